@@ -1,0 +1,30 @@
+"""`python -m benchmarks [NAME ..]`: run the benchmarks (all, unless named) and print their tables."""
+
+import argparse
+from importlib import import_module
+
+NAMES = ("models", "compile_speed", "transformer")
+
+
+def main() -> None:
+    """Parse the command line and run what it names."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; default: all"
+    )
+    parser.add_argument(
+        "--jax-python", help="an interpreter with JAX, when it is not installed beside meshweave"
+    )
+    parser.add_argument(
+        "--repeat", type=int, default=5, help="timed runs of each program; the fastest counts"
+    )
+    options = parser.parse_args()
+    unknown = [name for name in options.names if name not in NAMES]
+    if unknown:
+        parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(NAMES)}")
+    for name in options.names or NAMES:
+        import_module(f"benchmarks.{name}").main(options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""Compile time: Python passes on 10,000 ops, propagation of 48 layers beside Shardy, the whole compile beside XLA."""
+
+import argparse
+import time
+
+from benchmarks.common import jax_peer, milliseconds, show, table
+from benchmarks.transformer_text import Size, transformer
+from meshweave.api import GLOBAL_PASSES, build
+from meshweave.bindings import context
+from meshweave.frontends import load_module
+from meshweave.pipeline import all_passes, run_pipeline
+
+DEEP = Size(48, batch=4, seq=128, width=256, heads=8, ffn=1024)
+CHAIN = 10_000
+
+
+def chain(ops: int) -> str:
+    """A program of `ops` ops in a row on a 2x2 mesh: products, sums and transposes, resharded now and then."""
+    t = "tensor<64x64xf32>"
+    lines = [f"%e = tensor.empty() : {t}"]
+    last = "%a"
+    for i in range(ops):
+        new = f"%v{i}"
+        if i % 3 == 0:
+            lines.append(f"{new} = linalg.matmul ins({last}, %b : {t}, {t}) outs(%z : {t}) -> {t}")
+        elif i % 3 == 1:
+            lines.append(f"{new} = linalg.add ins({last}, %a : {t}, {t}) outs(%e : {t}) -> {t}")
+        else:
+            lines.append(
+                f"{new} = linalg.transpose ins({last} : {t}) outs(%e : {t}) permutation = [1, 0]"
+            )
+        last = new
+    body = "\n  ".join(lines)
+    return (
+        '"dist.mesh"() {sym_name = "mesh", axes = "x=2, y=2"} : () -> ()\n'
+        f'func.func public @main(%a: {t} {{dist.layout = #dist.layout<"[x, _]">}}, '
+        f'%b: {t} {{dist.layout = #dist.layout<"[_, y]">}}) -> {t} {{\n'
+        f"  %c0 = arith.constant 0.0 : f32\n  %ze = tensor.empty() : {t}\n"
+        f"  %z = linalg.fill ins(%c0 : f32) outs(%ze : {t}) -> {t}\n  {body}\n  return {last} : {t}\n}}\n"
+    )
+
+
+def pass_seconds(text: str) -> dict[str, float]:
+    """Seconds of each of our passes (and of reading) on a program."""
+    seconds: dict[str, float] = {}
+    ctx = context(unregistered=True)
+    with ctx:
+        began = time.perf_counter()
+        module = load_module(text, ctx)
+        seconds["read"] = time.perf_counter() - began
+        for name in GLOBAL_PASSES:
+            began = time.perf_counter()
+            run_pipeline(module, name, verify=False)
+            if name in all_passes():
+                seconds[name] = time.perf_counter() - began
+    return seconds
+
+
+def main(options: argparse.Namespace) -> None:
+    """Print the tables."""
+    made = table(f"our passes on {CHAIN:,} ops", "pass", "time")
+    for name, seconds in pass_seconds(chain(CHAIN)).items():
+        made.add_row(name, milliseconds(seconds))
+    show(made)
+    text = transformer(DEEP)
+    size = f"{DEEP.layers},{DEEP.batch},{DEEP.seq},{DEEP.width},{DEEP.heads},{DEEP.ffn}"
+    runs = [pass_seconds(text) for _ in range(3)]
+    began = time.perf_counter()
+    build(text)
+    whole = time.perf_counter() - began
+    peer = jax_peer("transformer", "--size", size, "--no-run", python=options.jax_python) or {}
+    made = table(
+        f"a {DEEP.layers}-layer transformer, {text.count('stablehlo.'):,} StableHLO ops, for 4 ranks",
+        "what", "meshweave", "JAX",
+    )  # fmt: skip
+    propagate = min(r["dist-propagate"] for r in runs)
+    made.add_row(
+        "propagation (JAX: Shardy)", milliseconds(propagate), milliseconds(peer.get("propagate"))
+    )
+    made.add_row(
+        "the whole compile (JAX: XLA)", milliseconds(whole), milliseconds(peer.get("compile"))
+    )
+    show(made)

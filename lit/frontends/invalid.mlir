@@ -1,0 +1,13 @@
+// RUN: not python -m meshweave.frontends %s 2>&1 | filecheck %s
+//
+// Everything that is not supported, in one line.
+
+// CHECK: invalid.mlir:{{[0-9]+:[0-9]+}}: not supported: stablehlo.cholesky (1, first at {{.*}}); stablehlo.custom_call @other (2, first at {{.*}})
+module {
+  func.func public @main(%a: tensor<4x4xf32>) -> tensor<4x4xf32> {
+    %0 = stablehlo.custom_call @other(%a) : (tensor<4x4xf32>) -> tensor<4x4xf32>
+    %1 = stablehlo.custom_call @other(%0) : (tensor<4x4xf32>) -> tensor<4x4xf32>
+    %2 = stablehlo.cholesky %1, lower = true : tensor<4x4xf32>
+    return %2 : tensor<4x4xf32>
+  }
+}

@@ -1,0 +1,32 @@
+"""How lit runs the tests beside it: the commands are those of this checkout, `filecheck` is the
+environment's.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+import lit.formats
+
+root = Path(__file__).resolve().parent.parent
+output = root / "build" / "lit"
+commands = output / "bin"
+
+config.name = "meshweave"
+config.test_format = lit.formats.ShTest(False)
+config.suffixes = [".mlir", ".test"]
+config.test_source_root = str(root / "lit")
+config.test_exec_root = str(output)
+config.excludes = ["inputs"]
+
+# Not the installed scripts: these run whatever Python started lit, on this very tree.
+commands.mkdir(parents=True, exist_ok=True)
+for name, module in (("meshweave-opt", "opt"), ("meshweave", "cli")):
+    script = commands / name
+    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m meshweave.tools.{module} "$@"\n')
+    script.chmod(0o755)
+
+config.environment["PATH"] = os.pathsep.join(
+    [str(commands), str(Path(sys.executable).parent), os.environ["PATH"]]
+)
+config.environment["PYTHONPATH"] = str(root)

@@ -1,0 +1,30 @@
+// RUN: meshweave-opt %s -p dist-propagate,dist-insert-redistribute --split-input-file | filecheck %s
+
+// The partial sum of a product is reduced right behind it.
+// CHECK-DAG: #[[SUM:.*]] = #dist.layout<"[x, _] +sum(y)">
+// CHECK-DAG: #[[ROWS:.*]] = #dist.layout<"[x, _]">
+// CHECK-LABEL: func.func @reduce
+// CHECK: %[[C:[a-z0-9_]+]] = linalg.matmul
+// CHECK-NEXT: %[[R:[a-z0-9_]+]] = "dist.redistribute"(%[[C]]) {source = #[[SUM]], target = #[[ROWS]]}
+// CHECK-NEXT: return {{.*}}%[[R]]
+"dist.mesh"() {sym_name = "mesh", axes = "x=2, y=3"} : () -> ()
+func.func @reduce(%a: tensor<8x6xf32> {dist.layout = #dist.layout<"[x, y]">}, %b: tensor<6x10xf32> {dist.layout = #dist.layout<"[y, _]">}) -> (tensor<8x10xf32> {dist.layout = #dist.layout<"[x, _]">}) {
+  %zero = arith.constant 0.0 : f32
+  %empty = tensor.empty() : tensor<8x10xf32>
+  %init = linalg.fill ins(%zero : f32) outs(%empty : tensor<8x10xf32>) -> tensor<8x10xf32>
+  %c = linalg.matmul ins(%a, %b : tensor<8x6xf32>, tensor<6x10xf32>) outs(%init : tensor<8x10xf32>) -> tensor<8x10xf32>
+  return %c : tensor<8x10xf32>
+}
+
+// -----
+
+// Two readers that want the same layout share one move; a constraint has done its work and goes.
+// CHECK-LABEL: func.func @shared
+// CHECK-COUNT-1: dist.redistribute
+// CHECK-NOT: dist.redistribute
+// CHECK-NOT: dist.constrain
+"dist.mesh"() {sym_name = "mesh", axes = "x=2"} : () -> ()
+func.func @shared(%a: tensor<8x6xf32> {dist.layout = #dist.layout<"[x, _]">}) -> (tensor<8x6xf32> {dist.layout = #dist.layout<"[_, x]">}, tensor<8x6xf32> {dist.layout = #dist.layout<"[_, x]">}) {
+  %c = "dist.constrain"(%a) {layout = #dist.layout<"[_, x]">} : (tensor<8x6xf32>) -> tensor<8x6xf32>
+  return %c, %a : tensor<8x6xf32>, tensor<8x6xf32>
+}

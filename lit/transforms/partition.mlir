@@ -1,0 +1,76 @@
+// RUN: meshweave-opt %s -p dist-propagate,dist-insert-redistribute,dist-legalize-redistribute,dist-partition --split-input-file | filecheck %s
+
+// CHECK-LABEL: func.func @matmul
+// CHECK-SAME: tensor<4x2xf32> {dist.global = tensor<8x6xf32>
+// CHECK-SAME: tensor<2x10xf32> {dist.global = tensor<6x10xf32>
+// CHECK-SAME: -> (tensor<4x10xf32> {dist.global = tensor<8x10xf32>
+// CHECK: %[[C:[a-z0-9_]+]] = linalg.matmul {{.*}}-> tensor<4x10xf32>
+// CHECK-NEXT: %[[R:[a-z0-9_]+]] = "dist.all_reduce"(%[[C]]) {axes = ["y"], kind = "sum"} : (tensor<4x10xf32>) -> tensor<4x10xf32>
+// CHECK-NEXT: return %[[R]]
+"dist.mesh"() {sym_name = "mesh", axes = "x=2, y=3"} : () -> ()
+func.func @matmul(%a: tensor<8x6xf32> {dist.layout = #dist.layout<"[x, y]">}, %b: tensor<6x10xf32> {dist.layout = #dist.layout<"[y, _]">}) -> (tensor<8x10xf32> {dist.layout = #dist.layout<"[x, _]">}) {
+  %zero = arith.constant 0.0 : f32
+  %empty = tensor.empty() : tensor<8x10xf32>
+  %init = linalg.fill ins(%zero : f32) outs(%empty : tensor<8x10xf32>) -> tensor<8x10xf32>
+  %c = linalg.matmul ins(%a, %b : tensor<8x6xf32>, tensor<6x10xf32>) outs(%init : tensor<8x10xf32>) -> tensor<8x10xf32>
+  return %c : tensor<8x10xf32>
+}
+
+// -----
+
+// A loop index counts from where the rank's block begins.
+// CHECK-LABEL: func.func @iota
+// CHECK: %[[K:[a-z0-9_]+]] = "dist.axis_index"() {axes = ["x"]}
+// CHECK: %[[OFFSET:[a-z0-9_]+]] = arith.muli %[[K]], %
+// CHECK: linalg.generic
+// CHECK: %[[I:[a-z0-9_]+]] = linalg.index 0
+// CHECK-NEXT: %[[G:[a-z0-9_]+]] = arith.addi %[[I]], %[[OFFSET]]
+// CHECK-NEXT: arith.index_cast %[[G]]
+"dist.mesh"() {sym_name = "mesh", axes = "x=2"} : () -> ()
+func.func @iota() -> (tensor<8xi32> {dist.layout = #dist.layout<"[x]">}) {
+  %empty = tensor.empty() : tensor<8xi32>
+  %r = linalg.generic {indexing_maps = [affine_map<(d0) -> (d0)>], iterator_types = ["parallel"]} outs(%empty : tensor<8xi32>) {
+  ^bb0(%o: i32):
+    %i = linalg.index 0 : index
+    %v = arith.index_cast %i : index to i32
+    linalg.yield %v : i32
+  } -> tensor<8xi32>
+  return %r : tensor<8xi32>
+}
+
+// -----
+
+// 7 over 2: blocks of 4, the last one padded; the sum meets zeros there.
+// CHECK-LABEL: func.func @ragged
+// CHECK-SAME: tensor<4xf32> {dist.global = tensor<7xf32>
+// CHECK: %[[END:[a-z0-9_]+]] = arith.constant 7 : index
+// CHECK: %[[ZERO:[a-z0-9_]+]] = arith.constant 0.0
+// CHECK: arith.cmpi ult, %{{.*}}, %[[END]]
+// CHECK: linalg.reduce
+// CHECK: dist.all_reduce
+"dist.mesh"() {sym_name = "mesh", axes = "x=2"} : () -> ()
+func.func @ragged(%a: tensor<7xf32> {dist.layout = #dist.layout<"[x]">}) -> tensor<f32> {
+  %zero = arith.constant 0.0 : f32
+  %empty = tensor.empty() : tensor<f32>
+  %init = linalg.fill ins(%zero : f32) outs(%empty : tensor<f32>) -> tensor<f32>
+  %s = linalg.reduce { arith.addf } ins(%a : tensor<7xf32>) outs(%init : tensor<f32>) dimensions = [0]
+  return %s : tensor<f32>
+}
+
+// -----
+
+// A region that is local already is spliced in.
+// CHECK-LABEL: func.func @manual
+// CHECK-NOT: dist.to_local
+// CHECK: "dist.all_reduce"(%{{.*}}) {axes = ["x"], kind = "max"} : (tensor<4xf32>) -> tensor<4xf32>
+// CHECK-NEXT: return
+"dist.mesh"() {sym_name = "mesh", axes = "x=2"} : () -> ()
+func.func @manual(%a: tensor<8xf32> {dist.layout = #dist.layout<"[x]">}) -> tensor<4xf32> {
+  %r = scf.execute_region -> tensor<4xf32> no_inline {
+    %l = "dist.to_local"(%a) {layout = #dist.layout<"[x]">} : (tensor<8xf32>) -> tensor<4xf32>
+    %m = "dist.all_reduce"(%l) {axes = ["x"], kind = "max"} : (tensor<4xf32>) -> tensor<4xf32>
+    %g = "dist.to_global"(%m) {layout = #dist.layout<"[_]">} : (tensor<4xf32>) -> tensor<4xf32>
+    scf.yield %g : tensor<4xf32>
+  } {dist.manual}
+  return %r : tensor<4xf32>
+}

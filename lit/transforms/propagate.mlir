@@ -1,0 +1,70 @@
+// RUN: meshweave-opt %s -p dist-propagate --split-input-file | filecheck %s
+
+// Rows and columns meet in a product; the contracted dim leaves a partial sum, handed on reduced.
+// CHECK-DAG: #[[ROWS:[a-z0-9]+]] = #dist.layout<"[x, _]">
+// CHECK-DAG: #[[BOTH:[a-z0-9]+]] = #dist.layout<"[x, y]">
+// CHECK-DAG: #[[INNER:[a-z0-9]+]] = #dist.layout<"[y, _]">
+// CHECK-DAG: #[[SUM:[a-z0-9]+]] = #dist.layout<"[x, _] +sum(y)">
+// CHECK-LABEL: func.func @matmul
+// CHECK: linalg.fill
+// CHECK: linalg.matmul
+// CHECK-SAME: operands = [#[[BOTH]], #[[INNER]], #[[SUM]]], results = [#[[SUM]]], values = [#[[ROWS]]]
+"dist.mesh"() {sym_name = "mesh", axes = "x=2, y=3"} : () -> ()
+func.func @matmul(%a: tensor<8x6xf32> {dist.layout = #dist.layout<"[x, y]">}, %b: tensor<6x10xf32> {dist.layout = #dist.layout<"[y, _]">}) -> (tensor<8x10xf32> {dist.layout = #dist.layout<"[x, _]">}) {
+  %zero = arith.constant 0.0 : f32
+  %empty = tensor.empty() : tensor<8x10xf32>
+  %init = linalg.fill ins(%zero : f32) outs(%empty : tensor<8x10xf32>) -> tensor<8x10xf32>
+  %c = linalg.matmul ins(%a, %b : tensor<8x6xf32>, tensor<6x10xf32>) outs(%init : tensor<8x10xf32>) -> tensor<8x10xf32>
+  return %c : tensor<8x10xf32>
+}
+
+// -----
+
+// A layout spreads backwards to what nobody annotated, and through a transpose with its dims.
+// CHECK-LABEL: func.func @backwards
+// CHECK-SAME: %{{.*}}: tensor<8x6xf32> {dist.layout = #[[L:[a-z0-9]+]]}
+// CHECK: linalg.transpose
+// CHECK-SAME: operands = [#[[L]], #[[T:[a-z0-9]+]]], results = [#[[T]]]
+"dist.mesh"() {sym_name = "mesh", axes = "x=2"} : () -> ()
+func.func @backwards(%a: tensor<8x6xf32>) -> (tensor<6x8xf32> {dist.layout = #dist.layout<"[_, x]">}) {
+  %empty = tensor.empty() : tensor<6x8xf32>
+  %t = linalg.transpose ins(%a : tensor<8x6xf32>) outs(%empty : tensor<6x8xf32>) permutation = [1, 0]
+  return %t : tensor<6x8xf32>
+}
+
+// -----
+
+// Splitting a dim keeps its axes on the major part; a softmax needs its own dim whole.
+// CHECK-DAG: #[[FLAT:[a-z0-9]+]] = #dist.layout<"[x]">
+// CHECK-DAG: #[[SPLIT:[a-z0-9]+]] = #dist.layout<"[x, _]">
+// CHECK-LABEL: func.func @split
+// CHECK: tensor.expand_shape
+// CHECK-SAME: operands = [#[[FLAT]]], results = [#[[SPLIT]]]
+// CHECK: linalg.softmax
+// CHECK-SAME: operands = [#[[WHOLE:[a-z0-9]+]], #[[WHOLE]]], results = [#[[WHOLE]]]
+"dist.mesh"() {sym_name = "mesh", axes = "x=2"} : () -> ()
+func.func @split(%a: tensor<24xf32> {dist.layout = #dist.layout<"[x]">}) -> tensor<4x6xf32> {
+  %s = tensor.expand_shape %a [[0, 1]] output_shape [4, 6] : tensor<24xf32> into tensor<4x6xf32>
+  %empty = tensor.empty() : tensor<4x6xf32>
+  %m = linalg.softmax dimension(0) ins(%s : tensor<4x6xf32>) outs(%empty : tensor<4x6xf32>) -> tensor<4x6xf32>
+  return %m : tensor<4x6xf32>
+}
+
+// -----
+
+// A loop's argument has one layout: what enters, what is yielded and what leaves.
+// CHECK-LABEL: func.func @loop
+// CHECK: scf.for
+// CHECK: linalg.add {dist.layouts = {operands = [#[[L:[a-z0-9]+]], #[[L]], #[[L]]], results = [#[[L]]]}}
+// CHECK: scf.yield {dist.layouts = {operands = [#[[L]]], results = []}}
+"dist.mesh"() {sym_name = "mesh", axes = "x=2"} : () -> ()
+func.func @loop(%a: tensor<8xf32> {dist.layout = #dist.layout<"[x]">}, %n: index) -> tensor<8xf32> {
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %r = scf.for %i = %c0 to %n step %c1 iter_args(%s = %a) -> (tensor<8xf32>) {
+    %empty = tensor.empty() : tensor<8xf32>
+    %t = linalg.add ins(%s, %a : tensor<8xf32>, tensor<8xf32>) outs(%empty : tensor<8xf32>) -> tensor<8xf32>
+    scf.yield %t : tensor<8xf32>
+  }
+  return %r : tensor<8xf32>
+}

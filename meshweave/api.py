@@ -1,0 +1,176 @@
+"""compile() and Program: frontend, pipeline, lowering and engine in one call.
+
+program = meshweave.compile("block.mlir", mesh="dp=2, tp=2")
+(y,) = program(x, w1, w2)                # global NumPy arrays in, global NumPy arrays out
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from meshweave.bundle import Bundle, Port, numpy_dtype
+from meshweave.layout import Mesh
+from meshweave.runtime.array import collect, place
+from meshweave.runtime.engine import engine as engine_named
+
+GLOBAL_PASSES = (
+    "dist-propagate",
+    "dist-insert-redistribute",
+    "dist-legalize-redistribute",
+    "dist-partition",
+    "canonicalize",
+    "cse",
+)
+"""From the global view to the local program, on a mesh of known sizes."""
+
+Progress = Callable[[str], None]
+
+
+def _silent(_: str) -> None:
+    pass
+
+
+def compile(
+    source: str | Path,
+    *,
+    mesh: "str | Mesh | None" = None,
+    engine: str = "local",
+    progress: Progress = _silent,
+    timeout: float = 60.0,
+) -> "Program":
+    """Compile a program for a mesh and load it.
+
+    source:   a file, or its text: StableHLO as JAX exports it (with Shardy shardings), or MLIR with `dist` ops.
+    mesh:     sizes to use instead of the module's own, with the same axis names; None: the module's, or one rank.
+    engine:   what runs it: "local" (a thread per rank) or "mpi" (a process per rank).
+    progress: called with the name of each stage as it begins.
+    timeout:  seconds without progress of any rank after which a run ends with RankError.
+    Raises MeshweaveError: the program, its mesh or its layouts are wrong.
+    """
+    began = time.perf_counter()
+    bundle = build(source, mesh=mesh, engine=engine, progress=progress)
+    progress("load")
+    program = Program(bundle, engine_named(engine, timeout=timeout))
+    program.seconds["compile"] = time.perf_counter() - began
+    return program
+
+
+def build(
+    source: str | Path,
+    *,
+    mesh: "str | Mesh | None" = None,
+    engine: str = "local",
+    progress: Progress = _silent,
+) -> Bundle:
+    """The bundle of a program: everything of `compile` but loading it."""
+    from meshweave.bindings import context
+    from meshweave.frontends import load_module
+    from meshweave.lowering import compile_local
+    from meshweave.pipeline import run_pipeline
+
+    progress("read")
+    ctx = context(unregistered=True)
+    with ctx:
+        module = load_module(source, ctx)
+        if mesh is not None:
+            _place_on(module, Mesh.parse(mesh) if isinstance(mesh, str) else mesh)
+        run_pipeline(module, ",".join(GLOBAL_PASSES), progress=progress)
+        progress("lower")
+        return compile_local(module, engine=engine)
+
+
+def _place_on(module: Any, mesh: Mesh) -> None:
+    """Let the module's mesh be `mesh`: another's sizes, or a mesh where it had none."""
+    from meshweave.bindings import ir
+    from meshweave.transforms.mesh import mesh_op
+    from meshweave.transforms.specialize_mesh import SpecializeMesh
+
+    if mesh_op(module) is not None:
+        SpecializeMesh(mesh=str(mesh)).run(module)
+        return
+    with ir.Location.unknown(module.context):
+        ir.Operation.create(
+            "dist.mesh",
+            attributes={
+                "sym_name": ir.StringAttr.get("mesh"),
+                "axes": ir.StringAttr.get(str(mesh)),
+            },
+            ip=ir.InsertionPoint.at_block_begin(module.body),
+        )
+
+
+@dataclass
+class Program:
+    """A compiled program, loaded by an engine. Call it with global arrays; close it (or leave its `with`) when done."""
+
+    bundle: Bundle
+    engine: Any
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        manifest = self.bundle.manifest
+        self.mesh = Mesh.parse(manifest.mesh) if manifest.mesh else Mesh()
+        self.executable = self.engine.load(self.bundle)
+
+    @property
+    def inputs(self) -> Sequence[Port]:
+        """What it takes, in order: name, dtype, global and local shape, layout."""
+        return self.bundle.manifest.inputs
+
+    @property
+    def outputs(self) -> Sequence[Port]:
+        """What it gives, in order."""
+        return self.bundle.manifest.outputs
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most bytes a rank holds at a time: its inputs, its results and the arena of everything between."""
+        ports = (*self.inputs, *self.outputs)
+        return self.bundle.manifest.arena_bytes + sum(port.nbytes for port in ports)
+
+    def __call__(self, *arrays: Any) -> tuple[np.ndarray, ...]:
+        """Run it once. Raises MeshweaveError for wrong arguments, RankError when a rank fails."""
+        shards = place(self.executable, arrays)
+        began = time.perf_counter()
+        results = self.executable.run(shards)
+        self.seconds["run"] = time.perf_counter() - began
+        return tuple(array.numpy() for array in collect(self.executable, results))
+
+    def close(self) -> None:
+        """Let go of threads, processes and memory."""
+        self.executable.close()
+        self.engine.close()
+
+    def __enter__(self) -> "Program":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def random_arguments(ports: Sequence[Port], seed: int) -> list[np.ndarray]:
+    """Arguments from a seed: normal numbers for floats, 0..99 for integers (as token ids), coin tosses for i1."""
+    rng = np.random.default_rng(seed)
+    return [_random(port, rng) for port in ports]
+
+
+def _random(port: Port, rng: np.random.Generator) -> np.ndarray:
+    shape, dtype = port.global_shape, numpy_dtype(port.dtype)
+    if port.dtype == "bf16":
+        return rng.standard_normal(shape).astype(np.float32)
+    if dtype.kind == "f":
+        return rng.standard_normal(shape).astype(dtype)
+    if dtype.kind == "c":
+        return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(dtype)
+    if dtype.kind == "b":
+        return rng.integers(0, 2, shape).astype(dtype)
+    return rng.integers(0, 100, shape).astype(dtype)
+
+
+def one_rank(mesh: Mesh) -> Mesh:
+    """The mesh with the same axes and one rank: the same program, unsharded."""
+    return Mesh(**dict.fromkeys(mesh.names, 1))

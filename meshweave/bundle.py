@@ -1,0 +1,437 @@
+"""The bundle: a compiled program on disk, and the numbers that compiled code and runtime agree on.
+
+A bundle is a manifest (plain values, kept as JSON) and x86-64 ELF objects, in one zip file. It
+needs no compiler to run, carries the SHA-256 of everything in it and never contains a pickle.
+`slots` gives the places in the table that a compiled `step` reads; `WorldLayout` and `MpiTable`
+give those of the engines' private blocks: nobody else writes these numbers down.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import math
+import os
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property
+from typing import Any, TypeVar
+
+import numpy as np
+
+from meshweave.errors import MeshweaveError
+
+FORMAT = 1
+ALIGNMENT = 64  # bytes; of the arena and of every input and output buffer
+KINDS = ("sum", "max", "min", "prod")  # reductions that compiled collectives know
+DTYPES = ("f64", "f32", "f16", "bf16", "i64", "i32", "i16", "i8", "i1")  # those they reduce
+# NumPy has no bf16: its bits travel as uint16.
+NUMPY_DTYPES = {
+    "f64": "float64", "f32": "float32", "f16": "float16", "bf16": "uint16",
+    "i64": "int64", "i32": "int32", "i16": "int16", "i8": "int8", "i1": "bool",
+    "ui64": "uint64", "ui32": "uint32", "ui16": "uint16", "ui8": "uint8",
+    "index": "int64", "complex<f32>": "complex64", "complex<f64>": "complex128",
+}  # fmt: skip
+_LARGEST = 1 << 62  # bytes and counts above this are nonsense, not data
+
+T = TypeVar("T")
+
+
+def numpy_dtype(dtype: str) -> np.dtype[Any]:
+    """The NumPy type of a buffer of `dtype` ("f32", "bf16" as uint16 bits, "i1" as bool).
+    MeshweaveError when unknown.
+    """
+    if dtype not in NUMPY_DTYPES:
+        raise MeshweaveError(f'no buffers of dtype "{dtype}"; known: {", ".join(NUMPY_DTYPES)}')
+    return np.dtype(NUMPY_DTYPES[dtype])
+
+
+@dataclass(frozen=True)
+class Port:
+    """An input or output of the program. local_shape is the allocation of every rank; layout is
+    layout text.
+    """
+
+    name: str
+    dtype: str
+    global_shape: tuple[int, ...]
+    local_shape: tuple[int, ...]
+    layout: str
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one rank's allocation."""
+        return math.prod(self.local_shape) * numpy_dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True)
+class OpInfo:
+    """An op that compiled code reports on: its number from 1, e.g. `all_reduce[tp] f32 64x96`,
+    and `file:line:col`.
+    """
+
+    id: int
+    name: str
+    location: str
+
+    def __str__(self) -> str:
+        return f"{self.name} at {self.location}"
+
+
+@dataclass(frozen=True)
+class CollectiveInfo:
+    """One collective of the program: its op, axes, and the bytes that the busiest rank receives."""
+
+    op: str
+    axes: tuple[str, ...]
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a bundle's objects are: everything that the runtime has to know to run them.
+
+    groups: the axes of each communicator; the index in this tuple is the group's number.
+    libraries: those that the objects call ("openblas", "mpi", "m").
+    """
+
+    mesh: str
+    engine: str
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    arena_bytes: int
+    groups: tuple[tuple[str, ...], ...] = ()
+    ops: tuple[OpInfo, ...] = ()
+    collectives: tuple[CollectiveInfo, ...] = ()
+    libraries: tuple[str, ...] = ()
+    entry: str = "step"
+    target: str = "cpu"
+    format: int = FORMAT
+
+    def __post_init__(self) -> None:
+        if self.format != FORMAT:
+            raise MeshweaveError(
+                f"bundle format {self.format}, this runtime reads format {FORMAT}: compile it again"
+            )
+        for port in (*self.inputs, *self.outputs):
+            numpy_dtype(port.dtype)
+            if len(port.local_shape) != len(port.global_shape):
+                raise MeshweaveError(
+                    f"{port.name}: local shape {port.local_shape} and global shape "
+                    f"{port.global_shape} differ in ndim"
+                )
+
+    def op(self, op_id: int) -> OpInfo:
+        """The op of that number; numbers that the program does not list have an unnamed one."""
+        for info in self.ops:
+            if info.id == op_id:
+                return info
+        return OpInfo(op_id, f"op {op_id}", "an unknown place")
+
+    def to_json(self) -> str:
+        """Canonical JSON: equal manifests give equal text."""
+        return json.dumps(asdict(self), indent=1, sort_keys=True)
+
+    @staticmethod
+    def from_json(text: str) -> Manifest:
+        """Read what `to_json` wrote. MeshweaveError names the field that is missing, unknown or
+        of the wrong type.
+        """
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise MeshweaveError(f"the manifest is not JSON: {error}") from None
+        if not isinstance(value, dict):
+            raise MeshweaveError("the manifest is not a JSON object")
+        if value.get("format") != FORMAT:  # say this first: an other format may have other fields
+            raise MeshweaveError(
+                f"bundle format {value.get('format')!r:.40}, this runtime reads format {FORMAT}: "
+                "compile it again"
+            )
+        readers = {
+            "inputs": _several(_port),
+            "outputs": _several(_port),
+            "ops": _several(_op),
+            "collectives": _several(_collective),
+            "groups": _several(_several(_text)),
+            "libraries": _several(_text),
+            "arena_bytes": _count,
+            "format": _count,
+        }
+        manifest: Manifest = _record(Manifest, value, "manifest", readers)
+        return manifest
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A compiled program: its manifest and its ELF objects (resolved among themselves, then
+    against libraries).
+    """
+
+    manifest: Manifest
+    objects: tuple[bytes, ...]
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256, as hex, of the manifest and the objects: equal programs have equal digests."""
+        whole = hashlib.sha256(self.manifest.to_json().encode())
+        for code in self.objects:
+            whole.update(hashlib.sha256(code).digest())
+        return whole.hexdigest()
+
+    def to_bytes(self) -> bytes:
+        """The bundle as the bytes of its file; equal bundles give equal bytes."""
+        out = io.BytesIO()
+        with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+            _add(archive, "manifest.json", self.manifest.to_json().encode())
+            for index, code in enumerate(self.objects):
+                _add(archive, f"object{index}.o", code)
+            _add(archive, "digest", f"meshweave bundle {FORMAT} sha256 {self.digest}\n".encode())
+        return out.getvalue()
+
+    @staticmethod
+    def from_bytes(data: bytes, name: str = "bundle") -> Bundle:
+        """Read what `to_bytes` made. MeshweaveError, begun with `name`, when it is truncated,
+        foreign or damaged.
+        """
+        try:
+            with zipfile.ZipFile(io.BytesIO(data)) as archive:
+                members = {member: archive.read(member) for member in archive.namelist()}
+        except zipfile.BadZipFile as error:
+            raise MeshweaveError(
+                f"{name}: not a meshweave bundle, or cut short ({error})"
+            ) from None
+        except (zlib.error, RuntimeError, OSError, EOFError, ValueError) as error:
+            raise MeshweaveError(f"{name}: the bundle is damaged ({error})") from None
+        try:
+            return _assemble(members)
+        except MeshweaveError as error:
+            raise MeshweaveError(f"{name}: {error.message}") from None
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Write the bundle to a file; a reader sees the old file or the whole new one.
+        MeshweaveError when it cannot.
+        """
+        path = os.fspath(path)
+        try:
+            handle, temporary = tempfile.mkstemp(dir=os.path.dirname(path) or ".", prefix=".mwb-")
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    file.write(self.to_bytes())
+                    file.flush()
+                    os.fsync(file.fileno())
+                umask = os.umask(0)
+                os.umask(umask)
+                os.chmod(temporary, 0o666 & ~umask)
+                os.replace(temporary, path)
+            except BaseException:
+                os.unlink(temporary)
+                raise
+        except OSError as error:
+            raise MeshweaveError(f"{path}: cannot write the bundle: {error.strerror}") from None
+
+    @staticmethod
+    def read(path: str | os.PathLike[str]) -> Bundle:
+        """Read a bundle's file and check its digest. MeshweaveError names the file and what is
+        wrong with it.
+        """
+        path = os.fspath(path)
+        try:
+            with open(path, "rb") as file:
+                data = file.read()
+        except OSError as error:
+            raise MeshweaveError(f"{path}: cannot read the bundle: {error.strerror}") from None
+        return Bundle.from_bytes(data, path)
+
+
+def _add(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
+    """Add a member with a fixed date, so that equal bundles are equal files."""
+    info = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
+    info.compress_type = zipfile.ZIP_DEFLATED
+    info.external_attr = 0o644 << 16
+    archive.writestr(info, data)
+
+
+def _assemble(members: dict[str, bytes]) -> Bundle:
+    """Check the members of a bundle's archive against each other."""
+    if "manifest.json" not in members or "digest" not in members:
+        raise MeshweaveError("not a meshweave bundle: it has no manifest.json or no digest")
+    objects: list[bytes] = []
+    while (data := members.get(f"object{len(objects)}.o")) is not None:
+        objects.append(data)
+    if len(objects) + 2 != len(members):
+        raise MeshweaveError(
+            f"the bundle is damaged: {len(members)} members, {len(objects)} objects in sequence"
+        )
+    try:
+        text = members["manifest.json"].decode()
+    except UnicodeDecodeError:
+        raise MeshweaveError("the bundle is damaged: its manifest is not UTF-8") from None
+    bundle = Bundle(Manifest.from_json(text), tuple(objects))
+    words = members["digest"].decode(errors="replace").split()
+    if not words or words[-1] != bundle.digest:
+        raise MeshweaveError("the bundle is damaged: its contents do not match its digest")
+    return bundle
+
+
+def _record(kind: Any, value: Any, what: str, readers: dict[str, Callable[[Any, str], Any]]) -> Any:
+    """Build a dataclass from a JSON object: every field there, none other, each read by its
+    reader (default: text).
+    """
+    names = [field.name for field in fields(kind)]
+    if not isinstance(value, dict):
+        raise MeshweaveError(f"{what} should be an object, is {value!r:.60}")
+    if missing := [name for name in names if name not in value]:
+        raise MeshweaveError(f"{what} has no {missing[0]}")
+    if unknown := [name for name in value if name not in names]:
+        raise MeshweaveError(f"{what} has an unknown field {unknown[0]!r:.60}")
+    read: dict[str, Callable[[Any, str], Any]] = {n: readers.get(n, _text) for n in names}
+    return kind(**{name: read[name](value[name], f"{what}.{name}") for name in names})
+
+
+def _text(value: Any, what: str) -> str:
+    if not isinstance(value, str):
+        raise MeshweaveError(f"{what} should be text, is {value!r:.60}")
+    return value
+
+
+def _count(value: Any, what: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _LARGEST:
+        raise MeshweaveError(f"{what} should be a count, is {value!r:.60}")
+    return value
+
+
+def _several(reader: Callable[[Any, str], T]) -> Callable[[Any, str], tuple[T, ...]]:
+    """A reader of a list whose elements `reader` reads."""
+
+    def read(value: Any, what: str) -> tuple[T, ...]:
+        if not isinstance(value, list):
+            raise MeshweaveError(f"{what} should be a list, is {value!r:.60}")
+        return tuple(reader(element, f"{what}[{index}]") for index, element in enumerate(value))
+
+    return read
+
+
+def _port(value: Any, what: str) -> Port:
+    shapes = {"global_shape": _several(_count), "local_shape": _several(_count)}
+    port: Port = _record(Port, value, what, shapes)
+    return port
+
+
+def _op(value: Any, what: str) -> OpInfo:
+    op: OpInfo = _record(OpInfo, value, what, {"id": _count})
+    return op
+
+
+def _collective(value: Any, what: str) -> CollectiveInfo:
+    readers = {"axes": _several(_text), "bytes": _count}
+    collective: CollectiveInfo = _record(CollectiveInfo, value, what, readers)
+    return collective
+
+
+@dataclass(frozen=True)
+class Slots:
+    """Places in the table of 8-byte slots that `step(ptr ctx)` is given.
+
+    arena: pointer; rank: i64; status: pointer to two i64, the op started last and the op finished
+    last; private: the engine's own pointer. Then a handle and a member index for each group, the
+    inputs' and the outputs' pointers.
+    """
+
+    groups: int
+    inputs: int
+    outputs: int
+    arena: int = 0
+    rank: int = 1
+    status: int = 2
+    private: int = 3
+
+    def handle(self, group: int) -> int:
+        """Slot of a group's handle."""
+        return 4 + 2 * group
+
+    def member(self, group: int) -> int:
+        """Slot of this rank's member index in a group."""
+        return 5 + 2 * group
+
+    def input(self, index: int) -> int:
+        """Slot of an input's pointer."""
+        return 4 + 2 * self.groups + index
+
+    def output(self, index: int) -> int:
+        """Slot of an output's pointer."""
+        return 4 + 2 * self.groups + self.inputs + index
+
+    @property
+    def count(self) -> int:
+        """Slots in the table."""
+        return 4 + 2 * self.groups + self.inputs + self.outputs
+
+
+def slots(manifest: Manifest) -> Slots:
+    """The table of a program."""
+    return Slots(len(manifest.groups), len(manifest.inputs), len(manifest.outputs))
+
+
+ABORTED = 0x7FFF  # code of a collective that left its wait because another rank had failed
+
+
+class WorldLayout:
+    """The `local` engine's shared block, in bytes. A rank's `private` slot points at the world, a
+    group's handle at its block.
+
+    World: abort flag (i64, not 0: leave every wait), then how often a wait looks before it yields
+    the processor (i64). Group: its size (i64), a pointer to the world, then from MEMBERS one cache
+    line per member: arrivals so far (i64, only ever grows), and the source and destination it
+    published before its last arrival.
+    """
+
+    LINE = 64
+    ABORT = 0
+    SPINS = 64
+    WORLD_BYTES = 128
+    SIZE = 0
+    WORLD = 8
+    MEMBERS = 64
+    ARRIVED = 0
+    SOURCE = 8
+    TARGET = 16
+
+    @classmethod
+    def group_bytes(cls, size: int) -> int:
+        """Bytes of the block of a group of `size` members."""
+        return cls.MEMBERS + cls.LINE * size
+
+
+class MpiTable:
+    """The `mpi` engine's table of 8-byte slots, at the `private` slot: MPI handles and special
+    addresses as integers.
+
+    A group's handle is its communicator.
+    """
+
+    STATUS = 0
+    IN_PLACE = 1
+    BYTE = 2
+    COUNT = 3 + len(DTYPES) * (1 + len(KINDS))
+
+    @staticmethod
+    def datatype(dtype: str) -> int:
+        """Slot of the MPI datatype of a dtype."""
+        return 3 + DTYPES.index(dtype)
+
+    @staticmethod
+    def reduction(kind: str, dtype: str) -> int:
+        """Slot of the MPI operation that reduces `dtype` by `kind`."""
+        return 3 + len(DTYPES) * (1 + KINDS.index(kind)) + DTYPES.index(dtype)
+
+
+def reduction_symbol(kind: str, dtype: str) -> str:
+    """The compiled MPI operation for a reduction that MPI has not, or not with our treatment of
+    NaN.
+    """
+    return f"mw_op_{kind}_{dtype}"

@@ -1,0 +1,100 @@
+"""Printing that reads well: each `#dist...`/`#hint...` attribute once, as an alias at the top, and
+its name elsewhere.
+
+Attributes of Python dialects are never printed as aliases by MLIR, but its parser takes aliases for
+them: what is printed here reads back through any parser that knows the dialects, and prints alike
+again.
+"""
+
+import re
+from typing import Any
+
+PREFIXES = ("#dist.", "#hint.")
+
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|#[\w$.]+|//[^\n]*')
+_ALIAS_LINES = re.compile(r"(?:[#!][^\n]*\n)*")
+_TAKEN = re.compile(r"^#(\w+)[ \t]*=", re.MULTILINE)
+
+
+def module_text(
+    module: Any, *, debuginfo: bool = False, generic: bool = False, elide_above: int | None = None
+) -> str:
+    """`module` as MLIR text with our attributes hoisted to aliases; ends without a newline.
+
+    debuginfo, generic: as MLIR's flags; elide_above: leave out element lists longer than this.
+    """
+    text = module.operation.get_asm(
+        enable_debug_info=debuginfo, print_generic_op_form=generic, large_elements_limit=elide_above
+    )
+    return hoist_aliases(text).rstrip("\n")
+
+
+def hoist_aliases(text: str, prefixes: tuple[str, ...] = PREFIXES) -> str:
+    """`text`, which MLIR printed, with every attribute that starts with one of `prefixes` replaced
+    by an alias.
+
+    The definitions go behind MLIR's own (`#map = ...`), in order of first appearance: `#layout`,
+    `#layout1`, ...
+    """
+    names = _Names(text)
+    out: list[str] = []
+    at = 0
+    while (m := _TOKEN.search(text, at)) is not None:
+        out.append(text[at : m.start()])
+        at = m.end()
+        if m[0].startswith(prefixes):
+            if text[at : at + 1] == "<":
+                at = _group_end(text, at)
+            out.append(names.of(m[0], text[m.start() : at]))
+        else:
+            out.append(m[0])
+    out.append(text[at:])
+    body = "".join(out)
+    top = _ALIAS_LINES.match(body).end()  # type: ignore[union-attr]  # matches the empty string
+    return body[:top] + names.definitions() + body[top:]
+
+
+class _Names:
+    """Alias names by attribute text: the attribute's own name, numbered, and never one that the
+    text uses already.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.taken = set(_TAKEN.findall(text))
+        self.by_text: dict[str, str] = {}
+        self.counts: dict[str, int] = {}
+
+    def of(self, token: str, attr: str) -> str:
+        if attr not in self.by_text:
+            self.by_text[attr] = self._fresh(token.rsplit(".", 1)[-1])
+        return self.by_text[attr]
+
+    def _fresh(self, base: str) -> str:
+        while True:
+            k = self.counts.get(base, 0)
+            self.counts[base] = k + 1
+            if (name := f"{base}{k or ''}") not in self.taken:
+                return f"#{name}"
+
+    def definitions(self) -> str:
+        return "".join(f"{name} = {attr}\n" for attr, name in self.by_text.items())
+
+
+def _group_end(text: str, at: int) -> int:
+    """The index after the bracket group that opens at `at`; strings are skipped and `->` closes
+    nothing.
+    """
+    depth = 0
+    while True:
+        ch = text[at]
+        if ch == '"':
+            at += 1
+            while text[at] != '"':
+                at += 2 if text[at] == "\\" else 1
+        elif ch in "<[({":
+            depth += 1
+        elif ch in ">])}" and not (ch == ">" and text[at - 1] == "-"):
+            depth -= 1
+        at += 1
+        if depth == 0:
+            return at

@@ -1,0 +1,1 @@
+"""Empty on purpose: else every lookup of a stablehlo op would retry a failing import (see bindings.py)."""

@@ -1,0 +1,41 @@
+"""What users did wrong, as one line each: who, what with its values, and what would be right.
+
+`MeshweaveError` is the only family of exceptions that the command line turns into a message without a traceback;
+anything else is a defect of ours and keeps its traceback. `exit_status` is the status of design contracts: 1 wrong
+program or input, 2 wrong usage, 3 a rank failed.
+"""
+
+
+class MeshweaveError(Exception):
+    """The program or its input is wrong. `location` ("file.mlir:7:8") is put before the message when it is known."""
+
+    exit_status = 1
+
+    def __init__(self, message: str, location: str | None = None) -> None:
+        super().__init__(f"{location}: {message}" if location else message)
+        self.message = message
+        self.location = location
+
+
+class LayoutError(MeshweaveError):
+    """A mesh or layout text that cannot be read, or that does not fit the shape or mesh it is used with."""
+
+
+class PlanError(MeshweaveError):
+    """No plan exists, or its limits (memory, supported steps) rule every plan out."""
+
+
+class CompileError(MeshweaveError):
+    """A program that cannot be parsed, verified, propagated, partitioned or lowered."""
+
+
+class UsageError(MeshweaveError):
+    """Wrong use of a command or function: unknown pass, option or engine, impossible combination of arguments."""
+
+    exit_status = 2
+
+
+class RankError(MeshweaveError):
+    """A rank raised, died or fell silent while a program ran; the message names rank, step and source line."""
+
+    exit_status = 3

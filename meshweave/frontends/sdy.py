@@ -1,0 +1,224 @@
+"""Shardy's meshes and shardings as values, and what they are in our notation.
+
+    #sdy.sharding<@mesh, [{"dp"}, {"tp", ?}, {?}p1], replicated={"x"}, unreduced={"y"}>
+
+is the layout `[dp, tp, _] +sum(y)` with dims 1 and 2 open, axis x kept from open dims, priorities
+0, 0, 1. Axes and sub-axes (`"x":(2)4`) keep their order, major first. Nothing is dropped: what our
+notation cannot say is a CompileError.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from meshweave.errors import CompileError, LayoutError
+from meshweave.frontends.cursor import Cursor
+from meshweave.layout.layout import Layout
+from meshweave.layout.mesh import Mesh
+
+
+@dataclass(frozen=True)
+class MeshText:
+    """A mesh as Shardy writes it: (axis, size) pairs, and the order of devices where that is not
+    0, 1, 2, ...
+    """
+
+    axes: tuple[tuple[str, int], ...]
+    device_ids: tuple[int, ...] | None = None
+
+    @property
+    def is_maximal(self) -> bool:
+        """One device, named by its number: "this tensor lives there alone"."""
+        return not self.axes and self.device_ids is not None
+
+    def mesh(self) -> Mesh:
+        """The mesh in our terms. CompileError where the devices are in another order, or a name is
+        no identifier.
+        """
+        if self.device_ids is not None and self.device_ids != tuple(range(len(self.device_ids))):
+            raise CompileError(
+                f"a mesh with its own order of devices (device_ids={list(self.device_ids)}) "
+                "is not supported: export the program with devices in the order of the mesh's axes"
+            )
+        try:
+            return Mesh.parse(", ".join(f"{name}={size}" for name, size in self.axes))
+        except LayoutError as error:
+            raise CompileError(f"mesh: {error}") from None
+
+
+@dataclass(frozen=True)
+class Sharding:
+    """One sharding: for each dim its axes (layout factors as text), whether it is open, its
+    priority.
+    """
+
+    mesh: "str | MeshText"  # a symbol, or the mesh itself
+    axes: tuple[tuple[str, ...], ...]
+    is_open: tuple[bool, ...]
+    priorities: tuple[int | None, ...]
+    replicated: tuple[str, ...] = ()
+    unreduced: tuple[str, ...] = ()
+
+    @property
+    def open_dims(self) -> tuple[int, ...]:
+        """The dims that may be sharded further."""
+        return tuple(i for i, is_open in enumerate(self.is_open) if is_open)
+
+    @property
+    def named_axes(self) -> frozenset[str]:
+        """The mesh axes that the sharding names anywhere, sub-axes by their axis."""
+        factors = [f for dim in self.axes for f in dim] + [*self.replicated, *self.unreduced]
+        return frozenset(f.split(":", 1)[0] for f in factors)
+
+    @property
+    def is_closed_and_plain(self) -> bool:
+        """Nothing but a layout: no open dim, priority, or axis kept replicated."""
+        return not (
+            any(self.is_open) or self.replicated or any(p is not None for p in self.priorities)
+        )
+
+    def layout(self) -> str:
+        """The layout text."""
+        text = _layout_text(self.axes, self.unreduced)
+        try:
+            return str(Layout.parse(text))
+        except LayoutError as error:
+            raise CompileError(f"sharding: {error}") from None
+
+
+def _layout_text(axes: tuple[tuple[str, ...], ...], unreduced: tuple[str, ...]) -> str:
+    dims = ", ".join("*".join(dim) or "_" for dim in axes)
+    return f"[{dims}]" + (f" +sum({', '.join(unreduced)})" if unreduced else "")
+
+
+@lru_cache(maxsize=4096)
+def parse_sharding(text: str) -> Sharding:
+    """Read `#sdy.sharding<@mesh, [..], ..>`, or the part from `<` on. CompileError says what could
+    not be read.
+    """
+    cursor = Cursor(text, name="sharding")
+    for prefix in ("#sdy.sharding", "#sdy<sharding"):
+        if cursor.take_if(prefix):
+            break
+    sharding = _sharding(cursor)
+    return sharding
+
+
+@lru_cache(maxsize=256)
+def parse_per_value(text: str) -> tuple[Sharding, ...]:
+    """Read `#sdy.sharding_per_value<[<@mesh, ..>, ..]>`, or the list in it."""
+    cursor = Cursor(text, name="sharding")
+    cursor.take_if("#sdy.sharding_per_value<")
+    cursor.take("[")
+    shardings = []
+    while not cursor.at("]"):
+        shardings.append(_sharding(cursor))
+        if not cursor.take_if(","):
+            break
+    cursor.take("]")
+    return tuple(shardings)
+
+
+def parse_axes(text: str) -> tuple[str, ...]:
+    """Read `#sdy<manual_axes{"x", "y"}>`, or the set in it."""
+    cursor = Cursor(text, name="axes")
+    cursor.take_if("#sdy<manual_axes")
+    return _axes(cursor)
+
+
+def parse_mesh(text: str) -> MeshText:
+    """Read `#sdy.mesh<["x"=2, "y"=4], device_ids=[..]>`, or the part from `<` on."""
+    cursor = Cursor(text, name="mesh")
+    cursor.take_if("#sdy.mesh")
+    return _mesh(cursor)
+
+
+def _mesh(c: Cursor) -> MeshText:
+    c.take("<")
+    c.take("[")
+    axes = []
+    while c.at('"'):
+        name = c.take_string()
+        c.take("=")
+        axes.append((name, c.take_number()))
+        c.take_if(",")
+    c.take("]")
+    ids = None
+    if c.take_if(","):
+        c.take("device_ids")
+        c.take("=")
+        c.take("[")
+        ids = []
+        while not c.at("]"):
+            ids.append(c.take_number())
+            c.take_if(",")
+        c.take("]")
+    c.take(">")
+    return MeshText(tuple(axes), None if ids is None else tuple(ids))
+
+
+def _sharding(c: Cursor) -> Sharding:
+    c.take("<")
+    if c.at("@"):
+        mesh: str | MeshText = c.take_symbol()
+    else:
+        c.take("mesh")
+        mesh = _mesh(c)
+    c.take(",")
+    c.take("[")
+    dims = []
+    while c.at("{"):
+        dims.append(_dim(c))
+        if not c.take_if(","):
+            break
+    c.take("]")
+    more: dict[str, tuple[str, ...]] = {}
+    while c.take_if(","):
+        key = c.take_name()
+        if key not in ("replicated", "unreduced") or key in more:
+            raise c.error(
+                f"a sharding has no {key!r} here: replicated={{..}} and unreduced={{..}} may "
+                "follow the dims"
+            )
+        c.take("=")
+        more[key] = _axes(c)
+    c.take(">")
+    axes, is_open, priorities = zip(*dims, strict=True) if dims else ((), (), ())
+    return Sharding(mesh, axes, is_open, priorities, **more)
+
+
+def _dim(c: Cursor) -> tuple[tuple[str, ...], bool, int | None]:
+    """`{"x", "y":(2)4, ?}p1`: axes, open or not, priority."""
+    c.take("{")
+    axes, is_open = [], False
+    while not c.at("}"):
+        if c.take_if("?"):
+            is_open = True
+            break
+        axes.append(_axis(c))
+        if not c.take_if(","):
+            break
+    c.take("}")
+    priority = c.take_number() if c.take_if("p") else None
+    return tuple(axes), is_open, priority
+
+
+def _axes(c: Cursor) -> tuple[str, ...]:
+    c.take("{")
+    axes = []
+    while c.at('"'):
+        axes.append(_axis(c))
+        if not c.take_if(","):
+            break
+    c.take("}")
+    return tuple(axes)
+
+
+def _axis(c: Cursor) -> str:
+    """`"x"` or `"x":(2)4`, as a layout factor."""
+    name = c.take_string()
+    if not c.take_if(":"):
+        return name
+    c.take("(")
+    before = c.take_number()
+    c.take(")")
+    return f"{name}:({before}){c.take_number()}"

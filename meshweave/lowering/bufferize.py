@@ -1,0 +1,215 @@
+"""Tensors to buffers: the function's results become buffers of the caller, upstream's one-shot
+bufferisation does the rest.
+
+Every kernel writes a buffer of its own, a part of one (where upstream finds that safe) or an
+output; updates of loop-carried tensors stay in place. Inputs are never written. What is left are
+carriers on memrefs, allocations, copies where the program's meaning needs them, and control flow.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshweave.bindings import PassManager, ir
+from meshweave.errors import CompileError
+from meshweave.locations import compile_error, location_text
+from meshweave.transforms.base import ops_of
+
+BUFFERIZE = (
+    "builtin.module(eliminate-empty-tensors,empty-tensor-to-alloc-tensor,"
+    "one-shot-bufferize{bufferize-function-boundaries=true function-boundary-type-conversion=identity-layout-map},"
+    "cse,canonicalize)"
+)
+
+
+def run_passes(module: Any, pipeline: str) -> None:
+    """Run upstream passes, without the verifier (carriers would not pass it). CompileError with the
+    first diagnostic.
+    """
+    passes = PassManager.parse(pipeline)
+    passes.enable_verifier(False)
+    try:
+        passes.run(module.operation)
+    except ir.MLIRError as error:
+        raise compile_error(error) from None
+
+
+def boundary(function: Any, indices: int) -> None:
+    """Turn tensor arguments and results of `function` into buffers: arguments are then the inputs',
+    the outputs' buffers and `indices` numbers of type index (already block arguments at the end).
+    """
+    op = function.operation
+    block = op.regions[0].blocks[0]
+    arguments = list(block.arguments)
+    tensors = arguments[: len(arguments) - indices]
+    end = block.operations[len(block.operations) - 1].operation
+    first = block.operations[0].operation
+    types = []
+    for value in (*tensors, *end.operands):
+        if not isinstance(value.type, ir.RankedTensorType) or not value.type.has_static_shape:
+            raise CompileError(
+                f"arguments and results must be tensors of static shape, not {value.type}",
+                location_text(op.location),
+            )
+        types.append(ir.MemRefType.get(value.type.shape, value.type.element_type))
+    types += [a.type for a in arguments[len(tensors) :]]
+    buffers = [block.add_argument(t, op.location) for t in types]
+    for old, new in zip(tensors, buffers):
+        old.replace_all_uses_with(_to_tensor(new, old.type, first))
+    for value, buffer in zip(
+        list(end.operands), buffers[len(tensors) :]
+    ):  # an input may be a result
+        _store(value, buffer, end)
+    for old, new in zip(arguments[len(tensors) :], buffers[len(types) - indices :]):
+        old.replace_all_uses_with(new)
+    ir.Operation.create("func.return", loc=end.location, ip=ir.InsertionPoint(end))
+    end.erase()
+    for number in reversed(range(len(arguments))):
+        block.erase_argument(number)
+    op.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(types, []))
+    for name in ("arg_attrs", "res_attrs"):
+        if name in op.attributes:
+            del op.attributes[name]
+
+
+def _to_tensor(buffer: Any, type_: Any, before: Any) -> Any:
+    return ir.Operation.create(
+        "bufferization.to_tensor",
+        results=[type_],
+        operands=[buffer],
+        attributes={"restrict": ir.UnitAttr.get()},
+        loc=before.location,
+        ip=ir.InsertionPoint(before),
+    ).result
+
+
+def _store(value: Any, buffer: Any, before: Any) -> None:
+    ir.Operation.create(
+        "bufferization.materialize_in_destination",
+        operands=[value, buffer],
+        attributes={"restrict": ir.UnitAttr.get(), "writable": ir.UnitAttr.get()},
+        loc=before.location,
+        ip=ir.InsertionPoint(before),
+    )
+
+
+def bufferize(module: Any, function: Any) -> Any:
+    """Tensors to buffers in place; the module to go on with.
+
+    A loop hands each tensor on in the buffer it came in. First without copies, as far as that looks
+    possible; where upstream finds a conflict, again with a copy for every tensor that a loop hands
+    on.
+    """
+    own_empties(function)
+    spare = _copy(module)
+    try:
+        keep_in_place(function, careful=False)
+        run_passes(module, BUFFERIZE)
+        return module
+    except CompileError:
+        for op in spare.body.operations:
+            if op.operation.name == "func.func" and len(op.operation.regions[0].blocks):
+                keep_in_place(op, careful=True)
+        run_passes(spare, BUFFERIZE)
+        return spare
+
+
+def _copy(module: Any) -> Any:
+    made = ir.Module.create(loc=module.operation.location)
+    for op in module.body.operations:
+        op.operation.clone(ir.InsertionPoint(made.body))
+    return made
+
+
+def own_empties(function: Any) -> None:
+    """Give every reader of a tensor.empty its own: shared ones would become copies."""
+    for op in ops_of(function, "tensor.empty"):
+        for use in list(op.operation.results[0].uses)[1:]:
+            user = use.owner.operation
+            user.operands[use.operand_number] = op.operation.clone(ir.InsertionPoint(user)).result
+
+
+def keep_in_place(function: Any, careful: bool) -> None:
+    """Let every tensor that a loop carries on end up in the buffer it came in: upstream refuses
+    anything else.
+
+    careful: copy them all first, also those that seem to be there already.
+    """
+    for loop in ops_of(function, "scf.for", "scf.while"):
+        for region in loop.operation.regions:
+            block = region.blocks[0]
+            carried = list(block.arguments)[1 if loop.operation.name == "scf.for" else 0 :]
+            end = block.operations[len(block.operations) - 1].operation
+            skip = 1 if end.name == "scf.condition" else 0
+            if len(end.operands) - skip == len(carried):
+                _carry(block, carried, end, skip, careful)
+
+
+def _carry(block: Any, carried: list[Any], end: Any, skip: int, careful: bool) -> None:
+    stores = []
+    for k, argument in enumerate(carried):
+        value = end.operands[k + skip]
+        if not isinstance(value.type, ir.RankedTensorType) or value == argument:
+            continue
+        if not careful and _updates(value, argument):
+            continue
+        if careful or not _fresh(value, block):
+            value = ir.Operation.create(
+                "bufferization.alloc_tensor", results=[value.type], operands=[value],
+                attributes={"operandSegmentSizes": ir.DenseI32ArrayAttr.get([0, 1, 0])},
+                loc=end.location, ip=ir.InsertionPoint(end),
+            ).result  # fmt: skip
+        stores.append((k, value, argument))
+    for k, value, argument in stores:
+        end.operands[k + skip] = _into(value, argument, end)
+
+
+def _updates(value: Any, argument: Any) -> bool:
+    """Whether `value` is `argument` with some of its elements written: upstream does that in place."""
+    if value == argument:
+        return True
+    owner = value.owner
+    if isinstance(owner, ir.Block):
+        return False
+    op = owner.operation
+    number = [r == value for r in op.results].index(True)
+    if op.name in ("tensor.insert", "tensor.insert_slice"):
+        return _updates(op.operands[1], argument)
+    if op.name == "scf.for":
+        return _updates(op.operands[3 + number], argument)
+    if op.name == "scf.if":
+        ends = [
+            r.blocks[0].operations[len(r.blocks[0].operations) - 1].operation for r in op.regions
+        ]
+        return all(_updates(end.operands[number], argument) for end in ends)
+    return False
+
+
+_WINDOWS = ("tensor.expand_shape", "tensor.collapse_shape", "tensor.extract_slice", "tensor.cast")
+
+
+def _fresh(value: Any, block: Any) -> bool:
+    """Whether `value` is made in `block`, in a buffer of its own."""
+    owner = value.owner
+    if isinstance(owner, ir.Block) or owner.operation.block != block:
+        return False
+    op = owner.operation
+    if op.name in _WINDOWS:
+        return _fresh(op.operands[0], block)
+    if op.name == "tensor.from_elements":
+        return True
+    if op.name == "linalg.generic":
+        number = [r == value for r in op.results].index(True)
+        start = op.operands[len(op.operands) - len(op.results) + number].owner
+        return not isinstance(start, ir.Block) and start.operation.name == "tensor.empty"
+    return False
+
+
+def _into(value: Any, destination: Any, before: Any) -> Any:
+    return ir.Operation.create(
+        "bufferization.materialize_in_destination",
+        results=[value.type],
+        operands=[value, destination],
+        loc=before.location,
+        ip=ir.InsertionPoint(before),
+    ).result

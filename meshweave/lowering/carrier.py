@@ -1,0 +1,278 @@
+"""Collectives through fusion and bufferisation: each `dist` op becomes tensor ops around a
+*carrier*.
+
+A carrier is a linalg.generic with `mw.call = i` and `mw.collective`, from the tensor sent to a
+tensor.empty received; the step function calls collective i there. Data that a collective does not
+find or leave back to back is moved around it: the member dim goes first (`to_front`), or from the
+front to where it belongs (`from_front`), as transposes and reshapes that fusion folds into what is
+next to them. Uneven dims are padded before and cut after.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from meshweave.bindings import ir
+from meshweave.bundle import CollectiveInfo, OpInfo
+from meshweave.dialects.dist import COLLECTIVES, axes_of
+from meshweave.errors import CompileError, MeshweaveError
+from meshweave.layout.mesh import Mesh
+from meshweave.locations import location_text
+from meshweave.lowering.collectives import Collective
+from meshweave.lowering.emit import Call
+from meshweave.lowering.items import CARRIER
+from meshweave.lowering.reshape import Reshaper
+from meshweave.lowering.steps import element_bytes
+from meshweave.plan.cost import received
+from meshweave.transforms.base import ops_of, walk
+from meshweave.transforms.neutral import neutral_attr
+
+COLLECTIVE = "mw.collective"
+_INDEX = "mw_member_"  # function that stands for a member index until everything is inlined
+
+
+class Collectives:
+    """The collectives of a program. Number i of the carriers is `calls[i]`; groups are numbered as
+    they appear.
+    """
+
+    def __init__(self, module: Any, mesh: str) -> None:
+        """Replaces the dist ops of `module`, whose mesh is that of the text."""
+        self.mesh = Mesh.parse(mesh) if mesh else None
+        self.groups: tuple[tuple[str, ...], ...] = ()
+        self.calls: list[Call] = []
+        self.infos: list[CollectiveInfo] = []
+        self.ops: list[OpInfo] = []
+        self._module = module
+        self._declared: set[int] = set()
+        self._index_groups: list[int] = []
+        for op in ops_of(module, "dist.axis_index", *COLLECTIVES):
+            self._replace(op.operation)
+        for op in ops_of(module, "dist.mesh"):
+            op.operation.erase()
+        self._refuse_others()
+
+    @property
+    def in_place(self) -> frozenset[int]:
+        """The calls whose two buffers may be one."""
+        return frozenset(
+            k for k, c in enumerate(self.calls) if c.symbol.startswith("mw_all_reduce")
+        )
+
+    def renumber(self, function: Any) -> None:
+        """Number the collectives left in `function` in program order: op numbers begin at 1. Call
+        it when nothing is inlined or removed any more.
+        """
+        calls, infos, ops = [], [], []
+        for op in ops_of(function, "linalg.generic"):
+            attributes = op.operation.attributes
+            if COLLECTIVE not in attributes:
+                continue
+            old = attributes[CARRIER].value
+            attributes[CARRIER] = _i64(len(calls))
+            op_id = len(calls) + 1
+            calls.append(replace(self.calls[old], op_id=op_id))
+            infos.append(self.infos[old])
+            ops.append(replace(self.ops[old], id=op_id))
+        self.calls, self.infos, self.ops = calls, infos, ops
+
+    def indices(self, function: Any) -> list[int]:
+        """Make the member indices that `function` asks for arguments at its end; the group of each."""
+        block = function.operation.regions[0].blocks[0]
+        arguments: dict[str, Any] = {}
+        for op in ops_of(function, "func.call"):
+            name = op.operation.attributes["callee"].value
+            if name.startswith(_INDEX):
+                if name not in arguments:
+                    arguments[name] = block.add_argument(ir.IndexType.get(), op.operation.location)
+                op.operation.results[0].replace_all_uses_with(arguments[name])
+                op.operation.erase()
+        return [int(name[len(_INDEX) :]) for name in arguments]
+
+    # One op.
+
+    def _replace(self, op: Any) -> None:
+        make = _MAKERS.get(op.name)
+        where = location_text(op.location)
+        if make is None:
+            raise CompileError(f"{op.name}: no lowering for this op on target cpu", where)
+        if self.mesh is None:
+            raise CompileError(f"{op.name}: the module has no dist.mesh", where)
+        axes = axes_of(op)
+        try:
+            members = math.prod(self.mesh.size(axis) for axis in axes)
+            if members == 1 and op.name != "dist.axis_index":
+                result = op.operands[0]
+                if result.type != op.results[0].type:
+                    raise CompileError(f"{op.name}: a group of one does not change the shape")
+            else:
+                result = make(self, op, Reshaper(op), axes, members)
+        except MeshweaveError as error:
+            raise CompileError(error.message, error.location or where) from None
+        op.results[0].replace_all_uses_with(result)
+        op.erase()
+
+    def _group(self, axes: tuple[str, ...]) -> int:
+        if axes not in self.groups:
+            self.groups = (*self.groups, axes)
+        return self.groups.index(axes)
+
+    def _member(self, op: Any, axes: tuple[str, ...]) -> Any:
+        """This rank's member index in the group over `axes`."""
+        index = ir.IndexType.get()
+        if math.prod(self.mesh.size(a) for a in axes) == 1:  # type: ignore[union-attr]
+            return ir.Operation.create(
+                "arith.constant", results=[index], attributes={"value": ir.IntegerAttr.get(index, 0)},
+                loc=op.location, ip=ir.InsertionPoint(op),
+            ).result  # fmt: skip
+        group = self._group(axes)
+        name = f"{_INDEX}{group}"
+        if group not in self._declared:
+            self._declared.add(group)
+            self._module.body.append(ir.Operation.parse(f"func.func private @{name}() -> index"))
+        return ir.Operation.create(
+            "func.call", results=[index], attributes={"callee": ir.FlatSymbolRefAttr.get(name)},
+            loc=op.location, ip=ir.InsertionPoint(op),
+        ).result  # fmt: skip
+
+    def _carry(
+        self, op: Any, collective: Collective, axes: tuple[str, ...], sent: Any, shape: Sequence[int],
+        arguments: tuple[int | str, ...], unit: int,
+    ) -> Any:  # fmt: skip
+        """The carrier of a call that sends `sent` and gives a tensor of `shape`. unit: bytes, as
+        plan.cost.received.
+        """
+        if collective.kind:
+            collective.checked()
+        element = sent.type.element_type
+        members = math.prod(self.mesh.size(a) for a in axes)  # type: ignore[union-attr]
+        what = op.name.removeprefix("dist.")
+        self.infos.append(CollectiveInfo(what, axes, received(what, unit, members)))
+        given = op.operands[0].type
+        size = "x".join(map(str, given.shape)) or "scalar"
+        name = f"{what}[{','.join(axes)}] {given.element_type} {size}"
+        self.ops.append(OpInfo(0, name, location_text(op.location)))
+        self.calls.append(Call(collective.symbol, self._group(axes), 0, arguments))
+        return _generic(
+            op, sent, ir.RankedTensorType.get(list(shape), element), len(self.calls) - 1
+        )
+
+    def _axis_index(self, op: Any, at: Reshaper, axes: Any, members: int) -> Any:
+        return self._member(op, axes)
+
+    def _all_slice(self, op: Any, at: Reshaper, axes: Any, members: int) -> Any:
+        dim, x = op.attributes["dim"].value, op.operands[0]
+        piece = -(-x.type.shape[dim] // members)
+        x = at.padded(x, dim, piece * members, None)
+        return at.slice_at(x, dim, self._member(op, axes), piece)
+
+    def _all_gather(self, op: Any, at: Reshaper, axes: Any, members: int) -> Any:
+        dim, x = op.attributes["dim"].value, op.operands[0]
+        shape, nbytes = list(x.type.shape), _nbytes(x)
+        e = self._carry(op, Collective("all_gather"), axes, x, [members, *shape], (nbytes,), nbytes)
+        whole = at.from_front(e, dim)
+        return at.cut(whole, dim, op.results[0].type.shape[dim])
+
+    def _all_reduce(self, op: Any, at: Reshaper, axes: Any, members: int) -> Any:
+        x, kind = op.operands[0], op.attributes["kind"].value
+        count = math.prod(x.type.shape)
+        collective = Collective("all_reduce", _summed(kind), str(x.type.element_type))
+        y = self._carry(op, collective, axes, x, list(x.type.shape), (count,), _nbytes(x))
+        return at.divided(y, members) if kind == "avg" else y
+
+    def _reduce_scatter(self, op: Any, at: Reshaper, axes: Any, members: int) -> Any:
+        dim, x, kind = op.attributes["dim"].value, op.operands[0], op.attributes["kind"].value
+        piece = -(-x.type.shape[dim] // members)
+        element = x.type.element_type
+        x = at.padded(x, dim, piece * members, neutral_attr(kind, element))
+        x = at.to_front(x, dim, members)
+        shape = list(x.type.shape)[1:]
+        count = math.prod(shape)
+        collective = Collective("reduce_scatter", _summed(kind), str(element))
+        unit = count * element_bytes(element)
+        y = self._carry(op, collective, axes, x, shape, (count,), unit)
+        return at.divided(y, members) if kind == "avg" else y
+
+    def _all_to_all(self, op: Any, at: Reshaper, axes: Any, members: int) -> Any:
+        split, concat = (op.attributes[n].value for n in ("split_dim", "concat_dim"))
+        x = op.operands[0]
+        piece = -(-x.type.shape[split] // members)
+        x = at.to_front(at.padded(x, split, piece * members, None), split, members)
+        block = _nbytes(x) // members
+        y = self._carry(op, Collective("all_to_all"), axes, x, list(x.type.shape), (block,), block)
+        return at.cut(at.from_front(y, concat), concat, op.results[0].type.shape[concat])
+
+    def _permute(self, op: Any, at: Reshaper, axes: Any, members: int) -> Any:
+        x, nbytes = op.operands[0], _nbytes(op.operands[0])
+        sources = [s if isinstance(s, int) else s.value for s in op.attributes["sources"]]
+        if sorted(sources) != list(range(members)):
+            raise CompileError(
+                f"dist.permute: sources {sources} are no permutation of {members} members"
+            )
+        targets = [sources.index(k) for k in range(members)]
+        tables = tuple("table:" + ",".join(map(str, t)) for t in (sources, targets))
+        shape = list(x.type.shape)
+        return self._carry(op, Collective("permute"), axes, x, shape, (nbytes, *tables), nbytes)
+
+    def _refuse_others(self) -> None:
+        for op in walk(self._module):
+            if op.name.startswith(("dist.", "hint.", "stablehlo.", "sdy.", "chlo.")):
+                raise CompileError(
+                    f"{op.name}: no lowering for this op on target cpu", location_text(op.location)
+                )
+
+
+_MAKERS = {
+    "dist.axis_index": Collectives._axis_index, "dist.all_slice": Collectives._all_slice,
+    "dist.all_gather": Collectives._all_gather, "dist.all_reduce": Collectives._all_reduce,
+    "dist.reduce_scatter": Collectives._reduce_scatter, "dist.all_to_all": Collectives._all_to_all,
+    "dist.permute": Collectives._permute,
+}  # fmt: skip
+
+
+def _summed(kind: str) -> str:
+    """An average is a sum, divided afterwards."""
+    return "sum" if kind == "avg" else kind
+
+
+def _nbytes(value: Any) -> int:
+    return math.prod(value.type.shape) * element_bytes(value.type.element_type)
+
+
+def _i64(value: int) -> Any:
+    return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)
+
+
+def _generic(op: Any, sent: Any, type_: Any, number: int) -> Any:
+    """The carrier: a linalg.generic that any upstream pass keeps as it is (its body means nothing)."""
+    ip, ndim = ir.InsertionPoint(op), type_.rank
+    out = ir.Operation.create("tensor.empty", results=[type_], loc=op.location, ip=ip).result
+    zero = ir.AffineMap.get(ndim, 0, [ir.AffineConstantExpr.get(0)] * sent.type.rank)
+    maps = [zero, ir.AffineMap.get_identity(ndim)]
+    carrier = ir.Operation.create(
+        "linalg.generic",
+        results=[type_],
+        operands=[sent, out],
+        attributes={
+            "indexing_maps": ir.ArrayAttr.get([ir.AffineMapAttr.get(m) for m in maps]),
+            "iterator_types": ir.ArrayAttr.get(
+                [ir.Attribute.parse("#linalg.iterator_type<parallel>")] * ndim
+            ),
+            "operandSegmentSizes": ir.DenseI32ArrayAttr.get([1, 1]),
+            CARRIER: _i64(number),
+            COLLECTIVE: ir.UnitAttr.get(),
+        },
+        regions=1,
+        loc=op.location,
+        ip=ip,
+    )
+    element = type_.element_type
+    block = carrier.regions[0].blocks.append(element, element)
+    with ir.InsertionPoint(block), op.location:
+        name = "arith.addi" if isinstance(element, (ir.IntegerType, ir.IndexType)) else "arith.addf"
+        value = ir.Operation.create(name, results=[element], operands=[block.arguments[0]] * 2)
+        ir.Operation.create("linalg.yield", operands=[value.result])
+    return carrier.results[0]

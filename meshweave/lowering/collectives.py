@@ -1,0 +1,132 @@
+"""The collectives that a compiled step calls (`mw_*`), compiled for an engine into one more object
+of its bundle.
+
+`local`: code that works straight between the buffers of ranks that share this process
+(lowering/local.py). `mpi`: calls of the MPI library (lowering/mpi.py). Only the functions a program
+calls are generated; the objects are cached by value.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+
+from meshweave import bindings
+from meshweave.bundle import DTYPES, KINDS
+from meshweave.errors import CompileError
+from meshweave.lowering import local, mpi
+
+REDUCTIONS = ("all_reduce", "reduce_scatter")
+MOVES = ("all_gather", "all_to_all", "permute")
+
+_PIPELINE = (
+    "builtin.module(convert-scf-to-cf,arith-expand{include-bf16=true},"
+    "convert-arith-to-llvm,convert-cf-to-llvm,reconcile-unrealized-casts,canonicalize,cse)"
+)
+
+
+@dataclass(frozen=True, order=True)
+class Collective:
+    """One function: op, and for a reduction its kind and dtype."""
+
+    op: str
+    kind: str = ""
+    dtype: str = ""
+
+    @property
+    def symbol(self) -> str:
+        """Name of the function: `mw_all_reduce_sum_f32`, `mw_all_gather`."""
+        return "_".join(("mw", self.op, self.kind, self.dtype)) if self.kind else f"mw_{self.op}"
+
+    @staticmethod
+    def parse(symbol: str) -> Collective:
+        """The collective of that name. CompileError when there is none, or it cannot reduce that
+        dtype.
+        """
+        for op in MOVES:
+            if symbol == f"mw_{op}":
+                return Collective(op)
+        for op in REDUCTIONS:
+            prefix = f"mw_{op}_"
+            if symbol.startswith(prefix):
+                kind, _, dtype = symbol[len(prefix) :].partition("_")
+                return Collective(op, kind, dtype).checked()
+        raise CompileError(f"no collective {symbol}")
+
+    def checked(self) -> Collective:
+        """Itself. CompileError when no engine can reduce this dtype by this kind."""
+        if self.kind not in KINDS:
+            raise CompileError(
+                f'{self.op}: no reduction "{self.kind}"; there are {", ".join(KINDS)}'
+            )
+        if self.dtype not in DTYPES or (self.dtype == "i1" and self.kind not in ("max", "min")):
+            raise CompileError(f"{self.op}: cannot reduce {self.dtype} by {self.kind}")
+        return self
+
+
+@dataclass(frozen=True)
+class Code:
+    """How an engine's collectives are generated: text of MLIR, and what it needs from outside."""
+
+    generate: Callable[[list[Collective]], str]
+    externals: tuple[str, ...]
+    libraries: tuple[str, ...]
+
+
+CODES = {
+    "local": Code(local.generate, local.EXTERNALS, ()),
+    "mpi": Code(mpi.generate, mpi.EXTERNALS, ("mpi",)),
+}
+
+
+def collectives_object(engine: str, symbols: Iterable[str]) -> bytes:
+    """The ELF object that defines `symbols` (names of `mw_*` functions) for an engine.
+
+    Raises CompileError for an engine or a function that does not exist.
+    """
+    if engine not in CODES:
+        raise CompileError(f'no collectives for engine "{engine}"; there are {", ".join(CODES)}')
+    return _object(engine, tuple(sorted({Collective.parse(symbol) for symbol in symbols})))
+
+
+@lru_cache(maxsize=64)
+def _object(engine: str, collectives: tuple[Collective, ...]) -> bytes:
+    code = CODES[engine]
+    return compile_text(code.generate(list(collectives)), code.externals)
+
+
+def compile_text(text: str, externals: Iterable[str], opt_level: int = 3) -> bytes:
+    """Compile a module of `llvm.func`s whose bodies may use arith, scf and cf. Returns an ELF
+    object.
+
+    externals: every function that it only declares; one left out makes the compilation fail.
+    """
+    with bindings.ir.Context(), bindings.ir.Location.unknown():
+        module = bindings.ir.Module.parse(text)
+        bindings.PassManager.parse(_PIPELINE).run(module.operation)
+        return object_of(module, externals, opt_level)
+
+
+def object_of(module: object, externals: Iterable[str], opt_level: int = 3) -> bytes:
+    """The ELF object (large code model) of a module in the LLVM dialect. CompileError when LLVM
+    makes none.
+    """
+    engine = bindings.ExecutionEngine(
+        module, opt_level=opt_level, enable_object_dump=True, enable_pic=False
+    )
+    for (
+        name
+    ) in externals:  # without an address for every symbol nothing is compiled; it is not called
+        engine.raw_register_runtime(name, ctypes.c_void_p(4096))
+    engine.initialize()
+    with tempfile.TemporaryDirectory(prefix="meshweave-") as folder:
+        path = os.path.join(folder, "code.o")
+        engine.dump_to_object_file(path)
+        if not os.path.exists(path):
+            raise CompileError("LLVM made no object: a function that the code calls is not known")
+        with open(path, "rb") as file:
+            return file.read()

@@ -1,0 +1,376 @@
+"""The step function, `i32 step(ptr ctx)`, as text in the LLVM dialect: a straight line of calls on
+pointers into the arena, inputs and outputs, with loops and branches where the program has them.
+
+A collective is announced in the status row before it starts and after it ended; when it fails, step
+returns its op number and code at once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from meshweave.bindings import ir
+from meshweave.bundle import Slots
+from meshweave.errors import CompileError
+from meshweave.locations import location_text
+from meshweave.lowering.linear import Linear
+from meshweave.lowering.rows import Unit
+from meshweave.lowering.schedule import Schedule
+from meshweave.lowering.steps import Place, Root, Step, element_bytes
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a collective: its symbol, group number, op number, and the i64 arguments after the
+    two buffers.
+    """
+
+    symbol: str
+    group: int
+    op_id: int
+    arguments: tuple[
+        int | str, ...
+    ]  # a text names a value computed at run time: "member:3*5+1" see Emitter
+
+
+class Emitter:
+    """Writes the blocks of `step`. `name_of(unit)` is the kernel to call; `calls[i]` what
+    collective i does.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        slots: Slots,
+        calls: list[Call],
+        name_of: Callable[[Unit], str],
+        constants: Mapping[str, bytes],
+    ) -> None:
+        """constants: the bytes of each memref.global."""
+        self.schedule, self.slots, self.calls, self.name_of = schedule, slots, calls, name_of
+        self.constants = constants
+        self.lines: list[str] = []
+        self.declared: dict[str, str] = {}  # external function -> its type
+        self.globals: set[str] = set()
+        self._values: dict[Any, str] = {}
+        self._count = 0
+        self._blocks = 0
+
+    def text(self, indices: list[tuple[Any, int]]) -> str:
+        """The module. indices: function arguments that are this rank's member index in a group,
+        with the group.
+        """
+        for value, group in indices:
+            self._values[value] = self._slot(self.slots.member(group), "i64")
+        self._entries(self.schedule.entries)
+        declarations = "".join(f"llvm.func @{n}{t}\n" for n, t in sorted(self.declared.items()))
+        constants = "".join(f"{_global(n, self.constants[n])}\n" for n in sorted(self.globals))
+        body = "\n".join(self.lines)
+        return (
+            f"{declarations}{constants}llvm.func @step(%ctx: !llvm.ptr) -> i32 {{\n{body}\n"
+            "%done = llvm.mlir.constant(0 : i32) : i32\nllvm.return %done : i32\n"
+            "^failed(%code: i32):\nllvm.return %code : i32\n}\n"
+        )
+
+    # Names.
+
+    def _let(self, text: str) -> str:
+        self._count += 1
+        self.lines.append(f"%v{self._count} = {text}")
+        return f"%v{self._count}"
+
+    def _fresh_block(self) -> str:
+        self._blocks += 1
+        return f"^b{self._blocks}"
+
+    def _i64(self, value: int) -> str:
+        return self._let(f"llvm.mlir.constant({value} : i64) : i64")
+
+    def _slot(self, number: int, type_: str = "!llvm.ptr") -> str:
+        place = self._let(f"llvm.getelementptr %ctx[{8 * number}] : (!llvm.ptr) -> !llvm.ptr, i8")
+        return self._let(f"llvm.load {place} : !llvm.ptr -> {type_}")
+
+    def _value(self, value: Any) -> str:
+        found = self._values.get(value)
+        if found is None:
+            raise CompileError(
+                f"a value of type {value.type} is not known here", location_text(value.location)
+            )
+        return found
+
+    # Addresses.
+
+    def _base(self, root: Root) -> tuple[str, int]:
+        """A pointer to the buffer, and what is to be added to it, in bytes."""
+        root = self.schedule.final(root)
+        if root.kind == "input":
+            return self._slot(self.slots.input(root.index)), 0
+        if root.kind == "output":
+            return self._slot(self.slots.output(root.index)), 0
+        if root.kind == "arena":
+            return self._slot(self.slots.arena), root.offset
+        if root.kind == "constant":
+            return self._constant(root), 0
+        return self._value(root.value), 0
+
+    def _constant(self, root: Root) -> str:
+        name = root.value.owner.attributes["name"].value
+        self.globals.add(name)
+        return self._let(f"llvm.mlir.addressof @{name} : !llvm.ptr")
+
+    def _address(self, root: Root, offset: Linear, nbytes: int) -> str:
+        """The address of the element at `offset`, elements being `nbytes` long."""
+        pointer, start = self._base(root)
+        start += offset.const * nbytes
+        if start:
+            pointer = self._let(
+                f"llvm.getelementptr {pointer}[{start}] : (!llvm.ptr) -> !llvm.ptr, i8"
+            )
+        for dim, factor in offset.terms:
+            value = self._value(self.schedule.buffers.symbols.values[-1 - dim])
+            step = self._let(f"llvm.mul {value}, {self._i64(factor * nbytes)} : i64")
+            pointer = self._let(
+                f"llvm.getelementptr {pointer}[{step}] : (!llvm.ptr, i64) -> !llvm.ptr, i8"
+            )
+        return pointer
+
+    def _place(self, place: Place) -> str:
+        return self._address(place.root, place.offset, element_bytes(place.element))
+
+    # Steps.
+
+    def _entries(self, entries: list[Any]) -> None:
+        for entry in entries:
+            if isinstance(entry, Unit):
+                self._unit(entry)
+            elif entry.what == "collective":
+                self._collective(entry)
+            elif entry.what in _HANDLERS:
+                _HANDLERS[entry.what](self, entry)
+            else:
+                self._scalar(entry)
+
+    def _unit(self, unit: Unit) -> None:
+        name = self.name_of(unit)
+        pointers = [self._address(*place) for place in unit.pointers.places]
+        scalars = [self._value(s) for s in unit.pointers.scalars]
+        types = ["!llvm.ptr"] * len(pointers) + [type_text(s.type) for s in unit.pointers.scalars]
+        self.declared[name] = f"({', '.join(types)})"
+        self.lines.append(
+            f"llvm.call @{name}({', '.join(pointers + scalars)}) : ({', '.join(types)}) -> ()"
+        )
+
+    def _collective(self, step: Step) -> None:
+        call = self.calls[step.number]
+        status = self._slot(self.slots.status)
+        number = self._i64(call.op_id)
+        self.lines.append(f"llvm.store volatile {number}, {status} : i64, !llvm.ptr")
+        arguments = ["%ctx", self._i64(call.group)]
+        arguments += [self._place(step.operands[0]), self._place(step.outputs[0])]
+        arguments += [self._argument(a, call) for a in call.arguments]
+        types = ["!llvm.ptr", "i64", "!llvm.ptr", "!llvm.ptr"] + ["i64"] * len(call.arguments)
+        self.declared[call.symbol] = f"({', '.join(types)}) -> i32"
+        code = self._let(
+            f"llvm.call @{call.symbol}({', '.join(arguments)}) : ({', '.join(types)}) -> i32"
+        )
+        self._check(code, call.op_id)
+        ended = self._let(f"llvm.getelementptr {status}[8] : (!llvm.ptr) -> !llvm.ptr, i8")
+        self.lines.append(f"llvm.store volatile {number}, {ended} : i64, !llvm.ptr")
+
+    def _argument(self, argument: int | str, call: Call) -> str:
+        """A number, or the entry of a table ("table:1,2,0") at this rank's member index."""
+        if isinstance(argument, int):
+            return self._i64(argument)
+        entries = [int(n) for n in argument.split(":")[1].split(",")]
+        member = self._slot(self.slots.member(call.group), "i64")
+        result = self._i64(entries[0])
+        for k, entry in enumerate(entries[1:], 1):
+            here = self._let(f'llvm.icmp "eq" {member}, {self._i64(k)} : i64')
+            result = self._let(f"llvm.select {here}, {self._i64(entry)}, {result} : i1, i64")
+        return result
+
+    def _check(self, code: str, op_id: int) -> None:
+        zero = self._let("llvm.mlir.constant(0 : i32) : i32")
+        bad = self._let(f'llvm.icmp "ne" {code}, {zero} : i32')
+        low = self._let(
+            f"llvm.and {code}, {self._let('llvm.mlir.constant(65535 : i32) : i32')} : i32"
+        )
+        high = self._let(f"llvm.mlir.constant({op_id << 16} : i32) : i32")
+        whole = self._let(f"llvm.or {low}, {high} : i32")
+        after = self._fresh_block()
+        self.lines += [f"llvm.cond_br {bad}, ^failed({whole} : i32), {after}", f"{after}:"]
+
+    # Ops that stay: numbers, single elements, control flow.
+
+    def _scalar(self, step: Step) -> None:
+        op = step.op
+        if op.name in ("func.return", "scf.yield", "scf.condition"):
+            return
+        if len(op.results) != 1:
+            raise CompileError(f"{op.name}: no lowering for this op", location_text(op.location))
+        result = op.results[0]
+        if op.name in ("arith.index_cast", "arith.index_castui"):
+            self._values[result] = self._cast(op)
+            return
+        operands = ", ".join(self._value(v) for v in op.operands)
+        types = ", ".join(type_text(v.type) for v in op.operands)
+        settings = ", ".join(f"{n} = {_attribute(op.attributes[n])}" for n in op.attributes)
+        kind = type_text(result.type)
+        self._values[result] = self._let(
+            f'"{op.name}"({operands}) {{{settings}}} : ({types}) -> {kind}'
+        )
+
+    def _cast(self, op: Any) -> str:
+        given, wanted = type_text(op.operands[0].type), type_text(op.results[0].type)
+        value = self._value(op.operands[0])
+        if given == wanted:
+            return value
+        wider = int(wanted[1:]) > int(given[1:])
+        extend = "llvm.sext" if op.name == "arith.index_cast" else "llvm.zext"
+        return self._let(f"{extend if wider else 'llvm.trunc'} {value} : {given} to {wanted}")
+
+    def _element(self, place: Place, indices: list[Any]) -> str:
+        pointer = self._place(place)
+        nbytes = element_bytes(place.element)
+        for value, stride in zip(indices, place.strides):
+            step = self._let(f"llvm.mul {self._value(value)}, {self._i64(stride * nbytes)} : i64")
+            pointer = self._let(
+                f"llvm.getelementptr {pointer}[{step}] : (!llvm.ptr, i64) -> !llvm.ptr, i8"
+            )
+        return pointer
+
+    def load(self, step: Step) -> None:
+        """memref.load: one element, as a number."""
+        place, *indices = step.operands
+        kind = type_text(place.element)
+        address = self._element(place, indices)
+        if kind == "i1":
+            byte = self._let(f"llvm.load {address} : !llvm.ptr -> i8")
+            value = self._let(f"llvm.trunc {byte} : i8 to i1")
+        else:
+            value = self._let(f"llvm.load {address} : !llvm.ptr -> {kind}")
+        self._values[step.op.results[0]] = value
+
+    def store(self, step: Step) -> None:
+        """memref.store: one element."""
+        number, place, *indices = step.operands
+        kind, value = type_text(place.element), self._value(number)
+        if kind == "i1":
+            kind, value = "i8", self._let(f"llvm.zext {value} : i1 to i8")
+        self.lines.append(
+            f"llvm.store {value}, {self._element(place, indices)} : {kind}, !llvm.ptr"
+        )
+
+    def _handed(self, values: list[Any], targets: list[Any]) -> str:
+        """Block arguments: numbers, and pointers such that the target's own offset finds the
+        element.
+        """
+        names = []
+        for value, target in zip(values, targets):
+            if isinstance(value.type, ir.MemRefType):
+                place, own = self.schedule.buffers.place(value), self.schedule.buffers.place(target)
+                start = place.offset.plus(Linear(-own.offset.const))
+                names.append(self._address(place.root, start, element_bytes(place.element)))
+            else:
+                names.append(self._value(value))
+        if not names:
+            return ""
+        return f"({', '.join(names)} : {', '.join(type_text(t.type) for t in targets)})"
+
+    def _label(self, block: str, values: list[Any]) -> None:
+        """Begin a block whose arguments are `values`."""
+        arguments = []
+        for value in values:
+            self._count += 1
+            self._values[value] = f"%v{self._count}"
+            arguments.append(f"%v{self._count}: {type_text(value.type)}")
+        self.lines.append(f"{block}({', '.join(arguments)}):" if arguments else f"{block}:")
+
+    def for_loop(self, step: Step) -> None:
+        """scf.for"""
+        op, block = step.op, step.op.regions[0].blocks[0]
+        lower, upper, stride, *inits = op.operands
+        counter, *carried = block.arguments
+        head, body, after = (self._fresh_block() for _ in range(3))
+        end = _terminator(block)
+        self.lines.append(f"llvm.br {head}{self._handed([lower, *inits], [counter, *carried])}")
+        self._label(head, [counter, *carried])
+        kind = type_text(counter.type)
+        test = self._let(f'llvm.icmp "slt" {self._value(counter)}, {self._value(upper)} : {kind}')
+        results = list(op.results)
+        self.lines.append(f"llvm.cond_br {test}, {body}, {after}{self._handed(carried, results)}")
+        self.lines.append(f"{body}:")
+        self._entries(step.bodies[0])
+        again = self._handed(list(end.operands), carried)
+        following = self._let(f"llvm.add {self._value(counter)}, {self._value(stride)} : {kind}")
+        names, types = again[1:-1].split(" : ") if again else ("", "")
+        names = ", ".join(n for n in (following, names) if n)
+        types = ", ".join(t for t in (kind, types) if t)
+        self.lines.append(f"llvm.br {head}({names} : {types})")
+        self._label(after, results)
+
+    def if_else(self, step: Step) -> None:
+        """scf.if"""
+        op = step.op
+        then, other, after = (self._fresh_block() for _ in range(3))
+        self.lines.append(f"llvm.cond_br {self._value(op.operands[0])}, {then}, {other}")
+        for label, region, entries in zip((then, other), op.regions, step.bodies):
+            self.lines.append(f"{label}:")
+            self._entries(entries)
+            given = list(_terminator(region.blocks[0]).operands) if len(region.blocks) else []
+            self.lines.append(f"llvm.br {after}{self._handed(given, list(op.results))}")
+        self._label(after, list(op.results))
+
+    def while_loop(self, step: Step) -> None:
+        """scf.while"""
+        op = step.op
+        before, body = (region.blocks[0] for region in op.regions)
+        test, again, after = (self._fresh_block() for _ in range(3))
+        self.lines.append(
+            f"llvm.br {test}{self._handed(list(op.operands), list(before.arguments))}"
+        )
+        self._label(test, list(before.arguments))
+        self._entries(step.bodies[0])
+        condition, *handed = _terminator(before).operands
+        into = self._handed(handed, list(body.arguments))
+        out = self._handed(handed, list(op.results))
+        self.lines.append(f"llvm.cond_br {self._value(condition)}, {again}{into}, {after}{out}")
+        self._label(again, list(body.arguments))
+        self._entries(step.bodies[1])
+        given = list(_terminator(body).operands)
+        self.lines.append(f"llvm.br {test}{self._handed(given, list(before.arguments))}")
+        self._label(after, list(op.results))
+
+
+_HANDLERS: dict[str, Callable[[Emitter, Step], None]] = {
+    "memref.load": Emitter.load, "memref.store": Emitter.store, "scf.for": Emitter.for_loop,
+    "scf.if": Emitter.if_else, "scf.while": Emitter.while_loop,
+}  # fmt: skip
+
+
+def _terminator(block: Any) -> Any:
+    return block.operations[len(block.operations) - 1].operation
+
+
+def type_text(type_: Any) -> str:
+    """The type of a number or buffer in the step function."""
+    if isinstance(type_, ir.MemRefType):
+        return "!llvm.ptr"
+    return "i64" if isinstance(type_, ir.IndexType) else str(type_)
+
+
+def _attribute(attr: Any) -> str:
+    """An attribute's text with `index` numbers as i64."""
+    return re.sub(r": index$", ": i64", str(attr))
+
+
+def _global(name: str, data: bytes) -> str:
+    """A constant buffer, byte for byte."""
+    escaped = "".join(f"\\{byte:02X}" for byte in data)
+    return (
+        f'llvm.mlir.global internal constant @{name}("{escaped}") '
+        f"{{addr_space = 0 : i32, alignment = 64 : i64}} : !llvm.array<{len(data)} x i8>"
+    )

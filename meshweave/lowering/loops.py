@@ -1,0 +1,383 @@
+"""Loop nests as MLIR text: a function on bare pointers, scf loops, loads and stores at the
+outermost loop they depend on.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from meshweave.lowering.bind import Access, Nest, Store
+from meshweave.lowering.kernels import Node
+from meshweave.lowering.rows import Unit
+
+PARAMETER = "{llvm.noalias, llvm.noundef, llvm.nonnull}"
+FASTER = {"arith.addf", "arith.mulf"}  # reductions that may be done in another order
+CONTRACT = {"arith.addf", "arith.mulf", "arith.subf"}
+
+
+class Text:
+    """Lines of a function, fresh names, and constants, which are written once at its start."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.head: list[str] = []
+        self._constants: dict[tuple[str, str], str] = {}
+        self._count = 0
+
+    def fresh(self) -> str:
+        """A new value name."""
+        self._count += 1
+        return f"%v{self._count}"
+
+    def add(self, text: str) -> None:
+        """One more line."""
+        self.lines.append(text)
+
+    def let(self, text: str) -> str:
+        """One more line that defines a value; its name."""
+        name = self.fresh()
+        self.lines.append(f"{name} = {text}")
+        return name
+
+    def constant(self, value: str, type_: str = "i64") -> str:
+        """The value that is a constant."""
+        key = (value, type_)
+        if key not in self._constants:
+            name = self.fresh()
+            literal = value if value.endswith(type_) or type_ == "i1" else f"{value} : {type_}"
+            self.head.append(f"{name} = arith.constant {literal}")
+            self._constants[key] = name
+        return self._constants[key]
+
+    def function(self, name: str, unit: Unit) -> str:
+        """The lines as function `name`, which takes the unit's pointers and numbers."""
+        exclusive = unit.pointers.exclusive()
+        parameters = [
+            f"%p{k}: !llvm.ptr {PARAMETER if alone else ''}" for k, alone in enumerate(exclusive)
+        ]
+        parameters += [f"%s{k}: {s.type}" for k, s in enumerate(unit.pointers.scalars)]
+        head = (
+            f'func.func @{name}({", ".join(parameters)}) attributes {{passthrough = ["noinline"]}}'
+        )
+        return "\n".join([head + " {", *self.head, *self.lines, "return", "}", ""])
+
+
+def unit_text(name: str, unit: Unit) -> str:
+    """The function `name` that does what the unit does."""
+    text = Text()
+    rows = [text.fresh() for _ in range(unit.rows)]
+    for iv, size in zip(rows, unit.nests[0].sizes):
+        _open(text, iv, size)
+    for nest in unit.nests:
+        NestText(text, nest, rows).write()
+    text.lines += ["}"] * len(rows)
+    return text.function(name, unit)
+
+
+def _open(text: Text, iv: str, size: int, carried: str = "") -> None:
+    zero, one, end = text.constant("0"), text.constant("1"), text.constant(str(size))
+    text.add(f"{carried}scf.for {iv} = {zero} to {end} step {one} : i64 {{")
+
+
+class NestText:
+    """Writes one nest inside loops `rows` that are open already."""
+
+    def __init__(self, text: Text, nest: Nest, rows: list[str]) -> None:
+        self.text, self.nest = text, nest
+        self.ivs: dict[int, str] = dict(enumerate(rows))
+        self.order = loop_order(nest, len(rows))
+        self.values: dict[int, str] = {}
+        self.accumulators: dict[int, str] = {}
+        self.needs = self._needs()
+        self.wanted = _wanted(nest)
+
+    def write(self) -> None:
+        """Write the nest: reductions in registers when a reduction loop is innermost, else in
+        memory.
+        """
+        inner, reductions = self.order, self.nest.reductions
+        if not reductions:
+            self._loops(inner, self._store_all)
+        elif inner[-1] in reductions:
+            first = next(k for k, d in enumerate(inner) if d in reductions)
+            assert all(d in reductions for d in inner[first:])
+            self._loops(inner[:first], lambda: self._registers(inner[first:]))
+        else:
+            first = next(k for k, d in enumerate(inner) if d in reductions)
+            self._loops(inner[:first], lambda: self._memory(inner[first:]))
+
+    def _needs(self) -> list[frozenset[int]]:
+        """Of each node the loops it depends on."""
+        needs: list[frozenset[int]] = []
+        for node in self.nest.code:
+            if node[0] in ("load", "index"):
+                strides = node[1].strides if node[0] == "load" else node[2]
+                needs.append(frozenset(d for d, s in enumerate(strides) if s))
+            else:
+                needs.append(frozenset().union(*(needs[k] for k in _inputs(node))))
+        return needs
+
+    def _loops(self, dims: list[int], inside: Any) -> None:
+        self._emit()
+        for dim in dims:
+            self.ivs[dim] = self.text.fresh()
+            _open(self.text, self.ivs[dim], self.nest.sizes[dim])
+            self._emit()
+        inside()
+        for dim in dims:
+            self._close(dim)
+            self.text.add("}")
+
+    def _close(self, dim: int) -> None:
+        """Forget the values of the innermost loop."""
+        del self.ivs[dim]
+
+    def _emit(self) -> None:
+        """Compute every wanted node that the open loops suffice for."""
+        for number, node in enumerate(self.nest.code):
+            if number in self.values or number not in self.wanted:
+                continue
+            if node[0] == "acc" and node[1] not in self.accumulators:
+                continue
+            if self.needs[number] <= self.ivs.keys() and all(
+                k in self.values for k in _inputs(node)
+            ):
+                self.values[number] = self._node(node)
+
+    def _store_all(self) -> None:
+        stores = enumerate(self.nest.stores)
+        started = [k for k, s in stores if s.reads or s.initial is not None]
+        self.accumulators = {k: self._start(self.nest.stores[k]) for k in started}
+        self._emit()
+        for store in self.nest.stores:
+            self._store(store, self.values[store.value])
+
+    def _start(self, store: Store) -> str:
+        """What a reduction starts from: its initial value, or what the buffer holds."""
+        if store.initial is not None:
+            return self.values[store.initial]
+        return self._load(store.access, store.type)
+
+    def _registers(self, dims: list[int]) -> None:
+        """The reduction loops, what they reduce carried from iteration to iteration."""
+        text, types = self.text, [str(s.type) for s in self.nest.stores]
+        current = [self._start(s) for s in self.nest.stores]
+        opened = []
+        for dim in dims:
+            result, iv = text.fresh(), text.fresh()
+            inner = [text.fresh() for _ in types]
+            self.ivs[dim] = iv
+            pairs = ", ".join(f"{a} = {b}" for a, b in zip(inner, current))
+            zero, one, end = (text.constant(str(n)) for n in (0, 1, self.nest.sizes[dim]))
+            text.add(
+                f"{result}:{len(types)} = scf.for {iv} = {zero} to {end} step {one} iter_args({pairs})"
+                f" -> ({', '.join(types)}) : i64 {{"
+            )
+            opened.append(result)
+            current = inner
+            if dim != dims[-1]:
+                self._emit()
+        self.accumulators = dict(enumerate(current))
+        self._emit()
+        yielded = [self.values[s.value] for s in self.nest.stores]
+        for dim, result in zip(reversed(dims), reversed(opened)):
+            text.add(f"scf.yield {', '.join(yielded)} : {', '.join(types)}")
+            text.add("}")
+            yielded = [f"{result}#{k}" for k in range(len(types))]
+            del self.ivs[dim]
+        for store, value in zip(self.nest.stores, yielded):
+            self._store(store, value)
+
+    def _memory(self, dims: list[int]) -> None:
+        """Reduction loops around parallel ones: the result is kept in memory between iterations."""
+        parallel = [d for d in dims if d not in self.nest.reductions]
+        if any(s.initial is not None for s in self.nest.stores):
+            self._nested(parallel, self._store_starts)
+        self._nested(dims, self._update)
+
+    def _nested(self, dims: list[int], inside: Any) -> None:
+        """Loops whose values are forgotten afterwards."""
+        kept = dict(self.values)
+        self._loops(dims, inside)
+        self.values = kept
+
+    def _store_starts(self) -> None:
+        for store in self.nest.stores:
+            if store.initial is not None:
+                self._store(store, self.values[store.initial])
+
+    def _update(self) -> None:
+        self.accumulators = {
+            k: self._load(s.access, s.type) for k, s in enumerate(self.nest.stores)
+        }
+        self._emit()
+        for store in self.nest.stores:
+            self._store(store, self.values[store.value])
+
+    # One node, one access.
+
+    def _node(self, node: Node) -> str:
+        text, what = self.text, node[0]
+        if what == "load":
+            return self._load(node[1], node[2])
+        if what == "constant":
+            return text.constant(str(node[1]), str(node[2]))
+        if what == "scalar":
+            return f"%s{node[1]}"
+        if what == "acc":
+            return self.accumulators[node[1]]
+        if what == "index":
+            form = self._linear(node[1], node[2])
+            value = text.let(f"arith.index_cast {form} : i64 to index")
+            for scalar, factor in node[3]:
+                part = f"%s{scalar}"
+                if factor != 1:
+                    part = text.let(
+                        f"arith.muli {part}, {text.constant(str(factor), 'index')} : index"
+                    )
+                value = text.let(f"arith.addi {value}, {part} : index")
+            return value
+        if what == "gather":
+            return self._gather(node)
+        return self._op(node)
+
+    def _op(self, node: Node) -> str:
+        _, name, attributes, inputs, type_ = node
+        types = ", ".join(str(_type_of(self.nest.code, self.nest.stores, k)) for k in inputs)
+        settings = ", ".join(
+            f"{key} = {self._setting(name, key, attr, inputs, type_)}" for key, attr in attributes
+        )
+        operands = ", ".join(self.values[k] for k in inputs)
+        return self.text.let(f'"{name}"({operands}) {{{settings}}} : ({types}) -> {type_}')
+
+    def _setting(self, name: str, key: str, attr: Any, inputs: tuple[int, ...], type_: Any) -> str:
+        """An attribute's text; sums of a reduction may be reordered, f32 and f64 sums of products
+        done as one.
+        """
+        if key != "fastmath" or name not in CONTRACT or str(type_) not in ("f32", "f64"):
+            return str(attr)
+        reduces = any(self.nest.code[k][0] == "acc" for k in inputs)
+        return f"#arith.fastmath<{'reassoc, ' if reduces and name in FASTER else ''}contract>"
+
+    def _linear(self, const: int, strides: tuple[int, ...]) -> str:
+        """const + sum of stride * loop index, an i64."""
+        text, total = self.text, None
+        for dim, stride in enumerate(strides):
+            if not stride:
+                continue
+            part = self.ivs[dim]
+            if stride != 1:
+                factor = text.constant(str(stride))
+                part = text.let(f"arith.muli {part}, {factor} overflow<nsw> : i64")
+            total = (
+                part
+                if total is None
+                else text.let(f"arith.addi {total}, {part} overflow<nsw> : i64")
+            )
+        if total is None:
+            return text.constant(str(const))
+        if const:
+            total = text.let(f"arith.addi {total}, {text.constant(str(const))} overflow<nsw> : i64")
+        return total
+
+    def _address(self, access: Access, type_: str) -> str:
+        if not access.const and not any(access.strides):
+            return f"%p{access.pointer}"
+        offset = self._linear(access.const, access.strides)
+        return self.text.let(
+            f"llvm.getelementptr inbounds %p{access.pointer}[{offset}] : (!llvm.ptr, i64) -> !llvm.ptr, {type_}"
+        )
+
+    def _load(self, access: Access, type_: Any) -> str:
+        return self._load_from(lambda kind: self._address(access, kind), str(type_))
+
+    def _load_from(self, address: Any, kind: str) -> str:
+        text = self.text
+        stored = {"i1": "i8", "index": "i64"}.get(kind, kind)
+        value = text.let(f"llvm.load {address(stored)} : !llvm.ptr -> {stored}")
+        if kind == "i1":
+            return text.let(f"arith.trunci {value} : i8 to i1")
+        return text.let(f"arith.index_cast {value} : i64 to index") if kind == "index" else value
+
+    def _gather(self, node: Node) -> str:
+        _, pointer, strides, inputs, type_ = node
+        text, total = self.text, text_zero(self.text)
+        for stride, number in zip(strides, inputs):
+            part = text.let(f"arith.index_cast {self.values[number]} : index to i64")
+            if stride != 1:
+                part = text.let(f"arith.muli {part}, {text.constant(str(stride))} : i64")
+            total = text.let(f"arith.addi {total}, {part} : i64")
+        return self._load_from(
+            lambda kind: text.let(
+                f"llvm.getelementptr %p{pointer}[{total}] : (!llvm.ptr, i64) -> !llvm.ptr, {kind}"
+            ),
+            str(type_),
+        )
+
+    def _store(self, store: Store, value: str) -> None:
+        text, kind = self.text, str(store.type)
+        stored = {"i1": "i8", "index": "i64"}.get(kind, kind)
+        if kind == "i1":
+            value = text.let(f"arith.extui {value} : i1 to i8")
+        elif kind == "index":
+            value = text.let(f"arith.index_cast {value} : index to i64")
+        text.add(f"llvm.store {value}, {self._address(store.access, stored)} : {stored}, !llvm.ptr")
+
+
+def text_zero(text: Text) -> str:
+    """The i64 that is 0."""
+    return text.constant("0")
+
+
+def _inputs(node: Node) -> tuple[int, ...]:
+    """The nodes that a node reads."""
+    if node[0] == "op":
+        return node[3]
+    return node[3] if node[0] == "gather" else ()
+
+
+def _type_of(code: tuple[Node, ...], stores: tuple[Store, ...], number: int) -> Any:
+    node = code[number]
+    if node[0] in ("load", "constant", "scalar"):
+        return node[2]
+    if node[0] == "acc":
+        return stores[node[1]].type
+    return "index" if node[0] == "index" else node[4]
+
+
+def _wanted(nest: Nest) -> set[int]:
+    """The nodes that some result needs."""
+    wanted: set[int] = set()
+    todo = [s.value for s in nest.stores] + [
+        s.initial for s in nest.stores if s.initial is not None
+    ]
+    while todo:
+        number = todo.pop()
+        if number not in wanted:
+            wanted.add(number)
+            todo += _inputs(nest.code[number])
+    return wanted
+
+
+def loop_order(nest: Nest, rows: int) -> list[int]:
+    """The inner loops, outermost first: the innermost is the one that most accesses walk with step
+    1.
+    """
+    dims = list(range(rows, len(nest.sizes)))
+    if len(dims) < 2:
+        return dims
+
+    def volume(access: Access) -> int:
+        return math.prod(n for n, s in zip(nest.sizes, access.strides) if s)
+
+    def weight(dim: int) -> tuple[int, int]:
+        reads = sum(volume(a) for a in nest.accesses if a.strides[dim] in (1, -1))
+        writes = sum(volume(s.access) for s in nest.stores if s.access.strides[dim] in (1, -1))
+        return (reads + writes, dim)
+
+    innermost = max(dims, key=weight)
+    others = [d for d in dims if d != innermost]
+    parallel = [d for d in others if d not in nest.reductions]
+    reductions = [d for d in others if d in nest.reductions]
+    return [*parallel, *reductions, innermost]

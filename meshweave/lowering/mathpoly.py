@@ -1,0 +1,220 @@
+"""exp, exp2, expm1, log, log1p, tanh, erf and rsqrt in f32 as polynomials that LLVM's loop
+vectoriser can use.
+
+f16 and bf16 are computed in f32; f64 and everything else goes to the C library. NaN goes through,
+infinities and denormals are right; errors are at most about 5 units in the last place
+(tests/lowering/test_mathpoly.py holds them to that). Coefficients: exp, log [Moshier, Cephes
+Mathematical Library, 1992]; tanh, erf: rational minimax approximations on the range where the
+function is not yet constant in f32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from meshweave.bindings import arith, ir, math
+
+_P = arith.CmpFPredicate
+_INFINITY = float("inf")
+
+
+class F32:
+    """Builds expressions on f32 numbers at the current insertion point."""
+
+    def __init__(self) -> None:
+        self.type = ir.F32Type.get()
+        self.integer = ir.IntegerType.get_signless(32)
+        self._contract = ir.Attribute.parse("#arith.fastmath<contract>")
+
+    def number(self, value: float) -> Any:
+        """An f32 constant."""
+        return arith.constant(self.type, ir.FloatAttr.get(self.type, value))
+
+    def bits(self, value: int) -> Any:
+        """An i32 constant."""
+        return arith.constant(self.integer, ir.IntegerAttr.get(self.integer, value))
+
+    def add(self, a: Any, b: Any) -> Any:
+        """a + b"""
+        return arith.addf(a, b, fastmath=self._contract)
+
+    def sub(self, a: Any, b: Any) -> Any:
+        """a - b"""
+        return arith.subf(a, b, fastmath=self._contract)
+
+    def mul(self, a: Any, b: Any) -> Any:
+        """a * b"""
+        return arith.mulf(a, b, fastmath=self._contract)
+
+    def poly(self, x: Any, coefficients: Sequence[float]) -> Any:
+        """The polynomial with these coefficients, highest power first."""
+        result = self.number(coefficients[0])
+        for c in coefficients[1:]:
+            result = math.fma(result, x, self.number(c))
+        return result
+
+    def select(self, predicate: Any, a: Any, b: Any, yes: Any, no: Any) -> Any:
+        """`yes` where the comparison of a and b holds, else `no`."""
+        return arith.select(arith.cmpf(predicate, a, b), yes, no)
+
+    def clamp(self, x: Any, low: float, high: float) -> Any:
+        """x within [low, high]; NaN stays NaN."""
+        lowest, highest = self.number(low), self.number(high)
+        return self.select(_P.OGT, x, highest, highest, self.select(_P.OLT, x, lowest, lowest, x))
+
+    def power_of_two(self, n: Any) -> Any:
+        """2^n of an i32 n, -126..127."""
+        return arith.bitcast(self.type, arith.shli(arith.addi(n, self.bits(127)), self.bits(23)))
+
+
+_EXP = (
+    1.9875691500e-4,
+    1.3981999507e-3,
+    8.3334519073e-3,
+    4.1665795894e-2,
+    1.6666665459e-1,
+    5.0000001201e-1,
+)
+_TANH_P = (-2.76076847742355e-16, 2.00018790482477e-13, -8.60467152213735e-11, 5.12229709037114e-08,
+           1.48572235717979e-05, 6.37261928875436e-04, 4.89352455891786e-03)  # fmt: skip
+_TANH_Q = (1.19825839466702e-06, 1.18534705686654e-04, 2.26843463243900e-03, 4.89352518554385e-03)
+_ERF_P = (-2.72614225801306e-10, 2.77068142495902e-08, -2.10102402082508e-06, -5.69250639462346e-05,
+          -7.34990630326855e-04, -2.95459980854025e-03, -1.60960333262415e-02)  # fmt: skip
+_ERF_Q = (-1.45660718464996e-05, -2.13374055278905e-04, -1.68282697438203e-03, -7.37332916720468e-03,
+          -1.42647390514189e-02)  # fmt: skip
+_LOG = (7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1,
+        -1.6668057665e-1, 2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1)  # fmt: skip
+
+
+def _scaled_exp(b: F32, x: Any, base: int) -> Any:
+    """e^x or 2^x: 2^n times a polynomial of what is left, n split in two so that neither power
+    overflows.
+    """
+    high, low = (128.0, -150.0) if base == 2 else (88.72284, -103.9721)
+    inside = b.clamp(x, low, high)
+    if base == 2:
+        n = math.roundeven(inside)
+        rest = b.mul(b.sub(inside, n), b.number(0.6931471805599453))
+    else:
+        n = math.roundeven(b.mul(inside, b.number(1.44269504088896341)))
+        rest = math.fma(n, b.number(-0.693359375), inside)
+        rest = math.fma(n, b.number(2.12194440e-4), rest)
+    y = b.add(math.fma(b.poly(rest, _EXP), b.mul(rest, rest), rest), b.number(1.0))
+    power = arith.fptosi(b.integer, n)
+    half = arith.shrsi(power, b.bits(1))
+    y = b.mul(b.mul(y, b.power_of_two(half)), b.power_of_two(arith.subi(power, half)))
+    y = b.select(_P.OLT, x, b.number(low), b.number(0.0), y)
+    end = _P.OGE if base == 2 else _P.OGT
+    return b.select(end, x, b.number(high), b.number(_INFINITY), y)
+
+
+def exp(b: F32, x: Any) -> Any:
+    """e^x"""
+    return _scaled_exp(b, x, 0)
+
+
+def exp2(b: F32, x: Any) -> Any:
+    """2^x"""
+    return _scaled_exp(b, x, 2)
+
+
+def tanh(b: F32, x: Any) -> Any:
+    """The hyperbolic tangent: x where |x| is small, +-1 from 7.9 on."""
+    inside = b.clamp(x, -7.90531110763549805, 7.90531110763549805)
+    square = b.mul(inside, inside)
+    y = arith.divf(b.mul(inside, b.poly(square, _TANH_P)), b.poly(square, _TANH_Q))
+    return b.select(_P.OLT, math.absf(x), b.number(0.0004), x, y)
+
+
+def erf(b: F32, x: Any) -> Any:
+    """The error function, +-1 from 4 on."""
+    inside = b.clamp(x, -4.0, 4.0)
+    square = b.mul(inside, inside)
+    y = arith.divf(b.mul(inside, b.poly(square, _ERF_P)), b.poly(square, _ERF_Q))
+    slope = b.mul(x, b.number(1.1283791670955126))  # 2 / sqrt(pi); exact enough, and right for denormals
+    return b.select(_P.OLT, math.absf(x), b.number(2e-4), slope, y)
+
+
+def log(b: F32, x: Any) -> Any:
+    """The natural logarithm: -inf at 0, NaN below; denormals are scaled by 2^25 first."""
+    tiny = arith.cmpf(_P.OLT, x, b.number(1.17549435e-38))
+    pattern = arith.bitcast(b.integer, arith.select(tiny, b.mul(x, b.number(33554432.0)), x))
+    bias = arith.select(tiny, b.bits(151), b.bits(126))
+    e = arith.sitofp(b.type, arith.subi(arith.shrui(pattern, b.bits(23)), bias))
+    mantissa = arith.ori(arith.andi(pattern, b.bits(0x007FFFFF)), b.bits(0x3F000000))
+    m = arith.bitcast(b.type, mantissa)
+    small = arith.cmpf(_P.OLT, m, b.number(0.707106781186547524))
+    e = arith.select(small, b.sub(e, b.number(1.0)), e)
+    m = b.sub(arith.select(small, b.add(m, m), m), b.number(1.0))
+    square = b.mul(m, m)
+    y = b.mul(b.mul(b.poly(m, _LOG), m), square)
+    y = math.fma(e, b.number(-2.12194440e-4), y)
+    y = math.fma(square, b.number(-0.5), y)
+    y = math.fma(e, b.number(0.693359375), b.add(m, y))
+    y = b.select(_P.OEQ, x, b.number(0.0), b.number(-_INFINITY), y)
+    y = b.select(_P.OEQ, x, b.number(_INFINITY), x, y)
+    return b.select(_P.ULT, x, b.number(0.0), b.number(float("nan")), y)
+
+
+def log1p(b: F32, x: Any) -> Any:
+    """log(1 + x) without losing small x: log(u) (x / (u - 1)) for u = 1 + x as it rounds."""
+    u = arith.addf(x, b.number(1.0))
+    d = arith.subf(u, b.number(1.0))
+    y = arith.mulf(log(b, u), arith.divf(x, d))
+    y = b.select(_P.OEQ, d, b.number(0.0), x, y)
+    return b.select(_P.OEQ, x, b.number(_INFINITY), x, y)
+
+
+def expm1(b: F32, x: Any) -> Any:
+    """e^x - 1 without losing small x: 2 t / (1 - t) for t = tanh(x / 2)."""
+    large = b.sub(exp(b, x), b.number(1.0))
+    t = tanh(b, b.mul(x, b.number(0.5)))
+    small = arith.divf(b.add(t, t), b.sub(b.number(1.0), t))
+    return b.select(_P.OLT, math.absf(x), b.number(1.0), small, large)
+
+
+def rsqrt(b: F32, x: Any) -> Any:
+    """1 / sqrt(x)"""
+    return arith.divf(b.number(1.0), math.sqrt(x))
+
+
+FUNCTIONS: dict[str, Callable[[F32, Any], Any]] = {
+    f"math.{f.__name__}": f for f in (exp, exp2, expm1, log, log1p, tanh, erf, rsqrt)
+}
+
+
+def run(module: Any) -> int:
+    """Replace these functions on f32, f16 and bf16 numbers everywhere in `module`; how many there
+    were.
+    """
+    todo: list[Any] = []
+
+    def visit(op: Any) -> Any:
+        if op.name in FUNCTIONS:
+            todo.append(op)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    return sum(_replace(op) for op in todo)
+
+
+def _replace(op: Any) -> int:
+    type_ = op.results[0].type
+    if isinstance(type_, ir.F64Type):
+        if op.name != "math.rsqrt":  # the C library has no rsqrt
+            return 0
+        with ir.InsertionPoint(op), op.location:
+            one = arith.constant(type_, ir.FloatAttr.get(type_, 1.0))
+            y = arith.divf(one, math.sqrt(op.operands[0]))
+    elif isinstance(type_, (ir.F32Type, ir.F16Type, ir.BF16Type)):
+        with ir.InsertionPoint(op), op.location:
+            b, x = F32(), op.operands[0]
+            wide = isinstance(type_, ir.F32Type)
+            y = FUNCTIONS[op.name](b, x if wide else arith.extf(b.type, x))
+            y = y if wide else arith.truncf(type_, y)
+    else:
+        return 0
+    op.results[0].replace_all_uses_with(y)
+    op.erase()
+    return 1

@@ -1,0 +1,318 @@
+"""Collectives of the `mpi` engine: compiled code calls the MPI library itself.
+
+Handles and special addresses are integers of 64 bits in the table at the `private` slot
+(`bundle.MpiTable`), so one object serves MPICH (handles are ints, the upper half is ignored) and
+Open MPI (handles are pointers). MPI counts are 32 bits wide: what is larger goes in pieces. A code
+that MPI returns is turned into its class, which fits 16 bits.
+
+Ranks of one host could reduce straight in a shared window; that would be a third set of functions
+behind the same names.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from meshweave.bundle import MpiTable, reduction_symbol
+from meshweave.lowering.local import NBYTES, reduce_pair
+
+if TYPE_CHECKING:
+    from meshweave.lowering.collectives import Collective
+
+LIMIT = (1 << 31) - 1  # elements or bytes in one MPI call
+PIECE = 1 << 30  # elements or bytes per call when there are more
+
+_SIGNATURES = {
+    "MPI_Allreduce": "!llvm.ptr, !llvm.ptr, i32, i64, i64, i64",
+    "MPI_Reduce": "!llvm.ptr, !llvm.ptr, i32, i64, i64, i32, i64",
+    "MPI_Reduce_scatter_block": "!llvm.ptr, !llvm.ptr, i32, i64, i64, i64",
+    "MPI_Allgather": "!llvm.ptr, i32, i64, !llvm.ptr, i32, i64, i64",
+    "MPI_Alltoall": "!llvm.ptr, i32, i64, !llvm.ptr, i32, i64, i64",
+    "MPI_Sendrecv": "!llvm.ptr, i32, i64, i32, i32, !llvm.ptr, i32, i64, i32, i32, i64, !llvm.ptr",
+    "MPI_Comm_size": "i64, !llvm.ptr",
+    "MPI_Comm_rank": "i64, !llvm.ptr",
+    "MPI_Error_class": "i32, !llvm.ptr",
+}
+EXTERNALS = (*_SIGNATURES, "memcpy", "memmove", "memset")
+
+_ARGUMENTS = "%ctx: !llvm.ptr, %number: i64, %src: !llvm.ptr, %dst: !llvm.ptr"
+
+
+def has_own_operation(kind: str, dtype: str) -> bool:
+    """Whether a reduction needs our compiled operation: MPI has no bf16, a slow f16, and lets
+    max and min drop a NaN.
+    """
+    return dtype in ("f16", "bf16") or (dtype in ("f32", "f64") and kind in ("max", "min"))
+
+
+def generate(collectives: list[Collective], limit: int = LIMIT, piece: int = PIECE) -> str:
+    """The MLIR text of the functions asked for.
+
+    limit: elements (of reductions) or bytes (of moves) up to which one call is made; piece: those
+    of each call beyond.
+    """
+    texts = [f"\nllvm.func @{name}({types}) -> i32" for name, types in _SIGNATURES.items()]
+    texts += [_STATUS, _exchange(piece)]
+    for kind, dtype in sorted({(c.kind, c.dtype) for c in collectives if c.kind}):
+        if has_own_operation(kind, dtype):
+            texts.append(_operation(kind, dtype))
+    for collective in collectives:
+        if collective.op == "all_reduce":
+            texts.append(_all_reduce(collective, limit, piece))
+        elif collective.op == "reduce_scatter":
+            texts.append(_reduce_scatter(collective, limit, piece))
+        elif collective.op == "permute":
+            texts.append(_PERMUTE)
+        else:
+            texts.append(_move(collective, limit))
+    return "module {" + "".join(texts) + "}"
+
+
+_STATUS = """
+llvm.func @mw_status(%rc: i32) -> i32 {
+  %ok = llvm.mlir.constant(0 : i32) : i32
+  %one = llvm.mlir.constant(1 : i32) : i32
+  %cell = llvm.alloca %one x i32 : (i32) -> !llvm.ptr
+  %fine = llvm.icmp "eq" %rc, %ok : i32
+  llvm.cond_br %fine, ^done(%ok : i32), ^failed
+^failed:
+  %unknown = llvm.mlir.constant(16 : i32) : i32
+  llvm.store %unknown, %cell : i32, !llvm.ptr
+  %ignored = llvm.call @MPI_Error_class(%rc, %cell) : (i32, !llvm.ptr) -> i32
+  %class = llvm.load %cell : !llvm.ptr -> i32
+  %mask = llvm.mlir.constant(32767 : i32) : i32
+  %low = llvm.and %class, %mask : i32
+  %none = llvm.icmp "eq" %low, %ok : i32
+  %code = llvm.select %none, %one, %low : i1, i32
+  llvm.br ^done(%code : i32)
+^done(%r: i32):
+  llvm.return %r : i32
+}
+"""
+
+
+def _load(name: str, slot: int) -> str:
+    """A value of the engine's table."""
+    return f"""
+  %{name}_at = llvm.getelementptr %table[{slot}] : (!llvm.ptr) -> !llvm.ptr, i64
+  %{name} = llvm.load %{name}_at : !llvm.ptr -> i64"""
+
+
+# The table and the group's communicator.
+_BEGIN = """
+  %c0 = arith.constant 0 : i64
+  %c1 = arith.constant 1 : i64
+  %c2 = arith.constant 2 : i64
+  %c4 = arith.constant 4 : i64
+  %ok = arith.constant 0 : i32
+  %private = llvm.getelementptr %ctx[3] : (!llvm.ptr) -> !llvm.ptr, i64
+  %table = llvm.load %private : !llvm.ptr -> !llvm.ptr
+  %twice = arith.muli %number, %c2 : i64
+  %slot = arith.addi %twice, %c4 : i64
+  %handle = llvm.getelementptr %ctx[%slot] : (!llvm.ptr, i64) -> !llvm.ptr, i64
+  %comm = llvm.load %handle : !llvm.ptr -> i64"""
+
+_END = """
+  %status = llvm.call @mw_status(%rc) : (i32) -> i32
+  llvm.return %status : i32
+}
+"""
+
+
+def _begin_reduction(collective: Collective, limit: int, piece: int) -> str:
+    """Handles of the reduction, and %step: the whole count where one call takes it, a piece
+    where it does not.
+    """
+    datatype = _load("dt", MpiTable.datatype(collective.dtype))
+    operation = _load("op", MpiTable.reduction(collective.kind, collective.dtype))
+    return f"""{_BEGIN}{datatype}{operation}
+  %climit = arith.constant {limit} : i64
+  %cpiece = arith.constant {piece} : i64
+  %whole = arith.cmpi sle, %count, %climit : i64
+  %nbytes_element = arith.constant {NBYTES[collective.dtype]} : i64"""
+
+
+def _all_reduce(collective: Collective, limit: int, piece: int) -> str:
+    return f"""
+llvm.func @{collective.symbol}({_ARGUMENTS}, %count: i64) -> i32 {{
+{_begin_reduction(collective, limit, piece)}
+  %step_raw = arith.select %whole, %count, %cpiece : i64
+  %step = arith.maxsi %step_raw, %c1 : i64
+  %same = llvm.icmp "eq" %src, %dst : !llvm.ptr{_load("in_place", MpiTable.IN_PLACE)}
+  %in_place_ptr = llvm.inttoptr %in_place : i64 to !llvm.ptr
+  %rc = scf.for %at = %c0 to %count step %step iter_args(%sofar = %ok) -> (i32) : i64 {{
+    %left = arith.subi %count, %at : i64
+    %n = arith.minsi %left, %step : i64
+    %n32 = arith.trunci %n : i64 to i32
+    %offset = arith.muli %at, %nbytes_element : i64
+    %from_src = llvm.getelementptr %src[%offset] : (!llvm.ptr, i64) -> !llvm.ptr, i8
+    %from = llvm.select %same, %in_place_ptr, %from_src : i1, !llvm.ptr
+    %to = llvm.getelementptr %dst[%offset] : (!llvm.ptr, i64) -> !llvm.ptr, i8
+    %go = arith.cmpi eq, %sofar, %ok : i32
+    %next = scf.if %go -> (i32) {{
+      %r = llvm.call @MPI_Allreduce(%from, %to, %n32, %dt, %op, %comm)
+        : ({_SIGNATURES["MPI_Allreduce"]}) -> i32
+      scf.yield %r : i32
+    }} else {{
+      scf.yield %sofar : i32
+    }}
+    scf.yield %next : i32
+  }}{_END}"""
+
+
+def _reduce_scatter(collective: Collective, limit: int, piece: int) -> str:
+    """One call, or, for very many elements, a reduction in pieces to each member in turn."""
+    return f"""
+llvm.func @{collective.symbol}({_ARGUMENTS}, %count: i64) -> i32 {{
+{_begin_reduction(collective, limit, piece)}
+  %rc = scf.if %whole -> (i32) {{
+    %n32 = arith.trunci %count : i64 to i32
+    %r = llvm.call @MPI_Reduce_scatter_block(%src, %dst, %n32, %dt, %op, %comm)
+      : ({_SIGNATURES["MPI_Reduce_scatter_block"]}) -> i32
+    scf.yield %r : i32
+  }} else {{
+    {_size_and_rank()}
+    %all = scf.for %j = %c0 to %size step %c1 iter_args(%before = %ok) -> (i32) : i64 {{
+      %root = arith.trunci %j : i64 to i32
+      %start = arith.muli %j, %count : i64
+      %one = scf.for %at = %c0 to %count step %cpiece iter_args(%sofar = %before) -> (i32) : i64 {{
+        %left = arith.subi %count, %at : i64
+        %n = arith.minsi %left, %cpiece : i64
+        %n32 = arith.trunci %n : i64 to i32
+        %place = arith.addi %start, %at : i64
+        %from_offset = arith.muli %place, %nbytes_element : i64
+        %to_offset = arith.muli %at, %nbytes_element : i64
+        %from = llvm.getelementptr %src[%from_offset] : (!llvm.ptr, i64) -> !llvm.ptr, i8
+        %to = llvm.getelementptr %dst[%to_offset] : (!llvm.ptr, i64) -> !llvm.ptr, i8
+        %go = arith.cmpi eq, %sofar, %ok : i32
+        %next = scf.if %go -> (i32) {{
+          %r = llvm.call @MPI_Reduce(%from, %to, %n32, %dt, %op, %root, %comm)
+            : ({_SIGNATURES["MPI_Reduce"]}) -> i32
+          scf.yield %r : i32
+        }} else {{
+          scf.yield %sofar : i32
+        }}
+        scf.yield %next : i32
+      }}
+      scf.yield %one : i32
+    }}
+    scf.yield %all : i32
+  }}{_END}"""
+
+
+def _size_and_rank() -> str:
+    return """
+    %cell_n = arith.constant 1 : i64
+    %cell = llvm.alloca %cell_n x i32 : (i64) -> !llvm.ptr
+    %ignored0 = llvm.call @MPI_Comm_size(%comm, %cell) : (i64, !llvm.ptr) -> i32
+    %size32 = llvm.load %cell : !llvm.ptr -> i32
+    %size = arith.extsi %size32 : i32 to i64
+    %ignored1 = llvm.call @MPI_Comm_rank(%comm, %cell) : (i64, !llvm.ptr) -> i32
+    %me32 = llvm.load %cell : !llvm.ptr -> i32
+    %me = arith.extsi %me32 : i32 to i64"""
+
+
+def _exchange(piece: int) -> str:
+    """Send bytes to one member and receive as many from another, in pieces."""
+    return f"""
+llvm.func @mw_exchange({_ARGUMENTS}, %nbytes: i64, %source: i64, %target: i64) -> i32 {{
+{_BEGIN}{_load("byte", MpiTable.BYTE)}{_load("ignored_status", MpiTable.STATUS)}
+  %status_at = llvm.inttoptr %ignored_status : i64 to !llvm.ptr
+  %cpiece = arith.constant {piece} : i64
+  %tag = arith.constant 77 : i32
+  %source32 = arith.trunci %source : i64 to i32
+  %target32 = arith.trunci %target : i64 to i32
+  %rc = scf.for %at = %c0 to %nbytes step %cpiece iter_args(%sofar = %ok) -> (i32) : i64 {{
+    %left = arith.subi %nbytes, %at : i64
+    %n = arith.minsi %left, %cpiece : i64
+    %n32 = arith.trunci %n : i64 to i32
+    %from = llvm.getelementptr %src[%at] : (!llvm.ptr, i64) -> !llvm.ptr, i8
+    %to = llvm.getelementptr %dst[%at] : (!llvm.ptr, i64) -> !llvm.ptr, i8
+    %go = arith.cmpi eq, %sofar, %ok : i32
+    %next = scf.if %go -> (i32) {{
+      %r = llvm.call @MPI_Sendrecv(%from, %n32, %byte, %target32, %tag,
+        %to, %n32, %byte, %source32, %tag, %comm, %status_at)
+        : ({_SIGNATURES["MPI_Sendrecv"]}) -> i32
+      scf.yield %r : i32
+    }} else {{
+      scf.yield %sofar : i32
+    }}
+    scf.yield %next : i32
+  }}
+  llvm.return %rc : i32
+}}
+"""
+
+
+_EXCHANGE = "(!llvm.ptr, i64, !llvm.ptr, !llvm.ptr, i64, i64, i64) -> i32"
+_PERMUTE = f"""
+llvm.func @mw_permute({_ARGUMENTS}, %nbytes: i64, %source: i64, %target: i64) -> i32 {{
+  %rc = llvm.call @mw_exchange(%ctx, %number, %src, %dst, %nbytes, %source, %target)
+    : {_EXCHANGE}{_END}"""
+
+
+def _move(collective: Collective, limit: int) -> str:
+    """all_gather or all_to_all: MPI's own, or, for very many bytes, an exchange with each member
+    in turn.
+    """
+    name = {"all_gather": "MPI_Allgather", "all_to_all": "MPI_Alltoall"}[collective.op]
+    # What goes to member `to`: all of the source, or the block meant for it.
+    if collective.op == "all_gather":
+        outgoing = "%from = llvm.getelementptr %src[%c0] : (!llvm.ptr, i64) -> !llvm.ptr, i8"
+    else:
+        outgoing = """%from_at = arith.muli %target, %nbytes : i64
+      %from = llvm.getelementptr %src[%from_at] : (!llvm.ptr, i64) -> !llvm.ptr, i8"""
+    return f"""
+llvm.func @{collective.symbol}({_ARGUMENTS}, %nbytes: i64) -> i32 {{
+{_BEGIN}{_load("byte", MpiTable.BYTE)}
+  %climit = arith.constant {limit} : i64
+  %whole = arith.cmpi sle, %nbytes, %climit : i64
+  %rc = scf.if %whole -> (i32) {{
+    %n32 = arith.trunci %nbytes : i64 to i32
+    %r = llvm.call @{name}(%src, %n32, %byte, %dst, %n32, %byte, %comm)
+      : ({_SIGNATURES[name]}) -> i32
+    scf.yield %r : i32
+  }} else {{
+    {_size_and_rank()}
+    %all = scf.for %distance = %c0 to %size step %c1 iter_args(%sofar = %ok) -> (i32) : i64 {{
+      %target_raw = arith.addi %me, %distance : i64
+      %target = arith.remui %target_raw, %size : i64
+      %source_up = arith.addi %me, %size : i64
+      %source_raw = arith.subi %source_up, %distance : i64
+      %source = arith.remui %source_raw, %size : i64
+      {outgoing}
+      %to_at = arith.muli %source, %nbytes : i64
+      %to = llvm.getelementptr %dst[%to_at] : (!llvm.ptr, i64) -> !llvm.ptr, i8
+      %go = arith.cmpi eq, %sofar, %ok : i32
+      %next = scf.if %go -> (i32) {{
+        %r = llvm.call @mw_exchange(%ctx, %number, %from, %to, %nbytes, %source, %target)
+          : {_EXCHANGE}
+        scf.yield %r : i32
+      }} else {{
+        scf.yield %sofar : i32
+      }}
+      scf.yield %next : i32
+    }}
+    scf.yield %all : i32
+  }}{_END}"""
+
+
+_OPERATION_ARGUMENTS = "%in: !llvm.ptr, %inout: !llvm.ptr, %length: !llvm.ptr, %type: !llvm.ptr"
+
+
+def _operation(kind: str, dtype: str) -> str:
+    """An MPI_User_function: inout[i] = in[i] (kind) inout[i]. Narrow floats round once per call,
+    that is per hop.
+    """
+    return f"""
+llvm.func @{reduction_symbol(kind, dtype)}({_OPERATION_ARGUMENTS}) {{
+  %n32 = llvm.load %length : !llvm.ptr -> i32
+  %n = arith.extsi %n32 : i32 to i64
+  %c0 = arith.constant 0 : i64
+  %c1 = arith.constant 1 : i64
+  scf.for %i = %c0 to %n step %c1 : i64 {{
+{reduce_pair(kind, dtype)}
+  }}
+  llvm.return
+}}
+"""

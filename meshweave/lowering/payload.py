@@ -1,0 +1,108 @@
+"""What a linalg op computes for one element, as plain values: read once from the IR, composed
+freely, printed as a kernel.
+
+A `Payload` is a straight line of scalar ops. Its references are pairs: ("arg", i) is what operand i
+holds in this iteration, ("op", k) the result of step k, ("value", v) a scalar from around the
+linalg op.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from meshweave.bindings import ir
+from meshweave.errors import CompileError
+from meshweave.locations import location_text
+
+Ref = tuple[str, Any]
+
+
+class Step(NamedTuple):
+    """One scalar op. attributes: (name, attribute) pairs; type: of its only result."""
+
+    name: str
+    attributes: tuple[tuple[str, Any], ...]
+    operands: tuple[Ref, ...]
+    type: Any
+
+
+# Rough price of a scalar op in additions; what is not here costs 1 (arith) or 16 (math).
+_COSTS = {
+    "arith.divf": 4, "arith.divsi": 16, "arith.divui": 16, "arith.remf": 16, "arith.remsi": 16, "arith.remui": 16,
+    "math.sqrt": 4, "math.rsqrt": 4, "math.absf": 1, "math.absi": 1, "math.fma": 1, "math.copysign": 1,
+    "math.floor": 1, "math.ceil": 1, "math.roundeven": 1, "math.trunc": 1,
+    "arith.constant": 0, "linalg.index": 1, "tensor.extract": 4,
+}  # fmt: skip
+CAPTURING = ("tensor.extract",)
+
+
+@dataclass
+class Payload:
+    """The body of a linalg op: its steps in order and what it yields, one reference per result."""
+
+    steps: list[Step] = field(default_factory=list)
+    yields: tuple[Ref, ...] = ()
+    captured: list[Any] = field(default_factory=list)  # tensors that steps read at computed places
+
+    @property
+    def cost(self) -> int:
+        """Price of one element in additions."""
+        return sum(step_cost(step.name) for step in self.steps)
+
+    @property
+    def has_index(self) -> bool:
+        """Whether an element depends on its own position."""
+        return any(s.name == "linalg.index" for s in self.steps)
+
+    def reads(self, arg: int) -> bool:
+        """Whether the value of operand `arg` matters."""
+        wanted = ("arg", arg)
+        return wanted in self.yields or any(wanted in s.operands for s in self.steps)
+
+
+def step_cost(name: str) -> int:
+    """Price of a scalar op in additions."""
+    known = _COSTS.get(name)
+    if known is not None:
+        return known
+    return 16 if name.startswith("math.") else 1
+
+
+def read_payload(block: Any) -> Payload:
+    """The payload in the body `block` of a linalg.generic (or tensor.generate: then the arguments
+    are the indices).
+
+    Raises CompileError for an op inside it that has regions, several results or is not a scalar op.
+    """
+    payload = Payload()
+    refs: dict[Any, Ref] = {arg: ("arg", i) for i, arg in enumerate(block.arguments)}
+    for view in block.operations:
+        op = view.operation
+        name = op.name
+        operands = tuple(refs.get(v) or _outer(v) for v in op.operands)
+        if name in ("linalg.yield", "tensor.yield"):
+            payload.yields = operands
+            break
+        if name == "tensor.extract":
+            payload.captured.append(op.operands[0])
+        elif len(op.regions) or len(op.results) != 1:
+            raise CompileError(
+                f"{name} inside a linalg body is not supported", location_text(op.location)
+            )
+        attributes = tuple((key, op.attributes[key]) for key in op.attributes)
+        refs[op.results[0]] = ("op", len(payload.steps))
+        payload.steps.append(Step(name, attributes, operands, op.results[0].type))
+    return payload
+
+
+def _outer(value: Any) -> Ref:
+    return ("value", value)
+
+
+def constant_of(value: Any) -> Any:
+    """The attribute of the arith.constant that makes `value`, None when something else does."""
+    owner = value.owner
+    if isinstance(owner, ir.Block) or owner.name != "arith.constant":
+        return None
+    return owner.attributes["value"]

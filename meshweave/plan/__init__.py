@@ -1,0 +1,1 @@
+"""Decisions: costs, plans of redistributions, propagation. Plain values and arithmetic, no MLIR."""

@@ -1,0 +1,154 @@
+"""What must come in whatever the plan: elements of its target block that a rank does not hold."""
+
+from itertools import product
+from math import prod
+
+import numpy as np
+
+from meshweave.layout.digits import Indices
+from meshweave.layout.mesh import Mesh
+from meshweave.plan.moves import Axes, Moves, State
+
+SAMPLED_RANKS = 8  # how many ranks the estimate of a search looks at
+
+Interval = tuple[int, int]
+Box = tuple[Interval, ...]
+
+
+def lower_bound(moves: Moves, source: State, target: State) -> int:
+    """Elements that some rank receives in any plan from source to target.
+
+    Take the ranks G that share a block of the target: one rank, or the g ranks over its pending
+    axes. What is in the block and not somewhere in G has to come in: of a source with pending
+    reductions, each element of which G lacks some operand. What G holds is counted as if its pieces
+    never overlapped, which can only make the bound smaller.
+    """
+    if not target.partial:
+        return _missed(moves, source, target)
+    used = {axis for state in (source, target) for axis in _axes(state)}
+    mesh = moves.mesh
+    idle = [axis for axis in mesh.names if axis not in used]
+    within = _pending(target)
+    worst = 0
+    for rank in range(mesh.nranks):
+        if mesh.group_index([*idle, *within], rank) == 0:
+            group = mesh.group(within, rank)
+            box = _box(moves, target, rank)
+            lacking = prod(high - low for low, high in box) - _held(moves, source, group, box)
+            worst = max(worst, -(-lacking // len(group)))
+    return worst
+
+
+def _missed(moves: Moves, source: State, target: State) -> int:
+    """The bound where nothing is pending in the target, over all ranks at once."""
+    mesh = moves.mesh
+    sizes = [mesh.size(name) for name in mesh.names]
+    where = dict(zip(mesh.names, np.unravel_index(np.arange(mesh.nranks), sizes or [1])))
+    held: Indices = np.full(mesh.nranks, 0 if source.partial else 1, np.int64)
+    wanted = np.ones_like(held)
+    for n, have, want in zip(moves.shape, source.dims, target.dims):
+        starts, ends = _ranges(moves, n, have, where)
+        low, high = _ranges(moves, n, want, where)
+        held *= np.maximum(0, np.minimum(ends, high) - np.maximum(starts, low))
+        wanted *= high - low
+    return int((wanted - held).max())
+
+
+def _ranges(moves: Moves, n: int, axes: Axes, where: dict[str, Indices]) -> tuple[Indices, Indices]:
+    """From and to where every rank holds a dim of n over `axes`."""
+    index: Indices = np.zeros(moves.mesh.nranks, np.int64)
+    for axis in axes:
+        index = index * moves.sizes[axis] + where[axis]
+    chunk = -(-n // moves.count(axes))
+    start: Indices = np.minimum(n, index * chunk)
+    return start, np.minimum(n, start + chunk)
+
+
+def _held(moves: Moves, source: State, group: tuple[int, ...], box: Box) -> int:
+    """At most how many elements of `box` the group holds every operand of."""
+    pending = _pending(source)
+    operands: dict[int, set[Box]] = {
+        index: set() for index in range(moves.mesh.axis_count(pending))
+    }
+    for rank in group:
+        part = _overlap(_box(moves, source, rank), box)
+        operands[moves.mesh.group_index(pending, rank)].add(part)
+    counts = [
+        sum(prod(high - low for low, high in part) for part in parts) for parts in operands.values()
+    ]
+    return min(prod(high - low for low, high in box), *counts)
+
+
+def _pending(state: State) -> Axes:
+    return tuple(axis for _, axes in state.partial for axis in axes)
+
+
+def _axes(state: State) -> Axes:
+    return tuple(axis for axes in state.dims for axis in axes) + _pending(state)
+
+
+def _box(moves: Moves, state: State, rank: int) -> Box:
+    """Indices that a rank holds, per dim from and to."""
+    box = []
+    for n, axes in zip(moves.shape, state.dims, strict=True):
+        chunk = -(-n // moves.count(axes))
+        low = min(n, moves.mesh.group_index(axes, rank) * chunk)
+        box.append((low, min(n, low + chunk)))
+    return tuple(box)
+
+
+def _overlap(one: Box, other: Box) -> Box:
+    lows = [max(a, b) for (a, _), (b, _) in zip(one, other, strict=True)]
+    highs = [min(a, b) for (_, a), (_, b) in zip(one, other, strict=True)]
+    return tuple((low, max(low, high)) for low, high in zip(lows, highs, strict=True))
+
+
+class Missing:
+    """The same bound for every layout on the way to one target, quickly, over a few fixed ranks.
+
+    The maximum over any ranks is a bound; that they are the same for all layouts keeps it
+    consistent from step to step. 0 where the target has pending reductions: what then must come in
+    is a matter of groups.
+    """
+
+    def __init__(self, moves: Moves) -> None:
+        self.moves = moves
+        ranks = _sample(moves.mesh)
+        self.places = [moves.mesh.coordinates(rank) for rank in ranks]
+        self.boxes = [_box(moves, moves.target, rank) for rank in ranks]
+        self.sizes = [prod(high - low for low, high in box) for box in self.boxes]
+        self.known: dict[State, int] = {}
+
+    def elements(self, state: State) -> int:
+        """Elements that some rank still has to receive."""
+        if self.moves.target.partial:
+            return 0
+        if state.partial:
+            return max(self.sizes)
+        if state not in self.known:
+            self.known[state] = self._count(state)
+        return self.known[state]
+
+    def _count(self, state: State) -> int:
+        sizes = self.moves.sizes
+        chunks = self.moves.local_shape(state)
+        worst = 0
+        for place, box, size in zip(self.places, self.boxes, self.sizes, strict=True):
+            held = 1
+            for axes, chunk, (low, high) in zip(state.dims, chunks, box, strict=True):
+                index = 0
+                for axis in axes:
+                    index = index * sizes[axis] + place[axis]
+                start = index * chunk
+                held *= max(0, min(high, start + chunk) - max(low, start))
+            worst = max(worst, size - held)
+        return worst
+
+
+def _sample(mesh: Mesh) -> list[int]:
+    """All ranks of a small mesh; of a large one those at the ends and middles of its axes."""
+    if mesh.nranks <= SAMPLED_RANKS:
+        return list(range(mesh.nranks))
+    ends = [sorted({0, axis_size // 2, axis_size - 1}) for axis_size in map(mesh.size, mesh.names)]
+    corners = [mesh.rank_of(dict(zip(mesh.names, at, strict=True))) for at in product(*ends)]
+    return corners[:: -(-len(corners) // SAMPLED_RANKS)]

@@ -1,0 +1,366 @@
+"""Propagation over a plain graph: layouts for all values, and for each op the layouts it runs with.
+
+The graph holds numbers, rules and specs, no IR. A `Spec` is what is known of a value: the axes of each dim, and which
+dims may still get more. `refine` moves axes along the factors of one op; sweeps forwards and backwards repeat it to a
+fixpoint, first through the ops that move nothing (elementwise, views), then forwards through all, then both ways.
+`decide` then picks, op by op, which axis runs over which factor, by the bytes that its operands and results would have
+to move.
+
+Both are pure functions of (rule, specs, mesh) behind caches keyed by value, so a layer that occurs again costs a
+lookup.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, lru_cache
+from itertools import product
+
+from meshweave.layout.factors import (
+    NEUTRAL_FREE,
+    REDUCTION,
+    WHOLE,
+    Axes,
+    Rule,
+    join,
+    pieces,
+    spread,
+)
+from meshweave.layout.layout import Layout, Partial
+from meshweave.layout.mesh import Mesh
+
+PASSING, FORWARD, BOTH = "passing", "forward", "both"
+"""What a round of propagation lets through: ops without reductions, all ops forwards, all ops both ways."""
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What is known of a value's layout.
+
+    dims:      axes of each dim, major first.
+    open:      for each dim whether more axes may be added behind those it has.
+    forbidden: axes that open dims may not use.
+    priority:  for each dim the round in which its axes begin to spread (0 first); empty: all 0.
+    fixed:     the user said so: redistributions bend other values to this one.
+    """
+
+    dims: tuple[Axes, ...]
+    open: tuple[bool, ...]
+    forbidden: tuple[str, ...] = ()
+    priority: tuple[int, ...] = ()
+    fixed: bool = False
+    partial: tuple[tuple[str, Axes], ...] = ()
+
+    @staticmethod
+    @cache
+    def unknown(ndim: int) -> "Spec":
+        """Nothing known, everything open."""
+        return Spec(((),) * ndim, (True,) * ndim)
+
+    def layout(self) -> Layout:
+        """The layout of the value as known so far."""
+        return _layout(self.dims, self.partial)
+
+
+_Specs = tuple[Spec | None, ...]
+
+
+@lru_cache(maxsize=1 << 16)
+def _layout(dims: tuple[Axes, ...], partial: tuple[tuple[str, Axes], ...]) -> Layout:
+    return Layout.blocks(dims, [Partial(kind, axes) for kind, axes in partial])
+
+
+@dataclass
+class Graph:
+    """Ops over numbered values. `specs[v]` is None for a value that costs nothing to make anew in any layout (fills,
+    splats, empties): it takes what each use asks for and carries nothing from one use to another."""
+
+    rules: list[Rule] = field(default_factory=list)
+    rule_of: list[int] = field(default_factory=list)
+    values_of: list[tuple[int, ...]] = field(default_factory=list)
+    specs: list[Spec | None] = field(default_factory=list)
+
+    def add_value(self, spec: Spec | None) -> int:
+        """A new value; its number."""
+        self.specs.append(spec)
+        return len(self.specs) - 1
+
+    def add_op(self, rule: int, values: tuple[int, ...]) -> int:
+        """An op of `rules[rule]`; values: its operands', then its results' numbers, -1 for what is no tensor."""
+        self.rule_of.append(rule)
+        self.values_of.append(values)
+        return len(self.rule_of) - 1
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The layouts an op runs with: for each operand and result a Layout, None for what is no tensor."""
+
+    operands: tuple[Layout | None, ...]
+    results: tuple[Layout | None, ...]
+
+
+def propagate(graph: Graph, mesh: Mesh) -> tuple[list[Layout | None], list[Decision]]:
+    """A layout for each value (None: made anew where it is used) and a Decision for each op; refines `graph.specs`."""
+    specs = [s for s in graph.specs if s is not None]
+    last = max((max(s.priority, default=0) for s in specs), default=0)
+    for priority in range(last + 1):
+        for mode in (PASSING, FORWARD, BOTH):
+            _fixpoint(graph, mesh, mode, priority)
+    # Keyed by identity: hashing a rule costs more than deciding by one does. The entry keeps what its key names alive.
+    known: dict[tuple[int, ...], tuple[_Specs, Decision]] = {}
+    decisions = []
+    for rule, values in zip(graph.rule_of, graph.values_of, strict=True):
+        now = tuple([graph.specs[v] if v >= 0 else None for v in values])
+        key = (rule, *map(id, now))
+        if key not in known:
+            known[key] = (now, decide(graph.rules[rule], now, mesh))
+        decisions.append(known[key][1])
+    return [None if s is None else s.layout() for s in graph.specs], decisions
+
+
+def _fixpoint(graph: Graph, mesh: Mesh, mode: str, priority: int) -> None:
+    """Sweep forwards and backwards over the ops until no spec changes."""
+    rules, values_of, specs = graph.rules, graph.values_of, graph.specs
+    readers: list[list[int]] = [[] for _ in specs]
+    dirty = bytearray(len(values_of))
+    for op, values in enumerate(values_of):
+        if mode == PASSING and not rules[graph.rule_of[op]].passes_through:
+            continue
+        dirty[op] = 1
+        for v in values:
+            if v >= 0 and specs[v] is not None:
+                readers[v].append(op)
+    seen: dict[tuple[int, ...], tuple[_Specs, _Specs]] = {}
+    direction = 1
+    while any(dirty):
+        for op in range(len(values_of))[::direction]:
+            if not dirty[op]:
+                continue
+            dirty[op] = 0
+            values = values_of[op]
+            now = tuple([specs[v] if v >= 0 else None for v in values])
+            key = (graph.rule_of[op], *map(id, now))
+            if key not in seen:
+                seen[key] = (now, refine(rules[graph.rule_of[op]], now, mesh, mode, priority))
+            new = seen[key][1]
+            for v, old, spec in zip(values, now, new, strict=True):
+                if spec is not old and spec != old:
+                    specs[v] = spec
+                    for reader in readers[v]:
+                        dirty[reader] = 1
+        direction = -direction
+
+
+@lru_cache(maxsize=1 << 15)
+def refine(
+    rule: Rule, specs: tuple[Spec | None, ...], mesh: Mesh, mode: str = BOTH, priority: int = 0
+) -> tuple[Spec | None, ...]:
+    """`specs` with the axes that the op's factors carry from one tensor to another.
+
+    On a factor the tensors with most bytes speak first; a longer row of axes wins over its own beginning, two that
+    disagree leave each other alone. An axis goes to a tensor only where the dim is open, the axis is not used by
+    another dim of it, and the dim can be cut that way.
+    """
+    sizes = _sizes(mesh)
+    nops = len(rule.operands)
+    sources = range(nops) if mode == FORWARD else range(len(specs))
+    placed: dict[int, Axes] = {}
+    for t in sorted(sources, key=lambda t: -rule.nbytes[t]):
+        spec, dims = specs[t], rule.tensors[t]
+        if spec is None or dims is None:
+            continue
+        for d, axes in enumerate(spec.dims):
+            if not axes or (spec.priority and spec.priority[d] > priority):
+                continue
+            for factor, here in spread(axes, dims[d], rule, sizes).items():
+                known = placed.get(factor, ())
+                if len(here) > len(known) and here[: len(known)] == known:
+                    placed[factor] = here
+    if not placed:
+        return specs
+    targets = range(nops, len(specs)) if mode == FORWARD else range(len(specs))
+    new = list(specs)
+    for t in targets:
+        spec, dims = specs[t], rule.tensors[t]
+        if spec is not None and dims is not None and any(spec.open):
+            new[t] = _grown(spec, dims, placed, rule, t, sizes)
+    result = tuple(new)
+    return specs if result == specs else result
+
+
+def _grown(
+    spec: Spec,
+    dims: tuple[tuple[int, ...], ...],
+    placed: dict[int, Axes],
+    rule: Rule,
+    tensor: int,
+    sizes: dict[str, int],
+) -> Spec:
+    """`spec` with the axes of `placed` where it is open to them."""
+    grown = list(spec.dims)
+    used = {axis for axes in spec.dims for axis in axes} | set(spec.forbidden)
+    used |= {axis for _, axes in spec.partial for axis in axes}
+    extents = rule.sizes[tensor]
+    assert extents is not None
+    for d, dim in enumerate(dims):
+        if not spec.open[d] or any(rule.factors[f].kind == WHOLE for f in dim):
+            continue
+        axes, _ = join(placed, dim, rule, sizes)
+        known = grown[d]
+        if len(axes) <= len(known) or axes[: len(known)] != known:
+            continue
+        new: Axes = known
+        for axis in axes[len(known) :]:
+            cut = pieces((*new, axis), sizes)
+            fits = extents[d] % cut == 0 or (
+                rule.padding_safe and len(dim) == 1 and extents[d] >= cut
+            )
+            if axis in used or not fits:
+                break
+            new = (*new, axis)
+            used.add(axis)
+        grown[d] = new
+    return spec if tuple(grown) == spec.dims else replace(spec, dims=tuple(grown))
+
+
+@lru_cache(maxsize=1 << 15)
+def decide(rule: Rule, specs: tuple[Spec | None, ...], mesh: Mesh) -> Decision:
+    """The layouts the op runs with: each axis on the factor (or on none) that moves the fewest bytes in all.
+
+    Among equals more axes at work win, then the order of factors. Raises nothing: running whole is always possible.
+    """
+    sizes = _sizes(mesh)
+    rows: dict[int, list[Axes]] = {}
+    for t in sorted(range(len(specs)), key=lambda t: -rule.nbytes[t]):
+        spec, dims = specs[t], rule.tensors[t]
+        if spec is None or dims is None:
+            continue
+        for d, axes in enumerate(spec.dims):
+            for factor, here in spread(axes, dims[d], rule, sizes).items():
+                if _may_cut(rule, factor) and here not in rows.setdefault(factor, []):
+                    rows[factor].append(here)
+    names = sorted({axis for row in rows.values() for part in row for axis in part})
+    choices = [
+        [f for f in sorted(rows) if any(a in part for part in rows[f])] + [-1] for a in names
+    ]
+    best: tuple[float, int, tuple[int, ...]] | None = None
+    chosen: dict[int, Axes] = {}
+    for pick in product(*choices):
+        placed = _placement(names, pick, rows)
+        if placed is None or not _holds(rule, placed, sizes):
+            continue
+        cost = _moved(rule, specs, placed, sizes) + _work(rule, placed, sizes)
+        score = (cost, pick.count(-1), pick)
+        if best is None or score < best:
+            best, chosen = score, placed
+    return _decision(rule, chosen, sizes)
+
+
+WORK = 0.2
+"""What an iteration of an op's loops costs, in bytes received: at 100 GFLOP/s a core does 5 multiply-adds in the time
+in which 10 GB/s bring it a byte. It only has to keep work that could be shared from being done by every rank.
+"""
+
+
+def _work(rule: Rule, placed: dict[int, Axes], sizes: dict[str, int]) -> float:
+    """A rank's share of the op's loops, in bytes received in that time."""
+    iterations = 1.0
+    for factor in rule.factors:
+        iterations *= max(factor.size, 1)
+    return WORK * iterations / pieces([a for axes in placed.values() for a in axes], sizes)
+
+
+def _may_cut(rule: Rule, factor: int) -> bool:
+    kind = rule.factors[factor].kind
+    return kind != WHOLE and (kind != REDUCTION or rule.reduction is not None)
+
+
+def _placement(
+    axes: Sequence[str], pick: tuple[int, ...], rows: dict[int, list[Axes]]
+) -> dict[int, Axes] | None:
+    """Axes per factor, in the order in which the largest tensor that has them all names them; None if none does."""
+    placed: dict[int, Axes] = {}
+    for factor in set(pick) - {-1}:
+        mine = {a for a, f in zip(axes, pick, strict=True) if f == factor}
+        order = next((row for row in rows[factor] if mine <= set(row)), None)
+        if order is None:
+            return None
+        placed[factor] = tuple(a for a in order if a in mine)
+    return placed
+
+
+def _holds(rule: Rule, placed: dict[int, Axes], sizes: dict[str, int]) -> bool:
+    """Can every tensor of the op be laid out so? (digits in order, cuts that the op may run on)."""
+    for dims in rule.tensors:
+        if dims is not None and not all(join(placed, dim, rule, sizes)[1] for dim in dims):
+            return False
+    if rule.padding_safe:
+        return True
+    return all(rule.factors[f].size % pieces(axes, sizes) == 0 for f, axes in placed.items())
+
+
+def _moved(
+    rule: Rule, specs: tuple[Spec | None, ...], placed: dict[int, Axes], sizes: dict[str, int]
+) -> float:
+    """Bytes a rank would receive: operands brought to the op, results reduced and brought to their values."""
+    total = 0.0
+    reduced = _reduced(rule, placed)
+    nops = len(rule.operands)
+    for t, (spec, dims) in enumerate(zip(specs, rule.tensors, strict=True)):
+        if dims is None or spec is None:
+            continue
+        run = tuple(join(placed, dim, rule, sizes)[0] for dim in dims)
+        if t < nops:
+            total += _gathered(spec.dims, run, rule.nbytes[t], sizes)
+            continue
+        group = pieces(reduced, sizes)
+        local = rule.nbytes[t] / pieces([a for axes in run for a in axes], sizes)
+        if group > 1:
+            kept = {a for axes in spec.dims for a in axes} >= set(reduced)
+            total += local * (group - 1) / group * (1 if kept else 2)
+        total += _gathered(run, spec.dims, rule.nbytes[t], sizes)
+    return total
+
+
+def _gathered(
+    have: tuple[Axes, ...], want: tuple[Axes, ...], nbytes: int, sizes: dict[str, int]
+) -> float:
+    """Bytes missing on a rank that holds `have` and needs `want`: what is cut beyond their common beginnings."""
+    if have == want:
+        return 0.0
+    held = 1.0
+    for a, b in zip(have, want, strict=True):
+        common = 0
+        while common < min(len(a), len(b)) and a[common] == b[common]:
+            common += 1
+        held /= pieces(a[common:], sizes)
+    return nbytes / pieces([a for axes in want for a in axes], sizes) * (1.0 - held)
+
+
+def _reduced(rule: Rule, placed: dict[int, Axes]) -> Axes:
+    """The axes on reduction factors, in the order of the factors."""
+    return tuple(a for f in sorted(placed) if rule.factors[f].kind == REDUCTION for a in placed[f])
+
+
+def _decision(rule: Rule, placed: dict[int, Axes], sizes: dict[str, int]) -> Decision:
+    reduced = _reduced(rule, placed)
+    partial: tuple[tuple[str, Axes], ...] = ()
+    if reduced and rule.reduction is not None:
+        partial = ((rule.reduction, reduced),)
+    held = () if rule.reduction in NEUTRAL_FREE else partial
+    inits = set(rule.inits)
+    layouts: list[Layout | None] = []
+    for t, dims in enumerate(rule.tensors):
+        if dims is None:
+            layouts.append(None)
+            continue
+        run = tuple(join(placed, dim, rule, sizes)[0] for dim in dims)
+        pending = partial if t >= len(rule.operands) else held if t in inits else ()
+        layouts.append(_layout(run, pending))
+    return Decision(tuple(layouts[: len(rule.operands)]), tuple(layouts[len(rule.operands) :]))
+
+
+@lru_cache(maxsize=256)
+def _sizes(mesh: Mesh) -> dict[str, int]:
+    """Axis sizes; a symbolic axis counts as 2, the least that cuts anything, until the mesh is specialised."""
+    return {axis.name: axis.size if isinstance(axis.size, int) else 2 for axis in mesh.axes}

@@ -1,0 +1,162 @@
+"""Global tensors laid out over the ranks of a mesh: one allocation per rank, a layout, the
+global shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from meshweave.bundle import NUMPY_DTYPES, Port, numpy_dtype
+from meshweave.errors import MeshweaveError
+from meshweave.layout import Layout, Mesh, gather, scatter
+from meshweave.runtime.engine import Executable
+from meshweave.runtime.program import Values
+
+_BF16 = "bf16"
+
+
+class DistributedArray:
+    """A tensor of `shape` and `dtype` ("f32", ...) whose rank r holds `shards[r]`, as `layout`
+    says.
+    """
+
+    def __init__(
+        self, shards: Sequence[Values], mesh: Mesh, layout: Layout, shape: Sequence[int], dtype: str
+    ) -> None:
+        """Check every shard. MeshweaveError names the rank and the dim that do not fit."""
+        layout.check(mesh, shape)
+        self.shards, self.mesh, self.layout = list(shards), mesh, layout
+        self.shape, self.dtype = tuple(shape), dtype
+        if len(self.shards) != mesh.nranks:
+            raise MeshweaveError(f"{len(self.shards)} shards, the mesh ({mesh}) has {mesh.nranks}")
+        local = layout.local_shape(mesh, self.shape)
+        for rank, shard in enumerate(self.shards):
+            if shard.dtype != numpy_dtype(dtype):
+                raise MeshweaveError(
+                    f"rank {rank}: a shard of dtype {shard.dtype}, {numpy_dtype(dtype)} is right"
+                )
+            if shard.shape != local:
+                raise MeshweaveError(
+                    f"rank {rank}: a shard of shape {shard.shape}, {local} is right"
+                )
+
+    @staticmethod
+    def scatter(
+        value: Any, mesh: Mesh, layout: Layout, dtype: str | None = None
+    ) -> DistributedArray:
+        """Lay a global array out. dtype: of its elements; by default the array's own.
+
+        bf16, which NumPy has not, is taken from f32 (rounded to nearest even) or from 16-bit
+        patterns; no other conversion is made: MeshweaveError.
+        """
+        array = np.asarray(value)
+        wanted = dtype or dtype_name(array)
+        local = wide(array, wanted)
+        shards = [narrow(shard, wanted) for shard in scatter(local, mesh, layout)]
+        return DistributedArray(shards, mesh, layout, array.shape, wanted)
+
+    def numpy(self) -> Values:
+        """The global value, pending reductions done; bf16 as f32, which holds it exactly."""
+        shards = [wide(shard, self.dtype) for shard in self.shards]
+        return gather(shards, self.mesh, self.layout, self.shape)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Values:
+        value = self.numpy()
+        return value if dtype is None else value.astype(dtype)
+
+    def __repr__(self) -> str:
+        shape = "x".join(map(str, self.shape))
+        return f"DistributedArray({shape}x{self.dtype}, {self.layout} on ({self.mesh}))"
+
+
+def dtype_name(array: Values) -> str:
+    """Our name of an array's dtype. MeshweaveError when it has none."""
+    if array.dtype.name == "bfloat16":
+        return _BF16
+    for name in NUMPY_DTYPES:
+        if name not in (_BF16, "index") and numpy_dtype(name) == array.dtype:
+            return name
+    raise MeshweaveError(f"arrays of dtype {array.dtype} cannot be laid out")
+
+
+def wide(array: Values, dtype: str) -> Values:
+    """An array in a form that NumPy computes in: bf16 as f32, all else as it is.
+
+    Raises MeshweaveError when the array is not of `dtype` (for bf16: nor f32, nor 16-bit patterns).
+    """
+    if dtype != _BF16:
+        if array.dtype != numpy_dtype(dtype):
+            raise MeshweaveError(f"dtype {array.dtype}, {numpy_dtype(dtype)} is right")
+        return array
+    if array.dtype == np.float32:
+        return array
+    if array.dtype.itemsize == 2 and (array.dtype.name == "bfloat16" or array.dtype == np.uint16):
+        bits = np.ascontiguousarray(array).view(np.uint16).reshape(array.shape)
+        return (bits.astype(np.uint32) << 16).view(np.float32)
+    raise MeshweaveError(f"dtype {array.dtype}, bf16 is right: as float32 or its bits as uint16")
+
+
+def narrow(array: Values, dtype: str) -> Values:
+    """What `wide` took apart, as buffers hold it: bf16 as its bits, rounded to nearest even."""
+    if dtype != _BF16:
+        return array
+    bits = np.ascontiguousarray(array).view(np.uint32).reshape(array.shape)
+    rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+    nan = np.isnan(array)
+    rounded[nan] = (bits[nan] >> 16).astype(np.uint16) | 0x40  # rounding must not make it infinite
+    return rounded
+
+
+def place(executable: Executable, values: Sequence[Any]) -> list[list[Values]]:
+    """Global arrays, or DistributedArrays that lie right, as the inputs `[rank][index]` of a
+    program.
+
+    Raises MeshweaveError that names the argument and what is wrong with its dtype, shape or layout.
+    """
+    manifest = executable.manifest
+    mesh = Mesh.parse(manifest.mesh)
+    if len(values) != len(manifest.inputs):
+        raise MeshweaveError(f"{len(values)} inputs, the program has {len(manifest.inputs)}")
+    columns = [
+        _placed(port, index, value, mesh)
+        for index, (port, value) in enumerate(zip(manifest.inputs, values, strict=True))
+    ]
+    return [[column[rank] for column in columns] for rank in range(mesh.nranks)]
+
+
+def _placed(port: Port, index: int, value: Any, mesh: Mesh) -> list[Values]:
+    layout = Layout.parse(port.layout)
+    name = f'input {index} "{port.name}"'
+    shape = value.shape if isinstance(value, DistributedArray) else np.shape(value)
+    if len(shape) != len(port.global_shape):
+        raise MeshweaveError(f"{name}: {len(shape)} dims, {len(port.global_shape)} are right")
+    for dim, (size, right) in enumerate(zip(shape, port.global_shape, strict=True)):
+        if size != right:
+            raise MeshweaveError(f"{name}: dim {dim} has size {size}, {right} is right")
+    if not isinstance(value, DistributedArray):
+        try:
+            return DistributedArray.scatter(value, mesh, layout, port.dtype).shards
+        except MeshweaveError as error:
+            raise MeshweaveError(f"{name}: {error.message}") from None
+    if (value.mesh, value.layout, value.dtype) != (mesh, layout, port.dtype):
+        raise MeshweaveError(f"{name}: {value!r}, {port.dtype} {layout} on ({mesh}) is right")
+    return value.shards
+
+
+def collect(executable: Executable, outputs: Sequence[Sequence[Values]]) -> list[DistributedArray]:
+    """The outputs `[rank][index]` of a program as arrays laid out as its manifest says."""
+    manifest = executable.manifest
+    mesh = Mesh.parse(manifest.mesh)
+    return [
+        DistributedArray(
+            [row[index] for row in outputs],
+            mesh,
+            Layout.parse(port.layout),
+            port.global_shape,
+            port.dtype,
+        )
+        for index, port in enumerate(manifest.outputs)
+    ]

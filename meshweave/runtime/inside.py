@@ -1,0 +1,124 @@
+"""A program run by processes that the user has started: each is one rank of an `mpiexec` job, on
+any number of hosts.
+
+There is no launcher to watch the ranks, so each watches the board of its host from a thread and
+ends the job when it stalls.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from meshweave.bundle import Bundle
+from meshweave.errors import RankError
+from meshweave.runtime.launch import mpi_memory, remove
+from meshweave.runtime.mpirank import MpiRank, code_meaning
+from meshweave.runtime.program import Values, buffer, check_row, fault, prepared
+from meshweave.runtime.watchdog import ELSEWHERE, StatusBoard, Watchdog
+
+_TICK = 0.1  # seconds between looks at the board
+
+
+class InsideProgram:
+    """A bundle loaded on every rank of COMM_WORLD; every rank makes the same calls."""
+
+    def __init__(self, bundle: Bundle, timeout: float = 60.0) -> None:
+        """Load. MeshweaveError when the bundle does not fit this job, RankError when the ranks load
+        different ones.
+
+        timeout: seconds without progress of the ranks of a host, while one waits, after which a run
+        ends the job.
+        """
+        from mpi4py import MPI
+
+        self._world = MPI.COMM_WORLD
+        self.manifest, self.rank = bundle.manifest, int(self._world.rank)
+        self._host = self._world.Split_type(MPI.COMM_TYPE_SHARED)
+        self._board = _host_board(self._world, self._host)
+        self._program = MpiRank(bundle, self._board)
+        self._watchdog = Watchdog(self._board, self.manifest, timeout)
+        self._running = threading.Event()
+        self._closed = False
+        threading.Thread(target=self._watch, name="meshweave-watchdog", daemon=True).start()
+
+    def run(self, inputs: Sequence[Values]) -> list[Values]:
+        """Run once on this rank's local arrays; returns its outputs, newly made.
+
+        Raises MeshweaveError for arrays that do not fit. A rank that fails or stalls ends the job
+        with status 3.
+        """
+        ports = self.manifest.inputs
+        read = [
+            prepared(value, port)
+            for value, port in zip(check_row(ports, "input", self.rank, inputs), ports, strict=True)
+        ]
+        outputs = [buffer(port) for port in self.manifest.outputs]
+        table = self._program.table.bound(read, outputs)
+        self._board.begin(self.rank)
+        self._watchdog.start(time.monotonic())
+        self._running.set()
+        code = self._program.step(int(table.ctypes.data))
+        self._running.clear()
+        self._board.end(self.rank)
+        if code:
+            self._abort(fault(self.manifest, self.rank, code, code_meaning(code)))
+        return outputs
+
+    def close(self) -> None:
+        """Free what the program holds. The job goes on."""
+        self._closed = True
+        self._running.set()
+        self._program.close()
+        self._host.Free()
+
+    def _watch(self) -> None:
+        while True:
+            self._running.wait()
+            if self._closed:
+                return
+            report = self._watchdog.report(time.monotonic())
+            if report is not None and self._running.is_set():
+                time.sleep(0.1 * self._host.rank)  # so that one rank speaks for its host
+                self._abort(report)
+            time.sleep(_TICK)
+
+    def _abort(self, line: str) -> None:
+        """Say why, and end every rank of the job."""
+        sys.stderr.write(f"meshweave: {line}\n")
+        sys.stderr.flush()
+        remove(mpi_memory("self"))  # which MPI leaves when it aborts
+        self._world.Abort(RankError.exit_status)
+
+
+def _host_board(world: Any, host: Any) -> StatusBoard:
+    """A board that the ranks of a host share. Its file is gone before anything can go wrong."""
+    nbytes = StatusBoard.nbytes(world.size)
+    name = np.zeros(256, np.uint8)
+    if host.rank == 0:
+        file, path = tempfile.mkstemp(prefix="meshweave-", dir="/dev/shm")
+        os.ftruncate(file, nbytes)
+        encoded = os.fsencode(path)
+        name[: len(encoded)] = np.frombuffer(encoded, np.uint8)
+    host.Bcast(name, 0)
+    if host.rank:
+        file = os.open(bytes(name).rstrip(b"\0"), os.O_RDWR)
+    host.Barrier()
+    if host.rank == 0:
+        os.unlink(path)
+    board = StatusBoard(mmap.mmap(file, nbytes), world.size)
+    os.close(file)
+    here = np.zeros(host.size, np.int64)
+    host.Allgather(np.array([world.rank], np.int64), here)
+    for rank in set(range(world.size)) - set(here.tolist()):
+        board.mark(rank, ELSEWHERE)
+    host.Barrier()
+    return board

@@ -1,0 +1,345 @@
+"""Start the ranks of the `mpi` engine under `mpiexec`, talk to them, and leave nothing behind.
+
+The launcher is never an MPI process. Each rank connects twice to a Unix socket in a private folder,
+which is removed as soon as all are there: one link carries messages (wire.py), the other is a
+lifeline: when the launcher ends, in whatever way, the ranks end. Whatever goes wrong ends the whole
+job: processes, and the shared memory that its MPI library made.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import os
+import re
+import selectors
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from meshweave.errors import MeshweaveError, RankError
+from meshweave.runtime.watchdog import named
+from meshweave.runtime.wire import receive, send
+
+Reply = dict[str, Any]
+_TICK = 0.1  # seconds between looks at whatever the caller watches
+_FORGET = ("PMI_", "PMIX_", "PMI2_", "HYDI_", "HYDRA_", "MPI_LOCAL", "OMPI_COMM_WORLD", "MPIEXEC_")
+
+
+class Death(Exception):
+    """A rank's link has closed. The message says how its process ended, as far as it is known."""
+
+    def __init__(self, rank: int, how: str) -> None:
+        super().__init__(how)
+        self.rank, self.how = rank, how
+
+
+class Failure(Exception):
+    """A rank has answered with an error: its kind (a class name) and one line."""
+
+    def __init__(self, rank: int, kind: str, line: str) -> None:
+        super().__init__(line)
+        self.rank, self.kind, self.line = rank, kind, line
+
+
+class Silence(Exception):
+    """Some ranks have not answered; the message is whatever the watcher said."""
+
+
+class Ranks:
+    """Running ranks, waiting for messages."""
+
+    def __init__(self, nranks: int, seconds: float) -> None:
+        """Start `nranks` ranks. RankError when they are not all there within `seconds`;
+        MeshweaveError without MPI.
+        """
+        self.nranks = nranks
+        self.forget: collections.deque[int] = (
+            collections.deque()
+        )  # calls that nobody can make any more
+        self._held = _Held(nranks)
+        self._finalizer = weakref.finalize(self, self._held.kill)
+        try:
+            self._held.start(seconds)
+        except BaseException:
+            self.kill()
+            raise
+
+    @property
+    def alive(self) -> bool:
+        """Whether the ranks can be asked."""
+        return bool(self._finalizer.alive)
+
+    @property
+    def pids(self) -> list[int]:
+        """Process of each rank."""
+        return [self._held.pids[rank] for rank in range(self.nranks)]
+
+    def post(
+        self,
+        messages: Sequence[dict[str, Any]],
+        payload: bytes = b"",
+        files: Sequence[Sequence[int]] = (),
+    ) -> None:
+        """Send every rank its message. Death when one is gone, Silence when one takes none."""
+        while self.forget:
+            number = self.forget.popleft()
+            self.post([{"do": "drop", "call": number}] * self.nranks)
+        for rank, (link, message) in enumerate(zip(self._held.links, messages, strict=True)):
+            try:
+                send(link, message, payload, files[rank] if files else ())
+            except TimeoutError:
+                raise Silence(f"rank {rank} takes no message") from None
+            except OSError:
+                raise self._held.death(rank) from None
+
+    def answers(self, watch: Callable[[float], str | None]) -> list[Reply]:
+        """One answer of each rank. `watch(now)` is asked now and then, and ends the wait by
+        returning a line.
+
+        Raises Failure for the first error a rank answers with, Death when one is gone, Silence with
+        watch's line.
+        """
+        found: dict[int, Reply] = {}
+        with selectors.DefaultSelector() as selector:
+            for rank, link in enumerate(self._held.links):
+                selector.register(link, selectors.EVENT_READ, rank)
+            while len(found) < self.nranks:
+                for key, _ in selector.select(_TICK):
+                    rank = key.data
+                    try:
+                        reply, _, _ = receive(self._held.links[rank])
+                    except (EOFError, OSError):
+                        raise self._held.death(rank) from None
+                    if "error" in reply:
+                        raise Failure(rank, str(reply.get("kind")), str(reply["error"]))
+                    self._held.shared |= set(reply.get("shared", ()))
+                    found[rank] = reply
+                    selector.unregister(key.fileobj)
+                if len(found) < self.nranks and (line := watch(time.monotonic())) is not None:
+                    raise Silence(line)
+        return [found[rank] for rank in range(self.nranks)]
+
+    def close(self) -> None:
+        """Let the ranks end by themselves; end those that do not."""
+        if self.alive:
+            with contextlib.suppress(Death):
+                self.post([{"do": "exit"}] * self.nranks)
+                self._held.wait(3.0)
+            self.kill()
+
+    def kill(self) -> None:
+        """End all ranks now and remove what they left."""
+        self._finalizer()
+
+
+class _Held:
+    """The processes and links of a job: all that has to be ended, whatever happens."""
+
+    def __init__(self, nranks: int) -> None:
+        self.nranks = nranks
+        self.links: list[socket.socket] = []
+        self.shared: set[str] = set()  # files in /dev/shm that the ranks' MPI library has made
+        self._lifelines: list[socket.socket] = []
+        self.pids: dict[int, int] = {}  # rank -> process
+        self._handles: list[
+            int
+        ] = []  # of the ranks' processes: never another process that got the same number
+        self._process: subprocess.Popen[bytes] | None = None
+        self._output: IO[bytes] | None = None
+
+    def start(self, seconds: float) -> None:
+        folder = tempfile.mkdtemp(prefix="meshweave-")
+        try:
+            if len(folder) > 90:  # a socket's path has room for 107 bytes
+                os.rmdir(folder)
+                folder = tempfile.mkdtemp(prefix="meshweave-", dir="/tmp")
+            path = os.path.join(folder, "ranks")
+            with socket.socket(socket.AF_UNIX) as listener:
+                listener.bind(path)
+                listener.listen(2 * self.nranks)
+                listener.settimeout(0.05)
+                self._output = tempfile.TemporaryFile()  # noqa: SIM115 (closed by kill)
+                self._process = subprocess.Popen(
+                    [mpiexec(), "-n", str(self.nranks), sys.executable, "-m", "mpi4py", "-m",
+                     "meshweave.runtime.worker", path],
+                    stdin=subprocess.DEVNULL, stdout=self._output, stderr=self._output,
+                    env=environment(self.nranks), start_new_session=True,
+                )  # fmt: skip
+                self._accept(listener, seconds)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _accept(self, listener: socket.socket, seconds: float) -> None:
+        """Take both links of every rank."""
+        end = time.monotonic() + seconds
+        links: dict[int, socket.socket] = {}
+        assert self._process is not None
+        while len(links) < self.nranks or len(self._lifelines) < self.nranks:
+            try:
+                link, _ = listener.accept()
+            except TimeoutError:
+                if self._process.poll() is not None:
+                    raise RankError(f"the ranks did not start: {self.output()}") from None
+                if time.monotonic() > end:
+                    missing = [rank for rank in range(self.nranks) if rank not in links]
+                    raise RankError(
+                        f"{named(missing)} did not start in time: {self.output()}"
+                    ) from None
+                continue
+            link.settimeout(
+                seconds
+            )  # of one transfer: a rank that has stopped must not stop the launcher
+            hello, _, _ = receive(link)
+            self.shared |= set(hello["shared"])
+            if hello["link"] == "life":
+                self._lifelines.append(link)
+                continue
+            links[hello["rank"]] = link
+            self.pids[hello["rank"]] = hello["pid"]
+            with contextlib.suppress(OSError):
+                self._handles.append(os.pidfd_open(hello["pid"]))
+        self.links = [links[rank] for rank in range(self.nranks)]
+
+    def output(self) -> str:
+        """What mpiexec and the ranks have written, as one line."""
+        if self._output is None:
+            return ""
+        self._output.seek(0)
+        lines = self._output.read().decode(errors="replace").splitlines()
+        said = [line.strip(" =") for line in lines if line.strip(" =")]
+        return " / ".join(said[-3:])[:400] or "they wrote nothing"
+
+    def death(self, rank: int) -> Death:
+        """What to say about a rank whose link has closed.
+
+        mpiexec tells how processes of the job ended, mixed; which one was the first it does not
+        tell reliably, but links become readable in the order of deaths.
+        """
+        assert self._process is not None and self._output is not None
+        self.wait(2.0)
+        self._output.seek(0)
+        said = self._output.read().decode(errors="replace")
+        status = self._process.returncode
+        if (told := re.search(r"EXIT STRING: (.*)", said)) is not None:
+            return Death(rank, f"died (mpiexec: {told[1].strip()})")
+        return Death(rank, "died" if status is None else f"died (mpiexec: status {status})")
+
+    def wait(self, seconds: float) -> None:
+        """Let the job end by itself."""
+        assert self._process is not None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+
+    def kill(self) -> None:
+        """End every process, close every link, remove the ranks' shared memory. May be called
+        again.
+        """
+        process, self._process = self._process, None
+        if process is not None:
+            family = descendants(process.pid)
+            self.shared |= set().union(*(mpi_memory(pid) for pid in (*family, *self.pids.values())))
+            handles = self._handles + [
+                handle for pid in family if (handle := _handle(pid)) is not None
+            ]
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            for handle in handles:
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(handle, signal.SIGKILL)
+            process.wait()
+            for handle in handles:
+                _gone(handle, 2.0)
+                os.close(handle)
+            self._handles = []
+        for link in (*self.links, *self._lifelines):
+            link.close()
+        self.links, self._lifelines = [], []
+        remove(self.shared)
+        self.shared = set()
+        if self._output is not None:
+            self._output.close()
+            self._output = None
+
+
+def mpiexec() -> str:
+    """The launcher of the MPI that mpi4py uses: the one beside this Python, else on PATH.
+    MeshweaveError without one.
+    """
+    beside = os.path.join(os.path.dirname(sys.executable), "mpiexec")
+    found = beside if os.access(beside, os.X_OK) else shutil.which("mpiexec")
+    if found is None:
+        raise MeshweaveError("the mpi engine needs mpiexec: pip install mpi4py mpich")
+    return found
+
+
+def environment(nranks: int) -> dict[str, str]:
+    """The ranks' environment: this package importable, one thread each, and polite waiting where
+    cores are few.
+    """
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_FORGET)}
+    root = str(Path(__file__).resolve().parents[2])
+    kept["PYTHONPATH"] = os.pathsep.join(filter(None, (root, kept.get("PYTHONPATH"))))
+    kept |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    if nranks > len(os.sched_getaffinity(0)):
+        kept["MPIR_CVAR_ENABLE_HEAVY_YIELD"] = "1"
+    return kept
+
+
+def descendants(pid: int) -> list[int]:
+    """Processes started by `pid`, and by those, as far as they live."""
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError, IndexError, ValueError):
+                words = Path("/proc", name, "stat").read_text().rpartition(")")[2].split()
+                children.setdefault(int(words[1]), []).append(int(name))
+    found, todo = [], [pid]
+    while todo:
+        for child in children.get(todo.pop(), []):
+            found.append(child)
+            todo.append(child)
+    return found
+
+
+def mpi_memory(pid: int | str) -> set[str]:
+    """Files in /dev/shm that an MPI library has made for a process and not removed yet."""
+    try:
+        lines = Path("/proc", str(pid), "maps").read_text().splitlines()
+    except OSError:
+        return set()
+    paths = {line.split(maxsplit=5)[5] for line in lines if "/dev/shm/" in line}
+    return {
+        path
+        for path in paths
+        if path.startswith("/dev/shm/mpich_") and not path.endswith("(deleted)")
+    }
+
+
+def remove(paths: Iterable[str]) -> None:
+    """Remove files that may be gone already."""
+    for path in paths:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+
+
+def _handle(pid: int) -> int | None:
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        return None
+
+
+def _gone(handle: int, seconds: float) -> None:
+    """Wait until a process has ended: its handle becomes readable."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(handle, selectors.EVENT_READ)
+        selector.select(seconds)

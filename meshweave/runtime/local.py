@@ -1,0 +1,325 @@
+"""The `local` engine: every rank is a thread of this process; nothing to start, nothing to install.
+
+The ranks' compiled code meets in a shared world block (`bundle.WorldLayout`) and never calls
+Python. The thread that called only waits, watches the status board, and sets the world's abort flag
+when a rank fails or the job stalls: every wait in compiled code looks at that flag, so the others
+leave.
+"""
+
+from __future__ import annotations
+
+import _thread
+import os
+import threading
+import time
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from meshweave.bundle import ABORTED, Bundle, WorldLayout
+from meshweave.errors import MeshweaveError, RankError
+from meshweave.layout import Mesh
+from meshweave.runtime.program import (
+    Step,
+    Table,
+    Values,
+    aligned,
+    buffer,
+    check_all,
+    fault,
+    load_code,
+    prepared,
+)
+from meshweave.runtime.watchdog import StatusBoard, Watchdog, named
+
+GRACE = 2.0  # seconds that ranks get to leave after an abort
+_TICK = 0.1  # seconds between looks at the board
+_SPINS, _SPINS_CROWDED = 4000, 100  # looks before a wait yields: with a core per rank, and without
+
+
+class LocalEngine:
+    """Runs bundles in threads of this process.
+
+    timeout: seconds without progress of any rank, while one waits, after which a run ends with
+    RankError.
+    """
+
+    name = "local"
+
+    def __init__(self, timeout: float = 60.0) -> None:
+        self.timeout = timeout
+
+    def load(self, bundle: Bundle) -> LocalExecutable:
+        """Load a bundle compiled for this engine. MeshweaveError when it is another's, or cannot
+        be loaded here.
+        """
+        return LocalExecutable(bundle, self.timeout)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class World:
+    """The shared block of a program: abort flag, and for every group of ranks the lines where
+    its members meet.
+    """
+
+    def __init__(self, mesh: Mesh, groups: Sequence[tuple[str, ...]]) -> None:
+        self.mesh = mesh
+        places: dict[tuple[int, tuple[int, ...]], int] = {}
+        end = WorldLayout.WORLD_BYTES
+        for number, axes in enumerate(groups):
+            for rank in range(mesh.nranks):
+                members = mesh.group(axes, rank)
+                if (number, members) not in places:
+                    places[number, members] = end
+                    end += WorldLayout.group_bytes(len(members))
+        self._words = aligned(end).view(np.int64)
+        self._groups = {key: (place, len(key[1])) for key, place in places.items()}
+        self._axes = tuple(groups)
+        self.reset()
+
+    @property
+    def address(self) -> int:
+        """Address of the block."""
+        return int(self._words.ctypes.data)
+
+    def handles(self, rank: int) -> list[tuple[int, int]]:
+        """(address of the group's block, member index) of a rank in each group."""
+        found = []
+        for number, axes in enumerate(self._axes):
+            place, _ = self._groups[number, self.mesh.group(axes, rank)]
+            found.append((self.address + place, self.mesh.group_index(axes, rank)))
+        return found
+
+    def reset(self) -> None:
+        """As new. No rank may be running."""
+        self._words[:] = 0
+        crowded = self.mesh.nranks > len(os.sched_getaffinity(0))
+        self._words[WorldLayout.SPINS // 8] = _SPINS_CROWDED if crowded else _SPINS
+        for place, size in self._groups.values():
+            self._words[(place + WorldLayout.SIZE) // 8] = size
+            self._words[(place + WorldLayout.WORLD) // 8] = self.address
+
+    def abort(self) -> None:
+        """Make every rank leave its wait."""
+        self._words[WorldLayout.ABORT // 8] = 1
+
+    @property
+    def aborted(self) -> bool:
+        """Whether `abort` was called since the last `reset`."""
+        return bool(self._words[WorldLayout.ABORT // 8])
+
+
+class _Worker:
+    """The thread of one rank. It holds no reference to the executable, so that dropping that one
+    ends the thread.
+    """
+
+    def __init__(self, rank: int, step: Step, world: World, board: StatusBoard) -> None:
+        self._rank, self._step, self._world, self._board = rank, step, world, board
+        self._go = _thread.allocate_lock()
+        self._done = _thread.allocate_lock()
+        self._go.acquire()
+        self._done.acquire()
+        self._context: int | None = None
+        self.result = 0
+        self.error: BaseException | None = None
+        threading.Thread(target=self._serve, name=f"meshweave-rank-{rank}", daemon=True).start()
+
+    def start(self, context: int | None) -> None:
+        """Call `step` with the table at address `context`; None ends the thread."""
+        self._context = context
+        self._go.release()
+
+    def wait(self, seconds: float) -> bool:
+        """Whether the call has ended within this time."""
+        return self._done.acquire(timeout=seconds)
+
+    def _serve(self) -> None:
+        while True:
+            self._go.acquire()
+            if self._context is None:
+                return
+            self._board.begin(self._rank)
+            try:
+                self.result = self._step(self._context)
+            except (
+                BaseException
+            ) as error:  # nothing but a defect of ours: it must not leave the others waiting
+                self.error, self.result = error, -1
+            if self.result:
+                self._world.abort()
+            self._board.end(self._rank)
+            self._done.release()
+
+
+def _stop(workers: list[_Worker]) -> None:
+    for worker in workers:
+        worker.start(None)
+
+
+class LocalExecutable:
+    """A program loaded for the ranks of its mesh. Calls from several threads run one after the
+    other.
+    """
+
+    def __init__(self, bundle: Bundle, timeout: float = 60.0) -> None:
+        manifest = bundle.manifest
+        if manifest.engine != LocalEngine.name:
+            raise MeshweaveError(
+                f'the bundle is for engine "{manifest.engine}", not "{LocalEngine.name}"'
+            )
+        self.bundle, self.manifest, self.timeout = bundle, manifest, timeout
+        self.mesh = Mesh.parse(manifest.mesh)
+        self._code, self._step = load_code(bundle)
+        self._world = World(self.mesh, manifest.groups)
+        nranks = self.mesh.nranks
+        self._board = StatusBoard(aligned(StatusBoard.nbytes(nranks)), nranks)
+        self._board.clear()
+        self._tables = [
+            Table(
+                manifest,
+                rank,
+                status=self._board.address(rank),
+                private=self._world.address,
+                groups=self._world.handles(rank),
+            )
+            for rank in range(nranks)
+        ]
+        self._workers: list[_Worker] = []
+        self._busy = threading.Lock()
+        self._closed = False
+        self._lost: list[int] = []  # ranks still in code after an abort
+
+    def run(self, inputs: Sequence[Sequence[Values]]) -> list[list[Values]]:
+        """Run once. inputs[rank][i] are local arrays; returns the outputs in the same way, newly
+        made.
+
+        Raises MeshweaveError for arrays that do not fit, RankError when a rank fails or the job
+        stalls.
+        """
+        call = self.bind(inputs)
+        call()
+        return call.outputs
+
+    def bind(self, inputs: Sequence[Sequence[Values]]) -> LocalCall:
+        """A call on fixed buffers, to be made many times: no checks, no copies, no allocation.
+
+        `call.inputs` are the buffers that the program reads: the given arrays where they are
+        contiguous and aligned, else copies. `call.outputs` are those it writes.
+        """
+        manifest, nranks = self.manifest, self.mesh.nranks
+        rows = check_all(manifest.inputs, "input", nranks, inputs)
+        given = [
+            [prepared(value, port) for value, port in zip(row, manifest.inputs, strict=True)]
+            for row in rows
+        ]
+        made = [[buffer(port) for port in manifest.outputs] for _ in range(nranks)]
+        return LocalCall(self, given, made)
+
+    def close(self) -> None:
+        """End the rank threads. The executable cannot run any more."""
+        with self._busy:
+            if self._workers:
+                self._end()
+            self._closed = True
+
+    def execute(self, call: LocalCall) -> None:
+        """Call `step` on every rank with the tables of `call`."""
+        with self._busy:
+            if self._closed:
+                raise MeshweaveError("the program is closed: load it again")
+            if self._lost:
+                raise RankError(
+                    f"{named(self._lost)} never came back from an earlier run: "
+                    "load the program again"
+                )
+            if len(call.contexts) == 1:  # nobody to wait for, so this thread will do
+                self._board.begin(0)
+                self._check([self._step(call.contexts[0])])
+                return
+            self._execute(call)
+
+    def _execute(self, call: LocalCall) -> None:
+        if not self._workers:
+            self._workers = [
+                _Worker(rank, self._step, self._world, self._board)
+                for rank in range(self.mesh.nranks)
+            ]
+            self._end = weakref.finalize(self, _stop, self._workers)
+        self._board.clear()
+        for worker, context in zip(self._workers, call.contexts, strict=True):
+            worker.start(context)
+        pending = list(range(len(self._workers)))
+        report = None
+        try:
+            report = self._wait(pending)
+        finally:  # also when Ctrl-C ends the wait
+            if pending:
+                self._abort(pending, call)
+            if self._world.aborted and not self._lost:
+                self._world.reset()
+        results = [worker.result for worker in self._workers]
+        errors = [worker.error for worker in self._workers if worker.error is not None]
+        if errors:
+            raise errors[0]
+        if report is not None:
+            raise RankError(report)
+        self._check(results)
+
+    def _wait(self, pending: list[int]) -> str | None:
+        """Wait for the ranks in `pending`, removing those that return. A line when they stall."""
+        watchdog = Watchdog(self._board, self.manifest, self.timeout)
+        watchdog.start(time.monotonic())
+        while pending:
+            tick = min(_TICK, self.timeout / 4)
+            if self._workers[pending[0]].wait(tick):
+                pending.pop(0)
+            elif (report := watchdog.report(time.monotonic())) is not None:
+                return report
+        return None
+
+    def _abort(self, pending: list[int], call: LocalCall) -> None:
+        """Make the ranks leave. One that computes on is given up: its buffers stay, the
+        executable is of no more use.
+        """
+        self._world.abort()
+        end = time.monotonic() + GRACE
+        for rank in list(pending):
+            if self._workers[rank].wait(max(0.0, end - time.monotonic())):
+                pending.remove(rank)
+        self._lost = list(pending)
+        if pending:
+            _LOST.append((self, call))
+
+    def _check(self, results: Sequence[int]) -> None:
+        failed = [
+            (rank, code) for rank, code in enumerate(results) if code and code & 0xFFFF != ABORTED
+        ] or [(rank, code) for rank, code in enumerate(results) if code]
+        if failed:
+            raise RankError(fault(self.manifest, *failed[0]))
+
+
+_LOST: list[Any] = []  # programs and calls whose code may still run: their memory must stay
+
+
+class LocalCall:
+    """A program bound to buffers. Calling it runs all ranks once; it keeps the buffers alive."""
+
+    def __init__(
+        self, executable: LocalExecutable, inputs: list[list[Values]], outputs: list[list[Values]]
+    ) -> None:
+        self.inputs, self.outputs = inputs, outputs
+        self._executable = executable
+        self._bound = [
+            table.bound(read, written)
+            for table, read, written in zip(executable._tables, inputs, outputs, strict=True)
+        ]
+        self.contexts = [int(table.ctypes.data) for table in self._bound]
+
+    def __call__(self) -> None:
+        """Run. Raises RankError when a rank fails or the job stalls."""
+        self._executable.execute(self)

@@ -1,0 +1,197 @@
+"""A rank of the `mpi` engine, inside its own process: communicators, MPI handles, the loaded
+program.
+
+Used by the workers that the launcher starts and by programs that the user starts under an `mpiexec`
+of their own. mpi4py is imported here and in libraries.py only, inside the functions, since
+importing it initialises MPI.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from meshweave.bundle import (
+    DTYPES,
+    KINDS,
+    Bundle,
+    Manifest,
+    MpiTable,
+    reduction_symbol,
+)
+from meshweave.errors import MeshweaveError, RankError
+from meshweave.layout import Mesh
+from meshweave.runtime.libraries import mpi as mpi_library
+from meshweave.runtime.loader import LoadedCode
+from meshweave.runtime.program import Table, load_code
+from meshweave.runtime.watchdog import StatusBoard
+
+_TYPES = {
+    "f64": "DOUBLE",
+    "f32": "FLOAT",
+    "i64": "INT64_T",
+    "i32": "INT32_T",
+    "i16": "INT16_T",
+    "i8": "INT8_T",
+    "i1": "UINT8_T",
+}
+_OPERATIONS = {"sum": "SUM", "max": "MAX", "min": "MIN", "prod": "PROD"}
+
+
+class MpiRank:
+    """One rank's program, loaded: call `step` with the table that `table.bound` gives."""
+
+    def __init__(self, bundle: Bundle, board: StatusBoard) -> None:
+        """Load, and agree with all other ranks that it is the same program. Every rank of
+        COMM_WORLD makes this call.
+
+        Raises MeshweaveError when it cannot be loaded here, RankError when the ranks have different
+        programs.
+        """
+        from mpi4py import MPI
+
+        self.world = MPI.COMM_WORLD
+        self.bundle, self.manifest = bundle, bundle.manifest
+        if self.manifest.engine != "mpi":
+            raise MeshweaveError(f'the bundle is for engine "{self.manifest.engine}", not "mpi"')
+        self.mesh = Mesh.parse(self.manifest.mesh)
+        self.rank = int(self.world.rank)
+        if self.world.size != self.mesh.nranks:
+            raise MeshweaveError(
+                f"the mesh ({self.mesh}) has {self.mesh.nranks} ranks, "
+                f"this job has {self.world.size}"
+            )
+        problem: MeshweaveError | None = None
+        try:
+            self._code, self.step = load_code(bundle)
+        except (
+            MeshweaveError
+        ) as error:  # told to the others first: they must not wait for this rank
+            problem = error
+        agree(self.world, bundle, problem)
+        self._comms = [
+            self.world.Split(self._color(axes), self.mesh.group_index(axes, self.rank))
+            for axes in self.manifest.groups
+        ]
+        self._handles = Handles(self._code, self.manifest)
+        self.table = Table(
+            self.manifest,
+            self.rank,
+            status=board.address(self.rank),
+            private=self._handles.address,
+            groups=[
+                (word(MPI._handleof(comm)), self.mesh.group_index(axes, self.rank))
+                for comm, axes in zip(self._comms, self.manifest.groups, strict=True)
+            ],
+        )
+
+    def _color(self, axes: Sequence[str]) -> int:
+        """A number that the members of one group share: their smallest rank."""
+        return min(self.mesh.group(axes, self.rank))
+
+    def close(self) -> None:
+        """Free the communicators and operations. Every rank makes this call."""
+        for comm in self._comms:
+            comm.Free()
+        self._comms = []
+        self._handles.close()
+
+
+class Handles:
+    """The engine's table of MPI handles, as integers, and the MPI operations made of compiled
+    code.
+    """
+
+    def __init__(self, code: LoadedCode, manifest: Manifest) -> None:
+        from mpi4py import MPI
+
+        self._library = mpi_library()
+        self._words = np.zeros(MpiTable.COUNT, np.int64)
+        self._status = np.zeros(32, np.int64)  # larger than the MPI_Status of any MPI
+        self._made: list[ctypes.c_int64] = []
+        self._words[MpiTable.STATUS] = self._status.ctypes.data
+        self._words[MpiTable.IN_PLACE] = word(int(MPI.IN_PLACE))
+        self._words[MpiTable.BYTE] = word(MPI._handleof(MPI.BYTE))
+        for dtype in DTYPES:
+            # A narrow float is two bytes to MPI; what they mean only our operations know.
+            kind = getattr(MPI, _TYPES.get(dtype, "INT16_T"))
+            self._words[MpiTable.datatype(dtype)] = word(MPI._handleof(kind))
+            for reduction in KINDS:
+                symbol = reduction_symbol(reduction, dtype)
+                if symbol in code:
+                    handle = self._operation(code.address(symbol))
+                else:
+                    handle = word(MPI._handleof(getattr(MPI, _OPERATIONS[reduction])))
+                self._words[MpiTable.reduction(reduction, dtype)] = handle
+
+    @property
+    def address(self) -> int:
+        """Address of the table."""
+        return int(self._words.ctypes.data)
+
+    def _operation(self, function: int) -> int:
+        made = ctypes.c_int64()
+        if self._library.MPI_Op_create(ctypes.c_void_p(function), 1, ctypes.byref(made)):
+            raise MeshweaveError("MPI refuses to make an operation")
+        self._made.append(made)
+        return made.value
+
+    def close(self) -> None:
+        """Free the operations."""
+        for made in self._made:
+            self._library.MPI_Op_free(ctypes.byref(made))
+        self._made = []
+
+
+def agree(world: Any, bundle: Bundle, problem: MeshweaveError | None = None) -> None:
+    """Compare program, mesh and shapes of all ranks before their first collective; every rank makes
+    this call.
+
+    problem: why this rank cannot go on, if so; it is raised here, after the others know. RankError,
+    on every rank, names what differs and where.
+    """
+    failed = np.empty(world.size, np.int64)
+    world.Allgather(np.array([problem is not None], np.int64), failed)
+    if problem is not None:
+        raise problem
+    if failed.any():
+        raise RankError(f"rank {int(failed.argmax())} could not load the program")
+    manifest = bundle.manifest
+    parts = {
+        "meshes": manifest.mesh,
+        "shapes": str([(p.dtype, p.local_shape) for p in (*manifest.inputs, *manifest.outputs)]),
+        "programs": bundle.digest,
+    }
+    own = np.frombuffer(
+        b"".join(hashlib.sha256(t.encode()).digest() for t in parts.values()), np.uint8
+    )
+    everyone = np.empty((world.size, own.size), np.uint8)
+    world.Allgather(own, everyone)
+    for index, what in enumerate(parts):
+        column = everyone[:, 32 * index : 32 * index + 32]
+        differing = [rank for rank in range(world.size) if (column[rank] != column[0]).any()]
+        if differing:
+            raise RankError(
+                f"ranks 0 and {differing[0]} run different {what}: load one bundle on all ranks"
+            )
+
+
+def word(value: int) -> int:
+    """A handle or address as a signed 64-bit integer: mpi4py gives narrow handles with their
+    sign extended.
+    """
+    return value - (1 << 64) if value >> 63 > 0 else value
+
+
+def code_meaning(code: int) -> str:
+    """What MPI says about a code that a collective returned."""
+    from mpi4py import MPI
+
+    try:
+        return f"MPI: {MPI.Get_error_string(code & 0xFFFF)}"
+    except MPI.Exception:
+        return f"MPI error class {code & 0xFFFF}"

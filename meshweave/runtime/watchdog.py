@@ -1,0 +1,173 @@
+"""Where each rank is, and whether they still get on.
+
+Compiled code writes the op it starts and the op it has finished into its row of a status board; the
+engine writes whether the rank runs. Whoever watches needs only the board: a stalled or dead rank
+need not answer. A job is stalled when no row has changed for the stated time and some rank waits,
+in a collective or because it has returned, for another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from meshweave.bundle import Manifest
+
+IDLE, RUNNING, RETURNED, ELSEWHERE = (
+    0,
+    1,
+    2,
+    3,
+)  # ELSEWHERE: on a host that this board does not reach
+_STARTED, _FINISHED, _STATE = 0, 1, 2
+_ROW = 8  # i64 per rank: one cache line
+
+
+class StatusBoard:
+    """A row for each rank in memory that they share: op started, op finished (by compiled code),
+    state (by the engine).
+    """
+
+    def __init__(self, memory: Any, nranks: int) -> None:
+        """memory: a writable buffer of `nbytes(nranks)` bytes."""
+        self.nranks = nranks
+        self.rows: npt.NDArray[np.int64] = np.frombuffer(memory, np.int64, nranks * _ROW)
+        self.rows = self.rows.reshape(nranks, _ROW)
+
+    @staticmethod
+    def nbytes(nranks: int) -> int:
+        """Bytes of the board."""
+        return nranks * _ROW * 8
+
+    def address(self, rank: int) -> int:
+        """Address of a rank's row: what goes in its `status` slot."""
+        return int(self.rows[rank].ctypes.data)
+
+    def begin(self, rank: int) -> None:
+        """A rank is about to call `step`."""
+        self.rows[rank, :_STATE] = 0
+        self.rows[rank, _STATE] = RUNNING
+
+    def end(self, rank: int) -> None:
+        """Its `step` has returned."""
+        self.rows[rank, _STATE] = RETURNED
+
+    def mark(self, rank: int, state: int) -> None:
+        """Set a rank's state."""
+        self.rows[rank, _STATE] = state
+
+    def clear(self) -> None:
+        """No rank runs."""
+        self.rows[:] = 0
+
+    def look(self) -> bytes:
+        """The board as a value: two looks are equal when nothing has moved."""
+        return self.rows[:, :3].tobytes()
+
+    def in_collective(self, rank: int) -> bool:
+        """Whether a rank has started an op that it has not finished."""
+        started, finished, state = self.rows[rank, :3]
+        return bool(state == RUNNING and started != finished)
+
+    def state(self, rank: int) -> int:
+        """IDLE, RUNNING, RETURNED or ELSEWHERE."""
+        return int(self.rows[rank, _STATE])
+
+    def waits(self, rank: int) -> bool:
+        """Whether a rank can only wait for others: it is in a collective, or has returned."""
+        return self.in_collective(rank) or bool(self.rows[rank, _STATE] == RETURNED)
+
+    def where(self, manifest: Manifest, rank: int) -> str:
+        """What a rank is doing, in words: `waits in all_reduce[tp] f32 64x96 at mlp.mlir:7:8`."""
+        started, finished, state = (int(word) for word in self.rows[rank, :3])
+        if state == RETURNED:
+            return "has returned"
+        if state == IDLE:
+            return "has not begun"
+        if state == ELSEWHERE:
+            return "is on another host"
+        if started != finished:
+            return f"is in {manifest.op(started)}"
+        if started == 0:
+            return "computes, before the first collective"
+        return f"computes, after {manifest.op(finished)}"
+
+
+def together(board: StatusBoard, manifest: Manifest, ranks: Iterable[int]) -> str:
+    """Where ranks are, those at the same place named together: `ranks 0, 1 and 3 are in
+    all_reduce...`.
+    """
+    places: dict[str, list[int]] = {}
+    for rank in ranks:
+        places.setdefault(board.where(manifest, rank), []).append(rank)
+    parts = []
+    for place, members in places.items():
+        if len(members) > 1:
+            for one, many in (("is ", "are "), ("has ", "have "), ("computes", "compute")):
+                if place.startswith(one):
+                    place = many + place[len(one) :]
+        parts.append(f"{named(members)} {place}")
+    return "; ".join(parts)
+
+
+def named(ranks: Sequence[int]) -> str:
+    """`rank 2`, `ranks 0, 1 and 3`; many ranks are counted."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if len(ranks) > 8:
+        return f"ranks {', '.join(map(str, ranks[:6]))} and {len(ranks) - 6} more"
+    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
+
+
+def stalled_ranks(board: StatusBoard) -> list[int]:
+    """The ranks that the others wait for: those that wait for nobody, else those whose
+    collective is furthest behind.
+    """
+    here = [rank for rank in range(board.nranks) if board.state(rank) != ELSEWHERE]
+    running = [rank for rank in here if not board.waits(rank)]
+    if running:
+        return running
+    inside = [rank for rank in here if board.in_collective(rank)]
+    if not inside:
+        return []
+    first = min(int(board.rows[rank, _STARTED]) for rank in inside)
+    return [rank for rank in inside if board.rows[rank, _STARTED] == first]
+
+
+class Watchdog:
+    """Compares looks at a board. One watcher may use it at a time."""
+
+    def __init__(self, board: StatusBoard, manifest: Manifest, seconds: float) -> None:
+        self.board = board
+        self.manifest = manifest
+        self.seconds = seconds
+        self._last = b""
+        self._since = 0.0
+
+    def start(self, now: float) -> None:
+        """Begin to watch a run at time `now` (seconds, any clock)."""
+        self._last, self._since = self.board.look(), now
+
+    def report(self, now: float) -> str | None:
+        """One line about a job that is stalled at time `now`, None while it gets on.
+
+        It names the ranks that hold the others up and where they are, then the others.
+        """
+        seen = self.board.look()
+        if seen != self._last:
+            self._last, self._since = seen, now
+            return None
+        ranks = range(self.board.nranks)
+        if now - self._since < self.seconds:
+            return None
+        if not any(self.board.waits(rank) or self.board.state(rank) == IDLE for rank in ranks):
+            return None  # all compute
+        guilty = stalled_ranks(self.board)
+        if not guilty:
+            return None
+        others = [rank for rank in ranks if rank not in guilty]
+        line = f"no progress for {self.seconds:g} s: {together(self.board, self.manifest, guilty)}"
+        return f"{line}; {together(self.board, self.manifest, others)}" if others else line

@@ -1,0 +1,65 @@
+"""Messages between the launcher and its ranks over Unix sockets: a JSON object, raw bytes after
+it, open files beside it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+_HEAD = struct.Struct("<QQI")  # bytes of the JSON text, bytes of the payload, files sent along
+_MAX_FILES = 4
+
+
+def send(
+    link: socket.socket, message: dict[str, Any], payload: bytes = b"", files: Sequence[int] = ()
+) -> None:
+    """Send a message. `files` are open file descriptors; the receiver gets its own. OSError when
+    the peer is gone.
+    """
+    text = json.dumps(message).encode()
+    head = _HEAD.pack(len(text), len(payload), len(files))
+    if files:
+        socket.send_fds(link, [head], list(files))
+    else:
+        link.sendall(head)
+    link.sendall(text)
+    if payload:
+        link.sendall(payload)
+
+
+def receive(link: socket.socket) -> tuple[dict[str, Any], bytes, list[int]]:
+    """The next message, its payload and files. EOFError when the peer is gone, OSError when the
+    link fails.
+    """
+    head, files, _, _ = socket.recv_fds(link, _HEAD.size, _MAX_FILES)
+    try:
+        if len(head) < _HEAD.size:
+            head += _exactly(link, _HEAD.size - len(head)) if head else b""
+        if not head:
+            raise EOFError("the peer has closed the link")
+        text, payload, count = _HEAD.unpack(head)
+        message = json.loads(_exactly(link, text))
+        data = _exactly(link, payload)
+        if count != len(files):
+            raise OSError(f"{count} files announced, {len(files)} came")
+    except BaseException:
+        for file in files:
+            os.close(file)
+        raise
+    return message, data, files
+
+
+def _exactly(link: socket.socket, nbytes: int) -> bytes:
+    data = bytearray(nbytes)
+    view = memoryview(data)
+    while view:
+        got = link.recv_into(view)
+        if not got:
+            raise EOFError("the peer has closed the link")
+        view = view[got:]
+    return bytes(data)

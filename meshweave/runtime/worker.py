@@ -1,0 +1,150 @@
+"""A rank that the launcher has started: `python -m mpi4py -m meshweave.runtime.worker SOCKET`.
+
+It waits for messages without using the processor, does what they say and answers each but `bind`
+and `drop`: load (a bundle, and the status board's memory), bind (memory with a rank's inputs and
+outputs), run, drop, unload, exit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import mmap
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from typing import Any
+
+from meshweave.bundle import Bundle
+from meshweave.errors import MeshweaveError, RankError
+from meshweave.runtime.launch import mpi_memory, remove
+from meshweave.runtime.mpirank import MpiRank, code_meaning
+from meshweave.runtime.program import Values, fault, place_buffers
+from meshweave.runtime.watchdog import StatusBoard
+from meshweave.runtime.wire import receive, send
+
+_PARENT_DEATH_SIGNAL = 1  # prctl
+
+
+class Worker:
+    """The programs that this rank has loaded and the calls that are bound."""
+
+    def __init__(self, rank: int, nranks: int) -> None:
+        self.rank, self.nranks = rank, nranks
+        self._programs: dict[int, tuple[MpiRank, StatusBoard]] = {}
+        self._calls: dict[int, tuple[int, Values, mmap.mmap]] = {}
+
+    def serve(self, link: socket.socket) -> None:
+        """Answer messages until `exit`. EOFError when the launcher is gone."""
+        while True:
+            message, payload, files = receive(link)
+            if message["do"] == "exit":
+                return
+            try:
+                answer = getattr(self, "_" + message["do"])(message, payload, files)
+            except Exception as error:  # the launcher ends the job and shows the line
+                send(link, {"error": one_line(error), "kind": type(error).__name__})
+                continue
+            finally:
+                for file in files:
+                    os.close(file)
+            if answer is not None:
+                send(link, answer)
+
+    def _load(self, message: dict[str, Any], payload: bytes, files: list[int]) -> dict[str, Any]:
+        board = StatusBoard(mmap.mmap(files[0], StatusBoard.nbytes(self.nranks)), self.nranks)
+        bundle = Bundle.from_bytes(payload)
+        self._programs[message["program"]] = MpiRank(bundle, board), board
+        return {"shared": sorted(mpi_memory("self"))}
+
+    def _unload(self, message: dict[str, Any], payload: bytes, files: list[int]) -> dict[str, Any]:
+        program, _ = self._programs.pop(message["program"])
+        program.close()
+        return {}
+
+    def _bind(self, message: dict[str, Any], payload: bytes, files: list[int]) -> None:
+        program, _ = self._programs[message["program"]]
+        memory = mmap.mmap(files[0], message["nbytes"])
+        inputs, outputs = place_buffers(program.manifest, memory)
+        table = program.table.bound(inputs, outputs)
+        self._calls[message["call"]] = message["program"], table, memory
+
+    def _drop(self, message: dict[str, Any], payload: bytes, files: list[int]) -> None:
+        self._calls.pop(message["call"], None)
+
+    def _run(self, message: dict[str, Any], payload: bytes, files: list[int]) -> dict[str, Any]:
+        number, table, _ = self._calls[message["call"]]
+        program, board = self._programs[number]
+        context = int(table.ctypes.data)
+        board.begin(self.rank)
+        start = time.perf_counter()
+        code = program.step(context)
+        seconds = time.perf_counter() - start
+        board.end(self.rank)
+        if code:
+            raise RankError(fault(program.manifest, self.rank, code, code_meaning(code)))
+        return {"seconds": seconds}
+
+
+def one_line(error: BaseException) -> str:
+    """An exception as one line: its text for a mistake that we explain, else its kind, text and
+    place.
+    """
+    text = " ".join(str(error).split())
+    if isinstance(error, MeshweaveError):
+        return text
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    place = (
+        f" ({os.path.basename(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno})"
+        if trace
+        else ""
+    )
+    return f"{type(error).__name__}: {text}{place}"
+
+
+def leave(status: int) -> None:
+    """End this process at once, without MPI, and remove the shared memory that MPI would leave."""
+    remove(mpi_memory("self"))
+    os._exit(status)
+
+
+def _hold(lifeline: socket.socket) -> None:
+    """Wait for the launcher's end, whatever this rank is doing then, and end with it."""
+    with contextlib.suppress(OSError):
+        lifeline.recv(1)
+    leave(0)
+
+
+def _connect(path: str, kind: str, rank: int) -> socket.socket:
+    link = socket.socket(socket.AF_UNIX)
+    link.connect(path)
+    send(
+        link, {"link": kind, "rank": rank, "pid": os.getpid(), "shared": sorted(mpi_memory("self"))}
+    )
+    return link
+
+
+def main(path: str) -> None:
+    """Serve the launcher that listens at `path`."""
+    ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the launcher's to handle
+    from mpi4py import MPI
+
+    rank = MPI.COMM_WORLD.rank
+    lifeline = _connect(path, "life", rank)
+    link = _connect(path, "control", rank)
+    holder = threading.Thread(target=_hold, args=(lifeline,), daemon=True)
+    holder.start()
+    try:
+        Worker(rank, MPI.COMM_WORLD.size).serve(link)
+    except (EOFError, OSError):
+        leave(0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,1 @@
+"""The commands: `meshweave-opt` (opt) and `meshweave` (cli)."""

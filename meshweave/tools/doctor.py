@@ -1,0 +1,155 @@
+"""`meshweave doctor`: what is installed here, and what will work with it."""
+
+import ctypes
+import json
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+
+from meshweave import __version__
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line: what was looked at, whether it will do, what was found, and what to do about it when not."""
+
+    what: str
+    ok: bool
+    found: str
+    needed_for: str
+    optional: bool = False
+
+
+def doctor(as_json: bool = False) -> int:
+    """Print the findings; 0 when everything that is not optional is there, else 1."""
+    findings = [check() for check in CHECKS]
+    if as_json:
+        print(json.dumps({"meshweave": __version__, "findings": [asdict(f) for f in findings]}))
+    else:
+        _print(findings)
+    return 0 if all(f.ok or f.optional for f in findings) else 1
+
+
+def _print(findings: list[Finding]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"meshweave {__version__}", title_justify="left")
+    for column in ("", "what", "found", "needed for"):
+        table.add_column(column)
+    for f in findings:
+        mark = "[green]ok[/]" if f.ok else "[yellow]absent[/]" if f.optional else "[red]missing[/]"
+        table.add_row(mark, f.what, f.found, f.needed_for)
+    Console(highlight=False).print(table)
+
+
+def _version(package: str) -> "str | None":
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _package(package: str, needed_for: str, optional: bool = False) -> Callable[[], Finding]:
+    def check() -> Finding:
+        version = _version(package)
+        install = f"not installed: pip install {package}"
+        return Finding(package, version is not None, version or install, needed_for, optional)
+
+    return check
+
+
+def _python() -> Finding:
+    ok = sys.version_info >= (3, 10)
+    return Finding("Python", ok, platform.python_version(), "everything; 3.10 or newer")
+
+
+def _machine() -> Finding:
+    system, machine = platform.system(), platform.machine()
+    ok = system == "Linux" and machine == "x86_64"
+    return Finding("machine", ok, f"{system} {machine}", "compiled code: Linux on x86-64")
+
+
+def _cores() -> Finding:
+    cores = len(os.sched_getaffinity(0))
+    return Finding("cores", True, f"{cores} usable", "speed: more ranks than cores take turns")
+
+
+def _bindings() -> Finding:
+    try:
+        from meshweave.bindings import PACKAGE, context
+
+        context()
+    except Exception as error:  # whatever is wrong with the wheel, say it and go on
+        return Finding("MLIR bindings", False, f"{type(error).__name__}: {error}", "compiling")
+    return Finding("MLIR bindings", True, f"of {PACKAGE}, dialects load", "compiling")
+
+
+def _stablehlo() -> Finding:
+    from meshweave.bindings import stablehlo
+
+    found = stablehlo() is not None
+    text = "its passes are there" if found else "not in these bindings: install torch-mlir"
+    return Finding("StableHLO", found, text, "programs from JAX", optional=True)
+
+
+def _blas() -> Finding:
+    try:
+        from meshweave.runtime.libraries import openblas
+
+        openblas()
+    except Exception as error:
+        return Finding("OpenBLAS", False, f"{type(error).__name__}: {error}", "matrix products")
+    return Finding("OpenBLAS", True, "loads", "matrix products")
+
+
+def _mpiexec() -> Finding:
+    beside = Path(sys.executable).parent / "mpiexec"
+    found = str(beside) if beside.exists() else shutil.which("mpiexec")
+    return Finding(
+        "mpiexec",
+        found is not None,
+        "found" if found else "not found: pip install mpich",
+        "engine mpi",
+    )
+
+
+def _shared_memory() -> Finding:
+    try:
+        stat = os.statvfs("/dev/shm")
+    except OSError as error:
+        return Finding("/dev/shm", False, str(error), "engine mpi")
+    free = stat.f_bavail * stat.f_frsize
+    enough = free > 48 << 20  # 46 MB were taken by 8 ranks of MPICH 5
+    return Finding("/dev/shm", enough, f"{free >> 20} MiB free", "engine mpi: about 6 MiB a rank")
+
+
+def _gpu() -> Finding:
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return Finding("CUDA driver", False, "no libcuda.so.1", "target gpu", optional=True)
+    return Finding("CUDA driver", True, "libcuda.so.1 loads", "target gpu", optional=True)
+
+
+CHECKS: tuple[Callable[[], Finding], ...] = (
+    _python,
+    _machine,
+    _cores,
+    _bindings,
+    _stablehlo,
+    _package("numpy", "everything"),
+    _blas,
+    _package("mpi4py", "engine mpi"),
+    _mpiexec,
+    _shared_memory,
+    _package("jax", "making StableHLO, benchmarks", optional=True),
+    _package("torch", "benchmarks", optional=True),
+    _gpu,
+)
+"""What is looked at, in order."""

@@ -1,0 +1,88 @@
+"""A command in a child process, so that not even a crash of native code ends without a clear line.
+
+MLIR's parser and passes are C++ without assertions: some malformed programs end the process instead
+of giving an error. The child is forked before anything heavy is loaded, which costs about a
+millisecond; the parent only waits, hands signals on and says what the child was doing when it died.
+"""
+
+import ctypes
+import mmap
+import os
+import resource
+import signal
+import sys
+from collections.abc import Callable
+from types import FrameType
+
+_STAGE_BYTES = 512
+_PR_SET_PDEATHSIG = 1
+_FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+_CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
+
+Stage = Callable[[str], None]
+"""Called with what is done next, "reading a.mlir"; the last one is named when the process dies."""
+
+
+def silent(doing: str) -> None:
+    """A Stage for where nobody watches."""
+
+
+def guarded(command: Callable[[Stage], int], name: str) -> int:
+    """The exit status of `command`, run in a child process; 1, with a line, when native code
+    crashed.
+
+    name: of the program, for that line. A signal that ends the parent ends the child.
+    """
+    note = mmap.mmap(-1, _STAGE_BYTES)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    child = os.fork()
+    if child == 0:
+        os._exit(_in_child(command, note))
+    status = _wait(child)
+    if os.WIFEXITED(status):
+        return os.WEXITSTATUS(status)
+    number = signal.Signals(os.WTERMSIG(status))
+    if number not in _CRASHES:
+        return 128 + number
+    doing = note[:].rstrip(b"\0").decode(errors="replace") or "starting"
+    print(f"{name}: error: native code crashed ({number.name}) while {doing}", file=sys.stderr)
+    return 1
+
+
+def _in_child(command: Callable[[Stage], int], note: mmap.mmap) -> int:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)  # no orphan, even after SIGKILL
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+    def stage(doing: str) -> None:
+        note[:] = doing.encode()[:_STAGE_BYTES].ljust(_STAGE_BYTES, b"\0")
+
+    try:
+        status = command(stage)
+        sys.stdout.flush()
+    except SystemExit as leave:
+        status = leave.code if isinstance(leave.code, int) else int(leave.code is not None)
+    except BrokenPipeError:
+        status = 0
+    except BaseException:  # a defect of ours keeps its traceback
+        sys.excepthook(*sys.exc_info())
+        status = 1
+    sys.stderr.flush()
+    return status
+
+
+def _wait(child: int) -> int:
+    """The wait status of `child`, to which signals are handed on meanwhile."""
+
+    def forward(number: int, _: FrameType | None) -> None:
+        os.kill(child, number)
+
+    # Ctrl-C reaches the whole group, so the child has it already.
+    before = {
+        s: signal.signal(s, signal.SIG_IGN if s == signal.SIGINT else forward) for s in _FORWARDED
+    }
+    try:
+        return os.waitpid(child, 0)[1]
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,356 @@
+"""`meshweave-opt`: run passes on MLIR text, with the habits of MLIR's own drivers.
+
+    meshweave-opt block.mlir -p "dist-propagate,func.func(canonicalize)"
+    meshweave-opt block.mlir --dist-propagate --dist-partition="allow-uneven=true" --mlir-timing -o
+    out.mlir
+
+Exit status: 0 done; 1 the program is wrong (one line on standard error); 2 wrong usage.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from meshweave.errors import MeshweaveError, UsageError
+from meshweave.pipeline_text import did_you_mean
+from meshweave.tools.diagnostics import Diagnostic, expectations, from_error, from_mlir, mismatches
+from meshweave.tools.guard import Stage, guarded, silent
+from meshweave.tools.streams import held_stderr, read_text, write_text
+
+SEPARATOR = "// -----"
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}; see --help")
+
+
+def _parser() -> _Parser:
+    p = _Parser(
+        prog="meshweave-opt",
+        description="Run a pipeline of passes, ours and MLIR's, on MLIR text.",
+        epilog='Passes may be flags, in order: --dist-propagate --inline="max-iterations=2".',
+        allow_abbrev=False,
+    )
+    add = p.add_argument
+    add("file", nargs="?", default="-", help="MLIR text; - or nothing: standard input")
+    add(
+        "-p",
+        "--pass-pipeline",
+        metavar="PIPELINE",
+        help='e.g. "dist-propagate,func.func(cse)", builtin.module(...) around it or not',
+    )
+    add(
+        "-o",
+        dest="output",
+        metavar="FILE",
+        default="-",
+        help="write here, whole or not at all; default: standard output",
+    )
+    add("--list-passes", action="store_true", help="list the passes and their options")
+    add(
+        "--split-input-file",
+        action="store_true",
+        help=f'treat what "{SEPARATOR}" lines separate as files of their own',
+    )
+    add(
+        "--verify-diagnostics",
+        action="store_true",
+        help="check errors and remarks against expected-error comments",
+    )
+    add(
+        "--allow-unregistered-dialect",
+        action="store_true",
+        help="accept ops of dialects that nobody has registered",
+    )
+    add("--no-verify-each", action="store_true", help="do not run the verifier after every pass")
+    add("--mlir-timing", action="store_true", help="seconds of each pass, on standard error")
+    add(
+        "--mlir-print-ir-before-all",
+        action="store_true",
+        help="print the module before every pass, on standard error",
+    )
+    add("--mlir-print-ir-after-all", action="store_true", help="print the module after every pass")
+    add(
+        "--mlir-print-ir-before",
+        action="append",
+        default=[],
+        metavar="PASS",
+        help="the same for one pass; may be repeated",
+    )
+    add(
+        "--mlir-print-ir-after",
+        action="append",
+        default=[],
+        metavar="PASS",
+        help="the same for one pass; may be repeated",
+    )
+    add(
+        "--mlir-print-ir-after-failure",
+        action="store_true",
+        help="print the module when a pass fails",
+    )
+    add("--mlir-print-op-generic", action="store_true", help="print ops in generic form")
+    add("--mlir-print-debuginfo", action="store_true", help="print locations")
+    add(
+        "--mlir-elide-elementsattrs-if-larger",
+        type=int,
+        metavar="N",
+        help="leave out constants of more than N elements",
+    )
+    add("--version", action="store_true", help="print the version")
+    return p
+
+
+def _read_arguments(argv: Sequence[str]) -> tuple[argparse.Namespace, str]:
+    """The arguments, and the pipeline they ask for. A long name may have one dash, as in LLVM."""
+    parser = _parser()
+    args, rest = parser.parse_known_args(
+        ["-" + a if len(a) > 2 and a[0] == "-" and a[1] != "-" else a for a in argv]
+    )
+    flags = [_pass_flag(a, parser) for a in rest]
+    if flags and args.pass_pipeline is not None:
+        raise UsageError(f"give the passes as flags ({rest[0]}) or as a pipeline, not both")
+    return args, ",".join(flags) if args.pass_pipeline is None else args.pass_pipeline
+
+
+def _pass_flag(arg: str, parser: argparse.ArgumentParser) -> str:
+    """`--name=options` as an element of a pipeline."""
+    if not arg.startswith("--"):
+        raise UsageError(f'unexpected argument "{arg}": one file at a time')
+    name, has_options, options = arg[2:].partition("=")
+    known = [flag for action in parser._actions for flag in action.option_strings]
+    if not _is_pass(name) and (meant := did_you_mean(f"--{name}", known)):
+        raise UsageError(f'no option or pass "--{name}"{meant}')
+    return f"{name}{{{options}}}" if has_options else name
+
+
+def _is_pass(name: str) -> bool:
+    from meshweave.pipeline import PIPELINES, all_passes
+    from meshweave.upstream_passes import NAMES
+
+    return name in all_passes() or name in PIPELINES or name in NAMES
+
+
+def main() -> int:
+    """The command, in a child process of its own. Returns the exit status."""
+    return guarded(lambda stage: run(sys.argv[1:], stage), "meshweave-opt")
+
+
+def run(arguments: Sequence[str], stage: Stage = silent) -> int:
+    """The command in this process. Returns the exit status; `stage` hears what is done next."""
+    try:
+        args, pipeline = _read_arguments(arguments)
+        if args.version:
+            print(_version())
+        elif args.list_passes:
+            _list_passes()
+        else:
+            return _drive(args, pipeline, stage)
+        return 0
+    except UsageError as error:
+        print(f"meshweave-opt: {error}", file=sys.stderr)
+        return error.exit_status
+    except MeshweaveError as error:
+        where = "" if error.location else "meshweave-opt: "
+        print(f"{where}{from_error(error)}", file=sys.stderr)
+        return error.exit_status
+    except BrokenPipeError:  # the reader of our output has gone, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return 130
+
+
+def _drive(args: argparse.Namespace, pipeline: str, stage: Stage) -> int:
+    stage(f"checking the pipeline {pipeline}")
+    driver = _Driver(args, _checked(pipeline), stage)
+    name, text = read_text(args.file)
+    outcomes = [driver.run(chunk, name) for chunk in _chunks(text, args.split_input_file)]
+    problems = [p for outcome in outcomes for p in outcome.problems]
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    if problems:
+        return 1
+    printed = [o.printed for o in outcomes if o.printed is not None]
+    write_text(args.output, f"\n{SEPARATOR}\n".join(printed) + "\n" if printed else "")
+    return 0
+
+
+def _chunks(text: str, split: bool) -> Iterator[str]:
+    """The parts of `text`, each with so many empty lines before it that its line numbers are those
+    of the file.
+    """
+    if not split:
+        yield text
+        return
+    chunk: list[str] = []
+    lines = text.split("\n")
+    for number, line in enumerate(lines):
+        if line.startswith(SEPARATOR):
+            yield "\n".join(chunk)
+            chunk = [""] * (number + 1)
+        else:
+            chunk.append(line)
+    yield "\n".join(chunk)
+
+
+def _checked(pipeline: str) -> Sequence[Any]:
+    """The steps of the pipeline. What MLIR prints while it refuses an option is in our message
+    already.
+    """
+    from meshweave.bindings import context
+    from meshweave.pipeline import check_pipeline
+
+    with held_stderr() as held:
+        ctx = context()
+        with ctx:
+            steps = check_pipeline(pipeline, ctx)
+        held.keep()
+    return steps
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """Of one chunk: its text after the passes, or None; what was not as expected."""
+
+    printed: str | None
+    problems: tuple[Diagnostic, ...] = ()
+
+
+class _Driver:
+    """Runs the steps on one chunk after the other, each in a context of its own."""
+
+    def __init__(self, args: argparse.Namespace, steps: Sequence[Any], stage: Stage) -> None:
+        from meshweave.pipeline import Dumps
+
+        self.args, self.steps, self.stage = args, steps, stage
+        self.dumps = Dumps(
+            before=args.mlir_print_ir_before_all or self._names(args.mlir_print_ir_before),
+            after=args.mlir_print_ir_after_all or self._names(args.mlir_print_ir_after),
+            after_failure=args.mlir_print_ir_after_failure,
+            debuginfo=args.mlir_print_debuginfo,
+            generic=args.mlir_print_op_generic,
+            elide_above=args.mlir_elide_elementsattrs_if_larger,
+        )
+
+    def _names(self, given: Sequence[str]) -> tuple[str, ...]:
+        names = tuple(n for text in given for n in text.split(","))
+        steps = [s.name for s in self.steps]
+        for name in names:
+            if name not in steps:
+                raise UsageError(f'no pass "{name}" in the pipeline{did_you_mean(name, steps)}')
+        return names
+
+    def run(self, chunk: str, name: str) -> _Outcome:
+        """One chunk. Diagnostics are printed as they come, or kept and compared."""
+        from meshweave.bindings import context
+
+        ctx = context(unregistered=self.args.allow_unregistered_dialect)
+        if not self.args.verify_diagnostics:
+            with _handler(ctx, lambda d: print(d[0], file=sys.stderr), errors=False):
+                return _Outcome(self._transform(chunk, name, ctx))
+        return self._verify(chunk, name, ctx)
+
+    def _verify(self, chunk: str, name: str, ctx: Any) -> _Outcome:
+        """One chunk, its diagnostics compared with the comments that expect them."""
+        expected = expectations(chunk)
+        produced: list[Diagnostic] = []
+        ctx.emit_error_diagnostics = True
+        printed = None
+        with _handler(ctx, produced.extend, errors=True):
+            try:
+                printed = self._transform(chunk, name, ctx, produced.append)
+            except UsageError:
+                raise
+            except MeshweaveError as error:
+                if not any(d.severity == "error" for d in produced):
+                    produced.append(from_error(error))
+        named = [d.under(name) for d in produced]
+        return _Outcome(printed, tuple(mismatches(expected, named, name)))
+
+    def _transform(self, chunk: str, name: str, ctx: Any, remark: Any = None) -> str:
+        from meshweave.locations import location_text, parse_module
+        from meshweave.pipeline import run_pipeline
+
+        def remarked(location: Any, message: str) -> None:
+            d = Diagnostic("remark", location_text(location), message)
+            print(d, file=sys.stderr) if remark is None else remark(d)
+
+        self.stage(f"reading {name}")
+        module = parse_module(chunk, ctx, name)
+        self.stage(f"running {','.join(s.name for s in self.steps)} on {name}")
+        run_pipeline(
+            module,
+            self.steps,
+            timing=self.args.mlir_timing,
+            dumps=self.dumps,
+            verify=not self.args.no_verify_each,
+            remark=remarked,
+        )
+        self.stage(f"printing what {name} became")
+        return self.dumps.text(module)
+
+
+@contextmanager
+def _handler(ctx: Any, take: Any, *, errors: bool) -> Iterator[None]:
+    """Give MLIR's diagnostics to `take` as lists of values; errors only if asked, else they are
+    raised.
+    """
+
+    def handle(diagnostic: Any) -> bool:
+        values = from_mlir(diagnostic)
+        if values[0].severity == "error" and not errors:
+            return False
+        take(values)
+        return True
+
+    handler = ctx.attach_diagnostic_handler(handle)
+    try:
+        yield
+    finally:
+        handler.detach()
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    def of(package: str) -> str:
+        try:
+            return version(package)
+        except PackageNotFoundError:
+            return "(not installed)"
+
+    return f"meshweave-opt {of('meshweave')}, MLIR of torch-mlir {of('torch-mlir')}"
+
+
+def _list_passes() -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from meshweave.pipeline import PIPELINES, all_passes, summary
+    from meshweave.pipeline_text import type_text
+    from meshweave.upstream_passes import NAMES
+
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    table = Table(
+        "pass", "options", "what it does", title="passes of meshweave", title_justify="left"
+    )
+    for name, kind in all_passes().items():
+        options = "\n".join(f"{o}={type_text(t)}" for o, t in kind.options().items())
+        table.add_row(name, options, summary(kind))
+    console.print(table)
+    named = Table("name", "stands for", title="named pipelines", title_justify="left")
+    for name, text in PIPELINES.items():
+        named.add_row(name, text.replace(",", ", "))
+    console.print(named)
+    console.print(f"passes of MLIR ({len(NAMES)}):")
+    console.print(", ".join(NAMES), style="dim", highlight=False)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,83 @@
+"""Reading and writing of the commands: errors in one line, files written whole or not at all."""
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from meshweave.errors import CompileError
+
+
+def read_text(file: str) -> tuple[str, str]:
+    """The name of `file` for locations, and its text; "-" is standard input."""
+    try:
+        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    except OSError as error:
+        raise CompileError(f"cannot read {file}: {error.strerror}") from None
+    name = "<stdin>" if file == "-" else file
+    try:
+        return name, data.decode()
+    except UnicodeDecodeError as error:
+        raise CompileError(f"{name} is not MLIR text (byte {error.start} is not UTF-8)") from None
+
+
+def write_text(file: str, text: str) -> None:
+    """Write `file` whole or not at all ("-": standard output). Raises CompileError."""
+    if file == "-":
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        return
+    path = Path(file)
+    try:
+        if path.exists() and not path.is_file():  # /dev/null, a pipe
+            path.write_text(text)
+            return
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(descriptor, "w") as out:
+                out.write(text)
+            os.chmod(temporary, 0o666 & ~_umask())
+            os.replace(temporary, path)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(temporary)
+            raise
+    except OSError as error:
+        raise CompileError(f"cannot write {file}: {error.strerror}") from None
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+class Held:
+    """What is written to standard error meanwhile: dropped at the end, unless `keep` was called."""
+
+    def __init__(self) -> None:
+        self.shown = False
+
+    def keep(self) -> None:
+        """Show it at the end."""
+        self.shown = True
+
+
+@contextmanager
+def held_stderr() -> Iterator[Held]:
+    """Hold back standard error, that of C++ code too, which has no other way to be quiet."""
+    held = Held()
+    sys.stderr.flush()
+    saved = os.dup(2)
+    with tempfile.TemporaryFile() as store:
+        os.dup2(store.fileno(), 2)
+        try:
+            yield held
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)
+            if held.shown:
+                store.seek(0)
+                os.write(2, store.read())

@@ -1,0 +1,173 @@
+"""dist-partition: the global program becomes the program of one rank (SPMD).
+
+Types shrink to the allocations that the layouts say, in place; redistributes become the steps of their plans; values
+that cost nothing to make anew are made where they are used. What a rank computes on padding is undefined and never
+reaches a
+result: an op that reduces over a padded dim first gets neutral elements there (partition_ops.py).
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from meshweave.bindings import ir
+from meshweave.dialects.dist import LayoutAttr
+from meshweave.layout.layout import Layout
+from meshweave.transforms.base import (
+    Pass,
+    at,
+    fail,
+    functions,
+    inline_single_block,
+    ops_of,
+    replace,
+)
+from meshweave.transforms.graph import MANUAL
+from meshweave.transforms.local import Local
+from meshweave.transforms.mesh import mesh_of_module
+from meshweave.transforms.partition_ops import FIXERS, fix_linalg
+from meshweave.transforms.partition_steps import emit_plan
+from meshweave.transforms.rules import is_free, is_tensor
+
+
+@dataclass(frozen=True)
+class Partition(Pass):
+    """Turn the global program into the program of one rank, with explicit collectives."""
+
+    name: ClassVar[str] = "dist-partition"
+
+    def run(self, module: Any) -> None:
+        mesh = mesh_of_module(module, concrete=True)
+        if mesh is None:
+            return
+        context = module.operation.context
+        with context, ir.Location.unknown(context):
+            local = Local(mesh)
+            for f in functions(module):
+                _function(f, local)
+            for f in functions(module):
+                _function_type(f, local)
+            _erase_free(module)
+
+
+def _function(f: Any, local: Local) -> None:
+    block = f.operation.regions[0].blocks[0]
+    attrs = f.operation.attributes.get("arg_attrs")
+    entries = []
+    for i, argument in enumerate(block.arguments):
+        entry = {a.name: a.attr for a in ir.DictAttr(attrs[i])} if attrs is not None else {}
+        if is_tensor(argument.type):
+            entry["dist.global"] = ir.TypeAttr.get(argument.type)
+            layout = _annotation(f, entry, f"argument {i}")
+            with at(f, f"argument {i}"):
+                local.localise(argument, layout)
+        entries.append(_interface(entry))
+    if entries:
+        f.operation.attributes["arg_attrs"] = ir.ArrayAttr.get(entries)
+    _block(block, local)
+
+
+def _annotation(f: Any, entry: dict[str, Any], what: str) -> Layout:
+    if "dist.layout" not in entry:
+        fail(f, f"{what} has no dist.layout: run dist-propagate first")
+    return LayoutAttr(entry["dist.layout"]).layout
+
+
+def _interface(entry: dict[str, Any]) -> Any:
+    """What stays on an argument or result: how far it was open is settled now."""
+    settled = ("dist.open", "dist.replicated", "dist.priorities")
+    return ir.DictAttr.get({n: a for n, a in entry.items() if n not in settled})
+
+
+def _function_type(f: Any, local: Local) -> None:
+    """The function's type and results after its body is local."""
+    block = f.operation.regions[0].blocks[0]
+    ops = block.operations
+    end = ops[len(ops) - 1].operation
+    attrs = f.operation.attributes.get("res_attrs")
+    old = f.operation.attributes["function_type"].value
+    entries = []
+    for i, type_ in enumerate(old.results):
+        entry = {a.name: a.attr for a in ir.DictAttr(attrs[i])} if attrs is not None else {}
+        if is_tensor(type_):
+            entry["dist.global"] = ir.TypeAttr.get(type_)
+        entries.append(_interface(entry))
+    if entries:
+        f.operation.attributes["res_attrs"] = ir.ArrayAttr.get(entries)
+    type_ = ir.FunctionType.get([a.type for a in block.arguments], [v.type for v in end.operands])
+    f.operation.attributes["function_type"] = ir.TypeAttr.get(type_)
+
+
+def _block(block: Any, local: Local) -> None:
+    for view in list(block.operations):
+        op = view.operation
+        if op.name == "dist.mesh" or is_free(op):
+            continue
+        if op.name == "dist.redistribute":
+            emit_plan(op, local)
+        elif MANUAL in op.attributes:
+            _manual(op, local)
+        elif "dist.layouts" in op.attributes:
+            _op(op, local)
+        elif any(is_tensor(v.type) for v in [*op.operands, *op.results]):
+            fail(op, f"'{op.name}' has no dist.layouts: run dist-propagate first")
+
+
+def _op(op: Any, local: Local) -> None:
+    record = ir.DictAttr(op.attributes["dist.layouts"])
+    if "values" in record:
+        fail(
+            op,
+            f"'{op.name}' hands on another layout than it runs with: run dist-insert-redistribute first",
+        )
+    operands = [local.layout(a) for a in record["operands"]]
+    results = [local.layout(a) for a in record["results"]]
+    del op.attributes["dist.layouts"]
+    for i, layout in enumerate(operands[: len(op.operands)]):
+        if layout is not None:
+            local.localise_operand(op, i, layout)
+    for result, layout in zip(op.results, results):
+        if layout is not None:
+            with at(op, f"'{op.name}'"):
+                local.localise(result, layout)
+    if op.name.startswith("linalg."):
+        fix_linalg(op, operands, local)
+    elif op.name in FIXERS:
+        FIXERS[op.name](op)
+    elif op.name.startswith("scf.") or op.name == "hint.region":
+        _regions(op, operands, results, local)
+
+
+def _regions(
+    op: Any, operands: list[Layout | None], results: list[Layout | None], local: Local
+) -> None:
+    entering = {"scf.for": [[None, *results]], "scf.while": [operands, results]}.get(op.name)
+    for number, region in enumerate(op.regions):
+        for block in region.blocks:
+            for argument, layout in zip(block.arguments, entering[number] if entering else ()):
+                if layout is not None:
+                    local.localise(argument, layout)
+            _block(block, local)
+
+
+def _manual(op: Any, local: Local) -> None:
+    """Splice in a region that is local already: what enters and leaves it is this rank's allocation."""
+    for view in list(op.regions[0].blocks[0].operations):
+        inner = view.operation
+        if inner.name not in ("dist.to_local", "dist.to_global"):
+            continue
+        layout = LayoutAttr(inner.attributes["layout"]).layout
+        if inner.name == "dist.to_local":
+            local.localise_operand(inner, 0, layout)
+        else:
+            local.note(inner.operands[0], inner.results[0].type, layout)
+        replace(inner, [inner.operands[0]])
+    inline_single_block(op)
+
+
+def _erase_free(module: Any) -> None:
+    """Global fills, empties and splats that nothing reads any more, readers first."""
+    for op in reversed(
+        ops_of(module, "linalg.fill", "tensor.splat", "tensor.empty", "arith.constant")
+    ):
+        if not any(True for _ in op.operation.results[0].uses):
+            op.operation.erase()

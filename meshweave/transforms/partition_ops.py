@@ -1,0 +1,225 @@
+"""What changes in an op besides its types when it becomes local.
+
+Attributes that repeat sizes follow the types. `linalg.index` counts from where the rank's block begins. A reduction
+over a padded dim must not see the padding: a plain one gets its operands filled with the neutral element there, any
+other keeps its accumulator wherever the loop index is beyond the end.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from meshweave.bindings import ir, linalg
+from meshweave.layout.layout import Layout
+from meshweave.transforms.local import Local
+from meshweave.transforms.neutral import neutral_attr
+from meshweave.transforms.rules import SUM_OPS, captured_by, combiner, is_tensor
+
+BODIES = ("linalg.generic", "linalg.map", "linalg.reduce")
+"""Ops whose body may read a loop index."""
+
+
+def fix_linalg(op: Any, operands: list[Layout | None], local: Local) -> None:
+    """Loop indices and padding of a linalg op whose types are local."""
+    loops = None
+    if op.name in BODIES:
+        indices = _indices(op)
+        if indices:
+            loops = _loops(op, operands, local)
+            _shift_indices(op, indices, loops, _local_reads(op, operands), local)
+    if local.uneven and any(v in local.uneven for v in op.operands):
+        loops = loops or _loops(op, operands, local)
+        _mask(op, loops, local)
+
+
+class Loop:
+    """A loop of a linalg op: the axes it runs over, its local extent and its global one."""
+
+    def __init__(self) -> None:
+        self.axes: tuple[str, ...] = ()
+        self.local = 1
+        self.whole = 1
+        self.reduced = True
+
+    def ragged(self, local: Local) -> bool:
+        """Does the last rank's block (or more) reach beyond the end?"""
+        return self.local * local.mesh.axis_count(self.axes) != self.whole
+
+
+def _loops(op: Any, operands: list[Layout | None], local: Local) -> list[Loop]:
+    maps = [a.value for a in linalg.get_indexing_maps(op.opview)]
+    loops = [Loop() for _ in range(maps[0].n_dims)]
+    n_inits = max(1, len(op.results))
+    for i, (value, map_, layout) in enumerate(zip(op.operands, maps, operands)):
+        if layout is None or not is_tensor(value.type):
+            continue
+        axes, shape = layout.block_axes(), value.type.shape
+        whole = local.uneven.get(value)
+        for d, e in enumerate(map_.results):
+            if not isinstance(e, ir.AffineDimExpr):
+                continue
+            loop = loops[e.position]
+            loop.axes, loop.local = axes[d], shape[d]
+            loop.whole = whole[d] if whole else shape[d] * local.mesh.axis_count(axes[d])
+            if i >= len(maps) - n_inits:
+                loop.reduced = False
+    return loops
+
+
+def _indices(op: Any) -> list[Any]:
+    return [
+        inner.operation
+        for block in op.regions[0].blocks
+        for inner in block.operations
+        if inner.operation.name == "linalg.index"
+    ]
+
+
+def _local_reads(op: Any, operands: list[Layout | None]) -> list[tuple[Any, int]]:
+    """(reader, operand) of the indices into captured tensors that are cut along with the loop: they stay local."""
+    reads = []
+    for captured, layout in zip(captured_by(op), operands[len(op.operands) :]):
+        for d, axes in enumerate(layout.block_axes() if layout is not None else ()):
+            if axes:
+                reads.append((captured.reader, d + 1))
+    return reads
+
+
+def _shift_indices(
+    op: Any, indices: list[Any], loops: list[Loop], exempt: list[tuple[Any, int]], local: Local
+) -> None:
+    """Let each index count from the beginning of the rank's block."""
+    offsets: dict[int, Any] = {}
+    for index in indices:
+        d = index.attributes["dim"].value
+        if not loops[d].axes:
+            continue
+        if d not in offsets:
+            offsets[d] = local.offset(loops[d].axes, loops[d].local, op)
+        uses = [(use.owner.operation, use.operand_number) for use in index.results[0].uses]
+        readers = [use for use in uses if use not in exempt]
+        ip = ir.InsertionPoint.after(index)
+        shifted = ir.Operation.create(
+            "arith.addi",
+            results=[ir.IndexType.get()],
+            operands=[index.results[0], offsets[d]],
+            loc=index.location,
+            ip=ip,
+        ).results[0]
+        for reader, i in readers:
+            reader.operands[i] = shifted
+
+
+def _mask(op: Any, loops: list[Loop], local: Local) -> None:
+    """Keep padding out of the op's reductions."""
+    ragged = [d for d, loop in enumerate(loops) if loop.reduced and loop.ragged(local)]
+    if not ragged:
+        return
+    if op.name in (*SUM_OPS, "linalg.reduce") or linalg.isa_contraction_op(op.opview):
+        _fill_operands(op, ragged, loops, local)
+    else:
+        _keep_accumulator(op, ragged, loops, local)
+
+
+def _fill_operands(op: Any, ragged: list[int], loops: list[Loop], local: Local) -> None:
+    """Neutral elements beyond the end, in every operand that has a ragged loop (both factors of a product: padding may
+    hold NaN, and NaN * 0 is no 0)."""
+    maps = [a.value for a in linalg.get_indexing_maps(op.opview)]
+    kind = combiner(op)
+    assert kind is not None
+    for i in range(len(op.operands) - len(op.results)):
+        positions = {
+            e.position: d for d, e in enumerate(maps[i].results) if isinstance(e, ir.AffineDimExpr)
+        }
+        mine = {positions[loop]: loops[loop] for loop in ragged if loop in positions}
+        if mine:
+            op.operands[i] = _filled(op.operands[i], mine, kind, op, local)
+
+
+def _filled(value: Any, dims: dict[int, Loop], kind: str, before: Any, local: Local) -> Any:
+    """`value` with the neutral element of `kind` beyond the end of each of `dims`."""
+    type_ = value.type
+    offsets = {d: local.offset(loop.axes, loop.local, before) for d, loop in dims.items()}
+    ends = {d: local.index(loop.whole, before) for d, loop in dims.items()}
+    neutral = local.constant(neutral_attr(kind, type_.element_type), before)
+    identity = ir.AffineMapAttr.get(ir.AffineMap.get_identity(len(type_.shape)))
+    parallel = ir.Attribute.parse("#linalg.iterator_type<parallel>")
+    generic = ir.Operation.create(
+        "linalg.generic",
+        results=[type_],
+        operands=[value, local.empty(type_, before)],
+        attributes={
+            "indexing_maps": ir.ArrayAttr.get([identity, identity]),
+            "iterator_types": ir.ArrayAttr.get([parallel] * len(type_.shape)),
+            "operandSegmentSizes": ir.DenseI32ArrayAttr.get([1, 1]),
+        },
+        regions=1,
+        loc=before.location,
+        ip=ir.InsertionPoint(before),
+    )
+    element = type_.element_type
+    location = before.location
+    block = generic.regions[0].blocks.append(element, element, arg_locs=[location, location])
+    end = ir.Operation.create(
+        "linalg.yield", operands=[block.arguments[0]], loc=location, ip=ir.InsertionPoint(block)
+    )
+    valid = _inside(offsets, ends, end, local)
+    kept = local.create("arith.select", [element], [valid, block.arguments[0], neutral], end)
+    end.operands[0] = kept
+    return generic.results[0]
+
+
+def _inside(offsets: dict[int, Any], ends: dict[int, Any], before: Any, local: Local) -> Any:
+    """i1: are all these loop indices, counted globally, before their ends?"""
+    i1 = ir.IntegerType.get_signless(1)
+    less = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), 6)  # ult
+    valid = None
+    for d, offset in offsets.items():
+        dim = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), d)
+        index = local.create("linalg.index", [ir.IndexType.get()], [], before, dim=dim)
+        place = local.create("arith.addi", [ir.IndexType.get()], [index, offset], before)
+        here = local.create("arith.cmpi", [i1], [place, ends[d]], before, predicate=less)
+        valid = here if valid is None else local.create("arith.andi", [i1], [valid, here], before)
+    return valid
+
+
+def _keep_accumulator(op: Any, ragged: list[int], loops: list[Loop], local: Local) -> None:
+    """The body yields its accumulators unchanged where the index is beyond the end."""
+    block = op.regions[0].blocks[0]
+    offsets = {d: local.offset(loops[d].axes, loops[d].local, op) for d in ragged}
+    ends = {d: local.index(loops[d].whole, op) for d in ragged}
+    ops = block.operations
+    end = ops[len(ops) - 1].operation
+    valid = _inside(offsets, ends, end, local)
+    accumulators = list(block.arguments)[len(block.arguments) - len(end.operands) :]
+    for i, old in enumerate(accumulators):
+        new = end.operands[i]
+        end.operands[i] = local.create("arith.select", [new.type], [valid, new, old], end)
+
+
+def _expand_shape(op: Any) -> None:
+    op.attributes["static_output_shape"] = ir.DenseI64ArrayAttr.get(list(op.results[0].type.shape))
+
+
+def _extract_slice(op: Any) -> None:
+    _slice_sizes(op, op.operands[0].type.shape)
+
+
+def _insert_slice(op: Any) -> None:
+    _slice_sizes(op, op.operands[1].type.shape)
+
+
+def _slice_sizes(op: Any, large: Any) -> None:
+    """Sizes of the dims that are taken in full are those of the local tensor; the others are whole anyway."""
+    sizes = list(op.attributes["static_sizes"])
+    offsets = list(op.attributes["static_offsets"])
+    full = [o == 0 and s > n for o, s, n in zip(offsets, sizes, large)]
+    new = [n if f else s for f, s, n in zip(full, sizes, large)]
+    op.attributes["static_sizes"] = ir.DenseI64ArrayAttr.get(new)
+
+
+FIXERS: dict[str, Callable[[Any], None]] = {
+    "tensor.expand_shape": _expand_shape,
+    "tensor.extract_slice": _extract_slice,
+    "tensor.insert_slice": _insert_slice,
+}
+"""Ops with attributes that repeat sizes."""

@@ -1,0 +1,173 @@
+"""Whatever is wrong with a program ends in one CompileError that says where, and never in a
+crash.
+"""
+# ruff: noqa: E501 (lines of MLIR text)
+
+import random
+import re
+from pathlib import Path
+
+import pytest
+
+from meshweave.bindings import context
+from meshweave.errors import CompileError, MeshweaveError
+from meshweave.frontends import FRONTENDS, load_module
+
+DATA = Path(__file__).parents[1] / "data"
+PROGRAM = """module {{
+  func.func public @main(%a: tensor<4xf32>) -> tensor<4xf32> {{
+    {}
+    return %0 : tensor<4xf32>
+  }}
+}}
+"""
+
+
+def refusal(text):
+    with pytest.raises(CompileError) as caught:
+        load_module(text, context(), source_name="p.mlir")
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("%0 = stablehlo.frobnicate %a : tensor<4xf32>", "p.mlir:3:10: "),
+        ("%0 = foo.bar %a : tensor<4xf32>", "p.mlir:3:10: "),
+        (
+            '%0 = "foo.bar"(%a) : (tensor<4xf32>) -> tensor<4xf32> // stablehlo.',
+            "p.mlir:3:10: not supported: foo.bar (1, ",
+        ),
+        ("%0 = stablehlo.add %a, %b : tensor<4xf32>", "p.mlir:3:"),
+        ("%0 = stablehlo.add %a, %a : tensor<5xf32>", "p.mlir:3:"),
+        ("%0 = stablehlo.negate %a : tensor<4xi32>", "p.mlir:3:"),
+        ("%0 = call @g(%a) : (tensor<4xf32>) -> tensor<4xf32> // stablehlo.", "p.mlir:3:10"),
+        (
+            "%0 = call @main(%a) : (tensor<4xf32>) -> tensor<4xf32> // stablehlo.",
+            "p.mlir:3:10: @main calls itself",
+        ),
+        ("%0 = stablehlo.cholesky %a, lower = true : tensor<4xf32>", "p.mlir:3:"),
+        (
+            "%1 = stablehlo.custom_call @f(%a) : (tensor<4xf32>) -> tensor<4xf32>\n"
+            "    %2 = stablehlo.custom_call @f(%1) : (tensor<4xf32>) -> tensor<4xf32>\n"
+            "    %0 = stablehlo.custom_call @g(%2) : (tensor<4xf32>) -> tensor<4xf32>",
+            "p.mlir:3:10: not supported: stablehlo.custom_call @f (2, first at p.mlir:3:10); "
+            "stablehlo.custom_call @g (1, first at p.mlir:5:10)",
+        ),
+        (
+            "%0 = stablehlo.abs %z : (tensor<4xcomplex<f32>>) -> tensor<4xf32>",
+            "p.mlir:3:39: complex numbers",
+        ),
+        (
+            "%0 = stablehlo.negate %a : memref<4xf32>",
+            "p.mlir:3:32: a StableHLO program has tensors only",
+        ),
+        (
+            "%0 = stablehlo.iota dim = 99999999999 : tensor<4xf32>",
+            "p.mlir:3:31: 99999999999 is too large",
+        ),
+        (
+            "%1 = stablehlo.iota dim = 0 : tensor<99999x99999x99999xf32>\n    %0 = stablehlo.negate %a : tensor<4xf32>",
+            "p.mlir:3:10: tensor<99999x99999x99999xf32> has 999970000299999 elements",
+        ),
+        (
+            "%1 = stablehlo.custom_call @f(%a) : (tensor<4xf32>) -> tensor<?xf32>\n    %0 = stablehlo.negate %a : tensor<4xf32>",
+            "p.mlir:3:10: tensor<?xf32>: dynamic shapes are not supported",
+        ),
+        (
+            '%0 = "stablehlo.all_reduce"(%a) ({^bb0(%x: tensor<f32>, %y: tensor<f32>): %s = stablehlo.add %x, %y : tensor<f32>\n'
+            "    stablehlo.return %s : tensor<f32>}) {replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>} "
+            ": (tensor<4xf32>) -> tensor<4xf32>",
+            "p.mlir:3:10: stablehlo.all_reduce outside of a manual computation",
+        ),
+    ],
+)
+def test_one_line_with_the_place(line, says):
+    assert refusal(PROGRAM.format(line)).startswith(says)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "p.mlir: the program is empty"),
+        ("  \n\n", "p.mlir: the program is empty"),
+        ("module { // stablehlo.\n}\n", "needs one function @main; functions here: none"),
+        (
+            "module attributes {mhlo.num_replicas = 2 : i32} {\n  func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> {\n"
+            "    %0 = stablehlo.negate %a : tensor<4xf32>\n    return %0 : tensor<4xf32> } }",
+            "a program of 2 replicas (pmap) is not supported",
+        ),
+        ("func.func @f() {\n  foo\n}", "p.mlir:2:3: "),
+    ],
+)
+def test_whole_programs(text, says):
+    assert says in refusal(text)
+
+
+def test_files_that_are_no_text(tmp_path):
+    for name, data, says in (
+        ("a.mlir", b"ML\xefR\x06MLIR20\x00", "is MLIR bytecode: export the program as text"),
+        ("b.mlir", bytes(range(128, 256)), "is not text: byte 0x80 at offset 0"),
+        ("c.mlir", b"module {\0}", "is not text: byte 0x00 at offset 8"),
+        ("d.mlir", b"", "the program is empty"),
+    ):
+        path = tmp_path / name
+        path.write_bytes(data)
+        with pytest.raises(CompileError) as caught:
+            load_module(path, context())
+        assert str(caught.value).startswith(f"{path}: {says}")
+    with pytest.raises(CompileError, match="cannot be read: No such file"):
+        load_module(tmp_path / "none.mlir", context())
+    with pytest.raises(CompileError, match="cannot be read"):
+        load_module(tmp_path, context())
+
+
+def test_plain_mlir_is_taken_as_it_is():
+    text = 'module {\n  func.func @f(%arg0: tensor<4xf32> {dist.layout = #dist.layout<"[x]">}) -> tensor<4xf32> {\n'
+    text += "    return %arg0 : tensor<4xf32>\n  }\n}\n"
+    assert str(load_module(text, context())) == text
+    assert list(FRONTENDS) == ["stablehlo", "mlir"]
+
+
+def damaged(text, rnd):
+    """`text` cut off, a line lost, a character or number changed, a name replaced."""
+    kind, at = rnd.randrange(5), rnd.randrange(len(text))
+    if kind == 0:
+        return text[:at]
+    if kind == 1:
+        lines = text.split("\n")
+        del lines[rnd.randrange(len(lines))]
+        return "\n".join(lines)
+    if kind == 2:
+        return text[:at] + rnd.choice('{}<>()[]"%@#,:=x0 \n') + text[at + 1 :]
+    if kind == 3:
+        m = rnd.choice(list(re.finditer(r"\d+", text)))
+        return (
+            text[: m.start()]
+            + rnd.choice(["0", "7", "99999999999", "18446744073709551616"])
+            + text[m.end() :]
+        )
+    old, new = rnd.choice(
+        [
+            ("f32", "i32"),
+            ("stablehlo.", "foo."),
+            ('"dp"', '"zz"'),
+            ("@mesh", "@mash"),
+            ("i32", "ui32"),
+        ]
+    )
+    return text.replace(old, new, rnd.randrange(1, 3))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_damaged_samples_never_crash(seed):
+    rnd = random.Random(seed)
+    paths = sorted(DATA.glob("*.mlir"))
+    for _ in range(40):
+        try:
+            load_module(
+                damaged(rnd.choice(paths).read_text(), rnd), context(), source_name="p.mlir"
+            )
+        except MeshweaveError as error:
+            assert str(error).startswith("p.mlir") and "\n" not in str(error)

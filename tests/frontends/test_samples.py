@@ -1,0 +1,76 @@
+"""Every sample that JAX exported loads, holds nothing foreign, and computes what JAX computed."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from frontends.execute import run
+
+from meshweave.bindings import context
+from meshweave.errors import CompileError
+from meshweave.frontends import load_module
+
+DATA = Path(__file__).parents[1] / "data"
+SAMPLES = sorted(path.name.removesuffix(".mlir") for path in DATA.glob("*.mlir"))
+REFUSED = {
+    "fft": "complex numbers are not supported",
+    "complex_numbers": "complex numbers are not supported",
+    "linear_algebra": "stablehlo.custom_call @lapack_spotrf_ffi",
+    "partial_manual": "axis dp is left to the compiler",
+}
+FOREIGN = ("stablehlo", "chlo", "sdy", "mhlo", "jax", "unrealized", "dynamic")
+LOADED = [name for name in SAMPLES if name not in REFUSED]
+MANUAL = [name for name in LOADED if "manual_computation" in (DATA / f"{name}.mlir").read_text()]
+
+
+def load(name):
+    return load_module(DATA / f"{name}.mlir", context())
+
+
+@pytest.mark.parametrize("name", LOADED)
+def test_nothing_foreign_is_left(name):
+    text = str(load(name).operation.get_asm(assume_verified=True))
+    assert not [word for word in FOREIGN if word in text]
+    assert "func.func public @main" in text
+
+
+@pytest.mark.parametrize("name", [name for name in LOADED if name not in MANUAL])
+def test_results_are_those_of_jax(name):
+    values = np.load(DATA / f"{name.removesuffix('.generic')}.npz")
+    module = load(name)
+    assert module.operation.verify()
+    results = run(module, [values[f"in{i}"] for i in range(len(values)) if f"in{i}" in values])
+    assert len(results) == sum(key.startswith("out") for key in values)
+    for i, got in enumerate(results):
+        want = values[f"out{i}"]
+        assert got.shape == want.shape
+        if name == "bf16" and want.dtype == np.uint16:
+            want, got = (
+                np.left_shift(a.astype(np.uint32), 16).view(np.float32) for a in (want, got)
+            )
+        if want.dtype.kind == "f" and want.size:
+            eps = 1e-3 if want.dtype == np.float16 else 2e-6
+            assert np.max(np.abs(got - want)) <= eps * np.max(np.abs(want))
+        else:
+            assert np.array_equal(got.astype(want.dtype), want)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused_says_why(name):
+    with pytest.raises(CompileError) as caught:
+        load(name)
+    assert REFUSED[name] in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert f"{name}.mlir:" in caught.value.location
+
+
+@pytest.mark.parametrize("name", [n for n in LOADED if n.endswith(".generic")])
+def test_generic_form_gives_the_same_program(name):
+    pretty, generic = load(name.removesuffix(".generic")), load(name)
+    assert pretty.operation.get_asm(assume_verified=True) == generic.operation.get_asm(
+        assume_verified=True
+    )
+
+
+def test_all_samples_are_tested():
+    assert len(SAMPLES) > 50 and MANUAL

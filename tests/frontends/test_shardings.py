@@ -1,0 +1,227 @@
+"""Shardy's words in ours: nothing is dropped, and what cannot be said is refused with its place."""
+# ruff: noqa: E501 (lines of MLIR text)
+
+import pytest
+
+from meshweave.bindings import context, ir
+from meshweave.errors import CompileError
+from meshweave.frontends import load_module
+from meshweave.frontends.sdy import parse_mesh, parse_sharding
+
+MESH = 'sdy.mesh @mesh = <["x"=2, "y"=4]>'
+
+
+def program(sharding, mesh=MESH, result="", kind="tensor<8x16x4xf32>"):
+    return f"""module {{
+  {mesh}
+  func.func public @main(%a: {kind} {{sdy.sharding = #sdy.sharding<{sharding}>}}) -> ({kind} {{jax.result_info = "r"{result}}}) {{
+    %0 = stablehlo.add %a, %a : {kind}
+    return %0 : {kind}
+  }}
+}}
+"""
+
+
+def constrained(sharding, mesh=MESH):
+    return f"""module {{
+  {mesh}
+  func.func public @main(%a: tensor<8x16xf32>) -> tensor<8x16xf32> {{
+    %0 = stablehlo.add %a, %a : tensor<8x16xf32>
+    %1 = sdy.sharding_constraint %0 <{sharding}> : tensor<8x16xf32>
+    return %1 : tensor<8x16xf32>
+  }}
+}}
+"""
+
+
+def load(text):
+    return load_module(text, context(), source_name="p.mlir")
+
+
+def main_of(module):
+    return next(op.operation for op in module.body.operations if op.operation.name == "func.func")
+
+
+def argument(text):
+    module = load(text)
+    return str(main_of(module).attributes["arg_attrs"][0])
+
+
+def refusal(text):
+    with pytest.raises(CompileError) as caught:
+        load(text)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("sharding", "wanted"),
+    [
+        ('@mesh, [{"x"}, {"y"}, {}]', '{dist.layout = #dist.layout<"[x, y, _]">}'),
+        ('@mesh, [{"y", "x"}, {}, {}]', '{dist.layout = #dist.layout<"[y*x, _, _]">}'),
+        (
+            '@mesh, [{"x", ?}, {?}, {}]',
+            '{dist.layout = #dist.layout<"[x, _, _]">, dist.open = array<i64: 0, 1>}',
+        ),
+        (
+            '@mesh, [{"x"}p2, {?}, {}p1], replicated={"y"}',
+            '{dist.layout = #dist.layout<"[x, _, _]">, dist.open = array<i64: 1>, '
+            'dist.priorities = array<i64: 2, 0, 1>, dist.replicated = ["y"]}',
+        ),
+        ('@mesh, [{}, {"y":(1)2}, {}]', '{dist.layout = #dist.layout<"[_, y:(1)2, _]">}'),
+        (
+            '@mesh, [{"y":(2)2}, {"x"}, {}], replicated={"y":(1)2}',
+            '{dist.layout = #dist.layout<"[y:(2)2, x, _]">, dist.replicated = ["y:(1)2"]}',
+        ),
+        (
+            '@mesh, [{"x"}, {}, {}], unreduced={"y"}',
+            '{dist.layout = #dist.layout<"[x, _, _] +sum(y)">}',
+        ),
+        ('mesh<["x"=2, "y"=4]>, [{"x"}, {}, {}]', '{dist.layout = #dist.layout<"[x, _, _]">}'),
+    ],
+)
+def test_an_argument_keeps_all_its_sharding_says(sharding, wanted):
+    assert argument(program(sharding)) == wanted
+
+
+def test_the_mesh_comes_first():
+    module = load(program('@mesh, [{"x"}, {}, {}]'))
+    assert (
+        str(module.body.operations[0])
+        == '"dist.mesh"() {axes = "x=2, y=4", sym_name = "mesh"} : () -> ()'
+    )
+
+
+def test_an_argument_without_sharding_gets_no_layout():
+    assert "arg_attrs" not in main_of(load(constrained('@mesh, [{"x"}, {}]'))).attributes
+
+
+def test_results_carry_layouts():
+    text = program(
+        '@mesh, [{"x"}, {}, {}]', result=', sdy.sharding = #sdy.sharding<@mesh, [{}, {"y"}, {}]>'
+    )
+    main = main_of(load(text))
+    assert str(main.attributes["res_attrs"][0]) == '{dist.layout = #dist.layout<"[_, y, _]">}'
+
+
+def test_a_constraint_is_an_op_with_the_same_words():
+    text = str(load(constrained('@mesh, [{"y"}p1, {?}], replicated={"x"}')))
+    assert (
+        '"dist.constrain"(%mapped) {layout = #dist.layout<"[y, _]">, open = array<i64: 1>, '
+        'priorities = array<i64: 1, 0>, replicated = ["x"]}'
+    ) in text
+
+
+def test_a_constraint_nobody_reads_is_about_its_operand():
+    text = str(load(constrained('@mesh, [{"x"}, {}]').replace("return %1", "return %0")))
+    line = next(line for line in text.split("\n") if "return" in line and "tensor" in line)
+    assert "return %1 " in line and '%1 = "dist.constrain"' in text
+
+
+def test_a_constraint_in_a_function_called_twice_is_there_twice():
+    text = """module {
+  sdy.mesh @mesh = <["x"=2]>
+  func.func public @main(%a: tensor<8xf32>) -> tensor<8xf32> {
+    %0 = call @f(%a) : (tensor<8xf32>) -> tensor<8xf32>
+    %1 = call @f(%0) : (tensor<8xf32>) -> tensor<8xf32>
+    return %1 : tensor<8xf32>
+  }
+  func.func private @f(%a: tensor<8xf32>) -> tensor<8xf32> {
+    %0 = stablehlo.tanh %a : tensor<8xf32>
+    %1 = sdy.sharding_constraint %0 <@mesh, [{"x"}]> : tensor<8xf32>
+    return %1 : tensor<8xf32>
+  }
+}"""
+    module = load(text)
+    assert str(module).count('"dist.constrain"') == 2 and len(module.body.operations) == 2
+
+
+def test_a_sharding_on_an_op_constrains_its_result():
+    text = constrained("@mesh, [{}, {}]").replace(
+        "stablehlo.add %a, %a :",
+        'stablehlo.add %a, %a {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{"x"}, {}]>]>} :',
+    )
+    assert '{layout = #dist.layout<"[x, _]">}' in str(load(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (program('@other, [{"x"}, {}, {}]'), "p.mlir:3:1: sharding over @other: no such mesh"),
+        (program('@mesh, [{"z"}, {}, {}]'), 'argument 0: layout [z, _, _]: no axis "z"'),
+        (program('@mesh, [{"x"}, {"x"}, {}]'), "axis x"),
+        (program('@mesh, [{"x"}, {}]'), "2 dims"),
+        (program('@mesh, [{"x"}, {}, {}], odd={"y"}'), "a sharding has no 'odd'"),
+        (program("@mesh, []", mesh="sdy.mesh @mesh = <[], device_ids=[3]>"), "maximal sharding"),
+        (
+            program('@mesh, [{"x"}, {}, {}]', mesh='sdy.mesh @mesh = <["x"=2], device_ids=[1, 0]>'),
+            "its own order of devices",
+        ),
+        (
+            program('@mesh, [{"x"}, {}, {}]', mesh='sdy.mesh @mesh = <["x-1"=2]>').replace(
+                '{"x"}', '{"x-1"}'
+            ),
+            "x-1",
+        ),
+        (
+            program(
+                '@mesh, [{"x"}, {}, {}]',
+                result=', sdy.sharding = #sdy.sharding<mesh<["x"=4]>, [{"x"}, {}, {}]>',
+            ),
+            "shardings over several meshes (x=2, y=4 at p.mlir:3:1, x=4 here)",
+        ),
+        (
+            constrained('@mesh, [{"x"}]'),
+            "p.mlir:5:10: a sharding of 1 dims for a value of type tensor<8x16xf32>",
+        ),
+        (
+            constrained("@mesh, [{x}, {}]"),
+            "p.mlir:5:10: #sdy.sharding<@mesh, [{x}, {}]>: expected a string",
+        ),
+        (constrained('@mesh, [{"x"}, {}').replace("> :", " :"), "p.mlir:5:37: '<' is never closed"),
+    ],
+)
+def test_what_cannot_be_said_is_refused(text, says):
+    assert says in refusal(text)
+
+
+@pytest.mark.parametrize("op", ["all_gather", "sharding_group", "frobnicate"])
+def test_unknown_sdy_ops_are_refused_at_their_place(op):
+    text = constrained('@mesh, [{"x"}, {}]').replace("sdy.sharding_constraint", f"sdy.{op}")
+    assert refusal(text).startswith(f"p.mlir:5:10: sdy.{op}")
+
+
+def test_gspmd_annotations_are_refused_unless_replicated():
+    body = """module {
+  func.func public @main(%a: tensor<8xf32> {mhlo.sharding = "SHARDING"}) -> tensor<8xf32> {
+    %0 = stablehlo.negate %a : tensor<8xf32>
+    return %0 : tensor<8xf32>
+  }
+}"""
+    assert "GSPMD" in refusal(body.replace("SHARDING", "{devices=[2]<=[2]}"))
+    assert (
+        argument(body.replace("SHARDING", "{replicated}")) == '{dist.layout = #dist.layout<"[_]">}'
+    )
+
+
+def test_two_meshes_of_the_same_axes_are_one():
+    text = program('@mesh, [{"x"}, {}, {}]', mesh=MESH + "\n  " + MESH.replace("@mesh", "@again"))
+    assert "dist.mesh" in str(load(text))
+
+
+def test_texts_round_trip_as_values():
+    sharding = parse_sharding(
+        '#sdy.sharding<@m, [{"a", "b":(2)4, ?}p3, {}], replicated={"c"}, unreduced={"d"}>'
+    )
+    assert sharding.axes == (("a", "b:(2)4"), ()) and sharding.open_dims == (0,)
+    assert sharding.priorities == (3, None) and sharding.named_axes == {"a", "b", "c", "d"}
+    assert sharding.layout() == "[a*b:(2)4, _] +sum(d)"
+    assert parse_mesh('<["a"=2], device_ids=[1, 0]>').device_ids == (1, 0)
+
+
+def test_the_context_is_left_as_it_was():
+    ctx = context()
+    load_module(program('@mesh, [{"x"}, {}, {}]'), ctx)
+    assert not ctx.allow_unregistered_dialects
+    with pytest.raises(ir.MLIRError), ctx:
+        ir.Module.parse('"foo.bar"() : () -> ()')

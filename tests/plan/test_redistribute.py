@@ -1,0 +1,250 @@
+"""Plans: every one is exact and says truly what it moves; what they should be, by hand; speed."""
+
+import time
+from itertools import product
+from statistics import median
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import KINDS, all_layouts, layouts, meshes, numbered, shapes
+
+from meshweave.errors import LayoutError, PlanError
+from meshweave.layout import Axis, Layout, Link, Mesh, dim_indices, gather, scatter
+from meshweave.plan.cost import SHARED_MEMORY
+from meshweave.plan.moves import Moves, State
+from meshweave.plan.redistribute import _Search, cache_clear, cache_info, plan_redistribute
+from meshweave.plan.simulate import simulate
+from meshweave.plan.steps import Step
+
+X2Y2 = Mesh(x=2, y=2)
+X2Y3 = Mesh(x=2, y=3)
+CUBE = Mesh(x=2, y=2, z=2)
+
+
+def plan(source, target, mesh=X2Y2, shape=(16, 8), itemsize=4, **options):
+    return plan_redistribute(
+        Layout.parse(source), Layout.parse(target), mesh, shape, itemsize, **options
+    )
+
+
+def check_exact(source, target, mesh, shape):
+    """Run the plan on the simulator: every element in its place, and the bytes as stated."""
+    value = numbered(shape)
+    made = plan_redistribute(source, target, mesh, shape, value.itemsize)
+    ran = simulate(made.steps, scatter(value, mesh, source), mesh, shape)
+    story = (str(mesh), shape, str(source), str(target), list(map(str, made)))
+    with np.errstate(all="ignore"):
+        assert np.array_equal(gather(ran.shards, mesh, target, shape), value), story
+    for rank in range(mesh.nranks) if not target.partial else ():
+        begin = target.offsets(mesh, shape, rank)
+        sizes = target.valid_shape(mesh, shape, rank)
+        mine = value[tuple(slice(b, b + s) for b, s in zip(begin, sizes))]
+        held = ran.shards[rank][tuple(map(slice, sizes))]
+        assert np.array_equal(held, mine), (rank, story)
+    assert ran.busiest == tuple(step.nbytes for step in made), story
+    assert sum(ran.busiest) == made.nbytes >= made.lower_bound, story
+    assert made.launches == sum(step.op not in ("all_slice", "local") for step in made)
+    return made
+
+
+@pytest.mark.parametrize("mesh", [Mesh(x=2), Mesh(x=4), X2Y2, X2Y3], ids=str)
+def test_every_plan_of_one_dim_is_exact(mesh):
+    every = all_layouts(mesh, 1, ("sum", "max"))
+    for source, target, size in product(every, every, (0, 1, 2, 5, 6, 7, 8, 10)):
+        check_exact(source, target, mesh, (size,))
+
+
+@pytest.mark.parametrize("mesh", [Mesh(x=2), Mesh(x=4), X2Y2, X2Y3], ids=str)
+def test_every_plan_of_two_dims_is_exact(mesh):
+    every = all_layouts(mesh, 2)
+    for source, target, shape in product(every, every, ((6, 7), (8, 10), (5, 1), (2, 0))):
+        check_exact(source, target, mesh, shape)
+
+
+@settings(max_examples=400)
+@given(st.data(), meshes(), st.integers(0, 3))
+def test_any_plan_is_exact(data, mesh, ndim):
+    source = data.draw(layouts(mesh, ndim, kinds=KINDS))
+    target = data.draw(layouts(mesh, ndim, kinds=KINDS))
+    check_exact(source, target, mesh, data.draw(shapes(ndim)))
+
+
+@settings(max_examples=300)
+@given(st.data())
+def test_any_plan_over_three_axes_is_exact(data):
+    source, target = data.draw(layouts(CUBE, 2)), data.draw(layouts(CUBE, 2))
+    check_exact(source, target, CUBE, data.draw(shapes(2)))
+
+
+@given(st.data(), meshes(), st.integers(1, 2))
+def test_the_plan_that_is_always_there_is_exact(data, mesh, ndim):
+    source, target = data.draw(layouts(mesh, ndim)), data.draw(layouts(mesh, ndim))
+    shape = data.draw(shapes(ndim))
+    start, end = State.of(source, mesh), State.of(target, mesh)
+    value, state = numbered(shape), start
+    shards = scatter(value, mesh, start.layout())
+    for move in Moves(mesh, shape, end).certain(start):
+        fields = {"dim": move.dim, "kind": move.kind}
+        step = Step(move.op, move.axes, state.layout(), move.state.layout(), 0, **fields)
+        shards = simulate([step], shards, mesh, shape).shards
+        state = move.state
+    assert state == end
+    with np.errstate(all="ignore"):
+        assert np.array_equal(gather(shards, mesh, target, shape), value)
+
+
+@pytest.mark.parametrize(
+    "source, target, ops, nbytes",
+    [
+        ("[x, _]", "[x, _]", [], 0),
+        ("[_, _]", "[x, y]", ["all_slice", "all_slice"], 0),
+        ("[x, _]", "[_, _]", ["all_gather"], 256),
+        ("[x*y, _]", "[_, _]", ["all_gather"], 384),
+        ("[x*y, _]", "[x, _]", ["all_gather"], 128),
+        ("[x, _]", "[_, x]", ["all_to_all"], 128),
+        ("[x*y, _]", "[_, x*y]", ["all_to_all"], 96),
+        ("[x*y, _]", "[y*x, _]", ["permute"], 128),
+        ("[x, y]", "[y, x]", ["permute"], 128),
+        ("[x, _]", "[_, y]", ["all_slice", "all_gather"], 128),
+        ("[_, _] +sum(x)", "[_, _]", ["all_reduce"], 512),
+        ("[_, _] +sum(x, y)", "[_, _]", ["all_reduce"], 768),
+        ("[_, _] +max(x)", "[x, _]", ["reduce_scatter"], 256),
+        ("[_, _] +sum(x)", "[_, x]", ["reduce_scatter"], 256),
+        ("[_, y] +sum(x)", "[x, y]", ["reduce_scatter"], 128),
+        ("[_, _] +sum(x, y)", "[x*y, _]", ["reduce_scatter"], 384),
+        ("[_, _]", "[_, _] +sum(x)", ["local"], 0),
+        ("[x, _] +sum(y)", "[y, _] +sum(x)", ["permute"], 256),
+    ],
+)
+def test_plans_by_hand(source, target, ops, nbytes):
+    made = plan(source, target)
+    assert ([step.op for step in made], made.nbytes) == (ops, nbytes)
+
+
+def test_an_axis_of_size_1_costs_no_step():
+    mesh = Mesh(dp=4, tp=1)
+    assert plan("[_, tp]", "[tp, _]", mesh).steps == ()
+    made = plan("[dp*tp, _] +sum(tp)".replace("*tp", ""), "[_, tp]", mesh)
+    assert [step.op for step in made] == ["all_gather"]
+    assert str(made.steps[0].source) == "[dp, _] +sum(tp)"
+    assert str(made.steps[0].target) == "[_, tp]"
+
+
+def test_steps_form_a_chain():
+    made = plan("[x*y, z]", "[z, y*x]", CUBE)
+    assert str(made.steps[0].source) == "[x*y, z]" and str(made.steps[-1].target) == "[z, y*x]"
+    for one, other in zip(made.steps, made.steps[1:]):
+        assert one.target == other.source
+
+
+def test_an_uneven_dim_is_never_cut_where_pieces_do_not_fit():
+    # 6 rows over y=2 are 3 and 3, over y and x 2 2 2 0: no cut of [y] is [y*x].
+    steps = plan("[y, _] +sum(x)", "[y*x, _]", shape=(6, 8)).steps
+    assert all(
+        not (step.op == "reduce_scatter" and str(step.target) == "[y*x, _]") for step in steps
+    )
+
+
+def test_what_a_plan_states():
+    made = plan("[x, _]", "[_, y]")
+    assert made.as_dict() == {
+        "steps": [
+            {"op": "all_slice", "axes": ["y"], "bytes": 0, "dim": 1},
+            {"op": "all_gather", "axes": ["x"], "bytes": 128, "dim": 0},
+        ],
+        "bytes": 128,
+        "lower_bound": 128,
+        "launches": 1,
+        "peak_bytes": 384,
+        "proved_minimal": True,
+    }
+    assert "all_gather (x), dim=0: [x, y] -> [_, y], 128 bytes" in map(str, made)
+
+
+@given(st.data(), meshes())
+def test_the_lower_bound_counts_what_the_worst_rank_misses(data, mesh):
+    source, target = (data.draw(layouts(mesh, 2, kinds=())) for _ in range(2))
+    shape = data.draw(shapes(2))
+    worst = 0
+    for rank in range(mesh.nranks):
+        have, want = (
+            [set(dim_indices(layout, mesh, shape, dim, rank).tolist()) - {-1} for dim in range(2)]
+            for layout in (source, target)
+        )
+        held = len(have[0] & want[0]) * len(have[1] & want[1])
+        worst = max(worst, len(want[0]) * len(want[1]) - held)
+    assert plan_redistribute(source, target, mesh, shape, 4).lower_bound == 4 * worst
+
+
+@settings(max_examples=60)
+@given(st.data(), meshes())
+def test_the_estimate_loses_no_cheaper_plan(data, mesh):
+    shape = data.draw(shapes(2))
+    source, target = (State.of(data.draw(layouts(mesh, 2, kinds=())), mesh) for _ in range(2))
+    search = _Search(Moves(mesh, shape, target), 4, SHARED_MEMORY)
+    quick = search.path(source, 1 << 40)
+    search.rest = lambda state: 0.0
+    slow = search.path(source, 1 << 40)
+    assert sum(map(search.seconds, quick)) == pytest.approx(sum(map(search.seconds, slow)))
+
+
+def test_a_slow_link_is_avoided():
+    mesh = Mesh(Axis("x", 2, Link(1e-3, 1e-6)), Axis("y", 2, Link(1e-9, 1e-12)))
+    assert plan("[_, _] +sum(x, y)", "[x, y]", mesh).steps[0].axes == ("y",)
+
+
+def test_memory_is_kept():
+    made = plan("[x, _]", "[_, x]")
+    assert made.peak_bytes == 512
+    assert plan("[x, _]", "[_, x]", memory_bytes=512) == made
+    with pytest.raises(PlanError, match=r"\[x, _\] -> \[_, x\]: no plan found within 511 bytes"):
+        plan("[x, _]", "[_, x]", memory_bytes=511)
+
+
+@pytest.mark.parametrize(
+    "source, target, error, message",
+    [
+        ("[x]", "[_, x]", LayoutError, r"layout \[x\] has 1 dims, the tensor 16x8 has 2"),
+        ("[w, _]", "[_, x]", LayoutError, r'layout \[w, _\]: no axis "w" in mesh \(x=2, y=2\)'),
+        ("[_*x, _]", "[_, x]", PlanError, "redistribute .* factor _ of dim 0 is not supported yet"),
+        ("[_, _]", "[_, x] order(1, 0)", PlanError, "memory order is not supported yet"),
+    ],
+)
+def test_what_cannot_be_planned_is_said(source, target, error, message):
+    with pytest.raises(error, match=message):
+        plan(source, target)
+
+
+def test_plans_are_cached_by_value_and_the_same_every_time():
+    cache_clear()
+    made = plan("[x*y, _]", "[_, y]")
+    assert plan("[x * y, _]", "[_, y*_]", Mesh(x=2, y=2)) is made
+    assert cache_info().hits == 1 and cache_info().misses == 1
+    cache_clear()
+    assert plan("[x*y, _]", "[_, y]") == made
+
+
+def test_planning_is_quick():
+    every = all_layouts(X2Y2, 2)
+    cache_clear()
+    cold, warm = [], []
+    for source, target in product(every, every):
+        for times in (cold, warm):
+            begin = time.perf_counter()
+            plan_redistribute(source, target, X2Y2, (512, 768), 4)
+            times.append(time.perf_counter() - begin)
+    assert median(cold) < 5e-3 and median(warm) < 10e-6
+
+
+def test_a_large_mesh_is_planned_within_the_limit():
+    mesh = Mesh(a=4, b=4, c=2, d=2)
+    begin = time.perf_counter()
+    made = plan("[a*b, c, d, _]", "[d, b*a, _, c]", mesh, (64, 64, 64, 64))
+    assert time.perf_counter() - begin < 10 and made.steps
+    value = numbered((16, 16, 4, 4))
+    source, target = made.steps[0].source, made.steps[-1].target
+    made = plan_redistribute(source, target, mesh, value.shape, 8)
+    ran = simulate(made.steps, scatter(value, mesh, source), mesh, value.shape)
+    assert np.array_equal(gather(ran.shards, mesh, target, value.shape), value)

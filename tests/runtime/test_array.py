@@ -1,0 +1,171 @@
+"""Distributed arrays: what goes in comes out; what does not fit names argument, dim and rank."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from runtime.programs import CallOf, program
+
+from meshweave.bundle import Bundle, Port
+from meshweave.errors import LayoutError, MeshweaveError, UsageError
+from meshweave.layout import Layout, Mesh
+from meshweave.runtime import DistributedArray, collect, engine, place
+from meshweave.runtime.array import dtype_name, narrow, wide
+
+MESH = Mesh.parse("x=2, y=3")
+ROWS = Layout.parse("[x, _]")
+
+
+@pytest.mark.parametrize(
+    "text", ["[x, _]", "[_, y]", "[x*y, _]", "[y, x]", "[_, _]", "[x, _] +sum(y)"]
+)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "bool"])
+def test_a_scattered_array_has_its_value(text, dtype):
+    if dtype == "bool" and "sum" in text:
+        return
+    value = np.arange(35).reshape(7, 5).astype(dtype)
+    array = DistributedArray.scatter(value, MESH, Layout.parse(text))
+    assert np.array_equal(np.asarray(array), value)
+    assert array.shape == (7, 5)
+
+
+def test_bf16_is_taken_from_f32_and_given_back_as_f32():
+    value = np.array([1.0, 1.00390625, 1.01171875, -2.5, np.inf, 3.4e38], "f4")
+    array = DistributedArray.scatter(value, MESH, Layout.parse("[x]"), "bf16")
+    assert array.shards[0].dtype == np.uint16
+    right = np.array([1.0, 1.0, 1.015625, -2.5, np.inf, np.inf], "f4")
+    assert np.array_equal(array.numpy(), right)
+    partial = DistributedArray.scatter(value[:4], MESH, Layout.parse("[x] +sum(y)"), "bf16")
+    assert np.array_equal(partial.numpy(), right[:4])
+
+
+def test_bf16_keeps_nan():
+    bits = narrow(np.array([np.nan, -np.nan], "f4"), "bf16")
+    assert np.isnan(wide(bits, "bf16")).all()
+    payload = np.array([0x7F800001], "u4").view("f4")
+    assert np.isnan(wide(narrow(payload, "bf16"), "bf16")).all()
+
+
+def test_wrong_shards_are_named():
+    good = [np.zeros((4, 5), "f4")] * 6
+    DistributedArray(good, MESH, ROWS, (7, 5), "f32")
+    with pytest.raises(MeshweaveError, match=r"5 shards, the mesh \(x=2, y=3\) has 6"):
+        DistributedArray(good[:5], MESH, ROWS, (7, 5), "f32")
+    bad = [*good[:4], np.zeros((3, 5), "f4"), good[5]]
+    with pytest.raises(MeshweaveError, match=r"rank 4: a shard of shape \(3, 5\), \(4, 5\)"):
+        DistributedArray(bad, MESH, ROWS, (7, 5), "f32")
+    with pytest.raises(MeshweaveError, match="rank 0: a shard of dtype float32, float64 is right"):
+        DistributedArray(good, MESH, ROWS, (7, 5), "f64")
+    with pytest.raises(LayoutError, match="has 2 dims"):
+        DistributedArray(good, MESH, ROWS, (7,), "f32")
+
+
+def test_dtypes_have_names():
+    assert dtype_name(np.zeros(1, "i8")) == "i64"
+    assert dtype_name(np.zeros(1, "?")) == "i1"
+    with pytest.raises(MeshweaveError, match="arrays of dtype object"):
+        dtype_name(np.zeros(1, object))
+
+
+def doubling():
+    """Adds the two halves of an 8x6 array: each rank holds 4x6, the output is replicated."""
+    local = program(
+        "x=2", "local", [("x",)], [("f32", (4, 6))], [("f32", (4, 6))],
+        [CallOf("mw_all_reduce_sum_f32", 0, ("input", 0), ("output", 0), (24,))],
+    )  # fmt: skip
+    inputs = (Port("w", "f32", (8, 6), (4, 6), "[x, _]"),)
+    outputs = (Port("r", "f32", (4, 6), (4, 6), "[_, _]"),)
+    return Bundle(replace(local.manifest, inputs=inputs, outputs=outputs), local.objects)
+
+
+@pytest.fixture(scope="module")
+def executable():
+    return engine("local").load(doubling())
+
+
+def test_global_arrays_go_in_and_come_out(executable):
+    value = np.random.default_rng(1).standard_normal((8, 6)).astype("f4")
+    (result,) = collect(executable, executable.run(place(executable, [value])))
+    assert np.array_equal(result.numpy(), value[:4] + value[4:])
+    laid = DistributedArray.scatter(value, executable.mesh, ROWS)
+    (again,) = collect(executable, executable.run(place(executable, [laid])))
+    assert np.array_equal(again.numpy(), result.numpy())
+    assert repr(again) == "DistributedArray(4x6xf32, [_, _] on (x=2))"
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([], "0 inputs, the program has 1"),
+        ([np.zeros((8, 6))], r'input 0 "w": dtype float64, float32 is right'),
+        ([np.zeros((8,), "f4")], r'input 0 "w": 1 dims, 2 are right'),
+        ([np.zeros((8, 5), "f4")], r'input 0 "w": dim 1 has size 5, 6 is right'),
+    ],
+)
+def test_global_arrays_that_do_not_fit_are_named(executable, values, message):
+    with pytest.raises(MeshweaveError, match=message):
+        place(executable, values)
+
+
+def test_arrays_laid_out_otherwise_are_refused(executable):
+    columns = Layout.parse("[_, x]")
+    other = DistributedArray.scatter(np.zeros((8, 6), "f4"), executable.mesh, columns)
+    with pytest.raises(MeshweaveError, match=r"f32 \[x, _\] on \(x=2\) is right"):
+        place(executable, [other])
+
+
+GOOD = np.zeros((4, 6), "f4")
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ([[GOOD]], "inputs for 1 ranks, the program has 2"),
+        ([[GOOD], []], "rank 1: 0 inputs, the program has 1"),
+        ([[GOOD], [GOOD[:3]]], r'input 0 "w", rank 1: dim 0 has size 3, 4 is right \(its local'),
+        ([[GOOD], [GOOD[0]]], 'input 0 "w", rank 1: 1 dims, 2 are right'),
+        ([[GOOD.astype("f8")], [GOOD]], 'input 0 "w", rank 0: dtype float64, float32 is right'),
+        ([[GOOD], [GOOD.tolist()]], 'input 0 "w", rank 1: a NumPy array is needed, got list'),
+    ],
+)
+def test_local_arrays_that_do_not_fit_are_named(executable, inputs, message):
+    with pytest.raises(MeshweaveError, match=message):
+        executable.run(inputs)
+
+
+def test_arrays_that_are_not_contiguous_are_copied(executable):
+    value = np.arange(48.0, dtype="f4").reshape(6, 8).T
+    result = executable.run([[value[:4]], [value[4:]]])
+    assert np.array_equal(result[1][0], value[:4] + value[4:])
+
+
+def test_a_bound_call_reads_what_its_inputs_hold_then(executable):
+    call = executable.bind([[GOOD], [GOOD]])
+    call()
+    assert not call.outputs[0][0].any()
+    for row in call.inputs:
+        row[0][...] = 2.0
+    call()
+    assert (call.outputs[1][0] == 4.0).all()
+    GOOD[...] = 0.0
+
+
+def test_unknown_engines_are_named():
+    with pytest.raises(UsageError, match='no engine "tcp"; there are local, mpi'):
+        engine("tcp")
+
+
+@pytest.mark.parametrize("name", ["local", "mpi"])
+def test_a_program_that_needs_more_memory_than_there_is_says_so(name):
+    small = program("x=1", name, [], [], [], [])
+    huge = Port("w", "f32", (1 << 50,), (1 << 50,), "[_]")
+    started = engine(name)
+    manifest = replace(small.manifest, arena_bytes=1 << 62)
+    with pytest.raises(MeshweaveError, match=r"no memory for a buffer of 4611686018427387904 byt"):
+        started.load(Bundle(manifest, small.objects))
+    executable = started.load(Bundle(replace(small.manifest, outputs=(huge,)), small.objects))
+    with pytest.raises(MeshweaveError, match=r"no memory for (a buffer|buffers) of 45035996273704"):
+        executable.run([[]])
+    started.close()

@@ -1,0 +1,58 @@
+"""Docs are current, and what is public says what it is."""
+
+import ast
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def test_generated_pages_are_current() -> None:
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+    generate = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(generate)
+    for path, text in generate.pages().items():
+        assert path.exists() and path.read_text() == text, (
+            f"{path.relative_to(ROOT)}: run make docs"
+        )
+
+
+def public(tree: ast.Module) -> list[ast.AST]:
+    """The module, its public functions and classes, and the public methods that are no overrides by
+    name.
+    """
+    found: list[ast.AST] = [tree]
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+            found.append(node)
+    return found
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "meshweave").rglob("*.py")), ids=lambda p: str(p.relative_to(ROOT))
+)
+def test_public_things_have_docstrings(path: Path) -> None:
+    text = path.read_text()
+    if not text.strip():
+        return
+    for node in public(ast.parse(text)):
+        name = getattr(node, "name", path.name)
+        assert ast.get_docstring(node), f"{path.name}: {name} has no docstring"
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "adr").glob("*.md")), ids=lambda p: p.name)
+def test_decisions_have_context_decision_and_price(page: Path) -> None:
+    text = page.read_text()
+    for heading in ("## Context", "## Decision", "## Price"):
+        assert heading in text, f"{page.name} lacks {heading}"
+
+
+def test_relative_links_lead_somewhere() -> None:
+    import re
+
+    pages = [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")]
+    for page in pages:
+        for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.relative_to(ROOT)}: {target}"

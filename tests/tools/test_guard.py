@@ -1,0 +1,104 @@
+"""The child process that commands run in: statuses, crashes, signals."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+def start(body: str) -> subprocess.Popen:
+    """A Python process that guards `command`, defined by `body`."""
+    code = "import ctypes, os, sys, time\nfrom meshweave.tools.guard import guarded\n"
+    code += f"def command(stage):\n{textwrap.indent(textwrap.dedent(body), '    ')}\n"
+    code += "sys.exit(guarded(command, 'tool'))\n"
+    return subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+
+
+def outcome(body: str) -> tuple[int, str, str]:
+    process = start(body)
+    out, err = process.communicate(timeout=30)
+    return process.returncode, out, err
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [("return 0", 0), ("return 3", 3), ("sys.exit(2)", 2), ("sys.exit()", 0), ("sys.exit('x')", 1)],
+)
+def test_the_status_is_the_commands(body: str, status: int) -> None:
+    assert outcome(body)[0] == status
+
+
+def test_what_was_printed_arrives() -> None:
+    assert outcome("print('to out'); print('to err', file=sys.stderr); return 0") == (
+        0,
+        "to out\n",
+        "to err\n",
+    )
+
+
+def test_a_crash_is_one_line_that_says_what_was_done() -> None:
+    status, _, err = outcome("stage('reading a.mlir'); ctypes.string_at(0)")
+    assert (status, err) == (
+        1,
+        "tool: error: native code crashed (SIGSEGV) while reading a.mlir\n",
+    )
+    assert "(SIGABRT) while starting" in outcome("os.abort()")[2]
+
+
+def test_a_defect_keeps_its_traceback() -> None:
+    status, _, err = outcome("raise ZeroDivisionError")
+    assert status == 1 and "Traceback" in err and "ZeroDivisionError" in err
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_no_child_outlives_its_parent(number: int) -> None:
+    process = start("print(os.getpid(), flush=True); time.sleep(60)")
+    assert process.stdout is not None
+    child = int(process.stdout.readline())
+    process.send_signal(number)
+    process.communicate(timeout=30)
+    for _ in range(100):
+        if not alive(child):
+            return
+        time.sleep(0.05)
+    pytest.fail("the child is still there")
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that waits to be reaped does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_mlirs_own_crashes_are_caught() -> None:
+    """linalg.transpose with a wrong permutation ends the process in MLIR's parser."""
+    text = (
+        "func.func @t(%a: tensor<2x3xf32>, %b: tensor<3x2xf32>) -> tensor<3x2xf32> {\n"
+        "  %t = linalg.transpose ins(%a : tensor<2x3xf32>) outs(%b : tensor<3x2xf32>) "
+        "permutation = [x, 0]\n  return %t : tensor<3x2xf32>\n}\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "meshweave.tools.opt", "-"],
+        input=text,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert "permutation" in line or "native code crashed (SIGSEGV) while reading <stdin>" in line
