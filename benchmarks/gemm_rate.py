@@ -21,6 +21,8 @@ import numpy as np
 
 from meshweave.bindings import context, ir
 from meshweave.lowering import compile_local
+from meshweave.lowering.cpu import lower
+from meshweave.lowering.rows import Unit
 from meshweave.runtime.libraries import openblas
 from meshweave.runtime.local import LocalEngine
 
@@ -270,6 +272,14 @@ def timed(call: Any) -> float:
     return time.perf_counter() - start
 
 
+def copies(module: Any) -> int:
+    """Copies of tensors in the program."""
+    with module.context, ir.Location.unknown():
+        entries = lower(module).schedule.entries
+    units = [entry for entry in entries if isinstance(entry, Unit)]
+    return sum(step.what == "copy" for unit in units for step in unit.steps)
+
+
 def measure(layers: int, batch: int, runs: int) -> None:
     """Compile, run and print one line."""
     text, shapes = transformer(layers, batch)
@@ -289,7 +299,8 @@ def measure(layers: int, batch: int, runs: int) -> None:
     print(
         f"layers {layers} batch {batch}: compile {compiled:.2f} s, run {1e3 * seconds:.0f} ms, "
         f"{work / seconds / 1e9:.1f} GFLOP/s; library alone {work / library / 1e9:.1f} GFLOP/s, "
-        f"ratio {library / seconds:.3f}; arena {bundle.manifest.arena_bytes / 2**20:.2f} MiB"
+        f"ratio {library / seconds:.3f}; arena {bundle.manifest.arena_bytes / 2**20:.2f} MiB, "
+        f"copies {copies(module)}"
     )
 
 

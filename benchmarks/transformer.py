@@ -8,6 +8,7 @@ import numpy as np
 import meshweave
 from benchmarks.common import best, jax_peer, milliseconds, show, table
 from benchmarks.transformer_text import Size, transformer, weights
+from meshweave.runtime.array import place
 from meshweave.runtime.libraries import openblas
 
 
@@ -72,8 +73,8 @@ def main(options: argparse.Namespace) -> None:
     one = None
     for mesh in ("dp=1,tp=1", "dp=2,tp=1", "dp=1,tp=2"):
         with meshweave.compile(text, mesh=mesh) as program:
-            program(*values)
-            step = min((program(*values), program.seconds["run"])[1] for _ in range(options.repeat))
+            call = program.executable.bind(place(program.executable, values))
+            step = best(call, options.repeat)
             compile_, peak = program.seconds["compile"], program.peak_bytes
         ranks = program.mesh.nranks
         one = one or step

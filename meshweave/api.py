@@ -4,18 +4,20 @@ program = meshweave.compile("block.mlir", mesh="dp=2, tp=2")
 (y,) = program(x, w1, w2)                # global NumPy arrays in, global NumPy arrays out
 """
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from meshweave.bundle import Bundle, Port, numpy_dtype
+from meshweave.errors import CompileError, MeshweaveError, UsageError
 from meshweave.layout import Mesh
 from meshweave.runtime.array import collect, place
 from meshweave.runtime.engine import engine as engine_named
+from meshweave.runtime.limits import check_ranks
 
 GLOBAL_PASSES = (
     "dist-propagate",
@@ -35,7 +37,7 @@ def _silent(_: str) -> None:
 
 
 def compile(
-    source: str | Path,
+    source: "str | os.PathLike[str]",
     *,
     mesh: "str | Mesh | None" = None,
     engine: str = "local",
@@ -49,49 +51,99 @@ def compile(
     engine:   what runs it: "local" (a thread per rank) or "mpi" (a process per rank).
     progress: called with the name of each stage as it begins.
     timeout:  seconds without progress of any rank after which a run ends with RankError.
-    Raises MeshweaveError: the program, its mesh or its layouts are wrong.
+    Raises MeshweaveError: the program, its mesh or its layouts are wrong, or too large for this machine. UsageError:
+    the arguments are.
     """
     began = time.perf_counter()
+    runs_on = engine_named(engine, timeout=timeout)
     bundle = build(source, mesh=mesh, engine=engine, progress=progress)
     progress("load")
-    program = Program(bundle, engine_named(engine, timeout=timeout))
+    program = Program(bundle, runs_on)
     program.seconds["compile"] = time.perf_counter() - began
     return program
 
 
 def build(
-    source: str | Path,
+    source: "str | os.PathLike[str]",
     *,
     mesh: "str | Mesh | None" = None,
     engine: str = "local",
     progress: Progress = _silent,
+    name: str | None = None,
 ) -> Bundle:
-    """The bundle of a program: everything of `compile` but loading it."""
+    """The bundle of a program: everything of `compile` but loading it.
+
+    name: `source` is text, and this is what errors call it.
+    """
+    if not isinstance(source, str | os.PathLike):
+        raise UsageError(
+            f"source: a path or a program's text is needed, got {type(source).__name__}"
+        )
+    where = _mesh(mesh)
     from meshweave.bindings import context
     from meshweave.frontends import load_module
+    from meshweave.frontends.entry import check_entry
     from meshweave.lowering import compile_local
     from meshweave.pipeline import run_pipeline
 
     progress("read")
     ctx = context(unregistered=True)
     with ctx:
-        module = load_module(source, ctx)
-        if mesh is not None:
-            _place_on(module, Mesh.parse(mesh) if isinstance(mesh, str) else mesh)
+        module = load_module(source, ctx, name)
+        check_entry(module)
+        check_ranks(engine, _placed(module, where))
         run_pipeline(module, ",".join(GLOBAL_PASSES), progress=progress)
         progress("lower")
         return compile_local(module, engine=engine)
 
 
-def _place_on(module: Any, mesh: Mesh) -> None:
-    """Let the module's mesh be `mesh`: another's sizes, or a mesh where it had none."""
+def _mesh(mesh: "str | Mesh | None") -> Mesh | None:
+    """The mesh that an argument means. UsageError when it is none."""
+    if mesh is None or isinstance(mesh, Mesh):
+        return mesh
+    if not isinstance(mesh, str):
+        raise UsageError(f"mesh: text or a Mesh is needed, got {type(mesh).__name__}")
+    try:
+        parsed = Mesh.parse(mesh)
+    except MeshweaveError as error:
+        raise UsageError(f"mesh: {error}") from None
+    if parsed.is_symbolic:
+        raise UsageError(f"mesh: {parsed} has a symbol for a size, a number is needed")
+    return parsed
+
+
+def _placed(module: Any, mesh: Mesh | None) -> Mesh:
+    """Let the module's mesh be `mesh`: another's sizes, or a mesh where it had none (by default that of one rank)."""
     from meshweave.bindings import ir
-    from meshweave.transforms.mesh import mesh_op
+    from meshweave.locations import compile_error, location_text
+    from meshweave.transforms.mesh import mesh_of_module, mesh_op
     from meshweave.transforms.specialize_mesh import SpecializeMesh
 
-    if mesh_op(module) is not None:
-        SpecializeMesh(mesh=str(mesh)).run(module)
-        return
+    op = mesh_op(module)
+    if op is None:
+        _add_mesh(module, mesh or Mesh())
+        try:
+            module.operation.verify()  # the layouts that it has, against a mesh that nobody has looked at yet
+        except ir.MLIRError as error:
+            raise compile_error(error) from None
+        return mesh or Mesh()
+    own = mesh_of_module(module)
+    where = location_text(op)
+    if mesh is None and own.is_symbolic:
+        raise CompileError(f"mesh ({own}) has symbolic sizes: say which mesh to compile for", where)
+    if mesh is None:
+        return own
+    if not mesh.axes:
+        raise CompileError(
+            f"the program needs axes {', '.join(own.names)}, the mesh given has none", where
+        )
+    SpecializeMesh(mesh=str(mesh)).run(module)
+    return mesh
+
+
+def _add_mesh(module: Any, mesh: Mesh) -> None:
+    from meshweave.bindings import ir
+
     with ir.Location.unknown(module.context):
         ir.Operation.create(
             "dist.mesh",
@@ -114,7 +166,11 @@ class Program:
     def __post_init__(self) -> None:
         manifest = self.bundle.manifest
         self.mesh = Mesh.parse(manifest.mesh) if manifest.mesh else Mesh()
-        self.executable = self.engine.load(self.bundle)
+        try:
+            self.executable = self.engine.load(self.bundle)
+        except BaseException:
+            self.engine.close()
+            raise
 
     @property
     def inputs(self) -> Sequence[Port]:

@@ -67,6 +67,11 @@ class Port:
         """Bytes of one rank's allocation."""
         return math.prod(self.local_shape) * numpy_dtype(self.dtype).itemsize
 
+    @property
+    def global_nbytes(self) -> int:
+        """Bytes of the global value."""
+        return math.prod(self.global_shape) * numpy_dtype(self.dtype).itemsize
+
 
 @dataclass(frozen=True)
 class OpInfo:

@@ -3,9 +3,9 @@ driver as a function.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import pytest
+from commands import Outcome
 from hypothesis import HealthCheck, settings
 
 settings.register_profile(
@@ -15,15 +15,6 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 settings.load_profile("meshweave")
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a command did: exit status and what it wrote."""
-
-    status: int
-    out: str
-    err: str
 
 
 @pytest.fixture

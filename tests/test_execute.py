@@ -1,9 +1,44 @@
-"""Whole programs, compiled and run on both engines, against NumPy: the oracle of propagation, partition and lowering.
-"""
+"""Random programs, compiled and run on both engines, against NumPy: the oracle of propagation, partition, lowering."""
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from program_ops import (
+    arith_on_tensors,
+    broadcast,
+    compare,
+    concat,
+    constant,
+    constrain,
+    convert,
+    convolution,
+    divide,
+    elementwise,
+    extract_slice,
+    insert_slice,
+    matmul,
+    matmul_transposed,
+    pad,
+    pooling,
+    reduce,
+    reshape,
+    select,
+    transpose,
+)
+from program_regions import (
+    STEPS,
+    branch,
+    call,
+    for_loop,
+    generic,
+    largest_place,
+    local_region,
+    lookup,
+    read_at_loop,
+    two_results,
+    while_loop,
+)
 from programs import Program, programs
 
 import meshweave
@@ -28,10 +63,28 @@ def check(p: Program, engine: str) -> None:
         np.testing.assert_array_equal(result, value.value, f"result {i}, {layout}\n{p.text()}")
 
 
-@settings(max_examples=150)
-@given(st.sampled_from(MESHES).flatmap(programs))
-def test_programs_give_what_numpy_gives(p: Program) -> None:
-    check(p, "local")
+FAMILIES = {
+    "all": (STEPS, 150),
+    "reductions": ((reduce, generic, matmul, matmul_transposed, arith_on_tensors, constrain), 120),
+    "movement": ((extract_slice, insert_slice, pad, concat, reshape, transpose, broadcast), 70),
+    "places": ((lookup, read_at_loop, largest_place, two_results, generic, convert), 70),
+    "masks": ((compare, select, divide, constant, arith_on_tensors, reduce), 50),
+    "control": ((for_loop, while_loop, branch, call, local_region, constrain, elementwise), 50),
+    "windows": ((convolution, pooling, reshape, transpose, concat), 30),
+}
+"""Ops that are tried together, and how many programs of them."""
+
+
+@pytest.mark.parametrize("family", list(FAMILIES))
+def test_programs_give_what_numpy_gives(family: str) -> None:
+    steps, count = FAMILIES[family]
+
+    @settings(max_examples=count)
+    @given(st.sampled_from(MESHES).flatmap(lambda mesh: programs(mesh, only=steps)))
+    def run(p: Program) -> None:
+        check(p, "local")
+
+    run()
 
 
 @settings(max_examples=6)

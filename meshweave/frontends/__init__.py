@@ -11,7 +11,7 @@ from meshweave.frontends.stablehlo import StableHlo
 FRONTENDS = {frontend.name: frontend for frontend in (StableHlo, Mlir)}
 """Frontends by name, in the order in which they are asked whether they accept a text."""
 
-__all__ = ["FRONTENDS", "load_module"]
+__all__ = ["FRONTENDS", "decoded", "load_module"]
 
 
 def load_module(
@@ -51,7 +51,7 @@ def _read(source: "str | os.PathLike[str]", named: bool) -> tuple[str, str]:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise CompileError(f"cannot be read: {reason}", str(path)) from None
-    return _decoded(data, str(path)), str(path)
+    return decoded(data, str(path)), str(path)
 
 
 def _is_file(source: str) -> bool:
@@ -61,13 +61,14 @@ def _is_file(source: str) -> bool:
         return False
 
 
-def _decoded(data: bytes, name: str) -> str:
+def decoded(data: bytes, name: str) -> str:
+    """The text of a file called `name`. Raises CompileError for what is no text."""
     if data.startswith(b"ML\xefR"):
         raise CompileError(
             "is MLIR bytecode: export the program as text (jax: lower(..).as_text())", name
         )
     try:
-        text = data.decode("utf-8")
+        text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise CompileError(
             f"is not text: byte 0x{data[error.start]:02x} at offset {error.start}", name

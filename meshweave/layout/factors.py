@@ -38,6 +38,7 @@ class Rule:
     inits:             for each result the operand that holds its initial value, or None.
     padding_safe:      may the op run on padding, whose content is undefined? Division by integers and reads at computed
                        places may not.
+    monomials:         the products of operands that the result is a sum of, as sets of operands; (): it is no such sum.
     """
 
     factors: tuple[Factor, ...]
@@ -48,6 +49,7 @@ class Rule:
     reduction: str | None = None
     inits: tuple[int | None, ...] = ()
     padding_safe: bool = True
+    monomials: tuple[frozenset[int], ...] = ()
     name: str = ""
     tensors: tuple[Dims | None, ...] = field(init=False, repr=False)
     passes_through: bool = field(init=False, repr=False)

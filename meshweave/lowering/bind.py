@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from meshweave.lowering.kernels import Kernel, Node
 from meshweave.lowering.linear import Linear
-from meshweave.lowering.steps import Place, Root, Step, element_bytes
+from meshweave.lowering.steps import Place, Root, Step
 
 Terms = tuple[tuple[int, int], ...]
 
@@ -78,6 +78,18 @@ class Pointers:
             self.scalars.append(value)
         return self.scalars.index(value)
 
+    def mark(self) -> tuple[int, frozenset[int], int]:
+        """What `restore` needs to forget everything added from now on."""
+        return len(self.places), frozenset(self.written), len(self.scalars)
+
+    def restore(self, mark: tuple[int, frozenset[int], int]) -> None:
+        """Back to what it was at the mark."""
+        for root, offset, _ in self.places[mark[0] :]:
+            del self._numbers[root, offset]
+        del self.places[mark[0] :]
+        self.written = set(mark[1])
+        del self.scalars[mark[2] :]
+
     def exclusive(self) -> tuple[bool, ...]:
         """Of each pointer: whether nothing written through another pointer overlaps what it
         reaches.
@@ -105,23 +117,19 @@ class _Binder:
 
     def access(self, place: Place, index: tuple[Linear, ...]) -> Access:
         """Where `index` of `place` is, over the kernel's loops."""
-        offset, strides = place.offset, [0] * self.kernel.ndim
+        offset, strides, start = place.offset, [0] * self.kernel.ndim, 0
         for form, stride in zip(index, place.strides):
-            offset = offset.plus(self._fixed(form).scaled(stride))
+            start += form.const * stride
             for dim, factor in form.terms:
                 if dim >= 0:
                     strides[dim] += factor * stride
-        nbytes = _nbytes(place)
-        return Access(self.pointers.pointer(place.root, offset, nbytes), 0, tuple(strides))
-
-    def _fixed(self, form: Linear) -> Linear:
-        """The part of a form that no loop of the kernel changes, over the program's symbols."""
-        fixed = Linear(form.const)
-        for dim, factor in form.terms:
-            if dim < 0:
-                value = self.step.operands[self.kernel.symbols[-1 - dim]]
-                fixed = fixed.plus(self.symbol_of(value).scaled(factor))
-        return fixed
+                else:
+                    value = self.step.operands[self.kernel.symbols[-1 - dim]]
+                    offset = offset.plus(self.symbol_of(value).scaled(factor * stride))
+        if start:
+            offset = offset._replace(const=offset.const + start)
+        pointer = self.pointers.pointer(place.root, offset, place.width)
+        return Access(pointer, 0, tuple(strides))
 
     def node(self, node: Node) -> Node:
         what = node[0]
@@ -130,7 +138,7 @@ class _Binder:
             return ("load", self.access(place, node[2]), place.element)
         if what == "gather":
             place = self.step.operands[node[1]]
-            pointer = self.pointers.pointer(place.root, place.offset, _nbytes(place))
+            pointer = self.pointers.pointer(place.root, place.offset, place.width)
             return ("gather", pointer, place.strides, node[2], place.element)
         if what == "index":
             return self._index(node[1])
@@ -147,10 +155,6 @@ class _Binder:
                 value = self.step.operands[self.kernel.symbols[-1 - dim]]
                 scalars.append((self.pointers.scalar(value), factor))
         return ("index", form.const, tuple(strides), tuple(scalars))
-
-
-def _nbytes(place: Place) -> int:
-    return element_bytes(place.element)
 
 
 def renumbered(nest: Nest, numbers: list[int]) -> Nest:

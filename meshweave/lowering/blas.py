@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from meshweave.lowering.bind import Access, Nest, merged, reordered
-from meshweave.lowering.loops import Text
 from meshweave.lowering.rows import Unit
+from meshweave.lowering.text import Text
 
 SYMBOLS = {"f32": "scipy_cblas_sgemm", "f64": "scipy_cblas_dgemm"}
 _ROW_MAJOR, _PLAIN, _TRANSPOSED = 101, 111, 112

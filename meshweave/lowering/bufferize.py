@@ -59,7 +59,7 @@ def boundary(function: Any, indices: int) -> None:
     for value, buffer in zip(
         list(end.operands), buffers[len(tensors) :]
     ):  # an input may be a result
-        _store(value, buffer, end)
+        _store(*_before_reshapes(value, buffer, end), end)
     for old, new in zip(arguments[len(tensors) :], buffers[len(types) - indices :]):
         old.replace_all_uses_with(new)
     ir.Operation.create("func.return", loc=end.location, ip=ir.InsertionPoint(end))
@@ -83,7 +83,72 @@ def _to_tensor(buffer: Any, type_: Any, before: Any) -> Any:
     ).result
 
 
+def _before_reshapes(value: Any, buffer: Any, before: Any) -> tuple[Any, Any]:
+    """What `value` is a reshape of, and `buffer` seen in that shape: then the result is made in
+    place.
+    """
+    while not isinstance(value.owner, ir.Block):
+        op = value.owner.operation
+        if op.name not in ("tensor.collapse_shape", "tensor.expand_shape"):
+            break
+        value = op.operands[0]
+        shape = list(value.type.shape)
+        attributes = {"reassociation": op.attributes["reassociation"]}
+        name = "memref.collapse_shape"
+        if op.name == "tensor.collapse_shape":
+            name = "memref.expand_shape"
+            attributes["static_output_shape"] = ir.DenseI64ArrayAttr.get(shape)
+        buffer = ir.Operation.create(
+            name,
+            results=[ir.MemRefType.get(shape, value.type.element_type)],
+            operands=[buffer],
+            attributes=attributes,
+            loc=before.location,
+            ip=ir.InsertionPoint(before),
+        ).result
+    return value, buffer
+
+
+def _started_from(value: Any) -> list[Any]:
+    """The tensors whose buffer the op that makes `value` would update, if it may."""
+    owner = value.owner
+    if isinstance(owner, ir.Block):
+        return []
+    op = owner.operation
+    number = [r == value for r in op.results].index(True)
+    if op.name == "linalg.generic":
+        return [op.operands[len(op.operands) - len(op.results) + number]]
+    if op.name in ("tensor.insert", "tensor.insert_slice"):
+        return [op.operands[1]]
+    if op.name in _WINDOWS:
+        return [op.operands[0]]
+    ends = [
+        r.blocks[0].operations[len(r.blocks[0].operations) - 1].operation
+        for r in op.regions
+        if r.blocks
+    ]
+    if op.name == "scf.for":
+        return [op.operands[3 + number], ends[0].operands[number]]
+    if op.name == "scf.while":
+        return [*op.operands, ends[0].operands[1 + number]]
+    return [end.operands[number] for end in ends] if op.name == "scf.if" else []
+
+
+def _read_besides(value: Any, seen: set[Any]) -> bool:
+    """Does anything else read a tensor that `value` is an update of?"""
+    for tensor in _started_from(value):
+        if tensor in seen or not isinstance(tensor.type, ir.RankedTensorType):
+            continue
+        seen.add(tensor)
+        if sum(1 for _ in tensor.uses) > 1 or _read_besides(tensor, seen):
+            return True
+    return False
+
+
 def _store(value: Any, buffer: Any, before: Any) -> None:
+    if _read_besides(value, set()):
+        # Upstream would make that tensor in `buffer` too, where this store ends it: keep them apart.
+        value = _copied(value, before)
     ir.Operation.create(
         "bufferization.materialize_in_destination",
         operands=[value, buffer],
@@ -101,6 +166,7 @@ def bufferize(module: Any, function: Any) -> Any:
     on.
     """
     own_empties(function)
+    give_whole_buffers(function)
     spare = _copy(module)
     try:
         keep_in_place(function, careful=False)
@@ -129,6 +195,36 @@ def own_empties(function: Any) -> None:
             user.operands[use.operand_number] = op.operation.clone(ir.InsertionPoint(user)).result
 
 
+def give_whole_buffers(function: Any) -> None:
+    """Copy slices that a branch gives: the buffers of both branches must lie alike."""
+    for op in ops_of(function, "scf.if"):
+        for region in op.operation.regions:
+            if not region.blocks:
+                continue
+            ops = region.blocks[0].operations
+            end = ops[len(ops) - 1].operation
+            for number, value in enumerate(end.operands):
+                if _is_window(value):
+                    end.operands[number] = _copied(value, end)
+
+
+def _is_window(value: Any) -> bool:
+    """Is `value` a part of another tensor?"""
+    while not isinstance(value.owner, ir.Block) and value.owner.operation.name in _WINDOWS:
+        if value.owner.operation.name == "tensor.extract_slice":
+            return True
+        value = value.owner.operation.operands[0]
+    return False
+
+
+def _copied(value: Any, before: Any) -> Any:
+    return ir.Operation.create(
+        "bufferization.alloc_tensor", results=[value.type], operands=[value],
+        attributes={"operandSegmentSizes": ir.DenseI32ArrayAttr.get([0, 1, 0])},
+        loc=before.location, ip=ir.InsertionPoint(before),
+    ).result  # fmt: skip
+
+
 def keep_in_place(function: Any, careful: bool) -> None:
     """Let every tensor that a loop carries on end up in the buffer it came in: upstream refuses
     anything else.
@@ -154,11 +250,7 @@ def _carry(block: Any, carried: list[Any], end: Any, skip: int, careful: bool) -
         if not careful and _updates(value, argument):
             continue
         if careful or not _fresh(value, block):
-            value = ir.Operation.create(
-                "bufferization.alloc_tensor", results=[value.type], operands=[value],
-                attributes={"operandSegmentSizes": ir.DenseI32ArrayAttr.get([0, 1, 0])},
-                loc=end.location, ip=ir.InsertionPoint(end),
-            ).result  # fmt: skip
+            value = _copied(value, end)
         stores.append((k, value, argument))
     for k, value, argument in stores:
         end.operands[k + skip] = _into(value, argument, end)

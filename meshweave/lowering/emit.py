@@ -19,21 +19,19 @@ from meshweave.locations import location_text
 from meshweave.lowering.linear import Linear
 from meshweave.lowering.rows import Unit
 from meshweave.lowering.schedule import Schedule
-from meshweave.lowering.steps import Place, Root, Step, element_bytes
+from meshweave.lowering.steps import Place, Root, Step
 
 
 @dataclass(frozen=True)
 class Call:
     """A call of a collective: its symbol, group number, op number, and the i64 arguments after the
-    two buffers.
+    two buffers. An argument is a number, or "table:2,0,1": the entry at this rank's member index.
     """
 
     symbol: str
     group: int
     op_id: int
-    arguments: tuple[
-        int | str, ...
-    ]  # a text names a value computed at run time: "member:3*5+1" see Emitter
+    arguments: tuple[int | str, ...]
 
 
 class Emitter:
@@ -138,7 +136,7 @@ class Emitter:
         return pointer
 
     def _place(self, place: Place) -> str:
-        return self._address(place.root, place.offset, element_bytes(place.element))
+        return self._address(place.root, place.offset, place.width)
 
     # Steps.
 
@@ -234,7 +232,7 @@ class Emitter:
 
     def _element(self, place: Place, indices: list[Any]) -> str:
         pointer = self._place(place)
-        nbytes = element_bytes(place.element)
+        nbytes = place.width
         for value, stride in zip(indices, place.strides):
             step = self._let(f"llvm.mul {self._value(value)}, {self._i64(stride * nbytes)} : i64")
             pointer = self._let(
@@ -273,7 +271,7 @@ class Emitter:
             if isinstance(value.type, ir.MemRefType):
                 place, own = self.schedule.buffers.place(value), self.schedule.buffers.place(target)
                 start = place.offset.plus(Linear(-own.offset.const))
-                names.append(self._address(place.root, start, element_bytes(place.element)))
+                names.append(self._address(place.root, start, place.width))
             else:
                 names.append(self._value(value))
         if not names:

@@ -38,11 +38,12 @@ class Fusion:
         """Rewrite the function: afterwards its linalg ops are carriers."""
         self._price()
         self._decide()
+        written: list[Item] = []  # transposes that a contraction writes
         for item in self.reader.items:
             if item.kind == "splat":
                 self._make_splats(item)
-            elif item.kind != "view" and item.kind != "other" and item.exists:
-                self._make(item)
+            elif item.kind not in ("view", "other") and item.exists and item not in written:
+                written += self._make(item)
         self._erase()
 
     # What an element costs with all elementwise producers inside, and how many tensors it then
@@ -149,10 +150,12 @@ class Fusion:
             return len(item.op.operands) == 1 or not isinstance(source.owner, ir.Block)
         return view_access(item, linear.identity(len(item.sizes)), self.reader) is not None
 
-    def _make(self, item: Item) -> None:
+    def _make(self, item: Item) -> list[Item]:
+        """Put a carrier in the place of an op; the items that it makes beside `item`."""
         kernel = Builder(self.reader, item, len(self.kernels)).build()
         self.kernels.append(kernel)
-        results = list(item.op.results)
+        last = self._transpose_of(item, kernel) or item
+        results = list(last.op.results)
         starts = item.outs if item.outs else [None] * len(results)
         outs = [
             start if out.reads else _empty(item.op, result.type)
@@ -162,6 +165,23 @@ class Fusion:
         for old, new in zip(results, made.results):
             old.replace_all_uses_with(new)
             self._rename(old, new)
+        return [last] if last is not item else []
+
+    def _transpose_of(self, item: Item, kernel: Kernel) -> Item | None:
+        """The transpose that alone reads a contraction; the kernel then writes that. Rows stay
+        rows: the last dim keeps its place, so that a library can still write it.
+        """
+        uses = self.reader.uses.get(item.op.results[0], ())
+        if item.kind != "contract" or len(uses) != 1 or kernel.outputs[0].reads:
+            return None
+        copy, out = uses[0][0], kernel.outputs[0]
+        if copy.kind != "copy" or not copy.exists or copy.block != item.block:
+            return None
+        order = linear.inverse(copy.accesses[0], len(copy.sizes))
+        if order is None or not order or order[-1].dim != len(order) - 1:
+            return None
+        out.access = tuple(form.over(out.access) for form in order)
+        return copy
 
     def _rename(self, old: Any, new: Any) -> None:
         """Later kernels read the carrier's result where they read the op's."""

@@ -7,60 +7,15 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from meshweave.lowering import tiles
 from meshweave.lowering.bind import Access, Nest, Store
 from meshweave.lowering.kernels import Node
 from meshweave.lowering.rows import Unit
+from meshweave.lowering.steps import element_bytes
+from meshweave.lowering.text import Text
 
-PARAMETER = "{llvm.noalias, llvm.noundef, llvm.nonnull}"
 FASTER = {"arith.addf", "arith.mulf"}  # reductions that may be done in another order
 CONTRACT = {"arith.addf", "arith.mulf", "arith.subf"}
-
-
-class Text:
-    """Lines of a function, fresh names, and constants, which are written once at its start."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.head: list[str] = []
-        self._constants: dict[tuple[str, str], str] = {}
-        self._count = 0
-
-    def fresh(self) -> str:
-        """A new value name."""
-        self._count += 1
-        return f"%v{self._count}"
-
-    def add(self, text: str) -> None:
-        """One more line."""
-        self.lines.append(text)
-
-    def let(self, text: str) -> str:
-        """One more line that defines a value; its name."""
-        name = self.fresh()
-        self.lines.append(f"{name} = {text}")
-        return name
-
-    def constant(self, value: str, type_: str = "i64") -> str:
-        """The value that is a constant."""
-        key = (value, type_)
-        if key not in self._constants:
-            name = self.fresh()
-            literal = value if value.endswith(type_) or type_ == "i1" else f"{value} : {type_}"
-            self.head.append(f"{name} = arith.constant {literal}")
-            self._constants[key] = name
-        return self._constants[key]
-
-    def function(self, name: str, unit: Unit) -> str:
-        """The lines as function `name`, which takes the unit's pointers and numbers."""
-        exclusive = unit.pointers.exclusive()
-        parameters = [
-            f"%p{k}: !llvm.ptr {PARAMETER if alone else ''}" for k, alone in enumerate(exclusive)
-        ]
-        parameters += [f"%s{k}: {s.type}" for k, s in enumerate(unit.pointers.scalars)]
-        head = (
-            f'func.func @{name}({", ".join(parameters)}) attributes {{passthrough = ["noinline"]}}'
-        )
-        return "\n".join([head + " {", *self.head, *self.lines, "return", "}", ""])
 
 
 def unit_text(name: str, unit: Unit) -> str:
@@ -89,6 +44,7 @@ class NestText:
         self.order = loop_order(nest, len(rows))
         self.values: dict[int, str] = {}
         self.accumulators: dict[int, str] = {}
+        self.staged: dict[int, tuple[str, str, str]] = {}  # load -> local buffer, row, column
         self.needs = self._needs()
         self.wanted = _wanted(nest)
 
@@ -97,7 +53,11 @@ class NestText:
         memory.
         """
         inner, reductions = self.order, self.nest.reductions
-        if not reductions:
+        turned = tiles.transposed(self.nest, inner)
+        if turned is not None:
+            others = [d for d in inner[:-1] if d != turned[0]]
+            self._loops(others, lambda: self._tiled(inner[-1], *turned))
+        elif not reductions:
             self._loops(inner, self._store_all)
         elif inner[-1] in reductions:
             first = next(k for k, d in enumerate(inner) if d in reductions)
@@ -143,7 +103,60 @@ class NestText:
             if self.needs[number] <= self.ivs.keys() and all(
                 k in self.values for k in _inputs(node)
             ):
-                self.values[number] = self._node(node)
+                self.values[number] = (
+                    self._node(node)
+                    if number not in self.staged
+                    else (self._load_staged(number, node))
+                )
+
+    def _tiled(self, inner: int, dim: int, loads: list[int]) -> None:
+        """Loops `dim` and `inner` in tiles, for which the transposed loads are copied first."""
+        text, sizes = self.text, self.nest.sizes
+        starts, extents = {}, {}
+        for d in (dim, inner):
+            starts[d] = text.fresh()
+            zero, end = text.constant("0"), text.constant(str(sizes[d]))
+            by = text.constant(str(tiles.TILE))
+            text.add(f"scf.for {starts[d]} = {zero} to {end} step {by} : i64 {{")
+            extents[d] = tiles.minimum(text, starts[d], sizes[d])
+        whole = sizes[dim] % tiles.WIDE == 0 and sizes[inner] % tiles.WIDE == 0
+        buffers = {n: self._stage(n, dim, inner, starts, extents, whole) for n in loads}
+        rows = {}
+        for d in (dim, inner):
+            rows[d] = text.fresh()
+            zero, one = text.constant("0"), text.constant("1")
+            text.add(f"scf.for {rows[d]} = {zero} to {extents[d]} step {one} : i64 {{")
+            self.ivs[d] = text.let(f"arith.addi {starts[d]}, {rows[d]} overflow<nsw> : i64")
+        self.staged = {n: (b, rows[dim], rows[inner]) for n, b in buffers.items()}
+        self._store_all()
+        text.lines += ["}"] * 4
+        for d in (dim, inner):
+            self._close(d)
+
+    def _stage(
+        self, number: int, dim: int, inner: int, starts: Any, extents: Any, whole: bool
+    ) -> str:
+        """Copy the tile of one load to a local buffer."""
+        text, (_, access, type_) = self.text, self.nest.code[number]
+        nbytes = element_bytes(type_)
+        local = tiles.buffer(text, nbytes)
+
+        def address(place: dict[int, str]) -> str:
+            for d, part in zip((dim, inner), (place[0], place[1])):
+                self.ivs[d] = text.let(f"arith.addi {starts[d]}, {part} overflow<nsw> : i64")
+            return self._address(access, f"i{8 * nbytes}")
+
+        tiles.stage(text, local, nbytes, (extents[dim], extents[inner]), whole, address)
+        for d in (dim, inner):
+            self._close(d)
+        return local
+
+    def _load_staged(self, number: int, node: Node) -> str:
+        local, row, column = self.staged[number]
+        nbytes = element_bytes(node[2])
+        return self._load_from(
+            lambda kind: tiles.element(self.text, local, nbytes, row, column), str(node[2])
+        )
 
     def _store_all(self) -> None:
         stores = enumerate(self.nest.stores)

@@ -132,7 +132,9 @@ def erf(b: F32, x: Any) -> Any:
     inside = b.clamp(x, -4.0, 4.0)
     square = b.mul(inside, inside)
     y = arith.divf(b.mul(inside, b.poly(square, _ERF_P)), b.poly(square, _ERF_Q))
-    slope = b.mul(x, b.number(1.1283791670955126))  # 2 / sqrt(pi); exact enough, and right for denormals
+    slope = b.mul(
+        x, b.number(1.1283791670955126)
+    )  # 2 / sqrt(pi); exact enough, and right for denormals
     return b.select(_P.OLT, math.absf(x), b.number(2e-4), slope, y)
 
 

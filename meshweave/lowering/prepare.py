@@ -4,6 +4,7 @@ later stages do not know.
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from meshweave.bindings import ir, transform_interpreter
@@ -12,6 +13,8 @@ from meshweave.errors import CompileError
 from meshweave.layout.layout import Layout
 from meshweave.locations import location_text
 from meshweave.transforms.base import functions, ops_of, walk
+
+MAX_ELEMENTS = 1 << 59  # of a tensor: its bytes, and sums of some, still fit 64 bits
 
 PREPARE = (
     "builtin.module(inline,func.func(convert-elementwise-to-linalg,linalg-generalize-named-ops),"
@@ -77,16 +80,34 @@ def refuse_unknown(module: Any) -> None:
                 raise CompileError(
                     f"{op.name}: {result.type} has no static shape", location_text(op.location)
                 )
+            if isinstance(result.type, ir.ShapedType) and prod(result.type.shape) > MAX_ELEMENTS:
+                raise CompileError(
+                    f"{op.name}: {result.type} has more elements than any machine can address",
+                    location_text(op.location),
+                )
 
 
 def spell_out(function: Any) -> None:
     """Write tensor.pad and tensor.concat as insertions: whoever makes the pieces then writes them
-    in place.
+    in place. An op whose loops never run gives what it starts from.
     """
+    for op in ops_of(function, "linalg.generic"):
+        _without_iterations(op.operation)
     for op in ops_of(function, "tensor.pad", "tensor.concat"):
         make = _pad if op.operation.name == "tensor.pad" else _concat
         op.operation.results[0].replace_all_uses_with(make(op.operation))
         op.operation.erase()
+
+
+def _without_iterations(op: Any) -> None:
+    """Replace an op that reduces over nothing: later passes would drop it, and its results with it."""
+    given = [v for v in op.operands if isinstance(v.type, ir.RankedTensorType)]
+    if not any(0 in v.type.shape for v in given) or all(0 in r.type.shape for r in op.results):
+        return
+    starts = list(op.operands)[len(op.operands) - len(op.results) :]
+    for result, start in zip(op.results, starts):
+        result.replace_all_uses_with(start)
+    op.erase()
 
 
 def _pad(op: Any) -> Any:

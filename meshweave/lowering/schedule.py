@@ -6,7 +6,6 @@ or a `Step` (a collective or an op that stays), whose `bodies` hold entries agai
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from meshweave.errors import CompileError
@@ -52,40 +51,40 @@ class Schedule:
 
     def _group(self, steps: list[Step]) -> list[Entry]:
         entries: list[Entry] = []
-        group: list[Step] = []
+        unit: Unit | None = None
         for step in steps:
             if step.what in ("kernel", "copy"):
-                if self._whole_copy_of_itself(step):
+                if step.what == "copy" and step.operands[0] == step.outputs[0]:
                     continue
-                if group and self._unit([*group, step]) is None:
-                    entries.append(self._unit(group))
-                    group = []
-                group.append(step)
+                if unit is None or not self._joined(unit, step):
+                    entries += [unit] if unit is not None else []
+                    pointers = Pointers()
+                    unit = Unit([self._nest(step, pointers)], 0, pointers, [step])
                 continue
-            if group and not _scalar(step):
-                entries.append(self._unit(group))
-                group = []
+            if unit is not None and not _scalar(step):
+                entries.append(unit)
+                unit = None
             step.bodies = [self._group(body) for body in step.bodies]  # type: ignore[misc]
             entries.append(step)
-        if group:
-            entries.append(self._unit(group))
-        return entries
+        return [*entries, unit] if unit is not None else entries
 
-    def _whole_copy_of_itself(self, step: Step) -> bool:
-        return step.what == "copy" and step.operands[0] == step.outputs[0]
-
-    def _unit(self, steps: Sequence[Step]) -> Unit | None:
-        """The unit of these steps; None when they are several that do not belong together."""
-        pointers = Pointers()
-        nests = [self._nest(step, pointers) for step in steps]
-        if len(steps) == 1:
-            return Unit(nests, 0, pointers, list(steps))
-        if len(steps) > MOST_NESTS or not related(nests[-1], nests[:-1], pointers):
-            return None
-        if any(n.contraction for n in nests[-2:]):
-            return None
-        rows = shared_rows(nests, pointers)
-        return Unit(nests, rows, pointers, list(steps)) if rows else None
+    def _joined(self, unit: Unit, step: Step) -> bool:
+        """Whether `step` shares rows with what is in `unit` so far; then it is put in."""
+        if unit.nests[-1].contraction or len(unit.steps) == MOST_NESTS:
+            return False
+        if step.what == "kernel" and self.kernels[step.number].contraction:
+            return False
+        mark = unit.pointers.mark()
+        nest = self._nest(step, unit.pointers)
+        if related(nest, unit.nests, unit.pointers):
+            rows = shared_rows([*unit.nests, nest], unit.pointers)
+            if rows:
+                unit.rows = rows
+                unit.nests.append(nest)
+                unit.steps.append(step)
+                return True
+        unit.pointers.restore(mark)
+        return False
 
     def _nest(self, step: Step, pointers: Pointers) -> Nest:
         kernel = self.kernels[step.number] if step.what == "kernel" else _copy_kernel(step)

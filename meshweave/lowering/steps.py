@@ -40,7 +40,7 @@ class Root:
 @dataclass(frozen=True)
 class Place:
     """Where a memref lies. offset: in elements from the root; strides: elements per dim; element:
-    its type.
+    its type; width: bytes of one.
     """
 
     root: Root
@@ -48,6 +48,7 @@ class Place:
     strides: tuple[int, ...]
     shape: tuple[int, ...]
     element: Any
+    width: int
 
 
 @dataclass
@@ -100,16 +101,21 @@ class Buffers:
         if not type_.has_static_shape:
             raise CompileError(f"a buffer of dynamic shape: {type_}", location_text(value.location))
         strides, offset = type_.get_strides_and_offset()
+        if 0 in type_.shape:  # strides of nothing: any will do
+            strides, offset = [0] * len(strides), 0
         if offset == _DYNAMIC or _DYNAMIC in strides:
             raise CompileError(
                 f"a buffer whose layout is not known: {type_}", location_text(value.location)
             )
-        nbytes = element_bytes(type_.element_type)
+        width = element_bytes(type_.element_type)
+        nbytes = width
         for extent in type_.shape:
             nbytes *= extent
         root = Root(kind, index, nbytes, value=value)
         self.roots.append(root)
-        place = Place(root, Linear(offset), tuple(strides), tuple(type_.shape), type_.element_type)
+        place = Place(
+            root, Linear(offset), tuple(strides), tuple(type_.shape), type_.element_type, width
+        )
         self.places[value] = place
         return place
 
@@ -126,6 +132,8 @@ class Buffers:
         source = self.place(op.operands[0])
         type_ = value.type
         strides, offset = type_.get_strides_and_offset()
+        if 0 in type_.shape:
+            strides, offset = [0] * len(strides), 0
         if _DYNAMIC in strides or not type_.has_static_shape:
             raise CompileError(f"{op.name}: a view of dynamic shape", location_text(op.location))
         form = Linear(offset)
@@ -133,7 +141,8 @@ class Buffers:
             form = source.offset
             if op.name in ("memref.subview", "memref.reinterpret_cast"):
                 form = self._offset(op, source)
-        return Place(source.root, form, tuple(strides), tuple(type_.shape), source.element)
+        shape = tuple(type_.shape)
+        return Place(source.root, form, tuple(strides), shape, source.element, source.width)
 
     def _offset(self, op: Any, source: Place) -> Linear:
         dynamic = iter(list(op.operands)[1:])
@@ -181,14 +190,15 @@ class Buffers:
 
     def _temporary(self, like: Place) -> Place:
         """A buffer of its own, of the shape of `like`."""
-        strides, nbytes = [], element_bytes(like.element)
+        strides: list[int] = []
+        nbytes = like.width
         for extent in reversed(like.shape):
-            strides.insert(0, nbytes // element_bytes(like.element))
+            strides.insert(0, nbytes // like.width)
             nbytes *= extent
         root = Root("arena", len(self.roots), nbytes)
         self.roots.append(root)
         self.depths[root] = self._depth
-        return Place(root, Linear(0), tuple(strides), like.shape, like.element)
+        return Place(root, Linear(0), tuple(strides), like.shape, like.element, like.width)
 
     def _step(self, op: Any, name: str) -> Step:
         if name == "linalg.generic" and CARRIER in op.attributes:

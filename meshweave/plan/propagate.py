@@ -78,15 +78,18 @@ class Graph:
     rule_of: list[int] = field(default_factory=list)
     values_of: list[tuple[int, ...]] = field(default_factory=list)
     specs: list[Spec | None] = field(default_factory=list)
+    region_of: list[int] = field(default_factory=list)
 
     def add_value(self, spec: Spec | None) -> int:
         """A new value; its number."""
         self.specs.append(spec)
         return len(self.specs) - 1
 
-    def add_op(self, rule: int, values: tuple[int, ...]) -> int:
-        """An op of `rules[rule]`; values: its operands', then its results' numbers, -1 for what is no tensor."""
+    def add_op(self, rule: int, values: tuple[int, ...], region: int = 0) -> int:
+        """An op of `rules[rule]`; values: its operands', then its results' numbers, -1 for what is no tensor. region: a
+        number that ops share which run equally often."""
         self.rule_of.append(rule)
+        self.region_of.append(region)
         self.values_of.append(values)
         return len(self.rule_of) - 1
 

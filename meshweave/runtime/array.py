@@ -127,8 +127,10 @@ def place(executable: Executable, values: Sequence[Any]) -> list[list[Values]]:
     return [[column[rank] for column in columns] for rank in range(mesh.nranks)]
 
 
-def _placed(port: Port, index: int, value: Any, mesh: Mesh) -> list[Values]:
-    layout = Layout.parse(port.layout)
+def check_global(port: Port, index: int, value: Any) -> None:
+    """MeshweaveError, naming the input, unless a global value (or a DistributedArray) has the shape and
+    dtype of a port.
+    """
     name = f'input {index} "{port.name}"'
     shape = value.shape if isinstance(value, DistributedArray) else np.shape(value)
     if len(shape) != len(port.global_shape):
@@ -136,6 +138,22 @@ def _placed(port: Port, index: int, value: Any, mesh: Mesh) -> list[Values]:
     for dim, (size, right) in enumerate(zip(shape, port.global_shape, strict=True)):
         if size != right:
             raise MeshweaveError(f"{name}: dim {dim} has size {size}, {right} is right")
+    if isinstance(value, DistributedArray):
+        return
+    array, wanted = np.asarray(value), str(numpy_dtype(port.dtype))
+    if port.dtype == _BF16:
+        if array.dtype.name in ("bfloat16", "float32", "uint16"):
+            return
+        wanted = "bf16, as float32 or its bits as uint16,"
+    elif array.dtype == numpy_dtype(port.dtype):
+        return
+    raise MeshweaveError(f"{name}: dtype {array.dtype}, {wanted} is right")
+
+
+def _placed(port: Port, index: int, value: Any, mesh: Mesh) -> list[Values]:
+    check_global(port, index, value)
+    layout = Layout.parse(port.layout)
+    name = f'input {index} "{port.name}"'
     if not isinstance(value, DistributedArray):
         try:
             return DistributedArray.scatter(value, mesh, layout, port.dtype).shards

@@ -21,6 +21,7 @@ import numpy as np
 from meshweave.bundle import ABORTED, Bundle, WorldLayout
 from meshweave.errors import MeshweaveError, RankError
 from meshweave.layout import Mesh
+from meshweave.runtime.limits import check_memory, check_ranks
 from meshweave.runtime.program import (
     Step,
     Table,
@@ -174,6 +175,8 @@ class LocalExecutable:
             )
         self.bundle, self.manifest, self.timeout = bundle, manifest, timeout
         self.mesh = Mesh.parse(manifest.mesh)
+        check_ranks(manifest.engine, self.mesh)
+        check_memory(manifest)
         self._code, self._step = load_code(bundle)
         self._world = World(self.mesh, manifest.groups)
         nranks = self.mesh.nranks
@@ -245,10 +248,7 @@ class LocalExecutable:
 
     def _execute(self, call: LocalCall) -> None:
         if not self._workers:
-            self._workers = [
-                _Worker(rank, self._step, self._world, self._board)
-                for rank in range(self.mesh.nranks)
-            ]
+            self._workers = self._started()
             self._end = weakref.finalize(self, _stop, self._workers)
         self._board.clear()
         for worker, context in zip(self._workers, call.contexts, strict=True):
@@ -269,6 +269,19 @@ class LocalExecutable:
         if report is not None:
             raise RankError(report)
         self._check(results)
+
+    def _started(self) -> list[_Worker]:
+        """A thread for every rank, or none."""
+        workers: list[_Worker] = []
+        try:
+            for rank in range(self.mesh.nranks):
+                workers.append(_Worker(rank, self._step, self._world, self._board))
+        except (RuntimeError, MemoryError):
+            _stop(workers)
+            raise MeshweaveError(
+                f"rank {len(workers)}: the system starts no more threads for this process"
+            ) from None
+        return workers
 
     def _wait(self, pending: list[int]) -> str | None:
         """Wait for the ranks in `pending`, removing those that return. A line when they stall."""

@@ -23,6 +23,7 @@ from meshweave.errors import MeshweaveError, RankError
 from meshweave.layout import Mesh
 from meshweave.runtime.inside import InsideProgram
 from meshweave.runtime.launch import Death, Failure, Ranks, Silence
+from meshweave.runtime.limits import check_memory, check_ranks
 from meshweave.runtime.program import Values, buffer_bytes, check_all, place_buffers
 from meshweave.runtime.watchdog import StatusBoard, Watchdog, together
 
@@ -95,6 +96,8 @@ class MpiExecutable:
     def __init__(self, engine: MpiEngine, bundle: Bundle) -> None:
         self.engine, self.bundle, self.manifest = engine, bundle, bundle.manifest
         self.mesh = Mesh.parse(self.manifest.mesh)
+        check_ranks(self.manifest.engine, self.mesh)
+        check_memory(self.manifest)
         self.timeout = engine.timeout
         self._job: Ranks | None = None
         self._number = 0

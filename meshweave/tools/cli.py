@@ -1,16 +1,37 @@
-"""`meshweave`: run a program on a mesh, and see what this machine can do.
+"""`meshweave`: run a program on a mesh, compile it to a file, and see what this machine can do.
 
 Exit status: 0 done; 1 the program or its input is wrong; 2 wrong usage; 3 a rank failed. What went wrong is one line on
 standard error.
 """
 
 import argparse
+import math
+import os
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
 
 from meshweave import __version__
-from meshweave.errors import MeshweaveError
+from meshweave.errors import MeshweaveError, UsageError
+from meshweave.pipeline_text import did_you_mean
 from meshweave.tools.guard import Stage, guarded, silent
+
+INTERRUPTED = 130
+"""Exit status after Ctrl-C, as of any command that SIGINT ends."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Wrong usage is a UsageError: one line, with the nearest known name."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        known = [flag for action in self._actions for flag in action.option_strings]
+        if unknown := re.match(r"unrecognized arguments: (--?[^\s=]+)", message):
+            message = f'no option "{unknown[1]}"{did_you_mean(unknown[1], known)}'
+        raise UsageError(f"{message}; see {self.prog} --help")
 
 
 def main() -> int:
@@ -20,72 +41,151 @@ def main() -> int:
 
 def command(arguments: Sequence[str], stage: Stage = silent) -> int:
     """The command line; returns the exit status. stage: told what is done next."""
-    options = _parser().parse_args(arguments)
-    options.stage = stage
     try:
+        options = _read(arguments)
+        options.stage = stage
         return int(options.command(options))
     except MeshweaveError as error:
-        print(f"meshweave: error: {error}", file=sys.stderr)
+        print(f"meshweave: error: {' '.join(str(error).split())}", file=sys.stderr)
         return error.exit_status
     except KeyboardInterrupt:
         print("meshweave: interrupted", file=sys.stderr)
-        return 130
+        return INTERRUPTED
     except BrokenPipeError:  # the reader of our output has gone
-        sys.stderr.close()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0
+    except MemoryError as error:
+        print(f"meshweave: error: out of memory: {error}", file=sys.stderr)
+        return 1
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="meshweave", description=__doc__.split("\n", 1)[0])
+def _read(arguments: Sequence[str]) -> argparse.Namespace:
+    parser, names = _parser()
+    first = next((a for a in arguments if not a.startswith("-")), None)
+    if first is not None and first not in names:
+        parser.error(f'no command "{first}"{did_you_mean(first, names)}')
+    options, rest = parser.parse_known_args(arguments)
+    if rest:
+        names[first or ""].error(f"unrecognized arguments: {rest[0]}")
+    return options
+
+
+def _parser() -> tuple[_Parser, dict[str, Any]]:
+    """The parser of the command line, and those of its commands."""
+    parser = _Parser(prog="meshweave", description=__doc__.split("\n", 1)[0])
     parser.add_argument("--version", action="version", version=f"meshweave {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     _add_run(commands)
+    _add_compile(commands)
     doctor = commands.add_parser("doctor", help="what is installed, and what will work")
     doctor.add_argument("--json", action="store_true", help="print JSON instead of a table")
     doctor.set_defaults(command=_doctor)
-    return parser
+    return parser, commands.choices
 
 
-def _add_run(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def _choice(what: str, *names: str) -> Callable[[str], str]:
+    """The type of an argument that is one of a few names."""
+
+    def read(text: str) -> str:
+        if text in names:
+            return text
+        if len(names) == 1:
+            raise UsageError(f'no {what} "{text}"; there is only {names[0]}')
+        raise UsageError(
+            f'no {what} "{text}"{did_you_mean(text, names) or "; there are " + ", ".join(names)}'
+        )
+
+    return read
+
+
+def _number(name: str, kind: Any, least: float, what: str) -> Callable[[str], Any]:
+    """The type of an argument that is a number of at least `least`."""
+
+    def read(text: str) -> Any:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = math.nan
+        if not least <= value < math.inf:
+            raise UsageError(f"{name} {text}: {what} is needed")
+        return value
+
+    return read
+
+
+def _add_program(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("file", metavar="FILE", help="the program; - reads standard input")
+    add("--mesh", help='axes and sizes, "x=2,y=2" (default: the program\'s own, or one rank)')
+    add(
+        "--engine",
+        type=_choice("engine", "local", "mpi"),
+        metavar="{local,mpi}",
+        help="threads of one process (default), or processes",
+    )
+    add("--target", type=_choice("target", "cpu"), metavar="{cpu}", default="cpu", help="cpu")
+
+
+def _add_run(commands: Any) -> None:
     run = commands.add_parser(
         "run",
         help="compile a program and run it on a mesh",
-        description="Compile FILE (StableHLO with Shardy shardings, or MLIR with dist ops) and run it on a mesh of ranks.",
+        description="Compile FILE (StableHLO with Shardy shardings, or MLIR with dist ops), or take what meshweave "
+        "compile made of it, and run it on a mesh of ranks.",
     )
-    run.add_argument("file", metavar="FILE", help="the program; - reads standard input")
-    run.add_argument("--mesh", help='axes and sizes, "x=2,y=2" (default: the program\'s own)')
-    run.add_argument(
-        "--engine", choices=("local", "mpi"), default="local", help="threads or processes"
-    )
-    run.add_argument("--target", choices=("cpu",), default="cpu")
-    given = run.add_mutually_exclusive_group()
+    _add_program(run)
+    add, given = run.add_argument, run.add_mutually_exclusive_group()
     given.add_argument(
-        "--input", action="append", metavar="F.npy", help="an argument, in order", nargs="+"
+        "--input", action="extend", metavar="F.npy", nargs="+", help="the arguments, in order"
     )
     given.add_argument(
-        "--random", type=int, metavar="SEED", help="arguments from a seed (default: 0)"
+        "--random",
+        type=_number("--random", int, 0, "a whole number of at least 0"),
+        metavar="SEED",
+        help="arguments from a seed (default: 0)",
     )
-    run.add_argument(
-        "--check", action="store_true", help="compare with the same program, unsharded"
+    add("--check", action="store_true", help="compare with the same program, unsharded")
+    add("--expect", action="extend", metavar="F.npy", nargs="+", help="compare with these results")
+    add("--dump", metavar="DIR", help="write the global results as DIR/result{i}.npy")
+    add(
+        "--repeat",
+        type=_number("--repeat", int, 1, "a whole number of at least 1"),
+        default=1,
+        metavar="N",
+        help="run N times, report the fastest",
     )
-    run.add_argument(
-        "--expect", action="append", metavar="F.npy", nargs="+", help="compare with these results"
+    add(
+        "--timeout",
+        type=_number("--timeout", float, 1e-3, "a positive number of seconds"),
+        default=60.0,
+        metavar="S",
+        help="end a run in which no rank gets on for S seconds (default: 60)",
     )
-    run.add_argument("--dump", metavar="DIR", help="write the global results as DIR/result{i}.npy")
-    run.add_argument(
-        "--repeat", type=int, default=1, metavar="N", help="run N times, report the fastest"
-    )
-    run.add_argument(
-        "--timeout", type=float, default=60.0, metavar="S", help="end a stalled run after S seconds"
-    )
-    run.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    add("--json", action="store_true", help="print JSON instead of a table")
     run.set_defaults(command=_run)
+
+
+def _add_compile(commands: Any) -> None:
+    compiled = commands.add_parser(
+        "compile",
+        help="compile a program to a file that runs without a compiler",
+        description="Compile FILE for a mesh; meshweave run takes what is written.",
+    )
+    _add_program(compiled)
+    compiled.add_argument("-o", dest="output", metavar="PROG.mwb", help="default: FILE with .mwb")
+    compiled.set_defaults(command=_compile)
 
 
 def _run(options: argparse.Namespace) -> int:
     from meshweave.tools.run import run
 
     return run(options)
+
+
+def _compile(options: argparse.Namespace) -> int:
+    from meshweave.tools.run import write_bundle
+
+    return write_bundle(options)
 
 
 def _doctor(options: argparse.Namespace) -> int:

@@ -6,6 +6,7 @@ import os
 import platform
 import shutil
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib import metadata
@@ -27,7 +28,7 @@ class Finding:
 
 def doctor(as_json: bool = False) -> int:
     """Print the findings; 0 when everything that is not optional is there, else 1."""
-    findings = [check() for check in CHECKS]
+    findings = [_found(check) for check in CHECKS]
     if as_json:
         print(json.dumps({"meshweave": __version__, "findings": [asdict(f) for f in findings]}))
     else:
@@ -35,17 +36,37 @@ def doctor(as_json: bool = False) -> int:
     return 0 if all(f.ok or f.optional for f in findings) else 1
 
 
+def _found(check: Callable[[], Finding]) -> Finding:
+    """A finding also where looking itself goes wrong: whatever is broken here, say it and go on."""
+    try:
+        return check()
+    except Exception as error:
+        return _broken(check.__name__.strip("_"), error, "")
+
+
+def _broken(what: str, error: Exception, needed_for: str) -> Finding:
+    said = " ".join(str(error).split())
+    return Finding(what, False, f"{type(error).__name__}: {said}"[:200], needed_for)
+
+
 def _print(findings: list[Finding]) -> None:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(title=f"meshweave {__version__}", title_justify="left")
-    for column in ("", "what", "found", "needed for"):
-        table.add_column(column)
+    table = Table("", "what", "found", "needed for")
     for f in findings:
-        mark = "[green]ok[/]" if f.ok else "[yellow]absent[/]" if f.optional else "[red]missing[/]"
-        table.add_row(mark, f.what, f.found, f.needed_for)
-    Console(highlight=False).print(table)
+        mark = (
+            ("ok", "green") if f.ok else ("absent", "yellow") if f.optional else ("missing", "red")
+        )
+        table.add_row(Text(*mark), Text(f.what), Text(f.found), Text(f.needed_for))
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
+    console.print(f"meshweave {__version__}")
+    console.print(table)
+    missing = [f.what for f in findings if not (f.ok or f.optional)]
+    console.print(
+        Text(f"to be put right: {', '.join(missing)}" if missing else "everything needed is here")
+    )
 
 
 def _version(package: str) -> "str | None":
@@ -85,8 +106,8 @@ def _bindings() -> Finding:
         from meshweave.bindings import PACKAGE, context
 
         context()
-    except Exception as error:  # whatever is wrong with the wheel, say it and go on
-        return Finding("MLIR bindings", False, f"{type(error).__name__}: {error}", "compiling")
+    except Exception as error:  # whatever is wrong with the wheel
+        return _broken("MLIR bindings", error, "compiling")
     return Finding("MLIR bindings", True, f"of {PACKAGE}, dialects load", "compiling")
 
 
@@ -104,7 +125,7 @@ def _blas() -> Finding:
 
         openblas()
     except Exception as error:
-        return Finding("OpenBLAS", False, f"{type(error).__name__}: {error}", "matrix products")
+        return _broken("OpenBLAS", error, "matrix products")
     return Finding("OpenBLAS", True, "loads", "matrix products")
 
 
@@ -129,12 +150,47 @@ def _shared_memory() -> Finding:
     return Finding("/dev/shm", enough, f"{free >> 20} MiB free", "engine mpi: about 6 MiB a rank")
 
 
+_TRIAL = """module {
+  "dist.mesh"() {sym_name = "mesh", axes = "x=2"} : () -> ()
+  func.func @main(%a: tensor<4x6xf32> {dist.layout = #dist.layout<"[x, _]">})
+      -> (tensor<4x6xf32> {dist.layout = #dist.layout<"[_, x]">}) {
+    %0 = arith.addf %a, %a : tensor<4x6xf32>
+    return %0 : tensor<4x6xf32>
+  }
+}
+"""
+
+
+def _trial(engine: str, needed_for: str) -> Callable[[], Finding]:
+    """A check that an engine works: two ranks run a program that moves data between them."""
+
+    def check() -> Finding:
+        import numpy as np
+
+        from meshweave.api import compile
+
+        what, value = f"engine {engine}", np.arange(24, dtype=np.float32).reshape(4, 6)
+        began = time.perf_counter()
+        try:
+            with compile(_TRIAL, engine=engine, timeout=20.0) as program:
+                right = np.array_equal(program(value)[0], 2 * value)
+        except (
+            Exception
+        ) as error:  # compiler, loader, MPI: whatever it is, it is what is looked for
+            return _broken(what, error, needed_for)
+        seconds = time.perf_counter() - began
+        said = f"two ranks ran, {seconds:.1f} s" if right else "two ranks gave a wrong result"
+        return Finding(what, right, said, needed_for)
+
+    return check
+
+
 def _gpu() -> Finding:
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:
-        return Finding("CUDA driver", False, "no libcuda.so.1", "target gpu", optional=True)
-    return Finding("CUDA driver", True, "libcuda.so.1 loads", "target gpu", optional=True)
+        return Finding("CUDA driver", False, "no libcuda.so.1", "nothing yet", optional=True)
+    return Finding("CUDA driver", True, "libcuda.so.1 loads", "nothing yet", optional=True)
 
 
 CHECKS: tuple[Callable[[], Finding], ...] = (
@@ -148,6 +204,8 @@ CHECKS: tuple[Callable[[], Finding], ...] = (
     _package("mpi4py", "engine mpi"),
     _mpiexec,
     _shared_memory,
+    _trial("local", "meshweave run"),
+    _trial("mpi", "meshweave run --engine mpi"),
     _package("jax", "making StableHLO, benchmarks", optional=True),
     _package("torch", "benchmarks", optional=True),
     _gpu,

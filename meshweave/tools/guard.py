@@ -12,11 +12,13 @@ import resource
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 
 _STAGE_BYTES = 512
 _PR_SET_PDEATHSIG = 1
 _FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+GRACE = 4  # seconds that a command which was asked to end gets
 _CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 
 Stage = Callable[[str], None]
@@ -51,7 +53,9 @@ def guarded(command: Callable[[Stage], int], name: str) -> int:
 
 
 def _in_child(command: Callable[[Stage], int], note: mmap.mmap) -> int:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)  # no orphan, even after SIGKILL
+    ctypes.CDLL(None).prctl(
+        _PR_SET_PDEATHSIG, signal.SIGKILL
+    )  # no orphan, whatever ends the parent
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
     def stage(doing: str) -> None:
@@ -59,7 +63,6 @@ def _in_child(command: Callable[[Stage], int], note: mmap.mmap) -> int:
 
     try:
         status = command(stage)
-        sys.stdout.flush()
     except SystemExit as leave:
         status = leave.code if isinstance(leave.code, int) else int(leave.code is not None)
     except BrokenPipeError:
@@ -67,22 +70,35 @@ def _in_child(command: Callable[[Stage], int], note: mmap.mmap) -> int:
     except BaseException:  # a defect of ours keeps its traceback
         sys.excepthook(*sys.exc_info())
         status = 1
+    with suppress(BrokenPipeError):
+        sys.stdout.flush()
     sys.stderr.flush()
     return status
 
 
 def _wait(child: int) -> int:
-    """The wait status of `child`, to which signals are handed on meanwhile."""
+    """The wait status of `child`, to which signals are handed on meanwhile. Native code hears no
+    signal: a child that does not end within GRACE seconds is ended.
+    """
+    asked: list[int] = []
 
-    def forward(number: int, _: FrameType | None) -> None:
-        os.kill(child, number)
+    def end(number: int, _: FrameType | None) -> None:
+        if not asked:
+            signal.alarm(GRACE)
+        asked.append(number)
+        if number != signal.SIGINT:  # Ctrl-C reaches the whole group, so the child has it already
+            os.kill(child, number)
 
-    # Ctrl-C reaches the whole group, so the child has it already.
-    before = {
-        s: signal.signal(s, signal.SIG_IGN if s == signal.SIGINT else forward) for s in _FORWARDED
-    }
+    def kill(*_: object) -> None:
+        os.kill(child, signal.SIGKILL)
+
+    before = {s: signal.signal(s, end) for s in _FORWARDED}
+    before[signal.SIGALRM] = signal.signal(signal.SIGALRM, kill)
     try:
-        return os.waitpid(child, 0)[1]
+        status = os.waitpid(child, 0)[1]
+        killed = bool(asked) and os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+        return asked[0] if killed else status  # a signal's number is the status of who it ended
     finally:
+        signal.alarm(0)
         for number, handler in before.items():
             signal.signal(number, handler)

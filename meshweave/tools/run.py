@@ -1,189 +1,201 @@
-"""`meshweave run`: compile, run, compare, report."""
+"""`meshweave run`: compile, run, compare, report. `meshweave compile`: what run does first, into a file."""
 
 import argparse
 import json
 import os
+import signal
 import sys
-import tempfile
+import time
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
 
-from meshweave.api import Program, build, compile, one_rank, random_arguments
-from meshweave.bundle import Port, numpy_dtype
+from meshweave.api import Program, build, one_rank, random_arguments
+from meshweave.bundle import Bundle
 from meshweave.errors import CompileError, MeshweaveError, UsageError
+from meshweave.layout import Mesh
 from meshweave.runtime.engine import engine as engine_named
+from meshweave.tools.arrays import Difference, arguments, difference, dump, expected
 from meshweave.tools.guard import Stage
+from meshweave.tools.streams import read_bytes
 
-TOLERANCE = 2e-4
-"""Largest error that --check and --expect accept, relative to the largest element; bf16 and f16 get 2e-2."""
+_ZIP = b"PK\x03\x04"  # how a bundle begins, and no text does
+_LARGEST = (
+    sys.float_info.max
+)  # JSON has no infinity; every limit that a script compares with is less
+
+
+@dataclass(frozen=True)
+class Source:
+    """What the user gave: a program's text and its name in errors, or a bundle."""
+
+    name: str
+    text: str = ""
+    bundle: Bundle | None = None
 
 
 def run(options: argparse.Namespace) -> int:
-    """The command; returns the exit status."""
-    if options.repeat < 1:
-        raise UsageError(f"--repeat {options.repeat}: at least 1 run")
-    if options.timeout <= 0:
-        raise UsageError(f"--timeout {options.timeout}: a positive number of seconds")
-    source = _source(options.file)
-    with _Progress(options.file, options.stage, quiet=options.json) as progress:
-        program = compile(
-            source,
-            mesh=options.mesh,
-            engine=options.engine,
-            progress=progress,
-            timeout=options.timeout,
-        )
+    """The command `run`; returns the exit status."""
+    with (
+        _Progress(options.file, options.stage, quiet=options.json) as progress,
+        _ended_by_signals(),
+    ):
+        source = _source(options.file)
+        if options.check and source.bundle is not None:
+            raise UsageError("--check needs the program's text: a bundle is only what became of it")
+        program = _program(source, options, progress)
         with program:
-            arguments = _arguments(program, options)
+            given = _arguments(program, options)
+            wanted = (
+                expected(program.outputs, options.expect) if options.expect is not None else None
+            )
             progress("run")
-            results = program(*arguments)
-            best = program.seconds["run"]
-            for _ in range(options.repeat - 1):
-                results = program(*arguments)
-                best = min(best, program.seconds["run"])
-            program.seconds["run"] = best
-            reference = _reference(options, source, program, arguments, progress)
-    errors = None if reference is None else _errors(program.outputs, results, reference)
-    files = _dump(results, options.dump)
+            results = _fastest(program, given, options.repeat)
+        differences = [] if wanted is None else _compared(program, results, wanted, "--expect")
+        if options.check:
+            progress("check")
+            reference = _unsharded(options, source, program, given)
+            differences += _compared(program, results, reference, "--check")
+        files = dump(results, options.dump) if options.dump is not None else []
     if options.json:
-        print(json.dumps(_summary(program, files, errors)))
+        print(json.dumps(_summary(program, files, differences, options), allow_nan=False))
     else:
-        _table(program, options, files, errors)
-    return _verdict(program.outputs, errors)
+        _table(program, source.name, files, differences)
+    return _verdict(differences)
 
 
-def _source(file: str) -> "str | Path":
-    if file == "-":
-        return sys.stdin.read()
-    path = Path(file)
-    if not path.is_file():
-        raise CompileError(f"{file}: no such file" if not path.exists() else f"{file}: not a file")
-    return path
+def write_bundle(options: argparse.Namespace) -> int:
+    """The command `compile`; returns the exit status."""
+    with _Progress(options.file, options.stage, quiet=False) as progress, _ended_by_signals():
+        source = _source(options.file)
+        if source.bundle is not None:
+            raise UsageError(f"{source.name} is compiled already")
+        output = (
+            options.output or f"{Path(options.file).stem if options.file != '-' else 'program'}.mwb"
+        )
+        bundle = _bundle(source, options, progress)
+        bundle.write(output)
+    mesh = bundle.manifest.mesh or "one rank"
+    print(f"{output}: {mesh}, engine {bundle.manifest.engine}, {os.path.getsize(output):,} bytes")
+    return 0
+
+
+def _source(file: str) -> Source:
+    name, data = read_bytes(file)
+    if data.startswith(_ZIP):
+        return Source(name, bundle=Bundle.from_bytes(data, name))
+    from meshweave.frontends import decoded
+
+    text = decoded(data, name)
+    if not text.strip():
+        raise CompileError("the program is empty", name)
+    return Source(name, text)
+
+
+def _bundle(source: Source, options: argparse.Namespace, progress: "_Progress") -> Bundle:
+    return build(
+        source.text,
+        mesh=_mesh(options),
+        engine=options.engine or "local",
+        progress=progress,
+        name=source.name,
+    )
+
+
+def _mesh(options: argparse.Namespace) -> Mesh | None:
+    if options.mesh is None:
+        return None
+    if not options.mesh.strip():
+        raise UsageError("--mesh: axes and sizes are needed, e.g. --mesh x=2,y=2")
+    try:
+        mesh = Mesh.parse(options.mesh)
+    except MeshweaveError as error:
+        raise UsageError(f"--mesh: {error}") from None
+    if mesh.is_symbolic:
+        raise UsageError(f"--mesh: {mesh} has a symbol for a size, a number is needed")
+    return mesh
+
+
+def _program(source: Source, options: argparse.Namespace, progress: "_Progress") -> Program:
+    """The program, loaded, with the seconds that it took."""
+    began = time.perf_counter()
+    bundle = source.bundle
+    if bundle is None:
+        bundle = _bundle(source, options, progress)
+    else:
+        _check_bundle(source, bundle, options)
+    progress("load")
+    program = Program(bundle, engine_named(bundle.manifest.engine, timeout=options.timeout))
+    program.seconds["compile"] = time.perf_counter() - began
+    return program
+
+
+def _check_bundle(source: Source, bundle: Bundle, options: argparse.Namespace) -> None:
+    """A bundle has its mesh and its engine: what is asked for must be the same."""
+    manifest, mesh = bundle.manifest, _mesh(options)
+    if mesh is not None and mesh != Mesh.parse(manifest.mesh):
+        raise UsageError(f"--mesh {mesh}: {source.name} is compiled for ({manifest.mesh})")
+    if options.engine not in (None, manifest.engine):
+        raise UsageError(
+            f"--engine {options.engine}: {source.name} is compiled for engine {manifest.engine}"
+        )
 
 
 def _arguments(program: Program, options: argparse.Namespace) -> list[np.ndarray]:
     if options.input is None:
         return random_arguments(program.inputs, options.random or 0)
-    files = [f for group in options.input for f in group]
-    return _load_all(files)
+    return arguments(program.inputs, options.input)
 
 
-def _load_all(files: Sequence[str]) -> list[np.ndarray]:
-    return [load_array(file) for file in files]
+def _fastest(program: Program, given: Sequence[np.ndarray], repeat: int) -> tuple[np.ndarray, ...]:
+    """The results of the last of some runs; of the fastest, its seconds."""
+    seconds = []
+    for _ in range(repeat):
+        results = program(*given)
+        seconds.append(program.seconds["run"])
+    program.seconds["run"] = min(seconds)
+    return results
 
 
-def load_array(file: str) -> np.ndarray:
-    """The array of a .npy file (never a pickle). Raises MeshweaveError naming the file."""
+def _unsharded(
+    options: argparse.Namespace, source: Source, program: Program, given: Sequence[np.ndarray]
+) -> Sequence[np.ndarray]:
+    """What the same program gives on one rank."""
     try:
-        array = np.load(file, allow_pickle=False)
-    except FileNotFoundError:
-        raise MeshweaveError(f"{file}: no such file") from None
-    except (OSError, ValueError, EOFError) as error:
-        raise MeshweaveError(f"{file}: no .npy array: {error}") from None
-    if not isinstance(array, np.ndarray):
-        raise MeshweaveError(f"{file}: an .npz archive; give one .npy file an argument")
-    return array
-
-
-def _reference(
-    options: argparse.Namespace,
-    source: "str | Path",
-    program: Program,
-    arguments: list[np.ndarray],
-    progress: "_Progress",
-) -> "Sequence[np.ndarray] | None":
-    """What to compare with: the files of --expect, or the same program on one rank."""
-    if options.expect is not None:
-        values = _load_all([f for group in options.expect for f in group])
-        if len(values) != len(program.outputs):
-            raise MeshweaveError(
-                f"--expect: {len(values)} files, the program has {len(program.outputs)} results"
-            )
-        return values
-    if not options.check:
-        return None
-    progress("check")
-    bundle = build(source, mesh=one_rank(program.mesh), engine="local")
+        bundle = build(source.text, mesh=one_rank(program.mesh), engine="local", name=source.name)
+    except MeshweaveError as error:
+        raise type(error)(f"--check: the program does not compile for one rank: {error}") from None
     with Program(bundle, engine_named("local", timeout=options.timeout)) as unsharded:
-        return unsharded(*arguments)
+        return unsharded(*given)
 
 
-def _errors(
-    ports: Sequence[Port], results: Sequence[np.ndarray], reference: Sequence[np.ndarray]
-) -> list[tuple[float, float]]:
-    """For each result its largest absolute error, and the largest element of the reference."""
-    found = []
-    for i, (port, mine, other) in enumerate(zip(ports, results, reference)):
-        if mine.shape != other.shape:
-            raise MeshweaveError(f"result {i} has shape {mine.shape}, the reference {other.shape}")
-        kind = numpy_dtype(port.dtype).kind
-        wide = np.complex128 if kind == "c" else np.float64
-        a, b = mine.astype(wide), other.astype(wide)
-        same = (a == b) | (np.isnan(a) & np.isnan(b))
-        with np.errstate(invalid="ignore"):
-            distance = np.where(same, 0.0, np.abs(a - b))
-        distance = np.where(np.isnan(distance), np.inf, distance)
-        finite = np.abs(b[np.isfinite(b)])
-        found.append((float(distance.max(initial=0.0)), float(finite.max(initial=0.0))))
-    return found
+def _compared(
+    program: Program, results: Sequence[np.ndarray], wanted: Sequence[np.ndarray], reference: str
+) -> list[Difference]:
+    triples = zip(program.outputs, results, wanted)
+    return [difference(i, reference, *triple) for i, triple in enumerate(triples)]
 
 
-def _tolerance(port: Port) -> float:
-    return {"bf16": 2e-2, "f16": 2e-2}.get(port.dtype, TOLERANCE)
-
-
-def _wrong(ports: Sequence[Port], errors: "list[tuple[float, float]] | None") -> list[str]:
-    wrong = []
-    for i, (port, (error, largest)) in enumerate(zip(ports, errors or ())):
-        limit = _tolerance(port) * max(largest, np.finfo(np.float32).tiny)
-        if error > limit:
-            wrong.append(f"result {i} is off by {error:.3g}, more than {limit:.3g}")
-    return wrong
-
-
-def _verdict(ports: Sequence[Port], errors: "list[tuple[float, float]] | None") -> int:
-    wrong = _wrong(ports, errors)
-    for line in wrong:
-        print(f"meshweave: error: {line}", file=sys.stderr)
+def _verdict(differences: Sequence[Difference]) -> int:
+    wrong = [d for d in differences if d.wrong]
+    if wrong:
+        more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+        print(f"meshweave: error: {wrong[0]}{more}", file=sys.stderr)
     return 1 if wrong else 0
 
 
-def _dump(results: Sequence[np.ndarray], directory: "str | None") -> list[str]:
-    """Write each result whole or not at all; the files' names."""
-    if directory is None:
-        return []
-    files = []
-    try:
-        os.makedirs(directory, exist_ok=True)
-        for i, result in enumerate(results):
-            path = os.path.join(directory, f"result{i}.npy")
-            handle, temporary = tempfile.mkstemp(dir=directory, prefix=".result", suffix=".npy")
-            try:
-                with os.fdopen(handle, "wb") as out:
-                    np.save(out, result, allow_pickle=False)
-                os.chmod(temporary, 0o644)
-                os.replace(temporary, path)
-            except BaseException:
-                with suppress(OSError):
-                    os.unlink(temporary)
-                raise
-            files.append(path)
-    except OSError as error:
-        raise MeshweaveError(f"--dump {directory}: {error.strerror}") from None
-    return files
-
-
 def _summary(
-    program: Program, files: list[str], errors: "list[tuple[float, float]] | None"
+    program: Program, files: list[str], differences: list[Difference], options: argparse.Namespace
 ) -> dict[str, Any]:
     summary: dict[str, Any] = {"results": files}
-    if errors is not None:
-        summary["max_abs_err"] = max((error for error, _ in errors), default=0.0)
+    if options.check or options.expect is not None:
+        summary["max_abs_err"] = min(max((d.error for d in differences), default=0.0), _LARGEST)
     summary["seconds"] = {name: program.seconds[name] for name in ("compile", "run")}
     summary["peak_bytes"] = program.peak_bytes
     summary["collectives"] = [
@@ -193,35 +205,35 @@ def _summary(
     return summary
 
 
-def _table(
-    program: Program,
-    options: argparse.Namespace,
-    files: list[str],
-    errors: "list[tuple[float, float]] | None",
-) -> None:
+def _table(program: Program, name: str, files: list[str], differences: list[Difference]) -> None:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    ranks = program.mesh.nranks
-    table = Table(
-        title=f"{options.file} on {ranks} rank{'s' if ranks != 1 else ''}", title_justify="left"
-    )
-    table.add_column("what")
-    table.add_column("value", justify="right")
-    table.add_row("mesh", str(program.mesh) or "one rank")
-    table.add_row("engine", options.engine)
-    table.add_row("time to compile", f"{program.seconds['compile'] * 1e3:,.0f} ms")
-    table.add_row("time to run", f"{program.seconds['run'] * 1e3:,.2f} ms")
-    table.add_row("peak memory of a rank", f"{program.peak_bytes:,} bytes")
+    manifest, ranks = program.bundle.manifest, program.mesh.nranks
+    rows = [
+        ("mesh", str(program.mesh) or "one rank"),
+        ("engine", manifest.engine),
+        ("time to compile", f"{program.seconds['compile'] * 1e3:,.0f} ms"),
+        ("time to run", f"{program.seconds['run'] * 1e3:,.2f} ms"),
+        ("peak memory of a rank", f"{program.peak_bytes:,} bytes"),
+    ]
     for (op, axes), (count, nbytes) in _collectives(program).items():
-        table.add_row(f"{op} over {', '.join(axes)}", f"{count} x, {nbytes:,} bytes")
-    if not program.bundle.manifest.collectives:
-        table.add_row("collectives", "none")
-    for i, (error, largest) in enumerate(errors or ()):
-        table.add_row(f"result {i}: largest error", f"{error:.2e} of {largest:.3g}")
-    for file in files:
-        table.add_row("written", file)
-    Console(highlight=False).print(table)
+        rows.append((f"{op} over {', '.join(axes)}", f"{count} x, {nbytes:,} bytes"))
+    if not manifest.collectives:
+        rows.append(("collectives", "none"))
+    for d in differences:
+        rows.append(
+            (f"{d.reference}: error of result {d.index}", f"{d.error:.2e} of {d.largest:.3g}")
+        )
+    rows += [("written", file) for file in files]
+    table = Table("what", show_header=True)
+    table.add_column("value", justify="right", overflow="fold")
+    for what, value in rows:
+        table.add_row(Text(what), Text(value))
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
+    console.print(Text(f"{name} on {ranks} rank{'s' if ranks != 1 else ''}"))
+    console.print(table)
 
 
 def _collectives(program: Program) -> dict[tuple[str, tuple[str, ...]], tuple[int, int]]:
@@ -234,20 +246,36 @@ def _collectives(program: Program) -> dict[tuple[str, tuple[str, ...]], tuple[in
     return {key: (counts[key], nbytes[key]) for key in counts}
 
 
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """A request to end is an exception meanwhile: ranks are ended and half a file is removed on the way out."""
+
+    def end(number: int, _: FrameType | None) -> None:
+        for other in before:  # once is enough: a second one must not end the cleaning up
+            signal.signal(other, signal.SIG_IGN)
+        raise SystemExit(128 + number)
+
+    before = {s: signal.signal(s, end) for s in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 class _Progress:
     """The stage at work, shown while it lasts; silent when nobody looks at a terminal."""
 
     def __init__(self, file: str, stage: Stage, quiet: bool) -> None:
-        from rich.console import Console
-
         self._file, self._stage = file, stage
-        self._console = Console(stderr=True)
-        self._quiet = quiet or not self._console.is_terminal
+        self._quiet = quiet or not sys.stderr.isatty()
         self._status: Any = None
 
     def __enter__(self) -> "_Progress":
         if not self._quiet:
-            self._status = self._console.status("meshweave")
+            from rich.console import Console
+
+            self._status = Console(stderr=True).status("meshweave")
             self._status.start()
         return self
 

@@ -10,17 +10,22 @@ from pathlib import Path
 from meshweave.errors import CompileError
 
 
-def read_text(file: str) -> tuple[str, str]:
-    """The name of `file` for locations, and its text; "-" is standard input."""
+def read_bytes(file: str) -> tuple[str, bytes]:
+    """The name of `file` for locations, and what is in it; "-" is standard input."""
     try:
         data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
-    except OSError as error:
-        raise CompileError(f"cannot read {file}: {error.strerror}") from None
-    name = "<stdin>" if file == "-" else file
-    try:
-        return name, data.decode()
-    except UnicodeDecodeError as error:
-        raise CompileError(f"{name} is not MLIR text (byte {error.start} is not UTF-8)") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise CompileError(f"cannot read {file}: {reason}") from None
+    return "<stdin>" if file == "-" else file, data
+
+
+def read_text(file: str) -> tuple[str, str]:
+    """The name of `file` for locations, and its text; "-" is standard input."""
+    from meshweave.frontends import decoded
+
+    name, data = read_bytes(file)
+    return name, decoded(data, name)
 
 
 def write_text(file: str, text: str) -> None:

@@ -16,7 +16,8 @@ from meshweave.layout.layout import Layout
 from meshweave.layout.mesh import Mesh
 from meshweave.plan.propagate import Graph, Spec
 from meshweave.transforms.base import fail, functions
-from meshweave.transforms.rules import RuleTable, captured_by, is_free, is_tensor
+from meshweave.transforms.bodies import captured_by, is_tensor
+from meshweave.transforms.rules import RuleTable, is_free
 
 SKIPPED = ("dist.mesh", "func.return", "scf.yield", "scf.condition", "hint.yield")
 
@@ -51,6 +52,8 @@ class Built:
     results: dict[str, list[int]] = field(default_factory=dict)
     openings: list[Any] = field(default_factory=list)
     mesh: Mesh | None = None
+    region: int = 0
+    regions: int = 0
 
 
 def build(module: Any, mesh: Mesh) -> Built:
@@ -72,6 +75,8 @@ def spec_from(named: dict[str, Any], prefix: str, op: Any, mesh: Mesh, type_: An
     given = named.get(prefix + "layout")
     if given is None:
         return None
+    if not is_tensor(type_) or not type_.has_static_shape:
+        fail(op, f"{prefix}layout: {type_} is not a tensor of static shape")
     try:
         layout = LayoutAttr(given).layout
         layout.check(mesh, tuple(type_.shape))
@@ -105,6 +110,8 @@ def _new_value(built: Built, value: Any, spec: Spec | None = None) -> int:
 
 def _enter_function(built: Built, f: Any) -> None:
     assert built.mesh is not None
+    if len(f.operation.regions[0].blocks) > 1:
+        fail(f, "a function must have one block: use scf ops for control flow")
     arguments = f.operation.regions[0].blocks[0].arguments
     attrs = f.operation.attributes.get("arg_attrs")
     for i, argument in enumerate(arguments):
@@ -150,6 +157,13 @@ def _pass(built: Built, op: Any, operand: int, target: int) -> None:
 
 
 def _block(built: Built, block: Any, by_name: dict[str, Any]) -> None:
+    built.regions += 1
+    outer, built.region = built.region, built.regions
+    _ops(built, block, by_name)
+    built.region = outer
+
+
+def _ops(built: Built, block: Any, by_name: dict[str, Any]) -> None:
     for view in block.operations:
         op = view.operation
         name = op.name
@@ -172,11 +186,15 @@ def _plain(built: Built, op: Any) -> None:
     captured = captured_by(op)
     operands = list(op.operands)
     results = list(op.results)
+    if not results:
+        fail(op, f"'{op.name}' gives no result: such an op cannot be distributed")
+    if op.name.startswith("scf.") or (op.name in SKIPPED):
+        fail(op, f"'{op.name}' cannot be distributed yet")
     rule = built.table.rule(op, captured)
     numbers = [_number(built, v) for v in (*operands, *[c.value for c in captured])]
     numbers += [_new_value(built, r) for r in results]
-    built.graph.add_op(rule, tuple(numbers))
-    sites = [(op, i) for i in range(len(operands))] + [(c.reader, 0) for c in captured]
+    built.graph.add_op(rule, tuple(numbers), built.region)
+    sites = [(op, i) for i in range(len(operands))] + [(c.reader, c.operand) for c in captured]
     built.sites.append(Site(op, sites, results))
 
 
@@ -203,6 +221,17 @@ def _redistribute(built: Built, op: Any, _: dict[str, Any]) -> None:
 
 def _manual(built: Built, op: Any, _: dict[str, Any]) -> None:
     """A region in the local view: its to_local ops read global values, its results are what to_global ops make."""
+    entering = [
+        inner.operation
+        for inner in op.regions[0].blocks[0].operations
+        if inner.operation.name == "dist.to_local"
+    ]
+    for outside in captured_by(op):
+        if outside.reader not in entering and not _is_made_free(outside.value):
+            fail(
+                outside.reader,
+                "a dist.manual region must read tensors from outside by dist.to_local",
+            )
     for inner in op.regions[0].blocks[0].operations:
         if inner.operation.name == "dist.to_local":
             layout = inner.operation.attributes["layout"]
@@ -213,6 +242,10 @@ def _manual(built: Built, op: Any, _: dict[str, Any]) -> None:
             fail(op, f"result {i} of a dist.manual region must come from dist.to_global")
         _new_value(built, op.results[i], _closed(owner.attributes["layout"], owner))
     built.openings.append(op)
+
+
+def _is_made_free(value: Any) -> bool:
+    return not isinstance(value.owner, ir.Block) and is_free(value.owner)
 
 
 def _call(built: Built, op: Any, by_name: dict[str, Any]) -> None:
@@ -260,8 +293,13 @@ def _while(built: Built, op: Any, by_name: dict[str, Any]) -> None:
         _new_value(built, argument)
     _join(built, [op], 0, list(before.arguments))
     _block(built, before, by_name)
-    for argument, result in zip(after.arguments, op.results):
-        number = _new_value(built, argument)
+    # What goes round in both halves keeps one layout, and so one buffer.
+    one = [a.type for a in before.arguments] == [r.type for r in op.results]
+    for i, (argument, result) in enumerate(zip(after.arguments, op.results)):
+        if one and is_tensor(argument.type):
+            number = built.values[argument] = built.values[before.arguments[i]]
+        else:
+            number = _new_value(built, argument)
         if number >= 0:
             built.values[result] = number
     _join(built, [_last(op.regions[0])], 1, list(op.results))

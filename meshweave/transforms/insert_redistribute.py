@@ -13,9 +13,10 @@ from typing import Any, ClassVar
 from meshweave.bindings import ir
 from meshweave.dialects.dist import LayoutAttr
 from meshweave.transforms.base import Pass, fail, functions, ops_of, replace
-from meshweave.transforms.graph import MANUAL
+from meshweave.transforms.bodies import captured_by, is_tensor
+from meshweave.transforms.graph import MANUAL, STRUCTURED
 from meshweave.transforms.mesh import mesh_of_module
-from meshweave.transforms.rules import captured_by, is_free, is_tensor
+from meshweave.transforms.rules import is_free
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class _Inserter:
     def operands(self, op: Any, wanted: Any) -> None:
         places = [(op, i) for i in range(len(op.operands))]
         if len(wanted) > len(places):
-            places += [(c.reader, 0) for c in captured_by(op)]
+            places += [(c.reader, c.operand) for c in captured_by(op)]
         for (reader, i), target in zip(places, wanted):
             value = reader.operands[i]
             if not is_tensor(value.type) or isinstance(target, ir.UnitAttr):
@@ -108,7 +109,7 @@ class _Inserter:
     def regions(self, op: Any, record: Any) -> None:
         results, operands = list(record["results"]), list(record["operands"])
         entering = {"scf.for": [[None, *results]], "scf.while": [operands, results]}.get(op.name)
-        if op.name.startswith("linalg."):
+        if op.name not in STRUCTURED:
             return
         for number, region in enumerate(op.regions):
             for block in region.blocks:

@@ -7,10 +7,12 @@ An epilogue: any pass that makes a redistribute may be followed by it. One that 
 """
 
 from dataclasses import dataclass
+from math import prod
 from typing import Any, ClassVar
 
 from meshweave.bindings import ir
 from meshweave.dialects.dist import LayoutAttr, axes_attr
+from meshweave.errors import PlanError
 from meshweave.layout.layout import Layout
 from meshweave.layout.mesh import Mesh
 from meshweave.plan.redistribute import plan_redistribute
@@ -18,6 +20,10 @@ from meshweave.plan.steps import Step
 from meshweave.transforms.base import Pass, at, ops_of, replace
 from meshweave.transforms.mesh import mesh_of_module
 from meshweave.transforms.rules import item_bytes
+
+# The planner looks at every rank, and counts elements and bytes in 64-bit integers.
+MAX_RANKS = 1 << 20
+MAX_BYTES = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,10 @@ class LegalizeRedistribute(Pass):
 
 def _steps(type_: Any, source: Layout, target: Layout, mesh: Mesh) -> tuple[Step, ...]:
     shape, nbytes = tuple(type_.shape), item_bytes(type_.element_type)
+    if mesh.nranks > MAX_RANKS:
+        raise PlanError(f"mesh ({mesh}) has {mesh.nranks} ranks, plans are for at most {MAX_RANKS}")
+    if prod(shape) * nbytes > MAX_BYTES:
+        raise PlanError(f"{type_} has {prod(shape) * nbytes} bytes, at most {MAX_BYTES} work")
     return plan_redistribute(source, target, mesh, shape, nbytes).steps
 
 

@@ -18,9 +18,10 @@ class Local:
         self.mesh = mesh
         self._types: dict[tuple[Any, Layout], tuple[Any, bool]] = {}
         self._layouts: dict[Any, Layout | None] = {}
-        self.uneven: dict[
-            Any, tuple[int, ...]
-        ] = {}  # local values with padding: their global shapes
+        # Local values with padding: their global shapes.
+        self.uneven: dict[Any, tuple[int, ...]] = {}
+        # Fills and splats that have their local type already.
+        self.settled: set[Any] = set()
 
     def layout(self, attr: Any) -> Layout | None:
         """The Layout of an attribute of `dist.layouts`; None for what is no tensor."""
@@ -64,11 +65,22 @@ class Local:
             not is_tensor(value.type)
             or isinstance(value.owner, ir.Block)
             or not is_free(value.owner)
+            or value in self.settled
         ):
             return
-        target = self.type(value.type, layout)
-        if target != value.type or layout.partial:
+        global_type = value.type
+        target = self.type(global_type, layout)
+        if target != global_type or layout.partial:
             op.operands[i] = self._anew(value.owner, target, layout, op)
+            self.note(op.operands[i], global_type, layout)
+
+    def settle(self, value: Any, before: Any) -> Any:
+        """A value that is local already, such that none of its readers takes it for one of the global view."""
+        if isinstance(value.owner, ir.Block) or not is_free(value.owner):
+            return value
+        copy = value.owner.clone(ir.InsertionPoint(before)).results[0]
+        self.settled.add(copy)
+        return copy
 
     def _anew(self, source: Any, target: Any, layout: Layout, reader: Any) -> Any:
         """The free value of `source` with the local type `target`, right before `reader`."""

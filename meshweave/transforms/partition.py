@@ -21,7 +21,7 @@ from meshweave.transforms.base import (
     ops_of,
     replace,
 )
-from meshweave.transforms.graph import MANUAL
+from meshweave.transforms.graph import MANUAL, STRUCTURED
 from meshweave.transforms.local import Local
 from meshweave.transforms.mesh import mesh_of_module
 from meshweave.transforms.partition_ops import FIXERS, fix_linalg
@@ -133,7 +133,7 @@ def _op(op: Any, local: Local) -> None:
         fix_linalg(op, operands, local)
     elif op.name in FIXERS:
         FIXERS[op.name](op)
-    elif op.name.startswith("scf.") or op.name == "hint.region":
+    elif op.name in STRUCTURED:
         _regions(op, operands, results, local)
 
 
@@ -159,6 +159,7 @@ def _manual(op: Any, local: Local) -> None:
         if inner.name == "dist.to_local":
             local.localise_operand(inner, 0, layout)
         else:
+            inner.operands[0] = local.settle(inner.operands[0], inner)
             local.note(inner.operands[0], inner.results[0].type, layout)
         replace(inner, [inner.operands[0]])
     inline_single_block(op)

@@ -10,12 +10,9 @@ from typing import Any
 
 from meshweave.bindings import ir, linalg
 from meshweave.layout.layout import Layout
+from meshweave.transforms.bodies import BODIES, captured_by, combiner, is_tensor
 from meshweave.transforms.local import Local
 from meshweave.transforms.neutral import neutral_attr
-from meshweave.transforms.rules import SUM_OPS, captured_by, combiner, is_tensor
-
-BODIES = ("linalg.generic", "linalg.map", "linalg.reduce")
-"""Ops whose body may read a loop index."""
 
 
 def fix_linalg(op: Any, operands: list[Layout | None], local: Local) -> None:
@@ -26,6 +23,8 @@ def fix_linalg(op: Any, operands: list[Layout | None], local: Local) -> None:
         if indices:
             loops = _loops(op, operands, local)
             _shift_indices(op, indices, loops, _local_reads(op, operands), local)
+    if op.name == "linalg.softmax":
+        return  # its reduction runs within a rank, over whole rows
     if local.uneven and any(v in local.uneven for v in op.operands):
         loops = loops or _loops(op, operands, local)
         _mask(op, loops, local)
@@ -114,10 +113,26 @@ def _mask(op: Any, loops: list[Loop], local: Local) -> None:
     ragged = [d for d, loop in enumerate(loops) if loop.reduced and loop.ragged(local)]
     if not ragged:
         return
-    if op.name in (*SUM_OPS, "linalg.reduce") or linalg.isa_contraction_op(op.opview):
+    if _fills(op, ragged):
         _fill_operands(op, ragged, loops, local)
     else:
         _keep_accumulator(op, ragged, loops, local)
+
+
+def _fills(op: Any, ragged: list[int]) -> bool:
+    """Is a neutral element in the operands neutral in the reduction? In products whose factors all run over these loops
+    (elsewhere a factor may be infinite), and in reductions of the operand itself. Bodies of named ops are fixed."""
+    if op.name not in BODIES:
+        return True
+    if op.name == "linalg.reduce":
+        return len(op.regions[0].blocks[0].operations) == 2
+    if not linalg.isa_contraction_op(op.opview):
+        return False
+    maps = [a.value for a in linalg.get_indexing_maps(op.opview)]
+    return all(
+        set(ragged) <= {e.position for e in m.results if isinstance(e, ir.AffineDimExpr)}
+        for m in maps[:-1]
+    )
 
 
 def _fill_operands(op: Any, ragged: list[int], loops: list[Loop], local: Local) -> None:

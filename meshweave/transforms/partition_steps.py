@@ -37,7 +37,7 @@ def emit_plan(op: Any, local: Local) -> None:
         layout = LayoutAttr(step["target"]).layout
         value = _step(op, step, value, local.type(type_, layout), local)
         local.note(value, type_, layout)
-    replace(op, [value])
+    replace(op, [local.settle(value, op)])
 
 
 def _step(op: Any, step: dict[str, Any], value: Any, type_: Any, local: Local) -> Any:

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from meshweave.bindings import ir
 from meshweave.dialects.dist import LayoutAttr
 from meshweave.layout.layout import Layout
+from meshweave.plan.defer import defer
 from meshweave.plan.propagate import Decision, propagate
 from meshweave.transforms.base import Pass, functions, remark
 from meshweave.transforms.graph import Built, Site, build
@@ -31,6 +32,7 @@ class Propagate(Pass):
         with context, ir.Location.unknown(context):
             built = build(module, mesh)
             layouts, decisions = propagate(built.graph, mesh)
+            layouts, decisions = defer(built.graph, layouts, decisions, mesh)
             for op in built.table.unknown:
                 remark(
                     op, f"dist-propagate: no rule for '{op.name}': its operands are gathered whole"

@@ -5,69 +5,29 @@ deep model costs a dictionary lookup an op. An op that nobody knows needs all it
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from meshweave.bindings import ir, linalg
 from meshweave.layout.factors import PARALLEL, REDUCTION, WHOLE, Dims, Factor, Rule
+from meshweave.transforms.bodies import (
+    UNSAFE_ON_PADDING,
+    Captured,
+    combiner,
+    is_tensor,
+    monomials,
+    padding_safe,
+)
 
-COMBINERS = {
-    "arith.addf": "sum",
-    "arith.addi": "sum",
-    "arith.mulf": "prod",
-    "arith.muli": "prod",
-    "arith.maximumf": "max",
-    "arith.maxnumf": "max",
-    "arith.maxsi": "max",
-    "arith.minimumf": "min",
-    "arith.minnumf": "min",
-    "arith.minsi": "min",
-}
-"""The reduction an op performs when it combines an accumulator with a new value. Unsigned max and min are not here: the
-collectives compare signed."""
-
-COMBINERS_I1 = {"arith.ori": "max", "arith.andi": "min"}
-UNSAFE_ON_PADDING = (
-    "arith.divsi",
-    "arith.divui",
-    "arith.remsi",
-    "arith.remui",
-    "arith.ceildiv",
-    "arith.floordiv",
+KNOWN_WHOLE = (
+    "arith.constant",
     "tensor.extract",
-    "memref.",
+    "tensor.dim",
+    "tensor.from_elements",
+    "tensor.generate",
 )
-SUM_OPS = (
-    "linalg.matmul",
-    "linalg.batch_matmul",
-    "linalg.vecmat",
-    "linalg.matvec",
-    "linalg.dot",
-    "linalg.contract",
-    "linalg.mmt4d",
-    "linalg.batch_reduce_matmul",
-    "linalg.batch_matvec",
-    "linalg.batch_vecmat",
-)
+"""Ops that are known to need whole tensors, or to make them: no remark about these."""
 ITEM_BITS = {"index": 64, "complex<f32>": 64, "complex<f64>": 128}
-
-
-@dataclass(frozen=True)
-class Captured:
-    """A tensor from outside that the body of a linalg op reads, as an embedding lookup does.
-
-    reader: the `tensor.extract`; loops: for each dim of the tensor the loop whose index it is read at, None where the
-            place
-    is computed, so that the dim must be whole.
-    """
-
-    reader: Any
-    loops: tuple[int | None, ...]
-
-    @property
-    def value(self) -> Any:
-        """The tensor."""
-        return self.reader.operands[0]
 
 
 @dataclass
@@ -95,7 +55,7 @@ class RuleTable:
         number = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = self.add(read(op, captured))
-            if read is _whole:
+            if read is _whole and name not in KNOWN_WHOLE:
                 self.unknown.append(op)
         return number
 
@@ -112,11 +72,6 @@ class RuleTable:
         return self._numbers[key]
 
 
-def is_tensor(type_: Any) -> bool:
-    """A ranked tensor?"""
-    return isinstance(type_, ir.RankedTensorType)
-
-
 def is_free(op: Any) -> bool:
     """Does `op` make a value that costs nothing to make anew in any layout: an empty tensor, a fill, a splat?"""
     name = op.name
@@ -128,26 +83,6 @@ def is_free(op: Any) -> bool:
     return False
 
 
-def captured_by(op: Any) -> list[Captured]:
-    """What the body of a linalg op reads from outside."""
-    if op.name not in ("linalg.generic", "linalg.map"):
-        return []
-    return [
-        Captured(inner.operation, tuple(_loop_of(i) for i in list(inner.operation.operands)[1:]))
-        for region in op.regions
-        for block in region.blocks
-        for inner in block.operations
-        if inner.operation.name == "tensor.extract"
-    ]
-
-
-def _loop_of(index: Any) -> int | None:
-    owner = index.owner
-    if isinstance(owner, ir.Block) or owner.name != "linalg.index":
-        return None
-    return int(owner.attributes["dim"].value)
-
-
 def _family(name: str) -> str:
     return name.split(".", 1)[0] + ".*"
 
@@ -157,7 +92,8 @@ def _attribute_key(op: Any, read: Callable[..., Rule]) -> tuple[Any, ...]:
     if read is _linalg:
         maps = linalg.get_indexing_maps(op.opview)
         types = op.attributes["iterator_types"] if op.name == "linalg.generic" else None
-        return (tuple(maps) if maps is not None else None, types, combiner(op), _padding_safe(op))
+        if maps is not None:
+            return (tuple(maps), types, combiner(op), padding_safe(op), monomials(op))
     if read is _aligned_op:
         return ()
     return tuple(
@@ -222,7 +158,8 @@ def _aligned_op(op: Any, captured: list[Captured]) -> Rule:
     shapes = {tuple(t.shape) for t in types + results if is_tensor(t)}
     if len(shapes) > 1:
         return _whole(op, captured)
-    return _aligned(op.name, types, results, not op.name.startswith(UNSAFE_ON_PADDING))
+    safe = not op.name.startswith(UNSAFE_ON_PADDING)
+    return replace(_aligned(op.name, types, results, safe), monomials=monomials(op))
 
 
 def _whole(op: Any, captured: list[Captured]) -> Rule:
@@ -282,7 +219,8 @@ def _linalg(op: Any, captured: list[Captured]) -> Rule:
         dims,
         reduction=kind,
         inits=inits,
-        padding_safe=_padding_safe(op),
+        padding_safe=padding_safe(op),
+        monomials=monomials(op),
     )
 
 
@@ -335,47 +273,6 @@ def _loop_kinds(op: Any, maps: list[Any], n_outputs: int) -> list[str]:
     return kinds
 
 
-def combiner(op: Any) -> str | None:
-    """How a linalg op combines over its reduction loops: sum, prod, max, min; None when that is not plain to see."""
-    if op.name in SUM_OPS or op.name.startswith("linalg.conv"):
-        return "sum" if _element(op) != "i1" else None
-    if len(op.results) != 1 or op.name not in ("linalg.generic", "linalg.reduce"):
-        return None
-    block = op.regions[0].blocks[0]
-    ops = block.operations
-    last = ops[len(ops) - 1].operation
-    accumulator = block.arguments[len(block.arguments) - 1]
-    made = last.operands[0].owner if len(last.operands) == 1 else None
-    if made is None or isinstance(made, ir.Block):
-        return None
-    uses = [use.owner for use in accumulator.uses]
-    if len(uses) != 1 or uses[0].operation != made.operation:
-        return None
-    # acc op f(ins): the other operand must not depend on the accumulator, which has this one use.
-    if list(made.operation.operands).count(accumulator) != 1:
-        return None
-    name = made.operation.name
-    return COMBINERS_I1.get(name) if _element(op) == "i1" else COMBINERS.get(name)
-
-
-def _element(op: Any) -> str:
-    return (
-        str(op.results[0].type.element_type)
-        if len(op.results) and is_tensor(op.results[0].type)
-        else ""
-    )
-
-
-def _padding_safe(op: Any) -> bool:
-    for region in op.regions:
-        for block in region.blocks:
-            for inner in block.operations:
-                name = inner.operation.name
-                if name.startswith(UNSAFE_ON_PADDING):
-                    return False
-    return True
-
-
 def _softmax(op: Any, captured: list[Captured]) -> Rule:
     shape = op.results[0].type.shape
     along = op.attributes["dimension"].value
@@ -399,7 +296,7 @@ def _reassociation(op: Any, captured: list[Captured]) -> Rule:
     types = [v.type for v in op.operands]
     dims: list[Dims | None] = [mine, *([None] * (len(types) - 1)), theirs]
     # A dim that several factors share must be cut evenly; a lone factor keeps its padding on both sides.
-    return _rule(op.name, factors, types, [target], dims)
+    return _rule(op.name, factors, types, [target], dims, monomials=monomials(op))
 
 
 def _significant(group: list[int], shape: Any) -> tuple[int, ...]:
@@ -425,17 +322,19 @@ def _insert_slice(op: Any, captured: list[Captured]) -> Rule:
 
 
 def _slice_like(op: Any, large: Any, small: Any, tensors: list[Any], result: Any) -> Rule:
-    """A dim that the slice takes in full is one factor of both tensors; any other must be whole on each side."""
+    """A dim that the slice takes in full, and keeps, is one factor of both tensors; any other must be whole on each
+    side (also one of extent 1 that is dropped: some ranks would have nothing but its padding)."""
     extents = list(op.attributes["static_sizes"])
     offsets = list(op.attributes["static_offsets"])
     strides = list(op.attributes["static_strides"])
+    kept = _kept_dims(extents, list(small.shape))
     full = [
-        extents[d] == n and offsets[d] == 0 and strides[d] == 1 for d, n in enumerate(large.shape)
+        extents[d] == n and offsets[d] == 0 and strides[d] == 1 and d in kept
+        for d, n in enumerate(large.shape)
     ]
     factors = [Factor(n, PARALLEL if whole else WHOLE) for n, whole in zip(large.shape, full)]
     large_dims: Dims = tuple((d,) for d in range(len(large.shape)))
     small_dims: list[tuple[int, ...]] = []
-    kept = _kept_dims(extents, list(small.shape))
     for d, n in zip(kept, small.shape):
         if full[d]:
             small_dims.append((d,))
@@ -450,7 +349,7 @@ def _slice_like(op: Any, large: Any, small: Any, tensors: list[Any], result: Any
     else:
         dims[0], dims[1] = tuple(small_dims), large_dims
         dims.append(large_dims)
-    return _rule(op.name, factors, types, [result], dims)
+    return _rule(op.name, factors, types, [result], dims, monomials=monomials(op))
 
 
 def _kept_dims(extents: list[int], small: list[int]) -> list[int]:
@@ -487,10 +386,13 @@ def _concat(op: Any, captured: list[Captured]) -> Rule:
         factors.append(Factor(type_.shape[along], WHOLE))
         row[along] = (len(factors) - 1,)
         dims.append(tuple(row))
-    return _rule(op.name, factors, types, [result], dims)
+    return _rule(op.name, factors, types, [result], dims, monomials=monomials(op))
 
 
 def _pad(op: Any, captured: list[Captured]) -> Rule:
+    block = op.regions[0].blocks[0]
+    if captured or any(True for argument in block.arguments for _ in argument.uses):
+        return _whole(op, captured)  # what is padded with depends on the place
     low, high = list(op.attributes["static_low"]), list(op.attributes["static_high"])
     source, result = op.operands[0].type, op.results[0].type
     factors, mine, theirs = [], [], []
@@ -515,6 +417,7 @@ READERS: dict[str, Callable[[Any, list[Captured]], Rule]] = {
     "tensor.pad": _pad,
     "tensor.cast": _aligned_op,
     "tensor.bitcast": _aligned_op,
+    "arith.constant": _whole,
     "arith.*": _aligned_op,
     "math.*": _aligned_op,
 }

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from lowering.harness import compile_text, run_ranks
 
-SPECIAL = [0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 1e-45, -1e-45, 1.2e-38, 3e-39, 1e-30, 3.4e38, -3.4e38,
-           88.7, 88.73, -87.3, -103.9, -104.0, 127.99, 128.0, -149.0, -150.5, 1e-4, -1e-4, 7.9, 8.0, 4.0, -4.0]  # fmt: skip
+SPECIAL = [0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 1e-45, -1e-45, 1.2e-38, 3e-39, 1e-30,
+           3.4e38, -3.4e38, 88.7, 88.73, -87.3, -103.9, -104.0, 127.99, 128.0, -149.0, -150.5,
+           1e-4, -1e-4, 7.9, 8.0, 4.0, -4.0]  # fmt: skip
 ERF = np.vectorize(__import__("math").erf, otypes=[np.float64])
 # name -> (reference, worst error in units in the last place, interval of random arguments)
 CASES = {
@@ -63,7 +64,9 @@ def test_other_widths(name, dtype):
     np.testing.assert_allclose(got, want.astype(kind), rtol=2e-3 if dtype == "f16" else 1e-12)
 
 
-@pytest.mark.parametrize("name", ["sin", "cos", "tan", "cbrt", "atan", "erfc", "floor", "round", "ceil", "absf"])
+@pytest.mark.parametrize(
+    "name", ["sin", "cos", "tan", "cbrt", "atan", "erfc", "floor", "round", "ceil", "absf"]
+)
 def test_the_c_library_does_the_rest(name):
     x = np.linspace(-3, 3, 301).astype(np.float32)
     got = run_ranks(compile_text(program(name, "f32", x.size)), [[x]])[0][0]

@@ -11,7 +11,7 @@ from runtime.programs import CallOf, program
 from meshweave.bundle import Bundle, Port
 from meshweave.errors import LayoutError, MeshweaveError, UsageError
 from meshweave.layout import Layout, Mesh
-from meshweave.runtime import DistributedArray, collect, engine, place
+from meshweave.runtime import DistributedArray, collect, engine, limits, place
 from meshweave.runtime.array import dtype_name, narrow, wide
 
 MESH = Mesh.parse("x=2, y=3")
@@ -163,9 +163,31 @@ def test_a_program_that_needs_more_memory_than_there_is_says_so(name):
     huge = Port("w", "f32", (1 << 50,), (1 << 50,), "[_]")
     started = engine(name)
     manifest = replace(small.manifest, arena_bytes=1 << 62)
-    with pytest.raises(MeshweaveError, match=r"no memory for a buffer of 4611686018427387904 byt"):
-        started.load(Bundle(manifest, small.objects))
+    for wanted in (manifest, replace(small.manifest, outputs=(huge,))):
+        with pytest.raises(MeshweaveError, match=r"the program needs .* TiB .* are free"):
+            started.load(Bundle(wanted, small.objects))
+    started.close()
+
+
+@pytest.mark.parametrize("name", ["local", "mpi"])
+def test_memory_that_the_system_does_not_give_is_one_line(name, monkeypatch):
+    monkeypatch.setattr(limits, "available_bytes", lambda: None)  # it does not tell
+    small = program("x=1", name, [], [], [], [])
+    huge = Port("w", "f32", (1 << 50,), (1 << 50,), "[_]")
+    started = engine(name)
     executable = started.load(Bundle(replace(small.manifest, outputs=(huge,)), small.objects))
     with pytest.raises(MeshweaveError, match=r"no memory for (a buffer|buffers) of 45035996273704"):
         executable.run([[]])
     started.close()
+
+
+def test_more_ranks_than_an_engine_starts_are_refused():
+    for name in ("local", "mpi"):
+        most = limits.max_ranks(name)
+        limits.check_ranks(name, Mesh(x=most))
+        with pytest.raises(MeshweaveError, match=rf"has {most + 1} ranks, engine {name} runs at m"):
+            limits.check_ranks(name, Mesh(x=most + 1))
+
+
+def test_what_is_free_is_told():
+    assert 0 < limits.available_bytes() < 1 << 60

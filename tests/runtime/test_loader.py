@@ -35,7 +35,7 @@ llvm.func @count() -> i32 {
   %n = llvm.load %c : !llvm.ptr -> i32
   llvm.return %n : i32
 }
-}"""  # noqa: E501
+}"""
 TWICE = """module {
 llvm.func @twice(%x: f32) -> f32 {
   %y = llvm.fadd %x, %x : f32

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from meshweave.tools.guard import GRACE
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
@@ -47,6 +49,22 @@ def test_what_was_printed_arrives() -> None:
         "to out\n",
         "to err\n",
     )
+
+
+def test_a_command_that_does_not_end_when_asked_is_ended() -> None:
+    process = start(
+        """
+        import signal
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+        print("ready", flush=True)
+        time.sleep(60)
+        """
+    )
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGINT)
+    began = time.monotonic()
+    assert process.wait(timeout=30) == 128 + signal.SIGINT
+    assert time.monotonic() - began < 2 * GRACE
 
 
 def test_a_crash_is_one_line_that_says_what_was_done() -> None:

@@ -1,0 +1,183 @@
+"""Put sums over ranks off: where the readers of a partial sum are linear in it, add up behind them if that is cheaper.
+
+`x @ w1 + y @ w2`, both contracted over tp, adds up once instead of twice. What may wait is a tree: each partial result
+is read once, by an op in the same region that is a sum of products with one partial operand in each
+(`Rule.monomials`). From its leaves to its root each node knows what it costs to add up at it, or before it; nothing
+waits for no gain.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from meshweave.layout.factors import Axes, Rule, pieces
+from meshweave.layout.layout import Layout, Partial
+from meshweave.layout.mesh import Mesh
+from meshweave.plan.propagate import Decision, Graph
+
+
+@dataclass(frozen=True)
+class _Node:
+    """A value that may be left a partial sum.
+
+    op: what makes it; operands: which of its operands are then partial sums, of which those in `inner` are nodes.
+    here: bytes to add it up; cost: the fewest, adding up here or at the nodes it is made of.
+    """
+
+    value: int
+    op: int
+    axes: Axes
+    operands: tuple[int, ...]
+    inner: tuple["_Node", ...]
+    here: float
+    cost: float
+
+
+def defer(
+    graph: Graph, layouts: Sequence[Layout | None], decisions: Sequence[Decision], mesh: Mesh
+) -> tuple[list[Layout | None], list[Decision]]:
+    """The layouts and decisions of `propagate`, with partial sums handed on where fewer bytes move then."""
+    work = _Deferral(graph, list(layouts), list(decisions), mesh)
+    work.run()
+    return work.layouts, work.decisions
+
+
+class _Deferral:
+    def __init__(
+        self, graph: Graph, layouts: list[Layout | None], decisions: list[Decision], mesh: Mesh
+    ) -> None:
+        self.graph, self.layouts, self.decisions = graph, layouts, decisions
+        self.sizes = {a.name: a.size if isinstance(a.size, int) else 2 for a in mesh.axes}
+        self.nodes: dict[int, _Node] = {}
+        self.reads = [0] * len(layouts)
+        for rule, values in zip(graph.rule_of, graph.values_of):
+            for v in values[: len(graph.rules[rule].operands)]:
+                if v >= 0:
+                    self.reads[v] += 1
+
+    def run(self) -> None:
+        """Find the trees in program order; decide each from its root."""
+        region: dict[int, int] = {}
+        for op, values in enumerate(self.graph.values_of):
+            rule = self.graph.rules[self.graph.rule_of[op]]
+            made = values[len(rule.operands) :]
+            if len(made) != 1 or made[0] < 0 or self.layouts[made[0]] is None:
+                continue
+            node = self._leaf(op, made[0]) or self._inner(op, rule, region)
+            if node is not None:
+                self.nodes[made[0]], region[made[0]] = node, self.graph.region_of[op]
+        for node in self.nodes.values():
+            self._settle(node)
+
+    def _leaf(self, op: int, value: int) -> _Node | None:
+        """An op that leaves a partial sum itself."""
+        ran = self.decisions[op].results[0]
+        assert ran is not None
+        if len(ran.partial) != 1 or ran.partial[0].kind != "sum":
+            return None
+        axes = ran.partial[0].axes
+        here = self._bytes(op, value, axes)
+        return _Node(value, op, axes, (), (), here, here)
+
+    def _inner(self, op: int, rule: Rule, region: dict[int, int]) -> _Node | None:
+        """An op that is linear in operands that may be left partial sums."""
+        values, decision = self.graph.values_of[op], self.decisions[op]
+        if any(x is not None and x.partial for x in (*decision.operands, *decision.results)):
+            return None
+        inner = [
+            (i, self.nodes[v])
+            for i, v in enumerate(values[: len(rule.operands)])
+            if v in self.nodes
+            and region[v] == self.graph.region_of[op]
+            and self._waits(self.nodes[v], decision.operands[i])
+        ]
+        axes = {node.axes for _, node in inner}
+        used = {
+            a for x in (*decision.operands, *decision.results) if x is not None for a in x.used_axes
+        }
+        if len(axes) != 1 or used & set(inner[0][1].axes):
+            return None
+        chosen = _linear_in(rule, {i for i, _ in inner})
+        if chosen is None:
+            return None
+        value = values[-1]
+        here = self._bytes(op, value, inner[0][1].axes)
+        nodes = tuple(self.nodes.pop(node.value) for _, node in inner)
+        return _Node(
+            value, op, nodes[0].axes, chosen, nodes, here, min(here, sum(n.cost for n in nodes))
+        )
+
+    def _waits(self, node: _Node, read: Layout | None) -> bool:
+        """May the value of `node` be handed on as a partial sum to its one reader, which reads it in `read`?"""
+        spec, ran = self.graph.specs[node.value], self.decisions[node.op].results[0]
+        free = spec is not None and not spec.fixed and not spec.partial
+        return (
+            free
+            and ran is not None
+            and self.reads[node.value] == 1
+            and ran.without_partial() == self.layouts[node.value] == read
+        )
+
+    def _bytes(self, op: int, value: int, axes: Axes) -> float:
+        """Bytes a rank receives to add up the result of `op` and bring it where its value lies."""
+        rule, ran, wanted = (
+            self.graph.rules[self.graph.rule_of[op]],
+            self.decisions[op].results[0],
+            self.layouts[value],
+        )
+        assert ran is not None and wanted is not None
+        if set(wanted.partial_axes("sum")) >= set(axes):
+            return 0.0
+        cut = [a for dim in range(ran.ndim) for a in ran.axes_of(dim)]
+        local = rule.nbytes[-1] / pieces(cut, self.sizes)
+        group = pieces(axes, self.sizes)
+        scattered = {a for dim in range(wanted.ndim) for a in wanted.axes_of(dim)} >= set(axes)
+        return local * (group - 1) / group * (1 if scattered else 2)
+
+    def _settle(self, node: _Node) -> None:
+        """Add up at `node`, or at those it is made of."""
+        if not node.inner:
+            return
+        if node.here < sum(n.cost for n in node.inner):
+            self._hand_on(node)
+            return
+        for inner in node.inner:
+            self._settle(inner)
+
+    def _hand_on(self, node: _Node) -> None:
+        """Let the op of `node` work on partial sums."""
+        pending = (Partial("sum", node.axes),)
+        decision = self.decisions[node.op]
+        operands = tuple(
+            x.with_partial(pending) if x is not None and i in node.operands else x
+            for i, x in enumerate(decision.operands)
+        )
+        results = tuple(x.with_partial(pending) if x is not None else x for x in decision.results)
+        self.decisions[node.op] = Decision(operands, results)
+        for inner in node.inner:
+            layout = self.layouts[inner.value]
+            assert layout is not None
+            self.layouts[inner.value] = layout.with_partial(pending)
+            if inner.inner:
+                self._hand_on(inner)
+
+
+def _linear_in(rule: Rule, partial: set[int]) -> tuple[int, ...] | None:
+    """The operands that must be partial sums for the result to be one, when those of `partial` are: these, and addends
+    (a whole one becomes a partial sum for free: the first rank keeps it). None: the op is not linear in them."""
+    chosen = set(partial)
+    for product in rule.monomials:
+        if not product & chosen:
+            if len(product) != 1:
+                return None
+            chosen |= product
+    if not rule.monomials or any(len(product & chosen) != 1 for product in rule.monomials):
+        return None
+    return (
+        tuple(sorted(i for i in chosen if rule.operands[i] is not None))
+        if _tensors(rule, chosen)
+        else None
+    )
+
+
+def _tensors(rule: Rule, operands: set[int]) -> bool:
+    return all(rule.operands[i] is not None for i in operands)

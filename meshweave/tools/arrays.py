@@ -1,0 +1,175 @@
+"""The arrays of `meshweave run`: .npy files in and out, results compared with what they should be."""
+
+import os
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from meshweave.bundle import Port, numpy_dtype
+from meshweave.errors import MeshweaveError
+from meshweave.runtime.array import check_global
+
+TOLERANCE = 2e-4
+"""Largest error that --check and --expect accept, relative to the largest element."""
+NARROW_TOLERANCE = 2e-2
+"""The same for bf16 and f16. Integers and i1 must be equal."""
+
+
+def load(file: str) -> np.ndarray:
+    """The array of a .npy file (never a pickle); 2-byte records, as which bf16 is saved, as their bits.
+
+    Raises MeshweaveError naming the file.
+    """
+    try:
+        array = np.load(file, allow_pickle=False)
+    except OSError as error:
+        raise MeshweaveError(f"{file}: {_reason(error)}") from None
+    except (ValueError, EOFError, MemoryError, OverflowError, SyntaxError) as error:
+        said = str(error) or type(error).__name__
+        raise MeshweaveError(f"{file}: not a .npy array: {' '.join(said.split())[:160]}") from None
+    except Exception as error:  # zipfile, tokenize and others raise their own kinds
+        raise MeshweaveError(f"{file}: not a .npy array: {type(error).__name__}") from None
+    if not isinstance(array, np.ndarray):
+        raise MeshweaveError(f"{file}: an .npz archive: one .npy file for each argument is right")
+    if array.dtype.kind == "V" and array.dtype.itemsize == 2 and not array.dtype.names:
+        return array.view(np.uint16)
+    return array
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()
+
+
+def arguments(ports: Sequence[Port], files: Sequence[str]) -> list[np.ndarray]:
+    """The arguments of a program from files, in order. MeshweaveError names the file that does not fit."""
+    if len(files) != len(ports):
+        names = ", ".join(f"{p.name} {p.dtype} {_by(p.global_shape)}" for p in ports)[:300]
+        plural = "s" if len(files) != 1 else ""
+        raise MeshweaveError(
+            f"--input: {len(files)} file{plural}, the program takes {len(ports)}: {names}"
+        )
+    arrays = []
+    for index, (port, file) in enumerate(zip(ports, files)):
+        array = load(file)
+        try:
+            check_global(port, index, array)
+        except MeshweaveError as error:
+            raise MeshweaveError(f"{file}: {error}") from None
+        arrays.append(array)
+    return arrays
+
+
+def _by(shape: Sequence[int]) -> str:
+    return "x".join(map(str, shape)) or "()"
+
+
+def expected(ports: Sequence[Port], files: Sequence[str]) -> list[np.ndarray]:
+    """The results that a program should give, from files. MeshweaveError names the file that cannot be one."""
+    if len(files) != len(ports):
+        plural = "s" if len(files) != 1 else ""
+        raise MeshweaveError(
+            f"--expect: {len(files)} file{plural}, the program has {len(ports)} results"
+        )
+    arrays = []
+    for index, (port, file) in enumerate(zip(ports, files)):
+        array = load(file)
+        if array.dtype.kind not in "fiubc":
+            raise MeshweaveError(f"{file}: dtype {array.dtype}: numbers are needed")
+        if array.shape != port.global_shape:
+            raise MeshweaveError(
+                f"{file}: shape {array.shape}, result {index} has {port.global_shape}"
+            )
+        if port.dtype == "bf16" and array.dtype == np.uint16:
+            array = (array.astype(np.uint32) << 16).view(np.float32)
+        arrays.append(array)
+    return arrays
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far a result is from its reference: the largest absolute error, and where it is at its worst.
+
+    reference: the option that asked, "--check" or "--expect".
+    """
+
+    index: int
+    reference: str
+    error: float
+    largest: float
+    limit: float
+    at: tuple[int, ...]
+    mine: Any
+    other: Any
+
+    @property
+    def wrong(self) -> bool:
+        """Whether the error is more than the limit."""
+        return self.error > self.limit
+
+    def __str__(self) -> str:
+        where = f" at [{', '.join(map(str, self.at))}]" if self.at else ""
+        return (
+            f"{self.reference}: result {self.index} is off by {self.error:.3g}{where} "
+            f"({self.mine:.6g}, {self.other:.6g} is right), more than {self.limit:.3g}"
+        )
+
+
+def difference(
+    index: int, reference: str, port: Port, mine: np.ndarray, other: np.ndarray
+) -> Difference:
+    """Compare a result with its reference, both global. Equal infinities and NaN at the same places are no error."""
+    kind = numpy_dtype(port.dtype).kind if port.dtype != "bf16" else "f"
+    exact = kind in "iub" and other.dtype.kind in "iub"
+    # The 64-bit mantissa of long double holds every integer exactly.
+    wide = (
+        np.longdouble if exact else np.complex128 if "c" in (kind, other.dtype.kind) else np.float64
+    )
+    a, b = mine.astype(wide), other.astype(wide)
+    with np.errstate(invalid="ignore", over="ignore"):
+        same = (a == b) | (np.isnan(a) & np.isnan(b))
+        distance = np.where(same, 0, np.abs(a - b))
+    distance = np.where(np.isnan(distance), np.inf, distance)
+    largest = float(np.abs(b[np.isfinite(b)]).max(initial=0))
+    relative = 0.0 if exact else NARROW_TOLERANCE if port.dtype in ("bf16", "f16") else TOLERANCE
+    limit = 0.0 if exact else relative * max(largest, float(np.finfo(np.float32).tiny))
+    if not distance.size:
+        return Difference(index, reference, 0.0, largest, limit, (), 0.0, 0.0)
+    flat = int(distance.argmax())
+    at = tuple(int(i) for i in np.unravel_index(flat, distance.shape))
+    error = float(distance.reshape(-1)[flat])
+    values = a.reshape(-1)[flat], b.reshape(-1)[flat]
+    return Difference(index, reference, error, largest, limit, at, *values)
+
+
+def dump(results: Sequence[np.ndarray], directory: str) -> list[str]:
+    """Write each result whole or not at all as result{i}.npy; the files' names. MeshweaveError when it cannot."""
+    try:
+        os.makedirs(directory, exist_ok=True)
+        return [_write(result, directory, f"result{i}.npy") for i, result in enumerate(results)]
+    except OSError as error:
+        raise MeshweaveError(f"--dump {directory}: {_reason(error)}") from None
+
+
+def _write(result: np.ndarray, directory: str, name: str) -> str:
+    path = os.path.join(directory, name)
+    handle, temporary = tempfile.mkstemp(dir=directory, prefix=f".{name}.")
+    try:
+        with os.fdopen(handle, "wb") as out:
+            np.save(out, result, allow_pickle=False)
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise
+    return path
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

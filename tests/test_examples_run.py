@@ -1,0 +1,53 @@
+"""The example programs on meshes of several shapes and on both engines, against the results of JAX on one device."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import meshweave
+from meshweave.api import build
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+NAMES = ("mlp", "attention", "block", "gpt2l")
+MESHES = ("dp=2, tp=2", "dp=4, tp=1", "dp=1, tp=4", "dp=2, tp=4", "dp=1, tp=1")
+TOLERANCE = 2e-4
+"""Of the largest element."""
+
+
+def arguments(name: str) -> list[np.ndarray]:
+    folder = EXAMPLES / name
+    return [np.load(folder / f"in{i}.npy") for i in range(len(list(folder.glob("in*.npy"))))]
+
+
+@pytest.mark.parametrize("engine", ["local", "mpi"])
+@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize("name", NAMES)
+def test_an_example_gives_what_jax_gives(name: str, mesh: str, engine: str) -> None:
+    wanted = np.load(EXAMPLES / name / "out0.npy")
+    path = EXAMPLES / name / f"{name}.mlir"
+    with meshweave.compile(path, mesh=mesh, engine=engine, timeout=60) as program:
+        (result,) = program(*arguments(name))
+    assert result.dtype == wanted.dtype
+    np.testing.assert_allclose(result, wanted, rtol=0, atol=TOLERANCE * np.abs(wanted).max())
+
+
+def collectives(name: str, mesh: str) -> list[str]:
+    bundle = build(EXAMPLES / name / f"{name}.mlir", mesh=mesh)
+    return [f"{c.op}[{','.join(c.axes)}]" for c in bundle.manifest.collectives]
+
+
+@pytest.mark.parametrize("mesh", ["dp=2, tp=2", "dp=1, tp=4"])
+def test_mlp_adds_up_once(mesh: str) -> None:
+    assert collectives("mlp", mesh) == ["all_reduce[tp]"]
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+def test_attention_does_not_communicate(mesh: str) -> None:
+    assert collectives("attention", mesh) == []
+
+
+def test_a_block_adds_up_behind_attention_and_behind_its_mlp() -> None:
+    found = collectives("block", "dp=2, tp=2")
+    assert found.count("all_reduce[tp]") == 2
+    assert not any("[dp]" in c for c in found)

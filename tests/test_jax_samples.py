@@ -1,0 +1,80 @@
+"""Programs that JAX exported, from end to end: on their mesh and on one rank, against JAX's results."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import meshweave
+from meshweave.api import one_rank
+from meshweave.errors import CompileError
+
+DATA = Path(__file__).resolve().parent / "data"
+SAMPLES = sorted(p for p in DATA.glob("*.mlir") if not p.name.endswith(".generic.mlir"))
+REFUSED = {
+    "complex_numbers": "complex numbers are not supported",
+    "fft": "complex numbers are not supported",
+    "linear_algebra": "not supported: stablehlo.custom_call @lapack",
+    "partial_manual": "axis dp is left to the compiler inside the region",
+}
+"""Samples that are refused by design, and what is said of each."""
+ONE_MESH = "'dist.to_local' op .* on a rank, not"
+"""What is said of a shard_map on another mesh: shapes in its body are those of one rank."""
+TOLERANCE = {"float32": 2e-5, "float64": 1e-12, "float16": 4e-3}
+BF16 = 2e-2
+
+
+def sample(path: Path) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Arguments and results."""
+    with np.load(path.with_suffix(".npz")) as arrays:
+        sides = [
+            sorted((n for n in arrays if n.startswith(s)), key=lambda n: int(n.lstrip("inout")))
+            for s in ("in", "out")
+        ]
+        return [arrays[n] for n in sides[0]], [arrays[n] for n in sides[1]]
+
+
+def agree(result: np.ndarray, wanted: np.ndarray, dtype: str) -> None:
+    tolerance = TOLERANCE.get(result.dtype.name, 0.0)
+    if dtype == "bf16":
+        wanted, tolerance = (wanted.astype(np.uint32) << 16).view(np.float32), BF16
+    elif wanted.dtype.kind == "u":
+        result = result.view(wanted.dtype)
+    assert result.shape == wanted.shape
+    if tolerance == 0.0:
+        np.testing.assert_array_equal(result, wanted)
+        return
+    finite = np.abs(wanted[np.isfinite(wanted)]).max(initial=0.0)
+    np.testing.assert_allclose(result, wanted, rtol=tolerance, atol=tolerance * float(finite))
+
+
+def signless(array: np.ndarray) -> np.ndarray:
+    """Integers as programs take them: unsigned ones by their bits."""
+    return array.view(f"i{array.itemsize}") if array.dtype.kind == "u" else array
+
+
+@pytest.mark.parametrize("path", SAMPLES, ids=[p.stem for p in SAMPLES])
+def test_a_sample_gives_what_jax_gives(path: Path) -> None:
+    if path.stem in REFUSED:
+        with pytest.raises(CompileError, match=REFUSED[path.stem]):
+            meshweave.compile(path)
+        return
+    arguments, wanted = sample(path)
+    shard_map = "sdy.manual_computation" in path.read_text()
+    with meshweave.compile(path, timeout=30) as program:
+        mesh, ports = program.mesh, program.outputs
+        arguments = [
+            a if port.dtype == "bf16" else signless(a)
+            for a, port in zip(arguments, program.inputs, strict=True)
+        ]
+        results = program(*arguments)
+    for result, right, port in zip(results, wanted, ports, strict=True):
+        agree(result, right, port.dtype)
+    if shard_map:
+        with pytest.raises(CompileError, match=ONE_MESH):
+            meshweave.compile(path, mesh=one_rank(mesh))
+    elif mesh.nranks > 1:
+        with meshweave.compile(path, mesh=one_rank(mesh), timeout=30) as program:
+            results = program(*arguments)
+        for result, right, port in zip(results, wanted, ports, strict=True):
+            agree(result, right, port.dtype)
