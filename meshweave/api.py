@@ -92,9 +92,22 @@ def build(
         module = load_module(source, ctx, name)
         check_entry(module)
         check_ranks(engine, _placed(module, where))
-        run_pipeline(module, ",".join(GLOBAL_PASSES), progress=progress)
+        _verified(module)  # on the mesh that it has now
+        run_pipeline(module, ",".join(GLOBAL_PASSES), progress=progress, verify=False)
         progress("lower")
+        _verified(module)
         return compile_local(module, engine=engine)
+
+
+def _verified(module: Any) -> None:
+    """Verify before all passes and behind them: after each it would take as long as the passes."""
+    from meshweave.bindings import ir
+    from meshweave.locations import compile_error
+
+    try:
+        module.operation.verify()
+    except ir.MLIRError as error:
+        raise compile_error(error) from None
 
 
 def _mesh(mesh: "str | Mesh | None") -> Mesh | None:

@@ -81,6 +81,8 @@ class _Deferral:
     def _inner(self, op: int, rule: Rule, region: dict[int, int]) -> _Node | None:
         """An op that is linear in operands that may be left partial sums."""
         values, decision = self.graph.values_of[op], self.decisions[op]
+        if not any(v in self.nodes for v in values[: len(rule.operands)]):
+            return None
         if any(x is not None and x.partial for x in (*decision.operands, *decision.results)):
             return None
         inner = [

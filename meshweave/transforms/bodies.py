@@ -86,6 +86,38 @@ def captured_by(op: Any) -> list[Captured]:
     ]
 
 
+def body_key(op: Any) -> tuple[Any, ...] | None:
+    """What the body of `op` does, as a value: for each inner op its name and where its operands come from (argument or
+    inner result by number, -1 for a scalar from outside).
+
+    () for an op without a body, None for one that a plain list does not say all of: several blocks, nested regions,
+    tensors from outside.
+    """
+    regions = op.regions
+    if not len(regions):
+        return ()
+    blocks = regions[0].blocks
+    if len(regions) > 1 or len(blocks) != 1:
+        return None if len(regions) > 1 or len(blocks) else ()
+    block = blocks[0]
+    numbers = {argument: i for i, argument in enumerate(block.arguments)}
+    key = []
+    for view in block.operations:
+        inner = view.operation
+        if len(inner.regions):
+            return None
+        read = []
+        for value in inner.operands:
+            number = numbers.get(value, -1)
+            if number < 0 and is_tensor(value.type):
+                return None
+            read.append(number)
+        key.append((inner.name, *read))
+        for result in inner.results:
+            numbers[result] = len(numbers)
+    return tuple(key)
+
+
 def _inside(op: Any) -> list[Any]:
     """The ops in the regions of `op`, at any depth, in order."""
     found = []

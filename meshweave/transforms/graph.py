@@ -183,14 +183,13 @@ def _ops(built: Built, block: Any, by_name: dict[str, Any]) -> None:
 
 
 def _plain(built: Built, op: Any) -> None:
-    captured = captured_by(op)
     operands = list(op.operands)
     results = list(op.results)
     if not results:
         fail(op, f"'{op.name}' gives no result: such an op cannot be distributed")
     if op.name.startswith("scf.") or (op.name in SKIPPED):
         fail(op, f"'{op.name}' cannot be distributed yet")
-    rule = built.table.rule(op, captured)
+    rule, captured = built.table.rule(op)
     numbers = [_number(built, v) for v in (*operands, *[c.value for c in captured])]
     numbers += [_new_value(built, r) for r in results]
     built.graph.add_op(rule, tuple(numbers), built.region)

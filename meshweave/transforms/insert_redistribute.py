@@ -107,10 +107,10 @@ class _Inserter:
             op.attributes["dist.layouts"] = ir.DictAttr.get(kept)
 
     def regions(self, op: Any, record: Any) -> None:
-        results, operands = list(record["results"]), list(record["operands"])
-        entering = {"scf.for": [[None, *results]], "scf.while": [operands, results]}.get(op.name)
         if op.name not in STRUCTURED:
             return
+        results, operands = list(record["results"]), list(record["operands"])
+        entering = {"scf.for": [[None, *results]], "scf.while": [operands, results]}.get(op.name)
         for number, region in enumerate(op.regions):
             for block in region.blocks:
                 for argument, layout in zip(block.arguments, entering[number] if entering else ()):

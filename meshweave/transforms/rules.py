@@ -13,6 +13,8 @@ from meshweave.layout.factors import PARALLEL, REDUCTION, WHOLE, Dims, Factor, R
 from meshweave.transforms.bodies import (
     UNSAFE_ON_PADDING,
     Captured,
+    body_key,
+    captured_by,
     combiner,
     is_tensor,
     monomials,
@@ -37,27 +39,53 @@ class RuleTable:
     rules: list[Rule] = field(default_factory=list)
     unknown: list[Any] = field(default_factory=list)
     _numbers: dict[Any, int] = field(default_factory=dict)
+    _bodies: dict[Any, tuple[Any, ...]] = field(default_factory=dict)
 
-    def rule(self, op: Any, captured: list[Captured]) -> int:
-        """The number of the rule of `op`, which reads `captured` in its body besides its operands."""
+    def rule(self, op: Any) -> tuple[int, list[Captured]]:
+        """The number of the rule of `op`, and what it reads in its body besides its operands."""
         name = op.name
         read = READERS.get(name) or (
             _linalg if name.startswith("linalg.") else READERS.get(_family(name), _whole)
         )
+        body = body_key(op)
+        captured = captured_by(op) if body is None else []
         values = [*op.operands, *[c.value for c in captured], *op.results]
         key = (
             name,
             tuple([v.type for v in values]),
             len(op.results),
             tuple([c.loops for c in captured]),
-            *_attribute_key(op, read),
+            *self._attribute_key(op, read, body),
         )
         number = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = self.add(read(op, captured))
             if read is _whole and name not in KNOWN_WHOLE:
                 self.unknown.append(op)
-        return number
+        return number, captured
+
+    def _attribute_key(
+        self, op: Any, read: Callable[..., Rule], body: tuple[Any, ...] | None
+    ) -> tuple[Any, ...]:
+        """What else the rule depends on: maps and body of linalg ops, the static attributes of the others."""
+        if read is _linalg:
+            maps = linalg.get_indexing_maps(op.opview)
+            types = op.attributes["iterator_types"] if op.name == "linalg.generic" else None
+            if maps is not None:
+                return (tuple(maps), types, self._traits(op, types, body))
+        if read is _aligned_op:
+            return ()
+        return tuple([op.attributes[name] for name in op.attributes if name != "dist.layouts"])
+
+    def _traits(self, op: Any, types: Any, body: tuple[Any, ...] | None) -> tuple[Any, ...]:
+        """How the body reduces, whether padding harms it, what it is linear in: read once for bodies that are alike."""
+        if body is None:
+            return (combiner(op), padding_safe(op), monomials(op))
+        result = op.results[0].type if len(op.results) else None
+        key = (op.name, result, types, len(op.operands), body)
+        if key not in self._bodies:
+            self._bodies[key] = (combiner(op), padding_safe(op), monomials(op))
+        return self._bodies[key]
 
     def add(self, rule: Rule) -> int:
         """A rule that belongs to no op (a value that enters a region, say); its number."""
@@ -85,24 +113,6 @@ def is_free(op: Any) -> bool:
 
 def _family(name: str) -> str:
     return name.split(".", 1)[0] + ".*"
-
-
-def _attribute_key(op: Any, read: Callable[..., Rule]) -> tuple[Any, ...]:
-    """What else the rule depends on: maps and combiner of linalg ops, the static attributes of the others."""
-    if read is _linalg:
-        maps = linalg.get_indexing_maps(op.opview)
-        types = op.attributes["iterator_types"] if op.name == "linalg.generic" else None
-        if maps is not None:
-            return (tuple(maps), types, combiner(op), padding_safe(op), monomials(op))
-    if read is _aligned_op:
-        return ()
-    return tuple(
-        [
-            op.attributes[named.name if hasattr(named, "name") else named]
-            for named in op.attributes
-            if (named.name if hasattr(named, "name") else named) != "dist.layouts"
-        ]
-    )
 
 
 def item_bytes(element: Any) -> int:
