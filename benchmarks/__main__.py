@@ -3,7 +3,7 @@
 import argparse
 from importlib import import_module
 
-NAMES = ("models", "compile_speed", "transformer")
+NAMES = ("models", "compile_speed", "transformer", "redistribute")
 
 
 def main() -> None:

@@ -12,12 +12,13 @@ __version__ = "0.1.0"
 _HOMES = {
     "Layout": "meshweave.layout",
     "Mesh": "meshweave.layout",
+    "P": "meshweave.layout.interchange",
     "Program": "meshweave.api",
     "compile": "meshweave.api",
     "MeshweaveError": "meshweave.errors",
 }
 
-__all__ = ["Layout", "Mesh", "MeshweaveError", "Program", "__version__", "compile"]
+__all__ = ["Layout", "Mesh", "MeshweaveError", "P", "Program", "__version__", "compile"]
 
 
 def __getattr__(name: str) -> Any:

@@ -48,6 +48,41 @@ def layouts(
 
 
 @st.composite
+def any_layouts(
+    draw: st.DrawFn, mesh: Mesh, shape: tuple[int, ...], kinds: tuple[str, ...] = ("sum", "max")
+) -> Layout:
+    """All that the notation can say of a tensor on a mesh: local factors, sub-axes, irregular
+    extents, memory orders, nested sizes, reductions pending.
+    """
+    plain = draw(layouts(mesh, len(shape), kinds))
+    dims: list[tuple[Factor, ...]] = []
+    for size, axes in zip(shape, plain.block_axes()):
+        factors: list[Factor] = []
+        for name in axes:
+            whole, k = mesh.size(name), draw(st.sampled_from([1, 2, 3]))
+            cut = k > 1 and whole % k == 0 and draw(st.booleans())
+            factors.append(AxisFactor(name, (whole // k, k) if cut else None))
+        if len(axes) == 1 and draw(st.integers(0, 4)) == 0:
+            parts = mesh.size(axes[0])
+            cuts = sorted(
+                draw(st.lists(st.integers(0, size), min_size=parts - 1, max_size=parts - 1))
+            )
+            ends = zip([0, *cuts], [*cuts, size])
+            dims.append((AxisFactor(axes[0], None, tuple(b - a for a, b in ends)),))
+            continue
+        for _ in range(draw(st.sampled_from([0, 0, 0, 1, 2]))):
+            extent = LocalFactor(draw(st.integers(1, 3)))
+            factors.insert(draw(st.integers(0, len(factors))), extent)
+        factors.insert(draw(st.integers(0, len(factors))), LocalFactor(None))
+        dims.append(tuple(factors))
+    uneven = draw(st.sampled_from(["flat", "nested"]))
+    made = Layout(tuple(dims), plain.partial, None, uneven)
+    if not dims or draw(st.booleans()):
+        return made
+    return Layout(made.dims, made.partial, draw(_orders(made)), uneven)
+
+
+@st.composite
 def notations(draw: st.DrawFn) -> Layout:
     """Layouts with all that the notation can say, for no mesh in particular."""
     names = list(draw(st.permutations(["a", "b", "x1", "_k", "tp"])))

@@ -2,76 +2,59 @@
 
 The index of a dim is the mixed-radix number whose digits are its factors, major first. Device
 digits choose the rank, local digits the place in its allocation; an index at or beyond the size of
-the dim is padding. This file works element by element and is the reference for all that reasons
-about blocks.
+the dim is padding. A shard is a rank's allocation: an array of `layout.allocation_shape`. This file
+works element by element and is the reference for all that reasons about blocks.
 """
 
 from collections.abc import Sequence
-from math import prod
 from typing import Any
 
 import numpy as np
 
 from meshweave.errors import LayoutError
-from meshweave.layout.layout import AxisFactor, Layout, LocalFactor
+from meshweave.layout.layout import Layout
 from meshweave.layout.mesh import Mesh
+from meshweave.layout.places import Indices, dim_addresses, indices_at
 
 Values = np.ndarray[Any, np.dtype[Any]]
-Indices = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def dim_indices(layout: Layout, mesh: Mesh, shape: Sequence[int], dim: int, rank: int) -> Indices:
     """Global index along `dim` of every local position of `rank`, -1 where the position is padding.
 
     Local positions count over the local factors of the dim, major first, whatever the memory order.
-    Raises LayoutError for uneven(nested) in a dim that has local factors other than a minor-most
-    `_`.
     """
-    factors = layout.dims[dim]
-    if layout.uneven == "nested" and len(layout.axes_of(dim)) > 1:
-        return _nested_indices(layout, mesh, shape, dim, rank)
-    first = factors[0]
-    if isinstance(first, AxisFactor) and first.extents is not None:
-        at = mesh.coordinate(rank, first.ref)
-        return _run(sum(first.extents[:at]), first.extents[at], max(first.extents))
-    indices = np.zeros(1, np.int64)
-    stride = prod(extents := layout.extents(mesh, shape, dim))
-    for factor, extent in zip(factors, extents, strict=True):
-        stride = stride // extent if extent else 0
-        if isinstance(factor, LocalFactor):
-            digit = np.arange(extent, dtype=np.int64)
-            indices = (indices[:, None] + digit * stride).reshape(-1)
-        else:
-            indices = indices + mesh.coordinate(rank, factor.ref) * stride
-    return np.where(indices < shape[dim], indices, -1)
-
-
-def _nested_indices(
-    layout: Layout, mesh: Mesh, shape: Sequence[int], dim: int, rank: int
-) -> Indices:
-    factors, start, size, chunk = layout.dims[dim], 0, shape[dim], shape[dim]
-    if any(isinstance(f, LocalFactor) for f in factors[:-1]) or factors[-1] != LocalFactor(None):
-        raise LayoutError(
-            f"layout {layout}: uneven(nested) with local factors in dim {dim} is not supported yet"
-        )
-    for ref in layout.axes_of(dim):
-        coordinate = mesh.coordinate(rank, ref)
-        piece = -(-size // mesh.size(ref))
-        chunk = -(-chunk // mesh.size(ref))
-        begin = min(coordinate * piece, size)
-        start, size = start + begin, min(piece, size - begin)
-    return _run(start, size, chunk)
-
-
-def _run(start: int, size: int, allocated: int) -> Indices:
-    places = np.arange(allocated, dtype=np.int64)
-    return np.where(places < size, start + places, -1)
+    coordinates = [mesh.coordinate(rank, name) for name in layout.axes_of(dim)]
+    return indices_at(layout, mesh, shape, dim, coordinates)
 
 
 def _local_indices(layout: Layout, mesh: Mesh, shape: Sequence[int], rank: int) -> list[Indices]:
-    if layout.order is not None:
-        raise LayoutError(f"layout {layout}: its memory order is not supported yet")
     return [dim_indices(layout, mesh, shape, dim, rank) for dim in range(layout.ndim)]
+
+
+def _places(layout: Layout, mesh: Mesh, shape: Sequence[int]) -> Indices:
+    """For each local position (of local shape) its address in the allocation."""
+    total: Indices = np.zeros((), np.int64)
+    for dim in range(layout.ndim):
+        total = total[..., None] + dim_addresses(layout, mesh, shape, dim)
+    return total
+
+
+def to_allocation(local: Values, layout: Layout, mesh: Mesh, shape: Sequence[int]) -> Values:
+    """A rank's tensor of local shape as it lies in memory, of `layout.allocation_shape`."""
+    if layout.order is None:
+        return local
+    flat: Values = np.empty(local.size, local.dtype)
+    flat[_places(layout, mesh, shape)] = local
+    return flat.reshape(layout.allocation_shape(mesh, shape))
+
+
+def from_allocation(buffer: Values, layout: Layout, mesh: Mesh, shape: Sequence[int]) -> Values:
+    """A rank's buffer, of any shape, as the tensor of local shape that it holds."""
+    if layout.order is None:
+        return buffer.reshape(layout.local_shape(mesh, shape))
+    found: Values = buffer.reshape(-1)[_places(layout, mesh, shape)]
+    return found
 
 
 def padding(dtype: np.dtype[Any]) -> Any:
@@ -144,7 +127,7 @@ def scatter(value: Values, mesh: Mesh, layout: Layout) -> list[Values]:
                 fill = neutral(partial.kind, value.dtype)
                 shard[_boxed(inside)] = fill
                 break
-        shards.append(shard)
+        shards.append(to_allocation(shard, layout, mesh, value.shape))
     return shards
 
 
@@ -152,10 +135,10 @@ def gather(shards: Sequence[Values], mesh: Mesh, layout: Layout, shape: Sequence
     """The global value that one allocation per rank stands for; pending reductions are done.
 
     Of replicas the one of the smallest rank is read. Raises LayoutError when shards are missing or
-    have another shape than `layout.local_shape(mesh, shape)`.
+    have another shape than `layout.allocation_shape(mesh, shape)`.
     """
     layout.check(mesh, shape)
-    local = layout.local_shape(mesh, shape)
+    local = layout.allocation_shape(mesh, shape)
     if len(shards) != mesh.nranks:
         raise LayoutError(f"mesh ({mesh}) needs {mesh.nranks} shards, got {len(shards)}")
     for rank, shard in enumerate(shards):
@@ -164,6 +147,7 @@ def gather(shards: Sequence[Values], mesh: Mesh, layout: Layout, shape: Sequence
                 f"rank {rank}: layout {layout} of {tuple(shape)} needs a shard of shape {local}, "
                 f"got {shard.shape}"
             )
+    shards = [from_allocation(shard, layout, mesh, shape) for shard in shards]
     value: Values = np.empty(tuple(shape), shards[0].dtype)
     used = layout.used_axes
     unread = [axis for axis in mesh.names if axis not in used] + list(layout.partial_axes())

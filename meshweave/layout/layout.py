@@ -135,6 +135,12 @@ class Layout:
         """The same blocks with nothing pending."""
         return self.with_partial(()) if self.partial else self
 
+    def without_order(self) -> "Layout":
+        """The same ownership in default memory order."""
+        if self.order is None:
+            return self
+        return Layout(self.dims, self.partial, None, self.uneven)
+
     def with_partial(self, partial: Sequence[Partial]) -> "Layout":
         """The same blocks with these reductions pending instead."""
         if isinstance(self._blocks, str):
@@ -182,7 +188,11 @@ class Layout:
         return tuple(rest if extent is None else extent for extent in known)
 
     def local_shape(self, mesh: Mesh, shape: Sequence[int]) -> tuple[int, ...]:
-        """Shape of the allocation, the same on every rank, for a tensor of global `shape`."""
+        """Per dim how many positions a rank has, padding included; the same on every rank.
+
+        It is the shape of the buffer too, unless the memory order is not the default: see
+        `allocation_shape`.
+        """
         if isinstance(self._blocks, str):
             return tuple(
                 prod(
@@ -196,6 +206,22 @@ class Layout:
             -(-size // mesh.axis_count(axes)) if axes else size
             for size, axes in zip(shape, self._blocks, strict=True)
         )
+
+    def allocation_shape(self, mesh: Mesh, shape: Sequence[int]) -> tuple[int, ...]:
+        """Shape of the buffer of a rank, row-major contiguous: `local_shape`, or, where the memory
+        order is not the default, the extents of all local factors in memory order, major first.
+
+        Of `[2*_] order(0.1, 0.0)` on 6 the local shape is (6,) and the allocation (3, 2).
+        """
+        if self.order is None:
+            return self.local_shape(mesh, shape)
+        extents = [self.local_extents(mesh, shape, dim) for dim in range(self.ndim)]
+        return tuple(extents[dim][k] for dim, k in self.order)
+
+    def local_extents(self, mesh: Mesh, shape: Sequence[int], dim: int) -> tuple[int, ...]:
+        """Extents of the local factors of a dim, major first."""
+        every = zip(self.dims[dim], self.extents(mesh, shape, dim), strict=True)
+        return tuple(extent for factor, extent in every if isinstance(factor, LocalFactor))
 
     def offsets(self, mesh: Mesh, shape: Sequence[int], rank: int) -> tuple[int, ...]:
         """Per dim the global index of the first element of the allocation of `rank` (block

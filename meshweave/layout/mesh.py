@@ -148,6 +148,10 @@ class Mesh:
         """
         return self._place(name)[0]
 
+    def stride(self, name: str) -> int:
+        """Ranks between neighbours along an axis or sub-axis. Raises LayoutError like `size`."""
+        return self._place(name)[1]
+
     def specialize(self, **sizes: int) -> "Mesh":
         """The mesh with numbers for symbols: `Mesh(x="N").specialize(N=4)`; an axis may also be
         named directly.

@@ -85,6 +85,7 @@ class Reader:
         self.uses: dict[Any, list[tuple[Item, int]]] = {}  # value -> (reader, operand number)
         self.symbols = Symbols()
         self._maps: dict[Any, Access | None] = {}
+        self._known_loops: dict[Any, tuple[int, frozenset[int]]] = {}
 
     def read(self, block: Any) -> None:
         """Read a block and everything nested in it."""
@@ -142,17 +143,24 @@ class Reader:
         item.out_accesses = [linear.identity(len(shape))]
         return item
 
+    def _loops(self, types: Any) -> tuple[int, frozenset[int]]:
+        """How many loops there are, and which reduce; read once for equal iterator types."""
+        if types not in self._known_loops:
+            kinds = [str(kind) for kind in types]
+            reduced = frozenset(i for i, kind in enumerate(kinds) if "parallel" not in kind)
+            self._known_loops[types] = (len(kinds), reduced)
+        return self._known_loops[types]
+
     def _generic(self, op: Any, block: Any) -> Item:
         maps = [self.access(a, op) for a in op.attributes["indexing_maps"]]
-        kinds = [str(k) for k in op.attributes["iterator_types"]]
-        reductions = frozenset(i for i, k in enumerate(kinds) if "parallel" not in k)
+        ndim, reductions = self._loops(op.attributes["iterator_types"])
         operands = list(op.operands)
         inputs = len(operands) - len(op.results)
         item = Item(op, "reduce", len(self.items), block, read_payload(op.regions[0].blocks[0]))
         item.sources, item.accesses = operands[:inputs], maps[:inputs]
         item.outs, item.out_accesses = operands[inputs:], maps[inputs:]
         item.reductions = reductions
-        item.sizes = _sizes(op, operands, maps, len(kinds))
+        item.sizes = _sizes(op, operands, maps, ndim)
         item.kind = _kind(item, inputs)
         if item.kind in ("map", "copy", "splat"):
             _in_result_order(item)

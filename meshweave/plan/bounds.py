@@ -1,67 +1,67 @@
 """What must come in whatever the plan: elements of its target block that a rank does not hold."""
 
+from collections.abc import Sequence
 from itertools import product
 from math import prod
 
-import numpy as np
-
-from meshweave.layout.digits import Indices
+from meshweave.layout.algebra import pending
+from meshweave.layout.layout import Layout
 from meshweave.layout.mesh import Mesh
 from meshweave.plan.moves import Axes, Moves, State
+from meshweave.plan.overlap import overlap
 
 SAMPLED_RANKS = 8  # how many ranks the estimate of a search looks at
+GROUPED_RANKS = 64  # of larger meshes, targets with pending reductions have no bound but 0
 
 Interval = tuple[int, int]
 Box = tuple[Interval, ...]
 
 
-def lower_bound(moves: Moves, source: State, target: State) -> int:
+def lower_bound(source: Layout, target: Layout, mesh: Mesh, shape: Sequence[int]) -> int:
     """Elements that some rank receives in any plan from source to target.
 
-    Take the ranks G that share a block of the target: one rank, or the g ranks over its pending
-    axes. What is in the block and not somewhere in G has to come in: of a source with pending
-    reductions, each element of which G lacks some operand. What G holds is counted as if its pieces
-    never overlapped, which can only make the bound smaller.
+    What a rank of the target does not hold has to come in; of a source with pending reductions that
+    is everything. And an element of which P operands are pending costs P - 1 messages until a
+    first rank has all of them and one for each of the O - 1 others that want it, so some rank
+    receives at least (P + O - 2) / ranks of the tensor. Where reductions are pending in the target,
+    see `_grouped`.
     """
-    if not target.partial:
-        return _missed(moves, source, target)
-    used = {axis for state in (source, target) for axis in _axes(state)}
-    mesh = moves.mesh
+    if pending(target, mesh):
+        return _grouped(source, target, mesh, tuple(shape))
+    found = overlap(source.without_partial(), target, mesh, tuple(shape))
+    reduced = pending(source, mesh)
+    if not reduced:
+        return found.missing
+    operands = prod(mesh.size(axis) for _, axes in reduced for axis in axes)
+    parts = prod(mesh.size(ref) for dim in range(target.ndim) for ref in target.axes_of(dim))
+    messages = operands + mesh.nranks // parts - 2
+    return max(found.wanted, -(-prod(shape) * messages // mesh.nranks))
+
+
+def _grouped(source: Layout, target: Layout, mesh: Mesh, shape: tuple[int, ...]) -> int:
+    """The bound where reductions are pending in the target (of small meshes and blocks, else 0).
+
+    Take the ranks G that share a block of the target: the g ranks over its pending axes. What is in
+    the block and not somewhere in G has to come in: of a source with pending reductions, each
+    element of which G lacks some operand. What G holds is counted as if its pieces never
+    overlapped, which can only make the bound smaller.
+    """
+    states = [State.of(layout, mesh, shape) for layout in (source, target)]
+    one, other = states
+    if one is None or other is None or mesh.nranks > GROUPED_RANKS:
+        return 0
+    moves = Moves(mesh, shape, other)
+    used = {axis.partition(":")[0] for state in (one, other) for axis in _axes(state)}
     idle = [axis for axis in mesh.names if axis not in used]
-    within = _pending(target)
+    within = _pending(other)
     worst = 0
     for rank in range(mesh.nranks):
         if mesh.group_index([*idle, *within], rank) == 0:
             group = mesh.group(within, rank)
-            box = _box(moves, target, rank)
-            lacking = prod(high - low for low, high in box) - _held(moves, source, group, box)
+            box = _box(moves, other, rank)
+            lacking = prod(high - low for low, high in box) - _held(moves, one, group, box)
             worst = max(worst, -(-lacking // len(group)))
     return worst
-
-
-def _missed(moves: Moves, source: State, target: State) -> int:
-    """The bound where nothing is pending in the target, over all ranks at once."""
-    mesh = moves.mesh
-    sizes = [mesh.size(name) for name in mesh.names]
-    where = dict(zip(mesh.names, np.unravel_index(np.arange(mesh.nranks), sizes or [1])))
-    held: Indices = np.full(mesh.nranks, 0 if source.partial else 1, np.int64)
-    wanted = np.ones_like(held)
-    for n, have, want in zip(moves.shape, source.dims, target.dims):
-        starts, ends = _ranges(moves, n, have, where)
-        low, high = _ranges(moves, n, want, where)
-        held *= np.maximum(0, np.minimum(ends, high) - np.maximum(starts, low))
-        wanted *= high - low
-    return int((wanted - held).max())
-
-
-def _ranges(moves: Moves, n: int, axes: Axes, where: dict[str, Indices]) -> tuple[Indices, Indices]:
-    """From and to where every rank holds a dim of n over `axes`."""
-    index: Indices = np.zeros(moves.mesh.nranks, np.int64)
-    for axis in axes:
-        index = index * moves.sizes[axis] + where[axis]
-    chunk = -(-n // moves.count(axes))
-    start: Indices = np.minimum(n, index * chunk)
-    return start, np.minimum(n, start + chunk)
 
 
 def _held(moves: Moves, source: State, group: tuple[int, ...], box: Box) -> int:
@@ -91,7 +91,7 @@ def _box(moves: Moves, state: State, rank: int) -> Box:
     """Indices that a rank holds, per dim from and to."""
     box = []
     for n, axes in zip(moves.shape, state.dims, strict=True):
-        chunk = -(-n // moves.count(axes))
+        chunk = -(-n // moves.mesh.axis_count(axes))
         low = min(n, moves.mesh.group_index(axes, rank) * chunk)
         box.append((low, min(n, low + chunk)))
     return tuple(box)
@@ -114,9 +114,13 @@ class Missing:
     def __init__(self, moves: Moves) -> None:
         self.moves = moves
         ranks = _sample(moves.mesh)
-        self.places = [moves.mesh.coordinates(rank) for rank in ranks]
+        self.places = [
+            {name: moves.mesh.coordinate(rank, name) for name in moves.names} for rank in ranks
+        ]
         self.boxes = [_box(moves, moves.target, rank) for rank in ranks]
         self.sizes = [prod(high - low for low, high in box) for box in self.boxes]
+        self.total = prod(moves.shape)
+        self.owners = moves.mesh.nranks // moves.count(tuple(moves.wanted))
         self.known: dict[State, int] = {}
 
     def elements(self, state: State) -> int:
@@ -124,7 +128,9 @@ class Missing:
         if self.moves.target.partial:
             return 0
         if state.partial:
-            return max(self.sizes)
+            operands = self.moves.count(_pending(state))
+            messages = self.total * (operands + self.owners - 2)
+            return max(*self.sizes, -(-messages // self.moves.mesh.nranks))
         if state not in self.known:
             self.known[state] = self._count(state)
         return self.known[state]

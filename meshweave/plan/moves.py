@@ -8,12 +8,16 @@ lies at coordinate 0). Joining pieces is cutting them read backwards: the same c
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import permutations
+from itertools import pairwise, permutations
 from math import prod
 from typing import NamedTuple
 
-from meshweave.layout.layout import Layout, Partial
+from meshweave.layout.algebra import block_axes
+from meshweave.layout.algebra import pending as find_pending
+from meshweave.layout.layout import AxisFactor, Layout, Partial
 from meshweave.layout.mesh import Mesh
+from meshweave.plan.overlap import overlap
+from meshweave.plan.steps import OPS, Shuffle
 
 Axes = tuple[str, ...]
 MAX_REORDERED = 4  # axes of one dim; of more, only neighbours swap in one step
@@ -26,26 +30,32 @@ class State(NamedTuple):
     partial: tuple[tuple[str, Axes], ...]
 
     @staticmethod
-    def of(layout: Layout, mesh: Mesh) -> "State":
-        """Raises LayoutError when the layout is not in blocks."""
+    def of(layout: Layout, mesh: Mesh, shape: Sequence[int]) -> "State | None":
+        """What the layout amounts to on this shape; None when that is not in blocks."""
+        dims = block_axes(layout, mesh, shape)
+        pending = tuple((k, tuple(sorted(axes))) for k, axes in find_pending(layout, mesh))
+        if dims is None:
+            return None
+        return State(tuple(tuple(whole_axes(axes, mesh)) for axes in dims), pending)
 
-        def wide(axes: Axes) -> Axes:
-            return tuple(name for name in axes if mesh.size(name) > 1)
-
-        pending = tuple((p.kind, wide(p.axes)) for p in layout.partial)
-        dims = tuple(map(wide, layout.block_axes()))
-        return State(dims, _normal(pending))
-
-    def layout(self) -> Layout:
+    def layout(self, mesh: Mesh) -> Layout:
         """The Layout it stands for."""
-        return Layout.blocks(self.dims, [Partial(kind, axes) for kind, axes in self.partial])
+        pending = [Partial(kind, axes) for kind, axes in self.partial]
+        if not any(":" in name for axes in self.dims for name in axes):
+            return Layout.blocks(self.dims, pending)
+        dims = [tuple(map(axis_factor, whole_axes(axes, mesh))) for axes in self.dims]
+        return Layout(tuple(dims), tuple(pending))
 
     def with_dim(self, dim: int, axes: Axes) -> "State":
         return State((*self.dims[:dim], axes, *self.dims[dim + 1 :]), self.partial)
 
 
 class Move(NamedTuple):
-    """A step towards `state`. unit: elements, as `cost.received` takes them for this op."""
+    """A step towards `state`. unit: elements, as `cost.received` takes them for this op.
+
+    senders: of an exchange, the ranks that send to one rank, at most.
+    own:     of an exchange, the elements that a rank has of its target.
+    """
 
     op: str
     axes: Axes
@@ -55,6 +65,8 @@ class Move(NamedTuple):
     split_dim: int | None = None
     concat_dim: int | None = None
     kind: str | None = None
+    senders: int = 0
+    own: int = 0
 
 
 class Moves:
@@ -65,12 +77,24 @@ class Moves:
     only as the target has them.
     """
 
-    def __init__(self, mesh: Mesh, shape: Sequence[int], target: State) -> None:
+    def __init__(
+        self,
+        mesh: Mesh,
+        shape: Sequence[int],
+        target: State,
+        names: Axes | None = None,
+        ops: Sequence[str] = OPS,
+    ) -> None:
+        """names: the axes, or sub-axes, that states are made of; None: the axes of the mesh."""
         self.mesh = mesh
         self.shape = tuple(shape)
         self.target = target
-        self.sizes = {axis.name: mesh.size(axis.name) for axis in mesh.axes}
+        self.names = mesh.names if names is None else names
+        self.ops = frozenset(ops)
+        self.sizes = {name: mesh.size(name) for name in self.names}
         self.wanted = [axis for axes in target.dims for axis in axes]
+        self._locals: dict[tuple[Axes, ...], list[int]] = {}
+        self._fits: dict[tuple[int, Axes, Axes], bool] = {}
 
     def count(self, axes: Axes) -> int:
         """Ranks along `axes`."""
@@ -79,20 +103,31 @@ class Moves:
 
     def local_shape(self, state: State) -> list[int]:
         """Shape of the allocation in that layout."""
-        return [-(-n // self.count(axes)) for n, axes in zip(self.shape, state.dims, strict=True)]
+        found = self._locals.get(state.dims)
+        if found is None:
+            found = [
+                -(-n // self.count(axes)) for n, axes in zip(self.shape, state.dims, strict=True)
+            ]
+            self._locals[state.dims] = found
+        return found
 
     def fits(self, dim: int, held: Axes, cut: Axes) -> bool:
         """Whether pieces over `held` then `cut` lie within those over `held`: see this file's
         docstring.
         """
-        n, s = self.shape[dim], self.count(held)
-        if s == 1 or n <= 1:
-            return True
-        g = self.count(cut)
-        return -(-n // s) == g * -(-n // (s * g))
+        key = (dim, held, cut)
+        found = self._fits.get(key)
+        if found is None:
+            n, s = self.shape[dim], self.count(held)
+            found = s == 1 or n <= 1
+            if not found:
+                g = self.count(cut)
+                found = -(-n // s) == g * -(-n // (s * g))
+            self._fits[key] = found
+        return found
 
     def of(self, state: State) -> Iterator[Move]:
-        """Every move from `state`, in a fixed order."""
+        """Every move from `state` but exchanges, in a fixed order."""
         local = self.local_shape(state)
         if state.partial != self.target.partial:
             yield from self._reductions(state, local)
@@ -101,6 +136,24 @@ class Moves:
         yield from self._exchanges(state, local)
         yield from self._slices(state, local)
         yield from self._permutes(state, local)
+
+    def exchange(self, state: State) -> Move | None:
+        """The exchange that gives every dim its target (a relayout where nobody misses anything);
+        None where a pending axis is in the way.
+        """
+        after = State(self.target.dims, state.partial)
+        held = {axis for _, axes in state.partial for axis in axes}
+        if after == state or held & set(self.wanted):
+            return None
+        plain = [s.layout(self.mesh).without_partial() for s in (state, after)]
+        found = overlap(plain[0], plain[1], self.mesh, self.shape)
+        whole = prod(self.local_shape(after))
+        if ("exchange" if found.at_most else "relayout") not in self.ops:
+            return None
+        if not found.at_most:
+            return Move("relayout", (), after, whole)
+        own = whole - found.at_most
+        return Move("exchange", found.axes, after, found.at_most, senders=found.senders, own=own)
 
     def _gathers(self, state: State, local: list[int]) -> Iterator[Move]:
         for dim, axes in enumerate(state.dims):
@@ -159,20 +212,36 @@ class Moves:
     def _pendings(self, state: State, local: list[int]) -> Iterator[Move]:
         """Make a reduction pending: innermost, where it reads operands before any other reduction
         does.
+
+        Over axes that no dim is cut over, all but one rank take the neutral element; over those at
+        the end of a dim, every rank embeds its piece in it.
         """
         want, have = self.target.partial, state.partial
         held = {axis for axes in state.dims for axis in axes}
         for at, (kind, axes) in enumerate(want):
-            added: Axes = ()
-            if want[at + 1 :] == have:
-                added = axes
-            elif have and have[0][0] == kind and want[at + 1 :] == have[1:]:
+            added = axes if want[at + 1 :] == have else ()
+            if have and have[0][0] == kind and want[at + 1 :] == have[1:]:
                 added = tuple(axis for axis in axes if axis not in have[0][1])
                 if len(added) + len(have[0][1]) != len(axes):
                     continue
-            if added and not held & set(added):
-                after = State(state.dims, _normal(((kind, added), *have)))
-                yield Move("local", added, after, prod(local), kind=kind)
+            free = tuple(axis for axis in added if axis not in held)
+            if free:
+                after = State(state.dims, _normal(((kind, free), *have)))
+                yield Move("local", free, after, prod(local), kind=kind)
+            if "embed" in self.ops and kind != "avg":
+                yield from self._embeds(state, kind, set(added))
+
+    def _embeds(self, state: State, kind: str, added: set[str]) -> Iterator[Move]:
+        for dim, axes in enumerate(state.dims):
+            keep = len(axes)
+            while keep and axes[keep - 1] in added:
+                keep -= 1
+            cut = axes[keep:]
+            if cut and self.fits(dim, axes[:keep], cut):
+                dims = state.with_dim(dim, axes[:keep]).dims
+                after = State(dims, _normal(((kind, cut), *state.partial)))
+                unit = prod(self.local_shape(after))
+                yield Move("embed", cut, after, unit, dim=dim, kind=kind)
 
     def _permutes(self, state: State, local: list[int]) -> Iterator[Move]:
         seen = {state}
@@ -211,40 +280,19 @@ class Moves:
         """The axes along which a permute between the two moves data, in the order of the mesh."""
         rows = zip(_rows(one), _rows(other), strict=True)
         changed = {axis for mine, its in rows if mine != its for axis in mine + its}
-        return tuple(axis for axis in self.mesh.names if axis in changed)
+        return tuple(axis for axis in self.names if axis in changed)
 
-    def sources(self, one: State, other: State) -> tuple[int, ...]:
+    def sources(self, one: State, other: State) -> Shuffle:
         """For each member over the moved axes the member it receives from; who has its block keeps
         it.
         """
         axes = self._moved(one, other)
-        have, want = [
-            [tuple(self._index(row, axes, k) for row in rows) for k in range(self.count(axes))]
-            for rows in self._changed_rows(one, other)
-        ]
-        sources = {k: k for k, block in enumerate(want) if have[k] == block}
-        givers: dict[tuple[int, ...], list[int]] = {}
-        for k in reversed(range(len(have))):
-            if k not in sources:
-                givers.setdefault(have[k], []).append(k)
-        for k, block in enumerate(want):
-            if k not in sources:
-                sources[k] = givers[block].pop()
-        return tuple(sources[k] for k in range(len(want)))
-
-    def _changed_rows(self, one: State, other: State) -> tuple[list[Axes], list[Axes]]:
+        number = {axis: k for k, axis in enumerate(axes)}
         rows = [pair for pair in zip(_rows(one), _rows(other), strict=True) if pair[0] != pair[1]]
-        return [mine for mine, _ in rows], [its for _, its in rows]
-
-    def _index(self, row: Axes, axes: Axes, member: int) -> int:
-        """Linear coordinate over `row` of a member of a group over `axes`."""
-        coordinates = {}
-        for axis in reversed(axes):
-            member, coordinates[axis] = divmod(member, self.sizes[axis])
-        index = 0
-        for axis in row:
-            index = index * self.sizes[axis] + coordinates[axis]
-        return index
+        have, want = (
+            tuple(tuple(number[axis] for axis in pair[side]) for pair in rows) for side in (0, 1)
+        )
+        return Shuffle(tuple(self.sizes[axis] for axis in axes), have, want)
 
     def certain(self, source: State) -> list[Move]:
         """A path that is always there: reduce, gather every dim, cut every dim, make pending."""
@@ -290,3 +338,78 @@ def _normal(pending: tuple[tuple[str, Axes], ...]) -> tuple[tuple[str, Axes], ..
         if axes:
             done.append((kind, tuple(sorted(axes))))
     return tuple(done)
+
+
+def axis_factor(ref: str) -> AxisFactor:
+    """The factor of an axis or sub-axis by its name: `x` or `x:(m)k`."""
+    name, _, sub = ref.partition(":")
+    if not sub:
+        return AxisFactor(name)
+    m, _, k = sub[1:].partition(")")
+    return AxisFactor(name, (int(m), int(k)))
+
+
+def whole_axes(axes: Sequence[str], mesh: Mesh) -> list[str]:
+    """The same with neighbouring sub-axes that make up a whole axis as that axis."""
+    if not any(":" in ref for ref in axes):
+        return list(axes)
+    done: list[AxisFactor] = []
+    for factor in map(axis_factor, axes):
+        while done and factor.sub and done[-1].name == factor.name and done[-1].sub:
+            (m, k), (inner_m, inner_k) = done[-1].sub, factor.sub
+            if m * k != inner_m:
+                break
+            done.pop()
+            factor = AxisFactor(factor.name, (m, k * inner_k))
+        if factor.sub == (1, mesh.size(factor.name)):
+            factor = AxisFactor(factor.name)
+        done.append(factor)
+    return [factor.ref for factor in done]
+
+
+def common_names(mesh: Mesh, states: Sequence[State]) -> Axes | None:
+    """Axes, cut into sub-axes wherever a state cuts them, of which all the states are made.
+
+    None where there are none: cuts that do not divide each other, or a pending axis that is cut.
+    """
+    cuts: dict[str, set[int]] = {name: {1, mesh.size(name)} for name in mesh.names}
+    for state in states:
+        for ref in (ref for axes in state.dims for ref in axes):
+            factor = axis_factor(ref)
+            if factor.sub:
+                cuts[factor.name] |= {factor.sub[0], factor.sub[0] * factor.sub[1]}
+    whole = {axis for state in states for _, axes in state.partial for axis in axes}
+    names: list[str] = []
+    for name in mesh.names:
+        chain = sorted(cuts[name])
+        if any(high % low for low, high in pairwise(chain)):
+            return None
+        if len(chain) <= 2:
+            names.append(name)
+        elif name in whole:
+            return None
+        else:
+            names += [f"{name}:({low}){high // low}" for low, high in pairwise(chain)]
+    return tuple(names)
+
+
+def in_names(state: State, names: Axes, mesh: Mesh) -> State:
+    """The same state with each axis as the run of `names` that it is made of."""
+
+    def cut(axes: Axes) -> Axes:
+        return tuple(part for ref in axes for part in _parts(ref, names, mesh))
+
+    return State(tuple(map(cut, state.dims)), state.partial)
+
+
+def _parts(ref: str, names: Axes, mesh: Mesh) -> list[str]:
+    if ref in names:
+        return [ref]
+    factor = axis_factor(ref)
+    m, k = factor.sub or (1, mesh.size(factor.name))
+    found = []
+    for part in names:
+        inner = axis_factor(part)
+        if inner.name == factor.name and inner.sub and m <= inner.sub[0] < m * k:
+            found.append(part)
+    return found

@@ -1,29 +1,30 @@
-"""Plan a redistribution: the cheapest steps from one layout to another, by A* over layouts.
+"""Plan a redistribution: the cheapest steps from one layout to another, and what is proved of them.
 
-The cost of a step is its time in the alpha-beta model (cost.py); what a layout still misses of the
-target is received at some time, so the time for that bounds the rest of the way from below. Of
-plans that cost the same the first found is taken, and moves have a fixed order: the same question
-always has the same answer.
+Between blocks the steps are searched (search.py). Any other layouts move by an exchange, or by a
+relayout to blocks, a search there, and a relayout back, whichever takes less time.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from heapq import heappop, heappush
-from math import inf, prod
-from typing import Any
+from math import prod
 
-from meshweave.errors import LayoutError, PlanError
-from meshweave.layout.layout import Layout
+from meshweave.errors import PlanError
+from meshweave.layout.algebra import block_axes, pending, same_placement
+from meshweave.layout.layout import AxisFactor, Factor, Layout, LocalFactor
 from meshweave.layout.mesh import Link, Mesh
+from meshweave.layout.places import irregular, is_nested
 from meshweave.plan import cost
-from meshweave.plan.bounds import Missing, lower_bound
+from meshweave.plan.bounds import lower_bound
 from meshweave.plan.cost import SHARED_MEMORY, Profile
-from meshweave.plan.moves import Axes, Move, Moves, State
-from meshweave.plan.steps import COLLECTIVES, Plan, Step
+from meshweave.plan.moves import Move, Moves, State, common_names, in_names
+from meshweave.plan.overlap import Overlap, overlap
+from meshweave.plan.search import Search
+from meshweave.plan.steps import COLLECTIVES, OPS, Plan, Step
 
-__all__ = ["Plan", "Step", "cache_clear", "cache_info", "plan_redistribute"]
+PROOF_LIMIT = 5000  # layouts that `minimal_among` looks at
 
-SEARCH_LIMIT = 2000  # layouts looked at before the plan that is always there is taken
+__all__ = ["Plan", "Step", "cache_clear", "cache_info", "minimal_among", "plan_redistribute"]
 
 
 def plan_redistribute(
@@ -33,19 +34,25 @@ def plan_redistribute(
     shape: Sequence[int],
     itemsize: int,
     *,
-    profile: Profile = SHARED_MEMORY,
+    profile: Profile | None = None,
     memory_bytes: int | None = None,
+    ops: tuple[str, ...] = OPS,
 ) -> Plan:
     """The plan that takes a tensor of global `shape` from `source` to `target` on `mesh`.
 
     itemsize:     bytes of an element.
-    memory_bytes: cap on what the input and output of a step take together on a rank. None: twice
-    the larger of the local tensors at both ends, or, where no exact plan stays within that, as
-    little as the cheapest one takes. Axes of size 1 cost no step. Pure, and cached by value: see
-    `cache_info`. Raises LayoutError when a layout does not fit mesh and shape; PlanError when a
-    layout is not in blocks or no plan stays within memory_bytes.
+    profile:      the machine. None: SHARED_MEMORY, but with launches that never outweigh the bytes
+                  of small tensors (`cost.steady`), unless the axes of the mesh state their links.
+    memory_bytes: cap on what the input and output of a step take together on a rank. None: no
+                  tensor on the way is larger than the larger end, or, where only certain steps may
+                  be used and none does that, as little as the cheapest plan takes.
+    ops:          the steps that may be used.
+
+    Axes of size 1 cost no step, nor does another spelling of the same layout. Pure, and cached by
+    value: see `cache_info`. Raises LayoutError when a layout does not fit mesh and shape; PlanError
+    when no plan of these steps stays within memory_bytes.
     """
-    return _plan(source, target, mesh, tuple(shape), itemsize, profile, memory_bytes)
+    return _plan(source, target, mesh, tuple(shape), itemsize, profile, memory_bytes, ops)
 
 
 @lru_cache(maxsize=1 << 16)
@@ -55,35 +62,261 @@ def _plan(
     mesh: Mesh,
     shape: tuple[int, ...],
     itemsize: int,
-    profile: Profile,
+    profile: Profile | None,
     memory_bytes: int | None,
+    ops: tuple[str, ...],
 ) -> Plan:
     for layout in (source, target):
         layout.check(mesh, shape)
-    try:
-        start, end = State.of(source, mesh), State.of(target, mesh)
-    except LayoutError as error:
-        raise PlanError(f"redistribute {source} -> {target}: {error.message}") from None
-    search = _Search(Moves(mesh, shape, end), itemsize, profile)
-    moves = search.path(start, memory_bytes)
-    if moves is None:
-        raise PlanError(
-            f"redistribute {source} -> {target}: no plan found within {memory_bytes} bytes per rank"
-        )
-    steps = _steps(moves, search, start, source, target)
-    return _summed(steps, search, start, end)
+    true = profile or SHARED_MEMORY
+    if profile is None and all(axis.link is None for axis in mesh.axes):
+        sizes = [prod(layout.local_shape(mesh, shape)) for layout in (source, target)]
+        profile = cost.steady(true, max(sizes) * itemsize)
+    ask = _Question(mesh, shape, itemsize, profile or true, memory_bytes, frozenset(ops))
+    best: tuple[float, tuple[Step, ...]] | None = None
+    for steps in ask.candidates(source, target):
+        seconds = sum(map(ask.seconds, steps))
+        if ask.allows(steps) and (best is None or seconds < best[0]):
+            best = seconds, steps
+    if best is None:
+        raise PlanError(f"redistribute {source} -> {target}: {ask.why_not(source, target)}")
+    seconds = sum(map(replace(ask, profile=true).seconds, best[1]))
+    return _summed(best[1], seconds, ask, source, target)
 
 
 cache_info = _plan.cache_info
 cache_clear = _plan.cache_clear
 
 
+def minimal_among(plan: Plan, mesh: Mesh, shape: Sequence[int], itemsize: int) -> str | None:
+    """Among what the plan is proved to have the fewest bytes: "all plans"; "collectives", if an
+    exhaustive search finds none of collectives and slices with fewer; None where nothing is proved.
+    """
+    if plan.proved_minimal or not plan.steps:
+        return "all plans"
+    if any(step.op in ("exchange", "relayout") for step in plan):
+        return None
+    states = [
+        State.of(layout, mesh, shape) for layout in (plan.steps[0].source, plan.steps[-1].target)
+    ]
+    bytes_only = Profile(Link(0.0, 1.0), 0.0, 1e-12)
+    plain = Mesh(**{name: mesh.size(name) for name in mesh.names})
+    known = [state for state in states if state is not None]
+    names = common_names(plain, known)
+    if len(known) < 2 or names is None:
+        return None
+    start, end = (in_names(state, names, plain) for state in known)
+    moves = Moves(plain, shape, end, names, [op for op in OPS if op != "exchange"])
+    search = Search(moves, itemsize, bytes_only, limit=PROOF_LIMIT)
+    found = search.path(start, 1 << 62)
+    if found is None or not search.exhausted:
+        return None
+    return "collectives" if plan.nbytes <= sum(map(search.nbytes, found)) else None
+
+
+def _summed(
+    steps: tuple[Step, ...], seconds: float, ask: "_Question", source: Layout, target: Layout
+) -> Plan:
+    bound = lower_bound(source, target, ask.mesh, ask.shape) * ask.itemsize
+    ends = max(map(ask.nbytes, (source, target)))
+    peak = max([ask.peak(step) for step in steps], default=ask.nbytes(source))
+    nbytes = sum(step.nbytes for step in steps)
+    assert nbytes >= bound, f"{steps} receive {nbytes} bytes, less than the bound {bound}"
+    return Plan(
+        steps,
+        nbytes=nbytes,
+        lower_bound=bound,
+        launches=sum(step.op in COLLECTIVES for step in steps),
+        peak_bytes=peak,
+        staging_bytes=max(0, peak - ends),
+        proved_minimal=nbytes == bound,
+        seconds=seconds,
+    )
+
+
+@dataclass(frozen=True)
+class _Question:
+    """What is asked besides the two layouts."""
+
+    mesh: Mesh
+    shape: tuple[int, ...]
+    itemsize: int
+    profile: Profile
+    memory_bytes: int | None
+    ops: frozenset[str]
+
+    def nbytes(self, layout: Layout) -> int:
+        """Bytes of an allocation."""
+        return prod(layout.local_shape(self.mesh, self.shape)) * self.itemsize
+
+    def peak(self, step: Step) -> int:
+        return self.nbytes(step.source) + self.nbytes(step.target)
+
+    def seconds(self, step: Step) -> float:
+        if step.op not in COLLECTIVES:
+            ndim = len(self.shape)
+            return cost.local_seconds(step.op, self.nbytes(step.target), ndim, self.profile)
+        ranks = self.mesh.axis_count(step.axes)
+        link = cost.link_of(self.mesh, step.axes or self.mesh.names, self.profile)
+        if step.op == "exchange":
+            own = self.nbytes(step.target) - step.nbytes
+            senders = self.overlap(step.source, step.target).senders
+            return cost.exchange_seconds(step.nbytes, own, senders, link, self.profile)
+        return cost.seconds(step.op, step.nbytes, ranks, link, self.profile)
+
+    def overlap(self, source: Layout, target: Layout) -> Overlap:
+        return overlap(source.without_partial(), target.without_partial(), self.mesh, self.shape)
+
+    def allows(self, steps: Sequence[Step]) -> bool:
+        cap = self.memory_bytes
+        return all(s.op in self.ops and (cap is None or self.peak(s) <= cap) for s in steps)
+
+    def why_not(self, source: Layout, target: Layout) -> str:
+        if self.memory_bytes is not None:
+            return f"no plan found within {self.memory_bytes} bytes per rank"
+        needed = sorted({s.op for steps in self.candidates(source, target) for s in steps})
+        missing = ", ".join(op for op in needed if op not in self.ops)
+        return f"it takes {missing or 'steps'}, of which none may be used"
+
+    def same_buffer(self, one: Layout, other: Layout) -> bool:
+        buffers = [la.allocation_shape(self.mesh, self.shape) for la in (one, other)]
+        return buffers[0] == buffers[1]
+
+    def candidates(self, source: Layout, target: Layout) -> Iterator[tuple[Step, ...]]:
+        """Every way worth a look; those that are not allowed among them."""
+        if same_placement(source, target, self.mesh, self.shape):
+            same = self.same_buffer(source, target)
+            yield () if same else (Step("relayout", (), source, target, 0),)
+            if same or "relayout" in self.ops:
+                return
+        blocks = [block_axes(la, self.mesh, self.shape) is not None for la in (source, target)]
+        if all(blocks):
+            found = self.searched(source, target)
+            if found is not None:
+                yield found
+                if self.allows(found):
+                    return
+        else:
+            yield from self.around(source, target, blocks)
+        if pending(source, self.mesh) == pending(target, self.mesh):
+            yield (self.direct(source, target),)
+        else:
+            yield self.reduced_first(source, target)
+
+    def searched(self, source: Layout, target: Layout) -> tuple[Step, ...] | None:
+        """The cheapest steps between two layouts in blocks."""
+        states = [State.of(layout, self.mesh, self.shape) for layout in (source, target)]
+        known = [state for state in states if state is not None]
+        names = common_names(self.mesh, known)
+        if len(known) < 2 or names is None:
+            return None
+        start, end = (in_names(state, names, self.mesh) for state in known)
+        moves = Moves(self.mesh, self.shape, end, names, tuple(sorted(self.ops)))
+        search = Search(moves, self.itemsize, self.profile)
+        path = search.path(start, self.memory_bytes)
+        return None if path is None else _steps(path, search, start, source, target)
+
+    def around(
+        self, source: Layout, target: Layout, blocks: Sequence[bool]
+    ) -> Iterator[tuple[Step, ...]]:
+        """Relayout to blocks, search there, relayout back: where only the memory order differs."""
+        plain = [layout.without_order() for layout in (source, target)]
+        if all(block_axes(layout, self.mesh, self.shape) is not None for layout in plain):
+            found = self.searched(*plain)
+            if found is not None:
+                before, after = (() if b else (True,) for b in blocks)
+                yield (
+                    *(Step("relayout", (), source, plain[0], 0) for _ in before),
+                    *found,
+                    *(Step("relayout", (), plain[1], target, 0) for _ in after),
+                )
+
+    def direct(self, source: Layout, target: Layout) -> Step:
+        """One exchange; a relayout where nobody misses anything."""
+        found = self.overlap(source, target)
+        if not found.at_most:
+            return Step("relayout", (), source, target, 0)
+        return Step("exchange", found.axes, source, target, found.at_most * self.itemsize)
+
+    def reduced_first(self, source: Layout, target: Layout) -> tuple[Step, ...]:
+        """Do all reductions where the elements lie, exchange, make pending what the target has."""
+        steps: list[Step] = []
+        now = source
+        if now.order is not None and pending(now, self.mesh):
+            steps.append(Step("relayout", (), now, now.without_order(), 0))
+            now = now.without_order()
+        while now.partial:
+            steps.append(self.reduction(now, target))
+            now = steps[-1].target
+        bare = target.without_partial()
+        same = same_placement(now, bare, self.mesh, self.shape)
+        if not same or not self.same_buffer(now, bare):
+            steps.append(self.direct(now, bare))
+        rest = target.partial
+        for at in reversed(range(len(rest))):
+            after = target.with_partial(rest[at:])
+            before = (
+                steps[-1].target
+                if at == len(rest) - 1 and steps
+                else target.with_partial(rest[at + 1 :])
+            )
+            partial = rest[at]
+            steps.append(Step("local", partial.axes, before, after, 0, kind=partial.kind))
+        return tuple(_chained(steps, source, target))
+
+    def reduction(self, now: Layout, target: Layout) -> Step:
+        """A reduce_scatter of the first pending reduction where a dim divides, else an all_reduce.
+
+        The dim that the target has on these axes is tried first.
+        """
+        partial, rest = now.partial[0], now.partial[1:]
+        axes = tuple(name for name in partial.axes if self.mesh.size(name) > 1)
+        group = self.mesh.axis_count(axes)
+        dims = sorted(range(now.ndim), key=lambda d: (not set(axes) & set(target.axes_of(d)), d))
+        for dim in dims:
+            factors = self.split(now, dim, axes, group)
+            if factors is not None and group > 1:
+                rows = (*now.dims[:dim], factors, *now.dims[dim + 1 :])
+                after = Layout(rows, rest, None, now.uneven)
+                nbytes = cost.received("reduce_scatter", self.nbytes(after), group)
+                return Step("reduce_scatter", axes, now, after, nbytes, dim=dim, kind=partial.kind)
+        after = now.with_partial(rest)
+        count = self.nbytes(now) // self.itemsize
+        nbytes = cost.received("all_reduce", count, group) * self.itemsize
+        return Step("all_reduce", partial.axes, now, after, nbytes, kind=partial.kind)
+
+    def split(
+        self, now: Layout, dim: int, axes: Sequence[str], group: int
+    ) -> tuple[Factor, ...] | None:
+        """The factors of a dim whose local positions are cut in `group` equal runs over `axes`."""
+        if irregular(now, dim) is not None or is_nested(now, self.mesh, self.shape, dim):
+            return None
+        factors = now.dims[dim]
+        at = next(i for i, factor in enumerate(factors) if isinstance(factor, LocalFactor))
+        extent = now.extents(self.mesh, self.shape, dim)[at]
+        local = factors[at]
+        if extent == 0 or extent % group or not isinstance(local, LocalFactor):
+            return None
+        inner = LocalFactor(None if local.extent is None else extent // group)
+        return (*factors[:at], *map(AxisFactor, axes), inner, *factors[at + 1 :])
+
+
+def _chained(steps: Sequence[Step], source: Layout, target: Layout) -> Iterator[Step]:
+    """The same steps, each starting with the layout that the one before ends with."""
+    now = source
+    for number, step in enumerate(steps):
+        after = target if number == len(steps) - 1 else step.target
+        yield replace(step, source=now, target=after)
+        now = after
+
+
 def _steps(
-    moves: list[Move], search: "_Search", start: State, source: Layout, target: Layout
+    path: Sequence[Move], search: Search, start: State, source: Layout, target: Layout
 ) -> tuple[Step, ...]:
     steps, state, before = [], start, source
-    for number, move in enumerate(moves):
-        after = target if number == len(moves) - 1 else move.state.layout()
+    for number, move in enumerate(path):
+        last = number == len(path) - 1
+        after = target if last else move.state.layout(search.moves.mesh)
         sources = search.moves.sources(state, move.state) if move.op == "permute" else None
         steps.append(
             Step(
@@ -101,104 +334,3 @@ def _steps(
         )
         state, before = move.state, after
     return tuple(steps)
-
-
-def _summed(steps: tuple[Step, ...], search: "_Search", start: State, end: State) -> Plan:
-    moves = search.moves
-    bound = lower_bound(moves, start, end) * search.itemsize
-    locals_ = [
-        [prod(layout.local_shape(moves.mesh, moves.shape)) for layout in (step.source, step.target)]
-        for step in steps
-    ] or [[prod(moves.local_shape(start))]]
-    nbytes = sum(step.nbytes for step in steps)
-    assert nbytes >= bound, f"{steps} receive {nbytes} bytes, less than the bound {bound}"
-    return Plan(
-        steps,
-        nbytes=nbytes,
-        lower_bound=bound,
-        launches=sum(step.op in COLLECTIVES for step in steps),
-        peak_bytes=max(map(sum, locals_)) * search.itemsize,
-        proved_minimal=nbytes == bound,
-    )
-
-
-class _Search:
-    """A* for one target; estimates never exceed the true rest, so the first path to arrive is the
-    cheapest.
-    """
-
-    def __init__(self, moves: Moves, itemsize: int, profile: Profile) -> None:
-        self.moves = moves
-        self.itemsize = itemsize
-        self.profile = profile
-        self.links: dict[Axes, Link] = {}
-        self.missing = Missing(moves)
-        singles = [self.link((axis.name,)) for axis in moves.mesh.axes]
-        self.least = profile.launch + min((link.alpha for link in singles), default=0.0)
-        self.beta = itemsize * min((link.beta for link in singles), default=0.0)
-
-    def link(self, axes: Axes) -> Link:
-        if axes not in self.links:
-            self.links[axes] = cost.link_of(self.moves.mesh, axes, self.profile)
-        return self.links[axes]
-
-    def nbytes(self, move: Move) -> int:
-        """Bytes the busiest rank receives."""
-        return cost.received(move.op, move.unit, self.moves.count(move.axes)) * self.itemsize
-
-    def seconds(self, move: Move) -> float:
-        if move.op in COLLECTIVES:
-            ranks = self.moves.count(move.axes)
-            link = self.link(move.axes)
-            return cost.seconds(move.op, self.nbytes(move), ranks, link, self.profile)
-        # Never free, so that a plan has no idle steps even of empty tensors.
-        return cost.copy_seconds(1 + move.unit * self.itemsize, self.profile)
-
-    def rest(self, state: State) -> float:
-        """At least this long from `state` to the target."""
-        elements = self.missing.elements(state)
-        return self.least + self.beta * elements if elements else 0.0
-
-    def path(self, start: State, memory_bytes: int | None) -> list[Move] | None:
-        """The cheapest moves from start to the target within memory; None when there are none."""
-        ends = [prod(self.moves.local_shape(s)) for s in (start, self.moves.target)]
-        soft = 2 * max(ends) * self.itemsize
-        found = self._cheapest(start, soft if memory_bytes is None else memory_bytes)
-        if found is not None or memory_bytes is not None:
-            return found
-        found = self._cheapest(start, inf)
-        return self.moves.certain(start) if found is None else found
-
-    def _cheapest(self, start: State, cap: float) -> list[Move] | None:
-        target = self.moves.target
-        best: dict[State, float] = {start: 0.0}
-        came: dict[State, tuple[State, Move]] = {}
-        queue: list[tuple[float, int, State, float]] = [(self.rest(start), 0, start, 0.0)]
-        pushed, looked_at = 0, 0
-        while queue and looked_at < SEARCH_LIMIT:
-            _, _, state, spent = heappop(queue)
-            if spent > best[state]:
-                continue
-            if state == target:
-                return _way(came, state)
-            looked_at += 1
-            here = prod(self.moves.local_shape(state))
-            for move in self.moves.of(state):
-                total = spent + self.seconds(move)
-                if total >= best.get(move.state, inf):
-                    continue
-                if (here + prod(self.moves.local_shape(move.state))) * self.itemsize > cap:
-                    continue
-                best[move.state] = total
-                came[move.state] = (state, move)
-                pushed += 1
-                heappush(queue, (total + self.rest(move.state), pushed, move.state, total))
-        return None
-
-
-def _way(came: dict[State, tuple[State, Move]], state: State) -> list[Move]:
-    moves: list[Any] = []
-    while state in came:
-        state, move = came[state]
-        moves.append(move)
-    return moves[::-1]

@@ -1,11 +1,12 @@
 """Replay the steps of a plan element by element on plain arrays, and count what each rank receives.
 
 It knows what each op means and nothing of how plans are made, so it is the oracle of both planner
-and engines.
+and engines. An exchange is the table of its two layouts, piece by piece, as engines run it.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy as np
 from meshweave.errors import PlanError
 from meshweave.layout.digits import neutral, padding, reduce
 from meshweave.layout.mesh import Mesh
+from meshweave.plan.exchange import Table
 from meshweave.plan.steps import Step
 
 Values = np.ndarray[Any, np.dtype[Any]]
@@ -44,12 +46,19 @@ def simulate(
     """
     if len(shards) != mesh.nranks:
         raise PlanError(f"mesh ({mesh}) needs {mesh.nranks} shards, got {len(shards)}")
-    now, received = list(shards), []
+    now = list(shards)
+    received: list[tuple[int, ...]] = []
     for step in steps:
-        local, wanted = step.source.local_shape(mesh, shape), step.target.local_shape(mesh, shape)
+        local, wanted = (
+            layout.allocation_shape(mesh, shape) for layout in (step.source, step.target)
+        )
         for rank, shard in enumerate(now):
             if shard.shape != local:
                 raise PlanError(f"rank {rank}: {step} is given a tensor of shape {shard.shape}")
+        if step.op in ("exchange", "relayout"):
+            now, incoming = _exchange(step, now, mesh, shape)
+            received.append(tuple(incoming))
+            continue
         counts = [0] * mesh.nranks
         for members in mesh.groups(step.axes):
             group = [now[rank] for rank in members]
@@ -60,6 +69,36 @@ def simulate(
                 now[rank], counts[rank] = result, nbytes
         received.append(tuple(counts))
     return Simulation(tuple(now), tuple(received))
+
+
+def _exchange(
+    step: Step, shards: Group, mesh: Mesh, shape: Sequence[int]
+) -> tuple[Group, list[int]]:
+    """Copy every piece of the table of the two layouts, element by element."""
+    table = Table(step.source, step.target, mesh, tuple(shape))
+    wanted = step.target.allocation_shape(mesh, shape)
+    results, incoming = [], []
+    for rank in range(mesh.nranks):
+        result: Values = np.full(prod(wanted), padding(shards[0].dtype), shards[0].dtype)
+        nbytes = 0
+        for piece in table.receives(rank):
+            if piece.sender != rank:
+                nbytes += piece.size * result.itemsize
+                if step.op == "relayout":
+                    raise PlanError(f"rank {rank}: {step} would receive from rank {piece.sender}")
+            given = _addresses(piece.source, piece.extents, piece.source_strides)
+            taken = _addresses(piece.target, piece.extents, piece.target_strides)
+            result[taken] = shards[piece.sender].reshape(-1)[given]
+        results.append(result.reshape(wanted))
+        incoming.append(nbytes)
+    return results, incoming
+
+
+def _addresses(first: int, extents: Sequence[int], strides: Sequence[int]) -> Any:
+    found: Any = np.array(first)
+    for extent, stride in zip(extents, strides, strict=True):
+        found = found[..., None] + np.arange(extent) * stride
+    return found
 
 
 def _pieces(tensor: Values, dim: int, count: int) -> Group:
@@ -134,6 +173,20 @@ def _local(step: Step, group: Group, wanted: Sequence[int]) -> tuple[Group, list
     return [group[0], *others], [0] * len(group)
 
 
+def _embed(step: Step, group: Group, wanted: Sequence[int]) -> tuple[Group, list[int]]:
+    assert step.dim is not None and step.kind is not None
+    results = []
+    for k, mine in enumerate(group):
+        result: Values = np.full(tuple(wanted), neutral(step.kind, mine.dtype), mine.dtype)
+        place = np.arange(mine.shape[step.dim])
+        inside = place + k * len(place) < wanted[step.dim]
+        there: list[Any] = [slice(None)] * mine.ndim
+        there[step.dim] = place[inside] + k * len(place)
+        result[tuple(there)] = np.compress(inside, mine, axis=step.dim)
+        results.append(result)
+    return results, [0] * len(group)
+
+
 _OPS: dict[str, Callable[[Step, Group, Sequence[int]], tuple[Group, list[int]]]] = {
     "all_slice": _all_slice,
     "all_gather": _all_gather,
@@ -142,4 +195,5 @@ _OPS: dict[str, Callable[[Step, Group, Sequence[int]], tuple[Group, list[int]]]]
     "all_reduce": _all_reduce,
     "permute": _permute,
     "local": _local,
+    "embed": _embed,
 }

@@ -16,6 +16,7 @@ from meshweave import __version__
 from meshweave.errors import MeshweaveError, UsageError
 from meshweave.pipeline_text import did_you_mean
 from meshweave.tools.guard import Stage, guarded, silent
+from meshweave.tools.plan_options import add_plan
 
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as of any command that SIGINT ends."""
@@ -77,6 +78,7 @@ def _parser() -> tuple[_Parser, dict[str, Any]]:
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     _add_run(commands)
     _add_compile(commands)
+    add_plan(commands)
     doctor = commands.add_parser("doctor", help="what is installed, and what will work")
     doctor.add_argument("--json", action="store_true", help="print JSON instead of a table")
     doctor.set_defaults(command=_doctor)

@@ -158,15 +158,29 @@ def op_name(kind: Any) -> str:
     return kind if isinstance(kind, str) else kind.OPERATION_NAME
 
 
+_SCALAR_BODIES = ("linalg.generic", "linalg.map", "linalg.reduce")
+_OUTSIDE = (
+    "linalg.generic",
+    "linalg.softmax",
+    "memref.global",
+    "tensor.empty",
+    "tensor.pad",
+    "tensor.concat",
+)
+
+
 def ops_of(root: Any, *kinds: Any) -> list[Any]:
     """The ops below `root` of these classes (or names), as their own classes, in program order."""
     names = {op_name(k) for k in kinds}
+    # Most ops of a program stand in bodies of linalg ops: no use looking there for what only stands outside.
+    outside = all(n.startswith(("dist.", "func.", "hint.")) or n in _OUTSIDE for n in names)
     found: list[Any] = []
 
     def visit(op: Any) -> Any:
-        if op.name in names:
+        name = op.name
+        if name in names:
             found.append(op.opview)
-        return ir.WalkResult.ADVANCE
+        return ir.WalkResult.SKIP if outside and name in _SCALAR_BODIES else ir.WalkResult.ADVANCE
 
     root.operation.walk(visit, ir.WalkOrder.PRE_ORDER)
     return found

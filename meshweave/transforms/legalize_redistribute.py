@@ -16,7 +16,7 @@ from meshweave.errors import PlanError
 from meshweave.layout.layout import Layout
 from meshweave.layout.mesh import Mesh
 from meshweave.plan.redistribute import plan_redistribute
-from meshweave.plan.steps import Step
+from meshweave.plan.steps import BLOCK_OPS, Step
 from meshweave.transforms.base import Pass, at, ops_of, replace
 from meshweave.transforms.mesh import mesh_of_module
 from meshweave.transforms.rules import item_bytes
@@ -58,7 +58,7 @@ def _steps(type_: Any, source: Layout, target: Layout, mesh: Mesh) -> tuple[Step
         raise PlanError(f"mesh ({mesh}) has {mesh.nranks} ranks, plans are for at most {MAX_RANKS}")
     if prod(shape) * nbytes > MAX_BYTES:
         raise PlanError(f"{type_} has {prod(shape) * nbytes} bytes, at most {MAX_BYTES} work")
-    return plan_redistribute(source, target, mesh, shape, nbytes).steps
+    return plan_redistribute(source, target, mesh, shape, nbytes, ops=BLOCK_OPS).steps
 
 
 def step_attr(step: Step) -> Any:

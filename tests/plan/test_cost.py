@@ -49,6 +49,24 @@ def test_seconds():
     assert cost.copy_seconds(10, profile) == 10
 
 
+def test_seconds_of_an_exchange_and_of_local_steps():
+    link, profile = Link(2.0, 3.0), cost.Profile(Link(0.0, 0.0), launch=100.0, copy_beta=0.5)
+    assert cost.received("exchange", 10, 4) == 10
+    moved = 100 + 2 * 2 + int(32 * cost.EXCHANGE_SLOWDOWN) * 3
+    assert cost.exchange_seconds(32, 0, 2, link, profile) == moved + 0.25
+    assert cost.exchange_seconds(32, 7, 2, link, profile) == moved + 2.0
+    assert cost.local_seconds("local", 7, 2, profile) == 4.0
+    assert cost.local_seconds("relayout", 7, 2, profile) == 24.0
+
+
+def test_launches_of_small_tensors_do_not_outweigh_their_bytes():
+    steady = cost.steady(cost.SHARED_MEMORY, 512)
+    once = steady.launch + steady.link.alpha
+    assert once == pytest.approx(512 * steady.link.beta * cost.SMALL_LAUNCH)
+    assert cost.steady(cost.SHARED_MEMORY, 1 << 40) == cost.SHARED_MEMORY
+    assert cost.steady(cost.Profile(Link(0.0, 1.0), 0.0, 0.0), 8).launch == 0.0
+
+
 def test_a_group_waits_for_its_slowest_link():
     mesh = Mesh(Axis("x", 2, Link(1.0, 5.0)), Axis("y", 2, Link(3.0, 2.0)), Axis("z", 2))
     assert cost.link_of(mesh, ("x", "y")) == Link(3.0, 5.0)

@@ -1,0 +1,400 @@
+"""Layouts in the words of others, both ways: JAX's PartitionSpec, PyTorch's DTensor placements, and
+Shardy's shardings. Nothing of theirs is imported: objects are known by their fields. What the other
+side cannot say is refused, with the reason.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from meshweave.errors import LayoutError
+from meshweave.layout.algebra import block_axes
+from meshweave.layout.layout import AxisFactor, Factor, Layout, LocalFactor, Partial
+from meshweave.layout.mesh import Mesh
+from meshweave.layout.places import is_nested
+
+# JAX
+
+
+class P(tuple[Any, ...]):
+    """A PartitionSpec: per dim None, the name of an axis, or a tuple of names, major first.
+
+    `P("x", None, ("y", "z"))` is `[x, _, y*z]` of a tensor of 3 dims; dims that are not named are
+    whole. `unreduced` names axes over which a sum is still to do.
+    """
+
+    unreduced: frozenset[str]
+
+    def __new__(cls, *dims: Any, unreduced: Sequence[str] = ()) -> "P":
+        made = super().__new__(cls, dims)
+        made.unreduced = frozenset(unreduced)
+        return made
+
+    def __repr__(self) -> str:
+        words = [repr(entry) for entry in self]
+        if self.unreduced:
+            words.append(f"unreduced={sorted(self.unreduced)!r}")
+        return f"P({', '.join(words)})"
+
+
+def from_spec(spec: Any, ndim: int) -> Layout:
+    """The layout that a PartitionSpec (JAX's or ours) gives a tensor of ndim dims.
+
+    Raises LayoutError for more entries than dims and for entries that are not names.
+    """
+    entries = list(spec)
+    if len(entries) > ndim:
+        raise LayoutError(f"{_spec_text(spec)} has {len(entries)} entries, the tensor {ndim} dims")
+    dims = []
+    for dim, entry in enumerate(entries + [None] * (ndim - len(entries))):
+        names = () if entry is None else (entry,) if isinstance(entry, str) else entry
+        if not isinstance(names, tuple | list) or not all(isinstance(n, str) for n in names):
+            raise LayoutError(
+                f"{_spec_text(spec)}: entry {dim} is {entry!r}; None, a name of an axis or a tuple "
+                "of names is right"
+            )
+        dims.append(tuple(names))
+    unreduced = tuple(sorted(getattr(spec, "unreduced", None) or ()))
+    return Layout.blocks(dims, [Partial("sum", unreduced)] if unreduced else [])
+
+
+def to_spec(layout: Layout) -> P:
+    """The PartitionSpec of a layout; `jax.sharding.PartitionSpec(*spec)` makes it JAX's.
+
+    Raises LayoutError for what a PartitionSpec cannot say: local factors, memory order, sub-axes,
+    irregular or nested sizes, reductions other than a sum.
+    """
+    if not layout.is_block:
+        raise LayoutError(f"a PartitionSpec names whole axes only, so it cannot say {layout}")
+    for partial in layout.partial:
+        if partial.kind != "sum":
+            raise LayoutError(f"a PartitionSpec has no pending {partial.kind}: {layout}")
+    entries = [
+        None if not axes else axes[0] if len(axes) == 1 else axes for axes in layout.block_axes()
+    ]
+    return P(*entries, unreduced=layout.partial_axes())
+
+
+def _spec_text(spec: Any) -> str:
+    return f"P({', '.join(map(repr, spec))})"
+
+
+# DTensor
+
+
+@dataclass(frozen=True)
+class Shard:
+    """DTensor's Shard: a dim is cut over this axis of the mesh."""
+
+    dim: int
+
+
+@dataclass(frozen=True)
+class StridedShard:
+    """DTensor's _StridedShard: the dim is cut in split_factor parts first, and each of those over
+    this axis: what FSDP over TP leaves, where the later axis of the mesh was applied first.
+    """
+
+    dim: int
+    split_factor: int
+
+
+@dataclass(frozen=True)
+class Replicate:
+    """DTensor's Replicate."""
+
+
+@dataclass(frozen=True)
+class Pending:
+    """DTensor's Partial."""
+
+    reduce_op: str = "sum"
+
+
+_REDUCE_OPS = {"sum": "sum", "avg": "avg", "product": "prod", "max": "max", "min": "min"}
+_KINDS = {kind: name for name, kind in _REDUCE_OPS.items()}
+
+
+def from_dtensor(
+    placements: Sequence[Any],
+    mesh: Mesh,
+    ndim: int,
+    shard_order: Mapping[int, Sequence[int]] | Sequence[Any] | None = None,
+) -> Layout:
+    """The layout of DTensor placements, one for each axis of the mesh.
+
+    Objects are known by their class names and fields: Shard (dim), _StridedShard (dim,
+    split_factor), Replicate, Partial (reduce_op).
+    shard_order: of dims cut over several axes, these from the major one by their numbers in the
+                 mesh: a mapping, or entries with `tensor_dim` and `mesh_dims`.
+
+    Sizes that do not divide are cut as nested chunks, as DTensor does. Raises LayoutError for
+    another number of placements than axes, a dim that is not there, an unknown placement or
+    reduction, and pending reductions of several kinds (whose order DTensor does not say).
+    """
+    if len(placements) != len(mesh.axes):
+        raise LayoutError(f"{len(placements)} placements, mesh ({mesh}) has {len(mesh.axes)} axes")
+    pending: dict[str, list[str]] = {}
+    cuts: dict[int, list[tuple[int, int]]] = {}
+    for number, placement in enumerate(placements):
+        kind = _placement_kind(placement)
+        if kind == "partial":
+            pending.setdefault(_reduction(placement), []).append(mesh.names[number])
+        elif kind != "replicate":
+            dim = _dim(placement, ndim)
+            factor = placement.split_factor if kind == "strided" else 1
+            cuts.setdefault(dim, []).append((number, factor))
+    if len(pending) > 1:
+        raise LayoutError(
+            f"pending reductions {', '.join(pending)}: DTensor does not say which comes first"
+        )
+    orders = _orders(shard_order)
+    dims = [_dtensor_dim(cuts.get(dim, []), mesh, dim, orders.get(dim)) for dim in range(ndim)]
+    partials = [Partial(kind, tuple(axes)) for kind, axes in pending.items()]
+    return Layout(tuple(dims), tuple(partials), None, "nested")
+
+
+def _placement_kind(placement: Any) -> str:
+    name = type(placement).__name__
+    if name in ("StridedShard", "_StridedShard"):
+        return "strided"
+    if name in ("Shard", "Replicate"):
+        return name.lower()
+    if name in ("Partial", "Pending"):
+        return "partial"
+    raise LayoutError(
+        f"placement {placement!r} is unknown: Shard, _StridedShard, Replicate and Partial are known"
+    )
+
+
+def _reduction(placement: Any) -> str:
+    op = str(placement.reduce_op)
+    if op not in _REDUCE_OPS:
+        raise LayoutError(f'unknown reduction "{op}", there are {", ".join(_REDUCE_OPS)}')
+    return _REDUCE_OPS[op]
+
+
+def _dim(placement: Any, ndim: int) -> int:
+    dim = int(placement.dim)
+    if not -ndim <= dim < ndim:
+        raise LayoutError(f"placement {placement!r}: the tensor has {ndim} dims")
+    return dim % ndim
+
+
+def _orders(
+    shard_order: Mapping[int, Sequence[int]] | Sequence[Any] | None,
+) -> dict[int, tuple[int, ...]]:
+    if shard_order is None:
+        return {}
+    if isinstance(shard_order, Mapping):
+        return {dim: tuple(numbers) for dim, numbers in shard_order.items()}
+    return {entry.tensor_dim: tuple(entry.mesh_dims) for entry in shard_order}
+
+
+def _dtensor_dim(
+    cuts: Sequence[tuple[int, int]], mesh: Mesh, dim: int, order: tuple[int, ...] | None
+) -> tuple[Factor, ...]:
+    """The factors of a dim that is cut over some axes (number in the mesh, split factor)."""
+    names = mesh.names
+    if order is not None:
+        if sorted(order) != sorted(number for number, _ in cuts):
+            raise LayoutError(f"shard order {order} of dim {dim} is not that of its placements")
+        return tuple(AxisFactor(names[number]) for number in order)
+    factors: list[Factor] = []
+    for number, split in reversed(cuts):
+        at, before = 0, 1
+        while before < split and at < len(factors):
+            factor = factors[at]
+            before *= mesh.size(factor.ref) if isinstance(factor, AxisFactor) else 1
+            at += 1
+        if before != split and factors:
+            raise LayoutError(
+                f"a strided shard of dim {dim} over {names[number]} with split factor {split}: the "
+                "later axes of the mesh do not cut the dim in so many parts"
+            )
+        made = [AxisFactor(names[number])]
+        factors[at:at] = made if before == split else [LocalFactor(split), *made]
+    return tuple(factors)
+
+
+Placement = Shard | StridedShard | Replicate | Pending
+
+
+def to_dtensor(layout: Layout, mesh: Mesh, shape: Sequence[int]) -> tuple[Placement, ...]:
+    """The DTensor placements of a layout, one for each axis of the mesh.
+
+    Their fields are those of torch.distributed.tensor's Shard, _StridedShard, Replicate and
+    Partial. Raises LayoutError for what DTensor cannot say: sub-axes, memory order, cyclic or
+    irregular dims, reductions of several kinds, and uneven sizes of a dim over several axes that
+    are not nested chunks.
+    """
+    if layout.order is not None:
+        raise LayoutError(f"DTensor has no memory order: {layout}")
+    if len(layout.partial) > 1:
+        raise LayoutError(f"DTensor has no order of pending reductions: {layout}")
+    placements: dict[str, Placement] = {name: Replicate() for name in mesh.names}
+    for partial in layout.partial:
+        for name in partial.axes:
+            placements[name] = Pending(_KINDS[partial.kind])
+    for dim in range(layout.ndim):
+        rows = _dtensor_factors(layout, mesh, shape, dim)
+        for at, factor in enumerate(rows):
+            if isinstance(factor, AxisFactor):
+                number = mesh.names.index(factor.name)
+                split = prod(_before(other, number, mesh) for other in rows[:at])
+                plain = split == 1
+                placements[factor.name] = Shard(dim) if plain else StridedShard(dim, split)
+    return tuple(placements[name] for name in mesh.names)
+
+
+def _before(factor: Factor, number: int, mesh: Mesh) -> int:
+    """How many parts a factor before that of axis `number` has cut the dim in, as DTensor counts:
+    those of earlier axes of the mesh are implied.
+    """
+    if isinstance(factor, LocalFactor):
+        return factor.extent or 1
+    return mesh.size(factor.name) if mesh.names.index(factor.name) > number else 1
+
+
+def _dtensor_factors(
+    layout: Layout, mesh: Mesh, shape: Sequence[int], dim: int
+) -> tuple[Factor, ...]:
+    factors = layout.dims[dim]
+    axes = [factor for factor in factors if isinstance(factor, AxisFactor)]
+    if any(axis.sub is not None for axis in axes):
+        raise LayoutError(f"DTensor has no sub-axes: dim {dim} of {layout}")
+    if any(axis.extents is not None for axis in axes):
+        raise LayoutError(f"DTensor has no irregular extents: dim {dim} of {layout}")
+    if not axes:
+        return ()
+    local = [factor for factor in factors[:-1] if isinstance(factor, LocalFactor)]
+    strided = len(axes) == 1 and local == [factors[0]] and len(factors) == 3
+    if factors[-1] != LocalFactor(None) or (local and not strided):
+        raise LayoutError(f"DTensor has blocks and strided shards only: dim {dim} of {layout}")
+    nested = layout.uneven == "nested" or len(axes) == 1
+    even = prod(layout.extents(mesh, shape, dim)) == shape[dim]
+    if not even and (not nested or local):
+        raise LayoutError(
+            f"DTensor cuts uneven sizes in nested chunks, dim {dim} ({shape[dim]}) of {layout} "
+            "is not: write uneven(nested)"
+        )
+    return factors[:-1]
+
+
+# Shardy
+
+
+@dataclass(frozen=True)
+class Sharding:
+    """What a Shardy sharding says: a layout, and what propagation may do with it.
+
+    open_dims:  dims that may be sharded further.
+    replicated: axes that open dims may not use.
+    priorities: per dim the priority it is propagated with, or None.
+    """
+
+    layout: Layout
+    open_dims: tuple[int, ...] = ()
+    replicated: tuple[str, ...] = ()
+    priorities: tuple[int | None, ...] = ()
+    mesh_name: str = "mesh"
+
+
+_SHARDING = re.compile(
+    r"\s*(?:#sdy\.sharding\s*)?<\s*@([\w.$-]+)\s*,\s*\[(.*?)\]\s*(.*?)>\s*", re.S
+)
+_DIM = re.compile(r"\{([^{}]*)\}\s*(?:p(\d+))?\s*")
+_AXIS = re.compile(r'"([^"]+)"(?::\((\d+)\)(\d+))?')
+_SET = re.compile(r",?\s*(replicated|unreduced)\s*=\s*\{([^{}]*)\}\s*")
+
+
+def from_shardy(text: str) -> Sharding:
+    """Read `#sdy.sharding<@mesh, [{"x", "y":(1)2}, {?}], replicated={"z"}, unreduced={"w"}>`.
+
+    Raises LayoutError where it cannot be read, or a sub-axis is unreduced.
+    """
+    whole = _SHARDING.fullmatch(text)
+    if whole is None:
+        raise LayoutError(f"sharding {text!r}: #sdy.sharding<@mesh, [{{..}}, ..]> is right")
+    dims: list[tuple[Factor, ...]] = []
+    open_dims, priorities = [], []
+    for inside, priority in _split(_DIM, whole[2], ",", text):
+        words = inside.strip()
+        if words.endswith("?"):
+            open_dims.append(len(dims))
+            words = words[:-1].rstrip().removesuffix(",")
+        dims.append(tuple(_factors(words, text)))
+        priorities.append(int(priority) if priority else None)
+    sets: dict[str, list[AxisFactor]] = {"replicated": [], "unreduced": []}
+    for name, inside in _split(_SET, whole[3], "", text):
+        sets[name] += _factors(inside, text)
+    if any(axis.sub for axis in sets["unreduced"]):
+        raise LayoutError(f"sharding {text!r}: a reduction is pending over whole axes only")
+    pending = tuple(axis.name for axis in sets["unreduced"])
+    layout = Layout(tuple(dims), (Partial("sum", pending),) if pending else ())
+    replicated = tuple(axis.ref for axis in sets["replicated"])
+    return Sharding(layout, tuple(open_dims), replicated, tuple(priorities), whole[1])
+
+
+def _split(pattern: "re.Pattern[str]", text: str, comma: str, whole: str) -> list[tuple[Any, ...]]:
+    """The groups of each match, which must make up the text."""
+    found: list[tuple[Any, ...]] = []
+    rest = text.strip()
+    while rest:
+        match = pattern.match(rest)
+        if match is None:
+            raise LayoutError(f"sharding {whole!r}: cannot read {rest!r}")
+        found.append(match.groups())
+        rest = rest[match.end() :]
+        if comma and rest:
+            if not rest.startswith(comma):
+                raise LayoutError(f"sharding {whole!r}: cannot read {rest!r}")
+            rest = rest[1:].strip()
+    return found
+
+
+def _factors(inside: str, whole: str) -> list[AxisFactor]:
+    factors = []
+    for name, m, k in _split(_AXIS, inside, ",", whole):
+        if not name.isidentifier():
+            raise LayoutError(f"sharding {whole!r}: {name!r} is not a name for an axis here")
+        factors.append(AxisFactor(name, (int(m), int(k)) if m else None))
+    return factors
+
+
+def to_shardy(sharding: "Sharding | Layout", mesh: Mesh, shape: Sequence[int]) -> str:
+    """The text of a Shardy sharding, sub-axes included.
+
+    Raises LayoutError for what Shardy cannot say: cyclic dims and local factors, memory order,
+    irregular or nested sizes, reductions other than a sum.
+    """
+    if isinstance(sharding, Layout):
+        sharding = Sharding(sharding)
+    layout = sharding.layout
+    for partial in layout.partial:
+        if partial.kind != "sum":
+            raise LayoutError(f"Shardy has no pending {partial.kind}: {layout}")
+    if any(is_nested(layout, mesh, shape, dim) for dim in range(layout.ndim)):
+        raise LayoutError(f"Shardy pads uneven sizes, it has no nested chunks: {layout}")
+    rows = block_axes(layout, mesh, shape)
+    if rows is None:
+        raise LayoutError(f"Shardy has blocks in row-major memory only, so it cannot say {layout}")
+    words = []
+    for dim in range(layout.ndim):
+        names = [_axis_text(ref) for ref in layout.axes_of(dim)]
+        if dim in sharding.open_dims:
+            names.append("?")
+        priority = sharding.priorities[dim] if dim < len(sharding.priorities) else None
+        words.append("{" + ", ".join(names) + "}" + ("" if priority is None else f"p{priority}"))
+    sets = ""
+    for name, refs in (("replicated", sharding.replicated), ("unreduced", layout.partial_axes())):
+        if refs:
+            sets += f", {name}={{{', '.join(map(_axis_text, refs))}}}"
+    return f"#sdy.sharding<@{sharding.mesh_name}, [{', '.join(words)}]{sets}>"
+
+
+def _axis_text(ref: str) -> str:
+    name, colon, sub = ref.partition(":")
+    return f'"{name}"{colon}{sub}'

@@ -1,0 +1,250 @@
+"""Exchange: the table of pieces that takes any layout to any other in one launch.
+
+The two layouts are the table. Each rank receives every element of its target that it does not hold
+itself, once, from the rank that differs from it only in the coordinates of axes which the source
+shards dims over: so of replicas, and of pending operands, the nearest. That is as few bytes as any
+plan can do with. The pieces of one rank are made when they are asked for.
+
+A message from one rank to another is its pieces in the order of the table, each packed row-major
+over its extents.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise, product
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+from meshweave.layout.layout import Layout
+from meshweave.layout.mesh import Mesh
+from meshweave.layout.places import (
+    Indices,
+    digits,
+    dim_addresses,
+    indices_at,
+    is_run,
+    locate,
+    run_at,
+)
+
+
+class Piece(NamedTuple):
+    """A strided box that one rank copies from the allocation of another, or from its own.
+
+    sender:  the rank whose elements they are.
+    extents: of the box, major first; () is one element.
+    source:  address of its first element in the allocation of the sender, and its strides.
+    target:  the same in the allocation of the receiver. All in elements.
+    """
+
+    sender: int
+    extents: tuple[int, ...]
+    source: int
+    source_strides: tuple[int, ...]
+    target: int
+    target_strides: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Elements in the box."""
+        return prod(self.extents)
+
+
+@dataclass(frozen=True)
+class Table:
+    """What every rank sends and receives to get a tensor of `shape` from source to target."""
+
+    source: Layout
+    target: Layout
+    mesh: Mesh
+    shape: tuple[int, ...]
+
+    def receives(self, rank: int) -> tuple[Piece, ...]:
+        """The pieces that make up the target of `rank`, by sender; its own among them."""
+        return _receives(self, rank)
+
+    def sends(self, rank: int) -> Iterator[tuple[int, Piece]]:
+        """(receiver, piece) of all that `rank` has to send to others, by receiver."""
+        for receiver in self.mesh.group(self.axes, rank):
+            if receiver != rank:
+                for piece in self.receives(receiver):
+                    if piece.sender == rank:
+                        yield receiver, piece
+
+    def counts(self, rank: int) -> dict[int, int]:
+        """Elements that come to `rank` from each sender, itself included."""
+        found: dict[int, int] = {}
+        for piece in self.receives(rank):
+            found[piece.sender] = found.get(piece.sender, 0) + piece.size
+        return found
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The axes in which a sender can differ from a receiver."""
+        names = {
+            ref.partition(":")[0]
+            for dim in range(self.source.ndim)
+            for ref in self.source.axes_of(dim)
+        }
+        return tuple(name for name in self.mesh.names if name in names)
+
+
+class Loop(NamedTuple):
+    """Addresses of a dim as nested loops: (count, step in the source, step in the target)."""
+
+    source: int
+    target: int
+    levels: tuple[tuple[int, int, int], ...]
+
+
+Group = tuple[int, tuple[Loop, ...]]  # offset in ranks of a sender's coordinates, what it holds
+
+
+@lru_cache(maxsize=1 << 10)
+def _receives(table: Table, rank: int) -> tuple[Piece, ...]:
+    source, mesh = table.source, table.mesh
+    taken = {
+        (mesh.stride(ref), mesh.size(ref))
+        for dim in range(source.ndim)
+        for ref in source.axes_of(dim)
+    }
+    base = rank - sum(rank // stride % size * stride for stride, size in taken)
+    rows = []
+    for dim in range(source.ndim):
+        at = tuple(mesh.coordinate(rank, ref) for ref in table.target.axes_of(dim))
+        rows.append(_groups(source, table.target, mesh, table.shape, dim, at))
+    pieces = []
+    for groups in product(*rows):
+        sender = base + sum(offset for offset, _ in groups)
+        for loops in product(*[loops for _, loops in groups]):
+            levels = [level for loop in loops for level in loop.levels if level[0] != 1]
+            pieces.append(
+                Piece(
+                    sender,
+                    tuple(count for count, _, _ in levels),
+                    sum(loop.source for loop in loops),
+                    tuple(step for _, step, _ in levels),
+                    sum(loop.target for loop in loops),
+                    tuple(step for _, _, step in levels),
+                )
+            )
+    return tuple(sorted(pieces, key=lambda piece: (piece.sender, piece.target)))
+
+
+@lru_cache(maxsize=1 << 14)
+def _groups(
+    source: Layout,
+    target: Layout,
+    mesh: Mesh,
+    shape: tuple[int, ...],
+    dim: int,
+    at: tuple[int, ...],
+) -> tuple[Group, ...]:
+    """Where the indices of a dim lie in the source that the coordinates `at` hold in the target."""
+    steps = [_step(layout, mesh, shape, dim) for layout in (source, target)]
+    runs = is_run(source, mesh, shape, dim) and is_run(target, mesh, shape, dim)
+    if runs and steps[0] is not None and steps[1] is not None:
+        return _runs(source, target, mesh, shape, dim, at, (steps[0], steps[1]))
+    index = indices_at(target, mesh, shape, dim, at)
+    here = np.flatnonzero(index >= 0)
+    coordinates, places = locate(source, mesh, shape, dim, index[here])
+    offsets: Indices = np.zeros(len(here), np.int64)
+    for ref, values in zip(source.axes_of(dim), coordinates, strict=True):
+        offsets = offsets + values * mesh.stride(ref)
+    given = dim_addresses(source, mesh, shape, dim)[places]
+    taken = dim_addresses(target, mesh, shape, dim)[here]
+    found = []
+    for offset in np.unique(offsets):
+        mine = offsets == offset
+        order = np.argsort(taken[mine], kind="stable")
+        found.append((int(offset), tuple(_loops(given[mine][order], taken[mine][order]))))
+    return tuple(found)
+
+
+def _step(layout: Layout, mesh: Mesh, shape: tuple[int, ...], dim: int) -> int | None:
+    """The one distance in memory between neighbours along a dim; None when there are several."""
+    local = [d for d in digits(layout, mesh, shape)[dim] if d.axis is None and d.extent != 1]
+    for major, minor in pairwise(local):
+        if major.memory != minor.memory * minor.extent:
+            return None
+    return local[-1].memory if local else 1
+
+
+def _runs(
+    source: Layout,
+    target: Layout,
+    mesh: Mesh,
+    shape: tuple[int, ...],
+    dim: int,
+    at: tuple[int, ...],
+    steps: tuple[int, int],
+) -> tuple[Group, ...]:
+    """The same where both layouts hold runs of indices: by where they begin and end."""
+    here = sum(value * mesh.stride(ref) for ref, value in zip(target.axes_of(dim), at))
+    low, high = (int(end) for end in run_at(target, mesh, shape, dim, here))
+    offsets: Indices = np.zeros(1, np.int64)
+    for ref in source.axes_of(dim):
+        part = np.arange(mesh.size(ref), dtype=np.int64) * mesh.stride(ref)
+        offsets = (offsets[:, None] + part).reshape(-1)
+    starts, ends = run_at(source, mesh, shape, dim, offsets)
+    begin, end = np.maximum(starts, low), np.minimum(ends, high)
+    found = []
+    for k in np.flatnonzero(begin < end):
+        first, count = int(begin[k]), int(end[k] - begin[k])
+        start = (first - int(starts[k])) * steps[0], (first - low) * steps[1]
+        found.append((int(offsets[k]), (Loop(*start, ((count, *steps),)),)))
+    return tuple(found)
+
+
+def _loops(given: Indices, taken: Indices) -> Iterator[Loop]:
+    """Pairs of addresses as few nested loops: runs of equal steps, then runs of equal runs."""
+    levels: tuple[tuple[int, int, int], ...] = ()
+    while len(given) > 1:
+        steps = np.stack([np.diff(given), np.diff(taken)])
+        breaks = np.flatnonzero((steps != steps[:, :1]).any(0))
+        run = int(breaks[0]) + 1 if len(breaks) else len(given)
+        whole = _whole_runs(steps, run, len(given))
+        if whole * run < len(given):
+            yield from _outer(given[: whole * run], taken[: whole * run], run, levels)
+            yield from _nested(given[whole * run :], taken[whole * run :], levels)
+            return
+        levels = ((run, int(steps[0, 0]), int(steps[1, 0])), *levels)
+        given, taken = given[::run], taken[::run]
+    yield Loop(int(given[0]), int(taken[0]), levels)
+
+
+def _whole_runs(steps: Indices, run: int, count: int) -> int:
+    """How many runs of that length, from the start, take the steps of the first one."""
+    every = count // run
+    inside = np.concatenate([steps, steps[:, :1]], axis=1)[:, : every * run]
+    inside = inside.reshape(2, every, run)[:, :, : run - 1]
+    others = np.flatnonzero((inside != steps[:, :1, None]).any((0, 2)))
+    return int(others[0]) if len(others) else every
+
+
+def _outer(
+    given: Indices, taken: Indices, run: int, levels: tuple[tuple[int, int, int], ...]
+) -> Iterator[Loop]:
+    inner = levels
+    if run > 1:
+        inner = ((run, int(given[1] - given[0]), int(taken[1] - taken[0])), *levels)
+    for loop in _loops(given[::run], taken[::run]):
+        yield Loop(loop.source, loop.target, (*loop.levels, *inner))
+
+
+def _nested(
+    given: Indices, taken: Indices, levels: tuple[tuple[int, int, int], ...]
+) -> Iterator[Loop]:
+    for loop in _loops(given, taken):
+        yield Loop(loop.source, loop.target, (*loop.levels, *levels))
+
+
+def busiest(table: Table, ranks: Sequence[int] | None = None) -> int:
+    """Elements that the busiest of the ranks (all of them) receives from others, by the table."""
+    every = range(table.mesh.nranks) if ranks is None else ranks
+    return max(
+        sum(n for sender, n in table.counts(rank).items() if sender != rank) for rank in every
+    )

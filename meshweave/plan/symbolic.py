@@ -1,0 +1,160 @@
+"""Plans on a mesh with symbolic sizes: the steps once, their bytes as formulas in the symbols.
+
+The steps are those of the plan for one choice of numbers; the formulas are true of every choice for
+which the plan has the same steps (`holds`). Specializing the mesh plans anew, so nothing depends on
+it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from meshweave.errors import PlanError
+from meshweave.layout.layout import Layout
+from meshweave.layout.mesh import Mesh
+from meshweave.plan import formula as f
+from meshweave.plan.formula import Formula
+from meshweave.plan.redistribute import plan_redistribute
+from meshweave.plan.steps import COLLECTIVES, OPS, Step
+
+PROBE = 4  # ranks along a symbolic axis in the plan whose steps are taken
+
+
+@dataclass(frozen=True)
+class SymbolicStep:
+    """A step, and the bytes that the busiest rank receives in it."""
+
+    op: str
+    axes: tuple[str, ...]
+    source: Layout
+    target: Layout
+    nbytes: Formula
+
+
+@dataclass(frozen=True)
+class SymbolicPlan:
+    """A plan for every size of the symbolic axes of a mesh: see `redistribute.Plan` for the words."""
+
+    steps: tuple[SymbolicStep, ...]
+    nbytes: Formula
+    launches: int
+    peak_bytes: Formula
+    mesh: Mesh
+    shape: tuple[int, ...]
+    itemsize: int
+    ops: tuple[str, ...]
+
+    def holds(self, **sizes: int) -> bool:
+        """Whether the plan for these numbers has the same steps, so that the formulas give its
+        bytes.
+        """
+        if not self.steps:
+            return True
+        source, target = self.steps[0].source, self.steps[-1].target
+        mesh = self.mesh.specialize(**sizes)
+        made = plan_redistribute(source, target, mesh, self.shape, self.itemsize, ops=self.ops)
+        mine = [(step.op, step.axes, step.target) for step in self.steps]
+        return mine == [(step.op, step.axes, step.target) for step in made]
+
+    def as_dict(self) -> dict[str, Any]:
+        """As `meshweave plan --json` prints it: formulas as text."""
+        return {
+            "steps": [
+                {"op": step.op, "axes": list(step.axes), "bytes": str(step.nbytes)}
+                for step in self.steps
+            ],
+            "bytes": str(self.nbytes),
+            "launches": self.launches,
+            "peak_bytes": str(self.peak_bytes),
+            "symbols": list(_symbols(self.mesh)),
+        }
+
+
+def symbolic_plan(
+    source: Layout,
+    target: Layout,
+    mesh: Mesh,
+    shape: Sequence[int],
+    itemsize: int,
+    *,
+    ops: tuple[str, ...] = OPS,
+    probe: Mapping[str, int] | None = None,
+) -> SymbolicPlan:
+    """The plan on a mesh with symbolic sizes.
+
+    probe: a number for each symbol, at which the steps are chosen; by default 4 for all.
+    Raises PlanError where the layouts are not in blocks or only an exchange does it: what that
+    moves has no formula.
+    """
+    sizes = dict.fromkeys(_symbols(mesh), PROBE) | dict(probe or {})
+    # What a table of pieces moves is no formula of the sizes alone.
+    allowed = tuple(op for op in ops if op not in ("exchange", "relayout"))
+    for layout in (source, target):
+        if not layout.is_block:
+            raise PlanError(f"layout {layout}: formulas are for layouts in blocks")
+    made = plan_redistribute(source, target, mesh.specialize(**sizes), shape, itemsize, ops=allowed)
+    count = _Counts(mesh, tuple(shape), itemsize)
+    steps = tuple(SymbolicStep(s.op, s.axes, s.source, s.target, count.received(s)) for s in made)
+    for step, concrete in zip(steps, made, strict=True):
+        assert step.nbytes.at(sizes) == concrete.nbytes, (step, concrete)
+    peaks = [f.total([count.local(s.source), count.local(s.target)]) for s in made]
+    peak = f.product([f.number(itemsize), f.largest(peaks or [count.local(source)])])
+    assert peak.at(sizes) == made.peak_bytes, (str(peak), made.peak_bytes)
+    return SymbolicPlan(
+        steps,
+        f.total(step.nbytes for step in steps),
+        sum(step.op in COLLECTIVES for step in steps),
+        peak,
+        mesh,
+        tuple(shape),
+        itemsize,
+        allowed,
+    )
+
+
+def _symbols(mesh: Mesh) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(axis.size for axis in mesh.axes if isinstance(axis.size, str)))
+
+
+@dataclass(frozen=True)
+class _Counts:
+    """Elements and bytes of steps between blocks, as formulas."""
+
+    mesh: Mesh
+    shape: tuple[int, ...]
+    itemsize: int
+
+    def ranks(self, axes: Sequence[str]) -> Formula:
+        return f.product(f.size(self.mesh.axis(name).size) for name in axes)
+
+    def extents(self, layout: Layout) -> list[Formula]:
+        """Per dim the size on a rank."""
+        return [
+            f.ceil_div(f.number(n), self.ranks(axes))
+            for n, axes in zip(self.shape, layout.block_axes(), strict=True)
+        ]
+
+    def local(self, layout: Layout) -> Formula:
+        return f.product(self.extents(layout))
+
+    def received(self, step: Step) -> Formula:
+        """Bytes that the busiest rank receives: `cost.received`, with symbols."""
+        if step.op not in COLLECTIVES:
+            return f.number(0)
+        group = self.ranks(step.axes)
+        others = f.minus(group, f.number(1))
+        item = f.number(self.itemsize)
+        if step.op == "permute":
+            return f.product([item, self.local(step.source)])
+        if step.op == "all_reduce":
+            whole = self.local(step.source)
+            chunk = f.ceil_div(whole, group)
+            rest = f.minus(whole, chunk)
+            return f.product([item, f.total([f.product([others, chunk]), rest])])
+        if step.op == "all_to_all":
+            assert step.split_dim is not None
+            extents = self.extents(step.source)
+            extents[step.split_dim] = f.ceil_div(extents[step.split_dim], group)
+            return f.product([item, *extents, others])
+        unit = step.source if step.op == "all_gather" else step.target
+        return f.product([item, self.local(unit), others])

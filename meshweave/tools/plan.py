@@ -1,0 +1,243 @@
+"""`meshweave plan`: how a tensor gets from one layout to another, what that costs, and what is
+proved of it; with --execute, do it.
+"""
+
+import argparse
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from meshweave.bundle import NUMPY_DTYPES, numpy_dtype
+from meshweave.errors import MeshweaveError, PlanError, UsageError
+from meshweave.layout import Layout, Mesh
+from meshweave.plan.redistribute import Plan, minimal_among, plan_redistribute
+from meshweave.plan.steps import OPS
+from meshweave.plan.symbolic import symbolic_plan
+from meshweave.tools.picture import picture
+from meshweave.tools.replay import SIMULATOR, Replay, refuse, runnable
+
+ENGINES = ("local", "mpi", SIMULATOR)
+
+
+def plan_command(options: argparse.Namespace) -> int:
+    """The command; returns the exit status."""
+    mesh, shape = _mesh(options.mesh), _shape(options.shape)
+    source, target = Layout.parse(options.source), Layout.parse(options.target)
+    if options.dtype not in NUMPY_DTYPES:
+        raise UsageError(f"--dtype {options.dtype}: there are {', '.join(NUMPY_DTYPES)}")
+    for layout in (source, target):
+        layout.check(mesh, shape)
+    itemsize = numpy_dtype(options.dtype).itemsize
+    if mesh.is_symbolic:
+        return _symbolic(options, source, target, mesh, shape, itemsize)
+    engine = _engine(options)
+    made = _plan(options, source, target, mesh, shape, itemsize, engine)
+    report = made.as_dict()
+    report["minimal_among"] = minimal_among(made, mesh, shape, itemsize)
+    wrong = 0
+    if engine is not None:
+        replay = Replay(source, target, mesh, shape, options.dtype)
+        results = replay.run(made, engine)
+        report["engine"] = engine
+        if options.dump is not None:
+            report["results"] = _dump(results, options.dump)
+        if options.check:
+            report["wrong_elements"] = wrong = replay.wrong(results)
+    if options.json:
+        print(json.dumps(report))
+    else:
+        _print(made, report, source, target, mesh, shape)
+    if wrong:
+        raise MeshweaveError(f"{wrong} elements are not what {target} says")
+    return 0
+
+
+def _mesh(text: str) -> Mesh:
+    try:
+        return Mesh.parse(text)
+    except MeshweaveError as error:
+        raise UsageError(f"--mesh: {error}") from None
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    parts = text.strip().split("x") if text.strip() else []
+    if not all(part.isascii() and part.isdigit() and len(part) < 19 for part in parts):
+        raise UsageError(f'--shape "{text}": sizes joined by x, such as 16x8, are needed')
+    return tuple(map(int, parts))
+
+
+def _engine(options: argparse.Namespace) -> str | None:
+    """What runs the plan; None: nothing does."""
+    if not options.execute and not options.check:
+        for name in ("engine", "dump"):
+            if getattr(options, name) is not None:
+                raise UsageError(f"--{name} goes with --execute")
+        return None
+    engine = options.engine or ("local" if options.execute else SIMULATOR)
+    if engine not in ENGINES:
+        raise UsageError(f'no engine "{engine}"; there are {", ".join(ENGINES)}')
+    return str(engine)
+
+
+def _plan(
+    options: argparse.Namespace,
+    source: Layout,
+    target: Layout,
+    mesh: Mesh,
+    shape: tuple[int, ...],
+    itemsize: int,
+    engine: str | None,
+) -> Plan:
+    ops = _ops(options.steps)
+    if engine is not None:
+        ops = tuple(op for op in ops if op in runnable(engine))
+    memory = _bytes(options.memory)
+    try:
+        made = plan_redistribute(
+            source, target, mesh, shape, itemsize, memory_bytes=memory, ops=ops
+        )
+        if engine not in (None, SIMULATOR):
+            for axis in (axis for step in made for axis in step.axes if ":" in axis):
+                raise PlanError(f"it takes groups over the sub-axis {axis}")
+        return made
+    except PlanError as error:
+        if engine in (None, SIMULATOR) or options.steps or memory is not None:
+            raise
+        raise refuse(str(engine), error) from None
+
+
+def _ops(text: str | None) -> tuple[str, ...]:
+    if text is None:
+        return OPS
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in OPS:
+            raise UsageError(f'--steps: no step "{name}"; there are {", ".join(OPS)}')
+    return tuple(op for op in OPS if op in names)
+
+
+def _bytes(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise UsageError(f"--memory {text}: a number of bytes is needed")
+    return int(text)
+
+
+def _dump(results: Sequence[Any], directory: str) -> list[str]:
+    """Each rank's buffer as a .npy file, whole or not at all; the files' names."""
+    files = []
+    try:
+        Path(directory).mkdir(parents=True, exist_ok=True)
+        for rank, buffer in enumerate(results):
+            path = Path(directory) / f"rank{rank}.npy"
+            temporary = path.with_name(f".{path.name}.{os.getpid()}")
+            try:
+                with temporary.open("wb") as out:
+                    np.save(out, np.ascontiguousarray(buffer).reshape(-1), allow_pickle=False)
+                temporary.replace(path)
+            finally:
+                temporary.unlink(missing_ok=True)
+            files.append(str(path))
+    except OSError as error:
+        raise MeshweaveError(f"--dump {directory}: {error.strerror}") from None
+    return files
+
+
+def _print(
+    made: Plan,
+    report: dict[str, Any],
+    source: Layout,
+    target: Layout,
+    mesh: Mesh,
+    shape: tuple[int, ...],
+) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    size = "x".join(map(str, shape)) or "a scalar"
+    console.print(f"{size} on ({mesh}): {source} to {target}", markup=False, soft_wrap=True)
+    console.print(_steps_table(made))
+    console.print(_proof(made, report), soft_wrap=True)
+    console.print()
+    for layout in (source, target):
+        console.print(picture(layout, mesh, shape))
+    if "wrong_elements" in report:
+        console.print(f"executed on {report['engine']}: {report['wrong_elements']} wrong elements")
+    for file in report.get("results", ()):
+        console.print(f"written: {file}", soft_wrap=True)
+
+
+def _steps_table(made: Plan) -> Any:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table()
+    for name in ("step", "over", "how", "to"):
+        table.add_column(name)
+    table.add_column("received by the busiest rank", justify="right")
+    for step in made:
+        details = [f"{name} {_short(value)}" for name, value in step.details().items()]
+        cells = (step.op, ", ".join(step.axes), ", ".join(details), str(step.target))
+        table.add_row(*map(Text, cells), f"{step.nbytes:,} bytes")
+    if not made.steps:
+        table.add_row("nothing to do", "", "", "", "0 bytes")
+    return table
+
+
+def _short(value: Any) -> str:
+    if not isinstance(value, tuple):
+        return str(value)
+    shown = ", ".join(map(str, value[:8]))
+    return f"({shown}, ...)" if len(value) > 8 else f"({shown})"
+
+
+def _proof(made: Plan, report: dict[str, Any]) -> str:
+    among = report["minimal_among"]
+    proved = {
+        "all plans": "no plan has fewer bytes",
+        "collectives": "no plan of collectives has fewer bytes; an exchange might",
+        None: "not proved to have the fewest bytes",
+    }[among]
+    return (
+        f"{made.nbytes:,} bytes received by the busiest rank, at least {made.lower_bound:,} by any plan: "
+        f"{proved}\n{made.launches} launch{'es' if made.launches != 1 else ''}, peak {made.peak_bytes:,} bytes "
+        f"on a rank, {made.staging_bytes:,} of them staging, about {made.seconds * 1e6:,.1f} us"
+    )
+
+
+def _symbolic(
+    options: argparse.Namespace,
+    source: Layout,
+    target: Layout,
+    mesh: Mesh,
+    shape: tuple[int, ...],
+    itemsize: int,
+) -> int:
+    """Formulas in the symbols of the mesh."""
+    if options.execute or options.check:
+        raise UsageError(f"mesh ({mesh}) is symbolic: it takes numbers to --execute or --check")
+    made = symbolic_plan(source, target, mesh, shape, itemsize, ops=_ops(options.steps))
+    if options.json:
+        print(json.dumps(made.as_dict()))
+        return 0
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table()
+    for name in ("step", "over", "to", "received by the busiest rank, bytes"):
+        table.add_column(name)
+    for step in made.steps:
+        cells = (step.op, ", ".join(step.axes), str(step.target), str(step.nbytes))
+        table.add_row(*map(Text, cells))
+    table.add_row("in all", "", "", str(made.nbytes))
+    table.add_row("peak", "", "", str(made.peak_bytes))
+    console = Console(highlight=False)
+    console.print(f"on ({mesh}): {source} to {target}", markup=False, soft_wrap=True)
+    console.print(table)
+    return 0
