@@ -26,7 +26,7 @@ def arguments(name: str) -> list[str]:
     inputs = [str((folder / f"in{i}.npy").relative_to(HERE.parent)) for i in range(count)]
     program = str((folder / f"{name}.mlir").relative_to(HERE.parent))
     expected = str((folder / "out0.npy").relative_to(HERE.parent))
-    return ["meshweave", "run", program, "--input", *inputs, "--expect", expected]
+    return ["meshweave", "run", program, "--input", *inputs, "--expect", expected, "--repeat", "5"]
 
 
 def shown(command: list[str]) -> str:

@@ -30,7 +30,8 @@ HINT_KEYS = (
 class RegionOp(Hint.Operation, name="region"):
     """Ops under a hint: `%r = "hint.region"() ({ ... "hint.yield"(%v) }) {hints = {order = "dfs"}}`.
 
-    The region reads outer values freely and yields its results. Keys of `hints` are those of HINT_KEYS.
+    The region reads outer values freely and yields its results, which are all of one type: dialects defined in Python
+    cannot say more of a row of results. Keys of `hints` are those of HINT_KEYS.
     """
 
     outs: Sequence[ext.Result[Any]]
@@ -40,6 +41,13 @@ class RegionOp(Hint.Operation, name="region"):
     def verify_invariants(self) -> bool:
         hints = self.attributes.get("hints")
         if not require(self, isinstance(hints, ir.DictAttr), "needs a dictionary `hints`"):
+            return False
+        types = {str(result.type) for result in self.operation.results}
+        if not require(
+            self,
+            len(types) < 2,
+            f"has results of types {', '.join(sorted(types))}; all must be of one type",
+        ):
             return False
         unknown = [named.name for named in hints if named.name not in HINT_KEYS]
         return require(
