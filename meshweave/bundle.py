@@ -13,7 +13,6 @@ import io
 import json
 import math
 import os
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from meshweave.errors import MeshweaveError
+from meshweave.files import replacing
 
 FORMAT = 1
 ALIGNMENT = 64  # bytes; of the arena and of every input and output buffer
@@ -221,21 +221,9 @@ class Bundle:
         """Write the bundle to a file; a reader sees the old file or the whole new one.
         MeshweaveError when it cannot.
         """
-        path = os.fspath(path)
         try:
-            handle, temporary = tempfile.mkstemp(dir=os.path.dirname(path) or ".", prefix=".mwb-")
-            try:
-                with os.fdopen(handle, "wb") as file:
-                    file.write(self.to_bytes())
-                    file.flush()
-                    os.fsync(file.fileno())
-                umask = os.umask(0)
-                os.umask(umask)
-                os.chmod(temporary, 0o666 & ~umask)
-                os.replace(temporary, path)
-            except BaseException:
-                os.unlink(temporary)
-                raise
+            with replacing(path) as file:
+                file.write(self.to_bytes())
         except OSError as error:
             raise MeshweaveError(f"{path}: cannot write the bundle: {error.strerror}") from None
 

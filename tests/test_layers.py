@@ -14,7 +14,8 @@ PACKAGE = ROOT / "meshweave"
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "layout": set(),
-    "bundle": {"layout"},
+    "files": set(),
+    "bundle": {"layout", "files"},
     "plan": {"layout"},
     "runtime": {"layout", "bundle"},
     "bindings": {"dialects"},  # context() loads them, inside the function

@@ -1,9 +1,7 @@
 """The arrays of `meshweave run`: .npy files in and out, results compared with what they should be."""
 
 import os
-import tempfile
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +9,7 @@ import numpy as np
 
 from meshweave.bundle import Port, numpy_dtype
 from meshweave.errors import MeshweaveError
+from meshweave.files import replacing
 from meshweave.runtime.array import check_global
 
 TOLERANCE = 2e-4
@@ -156,20 +155,6 @@ def dump(results: Sequence[np.ndarray], directory: str) -> list[str]:
 
 def _write(result: np.ndarray, directory: str, name: str) -> str:
     path = os.path.join(directory, name)
-    handle, temporary = tempfile.mkstemp(dir=directory, prefix=f".{name}.")
-    try:
-        with os.fdopen(handle, "wb") as out:
-            np.save(out, result, allow_pickle=False)
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(temporary)
-        raise
+    with replacing(path) as out:
+        np.save(out, result, allow_pickle=False)
     return path
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -10,7 +10,7 @@ Exit status: 0 done; 1 the program is wrong (one line on standard error); 2 wron
 import argparse
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -69,6 +69,13 @@ def _parser() -> _Parser:
     )
     add("--no-verify-each", action="store_true", help="do not run the verifier after every pass")
     add("--mlir-timing", action="store_true", help="seconds of each pass, on standard error")
+    _add_printing(add)
+    add("--version", action="store_true", help="print the version")
+    return p
+
+
+def _add_printing(add: Callable[..., Any]) -> None:
+    """The options for what is printed, when and how."""
     add(
         "--mlir-print-ir-before-all",
         action="store_true",
@@ -102,8 +109,6 @@ def _parser() -> _Parser:
         metavar="N",
         help="leave out constants of more than N elements",
     )
-    add("--version", action="store_true", help="print the version")
-    return p
 
 
 def _read_arguments(argv: Sequence[str]) -> tuple[argparse.Namespace, str]:

@@ -4,10 +4,11 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from meshweave.errors import CompileError
+from meshweave.files import replacing
 
 
 def read_bytes(file: str) -> tuple[str, bytes]:
@@ -39,24 +40,10 @@ def write_text(file: str, text: str) -> None:
         if path.exists() and not path.is_file():  # /dev/null, a pipe
             path.write_text(text)
             return
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(descriptor, "w") as out:
-                out.write(text)
-            os.chmod(temporary, 0o666 & ~_umask())
-            os.replace(temporary, path)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(temporary)
-            raise
+        with replacing(path, "w") as out:
+            out.write(text)
     except OSError as error:
         raise CompileError(f"cannot write {file}: {error.strerror}") from None
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 class Held:
