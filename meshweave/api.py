@@ -94,8 +94,6 @@ def build(
         module = load_module(source, ctx, name)
         check_entry(module)
         check_ranks(engine, _placed(module, where))
-        if where is not None:  # on the mesh that it has now; on its own it has been verified
-            _verified(module)
         run_pipeline(module, ",".join(GLOBAL_PASSES), progress=progress, verify=False)
         progress("lower")
         _verified(module)
@@ -116,7 +114,7 @@ def _collector_paused() -> Iterator[None]:
 
 
 def _verified(module: Any) -> None:
-    """Verify before all passes and behind them: after each it would take as long as the passes."""
+    """Verify, when the mesh has changed and behind all passes: after each it would take as long as the passes."""
     from meshweave.bindings import ir
     from meshweave.locations import compile_error
 
@@ -143,18 +141,14 @@ def _mesh(mesh: "str | Mesh | None") -> Mesh | None:
 
 def _placed(module: Any, mesh: Mesh | None) -> Mesh:
     """Let the module's mesh be `mesh`: another's sizes, or a mesh where it had none (by default that of one rank)."""
-    from meshweave.bindings import ir
-    from meshweave.locations import compile_error, location_text
+    from meshweave.locations import location_text
     from meshweave.transforms.mesh import mesh_of_module, mesh_op
     from meshweave.transforms.specialize_mesh import SpecializeMesh
 
     op = mesh_op(module)
     if op is None:
         _add_mesh(module, mesh or Mesh())
-        try:
-            module.operation.verify()  # the layouts that it has, against a mesh that nobody has looked at yet
-        except ir.MLIRError as error:
-            raise compile_error(error) from None
+        _verified(module)  # the layouts that it has, against a mesh that nobody has looked at yet
         return mesh or Mesh()
     own = mesh_of_module(module)
     where = location_text(op)
@@ -167,6 +161,7 @@ def _placed(module: Any, mesh: Mesh | None) -> Mesh:
             f"the program needs axes {', '.join(own.names)}, the mesh given has none", where
         )
     SpecializeMesh(mesh=str(mesh)).run(module)
+    _verified(module)
     return mesh
 
 

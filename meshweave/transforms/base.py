@@ -173,7 +173,7 @@ def ops_of(root: Any, *kinds: Any) -> list[Any]:
     """The ops below `root` of these classes (or names), as their own classes, in program order."""
     names = {op_name(k) for k in kinds}
     # Most ops of a program stand in bodies of linalg ops: no use looking there for what only stands outside.
-    outside = all(n.startswith(("dist.", "func.", "hint.")) or n in _OUTSIDE for n in names)
+    outside = all(n.startswith(("dist.", "hint.")) or n in _OUTSIDE for n in names)
     found: list[Any] = []
 
     def visit(op: Any) -> Any:

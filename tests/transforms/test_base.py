@@ -155,3 +155,18 @@ def test_locations_as_text(text: str, place: str) -> None:
 def test_text_is_read_under_the_name_of_its_file(text: str, places: list[str]) -> None:
     module = parse_module(text, context(), "f.mlir")
     assert [location_text(op) for op in module.body.operations] == places
+
+
+def test_ops_of_finds_a_call_in_the_body_of_a_linalg_op() -> None:
+    text = """func.func private @g(f32) -> f32
+    func.func @f(%a: tensor<4xf32>, %o: tensor<4xf32>) -> tensor<4xf32> {
+      %r = linalg.map ins(%a : tensor<4xf32>) outs(%o : tensor<4xf32>) (%x: f32, %i: f32) {
+        %y = func.call @g(%x) : (f32) -> f32
+        linalg.yield %y : f32
+      }
+      return %r : tensor<4xf32>
+    }"""
+    with context():
+        module = ir.Module.parse(text)
+        assert len(base.ops_of(module, "func.call")) == 1
+        assert len(base.ops_of(module, "linalg.map", "dist.constrain")) == 1
