@@ -39,6 +39,7 @@ def load(text):
 
 
 def main_of(module):
+    """The module's function. Keep `module` in a variable while it is looked at: it goes with its last reference."""
     return next(op.operation for op in module.body.operations if op.operation.name == "func.func")
 
 
@@ -93,15 +94,19 @@ def test_the_mesh_comes_first():
 
 
 def test_an_argument_without_sharding_gets_no_layout():
-    assert "arg_attrs" not in main_of(load(constrained('@mesh, [{"x"}, {}]'))).attributes
+    module = load(constrained('@mesh, [{"x"}, {}]'))
+    assert "arg_attrs" not in main_of(module).attributes
 
 
 def test_results_carry_layouts():
     text = program(
         '@mesh, [{"x"}, {}, {}]', result=', sdy.sharding = #sdy.sharding<@mesh, [{}, {"y"}, {}]>'
     )
-    main = main_of(load(text))
-    assert str(main.attributes["res_attrs"][0]) == '{dist.layout = #dist.layout<"[_, y, _]">}'
+    module = load(text)
+    assert (
+        str(main_of(module).attributes["res_attrs"][0])
+        == '{dist.layout = #dist.layout<"[_, y, _]">}'
+    )
 
 
 def test_a_constraint_is_an_op_with_the_same_words():
