@@ -22,6 +22,7 @@ from meshweave.runtime.engine import engine as engine_named
 from meshweave.runtime.limits import check_ranks
 
 GLOBAL_PASSES = (
+    "outline-repeats",
     "dist-propagate",
     "dist-insert-redistribute",
     "dist-legalize-redistribute",

@@ -13,7 +13,7 @@ from typing import Any
 from meshweave.bindings import PassManager, ir
 from meshweave.errors import CompileError
 from meshweave.locations import compile_error, location_text
-from meshweave.transforms.base import ops_of
+from meshweave.transforms.base import functions, ops_of
 
 BUFFERIZE = (
     "builtin.module(eliminate-empty-tensors,empty-tensor-to-alloc-tensor,"
@@ -158,24 +158,25 @@ def _store(value: Any, buffer: Any, before: Any) -> None:
     )
 
 
-def bufferize(module: Any, function: Any) -> Any:
-    """Tensors to buffers in place; the module to go on with.
+def bufferize(module: Any, bodies: list[Any]) -> Any:
+    """Tensors to buffers in place; the module to go on with. bodies: its functions.
 
     A loop hands each tensor on in the buffer it came in. First without copies, as far as that looks
     possible; where upstream finds a conflict, again with a copy for every tensor that a loop hands
     on.
     """
-    own_empties(function)
-    give_whole_buffers(function)
+    for function in bodies:
+        own_empties(function)
+        give_whole_buffers(function)
     spare = _copy(module)
     try:
-        keep_in_place(function, careful=False)
+        for function in bodies:
+            keep_in_place(function, careful=False)
         run_passes(module, BUFFERIZE)
         return module
     except CompileError:
-        for op in spare.body.operations:
-            if op.operation.name == "func.func" and len(op.operation.regions[0].blocks):
-                keep_in_place(op, careful=True)
+        for function in functions(spare):
+            keep_in_place(function, careful=True)
         run_passes(spare, BUFFERIZE)
         return spare
 

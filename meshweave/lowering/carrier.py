@@ -62,21 +62,22 @@ class Collectives:
             k for k, c in enumerate(self.calls) if c.symbol.startswith("mw_all_reduce")
         )
 
-    def renumber(self, function: Any) -> None:
-        """Number the collectives left in `function` in program order: op numbers begin at 1. Call
-        it when nothing is inlined or removed any more.
+    def renumber(self, functions: Sequence[tuple[Any, int]]) -> None:
+        """Number the collectives left in `functions` in program order: op numbers begin at 1. Call
+        it when nothing is inlined or removed any more. With each function, how often a step runs it.
         """
         calls, infos, ops = [], [], []
-        for op in ops_of(function, "linalg.generic"):
-            attributes = op.operation.attributes
-            if COLLECTIVE not in attributes:
-                continue
-            old = attributes[CARRIER].value
-            attributes[CARRIER] = _i64(len(calls))
-            op_id = len(calls) + 1
-            calls.append(replace(self.calls[old], op_id=op_id))
-            infos.append(self.infos[old])
-            ops.append(replace(self.ops[old], id=op_id))
+        for function, times in functions:
+            for op in ops_of(function, "linalg.generic"):
+                attributes = op.operation.attributes
+                if COLLECTIVE not in attributes:
+                    continue
+                old = attributes[CARRIER].value
+                attributes[CARRIER] = _i64(len(calls))
+                op_id = len(calls) + 1
+                calls.append(replace(self.calls[old], op_id=op_id))
+                infos += [self.infos[old]] * times
+                ops.append(replace(self.ops[old], id=op_id))
         self.calls, self.infos, self.ops = calls, infos, ops
 
     def indices(self, function: Any) -> list[int]:

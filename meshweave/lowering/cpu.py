@@ -7,6 +7,7 @@ step function, which calls them, at O0.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,14 +20,15 @@ from meshweave.lowering.carrier import Collectives
 from meshweave.lowering.codegen import kernels_object, step_object
 from meshweave.lowering.collectives import CODES, collectives_object
 from meshweave.lowering.constants import constant_buffers
-from meshweave.lowering.emit import Emitter
+from meshweave.lowering.emit import Code
+from meshweave.lowering.functions import carry_calls, keep_functions, kept_functions, name_of
 from meshweave.lowering.fuse import Fusion
+from meshweave.lowering.kernels import Kernel
 from meshweave.lowering.loops import unit_text
 from meshweave.lowering.prepare import (
     PREPARE,
     copied,
     decompose,
-    main_function,
     ports,
     refuse_unknown,
     spell_out,
@@ -34,6 +36,7 @@ from meshweave.lowering.prepare import (
 from meshweave.lowering.rows import Unit
 from meshweave.lowering.schedule import Schedule
 from meshweave.lowering.steps import Buffers
+from meshweave.transforms.base import functions
 
 
 def compile_local(module: Any, engine: str = "local") -> Bundle:
@@ -55,45 +58,84 @@ def lower(source: Any) -> Program:
     module = copied(source)
     collectives = Collectives(module, mesh)
     decompose(module)
+    wanted = keep_functions(module)
     run_passes(module, PREPARE)
-    function = main_function(module)
-    groups = collectives.indices(function)
-    refuse_unknown(module)
-    spell_out(function)
-    collectives.renumber(function)
-    fusion = Fusion(function.operation.regions[0].blocks[0])
-    fusion.run()
-    boundary(function, len(groups))
-    module = bufferize(module, function)
-    buffers = Buffers(main_function(module), len(inputs), len(outputs))
-    schedule = Schedule(buffers, fusion.kernels, collectives.in_place)
-    return Program(inputs, outputs, mesh, module, collectives, schedule, groups)
+    kept, times = kept_functions(module)
+    bodies = [_Body(function, times[name_of(function)]) for function in kept]
+    numbers = {body.name: k for k, body in enumerate(bodies) if body.name in wanted}
+    for body in bodies:
+        body.groups = collectives.indices(body.function)
+        refuse_unknown(body.function, set(numbers))
+        spell_out(body.function)
+        carry_calls(body.function, numbers)
+    collectives.renumber([(body.function, body.times) for body in bodies])
+    for body in bodies:
+        body.fuse()
+    module = bufferize(module, [body.function for body in bodies])
+    made = {name_of(function): function for function in functions(module)}
+    frames: list[int] = []
+    for body in bodies:
+        body.plan(made[body.name], frames, collectives.in_place)
+        frames.append(body.schedule.arena_bytes)
+    return Program(inputs, outputs, mesh, module, collectives, bodies)
+
+
+class _Body:
+    """A function on its way: `kernels` and `groups` (of each member index it uses) before
+    bufferisation, `schedule` after it. `times`: how often a step runs it.
+    """
+
+    schedule: Schedule
+
+    def __init__(self, function: Any, times: int) -> None:
+        self.function, self.times, self.name = function, times, name_of(function)
+        type_ = function.operation.attributes["function_type"].value
+        self.inputs, self.outputs = len(type_.inputs), len(type_.results)
+        self.kernels: list[Kernel] = []
+        self.groups: list[int] = []
+
+    def fuse(self) -> None:
+        """Kernels in the place of linalg ops, buffers in the place of arguments and results."""
+        fusion = Fusion(self.function.operation.regions[0].blocks[0])
+        fusion.run()
+        self.kernels = fusion.kernels
+        boundary(self.function, len(self.groups))
+
+    def plan(self, function: Any, frames: Sequence[int], in_place: frozenset[int]) -> None:
+        """Units and their places; frames: bytes of the functions it may call."""
+        buffers = Buffers(function, self.inputs, self.outputs, frames)
+        self.schedule = Schedule(buffers, self.kernels, in_place)
 
 
 @dataclass
 class Program:
-    """A program as units and steps. groups: of each member index that the program uses."""
+    """A program as units and steps. bodies: its functions, callees first, the step last."""
 
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     mesh: str
     module: Any
     collectives: Collectives
-    schedule: Schedule
-    groups: list[int]
+    bodies: list[_Body]
+
+    @property
+    def schedule(self) -> Schedule:
+        """Of the step."""
+        return self.bodies[-1].schedule
 
     def bundle(self, engine: str) -> Bundle:
         """Machine code and manifest."""
         kernels, collectives = Kernels(), self.collectives
         slots = Slots(len(collectives.groups), len(self.inputs), len(self.outputs))
-        constants = constant_buffers(self.module)
-        emitter = Emitter(self.schedule, slots, collectives.calls, kernels.name, constants)
-        text = emitter.text(list(zip(self.schedule.buffers.indices, self.groups)))
-        objects = [step_object(text, set(emitter.declared))]
+        code = Code(slots, collectives.calls, kernels.name, constant_buffers(self.module))
+        for k, body in enumerate(self.bodies):
+            indices = list(zip(body.schedule.buffers.indices, body.groups))
+            code.add(body.schedule, indices, k if body is not self.bodies[-1] else None)
+        objects = [step_object(code.text(), code.called.union(code.declared))]
         if kernels.texts:
             objects.append(kernels.compiled())
         libraries = {"m"} | ({"openblas"} if kernels.symbols else set())
-        if calls := {c.symbol for c in collectives.calls if c.symbol in emitter.declared}:
+        if calls := {c.symbol for c in collectives.calls if c.symbol in code.declared}:
             objects.append(collectives_object(engine, calls))
             libraries |= set(CODES[engine].libraries)
         manifest = Manifest(

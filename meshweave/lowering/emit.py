@@ -1,6 +1,9 @@
 """The step function, `i32 step(ptr ctx)`, as text in the LLVM dialect: a straight line of calls on
 pointers into the arena, inputs and outputs, with loops and branches where the program has them.
 
+A function that it calls several times, `i32 mw_function_k(ptr ctx, inputs.., outputs.., ptr frame)`,
+is written in the same way: its pointers come as arguments.
+
 A collective is announced in the status row before it starts and after it ended; when it fails, step
 returns its op number and code at once.
 """
@@ -34,41 +37,65 @@ class Call:
     arguments: tuple[int | str, ...]
 
 
-class Emitter:
-    """Writes the blocks of `step`. `name_of(unit)` is the kernel to call; `calls[i]` what
-    collective i does.
+class Code:
+    """The module that holds the step function and what it calls. `calls[i]`: what collective i
+    does; `name_of(unit)`: the kernel to call; `constants`: the bytes of each memref.global.
     """
 
     def __init__(
         self,
-        schedule: Schedule,
         slots: Slots,
         calls: list[Call],
         name_of: Callable[[Unit], str],
         constants: Mapping[str, bytes],
     ) -> None:
-        """constants: the bytes of each memref.global."""
-        self.schedule, self.slots, self.calls, self.name_of = schedule, slots, calls, name_of
-        self.constants = constants
-        self.lines: list[str] = []
+        self.slots, self.calls, self.name_of, self.constants = slots, calls, name_of, constants
         self.declared: dict[str, str] = {}  # external function -> its type
         self.globals: set[str] = set()
+        self.called: set[str] = set()  # functions of this module
+        self._functions: list[str] = []
+
+    def add(self, schedule: Schedule, indices: list[tuple[Any, int]], number: int | None) -> None:
+        """Write a function. number: of one that others call; None: the step itself.
+
+        indices: arguments that are this rank's member index in a group, with the group.
+        """
+        self._functions.append(_Emitter(self, schedule, number is not None).text(indices, number))
+
+    def text(self) -> str:
+        """The module."""
+        declarations = "".join(f"llvm.func @{n}{t}\n" for n, t in sorted(self.declared.items()))
+        constants = "".join(f"{_global(n, self.constants[n])}\n" for n in sorted(self.globals))
+        return declarations + constants + "".join(self._functions)
+
+
+class _Emitter:
+    """Writes the blocks of one function."""
+
+    def __init__(self, code: Code, schedule: Schedule, called: bool) -> None:
+        """called: by others; its buffers are then its arguments."""
+        self.code, self.slots, self.schedule, self.called = code, code.slots, schedule, called
+        self.lines: list[str] = []
         self._values: dict[Any, str] = {}
         self._count = 0
         self._blocks = 0
 
-    def text(self, indices: list[tuple[Any, int]]) -> str:
-        """The module. indices: function arguments that are this rank's member index in a group,
-        with the group.
-        """
+    def text(self, indices: list[tuple[Any, int]], number: int | None) -> str:
+        """The function; see Code.add."""
         for value, group in indices:
             self._values[value] = self._slot(self.slots.member(group), "i64")
+        if not self.called:
+            self.lines.append(f"%frame = llvm.load {self._slot_at(self.slots.arena)} : {_LOADED}")
         self._entries(self.schedule.entries)
-        declarations = "".join(f"llvm.func @{n}{t}\n" for n, t in sorted(self.declared.items()))
-        constants = "".join(f"{_global(n, self.constants[n])}\n" for n in sorted(self.globals))
+        name, arguments = "step", ["%ctx"]
+        if self.called:
+            name = function_symbol(number)
+            buffers = self.schedule.buffers
+            arguments += [f"%in{k}" for k in range(buffers.inputs)]
+            arguments += [f"%out{k}" for k in range(buffers.outputs)] + ["%frame"]
         body = "\n".join(self.lines)
         return (
-            f"{declarations}{constants}llvm.func @step(%ctx: !llvm.ptr) -> i32 {{\n{body}\n"
+            f"llvm.func @{name}({', '.join(f'{a}: !llvm.ptr' for a in arguments)}) -> i32 {{\n{body}\n"
             "%done = llvm.mlir.constant(0 : i32) : i32\nllvm.return %done : i32\n"
             "^failed(%code: i32):\nllvm.return %code : i32\n}\n"
         )
@@ -88,8 +115,10 @@ class Emitter:
         return self._let(f"llvm.mlir.constant({value} : i64) : i64")
 
     def _slot(self, number: int, type_: str = "!llvm.ptr") -> str:
-        place = self._let(f"llvm.getelementptr %ctx[{8 * number}] : (!llvm.ptr) -> !llvm.ptr, i8")
-        return self._let(f"llvm.load {place} : !llvm.ptr -> {type_}")
+        return self._let(f"llvm.load {self._slot_at(number)} : !llvm.ptr -> {type_}")
+
+    def _slot_at(self, number: int) -> str:
+        return self._let(f"llvm.getelementptr %ctx[{8 * number}] : (!llvm.ptr) -> !llvm.ptr, i8")
 
     def _value(self, value: Any) -> str:
         found = self._values.get(value)
@@ -104,19 +133,22 @@ class Emitter:
     def _base(self, root: Root) -> tuple[str, int]:
         """A pointer to the buffer, and what is to be added to it, in bytes."""
         root = self.schedule.final(root)
-        if root.kind == "input":
-            return self._slot(self.slots.input(root.index)), 0
-        if root.kind == "output":
-            return self._slot(self.slots.output(root.index)), 0
         if root.kind == "arena":
-            return self._slot(self.slots.arena), root.offset
+            return "%frame", root.offset
+        if root.kind == "input":
+            return f"%in{root.index}" if self.called else self._slot(
+                self.slots.input(root.index)
+            ), 0
+        if root.kind == "output":
+            at = self.slots.output(root.index)
+            return f"%out{root.index}" if self.called else self._slot(at), 0
         if root.kind == "constant":
             return self._constant(root), 0
         return self._value(root.value), 0
 
     def _constant(self, root: Root) -> str:
         name = root.value.owner.attributes["name"].value
-        self.globals.add(name)
+        self.code.globals.add(name)
         return self._let(f"llvm.mlir.addressof @{name} : !llvm.ptr")
 
     def _address(self, root: Root, offset: Linear, nbytes: int) -> str:
@@ -146,23 +178,25 @@ class Emitter:
                 self._unit(entry)
             elif entry.what == "collective":
                 self._collective(entry)
+            elif entry.what == "call":
+                self._call(entry)
             elif entry.what in _HANDLERS:
                 _HANDLERS[entry.what](self, entry)
             else:
                 self._scalar(entry)
 
     def _unit(self, unit: Unit) -> None:
-        name = self.name_of(unit)
+        name = self.code.name_of(unit)
         pointers = [self._address(*place) for place in unit.pointers.places]
         scalars = [self._value(s) for s in unit.pointers.scalars]
         types = ["!llvm.ptr"] * len(pointers) + [type_text(s.type) for s in unit.pointers.scalars]
-        self.declared[name] = f"({', '.join(types)})"
+        self.code.declared[name] = f"({', '.join(types)})"
         self.lines.append(
             f"llvm.call @{name}({', '.join(pointers + scalars)}) : ({', '.join(types)}) -> ()"
         )
 
     def _collective(self, step: Step) -> None:
-        call = self.calls[step.number]
+        call = self.code.calls[step.number]
         status = self._slot(self.slots.status)
         number = self._i64(call.op_id)
         self.lines.append(f"llvm.store volatile {number}, {status} : i64, !llvm.ptr")
@@ -170,13 +204,24 @@ class Emitter:
         arguments += [self._place(step.operands[0]), self._place(step.outputs[0])]
         arguments += [self._argument(a, call) for a in call.arguments]
         types = ["!llvm.ptr", "i64", "!llvm.ptr", "!llvm.ptr"] + ["i64"] * len(call.arguments)
-        self.declared[call.symbol] = f"({', '.join(types)}) -> i32"
+        self.code.declared[call.symbol] = f"({', '.join(types)}) -> i32"
         code = self._let(
             f"llvm.call @{call.symbol}({', '.join(arguments)}) : ({', '.join(types)}) -> i32"
         )
         self._check(code, call.op_id)
         ended = self._let(f"llvm.getelementptr {status}[8] : (!llvm.ptr) -> !llvm.ptr, i8")
         self.lines.append(f"llvm.store volatile {number}, {ended} : i64, !llvm.ptr")
+
+    def _call(self, step: Step) -> None:
+        """A call of another function of this module; a code it gives says its op already."""
+        pointers = ["%ctx", *(self._place(p) for p in (*step.operands, *step.outputs))]
+        types = ", ".join(["!llvm.ptr"] * len(pointers))
+        name = function_symbol(step.number)
+        self.code.called.add(name)
+        code = self._let(f"llvm.call @{name}({', '.join(pointers)}) : ({types}) -> i32")
+        zero = self._let("llvm.mlir.constant(0 : i32) : i32")
+        bad, after = self._let(f'llvm.icmp "ne" {code}, {zero} : i32'), self._fresh_block()
+        self.lines += [f"llvm.cond_br {bad}, ^failed({code} : i32), {after}", f"{after}:"]
 
     def _argument(self, argument: int | str, call: Call) -> str:
         """A number, or the entry of a table ("table:1,2,0") at this rank's member index."""
@@ -343,10 +388,16 @@ class Emitter:
         self._label(after, list(op.results))
 
 
-_HANDLERS: dict[str, Callable[[Emitter, Step], None]] = {
-    "memref.load": Emitter.load, "memref.store": Emitter.store, "scf.for": Emitter.for_loop,
-    "scf.if": Emitter.if_else, "scf.while": Emitter.while_loop,
+_HANDLERS: dict[str, Callable[[_Emitter, Step], None]] = {
+    "memref.load": _Emitter.load, "memref.store": _Emitter.store, "scf.for": _Emitter.for_loop,
+    "scf.if": _Emitter.if_else, "scf.while": _Emitter.while_loop,
 }  # fmt: skip
+_LOADED = "!llvm.ptr -> !llvm.ptr"
+
+
+def function_symbol(number: int | None) -> str:
+    """The name of function `number` in the step's module."""
+    return f"mw_function_{number}"
 
 
 def _terminator(block: Any) -> Any:

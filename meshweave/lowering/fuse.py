@@ -241,13 +241,33 @@ def _empty(before: Any, type_: Any) -> Any:
 
 
 def carrier(
-    before: Any, call: int, inputs: list[Any], outs: list[Any], ndim: int, kernel: Kernel | None
+    before: Any, call: int, inputs: list[Any], outs: list[Any], ndim: int, kernel: Kernel
 ) -> Any:
     """A linalg.generic with `mw.call` before `before`, on `inputs` and `outs`, over `ndim` loops."""
     maps = _carrier_maps(inputs, outs, ndim, kernel)
+    op = _marked(before, call, inputs, outs, maps, ndim)
+    reads = [output.reads for output in kernel.outputs]
+    _fill_body(op, [*inputs, *outs], len(inputs), reads)
+    return op
+
+
+def marked(before: Any, number: int, inputs: list[Any], outs: list[Any], mark: str) -> Any:
+    """A carrier of something else than a kernel, which reads all inputs and writes all outs."""
+    maps = [
+        _constant_map(0, v.type.rank if isinstance(v.type, ir.ShapedType) else 0)
+        for v in (*inputs, *outs)
+    ]
+    op = _marked(before, number, inputs, outs, maps, 0)
+    op.attributes[mark] = ir.UnitAttr.get()
+    _fill_body(op, [*inputs, *outs], len(inputs), [False] * len(outs))
+    return op
+
+
+def _marked(
+    before: Any, number: int, inputs: list[Any], outs: list[Any], maps: list[Any], ndim: int
+) -> Any:
     kind = ir.Attribute.parse("#linalg.iterator_type<parallel>")
-    reads = [kernel is None or kernel.outputs[k].reads for k in range(len(outs))]
-    op = ir.Operation.create(
+    return ir.Operation.create(
         "linalg.generic",
         results=[v.type for v in outs],
         operands=[*inputs, *outs],
@@ -255,14 +275,12 @@ def carrier(
             "indexing_maps": ir.ArrayAttr.get([ir.AffineMapAttr.get(m) for m in maps]),
             "iterator_types": ir.ArrayAttr.get([kind] * ndim),
             "operandSegmentSizes": ir.DenseI32ArrayAttr.get([len(inputs), len(outs)]),
-            CARRIER: ir.IntegerAttr.get(ir.IntegerType.get_signless(64), call),
+            CARRIER: ir.IntegerAttr.get(ir.IntegerType.get_signless(64), number),
         },
         regions=1,
         loc=before.location,
         ip=ir.InsertionPoint(before),
     )
-    _fill_body(op, [*inputs, *outs], len(inputs), reads)
-    return op
 
 
 def _fill_body(op: Any, values: list[Any], inputs: int, reads: list[bool]) -> None:
@@ -277,15 +295,13 @@ def _fill_body(op: Any, values: list[Any], inputs: int, reads: list[bool]) -> No
         ir.Operation.create("linalg.yield", operands=list(use.results))
 
 
-def _carrier_maps(
-    inputs: list[Any], outs: list[Any], ndim: int, kernel: Kernel | None
-) -> list[Any]:
+def _carrier_maps(inputs: list[Any], outs: list[Any], ndim: int, kernel: Kernel) -> list[Any]:
     """Identity maps where the kernel reads element i in iteration i (bufferisation may then let it
     write in place).
     """
     whole = linear.identity(ndim)
     accesses: dict[int, set[Any]] = {}
-    for node in kernel.code if kernel else ():
+    for node in kernel.code:
         if node[0] in ("load", "gather"):
             accesses.setdefault(node[1], set()).add(node[2] if node[0] == "load" else None)
     plain = ir.AffineMap.get_identity(ndim)
@@ -293,12 +309,12 @@ def _carrier_maps(
     for k, value in enumerate(inputs):
         if not isinstance(value.type, ir.ShapedType):
             maps.append(ir.AffineMap.get(ndim, 0, []))
-        elif kernel is not None and accesses.get(k) == {whole}:
+        elif accesses.get(k) == {whole}:
             maps.append(plain)
         else:
             maps.append(_constant_map(ndim, value.type.rank))
     for k, value in enumerate(outs):
-        identical = kernel is not None and kernel.outputs[k].access == whole
+        identical = kernel.outputs[k].access == whole
         maps.append(plain if identical else _constant_map(ndim, value.type.rank))
     return maps
 

@@ -20,9 +20,8 @@ from meshweave.lowering import linear
 from meshweave.lowering.linear import Linear
 from meshweave.lowering.payload import Payload, Ref, constant_of, read_payload
 
-CARRIER = (
-    "mw.call"  # attribute of a linalg.generic that stands for a kernel or a collective: left alone
-)
+CARRIER = "mw.call"  # attribute of a linalg.generic that stands for a kernel, collective or call: left alone
+FUNCTION = "mw.function"  # besides, where it stands for a call
 Access = tuple[Linear, ...]
 VIEWS = ("tensor.expand_shape", "tensor.collapse_shape", "tensor.extract_slice")
 

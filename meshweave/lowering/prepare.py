@@ -60,13 +60,15 @@ _LINALG = ("linalg.generic", "linalg.yield", "linalg.index")
 _DIALECTS = ("linalg.", "tensor.", "arith.", "math.", "scf.", "func.", "builtin.")
 
 
-def refuse_unknown(module: Any) -> None:
-    """CompileError for the first op that nothing here lowers, calls that could not be inlined
-    included.
+def refuse_unknown(function: Any, kept: set[str]) -> None:
+    """CompileError for the first op that nothing here lowers; calls are left of functions in `kept`
+    only.
     """
-    for op in walk(main_function(module)):
+    for op in walk(function):
         if op.name == "func.call":
             name = op.attributes["callee"].value
+            if name in kept:
+                continue
             raise CompileError(
                 f"call of @{name}: it has no body, or calls itself", location_text(op.location)
             )

@@ -15,7 +15,7 @@ from typing import Any
 from meshweave.bindings import ir
 from meshweave.errors import CompileError
 from meshweave.locations import location_text
-from meshweave.lowering.items import CARRIER, Symbols
+from meshweave.lowering.items import CARRIER, FUNCTION, Symbols
 from meshweave.lowering.linear import Linear
 
 _DYNAMIC = -(1 << 63)
@@ -53,13 +53,13 @@ class Place:
 
 @dataclass
 class Step:
-    """One thing the program does. what: "kernel", "collective", "copy", or the name of the op that
-    stays.
+    """One thing the program does. what: "kernel", "collective", "call", "copy", or the name of the
+    op that stays. The last output of a call is its frame.
     """
 
     what: str
     op: Any
-    number: int = -1  # of the kernel or collective
+    number: int = -1  # of the kernel, collective or function
     operands: list[Any] = field(default_factory=list)  # Place of a memref, SSA value of a scalar
     outputs: list[Place] = field(default_factory=list)
     bodies: list[list[Step]] = field(default_factory=list)  # of control flow: one per region
@@ -69,8 +69,12 @@ class Step:
 class Buffers:
     """Reads the function's blocks into steps."""
 
-    def __init__(self, function: Any, inputs: int, outputs: int) -> None:
+    def __init__(
+        self, function: Any, inputs: int, outputs: int, frames: Sequence[int] = ()
+    ) -> None:
+        """frames: bytes of the arena of each function that this one may call, by number."""
         self.symbols = Symbols()
+        self.inputs, self.outputs, self.frames = inputs, outputs, frames
         self.roots: list[Root] = []
         self.aliases: list[tuple[Root, Root]] = []
         self.places: dict[Any, Place] = {}
@@ -170,22 +174,22 @@ class Buffers:
             if name in _VIEWS or name in ("memref.alloc", "memref.get_global", "memref.dealloc"):
                 continue
             step = self._step(op, name)
-            steps += self._packed(step) if step.what == "collective" else [step]
+            steps += self._packed(step) if step.what in ("collective", "call") else [step]
         return steps
 
     def _packed(self, step: Step) -> list[Step]:
-        """A collective between buffers without gaps: bufferisation may have put its tensors inside
-        others.
+        """A collective or call between buffers without gaps: bufferisation may have put its tensors
+        inside others.
         """
         before, after = [], []
-        if not contiguous(step.operands[0]):
-            packed = self._temporary(step.operands[0])
-            before.append(Step("copy", step.op, -1, [step.operands[0]], [packed]))
-            step.operands[0] = packed
-        if not contiguous(step.outputs[0]):
-            packed = self._temporary(step.outputs[0])
-            after.append(Step("copy", step.op, -1, [packed], [step.outputs[0]]))
-            step.outputs[0] = packed
+        for k, place in enumerate(step.operands):
+            if not contiguous(place):
+                step.operands[k] = self._temporary(place)
+                before.append(Step("copy", step.op, -1, [place], [step.operands[k]]))
+        for k, place in enumerate(step.outputs):
+            if not contiguous(place):
+                step.outputs[k] = self._temporary(place)
+                after.append(Step("copy", step.op, -1, [step.outputs[k]], [place]))
         return [*before, step, *after]
 
     def _temporary(self, like: Place) -> Place:
@@ -195,16 +199,24 @@ class Buffers:
         for extent in reversed(like.shape):
             strides.insert(0, nbytes // like.width)
             nbytes *= extent
+        root = self._allocated(nbytes)
+        return Place(root, Linear(0), tuple(strides), like.shape, like.element, like.width)
+
+    def _allocated(self, nbytes: int) -> Root:
         root = Root("arena", len(self.roots), nbytes)
         self.roots.append(root)
         self.depths[root] = self._depth
-        return Place(root, Linear(0), tuple(strides), like.shape, like.element, like.width)
+        return root
 
     def _step(self, op: Any, name: str) -> Step:
         if name == "linalg.generic" and CARRIER in op.attributes:
             count = op.attributes["operandSegmentSizes"][0]
             values = [self._operand(v) for v in op.operands]
             number = op.attributes[CARRIER].value
+            if FUNCTION in op.attributes:
+                frame = self._allocated(self.frames[number])
+                values.append(Place(frame, Linear(0), (1,), (frame.nbytes,), None, 1))
+                return Step("call", op, number, values[:count], values[count:])
             what = "collective" if "mw.collective" in op.attributes else "kernel"
             return Step(what, op, number, values[:count], values[count:])
         if name == "memref.copy":

@@ -1,0 +1,40 @@
+// RUN: meshweave-opt %s -p "outline-repeats{least-ops=4}" --split-input-file | filecheck %s
+
+// Three layers of two ops are three calls; the zeros that all of them start from move in.
+// CHECK-LABEL: func.func @main
+// CHECK-SAME: %[[X:[a-z0-9_]+]]: {{.*}}, %[[A:[a-z0-9_]+]]: {{.*}}, %[[B:[a-z0-9_]+]]: {{.*}}, %[[C:[a-z0-9_]+]]:
+// CHECK-NOT: linalg.matmul
+// CHECK: %[[Y:[a-z0-9_]+]] = call @repeat_0(%[[X]], %[[A]])
+// CHECK: %[[Z:[a-z0-9_]+]] = call @repeat_0(%[[Y]], %[[B]])
+// CHECK: %[[R:[a-z0-9_]+]] = call @repeat_0(%[[Z]], %[[C]])
+// CHECK: return %[[R]]
+// CHECK: func.func private @repeat_0(%[[V:[a-z0-9_]+]]: tensor<4x4xf32>, %[[W:[a-z0-9_]+]]: tensor<4x4xf32>)
+// CHECK: %[[INIT:[a-z0-9_]+]] = linalg.fill
+// CHECK: linalg.matmul ins(%[[V]], %[[W]] : {{.*}}) outs(%[[INIT]]
+// CHECK: linalg.exp
+func.func @main(%x: tensor<4x4xf32>, %a: tensor<4x4xf32>, %b: tensor<4x4xf32>, %c: tensor<4x4xf32>) -> tensor<4x4xf32> {
+  %zero = arith.constant 0.0 : f32
+  %e = tensor.empty() : tensor<4x4xf32>
+  %z = linalg.fill ins(%zero : f32) outs(%e : tensor<4x4xf32>) -> tensor<4x4xf32>
+  %0 = linalg.matmul ins(%x, %a : tensor<4x4xf32>, tensor<4x4xf32>) outs(%z : tensor<4x4xf32>) -> tensor<4x4xf32>
+  %1 = linalg.exp ins(%0 : tensor<4x4xf32>) outs(%e : tensor<4x4xf32>) -> tensor<4x4xf32>
+  %2 = linalg.matmul ins(%1, %b : tensor<4x4xf32>, tensor<4x4xf32>) outs(%z : tensor<4x4xf32>) -> tensor<4x4xf32>
+  %3 = linalg.exp ins(%2 : tensor<4x4xf32>) outs(%e : tensor<4x4xf32>) -> tensor<4x4xf32>
+  %4 = linalg.matmul ins(%3, %c : tensor<4x4xf32>, tensor<4x4xf32>) outs(%z : tensor<4x4xf32>) -> tensor<4x4xf32>
+  %5 = linalg.exp ins(%4 : tensor<4x4xf32>) outs(%e : tensor<4x4xf32>) -> tensor<4x4xf32>
+  return %5 : tensor<4x4xf32>
+}
+
+// -----
+
+// Two of them save too little.
+// CHECK-LABEL: func.func @twice
+// CHECK-NOT: call
+func.func @twice(%x: tensor<4x4xf32>) -> tensor<4x4xf32> {
+  %e = tensor.empty() : tensor<4x4xf32>
+  %0 = linalg.abs ins(%x : tensor<4x4xf32>) outs(%e : tensor<4x4xf32>) -> tensor<4x4xf32>
+  %1 = linalg.exp ins(%0 : tensor<4x4xf32>) outs(%e : tensor<4x4xf32>) -> tensor<4x4xf32>
+  %2 = linalg.abs ins(%1 : tensor<4x4xf32>) outs(%e : tensor<4x4xf32>) -> tensor<4x4xf32>
+  %3 = linalg.exp ins(%2 : tensor<4x4xf32>) outs(%e : tensor<4x4xf32>) -> tensor<4x4xf32>
+  return %3 : tensor<4x4xf32>
+}
