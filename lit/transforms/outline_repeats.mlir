@@ -1,4 +1,4 @@
-// RUN: meshweave-opt %s -p "outline-repeats{least-ops=4}" --split-input-file | filecheck %s
+// RUN: meshweave-opt %s -p "outline-repeats{least-ops=4 least-length=2}" --split-input-file | filecheck %s
 
 // Three layers of two ops are three calls; the zeros that all of them start from move in.
 // CHECK-LABEL: func.func @main

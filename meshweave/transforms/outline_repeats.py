@@ -26,11 +26,12 @@ MOST_RUNS = 8  # rows of repeats that are looked for in one function
 
 @dataclass(frozen=True)
 class OutlineRepeats(Pass):
-    """Make a function of ops that repeat. least-ops: fewer than that many ops saved are left as they are."""
+    """Make a function of ops that repeat: at least `least-length` ops, `least-times` times, `least-ops` ops fewer."""
 
     name: ClassVar[str] = "outline-repeats"
     least_ops: int = 200
     least_times: int = 3
+    least_length: int = 8
 
     def run(self, module: Any) -> None:
         context = module.operation.context
@@ -44,13 +45,27 @@ class OutlineRepeats(Pass):
     def _outline(self, module: Any, f: Any) -> bool:
         """Outline the row of repeats that saves most; whether there was one."""
         body = _Body(f)
-        run = _longest_run(body.codes, self.least_ops, self.least_times)
+        run = self._longest_run(body.codes)
         if run is None:
             return False
         segments = body.segments(run)
         if (len(segments) - 1) * run.period < self.least_ops or len(segments) < self.least_times:
             return False
         return body.outline(module, segments)
+
+    def _longest_run(self, codes: Sequence[int]) -> "_Run | None":
+        """The run whose repeats are the most ops; of equal ones the shortest period."""
+        row = np.asarray(codes, np.int64)
+        best, saved = None, self.least_ops - 1
+        for period in _periods(codes, self.least_length):
+            breaks = np.flatnonzero(row[:-period] != row[period:])
+            edges = np.concatenate([[-1], breaks, [len(row) - period]])
+            longest = int(np.argmax(np.diff(edges)))
+            start, end = int(edges[longest]) + 1, int(edges[longest + 1]) + period
+            times = (end - start) // period
+            if times >= self.least_times and (times - 1) * period > saved:
+                best, saved = _Run(start, end, period), (times - 1) * period
+        return best
 
 
 @dataclass(frozen=True)
@@ -62,25 +77,16 @@ class _Run:
     period: int
 
 
-def _longest_run(codes: Sequence[int], least_ops: int, least_times: int) -> _Run | None:
-    """The run whose repeats are the most ops; of equal ones the shortest period."""
-    row = np.asarray(codes, np.int64)
+def _periods(codes: Sequence[int], least: int) -> list[int]:
+    """Lengths that a layer may have, from the distances between equal ops; short ones are doubled, tripled, .."""
     last: dict[int, int] = {}
     gaps: Counter[int] = Counter()
     for i, code in enumerate(codes):
         if code in last:
             gaps[i - last[code]] += 1
         last[code] = i
-    best, saved = None, least_ops - 1
-    for period, _ in sorted(gaps.most_common(CANDIDATES)):
-        breaks = np.flatnonzero(row[:-period] != row[period:])
-        edges = np.concatenate([[-1], breaks, [len(row) - period]])
-        longest = int(np.argmax(np.diff(edges)))
-        start, end = int(edges[longest]) + 1, int(edges[longest + 1]) + period
-        times = (end - start) // period
-        if times >= least_times and (times - 1) * period > saved:
-            best, saved = _Run(start, end, period), (times - 1) * period
-    return best
+    found = {-(-least // gap) * gap for gap, _ in gaps.most_common(CANDIDATES)}
+    return sorted(period for period in found if period < len(codes))
 
 
 @dataclass
@@ -176,31 +182,24 @@ class _Body:
         ops = self.ops[first.start : first.start + period]
         constants = [first.outer[k] for k, moves in enumerate(inside) if moves]
         name = _build(module, ops, [first.outer[k] for k in given], constants, results)
+        new: dict[Any, Any] = {}  # what calls give instead of the ops' results
         for segment in segments:
             old = self.ops[segment.start : segment.start + period]
             call = ir.Operation.create(
                 "func.call",
                 results=[r.type for r in results],
-                operands=[segment.outer[k] for k in given],
+                operands=[new.get(segment.outer[k], segment.outer[k]) for k in given],
                 attributes={"callee": ir.FlatSymbolRefAttr.get(name)},
                 loc=old[0].location,
                 ip=ir.InsertionPoint(old[0]),
             )
-            self._replace(segment, [old[i].results[k] for i, k in leaving], call, segments)
+            for (i, k), result in zip(leaving, call.results):
+                new[old[i].results[k]] = result
+                old[i].results[k].replace_all_uses_with(result)
         for segment in reversed(segments):
             for op in reversed(self.ops[segment.start : segment.start + period]):
                 op.erase()
         return True
-
-    def _replace(
-        self, segment: _Segment, old: list[Any], call: Any, segments: list[_Segment]
-    ) -> None:
-        new = dict(zip(old, call.results))
-        for value, result in new.items():
-            value.replace_all_uses_with(result)
-        for later in segments:
-            if later.start > segment.start:
-                later.outer = [new.get(value, value) for value in later.outer]
 
     def _moves_in(self, k: int, segments: list[_Segment]) -> bool:
         """Whether what all segments read as their k-th value from outside is a constant: it then moves in."""

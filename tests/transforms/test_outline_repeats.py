@@ -30,7 +30,7 @@ STEPS = st.tuples(
 def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Keep even the smallest functions, and outline even the shortest repeats."""
     monkeypatch.setattr(functions, "SMALLEST", 0)
-    monkeypatch.setattr(OutlineRepeats.__init__, "__defaults__", (2, 2))
+    monkeypatch.setattr(OutlineRepeats.__init__, "__defaults__", (2, 2, 2))
     yield
 
 
@@ -141,7 +141,7 @@ def outlined(text: str, least: int = 16) -> tuple[int, int, int]:
     ctx = context()
     with ctx, ir.Location.unknown():
         module = ir.Module.parse(text)
-        run_pipeline(module, f"outline-repeats{{least-ops={least} least-times=3}}")
+        run_pipeline(module, f"outline-repeats{{least-ops={least} least-times=3 least-length=2}}")
         assert module.operation.verify()
         calls = ops_of(module, "func.call")
         return len(calls), len(ops_of(module, "func.func")), len(ops_of(module, "linalg.matmul"))
