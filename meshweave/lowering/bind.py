@@ -5,7 +5,7 @@ program is one kernel.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from meshweave.lowering.kernels import Kernel, Node
@@ -45,6 +45,7 @@ class Nest:
     code: tuple[Node, ...]
     stores: tuple[Store, ...]
     contraction: bool = False
+    library: bool = True
 
     @property
     def accesses(self) -> list[Access]:
@@ -108,7 +109,8 @@ def bind(kernel: Kernel, step: Step, pointers: Pointers, symbol_of: Any) -> Nest
         access = binder.access(place, output.access)
         pointers.written.add(access.pointer)
         stores.append(Store(access, output.type, value, output.initial, output.reads))
-    return Nest(kernel.sizes, kernel.reductions, code, tuple(stores), kernel.contraction)
+    nest = Nest(kernel.sizes, kernel.reductions, code, tuple(stores))
+    return replace(nest, contraction=kernel.contraction, library=kernel.library)
 
 
 class _Binder:
@@ -171,7 +173,7 @@ def renumbered(nest: Nest, numbers: list[int]) -> Nest:
             node = ("gather", numbers[node[1]], *node[2:])
         code.append(node)
     stores = tuple(s._replace(access=moved(s.access)) for s in nest.stores)
-    return Nest(nest.sizes, nest.reductions, tuple(code), stores, nest.contraction)
+    return replace(nest, code=tuple(code), stores=stores)
 
 
 def restrided(
@@ -192,7 +194,7 @@ def restrided(
     stores = tuple(
         s._replace(access=s.access._replace(strides=pick(s.access.strides))) for s in nest.stores
     )
-    return Nest(sizes, reductions, tuple(code), stores, nest.contraction)
+    return replace(nest, sizes=sizes, reductions=reductions, code=tuple(code), stores=stores)
 
 
 def reordered(nest: Nest, order: list[int]) -> Nest:

@@ -52,7 +52,7 @@ def gemm_of(nest: Nest) -> Gemm | None:
     store = nest.stores[0]
     dtype = str(store.type)
     loads = [node for node in nest.code if node[0] == "load"]
-    if not nest.contraction or dtype not in SYMBOLS or len(loads) != 2:
+    if not nest.contraction or not nest.library or dtype not in SYMBOLS or len(loads) != 2:
         return None
     if any(str(node[2]) != dtype for node in loads) or not _starts_at_zero(nest):
         return None

@@ -18,10 +18,11 @@ from meshweave.errors import CompileError
 from meshweave.locations import location_text
 from meshweave.lowering import linear
 from meshweave.lowering.linear import Linear
-from meshweave.lowering.payload import Payload, Ref, constant_of, read_payload
+from meshweave.lowering.payload import Payload, Ref, constant_of, exact, read_payload
 
 CARRIER = "mw.call"  # attribute of a linalg.generic that stands for a kernel, collective or call: left alone
 FUNCTION = "mw.function"  # besides, where it stands for a call
+KERNEL = "mw.kernel"  # attribute of a linalg op: the fast path that select-kernels chose for it
 Access = tuple[Linear, ...]
 VIEWS = ("tensor.expand_shape", "tensor.collapse_shape", "tensor.extract_slice")
 
@@ -44,6 +45,7 @@ class Item:
     sizes: tuple[int, ...] = ()
     reductions: frozenset[int] = frozenset()
     exists: bool = True  # whether its result is made as a tensor
+    library: bool = True  # whether a library may do it
     cost: float = 0.0  # price of one element, with everything that could be computed inside
 
     @property
@@ -161,6 +163,11 @@ class Reader:
         item.reductions = reductions
         item.sizes = _sizes(op, operands, maps, ndim)
         item.kind = _kind(item, inputs)
+        if KERNEL in op.attributes:
+            chosen = op.attributes[KERNEL].value
+            item.library = chosen == "blas"
+            if chosen == "reference":
+                item.payload.steps = [exact(step) for step in item.payload.steps]
         if item.kind in ("map", "copy", "splat"):
             _in_result_order(item)
         return item

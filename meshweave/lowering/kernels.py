@@ -57,6 +57,7 @@ class Kernel:
     yields: tuple[int, ...] = ()
     symbols: dict[int, int] = field(default_factory=dict)  # symbol -> operand
     contraction: bool = False
+    library: bool = True  # whether a library may do it
 
     @property
     def ndim(self) -> int:
@@ -92,7 +93,7 @@ class Builder:
         if item.op.name == "tensor.generate":
             args = [self._node(("index", form)) for form in here]
         kernel.yields = self._inline(item, args, here)
-        kernel.contraction = item.kind == "contract"
+        kernel.contraction, kernel.library = item.kind == "contract", item.library
         return kernel
 
     def scalar_of(self, value: Any) -> int | None:

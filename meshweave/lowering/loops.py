@@ -10,6 +10,7 @@ from typing import Any
 from meshweave.lowering import tiles
 from meshweave.lowering.bind import Access, Nest, Store
 from meshweave.lowering.kernels import Node
+from meshweave.lowering.payload import EXACT
 from meshweave.lowering.rows import Unit
 from meshweave.lowering.steps import element_bytes
 from meshweave.lowering.text import Text
@@ -258,8 +259,10 @@ class NestText:
     def _op(self, node: Node) -> str:
         _, name, attributes, inputs, type_ = node
         types = ", ".join(str(_type_of(self.nest.code, self.nest.stores, k)) for k in inputs)
+        free = not any(key == EXACT for key, _ in attributes)
         settings = ", ".join(
-            f"{key} = {self._setting(name, key, attr, inputs, type_)}" for key, attr in attributes
+            f"{key} = {self._setting(name, key, attr, inputs, type_) if free else attr}"
+            for key, attr in attributes
         )
         operands = ", ".join(self.values[k] for k in inputs)
         return self.text.let(f'"{name}"({operands}) {{{settings}}} : ({types}) -> {type_}')

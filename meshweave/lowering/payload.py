@@ -27,6 +27,14 @@ class Step(NamedTuple):
     type: Any
 
 
+EXACT = "mw.exact"  # attribute of a scalar op that is computed as written, in the order written
+
+
+def exact(step: Step) -> Step:
+    """The step with nothing reordered, contracted or approximated."""
+    return step._replace(attributes=(*step.attributes, (EXACT, ir.UnitAttr.get())))
+
+
 # Rough price of a scalar op in additions; what is not here costs 1 (arith) or 16 (math).
 _COSTS = {
     "arith.divf": 4, "arith.divsi": 16, "arith.divui": 16, "arith.remf": 16, "arith.remsi": 16, "arith.remui": 16,
