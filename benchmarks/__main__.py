@@ -3,7 +3,7 @@
 import argparse
 from importlib import import_module
 
-NAMES = ("models", "compile_speed", "transformer", "redistribute")
+NAMES = ("models", "compile_speed", "transformer", "redistribute", "bandwidth", "mpi_window")
 
 
 def main() -> None:
@@ -15,6 +15,7 @@ def main() -> None:
     parser.add_argument(
         "--jax-python", help="an interpreter with JAX, when it is not installed beside meshweave"
     )
+    parser.add_argument("--torch-python", help="the same with torch, for bandwidth")
     parser.add_argument(
         "--repeat", type=int, default=5, help="timed runs of each program; the fastest counts"
     )

@@ -10,6 +10,7 @@ from typing import Any
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Array": "meshweave.runtime.array",
     "Layout": "meshweave.layout",
     "Mesh": "meshweave.layout",
     "P": "meshweave.layout.interchange",
@@ -18,16 +19,42 @@ _HOMES = {
     "MeshweaveError": "meshweave.errors",
 }
 
-__all__ = ["Layout", "Mesh", "MeshweaveError", "P", "Program", "__version__", "compile"]
+# The functions that programs are written in are public too, as mw.exp; `import *` leaves them out, for they would hide
+# Python's own `sum`, `max`, ..
+__all__ = [
+    "Array",
+    "Layout",
+    "Mesh",
+    "MeshweaveError",
+    "P",
+    "Program",
+    "__version__",
+    "compile",
+    "cond",
+    "constrain",
+    "hint",
+    "jit",
+    "kernels",
+    "redistribute",
+    "scan",
+    "while_loop",
+]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name.startswith("_"):
         raise AttributeError(f"module 'meshweave' has no attribute {name!r}")
-    value = getattr(import_module(_HOMES[name]), name)
+    from meshweave.trace import PUBLIC, RENAMED
+
+    home, own = RENAMED.get(name) or (_HOMES.get(name) or PUBLIC.get(name), name)
+    if home is None:
+        raise AttributeError(f"module 'meshweave' has no attribute {name!r}")
+    value = getattr(import_module(home), own)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    from meshweave.trace import PUBLIC, RENAMED
+
+    return sorted({*__all__, *PUBLIC, *RENAMED})

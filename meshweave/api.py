@@ -15,18 +15,24 @@ from typing import Any
 import numpy as np
 
 from meshweave.bundle import Bundle, Port, numpy_dtype
+from meshweave.cache import cached
 from meshweave.errors import CompileError, MeshweaveError, UsageError
 from meshweave.layout import Mesh
 from meshweave.runtime.array import collect, place
 from meshweave.runtime.engine import engine as engine_named
 from meshweave.runtime.limits import check_ranks
+from meshweave.sources import read_source
 
 GLOBAL_PASSES = (
+    "hint-apply",
     "outline-repeats",
     "dist-propagate",
     "dist-insert-redistribute",
     "dist-legalize-redistribute",
     "dist-partition",
+    "hint-slice",
+    "hint-verify",
+    "dist-fuse-collectives",
     "canonicalize",
     "cse",
 )
@@ -73,28 +79,50 @@ def build(
     engine: str = "local",
     progress: Progress = _silent,
     name: str | None = None,
+    whole: bool = False,
 ) -> Bundle:
     """The bundle of a program: everything of `compile` but loading it.
 
-    name: `source` is text, and this is what errors call it.
+    name:  `source` is text, and this is what errors call it.
+    whole: `mesh` has one rank, where a layout beyond blocks (of sub-axes, with extents listed) may not fit: there the
+           whole tensor stands for it.
+    What an earlier process has compiled is read from the disk (`meshweave.cache`).
     """
     if not isinstance(source, str | os.PathLike):
         raise UsageError(
             f"source: a path or a program's text is needed, got {type(source).__name__}"
         )
     where = _mesh(mesh)
+    progress("read")
+    text, own_name = read_source(source, name is not None)
+    name = name or own_name
+    bundle, found = cached(
+        ("program", text, name, where and str(where), engine, whole),
+        lambda: _built(text, name, where, engine, progress, whole),
+    )
+    if found and bundle.manifest.mesh:  # by a machine that takes more ranks, it may be
+        check_ranks(engine, Mesh.parse(bundle.manifest.mesh))
+    return bundle
+
+
+def _built(
+    text: str, name: str, mesh: Mesh | None, engine: str, progress: Progress, whole: bool
+) -> Bundle:
+    """What `build` gives, compiled."""
     from meshweave.bindings import context
     from meshweave.frontends import load_module
     from meshweave.frontends.entry import check_entry
     from meshweave.lowering import compile_local
     from meshweave.pipeline import run_pipeline
+    from meshweave.transforms.interface import forget_interfaces
 
-    progress("read")
     ctx = context(unregistered=True)
     with _collector_paused(), ctx:
-        module = load_module(source, ctx, name)
+        module = load_module(text, ctx, name)
         check_entry(module)
-        check_ranks(engine, _placed(module, where))
+        if whole:
+            forget_interfaces(module)
+        check_ranks(engine, _placed(module, mesh))
         run_pipeline(module, ",".join(GLOBAL_PASSES), progress=progress, verify=False)
         progress("lower")
         _verified(module)

@@ -24,8 +24,9 @@ import numpy as np
 
 from meshweave.errors import MeshweaveError
 from meshweave.files import replacing
+from meshweave.layout import Layout, Mesh
 
-FORMAT = 1
+FORMAT = 2
 ALIGNMENT = 64  # bytes; of the arena and of every input and output buffer
 KINDS = ("sum", "max", "min", "prod")  # reductions that compiled collectives know
 DTYPES = ("f64", "f32", "f16", "bf16", "i64", "i32", "i16", "i8", "i1")  # those they reduce
@@ -71,6 +72,13 @@ class Port:
     def global_nbytes(self) -> int:
         """Bytes of the global value."""
         return math.prod(self.global_shape) * numpy_dtype(self.dtype).itemsize
+
+
+def _allocation(port: Port, mesh: str) -> tuple[int, ...]:
+    """Shape of the buffer that a port's layout gives every rank. LayoutError where it does not fit."""
+    layout, on = Layout.parse(port.layout), Mesh.parse(mesh)
+    layout.check(on, port.global_shape)
+    return layout.allocation_shape(on, port.global_shape)
 
 
 @dataclass(frozen=True)
@@ -124,10 +132,11 @@ class Manifest:
             )
         for port in (*self.inputs, *self.outputs):
             numpy_dtype(port.dtype)
-            if len(port.local_shape) != len(port.global_shape):
+            right = _allocation(port, self.mesh)
+            if port.local_shape != right:
                 raise MeshweaveError(
-                    f"{port.name}: local shape {port.local_shape} and global shape "
-                    f"{port.global_shape} differ in ndim"
+                    f"{port.name}: local shape {port.local_shape}, but {port.layout} of "
+                    f"{port.global_shape} on ({self.mesh}) is {right} on a rank"
                 )
 
     def op(self, op_id: int) -> OpInfo:
@@ -404,7 +413,7 @@ class MpiTable:
     """The `mpi` engine's table of 8-byte slots, at the `private` slot: MPI handles and special
     addresses as integers.
 
-    A group's handle is its communicator.
+    A group's handle points to its record (`GroupRecord`).
     """
 
     STATUS = 0
@@ -421,6 +430,55 @@ class MpiTable:
     def reduction(kind: str, dtype: str) -> int:
         """Slot of the MPI operation that reduces `dtype` by `kind`."""
         return 3 + len(DTYPES) * (1 + KINDS.index(kind)) + DTYPES.index(dtype)
+
+
+STAGING = "mw_staging"  # the function that tells the bytes of staging that the program needs
+OUTSIDE = 0x7FFE  # code of a meeting in which some member's operand lies in no shared memory
+
+
+class GroupRecord:
+    """What a rank of the `mpi` engine knows of a group, in bytes; the group's handle points to it.
+
+    The group's size (i64), its communicator, whether its members meet in a shared window (i64),
+    how often a wait looks before it yields (i64), where MPI may be polled from a wait (pointer to
+    POLL_BYTES, 0: nowhere), a part of the own window for operands that lie elsewhere (pointer,
+    bytes), the bytes of the own window and of the own buffers, how often a wait yields before it
+    sleeps (i64). Then for each member pointers, in
+    this rank's address space, to its line, its window and its buffers.
+
+    A line is one cache line of a member's window: arrivals so far (odd: within a collective), and
+    the source and destination that it published before its last arrival, and how many members
+    sleep until it arrives. A published place is its
+    offset times two, plus one when it lies in the buffers; NOWHERE when it lies in neither.
+    """
+
+    SIZE = 0
+    COMM = 8
+    SHARED = 16
+    SPINS = 24
+    POLL = 32
+    STAGING = 40
+    STAGING_BYTES = 48
+    WINDOW_BYTES = 56
+    BUFFERS_BYTES = 64
+    YIELDS = 72
+    MEMBERS = 128
+    MEMBER = 32
+    MEMBER_LINE = 0
+    MEMBER_WINDOW = 8
+    MEMBER_BUFFERS = 16
+    LINE = 64
+    ARRIVED = WorldLayout.ARRIVED
+    SOURCE = WorldLayout.SOURCE
+    TARGET = WorldLayout.TARGET
+    SLEEPERS = 24
+    NOWHERE = -1
+    POLL_BYTES = 512
+
+    @classmethod
+    def nbytes(cls, size: int) -> int:
+        """Bytes of the record of a group of `size` members."""
+        return cls.MEMBERS + cls.MEMBER * size
 
 
 def reduction_symbol(kind: str, dtype: str) -> str:

@@ -26,8 +26,8 @@ from meshweave.transforms.base import Pass, PassFailure, remarks_to
 # Named pipelines: a name in a pipeline stands for its text.
 PIPELINES: dict[str, str] = {
     "dist-pipeline": (
-        "dist-propagate,dist-insert-redistribute,dist-legalize-redistribute,dist-partition,"
-        "canonicalize,cse"
+        "hint-apply,dist-propagate,dist-insert-redistribute,dist-legalize-redistribute,"
+        "dist-partition,hint-slice,hint-verify,dist-fuse-collectives,canonicalize,cse"
     ),
 }
 

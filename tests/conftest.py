@@ -1,8 +1,11 @@
-"""What all tests share: Hypothesis without deadlines (compiling takes as long as it takes) and the
-driver as a function.
+"""What all tests share: Hypothesis without deadlines (compiling takes as long as it takes), the
+driver as a function, and counts that are printed at the end.
 """
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from commands import Outcome
@@ -17,6 +20,22 @@ settings.register_profile(
 settings.load_profile("meshweave")
 
 
+@pytest.fixture(autouse=True, scope="session")
+def no_disk_cache() -> Iterator[None]:
+    """Every test compiles anew, and leaves the user's cache of compiled programs alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MESHWEAVE_CACHE", "off")
+        yield
+
+
+@pytest.fixture
+def disk_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of this test's own for compiled programs, in use."""
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("MESHWEAVE_CACHE", str(folder))
+    return folder
+
+
 @pytest.fixture
 def opt(capfd: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
     """`meshweave-opt` in this process: `opt("FILE", "--cse")` gives its Outcome."""
@@ -29,3 +48,14 @@ def opt(capfd: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
         return Outcome(status, out, err)
 
     return call
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Print what tests have counted, by `record_property("count of ...", number)`."""
+    counts: Counter[str] = Counter()
+    for report in terminalreporter.getreports("passed"):
+        for name, number in report.user_properties:
+            if name.startswith("count of "):
+                counts[name.removeprefix("count of ")] += number
+    for name, number in sorted(counts.items()):
+        terminalreporter.write_line(f"{number} {name}")

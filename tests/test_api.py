@@ -201,7 +201,7 @@ def test_random_arguments_are_of_the_seed():
 
 
 def test_the_public_names_are_there():
-    assert sorted(meshweave.__all__) == dir(meshweave)
+    assert set(meshweave.__all__) < set(dir(meshweave))
     for name in meshweave.__all__:
         assert getattr(meshweave, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'compil'"):

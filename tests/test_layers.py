@@ -15,17 +15,34 @@ MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "layout": set(),
     "files": set(),
+    "sources": set(),
+    "cache": {"bundle", "files"},
+    "hints": set(),
+    "kernels": set(),
     "bundle": {"layout", "files"},
     "plan": {"layout"},
     "runtime": {"layout", "bundle"},
     "bindings": {"dialects"},  # context() loads them, inside the function
     "locations": {"bindings"},
-    "dialects": {"layout", "bindings", "locations"},
-    "frontends": {"layout", "dialects", "bindings", "locations"},
-    "transforms": {"layout", "plan", "dialects", "bindings", "locations"},
+    "dialects": {"layout", "hints", "bindings", "locations"},
+    "frontends": {"layout", "sources", "dialects", "bindings", "locations"},
+    "transforms": {"layout", "plan", "hints", "kernels", "dialects", "bindings", "locations"},
     "lowering": {"layout", "plan", "bundle", "dialects", "bindings", "locations", "transforms"},
+    "trace": {
+        *("layout", "bundle", "runtime", "hints", "kernels", "api", "redistribution"),
+        *(
+            "bindings",
+            "dialects",
+            "frontends",
+            "pipeline",
+        ),  # where a program is shown, inside functions
+    },
     "pipeline_text": set(),
     "upstream_passes": set(),
+    "redistribution": {
+        *("layout", "plan", "bundle", "cache", "runtime"),
+        *("bindings", "transforms", "lowering", "pipeline"),  # to compile, inside functions
+    },
     "pipeline": {
         *("layout", "plan", "bundle", "dialects", "bindings", "locations", "transforms"),
         *("lowering", "pipeline_text", "upstream_passes"),

@@ -15,10 +15,10 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def short(name: str) -> str:
-    """`fold-redistribute` of `dist-fold-redistribute`: the dialect is no part of the other
+    """`fold-redistribute` of `dist-fold-redistribute`: that dialect is no part of the other
     spellings.
     """
-    return re.sub(r"^(dist|hint)-", "", name)
+    return name.removeprefix("dist-")
 
 
 def camel(text: str) -> str:

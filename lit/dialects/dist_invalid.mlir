@@ -63,3 +63,85 @@ func.func @f(%a: tensor<8xf32>) -> tensor<8xf32> {
   %c = "dist.to_local"(%a) {layout = #dist.layout<"[x]">} : (tensor<8xf32>) -> tensor<8xf32>
   return %c : tensor<8xf32>
 }
+
+// -----
+
+"dist.mesh"() {sym_name = "mesh", axes = "x=4"} : () -> ()
+func.func @f(%a: tensor<8xf32>) -> tensor<8xf32> {
+  // expected-error @below {{'dist.all_reduce' op sub-axis x:(1)3: 1 * 3 does not divide x=4}}
+  %c = "dist.all_reduce"(%a) {axes = ["x:(1)3"], kind = "sum"} : (tensor<8xf32>) -> tensor<8xf32>
+  return %c : tensor<8xf32>
+}
+
+// -----
+
+"dist.mesh"() {sym_name = "mesh", axes = "x=4"} : () -> ()
+func.func @f(%a: tensor<8xf32>) -> tensor<8xf32> {
+  // expected-error @below {{'dist.all_reduce' op axes x and x:(1)2 overlap}}
+  %c = "dist.all_reduce"(%a) {axes = ["x", "x:(1)2"], kind = "sum"} : (tensor<8xf32>) -> tensor<8xf32>
+  return %c : tensor<8xf32>
+}
+
+// -----
+
+"dist.mesh"() {sym_name = "mesh", axes = "x=4"} : () -> ()
+func.func @f(%a: tensor<8xf32>) -> tensor<8xf32> {
+  // expected-error @below {{'dist.all_slice' op 2 members make [4] of [8], not [2]}}
+  %c = "dist.all_slice"(%a) {axes = ["x:(2)2"], dim = 0} : (tensor<8xf32>) -> tensor<2xf32>
+  return %a : tensor<8xf32>
+}
+
+// -----
+
+"dist.mesh"() {sym_name = "mesh", axes = "x=2"} : () -> ()
+func.func @f(%a: tensor<4xf32>) -> tensor<4xf32> {
+  // expected-error @below {{'dist.exchange' op needs `shape`, as array<i64: 8, 6>}}
+  %c = "dist.exchange"(%a) {axes = ["x"], source = #dist.layout<"[x]">, target = #dist.layout<"[_*x]">} : (tensor<4xf32>) -> tensor<4xf32>
+  return %c : tensor<4xf32>
+}
+
+// -----
+
+"dist.mesh"() {sym_name = "mesh", axes = "x=2"} : () -> ()
+func.func @f(%a: tensor<4xf32>) -> tensor<4xf32> {
+  // expected-error @below {{'dist.exchange' op target [_*x, _] has 2 dims, but the value is a tensor of shape [8]}}
+  %c = "dist.exchange"(%a) {axes = ["x"], shape = array<i64: 8>, source = #dist.layout<"[x]">, target = #dist.layout<"[_*x, _]">} : (tensor<4xf32>) -> tensor<4xf32>
+  return %c : tensor<4xf32>
+}
+
+// -----
+
+"dist.mesh"() {sym_name = "mesh", axes = "x=2"} : () -> ()
+func.func @f(%a: tensor<4xf32>) -> tensor<4xf32> {
+  // expected-error @below {{'dist.exchange' op source: layout [x{3,4}]: x{3,4} lists 2 extents that sum to 7, dim 0 needs 2 that sum to 8}}
+  %c = "dist.exchange"(%a) {axes = ["x"], shape = array<i64: 8>, source = #dist.layout<"[x{3,4}]">, target = #dist.layout<"[_*x]">} : (tensor<4xf32>) -> tensor<4xf32>
+  return %c : tensor<4xf32>
+}
+
+// -----
+
+"dist.mesh"() {sym_name = "mesh", axes = "x=2, y=2"} : () -> ()
+func.func @f(%a: tensor<4xf32>) -> tensor<4xf32> {
+  // expected-error @below {{'dist.exchange' op goes from [x] to [_*x] +sum(y): pending reductions must be the same}}
+  %c = "dist.exchange"(%a) {axes = ["x"], shape = array<i64: 8>, source = #dist.layout<"[x]">, target = #dist.layout<"[_*x] +sum(y)">} : (tensor<4xf32>) -> tensor<4xf32>
+  return %c : tensor<4xf32>
+}
+
+// -----
+
+// The buffer of a memory order has the local factors in that order.
+"dist.mesh"() {sym_name = "mesh", axes = "x=2"} : () -> ()
+func.func @f(%a: tensor<4x6xf32>) -> tensor<8x3xf32> {
+  // expected-error @below {{'dist.exchange' op a tensor of shape [8, 6] in layout [_, x] order(1, 0) is [3, 8] on a rank, the result is [8, 3]}}
+  %c = "dist.exchange"(%a) {axes = ["x"], shape = array<i64: 8, 6>, source = #dist.layout<"[x, _]">, target = #dist.layout<"[_, x] order(1, 0)">} : (tensor<4x6xf32>) -> tensor<8x3xf32>
+  return %c : tensor<8x3xf32>
+}
+
+// -----
+
+"dist.mesh"() {sym_name = "mesh", axes = "x=2"} : () -> ()
+func.func @f(%a: tensor<4xf32>) -> tensor<4xi32> {
+  // expected-error @below {{'dist.exchange' op must keep the element type f32}}
+  %c = "dist.exchange"(%a) {axes = ["x"], shape = array<i64: 8>, source = #dist.layout<"[x]">, target = #dist.layout<"[_*x]">} : (tensor<4xf32>) -> tensor<4xi32>
+  return %c : tensor<4xi32>
+}

@@ -28,3 +28,25 @@ func.func @shared(%a: tensor<8x6xf32> {dist.layout = #dist.layout<"[x, _]">}) ->
   %c = "dist.constrain"(%a) {layout = #dist.layout<"[_, x]">} : (tensor<8x6xf32>) -> tensor<8x6xf32>
   return %c, %a : tensor<8x6xf32>, tensor<8x6xf32>
 }
+
+// -----
+
+// Ops run on blocks: an argument, a constraint and a result in other layouts are moved there and back. What goes
+// straight from an argument to a result stays as it is.
+// CHECK-DAG: #[[CYCLIC:[a-z0-9]+]] = #dist.layout<"[_*x, _]">
+// CHECK-DAG: #[[COLUMNS:[a-z0-9]+]] = #dist.layout<"[x, _] order(1, 0)">
+// CHECK-DAG: #[[ROWS:[a-z0-9]+]] = #dist.layout<"[x, _]">
+// CHECK-LABEL: func.func @beyond_blocks
+// CHECK-SAME: (%[[A:[a-z0-9]+]]: tensor<8x6xf32> {dist.layout = #[[CYCLIC]]}, %[[B:[a-z0-9]+]]: tensor<8x6xf32> {dist.layout = #[[CYCLIC]]})
+// CHECK-SAME: -> (tensor<8x6xf32> {dist.layout = #[[COLUMNS]]}, tensor<8x6xf32> {dist.layout = #[[CYCLIC]]})
+// CHECK: %[[M:[a-z0-9_]+]] = "dist.redistribute"(%[[A]]) {source = #[[CYCLIC]], target = #[[ROWS]]}
+// CHECK: %[[C:[a-z0-9_]+]] = linalg.exp {dist.layouts = {operands = [#[[ROWS]], #[[ROWS]]], results = [#[[ROWS]]]}} ins(%[[M]] :
+// CHECK: %[[R:[a-z0-9_]+]] = "dist.redistribute"(%[[C]]) {source = #[[ROWS]], target = #[[COLUMNS]]}
+// CHECK: return {{.*}} %[[R]], %[[B]]
+"dist.mesh"() {sym_name = "mesh", axes = "x=2, y=3"} : () -> ()
+func.func @beyond_blocks(%a: tensor<8x6xf32> {dist.layout = #dist.layout<"[_*x, _]">}, %b: tensor<8x6xf32> {dist.layout = #dist.layout<"[_*x, _]">})
+    -> (tensor<8x6xf32> {dist.layout = #dist.layout<"[x, _] order(1, 0)">}, tensor<8x6xf32> {dist.layout = #dist.layout<"[_*x, _]">}) {
+  %e = tensor.empty() : tensor<8x6xf32>
+  %c = linalg.exp ins(%a : tensor<8x6xf32>) outs(%e : tensor<8x6xf32>) -> tensor<8x6xf32>
+  return %c, %b : tensor<8x6xf32>, tensor<8x6xf32>
+}

@@ -39,3 +39,27 @@ func.func @no_body(%a: tensor<8xf32>) -> tensor<8xf32> {
 func.func @symbolic(%a: tensor<8xf32> {dist.layout = #dist.layout<"[x]">}) -> (tensor<8xf32> {dist.layout = #dist.layout<"[_]">}) {
   return %a : tensor<8xf32>
 }
+
+// -----
+
+"dist.mesh"() {sym_name = "mesh", axes = "x=N"} : () -> ()
+// expected-error @below {{layout [x{3,5}]: x{3,5} lists 2 extents, but x has N ranks: give it a number first}}
+func.func @listed(%a: tensor<8xf32> {dist.layout = #dist.layout<"[x{3,5}]">}) -> tensor<8xf32> {
+  return %a : tensor<8xf32>
+}
+
+// -----
+
+"dist.mesh"() {sym_name = "mesh", axes = "x=2"} : () -> ()
+// expected-error @below {{dist.layout: layout [x{3,4}, _]: x{3,4} lists 2 extents that sum to 7, dim 0 needs 2 that sum to 8}}
+func.func @extents(%a: tensor<8x6xf32> {dist.layout = #dist.layout<"[x{3,4}, _]">}) -> tensor<8x6xf32> {
+  return %a : tensor<8x6xf32>
+}
+
+// -----
+
+"dist.mesh"() {sym_name = "mesh", axes = "x=4"} : () -> ()
+// expected-error @below {{dist.layout: layout [x:(1)3, _], dim 0: sub-axis x:(1)3: 1 * 3 does not divide x=4}}
+func.func @parts(%a: tensor<8x6xf32> {dist.layout = #dist.layout<"[x:(1)3, _]">}) -> tensor<8x6xf32> {
+  return %a : tensor<8x6xf32>
+}

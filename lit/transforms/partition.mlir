@@ -74,3 +74,53 @@ func.func @manual(%a: tensor<8xf32> {dist.layout = #dist.layout<"[x]">}) -> tens
   } {dist.manual}
   return %r : tensor<4xf32>
 }
+
+// -----
+
+// From blocks to cyclic: a table of pieces that the two layouts are.
+// CHECK-DAG: #[[ROWS:[a-z0-9]+]] = #dist.layout<"[x, _]">
+// CHECK-DAG: #[[CYCLIC:[a-z0-9]+]] = #dist.layout<"[_*x, _]">
+// CHECK-LABEL: func.func @exchange
+// CHECK: "dist.exchange"(%arg0) {axes = ["x"], shape = array<i64: 8, 6>, source = #[[ROWS]], target = #[[CYCLIC]]} : (tensor<4x6xf32>) -> tensor<4x6xf32>
+"dist.mesh"() {sym_name = "mesh", axes = "x=2, y=3"} : () -> ()
+func.func @exchange(%a: tensor<8x6xf32> {dist.layout = #dist.layout<"[x, _]">}) -> (tensor<8x6xf32> {dist.layout = #dist.layout<"[_*x, _]">}) {
+  return %a : tensor<8x6xf32>
+}
+
+// -----
+
+// Another memory order: nothing comes from other ranks.
+// CHECK-LABEL: func.func @relayout
+// CHECK: "dist.exchange"(%arg0) {axes = [], shape = array<i64: 8, 6>, source = #{{.*}}, target = #{{.*}}} : (tensor<4x6xf32>) -> tensor<6x4xf32>
+"dist.mesh"() {sym_name = "mesh", axes = "x=2, y=3"} : () -> ()
+func.func @relayout(%a: tensor<8x6xf32> {dist.layout = #dist.layout<"[x, _]">}) -> (tensor<8x6xf32> {dist.layout = #dist.layout<"[x, _] order(1, 0)">}) {
+  return %a : tensor<8x6xf32>
+}
+
+// -----
+
+// Pieces as addends: 7 over 2 in a tensor of zeros, cut at the end.
+// CHECK-LABEL: func.func @embed
+// CHECK: %[[ZERO:[a-z0-9_]+]] = arith.constant 0.0
+// CHECK: %[[K:[a-z0-9_]+]] = "dist.axis_index"() {axes = ["x"]}
+// CHECK: %[[P:[a-z0-9_]+]] = linalg.generic {{.*}} ins(%arg0 : tensor<4xf32>) outs(%{{.*}} : tensor<2x4xf32>)
+// CHECK: ^bb0(%[[E:[a-z0-9_]+]]: f32
+// CHECK: %[[I:[a-z0-9_]+]] = linalg.index 0
+// CHECK-NEXT: %[[OWN:[a-z0-9_]+]] = arith.cmpi eq, %[[I]], %[[K]]
+// CHECK-NEXT: arith.select %[[OWN]], %[[E]], %[[ZERO]]
+// CHECK: %[[C:[a-z0-9_]+]] = tensor.collapse_shape %[[P]] {{\[}}[0, 1]] : tensor<2x4xf32> into tensor<8xf32>
+// CHECK-NEXT: tensor.extract_slice %[[C]][0] [7] [1] : tensor<8xf32> to tensor<7xf32>
+"dist.mesh"() {sym_name = "mesh", axes = "x=2"} : () -> ()
+func.func @embed(%a: tensor<7xf32> {dist.layout = #dist.layout<"[x]">}) -> (tensor<7xf32> {dist.layout = #dist.layout<"[_] +sum(x)">}) {
+  return %a : tensor<7xf32>
+}
+
+// -----
+
+// A group over a part of an axis.
+// CHECK-LABEL: func.func @sub_axis
+// CHECK: "dist.all_gather"(%arg0) {axes = ["x:(2)2"], dim = 0 : i64} : (tensor<2xf32>) -> tensor<4xf32>
+"dist.mesh"() {sym_name = "mesh", axes = "x=4"} : () -> ()
+func.func @sub_axis(%a: tensor<8xf32> {dist.layout = #dist.layout<"[x]">}) -> (tensor<8xf32> {dist.layout = #dist.layout<"[x:(1)2]">}) {
+  return %a : tensor<8xf32>
+}

@@ -68,3 +68,15 @@ func.func @loop(%a: tensor<8xf32> {dist.layout = #dist.layout<"[x]">}, %n: index
   }
   return %r : tensor<8xf32>
 }
+
+// -----
+
+// Beyond blocks: what was said is kept as the interface, inside blocks over the same axes are what it begins with.
+// CHECK-DAG: #[[SAID:[a-z0-9]+]] = #dist.layout<"[_*x*2, _]">
+// CHECK-DAG: #[[ROWS:[a-z0-9]+]] = #dist.layout<"[x, _]">
+// CHECK-LABEL: func.func @block_cyclic
+// CHECK-SAME: {dist.interface = #[[SAID]], dist.layout = #[[ROWS]], dist.open = array<i64: 0, 1>}
+"dist.mesh"() {sym_name = "mesh", axes = "x=2"} : () -> ()
+func.func @block_cyclic(%a: tensor<8x6xf32> {dist.layout = #dist.layout<"[_*x*2, _]">}) -> tensor<8x6xf32> {
+  return %a : tensor<8x6xf32>
+}

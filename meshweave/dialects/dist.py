@@ -10,11 +10,14 @@ group.
 # No `from __future__ import annotations` here: the field types are read as classes.
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
 from meshweave.bindings import ext, ir
 from meshweave.dialects.checks import layout_fits, mesh_of, require
 from meshweave.errors import LayoutError
+from meshweave.layout.algebra import pending
 from meshweave.layout.layout import Layout
 from meshweave.layout.mesh import Mesh
 
@@ -45,6 +48,12 @@ class LayoutAttr(Dist.Attribute, name="layout"):
     def layout(self) -> Layout:
         """The layout; LayoutError when the text cannot be read."""
         return Layout.parse(self.value)
+
+
+class I64Array(ir.DenseI64ArrayAttr):
+    """`array<i64: 8, 6>` as the type of a field."""
+
+    attr_name = "builtin.dense_array"
 
 
 class MeshOp(Dist.Operation, name="mesh"):
@@ -245,15 +254,41 @@ class PermuteOp(Dist.Operation, name="permute", traits=[ext.Pure]):
 
 
 class ExchangeOp(Dist.Operation, name="exchange", traits=[ext.Pure]):
-    """The general all-to-all-v: `pieces` says which part of whose tensor lands where."""
+    """The general all-to-all-v: from a rank's allocation in layout `source` to its allocation in layout `target`, of a
+    tensor of global `shape`. Every element of the target comes once, from the nearest rank that holds it.
+
+    `axes` name the group within which elements move; with none each rank rearranges what it holds itself. Padding of
+    the result is undefined. Pending reductions stay pending: both layouts name the same.
+    """
 
     input: ext.Operand[Any]
     axes: ir.ArrayAttr
-    pieces: ir.ArrayAttr
+    source: LayoutAttr
+    target: LayoutAttr
+    shape: I64Array
     output: ext.Result[Any]
 
     def verify_invariants(self) -> bool:
-        return _axes_ok(self)
+        if not _axes_ok(self):
+            return False
+        shape = self.attributes.get("shape")
+        if not require(
+            self, isinstance(shape, ir.DenseI64ArrayAttr), "needs `shape`, as array<i64: 8, 6>"
+        ):
+            return False
+        whole = _Whole(tuple(shape))
+        ends = [self.attributes.get(n) for n in ("source", "target")]
+        if not all(layout_fits(self, end, whole, n) for end, n in zip(ends, ("source", "target"))):
+            return False
+        mesh = mesh_of(self)
+        if mesh is None or mesh.is_symbolic:
+            return True
+        source, target = (LayoutAttr(end).layout for end in ends)
+        return require(
+            self,
+            pending(source, mesh) == pending(target, mesh),
+            f"goes from {source} to {target}: pending reductions must be the same",
+        ) and _allocations_ok(self, (source, target), mesh, whole)
 
 
 COLLECTIVES = (
@@ -288,8 +323,9 @@ def _same_type(op: Any) -> bool:
 
 
 def _local_fits(op: Any, whole: Any, local: Any) -> bool:
-    """Is `local` the type of a rank's allocation of `whole` in the op's layout?"""
-    attr = op.attributes.get("layout")
+    """Is `local` the type of a rank's allocation of `whole` in the op's layout? (`interface`, where dist-propagate has
+    put blocks in its place.)"""
+    attr = op.attributes.get("interface") or op.attributes.get("layout")
     if not layout_fits(op, attr, whole, "layout"):
         return False
     mesh = mesh_of(op)
@@ -298,7 +334,7 @@ def _local_fits(op: Any, whole: Any, local: Any) -> bool:
             op, isinstance(local, ir.RankedTensorType), f"needs a ranked tensor, not {local}"
         )
     try:
-        shape = list(LayoutAttr(attr).layout.local_shape(mesh, tuple(whole.shape)))
+        shape = list(LayoutAttr(attr).layout.allocation_shape(mesh, tuple(whole.shape)))
     except LayoutError as error:
         return require(op, False, str(error))
     return require(
@@ -318,8 +354,26 @@ def _axes_ok(op: Any) -> bool:
     ):
         return False
     mesh = mesh_of(op)
-    unknown = [n for n in names if mesh is not None and n not in mesh.names]
-    return require(op, not unknown, f"no axis {', '.join(map(repr, unknown))} in mesh ({mesh})")
+    if mesh is None:
+        return True
+    unknown = [n for n in names if not mesh.has(n.partition(":")[0])]
+    if not require(op, not unknown, f"no axis {', '.join(map(repr, unknown))} in mesh ({mesh})"):
+        return False
+    return _sub_axes_ok(op, names, mesh)
+
+
+def _sub_axes_ok(op: Any, names: Sequence[str], mesh: Mesh) -> bool:
+    """Sub-axes `x:(m)k` are parts of their axis, and no rank coordinate is named twice."""
+    if not any(":" in name for name in names):
+        return True
+    try:
+        ends = [(n, mesh.stride(n), mesh.stride(n) * mesh.size(n)) for n in names]
+    except LayoutError as error:
+        return require(op, False, str(error))
+    for (one, low, high), (other, begin, end) in combinations(ends, 2):
+        if max(low, begin) < min(high, end):
+            return require(op, False, f"axes {one} and {other} overlap")
+    return True
 
 
 def _kind_ok(op: Any) -> bool:
@@ -340,6 +394,30 @@ def _group_size(op: Any) -> "int | None":
     if mesh is None or mesh.is_symbolic:
         return None
     return math.prod(mesh.size(axis) for axis in axes_of(op))
+
+
+@dataclass(frozen=True)
+class _Whole:
+    """A global tensor that only an attribute tells of."""
+
+    shape: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"a tensor of shape {list(self.shape)}"
+
+
+def _allocations_ok(op: Any, layouts: Sequence[Layout], mesh: Mesh, whole: _Whole) -> bool:
+    """Operand and result are what a rank allocates of `whole` in each of the two layouts."""
+    shapes = _shapes(op)
+    if not require(op, shapes is not None, "needs one ranked tensor and gives one"):
+        return False
+    for layout, given, name in zip(layouts, shapes, ("operand", "result")):
+        right = list(layout.allocation_shape(mesh, whole.shape))
+        text = f"{whole} in layout {layout} is {right} on a rank, the {name} is {given}"
+        if not require(op, right == given, text):
+            return False
+    types = [value.type.element_type for value in (op.operands[0], op.results[0])]
+    return require(op, types[0] == types[1], f"must keep the element type {types[0]}")
 
 
 def _shapes(op: Any) -> "tuple[list[int], list[int]] | None":

@@ -5,33 +5,57 @@ from collections.abc import Sequence
 from typing import Any
 
 from meshweave.bindings import ext, ir
-from meshweave.dialects.checks import require
+from meshweave.dialects.checks import layout_fits, require
+from meshweave.hints import Hint as Hint_
+from meshweave.hints import HintError
 
 
 class Hint(ext.Dialect, name="hint"):
     """Schedules, budgets and kernels that the programmer asks for."""
 
 
-HINT_KEYS = (
-    "slice",
-    "order",
-    "width",
-    "peak_bytes",
-    "stream",
-    "bundle",
-    "fuse",
-    "kernels",
-    "numerics",
-    "overlap",
-)
-"""The keys a region may carry; any other is an error, so that a misspelt hint is never lost."""
+HINTS = "hint.hints"
+"""On an scf.execute_region: the dictionary that makes it a hint region whose results may be of several types."""
+
+
+def hints_in(attr: Any, where: str = "") -> "list[Hint_]":
+    """The hints of a dictionary attribute. HintError names what is wrong in it."""
+    found = []
+    for named in attr:
+        value, strength = named.attr, None
+        if isinstance(value, ir.DictAttr):
+            entry = {a.name: a.attr for a in value}
+            if set(entry) != {"value", "strength"} or not isinstance(
+                entry["strength"], ir.StringAttr
+            ):
+                raise HintError(
+                    f"hint {named.name}: a dictionary holds value and strength, "
+                    'as {value = "dfs", strength = "required"}'
+                )
+            value, strength = entry["value"], entry["strength"].value
+        if not isinstance(value, ir.StringAttr | ir.IntegerAttr):
+            raise HintError(f"hint {named.name}: its value is a text or a number, not {value}")
+        found.append(Hint_.make(named.name, value.value, strength, where))
+    return found
+
+
+def is_region(op: Any) -> bool:
+    """Is `op` a region under hints: a hint.region, or an scf.execute_region with `hint.hints`?"""
+    return op.name == "hint.region" or (op.name == "scf.execute_region" and HINTS in op.attributes)
+
+
+def hints_attr(op: Any) -> Any:
+    """The dictionary of a region under hints."""
+    return op.attributes["hints" if op.name == "hint.region" else HINTS]
 
 
 class RegionOp(Hint.Operation, name="region"):
     """Ops under a hint: `%r = "hint.region"() ({ ... "hint.yield"(%v) }) {hints = {order = "dfs"}}`.
 
     The region reads outer values freely and yields its results, which are all of one type: dialects defined in Python
-    cannot say more of a row of results. Keys of `hints` are those of HINT_KEYS.
+    cannot say more of a row of results. For results of several types write `scf.execute_region no_inline` with the
+    dictionary as the attribute `hint.hints`. A value is a text or a number, or says its strength too: `order = {value =
+    "dfs", strength = "required"}`.
     """
 
     outs: Sequence[ext.Result[Any]]
@@ -46,15 +70,15 @@ class RegionOp(Hint.Operation, name="region"):
         if not require(
             self,
             len(types) < 2,
-            f"has results of types {', '.join(sorted(types))}; all must be of one type",
+            f"has results of types {', '.join(sorted(types))}; all must be of one type"
+            " (or write scf.execute_region no_inline with hint.hints)",
         ):
             return False
-        unknown = [named.name for named in hints if named.name not in HINT_KEYS]
-        return require(
-            self,
-            not unknown,
-            f'unknown hint "{", ".join(unknown)}": known are {", ".join(HINT_KEYS)}',
-        )
+        try:
+            hints_in(hints)
+        except HintError as error:
+            return require(self, False, error.message)
+        return True
 
     def verify_region_invariants(self) -> bool:
         blocks = self.regions[0].blocks
@@ -79,3 +103,26 @@ class YieldOp(Hint.Operation, name="yield", traits=[ir.IsTerminatorTrait, ext.Pu
     """The results of the hint.region around it."""
 
     values: Sequence[ext.Operand[Any]]
+
+
+class PlaceOp(Hint.Operation, name="place", traits=[ext.Pure]):
+    """Within the slices of the region around it, `input` is laid out so: `layout` names time axes alone.
+
+    hint-apply makes it of a `dist.constrain` that names a time axis, hint-slice reads it and takes it away. The layout
+    is of another dialect: no field, the verifier looks at it.
+    """
+
+    input: ext.Operand[Any]
+    output: ext.Result[Any]
+
+    def verify_invariants(self) -> bool:
+        values = [*self.operation.operands, *self.operation.results]
+        return (
+            require(self, len(values) == 2, "takes one operand and gives one result")
+            and require(
+                self,
+                values[0].type == values[1].type,
+                f"must keep the type, but goes from {values[0].type} to {values[1].type}",
+            )
+            and layout_fits(self, self.attributes.get("layout"), values[1].type, "layout")
+        )

@@ -5,8 +5,8 @@ formed are found again; groups that no axes form are refused. Devices are number
 row-major over the mesh.
 """
 
-from collections.abc import Sequence
-from itertools import chain, combinations, permutations
+from collections.abc import Iterator, Sequence
+from itertools import combinations, permutations, product
 from typing import Any
 
 import numpy as np
@@ -180,20 +180,34 @@ def _import_collectives(ops: Ops, mesh: Mesh | None) -> None:
             op.erase()
 
 
-def _orders(mesh: Mesh) -> list[tuple[str, ...]]:
-    """Every way to name axes of size > 1, fewest first, mesh order before others."""
+def _orders(mesh: Mesh, size: int) -> Iterator[tuple[str, ...]]:
+    """Every way to name axes whose groups have `size` members: whole axes, then with parts of axes.
+
+    Fewest come first, and mesh order before others.
+    """
     names = [name for name in mesh.names if mesh.size(name) > 1]
-    sets = chain.from_iterable(combinations(names, n) for n in range(1, len(names) + 1))
-    return [order for chosen in sets for order in permutations(chosen)]
+    parts = {name: [name, *_parts(name, mesh.size(name))] for name in names}
+    for whole in (True, False):
+        for n in range(1, len(names) + 1):
+            for chosen in combinations(names, n):
+                for row in product(*[parts[name][:1] if whole else parts[name] for name in chosen]):
+                    if mesh.axis_count(row) == size and whole != any(":" in ref for ref in row):
+                        yield from permutations(row)
+
+
+def _parts(name: str, size: int) -> list[str]:
+    """The sub-axes of an axis that are no whole axis."""
+    return [
+        f"{name}:({major}){k}"
+        for major in range(1, size)
+        for k in range(2, size)
+        if size % (major * k) == 0
+    ]
 
 
 def _groups(mesh: Mesh, axes: Sequence[str]) -> np.ndarray:
-    """The groups over `axes`, one a row, members in order; rows by their first member."""
-    sizes = [mesh.size(name) for name in mesh.names]
-    places = [mesh.names.index(a) for a in axes]
-    rest = [i for i in range(len(sizes)) if i not in places]
-    ranks = np.arange(mesh.nranks).reshape(sizes).transpose(*rest, *places)
-    return ranks.reshape(-1, mesh.axis_count(axes))
+    """The groups over `axes`, one a row, members in order; rows by their smallest member."""
+    return np.array(list(mesh.groups(axes)))
 
 
 def _axes_of_groups(op: Any, mesh: Mesh, ordered: bool) -> tuple[str, ...]:
@@ -209,14 +223,16 @@ def _axes_of_groups(op: Any, mesh: Mesh, ordered: bool) -> tuple[str, ...]:
     if given.shape[1] == 1:
         return ()
     wanted = sorted(map(tuple, given.tolist()))
-    for axes in _orders(mesh):
-        if sorted(map(tuple, _groups(mesh, axes).tolist())) == wanted:
+    sets = sorted(sorted(row) for row in wanted)
+    among_sets: tuple[str, ...] | None = None
+    for axes in _orders(mesh, given.shape[1]):
+        found = _groups(mesh, axes).tolist()
+        if sorted(map(tuple, found)) == wanted:
             return axes
-    if not ordered:
-        sets = sorted(sorted(row) for row in wanted)
-        for axes in _orders(mesh):
-            if sorted(sorted(row) for row in _groups(mesh, axes).tolist()) == sets:
-                return axes
+        if not ordered and among_sets is None and sorted(map(sorted, found)) == sets:
+            among_sets = axes
+    if among_sets is not None:
+        return among_sets
     raise CompileError(
         f"{op.name}: the groups {given.tolist()} are not those of any axes of the mesh ({mesh})",
         location_text(op),
@@ -331,7 +347,7 @@ def _permute(op: Any, mesh: Mesh) -> list[Any]:
     then masked.
     """
     pairs = np.array(op.attributes["source_target_pairs"]).reshape(-1, 2).tolist()
-    for axes in _orders(mesh):
+    for axes in (axes for size in _group_sizes(mesh) for axes in _orders(mesh, size)):
         sources = _sources(_groups(mesh, axes), pairs)
         if sources is not None:
             break
@@ -348,6 +364,11 @@ def _permute(op: Any, mesh: Mesh) -> list[Any]:
     attr = ir.ArrayAttr.get([_integer(s) for s in full])
     moved = _create("dist.permute", op, value, value.type, axes=axes_attr(axes), sources=attr)
     return [_masked(op, moved, axes, len(full), silent) if silent else moved]
+
+
+def _group_sizes(mesh: Mesh) -> list[int]:
+    """How many members groups over axes can have, fewest first."""
+    return [size for size in range(2, mesh.nranks + 1) if mesh.nranks % size == 0]
 
 
 def _sources(groups: np.ndarray, pairs: Sequence[Sequence[int]]) -> list[int | None] | None:

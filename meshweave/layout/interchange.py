@@ -122,6 +122,7 @@ def from_dtensor(
     mesh: Mesh,
     ndim: int,
     shard_order: Mapping[int, Sequence[int]] | Sequence[Any] | None = None,
+    shape: Sequence[int] | None = None,
 ) -> Layout:
     """The layout of DTensor placements, one for each axis of the mesh.
 
@@ -130,9 +131,13 @@ def from_dtensor(
     shard_order: of dims cut over several axes, these from the major one by their numbers in the
                  mesh: a mapping, or entries with `tensor_dim` and `mesh_dims`.
 
-    Sizes that do not divide are cut as nested chunks, as DTensor does. Raises LayoutError for
-    another number of placements than axes, a dim that is not there, an unknown placement or
-    reduction, and pending reductions of several kinds (whose order DTensor does not say).
+    shape:       of the tensor, where it is known: see below.
+
+    Sizes that do not divide are cut as nested chunks, as DTensor does. What DTensor makes of them
+    where a split factor is not that of axes, no layout says: with `shape` that is an error, without
+    it the layout is DTensor's only on sizes that divide. Raises LayoutError for another number of
+    placements than axes, a dim that is not there, an unknown placement or reduction, and pending
+    reductions of several kinds (whose order DTensor does not say).
     """
     if len(placements) != len(mesh.axes):
         raise LayoutError(f"{len(placements)} placements, mesh ({mesh}) has {len(mesh.axes)} axes")
@@ -153,7 +158,29 @@ def from_dtensor(
     orders = _orders(shard_order)
     dims = [_dtensor_dim(cuts.get(dim, []), mesh, dim, orders.get(dim)) for dim in range(ndim)]
     partials = [Partial(kind, tuple(axes)) for kind, axes in pending.items()]
-    return Layout(tuple(dims), tuple(partials), None, "nested")
+    layout = Layout(tuple(dims), tuple(partials), None, "nested")
+    if shape is not None:
+        layout.check(mesh, shape)
+        for dim, row in cuts.items():
+            if prod(layout.extents(mesh, shape, dim)) != shape[dim]:
+                _check_uneven(row, mesh, dim, shape[dim])
+    return layout
+
+
+def _check_uneven(cuts: Sequence[tuple[int, int]], mesh: Mesh, dim: int, size: int) -> None:
+    """LayoutError unless DTensor cuts a size that does not divide in nested chunks: with plain shards,
+    and one strided shard whose parts are those of one later axis, but with no other.
+    """
+    strided = [(number, split) for number, split in cuts if split > 1]
+    if not strided:
+        return
+    number, split = strided[0]
+    after = [mesh.size(mesh.names[other]) for other, _ in cuts if other > number]
+    if len(strided) > 1 or not after or after[0] != split:
+        raise LayoutError(
+            f"a strided shard of dim {dim} over {mesh.names[number]} with split factor {split}: size "
+            f"{size} does not divide, and no layout says how DTensor cuts it then"
+        )
 
 
 def _placement_kind(placement: Any) -> str:
@@ -203,32 +230,67 @@ def _dtensor_dim(
             raise LayoutError(f"shard order {order} of dim {dim} is not that of its placements")
         return tuple(AxisFactor(names[number]) for number in order)
     factors: list[Factor] = []
-    for number, split in reversed(cuts):
-        at, before = 0, 1
-        while before < split and at < len(factors):
-            factor = factors[at]
-            before *= mesh.size(factor.ref) if isinstance(factor, AxisFactor) else 1
-            at += 1
-        if before != split and factors:
+    for number, split in cuts:
+        at = _local_place(factors, split)
+        taken = None if at is None else _taken(factors, at, mesh.size(names[number]))
+        if at is None or taken is None:
             raise LayoutError(
-                f"a strided shard of dim {dim} over {names[number]} with split factor {split}: the "
-                "later axes of the mesh do not cut the dim in so many parts"
+                f"a shard of dim {dim} over {names[number]} with split factor {split}: no layout says "
+                "how it cuts the parts that the axes before it leave on a rank"
             )
-        made = [AxisFactor(names[number])]
-        factors[at:at] = made if before == split else [LocalFactor(split), *made]
+        factors[at : at + 1] = [AxisFactor(names[number]), *taken]
     return tuple(factors)
+
+
+def _local_place(factors: list[Factor], split: int) -> int | None:
+    """Where, among the factors of a dim, what is on a rank has been cut in `split` parts: the place
+    of the next local factor, or the end. Cuts a local factor in two if need be; None where no cut
+    of it makes so many parts.
+    """
+    for at, factor in enumerate(factors):
+        if isinstance(factor, LocalFactor):
+            if split == 1:
+                return at
+            extent = factor.extent or 1
+            if extent > split and extent % split == 0:
+                factors[at : at + 1] = [LocalFactor(split), LocalFactor(extent // split)]
+                extent = split
+            if split % extent:
+                return None
+            split //= extent
+    if split > 1:
+        factors.append(LocalFactor(split))
+    return len(factors)
+
+
+def _taken(factors: Sequence[Factor], at: int, count: int) -> list[Factor] | None:
+    """What an axis of `count` ranks leaves of the local factor at that place; None where it does not
+    divide it.
+    """
+    if at == len(factors):
+        return []
+    factor = factors[at]
+    extent = (factor.extent or 1) if isinstance(factor, LocalFactor) else 1
+    if extent % count:
+        return None
+    return [LocalFactor(extent // count)] if extent > count else []
 
 
 Placement = Shard | StridedShard | Replicate | Pending
 
 
-def to_dtensor(layout: Layout, mesh: Mesh, shape: Sequence[int]) -> tuple[Placement, ...]:
+def to_dtensor(
+    layout: Layout, mesh: Mesh, shape: Sequence[int], strided: bool = True
+) -> tuple[Placement, ...]:
     """The DTensor placements of a layout, one for each axis of the mesh.
 
+    strided: say by strided shards in which order a dim is cut. False: by plain ones, that go with
+             the order that `to_shard_order` gives.
+
     Their fields are those of torch.distributed.tensor's Shard, _StridedShard, Replicate and
-    Partial. Raises LayoutError for what DTensor cannot say: sub-axes, memory order, cyclic or
-    irregular dims, reductions of several kinds, and uneven sizes of a dim over several axes that
-    are not nested chunks.
+    Partial. Raises LayoutError for what DTensor cannot say: sub-axes, memory order, irregular dims,
+    reductions of several kinds, and, of sizes that do not divide, cyclic dims, dims over several
+    axes that are not nested chunks, and those whose strided shards DTensor would not cut so.
     """
     if layout.order is not None:
         raise LayoutError(f"DTensor has no memory order: {layout}")
@@ -239,23 +301,37 @@ def to_dtensor(layout: Layout, mesh: Mesh, shape: Sequence[int]) -> tuple[Placem
         for name in partial.axes:
             placements[name] = Pending(_KINDS[partial.kind])
     for dim in range(layout.ndim):
-        rows = _dtensor_factors(layout, mesh, shape, dim)
-        for at, factor in enumerate(rows):
+        factors = _dtensor_factors(layout, mesh, shape, dim)
+        extents = layout.extents(mesh, shape, dim)
+        cuts = []
+        for at, factor in enumerate(factors):
             if isinstance(factor, AxisFactor):
                 number = mesh.names.index(factor.name)
-                split = prod(_before(other, number, mesh) for other in rows[:at])
-                plain = split == 1
+                before = zip(factors[:at], extents, strict=False)
+                split = prod(extent for other, extent in before if _is_later(other, number, mesh))
+                if not strided and any(isinstance(f, LocalFactor) for f in factors[:at]):
+                    raise LayoutError(f"an order of axes cannot say dim {dim} of {layout}")
+                plain = split == 1 or not strided
                 placements[factor.name] = Shard(dim) if plain else StridedShard(dim, split)
+                cuts.append((number, split))
+        if strided and prod(extents) != shape[dim]:
+            _check_uneven(sorted(cuts), mesh, dim, shape[dim])
     return tuple(placements[name] for name in mesh.names)
 
 
-def _before(factor: Factor, number: int, mesh: Mesh) -> int:
-    """How many parts a factor before that of axis `number` has cut the dim in, as DTensor counts:
-    those of earlier axes of the mesh are implied.
+def to_shard_order(layout: Layout, mesh: Mesh) -> dict[int, tuple[int, ...]]:
+    """Of each dim that is cut: the axes, by their numbers in the mesh, in the order that they cut it.
+
+    Goes with `to_dtensor(..., strided=False)`; in torch it is DTensorSpec's `shard_order`.
     """
-    if isinstance(factor, LocalFactor):
-        return factor.extent or 1
-    return mesh.size(factor.name) if mesh.names.index(factor.name) > number else 1
+    numbers = {name: number for number, name in enumerate(mesh.names)}
+    rows = {dim: layout.axes_of(dim) for dim in range(layout.ndim)}
+    return {dim: tuple(numbers[name] for name in axes) for dim, axes in rows.items() if axes}
+
+
+def _is_later(factor: Factor, number: int, mesh: Mesh) -> bool:
+    """Whether DTensor has not cut the dim over this factor yet when it cuts it over axis `number`."""
+    return isinstance(factor, LocalFactor) or mesh.names.index(factor.name) > number
 
 
 def _dtensor_factors(
@@ -267,20 +343,19 @@ def _dtensor_factors(
         raise LayoutError(f"DTensor has no sub-axes: dim {dim} of {layout}")
     if any(axis.extents is not None for axis in axes):
         raise LayoutError(f"DTensor has no irregular extents: dim {dim} of {layout}")
-    if not axes:
-        return ()
-    local = [factor for factor in factors[:-1] if isinstance(factor, LocalFactor)]
-    strided = len(axes) == 1 and local == [factors[0]] and len(factors) == 3
-    if factors[-1] != LocalFactor(None) or (local and not strided):
-        raise LayoutError(f"DTensor has blocks and strided shards only: dim {dim} of {layout}")
-    nested = layout.uneven == "nested" or len(axes) == 1
-    even = prod(layout.extents(mesh, shape, dim)) == shape[dim]
-    if not even and (not nested or local):
+    if prod(layout.extents(mesh, shape, dim)) == shape[dim] or not axes:
+        return factors
+    if factors != (*axes, LocalFactor(None)):
+        raise LayoutError(
+            f"DTensor has blocks and strided shards only: dim {dim} of {layout}, of size "
+            f"{shape[dim]}, does not divide"
+        )
+    if layout.uneven != "nested" and len(axes) > 1:
         raise LayoutError(
             f"DTensor cuts uneven sizes in nested chunks, dim {dim} ({shape[dim]}) of {layout} "
             "is not: write uneven(nested)"
         )
-    return factors[:-1]
+    return factors
 
 
 # Shardy

@@ -289,7 +289,13 @@ def _find_blocks(layout: Layout) -> tuple[tuple[str, ...], ...] | str:
 
 
 def _check_factor(layout: Layout, factor: AxisFactor, dim: int, mesh: Mesh, size: int) -> None:
-    if isinstance(mesh.axis(factor.name).size, str):
+    symbol = mesh.axis(factor.name).size
+    if isinstance(symbol, str):
+        if factor.extents is not None:
+            raise LayoutError(
+                f"layout {layout}: {factor} lists {len(factor.extents)} extents, but {factor.name} has "
+                f"{symbol} ranks: give it a number first"
+            )
         return
     try:
         count = mesh.size(factor.ref)

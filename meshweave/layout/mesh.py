@@ -152,21 +152,22 @@ class Mesh:
         """Ranks between neighbours along an axis or sub-axis. Raises LayoutError like `size`."""
         return self._place(name)[1]
 
-    def specialize(self, **sizes: int) -> "Mesh":
+    def specialize(self, /, **sizes: int) -> "Mesh":
         """The mesh with numbers for symbols: `Mesh(x="N").specialize(N=4)`; an axis may also be
-        named directly.
+        named directly, unless a symbol has its name.
 
         Raises LayoutError for a name that is neither a symbol nor a symbolic axis of this mesh.
         """
         symbols = {axis.size for axis in self.axes if isinstance(axis.size, str)}
-        symbols |= {axis.name for axis in self.axes if isinstance(axis.size, str)}
+        axes_too = {axis.name for axis in self.axes if isinstance(axis.size, str)} - symbols
         for name in sizes:
-            if name not in symbols:
+            if name not in symbols | axes_too:
                 raise LayoutError(f'no symbol "{name}" in mesh ({self})')
         axes = []
         for axis in self.axes:
             if isinstance(axis.size, str):
-                size = sizes.get(axis.size, sizes.get(axis.name))
+                named = sizes.get(axis.name) if axis.name in axes_too else None
+                size = sizes.get(axis.size, named)
                 axis = axis if size is None else replace(axis, size=size)
             axes.append(axis)
         return Mesh(*axes)

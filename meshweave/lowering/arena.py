@@ -32,19 +32,20 @@ def plan(blocks: Iterable[Block]) -> int:
     for block in sorted(blocks, key=lambda b: (-b.nbytes, b.first, b.last)):
         block.at = _place(block, placed)
         placed.append(block)
-        total = max(total, block.at + _rounded(block.nbytes))
+        total = max(total, block.at + rounded(block.nbytes))
     return total
 
 
-def _rounded(nbytes: int) -> int:
+def rounded(nbytes: int) -> int:
+    """Bytes of a place for `nbytes`."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
 def _place(block: Block, placed: list[Block]) -> int:
     """The start of the smallest hole that `block` fits in, among those that live at the same time."""
-    wanted = _rounded(block.nbytes)
+    wanted = rounded(block.nbytes)
     busy = sorted(
-        (b.at, b.at + _rounded(b.nbytes))
+        (b.at, b.at + rounded(b.nbytes))
         for b in placed
         if b.first <= block.last and block.first <= b.last
     )

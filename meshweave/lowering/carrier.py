@@ -17,20 +17,26 @@ from typing import Any
 
 from meshweave.bindings import ir
 from meshweave.bundle import CollectiveInfo, OpInfo
-from meshweave.dialects.dist import COLLECTIVES, axes_of
+from meshweave.dialects.dist import COLLECTIVES, LayoutAttr, axes_of
 from meshweave.errors import CompileError, MeshweaveError
 from meshweave.layout.mesh import Mesh
 from meshweave.locations import location_text
 from meshweave.lowering.collectives import Collective
 from meshweave.lowering.emit import Call
+from meshweave.lowering.exchange import Box, Data, data_of, data_of_boxes
 from meshweave.lowering.items import CARRIER
 from meshweave.lowering.reshape import Reshaper
-from meshweave.lowering.steps import element_bytes
+from meshweave.lowering.steps import SCRATCH, element_bytes
+from meshweave.lowering.trips import trips_around
 from meshweave.plan.cost import received
+from meshweave.plan.exchange import Table
 from meshweave.transforms.base import ops_of, walk
 from meshweave.transforms.neutral import neutral_attr
 
 COLLECTIVE = "mw.collective"
+MOST_MEMBERS = 64  # the table of a direct move has a piece for each pair of members
+MOST_LISTED = 1024  # entries of the manifest for one collective; of more only the sum of the bytes
+LEAST_RUN = 16  # bytes; shorter ones would be a part of each cache line that all members read
 _INDEX = "mw_member_"  # function that stands for a member index until everything is inlined
 
 
@@ -39,8 +45,9 @@ class Collectives:
     they appear.
     """
 
-    def __init__(self, module: Any, mesh: str) -> None:
-        """Replaces the dist ops of `module`, whose mesh is that of the text."""
+    def __init__(self, module: Any, mesh: str, engine: str = "local") -> None:
+        """Replaces the dist ops of `module`, whose mesh is that of the text, for an engine."""
+        self.engine = engine
         self.mesh = Mesh.parse(mesh) if mesh else None
         self.groups: tuple[tuple[str, ...], ...] = ()
         self.calls: list[Call] = []
@@ -64,7 +71,8 @@ class Collectives:
 
     def renumber(self, functions: Sequence[tuple[Any, int]]) -> None:
         """Number the collectives left in `functions` in program order: op numbers begin at 1. Call
-        it when nothing is inlined or removed any more. With each function, how often a step runs it.
+        it when nothing is inlined or removed any more. With each function, how often a step runs
+        it; in a loop of a known number of trips a collective is listed as often as it runs.
         """
         calls, infos, ops = [], [], []
         for function, times in functions:
@@ -76,7 +84,7 @@ class Collectives:
                 attributes[CARRIER] = _i64(len(calls))
                 op_id = len(calls) + 1
                 calls.append(replace(self.calls[old], op_id=op_id))
-                infos += [self.infos[old]] * times
+                infos += _listed(self.infos[old], times * trips_around(op.operation))
                 ops.append(replace(self.ops[old], id=op_id))
         self.calls, self.infos, self.ops = calls, infos, ops
 
@@ -105,10 +113,10 @@ class Collectives:
         axes = axes_of(op)
         try:
             members = math.prod(self.mesh.size(axis) for axis in axes)
-            if members == 1 and op.name != "dist.axis_index":
+            if members == 1 and op.name not in ("dist.axis_index", "dist.exchange"):
                 result = op.operands[0]
-                if result.type != op.results[0].type:
-                    raise CompileError(f"{op.name}: a group of one does not change the shape")
+                for dim, extent in enumerate(op.results[0].type.shape):  # padding is cut off
+                    result = Reshaper(op).cut(result, dim, extent)
             else:
                 result = make(self, op, Reshaper(op), axes, members)
         except MeshweaveError as error:
@@ -141,25 +149,27 @@ class Collectives:
 
     def _carry(
         self, op: Any, collective: Collective, axes: tuple[str, ...], sent: Any, shape: Sequence[int],
-        arguments: tuple[int | str, ...], unit: int,
+        arguments: tuple[int | str, ...], unit: int, data: Data | None = None,
     ) -> Any:  # fmt: skip
         """The carrier of a call that sends `sent` and gives a tensor of `shape`. unit: bytes, as
-        plan.cost.received.
+        plan.cost.received. data: of an exchange.
         """
         if collective.kind:
             collective.checked()
         element = sent.type.element_type
         members = math.prod(self.mesh.size(a) for a in axes)  # type: ignore[union-attr]
-        what = op.name.removeprefix("dist.")
+        what = "relayout" if collective.op == "relayout" else op.name.removeprefix("dist.")
         self.infos.append(CollectiveInfo(what, axes, received(what, unit, members)))
         given = op.operands[0].type
         size = "x".join(map(str, given.shape)) or "scalar"
-        name = f"{what}[{','.join(axes)}] {given.element_type} {size}"
+        within = f"[{','.join(axes)}]" if axes else ""
+        name = f"{what}{within} {given.element_type} {size}"
         self.ops.append(OpInfo(0, name, location_text(op.location)))
-        self.calls.append(Call(collective.symbol, self._group(axes), 0, arguments))
-        return _generic(
-            op, sent, ir.RankedTensorType.get(list(shape), element), len(self.calls) - 1
-        )
+        group, words = self._group(axes) if axes else 0, data.words if data is not None else b""
+        self.calls.append(Call(collective.symbol, group, 0, arguments, words))
+        type_ = ir.RankedTensorType.get(list(shape), element)
+        staging = data.staging if data is not None else 0
+        return _generic(op, sent, type_, len(self.calls) - 1, staging)
 
     def _axis_index(self, op: Any, at: Reshaper, axes: Any, members: int) -> Any:
         return self._member(op, axes)
@@ -173,6 +183,12 @@ class Collectives:
     def _all_gather(self, op: Any, at: Reshaper, axes: Any, members: int) -> Any:
         dim, x = op.attributes["dim"].value, op.operands[0]
         shape, nbytes = list(x.type.shape), _nbytes(x)
+        wanted = list(op.results[0].type.shape)
+        row, whole = (_nbytes(v) // max(math.prod(shape[:dim]), 1) for v in (x, op.results[0]))
+        plain = math.prod(shape[:dim]) == 1 and whole == members * row
+        if self._direct(row, members) and not plain:
+            box = (math.prod(shape[:dim]), row, whole)
+            return self._moved(op, axes, wanted, "all_gather_box", box, nbytes)
         e = self._carry(op, Collective("all_gather"), axes, x, [members, *shape], (nbytes,), nbytes)
         whole = at.from_front(e, dim)
         return at.cut(whole, dim, op.results[0].type.shape[dim])
@@ -188,6 +204,16 @@ class Collectives:
         dim, x, kind = op.attributes["dim"].value, op.operands[0], op.attributes["kind"].value
         piece = -(-x.type.shape[dim] // members)
         element = x.type.element_type
+        rows, inner = math.prod(x.type.shape[:dim]), math.prod(x.type.shape[dim + 1 :])
+        size, width = x.type.shape[dim], element_bytes(element)
+        local = self.engine == "local"
+        if local and self._direct(piece * inner * width) and (rows != 1 or size != piece * members):
+            collective = Collective("reduce_scatter_box", _summed(kind), str(element))
+            shape = list(op.results[0].type.shape)
+            box = (rows, piece * inner, size * inner)
+            unit = math.prod(shape) * width
+            y = self._carry(op, collective, axes, x, shape, box, unit)
+            return at.divided(y, members) if kind == "avg" else y
         x = at.padded(x, dim, piece * members, neutral_attr(kind, element))
         x = at.to_front(x, dim, members)
         shape = list(x.type.shape)[1:]
@@ -201,10 +227,34 @@ class Collectives:
         split, concat = (op.attributes[n].value for n in ("split_dim", "concat_dim"))
         x = op.operands[0]
         piece = -(-x.type.shape[split] // members)
+        box, run = _boxed(op, split, concat, piece)
+        if self._direct(run, members):
+            shape = list(op.results[0].type.shape)
+            block = _nbytes(x) // max(x.type.shape[split], 1) * piece
+            return self._moved(op, axes, shape, "all_to_all_box", box, block)
         x = at.to_front(at.padded(x, split, piece * members, None), split, members)
         block = _nbytes(x) // members
         y = self._carry(op, Collective("all_to_all"), axes, x, list(x.type.shape), (block,), block)
         return at.cut(at.from_front(y, concat), concat, op.results[0].type.shape[concat])
+
+    def _direct(self, run: int, members: int = 1) -> bool:
+        """Whether members read runs of so many bytes out of each other's tensors, instead of packing
+        them first. Where they may have to send messages, a table says what: a small one.
+        """
+        return run >= LEAST_RUN and (self.engine == "local" or members <= MOST_MEMBERS)
+
+    def _moved(
+        self, op: Any, axes: tuple[str, ...], shape: Sequence[int], name: str,
+        numbers: tuple[int, ...], unit: int,
+    ) -> Any:  # fmt: skip
+        """The carrier of a direct move, told by its numbers; or of the exchange that does the same."""
+        x = op.operands[0]
+        if self.engine == "local":
+            return self._carry(op, Collective(name), axes, x, shape, numbers, unit)
+        box = _gathered if name == "all_gather_box" else _scattered
+        data = data_of_boxes(self.mesh, axes, lambda k, j: box(numbers, k, j), True)  # type: ignore[arg-type]
+        sent = (_nbytes(x),)
+        return self._carry(op, Collective("exchange"), axes, x, shape, sent, unit, data)
 
     def _permute(self, op: Any, at: Reshaper, axes: Any, members: int) -> Any:
         x, nbytes = op.operands[0], _nbytes(op.operands[0])
@@ -218,6 +268,18 @@ class Collectives:
         shape = list(x.type.shape)
         return self._carry(op, Collective("permute"), axes, x, shape, (nbytes, *tables), nbytes)
 
+    def _exchange(self, op: Any, at: Reshaper, axes: Any, members: int) -> Any:
+        x, shape = op.operands[0], list(op.results[0].type.shape)
+        source, target = (LayoutAttr(op.attributes[n]).layout for n in ("source", "target"))
+        table = Table(source, target, self.mesh, tuple(op.attributes["shape"]))  # type: ignore[arg-type]
+        within = axes if members > 1 else ()
+        width = element_bytes(x.type.element_type)
+        data = data_of(table, within, width, self.engine == "mpi" and members > 1)
+        collective = Collective("exchange" if within else "relayout")
+        return self._carry(
+            op, collective, within, x, shape, (_nbytes(x),), data.received, data=data
+        )
+
     def _refuse_others(self) -> None:
         for op in walk(self._module):
             if op.name.startswith(("dist.", "hint.", "stablehlo.", "sdy.", "chlo.")):
@@ -230,8 +292,60 @@ _MAKERS = {
     "dist.axis_index": Collectives._axis_index, "dist.all_slice": Collectives._all_slice,
     "dist.all_gather": Collectives._all_gather, "dist.all_reduce": Collectives._all_reduce,
     "dist.reduce_scatter": Collectives._reduce_scatter, "dist.all_to_all": Collectives._all_to_all,
-    "dist.permute": Collectives._permute,
+    "dist.permute": Collectives._permute, "dist.exchange": Collectives._exchange,
 }  # fmt: skip
+
+
+def _listed(info: CollectiveInfo, times: int) -> list[CollectiveInfo]:
+    """An entry for each time it runs; one of all their bytes where they would be too many."""
+    if times <= MOST_LISTED:
+        return [info] * times
+    return [replace(info, bytes=info.bytes * times)]
+
+
+def _boxed(op: Any, split: int, concat: int, piece: int) -> tuple[tuple[int, ...], int]:
+    """What a direct all_to_all is told of its tensors, in bytes (lowering/local.py), and the length
+    of a run: 0 where there is nothing to move.
+    """
+    given, made = list(op.operands[0].type.shape), list(op.results[0].type.shape)
+    low, high = min(split, concat), max(split, concat)
+    width = element_bytes(op.operands[0].type.element_type)
+    outer, last = math.prod(given[:low]), math.prod(given[high + 1 :]) * width
+    middle = math.prod(given[low + 1 : high])
+    inner_source, inner_target = given[high] * last, made[high] * last
+    outer_source = given[low] * middle * inner_source
+    outer_target = made[low] * middle * inner_target
+    if split < concat:
+        cut = (piece * middle * inner_source, outer_source, inner_source, inner_target)
+        run = inner_source
+    else:
+        cut = (piece * last, inner_source, given[low] * middle * inner_target, outer_target)
+        run = piece * last
+    numbers = (outer, outer_source, outer_target, inner_source, inner_target)
+    empty = 0 in given or 0 in made
+    return (*numbers, *cut, int(split < concat)), 0 if empty else run
+
+
+def _part(number: int, step: int, end: int) -> int:
+    """Of piece `number` of pieces of `step`, as much as there is before `end`."""
+    return min(max(end - number * step, 0), step)
+
+
+def _gathered(numbers: Sequence[int], me: int, member: int) -> Box:
+    """What `mw_all_gather_box` with these numbers copies from a member."""
+    rows, row, whole = numbers
+    return Box(0, member * row, _part(member, row, whole), ((rows, row, whole),))
+
+
+def _scattered(numbers: Sequence[int], me: int, member: int) -> Box:
+    """What `mw_all_to_all_box` with these numbers copies from a member."""
+    outer, inner, (split, end, joined, joined_end, first) = (
+        (numbers[0], numbers[1], numbers[2]), numbers[3:5], numbers[5:],
+    )  # fmt: skip
+    own, theirs = _part(me, split, end), _part(member, joined, joined_end)
+    run, span, step = (theirs, own, inner[0]) if first else (own, theirs, inner[1])
+    levels = ((span // step, *inner), outer)
+    return Box(me * split, member * joined, run, levels)  # type: ignore[arg-type]
 
 
 def _summed(kind: str) -> str:
@@ -247,8 +361,10 @@ def _i64(value: int) -> Any:
     return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)
 
 
-def _generic(op: Any, sent: Any, type_: Any, number: int) -> Any:
-    """The carrier: a linalg.generic that any upstream pass keeps as it is (its body means nothing)."""
+def _generic(op: Any, sent: Any, type_: Any, number: int, scratch: int) -> Any:
+    """The carrier: a linalg.generic that any upstream pass keeps as it is (its body means nothing).
+    scratch: bytes of memory that the call needs besides.
+    """
     ip, ndim = ir.InsertionPoint(op), type_.rank
     out = ir.Operation.create("tensor.empty", results=[type_], loc=op.location, ip=ip).result
     zero = ir.AffineMap.get(ndim, 0, [ir.AffineConstantExpr.get(0)] * sent.type.rank)
@@ -270,6 +386,8 @@ def _generic(op: Any, sent: Any, type_: Any, number: int) -> Any:
         loc=op.location,
         ip=ip,
     )
+    if scratch:
+        carrier.attributes[SCRATCH] = _i64(scratch)
     element = type_.element_type
     block = carrier.regions[0].blocks.append(element, element)
     with ir.InsertionPoint(block), op.location:

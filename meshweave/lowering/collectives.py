@@ -20,8 +20,10 @@ from meshweave.bundle import DTYPES, KINDS
 from meshweave.errors import CompileError
 from meshweave.lowering import local, mpi
 
-REDUCTIONS = ("all_reduce", "reduce_scatter")
-MOVES = ("all_gather", "all_to_all", "permute")
+# A box reads and writes elements where they belong, so that nothing is packed: engine `local` alone.
+REDUCTIONS = ("all_reduce", "reduce_scatter_box", "reduce_scatter")
+BOXES = ("all_gather_box", "all_to_all_box", "reduce_scatter_box")
+MOVES = ("all_gather", "all_to_all", "permute", "exchange", "relayout", *BOXES[:2])
 
 _PIPELINE = (
     "builtin.module(convert-scf-to-cf,arith-expand{include-bf16=true},"
@@ -70,33 +72,42 @@ class Collective:
 
 @dataclass(frozen=True)
 class Code:
-    """How an engine's collectives are generated: text of MLIR, and what it needs from outside."""
+    """How an engine's collectives are generated: text of MLIR (from the collectives, and the bytes
+    that the program needs of the engine's shared memory), and what it needs from outside.
+    """
 
-    generate: Callable[[list[Collective]], str]
+    generate: Callable[[list[Collective], int], str]
     externals: tuple[str, ...]
     libraries: tuple[str, ...]
 
 
 CODES = {
-    "local": Code(local.generate, local.EXTERNALS, ()),
-    "mpi": Code(mpi.generate, mpi.EXTERNALS, ("mpi",)),
+    "local": Code(lambda wanted, _: local.generate(wanted), local.EXTERNALS, ()),
+    "mpi": Code(
+        lambda wanted, staging: mpi.generate(wanted, staging=staging), mpi.EXTERNALS, ("mpi",)
+    ),
 }
 
 
-def collectives_object(engine: str, symbols: Iterable[str]) -> bytes:
+def collectives_object(engine: str, symbols: Iterable[str], staging: int = 0) -> bytes:
     """The ELF object that defines `symbols` (names of `mw_*` functions) for an engine.
 
+    staging: see `window.staging_bytes`.
     Raises CompileError for an engine or a function that does not exist.
     """
     if engine not in CODES:
         raise CompileError(f'no collectives for engine "{engine}"; there are {", ".join(CODES)}')
-    return _object(engine, tuple(sorted({Collective.parse(symbol) for symbol in symbols})))
+    wanted = tuple(sorted({Collective.parse(symbol) for symbol in symbols}))
+    for collective in wanted:
+        if engine != "local" and collective.op in BOXES:
+            raise CompileError(f"no collective {collective.symbol} for engine {engine}")
+    return _object(engine, wanted, staging)
 
 
 @lru_cache(maxsize=64)
-def _object(engine: str, collectives: tuple[Collective, ...]) -> bytes:
+def _object(engine: str, collectives: tuple[Collective, ...], staging: int) -> bytes:
     code = CODES[engine]
-    return compile_text(code.generate(list(collectives)), code.externals)
+    return compile_text(code.generate(list(collectives), staging), code.externals)
 
 
 def compile_text(text: str, externals: Iterable[str], opt_level: int = 3) -> bytes:

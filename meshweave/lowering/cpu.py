@@ -36,6 +36,7 @@ from meshweave.lowering.prepare import (
 from meshweave.lowering.rows import Unit
 from meshweave.lowering.schedule import Schedule
 from meshweave.lowering.steps import Buffers
+from meshweave.lowering.window import staging_bytes
 from meshweave.transforms.base import functions
 
 
@@ -46,17 +47,17 @@ def compile_local(module: Any, engine: str = "local") -> Bundle:
     Raises CompileError, with op and place, for what cannot be lowered. The module itself is left as
     it is.
     """
+    with module.context, ir.Location.unknown():
+        return lower(module, engine).bundle(engine)
+
+
+def lower(source: Any, engine: str = "local") -> Program:
+    """Everything before code generation, within the context of `source`."""
     if engine not in CODES:
         raise CompileError(f'no engine "{engine}" on target cpu; there are {", ".join(CODES)}')
-    with module.context, ir.Location.unknown():
-        return lower(module).bundle(engine)
-
-
-def lower(source: Any) -> Program:
-    """Everything before code generation, within the context of `source`."""
     inputs, outputs, mesh = ports(source)
     module = copied(source)
-    collectives = Collectives(module, mesh)
+    collectives = Collectives(module, mesh, engine)
     decompose(module)
     wanted = keep_functions(module)
     run_passes(module, PREPARE)
@@ -136,7 +137,10 @@ class Program:
             objects.append(kernels.compiled())
         libraries = {"m"} | ({"openblas"} if kernels.symbols else set())
         if calls := {c.symbol for c in collectives.calls if c.symbol in code.declared}:
-            objects.append(collectives_object(engine, calls))
+            symbols = [c.symbol for c in collectives.calls]
+            schedules = [body.schedule for body in self.bodies]
+            staging = max(staging_bytes(s.entries, s.final, symbols) for s in schedules)
+            objects.append(collectives_object(engine, calls, staging if engine == "mpi" else 0))
             libraries |= set(CODES[engine].libraries)
         manifest = Manifest(
             mesh=self.mesh,
@@ -146,7 +150,7 @@ class Program:
             arena_bytes=self.schedule.arena_bytes,
             groups=collectives.groups,
             ops=tuple(collectives.ops),
-            collectives=tuple(collectives.infos),
+            collectives=tuple(info for info in collectives.infos if info.op != "relayout"),
             libraries=tuple(sorted(libraries)),
         )
         return Bundle(manifest, tuple(objects))

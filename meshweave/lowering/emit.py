@@ -29,12 +29,16 @@ from meshweave.lowering.steps import Place, Root, Step
 class Call:
     """A call of a collective: its symbol, group number, op number, and the i64 arguments after the
     two buffers. An argument is a number, or "table:2,0,1": the entry at this rank's member index.
+
+    data: constants that are given by address, after these; then follows the address of the step's
+    own memory.
     """
 
     symbol: str
     group: int
     op_id: int
     arguments: tuple[int | str, ...]
+    data: bytes = b""
 
 
 class Code:
@@ -52,6 +56,7 @@ class Code:
         self.slots, self.calls, self.name_of, self.constants = slots, calls, name_of, constants
         self.declared: dict[str, str] = {}  # external function -> its type
         self.globals: set[str] = set()
+        self.data: dict[bytes, str] = {}
         self.called: set[str] = set()  # functions of this module
         self._functions: list[str] = []
 
@@ -66,6 +71,7 @@ class Code:
         """The module."""
         declarations = "".join(f"llvm.func @{n}{t}\n" for n, t in sorted(self.declared.items()))
         constants = "".join(f"{_global(n, self.constants[n])}\n" for n in sorted(self.globals))
+        constants += "".join(f"{_global(n, data)}\n" for data, n in self.data.items())
         return declarations + constants + "".join(self._functions)
 
 
@@ -204,6 +210,9 @@ class _Emitter:
         arguments += [self._place(step.operands[0]), self._place(step.outputs[0])]
         arguments += [self._argument(a, call) for a in call.arguments]
         types = ["!llvm.ptr", "i64", "!llvm.ptr", "!llvm.ptr"] + ["i64"] * len(call.arguments)
+        if call.data:
+            arguments += [self._table(call.data), self._scratch(step)]
+            types += ["!llvm.ptr", "!llvm.ptr"]
         self.code.declared[call.symbol] = f"({', '.join(types)}) -> i32"
         code = self._let(
             f"llvm.call @{call.symbol}({', '.join(arguments)}) : ({', '.join(types)}) -> i32"
@@ -222,6 +231,17 @@ class _Emitter:
         zero = self._let("llvm.mlir.constant(0 : i32) : i32")
         bad, after = self._let(f'llvm.icmp "ne" {code}, {zero} : i32'), self._fresh_block()
         self.lines += [f"llvm.cond_br {bad}, ^failed({code} : i32), {after}", f"{after}:"]
+
+    def _table(self, data: bytes) -> str:
+        """The address of constant data; equal ones are there once."""
+        name = self.code.data.setdefault(data, f"mw_table_{len(self.code.data)}")
+        return self._let(f"llvm.mlir.addressof @{name} : !llvm.ptr")
+
+    def _scratch(self, step: Step) -> str:
+        """The address of the step's own memory; null when it has none."""
+        if step.scratch is None:
+            return self._let("llvm.mlir.zero : !llvm.ptr")
+        return self._place(step.scratch)
 
     def _argument(self, argument: int | str, call: Call) -> str:
         """A number, or the entry of a table ("table:1,2,0") at this rank's member index."""

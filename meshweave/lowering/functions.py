@@ -13,6 +13,7 @@ from typing import Any
 from meshweave.bindings import ir
 from meshweave.lowering.fuse import marked
 from meshweave.lowering.items import FUNCTION
+from meshweave.lowering.trips import trips_around
 from meshweave.transforms.base import functions, ops_of
 
 MAIN = "main"
@@ -43,7 +44,7 @@ def kept_functions(module: Any) -> tuple[list[Any], dict[str, int]]:
     last; and how often a step runs each.
     """
     by_name = {name_of(f): f for f in functions(module)}
-    calls = {name: Counter(_callees(f)) for name, f in by_name.items()}
+    calls = {name: _times_called(f) for name, f in by_name.items()}
     order: list[str] = []
     _visit(MAIN, calls, order, set())
     times = dict.fromkeys(order, 0) | {MAIN: 1}
@@ -75,6 +76,14 @@ def name_of(function: Any) -> str:
 
 def _callees(function: Any) -> list[str]:
     return [op.operation.attributes["callee"].value for op in ops_of(function, "func.call")]
+
+
+def _times_called(function: Any) -> Counter[str]:
+    """How often a run of `function` calls each function."""
+    found: Counter[str] = Counter()
+    for view in ops_of(function, "func.call"):
+        found[view.operation.attributes["callee"].value] += trips_around(view.operation)
+    return found
 
 
 def _reaches(start: str, goal: str, calls: dict[str, list[str]], seen: set[str]) -> bool:

@@ -18,7 +18,7 @@ from meshweave.errors import CompileError
 from meshweave.locations import location_text
 from meshweave.lowering import linear
 from meshweave.lowering.linear import Linear
-from meshweave.lowering.payload import Payload, Ref, constant_of, exact, read_payload
+from meshweave.lowering.payload import Payload, Ref, constant_of, contracted, exact, read_payload
 
 CARRIER = "mw.call"  # attribute of a linalg.generic that stands for a kernel, collective or call: left alone
 FUNCTION = "mw.function"  # besides, where it stands for a call
@@ -163,11 +163,12 @@ class Reader:
         item.reductions = reductions
         item.sizes = _sizes(op, operands, maps, ndim)
         item.kind = _kind(item, inputs)
-        if KERNEL in op.attributes:
-            chosen = op.attributes[KERNEL].value
-            item.library = chosen == "blas"
-            if chosen == "reference":
-                item.payload.steps = [exact(step) for step in item.payload.steps]
+        chosen = op.attributes[KERNEL].value if KERNEL in op.attributes else ""
+        item.library = chosen in ("", "blas")
+        if chosen == "reference":
+            item.payload.steps = [exact(step) for step in item.payload.steps]
+        else:
+            contracted(item.payload, [("arg", inputs + k) for k in range(len(item.outs))])
         if item.kind in ("map", "copy", "splat"):
             _in_result_order(item)
         return item

@@ -13,14 +13,19 @@ in f32 and rounded once.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from meshweave.bundle import ABORTED, WorldLayout
+from meshweave.lowering.copies import blocks_text, copy_block, piece_text
+from meshweave.lowering.exchange_code import pulling_text, relayout_text
 
 if TYPE_CHECKING:
     from meshweave.lowering.collectives import Collective
 
 EXTERNALS = ("sched_yield", "memcpy", "memmove", "memset")
+TABLED = {"exchange", "relayout"}  # whose pieces are in a table
+BOXES = {"all_gather_box", "all_to_all_box"}  # that read and write where the elements belong
 BLOCK = 1024  # elements reduced at a time: the running value stays in the first-level cache
 GRAIN = 64  # elements: parts of a reduction begin at multiples, so that members share no cache line
 
@@ -80,6 +85,18 @@ llvm.func @mw_meet(%group: !llvm.ptr, %me: i64) -> i32 attributes {{no_inline}} 
 ^done:
   llvm.return %ok : i32
 }}
+llvm.func @mw_publish(%group: !llvm.ptr, %me: i64, %src: !llvm.ptr, %dst: !llvm.ptr) {{
+  %line = llvm.mlir.constant({WorldLayout.LINE} : i64) : i64
+  %at = llvm.mul %me, %line : i64
+  %own = llvm.getelementptr %group[%at] : (!llvm.ptr, i64) -> !llvm.ptr, i8
+  %source = llvm.getelementptr %own[{WorldLayout.MEMBERS + WorldLayout.SOURCE}]
+    : (!llvm.ptr) -> !llvm.ptr, i8
+  %target = llvm.getelementptr %own[{WorldLayout.MEMBERS + WorldLayout.TARGET}]
+    : (!llvm.ptr) -> !llvm.ptr, i8
+  llvm.store %src, %source : !llvm.ptr, !llvm.ptr
+  llvm.store %dst, %target : !llvm.ptr, !llvm.ptr
+  llvm.return
+}}
 llvm.func @mw_peer(%group: !llvm.ptr, %member: i64, %offset: i64) -> !llvm.ptr {{
   %line = llvm.mlir.constant({WorldLayout.LINE} : i64) : i64
   %at = llvm.mul %member, %line : i64
@@ -107,15 +124,7 @@ _BEGIN = f"""
   %index = llvm.getelementptr %handle[1] : (!llvm.ptr) -> !llvm.ptr, i64
   %me = llvm.load %index : !llvm.ptr -> i64
   %size = llvm.load %group : !llvm.ptr -> i64
-  %cline = arith.constant {WorldLayout.LINE} : i64
-  %own_offset = arith.muli %me, %cline : i64
-  %own = llvm.getelementptr %group[%own_offset] : (!llvm.ptr, i64) -> !llvm.ptr, i8
-  %own_source = llvm.getelementptr %own[{WorldLayout.MEMBERS + WorldLayout.SOURCE}]
-    : (!llvm.ptr) -> !llvm.ptr, i8
-  %own_target = llvm.getelementptr %own[{WorldLayout.MEMBERS + WorldLayout.TARGET}]
-    : (!llvm.ptr) -> !llvm.ptr, i8
-  llvm.store %src, %own_source : !llvm.ptr, !llvm.ptr
-  llvm.store %dst, %own_target : !llvm.ptr, !llvm.ptr
+  llvm.call @mw_publish(%group, %me, %src, %dst) : (!llvm.ptr, i64, !llvm.ptr, !llvm.ptr) -> ()
   %met = llvm.call @mw_meet(%group, %me) : (!llvm.ptr, i64) -> i32
   %go = arith.cmpi eq, %met, %ok : i32
   cf.cond_br %go, ^work, ^out(%met : i32)
@@ -147,6 +156,16 @@ def _at(name: str, base: str, offset: str, kind: str = "i8") -> str:
     {name} = llvm.getelementptr {base}[{offset}] : (!llvm.ptr, i64) -> !llvm.ptr, {kind}"""
 
 
+def _valid(name: str, number: str, step: str, end: str) -> str:
+    """Of piece `number` of pieces of `step`, as much as there is before `end`."""
+    part = name[1:]
+    return f"""
+    %{part}_begin = arith.muli {number}, {step} : i64
+    %{part}_left = arith.subi {end}, %{part}_begin : i64
+    %{part}_some = arith.maxsi %{part}_left, %c0 : i64
+    {name} = arith.minsi %{part}_some, {step} : i64"""
+
+
 # Each member begins with its own block, so that not all read the same one at once.
 _EACH = """
   scf.for %i = %c0 to %size step %c1 : i64 {
@@ -165,6 +184,40 @@ _MOVES = {
 {_at("%from", "%peer", "%piece")}{_at("%to", "%dst", "%at")}{_copy("%to", "%from")}
   }}""",
     ),
+    "all_gather_box": (
+        "%rows: i64, %row: i64, %whole: i64",
+        f"""
+  %nbytes = arith.addi %row, %c0 : i64{_EACH}{_peer("%from", "%j")}{_at("%to", "%dst", "%at")}
+{_valid("%run", "%j", "%row", "%whole")}
+{copy_block("%to", "%from", "%c1, %c0, %c0", "%rows, %row, %whole", "%run")}
+  }}""",
+    ),
+    "all_to_all_box": (
+        "%outer: i64, %outer_source: i64, %outer_target: i64, %inner_source: i64, "
+        "%inner_target: i64, %split: i64, %split_end: i64, %joined: i64, %joined_end: i64, "
+        "%split_first: i64",
+        f"""
+  %is_split_first = arith.cmpi ne, %split_first, %c0 : i64
+  %piece = arith.muli %me, %split : i64
+{_valid("%own", "%me", "%split", "%split_end")}
+  %nbytes = arith.addi %joined, %c0 : i64{_EACH}{_peer("%peer", "%j")}
+{_at("%from", "%peer", "%piece")}{_at("%to", "%dst", "%at")}
+{_valid("%theirs", "%j", "%joined", "%joined_end")}
+    %run = arith.select %is_split_first, %theirs, %own : i64
+    %span = arith.select %is_split_first, %own, %theirs : i64
+    %step = arith.select %is_split_first, %inner_source, %inner_target : i64
+    %inner = arith.divui %span, %step : i64
+{
+            copy_block(
+                "%to",
+                "%from",
+                "%outer, %outer_source, %outer_target",
+                "%inner, %inner_source, %inner_target",
+                "%run",
+            )
+        }
+  }}""",
+    ),
     "permute": (
         "%nbytes: i64, %source: i64, %target: i64",
         f"{_peer('%from', '%source')}{_copy('%dst', '%from')}",
@@ -172,15 +225,29 @@ _MOVES = {
 }
 
 
-def generate(collectives: list[Collective]) -> str:
+def generate(collectives: Sequence[Collective]) -> str:
     """The MLIR text of the functions asked for."""
-    texts = [_MEET]
+    return "module {" + _MEET + functions(collectives) + "}"
+
+
+def functions(collectives: Sequence[Collective]) -> str:
+    """Text of the functions asked for, for an engine that defines `mw_meet`, `mw_publish` and
+    `mw_peer`.
+    """
+    texts = []
     for kind, dtype in sorted({(c.kind, c.dtype) for c in collectives if c.kind}):
         texts.append(reduce_block(kind, dtype))
+    ops = {collective.op for collective in collectives}
+    texts.append(blocks_text() if ops & (TABLED | BOXES) else "")
+    texts.append(piece_text() if ops & TABLED else "")
     for collective in collectives:
-        if collective.op == "all_reduce":
+        if collective.op == "exchange":
+            texts.append(pulling_text(_BEGIN, _END))
+        elif collective.op == "relayout":
+            texts.append(relayout_text())
+        elif collective.op == "all_reduce":
             texts.append(_all_reduce(collective))
-        elif collective.op == "reduce_scatter":
+        elif collective.op in ("reduce_scatter", "reduce_scatter_box"):
             texts.append(_reduce_scatter(collective))
         else:
             arguments, work = _MOVES[collective.op]
@@ -188,7 +255,7 @@ def generate(collectives: list[Collective]) -> str:
                 f"llvm.func @{collective.symbol}({_ARGUMENTS}, {arguments}) -> i32 "
                 f"{{{_BEGIN}{work}{_END}"
             )
-    return "module {" + "".join(texts) + "}"
+    return "".join(texts)
 
 
 def _types(dtype: str) -> tuple[str, str]:
@@ -334,18 +401,33 @@ llvm.func @{collective.symbol}({_ARGUMENTS}, %count: i64) -> i32 {{
 
 
 def _reduce_scatter(collective: Collective) -> str:
+    """Reduce the own block; of a box, the own part of every row, as long as rows have one."""
     memory, _ = _types(collective.dtype)
+    if collective.op == "reduce_scatter":
+        arguments = "%count: i64"
+        rows = """
+  %rows = arith.constant 1 : i64
+  %row = arith.muli %count, %size : i64"""
+    else:
+        arguments, rows = "%rows: i64, %count: i64, %row: i64", ""
     return f"""
-llvm.func @{collective.symbol}({_ARGUMENTS}, %count: i64) -> i32 {{
-{_buffers(collective.dtype)}{_BEGIN}
+llvm.func @{collective.symbol}({_ARGUMENTS}, {arguments}) -> i32 {{
+{_buffers(collective.dtype)}{_BEGIN}{rows}
   %start = arith.muli %me, %count : i64
-  scf.for %at = %c0 to %count step %cblock : i64 {{
-    %left = arith.subi %count, %at : i64
+{_valid("%own", "%me", "%count", "%row")}
+  scf.for %r = %c0 to %rows step %c1 : i64 {{
+  %row_source = arith.muli %r, %row : i64
+  %row_target = arith.muli %r, %count : i64
+  %first_source = arith.addi %row_source, %start : i64
+  scf.for %at = %c0 to %own step %cblock : i64 {{
+    %left = arith.subi %own, %at : i64
     %n = arith.minui %left, %cblock : i64
-    %from = arith.addi %start, %at : i64
+    %from = arith.addi %first_source, %at : i64
 {_reduce(collective, "%from")}
-    %to = llvm.getelementptr %dst[%at] : (!llvm.ptr, i64) -> !llvm.ptr, {memory}
+    %target = arith.addi %row_target, %at : i64
+    %to = llvm.getelementptr %dst[%target] : (!llvm.ptr, i64) -> !llvm.ptr, {memory}
 {_copy("%to", _result(collective.dtype))}
+  }}
   }}
 {_END}"""
 

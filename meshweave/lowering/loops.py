@@ -10,13 +10,12 @@ from typing import Any
 from meshweave.lowering import tiles
 from meshweave.lowering.bind import Access, Nest, Store
 from meshweave.lowering.kernels import Node
-from meshweave.lowering.payload import EXACT
+from meshweave.lowering.payload import CONTRACT, EXACT
 from meshweave.lowering.rows import Unit
 from meshweave.lowering.steps import element_bytes
 from meshweave.lowering.text import Text
 
 FASTER = {"arith.addf", "arith.mulf"}  # reductions that may be done in another order
-CONTRACT = {"arith.addf", "arith.mulf", "arith.subf"}
 
 
 def unit_text(name: str, unit: Unit) -> str:
@@ -259,22 +258,27 @@ class NestText:
     def _op(self, node: Node) -> str:
         _, name, attributes, inputs, type_ = node
         types = ", ".join(str(_type_of(self.nest.code, self.nest.stores, k)) for k in inputs)
-        free = not any(key == EXACT for key, _ in attributes)
+        marks = {key for key, _ in attributes}
         settings = ", ".join(
-            f"{key} = {self._setting(name, key, attr, inputs, type_) if free else attr}"
+            f"{key} = {self._setting(name, key, attr, inputs, marks, type_)}"
             for key, attr in attributes
+            if key != CONTRACT
         )
         operands = ", ".join(self.values[k] for k in inputs)
         return self.text.let(f'"{name}"({operands}) {{{settings}}} : ({types}) -> {type_}')
 
-    def _setting(self, name: str, key: str, attr: Any, inputs: tuple[int, ...], type_: Any) -> str:
-        """An attribute's text; sums of a reduction may be reordered, f32 and f64 sums of products
-        done as one.
+    def _setting(
+        self, name: str, key: str, attr: Any, inputs: tuple[int, ...], marks: set[str], type_: Any
+    ) -> str:
+        """An attribute's text; f32 and f64 sums of a reduction may be reordered, and where they are
+        marked add products without rounding them first.
         """
-        if key != "fastmath" or name not in CONTRACT or str(type_) not in ("f32", "f64"):
+        if key != "fastmath" or EXACT in marks or str(type_) not in ("f32", "f64"):
             return str(attr)
         reduces = any(self.nest.code[k][0] == "acc" for k in inputs)
-        return f"#arith.fastmath<{'reassoc, ' if reduces and name in FASTER else ''}contract>"
+        allowed = ["reassoc"] if reduces and name in FASTER else []
+        allowed += ["contract"] if CONTRACT in marks else []
+        return f"#arith.fastmath<{', '.join(allowed)}>" if allowed else str(attr)
 
     def _linear(self, const: int, strides: tuple[int, ...]) -> str:
         """const + sum of stride * loop index, an i64."""

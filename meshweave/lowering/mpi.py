@@ -5,16 +5,19 @@ Handles and special addresses are integers of 64 bits in the table at the `priva
 Open MPI (handles are pointers). MPI counts are 32 bits wide: what is larger goes in pieces. A code
 that MPI returns is turned into its class, which fits 16 bits.
 
-Ranks of one host could reduce straight in a shared window; that would be a third set of functions
-behind the same names.
+These are the functions between hosts, and wherever the engine has no shared window; ranks of one
+host go through the window (lowering/window.py), which has the names that compiled code calls.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from meshweave.bundle import MpiTable, reduction_symbol
+from meshweave.bundle import GroupRecord, MpiTable, reduction_symbol
+from meshweave.lowering import window
+from meshweave.lowering.exchange_code import ALLTOALLV, messages_text
 from meshweave.lowering.local import NBYTES, reduce_pair
+from meshweave.lowering.window import library_symbol
 
 if TYPE_CHECKING:
     from meshweave.lowering.collectives import Collective
@@ -28,12 +31,13 @@ _SIGNATURES = {
     "MPI_Reduce_scatter_block": "!llvm.ptr, !llvm.ptr, i32, i64, i64, i64",
     "MPI_Allgather": "!llvm.ptr, i32, i64, !llvm.ptr, i32, i64, i64",
     "MPI_Alltoall": "!llvm.ptr, i32, i64, !llvm.ptr, i32, i64, i64",
+    "MPI_Alltoallv": ALLTOALLV,
     "MPI_Sendrecv": "!llvm.ptr, i32, i64, i32, i32, !llvm.ptr, i32, i64, i32, i32, i64, !llvm.ptr",
     "MPI_Comm_size": "i64, !llvm.ptr",
     "MPI_Comm_rank": "i64, !llvm.ptr",
     "MPI_Error_class": "i32, !llvm.ptr",
 }
-EXTERNALS = (*_SIGNATURES, "memcpy", "memmove", "memset")
+EXTERNALS = (*_SIGNATURES, *window.EXTERNALS, "memcpy", "memmove", "memset")
 
 _ARGUMENTS = "%ctx: !llvm.ptr, %number: i64, %src: !llvm.ptr, %dst: !llvm.ptr"
 
@@ -45,19 +49,25 @@ def has_own_operation(kind: str, dtype: str) -> bool:
     return dtype in ("f16", "bf16") or (dtype in ("f32", "f64") and kind in ("max", "min"))
 
 
-def generate(collectives: list[Collective], limit: int = LIMIT, piece: int = PIECE) -> str:
-    """The MLIR text of the functions asked for.
+def generate(
+    collectives: list[Collective], limit: int = LIMIT, piece: int = PIECE, staging: int = 0
+) -> str:
+    """The MLIR text of the functions asked for, through the window and by the library.
 
-    limit: elements (of reductions) or bytes (of moves) up to which one call is made; piece: those
-    of each call beyond.
+    limit: elements (of reductions) or bytes (of moves) up to which one call of the library is made;
+    piece: those of each call beyond; staging: see `window.staging_bytes`.
     """
     texts = [f"\nllvm.func @{name}({types}) -> i32" for name, types in _SIGNATURES.items()]
-    texts += [_STATUS, _exchange(piece)]
+    texts += [_STATUS, _sendrecv(piece), window.generate(collectives, staging)]
     for kind, dtype in sorted({(c.kind, c.dtype) for c in collectives if c.kind}):
         if has_own_operation(kind, dtype):
             texts.append(_operation(kind, dtype))
     for collective in collectives:
-        if collective.op == "all_reduce":
+        if collective.op == "relayout":
+            continue  # nothing moves between ranks: the window's will do
+        if collective.op == "exchange":
+            texts.append(_exchange(limit, piece))
+        elif collective.op == "all_reduce":
             texts.append(_all_reduce(collective, limit, piece))
         elif collective.op == "reduce_scatter":
             texts.append(_reduce_scatter(collective, limit, piece))
@@ -99,7 +109,7 @@ def _load(name: str, slot: int) -> str:
 
 
 # The table and the group's communicator.
-_BEGIN = """
+_BEGIN = f"""
   %c0 = arith.constant 0 : i64
   %c1 = arith.constant 1 : i64
   %c2 = arith.constant 2 : i64
@@ -110,7 +120,9 @@ _BEGIN = """
   %twice = arith.muli %number, %c2 : i64
   %slot = arith.addi %twice, %c4 : i64
   %handle = llvm.getelementptr %ctx[%slot] : (!llvm.ptr, i64) -> !llvm.ptr, i64
-  %comm = llvm.load %handle : !llvm.ptr -> i64"""
+  %record = llvm.load %handle : !llvm.ptr -> !llvm.ptr
+  %comm_at = llvm.getelementptr %record[{GroupRecord.COMM}] : (!llvm.ptr) -> !llvm.ptr, i8
+  %comm = llvm.load %comm_at : !llvm.ptr -> i64"""
 
 _END = """
   %status = llvm.call @mw_status(%rc) : (i32) -> i32
@@ -134,7 +146,7 @@ def _begin_reduction(collective: Collective, limit: int, piece: int) -> str:
 
 def _all_reduce(collective: Collective, limit: int, piece: int) -> str:
     return f"""
-llvm.func @{collective.symbol}({_ARGUMENTS}, %count: i64) -> i32 {{
+llvm.func @{library_symbol(collective.symbol)}({_ARGUMENTS}, %count: i64) -> i32 {{
 {_begin_reduction(collective, limit, piece)}
   %step_raw = arith.select %whole, %count, %cpiece : i64
   %step = arith.maxsi %step_raw, %c1 : i64
@@ -163,7 +175,7 @@ llvm.func @{collective.symbol}({_ARGUMENTS}, %count: i64) -> i32 {{
 def _reduce_scatter(collective: Collective, limit: int, piece: int) -> str:
     """One call, or, for very many elements, a reduction in pieces to each member in turn."""
     return f"""
-llvm.func @{collective.symbol}({_ARGUMENTS}, %count: i64) -> i32 {{
+llvm.func @{library_symbol(collective.symbol)}({_ARGUMENTS}, %count: i64) -> i32 {{
 {_begin_reduction(collective, limit, piece)}
   %rc = scf.if %whole -> (i32) {{
     %n32 = arith.trunci %count : i64 to i32
@@ -212,10 +224,10 @@ def _size_and_rank() -> str:
     %me = arith.extsi %me32 : i32 to i64"""
 
 
-def _exchange(piece: int) -> str:
+def _sendrecv(piece: int) -> str:
     """Send bytes to one member and receive as many from another, in pieces."""
     return f"""
-llvm.func @mw_exchange({_ARGUMENTS}, %nbytes: i64, %source: i64, %target: i64) -> i32 {{
+llvm.func @mw_sendrecv({_ARGUMENTS}, %nbytes: i64, %source: i64, %target: i64) -> i32 {{
 {_BEGIN}{_load("byte", MpiTable.BYTE)}{_load("ignored_status", MpiTable.STATUS)}
   %status_at = llvm.inttoptr %ignored_status : i64 to !llvm.ptr
   %cpiece = arith.constant {piece} : i64
@@ -244,11 +256,19 @@ llvm.func @mw_exchange({_ARGUMENTS}, %nbytes: i64, %source: i64, %target: i64) -
 """
 
 
-_EXCHANGE = "(!llvm.ptr, i64, !llvm.ptr, !llvm.ptr, i64, i64, i64) -> i32"
+def _exchange(limit: int, piece: int) -> str:
+    """What goes from each member to each other one (lowering/exchange.py)."""
+    begin = f"""{_BEGIN}{_load("byte", MpiTable.BYTE)}{_load("ignored_status", MpiTable.STATUS)}
+  %status_at = llvm.inttoptr %ignored_status : i64 to !llvm.ptr{_size_and_rank()}"""
+    return messages_text(library_symbol("mw_exchange"), begin, _END, limit, piece)
+
+
+_SENDRECV = "(!llvm.ptr, i64, !llvm.ptr, !llvm.ptr, i64, i64, i64) -> i32"
 _PERMUTE = f"""
-llvm.func @mw_permute({_ARGUMENTS}, %nbytes: i64, %source: i64, %target: i64) -> i32 {{
-  %rc = llvm.call @mw_exchange(%ctx, %number, %src, %dst, %nbytes, %source, %target)
-    : {_EXCHANGE}{_END}"""
+llvm.func @{library_symbol("mw_permute")}(
+    {_ARGUMENTS}, %nbytes: i64, %source: i64, %target: i64) -> i32 {{
+  %rc = llvm.call @mw_sendrecv(%ctx, %number, %src, %dst, %nbytes, %source, %target)
+    : {_SENDRECV}{_END}"""
 
 
 def _move(collective: Collective, limit: int) -> str:
@@ -263,7 +283,7 @@ def _move(collective: Collective, limit: int) -> str:
         outgoing = """%from_at = arith.muli %target, %nbytes : i64
       %from = llvm.getelementptr %src[%from_at] : (!llvm.ptr, i64) -> !llvm.ptr, i8"""
     return f"""
-llvm.func @{collective.symbol}({_ARGUMENTS}, %nbytes: i64) -> i32 {{
+llvm.func @{library_symbol(collective.symbol)}({_ARGUMENTS}, %nbytes: i64) -> i32 {{
 {_BEGIN}{_load("byte", MpiTable.BYTE)}
   %climit = arith.constant {limit} : i64
   %whole = arith.cmpi sle, %nbytes, %climit : i64
@@ -285,8 +305,8 @@ llvm.func @{collective.symbol}({_ARGUMENTS}, %nbytes: i64) -> i32 {{
       %to = llvm.getelementptr %dst[%to_at] : (!llvm.ptr, i64) -> !llvm.ptr, i8
       %go = arith.cmpi eq, %sofar, %ok : i32
       %next = scf.if %go -> (i32) {{
-        %r = llvm.call @mw_exchange(%ctx, %number, %from, %to, %nbytes, %source, %target)
-          : {_EXCHANGE}
+        %r = llvm.call @mw_sendrecv(%ctx, %number, %from, %to, %nbytes, %source, %target)
+          : {_SENDRECV}
         scf.yield %r : i32
       }} else {{
         scf.yield %sofar : i32

@@ -8,6 +8,7 @@ linalg op.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -33,6 +34,59 @@ EXACT = "mw.exact"  # attribute of a scalar op that is computed as written, in t
 def exact(step: Step) -> Step:
     """The step with nothing reordered, contracted or approximated."""
     return step._replace(attributes=(*step.attributes, (EXACT, ir.UnitAttr.get())))
+
+
+CONTRACT = "mw.contract"  # attribute of a product and of the sum over a loop that it is added to
+
+
+def contracted(payload: Payload, sums: Collection[Ref]) -> None:
+    """Add products without rounding them first, within this body only: the bits of a result do not
+    depend on what it is computed together with.
+
+    sums: references to what a reduction holds so far. A product that is added there is marked, for
+    such sums may be reordered; any other becomes a fused multiply-add.
+    """
+    steps: list[Step] = []
+    new: list[Ref] = []  # of each old step
+
+    def put(step: Step) -> Ref:
+        steps.append(step)
+        return ("op", len(steps) - 1)
+
+    def moved(ref: Ref) -> Ref:
+        return new[ref[1]] if ref[0] == "op" else ref
+
+    for step in payload.steps:
+        operands = tuple(moved(ref) for ref in step.operands)
+        product = _product(step, operands, steps)
+        if product is None:
+            new.append(put(step._replace(operands=operands)))
+            continue
+        which, other = product, operands[1 - product]
+        at = operands[which][1]
+        if other in sums:
+            mark = ((CONTRACT, ir.UnitAttr.get()),)
+            steps[at] = steps[at]._replace(attributes=steps[at].attributes + mark)
+            new.append(put(Step(step.name, step.attributes + mark, operands, step.type)))
+            continue
+        left, right = steps[at].operands
+        if step.name == "arith.subf":
+            negated = left if which else other
+            opposite = put(Step("arith.negf", step.attributes, (negated,), step.type))
+            left, other = (opposite, other) if which else (left, opposite)
+        new.append(put(Step("math.fma", step.attributes, (left, right, other), step.type)))
+    payload.steps = steps
+    payload.yields = tuple(moved(ref) for ref in payload.yields)
+
+
+def _product(step: Step, operands: tuple[Ref, ...], steps: list[Step]) -> int | None:
+    """Which operand of a sum or difference in f32 or f64 is a product of the same body."""
+    if step.name not in ("arith.addf", "arith.subf") or str(step.type) not in ("f32", "f64"):
+        return None
+    for k, (what, which) in enumerate(operands):
+        if what == "op" and steps[which].name == "arith.mulf":
+            return k
+    return None
 
 
 # Rough price of a scalar op in additions; what is not here costs 1 (arith) or 16 (math).

@@ -38,6 +38,7 @@ class Schedule:
         """in_place: numbers of the collectives that may write where they read."""
         self.buffers, self.kernels, self.in_place = buffers, kernels, in_place
         self._position = 0
+        self.moments: list[tuple[int, Entry]] = []  # when each entry runs
         self._blocks: dict[Root, Block] = {}
         self._same: dict[Root, Root] = {}
         self.entries = self._group(buffers.steps)
@@ -96,6 +97,7 @@ class Schedule:
         for entry in entries:
             self._position += 1
             entry_position = self._position
+            self.moments.append((entry_position, entry))
             if isinstance(entry, Unit):
                 for root, _, _ in entry.pointers.places:
                     self._touch(root, around, entry_position)
@@ -105,7 +107,7 @@ class Schedule:
                 for body in entry.bodies:
                     self._live(body, (*around, (entry_position, end)))
                 self._position = end
-            for value in (*entry.operands, *entry.outputs):
+            for value in (*entry.operands, *entry.outputs, entry.scratch):
                 if isinstance(value, Place):
                     self._touch(value.root, around, entry_position)
             entry.position = entry_position
@@ -211,10 +213,13 @@ class Schedule:
             root = self._same[root]
         return root
 
+    @property
+    def blocks(self) -> dict[Root, Block]:
+        """The buffers of the arena, with their sizes, lifetimes and places."""
+        return {r: b for r, b in self._blocks.items() if r.kind == "arena" and r not in self._same}
+
     def _plan(self) -> int:
-        chosen = {
-            r: b for r, b in self._blocks.items() if r.kind == "arena" and r not in self._same
-        }
+        chosen = self.blocks
         total = plan(chosen.values())
         for root, block in chosen.items():
             root.offset = block.at

@@ -18,6 +18,7 @@ from meshweave.locations import location_text
 from meshweave.lowering.items import CARRIER, FUNCTION, Symbols
 from meshweave.lowering.linear import Linear
 
+SCRATCH = "mw.scratch"  # on a carrier: bytes of memory that the call needs for itself
 _DYNAMIC = -(1 << 63)
 _VIEWS = {
     "memref.subview", "memref.cast", "memref.expand_shape", "memref.collapse_shape", "memref.reinterpret_cast",
@@ -64,6 +65,7 @@ class Step:
     outputs: list[Place] = field(default_factory=list)
     bodies: list[list[Step]] = field(default_factory=list)  # of control flow: one per region
     position: int = 0  # in program order
+    scratch: Place | None = None  # memory that only this step uses
 
 
 class Buffers:
@@ -208,6 +210,13 @@ class Buffers:
         self.depths[root] = self._depth
         return root
 
+    def _scratch(self, nbytes: int) -> Place:
+        """Memory for one step."""
+        root = Root("arena", len(self.roots), nbytes)
+        self.roots.append(root)
+        self.depths[root] = self._depth
+        return Place(root, Linear(0), (1,), (nbytes,), None, 1)
+
     def _step(self, op: Any, name: str) -> Step:
         if name == "linalg.generic" and CARRIER in op.attributes:
             count = op.attributes["operandSegmentSizes"][0]
@@ -218,7 +227,10 @@ class Buffers:
                 values.append(Place(frame, Linear(0), (1,), (frame.nbytes,), None, 1))
                 return Step("call", op, number, values[:count], values[count:])
             what = "collective" if "mw.collective" in op.attributes else "kernel"
-            return Step(what, op, number, values[:count], values[count:])
+            step = Step(what, op, number, values[:count], values[count:])
+            if SCRATCH in op.attributes:
+                step.scratch = self._scratch(op.attributes[SCRATCH].value)
+            return step
         if name == "memref.copy":
             source, target = (self.place(v) for v in op.operands)
             return Step("copy", op, -1, [source], [target])

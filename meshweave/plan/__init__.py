@@ -1,1 +1,10 @@
-"""Decisions: costs, plans of redistributions, propagation. Plain values and arithmetic, no MLIR."""
+"""Decisions: costs, plans of redistributions, propagation. Plain values and arithmetic, no MLIR.
+
+`plan_redistribute` makes plans; `cache_info()` says how many it has had to make and how many it knew,
+`cache_clear()` forgets them.
+"""
+
+from meshweave.plan.redistribute import cache_clear, cache_info, plan_redistribute
+from meshweave.plan.steps import Plan, Step
+
+__all__ = ["Plan", "Step", "cache_clear", "cache_info", "plan_redistribute"]

@@ -15,6 +15,7 @@ GROUPED_RANKS = 64  # of larger meshes, targets with pending reductions have no 
 
 Interval = tuple[int, int]
 Box = tuple[Interval, ...]
+Rows = tuple[Axes, ...]
 
 
 def lower_bound(source: Layout, target: Layout, mesh: Mesh, shape: Sequence[int]) -> int:
@@ -106,9 +107,9 @@ def _overlap(one: Box, other: Box) -> Box:
 class Missing:
     """The same bound for every layout on the way to one target, quickly, over a few fixed ranks.
 
-    The maximum over any ranks is a bound; that they are the same for all layouts keeps it
-    consistent from step to step. 0 where the target has pending reductions: what then must come in
-    is a matter of groups.
+    The maximum over any ranks is a bound; that they are the same for all layouts keeps it close to
+    itself from step to step. Where reductions are pending in the target, it is that of `_grouped`,
+    with what a group holds counted dim by dim, as if all of it fitted together.
     """
 
     def __init__(self, moves: Moves) -> None:
@@ -121,34 +122,53 @@ class Missing:
         self.sizes = [prod(high - low for low, high in box) for box in self.boxes]
         self.total = prod(moves.shape)
         self.owners = moves.mesh.nranks // moves.count(tuple(moves.wanted))
-        self.known: dict[State, int] = {}
+        self.within = frozenset(_pending(moves.target))
+        self.group = moves.count(_pending(moves.target))
+        self.known: dict[tuple[Rows, frozenset[str]], int] = {}
 
     def elements(self, state: State) -> int:
         """Elements that some rank still has to receive."""
-        if self.moves.target.partial:
-            return 0
-        if state.partial:
+        if state.partial and not self.within:
             operands = self.moves.count(_pending(state))
             messages = self.total * (operands + self.owners - 2)
             return max(*self.sizes, -(-messages // self.moves.mesh.nranks))
-        if state not in self.known:
-            self.known[state] = self._count(state)
-        return self.known[state]
+        if not self.within.issuperset(_pending(state)):
+            return -(-max(self.sizes) // self.group)  # each element lacks an operand in each group
+        return -(-self._lacking(state.dims, self.within) // self.group)
 
-    def _count(self, state: State) -> int:
+    def of_dims(self, state: State) -> int:
+        """Elements of its part of the target's dims that some rank has not, whatever is pending."""
+        return self._lacking(state.dims, frozenset())
+
+    def _lacking(self, dims: Rows, within: frozenset[str]) -> int:
+        """The most elements of a part of the target that the ranks along `within` do not have."""
+        found = self.known.get((dims, within))
+        if found is None:
+            found = 0
+            chunks = self.moves.local_lengths(dims)
+            for place, box, size in zip(self.places, self.boxes, self.sizes, strict=True):
+                held = 1
+                for axes, chunk, ends in zip(dims, chunks, box, strict=True):
+                    held *= self._held(axes, chunk, ends, place, within)
+                found = max(found, size - held)
+            self.known[dims, within] = found
+        return found
+
+    def _held(
+        self, axes: Axes, chunk: int, ends: Interval, place: dict[str, int], within: frozenset[str]
+    ) -> int:
+        """At most how many indices of a dim, of those between `ends`, the ranks have."""
         sizes = self.moves.sizes
-        chunks = self.moves.local_shape(state)
-        worst = 0
-        for place, box, size in zip(self.places, self.boxes, self.sizes, strict=True):
-            held = 1
-            for axes, chunk, (low, high) in zip(state.dims, chunks, box, strict=True):
-                index = 0
-                for axis in axes:
-                    index = index * sizes[axis] + place[axis]
-                start = index * chunk
-                held *= max(0, min(high, start + chunk) - max(low, start))
-            worst = max(worst, size - held)
-        return worst
+        first = last = 0
+        pieces = 1
+        for axis in axes:
+            size, at = sizes[axis], place[axis]
+            if axis in within:
+                first, last, pieces = first * size, last * size + size - 1, pieces * size
+            else:
+                first, last = first * size + at, last * size + at
+        span = min(ends[1], (last + 1) * chunk) - max(ends[0], first * chunk)
+        return max(0, min(span, pieces * chunk))
 
 
 def _sample(mesh: Mesh) -> list[int]:

@@ -8,6 +8,7 @@ waits for no gain.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 from meshweave.layout.factors import Axes, Rule, pieces
 from meshweave.layout.layout import Layout, Partial
@@ -20,7 +21,6 @@ class _Node:
     """A value that may be left a partial sum.
 
     op: what makes it; operands: which of its operands are then partial sums, of which those in `inner` are nodes.
-    here: bytes to add it up; cost: the fewest, adding up here or at the nodes it is made of.
     """
 
     value: int
@@ -28,34 +28,46 @@ class _Node:
     axes: Axes
     operands: tuple[int, ...]
     inner: tuple["_Node", ...]
-    here: float
-    cost: float
 
 
 def defer(
     graph: Graph, layouts: Sequence[Layout | None], decisions: Sequence[Decision], mesh: Mesh
 ) -> tuple[list[Layout | None], list[Decision]]:
     """The layouts and decisions of `propagate`, with partial sums handed on where fewer bytes move then."""
-    work = _Deferral(graph, list(layouts), list(decisions), mesh)
-    work.run()
+    work = _Deferral(graph, list(layouts), list(decisions))
+    work.find()
+    for node in work.chosen(mesh):
+        work.hand_on(node)
     return work.layouts, work.decisions
+
+
+def deferred(
+    graph: Graph,
+    layouts: Sequence[Layout | None],
+    decisions: Sequence[Decision],
+    meshes: Sequence[Mesh],
+) -> list[tuple[int, ...]]:
+    """For each mesh the numbers of the values at which `defer` would add up; it is the same for two where these are."""
+    work = _Deferral(graph, list(layouts), list(decisions))
+    work.find()
+    return [tuple(node.value for node in work.chosen(mesh)) for mesh in meshes]
 
 
 class _Deferral:
     def __init__(
-        self, graph: Graph, layouts: list[Layout | None], decisions: list[Decision], mesh: Mesh
+        self, graph: Graph, layouts: list[Layout | None], decisions: list[Decision]
     ) -> None:
         self.graph, self.layouts, self.decisions = graph, layouts, decisions
-        self.sizes = {a.name: a.size if isinstance(a.size, int) else 2 for a in mesh.axes}
         self.nodes: dict[int, _Node] = {}
+        self.made: list[_Node] = []  # all of them, each behind those it is made of
         self.reads = [0] * len(layouts)
         for rule, values in zip(graph.rule_of, graph.values_of):
             for v in values[: len(graph.rules[rule].operands)]:
                 if v >= 0:
                     self.reads[v] += 1
 
-    def run(self) -> None:
-        """Find the trees in program order; decide each from its root."""
+    def find(self) -> None:
+        """Find the trees, in program order: `nodes` are the roots."""
         region: dict[int, int] = {}
         for op, values in enumerate(self.graph.values_of):
             rule = self.graph.rules[self.graph.rule_of[op]]
@@ -64,9 +76,26 @@ class _Deferral:
                 continue
             node = self._leaf(op, made[0]) or self._inner(op, rule, region)
             if node is not None:
+                self.made.append(node)
                 self.nodes[made[0]], region[made[0]] = node, self.graph.region_of[op]
-        for node in self.nodes.values():
-            self._settle(node)
+
+    def chosen(self, mesh: Mesh) -> list[_Node]:
+        """The nodes at which to add up what comes before, each tree decided from its root."""
+        sizes = {axis.name: mesh.size(axis.name) for axis in mesh.axes}
+        costs: dict[int, tuple[float, float]] = {}  # to add up at a node, and before it instead
+        for node in self.made:
+            before = [min(costs[inner.value]) for inner in node.inner]
+            costs[node.value] = self._bytes(node, sizes), sum(before) if before else inf
+        found: list[_Node] = []
+        waiting = list(self.nodes.values())
+        while waiting:
+            node = waiting.pop()
+            here, before_it = costs[node.value]
+            if here < before_it and node.inner:
+                found.append(node)
+            else:
+                waiting += node.inner
+        return found
 
     def _leaf(self, op: int, value: int) -> _Node | None:
         """An op that leaves a partial sum itself."""
@@ -75,8 +104,7 @@ class _Deferral:
         if len(ran.partial) != 1 or ran.partial[0].kind != "sum":
             return None
         axes = ran.partial[0].axes
-        here = self._bytes(op, value, axes)
-        return _Node(value, op, axes, (), (), here, here)
+        return _Node(value, op, axes, (), ())
 
     def _inner(self, op: int, rule: Rule, region: dict[int, int]) -> _Node | None:
         """An op that is linear in operands that may be left partial sums."""
@@ -101,12 +129,8 @@ class _Deferral:
         chosen = _linear_in(rule, {i for i, _ in inner})
         if chosen is None:
             return None
-        value = values[-1]
-        here = self._bytes(op, value, inner[0][1].axes)
         nodes = tuple(self.nodes.pop(node.value) for _, node in inner)
-        return _Node(
-            value, op, nodes[0].axes, chosen, nodes, here, min(here, sum(n.cost for n in nodes))
-        )
+        return _Node(values[-1], op, nodes[0].axes, chosen, nodes)
 
     def _waits(self, node: _Node, read: Layout | None) -> bool:
         """May the value of `node` be handed on as a partial sum to its one reader, which reads it in `read`?"""
@@ -119,8 +143,9 @@ class _Deferral:
             and ran.without_partial() == self.layouts[node.value] == read
         )
 
-    def _bytes(self, op: int, value: int, axes: Axes) -> float:
-        """Bytes a rank receives to add up the result of `op` and bring it where its value lies."""
+    def _bytes(self, node: _Node, sizes: dict[str, int]) -> float:
+        """Bytes a rank receives to add up the value of `node` and bring it where it lies."""
+        op, value, axes = node.op, node.value, node.axes
         rule, ran, wanted = (
             self.graph.rules[self.graph.rule_of[op]],
             self.decisions[op].results[0],
@@ -130,37 +155,32 @@ class _Deferral:
         if set(wanted.partial_axes("sum")) >= set(axes):
             return 0.0
         cut = [a for dim in range(ran.ndim) for a in ran.axes_of(dim)]
-        local = rule.nbytes[-1] / pieces(cut, self.sizes)
-        group = pieces(axes, self.sizes)
+        local = rule.nbytes[-1] / pieces(cut, sizes)
+        group = pieces(axes, sizes)
         scattered = {a for dim in range(wanted.ndim) for a in wanted.axes_of(dim)} >= set(axes)
         return local * (group - 1) / group * (1 if scattered else 2)
 
-    def _settle(self, node: _Node) -> None:
-        """Add up at `node`, or at those it is made of."""
-        if not node.inner:
-            return
-        if node.here < sum(n.cost for n in node.inner):
-            self._hand_on(node)
-            return
-        for inner in node.inner:
-            self._settle(inner)
-
-    def _hand_on(self, node: _Node) -> None:
-        """Let the op of `node` work on partial sums."""
+    def hand_on(self, node: _Node) -> None:
+        """Let the op of `node`, and all below it, work on partial sums."""
         pending = (Partial("sum", node.axes),)
-        decision = self.decisions[node.op]
-        operands = tuple(
-            x.with_partial(pending) if x is not None and i in node.operands else x
-            for i, x in enumerate(decision.operands)
-        )
-        results = tuple(x.with_partial(pending) if x is not None else x for x in decision.results)
-        self.decisions[node.op] = Decision(operands, results)
-        for inner in node.inner:
-            layout = self.layouts[inner.value]
-            assert layout is not None
-            self.layouts[inner.value] = layout.with_partial(pending)
-            if inner.inner:
-                self._hand_on(inner)
+        waiting = [node]
+        while waiting:
+            node = waiting.pop()
+            decision = self.decisions[node.op]
+            operands = tuple(
+                x.with_partial(pending) if x is not None and i in node.operands else x
+                for i, x in enumerate(decision.operands)
+            )
+            results = tuple(
+                x.with_partial(pending) if x is not None else x for x in decision.results
+            )
+            self.decisions[node.op] = Decision(operands, results)
+            for inner in node.inner:
+                layout = self.layouts[inner.value]
+                assert layout is not None
+                self.layouts[inner.value] = layout.with_partial(pending)
+                if inner.inner:
+                    waiting.append(inner)
 
 
 def _linear_in(rule: Rule, partial: set[int]) -> tuple[int, ...] | None:

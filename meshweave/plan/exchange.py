@@ -201,45 +201,53 @@ def _runs(
 
 def _loops(given: Indices, taken: Indices) -> Iterator[Loop]:
     """Pairs of addresses as few nested loops: runs of equal steps, then runs of equal runs."""
-    levels: tuple[tuple[int, int, int], ...] = ()
-    while len(given) > 1:
-        steps = np.stack([np.diff(given), np.diff(taken)])
-        breaks = np.flatnonzero((steps != steps[:, :1]).any(0))
-        run = int(breaks[0]) + 1 if len(breaks) else len(given)
-        whole = _whole_runs(steps, run, len(given))
-        if whole * run < len(given):
-            yield from _outer(given[: whole * run], taken[: whole * run], run, levels)
-            yield from _nested(given[whole * run :], taken[whole * run :], levels)
-            return
-        levels = ((run, int(steps[0, 0]), int(steps[1, 0])), *levels)
-        given, taken = given[::run], taken[::run]
-    yield Loop(int(given[0]), int(taken[0]), levels)
+    none: tuple[tuple[int, int, int], ...] = ()
+    pending = [(given, taken, _steps_of(given, taken), none)]
+    while pending:
+        given, taken, steps, levels = pending.pop()
+        while len(given) > 1:
+            run = _first_run(steps)
+            whole = _whole_runs(steps, run, len(given))
+            end = whole * run
+            if end < len(given):
+                pending.append((given[end:], taken[end:], steps[:, end:], levels))
+            levels = ((run, int(steps[0, 0]), int(steps[1, 0])), *levels)
+            given, taken = given[:end:run], taken[:end:run]
+            steps = _steps_of(given, taken)
+        yield Loop(int(given[0]), int(taken[0]), levels)
+
+
+def _steps_of(given: Indices, taken: Indices) -> Indices:
+    """From each pair of addresses to the next."""
+    return np.stack([np.diff(given), np.diff(taken)])
+
+
+_WINDOW = 64  # how far to look first: the work is in proportion to what is found
+
+
+def _first_run(steps: Indices) -> int:
+    """How many addresses, from the start, lie at equal steps."""
+    width = _WINDOW
+    while True:
+        breaks = np.flatnonzero((steps[:, :width] != steps[:, :1]).any(0))
+        if len(breaks):
+            return int(breaks[0]) + 1
+        if width >= steps.shape[1]:
+            return int(steps.shape[1]) + 1
+        width *= 4
 
 
 def _whole_runs(steps: Indices, run: int, count: int) -> int:
     """How many runs of that length, from the start, take the steps of the first one."""
-    every = count // run
-    inside = np.concatenate([steps, steps[:, :1]], axis=1)[:, : every * run]
-    inside = inside.reshape(2, every, run)[:, :, : run - 1]
-    others = np.flatnonzero((inside != steps[:, :1, None]).any((0, 2)))
-    return int(others[0]) if len(others) else every
-
-
-def _outer(
-    given: Indices, taken: Indices, run: int, levels: tuple[tuple[int, int, int], ...]
-) -> Iterator[Loop]:
-    inner = levels
-    if run > 1:
-        inner = ((run, int(given[1] - given[0]), int(taken[1] - taken[0])), *levels)
-    for loop in _loops(given[::run], taken[::run]):
-        yield Loop(loop.source, loop.target, (*loop.levels, *inner))
-
-
-def _nested(
-    given: Indices, taken: Indices, levels: tuple[tuple[int, int, int], ...]
-) -> Iterator[Loop]:
-    for loop in _loops(given, taken):
-        yield Loop(loop.source, loop.target, (*loop.levels, *levels))
+    every, looked = count // run, _WINDOW
+    while True:
+        some = min(every, looked)
+        inside = np.concatenate([steps[:, : some * run], steps[:, :1]], axis=1)[:, : some * run]
+        inside = inside.reshape(2, some, run)[:, :, : run - 1]
+        others = np.flatnonzero((inside != steps[:, :1, None]).any((0, 2)))
+        if len(others) or some == every:
+            return int(others[0]) if len(others) else every
+        looked *= 4
 
 
 def busiest(table: Table, ranks: Sequence[int] | None = None) -> int:

@@ -72,8 +72,9 @@ class Move(NamedTuple):
 class Moves:
     """All moves for tensors of one shape on one mesh, towards `target`.
 
-    What leads nowhere near the target is left out: dims are cut only over axes of the target, axes
-    are swapped against unused ones only where the target has those, and reductions are made pending
+    What leads nowhere near the target is left out: dims are cut only over axes of the target, and,
+    while there is something to reduce, over idle ones, which makes that less on each rank; axes are
+    swapped against unused ones only where the target has those, and reductions are made pending
     only as the target has them.
     """
 
@@ -103,12 +104,14 @@ class Moves:
 
     def local_shape(self, state: State) -> list[int]:
         """Shape of the allocation in that layout."""
-        found = self._locals.get(state.dims)
+        return self.local_lengths(state.dims)
+
+    def local_lengths(self, dims: tuple[Axes, ...]) -> list[int]:
+        """How long the pieces of each dim are over these axes."""
+        found = self._locals.get(dims)
         if found is None:
-            found = [
-                -(-n // self.count(axes)) for n, axes in zip(self.shape, state.dims, strict=True)
-            ]
-            self._locals[state.dims] = found
+            found = [-(-n // self.count(axes)) for n, axes in zip(self.shape, dims, strict=True)]
+            self._locals[dims] = found
         return found
 
     def fits(self, dim: int, held: Axes, cut: Axes) -> bool:
@@ -137,13 +140,18 @@ class Moves:
         yield from self._slices(state, local)
         yield from self._permutes(state, local)
 
+    def exchanged(self, state: State) -> State | None:
+        """What an exchange leads to; None where there is nothing to do or a pending axis in the way."""
+        after = State(self.target.dims, state.partial)
+        held = {axis for _, axes in state.partial for axis in axes}
+        return None if after == state or held & set(self.wanted) else after
+
     def exchange(self, state: State) -> Move | None:
         """The exchange that gives every dim its target (a relayout where nobody misses anything);
         None where a pending axis is in the way.
         """
-        after = State(self.target.dims, state.partial)
-        held = {axis for _, axes in state.partial for axis in axes}
-        if after == state or held & set(self.wanted):
+        after = self.exchanged(state)
+        if after is None:
             return None
         plain = [s.layout(self.mesh).without_partial() for s in (state, after)]
         found = overlap(plain[0], plain[1], self.mesh, self.shape)
@@ -181,6 +189,8 @@ class Moves:
     def _slices(self, state: State, local: list[int]) -> Iterator[Move]:
         used = {a for axes in state.dims for a in axes} | {a for _, p in state.partial for a in p}
         free = [axis for axis in self.wanted if axis not in used]
+        if state.partial:  # over idle axes too: replicas then share the work of reducing
+            free += [axis for axis in self.names if axis not in used and axis not in free]
         for dim, held in enumerate(state.dims):
             for cut in self._appended(dim, held, free):
                 if self.fits(dim, held, cut):

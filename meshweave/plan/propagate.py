@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from itertools import product
+from typing import Protocol
 
 from meshweave.layout.factors import (
     NEUTRAL_FREE,
@@ -102,13 +103,31 @@ class Decision:
     results: tuple[Layout | None, ...]
 
 
-def propagate(graph: Graph, mesh: Mesh) -> tuple[list[Layout | None], list[Decision]]:
-    """A layout for each value (None: made anew where it is used) and a Decision for each op; refines `graph.specs`."""
+class Trace(Protocol):
+    """Is told each distinct question that a propagation asks of one op, and its answer."""
+
+    def refined(self, rule: Rule, specs: _Specs, mode: str, priority: int, answer: _Specs) -> None:
+        """`refine` of these gave `answer`."""
+
+    def decided(self, rule: Rule, specs: _Specs, answer: Decision) -> None:
+        """`decide` of these gave `answer`."""
+
+
+def propagate(
+    graph: Graph, mesh: Mesh, trace: Trace | None = None, slices: bool = False
+) -> tuple[list[Layout | None], list[Decision]]:
+    """A layout for each value (None: made anew where it is used) and a Decision for each op; refines `graph.specs`.
+
+    slices: the axes are of time, as for `decide`.
+    """
     specs = [s for s in graph.specs if s is not None]
     last = max((max(s.priority, default=0) for s in specs), default=0)
     for priority in range(last + 1):
         for mode in (PASSING, FORWARD, BOTH):
-            _fixpoint(graph, mesh, mode, priority)
+            asked = _fixpoint(graph, mesh, mode, priority)
+            if trace is not None:
+                for (number, *_), (now, new) in asked.items():
+                    trace.refined(graph.rules[number], now, mode, priority, new)
     # Keyed by identity: hashing a rule costs more than deciding by one does. The entry keeps what its key names alive.
     known: dict[tuple[int, ...], tuple[_Specs, Decision]] = {}
     decisions = []
@@ -116,13 +135,20 @@ def propagate(graph: Graph, mesh: Mesh) -> tuple[list[Layout | None], list[Decis
         now = tuple([graph.specs[v] if v >= 0 else None for v in values])
         key = (rule, *map(id, now))
         if key not in known:
-            known[key] = (now, decide(graph.rules[rule], now, mesh))
+            known[key] = (now, decide(graph.rules[rule], now, mesh, slices))
+            if trace is not None:
+                trace.decided(graph.rules[rule], now, known[key][1])
         decisions.append(known[key][1])
     return [None if s is None else s.layout() for s in graph.specs], decisions
 
 
-def _fixpoint(graph: Graph, mesh: Mesh, mode: str, priority: int) -> None:
-    """Sweep forwards and backwards over the ops until no spec changes."""
+def _fixpoint(
+    graph: Graph, mesh: Mesh, mode: str, priority: int
+) -> dict[tuple[int, ...], tuple[_Specs, _Specs]]:
+    """Sweep forwards and backwards over the ops until no spec changes.
+
+    Gives what was asked of `refine`: keys begin with the number of the rule, values are the specs and their answer.
+    """
     rules, values_of, specs = graph.rules, graph.values_of, graph.specs
     readers: list[list[int]] = [[] for _ in specs]
     dirty = bytearray(len(values_of))
@@ -152,6 +178,7 @@ def _fixpoint(graph: Graph, mesh: Mesh, mode: str, priority: int) -> None:
                     for reader in readers[v]:
                         dirty[reader] = 1
         direction = -direction
+    return seen
 
 
 @lru_cache(maxsize=1 << 15)
@@ -227,10 +254,14 @@ def _grown(
 
 
 @lru_cache(maxsize=1 << 15)
-def decide(rule: Rule, specs: tuple[Spec | None, ...], mesh: Mesh) -> Decision:
+def decide(
+    rule: Rule, specs: tuple[Spec | None, ...], mesh: Mesh, slices: bool = False
+) -> Decision:
     """The layouts the op runs with: each axis on the factor (or on none) that moves the fewest bytes in all.
 
-    Among equals more axes at work win, then the order of factors. Raises nothing: running whole is always possible.
+    slices: the axes are of time. A sum over slices then costs nothing, it goes from one to the next; what another slice
+    makes cannot be had. Among equals more axes at work win, then the order of factors. Raises nothing: running whole is
+    always possible.
     """
     sizes = _sizes(mesh)
     rows: dict[int, list[Axes]] = {}
@@ -252,7 +283,7 @@ def decide(rule: Rule, specs: tuple[Spec | None, ...], mesh: Mesh) -> Decision:
         placed = _placement(names, pick, rows)
         if placed is None or not _holds(rule, placed, sizes):
             continue
-        cost = _moved(rule, specs, placed, sizes) + _work(rule, placed, sizes)
+        cost = _moved(rule, specs, placed, sizes, slices) + _work(rule, placed, sizes)
         score = (cost, pick.count(-1), pick)
         if best is None or score < best:
             best, chosen = score, placed
@@ -302,11 +333,20 @@ def _holds(rule: Rule, placed: dict[int, Axes], sizes: dict[str, int]) -> bool:
     return all(rule.factors[f].size % pieces(axes, sizes) == 0 for f, axes in placed.items())
 
 
+OUT_OF_REACH = 1e6
+"""What a byte of another slice counts for: no sum of bytes that could be had is worth it."""
+
+
 def _moved(
-    rule: Rule, specs: tuple[Spec | None, ...], placed: dict[int, Axes], sizes: dict[str, int]
+    rule: Rule,
+    specs: tuple[Spec | None, ...],
+    placed: dict[int, Axes],
+    sizes: dict[str, int],
+    slices: bool,
 ) -> float:
     """Bytes a rank would receive: operands brought to the op, results reduced and brought to their values."""
     total = 0.0
+    scale = OUT_OF_REACH if slices else 1.0
     reduced = _reduced(rule, placed)
     nops = len(rule.operands)
     for t, (spec, dims) in enumerate(zip(specs, rule.tensors, strict=True)):
@@ -314,14 +354,14 @@ def _moved(
             continue
         run = tuple(join(placed, dim, rule, sizes)[0] for dim in dims)
         if t < nops:
-            total += _gathered(spec.dims, run, rule.nbytes[t], sizes)
+            total += scale * _gathered(spec.dims, run, rule.nbytes[t], sizes)
             continue
         group = pieces(reduced, sizes)
         local = rule.nbytes[t] / pieces([a for axes in run for a in axes], sizes)
-        if group > 1:
+        if group > 1 and not slices:
             kept = {a for axes in spec.dims for a in axes} >= set(reduced)
             total += local * (group - 1) / group * (1 if kept else 2)
-        total += _gathered(run, spec.dims, rule.nbytes[t], sizes)
+        total += scale * _gathered(run, spec.dims, rule.nbytes[t], sizes)
     return total
 
 

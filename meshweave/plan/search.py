@@ -111,7 +111,7 @@ class Search:
                 queue = [(g + hurry * self.rest(s), k, s, g) for _, k, s, g in queue]
                 heapify(queue)
             here = prod(self.moves.local_shape(state))
-            for move in self._moves(state, start, spent, best.get(target, inf)):
+            for move in self._moves(state, start, spent, best):
                 total = spent + self.seconds(move)
                 if total >= best.get(move.state, inf):
                     continue
@@ -128,17 +128,29 @@ class Search:
                 heappush(queue, (weighed, pushed, move.state, total))
         return None
 
-    def _moves(self, state: State, start: State, spent: float, known: float) -> Iterator[Move]:
+    def _moves(
+        self, state: State, start: State, spent: float, best: dict[State, float]
+    ) -> Iterator[Move]:
         """The moves from a state. An exchange does all at once, so it is only of use at first, or
-        once the reductions are done: from elsewhere it brings no less in more launches.
+        once nothing is pending or what the target has: from elsewhere it brings no less in more
+        launches.
         """
         ops = self.moves.ops
         yield from (move for move in self.moves.of(state) if move.op in ops)
-        early = state == start or state.partial != start.partial
-        if early and spent + self.rest(state) < known:  # or counting its bytes is for nothing
-            move = self.moves.exchange(state)
-            if move is not None:
-                yield move
+        settled = state.partial in ((), self.moves.target.partial)
+        if state == start or (settled and state.partial != start.partial):
+            after = self.moves.exchanged(state)
+            if after is None or spent + self._at_least(state) >= best.get(after, inf):
+                return  # counting its bytes would be for nothing
+            if spent + self.rest(state) < best.get(self.moves.target, inf):
+                move = self.moves.exchange(state)
+                if move is not None:
+                    yield move
+
+    def _at_least(self, state: State) -> float:
+        """What an exchange takes at least, quickly; 0 where it may be a mere relayout."""
+        elements = self.missing.of_dims(state)
+        return self.least + self.beta * cost.EXCHANGE_SLOWDOWN * elements if elements else 0.0
 
 
 def _way(came: dict[State, tuple[State, Move]], state: State) -> list[Move]:

@@ -1,18 +1,19 @@
 """Plans on a mesh with symbolic sizes: the steps once, their bytes as formulas in the symbols.
 
 The steps are those of the plan for one choice of numbers; the formulas are true of every choice for
-which the plan has the same steps (`holds`). Specializing the mesh plans anew, so nothing depends on
-it.
+which the plan has the same steps (`holds`, `sizes_that_hold`). Specializing the mesh plans anew, so
+nothing depends on it.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from meshweave.errors import PlanError
 from meshweave.layout.layout import Layout
 from meshweave.layout.mesh import Mesh
 from meshweave.plan import formula as f
+from meshweave.plan.family import family, sizes_text, symbols
 from meshweave.plan.formula import Formula
 from meshweave.plan.redistribute import plan_redistribute
 from meshweave.plan.steps import COLLECTIVES, OPS, Step
@@ -22,18 +23,26 @@ PROBE = 4  # ranks along a symbolic axis in the plan whose steps are taken
 
 @dataclass(frozen=True)
 class SymbolicStep:
-    """A step, and the bytes that the busiest rank receives in it."""
+    """A step, and the bytes that the busiest rank receives in it.
+
+    details: as of `Step.details`, but for the sources of a permute, which depend on the sizes.
+    """
 
     op: str
     axes: tuple[str, ...]
     source: Layout
     target: Layout
     nbytes: Formula
+    details: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class SymbolicPlan:
-    """A plan for every size of the symbolic axes of a mesh: see `redistribute.Plan` for the words."""
+    """A plan for every size of the symbolic axes of a mesh: see `redistribute.Plan` for the words.
+
+    ops:  the steps that plans for numbers may use.
+    ends: source and target.
+    """
 
     steps: tuple[SymbolicStep, ...]
     nbytes: Formula
@@ -43,30 +52,44 @@ class SymbolicPlan:
     shape: tuple[int, ...]
     itemsize: int
     ops: tuple[str, ...]
+    ends: tuple[Layout, Layout]
 
     def holds(self, **sizes: int) -> bool:
         """Whether the plan for these numbers has the same steps, so that the formulas give its
         bytes.
         """
-        if not self.steps:
-            return True
-        source, target = self.steps[0].source, self.steps[-1].target
         mesh = self.mesh.specialize(**sizes)
-        made = plan_redistribute(source, target, mesh, self.shape, self.itemsize, ops=self.ops)
+        made = plan_redistribute(*self.ends, mesh, self.shape, self.itemsize, ops=self.ops)
         mine = [(step.op, step.axes, step.target) for step in self.steps]
         return mine == [(step.op, step.axes, step.target) for step in made]
+
+    def sizes_that_hold(self) -> list[dict[str, int]]:
+        """Of a few choices of numbers (`family`) those for which the formulas give the bytes."""
+        return [sizes for sizes in family(self.mesh) if self.holds(**sizes)]
+
+    def certificate(self) -> str:
+        """The launches, and for which numbers the formulas are known to give the bytes, in words."""
+        sizes = "; ".join(map(sizes_text, self.sizes_that_hold())) or "none of the usual numbers"
+        launches = f"{self.launches} launch{'es' if self.launches != 1 else ''}"
+        return f"{launches}; exact for {sizes}: elsewhere another plan may be cheaper"
 
     def as_dict(self) -> dict[str, Any]:
         """As `meshweave plan --json` prints it: formulas as text."""
         return {
             "steps": [
-                {"op": step.op, "axes": list(step.axes), "bytes": str(step.nbytes)}
+                {
+                    "op": step.op,
+                    "axes": list(step.axes),
+                    "bytes": str(step.nbytes),
+                    **step.details,
+                }
                 for step in self.steps
             ],
             "bytes": str(self.nbytes),
             "launches": self.launches,
             "peak_bytes": str(self.peak_bytes),
-            "symbols": list(_symbols(self.mesh)),
+            "symbols": list(symbols(self.mesh)),
+            "holds": [sizes_text(sizes) for sizes in self.sizes_that_hold()],
         }
 
 
@@ -86,15 +109,16 @@ def symbolic_plan(
     Raises PlanError where the layouts are not in blocks or only an exchange does it: what that
     moves has no formula.
     """
-    sizes = dict.fromkeys(_symbols(mesh), PROBE) | dict(probe or {})
+    sizes = dict.fromkeys(symbols(mesh), PROBE) | dict(probe or {})
     # What a table of pieces moves is no formula of the sizes alone.
     allowed = tuple(op for op in ops if op not in ("exchange", "relayout"))
     for layout in (source, target):
+        layout.check(mesh, shape)
         if not layout.is_block:
             raise PlanError(f"layout {layout}: formulas are for layouts in blocks")
     made = plan_redistribute(source, target, mesh.specialize(**sizes), shape, itemsize, ops=allowed)
     count = _Counts(mesh, tuple(shape), itemsize)
-    steps = tuple(SymbolicStep(s.op, s.axes, s.source, s.target, count.received(s)) for s in made)
+    steps = tuple(_symbolic_step(s, count) for s in made)
     for step, concrete in zip(steps, made, strict=True):
         assert step.nbytes.at(sizes) == concrete.nbytes, (step, concrete)
     peaks = [f.total([count.local(s.source), count.local(s.target)]) for s in made]
@@ -108,12 +132,20 @@ def symbolic_plan(
         mesh,
         tuple(shape),
         itemsize,
-        allowed,
+        ops,
+        (source, target),
     )
 
 
-def _symbols(mesh: Mesh) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(axis.size for axis in mesh.axes if isinstance(axis.size, str)))
+def local_bytes(layout: Layout, mesh: Mesh, shape: Sequence[int], itemsize: int) -> Formula:
+    """Bytes of a rank's allocation of a tensor in a layout in blocks."""
+    count = _Counts(mesh, tuple(shape), itemsize)
+    return f.product([f.number(itemsize), count.local(layout)])
+
+
+def _symbolic_step(step: Step, count: "_Counts") -> SymbolicStep:
+    details = {name: value for name, value in step.details().items() if name != "sources"}
+    return SymbolicStep(step.op, step.axes, step.source, step.target, count.received(step), details)
 
 
 @dataclass(frozen=True)
@@ -148,9 +180,9 @@ class _Counts:
             return f.product([item, self.local(step.source)])
         if step.op == "all_reduce":
             whole = self.local(step.source)
-            chunk = f.ceil_div(whole, group)
-            rest = f.minus(whole, chunk)
-            return f.product([item, f.total([f.product([others, chunk]), rest])])
+            chunk = f.ceil_div(whole, group)  # received others times, then all but one of them
+            more = f.product([f.minus(group, f.number(2)), chunk])
+            return f.product([item, f.total([whole, more])])
         if step.op == "all_to_all":
             assert step.split_dim is not None
             extents = self.extents(step.source)

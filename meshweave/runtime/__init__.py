@@ -3,14 +3,14 @@
 Nothing here needs a compiler.
 """
 
-from meshweave.runtime.array import DistributedArray, collect, place
+from meshweave.runtime.array import Array, collect, place
 from meshweave.runtime.engine import ENGINES, Call, Engine, Executable, engine
 from meshweave.runtime.mpi import run_inside
 
 __all__ = [
     "ENGINES",
+    "Array",
     "Call",
-    "DistributedArray",
     "Engine",
     "Executable",
     "collect",

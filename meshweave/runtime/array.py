@@ -10,17 +10,21 @@ from typing import Any
 import numpy as np
 
 from meshweave.bundle import NUMPY_DTYPES, Port, numpy_dtype
-from meshweave.errors import MeshweaveError
+from meshweave.errors import MeshweaveError, UsageError
 from meshweave.layout import Layout, Mesh, gather, scatter
+from meshweave.layout.interchange import from_spec
 from meshweave.runtime.engine import Executable
 from meshweave.runtime.program import Values
 
 _BF16 = "bf16"
 
 
-class DistributedArray:
-    """A tensor of `shape` and `dtype` ("f32", ...) whose rank r holds `shards[r]`, as `layout`
-    says.
+class Array:
+    """A global tensor laid out over the ranks of a mesh.
+
+    shards: what each rank holds: an array of `layout.allocation_shape(mesh, shape)`, which is the local shape unless
+            the layout has a memory order of its own. Padding is undefined.
+    dtype:  of the elements: "f32", "bf16" (shards hold the bits as uint16), "i1" (bool), ...
     """
 
     def __init__(
@@ -32,31 +36,60 @@ class DistributedArray:
         self.shape, self.dtype = tuple(shape), dtype
         if len(self.shards) != mesh.nranks:
             raise MeshweaveError(f"{len(self.shards)} shards, the mesh ({mesh}) has {mesh.nranks}")
-        local = layout.local_shape(mesh, self.shape)
+        local = layout.allocation_shape(mesh, self.shape)
         for rank, shard in enumerate(self.shards):
             if shard.dtype != numpy_dtype(dtype):
                 raise MeshweaveError(
                     f"rank {rank}: a shard of dtype {shard.dtype}, {numpy_dtype(dtype)} is right"
                 )
-            if shard.shape != local:
-                raise MeshweaveError(
-                    f"rank {rank}: a shard of shape {shard.shape}, {local} is right"
-                )
+            _check_shard(rank, shard.shape, local)
 
     @staticmethod
-    def scatter(
-        value: Any, mesh: Mesh, layout: Layout, dtype: str | None = None
-    ) -> DistributedArray:
-        """Lay a global array out. dtype: of its elements; by default the array's own.
+    def from_numpy(value: Any, *, mesh: Mesh | str, layout: Any, dtype: str | None = None) -> Array:
+        """Lay a global array out.
 
-        bf16, which NumPy has not, is taken from f32 (rounded to nearest even) or from 16-bit
-        patterns; no other conversion is made: MeshweaveError.
+        layout: text, a Layout, or a PartitionSpec. dtype: of its elements; by default the array's own.
+        Of a partial layout the first rank of each group holds the value, the others the neutral element (avg: all hold
+        the value). bf16, which NumPy has not, is taken from f32 (rounded to nearest even) or from 16-bit patterns; no
+        other conversion is made: MeshweaveError.
         """
-        array = np.asarray(value)
-        wanted = dtype or dtype_name(array)
-        local = wide(array, wanted)
-        shards = [narrow(shard, wanted) for shard in scatter(local, mesh, layout)]
-        return DistributedArray(shards, mesh, layout, array.shape, wanted)
+        array, on = np.asarray(value), as_mesh(mesh)
+        laid, wanted = as_layout(layout, array.ndim), dtype or dtype_name(array)
+        shards = [narrow(shard, wanted) for shard in scatter(wide(array, wanted), on, laid)]
+        return Array(shards, on, laid, array.shape, wanted)
+
+    @staticmethod
+    def from_shards(
+        shards: Sequence[Any],
+        *,
+        mesh: Mesh | str,
+        layout: Any,
+        shape: Sequence[int],
+        dtype: str | None = None,
+    ) -> Array:
+        """The tensor of global `shape` whose rank r holds shards[r], as it lies in memory.
+
+        dtype: of the elements; by default that of the shards. bf16 comes as 16-bit patterns or as f32. The arrays are
+        not copied where they can be kept. Raises MeshweaveError naming the rank and dim that do not fit.
+        """
+        arrays = [np.asarray(shard) for shard in shards]
+        if dtype is None and not arrays:
+            raise MeshweaveError("no shards, and no dtype either")
+        wanted = dtype or dtype_name(arrays[0])
+        kept = []
+        for rank, array in enumerate(arrays):
+            try:
+                kept.append(narrow(wide(array, wanted), wanted))
+            except MeshweaveError as error:
+                raise MeshweaveError(f"rank {rank}: {error.message}") from None
+        return Array(kept, as_mesh(mesh), as_layout(layout, len(tuple(shape))), shape, wanted)
+
+    def redistribute(self, layout: Any, engine: str = "local") -> Array:
+        """The same global value in another layout; see `meshweave.redistribute`."""
+        import meshweave  # planning and compiling are loaded when they are asked for
+
+        moved: Array = meshweave.redistribute(self, layout, engine=engine)
+        return moved
 
     def numpy(self) -> Values:
         """The global value, pending reductions done; bf16 as f32, which holds it exactly."""
@@ -64,12 +97,49 @@ class DistributedArray:
         return gather(shards, self.mesh, self.layout, self.shape)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Values:
+        if copy is False:
+            raise ValueError("a global value is put together from its shards: that is a copy")
         value = self.numpy()
         return value if dtype is None else value.astype(dtype)
 
     def __repr__(self) -> str:
-        shape = "x".join(map(str, self.shape))
-        return f"DistributedArray({shape}x{self.dtype}, {self.layout} on ({self.mesh}))"
+        sizes = "".join(f"{size}x" for size in self.shape)
+        return f"Array({sizes}{self.dtype}, {self.layout} on ({self.mesh}))"
+
+
+def _check_shard(rank: int, shape: Sequence[int], right: Sequence[int]) -> None:
+    if len(shape) != len(right):
+        raise MeshweaveError(f"rank {rank}: a shard of {len(shape)} dims, {len(right)} are right")
+    for dim, (size, wanted) in enumerate(zip(shape, right, strict=True)):
+        if size != wanted:
+            raise MeshweaveError(
+                f"rank {rank}: dim {dim} of the shard has size {size}, {wanted} is right"
+            )
+
+
+def as_mesh(mesh: Mesh | str) -> Mesh:
+    """The mesh that an argument means. UsageError when it is none."""
+    if isinstance(mesh, str):
+        return Mesh.parse(mesh)
+    if not isinstance(mesh, Mesh):
+        raise UsageError(f"mesh: text or a Mesh is needed, got {type(mesh).__name__}")
+    return mesh
+
+
+def as_layout(layout: Any, ndim: int) -> Layout:
+    """The layout that an argument means, of a tensor of ndim dims: text, a Layout, or a PartitionSpec.
+
+    UsageError when it is none of them; LayoutError when it cannot be read.
+    """
+    if isinstance(layout, Layout):
+        return layout
+    if isinstance(layout, str):
+        return Layout.parse(layout)
+    if isinstance(layout, tuple) or type(layout).__name__ == "PartitionSpec":
+        return from_spec(layout, ndim)
+    raise UsageError(
+        f'layout: text such as "[x, _]", a Layout or a PartitionSpec is needed, got {layout!r:.60}'
+    )
 
 
 def dtype_name(array: Values) -> str:
@@ -111,7 +181,7 @@ def narrow(array: Values, dtype: str) -> Values:
 
 
 def place(executable: Executable, values: Sequence[Any]) -> list[list[Values]]:
-    """Global arrays, or DistributedArrays that lie right, as the inputs `[rank][index]` of a
+    """Global arrays, or Arrays that lie right, as the inputs `[rank][index]` of a
     program.
 
     Raises MeshweaveError that names the argument and what is wrong with its dtype, shape or layout.
@@ -128,17 +198,17 @@ def place(executable: Executable, values: Sequence[Any]) -> list[list[Values]]:
 
 
 def check_global(port: Port, index: int, value: Any) -> None:
-    """MeshweaveError, naming the input, unless a global value (or a DistributedArray) has the shape and
+    """MeshweaveError, naming the input, unless a global value (or a Array) has the shape and
     dtype of a port.
     """
     name = f'input {index} "{port.name}"'
-    shape = value.shape if isinstance(value, DistributedArray) else np.shape(value)
+    shape = value.shape if isinstance(value, Array) else np.shape(value)
     if len(shape) != len(port.global_shape):
         raise MeshweaveError(f"{name}: {len(shape)} dims, {len(port.global_shape)} are right")
     for dim, (size, right) in enumerate(zip(shape, port.global_shape, strict=True)):
         if size != right:
             raise MeshweaveError(f"{name}: dim {dim} has size {size}, {right} is right")
-    if isinstance(value, DistributedArray):
+    if isinstance(value, Array):
         return
     array, wanted = np.asarray(value), str(numpy_dtype(port.dtype))
     if port.dtype == _BF16:
@@ -154,9 +224,9 @@ def _placed(port: Port, index: int, value: Any, mesh: Mesh) -> list[Values]:
     check_global(port, index, value)
     layout = Layout.parse(port.layout)
     name = f'input {index} "{port.name}"'
-    if not isinstance(value, DistributedArray):
+    if not isinstance(value, Array):
         try:
-            return DistributedArray.scatter(value, mesh, layout, port.dtype).shards
+            return Array.from_numpy(value, mesh=mesh, layout=layout, dtype=port.dtype).shards
         except MeshweaveError as error:
             raise MeshweaveError(f"{name}: {error.message}") from None
     if (value.mesh, value.layout, value.dtype) != (mesh, layout, port.dtype):
@@ -164,12 +234,12 @@ def _placed(port: Port, index: int, value: Any, mesh: Mesh) -> list[Values]:
     return value.shards
 
 
-def collect(executable: Executable, outputs: Sequence[Sequence[Values]]) -> list[DistributedArray]:
+def collect(executable: Executable, outputs: Sequence[Sequence[Values]]) -> list[Array]:
     """The outputs `[rank][index]` of a program as arrays laid out as its manifest says."""
     manifest = executable.manifest
     mesh = Mesh.parse(manifest.mesh)
     return [
-        DistributedArray(
+        Array(
             [row[index] for row in outputs],
             mesh,
             Layout.parse(port.layout),

@@ -24,6 +24,7 @@ from meshweave.runtime.launch import mpi_memory, remove
 from meshweave.runtime.mpirank import MpiRank, code_meaning
 from meshweave.runtime.program import Values, buffer, check_row, fault, prepared
 from meshweave.runtime.watchdog import ELSEWHERE, StatusBoard, Watchdog
+from meshweave.runtime.window import wanted
 
 _TICK = 0.1  # seconds between looks at the board
 
@@ -31,12 +32,12 @@ _TICK = 0.1  # seconds between looks at the board
 class InsideProgram:
     """A bundle loaded on every rank of COMM_WORLD; every rank makes the same calls."""
 
-    def __init__(self, bundle: Bundle, timeout: float = 60.0) -> None:
+    def __init__(self, bundle: Bundle, timeout: float = 60.0, window: bool | None = None) -> None:
         """Load. MeshweaveError when the bundle does not fit this job, RankError when the ranks load
         different ones.
 
         timeout: seconds without progress of the ranks of a host, while one waits, after which a run
-        ends the job.
+        ends the job. window: as for MpiEngine.
         """
         from mpi4py import MPI
 
@@ -44,7 +45,7 @@ class InsideProgram:
         self.manifest, self.rank = bundle.manifest, int(self._world.rank)
         self._host = self._world.Split_type(MPI.COMM_TYPE_SHARED)
         self._board = _host_board(self._world, self._host)
-        self._program = MpiRank(bundle, self._board)
+        self._program = MpiRank(bundle, self._board, window=wanted(window), foreign=True)
         self._watchdog = Watchdog(self._board, self.manifest, timeout)
         self._running = threading.Event()
         self._closed = False

@@ -12,6 +12,7 @@ import collections
 import contextlib
 import os
 import re
+import select
 import selectors
 import shutil
 import signal
@@ -27,7 +28,7 @@ from typing import IO, Any
 
 from meshweave.errors import MeshweaveError, RankError
 from meshweave.runtime.watchdog import named
-from meshweave.runtime.wire import receive, send
+from meshweave.runtime.wire import frame, receive, send_frame
 
 Reply = dict[str, Any]
 _TICK = 0.1  # seconds between looks at whatever the caller watches
@@ -93,9 +94,14 @@ class Ranks:
         while self.forget:
             number = self.forget.popleft()
             self.post([{"do": "drop", "call": number}] * self.nranks)
+        self._held.making = messages[0]["do"] == "load"
+        last: dict[str, Any] | None = None
         for rank, (link, message) in enumerate(zip(self._held.links, messages, strict=True)):
+            given = files[rank] if files else ()
+            if message is not last:  # most messages go to all ranks as they are
+                data, last = frame(message, len(payload), len(given)), message
             try:
-                send(link, message, payload, files[rank] if files else ())
+                send_frame(link, data, payload, given)
             except TimeoutError:
                 raise Silence(f"rank {rank} takes no message") from None
             except OSError:
@@ -109,24 +115,30 @@ class Ranks:
         watch's line.
         """
         found: dict[int, Reply] = {}
-        with selectors.DefaultSelector() as selector:
-            for rank, link in enumerate(self._held.links):
-                selector.register(link, selectors.EVENT_READ, rank)
-            while len(found) < self.nranks:
-                for key, _ in selector.select(_TICK):
-                    rank = key.data
-                    try:
-                        reply, _, _ = receive(self._held.links[rank])
-                    except (EOFError, OSError):
-                        raise self._held.death(rank) from None
-                    if "error" in reply:
-                        raise Failure(rank, str(reply.get("kind")), str(reply["error"]))
-                    self._held.shared |= set(reply.get("shared", ()))
-                    found[rank] = reply
-                    selector.unregister(key.fileobj)
-                if len(found) < self.nranks and (line := watch(time.monotonic())) is not None:
+        look = time.monotonic() + _TICK
+        while len(found) < self.nranks:
+            for number, _ in self._held.readable.poll(_TICK):
+                rank = self._held.numbers[number]
+                found[rank] = self._answer(rank)
+            now = time.monotonic()
+            if len(found) < self.nranks and now >= look:
+                look = now + _TICK
+                if (line := watch(now)) is not None:
                     raise Silence(line)
+        self._held.making = False
         return [found[rank] for rank in range(self.nranks)]
+
+    def _answer(self, rank: int) -> Reply:
+        """What a rank has sent."""
+        try:
+            reply, _, _ = receive(self._held.links[rank])
+        except (EOFError, OSError):
+            raise self._held.death(rank) from None
+        if "error" in reply:
+            raise Failure(rank, str(reply.get("kind")), str(reply["error"]))
+        if "shared" in reply:
+            self._held.shared |= set(reply["shared"])
+        return reply
 
     def close(self) -> None:
         """Let the ranks end by themselves; end those that do not."""
@@ -148,6 +160,10 @@ class _Held:
         self.nranks = nranks
         self.links: list[socket.socket] = []
         self.shared: set[str] = set()  # files in /dev/shm that the ranks' MPI library has made
+        self.making = False  # whether they may be making more, whose names nobody has told
+        self._began = time.time()
+        self.numbers: dict[int, int] = {}  # file number of a link -> rank
+        self.readable = select.epoll()  # of the links, in the order in which they became so
         self._lifelines: list[socket.socket] = []
         self.pids: dict[int, int] = {}  # rank -> process
         self._handles: list[
@@ -208,6 +224,9 @@ class _Held:
             with contextlib.suppress(OSError):
                 self._handles.append(os.pidfd_open(hello["pid"]))
         self.links = [links[rank] for rank in range(self.nranks)]
+        self.numbers = {link.fileno(): rank for rank, link in enumerate(self.links)}
+        for number in self.numbers:
+            self.readable.register(number, select.EPOLLIN)
 
     def output(self) -> str:
         """What mpiexec and the ranks have written, as one line."""
@@ -260,9 +279,12 @@ class _Held:
                 _gone(handle, 2.0)
                 os.close(handle)
             self._handles = []
+        self.readable.close()
         for link in (*self.links, *self._lifelines):
             link.close()
         self.links, self._lifelines = [], []
+        if self.making:
+            self.shared |= ownerless(self._began)
         remove(self.shared)
         self.shared = set()
         if self._output is not None:
@@ -322,6 +344,28 @@ def mpi_memory(pid: int | str) -> set[str]:
         for path in paths
         if path.startswith("/dev/shm/mpich_") and not path.endswith("(deleted)")
     }
+
+
+def ownerless(since: float) -> set[str]:
+    """Files of shared windows made since that time (seconds, of the epoch) that no process uses.
+
+    A window's file has a name only while it is made; a process that is killed just then leaves it.
+    Whoever makes one has it open until it is mapped, so a look at both misses none in use.
+    """
+    found = set()
+    for path in Path("/dev/shm").glob("mpich_shar_tmp*"):
+        with contextlib.suppress(OSError):
+            status = path.stat()
+            if status.st_uid == os.geteuid() and status.st_ctime >= since:
+                found.add(str(path))
+    for process in Path("/proc").iterdir() if found else ():
+        if process.name.isdigit():
+            with contextlib.suppress(OSError):
+                for file in (process / "fd").iterdir():
+                    with contextlib.suppress(OSError):
+                        found.discard(os.readlink(file))
+            found -= mpi_memory(process.name)
+    return found
 
 
 def remove(paths: Iterable[str]) -> None:

@@ -26,6 +26,7 @@ from meshweave.runtime.launch import Death, Failure, Ranks, Silence
 from meshweave.runtime.limits import check_memory, check_ranks
 from meshweave.runtime.program import Values, buffer_bytes, check_all, place_buffers
 from meshweave.runtime.watchdog import StatusBoard, Watchdog, together
+from meshweave.runtime.window import wanted
 
 START_SECONDS = 60.0
 _numbers = itertools.count(1)
@@ -36,13 +37,16 @@ class MpiEngine:
     or the program's end.
 
     timeout: seconds without progress of any rank, while one waits, after which a run ends with
-    RankError. To start and to load a program the ranks get START_SECONDS.
+    RankError. To start and to load a program the ranks get START_SECONDS. window: whether
+    collectives go through shared memory (True) or by MPI's own (False, slower, for comparison);
+    by default, unless MESHWEAVE_MPI_WINDOW=0 is in the environment.
     """
 
     name = "mpi"
 
-    def __init__(self, timeout: float = 60.0) -> None:
+    def __init__(self, timeout: float = 60.0, window: bool | None = None) -> None:
         self.timeout = timeout
+        self.window = wanted(window)
         self.busy = threading.RLock()
         self._jobs: dict[int, Ranks] = {}
 
@@ -102,6 +106,7 @@ class MpiExecutable:
         self._job: Ranks | None = None
         self._number = 0
         self._scratch: MpiCall | None = None
+        self.through_window = False  # whether all groups of ranks meet in shared memory
         self.attach()
 
     @property
@@ -148,14 +153,18 @@ class MpiExecutable:
                 self._memory = _Memory(StatusBoard.nbytes(self.mesh.nranks))
                 self.board = StatusBoard(self._memory.map, self.mesh.nranks)
                 self._number = next(_numbers)
-                self.ask(
+                answers = self.ask(
                     job,
-                    [{"do": "load", "program": self._number}] * self.mesh.nranks,
+                    [self._loading()] * self.mesh.nranks,
                     self.bundle.to_bytes(),
                     [[self._memory.file]] * self.mesh.nranks,
                 )
                 self._job = job
+                self.through_window = all(answer["window"] for answer in answers)
             return job, self._number
+
+    def _loading(self) -> dict[str, Any]:
+        return {"do": "load", "program": self._number, "window": self.engine.window}
 
     def ask(
         self,
@@ -215,9 +224,11 @@ class MpiCall:
     def __init__(self, executable: MpiExecutable) -> None:
         self._executable = executable
         manifest, nranks = executable.manifest, executable.mesh.nranks
-        nbytes = buffer_bytes(manifest)
-        self._memories = [_Memory(nbytes) for _ in range(nranks)]
-        placed = [place_buffers(manifest, memory.map) for memory in self._memories]
+        nbytes = -(-buffer_bytes(manifest) // mmap.PAGESIZE) * mmap.PAGESIZE
+        self._memory = _Memory(nbytes * nranks)  # one for all: the ranks read each other's
+        whole = memoryview(self._memory.map)
+        parts = [whole[rank * nbytes : (rank + 1) * nbytes] for rank in range(nranks)]
+        placed = [place_buffers(manifest, part) for part in parts]
         self.inputs = [inputs for inputs, _ in placed]
         self.outputs = [outputs for _, outputs in placed]
         self.seconds = [0.0] * nranks  # what `step` took on each rank the last time
@@ -226,8 +237,7 @@ class MpiCall:
             self._job, program = executable.attach()
             message = {"do": "bind", "call": self._number, "program": program, "nbytes": nbytes}
             with executable.guard(self._job):
-                files = [[memory.file] for memory in self._memories]
-                self._job.post([message] * nranks, files=files)
+                self._job.post([message] * nranks, files=[[self._memory.file]] * nranks)
         weakref.finalize(self, self._job.forget.append, self._number)
 
     @property
@@ -257,15 +267,17 @@ class MpiCall:
             self.seconds = [float(answer["seconds"]) for answer in answers]
 
 
-def run_inside(bundle: Bundle, inputs: Sequence[Values], timeout: float = 60.0) -> list[Values]:
+def run_inside(
+    bundle: Bundle, inputs: Sequence[Values], timeout: float = 60.0, window: bool | None = None
+) -> list[Values]:
     """Run a bundle once as one rank of the `mpiexec` job that this process belongs to; every rank
     makes this call.
 
     inputs: this rank's local arrays. Returns this rank's outputs. COMM_WORLD must have as many
     ranks as the mesh. A rank that fails or stalls for `timeout` seconds ends the whole job with
-    status 3 and one line on stderr.
+    status 3 and one line on stderr. window: as for MpiEngine.
     """
-    program = InsideProgram(bundle, timeout)
+    program = InsideProgram(bundle, timeout, window)
     try:
         return program.run(inputs)
     finally:

@@ -16,8 +16,10 @@ from typing import Any
 import numpy as np
 
 from meshweave.bundle import (
+    ALIGNMENT,
     DTYPES,
     KINDS,
+    STAGING,
     Bundle,
     Manifest,
     MpiTable,
@@ -29,6 +31,7 @@ from meshweave.runtime.libraries import mpi as mpi_library
 from meshweave.runtime.loader import LoadedCode
 from meshweave.runtime.program import Table, load_code
 from meshweave.runtime.watchdog import StatusBoard
+from meshweave.runtime.window import Groups, Window, control_bytes, everyone
 
 _TYPES = {
     "f64": "DOUBLE",
@@ -45,10 +48,14 @@ _OPERATIONS = {"sum": "SUM", "max": "MAX", "min": "MIN", "prod": "PROD"}
 class MpiRank:
     """One rank's program, loaded: call `step` with the table that `table.bound` gives."""
 
-    def __init__(self, bundle: Bundle, board: StatusBoard) -> None:
+    def __init__(
+        self, bundle: Bundle, board: StatusBoard, *, window: bool, foreign: bool = False
+    ) -> None:
         """Load, and agree with all other ranks that it is the same program. Every rank of
         COMM_WORLD makes this call.
 
+        window: use a shared window between the ranks of a host (if all ranks want to), else MPI's
+        own collectives; foreign: inputs and outputs will lie in memory that this rank alone has.
         Raises MeshweaveError when it cannot be loaded here, RankError when the ranks have different
         programs.
         """
@@ -78,26 +85,55 @@ class MpiRank:
             for axes in self.manifest.groups
         ]
         self._handles = Handles(self._code, self.manifest)
+        self._host = self.world.Split_type(MPI.COMM_TYPE_SHARED)
+        self._window, arena = self._allocated(window, foreign)
+        here = np.zeros(self._host.size, np.int64)
+        self._host.Allgather(np.array([self.rank], np.int64), here)
+        comms = [word(MPI._handleof(comm)) for comm in self._comms]
+        self.groups = Groups(self.manifest, self.rank, comms, here.tolist(), self._window)
+        if self._window is not None:
+            self.groups.stage(arena + self._staging_at, self._staging_bytes)
         self.table = Table(
             self.manifest,
             self.rank,
             status=board.address(self.rank),
             private=self._handles.address,
             groups=[
-                (word(MPI._handleof(comm)), self.mesh.group_index(axes, self.rank))
-                for comm, axes in zip(self._comms, self.manifest.groups, strict=True)
+                (self.groups.address(number), self.mesh.group_index(axes, self.rank))
+                for number, axes in enumerate(self.manifest.groups)
             ],
+            arena=arena or None,
         )
+
+    def _allocated(self, window: bool, foreign: bool) -> tuple[Window | None, int]:
+        """This host's window, if there is to be one and has room, and the arena's address in it."""
+        use = everyone(self.world, window) and self._host.size > 1 and bool(self.manifest.groups)
+        self._staging_at = -(-self.manifest.arena_bytes // ALIGNMENT) * ALIGNMENT
+        self._staging_bytes = 0
+        if foreign and STAGING in self._code:
+            ask = ctypes.CFUNCTYPE(ctypes.c_int64)(self._code.address(STAGING))
+            self._staging_bytes = ask()
+        if not use:
+            return None, 0
+        front = control_bytes(self.manifest)
+        try:
+            made = Window(self._host, front + self._staging_at + self._staging_bytes)
+        except MemoryError:  # on all ranks of the host: MPI's own collectives need no window
+            return None, 0
+        return made, made.base + front
 
     def _color(self, axes: Sequence[str]) -> int:
         """A number that the members of one group share: their smallest rank."""
         return min(self.mesh.group(axes, self.rank))
 
     def close(self) -> None:
-        """Free the communicators and operations. Every rank makes this call."""
+        """Free the communicators, operations and the window. Every rank makes this call."""
         for comm in self._comms:
             comm.Free()
         self._comms = []
+        if self._window is not None:
+            self._window.free()
+        self._host.Free()
         self._handles.close()
 
 

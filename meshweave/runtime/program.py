@@ -131,14 +131,15 @@ class Table:
         status: int,
         private: int,
         groups: Sequence[tuple[int, int]],
+        arena: int | None = None,
     ) -> None:
-        """status, private: addresses; groups: (handle, member index) of each group of the
-        manifest.
+        """status, private, arena: addresses (without an arena, one is made); groups: (handle,
+        member index) of each group of the manifest.
         """
         self.slots = slots(manifest)
-        self.arena = aligned(manifest.arena_bytes)
+        self.arena = aligned(0 if arena is not None else manifest.arena_bytes)
         self._base = np.zeros(self.slots.count, np.int64)
-        self._base[self.slots.arena] = self.arena.ctypes.data
+        self._base[self.slots.arena] = self.arena.ctypes.data if arena is None else arena
         self._base[self.slots.rank] = rank
         self._base[self.slots.status] = status
         self._base[self.slots.private] = private

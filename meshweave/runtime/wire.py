@@ -21,13 +21,22 @@ def send(
     """Send a message. `files` are open file descriptors; the receiver gets its own. OSError when
     the peer is gone.
     """
+    send_frame(link, frame(message, len(payload), len(files)), payload, files)
+
+
+def frame(message: dict[str, Any], payload: int = 0, files: int = 0) -> bytes:
+    """What goes before a payload of so many bytes, with so many files beside it."""
     text = json.dumps(message).encode()
-    head = _HEAD.pack(len(text), len(payload), len(files))
-    if files:
-        socket.send_fds(link, [head], list(files))
-    else:
-        link.sendall(head)
-    link.sendall(text)
+    return _HEAD.pack(len(text), payload, files) + text
+
+
+def send_frame(
+    link: socket.socket, data: bytes, payload: bytes = b"", files: Sequence[int] = ()
+) -> None:
+    """Send what `frame` made: in one piece, so that the receiver wakes once."""
+    sent = socket.send_fds(link, [data], list(files)) if files else 0
+    if sent < len(data):
+        link.sendall(data[sent:])
     if payload:
         link.sendall(payload)
 

@@ -2,7 +2,7 @@
 
 It waits for messages without using the processor, does what they say and answers each but `bind`
 and `drop`: load (a bundle, and the status board's memory), bind (memory with a rank's inputs and
-outputs), run, drop, unload, exit.
+outputs, and those of the others), run, drop, unload, exit.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ import socket
 import sys
 import threading
 import time
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from meshweave.bundle import Bundle
 from meshweave.errors import MeshweaveError, RankError
@@ -29,13 +31,23 @@ from meshweave.runtime.wire import receive, send
 _PARENT_DEATH_SIGNAL = 1  # prctl
 
 
+class _Bound(NamedTuple):
+    """A call: its program, its table, and all ranks' inputs and outputs, `nbytes` for each."""
+
+    program: int
+    table: Values
+    memory: Values
+    nbytes: int
+
+
 class Worker:
     """The programs that this rank has loaded and the calls that are bound."""
 
     def __init__(self, rank: int, nranks: int) -> None:
         self.rank, self.nranks = rank, nranks
         self._programs: dict[int, tuple[MpiRank, StatusBoard]] = {}
-        self._calls: dict[int, tuple[int, Values, mmap.mmap]] = {}
+        self._calls: dict[int, _Bound] = {}
+        self._last: dict[int, int] = {}  # of each program, the call that ran last
 
     def serve(self, link: socket.socket) -> None:
         """Answer messages until `exit`. EOFError when the launcher is gone."""
@@ -57,8 +69,9 @@ class Worker:
     def _load(self, message: dict[str, Any], payload: bytes, files: list[int]) -> dict[str, Any]:
         board = StatusBoard(mmap.mmap(files[0], StatusBoard.nbytes(self.nranks)), self.nranks)
         bundle = Bundle.from_bytes(payload)
-        self._programs[message["program"]] = MpiRank(bundle, board), board
-        return {"shared": sorted(mpi_memory("self"))}
+        program = MpiRank(bundle, board, window=message["window"])
+        self._programs[message["program"]] = program, board
+        return {"shared": sorted(mpi_memory("self")), "window": all(program.groups.shared)}
 
     def _unload(self, message: dict[str, Any], payload: bytes, files: list[int]) -> dict[str, Any]:
         program, _ = self._programs.pop(message["program"])
@@ -67,18 +80,23 @@ class Worker:
 
     def _bind(self, message: dict[str, Any], payload: bytes, files: list[int]) -> None:
         program, _ = self._programs[message["program"]]
-        memory = mmap.mmap(files[0], message["nbytes"])
-        inputs, outputs = place_buffers(program.manifest, memory)
+        nbytes = message["nbytes"]
+        memory = np.frombuffer(mmap.mmap(files[0], nbytes * self.nranks), np.uint8)
+        start = self.rank * nbytes
+        inputs, outputs = place_buffers(program.manifest, memory[start : start + nbytes])
         table = program.table.bound(inputs, outputs)
-        self._calls[message["call"]] = message["program"], table, memory
+        self._calls[message["call"]] = _Bound(message["program"], table, memory, nbytes)
 
     def _drop(self, message: dict[str, Any], payload: bytes, files: list[int]) -> None:
         self._calls.pop(message["call"], None)
 
     def _run(self, message: dict[str, Any], payload: bytes, files: list[int]) -> dict[str, Any]:
-        number, table, _ = self._calls[message["call"]]
-        program, board = self._programs[number]
-        context = int(table.ctypes.data)
+        call = self._calls[message["call"]]
+        program, board = self._programs[call.program]
+        if self._last.get(call.program) != message["call"]:
+            self._last[call.program] = message["call"]
+            program.groups.buffers(int(call.memory.ctypes.data), call.nbytes)
+        context = int(call.table.ctypes.data)
         board.begin(self.rank)
         start = time.perf_counter()
         code = program.step(context)

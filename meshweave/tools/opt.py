@@ -8,14 +8,16 @@ Exit status: 0 done; 1 the program is wrong (one line on standard error); 2 wron
 """
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from meshweave.errors import MeshweaveError, UsageError
+from meshweave.hints import Ledger
 from meshweave.pipeline_text import did_you_mean
 from meshweave.tools.diagnostics import Diagnostic, expectations, from_error, from_mlir, mismatches
 from meshweave.tools.guard import Stage, guarded, silent
@@ -69,6 +71,11 @@ def _parser() -> _Parser:
     )
     add("--no-verify-each", action="store_true", help="do not run the verifier after every pass")
     add("--mlir-timing", action="store_true", help="seconds of each pass, on standard error")
+    add(
+        "--hint-report",
+        metavar="FILE",
+        help="write what became of each hint, behind hint-verify: JSON if FILE ends in .json, else text",
+    )
     _add_printing(add)
     add("--version", action="store_true", help="print the version")
     return p
@@ -181,9 +188,20 @@ def _drive(args: argparse.Namespace, pipeline: str, stage: Stage) -> int:
         print(problem, file=sys.stderr)
     if problems:
         return 1
+    if args.hint_report is not None:
+        write_text(args.hint_report, _hint_report(outcomes, args.hint_report.endswith(".json")))
     printed = [o.printed for o in outcomes if o.printed is not None]
     write_text(args.output, f"\n{SEPARATOR}\n".join(printed) + "\n" if printed else "")
     return 0
+
+
+def _hint_report(outcomes: "Sequence[_Outcome]", as_json: bool) -> str:
+    """The ledgers of all chunks as one text. MeshweaveError where one does not close."""
+    ledgers = [o.ledger for o in outcomes if o.ledger is not None]
+    if not as_json:
+        return "".join(ledger.report() for ledger in ledgers)
+    rows = [row for ledger in ledgers for row in ledger.rows()]
+    return json.dumps({"ledger": rows}, indent=1) + "\n"
 
 
 def _chunks(text: str, split: bool) -> Iterator[str]:
@@ -221,10 +239,11 @@ def _checked(pipeline: str) -> Sequence[Any]:
 
 @dataclass(frozen=True)
 class _Outcome:
-    """Of one chunk: its text after the passes, or None; what was not as expected."""
+    """Of one chunk: its text after the passes, or None; what was not as expected; what became of its hints."""
 
     printed: str | None
     problems: tuple[Diagnostic, ...] = ()
+    ledger: Ledger | None = None
 
 
 class _Driver:
@@ -258,7 +277,7 @@ class _Driver:
         ctx = context(unregistered=self.args.allow_unregistered_dialect)
         if not self.args.verify_diagnostics:
             with _handler(ctx, lambda d: print(d[0], file=sys.stderr), errors=False):
-                return _Outcome(self._transform(chunk, name, ctx))
+                return self._transform(chunk, name, ctx)
         return self._verify(chunk, name, ctx)
 
     def _verify(self, chunk: str, name: str, ctx: Any) -> _Outcome:
@@ -266,21 +285,22 @@ class _Driver:
         expected = expectations(chunk)
         produced: list[Diagnostic] = []
         ctx.emit_error_diagnostics = True
-        printed = None
+        outcome = _Outcome(None)
         with _handler(ctx, produced.extend, errors=True):
             try:
-                printed = self._transform(chunk, name, ctx, produced.append)
+                outcome = self._transform(chunk, name, ctx, produced.append)
             except UsageError:
                 raise
             except MeshweaveError as error:
                 if not any(d.severity == "error" for d in produced):
                     produced.append(from_error(error))
         named = [d.under(name) for d in produced]
-        return _Outcome(printed, tuple(mismatches(expected, named, name)))
+        return replace(outcome, problems=tuple(mismatches(expected, named, name)))
 
-    def _transform(self, chunk: str, name: str, ctx: Any, remark: Any = None) -> str:
+    def _transform(self, chunk: str, name: str, ctx: Any, remark: Any = None) -> _Outcome:
         from meshweave.locations import location_text, parse_module
         from meshweave.pipeline import run_pipeline
+        from meshweave.transforms.hint_ledger import read_ledger
 
         def remarked(location: Any, message: str) -> None:
             d = Diagnostic("remark", location_text(location), message)
@@ -298,7 +318,11 @@ class _Driver:
             remark=remarked,
         )
         self.stage(f"printing what {name} became")
-        return self.dumps.text(module)
+        printed = self.dumps.text(module)
+        if self.args.hint_report is None:
+            return _Outcome(printed)
+        with ctx:
+            return _Outcome(printed, ledger=read_ledger(module))
 
 
 @contextmanager

@@ -11,14 +11,15 @@ from typing import Any
 
 import numpy as np
 
+from meshweave import redistribution
 from meshweave.bundle import NUMPY_DTYPES, numpy_dtype
-from meshweave.errors import MeshweaveError, PlanError, UsageError
+from meshweave.errors import MeshweaveError, UsageError
 from meshweave.layout import Layout, Mesh
 from meshweave.plan.redistribute import Plan, minimal_among, plan_redistribute
 from meshweave.plan.steps import OPS
 from meshweave.plan.symbolic import symbolic_plan
 from meshweave.tools.picture import picture
-from meshweave.tools.replay import SIMULATOR, Replay, refuse, runnable
+from meshweave.tools.replay import SIMULATOR, Replay
 
 ENGINES = ("local", "mpi", SIMULATOR)
 
@@ -35,13 +36,24 @@ def plan_command(options: argparse.Namespace) -> int:
     if mesh.is_symbolic:
         return _symbolic(options, source, target, mesh, shape, itemsize)
     engine = _engine(options)
-    made = _plan(options, source, target, mesh, shape, itemsize, engine)
+    made = plan_redistribute(
+        source,
+        target,
+        mesh,
+        shape,
+        itemsize,
+        memory_bytes=_bytes(options.memory),
+        ops=_ops(options.steps),
+    )
     report = made.as_dict()
     report["minimal_among"] = minimal_among(made, mesh, shape, itemsize)
     wrong = 0
     if engine is not None:
         replay = Replay(source, target, mesh, shape, options.dtype)
-        results = replay.run(made, engine)
+        try:
+            results = replay.run(made, engine)
+        finally:
+            redistribution.clear()
         report["engine"] = engine
         if options.dump is not None:
             report["results"] = _dump(results, options.dump)
@@ -81,33 +93,6 @@ def _engine(options: argparse.Namespace) -> str | None:
     if engine not in ENGINES:
         raise UsageError(f'no engine "{engine}"; there are {", ".join(ENGINES)}')
     return str(engine)
-
-
-def _plan(
-    options: argparse.Namespace,
-    source: Layout,
-    target: Layout,
-    mesh: Mesh,
-    shape: tuple[int, ...],
-    itemsize: int,
-    engine: str | None,
-) -> Plan:
-    ops = _ops(options.steps)
-    if engine is not None:
-        ops = tuple(op for op in ops if op in runnable(engine))
-    memory = _bytes(options.memory)
-    try:
-        made = plan_redistribute(
-            source, target, mesh, shape, itemsize, memory_bytes=memory, ops=ops
-        )
-        if engine not in (None, SIMULATOR):
-            for axis in (axis for step in made for axis in step.axes if ":" in axis):
-                raise PlanError(f"it takes groups over the sub-axis {axis}")
-        return made
-    except PlanError as error:
-        if engine in (None, SIMULATOR) or options.steps or memory is not None:
-            raise
-        raise refuse(str(engine), error) from None
 
 
 def _ops(text: str | None) -> tuple[str, ...]:
@@ -240,4 +225,5 @@ def _symbolic(
     console = Console(highlight=False)
     console.print(f"on ({mesh}): {source} to {target}", markup=False, soft_wrap=True)
     console.print(table)
+    console.print(made.certificate(), markup=False, soft_wrap=True)
     return 0

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from meshweave.bundle import numpy_dtype
-from meshweave.errors import MeshweaveError, PlanError
 from meshweave.layout import Layout, Mesh, gather, scatter
 from meshweave.layout.digits import from_allocation
 from meshweave.layout.places import indices_at
 from meshweave.plan.redistribute import Plan
 from meshweave.plan.simulate import simulate
+from meshweave.redistribution import Move, run
 from meshweave.runtime.array import narrow, wide
 
 SIMULATOR = "simulate"
@@ -43,50 +43,10 @@ class Replay:
         shards = scatter(self.value(), self.mesh, self.source)
         if engine == SIMULATOR:
             ran = simulate(plan.steps, shards, self.mesh, self.shape).shards
-            return [narrow(np.ascontiguousarray(shard), self.dtype) for shard in ran]
-        narrowed = [narrow(np.ascontiguousarray(shard), self.dtype) for shard in shards]
-        return self._compiled(plan, narrowed, engine) if plan.steps else narrowed
-
-    def _compiled(self, plan: Plan, shards: list[Values], engine: str) -> list[Values]:
-        from meshweave.bindings import context, ir
-        from meshweave.lowering import compile_local
-        from meshweave.pipeline import run_pipeline
-        from meshweave.runtime.engine import engine as engine_named
-        from meshweave.runtime.limits import check_ranks
-
-        check_ranks(engine, self.mesh)
-        ctx = context()
-        with ctx, ir.Location.unknown(ctx):
-            module = ir.Module.parse(self._module(plan))
-            run_pipeline(module, "dist-partition,canonicalize,cse")
-            bundle = compile_local(module, engine=engine)
-        runs_on = engine_named(engine, timeout=60.0)
-        try:
-            executable = runs_on.load(bundle)
-            try:
-                outputs = executable.run([[shard] for shard in shards])
-            finally:
-                executable.close()
-        finally:
-            runs_on.close()
-        return [row[0] for row in outputs]
-
-    def _module(self, plan: Plan) -> str:
-        """The program: one redistribute with its plan."""
-        from meshweave.transforms.legalize_redistribute import step_attr
-
-        shape = "".join(f"{size}x" for size in self.shape)
-        type_ = f"tensor<{shape}{self.dtype}>"
-        first, last = (f'#dist.layout<"{layout}">' for layout in (self.source, self.target))
-        steps = ", ".join(str(step_attr(step)) for step in plan)
-        return (
-            f'"dist.mesh"() {{sym_name = "mesh", axes = "{self.mesh}"}} : () -> ()\n'
-            f"func.func @main(%a: {type_} {{dist.layout = {first}}}) -> "
-            f"({type_} {{dist.layout = {last}}}) {{\n"
-            f'  %r = "dist.redistribute"(%a) {{source = {first}, target = {last}, '
-            f"plan = [{steps}]}} : ({type_}) -> {type_}\n"
-            f"  return {{dist.layouts = {{operands = [{last}], results = []}}}} %r : {type_}\n}}\n"
-        )
+            return [narrow(np.asarray(shard, order="C"), self.dtype) for shard in ran]
+        narrowed = [narrow(np.asarray(shard, order="C"), self.dtype) for shard in shards]
+        ends = (self.source, self.target, self.mesh, self.shape, self.dtype)
+        return run(Move(*ends, plan.steps, engine), narrowed)
 
     def wrong(self, results: Sequence[Values]) -> int:
         """How many elements of the results are not what the target layout says."""
@@ -115,20 +75,3 @@ class Replay:
             [self.mesh.coordinate(rank, name) for name in self.target.axes_of(dim)]
             for dim in range(len(self.shape))
         ]
-
-
-def runnable(engine: str) -> tuple[str, ...]:
-    """The steps that an engine runs."""
-    from meshweave.plan.steps import OPS
-    from meshweave.transforms.partition_steps import FIELDS
-
-    if engine == SIMULATOR:
-        return OPS
-    return tuple(op for op in OPS if op in FIELDS or op == "local")
-
-
-def refuse(engine: str, error: PlanError) -> MeshweaveError:
-    """What to say when an engine lacks the steps that a plan needs."""
-    return MeshweaveError(
-        f"engine {engine} cannot run this yet: {error.message}; --engine {SIMULATOR} can"
-    )

@@ -90,7 +90,7 @@ def _source(file: str) -> Source:
     name, data = read_bytes(file)
     if data.startswith(_ZIP):
         return Source(name, bundle=Bundle.from_bytes(data, name))
-    from meshweave.frontends import decoded
+    from meshweave.sources import decoded
 
     text = decoded(data, name)
     if not text.strip():
@@ -168,7 +168,7 @@ def _unsharded(
 ) -> Sequence[np.ndarray]:
     """What the same program gives on one rank."""
     try:
-        bundle = build(source.text, mesh=one_rank(program.mesh), engine="local", name=source.name)
+        bundle = build(source.text, mesh=one_rank(program.mesh), name=source.name, whole=True)
     except MeshweaveError as error:
         raise type(error)(f"--check: the program does not compile for one rank: {error}") from None
     with Program(bundle, engine_named("local", timeout=options.timeout)) as unsharded:

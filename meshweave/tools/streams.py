@@ -23,7 +23,7 @@ def read_bytes(file: str) -> tuple[str, bytes]:
 
 def read_text(file: str) -> tuple[str, str]:
     """The name of `file` for locations, and its text; "-" is standard input."""
-    from meshweave.frontends import decoded
+    from meshweave.sources import decoded
 
     name, data = read_bytes(file)
     return name, decoded(data, name)

@@ -260,7 +260,7 @@ def _distinct(support: _Support | None) -> tuple[frozenset[int], ...]:
     return tuple(sorted(support, key=sorted))
 
 
-VIEWS = ("tensor.expand_shape", "tensor.collapse_shape", "tensor.extract_slice")
+VIEWS = ("tensor.expand_shape", "tensor.collapse_shape", "tensor.extract_slice", "hint.place")
 ELEMENTWISE = (
     "linalg.add",
     "linalg.sub",

@@ -4,7 +4,9 @@ before:  %h runs `results = [#a]`, is handed on as `values = [#b]`, and a reader
 after:   %1 = redistribute %h {source = #a, target = #b};  %2 = redistribute %1 {source = #b, target = #c}
 
 One redistribute serves all readers that want the same layout; it stands behind the value's definition. `dist.constrain`
-has done its work and goes. Values that cost nothing to make anew (fills, splats) are left to dist-partition.
+has done its work and goes. Values that cost nothing to make anew (fills, splats) are left to dist-partition. A layout
+beyond blocks that dist-propagate noted as an interface (transforms/interface.py) is put back, with a redistribute
+between it and the blocks inside.
 """
 
 from dataclasses import dataclass
@@ -14,9 +16,12 @@ from meshweave.bindings import ir
 from meshweave.dialects.dist import LayoutAttr
 from meshweave.transforms.base import Pass, fail, functions, ops_of, replace
 from meshweave.transforms.bodies import captured_by, is_tensor
+from meshweave.transforms.fold_redistribute import fold_redistributes
 from meshweave.transforms.graph import MANUAL, STRUCTURED
+from meshweave.transforms.interface import INTERFACE
 from meshweave.transforms.mesh import mesh_of_module
 from meshweave.transforms.rules import is_free
+from meshweave.transforms.symbolic import is_given, ran
 
 
 @dataclass(frozen=True)
@@ -30,35 +35,58 @@ class InsertRedistribute(Pass):
             return
         context = module.operation.context
         with context, ir.Location.unknown(context):
+            interfaces = {
+                f.operation.attributes["sym_name"].value: _close(f) for f in functions(module)
+            }
             for f in functions(module):
-                _Inserter().function(f)
-            _fold_chains(module)
-            for op in ops_of(module, "dist.constrain"):
-                replace(op, [op.operation.operands[0]])
+                _Inserter(interfaces).function(f)
+            fold_redistributes(module)
+            drop_constraints(module)
+        ran(module, self.name)
 
 
 class _Inserter:
     """Knows the layout (an attribute) of each value seen so far, and the moved copies made of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, interfaces: "dict[str, _Interface]") -> None:
+        """interfaces: of every function of the module, by name."""
+        self.interfaces = interfaces
         self.layout: dict[Any, Any] = {}
         self.moved: dict[tuple[Any, Any], Any] = {}
 
     def function(self, f: Any) -> None:
         block = f.operation.regions[0].blocks[0]
         attrs = f.operation.attributes.get("arg_attrs")
+        self.interface = self.interfaces[f.operation.attributes["sym_name"].value]
         for i, argument in enumerate(block.arguments):
             entry = {a.name: a.attr for a in ir.DictAttr(attrs[i])} if attrs is not None else {}
             if "dist.layout" in entry:
                 self.layout[argument] = entry["dist.layout"]
             elif is_tensor(argument.type):
                 fail(f, f"argument {i} has no dist.layout: run dist-propagate first")
+            if i in self.interface.arguments:
+                self.leaves(argument, entry["dist.layout"], self.interface.arguments[i])
         self.block(block)
+
+    def leaves(self, value: Any, outside: Any, inside: Any) -> None:
+        """`value` comes in the layout `outside`; whoever reads it gets it in `inside`."""
+        readers = [(use.owner, use.operand_number) for use in value.uses]
+        self.layout[value] = outside
+        if readers:
+            moved = self.redistributed(value, outside, inside)
+            for reader, i in readers:
+                reader.operands[i] = moved
+
+    def enters(self, op: Any, i: int, inside: Any, outside: Any) -> None:
+        """Operand `i` of `op`, in the layout `inside` by now, is wanted in `outside`; one made anew is made so."""
+        value = op.operands[i]
+        if value in self.layout:
+            op.operands[i] = self.redistributed(value, inside, outside)
 
     def block(self, block: Any) -> None:
         for view in list(block.operations):
             op = view.operation
-            if op.name == "dist.mesh" or is_free(op):
+            if op.name == "dist.mesh" or is_free(op) or self.is_own(op):
                 continue
             record = op.attributes.get("dist.layouts")
             if record is None:
@@ -66,11 +94,16 @@ class _Inserter:
                 continue
             record = ir.DictAttr(record)
             self.operands(op, record["operands"])
+            record = self.edges(op, record)
             self.results(op, record)
             if MANUAL in op.attributes:
                 self.manual(op)
             else:
                 self.regions(op, record)
+
+    def is_own(self, op: Any) -> bool:
+        """Is it a redistribute made here, behind the arguments?"""
+        return op.name == "dist.redistribute" and op.results[0] in self.layout
 
     def _unknown(self, op: Any) -> None:
         if any(is_tensor(v.type) for v in [*op.operands, *op.results]):
@@ -106,6 +139,35 @@ class _Inserter:
             kept = {a.name: a.attr for a in record if a.name != "values"}
             op.attributes["dist.layouts"] = ir.DictAttr.get(kept)
 
+    def edges(self, op: Any, record: Any) -> Any:
+        """The record of an op, once what it hands to or takes from an interface is in the layout that was said."""
+        takes: dict[int, Any] = {}
+        gives: dict[int, Any] = {}
+        if op.name == "func.return":
+            takes = {i: self.interface.outside(i) for i in self.interface.results}
+        elif op.name == "func.call":
+            callee = self.interfaces.get(op.attributes["callee"].value)
+            if callee is not None:
+                takes, gives = callee.said
+        elif op.name == "dist.constrain" and INTERFACE in op.attributes:
+            takes = gives = {0: op.attributes[INTERFACE]}
+        elif MANUAL in op.attributes:
+            gives = _manual_results(op)
+        if not takes and not gives:
+            return record
+        inside = list(record["operands"])
+        for i, outside in takes.items():
+            self.enters(op, i, inside[i], outside)
+        handed = list(record["values"]) if "values" in record else list(record["results"])
+        entry = {
+            "operands": [takes.get(i, a) for i, a in enumerate(inside)],
+            "results": [gives.get(i, a) for i, a in enumerate(record["results"])],
+            "values": handed,
+        }
+        record = ir.DictAttr.get({n: ir.ArrayAttr.get(a) for n, a in entry.items()})
+        op.attributes["dist.layouts"] = record
+        return record
+
     def regions(self, op: Any, record: Any) -> None:
         if op.name not in STRUCTURED:
             return
@@ -123,7 +185,13 @@ class _Inserter:
         for view in list(op.regions[0].blocks[0].operations):
             inner = view.operation
             if inner.name == "dist.to_local":
-                self.operands(inner, ir.DictAttr(inner.attributes["dist.layouts"])["operands"])
+                wanted = ir.DictAttr(inner.attributes["dist.layouts"])["operands"]
+                self.operands(inner, wanted)
+                if INTERFACE in inner.attributes:
+                    self.enters(inner, 0, wanted[0], inner.attributes[INTERFACE])
+            if inner.name in ("dist.to_local", "dist.to_global") and INTERFACE in inner.attributes:
+                inner.attributes["layout"] = inner.attributes[INTERFACE]
+                del inner.attributes[INTERFACE]
 
     def redistributed(self, value: Any, source: Any, target: Any) -> Any:
         """`value` in the layout `target`, made right behind its definition so that every reader may use it."""
@@ -131,7 +199,7 @@ class _Inserter:
         if key not in self.moved:
             owner = value.owner
             if isinstance(owner, ir.Block):
-                ip, loc = ir.InsertionPoint.at_block_begin(owner), ir.Location.unknown()
+                ip, loc = ir.InsertionPoint.at_block_begin(owner), value.location
             else:
                 ip, loc = ir.InsertionPoint.after(owner), owner.location
             op = ir.Operation.create(
@@ -147,17 +215,54 @@ class _Inserter:
         return self.moved[key]
 
 
-def _fold_chains(module: Any) -> None:
-    """A redistribute that is only read by another one is skipped: the plan from end to end is never dearer."""
-    for op in ops_of(module, "dist.redistribute"):
-        middle = op.operation.operands[0].owner
-        if isinstance(middle, ir.Block) or middle.name != "dist.redistribute":
-            continue
-        middle = middle.operation
-        if sum(1 for _ in middle.results[0].uses) == 1:
-            op.operation.operands[0] = middle.operands[0]
-            op.operation.attributes["source"] = middle.attributes["source"]
-            middle.erase()
+@dataclass(frozen=True)
+class _Interface:
+    """Arguments and results of a function, by number, whose layout is not that of the value inside: the one inside.
+    said: the layouts outside, of arguments and of results.
+    """
+
+    arguments: dict[int, Any]
+    results: dict[int, Any]
+    said: tuple[dict[int, Any], dict[int, Any]]
+
+    def outside(self, result: int) -> Any:
+        """The layout that result number `result` is handed out in."""
+        return self.said[1][result]
+
+
+def _close(f: Any) -> _Interface:
+    """Put back what dist-propagate noted: dist.layout is again what was said."""
+    found: list[tuple[dict[int, Any], dict[int, Any]]] = []
+    for key in ("arg_attrs", "res_attrs"):
+        inside, said, entries = {}, {}, []
+        attrs = f.operation.attributes.get(key)
+        for i, given in enumerate(attrs if attrs is not None else ()):
+            entry = {a.name: a.attr for a in ir.DictAttr(given)}
+            if "dist.interface" in entry:
+                inside[i], said[i] = entry["dist.layout"], entry.pop("dist.interface")
+                entry["dist.layout"] = said[i]
+                entry.pop("dist.open", None)
+            entries.append(ir.DictAttr.get(entry))
+        if said:
+            f.operation.attributes[key] = ir.ArrayAttr.get(entries)
+        found.append((inside, said))
+    (arguments, taken), (results, given) = found
+    return _Interface(arguments, results, (taken, given))
+
+
+def _manual_results(op: Any) -> dict[int, Any]:
+    """Results of a region in the local view that leave it in another layout than propagation gave them."""
+    block = op.regions[0].blocks[0]
+    end = block.operations[len(block.operations) - 1].operation
+    made = [value.owner for value in end.operands]
+    return {i: o.attributes[INTERFACE] for i, o in enumerate(made) if INTERFACE in o.attributes}
+
+
+def drop_constraints(module: Any) -> None:
+    """Remove what has done its work, but not while sizes of the mesh are symbols: layouts may be chosen anew."""
+    for op in ops_of(module, "dist.constrain"):
+        if not is_given(op):
+            replace(op, [op.operation.operands[0]])
 
 
 def layouts_of(attr: Any) -> list[Any]:

@@ -1,71 +1,90 @@
 """dist-legalize-redistribute: each redistribute gets its plan, the cheapest steps from its source to its target.
 
 before:  redistribute %a {source = #dist.layout<"[_, y] +sum(x)">, target = #dist.layout<"[x, y]">}
-after:   the same with plan = [{op = "reduce_scatter", axes = ["x"], dim = 0, kind = "sum", bytes = .., target = ..}]
+after:   the same with plan = [{op = "reduce_scatter", axes = ["x"], dim = 0, kind = "sum", bytes = .., source = ..,
+         target = ..}]
 
-An epilogue: any pass that makes a redistribute may be followed by it. One that moves nothing goes.
+An epilogue: any pass that makes a redistribute may be followed by it, as often as is liked. What is redundant goes
+first, as by dist-fold-redistribute. A plan that is there already, and still leads from the source to the target, stays.
 """
 
 from dataclasses import dataclass
-from math import prod
 from typing import Any, ClassVar
 
 from meshweave.bindings import ir
 from meshweave.dialects.dist import LayoutAttr, axes_attr
-from meshweave.errors import PlanError
-from meshweave.layout.layout import Layout
-from meshweave.layout.mesh import Mesh
-from meshweave.plan.redistribute import plan_redistribute
-from meshweave.plan.steps import BLOCK_OPS, Step
-from meshweave.transforms.base import Pass, at, ops_of, replace
+from meshweave.errors import UsageError
+from meshweave.plan.steps import BLOCK_OPS, OPS, Step
+from meshweave.transforms.base import Pass, at, ops_of
+from meshweave.transforms.fold_redistribute import MOVE, Plans, fold_redistributes
 from meshweave.transforms.mesh import mesh_of_module
-from meshweave.transforms.rules import item_bytes
+from meshweave.transforms.symbolic import legalize_symbolic
 
-# The planner looks at every rank, and counts elements and bytes in 64-bit integers.
-MAX_RANKS = 1 << 20
-MAX_BYTES = 1 << 62
+STEPS = {"all": OPS, "block": BLOCK_OPS}
+"""Which steps plans may use, by the option `steps`."""
 
 
 @dataclass(frozen=True)
 class LegalizeRedistribute(Pass):
-    """Give each `dist.redistribute` the plan with the least cost."""
+    """Give each `dist.redistribute` the plan with the least cost.
+
+    steps: `all`, or `block` for slices and collectives of blocks alone: no exchange, relayout or embedding.
+    """
 
     name: ClassVar[str] = "dist-legalize-redistribute"
+    steps: str = "all"
+
+    def __post_init__(self) -> None:
+        if self.steps not in STEPS:
+            raise UsageError(f'option steps: "{self.steps}" is none of {", ".join(STEPS)}')
 
     def run(self, module: Any) -> None:
-        ops = ops_of(module, "dist.redistribute")
-        if not ops:
+        if legalize_symbolic(module, str(self), STEPS[self.steps]) or not ops_of(module, MOVE):
             return
         mesh = mesh_of_module(module, concrete=True)
         assert mesh is not None  # the verifier of redistribute read its axes
         context = module.operation.context
         with context, ir.Location.unknown(context):
-            for op in ops:
-                source, target = (
-                    LayoutAttr(op.operation.attributes[n]).layout for n in ("source", "target")
-                )
-                if source == target:
-                    replace(op, [op.operation.operands[0]])
+            plans = Plans(mesh, STEPS[self.steps])
+            fold_redistributes(module, plans)
+            made: dict[Any, Any] = {}
+            for op in ops_of(module, MOVE):
+                attributes = op.operation.attributes
+                if _is_kept(attributes):
                     continue
-                with at(op, "dist.redistribute"):
-                    steps = _steps(op.operation.results[0].type, source, target, mesh)
-                op.operation.attributes["plan"] = ir.ArrayAttr.get([step_attr(s) for s in steps])
+                key = (op.operation.results[0].type, attributes["source"], attributes["target"])
+                if key not in made:
+                    layouts = [LayoutAttr(attr).layout for attr in key[1:]]
+                    with at(op, MOVE):
+                        made[key] = plan_attr(plans.made(key[0], *layouts).steps)
+                attributes["plan"] = made[key]
 
 
-def _steps(type_: Any, source: Layout, target: Layout, mesh: Mesh) -> tuple[Step, ...]:
-    shape, nbytes = tuple(type_.shape), item_bytes(type_.element_type)
-    if mesh.nranks > MAX_RANKS:
-        raise PlanError(f"mesh ({mesh}) has {mesh.nranks} ranks, plans are for at most {MAX_RANKS}")
-    if prod(shape) * nbytes > MAX_BYTES:
-        raise PlanError(f"{type_} has {prod(shape) * nbytes} bytes, at most {MAX_BYTES} work")
-    return plan_redistribute(source, target, mesh, shape, nbytes, ops=BLOCK_OPS).steps
+def _is_kept(attributes: Any) -> bool:
+    """Whether the plan that is there begins with the op's source and ends with its target."""
+    plan = attributes.get("plan")
+    if not isinstance(plan, ir.ArrayAttr) or not len(plan):
+        return False
+    first, last = ir.DictAttr(plan[0]), ir.DictAttr(plan[len(plan) - 1])
+    return (
+        "source" in first
+        and first["source"] == attributes["source"]
+        and "target" in last
+        and last["target"] == attributes["target"]
+    )
+
+
+def plan_attr(steps: tuple[Step, ...]) -> Any:
+    """The steps of a plan as an array of dictionaries."""
+    return ir.ArrayAttr.get([step_attr(step) for step in steps])
 
 
 def step_attr(step: Step) -> Any:
-    """A step as a dictionary attribute: op, axes, target, bytes, and what its op has besides."""
+    """A step as a dictionary attribute: op, axes, source, target, bytes, and what its op has besides."""
     entry: dict[str, Any] = {
         "op": ir.StringAttr.get(step.op),
         "axes": axes_attr(step.axes),
+        "source": LayoutAttr.make(step.source),
         "target": LayoutAttr.make(step.target),
         "bytes": ir.IntegerAttr.get(ir.IntegerType.get_signless(64), step.nbytes),
     }

@@ -1,6 +1,6 @@
 """What dist-partition knows while it runs: local types, coordinates of the rank, and values made anew."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshweave.bindings import ir, linalg
@@ -39,7 +39,7 @@ class Local:
         key = (global_type, layout)
         if key not in self._types:
             whole = tuple(global_type.shape)
-            shape = layout.local_shape(self.mesh, whole)
+            shape = layout.allocation_shape(self.mesh, whole)
             type_ = ir.RankedTensorType.get(list(shape), global_type.element_type)
             self._types[key] = (type_, not layout.is_even(self.mesh, whole))
         return self._types[key]
@@ -116,11 +116,14 @@ class Local:
 
     def is_first(self, axes: Sequence[str], before: Any) -> Any:
         """Is this rank member 0 of its group over `axes`? (i1)"""
-        index = self.axis_index(axes, before)
-        zero = self.index(0, before)
-        predicate = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), 0)  # eq
+        return self.compared("eq", self.axis_index(axes, before), self.index(0, before), before)
+
+    def compared(self, predicate: str, one: Any, other: Any, before: Any) -> Any:
+        """`one` against `other`, indices (i1). predicate: "eq", or "ult" (smaller, unsigned)."""
+        number = {"eq": 0, "ult": 6}[predicate]
+        attr = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), number)
         i1 = ir.IntegerType.get_signless(1)
-        return self.create("arith.cmpi", [i1], [index, zero], before, predicate=predicate)
+        return self.create("arith.cmpi", [i1], [one, other], before, predicate=attr)
 
     def axis_index(self, axes: Sequence[str], before: Any) -> Any:
         """The rank's linear coordinate over `axes`."""
@@ -159,6 +162,44 @@ class Local:
         )
         linalg.fill_builtin_region(op)
         return op.results[0]
+
+    def elementwise(
+        self,
+        value: Any,
+        type_: Any,
+        dims: Sequence[int],
+        before: Any,
+        element: Callable[[Any, Any], Any],
+    ) -> Any:
+        """A tensor of `type_`, each element made of one of `value`: its dim i runs with dim `dims[i]` of the result.
+
+        element: of the element of `value` and the op it is to stand before, the element of the result.
+        """
+        ndim = len(type_.shape)
+        reads = ir.AffineMap.get(ndim, 0, [ir.AffineDimExpr.get(d) for d in dims])
+        maps = [ir.AffineMapAttr.get(m) for m in (reads, ir.AffineMap.get_identity(ndim))]
+        parallel = ir.Attribute.parse("#linalg.iterator_type<parallel>")
+        location = before.location
+        generic = ir.Operation.create(
+            "linalg.generic",
+            results=[type_],
+            operands=[value, self.empty(type_, before)],
+            attributes={
+                "indexing_maps": ir.ArrayAttr.get(maps),
+                "iterator_types": ir.ArrayAttr.get([parallel] * ndim),
+                "operandSegmentSizes": ir.DenseI32ArrayAttr.get([1, 1]),
+            },
+            regions=1,
+            loc=location,
+            ip=ir.InsertionPoint(before),
+        )
+        kinds = [value.type.element_type, type_.element_type]
+        block = generic.regions[0].blocks.append(*kinds, arg_locs=[location, location])
+        end = ir.Operation.create(
+            "linalg.yield", operands=[block.arguments[0]], loc=location, ip=ir.InsertionPoint(block)
+        )
+        end.operands[0] = element(block.arguments[0], end)
+        return generic.results[0]
 
     def create(
         self, name: str, types: list[Any], operands: list[Any], before: Any, **attrs: Any

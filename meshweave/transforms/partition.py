@@ -28,6 +28,8 @@ from meshweave.transforms.partition_ops import FIXERS, fix_linalg
 from meshweave.transforms.partition_steps import emit_plan
 from meshweave.transforms.rules import is_free, is_tensor
 
+HANDING_ON = ("func.return", "func.call", "scf.yield", "scf.condition", *STRUCTURED)
+
 
 @dataclass(frozen=True)
 class Partition(Pass):
@@ -121,6 +123,7 @@ def _op(op: Any, local: Local) -> None:
         )
     operands = [local.layout(a) for a in record["operands"]]
     results = [local.layout(a) for a in record["results"]]
+    _only_blocks(op, [*operands, *results])
     del op.attributes["dist.layouts"]
     for i, layout in enumerate(operands[: len(op.operands)]):
         if layout is not None:
@@ -135,6 +138,17 @@ def _op(op: Any, local: Local) -> None:
         FIXERS[op.name](op)
     elif op.name in STRUCTURED:
         _regions(op, operands, results, local)
+
+
+def _only_blocks(op: Any, layouts: list[Layout | None]) -> None:
+    """Ops compute on blocks; what hands values on takes them as they lie."""
+    if op.name in HANDING_ON:
+        return
+    for layout in layouts:
+        if layout is not None and not layout.is_block:
+            fail(
+                op, f"'{op.name}' runs on blocks, not in layout {layout}: run dist-propagate first"
+            )
 
 
 def _regions(

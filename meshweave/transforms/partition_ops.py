@@ -156,43 +156,29 @@ def _filled(value: Any, dims: dict[int, Loop], kind: str, before: Any, local: Lo
     offsets = {d: local.offset(loop.axes, loop.local, before) for d, loop in dims.items()}
     ends = {d: local.index(loop.whole, before) for d, loop in dims.items()}
     neutral = local.constant(neutral_attr(kind, type_.element_type), before)
-    identity = ir.AffineMapAttr.get(ir.AffineMap.get_identity(len(type_.shape)))
-    parallel = ir.Attribute.parse("#linalg.iterator_type<parallel>")
-    generic = ir.Operation.create(
-        "linalg.generic",
-        results=[type_],
-        operands=[value, local.empty(type_, before)],
-        attributes={
-            "indexing_maps": ir.ArrayAttr.get([identity, identity]),
-            "iterator_types": ir.ArrayAttr.get([parallel] * len(type_.shape)),
-            "operandSegmentSizes": ir.DenseI32ArrayAttr.get([1, 1]),
-        },
-        regions=1,
-        loc=before.location,
-        ip=ir.InsertionPoint(before),
+    return local.elementwise(
+        value,
+        type_,
+        range(len(type_.shape)),
+        before,
+        lambda element, end: local.create(
+            "arith.select",
+            [element.type],
+            [_inside(offsets, ends, end, local), element, neutral],
+            end,
+        ),
     )
-    element = type_.element_type
-    location = before.location
-    block = generic.regions[0].blocks.append(element, element, arg_locs=[location, location])
-    end = ir.Operation.create(
-        "linalg.yield", operands=[block.arguments[0]], loc=location, ip=ir.InsertionPoint(block)
-    )
-    valid = _inside(offsets, ends, end, local)
-    kept = local.create("arith.select", [element], [valid, block.arguments[0], neutral], end)
-    end.operands[0] = kept
-    return generic.results[0]
 
 
 def _inside(offsets: dict[int, Any], ends: dict[int, Any], before: Any, local: Local) -> Any:
     """i1: are all these loop indices, counted globally, before their ends?"""
     i1 = ir.IntegerType.get_signless(1)
-    less = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), 6)  # ult
     valid = None
     for d, offset in offsets.items():
         dim = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), d)
         index = local.create("linalg.index", [ir.IndexType.get()], [], before, dim=dim)
         place = local.create("arith.addi", [ir.IndexType.get()], [index, offset], before)
-        here = local.create("arith.cmpi", [i1], [place, ends[d]], before, predicate=less)
+        here = local.compared("ult", place, ends[d], before)
         valid = here if valid is None else local.create("arith.andi", [i1], [valid, here], before)
     return valid
 

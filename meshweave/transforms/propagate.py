@@ -3,6 +3,9 @@
 Recorded on each op as `dist.layouts = {operands = [..], results = [..], values = [..]}`: the layouts it runs with, and,
 where it differs, the layout its results are handed on in (a partial result is reduced in between). Arguments and
 results of functions get their `dist.layout`. It is a cache: run the pass again after a change.
+
+Where sizes of the mesh are symbols the layouts are those for 2 ranks along each, and the module notes for which other
+numbers they are the same: see symbolic.py.
 """
 
 from dataclasses import dataclass
@@ -12,17 +15,24 @@ from meshweave.bindings import ir
 from meshweave.dialects.dist import LayoutAttr
 from meshweave.layout.layout import Layout
 from meshweave.plan.defer import defer
+from meshweave.plan.family import Asked, probe, sizes_text
 from meshweave.plan.propagate import Decision, propagate
+from meshweave.transforms import symbolic
 from meshweave.transforms.base import Pass, functions, remark
 from meshweave.transforms.graph import Built, Site, build
+from meshweave.transforms.interface import open_interfaces
 from meshweave.transforms.mesh import mesh_of_module
 
 
 @dataclass(frozen=True)
 class Propagate(Pass):
-    """Give every value a layout, forwards and backwards from what arguments, results and constraints say."""
+    """Give every value a layout, forwards and backwards from what arguments, results and constraints say.
+
+    slices: the axes are of time (hint-slice): a sum over them costs nothing, what another slice makes cannot be had.
+    """
 
     name: ClassVar[str] = "dist-propagate"
+    slices: bool = False
 
     def run(self, module: Any) -> None:
         mesh = mesh_of_module(module)
@@ -30,9 +40,16 @@ class Propagate(Pass):
             return
         context = module.operation.context
         with context, ir.Location.unknown(context):
+            open_interfaces(module, mesh)
             built = build(module, mesh)
-            layouts, decisions = propagate(built.graph, mesh)
-            layouts, decisions = defer(built.graph, layouts, decisions, mesh)
+            chosen_at = probe(mesh)
+            asked = Asked(mesh, self.slices) if mesh.is_symbolic else None
+            chosen = propagate(built.graph, chosen_at, asked, self.slices)
+            layouts, decisions = defer(built.graph, *chosen, chosen_at)
+            if asked is not None:
+                symbolic.mark_given(module)
+                sizes = asked.same_for(built.graph, *chosen)
+                symbolic.ran(module, str(self), [sizes_text(each) for each in sizes])
             for op in built.table.unknown:
                 remark(
                     op, f"dist-propagate: no rule for '{op.name}': its operands are gathered whole"

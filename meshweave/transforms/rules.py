@@ -418,6 +418,22 @@ def _pad(op: Any, captured: list[Captured]) -> Rule:
     return _rule(op.name, factors, types, [result], dims)
 
 
+def _collective(op: Any, captured: list[Captured]) -> Rule:
+    """A collective of the local view, seen along an axis that it does not name: a time axis. Dims that it cuts or joins
+    must be whole, the others go through."""
+    source, result = op.operands[0].type, op.results[0].type
+    named = [op.attributes.get(n) for n in ("dim", "split_dim", "concat_dim")]
+    whole = {a.value for a in named if a is not None}
+    factors, mine, theirs = [], [], []
+    for d, n in enumerate(source.shape):
+        factors.append(Factor(n, WHOLE if d in whole else PARALLEL))
+        mine.append((len(factors) - 1,))
+        if d in whole:
+            factors.append(Factor(result.shape[d], WHOLE))
+        theirs.append((len(factors) - 1,))
+    return _rule(op.name, factors, [source], [result], [tuple(mine), tuple(theirs)])
+
+
 READERS: dict[str, Callable[[Any, list[Captured]], Rule]] = {
     "tensor.expand_shape": _reassociation,
     "tensor.collapse_shape": _reassociation,
@@ -426,6 +442,13 @@ READERS: dict[str, Callable[[Any, list[Captured]], Rule]] = {
     "tensor.concat": _concat,
     "tensor.pad": _pad,
     "tensor.cast": _aligned_op,
+    "hint.place": _aligned_op,
+    "dist.all_reduce": _aligned_op,
+    "dist.permute": _aligned_op,
+    "dist.all_gather": _collective,
+    "dist.all_slice": _collective,
+    "dist.all_to_all": _collective,
+    "dist.reduce_scatter": _collective,
     "tensor.bitcast": _aligned_op,
     "arith.constant": _whole,
     "arith.*": _aligned_op,

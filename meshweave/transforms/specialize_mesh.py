@@ -3,18 +3,32 @@
 before:  dist.mesh {axes = "x=N, y=2"}
 after:   dist.mesh {axes = "x=4, y=2"}          with -p dist-specialize-mesh{sizes=N=4}
 
-`mesh` replaces the whole mesh by one with the same axis names (what `meshweave run --mesh` does). Plans, which depend
-on the sizes, are dropped: run dist-legalize-redistribute again.
+It may run anywhere before dist-partition: the module is then as if the passes before it had run on the mesh of numbers.
+Where they chose layouts that hold for these numbers they stay; otherwise the passes run again. Plans are made anew.
+
+`mesh` replaces the whole mesh by one with the same axis names (what `meshweave run --mesh` does); its sizes may be
+symbols, as long as no pass has looked at the old ones.
 """
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from meshweave.bindings import ir
-from meshweave.errors import LayoutError
+from meshweave.errors import LayoutError, UsageError
 from meshweave.layout.mesh import Mesh
-from meshweave.transforms.base import Pass, fail, ops_of
+from meshweave.transforms.base import Pass, fail
+from meshweave.transforms.fold_redistribute import fold_redistributes
+from meshweave.transforms.insert_redistribute import InsertRedistribute, drop_constraints
+from meshweave.transforms.legalize_redistribute import STEPS, LegalizeRedistribute
 from meshweave.transforms.mesh import mesh_of_module, mesh_op
+from meshweave.transforms.propagate import Propagate
+from meshweave.transforms.symbolic import Record, forget, take_back
+
+_LEGALIZE = tuple(LegalizeRedistribute(steps) for steps in STEPS)
+_RERUN: dict[str, Pass] = {
+    str(made): made
+    for made in (Propagate(), Propagate(slices=True), InsertRedistribute(), *_LEGALIZE)
+}
 
 
 @dataclass(frozen=True)
@@ -24,6 +38,10 @@ class SpecializeMesh(Pass):
     name: ClassVar[str] = "dist-specialize-mesh"
     sizes: tuple[str, ...] = ()
     mesh: str = ""
+
+    def __post_init__(self) -> None:
+        if self.sizes and self.mesh:
+            raise UsageError("give sizes or a whole mesh, not both")
 
     def run(self, module: Any) -> None:
         op = mesh_op(module)
@@ -35,7 +53,8 @@ class SpecializeMesh(Pass):
             new = self._specialized(old)
         except LayoutError as error:
             fail(op, f"{self.name}: {error}")
-        if new.is_symbolic:
+        record = Record.of(op)
+        if new.is_symbolic and (record.passes or not self.mesh):
             fail(
                 op,
                 f"{self.name}: mesh ({new}) still has symbolic sizes: give each a number, sizes=N=4",
@@ -45,9 +64,20 @@ class SpecializeMesh(Pass):
         context = module.operation.context
         with context, ir.Location.unknown(context):
             op.operation.attributes["axes"] = ir.StringAttr.get(str(new))
-        for redistribute in ops_of(module, "dist.redistribute"):
-            if "plan" in redistribute.operation.attributes:
-                del redistribute.operation.attributes["plan"]
+            self._settle(module, record, old, new)
+
+    def _settle(self, module: Any, record: Record, old: Mesh, new: Mesh) -> None:
+        """Let the module be what the passes of `record` would have made of it on `new`."""
+        again = record.again(old, new)
+        if again:
+            take_back(module)
+        forget(module)
+        if not again and InsertRedistribute.name in record.passes:
+            fold_redistributes(module)
+            drop_constraints(module)
+        legalize = [name for name in record.passes if name in map(str, _LEGALIZE)]
+        for name in again or legalize[-1:]:
+            _RERUN[name].run(module)
 
     def _specialized(self, old: Mesh) -> Mesh:
         if self.mesh:
@@ -58,10 +88,12 @@ class SpecializeMesh(Pass):
                     f"mesh ({new}) lacks axis {', '.join(missing)} of the module's mesh ({old})"
                 )
             return new
-        numbers = {}
+        numbers: dict[str, int] = {}
         for text in self.sizes:
-            symbol, _, number = text.partition("=")
-            if not number.strip().isdigit():
+            symbol, _, number = (part.strip() for part in text.partition("="))
+            if not (number.isascii() and number.isdigit() and len(number) < 20):
                 raise LayoutError(f'size "{text}" is not SYMBOL=NUMBER')
-            numbers[symbol.strip()] = int(number)
+            if symbol in numbers:
+                raise LayoutError(f"{symbol} has two numbers, {numbers[symbol]} and {number}")
+            numbers[symbol] = int(number)
         return old.specialize(**numbers)

@@ -23,6 +23,7 @@ from meshweave.layout.interchange import (
     from_shardy,
     from_spec,
     to_dtensor,
+    to_shard_order,
     to_shardy,
     to_spec,
 )
@@ -79,6 +80,9 @@ def test_wrong_partition_specs_are_refused():
         ((S0, S0), "[dp*tp, _] uneven(nested)"),
         ((StridedShard(0, 4), S0), "[tp*dp, _] uneven(nested)"),
         ((R, StridedShard(1, 3)), "[_, 3*tp*_]"),
+        ((StridedShard(0, 2), StridedShard(0, 2)), "[2*dp*tp*_, _] uneven(nested)"),
+        ((StridedShard(0, 8), S0), "[tp*2*dp*_, _] uneven(nested)"),
+        ((S0, StridedShard(0, 2)), "[dp*2*tp*_, _] uneven(nested)"),
         ((Pending(), S0), "[tp, _] +sum(dp)"),
         ((Pending("product"), Pending("product")), "[_, _] +prod(dp, tp)"),
     ],
@@ -112,16 +116,33 @@ def test_dtensor_cuts_in_nested_chunks(size):
         for rank in range(mesh.nranks):
             mine = dim_indices(layout, mesh, (size,), 0, rank)
             assert mine[mine >= 0].tolist() == held[rank]
-        placements = to_dtensor(layout, mesh, (size,))
-        assert from_dtensor(placements, mesh, 1) == layout
+        placements = to_dtensor(layout, mesh, (size,), strided=False)
+        assert placements == (S0, S0, S0)
+        order = to_shard_order(layout, mesh)
+        assert order == {0: numbers}
+        assert from_dtensor(placements, mesh, 1, order, shape=(size,)) == layout
 
 
 @given(meshes(), st.data())
 def test_dtensor_placements_there_and_back(mesh, data):
     layout = data.draw(layouts(mesh, 2, kinds=("sum",)))
     layout = Layout(layout.dims, layout.partial, None, "nested")
-    back = from_dtensor(to_dtensor(layout, mesh, (5, 7)), mesh, 2)
-    assert same_placement(back, layout, mesh, (5, 7))  # axes of size 1 may change places
+    plain, order = to_dtensor(layout, mesh, (5, 7), strided=False), to_shard_order(layout, mesh)
+    assert from_dtensor(plain, mesh, 2, order, (5, 7)) == layout
+    even = tuple(mesh.nranks * size for size in (5, 7))
+    back = from_dtensor(to_dtensor(layout, mesh, even), mesh, 2, shape=even)
+    assert same_placement(back, layout, mesh, even)  # axes of size 1 may change places
+
+
+def test_strided_shards_that_dtensor_would_not_nest_are_refused():
+    """Of 9 rows in 4 parts it makes 3 3 3 0, where chunks of chunks are 3 2 2 2."""
+    mesh = Mesh(x=2, y=2, z=2)
+    layout = Layout.parse("[y*z*x] uneven(nested)")
+    assert to_dtensor(layout, mesh, (16,)) == (StridedShard(0, 4), S0, S0)
+    with pytest.raises(LayoutError, match="over x with split factor 4: size 9 does not divide"):
+        to_dtensor(layout, mesh, (9,))
+    with pytest.raises(LayoutError, match="an order of axes cannot say dim 0 of"):
+        to_dtensor(Layout.parse("[_*x]"), mesh, (16,), strided=False)
 
 
 def test_dtensor_objects_are_known_by_their_names():
@@ -154,12 +175,27 @@ def test_dtensor_objects_are_known_by_their_names():
         ((Shard(2), R), r"placement Shard\(dim=2\): the tensor has 2 dims"),
         ((Pending("sum"), Pending("max")), "pending reductions sum, max: DTensor does not say"),
         (("S", R), "placement 'S' is unknown"),
-        ((StridedShard(0, 3), S0), "do not cut the dim in so many parts"),
+        ((StridedShard(0, 3), S0), "over tp with split factor 1: no layout says how it cuts the"),
+        ((StridedShard(0, 2), StridedShard(0, 3)), "over tp with split factor 3: no layout says"),
     ],
 )
 def test_wrong_placements_are_refused(placements, message):
     with pytest.raises(LayoutError, match=message):
         from_dtensor(placements, DP_TP, 2)
+
+
+def test_cyclic_dims_are_strided_shards_of_sizes_that_divide():
+    assert to_dtensor(Layout.parse("[_, _*tp]"), DP_TP, (16, 24)) == (R, StridedShard(1, 6))
+    assert to_dtensor(Layout.parse("[_*dp*2, _]"), DP_TP, (16, 24)) == (StridedShard(0, 4), R)
+
+
+@pytest.mark.parametrize(
+    "placements, size",
+    [((R, StridedShard(0, 3)), 10), ((StridedShard(0, 8), S0), 12), ((StridedShard(0, 2), R), 5)],
+)
+def test_strided_shards_of_sizes_that_do_not_divide_are_refused(placements, size):
+    with pytest.raises(LayoutError, match=f"size {size} does not divide, and no layout says how"):
+        from_dtensor(placements, DP_TP, 1, shape=(size,))
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from lowering.harness import compile_text, run_ranks
 
+from meshweave.bindings import context, ir
 from meshweave.errors import CompileError
 from meshweave.layout.mesh import Mesh
+from meshweave.lowering.cpu import lower
 
 MESH = Mesh.parse("x=2, y=3")
 SIZES = {("x",): 2, ("y",): 3, ("x", "y"): 6, ("y", "x"): 6}
@@ -201,6 +203,89 @@ def test_the_member_index_is_known_when_the_program_runs():
 
 
 def test_an_op_without_lowering_is_named_with_its_place():
-    text = program("exchange", f"{axes_text(('x',))}, pieces = []", (4,), (4,))
-    with pytest.raises(CompileError, match=r"-:4:12: dist.exchange: no lowering"):
+    layout = '#dist.layout<"[_]">'
+    text = program("redistribute", f"source = {layout}, target = {layout}", (4,), (4,))
+    with pytest.raises(CompileError, match=r"-:4:12: dist.redistribute: no lowering"):
         compile_text(text)
+
+
+def symbols_of(text, engine="local"):
+    """The collectives that a program calls."""
+    with context(), ir.Location.unknown():
+        return [call.symbol for call in lower(ir.Module.parse(text), engine).collectives.calls]
+
+
+DIRECT = [
+    ("all_gather", "dim = 0 : i64", (2, 3, 4), (6, 3, 4), "mw_all_gather"),
+    ("all_gather", "dim = 0 : i64", (2, 3, 4), (5, 3, 4), "mw_all_gather_box"),
+    ("all_gather", "dim = 1 : i64", (2, 3, 4), (2, 9, 4), "mw_all_gather_box"),
+    ("all_gather", "dim = 1 : i64", (2, 3, 1), (2, 9, 1), "mw_all_gather"),
+    ("reduce_scatter", 'dim = 0 : i64, kind = "sum"', (6, 4), (2, 4), "mw_reduce_scatter_sum_f32"),
+    ("reduce_scatter", 'dim = 0 : i64, kind = "sum"', (5, 4), (2, 4), "mw_reduce_scatter_box_sum_f32"),
+    ("reduce_scatter", 'dim = 1 : i64, kind = "avg"', (4, 12), (4, 4), "mw_reduce_scatter_box_sum_f32"),
+    ("reduce_scatter", 'dim = 1 : i64, kind = "sum"', (4, 6), (4, 2), "mw_reduce_scatter_sum_f32"),
+    ("all_to_all", "split_dim = 0 : i64, concat_dim = 1 : i64", (6, 4), (2, 12), "mw_all_to_all_box"),
+    ("all_to_all", "split_dim = 1 : i64, concat_dim = 0 : i64", (4, 12), (12, 4), "mw_all_to_all_box"),
+    ("all_to_all", "split_dim = 1 : i64, concat_dim = 0 : i64", (4, 6), (12, 2), "mw_all_to_all"),
+    ("all_to_all", "split_dim = 1 : i64, concat_dim = 0 : i64", (0, 12), (0, 4), "mw_all_to_all"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("op, attributes, given, result, symbol", DIRECT)
+def test_ranks_that_are_threads_pack_nothing_but_short_runs(op, attributes, given, result, symbol):
+    text = program(op, f"{axes_text(('y',))}, {attributes}", given, result)
+    assert symbols_of(text) == [symbol]
+    by_table = "box" in symbol and op in ("all_gather", "all_to_all")
+    assert symbols_of(text, "mpi") == ["mw_exchange" if by_table else symbol.replace("_box", "")]
+
+
+def test_a_direct_move_needs_no_memory_of_its_own():
+    attributes = f"{axes_text(('y',))}, split_dim = 1 : i64, concat_dim = 0 : i64"
+    text = program("all_to_all", attributes, (40, 60), (120, 20))
+    assert compile_text(text).manifest.arena_bytes == 0
+
+
+@pytest.mark.parametrize("cut", [0, 1, 5, 12, 13])
+@pytest.mark.parametrize("dim", [0, 1, 2])
+def test_all_gather_cuts_whole_members_off(dim, cut):
+    values, result = shards((12, 6, 8)), [12, 6, 8]
+    result[dim] = result[dim] * 3 - cut
+    text = program("all_gather", f"{axes_text(('y',))}, dim = {dim} : i64", (12, 6, 8), result)
+    got = run(text, values)
+    for rank in RANKS:
+        whole = np.concatenate(members(("y",), rank, values), dim)
+        np.testing.assert_array_equal(got[rank], np.take(whole, range(result[dim]), dim))
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64", "i8", "f16"])
+@pytest.mark.parametrize("split, concat", [(0, 1), (1, 0), (0, 2), (2, 0), (1, 2), (2, 1)])
+@pytest.mark.parametrize("shape, cut", [((7, 20, 33), 0), ((13, 16, 48), 9), ((1, 17, 64), 17)])
+def test_all_to_all_with_padding_and_members_cut_off(split, concat, shape, cut, dtype):
+    axes = ("y", "x")
+    kinds = {"f32": np.float32, "f64": np.float64, "i8": np.int8, "f16": np.float16}
+    values, result = shards(shape, kinds[dtype]), list(shape)
+    result[split] = -(-shape[split] // 6)
+    result[concat] = max(1, shape[concat] * 6 - cut)
+    attributes = f"{axes_text(axes)}, split_dim = {split} : i64, concat_dim = {concat} : i64"
+    got = run(program("all_to_all", attributes, shape, result, dtype), values)
+    for rank in RANKS:
+        parts = [
+            piece(v, split, MESH.group_index(axes, rank), 6) for v in members(axes, rank, values)
+        ]
+        want = np.take(np.concatenate(parts, concat), range(result[concat]), concat)
+        same_where_valid(got[rank], want, split)
+
+
+@pytest.mark.parametrize("shape", [(5, 3000), (3, 7, 200), (40, 9, 64)])
+@pytest.mark.parametrize("kind", ["sum", "min", "avg"])
+def test_reduce_scatter_of_long_rows_with_padding(shape, kind):
+    for dim in range(len(shape)):
+        values, result = shards(shape), list(shape)
+        result[dim] = -(-shape[dim] // 6)
+        attributes = f'{axes_text(("x", "y"))}, dim = {dim} : i64, kind = "{kind}"'
+        got = run(program("reduce_scatter", attributes, shape, result), values)
+        whole = REDUCE[kind](np.stack(values), axis=0)
+        for rank in RANKS:
+            want = piece(whole, dim, rank, 6)
+            result_here = np.take(got[rank], range(want.shape[dim]), dim)
+            np.testing.assert_allclose(result_here, want, rtol=1e-4, atol=1e-4)

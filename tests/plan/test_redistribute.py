@@ -1,7 +1,7 @@
 """Plans: every one is exact and says truly what it moves; what they should be, by hand; speed."""
 
 import time
-from itertools import islice, product
+from itertools import product
 from statistics import median
 
 import numpy as np
@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import KINDS, all_layouts, layouts, meshes, numbered, shapes
 
+from benchmarks.redistribute import HARD, forget, speeds
 from meshweave.errors import LayoutError, PlanError
 from meshweave.layout import Axis, Layout, Link, Mesh, dim_indices, gather, scatter
 from meshweave.plan.cost import SHARED_MEMORY
@@ -185,9 +186,9 @@ def test_the_lower_bound_counts_what_the_worst_rank_misses(data, mesh):
 def test_the_estimate_loses_no_cheaper_plan(data, mesh):
     shape = data.draw(shapes(2))
     source, target = (
-        State.of(data.draw(layouts(mesh, 2, kinds=())), mesh, shape) for _ in range(2)
+        State.of(data.draw(layouts(mesh, 2, kinds=("sum",))), mesh, shape) for _ in range(2)
     )
-    search = Search(Moves(mesh, shape, target), 4, SHARED_MEMORY)
+    search = Search(Moves(mesh, shape, target), 4, SHARED_MEMORY, limit=20_000)
     quick = search.path(source, 1 << 40)
     search.rest = lambda state: 0.0
     slow = search.path(source, 1 << 40)
@@ -231,38 +232,29 @@ def test_plans_are_cached_by_value_and_the_same_every_time():
 
 
 def test_planning_is_quick():
-    mesh = Mesh(x=2, y=4, z=2)
-    every = all_layouts(mesh, 2)
-    cache_clear()
-    cold, warm = [], []
-    for source, target in islice(product(every, every), 0, None, 11):
-        for times in (cold, warm):
-            begin = time.perf_counter()
-            plan_redistribute(source, target, mesh, (512, 768), 4)
-            times.append(time.perf_counter() - begin)
-    assert median(cold) < 5e-3 and median(warm) < 10e-6
+    """With every cache empty: a median of 5 ms on three axes, whatever their sizes, and 50 ms on four
+    axes of 16384 ranks; 10 us when it is asked again. The benchmark prints how much less it is.
+    """
+    for mesh, _, cold, warm in speeds():
+        assert median(warm) < 10e-6, mesh
+        assert median(cold) < (5e-3 if mesh.startswith("x") else 50e-3), mesh
 
 
-HARD = [
-    ("[a*b, c, d, _]", "[d, b*a, _, c]"),
-    ("[a*b*c*d, _, _, _]", "[_, d*c*b*a, _, _]"),
-    ("[a*b*c*d, _, _, _]", "[d*c*b*a, _, _, _]"),
-    ("[a, b, _, _] +sum(c, d)", "[c, d, a, b]"),
-    ("[_*a, b, _, _]", "[c, d, a, b]"),
-    ("[a*b, _, _, _]", "[_, _, c*d, _]"),
-]
-
-
-@pytest.mark.parametrize("shape", [(4096, 4096, 64, 64), (4097, 4001, 61, 63)])
-def test_planning_does_not_take_longer_on_more_ranks(shape):
+def test_planning_does_not_take_longer_on_more_ranks():
+    """The same layouts on 16 ranks and on 16384: not 1024 times as long, but about the same."""
+    seconds = []
     for mesh in (Mesh(a=2, b=2, c=2, d=2), Mesh(a=16, b=16, c=8, d=8)):
-        times = []
+        best = []
         for source, target in HARD:
-            cache_clear()
-            begin = time.perf_counter()
-            plan(source, target, mesh, shape)
-            times.append(time.perf_counter() - begin)
-        assert median(times) < 0.05, times  # 16 ranks, then 16384
+            times = []
+            for _ in range(3):
+                forget()
+                begin = time.process_time()
+                plan(source, target, mesh, (4097, 4001, 61, 63))
+                times.append(time.process_time() - begin)
+            best.append(min(times))
+        seconds.append(sum(best))
+    assert seconds[1] < 10 * seconds[0]
 
 
 def test_a_large_mesh_is_planned_exactly():

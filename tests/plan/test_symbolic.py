@@ -1,17 +1,19 @@
 """Plans on symbolic meshes: formulas that give the bytes of the concrete plans."""
 
+from fractions import Fraction
 from itertools import product
+from math import ceil
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import all_layouts
 
-from meshweave.errors import PlanError
+from meshweave.errors import LayoutError, PlanError
 from meshweave.layout import Layout, Mesh
 from meshweave.plan import formula as f
 from meshweave.plan.redistribute import plan_redistribute
-from meshweave.plan.steps import BLOCK_OPS
+from meshweave.plan.steps import BLOCK_OPS, OPS
 from meshweave.plan.symbolic import symbolic_plan
 
 MESH = Mesh(x="N", y=2)
@@ -47,25 +49,57 @@ def test_formulas_by_hand():
     assert str(made.nbytes) == "4*ceil(16/N)*ceil(8/N)*(N - 1)"
     assert made.nbytes.at({"N": 2}) == 128 and made.launches == 1
     assert made.as_dict()["symbols"] == ["N"]
-    made = symbolic_plan(P("[_, _] +sum(x)"), P("[x, _]"), MESH, (16, 8), 4)
+    made = symbolic_plan(P("[_, _] +sum(x)"), P("[x, _]"), Mesh(x="N"), (16, 8), 4)
     assert str(made.nbytes) == "32*ceil(16/N)*(N - 1)"
 
 
+def python_value(formula, **sizes):
+    """What Python makes of the text of a formula."""
+    names = {name: Fraction(n) for name, n in sizes.items()}
+    return eval(str(formula), {"ceil": ceil, "max": max, "__builtins__": {}}, names)
+
+
+@pytest.mark.parametrize("ops", [OPS, BLOCK_OPS])
 @pytest.mark.parametrize("shape", [(24, 16), (7, 10)])
-def test_formulas_give_the_bytes_of_every_size(shape):
+def test_formulas_give_the_bytes_of_every_size(shape, ops):
+    """Sizes that divide the dims and sizes that do not, between all pairs of layouts in blocks."""
     every = all_layouts(Mesh(x=2, y=2), 2)
-    held = 0
+    held = dict.fromkeys((1, 2, 3, 4, 5, 8, 16), 0)
     for source, target in product(every, every):
-        made = symbolic_plan(source, target, MESH, shape, 4)
-        for n in (1, 2, 3, 4, 8):
+        made = symbolic_plan(source, target, MESH, shape, 4, ops=ops)
+        for n in held:
             if made.holds(N=n):
-                plan = plan_redistribute(
-                    source, target, MESH.specialize(N=n), shape, 4, ops=made.ops
-                )
-                assert made.nbytes.at({"N": n}) == plan.nbytes
-                assert made.peak_bytes.at({"N": n}) == plan.peak_bytes
-                held += n != 4
-    assert held > len(every) ** 2
+                plan = plan_redistribute(source, target, MESH.specialize(N=n), shape, 4, ops=ops)
+                assert python_value(made.nbytes, N=n) == made.nbytes.at({"N": n}) == plan.nbytes
+                assert python_value(made.peak_bytes, N=n) == plan.peak_bytes
+                assert made.launches == plan.launches
+                held[n] += 1
+    most = len(every) ** 2
+    if ops == BLOCK_OPS:
+        assert held[4] == most and all(held[n] > most / 2 for n in (2, 4, 8))
+    assert held[2] and held[3] and held[5]
+
+
+def test_a_certificate_says_for_which_numbers():
+    made = symbolic_plan(P("[x, _]"), P("[_, x]"), MESH, (16, 8), 4)
+    assert made.sizes_that_hold() == [{"N": 2}, {"N": 4}, {"N": 8}, {"N": 16}]
+    assert made.certificate().startswith("1 launch; exact for N=2; N=4; N=8; N=16")
+    assert made.as_dict()["holds"] == ["N=2", "N=4", "N=8", "N=16"]
+    assert made.as_dict()["steps"][0]["split_dim"] == 1
+    # Over an axis that no layout uses there is nothing to do, whatever its size.
+    assert symbolic_plan(P("[y]"), P("[y]"), MESH, (8,), 4).holds(N=3)
+
+
+def test_an_axis_of_one_rank_needs_no_steps():
+    made = symbolic_plan(P("[x, _]"), P("[_, _]"), MESH, (16, 8), 4)
+    assert made.nbytes.at({"N": 1}) == 0 and not made.holds(N=1)
+
+
+def test_extents_need_a_number():
+    with pytest.raises(
+        LayoutError, match=r"x\{3,5\} lists 2 extents, but x has N ranks: give it a number first"
+    ):
+        symbolic_plan(P("[x{3,5}, _]"), P("[_, _]"), MESH, (8, 8), 4)
 
 
 @given(st.sampled_from([2, 4, 8, 16]), st.sampled_from([2, 3]))

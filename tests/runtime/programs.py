@@ -8,6 +8,15 @@ from dataclasses import dataclass
 from meshweave.bundle import Bundle, Manifest, OpInfo, Port, slots
 from meshweave.layout import Layout, Mesh
 from meshweave.lowering.collectives import CODES, collectives_object, compile_text
+from meshweave.runtime import engine
+from meshweave.runtime.mpi import MpiEngine
+
+ENGINES = ("local", "mpi", "library")  # of them, two are engine mpi
+
+
+def started(name: str, timeout: float = 20.0):
+    """An engine of ENGINES: "library" is engine mpi whose collectives are MPI's own."""
+    return MpiEngine(timeout, window=False) if name == "library" else engine(name, timeout=timeout)
 
 
 @dataclass(frozen=True)
@@ -35,10 +44,12 @@ def program(
     calls: Sequence[CallOf | str],
     arena_bytes: int = 0,
     externals: Sequence[str] = (),
+    staging: int = 0,
 ) -> Bundle:
     """A bundle whose step makes `calls` in order; text among them is taken into the body.
 
-    inputs, outputs: (dtype, local shape) of each port.
+    inputs, outputs: (dtype, local shape) of each port. staging: bytes for operands in memory of
+    the user.
     """
     ports = [_ports("in", inputs), _ports("out", outputs)]
     ops = tuple(
@@ -52,7 +63,7 @@ def program(
     )  # fmt: skip
     symbols = {call.symbol for call in calls if isinstance(call, CallOf)}
     step = compile_text(_step(manifest, Mesh.parse(mesh), calls), [*symbols, *externals])
-    return Bundle(manifest, (step, collectives_object(engine, symbols)))
+    return Bundle(manifest, (step, collectives_object(engine, symbols, staging)))
 
 
 def _ports(prefix: str, ports: Sequence[tuple[str, tuple[int, ...]]]) -> tuple[Port, ...]:
@@ -108,6 +119,7 @@ def _step(manifest: Manifest, mesh: Mesh, calls: Sequence[CallOf | str]) -> str:
     head.append(load("status", table.status) + load("rank", table.rank, "i64"))
     return f"""module {{
 llvm.func @sleep(i32) -> i32
+llvm.func @usleep(i32) -> i32
 llvm.func @_exit(i32)
 {chr(10).join(declared.values())}
 llvm.func @step(%ctx: !llvm.ptr) -> i32 {{

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from runtime.programs import CallOf, program
+from runtime.programs import ENGINES, CallOf, program, started
 
 from meshweave.bundle import DTYPES, KINDS, numpy_dtype
 from meshweave.errors import CompileError
 from meshweave.layout import Mesh
 from meshweave.lowering import mpi as mpi_code
 from meshweave.lowering.collectives import Collective, collectives_object, compile_text
-from meshweave.runtime import engine
 from meshweave.runtime.array import narrow, wide
 
 MESHES = ("x=1", "x=2", "x=4", "x=2, y=2", "x=2, y=3", "x=2, y=2, z=2")
@@ -34,11 +33,11 @@ class Case:
     shift: int = 0
 
 
-@pytest.fixture(scope="module", params=["local", "mpi"])
+@pytest.fixture(scope="module", params=ENGINES)
 def running(request):
-    started = engine(request.param, timeout=20.0)
-    yield started
-    started.close()
+    made = started(request.param)
+    yield made
+    made.close()
 
 
 def groups_of(mesh):
@@ -154,6 +153,8 @@ def run_and_check(running, mesh, cases, bundle):
     ]
     kept = [[value.copy() for value in row] for row in inputs]
     executable = running.load(bundle)
+    if running.name == "mpi" and mesh.nranks > 1:
+        assert executable.through_window == running.window
     call = executable.bind(inputs)
     call()
     for rank in range(mesh.nranks):
@@ -162,7 +163,8 @@ def run_and_check(running, mesh, cases, bundle):
             sources = [kept[member][index] for member in members]
             right = expected(case, sources, members.index(rank))
             rows = call.inputs if case.op == "in_place" else call.outputs
-            check(case, rows[rank][index], right, running.name == "local")
+            exact = running.name == "local" or (executable.through_window and mesh.nranks > 1)
+            check(case, rows[rank][index], right, exact)
     executable.close()
 
 
@@ -199,6 +201,12 @@ def test_every_reduction_of_a_dtype(running, dtype):
     run_and_check(running, mesh, cases, bundle_of(mesh, cases, running.name))
 
 
+def test_what_is_larger_than_a_cache(running):
+    mesh = Mesh.parse("x=2")
+    cases = [Case(op, "sum", "f32", 0, 300_001, shift=1) for op in OPS]
+    run_and_check(running, mesh, cases, bundle_of(mesh, cases, running.name))
+
+
 def test_all_ranks_hold_the_same_bits(running):
     case = Case("all_reduce", "sum", "f32", 0, 5000)
     bundle = bundle_of(Mesh.parse("x=4"), [case], running.name)
@@ -211,7 +219,7 @@ def test_all_ranks_hold_the_same_bits(running):
 
 
 def test_what_exceeds_one_mpi_call_goes_in_pieces():
-    started = engine("mpi", timeout=20.0)
+    made = started("library")
     cases = [
         Case(op, "sum", dtype, 2, 1000, shift=1) for op in OPS for dtype in ("i32", "f32", "bf16")
     ]
@@ -222,8 +230,8 @@ def test_what_exceeds_one_mpi_call_goes_in_pieces():
         pieces = type(whole)(
             whole.manifest, (whole.objects[0], compile_text(text, mpi_code.EXTERNALS))
         )
-        run_and_check(started, mesh, cases, pieces)
-    started.close()
+        run_and_check(made, mesh, cases, pieces)
+    made.close()
 
 
 @pytest.mark.parametrize(

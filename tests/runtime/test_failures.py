@@ -12,7 +12,7 @@ import time
 
 import numpy as np
 import pytest
-from runtime.programs import CallOf, exits, on_rank, program, sleeps
+from runtime.programs import ENGINES, CallOf, exits, on_rank, program, sleeps, started
 
 from meshweave.errors import MeshweaveError, RankError
 from meshweave.runtime import engine
@@ -84,18 +84,18 @@ def traces(tmp_path, monkeypatch):
     assert not left
 
 
-@pytest.fixture(params=["local", "mpi"])
+@pytest.fixture(params=ENGINES)
 def either(request, traces):
-    started = engine(request.param, timeout=1.5)
-    yield started
-    started.close()
+    made = started(request.param, timeout=1.5)
+    yield made
+    made.close()
 
 
-@pytest.fixture
-def ranks(traces):
-    started = engine("mpi", timeout=1.5)
-    yield started
-    started.close()
+@pytest.fixture(params=ENGINES[1:])
+def ranks(request, traces):
+    made = started(request.param, timeout=1.5)
+    yield made
+    made.close()
 
 
 def seconds(action):

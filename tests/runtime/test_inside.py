@@ -12,6 +12,7 @@ from runtime.programs import CallOf, on_rank, program, sleeps
 from runtime.test_failures import failing, returns
 
 from meshweave.runtime.launch import mpiexec
+from meshweave.runtime.window import VARIABLE
 
 SCRIPT = """
 import sys
@@ -33,7 +34,7 @@ sys.stdout.write(f"value {out[0][0]}\\n")
 """
 
 
-def inside(tmp_path, bundles, ranks=3):
+def inside(tmp_path, bundles, ranks=3, window="1"):
     """Run SCRIPT; bundles are dealt out to the ranks in turn."""
     paths = []
     for index, bundle in enumerate(bundles):
@@ -43,7 +44,11 @@ def inside(tmp_path, bundles, ranks=3):
     script.write_text(SCRIPT)
     return subprocess.run(
         [mpiexec(), "-n", str(ranks), sys.executable, "-m", "mpi4py", str(script), *paths],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+            VARIABLE: window,
+        },
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -79,15 +84,18 @@ def test_ranks_with_different_programs_are_refused(tmp_path, second, what):
     assert done.returncode == 0
 
 
-def test_a_rank_that_fails_inside_ends_the_job(tmp_path):
-    done = inside(tmp_path, [failing("mpi", on_rank(1, returns((3 << 16) | 5), "r"))])
+@pytest.mark.parametrize("window", ["1", "0"])
+def test_a_rank_that_fails_inside_ends_the_job(tmp_path, window):
+    bundle = failing("mpi", on_rank(1, returns((3 << 16) | 5), "r"))
+    done = inside(tmp_path, [bundle], window=window)
     assert "meshweave: rank 1 failed in mw_all_gather at test.mlir:3:1: MPI: " in done.stderr
     assert done.returncode == 3
 
 
-def test_a_rank_that_stalls_inside_ends_the_job(tmp_path):
+@pytest.mark.parametrize("window", ["1", "0"])
+def test_a_rank_that_stalls_inside_ends_the_job(tmp_path, window):
     start = time.monotonic()
-    done = inside(tmp_path, [failing("mpi", on_rank(2, sleeps(20), "s"))])
+    done = inside(tmp_path, [failing("mpi", on_rank(2, sleeps(20), "s"))], window=window)
     assert (
         "meshweave: no progress for 1 s: rank 2 computes, after mw_all_reduce_sum_f32 at "
         "test.mlir:1:1; ranks 0 and 1 are in mw_all_gather at test.mlir:3:1" in done.stderr

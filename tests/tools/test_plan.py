@@ -60,9 +60,10 @@ def test_execute_writes_each_rank_s_allocation(plan, tmp_path, engine):
         assert np.array_equal(held[inside], right.reshape(-1)[inside])
 
 
-def test_the_allocation_is_written_in_memory_order(plan, tmp_path):
+@pytest.mark.parametrize("engine", ["local", "mpi", "simulate"])
+def test_the_allocation_is_written_in_memory_order(plan, tmp_path, engine):
     words = ("plan", "--mesh", "x=1", "--shape", "6", "--from", "[_]")
-    words += ("--to", "[2*_] order(0.1, 0.0)", "--execute", "--engine", "simulate")
+    words += ("--to", "[2*_] order(0.1, 0.0)", "--execute", "--engine", engine)
     status, _, err = plan(*words, "--json", "--dump", str(tmp_path), "--dtype", "i32")
     assert status == 0, err
     assert np.load(tmp_path / "rank0.npy").tolist() == [0, 3, 1, 4, 2, 5]

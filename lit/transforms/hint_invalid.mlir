@@ -1,0 +1,139 @@
+// RUN: meshweave-opt %s -p hint-apply,hint-slice,hint-verify --split-input-file --verify-diagnostics
+
+func.func @two_required(%a: tensor<8xf32>) -> tensor<8xf32> {
+  %r = "hint.region"() ({
+    // expected-error @below {{order = "bfs" at }}
+    %i = "hint.region"() ({
+      %e = math.exp %a : tensor<8xf32>
+      "hint.yield"(%e) : (tensor<8xf32>) -> ()
+    }) {hints = {order = {value = "bfs", strength = "required"}}} : () -> tensor<8xf32>
+    "hint.yield"(%i) : (tensor<8xf32>) -> ()
+  }) {hints = {order = {value = "dfs", strength = "required"}}} : () -> tensor<8xf32>
+  return %r : tensor<8xf32>
+}
+
+// -----
+
+func.func @required_and_unsupported(%a: tensor<8xf32>) -> tensor<8xf32> {
+  // expected-error @below {{peak_bytes = "1MiB" (required) is unsupported: target cpu has no peak_bytes; drop peak_bytes}}
+  %r = "hint.region"() ({
+    %e = math.exp %a : tensor<8xf32>
+    "hint.yield"(%e) : (tensor<8xf32>) -> ()
+  }) {hints = {peak_bytes = "1MiB"}} : () -> tensor<8xf32>
+  return %r : tensor<8xf32>
+}
+
+// -----
+
+func.func @a_disable_is_required(%a: tensor<8xf32>) -> tensor<8xf32> {
+  // expected-error @below {{kernels = "-flash +blas" (required) is unsupported: target cpu has no kernels}}
+  %r = "hint.region"() ({
+    %e = math.exp %a : tensor<8xf32>
+    "hint.yield"(%e) : (tensor<8xf32>) -> ()
+  }) {hints = {kernels = "-flash +blas"}} : () -> tensor<8xf32>
+  return %r : tensor<8xf32>
+}
+
+// -----
+
+func.func @preferred_and_advisory_are_told(%a: tensor<8xf32>) -> tensor<8xf32> {
+  // expected-remark @+5 {{kernels = "+blas" (preferred) is unsupported: target cpu has no kernels; drop kernels}}
+  // expected-remark @+4 {{overlap = "auto" (preferred) is unsupported: target cpu has no overlap}}
+  // expected-remark @+3 {{stream = "1" (advisory) is unsupported: target cpu has no stream}}
+  // expected-remark @+2 {{fuse = "must" (advisory) is unsupported: target cpu has no fuse}}
+  // expected-remark @+1 {{numerics = "bit_exact" (advisory) is unsupported: target cpu has no numerics}}
+  %r = "hint.region"() ({
+    %e = math.exp %a : tensor<8xf32>
+    "hint.yield"(%e) : (tensor<8xf32>) -> ()
+  }) {hints = {kernels = "+blas", overlap = "auto", stream = 1, fuse = "must", numerics = {value = "bit_exact", strength = "advisory"}}} : () -> tensor<8xf32>
+  return %r : tensor<8xf32>
+}
+
+// -----
+
+func.func @nothing_to_order(%a: tensor<8xf32>) -> tensor<8xf32> {
+  // expected-remark @+2 {{order = "dfs" (preferred) is infeasible: the region has no slices; say how many: slice = "t=8"}}
+  // expected-remark @+1 {{width = "2" (preferred) is infeasible: the region has no slices}}
+  %r = "hint.region"() ({
+    %e = math.exp %a : tensor<8xf32>
+    "hint.yield"(%e) : (tensor<8xf32>) -> ()
+  }) {hints = {order = "dfs", width = 2}} : () -> tensor<8xf32>
+  return %r : tensor<8xf32>
+}
+
+// -----
+
+func.func @softmax_along_its_own_dim(%a: tensor<8x6xf32>) -> tensor<8x6xf32> {
+  // expected-error @below {{slice = "t=3" (required) is infeasible: 'linalg.softmax' at }}
+  %r = "hint.region"() ({
+    %p = "dist.constrain"(%a) {layout = #dist.layout<"[_, t]">} : (tensor<8x6xf32>) -> tensor<8x6xf32>
+    %0 = tensor.empty() : tensor<8x6xf32>
+    %s = linalg.softmax dimension(1) ins(%p : tensor<8x6xf32>) outs(%0 : tensor<8x6xf32>) -> tensor<8x6xf32>
+    "hint.yield"(%s) : (tensor<8x6xf32>) -> ()
+  }) {hints = {slice = "t=3"}} : () -> tensor<8x6xf32>
+  return %r : tensor<8x6xf32>
+}
+
+// -----
+
+func.func @a_preferred_slice_that_cannot_be(%a: tensor<8xf32>) -> tensor<8xf32> {
+  // expected-remark @+1 {{slice = "t=3" (preferred) is infeasible: no dim of the results that t can cut: result 0 as [t]: 'linalg.softmax' at }}
+  %r = "hint.region"() ({
+    %0 = tensor.empty() : tensor<8xf32>
+    %s = linalg.softmax dimension(0) ins(%a : tensor<8xf32>) outs(%0 : tensor<8xf32>) -> tensor<8xf32>
+    "hint.yield"(%s) : (tensor<8xf32>) -> ()
+  }) {hints = {slice = {value = "t=3", strength = "preferred"}}} : () -> tensor<8xf32>
+  return %r : tensor<8xf32>
+}
+
+// -----
+
+func.func @one_name_two_axes(%a: tensor<8xf32>) -> tensor<8xf32> {
+  %r = "hint.region"() ({
+    // expected-error @below {{has the time axis t=2 already: give the inner one another name}}
+    %i = "hint.region"() ({
+      %e = math.exp %a : tensor<8xf32>
+      "hint.yield"(%e) : (tensor<8xf32>) -> ()
+    }) {hints = {slice = "t=4"}} : () -> tensor<8xf32>
+    "hint.yield"(%i) : (tensor<8xf32>) -> ()
+  }) {hints = {slice = "t=2"}} : () -> tensor<8xf32>
+  return %r : tensor<8xf32>
+}
+
+// -----
+
+"dist.mesh"() {sym_name = "mesh", axes = "x=2"} : () -> ()
+func.func @an_axis_of_the_mesh(%a: tensor<8xf32>) -> tensor<8xf32> {
+  // expected-error @below {{slice = "x=2": x is an axis of the mesh (x=2) already}}
+  %r = "hint.region"() ({
+    %e = math.exp %a : tensor<8xf32>
+    "hint.yield"(%e) : (tensor<8xf32>) -> ()
+  }) {hints = {slice = "x=2"}} : () -> tensor<8xf32>
+  return %r : tensor<8xf32>
+}
+
+// -----
+
+func.func @before_what_it_reads(%a: tensor<8xf32>) -> tensor<8xf32> {
+  %r = "hint.region"() ({
+    %e = math.exp %a : tensor<8xf32>
+    "hint.yield"(%e) : (tensor<8xf32>) -> ()
+  }) {hints = {bundle = "first"}} : () -> tensor<8xf32>
+  // expected-remark @+1 {{order = "before=@first" (preferred) is infeasible: before=@first: it reads what is made there or later}}
+  %q = "hint.region"() ({
+    %e = math.sin %r : tensor<8xf32>
+    "hint.yield"(%e) : (tensor<8xf32>) -> ()
+  }) {hints = {order = "before=@first"}} : () -> tensor<8xf32>
+  return %q : tensor<8xf32>
+}
+
+// -----
+
+func.func @no_such_bundle(%a: tensor<8xf32>) -> tensor<8xf32> {
+  // expected-remark @+1 {{after=@nobody: no other region has that bundle}}
+  %q = "hint.region"() ({
+    %e = math.sin %a : tensor<8xf32>
+    "hint.yield"(%e) : (tensor<8xf32>) -> ()
+  }) {hints = {order = "after=@nobody"}} : () -> tensor<8xf32>
+  return %q : tensor<8xf32>
+}

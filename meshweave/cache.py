@@ -1,0 +1,177 @@
+"""Compiled programs kept on disk and found again by their content: a later process compiles nothing anew.
+
+The folder is `meshweave` in the user's cache folder (XDG_CACHE_HOME, or ~/.cache). The environment variable
+MESHWEAVE_CACHE moves it, or switches it off: "off". Each file is a bundle, named after everything that it depends on.
+Several processes may read and write at a time. A file that is damaged counts as absent; a folder that cannot be
+written, or that others may write, is not used: nothing here ever fails.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+from meshweave.bundle import Bundle
+from meshweave.errors import MeshweaveError
+from meshweave.files import replacing
+
+VARIABLE = "MESHWEAVE_CACHE"
+OFF = ("off", "0", "no", "false")
+LIMIT = 512 << 20  # bytes of all files: above, those used longest ago go
+FILES = 4096  # at most so many
+ABANDONED = 3600.0  # seconds after which a file half written has no writer any more
+SUFFIX = ".mwb"
+
+
+def cached(parts: Sequence[object], make: Callable[[], Bundle]) -> tuple[Bundle, bool]:
+    """The bundle that `make` gives, or gave to an earlier call with equal parts; and whether it was found.
+
+    parts: everything that the bundle depends on beside this package, MLIR and the processor: plain values whose `repr`
+    tells them apart.
+    """
+    place = folder()
+    if place is None:
+        return make(), False
+    path = place / f"{key(parts)}{SUFFIX}"
+    found = _read(path)
+    if found is not None:
+        return found, True
+    made = make()
+    _write(path, made)
+    return made, False
+
+
+def key(parts: Sequence[object]) -> str:
+    """The name of a program's file, without its ending."""
+    return hashlib.sha256(
+        f"{fingerprint()}\n{tuple(parts)!r}".encode("utf-8", "replace")
+    ).hexdigest()
+
+
+def folder() -> Path | None:
+    """Where the programs are kept: a folder of this user's alone, made if need be. None: nowhere."""
+    said = os.environ.get(VARIABLE, "")
+    if said.lower() in OFF:
+        return None
+    with suppress(OSError, ValueError, RuntimeError):
+        place = Path(said) if said else _users() / "meshweave"
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = place.stat()
+        if status.st_uid == os.geteuid() and not status.st_mode & 0o022:
+            return place  # code of others would be run
+    return None
+
+
+def _users() -> Path:
+    """The user's cache folder, by the XDG base directory specification: a relative one does not count."""
+    said = os.environ.get("XDG_CACHE_HOME", "")
+    return Path(said) if os.path.isabs(said) else Path.home() / ".cache"
+
+
+def clear() -> int:
+    """Forget all programs; how many files there were."""
+    place = folder()
+    return 0 if place is None else sum(_remove(path) for _, _, path in _files(place))
+
+
+def _read(path: Path) -> Bundle | None:
+    """What a file holds; None when it is not there, or damaged: then it goes."""
+    try:
+        found = Bundle.from_bytes(path.read_bytes())
+    except MeshweaveError:
+        _remove(path)
+        return None
+    except OSError:
+        return None
+    with suppress(OSError):
+        os.utime(path)  # used just now
+    return found
+
+
+def _write(path: Path, bundle: Bundle) -> None:
+    """Keep a bundle, and let go of what that is too much. A full or read-only disk keeps nothing."""
+    data = bundle.to_bytes()
+    if len(data) > LIMIT:
+        return
+    with suppress(OSError):
+        with replacing(path) as file:
+            file.write(data)
+        _trim(path.parent)
+
+
+def _trim(place: Path) -> None:
+    """Let the files used longest ago go until the limits hold, and all that killed writers left."""
+    files = sorted(_files(place))
+    now, total, count = time.time(), sum(nbytes for _, nbytes, _ in files), len(files)
+    for used, nbytes, path in files:
+        if path.suffix != SUFFIX:
+            gone = now - used > ABANDONED and _remove(path)
+        else:
+            gone = (total > LIMIT or count > FILES) and _remove(path)
+        if gone:
+            total, count = total - nbytes, count - 1
+
+
+def _files(place: Path) -> list[tuple[float, int, Path]]:
+    """Of each file of the cache: when it was used last, its bytes, its path."""
+    found = []
+    with suppress(OSError), os.scandir(place) as entries:
+        for entry in entries:
+            if SUFFIX in entry.name and entry.is_file(follow_symlinks=False):
+                with suppress(OSError):  # another process has just removed it
+                    status = entry.stat(follow_symlinks=False)
+                    found.append((status.st_mtime, status.st_size, Path(entry.path)))
+    return found
+
+
+def _remove(path: Path) -> bool:
+    try:
+        path.unlink()
+    except OSError:
+        return False
+    return True
+
+
+@cache
+def fingerprint() -> str:
+    """Of what makes code: the sources of this package, the MLIR that is installed, and the processor."""
+    whole = hashlib.sha256()
+    root = Path(__file__).parent
+    for path in sorted(root.rglob("*.py")):
+        source = path.read_bytes()
+        whole.update(f"{path.relative_to(root)} {len(source)}\n".encode())
+        whole.update(source)
+    whole.update(f"{_mlir()}\n{_processor()}".encode())
+    return whole.hexdigest()
+
+
+def _mlir() -> list[tuple[str, int, int]]:
+    """Name, bytes and date of each library of the MLIR package, which is not loaded for it."""
+    from importlib.util import find_spec
+
+    for package in ("torch_mlir", "mlir"):
+        found = find_spec(package)
+        for home in (found.submodule_search_locations or ()) if found else ():
+            with suppress(OSError), os.scandir(os.path.join(home, "_mlir_libs")) as entries:
+                libraries = [e for e in entries if ".so" in e.name]
+                stats = [(e.name, e.stat()) for e in libraries]
+                return sorted((name, s.st_size, s.st_mtime_ns) for name, s in stats)
+    return []
+
+
+def _processor() -> str:
+    """Model and features of the processor, for which code is made."""
+    wanted = ("vendor_id", "cpu family", "model", "model name", "stepping", "flags", "Features")
+    lines = []
+    with suppress(OSError), open("/proc/cpuinfo") as file:
+        for line in file:
+            if not line.strip():
+                break  # the first core is like the others
+            if line.split(":")[0].strip() in wanted:
+                lines.append(line)
+    return "".join(lines) or " ".join(os.uname()[3:])

@@ -1,0 +1,491 @@
+"""Hints as plain values: the keys and what may stand behind them, which of several applies, and the ledger.
+
+A hint is a key, a value and a strength, said of a region. An op stands in a chain of regions; `resolve` says which hint
+of each key holds for it and which are superseded. The ledger has a pair (hint, op) for every hint that was said and
+every op in its region, and closes when each has one outcome.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from meshweave.errors import CompileError, MeshweaveError
+
+REQUIRED, PREFERRED, ADVISORY = "required", "preferred", "advisory"
+STRENGTHS = (REQUIRED, PREFERRED, ADVISORY)
+
+
+class HintError(CompileError):
+    """A hint that cannot be read, contradicts another, or cannot be obeyed though it is required."""
+
+
+@dataclass(frozen=True)
+class TimeAxis:
+    """An axis of slices, one after the other: `t=8`, or `t:64` for slices of 64 elements.
+
+    count: how many slices, None where the size is given; size: elements of a slice along the dim.
+    """
+
+    name: str
+    count: int | None = None
+    size: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.name}={self.count}" if self.count is not None else f"{self.name}:{self.size}"
+
+
+@dataclass(frozen=True)
+class Order:
+    """In which order slices run, and before or after which bundles the region does."""
+
+    schedule: str | None = None
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Numerics:
+    """How far results may move: `bit_exact`, `deterministic`, or within rtol and atol."""
+
+    kind: str
+    rtol: float = 0.0
+    atol: float = 0.0
+
+
+SCHEDULES = ("dfs", "bfs", "strict")
+_NUMBER = r"[0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?"
+_TOLERANCE = re.compile(rf"tol\(\s*({_NUMBER})\s*,\s*({_NUMBER})\s*\)")
+_UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "kB": 10**3, "MB": 10**6}
+
+
+def _refused(key: str, value: object, right: str) -> HintError:
+    return HintError(f'hint {key} = "{value}": {right}')
+
+
+def _slice(text: str) -> tuple[TimeAxis, ...]:
+    axes = []
+    for part in text.split(","):
+        found = re.fullmatch(r"\s*([A-Za-z_]\w*)\s*([=:])\s*([0-9]{1,9})\s*", part)
+        if found is None or found[1] == "_" or int(found[3]) < 1:
+            raise _refused(
+                "slice", text, "NAME=COUNT or NAME:SIZE, at least 1, as in t=8 or t:64, u=2"
+            )
+        number = int(found[3])
+        axes.append(
+            TimeAxis(found[1], number) if found[2] == "=" else TimeAxis(found[1], None, number)
+        )
+    names = [axis.name for axis in axes]
+    if len(set(names)) != len(names):
+        raise _refused("slice", text, "an axis is named once")
+    return tuple(axes)
+
+
+def _order(text: str) -> Order:
+    schedule, before, after = None, [], []
+    for part in (p.strip() for p in text.split(",")):
+        found = re.fullmatch(r"(before|after)=@([A-Za-z_]\w*)", part)
+        if found is not None:
+            (before if found[1] == "before" else after).append(found[2])
+        elif part in SCHEDULES and schedule is None:
+            schedule = part
+        else:
+            raise _refused(
+                "order", text, "one of dfs, bfs, strict, and before=@BUNDLE or after=@BUNDLE"
+            )
+    return Order(schedule, tuple(before), tuple(after))
+
+
+def _integer(key: str, least: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not re.fullmatch(r"[0-9]{1,18}", text) or int(text) < least:
+            raise _refused(key, text, f"a number, at least {least}")
+        return int(text)
+
+    return parse
+
+
+def _bytes(text: str) -> int:
+    found = re.fullmatch(r"([0-9]{1,18})\s*([A-Za-z]*)", text)
+    if found is None or found[2] not in _UNITS or int(found[1]) < 1:
+        raise _refused("peak_bytes", text, f"a number of {', '.join(u for u in _UNITS if u)}")
+    return int(found[1]) * _UNITS[found[2]]
+
+
+def _one_of(key: str, *words: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in words:
+            raise _refused(key, text, f"one of {', '.join(words)}")
+        return text
+
+    return parse
+
+
+def _bundle(text: str) -> str:
+    if not text.isidentifier():
+        raise _refused("bundle", text, "an identifier")
+    return text
+
+
+def _kernels(text: str) -> tuple[tuple[str, bool], ...]:
+    """(kernel, on) in the order written."""
+    switches = []
+    for word in text.split():
+        if not re.fullmatch(r"[+-][A-Za-z_]\w*", word):
+            raise _refused("kernels", text, "names with + or -, as in -flash +blas")
+        switches.append((word[1:], word[0] == "+"))
+    if not switches or len({name for name, _ in switches}) != len(switches):
+        raise _refused("kernels", text, "at least one kernel, each once")
+    return tuple(switches)
+
+
+def _numerics(text: str) -> Numerics:
+    if text in ("bit_exact", "deterministic"):
+        return Numerics(text)
+    found = _TOLERANCE.fullmatch(text)
+    if found is None:
+        raise _refused("numerics", text, "bit_exact, deterministic or tol(RTOL, ATOL)")
+    return Numerics("tol", float(found[1]), float(found[2]))
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key: how its value is read, its strength unless said, and whether regions inside inherit it.
+
+    What is not inherited is about the region itself: an inner region's own adds to it instead of replacing it.
+    """
+
+    parse: Callable[[str], Any]
+    strength: str
+    inherited: bool = True
+
+
+KEYS: dict[str, Key] = {
+    "slice": Key(_slice, REQUIRED, inherited=False),
+    "order": Key(_order, PREFERRED),
+    "width": Key(_integer("width", 1), PREFERRED),
+    "peak_bytes": Key(_bytes, REQUIRED, inherited=False),
+    "stream": Key(_integer("stream", 0), ADVISORY),
+    "bundle": Key(_bundle, ADVISORY, inherited=False),
+    "fuse": Key(_one_of("fuse", "must", "may", "never"), ADVISORY),
+    "kernels": Key(_kernels, PREFERRED),
+    "numerics": Key(_numerics, REQUIRED),
+    "overlap": Key(_one_of("overlap", "none", "auto"), PREFERRED),
+}
+"""Every key there is; any other is an error, so that a misspelt hint is never lost."""
+
+TARGETS: dict[str, frozenset[str]] = {
+    "cpu": frozenset({"slice", "order", "width", "bundle"}),
+    "gpu": frozenset(),
+}
+"""The keys each target can obey. Whoever builds a capability adds its key here."""
+
+CONFLICTING = ("kernels",)
+"""Keys of which a disable is required though an enable is only preferred."""
+
+
+@dataclass(frozen=True)
+class Hint:
+    """What was said: a key, its value as text, how strong, and where (the place of its region)."""
+
+    key: str
+    value: str
+    strength: str
+    where: str = ""
+
+    @staticmethod
+    def make(key: str, value: object, strength: str | None = None, where: str = "") -> "Hint":
+        """A hint whose key, value and strength are known to be right. HintError names what is not."""
+        if key not in KEYS:
+            raise HintError(f'unknown hint "{key}": known are {", ".join(KEYS)}')
+        if strength is not None and strength not in STRENGTHS:
+            raise HintError(f'hint {key}: strength "{strength}" is none of {", ".join(STRENGTHS)}')
+        text = str(value)
+        parsed = KEYS[key].parse(text)
+        if strength is None:
+            disables = key == "kernels" and any(not on for _, on in parsed)
+            strength = REQUIRED if disables else KEYS[key].strength
+        return Hint(key, text, strength, where)
+
+    @property
+    def parsed(self) -> Any:
+        """The value as what its key means."""
+        return KEYS[self.key].parse(self.value)
+
+    def __str__(self) -> str:
+        return f'{self.key} = "{self.value}"'
+
+
+def supports(target: str, key: str) -> bool:
+    """Can `target` obey `key`? HintError for an unknown target."""
+    if target not in TARGETS:
+        raise HintError(f'no target "{target}"; there are {", ".join(TARGETS)}')
+    return key in TARGETS[target]
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """What holds for an op: by key the number of the hint in the chain, and who supersedes whom."""
+
+    effective: Mapping[str, int]
+    superseded: Mapping[int, int]
+
+
+def resolve(chain: Sequence[Hint], depth: Sequence[int]) -> Resolved:
+    """Which hints of `chain` hold, and which are superseded by which.
+
+    depth: of each hint that of its region: 0 for a compile option, 1 for the outermost region, and so on. Required
+    beats inner beats outer. Raises HintError for two required hints of one key that differ, naming both places.
+    """
+    effective: dict[str, int] = {}
+    superseded: dict[int, int] = {}
+    for key in KEYS:
+        mine = [i for i, hint in enumerate(chain) if hint.key == key]
+        if not mine:
+            continue
+        ranked = sorted(mine, key=lambda i: (chain[i].strength != REQUIRED, -depth[i]))
+        if not KEYS[key].inherited:
+            effective[key] = max(mine, key=lambda i: depth[i])
+            continue
+        effective[key] = best = ranked[0]
+        for other in ranked[1:]:
+            _agree(chain[best], chain[other])
+            superseded[other] = best
+    return Resolved(effective, superseded)
+
+
+def _agree(one: Hint, other: Hint) -> None:
+    if one.strength == other.strength == REQUIRED and one.parsed != other.parsed:
+        raise HintError(
+            f"{one} at {one.where} and {other} at {other.where} are both required: "
+            "make one of them preferred, or give both one value"
+        )
+
+
+# The ledger
+
+HONOURED, SUPERSEDED, UNSUPPORTED = "honoured", "superseded", "unsupported"
+INFEASIBLE, DEAD = "infeasible", "dead"
+OUTCOMES = (INFEASIBLE, UNSUPPORTED, SUPERSEDED, HONOURED, DEAD)
+"""What can become of a hint for an op. Where an op was copied and the copies differ, the first of these holds."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a hint for an op, why, and what the user can do about it."""
+
+    kind: str
+    reason: str = ""
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class Said:
+    """A hint with its number and that of its region (-1: a compile option)."""
+
+    number: int
+    region: int
+    hint: Hint
+
+
+@dataclass(frozen=True)
+class Op:
+    """An op in a region: its number, name, place, and the number of the innermost region around it."""
+
+    number: int
+    name: str
+    where: str
+    region: int
+
+
+@dataclass(frozen=True)
+class Region:
+    """A region: its number, place, the one around it (-1: none), and whether a pass has applied and dissolved it."""
+
+    number: int
+    where: str
+    parent: int = -1
+    applied: bool = False
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A line of the ledger: the hint, the op, and what became of the two."""
+
+    location: str
+    key: str
+    value: str
+    strength: str
+    op: str
+    op_location: str
+    outcome: str
+    reason: str
+    remedy: str
+
+    def line(self) -> str:
+        """`file:3:8: slice = "t=8" on linalg.matmul at file:5:10: honoured (why); remedy`."""
+        why = f" ({self.reason})" if self.reason else ""
+        cure = f"; {self.remedy}" if self.remedy else ""
+        head = f'{self.location}: {self.key} = "{self.value}" on {self.op} at {self.op_location}'
+        return f"{head}: {self.outcome}{why}{cure}"
+
+
+@dataclass
+class Ledger:
+    """Every hint that was said, every op it is about, and what became of each pair."""
+
+    regions: list[Region]
+    said: list[Said]
+    ops: list[Op]
+    outcomes: dict[tuple[int, int], Outcome]
+
+    @staticmethod
+    def empty() -> "Ledger":
+        """A ledger of nothing."""
+        return Ledger([], [], [], {})
+
+    def chain(self, region: int) -> list[int]:
+        """The numbers of `region` and those around it, outermost first."""
+        found: list[int] = []
+        while region >= 0:
+            found.append(region)
+            region = self.regions[region].parent
+        return found[::-1]
+
+    def hints_of(self, op: int) -> list[Said]:
+        """The hints that an op has to do with: compile options, then those of its regions, outermost first."""
+        chain = [-1, *self.chain(self.ops[op].region)]
+        return [s for number in chain for s in self.said if s.region == number]
+
+    def effective(self, region: int) -> dict[str, Said]:
+        """The hint of each key that holds in `region`. Raises HintError where two contradict."""
+        chain = [-1, *self.chain(region)]
+        found = [
+            s
+            for number in chain
+            for s in self.said
+            if s.region == number and (KEYS[s.hint.key].inherited or number == region)
+        ]
+        resolved = resolve([s.hint for s in found], [chain.index(s.region) for s in found])
+        return {key: found[i] for key, i in resolved.effective.items()}
+
+    def pairs(self) -> list[tuple[int, int]]:
+        """(hint, op) of every hint and every op that it is about."""
+        return [(s.number, op.number) for op in self.ops for s in self.hints_of(op.number)]
+
+    def close(self, said: int, op: int, outcome: Outcome) -> None:
+        """Say what became of a pair. What was said of another copy of the op before stays if it weighs more."""
+        old = self.outcomes.get((said, op))
+        if old is None or OUTCOMES.index(outcome.kind) < OUTCOMES.index(old.kind):
+            self.outcomes[said, op] = outcome
+
+    def open_pairs(self) -> list[tuple[Said, Op]]:
+        """The pairs that nothing is known of yet."""
+        return [(self.said[s], self.ops[o]) for s, o in self.pairs() if (s, o) not in self.outcomes]
+
+    def apply_region(self, number: int) -> None:
+        """A pass has done what the region asks, and dissolved it."""
+        old = self.regions[number]
+        self.regions[number] = Region(old.number, old.where, old.parent, True)
+
+    def entries(self) -> tuple[Entry, ...]:
+        """The lines of the ledger, op by op. MeshweaveError while a pair is open."""
+        if left := self.open_pairs():
+            said, op = left[0]
+            raise MeshweaveError(
+                f"the ledger does not close: nothing is known of {said.hint} on {op.name}", op.where
+            )
+        found = []
+        for s, o in self.pairs():
+            hint, op, outcome = self.said[s].hint, self.ops[o], self.outcomes[s, o]
+            row = (hint.where, hint.key, hint.value, hint.strength, op.name, op.where)
+            found.append(Entry(*row, outcome.kind, outcome.reason, outcome.remedy))
+        return tuple(found)
+
+    def report(self) -> str:
+        """The ledger as text: a line per pair, then how many ended how."""
+        entries = self.entries()
+        counts = [
+            f"{n} {kind}" for kind in OUTCOMES if (n := sum(e.outcome == kind for e in entries))
+        ]
+        total = f"{len(entries)} pairs of hint and op: {', '.join(counts) or 'none'}"
+        return "\n".join([*(entry.line() for entry in entries), total]) + "\n"
+
+    def rows(self) -> list[dict[str, str]]:
+        """The ledger for JSON, with the field names that scripts rely on: hint, op, location, outcome, reason."""
+        return [
+            {
+                "hint": f"{e.key}={e.value}",
+                "op": e.op,
+                "location": e.op_location,
+                "outcome": e.outcome,
+                "reason": e.reason,
+                "key": e.key,
+                "value": e.value,
+                "strength": e.strength,
+                "region": e.location,
+                "remedy": e.remedy,
+            }
+            for e in self.entries()
+        ]
+
+    def to_value(self) -> dict[str, Any]:
+        """Dictionaries, lists, texts and numbers alone: `from_value` makes the same ledger of it."""
+        return {
+            "regions": [
+                {"where": r.where, "parent": r.parent, "applied": int(r.applied)}
+                for r in self.regions
+            ],
+            "hints": [
+                {
+                    "region": s.region,
+                    "key": s.hint.key,
+                    "value": s.hint.value,
+                    "strength": s.hint.strength,
+                    "where": s.hint.where,
+                }
+                for s in self.said
+            ],
+            "ops": [{"name": o.name, "where": o.where, "region": o.region} for o in self.ops],
+            "outcomes": [
+                {"hint": s, "op": o, "is": x.kind, "reason": x.reason}
+                | ({"remedy": x.remedy} if x.remedy else {})
+                for (s, o), x in sorted(self.outcomes.items())
+            ],
+        }
+
+    @staticmethod
+    def from_value(value: Mapping[str, Any]) -> "Ledger":
+        """The ledger that `to_value` gave. HintError when it is none."""
+        try:
+            regions = [
+                Region(i, r["where"], r["parent"], bool(r["applied"]))
+                for i, r in enumerate(value["regions"])
+            ]
+            said = [
+                Said(i, h["region"], Hint.make(h["key"], h["value"], h["strength"], h["where"]))
+                for i, h in enumerate(value["hints"])
+            ]
+            ops = [Op(i, o["name"], o["where"], o["region"]) for i, o in enumerate(value["ops"])]
+            outcomes = {
+                (x["hint"], x["op"]): Outcome(x["is"], x["reason"], x.get("remedy", ""))
+                for x in value["outcomes"]
+            }
+        except (KeyError, TypeError) as error:
+            raise HintError(f"hint.ledger is not what hint-apply writes: {error}") from None
+        ledger = Ledger(regions, said, ops, outcomes)
+        if not _sound(ledger):
+            raise HintError("hint.ledger is not what hint-apply writes: a number is out of range")
+        return ledger
+
+
+def _sound(ledger: Ledger) -> bool:
+    """Do all numbers name something, parents come before their children, and outcomes have known kinds?"""
+    regions, said, ops = len(ledger.regions), len(ledger.said), len(ledger.ops)
+    return (
+        all(-1 <= r.parent < r.number for r in ledger.regions)
+        and all(-1 <= s.region < regions for s in ledger.said)
+        and all(-1 <= o.region < regions for o in ledger.ops)
+        and all(0 <= s < said and 0 <= o < ops for s, o in ledger.outcomes)
+        and all(x.kind in OUTCOMES for x in ledger.outcomes.values())
+    )

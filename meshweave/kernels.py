@@ -1,0 +1,149 @@
+"""Kernels as plain values: the ways to compute an op, and what a program may choose of them.
+
+A kernel is a named implementation of a pattern, under conditions, with a class of numerics. `select-kernels` gives each
+op the fastest one that suits it and that nobody has switched off: compile options, `mw.kernels(...)` around a call,
+`kernels = "-flash"` of a region.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from meshweave.errors import UsageError
+
+REFERENCE = "reference"
+BIT_EXACT, DETERMINISTIC, TOL = "bit_exact", "deterministic", "tol"
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A way to compute something.
+
+    pattern:  what it computes, in words; dtypes: of what elements (empty: any); targets: where.
+    numerics: `bit_exact` (the same bits however the program is sliced and sharded), or `deterministic` (the same bits
+              in every run, within rounding of the reference).
+    """
+
+    name: str
+    pattern: str
+    dtypes: frozenset[str]
+    targets: frozenset[str]
+    numerics: str
+
+    def suits(self, numerics: str) -> bool:
+        """May it compute what shall be `bit_exact`, `deterministic` or within a tolerance (`tol`)?"""
+        return numerics != BIT_EXACT or self.numerics == BIT_EXACT
+
+    def refusal(self, dtype: str, target: str = "cpu") -> str:
+        """Why it cannot compute elements of `dtype` on `target`; empty where it can."""
+        if target not in self.targets:
+            return f"target {target} has none"
+        if self.dtypes and dtype not in self.dtypes:
+            return f"elements are {dtype}, {' or '.join(sorted(self.dtypes))} is needed"
+        return ""
+
+
+_CPU, _FLOATS = frozenset({"cpu"}), frozenset({"f32", "f64"})
+
+KERNELS: dict[str, Kernel] = {
+    kernel.name: kernel
+    for kernel in (
+        Kernel("flash", "attention without its score matrix", _FLOATS, _CPU, DETERMINISTIC),
+        Kernel("blas", "a product of matrices, by the library", _FLOATS, _CPU, DETERMINISTIC),
+        Kernel("codegen", "any op, in fused and vectorised loops", frozenset(), _CPU, DETERMINISTIC),
+        Kernel(REFERENCE, "any op, as written and in the order written", frozenset(), _CPU, BIT_EXACT),
+    )
+}  # fmt: skip
+"""Every kernel there is, the fastest first."""
+
+
+def known(name: str, who: str = "kernels") -> str:
+    """`name`, which is a kernel's. UsageError, with the nearest name, where it is none."""
+    if name not in KERNELS:
+        near = get_close_matches(name, list(KERNELS), n=1, cutoff=0.6)
+        hint = f'; did you mean "{near[0]}"?' if near else ""
+        raise UsageError(f'{who}: no kernel "{name}": there are {", ".join(KERNELS)}{hint}')
+    return name
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which kernels may be taken.
+
+    only:     the names of those allowed to begin with; None: all.
+    switches: (name, on), which add to that or take away.
+    `reference` is always there: something must compute an op that nothing else may.
+    """
+
+    only: tuple[str, ...] | None = None
+    switches: tuple[tuple[str, bool], ...] = ()
+
+    @staticmethod
+    def of(only: Iterable[str] | None = None, switches: Mapping[str, bool] | None = None) -> Choice:
+        """A choice of known kernels, in one spelling. Raises UsageError."""
+        for name in (*(only or ()), *(switches or {})):
+            known(name)
+        if (switches or {}).get(REFERENCE) is False:
+            raise UsageError(
+                f"kernels: {REFERENCE} is what is left when all else is off: it stays on"
+            )
+        allowed = None if only is None else tuple(sorted(set(only)))
+        return Choice(allowed, tuple(sorted((switches or {}).items())))
+
+    @staticmethod
+    def parse(text: str) -> Choice:
+        """The choice in words: `-flash`, `+blas`, or names alone, which are the only ones. Raises UsageError."""
+        only, switches = [], {}
+        for word in text.replace(",", " ").split():
+            if word[0] in "+-":
+                switches[word[1:]] = word[0] == "+"
+            else:
+                only.append(word)
+        return Choice.of(only or None, switches)
+
+    def allows(self, name: str) -> bool:
+        """May the kernel be taken?"""
+        default = self.only is None or name in self.only
+        return name == REFERENCE or dict(self.switches).get(name, default)
+
+    @property
+    def disabled(self) -> tuple[str, ...]:
+        """The kernels that may not be taken, the fastest first."""
+        return tuple(name for name in KERNELS if not self.allows(name))
+
+    def within(self, outer: Choice) -> Choice:
+        """This choice where `outer` holds around it: its own words count, and `outer`'s where it says nothing. One that
+        says `only` starts anew.
+        """
+        if self.only is not None:
+            return self
+        return Choice(
+            outer.only, tuple(sorted({**dict(outer.switches), **dict(self.switches)}.items()))
+        )
+
+    def without(self, other: Choice) -> Choice:
+        """This choice less all that `other` disables: a disable beats what was asked before."""
+        return Choice.of(self.only, {**dict(self.switches), **dict.fromkeys(other.disabled, False)})
+
+    def __str__(self) -> str:
+        words = list(self.only or ())
+        return (
+            " ".join(words + [f"{'+' if on else '-'}{name}" for name, on in self.switches]) or "all"
+        )
+
+
+ALL = Choice()
+"""The choice of somebody who asks for nothing."""
+
+
+def as_choice(value: object) -> Choice:
+    """The choice that an argument `kernels=` means: a Choice, its text, or None for all. Raises UsageError."""
+    if value is None:
+        return ALL
+    if isinstance(value, Choice):
+        return value
+    if isinstance(value, str):
+        return Choice.parse(value)
+    raise UsageError(f'kernels: text such as "-flash" is needed, got {type(value).__name__}')

@@ -1,0 +1,286 @@
+"""The exchange of two layouts as constant data and compiled code.
+
+The data are words of 64 bits. The first ones, one a rank, say where a rank's section begins; equal
+sections are stored once. A section is a head of HEAD words, then the pieces that the rank receives
+(lowering/copies.py says what a piece is), by sender, the rank's own first. Where messages are sent,
+there follow four words for each member of the group (bytes to send, where they begin among all that
+are sent, bytes to receive, where they begin) and the places of the pieces that the rank sends, by
+receiver: each is in the section of its receiver. A message is its pieces one after the other, each
+packed as its levels say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from meshweave.errors import CompileError
+from meshweave.layout.mesh import Mesh
+from meshweave.lowering.copies import INNER
+from meshweave.plan.exchange import Piece, Table, busiest
+
+LIMIT = 64 << 20  # bytes of a table
+PIECES, BODY, PACKS, UNPACKS, SENDS, MESSAGES, RECEIVED_AT, LARGEST, END, HEAD = range(10)
+"""Words of a section's head: pieces received; where they begin; whether messages are packed, and
+unpacked; where the pieces to send are listed; where the four words of each member begin; where
+received messages begin in the staging buffer; the largest message of all; the furthest that any
+message of any rank ends."""
+_ALIGNMENT = 64
+
+Level = tuple[int, int, int]  # count, step in the source, step in the target
+
+
+class Box(NamedTuple):
+    """A piece in bytes: runs of `run` bytes, and levels with the innermost first."""
+
+    source: int
+    target: int
+    run: int
+    levels: tuple[Level, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are copied."""
+        total = self.run
+        for count, _, _ in self.levels:
+            total *= count
+        return total
+
+
+@dataclass(frozen=True)
+class Data:
+    """The table of an exchange. words: its data; staging: bytes that a rank needs for messages;
+    received: bytes that the busiest rank receives.
+    """
+
+    words: bytes
+    staging: int
+    received: int
+
+
+def box_of(piece: Piece, width: int) -> Box:
+    """A piece of elements of `width` bytes, with as few levels as there can be, in the order that
+    suits memory: the target's smallest step, the source's, then down to the target's largest.
+    """
+    steps = zip(piece.extents, piece.source_strides, piece.target_strides, strict=True)
+    levels = [(n, s * width, t * width) for n, s, t in steps]
+    return simplified(Box(piece.source * width, piece.target * width, width, tuple(levels)))
+
+
+def simplified(box: Box) -> Box:
+    """The same box in as few levels as there can be, in the order that `box_of` says."""
+    run, levels = box.run, [level for level in box.levels if level[0] != 1]
+    levels.sort(key=lambda level: (abs(level[2]), abs(level[1])))
+    while (found := next((x for x in levels if x[1] == x[2] == run), None)) is not None:
+        run *= found[0]
+        levels.remove(found)
+    merged: list[Level] = []
+    for level in levels:
+        if merged and all(level[k] == merged[-1][0] * merged[-1][k] for k in (1, 2)):
+            merged[-1] = (level[0] * merged[-1][0], *merged[-1][1:])
+        else:
+            merged.append(level)
+    if len(merged) > INNER:
+        nearest = min(merged[1:], key=lambda level: abs(level[1]))
+        if abs(nearest[1]) < abs(merged[0][1]):
+            merged.remove(nearest)
+            merged.insert(1, nearest)
+    return Box(box.source, box.target, run, tuple(merged))
+
+
+class _Section:
+    """What one rank receives: its boxes by sender, itself first, each with the member that sends it."""
+
+    def __init__(self, group: Sequence[int], rank: int, boxes: list[tuple[int, Box]]) -> None:
+        self.rank, self.group, self.me = rank, group, group.index(rank)
+        self.boxes = sorted(boxes, key=lambda entry: (entry[0] - self.me) % len(group))
+        self.places: list[int] = []  # of the boxes, in words from the start of the pieces
+
+    def words(self) -> list[int]:
+        """The pieces as words."""
+        found: list[int] = []
+        for member, box in self.boxes:
+            levels = [*box.levels, *[(1, 0, 0)] * (INNER - len(box.levels))]
+            self.places.append(len(found))
+            found += [member, box.source, box.target, box.run, box.nbytes, len(levels) - INNER]
+            found += [number for level in levels for number in level]
+        return found
+
+    def of(self, member: int) -> list[tuple[int, Box]]:
+        """(place, box) of those that a member sends."""
+        pairs = zip(self.places, self.boxes, strict=True)
+        return [(place, box) for place, (sender, box) in pairs if sender == member]
+
+
+def data_of(table: Table, axes: Sequence[str], width: int, messages: bool) -> Data:
+    """The data of an exchange within the groups over `axes`, of elements of `width` bytes.
+
+    messages: whether ranks send each other messages; else each reads the others' memory.
+    Raises CompileError when the data are larger than LIMIT, or a rank would receive from outside of
+    its group.
+    """
+    mesh = table.mesh
+    sections = []
+    nwords = mesh.nranks
+    for rank in range(mesh.nranks):
+        group = mesh.group(axes, rank) if axes else (rank,)
+        sections.append(_Section(group, rank, _boxes(table, group, rank, width)))
+        nwords += HEAD + sum(12 + 3 * len(box.levels) for _, box in sections[-1].boxes)
+        if 8 * nwords > 4 * LIMIT:
+            break  # far too large even when many sections are equal
+    else:
+        words, staging = _written(sections, mesh, messages)
+        if words.nbytes <= LIMIT:
+            return Data(words.tobytes(), staging, busiest(table) * width if axes else 0)
+        nwords = words.size
+    raise CompileError(
+        f"dist.exchange: the table of {table.source} to {table.target} takes more than "
+        f"{8 * nwords:,} bytes, the most is {LIMIT:,}: go by a layout in larger blocks"
+    )
+
+
+def data_of_boxes(
+    mesh: Mesh, axes: Sequence[str], box: Callable[[int, int], Box], messages: bool
+) -> Data:
+    """The data of a move that is alike in every group over `axes`: box(k, j) is what member k takes
+    from member j. `received` is left to the caller.
+    """
+    members = len(mesh.group(axes, 0))
+    made = [
+        [(j, simplified(found)) for j in range(members) if (found := box(k, j)).nbytes]
+        for k in range(members)
+    ]
+    sections = []
+    for rank in range(mesh.nranks):
+        group = mesh.group(axes, rank)
+        sections.append(_Section(group, rank, made[group.index(rank)]))
+    words, staging = _written(sections, mesh, messages)
+    return Data(words.tobytes(), staging, 0)
+
+
+def _boxes(table: Table, group: Sequence[int], rank: int, width: int) -> list[tuple[int, Box]]:
+    """What a rank receives by the table, each with the number of the member that sends it."""
+    numbers = {member: k for k, member in enumerate(group)}
+    found = []
+    for piece in table.receives(rank):
+        if piece.sender not in numbers:
+            raise CompileError(
+                f"dist.exchange: rank {rank} receives from rank {piece.sender}, which is not "
+                f"in its group {list(group)}; the exchange goes over {', '.join(table.axes)}"
+            )
+        found.append((numbers[piece.sender], box_of(piece, width)))
+    return found
+
+
+def _written(sections: list[_Section], mesh: Mesh, messages: bool) -> tuple[np.ndarray, int]:
+    """All words, and the bytes of the staging buffer."""
+    out = list(range(mesh.nranks))
+    bodies: dict[tuple[int, ...], int] = {}
+    starts = []
+    for section in sections:
+        body = tuple(section.words())
+        if body not in bodies:
+            bodies[body] = len(out)
+            out += body
+        starts.append(bodies[body])
+    mail = _Mail(sections, starts) if messages else None
+    heads: dict[tuple[int, ...], int] = {}
+    for k, section in enumerate(sections):
+        head = [0] * HEAD
+        head[PIECES], head[BODY] = len(section.boxes), starts[k]
+        tail = mail.fill(head, k) if mail is not None else []
+        key = (*head, *tail)
+        if key not in heads:
+            heads[key] = len(out)
+            out += key
+        out[section.rank] = heads[key]
+    return np.array(out, np.int64), mail.staging if mail is not None else 0
+
+
+class _Mail:
+    """The messages of all ranks: their lengths and the pieces in them."""
+
+    def __init__(self, sections: list[_Section], starts: list[int]) -> None:
+        self._sections = sections
+        self._sent: list[list[list[tuple[int, Box]]]] = []  # of each rank, of each receiver
+        for section in sections:
+            self._sent.append([[] for _ in section.group])
+        for section, start in zip(sections, starts, strict=True):
+            for k, sender in enumerate(section.group):
+                if sender != section.rank:
+                    boxes = [(start + place, box) for place, box in section.of(k)]
+                    self._sent[sender][section.me] = boxes
+        lengths = [[_nbytes(m) for m in row] for row in self._sent]
+        self._lengths = lengths
+        self._received = [
+            [lengths[sender][s.me] if sender != s.rank else 0 for sender in s.group]
+            for s in sections
+        ]
+        every = [*lengths, *self._received]
+        self._largest = max(max(row) for row in every)
+        self._packs = any(not _straight(m, 0) for row in self._sent for m in row)
+        self._unpacks = any(
+            not _straight(s.of(k), 1) for s in sections for k in range(len(s.group)) if k != s.me
+        )
+        packed = max(sum(row) for row in lengths) if self._packs else 0
+        unpacked = max(sum(row) for row in self._received) if self._unpacks else 0
+        self._received_at = -(-packed // _ALIGNMENT) * _ALIGNMENT
+        self.staging = self._received_at + unpacked
+        self._begun = [self._begins(rank) for rank in range(len(sections))]
+        self._end = self._largest + max(max(row) for both in self._begun for row in both)
+
+    def fill(self, head: list[int], rank: int) -> list[int]:
+        """Complete the head of a rank's section; what follows it."""
+        section, sent = self._sections[rank], self._sent[rank]
+        begins = self._begun[rank]
+        head[PACKS], head[UNPACKS] = int(self._packs), int(self._unpacks)
+        head[MESSAGES], head[SENDS] = HEAD, HEAD + 4 * len(section.group)
+        head[RECEIVED_AT], head[LARGEST] = self._received_at, self._largest
+        head[END] = self._end
+        columns = zip(self._lengths[rank], begins[0], self._received[rank], begins[1], strict=True)
+        tail = [number for row in columns for number in row]
+        places = [place for message in sent for place, _ in message]
+        return [*tail, len(places), *places]
+
+    def _begins(self, rank: int) -> tuple[list[int], list[int]]:
+        """Where the messages of a rank to and from each member begin."""
+        section = self._sections[rank]
+        if self._packs:
+            out = _running(self._lengths[rank], range(len(section.group)))
+        else:
+            out = [m[0][1].source if m else 0 for m in self._sent[rank]]
+        if self._unpacks:
+            size = len(section.group)
+            order = [(section.me + k) % size for k in range(size)]
+            return out, _running(self._received[rank], order)
+        inwards = [section.of(k) for k in range(len(section.group))]
+        return out, [m[0][1].target if m else 0 for m in inwards]
+
+
+def _nbytes(message: list[tuple[int, Box]]) -> int:
+    return sum(box.nbytes for _, box in message)
+
+
+def _running(lengths: list[int], order: Sequence[int]) -> list[int]:
+    """Where each begins when they lie one after the other in that order."""
+    begins, end = [0] * len(lengths), 0
+    for k in order:
+        begins[k] = end
+        end += lengths[k]
+    return begins
+
+
+def _straight(message: list[tuple[int, Box]], side: int) -> bool:
+    """Whether a message is one run of bytes in the source (0) or in the target (1)."""
+    if len(message) > 1:
+        return False
+    for _, box in message:
+        size = box.run
+        for level in box.levels:
+            if level[1 + side] != size:
+                return False
+            size *= level[0]
+    return True

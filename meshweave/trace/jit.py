@@ -1,0 +1,326 @@
+"""jit: a Python function over arrays, compiled for a mesh on its first call with arguments of a kind.
+
+@mw.jit(mesh=mesh, in_layouts=("[dp, _]", "[_, tp]"), out_layouts="[dp, tp]")
+def product(x, w):
+    return x @ w
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable, Sequence
+from functools import update_wrapper
+from typing import Any, NamedTuple
+
+from meshweave.errors import MeshweaveError, UsageError
+from meshweave.layout import Layout, Mesh
+from meshweave.trace import tree
+from meshweave.trace.builder import current
+from meshweave.trace.lowered import Compiled, Lowered
+from meshweave.trace.place import chosen_kernels, is_layout
+from meshweave.trace.program import Spec, spread_layouts, trace_program
+from meshweave.trace.signature import argument_paths, differences, fast_key, leaf_spec
+
+
+class CacheInfo(NamedTuple):
+    """Calls that found a compiled program, those that did not, and how many programs there are."""
+
+    hits: int
+    misses: int
+    size: int
+
+
+class _Miss(NamedTuple):
+    """Why a call compiled."""
+
+    specs: tuple[Spec, ...]
+    names: tuple[str, ...]
+    rest: tuple[Any, ...]  # structure, static arguments, kernels
+    seconds: float
+
+
+def jit(
+    function: Callable[..., Any] | None = None,
+    *,
+    mesh: Mesh | str | None = None,
+    in_layouts: Any = None,
+    out_layouts: Any = None,
+    engine: str = "local",
+    static_argnames: str | Sequence[str] = (),
+    timeout: float = 60.0,
+) -> Any:
+    """Compile a function of arrays for a mesh when it is called.
+
+    mesh:        the devices, a Mesh or its text; None: one rank.
+    in_layouts:  where the arguments lie: a layout (text, `P(...)`, Layout, None for any) for each argument, or a pytree
+                 of layouts, or one for several; by default an Array's own, and else what propagation finds.
+    out_layouts: where the results lie, likewise.
+    engine:      what runs it: "local" (a thread per rank) or "mpi" (a process per rank).
+    static_argnames: names of arguments that are values for Python, not arrays; they must be hashable.
+    timeout:     seconds without progress of any rank after which a call ends with RankError.
+
+    Arguments and results are pytrees (tuples, lists, dicts, None, namedtuples, dataclasses) of arrays: NumPy arrays,
+    anything with `__array__`, Python scalars, or Arrays; results are Arrays. A program is compiled for each kind of
+    arguments: shapes, dtypes, layouts of Arrays, structure, static arguments, and `mw.kernels` around the call.
+    """
+    options = {
+        "mesh": mesh, "in_layouts": in_layouts, "out_layouts": out_layouts, "engine": engine,
+        "static_argnames": static_argnames, "timeout": timeout,
+    }  # fmt: skip
+    if function is None:
+        return lambda f: Jitted(f, **options)
+    return Jitted(function, **options)
+
+
+class Jitted:
+    """A function that `jit` made. Call it like the one it was made of."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        mesh: Mesh | str | None,
+        in_layouts: Any,
+        out_layouts: Any,
+        engine: str,
+        static_argnames: str | Sequence[str],
+        timeout: float,
+    ) -> None:
+        if not callable(function):
+            raise UsageError(f"jit: a function is needed, got {type(function).__name__}")
+        self._function, self._engine, self._timeout = function, engine, timeout
+        self.mesh = _mesh(mesh)
+        self._in_layouts, self._out_layouts = in_layouts, out_layouts
+        self._signature = inspect.signature(function)
+        self._names = tuple(self._signature.parameters)
+        static = (static_argnames,) if isinstance(static_argnames, str) else static_argnames
+        self._static = tuple(static)
+        unknown = [name for name in self._static if name not in self._names]
+        if unknown:
+            raise UsageError(f"jit: static_argnames {unknown} are no arguments: {self._names}")
+        self._where = _where(function)
+        self._programs: dict[Any, Compiled] = {}
+        self._fast: dict[Any, Callable[[Any], Any]] = {}
+        self._misses: list[_Miss] = []
+        self._calls = 0
+        self._last: Compiled | None = None
+        self._lock = threading.Lock()
+        update_wrapper(self, function)
+        self.__name__: str = getattr(function, "__name__", "function")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run it, compiled; the first call of a kind compiles. Raises MeshweaveError: the program is wrong, at its
+        line; RankError: a rank failed. Inside another traced function it is a part of that one's program, without
+        layouts of its own.
+        """
+        if current() is not None:
+            return self._function(*args, **kwargs)
+        self._calls += 1
+        key = None
+        if not kwargs and not self._static:
+            key = fast_key(args)
+            if key is not None:
+                key = (chosen_kernels(), key)
+                found = self._fast.get(key)
+                if found is not None:
+                    return found(args)
+        leaves, compiled = self._compiled(args, kwargs)
+        returned = compiled.call(leaves)
+        if key is not None:
+            self._fast[key] = compiled.fast(args)
+        return returned
+
+    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
+        """The program for arguments of this kind (arrays, or anything with shape and dtype), not compiled yet."""
+        _, key = self._key(args, kwargs)
+        return self._lowered(key)
+
+    def cache_info(self) -> CacheInfo:
+        """How often a call found its program."""
+        misses = len(self._misses)
+        return CacheInfo(self._calls - misses, misses, len(self._programs))
+
+    def explain_misses(self) -> str:
+        """For each call that compiled, a line: what was new about it, beside the nearest earlier one."""
+        lines = []
+        for number, miss in enumerate(self._misses):
+            why = _why(miss, self._misses[:number])
+            lines.append(f"{number + 1}. {why} ({1000 * miss.seconds:.0f} ms)")
+        return "\n".join(lines) or "no call has compiled"
+
+    def explain(self, *args: Any, **kwargs: Any) -> str:
+        """Tables about the program of the last call, or of arguments like these: layouts, collectives with their bytes,
+        memory, hints and kernels.
+        """
+        if args or kwargs:
+            return self._compiled(args, kwargs)[1].explain()
+        if self._last is None:
+            raise UsageError(
+                f"{self.__name__}.explain: no call has compiled yet: call it, or give arguments"
+            )
+        return self._last.explain()
+
+    def close(self) -> None:
+        """Let go of all compiled programs, their threads, processes and memory."""
+        with self._lock:
+            for program in self._programs.values():
+                program.close()
+            self._programs.clear()
+            self._fast.clear()
+            self._last = None
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        """A method: the instance is a static argument when it is named so, else a pytree."""
+        if instance is None:
+            return self
+        return lambda *args, **kwargs: self(instance, *args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<meshweave.jit {self.__name__} on ({self.mesh})>"
+
+    # What a call is.
+
+    def _key(self, args: Any, kwargs: Any) -> tuple[list[Any], _Key]:
+        static, args, kwargs = self._without_static(args, kwargs)
+        leaves, structure = tree.flatten((tuple(args), kwargs), _is_array)
+        paths = tuple(argument_paths(structure, self._dynamic))
+        specs = tuple(leaf_spec(leaf, path) for leaf, path in zip(leaves, paths))
+        return leaves, _Key(structure, specs, static, chosen_kernels(), paths)
+
+    @property
+    def _dynamic(self) -> list[str]:
+        return [name for name in self._names if name not in self._static]
+
+    def _without_static(self, args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
+        """Static arguments by name, and the others: all those that a name says are given by name."""
+        if not self._static:
+            return (), args, kwargs
+        try:
+            bound = self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise UsageError(f"{self.__name__}: {error}") from None
+        bound.apply_defaults()
+        static = tuple((n, bound.arguments[n]) for n in self._static if n in bound.arguments)
+        for name, value in static:
+            try:
+                hash(value)
+            except TypeError:
+                raise UsageError(
+                    f"{self.__name__}: static argument {name} is a {type(value).__name__}: "
+                    "it must be hashable"
+                ) from None
+        parameters = self._signature.parameters
+        positional, named = [], {}
+        for name, value in bound.arguments.items():
+            kind = parameters[name].kind
+            if name in self._static:
+                continue
+            if kind is inspect.Parameter.VAR_POSITIONAL:
+                positional += value
+            elif kind is inspect.Parameter.VAR_KEYWORD:
+                named.update(value)
+            elif kind is inspect.Parameter.POSITIONAL_ONLY:
+                positional.append(value)
+            else:
+                named[name] = value
+        return static, tuple(positional), named
+
+    def _compiled(self, args: Any, kwargs: Any) -> tuple[list[Any], Compiled]:
+        leaves, key = self._key(args, kwargs)
+        with self._lock:
+            found = self._programs.get(key)
+            if found is None:
+                found = self._lowered(key).compile(self._timeout)
+                self._programs[key] = found
+                rest = (key.structure, key.static, key.kernels)
+                self._misses.append(_Miss(key.specs, key.paths, rest, found.seconds))
+            self._last = found
+        return leaves, found
+
+    def _lowered(self, key: _Key) -> Lowered:
+        layouts = self._layouts(key)
+
+        def arguments(values: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+            args, kwargs = tree.unflatten(key.structure, iter(values))
+            return args, {**kwargs, **dict(key.static)}
+
+        program = trace_program(
+            self._function, arguments, key.specs, layouts, self.mesh, self._out_layouts, self._where
+        )
+        return Lowered(
+            self.__name__, program, key.specs, key.paths, self.mesh, self._engine, key.kernels
+        )
+
+    def _layouts(self, key: _Key) -> list[Layout | None]:
+        """Where each leaf of the arguments lies: what in_layouts says, else what an Array has."""
+        shapes = [spec.shape for spec in key.specs]
+        args, kwargs = key.structure[2]
+        given = self._in_layouts
+        if given is None:
+            return [spec.layout for spec in key.specs]
+        if self._static or kwargs[2]:
+            given = self._by_name(given, args, kwargs)
+        else:
+            given = ((given,) * len(args[2]) if is_layout(given) else tuple(given), {})
+        try:
+            found = spread_layouts(given, key.structure, shapes, self.mesh, "in_layouts")
+        except MeshweaveError as error:
+            message = error.message.replace("in_layouts[0]", "in_layouts", 1)
+            raise type(error)(message, self._where) from None
+        return [s.layout if one is None else one for one, s in zip(found, key.specs)]
+
+    def _by_name(self, given: Any, args: Any, kwargs: Any) -> Any:
+        """in_layouts, one for each argument that is not static, for calls that name some arguments."""
+        names = self._dynamic
+        if is_layout(given):
+            given = (given,) * len(names)
+        if len(given) != len(names):
+            raise UsageError(
+                f"in_layouts: {len(given)} entries, {len(names)} are right ({', '.join(names)})",
+                self._where,
+            )
+        named = dict(zip(names, given))
+        return tuple(given[: len(args[2])]), {name: named.get(name) for name in kwargs[1]}
+
+
+class _Key(NamedTuple):
+    """What a program is compiled for; equal keys have equal programs."""
+
+    structure: tree.Structure
+    specs: tuple[Spec, ...]
+    static: tuple[Any, ...]
+    kernels: Any
+    paths: tuple[str, ...]
+
+
+def _is_array(value: Any) -> bool:
+    return hasattr(value, "shape") and hasattr(value, "dtype")
+
+
+def _mesh(mesh: Mesh | str | None) -> Mesh:
+    if isinstance(mesh, str):
+        mesh = Mesh.parse(mesh)
+    if mesh is not None and not isinstance(mesh, Mesh):
+        raise UsageError(f"jit: mesh is a {type(mesh).__name__}, a Mesh or its text is right")
+    if mesh is not None and mesh.is_symbolic:
+        raise UsageError(f"jit: mesh ({mesh}) has a symbol for a size, a number is needed")
+    return mesh or Mesh()
+
+
+def _where(function: Any) -> str:
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return "a function" if code is None else f"{code.co_filename}:{code.co_firstlineno}"
+
+
+def _why(miss: _Miss, before: Sequence[_Miss]) -> str:
+    """What is new about a call."""
+    if not before:
+        return "the first call"
+    alike = [m for m in before if m.rest[:2] == miss.rest[:2] and len(m.specs) == len(miss.specs)]
+    if not alike:
+        same = any(m.rest[0] == miss.rest[0] for m in before)
+        return "other static arguments" if same else "arguments of another structure"
+    changes = [differences(miss.specs, m.specs, miss.names) for m in alike]
+    nearest = min(changes, key=len)
+    return "; ".join(nearest) if nearest else "other kernels are chosen (mw.kernels)"

@@ -1,0 +1,204 @@
+"""A traced program on its way: looked at in stages, compiled, called, explained."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from meshweave.errors import UsageError
+from meshweave.layout import Layout, Mesh
+from meshweave.runtime.array import Array, collect, place
+from meshweave.trace import tree
+from meshweave.trace.program import Program, Spec
+
+STAGES = ("traced", "propagated", "redistributed", "local")
+"""What `as_text` shows."""
+
+
+def _passes(stage: str, every: Sequence[str]) -> tuple[str, ...]:
+    """The passes before a stage, of those that compiling runs."""
+    if stage == "traced":
+        return ()
+    if stage == "propagated":
+        return tuple(every[: every.index("dist-propagate") + 1])
+    if stage == "redistributed":
+        return tuple(every[: every.index("dist-partition")])
+    return tuple(every)
+
+
+class Lowered:
+    """A function traced for arguments of one kind."""
+
+    def __init__(
+        self,
+        name: str,
+        program: Program,
+        specs: Sequence[Spec],
+        names: Sequence[str],
+        mesh: Mesh,
+        engine: str,
+        kernels: Any = None,
+    ) -> None:
+        self.name, self.program, self.specs, self.names = name, program, specs, names
+        self.mesh, self.engine, self.kernels = mesh, engine, kernels
+
+    def as_text(self, stage: str = "traced") -> str:
+        """The program in MLIR at a stage: "traced" (as the function said), "propagated" (each op with its layouts),
+        "redistributed" (with the steps of each move), or "local" (of one rank).
+        """
+        if stage not in STAGES:
+            raise UsageError(f'as_text: stage "{stage}": known are {", ".join(STAGES)}')
+        from meshweave.api import GLOBAL_PASSES
+        from meshweave.bindings import context
+        from meshweave.dialects.alias import hoist_aliases
+        from meshweave.frontends import load_module
+        from meshweave.pipeline import run_pipeline
+
+        passes = _passes(stage, GLOBAL_PASSES)
+        ctx = context(unregistered=True)
+        with ctx:
+            module = load_module(self.program.text, ctx, self.name)
+            if passes:
+                run_pipeline(module, ",".join(passes))
+            return str(hoist_aliases(str(module)))
+
+    def compile(self, timeout: float = 60.0) -> Compiled:
+        """Compile and load it. Raises MeshweaveError, at the line of the function that is at fault."""
+        from meshweave import api
+        from meshweave.runtime.engine import engine
+
+        began = time.perf_counter()
+        runs_on = engine(self.engine, timeout=timeout)
+        bundle = api.build(self.program.text, engine=self.engine, name=self.name)
+        loaded = api.Program(bundle, runs_on)
+        return Compiled(self, loaded, time.perf_counter() - began)
+
+    def __repr__(self) -> str:
+        kinds = ", ".join(f"{n}: {s}" for n, s in zip(self.names, self.specs))
+        return f"<lowered {self.name}({kinds}) on ({self.mesh})>"
+
+
+class Compiled:
+    """A program that is loaded. seconds: that compiling and loading took."""
+
+    def __init__(self, lowered: Lowered, program: Any, seconds: float) -> None:
+        self.lowered, self.program, self.seconds = lowered, program, seconds
+        self._executable = program.executable
+        self._ports = program.inputs
+        self._layouts = [Layout.parse(port.layout) for port in self._ports]
+        self._structure = lowered.program.structure
+        self._whole = self._structure == tree.LEAF
+        self._templates: list[Any] = []  # Arrays of the first call: later ones have other shards
+
+    def call(self, leaves: Sequence[Any]) -> Any:
+        """Run it on the leaves of the arguments; what the function returns, of Arrays."""
+        values = [
+            self._ready(value, spec, layout)
+            for value, spec, layout in zip(leaves, self.lowered.specs, self._layouts)
+        ]
+        results = self._executable.run(place(self._executable, values))
+        arrays = collect(self._executable, results)
+        if not self._templates:
+            self._templates = arrays
+        return self._returned(arrays)
+
+    def fast(self, args: Sequence[Any]) -> Callable[[Sequence[Any]], Any]:
+        """What calls it with arguments just like these, NumPy arrays and Arrays: nothing of them is looked at again."""
+        from meshweave.runtime.dispatch import Dispatch
+
+        right = [
+            self._ready(a, s, lay) is a
+            for a, s, lay in zip(args, self.lowered.specs, self._layouts)
+        ]
+        sharded = [isinstance(value, Array) for value in args]
+        if not all(right) or not Dispatch.applies(self._executable, sharded):
+            return self.call
+        dispatch, templates = Dispatch(self._executable, sharded), self._templates
+        if self._whole:
+            return lambda given: _filled(templates[0], [row[0] for row in dispatch(given)])
+
+        def run(given: Sequence[Any]) -> Any:
+            results = dispatch(given)
+            filled = [_filled(t, [row[i] for row in results]) for i, t in enumerate(templates)]
+            return self._returned(filled)
+
+        return run
+
+    def _returned(self, arrays: Sequence[Any]) -> Any:
+        return arrays[0] if self._whole else tree.unflatten(self._structure, iter(arrays))
+
+    def _ready(self, value: Any, spec: Spec, layout: Layout) -> Any:
+        """An argument as the program takes it: an Array where it lies right, anything else as a NumPy array."""
+        if isinstance(value, Array):
+            if (value.layout, value.mesh) == (layout, self.lowered.mesh):
+                return value
+            if value.mesh == self.lowered.mesh:
+                return value.redistribute(layout, engine=self.lowered.engine)
+            return value.numpy()  # `place` lays it out
+        return np.asarray(value, dtype=spec.dtype.numpy) if spec.weak else np.asarray(value)
+
+    def explain(self) -> str:
+        """Tables about the program: see Jitted.explain."""
+        from rich.console import Console
+
+        out = io.StringIO()
+        console = Console(file=out, width=110)
+        for table in self._tables():
+            console.print(table)
+        return out.getvalue()
+
+    def _tables(self) -> list[Any]:
+        from rich.table import Table
+
+        program = self.program
+        title = f"{self.lowered.name} on ({self.lowered.mesh}), engine {self.lowered.engine}"
+        ports = Table("", "global", "layout", "on a rank", "bytes of a rank", title=title)
+        rows = [*zip(self.lowered.names, program.inputs)]
+        rows += [
+            (f"result{path}", port)
+            for path, port in zip(tree.paths(self._structure), program.outputs)
+        ]
+        for name, port in rows:
+            whole, local = (_shape(s, port.dtype) for s in (port.global_shape, port.local_shape))
+            ports.add_row(name, whole, f"\\{port.layout}", local, f"{port.nbytes:,}")
+        moves = Table("collective", "axes", "bytes to the busiest rank")
+        collectives = program.bundle.manifest.collectives
+        for one in collectives:
+            moves.add_row(one.op, ", ".join(one.axes), f"{one.bytes:,}")
+        moves.add_row("together", str(len(collectives)), f"{sum(c.bytes for c in collectives):,}")
+        memory = Table("memory of a rank", "bytes")
+        manifest = program.bundle.manifest
+        memory.add_row("arguments", f"{sum(p.nbytes for p in program.inputs):,}")
+        memory.add_row("results", f"{sum(p.nbytes for p in program.outputs):,}")
+        memory.add_row("everything between", f"{manifest.arena_bytes:,}")
+        memory.add_row("peak", f"{program.peak_bytes:,}")
+        asked = Table("asked for", "at", title="hints and kernels")
+        for said_at, text in self.lowered.program.hints:
+            asked.add_row(f"hint {text}", said_at)
+        if self.lowered.kernels is not None:
+            only, switches = self.lowered.kernels
+            words = [] if only is None else [f"only {', '.join(only)}"]
+            words += [f"{'+' if on else '-'}{name}" for name, on in switches]
+            asked.add_row(f"kernels {' '.join(words)}", "the call")
+        more = [asked] if asked.row_count else []
+        return [ports, moves, memory, *more, f"compiled in {1000 * self.seconds:.0f} ms"]
+
+    def close(self) -> None:
+        """Let go of threads, processes and memory."""
+        self.program.close()
+
+
+def _filled(template: Any, shards: list[Any]) -> Any:
+    """An Array like another that was checked, with other elements."""
+    made = Array.__new__(Array)
+    made.__dict__.update(template.__dict__)
+    made.shards = shards
+    return made
+
+
+def _shape(shape: Sequence[int], dtype: str) -> str:
+    return "x".join(map(str, (*shape, dtype)))

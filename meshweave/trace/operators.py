@@ -1,0 +1,55 @@
+"""What the operators of a Tracer do."""
+
+from meshweave.trace.elementwise import (
+    abs,
+    add,
+    divide,
+    floor_divide,
+    multiply,
+    negative,
+    positive,
+    pow,
+    remainder,
+    subtract,
+)
+from meshweave.trace.linear import matmul
+from meshweave.trace.logic import (
+    bitwise_and,
+    bitwise_invert,
+    bitwise_left_shift,
+    bitwise_or,
+    bitwise_right_shift,
+    bitwise_xor,
+    equal,
+    greater,
+    greater_equal,
+    less,
+    less_equal,
+    not_equal,
+)
+
+__all__ = [
+    "abs",
+    "add",
+    "bitwise_and",
+    "bitwise_invert",
+    "bitwise_left_shift",
+    "bitwise_or",
+    "bitwise_right_shift",
+    "bitwise_xor",
+    "divide",
+    "equal",
+    "floor_divide",
+    "greater",
+    "greater_equal",
+    "less",
+    "less_equal",
+    "matmul",
+    "multiply",
+    "negative",
+    "not_equal",
+    "positive",
+    "pow",
+    "remainder",
+    "subtract",
+]

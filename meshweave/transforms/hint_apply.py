@@ -1,0 +1,258 @@
+"""hint-apply: read the regions' hints, settle which of several holds, and open the ledger.
+
+before:  "hint.region"() ({ .. }) {hints = {slice = "t=4", order = "dfs"}}
+after:   the same with a number on the region and on each op in it, and the ledger on the module
+
+A `dist.constrain` that names a time axis is split: to space the axis is a local factor, and what is laid out along it
+within a slice becomes a `hint.place`. A key that the target cannot obey is an error where it is required, else a
+remark. hint-verify at the end finds out what became of each hint.
+"""
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any, ClassVar
+
+from meshweave.bindings import ir
+from meshweave.dialects.dist import LayoutAttr
+from meshweave.dialects.hint import hints_attr, hints_in, is_region
+from meshweave.errors import LayoutError
+from meshweave.hints import (
+    PREFERRED,
+    SUPERSEDED,
+    UNSUPPORTED,
+    Hint,
+    HintError,
+    Ledger,
+    Op,
+    Outcome,
+    Region,
+    Said,
+    TimeAxis,
+    resolve,
+    supports,
+)
+from meshweave.layout.layout import AxisFactor, Layout, LocalFactor
+from meshweave.layout.mesh import Mesh
+from meshweave.locations import location_text
+from meshweave.transforms.base import Pass, at, fail, functions, replace
+from meshweave.transforms.hint_ledger import OP, REGION, set_number, tell, write_ledger
+from meshweave.transforms.hint_ring import WITHIN
+from meshweave.transforms.mesh import mesh_of_module
+from meshweave.transforms.rules import is_free, is_tensor
+
+
+@dataclass(frozen=True)
+class HintApply(Pass):
+    """Read hints, settle which hold, open the ledger.
+
+    target: what the program is compiled for: it says which keys it obeys.
+    hints:  what holds in regions that say nothing else, as hints=order=bfs,width=2.
+    """
+
+    name: ClassVar[str] = "hint-apply"
+    target: str = "cpu"
+    hints: tuple[str, ...] = ()
+
+    def run(self, module: Any) -> None:
+        context = module.operation.context
+        with context, ir.Location.unknown(context):
+            ledger = Ledger.empty()
+            with at(module):
+                supports(self.target, "slice")
+                for hint in _options(self.hints):
+                    ledger.said.append(Said(len(ledger.said), -1, hint))
+            mesh = mesh_of_module(module)
+            found: list[Any] = []
+            for f in functions(module):
+                _enter(f.operation.regions[0].blocks[0], -1, ledger, found)
+            for number, op in enumerate(found):
+                with at(op):
+                    self._settle(ledger, number, op)
+                _check_axes(ledger, number, op, mesh)
+            for op in found:
+                split_constraints(op, mesh)
+            if found:
+                write_ledger(module, ledger)
+
+    def _settle(self, ledger: Ledger, number: int, region: Any) -> None:
+        """Close what is known now of the ops whose innermost region is this one."""
+        chain = [-1, *ledger.chain(number)]
+        said = [s for r in chain for s in ledger.said if s.region == r]
+        depth = [chain.index(s.region) for s in said]
+        resolved = resolve([s.hint for s in said], depth)
+        ops = [op.number for op in ledger.ops if op.region == number]
+        for old, new in resolved.superseded.items():
+            by = f"by {said[new].hint} at {said[new].hint.where}"
+            for op in ops:
+                ledger.close(said[old].number, op, Outcome(SUPERSEDED, by))
+        for i, one in enumerate(said):
+            if i in resolved.superseded or supports(self.target, one.hint.key):
+                continue
+            outcome = Outcome(
+                UNSUPPORTED, f"target {self.target} has no {one.hint.key}", f"drop {one.hint.key}"
+            )
+            for op in ops:
+                ledger.close(one.number, op, outcome)
+            if one.region in (number, -1):
+                tell(one, outcome, region)
+
+
+def _options(given: tuple[str, ...]) -> list[Hint]:
+    found = []
+    for text in given:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise HintError(f'hint-apply: hints: "{text}" is not KEY=VALUE, as order=bfs')
+        found.append(Hint.make(key, value, PREFERRED, "a compile option"))
+    return found
+
+
+def _enter(block: Any, region: int, ledger: Ledger, found: list[Any]) -> None:
+    """Number the regions and ops of `block`, which stands in region `region`."""
+    for view in block.operations:
+        op = view.operation
+        inner = region
+        if is_region(op):
+            inner = len(ledger.regions)
+            where = location_text(op)
+            ledger.regions.append(Region(inner, where, region))
+            with at(op):
+                for hint in hints_in(hints_attr(op), where):
+                    ledger.said.append(Said(len(ledger.said), inner, hint))
+            set_number(op, REGION, inner)
+            found.append(op)
+        elif region >= 0 and _counts(op):
+            set_number(op, OP, len(ledger.ops))
+            ledger.ops.append(Op(len(ledger.ops), op.name, location_text(op), region))
+        if not op.name.startswith("linalg."):
+            for child in op.regions:
+                for below in child.blocks:
+                    _enter(below, inner, ledger, found)
+
+
+NOT_COUNTED = ("dist.constrain", "arith.constant", "hint.place")
+"""Ops that compute nothing: no hint is about them."""
+
+
+def _counts(op: Any) -> bool:
+    """Is `op` one that hints are about: it computes a tensor (or hands work to something that does)?"""
+    if op.name in NOT_COUNTED or is_free(op):
+        return False
+    return any(is_tensor(r.type) for r in op.results)
+
+
+def _check_axes(ledger: Ledger, number: int, region: Any, mesh: Mesh | None) -> None:
+    """Time axes are no mesh axes, and one name is one axis in nested regions."""
+    mine = [s for s in ledger.said if s.region == number and s.hint.key == "slice"]
+    around = [
+        (axis, s)
+        for r in ledger.chain(number)[:-1]
+        for s in ledger.said
+        if s.region == r and s.hint.key == "slice"
+        for axis in s.hint.parsed
+    ]
+    for said in mine:
+        for axis in said.hint.parsed:
+            if mesh is not None and mesh.has(axis.name):
+                fail(region, f"{said.hint}: {axis.name} is an axis of the mesh ({mesh}) already")
+            for other, where in around:
+                if axis.name == other.name:
+                    fail(
+                        region,
+                        f"{said.hint}: the region at {where.hint.where} has the time axis {other} "
+                        "already: give the inner one another name",
+                    )
+
+
+def split_constraints(region: Any, mesh: Mesh | None) -> None:
+    """Split the constraints of a region's own block that name time axes."""
+    for view in list(region.regions[0].blocks[0].operations):
+        op = view.operation
+        if op.name == "dist.constrain":
+            layout = LayoutAttr(op.attributes["layout"]).layout
+            axes = _time_axes(region)
+            named = [n for n in layout.used_axes if n in axes]
+            if named:
+                _split(op, layout, axes, mesh)
+
+
+def _time_axes(region: Any) -> dict[str, TimeAxis]:
+    """Time axes of a region and those around it, by name."""
+    found: dict[str, TimeAxis] = {}
+    op = region
+    while op is not None:
+        if is_region(op.operation):
+            for hint in hints_in(hints_attr(op.operation)):
+                if hint.key == "slice":
+                    found |= {axis.name: axis for axis in hint.parsed}
+        op = op.operation.parent
+    return found
+
+
+def _split(op: Any, layout: Layout, axes: dict[str, TimeAxis], mesh: Mesh | None) -> None:
+    """`constrain [x*t, _]` becomes `constrain [x, _]` and `place [t, _]`."""
+    with at(op, "dist.constrain"):
+        if any(a in axes for p in layout.partial for a in p.axes):
+            raise LayoutError(f"layout {layout}: a sum over a time axis is never left pending")
+        time = Layout.blocks(
+            [
+                [f.name for f in dim if isinstance(f, AxisFactor) and f.name in axes]
+                for dim in layout.dims
+            ]
+        )
+        shape = tuple(op.results[0].type.shape)
+        dims = [_in_space(layout, d, axes, shape[d], mesh) for d in range(layout.ndim)]
+        space = Layout(tuple(dims), layout.partial, layout.order, layout.uneven)
+    value = op.operands[0]
+    if space.used_axes or not space.is_block:
+        op.attributes["layout"] = LayoutAttr.make(space)
+        value = op.results[0]
+    readers = [(use.owner, use.operand_number) for use in op.results[0].uses]
+    place = ir.Operation.create(
+        "hint.place",
+        results=[op.results[0].type],
+        operands=[value],
+        attributes={"layout": LayoutAttr.make(time)},
+        loc=op.location,
+        ip=ir.InsertionPoint.after(op),
+    )
+    for reader, i in readers:
+        reader.operands[i] = place.results[0]
+    if space.used_axes:
+        place.attributes[WITHIN] = ir.UnitAttr.get()
+    if value == op.operands[0]:
+        replace(op, [value])
+
+
+def _in_space(
+    layout: Layout, dim: int, axes: dict[str, TimeAxis], extent: int, mesh: Mesh | None
+) -> tuple[Any, ...]:
+    """The factors of a dim with its time axes as what they are to space: local factors.
+
+    Those behind all mesh axes are what each rank does one after the other with its own part: where that part is cut
+    evenly, or the dim is not sharded, they need no factor.
+    """
+    factors = layout.dims[dim]
+    sharded = [f for f in factors if isinstance(f, AxisFactor) and f.name not in axes]
+    last = max((i for i, f in enumerate(factors) if f in sharded), default=-1)
+    for factor in factors[: last + 1]:
+        if isinstance(factor, AxisFactor) and factor.name in axes and not axes[factor.name].count:
+            raise LayoutError(
+                f"layout {layout}: {axes[factor.name]} stands before a mesh axis: say how many slices"
+            )
+    locals_ = [f for f in factors if isinstance(f, LocalFactor) and f.extent is not None]
+    behind = prod(axes[f.name].count or 1 for f in factors[last + 1 :] if isinstance(f, AxisFactor))
+    even = prod(_size(f, mesh) for f in sharded) * behind
+    if not locals_ and last == len(sharded) - 1 and (not sharded or (even and not extent % even)):
+        return tuple(sharded)
+    return tuple(
+        LocalFactor(axes[f.name].count) if isinstance(f, AxisFactor) and f.name in axes else f
+        for f in factors
+        if not (isinstance(f, AxisFactor) and f.name in axes and axes[f.name].count is None)
+    )
+
+
+def _size(factor: AxisFactor, mesh: Mesh | None) -> int:
+    """The size of a mesh axis; 0 while it is a symbol."""
+    size = mesh.axis(factor.name).size if mesh is not None and factor.sub is None else 0
+    return size if isinstance(size, int) else 0

@@ -1,0 +1,92 @@
+"""The ledger in the IR: an attribute of the module, and numbers on the regions and ops that it is about.
+
+`hint.ledger` on the module, `hint.id` on a region under hints, `hint.op` on each op in one.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from meshweave.bindings import ir
+from meshweave.dialects.hint import is_region
+from meshweave.hints import REQUIRED, Ledger, Outcome, Said
+from meshweave.transforms.base import at, fail, remark, walk
+
+LEDGER, REGION, OP = "hint.ledger", "hint.id", "hint.op"
+
+
+def read_ledger(module: Any) -> Ledger:
+    """The module's ledger; an empty one where hint-apply has not run."""
+    attr = module.operation.attributes.get(LEDGER)
+    if attr is None:
+        return Ledger.empty()
+    with at(module):
+        return Ledger.from_value(_value(attr))
+
+
+def write_ledger(module: Any, ledger: Ledger) -> None:
+    """Put the ledger on the module."""
+    module.operation.attributes[LEDGER] = _attr(ledger.to_value())
+
+
+def _value(attr: Any) -> Any:
+    if isinstance(attr, ir.DictAttr):
+        return {named.name: _value(named.attr) for named in attr}
+    if isinstance(attr, ir.ArrayAttr):
+        return [_value(a) for a in attr]
+    return getattr(attr, "value", None)
+
+
+def _attr(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return ir.DictAttr.get({k: _attr(v) for k, v in value.items()})
+    if isinstance(value, list):
+        return ir.ArrayAttr.get([_attr(v) for v in value])
+    if isinstance(value, str):
+        return ir.StringAttr.get(value)
+    return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)
+
+
+def number(op: Any, name: str) -> int:
+    """The number that `hint.id` or `hint.op` gives an op; -1 where there is none."""
+    attr = op.attributes.get(name)
+    return int(attr.value) if isinstance(attr, ir.IntegerAttr) else -1
+
+
+def set_number(op: Any, name: str, value: int) -> None:
+    """Give an op its number."""
+    op.attributes[name] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)
+
+
+def regions_of(root: Any) -> list[Any]:
+    """The regions under hints in and below `root`, outer ones first."""
+    return [op for op in walk(root) if is_region(op)]
+
+
+def ops_met(root: Any, ledger: Ledger) -> list[int]:
+    """The numbers of the ops below `root` that the ledger knows, each once, in program order."""
+    numbers = (number(op, OP) for op in walk(root))
+    return list(dict.fromkeys(n for n in numbers if 0 <= n < len(ledger.ops)))
+
+
+def settle(
+    ledger: Ledger, said: Iterable[Said], ops: Iterable[int], outcome: Outcome, where: Any
+) -> None:
+    """Close the pairs of these hints and ops. A required hint that is not obeyed ends the compilation at `where`; of
+    another the user is told.
+    """
+    numbers = list(ops)
+    for one in said:
+        for op in numbers:
+            ledger.close(one.number, op, outcome)
+        if outcome.kind in ("infeasible", "unsupported"):
+            tell(one, outcome, where)
+
+
+def tell(said: Said, outcome: Outcome, where: Any) -> None:
+    """An error for a required hint that is not obeyed, a remark for another."""
+    cure = f"; {outcome.remedy}" if outcome.remedy else ""
+    why = f": {outcome.reason}" if outcome.reason else ""
+    text = f"{said.hint} ({said.hint.strength}) is {outcome.kind}{why}{cure}"
+    if said.hint.strength == REQUIRED:
+        fail(where, text)
+    remark(where, text)

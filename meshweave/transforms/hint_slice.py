@@ -1,0 +1,315 @@
+"""hint-slice: run each region under `slice` in slices, one after the other, and dissolve all regions.
+
+The time axes of a region are a mesh, and its body is laid out on it, propagated and partitioned as over devices:
+parallel dims become independent slices, sums become accumulators, what does not depend on a slice runs once before.
+Where no `dist.constrain` names a time axis, the first dim of the results is taken that all ops share.
+
+    order = "dfs" (width 1)   slice by slice through all ops: least memory
+    order = "bfs"             op by op through all slices
+    width = w                 groups of w slices, op by op within a group
+
+Runs in the local view, behind dist-partition.
+"""
+
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from typing import Any, ClassVar
+
+from meshweave.bindings import ir
+from meshweave.dialects.dist import LayoutAttr
+from meshweave.errors import MeshweaveError
+from meshweave.hints import (
+    HONOURED,
+    INFEASIBLE,
+    SUPERSEDED,
+    Ledger,
+    Outcome,
+    Said,
+    TimeAxis,
+)
+from meshweave.layout.layout import Layout
+from meshweave.layout.mesh import Axis, Mesh
+from meshweave.transforms.base import Pass, at, fail, inline_single_block, replace, walk
+from meshweave.transforms.hint_body import body_of, partitioned
+from meshweave.transforms.hint_ledger import (
+    REGION,
+    number,
+    ops_met,
+    read_ledger,
+    regions_of,
+    settle,
+    write_ledger,
+)
+from meshweave.transforms.hint_loops import Slicer
+from meshweave.transforms.hint_order import arrange
+from meshweave.transforms.hint_program import (
+    AFTER,
+    BEFORE,
+    SLICED,
+    NotSliceable,
+    SliceProgram,
+    sliced_program,
+)
+from meshweave.transforms.hint_ring import Ring, ring_of, take_in_collectives
+from meshweave.transforms.mesh import mesh_of_module
+from meshweave.transforms.rules import is_tensor
+
+MAX_CANDIDATES = 64
+"""Ways to lay the time axes on the dims of the results that are tried."""
+
+
+@dataclass(frozen=True)
+class HintSlice(Pass):
+    """Run regions in slices, and dissolve them."""
+
+    name: ClassVar[str] = "hint-slice"
+
+    def run(self, module: Any) -> None:
+        context = module.operation.context
+        with context, ir.Location.unknown(context):
+            ledger = read_ledger(module)
+            arrange(module, ledger)
+            while regions := regions_of(module):
+                region = regions[0]
+                which = number(region, REGION)
+                if not 0 <= which < len(ledger.regions):
+                    fail(
+                        region,
+                        "the hints of this region are not in the ledger: run hint-apply first",
+                    )
+                _region(module, region, which, ledger)
+                write_ledger(module, ledger)
+
+
+def _region(module: Any, region: Any, which: int, ledger: Ledger) -> None:
+    """Obey the hints of a region as far as they are about slices, and dissolve it."""
+    with at(region):
+        effective = ledger.effective(which)
+    met = ops_met(region, ledger)
+    program = None
+    if (said := effective.get("slice")) is not None:
+        take_in_collectives(region)
+        program = _sliced(region, said, ledger, met)
+    if program is None:
+        _unsliced(region, which, ledger, effective, met)
+    else:
+        width, staged = _schedule(region, ledger, effective, program, met)
+        ring = None
+        if not staged and not _keeps_order(effective, program):
+            ring = ring_of(program, mesh_of_module(module))
+        _close_slices(program, ring, effective["slice"], ledger)
+        values = Slicer(program, region, ring).run(width, staged)
+        replace(region, values)
+    ledger.apply_region(which)
+
+
+def _keeps_order(effective: dict[str, Said], program: SliceProgram) -> bool:
+    """Must slices add up in one order on all ranks?"""
+    numerics = effective.get("numerics")
+    exact = numerics is not None and numerics.hint.parsed.kind == "bit_exact"
+    return exact and bool(program.accumulators)
+
+
+def _sliced(region: Any, said: Said, ledger: Ledger, met: list[int]) -> SliceProgram | None:
+    """The program of one slice; None where the hint is not required and cannot be obeyed."""
+    try:
+        program = choose(region, said.hint.parsed)
+    except NotSliceable as error:
+        remedy = (
+            "slice another dim, by dist.constrain in the region, or end the region before that op"
+        )
+        settle(ledger, [said], met, Outcome(INFEASIBLE, error.message, remedy), region)
+        return None
+    return program
+
+
+def _close_slices(program: SliceProgram, ring: Ring | None, said: Said, ledger: Ledger) -> None:
+    """Say of each op how often it runs."""
+    mesh = program.body.mesh
+    names = ", ".join(mesh.names)
+    reasons = {
+        SLICED: f"{program.trips} slices along {names}",
+        BEFORE: f"the same in all slices of {names}: runs once, before them",
+        AFTER: f"runs once, when all slices of {names} have been added up",
+    }
+    if ring is not None:
+        over = ", ".join(ring.axes)
+        reasons[SLICED] += f", {ring.size - 1} permutes around {over} in the place of a gather"
+    for op in program.ops:
+        for inner in ops_met(op, ledger):
+            reason = reasons[program.phases[op]] if mesh.axes else "one slice holds all there is"
+            ledger.close(said.number, inner, Outcome(HONOURED, reason))
+
+
+def _schedule(
+    region: Any, ledger: Ledger, effective: dict[str, Said], program: SliceProgram, met: list[int]
+) -> tuple[int, bool]:
+    """Slices in flight, and whether they run op by op."""
+    trips = program.trips
+    order, width = effective.get("order"), effective.get("width")
+    schedule = order.hint.parsed.schedule if order is not None else None
+    default = {"bfs": trips, "strict": trips}.get(schedule or "", 1)
+    chosen = min(width.hint.parsed, trips) if width is not None else default
+    if width is not None:
+        settle(ledger, [width], met, Outcome(HONOURED, f"{chosen} slices in flight"), region)
+    if order is not None and schedule is not None:
+        agrees = (schedule == "dfs") == (chosen < trips) or trips == 1
+        outcome = Outcome(HONOURED, f"{trips} slices, {chosen} in flight")
+        if not agrees and width is not None:
+            outcome = Outcome(SUPERSEDED, f"by {width.hint} at {width.hint.where}")
+        settle(ledger, [order], met, outcome, region)
+    _close_bundle(region, ledger, effective, met)
+    return chosen, chosen > 1 and trips > 1
+
+
+def _unsliced(
+    region: Any, which: int, ledger: Ledger, effective: dict[str, Said], met: list[int]
+) -> None:
+    """Close what is about slices in a region that has none, and splice its body in."""
+    mine = [n for n in met if not _slices_inside(ledger, which, n)]
+    outer = any(_has_slice(ledger, r) for r in ledger.chain(which)[:-1])
+    for key in ("order", "width"):
+        said = effective.get(key)
+        if said is None or (outer and said.region != which):
+            continue
+        if key == "order" and said.hint.parsed.schedule is None:
+            continue  # it says before or after what: arrange has seen to that
+        if key == "order" and said.hint.parsed.schedule == "strict":
+            settle(ledger, [said], mine, Outcome(HONOURED, "ops run as listed"), region)
+            continue
+        outcome = Outcome(INFEASIBLE, "the region has no slices", 'say how many: slice = "t=8"')
+        settle(ledger, [said], mine, outcome, region)
+    _close_bundle(region, ledger, effective, mine)
+    for op in walk(region):
+        if op.name == "hint.place" and not any(True for _ in _regions_between(op, region)):
+            replace(op, [op.operands[0]])
+    inline_single_block(region)
+
+
+def _regions_between(op: Any, region: Any) -> list[Any]:
+    found = []
+    above = op.parent
+    while above is not None and above.operation != region:
+        if number(above.operation, REGION) >= 0:
+            found.append(above)
+        above = above.operation.parent
+    return found
+
+
+def _has_slice(ledger: Ledger, region: int) -> bool:
+    return any(s.region == region and s.hint.key == "slice" for s in ledger.said)
+
+
+def _slices_inside(ledger: Ledger, region: int, op: int) -> bool:
+    """Does the op stand in a region with slices of its own below `region`?"""
+    chain = ledger.chain(ledger.ops[op].region)
+    return any(_has_slice(ledger, r) for r in chain[chain.index(region) + 1 :])
+
+
+def _close_bundle(region: Any, ledger: Ledger, effective: dict[str, Said], met: list[int]) -> None:
+    """A bundle is a name that `order` of another region refers to."""
+    if (said := effective.get("bundle")) is not None:
+        settle(ledger, [said], met, Outcome(HONOURED, "names the region"), region)
+
+
+def choose(region: Any, axes: tuple[TimeAxis, ...]) -> SliceProgram:
+    """The program of one slice of `region`, where constraints say, else along the first dims of the results that all
+    ops share. Raises NotSliceable with what stands in the way.
+    """
+    end = region.regions[0].blocks[0].operations
+    types = [v.type for v in end[len(end) - 1].operation.operands]
+    constrained = {n for op in walk(region) if op.name == "hint.place" for n in _names(op)}
+    free = [axis for axis in axes if axis.name not in constrained]
+    if not free:
+        mesh = _mesh(axes, _extents_of_places(region))
+        return _tried(region, axes, mesh, [None] * len(types))
+    best: tuple[int, SliceProgram] | None = None
+    reasons = []
+    for wish, mesh, what in _candidates(region, types, axes, free):
+        try:
+            program = _tried(region, axes, mesh, wish)
+        except NotSliceable as error:
+            reasons.append(f"{what}: {error.message}")
+            continue
+        left = program.count(BEFORE) + program.count(AFTER)
+        if best is None or left < best[0]:
+            best = (left, program)
+        if left == 0:
+            break
+    if best is None:
+        names = ", ".join(axis.name for axis in free)
+        raise NotSliceable(
+            f"no dim of the results that {names} can cut: {'; '.join(reasons) or 'they have none'}"
+        )
+    return best[1]
+
+
+def _tried(
+    region: Any, axes: tuple[TimeAxis, ...], mesh: Mesh, wish: list[Layout | None]
+) -> SliceProgram:
+    try:
+        body = body_of(region, mesh, wish, [axis.name for axis in axes])
+        partitioned(body)
+    except NotSliceable:
+        raise
+    except MeshweaveError as error:
+        raise NotSliceable(error.message) from error
+    program = sliced_program(body)
+    if mesh.axes and not program.count(SLICED):
+        raise NotSliceable(f"nothing in the region runs along {', '.join(mesh.names)}")
+    return program
+
+
+def _names(place: Any) -> tuple[str, ...]:
+    return LayoutAttr(place.attributes["layout"]).layout.used_axes
+
+
+def _candidates(
+    region: Any, types: list[Any], axes: tuple[TimeAxis, ...], free: list[TimeAxis]
+) -> list[tuple[list[Layout | None], Mesh, str]]:
+    """Wishes for the results, with the mesh they make and what they are in words, major dims first."""
+    found = []
+    known = _extents_of_places(region)
+    for r, type_ in enumerate(types):
+        if not is_tensor(type_):
+            continue
+        for dims in product(range(len(type_.shape)), repeat=len(free)):
+            placed: list[list[str]] = [[] for _ in type_.shape]
+            extents = dict(known)
+            for axis, d in zip(free, dims):
+                cut = prod(a.count or 1 for a in free if a.name in placed[d])
+                extents[axis.name] = -(-type_.shape[d] // cut)
+                placed[d].append(axis.name)
+            wish: list[Layout | None] = [None] * len(types)
+            mesh = _mesh(axes, extents)
+            what = f"result {r} as {Layout.blocks(placed)}"
+            wish[r] = Layout.blocks([[n for n in dim if mesh.has(n)] for dim in placed])
+            found.append((wish, mesh, what))
+            if len(found) == MAX_CANDIDATES:
+                return found
+    return found
+
+
+def _extents_of_places(region: Any) -> dict[str, int]:
+    """For each time axis that a place names, the extent of the dim it cuts."""
+    found: dict[str, int] = {}
+    for op in walk(region):
+        if op.name == "hint.place":
+            layout = LayoutAttr(op.attributes["layout"]).layout
+            for names, extent in zip(layout.block_axes(), op.results[0].type.shape):
+                found |= dict.fromkeys(names, extent)
+    return found
+
+
+def _mesh(axes: tuple[TimeAxis, ...], extents: dict[str, int]) -> Mesh:
+    """The time axes that cut something, as a mesh: a size becomes the number of slices that cover the dim, and no dim
+    has more slices than elements."""
+    counted = []
+    for axis in axes:
+        extent = extents.get(axis.name)
+        count = axis.count or (1 if extent is None else -(-extent // (axis.size or 1)))
+        count = max(1, min(count, extent if extent is not None else count))
+        if count > 1:
+            counted.append(Axis(axis.name, count))
+    return Mesh(*counted)

@@ -1,0 +1,97 @@
+"""The fast path of calls gives what the checked one gives, on any block layout, padding included."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from traced import mw
+
+from meshweave.errors import MeshweaveError
+from meshweave.runtime.dispatch import LIMIT, Dispatch
+
+LAYOUTS = ["[x, _]", "[_, y]", "[x, y]", "[x*y, _]", "[_, y*x]", "[_, _]"]
+
+
+@given(
+    rows=st.integers(1, 7),
+    columns=st.integers(1, 7),
+    layouts=st.tuples(*[st.sampled_from(LAYOUTS)] * 3),
+    dtype=st.sampled_from(["float32", "int64", "bool", "float16"]),
+)
+@settings(max_examples=10)
+def test_both_ways_agree(rows, columns, layouts, dtype):
+    rng = np.random.default_rng(0)
+    a, b = ((rng.standard_normal((rows, columns)) * 4).astype(dtype) for _ in range(2))
+    f = mw.jit(
+        lambda x, y: (mw.maximum(x, y), mw.max(x)),
+        mesh="x=2, y=2", in_layouts=layouts[:2], out_layouts=(layouts[2], None),
+    )  # fmt: skip
+    right = np.maximum(a, b)
+    for x, y in ((a, b), (b, a), (a, b)):  # the first call is checked, the others are not
+        whole, most = f(x, y)
+        assert np.array_equal(np.asarray(whole), right) and str(whole.layout) == layouts[2]
+        assert np.asarray(most) == x.max()
+    assert f.cache_info() == (2, 1, 1)
+    f.close()
+
+
+def test_results_are_not_overwritten_by_the_next_call_and_arguments_may_be_strided():
+    f = mw.jit(lambda x: x + 1)
+    x = np.arange(24.0).reshape(4, 6)
+    f(x)
+    first = f(x)
+    second = f(np.asfortranarray(x * 2))
+    third = f((x * 3)[::-1][::-1])
+    assert np.array_equal(np.asarray(first), x + 1)
+    assert np.array_equal(np.asarray(second), 2 * x + 1)
+    assert np.array_equal(np.asarray(third), 3 * x + 1)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_arrays_go_by_their_shards(dtype):
+    f = mw.jit(lambda x: x * 2, mesh="x=2", in_layouts="[x, _]", out_layouts="[x, _]")
+    start = mw.jit(lambda x: mw.astype(x, dtype), mesh="x=2", out_layouts="[x, _]")
+    x = np.arange(15, dtype=np.float32).reshape(5, 3)
+    y = start(x)
+    for k in range(1, 5):
+        y = f(y)
+        assert np.array_equal(np.asarray(y), x * 2**k)
+    assert f.cache_info() == (3, 1, 1)
+    moved = mw.jit(lambda a: a, mesh="x=2", in_layouts="[_, x]", out_layouts="[_, x]")(x)
+    for _ in range(2):  # in another layout: laid out anew each time
+        assert np.array_equal(np.asarray(f(moved if dtype == "float32" else start(x))), x * 2)
+
+
+def test_calls_from_several_threads_keep_their_arguments():
+    f = mw.jit(lambda x: mw.sum(x, axis=0), mesh="x=2", in_layouts="[x, _]")
+    f(np.zeros((4, 3), np.float32))
+
+    def call(k):
+        return np.asarray(f(np.full((4, 3), k, np.float32)))
+
+    with ThreadPoolExecutor(4) as pool:
+        for k, y in enumerate(pool.map(call, range(40))):
+            assert np.array_equal(y, np.full(3, 4 * k))
+
+
+def test_where_it_does_not_apply_the_checked_path_serves():
+    large = np.ones(LIMIT // 4, np.float32)
+    f = mw.jit(lambda x: x * 2)
+    for _ in range(2):
+        assert np.array_equal(np.asarray(f(large)), 2 * large)
+    (compiled,) = f._programs.values()
+    assert not Dispatch.applies(compiled.program.executable, [False])
+    assert not Dispatch.applies(object(), [])
+
+
+def test_a_closed_program_says_so():
+    f = mw.jit(lambda x: x * 2)
+    x = np.ones(3)
+    f(x)
+    (call,) = f._fast.values()
+    f.close()
+    with pytest.raises(MeshweaveError, match="closed"):
+        call((x,))
+    assert np.array_equal(np.asarray(f(x)), 2 * x)  # compiled again

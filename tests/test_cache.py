@@ -1,0 +1,224 @@
+"""The cache of compiled programs: found again by content, never wrong, never in the way."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import meshweave as mw
+from meshweave import cache
+from meshweave.api import build
+
+ROOT = Path(__file__).resolve().parent.parent
+ADD = """
+"dist.mesh"() {sym_name = "mesh", axes = "x=2"} : () -> ()
+func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> {
+  %e = tensor.empty() : tensor<4xf32>
+  %r = linalg.add ins(%a, %a : tensor<4xf32>, tensor<4xf32>) outs(%e : tensor<4xf32>) -> tensor<4xf32>
+  return %r : tensor<4xf32>
+}
+"""
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the programs that were compiled, not found."""
+    from meshweave import api
+
+    names: list[str] = []
+    built = api._built
+
+    def counted(text: str, name: str, *rest: Any) -> Any:
+        names.append(name)
+        return built(text, name, *rest)
+
+    monkeypatch.setattr(api, "_built", counted)
+    return names
+
+
+def files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.mwb"))
+
+
+def test_equal_programs_are_compiled_once(disk_cache: Path, compiled: list[str]) -> None:
+    first, second = build(ADD, name="p"), build(ADD, name="p")
+    assert compiled == ["p"] and len(files(disk_cache)) == 1
+    assert first.digest == second.digest
+    assert disk_cache.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"source": ADD.replace("linalg.add", "linalg.mul")},
+        {"mesh": "x=4"},
+        {"engine": "mpi"},
+        {"name": "other.mlir"},  # it is in the places that errors name
+        {"whole": True},
+    ],
+)
+def test_another_program_is_another_file(
+    disk_cache: Path, compiled: list[str], other: dict[str, Any]
+) -> None:
+    build(ADD, name="p")
+    build(**{"source": ADD, "name": "p", **other})
+    assert len(compiled) == 2 and len(files(disk_cache)) == 2
+
+
+def test_other_sources_compile_again(
+    disk_cache: Path, compiled: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build(ADD, name="p")
+    monkeypatch.setattr(cache, "fingerprint", lambda: "of another version")
+    build(ADD, name="p")
+    assert len(compiled) == 2
+
+
+def damaged(data: bytes) -> dict[str, bytes]:
+    flipped = bytearray(data)
+    flipped[len(data) // 2] ^= 0xFF
+    return {
+        "empty": b"",
+        "cut short": data[: len(data) // 2],
+        "flipped": bytes(flipped),
+        "foreign": b"hello" * 100,
+    }
+
+
+@pytest.mark.parametrize("how", ["empty", "cut short", "flipped", "foreign"])
+def test_a_damaged_file_is_replaced(disk_cache: Path, compiled: list[str], how: str) -> None:
+    good = build(ADD, name="p")
+    (path,) = files(disk_cache)
+    whole = path.read_bytes()
+    path.write_bytes(damaged(whole)[how])
+    assert build(ADD, name="p").digest == good.digest
+    assert len(compiled) == 2 and path.read_bytes() == whole
+
+
+def test_a_wrong_program_is_not_kept(disk_cache: Path) -> None:
+    for _ in range(2):
+        with pytest.raises(mw.MeshweaveError, match=r"^p:6:10: use of undeclared"):
+            build(ADD.replace("return %r", "return %q"), name="p")
+    assert not files(disk_cache)
+
+
+def test_what_was_used_longest_ago_goes(
+    disk_cache: Path, compiled: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        build(ADD, name=name)
+    one = files(disk_cache)[0].stat().st_size
+    for age, path in enumerate(files(disk_cache)):
+        os.utime(path, (1000 + age, 1000 + age))
+    build(ADD, name="a")  # used again, and so the newest
+    monkeypatch.setattr(cache, "LIMIT", int(2.5 * one))
+    build(ADD, name="c")
+    assert len(files(disk_cache)) == 2
+    build(ADD, name="a")
+    assert compiled == ["a", "b", "c"]
+    monkeypatch.setattr(cache, "LIMIT", 10)  # smaller than any
+    build(ADD, name="d")
+    assert compiled[-1] == "d" and len(files(disk_cache)) == 2
+
+
+def test_what_a_killed_writer_left_goes(disk_cache: Path) -> None:
+    build(ADD, name="a")
+    old, new, foreign = (disk_cache / n for n in (".k.mwb.old", ".k.mwb.new", "notes.txt"))
+    for path in (old, new, foreign):
+        path.write_bytes(b"half")
+    os.utime(old, (time.time() - 2 * cache.ABANDONED,) * 2)
+    os.utime(foreign, (1000, 1000))
+    build(ADD, name="b")
+    assert not old.exists() and new.exists() and foreign.exists()
+    assert cache.clear() == 3 and foreign.exists()
+
+
+def test_folders_that_do_not_serve_are_not_used(
+    tmp_path: Path, compiled: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for_all = tmp_path / "for all"
+    for_all.mkdir()
+    for_all.chmod(0o777)
+    a_file = tmp_path / "file"
+    a_file.write_text("")
+    for said in (str(for_all), str(a_file), str(a_file / "below"), "off", "OFF", "0"):
+        monkeypatch.setenv("MESHWEAVE_CACHE", said)
+        assert cache.folder() is None, said
+    monkeypatch.setenv("MESHWEAVE_CACHE", str(for_all))
+    build(ADD, name="p")
+    assert compiled == ["p"] and not list(for_all.iterdir())
+
+
+def test_a_disk_that_takes_nothing_is_no_error(
+    disk_cache: Path, compiled: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> Any:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(cache, "replacing", full)
+    build(ADD, name="p")
+    assert compiled == ["p"] and not files(disk_cache)
+
+
+def test_the_users_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MESHWEAVE_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert cache.folder() == tmp_path / "xdg" / "meshweave"
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert cache.folder() == tmp_path / "home" / ".cache" / "meshweave"
+
+
+START = f"""
+import sys
+import numpy as np, meshweave as mw
+with mw.compile({ADD!r}) as program:
+    assert (program(np.arange(4, dtype=np.float32))[0] == [0, 2, 4, 6]).all()
+@mw.jit(mesh="x=2", in_layouts="[x]")
+def triple(x):
+    return x * 3
+assert (triple(np.arange(4, dtype=np.float32)).numpy() == [0, 3, 6, 9]).all()
+moved = mw.Array.from_numpy(np.arange(4), mesh="x=2", layout="[x]").redistribute("[_]")
+assert [list(shard) for shard in moved.shards] == [[0, 1, 2, 3]] * 2
+print("compiled" if "torch_mlir" in sys.modules else "found")
+"""
+
+
+def start(folder: Path) -> "subprocess.Popen[str]":
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "MESHWEAVE_CACHE": str(folder)}
+    script = folder.parent / "program.py"  # its name is in the places of what it traces
+    script.write_text(START)
+    return subprocess.Popen(
+        [sys.executable, str(script)],
+        env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def finished(process: "subprocess.Popen[str]") -> str:
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    return out.strip()
+
+
+def test_a_later_process_loads_no_compiler(tmp_path: Path) -> None:
+    """Two at a time begin on an empty cache; one behind them finds everything."""
+    folder = tmp_path / "cache"
+    both = [start(folder), start(folder)]
+    assert [finished(process) for process in both] == ["compiled", "compiled"]
+    assert len(files(folder)) == len(list(folder.iterdir())) == 3
+    assert finished(start(folder)) == "found"
+
+
+def test_results_are_those_of_the_compiled_program(disk_cache: Path) -> None:
+    value = np.arange(4, dtype=np.float32)
+    results = []
+    for _ in range(2):
+        with mw.compile(ADD, mesh="x=2") as program:
+            results.append(program(value)[0])
+    np.testing.assert_array_equal(results[0], results[1])
+    assert len(files(disk_cache)) == 1

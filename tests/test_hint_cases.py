@@ -1,0 +1,558 @@
+"""Programs in slices, by name: run on the local engine, compared with NumPy, and with each other bit by bit."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hint_programs import HINTED, STRIPPED, built, run
+
+from meshweave.errors import CompileError
+
+SCHEDULES = (
+    'order = "dfs"',
+    "width = 2 : i64",
+    "width = 3 : i64",
+    'order = "bfs"',
+    'order = "strict"',
+)
+
+
+def tensor(*shape: int, element: str = "f32") -> str:
+    return f"tensor<{'x'.join(map(str, (*shape, element)))}>"
+
+
+def data(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32)
+
+
+def function(arguments: Sequence[str], results: Sequence[str], body: str, mesh: str = "") -> str:
+    """A module with @main; arguments and results may carry attributes."""
+    given = ", ".join(f"%a{i}: {text}" for i, text in enumerate(arguments))
+    head = f'"dist.mesh"() {{sym_name = "mesh", axes = "{mesh}"}} : () -> ()\n' if mesh else ""
+    return f"{head}func.func @main({given}) -> ({', '.join(results)}) {{\n{body}\n}}\n"
+
+
+def region(name: str, body: str, gives: str, types: str, hints: str) -> str:
+    """A region of one or more results of one type."""
+    n = len(gives.split(","))
+    many = f":{n}" if n > 1 else ""
+    out = types if n == 1 else f"({', '.join([types] * n)})"
+    listed = ", ".join([types] * n)
+    return (
+        f'%{name}{many} = "hint.region"() ({{\n{body}\n"hint.yield"({gives}) : ({listed}) -> ()\n'
+        f"}}) {{hints = {{{hints}}}}} : () -> {out}\n"
+    )
+
+
+def zeros(name: str, type_: str) -> str:
+    return (
+        f"%{name}_z = arith.constant 0.0 : f32\n%{name}_e = tensor.empty() : {type_}\n"
+        f"%{name} = linalg.fill ins(%{name}_z : f32) outs(%{name}_e : {type_}) -> {type_}\n"
+    )
+
+
+def constrain(name: str, value: str, type_: str, layout: str) -> str:
+    return (
+        f'%{name} = "dist.constrain"(%{value}) {{layout = #dist.layout<"{layout}">}} '
+        f": ({type_}) -> {type_}\n"
+    )
+
+
+def matmul(name: str, a: str, b: str, m: int, k: int, n: int) -> str:
+    A, B, C = tensor(m, k), tensor(k, n), tensor(m, n)
+    return zeros(f"{name}_i", C) + (
+        f"%{name} = linalg.matmul ins(%{a}, %{b} : {A}, {B}) outs(%{name}_i : {C}) -> {C}\n"
+    )
+
+
+def check(
+    make: Any,
+    inputs: Sequence[np.ndarray],
+    wanted: Sequence[np.ndarray],
+    schedules: Any = SCHEDULES,
+) -> None:
+    """make(hints) is a program: run it under all schedules and with hints stripped."""
+    results = [run(make(schedule), inputs) for schedule in schedules]
+    for schedule, result in zip(schedules, results):
+        for value, first, right in zip(result, results[0], wanted, strict=True):
+            np.testing.assert_allclose(value, right, rtol=2e-5, atol=2e-5, err_msg=schedule)
+            np.testing.assert_array_equal(value, first, err_msg=f"{schedule} is not bit-identical")
+    for value, right in zip(run(make(schedules[0]), inputs, STRIPPED), wanted, strict=True):
+        np.testing.assert_allclose(value, right, rtol=2e-5, atol=2e-5, err_msg="stripped")
+
+
+@pytest.mark.parametrize("n, slices", [(16, 4), (16, 16), (3, 8), (10, 4), (5, 4), (7, 2), (1, 1)])
+def test_elementwise_chain(n: int, slices: int) -> None:
+    T = tensor(n, 6)
+    chain = f"%1 = arith.addf %a0, %a1 : {T}\n%2 = math.exp %1 : {T}\n%3 = arith.mulf %2, %a0 : {T}"
+
+    def make(hints: str) -> str:
+        inside = region("r", chain, "%3", T, f'slice = "t={slices}", {hints}')
+        return function([T, T], [T], f"{inside}return %r : {T}")
+
+    a, b = data(n, 6), data(n, 6, seed=1)
+    check(make, [a, b], [np.exp(a + b) * a])
+
+
+@pytest.mark.parametrize("size, slices", [(4, 4), (5, 4), (16, 1), (100, 1)])
+def test_slices_of_a_size(size: int, slices: int) -> None:
+    T = tensor(16, 6)
+
+    def make(hints: str) -> str:
+        inside = region("r", f"%1 = math.exp %a0 : {T}", "%1", T, f'slice = "t:{size}", {hints}')
+        return function([T], [T], f"{inside}return %r : {T}")
+
+    a = data(16, 6)
+    check(make, [a], [np.exp(a)])
+    assert f"{slices} slices" in built(make('order = "dfs"'))[1].report()
+
+
+@pytest.mark.parametrize("slices", [1, 2, 5, 8])
+@pytest.mark.parametrize("along", ["[t, _]", "[_, t]", "K"])
+def test_matmul(along: str, slices: int) -> None:
+    m, k, n = 10, 16, 12
+    A, C = tensor(m, k), tensor(m, n)
+    placed = (
+        constrain("p", "a0", A, "[_, t]")
+        if along == "K"
+        else "%p = tensor.cast %a0 : " + (f"{A} to {A}\n")
+    )
+    body = placed + matmul("c", "p", "a1", m, k, n)
+    last = "c"
+    if along != "K":
+        body, last = body + constrain("d", "c", C, along), "d"
+
+    def make(hints: str) -> str:
+        inside = region("r", body, f"%{last}", C, f'slice = "t={slices}", {hints}')
+        return function([A, tensor(k, n)], [C], f"{inside}return %r : {C}")
+
+    a, b = data(m, k), data(k, n)
+    check(make, [a, b], [a @ b])
+
+
+def test_matmul_on_k_adds_in_place() -> None:
+    """The accumulator is the result: no partial product is held."""
+    A, B, C = tensor(8, 64), tensor(64, 8), tensor(8, 8)
+    body = constrain("p", "a0", A, "[_, t]") + matmul("c", "p", "a1", 8, 64, 8)
+    inside = region("r", body, "%c", C, 'slice = "t=8", order = "dfs"')
+    bundle, _, text = built(function([A, B], [C], f"{inside}return %r : {C}"))
+    assert text.count("= linalg.matmul") == 1 and "iter_args" in text
+    assert bundle.manifest.arena_bytes <= 8 * 8 * 4
+
+
+def test_what_reads_a_sum_runs_behind_the_loop() -> None:
+    A, B, C = tensor(6, 16), tensor(16, 4), tensor(6, 4)
+    body = constrain("p", "a0", A, "[_, t]") + matmul("c", "p", "a1", 6, 16, 4)
+    body += f"%e = math.exp %c : {C}\n"
+
+    def make(hints: str) -> str:
+        inside = region("r", body, "%e", C, f'slice = "t=4", {hints}')
+        return function([A, B], [C], f"{inside}return %r : {C}")
+
+    a, b = data(6, 16), data(16, 4)
+    check(make, [a, b], [np.exp(a @ b)])
+    assert (
+        "runs once, when all slices of t have been added up"
+        in built(make('order="dfs"'))[1].report()
+    )
+
+
+def softmax(name: str, value: str, type_: str, dim: int) -> str:
+    return (
+        f"%{name}_e = tensor.empty() : {type_}\n%{name} = linalg.softmax dimension({dim}) "
+        f"ins(%{value} : {type_}) outs(%{name}_e : {type_}) -> {type_}\n"
+    )
+
+
+def np_softmax(x: np.ndarray, axis: int) -> np.ndarray:
+    e = np.exp(x - x.max(axis, keepdims=True))
+    return e / e.sum(axis, keepdims=True)
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_softmax_off_its_dim(dim: int) -> None:
+    T = tensor(8, 6)
+
+    def make(hints: str) -> str:
+        inside = region("r", softmax("s", "a0", T, dim), "%s", T, f'slice = "t=3", {hints}')
+        return function([T], [T], f"{inside}return %r : {T}")
+
+    a = data(8, 6)
+    check(make, [a], [np_softmax(a, dim)])
+
+
+def test_softmax_along_its_own_dim_is_refused_by_name() -> None:
+    T = tensor(8, 6)
+    body = constrain("p", "a0", T, "[_, t]") + softmax("s", "p", T, 1)
+    inside = region("r", body, "%s", T, 'slice = "t=3"')
+    text = function([T], [T], f"{inside}return %r : {T}")
+    with pytest.raises(
+        CompileError, match=r"'linalg.softmax' at .* needs dim 1 of .* whole, and t cuts it"
+    ):
+        built(text)
+
+
+REDUCE = """%{name}_s = arith.constant {init} : f32
+%{name}_0 = tensor.empty() : tensor<{m}xf32>
+%{name}_1 = linalg.fill ins(%{name}_s : f32) outs(%{name}_0 : tensor<{m}xf32>) -> tensor<{m}xf32>
+%{name} = linalg.generic {{indexing_maps = [affine_map<(i, j) -> (i, j)>, affine_map<(i, j) -> (i)>],
+  iterator_types = ["parallel", "reduction"]}}
+  ins(%{value} : tensor<{m}x{n}xf32>) outs(%{name}_1 : tensor<{m}xf32>) {{
+^bb0(%x: f32, %o: f32):
+  %y = {op} %x, %o : f32
+  linalg.yield %y : f32
+}} -> tensor<{m}xf32>
+"""
+
+
+@pytest.mark.parametrize(
+    "op, init, fold",
+    [("arith.addf", "0.0", np.sum), ("arith.maximumf", "0xFF800000", np.max),
+     ("arith.minimumf", "0x7F800000", np.min), ("arith.addf", "2.5", lambda x, a: x.sum(a) + 2.5)],
+)  # fmt: skip
+@pytest.mark.parametrize("n, slices", [(12, 4), (10, 4), (3, 8)])
+def test_reductions_are_accumulated(op: str, init: str, fold: Any, n: int, slices: int) -> None:
+    T, R = tensor(5, n), tensor(5)
+    body = constrain("p", "a0", T, "[_, t]")
+    body += REDUCE.format(name="s", value="p", m=5, n=n, op=op, init=init)
+
+    def make(hints: str) -> str:
+        inside = region("r", body, "%s", R, f'slice = "t={slices}", {hints}')
+        return function([T], [R], f"{inside}return %r : {R}")
+
+    a = data(5, n)
+    check(make, [a], [fold(a, 1)])
+
+
+def test_a_spelt_out_softmax_along_its_dim_is_refused_by_the_op_that_reads_the_sum() -> None:
+    T, R = tensor(5, 12), tensor(5)
+    body = constrain("p", "a0", T, "[_, t]")
+    body += REDUCE.format(name="s", value="p", m=5, n=12, op="arith.addf", init="0.0")
+    body += f"%b0 = tensor.empty() : {T}\n%b = linalg.broadcast ins(%s : {R}) outs(%b0 : {T}) "
+    body += f"dimensions = [1]\n%q = arith.divf %p, %b : {T}\n"
+    inside = region("r", body, "%q", T, 'slice = "t=4"')
+    with pytest.raises(CompileError, match=r"reads the complete reduction of 'linalg.generic'"):
+        built(function([T], [T], f"{inside}return %r : {T}"))
+
+
+def test_the_same_value_twice() -> None:
+    T = tensor(8, 6)
+    body = f"%1 = arith.addf %a0, %a0 : {T}\n%2 = arith.mulf %1, %1 : {T}"
+
+    def make(hints: str) -> str:
+        inside = region("r", body, "%2", T, f'slice = "t=4", {hints}')
+        return function([T], [T], f"{inside}return %r : {T}")
+
+    a = data(8, 6)
+    check(make, [a], [(a + a) ** 2])
+
+
+def test_broadcast_of_an_operand_without_the_sliced_dim() -> None:
+    T, V = tensor(8, 6), tensor(6)
+    body = (
+        f"%0 = tensor.empty() : {T}\n%e = math.exp %a1 : {V}\n"
+        f"%1 = linalg.broadcast ins(%e : {V}) outs(%0 : {T}) dimensions = [0]\n"
+        f"%2 = arith.addf %a0, %1 : {T}\n"
+    ) + constrain("3", "2", T, "[t, _]")
+
+    def make(hints: str) -> str:
+        inside = region("r", body, "%3", T, f'slice = "t=4", {hints}')
+        return function([T, V], [T], f"{inside}return %r : {T}")
+
+    a, v = data(8, 6), data(6)
+    check(make, [a, v], [a + np.exp(v)])
+    _, ledger, text = built(make('order = "dfs"'))
+    assert "runs once, before them" in ledger.report()
+    assert text.index("math.exp") < text.index("scf.for")
+
+
+def test_diamond() -> None:
+    T = tensor(9, 6)
+    body = (
+        f"%1 = math.exp %a0 : {T}\n%2 = arith.addf %1, %a0 : {T}\n%3 = arith.mulf %1, %1 : {T}\n"
+        f"%4 = arith.subf %3, %2 : {T}"
+    )
+
+    def make(hints: str) -> str:
+        inside = region("r", body, "%4", T, f'slice = "t=4", {hints}')
+        return function([T], [T], f"{inside}return %r : {T}")
+
+    a = data(9, 6)
+    e = np.exp(a)
+    check(make, [a], [e * e - (e + a)])
+
+
+def test_one_input_whole_and_sliced() -> None:
+    """a @ a': rows of one side are cut, the other side is needed whole."""
+    A, C = tensor(12, 5), tensor(12, 12)
+    body = (
+        f"%0 = tensor.empty() : {tensor(5, 12)}\n"
+        f"%1 = linalg.transpose ins(%a0 : {A}) outs(%0 : {tensor(5, 12)}) permutation = [1, 0]\n"
+    ) + matmul("c", "a0", "1", 12, 5, 12)
+
+    def make(hints: str) -> str:
+        inside = region("r", body, "%c", C, f'slice = "t=4", {hints}')
+        return function([A], [C], f"{inside}return %r : {C}")
+
+    a = data(12, 5)
+    check(make, [a], [a @ a.T])
+
+
+def test_an_intermediate_that_is_needed_whole_is_refused() -> None:
+    """e @ e' with e made in the region: its rows are cut for one side and needed whole by the other."""
+    A, C = tensor(12, 12), tensor(12, 12)
+    body = f"%e = math.exp %a0 : {A}\n" + matmul("c", "e", "e", 12, 12, 12)
+    inside = region("r", body, "%c", C, 'slice = "t=4"')
+    text = function([A], [C], f"{inside}return %r : {C}")
+    with pytest.raises(CompileError, match=r"'linalg.matmul' at .* needs dim . of .* whole"):
+        built(text)
+
+
+@pytest.mark.parametrize("layout", ["[x*t, _]", "[x, t]"])
+def test_a_time_axis_and_a_mesh_axis(layout: str) -> None:
+    T = tensor(16, 6)
+    body = f"%1 = math.exp %a0 : {T}\n" + constrain("2", "1", T, layout)
+    body += f"%3 = arith.addf %2, %2 : {T}\n"
+
+    def make(hints: str) -> str:
+        inside = region("r", body, "%3", T, f'slice = "t=2", {hints}')
+        return function([T], [T], f"{inside}return %r : {T}", mesh="x=4")
+
+    a = data(16, 6)
+    check(make, [a], [2 * np.exp(a)])
+
+
+@pytest.mark.parametrize("layout", ["[t*x, _]", "[_, x*t]"])
+def test_a_time_axis_that_space_sees_as_a_local_factor(layout: str) -> None:
+    """Right values, or an error that says which factor is not supported: never another layout."""
+    T = tensor(16, 6)
+    body = constrain("1", "a0", T, layout) + f"%2 = arith.addf %1, %1 : {T}\n"
+    inside = region("r", body, "%2", T, 'slice = "t=2"')
+    text = function([T], [T], f"{inside}return %r : {T}", mesh="x=4")
+    a = data(16, 6)
+    try:
+        (result,) = run(text, [a])
+    except CompileError as error:
+        assert "factor 2 of dim" in error.message and "is not supported yet" in error.message
+    else:
+        np.testing.assert_array_equal(result, a + a)
+
+
+@pytest.mark.parametrize("n", [10, 16])
+def test_gather_inside_slices(n: int) -> None:
+    """Rows over x; within the region they are needed whole, column slice by column slice."""
+    T, C = tensor(n, 12), tensor(n, 12)
+    L = '{dist.layout = #dist.layout<"[x, _]">}'
+    body = constrain("g", "a0", T, "[_, t]")
+    body += matmul("c", "a1", "g", n, n, 12)
+
+    def make(hints: str) -> str:
+        inside = region("r", body, "%c", C, f'slice = "t=3", {hints}')
+        return function(
+            [f"{T} {L}", f"{tensor(n, n)} {L}"], [f"{C} {L}"], f"{inside}return %r : {C}", "x=2"
+        )
+
+    a, b = data(n, 12), data(n, n)
+    check(make, [a, b], [b @ a])
+
+
+@pytest.mark.parametrize("second", ["order", "bfs"])
+def test_nested_regions(second: str) -> None:
+    T, C = tensor(8, 10), tensor(8, 12)
+    inner = region("i", matmul("c", "e", "a1", 8, 10, 12) + constrain("d", "c", C, "[_, u]"), "%d", C,
+                   'slice = "u=3"' + (', order = "bfs"' if second == "bfs" else ""))  # fmt: skip
+    body = f"%e = math.exp %a0 : {T}\n{inner}%f = arith.addf %i, %i : {C}\n"
+
+    def make(hints: str) -> str:
+        inside = region("r", body, "%f", C, f'slice = "t=4", {hints}')
+        return function([T, tensor(10, 12)], [C], f"{inside}return %r : {C}")
+
+    a, b = data(8, 10), data(10, 12)
+    check(make, [a, b], [2 * (np.exp(a) @ b)])
+
+
+@pytest.mark.parametrize("layout", ["[t, u]", "[u, t]", "[t*u, _]", "[_, u*t]", None])
+@pytest.mark.parametrize("shape", [(8, 12), (9, 13)])
+def test_two_time_axes(layout: "str | None", shape: tuple[int, int]) -> None:
+    T = tensor(*shape)
+    body = f"%1 = math.exp %a0 : {T}\n"
+    body += constrain("2", "1", T, layout) if layout else f"%2 = arith.addf %1, %1 : {T}\n"
+
+    def make(hints: str) -> str:
+        inside = region("r", body, "%2", T, f'slice = "t=4, u=2", {hints}')
+        return function([T], [T], f"{inside}return %r : {T}")
+
+    a = data(*shape)
+    check(make, [a], [np.exp(a) * (1 if layout else 2)])
+
+
+def test_a_sum_over_one_of_two_time_axes() -> None:
+    A, B, C = tensor(10, 16), tensor(16, 6), tensor(10, 6)
+    body = constrain("p", "a0", A, "[u, t]") + matmul("c", "p", "a1", 10, 16, 6)
+
+    def make(hints: str) -> str:
+        inside = region("r", body, "%c", C, f'slice = "t=4, u=3", {hints}')
+        return function([A, B], [C], f"{inside}return %r : {C}")
+
+    a, b = data(10, 16), data(16, 6)
+    check(make, [a, b], [a @ b])
+
+
+def test_an_intermediate_is_read_outside() -> None:
+    T = tensor(10, 6)
+    body = f"%1 = math.exp %a0 : {T}\n%2 = arith.mulf %1, %a0 : {T}\n"
+
+    def make(hints: str) -> str:
+        inside = region("r", body, "%1, %2", T, f'slice = "t=4", {hints}')
+        return function(
+            [T], [T, T], f"{inside}%s = arith.addf %r#0, %r#1 : {T}\nreturn %r#0, %s : {T}, {T}"
+        )
+
+    a = data(10, 6)
+    e = np.exp(a)
+    check(make, [a], [e, e + e * a])
+
+
+def test_results_of_several_types() -> None:
+    T, R = tensor(8, 5), tensor(8)
+    body = f"%1 = math.exp %a0 : {T}\n" + REDUCE.format(
+        name="s", value="1", m=8, n=5, op="arith.addf", init="0.0"
+    )
+
+    def make(hints: str) -> str:
+        inside = (
+            f"%r:2 = scf.execute_region -> ({T}, {R}) no_inline {{\n{body}scf.yield %1, %s : {T}, {R}\n}} "
+            f'{{hint.hints = {{slice = "t=4", {hints}}}}}\n'
+        )
+        return function([T], [T, R], f"{inside}return %r#0, %r#1 : {T}, {R}")
+
+    a = data(8, 5)
+    check(make, [a], [np.exp(a), np.exp(a).sum(1)])
+
+
+def test_a_region_in_a_loop() -> None:
+    T = tensor(8, 6)
+    inside = f"%1 = math.exp %x : {T}\n%2 = arith.mulf %1, %h : {T}\n"
+
+    def make(hints: str) -> str:
+        within = region("r", inside, "%2", T, f'slice = "t=4", {hints}')
+        return function(
+            [T],
+            [T],
+            "%c0 = arith.constant 0 : index\n%c1 = arith.constant 1 : index\n"
+            "%c3 = arith.constant 3 : index\n"
+            f"%h = arith.constant dense<0.5> : {T}\n"
+            f"%l = scf.for %i = %c0 to %c3 step %c1 iter_args(%x = %a0) -> ({T}) {{\n"
+            f"{within}scf.yield %r : {T}\n}}\nreturn %l : {T}",
+        )
+
+    a = data(8, 6)
+    wanted = a
+    for _ in range(3):
+        wanted = np.exp(wanted) * np.float32(0.5)
+    check(make, [a], [wanted])
+
+
+def test_a_loop_in_a_region() -> None:
+    T = tensor(8, 6)
+    body = (
+        "%c0 = arith.constant 0 : index\n%c1 = arith.constant 1 : index\n"
+        "%c3 = arith.constant 3 : index\n"
+        f"%l = scf.for %i = %c0 to %c3 step %c1 iter_args(%x = %a0) -> ({T}) {{\n"
+        f"%y = arith.addf %x, %a1 : {T}\nscf.yield %y : {T}\n}}\n%m = math.exp %l : {T}\n"
+    )
+
+    def make(hints: str) -> str:
+        within = region("r", body, "%m", T, f'slice = "t=4", {hints}')
+        return function([T, T], [T], f"{within}return %r : {T}")
+
+    a, b = data(8, 6), data(8, 6, seed=2) * np.float32(0.1)
+    check(make, [a, b], [np.exp(a + b + b + b)])
+
+
+def test_loop_indices_count_over_all_slices() -> None:
+    T = tensor(10, element="i32")
+    body = f"""%0 = tensor.empty() : {T}
+%1 = linalg.generic {{indexing_maps = [affine_map<(i) -> (i)>, affine_map<(i) -> (i)>],
+  iterator_types = ["parallel"]}} ins(%a0 : {T}) outs(%0 : {T}) {{
+^bb0(%x: i32, %o: i32):
+  %i = linalg.index 0 : index
+  %j = arith.index_cast %i : index to i32
+  %y = arith.addi %x, %j : i32
+  linalg.yield %y : i32
+}} -> {T}
+"""
+
+    def make(hints: str) -> str:
+        inside = region("r", body, "%1", T, f'slice = "t=4", {hints}')
+        return function([T], [T], f"{inside}return %r : {T}")
+
+    a = np.arange(10, dtype=np.int32) * 3
+    check(make, [a], [a + np.arange(10, dtype=np.int32)])
+
+
+def test_loop_indices_within_a_loop_of_the_region() -> None:
+    T = tensor(10, element="i32")
+    body = f"""%c0 = arith.constant 0 : index
+%c1 = arith.constant 1 : index
+%c3 = arith.constant 3 : index
+%l = scf.for %n = %c0 to %c3 step %c1 iter_args(%q = %a0) -> ({T}) {{
+  %0 = tensor.empty() : {T}
+  %1 = linalg.generic {{indexing_maps = [affine_map<(i) -> (i)>, affine_map<(i) -> (i)>],
+    iterator_types = ["parallel"]}} ins(%q : {T}) outs(%0 : {T}) {{
+  ^bb0(%x: i32, %o: i32):
+    %i = linalg.index 0 : index
+    %j = arith.index_cast %i : index to i32
+    %y = arith.addi %x, %j : i32
+    linalg.yield %y : i32
+  }} -> {T}
+  scf.yield %1 : {T}
+}}
+"""
+
+    def make(hints: str) -> str:
+        inside = region("r", body, "%l", T, f'slice = "t=4", {hints}')
+        return function([T], [T], f"{inside}return %r : {T}")
+
+    a = np.arange(10, dtype=np.int32) * 3
+    check(make, [a], [a + 3 * np.arange(10, dtype=np.int32)])
+
+
+def attention(heads: int, length: int, width: int, hints: str) -> str:
+    Q, S = tensor(heads, length, width), tensor(heads, length, length)
+    K = tensor(heads, width, length)
+    body = zeros("si", S) + zeros("oi", Q)
+    body += f"%s = linalg.batch_matmul ins(%a0, %a1 : {Q}, {K}) outs(%si : {S}) -> {S}\n"
+    body += softmax("p", "s", S, 2)
+    body += f"%o = linalg.batch_matmul ins(%p, %a2 : {S}, {Q}) outs(%oi : {Q}) -> {Q}\n"
+    inside = region("r", body, "%o", Q, hints)
+    return function([Q, K, Q], [Q], f"{inside}return %r : {Q}")
+
+
+def test_attention() -> None:
+    q, k, v = data(6, 8, 4), data(6, 4, 8), data(6, 8, 4, seed=3)
+    wanted = np_softmax(q @ k, 2) @ v
+
+    def make(hints: str) -> str:
+        return attention(6, 8, 4, f'slice = "t=6", {hints}')
+
+    check(make, [q, k, v], [wanted])
+
+
+def test_depth_first_holds_one_slice() -> None:
+    """64 heads, depth-first against breadth-first: the planned bytes between inputs and output."""
+    arenas = {
+        order: built(attention(64, 64, 16, f'slice = "t=64", order = "{order}"'))[
+            0
+        ].manifest.arena_bytes
+        for order in ("dfs", "bfs")
+    }
+    assert arenas["dfs"] * 50 <= arenas["bfs"], arenas
+
+
+def test_hints_of_a_program_without_regions_change_nothing() -> None:
+    T = tensor(4)
+    text = function([T], [T], f"%1 = math.exp %a0 : {T}\nreturn %1 : {T}")
+    a = data(4)
+    np.testing.assert_array_equal(run(text, [a], HINTED)[0], run(text, [a], STRIPPED)[0])

@@ -1,0 +1,142 @@
+"""mw.Array and mw.redistribute: what goes in comes out, in memory as the layout says; what does not fit is named."""
+
+import numpy as np
+import pytest
+
+import meshweave as mw
+from meshweave import redistribution
+from meshweave.bundle import DTYPES, numpy_dtype
+from meshweave.errors import LayoutError, MeshweaveError, UsageError
+from meshweave.layout import Layout, Mesh
+
+MESH = Mesh(x=2, y=2)
+VALUE = np.arange(48, dtype="f4").reshape(8, 6)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _nothing_stays_loaded():
+    yield
+    redistribution.clear()
+
+
+def test_shards_lie_in_memory_order():
+    array = mw.Array.from_numpy(np.arange(6), mesh="x=1", layout="[2*_] order(0.1, 0.0)")
+    assert array.shards[0].reshape(-1).tolist() == [0, 3, 1, 4, 2, 5]
+    columns = mw.Array.from_numpy(VALUE, mesh=MESH, layout="[_, x] order(1, 0)")
+    assert columns.shards[0].shape == (3, 8)
+    assert np.array_equal(columns.shards[2], VALUE[:, 3:].T)
+    assert np.array_equal(np.asarray(columns), VALUE)
+
+
+def test_an_array_of_shards_has_their_value():
+    rows = mw.Array.from_shards([VALUE[:4], VALUE[4:]], mesh="x=2", layout="[x, _]", shape=(8, 6))
+    assert np.array_equal(rows.numpy(), VALUE)
+    assert repr(rows) == "Array(8x6xf32, [x, _] on (x=2))"
+    bits = mw.Array.from_shards(
+        [np.array([0x3F80, 0x4000], "u2")], mesh="x=1", layout="[_]", shape=(2,), dtype="bf16"
+    )
+    assert bits.numpy().tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("shards", "more", "message"),
+    [
+        ([VALUE[:4]], {}, r"1 shards, the mesh \(x=2\) has 2"),
+        ([VALUE[:4], VALUE[4:7]], {}, "rank 1: dim 0 of the shard has size 3, 4 is right"),
+        ([VALUE[:4], VALUE[4]], {}, "rank 1: a shard of 1 dims, 2 are right"),
+        ([VALUE[:4], VALUE[4:].astype("f8")], {}, "rank 1: dtype float64, float32 is right"),
+        ([], {}, "no shards, and no dtype either"),
+        ([VALUE[:4]] * 2, {"layout": "[z, _]"}, 'no axis "z"'),
+        ([VALUE[:4]] * 2, {"layout": 7}, "layout: text"),
+        ([VALUE[:4]] * 2, {"mesh": 7}, "mesh: text or a Mesh is needed, got int"),
+    ],
+)
+def test_shards_that_do_not_fit_are_named(shards, more, message):
+    arguments = {"mesh": "x=2", "layout": "[x, _]", "shape": (8, 6), **more}
+    with pytest.raises(MeshweaveError, match=message) as caught:
+        mw.Array.from_shards(shards, **arguments)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "[_, x]",
+        "[_*x, _]",
+        "[_*x*2, y] order(1, 0)",
+        "[x:(1)2, _]",
+        "[x{3,5}, y]",
+        "[x*y, _] uneven(nested)",
+        "[y, _] +sum(x)",
+        "[y, _] +avg(x)",
+        "[_, _] +max(x) +prod(y)",
+    ],
+)
+def test_an_array_takes_any_layout_and_keeps_its_value(target):
+    array = mw.Array.from_numpy(VALUE, mesh=MESH, layout="[x, _]")
+    moved = mw.redistribute(array, target)
+    assert moved.layout == Layout.parse(target)
+    assert (moved.shape, moved.dtype, moved.mesh) == (array.shape, array.dtype, array.mesh)
+    assert np.array_equal(moved.numpy(), VALUE)
+    assert np.array_equal(moved.redistribute("[_, y]").numpy(), VALUE)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_dtype_moves(dtype):
+    kind = "f4" if dtype == "bf16" else numpy_dtype(dtype)
+    value = (np.arange(35) % 3).reshape(7, 5).astype(kind)
+    array = mw.Array.from_numpy(value, mesh=MESH, layout="[x, _]", dtype=dtype)
+    for target in ("[_*y, x] order(1, 0)", "[_, y] +max(x)", "[x{3,4}, _]"):
+        assert np.array_equal(array.redistribute(target).numpy(), value), target
+
+
+def test_specs_and_layouts_name_layouts_too():
+    array = mw.Array.from_numpy(VALUE, mesh=MESH, layout=mw.P("x", None))
+    for target in (mw.P(None, "y"), Layout.parse("[_, y]")):
+        assert str(array.redistribute(target).layout) == "[_, y]"
+
+
+def test_processes_move_arrays_too():
+    array = mw.Array.from_numpy(VALUE, mesh="x=2", layout="[x, _]")
+    for _ in range(2):
+        assert np.array_equal(array.redistribute("[_, _*x]", engine="mpi").numpy(), VALUE)
+
+
+def test_another_spelling_moves_nothing():
+    array = mw.Array.from_numpy(VALUE, mesh=MESH, layout="[x, _]")
+    same = array.redistribute("[x:(1)2, _]")
+    assert all(a is b for a, b in zip(array.shards, same.shards, strict=True))
+
+
+def test_a_plan_is_compiled_once(monkeypatch):
+    redistribution.clear()
+    compiled, count = redistribution.compiled, []
+    monkeypatch.setattr(redistribution, "compiled", lambda m: count.append(m) or compiled(m))
+    for start in range(3):
+        array = mw.Array.from_numpy(VALUE + start, mesh=MESH, layout="[x, _]")
+        assert np.array_equal(array.redistribute("[_*y, x]").numpy(), VALUE + start)
+    assert len(count) == 1
+    for size in range(2, 2 + redistribution.KEPT["local"]):
+        other = mw.Array.from_numpy(np.zeros((2, size), "f4"), mesh="x=2", layout="[x, _]")
+        other.redistribute("[_, _]")
+    array.redistribute("[_*y, x]")
+    assert len(count) == 2 + redistribution.KEPT["local"]
+
+
+@pytest.mark.parametrize(
+    ("array", "layout", "engine", "kind", "message"),
+    [
+        (None, "[x]", "local", LayoutError, "has 1 dims, the tensor 8x6 has 2"),
+        (None, "[q, _]", "local", LayoutError, 'no axis "q"'),
+        (None, "[x", "local", LayoutError, "column"),
+        (None, None, "local", UsageError, "layout: text"),
+        (None, "[_, x]", "gpu", UsageError, 'no engine "gpu"; there are local, mpi'),
+        (VALUE, "[_, x]", "local", UsageError, "redistribute: .*Array is needed, got ndarray"),
+    ],
+)
+def test_what_cannot_be_moved_is_refused(array, layout, engine, kind, message):
+    if array is None:
+        array = mw.Array.from_numpy(VALUE, mesh=MESH, layout="[x, _]")
+    with pytest.raises(kind, match=message) as caught:
+        mw.redistribute(array, layout, engine=engine)
+    assert "\n" not in str(caught.value)
