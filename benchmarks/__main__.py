@@ -3,7 +3,16 @@
 import argparse
 from importlib import import_module
 
-NAMES = ("models", "compile_speed", "transformer", "redistribute", "bandwidth", "mpi_window")
+NAMES = (
+    "models",
+    "compile_speed",
+    "transformer",
+    "redistribute",
+    "bandwidth",
+    "mpi_window",
+    "slices",
+    "attention",
+)
 
 
 def main() -> None:
@@ -15,10 +24,11 @@ def main() -> None:
     parser.add_argument(
         "--jax-python", help="an interpreter with JAX, when it is not installed beside meshweave"
     )
-    parser.add_argument("--torch-python", help="the same with torch, for bandwidth")
+    parser.add_argument("--torch-python", help="the same with torch, for bandwidth and attention")
     parser.add_argument(
         "--repeat", type=int, default=5, help="timed runs of each program; the fastest counts"
     )
+    parser.add_argument("--svg", metavar="OUT.svg", help="of slices: draw bytes over width")
     options = parser.parse_args()
     unknown = [name for name in options.names if name not in NAMES]
     if unknown:

@@ -35,7 +35,11 @@ def jax_peer(
             return None
         python = sys.executable
     command = [python, "-m", "benchmarks.jax_peer", name, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=600)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=600)
+    except OSError as error:
+        print(f"no column for JAX: {python}: {error.strerror}", file=sys.stderr)
+        return None
     if done.returncode:
         print(f"jax_peer {name}: {done.stderr.strip().splitlines()[-1]}", file=sys.stderr)
         return None

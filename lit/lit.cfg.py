@@ -30,3 +30,4 @@ config.environment["PATH"] = os.pathsep.join(
     [str(commands), str(Path(sys.executable).parent), os.environ["PATH"]]
 )
 config.environment["PYTHONPATH"] = str(root)
+config.environment["MESHWEAVE_CACHE"] = "off"  # the user's compiled programs stay as they are

@@ -16,6 +16,12 @@ _HOMES = {
     "P": "meshweave.layout.interchange",
     "Program": "meshweave.api",
     "compile": "meshweave.api",
+    "from_jax": "meshweave.frontends_api",
+    "from_mlir": "meshweave.frontends_api",
+    "from_stablehlo": "meshweave.frontends_api",
+    "from_torch": "meshweave.torch_program",
+    "load": "meshweave.runtime.saved",
+    "show": "meshweave.tools.picture",
     "MeshweaveError": "meshweave.errors",
 }
 
@@ -32,11 +38,17 @@ __all__ = [
     "compile",
     "cond",
     "constrain",
+    "from_jax",
+    "from_mlir",
+    "from_stablehlo",
+    "from_torch",
     "hint",
     "jit",
     "kernels",
+    "load",
     "redistribute",
     "scan",
+    "show",
     "while_loop",
 ]
 

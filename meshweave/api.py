@@ -17,6 +17,7 @@ import numpy as np
 from meshweave.bundle import Bundle, Port, numpy_dtype
 from meshweave.cache import cached
 from meshweave.errors import CompileError, MeshweaveError, UsageError
+from meshweave.fast_paths import ALL, Choice, as_choice
 from meshweave.layout import Mesh
 from meshweave.runtime.array import collect, place
 from meshweave.runtime.engine import engine as engine_named
@@ -30,7 +31,9 @@ GLOBAL_PASSES = (
     "dist-insert-redistribute",
     "dist-legalize-redistribute",
     "dist-partition",
+    "hint-budget",
     "hint-slice",
+    "select-kernels",
     "hint-verify",
     "dist-fuse-collectives",
     "canonicalize",
@@ -39,6 +42,14 @@ GLOBAL_PASSES = (
 """From the global view to the local program, on a mesh of known sizes."""
 
 Progress = Callable[[str], None]
+
+
+def passes_with(kernels: Choice = ALL, passes: Sequence[str] = GLOBAL_PASSES) -> tuple[str, ...]:
+    """The passes, `select-kernels` without the kernels that `kernels` disables."""
+    off = ",".join(kernels.disabled)
+    choosing = ("select-kernels", "hint-budget")
+    changed = {name: f"{name}{{disable={off}}}" for name in choosing} if off else {}
+    return tuple(changed.get(name, name) for name in passes)
 
 
 def _silent(_: str) -> None:
@@ -52,6 +63,7 @@ def compile(
     engine: str = "local",
     progress: Progress = _silent,
     timeout: float = 60.0,
+    kernels: "str | Choice | None" = None,
 ) -> "Program":
     """Compile a program for a mesh and load it.
 
@@ -60,12 +72,13 @@ def compile(
     engine:   what runs it: "local" (a thread per rank) or "mpi" (a process per rank).
     progress: called with the name of each stage as it begins.
     timeout:  seconds without progress of any rank after which a run ends with RankError.
+    kernels:  fast paths that ops may take: "-flash" for all but that one, "reference" for that one only.
     Raises MeshweaveError: the program, its mesh or its layouts are wrong, or too large for this machine. UsageError:
     the arguments are.
     """
     began = time.perf_counter()
     runs_on = engine_named(engine, timeout=timeout)
-    bundle = build(source, mesh=mesh, engine=engine, progress=progress)
+    bundle = build(source, mesh=mesh, engine=engine, progress=progress, kernels=kernels)
     progress("load")
     program = Program(bundle, runs_on)
     program.seconds["compile"] = time.perf_counter() - began
@@ -80,6 +93,7 @@ def build(
     progress: Progress = _silent,
     name: str | None = None,
     whole: bool = False,
+    kernels: "str | Choice | None" = None,
 ) -> Bundle:
     """The bundle of a program: everything of `compile` but loading it.
 
@@ -92,13 +106,13 @@ def build(
         raise UsageError(
             f"source: a path or a program's text is needed, got {type(source).__name__}"
         )
-    where = _mesh(mesh)
+    where, choice = _mesh(mesh), as_choice(kernels)
     progress("read")
     text, own_name = read_source(source, name is not None)
     name = name or own_name
     bundle, found = cached(
-        ("program", text, name, where and str(where), engine, whole),
-        lambda: _built(text, name, where, engine, progress, whole),
+        ("program", text, name, where and str(where), engine, whole, choice.disabled),
+        lambda: _built(text, name, where, engine, progress, whole, choice),
     )
     if found and bundle.manifest.mesh:  # by a machine that takes more ranks, it may be
         check_ranks(engine, Mesh.parse(bundle.manifest.mesh))
@@ -106,13 +120,40 @@ def build(
 
 
 def _built(
-    text: str, name: str, mesh: Mesh | None, engine: str, progress: Progress, whole: bool
+    text: str,
+    name: str,
+    mesh: Mesh | None,
+    engine: str,
+    progress: Progress,
+    whole: bool,
+    kernels: Choice,
 ) -> Bundle:
     """What `build` gives, compiled."""
-    from meshweave.bindings import context
+    with lowered(text, name, mesh, engine, progress, whole, kernels=kernels) as (_, program):
+        bundle: Bundle = program.bundle(engine)
+        return bundle
+
+
+@contextmanager
+def lowered(
+    text: str,
+    name: str,
+    mesh: Mesh | None,
+    engine: str = "local",
+    progress: Progress = _silent,
+    whole: bool = False,
+    strip: bool = False,
+    kernels: Choice = ALL,
+) -> Iterator[tuple[Any, Any]]:
+    """Inside: the module in the local view, with its ledger, and the program before code generation.
+
+    strip: without its hints. The rest as of `build`.
+    """
+    from meshweave.bindings import context, ir
     from meshweave.frontends import load_module
     from meshweave.frontends.entry import check_entry
-    from meshweave.lowering import compile_local
+    from meshweave.lowering.cpu import lower
+    from meshweave.lowering.hint_budget import check_budgets
     from meshweave.pipeline import run_pipeline
     from meshweave.transforms.interface import forget_interfaces
 
@@ -123,10 +164,15 @@ def _built(
         if whole:
             forget_interfaces(module)
         check_ranks(engine, _placed(module, mesh))
-        run_pipeline(module, ",".join(GLOBAL_PASSES), progress=progress, verify=False)
+        chosen = passes_with(kernels)
+        passes = ("hint-strip", *chosen) if strip else chosen
+        run_pipeline(module, ",".join(passes), progress=progress, verify=False)
         progress("lower")
         _verified(module)
-        return compile_local(module, engine=engine)
+        with ir.Location.unknown():
+            program = lower(module, engine)
+            check_budgets(module, program)
+            yield module, program
 
 
 @contextmanager

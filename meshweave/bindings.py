@@ -7,7 +7,7 @@ interpreter lock.
 """
 
 from functools import cache
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 try:
@@ -68,6 +68,7 @@ __all__ = [
     "scf",
     "stablehlo",
     "tensor",
+    "torch_importer",
     "transform_interpreter",
 ]
 
@@ -85,6 +86,27 @@ def stablehlo() -> ModuleType | None:
 
     _stablehlo.register_stablehlo_passes()
     return _stablehlo
+
+
+@cache
+def torch_importer() -> Any:
+    """torch-mlir's importer of FX graphs, or None when this package has none. PyTorch must be there.
+
+    importer: the module of FxImporter and GraphNodeImporter. decompositions: the table for what it cannot import.
+    register: makes a context know the torch dialect.
+    """
+    if PACKAGE != "torch_mlir":
+        return None
+    from torch_mlir._mlir_libs import _torchMlir  # noqa: F401 (registers torch's passes)
+    from torch_mlir.dialects import torch
+    from torch_mlir.extras import fx_importer
+    from torch_mlir.extras.fx_decomp_util import get_decomposition_table
+
+    return SimpleNamespace(
+        importer=fx_importer,
+        decompositions=get_decomposition_table,
+        register=torch.register_dialect,
+    )
 
 
 def context(unregistered: bool = False) -> Any:

@@ -13,7 +13,6 @@ import io
 import json
 import math
 import os
-import zipfile
 import zlib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
@@ -199,6 +198,8 @@ class Bundle:
 
     def to_bytes(self) -> bytes:
         """The bundle as the bytes of its file; equal bundles give equal bytes."""
+        import zipfile  # here, for it takes long to import
+
         out = io.BytesIO()
         with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
             _add(archive, "manifest.json", self.manifest.to_json().encode())
@@ -212,6 +213,8 @@ class Bundle:
         """Read what `to_bytes` made. MeshweaveError, begun with `name`, when it is truncated,
         foreign or damaged.
         """
+        import zipfile
+
         try:
             with zipfile.ZipFile(io.BytesIO(data)) as archive:
                 members = {member: archive.read(member) for member in archive.namelist()}
@@ -250,8 +253,10 @@ class Bundle:
         return Bundle.from_bytes(data, path)
 
 
-def _add(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
+def _add(archive: Any, name: str, data: bytes) -> None:
     """Add a member with a fixed date, so that equal bundles are equal files."""
+    import zipfile
+
     info = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
     info.compress_type = zipfile.ZIP_DEFLATED
     info.external_attr = 0o644 << 16

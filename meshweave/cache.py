@@ -165,7 +165,7 @@ def _mlir() -> list[tuple[str, int, int]]:
 
 
 def _processor() -> str:
-    """Model and features of the processor, for which code is made."""
+    """Model, features and cache of the processor, for which code is made and slices are chosen."""
     wanted = ("vendor_id", "cpu family", "model", "model name", "stepping", "flags", "Features")
     lines = []
     with suppress(OSError), open("/proc/cpuinfo") as file:
@@ -174,4 +174,6 @@ def _processor() -> str:
                 break  # the first core is like the others
             if line.split(":")[0].strip() in wanted:
                 lines.append(line)
-    return "".join(lines) or " ".join(os.uname()[3:])
+    with suppress(OSError):
+        lines.append(Path("/sys/devices/system/cpu/cpu0/cache/index2/size").read_text())
+    return "".join([*lines, os.uname().machine])

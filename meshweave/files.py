@@ -1,7 +1,6 @@
 """Files written whole or not at all."""
 
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import IO, Any
@@ -13,6 +12,8 @@ def replacing(path: str | os.PathLike[str], mode: str = "wb") -> Iterator[IO[Any
 
     A reader sees the old file or the whole new one. Raises OSError as `open` does.
     """
+    import tempfile  # here, for it takes long to import
+
     path = os.fspath(path)
     folder, name = os.path.split(path)
     handle, temporary = tempfile.mkstemp(dir=folder or ".", prefix=f".{name}.")

@@ -22,7 +22,7 @@ class HintError(CompileError):
 
 @dataclass(frozen=True)
 class TimeAxis:
-    """An axis of slices, one after the other: `t=8`, or `t:64` for slices of 64 elements.
+    """An axis of slices, one after the other: `t=8`, `t:64` for slices of 64 elements, or `t`: as many as it takes.
 
     count: how many slices, None where the size is given; size: elements of a slice along the dim.
     """
@@ -31,7 +31,14 @@ class TimeAxis:
     count: int | None = None
     size: int | None = None
 
+    @property
+    def is_open(self) -> bool:
+        """Is the number of slices left to choose?"""
+        return self.count is None and self.size is None
+
     def __str__(self) -> str:
+        if self.is_open:
+            return self.name
         return f"{self.name}={self.count}" if self.count is not None else f"{self.name}:{self.size}"
 
 
@@ -66,15 +73,13 @@ def _refused(key: str, value: object, right: str) -> HintError:
 def _slice(text: str) -> tuple[TimeAxis, ...]:
     axes = []
     for part in text.split(","):
-        found = re.fullmatch(r"\s*([A-Za-z_]\w*)\s*([=:])\s*([0-9]{1,9})\s*", part)
-        if found is None or found[1] == "_" or int(found[3]) < 1:
+        found = re.fullmatch(r"\s*([A-Za-z_]\w*)\s*(?:([=:])\s*([0-9]{1,9})\s*)?", part)
+        if found is None or found[1] == "_" or (found[3] and int(found[3]) < 1):
             raise _refused(
-                "slice", text, "NAME=COUNT or NAME:SIZE, at least 1, as in t=8 or t:64, u=2"
+                "slice", text, "NAME=COUNT, NAME:SIZE, at least 1, or NAME, as in t=8, t:64 or t"
             )
-        number = int(found[3])
-        axes.append(
-            TimeAxis(found[1], number) if found[2] == "=" else TimeAxis(found[1], None, number)
-        )
+        number = int(found[3]) if found[3] else None
+        axes.append(TimeAxis(found[1], *((number, None) if found[2] != ":" else (None, number))))
     names = [axis.name for axis in axes]
     if len(set(names)) != len(names):
         raise _refused("slice", text, "an axis is named once")
@@ -168,14 +173,14 @@ KEYS: dict[str, Key] = {
     "stream": Key(_integer("stream", 0), ADVISORY),
     "bundle": Key(_bundle, ADVISORY, inherited=False),
     "fuse": Key(_one_of("fuse", "must", "may", "never"), ADVISORY),
-    "kernels": Key(_kernels, PREFERRED),
+    "kernels": Key(_kernels, PREFERRED, inherited=False),
     "numerics": Key(_numerics, REQUIRED),
     "overlap": Key(_one_of("overlap", "none", "auto"), PREFERRED),
 }
 """Every key there is; any other is an error, so that a misspelt hint is never lost."""
 
 TARGETS: dict[str, frozenset[str]] = {
-    "cpu": frozenset({"slice", "order", "width", "bundle"}),
+    "cpu": frozenset({"kernels", "numerics", "slice", "order", "width", "bundle", "peak_bytes"}),
     "gpu": frozenset(),
 }
 """The keys each target can obey. Whoever builds a capability adds its key here."""
@@ -300,12 +305,18 @@ class Op:
 
 @dataclass(frozen=True)
 class Region:
-    """A region: its number, place, the one around it (-1: none), and whether a pass has applied and dissolved it."""
+    """A region: its number, place, the one around it (-1: none), and whether a pass has applied and dissolved it.
+
+    slices, order, width: how it runs once it is applied.
+    """
 
     number: int
     where: str
     parent: int = -1
     applied: bool = False
+    slices: int = 1
+    order: str = "strict"
+    width: int = 1
 
 
 @dataclass(frozen=True)
@@ -383,10 +394,16 @@ class Ledger:
         """The pairs that nothing is known of yet."""
         return [(self.said[s], self.ops[o]) for s, o in self.pairs() if (s, o) not in self.outcomes]
 
-    def apply_region(self, number: int) -> None:
-        """A pass has done what the region asks, and dissolved it."""
+    def apply_region(self, number: int, slices: int = 1, width: int = 1) -> None:
+        """A pass has done what the region asks, and dissolved it: it runs in `slices`, `width` of them in flight."""
         old = self.regions[number]
-        self.regions[number] = Region(old.number, old.where, old.parent, True)
+        order = "strict" if slices == 1 else "dfs" if width < slices else "bfs"
+        self.regions[number] = Region(old.number, old.where, old.parent, True, slices, order, width)
+
+    def name(self, region: int) -> str:
+        """What a region is called: its bundle, else its number."""
+        bundles = [s.hint.value for s in self.said if (s.region, s.hint.key) == (region, "bundle")]
+        return bundles[0] if bundles else f"region{region}"
 
     def entries(self) -> tuple[Entry, ...]:
         """The lines of the ledger, op by op. MeshweaveError while a pair is open."""
@@ -434,6 +451,7 @@ class Ledger:
         return {
             "regions": [
                 {"where": r.where, "parent": r.parent, "applied": int(r.applied)}
+                | ({"slices": r.slices, "order": r.order, "width": r.width} if r.applied else {})
                 for r in self.regions
             ],
             "hints": [
@@ -459,7 +477,10 @@ class Ledger:
         """The ledger that `to_value` gave. HintError when it is none."""
         try:
             regions = [
-                Region(i, r["where"], r["parent"], bool(r["applied"]))
+                Region(
+                    *(i, r["where"], r["parent"], bool(r["applied"])),
+                    *(r.get("slices", 1), r.get("order", "strict"), r.get("width", 1)),
+                )
                 for i, r in enumerate(value["regions"])
             ]
             said = [

@@ -27,7 +27,7 @@ from meshweave.transforms.base import Pass, PassFailure, remarks_to
 PIPELINES: dict[str, str] = {
     "dist-pipeline": (
         "hint-apply,dist-propagate,dist-insert-redistribute,dist-legalize-redistribute,"
-        "dist-partition,hint-slice,hint-verify,dist-fuse-collectives,canonicalize,cse"
+        "dist-partition,hint-budget,hint-slice,select-kernels,hint-verify,dist-fuse-collectives,canonicalize,cse"
     ),
 }
 

@@ -2,8 +2,9 @@
 driver as a function, and counts that are printed at the end.
 """
 
+import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,9 @@ settings.register_profile(
 settings.load_profile("meshweave")
 
 
-@pytest.fixture(autouse=True, scope="session")
-def no_disk_cache() -> Iterator[None]:
+def pytest_configure() -> None:
     """Every test compiles anew, and leaves the user's cache of compiled programs alone."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MESHWEAVE_CACHE", "off")
-        yield
+    os.environ["MESHWEAVE_CACHE"] = "off"
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Compile programs with hints, and run them on the local engine: global arrays in, global arrays out."""
+"""Programs with hints as text, compiled and run on the local engine: global arrays in, global arrays out."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,6 +19,15 @@ STRIPPED = f"hint-strip,{GLOBAL},canonicalize,cse"
 NO_MESH = '"dist.mesh"() {sym_name = "mesh", axes = "one=1"} : () -> ()\n'
 
 
+SCHEDULES = (
+    'order = "dfs"',
+    "width = 2 : i64",
+    "width = 3 : i64",
+    'order = "bfs"',
+    'order = "strict"',
+)
+
+
 def built(text: str, pipeline: str = HINTED) -> tuple[Bundle, Any, str]:
     """The bundle of a program, its ledger, and the program behind the passes."""
     with context(), ir.Location.unknown():
@@ -32,3 +41,67 @@ def run(text: str, inputs: Sequence[Any], pipeline: str = HINTED) -> list[np.nda
     bundle, _, _ = built(text, pipeline)
     with Program(bundle, LocalEngine(timeout=30)) as program:
         return [np.asarray(r) for r in program(*inputs)]
+
+
+def tensor(*shape: int, element: str = "f32") -> str:
+    return f"tensor<{'x'.join(map(str, (*shape, element)))}>"
+
+
+def data(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32)
+
+
+def function(arguments: Sequence[str], results: Sequence[str], body: str, mesh: str = "") -> str:
+    """A module with @main; arguments and results may carry attributes."""
+    given = ", ".join(f"%a{i}: {text}" for i, text in enumerate(arguments))
+    head = f'"dist.mesh"() {{sym_name = "mesh", axes = "{mesh}"}} : () -> ()\n' if mesh else ""
+    return f"{head}func.func @main({given}) -> ({', '.join(results)}) {{\n{body}\n}}\n"
+
+
+def region(name: str, body: str, gives: str, types: str, hints: str) -> str:
+    """A region of one or more results of one type."""
+    n = len(gives.split(","))
+    many = f":{n}" if n > 1 else ""
+    out = types if n == 1 else f"({', '.join([types] * n)})"
+    listed = ", ".join([types] * n)
+    return (
+        f'%{name}{many} = "hint.region"() ({{\n{body}\n"hint.yield"({gives}) : ({listed}) -> ()\n'
+        f"}}) {{hints = {{{hints}}}}} : () -> {out}\n"
+    )
+
+
+def zeros(name: str, type_: str) -> str:
+    return (
+        f"%{name}_z = arith.constant 0.0 : f32\n%{name}_e = tensor.empty() : {type_}\n"
+        f"%{name} = linalg.fill ins(%{name}_z : f32) outs(%{name}_e : {type_}) -> {type_}\n"
+    )
+
+
+def constrain(name: str, value: str, type_: str, layout: str) -> str:
+    return (
+        f'%{name} = "dist.constrain"(%{value}) {{layout = #dist.layout<"{layout}">}} '
+        f": ({type_}) -> {type_}\n"
+    )
+
+
+def matmul(name: str, a: str, b: str, m: int, k: int, n: int) -> str:
+    A, B, C = tensor(m, k), tensor(k, n), tensor(m, n)
+    return zeros(f"{name}_i", C) + (
+        f"%{name} = linalg.matmul ins(%{a}, %{b} : {A}, {B}) outs(%{name}_i : {C}) -> {C}\n"
+    )
+
+
+def check(
+    make: Any,
+    inputs: Sequence[np.ndarray],
+    wanted: Sequence[np.ndarray],
+    schedules: Any = SCHEDULES,
+) -> None:
+    """make(hints) is a program: run it under all schedules and with hints stripped."""
+    results = [run(make(schedule), inputs) for schedule in schedules]
+    for schedule, result in zip(schedules, results):
+        for value, first, right in zip(result, results[0], wanted, strict=True):
+            np.testing.assert_allclose(value, right, rtol=2e-5, atol=2e-5, err_msg=schedule)
+            np.testing.assert_array_equal(value, first, err_msg=f"{schedule} is not bit-identical")
+    for value, right in zip(run(make(schedules[0]), inputs, STRIPPED), wanted, strict=True):
+        np.testing.assert_allclose(value, right, rtol=2e-5, atol=2e-5, err_msg="stripped")

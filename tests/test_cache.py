@@ -79,6 +79,20 @@ def test_other_sources_compile_again(
     assert len(compiled) == 2
 
 
+def test_the_fingerprint_knows_sources_compiler_and_processor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    here = cache.fingerprint.__wrapped__
+    assert here() == here() == cache.fingerprint()
+    if Path("/proc/cpuinfo").exists():
+        assert "flags" in cache._processor() or "Features" in cache._processor()
+    assert any(".so" in name and nbytes > 0 for name, nbytes, _ in cache._mlir())
+    for part in ("_processor", "_mlir"):
+        with monkeypatch.context() as patch:
+            patch.setattr(cache, part, lambda: "other")
+            assert here() != cache.fingerprint()
+
+
 def damaged(data: bytes) -> dict[str, bytes]:
     flipped = bytearray(data)
     flipped[len(data) // 2] ^= 0xFF

@@ -68,7 +68,7 @@ def test_values(key: str, value: object, parsed: object) -> None:
 @pytest.mark.parametrize(
     "key, value",
     [
-        *[("slice", v) for v in ("", "8", "t", "t=", "t=0", "t=-1", "_=2", "t=2,t=3", "t=2;u=3")],
+        *[("slice", v) for v in ("", "8", "t t", "t=", "t=0", "t=-1", "_=2", "t=2,t=3", "t=2;u=3")],
         *[("order", v) for v in ("", "fast", "dfs bfs", "before=a", "dfs,dfs")],
         *[("width", v) for v in ("0", "-1", "1.5", "")],
         *[("peak_bytes", v) for v in ("0", "1 TB", "x")],
@@ -97,7 +97,7 @@ def test_a_disable_is_required_and_an_enable_preferred() -> None:
 
 
 def test_targets_publish_what_they_support() -> None:
-    assert supports("cpu", "slice") and not supports("cpu", "peak_bytes")
+    assert supports("cpu", "peak_bytes") and not supports("cpu", "stream")
     with pytest.raises(HintError, match='no target "tpu"; there are cpu, gpu'):
         supports("tpu", "slice")
 

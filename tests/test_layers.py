@@ -18,7 +18,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sources": set(),
     "cache": {"bundle", "files"},
     "hints": set(),
-    "kernels": set(),
+    "fast_paths": set(),
+    "report": set(),
     "bundle": {"layout", "files"},
     "plan": {"layout"},
     "runtime": {"layout", "bundle"},
@@ -26,16 +27,23 @@ MAY_IMPORT: dict[str, set[str]] = {
     "locations": {"bindings"},
     "dialects": {"layout", "hints", "bindings", "locations"},
     "frontends": {"layout", "sources", "dialects", "bindings", "locations"},
-    "transforms": {"layout", "plan", "hints", "kernels", "dialects", "bindings", "locations"},
-    "lowering": {"layout", "plan", "bundle", "dialects", "bindings", "locations", "transforms"},
+    "transforms": {"layout", "plan", "hints", "fast_paths", "dialects", "bindings", "locations"},
+    "lowering": {
+        *("layout", "plan", "bundle", "hints", "report", "dialects", "bindings", "locations"),
+        "transforms",
+    },
     "trace": {
-        *("layout", "bundle", "runtime", "hints", "kernels", "api", "redistribution"),
+        *("layout", "bundle", "runtime", "hints", "fast_paths", "api", "redistribution"),
         *(
             "bindings",
             "dialects",
             "frontends",
             "pipeline",
         ),  # where a program is shown, inside functions
+    },
+    "torch_program": {
+        *("layout", "bundle", "fast_paths", "runtime", "frontends", "trace", "api"),
+        "transforms",  # to read the ledger, inside a function
     },
     "pipeline_text": set(),
     "upstream_passes": set(),
@@ -48,7 +56,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("lowering", "pipeline_text", "upstream_passes"),
     },
 }
-TOP = {"api", "tools", "__init__"}  # may import anything
+TOP = {"api", "frontends_api", "tools", "__init__"}  # may import anything
 
 MLIR_PACKAGES = {"torch_mlir", "mlir"}
 

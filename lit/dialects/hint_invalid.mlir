@@ -31,10 +31,10 @@ func.func @f(%a: tensor<8xf32>, %b: tensor<4xi32>) -> tensor<8xf32> {
 // -----
 
 func.func @f(%a: tensor<8xf32>) -> tensor<8xf32> {
-  // expected-error @below {{hint slice = "t": NAME=COUNT or NAME:SIZE, at least 1, as in t=8 or t:64, u=2}}
+  // expected-error @below {{hint slice = "t=": NAME=COUNT, NAME:SIZE, at least 1, or NAME, as in t=8, t:64 or t}}
   %r = "hint.region"() ({
     "hint.yield"(%a) : (tensor<8xf32>) -> ()
-  }) {hints = {slice = "t"}} : () -> tensor<8xf32>
+  }) {hints = {slice = "t="}} : () -> tensor<8xf32>
   return %r : tensor<8xf32>
 }
 

@@ -15,37 +15,35 @@ func.func @two_required(%a: tensor<8xf32>) -> tensor<8xf32> {
 // -----
 
 func.func @required_and_unsupported(%a: tensor<8xf32>) -> tensor<8xf32> {
-  // expected-error @below {{peak_bytes = "1MiB" (required) is unsupported: target cpu has no peak_bytes; drop peak_bytes}}
+  // expected-error @below {{stream = "1" (required) is unsupported: target cpu has no stream; drop stream}}
   %r = "hint.region"() ({
     %e = math.exp %a : tensor<8xf32>
     "hint.yield"(%e) : (tensor<8xf32>) -> ()
-  }) {hints = {peak_bytes = "1MiB"}} : () -> tensor<8xf32>
+  }) {hints = {stream = {value = 1, strength = "required"}}} : () -> tensor<8xf32>
   return %r : tensor<8xf32>
 }
 
 // -----
 
-func.func @a_disable_is_required(%a: tensor<8xf32>) -> tensor<8xf32> {
-  // expected-error @below {{kernels = "-flash +blas" (required) is unsupported: target cpu has no kernels}}
+func.func @required_for_all(%a: tensor<8xf32>) -> tensor<8xf32> {
+  // expected-error @below {{fuse = "must" (required) is unsupported: target cpu has no fuse}}
   %r = "hint.region"() ({
     %e = math.exp %a : tensor<8xf32>
     "hint.yield"(%e) : (tensor<8xf32>) -> ()
-  }) {hints = {kernels = "-flash +blas"}} : () -> tensor<8xf32>
+  }) {hints = {fuse = {value = "must", strength = "required"}}} : () -> tensor<8xf32>
   return %r : tensor<8xf32>
 }
 
 // -----
 
 func.func @preferred_and_advisory_are_told(%a: tensor<8xf32>) -> tensor<8xf32> {
-  // expected-remark @+5 {{kernels = "+blas" (preferred) is unsupported: target cpu has no kernels; drop kernels}}
-  // expected-remark @+4 {{overlap = "auto" (preferred) is unsupported: target cpu has no overlap}}
-  // expected-remark @+3 {{stream = "1" (advisory) is unsupported: target cpu has no stream}}
-  // expected-remark @+2 {{fuse = "must" (advisory) is unsupported: target cpu has no fuse}}
-  // expected-remark @+1 {{numerics = "bit_exact" (advisory) is unsupported: target cpu has no numerics}}
+  // expected-remark @+3 {{overlap = "auto" (preferred) is unsupported: }}
+  // expected-remark @+2 {{stream = "1" (advisory) is unsupported: target cpu has no stream}}
+  // expected-remark @+1 {{fuse = "must" (advisory) is unsupported: target cpu has no fuse}}
   %r = "hint.region"() ({
     %e = math.exp %a : tensor<8xf32>
     "hint.yield"(%e) : (tensor<8xf32>) -> ()
-  }) {hints = {kernels = "+blas", overlap = "auto", stream = 1, fuse = "must", numerics = {value = "bit_exact", strength = "advisory"}}} : () -> tensor<8xf32>
+  }) {hints = {overlap = "auto", stream = 1, fuse = "must"}} : () -> tensor<8xf32>
   return %r : tensor<8xf32>
 }
 

@@ -1,17 +1,22 @@
-"""FRONTENDS: programs in, modules in the global view out."""
+"""Programs in, modules in the global view out."""
 
 import os
 from typing import Any
 
 from meshweave.errors import CompileError
-from meshweave.frontends.mlir import Mlir
-from meshweave.frontends.stablehlo import StableHlo
 from meshweave.sources import decoded, read_source
 
-FRONTENDS = {frontend.name: frontend for frontend in (StableHlo, Mlir)}
-"""Frontends by name, in the order in which they are asked whether they accept a text."""
+__all__ = ["decoded", "frontends", "load_module"]
 
-__all__ = ["FRONTENDS", "decoded", "load_module"]
+
+def frontends() -> dict[str, Any]:
+    """Frontends by name, in the order in which they are asked whether they accept a text. They load MLIR: what needs
+    none of it may import this package all the same.
+    """
+    from meshweave.frontends.mlir import Mlir
+    from meshweave.frontends.stablehlo import StableHlo
+
+    return {frontend.name: frontend for frontend in (StableHlo, Mlir)}
 
 
 def load_module(
@@ -33,5 +38,5 @@ def load_module(
     name = source_name or name
     if not text.strip():
         raise CompileError("the program is empty", name)
-    frontend = next(f for f in FRONTENDS.values() if f.accepts(text))
+    frontend = next(f for f in frontends().values() if f.accepts(text))
     return frontend.load(text, ctx, name)

@@ -13,7 +13,7 @@ from typing import Any
 from meshweave.bindings import PassManager, ir
 from meshweave.errors import CompileError
 from meshweave.locations import compile_error, location_text
-from meshweave.transforms.base import functions, ops_of
+from meshweave.transforms.base import functions, ops_of, use_count
 
 BUFFERIZE = (
     "builtin.module(eliminate-empty-tensors,empty-tensor-to-alloc-tensor,"
@@ -268,6 +268,9 @@ def _updates(value: Any, argument: Any) -> bool:
     number = [r == value for r in op.results].index(True)
     if op.name in ("tensor.insert", "tensor.insert_slice"):
         return _updates(op.operands[1], argument)
+    if op.name == "linalg.generic":
+        start = op.operands[len(op.operands) - len(op.results) + number]
+        return use_count(start) == 1 and _updates(start, argument)  # another reader needs the old
     if op.name == "scf.for":
         return _updates(op.operands[3 + number], argument)
     if op.name == "scf.if":

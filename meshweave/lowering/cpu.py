@@ -28,7 +28,6 @@ from meshweave.lowering.loops import unit_text
 from meshweave.lowering.prepare import (
     PREPARE,
     copied,
-    decompose,
     ports,
     refuse_unknown,
     spell_out,
@@ -38,6 +37,7 @@ from meshweave.lowering.schedule import Schedule
 from meshweave.lowering.steps import Buffers
 from meshweave.lowering.window import staging_bytes
 from meshweave.transforms.base import functions
+from meshweave.transforms.generalize import decompose
 
 
 def compile_local(module: Any, engine: str = "local") -> Bundle:

@@ -1,28 +1,23 @@
-"""Memory over time: how many bytes of the arena hold something while each op of a step runs."""
+"""A lowered program as figures: bytes of the arena that are live while each op runs, what the regions of hints take,
+what code each op gets.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from meshweave.lowering.arena import rounded
+from meshweave.locations import location_text
+from meshweave.lowering import blas
+from meshweave.lowering.arena import Block, rounded
 from meshweave.lowering.rows import Unit
+from meshweave.lowering.schedule import length
+from meshweave.report import KernelRow, Moment
+from meshweave.transforms.hint_ledger import regions_marked
 
 if TYPE_CHECKING:
     from meshweave.lowering.cpu import Program
     from meshweave.lowering.schedule import Schedule
-
-
-@dataclass(frozen=True)
-class Moment:
-    """One op of the step: what it does, where it stands in the source, and the bytes that are live
-    while it runs.
-    """
-
-    op: str
-    where: str
-    nbytes: int
 
 
 def moments(program: Program) -> tuple[Moment, ...]:
@@ -48,7 +43,7 @@ def _moments(
                 Moment(m.op, m.where, nbytes - frame + m.nbytes) for m in called[entry.number]
             ]
         elif name := _name(entry, program):
-            where = entry.where if isinstance(entry, Unit) else ""
+            where = entry.where if isinstance(entry, Unit) else location_text(entry.op.location)
             found.append(Moment(name, where, nbytes))
     return tuple(found)
 
@@ -74,3 +69,58 @@ def _name(entry: Any, program: Program) -> str:
     if entry.what == "collective":
         return program.collectives.ops[entry.number].name
     return ""
+
+
+def region_bytes(program: Program) -> dict[int, int]:
+    """By region of hints, for those that made any code: its intermediate bytes.
+
+    These are what the region takes of the arena beyond what it is given and what it gives: at each moment from its
+    first op to its last the bytes of the buffers that begin and end between these two; of all moments the most. A
+    region in a function that is called is counted once, at its largest.
+    """
+    found: dict[int, int] = {}
+    for body in program.bodies:
+        for region, (first, last) in _spans(body.schedule).items():
+            inside = [
+                b for b in body.schedule.blocks.values() if first <= b.first and b.last <= last
+            ]
+            most = max((_alive(inside, b.first) for b in inside), default=0)
+            found[region] = max(found.get(region, 0), most)
+    return found
+
+
+def _alive(blocks: Sequence[Block], position: int) -> int:
+    return sum(rounded(b.nbytes) for b in blocks if b.first <= position <= b.last)
+
+
+def _spans(schedule: Schedule) -> dict[int, tuple[int, int]]:
+    """The positions between which each region runs."""
+    found: dict[int, tuple[int, int]] = {}
+    for position, entry in schedule.moments:
+        last = position if isinstance(entry, Unit) else position + length(entry)
+        steps = entry.steps if isinstance(entry, Unit) else [entry]
+        for region in {n for step in steps for n in regions_marked(step.op.location)}:
+            first, end = found.get(region, (position, last))
+            found[region] = (min(first, position), max(end, last))
+    return found
+
+
+def unit_kernels(program: Program) -> tuple[KernelRow, ...]:
+    """The code that each kernel call of the program gets, where nobody has chosen any."""
+    found = []
+    for body in program.bodies:
+        for _, entry in body.schedule.moments:
+            if isinstance(entry, Unit):
+                found.append(_unit_kernel(entry))
+    return tuple(found)
+
+
+def _unit_kernel(unit: Unit) -> KernelRow:
+    if not any(n.contraction for n in unit.nests):
+        why = "loops, one over the rows of several ops" if len(unit.nests) > 1 else "loops"
+        return KernelRow("loops", "codegen", why, unit.where)
+    gemm = blas.gemm_of(unit.nests[0]) if len(unit.nests) == 1 else None
+    if gemm is not None:
+        return KernelRow("matrix product", "blas", f"a product of {gemm.dtype}", unit.where)
+    why = "no product of matrices that the library takes"
+    return KernelRow("matrix product", "codegen", why, unit.where)

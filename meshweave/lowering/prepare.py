@@ -7,7 +7,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from meshweave.bindings import ir, transform_interpreter
+from meshweave.bindings import ir
 from meshweave.bundle import Port
 from meshweave.errors import CompileError
 from meshweave.layout.layout import Layout
@@ -36,24 +36,6 @@ def copied(source: Any) -> Any:
     for op in source.body.operations:
         op.operation.clone(ir.InsertionPoint(module.body))
     return module
-
-
-_DECOMPOSE = """module attributes {transform.with_named_sequence} {
-transform.named_sequence @__transform_main(%module: !transform.any_op) {
-  %ops = transform.structured.match ops{["linalg.softmax"]} in %module
-    : (!transform.any_op) -> !transform.any_op
-  %parts = transform.structured.decompose_interface %ops
-    : (!transform.any_op) -> !transform.any_op
-  transform.yield
-} }"""
-
-
-def decompose(module: Any) -> None:
-    """Write each softmax as its reductions and elementwise ops."""
-    if ops_of(module, "linalg.softmax"):
-        script = ir.Module.parse(_DECOMPOSE)
-        sequence = script.body.operations[0]
-        transform_interpreter.apply_named_sequence(module.operation, sequence, script.operation)
 
 
 _LINALG = ("linalg.generic", "linalg.yield", "linalg.index")

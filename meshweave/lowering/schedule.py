@@ -103,7 +103,7 @@ class Schedule:
                     self._touch(root, around, entry_position)
                 continue
             if entry.bodies:
-                end = entry_position + _length(entry)
+                end = entry_position + length(entry)
                 for body in entry.bodies:
                     self._live(body, (*around, (entry_position, end)))
                 self._position = end
@@ -247,9 +247,9 @@ class Schedule:
         return Unit([renumbered(n, numbers) for n in unit.nests], unit.rows, new, unit.steps)
 
 
-def _length(step: Step) -> int:
+def length(step: Step) -> int:
     """Positions that the bodies of a step take."""
-    return sum(1 + (_length(e) if isinstance(e, Step) else 0) for body in step.bodies for e in body)
+    return sum(1 + (length(e) if isinstance(e, Step) else 0) for body in step.bodies for e in body)
 
 
 def _scalar(step: Step) -> bool:

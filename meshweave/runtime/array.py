@@ -12,7 +12,9 @@ import numpy as np
 from meshweave.bundle import NUMPY_DTYPES, Port, numpy_dtype
 from meshweave.errors import MeshweaveError, UsageError
 from meshweave.layout import Layout, Mesh, gather, scatter
+from meshweave.layout.held import held_by
 from meshweave.layout.interchange import from_spec
+from meshweave.layout.places import is_run, run_at
 from meshweave.runtime.engine import Executable
 from meshweave.runtime.program import Values
 
@@ -44,6 +46,13 @@ class Array:
                 )
             _check_shard(rank, shard.shape, local)
 
+    def holding(self, shards: list[Values]) -> Array:
+        """An Array like this one with other shards, of which it is known that they fit: nothing is checked."""
+        made = object.__new__(Array)
+        made.shards, made.mesh, made.layout = shards, self.mesh, self.layout
+        made.shape, made.dtype = self.shape, self.dtype
+        return made
+
     @staticmethod
     def from_numpy(value: Any, *, mesh: Mesh | str, layout: Any, dtype: str | None = None) -> Array:
         """Lay a global array out.
@@ -70,9 +79,10 @@ class Array:
         """The tensor of global `shape` whose rank r holds shards[r], as it lies in memory.
 
         dtype: of the elements; by default that of the shards. bf16 comes as 16-bit patterns or as f32. The arrays are
-        not copied where they can be kept. Raises MeshweaveError naming the rank and dim that do not fit.
+        not copied where they can be kept: they may be of any library that knows DLPack or `__array__`. Raises
+        MeshweaveError naming the rank and dim that do not fit.
         """
-        arrays = [np.asarray(shard) for shard in shards]
+        arrays = [as_numpy(shard, f"rank {rank}") for rank, shard in enumerate(shards)]
         if dtype is None and not arrays:
             raise MeshweaveError("no shards, and no dtype either")
         wanted = dtype or dtype_name(arrays[0])
@@ -83,6 +93,74 @@ class Array:
             except MeshweaveError as error:
                 raise MeshweaveError(f"rank {rank}: {error.message}") from None
         return Array(kept, as_mesh(mesh), as_layout(layout, len(tuple(shape))), shape, wanted)
+
+    @staticmethod
+    def from_dlpack(value: Any, *, mesh: Mesh | str = "", layout: Any = None) -> Array:
+        """Lay a global array of another library out.
+
+        value:  of NumPy, PyTorch, JAX, ..: anything with `__dlpack__`, in the processor's memory.
+        mesh:   by default one rank. layout: by default each rank holds the whole. With both defaults the Array keeps
+                the memory of `value`; all else copies.
+        Raises MeshweaveError for what cannot be taken, UsageError for what is no array.
+        """
+        if not hasattr(value, "__dlpack__"):
+            raise UsageError(f"from_dlpack: a {type(value).__name__} has no __dlpack__")
+        array, on = as_numpy(value, "from_dlpack"), as_mesh(mesh)
+        if layout is None:
+            layout = Layout.replicated(array.ndim)
+            if on.nranks == 1:
+                return Array.from_shards([array], mesh=on, layout=layout, shape=array.shape)
+        return Array.from_numpy(array, mesh=on, layout=layout)
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """The value for another library; without a copy when there is one rank, and a copy when several hold it.
+
+        BufferError when no rank holds the whole (`shards[r]` is what a rank holds), and for bf16, which NumPy has not.
+        """
+        shard = self._whole()
+        if self.mesh.nranks > 1:
+            if copy is False:
+                raise BufferError(
+                    f"{self._kind()}: several ranks hold it: only a copy can be given"
+                )
+            copy = True
+        if stream is not None or dl_device not in (None, (1, 0)):
+            raise BufferError("an Array lies in the processor's memory, and has no stream")
+        return (shard.copy() if copy else shard).__dlpack__()
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """The processor's memory."""
+        return (1, 0)
+
+    def _whole(self) -> Values:
+        """The first rank's shard, which is the value as NumPy would hold it; BufferError when it is not."""
+        if not _as_written(self):
+            whole = Layout.replicated(len(self.shape))
+            raise BufferError(
+                f"{self._kind()}: rank 0 does not hold the whole in order: redistribute it to {whole}, "
+                "or take shards[r]"
+            )
+        if self.dtype == _BF16:
+            raise BufferError(
+                f"{self._kind()}: DLPack of bf16 is not in NumPy: take its bits from shards[r]"
+            )
+        return self.shards[0]
+
+    def save(self, folder: Any, *, overwrite: bool = False) -> None:
+        """Write it to a new folder, a file per rank and a manifest: all of it or nothing; `meshweave.load` reads it.
+
+        overwrite: a saved array that is there already is replaced. Raises MeshweaveError when it cannot be written.
+        """
+        from meshweave.runtime.saved import save
+
+        save(self, folder, overwrite=overwrite)
 
     def redistribute(self, layout: Any, engine: str = "local") -> Array:
         """The same global value in another layout; see `meshweave.redistribute`."""
@@ -103,8 +181,30 @@ class Array:
         return value if dtype is None else value.astype(dtype)
 
     def __repr__(self) -> str:
+        """What it is, and what the first ranks hold of it."""
+        return f"Array({self._kind()}: {held_by(self.layout, self.mesh, self.shape)})"
+
+    def _kind(self) -> str:
         sizes = "".join(f"{size}x" for size in self.shape)
-        return f"Array({sizes}{self.dtype}, {self.layout} on ({self.mesh}))"
+        return f"{sizes}{self.dtype} {self.layout} on ({self.mesh})"
+
+    def _repr_html_(self) -> str:
+        """A picture of who holds what, for notebooks."""
+        from meshweave.layout.picture import html
+
+        return html(self.layout, self.mesh, self.shape, self.dtype)
+
+
+def _as_written(array: Array) -> bool:
+    """Does rank 0 hold all elements, in the order of NumPy's, with nothing between?"""
+    layout, mesh, shape = array.layout, array.mesh, array.shape
+    if layout.partial or layout.order is not None:
+        return False
+    return layout.local_shape(mesh, shape) == shape and all(
+        is_run(layout, mesh, shape, dim)
+        and (not size or [int(at) for at in run_at(layout, mesh, shape, dim, 0)] == [0, size])
+        for dim, size in enumerate(shape)
+    )
 
 
 def _check_shard(rank: int, shape: Sequence[int], right: Sequence[int]) -> None:
@@ -140,6 +240,27 @@ def as_layout(layout: Any, ndim: int) -> Layout:
     raise UsageError(
         f'layout: text such as "[x, _]", a Layout or a PartitionSpec is needed, got {layout!r:.60}'
     )
+
+
+def as_numpy(value: Any, who: str) -> Values:
+    """An array of any library as NumPy's, by DLPack or `__array__`; no copy where none is needed.
+
+    MeshweaveError, begun with `who`, for what is no array, or is one in the memory of another device.
+    """
+    if isinstance(value, np.ndarray):
+        return value
+    if hasattr(value, "__dlpack__"):
+        try:
+            return np.from_dlpack(value)
+        except (BufferError, RuntimeError, TypeError, AttributeError):
+            pass  # bf16, say: the library's own conversion may know better
+    try:
+        array = np.asarray(value)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise MeshweaveError(f"{who}: {type(value).__name__}: {error}") from None
+    if array.dtype == object:
+        raise MeshweaveError(f"{who}: a {type(value).__name__} is no array of numbers")
+    return array
 
 
 def dtype_name(array: Values) -> str:
@@ -230,7 +351,7 @@ def _placed(port: Port, index: int, value: Any, mesh: Mesh) -> list[Values]:
         except MeshweaveError as error:
             raise MeshweaveError(f"{name}: {error.message}") from None
     if (value.mesh, value.layout, value.dtype) != (mesh, layout, port.dtype):
-        raise MeshweaveError(f"{name}: {value!r}, {port.dtype} {layout} on ({mesh}) is right")
+        raise MeshweaveError(f"{name}: {value._kind()}, {port.dtype} {layout} on ({mesh}) is right")
     return value.shards
 
 

@@ -46,7 +46,7 @@ class Dispatch:
             if local:
                 self._shards += [(index, rank, value) for rank, value in enumerate(column)]
             else:
-                self._copies += [(index, *piece) for piece in _pieces(port, mesh, column)]
+                self._copies += [(index, *piece) for piece in pieces(port, mesh, column)]
 
     @staticmethod
     def applies(executable: Any, sharded: Sequence[bool]) -> bool:
@@ -58,7 +58,7 @@ class Dispatch:
         if executable.mesh.nranks * sum(port.nbytes for port in ports) > LIMIT:
             return False
         return all(
-            local or (port.dtype != "bf16" and _plain(Layout.parse(port.layout)))
+            local or (port.dtype != "bf16" and plain(Layout.parse(port.layout)))
             for port, local in zip(manifest.inputs, sharded, strict=True)
         )
 
@@ -73,12 +73,12 @@ class Dispatch:
             return [[value.copy() for value in row] for row in self._outputs]
 
 
-def _plain(layout: Layout) -> bool:
+def plain(layout: Layout) -> bool:
     """Does each rank hold one block of the global array, in its order?"""
     return layout.is_block and not layout.partial and layout.without_order() == layout
 
 
-def _pieces(port: Port, mesh: Mesh, buffers: Sequence[Values]) -> list[tuple[Values, Any]]:
+def pieces(port: Port, mesh: Mesh, buffers: Sequence[Values]) -> list[tuple[Values, Any]]:
     """For each rank the part of its buffer that holds elements, and where they are in the global array."""
     assert all(value.dtype == numpy_dtype(port.dtype) for value in buffers)
     layout, found = Layout.parse(port.layout), []
@@ -89,6 +89,6 @@ def _pieces(port: Port, mesh: Mesh, buffers: Sequence[Values]) -> list[tuple[Val
             continue
         source = tuple(slice(o, o + n) for o, n in zip(offsets, valid, strict=True))
         whole = valid == port.global_shape
-        target = value[tuple(slice(0, n) for n in valid)]
-        found.append((target, ... if whole else source))
+        inside: tuple[Any, ...] = (*(slice(0, n) for n in valid), ...)  # of no dims: a view too
+        found.append((value[inside], ... if whole else source))
     return found

@@ -1,37 +1,64 @@
-"""A picture of memory over a step, as SVG: one row of steps a curve, the peak marked and named."""
+"""Pictures as SVG: live bytes over a step op by op, with its peak named, and lines through points."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
-from itertools import chain
 
 WIDTH, HEIGHT = 960, 420
-_LEFT, _RIGHT, _TOP, _BOTTOM = 84, 24, 56, 64
-_COLOURS = ("#9aa5b1", "#1f6feb", "#2da44e", "#bf8700")
-_TICKS = 5
+_LEFT, _RIGHT, _TOP, _BOTTOM = 84, 24, 84, 76
+_PLOT = HEIGHT - _TOP - _BOTTOM
+_COLOURS = ("#1f6feb", "#9aa5b1", "#2da44e", "#bf8700")
+_MOST_TICKS = 6
+_MOST_NAMES = 32  # ops whose source lines fit below the axis
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Bytes while each op runs. labels: of the ops, one each, shown when pointed at."""
+    """Bytes while each op runs. labels: of the ops, one each, shown when pointed at; ticks: the same in a few letters,
+    for below the axis.
+    """
 
     name: str
     nbytes: Sequence[int]
     labels: Sequence[str]
+    ticks: Sequence[str] = field(default=())
 
 
 def memory_chart(title: str, curves: Sequence[Curve]) -> str:
-    """The SVG text. Each curve spans the whole width, however many ops it has: time is the share of the step."""
-    top = max(chain.from_iterable(curve.nbytes for curve in curves), default=0) or 1
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
-        'font-family="sans-serif" font-size="12">',
-        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
-        f'<text x="{_LEFT}" y="24" font-size="16">{escape(title)}</text>',
-        *_axes(top),
-    ]
-    for number, curve in enumerate(curves):
-        parts += _curve(curve, top, _COLOURS[number % len(_COLOURS)], number)
+    """The SVG text. Each curve spans the whole width, however many ops it has; below the axis stand the first's."""
+    step = _tick(max((n for curve in curves for n in curve.nbytes), default=0))
+    top = step * max(1, -(-max((n for c in curves for n in c.nbytes), default=0) // step))
+    parts = [*_frame(title), *_grid(top, step)]
+    parts.append(_text(_middle(), HEIGHT - 14, "ops of the step, in the order they run", "middle"))
+    for number in reversed(range(len(curves))):
+        parts += _curve(curves[number], top, _COLOURS[number % len(_COLOURS)], number)
+    if curves and len(curves[0].ticks) <= _MOST_NAMES:
+        parts += _names(curves[0].ticks)
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def line_chart(title: str, x: Sequence[int], y: Sequence[int], x_name: str, unit: str) -> str:
+    """The SVG text of bytes `y` over whole numbers `x`, points joined by a line, each with its value."""
+    step = _tick(max(y, default=0))
+    top = step * max(1, -(-max(y, default=0) // step))
+    span = max(x, default=1)
+    places = [(_LEFT + a / span * (WIDTH - _LEFT - _RIGHT - 40), _y(b, top)) for a, b in zip(x, y)]
+    parts = [*_frame(title), *_grid(top, step)]
+    parts.append(_text(_middle(), HEIGHT - 14, x_name, "middle"))
+    points = " ".join(f"{a:.1f},{b:.1f}" for a, b in places)
+    parts.append(
+        f'<polyline points="{points}" fill="none" stroke="{_COLOURS[0]}" stroke-width="1.5"/>'
+    )
+    free = -1.0
+    for (a, b), number, nbytes in zip(places, x, y):
+        said = escape(f"{number} {unit}: {human_bytes(nbytes)}")
+        parts.append(
+            f'<circle cx="{a:.1f}" cy="{b:.1f}" r="3.5" fill="{_COLOURS[0]}"><title>{said}</title></circle>'
+        )
+        if a > free:  # names that would cover each other are left to pointing
+            parts.append(_text(a, HEIGHT - _BOTTOM + 18, str(number), "middle"))
+            parts.append(_text(a, b - 10, human_bytes(nbytes), "middle"))
+            free = a + 44
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
@@ -44,24 +71,51 @@ def human_bytes(nbytes: float) -> str:
     return f"{nbytes:.0f} B" if unit == "B" else f"{nbytes:.3g} {unit}"
 
 
+def _tick(most: int) -> int:
+    """The least power of two, in bytes, of which a few reach `most`."""
+    step = 1
+    while step * _MOST_TICKS < most:
+        step *= 2
+    return step
+
+
+def _middle() -> float:
+    return (_LEFT + WIDTH - _RIGHT) / 2
+
+
 def _y(nbytes: float, top: int) -> float:
-    return HEIGHT - _BOTTOM - nbytes / top * (HEIGHT - _TOP - _BOTTOM)
+    return HEIGHT - _BOTTOM - nbytes / top * _PLOT
 
 
-def _axes(top: int) -> list[str]:
+def _text(x: float, y: float, said: str, anchor: str = "start", size: int = 12) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}">{escape(said)}</text>'
+
+
+def _frame(title: str) -> list[str]:
+    return [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
+        'font-family="sans-serif" font-size="12">',
+        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
+        _text(_LEFT, 24, title, size=16),
+    ]
+
+
+def _grid(top: int, step: int) -> list[str]:
     lines = []
-    for tick in range(_TICKS + 1):
-        nbytes = top * tick / _TICKS
+    for nbytes in range(0, top + 1, step):
         y = _y(nbytes, top)
         lines.append(
             f'<line x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#e4e7eb"/>'
-            f'<text x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{human_bytes(nbytes)}</text>'
         )
-    lines.append(
-        f'<text x="{(_LEFT + WIDTH - _RIGHT) / 2}" y="{HEIGHT - 12}" text-anchor="middle">'
-        "ops of the step, in the order they run</text>"
-    )
+        lines.append(_text(_LEFT - 8, y + 4, human_bytes(nbytes), "end"))
     return lines
+
+
+def _names(ticks: Sequence[str]) -> list[str]:
+    """What stands below each op."""
+    width = (WIDTH - _LEFT - _RIGHT) / max(1, len(ticks))
+    y = HEIGHT - _BOTTOM + 16
+    return [_text(_LEFT + (k + 0.5) * width, y, tick, "middle", 10) for k, tick in enumerate(ticks)]
 
 
 def _curve(curve: Curve, top: int, colour: str, number: int) -> list[str]:
@@ -79,11 +133,11 @@ def _curve(curve: Curve, top: int, colour: str, number: int) -> list[str]:
         )
     peak = max(range(len(curve.nbytes)), key=lambda k: curve.nbytes[k])
     x, y = _LEFT + (peak + 0.5) * width, _y(curve.nbytes[peak], top)
-    name = escape(f"{curve.name}: peak {human_bytes(curve.nbytes[peak])} at {curve.labels[peak]}")
+    said = f"{curve.name}: peak {human_bytes(curve.nbytes[peak])} in {curve.labels[peak]}"
     return [
         *regions,
         f'<polyline points="{" ".join(points)}" fill="none" stroke="{colour}" stroke-width="1.5"/>',
         f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{colour}"/>',
-        f'<rect x="{_LEFT + 4}" y="{_TOP - 20 + 16 * number}" width="10" height="10" fill="{colour}"/>',
-        f'<text x="{_LEFT + 20}" y="{_TOP - 11 + 16 * number}">{name}</text>',
+        f'<rect x="{_LEFT}" y="{36 + 18 * number}" width="10" height="10" fill="{colour}"/>',
+        _text(_LEFT + 16, 45 + 18 * number, said),
     ]

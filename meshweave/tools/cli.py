@@ -78,6 +78,7 @@ def _parser() -> tuple[_Parser, dict[str, Any]]:
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     _add_run(commands)
     _add_compile(commands)
+    _add_report(commands)
     add_plan(commands)
     doctor = commands.add_parser("doctor", help="what is installed, and what will work")
     doctor.add_argument("--json", action="store_true", help="print JSON instead of a table")
@@ -175,7 +176,24 @@ def _add_compile(commands: Any) -> None:
     )
     _add_program(compiled)
     compiled.add_argument("-o", dest="output", metavar="PROG.mwb", help="default: FILE with .mwb")
+    compiled.add_argument(
+        "--report-json", metavar="R.json", help="write what was decided: memory, slices, hints, ..."
+    )
     compiled.set_defaults(command=_compile)
+
+
+def _add_report(commands: Any) -> None:
+    report = commands.add_parser(
+        "report",
+        help="what compiling a program decides: memory, slices, hints, kernels, collectives",
+        description="Print what compiling FILE for a mesh decides, and draw the live bytes over a step.",
+    )
+    _add_program(report)
+    report.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    report.add_argument(
+        "--svg", metavar="OUT.svg", help="draw the live bytes op by op, with and without hints"
+    )
+    report.set_defaults(command=_report)
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -188,6 +206,12 @@ def _compile(options: argparse.Namespace) -> int:
     from meshweave.tools.run import write_bundle
 
     return write_bundle(options)
+
+
+def _report(options: argparse.Namespace) -> int:
+    from meshweave.tools.report import report_command
+
+    return report_command(options)
 
 
 def _doctor(options: argparse.Namespace) -> int:

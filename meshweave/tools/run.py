@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from meshweave.api import Program, build, one_rank, random_arguments
+from meshweave.api import Program, build, lowered, one_rank, random_arguments
 from meshweave.bundle import Bundle
 from meshweave.errors import CompileError, MeshweaveError, UsageError
 from meshweave.layout import Mesh
@@ -43,8 +43,8 @@ class Source:
 def run(options: argparse.Namespace) -> int:
     """The command `run`; returns the exit status."""
     with (
-        _Progress(options.file, options.stage, quiet=options.json) as progress,
-        _ended_by_signals(),
+        Progress(options.file, options.stage, quiet=options.json) as progress,
+        ended_by_signals(),
     ):
         source = _source(options.file)
         if options.check and source.bundle is not None:
@@ -72,18 +72,40 @@ def run(options: argparse.Namespace) -> int:
 
 def write_bundle(options: argparse.Namespace) -> int:
     """The command `compile`; returns the exit status."""
-    with _Progress(options.file, options.stage, quiet=False) as progress, _ended_by_signals():
-        source = _source(options.file)
-        if source.bundle is not None:
-            raise UsageError(f"{source.name} is compiled already")
+    with Progress(options.file, options.stage, quiet=False) as progress, ended_by_signals():
+        source = read_text(options.file)
         output = (
             options.output or f"{Path(options.file).stem if options.file != '-' else 'program'}.mwb"
         )
-        bundle = _bundle(source, options, progress)
+        if options.report_json is None:
+            bundle = _bundle(source, options, progress)
+        else:
+            bundle = _reported(source, options, progress)
         bundle.write(output)
     mesh = bundle.manifest.mesh or "one rank"
     print(f"{output}: {mesh}, engine {bundle.manifest.engine}, {os.path.getsize(output):,} bytes")
     return 0
+
+
+def _reported(source: Source, options: argparse.Namespace, progress: "Progress") -> Bundle:
+    """The bundle; what was decided on the way goes to the file of `--report-json`."""
+    from meshweave.tools.report import report_of, write_text
+
+    engine = options.engine or "local"
+    mesh = read_mesh(options)
+    with lowered(source.text, source.name, mesh, engine, progress) as (module, program):
+        report = report_of(module, program)
+        bundle: Bundle = program.bundle(engine)
+    write_text(options.report_json, json.dumps(report.as_dict(), indent=1) + "\n")
+    return bundle
+
+
+def read_text(file: str) -> Source:
+    """The program in a file that holds text. UsageError for a bundle."""
+    source = _source(file)
+    if source.bundle is not None:
+        raise UsageError(f"{source.name} is compiled already")
+    return source
 
 
 def _source(file: str) -> Source:
@@ -98,17 +120,18 @@ def _source(file: str) -> Source:
     return Source(name, text)
 
 
-def _bundle(source: Source, options: argparse.Namespace, progress: "_Progress") -> Bundle:
+def _bundle(source: Source, options: argparse.Namespace, progress: "Progress") -> Bundle:
     return build(
         source.text,
-        mesh=_mesh(options),
+        mesh=read_mesh(options),
         engine=options.engine or "local",
         progress=progress,
         name=source.name,
     )
 
 
-def _mesh(options: argparse.Namespace) -> Mesh | None:
+def read_mesh(options: argparse.Namespace) -> Mesh | None:
+    """The mesh of `--mesh`. UsageError when it is none."""
     if options.mesh is None:
         return None
     if not options.mesh.strip():
@@ -122,7 +145,7 @@ def _mesh(options: argparse.Namespace) -> Mesh | None:
     return mesh
 
 
-def _program(source: Source, options: argparse.Namespace, progress: "_Progress") -> Program:
+def _program(source: Source, options: argparse.Namespace, progress: "Progress") -> Program:
     """The program, loaded, with the seconds that it took."""
     began = time.perf_counter()
     bundle = source.bundle
@@ -138,7 +161,7 @@ def _program(source: Source, options: argparse.Namespace, progress: "_Progress")
 
 def _check_bundle(source: Source, bundle: Bundle, options: argparse.Namespace) -> None:
     """A bundle has its mesh and its engine: what is asked for must be the same."""
-    manifest, mesh = bundle.manifest, _mesh(options)
+    manifest, mesh = bundle.manifest, read_mesh(options)
     if mesh is not None and mesh != Mesh.parse(manifest.mesh):
         raise UsageError(f"--mesh {mesh}: {source.name} is compiled for ({manifest.mesh})")
     if options.engine not in (None, manifest.engine):
@@ -247,7 +270,7 @@ def _collectives(program: Program) -> dict[tuple[str, tuple[str, ...]], tuple[in
 
 
 @contextmanager
-def _ended_by_signals() -> Iterator[None]:
+def ended_by_signals() -> Iterator[None]:
     """A request to end is an exception meanwhile: ranks are ended and half a file is removed on the way out."""
 
     def end(number: int, _: FrameType | None) -> None:
@@ -263,7 +286,7 @@ def _ended_by_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-class _Progress:
+class Progress:
     """The stage at work, shown while it lasts; silent when nobody looks at a terminal."""
 
     def __init__(self, file: str, stage: Stage, quiet: bool) -> None:
@@ -271,7 +294,7 @@ class _Progress:
         self._quiet = quiet or not sys.stderr.isatty()
         self._status: Any = None
 
-    def __enter__(self) -> "_Progress":
+    def __enter__(self) -> "Progress":
         if not self._quiet:
             from rich.console import Console
 

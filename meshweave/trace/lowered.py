@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from meshweave.errors import UsageError
+from meshweave.fast_paths import Choice, as_choice
 from meshweave.layout import Layout, Mesh
 from meshweave.runtime.array import Array, collect, place
 from meshweave.trace import tree
@@ -41,7 +42,7 @@ class Lowered:
         names: Sequence[str],
         mesh: Mesh,
         engine: str,
-        kernels: Any = None,
+        kernels: Choice | None = None,
     ) -> None:
         self.name, self.program, self.specs, self.names = name, program, specs, names
         self.mesh, self.engine, self.kernels = mesh, engine, kernels
@@ -52,13 +53,13 @@ class Lowered:
         """
         if stage not in STAGES:
             raise UsageError(f'as_text: stage "{stage}": known are {", ".join(STAGES)}')
-        from meshweave.api import GLOBAL_PASSES
+        from meshweave.api import passes_with
         from meshweave.bindings import context
         from meshweave.dialects.alias import hoist_aliases
         from meshweave.frontends import load_module
         from meshweave.pipeline import run_pipeline
 
-        passes = _passes(stage, GLOBAL_PASSES)
+        passes = _passes(stage, passes_with(as_choice(self.kernels)))
         ctx = context(unregistered=True)
         with ctx:
             module = load_module(self.program.text, ctx, self.name)
@@ -73,7 +74,9 @@ class Lowered:
 
         began = time.perf_counter()
         runs_on = engine(self.engine, timeout=timeout)
-        bundle = api.build(self.program.text, engine=self.engine, name=self.name)
+        bundle = api.build(
+            self.program.text, engine=self.engine, name=self.name, kernels=self.kernels
+        )
         loaded = api.Program(bundle, runs_on)
         return Compiled(self, loaded, time.perf_counter() - began)
 
@@ -119,11 +122,11 @@ class Compiled:
             return self.call
         dispatch, templates = Dispatch(self._executable, sharded), self._templates
         if self._whole:
-            return lambda given: _filled(templates[0], [row[0] for row in dispatch(given)])
+            return lambda given: templates[0].holding([row[0] for row in dispatch(given)])
 
         def run(given: Sequence[Any]) -> Any:
             results = dispatch(given)
-            filled = [_filled(t, [row[i] for row in results]) for i, t in enumerate(templates)]
+            filled = [t.holding([row[i] for row in results]) for i, t in enumerate(templates)]
             return self._returned(filled)
 
         return run
@@ -180,24 +183,13 @@ class Compiled:
         for said_at, text in self.lowered.program.hints:
             asked.add_row(f"hint {text}", said_at)
         if self.lowered.kernels is not None:
-            only, switches = self.lowered.kernels
-            words = [] if only is None else [f"only {', '.join(only)}"]
-            words += [f"{'+' if on else '-'}{name}" for name, on in switches]
-            asked.add_row(f"kernels {' '.join(words)}", "the call")
+            asked.add_row(f"kernels {self.lowered.kernels}", "the call")
         more = [asked] if asked.row_count else []
         return [ports, moves, memory, *more, f"compiled in {1000 * self.seconds:.0f} ms"]
 
     def close(self) -> None:
         """Let go of threads, processes and memory."""
         self.program.close()
-
-
-def _filled(template: Any, shards: list[Any]) -> Any:
-    """An Array like another that was checked, with other elements."""
-    made = Array.__new__(Array)
-    made.__dict__.update(template.__dict__)
-    made.shards = shards
-    return made
 
 
 def _shape(shape: Sequence[int], dtype: str) -> str:

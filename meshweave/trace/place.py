@@ -8,11 +8,12 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from meshweave.errors import LayoutError, UsageError
+from meshweave.fast_paths import Choice
 from meshweave.hints import Hint, HintError
 from meshweave.layout import Axis, Layout, Mesh
 from meshweave.layout.interchange import P
 from meshweave.runtime.array import as_layout
-from meshweave.trace.builder import Region, Trace, fail, quoted, where
+from meshweave.trace.builder import Region, Trace, current, fail, quoted, where
 from meshweave.trace.tracer import Tracer, tensor, tracing
 
 
@@ -125,10 +126,12 @@ _state = threading.local()
 
 
 class kernels(AbstractContextManager["kernels"]):
-    """`with mw.kernels(only=("reference",)):` or `mw.kernels(flash=False)`: which fast paths calls inside may take.
+    """`with mw.kernels(only=("reference",)):` or `mw.kernels(flash=False)`: which kernels calls inside may take.
 
-    only:     names of the only ones allowed. switches: single ones on or off. An inner context adds to the outer one
-    and has precedence. It holds for this thread, and is part of what compiled calls are cached by.
+    only:     names of the only ones allowed. switches: single ones on or off. An inner context has precedence over the
+    outer one, and one that says `only` starts anew. It holds for this thread, and is part of what compiled calls are
+    cached by. Around ops of a traced function it switches off for those ops only, whoever calls it.
+    Raises UsageError for what is no kernel (`meshweave.fast_paths.KERNELS`).
     """
 
     def __init__(self, only: Sequence[str] | None = None, **switches: bool) -> None:
@@ -139,22 +142,28 @@ class kernels(AbstractContextManager["kernels"]):
                 raise UsageError(f"kernels: {name}={value!r}, True or False is right")
         if only is None and not switches:
             raise UsageError('kernels: nothing is chosen, only=("reference",) for example')
-        self._only = None if only is None else tuple(sorted(set(only)))
-        self._switches = switches
+        self._choice = Choice.of(only, switches)
         self._before: list[Any] = []
 
     def __enter__(self) -> kernels:
+        if current() is not None and self._choice.disabled:
+            region = hint(kernels=" ".join(f"-{name}" for name in self._choice.disabled))
+            self._before.append(region.__enter__())
+            return self
         outer = chosen_kernels()
         self._before.append(outer)
-        only, switches = outer if outer is not None else (None, ())
-        merged = tuple(sorted({**dict(switches), **self._switches}.items()))
-        _state.kernels = (self._only if self._only is not None else only, merged)
+        _state.kernels = self._choice if outer is None else self._choice.within(outer)
         return self
 
     def __exit__(self, *_: object) -> None:
-        _state.kernels = self._before.pop()
+        before = self._before.pop()
+        if isinstance(before, hint):
+            before.__exit__()
+        else:
+            _state.kernels = before
 
 
-def chosen_kernels() -> Any:
-    """What the contexts around this call choose, as a value: (only, switches), or None."""
-    return getattr(_state, "kernels", None)
+def chosen_kernels() -> Choice | None:
+    """What the contexts around this call choose; None where there are none."""
+    found: Choice | None = getattr(_state, "kernels", None)
+    return found

@@ -10,9 +10,11 @@ from meshweave.transforms.hint_verify import HintVerify
 from meshweave.transforms.insert_redistribute import InsertRedistribute
 from meshweave.transforms.legalize_redistribute import LegalizeRedistribute
 from meshweave.transforms.outline_repeats import OutlineRepeats
+from meshweave.transforms.overlap import Overlap
 from meshweave.transforms.partition import Partition
 from meshweave.transforms.propagate import Propagate
 from meshweave.transforms.report import Report
+from meshweave.transforms.select_kernels import SelectKernels
 from meshweave.transforms.specialize_mesh import SpecializeMesh
 
 _CLASSES: tuple[type[Pass], ...] = (
@@ -28,6 +30,8 @@ _CLASSES: tuple[type[Pass], ...] = (
     Partition,
     HintSlice,
     FuseCollectives,
+    Overlap,
+    SelectKernels,
     HintVerify,
 )
 

@@ -9,7 +9,6 @@ remark. hint-verify at the end finds out what became of each hint.
 """
 
 from dataclasses import dataclass
-from math import prod
 from typing import Any, ClassVar
 
 from meshweave.bindings import ir
@@ -17,6 +16,7 @@ from meshweave.dialects.dist import LayoutAttr
 from meshweave.dialects.hint import hints_attr, hints_in, is_region
 from meshweave.errors import LayoutError
 from meshweave.hints import (
+    HONOURED,
     PREFERRED,
     SUPERSEDED,
     UNSUPPORTED,
@@ -36,7 +36,9 @@ from meshweave.layout.mesh import Mesh
 from meshweave.locations import location_text
 from meshweave.transforms.base import Pass, at, fail, functions, replace
 from meshweave.transforms.hint_ledger import OP, REGION, set_number, tell, write_ledger
+from meshweave.transforms.hint_outer import Outer
 from meshweave.transforms.hint_ring import WITHIN
+from meshweave.transforms.hint_ties import Made, Node
 from meshweave.transforms.mesh import mesh_of_module
 from meshweave.transforms.rules import is_free, is_tensor
 
@@ -69,8 +71,9 @@ class HintApply(Pass):
                 with at(op):
                     self._settle(ledger, number, op)
                 _check_axes(ledger, number, op, mesh)
+            done: Done = {}
             for op in found:
-                split_constraints(op, mesh)
+                split_constraints(op, mesh, done)
             if found:
                 write_ledger(module, ledger)
 
@@ -88,9 +91,12 @@ class HintApply(Pass):
         for i, one in enumerate(said):
             if i in resolved.superseded or supports(self.target, one.hint.key):
                 continue
-            outcome = Outcome(
-                UNSUPPORTED, f"target {self.target} has no {one.hint.key}", f"drop {one.hint.key}"
-            )
+            if (one.hint.key, one.hint.parsed) == ("overlap", "none"):
+                for op in ops:
+                    ledger.close(one.number, op, Outcome(HONOURED, _WHY["overlap"]))
+                continue
+            why = _WHY.get(one.hint.key, f"target {self.target} has no {one.hint.key}")
+            outcome = Outcome(UNSUPPORTED, why, f"drop {one.hint.key}")
             for op in ops:
                 ledger.close(one.number, op, outcome)
             if one.region in (number, -1):
@@ -130,6 +136,11 @@ def _enter(block: Any, region: int, ledger: Ledger, found: list[Any]) -> None:
                     _enter(below, inner, ledger, found)
 
 
+_WHY = {
+    "overlap": "collectives are done when they return, so none runs under the compute of a slice",
+}
+"""Why no target obeys a key that is about more than a missing feature of one."""
+
 NOT_COUNTED = ("dist.constrain", "arith.constant", "hint.place")
 """Ops that compute nothing: no hint is about them."""
 
@@ -164,8 +175,14 @@ def _check_axes(ledger: Ledger, number: int, region: Any, mesh: Mesh | None) -> 
                     )
 
 
-def split_constraints(region: Any, mesh: Mesh | None) -> None:
-    """Split the constraints of a region's own block that name time axes."""
+Done = dict[Node, tuple[Any, ...]]
+
+
+def split_constraints(region: Any, mesh: Mesh | None, done: Done | None = None) -> None:
+    """Split the constraints of a region's own block that name time axes.
+
+    done: what the region has in the order of slices (see hint_outer); None to leave it in the order it is in.
+    """
     for view in list(region.regions[0].blocks[0].operations):
         op = view.operation
         if op.name == "dist.constrain":
@@ -173,7 +190,7 @@ def split_constraints(region: Any, mesh: Mesh | None) -> None:
             axes = _time_axes(region)
             named = [n for n in layout.used_axes if n in axes]
             if named:
-                _split(op, layout, axes, mesh)
+                _split(op, layout, axes, mesh, done)
 
 
 def _time_axes(region: Any) -> dict[str, TimeAxis]:
@@ -189,7 +206,13 @@ def _time_axes(region: Any) -> dict[str, TimeAxis]:
     return found
 
 
-def _split(op: Any, layout: Layout, axes: dict[str, TimeAxis], mesh: Mesh | None) -> None:
+def _split(
+    op: Any,
+    layout: Layout,
+    axes: dict[str, TimeAxis],
+    mesh: Mesh | None,
+    done: Done | None,
+) -> None:
     """`constrain [x*t, _]` becomes `constrain [x, _]` and `place [t, _]`."""
     with at(op, "dist.constrain"):
         if any(a in axes for p in layout.partial for a in p.axes):
@@ -200,9 +223,11 @@ def _split(op: Any, layout: Layout, axes: dict[str, TimeAxis], mesh: Mesh | None
                 for dim in layout.dims
             ]
         )
-        shape = tuple(op.results[0].type.shape)
-        dims = [_in_space(layout, d, axes, shape[d], mesh) for d in range(layout.ndim)]
+        before = [(done or {}).get(Made(op.results[0], d)) for d in range(layout.ndim)]
+        dims = [_in_space(layout, d, axes) for d in range(layout.ndim)]
         space = Layout(tuple(dims), layout.partial, layout.order, layout.uneven)
+        if done is not None:
+            space = _in_blocks(op, layout, space, before, mesh, done)
     value = op.operands[0]
     if space.used_axes or not space.is_block:
         op.attributes["layout"] = LayoutAttr.make(space)
@@ -224,13 +249,49 @@ def _split(op: Any, layout: Layout, axes: dict[str, TimeAxis], mesh: Mesh | None
         replace(op, [value])
 
 
-def _in_space(
-    layout: Layout, dim: int, axes: dict[str, TimeAxis], extent: int, mesh: Mesh | None
-) -> tuple[Any, ...]:
+def _in_blocks(
+    op: Any,
+    layout: Layout,
+    space: Layout,
+    before: list[tuple[Any, ...] | None],
+    mesh: Mesh | None,
+    done: Done,
+) -> Layout:
+    """`space` in blocks, the region in the order of its digits (hint_outer) where that takes another one."""
+    for d, was in enumerate(before):
+        if was is not None and was != space.dims[d]:
+            raise LayoutError(f"layout {layout}: dim {d} runs with one that is cut another way")
+    new = [d for d, was in enumerate(before) if was is None]
+    if any(isinstance(f, LocalFactor) and f.extent for d in new for f in space.dims[d]):
+        if mesh is None or mesh.is_symbolic:
+            raise LayoutError(f"layout {layout}: time before space needs a mesh with known sizes")
+        if space.partial or space.order is not None or space.uneven != "flat":
+            raise LayoutError(f"layout {layout}: time before space goes with blocks alone")
+        if not op.results[0].type.has_static_shape:
+            raise LayoutError(f"layout {layout}: the shape of {op.results[0].type} is not static")
+        Outer(_owner(op, layout), mesh, space, done).run(op.results[0])
+    devices = [[f for f in row if isinstance(f, AxisFactor)] for row in space.dims]
+    rows = [row if d in new and space.is_block else devices[d] for d, row in enumerate(space.dims)]
+    return Layout(tuple(tuple(r) for r in rows), space.partial, space.order, space.uneven)
+
+
+def _owner(op: Any, layout: Layout) -> Any:
+    """The outermost region that has a time axis of `layout`."""
+    found, above = None, op.parent
+    while above is not None:
+        if is_region(above.operation):
+            said = hints_in(hints_attr(above.operation))
+            mine = [a.name for h in said if h.key == "slice" for a in h.parsed]
+            if set(mine) & set(layout.used_axes):
+                found = above.operation
+        above = above.operation.parent
+    return found
+
+
+def _in_space(layout: Layout, dim: int, axes: dict[str, TimeAxis]) -> tuple[Any, ...]:
     """The factors of a dim with its time axes as what they are to space: local factors.
 
-    Those behind all mesh axes are what each rank does one after the other with its own part: where that part is cut
-    evenly, or the dim is not sharded, they need no factor.
+    Those behind all mesh axes are what each rank does one after the other with its own part: they need no factor.
     """
     factors = layout.dims[dim]
     sharded = [f for f in factors if isinstance(f, AxisFactor) and f.name not in axes]
@@ -241,18 +302,10 @@ def _in_space(
                 f"layout {layout}: {axes[factor.name]} stands before a mesh axis: say how many slices"
             )
     locals_ = [f for f in factors if isinstance(f, LocalFactor) and f.extent is not None]
-    behind = prod(axes[f.name].count or 1 for f in factors[last + 1 :] if isinstance(f, AxisFactor))
-    even = prod(_size(f, mesh) for f in sharded) * behind
-    if not locals_ and last == len(sharded) - 1 and (not sharded or (even and not extent % even)):
+    if not locals_ and last == len(sharded) - 1:
         return tuple(sharded)
     return tuple(
         LocalFactor(axes[f.name].count) if isinstance(f, AxisFactor) and f.name in axes else f
         for f in factors
         if not (isinstance(f, AxisFactor) and f.name in axes and axes[f.name].count is None)
     )
-
-
-def _size(factor: AxisFactor, mesh: Mesh | None) -> int:
-    """The size of a mesh axis; 0 while it is a symbol."""
-    size = mesh.axis(factor.name).size if mesh is not None and factor.sub is None else 0
-    return size if isinstance(size, int) else 0

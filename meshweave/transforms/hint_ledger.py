@@ -1,6 +1,7 @@
 """The ledger in the IR: an attribute of the module, and numbers on the regions and ops that it is about.
 
-`hint.ledger` on the module, `hint.id` on a region under hints, `hint.op` on each op in one.
+`hint.ledger` on the module, `hint.id` on a region under hints, `hint.op` on each op in one. Behind hint-verify an op
+still says by its location, `loc("hint.region=2"("file.mlir":3:8))`, in which region it stood.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,6 +13,8 @@ from meshweave.hints import REQUIRED, Ledger, Outcome, Said
 from meshweave.transforms.base import at, fail, remark, walk
 
 LEDGER, REGION, OP = "hint.ledger", "hint.id", "hint.op"
+CHOSEN = "hint.chosen"  # on a region: its time axes, with the numbers of slices that hint-budget chose; "": none
+_STOOD_IN = "hint.region="  # of the name in a location
 
 
 def read_ledger(module: Any) -> Ledger:
@@ -90,3 +93,22 @@ def tell(said: Said, outcome: Outcome, where: Any) -> None:
     if said.hint.strength == REQUIRED:
         fail(where, text)
     remark(where, text)
+
+
+def mark_region(region: Any, which: int) -> None:
+    """Let the locations of `region` and of all in it say that they are of region number `which`."""
+    for op in walk(region):
+        op.location = ir.Location.name(f"{_STOOD_IN}{which}", op.location)
+
+
+def regions_marked(location: Any) -> frozenset[int]:
+    """The numbers of the regions that a location, or one that it is made of, says it is of."""
+    if isinstance(location, ir.NameLoc):
+        below = regions_marked(location.child_loc)
+        which = location.name_str.removeprefix(_STOOD_IN)
+        return below | {int(which)} if which.isdecimal() else below
+    if isinstance(location, ir.CallSiteLoc):
+        return regions_marked(location.callee) | regions_marked(location.caller)
+    if isinstance(location, ir.FusedLoc):
+        return frozenset[int]().union(*map(regions_marked, location.locations))
+    return frozenset()

@@ -13,20 +13,16 @@ from typing import Any
 from meshweave.bindings import ir
 from meshweave.layout.layout import Layout
 from meshweave.transforms.base import replace, walk
-from meshweave.transforms.bodies import ELEMENTWISE, combiner, is_tensor
+from meshweave.transforms.bodies import combiner, is_tensor
+from meshweave.transforms.hint_accumulate import combined, starts_neutral
 from meshweave.transforms.hint_body import outside
 from meshweave.transforms.hint_make import Make, tensor_of
 from meshweave.transforms.hint_program import AFTER, BEFORE, SLICED, SliceProgram, reads
+from meshweave.transforms.hint_reuse import in_place, is_elementwise
 from meshweave.transforms.hint_ring import Ring
 from meshweave.transforms.neutral import neutral_attr
 from meshweave.transforms.rules import is_free
 
-_COMBINE = {
-    "sum": ("arith.addf", "arith.addi"),
-    "prod": ("arith.mulf", "arith.muli"),
-    "max": ("arith.maximumf", "arith.maxsi"),
-    "min": ("arith.minimumf", "arith.minsi"),
-}
 _LIGHT = (
     "tensor.expand_shape",
     "tensor.collapse_shape",
@@ -60,7 +56,10 @@ class Slot:
 
 @dataclass
 class Slicer:
-    """Writes the loops of one region in front of it."""
+    """Writes the loops of one region in front of it.
+
+    shifted: slices that would reach beyond the end begin earlier, so that nothing is padded.
+    """
 
     program: SliceProgram
     region: Any
@@ -68,6 +67,7 @@ class Slicer:
     known: dict[Any, Any] = field(default_factory=dict)
     slots: list[Slot] = field(default_factory=list)
     stage_of: dict[Any, int] = field(default_factory=dict)
+    shifted: bool = False
 
     def run(self, width: int, staged: bool) -> list[Any]:
         """What the region's results become.
@@ -75,6 +75,7 @@ class Slicer:
         width: slices in flight. staged: op by op within a group, not all ops of a slice in one.
         """
         program, body = self.program, self.program.body
+        self.shifted = self.ring is None and program.may_shift
         make = Make(ir.InsertionPoint(self.region), self.region.location)
         for number, (argument, value) in enumerate(zip(body.block.arguments, body.captured)):
             self.known[argument] = self._whole(make, number, argument, value)
@@ -110,7 +111,7 @@ class Slicer:
         """A captured value, padded where the last slices reach beyond its end."""
         body = self.program.body
         layout = body.layouts[number]
-        if layout is None or not layout.used_axes:
+        if layout is None or not layout.used_axes or self.shifted:
             return value
         shape = self.program.padded(layout, body.shapes[number])
         return value if shape == body.shapes[number] else make.padded(value, shape)
@@ -134,7 +135,9 @@ class Slicer:
             self.slots.append(Slot(value, init, layout, kind))
         for result in layouts.values():
             if result.phase == SLICED:
-                shape = program.padded(result.layout, result.shape)
+                shape = result.shape
+                if not self.shifted:
+                    shape = program.padded(result.layout, shape)
                 init = make.empty(shape, result.value.type.element_type)
                 self.slots.append(Slot(result.value, init, result.layout))
 
@@ -169,12 +172,20 @@ class Slicer:
         values = list(values)
         for number, ops in enumerate(stages):
             mine = [i for i, slot in enumerate(self.slots) if self._home(slot) == number]
-            kept = self._read_later(number, ops, stages)
-            buffers = [make.empty([width, *v.type.shape], v.type.element_type) for v in kept]
+            later = self._read_later(number, stages)
+            kept = [r for op in ops for r in op.results if r in later]
+            over = in_place(ops, kept, held, later)
+            buffers = [
+                held[over[v]]
+                if v in over
+                else make.empty([width, *v.type.shape], v.type.element_type)
+                for v in kept
+            ]
             loop, j, carried = make.loop(width, [*[values[i] for i in mine], *buffers])
             inner = make.inside(loop)
             k = j if start is None else inner.arith("addi", j, start)
-            stage = _Stage(self, inner, k, j, held)
+            now = {over[v]: b for v, b in zip(kept, carried[len(mine) :]) if v in over}
+            stage = _Stage(self, inner, k, j, held | now)
             done = stage.run(ops, [(self.slots[i], v) for i, v in zip(mine, carried)])
             for value, buffer in zip(kept, carried[len(mine) :]):
                 offsets = [j, *[0] * len(value.type.shape)]
@@ -227,8 +238,8 @@ class Slicer:
             return set()
         return {h for v in reads(value.owner.operation) for h in self._heavy_behind(v)}
 
-    def _read_later(self, number: int, ops: list[Any], stages: list[list[Any]]) -> list[Any]:
-        """The results of this stage that a later one reads."""
+    def _read_later(self, number: int, stages: list[list[Any]]) -> set[Any]:
+        """The results of heavy ops that stages behind this one read."""
         wanted: set[Any] = set()
         for later in stages[number + 1 :]:
             for op in later:
@@ -237,7 +248,7 @@ class Slicer:
         for slot in self.slots:
             if self._home(slot) > number:
                 wanted |= self._heavy_behind(self._slice_of(slot))
-        return [r for op in ops for r in op.results if r in wanted]
+        return wanted
 
     def _clone(self, op: Any, make: Make) -> None:
         """A copy of an op that runs once, in front of the loops or behind them."""
@@ -269,18 +280,11 @@ def _stages(ops: list[Any]) -> list[list[Any]]:
     """One op a stage, elementwise ops that follow each other together: as one kernel they need no tensor between."""
     stages: list[list[Any]] = []
     for op in ops:
-        if stages and _elementwise(op) and _elementwise(stages[-1][-1]):
+        if stages and is_elementwise(op) and is_elementwise(stages[-1][-1]):
             stages[-1].append(op)
         else:
             stages.append([op])
     return stages or [[]]
-
-
-def _elementwise(op: Any) -> bool:
-    if op.name in ("linalg.map", "linalg.generic"):
-        kinds = op.attributes.get("iterator_types")
-        return kinds is None or all("parallel" in str(kind) for kind in kinds)
-    return op.name.startswith(("arith.", "math.")) or op.name in ELEMENTWISE
 
 
 @dataclass
@@ -367,10 +371,11 @@ class _Stage:
         value, type_ = operands[0], op.results[0].type
         dim = op.attributes["dim"].value
         offsets: list[Any] = [0] * len(type_.shape)
-        offsets[dim] = make.times(place, type_.shape[dim])
+        size, extent = type_.shape[dim], value.type.shape[dim]
+        offsets[dim] = self._begin(make, place, axes, size, extent)
         shape = list(value.type.shape)
-        shape[dim] = type_.shape[dim] * self.slicer.program.body.mesh.axis_count(axes)
-        if shape != list(value.type.shape):
+        shape[dim] = size * self.slicer.program.body.mesh.axis_count(axes)
+        if shape[dim] != extent and not self.slicer.shifted:
             value = make.padded(value, shape)
         return make.extract(value, type_, offsets)
 
@@ -398,21 +403,29 @@ class _Stage:
             digit = self.make.arith("remui", digit, self.make.index(mesh.size(axis)))
         return digit
 
-    def _offsets(self, layout: Layout, local: Sequence[int]) -> list[Any]:
+    def _begin(self, make: Make, place: Any, axes: Sequence[str], size: int, extent: int) -> Any:
+        """Where slice number `place` over `axes` begins in a dim."""
+        first = make.times(place, size)
+        beyond = self.slicer.program.body.mesh.axis_count(axes) * size > extent
+        if beyond and self.slicer.shifted:
+            first = make.arith("minui", first, make.index(extent - size))
+        return first
+
+    def _offsets(self, layout: Layout, local: Sequence[int], whole: Any) -> list[Any]:
         return [
-            self.make.times(self.coordinate(axes), n) if axes else 0
-            for axes, n in zip(layout.block_axes(), local)
+            self._begin(self.make, self.coordinate(axes), axes, size, extent) if axes else 0
+            for axes, size, extent in zip(layout.block_axes(), local, whole.type.shape)
         ]
 
     def _part(self, whole: Any, type_: Any, layout: Layout) -> Any:
-        return self.make.extract(whole, type_, self._offsets(layout, type_.shape))
+        return self.make.extract(whole, type_, self._offsets(layout, type_.shape, whole))
 
     def _accumulates(self, op: Any, slots: list[tuple[Slot, Any]]) -> int | None:
         """The slot that `op` may add to directly: it reduces in the same way, from neutral elements, for it alone."""
         for i, (slot, _) in enumerate(slots):
             if slot.kind and op.results and self.slicer._slice_of(slot) == op.results[0]:
                 uses = sum(1 for _ in op.results[0].uses)
-                if uses == 1 and combiner(op) == slot.kind and _starts_neutral(op, slot.kind):
+                if uses == 1 and combiner(op) == slot.kind and starts_neutral(op, slot.kind):
                     return i
         return None
 
@@ -424,70 +437,20 @@ class _Stage:
         result = new.results[0]
         if slot.layout is None:
             return result
-        return self.make.insert(result, into, self._offsets(slot.layout, result.type.shape))
+        return self.make.insert(result, into, self._offsets(slot.layout, result.type.shape, into))
 
     def _write(self, slot: Slot, into: Any) -> Any:
         piece = self.get(self.slicer._slice_of(slot))
         if not slot.kind:
             return self.make.insert(
-                piece, into, self._offsets(self._layout(slot), piece.type.shape)
+                piece, into, self._offsets(self._layout(slot), piece.type.shape, into)
             )
         block = into if slot.layout is None else self._part(into, piece.type, slot.layout)
-        total = self._combined(slot.kind, piece, block)
+        total = combined(self.make, slot.kind, piece, block)
         if slot.layout is None:
             return total
-        return self.make.insert(total, into, self._offsets(slot.layout, piece.type.shape))
+        return self.make.insert(total, into, self._offsets(slot.layout, piece.type.shape, into))
 
     def _layout(self, slot: Slot) -> Layout:
         assert slot.layout is not None
         return slot.layout
-
-    def _combined(self, kind: str, piece: Any, block: Any) -> Any:
-        """block = block (kind) piece, element by element, in place."""
-        rank = len(piece.type.shape)
-        element = piece.type.element_type
-        identity = ir.AffineMapAttr.get(ir.AffineMap.get_identity(rank))
-        parallel = ir.Attribute.parse("#linalg.iterator_type<parallel>")
-        op = self.make.op(
-            "linalg.generic",
-            [block.type],
-            [piece, block],
-            1,
-            indexing_maps=ir.ArrayAttr.get([identity, identity]),
-            iterator_types=ir.ArrayAttr.get([parallel] * rank),
-            operandSegmentSizes=ir.DenseI32ArrayAttr.get([1, 1]),
-        )
-        body = op.regions[0].blocks.append(element, element, arg_locs=[self.make.loc] * 2)
-        inner = Make(ir.InsertionPoint(body), self.make.loc)
-        made = inner.op(_combine_op(kind, element), [element], list(body.arguments)).results[0]
-        inner.op("linalg.yield", [], [made])
-        return op.results[0]
-
-
-def _combine_op(kind: str, element: Any) -> str:
-    if str(element) == "i1" and kind in ("max", "min"):
-        return "arith.ori" if kind == "max" else "arith.andi"
-    floats = not isinstance(element, ir.IntegerType | ir.IndexType)
-    return _COMBINE[kind][0 if floats else 1]
-
-
-def _starts_neutral(op: Any, kind: str) -> bool:
-    """Is the init of `op` full of the neutral element of `kind`?"""
-    if not op.name.startswith("linalg.") or len(op.results) != 1:
-        return False
-    init = op.operands[len(op.operands) - 1]
-    if isinstance(init.owner, ir.Block) or init in list(op.operands)[:-1]:
-        return False
-    owner = init.owner.operation
-    neutral = neutral_attr(kind, init.type.element_type)
-    if owner.name == "arith.constant":
-        value = owner.attributes["value"]
-        return isinstance(value, ir.DenseElementsAttr) and value.get_splat_value() == neutral
-    if owner.name not in ("linalg.fill", "tensor.splat"):
-        return False
-    scalar = owner.operands[0].owner
-    return (
-        not isinstance(scalar, ir.Block)
-        and scalar.operation.name == "arith.constant"
-        and scalar.operation.attributes["value"] == neutral
-    )

@@ -5,10 +5,12 @@ sum over a time axis is an accumulator: it is complete when the last slice has r
 """
 
 from dataclasses import dataclass, field
+from fractions import Fraction
 from math import prod
 from typing import Any
 
 from meshweave.bindings import ir
+from meshweave.dialects.dist import axes_of
 from meshweave.hints import HintError
 from meshweave.layout.layout import Layout
 from meshweave.locations import location_text
@@ -77,6 +79,34 @@ class SliceProgram:
                     if axes and local:
                         most = max(most, -(-n // local))
         return most or mesh.nranks
+
+    @property
+    def may_shift(self) -> bool:
+        """May a slice that would reach beyond the end begin earlier, and do again what another one does?
+
+        Not where slices are added up or know their number; and all that is cut must be so in the same ratio.
+        """
+        mesh = self.body.mesh
+        if self.accumulators:
+            return False
+        cuts: dict[tuple[str, ...], set[Fraction]] = {}
+        for layout, shape in zip(self.body.layouts, self.body.shapes):
+            if layout is not None:
+                rows = zip(shape, layout.local_shape(mesh, shape), layout.block_axes())
+                for extent, size, axes in rows:
+                    if axes and size:
+                        cuts.setdefault(axes, set()).add(Fraction(extent, size))
+        for op in self.ops:
+            for inner in walk(op):
+                if not _axes_named(inner) & set(mesh.names):
+                    continue
+                if inner.name != "dist.all_slice" or inner != op:
+                    return False
+                dim = op.attributes["dim"].value
+                extent, size = (v.type.shape[dim] for v in (op.operands[0], op.results[0]))
+                cuts.setdefault(axes_of(op), set()).add(Fraction(extent, max(size, 1)))
+        names = [a for axes in cuts for a in axes]
+        return len(set(names)) == len(names) and all(len(ratios) == 1 for ratios in cuts.values())
 
     def padded(self, layout: Layout, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The shape that all slices fill, their padding included."""

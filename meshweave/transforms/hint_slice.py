@@ -22,6 +22,7 @@ from meshweave.errors import MeshweaveError
 from meshweave.hints import (
     HONOURED,
     INFEASIBLE,
+    KEYS,
     SUPERSEDED,
     Ledger,
     Outcome,
@@ -33,7 +34,9 @@ from meshweave.layout.mesh import Axis, Mesh
 from meshweave.transforms.base import Pass, at, fail, inline_single_block, replace, walk
 from meshweave.transforms.hint_body import body_of, partitioned
 from meshweave.transforms.hint_ledger import (
+    CHOSEN,
     REGION,
+    mark_region,
     number,
     ops_met,
     read_ledger,
@@ -87,21 +90,44 @@ def _region(module: Any, region: Any, which: int, ledger: Ledger) -> None:
     with at(region):
         effective = ledger.effective(which)
     met = ops_met(region, ledger)
+    mark_region(region, which)
     program = None
-    if (said := effective.get("slice")) is not None:
+    said = effective.get("slice")
+    if axes := _axes(region, said):
         take_in_collectives(region)
-        program = _sliced(region, said, ledger, met)
+        program = _sliced(region, said, axes, ledger, met)
+    if program is not None:
+        _refuse_other_order(region, program, ledger, effective, met)
     if program is None:
         _unsliced(region, which, ledger, effective, met)
+        ledger.apply_region(which)
     else:
         width, staged = _schedule(region, ledger, effective, program, met)
         ring = None
         if not staged and not _keeps_order(effective, program):
             ring = ring_of(program, mesh_of_module(module))
-        _close_slices(program, ring, effective["slice"], ledger)
+        if said is not None:
+            _close_slices(program, ring, said, ledger)
         values = Slicer(program, region, ring).run(width, staged)
         replace(region, values)
-    ledger.apply_region(which)
+        ledger.apply_region(which, program.trips, width)
+
+
+def _refuse_other_order(
+    region: Any, program: SliceProgram, ledger: Ledger, effective: dict[str, Said], met: list[int]
+) -> None:
+    """Refuse `bit_exact` where slices add up floats: the order would depend on how many there are."""
+    sums = [
+        op
+        for op in program.accumulators
+        if op.attributes["kind"].value in ("sum", "prod", "avg")
+        and isinstance(op.results[0].type.element_type, ir.FloatType | ir.ComplexType)
+    ]
+    if sums and _keeps_order(effective, program):
+        names = ", ".join(a.value for a in sums[0].attributes["axes"])
+        reason = f"slices along {names} would each add up a part, in another order"
+        remedy = "slice another dim, or ask for numerics = deterministic"
+        settle(ledger, [effective["numerics"]], met, Outcome(INFEASIBLE, reason, remedy), region)
 
 
 def _keeps_order(effective: dict[str, Said], program: SliceProgram) -> bool:
@@ -111,15 +137,30 @@ def _keeps_order(effective: dict[str, Said], program: SliceProgram) -> bool:
     return exact and bool(program.accumulators)
 
 
-def _sliced(region: Any, said: Said, ledger: Ledger, met: list[int]) -> SliceProgram | None:
+def _axes(region: Any, said: Said | None) -> tuple[TimeAxis, ...]:
+    """The time axes of a region: those that hint-budget chose, else those it asks for."""
+    chosen = region.attributes.get(CHOSEN)
+    if isinstance(chosen, ir.StringAttr):
+        axes: tuple[TimeAxis, ...] = KEYS["slice"].parse(chosen.value) if chosen.value else ()
+        return axes
+    axes = said.hint.parsed if said is not None else ()
+    if said is not None and any(axis.is_open for axis in axes):
+        fail(region, f"{said.hint} does not say how many slices: run hint-budget first")
+    return axes
+
+
+def _sliced(
+    region: Any, said: Said | None, axes: tuple[TimeAxis, ...], ledger: Ledger, met: list[int]
+) -> SliceProgram | None:
     """The program of one slice; None where the hint is not required and cannot be obeyed."""
+    asked = [said] if said is not None else []
     try:
-        program = choose(region, said.hint.parsed)
+        program = choose(region, axes)
     except NotSliceable as error:
         remedy = (
             "slice another dim, by dist.constrain in the region, or end the region before that op"
         )
-        settle(ledger, [said], met, Outcome(INFEASIBLE, error.message, remedy), region)
+        settle(ledger, asked, met, Outcome(INFEASIBLE, error.message, remedy), region)
         return None
     return program
 
@@ -222,7 +263,7 @@ def choose(region: Any, axes: tuple[TimeAxis, ...]) -> SliceProgram:
     constrained = {n for op in walk(region) if op.name == "hint.place" for n in _names(op)}
     free = [axis for axis in axes if axis.name not in constrained]
     if not free:
-        mesh = _mesh(axes, _extents_of_places(region))
+        mesh = _mesh(axes, extents_of_places(region))
         return _tried(region, axes, mesh, [None] * len(types))
     best: tuple[int, SliceProgram] | None = None
     reasons = []
@@ -270,7 +311,7 @@ def _candidates(
 ) -> list[tuple[list[Layout | None], Mesh, str]]:
     """Wishes for the results, with the mesh they make and what they are in words, major dims first."""
     found = []
-    known = _extents_of_places(region)
+    known = extents_of_places(region)
     for r, type_ in enumerate(types):
         if not is_tensor(type_):
             continue
@@ -291,7 +332,7 @@ def _candidates(
     return found
 
 
-def _extents_of_places(region: Any) -> dict[str, int]:
+def extents_of_places(region: Any) -> dict[str, int]:
     """For each time axis that a place names, the extent of the dim it cuts."""
     found: dict[str, int] = {}
     for op in walk(region):

@@ -68,6 +68,9 @@ def _check(module: Any, ledger: Ledger, standing: dict[int, Any]) -> None:
                 f"{said.hint} on {op.name} at {op.where} is lost"
             )
             place = module.operation
+        elif said.hint.key in ("kernels", "numerics"):
+            text = f"{said.hint} of the region at {said.hint.where} was not applied: run select-kernels"
+            place = module.operation
         else:
             text = (
                 f"the ledger does not close: nothing is known of {said.hint} at {said.hint.where} "

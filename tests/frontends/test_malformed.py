@@ -11,7 +11,7 @@ import pytest
 
 from meshweave.bindings import context
 from meshweave.errors import CompileError, MeshweaveError
-from meshweave.frontends import FRONTENDS, load_module
+from meshweave.frontends import frontends, load_module
 
 DATA = Path(__file__).parents[1] / "data"
 PROGRAM = """module {{
@@ -127,7 +127,7 @@ def test_plain_mlir_is_taken_as_it_is():
     text = 'module {\n  func.func @f(%arg0: tensor<4xf32> {dist.layout = #dist.layout<"[x]">}) -> tensor<4xf32> {\n'
     text += "    return %arg0 : tensor<4xf32>\n  }\n}\n"
     assert str(load_module(text, context())) == text
-    assert list(FRONTENDS) == ["stablehlo", "mlir"]
+    assert list(frontends()) == ["stablehlo", "mlir"]
 
 
 def damaged(text, rnd):

@@ -92,7 +92,7 @@ def test_global_arrays_go_in_and_come_out(executable):
     laid = Array.from_numpy(value, mesh=executable.mesh, layout=ROWS)
     (again,) = collect(executable, executable.run(place(executable, [laid])))
     assert np.array_equal(again.numpy(), result.numpy())
-    assert repr(again) == "Array(4x6xf32, [_, _] on (x=2))"
+    assert repr(again) == "Array(4x6xf32 [_, _] on (x=2): whole on each of 2 ranks)"
 
 
 @pytest.mark.parametrize(

@@ -95,3 +95,21 @@ def test_a_closed_program_says_so():
     with pytest.raises(MeshweaveError, match="closed"):
         call((x,))
     assert np.array_equal(np.asarray(f(x)), 2 * x)  # compiled again
+
+
+def test_scalars_and_small_results_take_the_fast_path_too() -> None:
+    scaled = mw.jit(lambda x, s: (x * s, mw.sum(x)), mesh="x=2", in_layouts=("[x]", "[]"))
+    for factor in (2.0, 3.0, 4.0):  # the first call is checked in full, the later ones are not
+        y, total = scaled(np.arange(4, dtype="f4"), np.array(factor, "f4"))
+        assert y.numpy().tolist() == [0, factor, 2 * factor, 3 * factor] and total.numpy() == 6
+    assert scaled.cache_info() == (2, 1, 1)
+    scaled.close()
+
+
+def test_a_result_of_the_fast_path_is_an_array_like_any_other() -> None:
+    double = mw.jit(lambda x: x + x, mesh="x=2", in_layouts="[x]")
+    first, second = (double(np.arange(4, dtype="f4")) for _ in range(2))
+    assert vars(first).keys() == vars(second).keys()
+    assert repr(first) == repr(second) and not np.shares_memory(first.shards[0], second.shards[0])
+    assert double(second).numpy().tolist() == [0, 4, 8, 12]
+    double.close()

@@ -212,6 +212,7 @@ def test_the_cache_says_what_it_did():
 
 
 def test_kernels_are_part_of_the_key_and_are_restored():
+    from meshweave.fast_paths import Choice
     from meshweave.trace.place import chosen_kernels
 
     f = mw.jit(lambda x: x + 1)
@@ -219,9 +220,9 @@ def test_kernels_are_part_of_the_key_and_are_restored():
     with mw.kernels(only=("reference",)):
         f(X)
         with mw.kernels(flash=False):
-            assert chosen_kernels() == (("reference",), (("flash", False),))
+            assert chosen_kernels() == Choice(("reference",), (("flash", False),))
             f(X)
-        assert chosen_kernels() == (("reference",), ())
+        assert chosen_kernels() == Choice(("reference",))
     with pytest.raises(ZeroDivisionError), mw.kernels(flash=True):
         raise ZeroDivisionError
     assert chosen_kernels() is None

@@ -49,7 +49,7 @@ func.func @main(%a: tensor<8x6xf32> {dist.layout = #dist.layout<"[x, _]">}, %b: 
 """
 OURS = (
     "hint-apply", "dist-propagate", "dist-insert-redistribute", "dist-legalize-redistribute",
-    "dist-partition", "hint-slice", "hint-verify",
+    "dist-partition", "hint-budget", "hint-slice", "select-kernels", "hint-verify",
 )  # fmt: skip
 BETWEEN = (
     "canonicalize",
@@ -106,7 +106,9 @@ def test_passes_out_of_order_never_lose_a_hint_silently(passes: list[str]) -> No
     try:
         ledger = run([*passes, "hint-verify"])
     except CompileError as error:
-        assert re.search(r"run (hint|dist)-[a-z-]+|was dropped|not applied", str(error)), str(error)
+        assert re.search(r"run (hint|dist|select)-[a-z-]+|was dropped|not applied", str(error)), (
+            str(error)
+        )
     else:
         assert ledger.entries()
 

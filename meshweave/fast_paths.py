@@ -123,10 +123,6 @@ class Choice:
             outer.only, tuple(sorted({**dict(outer.switches), **dict(self.switches)}.items()))
         )
 
-    def without(self, other: Choice) -> Choice:
-        """This choice less all that `other` disables: a disable beats what was asked before."""
-        return Choice.of(self.only, {**dict(self.switches), **dict.fromkeys(other.disabled, False)})
-
     def __str__(self) -> str:
         words = list(self.only or ())
         return (

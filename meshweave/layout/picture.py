@@ -1,0 +1,152 @@
+"""A small picture of who holds what, in words and as HTML: the tensor in cells, each with the ranks that hold it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from meshweave.layout.layout import Layout
+from meshweave.layout.mesh import Mesh
+from meshweave.layout.places import dim_addresses, indices_at, locate, owners
+
+MAX_CELLS = 16  # cells along a dim, and ranks listed, before the rest is left out
+MAX_NAMED = 8  # ranks named in a cell
+COLOURS = (
+    "#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#e15759", "#76b7b2", "#9c755f", "#edc948",
+    "#2f4b7c", "#d37295", "#8cd17d", "#79706e",
+)  # fmt: skip
+"""Of the ranks, in turn."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Text, and the rank whose colour it has: None where it has none."""
+
+    text: str
+    rank: int | None = None
+
+    @property
+    def colour(self) -> str | None:
+        """As `#rrggbb`."""
+        return None if self.rank is None else COLOURS[self.rank % len(COLOURS)]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A table of cells under a header (its first column names the rows), and notes below it."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    notes: tuple[str, ...]
+
+
+def picture_of(layout: Layout, mesh: Mesh, shape: Sequence[int]) -> Picture:
+    """Of one or two dims the cells of the tensor, of others what each rank holds. The layout must fit."""
+    cells = [_cells(layout, mesh, shape, dim) for dim in range(len(shape))]
+    drawn = 1 <= len(shape) <= 2 and all(0 < len(row) <= MAX_CELLS for row in cells)
+    header, rows = (_grid if drawn else _list)(layout, mesh, shape, cells)
+    notes = [f"still to do: {p.kind} over {', '.join(p.axes)}" for p in layout.partial]
+    notes += _memory(layout, mesh, shape)
+    return Picture(str(layout), tuple(header), tuple(map(tuple, rows)), tuple(notes))
+
+
+def html(layout: Layout, mesh: Mesh, shape: Sequence[int], dtype: str = "") -> str:
+    """The picture as a table in HTML that stands alone."""
+    picture = picture_of(layout, mesh, shape)
+    sizes = "x".join(map(str, (*shape, dtype) if dtype else shape))
+    title = escape(f"{sizes} {layout} on ({mesh})")
+    head = "".join(f"<th>{escape(text)}</th>" for text in picture.header)
+    rows = "".join(f"<tr>{''.join(map(_html_cell, row))}</tr>" for row in picture.rows)
+    notes = "".join(f"<div>{escape(note)}</div>" for note in picture.notes)
+    return (
+        f'<div class="meshweave-layout"><div><code>{title}</code></div>'
+        f'<table style="border-collapse:collapse"><tr>{head}</tr>{rows}</table>{notes}</div>'
+    )
+
+
+def _html_cell(cell: Cell) -> str:
+    if cell.colour is None:
+        return f"<td>{escape(cell.text)}</td>"
+    style = f"background:{cell.colour};color:#fff;border:1px solid #fff;padding:4px 10px"
+    return f'<td style="{style};text-align:center">{escape(cell.text)}</td>'
+
+
+def _grid(layout: Layout, mesh: Mesh, shape: Sequence[int], cells: Any) -> Any:
+    header = ["", *(_range(low, high) for low, high in cells[-1])]
+    rows = []
+    for low, high in cells[0] if len(shape) == 2 else [(0, 0)]:
+        starts = [(low, at) if len(shape) == 2 else (at,) for at, _ in cells[-1]]
+        held = [owners(layout, mesh, shape, start) for start in starts]
+        first = Cell(_range(low, high) if len(shape) == 2 else "ranks")
+        rows.append([first, *(Cell(_ranks(ranks), ranks[0]) for ranks in held)])
+    return header, rows
+
+
+def _cells(layout: Layout, mesh: Mesh, shape: Sequence[int], dim: int) -> list[tuple[int, int]]:
+    """The runs of a dim that lie on the same ranks; of very long dims none."""
+    if shape[dim] > 1 << 22:
+        return []
+    index = np.arange(shape[dim])
+    coordinates, _ = locate(layout, mesh, shape, dim, index)
+    ranks = 0 * index
+    for name, values in zip(layout.axes_of(dim), coordinates, strict=True):
+        ranks = ranks + values * mesh.stride(name)
+    ends = [*(np.flatnonzero(np.diff(ranks)) + 1).tolist(), len(index)] if len(index) else []
+    return list(zip([0, *ends], ends))
+
+
+def _list(layout: Layout, mesh: Mesh, shape: Sequence[int], _: Any) -> Any:
+    header = ["rank", *(f"dim {dim}" for dim in range(len(shape)))]
+    rows = []
+    for rank in range(min(mesh.nranks, MAX_CELLS)):
+        row = [Cell(str(rank), rank)]
+        for dim in range(len(shape)):
+            at = [mesh.coordinate(rank, name) for name in layout.axes_of(dim)]
+            row.append(Cell(_runs(indices_at(layout, mesh, shape, dim, at))))
+        rows.append(row)
+    if mesh.nranks > MAX_CELLS:
+        rows.append([Cell("...")] * (1 + len(shape)))
+    return header, rows
+
+
+def _runs(indices: Any) -> str:
+    inside = indices[indices >= 0]
+    if not len(inside):
+        return "-"
+    ends = [*(np.flatnonzero(np.diff(inside) != 1) + 1).tolist(), len(inside)]
+    runs = [(int(inside[a]), int(inside[b - 1]) + 1) for a, b in zip([0, *ends], ends)]
+    texts = [_range(low, high) for low, high in runs[:4]]
+    return " ".join([*texts, "..."] if len(runs) > 4 else texts)
+
+
+def _range(low: int, high: int) -> str:
+    return str(low) if high - low == 1 else f"{low}..{high - 1}"
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    shown = ",".join(map(str, ranks[:MAX_NAMED]))
+    return f"{shown},..." if len(ranks) > MAX_NAMED else shown
+
+
+def _memory(layout: Layout, mesh: Mesh, shape: Sequence[int]) -> list[str]:
+    """The memory order of rank 0, where it is not the default and short enough to read."""
+    sizes = layout.local_shape(mesh, shape)
+    if layout.order is None or not 0 < np.prod(sizes) <= 24:
+        return []
+    parts = [dim_addresses(layout, mesh, shape, dim) for dim in range(len(shape))]
+    at = [[mesh.coordinate(0, name) for name in layout.axes_of(d)] for d in range(len(shape))]
+    index = [indices_at(layout, mesh, shape, dim, row).tolist() for dim, row in enumerate(at)]
+    found = {
+        sum(int(part[k]) for part, k in zip(parts, places)): tuple(
+            row[k] for row, k in zip(index, places)
+        )
+        for places in product(*map(range, sizes))
+    }
+    texts = [
+        "-" if min(where) < 0 else ",".join(map(str, where)) for _, where in sorted(found.items())
+    ]
+    return ["rank 0 in memory: " + " ".join(texts)]

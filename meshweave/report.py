@@ -1,0 +1,113 @@
+"""What a compilation decided, as one plain value: memory, slices, hints, kernels and collectives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class RegionRow:
+    """How a region of hints runs.
+
+    slices, order, width: as hint-slice settled it; "strict" is the order of a region in one piece.
+    intermediate_bytes: what it takes of the arena, at its peak, beyond what it reads and what it gives.
+    where: its place in the source.
+    """
+
+    name: str
+    slices: int
+    order: str
+    width: int
+    intermediate_bytes: int
+    where: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "name": self.name,
+            "slices": self.slices,
+            "order": self.order,
+            "width": self.width,
+            "intermediate_bytes": self.intermediate_bytes,
+        }
+
+
+@dataclass(frozen=True)
+class LedgerRow:
+    """What became of a hint for an op."""
+
+    hint: str
+    op: str
+    location: str
+    outcome: str
+    reason: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return dict(vars(self))
+
+
+@dataclass(frozen=True)
+class KernelRow:
+    """Which kernel an op got, and why not a faster one. where: its place in the source."""
+
+    op: str
+    kernel: str
+    why: str
+    where: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {"op": self.op, "kernel": self.kernel, "why": self.why}
+
+
+@dataclass(frozen=True)
+class CollectiveRow:
+    """A collective of a step. nbytes: what the busiest rank receives."""
+
+    op: str
+    axes: tuple[str, ...]
+    nbytes: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {"op": self.op, "axes": list(self.axes), "bytes": self.nbytes}
+
+
+@dataclass(frozen=True)
+class Moment:
+    """An op of a step: what it does, its place in the source, and the bytes of the arena that hold something while it
+    runs.
+    """
+
+    op: str
+    where: str
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Report:
+    """What became of a program.
+
+    peak_bytes:  the most a rank holds at a time: inputs, results, and arena_bytes for all between.
+    moments:     the ops of a step in the order they run, with the bytes that are live.
+    """
+
+    peak_bytes: int
+    arena_bytes: int
+    regions: tuple[RegionRow, ...] = ()
+    ledger: tuple[LedgerRow, ...] = ()
+    kernels: tuple[KernelRow, ...] = ()
+    collectives: tuple[CollectiveRow, ...] = ()
+    moments: tuple[Moment, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON, with the keys that scripts rely on."""
+        return {
+            "peak_bytes": self.peak_bytes,
+            "regions": [row.as_dict() for row in self.regions],
+            "ledger": [row.as_dict() for row in self.ledger],
+            "kernels": [row.as_dict() for row in self.kernels],
+            "collectives": [row.as_dict() for row in self.collectives],
+        }

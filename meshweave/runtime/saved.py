@@ -1,0 +1,341 @@
+"""Arrays on disk: a folder with a file for each rank and a manifest, read back on any mesh, in any layout.
+
+array.save("weights");  again = meshweave.load("weights", mesh="x=8", layout="[_, x]")
+
+    weights/manifest.json    format, mesh, layout, shape, dtype, and of each file its bytes and SHA-256
+    weights/rank0.npy ..     what each rank holds, as it lies in memory (bf16 as 16-bit patterns); never a pickle
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from meshweave.bundle import NUMPY_DTYPES, numpy_dtype
+from meshweave.errors import LayoutError, MeshweaveError
+from meshweave.layout import Layout, Mesh
+from meshweave.layout.digits import dim_indices, padding, to_allocation
+from meshweave.layout.places import dim_addresses, locate
+from meshweave.runtime.array import Array, as_layout, as_mesh
+from meshweave.runtime.program import Values
+
+FORMAT = 1
+KIND = "meshweave array"
+MANIFEST = "manifest.json"
+
+
+def save(array: Array, folder: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+    """Write an array to a folder: see `Array.save`."""
+    target = Path(folder)
+    _check_free(target, overwrite)
+    temporary: Path | None = None
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
+        files = [_write(temporary / _file(r), shard) for r, shard in enumerate(array.shards)]
+        _write_manifest(temporary, array, files)
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o777 & ~umask)
+        _put(temporary, target)
+    except OSError as error:
+        raise MeshweaveError(f"{target}: cannot save the array: {error.strerror}") from None
+    finally:
+        if temporary is not None:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def load(
+    folder: str | os.PathLike[str],
+    *,
+    mesh: Mesh | str | None = None,
+    layout: Any = None,
+    verify: bool = True,
+) -> Array:
+    """Read an array that `Array.save` has written.
+
+    mesh, layout: how it is to lie; by default as it lay when it was saved (a layout must fit another mesh). Of each
+            file only the parts that a rank needs are read, and no two ranks need more memory than their shards.
+    verify: check the SHA-256 of each file that is used.
+    Raises MeshweaveError, naming the file, when the folder is no saved array, or incomplete, or damaged; LayoutError
+    when the layout does not fit.
+    """
+    saved = Saved.open(folder)
+    on = saved.mesh if mesh is None else as_mesh(mesh)
+    laid = saved.layout if layout is None else as_layout(layout, len(saved.shape))
+    try:
+        laid.check(on, saved.shape)
+    except LayoutError as error:
+        hint = "" if layout is not None else ": say which layout it is to have"
+        raise LayoutError(f"{saved.folder}: {error.message}{hint}") from None
+    shards = saved.shards(on, laid, verify)
+    return Array(shards, on, laid, saved.shape, saved.dtype)
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A folder with an array: its manifest, checked. files: bytes and SHA-256 of each rank's."""
+
+    folder: Path
+    mesh: Mesh
+    layout: Layout
+    shape: tuple[int, ...]
+    dtype: str
+    files: tuple[tuple[int, str], ...]
+
+    @staticmethod
+    def open(folder: str | os.PathLike[str]) -> Saved:
+        """Read a folder's manifest. MeshweaveError when it is not one of ours, or not whole."""
+        place = Path(folder)
+        try:
+            text = (place / MANIFEST).read_bytes()
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise MeshweaveError(
+                f"{place}: no array was saved here: {MANIFEST}: {reason}"
+            ) from None
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise MeshweaveError(f"{place / MANIFEST}: not JSON: {error}") from None
+        if not isinstance(value, dict) or value.get("kind") != KIND:
+            raise MeshweaveError(f"{place / MANIFEST}: not the manifest of a saved array")
+        if value.get("format") != FORMAT:
+            raise MeshweaveError(
+                f"{place}: format {value.get('format')!r:.40}, this version reads format {FORMAT}"
+            )
+        try:
+            return _checked(place, value)
+        except (KeyError, TypeError, ValueError) as error:
+            raise MeshweaveError(f"{place / MANIFEST}: damaged: {error!r:.80}") from None
+        except MeshweaveError as error:
+            raise MeshweaveError(f"{place / MANIFEST}: {error.message}") from None
+
+    def shards(self, mesh: Mesh, layout: Layout, verify: bool = True) -> list[Values]:
+        """What each rank of another mesh holds in another layout."""
+        reader = _Reader(self, verify)
+        if (mesh, layout) == (self.mesh, self.layout):
+            return [np.array(reader.file(rank)) for rank in range(mesh.nranks)]
+        if self.layout.partial or layout.partial:  # what is still to be reduced is no one's part
+            parts = [np.array(reader.file(rank)) for rank in range(self.mesh.nranks)]
+            whole = Array(parts, self.mesh, self.layout, self.shape, self.dtype).numpy()
+            return Array.from_numpy(whole, mesh=mesh, layout=layout, dtype=self.dtype).shards
+        return [self._shard(reader, mesh, layout, rank) for rank in range(mesh.nranks)]
+
+    def _shard(self, reader: _Reader, mesh: Mesh, layout: Layout, rank: int) -> Values:
+        """What one rank holds, put together from the files that have parts of it."""
+        local = np.empty(layout.local_shape(mesh, self.shape), numpy_dtype(self.dtype))
+        if not layout.is_even(mesh, self.shape):
+            local.fill(padding(local.dtype))
+        dims = [
+            self._pieces(dim, dim_indices(layout, mesh, self.shape, dim, rank))
+            for dim in range(len(self.shape))
+        ]
+        for pieces in product(*dims):
+            source = reader.file(sum(piece.rank for piece in pieces))
+            local[_at([p.target for p in pieces])] = _read(
+                source, self.layout, [p.source for p in pieces], [p.address for p in pieces]
+            )
+        return to_allocation(local, layout, mesh, self.shape)
+
+    def _pieces(self, dim: int, index: Any) -> list[_Piece]:
+        """The local positions of a dim that hold these global indices, by the ranks that have them on disk."""
+        target = np.flatnonzero(index >= 0)
+        coordinates, place = locate(self.layout, self.mesh, self.shape, dim, index[target])
+        ranks = np.zeros_like(target)
+        for name, values in zip(self.layout.axes_of(dim), coordinates, strict=True):
+            ranks = ranks + values * self.mesh.stride(name)
+        addresses = dim_addresses(self.layout, self.mesh, self.shape, dim)
+        found = []
+        for rank in np.unique(ranks):
+            here = ranks == rank
+            found.append(_Piece(int(rank), target[here], place[here], addresses[place[here]]))
+        return found
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Of one dim: the part of a rank number, and where its elements go to, are, and lie in memory."""
+
+    rank: int
+    target: Any
+    source: Any
+    address: Any
+
+
+class _Reader:
+    """The files of a saved array, opened when they are needed, each checked once."""
+
+    def __init__(self, saved: Saved, verify: bool) -> None:
+        self._saved, self._verify = saved, verify
+        self._open: dict[int, Values] = {}
+
+    def file(self, rank: int) -> Values:
+        """What a rank held, in a file that is mapped, not read. MeshweaveError when it is damaged."""
+        if rank not in self._open:
+            saved, path = self._saved, self._saved.folder / _file(rank)
+            nbytes, digest = saved.files[rank]
+            try:
+                size = path.stat().st_size
+                if size != nbytes:
+                    raise MeshweaveError(f"{path}: {size} bytes, {nbytes} were saved")
+                if self._verify and _digest(path) != digest:
+                    raise MeshweaveError(f"{path}: damaged: its contents do not match its SHA-256")
+                array = _mapped(path)
+            except (OSError, ValueError, EOFError) as error:
+                reason = getattr(error, "strerror", None) or error
+                raise MeshweaveError(f"{path}: cannot be read: {reason}") from None
+            wanted = saved.layout.allocation_shape(saved.mesh, saved.shape)
+            if array.shape != wanted or array.dtype != numpy_dtype(saved.dtype):
+                raise MeshweaveError(
+                    f"{path}: {array.dtype} {list(array.shape)}, {numpy_dtype(saved.dtype)} "
+                    f"{list(wanted)} was saved"
+                )
+            self._open[rank] = array
+        return self._open[rank]
+
+
+def _mapped(path: Path) -> Values:
+    array: Values = np.load(path, mmap_mode="r", allow_pickle=False)
+    return array
+
+
+def _at(positions: Sequence[Any]) -> Any:
+    """An index for the product of these positions: slices where they are runs, which copies fast."""
+    if all(len(p) and p[-1] - p[0] + 1 == len(p) and (np.diff(p) == 1).all() for p in positions):
+        return tuple(slice(int(p[0]), int(p[-1]) + 1) for p in positions)
+    return np.ix_(*positions)
+
+
+def _read(
+    source: Values, layout: Layout, positions: Sequence[Any], addresses: Sequence[Any]
+) -> Values:
+    """The elements at the product of local positions, of a buffer in memory order."""
+    if layout.order is None:
+        found: Values = source[_at(positions)]
+        return found
+    total: Any = np.zeros((), np.int64)
+    for part in addresses:
+        total = total[..., None] + part
+    found = source.reshape(-1)[total]
+    return found
+
+
+def _checked(place: Path, value: dict[str, Any]) -> Saved:
+    for name in ("mesh", "layout", "dtype"):
+        if not isinstance(value[name], str):
+            raise MeshweaveError(f"{name} should be text, is {value[name]!r:.60}")
+    mesh, layout = Mesh.parse(value["mesh"]), Layout.parse(value["layout"])
+    shape, dtype = value["shape"], value["dtype"]
+    if mesh.is_symbolic:
+        raise MeshweaveError(f"mesh ({mesh}) has a symbol for a size")
+    if not all(type(size) is int and size >= 0 for size in shape):
+        raise MeshweaveError(f"shape {shape!r:.60} is none")
+    if dtype not in NUMPY_DTYPES:
+        raise MeshweaveError(f"no arrays of dtype {dtype!r:.40}")
+    layout.check(mesh, tuple(shape))
+    files = tuple((int(entry["bytes"]), str(entry["sha256"])) for entry in value["files"])
+    if len(files) != mesh.nranks:
+        raise MeshweaveError(f"{len(files)} files, the mesh ({mesh}) has {mesh.nranks} ranks")
+    return Saved(place, mesh, layout, tuple(shape), dtype, files)
+
+
+def _file(rank: int) -> str:
+    return f"rank{rank}.npy"
+
+
+class _Hashed:
+    """A file to write that knows the bytes and SHA-256 of what it was given."""
+
+    def __init__(self, file: Any) -> None:
+        self._file, self.nbytes, self.hash = file, 0, hashlib.sha256()
+
+    def write(self, data: Any) -> int:
+        self.hash.update(data)
+        self.nbytes += len(data)
+        self._file.write(data)
+        return len(data)
+
+
+def _write(path: Path, shard: Values) -> dict[str, Any]:
+    """Write a shard; what the manifest says of its file."""
+    with open(path, "wb") as file:
+        hashed: Any = _Hashed(file)
+        np.lib.format.write_array(
+            hashed, np.ascontiguousarray(shard).reshape(shard.shape), allow_pickle=False
+        )
+        file.flush()
+        os.fsync(file.fileno())
+    return {"bytes": hashed.nbytes, "sha256": hashed.hash.hexdigest()}
+
+
+def _write_manifest(folder: Path, array: Array, files: list[dict[str, Any]]) -> None:
+    manifest = {
+        "kind": KIND, "format": FORMAT, "mesh": str(array.mesh), "layout": str(array.layout),
+        "shape": list(array.shape), "dtype": array.dtype, "files": files,
+    }  # fmt: skip
+    with open(folder / MANIFEST, "w") as file:
+        json.dump(manifest, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _digest(path: Path) -> str:
+    found = hashlib.sha256()
+    with open(path, "rb") as file:
+        while data := file.read(1 << 20):
+            found.update(data)
+    return found.hexdigest()
+
+
+def _check_free(target: Path, overwrite: bool) -> None:
+    """MeshweaveError unless nothing is there, or a saved array that may be replaced."""
+    if not target.name:
+        raise MeshweaveError(f"{target}: a folder to save the array to has a name")
+    if not os.path.lexists(target):
+        return
+    if not overwrite:
+        raise MeshweaveError(f"{target} exists already: overwrite=True replaces a saved array")
+    if os.path.islink(target) or not (target / MANIFEST).is_file():
+        raise MeshweaveError(f"{target} exists, and is no saved array: it is not replaced")
+
+
+def _put(temporary: Path, target: Path) -> None:
+    """Let the folder be `target`; what was there takes its name, and is removed by who calls."""
+    if not os.path.lexists(target):
+        os.rename(temporary, target)
+    elif not _exchanged(temporary, target):
+        old = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
+        os.rename(target, old)
+        os.rename(temporary, target)
+        os.rename(old, temporary)
+    with suppress(OSError):
+        handle = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _exchanged(one: Path, other: Path) -> bool:
+    """Let two folders take each other's names at once, where the system can."""
+    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    try:
+        renamed = ctypes.CDLL(None).renameat2(
+            here, os.fsencode(one), here, os.fsencode(other), exchange
+        )
+    except AttributeError:
+        return False
+    return bool(renamed == 0)

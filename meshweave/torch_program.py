@@ -1,0 +1,482 @@
+"""from_torch: a PyTorch module, compiled for a mesh, its parameters laid out over the ranks once.
+
+program = mw.from_torch(module.eval(), (x,), mesh="tp=2", placements={"up.weight": "[tp, _]"})
+y = program(x)                           # torch tensors in, torch tensors out
+"""
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import numpy as np
+
+from meshweave.bundle import Port, numpy_dtype
+from meshweave.errors import LayoutError, MeshweaveError, UsageError
+from meshweave.fast_paths import Choice
+from meshweave.frontends.torch_export import Exported, export, torch_package
+from meshweave.frontends.torch_layouts import (
+    choose_mesh,
+    is_dtensor,
+    layout_from,
+    layouts_by_name,
+)
+from meshweave.layout import Layout, Mesh
+from meshweave.runtime.array import Array, collect
+from meshweave.runtime.dispatch import pieces, plain
+from meshweave.runtime.program import buffer
+from meshweave.trace.place import chosen_kernels
+
+
+def from_torch(
+    module: Any,
+    args: Sequence[Any] = (),
+    placements: Mapping[str, Any] | None = None,
+    mesh: Any = None,
+    engine: str = "local",
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    out_placements: Any = None,
+    state: Mapping[str, Any] | None = None,
+    timeout: float = 60.0,
+) -> "TorchProgram":
+    """Compile a PyTorch module for a mesh.
+
+    module:     an nn.Module in evaluation mode, or an ExportedProgram of torch.export.
+    args, kwargs: arguments like those of later calls, for their shapes and dtypes; of an ExportedProgram its own hold.
+    placements: where parameters, buffers and inputs lie, by name (of the state_dict, and of `forward`), `*` stands for
+                anything: layout text, `mw.P(..)`, a Layout, DTensor placements, or (mesh, placements). What is not
+                named lies as its DTensor says, if it is one, else as propagation finds.
+    mesh:       the devices: a Mesh, its text, or a DeviceMesh; None: that of the DTensors, else one rank.
+    engine:     what runs it: "local" (a thread per rank) or "mpi" (a process per rank).
+    out_placements: where the results lie: one for all, or a list of one for each (None: as propagation finds).
+    state:      whole tensors by name that take the place of the module's own: needed for DTensors whose other shards
+                this process cannot see (a fake process group).
+    timeout:    seconds without progress of any rank after which a call ends with RankError.
+    `mw.kernels(..)` around this call, or torch's `sdpa_kernel(SDPBackend.MATH)`, says which fast paths ops may take.
+    Raises UsageError for wrong arguments, LayoutError for layouts that do not fit, CompileError for what the program
+    does that is not supported; each is one line.
+    """
+    torch = torch_package()
+    if not isinstance(args, tuple | list):
+        raise UsageError(f"from_torch: args: a tuple is needed, got {type(args).__name__}")
+    from torch.utils import _pytree
+
+    given = _pytree.tree_leaves((tuple(args), dict(kwargs or {})))
+    with ExitStack() as undo:
+        sharded = _dtensors(torch, module)
+        meshes = [t.device_mesh for t in (*sharded.values(), *filter(is_dtensor, given))]
+        where = choose_mesh(mesh, meshes)
+        if sharded:
+            undo.enter_context(_whole(torch, module, sharded, state or {}))
+        whole = _pytree.tree_map(lambda v: _like(torch, v), (tuple(args), dict(kwargs or {})))
+        exported = export(module, *whole)
+    _take_state(torch, exported, state or {})
+    own = _own_layouts(exported, sharded, given, where)
+    shapes = _shapes(exported)
+    said = layouts_by_name(placements or {}, exported.names, shapes, where)
+    layouts = [one if one is not None else other for one, other in zip(said, own, strict=True)]
+    results = _out_layouts(out_placements, _result_shapes(exported), where)
+    from meshweave.frontends.torch_import import linalg_text
+
+    text = linalg_text(exported.graph, layouts, results, where)
+    name = type(module).__name__
+    return TorchProgram(exported, text, name, where, engine, timeout, _kernels(torch))
+
+
+def _kernels(torch: Any) -> Choice | None:
+    """What `mw.kernels` and torch's `sdpa_kernel` around this call choose: without any fused attention no `flash`."""
+    chosen, switches = chosen_kernels(), torch.backends.cuda
+    if switches.flash_sdp_enabled() or switches.mem_efficient_sdp_enabled():
+        return chosen
+    plain_attention = Choice.of(None, {"flash": False})
+    return plain_attention if chosen is None else plain_attention.within(chosen)
+
+
+# DTensors
+
+
+def _dtensors(torch: Any, module: Any) -> dict[str, Any]:
+    """The parameters and buffers of a module that are DTensors, by name."""
+    if not isinstance(module, torch.nn.Module):
+        return {}
+    named = (*module.named_parameters(), *module.named_buffers())
+    return {name: value for name, value in named if is_dtensor(value)}
+
+
+@contextmanager
+def _whole(torch: Any, module: Any, sharded: Mapping[str, Any], state: Mapping[str, Any]) -> Any:
+    """The module with whole tensors in the place of its DTensors, as long as this lasts."""
+    kept = []
+    try:
+        for name, value in sharded.items():
+            owner = module.get_submodule(name.rpartition(".")[0])
+            leaf = name.rpartition(".")[2]
+            row = owner._parameters if leaf in owner._parameters else owner._buffers
+            kept.append((row, leaf, row[leaf]))
+            whole = _full(torch, name, value, state)
+            row[leaf] = (
+                torch.nn.Parameter(whole, requires_grad=False)
+                if row is owner._parameters
+                else whole
+            )
+        yield
+    finally:
+        for row, leaf, value in kept:
+            row[leaf] = value
+
+
+def _full(torch: Any, name: str, value: Any, state: Mapping[str, Any]) -> Any:
+    """The whole value of a DTensor, or `state`'s."""
+    if name in state:
+        return torch.as_tensor(state[name]).detach()
+    replicated = all(type(p).__name__ == "Replicate" for p in value.placements)
+    if replicated or value.device_mesh.size() == 1:
+        return value.to_local().detach()
+    if _is_fake():
+        raise UsageError(
+            f"from_torch: {name} is a DTensor over a fake process group: its other shards are not"
+            " in this process; give whole tensors, state=module.state_dict() before distribution"
+        )
+    return value.full_tensor().detach()
+
+
+def _is_fake() -> bool:
+    import torch.distributed as dist
+
+    return bool(dist.is_initialized() and dist.get_backend() == "fake")
+
+
+def _like(torch: Any, value: Any) -> Any:
+    """An argument as torch.export takes it: arrays as tensors of their shape and dtype."""
+    if is_dtensor(value):
+        return torch.zeros(value.shape, dtype=value.dtype)
+    if isinstance(value, Array):
+        return torch.from_numpy(np.ascontiguousarray(value.numpy()))
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(np.ascontiguousarray(value))
+    return value
+
+
+def _take_state(torch: Any, exported: Exported, state: Mapping[str, Any]) -> None:
+    """Put whole tensors in the place of those that the program holds. UsageError for what does not fit."""
+    for name, value in state.items():
+        if name not in exported.bound:
+            continue  # a state_dict may hold more than the program uses
+        whole, old = torch.as_tensor(value), exported.bound[name]
+        if (whole.shape, whole.dtype) != (old.shape, old.dtype):
+            raise UsageError(
+                f"state: {name} is {whole.dtype} {tuple(whole.shape)},"
+                f" {old.dtype} {tuple(old.shape)} is right"
+            )
+        exported.bound[name] = whole
+
+
+# Layouts
+
+
+def _own_layouts(
+    exported: Exported, sharded: Mapping[str, Any], given: Sequence[Any], mesh: Mesh
+) -> list[Layout | None]:
+    """What DTensors say of themselves."""
+    found: list[Layout | None] = []
+    for name, shape in zip(exported.names, _shapes(exported), strict=True):
+        value = sharded.get(name)
+        found.append(None if value is None else layout_from(value, mesh, shape))
+    for value, index in zip(given, exported.inputs):
+        if index is not None and is_dtensor(value):
+            found[index] = layout_from(value, mesh, value.shape)
+        elif index is not None and isinstance(value, Array) and value.mesh == mesh:
+            found[index] = value.layout
+    return found
+
+
+def _shapes(exported: Exported) -> list[tuple[int, ...]]:
+    nodes = [n for n in exported.graph.graph.nodes if n.op == "placeholder"]
+    return [tuple(n.meta["val"].shape) for n in nodes]
+
+
+def _result_shapes(exported: Exported) -> list[tuple[int, ...]]:
+    output = next(n for n in exported.graph.graph.nodes if n.op == "output")
+    return [tuple(n.meta["val"].shape) for n in output.args[0]]
+
+
+def _out_layouts(said: Any, shapes: Sequence[Sequence[int]], mesh: Mesh) -> list[Layout | None]:
+    each = said if isinstance(said, list) else [said] * len(shapes)
+    if len(each) != len(shapes):
+        raise UsageError(f"out_placements: {len(each)} entries, the program has {len(shapes)}")
+    found: list[Layout | None] = []
+    for number, (one, shape) in enumerate(zip(each, shapes, strict=True)):
+        try:
+            found.append(None if one is None else layout_from(one, mesh, shape))
+        except (LayoutError, UsageError) as error:
+            raise type(error)(f"out_placements[{number}]: {error.message}") from None
+    return found
+
+
+class TorchProgram:
+    """A compiled PyTorch program, its parameters bound. Call it like the module; close it when done.
+
+    text:    the program in MLIR, in the global view. seconds: that compiling and the last run took.
+    """
+
+    def __init__(
+        self,
+        exported: Exported,
+        text: str,
+        name: str,
+        mesh: Mesh,
+        engine: str,
+        timeout: float,
+        kernels: Choice | None = None,
+    ) -> None:
+        from meshweave import api
+        from meshweave.runtime.engine import engine as engine_named
+
+        began = time.perf_counter()
+        runs_on = engine_named(engine, timeout=timeout)
+        self.text, self.name, self.mesh = text, name, mesh
+        self.kernels = kernels
+        bundle = api.build(text, engine=engine, name=name, kernels=kernels)
+        self.program = api.Program(bundle, runs_on)
+        self._exported, self._executable = exported, self.program.executable
+        self.parameters: dict[str, Array] = {}
+        self._ports: _Ports | None = None
+        self._lock = threading.Lock()
+        self.bind({name: exported.bound[name] for name in exported.bound})
+        self.seconds = {"compile": time.perf_counter() - began}
+
+    def bind(self, values: Mapping[str, Any]) -> None:
+        """Lay new values of parameters and buffers out over the ranks, by name; later calls use them.
+
+        Raises UsageError for a name that the program does not hold, MeshweaveError for another shape or dtype.
+        """
+        names = self._exported.names
+        self._ports = None
+        for name, value in values.items():
+            if name not in self._exported.bound:
+                known = ", ".join(self._exported.bound) or "none"
+                raise UsageError(f'bind: the program holds no "{name}": there are {known}')
+            port = self.program.inputs[names.index(name)]
+            try:
+                self.parameters[name] = _placed(value, port, self.mesh)
+            except MeshweaveError as error:
+                raise type(error)(f"{name}: {error.message}") from None
+        self._exported.bound = dict.fromkeys(self._exported.bound)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run it: torch tensors in, torch tensors out, in the structure that the module returns; NumPy arrays and
+        Arrays among the arguments: Arrays out. Raises MeshweaveError for wrong arguments, RankError when a rank fails.
+        """
+        from torch.utils import _pytree
+
+        leaves = self._leaves(args, kwargs)
+        as_arrays = any(isinstance(leaf, Array | np.ndarray) for leaf in leaves)
+        with self._lock:
+            ports = self._ports
+            if ports is None or not ports.alive:
+                self._ports = ports = _Ports(self._executable, self._exported, self.parameters)
+            for leaf, index in zip(leaves, self._exported.inputs, strict=True):
+                if index is not None:
+                    self._put(ports, leaf, index)
+            began = time.perf_counter()
+            ports.call()
+            self.seconds["run"] = time.perf_counter() - began
+            found = ports.arrays() if as_arrays else ports.tensors()
+        outputs = [constant if i is None else found[i] for i, constant in self._exported.outputs]
+        return _pytree.tree_unflatten(outputs, self._exported.out_spec)
+
+    def _put(self, ports: "_Ports", value: Any, index: int) -> None:
+        if not ports.put(index, value):
+            name, port = self._exported.names[index], self.program.inputs[index]
+            try:
+                ports.put_array(index, _placed(value, port, self.mesh))
+            except MeshweaveError as error:
+                raise type(error)(f"{self.name}: {name}: {error.message}") from None
+
+    def _leaves(self, args: Any, kwargs: Any) -> list[Any]:
+        """The leaves of the arguments, in the order of the program. UsageError for another structure."""
+        from torch.utils import _pytree
+
+        spec = self._exported.in_spec
+        if spec is not None and kwargs:
+            order = spec.children()[1].context or []
+            if set(order) == set(kwargs):
+                kwargs = {key: kwargs[key] for key in order}
+        leaves, own = _pytree.tree_flatten((args, kwargs))
+        if len(leaves) != len(self._exported.inputs) or (spec is not None and own != spec):
+            names = [n for n in self._exported.names if n not in self._exported.bound]
+            raise UsageError(
+                f"{self.name}: {len(leaves)} arguments of another structure than it was compiled"
+                f" for ({', '.join(names)})"
+            )
+        return leaves
+
+    def ledger(self) -> list[dict[str, str]]:
+        """What became of each hint for each op of its region: rows of hint, op, location, outcome, reason.
+
+        The program is compiled once more for it.
+        """
+        from meshweave import api
+        from meshweave.transforms.hint_ledger import read_ledger
+
+        with api.lowered(self.text, self.name, None, self._executable.manifest.engine) as (
+            module,
+            _,
+        ):
+            return read_ledger(module).rows()
+
+    def close(self) -> None:
+        """Let go of threads, processes and memory."""
+        self.program.close()
+
+    def __enter__(self) -> "TorchProgram":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<meshweave.from_torch {self.name} on ({self.mesh})>"
+
+
+class _Ports:
+    """The buffers of a program: the parameters lie in them for good, inputs are copied in, results out."""
+
+    def __init__(
+        self, executable: Any, exported: Exported, parameters: Mapping[str, Array]
+    ) -> None:
+        mesh, manifest = executable.mesh, executable.manifest
+        columns = [
+            parameters[name].shards if name in parameters else _zeros(port, mesh)
+            for name, port in zip(exported.names, manifest.inputs, strict=True)
+        ]
+        rows = [[column[rank] for column in columns] for rank in range(mesh.nranks)]
+        self.call = executable.bind(rows)
+        self._executable = executable
+        self._inputs = {
+            index: _Port(manifest.inputs[index], mesh, [row[index] for row in self.call.inputs])
+            for index in exported.inputs
+            if index is not None
+        }
+        self._outputs = [
+            _Port(port, mesh, [row[index] for row in self.call.outputs])
+            for index, port in enumerate(manifest.outputs)
+        ]
+
+    @property
+    def alive(self) -> bool:
+        """Whether the ranks that it was bound on still run."""
+        return bool(getattr(self.call, "alive", True))
+
+    def put(self, index: int, value: Any) -> bool:
+        """Copy an input from a tensor that fits as it is. False for any other value."""
+        return self._inputs[index].put(value)
+
+    def put_array(self, index: int, array: Array) -> None:
+        """Copy an input from the shards of an Array that lies right."""
+        for target, shard in zip(self._inputs[index].column, array.shards, strict=True):
+            target[...] = shard
+
+    def arrays(self) -> list[Array]:
+        """The results as Arrays."""
+        copies = [[value.copy() for value in row] for row in self.call.outputs]
+        return collect(self._executable, copies)
+
+    def tensors(self) -> list[Any]:
+        """The results as torch tensors."""
+        if all(port.pieces is not None for port in self._outputs):
+            return [port.tensor() for port in self._outputs]
+        return [to_torch(array) for array in self.arrays()]
+
+
+class _Port:
+    """The buffers of one input or result on all ranks; `pieces`: (buffer, place in the global tensor), where plain
+    copies serve.
+    """
+
+    def __init__(self, port: Port, mesh: Mesh, column: list[np.ndarray]) -> None:
+        self.column, self.shape = column, tuple(port.global_shape)
+        self.dtype = numpy_dtype(port.dtype)
+        self.pieces: list[Any] | None = None
+        if port.dtype != "bf16" and plain(Layout.parse(port.layout)):
+            self.pieces = pieces(port, mesh, column)
+        self._first = [] if self.pieces is None else _first_holders(self.pieces)
+        self._tensor, self._torch = torch_package().Tensor, torch_package()
+        self._kind = None if self.pieces is None else self._torch.from_numpy(column[0]).dtype
+
+    def put(self, value: Any) -> bool:
+        """Copy a tensor in. False where it needs more than that."""
+        if self.pieces is None or type(value) is not self._tensor:
+            return False
+        if value.dtype is not self._kind or value.shape != self.shape or value.device.type != "cpu":
+            return False
+        array = value.detach().numpy()
+        for target, source in self.pieces:
+            target[...] = array[source]
+        return True
+
+    def tensor(self) -> Any:
+        """The global value."""
+        whole = np.empty(self.shape, self.dtype)
+        for held, place in self._first:
+            whole[place] = held
+        return self._torch.from_numpy(whole)
+
+
+def _first_holders(every: Sequence[Any]) -> list[Any]:
+    """One piece of each part of a tensor, though several ranks hold it."""
+    found: dict[str, Any] = {}
+    for held, place in every:
+        found.setdefault(repr(place), (held, place))
+    return list(found.values())
+
+
+def _zeros(port: Port, mesh: Mesh) -> list[np.ndarray]:
+    """Buffers for an input; padding holds whatever it holds, but no garbage that traps."""
+    made = [buffer(port) for _ in range(mesh.nranks)]
+    for value in made:
+        value.fill(0)
+    return made
+
+
+def _placed(value: Any, port: Port, mesh: Mesh) -> Array:
+    """A value as an Array where the program takes it. MeshweaveError for another shape or dtype."""
+    layout = Layout.parse(port.layout)
+    if isinstance(value, Array):
+        if (value.mesh, value.layout) == (mesh, layout):
+            made = value
+        elif value.mesh == mesh:
+            made = value.redistribute(layout)
+        else:
+            made = Array.from_numpy(value.numpy(), mesh=mesh, layout=layout, dtype=port.dtype)
+    else:
+        array = from_tensor(value)
+        if tuple(array.shape) != tuple(port.global_shape):
+            raise MeshweaveError(f"shape {tuple(array.shape)}, {tuple(port.global_shape)} is right")
+        made = Array.from_numpy(array, mesh=mesh, layout=layout, dtype=port.dtype)
+    if (made.shape, made.dtype) != (tuple(port.global_shape), port.dtype):
+        raise MeshweaveError(
+            f"{made.dtype} {made.shape}, {port.dtype} {tuple(port.global_shape)} is right"
+        )
+    return made
+
+
+def from_tensor(value: Any) -> np.ndarray:
+    """A torch tensor (or anything with `__array__`) as a NumPy array; bf16 as its bits, DTensors whole."""
+    torch = torch_package()
+    if not isinstance(value, torch.Tensor):
+        return np.asarray(value)
+    whole = value.full_tensor() if is_dtensor(value) else value
+    whole = whole.detach().cpu().contiguous()
+    if whole.dtype == torch.bfloat16:
+        return np.asarray(whole.view(torch.int16).numpy()).view(np.uint16)
+    return np.asarray(whole.numpy())
+
+
+def to_torch(array: Array) -> Any:
+    """The global value of an Array as a torch tensor."""
+    torch = torch_package()
+    value = torch.from_numpy(np.ascontiguousarray(array.numpy()).reshape(array.shape))
+    return value.to(torch.bfloat16) if array.dtype == "bf16" else value

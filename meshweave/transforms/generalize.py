@@ -1,0 +1,79 @@
+"""Every op on tensors as a linalg.generic: the one form that looking at what ops compute needs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshweave.bindings import PassManager, ir, transform_interpreter
+from meshweave.transforms.base import functions, ops_of
+from meshweave.transforms.hint_ledger import OP, number, set_number
+
+_DECOMPOSE = """module attributes {transform.with_named_sequence} {
+transform.named_sequence @__transform_main(%module: !transform.any_op) {
+  %ops = transform.structured.match ops{["linalg.softmax"]} in %module
+    : (!transform.any_op) -> !transform.any_op
+  %parts = transform.structured.decompose_interface %ops
+    : (!transform.any_op) -> !transform.any_op
+  transform.yield
+} }"""
+_GENERIC = "builtin.module(func.func(convert-elementwise-to-linalg,linalg-generalize-named-ops))"
+
+
+def decompose(module: Any) -> None:
+    """Write each softmax as its reductions and elementwise ops, which keep its number in the ledger of hints."""
+    softmaxes = ops_of(module, "linalg.softmax")
+    if not softmaxes:
+        return
+    numbered = [(op.operation, number(op.operation, OP)) for op in softmaxes]
+    places = [(*_neighbours(op), n) for op, n in numbered if n >= 0]
+    script = ir.Module.parse(_DECOMPOSE)
+    sequence = script.body.operations[0]
+    transform_interpreter.apply_named_sequence(module.operation, sequence, script.operation)
+    for block, before, after, n in places:
+        inside = before is None
+        for view in block.operations:
+            op = view.operation
+            if op == after:
+                break
+            if inside and op.name == "linalg.generic":
+                set_number(op, OP, n)
+            inside = inside or op == before
+
+
+def _neighbours(op: Any) -> tuple[Any, Any, Any]:
+    """The block of an op, the nearest op before it that stays, and the op after it."""
+    ops = [view.operation for view in op.block.operations]
+    at = ops.index(op)
+    before = next((o for o in reversed(ops[:at]) if o.name != "linalg.softmax"), None)
+    return op.block, before, ops[at + 1]
+
+
+def generic_copy(module: Any) -> Any:
+    """A copy of the module with all ops on tensors as linalg.generic."""
+    made = ir.Module.create(loc=module.operation.location)
+    for view in module.operation.regions[0].blocks[0].operations:
+        view.operation.clone(ir.InsertionPoint(made.body))
+    decompose(made)
+    PassManager.parse(_GENERIC).run(made.operation)
+    for f in functions(made):
+        _lift_numbers(f)
+    return made
+
+
+def _lift_numbers(function: Any) -> None:
+    """Arithmetic on tensors had its number, which now stands on the op inside: it belongs to the op around."""
+    for op in ops_of(function, "linalg.generic"):
+        for inner in op.operation.regions[0].blocks[0].operations:
+            if OP in inner.operation.attributes:
+                op.operation.attributes[OP] = inner.operation.attributes[OP]
+                del inner.operation.attributes[OP]
+
+
+def take_over(module: Any, made: Any) -> None:
+    """Put the ops of `made` in the place of those of `module`. Wrappers of anything inside both are void afterwards."""
+    block = module.operation.regions[0].blocks[0]
+    old = [view.operation for view in block.operations]
+    for view in made.body.operations:
+        view.operation.clone(ir.InsertionPoint(block))
+    for op in old:
+        op.erase()

@@ -1,0 +1,199 @@
+"""select-kernels: give each linalg op the fastest kernel that suits it and that nobody has switched off.
+
+before:  linalg.matmul ins(..) outs(..)
+after:   linalg.matmul {mw.kernel = "blas"} ins(..) outs(..)
+
+Obeys the hints `kernels` and `numerics` of regions, and its own options, which no hint can undo. `bit_exact` computes
+every op as written, and refuses sums in another order: over slices, over ranks. An attention that may be `flash`
+becomes loops over tiles. What each op got, and why nothing faster, stays on the module as `mw.kernels`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+from meshweave.bindings import ir
+from meshweave.fast_paths import KERNELS, REFERENCE, Choice
+from meshweave.hints import INFEASIBLE, Ledger, Outcome
+from meshweave.locations import location_text
+from meshweave.transforms.base import Pass, at, erase_unused, ops_of
+from meshweave.transforms.flash import rewrite
+from meshweave.transforms.flash_match import Attention, NotAttention, match, score_bytes
+from meshweave.transforms.generalize import generic_copy, take_over
+from meshweave.transforms.hint_ledger import (
+    OP,
+    ops_met,
+    read_ledger,
+    settle,
+    write_ledger,
+)
+from meshweave.transforms.kernel_choice import Askings, settle_asked
+from meshweave.transforms.kernel_patterns import element_of, has_softmax, is_product, linalg_ops
+
+KERNEL, CHOSEN = "mw.kernel", "mw.kernels"
+
+
+class Row(NamedTuple):
+    """What an op is called, its kernel, and why nothing faster (empty: that is the fastest for it)."""
+
+    op: str
+    kernel: str
+    why: str
+
+
+@dataclass(frozen=True)
+class SelectKernels(Pass):
+    """Choose kernels, and rewrite what `flash` computes.
+
+    disable: kernels that nothing may take; only: the only ones that something may (none given: all).
+    """
+
+    name: ClassVar[str] = "select-kernels"
+    disable: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        _ = self.choice
+
+    @property
+    def choice(self) -> Choice:
+        """What the options say. Raises UsageError for what is no kernel."""
+        return Choice.of(self.only or None, dict.fromkeys(self.disable, False))
+
+    def run(self, module: Any) -> None:
+        context = module.operation.context
+        with context, ir.Location.unknown(context):
+            ledger = read_ledger(module)
+            with at(module):
+                asked = Askings(ledger, self.choice)
+            _refuse_sums(module, ledger, asked)
+            settle_asked(module, ledger, asked)
+            if not all(a.allows("codegen") for a in asked):
+                take_over(module, generic_copy(module))  # so that every op can be marked
+            rows, refused = _flash(module, asked)
+            for op in linalg_ops(module):
+                if KERNEL not in op.attributes:
+                    rows.append(_mark(op, asked, refused.get(location_text(op), "")))
+            rows = [*_stored(module), *(row for row in rows if row.why)]
+            if rows:
+                module.operation.attributes[CHOSEN] = _rows_attr(rows)
+            if ledger.regions:
+                write_ledger(module, ledger)
+
+
+def kernel_rows(module: Any) -> list[dict[str, str]]:
+    """What each op got, {"op", "kernel", "why"}: why nothing faster. Empty before select-kernels has run."""
+    rows = {row.op: row for row in _stored(module)}
+    for op in linalg_ops(module):
+        if KERNEL in op.attributes and op.attributes[KERNEL].value in KERNELS:
+            name, kernel = _name(op), op.attributes[KERNEL].value
+            rows.setdefault(name, Row(name, kernel, f"{kernel} is the fastest for it"))
+    return [row._asdict() for row in rows.values()]
+
+
+def _stored(module: Any) -> list[Row]:
+    """The rows that stand on the module: of attentions, and of ops that a faster kernel would compute."""
+    attr = module.operation.attributes.get(CHOSEN)
+    found = [] if attr is None else [{n.name: n.attr.value for n in row} for row in attr]
+    return [Row(row["op"], row["kernel"], row["why"]) for row in found]
+
+
+def _rows_attr(rows: Iterable[Row]) -> Any:
+    made = [{k: ir.StringAttr.get(v) for k, v in row._asdict().items()} for row in rows]
+    return ir.ArrayAttr.get([ir.DictAttr.get(row) for row in made])
+
+
+def _mark(op: Any, asked: Askings, no_flash: str) -> Row:
+    """Give an op the fastest kernel that it may take, and say why none faster."""
+    mine, dtype, product = asked.of(op), element_of(op), is_product(op)
+    reasons = [f"flash: {no_flash}"] if no_flash and product else []
+    for name, kernel in KERNELS.items():
+        if name == "flash" or (name == "blas" and not product):
+            continue
+        if reason := kernel.refusal(dtype) or mine.why_not(name):
+            reasons.append(f"{name}: {reason}")
+            continue
+        op.attributes[KERNEL] = ir.StringAttr.get(name)
+        return Row(_name(op), name, "; ".join(reasons))
+    raise AssertionError(f"{REFERENCE} computes every op")
+
+
+def _name(op: Any) -> str:
+    return f"{op.name} at {location_text(op)}"
+
+
+# Sums in another order
+
+
+def _refuse_sums(module: Any, ledger: Ledger, asked: Askings) -> None:
+    """Refuse bit_exact where ranks hold parts of a sum of floats: its order would depend on how many there are."""
+    for op in ops_of(module, "dist.all_reduce", "dist.reduce_scatter"):
+        op = op.operation
+        if op.attributes["kind"].value not in ("sum", "avg", "prod") or not _is_float(op):
+            continue
+        mine = asked.of(op)
+        if mine.numerics is not None and mine.as_written:
+            axes = ", ".join(a.value for a in op.attributes["axes"])
+            reason = f"ranks along {axes} would each add up a part, in another order"
+            remedy = "replicate the dim that is summed over, or ask for numerics = deterministic"
+            mine.outcomes.pop(mine.numerics.number, None)
+            met = [n for n in ops_met(module, ledger) if asked.of_number(n) is mine]
+            settle(ledger, [mine.numerics], met, Outcome(INFEASIBLE, reason, remedy), op)
+
+
+def _is_float(op: Any) -> bool:
+    return isinstance(op.results[0].type.element_type, ir.FloatType | ir.ComplexType)
+
+
+# Attention
+
+
+def _flash(module: Any, asked: Askings) -> tuple[list[Row], dict[str, str]]:
+    """Rewrite all attentions that may be flash: what they got, and why other products that come close end none."""
+    rows: list[Row] = []
+    if not any(a.allows("flash") for a in asked) or not has_softmax(module):
+        return rows, {}
+    made = generic_copy(module)
+    attentions, refused = _attentions(made)
+    if any(_may(found, asked) for found in attentions):
+        take_over(module, made)
+        # The last first: an attention may read what another one gives, which is replaced when its turn comes.
+        for found in reversed(_attentions(module)[0]):
+            if _may(found, asked):
+                rows.insert(0, _rewritten(found, asked))
+        erase_unused(module, "linalg.generic", "tensor.empty")
+    return rows, refused
+
+
+def _may(found: Attention, asked: Askings) -> bool:
+    """Do all ops of an attention allow flash?"""
+    return all(asked.of(op).allows("flash") for op in (found.final, *found.visited))
+
+
+def _attentions(module: Any) -> tuple[list[Attention], dict[str, str]]:
+    """The attentions of a module of generics; by place, why products that come close end none."""
+    found: list[Attention] = []
+    refused: dict[str, str] = {}
+    for op in ops_of(module, "linalg.generic"):
+        try:
+            found.append(match(op.operation))
+        except NotAttention as error:
+            if str(error).startswith("the scores"):
+                refused[location_text(op)] = str(error)
+    return found, refused
+
+
+def _rewritten(found: Attention, asked: Askings) -> Row:
+    """Rewrite one; its parts take the fastest kernels that they may."""
+    mine, dtype = asked.of(found.final), str(found.dtype)
+    other = "codegen" if mine.allows("codegen") else REFERENCE
+    product = other if KERNELS["blas"].refusal(dtype) or not mine.allows("blas") else "blas"
+    marks = {KERNEL: ir.StringAttr.get(other)}
+    if OP in found.final.attributes:
+        marks[OP] = found.final.attributes[OP]
+    saved, where = score_bytes(found), location_text(found.final)
+    rewrite(found, marks, {**marks, KERNEL: ir.StringAttr.get(product)})
+    why = f"the fastest there is: {saved} bytes of scores are never made, products of tiles by {product}"
+    return Row(f"attention at {where}", "flash", why)

@@ -1,0 +1,121 @@
+"""What from_torch refuses: one line that says what, where, and what would be right."""
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch_models as tm  # noqa: E402
+
+import meshweave as mw  # noqa: E402
+from meshweave.errors import CompileError, MeshweaveError, UsageError  # noqa: E402
+
+HERE = "test_torch_errors.py"
+
+
+def refused(kind: type[MeshweaveError], module: Any, *args: Any, **options: Any) -> str:
+    with pytest.raises(kind) as raised:
+        mw.from_torch(module, args, **options)
+    text = str(raised.value)
+    assert "\n" not in text
+    return text
+
+
+class Svd(torch.nn.Module):
+    def forward(self, x: Any) -> Any:
+        return torch.linalg.svdvals(x)
+
+
+def test_an_op_that_is_not_supported_is_named_with_its_line() -> None:
+    text = refused(CompileError, Svd(), torch.ones(4, 4))
+    assert "not supported" in text and "svd" in text and HERE in text
+
+
+def test_dropout_in_training_mode() -> None:
+    dropout = torch.nn.Dropout(0.5).train()
+    text = refused(CompileError, dropout, torch.ones(4))
+    assert "dropout in training mode: call module.eval() first" in text
+    with mw.from_torch(dropout.eval(), (torch.ones(4),)) as program:
+        assert torch.equal(program(torch.ones(4)), torch.ones(4))
+
+
+def test_attention_with_dropout() -> None:
+    def attend(q: Any) -> Any:
+        return torch.nn.functional.scaled_dot_product_attention(q, q, q, dropout_p=0.1)
+
+    assert "dropout in training mode" in refused(
+        CompileError, tm.Fn(attend), torch.ones(1, 2, 4, 4)
+    )
+
+
+def test_a_batch_norm_in_training_mode_writes_its_buffers() -> None:
+    text = refused(CompileError, torch.nn.BatchNorm1d(4).train(), torch.ones(3, 4))
+    assert "the program writes" in text and "module.eval()" in text
+
+
+def test_random_numbers() -> None:
+    text = refused(CompileError, tm.Fn(lambda x: x + torch.rand_like(x)), torch.ones(4))
+    assert "not supported" in text and "rand" in text
+
+
+def test_what_torch_cannot_export() -> None:
+    def branch(x: Any) -> Any:
+        return x if x.sum() > 0 else -x
+
+    assert "torch.export refuses the module: " in refused(
+        CompileError, tm.Fn(branch), torch.ones(4)
+    )
+
+
+def test_dynamic_shapes() -> None:
+    batch = torch.export.Dim("batch")
+    program = torch.export.export(
+        tm.Mlp().eval(), (torch.ones(4, tm.WIDTH),), dynamic_shapes={"x": {0: batch}}
+    )
+    assert "x: dynamic shapes are not supported" in refused(CompileError, program)
+
+
+def test_complex_numbers() -> None:
+    text = refused(CompileError, tm.Fn(lambda x: x * 2), torch.ones(4, dtype=torch.complex64))
+    assert "complex" in text
+
+
+def test_wrong_arguments() -> None:
+    mlp = tm.Mlp().eval()
+    assert "Mlp.forward: missing a required argument: 'x'" in refused(UsageError, mlp)
+    assert "an nn.Module or an ExportedProgram is needed, got function" in refused(
+        UsageError, lambda x: x, torch.ones(3)
+    )
+    with pytest.raises(UsageError, match=r"args: a tuple is needed, got Tensor"):
+        mw.from_torch(mlp, torch.ones(3, tm.WIDTH))
+    x = torch.ones(3, tm.WIDTH)
+    assert "mesh: " in refused(UsageError, mlp, x, mesh="tp")
+    assert "mesh: text, a Mesh or a DeviceMesh is needed, got int" in refused(
+        UsageError, mlp, x, mesh=4
+    )
+
+
+def test_calls_with_wrong_arguments() -> None:
+    x = torch.ones(3, tm.WIDTH)
+    with mw.from_torch(tm.Mlp().eval(), (x,)) as program:
+        with pytest.raises(UsageError, match=r"Mlp: 2 arguments of another structure .* .x."):
+            program(x, x)
+        with pytest.raises(MeshweaveError, match=r"Mlp: x: shape \(4, 32\), \(3, 32\) is right"):
+            program(torch.ones(4, tm.WIDTH))
+        with pytest.raises(MeshweaveError, match=r"Mlp: x: dtype float64, float32 is right"):
+            program(x.double())
+
+
+def test_a_wrong_index_reads_the_nearest_row_and_no_other_memory() -> None:
+    module, tokens = tm.Embedded().eval(), torch.tensor([[0, 10]])
+    with mw.from_torch(module, (tokens,)) as program:
+        assert torch.equal(program(torch.tensor([[-5, 10**9]])), program(tokens))
+
+
+def test_without_torch_only_this_frontend_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(UsageError, match=r"from_torch needs PyTorch, which is not installed"):
+        mw.from_torch(None, ())

@@ -1,0 +1,63 @@
+"""What importing costs: nothing before a name is used, and then no compiler, no plotting, no archives."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+RUNS = 5  # the fastest counts: other programs run on this machine too
+
+
+def fresh(code: str) -> Any:
+    """What a new interpreter prints, as JSON."""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_importing_costs_nothing() -> None:
+    code = (
+        "import numpy, json, time, sys\nbegan, before = time.perf_counter(), set(sys.modules)\n"
+        "import meshweave\n"
+        "seconds = time.perf_counter() - began\n"
+        "print(json.dumps([seconds, sorted(set(sys.modules) - before)]))"
+    )
+    runs = [fresh(code) for _ in range(RUNS)]
+    assert min(seconds for seconds, _ in runs) < 0.02
+    assert runs[0][1] == ["meshweave"]
+
+
+@pytest.mark.parametrize("name", ["jit", "Array", "load", "show", "from_jax", "exp"])
+def test_names_load_little(name: str) -> None:
+    code = (
+        "import meshweave, json, sys\n"
+        f"meshweave.{name}\n"
+        "print(json.dumps(sorted({m.split('.')[0] for m in sys.modules})))"
+    )
+    loaded = set(fresh(code))
+    assert "numpy" in loaded
+    assert not loaded & {
+        "torch_mlir",
+        "mlir",
+        "jax",
+        "torch",
+        "rich",
+        "mpi4py",
+        "zipfile",
+        "IPython",
+    }
+
+
+def test_the_first_name_loads_fast() -> None:
+    code = (
+        "import numpy, json, time\nbegan = time.perf_counter()\n"
+        "import meshweave\nmeshweave.Mesh, meshweave.Array\n"
+        "print(json.dumps(time.perf_counter() - began))"
+    )
+    assert min(fresh(code) for _ in range(RUNS)) < 0.15

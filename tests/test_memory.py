@@ -1,0 +1,224 @@
+"""Planned memory is the memory taken: the arena that a manifest states is what ranks allocate, they write up to its end
+and nowhere behind; and what a region of hints takes is what its budget allows.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hint_programs import NO_MESH
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+from programs import Program as Drawn
+from programs import programs
+from test_hint_cases import attention, data, np_softmax
+from test_hint_execute import SCHEDULES, in_region
+
+from meshweave.api import Program, build, lowered
+from meshweave.errors import CompileError
+from meshweave.layout import Mesh
+from meshweave.lowering.arena import ALIGNMENT
+from meshweave.lowering.hint_budget import cache_bytes, fewest
+from meshweave.lowering.memory import moments, region_bytes
+from meshweave.runtime import program as runtime_program
+from meshweave.runtime.local import LocalEngine
+from meshweave.transforms.hint_ledger import read_ledger
+
+GUARD, FILL = 4096, 0xA5
+SLICED = [
+    'slice = "t=8", order = "dfs"',
+    'slice = "t=8", width = 3',
+    'slice = "t=8", order = "bfs"',
+    'slice = "t=3"',
+    'peak_bytes = "40kB"',
+    'slice = "t", order = "dfs"',
+]
+
+
+class Allocations:
+    """Buffers of the engine, with guards in front and behind; all begin full of one byte."""
+
+    def __init__(self) -> None:
+        self.made: list[tuple[np.ndarray, int, int]] = []
+
+    def aligned(self, nbytes: int) -> np.ndarray:
+        whole = np.full(nbytes + 2 * GUARD, FILL, np.uint8)
+        start = GUARD + -(whole.ctypes.data + GUARD) % ALIGNMENT
+        self.made.append((whole, start, nbytes))
+        return whole[start : start + nbytes]
+
+    def check(self) -> None:
+        for whole, start, nbytes in self.made:
+            assert np.all(whole[:start] == FILL) and np.all(whole[start + nbytes :] == FILL)
+
+    @property
+    def sizes(self) -> list[int]:
+        return [nbytes for _, _, nbytes in self.made]
+
+    def last_written(self, which: int) -> int:
+        """How many bytes of a buffer there are up to the last that was written."""
+        whole, start, nbytes = self.made[which]
+        changed = np.flatnonzero(whole[start : start + nbytes] != FILL)
+        return int(changed[-1]) + 1 if changed.size else 0
+
+
+@pytest.fixture
+def allocations(monkeypatch: pytest.MonkeyPatch) -> Iterator[Allocations]:
+    found = Allocations()
+    monkeypatch.setattr(runtime_program, "aligned", found.aligned)
+    yield found
+
+
+@pytest.mark.parametrize("hints", [*SLICED, 'order = "strict"'])
+def test_the_arena_is_what_was_planned_and_used_to_its_end(
+    allocations: Allocations, hints: str
+) -> None:
+    q, k, v = data(8, 64, 16), data(8, 16, 64), data(8, 64, 16, seed=3)
+    bundle = build(NO_MESH + scores(8, 64, hints))
+    arena = bundle.manifest.arena_bytes
+    assert arena > 0
+    with Program(bundle, LocalEngine(timeout=30)) as program:
+        assert allocations.sizes[0] == arena
+        (got,) = program(q, k, v)
+        ports = [port.nbytes for port in (*program.inputs, *program.outputs)]
+        assert arena + sum(ports) == program.peak_bytes
+        taken = Counter(
+            allocations.sizes[1:]
+        )  # each argument at most once, where it lies unaligned
+        assert Counter(port.nbytes for port in program.outputs) <= taken <= Counter(ports)
+    allocations.check()
+    assert arena - ALIGNMENT < allocations.last_written(0) <= arena
+    np.testing.assert_allclose(got, np_softmax(q @ k, 2) @ v, rtol=2e-4, atol=2e-5)
+
+
+MESHES = [Mesh(one=1), Mesh(x=2), Mesh(x=2, y=2)]
+
+
+@settings(max_examples=25)
+@given(st.data())
+def test_no_program_writes_beyond_its_buffers(data: st.DataObject) -> None:
+    drawn: Drawn = data.draw(st.sampled_from(MESHES).flatmap(programs))
+    text = drawn.text()
+    first = next((i for i, s in enumerate(drawn.lines) if drawn.results[0][0].name in s), None)
+    if first is not None and data.draw(st.booleans()):
+        slices = 'slice = {value = "t=2", strength = "preferred"}'
+        schedule = data.draw(st.sampled_from(SCHEDULES))
+        text = in_region(drawn, first, ", ".join(filter(None, [slices, schedule])))
+    found = Allocations()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runtime_program, "aligned", found.aligned)
+        bundle = build(text if "dist.mesh" in text else NO_MESH + text)
+        with Program(bundle, LocalEngine(timeout=30)) as program:
+            ranks = program.mesh.nranks
+            assert found.sizes[:ranks] == [bundle.manifest.arena_bytes] * ranks
+            program(*[v.value for v, _ in drawn.inputs])
+    found.check()
+
+
+# What regions take.
+
+
+def scores(heads: int, length: int, hints: str) -> str:
+    """Attention that makes its scores: none of the kernels that do without."""
+    return attention(heads, length, 16, f'{hints}, kernels = "-flash"')
+
+
+def planned(text: str) -> tuple[dict[int, int], int, int]:
+    """Intermediate bytes by region, slices of the first one, and the arena's."""
+    with lowered(NO_MESH + text, "-", None) as (module, program):
+        slices = read_ledger(module).regions[0].slices
+        assert max(m.nbytes for m in moments(program)) <= program.schedule.arena_bytes
+        return region_bytes(program), slices, program.schedule.arena_bytes
+
+
+def test_depth_first_takes_a_slice_and_each_more_in_flight_a_slice_more() -> None:
+    one = 64 * 64 * 4  # the scores of a head
+    found = {}
+    for width in (1, 2, 4, 8, 16):
+        by_region, slices, _ = planned(scores(16, 64, f'slice = "t=16", width = {width}'))
+        assert slices == 16
+        found[width] = by_region[0]
+    rows = 2 * 64 * 4  # the largest element and the sum of each row
+    assert found[1] == one + rows
+    for width in (2, 4, 8, 16):  # the scores of all in flight, and the softmax of one at work
+        assert found[width] == width * one + one + rows, found
+
+
+@pytest.mark.parametrize(
+    ("budget", "slices"), [(1 << 20, 1), (160_000, 2), (70_000, 4), (40_000, 8), (20_000, 16)]
+)
+def test_a_budget_gets_the_fewest_slices_that_fit(budget: int, slices: int) -> None:
+    by_region, chosen, _ = planned(scores(16, 64, f'slice = "t", peak_bytes = {budget}'))
+    assert by_region[0] <= budget and chosen == slices
+
+
+def test_a_budget_that_one_dim_cannot_keep_is_kept_along_another() -> None:
+    by_region, slices, _ = planned(scores(2, 256, 'peak_bytes = "100kB"'))
+    assert by_region[0] <= 100_000 and slices > 2
+
+
+def test_a_budget_that_cannot_be_kept_says_what_the_least_is() -> None:
+    with pytest.raises(CompileError, match=r"the least possible is ([\d,]+) bytes") as caught:
+        planned(scores(4, 64, "peak_bytes = 8"))
+    least = caught.value.message.split("allow ")[1].split(" ")[0]
+    by_region, _, _ = planned(scores(4, 64, f"peak_bytes = {least}"))
+    assert by_region[0] == int(least)
+
+
+def test_the_cache_decides_where_nothing_else_does() -> None:
+    heads, length = 16, 64
+    while heads * length * length * 4 <= 2 * cache_bytes():
+        length *= 2
+    by_region, slices, _ = planned(scores(heads, length, 'order = "dfs"'))
+    assert slices > 1 and (by_region[0] <= cache_bytes() or slices == heads)
+
+
+@given(
+    st.integers(1, 200),
+    st.integers(0, 300),
+    st.booleans(),
+)
+def test_fewest_is_the_least_number_that_fits(extent: int, limit: int, even: bool) -> None:
+    """Where a slice of s elements takes s bytes, as it is for even slices."""
+    count = fewest(extent, limit, lambda n: -(-extent // n), even)
+    fit = [
+        n for n in range(1, extent + 1) if -(-extent // n) <= limit and not (even and extent % n)
+    ]
+    if not fit:
+        assert count is None
+    elif even:
+        assert count == fit[0]
+    else:
+        assert count is not None and count >= fit[0] and -(-extent // count) <= limit
+        between = {-(-extent // s) for s in range(1, extent + 1)}
+        if len(between) <= 16:
+            assert count == fit[0]
+
+
+OPEN = (
+    'order = "dfs"',
+    'slice = {value = "t", strength = "preferred"}',
+    'slice = {value = "t", strength = "preferred"}, width = 2',
+    'peak_bytes = {value = 256, strength = "preferred"}',
+    'peak_bytes = {value = 64, strength = "preferred"}, order = "bfs"',
+)
+
+
+@settings(max_examples=25)
+@given(st.data())
+def test_programs_with_open_numbers_of_slices_give_what_numpy_gives(data: st.DataObject) -> None:
+    drawn: Drawn = data.draw(st.sampled_from(MESHES).flatmap(programs))
+    first = next((i for i, s in enumerate(drawn.lines) if drawn.results[0][0].name in s), None)
+    if first is None:
+        return  # the result is an input
+    text = in_region(drawn, data.draw(st.integers(0, first)), data.draw(st.sampled_from(OPEN)))
+    text = text if "dist.mesh" in text else NO_MESH + text
+    with lowered(text, "-", None) as (module, program):
+        event(f"{min(read_ledger(module).regions[0].slices, 3)} slices or more")
+        read_ledger(module).entries()
+        bundle = program.bundle("local")
+    with Program(bundle, LocalEngine(timeout=30)) as loaded:
+        results = loaded(*[v.value for v, _ in drawn.inputs])
+    for result, (value, _) in zip(results, drawn.results):
+        np.testing.assert_array_equal(result, value.value)
