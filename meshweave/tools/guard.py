@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
+from typing import Any
 
 _STAGE_BYTES = 512
 _PR_SET_PDEATHSIG = 1
@@ -38,10 +39,13 @@ def guarded(command: Callable[[Stage], int], name: str) -> int:
     note = mmap.mmap(-1, _STAGE_BYTES)
     sys.stdout.flush()
     sys.stderr.flush()
+    # A signal that comes before the parent listens waits until it does.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
     child = os.fork()
     if child == 0:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os._exit(_in_child(command, note))
-    status = _wait(child)
+    status = _wait(child, mask)
     if os.WIFEXITED(status):
         return os.WEXITSTATUS(status)
     number = signal.Signals(os.WTERMSIG(status))
@@ -76,9 +80,9 @@ def _in_child(command: Callable[[Stage], int], note: mmap.mmap) -> int:
     return status
 
 
-def _wait(child: int) -> int:
+def _wait(child: int, mask: set[Any]) -> int:
     """The wait status of `child`, to which signals are handed on meanwhile. Native code hears no
-    signal: a child that does not end within GRACE seconds is ended.
+    signal: a child that does not end within GRACE seconds is ended. mask: of signals, from now on.
     """
     asked: list[int] = []
 
@@ -94,6 +98,7 @@ def _wait(child: int) -> int:
 
     before = {s: signal.signal(s, end) for s in _FORWARDED}
     before[signal.SIGALRM] = signal.signal(signal.SIGALRM, kill)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     try:
         status = os.waitpid(child, 0)[1]
         killed = bool(asked) and os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
