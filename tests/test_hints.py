@@ -10,23 +10,18 @@ from hypothesis import strategies as st
 from meshweave.errors import MeshweaveError
 from meshweave.hints import (
     KEYS,
-    OUTCOMES,
     PREFERRED,
     REQUIRED,
     STRENGTHS,
     Hint,
     HintError,
-    Ledger,
     Numerics,
-    Op,
     Order,
-    Outcome,
-    Region,
-    Said,
     TimeAxis,
     resolve,
     supports,
 )
+from meshweave.ledger import OUTCOMES, Ledger, Op, Outcome, Region, Said
 
 VALUES = {
     "slice": ("t=8", "t:64", "t=4, u=2"),

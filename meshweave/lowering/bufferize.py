@@ -13,7 +13,7 @@ from typing import Any
 from meshweave.bindings import PassManager, ir
 from meshweave.errors import CompileError
 from meshweave.locations import compile_error, location_text
-from meshweave.transforms.base import functions, ops_of, use_count
+from meshweave.transforms.base import copied, functions, ops_of, use_count
 
 BUFFERIZE = (
     "builtin.module(eliminate-empty-tensors,empty-tensor-to-alloc-tensor,"
@@ -168,7 +168,7 @@ def bufferize(module: Any, bodies: list[Any]) -> Any:
     for function in bodies:
         own_empties(function)
         give_whole_buffers(function)
-    spare = _copy(module)
+    spare = copied(module)
     try:
         for function in bodies:
             keep_in_place(function, careful=False)
@@ -179,13 +179,6 @@ def bufferize(module: Any, bodies: list[Any]) -> Any:
             keep_in_place(function, careful=True)
         run_passes(spare, BUFFERIZE)
         return spare
-
-
-def _copy(module: Any) -> Any:
-    made = ir.Module.create(loc=module.operation.location)
-    for op in module.body.operations:
-        op.operation.clone(ir.InsertionPoint(made.body))
-    return made
 
 
 def own_empties(function: Any) -> None:

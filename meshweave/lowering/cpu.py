@@ -27,7 +27,6 @@ from meshweave.lowering.kernels import Kernel
 from meshweave.lowering.loops import unit_text
 from meshweave.lowering.prepare import (
     PREPARE,
-    copied,
     ports,
     refuse_unknown,
     spell_out,
@@ -36,7 +35,7 @@ from meshweave.lowering.rows import Unit
 from meshweave.lowering.schedule import Schedule
 from meshweave.lowering.steps import Buffers
 from meshweave.lowering.window import staging_bytes
-from meshweave.transforms.base import functions
+from meshweave.transforms.base import copied, functions
 from meshweave.transforms.generalize import decompose
 
 

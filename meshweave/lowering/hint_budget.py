@@ -10,7 +10,6 @@ cache, or those that take least. Each candidate is planned by the lowering itsel
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -21,13 +20,13 @@ from typing import Any, ClassVar
 from meshweave.bindings import ir
 from meshweave.dialects.dist import LayoutAttr
 from meshweave.errors import CompileError
-from meshweave.hints import HONOURED, INFEASIBLE, REQUIRED, Ledger, Outcome, Said, TimeAxis
+from meshweave.hints import REQUIRED, TimeAxis
 from meshweave.layout.layout import Layout
+from meshweave.ledger import HONOURED, INFEASIBLE, Ledger, Outcome, Said
 from meshweave.lowering.bufferize import run_passes
 from meshweave.lowering.cpu import Program, lower
 from meshweave.lowering.memory import region_bytes
-from meshweave.lowering.prepare import copied
-from meshweave.transforms.base import Pass, at, fail, remarks_to, walk
+from meshweave.transforms.base import Pass, at, copied, fail, remarks_to, walk
 from meshweave.transforms.bodies import is_tensor
 from meshweave.transforms.hint_ledger import (
     CHOSEN,
@@ -51,9 +50,6 @@ _UNITS = {"K": 1 << 10, "M": 1 << 20}
 
 def cache_bytes() -> int:
     """Bytes of this machine's second-level cache of a core; 1 MiB where it does not say."""
-    with suppress(OSError, ValueError):
-        if (found := os.sysconf("SC_LEVEL2_CACHE_SIZE")) > 0:
-            return found
     with suppress(OSError, ValueError):
         text = _CACHE_FILE.read_text().strip()
         return int(text.rstrip("KM")) * _UNITS.get(text[-1:], 1)

@@ -30,14 +30,6 @@ def main_function(module: Any) -> Any:
     raise CompileError("no function @main with a body")
 
 
-def copied(source: Any) -> Any:
-    """A copy of the module: lowering changes it."""
-    module = ir.Module.create(loc=source.operation.location)
-    for op in source.body.operations:
-        op.operation.clone(ir.InsertionPoint(module.body))
-    return module
-
-
 _LINALG = ("linalg.generic", "linalg.yield", "linalg.index")
 _DIALECTS = ("linalg.", "tensor.", "arith.", "math.", "scf.", "func.", "builtin.")
 

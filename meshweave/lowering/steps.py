@@ -212,10 +212,7 @@ class Buffers:
 
     def _scratch(self, nbytes: int) -> Place:
         """Memory for one step."""
-        root = Root("arena", len(self.roots), nbytes)
-        self.roots.append(root)
-        self.depths[root] = self._depth
-        return Place(root, Linear(0), (1,), (nbytes,), None, 1)
+        return Place(self._allocated(nbytes), Linear(0), (1,), (nbytes,), None, 1)
 
     def _step(self, op: Any, name: str) -> Step:
         if name == "linalg.generic" and CARRIER in op.attributes:
@@ -223,8 +220,7 @@ class Buffers:
             values = [self._operand(v) for v in op.operands]
             number = op.attributes[CARRIER].value
             if FUNCTION in op.attributes:
-                frame = self._allocated(self.frames[number])
-                values.append(Place(frame, Linear(0), (1,), (frame.nbytes,), None, 1))
+                values.append(self._scratch(self.frames[number]))
                 return Step("call", op, number, values[:count], values[count:])
             what = "collective" if "mw.collective" in op.attributes else "kernel"
             step = Step(what, op, number, values[:count], values[count:])

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from meshweave.errors import MeshweaveError, UsageError
-from meshweave.hints import Ledger
+from meshweave.ledger import Ledger
 from meshweave.pipeline_text import did_you_mean
 from meshweave.tools.diagnostics import Diagnostic, expectations, from_error, from_mlir, mismatches
 from meshweave.tools.guard import Stage, guarded, silent

@@ -186,6 +186,14 @@ def ops_of(root: Any, *kinds: Any) -> list[Any]:
     return found
 
 
+def copied(source: Any) -> Any:
+    """A copy of the module: what tries something, or lowers, changes that."""
+    module = ir.Module.create(loc=source.operation.location)
+    for op in source.operation.regions[0].blocks[0].operations:
+        op.operation.clone(ir.InsertionPoint(module.body))
+    return module
+
+
 def functions(module: Any) -> list[Any]:
     """The `func.func` ops of the module that have a body, in order."""
     ops = module.operation.regions[0].blocks[0].operations

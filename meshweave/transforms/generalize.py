@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from meshweave.bindings import PassManager, ir, transform_interpreter
-from meshweave.transforms.base import functions, ops_of
+from meshweave.transforms.base import copied, functions, ops_of
 from meshweave.transforms.hint_ledger import OP, number, set_number
 
 _DECOMPOSE = """module attributes {transform.with_named_sequence} {
@@ -50,9 +50,7 @@ def _neighbours(op: Any) -> tuple[Any, Any, Any]:
 
 def generic_copy(module: Any) -> Any:
     """A copy of the module with all ops on tensors as linalg.generic."""
-    made = ir.Module.create(loc=module.operation.location)
-    for view in module.operation.regions[0].blocks[0].operations:
-        view.operation.clone(ir.InsertionPoint(made.body))
+    made = copied(module)
     decompose(made)
     PassManager.parse(_GENERIC).run(made.operation)
     for f in functions(made):

@@ -15,24 +15,10 @@ from meshweave.bindings import ir
 from meshweave.dialects.dist import LayoutAttr
 from meshweave.dialects.hint import hints_attr, hints_in, is_region
 from meshweave.errors import LayoutError
-from meshweave.hints import (
-    HONOURED,
-    PREFERRED,
-    SUPERSEDED,
-    UNSUPPORTED,
-    Hint,
-    HintError,
-    Ledger,
-    Op,
-    Outcome,
-    Region,
-    Said,
-    TimeAxis,
-    resolve,
-    supports,
-)
+from meshweave.hints import PREFERRED, Hint, HintError, TimeAxis, resolve, supports
 from meshweave.layout.layout import AxisFactor, Layout, LocalFactor
 from meshweave.layout.mesh import Mesh
+from meshweave.ledger import HONOURED, SUPERSEDED, UNSUPPORTED, Ledger, Op, Outcome, Region, Said
 from meshweave.locations import location_text
 from meshweave.transforms.base import Pass, at, fail, functions, replace
 from meshweave.transforms.hint_ledger import OP, REGION, set_number, tell, write_ledger

@@ -9,7 +9,8 @@ from typing import Any
 
 from meshweave.bindings import ir
 from meshweave.dialects.hint import is_region
-from meshweave.hints import REQUIRED, Ledger, Outcome, Said
+from meshweave.hints import REQUIRED
+from meshweave.ledger import Ledger, Outcome, Said
 from meshweave.transforms.base import at, fail, remark, walk
 
 LEDGER, REGION, OP = "hint.ledger", "hint.id", "hint.op"

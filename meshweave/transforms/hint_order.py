@@ -3,7 +3,7 @@
 from typing import Any
 
 from meshweave.bindings import ir
-from meshweave.hints import HONOURED, INFEASIBLE, Ledger, Outcome
+from meshweave.ledger import HONOURED, INFEASIBLE, Ledger, Outcome
 from meshweave.transforms.base import users
 from meshweave.transforms.hint_body import outside
 from meshweave.transforms.hint_ledger import REGION, number, ops_met, regions_of, settle

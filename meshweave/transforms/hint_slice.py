@@ -19,18 +19,10 @@ from typing import Any, ClassVar
 from meshweave.bindings import ir
 from meshweave.dialects.dist import LayoutAttr
 from meshweave.errors import MeshweaveError
-from meshweave.hints import (
-    HONOURED,
-    INFEASIBLE,
-    KEYS,
-    SUPERSEDED,
-    Ledger,
-    Outcome,
-    Said,
-    TimeAxis,
-)
+from meshweave.hints import KEYS, TimeAxis
 from meshweave.layout.layout import Layout
 from meshweave.layout.mesh import Axis, Mesh
+from meshweave.ledger import HONOURED, INFEASIBLE, SUPERSEDED, Ledger, Outcome, Said
 from meshweave.transforms.base import Pass, at, fail, inline_single_block, replace, walk
 from meshweave.transforms.hint_body import body_of, partitioned
 from meshweave.transforms.hint_ledger import (

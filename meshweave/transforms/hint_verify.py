@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from meshweave.bindings import ir
-from meshweave.hints import DEAD, Ledger, Outcome
+from meshweave.ledger import DEAD, Ledger, Outcome
 from meshweave.transforms.base import Pass, fail, fail_all
 from meshweave.transforms.hint_ledger import (
     LEDGER,

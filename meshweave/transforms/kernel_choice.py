@@ -8,7 +8,8 @@ from typing import Any
 
 from meshweave.errors import UsageError
 from meshweave.fast_paths import BIT_EXACT, DETERMINISTIC, KERNELS, REFERENCE, TOL, Choice, known
-from meshweave.hints import HONOURED, REQUIRED, SUPERSEDED, Hint, HintError, Ledger, Outcome, Said
+from meshweave.hints import REQUIRED, Hint, HintError
+from meshweave.ledger import HONOURED, SUPERSEDED, Ledger, Outcome, Said
 from meshweave.transforms.hint_ledger import OP, number, ops_met, regions_marked
 
 

@@ -10,13 +10,13 @@ becomes loops over tiles. What each op got, and why nothing faster, stays on the
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from meshweave.bindings import ir
 from meshweave.fast_paths import KERNELS, REFERENCE, Choice
-from meshweave.hints import INFEASIBLE, Ledger, Outcome
+from meshweave.ledger import INFEASIBLE, Ledger, Outcome
 from meshweave.locations import location_text
 from meshweave.transforms.base import Pass, at, erase_unused, ops_of
 from meshweave.transforms.flash import rewrite
@@ -74,9 +74,9 @@ class SelectKernels(Pass):
                 take_over(module, generic_copy(module))  # so that every op can be marked
             rows, refused = _flash(module, asked)
             for op in linalg_ops(module):
-                if KERNEL not in op.attributes:
-                    rows.append(_mark(op, asked, refused.get(location_text(op), "")))
-            rows = [*_stored(module), *(row for row in rows if row.why)]
+                if KERNEL not in op.attributes and (row := _mark(op, asked, refused)) is not None:
+                    rows.append(row)
+            rows = [*_stored(module), *rows]
             if rows:
                 module.operation.attributes[CHOSEN] = _rows_attr(rows)
             if ledger.regions:
@@ -105,10 +105,14 @@ def _rows_attr(rows: Iterable[Row]) -> Any:
     return ir.ArrayAttr.get([ir.DictAttr.get(row) for row in made])
 
 
-def _mark(op: Any, asked: Askings, no_flash: str) -> Row:
-    """Give an op the fastest kernel that it may take, and say why none faster."""
+def _mark(op: Any, asked: Askings, refused: Mapping[str, str]) -> Row | None:
+    """Give an op the fastest kernel that it may take; why none faster, None where that one is the fastest for it.
+
+    refused: by place, why products are no attention.
+    """
     mine, dtype, product = asked.of(op), element_of(op), is_product(op)
-    reasons = [f"flash: {no_flash}"] if no_flash and product else []
+    no_flash = refused.get(location_text(op)) if refused and product else None
+    reasons = [f"flash: {no_flash}"] if no_flash else []
     for name, kernel in KERNELS.items():
         if name == "flash" or (name == "blas" and not product):
             continue
@@ -116,7 +120,7 @@ def _mark(op: Any, asked: Askings, no_flash: str) -> Row:
             reasons.append(f"{name}: {reason}")
             continue
         op.attributes[KERNEL] = ir.StringAttr.get(name)
-        return Row(_name(op), name, "; ".join(reasons))
+        return Row(_name(op), name, "; ".join(reasons)) if reasons else None
     raise AssertionError(f"{REFERENCE} computes every op")
 
 

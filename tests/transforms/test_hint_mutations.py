@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from meshweave.bindings import context, ir
 from meshweave.errors import CompileError
-from meshweave.hints import OUTCOMES, REQUIRED
+from meshweave.hints import REQUIRED
+from meshweave.ledger import OUTCOMES
 from meshweave.locations import compile_error
 from meshweave.pipeline import run_pipeline
 from meshweave.transforms.base import inline_single_block, walk
