@@ -283,10 +283,8 @@ def _placed_arguments(function: Any) -> dict[Any, Any]:
 
 
 def _key(op: Any, read: list[Any]) -> Hashable:
-    """What an op is, but for the values that it reads; those its regions read are added to `read`. An op under a hint
-    equals none: hints are accounted for one by one."""
-    if op.name.startswith("hint."):
-        return id(op)
+    """What an op is, but for the values that it reads; those its regions read are added to `read`. hint-apply gives
+    regions of hints numbers of their own, so that each equals none: hints are accounted for one by one."""
     types = (tuple(v.type for v in op.operands), tuple(r.type for r in op.results))
     regions = tuple(_region_keys(op, {}, read)) if len(op.regions) else ()
     return op.name, types, _attributes(op), regions
@@ -306,8 +304,6 @@ def _region_keys(op: Any, numbers: dict[Any, int], read: list[Any]) -> Iterator[
             yield "block", tuple(argument.type for argument in block.arguments)
             for view in block.operations:
                 inner = view.operation
-                if inner.name.startswith("hint."):
-                    yield id(inner)
                 operands = []
                 for value in inner.operands:
                     if value not in numbers:

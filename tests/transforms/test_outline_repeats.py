@@ -173,5 +173,23 @@ def test_layers_placed_differently_stay_apart() -> None:
         np.testing.assert_allclose(program(*stack.arguments)[0], stack.expected[0], rtol=1e-9)
 
 
+def test_ops_under_hints_stay_where_they_are() -> None:
+    lines = []
+    for k in range(6):
+        lines.append(
+            f'%v{k + 1} = "hint.region"() ({{\n  %r{k} = arith.mulf %v{k}, %v{k} : {T}\n'
+            f'  "hint.yield"(%r{k}) : ({T}) -> ()\n}}) {{hints = {{order = "dfs"}}}} : () -> {T}\n'
+            f"%u{k} = arith.addf %v{k}, %v{k + 1} : {T}"
+        )
+    body = "\n".join(lines)
+    text = f"func.func @main(%v0: {T}) -> {T} {{\n{body}\nreturn %v6 : {T}\n}}\n"
+    ctx = context()
+    with ctx, ir.Location.unknown():
+        module = ir.Module.parse(text)
+        outline = "outline-repeats{least-ops=2 least-times=2 least-length=2}"
+        run_pipeline(module, f"hint-apply,{outline}")
+        assert len(ops_of(module, "hint.region")) == 6 and not ops_of(module, "func.call")
+
+
 def test_short_programs_are_left_alone() -> None:
     assert outlined(Stack(MLP, 8, 1, "x=2", ["[_, _]"] * 3).text, least=200)[0] == 0
