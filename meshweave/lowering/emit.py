@@ -52,8 +52,11 @@ class Code:
         calls: list[Call],
         name_of: Callable[[Unit], str],
         constants: Mapping[str, bytes],
+        emitter: type[Emitter] | None = None,
     ) -> None:
+        """emitter: what writes a function, for targets whose calls of kernels differ from the cpu's."""
         self.slots, self.calls, self.name_of, self.constants = slots, calls, name_of, constants
+        self.emitter = emitter or Emitter
         self.declared: dict[str, str] = {}  # external function -> its type
         self.globals: set[str] = set()
         self.data: dict[bytes, str] = {}
@@ -65,7 +68,9 @@ class Code:
 
         indices: arguments that are this rank's member index in a group, with the group.
         """
-        self._functions.append(_Emitter(self, schedule, number is not None).text(indices, number))
+        self._functions.append(
+            self.emitter(self, schedule, number is not None).text(indices, number)
+        )
 
     def text(self) -> str:
         """The module."""
@@ -75,7 +80,7 @@ class Code:
         return declarations + constants + "".join(self._functions)
 
 
-class _Emitter:
+class Emitter:
     """Writes the blocks of one function."""
 
     def __init__(self, code: Code, schedule: Schedule, called: bool) -> None:
@@ -108,7 +113,7 @@ class _Emitter:
 
     # Names.
 
-    def _let(self, text: str) -> str:
+    def let(self, text: str) -> str:
         self._count += 1
         self.lines.append(f"%v{self._count} = {text}")
         return f"%v{self._count}"
@@ -117,14 +122,14 @@ class _Emitter:
         self._blocks += 1
         return f"^b{self._blocks}"
 
-    def _i64(self, value: int) -> str:
-        return self._let(f"llvm.mlir.constant({value} : i64) : i64")
+    def i64(self, value: int) -> str:
+        return self.let(f"llvm.mlir.constant({value} : i64) : i64")
 
     def _slot(self, number: int, type_: str = "!llvm.ptr") -> str:
-        return self._let(f"llvm.load {self._slot_at(number)} : !llvm.ptr -> {type_}")
+        return self.let(f"llvm.load {self._slot_at(number)} : !llvm.ptr -> {type_}")
 
     def _slot_at(self, number: int) -> str:
-        return self._let(f"llvm.getelementptr %ctx[{8 * number}] : (!llvm.ptr) -> !llvm.ptr, i8")
+        return self.let(f"llvm.getelementptr %ctx[{8 * number}] : (!llvm.ptr) -> !llvm.ptr, i8")
 
     def _value(self, value: Any) -> str:
         found = self._values.get(value)
@@ -155,20 +160,20 @@ class _Emitter:
     def _constant(self, root: Root) -> str:
         name = root.value.owner.attributes["name"].value
         self.code.globals.add(name)
-        return self._let(f"llvm.mlir.addressof @{name} : !llvm.ptr")
+        return self.let(f"llvm.mlir.addressof @{name} : !llvm.ptr")
 
     def _address(self, root: Root, offset: Linear, nbytes: int) -> str:
         """The address of the element at `offset`, elements being `nbytes` long."""
         pointer, start = self._base(root)
         start += offset.const * nbytes
         if start:
-            pointer = self._let(
+            pointer = self.let(
                 f"llvm.getelementptr {pointer}[{start}] : (!llvm.ptr) -> !llvm.ptr, i8"
             )
         for dim, factor in offset.terms:
             value = self._value(self.schedule.buffers.symbols.values[-1 - dim])
-            step = self._let(f"llvm.mul {value}, {self._i64(factor * nbytes)} : i64")
-            pointer = self._let(
+            step = self.let(f"llvm.mul {value}, {self.i64(factor * nbytes)} : i64")
+            pointer = self.let(
                 f"llvm.getelementptr {pointer}[{step}] : (!llvm.ptr, i64) -> !llvm.ptr, i8"
             )
         return pointer
@@ -181,17 +186,13 @@ class _Emitter:
     def _entries(self, entries: list[Any]) -> None:
         for entry in entries:
             if isinstance(entry, Unit):
-                self._unit(entry)
-            elif entry.what == "collective":
-                self._collective(entry)
-            elif entry.what == "call":
-                self._call(entry)
-            elif entry.what in _HANDLERS:
-                _HANDLERS[entry.what](self, entry)
+                self.unit(entry)
+            elif entry.what in _METHODS:
+                getattr(self, _METHODS[entry.what])(entry)
             else:
                 self._scalar(entry)
 
-    def _unit(self, unit: Unit) -> None:
+    def unit(self, unit: Unit) -> None:
         name = self.code.name_of(unit)
         pointers = [self._address(*place) for place in unit.pointers.places]
         scalars = [self._value(s) for s in unit.pointers.scalars]
@@ -201,12 +202,12 @@ class _Emitter:
             f"llvm.call @{name}({', '.join(pointers + scalars)}) : ({', '.join(types)}) -> ()"
         )
 
-    def _collective(self, step: Step) -> None:
+    def collective(self, step: Step) -> None:
         call = self.code.calls[step.number]
         status = self._slot(self.slots.status)
-        number = self._i64(call.op_id)
+        number = self.i64(call.op_id)
         self.lines.append(f"llvm.store volatile {number}, {status} : i64, !llvm.ptr")
-        arguments = ["%ctx", self._i64(call.group)]
+        arguments = ["%ctx", self.i64(call.group)]
         arguments += [self._place(step.operands[0]), self._place(step.outputs[0])]
         arguments += [self._argument(a, call) for a in call.arguments]
         types = ["!llvm.ptr", "i64", "!llvm.ptr", "!llvm.ptr"] + ["i64"] * len(call.arguments)
@@ -214,55 +215,55 @@ class _Emitter:
             arguments += [self._table(call.data), self._scratch(step)]
             types += ["!llvm.ptr", "!llvm.ptr"]
         self.code.declared[call.symbol] = f"({', '.join(types)}) -> i32"
-        code = self._let(
+        code = self.let(
             f"llvm.call @{call.symbol}({', '.join(arguments)}) : ({', '.join(types)}) -> i32"
         )
         self._check(code, call.op_id)
-        ended = self._let(f"llvm.getelementptr {status}[8] : (!llvm.ptr) -> !llvm.ptr, i8")
+        ended = self.let(f"llvm.getelementptr {status}[8] : (!llvm.ptr) -> !llvm.ptr, i8")
         self.lines.append(f"llvm.store volatile {number}, {ended} : i64, !llvm.ptr")
 
-    def _call(self, step: Step) -> None:
+    def call(self, step: Step) -> None:
         """A call of another function of this module; a code it gives says its op already."""
         pointers = ["%ctx", *(self._place(p) for p in (*step.operands, *step.outputs))]
         types = ", ".join(["!llvm.ptr"] * len(pointers))
         name = function_symbol(step.number)
         self.code.called.add(name)
-        code = self._let(f"llvm.call @{name}({', '.join(pointers)}) : ({types}) -> i32")
-        zero = self._let("llvm.mlir.constant(0 : i32) : i32")
-        bad, after = self._let(f'llvm.icmp "ne" {code}, {zero} : i32'), self._fresh_block()
+        code = self.let(f"llvm.call @{name}({', '.join(pointers)}) : ({types}) -> i32")
+        zero = self.let("llvm.mlir.constant(0 : i32) : i32")
+        bad, after = self.let(f'llvm.icmp "ne" {code}, {zero} : i32'), self._fresh_block()
         self.lines += [f"llvm.cond_br {bad}, ^failed({code} : i32), {after}", f"{after}:"]
 
     def _table(self, data: bytes) -> str:
         """The address of constant data; equal ones are there once."""
         name = self.code.data.setdefault(data, f"mw_table_{len(self.code.data)}")
-        return self._let(f"llvm.mlir.addressof @{name} : !llvm.ptr")
+        return self.let(f"llvm.mlir.addressof @{name} : !llvm.ptr")
 
     def _scratch(self, step: Step) -> str:
         """The address of the step's own memory; null when it has none."""
         if step.scratch is None:
-            return self._let("llvm.mlir.zero : !llvm.ptr")
+            return self.let("llvm.mlir.zero : !llvm.ptr")
         return self._place(step.scratch)
 
     def _argument(self, argument: int | str, call: Call) -> str:
         """A number, or the entry of a table ("table:1,2,0") at this rank's member index."""
         if isinstance(argument, int):
-            return self._i64(argument)
+            return self.i64(argument)
         entries = [int(n) for n in argument.split(":")[1].split(",")]
         member = self._slot(self.slots.member(call.group), "i64")
-        result = self._i64(entries[0])
+        result = self.i64(entries[0])
         for k, entry in enumerate(entries[1:], 1):
-            here = self._let(f'llvm.icmp "eq" {member}, {self._i64(k)} : i64')
-            result = self._let(f"llvm.select {here}, {self._i64(entry)}, {result} : i1, i64")
+            here = self.let(f'llvm.icmp "eq" {member}, {self.i64(k)} : i64')
+            result = self.let(f"llvm.select {here}, {self.i64(entry)}, {result} : i1, i64")
         return result
 
     def _check(self, code: str, op_id: int) -> None:
-        zero = self._let("llvm.mlir.constant(0 : i32) : i32")
-        bad = self._let(f'llvm.icmp "ne" {code}, {zero} : i32')
-        low = self._let(
-            f"llvm.and {code}, {self._let('llvm.mlir.constant(65535 : i32) : i32')} : i32"
+        zero = self.let("llvm.mlir.constant(0 : i32) : i32")
+        bad = self.let(f'llvm.icmp "ne" {code}, {zero} : i32')
+        low = self.let(
+            f"llvm.and {code}, {self.let('llvm.mlir.constant(65535 : i32) : i32')} : i32"
         )
-        high = self._let(f"llvm.mlir.constant({op_id << 16} : i32) : i32")
-        whole = self._let(f"llvm.or {low}, {high} : i32")
+        high = self.let(f"llvm.mlir.constant({op_id << 16} : i32) : i32")
+        whole = self.let(f"llvm.or {low}, {high} : i32")
         after = self._fresh_block()
         self.lines += [f"llvm.cond_br {bad}, ^failed({whole} : i32), {after}", f"{after}:"]
 
@@ -282,7 +283,7 @@ class _Emitter:
         types = ", ".join(type_text(v.type) for v in op.operands)
         settings = ", ".join(f"{n} = {_attribute(op.attributes[n])}" for n in op.attributes)
         kind = type_text(result.type)
-        self._values[result] = self._let(
+        self._values[result] = self.let(
             f'"{op.name}"({operands}) {{{settings}}} : ({types}) -> {kind}'
         )
 
@@ -293,14 +294,14 @@ class _Emitter:
             return value
         wider = int(wanted[1:]) > int(given[1:])
         extend = "llvm.sext" if op.name == "arith.index_cast" else "llvm.zext"
-        return self._let(f"{extend if wider else 'llvm.trunc'} {value} : {given} to {wanted}")
+        return self.let(f"{extend if wider else 'llvm.trunc'} {value} : {given} to {wanted}")
 
     def _element(self, place: Place, indices: list[Any]) -> str:
         pointer = self._place(place)
         nbytes = place.width
         for value, stride in zip(indices, place.strides):
-            step = self._let(f"llvm.mul {self._value(value)}, {self._i64(stride * nbytes)} : i64")
-            pointer = self._let(
+            step = self.let(f"llvm.mul {self._value(value)}, {self.i64(stride * nbytes)} : i64")
+            pointer = self.let(
                 f"llvm.getelementptr {pointer}[{step}] : (!llvm.ptr, i64) -> !llvm.ptr, i8"
             )
         return pointer
@@ -311,10 +312,10 @@ class _Emitter:
         kind = type_text(place.element)
         address = self._element(place, indices)
         if kind == "i1":
-            byte = self._let(f"llvm.load {address} : !llvm.ptr -> i8")
-            value = self._let(f"llvm.trunc {byte} : i8 to i1")
+            byte = self.let(f"llvm.load {address} : !llvm.ptr -> i8")
+            value = self.let(f"llvm.trunc {byte} : i8 to i1")
         else:
-            value = self._let(f"llvm.load {address} : !llvm.ptr -> {kind}")
+            value = self.let(f"llvm.load {address} : !llvm.ptr -> {kind}")
         self._values[step.op.results[0]] = value
 
     def store(self, step: Step) -> None:
@@ -322,7 +323,7 @@ class _Emitter:
         number, place, *indices = step.operands
         kind, value = type_text(place.element), self._value(number)
         if kind == "i1":
-            kind, value = "i8", self._let(f"llvm.zext {value} : i1 to i8")
+            kind, value = "i8", self.let(f"llvm.zext {value} : i1 to i8")
         self.lines.append(
             f"llvm.store {value}, {self._element(place, indices)} : {kind}, !llvm.ptr"
         )
@@ -362,13 +363,13 @@ class _Emitter:
         self.lines.append(f"llvm.br {head}{self._handed([lower, *inits], [counter, *carried])}")
         self._label(head, [counter, *carried])
         kind = type_text(counter.type)
-        test = self._let(f'llvm.icmp "slt" {self._value(counter)}, {self._value(upper)} : {kind}')
+        test = self.let(f'llvm.icmp "slt" {self._value(counter)}, {self._value(upper)} : {kind}')
         results = list(op.results)
         self.lines.append(f"llvm.cond_br {test}, {body}, {after}{self._handed(carried, results)}")
         self.lines.append(f"{body}:")
         self._entries(step.bodies[0])
         again = self._handed(list(end.operands), carried)
-        following = self._let(f"llvm.add {self._value(counter)}, {self._value(stride)} : {kind}")
+        following = self.let(f"llvm.add {self._value(counter)}, {self._value(stride)} : {kind}")
         names, types = again[1:-1].split(" : ") if again else ("", "")
         names = ", ".join(n for n in (following, names) if n)
         types = ", ".join(t for t in (kind, types) if t)
@@ -408,9 +409,9 @@ class _Emitter:
         self._label(after, list(op.results))
 
 
-_HANDLERS: dict[str, Callable[[_Emitter, Step], None]] = {
-    "memref.load": _Emitter.load, "memref.store": _Emitter.store, "scf.for": _Emitter.for_loop,
-    "scf.if": _Emitter.if_else, "scf.while": _Emitter.while_loop,
+_METHODS = {
+    "collective": "collective", "call": "call", "memref.load": "load", "memref.store": "store",
+    "scf.for": "for_loop", "scf.if": "if_else", "scf.while": "while_loop",
 }  # fmt: skip
 _LOADED = "!llvm.ptr -> !llvm.ptr"
 
