@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+_MOST_ROWS = 40  # of a table on the terminal; JSON has all
 
 
 @dataclass(frozen=True)
@@ -111,3 +114,53 @@ class Report:
             "kernels": [row.as_dict() for row in self.kernels],
             "collectives": [row.as_dict() for row in self.collectives],
         }
+
+    def tables(self) -> list[Any]:
+        """A table, for `rich` to print, of each kind of which there are rows."""
+        regions = [
+            (
+                r.name,
+                r.where,
+                f"{r.slices}",
+                r.order,
+                f"{r.width}",
+                human_bytes(r.intermediate_bytes),
+            )
+            for r in self.regions
+        ]
+        ledger = [(r.hint, r.op, r.location, r.outcome, r.reason) for r in self.ledger]
+        kernels = [(k.op, k.where, k.kernel, k.why) for k in self.kernels]
+        moved = [(c.op, ", ".join(c.axes), human_bytes(c.nbytes)) for c in self.collectives]
+        return [
+            _table(title, columns, rows)
+            for title, columns, rows in (
+                ("regions", "name,place,slices,order,width,intermediate", regions),
+                ("ledger", "hint,op,place,outcome,reason", ledger),
+                ("kernels", "op,place,kernel,why", kernels),
+                ("collectives", "op,axes,received", moved),
+            )
+            if rows
+        ]
+
+
+def _table(title: str, columns: str, rows: Sequence[Iterable[str]]) -> Any:
+    from rich.table import Table
+    from rich.text import Text
+
+    left = len(rows) - _MOST_ROWS
+    more = f" ({left} more in --json)" if left > 0 else ""
+    table = Table(title=f"{title}{more}", title_justify="left")
+    for column in columns.split(","):
+        table.add_column(column, overflow="fold")
+    for row in rows[:_MOST_ROWS]:
+        table.add_row(*map(Text, row))
+    return table
+
+
+def human_bytes(nbytes: float) -> str:
+    """A number of bytes with three digits and a unit."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if nbytes < 1024 or unit == "GiB":
+            break
+        nbytes /= 1024
+    return f"{nbytes:.0f} B" if unit == "B" else f"{nbytes:.3g} {unit}"

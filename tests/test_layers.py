@@ -21,9 +21,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "ledger": {"hints"},
     "fast_paths": set(),
     "report": set(),
-    "bundle": {"layout", "files"},
+    "bundle": {"layout", "files", "device"},
     "plan": {"layout"},
-    "runtime": {"layout", "bundle"},
+    "runtime": {"layout", "bundle", "device", "emulator"},
     "bindings": {"dialects"},  # context() loads them, inside the function
     "locations": {"bindings"},
     "dialects": {"layout", "hints", "bindings", "locations"},
@@ -38,11 +38,15 @@ MAY_IMPORT: dict[str, set[str]] = {
         "bindings",
         "locations",
     },
+    "device": {"errors"},
+    "emulator": set(),
     "lowering": {
         *(
             "layout",
             "plan",
             "bundle",
+            "device",
+            "cache",
             "hints",
             "ledger",
             "report",
@@ -53,11 +57,12 @@ MAY_IMPORT: dict[str, set[str]] = {
         "transforms",
     },
     "trace": {
-        *("layout", "bundle", "runtime", "hints", "fast_paths", "api", "redistribution"),
+        *("layout", "bundle", "runtime", "hints", "fast_paths", "api", "redistribution", "report"),
         *(
             "bindings",
             "dialects",
             "frontends",
+            "lowering",
             "pipeline",
         ),  # where a program is shown, inside functions
     },

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
 
+from meshweave.report import human_bytes
+
 WIDTH, HEIGHT = 960, 420
 _LEFT, _RIGHT, _TOP, _BOTTOM = 84, 24, 84, 76
 _PLOT = HEIGHT - _TOP - _BOTTOM
@@ -60,15 +62,6 @@ def line_chart(title: str, x: Sequence[int], y: Sequence[int], x_name: str, unit
             parts.append(_text(a, b - 10, human_bytes(nbytes), "middle"))
             free = a + 44
     return "\n".join([*parts, "</svg>"]) + "\n"
-
-
-def human_bytes(nbytes: float) -> str:
-    """A number of bytes with three digits and a unit."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if nbytes < 1024 or unit == "GiB":
-            break
-        nbytes /= 1024
-    return f"{nbytes:.0f} B" if unit == "B" else f"{nbytes:.3g} {unit}"
 
 
 def _tick(most: int) -> int:

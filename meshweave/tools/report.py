@@ -4,17 +4,13 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
-from typing import Any
 
 from meshweave.api import lowered
 from meshweave.errors import UsageError
 from meshweave.files import replacing
-from meshweave.report import CollectiveRow, KernelRow, LedgerRow, Moment, RegionRow, Report
-from meshweave.tools.chart import Curve, human_bytes, memory_chart
+from meshweave.report import Moment, Report, human_bytes
+from meshweave.tools.chart import Curve, memory_chart
 from meshweave.tools.run import Progress, Source, ended_by_signals, read_mesh, read_text
-
-_MOST_ROWS = 40  # of a table on the terminal; JSON has all
 
 
 def report_command(options: argparse.Namespace) -> int:
@@ -35,55 +31,9 @@ def report_command(options: argparse.Namespace) -> int:
 def _report(source: Source, options: argparse.Namespace, progress: Progress, strip: bool) -> Report:
     where = (source.text, source.name, read_mesh(options), options.engine or "local", progress)
     with lowered(*where, strip=strip) as (module, program):
+        from meshweave.lowering.report import report_of
+
         return report_of(module, program)
-
-
-def report_of(module: Any, program: Any) -> Report:
-    """The report of a compilation.
-
-    module: the local view, with its ledger. program: what lowering made of it (lowering.cpu.Program).
-    """
-    from meshweave.lowering.memory import moments, region_bytes
-    from meshweave.transforms.hint_ledger import read_ledger
-
-    ledger = read_ledger(module)
-    nbytes = region_bytes(program)
-    ports = (*program.inputs, *program.outputs)
-    arena = program.schedule.arena_bytes
-    return Report(
-        peak_bytes=arena + sum(port.nbytes for port in ports),
-        arena_bytes=arena,
-        regions=tuple(
-            RegionRow(
-                *(ledger.name(r.number), r.slices, r.order, r.width),
-                *(nbytes.get(r.number, 0), r.where),
-            )
-            for r in ledger.regions
-        ),
-        ledger=tuple(
-            LedgerRow(f"{e.key}={e.value}", e.op, e.op_location, e.outcome, e.reason)
-            for e in ledger.entries()
-        ),
-        kernels=_kernels(module, program),
-        collectives=tuple(
-            CollectiveRow(info.op, tuple(info.axes), info.bytes)
-            for info in program.collectives.infos
-            if info.op != "relayout"
-        ),
-        moments=moments(program),
-    )
-
-
-def _kernels(module: Any, program: Any) -> tuple[KernelRow, ...]:
-    """What select-kernels chose; the code that each op gets where it has not run."""
-    from meshweave.lowering.memory import unit_kernels
-    from meshweave.transforms.select_kernels import kernel_rows
-
-    rows = []
-    for row in kernel_rows(module):
-        op, _, where = row["op"].partition(" at ")
-        rows.append(KernelRow(op, row["kernel"], row["why"], where))
-    return tuple(rows) or unit_kernels(program)
 
 
 def write_text(path: str, text: str) -> None:
@@ -132,42 +82,7 @@ def _print(name: str, report: Report, options: argparse.Namespace) -> None:
         console.print(
             Text(f"  most of the arena is live in {_label(peak)}: {human_bytes(peak.nbytes)}")
         )
-    for table in _tables(report):
+    for table in report.tables():
         console.print(table)
     if options.svg is not None:
         console.print(Text(f"written: {options.svg}"))
-
-
-def _tables(report: Report) -> list[Any]:
-    """A table of each kind of which there are rows."""
-    regions = [
-        (r.name, r.where, f"{r.slices}", r.order, f"{r.width}", human_bytes(r.intermediate_bytes))
-        for r in report.regions
-    ]
-    ledger = [(r.hint, r.op, r.location, r.outcome, r.reason) for r in report.ledger]
-    kernels = [(k.op, k.where, k.kernel, k.why) for k in report.kernels]
-    moved = [(c.op, ", ".join(c.axes), human_bytes(c.nbytes)) for c in report.collectives]
-    return [
-        _table(title, columns, rows)
-        for title, columns, rows in (
-            ("regions", "name,place,slices,order,width,intermediate", regions),
-            ("ledger", "hint,op,place,outcome,reason", ledger),
-            ("kernels", "op,place,kernel,why", kernels),
-            ("collectives", "op,axes,received", moved),
-        )
-        if rows
-    ]
-
-
-def _table(title: str, columns: str, rows: Sequence[Iterable[str]]) -> Any:
-    from rich.table import Table
-    from rich.text import Text
-
-    left = len(rows) - _MOST_ROWS
-    more = f" ({left} more in --json)" if left > 0 else ""
-    table = Table(title=f"{title}{more}", title_justify="left")
-    for column in columns.split(","):
-        table.add_column(column, overflow="fold")
-    for row in rows[:_MOST_ROWS]:
-        table.add_row(*map(Text, row))
-    return table

@@ -89,7 +89,8 @@ def write_bundle(options: argparse.Namespace) -> int:
 
 def _reported(source: Source, options: argparse.Namespace, progress: "Progress") -> Bundle:
     """The bundle; what was decided on the way goes to the file of `--report-json`."""
-    from meshweave.tools.report import report_of, write_text
+    from meshweave.lowering.report import report_of
+    from meshweave.tools.report import write_text
 
     engine = options.engine or "local"
     mesh = read_mesh(options)

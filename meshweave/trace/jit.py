@@ -151,7 +151,7 @@ class Jitted:
 
     def explain(self, *args: Any, **kwargs: Any) -> str:
         """Tables about the program of the last call, or of arguments like these: layouts, collectives with their bytes,
-        memory, hints and kernels.
+        memory, what became of each hint, and kernels.
         """
         if args or kwargs:
             return self._compiled(args, kwargs)[1].explain()

@@ -12,6 +12,7 @@ import numpy as np
 from meshweave.errors import UsageError
 from meshweave.fast_paths import Choice, as_choice
 from meshweave.layout import Layout, Mesh
+from meshweave.report import Report
 from meshweave.runtime.array import Array, collect, place
 from meshweave.trace import tree
 from meshweave.trace.program import Program, Spec
@@ -79,6 +80,18 @@ class Lowered:
         )
         loaded = api.Program(bundle, runs_on)
         return Compiled(self, loaded, time.perf_counter() - began)
+
+    def report(self) -> Report:
+        """What compiling it decides: memory, slices, what became of each hint, kernels, collectives."""
+        from meshweave import api
+        from meshweave.lowering.report import report_of
+
+        kernels = as_choice(self.kernels)
+        with api.lowered(self.program.text, self.name, None, self.engine, kernels=kernels) as (
+            module,
+            program,
+        ):
+            return report_of(module, program)
 
     def __repr__(self) -> str:
         kinds = ", ".join(f"{n}: {s}" for n, s in zip(self.names, self.specs))
@@ -168,24 +181,19 @@ class Compiled:
         for name, port in rows:
             whole, local = (_shape(s, port.dtype) for s in (port.global_shape, port.local_shape))
             ports.add_row(name, whole, f"\\{port.layout}", local, f"{port.nbytes:,}")
-        moves = Table("collective", "axes", "bytes to the busiest rank")
-        collectives = program.bundle.manifest.collectives
-        for one in collectives:
-            moves.add_row(one.op, ", ".join(one.axes), f"{one.bytes:,}")
-        moves.add_row("together", str(len(collectives)), f"{sum(c.bytes for c in collectives):,}")
         memory = Table("memory of a rank", "bytes")
         manifest = program.bundle.manifest
         memory.add_row("arguments", f"{sum(p.nbytes for p in program.inputs):,}")
         memory.add_row("results", f"{sum(p.nbytes for p in program.outputs):,}")
         memory.add_row("everything between", f"{manifest.arena_bytes:,}")
         memory.add_row("peak", f"{program.peak_bytes:,}")
-        asked = Table("asked for", "at", title="hints and kernels")
-        for said_at, text in self.lowered.program.hints:
-            asked.add_row(f"hint {text}", said_at)
-        if self.lowered.kernels is not None:
-            asked.add_row(f"kernels {self.lowered.kernels}", "the call")
-        more = [asked] if asked.row_count else []
-        return [ports, moves, memory, *more, f"compiled in {1000 * self.seconds:.0f} ms"]
+        report = self.lowered.report()
+        moved = sum(row.nbytes for row in report.collectives)
+        return [
+            *(ports, memory, *report.tables()),
+            f"{len(report.collectives)} collectives bring the busiest rank {moved:,} bytes; "
+            f"compiled in {1000 * self.seconds:.0f} ms",
+        ]
 
     def close(self) -> None:
         """Let go of threads, processes and memory."""

@@ -9,8 +9,8 @@ from commands import Outcome, meshweave
 from hint_programs import NO_MESH
 from test_hint_cases import attention
 
-from meshweave.report import Moment, Report
-from meshweave.tools.chart import Curve, human_bytes, line_chart, memory_chart
+from meshweave.report import Moment, Report, human_bytes
+from meshweave.tools.chart import Curve, line_chart, memory_chart
 from meshweave.tools.report import picture
 
 GATHERED = """module {

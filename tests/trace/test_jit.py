@@ -252,6 +252,24 @@ def test_stages_and_explain():
     assert "all_reduce" in text and "[_, x]" in text and "2x3xf32" in text and "peak" in text
 
 
+def test_explain_says_what_became_of_each_hint():
+    @mw.jit
+    def f(x):
+        with mw.hint(slice="t=2", order="dfs", stream=1):
+            return mw.exp(x) * 2
+
+    f(X)
+    text = f.explain()
+    ledger = [line for line in text.splitlines() if "honoured" in line or "unsupported" in line]
+    said = {tuple(cell.strip() for cell in line.split("│")[1:5:3]) for line in ledger}
+    assert {
+        ("slice=t=2", "honoured"),
+        ("order=dfs", "honoured"),
+        ("stream=1", "unsupported"),
+    } == said
+    assert "regions" in text and "codegen" in text
+
+
 def test_hint_regions_have_the_values_used_after_them_as_results():
     @mw.jit
     def f(x):

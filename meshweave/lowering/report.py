@@ -1,0 +1,53 @@
+"""What a compilation decided, read off the module and what the lowering made of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshweave.lowering.memory import moments, region_bytes, unit_kernels
+from meshweave.report import CollectiveRow, KernelRow, LedgerRow, RegionRow, Report
+from meshweave.transforms.hint_ledger import read_ledger
+from meshweave.transforms.select_kernels import kernel_rows
+
+
+def report_of(module: Any, program: Any) -> Report:
+    """The report of a compilation.
+
+    module: the local view, with its ledger. program: what lowering made of it (lowering.cpu.Program).
+    """
+    ledger = read_ledger(module)
+    nbytes = region_bytes(program)
+    ports = (*program.inputs, *program.outputs)
+    arena = program.schedule.arena_bytes
+    return Report(
+        peak_bytes=arena + sum(port.nbytes for port in ports),
+        arena_bytes=arena,
+        regions=tuple(
+            RegionRow(
+                *(ledger.name(r.number), r.slices, r.order, r.width),
+                *(nbytes.get(r.number, 0), r.where),
+            )
+            for r in ledger.regions
+        ),
+        ledger=tuple(
+            LedgerRow(f"{e.key}={e.value}", e.op, e.op_location, e.outcome, e.reason)
+            for e in ledger.entries()
+        ),
+        kernels=_kernels(module, program),
+        collectives=tuple(
+            CollectiveRow(info.op, tuple(info.axes), info.bytes)
+            for info in program.collectives.infos
+            if info.op != "relayout"
+        ),
+        moments=moments(program),
+    )
+
+
+def _kernels(module: Any, program: Any) -> tuple[KernelRow, ...]:
+    """What select-kernels chose; the code that each op gets where it has not run."""
+
+    rows = []
+    for row in kernel_rows(module):
+        op, _, where = row["op"].partition(" at ")
+        rows.append(KernelRow(op, row["kernel"], row["why"], where))
+    return tuple(rows) or unit_kernels(program)
