@@ -22,6 +22,7 @@ _HOMES = {
     "from_torch": "meshweave.torch_program",
     "load": "meshweave.runtime.saved",
     "show": "meshweave.tools.picture",
+    "torch_backend": "meshweave.torch_compile",
     "MeshweaveError": "meshweave.errors",
 }
 
@@ -49,6 +50,7 @@ __all__ = [
     "redistribute",
     "scan",
     "show",
+    "torch_backend",
     "while_loop",
 ]
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from meshweave.bundle import Port, numpy_dtype
 from meshweave.errors import LayoutError, MeshweaveError, UsageError
-from meshweave.fast_paths import Choice
+from meshweave.fast_paths import Choice, as_choice
 from meshweave.frontends.torch_export import Exported, export, torch_package
 from meshweave.frontends.torch_layouts import (
     choose_mesh,
@@ -26,6 +26,7 @@ from meshweave.layout import Layout, Mesh
 from meshweave.runtime.array import Array, collect
 from meshweave.runtime.dispatch import pieces, plain
 from meshweave.runtime.program import buffer
+from meshweave.trace.explain import explanation, report
 from meshweave.trace.place import chosen_kernels
 
 
@@ -321,11 +322,21 @@ class TorchProgram:
         from meshweave import api
         from meshweave.transforms.hint_ledger import read_ledger
 
-        with api.lowered(self.text, self.name, None, self._executable.manifest.engine) as (
-            module,
-            _,
-        ):
+        kernels = as_choice(self.kernels)
+        with api.lowered(self.text, self.name, None, self._engine, kernels=kernels) as (module, _):
             return read_ledger(module).rows()
+
+    def explain(self) -> str:
+        """Tables about the program: layouts, memory, what became of each hint, kernels and collectives."""
+        results = [f"result{k}" for k in range(len(self.program.outputs))]
+        title = f"{self.name} on ({self.mesh}), engine {self._engine}"
+        names = (*self._exported.names, *results)
+        decided = report(self.text, self.name, self._engine, self.kernels)
+        return explanation(title, names, self.program, decided, self.seconds["compile"])
+
+    @property
+    def _engine(self) -> str:
+        return self._executable.manifest.engine
 
     def close(self) -> None:
         """Let go of threads, processes and memory."""

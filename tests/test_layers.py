@@ -70,6 +70,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("layout", "bundle", "fast_paths", "runtime", "frontends", "trace", "api"),
         "transforms",  # to read the ledger, inside a function
     },
+    "torch_compile": {"frontends", "torch_program", "trace"},
     "pipeline_text": set(),
     "upstream_passes": set(),
     "redistribution": {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,6 +14,7 @@ from meshweave.layout import Layout, Mesh
 from meshweave.report import Report
 from meshweave.runtime.array import Array, collect, place
 from meshweave.trace import tree
+from meshweave.trace.explain import explanation, report
 from meshweave.trace.program import Program, Spec
 
 STAGES = ("traced", "propagated", "redistributed", "local")
@@ -83,15 +83,7 @@ class Lowered:
 
     def report(self) -> Report:
         """What compiling it decides: memory, slices, what became of each hint, kernels, collectives."""
-        from meshweave import api
-        from meshweave.lowering.report import report_of
-
-        kernels = as_choice(self.kernels)
-        with api.lowered(self.program.text, self.name, None, self.engine, kernels=kernels) as (
-            module,
-            program,
-        ):
-            return report_of(module, program)
+        return report(self.program.text, self.name, self.engine, self.kernels)
 
     def __repr__(self) -> str:
         kinds = ", ".join(f"{n}: {s}" for n, s in zip(self.names, self.specs))
@@ -159,46 +151,11 @@ class Compiled:
 
     def explain(self) -> str:
         """Tables about the program: see Jitted.explain."""
-        from rich.console import Console
-
-        out = io.StringIO()
-        console = Console(file=out, width=110)
-        for table in self._tables():
-            console.print(table)
-        return out.getvalue()
-
-    def _tables(self) -> list[Any]:
-        from rich.table import Table
-
-        program = self.program
+        results = [f"result{path}" for path in tree.paths(self._structure)]
         title = f"{self.lowered.name} on ({self.lowered.mesh}), engine {self.lowered.engine}"
-        ports = Table("", "global", "layout", "on a rank", "bytes of a rank", title=title)
-        rows = [*zip(self.lowered.names, program.inputs)]
-        rows += [
-            (f"result{path}", port)
-            for path, port in zip(tree.paths(self._structure), program.outputs)
-        ]
-        for name, port in rows:
-            whole, local = (_shape(s, port.dtype) for s in (port.global_shape, port.local_shape))
-            ports.add_row(name, whole, f"\\{port.layout}", local, f"{port.nbytes:,}")
-        memory = Table("memory of a rank", "bytes")
-        manifest = program.bundle.manifest
-        memory.add_row("arguments", f"{sum(p.nbytes for p in program.inputs):,}")
-        memory.add_row("results", f"{sum(p.nbytes for p in program.outputs):,}")
-        memory.add_row("everything between", f"{manifest.arena_bytes:,}")
-        memory.add_row("peak", f"{program.peak_bytes:,}")
-        report = self.lowered.report()
-        moved = sum(row.nbytes for row in report.collectives)
-        return [
-            *(ports, memory, *report.tables()),
-            f"{len(report.collectives)} collectives bring the busiest rank {moved:,} bytes; "
-            f"compiled in {1000 * self.seconds:.0f} ms",
-        ]
+        names = (*self.lowered.names, *results)
+        return explanation(title, names, self.program, self.lowered.report(), self.seconds)
 
     def close(self) -> None:
         """Let go of threads, processes and memory."""
         self.program.close()
-
-
-def _shape(shape: Sequence[int], dtype: str) -> str:
-    return "x".join(map(str, (*shape, dtype)))

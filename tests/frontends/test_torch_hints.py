@@ -45,6 +45,7 @@ def test_a_block_with_annotated_attention_runs_sliced_depth_first(mesh: str | No
         near(program(x), module(x).detach())
         assert regions(program.text) == ['order = "dfs", slice = "t=2"']
         assert outcomes(program) == {"slice=t=2": {"honoured"}, "order=dfs": {"honoured"}}
+        assert "honoured" in program.explain() and "attention.q.weight" in program.explain()
         rows = [row for row in program.ledger() if row["hint"] == "slice=t=2"]
         assert all("torch_models.py" in row["location"] for row in rows)
         assert len(rows) > 5

@@ -1,0 +1,156 @@
+"""torch.compile with meshweave as its backend, for inference.
+
+fast = torch.compile(module.eval(), backend="meshweave")
+fast = torch.compile(module.eval(), backend=mw.torch_backend(mesh="tp=2", placements={"up.weight": "[tp, _]"}))
+"""
+
+import re
+import warnings
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+from meshweave.errors import UsageError
+from meshweave.frontends.torch_export import torch_package
+from meshweave.torch_program import TorchProgram, from_torch
+from meshweave.trace.place import chosen_kernels
+
+
+def torch_backend(
+    mesh: Any = None,
+    placements: Mapping[str, Any] | None = None,
+    engine: str = "local",
+    timeout: float = 60.0,
+) -> Callable[[Any, Sequence[Any]], Callable[..., Any]]:
+    """A backend for `torch.compile(module, backend=...)`, for inference.
+
+    mesh, placements, engine, timeout: as of `from_torch`; placements by the names of the module's state_dict and of
+    the arguments of `forward`, where the piece of the module that torch hands over has them.
+    Each piece is compiled when it is first called with arguments of its kind: shapes, dtypes, and `mw.kernels` around
+    the call. Its parameters are laid out once, and again after they have been written. Regions annotated with
+    `torch.fx.traceback.annotate({"meshweave": {...}})` are hints, as they are for `from_torch`. Calls that would have
+    to record gradients raise UsageError.
+    """
+    torch_package()
+
+    def compile_piece(graph: Any, _: Sequence[Any]) -> Callable[..., Any]:
+        return _Piece(graph, mesh, placements, engine, timeout)
+
+    return compile_piece
+
+
+def backend(graph: Any, example: Sequence[Any], **options: Any) -> Callable[..., Any]:
+    """What `torch.compile(module, backend="meshweave", options={...})` calls; options as of `torch_backend`."""
+    known = ("mesh", "placements", "engine", "timeout")
+    given = dict(options.get("options") or {})
+    if unknown := [name for name in given if name not in known]:
+        raise UsageError(f'torch.compile: no option "{unknown[0]}" of backend meshweave: {known}')
+    return torch_backend(**given)(graph, example)
+
+
+class _Piece:
+    """A graph that torch has captured. Call it with torch's arguments: parameters and inputs."""
+
+    def __init__(
+        self,
+        graph: Any,
+        mesh: Any,
+        placements: Mapping[str, Any] | None,
+        engine: str,
+        timeout: float,
+    ) -> None:
+        self._torch = torch_package()
+        self._graph, self._states = _parted(self._torch, graph)
+        self._options = {"mesh": mesh, "engine": engine, "timeout": timeout}
+        self._placements = dict(placements or {})
+        self._programs: dict[Any, tuple[TorchProgram, list[Any]]] = {}
+
+    def __call__(self, *args: Any) -> tuple[Any, ...]:
+        self._refuse_gradients(args)
+        states = [value for value, name in zip(args, self._states) if name is not None]
+        inputs = [value for value, name in zip(args, self._states) if name is None]
+        key = (tuple(map(_kind, inputs)), tuple(map(_kind, states)), chosen_kernels())
+        found = self._programs.get(key)
+        if found is None:
+            found = (self._compiled(states, inputs), [_mark(value) for value in states])
+            self._programs[key] = found
+        program, marks = found
+        names = [name for name in self._states if name is not None]
+        for k, (name, value) in enumerate(zip(names, states)):
+            if not _same(marks[k], value):
+                program.bind({name: value})
+                marks[k] = _mark(value)
+        return tuple(program(*inputs))
+
+    def _refuse_gradients(self, args: Sequence[Any]) -> None:
+        if self._torch.is_grad_enabled() and any(getattr(a, "requires_grad", False) for a in args):
+            raise UsageError(
+                "backend meshweave is for inference, and this call would record gradients: "
+                "call it under torch.no_grad() or torch.inference_mode()"
+            )
+
+    def _compiled(self, states: Sequence[Any], inputs: Sequence[Any]) -> TorchProgram:
+        names = [name for name in self._states if name is not None]
+        module = self._torch.fx.GraphModule(dict(zip(names, states)), self._graph, "Captured")
+        arguments = [n.name for n in self._graph.nodes if n.op == "placeholder"]
+        here = {}
+        for name, layout in self._placements.items():
+            if any(fnmatchcase(one, name) for one in (*names, *arguments)):
+                here[name] = layout
+            else:
+                warnings.warn(
+                    f'torch.compile: placements: "{name}" is not in the piece that torch has captured '
+                    f"({', '.join((*names, *arguments))})",
+                    stacklevel=2,
+                )
+        return from_torch(module.eval(), tuple(inputs), here, **self._options)
+
+
+def _kind(value: Any) -> Any:
+    """What of an argument a program is compiled for."""
+    return (tuple(value.shape), value.dtype) if hasattr(value, "dtype") else value
+
+
+def _mark(value: Any) -> tuple[Any, int] | None:
+    """What tells that a tensor has been written or is another; None of one that does not count its writes."""
+    return None if value.is_inference() else (weakref.ref(value), value._version)
+
+
+def _same(mark: tuple[Any, int] | None, value: Any) -> bool:
+    return mark is not None and mark[0]() is value and mark[1] == value._version
+
+
+def _parted(torch: Any, captured: Any) -> tuple[Any, list[str | None]]:
+    """The graph with parameters and buffers as attributes of their own names, inputs under theirs; and for each
+    argument of the captured one the name of the parameter or buffer that it is, None of an input.
+    """
+    graph, states, values = torch.fx.Graph(), [], {}
+    for node in captured.graph.nodes:
+        name = _source(node) if node.op == "placeholder" else None
+        if node.op == "placeholder":
+            states.append(name[0] if name is not None and name[1] else None)
+        if name is not None and name[1]:
+            values[node] = graph.create_node("get_attr", name[0])
+        elif name is not None:
+            values[node] = graph.placeholder(name[0])
+        else:
+            values[node] = graph.node_copy(node, lambda old: values[old])
+        values[node].meta = {k: v for k, v in node.meta.items() if k in _KEPT}
+    return graph, states
+
+
+_KEPT = ("custom", "stack_trace", "nn_module_stack")
+
+
+def _source(node: Any) -> tuple[str, bool] | None:
+    """The name that a placeholder has in the user's program, and whether it is a parameter or buffer."""
+    argument = node.meta.get("grapharg")
+    if argument is None:
+        return None
+    text = argument.source.name
+    text = text() if callable(text) else text
+    keys = re.findall(r"\['([^']+)'\]", text)
+    if re.search(r"\._(parameters|buffers)\[", text):
+        return ".".join(keys[1:]), True
+    return (keys[0], False) if re.fullmatch(r"L\['\w+'\]", text) else None
