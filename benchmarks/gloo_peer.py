@@ -7,12 +7,11 @@ is left out.
 """
 
 import json
-import os
-import socket
-import subprocess
 import sys
 import time
 from typing import Any
+
+from benchmarks.torch_ranks import run
 
 
 def measured(n: int, ranks: int, repeat: int) -> dict[str, float]:
@@ -87,15 +86,7 @@ def main() -> None:
     if len(sys.argv) > 4:
         rank_main(int(sys.argv[4]), n, ranks, repeat, sys.argv[5])
         return
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    command = [sys.executable, "-m", "benchmarks.gloo_peer", *sys.argv[1:4]]
-    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
-    started = [
-        subprocess.Popen([*command, str(rank), port], env=environment) for rank in range(ranks)
-    ]
-    sys.exit(max(abs(process.wait()) for process in started))
+    sys.exit(run("benchmarks.gloo_peer", ranks, sys.argv[1:4]))
 
 
 if __name__ == "__main__":

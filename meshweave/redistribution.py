@@ -7,6 +7,7 @@ moved = meshweave.redistribute(array, "[_*y, x]")
 import atexit
 from collections import OrderedDict
 from collections.abc import Sequence
+from math import prod
 from threading import RLock
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from meshweave.cache import cached
 from meshweave.errors import UsageError
 from meshweave.layout import Layout, Mesh
 from meshweave.plan.redistribute import plan_redistribute
+from meshweave.plan.simulate import simulate
 from meshweave.plan.steps import Step
 from meshweave.runtime.array import Array, Values, as_layout
 from meshweave.runtime.engine import engine as engine_named
@@ -28,8 +30,9 @@ def redistribute(array: Array, layout: Any, engine: str = "local") -> Array:
     """The same global value in another layout: a new Array (which shares the shards when nothing has to move).
 
     layout: text, a Layout or a PartitionSpec. engine: what moves the shards, "local" or "mpi".
-    The plan is the cheapest one; what it is compiled to is kept for the next array of this mesh, shape, dtype and
-    layouts. Raises LayoutError for a layout that does not fit, UsageError for arguments of other kinds, PlanError when
+    The plan is the cheapest one. A small array that moves for the first time is moved piece by piece as its plan says,
+    which takes less than to compile it; the next one of this mesh, shape, dtype and layouts is, and the code is kept.
+    Raises LayoutError for a layout that does not fit, UsageError for arguments of other kinds, PlanError when
     there is no plan, RankError when a rank fails.
     """
     if not isinstance(array, Array):
@@ -39,7 +42,11 @@ def redistribute(array: Array, layout: Any, engine: str = "local") -> Array:
     itemsize = numpy_dtype(array.dtype).itemsize
     steps = plan_redistribute(array.layout, target, array.mesh, array.shape, itemsize).steps
     move = Move(array.layout, target, array.mesh, array.shape, array.dtype, steps, engine)
-    return Array(run(move, array.shards), array.mesh, target, array.shape, array.dtype)
+    shards = replayed(move, array.shards) if _ONCE.first(move) else run(move, array.shards)
+    return Array(shards, array.mesh, target, array.shape, array.dtype)
+
+
+REPLAYED = 1 << 22  # bytes of all shards up to which moving them once takes less than to compile
 
 
 class Move(NamedTuple):
@@ -52,6 +59,36 @@ class Move(NamedTuple):
     dtype: str
     steps: tuple[Step, ...]
     engine: str
+
+
+class _Once:
+    """The moves that have been made once, without code; as many as `most`, the oldest are forgotten."""
+
+    def __init__(self, most: int = 1024) -> None:
+        self._lock, self._moves, self._most = RLock(), OrderedDict[Move, None](), most
+
+    def first(self, move: Move) -> bool:
+        """Whether this move shall be made without code: a small one, of nothing but copies, that is new."""
+        sizes = (layout.allocation_shape(move.mesh, move.shape) for layout in move[:2])
+        nbytes = max(map(prod, sizes)) * move.mesh.nranks * numpy_dtype(move.dtype).itemsize
+        if move.engine != "local" or nbytes > REPLAYED or any(step.kind for step in move.steps):
+            return False
+        with self._lock:
+            if move in self._moves:
+                return False
+            self._moves[move] = None
+            while len(self._moves) > self._most:
+                self._moves.popitem(last=False)
+            return True
+
+
+_ONCE = _Once()
+
+
+def replayed(move: Move, shards: Sequence[Values]) -> list[Values]:
+    """The allocation of every rank behind the steps, made by NumPy."""
+    check_ranks(move.engine, move.mesh)
+    return list(simulate(move.steps, shards, move.mesh, move.shape).shards)
 
 
 def run(move: Move, shards: Sequence[Values]) -> list[Values]:

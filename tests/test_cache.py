@@ -197,7 +197,9 @@ with mw.compile({ADD!r}) as program:
 def triple(x):
     return x * 3
 assert (triple(np.arange(4, dtype=np.float32)).numpy() == [0, 3, 6, 9]).all()
-moved = mw.Array.from_numpy(np.arange(4), mesh="x=2", layout="[x]").redistribute("[_]")
+array = mw.Array.from_numpy(np.arange(4), mesh="x=2", layout="[x]")
+for _ in range(2):
+    moved = array.redistribute("[_]")
 assert [list(shard) for shard in moved.shards] == [[0, 1, 2, 3]] * 2
 print("compiled" if "torch_mlir" in sys.modules else "found")
 """

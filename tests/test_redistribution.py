@@ -74,11 +74,12 @@ def test_shards_that_do_not_fit_are_named(shards, more, message):
 )
 def test_an_array_takes_any_layout_and_keeps_its_value(target):
     array = mw.Array.from_numpy(VALUE, mesh=MESH, layout="[x, _]")
-    moved = mw.redistribute(array, target)
-    assert moved.layout == Layout.parse(target)
-    assert (moved.shape, moved.dtype, moved.mesh) == (array.shape, array.dtype, array.mesh)
-    assert np.array_equal(moved.numpy(), VALUE)
-    assert np.array_equal(moved.redistribute("[_, y]").numpy(), VALUE)
+    for _ in ("piece by piece", "compiled"):
+        moved = mw.redistribute(array, target)
+        assert moved.layout == Layout.parse(target)
+        assert (moved.shape, moved.dtype, moved.mesh) == (array.shape, array.dtype, array.mesh)
+        assert np.array_equal(moved.numpy(), VALUE)
+        assert np.array_equal(moved.redistribute("[_, y]").numpy(), VALUE)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -87,7 +88,8 @@ def test_every_dtype_moves(dtype):
     value = (np.arange(35) % 3).reshape(7, 5).astype(kind)
     array = mw.Array.from_numpy(value, mesh=MESH, layout="[x, _]", dtype=dtype)
     for target in ("[_*y, x] order(1, 0)", "[_, y] +max(x)", "[x{3,4}, _]"):
-        assert np.array_equal(array.redistribute(target).numpy(), value), target
+        for _ in ("piece by piece", "compiled"):
+            assert np.array_equal(array.redistribute(target).numpy(), value), target
 
 
 def test_specs_and_layouts_name_layouts_too():
@@ -108,19 +110,36 @@ def test_another_spelling_moves_nothing():
     assert all(a is b for a, b in zip(array.shards, same.shards, strict=True))
 
 
-def test_a_plan_is_compiled_once(monkeypatch):
+def counted(monkeypatch) -> list:
+    """What is compiled from now on; nothing is loaded or known yet."""
     redistribution.clear()
+    monkeypatch.setattr(redistribution, "_ONCE", redistribution._Once())
     compiled, count = redistribution.compiled, []
     monkeypatch.setattr(redistribution, "compiled", lambda m: count.append(m) or compiled(m))
-    for start in range(3):
+    return count
+
+
+def test_the_second_move_of_a_kind_is_compiled_and_no_later_one(monkeypatch):
+    count = counted(monkeypatch)
+    for start in range(4):
         array = mw.Array.from_numpy(VALUE + start, mesh=MESH, layout="[x, _]")
         assert np.array_equal(array.redistribute("[_*y, x]").numpy(), VALUE + start)
-    assert len(count) == 1
+        assert len(count) == min(start, 1)
     for size in range(2, 2 + redistribution.KEPT["local"]):
         other = mw.Array.from_numpy(np.zeros((2, size), "f4"), mesh="x=2", layout="[x, _]")
-        other.redistribute("[_, _]")
+        for _ in range(2):
+            other.redistribute("[_, _]")
     array.redistribute("[_*y, x]")
     assert len(count) == 2 + redistribution.KEPT["local"]
+
+
+def test_large_moves_reductions_and_those_between_processes_are_compiled_at_once(monkeypatch):
+    count = counted(monkeypatch)
+    large = np.zeros((redistribution.REPLAYED // 4, 2), "f4")
+    mw.Array.from_numpy(large, mesh="x=2", layout="[x, _]").redistribute("[_, x]")
+    partial = mw.Array.from_numpy(VALUE, mesh="x=2", layout="[_, _] +sum(x)")
+    assert np.array_equal(partial.redistribute("[x, _]").numpy(), VALUE)
+    assert len(count) == 2
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,117 @@
+"""What a call costs: one small op, a perceptron's forward on two ranks, and what a new shape costs first, beside
+torch's DTensor and JAX in the same run.
+
+The layer: x (32x64) times 64x256, relu, times 256x64, the hidden dim over the ranks, f32. A tenth of what DTensor takes
+eagerly and a third of its compiled form and of jax.jit are the aims. DTensor is measured on a process group that moves
+nothing, so that only its dispatch counts, and on gloo.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from typing import Any
+
+import numpy as np
+
+import meshweave as mw
+from benchmarks.common import ROOT, show, table
+from benchmarks.dispatch_torch import BATCH, HIDDEN, WIDTH, microseconds
+
+RANKS = 2
+
+
+def numbers(*shape: int) -> np.ndarray:
+    """The same normal numbers each time."""
+    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+
+
+def small_op(repeat: int) -> float:
+    """x w + b of 8x8 on one rank, NumPy arrays in: microseconds."""
+    call = mw.jit(lambda b, x, w: x @ w + b)
+    given = [numbers(*shape) for shape in ((8,), (8, 8), (8, 8))]
+    return microseconds(lambda: call(*given), repeat)
+
+
+def layer_function(engine: str) -> Any:
+    """The layer, compiled for the ranks when it is called."""
+    return mw.jit(
+        lambda x, w1, b1, w2, b2: mw.relu(x @ w1 + b1) @ w2 + b2,
+        mesh=mw.Mesh(x=RANKS),
+        in_layouts=("[_, _]", "[_, x]", "[x]", "[x, _]", "[_]"),
+        out_layouts="[_, _]",
+        engine=engine,
+    )
+
+
+def layer_arguments(mesh: Any) -> list[Any]:
+    """Its arguments; the parameters lie where they belong."""
+    layouts = ("[_, x]", "[x]", "[x, _]", "[_]")
+    shapes = ((WIDTH, HIDDEN), (HIDDEN,), (HIDDEN, WIDTH), (WIDTH,))
+    parameters = [
+        mw.Array.from_numpy(numbers(*shape), mesh=mesh, layout=layout)
+        for shape, layout in zip(shapes, layouts)
+    ]
+    return [numbers(BATCH, WIDTH), *parameters]
+
+
+def layer(repeat: int) -> float:
+    """The forward on engine `local`: microseconds."""
+    call = layer_function("local")
+    given = layer_arguments(call.mesh)
+    return microseconds(lambda: call(*given), repeat, 100)
+
+
+def first_redistributions(seen: bool) -> float:
+    """The first redistribution of a shape that no call has had: microseconds, the median of nine.
+
+    seen: whether a plan and code for the layouts are there, from other shapes.
+    """
+    mesh, times = mw.Mesh(x=RANKS), []
+    for k in range(16 + 100 * seen, 16 + 100 * seen + 8 * 9, 8):
+        array = mw.Array.from_numpy(numbers(k * RANKS, k), mesh=mesh, layout="[x, _]")
+        began = time.perf_counter()
+        mw.redistribute(array, "[_, x]")
+        times.append(time.perf_counter() - began)
+    return sorted(times)[len(times) // 2] * 1e6
+
+
+def peer(python: str | None, module: str, *arguments: str) -> dict[str, float]:
+    """What a peer measured; nothing where it is not installed."""
+    command = [python or sys.executable, "-m", f"benchmarks.{module}", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=600)
+    if done.returncode or not done.stdout.strip():
+        said = (done.stderr.strip().splitlines() or ["nothing"])[-1]
+        print(f"no figures of {module}: {said}", file=sys.stderr)
+        return {}
+    found: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
+    return found
+
+
+def main(options: Any) -> None:
+    """Measure and print."""
+    repeat = max(15, options.repeat)
+    ours = {
+        "small op, mw.jit": small_op(repeat),
+        "layer, mw.jit, local": layer(repeat),
+        "first redistribution of a shape, meshweave": first_redistributions(False),
+    }
+    fake = peer(options.torch_python, "dispatch_torch", "fake", str(RANKS), str(repeat))
+    gloo = peer(options.torch_python, "dispatch_torch", "gloo", str(RANKS), "5")
+    jax = peer(options.jax_python, "dispatch_jax", str(RANKS), str(repeat))
+    made = table("microseconds a call, two ranks", "call", "us", "meshweave, of it")
+    for name, value in {
+        **ours,
+        **fake,
+        **{f"{k}, gloo": v for k, v in gloo.items()},
+        **jax,
+    }.items():
+        mine = next((v for k, v in ours.items() if k.split(",")[0] == name.split(",")[0]), None)
+        made.add_row(name, f"{value:.1f}", "-" if mine is None else f"{mine / value:.2f}")
+    show(made)
+
+
+if __name__ == "__main__":
+    raise SystemExit("run it as: python -m benchmarks dispatch")
