@@ -25,7 +25,9 @@ def main() -> None:
     parser.add_argument(
         "--jax-python", help="an interpreter with JAX, when it is not installed beside meshweave"
     )
-    parser.add_argument("--torch-python", help="the same with torch, for bandwidth, attention and dispatch")
+    parser.add_argument(
+        "--torch-python", help="the same with torch, for bandwidth, attention and dispatch"
+    )
     parser.add_argument(
         "--repeat", type=int, default=5, help="timed runs of each program; the fastest counts"
     )

@@ -1,4 +1,4 @@
-"""Write docs/passes.md and docs/dialects/*.md from the docstrings of passes and dialects.
+"""Write docs/passes.md, docs/dialects/*.md and docs/api.md from the docstrings of passes, dialects, public names.
 
 python docs/generate.py            writes them
 python docs/generate.py --check    exit status 1, naming the files, when one is not current
@@ -19,12 +19,15 @@ from meshweave.pipeline_text import type_text
 from meshweave.transforms.base import Pass
 
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+import generate_api  # noqa: E402
+
 NOTE = "<!-- Written by docs/generate.py from the docstrings: change those. -->"
 
 
 def pages() -> dict[Path, str]:
     """Every generated page: its path and its text."""
-    found = {HERE / "passes.md": _passes_page()}
+    found = {HERE / "passes.md": _passes_page(), HERE / "api.md": generate_api.page(NOTE)}
     for dialect in DIALECTS:
         found[HERE / "dialects" / f"{dialect.DIALECT_NAMESPACE}.md"] = _dialect_page(dialect)
     return found
@@ -55,7 +58,7 @@ def _pass_section(kind: type[Pass]) -> str:
         rows = [
             (f"`{n}`", type_text(t), f"`{_default(kind, n)}`") for n, t in kind.options().items()
         ]
-        parts.append(_table(("option", "type", "default"), rows))
+        parts.append(generate_api.table(("option", "type", "default"), rows))
     return "\n\n".join(parts)
 
 
@@ -89,7 +92,9 @@ def _section(name: str, kind: Any) -> str:
     parts = [f"### `{name}`", _prose(inspect.cleandoc(kind.__doc__ or ""))]
     fields = inspect.get_annotations(kind)
     if fields:
-        parts.append(_table(("field", "what"), [(f"`{n}`", _what(a)) for n, a in fields.items()]))
+        parts.append(
+            generate_api.table(("field", "what"), [(f"`{n}`", _what(a)) for n, a in fields.items()])
+        )
     return "\n\n".join(parts)
 
 
@@ -139,11 +144,6 @@ def _paragraph(part: str) -> str:
 def _sentence(text: str) -> str:
     text = text[:1].upper() + text[1:]
     return text if text.endswith((".", ":", "?")) else text + "."
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def main(arguments: Sequence[str]) -> int:

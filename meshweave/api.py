@@ -75,6 +75,14 @@ def compile(
     kernels:  fast paths that ops may take: "-flash" for all but that one, "reference" for that one only.
     Raises MeshweaveError: the program, its mesh or its layouts are wrong, or too large for this machine. UsageError:
     the arguments are.
+
+    >>> import numpy as np
+    >>> import meshweave as mw
+    >>> text = "func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> { return %x : tensor<4xf32> }"
+    >>> with mw.compile(text) as program:
+    ...     (y,) = program(np.arange(4, dtype=np.float32))
+    >>> y.tolist()
+    [0.0, 1.0, 2.0, 3.0]
     """
     began = time.perf_counter()
     runs_on = engine_named(engine, timeout=timeout)

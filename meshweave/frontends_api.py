@@ -35,6 +35,18 @@ def from_stablehlo(
 
     source: a file, or its text. The rest is as of `meshweave.compile`. Raises UsageError for a text that is no
     StableHLO, CompileError for what is wrong in it, or not supported: one error that lists it all.
+
+    >>> import numpy as np
+    >>> import meshweave as mw
+    >>> program = mw.from_stablehlo('''
+    ... module @m {
+    ...   func.func public @main(%x: tensor<3xf32>) -> tensor<3xf32> {
+    ...     %y = stablehlo.add %x, %x : tensor<3xf32>
+    ...     return %y : tensor<3xf32>
+    ...   }
+    ... }''')
+    >>> program(np.ones(3, np.float32))[0].tolist()
+    [2.0, 2.0, 2.0]
     """
     from meshweave.api import compile
 
@@ -58,6 +70,16 @@ def from_mlir(
     """Compile a program in MLIR: `@main` on linalg, tensor, arith, math and scf, with `dist` and `hint` ops.
 
     source: a file, or its text. A Program, as of `meshweave.compile`, which says the rest.
+
+    >>> import numpy as np
+    >>> import meshweave as mw
+    >>> program = mw.from_mlir('''
+    ... func.func @main(%x: tensor<3xf32>) -> tensor<3xf32> {
+    ...   %y = arith.addf %x, %x : tensor<3xf32>
+    ...   return %y : tensor<3xf32>
+    ... }''')
+    >>> program(np.ones(3, np.float32))[0].tolist()
+    [2.0, 2.0, 2.0]
     """
     from meshweave.api import compile
 
@@ -83,6 +105,14 @@ def from_jax(
     engine, timeout: as of `meshweave.compile`.
     Raises UsageError when jax is not installed or the arguments are wrong; CompileError for what is not supported: one
     error that lists it all.
+
+    >>> import numpy as np
+    >>> import meshweave as mw
+    >>> x = np.ones((4, 4), np.float32)
+    >>> with mw.from_jax(lambda a: a @ a, x, in_shardings="[dp, _]", mesh="dp=2") as program:
+    ...     y = program(x)
+    >>> y.numpy()[0].tolist()
+    [4.0, 4.0, 4.0, 4.0]
     """
     began = time.perf_counter()
     jax, on = _jax(), None if mesh is None else _our_mesh(mesh)

@@ -31,6 +31,14 @@ def torch_backend(
     the call. Its parameters are laid out once, and again after they have been written. Regions annotated with
     `torch.fx.traceback.annotate({"meshweave": {...}})` are hints, as they are for `from_torch`. Calls that would have
     to record gradients raise UsageError.
+
+    >>> import torch
+    >>> import meshweave as mw
+    >>> module, x = torch.nn.Linear(4, 8).eval(), torch.ones(2, 4)
+    >>> fast = torch.compile(module, backend=mw.torch_backend(mesh="tp=2"))
+    >>> with torch.no_grad():
+    ...     torch.allclose(fast(x), module(x), atol=1e-5)
+    True
     """
     torch_package()
 

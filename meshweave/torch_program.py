@@ -58,6 +58,14 @@ def from_torch(
     `mw.kernels(..)` around this call, or torch's `sdpa_kernel(SDPBackend.MATH)`, says which fast paths ops may take.
     Raises UsageError for wrong arguments, LayoutError for layouts that do not fit, CompileError for what the program
     does that is not supported; each is one line.
+
+    >>> import torch
+    >>> import meshweave as mw
+    >>> module, x = torch.nn.Linear(4, 8).eval(), torch.ones(2, 4)
+    >>> with mw.from_torch(module, (x,), {"weight": "[tp, _]"}, mesh="tp=2") as program:
+    ...     y = program(x)
+    >>> torch.allclose(y, module(x), atol=1e-5)
+    True
     """
     torch = torch_package()
     if not isinstance(args, tuple | list):

@@ -23,6 +23,12 @@ class P(tuple[Any, ...]):
 
     `P("x", None, ("y", "z"))` is `[x, _, y*z]` of a tensor of 3 dims; dims that are not named are
     whole. `unreduced` names axes over which a sum is still to do.
+
+    >>> import numpy as np
+    >>> import meshweave as mw
+    >>> a = mw.Array.from_numpy(np.zeros((4, 8)), mesh="x=2, y=2, z=2", layout=P("x", ("y", "z")))
+    >>> str(a.layout)
+    '[x, y*z]'
     """
 
     unreduced: frozenset[str]

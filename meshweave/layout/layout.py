@@ -48,6 +48,10 @@ class Layout:
 
     Raises LayoutError for an axis used twice, two `_` in a dim, or an order that is not a
     permutation.
+
+    >>> layout = Layout.parse("[x, _]")
+    >>> layout.local_shape(Mesh(x=4), (10, 6)), layout.valid_shape(Mesh(x=4), (10, 6), 3)
+    ((3, 6), (1, 6))
     """
 
     dims: tuple[tuple[Factor, ...], ...]

@@ -59,6 +59,10 @@ class Mesh:
     Ranks count row-major over the axes, the last axis fastest. A mesh without axes has one rank.
     Raises LayoutError for two axes of one name, for a size below 1, and for more than MAX_RANKS
     ranks.
+
+    >>> mesh = Mesh(x=2, y=4)
+    >>> mesh.nranks, str(mesh), mesh == Mesh.parse("x=2, y=4")
+    (8, 'x=2, y=4', True)
     """
 
     axes: tuple[Axis, ...]

@@ -61,6 +61,12 @@ class Array:
         Of a partial layout the first rank of each group holds the value, the others the neutral element (avg: all hold
         the value). bf16, which NumPy has not, is taken from f32 (rounded to nearest even) or from 16-bit patterns; no
         other conversion is made: MeshweaveError.
+
+        >>> import numpy as np
+        >>> import meshweave as mw
+        >>> a = mw.Array.from_numpy(np.arange(6), mesh="x=4", layout="[x]")
+        >>> [shard.tolist() for shard in a.shards][:3], a.numpy().tolist()
+        ([[0, 1], [2, 3], [4, 5]], [0, 1, 2, 3, 4, 5])
         """
         array, on = np.asarray(value), as_mesh(mesh)
         laid, wanted = as_layout(layout, array.ndim), dtype or dtype_name(array)
@@ -152,6 +158,22 @@ class Array:
                 f"{self._kind()}: DLPack of bf16 is not in NumPy: take its bits from shards[r]"
             )
         return self.shards[0]
+
+    def item(self) -> Any:
+        """The value of an array of one element, as a Python number. MeshweaveError of any other."""
+        whole = self.numpy()
+        if whole.size != 1:
+            raise MeshweaveError(f"an array of shape {self.shape} is no single number")
+        return whole.item()
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __bool__(self) -> bool:
+        return bool(self.item())
 
     def save(self, folder: Any, *, overwrite: bool = False) -> None:
         """Write it to a new folder, a file per rank and a manifest: all of it or nothing; `meshweave.load` reads it.

@@ -71,6 +71,16 @@ def load(
     verify: check the SHA-256 of each file that is used.
     Raises MeshweaveError, naming the file, when the folder is no saved array, or incomplete, or damaged; LayoutError
     when the layout does not fit.
+
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import meshweave as mw
+    >>> a = mw.Array.from_numpy(np.arange(6.0), mesh="x=2", layout="[x]")
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     a.save(folder + "/a")
+    ...     b = mw.load(folder + "/a", mesh="y=3", layout="[y]")
+    >>> [shard.tolist() for shard in b.shards]
+    [[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]]
     """
     saved = Saved.open(folder)
     on = saved.mesh if mesh is None else as_mesh(mesh)

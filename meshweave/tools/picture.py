@@ -23,6 +23,17 @@ def show(
            devices; an Array has its own.
     file:  where to print it; by default the notebook, or standard output (without colours when it is no terminal).
     Raises UsageError when shape or mesh is missing, LayoutError when the layout does not fit.
+
+    >>> import meshweave as mw
+    >>> mw.show("[x, _]", shape=(4, 4), mesh="x=2")
+    [x, _]
+    ┏━━━━━━┳━━━━━━┓
+    ┃      ┃ 0..3 ┃
+    ┡━━━━━━╇━━━━━━┩
+    │ 0..1 │  0   │
+    ├──────┼──────┤
+    │ 2..3 │  1   │
+    └──────┴──────┘
     """
     layout, on, sizes, dtype = _subject(what, shape, mesh)
     layout.check(on, sizes)

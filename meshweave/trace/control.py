@@ -29,6 +29,13 @@ def scan(
     init, xs, and what f returns are pytrees; xs is taken apart along the first dim of its leaves. length: the number of
     rounds when xs has no leaves. reverse: from the last x to the first, ys in the order of xs. The carry keeps its
     shapes and dtypes.
+
+    >>> import numpy as np
+    >>> import meshweave as mw
+    >>> sums = mw.jit(lambda xs: mw.scan(lambda c, x: (c + x, c + x), mw.zeros(()), xs))
+    >>> last, each = sums(np.arange(4, dtype=np.float32))
+    >>> float(last), np.asarray(each).tolist()
+    (6.0, [0.0, 1.0, 3.0, 6.0])
     """
     trace = tracing()
     carry, structure = _tensors(init)
@@ -156,6 +163,12 @@ def cond(pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any],
 
     Both return pytrees of one structure, with equal shapes and dtypes; only the chosen one is computed. A Python bool
     decides at once.
+
+    >>> import numpy as np
+    >>> import meshweave as mw
+    >>> half = mw.jit(lambda x: mw.cond(mw.sum(x) > 1, lambda v: v / 2, lambda v: v, x))
+    >>> np.asarray(half(np.ones(2, np.float32))).tolist()
+    [0.5, 0.5]
     """
     if isinstance(pred, bool | np.bool_):
         return true_fun(*args) if pred else false_fun(*args)
@@ -177,7 +190,14 @@ def cond(pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any],
 
 
 def while_loop(cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], init: Any) -> Any:
-    """`while cond_fun(value): value = body_fun(value)` from `init`, a pytree that keeps its shapes and dtypes."""
+    """`while cond_fun(value): value = body_fun(value)` from `init`, a pytree that keeps its shapes and dtypes.
+
+    >>> import numpy as np
+    >>> import meshweave as mw
+    >>> double = mw.jit(lambda x: mw.while_loop(lambda v: mw.sum(v) < 10, lambda v: v * 2, x))
+    >>> np.asarray(double(np.ones(3, np.float32))).tolist()
+    [4.0, 4.0, 4.0]
+    """
     trace = tracing()
     carry, structure = _tensors(init)
     if not carry:

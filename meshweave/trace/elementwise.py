@@ -418,7 +418,14 @@ def _dtype(value: Any) -> DType:
 
 
 def where(condition: Any, x1: Any, x2: Any) -> Tracer:
-    """x1 where the condition holds, else x2, elementwise; all three broadcast."""
+    """x1 where the condition holds, else x2, elementwise; all three broadcast.
+
+    >>> import numpy as np
+    >>> import meshweave as mw
+    >>> clipped = mw.jit(lambda x: mw.where(x < 0, 0, x))
+    >>> np.asarray(clipped(np.array([-1.0, 2.0], np.float32))).tolist()
+    [0.0, 2.0]
+    """
     chosen = tensor(condition)
     if chosen.dtype is not bool_:
         refuse("where: condition", chosen.dtype, "bool")

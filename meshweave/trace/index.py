@@ -124,6 +124,12 @@ def take(x: Any, indices: Any, *, axis: int | None = None) -> Tracer:
     """The slices of x at `indices` (integers of any shape) along `axis`; the result has the dims of `indices` there.
 
     Negative indices count from the end; those out of range take the first or the last slice.
+
+    >>> import numpy as np
+    >>> import meshweave as mw
+    >>> embed = mw.jit(lambda table, ids: mw.take(table, ids, axis=0))
+    >>> np.asarray(embed(np.arange(6).reshape(3, 2), np.array([2, 0]))).tolist()
+    [[4, 5], [0, 1]]
     """
     value, places = tensor(x), tensor(np.asarray(indices) if isinstance(indices, list) else indices)
     if axis is None:

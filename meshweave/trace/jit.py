@@ -63,6 +63,15 @@ def jit(
     Arguments and results are pytrees (tuples, lists, dicts, None, namedtuples, dataclasses) of arrays: NumPy arrays,
     anything with `__array__`, Python scalars, or Arrays; results are Arrays. A program is compiled for each kind of
     arguments: shapes, dtypes, layouts of Arrays, structure, static arguments, and `mw.kernels` around the call.
+
+    >>> import numpy as np
+    >>> import meshweave as mw
+    >>> @mw.jit(mesh="x=2", in_layouts=("[_, x]", "[x, _]"), out_layouts="[_, _]")
+    ... def product(a, b):
+    ...     return a @ b
+    >>> y = product(np.ones((2, 8), np.float32), np.ones((8, 3), np.float32))
+    >>> np.asarray(y)[0, 0], product.cache_info().misses
+    (np.float32(8.0), 1)
     """
     options = {
         "mesh": mesh, "in_layouts": in_layouts, "out_layouts": out_layouts, "engine": engine,

@@ -168,6 +168,12 @@ def einsum(subscripts: str, *arrays: Any) -> Tracer:
 
     Any number of operands, contracted from left to right; "..." stands for dims that broadcast. Without an arrow the
     result has the letters that stand once, in alphabetical order. A letter twice in one operand is refused.
+
+    >>> import numpy as np
+    >>> import meshweave as mw
+    >>> f = mw.jit(lambda q, k: mw.einsum("bqd,bkd->bqk", q, k))
+    >>> f(np.ones((2, 3, 4), np.float32), np.ones((2, 5, 4), np.float32)).shape
+    (2, 3, 5)
     """
     values = [tensor(x) for x in arrays]
     left, arrow, out = subscripts.replace(" ", "").partition("->")

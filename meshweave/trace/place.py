@@ -45,6 +45,12 @@ def constrain(x: Any, layout: Any) -> Tracer:
     """x, which from here on lies as `layout` says (text, `P(...)` or a Layout); its global value does not change.
 
     Under `mw.hint(slice="t=4")` the layout may name the time axis t too.
+
+    >>> import numpy as np
+    >>> import meshweave as mw
+    >>> f = mw.jit(lambda x: mw.constrain(x * 2, "[_, x]"), mesh="x=2", in_layouts="[x, _]")
+    >>> f(np.ones((4, 4), np.float32)).layout
+    Layout.parse("[_, x]")
     """
     value, trace = tensor(x), tracing(x)
     try:
@@ -73,6 +79,12 @@ def _with_time_axes(trace: Trace) -> Mesh:
 def redistribute(x: Any, layout: Any, engine: str = "local") -> Any:
     """The same global value in another layout: of an Array a new Array, moved by `engine`, at once; inside a traced
     function a value of its program, as `constrain`.
+
+    >>> import numpy as np
+    >>> import meshweave as mw
+    >>> rows = mw.Array.from_numpy(np.arange(8).reshape(2, 4), mesh="x=2", layout="[x, _]")
+    >>> mw.redistribute(rows, "[_, x]").shards[1].tolist()
+    [[2, 3], [6, 7]]
     """
     if isinstance(x, Tracer):
         return constrain(x, layout)
@@ -86,6 +98,16 @@ class hint(AbstractContextManager["hint"]):
 
     strength: "required", "preferred" or "advisory"; by default that of each key. The keys are those of the `hint`
     dialect (slice, order, width, peak_bytes, ...), their values texts or numbers.
+
+    >>> import numpy as np
+    >>> import meshweave as mw
+    >>> @mw.jit
+    ... def mlp(x, w):
+    ...     with mw.hint(slice="t=4", order="dfs"):
+    ...         return mw.relu(x @ w) @ w.T
+    >>> y = mlp(np.ones((8, 4), np.float32), np.ones((4, 16), np.float32))
+    >>> "honoured" in mlp.explain()
+    True
     """
 
     def __init__(self, *, strength: str | None = None, **hints: str | int) -> None:
@@ -132,6 +154,16 @@ class kernels(AbstractContextManager["kernels"]):
     outer one, and one that says `only` starts anew. It holds for this thread, and is part of what compiled calls are
     cached by. Around ops of a traced function it switches off for those ops only, whoever calls it.
     Raises UsageError for what is no kernel (`meshweave.fast_paths.KERNELS`).
+
+    >>> import numpy as np
+    >>> import meshweave as mw
+    >>> f = mw.jit(lambda x: mw.exp(x))
+    >>> x = np.zeros(4, np.float32)
+    >>> y = f(x)
+    >>> with mw.kernels(only=("reference",)):
+    ...     z = f(x)
+    >>> f.cache_info().size
+    2
     """
 
     def __init__(self, only: Sequence[str] | None = None, **switches: bool) -> None:

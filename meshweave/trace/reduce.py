@@ -64,7 +64,14 @@ def _summed_type(dtype: DType) -> DType:
 
 
 def sum(x: Any, *, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> Tracer:
-    """The sum along `axis` (a dim, several, or None: all). dtype: of the result; int64 of narrower integers."""
+    """The sum along `axis` (a dim, several, or None: all). dtype: of the result; int64 of narrower integers.
+
+    >>> import numpy as np
+    >>> import meshweave as mw
+    >>> rows = mw.jit(lambda x: mw.sum(x, axis=1), mesh="x=2", in_layouts="[_, x]")
+    >>> np.asarray(rows(np.ones((2, 6), np.float32))).tolist()
+    [6.0, 6.0]
+    """
     return _accumulated("sum", x, axis, dtype, keepdims, "add", 0)
 
 

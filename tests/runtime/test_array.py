@@ -191,3 +191,13 @@ def test_more_ranks_than_an_engine_starts_are_refused():
 
 def test_what_is_free_is_told():
     assert 0 < limits.available_bytes() < 1 << 60
+
+
+def test_an_array_of_one_element_is_a_number():
+    one = Array.from_numpy(np.float32([[2.5]]), mesh="x=2", layout="[_, _]")
+    assert (one.item(), float(one), int(one), bool(one)) == (2.5, 2.5, 2, True)
+    assert not Array.from_numpy(np.array(0), mesh="", layout="[]")
+    several = Array.from_numpy(np.arange(3), mesh="x=2", layout="[x]")
+    for number in (float, int, bool, Array.item):
+        with pytest.raises(MeshweaveError, match=r"an array of shape \(3,\) is no single number"):
+            number(several)
