@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
 import time
 from typing import Any
 
@@ -19,6 +20,8 @@ import numpy as np
 import meshweave as mw
 from benchmarks.common import ROOT, show, table
 from benchmarks.dispatch_torch import BATCH, HIDDEN, WIDTH, microseconds
+from meshweave.api import build
+from meshweave.runtime.launch import mpiexec
 
 RANKS = 2
 
@@ -64,6 +67,18 @@ def layer(repeat: int) -> float:
     return microseconds(lambda: call(*given), repeat, 100)
 
 
+def layer_inside(repeat: int) -> dict[str, float]:
+    """The forward inside the ranks of an MPI job, which call it themselves."""
+    call = layer_function("mpi")
+    given = layer_arguments(call.mesh)
+    bundle = build(call.lower(*given).program.text, engine="mpi", name="layer")
+    with tempfile.TemporaryDirectory() as folder:
+        path = f"{folder}/layer.mwb"
+        bundle.write(path)
+        command = [mpiexec(), "-n", str(RANKS), sys.executable, "-m", "mpi4py"]
+        return figures([*command, "-m", "benchmarks.dispatch_mpi", path, str(repeat)])
+
+
 def first_redistributions(seen: bool) -> float:
     """The first redistribution of a shape that no call has had: microseconds, the median of nine.
 
@@ -78,16 +93,20 @@ def first_redistributions(seen: bool) -> float:
     return sorted(times)[len(times) // 2] * 1e6
 
 
-def peer(python: str | None, module: str, *arguments: str) -> dict[str, float]:
-    """What a peer measured; nothing where it is not installed."""
-    command = [python or sys.executable, "-m", f"benchmarks.{module}", *arguments]
+def figures(command: list[str]) -> dict[str, float]:
+    """The JSON that a command prints last; nothing, and a line that says why, where it fails."""
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=600)
     if done.returncode or not done.stdout.strip():
         said = (done.stderr.strip().splitlines() or ["nothing"])[-1]
-        print(f"no figures of {module}: {said}", file=sys.stderr)
+        print(f"no figures of {' '.join(command[1:])}: {said}", file=sys.stderr)
         return {}
     found: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
     return found
+
+
+def peer(python: str | None, module: str, *arguments: str) -> dict[str, float]:
+    """What a peer measured, in an interpreter that has it."""
+    return figures([python or sys.executable, "-m", f"benchmarks.{module}", *arguments])
 
 
 def main(options: Any) -> None:
@@ -96,20 +115,29 @@ def main(options: Any) -> None:
     ours = {
         "small op, mw.jit": small_op(repeat),
         "layer, mw.jit, local": layer(repeat),
-        "first redistribution of a shape, meshweave": first_redistributions(False),
+        **layer_inside(repeat),
+        "first redistribution of a shape, mw": first_redistributions(False),
     }
     fake = peer(options.torch_python, "dispatch_torch", "fake", str(RANKS), str(repeat))
     gloo = peer(options.torch_python, "dispatch_torch", "gloo", str(RANKS), "5")
     jax = peer(options.jax_python, "dispatch_jax", str(RANKS), str(repeat))
-    made = table("microseconds a call, two ranks", "call", "us", "meshweave, of it")
+    made = table(
+        "microseconds a call, two ranks", "call", "us", "mw.jit, of it", "inside MPI, of it"
+    )
     for name, value in {
         **ours,
         **fake,
         **{f"{k}, gloo": v for k, v in gloo.items()},
         **jax,
     }.items():
-        mine = next((v for k, v in ours.items() if k.split(",")[0] == name.split(",")[0]), None)
-        made.add_row(name, f"{value:.1f}", "-" if mine is None else f"{mine / value:.2f}")
+        what = name.split(",")[0]
+        mine = next((v for k, v in ours.items() if k.split(",")[0] == what), None)
+        inside = ours.get("layer, inside MPI ranks") if what == "layer" else None
+        made.add_row(
+            name,
+            f"{value:.1f}",
+            *("-" if m is None else f"{m / value:.2f}" for m in (mine, inside)),
+        )
     show(made)
 
 

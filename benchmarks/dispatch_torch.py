@@ -52,13 +52,17 @@ def small_op(mesh: Any, ranks: int, repeat: int) -> dict[str, float]:
             "small op, plain": microseconds(lambda: addmm(*own), repeat),
             "small op, DTensor": microseconds(lambda: addmm(*given), repeat),
         }
-        firsts = []
+        firsts, moves = [], []
         for k in range(16, 16 + 8 * 9, 8):
             new = placed(k * ranks, k)
             began = time.perf_counter()
             addmm(*new)
             firsts.append(time.perf_counter() - began)
+            began = time.perf_counter()
+            new[1].redistribute(placements=[Shard(1)]).to_local()
+            moves.append(time.perf_counter() - began)
     found["first call of a shape, DTensor"] = sorted(firsts)[len(firsts) // 2] * 1e6
+    found["first redistribution of a shape, DTensor"] = sorted(moves)[len(moves) // 2] * 1e6
     return found
 
 

@@ -33,6 +33,7 @@ from meshweave.lowering.prepare import (
 )
 from meshweave.lowering.rows import Unit
 from meshweave.lowering.schedule import Schedule
+from meshweave.lowering.serve import can_be_served, serve_object
 from meshweave.lowering.steps import Buffers
 from meshweave.lowering.window import staging_bytes
 from meshweave.transforms.base import copied, functions
@@ -141,6 +142,8 @@ class Program:
             staging = max(staging_bytes(s.entries, s.final, symbols) for s in schedules)
             objects.append(collectives_object(engine, calls, staging if engine == "mpi" else 0))
             libraries |= set(CODES[engine].libraries)
+        if engine == "local" and can_be_served(body.schedule.entries for body in self.bodies):
+            objects.append(serve_object())
         manifest = Manifest(
             mesh=self.mesh,
             engine=engine,

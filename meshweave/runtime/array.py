@@ -4,7 +4,7 @@ global shape.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from meshweave.layout.held import held_by
 from meshweave.layout.interchange import from_spec
 from meshweave.layout.places import is_run, run_at
 from meshweave.runtime.engine import Executable
-from meshweave.runtime.program import Values
+from meshweave.runtime.program import Values, aligned, usable
 
 _BF16 = "bf16"
 
@@ -34,7 +34,7 @@ class Array:
     ) -> None:
         """Check every shard. MeshweaveError names the rank and the dim that do not fit."""
         layout.check(mesh, shape)
-        self.shards, self.mesh, self.layout = list(shards), mesh, layout
+        self.shards, self.mesh, self.layout = tuple(shards), mesh, layout
         self.shape, self.dtype = tuple(shape), dtype
         if len(self.shards) != mesh.nranks:
             raise MeshweaveError(f"{len(self.shards)} shards, the mesh ({mesh}) has {mesh.nranks}")
@@ -46,10 +46,10 @@ class Array:
                 )
             _check_shard(rank, shard.shape, local)
 
-    def holding(self, shards: list[Values]) -> Array:
+    def holding(self, shards: Iterable[Values]) -> Array:
         """An Array like this one with other shards, of which it is known that they fit: nothing is checked."""
         made = object.__new__(Array)
-        made.shards, made.mesh, made.layout = shards, self.mesh, self.layout
+        made.shards, made.mesh, made.layout = tuple(shards), self.mesh, self.layout
         made.shape, made.dtype = self.shape, self.dtype
         return made
 
@@ -70,7 +70,7 @@ class Array:
         """
         array, on = np.asarray(value), as_mesh(mesh)
         laid, wanted = as_layout(layout, array.ndim), dtype or dtype_name(array)
-        shards = [narrow(shard, wanted) for shard in scatter(wide(array, wanted), on, laid)]
+        shards = [_own(narrow(shard, wanted)) for shard in scatter(wide(array, wanted), on, laid)]
         return Array(shards, on, laid, array.shape, wanted)
 
     @staticmethod
@@ -369,12 +369,12 @@ def _placed(port: Port, index: int, value: Any, mesh: Mesh) -> list[Values]:
     name = f'input {index} "{port.name}"'
     if not isinstance(value, Array):
         try:
-            return Array.from_numpy(value, mesh=mesh, layout=layout, dtype=port.dtype).shards
+            return list(Array.from_numpy(value, mesh=mesh, layout=layout, dtype=port.dtype).shards)
         except MeshweaveError as error:
             raise MeshweaveError(f"{name}: {error.message}") from None
     if (value.mesh, value.layout, value.dtype) != (mesh, layout, port.dtype):
         raise MeshweaveError(f"{name}: {value._kind()}, {port.dtype} {layout} on ({mesh}) is right")
-    return value.shards
+    return list(value.shards)
 
 
 def collect(executable: Executable, outputs: Sequence[Sequence[Values]]) -> list[Array]:
@@ -391,3 +391,12 @@ def collect(executable: Executable, outputs: Sequence[Sequence[Values]]) -> list
         )
         for index, port in enumerate(manifest.outputs)
     ]
+
+
+def _own(value: Values) -> Values:
+    """The array, where compiled code can work in it as it lies, else a copy: calls then need not copy it."""
+    if usable(value):
+        return value
+    copy: Values = aligned(value.nbytes).view(value.dtype).reshape(value.shape)
+    copy[...] = value
+    return copy

@@ -2,7 +2,8 @@
 
 A first call of a kind is checked in full (`runtime.array.place`); what a cache then recognises by dtype and shape needs
 no more looking at. It is for small arguments, whose call costs more than their bytes: each is copied into the buffer
-that the program's table points at for good, and each result out of one.
+that the program's table points at for good, and each result out of one. Arrays are not copied: the table points at
+their shards.
 """
 
 from __future__ import annotations
@@ -14,52 +15,58 @@ from typing import Any
 from meshweave.bundle import Manifest, Port, numpy_dtype
 from meshweave.layout import Layout, Mesh
 from meshweave.runtime.local import LocalExecutable
-from meshweave.runtime.program import Values, buffer
+from meshweave.runtime.program import Values, buffer, usable
 
-LIMIT = (
-    1 << 20
-)  # bytes of all buffers of all ranks: above, the copies would cost more than the checks
+LIMIT = 1 << 20  # bytes to copy: above, that costs more than the checks
 
 
 class Dispatch:
-    """Calls of a program with arguments of the right dtypes and shapes: global NumPy arrays, or arrays of shards."""
+    """Calls of a program with arguments of the right dtypes and shapes: global NumPy arrays, or arrays of shards.
+
+    The shards of an array are read where they lie, if compiled code can do that.
+    """
 
     def __init__(self, executable: LocalExecutable, sharded: Sequence[bool]) -> None:
         """The buffers and the copies. sharded: of each argument whether it is given by its `shards`, which lie as the
         program takes them. `applies` must hold.
         """
         manifest, mesh = executable.manifest, executable.mesh
+        whole = [_alike(port) and not local for port, local in zip(manifest.inputs, sharded)]
         given = [[buffer(port) for port in manifest.inputs] for _ in range(mesh.nranks)]
         for row in given:
-            for value in row:
+            for index, value in enumerate(row):
                 value.fill(0)  # padding: whatever it holds, no garbage that traps
+                if whole[index]:
+                    row[index] = given[0][index]  # the ranks read one buffer
         self._call = executable.bind(given)
         self._execute = executable.execute
         self._lock = threading.Lock()
         self._outputs = self._call.outputs
-        self._copies: list[
-            tuple[int, Values, Any]
-        ] = []  # argument, target, place in the global array
-        self._shards: list[tuple[int, int, Values]] = []  # argument, rank, target
+        self._copies: list[tuple[int, Values, Any]] = []  # argument, target, place in its array
+        self._shards: list[tuple[int, list[Values]]] = []  # argument, own buffers
+        self._held: dict[int, Any] = {}  # argument -> the shards that the program's tables point at
         for index, (port, local) in enumerate(zip(manifest.inputs, sharded, strict=True)):
             column = [row[index] for row in self._call.inputs]
             if local:
-                self._shards += [(index, rank, value) for rank, value in enumerate(column)]
+                self._shards.append((index, column))
+            elif whole[index]:
+                self._copies.append((index, column[0], ...))
             else:
                 self._copies += [(index, *piece) for piece in pieces(port, mesh, column)]
 
     @staticmethod
     def applies(executable: Any, sharded: Sequence[bool]) -> bool:
-        """Is the program one of this engine, small, and of types and layouts that plain copies serve?"""
+        """Is the program one of this engine, with little to copy, and of types and layouts that plain copies serve?"""
         if not isinstance(executable, LocalExecutable):
             return False
         manifest: Manifest = executable.manifest
-        ports = (*manifest.inputs, *manifest.outputs)
-        if executable.mesh.nranks * sum(port.nbytes for port in ports) > LIMIT:
+        inputs = list(zip(manifest.inputs, sharded, strict=True))
+        copied = [port for port, local in inputs if not local] + list(manifest.outputs)
+        if executable.mesh.nranks * sum(port.nbytes for port in copied) > LIMIT:
             return False
         return all(
             local or (port.dtype != "bf16" and plain(Layout.parse(port.layout)))
-            for port, local in zip(manifest.inputs, sharded, strict=True)
+            for port, local in inputs
         )
 
     def __call__(self, arrays: Sequence[Any]) -> list[list[Values]]:
@@ -67,10 +74,29 @@ class Dispatch:
         with self._lock:
             for index, target, source in self._copies:
                 target[...] = arrays[index][source]
-            for index, rank, target in self._shards:
-                target[...] = arrays[index].shards[rank]
+            for index, own in self._shards:
+                shards = arrays[index].shards
+                if self._held.get(index) is not shards:
+                    self._point(index, own, shards)
             self._execute(self._call)
             return [[value.copy() for value in row] for row in self._outputs]
+
+    def _point(self, index: int, own: list[Values], shards: Sequence[Values]) -> None:
+        """Let the program read these shards, or copies of those that it cannot read."""
+        fit = True
+        for rank, shard in enumerate(shards):
+            if usable(shard):
+                self._call.read(rank, index, shard)
+            else:
+                own[rank][...] = shard
+                self._call.read(rank, index, own[rank])
+                fit = False
+        self._held[index] = shards if fit else None
+
+
+def _alike(port: Port) -> bool:
+    """Do all ranks hold the whole of it?"""
+    return port.local_shape == port.global_shape and plain(Layout.parse(port.layout))
 
 
 def plain(layout: Layout) -> bool:

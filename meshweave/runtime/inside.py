@@ -11,7 +11,6 @@ import mmap
 import os
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -23,10 +22,9 @@ from meshweave.errors import RankError
 from meshweave.runtime.launch import mpi_memory, remove
 from meshweave.runtime.mpirank import MpiRank, code_meaning
 from meshweave.runtime.program import Values, buffer, check_row, fault, prepared
+from meshweave.runtime.serving import Lookout
 from meshweave.runtime.watchdog import ELSEWHERE, StatusBoard, Watchdog
 from meshweave.runtime.window import wanted
-
-_TICK = 0.1  # seconds between looks at the board
 
 
 class InsideProgram:
@@ -46,10 +44,8 @@ class InsideProgram:
         self._host = self._world.Split_type(MPI.COMM_TYPE_SHARED)
         self._board = _host_board(self._world, self._host)
         self._program = MpiRank(bundle, self._board, window=wanted(window), foreign=True)
-        self._watchdog = Watchdog(self._board, self.manifest, timeout)
-        self._running = threading.Event()
-        self._closed = False
-        threading.Thread(target=self._watch, name="meshweave-watchdog", daemon=True).start()
+        watchdog = Watchdog(self._board, self.manifest, timeout)
+        self._lookout = Lookout(watchdog, self._stalled)
 
     def run(self, inputs: Sequence[Values]) -> list[Values]:
         """Run once on this rank's local arrays; returns its outputs, newly made.
@@ -57,40 +53,44 @@ class InsideProgram:
         Raises MeshweaveError for arrays that do not fit. A rank that fails or stalls ends the job
         with status 3.
         """
+        call = self.bind(inputs)
+        call()
+        return call.outputs
+
+    def bind(self, inputs: Sequence[Values]) -> InsideCall:
+        """A call on fixed buffers, to be made many times by every rank: no checks, no copies, no allocation.
+
+        Raises MeshweaveError for arrays that do not fit.
+        """
         ports = self.manifest.inputs
         read = [
             prepared(value, port)
             for value, port in zip(check_row(ports, "input", self.rank, inputs), ports, strict=True)
         ]
-        outputs = [buffer(port) for port in self.manifest.outputs]
-        table = self._program.table.bound(read, outputs)
+        return InsideCall(self, read, [buffer(port) for port in self.manifest.outputs])
+
+    def table(self, inputs: Sequence[Values], outputs: Sequence[Values]) -> Values:
+        """The table of `step` for these buffers."""
+        return self._program.table.bound(inputs, outputs)
+
+    def execute(self, context: int) -> None:
+        """Call `step` with the table at this address."""
         self._board.begin(self.rank)
-        self._watchdog.start(time.monotonic())
-        self._running.set()
-        code = self._program.step(int(table.ctypes.data))
-        self._running.clear()
+        self._lookout.begin()
+        code = self._program.step(context)
+        self._lookout.end()
         self._board.end(self.rank)
         if code:
             self._abort(fault(self.manifest, self.rank, code, code_meaning(code)))
-        return outputs
 
     def close(self) -> None:
         """Free what the program holds. The job goes on."""
-        self._closed = True
-        self._running.set()
         self._program.close()
         self._host.Free()
 
-    def _watch(self) -> None:
-        while True:
-            self._running.wait()
-            if self._closed:
-                return
-            report = self._watchdog.report(time.monotonic())
-            if report is not None and self._running.is_set():
-                time.sleep(0.1 * self._host.rank)  # so that one rank speaks for its host
-                self._abort(report)
-            time.sleep(_TICK)
+    def _stalled(self) -> None:
+        time.sleep(0.1 * self._host.rank)  # so that one rank speaks for its host
+        self._abort(self._lookout.report or "no progress")
 
     def _abort(self, line: str) -> None:
         """Say why, and end every rank of the job."""
@@ -98,6 +98,20 @@ class InsideProgram:
         sys.stderr.flush()
         remove(mpi_memory("self"))  # which MPI leaves when it aborts
         self._world.Abort(RankError.exit_status)
+
+
+class InsideCall:
+    """A program bound to a rank's buffers: `inputs` may be written between calls, `outputs` hold the last results."""
+
+    def __init__(self, program: InsideProgram, inputs: list[Values], outputs: list[Values]) -> None:
+        self.inputs, self.outputs = inputs, outputs
+        self._execute = program.execute
+        self._table = program.table(inputs, outputs)
+        self._context = int(self._table.ctypes.data)
+
+    def __call__(self) -> None:
+        """Run. A rank that fails or stalls ends the job with status 3."""
+        self._execute(self._context)
 
 
 def _host_board(world: Any, host: Any) -> StatusBoard:

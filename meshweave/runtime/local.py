@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from meshweave.bundle import ABORTED, Bundle, WorldLayout
+from meshweave.bundle import ABORTED, Bundle, WorldLayout, slots
 from meshweave.errors import MeshweaveError, RankError
 from meshweave.layout import Mesh
 from meshweave.runtime.limits import check_memory, check_ranks
@@ -33,11 +33,12 @@ from meshweave.runtime.program import (
     load_code,
     prepared,
 )
+from meshweave.runtime.serving import LONG, SHORT, Lookout, Serving
 from meshweave.runtime.watchdog import StatusBoard, Watchdog, named
 
 GRACE = 2.0  # seconds that ranks get to leave after an abort
 _TICK = 0.1  # seconds between looks at the board
-_SPINS, _SPINS_CROWDED = 4000, 100  # looks before a wait yields: with a core per rank, and without
+_SPINS, _SPINS_CROWDED = 200, 100  # looks before a wait yields: with a core per rank, and without
 
 
 class LocalEngine:
@@ -125,13 +126,13 @@ class _Worker:
         self._done = _thread.allocate_lock()
         self._go.acquire()
         self._done.acquire()
-        self._context: int | None = None
+        self._context: int | Serving | None = None
         self.result = 0
         self.error: BaseException | None = None
         threading.Thread(target=self._serve, name=f"meshweave-rank-{rank}", daemon=True).start()
 
-    def start(self, context: int | None) -> None:
-        """Call `step` with the table at address `context`; None ends the thread."""
+    def start(self, context: int | Serving | None) -> None:
+        """Call `step` with the table at address `context`, or serve the calls that come there; None ends the thread."""
         self._context = context
         self._go.release()
 
@@ -142,11 +143,16 @@ class _Worker:
     def _serve(self) -> None:
         while True:
             self._go.acquire()
-            if self._context is None:
+            context, self._context = self._context, None
+            if context is None:
                 return
+            if isinstance(context, Serving):
+                context.serve(self._rank)
+                self._done.release()
+                continue
             self._board.begin(self._rank)
             try:
-                self.result = self._step(self._context)
+                self.result = self._step(context)
             except (
                 BaseException
             ) as error:  # nothing but a defect of ours: it must not leave the others waiting
@@ -157,7 +163,10 @@ class _Worker:
             self._done.release()
 
 
-def _stop(workers: list[_Worker]) -> None:
+def _stop(workers: list[_Worker], serving: Serving | None) -> None:
+    """End the threads; those that serve leave first."""
+    if serving is not None and serving.entered:
+        serving.stop()
     for worker in workers:
         worker.start(None)
 
@@ -174,7 +183,7 @@ class LocalExecutable:
                 f'the bundle is for engine "{manifest.engine}", not "{LocalEngine.name}"'
             )
         self.bundle, self.manifest, self.timeout = bundle, manifest, timeout
-        self.mesh = Mesh.parse(manifest.mesh)
+        self.mesh, self.slots = Mesh.parse(manifest.mesh), slots(manifest)
         check_ranks(manifest.engine, self.mesh)
         check_memory(manifest)
         self._code, self._step = load_code(bundle)
@@ -193,6 +202,10 @@ class LocalExecutable:
             for rank in range(nranks)
         ]
         self._workers: list[_Worker] = []
+        self._serving: Serving | None = None
+        self._lookout: Lookout | None = None
+        if nranks > 1 and Serving.offered(self._code):
+            self._serve_short_calls()
         self._busy = threading.Lock()
         self._closed = False
         self._lost: list[int] = []  # ranks still in code after an abort
@@ -244,12 +257,70 @@ class LocalExecutable:
                 self._board.begin(0)
                 self._check([self._step(call.contexts[0])])
                 return
+            if call.is_short:
+                self._execute_short(call)
+                return
+            began = time.perf_counter()
             self._execute(call)
+            call.is_short = self._serving is not None and time.perf_counter() - began < SHORT
+
+    def _serve_short_calls(self) -> None:
+        entry = self._code.address(self.manifest.entry)
+        crowded = self.mesh.nranks > len(os.sched_getaffinity(0))
+        self._serving = Serving(self._code, entry, self._world.address, self.mesh.nranks, crowded)
+        watchdog = Watchdog(self._board, self.manifest, self.timeout)
+        self._lookout = Lookout(watchdog, self._world.abort)
+
+    def _execute_short(self, call: LocalCall) -> None:
+        """A call of which this thread is rank 0; the others wait for it in compiled code."""
+        serving, lookout = self._serving, self._lookout
+        assert serving is not None and lookout is not None
+        if not serving.entered:
+            serving.entered = True
+            for worker in self._workers[1:]:
+                worker.start(serving)
+        lookout.begin()
+        began, done = time.perf_counter(), False
+        try:
+            done = serving.call(call.table_address)
+            while not done and lookout.report is None:
+                done = serving.finish()
+            call.is_short = time.perf_counter() - began < LONG
+        finally:  # also when Ctrl-C ends the wait
+            if not done:
+                self._give_up(call)
+            report = lookout.end()
+            if self._world.aborted and not self._lost:
+                self._reset()
+        if report is not None:
+            raise RankError(report)
+        if serving.results.any():
+            self._check(serving.results.tolist())
+
+    def _give_up(self, call: LocalCall) -> None:
+        """Make the ranks leave, as `_abort` does."""
+        assert self._serving is not None
+        self._world.abort()
+        end = time.monotonic() + GRACE
+        while not self._serving.finish():
+            if time.monotonic() > end:
+                self._lost = list(range(1, self.mesh.nranks))
+                _LOST.append((self, call))
+                return
+
+    def _leave(self) -> None:
+        """The ranks wait for calls in Python again."""
+        if self._serving is not None and self._serving.entered:
+            self._serving.stop()
+            for worker in self._workers[1:]:
+                worker.wait(-1)
+            self._serving.entered = False
 
     def _execute(self, call: LocalCall) -> None:
         if not self._workers:
             self._workers = self._started()
-            self._end = weakref.finalize(self, _stop, self._workers)
+            self._end = weakref.finalize(self, _stop, self._workers, self._serving)
+        self._leave()
         self._board.clear()
         for worker, context in zip(self._workers, call.contexts, strict=True):
             worker.start(context)
@@ -261,7 +332,7 @@ class LocalExecutable:
             if pending:
                 self._abort(pending, call)
             if self._world.aborted and not self._lost:
-                self._world.reset()
+                self._reset()
         results = [worker.result for worker in self._workers]
         errors = [worker.error for worker in self._workers if worker.error is not None]
         if errors:
@@ -270,6 +341,10 @@ class LocalExecutable:
             raise RankError(report)
         self._check(results)
 
+    def _reset(self) -> None:
+        """As new, after an abort. No rank may be running."""
+        self._world.reset()
+
     def _started(self) -> list[_Worker]:
         """A thread for every rank, or none."""
         workers: list[_Worker] = []
@@ -277,7 +352,7 @@ class LocalExecutable:
             for rank in range(self.mesh.nranks):
                 workers.append(_Worker(rank, self._step, self._world, self._board))
         except (RuntimeError, MemoryError):
-            _stop(workers)
+            _stop(workers, None)
             raise MeshweaveError(
                 f"rank {len(workers)}: the system starts no more threads for this process"
             ) from None
@@ -332,6 +407,15 @@ class LocalCall:
             for table, read, written in zip(executable._tables, inputs, outputs, strict=True)
         ]
         self.contexts = [int(table.ctypes.data) for table in self._bound]
+        self._addresses = np.array(self.contexts, np.int64)
+        self.table_address = int(self._addresses.ctypes.data)
+        self.is_short = False  # so far as is known
+
+    def read(self, rank: int, index: int, value: Values) -> None:
+        """Let the next calls read input `index` of a rank there: an array that fits, contiguous and aligned."""
+        table = self._bound[rank]
+        table[self._executable.slots.input(index)] = value.ctypes.data
+        self.inputs[rank][index] = value
 
     def __call__(self) -> None:
         """Run. Raises RankError when a rank fails or the job stalls."""

@@ -141,7 +141,7 @@ class Saved:
         if self.layout.partial or layout.partial:  # what is still to be reduced is no one's part
             parts = [np.array(reader.file(rank)) for rank in range(self.mesh.nranks)]
             whole = Array(parts, self.mesh, self.layout, self.shape, self.dtype).numpy()
-            return Array.from_numpy(whole, mesh=mesh, layout=layout, dtype=self.dtype).shards
+            return list(Array.from_numpy(whole, mesh=mesh, layout=layout, dtype=self.dtype).shards)
         return [self._shard(reader, mesh, layout, rank) for rank in range(mesh.nranks)]
 
     def _shard(self, reader: _Reader, mesh: Mesh, layout: Layout, rank: int) -> Values:

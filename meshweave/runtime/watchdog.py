@@ -15,14 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from meshweave.bundle import Manifest
+from meshweave.serve_block import IDLE, RETURNED, RUNNING, STATE
 
-IDLE, RUNNING, RETURNED, ELSEWHERE = (
-    0,
-    1,
-    2,
-    3,
-)  # ELSEWHERE: on a host that this board does not reach
-_STARTED, _FINISHED, _STATE = 0, 1, 2
+ELSEWHERE = 3  # a rank's state: on a host that this board does not reach
+_STARTED, _FINISHED, _STATE = 0, 1, STATE
 _ROW = 8  # i64 per rank: one cache line
 
 

@@ -1,0 +1,125 @@
+"""Short calls of the `local` engine: the ranks wait in compiled code (lowering/serve.py), and the thread that calls is
+rank 0.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from typing import Any
+
+import numpy as np
+
+from meshweave.runtime.loader import LoadedCode
+from meshweave.runtime.program import aligned
+from meshweave.runtime.watchdog import Watchdog
+from meshweave.serve_block import ServeBlock
+
+SHORT = 2e-3  # seconds up to which the caller may be rank 0: it does not listen to Ctrl-C meanwhile
+LONG = 20e-3  # seconds after which the next call is none of these
+_TICK = 0.1  # seconds between looks at the board
+_IDLE_TICKS = 20  # ticks without a call after which nobody looks any more
+_SPINS, _SPINS_CROWDED = 200, 1  # looks before a wait yields: with a core per rank, and without
+_YIELDS = 200  # before it sleeps
+
+
+class Serving:
+    """The ranks' meeting place with their caller. Calls of `call` run one after the other."""
+
+    def __init__(self, code: LoadedCode, step: int, world: int, nranks: int, crowded: bool) -> None:
+        """step, world: addresses of the program's entry, and of what holds the abort flag; crowded: there are more
+        ranks than cores.
+        """
+        self._code = code
+        self.entered = False  # whether the ranks are in `serve`
+        self._block = aligned(ServeBlock.nbytes(nranks)).view(np.int64)
+        self._block[:] = 0
+        for place, value in (
+            (ServeBlock.NRANKS, nranks),
+            (ServeBlock.SPINS, _SPINS_CROWDED if crowded else _SPINS),
+            (ServeBlock.YIELDS, _YIELDS),
+            (ServeBlock.STEP, step),
+            (ServeBlock.WORLD, world),
+        ):
+            self._block[place // 8] = value
+        first = (ServeBlock.RANKS + ServeBlock.RESULT) // 8
+        self.results = self._block[first :: ServeBlock.RANK_BYTES // 8]
+        address = ctypes.c_void_p(self._block.ctypes.data)
+        self._call = _function(code, "mw_call", ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+        self._finish = _function(code, "mw_finish", ctypes.c_int, ctypes.c_void_p)
+        self._stop = _function(code, "mw_stop", None, ctypes.c_void_p)
+        self._serve = _function(code, "mw_serve", None, ctypes.c_void_p, ctypes.c_int64)
+        self._at = address
+
+    @staticmethod
+    def offered(code: LoadedCode) -> bool:
+        """Whether a program has what this takes."""
+        return "mw_serve" in code
+
+    def serve(self, rank: int) -> None:
+        """Run the calls of a rank other than 0, in its thread, until `stop`."""
+        self._serve(self._at, rank)
+
+    def call(self, contexts: int) -> bool:
+        """Run every rank once with the tables at the addresses at `contexts`; False: some are not done yet."""
+        return bool(self._call(self._at, contexts) == 0)
+
+    def finish(self) -> bool:
+        """Wait a moment longer for them: whether all are done."""
+        return bool(self._finish(self._at) == 0)
+
+    def stop(self) -> None:
+        """Let the ranks leave `serve`."""
+        self._stop(self._at)
+
+
+def _function(code: LoadedCode, name: str, result: Any, *arguments: Any) -> Any:
+    return ctypes.CFUNCTYPE(result, *arguments)(code.address(name))
+
+
+class Lookout:
+    """Looks at the board while calls are made that their caller cannot watch, from a thread that ends when there were
+    none for a while.
+    """
+
+    def __init__(self, watchdog: Watchdog, abort: Any) -> None:
+        """abort: called when the job stalls."""
+        self._watchdog, self._abort = watchdog, abort
+        self._lock = threading.Lock()
+        self._awake = False
+        self.number = 0  # of the calls so far
+        self.running = False
+        self.report: str | None = None  # of the call that was aborted
+
+    def begin(self) -> None:
+        """A call is about to be made."""
+        self.number += 1
+        self.running = True
+        if not self._awake:
+            with self._lock:
+                self._awake = True
+            threading.Thread(target=self._look, name="meshweave-watchdog", daemon=True).start()
+
+    def end(self) -> str | None:
+        """It has ended; a line when it was stalled."""
+        self.running = False
+        report, self.report = self.report, None
+        return report
+
+    def _look(self) -> None:
+        seen, idle = -1, 0
+        while True:
+            time.sleep(_TICK)
+            now = time.monotonic()
+            if not self.running or self.number != seen:
+                idle = 0 if self.number != seen else idle + 1
+                seen = self.number
+                self._watchdog.start(now)
+                with self._lock:
+                    if idle > _IDLE_TICKS and not self.running:
+                        self._awake = False
+                        return
+            elif (line := self._watchdog.report(now)) is not None:
+                self.report = line
+                self._abort()

@@ -1,0 +1,174 @@
+"""Short calls of engine `local`: ranks that wait in compiled code give the same, fail and stall as told, and leave."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from runtime.programs import CallOf, on_rank, program
+
+from meshweave.bundle import Bundle
+from meshweave.errors import MeshweaveError, RankError
+from meshweave.lowering.serve import can_be_served, serve_object
+from meshweave.runtime import engine
+from meshweave.runtime.local import LocalExecutable
+from meshweave.runtime.serving import LONG, SHORT
+
+COUNT = 64
+SLEEPS, FAILS = 100.0, 1e6  # what input 1 says of a rank: milliseconds beyond SLEEPS
+
+
+def bundle(ranks: int = 2, rank: int = 1) -> Bundle:
+    """all_reduce of input 0; before it `rank` sleeps or fails if input 1 says so."""
+    text = f"""
+  %word_at = llvm.getelementptr %ctx[{4 + 2 + 1}] : (!llvm.ptr) -> !llvm.ptr, i64
+  %word_ptr = llvm.load %word_at : !llvm.ptr -> !llvm.ptr
+  %word = llvm.load %word_ptr : !llvm.ptr -> f32
+  %sleepy = llvm.mlir.constant({SLEEPS} : f32) : f32
+  %broken = llvm.mlir.constant({FAILS} : f32) : f32
+  %is_broken = llvm.fcmp "oge" %word, %broken : f32
+  %own = llvm.mlir.constant({(2 << 16) | 7} : i32) : i32
+  llvm.cond_br %is_broken, ^fail(%own : i32), ^sound
+^sound:
+  %is_sleepy = llvm.fcmp "oge" %word, %sleepy : f32
+  llvm.cond_br %is_sleepy, ^nap, ^awake
+^nap:
+  %less = llvm.fsub %word, %sleepy : f32
+  %micro = llvm.fptosi %less : f32 to i32
+  %thousand = llvm.mlir.constant(1000 : i32) : i32
+  %long = llvm.mul %micro, %thousand : i32
+  %slept = llvm.call @usleep(%long) : (i32) -> i32
+  llvm.br ^awake
+^awake:"""
+    call = CallOf("mw_all_reduce_sum_f32", 0, ("input", 0), ("output", 0), (COUNT,))
+    ports = [("f32", (COUNT,)), ("f32", (1,))]
+    made = program(
+        f"x={ranks}", "local", [("x",)], ports, ports[:1],
+        [on_rank(rank, text, "s"), call], externals=("usleep",),
+    )  # fmt: skip
+    return Bundle(made.manifest, (*made.objects, serve_object()))
+
+
+def bound(ranks: int = 2, rank: int = 1, timeout: float = 20.0):
+    """A call, and what to set input 1 of `rank` with."""
+    executable = engine("local", timeout=timeout).load(bundle(ranks, rank))
+    numbers = [[np.full(COUNT, r, "f4"), np.zeros(1, "f4")] for r in range(ranks)]
+    call = executable.bind(numbers)
+    return executable, call, call.inputs[rank][1]
+
+
+def made_short(call) -> None:
+    """Call until it is known to be short."""
+    end = time.monotonic() + 20
+    while not call.is_short and time.monotonic() < end:
+        call()
+    assert call.is_short
+
+
+def right(call) -> bool:
+    ranks = len(call.outputs)
+    call()
+    return all((row[0] == ranks * (ranks - 1) / 2).all() for row in call.outputs)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+def test_short_calls_give_the_same_and_take_the_short_way(ranks, monkeypatch):
+    executable, call, _ = bound(ranks)
+    made_short(call)
+    ways = []
+    for name in ("_execute", "_execute_short"):
+        own = getattr(LocalExecutable, name)
+        taken = lambda self, c, own=own, name=name: (ways.append(name), own(self, c))  # noqa: E731
+        monkeypatch.setattr(LocalExecutable, name, taken)
+    for k in range(50):
+        call.inputs[0][0][:] = k
+        call()
+        total = k + ranks * (ranks - 1) / 2
+        assert all((row[0] == total).all() for row in call.outputs)
+    assert ways.count("_execute_short") > 25
+    executable.close()
+
+
+def test_a_rank_that_fails_in_a_short_call_is_named_and_the_next_call_runs():
+    executable, call, word = bound()
+    for _ in range(3):
+        made_short(call)
+        word[:] = FAILS
+        with pytest.raises(RankError, match=r"rank 1 failed in .* at test.mlir:\d:1: code 7"):
+            call()
+        word[:] = 0
+        assert right(call)
+    executable.close()
+
+
+def test_a_rank_that_stalls_in_a_short_call_is_named_within_the_limit():
+    _, call, word = bound(timeout=0.4)
+    made_short(call)
+    word[:] = SLEEPS + 6000  # milliseconds
+    began = time.monotonic()
+    with pytest.raises(RankError, match=r"no progress for 0.4 s: rank 1 computes"):
+        call()
+    assert time.monotonic() - began < 5
+    with pytest.raises(RankError, match="never came back from an earlier run"):
+        call()
+
+
+def test_a_call_that_took_long_listens_to_ctrl_c_the_next_time():
+    executable, call, word = bound()
+    made_short(call)
+    word[:] = SLEEPS + 300
+    assert right(call) and not call.is_short
+    word[:] = SLEEPS + 1500
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        call()
+    word[:] = 0
+    assert right(call)
+    executable.close()
+
+
+def test_calls_of_several_threads_run_one_after_the_other():
+    executable, call, _ = bound()
+    made_short(call)
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(lambda _: right(call), range(100)))
+    executable.close()
+
+
+def test_ranks_leave_when_the_program_is_closed_or_forgotten():
+    def ranks() -> list[threading.Thread]:
+        return [t for t in set(threading.enumerate()) - before if "meshweave-rank" in t.name]
+
+    for forget in (False, True):
+        before = set(threading.enumerate())
+        executable, call, word = bound()
+        made_short(call)
+        call()
+        assert len(ranks()) == 2
+        if not forget:
+            executable.close()
+            with pytest.raises(MeshweaveError, match="closed"):
+                call()
+        del executable, call, word
+        gc.collect()
+        end = time.monotonic() + 5
+        while ranks() and time.monotonic() < end:
+            time.sleep(0.01)
+        assert not ranks()
+
+
+def test_programs_that_data_may_keep_running_are_not_served():
+    class Entry:
+        def __init__(self, what: str, *bodies: object) -> None:
+            self.what, self.bodies = what, bodies
+
+    loop = Entry("scf.for", [Entry("kernel"), Entry("scf.if", [Entry("scf.while")])])
+    assert can_be_served([[Entry("kernel")], [Entry("scf.for", [Entry("kernel")])]])
+    assert not can_be_served([[Entry("kernel")], [loop]])
+    assert SHORT < LONG < 0.1
