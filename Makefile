@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/ready
 JOBS ?= 2
 
-.PHONY: demo test lint types lit unit bench docs clean
+.PHONY: demo test lint types lit unit bench test-gpu bench-gpu docs clean
 
 demo: $(READY)
 	@$(BIN)/python examples/demo.py
@@ -33,6 +33,12 @@ unit: $(READY)
 
 bench: $(READY)
 	@$(BIN)/python -m benchmarks
+
+test-gpu: $(READY)
+	@$(BIN)/pytest -q tests/gpu
+
+bench-gpu: $(READY)
+	@$(BIN)/python -m benchmarks.gpu
 
 docs: $(READY)
 	@$(BIN)/python docs/generate.py

@@ -11,6 +11,8 @@ NAMES = (
     "bandwidth",
     "mpi_window",
     "slices",
+    "slice_counts",
+    "overlap",
     "attention",
     "dispatch",
 )

@@ -2,8 +2,9 @@
 
     python -m benchmarks attention [--jax-python P] [--torch-python P] [--repeat N]
 
-The floor is the two products of every head done by the library, and nothing else, in the same run. All programs run by
-turns; the fastest run of each counts. MiB are planned bytes between inputs and results, which are what a run takes.
+The floor is the two products of every head done by the library, and nothing else, in the same run. Programs and peers
+run by turns; the fastest run of each counts. Seconds are the processor's, which other work on the machine disturbs less
+than a clock does. MiB are planned bytes between inputs and results, which are what a run takes.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -26,6 +29,7 @@ from benchmarks.common import ROOT, show, table
 from meshweave.api import Program, build
 from meshweave.runtime.libraries import openblas
 from meshweave.runtime.local import LocalEngine
+from meshweave.runtime.program import aligned
 
 HEADS, LENGTH, SIZE = 64, 1024, 64
 MIB = 1 << 20
@@ -106,28 +110,40 @@ def floor() -> Callable[[], None]:
     return run
 
 
-def peers(options: argparse.Namespace) -> dict[str, float]:
-    """Seconds of the peers that are installed, beside meshweave or in the interpreters named for them."""
-    found: dict[str, float] = {}
-    for package in ("torch", "jax"):
-        python = getattr(options, f"{package}_python", None)
-        if python is None:
-            if importlib.util.find_spec(package) is None:
-                print(f"no rows for {package}: it is not installed", file=sys.stderr)
-                continue
-            python = sys.executable
-        sizes = [str(n) for n in (HEADS, LENGTH, SIZE, options.repeat)]
-        command = [python, "-m", "benchmarks.attention_peer", package, *sizes]
+class Peer:
+    """A package's attention in a process of its own, which runs when it is asked to."""
+
+    def __init__(self, package: str, python: str | None) -> None:
+        """python: an interpreter that has the package; None: this one."""
+        self.package, self.process = package, None
+        if python is None and importlib.util.find_spec(package) is None:
+            print(f"no rows for {package}: it is not installed", file=sys.stderr)
+            return
+        sizes = [str(n) for n in (HEADS, LENGTH, SIZE)]
+        command = [python or sys.executable, "-m", "benchmarks.attention_peer", package, *sizes]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=600)
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
+            )
         except OSError as error:
             print(f"no rows for {package}: {python}: {error.strerror}", file=sys.stderr)
-            continue
-        if done.returncode:
-            print(f"{package}: {done.stderr.strip().splitlines()[-1]}", file=sys.stderr)
-            continue
-        found |= json.loads(done.stdout.strip().splitlines()[-1])
-    return found
+
+    def seconds(self) -> dict[str, float]:
+        """Of one run of everything; nothing where the process is not there, or has ended with what it said."""
+        if self.process is None or self.process.poll() is not None:
+            return {}
+        try:
+            self.process.stdin.write("\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            return {}
+        line = self.process.stdout.readline()
+        return json.loads(line) if line else {}
+
+    def close(self) -> None:
+        """End the process."""
+        if self.process is not None:
+            self.process.communicate(timeout=60)
 
 
 @contextmanager
@@ -141,13 +157,26 @@ def one_core() -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def measured(repeat: int) -> tuple[dict[str, float], dict[str, int]]:
-    """Seconds of the floor and of each program, and arena bytes of each program."""
+def _seconds(action: Callable[[], Any]) -> float:
+    began = time.process_time()
+    action()
+    return time.process_time() - began
+
+
+def measured(repeat: int, peers: Sequence[Peer]) -> tuple[dict[str, float], dict[str, int]]:
+    """Seconds of the floor, of each program and of each peer, and arena bytes of each program."""
     rng = np.random.default_rng(0)
-    arrays = [rng.standard_normal((HEADS, LENGTH, SIZE)).astype(np.float32) for _ in range(3)]
-    least, arena = dict.fromkeys(("floor", *PROGRAMS), float("inf")), {}
+    shape = (HEADS, LENGTH, SIZE)
+    arrays = [aligned(4 * prod(shape)).view(np.float32).reshape(shape) for _ in range(3)]
+    for array in arrays:
+        array[...] = rng.standard_normal(shape)
+    least, arena = {}, {}
     programs: dict[str, Program] = {}
     library = floor()
+
+    def timed(name: str, seconds: float) -> None:
+        least[name] = min(least.get(name, seconds), seconds)
+
     with one_core():
         for name, (hints, causal, kernels) in PROGRAMS.items():
             bundle = build(text(hints, causal), name=name, kernels=kernels)
@@ -155,15 +184,17 @@ def measured(repeat: int) -> tuple[dict[str, float], dict[str, int]]:
             programs[name] = Program(bundle, LocalEngine())
         try:
             for turn in range(repeat + 1):
-                began = time.perf_counter()
-                library()
-                least["floor"] = min(least["floor"], time.perf_counter() - began)
+                timed("floor", _seconds(library))
                 for name, program in programs.items():
                     if turn > 2 and name == "reference, unsliced":
                         continue  # two runs of that one are enough to wait for
-                    program(*arrays)
+                    seconds = _seconds(partial(program, *arrays))
                     if turn:
-                        least[name] = min(least[name], program.seconds["run"])
+                        timed(name, seconds)
+                for peer in peers:
+                    for name, seconds in peer.seconds().items():
+                        if turn:
+                            timed(name, seconds)
         finally:
             for program in programs.values():
                 program.close()
@@ -172,13 +203,17 @@ def measured(repeat: int) -> tuple[dict[str, float], dict[str, int]]:
 
 def main(options: argparse.Namespace) -> None:
     """Print the table."""
-    seconds, arena = measured(options.repeat)
-    others = peers(options)
+    peers = [Peer(p, getattr(options, f"{p}_python", None)) for p in ("torch", "jax")]
+    try:
+        seconds, arena = measured(options.repeat, peers)
+    finally:
+        for peer in peers:
+            peer.close()
     base = seconds["floor"]
     made = table(
         f"attention, {HEADS} x {LENGTH} x {SIZE} f32, one core", "", "ms", "/ floor", "MiB"
     )
-    for name, value in {**seconds, **others}.items():
+    for name, value in seconds.items():
         mib = f"{arena[name] / MIB:,.2f}" if name in arena else "-"
         label = "the products alone, by the library" if name == "floor" else name
         made.add_row(label, f"{value * 1e3:,.1f}", f"{value / base:.2f}", mib)

@@ -1,8 +1,10 @@
-"""Attention in torch or JAX, in a process of its own: milliseconds on one core, as JSON.
+"""Attention in torch or JAX, in a process of its own, on one core.
 
-    PYTHON -m benchmarks.attention_peer torch|jax HEADS LENGTH SIZE REPEAT
+    PYTHON -m benchmarks.attention_peer torch|jax HEADS LENGTH SIZE
 
-It imports nothing of meshweave, and runs where that is not installed.
+For each line that it reads it runs everything once, and answers with a line of JSON: seconds of the processor by name.
+So runs of this process and of another one take turns. It imports nothing of meshweave, and runs where that is not
+installed.
 """
 
 from __future__ import annotations
@@ -29,7 +31,13 @@ def _torch(arrays: list[Any]) -> dict[str, Callable[[], Any]]:
         with sdpa_kernel(SDPBackend.FLASH_ATTENTION), torch.no_grad():
             return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
 
+    @torch.no_grad()
+    def whole() -> Any:
+        scores = (q @ k.transpose(-1, -2)) / math.sqrt(q.shape[-1])
+        return torch.softmax(scores, -1) @ v
+
     return {
+        "torch, all heads at once": whole,
         "torch flash SDPA": lambda: run(False),
         "torch flash SDPA, causal": lambda: run(True),
     }
@@ -53,22 +61,20 @@ def _jax(arrays: list[Any]) -> dict[str, Callable[[], Any]]:
 
 
 def main() -> None:
-    """Run what the command line names, and print one line of JSON."""
+    """Run what the command line names, as often as asked."""
     package, *numbers = sys.argv[1:]
-    heads, length, size, repeat = map(int, numbers)
+    heads, length, size = map(int, numbers)
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal((heads, length, size)).astype(np.float32) for _ in range(3)]
-    found = {}
-    for name, run in {"torch": _torch, "jax": _jax}[package](arrays).items():
-        run()
-        times = []
-        for _ in range(repeat):
-            began = time.perf_counter()
+    runs = {"torch": _torch, "jax": _jax}[package](arrays)
+    for _ in sys.stdin:
+        found = {}
+        for name, run in runs.items():
+            began = time.process_time()
             run()
-            times.append(time.perf_counter() - began)
-        found[name] = min(times)
-    print(json.dumps(found))
+            found[name] = time.process_time() - began
+        print(json.dumps(found), flush=True)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ import numpy as np
 from benchmarks.common import show, table
 from meshweave.api import Program, lowered
 from meshweave.errors import MeshweaveError
+from meshweave.lowering.cpu import bundle_of
 from meshweave.lowering.memory import region_bytes
 from meshweave.runtime.local import LocalEngine
 from meshweave.tools.chart import line_chart
@@ -70,7 +71,7 @@ def measured(hints: dict[str, str], repeat: int) -> list[Row]:
         with lowered(attention(text), "attention", None) as (module, program):
             region = read_ledger(module).regions[0]
             plans.append((region.slices, region.width, region_bytes(program)[0]))
-            programs.append(Program(program.bundle("local"), LocalEngine()))
+            programs.append(Program(bundle_of(program), LocalEngine()))
     first = None
     for _ in range(repeat + 1):
         for what, program in zip(hints, programs):

@@ -2,6 +2,7 @@
 environment's.
 """
 
+import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -18,6 +19,8 @@ config.suffixes = [".mlir", ".test"]
 config.test_source_root = str(root / "lit")
 config.test_exec_root = str(output)
 config.excludes = ["inputs"]
+if importlib.util.find_spec("llvmlite"):  # the back end for gpus
+    config.available_features.add("llvmlite")
 
 # Not the installed scripts: these run whatever Python started lit, on this very tree.
 commands.mkdir(parents=True, exist_ok=True)

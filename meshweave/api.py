@@ -19,37 +19,30 @@ from meshweave.cache import cached
 from meshweave.errors import CompileError, MeshweaveError, UsageError
 from meshweave.fast_paths import ALL, Choice, as_choice
 from meshweave.layout import Mesh
+from meshweave.pipeline_text import GLOBAL_PASSES
 from meshweave.runtime.array import collect, place
 from meshweave.runtime.engine import engine as engine_named
 from meshweave.runtime.limits import check_ranks
 from meshweave.sources import read_source
-
-GLOBAL_PASSES = (
-    "hint-apply",
-    "outline-repeats",
-    "dist-propagate",
-    "dist-insert-redistribute",
-    "dist-legalize-redistribute",
-    "dist-partition",
-    "hint-budget",
-    "hint-slice",
-    "select-kernels",
-    "hint-verify",
-    "dist-fuse-collectives",
-    "canonicalize",
-    "cse",
-)
-"""From the global view to the local program, on a mesh of known sizes."""
+from meshweave.targets import Goal
 
 Progress = Callable[[str], None]
 
 
-def passes_with(kernels: Choice = ALL, passes: Sequence[str] = GLOBAL_PASSES) -> tuple[str, ...]:
-    """The passes, `select-kernels` without the kernels that `kernels` disables."""
-    off = ",".join(kernels.disabled)
-    choosing = ("select-kernels", "hint-budget")
-    changed = {name: f"{name}{{disable={off}}}" for name in choosing} if off else {}
-    return tuple(changed.get(name, name) for name in passes)
+def passes_with(
+    kernels: Choice = ALL, passes: Sequence[str] = GLOBAL_PASSES, target: str = "cpu"
+) -> tuple[str, ...]:
+    """The passes for a target, `select-kernels` without the kernels that `kernels` disables."""
+    options = {"hint-apply": [], "hint-budget": [], "select-kernels": []}  # type: dict[str, list[str]]
+    if kernels.disabled:
+        for name in ("select-kernels", "hint-budget"):
+            options[name].append(f"disable={','.join(kernels.disabled)}")
+    if target != "cpu":
+        for found in options.values():
+            found.append(f"target={target}")
+    return tuple(
+        f"{name}{{{' '.join(found)}}}" if (found := options.get(name)) else name for name in passes
+    )
 
 
 def _silent(_: str) -> None:
@@ -60,7 +53,9 @@ def compile(
     source: "str | os.PathLike[str]",
     *,
     mesh: "str | Mesh | None" = None,
-    engine: str = "local",
+    engine: str | None = None,
+    target: str | None = None,
+    chip: str | None = None,
     progress: Progress = _silent,
     timeout: float = 60.0,
     kernels: "str | Choice | None" = None,
@@ -69,7 +64,9 @@ def compile(
 
     source:   a file, or its text: StableHLO as JAX exports it (with Shardy shardings), or MLIR with `dist` ops.
     mesh:     sizes to use instead of the module's own, with the same axis names; None: the module's, or one rank.
-    engine:   what runs it: "local" (a thread per rank) or "mpi" (a process per rank).
+    engine:   what runs it: "local" (a thread per rank, the default) or "mpi" (a process per rank) on target cpu,
+              "nccl" (a process per gpu, the default) or "emulate" (no gpu needed) on target gpu.
+    target:   what code is made for: "cpu" or "gpu"; by default what the engine runs. chip: the gpu, "sm_90".
     progress: called with the name of each stage as it begins.
     timeout:  seconds without progress of any rank after which a run ends with RankError.
     kernels:  fast paths that ops may take: "-flash" for all but that one, "reference" for that one only.
@@ -85,8 +82,11 @@ def compile(
     [0.0, 1.0, 2.0, 3.0]
     """
     began = time.perf_counter()
-    runs_on = engine_named(engine, timeout=timeout)
-    bundle = build(source, mesh=mesh, engine=engine, progress=progress, kernels=kernels)
+    goal = Goal.of(target, engine, chip)
+    runs_on = engine_named(goal.engine, timeout=timeout)
+    bundle = build(
+        source, mesh=mesh, engine=goal.engine, chip=chip, progress=progress, kernels=kernels
+    )
     progress("load")
     program = Program(bundle, runs_on)
     program.seconds["compile"] = time.perf_counter() - began
@@ -97,7 +97,9 @@ def build(
     source: "str | os.PathLike[str]",
     *,
     mesh: "str | Mesh | None" = None,
-    engine: str = "local",
+    engine: str | None = None,
+    target: str | None = None,
+    chip: str | None = None,
     progress: Progress = _silent,
     name: str | None = None,
     whole: bool = False,
@@ -114,32 +116,42 @@ def build(
         raise UsageError(
             f"source: a path or a program's text is needed, got {type(source).__name__}"
         )
-    where, choice = _mesh(mesh), as_choice(kernels)
+    where, choice, goal = _mesh(mesh), as_choice(kernels), Goal.of(target, engine, chip)
     progress("read")
     text, own_name = read_source(source, name is not None)
     name = name or own_name
     bundle, found = cached(
-        ("program", text, name, where and str(where), engine, whole, choice.disabled),
-        lambda: _built(text, name, where, engine, progress, whole, choice),
+        ("program", text, name, where and str(where), goal, _tools(goal), whole, choice.disabled),
+        lambda: _built(text, name, where, goal, progress, whole, choice),
     )
     if found and bundle.manifest.mesh:  # by a machine that takes more ranks, it may be
-        check_ranks(engine, Mesh.parse(bundle.manifest.mesh))
+        check_ranks(goal.engine, Mesh.parse(bundle.manifest.mesh))
     return bundle
+
+
+def _tools(goal: Goal) -> tuple[str, ...]:
+    """What makes code besides MLIR."""
+    if goal.target != "gpu":
+        return ()
+    from meshweave.lowering.gpu.toolchain import versions
+
+    return versions()
 
 
 def _built(
     text: str,
     name: str,
     mesh: Mesh | None,
-    engine: str,
+    goal: Goal,
     progress: Progress,
     whole: bool,
     kernels: Choice,
 ) -> Bundle:
     """What `build` gives, compiled."""
-    with lowered(text, name, mesh, engine, progress, whole, kernels=kernels) as (_, program):
-        bundle: Bundle = program.bundle(engine)
-        return bundle
+    from meshweave.lowering import bundle_of
+
+    with lowered(text, name, mesh, goal.engine, progress, whole, kernels=kernels) as (_, program):
+        return bundle_of(program, goal, kernels)
 
 
 @contextmanager
@@ -160,8 +172,8 @@ def lowered(
     from meshweave.bindings import context, ir
     from meshweave.frontends import load_module
     from meshweave.frontends.entry import check_entry
-    from meshweave.lowering.cpu import lower
     from meshweave.lowering.hint_budget import check_budgets
+    from meshweave.lowering.program import lower
     from meshweave.pipeline import run_pipeline
     from meshweave.transforms.interface import forget_interfaces
 
@@ -172,13 +184,13 @@ def lowered(
         if whole:
             forget_interfaces(module)
         check_ranks(engine, _placed(module, mesh))
-        chosen = passes_with(kernels)
+        chosen = passes_with(kernels, target=Goal.of(engine=engine).target)
         passes = ("hint-strip", *chosen) if strip else chosen
         run_pipeline(module, ",".join(passes), progress=progress, verify=False)
         progress("lower")
         _verified(module)
         with ir.Location.unknown():
-            program = lower(module, engine)
+            program = lower(module, engine, kernels.disabled)
             check_budgets(module, program)
             yield module, program
 

@@ -9,23 +9,24 @@ give those of the engines' private blocks: nobody else writes these numbers down
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import math
 import os
-import zlib
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
+from meshweave import records
+from meshweave.archive import packed, unpacked
+from meshweave.device import DeviceModule, GemmInfo, KernelInfo, gemm_info, kernel_info
 from meshweave.errors import MeshweaveError
 from meshweave.files import replacing
 from meshweave.layout import Layout, Mesh
+from meshweave.records import several
 
-FORMAT = 2
+FORMAT = 3
 ALIGNMENT = 64  # bytes; of the arena and of every input and output buffer
 KINDS = ("sum", "max", "min", "prod")  # reductions that compiled collectives know
 DTYPES = ("f64", "f32", "f16", "bf16", "i64", "i32", "i16", "i8", "i1")  # those they reduce
@@ -36,9 +37,6 @@ NUMPY_DTYPES = {
     "ui64": "uint64", "ui32": "uint32", "ui16": "uint16", "ui8": "uint8",
     "index": "int64", "complex<f32>": "complex64", "complex<f64>": "complex128",
 }  # fmt: skip
-_LARGEST = 1 << 62  # bytes and counts above this are nonsense, not data
-
-T = TypeVar("T")
 
 
 def numpy_dtype(dtype: str) -> np.dtype[Any]:
@@ -108,7 +106,12 @@ class Manifest:
     """What a bundle's objects are: everything that the runtime has to know to run them.
 
     groups: the axes of each communicator; the index in this tuple is the group's number.
-    libraries: those that the objects call ("openblas", "mpi", "m").
+    libraries: those that the objects call ("openblas", "mpi", "m", "cuda", "nccl", "cublaslt").
+    early_bytes: of arena_bytes those at its end that hold an `EarlyArea` for each collective that is
+    started early; they are zero at first.
+    Of target gpu: chip: what the device modules are for; kernels, gemms: what is launched, in the
+    order of their slots (`device.GpuTable`); events: how many it uses; graph: whether a step may be
+    captured in a graph, since the host waits for nothing in it.
     """
 
     mesh: str
@@ -121,7 +124,13 @@ class Manifest:
     collectives: tuple[CollectiveInfo, ...] = ()
     libraries: tuple[str, ...] = ()
     entry: str = "step"
+    early_bytes: int = 0
     target: str = "cpu"
+    chip: str = ""
+    kernels: tuple[KernelInfo, ...] = ()
+    gemms: tuple[GemmInfo, ...] = ()
+    events: int = 0
+    graph: bool = False
     format: int = FORMAT
 
     def __post_init__(self) -> None:
@@ -166,64 +175,67 @@ class Manifest:
                 "compile it again"
             )
         readers = {
-            "inputs": _several(_port),
-            "outputs": _several(_port),
-            "ops": _several(_op),
-            "collectives": _several(_collective),
-            "groups": _several(_several(_text)),
-            "libraries": _several(_text),
-            "arena_bytes": _count,
-            "format": _count,
+            "inputs": several(_port),
+            "outputs": several(_port),
+            "ops": several(_op),
+            "collectives": several(_collective),
+            "groups": several(several(records.text)),
+            "libraries": several(records.text),
+            "arena_bytes": records.count,
+            "early_bytes": records.count,
+            "kernels": several(kernel_info),
+            "gemms": several(gemm_info),
+            "events": records.count,
+            "graph": records.flag,
+            "format": records.count,
         }
-        manifest: Manifest = _record(Manifest, value, "manifest", readers)
+        manifest: Manifest = records.record(Manifest, value, "manifest", readers)
         return manifest
 
 
 @dataclass(frozen=True)
 class Bundle:
     """A compiled program: its manifest and its ELF objects (resolved among themselves, then
-    against libraries).
+    against libraries); for a gpu its device modules, and its constants, which lie in one block of
+    device memory.
     """
 
     manifest: Manifest
     objects: tuple[bytes, ...]
+    devices: tuple[DeviceModule, ...] = ()
+    constants: bytes = b""
+
+    @cached_property
+    def _parts(self) -> dict[str, bytes]:
+        """Every member of the file that holds code or data, by name."""
+        parts = {f"object{k}.o": code for k, code in enumerate(self.objects)}
+        for k, device in enumerate(self.devices):
+            parts[f"device{k}.ptx"] = device.ptx.encode()
+            if device.cubin is not None:
+                parts[f"device{k}.cubin"] = device.cubin
+        return parts | ({"constants.bin": self.constants} if self.constants else {})
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256, as hex, of the manifest and the objects: equal programs have equal digests."""
+        """SHA-256, as hex, of the manifest and all parts: equal programs have equal digests."""
         whole = hashlib.sha256(self.manifest.to_json().encode())
-        for code in self.objects:
-            whole.update(hashlib.sha256(code).digest())
+        for name, data in self._parts.items():
+            whole.update(name.encode())
+            whole.update(hashlib.sha256(data).digest())
         return whole.hexdigest()
 
     def to_bytes(self) -> bytes:
         """The bundle as the bytes of its file; equal bundles give equal bytes."""
-        import zipfile  # here, for it takes long to import
-
-        out = io.BytesIO()
-        with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
-            _add(archive, "manifest.json", self.manifest.to_json().encode())
-            for index, code in enumerate(self.objects):
-                _add(archive, f"object{index}.o", code)
-            _add(archive, "digest", f"meshweave bundle {FORMAT} sha256 {self.digest}\n".encode())
-        return out.getvalue()
+        members = {"manifest.json": self.manifest.to_json().encode(), **self._parts}
+        members["digest"] = f"meshweave bundle {FORMAT} sha256 {self.digest}\n".encode()
+        return packed(members)
 
     @staticmethod
     def from_bytes(data: bytes, name: str = "bundle") -> Bundle:
         """Read what `to_bytes` made. MeshweaveError, begun with `name`, when it is truncated,
         foreign or damaged.
         """
-        import zipfile
-
-        try:
-            with zipfile.ZipFile(io.BytesIO(data)) as archive:
-                members = {member: archive.read(member) for member in archive.namelist()}
-        except zipfile.BadZipFile as error:
-            raise MeshweaveError(
-                f"{name}: not a meshweave bundle, or cut short ({error})"
-            ) from None
-        except (zlib.error, RuntimeError, OSError, EOFError, ValueError) as error:
-            raise MeshweaveError(f"{name}: the bundle is damaged ({error})") from None
+        members = unpacked(data, name, "bundle")
         try:
             return _assemble(members)
         except MeshweaveError as error:
@@ -253,90 +265,53 @@ class Bundle:
         return Bundle.from_bytes(data, path)
 
 
-def _add(archive: Any, name: str, data: bytes) -> None:
-    """Add a member with a fixed date, so that equal bundles are equal files."""
-    import zipfile
-
-    info = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
-    info.compress_type = zipfile.ZIP_DEFLATED
-    info.external_attr = 0o644 << 16
-    archive.writestr(info, data)
-
-
 def _assemble(members: dict[str, bytes]) -> Bundle:
     """Check the members of a bundle's archive against each other."""
     if "manifest.json" not in members or "digest" not in members:
         raise MeshweaveError("not a meshweave bundle: it has no manifest.json or no digest")
-    objects: list[bytes] = []
-    while (data := members.get(f"object{len(objects)}.o")) is not None:
-        objects.append(data)
-    if len(objects) + 2 != len(members):
-        raise MeshweaveError(
-            f"the bundle is damaged: {len(members)} members, {len(objects)} objects in sequence"
-        )
     try:
         text = members["manifest.json"].decode()
     except UnicodeDecodeError:
         raise MeshweaveError("the bundle is damaged: its manifest is not UTF-8") from None
-    bundle = Bundle(Manifest.from_json(text), tuple(objects))
+    manifest = Manifest.from_json(text)
+    objects = _numbered(members, "object{}.o")
+    devices = tuple(
+        DeviceModule(manifest.chip, ptx.decode("utf-8", "replace"), members.get(f"device{k}.cubin"))
+        for k, ptx in enumerate(_numbered(members, "device{}.ptx"))
+    )
+    bundle = Bundle(manifest, objects, devices, members.get("constants.bin", b""))
+    if len(bundle._parts) + 2 != len(members):
+        raise MeshweaveError(
+            f"the bundle is damaged: {len(members)} members, {len(bundle._parts)} parts in sequence"
+        )
     words = members["digest"].decode(errors="replace").split()
     if not words or words[-1] != bundle.digest:
         raise MeshweaveError("the bundle is damaged: its contents do not match its digest")
     return bundle
 
 
-def _record(kind: Any, value: Any, what: str, readers: dict[str, Callable[[Any, str], Any]]) -> Any:
-    """Build a dataclass from a JSON object: every field there, none other, each read by its
-    reader (default: text).
-    """
-    names = [field.name for field in fields(kind)]
-    if not isinstance(value, dict):
-        raise MeshweaveError(f"{what} should be an object, is {value!r:.60}")
-    if missing := [name for name in names if name not in value]:
-        raise MeshweaveError(f"{what} has no {missing[0]}")
-    if unknown := [name for name in value if name not in names]:
-        raise MeshweaveError(f"{what} has an unknown field {unknown[0]!r:.60}")
-    read: dict[str, Callable[[Any, str], Any]] = {n: readers.get(n, _text) for n in names}
-    return kind(**{name: read[name](value[name], f"{what}.{name}") for name in names})
-
-
-def _text(value: Any, what: str) -> str:
-    if not isinstance(value, str):
-        raise MeshweaveError(f"{what} should be text, is {value!r:.60}")
-    return value
-
-
-def _count(value: Any, what: str) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _LARGEST:
-        raise MeshweaveError(f"{what} should be a count, is {value!r:.60}")
-    return value
-
-
-def _several(reader: Callable[[Any, str], T]) -> Callable[[Any, str], tuple[T, ...]]:
-    """A reader of a list whose elements `reader` reads."""
-
-    def read(value: Any, what: str) -> tuple[T, ...]:
-        if not isinstance(value, list):
-            raise MeshweaveError(f"{what} should be a list, is {value!r:.60}")
-        return tuple(reader(element, f"{what}[{index}]") for index, element in enumerate(value))
-
-    return read
+def _numbered(members: dict[str, bytes], name: str) -> tuple[bytes, ...]:
+    """The members called `name` with 0, 1, .. in it."""
+    found: list[bytes] = []
+    while (data := members.get(name.format(len(found)))) is not None:
+        found.append(data)
+    return tuple(found)
 
 
 def _port(value: Any, what: str) -> Port:
-    shapes = {"global_shape": _several(_count), "local_shape": _several(_count)}
-    port: Port = _record(Port, value, what, shapes)
+    shapes = {"global_shape": several(records.count), "local_shape": several(records.count)}
+    port: Port = records.record(Port, value, what, shapes)
     return port
 
 
 def _op(value: Any, what: str) -> OpInfo:
-    op: OpInfo = _record(OpInfo, value, what, {"id": _count})
+    op: OpInfo = records.record(OpInfo, value, what, {"id": records.count})
     return op
 
 
 def _collective(value: Any, what: str) -> CollectiveInfo:
-    readers = {"axes": _several(_text), "bytes": _count}
-    collective: CollectiveInfo = _record(CollectiveInfo, value, what, readers)
+    readers = {"axes": several(records.text), "bytes": records.count}
+    collective: CollectiveInfo = records.record(CollectiveInfo, value, what, readers)
     return collective
 
 
@@ -393,8 +368,8 @@ class WorldLayout:
 
     World: abort flag (i64, not 0: leave every wait), then how often a wait looks before it yields
     the processor (i64). Group: its size (i64), a pointer to the world, then from MEMBERS one cache
-    line per member: arrivals so far (i64, only ever grows), and the source and destination it
-    published before its last arrival.
+    line per member: arrivals so far (i64, only ever grows), the source and destination it
+    published before its last arrival, and its arena.
     """
 
     LINE = 64
@@ -407,11 +382,34 @@ class WorldLayout:
     ARRIVED = 0
     SOURCE = 8
     TARGET = 16
+    ARENA = 24
 
     @classmethod
     def group_bytes(cls, size: int) -> int:
         """Bytes of the block of a group of `size` members."""
         return cls.MEMBERS + cls.LINE * size
+
+
+class EarlyArea:
+    """Where a rank keeps a collective of its program that it starts before it waits for it, in bytes
+    of its arena: at the same place on all ranks.
+
+    A line with how often it was started (i64, only ever grows), how many requests of MPI that left
+    open (i64), and these; a line with how often this rank has waited for it. Then SLOTS copies of
+    what was sent, the last ones, in turn. Both lines have the sleepers of a `GroupRecord`'s line.
+    """
+
+    STARTED = 0
+    ACTIVE = 8
+    REQUESTS = 32
+    WAITED = 64
+    SLOT = 128
+    SLOTS = 2
+
+    @classmethod
+    def nbytes(cls, sent: int) -> int:
+        """Bytes of the area of a collective that sends `sent` bytes."""
+        return cls.SLOT + cls.SLOTS * (-(-sent // ALIGNMENT) * ALIGNMENT)
 
 
 class MpiTable:

@@ -38,25 +38,34 @@ class Kernel:
 
     def refusal(self, dtype: str, target: str = "cpu") -> str:
         """Why it cannot compute elements of `dtype` on `target`; empty where it can."""
-        if target not in self.targets:
-            return f"target {target} has none"
+        return self.of_dtype(dtype) if target in self.targets else f"target {target} has none"
+
+    def of_dtype(self, dtype: str) -> str:
+        """Why it cannot compute elements of `dtype`, wherever it runs; empty where it can."""
         if self.dtypes and dtype not in self.dtypes:
             return f"elements are {dtype}, {' or '.join(sorted(self.dtypes))} is needed"
         return ""
 
 
-_CPU, _FLOATS = frozenset({"cpu"}), frozenset({"f32", "f64"})
+_CPU, _GPU, _BOTH = frozenset({"cpu"}), frozenset({"gpu"}), frozenset({"cpu", "gpu"})
+_FLOATS, _SMALL = frozenset({"f32", "f64"}), frozenset({"f16", "bf16"})
 
 KERNELS: dict[str, Kernel] = {
     kernel.name: kernel
     for kernel in (
         Kernel("flash", "attention without its score matrix", _FLOATS, _CPU, DETERMINISTIC),
         Kernel("blas", "a product of matrices, by the library", _FLOATS, _CPU, DETERMINISTIC),
-        Kernel("codegen", "any op, in fused and vectorised loops", frozenset(), _CPU, DETERMINISTIC),
-        Kernel(REFERENCE, "any op, as written and in the order written", frozenset(), _CPU, BIT_EXACT),
+        Kernel("cublaslt", "a product of matrices, by the library", _SMALL | {"f32"}, _GPU, DETERMINISTIC),
+        Kernel("gemm_mma", "a product of matrices, on tensor cores", _SMALL, _GPU, DETERMINISTIC),
+        Kernel("codegen", "any op, in fused and vectorised loops", frozenset(), _BOTH, DETERMINISTIC),
+        Kernel(REFERENCE, "any op, as written and in the order written", frozenset(), _BOTH, BIT_EXACT),
     )
 }  # fmt: skip
 """Every kernel there is, the fastest first."""
+PRODUCTS = ("blas", "cublaslt", "gemm_mma")
+"""Those that compute products of matrices alone."""
+LIBRARIES = ("blas", "cublaslt")
+"""Those of them that a library does."""
 
 
 def known(name: str, who: str = "kernels") -> str:

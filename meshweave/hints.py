@@ -178,10 +178,10 @@ KEYS: dict[str, Key] = {
 }
 """Every key there is; any other is an error, so that a misspelt hint is never lost."""
 
-TARGETS: dict[str, frozenset[str]] = {
-    "cpu": frozenset({"kernels", "numerics", "slice", "order", "width", "bundle", "peak_bytes"}),
-    "gpu": frozenset(),
-}
+_OBEYED = frozenset(
+    {"kernels", "numerics", "slice", "order", "width", "bundle", "fuse", "peak_bytes", "overlap"}
+)
+TARGETS: dict[str, frozenset[str]] = {"cpu": _OBEYED, "gpu": _OBEYED}
 """The keys each target can obey. Whoever builds a capability adds its key here."""
 
 CONFLICTING = ("kernels",)

@@ -20,16 +20,18 @@ from meshweave.bindings import PassManager, ir
 from meshweave.dialects.alias import module_text
 from meshweave.errors import CompileError, MeshweaveError, UsageError
 from meshweave.locations import compile_error
-from meshweave.pipeline_text import Element, did_you_mean, parse_options, parse_value, read
+from meshweave.pipeline_text import (
+    GLOBAL_PASSES,
+    Element,
+    did_you_mean,
+    parse_options,
+    parse_value,
+    read,
+)
 from meshweave.transforms.base import Pass, PassFailure, remarks_to
 
 # Named pipelines: a name in a pipeline stands for its text.
-PIPELINES: dict[str, str] = {
-    "dist-pipeline": (
-        "hint-apply,dist-propagate,dist-insert-redistribute,dist-legalize-redistribute,"
-        "dist-partition,hint-budget,hint-slice,select-kernels,hint-verify,dist-fuse-collectives,canonicalize,cse"
-    ),
-}
+PIPELINES: dict[str, str] = {"dist-pipeline": ",".join(GLOBAL_PASSES)}
 
 _ANCHORS = ("builtin.module", "func.func", "gpu.module", "gpu.func", "llvm.func", "any")
 

@@ -1,4 +1,4 @@
-"""The text of pipelines and of pass options: reading it, and naming what was probably meant. Pure,
+"""The text of pipelines and of pass options: reading it, naming what was probably meant, and that of programs. Pure,
 no MLIR.
 """
 
@@ -10,6 +10,24 @@ from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
 
 from meshweave.errors import UsageError
+
+GLOBAL_PASSES = (
+    "hint-apply",
+    "outline-repeats",
+    "dist-propagate",
+    "dist-insert-redistribute",
+    "dist-legalize-redistribute",
+    "dist-partition",
+    "hint-budget",
+    "hint-slice",
+    "select-kernels",
+    "dist-fuse-collectives",
+    "dist-overlap",
+    "hint-verify",
+    "canonicalize",
+    "cse",
+)
+"""From the global view to the local program, on a mesh of known sizes."""
 
 _NAME = re.compile(r"[\w.\-]+")
 _PUNCTUATION = "(),"

@@ -24,6 +24,7 @@ from meshweave.runtime.limits import check_ranks
 
 TIMEOUT = 60.0  # seconds without progress of any rank
 KEPT = {"local": 16, "mpi": 2}  # programs kept loaded, of each engine: those of mpi are processes
+KEPT_ELSE = 2  # of any other engine: they hold a gpu, or stand in for one
 
 
 def redistribute(array: Array, layout: Any, engine: str = "local") -> Array:
@@ -122,7 +123,7 @@ class _Loaded:
             runner.close()
             raise
         same = [other for other in self._programs if other.engine == move.engine]
-        for other in same[: max(0, len(same) + 1 - KEPT[move.engine])]:
+        for other in same[: max(0, len(same) + 1 - KEPT.get(move.engine, KEPT_ELSE))]:
             self._close(other)
         self._programs[move] = (executable, runner)
         return executable
@@ -158,14 +159,14 @@ def compiled(move: Move) -> Any:
 
 def _compiled(move: Move) -> Any:
     from meshweave.bindings import context, ir
-    from meshweave.lowering import compile_local
+    from meshweave.lowering import compile_program
     from meshweave.pipeline import run_pipeline
 
     ctx = context()
     with ctx, ir.Location.unknown(ctx):
         module = ir.Module.parse(module_text(move))
         run_pipeline(module, "dist-partition,canonicalize,cse")
-        return compile_local(module, engine=move.engine)
+        return compile_program(module, move.engine)
 
 
 def module_text(move: Move) -> str:

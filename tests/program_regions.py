@@ -4,45 +4,10 @@ from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
+from program_generic import BODIES, FOLDS, Generic, kinds, loop_maps
 from program_ops import OPS, arith, dot_bound, scalar_first
 from programs import Array, Program, Value, evaluate, exact, extend, tensor_type
 from strategies import layouts
-
-
-def loop_maps(dims: list[list[int]], loops: int) -> str:
-    """Indexing maps: for each operand the loop of each dim."""
-    names = ", ".join(f"d{d}" for d in range(loops))
-    rows = [", ".join(f"d{d}" for d in row) for row in dims]
-    return "[" + ", ".join(f"affine_map<({names}) -> ({row})>" for row in rows) + "]"
-
-
-def kinds(loops: int, reduced: "set[int]") -> str:
-    """Iterator types."""
-    words = ["reduction" if d in reduced else "parallel" for d in range(loops)]
-    return "[" + ", ".join(f'"{w}"' for w in words) + "]"
-
-
-def spaced(x: Array, row: list[int], loops: int) -> Array:
-    """`x`, whose dim i is loop row[i], with a dim for each loop."""
-    order = np.argsort(row)
-    moved = np.transpose(x, order)
-    return moved.reshape(
-        [moved.shape[sorted(row).index(d)] if d in row else 1 for d in range(loops)]
-    )
-
-
-BODIES = {
-    "product": ("mul", lambda x, y: x * y),
-    "sum": ("add", lambda x, y: x + y),
-    "larger": ("max", np.maximum),
-}
-FOLDS = {
-    "add": np.add.reduce,
-    "max": np.maximum.reduce,
-    "min": np.minimum.reduce,
-    "mul": np.multiply.reduce,
-    "sub": lambda x, axis: -np.add.reduce(x, axis=axis),
-}
 
 
 def generic(draw: st.DrawFn, p: Program, a: Value) -> None:
@@ -68,96 +33,19 @@ def generic(draw: st.DrawFn, p: Program, a: Value) -> None:
     reduced = draw(st.sets(st.integers(0, loops - 1), max_size=3))
     out = list(draw(st.permutations([d for d in range(loops) if d not in reduced])))
     shape = tuple(sizes[d] for d in out)
-    name, body = BODIES[draw(st.sampled_from(sorted(BODIES)))]
+    name, _ = BODIES[draw(st.sampled_from(sorted(BODIES)))]
     fold = draw(st.sampled_from(sorted(FOLDS))) if reduced else "none"
     index = draw(st.sampled_from([None, *range(loops)])) if loops else None
     if name == "mul" and fold == "add":
         index = None if draw(st.booleans()) else index
-    _emit_generic(draw, p, (a, b), rows, (out, shape), (name, body), fold, index)
-
-
-def _emit_generic(
-    draw: st.DrawFn, p: Program, ins: Any, rows: Any, output: Any, what: Any, fold: str, index: Any
-) -> None:
-    (a, b), (out, shape), (name, body) = ins, output, what
-    loops = len({d for row in rows for d in row})
-    reduced = tuple(d for d in range(loops) if d not in out)
-    lines = [f"%t = {arith(name, a)} %x, %y : {a.element}"]
-    last = "%t"
-    if index is not None:
-        cast = (
-            "arith.sitofp" if a.is_float else "arith.addi" if a.element == "i32" else "arith.extsi"
-        )
-        lines.append(f"%i = linalg.index {index} : index")
-        lines.append("%w = arith.index_cast %i : index to i32")
-        lines.append(
-            "%n = arith.addi %w, %w : i32"
-            if cast == "arith.addi"
-            else f"%n = {cast} %w : i32 to {a.element}"
-        )
-        lines.append(f"%u = {arith('add', a)} %t, %n : {a.element}")
-        last = "%u"
-    double = 2 if a.element == "i32" else 1
-    if fold != "none":
-        lines.append(f"%s = {arith(fold, a)} %o, {last} : {a.element}")
-        last = "%s"
-    elif draw(st.booleans()):  # an accumulator that is only added to
-        lines.append(f"%s = {arith('add', a)} {last}, %o : {a.element}")
-        last, fold = "%s", "plain"
+    plain = fold == "none" and draw(st.booleans())  # an accumulator that is only added to
     start = draw(st.sampled_from([0, 1]))
+    made = Generic((a, b), (rows[0], rows[1]), out, name, "plain" if plain else fold, index, start)
     inits = [v for v in p.values if v.shape == shape and v.element == a.element]
-    others: tuple[Value, ...] = ()
-    if inits and draw(st.booleans()):
-        others = (draw(st.sampled_from(inits)),)
-        init = others[0].name
-    else:
-        init = p.filled(shape, start, a.element)
-
-    def compute(x: Array, y: Array, *i: Array) -> Array:
-        first = i[0] if i else x.dtype.type(start)
-        z = body(spaced(x, rows[0], loops), spaced(y, rows[1], loops))
-        if index is not None:
-            z = z + double * np.arange(z.shape[index]).reshape(
-                [-1 if d == index else 1 for d in range(loops)]
-            ).astype(z.dtype)
-        kept = np.argsort(np.argsort(out))
-        if fold in ("none", "plain"):
-            z = np.transpose(z, np.array(out, int))
-            return z + first if fold == "plain" else z
-        folded = (
-            np.transpose(FOLDS[fold](z, axis=reduced), kept)
-            if len(out)
-            else FOLDS[fold](z, axis=reduced)
-        )
-        ends = {
-            "add": np.add,
-            "sub": np.add,
-            "mul": np.multiply,
-            "max": np.maximum,
-            "min": np.minimum,
-        }
-        return ends[fold](folded, first)
-
-    def bound() -> float:
-        z = np.abs(
-            body(
-                np.abs(spaced(a.value, rows[0], loops)), np.abs(spaced(b.value, rows[1], loops))
-            ).astype("f8")
-        )
-        z = z + (0 if index is None else 2 * z.shape[index])
-        if fold == "mul":
-            with np.errstate(over="ignore"):
-                return float(np.prod(np.maximum(z, 1))) * 2
-        return float(z.sum()) + 10
-
-    text = (
-        f"linalg.generic {{indexing_maps = {loop_maps([*rows, out], loops)}, "
-        f"iterator_types = {kinds(loops, set(reduced))}}} ins({a.name}, {b.name} : {a.type}, {b.type}) "
-        f"outs({init} : $T) {{\n    ^bb0(%x: {a.element}, %y: {a.element}, %o: {a.element}):\n      "
-        + "\n      ".join(lines)
-        + f"\n      linalg.yield {last} : {a.element}\n  }} -> $T"
-    )
-    p.op(text, compute, a, b, *others, bound=bound())
+    given = draw(st.sampled_from(inits)) if inits and draw(st.booleans()) else None
+    init = given.name if given is not None else p.filled(shape, start, a.element)
+    others = (given,) if given is not None else ()
+    p.op(made.text(init), made.compute, a, b, *others, bound=made.bound())
 
 
 def two_results(draw: st.DrawFn, p: Program, a: Value) -> None:

@@ -5,18 +5,19 @@ from typing import Any
 import numpy as np
 import pytest
 from hint_programs import (
-    HINTED,
-    STRIPPED,
+    REDUCE,
+    attention,
     built,
     check,
     constrain,
     data,
     function,
     matmul,
+    np_softmax,
     region,
     run,
+    softmax,
     tensor,
-    zeros,
 )
 
 from meshweave.errors import CompileError
@@ -112,18 +113,6 @@ def test_what_reads_a_sum_runs_behind_the_loop() -> None:
     )
 
 
-def softmax(name: str, value: str, type_: str, dim: int) -> str:
-    return (
-        f"%{name}_e = tensor.empty() : {type_}\n%{name} = linalg.softmax dimension({dim}) "
-        f"ins(%{value} : {type_}) outs(%{name}_e : {type_}) -> {type_}\n"
-    )
-
-
-def np_softmax(x: np.ndarray, axis: int) -> np.ndarray:
-    e = np.exp(x - x.max(axis, keepdims=True))
-    return e / e.sum(axis, keepdims=True)
-
-
 @pytest.mark.parametrize("dim", [0, 1])
 def test_softmax_off_its_dim(dim: int) -> None:
     T = tensor(8, 6)
@@ -145,19 +134,6 @@ def test_softmax_along_its_own_dim_is_refused_by_name() -> None:
         CompileError, match=r"'linalg.softmax' at .* needs dim 1 of .* whole, and t cuts it"
     ):
         built(text)
-
-
-REDUCE = """%{name}_s = arith.constant {init} : f32
-%{name}_0 = tensor.empty() : tensor<{m}xf32>
-%{name}_1 = linalg.fill ins(%{name}_s : f32) outs(%{name}_0 : tensor<{m}xf32>) -> tensor<{m}xf32>
-%{name} = linalg.generic {{indexing_maps = [affine_map<(i, j) -> (i, j)>, affine_map<(i, j) -> (i)>],
-  iterator_types = ["parallel", "reduction"]}}
-  ins(%{value} : tensor<{m}x{n}xf32>) outs(%{name}_1 : tensor<{m}xf32>) {{
-^bb0(%x: f32, %o: f32):
-  %y = {op} %x, %o : f32
-  linalg.yield %y : f32
-}} -> tensor<{m}xf32>
-"""
 
 
 @pytest.mark.parametrize(
@@ -295,48 +271,6 @@ def test_gather_inside_slices(n: int) -> None:
     check(make, [a, b], [b @ a])
 
 
-@pytest.mark.parametrize("second", ["order", "bfs"])
-def test_nested_regions(second: str) -> None:
-    T, C = tensor(8, 10), tensor(8, 12)
-    inner = region("i", matmul("c", "e", "a1", 8, 10, 12) + constrain("d", "c", C, "[_, u]"), "%d", C,
-                   'slice = "u=3"' + (', order = "bfs"' if second == "bfs" else ""))  # fmt: skip
-    body = f"%e = math.exp %a0 : {T}\n{inner}%f = arith.addf %i, %i : {C}\n"
-
-    def make(hints: str) -> str:
-        inside = region("r", body, "%f", C, f'slice = "t=4", {hints}')
-        return function([T, tensor(10, 12)], [C], f"{inside}return %r : {C}")
-
-    a, b = data(8, 10), data(10, 12)
-    check(make, [a, b], [2 * (np.exp(a) @ b)])
-
-
-@pytest.mark.parametrize("layout", ["[t, u]", "[u, t]", "[t*u, _]", "[_, u*t]", None])
-@pytest.mark.parametrize("shape", [(8, 12), (9, 13)])
-def test_two_time_axes(layout: "str | None", shape: tuple[int, int]) -> None:
-    T = tensor(*shape)
-    body = f"%1 = math.exp %a0 : {T}\n"
-    body += constrain("2", "1", T, layout) if layout else f"%2 = arith.addf %1, %1 : {T}\n"
-
-    def make(hints: str) -> str:
-        inside = region("r", body, "%2", T, f'slice = "t=4, u=2", {hints}')
-        return function([T], [T], f"{inside}return %r : {T}")
-
-    a = data(*shape)
-    check(make, [a], [np.exp(a) * (1 if layout else 2)])
-
-
-def test_a_sum_over_one_of_two_time_axes() -> None:
-    A, B, C = tensor(10, 16), tensor(16, 6), tensor(10, 6)
-    body = constrain("p", "a0", A, "[u, t]") + matmul("c", "p", "a1", 10, 16, 6)
-
-    def make(hints: str) -> str:
-        inside = region("r", body, "%c", C, f'slice = "t=4, u=3", {hints}')
-        return function([A, B], [C], f"{inside}return %r : {C}")
-
-    a, b = data(10, 16), data(16, 6)
-    check(make, [a, b], [a @ b])
-
-
 def test_an_intermediate_is_read_outside() -> None:
     T = tensor(10, 6)
     body = f"%1 = math.exp %a0 : {T}\n%2 = arith.mulf %1, %a0 : {T}\n"
@@ -352,120 +286,21 @@ def test_an_intermediate_is_read_outside() -> None:
     check(make, [a], [e, e + e * a])
 
 
-def test_results_of_several_types() -> None:
-    T, R = tensor(8, 5), tensor(8)
-    body = f"%1 = math.exp %a0 : {T}\n" + REDUCE.format(
-        name="s", value="1", m=8, n=5, op="arith.addf", init="0.0"
-    )
-
-    def make(hints: str) -> str:
-        inside = (
-            f"%r:2 = scf.execute_region -> ({T}, {R}) no_inline {{\n{body}scf.yield %1, %s : {T}, {R}\n}} "
-            f'{{hint.hints = {{slice = "t=4", {hints}}}}}\n'
-        )
-        return function([T], [T, R], f"{inside}return %r#0, %r#1 : {T}, {R}")
-
-    a = data(8, 5)
-    check(make, [a], [np.exp(a), np.exp(a).sum(1)])
-
-
-def test_a_region_in_a_loop() -> None:
-    T = tensor(8, 6)
-    inside = f"%1 = math.exp %x : {T}\n%2 = arith.mulf %1, %h : {T}\n"
-
-    def make(hints: str) -> str:
-        within = region("r", inside, "%2", T, f'slice = "t=4", {hints}')
-        return function(
-            [T],
-            [T],
-            "%c0 = arith.constant 0 : index\n%c1 = arith.constant 1 : index\n"
-            "%c3 = arith.constant 3 : index\n"
-            f"%h = arith.constant dense<0.5> : {T}\n"
-            f"%l = scf.for %i = %c0 to %c3 step %c1 iter_args(%x = %a0) -> ({T}) {{\n"
-            f"{within}scf.yield %r : {T}\n}}\nreturn %l : {T}",
-        )
-
-    a = data(8, 6)
-    wanted = a
-    for _ in range(3):
-        wanted = np.exp(wanted) * np.float32(0.5)
-    check(make, [a], [wanted])
-
-
-def test_a_loop_in_a_region() -> None:
-    T = tensor(8, 6)
-    body = (
-        "%c0 = arith.constant 0 : index\n%c1 = arith.constant 1 : index\n"
-        "%c3 = arith.constant 3 : index\n"
-        f"%l = scf.for %i = %c0 to %c3 step %c1 iter_args(%x = %a0) -> ({T}) {{\n"
-        f"%y = arith.addf %x, %a1 : {T}\nscf.yield %y : {T}\n}}\n%m = math.exp %l : {T}\n"
-    )
-
-    def make(hints: str) -> str:
-        within = region("r", body, "%m", T, f'slice = "t=4", {hints}')
-        return function([T, T], [T], f"{within}return %r : {T}")
-
-    a, b = data(8, 6), data(8, 6, seed=2) * np.float32(0.1)
-    check(make, [a, b], [np.exp(a + b + b + b)])
-
-
-def test_loop_indices_count_over_all_slices() -> None:
-    T = tensor(10, element="i32")
-    body = f"""%0 = tensor.empty() : {T}
-%1 = linalg.generic {{indexing_maps = [affine_map<(i) -> (i)>, affine_map<(i) -> (i)>],
-  iterator_types = ["parallel"]}} ins(%a0 : {T}) outs(%0 : {T}) {{
-^bb0(%x: i32, %o: i32):
-  %i = linalg.index 0 : index
-  %j = arith.index_cast %i : index to i32
-  %y = arith.addi %x, %j : i32
-  linalg.yield %y : i32
-}} -> {T}
-"""
-
-    def make(hints: str) -> str:
-        inside = region("r", body, "%1", T, f'slice = "t=4", {hints}')
-        return function([T], [T], f"{inside}return %r : {T}")
-
-    a = np.arange(10, dtype=np.int32) * 3
-    check(make, [a], [a + np.arange(10, dtype=np.int32)])
-
-
-def test_loop_indices_within_a_loop_of_the_region() -> None:
-    T = tensor(10, element="i32")
-    body = f"""%c0 = arith.constant 0 : index
-%c1 = arith.constant 1 : index
-%c3 = arith.constant 3 : index
-%l = scf.for %n = %c0 to %c3 step %c1 iter_args(%q = %a0) -> ({T}) {{
-  %0 = tensor.empty() : {T}
-  %1 = linalg.generic {{indexing_maps = [affine_map<(i) -> (i)>, affine_map<(i) -> (i)>],
-    iterator_types = ["parallel"]}} ins(%q : {T}) outs(%0 : {T}) {{
-  ^bb0(%x: i32, %o: i32):
-    %i = linalg.index 0 : index
-    %j = arith.index_cast %i : index to i32
-    %y = arith.addi %x, %j : i32
-    linalg.yield %y : i32
-  }} -> {T}
-  scf.yield %1 : {T}
-}}
-"""
-
-    def make(hints: str) -> str:
-        inside = region("r", body, "%l", T, f'slice = "t=4", {hints}')
-        return function([T], [T], f"{inside}return %r : {T}")
-
-    a = np.arange(10, dtype=np.int32) * 3
-    check(make, [a], [a + 3 * np.arange(10, dtype=np.int32)])
-
-
-def attention(heads: int, length: int, width: int, hints: str) -> str:
-    Q, S = tensor(heads, length, width), tensor(heads, length, length)
-    K = tensor(heads, width, length)
-    body = zeros("si", S) + zeros("oi", Q)
-    body += f"%s = linalg.batch_matmul ins(%a0, %a1 : {Q}, {K}) outs(%si : {S}) -> {S}\n"
-    body += softmax("p", "s", S, 2)
-    body += f"%o = linalg.batch_matmul ins(%p, %a2 : {S}, {Q}) outs(%oi : {Q}) -> {Q}\n"
-    inside = region("r", body, "%o", Q, hints)
-    return function([Q, K, Q], [Q], f"{inside}return %r : {Q}")
+@pytest.mark.parametrize("read", [False, True])
+def test_an_intermediate_that_is_read_outside_counts_in_full(read: bool) -> None:
+    """Without a reader outside a slice of it is all there ever is; with one, the whole tensor."""
+    n = 1024
+    T, R = tensor(n, 6), tensor(n)
+    body = f"%1 = math.exp %a0 : {T}\n%2 = arith.mulf %1, %1 : {T}\n%3 = arith.addf %2, %1 : {T}\n"
+    ends = region("r", body, "%3, %1" if read else "%3", T, 'slice = "t=16", order = "dfs"')
+    names = ("r#0", "r#1") if read else ("r",)
+    for i, name in enumerate(names):
+        ends += REDUCE.format(name=f"s{i}", value=name, m=n, n=6, op="arith.addf", init="0.0")
+    sums = [f"%s{i}" for i in range(len(names))]
+    ends += f"return {', '.join(sums)} : {', '.join([R] * len(sums))}"
+    bundle, _, _ = built(function([T], [R] * len(sums), ends))
+    whole = n * 6 * 4
+    assert len(sums) * whole <= bundle.manifest.arena_bytes <= (len(sums) + 0.2) * whole
 
 
 def test_attention() -> None:
@@ -487,10 +322,3 @@ def test_depth_first_holds_one_slice() -> None:
         for order in ("dfs", "bfs")
     }
     assert arenas["dfs"] * 50 <= arenas["bfs"], arenas
-
-
-def test_hints_of_a_program_without_regions_change_nothing() -> None:
-    T = tensor(4)
-    text = function([T], [T], f"%1 = math.exp %a0 : {T}\nreturn %1 : {T}")
-    a = data(4)
-    np.testing.assert_array_equal(run(text, [a], HINTED)[0], run(text, [a], STRIPPED)[0])

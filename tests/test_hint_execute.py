@@ -29,8 +29,9 @@ def in_region(p: Program, start: int, hints: str) -> str:
     body = "\n  ".join(inside)
     spelt = re.sub(r"= call @", "= func.call @", body)
     region = (
-        f"%region:{len(given)} = scf.execute_region -> ({types}) no_inline {{\n  {spelt}\n"
-        f"  scf.yield {names} : {types}\n  }} {{hint.hints = {{{hints}}}}}"
+        f'%region:{len(given)} = "hint.region"() ({{\n  {spelt}\n'
+        f'  "hint.yield"({names}) : ({types}) -> ()\n'
+        f"  }}) {{hints = {{{hints}}}}} : () -> ({types})"
     )
     old_end = ", ".join(v.name for v, _ in p.results)
     new_end = ", ".join(f"%region#{given.index(v)}" if v in given else v.name for v, _ in p.results)

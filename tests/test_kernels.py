@@ -32,17 +32,21 @@ def products(rows):
 
 
 def test_the_registry_is_ordered_and_says_what_it_needs():
-    assert list(KERNELS) == ["flash", "blas", "codegen", "reference"]
+    assert list(KERNELS) == ["flash", "blas", "cublaslt", "gemm_mma", "codegen", "reference"]
     assert KERNELS["blas"].refusal("f32") == "" and "bf16" in KERNELS["blas"].refusal("bf16")
     assert "gpu" in KERNELS["blas"].refusal("f32", "gpu")
+    assert (
+        KERNELS["cublaslt"].refusal("bf16", "gpu") == ""
+        and KERNELS["codegen"].refusal("f64", "gpu") == ""
+    )
     assert [k for k in KERNELS if KERNELS[k].suits("bit_exact")] == [REFERENCE]
     assert all(k.suits("deterministic") and k.suits("tol") for k in KERNELS.values())
 
 
 def test_choices():
     assert ALL.disabled == () and Choice.parse("-flash").disabled == ("flash",)
-    assert Choice.parse("reference").disabled == ("flash", "blas", "codegen")
-    assert Choice.of(("blas",), {"flash": True}).disabled == ("codegen",)
+    assert Choice.parse("reference").disabled == tuple(k for k in KERNELS if k != REFERENCE)
+    assert Choice.of(("blas",), {"flash": True}).disabled == ("cublaslt", "gemm_mma", "codegen")
     assert Choice.of(("blas",)).allows(REFERENCE)
     outer = Choice.of(None, {"flash": False})
     assert Choice.of(None, {"blas": False}).within(outer).disabled == ("flash", "blas")
@@ -77,11 +81,11 @@ def test_an_unknown_name_is_an_error_everywhere():
 
 def test_contexts_nest_and_are_restored():
     with mw.kernels(only=("reference",)):
-        assert chosen_kernels().disabled == ("flash", "blas", "codegen")
+        assert chosen_kernels().disabled == tuple(k for k in KERNELS if k != REFERENCE)
         with pytest.raises(ZeroDivisionError), mw.kernels(blas=True):
-            assert chosen_kernels().disabled == ("flash", "codegen")
+            assert chosen_kernels().disabled == ("flash", "cublaslt", "gemm_mma", "codegen")
             raise ZeroDivisionError
-        assert chosen_kernels().disabled == ("flash", "blas", "codegen")
+        assert chosen_kernels().disabled == tuple(k for k in KERNELS if k != REFERENCE)
     assert chosen_kernels() is None
     again = mw.kernels(flash=False)
     for _ in range(2):

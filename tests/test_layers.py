@@ -20,9 +20,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "hints": set(),
     "ledger": {"hints"},
     "fast_paths": set(),
+    "machine": set(),
     "report": set(),
     "serve_block": set(),
-    "bundle": {"layout", "files", "device"},
+    "bundle": {"layout", "files", "archive", "records", "device"},
     "plan": {"layout"},
     "runtime": {"layout", "bundle", "serve_block", "device", "emulator"},
     "bindings": {"dialects"},  # context() loads them, inside the function
@@ -35,11 +36,15 @@ MAY_IMPORT: dict[str, set[str]] = {
         "hints",
         "ledger",
         "fast_paths",
+        "machine",
         "dialects",
         "bindings",
         "locations",
     },
-    "device": {"errors"},
+    "archive": set(),
+    "records": set(),
+    "device": {"records"},
+    "targets": {"device"},
     "emulator": set(),
     "lowering": {
         *(
@@ -49,9 +54,13 @@ MAY_IMPORT: dict[str, set[str]] = {
             "device",
             "serve_block",
             "cache",
+            "fast_paths",
+            "files",
             "hints",
             "ledger",
+            "machine",
             "report",
+            "targets",
             "dialects",
             "bindings",
             "locations",
@@ -59,7 +68,17 @@ MAY_IMPORT: dict[str, set[str]] = {
         "transforms",
     },
     "trace": {
-        *("layout", "bundle", "runtime", "hints", "fast_paths", "api", "redistribution", "report"),
+        *(
+            "layout",
+            "bundle",
+            "runtime",
+            "hints",
+            "fast_paths",
+            "api",
+            "targets",
+            "redistribution",
+            "report",
+        ),
         *(
             "bindings",
             "dialects",
@@ -76,7 +95,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "pipeline_text": set(),
     "upstream_passes": set(),
     "redistribution": {
-        *("layout", "plan", "bundle", "cache", "runtime"),
+        *("layout", "plan", "bundle", "cache", "runtime", "targets"),
         *("bindings", "transforms", "lowering", "pipeline"),  # to compile, inside functions
     },
     "pipeline": {

@@ -7,18 +7,18 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from hint_programs import NO_MESH
+from hint_programs import NO_MESH, attention, data, np_softmax
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from programs import Program as Drawn
 from programs import programs
-from test_hint_cases import attention, data, np_softmax
 from test_hint_execute import SCHEDULES, in_region
 
 from meshweave.api import Program, build, lowered
 from meshweave.errors import CompileError
 from meshweave.layout import Mesh
 from meshweave.lowering.arena import ALIGNMENT
+from meshweave.lowering.cpu import bundle_of
 from meshweave.lowering.hint_budget import cache_bytes, fewest
 from meshweave.lowering.memory import moments, region_bytes
 from meshweave.runtime import program as runtime_program
@@ -217,7 +217,7 @@ def test_programs_with_open_numbers_of_slices_give_what_numpy_gives(data: st.Dat
     with lowered(text, "-", None) as (module, program):
         event(f"{min(read_ledger(module).regions[0].slices, 3)} slices or more")
         read_ledger(module).entries()
-        bundle = program.bundle("local")
+        bundle = bundle_of(program)
     with Program(bundle, LocalEngine(timeout=30)) as loaded:
         results = loaded(*[v.value for v, _ in drawn.inputs])
     for result, (value, _) in zip(results, drawn.results):

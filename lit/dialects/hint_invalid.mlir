@@ -21,7 +21,7 @@ func.func @f(%a: tensor<8xf32>) -> tensor<4xf32> {
 // -----
 
 func.func @f(%a: tensor<8xf32>, %b: tensor<4xi32>) -> tensor<8xf32> {
-  // expected-error @below {{'hint.region' op has results of types tensor<4xi32>, tensor<8xf32>; all must be of one type (or write scf.execute_region no_inline with hint.hints)}}
+  // expected-error @below {{'hint.region' op yields (tensor<8xf32>) but its results are (tensor<8xf32>, tensor<4xi32>)}}
   %r:2 = "hint.region"() ({
     "hint.yield"(%a) : (tensor<8xf32>) -> ()
   }) {hints = {order = "dfs"}} : () -> (tensor<8xf32>, tensor<4xi32>)
@@ -196,4 +196,11 @@ func.func @f(%a: tensor<8xf32>) -> tensor<8xf32> {
     "hint.yield"(%a) : (tensor<8xf32>) -> ()
   }) {hints = {width = [2]}} : () -> tensor<8xf32>
   return %r : tensor<8xf32>
+}
+
+// -----
+
+func.func @f(%a: f32, %b: i32) {
+  // expected-error @below {{'hint.yield' op has more than 64 runs of operands of one type}}
+  "hint.yield"(%a, %b, %a, %b, %a, %b, %a, %b, %a, %b, %a, %b, %a, %b, %a, %b, %a, %b, %a, %b, %a, %b, %a, %b, %a, %b, %a, %b, %a, %b, %a, %b, %a, %b, %a, %b, %a, %b, %a, %b, %a, %b, %a, %b, %a, %b, %a, %b, %a, %b, %a, %b, %a, %b, %a, %b, %a, %b, %a, %b, %a, %b, %a, %b, %a) : (f32, i32, f32, i32, f32, i32, f32, i32, f32, i32, f32, i32, f32, i32, f32, i32, f32, i32, f32, i32, f32, i32, f32, i32, f32, i32, f32, i32, f32, i32, f32, i32, f32, i32, f32, i32, f32, i32, f32, i32, f32, i32, f32, i32, f32, i32, f32, i32, f32, i32, f32, i32, f32, i32, f32, i32, f32, i32, f32, i32, f32, i32, f32, i32, f32) -> ()
 }

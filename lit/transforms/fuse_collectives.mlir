@@ -235,17 +235,17 @@ func.func @loop(%a: tensor<8xf32>, %b: tensor<8xf32>) -> (tensor<8xf32>, tensor<
 
 // In a region that asks for every bit, floats are added in the order that was there; elsewhere not.
 // CHECK-LABEL: func.func @numerics
-// CHECK: scf.execute_region
+// CHECK: "hint.region"
 // CHECK-COUNT-2: dist.all_reduce
-// CHECK: hint.hints
+// CHECK: {hints = {numerics = "bit_exact"}}
 // CHECK-NEXT: "dist.all_reduce"(%{{.*}}) {axes = ["x", "y"], kind = "sum"}
 // CHECK-NEXT: return
 func.func @numerics(%a: tensor<8xf32>) -> (tensor<8xf32>) {
-  %0 = scf.execute_region -> tensor<8xf32> {
+  %0 = "hint.region"() ({
     %1 = "dist.all_reduce"(%a) {axes = ["x"], kind = "sum"} : (tensor<8xf32>) -> tensor<8xf32>
     %2 = "dist.all_reduce"(%1) {axes = ["y"], kind = "sum"} : (tensor<8xf32>) -> tensor<8xf32>
-    scf.yield %2 : tensor<8xf32>
-  } {hint.hints = {numerics = "bit_exact"}}
+    "hint.yield"(%2) : (tensor<8xf32>) -> ()
+  }) {hints = {numerics = "bit_exact"}} : () -> tensor<8xf32>
   %3 = "dist.all_reduce"(%0) {axes = ["x"], kind = "sum"} : (tensor<8xf32>) -> tensor<8xf32>
   %4 = "dist.all_reduce"(%3) {axes = ["y"], kind = "sum"} : (tensor<8xf32>) -> tensor<8xf32>
   return %4 : tensor<8xf32>

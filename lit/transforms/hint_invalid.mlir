@@ -1,4 +1,4 @@
-// RUN: meshweave-opt %s -p hint-apply,hint-slice,hint-verify --split-input-file --verify-diagnostics
+// RUN: meshweave-opt %s -p hint-apply,hint-slice,dist-overlap,hint-verify --split-input-file --verify-diagnostics
 
 func.func @two_required(%a: tensor<8xf32>) -> tensor<8xf32> {
   %r = "hint.region"() ({
@@ -26,7 +26,7 @@ func.func @required_and_unsupported(%a: tensor<8xf32>) -> tensor<8xf32> {
 // -----
 
 func.func @required_for_all(%a: tensor<8xf32>) -> tensor<8xf32> {
-  // expected-error @below {{fuse = "must" (required) is unsupported: target cpu has no fuse}}
+  // expected-error @below {{fuse = "must" (required) is unsupported: no op is forced into the kernel of another}}
   %r = "hint.region"() ({
     %e = math.exp %a : tensor<8xf32>
     "hint.yield"(%e) : (tensor<8xf32>) -> ()
@@ -37,13 +37,24 @@ func.func @required_for_all(%a: tensor<8xf32>) -> tensor<8xf32> {
 // -----
 
 func.func @preferred_and_advisory_are_told(%a: tensor<8xf32>) -> tensor<8xf32> {
-  // expected-remark @+3 {{overlap = "auto" (preferred) is unsupported: }}
   // expected-remark @+2 {{stream = "1" (advisory) is unsupported: target cpu has no stream}}
-  // expected-remark @+1 {{fuse = "must" (advisory) is unsupported: target cpu has no fuse}}
+  // expected-remark @+1 {{fuse = "must" (advisory) is unsupported: no op is forced into the kernel of another}}
   %r = "hint.region"() ({
+    // expected-remark @+1 {{overlap = "auto" (preferred) is infeasible: no collective in the region; drop overlap}}
     %e = math.exp %a : tensor<8xf32>
     "hint.yield"(%e) : (tensor<8xf32>) -> ()
   }) {hints = {overlap = "auto", stream = 1, fuse = "must"}} : () -> tensor<8xf32>
+  return %r : tensor<8xf32>
+}
+
+// -----
+
+func.func @no_collective(%a: tensor<8xf32>) -> tensor<8xf32> {
+  %r = "hint.region"() ({
+    // expected-error @+1 {{overlap = "auto" (required) is infeasible: no collective in the region; drop overlap}}
+    %e = math.exp %a : tensor<8xf32>
+    "hint.yield"(%e) : (tensor<8xf32>) -> ()
+  }) {hints = {overlap = {value = "auto", strength = "required"}}} : () -> tensor<8xf32>
   return %r : tensor<8xf32>
 }
 

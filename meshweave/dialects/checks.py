@@ -63,15 +63,15 @@ def time_axes_around(op: Any) -> "list[TimeAxis]":
     found: list[TimeAxis] = []
     above = op.operation.parent
     while above is not None:
-        attributes = above.operation.attributes
-        hints = attributes.get("hints" if above.operation.name == "hint.region" else "hint.hints")
+        region = above.operation
+        hints = region.attributes.get("hints") if region.name == "hint.region" else None
         if isinstance(hints, ir.DictAttr) and "slice" in hints:
             said = hints["slice"]
             if isinstance(said, ir.DictAttr) and "value" in said:
                 said = said["value"]
             with suppress(HintError):
                 found = [*SaidHint.make("slice", getattr(said, "value", "")).parsed, *found]
-        above = above.operation.parent
+        above = region.parent
     return found
 
 

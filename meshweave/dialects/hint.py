@@ -6,16 +6,13 @@ from typing import Any
 
 from meshweave.bindings import ext, ir
 from meshweave.dialects.checks import layout_fits, require
+from meshweave.dialects.rows import gather, mixed_rows, spread
 from meshweave.hints import Hint as Hint_
 from meshweave.hints import HintError
 
 
 class Hint(ext.Dialect, name="hint"):
     """Schedules, budgets and kernels that the programmer asks for."""
-
-
-HINTS = "hint.hints"
-"""On an scf.execute_region: the dictionary that makes it a hint region whose results may be of several types."""
 
 
 def hints_in(attr: Any, where: str = "") -> "list[Hint_]":
@@ -39,23 +36,12 @@ def hints_in(attr: Any, where: str = "") -> "list[Hint_]":
     return found
 
 
-def is_region(op: Any) -> bool:
-    """Is `op` a region under hints: a hint.region, or an scf.execute_region with `hint.hints`?"""
-    return op.name == "hint.region" or (op.name == "scf.execute_region" and HINTS in op.attributes)
-
-
-def hints_attr(op: Any) -> Any:
-    """The dictionary of a region under hints."""
-    return op.attributes["hints" if op.name == "hint.region" else HINTS]
-
-
+@mixed_rows
 class RegionOp(Hint.Operation, name="region"):
     """Ops under a hint: `%r = "hint.region"() ({ ... "hint.yield"(%v) }) {hints = {order = "dfs"}}`.
 
-    The region reads outer values freely and yields its results, which are all of one type: dialects defined in Python
-    cannot say more of a row of results. For results of several types write `scf.execute_region no_inline` with the
-    dictionary as the attribute `hint.hints`. A value is a text or a number, or says its strength too: `order = {value =
-    "dfs", strength = "required"}`.
+    The region reads outer values freely and yields its results, of any types. A value is a text or a number, or says
+    its strength too: `order = {value = "dfs", strength = "required"}`.
     """
 
     outs: Sequence[ext.Result[Any]]
@@ -66,21 +52,14 @@ class RegionOp(Hint.Operation, name="region"):
         hints = self.attributes.get("hints")
         if not require(self, isinstance(hints, ir.DictAttr), "needs a dictionary `hints`"):
             return False
-        types = {str(result.type) for result in self.operation.results}
-        if not require(
-            self,
-            len(types) < 2,
-            f"has results of types {', '.join(sorted(types))}; all must be of one type"
-            " (or write scf.execute_region no_inline with hint.hints)",
-        ):
-            return False
         try:
             hints_in(hints)
         except HintError as error:
             return require(self, False, error.message)
-        return True
+        return spread(self, "results")
 
     def verify_region_invariants(self) -> bool:
+        gather(self, "results")
         blocks = self.regions[0].blocks
         if not require(self, len(blocks) == 1, f"needs one block, has {len(blocks)}"):
             return False
@@ -99,10 +78,17 @@ class RegionOp(Hint.Operation, name="region"):
         )
 
 
+@mixed_rows
 class YieldOp(Hint.Operation, name="yield", traits=[ir.IsTerminatorTrait, ext.Pure]):
     """The results of the hint.region around it."""
 
     values: Sequence[ext.Operand[Any]]
+
+    def verify_invariants(self) -> bool:
+        return spread(self, "operands")
+
+    def verify_region_invariants(self) -> bool:
+        return gather(self, "operands")
 
 
 class PlaceOp(Hint.Operation, name="place", traits=[ext.Pure]):

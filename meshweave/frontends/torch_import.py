@@ -13,7 +13,7 @@ from typing import Any
 
 from meshweave.bindings import PassManager, context, ir, torch_importer
 from meshweave.dialects.dist import LayoutAttr
-from meshweave.dialects.hint import HINTS, hints_in
+from meshweave.dialects.hint import hints_in
 from meshweave.errors import CompileError
 from meshweave.frontends.inline import inline_calls
 from meshweave.frontends.sdy_import import add_mesh
@@ -172,13 +172,10 @@ def _callee(call: Any) -> str:
 
 
 def _place(call: Any, region: Region) -> None:
-    hints = _hints_attr(region.hints, region.location)
-    types = [result.type for result in call.results]
-    alike = len(set(types)) < 2
     made = ir.Operation.create(
-        "hint.region" if alike else "scf.execute_region",
-        results=types,
-        attributes={"hints": hints} if alike else {HINTS: hints, "no_inline": ir.UnitAttr.get()},
+        "hint.region",
+        results=[result.type for result in call.results],
+        attributes={"hints": _hints_attr(region.hints, region.location)},
         regions=1,
         loc=region.location,
         ip=ir.InsertionPoint(call),
@@ -189,7 +186,7 @@ def _place(call: Any, region: Region) -> None:
     inner = call.clone(ip=ir.InsertionPoint(block))
     call.erase()
     ir.Operation.create(
-        "hint.yield" if alike else "scf.yield",
+        "hint.yield",
         operands=list(inner.results),
         loc=region.location,
         ip=ir.InsertionPoint(block),

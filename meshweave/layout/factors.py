@@ -39,6 +39,7 @@ class Rule:
     padding_safe:      may the op run on padding, whose content is undefined? Division by integers and reads at computed
                        places may not.
     monomials:         the products of operands that the result is a sum of, as sets of operands; (): it is no such sum.
+    held:              axes that a factor must be cut along where that can be, whatever it costs.
     """
 
     factors: tuple[Factor, ...]
@@ -50,6 +51,7 @@ class Rule:
     inits: tuple[int | None, ...] = ()
     padding_safe: bool = True
     monomials: tuple[frozenset[int], ...] = ()
+    held: tuple[tuple[int, Axes], ...] = ()
     name: str = ""
     tensors: tuple[Dims | None, ...] = field(init=False, repr=False)
     passes_through: bool = field(init=False, repr=False)

@@ -49,10 +49,20 @@ def gemm_of(nest: Nest) -> Gemm | None:
     """The GEMM that a contraction is, or None when loops serve it better or its strides do not
     allow one.
     """
+    best = product_of(nest) if nest.library else None
+    if best is None or best.work < SMALLEST or min(best.size(best.m), best.size(best.n)) == 1:
+        return None
+    return best
+
+
+def product_of(nest: Nest) -> Gemm | None:
+    """The product of two matrices that a contraction is, of the most work where there are several;
+    None where it is none, or its strides do not allow one.
+    """
     store = nest.stores[0]
     dtype = str(store.type)
     loads = [node for node in nest.code if node[0] == "load"]
-    if not nest.contraction or not nest.library or dtype not in SYMBOLS or len(loads) != 2:
+    if not nest.contraction or dtype not in SYMBOLS or len(loads) != 2:
         return None
     if any(str(node[2]) != dtype for node in loads) or not _starts_at_zero(nest):
         return None
@@ -61,10 +71,7 @@ def gemm_of(nest: Nest) -> Gemm | None:
     nest = merged(_by_class(nest))
     loads = [node for node in nest.code if node[0] == "load"]
     candidates = _candidates(nest, loads[0][1], loads[1][1], nest.stores[0].access, dtype)
-    best = max(candidates, key=lambda g: g.work, default=None)
-    if best is None or best.work < SMALLEST or min(best.size(best.m), best.size(best.n)) == 1:
-        return None
-    return best
+    return max(candidates, key=lambda g: g.work, default=None)
 
 
 def _starts_at_zero(nest: Nest) -> bool:

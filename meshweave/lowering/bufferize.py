@@ -13,6 +13,7 @@ from typing import Any
 from meshweave.bindings import PassManager, ir
 from meshweave.errors import CompileError
 from meshweave.locations import compile_error, location_text
+from meshweave.lowering.steps import WAIT
 from meshweave.transforms.base import copied, functions, ops_of, use_count
 
 BUFFERIZE = (
@@ -289,8 +290,10 @@ def _fresh(value: Any, block: Any) -> bool:
         return True
     if op.name == "linalg.generic":
         number = [r == value for r in op.results].index(True)
-        start = op.operands[len(op.operands) - len(op.results) + number].owner
-        return not isinstance(start, ir.Block) and start.operation.name == "tensor.empty"
+        start = op.operands[len(op.operands) - len(op.results) + number]
+        if WAIT in op.attributes:  # for what was started in a buffer of its own
+            return _fresh(start, block)
+        return not isinstance(start.owner, ir.Block) and start.owner.name == "tensor.empty"
     return False
 
 

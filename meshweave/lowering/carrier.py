@@ -6,6 +6,10 @@ tensor.empty received; the step function calls collective i there. Data that a c
 find or leave back to back is moved around it: the member dim goes first (`to_front`), or from the
 front to where it belongs (`from_front`), as transposes and reshapes that fusion folds into what is
 next to them. Uneven dims are padded before and cut after.
+
+A collective that dist-overlap has marked `dist.early` is two carriers: one that starts it, where it
+stands, and one right before the first reader, `mw.wait`, which updates what the first made and reads
+what it sends: so both buffers stay until then, and nobody looks before.
 """
 
 from __future__ import annotations
@@ -26,12 +30,13 @@ from meshweave.lowering.emit import Call
 from meshweave.lowering.exchange import Box, Data, data_of, data_of_boxes
 from meshweave.lowering.items import CARRIER
 from meshweave.lowering.reshape import Reshaper
-from meshweave.lowering.steps import SCRATCH, element_bytes
+from meshweave.lowering.steps import EARLY, SCRATCH, WAIT, element_bytes
 from meshweave.lowering.trips import trips_around
 from meshweave.plan.cost import received
 from meshweave.plan.exchange import Table
 from meshweave.transforms.base import ops_of, walk
 from meshweave.transforms.neutral import neutral_attr
+from meshweave.transforms.overlap import MARK
 
 COLLECTIVE = "mw.collective"
 MOST_MEMBERS = 64  # the table of a direct move has a piece for each pair of members
@@ -45,6 +50,8 @@ class Collectives:
     they appear.
     """
 
+    target = "cpu"
+
     def __init__(self, module: Any, mesh: str, engine: str = "local") -> None:
         """Replaces the dist ops of `module`, whose mesh is that of the text, for an engine."""
         self.engine = engine
@@ -55,7 +62,7 @@ class Collectives:
         self.ops: list[OpInfo] = []
         self._module = module
         self._declared: set[int] = set()
-        self._index_groups: list[int] = []
+        self._wait: Any = None  # what ends the op at work, if that is started early
         for op in ops_of(module, "dist.axis_index", *COLLECTIVES):
             self._replace(op.operation)
         for op in ops_of(module, "dist.mesh"):
@@ -78,6 +85,8 @@ class Collectives:
         for function, times in functions:
             for op in ops_of(function, "linalg.generic"):
                 attributes = op.operation.attributes
+                if WAIT in attributes:  # of a call that stands before it
+                    attributes[CARRIER] = op.operation.operands[1].owner.attributes[CARRIER]
                 if COLLECTIVE not in attributes:
                     continue
                 old = attributes[CARRIER].value
@@ -107,10 +116,10 @@ class Collectives:
         make = _MAKERS.get(op.name)
         where = location_text(op.location)
         if make is None:
-            raise CompileError(f"{op.name}: no lowering for this op on target cpu", where)
+            raise CompileError(f"{op.name}: no lowering for this op on target {self.target}", where)
         if self.mesh is None:
             raise CompileError(f"{op.name}: the module has no dist.mesh", where)
-        axes = axes_of(op)
+        axes, self._wait = axes_of(op), None
         try:
             members = math.prod(self.mesh.size(axis) for axis in axes)
             if members == 1 and op.name not in ("dist.axis_index", "dist.exchange"):
@@ -121,6 +130,8 @@ class Collectives:
                 result = make(self, op, Reshaper(op), axes, members)
         except MeshweaveError as error:
             raise CompileError(error.message, error.location or where) from None
+        if self._wait is not None:
+            _move_behind(self._wait, op)
         op.results[0].replace_all_uses_with(result)
         op.erase()
 
@@ -166,10 +177,21 @@ class Collectives:
         name = f"{what}{within} {given.element_type} {size}"
         self.ops.append(OpInfo(0, name, location_text(op.location)))
         group, words = self._group(axes) if axes else 0, data.words if data is not None else b""
-        self.calls.append(Call(collective.symbol, group, 0, arguments, words))
+        early = _nbytes(sent) if MARK in op.attributes and axes else 0
+        self.calls.append(Call(collective.symbol, group, 0, arguments, words, early))
         type_ = ir.RankedTensorType.get(list(shape), element)
-        staging = data.staging if data is not None else 0
-        return _generic(op, sent, type_, len(self.calls) - 1, staging)
+        empty = ir.Operation.create(
+            "tensor.empty", results=[type_], loc=op.location, ip=ir.InsertionPoint(op)
+        ).result
+        number, unit_attr = _i64(len(self.calls) - 1), ir.UnitAttr.get()
+        attributes = {CARRIER: number, COLLECTIVE: unit_attr}
+        if data is not None and data.staging:
+            attributes[SCRATCH] = _i64(data.staging)
+        if not early:
+            return _generic(op, sent, empty, attributes).results[0]
+        started = _generic(op, sent, empty, attributes | {EARLY: unit_attr})
+        self._wait = _generic(op, sent, started.results[0], {CARRIER: number, WAIT: unit_attr})
+        return self._wait.results[0]
 
     def _axis_index(self, op: Any, at: Reshaper, axes: Any, members: int) -> Any:
         return self._member(op, axes)
@@ -284,7 +306,8 @@ class Collectives:
         for op in walk(self._module):
             if op.name.startswith(("dist.", "hint.", "stablehlo.", "sdy.", "chlo.")):
                 raise CompileError(
-                    f"{op.name}: no lowering for this op on target cpu", location_text(op.location)
+                    f"{op.name}: no lowering for this op on target {self.target}",
+                    location_text(op.location),
                 )
 
 
@@ -361,37 +384,52 @@ def _i64(value: int) -> Any:
     return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)
 
 
-def _generic(op: Any, sent: Any, type_: Any, number: int, scratch: int) -> Any:
-    """The carrier: a linalg.generic that any upstream pass keeps as it is (its body means nothing).
-    scratch: bytes of memory that the call needs besides.
+def _generic(op: Any, sent: Any, start: Any, attributes: dict[str, Any]) -> Any:
+    """A carrier from `sent` to what it makes of `start`: a linalg.generic that any upstream pass
+    keeps as it is (its body means nothing).
     """
-    ip, ndim = ir.InsertionPoint(op), type_.rank
-    out = ir.Operation.create("tensor.empty", results=[type_], loc=op.location, ip=ip).result
+    type_, ip = start.type, ir.InsertionPoint(op)
+    ndim, element = type_.rank, type_.element_type
     zero = ir.AffineMap.get(ndim, 0, [ir.AffineConstantExpr.get(0)] * sent.type.rank)
     maps = [zero, ir.AffineMap.get_identity(ndim)]
     carrier = ir.Operation.create(
         "linalg.generic",
         results=[type_],
-        operands=[sent, out],
+        operands=[sent, start],
         attributes={
             "indexing_maps": ir.ArrayAttr.get([ir.AffineMapAttr.get(m) for m in maps]),
             "iterator_types": ir.ArrayAttr.get(
                 [ir.Attribute.parse("#linalg.iterator_type<parallel>")] * ndim
             ),
             "operandSegmentSizes": ir.DenseI32ArrayAttr.get([1, 1]),
-            CARRIER: _i64(number),
-            COLLECTIVE: ir.UnitAttr.get(),
+            **attributes,
         },
         regions=1,
         loc=op.location,
         ip=ip,
     )
-    if scratch:
-        carrier.attributes[SCRATCH] = _i64(scratch)
-    element = type_.element_type
     block = carrier.regions[0].blocks.append(element, element)
     with ir.InsertionPoint(block), op.location:
         name = "arith.addi" if isinstance(element, (ir.IntegerType, ir.IndexType)) else "arith.addf"
-        value = ir.Operation.create(name, results=[element], operands=[block.arguments[0]] * 2)
+        value = ir.Operation.create(name, results=[element], operands=list(block.arguments))
         ir.Operation.create("linalg.yield", operands=[value.result])
-    return carrier.results[0]
+    return carrier
+
+
+def _move_behind(wait: Any, op: Any) -> None:
+    """Move `wait`, and all that follows it before `op`, to right before the first reader of `op` in
+    its block: at its end where there is none.
+    """
+    ops = [view.operation for view in op.block.operations]
+    own = ops.index(op)
+    readers = {_in_block(use.owner.operation, op.block) for use in op.results[0].uses}
+    first = next((o for o in ops[own + 1 :] if o in readers), ops[-1])
+    for moved in ops[ops.index(wait) : own]:
+        moved.move_before(first)
+
+
+def _in_block(op: Any, block: Any) -> Any:
+    """The op of `block` that `op` is, or is in."""
+    while op.block != block:
+        op = op.parent.operation
+    return op

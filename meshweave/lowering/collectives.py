@@ -12,7 +12,7 @@ import ctypes
 import os
 import tempfile
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from meshweave import bindings
@@ -33,11 +33,14 @@ _PIPELINE = (
 
 @dataclass(frozen=True, order=True)
 class Collective:
-    """One function: op, and for a reduction its kind and dtype."""
+    """One function: op, and for a reduction its kind and dtype. early: it is two, one that starts it
+    and one that waits for it.
+    """
 
     op: str
     kind: str = ""
     dtype: str = ""
+    early: bool = False
 
     @property
     def symbol(self) -> str:
@@ -46,9 +49,12 @@ class Collective:
 
     @staticmethod
     def parse(symbol: str) -> Collective:
-        """The collective of that name. CompileError when there is none, or it cannot reduce that
-        dtype.
+        """The collective of that name, which may be that of its start or wait. CompileError when
+        there is none, or it cannot reduce that dtype.
         """
+        for end in ("_start", "_wait"):
+            if symbol.endswith(end):
+                return replace(Collective.parse(symbol.removesuffix(end)), early=True)
         for op in MOVES:
             if symbol == f"mw_{op}":
                 return Collective(op)

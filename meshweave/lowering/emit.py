@@ -5,7 +5,8 @@ A function that it calls several times, `i32 mw_function_k(ptr ctx, inputs.., ou
 is written in the same way: its pointers come as arguments.
 
 A collective is announced in the status row before it starts and after it ended; when it fails, step
-returns its op number and code at once.
+returns its op number and code at once. One that is started early is announced twice: while it is
+started, and while it is waited for.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ class Call:
 
     data: constants that are given by address, after these; then follows the address of the step's
     own memory.
+
+    early: of a call that is started before it is waited for the bytes that it sends; 0 of others.
     """
 
     symbol: str
@@ -39,6 +42,13 @@ class Call:
     op_id: int
     arguments: tuple[int | str, ...]
     data: bytes = b""
+    early: int = 0
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """The functions that make it: one, or one that starts it and one that waits for it."""
+        names = (f"{self.symbol}_start", f"{self.symbol}_wait")
+        return names if self.early else (self.symbol,)
 
 
 class Code:
@@ -53,10 +63,14 @@ class Code:
         name_of: Callable[[Unit], str],
         constants: Mapping[str, bytes],
         emitter: type[Emitter] | None = None,
+        areas: Mapping[int, int] | None = None,
     ) -> None:
-        """emitter: what writes a function, for targets whose calls of kernels differ from the cpu's."""
+        """emitter: what writes a function, for targets whose calls of kernels differ from the cpu's;
+        areas: see `early.areas`, for targets whose collectives have them.
+        """
         self.slots, self.calls, self.name_of, self.constants = slots, calls, name_of, constants
         self.emitter = emitter or Emitter
+        self.areas = areas or {}
         self.declared: dict[str, str] = {}  # external function -> its type
         self.globals: set[str] = set()
         self.data: dict[bytes, str] = {}
@@ -203,23 +217,54 @@ class Emitter:
         )
 
     def collective(self, step: Step) -> None:
+        if step.ticket >= 0:
+            self.start(step)
+        else:
+            call = self.code.calls[step.number]
+            self._collective(call, call.symbol, self._arguments(step, call))
+
+    def start(self, step: Step) -> None:
+        """Start a collective: it is not done when this returns."""
         call = self.code.calls[step.number]
-        status = self._slot(self.slots.status)
-        number = self.i64(call.op_id)
-        self.lines.append(f"llvm.store volatile {number}, {status} : i64, !llvm.ptr")
-        arguments = ["%ctx", self.i64(call.group)]
-        arguments += [self._place(step.operands[0]), self._place(step.outputs[0])]
-        arguments += [self._argument(a, call) for a in call.arguments]
-        types = ["!llvm.ptr", "i64", "!llvm.ptr", "!llvm.ptr"] + ["i64"] * len(call.arguments)
+        given = [*self._arguments(step, call), *self._area(step.number, call)]
+        self._collective(call, f"{call.symbol}_start", given)
+
+    def wait(self, step: Step) -> None:
+        """Wait until a collective that was started is done."""
+        call = self.code.calls[step.number]
+        given = [*self._arguments(step, call), *self._area(step.number, call)]
+        self._collective(call, f"{call.symbol}_wait", given, again=True)
+
+    def _arguments(self, step: Step, call: Call) -> list[tuple[str, str]]:
+        """What a collective is given, with the types."""
+        given = [("%ctx", "!llvm.ptr"), (self.i64(call.group), "i64")]
+        given += [(self._place(p), "!llvm.ptr") for p in (step.operands[0], step.outputs[0])]
+        given += [(self._argument(a, call), "i64") for a in call.arguments]
         if call.data:
-            arguments += [self._table(call.data), self._scratch(step)]
-            types += ["!llvm.ptr", "!llvm.ptr"]
-        self.code.declared[call.symbol] = f"({', '.join(types)}) -> i32"
-        code = self.let(
-            f"llvm.call @{call.symbol}({', '.join(arguments)}) : ({', '.join(types)}) -> i32"
-        )
-        self._check(code, call.op_id)
+            given += [(self._table(call.data), "!llvm.ptr"), (self._scratch(step), "!llvm.ptr")]
+        return given
+
+    def _area(self, number: int, call: Call) -> list[tuple[str, str]]:
+        """The address of the area of a call that is started early, and the bytes that it sends."""
+        arena, place = self._slot(self.slots.arena), self.code.areas[number]
+        at = self.let(f"llvm.getelementptr {arena}[{place}] : (!llvm.ptr) -> !llvm.ptr, i8")
+        return [(at, "!llvm.ptr"), (self.i64(call.early), "i64")]
+
+    def _collective(
+        self, call: Call, symbol: str, given: list[tuple[str, str]], again: bool = False
+    ) -> None:
+        """A call of `symbol` between two announcements. again: it was announced before, so that it
+        has to be taken back that it ended.
+        """
+        status, number = self._slot(self.slots.status), self.i64(call.op_id)
         ended = self.let(f"llvm.getelementptr {status}[8] : (!llvm.ptr) -> !llvm.ptr, i8")
+        if again:
+            self.lines.append(f"llvm.store volatile {self.i64(0)}, {ended} : i64, !llvm.ptr")
+        self.lines.append(f"llvm.store volatile {number}, {status} : i64, !llvm.ptr")
+        values, types = (", ".join(column) for column in zip(*given))
+        self.code.declared[symbol] = f"({types}) -> i32"
+        code = self.let(f"llvm.call @{symbol}({values}) : ({types}) -> i32")
+        self._check(code, call.op_id)
         self.lines.append(f"llvm.store volatile {number}, {ended} : i64, !llvm.ptr")
 
     def call(self, step: Step) -> None:
@@ -410,7 +455,7 @@ class Emitter:
 
 
 _METHODS = {
-    "collective": "collective", "call": "call", "memref.load": "load", "memref.store": "store",
+    "collective": "collective", "wait": "wait", "call": "call", "memref.load": "load", "memref.store": "store",
     "scf.for": "for_loop", "scf.if": "if_else", "scf.while": "while_loop",
 }  # fmt: skip
 _LOADED = "!llvm.ptr -> !llvm.ptr"

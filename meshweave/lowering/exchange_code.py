@@ -35,10 +35,8 @@ from meshweave.lowering.exchange import (
 
 ALLTOALLV = "!llvm.ptr, !llvm.ptr, !llvm.ptr, i64, !llvm.ptr, !llvm.ptr, !llvm.ptr, i64, i64"
 _SENDRECV = "!llvm.ptr, i32, i64, i32, i32, !llvm.ptr, i32, i64, i32, i32, i64, !llvm.ptr"
-_ARGUMENTS = (
-    "%ctx: !llvm.ptr, %number: i64, %src: !llvm.ptr, %dst: !llvm.ptr, %source_bytes: i64, "
-    "%data: !llvm.ptr, %staging: !llvm.ptr"
-)
+EXCHANGED = "%source_bytes: i64, %data: !llvm.ptr, %staging: !llvm.ptr"
+_ARGUMENTS = f"%ctx: !llvm.ptr, %number: i64, %src: !llvm.ptr, %dst: !llvm.ptr, {EXCHANGED}"
 
 # The section of this rank: %head, %pieces and their number.
 _SECTION = f"""{word("%rank", "%ctx", 1)}
@@ -89,18 +87,16 @@ llvm.func @mw_relayout({_ARGUMENTS}) -> i32 {{{_CONSTANTS}{_SECTION}{_pieces("co
 """
 
 
-def pulling_text(begin: str, end: str) -> str:
-    """`mw_exchange` where the members' buffers can be read: begin leaves %group, %me and
-    %source_field, and all have published their buffers; end waits until all have read.
+def pulling_text() -> str:
+    """The work of an exchange where the members' buffers can be read: what comes before leaves
+    %group, %me and %source_field, and all have published their buffers.
     """
     body = f"""
     %peer = llvm.call @mw_peer(%group, %member, %source_field)
       : (!llvm.ptr, i64, i64) -> !llvm.ptr
     %from = llvm.getelementptr %peer[%source] : (!llvm.ptr, i64) -> !llvm.ptr, i8
 {copy_piece("%to", "%from", "%piece", "%as_it_is")}"""
-    return f"""
-llvm.func @mw_exchange({_ARGUMENTS}) -> i32 {{
-{begin}{_CONSTANTS}{_SECTION}{_pieces("copied", body)}{end}"""
+    return f"{_CONSTANTS}{_SECTION}{_pieces('copied', body)}"
 
 
 def messages_text(symbol: str, begin: str, end: str, limit: int, piece: int) -> str:

@@ -18,6 +18,7 @@ from meshweave.bindings import ir
 from meshweave.lowering import linear
 from meshweave.lowering.items import CARRIER, Item, Reader
 from meshweave.lowering.kernels import Builder, Kernel, view_access
+from meshweave.transforms.hint_ledger import stands_alone
 
 CHEAP = 3.0  # additions per element that are rather repeated than stored
 HEAVY = 16.0  # a transcendental function
@@ -33,6 +34,8 @@ class Fusion:
         self.reader = Reader()
         self.reader.read(block)
         self.kernels: list[Kernel] = []
+        # Items that hints want a kernel of their own for, and views that only show something to such.
+        self._alone = {i.number for i in self.reader.items if stands_alone(i.op.location)}
 
     def run(self) -> None:
         """Rewrite the function: afterwards its linalg ops are carriers."""
@@ -78,6 +81,7 @@ class Fusion:
             exists = False
             for user, number in self.reader.uses.get(item.op.results[0], ()):
                 exists |= self._read_by(item, user, number, kernels, readers)
+                exists |= self._kept_apart(item, user)
             if item.kind == "map":
                 exists |= item.cost > LARGEST
                 if len(kernels) > 1 and not exists:
@@ -109,6 +113,12 @@ class Fusion:
             return True
         kernels |= {user.number} if user.exists else readers.get(user.number, set())
         return item.kind == "map" and self._wasteful(item, user, value)
+
+    def _kept_apart(self, item: Item, user: Item) -> bool:
+        """Whether hints keep this use of an op's result out of other kernels."""
+        if item.kind == "view" and user.number in self._alone:
+            self._alone.add(item.number)
+        return item.kind in ("map", "copy") and bool(self._alone & {item.number, user.number})
 
     def _init_needed(self, user: Item, number: int) -> bool:
         """Whether a linalg op reads what its `outs` operand holds."""
@@ -175,6 +185,8 @@ class Fusion:
         if item.kind != "contract" or len(uses) != 1 or kernel.outputs[0].reads:
             return None
         copy, out = uses[0][0], kernel.outputs[0]
+        if self._alone & {item.number, copy.number}:
+            return None
         if copy.kind != "copy" or not copy.exists or copy.block != item.block:
             return None
         order = linear.inverse(copy.accesses[0], len(copy.sizes))

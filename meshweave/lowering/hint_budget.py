@@ -11,10 +11,8 @@ cache, or those that take least. Each candidate is planned by the lowering itsel
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any, ClassVar
 
 from meshweave.bindings import ir
@@ -24,8 +22,10 @@ from meshweave.hints import REQUIRED, TimeAxis
 from meshweave.layout.layout import Layout
 from meshweave.ledger import HONOURED, INFEASIBLE, Ledger, Outcome, Said
 from meshweave.lowering.bufferize import run_passes
-from meshweave.lowering.cpu import Program, lower
 from meshweave.lowering.memory import region_bytes
+from meshweave.lowering.program import Program, lower
+from meshweave.machine import cache_bytes
+from meshweave.targets import TARGETS
 from meshweave.transforms.base import Pass, at, copied, fail, remarks_to, walk
 from meshweave.transforms.bodies import is_tensor
 from meshweave.transforms.hint_ledger import (
@@ -39,34 +39,27 @@ from meshweave.transforms.hint_ledger import (
     write_ledger,
 )
 from meshweave.transforms.hint_slice import HintSlice, choose, extents_of_places
+from meshweave.transforms.overlap import Overlap
 from meshweave.transforms.select_kernels import SelectKernels
 
 MAX_RAGGED = 16
 """Counts between two divisors of the extent that are tried."""
 
-_CACHE_FILE = Path("/sys/devices/system/cpu/cpu0/cache/index2/size")
-_UNITS = {"K": 1 << 10, "M": 1 << 20}
-
-
-def cache_bytes() -> int:
-    """Bytes of this machine's second-level cache of a core; 1 MiB where it does not say."""
-    with suppress(OSError, ValueError):
-        text = _CACHE_FILE.read_text().strip()
-        return int(text.rstrip("KM")) * _UNITS.get(text[-1:], 1)
-    return 1 << 20
+_DEVICE_CACHE = 40 << 20  # bytes of the second-level cache of an A100; later gpus have more
 
 
 @dataclass(frozen=True)
 class HintBudget(Pass):
     """Choose the number of slices where it is open.
 
-    cache_bytes: of the cache that slices should fit; 0: this machine's.
-    disable:     kernels that nothing will take, as for select-kernels.
+    cache_bytes: of the cache that slices should fit; 0: this machine's, or that of a gpu.
+    disable:     kernels that nothing will take; target: what the program is compiled for, as for select-kernels.
     """
 
     name: ClassVar[str] = "hint-budget"
     cache_bytes: int = 0
     disable: tuple[str, ...] = ()
+    target: str = "cpu"
 
     def run(self, module: Any) -> None:
         context = module.operation.context
@@ -79,9 +72,18 @@ class HintBudget(Pass):
                 with at(region):
                     asked = _asked(region, which, ledger)
                 if asked is not None:
-                    search = _Search(module, asked, SelectKernels(self.disable))
-                    _decide(search, region, ledger, self.cache_bytes or cache_bytes())
+                    search = _Search(
+                        module,
+                        asked,
+                        SelectKernels(
+                            self.disable, target=self.target, cache_bytes=self.cache_bytes
+                        ),
+                    )
+                    _decide(search, region, ledger, self.cache_bytes or self._cache())
                     write_ledger(module, ledger)
+
+    def _cache(self) -> int:
+        return _DEVICE_CACHE if self.target == "gpu" else cache_bytes()
 
 
 @dataclass(frozen=True)
@@ -179,8 +181,9 @@ class _Search:
             with remarks_to(None):
                 HintSlice().run(clone)
                 self.select.run(clone)
+                Overlap().run(clone)
             run_passes(clone, "builtin.module(canonicalize,cse)")
-            program = lower(clone)
+            program = lower(clone, TARGETS[self.select.target][0])
         except CompileError as error:
             said = error.message.rsplit(" is infeasible: ", 1)[-1].split("; ", 1)[0]
             self.problem = self.problem or said

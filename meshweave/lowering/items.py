@@ -15,6 +15,7 @@ from typing import Any
 
 from meshweave.bindings import ir
 from meshweave.errors import CompileError
+from meshweave.fast_paths import LIBRARIES
 from meshweave.locations import location_text
 from meshweave.lowering import linear
 from meshweave.lowering.linear import Linear
@@ -164,7 +165,7 @@ class Reader:
         item.sizes = _sizes(op, operands, maps, ndim)
         item.kind = _kind(item, inputs)
         chosen = op.attributes[KERNEL].value if KERNEL in op.attributes else ""
-        item.library = chosen in ("", "blas")
+        item.library = chosen in ("", *LIBRARIES)
         if chosen == "reference":
             item.payload.steps = [exact(step) for step in item.payload.steps]
         else:

@@ -17,8 +17,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from meshweave.bundle import ABORTED, WorldLayout
+from meshweave.lowering import early
 from meshweave.lowering.copies import blocks_text, copy_block, piece_text
-from meshweave.lowering.exchange_code import pulling_text, relayout_text
+from meshweave.lowering.exchange_code import EXCHANGED, pulling_text, relayout_text
+from meshweave.lowering.reductions import NBYTES, memory_types, reduce_block
 
 if TYPE_CHECKING:
     from meshweave.lowering.collectives import Collective
@@ -28,9 +30,6 @@ TABLED = {"exchange", "relayout"}  # whose pieces are in a table
 BOXES = {"all_gather_box", "all_to_all_box"}  # that read and write where the elements belong
 BLOCK = 1024  # elements reduced at a time: the running value stays in the first-level cache
 GRAIN = 64  # elements: parts of a reduction begin at multiples, so that members share no cache line
-
-NBYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "i16": 2, "i8": 1, "i1": 1}
-_NARROW = ("f16", "bf16")
 
 _MEET = f"""
 llvm.func @sched_yield() -> i32
@@ -107,15 +106,69 @@ llvm.func @mw_peer(%group: !llvm.ptr, %member: i64, %offset: i64) -> !llvm.ptr {
 }}
 """
 
-# What every collective begins with: its group, this rank's number in it, its own pointers made
-# public, a meeting.
-_BEGIN = f"""
+# What early.py asks of an engine. A counter of an area lies at the same place in every arena.
+_EARLY = f"""
+llvm.func @mw_base(%group: !llvm.ptr, %member: i64) -> !llvm.ptr {{
+  %field = llvm.mlir.constant({WorldLayout.MEMBERS + WorldLayout.ARENA} : i64) : i64
+  %base = llvm.call @mw_peer(%group, %member, %field) : (!llvm.ptr, i64, i64) -> !llvm.ptr
+  llvm.return %base : !llvm.ptr
+}}
+llvm.func @mw_signal(%counter: !llvm.ptr, %value: i64) {{
+  llvm.store %value, %counter atomic release {{alignment = 8 : i64}} : i64, !llvm.ptr
+  llvm.return
+}}
+llvm.func @mw_await(%group: !llvm.ptr, %me: i64, %place: i64, %wanted: i64) -> i32
+    attributes {{no_inline}} {{
+  %zero = llvm.mlir.constant(0 : i64) : i64
+  %one = llvm.mlir.constant(1 : i64) : i64
+  %ok = llvm.mlir.constant(0 : i32) : i32
+  %left = llvm.mlir.constant({ABORTED} : i32) : i32
+  %size = llvm.load %group : !llvm.ptr -> i64
+  %at = llvm.getelementptr %group[{WorldLayout.WORLD}] : (!llvm.ptr) -> !llvm.ptr, i8
+  %world = llvm.load %at : !llvm.ptr -> !llvm.ptr
+  %spins_at = llvm.getelementptr %world[{WorldLayout.SPINS}] : (!llvm.ptr) -> !llvm.ptr, i8
+  %spins = llvm.load %spins_at : !llvm.ptr -> i64
+  %abort = llvm.getelementptr %world[{WorldLayout.ABORT}] : (!llvm.ptr) -> !llvm.ptr, i8
+  llvm.br ^member(%zero, %zero : i64, i64)
+^member(%j: i64, %seen: i64):
+  %more = llvm.icmp "slt" %j, %size : i64
+  llvm.cond_br %more, ^begin, ^out(%ok : i32)
+^begin:
+  %base = llvm.call @mw_base(%group, %j) : (!llvm.ptr, i64) -> !llvm.ptr
+  %counter = llvm.getelementptr %base[%place] : (!llvm.ptr, i64) -> !llvm.ptr, i8
+  %next = llvm.add %j, %one : i64
+  llvm.br ^look(%seen : i64)
+^look(%n: i64):
+  %count = llvm.load %counter atomic acquire {{alignment = 8 : i64}} : !llvm.ptr -> i64
+  %there = llvm.icmp "sge" %count, %wanted : i64
+  llvm.cond_br %there, ^member(%next, %n : i64, i64), ^wait
+^wait:
+  %flag = llvm.load %abort atomic monotonic {{alignment = 8 : i64}} : !llvm.ptr -> i64
+  %failed = llvm.icmp "ne" %flag, %zero : i64
+  llvm.cond_br %failed, ^out(%left : i32), ^patience
+^patience:
+  %soon = llvm.icmp "slt" %n, %spins : i64
+  %n1 = llvm.add %n, %one : i64
+  llvm.cond_br %soon, ^pause, ^yield
+^pause:
+  llvm.call_intrinsic "llvm.x86.sse2.pause"() : () -> ()
+  llvm.br ^look(%n1 : i64)
+^yield:
+  %ignored = llvm.call @sched_yield() : () -> i32
+  llvm.br ^look(%n : i64)
+^out(%rc: i32):
+  llvm.return %rc : i32
+}}
+"""
+
+# What every collective begins with: its group and this rank's number in it; then, unless it is
+# started early, its own pointers made public, and a meeting.
+_GROUP = f"""
   %c0 = arith.constant 0 : i64
   %c1 = arith.constant 1 : i64
   %c2 = arith.constant 2 : i64
   %c4 = arith.constant 4 : i64
   %ok = arith.constant 0 : i32
-  %source_field = arith.constant {WorldLayout.MEMBERS + WorldLayout.SOURCE} : i64
   %target_field = arith.constant {WorldLayout.MEMBERS + WorldLayout.TARGET} : i64
   %twice = arith.muli %number, %c2 : i64
   %slot = arith.addi %twice, %c4 : i64
@@ -124,6 +177,9 @@ _BEGIN = f"""
   %index = llvm.getelementptr %handle[1] : (!llvm.ptr) -> !llvm.ptr, i64
   %me = llvm.load %index : !llvm.ptr -> i64
   %size = llvm.load %group : !llvm.ptr -> i64
+"""
+_BEGIN = f"""{_GROUP}
+  %source_field = arith.constant {WorldLayout.MEMBERS + WorldLayout.SOURCE} : i64
   llvm.call @mw_publish(%group, %me, %src, %dst) : (!llvm.ptr, i64, !llvm.ptr, !llvm.ptr) -> ()
   %met = llvm.call @mw_meet(%group, %me) : (!llvm.ptr, i64) -> i32
   %go = arith.cmpi eq, %met, %ok : i32
@@ -137,6 +193,7 @@ _END = """
   llvm.return %rc : i32
 }
 """
+_BEGIN_WAIT = f"{_GROUP}{early.BEGIN_WAIT}"
 _ARGUMENTS = "%ctx: !llvm.ptr, %number: i64, %src: !llvm.ptr, %dst: !llvm.ptr"
 
 
@@ -227,12 +284,13 @@ _MOVES = {
 
 def generate(collectives: Sequence[Collective]) -> str:
     """The MLIR text of the functions asked for."""
-    return "module {" + _MEET + functions(collectives) + "}"
+    helpers = _MEET + (_EARLY if any(c.early for c in collectives) else "")
+    return "module {" + helpers + functions(collectives) + "}"
 
 
 def functions(collectives: Sequence[Collective]) -> str:
     """Text of the functions asked for, for an engine that defines `mw_meet`, `mw_publish` and
-    `mw_peer`.
+    `mw_peer`, and where some are started early what early.py asks for.
     """
     texts = []
     for kind, dtype in sorted({(c.kind, c.dtype) for c in collectives if c.kind}):
@@ -240,99 +298,62 @@ def functions(collectives: Sequence[Collective]) -> str:
     ops = {collective.op for collective in collectives}
     texts.append(blocks_text() if ops & (TABLED | BOXES) else "")
     texts.append(piece_text() if ops & TABLED else "")
+    texts.append(early.COMMON if any(c.early for c in collectives) else "")
     for collective in collectives:
-        if collective.op == "exchange":
-            texts.append(pulling_text(_BEGIN, _END))
-        elif collective.op == "relayout":
+        if collective.op == "relayout":
             texts.append(relayout_text())
-        elif collective.op == "all_reduce":
-            texts.append(_all_reduce(collective))
-        elif collective.op in ("reduce_scatter", "reduce_scatter_box"):
-            texts.append(_reduce_scatter(collective))
+        elif collective.early:
+            texts += [_start(collective), _wait(collective)]
         else:
-            arguments, work = _MOVES[collective.op]
-            texts.append(
-                f"llvm.func @{collective.symbol}({_ARGUMENTS}, {arguments}) -> i32 "
-                f"{{{_BEGIN}{work}{_END}"
-            )
+            texts.append(_function(collective))
     return "".join(texts)
 
 
-def _types(dtype: str) -> tuple[str, str]:
-    """The type of an element in memory, and of the running value of its reduction."""
-    memory = "i8" if dtype == "i1" else dtype
-    return memory, "f32" if dtype in _NARROW else memory
+def arguments_of(collective: Collective) -> str:
+    """What its function takes behind the two buffers, declared."""
+    if collective.op == "exchange":
+        return EXCHANGED
+    if collective.op == "reduce_scatter_box":
+        return "%rows: i64, %count: i64, %row: i64"
+    return "%count: i64" if collective.kind else _MOVES[collective.op][0]
 
 
-def combine(kind: str, dtype: str, left: str, right: str) -> str:
-    """The op that reduces two running values: max and min of floats give NaN when either is."""
-    _, wide = _types(dtype)
-    if wide.startswith("f"):
-        name = {"sum": "addf", "prod": "mulf", "max": "maximumf", "min": "minimumf"}[kind]
-    elif dtype == "i1":
-        name = {"max": "maxui", "min": "minui"}[kind]
-    else:
-        name = {"sum": "addi", "prod": "muli", "max": "maxsi", "min": "minsi"}[kind]
-    return f"arith.{name} {left}, {right} : {wide}"
+def _function(collective: Collective) -> str:
+    head = f"llvm.func @{collective.symbol}({_ARGUMENTS}, {arguments_of(collective)}) -> i32"
+    work = _all_reduce(collective) if collective.op == "all_reduce" else _work(collective)
+    return f"{head} {{{_buffers(collective)}{_BEGIN}{work}{_END}"
 
 
-def reduce_block(kind: str, dtype: str) -> str:
-    """Functions on at most BLOCK elements: begin the running value, reduce one member into it, end
-    it.
+def _start(collective: Collective) -> str:
+    arguments = f"{_ARGUMENTS}, {arguments_of(collective)}, {early.ARGUMENTS}"
+    return f"llvm.func @{collective.symbol}_start({arguments}) -> i32 {{{_GROUP}{early.START}"
 
-    Their pointers never overlap: the running value is a buffer of the caller.
+
+def _wait(collective: Collective) -> str:
+    arguments = f"{_ARGUMENTS}, {arguments_of(collective)}, {early.ARGUMENTS}"
+    head = f"llvm.func @{collective.symbol}_wait({arguments}) -> i32"
+    work = early.pulled(_work(collective))
+    return f"{head} {{{_buffers(collective)}{_BEGIN_WAIT}{work}{early.END_WAIT}"
+
+
+def _work(collective: Collective) -> str:
+    """What a member does that only reads the others' sources, for each kind of collective."""
+    if collective.op == "exchange":
+        return pulling_text()
+    if collective.op == "all_reduce":
+        return _all_reduce_alone(collective)
+    if collective.op in ("reduce_scatter", "reduce_scatter_box"):
+        return _reduce_scatter(collective)
+    return _MOVES[collective.op][1]
+
+
+def _buffers(collective: Collective) -> str:
+    """Stack buffers of a reduction at the function's entry: the running value, and its rounded form
+    for narrow floats.
     """
-    memory, wide = _types(dtype)
-    name = f"{kind}_{dtype}"
-    load = "%x = llvm.load %p : !llvm.ptr -> " + memory
-    widen = f"\n    %v = arith.extf %x : {memory} to {wide}" if memory != wide else ""
-    value = "%v" if memory != wide else "%x"
-    pointers = f"""
-    %p = llvm.getelementptr %src[%i] : (!llvm.ptr, i64) -> !llvm.ptr, {memory}
-    %a = llvm.getelementptr %acc[%i] : (!llvm.ptr, i64) -> !llvm.ptr, {wide}
-    {load}{widen}"""
-    loop = """
-  %c0 = arith.constant 0 : i64
-  %c1 = arith.constant 1 : i64
-  scf.for %i = %c0 to %n step %c1 : i64 {"""
-    arguments = "%acc: !llvm.ptr {llvm.noalias}, %src: !llvm.ptr {llvm.noalias}, %n: i64"
-    text = f"""
-llvm.func @mw_begin_{name}({arguments}) attributes {{no_inline}} {{
-{loop}{pointers}
-    llvm.store {value}, %a : {wide}, !llvm.ptr
-  }}
-  llvm.return
-}}
-llvm.func @mw_add_{name}({arguments}) attributes {{no_inline}} {{
-{loop}{pointers}
-    %old = llvm.load %a : !llvm.ptr -> {wide}
-    %new = {combine(kind, dtype, "%old", value)}
-    llvm.store %new, %a : {wide}, !llvm.ptr
-  }}
-  llvm.return
-}}
-"""
-    if memory == wide:
-        return text
-    return f"""{text}
-llvm.func @mw_round_{name}({arguments}) attributes {{no_inline}} {{
-{loop}
-    %p = llvm.getelementptr %src[%i] : (!llvm.ptr, i64) -> !llvm.ptr, {wide}
-    %a = llvm.getelementptr %acc[%i] : (!llvm.ptr, i64) -> !llvm.ptr, {memory}
-    %x = llvm.load %p : !llvm.ptr -> {wide}
-    %v = arith.truncf %x : {wide} to {memory}
-    llvm.store %v, %a : {memory}, !llvm.ptr
-  }}
-  llvm.return
-}}
-"""
-
-
-def _buffers(dtype: str) -> str:
-    """Stack buffers at the function's entry: the running value, and its rounded form for narrow
-    floats.
-    """
-    memory, wide = _types(dtype)
+    if not collective.kind:
+        return ""
+    memory, wide = memory_types(collective.dtype)
     text = f"""
   %cblock = arith.constant {BLOCK} : i64
   %acc = llvm.alloca %cblock x {wide} {{alignment = 64 : i64}} : (i64) -> !llvm.ptr
@@ -349,7 +370,7 @@ def _reduce(collective: Collective, offset: str) -> str:
     %result.
     """
     name = f"{collective.kind}_{collective.dtype}"
-    memory, wide = _types(collective.dtype)
+    memory, wide = memory_types(collective.dtype)
     text = f"""
     %first = llvm.call @mw_peer(%group, %c0, %source_field) : (!llvm.ptr, i64, i64) -> !llvm.ptr
     %first_at = llvm.getelementptr %first[{offset}] : (!llvm.ptr, i64) -> !llvm.ptr, {memory}
@@ -370,15 +391,14 @@ def _reduce(collective: Collective, offset: str) -> str:
 
 
 def _result(dtype: str) -> str:
-    memory, wide = _types(dtype)
+    memory, wide = memory_types(dtype)
     return "%acc" if memory == wide else "%rounded"
 
 
 def _all_reduce(collective: Collective) -> str:
-    memory, _ = _types(collective.dtype)
+    """Each member reduces its part, and gives it to all."""
+    memory, _ = memory_types(collective.dtype)
     return f"""
-llvm.func @{collective.symbol}({_ARGUMENTS}, %count: i64) -> i32 {{
-{_buffers(collective.dtype)}{_BEGIN}
   %cgrain = arith.constant {GRAIN} : i64
   %grains_all = arith.ceildivui %count, %cgrain : i64
   %grains = arith.ceildivui %grains_all, %size : i64
@@ -397,22 +417,32 @@ llvm.func @{collective.symbol}({_ARGUMENTS}, %count: i64) -> i32 {{
 {_copy("%to", _result(collective.dtype))}
     }}
   }}
-{_END}"""
+"""
+
+
+def _all_reduce_alone(collective: Collective) -> str:
+    """Each member reduces everything for itself."""
+    memory, _ = memory_types(collective.dtype)
+    return f"""
+  scf.for %at = %c0 to %count step %cblock : i64 {{
+    %left = arith.subi %count, %at : i64
+    %n = arith.minui %left, %cblock : i64
+{_reduce(collective, "%at")}
+    %to = llvm.getelementptr %dst[%at] : (!llvm.ptr, i64) -> !llvm.ptr, {memory}
+{_copy("%to", _result(collective.dtype))}
+  }}
+"""
 
 
 def _reduce_scatter(collective: Collective) -> str:
     """Reduce the own block; of a box, the own part of every row, as long as rows have one."""
-    memory, _ = _types(collective.dtype)
+    memory, _ = memory_types(collective.dtype)
+    rows = ""
     if collective.op == "reduce_scatter":
-        arguments = "%count: i64"
         rows = """
   %rows = arith.constant 1 : i64
   %row = arith.muli %count, %size : i64"""
-    else:
-        arguments, rows = "%rows: i64, %count: i64, %row: i64", ""
-    return f"""
-llvm.func @{collective.symbol}({_ARGUMENTS}, {arguments}) -> i32 {{
-{_buffers(collective.dtype)}{_BEGIN}{rows}
+    return f"""{rows}
   %start = arith.muli %me, %count : i64
 {_valid("%own", "%me", "%count", "%row")}
   scf.for %r = %c0 to %rows step %c1 : i64 {{
@@ -429,27 +459,4 @@ llvm.func @{collective.symbol}({_ARGUMENTS}, {arguments}) -> i32 {{
 {_copy("%to", _result(collective.dtype))}
   }}
   }}
-{_END}"""
-
-
-def reduce_pair(kind: str, dtype: str) -> str:
-    """Body of a loop over %i that reduces element %i of %in into %inout."""
-    memory, wide = _types(dtype)
-    lines = [
-        f"%p = llvm.getelementptr %in[%i] : (!llvm.ptr, i64) -> !llvm.ptr, {memory}",
-        f"%q = llvm.getelementptr %inout[%i] : (!llvm.ptr, i64) -> !llvm.ptr, {memory}",
-        f"%x = llvm.load %p : !llvm.ptr -> {memory}",
-        f"%y = llvm.load %q : !llvm.ptr -> {memory}",
-    ]
-    left, right, value = "%x", "%y", "%new"
-    if memory != wide:
-        lines += [
-            f"%wide_x = arith.extf %x : {memory} to {wide}",
-            f"%wide_y = arith.extf %y : {memory} to {wide}",
-        ]
-        left, right, value = "%wide_x", "%wide_y", "%narrow"
-    lines.append(f"%new = {combine(kind, dtype, left, right)}")
-    if memory != wide:
-        lines.append(f"%narrow = arith.truncf %new : {wide} to {memory}")
-    lines.append(f"llvm.store {value}, %q : {memory}, !llvm.ptr")
-    return "\n".join("    " + line for line in lines)
+"""

@@ -9,6 +9,7 @@ from typing import Any
 
 from meshweave.lowering import tiles
 from meshweave.lowering.bind import Access, Nest, Store
+from meshweave.lowering.blocks import blocks_of, blocks_text
 from meshweave.lowering.kernels import Node
 from meshweave.lowering.payload import CONTRACT, EXACT
 from meshweave.lowering.rows import Unit
@@ -20,6 +21,9 @@ FASTER = {"arith.addf", "arith.mulf"}  # reductions that may be done in another 
 
 def unit_text(name: str, unit: Unit) -> str:
     """The function `name` that does what the unit does."""
+    product = blocks_of(unit.nests[0]) if len(unit.nests) == 1 else None
+    if product is not None:
+        return blocks_text(name, unit, product)
     text = Text()
     rows = [text.fresh() for _ in range(unit.rows)]
     for iv, size in zip(rows, unit.nests[0].sizes):

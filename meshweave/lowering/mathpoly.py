@@ -15,6 +15,7 @@ from typing import Any
 
 from meshweave.bindings import arith, ir, math
 from meshweave.lowering.payload import EXACT
+from meshweave.transforms.kernel_patterns import FALLING
 
 _P = arith.CmpFPredicate
 _INFINITY = float("inf")
@@ -113,6 +114,22 @@ def _scaled_exp(b: F32, x: Any, base: int) -> Any:
 def exp(b: F32, x: Any) -> Any:
     """e^x"""
     return _scaled_exp(b, x, 0)
+
+
+def exp_falling(b: F32, x: Any) -> Any:
+    """e^x of an x that is at most 0: nothing overflows, and what would be denormal is 0.
+
+    n = round(x log2 e) is the sum's last bits where 1.5 * 2^23 is added: with 127 more, n as an exponent is a shift
+    away. No n is out of range: what it is of x below the least, and of NaN, counts for nothing.
+    """
+    low, shift = -87.33654, 12582912.0 + 127.0
+    moved = math.fma(x, b.number(1.44269504088896341), b.number(shift))
+    n = arith.subf(moved, b.number(shift))
+    rest = math.fma(n, b.number(-0.693359375), x)
+    rest = math.fma(n, b.number(2.12194440e-4), rest)
+    y = b.add(math.fma(b.poly(rest, _EXP), b.mul(rest, rest), rest), b.number(1.0))
+    power = arith.bitcast(b.type, arith.shli(arith.bitcast(b.integer, moved), b.bits(23)))
+    return b.select(_P.OLT, x, b.number(low), b.number(0.0), b.mul(y, power))
 
 
 def exp2(b: F32, x: Any) -> Any:
@@ -214,7 +231,8 @@ def _replace(op: Any) -> int:
         with ir.InsertionPoint(op), op.location:
             b, x = F32(), op.operands[0]
             wide = isinstance(type_, ir.F32Type)
-            y = FUNCTIONS[op.name](b, x if wide else arith.extf(b.type, x))
+            function = exp_falling if FALLING in op.attributes else FUNCTIONS[op.name]
+            y = function(b, x if wide else arith.extf(b.type, x))
             y = y if wide else arith.truncf(type_, y)
     else:
         return 0

@@ -16,7 +16,7 @@ from meshweave.report import KernelRow, Moment
 from meshweave.transforms.hint_ledger import regions_marked
 
 if TYPE_CHECKING:
-    from meshweave.lowering.cpu import Program
+    from meshweave.lowering.program import Program
     from meshweave.lowering.schedule import Schedule
 
 

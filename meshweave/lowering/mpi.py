@@ -5,18 +5,24 @@ Handles and special addresses are integers of 64 bits in the table at the `priva
 Open MPI (handles are pointers). MPI counts are 32 bits wide: what is larger goes in pieces. A code
 that MPI returns is turned into its class, which fits 16 bits.
 
+Of a collective that is started early, the library's own non-blocking call is left open in its area
+(`bundle.EarlyArea`) until it is waited for; what is too large for one call, and an exchange, which has
+tables and packing around it, is done when it is started.
+
 These are the functions between hosts, and wherever the engine has no shared window; ranks of one
 host go through the window (lowering/window.py), which has the names that compiled code calls.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from meshweave.bundle import GroupRecord, MpiTable, reduction_symbol
-from meshweave.lowering import window
+from meshweave.bundle import EarlyArea, GroupRecord, MpiTable, reduction_symbol
+from meshweave.lowering import early, window
 from meshweave.lowering.exchange_code import ALLTOALLV, messages_text
-from meshweave.lowering.local import NBYTES, reduce_pair
+from meshweave.lowering.local import arguments_of
+from meshweave.lowering.reductions import NBYTES, reduce_pair
 from meshweave.lowering.window import library_symbol
 
 if TYPE_CHECKING:
@@ -33,6 +39,13 @@ _SIGNATURES = {
     "MPI_Alltoall": "!llvm.ptr, i32, i64, !llvm.ptr, i32, i64, i64",
     "MPI_Alltoallv": ALLTOALLV,
     "MPI_Sendrecv": "!llvm.ptr, i32, i64, i32, i32, !llvm.ptr, i32, i64, i32, i32, i64, !llvm.ptr",
+    "MPI_Iallreduce": "!llvm.ptr, !llvm.ptr, i32, i64, i64, i64, !llvm.ptr",
+    "MPI_Ireduce_scatter_block": "!llvm.ptr, !llvm.ptr, i32, i64, i64, i64, !llvm.ptr",
+    "MPI_Iallgather": "!llvm.ptr, i32, i64, !llvm.ptr, i32, i64, i64, !llvm.ptr",
+    "MPI_Ialltoall": "!llvm.ptr, i32, i64, !llvm.ptr, i32, i64, i64, !llvm.ptr",
+    "MPI_Isend": "!llvm.ptr, i32, i64, i32, i32, i64, !llvm.ptr",
+    "MPI_Irecv": "!llvm.ptr, i32, i64, i32, i32, i64, !llvm.ptr",
+    "MPI_Wait": "!llvm.ptr, !llvm.ptr",
     "MPI_Comm_size": "i64, !llvm.ptr",
     "MPI_Comm_rank": "i64, !llvm.ptr",
     "MPI_Error_class": "i32, !llvm.ptr",
@@ -62,7 +75,8 @@ def generate(
     for kind, dtype in sorted({(c.kind, c.dtype) for c in collectives if c.kind}):
         if has_own_operation(kind, dtype):
             texts.append(_operation(kind, dtype))
-    for collective in collectives:
+    texts += [_start(c, limit) + _wait(c) for c in collectives if c.early]
+    for collective in sorted({replace(c, early=False) for c in collectives}):
         if collective.op == "relayout":
             continue  # nothing moves between ranks: the window's will do
         if collective.op == "exchange":
@@ -314,6 +328,99 @@ llvm.func @{library_symbol(collective.symbol)}({_ARGUMENTS}, %nbytes: i64) -> i3
       scf.yield %next : i32
     }}
     scf.yield %all : i32
+  }}{_END}"""
+
+
+_REQUESTS = f"""
+  %active_at = llvm.getelementptr %area[{EarlyArea.ACTIVE}] : (!llvm.ptr) -> !llvm.ptr, i8
+  %request = llvm.getelementptr %area[{EarlyArea.REQUESTS}] : (!llvm.ptr) -> !llvm.ptr, i8
+  %second = llvm.getelementptr %request[8] : (!llvm.ptr) -> !llvm.ptr, i8"""
+
+
+def _start(collective: Collective, limit: int) -> str:
+    """A non-blocking call of the library that takes the whole at once; else all of it, now."""
+    symbol = library_symbol(collective.symbol)
+    given = arguments_of(collective)
+    names = "".join(f", {a.split(':')[0].strip()}" for a in given.split(","))
+    kinds = "".join(f", {a.split(':')[1].strip()}" for a in given.split(","))
+    now = f"""
+  %rc = llvm.call @{symbol}(%ctx, %number, %src, %dst{names})
+    : (!llvm.ptr, i64, !llvm.ptr, !llvm.ptr{kinds}) -> i32
+  %none = llvm.mlir.constant(0 : i64) : i64
+  llvm.store %none, %active_at : i64, !llvm.ptr
+  llvm.return %rc : i32"""
+    head = (
+        f"llvm.func @{symbol}_start({_ARGUMENTS}, {given}, {early.ARGUMENTS}) -> i32 {{{_REQUESTS}"
+    )
+    if collective.op == "exchange":
+        return f"\n{head}{now}\n}}\n"
+    unit = "%count" if collective.kind else "%nbytes"
+    calls = {"all_reduce": _IALLREDUCE, "reduce_scatter": _IREDUCE_SCATTER, "permute": _ISENDRECV}
+    call = calls.get(collective.op) or _imove(collective)
+    handles = _load("byte", MpiTable.BYTE)
+    if collective.kind:
+        handles = _load("dt", MpiTable.datatype(collective.dtype))
+        handles += _load("op", MpiTable.reduction(collective.kind, collective.dtype))
+    return f"""
+{head}{_BEGIN}{handles}
+  %climit = arith.constant {limit} : i64
+  %whole = arith.cmpi sle, {unit}, %climit : i64
+  cf.cond_br %whole, ^start, ^now
+^start:
+  %n32 = arith.trunci {unit} : i64 to i32{call}
+  llvm.store %open, %active_at : i64, !llvm.ptr
+  %status = llvm.call @mw_status(%r) : (i32) -> i32
+  llvm.return %status : i32
+^now:{now}
+}}
+"""
+
+
+_IALLREDUCE = f"""
+  %open = arith.constant 1 : i64
+  %r = llvm.call @MPI_Iallreduce(%src, %dst, %n32, %dt, %op, %comm, %request)
+    : ({_SIGNATURES["MPI_Iallreduce"]}) -> i32"""
+_IREDUCE_SCATTER = f"""
+  %open = arith.constant 1 : i64
+  %r = llvm.call @MPI_Ireduce_scatter_block(%src, %dst, %n32, %dt, %op, %comm, %request)
+    : ({_SIGNATURES["MPI_Ireduce_scatter_block"]}) -> i32"""
+_ISENDRECV = f"""
+  %open = arith.constant 2 : i64
+  %tag = arith.constant 77 : i32
+  %source32 = arith.trunci %source : i64 to i32
+  %target32 = arith.trunci %target : i64 to i32
+  %received = llvm.call @MPI_Irecv(%dst, %n32, %byte, %source32, %tag, %comm, %request)
+    : ({_SIGNATURES["MPI_Irecv"]}) -> i32
+  %sent = llvm.call @MPI_Isend(%src, %n32, %byte, %target32, %tag, %comm, %second)
+    : ({_SIGNATURES["MPI_Isend"]}) -> i32
+  %fine = arith.cmpi eq, %received, %ok : i32
+  %r = arith.select %fine, %sent, %received : i32"""
+
+
+def _imove(collective: Collective) -> str:
+    name = {"all_gather": "MPI_Iallgather", "all_to_all": "MPI_Ialltoall"}[collective.op]
+    return f"""
+  %open = arith.constant 1 : i64
+  %r = llvm.call @{name}(%src, %n32, %byte, %dst, %n32, %byte, %comm, %request)
+    : ({_SIGNATURES[name]}) -> i32"""
+
+
+def _wait(collective: Collective) -> str:
+    """Wait for what its start has left open."""
+    symbol, given = library_symbol(collective.symbol), arguments_of(collective)
+    return f"""
+llvm.func @{symbol}_wait({_ARGUMENTS}, {given}, {early.ARGUMENTS}) -> i32 {{{_REQUESTS}{_BEGIN}
+{_load("ignored_status", MpiTable.STATUS)}
+  %status_at = llvm.inttoptr %ignored_status : i64 to !llvm.ptr
+  %c8 = arith.constant 8 : i64
+  %open = llvm.load %active_at : !llvm.ptr -> i64
+  %rc = scf.for %k = %c0 to %open step %c1 iter_args(%sofar = %ok) -> (i32) : i64 {{
+    %behind = arith.muli %k, %c8 : i64
+    %at = llvm.getelementptr %request[%behind] : (!llvm.ptr, i64) -> !llvm.ptr, i8
+    %r = llvm.call @MPI_Wait(%at, %status_at) : ({_SIGNATURES["MPI_Wait"]}) -> i32
+    %go = arith.cmpi eq, %sofar, %ok : i32
+    %next = arith.select %go, %r, %sofar : i32
+    scf.yield %next : i32
   }}{_END}"""
 
 

@@ -34,7 +34,7 @@ _LINALG = ("linalg.generic", "linalg.yield", "linalg.index")
 _DIALECTS = ("linalg.", "tensor.", "arith.", "math.", "scf.", "func.", "builtin.")
 
 
-def refuse_unknown(function: Any, kept: set[str]) -> None:
+def refuse_unknown(function: Any, kept: set[str], target: str) -> None:
     """CompileError for the first op that nothing here lowers; calls are left of functions in `kept`
     only.
     """
@@ -49,7 +49,7 @@ def refuse_unknown(function: Any, kept: set[str]) -> None:
         unknown = op.name.startswith("linalg.") and op.name not in _LINALG
         if unknown or not op.name.startswith(_DIALECTS):
             raise CompileError(
-                f"{op.name}: no lowering for this op on target cpu", location_text(op.location)
+                f"{op.name}: no lowering for this op on target {target}", location_text(op.location)
             )
         for result in op.results:
             if isinstance(result.type, ir.ShapedType) and not _static(result.type):

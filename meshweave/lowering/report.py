@@ -18,7 +18,7 @@ def report_of(module: Any, program: Any) -> Report:
     ledger = read_ledger(module)
     nbytes = region_bytes(program)
     ports = (*program.inputs, *program.outputs)
-    arena = program.schedule.arena_bytes
+    _, arena = program.areas
     return Report(
         peak_bytes=arena + sum(port.nbytes for port in ports),
         arena_bytes=arena,

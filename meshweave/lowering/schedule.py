@@ -24,6 +24,7 @@ from meshweave.lowering.rows import (
     shared_rows,
 )
 from meshweave.lowering.steps import Buffers, Place, Root, Step
+from meshweave.transforms.hint_ledger import stands_alone
 
 Entry = Any  # Unit | Step
 _OURS = ("arena", "output")  # kinds of buffers that a kernel's result may be given
@@ -74,6 +75,8 @@ class Schedule:
         if unit.nests[-1].contraction or len(unit.steps) == MOST_NESTS:
             return False
         if step.what == "kernel" and self.kernels[step.number].contraction:
+            return False
+        if stands_alone(step.op.location) or stands_alone(unit.steps[-1].op.location):
             return False
         mark = unit.pointers.mark()
         nest = self._nest(step, unit.pointers)

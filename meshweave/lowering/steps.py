@@ -18,6 +18,7 @@ from meshweave.locations import location_text
 from meshweave.lowering.items import CARRIER, FUNCTION, Symbols
 from meshweave.lowering.linear import Linear
 
+EARLY, WAIT = "mw.early", "mw.wait"  # on a carrier: it starts a collective, or ends it
 SCRATCH = "mw.scratch"  # on a carrier: bytes of memory that the call needs for itself
 _DYNAMIC = -(1 << 63)
 _VIEWS = {
@@ -54,8 +55,11 @@ class Place:
 
 @dataclass
 class Step:
-    """One thing the program does. what: "kernel", "collective", "call", "copy", or the name of the
-    op that stays. The last output of a call is its frame.
+    """One thing the program does. what: "kernel", "collective", "wait", "call", "copy", or the name
+    of the op that stays. The last output of a call is its frame.
+
+    A collective with a ticket is only started where it stands; a wait with that number, later in the
+    same block, ends it, on the same places.
     """
 
     what: str
@@ -66,6 +70,7 @@ class Step:
     bodies: list[list[Step]] = field(default_factory=list)  # of control flow: one per region
     position: int = 0  # in program order
     scratch: Place | None = None  # memory that only this step uses
+    ticket: int = -1  # of a collective that is started early
 
 
 class Buffers:
@@ -82,6 +87,7 @@ class Buffers:
         self.places: dict[Any, Place] = {}
         self.depths: dict[Root, int] = {}  # regions of control flow around an allocation
         self._depth = 0
+        self._started: dict[int, Step] = {}  # what is to be waited for, by ticket
         block = function.operation.regions[0].blocks[0]
         arguments = list(block.arguments)
         for k, value in enumerate(arguments[: inputs + outputs]):
@@ -176,7 +182,10 @@ class Buffers:
             if name in _VIEWS or name in ("memref.alloc", "memref.get_global", "memref.dealloc"):
                 continue
             step = self._step(op, name)
-            steps += self._packed(step) if step.what in ("collective", "call") else [step]
+            if step.what == "wait":
+                steps += self._ended(step)
+            else:
+                steps += self._packed(step) if step.what in ("collective", "call") else [step]
         return steps
 
     def _packed(self, step: Step) -> list[Step]:
@@ -192,7 +201,20 @@ class Buffers:
             if not contiguous(place):
                 step.outputs[k] = self._temporary(place)
                 after.append(Step("copy", step.op, -1, [step.outputs[k]], [place]))
+        if step.ticket >= 0:
+            self._started[step.ticket] = step
+            return [*before, step]
         return [*before, step, *after]
+
+    def _ended(self, wait: Step) -> list[Step]:
+        """A wait, on the places that its collective was started with; then what that made goes where
+        it belongs.
+        """
+        started, target = self._started[wait.number], wait.outputs[0]
+        wait.operands, wait.outputs = list(started.operands), list(started.outputs)
+        if contiguous(target):
+            return [wait]
+        return [wait, Step("copy", wait.op, -1, [wait.outputs[0]], [target])]
 
     def _temporary(self, like: Place) -> Place:
         """A buffer of its own, of the shape of `like`."""
@@ -222,8 +244,10 @@ class Buffers:
             if FUNCTION in op.attributes:
                 values.append(self._scratch(self.frames[number]))
                 return Step("call", op, number, values[:count], values[count:])
-            what = "collective" if "mw.collective" in op.attributes else "kernel"
+            what = "wait" if WAIT in op.attributes else "kernel"
+            what = "collective" if "mw.collective" in op.attributes else what
             step = Step(what, op, number, values[:count], values[count:])
+            step.ticket = number if EARLY in op.attributes else -1
             if SCRATCH in op.attributes:
                 step.scratch = self._scratch(op.attributes[SCRATCH].value)
             return step

@@ -73,7 +73,7 @@ def stage(
             text.let(f"llvm.load {pointer} {{alignment = {nbytes} : i64}} : !llvm.ptr -> {kind}")
         )
     if whole:
-        values = _turn(text, values, kind)
+        values = turn(text, values, kind)
     for k, value in enumerate(values):
         pointer = element(text, tile, nbytes, _plus(text, ivs[0], k), ivs[1])
         text.add(
@@ -97,7 +97,7 @@ def _plus(text: Text, value: str, number: int) -> str:
     return text.let(f"arith.addi {value}, {text.constant(str(number))} overflow<nsw> : i64")
 
 
-def _turn(text: Text, rows: list[str], kind: str) -> list[str]:
+def turn(text: Text, rows: list[str], kind: str) -> list[str]:
     """The columns of a block whose rows are these vectors: blocks of 4, 2 and 1 are exchanged in turn."""
     rows = list(rows)
     lanes = range(WIDE)

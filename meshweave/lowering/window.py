@@ -16,8 +16,9 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from meshweave.bundle import ALIGNMENT, OUTSIDE, STAGING, GroupRecord, WorldLayout
-from meshweave.lowering import local
+from meshweave.bundle import ALIGNMENT, OUTSIDE, STAGING, EarlyArea, GroupRecord, WorldLayout
+from meshweave.lowering import early, local
+from meshweave.lowering.reductions import NBYTES
 from meshweave.lowering.steps import Place, Root, Step
 
 if TYPE_CHECKING:
@@ -236,6 +237,60 @@ llvm.func @mw_reach(%group: !llvm.ptr, %me: i64, %p: !llvm.ptr, %nbytes: i64, %a
   llvm.return %result : !llvm.ptr
 }}
 """
+# What early.py asks of an engine. An arena lies at the same place in every window.
+_EARLY = f"""
+llvm.func @mw_base(%group: !llvm.ptr, %member: i64) -> !llvm.ptr {{{_CONSTANTS}
+{_member("peer", "%member")}{_field("base", GroupRecord.MEMBER_WINDOW, "!llvm.ptr", "%peer")}
+  llvm.return %base : !llvm.ptr
+}}
+llvm.func @mw_signal(%counter: !llvm.ptr, %value: i64) {{
+  %zero = llvm.mlir.constant(0 : i64) : i64
+  %ignored = llvm.atomicrmw xchg %counter, %value seq_cst : !llvm.ptr, i64
+  %sleepers_at = llvm.getelementptr %counter[{GroupRecord.SLEEPERS}] : (!llvm.ptr) -> !llvm.ptr, i8
+  %sleepers = llvm.load %sleepers_at atomic seq_cst {{alignment = 8 : i64}} : !llvm.ptr -> i64
+  %asleep = llvm.icmp "ne" %sleepers, %zero : i64
+  llvm.cond_br %asleep, ^wake, ^out
+^wake:
+  llvm.call @mw_wake(%counter) : (!llvm.ptr) -> ()
+  llvm.br ^out
+^out:
+  llvm.return
+}}
+llvm.func @mw_await(%group: !llvm.ptr, %me: i64, %place: i64, %wanted: i64) -> i32
+    attributes {{no_inline}} {{
+  %zero = llvm.mlir.constant(0 : i64) : i64
+  %one = llvm.mlir.constant(1 : i64) : i64
+  %ok = llvm.mlir.constant(0 : i32) : i32
+  %size = llvm.load %group : !llvm.ptr -> i64{_field("spins", GroupRecord.SPINS)}
+  llvm.br ^member(%zero, %zero : i64, i64)
+^member(%j: i64, %seen: i64):
+  %more = llvm.icmp "slt" %j, %size : i64
+  llvm.cond_br %more, ^begin, ^done
+^begin:
+  %base = llvm.call @mw_base(%group, %j) : (!llvm.ptr, i64) -> !llvm.ptr
+  %counter = llvm.getelementptr %base[%place] : (!llvm.ptr, i64) -> !llvm.ptr, i8
+  %next = llvm.add %j, %one : i64
+  llvm.br ^look(%seen : i64)
+^look(%n: i64):
+  %count = llvm.load %counter atomic acquire {{alignment = 8 : i64}} : !llvm.ptr -> i64
+  %there = llvm.icmp "sge" %count, %wanted : i64
+  llvm.cond_br %there, ^member(%next, %n : i64, i64), ^wait
+^wait:
+  %soon = llvm.icmp "slt" %n, %spins : i64
+  %n1 = llvm.add %n, %one : i64
+  llvm.cond_br %soon, ^pause, ^yield
+^pause:
+  llvm.call_intrinsic "llvm.x86.sse2.pause"() : () -> ()
+  llvm.br ^look(%n1 : i64)
+^yield:
+  llvm.call @mw_rest(%group, %me, %counter, %count, %n)
+    : (!llvm.ptr, i64, !llvm.ptr, i64, i64) -> ()
+  llvm.br ^look(%n1 : i64)
+^done:
+  llvm.return %ok : i32
+}}
+"""
+assert EarlyArea.ACTIVE != GroupRecord.SLEEPERS < EarlyArea.REQUESTS
 _REACH_TYPE = "(!llvm.ptr, i64, !llvm.ptr, i64, i64) -> !llvm.ptr"
 _OUTSIDE = f"""
 llvm.func @MPI_Iprobe(i32, i32, i64, !llvm.ptr, !llvm.ptr) -> i32
@@ -259,12 +314,15 @@ def generate(collectives: Sequence[Collective], staging: int) -> str:
     staging: bytes of the window that the program needs for operands that may lie elsewhere.
     """
     texts = [_OUTSIDE, _MEET, _REST, _WORD, _REACH, _staging(staging)]
+    texts.append(_EARLY if any(c.early for c in collectives) else "")
     inner = local.functions(collectives)
     for collective in collectives:
         if collective.op == "relayout":
             continue  # between a rank's own buffers: it is called as it is
-        inner = inner.replace(f"@{collective.symbol}(", f"@{_inner(collective.symbol, 'window')}(")
-        texts.append(_choice(collective))
+        ends = ("_start", "_wait") if collective.early else ("",)
+        for symbol in (collective.symbol + end for end in ends):
+            inner = inner.replace(f"@{symbol}(", f"@{_inner(symbol, 'window')}(")
+            texts.append(_half(collective, symbol) if collective.early else _choice(collective))
     return "".join([*texts, inner])
 
 
@@ -277,7 +335,14 @@ llvm.func @{STAGING}() -> i64 {{
 """
 
 
-_ARGUMENTS = {"permute": ("%nbytes", "%source", "%target")}  # of the others: one
+def _listed(collective: Collective) -> tuple[str, str, str]:
+    """What a collective's function takes behind the two buffers: declared, given, and the types."""
+    declared = [a.strip() for a in local.arguments_of(collective).split(",")]
+    if collective.early:
+        declared += [a.strip() for a in early.ARGUMENTS.split(",")]
+    pairs = [argument.split(": ") for argument in declared]
+    names, kinds = ("".join(f", {part}" for part in column) for column in zip(*pairs))
+    return "".join(f", {argument}" for argument in declared), names, kinds
 
 
 def _source_bytes(collective: Collective) -> str:
@@ -286,43 +351,64 @@ def _source_bytes(collective: Collective) -> str:
     """
     blocks = "%size" if collective.op in ("reduce_scatter", "all_to_all") else "%one"
     if not collective.kind:
-        return f"\n  %sent = llvm.mul %nbytes, {blocks} : i64"
+        one_block = "%source_bytes" if collective.op == "exchange" else "%nbytes"
+        return f"\n  %sent = llvm.mul {one_block}, {blocks} : i64"
     return f"""
-  %width = llvm.mlir.constant({local.NBYTES[collective.dtype]} : i64) : i64
+  %width = llvm.mlir.constant({NBYTES[collective.dtype]} : i64) : i64
   %unit = llvm.mul %count, %width : i64
   %sent = llvm.mul %unit, {blocks} : i64"""
+
+
+# The record of the group, and %window: whether its members meet in the window.
+_SHARED = f"""
+  %zero = llvm.mlir.constant(0 : i64) : i64
+  %four = llvm.mlir.constant(4 : i64) : i64
+  %twice = llvm.add %number, %number : i64
+  %slot = llvm.add %twice, %four : i64
+  %handle = llvm.getelementptr %ctx[%slot] : (!llvm.ptr, i64) -> !llvm.ptr, i64
+  %group = llvm.load %handle : !llvm.ptr -> !llvm.ptr{_field("shared", GroupRecord.SHARED)}
+  %window = llvm.icmp "ne" %shared, %zero : i64"""
+
+
+def _half(collective: Collective, symbol: str) -> str:
+    """The function that starts a collective, or that waits for it: what is sent is copied to the
+    window first, so it does not matter where it lies.
+    """
+    declared, given, kinds = _listed(collective)
+    types = f"(!llvm.ptr, i64, !llvm.ptr, !llvm.ptr{kinds}) -> i32"
+    called = f"(%ctx, %number, %src, %dst{given}) : {types}"
+    return f"""
+llvm.func @{symbol}(
+    %ctx: !llvm.ptr, %number: i64, %src: !llvm.ptr, %dst: !llvm.ptr{declared}) -> i32 {{{_SHARED}
+  llvm.cond_br %window, ^window, ^library
+^window:
+  %rc = llvm.call @{_inner(symbol, "window")}{called}
+  llvm.return %rc : i32
+^library:
+  %called = llvm.call @{library_symbol(symbol)}{called}
+  llvm.return %called : i32
+}}
+"""
 
 
 def _choice(collective: Collective) -> str:
     """The function that compiled code calls: it chooses by the group's record, which all members
     agree on, and by where operands lie, which all members see when they meet.
     """
-    names = _ARGUMENTS.get(collective.op, ("%count" if collective.kind else "%nbytes",))
-    kinds = ["i64"] * len(names)
-    if collective.op == "exchange":
-        names, kinds = (*names, "%data", "%staged_at"), [*kinds, "!llvm.ptr", "!llvm.ptr"]
-    declared = "".join(f", {name}: {kind}" for name, kind in zip(names, kinds))
-    given = "".join(f", {name}" for name in names)
-    types = f"({', '.join(['!llvm.ptr', 'i64', '!llvm.ptr', '!llvm.ptr', *kinds])}) -> i32"
+    declared, given, kinds = _listed(collective)
+    types = f"(!llvm.ptr, i64, !llvm.ptr, !llvm.ptr{kinds}) -> i32"
     before, target, after = _target(collective)
     found = "%from_found" if before else "%from"
     return f"""
 llvm.func @{collective.symbol}(
     %ctx: !llvm.ptr, %number: i64, %src: !llvm.ptr, %dst: !llvm.ptr{declared}) -> i32 {{
-  %zero = llvm.mlir.constant(0 : i64) : i64
   %one = llvm.mlir.constant(1 : i64) : i64
-  %four = llvm.mlir.constant(4 : i64) : i64
   %ok = llvm.mlir.constant(0 : i32) : i32
   %outside = llvm.mlir.constant({OUTSIDE} : i32) : i32
-  %null = llvm.mlir.zero : !llvm.ptr
-  %twice = llvm.add %number, %number : i64
-  %slot = llvm.add %twice, %four : i64
-  %handle = llvm.getelementptr %ctx[%slot] : (!llvm.ptr, i64) -> !llvm.ptr, i64
-  %group = llvm.load %handle : !llvm.ptr -> !llvm.ptr
+  %null = llvm.mlir.zero : !llvm.ptr{_SHARED}
   %index = llvm.getelementptr %handle[1] : (!llvm.ptr) -> !llvm.ptr, i64
   %me = llvm.load %index : !llvm.ptr -> i64
-  %size = llvm.load %group : !llvm.ptr -> i64{_field("shared", GroupRecord.SHARED)}
-  %window = llvm.icmp "ne" %shared, %zero : i64
+  %size = llvm.load %group : !llvm.ptr -> i64
   llvm.cond_br %window, ^window, ^library
 ^window:{_source_bytes(collective)}
   {found} = llvm.call @mw_reach(%group, %me, %src, %sent, %zero) : {_REACH_TYPE}{before}
@@ -389,7 +475,9 @@ def staging_bytes(
         if not isinstance(entry, Step):
             continue
         most = max([most, *(staging_bytes(body, final, symbols) for body in entry.bodies)])
-        if entry.what != "collective" or symbols[entry.number] == "mw_relayout":
+        if entry.what != "collective" or entry.ticket >= 0:
+            continue
+        if symbols[entry.number] == "mw_relayout":
             continue
         source, target = entry.operands[0], entry.outputs[0]
         needed = _nbytes(source) if final(source.root).kind != "arena" else 0

@@ -277,14 +277,15 @@ def decide(
     choices = [
         [f for f in sorted(rows) if any(a in part for part in rows[f])] + [-1] for a in names
     ]
-    best: tuple[float, int, tuple[int, ...]] | None = None
+    best: tuple[int, float, int, tuple[int, ...]] | None = None
     chosen: dict[int, Axes] = {}
     for pick in product(*choices):
         placed = _placement(names, pick, rows)
         if placed is None or not _holds(rule, placed, sizes):
             continue
         cost = _moved(rule, specs, placed, sizes, slices) + _work(rule, placed, sizes)
-        score = (cost, pick.count(-1), pick)
+        let_go = sum(axis not in placed.get(f, ()) for f, axes in rule.held for axis in axes)
+        score = (let_go, cost, pick.count(-1), pick)
         if best is None or score < best:
             best, chosen = score, placed
     return _decision(rule, chosen, sizes)

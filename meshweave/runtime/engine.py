@@ -12,6 +12,8 @@ from typing import Any, Protocol
 
 from meshweave.bundle import Bundle, Manifest
 from meshweave.errors import UsageError
+from meshweave.runtime.gpu.emulate import EmulateEngine
+from meshweave.runtime.gpu.engine import NcclEngine
 from meshweave.runtime.local import LocalEngine
 from meshweave.runtime.mpi import MpiEngine
 from meshweave.runtime.program import Values
@@ -62,13 +64,14 @@ class Engine(Protocol):
         """End whatever the engine has started."""
 
 
-ENGINES = {engine.name: engine for engine in (LocalEngine, MpiEngine)}
+ENGINES = {engine.name: engine for engine in (LocalEngine, MpiEngine, NcclEngine, EmulateEngine)}
 
 
 def engine(name: str, **options: Any) -> Engine:
     """The engine of that name. UsageError when there is none.
 
-    options: `timeout`, seconds without progress after which a run ends with RankError.
+    options: `timeout`, seconds without progress after which a run ends with RankError; and those
+    of the engine's class.
     """
     if name not in ENGINES:
         raise UsageError(f'no engine "{name}"; there are {", ".join(ENGINES)}')

@@ -1,8 +1,9 @@
-"""Start the ranks of the `mpi` engine under `mpiexec`, talk to them, and leave nothing behind.
+"""Start the ranks of an engine that has a process for each, under `mpiexec` or our own launcher,
+talk to them, and leave nothing behind.
 
-The launcher is never an MPI process. Each rank connects twice to a Unix socket in a private folder,
+The process that starts them is never an MPI process. Each rank connects twice to a Unix socket in a private folder,
 which is removed as soon as all are there: one link carries messages (wire.py), the other is a
-lifeline: when the launcher ends, in whatever way, the ranks end. Whatever goes wrong ends the whole
+lifeline: when that process ends, in whatever way, the ranks end. Whatever goes wrong ends the whole
 job: processes, and the shared memory that its MPI library made.
 """
 
@@ -23,6 +24,7 @@ import tempfile
 import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -55,18 +57,30 @@ class Silence(Exception):
     """Some ranks have not answered; the message is whatever the watcher said."""
 
 
+@dataclass(frozen=True)
+class Launcher:
+    """What starts the processes of a job: its name in messages, its command (for so many ranks that
+    connect to a socket's path), and their environment. When a rank ends in a bad way it writes
+    `EXIT STRING: how` and ends all others.
+    """
+
+    name: str
+    command: Callable[[int, str], list[str]]
+    environment: Callable[[int], dict[str, str]]
+
+
 class Ranks:
     """Running ranks, waiting for messages."""
 
-    def __init__(self, nranks: int, seconds: float) -> None:
-        """Start `nranks` ranks. RankError when they are not all there within `seconds`;
-        MeshweaveError without MPI.
+    def __init__(self, nranks: int, seconds: float, launcher: Launcher | None = None) -> None:
+        """Start `nranks` ranks, by default of engine mpi. RankError when they are not all there
+        within `seconds`; MeshweaveError without MPI.
         """
         self.nranks = nranks
         self.forget: collections.deque[int] = (
             collections.deque()
         )  # calls that nobody can make any more
-        self._held = _Held(nranks)
+        self._held = _Held(nranks, launcher or MPIEXEC)
         self._finalizer = weakref.finalize(self, self._held.kill)
         try:
             self._held.start(seconds)
@@ -156,8 +170,8 @@ class Ranks:
 class _Held:
     """The processes and links of a job: all that has to be ended, whatever happens."""
 
-    def __init__(self, nranks: int) -> None:
-        self.nranks = nranks
+    def __init__(self, nranks: int, launcher: Launcher) -> None:
+        self.nranks, self._launcher = nranks, launcher
         self.links: list[socket.socket] = []
         self.shared: set[str] = set()  # files in /dev/shm that the ranks' MPI library has made
         self.making = False  # whether they may be making more, whose names nobody has told
@@ -185,10 +199,9 @@ class _Held:
                 listener.settimeout(0.05)
                 self._output = tempfile.TemporaryFile()  # noqa: SIM115 (closed by kill)
                 self._process = subprocess.Popen(
-                    [mpiexec(), "-n", str(self.nranks), sys.executable, "-m", "mpi4py", "-m",
-                     "meshweave.runtime.worker", path],
+                    self._launcher.command(self.nranks, path),
                     stdin=subprocess.DEVNULL, stdout=self._output, stderr=self._output,
-                    env=environment(self.nranks), start_new_session=True,
+                    env=self._launcher.environment(self.nranks), start_new_session=True,
                 )  # fmt: skip
                 self._accept(listener, seconds)
         finally:
@@ -229,7 +242,7 @@ class _Held:
             self.readable.register(number, select.EPOLLIN)
 
     def output(self) -> str:
-        """What mpiexec and the ranks have written, as one line."""
+        """What the launcher and the ranks have written, as one line."""
         if self._output is None:
             return ""
         self._output.seek(0)
@@ -240,7 +253,7 @@ class _Held:
     def death(self, rank: int) -> Death:
         """What to say about a rank whose link has closed.
 
-        mpiexec tells how processes of the job ended, mixed; which one was the first it does not
+        The launcher tells how processes of the job ended, mixed; which one was the first it does not
         tell reliably, but links become readable in the order of deaths.
         """
         assert self._process is not None and self._output is not None
@@ -249,8 +262,9 @@ class _Held:
         said = self._output.read().decode(errors="replace")
         status = self._process.returncode
         if (told := re.search(r"EXIT STRING: (.*)", said)) is not None:
-            return Death(rank, f"died (mpiexec: {told[1].strip()})")
-        return Death(rank, "died" if status is None else f"died (mpiexec: status {status})")
+            return Death(rank, f"died ({self._launcher.name}: {told[1].strip()})")
+        how = "died" if status is None else f"died ({self._launcher.name}: status {status})"
+        return Death(rank, how)
 
     def wait(self, seconds: float) -> None:
         """Let the job end by itself."""
@@ -303,6 +317,11 @@ def mpiexec() -> str:
     return found
 
 
+def _mpi_command(nranks: int, path: str) -> list[str]:
+    ranks = [mpiexec(), "-n", str(nranks), sys.executable, "-m", "mpi4py"]
+    return [*ranks, "-m", "meshweave.runtime.worker", path]
+
+
 def environment(nranks: int) -> dict[str, str]:
     """The ranks' environment: this package importable, one thread each, and polite waiting where
     cores are few.
@@ -314,6 +333,9 @@ def environment(nranks: int) -> dict[str, str]:
     if nranks > len(os.sched_getaffinity(0)):
         kept["MPIR_CVAR_ENABLE_HEAVY_YIELD"] = "1"
     return kept
+
+
+MPIEXEC = Launcher("mpiexec", _mpi_command, environment)
 
 
 def descendants(pid: int) -> list[int]:

@@ -17,12 +17,12 @@ from meshweave.layout import Mesh
 MAX_THREADS = 1024  # ranks of engine local: more than a machine has cores for, few enough to start
 RANKS_PER_CORE = 16  # of engine mpi: each is a process that takes about a second of a core to start
 FILES_PER_RANK = 8  # of engine mpi, open in the launcher: links, handles, shared memory
-RANK_BYTES = {"local": 1 << 16, "mpi": 48 << 20}  # what a rank takes beside its buffers
+RANK_BYTES = {"local": 1 << 16, "mpi": 48 << 20, "nccl": 256 << 20}  # what a rank takes besides
 
 
 def max_ranks(engine: str) -> int:
     """The most ranks that an engine starts on this machine."""
-    if engine == "mpi":
+    if engine in ("mpi", "nccl"):
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         by_files = (
             (files - 64) // FILES_PER_RANK if files != resource.RLIM_INFINITY else MAX_THREADS

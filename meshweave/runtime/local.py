@@ -81,6 +81,7 @@ class World:
         self._words = aligned(end).view(np.int64)
         self._groups = {key: (place, len(key[1])) for key, place in places.items()}
         self._axes = tuple(groups)
+        self.arenas = [0] * mesh.nranks  # addresses
         self.reset()
 
     @property
@@ -101,9 +102,12 @@ class World:
         self._words[:] = 0
         crowded = self.mesh.nranks > len(os.sched_getaffinity(0))
         self._words[WorldLayout.SPINS // 8] = _SPINS_CROWDED if crowded else _SPINS
-        for place, size in self._groups.values():
+        for (_, members), (place, size) in self._groups.items():
             self._words[(place + WorldLayout.SIZE) // 8] = size
             self._words[(place + WorldLayout.WORLD) // 8] = self.address
+            first = (place + WorldLayout.MEMBERS + WorldLayout.ARENA) // 8
+            for k, member in enumerate(members):
+                self._words[first + k * WorldLayout.LINE // 8] = self.arenas[member]
 
     def abort(self) -> None:
         """Make every rank leave its wait."""
@@ -201,6 +205,8 @@ class LocalExecutable:
             )
             for rank in range(nranks)
         ]
+        self._world.arenas = [int(table.arena.ctypes.data) for table in self._tables]
+        self._world.reset()
         self._workers: list[_Worker] = []
         self._serving: Serving | None = None
         self._lookout: Lookout | None = None
@@ -344,6 +350,8 @@ class LocalExecutable:
     def _reset(self) -> None:
         """As new, after an abort. No rank may be running."""
         self._world.reset()
+        for table in self._tables:
+            table.forget_early()
 
     def _started(self) -> list[_Worker]:
         """A thread for every rank, or none."""

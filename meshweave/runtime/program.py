@@ -138,6 +138,10 @@ class Table:
         """
         self.slots = slots(manifest)
         self.arena = aligned(0 if arena is not None else manifest.arena_bytes)
+        self._early = (
+            self.arena[len(self.arena) - manifest.early_bytes :] if arena is None else None
+        )
+        self.forget_early()
         self._base = np.zeros(self.slots.count, np.int64)
         self._base[self.slots.arena] = self.arena.ctypes.data if arena is None else arena
         self._base[self.slots.rank] = rank
@@ -146,6 +150,11 @@ class Table:
         for number, (handle, member) in enumerate(groups):
             self._base[self.slots.handle(number)] = handle
             self._base[self.slots.member(number)] = member
+
+    def forget_early(self) -> None:
+        """As if no collective had ever been started early. An arena that was given is so at first."""
+        if self._early is not None:
+            self._early.fill(0)
 
     def bound(self, inputs: Sequence[Values], outputs: Sequence[Values]) -> Values:
         """A table for these buffers. Its address is what `step` takes; keep table and buffers

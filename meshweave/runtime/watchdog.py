@@ -17,14 +17,15 @@ import numpy.typing as npt
 from meshweave.bundle import Manifest
 from meshweave.serve_block import IDLE, RETURNED, RUNNING, STATE
 
-ELSEWHERE = 3  # a rank's state: on a host that this board does not reach
-_STARTED, _FINISHED, _STATE = 0, 1, STATE
+# ELSEWHERE: on a host that this board does not reach; DEVICE: waits for what it gave its device.
+ELSEWHERE, DEVICE = 3, 4
+_STARTED, _FINISHED, _STATE, _PROGRESS = 0, 1, STATE, 3
 _ROW = 8  # i64 per rank: one cache line
 
 
 class StatusBoard:
     """A row for each rank in memory that they share: op started, op finished (by compiled code),
-    state (by the engine).
+    state (by the engine), and how far its device is (by whoever watches that).
     """
 
     def __init__(self, memory: Any, nranks: int) -> None:
@@ -55,13 +56,17 @@ class StatusBoard:
         """Set a rank's state."""
         self.rows[rank, _STATE] = state
 
+    def progress(self, rank: int, count: int) -> None:
+        """A rank's device has got so far; the number means nothing but that it changes."""
+        self.rows[rank, _PROGRESS] = count
+
     def clear(self) -> None:
         """No rank runs."""
         self.rows[:] = 0
 
     def look(self) -> bytes:
         """The board as a value: two looks are equal when nothing has moved."""
-        return self.rows[:, :3].tobytes()
+        return self.rows[:, : _PROGRESS + 1].tobytes()
 
     def in_collective(self, rank: int) -> bool:
         """Whether a rank has started an op that it has not finished."""
@@ -69,12 +74,14 @@ class StatusBoard:
         return bool(state == RUNNING and started != finished)
 
     def state(self, rank: int) -> int:
-        """IDLE, RUNNING, RETURNED or ELSEWHERE."""
+        """IDLE, RUNNING, RETURNED, ELSEWHERE or DEVICE."""
         return int(self.rows[rank, _STATE])
 
     def waits(self, rank: int) -> bool:
-        """Whether a rank can only wait for others: it is in a collective, or has returned."""
-        return self.in_collective(rank) or bool(self.rows[rank, _STATE] == RETURNED)
+        """Whether a rank can only wait: it is in a collective, has returned, or waits for its
+        device.
+        """
+        return self.in_collective(rank) or self.state(rank) in (RETURNED, DEVICE)
 
     def where(self, manifest: Manifest, rank: int) -> str:
         """What a rank is doing, in words: `waits in all_reduce[tp] f32 64x96 at mlp.mlir:7:8`."""
@@ -85,6 +92,9 @@ class StatusBoard:
             return "has not begun"
         if state == ELSEWHERE:
             return "is on another host"
+        if state == DEVICE:
+            last = f", which was given all up to {manifest.op(started)}" if started else ""
+            return f"waits for its device{last}"
         if started != finished:
             return f"is in {manifest.op(started)}"
         if started == 0:
@@ -102,11 +112,17 @@ def together(board: StatusBoard, manifest: Manifest, ranks: Iterable[int]) -> st
     parts = []
     for place, members in places.items():
         if len(members) > 1:
-            for one, many in (("is ", "are "), ("has ", "have "), ("computes", "compute")):
+            for one, many in _PLURALS:
                 if place.startswith(one):
                     place = many + place[len(one) :]
         parts.append(f"{named(members)} {place}")
     return "; ".join(parts)
+
+
+_PLURALS = (
+    ("is ", "are "), ("has ", "have "), ("computes", "compute"),
+    ("waits for its device", "wait for their devices"),
+)  # fmt: skip
 
 
 def named(ranks: Sequence[int]) -> str:
@@ -128,7 +144,7 @@ def stalled_ranks(board: StatusBoard) -> list[int]:
         return running
     inside = [rank for rank in here if board.in_collective(rank)]
     if not inside:
-        return []
+        return [rank for rank in here if board.state(rank) == DEVICE]
     first = min(int(board.rows[rank, _STARTED]) for rank in inside)
     return [rank for rank in inside if board.rows[rank, _STARTED] == first]
 

@@ -131,14 +131,15 @@ def leave(status: int) -> None:
     os._exit(status)
 
 
-def _hold(lifeline: socket.socket) -> None:
+def hold(lifeline: socket.socket) -> None:
     """Wait for the launcher's end, whatever this rank is doing then, and end with it."""
     with contextlib.suppress(OSError):
         lifeline.recv(1)
     leave(0)
 
 
-def _connect(path: str, kind: str, rank: int) -> socket.socket:
+def connect(path: str, kind: str, rank: int) -> socket.socket:
+    """A link to who has started the ranks."""
     link = socket.socket(socket.AF_UNIX)
     link.connect(path)
     send(
@@ -154,9 +155,9 @@ def main(path: str) -> None:
     from mpi4py import MPI
 
     rank = MPI.COMM_WORLD.rank
-    lifeline = _connect(path, "life", rank)
-    link = _connect(path, "control", rank)
-    holder = threading.Thread(target=_hold, args=(lifeline,), daemon=True)
+    lifeline = connect(path, "life", rank)
+    link = connect(path, "control", rank)
+    holder = threading.Thread(target=hold, args=(lifeline,), daemon=True)
     holder.start()
     try:
         Worker(rank, MPI.COMM_WORLD.size).serve(link)

@@ -10,11 +10,14 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any, NoReturn
 
 from meshweave import __version__
+from meshweave.device import CHIPS
 from meshweave.errors import MeshweaveError, UsageError
 from meshweave.pipeline_text import did_you_mean
+from meshweave.targets import CHIP, TARGETS
 from meshweave.tools.guard import Stage, guarded, silent
 from meshweave.tools.plan_options import add_plan
 
@@ -122,11 +125,22 @@ def _add_program(command: argparse.ArgumentParser) -> None:
     add("--mesh", help='axes and sizes, "x=2,y=2" (default: the program\'s own, or one rank)')
     add(
         "--engine",
-        type=_choice("engine", "local", "mpi"),
-        metavar="{local,mpi}",
-        help="threads of one process (default), or processes",
+        type=_choice("engine", *chain(*TARGETS.values())),
+        metavar="{local,mpi,nccl,emulate}",
+        help="threads of one process (default), or processes; of target gpu: a process per gpu (default), or none",
     )
-    add("--target", type=_choice("target", "cpu"), metavar="{cpu}", default="cpu", help="cpu")
+    add(
+        "--target",
+        type=_choice("target", *TARGETS),
+        metavar="{cpu,gpu}",
+        help="what code is made for (default: what the engine runs, cpu)",
+    )
+    add(
+        "--chip",
+        type=_choice("chip", *CHIPS),
+        metavar="{sm_80,sm_90,sm_90a}",
+        help=f"the gpu (default: {CHIP})",
+    )
 
 
 def _add_run(commands: Any) -> None:
@@ -164,6 +178,8 @@ def _add_run(commands: Any) -> None:
         metavar="S",
         help="end a run in which no rank gets on for S seconds (default: 60)",
     )
+    add("--graph", action="store_true", help="of engine nccl: repeat the step as a CUDA graph")
+    add("--share", action="store_true", help="of engine nccl: ranks may share a gpu, for trials")
     add("--json", action="store_true", help="print JSON instead of a table")
     run.set_defaults(command=_run)
 
@@ -178,6 +194,15 @@ def _add_compile(commands: Any) -> None:
     compiled.add_argument("-o", dest="output", metavar="PROG.mwb", help="default: FILE with .mwb")
     compiled.add_argument(
         "--report-json", metavar="R.json", help="write what was decided: memory, slices, hints, ..."
+    )
+    compiled.add_argument(
+        "--ptx", metavar="DIR", help="of target gpu: write the PTX of each kernel and the host code"
+    )
+    compiled.add_argument(
+        "--emit",
+        type=_choice("code", "host", "kernels", "llvm", "ptx"),
+        metavar="{host,kernels,llvm,ptx}",
+        help="of target gpu: print this code, write no file",
     )
     compiled.set_defaults(command=_compile)
 

@@ -1,6 +1,5 @@
 """`meshweave doctor`: what is installed here, and what will work with it."""
 
-import ctypes
 import json
 import os
 import platform
@@ -13,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 from meshweave import __version__
+from meshweave.errors import MeshweaveError
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,9 @@ def _found(check: Callable[[], Finding]) -> Finding:
         return _broken(check.__name__.strip("_"), error, "")
 
 
-def _broken(what: str, error: Exception, needed_for: str) -> Finding:
+def _broken(what: str, error: Exception, needed_for: str, optional: bool = False) -> Finding:
     said = " ".join(str(error).split())
-    return Finding(what, False, f"{type(error).__name__}: {said}"[:200], needed_for)
+    return Finding(what, False, f"{type(error).__name__}: {said}"[:200], needed_for, optional)
 
 
 def _print(findings: list[Finding]) -> None:
@@ -161,7 +161,7 @@ _TRIAL = """module {
 """
 
 
-def _trial(engine: str, needed_for: str) -> Callable[[], Finding]:
+def _trial(engine: str, needed_for: str, optional: bool = False) -> Callable[[], Finding]:
     """A check that an engine works: two ranks run a program that moves data between them."""
 
     def check() -> Finding:
@@ -177,20 +177,75 @@ def _trial(engine: str, needed_for: str) -> Callable[[], Finding]:
         except (
             Exception
         ) as error:  # compiler, loader, MPI: whatever it is, it is what is looked for
-            return _broken(what, error, needed_for)
+            return _broken(what, error, needed_for, optional)
         seconds = time.perf_counter() - began
         said = f"two ranks ran, {seconds:.1f} s" if right else "two ranks gave a wrong result"
-        return Finding(what, right, said, needed_for)
+        return Finding(what, right, said, needed_for, optional)
 
     return check
 
 
-def _gpu() -> Finding:
+def _driver() -> Finding:
+    """The CUDA driver and the GPUs that it has."""
+    from meshweave.runtime.gpu.driver import Driver, open_device
+    from meshweave.runtime.gpu.libraries import SystemLibrary
+
+    driver, what, needed_for = Driver(SystemLibrary(), 0), "CUDA driver", "engine nccl"
     try:
-        ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return Finding("CUDA driver", False, "no libcuda.so.1", "nothing yet", optional=True)
-    return Finding("CUDA driver", True, "libcuda.so.1 loads", "nothing yet", optional=True)
+        first = open_device(driver, 0)
+        names = []
+        for number in range(driver.number("cuDeviceGetCount")):
+            device = open_device(driver, number)
+            names.append(f"{device.name} (sm_{device.capability[0]}{device.capability[1]})")
+    except MeshweaveError as error:
+        return Finding(what, False, error.message, needed_for, optional=True)
+    gpus = ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
+    return Finding(what, True, f"of CUDA {first.driver_text}; {gpus}", needed_for, optional=True)
+
+
+def _nccl() -> Finding:
+    from meshweave.runtime.gpu.driver import Driver
+    from meshweave.runtime.gpu.groups import nccl_text, nccl_version
+    from meshweave.runtime.gpu.libraries import SystemLibrary
+
+    what, needed_for = "NCCL", "engine nccl: collectives"
+    try:
+        version = nccl_text(nccl_version(Driver(SystemLibrary(), 0)))
+    except MeshweaveError as error:
+        return Finding(what, False, error.message, needed_for, optional=True)
+    return Finding(what, True, version, needed_for, optional=True)
+
+
+def _cublaslt() -> Finding:
+    from meshweave.runtime.gpu.libraries import SystemLibrary
+
+    what, needed_for = "cuBLASLt", "engine nccl: library products"
+    try:
+        SystemLibrary().opened("cublaslt")
+    except MeshweaveError as error:
+        return Finding(what, False, error.message, needed_for, optional=True)
+    return Finding(what, True, "loads", needed_for, optional=True)
+
+
+def _device_code() -> Finding:
+    """What makes PTX."""
+    from meshweave.lowering.gpu import toolchain
+
+    what, needed_for = "PTX", "compiling for target gpu"
+    try:
+        toolchain.need_llvm()
+        toolchain.libdevice()
+    except MeshweaveError as error:
+        return Finding(what, False, error.message, needed_for, optional=True)
+    return Finding(what, True, f"llvmlite {_version('llvmlite')}, libdevice", needed_for, True)
+
+
+def _ptxas() -> Finding:
+    from meshweave.lowering.gpu import toolchain
+
+    found = toolchain.program("ptxas")
+    text = found or f"not found, the driver compiles PTX at load: {toolchain.INSTALL}"
+    return Finding("ptxas", found is not None, text, "machine code in gpu bundles", optional=True)
 
 
 CHECKS: tuple[Callable[[], Finding], ...] = (
@@ -208,6 +263,11 @@ CHECKS: tuple[Callable[[], Finding], ...] = (
     _trial("mpi", "meshweave run --engine mpi"),
     _package("jax", "making StableHLO, benchmarks", optional=True),
     _package("torch", "benchmarks", optional=True),
-    _gpu,
+    _device_code,
+    _ptxas,
+    _trial("emulate", "meshweave run --engine emulate", optional=True),
+    _driver,
+    _nccl,
+    _cublaslt,
 )
 """What is looked at, in order."""

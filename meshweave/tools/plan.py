@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,11 @@ from meshweave.layout import Layout, Mesh
 from meshweave.plan.redistribute import Plan, minimal_among, plan_redistribute
 from meshweave.plan.steps import OPS
 from meshweave.plan.symbolic import symbolic_plan
+from meshweave.targets import TARGETS
 from meshweave.tools.picture import picture
 from meshweave.tools.replay import SIMULATOR, Replay
 
-ENGINES = ("local", "mpi", SIMULATOR)
+ENGINES = (*chain(*TARGETS.values()), SIMULATOR)
 
 
 def plan_command(options: argparse.Namespace) -> int:

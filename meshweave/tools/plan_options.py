@@ -21,7 +21,11 @@ def add_plan(commands: Any) -> None:
     add("--memory", metavar="BYTES", help="what a step may take on a rank, input and output")
     add("--steps", metavar="OP,...", help="the steps that may be used: all_gather,exchange,...")
     add("--execute", action="store_true", help="run it on the element numbers 0..n-1")
-    add("--engine", metavar="{local,mpi,simulate}", help="what runs it (default: local)")
+    add(
+        "--engine",
+        metavar="{local,mpi,nccl,emulate,simulate}",
+        help="what runs it (default: local)",
+    )
     add("--dump", metavar="DIR", help="write each rank's allocation, 1-D, as DIR/rank{r}.npy")
     add("--check", action="store_true", help="compare the result with what it should be")
     add("--json", action="store_true", help="print JSON instead of a table")

@@ -10,7 +10,7 @@ from meshweave.errors import UsageError
 from meshweave.files import replacing
 from meshweave.report import Moment, Report, human_bytes
 from meshweave.tools.chart import Curve, memory_chart
-from meshweave.tools.run import Progress, Source, ended_by_signals, read_mesh, read_text
+from meshweave.tools.run import Progress, Source, ended_by_signals, read_goal, read_mesh, read_text
 
 
 def report_command(options: argparse.Namespace) -> int:
@@ -29,7 +29,7 @@ def report_command(options: argparse.Namespace) -> int:
 
 
 def _report(source: Source, options: argparse.Namespace, progress: Progress, strip: bool) -> Report:
-    where = (source.text, source.name, read_mesh(options), options.engine or "local", progress)
+    where = (source.text, source.name, read_mesh(options), read_goal(options).engine, progress)
     with lowered(*where, strip=strip) as (module, program):
         from meshweave.lowering.report import report_of
 

@@ -21,6 +21,7 @@ from meshweave.bundle import Bundle
 from meshweave.errors import CompileError, MeshweaveError, UsageError
 from meshweave.layout import Mesh
 from meshweave.runtime.engine import engine as engine_named
+from meshweave.targets import TARGETS, Goal
 from meshweave.tools.arrays import Difference, arguments, difference, dump, expected
 from meshweave.tools.guard import Stage
 from meshweave.tools.streams import read_bytes
@@ -77,27 +78,53 @@ def write_bundle(options: argparse.Namespace) -> int:
         output = (
             options.output or f"{Path(options.file).stem if options.file != '-' else 'program'}.mwb"
         )
-        if options.report_json is None:
+        _check_gpu(options)
+        if options.emit is not None:
+            from meshweave.tools.emit import text_of
+
+            with _lowered(source, options, progress) as (_, program):
+                print(text_of(program, read_goal(options), options.emit), end="")
+            return 0
+        if options.report_json is None and options.ptx is None:
             bundle = _bundle(source, options, progress)
         else:
-            bundle = _reported(source, options, progress)
+            bundle = _explained(source, options, progress)
         bundle.write(output)
     mesh = bundle.manifest.mesh or "one rank"
     print(f"{output}: {mesh}, engine {bundle.manifest.engine}, {os.path.getsize(output):,} bytes")
     return 0
 
 
-def _reported(source: Source, options: argparse.Namespace, progress: "Progress") -> Bundle:
-    """The bundle; what was decided on the way goes to the file of `--report-json`."""
+def _check_gpu(options: argparse.Namespace) -> None:
+    """UsageError for options that show the code of gpus where there is none."""
+    target = read_goal(options).target
+    for name in ("ptx", "emit"):
+        if getattr(options, name) is not None and target != "gpu":
+            raise UsageError(f"--{name} goes with --target gpu, not {target}")
+
+
+def _lowered(source: Source, options: argparse.Namespace, progress: "Progress") -> Any:
+    engine = read_goal(options).engine
+    return lowered(source.text, source.name, read_mesh(options), engine, progress)
+
+
+def _explained(source: Source, options: argparse.Namespace, progress: "Progress") -> Bundle:
+    """The bundle; what was decided on the way goes to the file of `--report-json`, device code to the folder of
+    `--ptx`.
+    """
+    from meshweave.lowering import bundle_of
     from meshweave.lowering.report import report_of
+    from meshweave.tools.emit import text_of, write_ptx
     from meshweave.tools.report import write_text
 
-    engine = options.engine or "local"
-    mesh = read_mesh(options)
-    with lowered(source.text, source.name, mesh, engine, progress) as (module, program):
-        report = report_of(module, program)
-        bundle: Bundle = program.bundle(engine)
-    write_text(options.report_json, json.dumps(report.as_dict(), indent=1) + "\n")
+    goal = read_goal(options)
+    with _lowered(source, options, progress) as (module, program):
+        bundle = bundle_of(program, goal)
+        if options.report_json is not None:
+            report = report_of(module, program).as_dict()
+            write_text(options.report_json, json.dumps(report, indent=1) + "\n")
+        if options.ptx is not None:
+            write_ptx(options.ptx, bundle, text_of(program, goal, "host"))
     return bundle
 
 
@@ -125,10 +152,17 @@ def _bundle(source: Source, options: argparse.Namespace, progress: "Progress") -
     return build(
         source.text,
         mesh=read_mesh(options),
-        engine=options.engine or "local",
+        engine=options.engine,
+        target=options.target,
+        chip=options.chip,
         progress=progress,
         name=source.name,
     )
+
+
+def read_goal(options: argparse.Namespace) -> Goal:
+    """What to compile for, by `--target`, `--engine` and `--chip`. UsageError where they do not fit together."""
+    return Goal.of(options.target, options.engine, options.chip)
 
 
 def read_mesh(options: argparse.Namespace) -> Mesh | None:
@@ -155,9 +189,18 @@ def _program(source: Source, options: argparse.Namespace, progress: "Progress") 
     else:
         _check_bundle(source, bundle, options)
     progress("load")
-    program = Program(bundle, engine_named(bundle.manifest.engine, timeout=options.timeout))
+    program = Program(bundle, _engine(bundle, options))
     program.seconds["compile"] = time.perf_counter() - began
     return program
+
+
+def _engine(bundle: Bundle, options: argparse.Namespace) -> Any:
+    """What runs the bundle: the engine that it is compiled for, or another that runs the same code."""
+    name = options.engine or bundle.manifest.engine
+    more = {what: True for what in ("graph", "share") if getattr(options, what)}
+    if more and name != "nccl":
+        raise UsageError(f"--{min(more)} goes with --engine nccl, not {name}")
+    return engine_named(name, timeout=options.timeout, **more)
 
 
 def _check_bundle(source: Source, bundle: Bundle, options: argparse.Namespace) -> None:
@@ -165,7 +208,15 @@ def _check_bundle(source: Source, bundle: Bundle, options: argparse.Namespace) -
     manifest, mesh = bundle.manifest, read_mesh(options)
     if mesh is not None and mesh != Mesh.parse(manifest.mesh):
         raise UsageError(f"--mesh {mesh}: {source.name} is compiled for ({manifest.mesh})")
-    if options.engine not in (None, manifest.engine):
+    if options.target not in (None, manifest.target):
+        raise UsageError(
+            f"--target {options.target}: {source.name} is compiled for target {manifest.target}"
+        )
+    if options.chip is not None and options.chip != manifest.chip:
+        made_for = manifest.chip or f"target {manifest.target}"
+        raise UsageError(f"--chip {options.chip}: {source.name} is compiled for {made_for}")
+    same_code = TARGETS["gpu"] if manifest.target == "gpu" else (manifest.engine,)
+    if options.engine not in (None, *same_code):
         raise UsageError(
             f"--engine {options.engine}: {source.name} is compiled for engine {manifest.engine}"
         )
@@ -191,12 +242,32 @@ def _unsharded(
     options: argparse.Namespace, source: Source, program: Program, given: Sequence[np.ndarray]
 ) -> Sequence[np.ndarray]:
     """What the same program gives on one rank."""
+    goal = _reference(program)
     try:
-        bundle = build(source.text, mesh=one_rank(program.mesh), name=source.name, whole=True)
+        bundle = build(
+            source.text,
+            mesh=one_rank(program.mesh),
+            engine=goal.engine,
+            chip=goal.chip or None,
+            name=source.name,
+            whole=True,
+        )
     except MeshweaveError as error:
         raise type(error)(f"--check: the program does not compile for one rank: {error}") from None
-    with Program(bundle, engine_named("local", timeout=options.timeout)) as unsharded:
+    with Program(bundle, engine_named(goal.engine, timeout=options.timeout)) as unsharded:
         return unsharded(*given)
+
+
+def _reference(program: Program) -> Goal:
+    """What the unsharded program is compiled for: the cpu, whose code has nothing in common with that of gpus. Only
+    where 16-bit floats go in or out it is the program's own target: they are rounded so often that the numbers of
+    other kernels say little.
+    """
+    manifest = program.bundle.manifest
+    small = any(port.dtype in ("bf16", "f16") for port in (*program.inputs, *program.outputs))
+    if manifest.target == "gpu" and small:
+        return Goal(manifest.target, manifest.engine, manifest.chip)
+    return Goal()
 
 
 def _compared(
@@ -237,7 +308,7 @@ def _table(program: Program, name: str, files: list[str], differences: list[Diff
     manifest, ranks = program.bundle.manifest, program.mesh.nranks
     rows = [
         ("mesh", str(program.mesh) or "one rank"),
-        ("engine", manifest.engine),
+        ("engine", program.engine.name),
         ("time to compile", f"{program.seconds['compile'] * 1e3:,.0f} ms"),
         ("time to run", f"{program.seconds['run'] * 1e3:,.2f} ms"),
         ("peak memory of a rank", f"{program.peak_bytes:,} bytes"),

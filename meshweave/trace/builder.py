@@ -106,22 +106,15 @@ class Region:
         return self._results[name][0]
 
     def render(self) -> str:
-        """The op. A hint.region has results of one type; those of several types are an scf.execute_region's."""
+        """The op."""
         inside = ", ".join(self._results)
         outside = ", ".join(name for name, _ in self._results.values())
-        types = [type_ for _, type_ in self._results.values()]
-        body, all_types = render(self.block.lines), ", ".join(types)
+        types = ", ".join(type_ for _, type_ in self._results.values())
         start = f"{outside} = " if outside else ""
-        if len(set(types)) > 1:
-            return (
-                f"{start}scf.execute_region -> ({all_types}) no_inline {{\n{body}\n"
-                f"scf.yield {inside} : {all_types}{self._loc}\n"
-                f"}} {{hint.hints = {{{self.hints}}}}}{self._loc}"
-            )
         return (
-            f'{start}"hint.region"() ({{\n{body}\n'
-            f'"hint.yield"({inside}) : ({all_types}) -> (){self._loc}\n'
-            f"}}) {{hints = {{{self.hints}}}}} : () -> ({all_types}){self._loc}"
+            f'{start}"hint.region"() ({{\n{render(self.block.lines)}\n'
+            f'"hint.yield"({inside}) : ({types}) -> (){self._loc}\n'
+            f"}}) {{hints = {{{self.hints}}}}} : () -> ({types}){self._loc}"
         )
 
 

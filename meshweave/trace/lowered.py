@@ -13,6 +13,7 @@ from meshweave.fast_paths import Choice, as_choice
 from meshweave.layout import Layout, Mesh
 from meshweave.report import Report
 from meshweave.runtime.array import Array, collect, place
+from meshweave.targets import Goal
 from meshweave.trace import tree
 from meshweave.trace.explain import explanation, report
 from meshweave.trace.program import Program, Spec
@@ -60,7 +61,9 @@ class Lowered:
         from meshweave.frontends import load_module
         from meshweave.pipeline import run_pipeline
 
-        passes = _passes(stage, passes_with(as_choice(self.kernels)))
+        passes = _passes(
+            stage, passes_with(as_choice(self.kernels), target=Goal.of(engine=self.engine).target)
+        )
         ctx = context(unregistered=True)
         with ctx:
             module = load_module(self.program.text, ctx, self.name)

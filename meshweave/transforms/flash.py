@@ -18,17 +18,23 @@ from meshweave.transforms.flash_make import Element, Index, Span, Tile, Tiles
 from meshweave.transforms.flash_mask import Bound, bounds_of
 from meshweave.transforms.flash_match import Attention, Operand
 from meshweave.transforms.hint_make import Make
+from meshweave.transforms.kernel_patterns import FALLING
 
-QUERIES, KEYS, MASKED = 128, 256, 64
-"""Extents of tiles: scores and operands of two fit a second-level cache; under a mask short tiles waste less."""
+QUERIES = 64
+"""Queries of a tile: enough of them read what is packed of the keys once, and few see keys that a mask hides."""
+STEP = 64
+"""Keys that a mask cuts off or leaves at a time."""
 
 
-def rewrite(found: Attention, marks: Mapping[str, Any], product_marks: Mapping[str, Any]) -> None:
+def rewrite(
+    found: Attention, marks: Mapping[str, Any], product_marks: Mapping[str, Any], cache: int
+) -> None:
     """Put loops over tiles in the place of an attention, and erase what it was made of.
 
-    marks: attributes of the new linalg ops; product_marks: of those that are products.
+    marks: attributes of the new linalg ops; product_marks: of those that are products. cache: bytes of the cache of
+    which the scores of a tile may take half.
     """
-    result = _Flash(found, marks, product_marks).run()
+    result = _Flash(found, marks, product_marks, cache).run()
     found.final.results[0].replace_all_uses_with(result)
     found.final.erase()
     left = list(dict.fromkeys(found.visited))
@@ -40,7 +46,11 @@ def rewrite(found: Attention, marks: Mapping[str, Any], product_marks: Mapping[s
 
 class _Flash:
     def __init__(
-        self, found: Attention, marks: Mapping[str, Any], product_marks: Mapping[str, Any]
+        self,
+        found: Attention,
+        marks: Mapping[str, Any],
+        product_marks: Mapping[str, Any],
+        cache: int,
     ) -> None:
         self.a, self.marks, self.product_marks = found, marks, product_marks
         self.query, self.key, self.inner, self.column = (
@@ -55,11 +65,18 @@ class _Flash:
             _without(found, found.score, gone),
             _without(found, unmasked, gone),
         )
-        queries, keys = (MASKED, MASKED) if self.bounds else (QUERIES, KEYS)
-        self.block = {
-            self.query: _even(found.sizes[self.query], queries),
-            self.key: _even(found.sizes[self.key], keys),
-        }
+        self._tiles(cache)
+
+    def _tiles(self, cache: int) -> None:
+        """Extents of tiles. Without a mask as many keys as the cache has room for, for the fewer tiles there are, the
+        less is scaled anew. Under one in steps, and `widest` is how many steps it leaves whole at most make one tile.
+        """
+        sizes = self.a.sizes
+        queries = _even(sizes[self.query], QUERIES)
+        room = cache // 2 // (queries * (8 if str(self.a.dtype) == "f64" else 4))
+        keys = _even(sizes[self.key], STEP if self.bounds else max(STEP, room // STEP * STEP))
+        self.block = {self.query: queries, self.key: keys}
+        self.widest = max(1, room // keys)
 
     def run(self) -> Any:
         """The loops; their result."""
@@ -101,14 +118,27 @@ class _Flash:
             self.inner: Span(0, self.a.sizes[self.inner]),
             self.column: Span(0, self.a.sizes[self.column]),
         })  # fmt: skip
-        queries = self._times_scale(at, at.part(self.a.q))
+        queries = self._times_scale(at, self._part(at, self.a.q))
         most = at.filled([self.query], ir.FloatAttr.get(element, -inf))
         total = at.filled([self.query], ir.FloatAttr.get(element, 0.0))
         product = at.filled([self.query, self.column], ir.FloatAttr.get(element, 0.0))
         most, total, product = self._over_keys(at, queries, [most, total, product])
         order = [d for e in self.a.writes for d in dims_of(e) if d in at.spans]
+        if self.a.zeros:
+            total = at.compute(total.dims, [total], at.empty(total.dims, element), _one_for_zero)
         out = at.compute(order, [product, total], at.empty(order, element), _two("arith.divf"))
         return at.put(out, into, self.a.writes)
+
+    def _part(self, at: Tiles, operand: Operand) -> Tile:
+        """A tile of queries, keys or values, in the elements of the scores."""
+        tile, element = at.part(operand), self.a.dtype
+        if tile.value.type.element_type == element:
+            return tile
+
+        def body(make: Make, elements: Sequence[Any]) -> Any:
+            return make.op("arith.extf", [element], [elements[0]]).results[0]
+
+        return at.compute(tile.dims, [tile], at.empty(tile.dims, element), body)
 
     def _times_scale(self, at: Tiles, tile: Tile) -> Tile:
         if self.scale is None:
@@ -144,7 +174,7 @@ class _Flash:
         self, at: Tiles, count: int, size: int
     ) -> list[tuple[Index, Index, int, Index, int]]:
         """Tiles of keys from, to, and their scores: those that a mask goes through, and between them those that it
-        leaves whole, without it and two at a time. With each, where tile 0 begins, and keys of a tile.
+        leaves whole, without it, as many at a time as can be. With each, where tile 0 begins, and keys of a tile.
         """
         first, last = self._limits(at, 0, count, size)
         if self.unmasked == self.score:
@@ -152,13 +182,14 @@ class _Flash:
         whole, end = self._limits(at, 0, count, size, whole=True)
         whole = _extreme(at, "minsi", [_extreme(at, "maxsi", [whole, first], 0), last], count)
         end = _extreme(at, "maxsi", [_extreme(at, "minsi", [end, last], count), whole], 0)
-        pairs = _half(at, whole, end)
-        masked = at.add(whole, at.times(pairs, 2))
-        parts = [
-            (first, whole, self.score, 0, size),
-            (0, pairs, self.unmasked, at.times(whole, size), 2 * size),
-            (masked, last, self.score, 0, size),
-        ]
+        parts = [(first, whole, self.score, 0, size)]
+        wide = [(several, end, self.unmasked) for several in (8, 4, 2)] + [(2, last, self.score)]
+        for several, behind, score in wide:
+            if several <= min(self.widest, count):
+                times = _times_in(at, whole, behind, several)
+                parts.append((0, times, score, at.times(whole, size), several * size))
+                whole = at.add(whole, at.times(times, several))
+        parts.append((whole, last, self.score, 0, size))
         return [part for part in parts if not isinstance(part[0], int) or part[0] != part[1]]
 
     def _loop(
@@ -218,7 +249,7 @@ class _Flash:
         loops, element, rows = [self.query, self.key], self.a.dtype, [self.query]
         scores = at.compute(
             [*loops, self.inner],
-            [queries, at.part(self.a.k)],
+            [queries, self._part(at, self.a.k)],
             at.filled(loops, ir.FloatAttr.get(element, 0.0)),
             _multiply_add,
             self.product_marks,
@@ -226,14 +257,14 @@ class _Flash:
         scores = self._elementwise(at, scores, score)
         new_most = at.compute(loops, [scores], most, _two("arith.maximumf"))
         shares = at.compute(loops, [scores, new_most], at.empty(loops, element), _exp_below)
-        shrink = at.compute(rows, [most, new_most], at.empty(rows, element), _exp_below)
-        total = at.compute(rows, [total, shrink], at.empty(rows, element), _two("arith.mulf"))
-        total = at.compute(loops, [shares], total, _two("arith.addf"))
+        sums = at.filled(rows, ir.FloatAttr.get(element, 0.0))
+        sums = at.compute(loops, [shares], sums, _two("arith.addf"))
+        apart = at.apart()
+        shrink = apart.compute(rows, [most, new_most], at.empty(rows, element), _exp_below)
+        total = apart.compute(rows, [shrink, sums], total, _shrunk_and_more)
         columns = [self.query, self.column]
-        product = at.compute(
-            columns, [product, shrink], at.empty(columns, element), _two("arith.mulf")
-        )
-        values = at.part(self.a.v)
+        product = at.compute(columns, [shrink], product, _two("arith.mulf"))
+        values = self._part(at, self.a.v)
         product = at.compute(
             [*columns, self.key], [shares, values], product, _multiply_add, self.product_marks
         )
@@ -320,12 +351,12 @@ def _extreme(at: Tiles, name: str, values: Sequence[Index], default: int) -> Ind
     return found
 
 
-def _half(at: Tiles, first: Index, last: Index) -> Index:
-    """Half of the numbers from `first` to before `last`."""
+def _times_in(at: Tiles, first: Index, last: Index, several: int) -> Index:
+    """How often `several` numbers fit from `first` to before `last`."""
     if isinstance(first, int) and isinstance(last, int):
-        return (last - first) // 2
+        return (last - first) // several
     count = at.make.arith("subi", at.index(last), at.index(first))
-    return at.make.arith("divui", count, at.make.index(2))
+    return at.make.arith("divui", count, at.make.index(several))
 
 
 def _end(at: Tiles, values: Sequence[Any]) -> None:
@@ -347,15 +378,30 @@ def _multiply_add(make: Make, elements: Sequence[Any]) -> Any:
     return make.op("arith.addf", [a.type], [out, product]).results[0]
 
 
-def _exp_below(make: Make, elements: Sequence[Any]) -> Any:
-    """exp(a - b); where b is -inf, nothing has been seen yet, and all a are -inf too: exp is 0."""
-    a, b = elements[:2]
-    low = make.constant(ir.FloatAttr.get(a.type, -inf))
-    zero = make.constant(ir.FloatAttr.get(a.type, 0.0))
+def _shrunk_and_more(make: Make, elements: Sequence[Any]) -> Any:
+    shrink, more, out = elements
+    shrunk = make.op("arith.mulf", [out.type], [out, shrink]).results[0]
+    return make.op("arith.addf", [out.type], [shrunk, more]).results[0]
+
+
+def _one_for_zero(make: Make, elements: Sequence[Any]) -> Any:
+    return _other_where(make, elements[0], 0.0, 1.0)
+
+
+def _other_where(make: Make, value: Any, number: float, other: float) -> Any:
+    """`other` where a value is `number`, else the value."""
+    at, instead = (make.constant(ir.FloatAttr.get(value.type, n)) for n in (number, other))
     predicate = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), 1)  # oeq
-    nothing = make.op(
-        "arith.cmpf", [ir.IntegerType.get_signless(1)], [b, low], predicate=predicate
+    same = make.op(
+        "arith.cmpf", [ir.IntegerType.get_signless(1)], [value, at], predicate=predicate
     ).results[0]
-    below = make.op("arith.select", [a.type], [nothing, zero, b]).results[0]
+    return make.op("arith.select", [value.type], [same, instead, value]).results[0]
+
+
+def _exp_below(make: Make, elements: Sequence[Any]) -> Any:
+    """exp(a - b) of an a that is at most b; where b is -inf, nothing has been seen yet, all a are -inf: 0."""
+    a, b = elements[:2]
+    below = _other_where(make, b, -inf, 0.0)
     difference = make.op("arith.subf", [a.type], [a, below]).results[0]
-    return make.op("math.exp", [a.type], [difference]).results[0]
+    falling = {FALLING: ir.UnitAttr.get()}
+    return make.op("math.exp", [a.type], [difference], **falling).results[0]

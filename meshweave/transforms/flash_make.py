@@ -9,6 +9,7 @@ from typing import Any
 from meshweave.bindings import ir
 from meshweave.transforms.expressions import Entry, Expressions, dims_of
 from meshweave.transforms.flash_match import Operand
+from meshweave.transforms.hint_ledger import set_apart
 from meshweave.transforms.hint_make import Make, tensor_of
 
 _DYNAMIC = -(1 << 63)
@@ -50,6 +51,10 @@ class Tiles:
     ) -> Tiles:
         """Ops with the same attributes at another place, with more coordinates."""
         return Tiles(make, {**self.points, **points}, {**self.spans, **spans}, self.marks)
+
+    def apart(self) -> Tiles:
+        """At the same place, ops that want kernels of their own."""
+        return self.at(Make(self.make.ip, set_apart(self.make.loc)))
 
     def inside(self, loop: Any, points: Mapping[int, Index] = {}) -> Tiles:
         """At the end of a loop's body."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import prod
+from math import isfinite, nan, prod
 from typing import Any
 
 from meshweave.bindings import ir
@@ -27,6 +27,7 @@ from meshweave.transforms.expressions import (
 MIN_BYTES = 64 << 10
 """Of one score matrix: smaller ones stay in the first caches, and nothing is won without them."""
 _DTYPES = ("f32", "f64")
+_ORDERED_EQUAL = 1  # the predicate of arith.cmpf
 
 
 class NotAttention(Exception):
@@ -48,6 +49,7 @@ class Attention:
     final:   the last product; sizes: of all loops; score: node of the scores before softmax, made of the node `raw`,
              which is `scale` times the product of query and key.
     writes:  of the result, an entry for each dim.
+    zeros:   whether a row that its mask leaves nothing of is 0; otherwise it is 0/0.
     visited: all ops that it replaces or looks through.
     """
 
@@ -66,6 +68,7 @@ class Attention:
     raw: int
     writes: tuple[Entry, ...]
     dtype: Any
+    zeros: bool
     visited: list[Any] = field(default_factory=list)
 
 
@@ -100,45 +103,76 @@ def product_of(op: Any) -> _Product | None:
 
 
 def _adds_products(op: Any) -> bool:
-    """Is the body out + a * b?"""
+    """Is the body out + a * b, a and b perhaps widened first?"""
     block = op.regions[0].blocks[0]
-    ops = [view.operation for view in block.operations]
+    ops = [o for view in block.operations if (o := view.operation).name != "arith.extf"]
     if [o.name for o in ops] != ["arith.mulf", "arith.addf", "linalg.yield"]:
         return False
     a, b, out = block.arguments
-    return set(ops[0].operands) == {a, b} and set(ops[1].operands) == {out, ops[0].results[0]}
+    factors = {_narrow(value) for value in ops[0].operands}
+    return factors == {a, b} and set(ops[1].operands) == {out, ops[0].results[0]}
+
+
+def _narrow(value: Any) -> Any:
+    """What is widened to `value`."""
+    owner = value.owner
+    widened = not isinstance(owner, ir.Block) and owner.operation.name == "arith.extf"
+    return owner.operation.operands[0] if widened else value
 
 
 def _filled_with(value: Any, number: float | None) -> bool:
     """Is it a tensor full of one number (this one)?"""
     expressions = Expressions()
     node = expressions.nodes[expressions.node(value, [("number", 0)] * len(value.type.shape))]
-    if node[0] != "const" or not isinstance(node[1], ir.FloatAttr):
+    if node[0] != "const" or not isinstance(node[1], ir.FloatAttr | ir.IntegerAttr | ir.BoolAttr):
         return False
     return number is None or node[1].value == number
 
 
-def match(final: Any) -> Attention:
-    """The attention that ends in the product `final`. Raises NotAttention, with the reason."""
-    product = product_of(final)
+def match(op: Any) -> Attention:
+    """The attention that ends in `op`: in a product, or in the division of one by the sum over its keys. Raises
+    NotAttention, with the reason.
+    """
+    product, divided = product_of(op), None
+    if product is None:
+        product, divided = _divided_product(op), op
     if product is None:
         raise NotAttention("no product of two tensors")
-    if any(str(v.type.element_type) not in _DTYPES for v in final.operands):
-        raise NotAttention("its elements are not f32 or f64")
     reason = NotAttention("no softmax before it")
     for which in (0, 1):
         try:
-            return _Match(product, which).run()
+            return _Match(product, which, divided).run()
         except NotAttention as error:
             reason = error if error.args[0].startswith("the scores") else reason
     raise reason
 
 
-class _Match:
-    """One attempt: operand `which` of the last product is the softmax."""
+def _divided_product(op: Any) -> _Product | None:
+    """The product that an elementwise op divides, element by element where it lies."""
+    if op.name != "linalg.generic" or len(op.results) != 1 or reductions_of(op):
+        return None
+    maps = maps_of(op)
+    if maps is None or not any(
+        view.operation.name in ("arith.divf", "arith.mulf")
+        for view in op.regions[0].blocks[0].operations
+    ):
+        return None
+    for value, entries in zip(op.operands, maps[:-1]):
+        made = value.owner
+        if entries == maps[-1] and not isinstance(made, ir.Block):
+            product = product_of(made.operation)
+            if product is not None:
+                return product
+    return None
 
-    def __init__(self, last: _Product, which: int) -> None:
-        self.last, self.which = last, which
+
+class _Match:
+    """One attempt: operand `which` of the last product is the softmax; or, with `divided`, the op that divides the
+    product, what it is of.
+    """
+
+    def __init__(self, last: _Product, which: int, divided: Any = None) -> None:
+        self.last, self.which, self.divided = last, which, divided
         self.weights, self.v = last.operands[which], last.operands[1 - which]
         self.ex = Expressions()
         self.reductions: list[Any] = []
@@ -158,18 +192,28 @@ class _Match:
         if any(d not in written for d in batch):
             raise NotAttention("its loops are not those of weights and values")
         self.query, self.key, self.inner = query, key, len(last.sizes)
-        exponent = self._softmax(self.ex.node(weights.value, weights.entries))
+        root = self.ex.node(weights.value, weights.entries)
+        rounded = self._op(root, "arith.truncf")  # what is never stored is not rounded
+        root, emptied = self._emptied(root if rounded is None else rounded[0])
+        exponent, zeros = self._softmax(*self._parts(root))
+        if emptied not in (None, exponent):
+            raise NotAttention("no softmax before it: other scores say which rows are empty")
+        dtype = _of_floats(last.op.results[0].type.element_type)
+        _of_floats(self._type(exponent), dtype)
         score, first, entries = self._score(exponent)
+        _of_floats(first.op.results[0].type.element_type, dtype)
         q, k, extent = self._sides(first, entries)
         raw = self.ex.node(first.op.results[0], entries)
         sizes = {**dict(enumerate(last.sizes)), self.inner: extent}
         self._worth(sizes, first)
         v = self._source(self.v, (key, columns[0]))
+        final = last.op if self.divided is None else self.divided
         found = Attention(
-            last.op, sizes, batch, query, key, columns[0], self.inner, q, k, v, self.ex, score, raw,
-            last.writes, last.op.results[0].type.element_type,
+            final, sizes, batch, query, key, columns[0], self.inner, q, k, v, self.ex, score, raw,
+            last.writes, dtype, zeros or emptied is not None,
         )  # fmt: skip
-        found.visited = [*self.ex.visited, *self.reductions, first.op]
+        visited = dict.fromkeys([last.op, *self.ex.visited, *self.reductions, first.op])
+        found.visited = [op for op in visited if op != final]
         self._read_by_nothing_else(first.op, found.visited)
         return found
 
@@ -186,9 +230,18 @@ class _Match:
         kind = self.ex.nodes[node]
         return kind[3] if kind[0] == "op" and kind[1] in names else None
 
-    def _softmax(self, root: int) -> int:
-        """The node e = exp(s - m) of root = e / sum(e); returns that of s."""
-        above, total = self._share(root)
+    def _parts(self, root: int) -> tuple[int, int]:
+        """(e, l) of the softmax e / l, of which `root` is all, or e alone where the product is divided."""
+        if self.divided is None:
+            return self._share(root)
+        product, total = self._share(self.ex.node(self.divided.results[0], self.last.writes))
+        if self.ex.nodes[product][:2] != ("leaf", self.last.op.results[0]):
+            raise NotAttention("no softmax before it")
+        return root, total
+
+    def _softmax(self, above: int, divisor: int) -> tuple[int, bool]:
+        """The node s of e = exp(s - m), and whether the divisor, the sum of e, is another number where that is 0."""
+        total = self._filled_sum(divisor)
         if self._reduction(total, ("arith.addf",), 0.0) != above:
             raise NotAttention("no softmax before it: the divisor is not the sum over the keys")
         argument = self._op(above, "math.exp")
@@ -199,7 +252,48 @@ class _Match:
         maxima = ("arith.maximumf", "arith.maxnumf")
         if self._reduction(self._unguarded(most), maxima, None) != score:
             raise NotAttention("no softmax before it: what is subtracted is not the maximum")
-        return score
+        if total != divisor and self._op(most, "arith.select") is None:
+            raise NotAttention("no softmax before it: a sum of NaN is guarded as if it were 0")
+        return score, total != divisor
+
+    def _filled_sum(self, divisor: int) -> int:
+        """The l of a divisor l, or of one that is a constant where l is 0."""
+        parts = self._op(divisor, "arith.select")
+        if parts is None or not isfinite(self._number(parts[1]) or nan):  # 0 is none too
+            return divisor
+        compared = self._compared(parts[0], "arith.cmpf", _ORDERED_EQUAL)
+        is_zero = (
+            compared is not None and parts[2] in compared and 0.0 in map(self._number, compared)
+        )
+        return parts[2] if is_zero else divisor
+
+    def _emptied(self, root: int) -> tuple[int, int | None]:
+        """(x, s) of x, or of an x that is 0 in rows where all s are -inf; s is None where it is always x."""
+        parts = self._op(root, "arith.select")
+        if parts is None or self._number(parts[1]) != 0.0 or (seen := self._not(parts[0])) is None:
+            return root, None
+        inside = self._reduction(seen, ("arith.ori",), 0.0)
+        masked = None if inside is None else self._not(inside)
+        pair = None if masked is None else self._compared(masked, "arith.cmpf", _ORDERED_EQUAL)
+        if pair is None or self._number(pair[1]) != float("-inf"):
+            return root, None
+        return parts[2], (self._op(pair[0], "arith.extf") or pair)[0]
+
+    def _compared(self, node: int, name: str, predicate: int) -> tuple[int, ...] | None:
+        """The operands of a comparison with this predicate."""
+        pair = self._op(node, name)
+        if pair is None or dict(self.ex.nodes[node][2])["predicate"].value != predicate:
+            return None
+        return pair
+
+    def _not(self, node: int) -> int | None:
+        """The x of "not x", as x == false or x ^ true."""
+        pair, number = self._compared(node, "arith.cmpi", 0), 0
+        if pair is None:
+            pair, number = self._op(node, "arith.xori"), 1
+        if pair is None or self.ex.nodes[pair[1]][0] != "const":
+            return None
+        return pair[0] if abs(self.ex.nodes[pair[1]][1].value) == number else None
 
     def _share(self, root: int) -> tuple[int, int]:
         """(e, l) of e / l, or of e * (1 / l)."""
@@ -212,6 +306,11 @@ class _Match:
             if inverse is not None and self._number(inverse[0]) == 1.0:
                 return one, inverse[1]
         raise NotAttention("no softmax before it")
+
+    def _type(self, node: int) -> Any:
+        """The element type of a node that is computed or read."""
+        kind = self.ex.nodes[node]
+        return kind[1].type.element_type if kind[0] == "leaf" else kind[-1]
 
     def _number(self, node: int) -> float | None:
         kind = self.ex.nodes[node]
@@ -240,6 +339,10 @@ class _Match:
         if kind[0] != "leaf" or isinstance(kind[1].owner, ir.Block):
             return None
         op = kind[1].owner.operation
+        if op.name.startswith("dist.all_reduce"):
+            raise NotAttention(
+                "the scores lie on several ranks, cut along their keys: the maximum and the sum cross ranks"
+            )
         if (
             op.name != "linalg.generic"
             or len(op.results) != 1
@@ -343,7 +446,7 @@ class _Match:
         while left:
             op = left.pop()
             for reader in users(op.results[0]):
-                if reader.operation == self.last.op:
+                if reader.operation == (self.divided or self.last.op):
                     continue
                 if reader.operation not in inside:
                     raise NotAttention(f"the scores are read by {reader.operation.name} too")
@@ -352,6 +455,15 @@ class _Match:
                     left.append(reader.operation)
         if any(s.results[0] == self.v.value for s in seen):
             raise NotAttention("the scores are its values too")
+
+
+def _of_floats(element: Any, wanted: Any = None) -> Any:
+    """An element type that scores can have (this one)."""
+    if str(element) not in _DTYPES:
+        raise NotAttention(f"the scores are {element}, {' or '.join(_DTYPES)} is needed")
+    if wanted not in (None, element):
+        raise NotAttention(f"the scores are {element}, what they are multiplied with {wanted}")
+    return element
 
 
 def _loops(entries: Sequence[Entry]) -> frozenset[int]:

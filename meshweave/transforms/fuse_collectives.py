@@ -75,7 +75,7 @@ def says_bit_exact(op: Any) -> bool:
     """
     while op is not None:
         op = op.operation
-        hints = op.attributes.get("hints" if op.name == "hint.region" else "hint.hints")
+        hints = op.attributes.get("hints") if op.name == "hint.region" else None
         if isinstance(hints, ir.DictAttr) and "numerics" in hints:
             said = hints["numerics"]
             if isinstance(said, ir.DictAttr) and "value" in said:

@@ -17,6 +17,7 @@ from meshweave.layout.mesh import Mesh
 from meshweave.plan.propagate import Graph, Spec
 from meshweave.transforms.base import fail, functions
 from meshweave.transforms.bodies import captured_by, is_tensor
+from meshweave.transforms.hint_ledger import held_axes
 from meshweave.transforms.rules import RuleTable, is_free
 
 SKIPPED = ("dist.mesh", "func.return", "scf.yield", "scf.condition", "hint.yield")
@@ -190,6 +191,8 @@ def _plain(built: Built, op: Any) -> None:
     if op.name.startswith("scf.") or (op.name in SKIPPED):
         fail(op, f"'{op.name}' cannot be distributed yet")
     rule, captured = built.table.rule(op)
+    if held := held_axes(op):
+        rule = built.table.holding(rule, held)
     numbers = [_number(built, v) for v in (*operands, *[c.value for c in captured])]
     numbers += [_new_value(built, r) for r in results]
     built.graph.add_op(rule, tuple(numbers), built.region)

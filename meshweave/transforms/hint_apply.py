@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from meshweave.bindings import ir
 from meshweave.dialects.dist import LayoutAttr
-from meshweave.dialects.hint import hints_attr, hints_in, is_region
+from meshweave.dialects.hint import hints_in
 from meshweave.errors import LayoutError
 from meshweave.hints import PREFERRED, Hint, HintError, TimeAxis, resolve, supports
 from meshweave.layout.layout import AxisFactor, Layout, LocalFactor
@@ -21,10 +21,17 @@ from meshweave.layout.mesh import Mesh
 from meshweave.ledger import HONOURED, SUPERSEDED, UNSUPPORTED, Ledger, Op, Outcome, Region, Said
 from meshweave.locations import location_text
 from meshweave.transforms.base import Pass, at, fail, functions, replace
-from meshweave.transforms.hint_ledger import OP, REGION, set_number, tell, write_ledger
+from meshweave.transforms.hint_ledger import (
+    OP,
+    REGION,
+    hold_axes,
+    set_number,
+    tell,
+    write_ledger,
+)
 from meshweave.transforms.hint_outer import Outer
 from meshweave.transforms.hint_ring import WITHIN
-from meshweave.transforms.hint_ties import Made, Node
+from meshweave.transforms.hint_ties import PARALLEL, REDUCTION, Made, Node, Ties, loops
 from meshweave.transforms.mesh import mesh_of_module
 from meshweave.transforms.rules import is_free, is_tensor
 
@@ -75,13 +82,16 @@ class HintApply(Pass):
             for op in ops:
                 ledger.close(said[old].number, op, Outcome(SUPERSEDED, by))
         for i, one in enumerate(said):
-            if i in resolved.superseded or supports(self.target, one.hint.key):
+            must = (one.hint.key, one.hint.parsed) == ("fuse", "must")
+            if i in resolved.superseded or (supports(self.target, one.hint.key) and not must):
                 continue
             if (one.hint.key, one.hint.parsed) == ("overlap", "none"):
                 for op in ops:
                     ledger.close(one.number, op, Outcome(HONOURED, _WHY["overlap"]))
                 continue
-            why = _WHY.get(one.hint.key, f"target {self.target} has no {one.hint.key}")
+            why = _WHY.get(
+                "must" if must else one.hint.key, f"target {self.target} has no {one.hint.key}"
+            )
             outcome = Outcome(UNSUPPORTED, why, f"drop {one.hint.key}")
             for op in ops:
                 ledger.close(one.number, op, outcome)
@@ -104,12 +114,12 @@ def _enter(block: Any, region: int, ledger: Ledger, found: list[Any]) -> None:
     for view in block.operations:
         op = view.operation
         inner = region
-        if is_region(op):
+        if op.name == "hint.region":
             inner = len(ledger.regions)
             where = location_text(op)
             ledger.regions.append(Region(inner, where, region))
             with at(op):
-                for hint in hints_in(hints_attr(op), where):
+                for hint in hints_in(op.attributes["hints"], where):
                     ledger.said.append(Said(len(ledger.said), inner, hint))
             set_number(op, REGION, inner)
             found.append(op)
@@ -123,9 +133,10 @@ def _enter(block: Any, region: int, ledger: Ledger, found: list[Any]) -> None:
 
 
 _WHY = {
+    "must": "no op is forced into the kernel of another: that is done where it costs less",
     "overlap": "collectives are done when they return, so none runs under the compute of a slice",
 }
-"""Why no target obeys a key that is about more than a missing feature of one."""
+"""Why no target obeys what is about more than a missing feature of one."""
 
 NOT_COUNTED = ("dist.constrain", "arith.constant", "hint.place")
 """Ops that compute nothing: no hint is about them."""
@@ -184,8 +195,8 @@ def _time_axes(region: Any) -> dict[str, TimeAxis]:
     found: dict[str, TimeAxis] = {}
     op = region
     while op is not None:
-        if is_region(op.operation):
-            for hint in hints_in(hints_attr(op.operation)):
+        if op.operation.name == "hint.region":
+            for hint in hints_in(op.operation.attributes["hints"]):
                 if hint.key == "slice":
                     found |= {axis.name: axis for axis in hint.parsed}
         op = op.operation.parent
@@ -233,6 +244,28 @@ def _split(
         place.attributes[WITHIN] = ir.UnitAttr.get()
     if value == op.operands[0]:
         replace(op, [value])
+    if done is not None:
+        _hold(place, layout, axes)
+
+
+def _hold(place: Any, layout: Layout, axes: dict[str, TimeAxis]) -> None:
+    """Let the ops that run along a dim with time axes and mesh axes keep both: slices are of what each rank holds."""
+    both: dict[int, list[str]] = {}
+    for d, dim in enumerate(layout.dims):
+        names = [f.name for f in dim if isinstance(f, AxisFactor)]
+        mine = [name for name in names if name not in axes]
+        if 0 < len(mine) < len(names):
+            both[d] = mine
+    if not both:
+        return
+    ties, value = Ties(_owner(place, layout)), place.results[0]
+    found = [
+        (loop.op, loop.number, mine)
+        for d, mine in both.items()
+        for loop in loops(ties.together(Made(value, d)), PARALLEL, REDUCTION)
+    ]
+    for reader, factor, mine in found:  # behind the search: an op hashes by what it is
+        hold_axes(reader, factor, mine)
 
 
 def _in_blocks(
@@ -265,8 +298,8 @@ def _owner(op: Any, layout: Layout) -> Any:
     """The outermost region that has a time axis of `layout`."""
     found, above = None, op.parent
     while above is not None:
-        if is_region(above.operation):
-            said = hints_in(hints_attr(above.operation))
+        if above.operation.name == "hint.region":
+            said = hints_in(above.operation.attributes["hints"])
             mine = [a.name for h in said if h.key == "slice" for a in h.parsed]
             if set(mine) & set(layout.used_axes):
                 found = above.operation

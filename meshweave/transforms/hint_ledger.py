@@ -4,17 +4,18 @@
 still says by its location, `loc("hint.region=2"("file.mlir":3:8))`, in which region it stood.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from meshweave.bindings import ir
-from meshweave.dialects.hint import is_region
 from meshweave.hints import REQUIRED
 from meshweave.ledger import Ledger, Outcome, Said
 from meshweave.transforms.base import at, fail, remark, walk
 
 LEDGER, REGION, OP = "hint.ledger", "hint.id", "hint.op"
 CHOSEN = "hint.chosen"  # on a region: its time axes, with the numbers of slices that hint-budget chose; "": none
+HELD = "hint.held"  # on an op: the mesh axes that stand on a dim with a time axis, by the factor that they cut
+_FUSE = "hint.fuse="  # of the name in a location, with what the region around says of fusion
 _STOOD_IN = "hint.region="  # of the name in a location
 
 
@@ -61,9 +62,22 @@ def set_number(op: Any, name: str, value: int) -> None:
     op.attributes[name] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)
 
 
+def hold_axes(op: Any, factor: int, axes: Sequence[str]) -> None:
+    """Let a factor of `op` be cut along `axes` of the mesh, whatever else would cost less."""
+    held = {**dict(held_axes(op)), factor: tuple(axes)}
+    op.attributes[HELD] = _attr([{"factor": f, "axes": list(a)} for f, a in sorted(held.items())])
+
+
+def held_axes(op: Any) -> tuple[tuple[int, tuple[str, ...]], ...]:
+    """What `hold_axes` said of an op."""
+    attr = op.attributes.get(HELD)
+    entries = _value(attr) if isinstance(attr, ir.ArrayAttr) else []
+    return tuple((entry["factor"], tuple(entry["axes"])) for entry in entries)
+
+
 def regions_of(root: Any) -> list[Any]:
     """The regions under hints in and below `root`, outer ones first."""
-    return [op for op in walk(root) if is_region(op)]
+    return [op for op in walk(root) if op.name == "hint.region"]
 
 
 def ops_met(root: Any, ledger: Ledger) -> list[int]:
@@ -96,10 +110,31 @@ def tell(said: Said, outcome: Outcome, where: Any) -> None:
     remark(where, text)
 
 
-def mark_region(region: Any, which: int) -> None:
-    """Let the locations of `region` and of all in it say that they are of region number `which`."""
+def mark_region(region: Any, which: int, fuse: str = "") -> None:
+    """Let the locations of `region` and of all in it say that they are of region number `which`.
+
+    fuse: what it says of fusion, "" for nothing.
+    """
     for op in walk(region):
         op.location = ir.Location.name(f"{_STOOD_IN}{which}", op.location)
+        if fuse:
+            op.location = ir.Location.name(f"{_FUSE}{fuse}", op.location)
+
+
+def set_apart(location: Any) -> Any:
+    """The location of an op there that wants a kernel of its own."""
+    return ir.Location.name(f"{_FUSE}never", location)
+
+
+def stands_alone(location: Any) -> bool:
+    """Does the innermost region that says anything of fusion want a kernel of its own for an op at `location`?"""
+    if isinstance(location, ir.NameLoc):
+        if location.name_str.startswith(_FUSE):
+            return bool(location.name_str == f"{_FUSE}never")
+        return stands_alone(location.child_loc)
+    if isinstance(location, ir.CallSiteLoc):
+        return stands_alone(location.callee)
+    return isinstance(location, ir.FusedLoc) and any(map(stands_alone, location.locations))
 
 
 def regions_marked(location: Any) -> frozenset[int]:

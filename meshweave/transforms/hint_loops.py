@@ -5,21 +5,18 @@ all w slices; what another stage reads is held for the group in a tensor of w sl
 ops, breadth-first one group of all slices. Results and accumulators go through all loops and are updated in place.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
 from meshweave.bindings import ir
-from meshweave.layout.layout import Layout
-from meshweave.transforms.base import replace, walk
-from meshweave.transforms.bodies import combiner, is_tensor
-from meshweave.transforms.hint_accumulate import combined, starts_neutral
-from meshweave.transforms.hint_body import outside
+from meshweave.dialects.dist import axes_of
+from meshweave.transforms.bodies import is_tensor
 from meshweave.transforms.hint_make import Make, tensor_of
 from meshweave.transforms.hint_program import AFTER, BEFORE, SLICED, SliceProgram, reads
 from meshweave.transforms.hint_reuse import in_place, is_elementwise
 from meshweave.transforms.hint_ring import Ring
+from meshweave.transforms.hint_stage import Slot, Stage, copied, covered
 from meshweave.transforms.neutral import neutral_attr
 from meshweave.transforms.rules import is_free
 
@@ -42,23 +39,11 @@ def is_light(op: Any) -> bool:
 
 
 @dataclass
-class Slot:
-    """What goes through all loops: a result that slices are written into, or an accumulator.
-
-    value:  what a slice adds to it. layout: where in it, None: everywhere. kind: how an accumulator combines.
-    """
-
-    value: Any
-    init: Any
-    layout: Layout | None
-    kind: str = ""
-
-
-@dataclass
 class Slicer:
     """Writes the loops of one region in front of it.
 
     shifted: slices that would reach beyond the end begin earlier, so that nothing is padded.
+    padded:  of what slices take of values that are there before, by the all_slice: those values, padded once.
     """
 
     program: SliceProgram
@@ -68,6 +53,7 @@ class Slicer:
     slots: list[Slot] = field(default_factory=list)
     stage_of: dict[Any, int] = field(default_factory=dict)
     shifted: bool = False
+    padded: dict[Any, Any] = field(default_factory=dict)
 
     def run(self, width: int, staged: bool) -> list[Any]:
         """What the region's results become.
@@ -83,6 +69,7 @@ class Slicer:
         for op in program.ops:
             if program.phases[op] == BEFORE and not is_free(op) and op not in round_:
                 self._clone(op, make)
+        self._pad(make)
         heavy = [o for o in program.ops if program.phases[o] == SLICED and not is_light(o)]
         heavy = [o for o in heavy if o not in program.accumulators]
         stages = _stages(heavy) if staged else [heavy]
@@ -115,6 +102,19 @@ class Slicer:
             return value
         shape = self.program.padded(layout, body.shapes[number])
         return value if shape == body.shapes[number] else make.padded(value, shape)
+
+    def _pad(self, make: Make) -> None:
+        """Pad in front of the loops what was made there and slices take too much of."""
+        cut_by_ring = self.ring.cuts if self.ring is not None else ()
+        mesh = self.program.body.mesh
+        for op in self.program.ops:
+            if op.name != "dist.all_slice" or op in cut_by_ring or self.shifted:
+                continue
+            value, axes = op.operands[0], axes_of(op)
+            if value in self.known and not isinstance(value.owner, ir.Block) and mesh.has(axes[0]):
+                shape = covered(op, mesh.axis_count(axes))
+                if shape != list(value.type.shape):
+                    self.padded[op] = make.padded(self.known[value], shape)
 
     def _make_slots(self, make: Make) -> None:
         """Slots of the results that slices write, then of the accumulators."""
@@ -185,7 +185,7 @@ class Slicer:
             inner = make.inside(loop)
             k = j if start is None else inner.arith("addi", j, start)
             now = {over[v]: b for v, b in zip(kept, carried[len(mine) :]) if v in over}
-            stage = _Stage(self, inner, k, j, held | now)
+            stage = Stage(self, inner, k, j, held | now)
             done = stage.run(ops, [(self.slots[i], v) for i, v in zip(mine, carried)])
             for value, buffer in zip(kept, carried[len(mine) :]):
                 offsets = [j, *[0] * len(value.type.shape)]
@@ -197,36 +197,55 @@ class Slicer:
         return values
 
     def _round(self, make: Make, ring: Ring, ops: list[Any], values: list[Any]) -> list[Any]:
-        """All slices, beginning with this rank's own; the last one hands nothing on."""
+        """All slices, beginning with those of this rank's own shard; the last shard is handed on to nobody."""
         me = ring.index(make)
         shards = [self._once(gather.operands[0], make) for gather in ring.gathers]
         loop, step, carried = make.loop(ring.size - 1, [*values, *shards])
         inner = make.inside(loop)
         held = carried[len(values) :]
         coming = [ring.handed_on(shard, inner) for shard in held]
-        done = self._step(inner, ring.slice_at(step, me, inner), ops, carried, held)
+        now = ring.slice_at(step, me, inner)
+        done = self._turn(inner, ring, now, ops, carried[: len(values)], held)
         inner.op("scf.yield", [], [*done, *coming])
         results = list(loop.results)
         last = ring.slice_at(make.index(ring.size - 1), me, make)
-        return self._step(make, last, ops, results, results[len(values) :])
+        return self._turn(make, ring, last, ops, results[: len(values)], results[len(values) :])
+
+    def _turn(
+        self, make: Make, ring: Ring, now: Any, ops: list[Any], values: list[Any], shards: list[Any]
+    ) -> list[Any]:
+        """The slices of one shard, number `now`: as many as the other time axes have."""
+        mesh = self.program.body.mesh
+        others = mesh.nranks // ring.size
+        if others == 1:
+            return self._step(make, now, ops, values, shards)
+        below = prod(mesh.size(a) for a in mesh.names[mesh.names.index(ring.time) + 1 :])
+        loop, other, carried = make.loop(others, values)
+        inner = make.inside(loop)
+        size = inner.index(below)
+        high, low = inner.arith("divui", other, size), inner.arith("remui", other, size)
+        k = inner.arith("addi", inner.times(high, ring.size), now)
+        k = inner.arith("addi", inner.times(k, below), low)
+        inner.op("scf.yield", [], self._step(inner, k, ops, carried, shards))
+        return list(loop.results)
 
     def _step(
         self, make: Make, k: Any, ops: list[Any], values: list[Any], shards: list[Any]
     ) -> list[Any]:
         """Slice `k`, with what this rank holds at the time of each gather of the ring."""
         assert self.ring is not None
-        stage = _Stage(self, make, k, k, {})
+        stage = Stage(self, make, k, k, {})
         mine = dict(zip(self.ring.gathers, shards))
         stage.env |= {cut.results[0]: mine[gather] for cut, gather in self.ring.cuts.items()}
         return stage.run(ops, list(zip(self.slots, values)))
 
     def _home(self, slot: Slot) -> int:
         """The stage that writes a slot: where its value is made, the last one for a view or an input."""
-        value = self._slice_of(slot)
+        value = self.slice_of(slot)
         last = max(self.stage_of.values(), default=0)
         return self.stage_of.get(value, last)
 
-    def _slice_of(self, slot: Slot) -> Any:
+    def slice_of(self, slot: Slot) -> Any:
         """What a slice adds to the slot: of an accumulator the operand of its all_reduce."""
         return slot.value.owner.operands[0] if slot.kind else slot.value
 
@@ -247,7 +266,7 @@ class Slicer:
                     wanted |= self._heavy_behind(value)
         for slot in self.slots:
             if self._home(slot) > number:
-                wanted |= self._heavy_behind(self._slice_of(slot))
+                wanted |= self._heavy_behind(self.slice_of(slot))
         return wanted
 
     def _clone(self, op: Any, make: Make) -> None:
@@ -263,19 +282,6 @@ class Slicer:
         return fresh[value]
 
 
-def copied(op: Any, make: Make, get: Any, env: dict[Any, Any]) -> Any:
-    """A copy of `op`, what it reads from outside taken by `get`; its results go to `env`."""
-    places = {(o, i) for o, i in outside(op)} | {(op, i) for i in range(len(op.operands))}
-    read = {v: get(v) for v in reads(op)}  # first: what they make stands before the copy
-    new = op.clone(make.ip)
-    for mine, copy in zip(walk(op), walk(new)):
-        for i, value in enumerate(mine.operands):
-            if (mine, i) in places:
-                copy.operands[i] = read[value]
-    env.update(zip(op.results, new.results))
-    return new
-
-
 def _stages(ops: list[Any]) -> list[list[Any]]:
     """One op a stage, elementwise ops that follow each other together: as one kernel they need no tensor between."""
     stages: list[list[Any]] = []
@@ -285,172 +291,3 @@ def _stages(ops: list[Any]) -> list[list[Any]]:
         else:
             stages.append([op])
     return stages or [[]]
-
-
-@dataclass
-class _Stage:
-    """The body of one stage's loop: slice `k`, number `j` of its group. held: what stages before left, by value."""
-
-    slicer: Slicer
-    make: Make
-    k: Any
-    j: Any
-    held: dict[Any, Any]
-    env: dict[Any, Any] = field(default_factory=dict)
-    coordinates: dict[tuple[str, ...], Any] = field(default_factory=dict)
-
-    def run(self, ops: list[Any], slots: list[tuple[Slot, Any]]) -> list[Any]:
-        """The ops for this slice, then each slot with what the slice adds to it."""
-        done: dict[int, Any] = {}
-        for op in ops:
-            mine = self._accumulates(op, slots)
-            if mine is None:
-                self._heavy(op)
-                continue
-            slot, into = slots[mine]
-            done[mine] = self._accumulate(op, slot, into)
-        for i, (slot, into) in enumerate(slots):
-            if i not in done:
-                done[i] = self._write(slot, into)
-        return [done[i] for i in range(len(slots))]
-
-    def _heavy(self, op: Any) -> None:
-        """A copy of `op`; what stands in its regions and asks for the slice's number gets it."""
-        for inner in walk(op):
-            if axes := self._time_axes(inner):
-                self.coordinate(axes)  # in front of the copy
-        for inner in walk(copied(op, self.make, self.get, self.env)):
-            if axes := self._time_axes(inner):
-                make = Make(ir.InsertionPoint(inner), inner.location)
-                replace(inner, [self._over_time(inner, axes, inner.operands, make)])
-
-    def _time_axes(self, op: Any) -> tuple[str, ...]:
-        """The time axes that an axis_index or all_slice names."""
-        if op.name not in ("dist.axis_index", "dist.all_slice"):
-            return ()
-        axes = tuple(a.value for a in op.attributes["axes"])
-        return axes if set(axes) & set(self.slicer.program.body.mesh.names) else ()
-
-    def get(self, value: Any) -> Any:
-        """A value of the slice's program, here."""
-        if value in self.env:
-            return self.env[value]
-        slicer = self.slicer
-        if value in slicer.known:
-            layout = self._argument_layout(value)
-            if layout is None:
-                return slicer.known[value]
-            self.env[value] = self._part(slicer.known[value], value.type, layout)
-        elif value in self.held:
-            offsets = [self.j, *[0] * len(value.type.shape)]
-            self.env[value] = self.make.extract(self.held[value], value.type, offsets)
-        else:
-            self._light(value.owner.operation)
-        return self.env[value]
-
-    def _argument_layout(self, value: Any) -> Layout | None:
-        if not isinstance(value.owner, ir.Block):
-            return None
-        layout = self.slicer.program.body.layouts[value.arg_number]
-        return layout if layout is not None and layout.used_axes else None
-
-    def _light(self, op: Any) -> None:
-        if axes := self._time_axes(op):
-            operands = [self.get(v) for v in op.operands]
-            self.env[op.results[0]] = self._over_time(op, axes, operands, self.make)
-            return
-        copied(op, self.make, self.get, self.env)
-
-    def _over_time(
-        self, op: Any, axes: tuple[str, ...], operands: Sequence[Any], make: Make
-    ) -> Any:
-        """What an axis_index or all_slice over time axes gives in this slice."""
-        place = self.coordinate(axes)
-        if op.name == "dist.axis_index":
-            return place
-        value, type_ = operands[0], op.results[0].type
-        dim = op.attributes["dim"].value
-        offsets: list[Any] = [0] * len(type_.shape)
-        size, extent = type_.shape[dim], value.type.shape[dim]
-        offsets[dim] = self._begin(make, place, axes, size, extent)
-        shape = list(value.type.shape)
-        shape[dim] = size * self.slicer.program.body.mesh.axis_count(axes)
-        if shape[dim] != extent and not self.slicer.shifted:
-            value = make.padded(value, shape)
-        return make.extract(value, type_, offsets)
-
-    def coordinate(self, axes: tuple[str, ...]) -> Any:
-        """The linear coordinate of this slice over `axes`, first named major."""
-        if axes not in self.coordinates:
-            mesh = self.slicer.program.body.mesh
-            total = None
-            for axis in axes:
-                one = self._digit(axis)
-                if total is not None:
-                    total = self.make.times(total, mesh.size(axis))
-                total = one if total is None else self.make.arith("addi", total, one)
-            self.coordinates[axes] = total
-        return self.coordinates[axes]
-
-    def _digit(self, axis: str) -> Any:
-        mesh = self.slicer.program.body.mesh
-        place = mesh.names.index(axis)
-        stride = prod(mesh.size(name) for name in mesh.names[place + 1 :])
-        digit = self.k
-        if stride > 1:
-            digit = self.make.arith("divui", digit, self.make.index(stride))
-        if place > 0:
-            digit = self.make.arith("remui", digit, self.make.index(mesh.size(axis)))
-        return digit
-
-    def _begin(self, make: Make, place: Any, axes: Sequence[str], size: int, extent: int) -> Any:
-        """Where slice number `place` over `axes` begins in a dim."""
-        first = make.times(place, size)
-        beyond = self.slicer.program.body.mesh.axis_count(axes) * size > extent
-        if beyond and self.slicer.shifted:
-            first = make.arith("minui", first, make.index(extent - size))
-        return first
-
-    def _offsets(self, layout: Layout, local: Sequence[int], whole: Any) -> list[Any]:
-        return [
-            self._begin(self.make, self.coordinate(axes), axes, size, extent) if axes else 0
-            for axes, size, extent in zip(layout.block_axes(), local, whole.type.shape)
-        ]
-
-    def _part(self, whole: Any, type_: Any, layout: Layout) -> Any:
-        return self.make.extract(whole, type_, self._offsets(layout, type_.shape, whole))
-
-    def _accumulates(self, op: Any, slots: list[tuple[Slot, Any]]) -> int | None:
-        """The slot that `op` may add to directly: it reduces in the same way, from neutral elements, for it alone."""
-        for i, (slot, _) in enumerate(slots):
-            if slot.kind and op.results and self.slicer._slice_of(slot) == op.results[0]:
-                uses = sum(1 for _ in op.results[0].uses)
-                if uses == 1 and combiner(op) == slot.kind and starts_neutral(op, slot.kind):
-                    return i
-        return None
-
-    def _accumulate(self, op: Any, slot: Slot, into: Any) -> Any:
-        """`op` with the accumulator for its init."""
-        block = into if slot.layout is None else self._part(into, op.results[0].type, slot.layout)
-        init = op.operands[len(op.operands) - 1]
-        new = copied(op, self.make, lambda v: block if v == init else self.get(v), self.env)
-        result = new.results[0]
-        if slot.layout is None:
-            return result
-        return self.make.insert(result, into, self._offsets(slot.layout, result.type.shape, into))
-
-    def _write(self, slot: Slot, into: Any) -> Any:
-        piece = self.get(self.slicer._slice_of(slot))
-        if not slot.kind:
-            return self.make.insert(
-                piece, into, self._offsets(self._layout(slot), piece.type.shape, into)
-            )
-        block = into if slot.layout is None else self._part(into, piece.type, slot.layout)
-        total = combined(self.make, slot.kind, piece, block)
-        if slot.layout is None:
-            return total
-        return self.make.insert(total, into, self._offsets(slot.layout, piece.type.shape, into))
-
-    def _layout(self, slot: Slot) -> Layout:
-        assert slot.layout is not None
-        return slot.layout

@@ -10,7 +10,7 @@ after:   the region reads the rows of %a in the order of i', gives %r in it, and
          dist.to_local / to_global around the region change the order and are no work for a rank
 
 No op may care about the order along the dim: a loop index is computed back, an op that needs the dim whole is refused.
-Where sizes do not divide, the dim is longer inside by its padding.
+Where sizes do not divide, the dim is longer inside by its padding, which reductions are kept from.
 """
 
 from collections.abc import Sequence
@@ -29,6 +29,8 @@ from meshweave.transforms.bodies import BODIES, captured_by, is_tensor
 from meshweave.transforms.graph import MANUAL
 from meshweave.transforms.hint_make import Make, tensor_of
 from meshweave.transforms.hint_ties import REDUCTION, WHOLE, Loop, Made, Node, Ties, Use, loops
+from meshweave.transforms.local import Local
+from meshweave.transforms.masking import mask
 from meshweave.transforms.rules import is_free
 
 UNEVEN_OPS = ("linalg.", "arith.", "math.", "dist.constrain", "hint.", "scf.")
@@ -36,8 +38,9 @@ UNEVEN_OPS = ("linalg.", "arith.", "math.", "dist.constrain", "hint.", "scf.")
 
 @dataclass(frozen=True)
 class Digits:
-    """A dim as digits, major first: their sizes, and which of them choose the rank."""
+    """A dim of `extent` elements as digits, major first: their sizes, and which of them choose the rank."""
 
+    extent: int
     sizes: tuple[int, ...]
     device: tuple[bool, ...]
 
@@ -51,7 +54,9 @@ class Digits:
         known = [mesh.size(f.name) if isinstance(f, AxisFactor) else f.extent or 0 for f in factors]
         rest = -(-extent // prod(n for n in known if n))
         return Digits(
-            tuple(n or rest for n in known), tuple(isinstance(f, AxisFactor) for f in factors)
+            extent,
+            tuple(n or rest for n in known),
+            tuple(isinstance(f, AxisFactor) for f in factors),
         )
 
     @property
@@ -63,6 +68,32 @@ class Digits:
     def inside(self) -> tuple[int, ...]:
         """The digits, by number, in their order inside: those of the rank first."""
         return tuple(sorted(range(len(self.sizes)), key=lambda k: not self.device[k]))
+
+    def outside(self, index: Any, make: Make) -> Any:
+        """The index outside of one inside."""
+        found: dict[int, Any] = {}
+        left = index
+        for k in reversed(self.inside):
+            size = make.index(self.sizes[k])
+            found[k] = make.arith("remui", left, size)
+            left = make.arith("divui", left, size)
+        total = found[0]
+        for k in range(1, len(self.sizes)):
+            total = make.arith("addi", make.times(total, self.sizes[k]), found[k])
+        return total
+
+
+@dataclass(frozen=True)
+class _End:
+    """Where a loop over such a dim ends."""
+
+    digits: Digits
+
+    def inside(self, index: Any, before: Any, local: Local) -> Any:
+        """Is the element at the index, in the order inside, none of the padding?"""
+        make = Make(ir.InsertionPoint(before), before.location)
+        end = make.index(self.digits.extent)
+        return local.compared("ult", self.digits.outside(index, make), end, before)
 
 
 @dataclass
@@ -99,22 +130,25 @@ class Outer:
                         f"layout {self.layout}: dims {d} and {other} run together in the region"
                     )
             if d in self.digits:
-                self._check(nodes, d, shape[d], value)
+                self._check(nodes, d, value)
                 changed += nodes
         # Look first, change then: nodes name ops, and an op hashes by what it is and reads.
         indices = self._indices([n for n in changed if isinstance(n, Loop)])
         entering = self._entering([n for n in changed if isinstance(n, Use)])
         results = self._results(changed)
+        sums = self._sums(changed)
         for index, digits, exempt in indices:
             _count_outside(index, digits, exempt)
         for op, i, dims in entering:
             self._enter(op, i, dims)
         self._grow([n for n in changed if isinstance(n, Made)])
+        for op, ends in sums:
+            mask(op, ends, Local(self.mesh))
         for i, dims in results.items():
             self._leave(i, dims)
 
-    def _check(self, nodes: list[Node], d: int, extent: int, value: Any) -> None:
-        """Refuse what cares about the order of the dim, or reads its padding."""
+    def _check(self, nodes: list[Node], d: int, value: Any) -> None:
+        """Refuse what cares about the order of the dim, or must not meet its padding."""
         what = f"layout {self.layout}: dim {d}"
         for loop in loops(nodes, WHOLE):
             raise LayoutError(f"{what} is needed whole by {_named(loop.op)}")
@@ -122,11 +156,9 @@ class Outer:
             if isinstance(node, Made):
                 self._said_alike(node, d, value)
                 self.done[node] = self.layout.dims[d]
-        if self.digits[d].padded == extent:
+        if self.digits[d].padded == self.digits[d].extent:
             return
-        cut = f"{what} of {extent} is not cut evenly"
-        for loop in loops(nodes, REDUCTION):
-            raise LayoutError(f"{cut}, and {_named(loop.op)} reduces over it")
+        cut = f"{what} of {self.digits[d].extent} is not cut evenly"
         for node in nodes:
             if isinstance(node, Loop) and not node.padding_safe:
                 raise LayoutError(f"{cut}, and {_named(node.op)} must not run on padding")
@@ -225,6 +257,15 @@ class Outer:
         for reader, number in readers:
             reader.operands[number] = back
 
+    def _sums(self, changed: list[Node]) -> list[tuple[Any, dict[int, _End]]]:
+        """The ops that reduce over padding, with the loops over it."""
+        found: dict[Any, dict[int, _End]] = {}
+        for loop in loops(changed, REDUCTION):
+            digits = self.digits[self.dim_of[loop]]
+            if digits.padded != digits.extent:
+                found.setdefault(loop.op, {})[loop.number] = _End(digits)
+        return list(found.items())
+
     def _indices(self, changed: list[Loop]) -> list[tuple[Any, Digits, list[tuple[Any, int]]]]:
         """Loop indices that are to count as they do outside, and what reads in the order inside: it stays."""
         found = []
@@ -247,16 +288,7 @@ def _count_outside(index: Any, digits: Digits, exempt: list[tuple[Any, int]]) ->
     """The index outside of one inside, to all its readers but some."""
     value = index.results[0]
     uses = [(use.owner.operation, use.operand_number) for use in value.uses]
-    make = Make(ir.InsertionPoint.after(index), index.location)
-    found: dict[int, Any] = {}
-    left = value
-    for k in reversed(digits.inside):
-        size = make.index(digits.sizes[k])
-        found[k] = make.arith("remui", left, size)
-        left = make.arith("divui", left, size)
-    total = found[0]
-    for k in range(1, len(digits.sizes)):
-        total = make.arith("addi", make.times(total, digits.sizes[k]), found[k])
+    total = digits.outside(value, Make(ir.InsertionPoint.after(index), index.location))
     for reader, i in uses:
         if (reader, i) not in exempt:
             reader.operands[i] = total

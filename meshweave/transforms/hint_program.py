@@ -124,11 +124,11 @@ class SliceProgram:
         return SLICED if self.axes.get(value) else BEFORE
 
     def count(self, phase: str) -> int:
-        """How many ops that compute tensors run in this phase."""
+        """How many ops that compute tensors run in this phase; a region in the region counts as one."""
         return sum(
             1
             for op, p in self.phases.items()
-            if p == phase and "hint.op" in op.attributes and op.results
+            if p == phase and op.results and any("hint.op" in o.attributes for o in walk(op))
         )
 
 

@@ -7,7 +7,8 @@ member t. So member m begins at slice m, holds its own shard, and hands on what 
     slice at step k of member m: (m + k) mod n        shard at step k + 1: a permute by one of that at step k
 
 As many bytes as the gather, in n - 1 steps, and no gathered tensor. Slices run in another order on each rank: they are
-independent, or add up in an order of their own, which `numerics = "bit_exact"` forbids.
+independent, or add up in an order of their own, which `numerics = "bit_exact"` forbids. Slices along further time axes
+run one after the other while a shard is here.
 """
 
 from collections.abc import Collection
@@ -21,6 +22,7 @@ from meshweave.transforms.base import replace, users, walk
 from meshweave.transforms.hint_make import Make
 from meshweave.transforms.hint_program import BEFORE, MOVES, SliceProgram
 
+GATHERS = ("dist.all_gather", "dist.exchange")
 WITHIN = "hint.within"
 """On a hint.place: the slices are of what each rank holds of the dim, since the layout names mesh axes too."""
 
@@ -29,11 +31,13 @@ WITHIN = "hint.within"
 class Ring:
     """The gathers of a slice program that go round.
 
-    axes:    the mesh axes that they gather over; size: how many members that are, and slices.
+    axes:    the mesh axes that they gather over; time: the time axis of the slices that are shards.
+    size:    how many members there are, and slices along that axis.
     gathers: the all_gather ops of the slice program; cuts: what slices take of them, each with its gather.
     """
 
     axes: tuple[str, ...]
+    time: str
     size: int
     gathers: tuple[Any, ...]
     cuts: dict[Any, Any]
@@ -61,36 +65,77 @@ class Ring:
         ).results[0]
 
 
-def ring_of(program: SliceProgram, space: Mesh | None) -> Ring | None:
-    """The ring of the gathers over the axes of the first one that can be in a ring; None where there is none."""
-    time = program.body.mesh
-    if space is None or len(time.axes) != 1:
-        return None
-    (axis,) = time.names
-    size = time.size(axis)
-    found: dict[tuple[str, ...], dict[Any, list[Any]]] = {}
+def ring_of(
+    program: SliceProgram, space: Mesh | None, keeps_order: bool, staged: bool
+) -> tuple[Ring | None, str]:
+    """The ring of the gathers that go over the axes of the first one that can be in a ring; else why there is none, ""
+    where no slice takes part of a gathered dim.
+
+    keeps_order: slices must add up in one order on all ranks. staged: they run op by op, several in flight.
+    """
+    found: dict[tuple[tuple[str, ...], str], dict[Any, list[Any]]] = {}
+    reasons = []
     for op in program.ops:
-        if op.name != "dist.all_gather" or program.phases[op] != BEFORE or program.trips != size:
+        cut = _cut_by(program, op, space)
+        if cut is None:
             continue
-        axes = axes_of(op)
-        if all(space.has(a) for a in axes) and space.axis_count(axes) == size:
-            cuts = [user.operation for user in users(op.results[0])]
-            if cuts and all(_is_shard(cut, op, axis) for cut in cuts):
-                found.setdefault(axes, {})[op] = cuts
-    for axes, gathers in found.items():
-        cuts = {cut: gather for gather, all_ in gathers.items() for cut in all_}
-        return Ring(axes, size, tuple(gathers), cuts)
-    return None
+        time, cuts = cut
+        problem = _problem(program, op, time, cuts, space)
+        if problem:
+            reasons.append(problem)
+        else:
+            found.setdefault((axes_of(op), time), {})[op] = cuts
+    if found and keeps_order:
+        return (
+            None,
+            "each rank would add slices up in an order of its own, and numerics = bit_exact",
+        )
+    if found and staged:
+        return None, "a ring hands shards on from slice to slice, and several are in flight"
+    for (axes, time), gathers in found.items():
+        cuts_of = {cut: gather for gather, all_ in gathers.items() for cut in all_}
+        return Ring(axes, time, program.body.mesh.size(time), tuple(gathers), cuts_of), ""
+    return None, reasons[0] if reasons else ""
 
 
-def _is_shard(cut: Any, gather: Any, axis: str) -> bool:
-    """Does `cut` take along `axis` what one member gave?"""
-    return (
-        cut.name == "dist.all_slice"
-        and axes_of(cut) == (axis,)
-        and cut.attributes["dim"].value == gather.attributes["dim"].value
-        and cut.results[0].type == gather.operands[0].type
-    )
+def _cut_by(program: SliceProgram, op: Any, space: Mesh | None) -> tuple[str, list[Any]] | None:
+    """The time axis along which slices take their parts of what `op` gathers over mesh axes, and what takes them."""
+    if space is None or op.name not in GATHERS or program.phases[op] != BEFORE:
+        return None
+    cuts = [user.operation for user in users(op.results[0])]
+    if not cuts or not axes_of(op) or not all(space.has(a) for a in axes_of(op)):
+        return None
+    axes = {axes_of(cut) if cut.name == "dist.all_slice" else () for cut in cuts}
+    dims = {cut.attributes["dim"].value for cut in cuts if cut.name == "dist.all_slice"}
+    if len(axes) != 1 or dims != {_gathered_dim(op)}:
+        return None
+    (along,) = axes
+    return (along[0], cuts) if len(along) == 1 else None
+
+
+def _gathered_dim(op: Any) -> int | None:
+    """The one dim in which the result of a gather is larger than what it is made of."""
+    shapes = [v.type.shape for v in (op.operands[0], op.results[0])]
+    grown = [d for d, (own, whole) in enumerate(zip(*shapes)) if own < whole]
+    return grown[0] if len(grown) == 1 else None
+
+
+def _problem(
+    program: SliceProgram, gather: Any, time: str, cuts: list[Any], space: Mesh | None
+) -> str:
+    """Why slices along `time` are not the members' shards, one each; "" where they are."""
+    assert space is not None
+    slices, members = program.body.mesh.size(time), space.axis_count(axes_of(gather))
+    over = ", ".join(axes_of(gather))
+    if gather.name != "dist.all_gather":
+        return f"the shards over {over} are not of one size"
+    if slices != members:
+        return f"{slices} slices along {time}, and {members} shards over {over}"
+    if any(cut.results[0].type != gather.operands[0].type for cut in cuts):
+        return f"a slice along {time} is not a shard over {over}"
+    if len(program.body.mesh.axes) == 1 and program.trips != slices:
+        return f"only {program.trips} of {slices} slices along {time} hold anything"
+    return ""
 
 
 def take_in_collectives(region: Any) -> None:

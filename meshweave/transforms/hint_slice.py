@@ -77,12 +77,22 @@ class HintSlice(Pass):
                 write_ledger(module, ledger)
 
 
+_FUSED = {
+    "never": "each op is a kernel of its own",
+    "may": "ops are computed in the kernel of another where that costs less",
+}
+"""What happens to the ops of a region by its `fuse`."""
+
+
 def _region(module: Any, region: Any, which: int, ledger: Ledger) -> None:
     """Obey the hints of a region as far as they are about slices, and dissolve it."""
     with at(region):
         effective = ledger.effective(which)
     met = ops_met(region, ledger)
-    mark_region(region, which)
+    fuse = effective.get("fuse")
+    mark_region(region, which, fuse.hint.parsed if fuse is not None else "")
+    if fuse is not None and fuse.hint.parsed in _FUSED:
+        settle(ledger, [fuse], met, Outcome(HONOURED, _FUSED[fuse.hint.parsed]), region)
     program = None
     said = effective.get("slice")
     if axes := _axes(region, said):
@@ -95,11 +105,10 @@ def _region(module: Any, region: Any, which: int, ledger: Ledger) -> None:
         ledger.apply_region(which)
     else:
         width, staged = _schedule(region, ledger, effective, program, met)
-        ring = None
-        if not staged and not _keeps_order(effective, program):
-            ring = ring_of(program, mesh_of_module(module))
+        mesh = mesh_of_module(module)
+        ring, why = ring_of(program, mesh, _keeps_order(effective, program), staged)
         if said is not None:
-            _close_slices(program, ring, said, ledger)
+            _close_slices(program, ring, why, said, ledger)
         values = Slicer(program, region, ring).run(width, staged)
         replace(region, values)
         ledger.apply_region(which, program.trips, width)
@@ -157,8 +166,10 @@ def _sliced(
     return program
 
 
-def _close_slices(program: SliceProgram, ring: Ring | None, said: Said, ledger: Ledger) -> None:
-    """Say of each op how often it runs."""
+def _close_slices(
+    program: SliceProgram, ring: Ring | None, why: str, said: Said, ledger: Ledger
+) -> None:
+    """Say of each op how often it runs. why: there is no ring of gathers."""
     mesh = program.body.mesh
     names = ", ".join(mesh.names)
     reasons = {
@@ -169,6 +180,8 @@ def _close_slices(program: SliceProgram, ring: Ring | None, said: Said, ledger: 
     if ring is not None:
         over = ", ".join(ring.axes)
         reasons[SLICED] += f", {ring.size - 1} permutes around {over} in the place of a gather"
+    elif why:
+        reasons[SLICED] += f", behind a gather that is no ring: {why}"
     for op in program.ops:
         for inner in ops_met(op, ledger):
             reason = reasons[program.phases[op]] if mesh.axes else "one slice holds all there is"
@@ -204,8 +217,8 @@ def _unsliced(
     outer = any(_has_slice(ledger, r) for r in ledger.chain(which)[:-1])
     for key in ("order", "width"):
         said = effective.get(key)
-        if said is None or (outer and said.region != which):
-            continue
+        if said is None or (outer and said.region != which) or (met and not mine):
+            continue  # it is for regions around, or inside, which have slices
         if key == "order" and said.hint.parsed.schedule is None:
             continue  # it says before or after what: arrange has seen to that
         if key == "order" and said.hint.parsed.schedule == "strict":
@@ -213,7 +226,7 @@ def _unsliced(
             continue
         outcome = Outcome(INFEASIBLE, "the region has no slices", 'say how many: slice = "t=8"')
         settle(ledger, [said], mine, outcome, region)
-    _close_bundle(region, ledger, effective, mine)
+    _close_bundle(region, ledger, effective, met)
     for op in walk(region):
         if op.name == "hint.place" and not any(True for _ in _regions_between(op, region)):
             replace(op, [op.operands[0]])

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from meshweave.bindings import ir
 from meshweave.transforms.base import Pass, inline_single_block, replace, walk
 from meshweave.transforms.hint_apply import split_constraints
-from meshweave.transforms.hint_ledger import LEDGER, OP, REGION, regions_of
+from meshweave.transforms.hint_ledger import HELD, LEDGER, OP, REGION, regions_of
 from meshweave.transforms.mesh import mesh_of_module
 
 
@@ -37,7 +37,7 @@ class HintStrip(Pass):
 def forget(module: Any, ledger: bool = True) -> None:
     """Take away the numbers of ops and regions, and the ledger if asked."""
     for op in walk(module):
-        for name in (OP, REGION):
+        for name in (OP, REGION, HELD):
             if name in op.attributes:
                 del op.attributes[name]
     if ledger and LEDGER in module.operation.attributes:

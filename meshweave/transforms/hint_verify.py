@@ -21,6 +21,13 @@ from meshweave.transforms.hint_ledger import (
 )
 from meshweave.transforms.hint_strip import forget
 
+_ANSWERS = {
+    "kernels": "select-kernels",
+    "numerics": "select-kernels",
+    "overlap": "dist-overlap",
+}
+"""The pass that answers hints of a key behind hint-slice."""
+
 
 @dataclass(frozen=True)
 class HintVerify(Pass):
@@ -68,8 +75,9 @@ def _check(module: Any, ledger: Ledger, standing: dict[int, Any]) -> None:
                 f"{said.hint} on {op.name} at {op.where} is lost"
             )
             place = module.operation
-        elif said.hint.key in ("kernels", "numerics"):
-            text = f"{said.hint} of the region at {said.hint.where} was not applied: run select-kernels"
+        elif said.hint.key in _ANSWERS:
+            missing = _ANSWERS[said.hint.key]
+            text = f"{said.hint} of the region at {said.hint.where} was not applied: run {missing}"
             place = module.operation
         else:
             text = (

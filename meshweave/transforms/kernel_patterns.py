@@ -8,6 +8,8 @@ from typing import Any
 from meshweave.bindings import ir, linalg
 from meshweave.transforms.base import walk
 
+FALLING = "mw.falling"
+"""Attribute of a math.exp whose argument is at most 0, or NaN."""
 _NOT_COMPUTING = ("linalg.yield", "linalg.index")
 
 

@@ -1,145 +1,199 @@
-"""dist-overlap: issue a loop's collectives a trip ahead, so that none is waited for by the compute next to it.
+"""dist-overlap: let collectives run under compute where a hint says `overlap = "auto"`.
 
-before:  for k: g = all_gather(slice k of %a); %c = compute(g, %c)
-after:   g = all_gather(slice 0 of %a)
-         for k but the last: h = all_gather(slice k + 1 of %a); %c = compute(g, %c); hand on h for g
-         %c = compute(g, %c)
+A collective that nobody waits for at once is marked `dist.early`: it is started where it stands, and done where it is
+first read. For that ops of other trips and slices are put in between: a loop's collectives go a trip ahead of the
+compute that needs them, or its compute a trip ahead of the collectives that need it (overlap_loops.py); in slices that
+are written out, what needs a collective stands back until the next one has been issued (overlap_lines.py). A ring is
+so by itself.
 
-A collective goes ahead when what it sends depends on the trip's number and on nothing that the loop carries. As many
-bytes as before; what it gives is held for one trip more. This is the schedule alone: whether the two run at the same
-time is up to the engine, and those of target cpu finish a collective before they go on.
+The hint is then honoured, or infeasible where no collective of the region can run under anything. How much that saves
+is up to the engine: those of target cpu hide the time that ranks wait for each other, the copying takes its core.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from meshweave.bindings import ir
-from meshweave.transforms.base import Pass, ops_of, replace, walk
-from meshweave.transforms.hint_make import Make
-from meshweave.transforms.hint_program import MOVES, reads
-from meshweave.transforms.rules import is_free
+from meshweave.dialects.dist import axes_of
+from meshweave.layout.mesh import Mesh
+from meshweave.ledger import HONOURED, INFEASIBLE, UNSUPPORTED, Ledger, Outcome, Said
+from meshweave.transforms.base import Pass, walk
+from meshweave.transforms.hint_ledger import (
+    LEDGER,
+    OP,
+    number,
+    ops_met,
+    read_ledger,
+    regions_marked,
+    settle,
+    write_ledger,
+)
+from meshweave.transforms.mesh import mesh_of_module
+from meshweave.transforms.overlap_lines import reorder
+from meshweave.transforms.overlap_loops import (
+    COLLECTIVES,
+    Loop,
+    ahead,
+    behind,
+    is_heavy,
+    ops_in,
+    runs_ahead,
+)
 
-AHEAD = (*MOVES, "dist.all_reduce")
-_CHEAP = (
-    "arith.constant",
-    "dist.all_slice",
-    "dist.axis_index",
-    "tensor.collapse_shape",
-    "tensor.expand_shape",
-    "tensor.extract_slice",
-    "tensor.pad",
+MARK = "dist.early"
+"""On a collective: it is started where it stands, and done where it is first read."""
+_NUMBER = (
+    "dist.number"  # while the pass runs: which collective of the program an op is, or is a copy of
 )
 
 
 @dataclass(frozen=True)
 class Overlap(Pass):
-    """Issue the collectives of loops a trip ahead."""
+    """Let collectives run under compute.
+
+    everywhere: also where no hint asks for it.
+    """
 
     name: ClassVar[str] = "dist-overlap"
+    everywhere: bool = False
 
     def run(self, module: Any) -> None:
         context = module.operation.context
         with context, ir.Location.unknown(context):
-            for view in reversed(ops_of(module, "scf.for")):  # inner loops first
-                loop = _Loop.of(view.operation)
-                if loop is not None and loop.moves:
-                    loop.run()
-
-
-def _number(value: Any) -> int | None:
-    owner = value.owner
-    if isinstance(owner, ir.Block) or owner.operation.name != "arith.constant":
-        return None
-    attr = owner.operation.attributes["value"]
-    return int(attr.value) if isinstance(attr, ir.IntegerAttr) else None
+            ledger = read_ledger(module)
+            _Overlap(module, ledger, mesh_of_module(module), self.everywhere).run()
+            if LEDGER in module.operation.attributes:
+                write_ledger(module, ledger)
 
 
 @dataclass
-class _Loop:
-    """A loop of two trips or more, from `low` in steps of `step`. ahead: the ops that can run before their trip, in
-    order; moves: the collectives among them."""
+class _Found:
+    """A collective of the program: what it is called, the hint that it is under, why it cannot run ahead."""
 
-    op: Any
-    low: int
-    step: int
-    trips: int
-    ahead: list[Any]
-    moves: list[Any]
+    name: str
+    said: Said | None
+    reason: str = "nothing that does not need it is computed next to it"
+    early: bool = False
 
-    @staticmethod
-    def of(op: Any) -> "_Loop | None":
-        low, high, step = (_number(v) for v in list(op.operands)[:3])
-        if low is None or high is None or step is None or step < 1:
-            return None
-        trips = -(-(high - low) // step)
-        ahead = _ahead(op.regions[0].blocks[0]) if trips > 1 else []
-        return _Loop(op, low, step, trips, ahead, [o for o in ahead if o.name in AHEAD])
+
+@dataclass
+class _Overlap:
+    module: Any
+    ledger: Ledger
+    mesh: Mesh | None
+    everywhere: bool
+    found: list[_Found] = field(default_factory=list)
 
     def run(self) -> None:
-        """Replace the loop by its three parts."""
-        make = Make(ir.InsertionPoint(self.op), self.op.location)
-        last = self.low + (self.trips - 1) * self.step
-        inits = list(self.op.operands)[3:]
-        first = self._issue(make.index(self.low), make)
-        bounds = [make.index(n) for n in (self.low, last, self.step)]
-        types = [v.type for v in (*inits, *first)]
-        new = make.op("scf.for", types, [*bounds, *inits, *first], 1)
-        arguments = [ir.IndexType.get(), *types]
-        block = new.regions[0].blocks.append(*arguments, arg_locs=[make.loc] * len(arguments))
-        inner = Make(ir.InsertionPoint(block), make.loc)
-        k, *carried = list(block.arguments)
-        coming = self._issue(inner.arith("addi", k, inner.index(self.step)), inner)
-        done = self._compute(k, carried[: len(inits)], carried[len(inits) :], inner)
-        inner.op("scf.yield", [], [*done, *coming])
-        results = list(new.results)
-        held = results[len(inits) :]
-        replace(self.op, self._compute(make.index(last), results[: len(inits)], held, make))
+        self._number()
+        for block in self._blocks():  # inner ones first
+            reorder(block, self._wanted(block))
+            if block.owner.operation.name == "scf.for":
+                self._rotate(block.owner.operation)
+        self._mark()
+        self._close()
 
-    def _issue(self, k: Any, make: Make) -> list[Any]:
-        """The collectives of trip `k`: their results."""
-        env = {self.op.regions[0].blocks[0].arguments[0]: k}
-        for op in self.ahead:
-            _copy(op, env, make)
-        return [env[r] for op in self.moves for r in op.results]
+    def _number(self) -> None:
+        """Number the collectives that may run ahead."""
+        for op in walk(self.module):
+            if op.name not in COLLECTIVES or self._alone(op):
+                continue
+            said = self._said(op)
+            if self.everywhere or said is not None:
+                op.attributes[_NUMBER] = ir.IntegerAttr.get(
+                    ir.IntegerType.get_signless(64), len(self.found)
+                )
+                axes = ", ".join(axes_of(op))
+                self.found.append(_Found(f"{op.name.removeprefix('dist.')} over {axes}", said))
 
-    def _compute(self, k: Any, carried: list[Any], held: list[Any], make: Make) -> list[Any]:
-        """All else of trip `k`, with what its collectives gave: what it hands on."""
-        block = self.op.regions[0].blocks[0]
-        env = dict(zip(block.arguments, [k, *carried]))
-        env |= dict(zip([r for op in self.moves for r in op.results], held))
-        ops = [view.operation for view in block.operations]
-        for op in ops[:-1]:
-            if not any(op == move for move in self.moves):
-                _copy(op, env, make)
-        return [env.get(v, v) for v in ops[-1].operands]
+    def _alone(self, op: Any) -> bool:
+        """Is it in a group of one rank?"""
+        return self.mesh is not None and self.mesh.axis_count(axes_of(op)) == 1
+
+    def _said(self, op: Any) -> Said | None:
+        """The hint that lets `op` run ahead: of the innermost region that it, or what it stands in, is of."""
+        marked: set[int] = set()
+        while op is not None and op.operation.name != "func.func":
+            marked |= regions_marked(op.operation.location)
+            op = op.operation.parent
+        known = [n for n in marked if n < len(self.ledger.regions)]
+        inner = max(known, key=lambda n: len(self.ledger.chain(n)), default=None)
+        return self._hint(inner, "auto") if inner is not None else None
+
+    def _hint(self, region: int, value: str) -> Said | None:
+        """The hint of `overlap` that holds in a region, if it says `value` and the target knows it."""
+        said = self.ledger.effective(region).get("overlap")
+        if said is None or said.hint.parsed != value:
+            return None
+        closed = (o.kind for (s, _), o in self.ledger.outcomes.items() if s == said.number)
+        return None if UNSUPPORTED in closed else said
+
+    def _blocks(self) -> list[Any]:
+        """The blocks with such collectives, inner ones first."""
+        ops = [op for op in walk(self.module) if _NUMBER in op.attributes]
+        blocks = list(dict.fromkeys(op.block for op in ops))
+        return sorted(blocks, key=lambda block: -_depth(block))
+
+    def _wanted(self, block: Any) -> list[Any]:
+        return [op for op in ops_in(block) if _NUMBER in op.attributes]
+
+    def _rotate(self, op: Any) -> None:
+        """Let what a loop's body still waits for run under another trip."""
+        loop, body = Loop.of(op), op.regions[0].blocks[0]
+        if not any(is_heavy(inner) for inner in ops_in(body)):
+            for move in self._wanted(body):
+                self._of(move).reason = "its loop computes nothing: slices run op by op"
+            return
+        if loop is not None:
+            loop = ahead(loop, loop.waiting(self._wanted(loop.block)))
+        if loop is not None:
+            for knotted in behind(loop, loop.waiting(self._wanted(loop.block))):
+                self._of(knotted).reason = "it needs what it gave in the trip before"
+
+    def _of(self, op: Any) -> _Found:
+        return self.found[op.attributes[_NUMBER].value]
+
+    def _mark(self) -> None:
+        """Mark what is started before it is waited for."""
+        for block in self._blocks():
+            ops = ops_in(block)
+            for op in self._wanted(block):
+                if runs_ahead(op, ops):
+                    op.attributes[MARK] = ir.UnitAttr.get()
+                    self._of(op).early = True
+        for op in walk(self.module):
+            if _NUMBER in op.attributes:
+                del op.attributes[_NUMBER]
+
+    def _close(self) -> None:
+        """Say of each hint what became of it."""
+        met = ops_met(self.module, self.ledger)
+        for region in self.ledger.regions:
+            ops = [n for n in met if self.ledger.ops[n].region == region.number]
+            if (said := self._hint(region.number, "none")) is not None:
+                done = Outcome(HONOURED, "every collective is done before the next op begins")
+                settle(self.ledger, [said], ops, done, self._place(ops))
+            elif ops and (said := self._hint(region.number, "auto")) is not None:
+                settle(self.ledger, [said], ops, self._outcome(said), self._place(ops))
+
+    def _place(self, numbers: list[int]) -> Any:
+        """An op of the ledger to point at."""
+        return next((op for op in walk(self.module) if number(op, OP) in numbers), self.module)
+
+    def _outcome(self, said: Said) -> Outcome:
+        mine = [f for f in self.found if f.said == said]
+        if early := [f for f in mine if f.early]:
+            names = ", ".join(dict.fromkeys(f.name for f in early))
+            return Outcome(HONOURED, f"{len(early)} of {len(mine)} collectives run ahead: {names}")
+        if not mine:
+            return Outcome(INFEASIBLE, "no collective in the region", "drop overlap")
+        why = "; ".join(dict.fromkeys(f"{f.name}: {f.reason}" for f in mine))
+        return Outcome(INFEASIBLE, why, "slice the region along a dim that its collectives have")
 
 
-def _ahead(block: Any) -> list[Any]:
-    """The collectives of a loop's body that need nothing that it carries, and the cheap ops that they are made of."""
-    carried = list(block.arguments)[1:]
-    late = set(carried)
-    wanted: set[Any] = set()
-    able = []
-    for view in block.operations:
-        op = view.operation
-        cheap = op.name.startswith("arith.") or op.name in _CHEAP or is_free(op)
-        if (cheap or op.name in AHEAD) and not any(v in late for v in reads(op)):
-            able.append(op)
-        else:
-            late |= set(op.results)
-    found = []
-    for op in reversed(able):
-        if op.name in AHEAD or any(r in wanted for r in op.results):
-            wanted |= set(reads(op))
-            found.append(op)
-    return found[::-1]
-
-
-def _copy(op: Any, env: dict[Any, Any], make: Make) -> None:
-    """A copy of `op`, what it reads taken from `env`; its results go there."""
-    new = op.clone(make.ip)
-    for mine, copy in zip(walk(op), walk(new)):
-        for i, value in enumerate(mine.operands):
-            if value in env:
-                copy.operands[i] = env[value]
-    env.update(zip(op.results, new.results))
+def _depth(block: Any) -> int:
+    """How many ops a block stands in."""
+    found, op = 0, block.owner
+    while op is not None:
+        found, op = found + 1, op.operation.parent
+    return found

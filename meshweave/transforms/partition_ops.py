@@ -6,13 +6,14 @@ other keeps its accumulator wherever the loop index is beyond the end.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from meshweave.bindings import ir, linalg
 from meshweave.layout.layout import Layout
-from meshweave.transforms.bodies import BODIES, captured_by, combiner, is_tensor
+from meshweave.transforms.bodies import BODIES, captured_by, is_tensor
 from meshweave.transforms.local import Local
-from meshweave.transforms.neutral import neutral_attr
+from meshweave.transforms.masking import mask
 
 
 def fix_linalg(op: Any, operands: list[Layout | None], local: Local) -> None:
@@ -108,93 +109,28 @@ def _shift_indices(
             reader.operands[i] = shifted
 
 
+@dataclass
+class _Block:
+    """The end of a loop over the rank's block."""
+
+    offset: Any
+    end: Any
+
+    def inside(self, index: Any, before: Any, local: Local) -> Any:
+        """Is the index, counted globally, before the end?"""
+        place = local.create("arith.addi", [ir.IndexType.get()], [index, self.offset], before)
+        return local.compared("ult", place, self.end, before)
+
+
 def _mask(op: Any, loops: list[Loop], local: Local) -> None:
     """Keep padding out of the op's reductions."""
-    ragged = [d for d, loop in enumerate(loops) if loop.reduced and loop.ragged(local)]
-    if not ragged:
-        return
-    if _fills(op, ragged):
-        _fill_operands(op, ragged, loops, local)
-    else:
-        _keep_accumulator(op, ragged, loops, local)
-
-
-def _fills(op: Any, ragged: list[int]) -> bool:
-    """Is a neutral element in the operands neutral in the reduction? In products whose factors all run over these loops
-    (elsewhere a factor may be infinite), and in reductions of the operand itself. Bodies of named ops are fixed."""
-    if op.name not in BODIES:
-        return True
-    if op.name == "linalg.reduce":
-        return len(op.regions[0].blocks[0].operations) == 2
-    if not linalg.isa_contraction_op(op.opview):
-        return False
-    maps = [a.value for a in linalg.get_indexing_maps(op.opview)]
-    return all(
-        set(ragged) <= {e.position for e in m.results if isinstance(e, ir.AffineDimExpr)}
-        for m in maps[:-1]
-    )
-
-
-def _fill_operands(op: Any, ragged: list[int], loops: list[Loop], local: Local) -> None:
-    """Neutral elements beyond the end, in every operand that has a ragged loop (both factors of a product: padding may
-    hold NaN, and NaN * 0 is no 0)."""
-    maps = [a.value for a in linalg.get_indexing_maps(op.opview)]
-    kind = combiner(op)
-    assert kind is not None
-    for i in range(len(op.operands) - len(op.results)):
-        positions = {
-            e.position: d for d, e in enumerate(maps[i].results) if isinstance(e, ir.AffineDimExpr)
-        }
-        mine = {positions[loop]: loops[loop] for loop in ragged if loop in positions}
-        if mine:
-            op.operands[i] = _filled(op.operands[i], mine, kind, op, local)
-
-
-def _filled(value: Any, dims: dict[int, Loop], kind: str, before: Any, local: Local) -> Any:
-    """`value` with the neutral element of `kind` beyond the end of each of `dims`."""
-    type_ = value.type
-    offsets = {d: local.offset(loop.axes, loop.local, before) for d, loop in dims.items()}
-    ends = {d: local.index(loop.whole, before) for d, loop in dims.items()}
-    neutral = local.constant(neutral_attr(kind, type_.element_type), before)
-    return local.elementwise(
-        value,
-        type_,
-        range(len(type_.shape)),
-        before,
-        lambda element, end: local.create(
-            "arith.select",
-            [element.type],
-            [_inside(offsets, ends, end, local), element, neutral],
-            end,
-        ),
-    )
-
-
-def _inside(offsets: dict[int, Any], ends: dict[int, Any], before: Any, local: Local) -> Any:
-    """i1: are all these loop indices, counted globally, before their ends?"""
-    i1 = ir.IntegerType.get_signless(1)
-    valid = None
-    for d, offset in offsets.items():
-        dim = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), d)
-        index = local.create("linalg.index", [ir.IndexType.get()], [], before, dim=dim)
-        place = local.create("arith.addi", [ir.IndexType.get()], [index, offset], before)
-        here = local.compared("ult", place, ends[d], before)
-        valid = here if valid is None else local.create("arith.andi", [i1], [valid, here], before)
-    return valid
-
-
-def _keep_accumulator(op: Any, ragged: list[int], loops: list[Loop], local: Local) -> None:
-    """The body yields its accumulators unchanged where the index is beyond the end."""
-    block = op.regions[0].blocks[0]
-    offsets = {d: local.offset(loops[d].axes, loops[d].local, op) for d in ragged}
-    ends = {d: local.index(loops[d].whole, op) for d in ragged}
-    ops = block.operations
-    end = ops[len(ops) - 1].operation
-    valid = _inside(offsets, ends, end, local)
-    accumulators = list(block.arguments)[len(block.arguments) - len(end.operands) :]
-    for i, old in enumerate(accumulators):
-        new = end.operands[i]
-        end.operands[i] = local.create("arith.select", [new.type], [valid, new, old], end)
+    bounds = {
+        d: _Block(local.offset(loop.axes, loop.local, op), local.index(loop.whole, op))
+        for d, loop in enumerate(loops)
+        if loop.reduced and loop.ragged(local)
+    }
+    if bounds:
+        mask(op, bounds, local)
 
 
 def _expand_shape(op: Any) -> None:

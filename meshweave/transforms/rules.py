@@ -87,6 +87,13 @@ class RuleTable:
             self._bodies[key] = (combiner(op), padding_safe(op), monomials(op))
         return self._bodies[key]
 
+    def holding(self, number: int, held: tuple[tuple[int, tuple[str, ...]], ...]) -> int:
+        """The number of rule `number` with `held`."""
+        key = (number, held)
+        if key not in self._numbers:
+            self._numbers[key] = self.add(replace(self.rules[number], held=held))
+        return self._numbers[key]
+
     def add(self, rule: Rule) -> int:
         """A rule that belongs to no op (a value that enters a region, say); its number."""
         self.rules.append(rule)

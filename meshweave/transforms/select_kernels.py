@@ -10,14 +10,15 @@ becomes loops over tiles. What each op got, and why nothing faster, stays on the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from meshweave.bindings import ir
-from meshweave.fast_paths import KERNELS, REFERENCE, Choice
+from meshweave.fast_paths import KERNELS, PRODUCTS, REFERENCE, Choice
 from meshweave.ledger import INFEASIBLE, Ledger, Outcome
 from meshweave.locations import location_text
+from meshweave.machine import cache_bytes
 from meshweave.transforms.base import Pass, at, erase_unused, ops_of
 from meshweave.transforms.flash import rewrite
 from meshweave.transforms.flash_match import Attention, NotAttention, match, score_bytes
@@ -48,11 +49,15 @@ class SelectKernels(Pass):
     """Choose kernels, and rewrite what `flash` computes.
 
     disable: kernels that nothing may take; only: the only ones that something may (none given: all).
+    target:  what the program is compiled for: it says which kernels there are.
+    cache_bytes: of the cache that tiles of `flash` should fit; 0: this machine's.
     """
 
     name: ClassVar[str] = "select-kernels"
     disable: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
+    target: str = "cpu"
+    cache_bytes: int = 0
 
     def __post_init__(self) -> None:
         _ = self.choice
@@ -61,6 +66,9 @@ class SelectKernels(Pass):
     def choice(self) -> Choice:
         """What the options say. Raises UsageError for what is no kernel."""
         return Choice.of(self.only or None, dict.fromkeys(self.disable, False))
+
+    def _has(self, name: str) -> bool:
+        return self.target in KERNELS[name].targets
 
     def run(self, module: Any) -> None:
         context = module.operation.context
@@ -72,9 +80,13 @@ class SelectKernels(Pass):
             settle_asked(module, ledger, asked)
             if not all(a.allows("codegen") for a in asked):
                 take_over(module, generic_copy(module))  # so that every op can be marked
-            rows, refused = _flash(module, asked)
+            cache = self.cache_bytes or cache_bytes()
+            rows, refused = _flash(module, asked, cache) if self._has("flash") else ([], {})
+            kernels = [name for name in KERNELS if name != "flash" and self._has(name)]
             for op in linalg_ops(module):
-                if KERNEL not in op.attributes and (row := _mark(op, asked, refused)) is not None:
+                if KERNEL in op.attributes:
+                    continue
+                if (row := _mark(op, asked, refused, kernels)) is not None:
                     rows.append(row)
             rows = [*_stored(module), *rows]
             if rows:
@@ -105,18 +117,20 @@ def _rows_attr(rows: Iterable[Row]) -> Any:
     return ir.ArrayAttr.get([ir.DictAttr.get(row) for row in made])
 
 
-def _mark(op: Any, asked: Askings, refused: Mapping[str, str]) -> Row | None:
+def _mark(
+    op: Any, asked: Askings, refused: Mapping[str, str], kernels: Sequence[str]
+) -> Row | None:
     """Give an op the fastest kernel that it may take; why none faster, None where that one is the fastest for it.
 
-    refused: by place, why products are no attention.
+    refused: by place, why products are no attention. kernels: those for single ops, the fastest first.
     """
     mine, dtype, product = asked.of(op), element_of(op), is_product(op)
     no_flash = refused.get(location_text(op)) if refused and product else None
     reasons = [f"flash: {no_flash}"] if no_flash else []
-    for name, kernel in KERNELS.items():
-        if name == "flash" or (name == "blas" and not product):
+    for name in kernels:
+        if name in PRODUCTS and not product:
             continue
-        if reason := kernel.refusal(dtype) or mine.why_not(name):
+        if reason := KERNELS[name].of_dtype(dtype) or mine.why_not(name):
             reasons.append(f"{name}: {reason}")
             continue
         op.attributes[KERNEL] = ir.StringAttr.get(name)
@@ -154,7 +168,7 @@ def _is_float(op: Any) -> bool:
 # Attention
 
 
-def _flash(module: Any, asked: Askings) -> tuple[list[Row], dict[str, str]]:
+def _flash(module: Any, asked: Askings, cache: int) -> tuple[list[Row], dict[str, str]]:
     """Rewrite all attentions that may be flash: what they got, and why other products that come close end none."""
     rows: list[Row] = []
     if not any(a.allows("flash") for a in asked) or not has_softmax(module):
@@ -166,7 +180,7 @@ def _flash(module: Any, asked: Askings) -> tuple[list[Row], dict[str, str]]:
         # The last first: an attention may read what another one gives, which is replaced when its turn comes.
         for found in reversed(_attentions(module)[0]):
             if _may(found, asked):
-                rows.insert(0, _rewritten(found, asked))
+                rows.insert(0, _rewritten(found, asked, cache))
         erase_unused(module, "linalg.generic", "tensor.empty")
     return rows, refused
 
@@ -189,15 +203,15 @@ def _attentions(module: Any) -> tuple[list[Attention], dict[str, str]]:
     return found, refused
 
 
-def _rewritten(found: Attention, asked: Askings) -> Row:
+def _rewritten(found: Attention, asked: Askings, cache: int) -> Row:
     """Rewrite one; its parts take the fastest kernels that they may."""
-    mine, dtype = asked.of(found.final), str(found.dtype)
+    mine = asked.of(found.final)
     other = "codegen" if mine.allows("codegen") else REFERENCE
-    product = other if KERNELS["blas"].refusal(dtype) or not mine.allows("blas") else "blas"
+    product = "blas" if other == REFERENCE and mine.allows("blas") else other
     marks = {KERNEL: ir.StringAttr.get(other)}
     if OP in found.final.attributes:
         marks[OP] = found.final.attributes[OP]
     saved, where = score_bytes(found), location_text(found.final)
-    rewrite(found, marks, {**marks, KERNEL: ir.StringAttr.get(product)})
+    rewrite(found, marks, {**marks, KERNEL: ir.StringAttr.get(product)}, cache)
     why = f"the fastest there is: {saved} bytes of scores are never made, products of tiles by {product}"
     return Row(f"attention at {where}", "flash", why)

@@ -9,7 +9,7 @@ import numpy as np
 
 from meshweave.bindings import context, ir
 from meshweave.bundle import Bundle
-from meshweave.lowering import compile_local
+from meshweave.lowering import compile_program
 from meshweave.runtime.local import LocalEngine
 
 DTYPES = {"f32": np.float32, "f64": np.float64, "f16": np.float16, "i32": np.int32, "i64": np.int64,
@@ -21,7 +21,7 @@ def compile_text(text: str, engine: str = "local") -> Bundle:
     if "dist.mesh" not in text:
         text = f'"dist.mesh"() {{sym_name = "mesh", axes = "x=1"}} : () -> ()\n{text}'
     with context(), ir.Location.unknown():
-        return compile_local(ir.Module.parse(text), engine)
+        return compile_program(ir.Module.parse(text), engine)
 
 
 def run_ranks(bundle: Bundle, inputs: Sequence[Sequence[Any]]) -> list[list[np.ndarray]]:

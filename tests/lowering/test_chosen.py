@@ -5,7 +5,7 @@ import pytest
 
 import meshweave
 from meshweave.bindings import context, ir
-from meshweave.lowering.cpu import lower
+from meshweave.lowering.cpu import bundle_of, lower
 
 N = 48
 T = f"tensor<{N}x{N}xf32>"
@@ -66,7 +66,7 @@ def test_only_blas_calls_the_library() -> None:
     def libraries(kernel: str) -> tuple[str, ...]:
         ctx = context()
         with ctx, ir.Location.unknown():
-            return lower(ir.Module.parse(program(kernel))).bundle("local").manifest.libraries
+            return bundle_of(lower(ir.Module.parse(program(kernel)))).manifest.libraries
 
     assert "openblas" in libraries("") and "openblas" in libraries("blas")
     assert "openblas" not in libraries("codegen") and "openblas" not in libraries("reference")

@@ -52,6 +52,29 @@ def test_errors_are_a_few_units_in_the_last_place(name):
     assert errors[finite].max() <= worst, (x[finite][errors[finite].argmax()], errors[finite].max())
 
 
+def test_exp_of_what_is_at_most_zero():
+    x = arguments((-104, 0))
+    x = x[~(x > 0)]
+    text = f"""#m = affine_map<(i) -> (i)>
+func.func @main(%a: tensor<{x.size}xf32>) -> tensor<{x.size}xf32> {{
+  %e = tensor.empty() : tensor<{x.size}xf32>
+  %0 = linalg.generic {{indexing_maps = [#m, #m], iterator_types = ["parallel"]}}
+      ins(%a : tensor<{x.size}xf32>) outs(%e : tensor<{x.size}xf32>) {{
+    ^bb0(%in: f32, %out: f32):
+    %1 = math.exp %in {{mw.falling}} : f32
+    linalg.yield %1 : f32
+  }} -> tensor<{x.size}xf32>
+  return %0 : tensor<{x.size}xf32>
+}}"""
+    got = run_ranks(compile_text(text), [[x]])[0][0]
+    want = np.exp(x.astype(np.float64))
+    normal = want >= 1.2e-38
+    assert np.array_equal(np.isnan(got), np.isnan(x))
+    assert (got[want < 1.17e-38] == 0).all()  # what would be denormal
+    errors = np.abs(got[normal] - want[normal]) / np.spacing(want[normal].astype(np.float32))
+    assert errors.max() <= 2
+
+
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("dtype", ["f16", "f64"])
 def test_other_widths(name, dtype):

@@ -45,7 +45,7 @@ def _run(
 ) -> list[list[np.ndarray]]:
     """The results of every rank."""
     from meshweave.bindings import context, ir
-    from meshweave.lowering import compile_local
+    from meshweave.lowering import compile_program
     from meshweave.pipeline import run_pipeline
     from meshweave.runtime.engine import engine as engine_named
 
@@ -53,7 +53,7 @@ def _run(
     with ctx, ir.Location.unknown(ctx):
         module = ir.Module.parse(_text(mesh, plans))
         run_pipeline(module, "dist-partition,canonicalize,cse")
-        bundle = compile_local(module, engine=engine_name)
+        bundle = compile_program(module, engine_name)
     shards = [scatter(numbered(shape, DTYPE), mesh, source) for (_, shape, source, _), _ in plans]
     inputs = [[np.asarray(row[rank], order="C") for row in shards] for rank in range(mesh.nranks)]
     runs_on = engine_named(engine_name, timeout=60.0)

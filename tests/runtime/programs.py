@@ -26,6 +26,7 @@ class CallOf:
     src and dst are ("input" or "output", index) or ("arena", byte offset).
 
     A number that is a tuple is a table: the rank's member index in the group picks its value.
+    area: of a start or a wait: (byte offset in the arena, bytes that are sent).
     """
 
     symbol: str
@@ -33,6 +34,7 @@ class CallOf:
     src: tuple[str, int]
     dst: tuple[str, int]
     numbers: tuple[int | tuple[int, ...], ...]
+    area: tuple[int, int] | None = None
 
 
 def program(
@@ -45,11 +47,12 @@ def program(
     arena_bytes: int = 0,
     externals: Sequence[str] = (),
     staging: int = 0,
+    early_bytes: int = 0,
 ) -> Bundle:
     """A bundle whose step makes `calls` in order; text among them is taken into the body.
 
     inputs, outputs: (dtype, local shape) of each port. staging: bytes for operands in memory of
-    the user.
+    the user. early_bytes: of the arena, at its end, for areas of collectives started early.
     """
     ports = [_ports("in", inputs), _ports("out", outputs)]
     ops = tuple(
@@ -59,7 +62,7 @@ def program(
     )
     manifest = Manifest(
         mesh=mesh, engine=engine, inputs=ports[0], outputs=ports[1], arena_bytes=arena_bytes,
-        groups=tuple(groups), ops=ops, libraries=CODES[engine].libraries,
+        early_bytes=early_bytes, groups=tuple(groups), ops=ops, libraries=CODES[engine].libraries,
     )  # fmt: skip
     symbols = {call.symbol for call in calls if isinstance(call, CallOf)}
     step = compile_text(_step(manifest, Mesh.parse(mesh), calls), [*symbols, *externals])
@@ -102,6 +105,11 @@ def _step(manifest: Manifest, mesh: Mesh, calls: Sequence[CallOf | str]) -> str:
             body.append(_number(name, value, f"%member{number}"))
             arguments.append(name)
         types = "!llvm.ptr, i64, !llvm.ptr, !llvm.ptr" + ", i64" * len(arguments)
+        if call.area is not None:
+            body.append(pointer(f"area{number}", ("arena", call.area[0])))
+            body.append(_number(f"%sent{number}", call.area[1], ""))
+            arguments += [f"%area{number}", f"%sent{number}"]
+            types += ", !llvm.ptr, i64"
         declared[call.symbol] = f"llvm.func @{call.symbol}({types}) -> i32"
         body.append(f"""
   %id{number} = llvm.mlir.constant({number} : i64) : i64

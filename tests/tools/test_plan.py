@@ -123,7 +123,12 @@ def test_limits(plan):
         ({}, ("--dtype", "f31"), 2, "--dtype f31: there are f64"),
         ({}, ("--dump", "d"), 2, "--dump goes with --execute"),
         ({}, ("--engine", "local"), 2, "--engine goes with --execute"),
-        ({}, ("--execute", "--engine", "e"), 2, 'no engine "e"; there are local, mpi, simulate'),
+        (
+            {},
+            ("--execute", "--engine", "e"),
+            2,
+            'no engine "e"; there are local, mpi, nccl, emulate, simulate',
+        ),
         ({}, ("--steps", "gather"), 2, 'no step "gather"; there are all_slice'),
         ({}, ("--memory", "1k"), 2, "--memory 1k: a number of bytes"),
     ],

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 from commands import Outcome, meshweave
-from hint_programs import NO_MESH
-from test_hint_cases import attention
+from hint_programs import NO_MESH, attention
 
 from meshweave.report import Moment, Report, human_bytes
 from meshweave.tools.chart import Curve, line_chart, memory_chart

@@ -1,0 +1,245 @@
+"""Control flow of a function: basic blocks, where divergent threads meet again, and which registers
+hold one value for all threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from meshweave.emulator.fault import EmulationError
+from meshweave.emulator.program import (
+    Address,
+    Function,
+    Instruction,
+    Negated,
+    Pair,
+    Register,
+    Symbol,
+    Vector,
+)
+
+EXIT = -1  # stands for the end of the kernel among the numbers of blocks
+
+_UNIFORM_SPECIALS = ("%ntid", "%nctaid", "%SP", "%SPL", "%dynamic_smem", "%total_smem")
+# Results of these depend on operands alone; all others may differ from thread to thread.
+_PURE = frozenset(
+    (
+        "add", "sub", "mul", "mad", "fma", "div", "rem", "and", "or", "xor", "not", "neg",
+        "abs", "min", "max", "shl", "shr", "shf", "bfe", "bfi", "prmt", "popc", "clz",
+        "brev", "lop3", "setp", "selp", "cvt", "cvta", "mov", "rcp",
+        "sqrt", "rsqrt", "ex2", "lg2", "sin", "cos", "tanh", "copysign", "testp", "sad",
+        "dp4a",
+    )
+)  # fmt: skip
+_NO_RESULT = frozenset(
+    (
+        "st", "red", "bar", "barrier", "bra", "ret", "exit", "membar", "fence", "cp",
+        "prefetch", "prefetchu", "trap", "brkpt", "griddepcontrol", "nanosleep", "stmatrix",
+        "discard", "applypriority", "setmaxnreg",
+    )
+)  # fmt: skip
+
+
+@dataclass
+class Block:
+    """Instructions [start, end) and how they end.
+
+    kind: "go" (to `target`), "branch" (to `target` where the guard of the last instruction holds,
+    else to `next`), "barrier" (wait, then `next`). join: block where the sides of a branch meet.
+    """
+
+    start: int
+    end: int
+    kind: str = "go"
+    target: int = EXIT
+    next: int = EXIT
+    join: int = EXIT
+
+    @property
+    def successors(self) -> tuple[int, ...]:
+        """The blocks that may come next."""
+        if self.kind == "branch":
+            return (self.target, self.next)
+        return (self.next,) if self.kind == "barrier" else (self.target,)
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Blocks of a function (the first is where it starts) and its uniform registers."""
+
+    blocks: tuple[Block, ...]
+    uniform: frozenset[str]
+
+
+def flow_of(function: Function) -> Flow:
+    """The control flow of a function. Raises EmulationError for jumps that cannot be followed."""
+    blocks = _blocks(function)
+    for number, join in enumerate(_post_dominators(blocks)):
+        blocks[number].join = join
+    return Flow(tuple(blocks), frozenset(_uniform(function, blocks)))
+
+
+def is_barrier(instruction: Instruction) -> bool:
+    """Whether threads of a block wait for each other here."""
+    name = instruction.parts[0]
+    return name in ("bar", "barrier") and not instruction.has("warp", "cluster")
+
+
+def _ends(instruction: Instruction) -> bool:
+    return instruction.parts[0] in ("bra", "ret", "exit", "brx") or is_barrier(instruction)
+
+
+def _blocks(function: Function) -> list[Block]:
+    code = function.code
+    starts = {0, *function.labels.values()}
+    starts |= {at + 1 for at, instruction in enumerate(code) if _ends(instruction)}
+    order = sorted(start for start in starts if start < len(code))
+    number = {start: at for at, start in enumerate(order)}
+    blocks = []
+    for start, end in zip(order, [*order[1:], len(code)]):
+        block = Block(start, end, "go", number.get(end, EXIT), number.get(end, EXIT))
+        _finish(block, code[end - 1], function, number)
+        blocks.append(block)
+    alone = {
+        at
+        for at, block in enumerate(blocks)
+        if block.end - block.start == 1 and code[block.start].parts[0] in ("ret", "exit")
+        if code[block.start].guard is None
+    }
+    for block in blocks:  # a jump to `ret` is a `ret`
+        block.target = EXIT if block.target in alone else block.target
+        block.next = EXIT if block.next in alone else block.next
+    return blocks
+
+
+def _finish(block: Block, last: Instruction, function: Function, number: dict[int, int]) -> None:
+    name = last.parts[0]
+    if is_barrier(last):
+        if last.guard is not None:
+            raise last.refuse("a guarded barrier is not emulated")
+        block.kind = "barrier"
+    elif name in ("ret", "exit"):
+        block.target = EXIT
+        block.kind = "go" if last.guard is None else "branch"
+    elif name == "bra":
+        label = label_of(last, function)
+        block.target = number.get(function.labels[label], EXIT)
+        block.kind = "go" if last.guard is None else "branch"
+    elif name == "brx":
+        raise last.refuse()
+
+
+def label_of(jump: Instruction, function: Function) -> str:
+    """The label that a jump goes to. Raises EmulationError where there is none."""
+    target = jump.operands[0] if jump.operands else None
+    if isinstance(target, Symbol):
+        for scope in reversed(jump.scope):
+            name = target.name if scope == 0 else f"{target.name}@{scope}"
+            if name in function.labels:
+                return name
+    raise EmulationError(
+        f"ptx line {jump.line}: {jump.opcode}: no label {getattr(target, 'name', target)}"
+    )
+
+
+def _post_dominators(blocks: list[Block]) -> list[int]:
+    """For each block the next block that every way to the end goes through."""
+    last = len(blocks)
+    after = [[last if s == EXIT else s for s in block.successors] for block in blocks]
+    everything = frozenset(range(last + 1))
+    sets = [everything] * last + [frozenset([last])]
+    changed = True
+    while changed:
+        changed = False
+        for number in reversed(range(last)):
+            common = frozenset.intersection(*(sets[s] for s in after[number])) | {number}
+            if common != sets[number]:
+                sets[number], changed = common, True
+    # The nearest one is the one that all the others post-dominate.
+    joins = []
+    for number in range(last):
+        strict = sets[number] - {number}
+        nearest = max(strict, key=lambda other: len(sets[other]), default=last)
+        joins.append(EXIT if nearest == last or sets[nearest] == everything else nearest)
+    return joins
+
+
+def registers_of(operand: Any) -> Iterator[str]:
+    """Names of the registers in an operand."""
+    if isinstance(operand, Register):
+        yield operand.name
+    elif isinstance(operand, Negated):
+        yield operand.register.name
+    elif isinstance(operand, Address):
+        yield from registers_of(operand.base)
+    elif isinstance(operand, Pair):
+        yield from registers_of(operand.first)
+        yield from registers_of(operand.second)
+    elif isinstance(operand, Vector):
+        for part in operand.parts:
+            yield from registers_of(part)
+
+
+def _results(instruction: Instruction) -> tuple[str, ...]:
+    target = target_of(instruction)
+    return () if target is None else tuple(registers_of(target))
+
+
+def target_of(instruction: Instruction) -> Any:
+    """The operand that an instruction writes; None where it writes no register."""
+    if instruction.parts[0] in _NO_RESULT or not instruction.operands:
+        return None
+    return instruction.operands[0]
+
+
+def _same_for_all(instruction: Instruction, divergent: set[str]) -> bool:
+    """Whether the results are the same in all threads that execute the instruction together."""
+    name = instruction.parts[0]
+    sources = [n for operand in instruction.operands[1:] for n in registers_of(operand)]
+    if instruction.guard is not None:  # else a part of the register is kept
+        sources += [instruction.guard]
+    if any(_differs(source, divergent) for source in sources):
+        return False
+    return name in _PURE or (name == "ld" and instruction.has("param", "global", "const"))
+
+
+def _differs(register: str, divergent: set[str]) -> bool:
+    if register in divergent:
+        return True
+    special = register.startswith("%") and "." in register
+    named = ("%laneid", "%warpid", "%lanemask", "%clock", "%smid", "%globaltimer")
+    return (special or register.startswith(named)) and not register.startswith(_UNIFORM_SPECIALS)
+
+
+def _uniform(function: Function, blocks: list[Block]) -> set[str]:
+    divergent: set[str] = set()
+    split: set[int] = set()  # blocks that part of the threads may execute alone
+    while True:
+        before = len(divergent), len(split)
+        for number, block in enumerate(blocks):
+            for instruction in function.code[block.start : block.end]:
+                if number in split or not _same_for_all(instruction, divergent):
+                    divergent.update(_results(instruction))
+            guard = function.code[block.end - 1].guard
+            if block.kind == "branch" and guard is not None and _differs(guard, divergent):
+                split.update(_between(blocks, block))
+        if (len(divergent), len(split)) == before:
+            return set(function.registers) - divergent
+
+
+def _between(blocks: list[Block], branch: Block) -> Iterable[int]:
+    """Blocks that part of the threads of a branch may execute alone. Threads that end at once
+    leave the others together.
+    """
+    if EXIT in branch.successors:
+        return set()
+    found: set[int] = set()
+    todo = [number for number in branch.successors if number != branch.join]
+    while todo:
+        number = todo.pop()
+        if number not in found and number != EXIT:
+            found.add(number)
+            todo += [s for s in blocks[number].successors if s != branch.join]
+    return found

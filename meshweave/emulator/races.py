@@ -1,0 +1,251 @@
+"""Races: two threads of different warps touch the same bytes, one of them writes, and no barrier
+orders the two.
+
+Every access has a *stamp*: a number that tells the launch, the epoch of its warp (how many barriers
+it has passed) and the warp. `Order` knows of each warp how far it has seen the others. A `Tracker`
+keeps for each granule of a memory the stamp of the last write and of the last reads. Most reads are
+never near a write: they are only listed, and looked up when a write comes that might touch them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from meshweave.emulator.machine import Machine
+
+_LISTED = 1 << 24  # rows of reads that are listed before they are entered one by one
+
+
+class Order:
+    """Which accesses of a batch come before which, by the barriers its warps have passed.
+
+    first: the least stamp of this launch; warps: of the whole grid. seen[b, i, j]: how many
+    epochs of warp j of block b warp i knows to be over.
+    """
+
+    def __init__(self, machine: Machine, first: int) -> None:
+        self.first = first
+        self.per_block = machine.lanes_per_block // 32
+        self.warps = self.per_block * int(np.prod(machine.launch.grid))
+        self.block = machine.blocks[machine.block_of].astype(np.int64)
+        self.warp = self.block * self.per_block + machine.lane // 32  # of each lane, in the grid
+        self.inside = machine.lane // 32
+        self.batch_block = machine.block_of
+        self.seen = np.zeros((len(machine.blocks), self.per_block, self.per_block), np.int64)
+        self.stamps = self.warp + first
+        self.floor = first  # shared memory: what is older is ordered for everybody
+        self.uneven = False
+        self.shared: Tracker | None = None
+
+    def meet_all(self) -> None:
+        """All threads of the batch have met at a barrier."""
+        if self.uneven:
+            self.seen[:] = 1 + np.diagonal(self.seen, axis1=1, axis2=2)[:, None, :]
+        else:
+            self.seen += 1
+            self.floor += self.warps
+        self.stamps = self.stamps + self.warps  # a new array: listed reads keep theirs
+        if not self.uneven and self.shared is not None:
+            self.shared.forget()
+
+    def meet(self, going: np.ndarray) -> None:
+        """Some threads have met at a barrier, those of each block with each other."""
+        self.uneven = True
+        for block in np.unique(self.batch_block[going]):
+            warps = np.unique(self.inside[going & (self.batch_block == block)])
+            seen = self.seen[block]
+            known = seen[warps].max(0)
+            known[warps] = np.diag(seen)[warps] + 1
+            seen[warps] = known
+        own = self.seen[self.batch_block, self.inside, self.inside]
+        self.stamps = self.warp + self.first + own * self.warps
+
+    def unordered(self, old: np.ndarray, lanes: np.ndarray, least: int) -> np.ndarray | None:
+        """Which of the accesses stamped `old` no barrier orders before those of `lanes` now; None
+        where all are ordered. Accesses with stamps under `least` do not count.
+        """
+        recent = old >= least
+        if not recent.any():
+            return None
+        warp = (old - self.first) % self.warps
+        bad = recent & (warp != self.warp[lanes])
+        if not bad.any():
+            return None
+        same = warp // self.per_block == self.block[lanes]
+        seen = self.seen[self.batch_block[lanes], self.inside[lanes], warp % self.per_block]
+        bad &= ~(same & (seen > (old - self.first) // self.warps))
+        return bad if bad.any() else None
+
+
+@dataclass
+class Touch:
+    """An access of some lanes to a memory: `rows` of 2^log2 granules each, counted from `first`.
+
+    One row for many lanes: all read the same.
+    """
+
+    rows: np.ndarray
+    lanes: np.ndarray
+    log2: int
+    first: int
+    low: int  # lowest and highest granule (in the block, where each has its own part)
+    high: int
+    stamps: np.ndarray
+
+    @classmethod
+    def of(
+        cls,
+        rows: np.ndarray,
+        lanes: np.ndarray,
+        log2: int,
+        first: int,
+        order: Order,
+        within: np.ndarray | None = None,
+    ) -> Touch:
+        """The access of `lanes` to `rows` at the present time of `order`. within: the rows counted
+        in the lane's own block, for memories of which every block has a part.
+        """
+        span = rows if within is None else within
+        low = (int(span.min()) << log2) + first
+        high = ((int(span.max()) + 1) << log2) + first - 1
+        return cls(rows, lanes, log2, first, low, high, order.stamps)
+
+    def granules(self) -> tuple[np.ndarray, np.ndarray]:
+        """Each granule, and its lane."""
+        return spread(self.rows, self.lanes, self.log2, self.first)
+
+
+def spread(
+    rows: np.ndarray, lanes: np.ndarray, log2: int, first: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The granules of each row, 2^log2 of them from `first` on, and the lane of each."""
+    if len(rows) == 1 < len(lanes):  # one address for all: two lanes stand for the rest
+        lanes = lanes[[0, -1]]
+        rows = np.repeat(rows, 2)
+    if log2 == 0:
+        return (rows + first if first else rows), lanes
+    count = 1 << log2
+    granules = ((rows << log2) + first)[:, None] + np.arange(count)
+    return granules.reshape(-1), np.repeat(lanes, count)
+
+
+@dataclass(frozen=True)
+class Race:
+    """A hazard found: the granule, the lane that comes second, the warp that came first, and
+    whether that one wrote.
+    """
+
+    granule: int
+    lane: int
+    warp: int
+    wrote: bool
+
+
+class Tracker:
+    """Who wrote and who read each granule of a memory in this launch."""
+
+    def __init__(self, granules: int) -> None:
+        self.writer = np.zeros(granules, np.int64)
+        self.reader = np.zeros(granules, np.int64)
+        self.other = np.zeros(granules, np.int64)  # the last reader of another warp
+        self.launch = -1
+        self.forget()
+
+    def forget(self) -> None:
+        """Nothing up to now matters for what comes."""
+        self.reads: list[Touch] = []
+        self.listed = 0
+        self.written = (1 << 62, -1)  # lowest and highest granule written
+        self.entered = (1 << 62, -1)  # and entered as read
+
+    def begin(self, launch: int) -> None:
+        """Start afresh when this is the first access of a launch."""
+        if launch != self.launch:
+            self.launch = launch
+            self.forget()
+
+    def read(self, touch: Touch, order: Order, least: int) -> Race | None:
+        """Note a read; the race with an earlier write, if any."""
+        race = None
+        if _meets(self.written, touch):
+            granules, lanes = touch.granules()
+            race = self._against(self.writer, granules, lanes, order, least, True, None)
+        self.reads.append(touch)
+        self.listed += touch.rows.size
+        if self.listed > _LISTED:
+            self._enter_reads(order, None)
+        return race
+
+    def write(
+        self, touch: Touch, order: Order, least: int, same: Callable[[], np.ndarray]
+    ) -> Race | None:
+        """Note a write; the race with an earlier access, if any. same(): for each granule,
+        whether the write leaves it as it is, which harms nobody.
+        """
+        self._enter_reads(order, touch)
+        granules, lanes = touch.granules()
+        race = None
+        for array, reach, wrote in (
+            (self.writer, self.written, True),
+            (self.reader, self.entered, False),
+            (self.other, self.entered, False),
+        ):
+            if race is None and _meets(reach, touch):
+                race = self._against(array, granules, lanes, order, least, wrote, same)
+        self.writer[granules] = touch.stamps[lanes]
+        self.written = min(self.written[0], touch.low), max(self.written[1], touch.high)
+        return race
+
+    def _against(
+        self,
+        array: np.ndarray,
+        granules: np.ndarray,
+        lanes: np.ndarray,
+        order: Order,
+        least: int,
+        wrote: bool,
+        same: Callable[[], np.ndarray] | None,
+    ) -> Race | None:
+        old = array[granules]
+        bad = order.unordered(old, lanes, least)
+        if bad is None:
+            return None
+        if same is not None:
+            bad &= ~same()
+            if not bad.any():
+                return None
+        place = int(np.argmax(bad))
+        warp = int((old[place] - order.first) % order.warps)
+        return Race(int(granules[place]), int(lanes[place]), warp, wrote)
+
+    def _enter_reads(self, order: Order, near: Touch | None) -> None:
+        """Enter those listed reads that come near an access (None: all)."""
+        entered = [r for r in self.reads if near is None or _meets((r.low, r.high), near)]
+        if not entered:
+            return
+        self.reads = [
+            r for r in self.reads if near is not None and not _meets((r.low, r.high), near)
+        ]
+        self.listed = sum(read.rows.size for read in self.reads)
+        for read in entered:
+            granules, lanes = read.granules()
+            stamps = read.stamps[lanes]
+            last = self.reader[granules]
+            changed = (last >= order.first) & ((last - stamps) % order.warps != 0)
+            if changed.any():
+                self.other[granules[changed]] = last[changed]
+            self.reader[granules] = stamps
+            lost = (self.reader[granules] - stamps) % order.warps != 0
+            if lost.any():  # several warps read the same at once
+                self.other[granules[lost]] = stamps[lost]
+            low, high = self.entered
+            self.entered = min(low, read.low), max(high, read.high)
+
+
+def _meets(span: tuple[int, int], touch: Touch) -> bool:
+    return span[0] <= touch.high and touch.low <= span[1]

@@ -1,0 +1,143 @@
+"""Places of operands: each operand of each type that the code names is a number ("slot"); a run has
+an array for each slot. Registers are arrays with one element a thread, or with one element alone
+where all threads hold the same value; literals have one element. A register that is read as two
+types is one piece of memory under two views.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from meshweave.emulator.program import Number, Register, Symbol
+
+DTYPES: dict[str, Any] = {
+    "pred": np.bool_,
+    **{f"{kind}{bits}": f"{letter}{bits // 8}"
+       for kind, letter in (("u", "u"), ("s", "i"), ("b", "u")) for bits in (8, 16, 32, 64)},
+    "f16": "f2", "f32": "f4", "f64": "f8", "bf16": "u2", "tf32": "f4",
+}  # fmt: skip
+PACKED = {
+    "f16x2": "f2",
+    "bf16x2": "u2",
+    "u8x4": "u1",
+    "s8x4": "i1",
+    "u16x2": "u2",
+    "s16x2": "i2",
+}
+_SPECIAL_BITS = 32
+
+
+class Slots:
+    """The slots of one kernel.
+
+    registers: bits of each; uniform: those that hold one value for all threads.
+    """
+
+    def __init__(self, registers: dict[str, int], uniform: frozenset[str]) -> None:
+        self.registers, self.uniform = registers, uniform
+        self.numbers: dict[tuple[Any, ...], int] = {}
+
+    def of(self, operand: Any, kind: str) -> int:
+        """The slot of an operand read or written as `kind` ("u32", "bf16x2", "pred").
+
+        Raises ValueError where the operand has no such reading.
+        """
+        if isinstance(operand, Register):
+            self._check(operand.name, kind)
+            return self._number(("register", operand.name, kind))
+        if isinstance(operand, Number):
+            return self._number(("number", operand, kind))
+        if isinstance(operand, Symbol):
+            return self._number(("symbol", operand.name, kind))
+        raise ValueError(f"{operand} where a {kind} should be")
+
+    def is_uniform(self, operand: Any) -> bool:
+        """Whether an operand has one value for all threads."""
+        return not isinstance(operand, Register) or operand.name in self.uniform
+
+    def _number(self, key: tuple[Any, ...]) -> int:
+        return self.numbers.setdefault(key, len(self.numbers))
+
+    def _check(self, name: str, kind: str) -> None:
+        if name not in self.registers:
+            if not name.startswith("%"):
+                raise ValueError(f"no register {name}")
+            if kind == "pred" or bits_of(kind) > _SPECIAL_BITS:
+                raise ValueError(f"{name} has {_SPECIAL_BITS} bits and is used as {kind}")
+            return  # a special register; the run knows them
+        bits = self.registers[name]
+        if (kind == "pred") != (bits == 1) or bits < bits_of(kind):
+            raise ValueError(f"register {name} has {bits} bits and is used as {kind}")
+
+    def arrays(self, run: Any) -> list[np.ndarray]:
+        """The arrays of all slots for a run.
+
+        run.threads: how many; run.special(name), run.symbol(name): values of special registers and
+        of variables.
+        """
+        whole: dict[str, np.ndarray] = {}
+        found = []
+        for sort, what, kind in self.numbers:
+            if sort == "number":
+                base = literal(what, kind)
+            elif sort == "symbol":
+                base = np.array([run.symbol(what)], np.uint64)
+            elif what in self.registers:
+                if what not in whole:
+                    whole[what] = self._register(what, run.threads)
+                base = whole[what]
+            else:
+                base = run.special(what)
+            found.append(view(base, kind))
+        return found
+
+    def _register(self, name: str, threads: int) -> np.ndarray:
+        bits = self.registers[name]
+        count = 1 if name in self.uniform else threads
+        if bits == 1:
+            return np.zeros(count, np.bool_)
+        array = np.empty(count * (bits // 8), np.uint8)
+        array.fill(0xFF)  # what nothing wrote is NaN and a wild address
+        return array.view(f"u{bits // 8}")
+
+
+def bits_of(kind: str) -> int:
+    """Bits of a type."""
+    if kind in PACKED:
+        return 32
+    return 1 if kind == "pred" else 8 * np.dtype(DTYPES[kind]).itemsize
+
+
+def view(base: np.ndarray, kind: str) -> np.ndarray:
+    """An array of unsigned elements (or booleans) seen as another type, without a copy. A narrower
+    type sees the low bits; packed types get a second dimension.
+    """
+    if kind == "pred":
+        return base
+    if kind in PACKED:
+        dtype = np.dtype(PACKED[kind])
+        return base.view(dtype).reshape(len(base), -1)
+    dtype = np.dtype(DTYPES[kind])
+    if base.dtype == np.bool_ or base.dtype == dtype:
+        return base
+    seen = base.view(dtype)
+    out: np.ndarray = (
+        seen if dtype.itemsize == base.itemsize else seen[:: base.itemsize // dtype.itemsize]
+    )
+    return out
+
+
+def literal(number: Number, kind: str) -> np.ndarray:
+    """A literal as one element, unsigned: its bits as `kind` reads them."""
+    value = number.value
+    if kind == "pred":
+        return np.array([value != 0])
+    bits = bits_of(kind)
+    if number.kind == "f64" and bits == 32 and kind in ("f32", "tf32"):
+        with np.errstate(all="ignore"):
+            value = int(np.uint64(value).view(np.float64).astype(np.float32).view(np.uint32))
+    elif number.kind == "f32" and bits == 64:
+        value = int(np.float64(np.uint32(value).view(np.float32)).view(np.uint64))
+    return np.array([value & ((1 << bits) - 1)], f"u{bits // 8}")

@@ -1,0 +1,122 @@
+"""Collectives that are started before they are waited for, between ranks that see each other's memory.
+
+`mw_all_gather_start` copies what this rank sends to its area (`bundle.EarlyArea`) and says so; it waits
+for nobody, unless a member has not yet read what was sent two starts ago. `mw_all_gather_wait` waits
+until all members have started, and pulls what it needs out of their areas: it never waits for a member
+to come to its own wait, so a rank that is late holds nobody up before its result is wanted. Each
+collective of a program has an area of its own, at the same place in the arena of every rank, so any
+number of them may be on their way at once.
+
+A reduction is done by every member for itself, over all members in their order: the same bits as when
+nothing is started early.
+
+An engine gives `mw_base` (where in this process a member's memory begins), `mw_await` (wait until a
+counter of every member has come so far) and `mw_signal` (set a counter of one's own).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from meshweave.bundle import ALIGNMENT, EarlyArea
+from meshweave.lowering.arena import rounded
+
+ARGUMENTS = "%area: !llvm.ptr, %area_bytes: i64"
+AWAIT = "(!llvm.ptr, i64, i64, i64) -> i32"
+
+COMMON = f"""
+llvm.func @mw_area_offset(%group: !llvm.ptr, %me: i64, %area: !llvm.ptr) -> i64 {{
+  %base = llvm.call @mw_base(%group, %me) : (!llvm.ptr, i64) -> !llvm.ptr
+  %from = llvm.ptrtoint %base : !llvm.ptr to i64
+  %to = llvm.ptrtoint %area : !llvm.ptr to i64
+  %offset = llvm.sub %to, %from : i64
+  llvm.return %offset : i64
+}}
+llvm.func @mw_slot_offset(%generation: i64, %nbytes: i64) -> i64 {{
+  %slots = llvm.mlir.constant({EarlyArea.SLOTS} : i64) : i64
+  %first = llvm.mlir.constant({EarlyArea.SLOT} : i64) : i64
+  %round = llvm.mlir.constant({ALIGNMENT - 1} : i64) : i64
+  %clear = llvm.mlir.constant({-ALIGNMENT} : i64) : i64
+  %up = llvm.add %nbytes, %round : i64
+  %step = llvm.and %up, %clear : i64
+  %turn = llvm.urem %generation, %slots : i64
+  %behind = llvm.mul %turn, %step : i64
+  %offset = llvm.add %first, %behind : i64
+  llvm.return %offset : i64
+}}
+llvm.func @mw_posted(%group: !llvm.ptr, %member: i64, %offset: i64) -> !llvm.ptr {{
+  %base = llvm.call @mw_base(%group, %member) : (!llvm.ptr, i64) -> !llvm.ptr
+  %at = llvm.getelementptr %base[%offset] : (!llvm.ptr, i64) -> !llvm.ptr, i8
+  llvm.return %at : !llvm.ptr
+}}
+llvm.func @mw_post(%group: !llvm.ptr, %me: i64, %src: !llvm.ptr, %area: !llvm.ptr, %nbytes: i64)
+    -> i32 {{
+  %ok = llvm.mlir.constant(0 : i32) : i32
+  %one = llvm.mlir.constant(1 : i64) : i64
+  %slots = llvm.mlir.constant({EarlyArea.SLOTS} : i64) : i64
+  %waited = llvm.mlir.constant({EarlyArea.WAITED} : i64) : i64
+  %before = llvm.load %area : !llvm.ptr -> i64
+  %generation = llvm.add %before, %one : i64
+  %read = llvm.sub %generation, %slots : i64
+  %offset = llvm.call @mw_area_offset(%group, %me, %area) : (!llvm.ptr, i64, !llvm.ptr) -> i64
+  %counters = llvm.add %offset, %waited : i64
+  %free = llvm.call @mw_await(%group, %me, %counters, %read) : {AWAIT}
+  %fine = llvm.icmp "eq" %free, %ok : i32
+  llvm.cond_br %fine, ^copy, ^out
+^copy:
+  %slot = llvm.call @mw_slot_offset(%generation, %nbytes) : (i64, i64) -> i64
+  %to = llvm.getelementptr %area[%slot] : (!llvm.ptr, i64) -> !llvm.ptr, i8
+  "llvm.intr.memcpy"(%to, %src, %nbytes) <{{isVolatile = false}}> : (!llvm.ptr, !llvm.ptr, i64) -> ()
+  llvm.call @mw_signal(%area, %generation) : (!llvm.ptr, i64) -> ()
+  llvm.br ^out
+^out:
+  llvm.return %free : i32
+}}
+"""
+
+START = """
+  %posted = llvm.call @mw_post(%group, %me, %src, %area, %area_bytes)
+    : (!llvm.ptr, i64, !llvm.ptr, !llvm.ptr, i64) -> i32
+  llvm.return %posted : i32
+}
+"""
+
+# What a wait begins with, behind the group: all have started; %source_field is where the slot lies in
+# the memory of each, for @mw_posted.
+BEGIN_WAIT = f"""
+  %generation = llvm.load %area : !llvm.ptr -> i64
+  %area_at = llvm.call @mw_area_offset(%group, %me, %area) : (!llvm.ptr, i64, !llvm.ptr) -> i64
+  %met = llvm.call @mw_await(%group, %me, %area_at, %generation) : {AWAIT}
+  %slot_at = llvm.call @mw_slot_offset(%generation, %area_bytes) : (i64, i64) -> i64
+  %source_field = arith.addi %area_at, %slot_at : i64
+  %go = arith.cmpi eq, %met, %ok : i32
+  cf.cond_br %go, ^work, ^out(%met : i32)
+^work:
+"""
+END_WAIT = f"""
+  %waited_at = llvm.getelementptr %area[{EarlyArea.WAITED}] : (!llvm.ptr) -> !llvm.ptr, i8
+  llvm.call @mw_signal(%waited_at, %generation) : (!llvm.ptr, i64) -> ()
+  cf.br ^out(%ok : i32)
+^out(%rc: i32):
+  llvm.return %rc : i32
+}}
+"""
+
+
+def pulled(work: str) -> str:
+    """The work of a collective with the members' slots in the place of their sources."""
+    return work.replace("llvm.call @mw_peer(", "llvm.call @mw_posted(")
+
+
+def areas(sent: Sequence[int], end: int) -> tuple[dict[int, int], int]:
+    """Where in the arena, behind `end`, each call that is started early keeps its `EarlyArea`, by
+    number; and where the last one ends. An area is of no function alone: it outlives their frames.
+
+    sent: the bytes that each call sends, 0 where it is not started early.
+    """
+    places: dict[int, int] = {}
+    for number, nbytes in enumerate(sent):
+        if nbytes:
+            places[number] = end = rounded(end)
+            end += EarlyArea.nbytes(nbytes)
+    return places, end

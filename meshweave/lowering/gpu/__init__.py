@@ -1,0 +1,1 @@
+"""The gpu target: units of a program to kernels in PTX, and host code that launches them."""

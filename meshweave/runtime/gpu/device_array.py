@@ -1,0 +1,203 @@
+"""Arrays on a GPU that go to and from other packages without a copy: DLPack, and the CUDA array
+interface.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from meshweave.bundle import Port, numpy_dtype
+from meshweave.errors import MeshweaveError
+
+CUDA_DEVICE = 2  # kDLCUDA
+_CODES = {"i": 0, "u": 1, "f": 2, "bf": 4, "c": 5, "b": 6}  # DLDataTypeCode
+
+
+class _Tensor(ctypes.Structure):
+    """DLTensor."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device", ctypes.c_int32),
+        ("ndim", ctypes.c_int32), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16), ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)), ("offset", ctypes.c_uint64),
+    )  # fmt: skip
+
+
+class _Managed(ctypes.Structure):
+    """DLManagedTensor."""
+
+    _fields_ = (("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
+
+
+_Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_CapsuleDeleter = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
+_api = ctypes.pythonapi
+_api.PyCapsule_New.restype = ctypes.py_object
+_api.PyCapsule_New.argtypes = [ctypes.c_void_p, ctypes.c_char_p, _CapsuleDeleter]
+_api.PyCapsule_IsValid.restype = ctypes.c_int
+_api.PyCapsule_IsValid.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+_api.PyCapsule_GetPointer.restype = ctypes.c_void_p
+_api.PyCapsule_GetPointer.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+_api.PyCapsule_SetName.restype = ctypes.c_int
+_api.PyCapsule_SetName.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+_FRESH, _USED = b"dltensor", b"used_dltensor"
+_exported: dict[int, Any] = {}  # by address of its struct, what must live as long as it
+
+
+def _forget(managed: int) -> None:
+    _exported.pop(managed, None)
+
+
+def _forget_capsule(capsule: int) -> None:
+    """Of a capsule that nobody has taken."""
+    if _api.PyCapsule_IsValid(capsule, _FRESH):
+        _exported.pop(_api.PyCapsule_GetPointer(capsule, _FRESH), None)
+
+
+_release, _drop_capsule = _Deleter(_forget), _CapsuleDeleter(_forget_capsule)
+
+
+def _dl_type(dtype: str) -> tuple[int, int]:
+    """DLPack's code and bits of a dtype."""
+    if dtype == "bf16":
+        return _CODES["bf"], 16
+    found = numpy_dtype(dtype)
+    return _CODES[found.kind], found.itemsize * 8
+
+
+class DeviceArray:
+    """Dense row-major memory of a GPU. It is valid as long as the program that made it says; what
+    was enqueued to fill it has ended.
+    """
+
+    def __init__(self, address: int, dtype: str, shape: tuple[int, ...], device: int, owner: Any):
+        """dtype: as in a manifest ("f32", "bf16"); owner: what keeps the memory."""
+        self.address, self.dtype, self.shape, self.device = address, dtype, shape, device
+        self._owner = owner
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements."""
+        return math.prod(self.shape) * numpy_dtype(self.dtype).itemsize
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """Version 3 of the interface, which has no bf16."""
+        if self.dtype == "bf16":
+            raise AttributeError("bf16 is not in the CUDA array interface: use DLPack")
+        return {
+            "shape": self.shape, "typestr": numpy_dtype(self.dtype).str,
+            "data": (self.address, False), "version": 3, "strides": None, "stream": None,
+        }  # fmt: skip
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """The kind of memory and the number of the GPU."""
+        return CUDA_DEVICE, self.device
+
+    def __dlpack__(self, *, stream: Any = None, **_: Any) -> Any:
+        """A capsule that `from_dlpack` of other packages takes. stream: nothing to wait for."""
+        managed = _Managed()
+        ndim = len(self.shape)
+        shape = (ctypes.c_int64 * max(ndim, 1))(*self.shape)
+        tensor = managed.tensor
+        tensor.data, tensor.device_type, tensor.device = self.address, CUDA_DEVICE, self.device
+        tensor.ndim, tensor.lanes = ndim, 1
+        tensor.code, tensor.bits = _dl_type(self.dtype)
+        tensor.shape = ctypes.cast(shape, ctypes.POINTER(ctypes.c_int64))
+        managed.deleter = ctypes.cast(_release, ctypes.c_void_p).value
+        place = ctypes.addressof(managed)
+        _exported[place] = managed, shape, self
+        return _api.PyCapsule_New(place, _FRESH, _drop_capsule)
+
+
+class Foreign(NamedTuple):
+    """Memory of a GPU that another package owns: (code, bits) as DLPack has them."""
+
+    address: int
+    kind: tuple[int, int]
+    shape: tuple[int, ...]
+    dense: bool
+    device: int | None
+    owner: Any
+
+
+def is_foreign(value: Any) -> bool:
+    """Is it an array on a GPU?"""
+    if hasattr(value, "__cuda_array_interface__"):
+        return True
+    device = getattr(value, "__dlpack_device__", None)
+    return device is not None and int(device()[0]) == CUDA_DEVICE
+
+
+def foreign(value: Any) -> Foreign:
+    """What an array on a GPU is. MeshweaveError for what cannot be read."""
+    interface = getattr(value, "__cuda_array_interface__", None)
+    if interface is not None:
+        return _of_interface(interface, value)
+    return _of_capsule(value.__dlpack__(), value)
+
+
+def _of_interface(interface: Mapping[str, Any], owner: Any) -> Foreign:
+    text = interface["typestr"]
+    if text[1] not in _CODES or text[0] == ">":
+        raise MeshweaveError(f'an array of typestr "{text}" cannot be read')
+    width = int(text[2:])
+    shape, strides = tuple(interface["shape"]), interface.get("strides")
+    if strides is not None:
+        strides = tuple(step // width for step in strides)
+    return Foreign(
+        int(interface["data"][0]), (_CODES[text[1]], 8 * width), shape, _dense(shape, strides),
+        None, owner,
+    )  # fmt: skip
+
+
+def _of_capsule(capsule: Any, owner: Any) -> Foreign:
+    """Take a capsule; its memory is `owner`'s as well."""
+    at = id(capsule)
+    if not _api.PyCapsule_IsValid(at, _FRESH):
+        raise MeshweaveError("this is no DLPack capsule, or one that was taken already")
+    place = _api.PyCapsule_GetPointer(at, _FRESH)
+    managed = _Managed.from_address(place)
+    tensor = managed.tensor
+    shape = tuple(tensor.shape[k] for k in range(tensor.ndim))
+    strides = tuple(tensor.strides[k] for k in range(tensor.ndim)) if tensor.strides else None
+    found = Foreign(
+        (tensor.data or 0) + tensor.offset, (tensor.code, tensor.bits * tensor.lanes), shape,
+        _dense(shape, strides), tensor.device, owner,
+    )  # fmt: skip
+    _api.PyCapsule_SetName(at, _USED)
+    if managed.deleter:
+        _Deleter(managed.deleter)(place)
+    return found
+
+
+def _dense(shape: tuple[int, ...], strides: tuple[int, ...] | None) -> bool:
+    """Row-major without gaps? strides: in elements; None: so."""
+    if strides is None or 0 in shape:
+        return True
+    expected = 1
+    for size, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def check_foreign(port: Port, index: int, rank: int, device: int, value: Any) -> Foreign:
+    """An array on a GPU for an input. MeshweaveError names input, rank and what differs."""
+    name = f'input {index} "{port.name}", rank {rank}'
+    found = foreign(value)
+    if found.device is not None and found.device != device:
+        raise MeshweaveError(f"{name}: lies on GPU {found.device}, {device} is right")
+    if found.kind != _dl_type(port.dtype):
+        raise MeshweaveError(f"{name}: the elements are not {port.dtype}")
+    if found.shape != port.local_shape:
+        shapes = ["x".join(map(str, shape)) for shape in (found.shape, port.local_shape)]
+        raise MeshweaveError(f"{name}: shape {shapes[0]}, {shapes[1]} is right")
+    if not found.dense:
+        raise MeshweaveError(f"{name}: it is not contiguous: make a contiguous copy")
+    return found

@@ -1,0 +1,234 @@
+"""Calls of the CUDA driver, NCCL and cuBLASLt that raise what goes wrong, and the little device
+code of every rank: choose a device, load modules, allocate.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from meshweave.device import DeviceModule
+from meshweave.errors import MeshweaveError, RankError
+from meshweave.runtime.gpu.interface import (
+    CAPABILITY_MAJOR,
+    CAPABILITY_MINOR,
+    DYNAMIC_SHARED,
+    NO_BINARY,
+    NO_DEVICE,
+    SIGNATURES,
+    UNSUPPORTED_PTX,
+    error_name,
+)
+
+OLDEST_DRIVER = 12000  # CUDA 12.0: cuGraphInstantiateWithFlags, and PTX of sm_90
+_SHARED_WITHOUT_ASKING = 48 << 10  # bytes of dynamic shared memory
+_LOG_BYTES = 4096
+_UNIT = 16  # bytes that a kernel reads at once, at most
+_ERROR_LOG, _ERROR_LOG_BYTES = 5, 6  # CU_JIT_*
+# PTX version -> the CUDA version whose driver reads it.
+_PTX_NEEDS = {
+    "7.8": "11.8", "8.0": "12.0", "8.1": "12.1", "8.2": "12.2", "8.3": "12.3", "8.4": "12.4",
+    "8.5": "12.5", "8.6": "12.7", "8.7": "12.8", "8.8": "12.9", "9.0": "13.0", "9.1": "13.1",
+}  # fmt: skip
+
+
+class Library(Protocol):
+    """Where the functions of interface.py are: the real libraries, or the recorder."""
+
+    functions: Mapping[str, Callable[..., int]]
+
+    def address(self, name: str) -> int:
+        """Address of a function, for host code."""
+
+
+class Driver:
+    """The functions of a library, for one rank."""
+
+    def __init__(self, library: Library, rank: int) -> None:
+        self.library, self.rank = library, rank
+
+    def __call__(self, name: str, *arguments: Any) -> None:
+        """Call a function. RankError with its name and code when it fails."""
+        if code := self.code(name, *arguments):
+            raise self.error(name, code)
+
+    def code(self, name: str, *arguments: Any) -> int:
+        """What a function returns."""
+        return self.library.functions[name](*arguments)
+
+    def error(self, name: str, code: int) -> RankError:
+        """What to raise for a call that returned `code`."""
+        library = SIGNATURES[name].library
+        said = f"rank {self.rank}: {name} failed: {error_name(library, code)}"
+        if library == "nccl" and (more := self._last_words()):
+            said += f": {more}"
+        return RankError(said)
+
+    def _last_words(self) -> str:
+        """What NCCL says about its last error."""
+        text = self.library.functions["ncclGetLastError"](None)
+        return " ".join(ctypes.string_at(text).decode(errors="replace").split()) if text else ""
+
+    def number(self, name: str, *arguments: Any, kind: Any = ctypes.c_int32) -> int:
+        """Call a function whose first argument points to its result."""
+        out = kind(0)
+        self(name, ctypes.addressof(out), *arguments)
+        return int(out.value or 0)
+
+    def handle(self, name: str, *arguments: Any) -> int:
+        """Call a function that makes something; its handle or address."""
+        return self.number(name, *arguments, kind=ctypes.c_void_p)
+
+    def made(self, held: ExitStack, made_by: str, given_back_by: str, *arguments: Any) -> int:
+        """A handle that is given back when `held` is closed. What fails then is not told: it would
+        hide what had failed before.
+        """
+        handle = self.handle(made_by, *arguments)
+        held.callback(self.code, given_back_by, handle)
+        return handle
+
+
+@dataclass(frozen=True)
+class Device:
+    """A GPU: its number, name and compute capability, and the CUDA version of the driver."""
+
+    number: int
+    name: str
+    capability: tuple[int, int]
+    driver: int
+
+    @property
+    def driver_text(self) -> str:
+        """`12.8`."""
+        return version_text(self.driver)
+
+
+def version_text(version: int) -> str:
+    """CUDA's 12080 as 12.8."""
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
+def open_device(driver: Driver, local_rank: int, share: bool = False) -> Device:
+    """The GPU of a rank: that of its number on this host.
+
+    share: ranks may share GPUs, and take turns at their numbers. Raises MeshweaveError without a
+    GPU or driver that will do, or with too few GPUs.
+    """
+    code = driver.code("cuInit", 0)
+    if code == NO_DEVICE:
+        raise MeshweaveError("engine nccl needs a GPU: the CUDA driver finds none on this host")
+    if code:
+        raise driver.error("cuInit", code)
+    version = driver.number("cuDriverGetVersion")
+    if version < OLDEST_DRIVER:
+        raise MeshweaveError(
+            f"the CUDA driver is of version {version_text(version)}: "
+            f"{version_text(OLDEST_DRIVER)} or newer is needed"
+        )
+    count = driver.number("cuDeviceGetCount")
+    if count == 0:
+        raise MeshweaveError("engine nccl needs a GPU: the CUDA driver finds none on this host")
+    if local_rank >= count and not share:
+        raise MeshweaveError(
+            f"rank {driver.rank} is number {local_rank} on this host, which has "
+            f"{count} GPU{'s' if count > 1 else ''}: use more hosts or a smaller mesh"
+        )
+    device = driver.number("cuDeviceGet", local_rank % count)
+    name = ctypes.create_string_buffer(128)
+    driver("cuDeviceGetName", ctypes.addressof(name), len(name), device)
+    major, minor = (
+        driver.number("cuDeviceGetAttribute", what, device)
+        for what in (CAPABILITY_MAJOR, CAPABILITY_MINOR)
+    )
+    return Device(device, name.value.decode(errors="replace"), (major, minor), version)
+
+
+def check_chip(chip: str, device: Device) -> None:
+    """MeshweaveError when code for a chip cannot run on a GPU: one with an "a" runs on that
+    capability alone, others on theirs and later ones.
+    """
+    found = re.fullmatch(r"sm_(\d+)(\d)(a?)", chip)
+    assert found is not None
+    wanted = int(found[1]), int(found[2])
+    if device.capability == wanted or (not found[3] and device.capability > wanted):
+        return
+    major, minor = device.capability
+    raise MeshweaveError(
+        f"the program is for {chip}, {device.name} is sm_{major}{minor}: compile it with "
+        f"--chip sm_{major}{minor}"
+    )
+
+
+def load_module(driver: Driver, held: ExitStack, module: DeviceModule, device: Device) -> int:
+    """Load device code: the cubin, else the PTX, by the driver's own compiler.
+
+    MeshweaveError when the driver is too old for the PTX, RankError when it refuses it.
+    """
+    made = ctypes.c_void_p()
+    if module.cubin is not None:
+        code = _load(driver, made, module.cubin, None)
+        if code not in (0, NO_BINARY):
+            raise driver.error("cuModuleLoadDataEx", code)
+        if code == 0:
+            held.callback(driver.code, "cuModuleUnload", made.value)
+            return int(made.value or 0)
+    log = ctypes.create_string_buffer(_LOG_BYTES)
+    code = _load(driver, made, module.ptx.encode() + b"\0", log)
+    if code == UNSUPPORTED_PTX:
+        raise MeshweaveError(_too_old(module.ptx, device))
+    if code:
+        said = " ".join(log.value.decode(errors="replace").split())
+        error = driver.error("cuModuleLoadDataEx", code)
+        raise RankError(f"{error.message}: {said[:300]}") if said else error
+    held.callback(driver.code, "cuModuleUnload", made.value)
+    return int(made.value or 0)
+
+
+def _load(driver: Driver, made: ctypes.c_void_p, image: bytes, log: Any) -> int:
+    data = ctypes.create_string_buffer(image, len(image))
+    at = ctypes.addressof(made), ctypes.addressof(data)
+    if log is None:
+        return driver.code("cuModuleLoadDataEx", *at, 0, None, None)
+    options = (ctypes.c_int * 2)(_ERROR_LOG, _ERROR_LOG_BYTES)
+    values = (ctypes.c_void_p * 2)(ctypes.addressof(log), _LOG_BYTES)
+    return driver.code(
+        "cuModuleLoadDataEx", *at, 2, ctypes.addressof(options), ctypes.addressof(values)
+    )
+
+
+def _too_old(ptx: str, device: Device) -> str:
+    found = re.search(r"\.version\s+([\d.]+)", ptx)
+    version = found[1] if found else "?"
+    needs = _PTX_NEEDS.get(version)
+    right = f"that of CUDA {needs} does" if needs else "a newer one may"
+    return (
+        f"the driver (CUDA {device.driver_text}) does not read PTX {version}: {right}, or compile "
+        "the program where ptxas is installed, so that it carries machine code"
+    )
+
+
+def kernel_function(driver: Driver, module: int, entry: str, shared_bytes: int) -> int:
+    """A kernel, allowed the shared memory that it asks for."""
+    function = driver.handle("cuModuleGetFunction", module, entry.encode())
+    if shared_bytes > _SHARED_WITHOUT_ASKING:
+        driver("cuFuncSetAttribute", function, DYNAMIC_SHARED, shared_bytes)
+    return function
+
+
+def allocate(driver: Driver, held: ExitStack, nbytes: int, what: str) -> int:
+    """Device memory, in whole units of 16 bytes (none is given as one of them): LLVM makes kernels
+    read such units, all of them where only some bytes are wanted. RankError that tells the size when
+    it is out.
+    """
+    out = ctypes.c_void_p()
+    whole = -(-max(1, nbytes) // _UNIT) * _UNIT
+    code = driver.code("cuMemAlloc_v2", ctypes.addressof(out), whole)
+    if code:
+        error = driver.error("cuMemAlloc_v2", code)
+        raise RankError(f"{error.message}, for {nbytes} bytes of {what}")
+    held.callback(driver.code, "cuMemFree_v2", out.value)
+    return int(out.value or 0)

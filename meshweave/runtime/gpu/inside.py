@@ -1,0 +1,145 @@
+"""A gpu program run by processes that somebody else has started, one for each GPU: torchrun, srun,
+mpiexec. The ranks find each other by what that launcher has put in the environment.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from meshweave.bundle import Bundle
+from meshweave.errors import MeshweaveError, RankError
+from meshweave.runtime.gpu.bootstrap import discover, open_store
+from meshweave.runtime.gpu.bound import Bound
+from meshweave.runtime.gpu.device_array import DeviceArray, check_foreign, is_foreign
+from meshweave.runtime.gpu.driver import Library
+from meshweave.runtime.gpu.libraries import SystemLibrary
+from meshweave.runtime.gpu.progress import Progress
+from meshweave.runtime.gpu.rank import GpuRank
+from meshweave.runtime.program import Values, aligned, buffer, check_local, prepared
+from meshweave.runtime.watchdog import ELSEWHERE, StatusBoard, Watchdog
+
+_GRACE = 2.0  # seconds that NCCL gets to give up
+
+
+class GpuProgram:
+    """A bundle loaded on every rank of a job; every rank makes the same calls, from one thread."""
+
+    def __init__(
+        self, bundle: Bundle, timeout: float = 60.0, *, share: bool = False, graph: bool = False,
+        library: Library | None = None, environ: Mapping[str, str] = os.environ,
+    ) -> None:  # fmt: skip
+        """Load. timeout: seconds without progress of this rank's device after which it ends the
+        job; a single kernel or collective must not take longer. share, graph: as for NcclEngine.
+        library, environ: instead of the real ones.
+
+        Raises MeshweaveError when the program or this process's place does not fit, RankError when
+        a call fails or the ranks differ.
+        """
+        if bundle.manifest.target != "gpu":
+            raise MeshweaveError(f'the bundle is for target "{bundle.manifest.target}", not "gpu"')
+        place = discover(environ)
+        self.manifest, self.rank = bundle.manifest, place.rank
+        self._board = StatusBoard(aligned(StatusBoard.nbytes(place.nranks)), place.nranks)
+        self._board.clear()
+        for rank in range(place.nranks):
+            self._board.mark(rank, ELSEWHERE)
+        store = open_store(place)
+        try:
+            self._program = GpuRank(
+                bundle, place, library or SystemLibrary(), store,
+                self._board.address(place.rank), share,
+            )  # fmt: skip
+            self._met(store, place.nranks)
+        finally:
+            store.close()
+        self._watchdog = Watchdog(self._board, self.manifest, timeout)
+        self._bound = Bound(self._program, self._board, graph)
+
+    def _met(self, store: Any, nranks: int) -> None:
+        """Let nobody close the store before all have read it."""
+        store.put(f"met{self.rank}", b"")
+        if self.rank == 0:
+            for rank in range(nranks):
+                store.get(f"met{rank}")
+
+    def run(self, inputs: Sequence[Any]) -> list[Values]:
+        """Run once on this rank's local arrays, of NumPy or on its GPU (anything with DLPack or the
+        CUDA array interface); returns its outputs as new NumPy arrays.
+
+        Raises MeshweaveError for arrays that do not fit, RankError when something fails. A rank
+        that stalls ends its process with status 3 and a line on stderr.
+        """
+        self._step(inputs)
+        outputs = [buffer(port) for port in self.manifest.outputs]
+        for value, address in zip(outputs, self._bound.outputs, strict=True):
+            self._program.copy_out(value, address)
+        self._program.synchronize()
+        return outputs
+
+    def run_on_device(self, inputs: Sequence[Any]) -> list[DeviceArray]:
+        """As `run`, but the outputs stay on the GPU; they are valid until the next run."""
+        self._step(inputs)
+        device = self._program.device.number
+        return [
+            DeviceArray(address, port.dtype, port.local_shape, device, self)
+            for port, address in zip(self.manifest.outputs, self._bound.outputs, strict=True)
+        ]
+
+    def close(self) -> None:
+        """Free what the program holds. The job goes on."""
+        self._bound.close()
+        self._program.close()
+
+    def _step(self, inputs: Sequence[Any]) -> None:
+        program, ports = self._program, self.manifest.inputs
+        if len(inputs) != len(ports):
+            raise MeshweaveError(
+                f"rank {self.rank}: {len(inputs)} inputs, the program has {len(ports)}"
+            )
+        program.attach()
+        if any(is_foreign(value) for value in inputs):
+            program.settle()  # what others still compute into them
+        kept = [self._copied_in(index, value) for index, value in enumerate(inputs)]
+        with Progress(program, self._board, self._abort, self._watchdog):
+            self._bound.step()
+        del kept
+
+    def _copied_in(self, index: int, value: Any) -> Any:
+        """Enqueue the copy of an input; what has to live until it is done."""
+        port, address = self.manifest.inputs[index], self._bound.inputs[index]
+        if is_foreign(value):
+            device = self._program.device.number
+            found = check_foreign(port, index, self.rank, device, value)
+            self._program.copy_on(address, found.address, port.nbytes)
+            return found
+        given = prepared(check_local(port, index, "input", self.rank, value), port)
+        self._program.copy_in(address, given)
+        return given
+
+    def _abort(self, line: str) -> None:
+        """Say why, let NCCL give up if it will, and end this process."""
+        sys.stderr.write(f"meshweave: rank {self.rank}: {line}\n")
+        sys.stderr.flush()
+        giving_up = threading.Thread(
+            target=self._program.comms.close, kwargs={"abort": True}, daemon=True
+        )
+        giving_up.start()
+        giving_up.join(_GRACE)
+        os._exit(RankError.exit_status)
+
+
+def run_inside(
+    bundle: Bundle, inputs: Sequence[Any], timeout: float = 60.0, share: bool = False
+) -> list[Values]:
+    """Run a bundle once as one rank of the job that this process belongs to; every rank makes this
+    call. See GpuProgram.
+    """
+    program = GpuProgram(bundle, timeout, share=share)
+    try:
+        return program.run(inputs)
+    finally:
+        program.close()

@@ -1,0 +1,290 @@
+"""One rank of a gpu program: its device, loaded code, memory, streams, communicators, and the
+table that `step` reads. The same for real libraries and for the recorder.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from meshweave.bundle import Bundle
+from meshweave.device import GpuTable
+from meshweave.errors import MeshweaveError, RankError
+from meshweave.layout import Mesh
+from meshweave.runtime.gpu.bootstrap import Place, Store
+from meshweave.runtime.gpu.driver import (
+    Device,
+    Driver,
+    Library,
+    allocate,
+    check_chip,
+    kernel_function,
+    load_module,
+    open_device,
+)
+from meshweave.runtime.gpu.groups import Communicators, agree, nccl_text, nccl_version
+from meshweave.runtime.gpu.interface import (
+    CAPTURE_THREAD_LOCAL,
+    EVENT_NO_TIMING,
+    HOST,
+    SIGNATURES,
+    STREAM_NON_BLOCKING,
+    meaning,
+)
+from meshweave.runtime.gpu.products import WORKSPACE_BYTES, Products
+from meshweave.runtime.libraries import libraries
+from meshweave.runtime.loader import load
+from meshweave.runtime.program import Table, Values, fault
+
+_HOST_BYTES = 64
+_OURS = ("cuda", "nccl", "cublaslt")  # libraries of a manifest whose functions `Library` has
+
+
+class GpuRank:
+    """A program loaded for one rank. Every rank of the job makes the same calls, from one thread.
+
+    device: what it runs on. broken: whether a run has failed, after which it can only be closed.
+    captured: whether a graph of its step was made.
+    """
+
+    def __init__(
+        self, bundle: Bundle, place: Place, library: Library, store: Store, status: int,
+        share: bool = False,
+    ) -> None:  # fmt: skip
+        """Load, and agree with all other ranks that it is the same program.
+
+        status: address of the rank's row of the status board. share: ranks may share a GPU.
+        Raises MeshweaveError when the program cannot run here, RankError when a call fails or the
+        ranks differ; nothing is left then.
+        """
+        self.manifest, self.rank = bundle.manifest, place.rank
+        self.mesh = Mesh.parse(self.manifest.mesh)
+        self.driver = Driver(library, place.rank)
+        self.broken = self.captured = False
+        self._held = ExitStack()
+        try:
+            self._open(bundle, place, store, status, share)
+        except BaseException:
+            self.broken = True
+            self.close()
+            raise
+
+    def _open(self, bundle: Bundle, place: Place, store: Store, status: int, share: bool) -> None:
+        facts: dict[str, Any] = {"program": bundle.digest, "ranks": place.nranks}
+        problem: BaseException | None = None
+        try:
+            if place.nranks != self.mesh.nranks:
+                raise MeshweaveError(
+                    f"the mesh ({self.mesh}) has {self.mesh.nranks} ranks, "
+                    f"this job has {place.nranks}"
+                )
+            self.device = self._device(place, share)
+            self._load(bundle)
+            if self.manifest.groups:
+                facts["NCCL version"] = nccl_text(nccl_version(self.driver))
+        except Exception as error:  # told to the others first: they must not wait for this rank
+            problem = error
+            facts = {"error": str(error)}
+        try:
+            agree(store, place.rank, place.nranks, facts)
+        except RankError:
+            if problem is None:
+                raise
+        if problem is not None:
+            raise problem
+        self.comms = Communicators(self.driver, self.mesh, self.manifest.groups, store)
+        self.table = Table(
+            self.manifest,
+            self.rank,
+            status=status,
+            private=int(self._table.ctypes.data),
+            groups=self.comms.members(self.manifest.groups),
+            arena=self.arena,
+        )
+
+    def _device(self, place: Place, share: bool) -> Device:
+        device = open_device(self.driver, place.local_rank, share)
+        check_chip(self.manifest.chip, device)
+        self._context = self.driver.handle("cuDevicePrimaryCtxRetain", device.number)
+        self._held.callback(self.driver.code, "cuDevicePrimaryCtxRelease_v2", device.number)
+        self.driver("cuCtxSetCurrent", self._context)
+        return device
+
+    def _load(self, bundle: Bundle) -> None:
+        """Everything that this rank needs by itself."""
+        manifest, driver, held = self.manifest, self.driver, self._held
+        library = driver.library
+        self._code = load(
+            bundle.objects,
+            externals={name: library.address(name) for name in HOST if self._calls(name)},
+            libraries=libraries(tuple(n for n in manifest.libraries if n not in _OURS)),
+        )
+        self._step = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(
+            self._code.address(manifest.entry)
+        )
+        modules = [load_module(driver, held, each, self.device) for each in bundle.devices]
+        self.functions = [
+            kernel_function(driver, modules[info.module], info.entry, info.shared_bytes)
+            for info in manifest.kernels
+        ]
+        self.streams = [
+            driver.made(
+                held, "cuStreamCreateWithPriority", "cuStreamDestroy_v2", STREAM_NON_BLOCKING, p
+            )
+            for p in (0, -1)  # for computing, and for communication, which goes first
+        ]
+        self.events = [
+            driver.made(held, "cuEventCreate", "cuEventDestroy_v2", EVENT_NO_TIMING)
+            for _ in range(manifest.events)
+        ]
+        self.arena = allocate(driver, held, manifest.arena_bytes, "the arena")
+        self.constants = 0
+        if bundle.constants:
+            self.constants = allocate(driver, held, len(bundle.constants), "constants")
+            data = ctypes.create_string_buffer(bundle.constants, len(bundle.constants))
+            driver("cuMemcpyHtoD_v2", self.constants, ctypes.addressof(data), len(data))
+        self._table = self._filled()
+
+    def _calls(self, name: str) -> bool:
+        """May the program's host code call this function? Libraries that it does not name need not
+        be there.
+        """
+        library = SIGNATURES[name].library
+        return library == "cuda" or library in self.manifest.libraries
+
+    def _filled(self) -> npt.NDArray[np.int64]:
+        """The table at the private slot."""
+        manifest, driver, held = self.manifest, self.driver, self._held
+        places = GpuTable(len(manifest.kernels), len(manifest.gemms), manifest.events)
+        table = np.zeros(places.count, np.int64)
+        table[[places.COMPUTE, places.COMM]] = self.streams
+        table[places.CONSTANTS] = self.constants
+        out = ctypes.c_void_p()
+        driver("cuMemHostAlloc", ctypes.addressof(out), _HOST_BYTES, 0)
+        held.callback(driver.code, "cuMemFreeHost", out.value)
+        table[places.HOST] = out.value or 0
+        if manifest.gemms:
+            self._products = Products(driver, held, manifest.gemms)
+            table[places.LT] = self._products.handle
+            table[places.WORKSPACE] = allocate(driver, held, WORKSPACE_BYTES, "workspace")
+            table[places.WORKSPACE_BYTES] = WORKSPACE_BYTES
+            for number, record in enumerate(self._products.records):
+                table[places.gemm(number)] = record.ctypes.data
+        for number, function in enumerate(self.functions):
+            table[places.function(number)] = function
+        for number, event in enumerate(self.events):
+            table[places.event(number)] = event
+        return table
+
+    def attach(self) -> None:
+        """Let the calling thread work for this rank."""
+        self.driver("cuCtxSetCurrent", self._context)
+
+    def enqueue(self, context: int) -> None:
+        """Call the step with the table at an address. RankError names what failed."""
+        with self._breaking():
+            self._checked(self._step(context))
+
+    def capture(self, held: ExitStack, context: int) -> int:
+        """The step as a graph that can be launched, until `held` is closed; it is not run.
+        MeshweaveError for a program that waits for its device.
+        """
+        if not self.manifest.graph:
+            raise MeshweaveError(
+                "this program cannot be a graph: its host code reads numbers from the device"
+            )
+        driver, stream = self.driver, self.streams[0]
+        self.captured = True
+        with self._breaking(), ExitStack() as captured:
+            driver("cuStreamBeginCapture_v2", stream, CAPTURE_THREAD_LOCAL)
+            graph = ctypes.c_void_p()
+            code = self._step(context)
+            ended = driver.code("cuStreamEndCapture", stream, ctypes.addressof(graph))
+            if graph.value:
+                captured.callback(driver.code, "cuGraphDestroy", graph.value)
+            self._checked(code)
+            if ended:
+                raise driver.error("cuStreamEndCapture", ended)
+            return driver.made(held, "cuGraphInstantiateWithFlags", "cuGraphExecDestroy", graph, 0)
+
+    def launch(self, graph: int) -> None:
+        """Launch a graph."""
+        with self._breaking():
+            self.driver("cuGraphLaunch", graph, self.streams[0])
+
+    def copy_in(self, address: int, value: Values) -> None:
+        """Enqueue a copy of an array (contiguous, alive until the device is waited for)."""
+        if value.nbytes:
+            at = value.ctypes.data
+            self.driver("cuMemcpyHtoDAsync_v2", address, at, value.nbytes, self.streams[0])
+
+    def copy_out(self, value: Values, address: int) -> None:
+        """Enqueue a copy to an array."""
+        if value.nbytes:
+            at = value.ctypes.data
+            self.driver("cuMemcpyDtoHAsync_v2", at, address, value.nbytes, self.streams[0])
+
+    def copy_on(self, target: int, source: int, nbytes: int) -> None:
+        """Enqueue a copy on the device."""
+        if nbytes:
+            self.driver("cuMemcpyDtoDAsync_v2", target, source, nbytes, self.streams[0])
+
+    def settle(self) -> None:
+        """Wait for all that anybody in this process has given the device."""
+        self.driver("cuCtxSynchronize")
+
+    def synchronize(self) -> None:
+        """Wait for both streams. RankError when something failed on the device."""
+        with self._breaking():
+            for stream in self.streams:
+                self.driver("cuStreamSynchronize", stream)
+
+    def reached(self) -> int:
+        """A number that changes as the device gets on: which events have passed. 0 while a graph is
+        made or run, whose events may not be asked for.
+        """
+        if self.captured:
+            return 0
+        query = self.driver.code
+        passed = [query("cuEventQuery", event) == 0 for event in self.events]
+        return sum(1 << k for k, done in enumerate(passed[:62]) if done)
+
+    def buffers(self, held: ExitStack, sizes: Sequence[int], what: str) -> list[int]:
+        """Device memory for inputs or outputs, until `held` is closed."""
+        return [allocate(self.driver, held, nbytes, what) for nbytes in sizes]
+
+    def bound(self, inputs: Sequence[int], outputs: Sequence[int]) -> Values:
+        """A table for these buffers on the device; its address is what `execute` takes."""
+        table = self.table.bound((), ())
+        slots = self.table.slots
+        for index, address in enumerate(inputs):
+            table[slots.input(index)] = address
+        for index, address in enumerate(outputs):
+            table[slots.output(index)] = address
+        return table
+
+    def close(self) -> None:
+        """Give everything back. Communicators of a run that failed are aborted."""
+        if hasattr(self, "comms"):
+            self.comms.close(abort=self.broken)
+        self._held.close()
+
+    @contextmanager
+    def _breaking(self) -> Iterator[None]:
+        """What fails within breaks the rank: nobody knows what its device has done."""
+        if self.broken:
+            raise RankError(f"rank {self.rank}: an earlier run has failed: load the program again")
+        try:
+            yield
+        except BaseException:
+            self.broken = True
+            raise
+
+    def _checked(self, code: int) -> None:
+        if code:
+            raise RankError(fault(self.manifest, self.rank, code, meaning(code)))

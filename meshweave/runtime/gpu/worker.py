@@ -1,0 +1,130 @@
+"""A rank of the `nccl` engine: `python -m meshweave.runtime.gpu.worker SOCKET SHARE`.
+
+It serves the same messages as a rank of engine mpi (runtime/worker.py). Inputs and outputs lie in
+memory that it shares with the process that asks; they are copied to and from its device.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from typing import Any, NamedTuple
+
+from meshweave.bundle import Bundle
+from meshweave.runtime.gpu.bootstrap import Place, discover, open_store
+from meshweave.runtime.gpu.bound import Bound
+from meshweave.runtime.gpu.driver import Library
+from meshweave.runtime.gpu.libraries import SystemLibrary
+from meshweave.runtime.gpu.progress import Progress
+from meshweave.runtime.gpu.rank import GpuRank
+from meshweave.runtime.program import Values, place_buffers
+from meshweave.runtime.watchdog import StatusBoard
+from meshweave.runtime.wire import send
+from meshweave.runtime.worker import Worker, connect, hold
+
+_PARENT_DEATH_SIGNAL = 1  # prctl
+FAILED = 75  # status of a rank whose collectives NCCL has given up
+
+
+class _Program(NamedTuple):
+    rank: GpuRank
+    board: StatusBoard
+    graph: bool
+
+
+class _Call(NamedTuple):
+    program: int
+    bound: Bound
+    inputs: list[Values]
+    outputs: list[Values]
+
+
+class GpuWorker(Worker):
+    """The programs that this rank has loaded and the calls that are bound."""
+
+    def __init__(self, place: Place, library: Library, share: bool = False) -> None:
+        super().__init__(place.rank, place.nranks)
+        self._place, self._library, self._share = place, library, share
+        self._loaded: dict[int, _Program] = {}
+        self._made: dict[int, _Call] = {}
+        self._link: socket.socket | None = None
+
+    def serve(self, link: socket.socket) -> None:
+        """Answer messages until `exit`. EOFError when the launcher is gone."""
+        self._link = link
+        super().serve(link)
+
+    def _load(self, message: dict[str, Any], payload: bytes, files: list[int]) -> dict[str, Any]:
+        board = StatusBoard(mmap.mmap(files[0], StatusBoard.nbytes(self.nranks)), self.nranks)
+        place = Place(self.rank, self.nranks, self._place.local_rank, message["store"])
+        store = open_store(place)
+        try:
+            rank = GpuRank(
+                Bundle.from_bytes(payload), place, self._library, store,
+                board.address(self.rank), self._share,
+            )  # fmt: skip
+        finally:
+            store.close()
+        self._loaded[message["program"]] = _Program(rank, board, message["graph"])
+        return {"window": False}
+
+    def _unload(self, message: dict[str, Any], payload: bytes, files: list[int]) -> dict[str, Any]:
+        number = message["program"]
+        for call in [n for n, made in self._made.items() if made.program == number]:
+            self._made.pop(call).bound.close()
+        self._loaded.pop(number).rank.close()
+        return {}
+
+    def _bind(self, message: dict[str, Any], payload: bytes, files: list[int]) -> None:
+        program = self._loaded[message["program"]]
+        nbytes = message["nbytes"]
+        whole = memoryview(mmap.mmap(files[0], nbytes * self.nranks))
+        start = self.rank * nbytes
+        inputs, outputs = place_buffers(program.rank.manifest, whole[start : start + nbytes])
+        program.rank.attach()
+        bound = Bound(program.rank, program.board, program.graph)
+        self._made[message["call"]] = _Call(message["program"], bound, inputs, outputs)
+
+    def _drop(self, message: dict[str, Any], payload: bytes, files: list[int]) -> None:
+        found = self._made.pop(message["call"], None)
+        if found is not None:
+            found.bound.close()
+
+    def _run(self, message: dict[str, Any], payload: bytes, files: list[int]) -> dict[str, Any]:
+        call = self._made[message["call"]]
+        program = self._loaded[call.program]
+        program.rank.attach()
+        start = time.perf_counter()
+        with Progress(program.rank, program.board, self._give_up):
+            call.bound.run(call.inputs, call.outputs)
+        return {"seconds": time.perf_counter() - start}
+
+    def _give_up(self, line: str) -> None:
+        """NCCL has failed while this rank waits in a call that may never return."""
+        assert self._link is not None
+        send(self._link, {"error": line, "kind": "RankError"})
+        os._exit(FAILED)
+
+
+def main(path: str, share: bool, library: Library | None = None) -> None:
+    """Serve the process that listens at `path`. library: instead of the real ones."""
+    ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who has started the ranks
+    place = discover({"MESHWEAVE_STORE": "", **os.environ})
+    lifeline = connect(path, "life", place.rank)
+    link = connect(path, "control", place.rank)
+    threading.Thread(target=hold, args=(lifeline,), daemon=True).start()
+    try:
+        GpuWorker(place, library or SystemLibrary(), share).serve(link)
+    except (EOFError, OSError):
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2] == "1")

@@ -1,0 +1,70 @@
+"""The order of ops in a block such that collectives run under compute: what dist-overlap does with slices that are
+written out.
+
+before:  p = compute(0); r = all_reduce(p); x = use(r); q = compute(1); s = all_reduce(q); y = use(s)
+after:   p = compute(0); r = all_reduce(p); q = compute(1); s = all_reduce(q); x = use(r); y = use(s)
+
+What needs a collective stands back until the next one has been issued, so that one is on its way at a time.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from meshweave.transforms.hint_program import reads
+from meshweave.transforms.overlap_loops import is_heavy, ops_in, runs_ahead
+
+
+def reorder(block: Any, wanted: Sequence[Any]) -> None:
+    """Put the ops of `block` in an order in which more of the collectives `wanted` run under compute, where there is
+    one.
+    """
+    *ops, end = ops_in(block)
+    before = sum(runs_ahead(op, ops) for op in wanted)
+    if before == len(wanted):
+        return
+    line = _Line(wanted)
+    for op in ops:
+        line.take(op)
+    line.flush()
+    if sum(runs_ahead(op, line.done) for op in wanted) > before:
+        for op in line.done:
+            op.move_before(end)
+
+
+@dataclass
+class _Line:
+    """done: the ops in their new order; back: those that stand back; open: what they make, and what the collectives
+    give that are on their way; busy: whether anything has been computed meanwhile.
+    """
+
+    wanted: Sequence[Any]
+    done: list[Any] = field(default_factory=list)
+    back: list[Any] = field(default_factory=list)
+    open: set[Any] = field(default_factory=set)
+    busy: bool = False
+
+    def take(self, op: Any) -> None:
+        """Put the next op in its place."""
+        late = any(v in self.open for v in reads(op))
+        if op in self.wanted:
+            self._issue(op, late)
+        elif late:
+            self.back.append(op)
+            self.open |= set(op.results)
+        else:
+            self.done.append(op)
+            self.busy |= is_heavy(op)
+
+    def _issue(self, op: Any, late: bool) -> None:
+        if late:
+            self.flush()
+        self.done.append(op)
+        if self.busy:
+            self.flush()
+        self.open |= set(op.results)
+
+    def flush(self) -> None:
+        """Put down what stands back."""
+        self.done += self.back
+        self.back, self.open, self.busy = [], set(), False

@@ -1,0 +1,56 @@
+"""The programs of these tests: `check` compares what they give with what float64 gives."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from benchmarks.gpu_programs import Case, attention, cases, gelu, mlp, norm, softmax
+
+TOLERANCE = {"f32": 2e-5, "f16": 4e-3, "bf16": 3e-2}
+"""Of the largest element: a few roundings of each type."""
+
+
+def check(case: Case, result: np.ndarray, dtype: str) -> None:
+    """Compare a result with what float64 gives."""
+    wanted = case.expected(dtype)
+    limit = TOLERANCE[dtype] * np.abs(wanted).max()
+    np.testing.assert_allclose(result.astype(np.float64), wanted, rtol=0, atol=limit)
+
+
+KERNELS = cases(
+    (
+        ("gelu", lambda xp, x, y: gelu(xp, x) + y, [(70, 1000)] * 2),
+        ("broadcast", lambda xp, x, y: x * y + 1, [(33, 4, 129), (129,)]),
+        ("softmax", softmax, [(130, 1000)]),
+        ("softmax_short", softmax, [(515, 7)]),
+        ("norm", norm, [(67, 768), (768,), (768,)]),
+        ("sum_rows", lambda xp, x: xp.sum(x, axis=1), [(67, 1025)]),
+        ("sum_columns", lambda xp, x: xp.sum(x, axis=0), [(300, 130)]),
+        ("maximum", lambda xp, x: xp.max(x, axis=(0, 1)), [(90, 130)]),
+        ("transpose", lambda xp, x: xp.permute_dims(x, (1, 0)) * 2, [(130, 200)]),
+        ("permute", lambda xp, x: xp.permute_dims(x, (2, 0, 1)) - 1, [(9, 33, 65)]),
+        ("product", lambda xp, a, b: a @ b, [(130, 200), (200, 136)]),
+        ("product_turned", lambda xp, a, b: xp.permute_dims(a, (1, 0)) @ b, [(64, 96), (64, 128)]),
+        ("product_batch", lambda xp, a, b: a @ b, [(3, 64, 80), (3, 80, 48)]),
+        ("product_bias", lambda xp, a, b, c: gelu(xp, a @ b / 8 + c), [(96, 64), (64, 72), (72,)]),
+        ("attention", attention, [(2, 64, 32)] * 3),
+    )
+)
+"""A program for each family of kernels, ragged sizes among them."""
+
+RANKS = {
+    case.name: case
+    for case in (
+        Case("tensor_parallel", mlp, ((48, 64), (64, 96), (96, 40)), "x=2",
+             ("[_, _]", "[_, x]", "[x, _]"), "[_, _]"),
+        Case("data_parallel", mlp, ((48, 64), (64, 96), (96, 40)), "x=2",
+             ("[x, _]", "[_, _]", "[_, _]"), "[x, _]"),
+        Case("scattered", mlp, ((48, 64), (64, 96), (96, 40)), "x=2",
+             ("[_, _]", "[_, x]", "[x, _]"), "[x, _]"),
+        Case("turned", lambda xp, x: gelu(xp, x), ((48, 64),), "x=2", ("[x, _]",), "[_, x]"),
+        Case("cyclic", lambda xp, x: gelu(xp, x), ((48, 64),), "x=2", ("[_*x, _]",), "[_, _*x]"),
+        Case("two_axes", mlp, ((48, 64), (64, 96), (96, 40)), "x=2, y=2",
+             ("[x, _]", "[_, y]", "[y, _]"), "[x, _]"),
+    )
+}  # fmt: skip
+"""Programs of several ranks: every collective."""

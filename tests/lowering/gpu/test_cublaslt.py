@@ -1,0 +1,118 @@
+"""Which units the library takes, and that what it is told is the product that the unit is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from lowering.gpu.products import Case, doubles, einsum, stored, units_of
+
+from meshweave.device import GemmInfo
+from meshweave.lowering.gpu import cublaslt
+from meshweave.lowering.gpu.kernel import Target
+from meshweave.lowering.rows import Unit
+
+
+def unit_of(text: str) -> Unit:
+    """The unit of a program that is its product."""
+    (found,) = [unit for unit in units_of(text)[0] if unit.nests[0].contraction]
+    return found
+
+
+def product_of(text: str, target: Target | None = None) -> cublaslt.LibraryProduct | None:
+    return cublaslt.library_product(unit_of(text), target or Target())
+
+
+def done(info: GemmInfo, a: np.ndarray, b: np.ndarray, d: np.ndarray) -> np.ndarray:
+    """What the library makes of flat arrays, in double precision: D, as it lies in memory."""
+
+    def matrices(data: np.ndarray, rows: int, columns: int, lead: int, stride: int, turned: bool):
+        lines, along = (columns, rows) if turned else (rows, columns)
+        at = np.arange(lines)[:, None] * lead + np.arange(along)
+        at = np.arange(info.batch)[:, None, None] * stride + at
+        return (data[at].swapaxes(1, 2) if turned else data[at]), at
+
+    left, _ = matrices(a, info.m, info.k, info.lda, info.stride_a, info.transpose_a)
+    right, _ = matrices(b, info.k, info.n, info.ldb, info.stride_b, info.transpose_b)
+    held, at = matrices(d, info.m, info.n, info.ldd, info.stride_d, False)
+    made = d.copy()
+    made[at] = left @ right + (held if info.accumulate else 0)
+    return made
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    st.sampled_from(["f64", "f32", "f16", "bf16"]),
+    st.tuples(st.integers(8, 30), st.integers(8, 30), st.integers(2, 30)),
+    st.tuples(*[st.booleans()] * 4),
+    st.sampled_from([(), (2,), (2, 3)]),
+)
+def test_what_the_library_is_told_is_the_product(dtype, sizes, flags, batch):
+    case = Case(*sizes, dtype, "", *flags[:3], batch, flags[3])
+    found = product_of(case.text())
+    assert found is not None
+    inputs = case.inputs(3, whole=True)
+    flat = [doubles(v, dtype).ravel() for v in inputs]
+    d = flat[2] if case.accumulate else np.full(case.expected(inputs).size, np.nan)
+    unit = unit_of(case.text())
+    by_root = {
+        k: flat[root.index] if root.kind == "input" else d
+        for k, (root, _, _) in enumerate(unit.pointers.places)
+    }
+    made = done(found.info, by_root[found.a], by_root[found.b], d)
+    np.testing.assert_array_equal(made.reshape(case.shape("c")), case.expected(inputs))
+    assert unit.pointers.written == {found.d} and found.info.dtype == dtype
+
+
+def test_rows_of_a_batch_that_share_a_matrix_are_one_product():
+    text = einsum("bik,kj->bij", {"b": 4, "i": 64, "j": 96, "k": 128}, "f32", "f32")
+    found = product_of(text)
+    assert found is not None
+    assert found.info == GemmInfo("f32", 256, 96, 128, 128, 96, 96)
+
+
+def test_tf32_is_asked_for_where_the_target_allows_it():
+    text, half = Case(16, 16, 16, "f32").text(), Case(16, 16, 16, "f16").text()
+    assert product_of(text, Target()).info.compute == "f32"
+    assert product_of(text, Target(tf32=True)).info.compute == "tf32"
+    assert product_of(half, Target(tf32=True)).info.compute == "f32"
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_a_result_may_stay_in_f32(dtype):
+    info = product_of(Case(64, 64, 64, dtype, "f32").text()).info
+    assert (info.dtype, info.result) == (dtype, "f32")
+    assert product_of(Case(64, 64, 64, dtype).text()).info.result == ""
+
+
+NOT = {
+    "few rows": (Case(4, 64, 64, "f32"), Target()),
+    "switched off": (Case(64, 64, 64, "f32"), Target(disabled=frozenset({"cublaslt"}))),
+}
+
+
+@pytest.mark.parametrize("what", NOT)
+def test_what_the_library_does_not_take(what):
+    case, target = NOT[what]
+    assert product_of(case.text(), target) is None
+    assert cublaslt.gemm_info(unit_of(case.text()), target) is None
+
+
+@pytest.mark.parametrize("kernels", ["codegen", "reference"])
+def test_ops_that_are_not_for_a_library(kernels):
+    text = Case(32, 32, 32, "f32").text()
+    text = text.replace("linalg.generic {", f'linalg.generic {{mw.kernel = "{kernels}", ')
+    assert product_of(text) is None
+
+
+def test_a_start_that_is_not_zero_is_for_kernels():
+    text = Case(32, 32, 32, "f32").text().replace("constant 0.0", "constant 2.0")
+    assert product_of(text) is None
+    from lowering.gpu.device_runs import DeviceRun
+
+    pytest.importorskip("llvmlite")
+    a, b = (stored(np.full((32, 32), v), "f32") for v in (1, 3))
+    made = DeviceRun(text)
+    assert made.families == ["gemm_fma"]
+    np.testing.assert_array_equal(made.run(a, b)[0], np.full((32, 32), 98))

@@ -1,0 +1,43 @@
+"""A rank of engine nccl whose libraries are the recorder, with devices for all ranks: a program
+without collectives runs in it as on GPUs. `python -m runtime.gpu.recorded_worker SOCKET SHARE`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from runtime.gpu.numpy_kernels import NumpyKernels
+
+from meshweave.runtime.gpu import worker
+from meshweave.runtime.gpu.move import move
+from meshweave.runtime.gpu.recorder import Failure, Recorder
+from meshweave.runtime.gpu.replay import Scheduler
+
+
+class Kernels(NumpyKernels):
+    """What a test wants of a rank: MESHWEAVE_TEST says `sleep 1` or `exit 1` (of rank 1)."""
+
+    def launch(self, module, entry, grid, block, shared, parameters, rank, memory):
+        what, _, which = os.environ.get("MESHWEAVE_TEST", "").partition(" ")
+        if which == str(rank):
+            time.sleep(30) if what == "sleep" else os._exit(9)
+        return super().launch(module, entry, grid, block, shared, parameters, rank, memory)
+
+
+def failures():
+    """MESHWEAVE_TEST_FAIL is `rank call code function`."""
+    words = os.environ.get("MESHWEAVE_TEST_FAIL", "").split()
+    return [Failure(*map(int, words[:3]), words[3])] if words else []
+
+
+def recorded(devices):
+    """The stand-in of this process."""
+    made = Recorder(devices, Kernels(), Scheduler(move), failures=failures())
+    made.set_current(int(os.environ["MESHWEAVE_RANK"]))
+    return made
+
+
+if __name__ == "__main__":
+    worker.main(sys.argv[1], sys.argv[2] == "1", recorded(int(os.environ["MESHWEAVE_SIZE"])))

@@ -1,0 +1,218 @@
+"""A program on ranks that somebody else has started: with the recorder for each, meeting by TCP;
+arrays of other packages in and out.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+from runtime.gpu.numpy_kernels import NumpyKernels
+from runtime.gpu.programs import Launch, program
+from runtime.gpu.test_bootstrap import free_port
+
+from meshweave.errors import MeshweaveError, RankError
+from meshweave.runtime.gpu.device_array import DeviceArray, foreign, is_foreign
+from meshweave.runtime.gpu.inside import GpuProgram
+from meshweave.runtime.gpu.move import move
+from meshweave.runtime.gpu.recorder import Failure, Recorder
+from meshweave.runtime.gpu.replay import Scheduler
+
+N = 64
+
+
+def twice(nranks=1, dtype="f32"):
+    port = [(dtype, (N,))]
+    steps = [Launch("twice", ("input", 0), ("output", 0), N)]
+    return program(f"x={nranks}", [], port, port, steps)
+
+
+def recorder(devices, **options):
+    return Recorder(devices, NumpyKernels(), Scheduler(move), **options)
+
+
+@pytest.fixture
+def alone():
+    library = recorder(1)
+    made = GpuProgram(twice(), library=library, environ={})
+    yield made, library
+    made.close()
+    assert library.live() == []
+
+
+def test_two_ranks_of_torchrun():
+    port, found = free_port(), {}
+
+    def run(rank):
+        environ = {
+            "RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank),
+            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port - 1),
+        }  # fmt: skip
+        made = GpuProgram(twice(2), library=recorder(2), environ=environ)
+        found[rank] = made.run([np.full(N, rank + 1, "f4")])[0][0]
+        made.close()
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert found == {0: 2, 1: 4}
+
+
+def test_a_job_of_another_size_is_refused():
+    with pytest.raises(MeshweaveError, match=r"the mesh \(x=2\) has 2 ranks, this job has 1"):
+        GpuProgram(twice(2), library=recorder(2), environ={})
+
+
+class Elsewhere:
+    """An array of another package on the recorder's device."""
+
+    def __init__(self, library, values, **changed):
+        self.place = library.memory.add(0, values.nbytes)
+        self.place.data[:] = values.view(np.uint8)
+        self.__cuda_array_interface__ = {
+            "shape": values.shape, "typestr": values.dtype.str, "data": (self.place.address, False),
+            "version": 3, "strides": None, **changed,
+        }  # fmt: skip
+
+
+def test_arrays_on_the_device_go_in_and_out(alone):
+    made, library = alone
+    given = Elsewhere(library, np.arange(N, dtype="f4"))
+    output = made.run_on_device([given])[0]
+    view = library.memory.view(0, output.address, output.nbytes, "test").view(np.float32)
+    assert np.array_equal(view, 2 * np.arange(N))
+    again = made.run([output])[0]  # its own result, as DLPack gives it
+    assert np.array_equal(again, 4 * np.arange(N))
+    assert "copy in" not in library.text(0) and "copy m" in library.text(0)
+    library.memory.remove(given.place.address)
+
+
+@pytest.mark.parametrize(
+    ("values", "changed", "line"),
+    [
+        (np.zeros(N, "f8"), {}, "the elements are not f32"),
+        (np.zeros(3, "f4"), {}, "shape 3, 64 is right"),
+        (np.zeros(N, "f4"), {"strides": (8,)}, "it is not contiguous"),
+        (np.zeros(N, "f4"), {"typestr": ">f4"}, 'typestr ">f4" cannot be read'),
+    ],
+)
+def test_arrays_that_do_not_fit_are_named(alone, values, changed, line):
+    made, library = alone
+    given = Elsewhere(library, values, **changed)
+    with pytest.raises(MeshweaveError, match=line):
+        made.run([given])
+    library.memory.remove(given.place.address)
+
+
+def test_numpy_arrays_are_checked(alone):
+    made, _ = alone
+    with pytest.raises(MeshweaveError, match="rank 0: 0 inputs, the program has 1"):
+        made.run([])
+    with pytest.raises(MeshweaveError, match="dtype float64, float32 is right"):
+        made.run([np.zeros(N)])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kind"), [("f32", (2, 32)), ("bf16", (4, 16)), ("i1", (6, 8)), ("i64", (0, 64))]
+)
+def test_dlpack_says_what_an_array_is(dtype, kind):
+    array = DeviceArray(4096, dtype, (3, 5), 2, None)
+    assert array.__dlpack_device__() == (2, 2)
+    found = foreign(type("Other", (), {"__dlpack__": lambda self: array.__dlpack__()})())
+    assert (found.address, found.kind, found.shape, found.dense, found.device) == (
+        4096, kind, (3, 5), True, 2,
+    )  # fmt: skip
+
+
+def test_a_capsule_is_taken_once_and_what_it_holds_is_let_go():
+    from meshweave.runtime.gpu import device_array
+
+    array = DeviceArray(4096, "f32", (2,), 0, None)
+    capsule = array.__dlpack__()
+    other = type("Other", (), {"__dlpack__": lambda self: capsule})()
+    before = len(device_array._exported)
+    foreign(other)
+    assert len(device_array._exported) == before - 1
+    with pytest.raises(MeshweaveError, match="taken already"):
+        foreign(other)
+    array.__dlpack__()  # nobody takes it
+    assert len(device_array._exported) == before - 1
+
+
+def test_what_is_on_a_device():
+    assert not is_foreign(np.zeros(3)) and is_foreign(DeviceArray(1, "f32", (1,), 0, None))
+    assert DeviceArray(1, "f32", (1,), 0, None).__cuda_array_interface__["typestr"] == "<f4"
+    assert not hasattr(DeviceArray(1, "bf16", (1,), 0, None), "__cuda_array_interface__")
+
+
+def test_a_strided_capsule_is_read():
+    """NumPy's own export, whose strides are there to be read."""
+    from meshweave.runtime.gpu.device_array import _of_capsule
+
+    values = np.arange(12, dtype="i4").reshape(3, 4)
+    dense = _of_capsule(values.__dlpack__(), values)
+    assert dense.dense and dense.address == values.ctypes.data and dense.kind == (0, 32)
+    assert not _of_capsule(values.T.__dlpack__(), values).dense
+
+
+def test_an_asynchronous_error_of_nccl_is_noticed():
+    from meshweave.runtime.gpu.progress import Progress
+    from meshweave.runtime.watchdog import StatusBoard
+
+    made = GpuProgram(twice(), library=recorder(1), environ={})
+    said, told = [], threading.Event()
+
+    def failed(line):
+        said.append(line)
+        told.set()
+
+    rank = made._program
+    rank.comms.error = lambda: "rank 0: ncclCommGetAsyncError failed: ncclRemoteError (6)"
+    board = StatusBoard(bytearray(StatusBoard.nbytes(1)), 1)
+    with Progress(rank, board, failed):
+        assert told.wait(5)
+    assert said == ["rank 0: ncclCommGetAsyncError failed: ncclRemoteError (6)"]
+    made.close()
+
+
+STALLS = """
+import ctypes, time
+import numpy as np
+from runtime.gpu.test_inside import *
+library = recorder(1)
+library.kernels.launch = lambda *_: time.sleep(20)
+GpuProgram(twice(), 0.5, library=library, environ={}).run([np.zeros(N, "f4")])
+"""
+
+
+def test_a_rank_that_stalls_ends_its_process_with_a_line():
+    ran = subprocess.run(
+        [sys.executable, "-c", STALLS], capture_output=True, text=True, timeout=30,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )  # fmt: skip
+    assert ran.returncode == RankError.exit_status
+    expected = "meshweave: rank 0: no progress for 0.5 s: rank 0 waits for its device\n"
+    assert ran.stderr == expected
+
+
+def test_nccl_reports_what_happened_in_the_background():
+    library = recorder(1, failures=[Failure(0, 1, 3, "ncclCommGetAsyncError")])
+    from meshweave.layout import Mesh
+    from meshweave.runtime.gpu.bootstrap import MemoryStore
+    from meshweave.runtime.gpu.driver import Driver
+    from meshweave.runtime.gpu.groups import Communicators
+
+    store = MemoryStore(lambda ready, what: None)
+    made = Communicators(Driver(library, 0), Mesh.parse("x=1"), (("x",),), store)
+    with pytest.raises(RankError, match=r"ncclInternalError \(3\): recorded$"):
+        made.error()
+    assert made.error() == ""
+    made.close()
+    assert ctypes.sizeof(ctypes.c_void_p) == 8 and library.live() == []
