@@ -20,6 +20,7 @@ from meshweave.errors import CompileError, MeshweaveError, UsageError
 from meshweave.fast_paths import ALL, Choice, as_choice
 from meshweave.layout import Mesh
 from meshweave.pipeline_text import GLOBAL_PASSES
+from meshweave.progress import Bar
 from meshweave.runtime.array import collect, place
 from meshweave.runtime.engine import engine as engine_named
 from meshweave.runtime.limits import check_ranks
@@ -56,7 +57,7 @@ def compile(
     engine: str | None = None,
     target: str | None = None,
     chip: str | None = None,
-    progress: Progress = _silent,
+    progress: Progress | None = None,
     timeout: float = 60.0,
     kernels: "str | Choice | None" = None,
 ) -> "Program":
@@ -67,7 +68,7 @@ def compile(
     engine:   what runs it: "local" (a thread per rank, the default) or "mpi" (a process per rank) on target cpu,
               "nccl" (a process per gpu, the default) or "emulate" (no gpu needed) on target gpu.
     target:   what code is made for: "cpu" or "gpu"; by default what the engine runs. chip: the gpu, "sm_90".
-    progress: called with the name of each stage as it begins.
+    progress: called with the name of each stage as it begins; by default a bar shows what takes long on a terminal.
     timeout:  seconds without progress of any rank after which a run ends with RankError.
     kernels:  fast paths that ops may take: "-flash" for all but that one, "reference" for that one only.
     Raises MeshweaveError: the program, its mesh or its layouts are wrong, or too large for this machine. UsageError:
@@ -87,7 +88,8 @@ def compile(
     bundle = build(
         source, mesh=mesh, engine=goal.engine, chip=chip, progress=progress, kernels=kernels
     )
-    progress("load")
+    if progress is not None:
+        progress("load")
     program = Program(bundle, runs_on)
     program.seconds["compile"] = time.perf_counter() - began
     return program
@@ -100,7 +102,7 @@ def build(
     engine: str | None = None,
     target: str | None = None,
     chip: str | None = None,
-    progress: Progress = _silent,
+    progress: Progress | None = None,
     name: str | None = None,
     whole: bool = False,
     kernels: "str | Choice | None" = None,
@@ -117,7 +119,8 @@ def build(
             f"source: a path or a program's text is needed, got {type(source).__name__}"
         )
     where, choice, goal = _mesh(mesh), as_choice(kernels), Goal.of(target, engine, chip)
-    progress("read")
+    if progress is not None:
+        progress("read")
     text, own_name = read_source(source, name is not None)
     name = name or own_name
     bundle, found = cached(
@@ -143,15 +146,22 @@ def _built(
     name: str,
     mesh: Mesh | None,
     goal: Goal,
-    progress: Progress,
+    progress: Progress | None,
     whole: bool,
     kernels: Choice,
 ) -> Bundle:
     """What `build` gives, compiled."""
     from meshweave.lowering import bundle_of
 
-    with lowered(text, name, mesh, goal.engine, progress, whole, kernels=kernels) as (_, program):
-        return bundle_of(program, goal, kernels)
+    with (
+        Bar(f"compiling {os.path.basename(name)}", len(GLOBAL_PASSES) + 3) as bar,
+        lowered(text, name, mesh, goal.engine, progress or bar, whole, kernels=kernels) as (
+            _,
+            made,
+        ),
+    ):
+        (progress or bar)("code")
+        return bundle_of(made, goal, kernels)
 
 
 @contextmanager

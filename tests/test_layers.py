@@ -22,6 +22,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "fast_paths": set(),
     "machine": set(),
     "report": set(),
+    "progress": set(),
     "serve_block": set(),
     "bundle": {"layout", "files", "archive", "records", "device"},
     "plan": {"layout"},
