@@ -17,9 +17,6 @@ from meshweave.lowering.early import areas
 from meshweave.lowering.emit import Code
 from meshweave.lowering.functions import carry_calls, keep_functions, kept_functions, name_of
 from meshweave.lowering.fuse import Fusion
-from meshweave.lowering.gpu.carrier import DeviceCollectives
-from meshweave.lowering.gpu.epilogues import schedule_for
-from meshweave.lowering.gpu.kernel import Target
 from meshweave.lowering.kernels import Kernel
 from meshweave.lowering.prepare import (
     PREPARE,
@@ -33,8 +30,6 @@ from meshweave.targets import Goal
 from meshweave.transforms.base import copied, functions
 from meshweave.transforms.generalize import decompose
 
-_COLLECTIVES = {"cpu": Collectives, "gpu": DeviceCollectives}
-
 
 def lower(source: Any, engine: str = "local", disabled: Collection[str] = ()) -> Program:
     """Everything before code generation, within the context of `source`, which is left as it is.
@@ -45,7 +40,8 @@ def lower(source: Any, engine: str = "local", disabled: Collection[str] = ()) ->
     target = Goal.of(engine=engine).target
     inputs, outputs, mesh = ports(source)
     module = copied(source)
-    collectives = _COLLECTIVES[target](module, mesh, engine)
+    carry, schedule = _parts(target, disabled)
+    collectives = carry(module, mesh, engine)
     decompose(module)
     wanted = keep_functions(module)
     run_passes(module, PREPARE)
@@ -63,11 +59,21 @@ def lower(source: Any, engine: str = "local", disabled: Collection[str] = ()) ->
     module = bufferize(module, [body.function for body in bodies])
     made = {name_of(function): function for function in functions(module)}
     frames: list[int] = []
-    schedule = schedule_for(Target(disabled=frozenset(disabled))) if target == "gpu" else Schedule
     for body in bodies:
         body.plan(made[body.name], frames, collectives.in_place, schedule)
         frames.append(body.schedule.arena_bytes)
     return Program(target, engine, inputs, outputs, mesh, module, collectives, bodies)
+
+
+def _parts(target: str, disabled: Collection[str]) -> tuple[Any, Any]:
+    """What a target has of its own: collectives and schedule. The gpu's are imported for gpus alone."""
+    if target != "gpu":
+        return Collectives, Schedule
+    from meshweave.lowering.gpu.carrier import DeviceCollectives
+    from meshweave.lowering.gpu.epilogues import schedule_for
+    from meshweave.lowering.gpu.kernel import Target
+
+    return DeviceCollectives, schedule_for(Target(disabled=frozenset(disabled)))
 
 
 class Body:

@@ -8,14 +8,11 @@ An engine loads bundles that were compiled for it; an executable runs on lists o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any, Protocol
 
 from meshweave.bundle import Bundle, Manifest
 from meshweave.errors import UsageError
-from meshweave.runtime.gpu.emulate import EmulateEngine
-from meshweave.runtime.gpu.engine import NcclEngine
-from meshweave.runtime.local import LocalEngine
-from meshweave.runtime.mpi import MpiEngine
 from meshweave.runtime.program import Values
 
 
@@ -64,7 +61,13 @@ class Engine(Protocol):
         """End whatever the engine has started."""
 
 
-ENGINES = {engine.name: engine for engine in (LocalEngine, MpiEngine, NcclEngine, EmulateEngine)}
+ENGINES = {
+    "local": "meshweave.runtime.local:LocalEngine",
+    "mpi": "meshweave.runtime.mpi:MpiEngine",
+    "nccl": "meshweave.runtime.gpu.engine:NcclEngine",
+    "emulate": "meshweave.runtime.gpu.emulate:EmulateEngine",
+}
+"""Each engine's name and class; it is imported when it is asked for."""
 
 
 def engine(name: str, **options: Any) -> Engine:
@@ -75,5 +78,6 @@ def engine(name: str, **options: Any) -> Engine:
     """
     if name not in ENGINES:
         raise UsageError(f'no engine "{name}"; there are {", ".join(ENGINES)}')
-    made: Engine = ENGINES[name](**options)
+    module, _, kind = ENGINES[name].partition(":")
+    made: Engine = getattr(import_module(module), kind)(**options)
     return made
