@@ -11,6 +11,7 @@ from meshweave.device import GemmInfo
 from meshweave.errors import MeshweaveError, RankError
 from meshweave.layout import Mesh
 from meshweave.runtime import ENGINES
+from meshweave.runtime import engine as engine_named
 from meshweave.runtime.gpu.move import narrowed, reduced, widened
 from meshweave.runtime.gpu.products import alignment
 from meshweave.runtime.gpu.recorded_lt import rounded_tf32
@@ -229,7 +230,7 @@ def test_a_bundle_of_another_target_is_refused():
     other = type(bundle)(replace(bundle.manifest, target="cpu"), bundle.objects)
     for name in ("emulate", "nccl"):
         with pytest.raises(MeshweaveError, match=f'for target "cpu", engine "{name}" runs "gpu"'):
-            ENGINES[name]().load(other)
+            engine_named(name).load(other)
 
 
 @pytest.mark.parametrize(
