@@ -75,7 +75,7 @@ def layer_inside(repeat: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         path = f"{folder}/layer.mwb"
         bundle.write(path)
-        command = [mpiexec(), "-n", str(RANKS), sys.executable, "-m", "mpi4py"]
+        command = [mpiexec(), "-n", str(RANKS), "-bind-to", "core", sys.executable, "-m", "mpi4py"]
         return figures([*command, "-m", "benchmarks.dispatch_mpi", path, str(repeat)])
 
 

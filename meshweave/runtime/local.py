@@ -282,7 +282,7 @@ class LocalExecutable:
         serving, lookout = self._serving, self._lookout
         assert serving is not None and lookout is not None
         if not serving.entered:
-            serving.entered = True
+            serving.enter()
             for worker in self._workers[1:]:
                 worker.start(serving)
         lookout.begin()

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from meshweave.runtime.cores import current_core, kept_on
 from meshweave.runtime.loader import LoadedCode
 from meshweave.runtime.program import aligned
 from meshweave.runtime.watchdog import Watchdog
@@ -33,6 +34,7 @@ class Serving:
         """
         self._code = code
         self.entered = False  # whether the ranks are in `serve`
+        self._ranks, self._caller = nranks, -1
         self._block = aligned(ServeBlock.nbytes(nranks)).view(np.int64)
         self._block[:] = 0
         for place, value in (
@@ -59,7 +61,12 @@ class Serving:
 
     def serve(self, rank: int) -> None:
         """Run the calls of a rank other than 0, in its thread, until `stop`."""
-        self._serve(self._at, rank)
+        with kept_on(rank - 1, self._ranks - 1, self._caller):
+            self._serve(self._at, rank)
+
+    def enter(self) -> None:
+        """The ranks are about to `serve` the calls of this thread."""
+        self.entered, self._caller = True, current_core()
 
     def call(self, contexts: int) -> bool:
         """Run every rank once with the tables at the addresses at `contexts`; False: some are not done yet."""

@@ -17,6 +17,7 @@ from meshweave.bundle import Bundle
 from meshweave.errors import MeshweaveError, RankError
 from meshweave.lowering.serve import can_be_served, serve_object
 from meshweave.runtime import engine
+from meshweave.runtime.cores import own_cores
 from meshweave.runtime.local import LocalExecutable
 from meshweave.runtime.serving import LONG, SHORT
 
@@ -161,6 +162,15 @@ def test_ranks_leave_when_the_program_is_closed_or_forgotten():
         while ranks() and time.monotonic() < end:
             time.sleep(0.01)
         assert not ranks()
+
+
+def test_ranks_have_cores_apart_where_there_are_enough():
+    cores = {0, 1, 2, 3, 4, 5}
+    sets = [own_cores(cores, k, 2, taken=1) for k in range(2)]
+    assert sets == [{0, 3, 5}, {2, 4}]
+    assert own_cores({0, 1}, 0, 1, taken=0) == {1}
+    assert own_cores({0, 1}, 0, 2, taken=0) == {0, 1}
+    assert own_cores({3}, 0, 1, taken=3) == {3}
 
 
 def test_programs_that_data_may_keep_running_are_not_served():
