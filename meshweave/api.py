@@ -33,11 +33,13 @@ Progress = Callable[[str], None]
 def passes_with(
     kernels: Choice = ALL, passes: Sequence[str] = GLOBAL_PASSES, target: str = "cpu"
 ) -> tuple[str, ...]:
-    """The passes for a target, `select-kernels` without the kernels that `kernels` disables."""
+    """The passes for a target, `select-kernels` with the kernels that `kernels` disables and enables."""
     options = {"hint-apply": [], "hint-budget": [], "select-kernels": []}  # type: dict[str, list[str]]
     if kernels.disabled:
         for name in ("select-kernels", "hint-budget"):
             options[name].append(f"disable={','.join(kernels.disabled)}")
+    if kernels.enabled:
+        options["select-kernels"].append(f"enable={','.join(kernels.enabled)}")
     if target != "cpu":
         for found in options.values():
             found.append(f"target={target}")
@@ -70,7 +72,8 @@ def compile(
     target:   what code is made for: "cpu" or "gpu"; by default what the engine runs. chip: the gpu, "sm_90".
     progress: called with the name of each stage as it begins; by default a bar shows what takes long on a terminal.
     timeout:  seconds without progress of any rank after which a run ends with RankError.
-    kernels:  fast paths that ops may take: "-flash" for all but that one, "reference" for that one only.
+    kernels:  fast paths that ops may take: "-flash" for all but that one, "reference" for that one only,
+              "+gemm_tf32" for one that is off by default.
     Raises MeshweaveError: the program, its mesh or its layouts are wrong, or too large for this machine. UsageError:
     the arguments are.
 
@@ -124,7 +127,10 @@ def build(
     text, own_name = read_source(source, name is not None)
     name = name or own_name
     bundle, found = cached(
-        ("program", text, name, where and str(where), goal, _tools(goal), whole, choice.disabled),
+        (
+            *("program", text, name, where and str(where), goal, _tools(goal), whole),
+            *(choice.disabled, choice.enabled),
+        ),
         lambda: _built(text, name, where, goal, progress, whole, choice),
     )
     if found and bundle.manifest.mesh:  # by a machine that takes more ranks, it may be

@@ -110,7 +110,8 @@ class Manifest:
     early_bytes: of arena_bytes those at its end that hold an `EarlyArea` for each collective that is
     started early; they are zero at first.
     Of target gpu: chip: what the device modules are for; kernels, gemms: what is launched, in the
-    order of their slots (`device.GpuTable`); events: how many it uses; graph: whether a step may be
+    order of their slots (`device.GpuTable`); events, streams: how many it uses, streams for
+    computing; graph: whether a step may be
     captured in a graph, since the host waits for nothing in it.
     """
 
@@ -130,6 +131,7 @@ class Manifest:
     kernels: tuple[KernelInfo, ...] = ()
     gemms: tuple[GemmInfo, ...] = ()
     events: int = 0
+    streams: int = 1
     graph: bool = False
     format: int = FORMAT
 
@@ -186,6 +188,7 @@ class Manifest:
             "kernels": several(kernel_info),
             "gemms": several(gemm_info),
             "events": records.count,
+            "streams": records.count,
             "graph": records.flag,
             "format": records.count,
         }

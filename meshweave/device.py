@@ -105,14 +105,18 @@ class GpuTable:
     compute, comm: streams. constants: device memory with the program's constants. lt: the
     cublasLt handle; workspace and its bytes: device memory for the library. host: 64 bytes of
     pinned host memory, for single elements that host code reads and writes. Then the function of
-    each kernel, the record (`GemmRecord`) of each library product, and the events.
+    each kernel, the record (`GemmRecord`) of each library product, the events, and of each compute
+    stream its handle and a workspace of its own.
+
+    compute and workspace are those of the stream that host code launches on: it changes them.
     """
 
     COMPUTE, COMM, CONSTANTS, LT, WORKSPACE, WORKSPACE_BYTES, HOST = range(7)
     _FIXED = 8
 
-    def __init__(self, kernels: int, gemms: int, events: int) -> None:
-        self.kernels, self.gemms, self.events = kernels, gemms, events
+    def __init__(self, kernels: int, gemms: int, events: int, streams: int = 1) -> None:
+        """streams: for computing; the first is where a step begins and ends."""
+        self.kernels, self.gemms, self.events, self.streams = kernels, gemms, events, streams
 
     def function(self, kernel: int) -> int:
         """Slot of a kernel's CUfunction."""
@@ -126,10 +130,18 @@ class GpuTable:
         """Slot of a CUevent."""
         return self._FIXED + self.kernels + self.gemms + event
 
+    def stream(self, stream: int) -> int:
+        """Slot of a compute stream's handle."""
+        return self._FIXED + self.kernels + self.gemms + self.events + stream
+
+    def workspace(self, stream: int) -> int:
+        """Slot of the workspace that belongs to a compute stream."""
+        return self.stream(self.streams) + stream
+
     @property
     def count(self) -> int:
         """Slots in the table."""
-        return self._FIXED + self.kernels + self.gemms + self.events
+        return self.workspace(self.streams)
 
 
 class GemmRecord:

@@ -59,6 +59,9 @@ class Numerics:
     atol: float = 0.0
 
 
+LAST_STREAM = 15
+"""The highest number that a stream may have."""
+
 SCHEDULES = ("dfs", "bfs", "strict")
 _NUMBER = r"[0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?"
 _TOLERANCE = re.compile(rf"tol\(\s*({_NUMBER})\s*,\s*({_NUMBER})\s*\)")
@@ -100,11 +103,14 @@ def _order(text: str) -> Order:
     return Order(schedule, tuple(before), tuple(after))
 
 
-def _integer(key: str, least: int) -> Callable[[str], int]:
+def _integer(key: str, least: int, most: int | None = None) -> Callable[[str], int]:
+    right = f"a number, at least {least}" + (f", at most {most}" if most is not None else "")
+
     def parse(text: str) -> int:
-        if not re.fullmatch(r"[0-9]{1,18}", text) or int(text) < least:
-            raise _refused(key, text, f"a number, at least {least}")
-        return int(text)
+        number = int(text) if re.fullmatch(r"[0-9]{1,18}", text) else least - 1
+        if number < least or (most is not None and number > most):
+            raise _refused(key, text, right)
+        return number
 
     return parse
 
@@ -169,7 +175,7 @@ KEYS: dict[str, Key] = {
     "order": Key(_order, PREFERRED),
     "width": Key(_integer("width", 1), PREFERRED),
     "peak_bytes": Key(_bytes, REQUIRED, inherited=False),
-    "stream": Key(_integer("stream", 0), ADVISORY),
+    "stream": Key(_integer("stream", 0, LAST_STREAM), ADVISORY),
     "bundle": Key(_bundle, ADVISORY, inherited=False),
     "fuse": Key(_one_of("fuse", "must", "may", "never"), ADVISORY),
     "kernels": Key(_kernels, PREFERRED, inherited=False),
@@ -181,7 +187,7 @@ KEYS: dict[str, Key] = {
 _OBEYED = frozenset(
     {"kernels", "numerics", "slice", "order", "width", "bundle", "fuse", "peak_bytes", "overlap"}
 )
-TARGETS: dict[str, frozenset[str]] = {"cpu": _OBEYED, "gpu": _OBEYED}
+TARGETS: dict[str, frozenset[str]] = {"cpu": _OBEYED, "gpu": _OBEYED | {"stream"}}
 """The keys each target can obey. Whoever builds a capability adds its key here."""
 
 CONFLICTING = ("kernels",)

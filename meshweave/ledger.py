@@ -131,6 +131,11 @@ class Ledger:
         if old is None or OUTCOMES.index(outcome.kind) < OUTCOMES.index(old.kind):
             self.outcomes[said, op] = outcome
 
+    def is_closed(self, said: int, op: int, kind: str) -> bool:
+        """Is that, of this kind, what became of a pair?"""
+        outcome = self.outcomes.get((said, op))
+        return outcome is not None and outcome.kind == kind
+
     def open_pairs(self) -> list[tuple[Said, Op]]:
         """The pairs that nothing is known of yet."""
         return [(self.said[s], self.ops[o]) for s, o in self.pairs() if (s, o) not in self.outcomes]

@@ -173,8 +173,6 @@ def test_no_attention_is_left_as_it_is():
     assert not is_flash(lambda q, k, v: mw.softmax(scores(q, k), axis=-2) @ v, q, k, v)
     assert not is_flash(lambda q, k, v: mw.exp(scores(q, k)) @ v, q, k, v)
     assert not is_flash(lambda q, k, v: mw.softmax(scores(q, k)) @ v, *small)
-    half = [x.astype(np.float16) for x in (q, k, v)]
-    assert not is_flash(lambda q, k, v: mw.softmax(scores(q, k)) @ v, *half)
 
 
 def test_one_attention_after_another():

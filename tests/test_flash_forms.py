@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import meshweave as mw
-from tests.test_flash import INF, arrays, attention, check, is_flash, scores
+from tests.test_flash import INF, arrays, attention, check, is_flash, kernels_of, scores
 
 QUICK = settings(
     max_examples=12, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
@@ -52,6 +52,72 @@ def test_a_division_by_something_else_is_left_as_it_is():
     np.testing.assert_allclose(
         np.asarray(mw.jit(by_twice)(q, k, v)), attention(q, k, v) / 2, rtol=2e-5, atol=2e-6
     )
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_small_floats_are_multiplied_and_added_up_in_f32(masked):
+    q, k, v = (x.astype(np.float16) for x in arrays((2, 200, 40), (2, 200, 40), (2, 200, 24)))
+    mask = np.tril(np.ones((200, 200), bool)) if masked else None
+    f = causal if masked else lambda q, k, v: mw.softmax(scores(q, k)) @ v
+    check(f, (q, k, v), attention(q, k, v, mask), rtol=1e-2, atol=2e-3)
+
+
+def test_a_softmax_in_small_floats_says_why_not():
+    q, k, v = (x.astype(np.float16) for x in arrays((2, 200, 16), (2, 300, 16), (2, 300, 24)))
+
+    def f(q, k, v):
+        above, total = shares(q, k, v)
+        return (above / total) @ v
+
+    rows = kernels_of(f, q, k, v)
+    assert not any(row["kernel"] == "flash" for row in rows)
+    assert any("the scores are f16, f32 or f64 is needed" in row["why"] for row in rows)
+
+
+def empty_rows(s, mask, v):
+    """What a softmax is that gives 0 where a mask leaves nothing of a row, in two spellings."""
+    s = mw.where(mask, s, -INF)
+    most = mw.max(s, axis=-1, keepdims=True)
+    above = mw.exp(s - mw.where(most == -INF, 0.0, most))
+    total = mw.sum(above, axis=-1, keepdims=True)
+    yield above / mw.where(total == 0.0, 1.0, total) @ v
+    seen = mw.any(mw.logical_not(s == -INF), axis=-1, keepdims=True)
+    yield mw.where(mw.logical_not(seen), 0.0, mw.softmax(s)) @ v
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_rows_that_nothing_is_left_of_are_0_where_the_program_says_so(which):
+    q, k, v = arrays((2, 200, 16), (2, 300, 16), (2, 300, 24))
+    mask = np.random.default_rng(1).random((200, 300)) < 0.5
+    mask[[7, 64, 199]] = False
+    expected = np.nan_to_num(attention(q, k, v, mask))
+    assert not expected[:, 7].any() and expected[:, 8].all()
+    check(lambda q, k, v, m: list(empty_rows(scores(q, k), m, v))[which], (q, k, v, mask), expected)
+
+
+def test_a_guard_that_is_none_is_left_as_it_is():
+    """A sum of NaN is not 0; and what says which rows are empty must be of these scores."""
+    q, k, v = arrays((2, 200, 16), (2, 300, 16), (2, 300, 24))
+    mask = np.ones((200, 300), bool)
+    mask[7] = False
+
+    def nan(q, k, v, m):
+        s = mw.where(m, scores(q, k), -INF)
+        above = mw.exp(s - mw.max(s, axis=-1, keepdims=True))
+        total = mw.sum(above, axis=-1, keepdims=True)
+        return above / mw.where(total == 0.0, 1.0, total) @ v
+
+    def others(q, k, v, m):
+        s = scores(q, k)
+        seen = mw.any(mw.logical_not(mw.where(m, s, -INF) == -INF), axis=-1, keepdims=True)
+        return mw.where(mw.logical_not(seen), 0.0, mw.softmax(s)) @ v
+
+    for f, empty in ((nan, np.nan), (others, 0.0)):
+        assert not is_flash(f, q, k, v, mask)
+        expected = attention(q, k, v)
+        expected[:, 7] = empty
+        made = np.asarray(mw.jit(f)(q, k, v, mask))
+        np.testing.assert_allclose(made, expected, rtol=2e-5, atol=2e-6)
 
 
 def test_one_head_with_and_without_a_batch():

@@ -69,7 +69,7 @@ def test_values(key: str, value: object, parsed: object) -> None:
         *[("peak_bytes", v) for v in ("0", "1 TB", "x")],
         *[("kernels", v) for v in ("", "flash", "+a -a", "+")],
         *[("numerics", v) for v in ("exact", "tol(1)", "tol(a, b)")],
-        ("stream", "-1"), ("bundle", "a-b"), ("fuse", "always"), ("overlap", "yes"),
+        ("stream", "-1"), ("stream", "16"), ("bundle", "a-b"), ("fuse", "always"), ("overlap", "yes"),
         ("ordre", "dfs"),
     ],
 )  # fmt: skip
@@ -93,6 +93,7 @@ def test_a_disable_is_required_and_an_enable_preferred() -> None:
 
 def test_targets_publish_what_they_support() -> None:
     assert supports("cpu", "peak_bytes") and not supports("cpu", "stream")
+    assert supports("gpu", "stream")
     with pytest.raises(HintError, match='no target "tpu"; there are cpu, gpu'):
         supports("tpu", "slice")
 

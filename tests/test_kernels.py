@@ -32,27 +32,49 @@ def products(rows):
 
 
 def test_the_registry_is_ordered_and_says_what_it_needs():
-    assert list(KERNELS) == ["flash", "blas", "cublaslt", "gemm_mma", "codegen", "reference"]
+    products = ["gemm_tf32", "cublaslt", "gemm_mma", "gemm_fma"]
+    families = ["transpose", "elementwise", "rows", "columns"]
+    assert list(KERNELS) == ["flash", "blas", *products, *families, "codegen", "reference"]
     assert KERNELS["blas"].refusal("f32") == "" and "bf16" in KERNELS["blas"].refusal("bf16")
     assert "gpu" in KERNELS["blas"].refusal("f32", "gpu")
     assert (
         KERNELS["cublaslt"].refusal("bf16", "gpu") == ""
         and KERNELS["codegen"].refusal("f64", "gpu") == ""
     )
-    assert [k for k in KERNELS if KERNELS[k].suits("bit_exact")] == [REFERENCE]
-    assert all(k.suits("deterministic") and k.suits("tol") for k in KERNELS.values())
+    on_cpu = [k for k in KERNELS.values() if "cpu" in k.targets]
+    assert [k.name for k in on_cpu if k.suits("bit_exact")] == [REFERENCE]
+    assert [k for k in KERNELS if KERNELS[k].suits("bit_exact")] == [*families[:2], REFERENCE]
+    assert [k for k in KERNELS if not KERNELS[k].suits("deterministic")] == ["gemm_tf32"]
+    assert all(k.suits("tol") for k in KERNELS.values())
+    rounded = KERNELS["gemm_tf32"]
+    assert rounded.suits("tol", 1e-2) and not rounded.suits("tol", 1e-4)
 
 
 def test_choices():
-    assert ALL.disabled == () and Choice.parse("-flash").disabled == ("flash",)
+    assert ALL.disabled == () == ALL.enabled and Choice.parse("-flash").disabled == ("flash",)
     assert Choice.parse("reference").disabled == tuple(k for k in KERNELS if k != REFERENCE)
-    assert Choice.of(("blas",), {"flash": True}).disabled == ("cublaslt", "gemm_mma", "codegen")
+    assert Choice.of(("blas",), {"flash": True}).disabled == tuple(
+        k for k in KERNELS if k not in ("blas", "flash", REFERENCE)
+    )
     assert Choice.of(("blas",)).allows(REFERENCE)
     outer = Choice.of(None, {"flash": False})
     assert Choice.of(None, {"blas": False}).within(outer).disabled == ("flash", "blas")
     assert Choice.of(None, {"flash": True}).within(outer).disabled == ()
     assert Choice.of(("flash",)).within(outer).allows("flash")
     assert str(Choice.of(("blas",), {"flash": False})) == "blas -flash" and str(ALL) == "all"
+
+
+def test_a_kernel_that_is_off_by_default():
+    name = "gemm_tf32"
+    assert not ALL.allows(name) and name not in ALL.disabled
+    on, off = Choice.parse(f"+{name}"), Choice.parse(f"-{name}")
+    assert on.allows(name) and on.enabled == (name,) and on.disabled == ()
+    assert off.disabled == (name,) and off.enabled == ()
+    assert Choice.of((name,)).enabled == (name,) and REFERENCE not in Choice.of((name,)).disabled
+    assert ALL.within(on).allows(name) and not off.within(on).allows(name)
+    assert f"enable={name}" in api.passes_with(on)[8] and "enable" not in "".join(
+        api.passes_with(ALL)
+    )
 
 
 @pytest.mark.parametrize("text", ["-flahs", "cublas", "+blass", "-reference"])
@@ -83,7 +105,9 @@ def test_contexts_nest_and_are_restored():
     with mw.kernels(only=("reference",)):
         assert chosen_kernels().disabled == tuple(k for k in KERNELS if k != REFERENCE)
         with pytest.raises(ZeroDivisionError), mw.kernels(blas=True):
-            assert chosen_kernels().disabled == ("flash", "cublaslt", "gemm_mma", "codegen")
+            assert chosen_kernels().disabled == tuple(
+                k for k in KERNELS if k not in ("blas", REFERENCE)
+            )
             raise ZeroDivisionError
         assert chosen_kernels().disabled == tuple(k for k in KERNELS if k != REFERENCE)
     assert chosen_kernels() is None

@@ -101,7 +101,7 @@ func.func @f(%a: tensor<8xf32>) -> tensor<8xf32> {
 // -----
 
 func.func @f(%a: tensor<8xf32>) -> tensor<8xf32> {
-  // expected-error @below {{hint stream = "-1": a number, at least 0}}
+  // expected-error @below {{hint stream = "-1": a number, at least 0, at most 15}}
   %r = "hint.region"() ({
     "hint.yield"(%a) : (tensor<8xf32>) -> ()
   }) {hints = {stream = -1}} : () -> tensor<8xf32>

@@ -3,9 +3,8 @@
 
 // CHECK: no target "tpu"; there are cpu, gpu
 
-// A key that the target does not obey: an error where it is required, else a remark.
+// A stream is a key that this target obeys, also where it is required.
 func.func @a_required_stream(%a: tensor<8xf32>) -> tensor<8xf32> {
-  // expected-error @below {{stream = "1" (required) is unsupported: target gpu has no stream; drop stream}}
   %r = "hint.region"() ({
     %e = math.exp %a : tensor<8xf32>
     "hint.yield"(%e) : (tensor<8xf32>) -> ()
@@ -15,11 +14,12 @@ func.func @a_required_stream(%a: tensor<8xf32>) -> tensor<8xf32> {
 
 // -----
 
-func.func @an_advisory_stream(%a: tensor<8xf32>) -> tensor<8xf32> {
-  // expected-remark @below {{stream = "1" (advisory) is unsupported: target gpu has no stream; drop stream}}
+// No target forces an op into the kernel of another.
+func.func @an_advisory_fusion(%a: tensor<8xf32>) -> tensor<8xf32> {
+  // expected-remark @below {{fuse = "must" (advisory) is unsupported: no op is forced into the kernel of another}}
   %r = "hint.region"() ({
     %e = math.exp %a : tensor<8xf32>
     "hint.yield"(%e) : (tensor<8xf32>) -> ()
-  }) {hints = {stream = 1}} : () -> tensor<8xf32>
+  }) {hints = {fuse = "must"}} : () -> tensor<8xf32>
   return %r : tensor<8xf32>
 }

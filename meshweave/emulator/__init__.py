@@ -7,5 +7,6 @@ from meshweave.emulator.launch import Checks, Counts, launch
 from meshweave.emulator.memory import Memory
 from meshweave.emulator.parser import parse
 from meshweave.emulator.program import Module
+from meshweave.emulator.touched import Touched
 
-__all__ = ["Checks", "Counts", "EmulationError", "Memory", "Module", "launch", "parse"]
+__all__ = ["Checks", "Counts", "EmulationError", "Memory", "Module", "Touched", "launch", "parse"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,11 +15,10 @@ from meshweave.emulator.handlers import (
     rows_of,
     type_of,
 )
-from meshweave.emulator.memory import LOCAL_WINDOW, SHARED_WINDOW, WRITTEN
+from meshweave.emulator.memory import POISON
 from meshweave.emulator.program import Address, Instruction, Register, Symbol, Vector
-from meshweave.emulator.races import spread
 from meshweave.emulator.slots import DTYPES, bits_of
-from meshweave.emulator.spaces import SPACES, Access, offsets
+from meshweave.emulator.spaces import READ_PIECE, SPACES, Access, Space
 
 if TYPE_CHECKING:
     from meshweave.emulator.machine import Machine
@@ -67,11 +67,11 @@ def load(instruction: Instruction, scope: Scope) -> Handler:
         return _load_parameter(instruction, scope, slots, width)
     slot, offset = address(instruction, 1, scope)
     access = Access(instruction, width * len(results), width, offset)
-    space = SPACES[space_name]
+    read = _reader(SPACES[space_name], access)
     signed = np.dtype(f"i{width}") if kind[0] == "s" else None
 
     def run(machine: Machine) -> None:
-        rows = space.read(machine, access, addresses_of(machine, slot))
+        rows = read(machine, addresses_of(machine, slot))
         if signed is not None:
             rows = rows.view(signed)
         if len(slots) == 1:
@@ -82,6 +82,51 @@ def load(instruction: Instruction, scope: Scope) -> Handler:
                 put_rows(machine, result, rows[:, number])
 
     return run
+
+
+def used_pieces(instruction: Instruction, nbytes: int) -> list[tuple[int, int]]:
+    """The bytes of a load of nbytes that are used, as aligned pieces of 1, 2, 4 or 8: of each the
+    first byte and how many.
+    """
+    found, at = [], 0
+    while at < nbytes:
+        fits = (size for size in (8, 4, 2, 1) if at % size == 0 and at + size <= nbytes)
+        whole = (size for size in fits if not ~(instruction.used >> at) & ((1 << size) - 1))
+        size = next(whole, 0)
+        if size:
+            found.append((at, size))
+        at += size or 1
+    return found
+
+
+def is_partial(instruction: Instruction, nbytes: int) -> bool:
+    """Whether not all bytes of a load are used."""
+    return bool(~instruction.used & ((1 << nbytes) - 1))
+
+
+def _reader(space: Space, access: Access) -> Callable[[Machine, np.ndarray], np.ndarray]:
+    """Reads the rows of a load. Bytes that nothing uses may lie past the end of a buffer, or be
+    somebody else's: they are not read, and the result has POISON for them.
+    """
+    instruction, nbytes, width = access.instruction, access.nbytes, access.width
+    if not is_partial(instruction, nbytes):
+        return lambda machine, addresses: space.read(machine, access, addresses)
+    pieces = [
+        (at, Access(instruction, size, size, access.offset + at))
+        for at, size in used_pieces(instruction, nbytes)
+    ]
+
+    def read(machine: Machine, addresses: np.ndarray) -> np.ndarray:
+        access.check_aligned(machine, addresses)
+        octets = np.full((len(addresses), nbytes), POISON, np.uint8)
+        for at, piece in pieces:
+            found = space.read(machine, piece, addresses, READ_PIECE)
+            octets[:, at : at + piece.nbytes] = found.view(np.uint8).reshape(-1, piece.nbytes)
+        space.count(machine, access, addresses)  # the device moves all of it
+        rows = octets.view(f"u{width}")
+        return rows if nbytes > width else rows[:, 0]
+
+    return read
 
 
 def _result(instruction: Instruction, scope: Scope, operand: Any, kind: str) -> int:
@@ -143,7 +188,7 @@ _COMBINE: dict[str, Any] = {
 
 
 def atomic(instruction: Instruction, scope: Scope) -> Handler:
-    """atom and red. The lanes take their turns in order. Atomics race with nothing."""
+    """atom and red. The lanes take their turns in order. Atomics race with all but atomics."""
     kind = type_of(instruction)
     returns = instruction.parts[0] == "atom"
     first = 1 if returns else 0
@@ -168,10 +213,10 @@ def atomic(instruction: Instruction, scope: Scope) -> Handler:
     slot, offset = address(instruction, first, scope)
     width = bits_of(kind) // 8
     access = Access(instruction, width, width, offset)
-    space = space_of(instruction)
+    space = SPACES[space_of(instruction)]
 
     def run(machine: Machine) -> None:
-        view, rows = _atomic_rows(machine, access, space, rows_of(machine, slot))
+        view, rows = space.atomic(machine, access, rows_of(machine, slot))
         view = view.view(DTYPES[kind])
         values = [rows_of(machine, source) for source in sources]
         if not returns and operation in _COMBINE:
@@ -203,27 +248,6 @@ def _in_turn(
         else:
             view[row] = _COMBINE[operation](now, value)
     return old
-
-
-def _atomic_rows(
-    machine: Machine, access: Access, space: str, addresses: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    if space == "generic":
-        low = int(addresses.min())
-        space = "shared" if low >= SHARED_WINDOW else "global"
-        if low >= LOCAL_WINDOW:
-            raise access.fault(machine, "atomics on local memory are not emulated", 0)
-        addresses = addresses - np.uint64(SHARED_WINDOW) if space == "shared" else addresses
-    if space == "global":
-        _, rows, view = SPACES["global"].rows(machine, access, addresses)
-        return view, rows
-    shared = machine.shared
-    places = offsets(machine, access, addresses, shared.size, "shared")
-    rows = (places + shared.base[machine.lanes]) >> access.log2
-    granules, _ = spread(rows, machine.lanes, access.log2 - shared.shift, 0)
-    if machine.checks.uninitialised and (shared.state[granules] != WRITTEN).any():
-        raise access.fault(machine, "an atomic on shared bytes that nothing wrote", 0)
-    return shared.rows(access.nbytes, access.width), rows
 
 
 BUILDERS: dict[str, Builder] = {

@@ -12,9 +12,8 @@ import numpy as np
 
 from meshweave.emulator.access import address
 from meshweave.emulator.handlers import Builder, Handler, Scope, rows_of
-from meshweave.emulator.memory import IN_FLIGHT
 from meshweave.emulator.program import Instruction, Number
-from meshweave.emulator.spaces import SPACES, Access
+from meshweave.emulator.spaces import FLIGHT, SPACES, Access
 
 if TYPE_CHECKING:
     from meshweave.emulator.machine import Machine
@@ -75,7 +74,7 @@ def _copy(instruction: Instruction, scope: Scope) -> Handler:
             None if limit < 0 else rows_of(machine, limit),
             values,
         )
-        SPACES["shared"].rows(machine, target, places, write=True, state=IN_FLIGHT)
+        SPACES["shared"].rows(machine, target, places, FLIGHT)
         groups = machine.committed[machine.lanes]
         machine.flights.append(Flight(target, machine.lanes, places.copy(), values, groups))
 

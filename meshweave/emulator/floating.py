@@ -176,12 +176,15 @@ def _number_of(greater: bool) -> Any:
 
 
 def extreme(instruction: Instruction, scope: Scope) -> Handler:
-    """min and max; of floating point with or without `.NaN`, `.xorsign.abs` is refused."""
+    """min and max: of signed integers with `.relu`, of floats with or without `.NaN`; `.xorsign.abs` is refused."""
     kind, greater = type_of(instruction), instruction.parts[0] == "max"
     if not is_float(kind):
+        chosen = np.maximum if greater else np.minimum
         if instruction.has("relu"):
-            raise instruction.refuse()
-        return elementwise(instruction, scope, kind, np.maximum if greater else np.minimum, 2)
+            return elementwise(
+                instruction, scope, kind, lambda x, y: np.maximum(chosen(x, y), 0), 2
+            )
+        return elementwise(instruction, scope, kind, chosen, 2)
     if instruction.has("xorsign"):
         raise instruction.refuse()
     number = _number_of(greater)

@@ -194,15 +194,15 @@ def target_of(instruction: Instruction) -> Any:
     return instruction.operands[0]
 
 
-def _same_for_all(instruction: Instruction, divergent: set[str]) -> bool:
-    """Whether the results are the same in all threads that execute the instruction together."""
+def _sources(instruction: Instruction) -> tuple[str, ...] | None:
+    """Registers that alone decide an instruction's results; None where other things may."""
     name = instruction.parts[0]
+    if name not in _PURE and not (name == "ld" and instruction.has("param", "global", "const")):
+        return None
     sources = [n for operand in instruction.operands[1:] for n in registers_of(operand)]
     if instruction.guard is not None:  # else a part of the register is kept
-        sources += [instruction.guard]
-    if any(_differs(source, divergent) for source in sources):
-        return False
-    return name in _PURE or (name == "ld" and instruction.has("param", "global", "const"))
+        sources.append(instruction.guard)
+    return tuple(sources)
 
 
 def _differs(register: str, divergent: set[str]) -> bool:
@@ -216,12 +216,14 @@ def _differs(register: str, divergent: set[str]) -> bool:
 def _uniform(function: Function, blocks: list[Block]) -> set[str]:
     divergent: set[str] = set()
     split: set[int] = set()  # blocks that part of the threads may execute alone
+    facts = [(_sources(instruction), _results(instruction)) for instruction in function.code]
     while True:
         before = len(divergent), len(split)
         for number, block in enumerate(blocks):
-            for instruction in function.code[block.start : block.end]:
-                if number in split or not _same_for_all(instruction, divergent):
-                    divergent.update(_results(instruction))
+            for sources, results in facts[block.start : block.end]:
+                same = number not in split and sources is not None
+                if not same or any(_differs(source, divergent) for source in sources or ()):
+                    divergent.update(results)
             guard = function.code[block.end - 1].guard
             if block.kind == "branch" and guard is not None and _differs(guard, divergent):
                 split.update(_between(blocks, block))

@@ -210,7 +210,12 @@ def _widths(instruction: Instruction, space: str) -> Iterator[int]:
         if access.space_of(instruction) in (space, "generic") and instruction.types:
             operand = instruction.operands[0 if name in ("ld", "ldu") else 1]
             count = len(operand.parts) if isinstance(operand, Vector) else 1
-            yield (bits_of(instruction.types[-1]) // 8 * (1 if name in ("atom", "red") else count))
+            nbytes = bits_of(instruction.types[-1]) // 8
+            nbytes *= 1 if name in ("atom", "red") else count
+            if name in ("ld", "ldu") and access.is_partial(instruction, nbytes):
+                yield from (size for _, size in access.used_pieces(instruction, nbytes))
+            else:
+                yield nbytes
     elif name == "cp":  # with a fourth operand it may read less
         yield 1 if space == "global" and len(instruction.operands) > 3 else 4
     elif name in ("ldmatrix", "stmatrix") and space == "shared":

@@ -14,6 +14,7 @@ from meshweave.emulator.memory import LocalMemory, Memory, SharedMemory
 from meshweave.emulator.program import Module
 from meshweave.emulator.races import Order
 from meshweave.emulator.spaces import Access
+from meshweave.emulator.touched import Touched
 from meshweave.emulator.traffic import Traffic
 
 _BATCH = 8192  # threads that run in lock-step, as far as whole blocks allow
@@ -67,9 +68,11 @@ class Launch:
         shared_bytes: int,
         memory: Memory,
         checks: Checks,
+        touched: Touched | None = None,
     ) -> None:
         self.module, self.kernel, self.grid, self.block = module, kernel, grid, block
         self.shared_bytes, self.memory, self.checks = shared_bytes, memory, checks
+        self.touched = touched
         self.limit = checks.limit
         self.met: set[Access] = set()  # accesses that remember a segment of this launch
         self.first = self.number = self.last = memory.clock
@@ -149,18 +152,20 @@ def launch(
     parameters: Sequence[bytes],
     memory: Memory,
     checks: Checks | None = None,
+    touched: Touched | None = None,
 ) -> Counts:
     """Run a kernel of a module on the buffers of `memory`, in place.
 
     grid, block: sizes in x, y, z. shared_bytes: dynamic shared memory of a block. parameters: the
-    bytes of each parameter, little-endian, in order. Raises EmulationError, with kernel, line of the
+    bytes of each parameter, little-endian, in order. touched: is told what the kernel reads and
+    writes. Raises EmulationError, with kernel, line of the
     PTX and thread, when the kernel breaks a rule or uses what is not emulated.
     """
     if entry not in module.kernels:
         module.kernels[entry] = decode(module, entry)
     kernel: Kernel = module.kernels[entry]
     _check_sizes(kernel, grid, block)
-    run = Launch(module, kernel, grid, block, shared_bytes, memory, checks or Checks())
+    run = Launch(module, kernel, grid, block, shared_bytes, memory, checks or Checks(), touched)
     run.parameters = _parameters(kernel, parameters)
     added = _add_variables(module, memory)
     counts = Counts()

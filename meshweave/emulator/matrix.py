@@ -7,6 +7,9 @@ are summed in f32 (f64), in NumPy's order; the device's order and its truncation
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,64 +31,75 @@ def _registers(instruction: Instruction, scope: Scope, number: int, kind: str) -
     return [scope.slot_of(instruction, part, kind) for part in parts]
 
 
-def _matrices(instruction: Instruction) -> int:
+@dataclass(frozen=True)
+class _Moved:
+    """What ldmatrix and stmatrix move: `count` matrices between the words of some registers and the
+    rows at the addresses in a slot.
+    """
+
+    count: int
+    registers: list[int]
+    slot: int
+    access: Access
+    transposed: bool
+
+    def in_registers(self, tiles: np.ndarray) -> np.ndarray:
+        """8x8 matrices as they lie in memory, to those of the registers, or the other way round."""
+        tiles = tiles.reshape(-1, self.count, 8, 8)
+        return np.ascontiguousarray(tiles.transpose(0, 1, 3, 2) if self.transposed else tiles)
+
+    @contextmanager
+    def first_lanes(self, machine: Machine) -> Iterator[np.ndarray]:
+        """With the lanes alone that have addresses, the first 8 * count of each warp: these."""
+        saved, number = machine.lanes, 8 * self.count
+        addresses = rows_of(machine, self.slot).reshape(-1, 32)[:, :number].reshape(-1)
+        machine.lanes = saved.reshape(-1, 32)[:, :number].reshape(-1)
+        try:
+            yield addresses
+        finally:
+            machine.lanes = saved
+
+
+def _moved(instruction: Instruction, scope: Scope, registers: int, memory: int) -> _Moved:
+    """registers, memory: which operand is which."""
     if not instruction.has("m8n8") or not instruction.has("b16"):
         raise instruction.refuse()
-    return int(next(part for part in instruction.parts if re.fullmatch(r"x[124]", part))[1])
+    count = int(next(part for part in instruction.parts if re.fullmatch(r"x[124]", part))[1])
+    slot, offset = address(instruction, memory, scope)
+    return _Moved(
+        count,
+        _registers(instruction, scope, registers, "u32"),
+        slot,
+        Access(instruction, 16, 2, offset),
+        instruction.has("trans"),
+    )
 
 
 def load_matrix(instruction: Instruction, scope: Scope) -> Handler:
     """ldmatrix: 8x8 matrices of 16-bit elements; lane 8 i + r has the address of row r of the i-th."""
-    count = _matrices(instruction)
-    results = _registers(instruction, scope, 0, "u32")
-    slot, offset = address(instruction, 1, scope)
-    access = Access(instruction, 16, 2, offset)
-    transposed = instruction.has("trans")
+    moved = _moved(instruction, scope, 0, 1)
 
     def run(machine: Machine) -> None:
         check_members(machine, instruction, None)
-        rows = _with_first_lanes(machine, 8 * count, slot, access)
-        tiles = rows.reshape(-1, count, 8, 8)
-        if transposed:
-            tiles = tiles.transpose(0, 1, 3, 2)
-        words = np.ascontiguousarray(tiles).view(np.uint32).reshape(-1, count, 32)
-        for number, result in enumerate(results):
+        with moved.first_lanes(machine) as addresses:
+            rows = SPACES["shared"].read(machine, moved.access, addresses)
+        words = moved.in_registers(rows).view(np.uint32).reshape(-1, moved.count, 32)
+        for number, result in enumerate(moved.registers):
             put_rows(machine, result, words[:, number].reshape(-1))
 
     return run
 
 
-def _with_first_lanes(machine: Machine, count: int, slot: int, access: Access) -> np.ndarray:
-    """Read the rows whose addresses the first `count` lanes of each warp have."""
-    saved = machine.lanes
-    addresses = rows_of(machine, slot).reshape(-1, 32)[:, :count].reshape(-1)
-    machine.lanes = saved.reshape(-1, 32)[:, :count].reshape(-1)
-    try:
-        out: np.ndarray = SPACES["shared"].read(machine, access, addresses)
-        return out
-    finally:
-        machine.lanes = saved
-
-
 def store_matrix(instruction: Instruction, scope: Scope) -> Handler:
     """stmatrix: the opposite of ldmatrix."""
-    count = _matrices(instruction)
-    sources = _registers(instruction, scope, 1, "u32")
-    slot, offset = address(instruction, 0, scope)
-    access = Access(instruction, 16, 2, offset)
-    transposed = instruction.has("trans")
+    moved = _moved(instruction, scope, 1, 0)
 
     def run(machine: Machine) -> None:
         check_members(machine, instruction, None)
-        words = np.stack([rows_of(machine, s).reshape(-1, 32) for s in sources], axis=1)
-        tiles = np.ascontiguousarray(words).view(np.uint16).reshape(-1, count, 8, 8)
-        if transposed:
-            tiles = tiles.transpose(0, 1, 3, 2)
-        saved = machine.lanes
-        addresses = rows_of(machine, slot).reshape(-1, 32)[:, : 8 * count].reshape(-1)
-        machine.lanes = saved.reshape(-1, 32)[:, : 8 * count].reshape(-1)
-        SPACES["shared"].write(machine, access, addresses, tiles.reshape(-1, 8))
-        machine.lanes = saved
+        words = np.stack([rows_of(machine, s).reshape(-1, 32) for s in moved.registers], axis=1)
+        tiles = moved.in_registers(words.view(np.uint16))
+        with moved.first_lanes(machine) as addresses:
+            SPACES["shared"].write(machine, moved.access, addresses, tiles.reshape(-1, 8))
 
     return run
 

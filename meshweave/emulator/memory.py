@@ -118,10 +118,19 @@ class SharedMemory:
         self.stride = -(-size // 128) * 128
         count = (int(blocks.max()) + 1) * self.stride
         self.data = np.full(count, POISON, np.uint8)
-        self.state = np.zeros((count >> shift) + 1, np.uint8)
+        self.state = np.zeros(((count >> shift) + 15) // 16 * 16, np.uint8)
         self.base = blocks.astype(np.int64) * self.stride  # of each lane
         self.tracker = Tracker(len(self.state))
         self.windows: dict[tuple[int, int], np.ndarray] = {}
+
+    def states(self, log2: int, state: int) -> tuple[np.ndarray, np.ndarray]:
+        """The state of each row of 2^log2 granules as one number (up to 8 granules; of 16 as two),
+        and that number of a row all of whose granules are in `state`.
+        """
+        width = min(1 << log2, 8)
+        rows = self.state.view(f"u{width}")
+        whole = np.full(width, state, np.uint8).view(f"u{width}")
+        return (rows.reshape(-1, 2) if log2 == 4 else rows), whole
 
     def rows(self, nbytes: int, width: int) -> np.ndarray:
         """The memory as rows of nbytes in elements of `width` bytes."""

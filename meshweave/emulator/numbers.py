@@ -8,6 +8,7 @@ import numpy as np
 
 _HALF_WAY = np.uint64(0x10000000)  # of the 29 bits by which f64 exceeds f32
 _LOW = np.uint64(0x1FFFFFFF)
+_HALF_OF_LEAST = 2.0**-150  # of the least f32
 _TINY = {np.dtype("f4"): np.float32(2.0**-126), np.dtype("f2"): np.float16(2.0**-14)}
 
 
@@ -62,18 +63,14 @@ def fma32(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:
     """f32 x * y + z with one rounding.
 
     In f64 the product is exact and the sum is rounded once; rounding that to f32 is wrong only
-    where the sum lies half-way between two f32 or where the result is subnormal: these lanes are
-    done again by way of rounding to odd.
+    where it lies half-way between two f32: these lanes are done again by way of rounding to odd.
     """
     product = np.multiply(x, y, dtype=np.float64)
     total = product + z
     result = total.astype(np.float32)
-    bits = total.view(np.uint64) & _LOW
-    doubtful = bits == _HALF_WAY
-    small = np.abs(result) < np.float32(2.0**-125)
-    if small.any():
-        doubtful |= small & (total != 0)
-    if doubtful.any():
+    doubtful = (total.view(np.uint64) & _LOW) == _HALF_WAY
+    doubtful |= np.abs(total - result) == _HALF_OF_LEAST  # half-way between subnormal ones
+    if np.count_nonzero(doubtful):
         lanes = np.flatnonzero(doubtful)
         products = np.broadcast_to(product, total.shape)[lanes]
         added = np.broadcast_to(z, total.shape)[lanes].astype(np.float64)

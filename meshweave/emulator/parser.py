@@ -10,6 +10,7 @@ import numpy as np
 from meshweave.emulator.fault import EmulationError
 from meshweave.emulator.lexer import Token, tokens
 from meshweave.emulator.program import (
+    ALL_BYTES,
     Address,
     Function,
     Instruction,
@@ -28,6 +29,7 @@ _SPACES = (".global", ".const", ".shared", ".local", ".param")
 _LINKAGE = (".visible", ".extern", ".weak", ".common")
 _INTEGER = re.compile(r"(0[xX][0-9a-fA-F]+|\d+)U?")
 _HEX_FLOAT = re.compile(r"0([fFdD])([0-9a-fA-F]+)")
+_USED_BYTES = re.compile(r"used_bytes_mask (0[xX][0-9a-fA-F]+|\d+)")
 _DECIMAL = re.compile(r"\d+\.\d*(?:[eE]\d+)?")
 
 
@@ -49,6 +51,7 @@ class _Parser:
         self.scopes: list[tuple[int, dict[str, str]]] = []
         self.blocks = 0
         self.known: dict[str, int] = {}
+        self.used = ALL_BYTES  # of the next instruction
 
     # -- reading tokens
 
@@ -223,12 +226,23 @@ class _Parser:
                 function.variables[self.declare(variable.name)] = variable
             elif word in (".loc", ".file"):
                 self.skip_line()
+            elif self.skip(".pragma"):
+                self.pragma()
             elif word.startswith("."):
                 self.skip_statement()
             elif self.tokens[self.at + 1 : self.at + 2] and self.tokens[self.at + 1].text == ":":
                 self.label(function)
             elif not self.skip(";"):
                 function.code.append(self.instruction())
+
+    def pragma(self) -> None:
+        while not self.skip(";"):
+            word = self.here.text.strip('"')
+            if match := _USED_BYTES.fullmatch(word):
+                self.used = int(match[1], 0)
+            elif word.startswith("used_bytes_mask"):
+                raise self.wrong(f'"{word}" as a mask of bytes')
+            self.take()
 
     def label(self, function: Function) -> None:
         name = self.take()
@@ -274,7 +288,8 @@ class _Parser:
                 raise self.wrong(f'"{self.here.text}" after an operand of {opcode}')
         scope = tuple(number for number, _ in self.scopes)
         parts = tuple(opcode.split("."))
-        return Instruction(parts, tuple(operands), line, guard, negated, scope)
+        used, self.used = self.used, ALL_BYTES
+        return Instruction(parts, tuple(operands), line, guard, negated, scope, used)
 
     def resolve(self, name: str) -> str:
         for _, names in reversed(self.scopes):

@@ -63,6 +63,7 @@ class Negated:
     register: Register
 
 
+ALL_BYTES = (1 << 32) - 1
 _TYPE = re.compile(r"[usb](?:8|16|32|64|128)|[fb]16x2|bf16x2|f16|bf16|tf32|f32|f64|pred")
 
 
@@ -70,7 +71,8 @@ _TYPE = re.compile(r"[usb](?:8|16|32|64|128)|[fb]16x2|bf16x2|f16|bf16|tf32|f32|f
 class Instruction:
     """One instruction: its opcode in parts ("ld", "global", "u32"), operands, guard and line.
 
-    scope: numbers of the enclosing `{ }` blocks, where labels are looked up.
+    scope: numbers of the enclosing `{ }` blocks, where labels are looked up. used: a bit for each
+    byte of a load that anything uses (`.pragma "used_bytes_mask"`).
     """
 
     parts: tuple[str, ...]
@@ -79,6 +81,7 @@ class Instruction:
     guard: str | None = None
     negated: bool = False
     scope: tuple[int, ...] = ()
+    used: int = ALL_BYTES
 
     @property
     def opcode(self) -> str:

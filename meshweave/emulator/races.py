@@ -136,23 +136,67 @@ def spread(
 
 @dataclass(frozen=True)
 class Race:
-    """A hazard found: the granule, the lane that comes second, the warp that came first, and
-    whether that one wrote.
+    """A hazard found: the granule, the lane that comes second, the warp that came first, and what
+    that one did.
     """
 
     granule: int
     lane: int
     warp: int
-    wrote: bool
+    did: str
+
+
+_NOWHERE = 1 << 62, -1  # lowest and highest granule of nothing
+
+
+class _Past:
+    """Accesses of one kind: for each granule the stamp of the last one, and of the last one by
+    another warp than that. did: the kind in words.
+    """
+
+    def __init__(self, granules: int, did: str) -> None:
+        self.last = np.zeros(granules, np.int64)
+        self.other = np.zeros(granules, np.int64)
+        self.did, self.span = did, _NOWHERE
+
+    def enter(self, touch: Touch, order: Order) -> None:
+        """Note an access."""
+        granules, lanes = touch.granules()
+        stamps = touch.stamps[lanes]
+        if _meets(self.span, touch):
+            last = self.last[granules]
+            changed = (last >= order.first) & ((last - stamps) % order.warps != 0)
+            self.other[granules[changed]] = last[changed]
+        self.last[granules] = stamps
+        lost = self.last[granules] != stamps  # several warps come to one place at once
+        self.other[granules[lost]] = stamps[lost]
+        self.span = min(self.span[0], touch.low), max(self.span[1], touch.high)
+
+    def against(
+        self, touch: Touch, order: Order, least: int, same: Callable[[], np.ndarray] | None
+    ) -> Race | None:
+        """The race of an access that conflicts with these. same(): see `Tracker.write`."""
+        if not _meets(self.span, touch):
+            return None
+        granules, lanes = touch.granules()
+        for stamps in (self.last, self.other):
+            old = stamps[granules]
+            bad = order.unordered(old, lanes, least)
+            if bad is not None and same is not None:
+                bad &= ~same()
+            if bad is not None and bad.any():
+                place = int(np.argmax(bad))
+                warp = int((old[place] - order.first) % order.warps)
+                return Race(int(granules[place]), int(lanes[place]), warp, self.did)
+        return None
 
 
 class Tracker:
-    """Who wrote and who read each granule of a memory in this launch."""
+    """Who wrote, read and combined (by atomics) each granule of a memory in this launch."""
 
     def __init__(self, granules: int) -> None:
-        self.writer = np.zeros(granules, np.int64)
-        self.reader = np.zeros(granules, np.int64)
-        self.other = np.zeros(granules, np.int64)  # the last reader of another warp
+        self.granules = granules
+        self.pasts = {"write": _Past(granules, "wrote"), "read": _Past(granules, "read")}
         self.launch = -1
         self.forget()
 
@@ -160,8 +204,8 @@ class Tracker:
         """Nothing up to now matters for what comes."""
         self.reads: list[Touch] = []
         self.listed = 0
-        self.written = (1 << 62, -1)  # lowest and highest granule written
-        self.entered = (1 << 62, -1)  # and entered as read
+        for past in self.pasts.values():
+            past.span = _NOWHERE
 
     def begin(self, launch: int) -> None:
         """Start afresh when this is the first access of a launch."""
@@ -170,11 +214,8 @@ class Tracker:
             self.forget()
 
     def read(self, touch: Touch, order: Order, least: int) -> Race | None:
-        """Note a read; the race with an earlier write, if any."""
-        race = None
-        if _meets(self.written, touch):
-            granules, lanes = touch.granules()
-            race = self._against(self.writer, granules, lanes, order, least, True, None)
+        """Note a read; the race with an earlier write or atomic, if any."""
+        race = self._against(("write", "atomic"), touch, order, least)
         self.reads.append(touch)
         self.listed += touch.rows.size
         if self.listed > _LISTED:
@@ -188,40 +229,33 @@ class Tracker:
         whether the write leaves it as it is, which harms nobody.
         """
         self._enter_reads(order, touch)
-        granules, lanes = touch.granules()
-        race = None
-        for array, reach, wrote in (
-            (self.writer, self.written, True),
-            (self.reader, self.entered, False),
-            (self.other, self.entered, False),
-        ):
-            if race is None and _meets(reach, touch):
-                race = self._against(array, granules, lanes, order, least, wrote, same)
-        self.writer[granules] = touch.stamps[lanes]
-        self.written = min(self.written[0], touch.low), max(self.written[1], touch.high)
+        race = self._against(("write", "read", "atomic"), touch, order, least, same)
+        self.pasts["write"].enter(touch, order)
+        return race
+
+    def atomic(self, touch: Touch, order: Order, least: int) -> Race | None:
+        """Note an atomic; the race with an earlier access that is none, if any."""
+        self._enter_reads(order, touch)
+        race = self._against(("write", "read"), touch, order, least)
+        if "atomic" not in self.pasts:  # most memories see none
+            self.pasts["atomic"] = _Past(self.granules, "changed by an atomic")
+        self.pasts["atomic"].enter(touch, order)
         return race
 
     def _against(
         self,
-        array: np.ndarray,
-        granules: np.ndarray,
-        lanes: np.ndarray,
+        kinds: tuple[str, ...],
+        touch: Touch,
         order: Order,
         least: int,
-        wrote: bool,
-        same: Callable[[], np.ndarray] | None,
+        same: Callable[[], np.ndarray] | None = None,
     ) -> Race | None:
-        old = array[granules]
-        bad = order.unordered(old, lanes, least)
-        if bad is None:
-            return None
-        if same is not None:
-            bad &= ~same()
-            if not bad.any():
-                return None
-        place = int(np.argmax(bad))
-        warp = int((old[place] - order.first) % order.warps)
-        return Race(int(granules[place]), int(lanes[place]), warp, wrote)
+        for kind in kinds:
+            past = self.pasts.get(kind)
+            race = past.against(touch, order, least, same) if past is not None else None
+            if race is not None:
+                return race
+        return None
 
     def _enter_reads(self, order: Order, near: Touch | None) -> None:
         """Enter those listed reads that come near an access (None: all)."""
@@ -233,18 +267,7 @@ class Tracker:
         ]
         self.listed = sum(read.rows.size for read in self.reads)
         for read in entered:
-            granules, lanes = read.granules()
-            stamps = read.stamps[lanes]
-            last = self.reader[granules]
-            changed = (last >= order.first) & ((last - stamps) % order.warps != 0)
-            if changed.any():
-                self.other[granules[changed]] = last[changed]
-            self.reader[granules] = stamps
-            lost = (self.reader[granules] - stamps) % order.warps != 0
-            if lost.any():  # several warps read the same at once
-                self.other[granules[lost]] = stamps[lost]
-            low, high = self.entered
-            self.entered = min(low, read.low), max(high, read.high)
+            self.pasts["read"].enter(read, order)
 
 
 def _meets(span: tuple[int, int], touch: Touch) -> bool:

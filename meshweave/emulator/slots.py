@@ -27,6 +27,7 @@ PACKED = {
     "s16x2": "i2",
 }
 _SPECIAL_BITS = 32
+_LINE = 64  # bytes to a multiple of which registers are placed
 
 
 class Slots:
@@ -77,30 +78,39 @@ class Slots:
         run.threads: how many; run.special(name), run.symbol(name): values of special registers and
         of variables.
         """
-        whole: dict[str, np.ndarray] = {}
+        whole = self._registers(run.threads)
         found = []
         for sort, what, kind in self.numbers:
             if sort == "number":
                 base = literal(what, kind)
             elif sort == "symbol":
                 base = np.array([run.symbol(what)], np.uint64)
-            elif what in self.registers:
-                if what not in whole:
-                    whole[what] = self._register(what, run.threads)
+            elif what in whole:
                 base = whole[what]
             else:
                 base = run.special(what)
             found.append(view(base, kind))
         return found
 
-    def _register(self, name: str, threads: int) -> np.ndarray:
-        bits = self.registers[name]
-        count = 1 if name in self.uniform else threads
-        if bits == 1:
-            return np.zeros(count, np.bool_)
-        array = np.empty(count * (bits // 8), np.uint8)
-        array.fill(0xFF)  # what nothing wrote is NaN and a wild address
-        return array.view(f"u{bits // 8}")
+    def _registers(self, threads: int) -> dict[str, np.ndarray]:
+        """An array for each register that is used, all in one piece of memory."""
+        names = dict.fromkeys(
+            what for sort, what, _ in self.numbers if sort == "register" and what in self.registers
+        )
+        places, end = [], 0
+        for name in names:
+            count = 1 if name in self.uniform else threads
+            size = count * max(1, self.registers[name] // 8)
+            places.append((name, end, end + size))
+            end += -(-size // _LINE) * _LINE
+        room = np.full(end, 0xFF, np.uint8)  # what nothing wrote is NaN and a wild address
+        found = {}
+        for name, start, stop in places:
+            bits = self.registers[name]
+            if bits == 1:
+                room[start:stop] = 0
+            found[name] = room[start:stop].view(np.bool_ if bits == 1 else f"u{bits // 8}")
+        return found
 
 
 def bits_of(kind: str) -> int:

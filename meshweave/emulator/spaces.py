@@ -5,19 +5,21 @@ wrote, races. Addresses come for the active lanes alone; rows of values go out i
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from meshweave.emulator.memory import (
     EMPTY,
+    IN_FLIGHT,
     LOCAL_WINDOW,
     SHARED_WINDOW,
     WRITTEN,
     Segment,
 )
 from meshweave.emulator.program import Instruction
-from meshweave.emulator.races import Race, Touch
+from meshweave.emulator.races import Order, Race, Touch, Tracker
 
 if TYPE_CHECKING:
     from meshweave.emulator.machine import Machine
@@ -40,6 +42,20 @@ class Access:
         """The line of the instruction."""
         return self.instruction.line
 
+    def real(self, addresses: np.ndarray) -> np.ndarray:
+        """Addresses with the offset."""
+        out: np.ndarray = addresses + np.uint64(self.offset & 0xFFFFFFFFFFFFFFFF)
+        return out
+
+    def check_aligned(self, machine: Machine, addresses: np.ndarray) -> None:
+        """Raise the error of the first address that is not a multiple of the bytes."""
+        real = self.real(addresses)
+        odd = (real & np.uint64(self.nbytes - 1)) != 0
+        if odd.any():
+            place = int(np.argmax(odd))
+            what = f"address {int(real[place]):#x} is not a multiple of {self.nbytes}"
+            raise self.fault(machine, what, place)
+
     def fault(self, machine: Machine, what: str, place: int) -> Exception:
         """An error of the active lane number `place`."""
         lanes = machine.lanes
@@ -47,56 +63,113 @@ class Access:
         return machine.fault(self.line, f"{self.instruction.opcode}: {what}", lane)
 
 
-class GlobalSpace:
-    """Global memory, and constants, which lie there too."""
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What an access does to its rows. values: those it writes; None where they are not known.
+    state: what shared memory is after a write. counted: whether traffic takes note of it.
+    """
 
-    name = "global"
+    reads: bool = False
+    writes: bool = False
+    values: np.ndarray | None = None
+    state: int = WRITTEN
+    counted: bool = True
 
-    def read(self, machine: Machine, access: Access, addresses: np.ndarray) -> np.ndarray:
-        """The rows at some addresses (before the offset is added)."""
-        found = self._rows(machine, access, addresses)
-        if found is None:
-            return self._pieces(machine, access, addresses, None)
-        segment, rows, view = found
-        if machine.checks.races:
-            self._note(machine, access, segment, rows, None, view)
-        self._count(machine, access, addresses)
+
+READ = Use(reads=True)
+READ_PIECE = Use(reads=True, counted=False)  # of a wider load, which is counted as a whole
+ATOMIC = Use(reads=True, writes=True, counted=False)
+FLIGHT = Use(writes=True, state=IN_FLIGHT, counted=False)  # a copy counts when it lands
+
+Placed = tuple[np.ndarray, np.ndarray]  # memory as rows of an access each, and which of them
+
+
+class Space:
+    """A memory space. Addresses come before the constant offset of their access is added."""
+
+    name = ""
+    shared = True  # among threads
+
+    def read(
+        self, machine: Machine, access: Access, addresses: np.ndarray, use: Use = READ
+    ) -> np.ndarray:
+        """The rows at some addresses."""
+        space, addresses = self.of(machine, access, addresses)
+        placed = space.rows(machine, access, addresses, use)
+        if placed is None:
+            return _in_pieces(machine, access, addresses, use)
+        view, rows = placed
         out: np.ndarray = view.take(rows, axis=0, mode="clip")
         return out
 
     def write(
-        self,
-        machine: Machine,
-        access: Access,
-        addresses: np.ndarray,
-        values: np.ndarray,
+        self, machine: Machine, access: Access, addresses: np.ndarray, values: np.ndarray
     ) -> None:
         """Store rows at some addresses."""
-        found = self._rows(machine, access, addresses)
-        if found is None:
-            self._pieces(machine, access, addresses, values)
+        space, addresses = self.of(machine, access, addresses)
+        use = Use(writes=True, values=values)
+        placed = space.rows(machine, access, addresses, use)
+        if placed is None:
+            _in_pieces(machine, access, addresses, use)
             return
-        segment, rows, view = found
-        if machine.checks.races:
-            self._note(machine, access, segment, rows, values, view)
+        view, rows = placed
         view[rows] = values
-        if machine.checks.races:
-            same_bytes(machine, access, view, rows, values)
-        self._count(machine, access, addresses)
+        if machine.checks.races and space.shared:
+            _same_bytes(machine, access, view, rows, values)
 
-    def _count(self, machine: Machine, access: Access, addresses: np.ndarray) -> None:
-        if machine.traffic is not None:
-            by = np.uint64(access.offset & 0xFFFFFFFFFFFFFFFF)
-            machine.traffic.note_global(access, addresses + by, machine.lanes)
-
-    def rows(self, machine: Machine, access: Access, addresses: np.ndarray) -> Any:
-        """Segment, rows and view of an atomic access, whose lanes must be in one segment."""
-        found = self._rows(machine, access, addresses)
-        if found is None:
+    def atomic(self, machine: Machine, access: Access, addresses: np.ndarray) -> Placed:
+        """The rows that an atomic combines in place."""
+        space, addresses = self.of(machine, access, addresses)
+        if not space.shared:
+            raise access.fault(machine, "atomics on local memory are not emulated", 0)
+        placed = space.rows(machine, access, addresses, ATOMIC)
+        if placed is None:
             raise access.fault(machine, "atomics on several buffers at once are not emulated", 0)
-        return found
+        return placed
 
-    def _rows(self, machine: Machine, access: Access, addresses: np.ndarray) -> Any:
+    def of(
+        self, machine: Machine, access: Access, addresses: np.ndarray
+    ) -> tuple[Space, np.ndarray]:
+        """The space that addresses are of, and the addresses there."""
+        return self, addresses
+
+    def rows(
+        self, machine: Machine, access: Access, addresses: np.ndarray, use: Use
+    ) -> Placed | None:
+        """The rows of an access, checked and noted; None where they are of several buffers."""
+        raise NotImplementedError
+
+    def count(self, machine: Machine, access: Access, addresses: np.ndarray) -> None:
+        """Take note of the traffic."""
+
+
+class GlobalSpace(Space):
+    """Global memory, and constants, which lie there too."""
+
+    name = "global"
+
+    def rows(
+        self, machine: Machine, access: Access, addresses: np.ndarray, use: Use
+    ) -> Placed | None:
+        """See Space."""
+        found = self._find(machine, access, addresses)
+        if found is None:
+            return None
+        segment, rows, view = found
+        if machine.checks.races or machine.launch.touched is not None:
+            self._note(machine, access, segment, rows, view, use)
+        if use.counted:
+            self.count(machine, access, addresses)
+        return view, rows
+
+    def count(self, machine: Machine, access: Access, addresses: np.ndarray) -> None:
+        """See Space."""
+        if machine.traffic is not None:
+            machine.traffic.note_global(access, access.real(addresses), machine.lanes)
+
+    def _find(
+        self, machine: Machine, access: Access, addresses: np.ndarray
+    ) -> tuple[Segment, np.ndarray, np.ndarray] | None:
         """Segment, rows and view; None where the addresses are of several segments."""
         memory = machine.launch.memory
         segment = access.segment
@@ -108,7 +181,7 @@ class GlobalSpace:
                 if int(offsets.max()) <= window.limit:
                     if access.log2:
                         if int(np.bitwise_or.reduce(offsets)) & (access.nbytes - 1):
-                            self._misaligned(machine, access, addresses)
+                            access.check_aligned(machine, addresses)
                         offsets >>= np.uint64(access.log2)
                     if segment is not access.segment:
                         access.segment = segment
@@ -117,57 +190,8 @@ class GlobalSpace:
             if attempt == 0:
                 segment = memory.find(int(addresses[0]) + access.offset)
                 if segment is None:
-                    self._outside(machine, access, addresses)
+                    raise _outside(machine, access, addresses)
         return None
-
-    def _pieces(
-        self,
-        machine: Machine,
-        access: Access,
-        addresses: np.ndarray,
-        values: np.ndarray | None,
-    ) -> np.ndarray:
-        """Do an access segment by segment. Raises EmulationError for addresses in none."""
-        real = addresses + np.uint64(access.offset & 0xFFFFFFFFFFFFFFFF)
-        memory = machine.launch.memory
-        bases = np.array(memory.bases, np.uint64)
-        ends = np.array([segment.end for segment in memory.segments], np.uint64)
-        at = np.searchsorted(bases, real, "right") - 1
-        wrong = (at < 0) | (real + np.uint64(access.nbytes) > ends[np.maximum(at, 0)])
-        if wrong.any():
-            self._outside(machine, access, addresses[wrong], int(np.argmax(wrong)))
-        shape = (len(real), access.nbytes // access.width)
-        out = np.empty(shape if shape[1] > 1 else shape[:1], f"u{access.width}")
-        every = machine.lanes
-        for number in np.unique(at):
-            part = at == number
-            machine.lanes = every[part]
-            if values is None:
-                out[part] = self.read(machine, access, addresses[part])
-            else:
-                self.write(machine, access, addresses[part], values[part])
-        machine.lanes = every
-        return out
-
-    def _outside(
-        self, machine: Machine, access: Access, addresses: np.ndarray, place: int = 0
-    ) -> None:
-        address = int(addresses[0]) + access.offset
-        if address >= SHARED_WINDOW:
-            raise access.fault(machine, f"address {address:#x} is not of global memory", place)
-        where = machine.launch.memory.near(address + access.nbytes - 1)
-        segment = machine.launch.memory.find(address)
-        if segment is not None:
-            where = f"past the end of {segment.name}"
-        what = f"{access.nbytes} bytes at {address:#x} are out of bounds: {where}"
-        raise access.fault(machine, what, place)
-
-    def _misaligned(self, machine: Machine, access: Access, addresses: np.ndarray) -> None:
-        real = addresses + np.uint64(access.offset & 0xFFFFFFFFFFFFFFFF)
-        odd = (real & np.uint64(access.nbytes - 1)) != 0
-        place = int(np.argmax(odd))
-        what = f"address {int(real[place]):#x} is not a multiple of {access.nbytes}"
-        raise access.fault(machine, what, place)
 
     def _note(
         self,
@@ -175,163 +199,100 @@ class GlobalSpace:
         access: Access,
         segment: Segment,
         rows: np.ndarray,
-        values: np.ndarray | None,
         view: np.ndarray,
+        use: Use,
     ) -> None:
-        shift, order = machine.kernel.global_shift, machine.order
-        tracker = segment.tracker(shift)
-        tracker.begin(machine.launch.number)
+        shift, order, launch = machine.kernel.global_shift, machine.order, machine.launch
         floor = segment.base >> shift << shift
         first = (-(-segment.base // access.nbytes) * access.nbytes - floor) >> shift
         touch = Touch.of(rows, machine.lanes, access.log2 - shift, first, order)
-        if values is None:
-            race = tracker.read(touch, order, order.first)
-        else:
-            same = unchanged(view, rows, values, 1 << touch.log2)
-            race = tracker.write(touch, order, order.first, same)
+        if launch.touched is not None:
+            launch.touched.add(segment, shift, touch, use.reads, use.writes)
+        if not machine.checks.races:
+            return
+        tracker = segment.tracker(shift)
+        tracker.begin(launch.number)
+        race = _race(tracker, touch, order, order.first, view, use)
         if race is not None:
             address = floor + (race.granule << shift)
-            report(
-                machine,
-                access,
-                race,
-                f"{segment.name} at {address:#x}",
-                values is not None,
-            )
+            raise _race_fault(machine, access, race, f"{segment.name} at {address:#x}", use)
 
 
-class SharedSpace:
+class SharedSpace(Space):
     """Shared memory of the batch."""
 
     name = "shared"
 
-    def read(self, machine: Machine, access: Access, addresses: np.ndarray) -> np.ndarray:
-        """The rows at some addresses (before the offset is added)."""
-        rows = self.rows(machine, access, addresses, write=False)
-        return machine.shared.rows(access.nbytes, access.width).take(rows, axis=0, mode="clip")
-
-    def write(
-        self,
-        machine: Machine,
-        access: Access,
-        addresses: np.ndarray,
-        values: np.ndarray,
-    ) -> None:
-        """Store rows at some addresses."""
-        rows = self.rows(machine, access, addresses, write=True, values=values)
-        view = machine.shared.rows(access.nbytes, access.width)
-        view[rows] = values
-        if machine.checks.races:
-            same_bytes(machine, access, view, rows, values)
-
     def rows(
-        self,
-        machine: Machine,
-        access: Access,
-        addresses: np.ndarray,
-        write: bool,
-        values: np.ndarray | None = None,
-        state: int = WRITTEN,
-    ) -> np.ndarray:
-        """Rows of the accesses, checked and noted. state: what a write leaves."""
+        self, machine: Machine, access: Access, addresses: np.ndarray, use: Use
+    ) -> Placed | None:
+        """See Space."""
         shared = machine.shared
         places = offsets(machine, access, addresses, shared.size, self.name)
         rows = (places + shared.base[machine.lanes]) >> access.log2
         log2, within = access.log2 - shared.shift, places >> access.log2
         touch = Touch.of(rows, machine.lanes, log2, 0, machine.order, within)
-        if write or machine.checks.uninitialised:
-            granules, lanes = touch.granules()
-            if write:
-                shared.state[granules] = state
-            else:
-                self._written(machine, access, granules, lanes)
+        if use.reads and machine.checks.uninitialised:
+            states, written = shared.states(log2, WRITTEN)
+            if (states[rows] != written).any():
+                raise self._unwritten(machine, access, touch)
+        if use.writes:
+            states, whole = shared.states(log2, use.state)
+            states[rows] = whole
+        view = shared.rows(access.nbytes, access.width)
         if machine.checks.races:
-            self._note(machine, access, touch, values, write)
-        if machine.traffic is not None and state == WRITTEN:  # a copy counts when it lands
+            order = machine.order
+            race = _race(shared.tracker, touch, order, order.floor, view, use)
+            if race is not None:
+                byte = (race.granule << shared.shift) % shared.stride
+                raise _race_fault(machine, access, race, f"shared byte {byte}", use)
+        if use.counted:
+            self.count(machine, access, addresses)
+        return view, rows
+
+    def count(self, machine: Machine, access: Access, addresses: np.ndarray) -> None:
+        """See Space."""
+        if machine.traffic is not None:
+            places = addresses.astype(np.int64) + access.offset
             machine.traffic.note_shared(access, places, machine.lanes)
-        return rows
 
-    def _written(
-        self, machine: Machine, access: Access, granules: np.ndarray, lanes: np.ndarray
-    ) -> None:
+    def _unwritten(self, machine: Machine, access: Access, touch: Touch) -> Exception:
+        """The error of the first byte that is not there to be read."""
         shared = machine.shared
+        granules, lanes = touch.granules()
         states = shared.state[granules]
-        if (states != WRITTEN).any():
-            at = int(np.argmax(states != WRITTEN))
-            why = "which nothing wrote" if states[at] == EMPTY else "where a cp.async is in flight"
-            byte = (int(granules[at]) << shared.shift) % shared.stride
-            what = f"{access.instruction.opcode}: reads shared byte {byte}, {why}"
-            raise machine.fault(access.line, what, int(lanes[at]))
-
-    def _note(
-        self,
-        machine: Machine,
-        access: Access,
-        touch: Touch,
-        values: np.ndarray | None,
-        write: bool,
-    ) -> None:
-        shared, order = machine.shared, machine.order
-        if write:
-            view = shared.rows(access.nbytes, access.width)
-            same = unchanged(view, touch.rows, values, 1 << touch.log2)
-            race = shared.tracker.write(touch, order, order.floor, same)
-        else:
-            race = shared.tracker.read(touch, order, order.floor)
-        if race is not None:
-            byte = (race.granule << shared.shift) % shared.stride
-            report(machine, access, race, f"shared byte {byte}", write)
+        at = int(np.argmax(states != WRITTEN))
+        why = "which nothing wrote" if states[at] == EMPTY else "where a cp.async is in flight"
+        byte = (int(granules[at]) << shared.shift) % shared.stride
+        what = f"{access.instruction.opcode}: reads shared byte {byte}, {why}"
+        return machine.fault(access.line, what, int(lanes[at]))
 
 
-class LocalSpace:
+class LocalSpace(Space):
     """Local memory: each thread has its own."""
 
     name = "local"
+    shared = False
 
-    def read(self, machine: Machine, access: Access, addresses: np.ndarray) -> np.ndarray:
-        """The rows at some addresses (before the offset is added)."""
+    def rows(
+        self, machine: Machine, access: Access, addresses: np.ndarray, use: Use
+    ) -> Placed | None:
+        """See Space."""
         local = machine.local
         places = offsets(machine, access, addresses, local.size, self.name)
         rows = (places + local.base[machine.lanes]) >> access.log2
-        return local.rows(access.nbytes, access.width).take(rows, axis=0, mode="clip")
-
-    def write(
-        self,
-        machine: Machine,
-        access: Access,
-        addresses: np.ndarray,
-        values: np.ndarray,
-    ) -> None:
-        """Store rows at some addresses."""
-        local = machine.local
-        places = offsets(machine, access, addresses, local.size, self.name)
-        rows = (places + local.base[machine.lanes]) >> access.log2
-        local.rows(access.nbytes, access.width)[rows] = values
+        return local.rows(access.nbytes, access.width), rows
 
 
-class GenericSpace:
+class GenericSpace(Space):
     """Generic addresses: shared and local memory are windows of them, the rest is global."""
 
     name = "generic"
 
-    def read(self, machine: Machine, access: Access, addresses: np.ndarray) -> np.ndarray:
-        """The rows at some addresses (before the offset is added)."""
-        space, addresses = self._space(machine, access, addresses)
-        out: np.ndarray = space.read(machine, access, addresses)
-        return out
-
-    def write(
-        self,
-        machine: Machine,
-        access: Access,
-        addresses: np.ndarray,
-        values: np.ndarray,
-    ) -> None:
-        """Store rows at some addresses."""
-        space, addresses = self._space(machine, access, addresses)
-        space.write(machine, access, addresses, values)
-
-    def _space(self, machine: Machine, access: Access, addresses: np.ndarray) -> Any:
+    def of(
+        self, machine: Machine, access: Access, addresses: np.ndarray
+    ) -> tuple[Space, np.ndarray]:
+        """See Space."""
         low, high = int(addresses.min()), int(addresses.max())
         if high < SHARED_WINDOW:
             return SPACES["global"], addresses
@@ -341,10 +302,53 @@ class GenericSpace:
             return SPACES["local"], addresses - np.uint64(LOCAL_WINDOW)
         raise access.fault(machine, "one access to several memory spaces is not emulated", 0)
 
+    def count(self, machine: Machine, access: Access, addresses: np.ndarray) -> None:
+        """See Space."""
+        space, addresses = self.of(machine, access, addresses)
+        space.count(machine, access, addresses)
 
-SPACES: dict[str, Any] = {
+
+SPACES: dict[str, Space] = {
     space.name: space for space in (GlobalSpace(), SharedSpace(), LocalSpace(), GenericSpace())
 }
+
+
+def _in_pieces(machine: Machine, access: Access, addresses: np.ndarray, use: Use) -> np.ndarray:
+    """Do an access to global memory segment by segment; what it reads. Raises EmulationError for
+    addresses in none.
+    """
+    real, memory = access.real(addresses), machine.launch.memory
+    bases = np.array(memory.bases, np.uint64)
+    ends = np.array([segment.end for segment in memory.segments], np.uint64)
+    at = np.searchsorted(bases, real, "right") - 1
+    wrong = (at < 0) | (real + np.uint64(access.nbytes) > ends[np.maximum(at, 0)])
+    if wrong.any():
+        raise _outside(machine, access, addresses[wrong], int(np.argmax(wrong)))
+    shape = (len(real), access.nbytes // access.width)
+    out = np.empty(shape if shape[1] > 1 else shape[:1], f"u{access.width}")
+    space, every = SPACES["global"], machine.lanes
+    for number in np.unique(at):
+        part = at == number
+        machine.lanes = every[part]
+        if use.values is None:
+            out[part] = space.read(machine, access, addresses[part], use)
+        else:
+            space.write(machine, access, addresses[part], use.values[part])
+    machine.lanes = every
+    return out
+
+
+def _outside(machine: Machine, access: Access, addresses: np.ndarray, place: int = 0) -> Exception:
+    """The error of the first of some addresses, that of the active lane number `place`."""
+    address = int(addresses[0]) + access.offset
+    if address >= SHARED_WINDOW:
+        return access.fault(machine, f"address {address:#x} is not of global memory", place)
+    where = machine.launch.memory.near(address + access.nbytes - 1)
+    segment = machine.launch.memory.find(address)
+    if segment is not None:
+        where = f"past the end of {segment.name}"
+    what = f"{access.nbytes} bytes at {address:#x} are out of bounds: {where}"
+    return access.fault(machine, what, place)
 
 
 def offsets(
@@ -365,7 +369,7 @@ def offsets(
     return places
 
 
-def unchanged(
+def _unchanged(
     view: np.ndarray, rows: np.ndarray, values: np.ndarray | None, count: int
 ) -> Callable[[], np.ndarray]:
     """Tells, for each granule, whether the row that it is part of stays as it is."""
@@ -379,7 +383,7 @@ def unchanged(
     return same
 
 
-def same_bytes(
+def _same_bytes(
     machine: Machine,
     access: Access,
     view: np.ndarray,
@@ -394,12 +398,24 @@ def same_bytes(
         raise access.fault(machine, what, place)
 
 
-def report(machine: Machine, access: Access, race: Race, where: str, write: bool) -> None:
-    """Raise the error of a race."""
+def _race(
+    tracker: Tracker, touch: Touch, order: Order, least: int, view: np.ndarray, use: Use
+) -> Race | None:
+    """Note an access; the race with an earlier one, if any."""
+    if use is ATOMIC:
+        return tracker.atomic(touch, order, least)
+    if use.reads:
+        return tracker.read(touch, order, least)
+    same = _unchanged(view, touch.rows, use.values, 1 << touch.log2)
+    return tracker.write(touch, order, least, same)
+
+
+def _race_fault(machine: Machine, access: Access, race: Race, where: str, use: Use) -> Exception:
+    """The error of a race."""
     block, warp = divmod(race.warp, machine.order.per_block)
-    did = "wrote" if race.wrote else "read"
+    does = "changes" if use is ATOMIC else "writes" if use.writes else "reads"
     what = (
-        f"race: {'writes' if write else 'reads'} {where}, which warp {warp} of block {block} {did} "
+        f"race: {does} {where}, which warp {warp} of block {block} {race.did} "
         "in this launch, and no barrier orders the two"
     )
-    raise machine.fault(access.line, f"{access.instruction.opcode}: {what}", race.lane)
+    return machine.fault(access.line, f"{access.instruction.opcode}: {what}", race.lane)

@@ -46,6 +46,7 @@ class Nest:
     stores: tuple[Store, ...]
     contraction: bool = False
     library: bool = True
+    switches: frozenset[str] = frozenset()
 
     @property
     def accesses(self) -> list[Access]:
@@ -110,7 +111,12 @@ def bind(kernel: Kernel, step: Step, pointers: Pointers, symbol_of: Any) -> Nest
         pointers.written.add(access.pointer)
         stores.append(Store(access, output.type, value, output.initial, output.reads))
     nest = Nest(kernel.sizes, kernel.reductions, code, tuple(stores))
-    return replace(nest, contraction=kernel.contraction, library=kernel.library)
+    return replace(
+        nest,
+        contraction=kernel.contraction,
+        library=kernel.library,
+        switches=kernel.switches,
+    )
 
 
 class _Binder:

@@ -121,7 +121,7 @@ class _Blocks:
     ) -> None:
         """One block: its sums in registers over a piece of the depth."""
         text, g = self.text, self.gemm
-        parts = list(_parts(width, self.lanes))
+        parts = list(parts_of(width, self.lanes))
         here = [_plus(text, row, r) for r in range(rows)]
         into = [self._pointer(g.c, {g.m: i, g.n: column}) for i in here]
         left = [self._pointer(g.a, {g.m: i, g.k: start}) for i in here]
@@ -144,7 +144,10 @@ class _Blocks:
         for r, pointer in enumerate(left):
             place = self._offset(pointer, k, g.a.strides[g.k])
             number = text.let(f"llvm.load {place} : !llvm.ptr -> {self.dtype}")
-            wide = {n: self._spread(number, n) for n in dict.fromkeys(n for _, n in parts)}
+            wide = {
+                n: spread(text, number, self._type(n), n)
+                for n in dict.fromkeys(n for _, n in parts)
+            }
             for v, (_, n) in enumerate(parts):
                 old = inner[r * len(parts) + v]
                 made.append(text.let(f"math.fma {wide[n]}, {vectors_[v]}, {old} : {self._type(n)}"))
@@ -221,16 +224,16 @@ class _Blocks:
             f"llvm.store {value}, {place} {{alignment = {self.width} : i64}} : {self._type(lanes)}, !llvm.ptr"
         )
 
-    def _spread(self, number: str, lanes: int) -> str:
-        """A vector of one number."""
-        text, kind = self.text, self._type(lanes)
-        none = text.let(f"llvm.mlir.poison : {kind}")
-        zero = text.constant("0", "i32")
-        first = text.let(f"llvm.insertelement {number}, {none}[{zero} : i32] : {kind}")
-        return text.let(f"llvm.shufflevector {first}, {none} {[0] * lanes} : {kind}")
+
+def spread(text: Text, number: str, kind: str, lanes: int) -> str:
+    """A vector of one number."""
+    none = text.let(f"llvm.mlir.poison : {kind}")
+    zero = text.constant("0", "i32")
+    first = text.let(f"llvm.insertelement {number}, {none}[{zero} : i32] : {kind}")
+    return text.let(f"llvm.shufflevector {first}, {none} {[0] * lanes} : {kind}")
 
 
-def _parts(width: int, lanes: int) -> Iterator[tuple[int, int]]:
+def parts_of(width: int, lanes: int) -> Iterator[tuple[int, int]]:
     """(first column, lanes) of the vectors of a row: whole ones, then powers of two."""
     at = 0
     while at < width:

@@ -103,6 +103,51 @@ END_WAIT = f"""
 """
 
 
+def awaiting(begin: str, waiting: str, rest: str) -> str:
+    """`mw_await`: look at the counter of one member after the other until it has come far enough, in turn pausing and,
+    from %spins looks on, resting.
+
+    begin: defines %spins, and what the others need; waiting: begins each wait, and may leave with `^out(%rc : i32)`;
+    rest: lets others run, where a counter of %count has not come far enough in %n looks.
+    """
+    return f"""
+llvm.func @mw_await(%group: !llvm.ptr, %me: i64, %place: i64, %wanted: i64) -> i32
+    attributes {{no_inline}} {{
+  %zero = llvm.mlir.constant(0 : i64) : i64
+  %one = llvm.mlir.constant(1 : i64) : i64
+  %ok = llvm.mlir.constant(0 : i32) : i32
+  %size = llvm.load %group : !llvm.ptr -> i64
+{begin}
+  llvm.br ^member(%zero, %zero : i64, i64)
+^member(%j: i64, %seen: i64):
+  %more = llvm.icmp "slt" %j, %size : i64
+  llvm.cond_br %more, ^begin, ^out(%ok : i32)
+^begin:
+  %base = llvm.call @mw_base(%group, %j) : (!llvm.ptr, i64) -> !llvm.ptr
+  %counter = llvm.getelementptr %base[%place] : (!llvm.ptr, i64) -> !llvm.ptr, i8
+  %next = llvm.add %j, %one : i64
+  llvm.br ^look(%seen : i64)
+^look(%n: i64):
+  %count = llvm.load %counter atomic acquire {{alignment = 8 : i64}} : !llvm.ptr -> i64
+  %there = llvm.icmp "sge" %count, %wanted : i64
+  llvm.cond_br %there, ^member(%next, %n : i64, i64), ^wait
+^wait:
+{waiting}
+  %soon = llvm.icmp "slt" %n, %spins : i64
+  %n1 = llvm.add %n, %one : i64
+  llvm.cond_br %soon, ^pause, ^yield
+^pause:
+  llvm.call_intrinsic "llvm.x86.sse2.pause"() : () -> ()
+  llvm.br ^look(%n1 : i64)
+^yield:
+{rest}
+  llvm.br ^look(%n1 : i64)
+^out(%rc: i32):
+  llvm.return %rc : i32
+}}
+"""
+
+
 def pulled(work: str) -> str:
     """The work of a collective with the members' slots in the place of their sources."""
     return work.replace("llvm.call @mw_peer(", "llvm.call @mw_posted(")

@@ -18,7 +18,7 @@ from meshweave.bindings import ir
 from meshweave.lowering import linear
 from meshweave.lowering.items import CARRIER, Item, Reader
 from meshweave.lowering.kernels import Builder, Kernel, view_access
-from meshweave.transforms.hint_ledger import stands_alone
+from meshweave.transforms.hint_ledger import stands_alone, stream_of
 
 CHEAP = 3.0  # additions per element that are rather repeated than stored
 HEAVY = 16.0  # a transcendental function
@@ -36,6 +36,11 @@ class Fusion:
         self.kernels: list[Kernel] = []
         # Items that hints want a kernel of their own for, and views that only show something to such.
         self._alone = {i.number for i in self.reader.items if stands_alone(i.op.location)}
+        # The streams that each item is computed on: its own; a view's are those of its readers.
+        self._streams = {
+            i.number: set() if i.kind == "view" else {stream_of(i.op.location) or 0}
+            for i in self.reader.items
+        }
 
     def run(self) -> None:
         """Rewrite the function: afterwards its linalg ops are carriers."""
@@ -116,9 +121,15 @@ class Fusion:
 
     def _kept_apart(self, item: Item, user: Item) -> bool:
         """Whether hints keep this use of an op's result out of other kernels."""
-        if item.kind == "view" and user.number in self._alone:
-            self._alone.add(item.number)
-        return item.kind in ("map", "copy") and bool(self._alone & {item.number, user.number})
+        if item.kind == "view":
+            self._streams[item.number] |= self._streams[user.number]
+            self._alone |= {item.number} if user.number in self._alone else set()
+        return item.kind in ("map", "copy") and self._apart(item, user)
+
+    def _apart(self, one: Item, other: Item) -> bool:
+        """Whether hints want two items in different kernels."""
+        alone = bool(self._alone & {one.number, other.number})
+        return alone or not self._streams[other.number] <= self._streams[one.number]
 
     def _init_needed(self, user: Item, number: int) -> bool:
         """Whether a linalg op reads what its `outs` operand holds."""
@@ -185,7 +196,7 @@ class Fusion:
         if item.kind != "contract" or len(uses) != 1 or kernel.outputs[0].reads:
             return None
         copy, out = uses[0][0], kernel.outputs[0]
-        if self._alone & {item.number, copy.number}:
+        if self._apart(item, copy):
             return None
         if copy.kind != "copy" or not copy.exists or copy.block != item.block:
             return None

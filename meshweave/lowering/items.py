@@ -15,7 +15,7 @@ from typing import Any
 
 from meshweave.bindings import ir
 from meshweave.errors import CompileError
-from meshweave.fast_paths import LIBRARIES
+from meshweave.fast_paths import LIBRARIES, ROUNDED, SWITCHES
 from meshweave.locations import location_text
 from meshweave.lowering import linear
 from meshweave.lowering.linear import Linear
@@ -47,6 +47,7 @@ class Item:
     reductions: frozenset[int] = frozenset()
     exists: bool = True  # whether its result is made as a tensor
     library: bool = True  # whether a library may do it
+    switches: frozenset[str] = frozenset()  # kernels off and on for it: "-rows"
     cost: float = 0.0  # price of one element, with everything that could be computed inside
 
     @property
@@ -166,6 +167,8 @@ class Reader:
         item.kind = _kind(item, inputs)
         chosen = op.attributes[KERNEL].value if KERNEL in op.attributes else ""
         item.library = chosen in ("", *LIBRARIES)
+        said = op.attributes[SWITCHES].value.split() if SWITCHES in op.attributes else ()
+        item.switches = frozenset(said) | ({ROUNDED} if chosen == ROUNDED[1:] else set())
         if chosen == "reference":
             item.payload.steps = [exact(step) for step in item.payload.steps]
         else:

@@ -58,6 +58,7 @@ class Kernel:
     symbols: dict[int, int] = field(default_factory=dict)  # symbol -> operand
     contraction: bool = False
     library: bool = True  # whether a library may do it
+    switches: frozenset[str] = frozenset()  # of all items that it computes
 
     @property
     def ndim(self) -> int:
@@ -182,6 +183,7 @@ class Builder:
     def _inline(self, made: Item, args: list[int], index: Access) -> tuple[int, ...]:
         """Compute the payload of `made` on `args` in the iteration `index` of its loops."""
         results: list[int] = []
+        self.kernel.switches |= made.switches
 
         def node_of(ref: Ref) -> int:
             what, which = ref

@@ -117,49 +117,20 @@ llvm.func @mw_signal(%counter: !llvm.ptr, %value: i64) {{
   llvm.store %value, %counter atomic release {{alignment = 8 : i64}} : i64, !llvm.ptr
   llvm.return
 }}
-llvm.func @mw_await(%group: !llvm.ptr, %me: i64, %place: i64, %wanted: i64) -> i32
-    attributes {{no_inline}} {{
-  %zero = llvm.mlir.constant(0 : i64) : i64
-  %one = llvm.mlir.constant(1 : i64) : i64
-  %ok = llvm.mlir.constant(0 : i32) : i32
-  %left = llvm.mlir.constant({ABORTED} : i32) : i32
-  %size = llvm.load %group : !llvm.ptr -> i64
+"""
+_AWAIT = early.awaiting(
+    f"""  %left = llvm.mlir.constant({ABORTED} : i32) : i32
   %at = llvm.getelementptr %group[{WorldLayout.WORLD}] : (!llvm.ptr) -> !llvm.ptr, i8
   %world = llvm.load %at : !llvm.ptr -> !llvm.ptr
   %spins_at = llvm.getelementptr %world[{WorldLayout.SPINS}] : (!llvm.ptr) -> !llvm.ptr, i8
   %spins = llvm.load %spins_at : !llvm.ptr -> i64
-  %abort = llvm.getelementptr %world[{WorldLayout.ABORT}] : (!llvm.ptr) -> !llvm.ptr, i8
-  llvm.br ^member(%zero, %zero : i64, i64)
-^member(%j: i64, %seen: i64):
-  %more = llvm.icmp "slt" %j, %size : i64
-  llvm.cond_br %more, ^begin, ^out(%ok : i32)
-^begin:
-  %base = llvm.call @mw_base(%group, %j) : (!llvm.ptr, i64) -> !llvm.ptr
-  %counter = llvm.getelementptr %base[%place] : (!llvm.ptr, i64) -> !llvm.ptr, i8
-  %next = llvm.add %j, %one : i64
-  llvm.br ^look(%seen : i64)
-^look(%n: i64):
-  %count = llvm.load %counter atomic acquire {{alignment = 8 : i64}} : !llvm.ptr -> i64
-  %there = llvm.icmp "sge" %count, %wanted : i64
-  llvm.cond_br %there, ^member(%next, %n : i64, i64), ^wait
-^wait:
-  %flag = llvm.load %abort atomic monotonic {{alignment = 8 : i64}} : !llvm.ptr -> i64
+  %abort = llvm.getelementptr %world[{WorldLayout.ABORT}] : (!llvm.ptr) -> !llvm.ptr, i8""",
+    """  %flag = llvm.load %abort atomic monotonic {alignment = 8 : i64} : !llvm.ptr -> i64
   %failed = llvm.icmp "ne" %flag, %zero : i64
   llvm.cond_br %failed, ^out(%left : i32), ^patience
-^patience:
-  %soon = llvm.icmp "slt" %n, %spins : i64
-  %n1 = llvm.add %n, %one : i64
-  llvm.cond_br %soon, ^pause, ^yield
-^pause:
-  llvm.call_intrinsic "llvm.x86.sse2.pause"() : () -> ()
-  llvm.br ^look(%n1 : i64)
-^yield:
-  %ignored = llvm.call @sched_yield() : () -> i32
-  llvm.br ^look(%n : i64)
-^out(%rc: i32):
-  llvm.return %rc : i32
-}}
-"""
+^patience:""",
+    "  %ignored = llvm.call @sched_yield() : () -> i32",
+)
 
 # What every collective begins with: its group and this rank's number in it; then, unless it is
 # started early, its own pointers made public, and a meeting.
@@ -284,7 +255,7 @@ _MOVES = {
 
 def generate(collectives: Sequence[Collective]) -> str:
     """The MLIR text of the functions asked for."""
-    helpers = _MEET + (_EARLY if any(c.early for c in collectives) else "")
+    helpers = _MEET + (_EARLY + _AWAIT if any(c.early for c in collectives) else "")
     return "module {" + helpers + functions(collectives) + "}"
 
 

@@ -5,17 +5,21 @@ outermost loop they depend on.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from meshweave.lowering import tiles
 from meshweave.lowering.bind import Access, Nest, Store
-from meshweave.lowering.blocks import blocks_of, blocks_text
+from meshweave.lowering.blocks import WIDTHS, blocks_of, blocks_text, parts_of, spread
 from meshweave.lowering.kernels import Node
 from meshweave.lowering.payload import CONTRACT, EXACT
 from meshweave.lowering.rows import Unit
 from meshweave.lowering.steps import element_bytes
 from meshweave.lowering.text import Text
+from meshweave.machine import vectors
 
+SHORT = 32  # LLVM unrolls rows of so many elements before it looks for vectors, and then finds none
+VECTORS = {f"arith.{name}f" for name in ("add", "sub", "mul", "div", "neg")} | {"math.fma"}
 FASTER = {"arith.addf", "arith.mulf"}  # reductions that may be done in another order
 
 
@@ -29,7 +33,7 @@ def unit_text(name: str, unit: Unit) -> str:
     for iv, size in zip(rows, unit.nests[0].sizes):
         _open(text, iv, size)
     for nest in unit.nests:
-        NestText(text, nest, rows).write()
+        (ShortRows if short(nest, unit.rows) else NestText)(text, nest, rows).write()
     text.lines += ["}"] * len(rows)
     return text.function(name, unit)
 
@@ -260,16 +264,24 @@ class NestText:
         return self._op(node)
 
     def _op(self, node: Node) -> str:
-        _, name, attributes, inputs, type_ = node
-        types = ", ".join(str(_type_of(self.nest.code, self.nest.stores, k)) for k in inputs)
+        return self._applied(node, self.values)
+
+    def _applied(self, node: Node, values: Mapping[int, str], type_: str = "") -> str:
+        """An op on these values, all of type `type_` where that is said."""
+        _, name, attributes, inputs, result = node
+        types = ", ".join(
+            type_ or str(_type_of(self.nest.code, self.nest.stores, k)) for k in inputs
+        )
         marks = {key for key, _ in attributes}
         settings = ", ".join(
-            f"{key} = {self._setting(name, key, attr, inputs, marks, type_)}"
+            f"{key} = {self._setting(name, key, attr, inputs, marks, result)}"
             for key, attr in attributes
             if key != CONTRACT
         )
-        operands = ", ".join(self.values[k] for k in inputs)
-        return self.text.let(f'"{name}"({operands}) {{{settings}}} : ({types}) -> {type_}')
+        operands = ", ".join(values[k] for k in inputs)
+        return self.text.let(
+            f'"{name}"({operands}) {{{settings}}} : ({types}) -> {type_ or result}'
+        )
 
     def _setting(
         self, name: str, key: str, attr: Any, inputs: tuple[int, ...], marks: set[str], type_: Any
@@ -347,6 +359,62 @@ class NestText:
         elif kind == "index":
             value = text.let(f"arith.index_cast {value} : index to i64")
         text.add(f"llvm.store {value}, {self._address(store.access, stored)} : {stored}, !llvm.ptr")
+
+
+def short(nest: Nest, rows: int) -> bool:
+    """Whether the innermost loop, inside another one, is short arithmetic on rows of one type of float."""
+    if nest.reductions or len(nest.sizes) - rows < 2 or not 4 <= nest.sizes[-1] <= SHORT:
+        return False
+    types = {str(_type_of(nest.code, nest.stores, k)) for k in range(len(nest.code))}
+    types |= {str(store.type) for store in nest.stores}
+    return (
+        len(types) == 1
+        and types <= WIDTHS.keys()
+        and all(n[0] in ("load", "constant", "acc") or n[1] in VECTORS for n in nest.code)
+        and all(access.strides[-1] in (0, 1) for access in nest.accesses)
+        and all(s.access.strides[-1] == 1 and s.initial is None for s in nest.stores)
+    )
+
+
+class ShortRows(NestText):
+    """Writes a nest whose rows are short: each in a few vectors, what is the same for all of it as a number."""
+
+    def write(self) -> None:
+        """The loops but for the innermost, in them the vectors of a row."""
+        self.order = list(range(len(self.nest.sizes) - len(self.order), len(self.nest.sizes)))
+        self._loops(self.order[:-1], self._row)
+
+    def _row(self) -> None:
+        kind = str(self.nest.stores[0].type)
+        lanes = vectors().nbytes // WIDTHS[kind]
+        for at, count in parts_of(self.nest.sizes[-1], lanes):
+            self.ivs[self.order[-1]] = self.text.constant(str(at))
+            type_ = f"vector<{count}x{kind}>"
+            made: dict[int, str] = {}
+            for number in sorted(self.wanted):
+                made[number] = self._in_vectors(number, made, type_, count)
+            for store in self.nest.stores:
+                place = self._address(store.access, kind)
+                self.text.add(
+                    f"llvm.store {made[store.value]}, {place} {_alignment(kind)} : {type_}, !llvm.ptr"
+                )
+        del self.ivs[self.order[-1]]
+
+    def _in_vectors(self, number: int, made: dict[int, str], type_: str, count: int) -> str:
+        """A node as a vector."""
+        node, text, kind = self.nest.code[number], self.text, str(self.nest.stores[0].type)
+        if number in self.values:
+            return spread(text, self.values[number], type_, count)
+        if node[0] in ("load", "acc"):
+            place = self._address(
+                node[1] if node[0] == "load" else self.nest.stores[node[1]].access, kind
+            )
+            return text.let(f"llvm.load {place} {_alignment(kind)} : !llvm.ptr -> {type_}")
+        return self._applied(node, made, type_)
+
+
+def _alignment(kind: str) -> str:
+    return f"{{alignment = {WIDTHS[kind]} : i64}}"
 
 
 def text_zero(text: Text) -> str:

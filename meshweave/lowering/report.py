@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from meshweave.lowering.gpu.choices import taken_rows
 from meshweave.lowering.memory import moments, region_bytes, unit_kernels
 from meshweave.report import CollectiveRow, KernelRow, LedgerRow, RegionRow, Report
 from meshweave.transforms.hint_ledger import read_ledger
@@ -44,10 +45,11 @@ def report_of(module: Any, program: Any) -> Report:
 
 
 def _kernels(module: Any, program: Any) -> tuple[KernelRow, ...]:
-    """What select-kernels chose; the code that each op gets where it has not run."""
-
+    """What select-kernels chose; the code that each op gets where it has not run, or where that is for the lowering."""
     rows = []
     for row in kernel_rows(module):
         op, _, where = row["op"].partition(" at ")
         rows.append(KernelRow(op, row["kernel"], row["why"], where))
+    if program.target == "gpu":
+        return taken_rows(rows, program)
     return tuple(rows) or unit_kernels(program)

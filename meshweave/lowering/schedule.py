@@ -24,7 +24,7 @@ from meshweave.lowering.rows import (
     shared_rows,
 )
 from meshweave.lowering.steps import Buffers, Place, Root, Step
-from meshweave.transforms.hint_ledger import stands_alone
+from meshweave.transforms.hint_ledger import kept_apart
 
 Entry = Any  # Unit | Step
 _OURS = ("arena", "output")  # kinds of buffers that a kernel's result may be given
@@ -76,7 +76,7 @@ class Schedule:
             return False
         if step.what == "kernel" and self.kernels[step.number].contraction:
             return False
-        if stands_alone(step.op.location) or stands_alone(unit.steps[-1].op.location):
+        if kept_apart(step.op.location, unit.steps[-1].op.location):
             return False
         mark = unit.pointers.mark()
         nest = self._nest(step, unit.pointers)

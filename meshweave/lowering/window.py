@@ -256,40 +256,13 @@ llvm.func @mw_signal(%counter: !llvm.ptr, %value: i64) {{
 ^out:
   llvm.return
 }}
-llvm.func @mw_await(%group: !llvm.ptr, %me: i64, %place: i64, %wanted: i64) -> i32
-    attributes {{no_inline}} {{
-  %zero = llvm.mlir.constant(0 : i64) : i64
-  %one = llvm.mlir.constant(1 : i64) : i64
-  %ok = llvm.mlir.constant(0 : i32) : i32
-  %size = llvm.load %group : !llvm.ptr -> i64{_field("spins", GroupRecord.SPINS)}
-  llvm.br ^member(%zero, %zero : i64, i64)
-^member(%j: i64, %seen: i64):
-  %more = llvm.icmp "slt" %j, %size : i64
-  llvm.cond_br %more, ^begin, ^done
-^begin:
-  %base = llvm.call @mw_base(%group, %j) : (!llvm.ptr, i64) -> !llvm.ptr
-  %counter = llvm.getelementptr %base[%place] : (!llvm.ptr, i64) -> !llvm.ptr, i8
-  %next = llvm.add %j, %one : i64
-  llvm.br ^look(%seen : i64)
-^look(%n: i64):
-  %count = llvm.load %counter atomic acquire {{alignment = 8 : i64}} : !llvm.ptr -> i64
-  %there = llvm.icmp "sge" %count, %wanted : i64
-  llvm.cond_br %there, ^member(%next, %n : i64, i64), ^wait
-^wait:
-  %soon = llvm.icmp "slt" %n, %spins : i64
-  %n1 = llvm.add %n, %one : i64
-  llvm.cond_br %soon, ^pause, ^yield
-^pause:
-  llvm.call_intrinsic "llvm.x86.sse2.pause"() : () -> ()
-  llvm.br ^look(%n1 : i64)
-^yield:
-  llvm.call @mw_rest(%group, %me, %counter, %count, %n)
-    : (!llvm.ptr, i64, !llvm.ptr, i64, i64) -> ()
-  llvm.br ^look(%n1 : i64)
-^done:
-  llvm.return %ok : i32
-}}
 """
+_AWAIT = early.awaiting(
+    _field("spins", GroupRecord.SPINS),
+    "",
+    """  llvm.call @mw_rest(%group, %me, %counter, %count, %n)
+    : (!llvm.ptr, i64, !llvm.ptr, i64, i64) -> ()""",
+)
 assert EarlyArea.ACTIVE != GroupRecord.SLEEPERS < EarlyArea.REQUESTS
 _REACH_TYPE = "(!llvm.ptr, i64, !llvm.ptr, i64, i64) -> !llvm.ptr"
 _OUTSIDE = f"""
@@ -314,7 +287,7 @@ def generate(collectives: Sequence[Collective], staging: int) -> str:
     staging: bytes of the window that the program needs for operands that may lie elsewhere.
     """
     texts = [_OUTSIDE, _MEET, _REST, _WORD, _REACH, _staging(staging)]
-    texts.append(_EARLY if any(c.early for c in collectives) else "")
+    texts.append(_EARLY + _AWAIT if any(c.early for c in collectives) else "")
     inner = local.functions(collectives)
     for collective in collectives:
         if collective.op == "relayout":

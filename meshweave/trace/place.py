@@ -152,7 +152,7 @@ class kernels(AbstractContextManager["kernels"]):
 
     only:     names of the only ones allowed. switches: single ones on or off. An inner context has precedence over the
     outer one, and one that says `only` starts anew. It holds for this thread, and is part of what compiled calls are
-    cached by. Around ops of a traced function it switches off for those ops only, whoever calls it.
+    cached by. Around ops of a traced function it switches for those ops only, whoever calls it.
     Raises UsageError for what is no kernel (`meshweave.fast_paths.KERNELS`).
 
     >>> import numpy as np
@@ -178,8 +178,10 @@ class kernels(AbstractContextManager["kernels"]):
         self._before: list[Any] = []
 
     def __enter__(self) -> kernels:
-        if current() is not None and self._choice.disabled:
-            region = hint(kernels=" ".join(f"-{name}" for name in self._choice.disabled))
+        words = [f"-{name}" for name in self._choice.disabled]
+        words += [f"+{name}" for name in self._choice.enabled]
+        if current() is not None and words:
+            region = hint(kernels=" ".join(words))
             self._before.append(region.__enter__())
             return self
         outer = chosen_kernels()

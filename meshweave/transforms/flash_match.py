@@ -195,6 +195,8 @@ class _Match:
         root = self.ex.node(weights.value, weights.entries)
         rounded = self._op(root, "arith.truncf")  # what is never stored is not rounded
         root, emptied = self._emptied(root if rounded is None else rounded[0])
+        if any(self._op(n, "math.exp") for n in self.ex.below(root)):
+            _of_floats(self._type(root))
         exponent, zeros = self._softmax(*self._parts(root))
         if emptied not in (None, exponent):
             raise NotAttention("no softmax before it: other scores say which rows are empty")

@@ -16,6 +16,7 @@ LEDGER, REGION, OP = "hint.ledger", "hint.id", "hint.op"
 CHOSEN = "hint.chosen"  # on a region: its time axes, with the numbers of slices that hint-budget chose; "": none
 HELD = "hint.held"  # on an op: the mesh axes that stand on a dim with a time axis, by the factor that they cut
 _FUSE = "hint.fuse="  # of the name in a location, with what the region around says of fusion
+_STREAM = "hint.stream="  # of the name in a location, with the number of the stream that the region around asks for
 _STOOD_IN = "hint.region="  # of the name in a location
 
 
@@ -110,15 +111,16 @@ def tell(said: Said, outcome: Outcome, where: Any) -> None:
     remark(where, text)
 
 
-def mark_region(region: Any, which: int, fuse: str = "") -> None:
+def mark_region(region: Any, which: int, fuse: str = "", stream: int | None = None) -> None:
     """Let the locations of `region` and of all in it say that they are of region number `which`.
 
-    fuse: what it says of fusion, "" for nothing.
+    fuse: what it says of fusion, "" for nothing; stream: the one that it asks for.
     """
+    names = [f"{_STOOD_IN}{which}", *([f"{_FUSE}{fuse}"] if fuse else [])]
+    names += [f"{_STREAM}{stream}"] if stream is not None else []
     for op in walk(region):
-        op.location = ir.Location.name(f"{_STOOD_IN}{which}", op.location)
-        if fuse:
-            op.location = ir.Location.name(f"{_FUSE}{fuse}", op.location)
+        for name in names:
+            op.location = ir.Location.name(name, op.location)
 
 
 def set_apart(location: Any) -> Any:
@@ -135,6 +137,27 @@ def stands_alone(location: Any) -> bool:
     if isinstance(location, ir.CallSiteLoc):
         return stands_alone(location.callee)
     return isinstance(location, ir.FusedLoc) and any(map(stands_alone, location.locations))
+
+
+def stream_of(location: Any) -> int | None:
+    """The stream that the innermost region that asks for one wants for an op at `location`; None: none does."""
+    if isinstance(location, ir.NameLoc):
+        if location.name_str.startswith(_STREAM):
+            return int(location.name_str.removeprefix(_STREAM))
+        return stream_of(location.child_loc)
+    below: list[Any] = []
+    if isinstance(location, ir.CallSiteLoc):
+        below = [location.callee, location.caller]
+    elif isinstance(location, ir.FusedLoc):
+        below = list(location.locations)
+    return next((found for one in below if (found := stream_of(one)) is not None), None)
+
+
+def kept_apart(one: Any, other: Any) -> bool:
+    """Do hints keep ops at these two locations out of one kernel?"""
+    return (
+        stands_alone(one) or stands_alone(other) or (stream_of(one) or 0) != (stream_of(other) or 0)
+    )
 
 
 def regions_marked(location: Any) -> frozenset[int]:

@@ -22,7 +22,7 @@ from meshweave.errors import MeshweaveError
 from meshweave.hints import KEYS, TimeAxis
 from meshweave.layout.layout import Layout
 from meshweave.layout.mesh import Axis, Mesh
-from meshweave.ledger import HONOURED, INFEASIBLE, SUPERSEDED, Ledger, Outcome, Said
+from meshweave.ledger import HONOURED, INFEASIBLE, SUPERSEDED, UNSUPPORTED, Ledger, Outcome, Said
 from meshweave.transforms.base import Pass, at, fail, inline_single_block, replace, walk
 from meshweave.transforms.hint_body import body_of, partitioned
 from meshweave.transforms.hint_ledger import (
@@ -90,7 +90,8 @@ def _region(module: Any, region: Any, which: int, ledger: Ledger) -> None:
         effective = ledger.effective(which)
     met = ops_met(region, ledger)
     fuse = effective.get("fuse")
-    mark_region(region, which, fuse.hint.parsed if fuse is not None else "")
+    stream = _stream(effective.get("stream"), ledger, met)
+    mark_region(region, which, fuse.hint.parsed if fuse is not None else "", stream)
     if fuse is not None and fuse.hint.parsed in _FUSED:
         settle(ledger, [fuse], met, Outcome(HONOURED, _FUSED[fuse.hint.parsed]), region)
     program = None
@@ -112,6 +113,18 @@ def _region(module: Any, region: Any, which: int, ledger: Ledger) -> None:
         values = Slicer(program, region, ring).run(width, staged)
         replace(region, values)
         ledger.apply_region(which, program.trips, width)
+
+
+def _stream(said: Said | None, ledger: Ledger, met: list[int]) -> int | None:
+    """The stream that the kernels of a region are launched on; None where none is asked for, or hint-apply has found
+    that the target has no streams.
+    """
+    if said is None or any(ledger.is_closed(said.number, op, UNSUPPORTED) for op in met):
+        return None
+    stream: int = said.hint.parsed
+    for op in met:
+        ledger.close(said.number, op, Outcome(HONOURED, f"launched on compute stream {stream}"))
+    return stream
 
 
 def _refuse_other_order(

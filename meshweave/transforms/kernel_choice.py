@@ -7,8 +7,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from meshweave.errors import UsageError
-from meshweave.fast_paths import BIT_EXACT, DETERMINISTIC, KERNELS, REFERENCE, TOL, Choice, known
-from meshweave.hints import REQUIRED, Hint, HintError
+from meshweave.fast_paths import (
+    BIT_EXACT,
+    DETERMINISTIC,
+    KERNELS,
+    REFERENCE,
+    ROUNDING,
+    TOL,
+    Choice,
+    Kernel,
+    known,
+)
+from meshweave.hints import REQUIRED, Hint, HintError, Numerics
 from meshweave.ledger import HONOURED, SUPERSEDED, Ledger, Outcome, Said
 from meshweave.transforms.hint_ledger import OP, number, ops_met, regions_marked
 
@@ -38,7 +48,14 @@ class Asked:
         if self.numerics is None:
             return False
         said = self.numerics.hint.parsed
-        return self.bit_exact or (said.kind == TOL and max(said.rtol, said.atol) < ROUNDING)
+        return self.bit_exact or (said.kind == TOL and self.within < ROUNDING[DETERMINISTIC])
+
+    @property
+    def within(self) -> float:
+        """What `tol` lets results move by."""
+        assert self.numerics is not None
+        said: Numerics = self.numerics.hint.parsed
+        return max(said.rtol, said.atol)
 
     def allows(self, name: str) -> bool:
         """May it take this kernel?"""
@@ -49,10 +66,6 @@ class Asked:
         return self.off.get(name, "")
 
 
-ROUNDING = 1e-5
-"""What sums of f32 in another order may move results by, of the size of what is added. Below it ops run as written."""
-
-
 class Askings:
     """What holds for the ops of a module: by the number that the ledger gave each, else by the region that its location
     says it is of. Raises HintError for a kernel that is none.
@@ -60,9 +73,11 @@ class Askings:
 
     def __init__(self, ledger: Ledger, options: Choice) -> None:
         base = dict.fromkeys(options.disabled, "switched off for the whole program")
+        unasked = [k.name for k in KERNELS.values() if not (k.default or options.allows(k.name))]
+        start = {n: f'off unless asked for: kernels = "+{n}"' for n in unasked} | base
         self._ledger = ledger
-        self._outside = Asked(dict(base))
-        self._regions = [_of_region(ledger, r.number, base) for r in ledger.regions]
+        self._outside = Asked(dict(start))
+        self._regions = [_of_region(ledger, r.number, start, base) for r in ledger.regions]
 
     def __iter__(self) -> Iterator[Asked]:
         """Of the ops in no region, then of each region."""
@@ -82,9 +97,14 @@ class Askings:
         return self._regions[region] if region >= 0 else self._outside
 
 
-def _of_region(ledger: Ledger, region: int, base: Mapping[str, str]) -> Asked:
-    """Outer hints first: an inner one has precedence, but for a required disable, which nothing undoes."""
-    asked = Asked(dict(base))
+def _of_region(
+    ledger: Ledger, region: int, start: Mapping[str, str], base: Mapping[str, str]
+) -> Asked:
+    """Outer hints first: an inner one has precedence, but for a required disable, which nothing undoes.
+
+    start: who has switched a kernel off before; base: those of it that stay off.
+    """
+    asked = Asked(dict(start))
     chain = [-1, *ledger.chain(region)]
     asked.kernels = tuple(
         s for r in chain for s in ledger.said if s.region == r and s.hint.key == "kernels"
@@ -105,16 +125,38 @@ def _of_region(ledger: Ledger, region: int, base: Mapping[str, str]) -> Asked:
                     held[name] = f"{said.hint} at {said.hint.where}"
         asked.outcomes[said.number] = outcome
     asked.numerics = ledger.effective(region).get("numerics")
-    if asked.as_written and asked.numerics is not None:
-        said = asked.numerics
-        for kernel in KERNELS.values():
-            if not kernel.suits(BIT_EXACT):
-                asked.off.setdefault(
-                    kernel.name, f"{said.hint} at {said.hint.where} needs sums in order"
-                )
     if asked.numerics is not None:
+        _limit(asked, asked.numerics)
         asked.outcomes[asked.numerics.number] = Outcome(HONOURED, _numerics(asked))
     return asked
+
+
+def _limit(asked: Asked, said: Said) -> None:
+    """Switch off what a hint `numerics` does not let pass, whoever has asked for it."""
+    by = f"{said.hint} at {said.hint.where}"
+    for kernel in KERNELS.values():
+        if reason := _too_loose(asked, kernel):
+            if kernel.name not in asked.off:
+                _overruled(asked, kernel.name, f"{by} {reason}")
+            asked.off.setdefault(kernel.name, f"{by} {reason}")
+
+
+def _too_loose(asked: Asked, kernel: Kernel) -> str:
+    """What the numerics asked for need, where a kernel does not have it."""
+    assert asked.numerics is not None
+    kind = asked.numerics.hint.parsed.kind
+    if asked.as_written and not kernel.suits(BIT_EXACT):
+        return "needs sums in order"
+    if not kernel.suits(kind, asked.within if kind == TOL else 0.0):
+        return f"lets no factor be rounded: that takes tol({kernel.rounding:g}, 0)"
+    return ""
+
+
+def _overruled(asked: Asked, name: str, by: str) -> None:
+    """Settle the hints that ask for a kernel which numerics forbid."""
+    for said in asked.kernels:
+        if (name, True) in said.hint.parsed:
+            asked.outcomes[said.number] = Outcome(SUPERSEDED, f"by {by}")
 
 
 def _check(hint: Hint, name: str) -> None:
@@ -134,7 +176,8 @@ def _numerics(asked: Asked) -> str:
     assert asked.numerics is not None
     if asked.numerics.hint.parsed.kind == DETERMINISTIC:
         return "every kernel gives the same bits in every run"
-    return f"every kernel rounds within {ROUNDING:g}"
+    worst = max(kernel.rounding for kernel in KERNELS.values() if asked.allows(kernel.name))
+    return f"every kernel rounds within {max(worst, ROUNDING[DETERMINISTIC]):g}"
 
 
 def settle_asked(module: Any, ledger: Ledger, asked: Askings) -> None:

@@ -5,7 +5,8 @@ after:   linalg.matmul {mw.kernel = "blas"} ins(..) outs(..)
 
 Obeys the hints `kernels` and `numerics` of regions, and its own options, which no hint can undo. `bit_exact` computes
 every op as written, and refuses sums in another order: over slices, over ranks. An attention that may be `flash`
-becomes loops over tiles. What each op got, and why nothing faster, stays on the module as `mw.kernels`.
+becomes loops over tiles. What each op got, and why nothing faster, stays on the module as `mw.kernels`. On gpu an op
+that may not take all families of kernels says so, `mw.switches = "-rows"`: which one it gets is for the lowering.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from meshweave.bindings import ir
-from meshweave.fast_paths import KERNELS, PRODUCTS, REFERENCE, Choice
+from meshweave.fast_paths import FAMILIES, KERNELS, PRODUCTS, REFERENCE, SWITCHES, Choice
 from meshweave.ledger import INFEASIBLE, Ledger, Outcome
 from meshweave.locations import location_text
 from meshweave.machine import cache_bytes
@@ -49,6 +50,7 @@ class SelectKernels(Pass):
     """Choose kernels, and rewrite what `flash` computes.
 
     disable: kernels that nothing may take; only: the only ones that something may (none given: all).
+    enable:  kernels that are off by default, and may be taken.
     target:  what the program is compiled for: it says which kernels there are.
     cache_bytes: of the cache that tiles of `flash` should fit; 0: this machine's.
     """
@@ -58,6 +60,7 @@ class SelectKernels(Pass):
     only: tuple[str, ...] = ()
     target: str = "cpu"
     cache_bytes: int = 0
+    enable: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _ = self.choice
@@ -65,10 +68,16 @@ class SelectKernels(Pass):
     @property
     def choice(self) -> Choice:
         """What the options say. Raises UsageError for what is no kernel."""
-        return Choice.of(self.only or None, dict.fromkeys(self.disable, False))
+        switches = dict.fromkeys(self.enable, True) | dict.fromkeys(self.disable, False)
+        return Choice.of(self.only or None, switches)
 
     def _has(self, name: str) -> bool:
         return self.target in KERNELS[name].targets
+
+    @property
+    def _general(self) -> list[str]:
+        """The kernels for ops of all kinds."""
+        return [name for name in (*FAMILIES, "codegen") if self._has(name)]
 
     def run(self, module: Any) -> None:
         context = module.operation.context
@@ -78,7 +87,7 @@ class SelectKernels(Pass):
                 asked = Askings(ledger, self.choice)
             _refuse_sums(module, ledger, asked)
             settle_asked(module, ledger, asked)
-            if not all(a.allows("codegen") for a in asked):
+            if not all(a.allows(name) for a in asked for name in self._general):
                 take_over(module, generic_copy(module))  # so that every op can be marked
             cache = self.cache_bytes or cache_bytes()
             rows, refused = _flash(module, asked, cache) if self._has("flash") else ([], {})
@@ -125,17 +134,30 @@ def _mark(
     refused: by place, why products are no attention. kernels: those for single ops, the fastest first.
     """
     mine, dtype, product = asked.of(op), element_of(op), is_product(op)
+    _switch(op, [name for name in kernels if not mine.allows(name)], product)
     no_flash = refused.get(location_text(op)) if refused and product else None
     reasons = [f"flash: {no_flash}"] if no_flash else []
     for name in kernels:
+        kernel = KERNELS[name]
         if name in PRODUCTS and not product:
             continue
-        if reason := KERNELS[name].of_dtype(dtype) or mine.why_not(name):
-            reasons.append(f"{name}: {reason}")
+        if reason := kernel.of_dtype(dtype) or mine.why_not(name):
+            if kernel.default or not kernel.of_dtype(dtype):
+                reasons.append(f"{name}: {reason}")
             continue
+        if name in FAMILIES:
+            continue  # the lowering takes it where it can
         op.attributes[KERNEL] = ir.StringAttr.get(name)
         return Row(_name(op), name, "; ".join(reasons)) if reasons else None
     raise AssertionError(f"{REFERENCE} computes every op")
+
+
+def _switch(op: Any, off: Sequence[str], product: bool) -> None:
+    """Say on an op which families it may not take."""
+    families = (*FAMILIES, *(PRODUCTS if product else ()))
+    words = [f"-{name}" for name in off if name in families and KERNELS[name].targets == {"gpu"}]
+    if words:
+        op.attributes[SWITCHES] = ir.StringAttr.get(" ".join(words))
 
 
 def _name(op: Any) -> str:

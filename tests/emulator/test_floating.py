@@ -71,6 +71,22 @@ def test_fma_is_right_where_two_roundings_would_not_be(seed):
     assert not np.array_equal(naive, got)  # these operands do tell the two apart
 
 
+@few
+@given(seed=seeds)
+def test_fma_is_right_half_way_between_subnormal_results(seed):
+    """Sums a little below or above (k + 1/2) 2^-149, which f64 rounds to just that."""
+    rng = np.random.default_rng(seed)
+    z = (rng.integers(1 << 16, 1 << 22, 128) * 2.0**-149).astype("f4")
+    x = np.full(128, (1 + 2.0**-23) * 2.0**-75, np.float32)
+    y = np.full(128, (1 - 2.0**-23) * 2.0**-75, np.float32)
+    x, z = x * rng.choice([-1, 1], 128).astype("f4"), z * rng.choice([-1, 1], 128).astype("f4")
+    got = evaluate("fma.rn.f32 d, x, y, z", ["f32"] * 3, "f32", x, y, z)
+    want = fused(*(v.astype(np.float64) for v in (x, y, z)), "f32")
+    assert np.array_equal(got.astype(np.float64), want)
+    naive = (x.astype(np.float64) * y + z).astype(np.float32)
+    assert not np.array_equal(naive, got)
+
+
 @pytest.mark.parametrize("mode", ["rz", "rm", "rp"])
 @pytest.mark.parametrize("name", ["add", "sub", "mul", "fma"])
 @few

@@ -123,6 +123,10 @@ CASES: list[tuple[str, list[str], str, Callable[..., int]]] = [
     ("mov.b64 d, {x, y}", ["u32", "u32"], "u64", lambda x, y: x | y << 32),
     ("mov.b32 d, {x, y}", ["u16", "u16"], "u32", lambda x, y: x | y << 16),
 ]
+CASES += [
+    ("max.relu.s32 d, x, y", ["s32", "s32"], "s32", lambda x, y: max(x, y, 0)),
+    ("min.relu.s32 d, x, y", ["s32", "s32"], "s32", lambda x, y: max(min(x, y), 0)),
+]
 for _bits in (16, 32, 64):
     _u, _s = f"u{_bits}", f"s{_bits}"
     CASES += [

@@ -57,6 +57,28 @@ RACES = {
         "ld.global.u16 %h1, [%d20+258];",
         r"ld.global.u16: race: reads array 0",
     ),
+    "global: read after atomic": (
+        "red.global.add.u32 [%d20], 3; ld.global.u32 %r4, [%d20];",
+        r"ld.global.u32: race: reads array 0 at 0x\w+, which warp \d of block 0 changed by an atomic in",
+    ),
+    "global: write after atomic": (
+        "setp.eq.u32 %p1, %r31, 40; red.global.add.u32 [%d20], 3; @%p1 st.global.u32 [%d20], %r31;",
+        r"st.global.u32: race: writes array 0 at 0x\w+, which warp 0 of block 0 changed by an atomic in",
+    ),
+    "global: atomic after read": (
+        "ld.global.u32 %r4, [%d20]; red.global.add.u32 [%d20], 3;",
+        r"red.global.add.u32: race: changes array 0 at 0x\w+, which warp 1 of block 0 read in",
+    ),
+    "global: atomic after write": (
+        "st.global.u32 [%d1], %r30; xor.b32 %r3, %r30, 32; mad.wide.u32 %d2, %r3, 4, %d20;"
+        "atom.global.max.u32 %r4, [%d2], 3;",
+        r"atom.global.max.u32: race: changes array 0 at 0x\w+, which warp 1 of block 0 wrote in",
+    ),
+    "shared: read after atomic": (
+        "st.shared.u32 [%r1], %r31; bar.sync 0; atom.shared.add.u32 %r4, [%r2], 3;"
+        "ld.shared.u32 %r3, [%r1];",
+        r"ld.shared.u32: race: reads shared byte 0, which warp 1 of block 0 changed by an atomic in",
+    ),
 }  # fmt: skip
 
 
@@ -70,12 +92,22 @@ def test_a_race_is_noticed(name):
 
 @pytest.mark.parametrize("name", [n for n in RACES if "lanes" not in n and "wider" not in n])
 def test_a_barrier_orders_the_two(name):
-    body = RACES[name][0]
-    head, last = body.rsplit(
-        "@" if "@" in body else ("st" if "st" in body.split(";")[-2] else "ld"), 1
-    )
-    letter = "@" if "@" in body else ("st" if "st" in body.split(";")[-2] else "ld")
-    go(f"{head} bar.sync 0; {letter}{last}")
+    head, last = RACES[name][0].removesuffix(";").rsplit(";", 1)
+    go(f"{head}; bar.sync 0; {last};")
+
+
+def test_atomics_do_not_race_with_each_other():
+    out = go("red.global.add.u32 [%d20], 1; atom.global.max.u32 %r4, [%d20+4], %r30;", grid=3)
+    assert out[:2].tolist() == [192, 191]
+
+
+def test_an_atomic_of_one_of_many_warps_is_remembered():
+    """The last atomic is the reader's own; the one before it is another warp's."""
+    body = """setp.eq.u32 %p1, %r31, {who}; red.global.add.u32 [%d20], 1;
+    @!%p1 bra END; ld.global.u32 %r4, [%d20]; END: mov.u32 %r9, 0;"""
+    for who in (0, 40):
+        with pytest.raises(EmulationError, match="changed by an atomic"):
+            go(body.format(who=who))
 
 
 def test_blocks_are_never_ordered():

@@ -37,6 +37,7 @@ def library_product(
     facts: of its memory; None: nothing is known. A second nest may round the result to the type of
     A and B, if nobody reads the result itself afterwards.
     """
+    target = target.within(unit.nests)
     if NAME in target.disabled or not unit.nests[0].library:
         return None
     product = product_of(unit.nests[0])
@@ -56,6 +57,7 @@ def library_product(
     ((rows, (down_a, down_d)), (columns, (across_b, _))) = m, n
     (depth,), (along_a,), (along_b,) = product.k, product.a_depth, product.b_depth
     count, (stride_a, stride_b, stride_d) = batch
+    rounded = product.dtype == "f32" and target.tf32 and "gemm_tf32" not in target.disabled
     left = _matrix(rows, depth, down_a, along_a)
     right = _matrix(depth, columns, along_b, across_b)
     if left is None or right is None or down_d < columns:
@@ -75,7 +77,7 @@ def library_product(
         stride_b=stride_b,
         stride_d=stride_d,
         accumulate=starts_from(product) == "held",
-        compute="tf32" if product.dtype == "f32" and target.tf32 else "f32",
+        compute="tf32" if rounded else "f32",
         result="" if str(store.type) == product.dtype else str(store.type),
         alignment=min(facts.alignments[x.pointer] for x in (a, b, d)) if facts else 1,
     )

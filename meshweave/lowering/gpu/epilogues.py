@@ -20,7 +20,7 @@ from meshweave.lowering.kernels import Kernel
 from meshweave.lowering.rows import MOST_NESTS, Unit, related
 from meshweave.lowering.schedule import Schedule
 from meshweave.lowering.steps import Buffers, Step
-from meshweave.transforms.hint_ledger import stands_alone
+from meshweave.transforms.hint_ledger import kept_apart
 
 
 class DeviceSchedule(Schedule):
@@ -38,7 +38,7 @@ class DeviceSchedule(Schedule):
             return super()._joined(unit, step)
         if len(unit.steps) == MOST_NESTS or not self._elementwise(step):
             return False
-        if stands_alone(step.op.location) or stands_alone(unit.steps[-1].op.location):
+        if kept_apart(step.op.location, unit.steps[-1].op.location):
             return False
         mark = unit.pointers.mark()
         nest = in_order_of(unit.nests[0], self._nest(step, unit.pointers))

@@ -24,7 +24,7 @@ ENOUGH_ROWS = 264  # blocks that keep a device busy: two for each multiprocessor
 
 def build(unit: Unit, target: Target, facts: Facts | None = None) -> DeviceKernel:
     """The kernel of a unit. facts: of its memory; None: what its pointers alone tell."""
-    facts = facts or facts_of(unit)
+    facts, target = facts or facts_of(unit), target.within(unit.nests)
     for name, family in FAMILIES:
         if name == "plain" or name not in target.disabled:
             made = family(unit, target, facts)

@@ -17,7 +17,7 @@ MOST_BLOCKS = (1 << 31) - 1
 
 def build(unit: Unit, target: Target, facts: Facts | None = None) -> DeviceKernel | None:
     """The kernel of a unit that is a product, and perhaps something done with each element of it;
-    None for any other. `target.disabled` may name "gemm_mma" and "gemm_fma".
+    None for any other. `target.disabled` may name "gemm_tf32", "gemm_mma" and "gemm_fma".
     """
     product = product_of(unit.nests[0])
     if product is None or followers(unit, product) is None:
@@ -29,15 +29,16 @@ def build(unit: Unit, target: Target, facts: Facts | None = None) -> DeviceKerne
 def computes(unit: Unit, target: Target) -> bool:
     """Whether the contraction of a unit is for one of our kernels."""
     product = product_of(unit.nests[0])
-    return product is not None and _family(product, target) is not None
+    return product is not None and _family(product, target.within(unit.nests)) is not None
 
 
 def _family(product: Product, target: Target) -> ModuleType | None:
     """The file whose kernel computes a product; None: none does."""
     if min(product.m.count, product.n.count) < SMALLEST or _too_large(product):
         return None
-    small = product.dtype in ("f16", "bf16") or (product.dtype == "f32" and target.tf32)
-    if small and "gemm_mma" not in target.disabled:
+    if product.dtype in ("f16", "bf16") and "gemm_mma" not in target.disabled:
+        return gemm_mma
+    if product.dtype == "f32" and target.tf32 and "gemm_tf32" not in target.disabled:
         return gemm_mma
     if product.dtype in ("f32", "f64") and "gemm_fma" not in target.disabled:
         return gemm_fma

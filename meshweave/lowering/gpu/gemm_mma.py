@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from meshweave.fast_paths import DETERMINISTIC
+from meshweave.fast_paths import DETERMINISTIC, TOL
 from meshweave.lowering.bind import Access
 from meshweave.lowering.gpu.builder import Builder, Value
 from meshweave.lowering.gpu.facts import Facts, parameter_types, parameters_of
@@ -69,10 +69,11 @@ def shape_for(product: Product, chip: str, gathered: bool) -> Shape:
 
 def build(unit: Unit, product: Product, target: Target, facts: Facts) -> DeviceKernel:
     """The kernel of a product of f16, bf16 or (where the target allows tf32) f32."""
-    nbytes = 4 if product.dtype == "f32" else 2
+    rounded = product.dtype == "f32"
+    family, nbytes = ("gemm_tf32", 4) if rounded else ("gemm_mma", 2)
     sources = [source_of(product, which, facts.alignments, nbytes) for which in "ab"]
     shape = shape_for(product, target.chip, any(not source.piece for source in sources))
-    name = entry_name("gemm_mma", unit)
+    name = entry_name(family, unit)
     builder = Builder(name, parameters_of(unit, facts), THREADS, dynamic_shared=True, min_blocks=1)
     kernel = _Kernel(builder, unit, product, facts, shape, sources)
     kernel.write()
@@ -84,8 +85,8 @@ def build(unit: Unit, product: Product, target: Target, facts: Facts) -> DeviceK
         block=(THREADS, 1, 1),
         shared_bytes=kernel.shared_bytes,
         parameters=parameter_types(unit),
-        family="gemm_mma",
-        numerics=DETERMINISTIC,
+        family=family,
+        numerics=TOL if rounded else DETERMINISTIC,
     )
 
 

@@ -6,7 +6,7 @@ constants lie in device memory, and single elements are fetched.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import gcd
 from typing import Any, NamedTuple
@@ -29,8 +29,11 @@ from meshweave.lowering.gpu.exchange import (
     unit_of,
 )
 from meshweave.lowering.gpu.facts import Facts, facts_of, start_alignment
+from meshweave.lowering.gpu.forks import AWAIT, ON, RECORD, fork_functions
 from meshweave.lowering.gpu.kernel import DeviceKernel, Target
 from meshweave.lowering.gpu.nccl import EVENTS, WAIT
+from meshweave.lowering.gpu.streams import Point, planned
+from meshweave.lowering.gpu.touched import JOIN, OPERATION, Touched, forks, role_of
 from meshweave.lowering.program import Program
 from meshweave.lowering.rows import Unit
 from meshweave.lowering.steps import Place, Root, Step
@@ -72,7 +75,8 @@ class HostCode(Code):
 
     kernels: with the place in the source that each was made for first. gemms: products by the
     library. device: the constants. ops: what the codes that it returns mean. waits: whether the
-    host waits for the device somewhere in a step.
+    host waits for the device somewhere in a step. streams: of each number of a compute stream its
+    place in the table; forking: functions that use several; crossings: events between them.
     """
 
     def __init__(self, program: Program, target: Target) -> None:
@@ -84,6 +88,7 @@ class HostCode(Code):
         self.gemms: list[GemmInfo] = []
         self.waits = False
         self.events = {k: n for n, k in enumerate(_early(self.calls), EVENTS)}
+        self.streams, self.forking, self.crossings = {0: 0}, set[int](), 0
         self._copies: dict[int, int] = {}
         self._launches: dict[Any, Launch] = {}
         self._op_ids: dict[tuple[str, str], int] = {}
@@ -146,6 +151,7 @@ class HostCode(Code):
         """The module, when all functions are written; table: where the handles of the device are."""
         functions = [launch.write(table) for launch in self._launches.values()]
         functions += element_functions() if self.waits else []
+        functions += fork_functions(table) if len(self.streams) > 1 else []
         called = {symbol for function in functions for symbol in function.called}
         return declarations(called) + self.text() + "".join(f.text() for f in functions)
 
@@ -171,6 +177,51 @@ class Launch(NamedTuple):
 
 class HostEmitter(Emitter):
     """Writes the blocks of one function; `code` is a `HostCode`."""
+
+    _points: Iterator[Point] | None = None  # what is done around each operation, where streams fork
+    _stream = 0  # that is launched on
+
+    def text(self, indices: list[tuple[Any, int]], number: int | None) -> str:
+        """The function; see Code.add."""
+        if forks(self.schedule, self.code.forking):
+            points = planned(Touched(self.schedule, self.code.forking).ops())
+            self._points = iter(points)
+            self.code.forking |= {number} if number is not None else set()
+            self.code.crossings = max([self.code.crossings, *(p.record + 1 for p in points)])
+        return super().text(indices, number)
+
+    def _entries(self, entries: list[Any]) -> None:
+        if self._points is None:
+            return super()._entries(entries)
+        self._around([])
+        for entry in entries:
+            role = role_of(entry, self.code.forking)
+            if role == OPERATION:
+                self._around([entry])
+                continue
+            if role == JOIN:
+                self._around([])
+            super()._entries([entry])
+            if role == JOIN:
+                self._around([])
+        self._around([])
+
+    def _around(self, entries: list[Any]) -> None:
+        """Entries that are one operation, on its stream, between the events that it needs."""
+        point = next(self._points)
+        if point.stream != self._stream:
+            self._order(ON, self.code.streams.setdefault(point.stream, len(self.code.streams)))
+            self._stream = point.stream
+        first = EVENTS + len(self.code.events)
+        for event in point.waits:
+            self._order(AWAIT, first + event)
+        super()._entries(entries)
+        if point.record >= 0:
+            self._order(RECORD, first + point.record)
+
+    def _order(self, function: str, number: int) -> None:
+        op_id = self.code.op_id("order of streams", "the program")
+        self._own(function, ["%ctx", self.i64(number)], [_PTR, "i64"], op_id)
 
     def unit(self, unit: Unit) -> None:
         facts = facts_of(unit, self.schedule, self._start)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from meshweave.device import CHIPS
 from meshweave.errors import UsageError
+from meshweave.fast_paths import ROUNDED
+from meshweave.lowering.bind import Nest
 
 
 @dataclass(frozen=True)
@@ -21,6 +24,14 @@ class Target:
     def __post_init__(self) -> None:
         if self.chip not in CHIPS:
             raise UsageError(f'no chip "{self.chip}"; there are {", ".join(CHIPS)}')
+
+    def within(self, nests: Iterable[Nest]) -> Target:
+        """The target of one kernel that does these nests: without what any of them may not take."""
+        words = frozenset[str]().union(*(nest.switches for nest in nests))
+        if not words:
+            return self
+        off = {word[1:] for word in words if word[0] == "-"}
+        return replace(self, tf32=self.tf32 or ROUNDED in words, disabled=self.disabled | off)
 
 
 @dataclass(frozen=True)

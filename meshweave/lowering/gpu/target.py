@@ -50,7 +50,8 @@ def texts_of(program: Program, target: Target) -> Texts:
     code = HostCode(program, target)
     program.write(code)
     calls = program.called(code)
-    table = GpuTable(len(code.kernels), len(code.gemms), EVENTS + len(code.events) if calls else 0)
+    events = EVENTS + len(code.events) + code.crossings if calls or code.crossings else 0
+    table = GpuTable(len(code.kernels), len(code.gemms), events, len(code.streams))
     collectives = ""
     if calls:
         wanted = sorted({Collective.parse(symbol) for symbol in calls})
@@ -88,6 +89,7 @@ def bundle_of(program: Program, target: Target) -> Bundle:
         kernels=kernels,
         gemms=tuple(code.gemms),
         events=table.events,
+        streams=table.streams,
         graph=not code.waits,
     )
     return Bundle(manifest, tuple(objects), devices, code.device.block)

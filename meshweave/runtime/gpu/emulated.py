@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +21,6 @@ from meshweave.runtime.gpu.races import Ranges, merged, no_ranges
 
 _MOST_EFFECTS = 16  # kept of one launch
 _MOST_BYTES = 64 << 20  # written by an effect that is kept
-_ATOMIC = re.compile(r"^\s*(?:@\S+\s+)?(?:atom|red)\.", re.M)  # what no check sees as an access
 
 
 class Frame:
@@ -107,7 +105,7 @@ class EmulatedKernels:
 
     def __init__(self, checks: bool = True) -> None:
         self._checks = checks
-        self._modules: dict[str, tuple[Any, dict[str, tuple[Parameter, ...]], bool]] = {}
+        self._modules: dict[str, tuple[Any, dict[str, tuple[Parameter, ...]]]] = {}
         self._done: dict[bytes, list[Effect]] = {}
         self.emulated = 0  # launches that were not known
 
@@ -119,7 +117,7 @@ class EmulatedKernels:
             found = entries(ptx)
             if not found:
                 raise MeshweaveError("the device code has no kernel: no .entry in its PTX")
-            self._modules[ptx] = emulator.parse(ptx), found, bool(_ATOMIC.search(ptx))
+            self._modules[ptx] = emulator.parse(ptx), found
         return self._modules[ptx]
 
     def entries(self, module: Any) -> dict[str, tuple[Parameter, ...]]:
@@ -145,7 +143,7 @@ class EmulatedKernels:
         before = {each.address: each.data.copy() for each in frame.reachable}
         reads, writes = self._emulate(frame, *launch)
         small = int((writes[:, 1] - writes[:, 0]).sum()) <= _MOST_BYTES
-        if small and not module[2]:
+        if small:
             read, written = frame.relative(reads), frame.relative(writes)
             data = contents(frame.absolute(written))
             digest = _digest([_earlier(before, frame, frame.absolute(read))])
@@ -158,16 +156,15 @@ class EmulatedKernels:
         parameters: Sequence[bytes],
     ) -> tuple[Ranges, Ranges]:  # fmt: skip
         from meshweave import emulator
-        from meshweave.runtime.gpu.traced import TracedMemory
 
         self.emulated += 1
-        memory = TracedMemory()
+        memory, touched = emulator.Memory(), emulator.Touched()
         for each in frame.reachable:
             memory.add(each.address, each.data, each.name)
         on = self._checks
         checks = emulator.Checks(races=on, uninitialised=on, collectives=on)
-        emulator.launch(module, entry, grid, block, shared, parameters, memory, checks)
-        return memory.touched()
+        emulator.launch(module, entry, grid, block, shared, parameters, memory, checks, touched)
+        return merged(touched.reads()), merged(touched.writes())
 
 
 def _digest(parts: Sequence[bytes]) -> bytes:

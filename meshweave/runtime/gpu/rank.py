@@ -136,7 +136,8 @@ class GpuRank:
             driver.made(
                 held, "cuStreamCreateWithPriority", "cuStreamDestroy_v2", STREAM_NON_BLOCKING, p
             )
-            for p in (0, -1)  # for computing, and for communication, which goes first
+            # For computing, for communication, which goes first, and more for computing.
+            for p in (0, -1, *[0] * (manifest.streams - 1))
         ]
         self.events = [
             driver.made(held, "cuEventCreate", "cuEventDestroy_v2", EVENT_NO_TIMING)
@@ -160,9 +161,12 @@ class GpuRank:
     def _filled(self) -> npt.NDArray[np.int64]:
         """The table at the private slot."""
         manifest, driver, held = self.manifest, self.driver, self._held
-        places = GpuTable(len(manifest.kernels), len(manifest.gemms), manifest.events)
+        places = GpuTable(
+            len(manifest.kernels), len(manifest.gemms), manifest.events, manifest.streams
+        )
         table = np.zeros(places.count, np.int64)
-        table[[places.COMPUTE, places.COMM]] = self.streams
+        compute = [self.streams[0], *self.streams[2:]]
+        table[[places.COMPUTE, places.COMM]] = self.streams[:2]
         table[places.CONSTANTS] = self.constants
         out = ctypes.c_void_p()
         driver("cuMemHostAlloc", ctypes.addressof(out), _HOST_BYTES, 0)
@@ -171,14 +175,18 @@ class GpuRank:
         if manifest.gemms:
             self._products = Products(driver, held, manifest.gemms)
             table[places.LT] = self._products.handle
-            table[places.WORKSPACE] = allocate(driver, held, WORKSPACE_BYTES, "workspace")
-            table[places.WORKSPACE_BYTES] = WORKSPACE_BYTES
+            spaces = [allocate(driver, held, WORKSPACE_BYTES, "workspace") for _ in compute]
+            table[places.WORKSPACE], table[places.WORKSPACE_BYTES] = spaces[0], WORKSPACE_BYTES
+            for number, space in enumerate(spaces):
+                table[places.workspace(number)] = space
             for number, record in enumerate(self._products.records):
                 table[places.gemm(number)] = record.ctypes.data
         for number, function in enumerate(self.functions):
             table[places.function(number)] = function
         for number, event in enumerate(self.events):
             table[places.event(number)] = event
+        for number, stream in enumerate(compute):
+            table[places.stream(number)] = stream
         return table
 
     def attach(self) -> None:
@@ -239,7 +247,7 @@ class GpuRank:
         self.driver("cuCtxSynchronize")
 
     def synchronize(self) -> None:
-        """Wait for both streams. RankError when something failed on the device."""
+        """Wait for all streams. RankError when something failed on the device."""
         with self._breaking():
             for stream in self.streams:
                 self.driver("cuStreamSynchronize", stream)

@@ -28,7 +28,7 @@ from meshweave.runtime.gpu.interface import (
 )
 from meshweave.runtime.gpu.memory import put
 from meshweave.runtime.gpu.move import elements, itemsize, narrowed, widened
-from meshweave.runtime.gpu.races import Ranges, merged, no_ranges
+from meshweave.runtime.gpu.races import Ranges, merged, no_ranges, one_range
 
 if TYPE_CHECKING:
     from meshweave.runtime.gpu.recorder import Recorder
@@ -190,7 +190,8 @@ class RecordedLt:
                 total = total + _read(c, lc) * made_dtype(made)(add)
             _write(d, ld, total)
             reads = [la.ranges(a), lb.ranges(b), lc.ranges(c) if add else no_ranges()]
-            return merged(np.concatenate(reads)), ld.ranges(d)
+            writes = [ld.ranges(d), one_range(workspace or 0, nbytes if workspace else 0)]
+            return merged(np.concatenate(reads)), merged(np.concatenate(writes))
 
         name = self._r.memory.describe
         sizes = f"{ld.rows}x{ld.columns}x{_inner(made, la)}" + (

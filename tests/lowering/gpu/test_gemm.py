@@ -55,7 +55,7 @@ KINDS = {
     "bf16 to f32": ("bf16", "f32", PLAIN, "gemm_mma"),
     "f16": ("f16", "", PLAIN, "gemm_mma"),
     "f16 to f32": ("f16", "f32", PLAIN, "gemm_mma"),
-    "tf32": ("f32", "", TF32, "gemm_mma"),
+    "tf32": ("f32", "", TF32, "gemm_tf32"),
     "f32": ("f32", "", PLAIN, "gemm_fma"),
     "f64": ("f64", "", PLAIN, "gemm_fma"),
 }
@@ -96,7 +96,7 @@ def test_random_numbers_within_rounding(kind):
 def test_every_tile_of_the_tensor_cores(shape, turned, dtype, monkeypatch):
     monkeypatch.setattr(gemm_mma, "SHAPES", (shape,))
     case = Case(shape.m, shape.n + 24, 136, dtype, turned_a=turned, turned_b=turned)
-    check(case, TF32, "gemm_mma")
+    check(case, TF32, "gemm_tf32" if dtype == "f32" else "gemm_mma")
 
 
 def test_many_small_products_share_a_launch_and_large_tiles_take_over():

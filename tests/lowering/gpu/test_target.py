@@ -256,9 +256,10 @@ def test_host_code_and_runtime_agree_on_signatures() -> None:
 
 
 def test_the_table_has_a_place_for_everything() -> None:
-    table = GpuTable(3, 2, 4)
+    table = GpuTable(3, 2, 4, 2)
     places = [table.function(k) for k in range(3)] + [table.gemm(k) for k in range(2)]
-    places += [table.event(k) for k in range(4)]
+    places += [table.event(k) for k in range(4)] + [table.stream(k) for k in range(2)]
+    places += [table.workspace(k) for k in range(2)]
     fixed = {table.COMPUTE, table.COMM, table.CONSTANTS, table.LT, table.WORKSPACE}
     fixed |= {table.WORKSPACE_BYTES, table.HOST}
     assert len(set(places) | fixed) == len(places) + 7
@@ -286,8 +287,8 @@ def test_the_ledger_says_what_gpus_obey(tmp_path: Path) -> None:
     assert done.status == 0, done
     found = json.loads(report.read_text())
     rows = {row["hint"].split("=")[0]: row for row in found["ledger"]}
-    assert rows["stream"]["outcome"] == "unsupported"
-    assert rows["stream"]["reason"] == "target gpu has no stream"
+    assert rows["stream"]["outcome"] == "honoured"
+    assert rows["stream"]["reason"] == "launched on compute stream 1"
     assert rows["kernels"]["outcome"] == "honoured"
     (kernel,) = found["kernels"]
     assert kernel["kernel"] == "reference" and "blas" not in kernel["why"]

@@ -91,6 +91,24 @@ def test_an_effect_is_remembered_by_what_was_read():
     assert places[0].data.view(np.float32)[256 + 6] == 10
 
 
+def test_atomics_read_and_write():
+    """A launch that adds in place is known only where the same was there before."""
+    ptx = PTX.replace("st.global.f32 [%rd6], %f2;", "red.global.add.f32 [%rd6], %f2;")
+    memory, kernels = DeviceMemory(), EmulatedKernels()
+    arena = memory.add(0, 4096)
+    arena.data[:] = 0
+    sums = arena.data[1024 : 1024 + 8 * COUNT].view(np.float32)[::2]
+    for times, emulated in ((1, 1), (2, 2), (3, 3)):
+        reads, writes = launched(kernels, memory, arena.address, arena.address + 1024, ptx=ptx)
+        expected = [[1024 + 8 * k, 1028 + 8 * k] for k in range(COUNT)]
+        assert (writes - arena.address).tolist() == expected
+        assert (reads - arena.address).tolist() == [[0, 4 * COUNT], *expected]
+        assert kernels.emulated == emulated and (sums == times).all()
+    sums[:] = 0
+    launched(kernels, memory, arena.address, arena.address + 1024, ptx=ptx)
+    assert kernels.emulated == 3 and (sums == 1).all()
+
+
 def test_buffers_that_lie_otherwise_are_no_known_launch():
     memory, kernels = DeviceMemory(), EmulatedKernels()
     arena = memory.add(0, 8192)
