@@ -70,9 +70,7 @@ class _Once:
 
     def first(self, move: Move) -> bool:
         """Whether this move shall be made without code: a small one, of nothing but copies, that is new."""
-        sizes = (layout.allocation_shape(move.mesh, move.shape) for layout in move[:2])
-        nbytes = max(map(prod, sizes)) * move.mesh.nranks * numpy_dtype(move.dtype).itemsize
-        if move.engine != "local" or nbytes > REPLAYED or any(step.kind for step in move.steps):
+        if move.engine != "local":
             return False
         with self._lock:
             if move in self._moves:
@@ -80,7 +78,9 @@ class _Once:
             self._moves[move] = None
             while len(self._moves) > self._most:
                 self._moves.popitem(last=False)
-            return True
+        sizes = (layout.allocation_shape(move.mesh, move.shape) for layout in move[:2])
+        nbytes = max(map(prod, sizes)) * move.mesh.nranks * numpy_dtype(move.dtype).itemsize
+        return nbytes <= REPLAYED and not any(step.kind for step in move.steps)
 
 
 _ONCE = _Once()

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from meshweave.bundle import Port, numpy_dtype
 from meshweave.errors import LayoutError, MeshweaveError, UsageError
 from meshweave.fast_paths import Choice, as_choice
 from meshweave.frontends.torch_export import Exported, export, torch_package
@@ -23,9 +22,8 @@ from meshweave.frontends.torch_layouts import (
     layouts_by_name,
 )
 from meshweave.layout import Layout, Mesh
-from meshweave.runtime.array import Array, collect
-from meshweave.runtime.dispatch import pieces, plain
-from meshweave.runtime.program import buffer
+from meshweave.runtime.array import Array
+from meshweave.torch_ports import Ports, placed
 from meshweave.trace.explain import explanation, report
 from meshweave.trace.place import chosen_kernels
 
@@ -83,9 +81,7 @@ def from_torch(
         exported = export(module, *whole)
     _take_state(torch, exported, state or {})
     own = _own_layouts(exported, sharded, given, where)
-    shapes = _shapes(exported)
-    said = layouts_by_name(placements or {}, exported.names, shapes, where)
-    layouts = [one if one is not None else other for one, other in zip(said, own, strict=True)]
+    layouts = _layouts(exported, placements or {}, own, where)
     results = _out_layouts(out_placements, _result_shapes(exported), where)
     from meshweave.frontends.torch_import import linalg_text
 
@@ -201,6 +197,14 @@ def _own_layouts(
     return found
 
 
+def _layouts(
+    exported: Exported, said: Mapping[str, Any], own: Sequence[Layout | None], mesh: Mesh
+) -> list[Layout | None]:
+    """Where each parameter and input lies: what is said of its name, else its own."""
+    named = layouts_by_name(said, exported.names, _shapes(exported), mesh)
+    return [one if one is not None else other for one, other in zip(named, own, strict=True)]
+
+
 def _shapes(exported: Exported) -> list[tuple[int, ...]]:
     nodes = [n for n in exported.graph.graph.nodes if n.op == "placeholder"]
     return [tuple(n.meta["val"].shape) for n in nodes]
@@ -251,7 +255,7 @@ class TorchProgram:
         self.program = api.Program(bundle, runs_on)
         self._exported, self._executable = exported, self.program.executable
         self.parameters: dict[str, Array] = {}
-        self._ports: _Ports | None = None
+        self._ports: Ports | None = None
         self._lock = threading.Lock()
         self.bind({name: exported.bound[name] for name in exported.bound})
         self.seconds = {"compile": time.perf_counter() - began}
@@ -269,7 +273,7 @@ class TorchProgram:
                 raise UsageError(f'bind: the program holds no "{name}": there are {known}')
             port = self.program.inputs[names.index(name)]
             try:
-                self.parameters[name] = _placed(value, port, self.mesh)
+                self.parameters[name] = placed(value, port, self.mesh)
             except MeshweaveError as error:
                 raise type(error)(f"{name}: {error.message}") from None
         self._exported.bound = dict.fromkeys(self._exported.bound)
@@ -285,7 +289,7 @@ class TorchProgram:
         with self._lock:
             ports = self._ports
             if ports is None or not ports.alive:
-                self._ports = ports = _Ports(self._executable, self._exported, self.parameters)
+                self._ports = ports = Ports(self._executable, self._exported, self.parameters)
             for leaf, index in zip(leaves, self._exported.inputs, strict=True):
                 if index is not None:
                     self._put(ports, leaf, index)
@@ -296,11 +300,11 @@ class TorchProgram:
         outputs = [constant if i is None else found[i] for i, constant in self._exported.outputs]
         return _pytree.tree_unflatten(outputs, self._exported.out_spec)
 
-    def _put(self, ports: "_Ports", value: Any, index: int) -> None:
+    def _put(self, ports: "Ports", value: Any, index: int) -> None:
         if not ports.put(index, value):
             name, port = self._exported.names[index], self.program.inputs[index]
             try:
-                ports.put_array(index, _placed(value, port, self.mesh))
+                ports.put_array(index, placed(value, port, self.mesh))
             except MeshweaveError as error:
                 raise type(error)(f"{self.name}: {name}: {error.message}") from None
 
@@ -358,144 +362,3 @@ class TorchProgram:
 
     def __repr__(self) -> str:
         return f"<meshweave.from_torch {self.name} on ({self.mesh})>"
-
-
-class _Ports:
-    """The buffers of a program: the parameters lie in them for good, inputs are copied in, results out."""
-
-    def __init__(
-        self, executable: Any, exported: Exported, parameters: Mapping[str, Array]
-    ) -> None:
-        mesh, manifest = executable.mesh, executable.manifest
-        columns = [
-            parameters[name].shards if name in parameters else _zeros(port, mesh)
-            for name, port in zip(exported.names, manifest.inputs, strict=True)
-        ]
-        rows = [[column[rank] for column in columns] for rank in range(mesh.nranks)]
-        self.call = executable.bind(rows)
-        self._executable = executable
-        self._inputs = {
-            index: _Port(manifest.inputs[index], mesh, [row[index] for row in self.call.inputs])
-            for index in exported.inputs
-            if index is not None
-        }
-        self._outputs = [
-            _Port(port, mesh, [row[index] for row in self.call.outputs])
-            for index, port in enumerate(manifest.outputs)
-        ]
-
-    @property
-    def alive(self) -> bool:
-        """Whether the ranks that it was bound on still run."""
-        return bool(getattr(self.call, "alive", True))
-
-    def put(self, index: int, value: Any) -> bool:
-        """Copy an input from a tensor that fits as it is. False for any other value."""
-        return self._inputs[index].put(value)
-
-    def put_array(self, index: int, array: Array) -> None:
-        """Copy an input from the shards of an Array that lies right."""
-        for target, shard in zip(self._inputs[index].column, array.shards, strict=True):
-            target[...] = shard
-
-    def arrays(self) -> list[Array]:
-        """The results as Arrays."""
-        copies = [[value.copy() for value in row] for row in self.call.outputs]
-        return collect(self._executable, copies)
-
-    def tensors(self) -> list[Any]:
-        """The results as torch tensors."""
-        if all(port.pieces is not None for port in self._outputs):
-            return [port.tensor() for port in self._outputs]
-        return [to_torch(array) for array in self.arrays()]
-
-
-class _Port:
-    """The buffers of one input or result on all ranks; `pieces`: (buffer, place in the global tensor), where plain
-    copies serve.
-    """
-
-    def __init__(self, port: Port, mesh: Mesh, column: list[np.ndarray]) -> None:
-        self.column, self.shape = column, tuple(port.global_shape)
-        self.dtype = numpy_dtype(port.dtype)
-        self.pieces: list[Any] | None = None
-        if port.dtype != "bf16" and plain(Layout.parse(port.layout)):
-            self.pieces = pieces(port, mesh, column)
-        self._first = [] if self.pieces is None else _first_holders(self.pieces)
-        self._tensor, self._torch = torch_package().Tensor, torch_package()
-        self._kind = None if self.pieces is None else self._torch.from_numpy(column[0]).dtype
-
-    def put(self, value: Any) -> bool:
-        """Copy a tensor in. False where it needs more than that."""
-        if self.pieces is None or type(value) is not self._tensor:
-            return False
-        if value.dtype is not self._kind or value.shape != self.shape or value.device.type != "cpu":
-            return False
-        array = value.detach().numpy()
-        for target, source in self.pieces:
-            target[...] = array[source]
-        return True
-
-    def tensor(self) -> Any:
-        """The global value."""
-        whole = np.empty(self.shape, self.dtype)
-        for held, place in self._first:
-            whole[place] = held
-        return self._torch.from_numpy(whole)
-
-
-def _first_holders(every: Sequence[Any]) -> list[Any]:
-    """One piece of each part of a tensor, though several ranks hold it."""
-    found: dict[str, Any] = {}
-    for held, place in every:
-        found.setdefault(repr(place), (held, place))
-    return list(found.values())
-
-
-def _zeros(port: Port, mesh: Mesh) -> list[np.ndarray]:
-    """Buffers for an input; padding holds whatever it holds, but no garbage that traps."""
-    made = [buffer(port) for _ in range(mesh.nranks)]
-    for value in made:
-        value.fill(0)
-    return made
-
-
-def _placed(value: Any, port: Port, mesh: Mesh) -> Array:
-    """A value as an Array where the program takes it. MeshweaveError for another shape or dtype."""
-    layout = Layout.parse(port.layout)
-    if isinstance(value, Array):
-        if (value.mesh, value.layout) == (mesh, layout):
-            made = value
-        elif value.mesh == mesh:
-            made = value.redistribute(layout)
-        else:
-            made = Array.from_numpy(value.numpy(), mesh=mesh, layout=layout, dtype=port.dtype)
-    else:
-        array = from_tensor(value)
-        if tuple(array.shape) != tuple(port.global_shape):
-            raise MeshweaveError(f"shape {tuple(array.shape)}, {tuple(port.global_shape)} is right")
-        made = Array.from_numpy(array, mesh=mesh, layout=layout, dtype=port.dtype)
-    if (made.shape, made.dtype) != (tuple(port.global_shape), port.dtype):
-        raise MeshweaveError(
-            f"{made.dtype} {made.shape}, {port.dtype} {tuple(port.global_shape)} is right"
-        )
-    return made
-
-
-def from_tensor(value: Any) -> np.ndarray:
-    """A torch tensor (or anything with `__array__`) as a NumPy array; bf16 as its bits, DTensors whole."""
-    torch = torch_package()
-    if not isinstance(value, torch.Tensor):
-        return np.asarray(value)
-    whole = value.full_tensor() if is_dtensor(value) else value
-    whole = whole.detach().cpu().contiguous()
-    if whole.dtype == torch.bfloat16:
-        return np.asarray(whole.view(torch.int16).numpy()).view(np.uint16)
-    return np.asarray(whole.numpy())
-
-
-def to_torch(array: Array) -> Any:
-    """The global value of an Array as a torch tensor."""
-    torch = torch_package()
-    value = torch.from_numpy(np.ascontiguousarray(array.numpy()).reshape(array.shape))
-    return value.to(torch.bfloat16) if array.dtype == "bf16" else value

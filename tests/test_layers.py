@@ -88,7 +88,9 @@ MAY_IMPORT: dict[str, set[str]] = {
             "pipeline",
         ),  # where a program is shown, inside functions
     },
+    "torch_ports": {"layout", "bundle", "runtime", "frontends"},
     "torch_program": {
+        "torch_ports",
         *("layout", "bundle", "fast_paths", "runtime", "frontends", "trace", "api"),
         "transforms",  # to read the ledger, inside a function
     },

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from meshweave.errors import MeshweaveError
 from meshweave.runtime.cores import current_core, kept_on
 from meshweave.runtime.loader import LoadedCode
 from meshweave.runtime.program import aligned
@@ -102,16 +103,23 @@ class Lookout:
     def begin(self) -> None:
         """A call is about to be made."""
         self.number += 1
-        self.running = True
-        if not self._awake:
-            with self._lock:
-                self._awake = True
-            threading.Thread(target=self._look, name="meshweave-watchdog", daemon=True).start()
+        with self._lock:  # either the thread sees this call before it ends, or another is started
+            self.running = True
+            asleep, self._awake = not self._awake, True
+        if asleep:
+            try:
+                threading.Thread(target=self._look, name="meshweave-watchdog", daemon=True).start()
+            except RuntimeError:
+                self.running = self._awake = False
+                raise MeshweaveError(
+                    "the watchdog: the system starts no more threads for this process"
+                ) from None
 
     def end(self) -> str | None:
         """It has ended; a line when it was stalled."""
-        self.running = False
-        report, self.report = self.report, None
+        with self._lock:
+            self.running = False
+            report, self.report = self.report, None
         return report
 
     def _look(self) -> None:
@@ -128,5 +136,7 @@ class Lookout:
                         self._awake = False
                         return
             elif (line := self._watchdog.report(now)) is not None:
-                self.report = line
-                self._abort()
+                with self._lock:
+                    if self.running and self.number == seen:
+                        self.report = line
+                        self._abort()

@@ -76,6 +76,23 @@ def _ports(prefix: str, ports: Sequence[tuple[str, tuple[int, ...]]]) -> tuple[P
     )
 
 
+def _called(number: int, call: CallOf, arguments: Sequence[str], types: str) -> str:
+    """Text of call `number`: announced before and after; step returns its code where it fails."""
+    return f"""
+  %id{number} = llvm.mlir.constant({number} : i64) : i64
+  llvm.store volatile %id{number}, %status : i64, !llvm.ptr
+  %group{number} = llvm.mlir.constant({call.group} : i64) : i64
+  %rc{number} = llvm.call @{call.symbol}(%ctx, %group{number}, %src{number}, %dst{number},
+    {", ".join(arguments)})
+    : ({types}) -> i32
+  %code{number} = llvm.mlir.constant({number << 16} : i32) : i32
+  %all{number} = llvm.or %rc{number}, %code{number} : i32
+  %fine{number} = llvm.icmp "eq" %rc{number}, %zero : i32
+  llvm.cond_br %fine{number}, ^op{number}, ^fail(%all{number} : i32)
+^op{number}:
+  llvm.store volatile %id{number}, %finished : i64, !llvm.ptr"""
+
+
 def _step(manifest: Manifest, mesh: Mesh, calls: Sequence[CallOf | str]) -> str:
     table = slots(manifest)
     head, body = [], []
@@ -111,19 +128,7 @@ def _step(manifest: Manifest, mesh: Mesh, calls: Sequence[CallOf | str]) -> str:
             arguments += [f"%area{number}", f"%sent{number}"]
             types += ", !llvm.ptr, i64"
         declared[call.symbol] = f"llvm.func @{call.symbol}({types}) -> i32"
-        body.append(f"""
-  %id{number} = llvm.mlir.constant({number} : i64) : i64
-  llvm.store volatile %id{number}, %status : i64, !llvm.ptr
-  %group{number} = llvm.mlir.constant({call.group} : i64) : i64
-  %rc{number} = llvm.call @{call.symbol}(%ctx, %group{number}, %src{number}, %dst{number},
-    {", ".join(arguments)})
-    : ({types}) -> i32
-  %code{number} = llvm.mlir.constant({number << 16} : i32) : i32
-  %all{number} = llvm.or %rc{number}, %code{number} : i32
-  %fine{number} = llvm.icmp "eq" %rc{number}, %zero : i32
-  llvm.cond_br %fine{number}, ^op{number}, ^fail(%all{number} : i32)
-^op{number}:
-  llvm.store volatile %id{number}, %finished : i64, !llvm.ptr""")
+        body.append(_called(number, call, arguments, types))
     head.append(load("status", table.status) + load("rank", table.rank, "i64"))
     return f"""module {{
 llvm.func @sleep(i32) -> i32

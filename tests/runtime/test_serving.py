@@ -16,7 +16,7 @@ from runtime.programs import CallOf, on_rank, program
 from meshweave.bundle import Bundle
 from meshweave.errors import MeshweaveError, RankError
 from meshweave.lowering.serve import can_be_served, serve_object
-from meshweave.runtime import engine
+from meshweave.runtime import engine, serving
 from meshweave.runtime.cores import own_cores
 from meshweave.runtime.local import LocalExecutable
 from meshweave.runtime.serving import LONG, SHORT
@@ -162,6 +162,29 @@ def test_ranks_leave_when_the_program_is_closed_or_forgotten():
         while ranks() and time.monotonic() < end:
             time.sleep(0.01)
         assert not ranks()
+
+
+def test_a_call_behind_a_pause_is_watched_as_the_first_was(monkeypatch):
+    monkeypatch.setattr(serving, "_TICK", 0.01)
+    monkeypatch.setattr(serving, "_IDLE_TICKS", 1)
+
+    class Stalled:
+        def start(self, now: float) -> None: ...
+
+        def report(self, now: float) -> str:
+            return "no progress"
+
+    stalls = []
+    lookout = serving.Lookout(Stalled(), lambda: stalls.append(lookout.number))
+    for number in (1, 2, 3):
+        lookout.begin()
+        end = time.monotonic() + 10
+        while number not in stalls and time.monotonic() < end:
+            time.sleep(0.002)
+        assert number in stalls and lookout.end() == "no progress"
+        while lookout._awake and time.monotonic() < end:  # until its thread has ended
+            time.sleep(0.002)
+        assert not lookout._awake
 
 
 def test_ranks_have_cores_apart_where_there_are_enough():

@@ -5,9 +5,8 @@ and calls NCCL.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from meshweave.bindings import ir
 from meshweave.bundle import Bundle, Manifest
 from meshweave.device import DeviceModule, GpuTable, KernelInfo
 from meshweave.errors import CompileError
@@ -19,7 +18,7 @@ from meshweave.lowering.gpu.host import HostCode
 from meshweave.lowering.gpu.kernel import Target
 from meshweave.lowering.gpu.nccl import EVENTS, collectives_text
 from meshweave.lowering.gpu.ptx import compile_kernels
-from meshweave.lowering.program import Program, lower
+from meshweave.lowering.program import Program
 
 
 class Texts(NamedTuple):
@@ -31,18 +30,6 @@ class Texts(NamedTuple):
     step: str
     collectives: str
     table: GpuTable
-
-
-def compile_gpu(module: Any, engine: str = "nccl", target: Target | None = None) -> Bundle:
-    """Compile `@main` of a module in the local view for gpus.
-
-    engine: "nccl" or "emulate"; target: None for the default chip. Raises CompileError, with op and
-    place, for what cannot be lowered, and when a part of the device toolchain is missing. The module
-    itself is left as it is.
-    """
-    with module.context, ir.Location.unknown():
-        target = target or Target()
-        return bundle_of(lower(module, engine, target.disabled), target)
 
 
 def texts_of(program: Program, target: Target) -> Texts:

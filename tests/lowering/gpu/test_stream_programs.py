@@ -25,8 +25,8 @@ from meshweave.bindings import ir
 from meshweave.bundle import Bundle
 from meshweave.errors import CompileError, RankError
 from meshweave.layout import Mesh
+from meshweave.lowering import compile_program
 from meshweave.lowering.gpu import host
-from meshweave.lowering.gpu.target import compile_gpu
 from meshweave.runtime.gpu import rank
 from meshweave.runtime.gpu.driver import allocate
 from meshweave.runtime.gpu.emulate import EmulateEngine
@@ -44,7 +44,7 @@ def scattered(text: str, mesh: Mesh | None, seed: int) -> Bundle:
             for op in walk(module.operation):
                 if (stream := chosen.choice([None, 0, 1, 2, 3])) is not None:
                     op.location = ir.Location.name(f"hint.stream={stream}", op.location)
-        return compile_gpu(module, "emulate")
+        return compile_program(module, "emulate")
 
 
 def outputs(bundle: Bundle, inputs: list[Any], **options: Any) -> list[np.ndarray]:
@@ -225,7 +225,7 @@ def test_a_wait_that_is_missing_is_a_race(monkeypatch: pytest.MonkeyPatch, which
     """Every single one; that at the end, where the host waits for all streams, a graph misses."""
     monkeypatch.setattr(host, "planned", dropping(host.planned, which))
     with lowered(DIAMOND, "test", None, "emulate") as (module, _):
-        bundle = compile_gpu(module, "emulate")
+        bundle = compile_program(module, "emulate")
     line = r"^race on rank 0: .* nothing orders them$" if which < 5 else "CAPTURE_UNJOINED"
     with pytest.raises(RankError, match=line):
         as_graph(bundle, which)
