@@ -135,7 +135,7 @@ class Recorder:
 
     def count(self) -> int:
         """Calls so far, of all ranks."""
-        return sum(map(len, self.calls.values()))
+        return sum(map(len, tuple(self.calls.values())))  # ranks add to it meanwhile
 
     def _callback(self, name: str, method: Callable[..., int | None]) -> Any:
         signature = SIGNATURES[name]
