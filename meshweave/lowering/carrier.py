@@ -161,9 +161,10 @@ class Collectives:
     def _carry(
         self, op: Any, collective: Collective, axes: tuple[str, ...], sent: Any, shape: Sequence[int],
         arguments: tuple[int | str, ...], unit: int, data: Data | None = None,
+        runs: frozenset[int] = frozenset(),
     ) -> Any:  # fmt: skip
         """The carrier of a call that sends `sent` and gives a tensor of `shape`. unit: bytes, as
-        plan.cost.received. data: of an exchange.
+        plan.cost.received. data: of an exchange. runs: as of `Call`, unless there are data.
         """
         if collective.kind:
             collective.checked()
@@ -176,9 +177,10 @@ class Collectives:
         within = f"[{','.join(axes)}]" if axes else ""
         name = f"{what}{within} {given.element_type} {size}"
         self.ops.append(OpInfo(0, name, location_text(op.location)))
-        group, words = self._group(axes) if axes else 0, data.words if data is not None else b""
+        group = self._group(axes) if axes else 0
+        words, runs = (data.words, data.runs) if data is not None else (b"", runs)
         early = _nbytes(sent) if MARK in op.attributes and axes else 0
-        self.calls.append(Call(collective.symbol, group, 0, arguments, words, early))
+        self.calls.append(Call(collective.symbol, group, 0, arguments, words, early, runs))
         type_ = ir.RankedTensorType.get(list(shape), element)
         empty = ir.Operation.create(
             "tensor.empty", results=[type_], loc=op.location, ip=ir.InsertionPoint(op)
@@ -271,9 +273,11 @@ class Collectives:
     ) -> Any:  # fmt: skip
         """The carrier of a direct move, told by its numbers; or of the exchange that does the same."""
         x = op.operands[0]
-        if self.engine == "local":
-            return self._carry(op, Collective(name), axes, x, shape, numbers, unit)
         box = _gathered if name == "all_gather_box" else _scattered
+        if self.engine == "local":
+            members = math.prod(self.mesh.size(axis) for axis in axes)  # type: ignore[union-attr]
+            runs = frozenset(box(numbers, k, k).run for k in range(members))
+            return self._carry(op, Collective(name), axes, x, shape, numbers, unit, runs=runs)
         data = data_of_boxes(self.mesh, axes, lambda k, j: box(numbers, k, j), True)  # type: ignore[arg-type]
         sent = (_nbytes(x),)
         return self._carry(op, Collective("exchange"), axes, x, shape, sent, unit, data)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import os
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -19,6 +19,7 @@ from meshweave import bindings
 from meshweave.bundle import DTYPES, KINDS
 from meshweave.errors import CompileError
 from meshweave.lowering import local, mpi
+from meshweave.lowering.copies import UNITS
 
 # A box reads and writes elements where they belong, so that nothing is packed: engine `local` alone.
 REDUCTIONS = ("all_reduce", "reduce_scatter_box", "reduce_scatter")
@@ -34,13 +35,14 @@ _PIPELINE = (
 @dataclass(frozen=True, order=True)
 class Collective:
     """One function: op, and for a reduction its kind and dtype. early: it is two, one that starts it
-    and one that waits for it.
+    and one that waits for it. units: lengths of runs, in bytes, that it has loops for.
     """
 
     op: str
     kind: str = ""
     dtype: str = ""
     early: bool = False
+    units: tuple[int, ...] = UNITS
 
     @property
     def symbol(self) -> str:
@@ -95,15 +97,19 @@ CODES = {
 }
 
 
-def collectives_object(engine: str, symbols: Iterable[str], staging: int = 0) -> bytes:
+def collectives_object(
+    engine: str, symbols: Iterable[str], staging: int = 0, runs: Collection[int] = UNITS
+) -> bytes:
     """The ELF object that defines `symbols` (names of `mw_*` functions) for an engine.
 
-    staging: see `window.staging_bytes`.
+    staging: see `window.staging_bytes`. runs: lengths, in bytes, of what the program copies at a time:
+    loops for others take longer to compile than anything else here.
     Raises CompileError for an engine or a function that does not exist.
     """
     if engine not in CODES:
         raise CompileError(f'no collectives for engine "{engine}"; there are {", ".join(CODES)}')
-    wanted = tuple(sorted({Collective.parse(symbol) for symbol in symbols}))
+    units = tuple(unit for unit in UNITS if unit in runs)
+    wanted = tuple(sorted({replace(Collective.parse(symbol), units=units) for symbol in symbols}))
     for collective in wanted:
         if engine != "local" and collective.op in BOXES:
             raise CompileError(f"no collective {collective.symbol} for engine {engine}")

@@ -3,7 +3,8 @@
 `mw_copy_block` copies a box of two levels whose elements are runs of bytes: short runs of 1, 2, 4, 8
 or 16 bytes are loaded and stored, in tiles of a few cache lines, so that neither side of a transposing
 copy is touched out of the cache; other runs are left to memcpy. `mw_copy_piece` copies a piece of an
-exchange, a box of any number of levels.
+exchange, a box of any number of levels. The loops for a length of short runs are written for programs
+that have such runs; without them memcpy does the same.
 
 A piece is PIECE_WORDS words of 64 bits: member, source offset, target offset, length of a run, bytes
 in all, number of outer levels; then the levels, innermost first, each (count, source step, target
@@ -11,6 +12,8 @@ step). There are always two inner levels. Offsets, steps and lengths are in byte
 """
 
 from __future__ import annotations
+
+from collections.abc import Collection
 
 MEMBER, SOURCE, TARGET, RUN, NBYTES, OUTER, LEVELS = range(7)  # words of a piece
 INNER = 2  # levels that every piece has
@@ -159,12 +162,12 @@ llvm.func @mw_copy_runs(%to: !llvm.ptr, %from: !llvm.ptr, %n1: i64, %s1: i64, %t
 """
 
 
-def _block() -> str:
+def _block(units: Collection[int]) -> str:
     """The function that chooses by the length of a run."""
     body = f"""
     llvm.call @mw_copy_runs(%to, %from, %n1, %s1, %t1, %n0, %s0, %t0, %run)
       : ({_BOX}, i64) -> ()"""
-    for unit in UNITS:
+    for unit in units:
         body = f"""
     %unit{unit} = arith.constant {unit} : i64
     %is{unit} = arith.cmpi eq, %run, %unit{unit} : i64
@@ -194,10 +197,10 @@ def copy_block(to: str, source: str, outer: str, inner: str, run: str) -> str:
     llvm.call @mw_copy_block({to}, {source}, {outer}, {inner}, {run}) : ({_BOX}, i64) -> ()"""
 
 
-def blocks_text() -> str:
-    """The functions that copy boxes of two levels."""
-    units = "".join(_units(unit) + _transpose(unit) for unit in UNITS)
-    return units + _RUNS + _block()
+def blocks_text(units: Collection[int] = UNITS) -> str:
+    """The functions that copy boxes of two levels, with loops for runs of `units` bytes."""
+    loops = "".join(_units(unit) + _transpose(unit) for unit in units)
+    return loops + _RUNS + _block(units)
 
 
 def word(name: str, base: str, index: int) -> str:

@@ -48,7 +48,8 @@ def bundle_of(program: Program) -> Bundle:
         schedules = [body.schedule for body in program.bodies]
         staging = max(staging_bytes(s.entries, s.final, symbols) for s in schedules)
         staging = staging if program.engine == "mpi" else 0
-        objects.append(collectives_object(program.engine, calls, staging))
+        runs = frozenset[int]().union(*(call.runs for call in collectives.calls))
+        objects.append(collectives_object(program.engine, calls, staging, runs))
         libraries |= set(CODES[program.engine].libraries)
     entries = (body.schedule.entries for body in program.bodies)
     several = Mesh.parse(program.mesh).nranks > 1

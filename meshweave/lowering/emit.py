@@ -35,6 +35,7 @@ class Call:
     own memory.
 
     early: of a call that is started before it is waited for the bytes that it sends; 0 of others.
+    runs: the lengths, in bytes, of what a direct move copies at a time.
     """
 
     symbol: str
@@ -43,6 +44,7 @@ class Call:
     arguments: tuple[int | str, ...]
     data: bytes = b""
     early: int = 0
+    runs: frozenset[int] = frozenset()
 
     @property
     def symbols(self) -> tuple[str, ...]:

@@ -53,12 +53,13 @@ class Box(NamedTuple):
 @dataclass(frozen=True)
 class Data:
     """The table of an exchange. words: its data; staging: bytes that a rank needs for messages;
-    received: bytes that the busiest rank receives.
+    received: bytes that the busiest rank receives; runs: bytes copied at a time.
     """
 
     words: bytes
     staging: int
     received: int
+    runs: frozenset[int]
 
 
 def box_of(piece: Piece, width: int) -> Box:
@@ -134,7 +135,8 @@ def data_of(table: Table, axes: Sequence[str], width: int, messages: bool) -> Da
     else:
         words, staging = _written(sections, mesh, messages)
         if words.nbytes <= LIMIT:
-            return Data(words.tobytes(), staging, busiest(table) * width if axes else 0)
+            received = busiest(table) * width if axes else 0
+            return Data(words.tobytes(), staging, received, _runs(sections))
         nwords = words.size
     raise CompileError(
         f"dist.exchange: the table of {table.source} to {table.target} takes more than "
@@ -158,7 +160,12 @@ def data_of_boxes(
         group = mesh.group(axes, rank)
         sections.append(_Section(group, rank, made[group.index(rank)]))
     words, staging = _written(sections, mesh, messages)
-    return Data(words.tobytes(), staging, 0)
+    return Data(words.tobytes(), staging, 0, _runs(sections))
+
+
+def _runs(sections: Sequence[_Section]) -> frozenset[int]:
+    """The lengths of the runs of all boxes."""
+    return frozenset(box.run for section in sections for _, box in section.boxes)
 
 
 def _boxes(table: Table, group: Sequence[int], rank: int, width: int) -> list[tuple[int, Box]]:

@@ -267,7 +267,8 @@ def functions(collectives: Sequence[Collective]) -> str:
     for kind, dtype in sorted({(c.kind, c.dtype) for c in collectives if c.kind}):
         texts.append(reduce_block(kind, dtype))
     ops = {collective.op for collective in collectives}
-    texts.append(blocks_text() if ops & (TABLED | BOXES) else "")
+    units = sorted({unit for collective in collectives for unit in collective.units})
+    texts.append(blocks_text(units) if ops & (TABLED | BOXES) else "")
     texts.append(piece_text() if ops & TABLED else "")
     texts.append(early.COMMON if any(c.early for c in collectives) else "")
     for collective in collectives:

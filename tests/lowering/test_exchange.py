@@ -12,7 +12,7 @@ from meshweave.errors import CompileError, LayoutError
 from meshweave.layout import Layout, Mesh
 from meshweave.lowering import exchange
 from meshweave.lowering import mpi as mpi_code
-from meshweave.lowering.collectives import Collective, compile_text
+from meshweave.lowering.collectives import Collective, collectives_object, compile_text
 from meshweave.lowering.exchange import box_of, data_of
 from meshweave.plan.exchange import Piece, Table
 from meshweave.runtime import engine
@@ -129,6 +129,21 @@ def test_what_exceeds_one_mpi_call_goes_in_pieces():
         assert run_and_check(started, mesh, cases, bundle) > 1000
     finally:
         started.close()
+
+
+def test_loops_are_written_for_the_runs_that_there_are_and_memcpy_does_the_same(running):
+    mesh, symbols = Mesh.parse("x=2"), ["mw_exchange"]
+    cases = [Exchange((40, 36), "[x, _]", "[_, x] order(1, 0)", dtype) for dtype in ("f32", "f16")]
+    whole = compiled(mesh, cases, running.name)
+    staging = 20 * 36 * 4 if running.name == "mpi" else 0  # bytes of a rank's largest operand
+    needed, none = (
+        collectives_object(running.name, symbols, staging, runs=runs) for runs in ((2, 4), ())
+    )
+    assert len(none) < len(needed) < len(collectives_object(running.name, symbols, staging))
+    assert needed in whole.objects
+    objects = tuple(none if code == needed else code for code in whole.objects)
+    bundle = type(whole)(whole.manifest, objects)
+    assert run_and_check(running, mesh, cases, bundle) >= 2 * 40 * 36
 
 
 def test_runs_are_joined_and_levels_dropped():
