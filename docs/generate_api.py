@@ -42,7 +42,10 @@ def page(note: str) -> str:
 
 _FUNCTIONS = """\
 Written as the [array API standard](https://data-apis.org/array-api/latest/) has them, inside functions that `mw.jit`
-traces; shapes broadcast, dtypes promote as the standard says, and Python numbers take the dtype of what they meet."""
+traces, with the signatures of its edition 2024.12; shapes broadcast, dtypes promote as the standard says, and Python
+numbers take the dtype of what they meet. Functions whose results have shapes that depend on the elements (`nonzero`,
+`unique_all`, ..) are refused with what to do instead. Indices may be integers, slices, `None`, `...`, arrays of
+integers, and masks that are known when tracing."""
 
 
 def _section(name: str) -> list[str]:
@@ -63,8 +66,9 @@ def _section(name: str) -> list[str]:
 def _functions() -> str:
     shown = {name for _, names in SECTIONS for name in names.split()}
     rows = []
-    for name in sorted(set(PUBLIC) - shown):
-        value = getattr(mw, name)
+    functions = {name: getattr(mw, name) for name in set(PUBLIC) - shown}
+    functions |= {f"linalg.{name}": getattr(mw.linalg, name) for name in mw.linalg.__all__}
+    for name, value in sorted(functions.items()):
         called = callable(value) and not isinstance(value, type)
         rows.append((f"`{name}{_signature(value) if called else ''}`", _first(value)))
     return table(("function", "what"), rows)

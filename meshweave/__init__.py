@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any
 
 __version__ = "0.1.0"
+__array_api_version__ = "2024.12"
 
 _HOMES = {
     "Array": "meshweave.runtime.array",
@@ -58,8 +59,10 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name.startswith("_"):
         raise AttributeError(f"module 'meshweave' has no attribute {name!r}")
-    from meshweave.trace import PUBLIC, RENAMED
+    from meshweave.trace import MODULES, PUBLIC, RENAMED
 
+    if name in MODULES:
+        return import_module(MODULES[name])
     home, own = RENAMED.get(name) or (_HOMES.get(name) or PUBLIC.get(name), name)
     if home is None:
         raise AttributeError(f"module 'meshweave' has no attribute {name!r}")
@@ -69,6 +72,13 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    from meshweave.trace import PUBLIC, RENAMED
+    from meshweave.trace import MODULES, PUBLIC, RENAMED
 
-    return sorted({*__all__, *PUBLIC, *RENAMED})
+    return sorted({*__all__, *PUBLIC, *RENAMED, *MODULES})
+
+
+def __array_namespace_info__() -> Any:
+    """What this namespace has of the array API standard: its capabilities, dtypes and devices."""
+    from meshweave.trace.info import Info
+
+    return Info()

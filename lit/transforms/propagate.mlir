@@ -80,3 +80,24 @@ func.func @loop(%a: tensor<8xf32> {dist.layout = #dist.layout<"[x]">}, %n: index
 func.func @block_cyclic(%a: tensor<8x6xf32> {dist.layout = #dist.layout<"[_*x*2, _]">}) -> tensor<8x6xf32> {
   return %a : tensor<8x6xf32>
 }
+
+// -----
+
+// A loop that runs along two dims of an operand, a diagonal, is whole; the other loops are not.
+// CHECK-DAG: #[[MATRICES:[a-z0-9]+]] = #dist.layout<"[x, _, _]">
+// CHECK-DAG: #[[ROWS:[a-z0-9]+]] = #dist.layout<"[x, _]">
+// CHECK-LABEL: func.func @diagonal
+// CHECK: linalg.generic
+// CHECK-SAME: dist.layouts = {operands = [#[[MATRICES]], #[[ROWS]]], results = [#[[ROWS]]]}
+"dist.mesh"() {sym_name = "mesh", axes = "x=2, y=3"} : () -> ()
+func.func @diagonal(%a: tensor<8x6x6xf32> {dist.layout = #dist.layout<"[x, y, _]">})
+    -> (tensor<8x6xf32> {dist.layout = #dist.layout<"[x, _]">}) {
+  %e = tensor.empty() : tensor<8x6xf32>
+  %d = linalg.generic {indexing_maps = [affine_map<(i, j) -> (i, j, j)>, affine_map<(i, j) -> (i, j)>],
+                       iterator_types = ["parallel", "parallel"]}
+      ins(%a : tensor<8x6x6xf32>) outs(%e : tensor<8x6xf32>) {
+  ^bb0(%x: f32, %o: f32):
+    linalg.yield %x : f32
+  } -> tensor<8x6xf32>
+  return %d : tensor<8x6xf32>
+}

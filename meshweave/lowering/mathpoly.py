@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from meshweave.bindings import arith, ir, math
+from meshweave.bindings import arith, func, ir, math
 from meshweave.lowering.payload import EXACT
 from meshweave.transforms.kernel_patterns import FALLING
 
@@ -204,19 +204,48 @@ FUNCTIONS: dict[str, Callable[[F32, Any], Any]] = {
 }
 
 
+CALLED = ("math.expm1", "math.log1p")
+"""What MLIR would write as exp(x) - 1 and log(1 + x), which lose small x: the C library's own are called."""
+
+
 def run(module: Any) -> int:
     """Replace these functions on f32, f16 and bf16 numbers everywhere in `module`; how many there
     were. Ops that are computed as written go to the C library, but for rsqrt, which it has not.
     """
     todo: list[Any] = []
+    called: list[Any] = []
 
     def visit(op: Any) -> Any:
-        if op.name in FUNCTIONS and (EXACT not in op.attributes or op.name == "math.rsqrt"):
+        exact = EXACT in op.attributes
+        if op.name in CALLED and (exact or isinstance(op.results[0].type, ir.F64Type)):
+            called.append(op)
+        elif op.name in FUNCTIONS and (not exact or op.name == "math.rsqrt"):
             todo.append(op)
         return ir.WalkResult.ADVANCE
 
     module.operation.walk(visit)
-    return sum(_replace(op) for op in todo)
+    declared: dict[str, Any] = {}
+    for op in called:
+        _call(module, op, declared)
+    return len(called) + sum(_replace(op) for op in todo)
+
+
+def _call(module: Any, op: Any, declared: dict[str, Any]) -> None:
+    """Let the C library's function do an op on scalars."""
+    type_ = op.results[0].type
+    wide = type_ if isinstance(type_, ir.F64Type) else ir.F32Type.get()
+    name = op.name.removeprefix("math.") + ("" if isinstance(type_, ir.F64Type) else "f")
+    if name not in declared:
+        with ir.InsertionPoint.at_block_begin(module.body), ir.Location.unknown():
+            found = func.FuncOp(name, ([wide], [wide]), visibility="private")
+            found.attributes["llvm.readnone"] = ir.UnitAttr.get()
+            declared[name] = found
+    with ir.InsertionPoint(op), op.location:
+        x = op.operands[0] if type_ == wide else arith.extf(wide, op.operands[0])
+        y = func.CallOp([wide], name, [x]).results[0]
+        y = y if type_ == wide else arith.truncf(type_, y)
+    op.results[0].replace_all_uses_with(y)
+    op.erase()
 
 
 def _replace(op: Any) -> int:

@@ -8,9 +8,9 @@ _NAMES = {
         "as_dtype bfloat16 can_cast e finfo float16 float32 float64 iinfo inf int16 int32 int64 int8 isdtype nan pi"
     ),
     "elementwise": (
-        "abs acos acosh add asin asinh astype atan atan2 atanh ceil clip copysign cos cosh divide erf exp "
-        "exp2 expm1 floor floor_divide hypot log log10 log1p log2 logaddexp maximum minimum multiply negative "
-        "positive pow reciprocal relu remainder result_type round rsqrt sigmoid sign sin sinh sqrt square "
+        "abs acos acosh add asin asinh astype atan atan2 atanh ceil clip conj copysign cos cosh divide erf exp "
+        "exp2 expm1 floor floor_divide hypot imag log log10 log1p log2 logaddexp maximum minimum multiply negative "
+        "positive pow real reciprocal relu remainder result_type round rsqrt sigmoid sign sin sinh sqrt square "
         "subtract tan tanh trunc where"
     ),
     "logic": (
@@ -29,9 +29,11 @@ _NAMES = {
         "min prod softmax std sum var"
     ),
     "create": (
-        "arange asarray empty empty_like eye full full_like linspace meshgrid ones ones_like tril triu zeros zeros_like"
+        "arange asarray empty empty_like eye from_dlpack full full_like linspace meshgrid ones ones_like tril triu "
+        "zeros zeros_like"
     ),
     "sort": "argsort sort",
+    "dynamic": "nonzero unique_all unique_counts unique_inverse unique_values",
     "control": "cond scan while_loop",
     "place": "constrain hint kernels redistribute",
     "jit": "jit",
@@ -44,3 +46,6 @@ PUBLIC = {
 
 RENAMED = {"bool": ("meshweave.trace.dtypes", "bool_")}
 """Public names that are called otherwise where they are defined."""
+
+MODULES = {"linalg": "meshweave.trace.linalg"}
+"""Public names that are modules of functions."""

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from meshweave.errors import UsageError
-from meshweave.trace.builder import Body, broadcast_map, fail, tensor_type
+from meshweave.runtime.array import Array, as_numpy
+from meshweave.trace.builder import Body, broadcast_map, current, fail, tensor_type
 from meshweave.trace.dtypes import (
     DEFAULT_FLOAT,
     DEFAULT_INT,
@@ -18,11 +19,12 @@ from meshweave.trace.dtypes import (
     bool_,
     float64,
     int64,
+    limits,
     promoted,
     weak_kind,
 )
 from meshweave.trace.manipulate import broadcast_to, sizes_of, stack
-from meshweave.trace.tracer import Tracer, splat, tensor, tracing
+from meshweave.trace.tracer import Tracer, check_device, splat, tensor, tracing
 
 
 def _type(name: str, dtype: Any, default: DType) -> DType:
@@ -34,10 +36,17 @@ def _type(name: str, dtype: Any, default: DType) -> DType:
         fail(f"{name}: {error.message}")
 
 
-def asarray(value: Any, dtype: Any = None) -> Tracer:
-    """A Python scalar, an array, or (nested) lists of these and of traced values, as a tensor of the program."""
+def asarray(
+    value: Any, /, dtype: Any = None, *, device: Any = None, copy: bool | None = None
+) -> Tracer:
+    """A Python scalar, an array, or (nested) lists of these and of traced values, as a tensor of the program.
+
+    device: None or the mesh, which all tensors of the program lie on. copy: values of programs do not change, so that
+    a copy and the value are the same.
+    """
     from meshweave.trace.elementwise import astype
 
+    check_device("asarray", device)
     if isinstance(value, list | tuple):
         if _has_tracer(value):
             rows = [asarray(row) for row in value]
@@ -54,8 +63,8 @@ def _plain(value: Any) -> np.ndarray[Any, Any]:
     """Nested lists of Python scalars, in the default types."""
     try:
         array = np.asarray(value)
-    except ValueError as error:
-        fail(f"asarray: {error}")
+    except ValueError:
+        fail("asarray: the lists are not of one length, or hold what is no number")
     if array.dtype.kind not in "bif":
         fail(f"asarray: a list of {array.dtype}")
     kind = {"b": "b", "i": "i", "f": "f"}[array.dtype.kind]
@@ -76,10 +85,29 @@ def _has_tracer(value: Any) -> bool:
     return isinstance(value, Tracer)
 
 
-def full(shape: Any, fill_value: Any, *, dtype: Any = None) -> Tracer:
+def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Any:
+    """An array of another library, in the processor's memory: in a traced function as a constant of the program, else
+    as an Array of one rank, which keeps the memory unless `copy` is True.
+
+    Raises UsageError for what has no `__dlpack__`.
+    """
+    if current() is not None:
+        if isinstance(x, Tracer):
+            return x
+        if not hasattr(x, "__dlpack__"):
+            fail(f"from_dlpack: a {type(x).__name__} has no __dlpack__")
+        return asarray(as_numpy(x, "from_dlpack"), device=device)
+    if device is not None:
+        raise UsageError(f"from_dlpack: device={device!r:.40}: the processor's memory is the only")
+    made = Array.from_dlpack(x)
+    return made.holding([shard.copy() for shard in made.shards]) if copy else made
+
+
+def full(shape: Any, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Tracer:
     """A tensor of one value, by default of the value's type."""
     from meshweave.trace.elementwise import astype
 
+    check_device("full", device)
     sizes = _sizes("full", shape)
     kind = weak_kind(fill_value)
     if kind is not None:
@@ -96,40 +124,40 @@ def _sizes(name: str, shape: Any) -> tuple[int, ...]:
     return sizes
 
 
-def zeros(shape: Any, *, dtype: Any = None) -> Tracer:
+def zeros(shape: Any, *, dtype: Any = None, device: Any = None) -> Tracer:
     """Zeros, by default of float32."""
-    return full(shape, 0, dtype=_type("zeros", dtype, DEFAULT_FLOAT))
+    return full(shape, 0, dtype=_type("zeros", dtype, DEFAULT_FLOAT), device=device)
 
 
-def ones(shape: Any, *, dtype: Any = None) -> Tracer:
+def ones(shape: Any, *, dtype: Any = None, device: Any = None) -> Tracer:
     """Ones, by default of float32."""
-    return full(shape, 1, dtype=_type("ones", dtype, DEFAULT_FLOAT))
+    return full(shape, 1, dtype=_type("ones", dtype, DEFAULT_FLOAT), device=device)
 
 
-def empty(shape: Any, *, dtype: Any = None) -> Tracer:
+def empty(shape: Any, *, dtype: Any = None, device: Any = None) -> Tracer:
     """A tensor whose elements do not matter: zeros."""
-    return zeros(shape, dtype=dtype)
+    return zeros(shape, dtype=dtype, device=device)
 
 
-def full_like(x: Any, fill_value: Any, *, dtype: Any = None) -> Tracer:
+def full_like(x: Any, /, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Tracer:
     """One value in the shape, and by default the dtype, of x."""
     like = tensor(x)
-    return full(like.shape, fill_value, dtype=dtype or like.dtype)
+    return full(like.shape, fill_value, dtype=dtype or like.dtype, device=device)
 
 
-def zeros_like(x: Any, *, dtype: Any = None) -> Tracer:
+def zeros_like(x: Any, /, *, dtype: Any = None, device: Any = None) -> Tracer:
     """Zeros in the shape, and by default the dtype, of x."""
-    return full_like(x, 0, dtype=dtype)
+    return full_like(x, 0, dtype=dtype, device=device)
 
 
-def ones_like(x: Any, *, dtype: Any = None) -> Tracer:
+def ones_like(x: Any, /, *, dtype: Any = None, device: Any = None) -> Tracer:
     """Ones in the shape, and by default the dtype, of x."""
-    return full_like(x, 1, dtype=dtype)
+    return full_like(x, 1, dtype=dtype, device=device)
 
 
-def empty_like(x: Any, *, dtype: Any = None) -> Tracer:
+def empty_like(x: Any, /, *, dtype: Any = None, device: Any = None) -> Tracer:
     """A tensor like x whose elements do not matter: zeros."""
-    return zeros_like(x, dtype=dtype)
+    return zeros_like(x, dtype=dtype, device=device)
 
 
 def computed(shape: tuple[int, ...], dtype: DType, body: Callable[[Body], str]) -> Tracer:
@@ -151,19 +179,34 @@ def _index(b: Body, dim: int, dtype: DType) -> str:
     return b.cast(number, int64, dtype)
 
 
-def arange(start: Any, stop: Any = None, step: Any = 1, *, dtype: Any = None) -> Tracer:
+def arange(
+    start: Any, /, stop: Any = None, step: Any = 1, *, dtype: Any = None, device: Any = None
+) -> Tracer:
     """start, start + step, .. up to but without stop; with one number: from 0 up to it."""
     if stop is None:
         start, stop = 0, start
     numbers = (start, stop, step)
-    if any(weak_kind(v) is None for v in numbers) or step == 0:
-        fail(f"arange: {numbers}, Python numbers and a step that is not 0 are right")
+    check_device("arange", device)
+    numbers = tuple(_python(v) for v in numbers)
+    if any(weak_kind(v) is None or not math.isfinite(v) for v in numbers) or numbers[2] == 0:
+        fail(f"arange: {numbers}, finite Python numbers and a step that is not 0 are right")
+    start, stop, step = numbers
     default = DEFAULT_FLOAT if any(isinstance(v, float) for v in numbers) else DEFAULT_INT
     wanted = _type("arange", dtype, default)
     count = max(0, math.ceil((stop - start) / step))
     if wanted.kind == "b":
         fail(f"arange: dtype {wanted!r}, a number is right")
+    if wanted.kind == "i" and count:
+        low, high = limits(wanted)
+        for end in (int(start), int(start) + (count - 1) * int(step)):
+            if not low <= end <= high:
+                fail(f"arange: {end} is no {wanted!r}")
     return _progression(count, start, step, wanted)
+
+
+def _python(value: Any) -> Any:
+    """A NumPy scalar as Python's, all else as it is."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _progression(count: int, start: Any, step: Any, dtype: DType) -> Tracer:
@@ -181,11 +224,20 @@ def _progression(count: int, start: Any, step: Any, dtype: DType) -> Tracer:
 
 
 def linspace(
-    start: Any, stop: Any, num: int, *, dtype: Any = None, endpoint: bool = True
+    start: Any,
+    stop: Any,
+    /,
+    num: int,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    endpoint: bool = True,
 ) -> Tracer:
     """`num` numbers from start to stop at equal distances, stop included unless `endpoint` is False."""
     wanted = _type("linspace", dtype, DEFAULT_FLOAT)
-    if weak_kind(start) is None or weak_kind(stop) is None or num < 0:
+    check_device("linspace", device)
+    start, stop, num = _python(start), _python(stop), _python(num)
+    if weak_kind(start) is None or weak_kind(stop) is None or not isinstance(num, int) or num < 0:
         fail(f"linspace: {(start, stop, num)}, Python numbers and a count are right")
     if wanted.kind == "b":
         fail(f"linspace: dtype {wanted!r}, a number is right")
@@ -208,8 +260,17 @@ def linspace(
     return computed((num,), wanted, body)
 
 
-def eye(n_rows: int, n_cols: int | None = None, *, k: int = 0, dtype: Any = None) -> Tracer:
+def eye(
+    n_rows: int,
+    n_cols: int | None = None,
+    /,
+    *,
+    k: int = 0,
+    dtype: Any = None,
+    device: Any = None,
+) -> Tracer:
     """Ones on the diagonal `k` (above the main one when positive), zeros elsewhere."""
+    check_device("eye", device)
     wanted = _type("eye", dtype, DEFAULT_FLOAT)
     shape = _sizes("eye", (n_rows, n_rows if n_cols is None else n_cols))
 
@@ -225,12 +286,12 @@ def _gap(b: Body, row: int, column: int) -> str:
     return b.op("arith.subi", int64, _index(b, column, int64), _index(b, row, int64))
 
 
-def tril(x: Any, *, k: int = 0) -> Tracer:
+def tril(x: Any, /, *, k: int = 0) -> Tracer:
     """x on and below the diagonal `k` of each matrix, 0 above."""
     return _triangle("tril", x, k, "sle")
 
 
-def triu(x: Any, *, k: int = 0) -> Tracer:
+def triu(x: Any, /, *, k: int = 0) -> Tracer:
     """x on and above the diagonal `k` of each matrix, 0 below."""
     return _triangle("triu", x, k, "sge")
 

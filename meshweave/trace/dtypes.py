@@ -100,7 +100,7 @@ class _Info(NamedTuple):
 _MANTISSA = {"f64": (52, -1022), "f32": (23, -126), "f16": (10, -14), "bf16": (7, -126)}
 
 
-def finfo(dtype: Any) -> _Info:
+def finfo(dtype: Any, /) -> _Info:
     """Of a floating dtype: bits, min, max, eps (from 1 to the next), smallest_normal. UsageError of another."""
     found = as_dtype(getattr(dtype, "dtype", dtype) if not isinstance(dtype, type) else dtype)
     if found.kind != "f":
@@ -110,7 +110,7 @@ def finfo(dtype: Any) -> _Info:
     return _Info(found.bits, -largest, largest, found, 2.0**-digits, 2.0**least)
 
 
-def iinfo(dtype: Any) -> _Info:
+def iinfo(dtype: Any, /) -> _Info:
     """Of an integer dtype: bits, min, max. UsageError of another."""
     found = as_dtype(getattr(dtype, "dtype", dtype) if not isinstance(dtype, type) else dtype)
     if found.kind != "i":
@@ -131,10 +131,12 @@ def isdtype(dtype: Any, kind: Any) -> bool:
         return any(isdtype(dtype, one) for one in kind)
     if isinstance(kind, str) and kind in _CLASSES:
         return as_dtype(dtype).kind in _CLASSES[kind] and _CLASSES[kind] != ""
+    if isinstance(kind, str) and kind not in _BY_NAME:
+        raise UsageError(f'isdtype: kind "{kind}": known are {", ".join(_CLASSES)}')
     return as_dtype(dtype) == as_dtype(kind)
 
 
-def can_cast(source: Any, target: Any) -> bool:
+def can_cast(source: Any, target: Any, /) -> bool:
     """Does promotion ever take a dtype (or an array's) to another?"""
     given = as_dtype(source if isinstance(source, type | str) else getattr(source, "dtype", source))
     wanted = as_dtype(target)
@@ -193,6 +195,8 @@ def literal(value: Any, dtype: DType) -> str:
         return "true" if value else "false"
     if dtype.kind == "i":
         low, high = limits(dtype)
+        if value in (math.inf, -math.inf) or value != value:
+            raise UsageError(f"{value} is no {_LONG[dtype.name]}")
         number = int(value)
         if not low <= number <= high:
             raise UsageError(f"{number} is no {_LONG[dtype.name]}")

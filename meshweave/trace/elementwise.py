@@ -8,7 +8,7 @@ float32 inside each function and round once.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshweave.errors import UsageError
@@ -22,7 +22,16 @@ from meshweave.trace.dtypes import (
     promoted,
     weak_kind,
 )
-from meshweave.trace.tracer import Tracer, operand_dtype, operands, pointwise, tensor
+from meshweave.trace.tracer import (
+    Tracer,
+    check_device,
+    operand_dtype,
+    operands,
+    pointwise,
+    splat,
+    tensor,
+    tracing,
+)
 
 Emit = Callable[..., str]
 
@@ -36,16 +45,20 @@ def apply(
         given[0] = tensor(given[0])
 
     def body(b: Body, *args: Any) -> str:
-        try:
-            names = [
-                b.cast(a, v.dtype, compute) if isinstance(v, Tracer) else b.constant(v, compute)
-                for a, v in zip(args, given)
-            ]
-        except UsageError as error:
-            fail(error.message)
-        return b.cast(emit(b, compute, *names), made or compute, out)
+        return b.cast(emit(b, compute, *_scalars(b, given, args, compute)), made or compute, out)
 
     return pointwise(given, out, body)
+
+
+def _scalars(b: Body, given: Sequence[Any], args: Sequence[str], dtype: DType) -> list[str]:
+    """Elements of tensors (args: their names) and Python scalars as names of scalars of one type."""
+    try:
+        return [
+            b.cast(a, v.dtype, dtype) if isinstance(v, Tracer) else b.constant(v, dtype)
+            for a, v in zip(args, given)
+        ]
+    except UsageError as error:
+        fail(error.message)
 
 
 def _wide(dtype: DType) -> DType:
@@ -65,7 +78,7 @@ def _floats(name: str, values: list[Any], emit: Emit) -> Tracer:
 def _math(name: str, doc: str, op: str | None = None) -> Callable[[Any], Tracer]:
     emit = lambda b, t, x: b.op(f"math.{op or name}", t, x)  # noqa: E731
 
-    def function(x: Any) -> Tracer:
+    def function(x: Any, /) -> Tracer:
         return _floats(name, [x], emit)
 
     return named(function, name, f"{doc}, elementwise. Shape of x; its dtype, float32 of integers.")
@@ -102,12 +115,12 @@ atanh = _math("atanh", "The inverse hyperbolic tangent")
 erf = _math("erf", "The error function")
 
 
-def reciprocal(x: Any) -> Tracer:
+def reciprocal(x: Any, /) -> Tracer:
     """1 / x, elementwise."""
     return divide(1, x)
 
 
-def sigmoid(x: Any) -> Tracer:
+def sigmoid(x: Any, /) -> Tracer:
     """1 / (1 + exp(-x)), elementwise."""
 
     def emit(b: Body, t: DType, a: str) -> str:
@@ -118,17 +131,17 @@ def sigmoid(x: Any) -> Tracer:
     return _floats("sigmoid", [x], emit)
 
 
-def atan2(x1: Any, x2: Any) -> Tracer:
+def atan2(x1: Any, x2: Any, /) -> Tracer:
     """The angle of the point (x2, x1), in radians, elementwise."""
     return _floats("atan2", [x1, x2], lambda b, t, y, x: b.op("math.atan2", t, y, x))
 
 
-def copysign(x1: Any, x2: Any) -> Tracer:
+def copysign(x1: Any, x2: Any, /) -> Tracer:
     """The size of x1 with the sign of x2, elementwise."""
     return _floats("copysign", [x1, x2], lambda b, t, x, y: b.op("math.copysign", t, x, y))
 
 
-def hypot(x1: Any, x2: Any) -> Tracer:
+def hypot(x1: Any, x2: Any, /) -> Tracer:
     """sqrt(x1**2 + x2**2) without overflow in between, elementwise."""
 
     def emit(b: Body, t: DType, x: str, y: str) -> str:
@@ -147,7 +160,7 @@ def hypot(x1: Any, x2: Any) -> Tracer:
     return _floats("hypot", [x1, x2], emit)
 
 
-def logaddexp(x1: Any, x2: Any) -> Tracer:
+def logaddexp(x1: Any, x2: Any, /) -> Tracer:
     """log(exp(x1) + exp(x2)) without overflow in between, elementwise."""
 
     def emit(b: Body, t: DType, x: str, y: str) -> str:
@@ -162,7 +175,7 @@ def logaddexp(x1: Any, x2: Any) -> Tracer:
 
 
 def _arithmetic(name: str, doc: str, op: str) -> Callable[[Any, Any], Tracer]:
-    def function(x1: Any, x2: Any) -> Tracer:
+    def function(x1: Any, x2: Any, /) -> Tracer:
         dtype = operand_dtype(operands([x1, x2]))
         if dtype.kind == "b":
             refuse(name, dtype, "a number")
@@ -178,14 +191,14 @@ add = _arithmetic("add", "x1 + x2", "add")
 subtract = _arithmetic("subtract", "x1 - x2", "sub")
 
 
-def multiply(x1: Any, x2: Any) -> Tracer:
+def multiply(x1: Any, x2: Any, /) -> Tracer:
     """x1 * x2, elementwise; integers wrap around, bools are both."""
     dtype = operand_dtype(operands([x1, x2]))
     op = {"f": "arith.mulf", "i": "arith.muli", "b": "arith.andi"}[dtype.kind]
     return apply([x1, x2], lambda b, t, x, y: b.op(op, t, x, y), dtype, dtype)
 
 
-def divide(x1: Any, x2: Any) -> Tracer:
+def divide(x1: Any, x2: Any, /) -> Tracer:
     """x1 / x2, elementwise, floating: integers divide in float32."""
     dtype = floating(operand_dtype(operands([x1, x2])))
     return apply([x1, x2], lambda b, t, x, y: b.op("arith.divf", t, x, y), dtype, dtype)
@@ -208,7 +221,7 @@ def _signs_differ(b: Body, t: DType, rest: str, y: str) -> str:
     return b.op("arith.andi", bool_, some, differ)
 
 
-def floor_divide(x1: Any, x2: Any) -> Tracer:
+def floor_divide(x1: Any, x2: Any, /) -> Tracer:
     """The largest integer not above x1 / x2, elementwise; an integer divided by 0 gives 0."""
 
     def integers(b: Body, t: DType, x: str, y: str) -> str:
@@ -228,13 +241,15 @@ def floor_divide(x1: Any, x2: Any) -> Tracer:
         floor = b.op("math.floor", t, quotient)
         far = b.compare("ogt", t, b.op("arith.subf", t, quotient, floor), half)
         floor = b.select(far, t, b.op("arith.addf", t, floor, one), floor)
-        by_zero = b.compare("oeq", t, y, b.constant(0, t))
-        return b.select(by_zero, t, b.op("arith.divf", t, x, y), floor)
+        zero, exact = b.constant(0, t), b.op("arith.divf", t, x, y)
+        none = b.compare("oeq", t, floor, zero)
+        floor = b.select(none, t, b.op("math.copysign", t, floor, exact), floor)
+        return b.select(b.compare("oeq", t, y, zero), t, exact, floor)
 
     return _quotient("floor_divide", x1, x2, integers, floats)
 
 
-def remainder(x1: Any, x2: Any) -> Tracer:
+def remainder(x1: Any, x2: Any, /) -> Tracer:
     """x1 - floor(x1 / x2) * x2, elementwise, with the sign of x2; an integer remainder by 0 is 0."""
 
     def integers(b: Body, t: DType, x: str, y: str) -> str:
@@ -262,7 +277,7 @@ def _quotient(name: str, x1: Any, x2: Any, integers: Emit, floats: Emit) -> Trac
     return apply([x1, x2], floats, _wide(dtype), dtype)
 
 
-def pow(x1: Any, x2: Any) -> Tracer:
+def pow(x1: Any, x2: Any, /) -> Tracer:
     """x1 to the power of x2, elementwise. Integers wrap around; a negative power of one gives 0, 1 or -1.
 
     A small whole exponent that is a Python number becomes products.
@@ -270,7 +285,8 @@ def pow(x1: Any, x2: Any) -> Tracer:
     dtype = operand_dtype(operands([x1, x2]))
     if dtype.kind == "b":
         refuse("pow", dtype, "a number")
-    if weak_kind(x2) in ("i", "f") and x2 == int(x2) and 0 < x2 <= 8 and isinstance(x1, Tracer):
+    whole = isinstance(x2, int) or (isinstance(x2, float) and x2.is_integer())
+    if whole and 0 < x2 <= 8 and isinstance(x1, Tracer):
         return apply([x1], lambda b, t, x: _power(b, t, x, int(x2)), _wide(dtype), dtype)
     if dtype.kind == "f":
         return _floats("pow", [x1, x2], lambda b, t, x, y: b.op("math.powf", t, x, y))
@@ -306,12 +322,12 @@ def _int_power(b: Body, t: DType, x: str, y: str) -> str:
     return b.select(b.compare("slt", t, y, zero), t, inverse, result)
 
 
-def square(x: Any) -> Tracer:
+def square(x: Any, /) -> Tracer:
     """x * x, elementwise."""
     return multiply(x, x)
 
 
-def negative(x: Any) -> Tracer:
+def negative(x: Any, /) -> Tracer:
     """-x, elementwise."""
     dtype = operand_dtype(operands([x]))
     if dtype.kind == "b":
@@ -325,12 +341,12 @@ def negative(x: Any) -> Tracer:
     return apply([x], emit, dtype, dtype)
 
 
-def positive(x: Any) -> Tracer:
+def positive(x: Any, /) -> Tracer:
     """x itself."""
     return tensor(x)
 
 
-def abs(x: Any) -> Tracer:
+def abs(x: Any, /) -> Tracer:
     """The absolute value, elementwise; of the least integer it is that integer."""
     dtype = operand_dtype(operands([x]))
     if dtype.kind == "b":
@@ -345,7 +361,7 @@ def abs(x: Any) -> Tracer:
     return apply([x], emit, dtype, dtype)
 
 
-def sign(x: Any) -> Tracer:
+def sign(x: Any, /) -> Tracer:
     """-1, 0 or 1, elementwise; NaN of NaN."""
     dtype = operand_dtype(operands([x]))
     if dtype.kind == "b":
@@ -354,6 +370,8 @@ def sign(x: Any) -> Tracer:
     def emit(b: Body, t: DType, a: str) -> str:
         zero = b.constant(0, t)
         less, more = ("olt", "ogt") if t.kind == "f" else ("slt", "sgt")
+        if t.kind == "f":  # 0.0 of -0.0 too; NaN stays
+            a = b.select(b.compare("oeq", t, a, zero), t, zero, a)
         below = b.select(b.compare(less, t, a, zero), t, b.constant(-1, t), a)
         return b.select(b.compare(more, t, a, zero), t, b.constant(1, t), below)
 
@@ -361,7 +379,7 @@ def sign(x: Any) -> Tracer:
 
 
 def _rounding(name: str, doc: str, op: str) -> Callable[[Any], Tracer]:
-    def function(x: Any) -> Tracer:
+    def function(x: Any, /) -> Tracer:
         dtype = operand_dtype(operands([x]))
         if dtype.kind != "f":
             return tensor(x)
@@ -377,7 +395,7 @@ round = _rounding("round", "The nearest whole number, the even one of two", "rou
 
 
 def _extreme(name: str, doc: str, ops: dict[str, str]) -> Callable[[Any, Any], Tracer]:
-    def function(x1: Any, x2: Any) -> Tracer:
+    def function(x1: Any, x2: Any, /) -> Tracer:
         dtype = operand_dtype(operands([x1, x2]))
         op = ops[dtype.kind]
         return apply([x1, x2], lambda b, t, x, y: b.op(f"arith.{op}", t, x, y), dtype, dtype)
@@ -389,7 +407,7 @@ maximum = _extreme("maximum", "The larger of both", {"f": "maximumf", "i": "maxs
 minimum = _extreme("minimum", "The smaller of both", {"f": "minimumf", "i": "minsi", "b": "andi"})
 
 
-def clip(x: Any, min: Any = None, max: Any = None) -> Tracer:
+def clip(x: Any, /, min: Any = None, max: Any = None) -> Tracer:
     """x, but `min` where it is below and `max` where it is above, elementwise, in the dtype of x."""
     given = tensor(x)
     result = given if min is None else maximum(given, min)
@@ -397,13 +415,33 @@ def clip(x: Any, min: Any = None, max: Any = None) -> Tracer:
     return astype(result, given.dtype)
 
 
-def relu(x: Any) -> Tracer:
+def relu(x: Any, /) -> Tracer:
     """x where it is positive, else 0, elementwise."""
     return maximum(x, 0)
 
 
-def astype(x: Any, dtype: Any) -> Tracer:
-    """The elements in another type: floats go to integers towards 0, to bool as `!= 0`."""
+def real(x: Any, /) -> Tracer:
+    """x itself: no dtype is complex."""
+    return tensor(x)
+
+
+def conj(x: Any, /) -> Tracer:
+    """x itself: no dtype is complex."""
+    return tensor(x)
+
+
+def imag(x: Any, /) -> Tracer:
+    """Zeros like x: no dtype is complex."""
+    value = tensor(x)
+    return splat(tracing(), value.shape, 0, value.dtype)
+
+
+def astype(x: Any, dtype: Any, /, *, copy: bool = True, device: Any = None) -> Tracer:
+    """The elements in another type: floats go to integers towards 0, to bool as `!= 0`.
+
+    copy: values of programs do not change, so that a copy and the value are the same. device: see `asarray`.
+    """
+    check_device("astype", device)
     given, wanted = tensor(x), _dtype(dtype)
     if given.dtype == wanted:
         return given
@@ -417,7 +455,7 @@ def _dtype(value: Any) -> DType:
         fail(error.message)
 
 
-def where(condition: Any, x1: Any, x2: Any) -> Tracer:
+def where(condition: Any, x1: Any, x2: Any, /) -> Tracer:
     """x1 where the condition holds, else x2, elementwise; all three broadcast.
 
     >>> import numpy as np
@@ -433,11 +471,7 @@ def where(condition: Any, x1: Any, x2: Any) -> Tracer:
     dtype = operand_dtype(given)
 
     def body(b: Body, c: str, *args: Any) -> str:
-        names = [
-            b.cast(a, v.dtype, dtype) if isinstance(v, Tracer) else b.constant(v, dtype)
-            for a, v in zip(args, given)
-        ]
-        return b.select(c, dtype, *names)
+        return b.select(c, dtype, *_scalars(b, given, args, dtype))
 
     return pointwise([chosen, *given], dtype, body)
 

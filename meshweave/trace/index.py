@@ -1,16 +1,19 @@
-"""Indexing: slices, integers, newaxis and ellipsis; integer arrays through take; boolean masks are refused."""
+"""Indexing: slices, integers, newaxis, ellipsis, integer arrays, and masks that are known when tracing; others, whose
+results have shapes that only the run knows, are refused.
+"""
 
 from __future__ import annotations
 
 import operator
-from typing import Any
+from math import prod
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from meshweave.trace.builder import Body, affine_map, broadcast_map, fail, tensor_type
-from meshweave.trace.dtypes import DType, bool_
-from meshweave.trace.elementwise import astype
-from meshweave.trace.manipulate import _reshaped, axis_of, flip
+from meshweave.trace.dtypes import DType, bool_, int64
+from meshweave.trace.elementwise import add, astype, clip, where
+from meshweave.trace.manipulate import _reshaped, axis_of, flip, moveaxis
 from meshweave.trace.tracer import Tracer, broadcast_shapes, tensor, tracing
 
 newaxis = None
@@ -19,9 +22,8 @@ newaxis = None
 def getitem(value: Tracer, key: Any) -> Tracer:
     """`value[key]`. Steps may be negative; an integer out of range is an error, a slice is cut as in Python."""
     keys = key if isinstance(key, tuple) else (key,)
-    arrays = [k for k in keys if _is_array(k)]
-    if arrays:
-        return _by_array(value, keys, arrays)
+    if any(_is_array(k) for k in keys):
+        return _by_arrays(value, keys)
     starts, sizes, steps, flipped, shape = [], [], [], [], []
     dim = 0
     for k in _complete(value, keys):
@@ -101,26 +103,84 @@ def _extract(value: Tracer, starts: list[int], sizes: list[int], steps: list[int
     return Tracer(trace, name, sizes, value.dtype)
 
 
-def _by_array(value: Tracer, keys: tuple[Any, ...], arrays: list[Any]) -> Tracer:
-    """One integer array among slices: a take along its dim."""
-    if len(arrays) > 1:
-        fail("an index holds two arrays: index one dim at a time, or use mw.take_along_axis")
-    indices = tensor(np.asarray(arrays[0]) if isinstance(arrays[0], list) else arrays[0])
-    if indices.dtype is bool_:
-        fail("an index is a mask: its result has a shape that only the run knows; use mw.where")
-    number = next(i for i, k in enumerate(keys) if _is_array(k))
-    without = (*keys[:number], slice(None), *keys[number + 1 :])
-    if any(not isinstance(k, slice) and k is not Ellipsis for k in without):
-        fail("an index mixes an array with integers or None: index in two steps")
-    rest = getitem(value, without)
-    before = [k for k in keys[:number] if k is not Ellipsis]
-    dim = len(before)
-    if any(k is Ellipsis for k in keys[:number]):
-        dim = value.ndim - 1 - sum(1 for k in keys[number + 1 :])
-    return _gather(rest, indices, dim)
+def _by_arrays(value: Tracer, keys: tuple[Any, ...]) -> Tracer:
+    """Integer arrays, which broadcast, among slices and None: a take along one dim, or along several put together.
+
+    As in NumPy their dims stand where the arrays do, and in front when there is something between them; integers
+    beside arrays count as such.
+    """
+    every = _complete(value, tuple(k for key in keys for k in _spelled(key)))
+    at = [i for i, k in enumerate(every) if _is_advanced(k)]
+    rest = getitem(value, tuple(slice(None) if i in at else k for i, k in enumerate(every)))
+    sizes = [rest.shape[i] for i in at]
+    indices = [_in_range(every[i], n, i) for i, n in zip(at, sizes)]
+    if len(at) == 1:
+        return _gather(rest, tensor(indices[0]), at[0])
+    adjacent = at == list(range(at[0], at[0] + len(at)))
+    first = at[0] if adjacent else 0
+    rest = moveaxis(rest, tuple(at), tuple(range(first, first + len(at))))
+    if not any(isinstance(i, Tracer) for i in indices):
+        indices = list(np.broadcast_arrays(*indices))
+    flat: Any = 0
+    for index, size in zip(indices, sizes):
+        flat = index + flat * size
+    before, after = rest.shape[:first], rest.shape[first + len(at) :]
+    merged = _reshaped(rest, (*before, prod(sizes), *after))
+    return _gather(merged, tensor(flat), first)
 
 
-def take(x: Any, indices: Any, *, axis: int | None = None) -> Tracer:
+def _spelled(key: Any) -> list[Any]:
+    """A key as arrays know it: lists as arrays, a mask that is known when tracing as the places where it holds."""
+    if isinstance(key, list):
+        from meshweave.trace.create import asarray
+
+        key = asarray(key) if any(isinstance(k, Tracer) for k in key) else np.asarray(key)
+        if not key.size:
+            key = np.zeros(key.shape, np.int64)
+    if isinstance(key, np.ndarray) and key.dtype == bool and key.ndim:
+        return [_Places(places, size) for places, size in zip(np.nonzero(key), key.shape)]
+    return [key]
+
+
+class _Places(NamedTuple):
+    """Where a mask holds along one of its dims, which has so many places."""
+
+    places: Any
+    size: int
+
+
+def _is_advanced(key: Any) -> bool:
+    return key is not None and not isinstance(key, slice)
+
+
+def _in_range(key: Any, size: int, dim: int) -> Any:
+    """An index that counts from 0: what is known when tracing is checked, a traced one stops at the ends."""
+    if isinstance(key, _Places):
+        if key.size != size:
+            fail(f"a mask of {key.size} places for dim {dim} of size {size}")
+        return key.places
+    if isinstance(key, Tracer):
+        if key.dtype is bool_:
+            fail("an index is a mask: its result has a shape that only the run knows; use mw.where")
+        if key.dtype.kind != "i":
+            fail(f"an index of dtype {key.dtype!r}, integers are right")
+        from meshweave.trace.logic import less
+
+        wide = astype(key, int64)
+        own = where(less(wide, 0), add(wide, size), wide)
+        return clip(own, 0, max(size - 1, 0))
+    if not isinstance(key, np.ndarray):
+        return np.asarray(_number(key, size, dim))
+    if key.dtype.kind not in "iu":
+        fail(f"an index of dtype {key.dtype}, integers are right")
+    wrong = key[(key < -size) | (key >= size)]
+    if wrong.size:
+        fail(f"index {wrong.flat[0]} is out of range: dim {dim} has size {size}")
+    found = key.astype(np.int64)
+    return np.where(found < 0, found + size, found)
+
+
+def take(x: Any, indices: Any, /, *, axis: int | None = None) -> Tracer:
     """The slices of x at `indices` (integers of any shape) along `axis`; the result has the dims of `indices` there.
 
     Negative indices count from the end; those out of range take the first or the last slice.
@@ -154,7 +214,7 @@ def _gather(value: Tracer, indices: Tracer, dim: int) -> Tracer:
     return _lookup("take", value, indices, dim, shape, reads, place)
 
 
-def take_along_axis(x: Any, indices: Any, *, axis: int = -1) -> Tracer:
+def take_along_axis(x: Any, indices: Any, /, *, axis: int = -1) -> Tracer:
     """Element by element: x at `indices` along `axis`, at the element's own place along the others (which broadcast).
 
     Negative indices count from the end; those out of range take the first or the last element.
@@ -224,11 +284,11 @@ def clamped(b: Body, index: str, dtype: DType, size: int) -> str:
     return b.let(f"arith.minsi {above}, {last} : index")
 
 
-def searchsorted(x1: Any, x2: Any, *, side: str = "left") -> Tracer:
+def searchsorted(x1: Any, x2: Any, /, *, side: str = "left", sorter: Any = None) -> Tracer:
     """For each element of x2 the place in the sorted vector x1 where it would stand: before ("left") or behind
-    ("right") equal ones. int64.
+    ("right") equal ones; NaNs are the largest. sorter: the indices that sort x1, when it is not sorted. int64.
     """
-    from meshweave.trace.logic import less, less_equal
+    from meshweave.trace.logic import isnan, less, less_equal, logical_or
     from meshweave.trace.manipulate import expand_dims
     from meshweave.trace.reduce import sum as total
 
@@ -237,5 +297,15 @@ def searchsorted(x1: Any, x2: Any, *, side: str = "left") -> Tracer:
         fail(f"searchsorted: x1 has {row.ndim} dims, 1 is right")
     if side not in ("left", "right"):
         fail(f'searchsorted: side={side!r}, "left" or "right" is right')
-    before = less if side == "left" else less_equal
-    return total(astype(before(row, expand_dims(wanted, -1)), "i64"), axis=-1)
+    if sorter is not None:
+        row = take(row, sorter)
+    wanted = expand_dims(wanted, -1)
+    if side == "left":
+        before = less(row, wanted)
+        if wanted.dtype.kind == "f":
+            before = logical_or(before, less(isnan(row), isnan(wanted)))
+    else:
+        before = less_equal(row, wanted)
+        if wanted.dtype.kind == "f":
+            before = logical_or(before, isnan(wanted))
+    return total(astype(before, "i64"), axis=-1)

@@ -69,7 +69,7 @@ def _map(letters: str, reads: str, shape: tuple[int, ...], sizes: dict[str, int]
 _BATCH = "abcdefghijklmnopqrstuvw"
 
 
-def matmul(x1: Any, x2: Any) -> Tracer:
+def matmul(x1: Any, x2: Any, /) -> Tracer:
     """The matrix product over the last two dims, the others broadcast; a vector is a row on the left, a column on the
     right.
     """
@@ -98,7 +98,7 @@ def matmul(x1: Any, x2: Any) -> Tracer:
     return contract("matmul", a, b, left, right, used + rows + columns)
 
 
-def matrix_transpose(x: Any) -> Tracer:
+def matrix_transpose(x: Any, /) -> Tracer:
     """The last two dims swapped."""
     given = tensor(x)
     if given.ndim < 2:
@@ -106,7 +106,9 @@ def matrix_transpose(x: Any) -> Tracer:
     return permute_dims(given, (*range(given.ndim - 2), given.ndim - 1, given.ndim - 2))
 
 
-def tensordot(x1: Any, x2: Any, axes: int | tuple[Sequence[int], Sequence[int]] = 2) -> Tracer:
+def tensordot(
+    x1: Any, x2: Any, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2
+) -> Tracer:
     """Sum over `axes` dims: the last of x1 with the first of x2, or a pair of lists of dims."""
     a, b = tensor(x1), tensor(x2)
     if isinstance(axes, int):
@@ -139,7 +141,7 @@ def _dim(name: str, dim: int, ndim: int) -> int:
     return dim % ndim
 
 
-def vecdot(x1: Any, x2: Any, *, axis: int = -1) -> Tracer:
+def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Tracer:
     """The sum of products along `axis` (negative), the other dims broadcast."""
     a, b = tensor(x1), tensor(x2)
     if axis >= 0 or -axis > min(a.ndim, b.ndim):
@@ -155,7 +157,7 @@ def _last(ndim: int, axis: int) -> tuple[int, ...]:
     return (*[d for d in range(ndim) if d != dim], dim)
 
 
-def outer(x1: Any, x2: Any) -> Tracer:
+def outer(x1: Any, x2: Any, /) -> Tracer:
     """All products of the elements of two vectors."""
     a, b = tensor(x1), tensor(x2)
     if a.ndim != 1 or b.ndim != 1:

@@ -13,7 +13,7 @@ from meshweave.trace.tracer import Tracer, operand_dtype, operands, tensor
 
 
 def _comparison(name: str, sign: str, predicates: tuple[str, str, str]) -> Callable[..., Tracer]:
-    def function(x1: Any, x2: Any) -> Tracer:
+    def function(x1: Any, x2: Any, /) -> Tracer:
         dtype = operand_dtype(operands([x1, x2]))
         predicate = predicates["fib".index(dtype.kind)]
         emit = lambda b, t, x, y: b.compare(predicate, t, x, y)  # noqa: E731
@@ -31,7 +31,7 @@ greater_equal = _comparison("greater_equal", ">=", ("oge", "sge", "uge"))
 
 
 def _test(name: str, doc: str, emit: Emit, otherwise: bool) -> Callable[[Any], Tracer]:
-    def function(x: Any) -> Tracer:
+    def function(x: Any, /) -> Tracer:
         dtype = operand_dtype(operands([x]))
         if dtype.kind != "f":
             return apply([x], lambda b, t, a: b.constant(otherwise, bool_), dtype, bool_, bool_)
@@ -49,7 +49,7 @@ isinf = _test("isinf", "infinite", _against_infinity("oeq"), False)
 isfinite = _test("isfinite", "neither infinite nor NaN", _against_infinity("olt"), True)
 
 
-def signbit(x: Any) -> Tracer:
+def signbit(x: Any, /) -> Tracer:
     """Whether the sign of x is minus, also that of -0.0 and NaN, elementwise; bool."""
     dtype = operand_dtype(operands([x]))
     if dtype.kind == "i":
@@ -66,7 +66,7 @@ def signbit(x: Any) -> Tracer:
 
 
 def _bitwise(name: str, sign: str, op: str) -> Callable[[Any, Any], Tracer]:
-    def function(x1: Any, x2: Any) -> Tracer:
+    def function(x1: Any, x2: Any, /) -> Tracer:
         dtype = operand_dtype(operands([x1, x2]))
         if dtype.kind == "f":
             refuse(name, dtype, "an integer or bool")
@@ -80,7 +80,7 @@ bitwise_or = _bitwise("bitwise_or", "|", "ori")
 bitwise_xor = _bitwise("bitwise_xor", "^", "xori")
 
 
-def bitwise_invert(x: Any) -> Tracer:
+def bitwise_invert(x: Any, /) -> Tracer:
     """~x of integers, not x of bools, elementwise."""
     dtype = operand_dtype(operands([x]))
     if dtype.kind == "f":
@@ -96,7 +96,7 @@ def _integers(name: str, *values: Any) -> DType:
     return dtype
 
 
-def bitwise_left_shift(x1: Any, x2: Any) -> Tracer:
+def bitwise_left_shift(x1: Any, x2: Any, /) -> Tracer:
     """x1 * 2**x2 of integers, elementwise, wrapping around; 0 for as many bits as there are, or more."""
     dtype = _integers("bitwise_left_shift", x1, x2)
 
@@ -108,7 +108,7 @@ def bitwise_left_shift(x1: Any, x2: Any) -> Tracer:
     return apply([x1, x2], emit, dtype, dtype)
 
 
-def bitwise_right_shift(x1: Any, x2: Any) -> Tracer:
+def bitwise_right_shift(x1: Any, x2: Any, /) -> Tracer:
     """floor(x1 / 2**x2) of integers, elementwise."""
     dtype = _integers("bitwise_right_shift", x1, x2)
 
@@ -120,7 +120,7 @@ def bitwise_right_shift(x1: Any, x2: Any) -> Tracer:
 
 
 def _logical(name: str, word: str, op: str) -> Callable[[Any, Any], Tracer]:
-    def function(x1: Any, x2: Any) -> Tracer:
+    def function(x1: Any, x2: Any, /) -> Tracer:
         emit = lambda b, t, x, y: b.op(f"arith.{op}", t, x, y)  # noqa: E731
         return apply([astype(tensor(x1), bool_), astype(tensor(x2), bool_)], emit, bool_, bool_)
 
@@ -132,12 +132,12 @@ logical_or = _logical("logical_or", "or", "ori")
 logical_xor = _logical("logical_xor", "xor", "xori")
 
 
-def logical_not(x: Any) -> Tracer:
+def logical_not(x: Any, /) -> Tracer:
     """not x, elementwise, where 0 is false; bool."""
     return bitwise_invert(astype(tensor(x), bool_))
 
 
-def nextafter(x1: Any, x2: Any) -> Tracer:
+def nextafter(x1: Any, x2: Any, /) -> Tracer:
     """The float next to x1 on the way to x2, elementwise; x2 where both are equal."""
     dtype = operand_dtype(operands([x1, x2]))
     if dtype.kind != "f":

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from meshweave.trace.builder import affine_map, broadcast_map, fail, tensor_type
 from meshweave.trace.tracer import (
     Tracer,
@@ -51,8 +53,11 @@ def sizes_of(name: str, shape: Any) -> tuple[int, ...]:
         fail(f"{name}: shape {shape!r}, integers are right")
 
 
-def reshape(x: Any, shape: Any) -> Tracer:
-    """The same elements, in row-major order, in another shape; one size may be -1: what is left."""
+def reshape(x: Any, /, shape: Any, *, copy: bool | None = None) -> Tracer:
+    """The same elements, in row-major order, in another shape; one size may be -1: what is left.
+
+    copy: values of programs do not change, so that a copy and the value are the same.
+    """
     value, sizes = tensor(x), list(sizes_of("reshape", shape))
     if sizes.count(-1) > 1 or any(n < -1 for n in sizes):
         fail(f"reshape: shape {tuple(sizes)}: one size may be -1, the others not negative")
@@ -146,7 +151,7 @@ def mapped(value: Tracer, shape: tuple[int, ...], reads: Sequence[str]) -> Trace
     return Tracer(trace, name, shape, value.dtype)
 
 
-def permute_dims(x: Any, axes: Sequence[int]) -> Tracer:
+def permute_dims(x: Any, /, axes: Sequence[int]) -> Tracer:
     """The dims in the order `axes`."""
     value = tensor(x)
     order = axes_of("permute_dims", tuple(axes), value.ndim)
@@ -158,7 +163,7 @@ def permute_dims(x: Any, axes: Sequence[int]) -> Tracer:
     return mapped(value, tuple(value.shape[d] for d in order), reads)
 
 
-def moveaxis(x: Any, source: Any, destination: Any) -> Tracer:
+def moveaxis(x: Any, source: Any, destination: Any, /) -> Tracer:
     """Dims `source` put to the places `destination`, the others in their order."""
     value = tensor(x)
     sources = axes_of("moveaxis", source, value.ndim)
@@ -170,7 +175,7 @@ def moveaxis(x: Any, source: Any, destination: Any) -> Tracer:
     return permute_dims(value, [at[d] if d in at else next(rest) for d in range(value.ndim)])
 
 
-def expand_dims(x: Any, axis: Any = 0) -> Tracer:
+def expand_dims(x: Any, /, axis: Any = 0) -> Tracer:
     """A new dim of extent 1 at each place of the result that `axis` names."""
     value = tensor(x)
     given = axis if isinstance(axis, tuple | list) else (axis,)
@@ -180,7 +185,7 @@ def expand_dims(x: Any, axis: Any = 0) -> Tracer:
     return _reshaped(value, shape)
 
 
-def squeeze(x: Any, axis: Any) -> Tracer:
+def squeeze(x: Any, /, axis: Any) -> Tracer:
     """Without the dims `axis`, which must have extent 1."""
     value = tensor(x)
     dims = axes_of("squeeze", axis, value.ndim)
@@ -190,7 +195,7 @@ def squeeze(x: Any, axis: Any) -> Tracer:
     return _reshaped(value, tuple(n for d, n in enumerate(value.shape) if d not in dims))
 
 
-def broadcast_to(x: Any, shape: Any) -> Tracer:
+def broadcast_to(x: Any, /, shape: Any) -> Tracer:
     """x repeated along dims that it has not, or has with extent 1."""
     value, sizes = tensor(x), sizes_of("broadcast_to", shape)
     if value.shape == sizes:
@@ -213,7 +218,7 @@ def broadcast_arrays(*arrays: Any) -> list[Tracer]:
     return [broadcast_to(v, shape) for v in values]
 
 
-def concat(arrays: Sequence[Any], axis: int | None = 0) -> Tracer:
+def concat(arrays: Sequence[Any], /, axis: int | None = 0) -> Tracer:
     """The arrays one after the other along `axis`; None: all their elements in one row."""
     from meshweave.trace.elementwise import astype
 
@@ -244,7 +249,7 @@ def concat(arrays: Sequence[Any], axis: int | None = 0) -> Tracer:
     return Tracer(trace, name, shape, dtype)
 
 
-def stack(arrays: Sequence[Any], axis: int = 0) -> Tracer:
+def stack(arrays: Sequence[Any], /, axis: int = 0) -> Tracer:
     """The arrays, of one shape, along a new dim at `axis`."""
     values = [tensor(x) for x in arrays]
     if not values:
@@ -256,14 +261,14 @@ def stack(arrays: Sequence[Any], axis: int = 0) -> Tracer:
     return concat([expand_dims(v, dim) for v in values], dim)
 
 
-def unstack(x: Any, *, axis: int = 0) -> tuple[Tracer, ...]:
+def unstack(x: Any, /, *, axis: int = 0) -> tuple[Tracer, ...]:
     """The slices along `axis`, without that dim."""
     value = tensor(x)
     dim = axis_of("unstack", axis, value.ndim)
     return tuple(value[(slice(None),) * dim + (i,)] for i in range(value.shape[dim]))
 
 
-def flip(x: Any, axis: Any = None) -> Tracer:
+def flip(x: Any, /, axis: Any = None) -> Tracer:
     """The elements in reverse order along `axis` (None: along every dim)."""
     value = tensor(x)
     dims = axes_of("flip", axis, value.ndim)
@@ -275,7 +280,7 @@ def flip(x: Any, axis: Any = None) -> Tracer:
     return mapped(value, value.shape, reads)
 
 
-def roll(x: Any, shift: Any, axis: Any = None) -> Tracer:
+def roll(x: Any, /, shift: Any, axis: Any = None) -> Tracer:
     """Each element moved on by `shift` places along `axis`, those at the end to the front; None: of all elements in a
     row.
     """
@@ -298,7 +303,7 @@ def roll(x: Any, shift: Any, axis: Any = None) -> Tracer:
     return value
 
 
-def tile(x: Any, repetitions: Any) -> Tracer:
+def tile(x: Any, repetitions: Any, /) -> Tracer:
     """x laid out `repetitions` times along each dim; missing dims are put in front."""
     value, counts = tensor(x), sizes_of("tile", repetitions)
     if any(n < 0 for n in counts):
@@ -312,15 +317,32 @@ def tile(x: Any, repetitions: Any) -> Tracer:
     return _reshaped(spread, tuple(n * d for n, d in zip(counts, shape)))
 
 
-def repeat(x: Any, repeats: int, *, axis: int | None = None) -> Tracer:
-    """Each element `repeats` times in a row along `axis`; None: of all elements in a row."""
+def repeat(x: Any, repeats: Any, /, *, axis: int | None = None) -> Tracer:
+    """Each element `repeats` times in a row along `axis`; None: of all elements in a row.
+
+    repeats: a number, or one for each place along `axis`, known when tracing: the result's size depends on them.
+    """
     value = tensor(x)
     if axis is None:
         value, axis = _reshaped(value, (value.size,)), 0
     dim = axis_of("repeat", axis, value.ndim)
-    (count,) = sizes_of("repeat", repeats) if not isinstance(repeats, list | tuple) else (-1,)
-    if count < 0:
-        fail(f"repeat: repeats={repeats!r}, one number that is not negative is right")
+    counts = _counts(repeats, value.shape[dim])
+    if len(counts) > 1:
+        from meshweave.trace.index import take
+
+        return take(value, np.repeat(np.arange(len(counts)), counts), axis=dim)
+    count = counts[0]
     before, after = value.shape[: dim + 1], value.shape[dim + 1 :]
     spread = broadcast_to(_reshaped(value, (*before, 1, *after)), (*before, count, *after))
     return _reshaped(spread, (*value.shape[:dim], value.shape[dim] * count, *after))
+
+
+def _counts(repeats: Any, size: int) -> tuple[int, ...]:
+    """How often `repeat` takes each of `size` places, or one number for all. CompileError at the user's line."""
+    if isinstance(repeats, Tracer):
+        fail("repeat: repeats is known only when the program runs, and so is the result's size")
+    given = repeats.tolist() if isinstance(repeats, np.ndarray) else repeats
+    counts = sizes_of("repeat: repeats as", given)
+    if len(counts) not in (1, size) or any(n < 0 for n in counts):
+        fail(f"repeat: repeats={given!r:.60}, one number or {size} that are not negative are right")
+    return counts

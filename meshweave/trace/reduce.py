@@ -12,7 +12,16 @@ from meshweave.errors import UsageError
 from meshweave.trace import elementwise as e
 from meshweave.trace import logic
 from meshweave.trace.builder import fail, tensor_type
-from meshweave.trace.dtypes import DEFAULT_INT, DType, as_dtype, bool_, float32, floating, limits
+from meshweave.trace.dtypes import (
+    DEFAULT_INT,
+    DType,
+    as_dtype,
+    bool_,
+    float32,
+    floating,
+    limits,
+    weak_kind,
+)
 from meshweave.trace.manipulate import _reshaped, axes_of, axis_of, expand_dims
 from meshweave.trace.tracer import Tracer, tensor, tracing
 
@@ -63,7 +72,7 @@ def _summed_type(dtype: DType) -> DType:
     return dtype if dtype.kind == "f" or dtype.bits >= DEFAULT_INT.bits else DEFAULT_INT
 
 
-def sum(x: Any, *, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> Tracer:
+def sum(x: Any, /, *, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> Tracer:
     """The sum along `axis` (a dim, several, or None: all). dtype: of the result; int64 of narrower integers.
 
     >>> import numpy as np
@@ -75,13 +84,13 @@ def sum(x: Any, *, axis: Any = None, dtype: Any = None, keepdims: bool = False) 
     return _accumulated("sum", x, axis, dtype, keepdims, "add", 0)
 
 
-def prod(x: Any, *, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> Tracer:
+def prod(x: Any, /, *, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> Tracer:
     """The product along `axis`, as `sum`."""
     return _accumulated("prod", x, axis, dtype, keepdims, "mul", 1)
 
 
 def _extreme(name: str, doc: str, ops: dict[str, str], end: int) -> Callable[..., Tracer]:
-    def function(x: Any, *, axis: Any = None, keepdims: bool = False) -> Tracer:
+    def function(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Tracer:
         value = tensor(x)
         dims = axes_of(name, axis, value.ndim)
         if 0 in [value.shape[d] for d in dims]:
@@ -98,19 +107,19 @@ max = _extreme("max", "largest", {"f": "maximumf", "i": "maxsi", "b": "ori"}, 0)
 min = _extreme("min", "smallest", {"f": "minimumf", "i": "minsi", "b": "andi"}, 1)
 
 
-def any(x: Any, *, axis: Any = None, keepdims: bool = False) -> Tracer:
+def any(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Tracer:
     """Whether an element along `axis` is not 0; bool."""
     value = e.astype(tensor(x), bool_)
     return _reduce(value, axes_of("any", axis, value.ndim), keepdims, "arith.ori", False)
 
 
-def all(x: Any, *, axis: Any = None, keepdims: bool = False) -> Tracer:
+def all(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Tracer:
     """Whether no element along `axis` is 0; bool."""
     value = e.astype(tensor(x), bool_)
     return _reduce(value, axes_of("all", axis, value.ndim), keepdims, "arith.andi", True)
 
 
-def count_nonzero(x: Any, *, axis: Any = None, keepdims: bool = False) -> Tracer:
+def count_nonzero(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Tracer:
     """How many elements along `axis` are not 0; int64."""
     return sum(e.astype(tensor(x), bool_), axis=axis, keepdims=keepdims)
 
@@ -119,7 +128,7 @@ def _count(value: Tracer, dims: tuple[int, ...]) -> int:
     return math.prod(value.shape[d] for d in dims)
 
 
-def mean(x: Any, *, axis: Any = None, keepdims: bool = False) -> Tracer:
+def mean(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Tracer:
     """The mean along `axis`; of integers in float32."""
     value = tensor(x)
     dims, out = axes_of("mean", axis, value.ndim), floating(value.dtype)
@@ -137,13 +146,16 @@ def _computed(dtype: DType) -> DType:
     return float32 if dtype.kind != "f" or dtype.bits == 16 else dtype
 
 
-def var(x: Any, *, axis: Any = None, correction: float = 0.0, keepdims: bool = False) -> Tracer:
-    """The variance along `axis`: squared deviations from the mean over (number - correction)."""
+def var(x: Any, /, *, axis: Any = None, correction: float = 0.0, keepdims: bool = False) -> Tracer:
+    """The variance along `axis`: squared deviations from the mean over (number - correction).
+
+    NaN when that is not above 0.
+    """
     value = tensor(x)
     return e.astype(_variance("var", value, axis, correction, keepdims), floating(value.dtype))
 
 
-def std(x: Any, *, axis: Any = None, correction: float = 0.0, keepdims: bool = False) -> Tracer:
+def std(x: Any, /, *, axis: Any = None, correction: float = 0.0, keepdims: bool = False) -> Tracer:
     """The square root of the variance along `axis`."""
     value = tensor(x)
     found = e.sqrt(_variance("std", value, axis, correction, keepdims))
@@ -154,17 +166,22 @@ def _variance(name: str, value: Tracer, axis: Any, correction: float, keepdims: 
     dims = axes_of(name, axis, value.ndim)
     apart = e.subtract(e.astype(value, _computed(value.dtype)), _mean(value, dims, True))
     total = sum(e.multiply(apart, apart), axis=dims, keepdims=keepdims)
-    return e.divide(total, float(_count(value, dims) - correction))
+    if weak_kind(correction) is None:
+        fail(f"{name}: correction={correction!r:.40}, a Python number is right")
+    left = _count(value, dims) - correction
+    return e.divide(total, float(left) if left > 0 else math.nan)
 
 
 def _where_extreme(name: str, doc: str, extreme: Any) -> Callable[..., Tracer]:
-    def function(x: Any, *, axis: int | None = None, keepdims: bool = False) -> Tracer:
+    def function(x: Any, /, *, axis: int | None = None, keepdims: bool = False) -> Tracer:
         from meshweave.trace.create import iota
 
         value = given = tensor(x)
         if axis is None:
             value, axis = _reshaped(value, (value.size,)), 0
         dim = axis_of(name, axis, value.ndim)
+        if not value.shape[dim]:
+            fail(f"{name}: there are no elements along dim {dim}")
         best = extreme(value, axis=dim, keepdims=True)
         found = logic.equal(value, best)
         if value.dtype.kind == "f":
@@ -189,7 +206,7 @@ argmax = _where_extreme("argmax", "largest", max)
 argmin = _where_extreme("argmin", "smallest", min)
 
 
-def softmax(x: Any, axis: int = -1) -> Tracer:
+def softmax(x: Any, /, axis: int = -1) -> Tracer:
     """exp(x) over its sum along `axis`, without overflow."""
     value = tensor(x)
     dim = axis_of("softmax", axis, value.ndim)
@@ -199,7 +216,7 @@ def softmax(x: Any, axis: int = -1) -> Tracer:
     return e.astype(shares, floating(value.dtype))
 
 
-def log_softmax(x: Any, axis: int = -1) -> Tracer:
+def log_softmax(x: Any, /, axis: int = -1) -> Tracer:
     """The logarithm of softmax, without overflow."""
     value = tensor(x)
     dim = axis_of("log_softmax", axis, value.ndim)
@@ -209,7 +226,7 @@ def log_softmax(x: Any, axis: int = -1) -> Tracer:
     return e.astype(found, floating(value.dtype))
 
 
-def logsumexp(x: Any, *, axis: Any = None, keepdims: bool = False) -> Tracer:
+def logsumexp(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Tracer:
     """log(sum(exp(x))) along `axis`, without overflow."""
     value = tensor(x)
     dims = axes_of("logsumexp", axis, value.ndim)
@@ -222,14 +239,14 @@ def logsumexp(x: Any, *, axis: Any = None, keepdims: bool = False) -> Tracer:
 
 
 def cumulative_sum(
-    x: Any, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
+    x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
 ) -> Tracer:
     """Sums of the first 1, 2, .. elements along `axis`, in that order; with `include_initial` that of none first."""
     return _cumulative("cumulative_sum", x, axis, dtype, include_initial, e.add, 0)
 
 
 def cumulative_prod(
-    x: Any, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
+    x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
 ) -> Tracer:
     """Products of the first 1, 2, .. elements along `axis`, as `cumulative_sum`."""
     return _cumulative("cumulative_prod", x, axis, dtype, include_initial, e.multiply, 1)
@@ -268,12 +285,21 @@ def _cumulative(
     return e.astype(made, out)
 
 
-def diff(x: Any, *, axis: int = -1, n: int = 1) -> Tracer:
-    """Differences of neighbours along `axis`, taken `n` times."""
+def diff(
+    x: Any, /, *, axis: int = -1, n: int = 1, prepend: Any = None, append: Any = None
+) -> Tracer:
+    """Differences of neighbours along `axis`, taken `n` times.
+
+    prepend, append: arrays put before and behind x along `axis` first.
+    """
+    from meshweave.trace.manipulate import concat
+
     value = tensor(x)
     dim = axis_of("diff", axis, value.ndim)
     if n < 0:
         fail(f"diff: n={n}, 0 or more is right")
+    ends = [end for end in (prepend, value, append) if end is not None]
+    value = concat(ends, dim) if len(ends) > 1 and n else value
     before = (slice(None),) * dim
     tail, head = (*before, slice(1, None)), (*before, slice(None, -1))
     minus = logic.not_equal if value.dtype is bool_ else e.subtract

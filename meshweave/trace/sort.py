@@ -15,7 +15,7 @@ from meshweave.trace.manipulate import axis_of, moveaxis, reshape
 from meshweave.trace.tracer import Tracer, tensor, tracing
 
 
-def argsort(x: Any, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Tracer:
+def argsort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Tracer:
     """The indices that sort x along `axis`, equal elements in their order; NaNs are the largest. int64."""
     value = tensor(x)
     dim = axis_of("argsort", axis, value.ndim)
@@ -25,7 +25,7 @@ def argsort(x: Any, *, axis: int = -1, descending: bool = False, stable: bool = 
     return moveaxis(reshape(order, rows.shape), -1, dim)
 
 
-def sort(x: Any, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Tracer:
+def sort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Tracer:
     """x with its elements in order along `axis`; NaNs are the largest."""
     value = tensor(x)
     dim = axis_of("sort", axis, value.ndim)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from math import prod
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from meshweave.errors import UsageError
+from meshweave.layout import Mesh
+from meshweave.trace import PUBLIC
 from meshweave.trace.builder import (
     Block,
     Body,
@@ -30,7 +32,6 @@ class Tracer:
     """
 
     __slots__ = ("block", "dtype", "name", "shape", "trace", "type", "weak")
-    __array_ufunc__ = None  # NumPy's operators leave the work to ours
     __array_priority__ = 1000
 
     def __init__(
@@ -77,6 +78,20 @@ class Tracer:
 
         return reshape(self, shape[0] if len(shape) == 1 else shape)
 
+    @property
+    def device(self) -> Mesh:
+        """The mesh: all tensors of a program lie on it."""
+        return self.trace.mesh
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """The processor's memory, as far as anything lies there yet."""
+        return (1, 0)
+
+    def to_device(self, device: Any, /, *, stream: Any = None) -> Tracer:
+        """The value itself, on the mesh that it lies on already."""
+        check_device("to_device", device)
+        return self
+
     def __array_namespace__(self, *, api_version: str | None = None) -> Any:
         """The module whose functions take this value: meshweave."""
         return import_module("meshweave")
@@ -109,7 +124,32 @@ class Tracer:
     def _no_number(self, *_: Any, **__: Any) -> Any:
         fail("a traced value has no elements before the program runs: it cannot become a number")
 
-    __float__ = __int__ = __index__ = __complex__ = __array__ = item = tolist = _no_number
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        """`array + traced` is ours; other functions of NumPy cannot take traced values."""
+        own = _UFUNCS.get(ufunc.__name__)
+        if own is None or method != "__call__" or options:
+            _not_numpys(ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}")
+        from meshweave.trace import operators
+
+        return getattr(operators, own)(*inputs)
+
+    def __array_function__(self, function: Any, *_: Any) -> Any:
+        _not_numpys(function.__name__)
+
+    def __getattr__(self, name: str) -> Any:
+        known = name in PUBLIC
+        hint = f": mw.{name}(x) is right" if known else ""
+        raise AttributeError(f"a traced value has no attribute {name!r}{hint}")
+
+    def __format__(self, spec: str) -> str:
+        return format(repr(self), spec) if not spec else self._no_number()
+
+    def __contains__(self, value: Any) -> bool:
+        fail("`in` on a traced value: mw.any(x == value) is right")
+
+    __float__ = __int__ = __index__ = __complex__ = __array__ = __dlpack__ = item = tolist = (
+        _no_number
+    )
     __hash__ = object.__hash__
 
     def __repr__(self) -> str:
@@ -119,6 +159,8 @@ class Tracer:
 def _operator(name: str, swapped: bool = False) -> Callable[[Any, Any], Any]:
     def method(self: Tracer, other: Any) -> Any:
         if not is_operand(other):
+            if isinstance(other, complex):
+                fail(f"{name}: {other} is complex: programs have bools, integers and floats")
             return NotImplemented
         from meshweave.trace import operators
 
@@ -154,6 +196,32 @@ for _name, _function in {
     "neg": "negative", "pos": "positive", "abs": "abs", "invert": "bitwise_invert",
 }.items():  # fmt: skip
     setattr(Tracer, f"__{_name}__", _unary(_function))
+
+
+# of NumPy, where the name is another: our operators do these for NumPy's arrays and scalars on the left
+_UFUNCS = {
+    "add": "add", "subtract": "subtract", "multiply": "multiply", "divide": "divide",
+    "true_divide": "divide", "floor_divide": "floor_divide", "remainder": "remainder",
+    "mod": "remainder", "power": "pow", "matmul": "matmul", "bitwise_and": "bitwise_and",
+    "bitwise_or": "bitwise_or", "bitwise_xor": "bitwise_xor", "left_shift": "bitwise_left_shift",
+    "right_shift": "bitwise_right_shift", "equal": "equal", "not_equal": "not_equal",
+    "less": "less", "less_equal": "less_equal", "greater": "greater",
+    "greater_equal": "greater_equal",
+}  # fmt: skip
+_RENAMED = {
+    "arccos": "acos", "arccosh": "acosh", "arcsin": "asin", "arcsinh": "asinh", "arctan": "atan",
+    "arctan2": "atan2", "arctanh": "atanh", "concatenate": "concat", "transpose": "permute_dims",
+    "power": "pow", "absolute": "abs", "invert": "bitwise_invert", "cumsum": "cumulative_sum",
+    "amax": "max", "amin": "min", "add.reduce": "sum", "multiply.reduce": "prod",
+    "maximum.reduce": "max", "minimum.reduce": "min", "add.accumulate": "cumulative_sum",
+    "vstack": "concat", "hstack": "concat", "dot": "matmul", "swapaxes": "moveaxis", "rint": "round",
+}  # fmt: skip
+
+
+def _not_numpys(name: str) -> NoReturn:
+    own = _RENAMED.get(name, name)
+    hint = f": mw.{own} does" if own in PUBLIC else ""
+    fail(f"np.{name} does not work on traced values{hint}")
 
 
 def is_operand(value: Any) -> bool:
@@ -214,6 +282,15 @@ def constant(trace: Trace, array: np.ndarray[Any, Any], dtype: DType) -> Tracer:
     data = data.astype(data.dtype.newbyteorder("<"), copy=False)
     text = f'dense<"0x{data.tobytes().hex().upper()}">'
     return Tracer(trace, trace.let(f"arith.constant {text} : {type_}"), array.shape, dtype)
+
+
+def check_device(name: str, device: Any) -> None:
+    """CompileError at the user's line unless a device is None or the mesh of the program."""
+    trace = tracing()
+    if device is not None and device != trace.mesh:
+        fail(
+            f"{name}: device={device!r:.40}: tensors lie on the mesh ({trace.mesh}); mw.constrain says where"
+        )
 
 
 def splat(trace: Trace, shape: Sequence[int], value: Any, dtype: DType) -> Tracer:

@@ -199,7 +199,7 @@ def _own_dims(type_: Any, factors: list[Factor], kind: str) -> Dims | None:
 
 def _linalg(op: Any, captured: list[Captured]) -> Rule:
     """Structured ops: loops are factors; a dim read at a sum of loops (a window) must be whole, and so must these
-    loops.
+    loops, and one that runs along two dims of an operand (a diagonal).
     """
     attrs = linalg.get_indexing_maps(op.opview)
     if attrs is None:
@@ -212,9 +212,13 @@ def _linalg(op: Any, captured: list[Captured]) -> Rule:
     kind = combiner(op)
     sizes = [1] * len(kinds)
     for type_, map_ in zip(operands, maps):
+        seen: set[int] = set()
         for extent, e in zip(getattr(type_, "shape", ()), map_.results):
             if isinstance(e, ir.AffineDimExpr):
                 sizes[e.position] = extent
+                if e.position in seen:
+                    kinds[e.position] = WHOLE
+                seen.add(e.position)
             else:
                 for position in _positions(e):
                     kinds[position] = WHOLE

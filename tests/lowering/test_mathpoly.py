@@ -52,6 +52,16 @@ def test_errors_are_a_few_units_in_the_last_place(name):
     assert errors[finite].max() <= worst, (x[finite][errors[finite].argmax()], errors[finite].max())
 
 
+@pytest.mark.parametrize("name", ["expm1", "log1p"])
+def test_doubles_do_not_lose_small_numbers(name):
+    tiny = 10.0 ** -np.arange(0, 300, 7)
+    x = np.concatenate([[0.0, -0.0, np.inf, np.nan], tiny, -tiny / 2])
+    got = run_ranks(compile_text(program(name, "f64", x.size)), [[x]])[0][0]
+    want = getattr(np, name)(x)
+    np.testing.assert_allclose(got, want, rtol=4e-16, atol=0)
+    assert np.array_equal(np.signbit(got), np.signbit(want))
+
+
 def test_exp_of_what_is_at_most_zero():
     x = arguments((-104, 0))
     x = x[~(x > 0)]

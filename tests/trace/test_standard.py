@@ -1,0 +1,194 @@
+"""The array API standard, 2024.12: every function is there with its signature, or is refused in words."""
+
+import inspect
+
+import numpy as np
+import pytest
+from traced import mw, run_all
+
+from meshweave.errors import CompileError, UsageError
+
+# As the standard's pages write them; ours may take more by position.
+SIGNATURES = """
+abs(x, /)  acos(x, /)  acosh(x, /)  add(x1, x2, /)  asin(x, /)  asinh(x, /)  atan(x, /)  atan2(x1, x2, /)  atanh(x, /)
+bitwise_and(x1, x2, /)  bitwise_left_shift(x1, x2, /)  bitwise_invert(x, /)  bitwise_or(x1, x2, /)
+bitwise_right_shift(x1, x2, /)  bitwise_xor(x1, x2, /)  ceil(x, /)  clip(x, /, min=None, max=None)  conj(x, /)
+copysign(x1, x2, /)  cos(x, /)  cosh(x, /)  divide(x1, x2, /)  equal(x1, x2, /)  exp(x, /)  expm1(x, /)  floor(x, /)
+floor_divide(x1, x2, /)  greater(x1, x2, /)  greater_equal(x1, x2, /)  hypot(x1, x2, /)  imag(x, /)  isfinite(x, /)
+isinf(x, /)  isnan(x, /)  less(x1, x2, /)  less_equal(x1, x2, /)  log(x, /)  log1p(x, /)  log2(x, /)  log10(x, /)
+logaddexp(x1, x2, /)  logical_and(x1, x2, /)  logical_not(x, /)  logical_or(x1, x2, /)  logical_xor(x1, x2, /)
+maximum(x1, x2, /)  minimum(x1, x2, /)  multiply(x1, x2, /)  negative(x, /)  nextafter(x1, x2, /)
+not_equal(x1, x2, /)  positive(x, /)  pow(x1, x2, /)  real(x, /)  reciprocal(x, /)  remainder(x1, x2, /)  round(x, /)
+sign(x, /)  signbit(x, /)  sin(x, /)  sinh(x, /)  square(x, /)  sqrt(x, /)  subtract(x1, x2, /)  tan(x, /)  tanh(x, /)
+trunc(x, /)  where(condition, x1, x2, /)
+arange(start, /, stop=None, step=1, *, dtype=None, device=None)  asarray(obj, /, *, dtype=None, device=None, copy=None)
+empty(shape, *, dtype=None, device=None)  empty_like(x, /, *, dtype=None, device=None)
+eye(n_rows, n_cols=None, /, *, k=0, dtype=None, device=None)  from_dlpack(x, /, *, device=None, copy=None)
+full(shape, fill_value, *, dtype=None, device=None)  full_like(x, /, fill_value, *, dtype=None, device=None)
+linspace(start, stop, /, num, *, dtype=None, device=None, endpoint=True)  meshgrid(*arrays, indexing="xy")
+ones(shape, *, dtype=None, device=None)  ones_like(x, /, *, dtype=None, device=None)  tril(x, /, *, k=0)
+triu(x, /, *, k=0)  zeros(shape, *, dtype=None, device=None)  zeros_like(x, /, *, dtype=None, device=None)
+astype(x, dtype, /, *, copy=True, device=None)  can_cast(from_, to, /)  finfo(type, /)  iinfo(type, /)
+isdtype(dtype, kind)  result_type(*arrays_and_dtypes)
+take(x, indices, /, *, axis=None)  take_along_axis(x, indices, /, *, axis=-1)
+matmul(x1, x2, /)  matrix_transpose(x, /)  tensordot(x1, x2, /, *, axes=2)  vecdot(x1, x2, /, *, axis=-1)
+broadcast_arrays(*arrays)  broadcast_to(x, /, shape)  concat(arrays, /, *, axis=0)  expand_dims(x, /, *, axis=0)
+flip(x, /, *, axis=None)  moveaxis(x, source, destination, /)  permute_dims(x, /, axes)
+repeat(x, repeats, /, *, axis=None)
+reshape(x, /, shape, *, copy=None)  roll(x, /, shift, *, axis=None)  squeeze(x, /, axis)  stack(arrays, /, *, axis=0)
+tile(x, repetitions, /)  unstack(x, /, *, axis=0)
+argmax(x, /, *, axis=None, keepdims=False)  argmin(x, /, *, axis=None, keepdims=False)
+count_nonzero(x, /, *, axis=None, keepdims=False)  nonzero(x, /)
+searchsorted(x1, x2, /, *, side="left", sorter=None)
+unique_all(x, /)  unique_counts(x, /)  unique_inverse(x, /)  unique_values(x, /)
+argsort(x, /, *, axis=-1, descending=False, stable=True)  sort(x, /, *, axis=-1, descending=False, stable=True)
+cumulative_prod(x, /, *, axis=None, dtype=None, include_initial=False)
+cumulative_sum(x, /, *, axis=None, dtype=None, include_initial=False)
+max(x, /, *, axis=None, keepdims=False)  mean(x, /, *, axis=None, keepdims=False)
+min(x, /, *, axis=None, keepdims=False)  prod(x, /, *, axis=None, dtype=None, keepdims=False)
+std(x, /, *, axis=None, correction=0.0, keepdims=False)  sum(x, /, *, axis=None, dtype=None, keepdims=False)
+var(x, /, *, axis=None, correction=0.0, keepdims=False)
+all(x, /, *, axis=None, keepdims=False)  any(x, /, *, axis=None, keepdims=False)
+diff(x, /, *, axis=-1, prepend=None, append=None, n=1)
+linalg.cross(x1, x2, /, *, axis=-1)  linalg.diagonal(x, /, *, offset=0)  linalg.matmul(x1, x2, /)
+linalg.matrix_norm(x, /, *, keepdims=False, ord="fro")  linalg.matrix_transpose(x, /)  linalg.outer(x1, x2, /)
+linalg.tensordot(x1, x2, /, *, axes=2)  linalg.trace(x, /, *, offset=0, dtype=None)
+linalg.vecdot(x1, x2, /, *, axis=-1)  linalg.vector_norm(x, /, *, axis=None, keepdims=False, ord=2)
+"""
+ENTRIES = [entry.strip() for line in SIGNATURES.split("\n") for entry in line.split("  ") if entry]
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_signature(entry):
+    name, _, rest = entry.partition("(")
+    wanted = inspect.signature(eval(f"lambda {rest[:-1]}: 0".replace(", /,", ",/,")))
+    namespace, _, own = name.rpartition(".")
+    found = inspect.signature(getattr(mw.linalg if namespace else mw, own))
+    kinds = inspect.Parameter
+    for parameter in wanted.parameters.values():
+        if parameter.kind in (kinds.POSITIONAL_ONLY, kinds.VAR_POSITIONAL):
+            continue  # their names are not called by
+        here = found.parameters[parameter.name]
+        assert here.default == parameter.default, parameter.name
+        assert here.kind in (parameter.kind, kinds.POSITIONAL_OR_KEYWORD), parameter.name
+    by_place = [p for p in wanted.parameters.values() if p.kind is not kinds.KEYWORD_ONLY]
+    ours = [p for p in found.parameters.values() if p.kind is not kinds.KEYWORD_ONLY]
+    assert len(ours) >= len(by_place)
+    for here, parameter in zip(ours, by_place, strict=False):
+        positional_only = parameter.kind is kinds.POSITIONAL_ONLY
+        assert here.kind is parameter.kind or (not positional_only), parameter.name
+        if parameter.kind is not kinds.VAR_POSITIONAL:
+            assert here.default == parameter.default, parameter.name
+
+
+def test_the_standards_constants_operators_and_attributes():
+    assert (
+        (mw.e, mw.pi, mw.inf) == (np.e, np.pi, np.inf) and np.isnan(mw.nan) and mw.newaxis is None
+    )
+    names = "add and eq floordiv ge gt invert le lshift lt matmul mod mul ne neg or pos pow rshift sub truediv xor abs"
+    others = "array_namespace bool complex dlpack dlpack_device float getitem index int setitem radd rmatmul rpow"
+
+    def function(x):
+        for name in (*names.split(), *others.split()):
+            assert hasattr(type(x), f"__{name}__"), name
+        for name in ("dtype", "device", "mT", "ndim", "shape", "size", "T", "to_device"):
+            assert hasattr(x, name), name
+        assert x.to_device(x.device) is x and x.__array_namespace__() is mw
+        y = x
+        y += 1
+        y **= 2
+        assert y is not x
+        return y
+
+    assert mw.jit(function)(np.ones((2, 2), np.float32)).numpy().tolist() == [[4, 4], [4, 4]]
+
+
+def test_what_the_namespace_says_of_itself():
+    assert mw.__array_api_version__ == "2024.12"
+    info = mw.__array_namespace_info__()
+    assert info.capabilities()["data-dependent shapes"] is False
+    assert info.default_dtypes()["integral"] is mw.int64 and info.devices() == [
+        info.default_device()
+    ]
+    assert set(info.dtypes(kind="real floating")) == {"float16", "bfloat16", "float32", "float64"}
+    assert info.dtypes()["bool"] is mw.bool
+
+
+@pytest.mark.parametrize(
+    "name", ["nonzero", "unique_all", "unique_counts", "unique_inverse", "unique_values"]
+)
+def test_shapes_that_depend_on_elements_are_refused(name):
+    with pytest.raises(CompileError, match=f"{name}: the shape of the result depends") as caught:
+        mw.jit(lambda x: getattr(mw, name)(x))(np.ones(3, np.float32))
+    assert caught.value.location.startswith(f"{__file__}:")
+
+
+def test_dlpack_in_and_out():
+    x = np.arange(6.0).reshape(2, 3)
+    array = mw.from_dlpack(x)
+    assert np.shares_memory(array.shards[0], x) and isinstance(array, mw.Array)
+    assert not np.shares_memory(mw.from_dlpack(x, copy=True).shards[0], x)
+    found = run_all({"y": lambda a: a + mw.from_dlpack(x), "self": lambda a: mw.from_dlpack(a)}, x)
+    assert np.array_equal(found["y"], 2 * x) and np.array_equal(found["self"], x)
+    with pytest.raises(UsageError, match="device='gpu'"):
+        mw.from_dlpack(x, device="gpu")
+    with pytest.raises(CompileError, match="from_dlpack: a list has no __dlpack__"):
+        mw.jit(lambda a: mw.from_dlpack([1]) + a)(x)
+
+
+def test_devices_are_the_mesh():
+    y = run_all(
+        {"y": lambda x: mw.zeros((2,), device=x.device) + mw.ones_like(x, device=None)}, np.zeros(2)
+    )
+    assert y["y"].tolist() == [1, 1]
+    with pytest.raises(CompileError, match="full: device='cuda': tensors lie on the mesh"):
+        mw.jit(lambda x: x + mw.zeros((2,), device="cuda"))(np.zeros(2))
+
+
+def test_linalg():
+    rng = np.random.default_rng(5)
+    m, v, w = (
+        rng.standard_normal((3, 4, 5)),
+        rng.standard_normal((4, 3)),
+        rng.standard_normal((2, 1, 3)),
+    )
+    cases = {f"diagonal {k}": (lambda m, v, w, k=k: mw.linalg.diagonal(m, offset=k), np.diagonal(m, k, 1, 2))
+             for k in (0, 1, -2, 4, -3, 5, -9)}  # fmt: skip
+    cases |= {
+        "trace": (lambda m, v, w: mw.linalg.trace(m, offset=1), np.trace(m, 1, 1, 2)),
+        "cross": (lambda m, v, w: mw.linalg.cross(v, w), np.cross(v, w)),
+        "cross first": (lambda m, v, w: mw.linalg.cross(v.T, v.T, axis=0), 0 * v.T),
+        "fro": (lambda m, v, w: mw.linalg.matrix_norm(m), np.linalg.norm(m, axis=(1, 2))),
+    }
+    for ord in (1, -1, np.inf, -np.inf):
+        right = np.linalg.norm(m, ord, (1, 2), keepdims=True)
+        cases[f"matrix {ord}"] = (
+            lambda m, v, w, o=ord: mw.linalg.matrix_norm(m, ord=o, keepdims=True),
+            right,
+        )
+    for ord in (0, 1, 2, 3, 0.5, -1, np.inf, -np.inf):
+        right = np.linalg.norm(v, ord, axis=0)
+        cases[f"vector {ord}"] = (
+            lambda m, v, w, o=ord: mw.linalg.vector_norm(v, axis=0, ord=o),
+            right,
+        )
+    cases["all"] = (lambda m, v, w: mw.linalg.vector_norm(m), np.linalg.norm(m.ravel()))
+    for options in ({}, {"mesh": "x=2, y=2", "in_layouts": ("[_, x, y]", "[_*y, x]", "[x, _, _]")}):
+        found = run_all({n: f for n, (f, _) in cases.items()}, m, v, w, **options)
+        for name, (_, right) in cases.items():
+            assert found[name].shape == np.shape(right), name
+            assert np.allclose(found[name], right, 1e-13, 1e-13), name
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        (lambda x: mw.linalg.cross(x, x), "sizes 4 and 4 along the axis, 3 and 3 are right"),
+        (lambda x: mw.linalg.trace(x[0]), "trace: x has 1 dims, at least 2 are right"),
+        (lambda x: mw.linalg.matrix_norm(x, ord="nuc"), "ord='nuc'"),
+        (lambda x: mw.linalg.vector_norm(x, ord="2"), "a Python number is right"),
+    ],
+)
+def test_what_linalg_refuses(function, says):
+    with pytest.raises(CompileError, match=says):
+        mw.jit(function)(np.ones((4, 4)))
