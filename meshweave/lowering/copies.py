@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from meshweave.lowering.phrases import word
+
 MEMBER, SOURCE, TARGET, RUN, NBYTES, OUTER, LEVELS = range(7)  # words of a piece
 INNER = 2  # levels that every piece has
 UNITS = (1, 2, 4, 8, 16)  # lengths of runs that are loaded and stored
@@ -201,13 +203,6 @@ def blocks_text(units: Collection[int] = UNITS) -> str:
     """The functions that copy boxes of two levels, with loops for runs of `units` bytes."""
     loops = "".join(_units(unit) + _transpose(unit) for unit in units)
     return loops + _RUNS + _block(units)
-
-
-def word(name: str, base: str, index: int) -> str:
-    """Load a word of a table."""
-    return f"""
-    {name}_at = llvm.getelementptr {base}[{index}] : (!llvm.ptr) -> !llvm.ptr, i64
-    {name} = llvm.load {name}_at : !llvm.ptr -> i64"""
 
 
 def copy_piece(to: str, source: str, piece: str, packed: str) -> str:

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 
 from meshweave.bundle import ALIGNMENT, EarlyArea
 from meshweave.lowering.arena import rounded
+from meshweave.lowering.phrases import at, constants, copy, wait_for_members
 
 ARGUMENTS = "%area: !llvm.ptr, %area_bytes: i64"
 AWAIT = "(!llvm.ptr, i64, i64, i64) -> i32"
@@ -33,10 +34,7 @@ llvm.func @mw_area_offset(%group: !llvm.ptr, %me: i64, %area: !llvm.ptr) -> i64 
   llvm.return %offset : i64
 }}
 llvm.func @mw_slot_offset(%generation: i64, %nbytes: i64) -> i64 {{
-  %slots = llvm.mlir.constant({EarlyArea.SLOTS} : i64) : i64
-  %first = llvm.mlir.constant({EarlyArea.SLOT} : i64) : i64
-  %round = llvm.mlir.constant({ALIGNMENT - 1} : i64) : i64
-  %clear = llvm.mlir.constant({-ALIGNMENT} : i64) : i64
+  {constants(slots=EarlyArea.SLOTS, first=EarlyArea.SLOT, round=ALIGNMENT - 1, clear=-ALIGNMENT)}
   %up = llvm.add %nbytes, %round : i64
   %step = llvm.and %up, %clear : i64
   %turn = llvm.urem %generation, %slots : i64
@@ -46,15 +44,12 @@ llvm.func @mw_slot_offset(%generation: i64, %nbytes: i64) -> i64 {{
 }}
 llvm.func @mw_posted(%group: !llvm.ptr, %member: i64, %offset: i64) -> !llvm.ptr {{
   %base = llvm.call @mw_base(%group, %member) : (!llvm.ptr, i64) -> !llvm.ptr
-  %at = llvm.getelementptr %base[%offset] : (!llvm.ptr, i64) -> !llvm.ptr, i8
-  llvm.return %at : !llvm.ptr
+  {at("%place", "%base", "%offset")}
+  llvm.return %place : !llvm.ptr
 }}
-llvm.func @mw_post(%group: !llvm.ptr, %me: i64, %src: !llvm.ptr, %area: !llvm.ptr, %nbytes: i64)
-    -> i32 {{
+llvm.func @mw_post(%group: !llvm.ptr, %me: i64, %src: !llvm.ptr, %area: !llvm.ptr,
+    %nbytes: i64) -> i32 {{{constants(one=1, slots=EarlyArea.SLOTS, waited=EarlyArea.WAITED)}
   %ok = llvm.mlir.constant(0 : i32) : i32
-  %one = llvm.mlir.constant(1 : i64) : i64
-  %slots = llvm.mlir.constant({EarlyArea.SLOTS} : i64) : i64
-  %waited = llvm.mlir.constant({EarlyArea.WAITED} : i64) : i64
   %before = llvm.load %area : !llvm.ptr -> i64
   %generation = llvm.add %before, %one : i64
   %read = llvm.sub %generation, %slots : i64
@@ -65,8 +60,7 @@ llvm.func @mw_post(%group: !llvm.ptr, %me: i64, %src: !llvm.ptr, %area: !llvm.pt
   llvm.cond_br %fine, ^copy, ^out
 ^copy:
   %slot = llvm.call @mw_slot_offset(%generation, %nbytes) : (i64, i64) -> i64
-  %to = llvm.getelementptr %area[%slot] : (!llvm.ptr, i64) -> !llvm.ptr, i8
-  "llvm.intr.memcpy"(%to, %src, %nbytes) <{{isVolatile = false}}> : (!llvm.ptr, !llvm.ptr, i64) -> ()
+  {at("%to", "%area", "%slot")}{copy("%to", "%src", "%nbytes")}
   llvm.call @mw_signal(%area, %generation) : (!llvm.ptr, i64) -> ()
   llvm.br ^out
 ^out:
@@ -93,8 +87,7 @@ BEGIN_WAIT = f"""
   cf.cond_br %go, ^work, ^out(%met : i32)
 ^work:
 """
-END_WAIT = f"""
-  %waited_at = llvm.getelementptr %area[{EarlyArea.WAITED}] : (!llvm.ptr) -> !llvm.ptr, i8
+END_WAIT = f"""{at("%waited_at", "%area", EarlyArea.WAITED)}
   llvm.call @mw_signal(%waited_at, %generation) : (!llvm.ptr, i64) -> ()
   cf.br ^out(%ok : i32)
 ^out(%rc: i32):
@@ -104,46 +97,18 @@ END_WAIT = f"""
 
 
 def awaiting(begin: str, waiting: str, rest: str) -> str:
-    """`mw_await`: look at the counter of one member after the other until it has come far enough, in turn pausing and,
-    from %spins looks on, resting.
+    """`mw_await`: wait until the counters at %place of all members' memory have come to %wanted.
 
-    begin: defines %spins, and what the others need; waiting: begins each wait, and may leave with `^out(%rc : i32)`;
-    rest: lets others run, where a counter of %count has not come far enough in %n looks.
+    begin: leaves %spins, and what the others need; waiting, rest: see `wait_for_members`.
     """
+    counter = f"""
+  %base = llvm.call @mw_base(%group, %j) : (!llvm.ptr, i64) -> !llvm.ptr
+  {at("%counter", "%base", "%place")}"""
     return f"""
 llvm.func @mw_await(%group: !llvm.ptr, %me: i64, %place: i64, %wanted: i64) -> i32
-    attributes {{no_inline}} {{
-  %zero = llvm.mlir.constant(0 : i64) : i64
-  %one = llvm.mlir.constant(1 : i64) : i64
+    attributes {{no_inline}} {{{constants(zero=0, one=1)}
   %ok = llvm.mlir.constant(0 : i32) : i32
-  %size = llvm.load %group : !llvm.ptr -> i64
-{begin}
-  llvm.br ^member(%zero, %zero : i64, i64)
-^member(%j: i64, %seen: i64):
-  %more = llvm.icmp "slt" %j, %size : i64
-  llvm.cond_br %more, ^begin, ^out(%ok : i32)
-^begin:
-  %base = llvm.call @mw_base(%group, %j) : (!llvm.ptr, i64) -> !llvm.ptr
-  %counter = llvm.getelementptr %base[%place] : (!llvm.ptr, i64) -> !llvm.ptr, i8
-  %next = llvm.add %j, %one : i64
-  llvm.br ^look(%seen : i64)
-^look(%n: i64):
-  %count = llvm.load %counter atomic acquire {{alignment = 8 : i64}} : !llvm.ptr -> i64
-  %there = llvm.icmp "sge" %count, %wanted : i64
-  llvm.cond_br %there, ^member(%next, %n : i64, i64), ^wait
-^wait:
-{waiting}
-  %soon = llvm.icmp "slt" %n, %spins : i64
-  %n1 = llvm.add %n, %one : i64
-  llvm.cond_br %soon, ^pause, ^yield
-^pause:
-  llvm.call_intrinsic "llvm.x86.sse2.pause"() : () -> ()
-  llvm.br ^look(%n1 : i64)
-^yield:
-{rest}
-  llvm.br ^look(%n1 : i64)
-^out(%rc: i32):
-  llvm.return %rc : i32
+  %size = llvm.load %group : !llvm.ptr -> i64{begin}{wait_for_members(counter, waiting, rest)}
 }}
 """
 

@@ -19,7 +19,6 @@ from meshweave.lowering.copies import (
     SOURCE,
     TARGET,
     copy_piece,
-    word,
 )
 from meshweave.lowering.exchange import (
     BODY,
@@ -32,6 +31,7 @@ from meshweave.lowering.exchange import (
     SENDS,
     UNPACKS,
 )
+from meshweave.lowering.phrases import word
 
 ALLTOALLV = "!llvm.ptr, !llvm.ptr, !llvm.ptr, i64, !llvm.ptr, !llvm.ptr, !llvm.ptr, i64, i64"
 _SENDRECV = "!llvm.ptr, i32, i64, i32, i32, !llvm.ptr, i32, i64, i32, i32, i64, !llvm.ptr"

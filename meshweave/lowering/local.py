@@ -20,6 +20,16 @@ from meshweave.bundle import ABORTED, WorldLayout
 from meshweave.lowering import early
 from meshweave.lowering.copies import blocks_text, copy_block, piece_text
 from meshweave.lowering.exchange_code import EXCHANGED, pulling_text, relayout_text
+from meshweave.lowering.phrases import (
+    GROUP,
+    at,
+    constants,
+    copy,
+    field,
+    load_atomic,
+    store_atomic,
+    wait_for_members,
+)
 from meshweave.lowering.reductions import NBYTES, memory_types, reduce_block
 
 if TYPE_CHECKING:
@@ -31,76 +41,48 @@ BOXES = {"all_gather_box", "all_to_all_box"}  # that read and write where the el
 BLOCK = 1024  # elements reduced at a time: the running value stays in the first-level cache
 GRAIN = 64  # elements: parts of a reduction begin at multiples, so that members share no cache line
 
+# How long to look, and where the abort flag is.
+_PATIENCE = f"""
+  %left = llvm.mlir.constant({ABORTED} : i32) : i32{field("%world", "%group", WorldLayout.WORLD, "!llvm.ptr")}
+{field("%spins", "%world", WorldLayout.SPINS)}{at("%abort", "%world", WorldLayout.ABORT)}"""
+_UNLESS_ABORTED = f"""{load_atomic("%flag", "%abort", "monotonic")}
+  %failed = llvm.icmp "ne" %flag, %zero : i64
+  llvm.cond_br %failed, ^out(%left : i32), ^patience
+^patience:"""
+_YIELD = """
+  %yielded = llvm.call @sched_yield() : () -> i32"""
+
 _MEET = f"""
 llvm.func @sched_yield() -> i32
 llvm.func @mw_meet(%group: !llvm.ptr, %me: i64) -> i32 attributes {{no_inline}} {{
-  %zero = llvm.mlir.constant(0 : i64) : i64
-  %one = llvm.mlir.constant(1 : i64) : i64
-  %line = llvm.mlir.constant({WorldLayout.LINE} : i64) : i64
+  {constants(zero=0, one=1, line=WorldLayout.LINE)}
   %ok = llvm.mlir.constant(0 : i32) : i32
-  %left = llvm.mlir.constant({ABORTED} : i32) : i32
-  %size = llvm.load %group : !llvm.ptr -> i64
-  %at = llvm.getelementptr %group[{WorldLayout.WORLD}] : (!llvm.ptr) -> !llvm.ptr, i8
-  %world = llvm.load %at : !llvm.ptr -> !llvm.ptr
-  %spins_at = llvm.getelementptr %world[{WorldLayout.SPINS}] : (!llvm.ptr) -> !llvm.ptr, i8
-  %spins = llvm.load %spins_at : !llvm.ptr -> i64
-  %abort = llvm.getelementptr %world[{WorldLayout.ABORT}] : (!llvm.ptr) -> !llvm.ptr, i8
-  %members = llvm.getelementptr %group[{WorldLayout.MEMBERS + WorldLayout.ARRIVED}]
-    : (!llvm.ptr) -> !llvm.ptr, i8
-  %mine_offset = llvm.mul %me, %line : i64
-  %mine = llvm.getelementptr %members[%mine_offset] : (!llvm.ptr, i64) -> !llvm.ptr, i8
+  %size = llvm.load %group : !llvm.ptr -> i64{_PATIENCE}
+{at("%members", "%group", WorldLayout.MEMBERS + WorldLayout.ARRIVED)}
+  %mine_offset = llvm.mul %me, %line : i64{at("%mine", "%members", "%mine_offset")}
   %before = llvm.load %mine : !llvm.ptr -> i64
-  %now = llvm.add %before, %one : i64
-  llvm.store %now, %mine atomic release {{alignment = 8 : i64}} : i64, !llvm.ptr
-  llvm.br ^member(%zero, %zero : i64, i64)
-^member(%j: i64, %seen: i64):
-  %more = llvm.icmp "slt" %j, %size : i64
-  llvm.cond_br %more, ^start, ^done
-^start:
-  %offset = llvm.mul %j, %line : i64
-  %other = llvm.getelementptr %members[%offset] : (!llvm.ptr, i64) -> !llvm.ptr, i8
-  %next = llvm.add %j, %one : i64
-  llvm.br ^look(%seen : i64)
-^look(%n: i64):
-  %arrived = llvm.load %other atomic acquire {{alignment = 8 : i64}} : !llvm.ptr -> i64
-  %there = llvm.icmp "sge" %arrived, %now : i64
-  llvm.cond_br %there, ^member(%next, %n : i64, i64), ^wait
-^wait:
-  %flag = llvm.load %abort atomic monotonic {{alignment = 8 : i64}} : !llvm.ptr -> i64
-  %failed = llvm.icmp "ne" %flag, %zero : i64
-  llvm.cond_br %failed, ^leave, ^patience
-^patience:
-  %soon = llvm.icmp "slt" %n, %spins : i64
-  llvm.cond_br %soon, ^pause, ^yield
-^pause:
-  llvm.call_intrinsic "llvm.x86.sse2.pause"() : () -> ()
-  %n1 = llvm.add %n, %one : i64
-  llvm.br ^look(%n1 : i64)
-^yield:
-  %ignored = llvm.call @sched_yield() : () -> i32
-  llvm.br ^look(%n : i64)
-^leave:
-  llvm.return %left : i32
-^done:
-  llvm.return %ok : i32
+  %wanted = llvm.add %before, %one : i64{store_atomic("%wanted", "%mine")}{
+    wait_for_members(
+        f'''
+  %offset = llvm.mul %j, %line : i64{at("%counter", "%members", "%offset")}''',
+        _UNLESS_ABORTED,
+        _YIELD,
+    )
+}
 }}
 llvm.func @mw_publish(%group: !llvm.ptr, %me: i64, %src: !llvm.ptr, %dst: !llvm.ptr) {{
-  %line = llvm.mlir.constant({WorldLayout.LINE} : i64) : i64
-  %at = llvm.mul %me, %line : i64
-  %own = llvm.getelementptr %group[%at] : (!llvm.ptr, i64) -> !llvm.ptr, i8
-  %source = llvm.getelementptr %own[{WorldLayout.MEMBERS + WorldLayout.SOURCE}]
-    : (!llvm.ptr) -> !llvm.ptr, i8
-  %target = llvm.getelementptr %own[{WorldLayout.MEMBERS + WorldLayout.TARGET}]
-    : (!llvm.ptr) -> !llvm.ptr, i8
+  {constants(line=WorldLayout.LINE)}
+  %offset = llvm.mul %me, %line : i64{at("%own", "%group", "%offset")}
+{at("%source", "%own", WorldLayout.MEMBERS + WorldLayout.SOURCE)}
+{at("%target", "%own", WorldLayout.MEMBERS + WorldLayout.TARGET)}
   llvm.store %src, %source : !llvm.ptr, !llvm.ptr
   llvm.store %dst, %target : !llvm.ptr, !llvm.ptr
   llvm.return
 }}
-llvm.func @mw_peer(%group: !llvm.ptr, %member: i64, %offset: i64) -> !llvm.ptr {{
-  %line = llvm.mlir.constant({WorldLayout.LINE} : i64) : i64
-  %at = llvm.mul %member, %line : i64
-  %at2 = llvm.add %at, %offset : i64
-  %entry = llvm.getelementptr %group[%at2] : (!llvm.ptr, i64) -> !llvm.ptr, i8
+llvm.func @mw_peer(%group: !llvm.ptr, %member: i64, %field: i64) -> !llvm.ptr {{
+  {constants(line=WorldLayout.LINE)}
+  %offset = llvm.mul %member, %line : i64
+  %place = llvm.add %offset, %field : i64{at("%entry", "%group", "%place")}
   %value = llvm.load %entry : !llvm.ptr -> !llvm.ptr
   llvm.return %value : !llvm.ptr
 }}
@@ -109,44 +91,22 @@ llvm.func @mw_peer(%group: !llvm.ptr, %member: i64, %offset: i64) -> !llvm.ptr {
 # What early.py asks of an engine. A counter of an area lies at the same place in every arena.
 _EARLY = f"""
 llvm.func @mw_base(%group: !llvm.ptr, %member: i64) -> !llvm.ptr {{
-  %field = llvm.mlir.constant({WorldLayout.MEMBERS + WorldLayout.ARENA} : i64) : i64
+  {constants(field=WorldLayout.MEMBERS + WorldLayout.ARENA)}
   %base = llvm.call @mw_peer(%group, %member, %field) : (!llvm.ptr, i64, i64) -> !llvm.ptr
   llvm.return %base : !llvm.ptr
 }}
-llvm.func @mw_signal(%counter: !llvm.ptr, %value: i64) {{
-  llvm.store %value, %counter atomic release {{alignment = 8 : i64}} : i64, !llvm.ptr
+llvm.func @mw_signal(%counter: !llvm.ptr, %value: i64) {{{store_atomic("%value", "%counter")}
   llvm.return
 }}
-"""
-_AWAIT = early.awaiting(
-    f"""  %left = llvm.mlir.constant({ABORTED} : i32) : i32
-  %at = llvm.getelementptr %group[{WorldLayout.WORLD}] : (!llvm.ptr) -> !llvm.ptr, i8
-  %world = llvm.load %at : !llvm.ptr -> !llvm.ptr
-  %spins_at = llvm.getelementptr %world[{WorldLayout.SPINS}] : (!llvm.ptr) -> !llvm.ptr, i8
-  %spins = llvm.load %spins_at : !llvm.ptr -> i64
-  %abort = llvm.getelementptr %world[{WorldLayout.ABORT}] : (!llvm.ptr) -> !llvm.ptr, i8""",
-    """  %flag = llvm.load %abort atomic monotonic {alignment = 8 : i64} : !llvm.ptr -> i64
-  %failed = llvm.icmp "ne" %flag, %zero : i64
-  llvm.cond_br %failed, ^out(%left : i32), ^patience
-^patience:""",
-    "  %ignored = llvm.call @sched_yield() : () -> i32",
-)
+{early.awaiting(_PATIENCE, _UNLESS_ABORTED, _YIELD)}"""
 
 # What every collective begins with: its group and this rank's number in it; then, unless it is
 # started early, its own pointers made public, and a meeting.
 _GROUP = f"""
   %c0 = arith.constant 0 : i64
   %c1 = arith.constant 1 : i64
-  %c2 = arith.constant 2 : i64
-  %c4 = arith.constant 4 : i64
   %ok = arith.constant 0 : i32
-  %target_field = arith.constant {WorldLayout.MEMBERS + WorldLayout.TARGET} : i64
-  %twice = arith.muli %number, %c2 : i64
-  %slot = arith.addi %twice, %c4 : i64
-  %handle = llvm.getelementptr %ctx[%slot] : (!llvm.ptr, i64) -> !llvm.ptr, i64
-  %group = llvm.load %handle : !llvm.ptr -> !llvm.ptr
-  %index = llvm.getelementptr %handle[1] : (!llvm.ptr) -> !llvm.ptr, i64
-  %me = llvm.load %index : !llvm.ptr -> i64
+  %target_field = arith.constant {WorldLayout.MEMBERS + WorldLayout.TARGET} : i64{GROUP}
   %size = llvm.load %group : !llvm.ptr -> i64
 """
 _BEGIN = f"""{_GROUP}
@@ -168,20 +128,9 @@ _BEGIN_WAIT = f"{_GROUP}{early.BEGIN_WAIT}"
 _ARGUMENTS = "%ctx: !llvm.ptr, %number: i64, %src: !llvm.ptr, %dst: !llvm.ptr"
 
 
-def _copy(to: str, source: str, nbytes: str = "%nbytes") -> str:
-    return f"""
-    "llvm.intr.memcpy"({to}, {source}, {nbytes}) <{{isVolatile = false}}>
-      : (!llvm.ptr, !llvm.ptr, i64) -> ()"""
-
-
 def _peer(name: str, member: str, field: str = "%source_field") -> str:
     return f"""
     {name} = llvm.call @mw_peer(%group, {member}, {field}) : (!llvm.ptr, i64, i64) -> !llvm.ptr"""
-
-
-def _at(name: str, base: str, offset: str, kind: str = "i8") -> str:
-    return f"""
-    {name} = llvm.getelementptr {base}[{offset}] : (!llvm.ptr, i64) -> !llvm.ptr, {kind}"""
 
 
 def _valid(name: str, number: str, step: str, end: str) -> str:
@@ -203,19 +152,19 @@ _EACH = """
 _MOVES = {
     "all_gather": (
         "%nbytes: i64",
-        f"{_EACH}{_peer('%from', '%j')}{_at('%to', '%dst', '%at')}{_copy('%to', '%from')}\n  }}",
+        f"{_EACH}{_peer('%from', '%j')}{at('%to', '%dst', '%at')}{copy('%to', '%from', '%nbytes')}\n  }}",
     ),
     "all_to_all": (
         "%nbytes: i64",
         f"""
   %piece = arith.muli %me, %nbytes : i64{_EACH}{_peer("%peer", "%j")}
-{_at("%from", "%peer", "%piece")}{_at("%to", "%dst", "%at")}{_copy("%to", "%from")}
+{at("%from", "%peer", "%piece")}{at("%to", "%dst", "%at")}{copy("%to", "%from", "%nbytes")}
   }}""",
     ),
     "all_gather_box": (
         "%rows: i64, %row: i64, %whole: i64",
         f"""
-  %nbytes = arith.addi %row, %c0 : i64{_EACH}{_peer("%from", "%j")}{_at("%to", "%dst", "%at")}
+  %nbytes = arith.addi %row, %c0 : i64{_EACH}{_peer("%from", "%j")}{at("%to", "%dst", "%at")}
 {_valid("%run", "%j", "%row", "%whole")}
 {copy_block("%to", "%from", "%c1, %c0, %c0", "%rows, %row, %whole", "%run")}
   }}""",
@@ -229,7 +178,7 @@ _MOVES = {
   %piece = arith.muli %me, %split : i64
 {_valid("%own", "%me", "%split", "%split_end")}
   %nbytes = arith.addi %joined, %c0 : i64{_EACH}{_peer("%peer", "%j")}
-{_at("%from", "%peer", "%piece")}{_at("%to", "%dst", "%at")}
+{at("%from", "%peer", "%piece")}{at("%to", "%dst", "%at")}
 {_valid("%theirs", "%j", "%joined", "%joined_end")}
     %run = arith.select %is_split_first, %theirs, %own : i64
     %span = arith.select %is_split_first, %own, %theirs : i64
@@ -248,14 +197,14 @@ _MOVES = {
     ),
     "permute": (
         "%nbytes: i64, %source: i64, %target: i64",
-        f"{_peer('%from', '%source')}{_copy('%dst', '%from')}",
+        f"{_peer('%from', '%source')}{copy('%dst', '%from', '%nbytes')}",
     ),
 }
 
 
 def generate(collectives: Sequence[Collective]) -> str:
     """The MLIR text of the functions asked for."""
-    helpers = _MEET + (_EARLY + _AWAIT if any(c.early for c in collectives) else "")
+    helpers = _MEET + (_EARLY if any(c.early for c in collectives) else "")
     return "module {" + helpers + functions(collectives) + "}"
 
 
@@ -386,7 +335,7 @@ def _all_reduce(collective: Collective) -> str:
     scf.for %j = %c0 to %size step %c1 : i64 {{
       %peer = llvm.call @mw_peer(%group, %j, %target_field) : (!llvm.ptr, i64, i64) -> !llvm.ptr
       %to = llvm.getelementptr %peer[%at] : (!llvm.ptr, i64) -> !llvm.ptr, {memory}
-{_copy("%to", _result(collective.dtype))}
+{copy("%to", _result(collective.dtype), "%nbytes")}
     }}
   }}
 """
@@ -401,7 +350,7 @@ def _all_reduce_alone(collective: Collective) -> str:
     %n = arith.minui %left, %cblock : i64
 {_reduce(collective, "%at")}
     %to = llvm.getelementptr %dst[%at] : (!llvm.ptr, i64) -> !llvm.ptr, {memory}
-{_copy("%to", _result(collective.dtype))}
+{copy("%to", _result(collective.dtype), "%nbytes")}
   }}
 """
 
@@ -428,7 +377,7 @@ def _reduce_scatter(collective: Collective) -> str:
 {_reduce(collective, "%from")}
     %target = arith.addi %row_target, %at : i64
     %to = llvm.getelementptr %dst[%target] : (!llvm.ptr, i64) -> !llvm.ptr, {memory}
-{_copy("%to", _result(collective.dtype))}
+{copy("%to", _result(collective.dtype), "%nbytes")}
   }}
   }}
 """

@@ -18,10 +18,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from meshweave.bundle import EarlyArea, GroupRecord, MpiTable, reduction_symbol
+from meshweave.bundle import EarlyArea, GroupRecord, MpiTable, Slots, reduction_symbol
 from meshweave.lowering import early, window
 from meshweave.lowering.exchange_code import ALLTOALLV, messages_text
 from meshweave.lowering.local import arguments_of
+from meshweave.lowering.phrases import GROUP, at, field, word
 from meshweave.lowering.reductions import NBYTES, reduce_pair
 from meshweave.lowering.window import library_symbol
 
@@ -46,8 +47,6 @@ _SIGNATURES = {
     "MPI_Isend": "!llvm.ptr, i32, i64, i32, i32, i64, !llvm.ptr",
     "MPI_Irecv": "!llvm.ptr, i32, i64, i32, i32, i64, !llvm.ptr",
     "MPI_Wait": "!llvm.ptr, !llvm.ptr",
-    "MPI_Comm_size": "i64, !llvm.ptr",
-    "MPI_Comm_rank": "i64, !llvm.ptr",
     "MPI_Error_class": "i32, !llvm.ptr",
 }
 EXTERNALS = (*_SIGNATURES, *window.EXTERNALS, "memcpy", "memmove", "memset")
@@ -115,28 +114,12 @@ llvm.func @mw_status(%rc: i32) -> i32 {
 """
 
 
-def _load(name: str, slot: int) -> str:
-    """A value of the engine's table."""
-    return f"""
-  %{name}_at = llvm.getelementptr %table[{slot}] : (!llvm.ptr) -> !llvm.ptr, i64
-  %{name} = llvm.load %{name}_at : !llvm.ptr -> i64"""
-
-
 # The table and the group's communicator.
 _BEGIN = f"""
   %c0 = arith.constant 0 : i64
   %c1 = arith.constant 1 : i64
-  %c2 = arith.constant 2 : i64
-  %c4 = arith.constant 4 : i64
-  %ok = arith.constant 0 : i32
-  %private = llvm.getelementptr %ctx[3] : (!llvm.ptr) -> !llvm.ptr, i64
-  %table = llvm.load %private : !llvm.ptr -> !llvm.ptr
-  %twice = arith.muli %number, %c2 : i64
-  %slot = arith.addi %twice, %c4 : i64
-  %handle = llvm.getelementptr %ctx[%slot] : (!llvm.ptr, i64) -> !llvm.ptr, i64
-  %record = llvm.load %handle : !llvm.ptr -> !llvm.ptr
-  %comm_at = llvm.getelementptr %record[{GroupRecord.COMM}] : (!llvm.ptr) -> !llvm.ptr, i8
-  %comm = llvm.load %comm_at : !llvm.ptr -> i64"""
+  %ok = arith.constant 0 : i32{field("%table", "%ctx", 8 * Slots.private, "!llvm.ptr")}{GROUP}
+  %size = llvm.load %group : !llvm.ptr -> i64{field("%comm", "%group", GroupRecord.COMM)}"""
 
 _END = """
   %status = llvm.call @mw_status(%rc) : (i32) -> i32
@@ -149,8 +132,8 @@ def _begin_reduction(collective: Collective, limit: int, piece: int) -> str:
     """Handles of the reduction, and %step: the whole count where one call takes it, a piece
     where it does not.
     """
-    datatype = _load("dt", MpiTable.datatype(collective.dtype))
-    operation = _load("op", MpiTable.reduction(collective.kind, collective.dtype))
+    datatype = word("%dt", "%table", MpiTable.datatype(collective.dtype))
+    operation = word("%op", "%table", MpiTable.reduction(collective.kind, collective.dtype))
     return f"""{_BEGIN}{datatype}{operation}
   %climit = arith.constant {limit} : i64
   %cpiece = arith.constant {piece} : i64
@@ -164,7 +147,7 @@ llvm.func @{library_symbol(collective.symbol)}({_ARGUMENTS}, %count: i64) -> i32
 {_begin_reduction(collective, limit, piece)}
   %step_raw = arith.select %whole, %count, %cpiece : i64
   %step = arith.maxsi %step_raw, %c1 : i64
-  %same = llvm.icmp "eq" %src, %dst : !llvm.ptr{_load("in_place", MpiTable.IN_PLACE)}
+  %same = llvm.icmp "eq" %src, %dst : !llvm.ptr{word("%in_place", "%table", MpiTable.IN_PLACE)}
   %in_place_ptr = llvm.inttoptr %in_place : i64 to !llvm.ptr
   %rc = scf.for %at = %c0 to %count step %step iter_args(%sofar = %ok) -> (i32) : i64 {{
     %left = arith.subi %count, %at : i64
@@ -197,7 +180,6 @@ llvm.func @{library_symbol(collective.symbol)}({_ARGUMENTS}, %count: i64) -> i32
       : ({_SIGNATURES["MPI_Reduce_scatter_block"]}) -> i32
     scf.yield %r : i32
   }} else {{
-    {_size_and_rank()}
     %all = scf.for %j = %c0 to %size step %c1 iter_args(%before = %ok) -> (i32) : i64 {{
       %root = arith.trunci %j : i64 to i32
       %start = arith.muli %j, %count : i64
@@ -226,23 +208,11 @@ llvm.func @{library_symbol(collective.symbol)}({_ARGUMENTS}, %count: i64) -> i32
   }}{_END}"""
 
 
-def _size_and_rank() -> str:
-    return """
-    %cell_n = arith.constant 1 : i64
-    %cell = llvm.alloca %cell_n x i32 : (i64) -> !llvm.ptr
-    %ignored0 = llvm.call @MPI_Comm_size(%comm, %cell) : (i64, !llvm.ptr) -> i32
-    %size32 = llvm.load %cell : !llvm.ptr -> i32
-    %size = arith.extsi %size32 : i32 to i64
-    %ignored1 = llvm.call @MPI_Comm_rank(%comm, %cell) : (i64, !llvm.ptr) -> i32
-    %me32 = llvm.load %cell : !llvm.ptr -> i32
-    %me = arith.extsi %me32 : i32 to i64"""
-
-
 def _sendrecv(piece: int) -> str:
     """Send bytes to one member and receive as many from another, in pieces."""
     return f"""
 llvm.func @mw_sendrecv({_ARGUMENTS}, %nbytes: i64, %source: i64, %target: i64) -> i32 {{
-{_BEGIN}{_load("byte", MpiTable.BYTE)}{_load("ignored_status", MpiTable.STATUS)}
+{_BEGIN}{word("%byte", "%table", MpiTable.BYTE)}{word("%ignored_status", "%table", MpiTable.STATUS)}
   %status_at = llvm.inttoptr %ignored_status : i64 to !llvm.ptr
   %cpiece = arith.constant {piece} : i64
   %tag = arith.constant 77 : i32
@@ -272,8 +242,8 @@ llvm.func @mw_sendrecv({_ARGUMENTS}, %nbytes: i64, %source: i64, %target: i64) -
 
 def _exchange(limit: int, piece: int) -> str:
     """What goes from each member to each other one (lowering/exchange.py)."""
-    begin = f"""{_BEGIN}{_load("byte", MpiTable.BYTE)}{_load("ignored_status", MpiTable.STATUS)}
-  %status_at = llvm.inttoptr %ignored_status : i64 to !llvm.ptr{_size_and_rank()}"""
+    begin = f"""{_BEGIN}{word("%byte", "%table", MpiTable.BYTE)}{word("%ignored_status", "%table", MpiTable.STATUS)}
+  %status_at = llvm.inttoptr %ignored_status : i64 to !llvm.ptr"""
     return messages_text(library_symbol("mw_exchange"), begin, _END, limit, piece)
 
 
@@ -298,7 +268,7 @@ def _move(collective: Collective, limit: int) -> str:
       %from = llvm.getelementptr %src[%from_at] : (!llvm.ptr, i64) -> !llvm.ptr, i8"""
     return f"""
 llvm.func @{library_symbol(collective.symbol)}({_ARGUMENTS}, %nbytes: i64) -> i32 {{
-{_BEGIN}{_load("byte", MpiTable.BYTE)}
+{_BEGIN}{word("%byte", "%table", MpiTable.BYTE)}
   %climit = arith.constant {limit} : i64
   %whole = arith.cmpi sle, %nbytes, %climit : i64
   %rc = scf.if %whole -> (i32) {{
@@ -307,7 +277,6 @@ llvm.func @{library_symbol(collective.symbol)}({_ARGUMENTS}, %nbytes: i64) -> i3
       : ({_SIGNATURES[name]}) -> i32
     scf.yield %r : i32
   }} else {{
-    {_size_and_rank()}
     %all = scf.for %distance = %c0 to %size step %c1 iter_args(%sofar = %ok) -> (i32) : i64 {{
       %target_raw = arith.addi %me, %distance : i64
       %target = arith.remui %target_raw, %size : i64
@@ -331,10 +300,8 @@ llvm.func @{library_symbol(collective.symbol)}({_ARGUMENTS}, %nbytes: i64) -> i3
   }}{_END}"""
 
 
-_REQUESTS = f"""
-  %active_at = llvm.getelementptr %area[{EarlyArea.ACTIVE}] : (!llvm.ptr) -> !llvm.ptr, i8
-  %request = llvm.getelementptr %area[{EarlyArea.REQUESTS}] : (!llvm.ptr) -> !llvm.ptr, i8
-  %second = llvm.getelementptr %request[8] : (!llvm.ptr) -> !llvm.ptr, i8"""
+_REQUESTS = f"""{at("%active_at", "%area", EarlyArea.ACTIVE)}
+{at("%request", "%area", EarlyArea.REQUESTS)}{at("%second", "%request", 8)}"""
 
 
 def _start(collective: Collective, limit: int) -> str:
@@ -357,10 +324,10 @@ def _start(collective: Collective, limit: int) -> str:
     unit = "%count" if collective.kind else "%nbytes"
     calls = {"all_reduce": _IALLREDUCE, "reduce_scatter": _IREDUCE_SCATTER, "permute": _ISENDRECV}
     call = calls.get(collective.op) or _imove(collective)
-    handles = _load("byte", MpiTable.BYTE)
+    handles = word("%byte", "%table", MpiTable.BYTE)
     if collective.kind:
-        handles = _load("dt", MpiTable.datatype(collective.dtype))
-        handles += _load("op", MpiTable.reduction(collective.kind, collective.dtype))
+        handles = word("%dt", "%table", MpiTable.datatype(collective.dtype))
+        handles += word("%op", "%table", MpiTable.reduction(collective.kind, collective.dtype))
     return f"""
 {head}{_BEGIN}{handles}
   %climit = arith.constant {limit} : i64
@@ -410,7 +377,7 @@ def _wait(collective: Collective) -> str:
     symbol, given = library_symbol(collective.symbol), arguments_of(collective)
     return f"""
 llvm.func @{symbol}_wait({_ARGUMENTS}, {given}, {early.ARGUMENTS}) -> i32 {{{_REQUESTS}{_BEGIN}
-{_load("ignored_status", MpiTable.STATUS)}
+{word("%ignored_status", "%table", MpiTable.STATUS)}
   %status_at = llvm.inttoptr %ignored_status : i64 to !llvm.ptr
   %c8 = arith.constant 8 : i64
   %open = llvm.load %active_at : !llvm.ptr -> i64

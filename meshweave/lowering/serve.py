@@ -6,8 +6,7 @@ sleeps until it is woken. `mw_call(block, contexts)` hands each rank its table, 
 others; `mw_finish(block)` waits again where it gave up waiting for a moment. `mw_stop(block)` lets the ranks leave.
 Where things lie is said by `serve_block`.
 
-Whoever sleeps says so before a last look at what it waits for; who changes that looks for sleepers after it: both in
-one order of all, so no call is missed.
+No call is missed by who sleeps: see `phrases.post`.
 """
 
 from __future__ import annotations
@@ -18,11 +17,23 @@ from typing import Any
 
 from meshweave.bundle import Slots, WorldLayout
 from meshweave.lowering.collectives import compile_text
+from meshweave.lowering.phrases import (
+    PAUSE,
+    PRIVATE,
+    SLEEP,
+    SYSCALL,
+    WAKE,
+    at,
+    constants,
+    field,
+    futex,
+    load_atomic,
+    post,
+    store_atomic,
+)
 from meshweave.serve_block import RETURNED, RUNNING, STATE, ServeBlock
 
 SYMBOLS = ("mw_serve", "mw_call", "mw_finish", "mw_stop")
-_FUTEX, _WAIT, _WAKE = 202, 128, 129  # of Linux on x86-64; private to this process
-_SYSCALL = "(i64, !llvm.ptr, i64, i64, !llvm.ptr, !llvm.ptr, i64) -> i64"
 _TICK = 50_000_000  # nanoseconds that `mw_finish` sleeps before it comes back to its caller
 
 
@@ -49,58 +60,38 @@ def _loops(entries: Sequence[Any]) -> bool:
     return False
 
 
-def _at(name: str, base: str, offset: int) -> str:
-    return f"%{name} = llvm.getelementptr {base}[{offset}] : (!llvm.ptr) -> !llvm.ptr, i8"
-
-
-def _field(name: str, base: str, offset: int, type_: str = "i64") -> str:
-    at = _at(f"{name}_at", base, offset)
-    return f"{at}\n  %{name} = llvm.load %{name}_at : !llvm.ptr -> {type_}"
-
-
 def _line(rank: str) -> str:
     """%line: the rank's part of the block."""
-    return f"""
-  %lines = llvm.getelementptr %block[{ServeBlock.RANKS}] : (!llvm.ptr) -> !llvm.ptr, i8
-  %nbytes = llvm.mlir.constant({ServeBlock.RANK_BYTES} : i64) : i64
-  %line_offset = llvm.mul {rank}, %nbytes : i64
-  %line = llvm.getelementptr %lines[%line_offset] : (!llvm.ptr, i64) -> !llvm.ptr, i8
-  {_at("go", "%line", ServeBlock.GO)}
-  {_at("context_at", "%line", ServeBlock.CONTEXT)}
-  {_at("server_sleeps", "%line", ServeBlock.SERVER_SLEEPS)}
-  {_at("done", "%line", ServeBlock.DONE)}
-  {_at("result_at", "%line", ServeBlock.RESULT)}
-  {_at("caller_sleeps", "%line", ServeBlock.CALLER_SLEEPS)}"""
+    return f"""{constants(line_bytes=ServeBlock.RANK_BYTES)}
+  %line_offset = llvm.mul {rank}, %line_bytes : i64
+{at("%lines", "%block", ServeBlock.RANKS)}{at("%line", "%lines", "%line_offset")}
+{at("%go", "%line", ServeBlock.GO)}{at("%context_at", "%line", ServeBlock.CONTEXT)}
+{at("%server_sleeps", "%line", ServeBlock.SERVER_SLEEPS)}{at("%done", "%line", ServeBlock.DONE)}
+{at("%result_at", "%line", ServeBlock.RESULT)}
+{at("%caller_sleeps", "%line", ServeBlock.CALLER_SLEEPS)}"""
 
 
-_CONSTANTS = """
-  %zero = llvm.mlir.constant(0 : i64) : i64
-  %one = llvm.mlir.constant(1 : i64) : i64
+_CONSTANTS = f"""{constants(zero=0, one=1)}
   %null = llvm.mlir.zero : !llvm.ptr"""
 
 # A rank's step, with its row of the status board, its result, and the abort flag.
 _RUN = f"""
-llvm.func @mw_run(%block: !llvm.ptr, %rank: i64, %context: !llvm.ptr) {{
-  {_CONSTANTS}{_line("%rank")}
-  %running = llvm.mlir.constant({RUNNING} : i64) : i64
-  %returned = llvm.mlir.constant({RETURNED} : i64) : i64
+llvm.func @mw_serve_run(%block: !llvm.ptr, %rank: i64, %context: !llvm.ptr) {{
+  {_CONSTANTS}{_line("%rank")}{constants(running=RUNNING, returned=RETURNED)}
   %ok = llvm.mlir.constant(0 : i32) : i32
-  {_field("row", "%context", 8 * Slots.status, "!llvm.ptr")}
-  {_at("finished", "%row", 8)}
-  {_at("state", "%row", 8 * STATE)}
+{field("%row", "%context", 8 * Slots.status, "!llvm.ptr")}
+{at("%finished", "%row", 8)}{at("%state", "%row", 8 * STATE)}
   llvm.store volatile %zero, %row : i64, !llvm.ptr
   llvm.store volatile %zero, %finished : i64, !llvm.ptr
   llvm.store volatile %running, %state : i64, !llvm.ptr
-  {_field("step", "%block", ServeBlock.STEP, "!llvm.ptr")}
+{field("%step", "%block", ServeBlock.STEP, "!llvm.ptr")}
   %code = llvm.call %step(%context) : !llvm.ptr, (!llvm.ptr) -> i32
   %wide = llvm.zext %code : i32 to i64
   llvm.store %wide, %result_at : i64, !llvm.ptr
   %bad = llvm.icmp "ne" %code, %ok : i32
   llvm.cond_br %bad, ^abort, ^end
-^abort:
-  {_field("world", "%block", ServeBlock.WORLD, "!llvm.ptr")}
-  {_at("flag", "%world", WorldLayout.ABORT)}
-  llvm.store %one, %flag atomic release {{alignment = 8 : i64}} : i64, !llvm.ptr
+^abort:{field("%world", "%block", ServeBlock.WORLD, "!llvm.ptr")}
+{at("%flag", "%world", WorldLayout.ABORT)}{store_atomic("%one", "%flag")}
   llvm.br ^end
 ^end:
   llvm.store volatile %returned, %state : i64, !llvm.ptr
@@ -108,105 +99,86 @@ llvm.func @mw_run(%block: !llvm.ptr, %rank: i64, %context: !llvm.ptr) {{
 }}
 """
 
-
-def _futex(what: int, word: str, value: str, timeout: str) -> str:
-    return f"""
-  %futex = llvm.mlir.constant({_FUTEX} : i64) : i64
-  %what = llvm.mlir.constant({what} : i64) : i64
-  %slept = llvm.call @syscall(%futex, {word}, %what, {value}, {timeout}, %null, %zero)
-    : {_SYSCALL}"""
-
-
 # Publish a number that somebody may sleep on.
 _POST = f"""
-llvm.func @mw_post(%word: !llvm.ptr, %number: i64, %sleeps: !llvm.ptr) {{
-  {_CONSTANTS}
-  %ignored = llvm.atomicrmw xchg %word, %number seq_cst : !llvm.ptr, i64
-  %asleep = llvm.load %sleeps atomic seq_cst {{alignment = 8 : i64}} : !llvm.ptr -> i64
-  %wake = llvm.icmp "ne" %asleep, %zero : i64
-  llvm.cond_br %wake, ^wake, ^end
-^wake:{_futex(_WAKE, "%word", "%one", "%null")}
-  llvm.br ^end
-^end:
-  llvm.return
+llvm.func @mw_serve_post(%word: !llvm.ptr, %number: i64, %sleeps: !llvm.ptr) {{
+  {_CONSTANTS}{post("%word", "%number", "%sleeps", futex(WAKE | PRIVATE, "%word", "%one", "%null"))}
 }}
 """
 
-# Sleep until the number is no longer `seen`, or for a while.
-_SLEEP = f"""
-llvm.func @mw_sleep(%word: !llvm.ptr, %seen: i64, %sleeps: !llvm.ptr, %timeout: !llvm.ptr) {{
-  {_CONSTANTS}
-  %mask = llvm.mlir.constant(4294967295 : i64) : i64
-  %ignored = llvm.atomicrmw xchg %sleeps, %one seq_cst : !llvm.ptr, i64
-  %now = llvm.load %word atomic seq_cst {{alignment = 8 : i64}} : !llvm.ptr -> i64
-  %same = llvm.icmp "eq" %now, %seen : i64
-  llvm.cond_br %same, ^sleep, ^end
-^sleep:
-  %low = llvm.and %seen, %mask : i64{_futex(_WAIT, "%word", "%low", "%timeout")}
-  llvm.br ^end
-^end:
-  llvm.store %zero, %sleeps atomic release {{alignment = 8 : i64}} : i64, !llvm.ptr
-  llvm.return
-}}
-"""
-
-# Look again soon; after a while, let others have the processor between two looks.
-_PAUSE = """
-llvm.func @mw_pause(%n: i64, %spins: i64) {
+# Wait until the number is no longer `seen`: look again soon, after a while let others have the processor between two
+# looks, then sleep, once, until woken or for as long as `timeout` says. Returns the number, which may still be `seen`.
+_WAIT = f"""
+llvm.func @mw_serve_wait(%block: !llvm.ptr, %word: !llvm.ptr, %seen: i64, %sleeps: !llvm.ptr,
+    %timeout: !llvm.ptr) -> i64 attributes {{no_inline}} {{{_CONSTANTS}{constants(half=(1 << 32) - 1)}
+{field("%spins", "%block", ServeBlock.SPINS)}{field("%yields", "%block", ServeBlock.YIELDS)}
+  %most = llvm.add %spins, %yields : i64
+  llvm.br ^look(%zero : i64)
+^look(%n: i64):{load_atomic("%number", "%word", "acquire")}
+  %same = llvm.icmp "eq" %number, %seen : i64
+  llvm.cond_br %same, ^again, ^out(%number : i64)
+^again:
+  %n1 = llvm.add %n, %one : i64
   %soon = llvm.icmp "slt" %n, %spins : i64
-  llvm.cond_br %soon, ^pause, ^yield
-^pause:
-  llvm.call_intrinsic "llvm.x86.sse2.pause"() : () -> ()
-  llvm.return
+  llvm.cond_br %soon, ^pause, ^later
+^pause:{PAUSE}
+  llvm.br ^look(%n1 : i64)
+^later:
+  %awake = llvm.icmp "slt" %n, %most : i64
+  llvm.cond_br %awake, ^yield, ^sleep
 ^yield:
   %ignored = llvm.call @sched_yield() : () -> i32
-  llvm.return
-}
+  llvm.br ^look(%n1 : i64)
+^sleep:
+  %told = llvm.atomicrmw xchg %sleeps, %one seq_cst : !llvm.ptr, i64
+  {load_atomic("%now", "%word", "seq_cst")}
+  %still = llvm.icmp "eq" %now, %seen : i64
+  llvm.cond_br %still, ^down, ^up
+^down:
+  %low = llvm.and %seen, %half : i64{futex(SLEEP | PRIVATE, "%word", "%low", "%timeout")}
+  llvm.br ^up
+^up:{store_atomic("%zero", "%sleeps")}{load_atomic("%last", "%word", "acquire")}
+  llvm.br ^out(%last : i64)
+^out(%result: i64):
+  llvm.return %result : i64
+}}
 """
+
+
+def _wait(name: str, word: str, seen: str, sleeps: str, timeout: str) -> str:
+    return f"""
+  {name} = llvm.call @mw_serve_wait(%block, {word}, {seen}, {sleeps}, {timeout})
+    : (!llvm.ptr, !llvm.ptr, i64, !llvm.ptr, !llvm.ptr) -> i64"""
+
 
 _SERVE = f"""
 llvm.func @mw_serve(%block: !llvm.ptr, %rank: i64) {{
   {_CONSTANTS}{_line("%rank")}
-  {_field("spins", "%block", ServeBlock.SPINS)}
-  {_field("yields", "%block", ServeBlock.YIELDS)}
-  %most = llvm.add %spins, %yields : i64
   %before = llvm.load %done : !llvm.ptr -> i64
-  llvm.br ^look(%before, %zero : i64, i64)
-^look(%seen: i64, %n: i64):
-  %asked = llvm.load %go atomic acquire {{alignment = 8 : i64}} : !llvm.ptr -> i64
+  llvm.br ^look(%before : i64)
+^look(%seen: i64):{_wait("%asked", "%go", "%seen", "%server_sleeps", "%null")}
   %new = llvm.icmp "ne" %asked, %seen : i64
-  llvm.cond_br %new, ^run, ^wait
-^wait:
-  %n1 = llvm.add %n, %one : i64
-  %soon = llvm.icmp "slt" %n, %most : i64
-  llvm.cond_br %soon, ^pause, ^sleep
-^pause:
-  llvm.call @mw_pause(%n, %spins) : (i64, i64) -> ()
-  llvm.br ^look(%seen, %n1 : i64, i64)
-^sleep:
-  llvm.call @mw_sleep(%go, %seen, %server_sleeps, %null)
-    : (!llvm.ptr, i64, !llvm.ptr, !llvm.ptr) -> ()
-  llvm.br ^look(%seen, %zero : i64, i64)
+  llvm.cond_br %new, ^run, ^look(%seen : i64)
 ^run:
   %context = llvm.load %context_at : !llvm.ptr -> !llvm.ptr
   %none = llvm.icmp "eq" %context, %null : !llvm.ptr
   llvm.cond_br %none, ^leave, ^call
 ^call:
-  llvm.call @mw_run(%block, %rank, %context) : (!llvm.ptr, i64, !llvm.ptr) -> ()
-  llvm.call @mw_post(%done, %asked, %caller_sleeps) : (!llvm.ptr, i64, !llvm.ptr) -> ()
-  llvm.br ^look(%asked, %zero : i64, i64)
+  llvm.call @mw_serve_run(%block, %rank, %context) : (!llvm.ptr, i64, !llvm.ptr) -> ()
+  llvm.call @mw_serve_post(%done, %asked, %caller_sleeps) : (!llvm.ptr, i64, !llvm.ptr) -> ()
+  llvm.br ^look(%asked : i64)
 ^leave:
-  llvm.call @mw_post(%done, %asked, %caller_sleeps) : (!llvm.ptr, i64, !llvm.ptr) -> ()
+  llvm.call @mw_serve_post(%done, %asked, %caller_sleeps) : (!llvm.ptr, i64, !llvm.ptr) -> ()
   llvm.return
 }}
 """
 
 # Each rank's next table; a null pointer lets it leave.
 _START = f"""
-llvm.func @mw_start(%block: !llvm.ptr, %rank: i64, %number: i64, %context: !llvm.ptr) {{
+llvm.func @mw_serve_start(%block: !llvm.ptr, %rank: i64, %number: i64, %context: !llvm.ptr) {{
   {_CONSTANTS}{_line("%rank")}
   llvm.store %context, %context_at : !llvm.ptr, !llvm.ptr
-  llvm.call @mw_post(%go, %number, %server_sleeps) : (!llvm.ptr, i64, !llvm.ptr) -> ()
+  llvm.call @mw_serve_post(%go, %number, %server_sleeps) : (!llvm.ptr, i64, !llvm.ptr) -> ()
   llvm.return
 }}
 """
@@ -214,8 +186,7 @@ llvm.func @mw_start(%block: !llvm.ptr, %rank: i64, %number: i64, %context: !llvm
 
 def _for_each_rank(body: str) -> str:
     """Loop over the ranks from 1 on: %rank; `body` ends where the loop goes on."""
-    return f"""
-  {_field("ranks", "%block", ServeBlock.NRANKS)}
+    return f"""{field("%ranks", "%block", ServeBlock.NRANKS)}
   llvm.br ^rank(%one : i64)
 ^rank(%rank: i64):
   %more = llvm.icmp "slt" %rank, %ranks : i64
@@ -226,8 +197,7 @@ def _for_each_rank(body: str) -> str:
 ^after:"""
 
 
-_NUMBER = f"""
-  {_field("number", "%block", ServeBlock.NUMBER)}"""
+_NUMBER = field("%number", "%block", ServeBlock.NUMBER)
 _NEXT = f"""{_NUMBER}
   %new = llvm.add %number, %one : i64
   llvm.store %new, %number_at : i64, !llvm.ptr"""
@@ -236,23 +206,22 @@ _CALL = f"""
 llvm.func @mw_call(%block: !llvm.ptr, %contexts: !llvm.ptr) -> i32 {{
   {_CONSTANTS}{_NEXT}{
     _for_each_rank(f'''
-  %at = llvm.getelementptr %contexts[%rank] : (!llvm.ptr, i64) -> !llvm.ptr, !llvm.ptr
-  %context = llvm.load %at : !llvm.ptr -> !llvm.ptr
-  {_field("row", "%context", 8 * Slots.status, "!llvm.ptr")}
-  {_at("state", "%row", 8 * STATE)}
+{at("%entry", "%contexts", "%rank", "!llvm.ptr")}
+  %context = llvm.load %entry : !llvm.ptr -> !llvm.ptr
+{field("%row", "%context", 8 * Slots.status, "!llvm.ptr")}{at("%state", "%row", 8 * STATE)}
   llvm.store volatile %zero, %state : i64, !llvm.ptr
-  llvm.call @mw_start(%block, %rank, %new, %context)
+  llvm.call @mw_serve_start(%block, %rank, %new, %context)
     : (!llvm.ptr, i64, i64, !llvm.ptr) -> ()''')
 }
   %own = llvm.load %contexts : !llvm.ptr -> !llvm.ptr
-  llvm.call @mw_run(%block, %zero, %own) : (!llvm.ptr, i64, !llvm.ptr) -> ()
+  llvm.call @mw_serve_run(%block, %zero, %own) : (!llvm.ptr, i64, !llvm.ptr) -> ()
   %result = llvm.call @mw_finish(%block) : (!llvm.ptr) -> i32
   llvm.return %result : i32
 }}
 llvm.func @mw_stop(%block: !llvm.ptr) {{
   {_CONSTANTS}{_NEXT}{
     _for_each_rank('''
-  llvm.call @mw_start(%block, %rank, %new, %null) : (!llvm.ptr, i64, i64, !llvm.ptr) -> ()''')
+  llvm.call @mw_serve_start(%block, %rank, %new, %null) : (!llvm.ptr, i64, i64, !llvm.ptr) -> ()''')
 }
   llvm.return
 }}
@@ -260,52 +229,29 @@ llvm.func @mw_stop(%block: !llvm.ptr) {{
 
 # 0: all ranks are done; PENDING: one is not, so far.
 _FINISH = f"""
-llvm.mlir.global private constant @mw_tick(dense<[0, {_TICK}]> : tensor<2xi64>) : !llvm.array<2 x i64>
+llvm.mlir.global private constant @mw_serve_tick(dense<[0, {
+    _TICK
+}]> : tensor<2xi64>) : !llvm.array<2 x i64>
 llvm.func @mw_finish(%block: !llvm.ptr) -> i32 {{
   {_CONSTANTS}{_NUMBER}
-  {_field("spins", "%block", ServeBlock.SPINS)}
-  {_field("yields", "%block", ServeBlock.YIELDS)}
-  %most = llvm.add %spins, %yields : i64
-  %tick = llvm.mlir.addressof @mw_tick : !llvm.ptr
+  %tick = llvm.mlir.addressof @mw_serve_tick : !llvm.ptr
   %ok = llvm.mlir.constant(0 : i32) : i32
-  %pending = llvm.mlir.constant({ServeBlock.PENDING} : i32) : i32
-  {_field("ranks", "%block", ServeBlock.NRANKS)}
-  llvm.br ^rank(%one : i64)
-^rank(%rank: i64):
-  %more = llvm.icmp "slt" %rank, %ranks : i64
-  llvm.cond_br %more, ^each, ^after
-^each:{_line("%rank")}
-  llvm.br ^look(%zero : i64)
-^look(%n: i64):
-  %ended = llvm.load %done atomic acquire {{alignment = 8 : i64}} : !llvm.ptr -> i64
+  %pending = llvm.mlir.constant({ServeBlock.PENDING} : i32) : i32{
+    _for_each_rank(f'''{_line("%rank")}{load_atomic("%ended", "%done", "acquire")}
   %there = llvm.icmp "eq" %ended, %number : i64
   llvm.cond_br %there, ^on, ^wait
-^wait:
-  %n1 = llvm.add %n, %one : i64
-  %soon = llvm.icmp "slt" %n, %most : i64
-  llvm.cond_br %soon, ^pause, ^sleep
-^pause:
-  llvm.call @mw_pause(%n, %spins) : (i64, i64) -> ()
-  llvm.br ^look(%n1 : i64)
-^sleep:
-  llvm.call @mw_sleep(%done, %ended, %caller_sleeps, %tick)
-    : (!llvm.ptr, i64, !llvm.ptr, !llvm.ptr) -> ()
-  %late = llvm.load %done atomic acquire {{alignment = 8 : i64}} : !llvm.ptr -> i64
+^wait:{_wait("%late", "%done", "%ended", "%caller_sleeps", "%tick")}
   %now = llvm.icmp "eq" %late, %number : i64
   llvm.cond_br %now, ^on, ^leave
 ^leave:
   llvm.return %pending : i32
-^on:
-  %next = llvm.add %rank, %one : i64
-  llvm.br ^rank(%next : i64)
-^after:
+^on:''')
+}
   llvm.return %ok : i32
 }}
 """
 
-_TEXT = (
-    "module {\nllvm.func @syscall(i64, !llvm.ptr, i64, i64, !llvm.ptr, !llvm.ptr, i64) -> i64\n"
-    "llvm.func @sched_yield() -> i32\n"
-    + "".join((_RUN, _POST, _SLEEP, _PAUSE, _SERVE, _START, _CALL, _FINISH))
-    + "}"
-)
+_TEXT = f"""module {{
+llvm.func @syscall{SYSCALL}
+llvm.func @sched_yield() -> i32
+{_RUN}{_POST}{_WAIT}{_SERVE}{_START}{_CALL}{_FINISH}}}"""
