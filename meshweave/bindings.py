@@ -7,45 +7,22 @@ interpreter lock.
 """
 
 from functools import cache
+from importlib import import_module
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 try:
     from torch_mlir import ir
-    from torch_mlir.dialects import (
-        _ods_common,
-        arith,
-        bufferization,
-        ext,
-        func,
-        linalg,
-        llvm,
-        math,
-        memref,
-        scf,
-        tensor,
-    )
-    from torch_mlir.dialects.transform import interpreter as transform_interpreter
+    from torch_mlir._mlir_libs import _mlirDialectsLinalg as linalg
+    from torch_mlir.dialects import _ods_common, arith, ext, math
     from torch_mlir.execution_engine import ExecutionEngine
     from torch_mlir.passmanager import PassManager
 
     PACKAGE = "torch_mlir"
 except ImportError:  # pragma: no cover - needs a machine with the official package
     from mlir import ir
-    from mlir.dialects import (
-        _ods_common,
-        arith,
-        bufferization,
-        ext,
-        func,
-        linalg,
-        llvm,
-        math,
-        memref,
-        scf,
-        tensor,
-    )
-    from mlir.dialects.transform import interpreter as transform_interpreter
+    from mlir._mlir_libs import _mlirDialectsLinalg as linalg
+    from mlir.dialects import _ods_common, arith, ext, math
     from mlir.execution_engine import ExecutionEngine
     from mlir.passmanager import PassManager
 
@@ -56,25 +33,34 @@ __all__ = [
     "ExecutionEngine",
     "PassManager",
     "arith",
-    "bufferization",
     "context",
     "ext",
-    "func",
     "ir",
     "linalg",
     "llvm",
     "math",
-    "memref",
-    "scf",
     "stablehlo",
-    "tensor",
     "torch_importer",
     "transform_interpreter",
 ]
 
-# Resolving the Python class of an op tries to import a module named after its namespace, and a failed import is not
-# cached: with this prefix our own modules answer (meshweave/dialects/*.py, empty ones for stablehlo and mpi).
-_ods_common._cext.globals.append_dialect_search_prefix("meshweave.dialects")
+# Resolving the Python class of an op imports a module named after its namespace: our own are looked at first
+# (meshweave/dialects/*.py). Empty ones stand for namespaces without a module, since a failed import is tried again each
+# time, and for those whose modules take long to import, and whose classes we do not use.
+_globals = _ods_common._cext.globals
+_globals.dialect_search_modules = ["meshweave.dialects", *_globals.dialect_search_modules]
+
+
+@cache
+def llvm() -> Any:
+    """The module that translates the LLVM dialect to LLVM IR."""
+    return import_module(f"{PACKAGE}.dialects.llvm")
+
+
+@cache
+def transform_interpreter() -> Any:
+    """The module that runs scripts of the transform dialect."""
+    return import_module(f"{PACKAGE}.dialects.transform.interpreter")
 
 
 @cache

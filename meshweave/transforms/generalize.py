@@ -28,7 +28,7 @@ def decompose(module: Any) -> None:
     places = [(*_neighbours(op), n) for op, n in numbered if n >= 0]
     script = ir.Module.parse(_DECOMPOSE)
     sequence = script.body.operations[0]
-    transform_interpreter.apply_named_sequence(module.operation, sequence, script.operation)
+    transform_interpreter().apply_named_sequence(module.operation, sequence, script.operation)
     for block, before, after, n in places:
         inside = before is None
         for view in block.operations:

@@ -72,7 +72,7 @@ def device_llvm(text: str) -> str:
         for op in kernels.regions[0].blocks[0].operations:
             device.body.append(op.operation.clone())
         _check_translatable(device.operation)
-        translated: str = llvm.translate_module_to_llvmir(device.operation)
+        translated: str = llvm().translate_module_to_llvmir(device.operation)
         return translated
 
 
