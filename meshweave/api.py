@@ -349,7 +349,7 @@ def random_arguments(ports: Sequence[Port], seed: int) -> list[np.ndarray]:
     return [_random(port, rng) for port in ports]
 
 
-def _random(port: Port, rng: np.random.Generator) -> np.ndarray:
+def _random(port: Port, rng: Any) -> np.ndarray:
     shape, dtype = port.global_shape, numpy_dtype(port.dtype)
     if port.dtype == "bf16":
         return rng.standard_normal(shape).astype(np.float32)

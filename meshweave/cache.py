@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -26,6 +26,7 @@ LIMIT = 512 << 20  # bytes of all files: above, those used longest ago go
 FILES = 4096  # at most so many
 ABANDONED = 3600.0  # seconds after which a file half written has no writer any more
 SUFFIX = ".mwb"
+KERNELS, KERNEL_SUFFIX = "kernels", ".mwk"  # the folder of device modules within, and their ending
 
 
 def cached(parts: Sequence[object], make: Callable[[], Bundle]) -> tuple[Bundle, bool]:
@@ -74,9 +75,12 @@ def _users() -> Path:
 
 
 def clear() -> int:
-    """Forget all programs; how many files there were."""
+    """Forget all programs and device modules; how many files there were."""
     place = folder()
-    return 0 if place is None else sum(_remove(path) for _, _, path in _files(place))
+    if place is None:
+        return 0
+    files = [*_files(place, SUFFIX), *_files(place / KERNELS, KERNEL_SUFFIX)]
+    return sum(_remove(path) for _, _, path in files)
 
 
 def _read(path: Path) -> Bundle | None:
@@ -101,15 +105,15 @@ def _write(path: Path, bundle: Bundle) -> None:
     with suppress(OSError):
         with replacing(path) as file:
             file.write(data)
-        _trim(path.parent)
+        trim(path.parent, SUFFIX)
 
 
-def _trim(place: Path) -> None:
+def trim(place: Path, suffix: str) -> None:
     """Let the files used longest ago go until the limits hold, and all that killed writers left."""
-    files = sorted(_files(place))
+    files = sorted(_files(place, suffix))
     now, total, count = time.time(), sum(nbytes for _, nbytes, _ in files), len(files)
     for used, nbytes, path in files:
-        if path.suffix != SUFFIX:
+        if path.suffix != suffix:
             gone = now - used > ABANDONED and _remove(path)
         else:
             gone = (total > LIMIT or count > FILES) and _remove(path)
@@ -117,12 +121,12 @@ def _trim(place: Path) -> None:
             total, count = total - nbytes, count - 1
 
 
-def _files(place: Path) -> list[tuple[float, int, Path]]:
-    """Of each file of the cache: when it was used last, its bytes, its path."""
+def _files(place: Path, suffix: str) -> list[tuple[float, int, Path]]:
+    """Of each file of a folder of the cache, those half written too: when it was used last, its bytes, its path."""
     found = []
     with suppress(OSError), os.scandir(place) as entries:
         for entry in entries:
-            if SUFFIX in entry.name and entry.is_file(follow_symlinks=False):
+            if suffix in entry.name and entry.is_file(follow_symlinks=False):
                 with suppress(OSError):  # another process has just removed it
                     status = entry.stat(follow_symlinks=False)
                     found.append((status.st_mtime, status.st_size, Path(entry.path)))
@@ -141,13 +145,23 @@ def _remove(path: Path) -> bool:
 def fingerprint() -> str:
     """Of what makes code: the sources of this package, the MLIR that is installed, and the processor."""
     whole = hashlib.sha256()
-    root = Path(__file__).parent
-    for path in sorted(root.rglob("*.py")):
-        source = path.read_bytes()
-        whole.update(f"{path.relative_to(root)} {len(source)}\n".encode())
+    for name, source in _sources(os.path.dirname(__file__)):
+        whole.update(f"{name} {len(source)}\n".encode())
         whole.update(source)
     whole.update(f"{_mlir()}\n{_processor()}".encode())
     return whole.hexdigest()
+
+
+def _sources(folder: str, within: str = "") -> Iterator[tuple[str, bytes]]:
+    """Name and text of each source below a folder, in one order."""
+    with os.scandir(folder) as found:
+        entries = sorted(found, key=lambda entry: entry.name)
+    for entry in entries:
+        if entry.name.endswith(".py"):
+            with open(entry.path, "rb", buffering=0) as file:
+                yield within + entry.name, file.readall()
+        elif entry.is_dir():
+            yield from _sources(entry.path, f"{within}{entry.name}/")
 
 
 def _mlir() -> list[tuple[str, int, int]]:

@@ -5,6 +5,16 @@ anything else is a defect of ours and keeps its traceback. `exit_status` is the 
 program or input, 2 wrong usage, 3 a rank failed.
 """
 
+from collections.abc import Iterable
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """`; did you mean "x"?` for the nearest known name, or nothing when none is near."""
+    from difflib import get_close_matches  # here, for it takes long to import
+
+    near = get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f'; did you mean "{near[0]}"?' if near else ""
+
 
 class MeshweaveError(Exception):
     """The program or its input is wrong. `location` ("file.mlir:7:8") is put before the message when it is known."""

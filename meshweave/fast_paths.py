@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from math import inf
 
-from meshweave.errors import UsageError
+from meshweave.errors import UsageError, did_you_mean
 
 REFERENCE = "reference"
 BIT_EXACT, DETERMINISTIC, TOL = "bit_exact", "deterministic", "tol"
@@ -98,8 +97,7 @@ ROUNDED = f"+{_TF32}"
 def known(name: str, who: str = "kernels") -> str:
     """`name`, which is a kernel's. UsageError, with the nearest name, where it is none."""
     if name not in KERNELS:
-        near = get_close_matches(name, list(KERNELS), n=1, cutoff=0.6)
-        hint = f'; did you mean "{near[0]}"?' if near else ""
+        hint = did_you_mean(name, KERNELS)
         raise UsageError(f'{who}: no kernel "{name}": there are {", ".join(KERNELS)}{hint}')
     return name
 

@@ -18,12 +18,11 @@ from typing import Any, TextIO
 
 from meshweave.bindings import PassManager, ir
 from meshweave.dialects.alias import module_text
-from meshweave.errors import CompileError, MeshweaveError, UsageError
+from meshweave.errors import CompileError, MeshweaveError, UsageError, did_you_mean
 from meshweave.locations import compile_error
 from meshweave.pipeline_text import (
     GLOBAL_PASSES,
     Element,
-    did_you_mean,
     parse_options,
     parse_value,
     read,

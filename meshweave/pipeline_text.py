@@ -3,9 +3,7 @@ no MLIR.
 """
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
 
@@ -40,12 +38,6 @@ class Element:
     name: str
     options: str | None = None
     children: "tuple[Element, ...] | None" = None
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`; did you mean "x"?` for the nearest known name, or nothing when none is near."""
-    near = get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return f'; did you mean "{near[0]}"?' if near else ""
 
 
 def read(text: str) -> tuple[Element, ...]:

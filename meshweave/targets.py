@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 from meshweave.device import CHIPS
-from meshweave.errors import UsageError
+from meshweave.errors import UsageError, did_you_mean
 
 # Of each target the engines that run its programs, the default first.
 TARGETS = {"cpu": ("local", "mpi"), "gpu": ("nccl", "emulate")}
@@ -48,5 +47,4 @@ class Goal:
 
 def _near(name: str, names: Iterable[str]) -> str:
     """The nearest known name, else all of them."""
-    near = get_close_matches(name, list(names), n=1, cutoff=0.6)
-    return f'; did you mean "{near[0]}"?' if near else f"; there are {', '.join(names)}"
+    return did_you_mean(name, names) or f"; there are {', '.join(names)}"

@@ -1,9 +1,11 @@
 """The cache of compiled programs: found again by content, never wrong, never in the way."""
 
+import errno
 import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +116,39 @@ def test_a_damaged_file_is_replaced(disk_cache: Path, compiled: list[str], how: 
     assert len(compiled) == 2 and path.read_bytes() == whole
 
 
+def test_no_damage_gives_an_error_or_another_program(disk_cache: Path) -> None:
+    bundle = build(ADD, name="p")
+    (path,) = files(disk_cache)
+    whole, rng = path.read_bytes(), np.random.default_rng(0)
+    for cut in range(0, len(whole), 37):
+        path.write_bytes(whole[:cut])
+        found = cache._read(path)
+        assert found is None and not path.exists()
+    for _ in range(2000):
+        changed = bytearray(whole)
+        changed[rng.integers(len(whole))] ^= 1 << rng.integers(8)
+        path.write_bytes(changed)
+        found = cache._read(path)
+        assert found is None or found.digest == bundle.digest
+
+
+def test_writers_readers_and_clear_at_a_time(disk_cache: Path) -> None:
+    bundle = build(ADD, name="p")
+
+    def work(number: int) -> None:
+        for turn in range(40):
+            if number == 0:
+                cache.clear()
+            found, _ = cache.cached(("part", turn % 3), lambda: bundle)
+            assert found.digest == bundle.digest
+
+    with ThreadPoolExecutor(8) as pool:
+        for done in [pool.submit(work, number) for number in range(8)]:
+            done.result()
+    cache.clear()
+    assert not list(disk_cache.iterdir())
+
+
 def test_a_wrong_program_is_not_kept(disk_cache: Path) -> None:
     for _ in range(2):
         with pytest.raises(mw.MeshweaveError, match=r"^p:6:10: use of undeclared"):
@@ -168,15 +203,51 @@ def test_folders_that_do_not_serve_are_not_used(
     assert compiled == ["p"] and not list(for_all.iterdir())
 
 
+@pytest.mark.parametrize("call", ["tempfile.mkstemp", "os.fsync", "os.replace"])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EDQUOT])
 def test_a_disk_that_takes_nothing_is_no_error(
-    disk_cache: Path, compiled: list[str], monkeypatch: pytest.MonkeyPatch
+    disk_cache: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int
 ) -> None:
-    def full(*_: Any) -> Any:
-        raise OSError(28, "No space left on device")
+    bundle = build(ADD, name="p")
 
-    monkeypatch.setattr(cache, "replacing", full)
+    def refused(*_: Any, **__: Any) -> Any:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(call, refused)
+        patch.setattr("os.utime", refused)
+        assert cache.cached(("new",), lambda: bundle) == (bundle, False)
+        assert len(list(disk_cache.iterdir())) == 1  # nothing half written
+        build(ADD, name="p")  # what was there is found
+    assert cache.clear() == 1
+
+
+def test_a_full_disk_where_llvm_writes_is_no_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Code is made in memory, whatever the folder of temporary files takes."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "absent"))
+    assert build(ADD, name="p").objects
+
+
+def test_clear_takes_device_modules_too(disk_cache: Path) -> None:
     build(ADD, name="p")
-    assert compiled == ["p"] and not files(disk_cache)
+    kernels = disk_cache / cache.KERNELS
+    kernels.mkdir()
+    for name in ("a.mwk", ".b.mwk.half", "notes.txt"):
+        (kernels / name).write_bytes(b"x")
+    assert cache.clear() == 3 and [path.name for path in kernels.iterdir()] == ["notes.txt"]
+
+
+def test_a_folder_in_the_place_of_a_program_is_left_alone(
+    disk_cache: Path, compiled: list[str]
+) -> None:
+    build(ADD, name="p")
+    (path,) = files(disk_cache)
+    path.unlink()
+    path.mkdir()
+    build(ADD, name="p")
+    assert compiled == ["p", "p"] and path.is_dir() and len(list(disk_cache.iterdir())) == 1
 
 
 def test_the_users_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

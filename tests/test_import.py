@@ -54,6 +54,17 @@ def test_names_load_little(name: str) -> None:
     }
 
 
+def test_a_program_from_disk_loads_little(disk_cache: Path) -> None:
+    code = (
+        "import json, sys\nimport meshweave\n"
+        "meshweave.compile('examples/block/block.mlir', engine='local').close()\n"
+        "print(json.dumps(sorted(sys.modules)))"
+    )
+    assert "torch_mlir" in fresh(code)
+    heavy = {"torch_mlir", "numpy.random", "difflib", "email", "socket", "subprocess", "tempfile"}
+    assert not heavy & set(fresh(code))
+
+
 def test_the_first_name_loads_fast() -> None:
     code = (
         "import numpy, json, time\nbegan = time.perf_counter()\n"

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import tempfile
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -146,10 +145,9 @@ def object_of(module: object, externals: Iterable[str], opt_level: int = 3) -> b
     ) in externals:  # without an address for every symbol nothing is compiled; it is not called
         engine.raw_register_runtime(name, ctypes.c_void_p(4096))
     engine.initialize()
-    with tempfile.TemporaryDirectory(prefix="meshweave-") as folder:
-        path = os.path.join(folder, "code.o")
-        engine.dump_to_object_file(path)
-        if not os.path.exists(path):
-            raise CompileError("LLVM made no object: a function that the code calls is not known")
-        with open(path, "rb") as file:
-            return file.read()
+    with open(os.memfd_create("meshweave"), "rb") as file:  # no disk that may be full
+        engine.dump_to_object_file(f"/proc/self/fd/{file.fileno()}")
+        code = file.read()
+    if not code:
+        raise CompileError("LLVM made no object: a function that the code calls is not known")
+    return code

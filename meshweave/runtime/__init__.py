@@ -3,9 +3,10 @@
 Nothing here needs a compiler.
 """
 
+from typing import Any
+
 from meshweave.runtime.array import Array, collect, place
 from meshweave.runtime.engine import ENGINES, Call, Engine, Executable, engine
-from meshweave.runtime.mpi import run_inside
 
 __all__ = [
     "ENGINES",
@@ -18,3 +19,11 @@ __all__ = [
     "place",
     "run_inside",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "run_inside":
+        raise AttributeError(f"module 'meshweave.runtime' has no attribute {name!r}")
+    from meshweave.runtime.mpi import run_inside  # what starts processes takes long to import
+
+    return run_inside

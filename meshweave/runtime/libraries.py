@@ -7,6 +7,7 @@ import glob
 import os
 from collections.abc import Callable
 from functools import cache
+from importlib.util import find_spec
 
 from meshweave.errors import MeshweaveError
 
@@ -40,11 +41,11 @@ def _m() -> ctypes.CDLL:
 @cache
 def openblas() -> ctypes.CDLL:
     """OpenBLAS of the package scipy-openblas32, with one thread: a rank computes on one core."""
-    try:
-        import scipy_openblas32
-    except ImportError:
-        raise MeshweaveError("the program calls OpenBLAS: pip install scipy-openblas32") from None
-    found = sorted(glob.glob(os.path.join(scipy_openblas32.get_lib_dir(), "libscipy_openblas*.so")))
+    package = find_spec("scipy_openblas32")  # importing it takes longer than all else here
+    if package is None or not package.submodule_search_locations:
+        raise MeshweaveError("the program calls OpenBLAS: pip install scipy-openblas32")
+    home = package.submodule_search_locations[0]
+    found = sorted(glob.glob(os.path.join(home, "lib", "libscipy_openblas*.so")))
     if not found:
         raise MeshweaveError(
             "the package scipy-openblas32 has no libscipy_openblas.so: install it again"

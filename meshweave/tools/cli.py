@@ -15,8 +15,7 @@ from typing import Any, NoReturn
 
 from meshweave import __version__
 from meshweave.device import CHIPS
-from meshweave.errors import MeshweaveError, UsageError
-from meshweave.pipeline_text import did_you_mean
+from meshweave.errors import MeshweaveError, UsageError, did_you_mean
 from meshweave.targets import CHIP, TARGETS
 from meshweave.tools.guard import Stage, guarded, silent
 from meshweave.tools.plan_options import add_plan

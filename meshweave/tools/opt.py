@@ -16,9 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
-from meshweave.errors import MeshweaveError, UsageError
+from meshweave.errors import MeshweaveError, UsageError, did_you_mean
 from meshweave.ledger import Ledger
-from meshweave.pipeline_text import did_you_mean
 from meshweave.tools.diagnostics import Diagnostic, expectations, from_error, from_mlir, mismatches
 from meshweave.tools.guard import Stage, guarded, silent
 from meshweave.tools.streams import held_stderr, read_text, write_text

@@ -16,8 +16,6 @@ from meshweave.device import DeviceModule
 from meshweave.files import replacing
 from meshweave.lowering.gpu import toolchain
 
-FILES = 4096  # at most so many on disk; those used longest ago go
-SUFFIX = ".mwk"
 _HERE: dict[str, DeviceModule] = {}
 _LOCK = Lock()
 
@@ -31,7 +29,7 @@ def kept(text: str, chip: str, make: Callable[[], DeviceModule]) -> DeviceModule
         if key in _HERE:
             return _HERE[key]
     place = _folder()
-    path = place / f"{key}{SUFFIX}" if place else None
+    path = place / f"{key}{programs.KERNEL_SUFFIX}" if place else None
     module = _read(path) if path else None
     if module is None:
         module = make()
@@ -57,7 +55,7 @@ def _folder() -> Path | None:
     place = programs.folder()
     if place is not None:
         with suppress(OSError):
-            place = place / "kernels"
+            place = place / programs.KERNELS
             place.mkdir(mode=0o700, exist_ok=True)
             return place
     return None
@@ -99,13 +97,4 @@ def _write(path: Path, module: DeviceModule) -> None:
     with suppress(OSError):
         with replacing(path) as file:
             file.write(_packed(module))
-        files = sorted(path.parent.glob(f"*{SUFFIX}"), key=_used)
-        for old in files[: max(0, len(files) - FILES)]:
-            old.unlink(missing_ok=True)
-
-
-def _used(path: Path) -> float:
-    """When a file was used last; 0 when another process has just removed it."""
-    with suppress(OSError):
-        return path.stat().st_mtime
-    return 0.0
+        programs.trim(path.parent, programs.KERNEL_SUFFIX)
