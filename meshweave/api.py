@@ -28,6 +28,7 @@ from meshweave.sources import read_source
 from meshweave.targets import Goal
 
 Progress = Callable[[str], None]
+_SMALL = 1 << 16  # bytes of a program's text
 
 
 def passes_with(
@@ -185,7 +186,7 @@ def lowered(
 
     strip: without its hints. The rest as of `build`.
     """
-    from meshweave.bindings import context, ir
+    from meshweave.bindings import ir, lent_context
     from meshweave.frontends import load_module
     from meshweave.frontends.entry import check_entry
     from meshweave.lowering.hint_budget import check_budgets
@@ -193,8 +194,7 @@ def lowered(
     from meshweave.pipeline import run_pipeline
     from meshweave.transforms.interface import forget_interfaces
 
-    ctx = context(unregistered=True)
-    with _collector_paused(), ctx:
+    with _collector_paused(), lent_context(len(text) <= _SMALL) as ctx, ctx:
         module = load_module(text, ctx, name)
         check_entry(module)
         if whole:

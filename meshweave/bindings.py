@@ -6,6 +6,9 @@ ready to parse. The contexts stay single-threaded: Python verifiers on MLIR's wo
 interpreter lock.
 """
 
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from types import ModuleType, SimpleNamespace
@@ -36,6 +39,7 @@ __all__ = [
     "context",
     "ext",
     "ir",
+    "lent_context",
     "linalg",
     "llvm",
     "math",
@@ -108,3 +112,22 @@ def context(unregistered: bool = False) -> Any:
         hlo.register_dialect(ctx, True)
     ctx.allow_unregistered_dialects = unregistered
     return ctx
+
+
+_USES = 32  # a context keeps all types and attributes that were ever made in it
+_IDLE: deque[tuple[Any, int]] = deque(maxlen=2)
+
+
+@contextmanager
+def lent_context(small: bool) -> Iterator[Any]:
+    """A context as `context(unregistered=True)` gives, for programs that are compiled one after another: making one
+    takes as long as the passes on a small program. What is given back is lent again, to one at a time and a number of
+    times; not after an error, and not when it has held a program that is not small.
+    """
+    try:
+        ctx, uses = _IDLE.pop()
+    except IndexError:
+        ctx, uses = context(unregistered=True), 0
+    yield ctx
+    if small and uses + 1 < _USES:
+        _IDLE.append((ctx, uses + 1))

@@ -1,5 +1,5 @@
-"""Text of kernels and of the step function to machine code: upstream's conversions, then LLVM, one
-ELF object each.
+"""Text of kernels and of the step function to machine code: upstream's conversions, then LLVM, in one
+ELF object: what LLVM sets up for an object takes as long as a small program.
 """
 
 from __future__ import annotations
@@ -34,20 +34,38 @@ STEP = (
 )
 
 
-def kernels_object(text: str, known: set[str], places: Mapping[str, str]) -> bytes:
-    """The object of a module of kernels.
+def program_object(step: str, kernels: str, known: set[str], places: Mapping[str, str]) -> bytes:
+    """The object of the step function, which is not optimised, and of the kernels, at O3, that it calls.
 
-    known: functions that a library is known to have; the C library's are looked up. places: where
-    in the source each kernel comes from. Raises CompileError there for an op or function that does
-    not exist on this target.
+    known: functions that the program's other objects or its libraries have; the C library's are
+    looked up. places: where in the source each kernel comes from. Raises CompileError there for an op
+    or function that does not exist on this target.
     """
-    module = ir.Module.parse(text)
+    module = ir.Module.parse(kernels)
     mathpoly.run(module)
     try:
         run_passes(module, KERNELS)
     except CompileError as error:
-        raise _in_source(error, text, places) from None
+        raise _in_source(error, kernels, places) from None
+    names = {_symbol(view.operation) for view in module.body.operations}
+    for view in _step_module(step).body.operations:
+        if _symbol(view.operation) in names:
+            continue  # declared there, defined here; or declared twice
+        op = view.operation.clone(ir.InsertionPoint(module.body)).operation
+        if op.name == "llvm.func" and len(op.regions[0].blocks):
+            for plain in ("no_inline", "optimize_none"):
+                op.attributes[plain] = ir.UnitAttr.get()
     return _object(module, known, places, 3)
+
+
+def _symbol(op: Any) -> str | None:
+    return op.attributes["sym_name"].value if "sym_name" in op.attributes else None
+
+
+def _step_module(text: str) -> Any:
+    module = ir.Module.parse(text)
+    run_passes(module, STEP)
+    return module
 
 
 def _in_source(error: CompileError, text: str, places: Mapping[str, str]) -> CompileError:
@@ -60,20 +78,18 @@ def _in_source(error: CompileError, text: str, places: Mapping[str, str]) -> Com
 
 
 def step_object(text: str, known: set[str]) -> bytes:
-    """The object of the step function, which may call the functions `known` and the C library."""
-    module = ir.Module.parse(text)
-    run_passes(module, STEP)
-    return _object(module, known, {}, 0)
+    """The object of the step function alone, which may call the functions `known` and the C library."""
+    return _object(_step_module(text), known, {}, 0)
 
 
 def _object(module: Any, known: set[str], places: Mapping[str, str], opt_level: int) -> bytes:
     externals: set[str] = set()
     for view in module.body.operations:
         op = view.operation
-        where = places.get(op.attributes["sym_name"].value) if "sym_name" in op.attributes else None
-        if op.name == "llvm.func" and not len(op.regions[0].blocks):
-            externals.add(op.attributes["sym_name"].value)
-        _check(op, known, where)
+        name = _symbol(op)
+        if name is not None and op.name == "llvm.func" and not len(op.regions[0].blocks):
+            externals.add(name)
+        _check(op, known, places.get(name or ""))
     return object_of(module, sorted(externals), opt_level)
 
 

@@ -10,7 +10,7 @@ from meshweave.bindings import ir
 from meshweave.bundle import Bundle, Manifest
 from meshweave.layout import Mesh
 from meshweave.lowering import blas
-from meshweave.lowering.codegen import kernels_object, step_object
+from meshweave.lowering.codegen import program_object
 from meshweave.lowering.collectives import CODES, collectives_object
 from meshweave.lowering.constants import constant_buffers
 from meshweave.lowering.emit import Code
@@ -39,9 +39,8 @@ def bundle_of(program: Program) -> Bundle:
     constants = constant_buffers(program.module)
     code = Code(program.slots, collectives.calls, kernels.name, constants, areas=areas)
     program.write(code)
-    objects = [step_object(code.text(), code.called.union(code.declared))]
-    if kernels.texts:
-        objects.append(kernels.compiled())
+    known = {*code.called, *code.declared, *blas.SYMBOLS.values()}
+    objects = [program_object(code.text(), kernels.text(), known, kernels.places)]
     libraries = {"m"} | ({"openblas"} if kernels.symbols else set())
     if calls := program.called(code):
         symbols = [c.symbol for c in collectives.calls]
@@ -75,7 +74,7 @@ class Kernels:
 
     def __init__(self) -> None:
         self._names: dict[Any, str] = {}
-        self._places: dict[str, str] = {}  # where in the source the first call of each came from
+        self.places: dict[str, str] = {}  # where in the source the first call of each came from
         self.texts: list[str] = []
         self.symbols: set[str] = set()  # element types of the library's GEMMs that are called
 
@@ -84,7 +83,7 @@ class Kernels:
         key = unit.key
         if key not in self._names:
             name = f"mw_kernel_{len(self._names)}"
-            self._names[key], self._places[name] = name, unit.where
+            self._names[key], self.places[name] = name, unit.where
             self.texts.append(self._text(name, unit))
         return self._names[key]
 
@@ -95,8 +94,7 @@ class Kernels:
         self.symbols.add(gemm.dtype)
         return blas.gemm_text(name, unit, gemm)
 
-    def compiled(self) -> bytes:
-        """The object with all of them."""
+    def text(self) -> str:
+        """The module of all of them."""
         declared = [blas.declaration(dtype) for dtype in sorted(self.symbols)]
-        text = "".join(declared + self.texts)
-        return kernels_object(text, set(blas.SYMBOLS.values()), self._places)
+        return "".join(declared + self.texts)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequenc
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
+from functools import cache
 from typing import Any, ClassVar, NoReturn, get_type_hints
 
 from meshweave.bindings import ir
@@ -37,8 +38,7 @@ class Pass:
     @classmethod
     def options(cls) -> dict[str, Any]:
         """Type of each option by its name in text (dashes)."""
-        hints = get_type_hints(cls)
-        return {f.name.replace("_", "-"): hints[f.name] for f in fields(cls)}
+        return dict(_options(cls))
 
     def __str__(self) -> str:
         """The pass as pipeline text, with the options that are not at their default."""
@@ -47,6 +47,12 @@ class Pass:
             return self.name
         text = " ".join(f"{n.replace('_', '-')}={_value_text(v)}" for n, v in given)
         return f"{self.name}{{{text}}}"
+
+
+@cache
+def _options(kind: type[Pass]) -> dict[str, Any]:
+    hints = get_type_hints(kind)
+    return {f.name.replace("_", "-"): hints[f.name] for f in fields(kind)}
 
 
 def _value_text(value: Any) -> str:
