@@ -67,6 +67,7 @@ def test_shards_that_do_not_fit_are_named(shards, more, message):
         "[x:(1)2, _]",
         "[x{3,5}, y]",
         "[x*y, _] uneven(nested)",
+        "[x*y*3*_, _] uneven(nested)",
         "[y, _] +sum(x)",
         "[y, _] +avg(x)",
         "[_, _] +max(x) +prod(y)",

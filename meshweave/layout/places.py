@@ -139,16 +139,19 @@ def _values(row: Sequence[Digit], at: list[Any]) -> list[Any]:
 
 @lru_cache(maxsize=1 << 12)
 def is_run(layout: Layout, mesh: Mesh, shape: tuple[int, ...], dim: int) -> bool:
-    """Whether what a rank holds of the dim is one run of indices, local positions in their order."""
+    """Whether what a rank holds of the dim is one run of indices, local positions in their order,
+    padding behind it.
+    """
     if irregular(layout, dim) is not None:
         return True
-    local = False
+    locals_ = 0
     for digit in digits(layout, mesh, shape)[dim]:
         if digit.extent != 1:
-            if local and digit.axis is not None:
+            if locals_ and digit.axis is not None:
                 return False
-            local |= digit.axis is None
-    return True
+            locals_ += digit.axis is None
+    # Where sizes are nested, every piece of a local digit ends in padding of its own.
+    return locals_ < 2 or not is_nested(layout, mesh, shape, dim)
 
 
 def run_at(

@@ -8,6 +8,7 @@ reduce_scatter and an all_gather [Patarasuk, Yuan, JPDC 2009].
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import log2
 
 from meshweave.errors import PlanError
 from meshweave.layout.mesh import Link, Mesh
@@ -47,17 +48,29 @@ def link_of(mesh: Mesh, axes: Iterable[str], profile: Profile = SHARED_MEMORY) -
 
 
 SMALL_LAUNCH = 1 / 32
-"""See `steady`."""
+"""See `halvings`."""
 
 
-def steady(profile: Profile, nbytes: int) -> Profile:
-    """The profile with launches that take at most 1/32 of the time that nbytes need on the link.
+def halvings(profile: Profile, nbytes: int) -> int:
+    """How often 1/32 is halved until it is about the time of a launch in that of nbytes on the link.
 
-    Plans made with it do not change where tensors get small: they keep to few bytes, and take the
-    launches that a large tensor takes.
+    Of small tensors, whose launches take more than 1/32, it is 0.
+    """
+    once = profile.launch + profile.link.alpha
+    share = SMALL_LAUNCH * nbytes * profile.link.beta / once if once else 0.0
+    return max(0, round(log2(share))) if share else 0
+
+
+def steady(profile: Profile, nbytes: int, halved: int) -> Profile:
+    """The profile with launches that take 1/32, halved so often, of the time that nbytes need on the
+    link; never more than they take.
+
+    With `halvings` of these bytes, plans made with it do not change where tensors get small: they
+    keep to few bytes, and take the launches that a large tensor takes. And they depend on the
+    proportions of a tensor, not on its size.
     """
     link, once = profile.link, profile.launch + profile.link.alpha
-    scale = min(1.0, SMALL_LAUNCH * nbytes * link.beta / once) if once else 1.0
+    scale = SMALL_LAUNCH * nbytes * link.beta / once / (1 << halved) if once else 1.0
     return Profile(Link(link.alpha * scale, link.beta), profile.launch * scale, profile.copy_beta)
 
 

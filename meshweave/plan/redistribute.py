@@ -1,7 +1,8 @@
 """Plan a redistribution: the cheapest steps from one layout to another, and what is proved of them.
 
-Between blocks the steps are searched (search.py). Any other layouts move by an exchange, or by a
-relayout to blocks, a search there, and a relayout back, whichever takes less time.
+Between blocks the steps are searched (search.py), once for all shapes that move alike (scale.py).
+Any other layouts move by an exchange, or by a relayout to blocks, a search there, and a relayout
+back, whichever takes less time.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,12 +20,21 @@ from meshweave.plan.bounds import lower_bound
 from meshweave.plan.cost import SHARED_MEMORY, Profile
 from meshweave.plan.moves import Move, Moves, State, common_names, in_names
 from meshweave.plan.overlap import Overlap, overlap
+from meshweave.plan.scale import scaled
 from meshweave.plan.search import Search
 from meshweave.plan.steps import COLLECTIVES, OPS, Plan, Step
 
 PROOF_LIMIT = 5000  # layouts that `minimal_among` looks at
 
-__all__ = ["Plan", "Step", "cache_clear", "cache_info", "minimal_among", "plan_redistribute"]
+__all__ = [
+    "Plan",
+    "Step",
+    "cache_clear",
+    "cache_info",
+    "minimal_among",
+    "plan_redistribute",
+    "search_info",
+]
 
 
 def plan_redistribute(
@@ -42,15 +52,18 @@ def plan_redistribute(
 
     itemsize:     bytes of an element.
     profile:      the machine. None: SHARED_MEMORY, but with launches that never outweigh the bytes
-                  of small tensors (`cost.steady`), unless the axes of the mesh state their links.
+                  of small tensors (`cost.steady`; of large ones they are right within a factor of
+                  1.42), unless the axes of the mesh state their links.
     memory_bytes: cap on what the input and output of a step take together on a rank. None: no
                   tensor on the way is larger than the larger end, or, where only certain steps may
                   be used and none does that, as little as the cheapest plan takes.
     ops:          the steps that may be used.
 
     Axes of size 1 cost no step, nor does another spelling of the same layout. Pure, and cached by
-    value: see `cache_info`. Raises LayoutError when a layout does not fit mesh and shape; PlanError
-    when no plan of these steps stays within memory_bytes.
+    value: see `cache_info`. A shape in blocks that only differs in size from one planned before
+    needs no search (scale.py), unless profile, links or memory_bytes are stated: see `search_info`.
+    Raises LayoutError when a layout does not fit mesh and shape; PlanError when no plan of these
+    steps stays within memory_bytes.
     """
     return _plan(source, target, mesh, tuple(shape), itemsize, profile, memory_bytes, ops)
 
@@ -69,10 +82,47 @@ def _plan(
     for layout in (source, target):
         layout.check(mesh, shape)
     true = profile or SHARED_MEMORY
+    ask = _Question(mesh, shape, itemsize, true, memory_bytes, frozenset(ops))
+    halved = None
     if profile is None and all(axis.link is None for axis in mesh.axes):
-        sizes = [prod(layout.local_shape(mesh, shape)) for layout in (source, target)]
-        profile = cost.steady(true, max(sizes) * itemsize)
-    ask = _Question(mesh, shape, itemsize, profile or true, memory_bytes, frozenset(ops))
+        halved = cost.halvings(true, max(map(ask.nbytes, (source, target))))
+        alike = scaled(source, target, mesh, shape) if memory_bytes is None else None
+        if alike is not None:
+            least, factor = alike
+            known = _steps_alike(source, target, mesh, least, halved, ops)
+            larger = replace(ask, shape=least, itemsize=factor * itemsize)
+            steps = [replace(s, nbytes=s.nbytes // ELEMENT * larger.itemsize) for s in known]
+            return _summed(tuple(steps), larger, source, target, ask)
+    return _summed(_cheapest(ask, source, target, halved), ask, source, target, ask)
+
+
+ELEMENT = 1 << 40
+"""Bytes of an element where they do not matter: so many that no cost is rounded."""
+
+
+@lru_cache(maxsize=1 << 14)
+def _steps_alike(
+    source: Layout,
+    target: Layout,
+    mesh: Mesh,
+    least: tuple[int, ...],
+    halved: int,
+    ops: tuple[str, ...],
+) -> tuple[Step, ...]:
+    """The steps for all shapes that move like `least` and weigh launches alike (see scale.py), with
+    the bytes of elements of ELEMENT bytes.
+    """
+    ask = _Question(mesh, least, ELEMENT, SHARED_MEMORY, None, frozenset(ops))
+    return _cheapest(ask, source, target, halved)
+
+
+def _cheapest(
+    ask: "_Question", source: Layout, target: Layout, halved: int | None
+) -> tuple[Step, ...]:
+    """The steps that take least time; halved: with launches that are `cost.steady`."""
+    if halved is not None:
+        nbytes = max(map(ask.nbytes, (source, target)))
+        ask = replace(ask, profile=cost.steady(ask.profile, nbytes, halved))
     best: tuple[float, tuple[Step, ...]] | None = None
     for steps in ask.candidates(source, target):
         seconds = sum(map(ask.seconds, steps))
@@ -80,12 +130,17 @@ def _plan(
             best = seconds, steps
     if best is None:
         raise PlanError(f"redistribute {source} -> {target}: {ask.why_not(source, target)}")
-    seconds = sum(map(replace(ask, profile=true).seconds, best[1]))
-    return _summed(best[1], seconds, ask, source, target)
+    return best[1]
 
 
 cache_info = _plan.cache_info
-cache_clear = _plan.cache_clear
+search_info = _steps_alike.cache_info
+
+
+def cache_clear() -> None:
+    """Forget all plans."""
+    _plan.cache_clear()
+    _steps_alike.cache_clear()
 
 
 def minimal_among(plan: Plan, mesh: Mesh, shape: Sequence[int], itemsize: int) -> str | None:
@@ -115,9 +170,11 @@ def minimal_among(plan: Plan, mesh: Mesh, shape: Sequence[int], itemsize: int) -
 
 
 def _summed(
-    steps: tuple[Step, ...], seconds: float, ask: "_Question", source: Layout, target: Layout
+    steps: tuple[Step, ...], ask: "_Question", source: Layout, target: Layout, true: "_Question"
 ) -> Plan:
-    bound = lower_bound(source, target, ask.mesh, ask.shape) * ask.itemsize
+    """The plan of these steps. true: with the true shape, where that of `ask` only moves alike."""
+    by = true if pending(target, ask.mesh) else ask
+    bound = lower_bound(source, target, by.mesh, by.shape) * by.itemsize
     ends = max(map(ask.nbytes, (source, target)))
     peak = max([ask.peak(step) for step in steps], default=ask.nbytes(source))
     nbytes = sum(step.nbytes for step in steps)
@@ -130,7 +187,7 @@ def _summed(
         peak_bytes=peak,
         staging_bytes=max(0, peak - ends),
         proved_minimal=nbytes == bound,
-        seconds=seconds,
+        seconds=sum(map(ask.seconds, steps)),
     )
 
 

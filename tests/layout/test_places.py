@@ -58,6 +58,14 @@ def test_locating_undoes_indexing(mesh, data):
         if is_run(layout, mesh, shape, 0):
             start, end = run_at(layout, mesh, shape, 0, rank)
             assert indices[here].tolist() == list(range(int(start), int(end)))
+            assert here.tolist() == list(range(len(here)))
+
+
+def test_nested_sizes_leave_padding_within_what_a_rank_holds():
+    layout, mesh = P("[x*y*3*_] uneven(nested)"), Mesh(x=2, y=2)
+    assert dim_indices(layout, mesh, (14,), 0, 1).tolist() == [4, -1, 5, -1, 6, -1]
+    assert not is_run(layout, mesh, (14,), 0)
+    assert is_run(P("[x*y] uneven(nested)"), mesh, (14,), 0)
 
 
 def test_places_by_hand():

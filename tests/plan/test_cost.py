@@ -60,11 +60,18 @@ def test_seconds_of_an_exchange_and_of_local_steps():
 
 
 def test_launches_of_small_tensors_do_not_outweigh_their_bytes():
-    steady = cost.steady(cost.SHARED_MEMORY, 512)
+    steady = cost.steady(cost.SHARED_MEMORY, 512, 0)
     once = steady.launch + steady.link.alpha
     assert once == pytest.approx(512 * steady.link.beta * cost.SMALL_LAUNCH)
-    assert cost.steady(cost.SHARED_MEMORY, 1 << 40) == cost.SHARED_MEMORY
-    assert cost.steady(cost.Profile(Link(0.0, 1.0), 0.0, 0.0), 8).launch == 0.0
+    assert cost.halvings(cost.SHARED_MEMORY, 0) == cost.halvings(cost.SHARED_MEMORY, 512) == 0
+    assert cost.steady(cost.Profile(Link(0.0, 1.0), 0.0, 0.0), 8, 0).launch == 0.0
+
+
+@given(st.integers(1 << 19, 1 << 50))
+def test_launches_of_large_tensors_are_about_what_they_are(nbytes):
+    halved = cost.halvings(cost.SHARED_MEMORY, nbytes)
+    ratio = cost.steady(cost.SHARED_MEMORY, nbytes, halved).launch / cost.SHARED_MEMORY.launch
+    assert 0.7 < ratio < 1.42
 
 
 def test_a_group_waits_for_its_slowest_link():
