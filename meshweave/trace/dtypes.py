@@ -81,6 +81,10 @@ def as_dtype(value: Any) -> DType:
         known = None
     if known is not None and known.name == "bfloat16":
         return bfloat16
+    if known is not None and known.newbyteorder("=") in _BY_NUMPY and not known.isnative:
+        raise UsageError(
+            f"dtype {known}: bytes in another machine's order; astype({str(known.newbyteorder('='))!r}) is right"
+        )
     if known is None or known not in _BY_NUMPY:
         raise UsageError(f"dtype {value}: known are {', '.join(_LONG.values())}")
     return _BY_NUMPY[known]

@@ -8,19 +8,27 @@ def product(x, w):
 from __future__ import annotations
 
 import inspect
+import re
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import update_wrapper
 from typing import Any, NamedTuple
 
-from meshweave.errors import MeshweaveError, UsageError
+from meshweave.errors import CompileError, MeshweaveError, UsageError
 from meshweave.layout import Layout, Mesh
 from meshweave.trace import tree
-from meshweave.trace.builder import current
+from meshweave.trace.builder import current, where
 from meshweave.trace.lowered import Compiled, Lowered
 from meshweave.trace.place import chosen_kernels, is_layout
 from meshweave.trace.program import Spec, spread_layouts, trace_program
-from meshweave.trace.signature import argument_paths, differences, fast_key, leaf_spec
+from meshweave.trace.signature import (
+    argument_paths,
+    differences,
+    fast_key,
+    leaf_spec,
+    told_apart,
+)
 
 
 class CacheInfo(NamedTuple):
@@ -54,7 +62,8 @@ def jit(
 
     mesh:        the devices, a Mesh or its text; None: one rank.
     in_layouts:  where the arguments lie: a layout (text, `P(...)`, Layout, None for any) for each argument, or a pytree
-                 of layouts, or one for several; by default an Array's own, and else what propagation finds.
+                 of layouts, or one for several; a dict gives them by the
+                 arguments' names; by default an Array's own, and else what propagation finds.
     out_layouts: where the results lie, likewise.
     engine:      what runs it: "local" (a thread per rank) or "mpi" (a process per rank).
     static_argnames: names of arguments that are values for Python, not arrays; they must be hashable.
@@ -98,6 +107,8 @@ class Jitted:
     ) -> None:
         if not callable(function):
             raise UsageError(f"jit: a function is needed, got {type(function).__name__}")
+        if not isinstance(timeout, int | float) or not timeout > 0:
+            raise UsageError(f"jit: timeout={timeout!r:.40}, seconds above 0 are right")
         self._function, self._engine, self._timeout = function, engine, timeout
         self.mesh = _mesh(mesh)
         self._in_layouts, self._out_layouts = in_layouts, out_layouts
@@ -124,7 +135,7 @@ class Jitted:
         layouts of its own.
         """
         if current() is not None:
-            return self._function(*args, **kwargs)
+            return self._inside(args, kwargs)
         self._calls += 1
         key = None
         if not kwargs and not self._static:
@@ -139,6 +150,17 @@ class Jitted:
         if key is not None:
             self._fast[key] = compiled.fast(args)
         return returned
+
+    def _inside(self, args: Any, kwargs: Any) -> Any:
+        """What it is in another traced function; an error says that it is called from there."""
+        called = where()
+        try:
+            return self._function(*args, **kwargs)
+        except CompileError as error:
+            if error.location is None or error.location == called:
+                raise
+            within = f"{error.message} (in {self.__name__}, called at {called})"
+            raise type(error)(within, error.location) from None
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
         """The program for arguments of this kind (arrays, or anything with shape and dtype), not compiled yet."""
@@ -195,23 +217,24 @@ class Jitted:
         leaves, structure = tree.flatten((tuple(args), kwargs), _is_array)
         paths = tuple(argument_paths(structure, self._dynamic))
         specs = tuple(leaf_spec(leaf, path) for leaf, path in zip(leaves, paths))
-        return leaves, _Key(structure, specs, static, chosen_kernels(), paths)
+        told = tuple((name, told_apart(value)) for name, value in static.items())
+        return leaves, _Key(structure, specs, told, chosen_kernels(), paths, static)
 
     @property
     def _dynamic(self) -> list[str]:
         return [name for name in self._names if name not in self._static]
 
-    def _without_static(self, args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
+    def _without_static(self, args: Any, kwargs: Any) -> tuple[dict[str, Any], Any, Any]:
         """Static arguments by name, and the others: all those that a name says are given by name."""
         if not self._static:
-            return (), args, kwargs
+            return {}, args, kwargs
         try:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
             raise UsageError(f"{self.__name__}: {error}") from None
         bound.apply_defaults()
-        static = tuple((n, bound.arguments[n]) for n in self._static if n in bound.arguments)
-        for name, value in static:
+        given = [(n, bound.arguments[n]) for n in self._static if n in bound.arguments]
+        for name, value in given:
             try:
                 hash(value)
             except TypeError:
@@ -219,6 +242,7 @@ class Jitted:
                     f"{self.__name__}: static argument {name} is a {type(value).__name__}: "
                     "it must be hashable"
                 ) from None
+        static = dict(given)
         parameters = self._signature.parameters
         positional, named = [], {}
         for name, value in bound.arguments.items():
@@ -252,7 +276,7 @@ class Jitted:
 
         def arguments(values: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
             args, kwargs = tree.unflatten(key.structure, iter(values))
-            return args, {**kwargs, **dict(key.static)}
+            return args, {**kwargs, **key.values}
 
         program = trace_program(
             self._function, arguments, key.specs, layouts, self.mesh, self._out_layouts, self._where
@@ -268,21 +292,56 @@ class Jitted:
         given = self._in_layouts
         if given is None:
             return [spec.layout for spec in key.specs]
-        if self._static or kwargs[2]:
+        if not is_layout(given) and not isinstance(given, dict | tuple | list):
+            raise UsageError(
+                f"in_layouts is {given!r:.40}: a layout, or one for each argument is right",
+                self._where,
+            )
+        if self._static or kwargs[2] or isinstance(given, dict):
             given = self._by_name(given, args, kwargs)
+        elif is_layout(given):
+            given = ((given,) * len(args[2]), {})
         else:
-            given = ((given,) * len(args[2]) if is_layout(given) else tuple(given), {})
+            optional = self._names[len(args[2]) : len(given)]  # those that this call leaves out
+            given = tuple(given[: len(args[2])] if self._left_out(optional) else given), {}
         try:
             found = spread_layouts(given, key.structure, shapes, self.mesh, "in_layouts")
         except MeshweaveError as error:
-            message = error.message.replace("in_layouts[0]", "in_layouts", 1)
-            raise type(error)(message, self._where) from None
+            raise type(error)(self._named(error.message), self._where) from None
         return [s.layout if one is None else one for one, s in zip(found, key.specs)]
+
+    def _left_out(self, names: Sequence[str]) -> bool:
+        """Do all of these arguments have defaults?"""
+        parameters = self._signature.parameters
+        return bool(names) and all(
+            parameters[name].default is not inspect.Parameter.empty for name in names
+        )
+
+    def _named(self, message: str) -> str:
+        """An error about in_layouts with the argument's name and number: they are spread over (by place, by name)."""
+        names = self._dynamic
+
+        def place(found: re.Match[str]) -> str:
+            by_name, number, rest = found[1], found[2], found[3]
+            if number is None:
+                number = names.index(by_name) if by_name in names else by_name
+            name = by_name or (names[int(number)] if int(number) < len(names) else "")
+            return f"in_layouts[{number}]{rest}" + (f" (argument {name}{rest})" if name else "")
+
+        spread = r"in_layouts(?:\[1\]\['(\w+)'\]|\[0\]\[(\d+)\])([^:]*)"
+        return re.sub(spread, place, message, count=1).replace("in_layouts[0]:", "in_layouts:", 1)
 
     def _by_name(self, given: Any, args: Any, kwargs: Any) -> Any:
         """in_layouts, one for each argument that is not static, for calls that name some arguments."""
         names = self._dynamic
-        if is_layout(given):
+        if isinstance(given, dict):
+            unknown = [name for name in given if name not in names]
+            if unknown:
+                raise UsageError(
+                    f"in_layouts: {unknown} are no arguments: {', '.join(names)} are", self._where
+                )
+            given = tuple(given.get(name) for name in names)
+        elif is_layout(given):
             given = (given,) * len(names)
         if len(given) != len(names):
             raise UsageError(
@@ -293,14 +352,18 @@ class Jitted:
         return tuple(given[: len(args[2])]), {name: named.get(name) for name in kwargs[1]}
 
 
-class _Key(NamedTuple):
-    """What a program is compiled for; equal keys have equal programs."""
+@dataclass(frozen=True)
+class _Key:
+    """What a program is compiled for; equal keys have equal programs. values: of the static arguments, which `static`
+    tells apart.
+    """
 
     structure: tree.Structure
     specs: tuple[Spec, ...]
     static: tuple[Any, ...]
     kernels: Any
     paths: tuple[str, ...]
+    values: dict[str, Any] = field(compare=False)
 
 
 def _is_array(value: Any) -> bool:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from meshweave.errors import CompileError, LayoutError, UsageError
+from meshweave.errors import CompileError, LayoutError, MeshweaveError, UsageError
 from meshweave.layout import Layout, Mesh
 from meshweave.trace import tree
 from meshweave.trace.builder import Trace, quoted, render, tensor_type
 from meshweave.trace.dtypes import DType
 from meshweave.trace.place import checked, is_layout, layout_attr
 from meshweave.trace.tracer import Tracer, is_operand, tensor
+
+PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+"""Files whose lines are not the user's."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,7 @@ def trace_program(
             for i, spec in enumerate(specs)
         ]
         args, kwargs = arguments(values)
-        returned = function(*args, **kwargs)
+        returned = _run(function, args, kwargs, where)
         results, structure = _results(returned, where)
         names = [trace.name(value) for value in results]
     wanted = _out_layouts(out_layouts, structure, results, mesh, where)
@@ -83,6 +87,33 @@ def trace_program(
     )
     hints = tuple((region.place, region.hints) for region in trace.regions)
     return Program(text, structure, hints)
+
+
+def _run(function: Callable[..., Any], args: Any, kwargs: Any, where: str) -> Any:
+    """What the function returns; errors of ours without a place get the line of the user's code that they come from."""
+    try:
+        return function(*args, **kwargs)
+    except RecursionError:
+        name = getattr(function, "__name__", "the function")
+        raise CompileError(
+            f"{name} calls itself without end: when it is traced only Python's values end a recursion; "
+            "mw.while_loop and mw.scan repeat",
+            where,
+        ) from None
+    except MeshweaveError as error:
+        if error.location is not None:
+            raise
+        raise type(error)(error.message, _line_of(error) or where) from None
+
+
+def _line_of(error: BaseException) -> str | None:
+    """`file:line` of the innermost frame of an error that is not of this package."""
+    found, frame = None, error.__traceback__
+    while frame is not None:
+        name = frame.tb_frame.f_code.co_filename
+        found = found if name.startswith(PACKAGE) else f"{name}:{frame.tb_lineno}"
+        frame = frame.tb_next
+    return found
 
 
 def _results(returned: Any, where: str) -> tuple[list[Tracer], tree.Structure]:

@@ -10,6 +10,7 @@ import numpy as np
 from meshweave.errors import UsageError
 from meshweave.runtime.array import Array
 from meshweave.trace import tree
+from meshweave.trace.builder import where
 from meshweave.trace.dtypes import as_dtype, promoted, weak_kind
 from meshweave.trace.program import Spec
 
@@ -20,15 +21,37 @@ def leaf_spec(value: Any, path: str) -> Spec:
         return Spec(tuple(value.shape), as_dtype(str(value.dtype)), layout=value.layout)
     kind = weak_kind(value)
     if kind is not None:
-        return Spec((), promoted([], [kind]), weak=True)
+        dtype = promoted([], [kind])
+        if kind == "i" and not -(1 << 63) <= value < 1 << 63:
+            raise UsageError(f"argument {path}: {value:.10e} is no {dtype!r}", where())
+        return Spec((), dtype, weak=True)
     if not hasattr(value, "shape") or not hasattr(value, "dtype"):
         raise UsageError(
-            f"argument {path}: {type(value).__name__} is no array; name it in static_argnames"
+            f"argument {path}: {type(value).__name__} is no array; name it in static_argnames",
+            where(),
+        )
+    if isinstance(value, np.ma.MaskedArray):
+        raise UsageError(
+            f"argument {path}: a masked array: give its data and its mask as two arrays", where()
         )
     try:
         return Spec(tuple(value.shape), as_dtype(value.dtype))
     except UsageError as error:
-        raise UsageError(f"argument {path}: {error.message}") from None
+        raise UsageError(f"argument {path}: {error.message}", where()) from None
+
+
+def told_apart(value: Any) -> Any:
+    """A key for a static value that Python does not hold for equal to others: 1, True and 1.0 are three, 0.0 and -0.0
+    two, and NaN is one.
+    """
+    kind = type(value)
+    if isinstance(value, float | complex):
+        return kind, repr(value)
+    if isinstance(value, tuple):
+        return kind, tuple(told_apart(v) for v in value)
+    if isinstance(value, frozenset):
+        return kind, frozenset(told_apart(v) for v in value)
+    return kind, value
 
 
 def fast_key(args: Sequence[Any]) -> Any:

@@ -20,6 +20,7 @@ from meshweave.trace.builder import (
     current,
     fail,
     tensor_type,
+    where,
 )
 from meshweave.trace.dtypes import DType, as_dtype, bool_, literal, promoted, weak_kind
 
@@ -242,7 +243,7 @@ def tracing(*values: Any) -> Trace:
     for value in values:
         if isinstance(value, Tracer):
             fail("a value of a traced call is used after it: return it from the function")
-    raise UsageError("array functions of meshweave work inside a function under @mw.jit")
+    raise UsageError("array functions of meshweave work inside a function under @mw.jit", where())
 
 
 def tensor(value: Any, dtype: DType | None = None) -> Tracer:

@@ -1,10 +1,12 @@
-"""Pytrees: tuples, lists, dicts, None, namedtuples and dataclasses as a list of leaves and a structure.
+"""Pytrees: tuples, lists, dicts (subclasses as plain ones), None, namedtuples and dataclasses as a list of leaves and a
+structure.
 
 The structure is a plain, hashable value: `LEAF`, or (kind, what rebuilds it, the structures inside).
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -48,8 +50,9 @@ def children(value: Any) -> tuple[Any, Any, list[Any]] | None:
     if value is None:
         return None, None, []
     if isinstance(value, dict):
-        keys = tuple(_ordered(value))
-        return kind, keys, [value[key] for key in keys]
+        # an OrderedDict keeps its order; other subclasses, which take who knows what to make, become dicts
+        keys = tuple(value) if kind is OrderedDict else tuple(_ordered(value))
+        return (kind if kind is OrderedDict else dict), keys, [value[key] for key in keys]
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return kind, None, list(value)
     if is_dataclass(value) and not isinstance(value, type):
