@@ -91,6 +91,11 @@ class OpInfo:
     def __str__(self) -> str:
         return f"{self.name} at {self.location}"
 
+    @property
+    def tensor(self) -> str:
+        """What it works on, on a rank: `f32 64x96`."""
+        return self.name.partition(" ")[2]
+
 
 @dataclass(frozen=True)
 class CollectiveInfo:

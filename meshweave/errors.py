@@ -17,14 +17,27 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 class MeshweaveError(Exception):
-    """The program or its input is wrong. `location` ("file.mlir:7:8") is put before the message when it is known."""
+    """What a user did wrong; the kinds below say what.
+
+    message:  one line without the location: who, what with its values, what would be right.
+    location: "file.mlir:7:8", which `str()` puts before the message; None, or "<unknown>", where there is none.
+    exit_status: of the command that ends with this error.
+
+    >>> import meshweave as mw
+    >>> try:
+    ...     mw.Layout.parse("[x, x]")
+    ... except mw.MeshweaveError as error:
+    ...     print(type(error).__name__, error.exit_status, error)
+    LayoutError 1 layout "[x, x]": axis x is used twice
+    """
 
     exit_status = 1
 
     def __init__(self, message: str, location: str | None = None) -> None:
-        super().__init__(f"{location}: {message}" if location else message)
+        known = location if location != "<unknown>" else None
+        super().__init__(f"{known}: {message}" if known else message)
         self.message = message
-        self.location = location
+        self.location = known
 
 
 class LayoutError(MeshweaveError):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -67,11 +69,15 @@ class KernelRow:
 
 @dataclass(frozen=True)
 class CollectiveRow:
-    """A collective of a step. nbytes: what the busiest rank receives."""
+    """A collective of a step. nbytes: what the busiest rank receives. tensor: what it begins with on a rank,
+    `f32 64x96`. where: its place in the source.
+    """
 
     op: str
     axes: tuple[str, ...]
     nbytes: int
+    tensor: str = ""
+    where: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -128,16 +134,24 @@ class Report:
             )
             for r in self.regions
         ]
-        ledger = [(r.hint, r.op, r.location, r.outcome, r.reason) for r in self.ledger]
-        kernels = [(k.op, k.where, k.kernel, k.why) for k in self.kernels]
-        moved = [(c.op, ", ".join(c.axes), human_bytes(c.nbytes)) for c in self.collectives]
+        ledger = [
+            (r.hint, _times(r.op, n), r.location, r.outcome, r.reason)
+            for r, n in Counter(self.ledger).items()
+        ]
+        kernels = [
+            (_times(k.op, n), k.where, k.kernel, k.why) for k, n in Counter(self.kernels).items()
+        ]
+        moved = [
+            (c.op, ", ".join(c.axes), c.tensor, c.where, f"{n}", human_bytes(n * c.nbytes))
+            for c, n in Counter(self.collectives).items()
+        ]
         return [
             _table(title, columns, rows)
             for title, columns, rows in (
                 ("regions", "name,place,slices,order,width,intermediate", regions),
                 ("ledger", "hint,op,place,outcome,reason", ledger),
                 ("kernels", "op,place,kernel,why", kernels),
-                ("collectives", "op,axes,received", moved),
+                ("collectives", "op,axes,of,place,times,received", moved),
             )
             if rows
         ]
@@ -153,8 +167,18 @@ def _table(title: str, columns: str, rows: Sequence[Iterable[str]]) -> Any:
     for column in columns.split(","):
         table.add_column(column, overflow="fold")
     for row in rows[:_MOST_ROWS]:
-        table.add_row(*map(Text, row))
+        table.add_row(*(Text(_from_here(cell)) for cell in row))
     return table
+
+
+def _times(op: str, count: int) -> str:
+    """An op, and how many like it a place of the source has become."""
+    return op if count == 1 else f"{op} ({count} x)"
+
+
+def _from_here(cell: str) -> str:
+    """A place in a file below the working folder, without that folder's path; all else as it is."""
+    return cell.removeprefix(f"{os.getcwd()}{os.sep}")
 
 
 def human_bytes(nbytes: float) -> str:

@@ -1,49 +1,76 @@
-"""Pages that show Python run: every fenced snippet of a page, in order, in one namespace."""
+"""Pages do what they show: every snippet and command of every page, in order (how: pages.py)."""
 
-import importlib.util
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
+from pages import KINDS, NEEDS, ROOT, Reader, commands, missing, not_in, pages, snippets
 
-ROOT = Path(__file__).resolve().parent.parent
-FENCED = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-OPTIONAL = ("jax", "torch")  # a page that imports one is for those who have it
-
-
-def snippets(page: Path) -> list[tuple[int, str]]:
-    """Line and text of each snippet of a page."""
-    text = page.read_text()
-    return [(text.count("\n", 0, m.start(1)), m.group(1)) for m in FENCED.finditer(text)]
+PAGES = pages()
+RUN = [page for page in PAGES if {s.kind for s in snippets(page)} - {"pycon", ""}]
 
 
-PAGES = sorted(page for page in (ROOT / "docs").glob("*.md") if snippets(page))
-
-
-def missing(source: str) -> list[str]:
-    """The optional packages that a page imports and that are not there."""
-    wanted = [n for n in OPTIONAL if re.search(rf"^(import|from) {n}\b", source, re.MULTILINE)]
-    return [name for name in wanted if importlib.util.find_spec(name) is None]
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_the_snippets_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = snippets(page)
-    if names := missing("".join(source for _, source in found)):
+@pytest.mark.parametrize("page", RUN, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_does_what_it_shows(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if names := missing(page):
         pytest.skip(f"{page.name} needs {', '.join(names)}")
     monkeypatch.chdir(tmp_path)
-    namespace: dict[str, Any] = {"__name__": page.stem}
-    for line, source in found:  # as many lines above as in the page: errors name its line
-        exec(compile("\n" * line + source, str(page), "exec"), namespace)
+    Reader(page, tmp_path).read()
 
 
-def test_the_tour_and_the_pages_of_the_frontends_are_among_them() -> None:
-    assert {"tour.md", "jax.md"} <= {page.name for page in PAGES}
-    assert len(snippets(ROOT / "docs" / "tour.md")) >= 10
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_snippet_says_what_it_is(page: Path) -> None:
+    for snippet in snippets(page):
+        where = f"{page.name}:{snippet.line + 1}"
+        assert snippet.kind in KINDS, f"{where}: nothing runs {snippet.kind!r}: one of {KINDS}"
+        if snippet.kind == "console":
+            for command in commands(snippet):
+                assert command.needs in ("", *NEEDS), f"{where}: {command.needs!r} is no {NEEDS}"
+        elif snippet.kind != "pycon":
+            run = re.search(r"^(\$|>>>) ", snippet.text, re.MULTILINE)
+            assert not run, f"{where}: commands stand in a console snippet"
+    prose = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    assert "```" not in prose, f"{page.name}: a fence is not closed, or not at the start of a line"
+    assert not re.search(r"^\s*\$ ", prose, re.MULTILINE), (
+        f"{page.name}: a command outside a snippet"
+    )
 
 
-def test_a_snippet_that_fails_names_its_line() -> None:
-    page = ROOT / "docs" / "tour.md"
-    line, source = snippets(page)[1]
-    assert page.read_text().splitlines()[line:][: source.count("\n")] == source.splitlines()
+def test_examples_of_docstrings_are_shown_in_the_reference_alone() -> None:
+    assert {p.name for p in PAGES if any(s.kind == "pycon" for s in snippets(p))} == {"api.md"}
+
+
+def test_the_pages_that_users_begin_with_are_run() -> None:
+    names = {str(page.relative_to(ROOT)) for page in RUN}
+    assert {"README.md", "docs/tour.md", "docs/jax.md", "docs/pytorch.md", "docs/gpu.md"} <= names
+    assert sum(s.kind == "python" for s in snippets(ROOT / "docs" / "tour.md")) >= 10
+
+
+def page_of(folder: Path, text: str) -> Reader:
+    (folder / "page.md").write_text(text)
+    return Reader(folder / "page.md", folder)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("```python\nassert 1 == 2, 'wrong'\n```\n", r"page.md:2: wrong"),
+        ("```console\n$ echo a\na\n$ echo b\nc\n```\n", r"page.md:4: echo b prints no 'c'"),
+        ("```console\n$ exit 3\n```\n", r"page.md:2: exit 3: exit status 3"),
+        ("```mlir\nfunc.func @f( {\n```\n", r"page.md:2: .* exit status 1"),
+        ("```console\n$ echo %a %c\n```\n```mlir\n%a .. %b\n```\n", r"has no '%a .. %b'"),
+        ("```python\nprint('a')\n```\n```text\nb\n```\n", r"page.md:5: nothing printed 'b'"),
+    ],
+)
+def test_what_a_page_shows_wrongly_is_found(text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(Exception, match=message):
+        page_of(tmp_path, text).read()
+
+
+def test_excerpts_are_in_order_and_dots_stand_for_anything() -> None:
+    printed = "one 1\ntwo   2 of 7\nthree 3\n"
+    assert not_in("one\ntwo 2 .. 7\n..\nthree 3", printed) is None
+    assert not_in("three\none", printed) == "one"
+    assert not_in("two .. 8", printed) == "two .. 8"

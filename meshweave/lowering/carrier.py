@@ -60,6 +60,7 @@ class Collectives:
         self.calls: list[Call] = []
         self.infos: list[CollectiveInfo] = []
         self.ops: list[OpInfo] = []
+        self.sources: list[OpInfo] = []  # of `infos`, once numbered
         self._module = module
         self._declared: set[int] = set()
         self._wait: Any = None  # what ends the op at work, if that is started early
@@ -81,7 +82,7 @@ class Collectives:
         it when nothing is inlined or removed any more. With each function, how often a step runs
         it; in a loop of a known number of trips a collective is listed as often as it runs.
         """
-        calls, infos, ops = [], [], []
+        calls, infos, ops, sources = [], [], [], []
         for function, times in functions:
             for op in ops_of(function, "linalg.generic"):
                 attributes = op.operation.attributes
@@ -93,9 +94,11 @@ class Collectives:
                 attributes[CARRIER] = _i64(len(calls))
                 op_id = len(calls) + 1
                 calls.append(replace(self.calls[old], op_id=op_id))
-                infos += _listed(self.infos[old], times * trips_around(op.operation))
+                listed = _listed(self.infos[old], times * trips_around(op.operation))
+                infos += listed
                 ops.append(replace(self.ops[old], id=op_id))
-        self.calls, self.infos, self.ops = calls, infos, ops
+                sources += [ops[-1]] * len(listed)
+        self.calls, self.infos, self.ops, self.sources = calls, infos, ops, sources
 
     def indices(self, function: Any) -> list[int]:
         """Make the member indices that `function` asks for arguments at its end; the group of each."""

@@ -36,8 +36,8 @@ def report_of(module: Any, program: Any) -> Report:
         ),
         kernels=_kernels(module, program),
         collectives=tuple(
-            CollectiveRow(info.op, tuple(info.axes), info.bytes)
-            for info in program.collectives.infos
+            CollectiveRow(info.op, tuple(info.axes), info.bytes, source.tensor, source.location)
+            for info, source in zip(program.collectives.infos, program.collectives.sources)
             if info.op != "relayout"
         ),
         moments=moments(program),

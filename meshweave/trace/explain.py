@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 from collections.abc import Sequence
 from typing import Any
 
@@ -46,7 +47,7 @@ def explanation(
         f"compiled in {1000 * seconds:.0f} ms"
     )
     out = io.StringIO()
-    console = Console(file=out, width=110)
+    console = Console(file=out, width=min(110, shutil.get_terminal_size((110, 24)).columns))
     for table in (ports, memory, *decided.tables(), last):
         console.print(table)
     return out.getvalue()

@@ -73,7 +73,7 @@ class _Inserter:
         readers = [(use.owner, use.operand_number) for use in value.uses]
         self.layout[value] = outside
         if readers:
-            moved = self.redistributed(value, outside, inside)
+            moved = self.redistributed(value, outside, inside, readers[0][0])
             for reader, i in readers:
                 reader.operands[i] = moved
 
@@ -119,7 +119,7 @@ class _Inserter:
                 continue
             source = self.layout.get(value)
             if source is not None and source != target:
-                reader.operands[i] = self.redistributed(value, source, target)
+                reader.operands[i] = self.redistributed(value, source, target, reader)
 
     def results(self, op: Any, record: Any) -> None:
         ran = list(record["results"])
@@ -193,13 +193,18 @@ class _Inserter:
                 inner.attributes["layout"] = inner.attributes[INTERFACE]
                 del inner.attributes[INTERFACE]
 
-    def redistributed(self, value: Any, source: Any, target: Any) -> Any:
-        """`value` in the layout `target`, made right behind its definition so that every reader may use it."""
+    def redistributed(self, value: Any, source: Any, target: Any, reader: Any = None) -> Any:
+        """`value` in the layout `target`, made right behind its definition so that every reader may use it.
+
+        Its place in the source is that of the definition; of an argument, which nothing there defines, the first
+        reader's.
+        """
         key = (value, target)
         if key not in self.moved:
             owner = value.owner
             if isinstance(owner, ir.Block):
-                ip, loc = ir.InsertionPoint.at_block_begin(owner), value.location
+                ip = ir.InsertionPoint.at_block_begin(owner)
+                loc = value.location if reader is None else reader.location
             else:
                 ip, loc = ir.InsertionPoint.after(owner), owner.location
             op = ir.Operation.create(
