@@ -5,10 +5,14 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Sequence
+from functools import cached_property
+from importlib import import_module
 from typing import Any
 
+from functions import EXAMPLES, FAMILIES
+
 import meshweave as mw
-from meshweave.trace import PUBLIC
+from meshweave.trace import PUBLIC, RENAMED
 
 INTRO = """\
 `import meshweave as mw`. Names load on first use. Examples are run by the tests. Every function raises
@@ -19,14 +23,49 @@ SECTIONS = (
     ("Programs", "jit compile from_jax from_torch torch_backend from_stablehlo from_mlir Program"),
     ("Arrays and layouts", "Array Mesh Layout P redistribute load show"),
     ("What a traced program may say besides", "constrain hint kernels cond scan while_loop"),
+    ("Errors", "MeshweaveError"),
 )
-METHODS = {
-    "Array": "from_numpy from_shards from_dlpack numpy item redistribute save",
-    "Mesh": "parse group nranks",
-    "Layout": "parse check local_shape valid_shape offsets allocation_shape",
-    "Program": "inputs outputs peak_bytes close",
+MORE = {
+    "Errors": "LayoutError PlanError CompileError UsageError RankError",
+    "Bundles, engines, ranks of your own": "Bundle Port engine InsideProgram",
+    "Layouts of others": "from_spec to_spec from_dtensor to_dtensor from_shardy to_shardy",
 }
-JITTED = "lower explain cache_info explain_misses close"
+"""Public names that live in modules of their own, by section."""
+HOMES = {
+    **dict.fromkeys(MORE["Errors"].split(), "meshweave.errors"),
+    **dict.fromkeys(("Bundle", "Port"), "meshweave.bundle"),
+    "engine": "meshweave.runtime.engine",
+    "InsideProgram": "meshweave.runtime.inside",
+    **dict.fromkeys(MORE["Layouts of others"].split(), "meshweave.layout.interchange"),
+}
+RETURNED = {
+    "jit": ("meshweave.trace.jit", "Jitted"),
+    "from_jax": ("meshweave.frontends_api", "JaxProgram"),
+    "from_torch": ("meshweave.torch_program", "TorchProgram"),
+}
+"""What a function makes, where that is called like the function, and has members."""
+
+
+def shown() -> dict[str, Any]:
+    """Everything that has a section of its own, by its full name."""
+    found = {f"mw.{n}": getattr(mw, n) for _, names in SECTIONS for n in names.split()}
+    return found | {f"{h}.{n}": getattr(import_module(h), n) for n, h in HOMES.items()}
+
+
+def returned(name: str) -> Any:
+    """The class of what `mw.name` makes, or None."""
+    home, own = RETURNED.get(name, ("", ""))
+    return getattr(import_module(home), own) if home else None
+
+
+def members(kind: Any) -> list[str]:
+    """The public methods and properties of a class, as it lists them."""
+    return [
+        name
+        for name, value in vars(kind).items()
+        if not name.startswith("_")
+        and (callable(value) or isinstance(value, property | staticmethod | cached_property))
+    ]
 
 
 def page(note: str) -> str:
@@ -35,43 +74,79 @@ def page(note: str) -> str:
     for title, names in SECTIONS:
         parts.append(f"## {title}")
         for name in names.split():
-            parts += _section(name)
-    parts += ["## Functions of arrays", _FUNCTIONS, _functions()]
+            parts += _section(f"mw.{name}", getattr(mw, name), returned(name))
+        parts += _more(title)
+    parts += ["## Functions of arrays", _FUNCTIONS]
+    for title, modules, text in FAMILIES:
+        parts += [f"### {title}", text.strip(), _functions(modules.split())]
+    for title in MORE:
+        if title not in dict(SECTIONS):
+            parts += [f"## {title}", *_more(title)]
     return "\n\n".join(parts) + "\n"
+
+
+def _more(title: str) -> list[str]:
+    parts: list[str] = []
+    for name in MORE.get(title, "").split():
+        parts += _section(f"{HOMES[name]}.{name}", getattr(import_module(HOMES[name]), name))
+    return parts
 
 
 _FUNCTIONS = """\
 Written as the [array API standard](https://data-apis.org/array-api/latest/) has them, inside functions that `mw.jit`
-traces, with the signatures of its edition 2024.12; shapes broadcast, dtypes promote as the standard says, and Python
-numbers take the dtype of what they meet. Functions whose results have shapes that depend on the elements (`nonzero`,
-`unique_all`, ..) are refused with what to do instead. Indices may be integers, slices, `None`, `...`, arrays of
-integers, and masks that are known when tracing."""
+traces, with the signatures of its edition 2024.12. Arrays are what the function was given, what other functions made of
+it, and NumPy arrays, which become constants; Python numbers take the dtype of the arrays that they meet. Where the
+values lie is found by propagation: any layout goes in, and results are exact whatever it is, up to the order of sums.
+Indices may be integers, slices, `None`, `...`, arrays of integers, and masks that are known when tracing. Functions
+whose results have shapes that depend on the elements (`nonzero`, `unique_all`, ..) are refused with what to do instead.
+All raise CompileError, at the line of the call, for shapes, axes and dtypes that do not fit, saying what would, and
+UsageError outside a traced function.
+
+In the examples v is `[1.0, 2.0, 4.0]`, w `[4.0, 1.0, 2.0]`, m `[[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]`, all float32, i
+`[5, 3, 0]`, b `[True, False, True]`."""
 
 
-def _section(name: str) -> list[str]:
-    value = getattr(mw, name)
-    parts = [f"### `mw.{name}`", f"```\n{name}{_signature(value)}\n```", _prose(value)]
-    members = [(value, METHODS[name])] if name in METHODS else []
-    if name == "jit":
-        from meshweave.trace.jit import Jitted
-
+def _section(full: str, value: Any, made: Any = None) -> list[str]:
+    name = full.rpartition(".")[2]
+    parts = [f"### `{full}`", f"```\n{name}{_signature(value)}\n```", _prose(value)]
+    kind = value if inspect.isclass(value) and value not in _PLAIN else made
+    if made is not None:
         parts.append("What it makes is called like the function, and has:")
-        members = [(Jitted, JITTED)]
-    for owner, names in members:
-        rows = [(f"`{m}`", _first(getattr(owner, m))) for m in names.split()]
+    if kind is not None and (names := members(kind)):
+        rows = [(f"`{m}{_call(kind, m)}`", _first(vars(kind)[m])) for m in names]
         parts.append(table(("member", "what"), rows))
     return parts
 
 
-def _functions() -> str:
+_PLAIN = (mw.P, *(getattr(import_module("meshweave.errors"), n) for n in MORE["Errors"].split()))
+
+
+def _call(kind: Any, name: str) -> str:
+    """How a member is called; nothing for a property."""
+    value = vars(kind)[name]
+    if isinstance(value, property | cached_property):
+        return ""
+    return (
+        _signature(getattr(value, "__func__", value)).replace("(self, ", "(").replace("(self", "(")
+    )
+
+
+def _functions(modules: Sequence[str]) -> str:
     shown = {name for _, names in SECTIONS for name in names.split()}
     rows = []
-    functions = {name: getattr(mw, name) for name in set(PUBLIC) - shown}
-    functions |= {f"linalg.{name}": getattr(mw.linalg, name) for name in mw.linalg.__all__}
-    for name, value in sorted(functions.items()):
-        called = callable(value) and not isinstance(value, type)
-        rows.append((f"`{name}{_signature(value) if called else ''}`", _first(value)))
-    return table(("function", "what"), rows)
+    homes = {name: PUBLIC.get(name) or RENAMED[name][0] for name in {*PUBLIC, *RENAMED} - shown}
+    functions = {name: (getattr(mw, name), home) for name, home in homes.items()}
+    functions |= {
+        f"linalg.{name}": (getattr(mw.linalg, name), "meshweave.trace.linalg")
+        for name in mw.linalg.__all__
+    }
+    for name, (value, home) in sorted(functions.items()):
+        if home.rpartition(".")[2] in modules:
+            called = callable(value) and not isinstance(value, type)
+            said, gives = EXAMPLES.get(name, ("", ""))
+            example = f"`{said}` is `{gives}`" if said else ""
+            rows.append((f"`{name}{_signature(value) if called else ''}`", _first(value), example))
+    return table(("function", "what", "example"), rows)
 
 
 def _signature(value: Any) -> str:
@@ -90,8 +165,11 @@ def _first(value: Any) -> str:
     """The first sentence or paragraph of a docstring, in a line; of a constant its value."""
     if isinstance(value, float) or value is None:
         return f"the number {value}" if value is not None else "a new dim, in an index"
+    if isinstance(value, mw.float32.__class__):
+        return f"the dtype {value.name}"
+    value = getattr(value, "__func__", value)
     text = inspect.cleandoc(value.__doc__ or "").split("\n\n")[0]
-    return " ".join(text.split()).replace("|", "\\\\|")
+    return " ".join(text.split()).replace("|", "\\|")
 
 
 def _prose(value: Any) -> str:

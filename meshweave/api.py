@@ -292,7 +292,24 @@ def _add_mesh(module: Any, mesh: Mesh) -> None:
 
 @dataclass
 class Program:
-    """A compiled program, loaded by an engine. Call it with global arrays; close it (or leave its `with`) when done."""
+    """A compiled program, loaded by an engine. Call it with global arrays; close it (or leave its `with`) when done.
+
+    bundle:  what was compiled, or read from a file.
+    engine:  what runs it: `meshweave.runtime.engine("local")`. It is closed with the program.
+    seconds: that compiling took (where it is known), and the last run, by "compile" and "run".
+
+    A call takes NumPy arrays, or Arrays that lie right, in the order of `inputs`, and gives a tuple of NumPy arrays.
+    Raises MeshweaveError where the engine cannot load the bundle, and from a call for arguments that do not fit, naming
+    the argument and the dim; RankError when a rank fails.
+
+    >>> import numpy as np
+    >>> import meshweave as mw
+    >>> from meshweave.runtime import engine
+    >>> bundle = mw.jit(lambda x: x + x).lower(np.ones(3, np.float32)).compile().program.bundle
+    >>> with mw.Program(bundle, engine("local")) as program:
+    ...     program(np.arange(3, dtype=np.float32))[0].tolist()
+    [0.0, 2.0, 4.0]
+    """
 
     bundle: Bundle
     engine: Any

@@ -33,8 +33,9 @@ def from_stablehlo(
 ) -> Any:
     """Compile a program in StableHLO, with Shardy shardings or without: a Program to call with its arguments in order.
 
-    source: a file, or its text. The rest is as of `meshweave.compile`. Raises UsageError for a text that is no
-    StableHLO, CompileError for what is wrong in it, or not supported: one error that lists it all.
+    source: a file, or its text. mesh, engine, timeout (in seconds): as of `meshweave.compile`. Raises
+    UsageError for a text that is no StableHLO, CompileError for what is wrong in it, or not supported: one error that
+    lists it all.
 
     >>> import numpy as np
     >>> import meshweave as mw
@@ -65,7 +66,8 @@ def from_mlir(
 ) -> Any:
     """Compile a program in MLIR: `@main` on linalg, tensor, arith, math and scf, with `dist` and `hint` ops.
 
-    source: a file, or its text. A Program, as of `meshweave.compile`, which says the rest.
+    source: a file, or its text. mesh, engine, timeout (in seconds): as of `meshweave.compile`, which gives a Program
+    too. Raises UsageError for wrong arguments, CompileError, at its line, for what is wrong in the program.
 
     >>> import numpy as np
     >>> import meshweave as mw
@@ -95,7 +97,7 @@ def from_jax(
                   PartitionSpecs, NamedShardings, or None: what propagation finds.
     mesh:         the devices: a Mesh, its text, or JAX's. They need not be there: JAX sees an abstract mesh. None: the
                   mesh of the function's shardings, or one rank.
-    engine, timeout: as of `meshweave.compile`.
+    engine, timeout (in seconds): as of `meshweave.compile`.
     Raises UsageError when jax is not installed or the arguments are wrong; CompileError for what is not supported: one
     error that lists it all.
 

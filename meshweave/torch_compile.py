@@ -25,8 +25,8 @@ def torch_backend(
 ) -> Callable[[Any, Sequence[Any]], Callable[..., Any]]:
     """A backend for `torch.compile(module, backend=...)`, for inference.
 
-    mesh, placements, engine, timeout: as of `from_torch`; placements by the names of the module's state_dict and of
-    the arguments of `forward`, where the piece of the module that torch hands over has them.
+    mesh, placements, engine, timeout (in seconds): as of `from_torch`; placements by the names of the module's
+    state_dict and of the arguments of `forward`, where the piece of the module that torch hands over has them.
     Each piece is compiled when it is first called with arguments of its kind: shapes, dtypes, and `mw.kernels` around
     the call. Its parameters are laid out once, and again after they have been written. Regions annotated with
     `torch.fx.traceback.annotate({"meshweave": {...}})` are hints, as they are for `from_torch`. Calls that would have

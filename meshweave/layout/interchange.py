@@ -46,9 +46,13 @@ class P(tuple[Any, ...]):
 
 
 def from_spec(spec: Any, ndim: int) -> Layout:
-    """The layout that a PartitionSpec (JAX's or ours) gives a tensor of ndim dims.
+    """The layout that `spec`, a PartitionSpec (JAX's or ours), gives a tensor of ndim dims.
 
     Raises LayoutError for more entries than dims and for entries that are not names.
+
+    >>> from meshweave.layout.interchange import from_spec
+    >>> str(from_spec(P(None, ("x", "y")), ndim=3))
+    '[_, x*y, _]'
     """
     entries = list(spec)
     if len(entries) > ndim:
@@ -71,6 +75,10 @@ def to_spec(layout: Layout) -> P:
 
     Raises LayoutError for what a PartitionSpec cannot say: local factors, memory order, sub-axes,
     irregular or nested sizes, reductions other than a sum.
+
+    >>> from meshweave.layout.interchange import to_spec
+    >>> to_spec(Layout.parse("[x, _] +sum(y)"))
+    P('x', None, unreduced=['y'])
     """
     if not layout.is_block:
         raise LayoutError(f"a PartitionSpec names whole axes only, so it cannot say {layout}")
@@ -130,7 +138,7 @@ def from_dtensor(
     shard_order: Mapping[int, Sequence[int]] | Sequence[Any] | None = None,
     shape: Sequence[int] | None = None,
 ) -> Layout:
-    """The layout of DTensor placements, one for each axis of the mesh.
+    """The layout of DTensor placements, one for each axis of the mesh, of a tensor of ndim dims.
 
     Objects are known by their class names and fields: Shard (dim), _StridedShard (dim,
     split_factor), Replicate, Partial (reduce_op).
@@ -144,6 +152,10 @@ def from_dtensor(
     it the layout is DTensor's only on sizes that divide. Raises LayoutError for another number of
     placements than axes, a dim that is not there, an unknown placement or reduction, and pending
     reductions of several kinds (whose order DTensor does not say).
+
+    >>> from meshweave.layout.interchange import Pending, Shard, from_dtensor
+    >>> str(from_dtensor([Shard(0), Pending("sum")], Mesh(x=2, y=2), ndim=2))
+    '[x, _] +sum(y)'
     """
     if len(placements) != len(mesh.axes):
         raise LayoutError(f"{len(placements)} placements, mesh ({mesh}) has {len(mesh.axes)} axes")
@@ -288,7 +300,7 @@ Placement = Shard | StridedShard | Replicate | Pending
 def to_dtensor(
     layout: Layout, mesh: Mesh, shape: Sequence[int], strided: bool = True
 ) -> tuple[Placement, ...]:
-    """The DTensor placements of a layout, one for each axis of the mesh.
+    """The DTensor placements of a layout, one for each axis of the mesh, of a tensor of global `shape`.
 
     strided: say by strided shards in which order a dim is cut. False: by plain ones, that go with
              the order that `to_shard_order` gives.
@@ -297,6 +309,10 @@ def to_dtensor(
     Partial. Raises LayoutError for what DTensor cannot say: sub-axes, memory order, irregular dims,
     reductions of several kinds, and, of sizes that do not divide, cyclic dims, dims over several
     axes that are not nested chunks, and those whose strided shards DTensor would not cut so.
+
+    >>> from meshweave.layout.interchange import to_dtensor
+    >>> to_dtensor(Layout.parse("[y, _]"), Mesh(x=2, y=2), (8, 8))
+    (Replicate(), Shard(dim=0))
     """
     if layout.order is not None:
         raise LayoutError(f"DTensor has no memory order: {layout}")
@@ -392,9 +408,14 @@ _SET = re.compile(r",?\s*(replicated|unreduced)\s*=\s*\{([^{}]*)\}\s*")
 
 
 def from_shardy(text: str) -> Sharding:
-    """Read `#sdy.sharding<@mesh, [{"x", "y":(1)2}, {?}], replicated={"z"}, unreduced={"w"}>`.
+    """Read a text such as `#sdy.sharding<@mesh, [{"x", "y":(1)2}, {?}], replicated={"z"}, unreduced={"w"}>`.
 
     Raises LayoutError where it cannot be read, or a sub-axis is unreduced.
+
+    >>> from meshweave.layout.interchange import from_shardy
+    >>> sharding = from_shardy('#sdy.sharding<@mesh, [{"x"}, {"y", ?}]>')
+    >>> str(sharding.layout), sharding.open_dims
+    ('[x, y]', (1,))
     """
     whole = _SHARDING.fullmatch(text)
     if whole is None:
@@ -446,10 +467,14 @@ def _factors(inside: str, whole: str) -> list[AxisFactor]:
 
 
 def to_shardy(sharding: "Sharding | Layout", mesh: Mesh, shape: Sequence[int]) -> str:
-    """The text of a Shardy sharding, sub-axes included.
+    """The text of a Shardy sharding, sub-axes included, of a tensor of global `shape` on `mesh`.
 
     Raises LayoutError for what Shardy cannot say: cyclic dims and local factors, memory order,
     irregular or nested sizes, reductions other than a sum.
+
+    >>> from meshweave.layout.interchange import to_shardy
+    >>> to_shardy(Layout.parse("[x:(1)2, _]"), Mesh(x=4), (8, 8))
+    '#sdy.sharding<@mesh, [{"x":(1)2}, {}]>'
     """
     if isinstance(sharding, Layout):
         sharding = Sharding(sharding)

@@ -37,7 +37,7 @@ __all__ = ["KINDS", "AxisFactor", "Factor", "Layout", "LocalFactor", "Partial"]
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """Where the elements of a tensor lie on a mesh; see this file's docstring for the notation.
+    """Where the elements of a tensor lie on a mesh: `Layout.parse("[x, _]")` is rows over x.
 
     dims:    per dim its factors, major first.
     partial: reductions still to do, in this order.
@@ -46,8 +46,8 @@ class Layout:
     uneven:  sizes that do not divide: "flat" (ceil, then a short tail) or "nested" (axis after
              axis).
 
-    Raises LayoutError for an axis used twice, two `_` in a dim, or an order that is not a
-    permutation.
+    `mesh` in the methods below is the devices, `shape` the global shape. Raises LayoutError for an
+    axis used twice, two `_` in a dim, or an order that is not a permutation.
 
     >>> layout = Layout.parse("[x, _]")
     >>> layout.local_shape(Mesh(x=4), (10, 6)), layout.valid_shape(Mesh(x=4), (10, 6), 3)

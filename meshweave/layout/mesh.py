@@ -21,7 +21,7 @@ _SUB_AXIS = re.compile(r"(\w+):\((\d+)\)(\d+)")
 @dataclass(frozen=True)
 class Link:
     """What moving bytes along an axis costs: `alpha` seconds per message and `beta` seconds per
-    byte.
+    byte. Raises LayoutError when one is negative.
     """
 
     alpha: float
@@ -36,7 +36,14 @@ class Link:
 
 @dataclass(frozen=True)
 class Axis:
-    """A named axis; `size` is a number or, until the mesh is specialized, a symbol such as "N"."""
+    """An axis of a mesh.
+
+    name: an identifier other than `_`.
+    size: how many ranks lie along it, or, until the mesh is specialized, a symbol such as "N".
+    link: what moving bytes along it costs, for plans; None: as the default machine.
+
+    Raises LayoutError for another name or size.
+    """
 
     name: str
     size: int | str
@@ -56,7 +63,10 @@ class Axis:
 class Mesh:
     """Ordered axes of devices: `Mesh(x=2, y=4)`, or `Mesh(Axis("x", 2, link), ...)`.
 
+    axes:  Axis objects, in order. sizes: further axes by name, a number or a symbol each.
+
     Ranks count row-major over the axes, the last axis fastest. A mesh without axes has one rank.
+    Methods take the `name` of an axis or of a sub-axis, `x:(2)2`, and a `rank` from 0 on.
     Raises LayoutError for two axes of one name, for a size below 1, and for more than MAX_RANKS
     ranks.
 
@@ -94,7 +104,10 @@ class Mesh:
 
     @staticmethod
     def parse(text: str) -> "Mesh":
-        """The mesh of a text such as "x=2, y=4" or "x=N"; an empty text is the mesh of one rank."""
+        """The mesh of a text such as "x=2, y=4" or "x=N"; an empty text is the mesh of one rank.
+
+        Raises LayoutError naming the part that is no axis with a size.
+        """
         axes = []
         for part in text.split(",") if text.strip() else ():
             name, equals, size = (piece.strip() for piece in part.partition("="))
@@ -177,7 +190,7 @@ class Mesh:
         return Mesh(*axes)
 
     def coordinate(self, rank: int, name: str) -> int:
-        """Coordinate of `rank` on an axis or sub-axis."""
+        """Coordinate of `rank` on an axis or sub-axis. Raises LayoutError for an unknown one."""
         self._check_rank(rank)
         size, stride = self._place(name)
         return rank // stride % size

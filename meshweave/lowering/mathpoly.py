@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from meshweave.bindings import arith, func, ir, math
+from meshweave.bindings import arith, ir, math
 from meshweave.lowering.payload import EXACT
 from meshweave.transforms.kernel_patterns import FALLING
 
@@ -224,28 +224,39 @@ def run(module: Any) -> int:
         return ir.WalkResult.ADVANCE
 
     module.operation.walk(visit)
-    declared: dict[str, Any] = {}
+    declared: set[str] = set()
     for op in called:
         _call(module, op, declared)
     return len(called) + sum(_replace(op) for op in todo)
 
 
-def _call(module: Any, op: Any, declared: dict[str, Any]) -> None:
-    """Let the C library's function do an op on scalars."""
+def _call(module: Any, op: Any, declared: set[str]) -> None:
+    """Let the C library's function do an op on scalars. declared: the names that the module has."""
     type_ = op.results[0].type
     wide = type_ if isinstance(type_, ir.F64Type) else ir.F32Type.get()
     name = op.name.removeprefix("math.") + ("" if isinstance(type_, ir.F64Type) else "f")
     if name not in declared:
-        with ir.InsertionPoint.at_block_begin(module.body), ir.Location.unknown():
-            found = func.FuncOp(name, ([wide], [wide]), visibility="private")
-            found.attributes["llvm.readnone"] = ir.UnitAttr.get()
-            declared[name] = found
+        _declare(module, name, ir.FunctionType.get([wide], [wide]))
+        declared.add(name)
     with ir.InsertionPoint(op), op.location:
         x = op.operands[0] if type_ == wide else arith.extf(wide, op.operands[0])
-        y = func.CallOp([wide], name, [x]).results[0]
+        callee = {"callee": ir.FlatSymbolRefAttr.get(name)}
+        y = ir.Operation.create("func.call", [wide], [x], attributes=callee).results[0]
         y = y if type_ == wide else arith.truncf(type_, y)
     op.results[0].replace_all_uses_with(y)
     op.erase()
+
+
+def _declare(module: Any, name: str, type_: Any) -> None:
+    """A function from outside that reads and writes no memory."""
+    attributes = {
+        "sym_name": ir.StringAttr.get(name),
+        "function_type": ir.TypeAttr.get(type_),
+        "sym_visibility": ir.StringAttr.get("private"),
+        "llvm.readnone": ir.UnitAttr.get(),
+    }
+    with ir.InsertionPoint.at_block_begin(module.body), ir.Location.unknown():
+        ir.Operation.create("func.func", attributes=attributes, regions=1)
 
 
 def _replace(op: Any) -> int:

@@ -24,9 +24,19 @@ _BF16 = "bf16"
 class Array:
     """A global tensor laid out over the ranks of a mesh.
 
-    shards: what each rank holds: an array of `layout.allocation_shape(mesh, shape)`, which is the local shape unless
-            the layout has a memory order of its own. Padding is undefined.
+    shards: what each rank holds, one NumPy array per rank, of `layout.allocation_shape(mesh, shape)`, which is the
+            local shape unless the layout has a memory order of its own. Padding is undefined.
+    mesh:   the ranks. layout: where the elements lie on them. shape: the global shape.
     dtype:  of the elements: "f32", "bf16" (shards hold the bits as uint16), "i1" (bool), ...
+
+    `np.asarray(a)`, `float(a)` and DLPack take its value. Made by `from_numpy`, `from_shards`, `from_dlpack`, by
+    `meshweave.load` and by compiled programs. Raises MeshweaveError naming the rank and dim of a shard that does not
+    fit, LayoutError for a layout that does not fit the shape or the mesh.
+
+    >>> import numpy as np
+    >>> import meshweave as mw
+    >>> mw.Array.from_numpy(np.zeros((4, 6), np.float32), mesh="x=2", layout="[_, x]")
+    Array(4x6xf32 [_, x] on (x=2): rank 0 [:, 0:3], rank 1 [:, 3:6])
     """
 
     def __init__(
@@ -57,6 +67,7 @@ class Array:
     def from_numpy(value: Any, *, mesh: Mesh | str, layout: Any, dtype: str | None = None) -> Array:
         """Lay a global array out.
 
+        value:  anything that NumPy takes. mesh: a Mesh or its text.
         layout: text, a Layout, or a PartitionSpec. dtype: of its elements; by default the array's own.
         Of a partial layout the first rank of each group holds the value, the others the neutral element (avg: all hold
         the value). bf16, which NumPy has not, is taken from f32 (rounded to nearest even) or from 16-bit patterns; no
@@ -84,9 +95,17 @@ class Array:
     ) -> Array:
         """The tensor of global `shape` whose rank r holds shards[r], as it lies in memory.
 
-        dtype: of the elements; by default that of the shards. bf16 comes as 16-bit patterns or as f32. The arrays are
+        shards: of `layout.allocation_shape(mesh, shape)` each, as many as the mesh has ranks.
+        mesh:   a Mesh or its text. layout: text, a Layout, or a PartitionSpec.
+        dtype:  of the elements; by default that of the shards. bf16 comes as 16-bit patterns or as f32. The arrays are
         not copied where they can be kept: they may be of any library that knows DLPack or `__array__`. Raises
         MeshweaveError naming the rank and dim that do not fit.
+
+        >>> import numpy as np
+        >>> import meshweave as mw
+        >>> a = mw.Array.from_shards([np.zeros(2), np.ones(2)], mesh="x=2", layout="[x]", shape=(4,))
+        >>> a.numpy().tolist()
+        [0.0, 0.0, 1.0, 1.0]
         """
         arrays = [as_numpy(shard, f"rank {rank}") for rank, shard in enumerate(shards)]
         if dtype is None and not arrays:
@@ -178,14 +197,15 @@ class Array:
     def save(self, folder: Any, *, overwrite: bool = False) -> None:
         """Write it to a new folder, a file per rank and a manifest: all of it or nothing; `meshweave.load` reads it.
 
-        overwrite: a saved array that is there already is replaced. Raises MeshweaveError when it cannot be written.
+        folder: its path. overwrite: a saved array that is there already is replaced. Raises
+        MeshweaveError when it cannot be written.
         """
         from meshweave.runtime.saved import save
 
         save(self, folder, overwrite=overwrite)
 
     def redistribute(self, layout: Any, engine: str = "local") -> Array:
-        """The same global value in another layout; see `meshweave.redistribute`."""
+        """The same global value in another layout, moved by `engine`; see `meshweave.redistribute`."""
         import meshweave  # planning and compiling are loaded when they are asked for
 
         moved: Array = meshweave.redistribute(self, layout, engine=engine)

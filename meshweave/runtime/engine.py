@@ -71,10 +71,14 @@ ENGINES = {
 
 
 def engine(name: str, **options: Any) -> Engine:
-    """The engine of that name. UsageError when there is none.
+    """The engine of that name: "local", "mpi", "nccl" or "emulate". UsageError when there is none.
 
     options: `timeout`, seconds without progress after which a run ends with RankError; and those
     of the engine's class.
+
+    >>> from meshweave.runtime import engine
+    >>> engine("local", timeout=10.0).name
+    'local'
     """
     if name not in ENGINES:
         raise UsageError(f'no engine "{name}"; there are {", ".join(ENGINES)}')

@@ -28,7 +28,10 @@ from meshweave.runtime.window import wanted
 
 
 class InsideProgram:
-    """A bundle loaded on every rank of COMM_WORLD; every rank makes the same calls."""
+    """A bundle of engine "mpi", loaded on every rank of COMM_WORLD; every rank makes the same calls.
+
+    bundle:  what `meshweave compile --engine mpi` wrote, read by `Bundle.read`; of as many ranks as the job has.
+    """
 
     def __init__(self, bundle: Bundle, timeout: float = 60.0, window: bool | None = None) -> None:
         """Load. MeshweaveError when the bundle does not fit this job, RankError when the ranks load
@@ -50,6 +53,8 @@ class InsideProgram:
     def run(self, inputs: Sequence[Values]) -> list[Values]:
         """Run once on this rank's local arrays; returns its outputs, newly made.
 
+        inputs: an array of `manifest.inputs[i].local_shape` for each input.
+
         Raises MeshweaveError for arrays that do not fit. A rank that fails or stalls ends the job
         with status 3.
         """
@@ -59,6 +64,8 @@ class InsideProgram:
 
     def bind(self, inputs: Sequence[Values]) -> InsideCall:
         """A call on fixed buffers, to be made many times by every rank: no checks, no copies, no allocation.
+
+        inputs: as of `run`; they are kept where compiled code can read them as they lie, else copied once.
 
         Raises MeshweaveError for arrays that do not fit.
         """
@@ -70,11 +77,11 @@ class InsideProgram:
         return InsideCall(self, read, [buffer(port) for port in self.manifest.outputs])
 
     def table(self, inputs: Sequence[Values], outputs: Sequence[Values]) -> Values:
-        """The table of `step` for these buffers."""
+        """The table of `step` for these buffers, inputs and outputs."""
         return self._program.table.bound(inputs, outputs)
 
     def execute(self, context: int) -> None:
-        """Call `step` with the table at this address."""
+        """Call `step` with the table at the address `context`."""
         self._board.begin(self.rank)
         self._lookout.begin()
         code = self._program.step(context)

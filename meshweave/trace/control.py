@@ -28,7 +28,7 @@ def scan(
 
     init, xs, and what f returns are pytrees; xs is taken apart along the first dim of its leaves. length: the number of
     rounds when xs has no leaves. reverse: from the last x to the first, ys in the order of xs. The carry keeps its
-    shapes and dtypes.
+    shapes and dtypes: CompileError where it does not, or where the lengths of xs differ.
 
     >>> import numpy as np
     >>> import meshweave as mw
@@ -162,7 +162,7 @@ def cond(pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any],
     """`true_fun(*args)` where the scalar bool `pred` holds when the program runs, else `false_fun(*args)`.
 
     Both return pytrees of one structure, with equal shapes and dtypes; only the chosen one is computed. A Python bool
-    decides at once.
+    decides at once. Raises CompileError where the two differ, or pred is no scalar bool.
 
     >>> import numpy as np
     >>> import meshweave as mw
@@ -191,6 +191,8 @@ def cond(pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any],
 
 def while_loop(cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], init: Any) -> Any:
     """`while cond_fun(value): value = body_fun(value)` from `init`, a pytree that keeps its shapes and dtypes.
+
+    Raises CompileError where body_fun changes them, or cond_fun gives no scalar bool.
 
     >>> import numpy as np
     >>> import meshweave as mw

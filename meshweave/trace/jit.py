@@ -32,7 +32,7 @@ from meshweave.trace.signature import (
 
 
 class CacheInfo(NamedTuple):
-    """Calls that found a compiled program, those that did not, and how many programs there are."""
+    """How often calls found their program: `hits` found one, `misses` compiled one, `size` programs are there now."""
 
     hits: int
     misses: int
@@ -163,7 +163,10 @@ class Jitted:
             raise type(error)(within, error.location) from None
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
-        """The program for arguments of this kind (arrays, or anything with shape and dtype), not compiled yet."""
+        """The program for arguments of this kind (arrays, or anything with shape and dtype), not compiled yet.
+
+        Raises MeshweaveError, at the line of the function that is at fault.
+        """
         _, key = self._key(args, kwargs)
         return self._lowered(key)
 
@@ -182,7 +185,7 @@ class Jitted:
 
     def explain(self, *args: Any, **kwargs: Any) -> str:
         """Tables about the program of the last call, or of arguments like these: layouts, collectives with their bytes,
-        memory, what became of each hint, and kernels.
+        memory, what became of each hint, and kernels. UsageError when nothing has been called yet.
         """
         if args or kwargs:
             return self._compiled(args, kwargs)[1].explain()

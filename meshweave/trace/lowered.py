@@ -51,7 +51,7 @@ class Lowered:
 
     def as_text(self, stage: str = "traced") -> str:
         """The program in MLIR at a stage: "traced" (as the function said), "propagated" (each op with its layouts),
-        "redistributed" (with the steps of each move), or "local" (of one rank).
+        "redistributed" (with the steps of each move), or "local" (of one rank). UsageError for another stage.
         """
         if stage not in STAGES:
             raise UsageError(f'as_text: stage "{stage}": known are {", ".join(STAGES)}')
@@ -72,7 +72,9 @@ class Lowered:
             return str(hoist_aliases(str(module)))
 
     def compile(self, timeout: float = 60.0) -> Compiled:
-        """Compile and load it. Raises MeshweaveError, at the line of the function that is at fault."""
+        """Compile and load it. timeout: seconds without progress of any rank after which a call ends with RankError.
+        Raises MeshweaveError, at the line of the function that is at fault.
+        """
         from meshweave import api
         from meshweave.runtime.engine import engine
 

@@ -44,7 +44,8 @@ def layout_attr(layout: Layout) -> str:
 def constrain(x: Any, layout: Any) -> Tracer:
     """x, which from here on lies as `layout` says (text, `P(...)` or a Layout); its global value does not change.
 
-    Under `mw.hint(slice="t=4")` the layout may name the time axis t too.
+    Under `mw.hint(slice="t=4")` the layout may name the time axis t too. Raises CompileError, at the line of
+    the call, for what is no layout, or does not fit x or the mesh.
 
     >>> import numpy as np
     >>> import meshweave as mw
@@ -79,6 +80,10 @@ def _with_time_axes(trace: Trace) -> Mesh:
 def redistribute(x: Any, layout: Any, engine: str = "local") -> Any:
     """The same global value in another layout: of an Array a new Array, moved by `engine`, at once; inside a traced
     function a value of its program, as `constrain`.
+
+    x: an Array, or a traced value. layout: text, `P(...)` or a Layout.
+    Raises LayoutError (inside a traced function CompileError, at the line of the call) for a layout that does not fit
+    x or its mesh, UsageError for an x of another kind.
 
     >>> import numpy as np
     >>> import meshweave as mw
