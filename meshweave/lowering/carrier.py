@@ -55,7 +55,7 @@ class Collectives:
     def __init__(self, module: Any, mesh: str, engine: str = "local") -> None:
         """Replaces the dist ops of `module`, whose mesh is that of the text, for an engine."""
         self.engine = engine
-        self.mesh = Mesh.parse(mesh) if mesh else None
+        self.mesh = Mesh.parse(mesh)  # no text: one rank
         self.groups: tuple[tuple[str, ...], ...] = ()
         self.calls: list[Call] = []
         self.infos: list[CollectiveInfo] = []
@@ -120,8 +120,6 @@ class Collectives:
         where = location_text(op.location)
         if make is None:
             raise CompileError(f"{op.name}: no lowering for this op on target {self.target}", where)
-        if self.mesh is None:
-            raise CompileError(f"{op.name}: the module has no dist.mesh", where)
         axes, self._wait = axes_of(op), None
         try:
             members = math.prod(self.mesh.size(axis) for axis in axes)
@@ -146,7 +144,7 @@ class Collectives:
     def _member(self, op: Any, axes: tuple[str, ...]) -> Any:
         """This rank's member index in the group over `axes`."""
         index = ir.IndexType.get()
-        if math.prod(self.mesh.size(a) for a in axes) == 1:  # type: ignore[union-attr]
+        if math.prod(self.mesh.size(a) for a in axes) == 1:
             return ir.Operation.create(
                 "arith.constant", results=[index], attributes={"value": ir.IntegerAttr.get(index, 0)},
                 loc=op.location, ip=ir.InsertionPoint(op),
@@ -172,7 +170,7 @@ class Collectives:
         if collective.kind:
             collective.checked()
         element = sent.type.element_type
-        members = math.prod(self.mesh.size(a) for a in axes)  # type: ignore[union-attr]
+        members = math.prod(self.mesh.size(a) for a in axes)
         what = "relayout" if collective.op == "relayout" else op.name.removeprefix("dist.")
         self.infos.append(CollectiveInfo(what, axes, received(what, unit, members)))
         given = op.operands[0].type
@@ -278,10 +276,10 @@ class Collectives:
         x = op.operands[0]
         box = _gathered if name == "all_gather_box" else _scattered
         if self.engine == "local":
-            members = math.prod(self.mesh.size(axis) for axis in axes)  # type: ignore[union-attr]
+            members = math.prod(self.mesh.size(axis) for axis in axes)
             runs = frozenset(box(numbers, k, k).run for k in range(members))
             return self._carry(op, Collective(name), axes, x, shape, numbers, unit, runs=runs)
-        data = data_of_boxes(self.mesh, axes, lambda k, j: box(numbers, k, j), True)  # type: ignore[arg-type]
+        data = data_of_boxes(self.mesh, axes, lambda k, j: box(numbers, k, j), True)
         sent = (_nbytes(x),)
         return self._carry(op, Collective("exchange"), axes, x, shape, sent, unit, data)
 
@@ -300,7 +298,7 @@ class Collectives:
     def _exchange(self, op: Any, at: Reshaper, axes: Any, members: int) -> Any:
         x, shape = op.operands[0], list(op.results[0].type.shape)
         source, target = (LayoutAttr(op.attributes[n]).layout for n in ("source", "target"))
-        table = Table(source, target, self.mesh, tuple(op.attributes["shape"]))  # type: ignore[arg-type]
+        table = Table(source, target, self.mesh, tuple(op.attributes["shape"]))
         within = axes if members > 1 else ()
         width = element_bytes(x.type.element_type)
         data = data_of(table, within, width, self.engine == "mpi" and members > 1)
@@ -375,7 +373,7 @@ def _scattered(numbers: Sequence[int], me: int, member: int) -> Box:
     own, theirs = _part(me, split, end), _part(member, joined, joined_end)
     run, span, step = (theirs, own, inner[0]) if first else (own, theirs, inner[1])
     levels = ((span // step, *inner), outer)
-    return Box(me * split, member * joined, run, levels)  # type: ignore[arg-type]
+    return Box(me * split, member * joined, run, levels)
 
 
 def _summed(kind: str) -> str:

@@ -338,9 +338,9 @@ def narrow(array: Values, dtype: str) -> Values:
         return array
     bits = np.ascontiguousarray(array).view(np.uint32).reshape(array.shape)
     rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
-    nan = np.isnan(array)
-    rounded[nan] = (bits[nan] >> 16).astype(np.uint16) | 0x40  # rounding must not make it infinite
-    return rounded
+    quiet = (bits >> 16).astype(np.uint16) | 0x40  # of NaN, which rounding must not make infinite
+    found: Values = np.where(np.isnan(array), quiet, rounded)
+    return found
 
 
 def place(executable: Executable, values: Sequence[Any]) -> list[list[Values]]:

@@ -96,6 +96,9 @@ def _from_end(trace: Trace, iv: str, rounds: int) -> str:
 def _row(trace: Trace, value: Tracer, at: str) -> Tracer:
     """`value[at]` for an index that only the run knows."""
     shape = value.shape[1:]
+    if 0 in shape:  # no offset is within a dim of no elements
+        name = trace.let(f"tensor.empty() : {tensor_type(shape, value.dtype)}")
+        return Tracer(trace, name, shape, value.dtype)
     offsets = ", ".join([at, *["0"] * len(shape)])
     sizes, steps = [1, *shape], [1] * value.ndim
     name = trace.let(
@@ -106,6 +109,8 @@ def _row(trace: Trace, value: Tracer, at: str) -> Tracer:
 
 
 def _write(trace: Trace, row: Tracer, into: Tracer, at: str) -> str:
+    if 0 in row.shape:
+        return into.name
     offsets = ", ".join([at, *["0"] * row.ndim])
     return trace.let(
         f"tensor.insert_slice {trace.name(row)} into {into.name}[{offsets}] {[1, *row.shape]} "

@@ -77,6 +77,8 @@ class Make:
         sizes = [1] * (len(offsets) - len(type_.shape)) + list(type_.shape)
         if list(value.type.shape) == sizes and all(isinstance(o, int) and o == 0 for o in offsets):
             return value
+        if 0 in sizes:  # no offset is within a dim of no elements
+            return self.empty(type_.shape, type_.element_type)
         static, dynamic = _mixed(offsets)
         return self.op(
             "tensor.extract_slice",
@@ -91,6 +93,8 @@ class Make:
     def insert(self, piece: Any, into: Any, offsets: Sequence[Any]) -> Any:
         """`into` with `piece` at `offsets`."""
         sizes = [1] * (len(offsets) - len(piece.type.shape)) + list(piece.type.shape)
+        if 0 in sizes:
+            return into
         static, dynamic = _mixed(offsets)
         return self.op(
             "tensor.insert_slice",

@@ -230,8 +230,12 @@ def _unsliced(
     outer = any(_has_slice(ledger, r) for r in ledger.chain(which)[:-1])
     for key in ("order", "width"):
         said = effective.get(key)
-        if said is None or (outer and said.region != which) or (met and not mine):
-            continue  # it is for regions around, or inside, which have slices
+        if said is None or (met and not mine):
+            continue  # it is for regions inside, which have slices
+        if outer and said.region != which:  # those around that run in slices have answered
+            mine = [n for n in mine if (said.number, n) not in ledger.outcomes]
+            if not mine:
+                continue
         if key == "order" and said.hint.parsed.schedule is None:
             continue  # it says before or after what: arrange has seen to that
         if key == "order" and said.hint.parsed.schedule == "strict":

@@ -201,3 +201,9 @@ def test_an_array_of_one_element_is_a_number():
     for number in (float, int, bool, Array.item):
         with pytest.raises(MeshweaveError, match=r"an array of shape \(3,\) is no single number"):
             number(several)
+
+
+def test_an_array_of_bf16_may_have_no_dims():
+    one = Array.from_numpy(np.float32(1.5), mesh="x=2", layout="[]", dtype="bf16")
+    assert one.numpy().shape == () and one.item() == 1.5
+    assert np.isnan(wide(narrow(np.array(np.nan, "f4"), "bf16"), "bf16"))

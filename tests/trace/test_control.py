@@ -125,3 +125,12 @@ def test_a_value_that_leaves_its_loop():
         kept[0] + 1
     with pytest.raises(CompileError, match="another traced call"):
         mw.jit(lambda x: kept[0] + x)(X)
+
+
+@pytest.mark.parametrize("shape", [(3, 0), (0, 3), (3, 2, 0)])
+def test_a_scan_of_rows_without_elements(shape):
+    x = np.ones(shape, np.float32)
+    sums = mw.jit(lambda x: mw.scan(lambda c, r: (c + r, c + r), mw.zeros(shape[1:]), x))
+    last, each = sums(x)
+    np.testing.assert_array_equal(np.asarray(last), x.sum(0))
+    np.testing.assert_array_equal(np.asarray(each), x.cumsum(0))

@@ -314,6 +314,39 @@ def test_constraints_under_a_hint_may_name_its_time_axis():
         mw.jit(lambda x: mw.constrain(x, "[t*a, _]"), mesh="a=2")(X)
 
 
+@pytest.mark.parametrize("mesh", [None, "x=1"])
+def test_one_rank_takes_and_gives_any_layout(mesh):
+    x = np.arange(6, dtype=np.float32)
+    layout = "[2*_] order(0.1, 0.0)"
+    y = mw.jit(lambda x: x + 1, mesh=mesh, in_layouts=layout, out_layouts=layout)(x)
+    np.testing.assert_array_equal(y.shards[0].ravel(), [1, 4, 2, 5, 3, 6])
+    np.testing.assert_array_equal(y.numpy(), x + 1)
+
+
+@pytest.mark.parametrize("hints", [{"order": "strict"}, {"order": "dfs"}, {"width": 2}])
+def test_nested_hints_of_which_no_slice_can_be_had_are_all_answered(hints):
+    def f(x):
+        inner = mw.hint(strength="preferred", slice="u:2")
+        with mw.hint(strength="preferred", slice="t=5", **hints), inner:
+            return -x
+
+    compiled = mw.jit(f)
+    assert float(compiled(np.float32(3))) == -3
+    assert "infeasible" in compiled.explain()
+
+
+@pytest.mark.parametrize("shape", [(4, 0), (5, 0), (0, 4)])
+@pytest.mark.parametrize("slices", ["t=2", "t:2"])
+def test_slices_of_arrays_without_elements(shape, slices):
+    def f(x):
+        with mw.hint(slice=slices):
+            return mw.sum(mw.exp(x), axis=-1), mw.exp(x)
+
+    sums, each = mw.jit(f)(np.ones(shape, np.float32))
+    np.testing.assert_array_equal(np.asarray(sums), np.zeros(shape[0]))
+    assert np.asarray(each).shape == shape
+
+
 def test_ranks_that_are_processes_give_the_same():
     f = mw.jit(
         lambda x, w: mw.softmax(x @ w), mesh="x=2", engine="mpi",
