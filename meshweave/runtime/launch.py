@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from meshweave.errors import MeshweaveError, RankError
+from meshweave.runtime.forks import tell_of_forks
 from meshweave.runtime.watchdog import named
 from meshweave.runtime.wire import frame, receive, send_frame
 
@@ -87,6 +88,12 @@ class Ranks:
         except BaseException:
             self.kill()
             raise
+        tell_of_forks(self)
+
+    def forked(self) -> None:
+        """In a copy of the process: the ranks are those of the other one, and stay."""
+        if self._finalizer.detach() is not None:
+            self._held.leave()
 
     @property
     def alive(self) -> bool:
@@ -272,6 +279,17 @@ class _Held:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(seconds)
 
+    def leave(self) -> None:
+        """Close this process's ends of all links: another one has them too."""
+        self._process = None
+        self._unlink()
+
+    def _unlink(self) -> None:
+        self.readable.close()
+        for link in (*self.links, *self._lifelines):
+            link.close()
+        self.links, self._lifelines = [], []
+
     def kill(self) -> None:
         """End every process, close every link, remove the ranks' shared memory. May be called
         again.
@@ -293,10 +311,7 @@ class _Held:
                 _gone(handle, 2.0)
                 os.close(handle)
             self._handles = []
-        self.readable.close()
-        for link in (*self.links, *self._lifelines):
-            link.close()
-        self.links, self._lifelines = [], []
+        self._unlink()
         if self.making:
             self.shared |= ownerless(self._began)
         remove(self.shared)

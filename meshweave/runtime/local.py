@@ -21,6 +21,7 @@ import numpy as np
 from meshweave.bundle import ABORTED, Bundle, WorldLayout, slots
 from meshweave.errors import MeshweaveError, RankError
 from meshweave.layout import Mesh
+from meshweave.runtime.forks import tell_of_forks
 from meshweave.runtime.limits import check_memory, check_ranks
 from meshweave.runtime.program import (
     Step,
@@ -215,6 +216,17 @@ class LocalExecutable:
         self._busy = threading.Lock()
         self._closed = False
         self._lost: list[int] = []  # ranks still in code after an abort
+        tell_of_forks(self)
+
+    def forked(self) -> None:
+        """In a copy of the process: as new, with no thread of a rank yet."""
+        if self._workers:
+            self._end.detach()
+        self._workers, self._lost = [], []
+        self._reset()
+        if self._serving is not None:
+            self._serve_short_calls()
+        self._busy = threading.Lock()
 
     def run(self, inputs: Sequence[Sequence[Values]]) -> list[list[Values]]:
         """Run once. inputs[rank][i] are local arrays; returns the outputs in the same way, newly
@@ -281,6 +293,7 @@ class LocalExecutable:
         """A call of which this thread is rank 0; the others wait for it in compiled code."""
         serving, lookout = self._serving, self._lookout
         assert serving is not None and lookout is not None
+        self._have_workers()
         if not serving.entered:
             serving.enter()
             for worker in self._workers[1:]:
@@ -323,9 +336,7 @@ class LocalExecutable:
             self._serving.entered = False
 
     def _execute(self, call: LocalCall) -> None:
-        if not self._workers:
-            self._workers = self._started()
-            self._end = weakref.finalize(self, _stop, self._workers, self._serving)
+        self._have_workers()
         self._leave()
         self._board.clear()
         for worker, context in zip(self._workers, call.contexts, strict=True):
@@ -352,6 +363,12 @@ class LocalExecutable:
         self._world.reset()
         for table in self._tables:
             table.forget_early()
+
+    def _have_workers(self) -> None:
+        """Start the threads, where there are none yet."""
+        if not self._workers:
+            self._workers = self._started()
+            self._end = weakref.finalize(self, _stop, self._workers, self._serving)
 
     def _started(self) -> list[_Worker]:
         """A thread for every rank, or none."""

@@ -1,0 +1,47 @@
+"""Processes forked from one that runs programs: they run them with ranks of their own, and leave the others be."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import multiprocessing, os, signal, sys
+import numpy as np
+import meshweave as mw
+
+f = mw.jit(lambda a: mw.sum(a, axis=0), mesh="x=2", in_layouts="[x, _]", engine=sys.argv[1])
+a = np.arange(12, dtype=np.float32).reshape(4, 3)
+
+def right():
+    for k in range(4):
+        assert np.array_equal(np.asarray(f(a + k)), (a + k).sum(0))
+
+def in_a_copy(work):
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(60)
+        work()
+        sys.exit(0)  # with all that ends at exit
+    assert os.waitpid(pid, 0)[1] == 0
+
+right()
+in_a_copy(right)
+right()
+in_a_copy(lambda: None)
+right()
+pool = multiprocessing.get_context("fork").Process(target=right)
+pool.start()
+pool.join()
+assert pool.exitcode == 0
+right()
+"""
+
+
+@pytest.mark.parametrize("engine", ["local", "mpi"])
+def test_a_forked_process_runs_what_its_parent_compiled(engine: str) -> None:
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", SCRIPT, engine]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (ended.returncode, ended.stderr) == (0, "")
