@@ -226,14 +226,14 @@ def _unsliced(
     region: Any, which: int, ledger: Ledger, effective: dict[str, Said], met: list[int]
 ) -> None:
     """Close what is about slices in a region that has none, and splice its body in."""
-    mine = [n for n in met if not _slices_inside(ledger, which, n)]
+    own = [n for n in met if not _slices_inside(ledger, which, n)]
     outer = any(_has_slice(ledger, r) for r in ledger.chain(which)[:-1])
     for key in ("order", "width"):
-        said = effective.get(key)
+        said, mine = effective.get(key), own
         if said is None or (met and not mine):
             continue  # it is for regions inside, which have slices
         if outer and said.region != which:  # those around that run in slices have answered
-            mine = [n for n in mine if (said.number, n) not in ledger.outcomes]
+            mine = [n for n in own if (said.number, n) not in ledger.outcomes]
             if not mine:
                 continue
         if key == "order" and said.hint.parsed.schedule is None:

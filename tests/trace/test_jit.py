@@ -330,9 +330,15 @@ def test_nested_hints_of_which_no_slice_can_be_had_are_all_answered(hints):
         with mw.hint(strength="preferred", slice="t=5", **hints), inner:
             return -x
 
+    def two_say(x):
+        order, width = mw.hint(strength="preferred", slice="t=5", **hints), mw.hint(width=3)
+        with order, width:
+            return mw.max(x, axis=0)
+
     compiled = mw.jit(f)
     assert float(compiled(np.float32(3))) == -3
     assert "infeasible" in compiled.explain()
+    assert float(mw.jit(two_say)(np.ones(4, np.float32))) == 1
 
 
 @pytest.mark.parametrize("shape", [(4, 0), (5, 0), (0, 4)])
