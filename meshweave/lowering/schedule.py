@@ -144,7 +144,9 @@ class Schedule:
                 self._share_unit(entry)
                 continue
             if entry.what == "collective" and entry.number in self.in_place:
-                self._share_pair(entry.operands[0].root, entry.outputs[0].root, entry.position)
+                source, out = entry.operands[0], entry.outputs[0]
+                if source.offset == out.offset:
+                    self._share_pair(source.root, out.root, entry.position)
             for body in entry.bodies:
                 self._share(body)
 
@@ -173,11 +175,13 @@ class Schedule:
         outs = [use for use in numbered if roots[use[1].pointer] is out]
         if not uses or max(k for k, _, _ in uses) > which or min(k for k, _, _ in outs) < which:
             return False
+        width = places[target.pointer][2]
+        if any(places[access.pointer][2] != width for _, access, _ in uses):
+            return False  # element i of the one lies where another element of the other does
         for k, access, _ in uses:
-            same = (
-                access.strides == target.strides
-                and places[access.pointer][1] == places[target.pointer][1]
-            )
+            same = (access.const, access.strides) == (target.const, target.strides) and places[
+                access.pointer
+            ][1] == places[target.pointer][1]
             if k == which and not same:
                 return False
         gathers = [node[1] for n in unit.nests for node in n.code if node[0] == "gather"]

@@ -319,3 +319,19 @@ def test_mistakes_are_said_at_the_users_line(says):
         mw.jit(WRONG[says])(A)
     line = WRONG[says].__code__.co_firstlineno
     assert caught.value.location == f"{__file__}:{line}"
+
+
+@pytest.mark.parametrize("given, made", [("f2", "f4"), ("i4", "i8"), ("f4", "f8"), ("f8", "f4")])
+@pytest.mark.parametrize("n", [6, 33])
+def test_a_conversion_overwrites_nothing_that_it_still_has_to_read(given, made, n):
+    """Half of a buffer of small elements takes as many bytes in large ones: not the same buffer for that."""
+    x = np.arange(n).astype(given)
+    width = np.dtype(made).itemsize
+
+    def f(x):
+        both = mw.concat([x * 2, x * 3])
+        return mw.astype(both[:n], f"{made[0]}{8 * width}")
+
+    for choice in ({"only": ("reference",)}, {"blas": True}):
+        with mw.kernels(**choice):
+            np.testing.assert_array_equal(np.asarray(mw.jit(f)(x)), (x * 2).astype(made))
