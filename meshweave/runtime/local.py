@@ -156,6 +156,7 @@ class _Worker:
                 self._done.release()
                 continue
             self._board.begin(self._rank)
+            self.error = None
             try:
                 self.result = self._step(context)
             except (
@@ -209,6 +210,7 @@ class LocalExecutable:
         self._world.arenas = [int(table.arena.ctypes.data) for table in self._tables]
         self._world.reset()
         self._workers: list[_Worker] = []
+        self._leaving: list[_Worker] = []  # told to end serving, not yet known to have done so
         self._serving: Serving | None = None
         self._lookout: Lookout | None = None
         if nranks > 1 and Serving.offered(self._code):
@@ -295,6 +297,7 @@ class LocalExecutable:
         assert serving is not None and lookout is not None
         self._have_workers()
         if not serving.entered:
+            self._leave()
             serving.enter()
             for worker in self._workers[1:]:
                 worker.start(serving)
@@ -328,22 +331,27 @@ class LocalExecutable:
                 return
 
     def _leave(self) -> None:
-        """The ranks wait for calls in Python again."""
+        """The ranks wait for calls in Python again. Where Ctrl-C ends the wait, the next call goes on with it: a rank
+        told twice would leave when it serves next, and one not waited for would seem to have ended that call.
+        """
         if self._serving is not None and self._serving.entered:
-            self._serving.stop()
-            for worker in self._workers[1:]:
-                worker.wait(-1)
+            self._leaving = self._workers[1:]
             self._serving.entered = False
+            self._serving.stop()
+        while self._leaving:
+            self._leaving[-1].wait(-1)
+            self._leaving.pop()
 
     def _execute(self, call: LocalCall) -> None:
         self._have_workers()
         self._leave()
         self._board.clear()
-        for worker, context in zip(self._workers, call.contexts, strict=True):
-            worker.start(context)
-        pending = list(range(len(self._workers)))
+        pending: list[int] = []
         report = None
         try:
+            for rank, context in enumerate(call.contexts):
+                pending.append(rank)
+                self._workers[rank].start(context)
             report = self._wait(pending)
         finally:  # also when Ctrl-C ends the wait
             if pending:

@@ -18,7 +18,7 @@ from meshweave.errors import MeshweaveError, RankError
 from meshweave.lowering.serve import can_be_served, serve_object
 from meshweave.runtime import engine, serving
 from meshweave.runtime.cores import own_cores
-from meshweave.runtime.local import LocalExecutable
+from meshweave.runtime.local import LocalExecutable, _Worker
 from meshweave.runtime.serving import LONG, SHORT
 
 COUNT = 64
@@ -131,6 +131,29 @@ def test_a_call_that_took_long_listens_to_ctrl_c_the_next_time():
         call()
     word[:] = 0
     assert right(call)
+    executable.close()
+
+
+@pytest.mark.parametrize("short", [True, False])
+def test_ctrl_c_while_ranks_end_serving_harms_no_later_call(short, monkeypatch):
+    executable, call, _ = bound(3)
+    made_short(call)
+    assert right(call)
+    own, waits = _Worker.wait, []
+
+    def interrupted(self, seconds):
+        waits.append(self)
+        if len(waits) == 2:  # one rank has been waited for, the other not
+            raise KeyboardInterrupt
+        return own(self, seconds)
+
+    monkeypatch.setattr(_Worker, "wait", interrupted)
+    call.is_short = False
+    with pytest.raises(KeyboardInterrupt):
+        call()
+    call.is_short = short
+    for _ in range(20):
+        assert right(call)
     executable.close()
 
 
