@@ -190,9 +190,6 @@ _OBEYED = frozenset(
 TARGETS: dict[str, frozenset[str]] = {"cpu": _OBEYED, "gpu": _OBEYED | {"stream"}}
 """The keys each target can obey. Whoever builds a capability adds its key here."""
 
-CONFLICTING = ("kernels",)
-"""Keys of which a disable is required though an enable is only preferred."""
-
 
 @dataclass(frozen=True)
 class Hint:

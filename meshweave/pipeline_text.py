@@ -28,7 +28,6 @@ GLOBAL_PASSES = (
 """From the global view to the local program, on a mesh of known sizes."""
 
 _NAME = re.compile(r"[\w.\-]+")
-_PUNCTUATION = "(),"
 
 
 @dataclass(frozen=True)

@@ -54,10 +54,6 @@ class Slots:
             return self._number(("symbol", operand.name, kind))
         raise ValueError(f"{operand} where a {kind} should be")
 
-    def is_uniform(self, operand: Any) -> bool:
-        """Whether an operand has one value for all threads."""
-        return not isinstance(operand, Register) or operand.name in self.uniform
-
     def _number(self, key: tuple[Any, ...]) -> int:
         return self.numbers.setdefault(key, len(self.numbers))
 

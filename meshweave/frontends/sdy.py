@@ -69,13 +69,6 @@ class Sharding:
         factors = [f for dim in self.axes for f in dim] + [*self.replicated, *self.unreduced]
         return frozenset(f.split(":", 1)[0] for f in factors)
 
-    @property
-    def is_closed_and_plain(self) -> bool:
-        """Nothing but a layout: no open dim, priority, or axis kept replicated."""
-        return not (
-            any(self.is_open) or self.replicated or any(p is not None for p in self.priorities)
-        )
-
     def layout(self) -> str:
         """The layout text."""
         text = _layout_text(self.axes, self.unreduced)

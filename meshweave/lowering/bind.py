@@ -12,8 +12,6 @@ from meshweave.lowering.kernels import Kernel, Node
 from meshweave.lowering.linear import Linear
 from meshweave.lowering.steps import Place, Root, Step
 
-Terms = tuple[tuple[int, int], ...]
-
 
 class Access(NamedTuple):
     """pointer[const + sum of strides[d] * loop d], in elements."""

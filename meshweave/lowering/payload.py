@@ -96,7 +96,6 @@ _COSTS = {
     "math.floor": 1, "math.ceil": 1, "math.roundeven": 1, "math.trunc": 1,
     "arith.constant": 0, "linalg.index": 1, "tensor.extract": 4,
 }  # fmt: skip
-CAPTURING = ("tensor.extract",)
 
 
 @dataclass
@@ -111,11 +110,6 @@ class Payload:
     def cost(self) -> int:
         """Price of one element in additions."""
         return sum(step_cost(step.name) for step in self.steps)
-
-    @property
-    def has_index(self) -> bool:
-        """Whether an element depends on its own position."""
-        return any(s.name == "linalg.index" for s in self.steps)
 
     def reads(self, arg: int) -> bool:
         """Whether the value of operand `arg` matters."""

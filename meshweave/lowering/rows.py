@@ -21,7 +21,7 @@ from meshweave.lowering.bind import (
     restrided,
     without_ones,
 )
-from meshweave.lowering.steps import Root, Step
+from meshweave.lowering.steps import Step
 
 MOST_NESTS = 16
 LARGEST_ROW = 1 << 17  # elements touched per row beyond which rows do not stay in the cache
@@ -159,8 +159,3 @@ def merged_at(nest: Nest, dim: int) -> Nest:
     keep = [d for d in range(len(nest.sizes)) if d != dim]
     reductions = frozenset(k for k, d in enumerate(keep) if d in nest.reductions)
     return restrided(nest, sizes, reductions, keep)
-
-
-def roots_of(unit: Unit, kinds: tuple[str, ...] = ("arena",)) -> set[Root]:
-    """The buffers of these kinds that the unit touches."""
-    return {root for root, _, _ in unit.pointers.places if root.kind in kinds}

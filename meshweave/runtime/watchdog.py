@@ -19,7 +19,7 @@ from meshweave.serve_block import IDLE, RETURNED, RUNNING, STATE
 
 # ELSEWHERE: on a host that this board does not reach; DEVICE: waits for what it gave its device.
 ELSEWHERE, DEVICE = 3, 4
-_STARTED, _FINISHED, _STATE, _PROGRESS = 0, 1, STATE, 3
+_STARTED, _STATE, _PROGRESS = 0, STATE, 3
 _ROW = 8  # i64 per rank: one cache line
 
 

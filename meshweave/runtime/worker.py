@@ -148,17 +148,27 @@ def connect(path: str, kind: str, rank: int) -> socket.socket:
     return link
 
 
+def follow() -> None:
+    """End with the process that has started this one, and leave Ctrl-C to it."""
+    ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def link_to(path: str, rank: int) -> socket.socket:
+    """The link to the launcher that listens at `path`; this process ends when the launcher does."""
+    lifeline = connect(path, "life", rank)
+    link = connect(path, "control", rank)
+    threading.Thread(target=hold, args=(lifeline,), daemon=True).start()
+    return link
+
+
 def main(path: str) -> None:
     """Serve the launcher that listens at `path`."""
-    ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the launcher's to handle
+    follow()
     from mpi4py import MPI
 
     rank = MPI.COMM_WORLD.rank
-    lifeline = connect(path, "life", rank)
-    link = connect(path, "control", rank)
-    holder = threading.Thread(target=hold, args=(lifeline,), daemon=True)
-    holder.start()
+    link = link_to(path, rank)
     try:
         Worker(rank, MPI.COMM_WORLD.size).serve(link)
     except (EOFError, OSError):

@@ -208,16 +208,6 @@ def functions(module: Any) -> list[Any]:
     ]
 
 
-def producer(value: Any, *kinds: Any) -> Any:
-    """The op that makes `value` if it is of one of these classes or names (any, when none given),
-    else None.
-    """
-    owner = value.owner
-    if isinstance(owner, ir.Block) or (kinds and owner.name not in {op_name(k) for k in kinds}):
-        return None
-    return owner.opview
-
-
 def users(value: Any) -> list[Any]:
     """The ops that read `value`, one entry per use."""
     return [use.owner for use in value.uses]
@@ -281,39 +271,16 @@ def _remap(op: Any, vmap: Mapping[Any, Any]) -> Any:
     return ir.WalkResult.ADVANCE
 
 
-def inline_single_block(op: Any, terminator: bool = True) -> None:
+def inline_single_block(op: Any) -> None:
     """Splice the body of `op` (one region, one block) in its place: yielded values for results,
     then `op` is gone.
 
-    terminator: the last op of the body yields the results; it is dropped. Block arguments must have
-                been replaced before.
+    The last op of the body yields the results; it is dropped. Block arguments must have been replaced before.
     """
     block = op.operation.regions[0].blocks[0]
     assert not any(True for a in block.arguments for _ in a.uses), "block arguments are still read"
-    inner = list(block.operations)
-    body, yielded = (inner[:-1], list(inner[-1].operation.operands)) if terminator else (inner, [])
+    *body, end = list(block.operations)
+    yielded = list(end.operation.operands)
     for o in body:
         o.operation.move_before(op.operation)
     replace(op, yielded)
-
-
-def move_region(source: Any, target: Any) -> None:
-    """Move all blocks of region `source` to the end of region `target`."""
-    for block in list(source.blocks):
-        block.append_to(target)
-
-
-def update_function_type(f: Any) -> None:
-    """Make the type of a `func.func` say what its entry block takes and its `func.return` gives."""
-    block = f.operation.regions[0].blocks[0]
-    ends = [
-        o
-        for b in f.operation.regions[0].blocks
-        for o in b.operations
-        if o.operation.name == "func.return"
-    ]
-    results = [v.type for v in ends[0].operation.operands]
-    type_ = ir.FunctionType.get(
-        [a.type for a in block.arguments], results, context=f.operation.context
-    )
-    f.operation.attributes["function_type"] = ir.TypeAttr.get(type_, context=f.operation.context)

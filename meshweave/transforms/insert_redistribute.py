@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from meshweave.bindings import ir
-from meshweave.dialects.dist import LayoutAttr
 from meshweave.transforms.base import Pass, fail, functions, ops_of, replace
 from meshweave.transforms.bodies import captured_by, is_tensor
 from meshweave.transforms.fold_redistribute import fold_redistributes
@@ -268,8 +267,3 @@ def drop_constraints(module: Any) -> None:
     for op in ops_of(module, "dist.constrain"):
         if not is_given(op):
             replace(op, [op.operation.operands[0]])
-
-
-def layouts_of(attr: Any) -> list[Any]:
-    """The Layouts of an array of layout attributes, None where it holds a unit attribute."""
-    return [None if isinstance(a, ir.UnitAttr) else LayoutAttr(a).layout for a in attr]

@@ -47,7 +47,7 @@ class Partition(Pass):
             for f in functions(module):
                 _function(f, local)
             for f in functions(module):
-                _function_type(f, local)
+                _function_type(f)
             _erase_free(module)
 
 
@@ -80,7 +80,7 @@ def _interface(entry: dict[str, Any]) -> Any:
     return ir.DictAttr.get({n: a for n, a in entry.items() if n not in settled})
 
 
-def _function_type(f: Any, local: Local) -> None:
+def _function_type(f: Any) -> None:
     """The function's type and results after its body is local."""
     block = f.operation.regions[0].blocks[0]
     ops = block.operations

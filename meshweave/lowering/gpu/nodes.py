@@ -183,7 +183,7 @@ class Iteration:
             return self._gather(node)
         assert what == "op", f"a node {what} that no loop has set"
         operands = [self.values[k] for k in node[3]]
-        return frame.op(node[1], settings_text(self.nest, node), operands, str(node[4]))
+        return frame.op(node[1], settings_text(node), operands, str(node[4]))
 
     def _index(self, node: Node) -> Value:
         _, const, strides, scalars = node
@@ -227,7 +227,7 @@ def _constant(builder: Builder, node: Node) -> Value:
     return builder.literal(text.rsplit(" : ", 1)[0] if " : " in text else text, kind)
 
 
-def settings_text(nest: Nest, node: Node) -> str:
+def settings_text(node: Node) -> str:
     """The attributes of an op. Sums over a loop that are marked add products without rounding them
     first; nothing else may be changed.
     """

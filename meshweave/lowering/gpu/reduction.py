@@ -74,7 +74,7 @@ def _combiner(nest: Nest, number: int) -> Combiner | None:
         return None
     kind = str(store.type)
     held = "f32" if kind in SMALL else kind
-    return Combiner(node[1], settings_text(nest, node), others[0], held, kind)
+    return Combiner(node[1], settings_text(node), others[0], held, kind)
 
 
 def neutral(op: str, type_: str) -> str:

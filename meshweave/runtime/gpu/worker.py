@@ -6,13 +6,10 @@ memory that it shares with the process that asks; they are copied to and from it
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 import os
-import signal
 import socket
 import sys
-import threading
 import time
 from typing import Any, NamedTuple
 
@@ -26,9 +23,8 @@ from meshweave.runtime.gpu.rank import GpuRank
 from meshweave.runtime.program import Values, place_buffers
 from meshweave.runtime.watchdog import StatusBoard
 from meshweave.runtime.wire import send
-from meshweave.runtime.worker import Worker, connect, hold
+from meshweave.runtime.worker import Worker, follow, link_to
 
-_PARENT_DEATH_SIGNAL = 1  # prctl
 FAILED = 75  # status of a rank whose collectives NCCL has given up
 
 
@@ -114,12 +110,9 @@ class GpuWorker(Worker):
 
 def main(path: str, share: bool, library: Library | None = None) -> None:
     """Serve the process that listens at `path`. library: instead of the real ones."""
-    ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who has started the ranks
+    follow()
     place = discover({"MESHWEAVE_STORE": "", **os.environ})
-    lifeline = connect(path, "life", place.rank)
-    link = connect(path, "control", place.rank)
-    threading.Thread(target=hold, args=(lifeline,), daemon=True).start()
+    link = link_to(path, place.rank)
     try:
         GpuWorker(place, library or SystemLibrary(), share).serve(link)
     except (EOFError, OSError):
