@@ -38,6 +38,7 @@ from meshweave.transforms.hint_ledger import (
     settle,
     write_ledger,
 )
+from meshweave.transforms.hint_make import Make
 from meshweave.transforms.hint_slice import HintSlice, choose, extents_of_places
 from meshweave.transforms.overlap import Overlap
 from meshweave.transforms.select_kernels import SelectKernels
@@ -214,15 +215,9 @@ def _choose(region: Any, axes: Sequence[TimeAxis], option: _Option, count: int) 
     value = end.operands[option.result]
     dims: list[list[str]] = [[] for _ in value.type.shape]
     dims[option.dim] = [a.name for a in axes if a.is_open]
-    place = ir.Operation.create(
-        "hint.place",
-        results=[value.type],
-        operands=[value],
-        attributes={"layout": LayoutAttr.make(Layout.blocks(dims))},
-        loc=end.location,
-        ip=ir.InsertionPoint(end),
-    )
-    end.operands[option.result] = place.results[0]
+    make = Make(ir.InsertionPoint(end), end.location)
+    layout = LayoutAttr.make(Layout.blocks(dims))
+    end.operands[option.result] = make.laid("hint.place", value, layout)
 
 
 def _options(region: Any, asked: _Asked) -> list[_Option]:

@@ -29,6 +29,7 @@ from meshweave.transforms.hint_ledger import (
     tell,
     write_ledger,
 )
+from meshweave.transforms.hint_make import Make
 from meshweave.transforms.hint_outer import Outer
 from meshweave.transforms.hint_ring import WITHIN
 from meshweave.transforms.hint_ties import PARALLEL, REDUCTION, Made, Node, Ties, loops
@@ -230,16 +231,11 @@ def _split(
         op.attributes["layout"] = LayoutAttr.make(space)
         value = op.results[0]
     readers = [(use.owner, use.operand_number) for use in op.results[0].uses]
-    place = ir.Operation.create(
-        "hint.place",
-        results=[op.results[0].type],
-        operands=[value],
-        attributes={"layout": LayoutAttr.make(time)},
-        loc=op.location,
-        ip=ir.InsertionPoint.after(op),
-    )
+    make = Make(ir.InsertionPoint.after(op), op.location)
+    placed = make.laid("hint.place", value, LayoutAttr.make(time))
+    place = placed.owner
     for reader, i in readers:
-        reader.operands[i] = place.results[0]
+        reader.operands[i] = placed
     if space.used_axes:
         place.attributes[WITHIN] = ir.UnitAttr.get()
     if value == op.operands[0]:

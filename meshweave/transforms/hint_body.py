@@ -14,6 +14,7 @@ from meshweave.errors import LayoutError
 from meshweave.layout.layout import AxisFactor, Layout
 from meshweave.layout.mesh import Mesh
 from meshweave.transforms.base import at, remarks_to, replace, walk
+from meshweave.transforms.hint_make import Make
 from meshweave.transforms.insert_redistribute import InsertRedistribute
 from meshweave.transforms.legalize_redistribute import LegalizeRedistribute
 from meshweave.transforms.partition import Partition
@@ -190,14 +191,8 @@ def _constrain(place: Any, mesh: Mesh, axes: Collection[str]) -> None:
     value = place.operands[0]
     cut = [[n for n in dim if mesh.has(n)] for dim in mine]
     if any(mine):
-        value = ir.Operation.create(
-            "dist.constrain",
-            results=[value.type],
-            operands=[value],
-            attributes={"layout": LayoutAttr.make(Layout.blocks(cut))},
-            loc=place.location,
-            ip=ir.InsertionPoint(place),
-        ).results[0]
+        make = Make(ir.InsertionPoint(place), place.location)
+        value = make.laid("dist.constrain", value, LayoutAttr.make(Layout.blocks(cut)))
     rest = [dim[len(now) :] for dim, now in zip(names, mine)]
     if any(rest):
         place.operands[0] = value

@@ -127,12 +127,22 @@ class Make:
 
     def loop(self, trips: int, carried: Sequence[Any]) -> tuple[Any, Any, list[Any]]:
         """An scf.for of `trips` steps: the op, its induction variable, and what it carries inside."""
-        low, high, one = self.index(0), self.index(trips), self.index(1)
+        return self.for_(0, trips, 1, carried)
+
+    def for_(
+        self, low: int, high: int, step: int, carried: Sequence[Any]
+    ) -> tuple[Any, Any, list[Any]]:
+        """The same from `low` to below `high`."""
+        bounds = [self.index(n) for n in (low, high, step)]
         types = [v.type for v in carried]
-        loop = self.op("scf.for", types, [low, high, one, *carried], 1)
+        loop = self.op("scf.for", types, [*bounds, *carried], 1)
         arguments = [ir.IndexType.get(), *types]
         block = loop.regions[0].blocks.append(*arguments, arg_locs=[self.loc] * len(arguments))
         return loop, block.arguments[0], list(block.arguments)[1:]
+
+    def laid(self, name: str, value: Any, layout: Any) -> Any:
+        """`value` behind an op that says how it lies: `dist.constrain` or `hint.place`. layout: the attribute."""
+        return self.op(name, [value.type], [value], layout=layout).results[0]
 
     def inside(self, loop: Any) -> "Make":
         """Makes ops at the end of a loop's body."""

@@ -169,14 +169,8 @@ def _behind_gathers(place: Any) -> None:
         gather.operands[0] = place.operands[0]
         result = gather.results[0]
         old = [(use.owner, use.operand_number) for use in result.uses]
-        behind = ir.Operation.create(
-            "hint.place",
-            results=[result.type],
-            operands=[result],
-            attributes={"layout": place.attributes["layout"]},
-            loc=place.location,
-            ip=ir.InsertionPoint.after(gather),
-        )
+        make = Make(ir.InsertionPoint.after(gather), place.location)
+        behind = make.laid("hint.place", result, place.attributes["layout"])
         for reader, i in old:
-            reader.operands[i] = behind.results[0]
+            reader.operands[i] = behind
     replace(place, [place.operands[0]])

@@ -17,6 +17,7 @@ from meshweave.layout.layout import Layout
 from meshweave.layout.mesh import Mesh
 from meshweave.layout.notation import axis_factors
 from meshweave.transforms.base import fail, functions, ops_of, replace
+from meshweave.transforms.hint_make import Make
 
 INTERFACE = "interface"
 """On an op with a `layout`: the layout that was said. On arguments and results of functions: dist.interface."""
@@ -137,12 +138,5 @@ def _as_constraints(op: Any) -> None:
         return
     value = op.operands[0]
     for end in ends:
-        value = ir.Operation.create(
-            "dist.constrain",
-            results=[value.type],
-            operands=[value],
-            attributes={"layout": end},
-            loc=op.location,
-            ip=ir.InsertionPoint(op),
-        ).results[0]
+        value = Make(ir.InsertionPoint(op), op.location).laid("dist.constrain", value, end)
     replace(op, [value])

@@ -126,21 +126,9 @@ class Loop:
         ops = ops_in(self.block)
         return [op for op in wanted if op.block == self.block and not runs_ahead(op, ops)]
 
-    def made(self, inits: Sequence[Any], make: Make) -> tuple[Any, Any, list[Any], Make]:
-        """A loop over all trips but the last in the place of this one: the op, its counter, what it carries, and what
-        makes its body.
-        """
-        bounds = [make.index(n) for n in (self.low, self.last, self.step)]
-        types = [v.type for v in inits]
-        new = make.op("scf.for", types, [*bounds, *inits], 1)
-        arguments = [ir.IndexType.get(), *types]
-        block = new.regions[0].blocks.append(*arguments, arg_locs=[make.loc] * len(arguments))
-        return (
-            new,
-            block.arguments[0],
-            list(block.arguments)[1:],
-            Make(ir.InsertionPoint(block), make.loc),
-        )
+    def shortened(self, inits: Sequence[Any], make: Make) -> tuple[Any, Any, list[Any]]:
+        """A loop over all trips but the last: see Make.for_."""
+        return make.for_(self.low, self.last, self.step, inits)
 
 
 def ahead(loop: Loop, wanted: Sequence[Any]) -> Loop | None:
@@ -184,7 +172,8 @@ class _Ahead:
         make = Make(ir.InsertionPoint(loop.op), loop.op.location)
         inits = list(loop.op.operands)[3:]
         first = self._issue(make.index(loop.low), make)
-        new, k, carried, inner = loop.made([*inits, *first], make)
+        new, k, carried = loop.shortened([*inits, *first], make)
+        inner = make.inside(new)
         coming = self._issue(inner.arith("addi", k, inner.index(loop.step)), inner)
         done = self._compute(k, carried[: len(inits)], carried[len(inits) :], inner)
         inner.op("scf.yield", [], [*done, *coming])
@@ -273,7 +262,8 @@ class _Behind:
         inits = list(loop.op.operands)[3:]
         begun = self._begin(make.index(loop.low), inits, make)
         begins = [begun.get(v, v) if s else i for v, s, i in zip(self.ends, self.stepped, inits)]
-        new, k, carried, inner = loop.made([*begins, *[begun[v] for v in self.held]], make)
+        new, k, carried = loop.shortened([*begins, *[begun[v] for v in self.held]], make)
+        inner = make.inside(new)
         state, held = carried[: len(inits)], carried[len(inits) :]
         given = self._send(k, state, held, inner)
         coming = self._begin(inner.arith("addi", k, inner.index(loop.step)), state, inner)
