@@ -14,10 +14,10 @@ from programs import Program as Drawn
 from programs import programs
 from test_hint_execute import SCHEDULES, in_region
 
+from meshweave.abi import ALIGNMENT
 from meshweave.api import Program, build, lowered
 from meshweave.errors import CompileError
 from meshweave.layout import Mesh
-from meshweave.lowering.arena import ALIGNMENT
 from meshweave.lowering.cpu import bundle_of
 from meshweave.lowering.hint_budget import cache_bytes, fewest
 from meshweave.lowering.memory import moments, region_bytes

@@ -11,9 +11,9 @@ import pytest
 from hint_programs import attention, constrain, function, laid_out, matmul, region, tensor
 from test_memory import Allocations
 
+from meshweave.abi import ALIGNMENT
 from meshweave.api import Program, build, lowered, random_arguments
 from meshweave.lowering import functions
-from meshweave.lowering.arena import ALIGNMENT
 from meshweave.runtime import program as runtime_program
 from meshweave.runtime.launch import mpiexec
 from meshweave.runtime.local import LocalEngine

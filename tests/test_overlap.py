@@ -11,9 +11,9 @@ from hint_programs import constrain, data, function, laid_out, matmul, region, t
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from meshweave.abi import EarlyArea
 from meshweave.api import Program, lowered
 from meshweave.bindings import context, ir
-from meshweave.bundle import EarlyArea
 from meshweave.errors import CompileError
 from meshweave.lowering import compile_local
 from meshweave.lowering.memory import region_bytes

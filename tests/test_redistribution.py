@@ -5,7 +5,8 @@ import pytest
 
 import meshweave as mw
 from meshweave import redistribution
-from meshweave.bundle import DTYPES, numpy_dtype
+from meshweave.abi import DTYPES
+from meshweave.bundle import numpy_dtype
 from meshweave.errors import LayoutError, MeshweaveError, UsageError
 from meshweave.layout import Layout, Mesh
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-ALIGNMENT = 64
+from meshweave.abi import rounded
 
 
 @dataclass
@@ -34,11 +34,6 @@ def plan(blocks: Iterable[Block]) -> int:
         placed.append(block)
         total = max(total, block.at + rounded(block.nbytes))
     return total
-
-
-def rounded(nbytes: int) -> int:
-    """Bytes of a place for `nbytes`."""
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
 def _place(block: Block, placed: list[Block]) -> int:

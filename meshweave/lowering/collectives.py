@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from meshweave import bindings
-from meshweave.bundle import DTYPES, KINDS
+from meshweave.abi import DTYPES, KINDS
 from meshweave.errors import CompileError
 from meshweave.lowering import local, mpi
 from meshweave.lowering.copies import UNITS

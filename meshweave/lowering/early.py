@@ -1,6 +1,6 @@
 """Collectives that are started before they are waited for, between ranks that see each other's memory.
 
-`mw_all_gather_start` copies what this rank sends to its area (`bundle.EarlyArea`) and says so; it waits
+`mw_all_gather_start` copies what this rank sends to its area (`abi.EarlyArea`) and says so; it waits
 for nobody, unless a member has not yet read what was sent two starts ago. `mw_all_gather_wait` waits
 until all members have started, and pulls what it needs out of their areas: it never waits for a member
 to come to its own wait, so a rank that is late holds nobody up before its result is wanted. Each
@@ -18,8 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from meshweave.bundle import ALIGNMENT, EarlyArea
-from meshweave.lowering.arena import rounded
+from meshweave.abi import ALIGNMENT, EarlyArea, rounded
 from meshweave.lowering.phrases import at, constants, copy, wait_for_members
 
 ARGUMENTS = "%area: !llvm.ptr, %area_bytes: i64"

@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from meshweave.abi import Slots
 from meshweave.bindings import ir
-from meshweave.bundle import Slots
 from meshweave.errors import CompileError
 from meshweave.locations import location_text
 from meshweave.lowering.linear import Linear

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from meshweave.abi import rounded
 from meshweave.errors import CompileError
 from meshweave.layout.mesh import Mesh
 from meshweave.lowering.copies import INNER
@@ -28,7 +29,6 @@ PIECES, BODY, PACKS, UNPACKS, SENDS, MESSAGES, RECEIVED_AT, LARGEST, END, HEAD =
 unpacked; where the pieces to send are listed; where the four words of each member begin; where
 received messages begin in the staging buffer; the largest message of all; the furthest that any
 message of any rank ends."""
-_ALIGNMENT = 64
 
 Level = tuple[int, int, int]  # count, step in the source, step in the target
 
@@ -234,7 +234,7 @@ class _Mail:
         )
         packed = max(sum(row) for row in lengths) if self._packs else 0
         unpacked = max(sum(row) for row in self._received) if self._unpacks else 0
-        self._received_at = -(-packed // _ALIGNMENT) * _ALIGNMENT
+        self._received_at = rounded(packed)
         self.staging = self._received_at + unpacked
         self._begun = [self._begins(rank) for rank in range(len(sections))]
         self._end = self._largest + max(max(row) for both in self._begun for row in both)

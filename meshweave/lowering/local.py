@@ -4,7 +4,7 @@ others' buffers.
 Every collective is: publish own pointers, meet, work, meet again. A meeting is one store to the
 member's own cache line and a look at everybody else's; who waits looks at the abort flag too, so
 that a rank that fails frees the others, and yields the processor after a while, so that more ranks
-than cores get on. Where things lie is said by `bundle.WorldLayout`.
+than cores get on. Where things lie is said by `abi.WorldLayout`.
 
 Reductions are deterministic: each member reduces its own part of the elements over all members in
 member order, and writes it to everybody, so all ranks hold the same bits. Narrow floats are summed
@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from meshweave.bundle import ABORTED, WorldLayout
+from meshweave.abi import ABORTED, WorldLayout
 from meshweave.lowering import early
 from meshweave.lowering.copies import blocks_text, copy_block, piece_text
 from meshweave.lowering.exchange_code import EXCHANGED, pulling_text, relayout_text

@@ -7,9 +7,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from meshweave.abi import rounded
 from meshweave.locations import location_text
 from meshweave.lowering import blas
-from meshweave.lowering.arena import Block, rounded
+from meshweave.lowering.arena import Block
 from meshweave.lowering.rows import Unit
 from meshweave.lowering.schedule import length
 from meshweave.report import KernelRow, Moment

@@ -1,12 +1,12 @@
 """Collectives of the `mpi` engine: compiled code calls the MPI library itself.
 
 Handles and special addresses are integers of 64 bits in the table at the `private` slot
-(`bundle.MpiTable`), so one object serves MPICH (handles are ints, the upper half is ignored) and
+(`abi.MpiTable`), so one object serves MPICH (handles are ints, the upper half is ignored) and
 Open MPI (handles are pointers). MPI counts are 32 bits wide: what is larger goes in pieces. A code
 that MPI returns is turned into its class, which fits 16 bits.
 
 Of a collective that is started early, the library's own non-blocking call is left open in its area
-(`bundle.EarlyArea`) until it is waited for; what is too large for one call, and an exchange, which has
+(`abi.EarlyArea`) until it is waited for; what is too large for one call, and an exchange, which has
 tables and packing around it, is done when it is started.
 
 These are the functions between hosts, and wherever the engine has no shared window; ranks of one
@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from meshweave.bundle import EarlyArea, GroupRecord, MpiTable, Slots, reduction_symbol
+from meshweave.abi import EarlyArea, GroupRecord, MpiTable, Slots, reduction_symbol
 from meshweave.lowering import early, window
 from meshweave.lowering.exchange_code import ALLTOALLV, messages_text
 from meshweave.lowering.local import arguments_of

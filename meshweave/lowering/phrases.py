@@ -6,6 +6,8 @@ and the blocks it leaves for, are said.
 
 from __future__ import annotations
 
+from meshweave.abi import Slots
+
 FUTEX = 202  # the number of the system call on x86-64
 SLEEP, WAKE, PRIVATE = (
     0,
@@ -63,7 +65,7 @@ def store_atomic(value: str, address: str, order: str = "release") -> str:
 
 
 # A group in a rank's table: %group, its block or record, and %me, this rank's member number in it.
-GROUP = f"""{constants(first_slot=4)}
+GROUP = f"""{constants(first_slot=Slots(0, 0, 0).handle(0))}
   %twice = llvm.add %number, %number : i64
   %slot = llvm.add %twice, %first_slot : i64{at("%handle", "%ctx", "%slot", "i64")}
   %group = llvm.load %handle : !llvm.ptr -> !llvm.ptr{word("%me", "%handle", 1)}"""

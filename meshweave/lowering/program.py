@@ -10,7 +10,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from meshweave.bundle import CollectiveInfo, Port, Slots
+from meshweave.abi import Slots
+from meshweave.bundle import CollectiveInfo, Port
 from meshweave.lowering.bufferize import boundary, bufferize, run_passes
 from meshweave.lowering.carrier import Collectives
 from meshweave.lowering.early import areas

@@ -4,7 +4,7 @@ that a call is a few stores and Python is on nobody's path.
 `mw_serve(block, rank)` is where the thread of a rank other than 0 stays: it looks for the next call for a while, then
 sleeps until it is woken. `mw_call(block, contexts)` hands each rank its table, runs rank 0 itself, and waits for the
 others; `mw_finish(block)` waits again where it gave up waiting for a moment. `mw_stop(block)` lets the ranks leave.
-Where things lie is said by `serve_block`.
+Where things lie is said by `abi.ServeBlock`.
 
 No call is missed by who sleeps: see `phrases.post`.
 """
@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
-from meshweave.bundle import Slots, WorldLayout
+from meshweave.abi import RETURNED, RUNNING, STATE, ServeBlock, Slots, WorldLayout
 from meshweave.lowering.collectives import compile_text
 from meshweave.lowering.phrases import (
     PAUSE,
@@ -31,7 +31,6 @@ from meshweave.lowering.phrases import (
     post,
     store_atomic,
 )
-from meshweave.serve_block import RETURNED, RUNNING, STATE, ServeBlock
 
 SYMBOLS = ("mw_serve", "mw_call", "mw_finish", "mw_stop")
 _TICK = 50_000_000  # nanoseconds that `mw_finish` sleeps before it comes back to its caller

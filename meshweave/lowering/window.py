@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from meshweave.bundle import ALIGNMENT, OUTSIDE, STAGING, EarlyArea, GroupRecord, WorldLayout
+from meshweave.abi import ALIGNMENT, OUTSIDE, STAGING, EarlyArea, GroupRecord, WorldLayout, rounded
 from meshweave.lowering import early, local
 from meshweave.lowering.phrases import (
     GROUP,
@@ -153,7 +153,7 @@ def _offsets() -> str:
     return text
 
 
-# A field is named as in a `bundle.WorldLayout`, whose lines hold the same fields in the same order.
+# A field is named as in an `abi.WorldLayout`, whose lines hold the same fields in the same order.
 _WORD = f"""
 llvm.func @mw_word(%group: !llvm.ptr, %me: i64, %p: !llvm.ptr) -> i64 {{{_CONSTANTS}
   {constants(nowhere=GroupRecord.NOWHERE)}{_member("own", "%me")}
@@ -393,7 +393,7 @@ def staging_bytes(
         source, target = entry.operands[0], entry.outputs[0]
         needed = _nbytes(source) if final(source.root).kind != "arena" else 0
         if symbols[entry.number].startswith("mw_all_reduce") and final(target.root).kind != "arena":
-            needed = -(-_nbytes(source) // ALIGNMENT) * ALIGNMENT + _nbytes(target)
+            needed = rounded(_nbytes(source)) + _nbytes(target)
         most = max(most, needed)
     return most
 

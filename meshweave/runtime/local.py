@@ -1,6 +1,6 @@
 """The `local` engine: every rank is a thread of this process; nothing to start, nothing to install.
 
-The ranks' compiled code meets in a shared world block (`bundle.WorldLayout`) and never calls
+The ranks' compiled code meets in a shared world block (`abi.WorldLayout`) and never calls
 Python. The thread that called only waits, watches the status board, and sets the world's abort flag
 when a rank fails or the job stalls: every wait in compiled code looks at that flag, so the others
 leave.
@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from meshweave.bundle import ABORTED, Bundle, WorldLayout, slots
+from meshweave.abi import ABORTED, WorldLayout
+from meshweave.bundle import Bundle, slots
 from meshweave.errors import MeshweaveError, RankError
 from meshweave.layout import Mesh
 from meshweave.runtime.forks import tell_of_forks

@@ -15,16 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from meshweave.bundle import (
-    ALIGNMENT,
-    DTYPES,
-    KINDS,
-    STAGING,
-    Bundle,
-    Manifest,
-    MpiTable,
-    reduction_symbol,
-)
+from meshweave.abi import DTYPES, KINDS, STAGING, MpiTable, reduction_symbol, rounded
+from meshweave.bundle import Bundle, Manifest
 from meshweave.errors import MeshweaveError, RankError
 from meshweave.layout import Mesh
 from meshweave.runtime.libraries import mpi as mpi_library
@@ -108,7 +100,7 @@ class MpiRank:
     def _allocated(self, window: bool, foreign: bool) -> tuple[Window | None, int]:
         """This host's window, if there is to be one and has room, and the arena's address in it."""
         use = everyone(self.world, window) and self._host.size > 1 and bool(self.manifest.groups)
-        self._staging_at = -(-self.manifest.arena_bytes // ALIGNMENT) * ALIGNMENT
+        self._staging_at = rounded(self.manifest.arena_bytes)
         self._staging_bytes = 0
         if foreign and STAGING in self._code:
             ask = ctypes.CFUNCTYPE(ctypes.c_int64)(self._code.address(STAGING))

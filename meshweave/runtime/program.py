@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from meshweave.bundle import ALIGNMENT, Bundle, Manifest, Port, numpy_dtype, slots
+from meshweave.abi import ALIGNMENT, rounded
+from meshweave.bundle import Bundle, Manifest, Port, numpy_dtype, slots
 from meshweave.errors import MeshweaveError
 from meshweave.runtime.libraries import libraries
 from meshweave.runtime.loader import LoadedCode, load
@@ -106,7 +107,7 @@ def place_buffers(manifest: Manifest, memory: Any) -> tuple[list[Values], list[V
         dtype = numpy_dtype(port.dtype)
         count = port.nbytes // dtype.itemsize
         arrays.append(np.frombuffer(memory, dtype, count, end).reshape(port.local_shape))
-        end += -(-port.nbytes // ALIGNMENT) * ALIGNMENT
+        end += rounded(port.nbytes)
     return arrays[: len(manifest.inputs)], arrays[len(manifest.inputs) :]
 
 
@@ -115,7 +116,7 @@ def buffer_bytes(manifest: Manifest) -> int:
     worth for mmap.
     """
     ports = (*manifest.inputs, *manifest.outputs)
-    return max(4096, sum(-(-port.nbytes // ALIGNMENT) * ALIGNMENT for port in ports))
+    return max(4096, sum(rounded(port.nbytes) for port in ports))
 
 
 class Table:

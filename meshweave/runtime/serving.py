@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from meshweave.abi import ServeBlock
 from meshweave.errors import MeshweaveError
 from meshweave.runtime.cores import current_core, kept_on
 from meshweave.runtime.loader import LoadedCode
 from meshweave.runtime.program import aligned
 from meshweave.runtime.watchdog import Watchdog
-from meshweave.serve_block import ServeBlock
 
 SHORT = 2e-3  # seconds up to which the caller may be rank 0: it does not listen to Ctrl-C meanwhile
 LONG = 20e-3  # seconds after which the next call is none of these

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from meshweave.abi import IDLE, RETURNED, RUNNING, STATE
 from meshweave.bundle import Manifest
-from meshweave.serve_block import IDLE, RETURNED, RUNNING, STATE
 
 # ELSEWHERE: on a host that this board does not reach; DEVICE: waits for what it gave its device.
 ELSEWHERE, DEVICE = 3, 4

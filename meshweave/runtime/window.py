@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from meshweave.bundle import ALIGNMENT, GroupRecord, Manifest
+from meshweave.abi import ALIGNMENT, GroupRecord
+from meshweave.bundle import Manifest
 from meshweave.layout import Mesh
 
 VARIABLE = "MESHWEAVE_MPI_WINDOW"  # in the environment: "0" means no windows

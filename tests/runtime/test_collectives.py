@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from runtime.programs import ENGINES, CallOf, program, started
 
-from meshweave.bundle import DTYPES, KINDS, numpy_dtype
+from meshweave.abi import DTYPES, KINDS
+from meshweave.bundle import numpy_dtype
 from meshweave.errors import CompileError
 from meshweave.layout import Mesh
 from meshweave.lowering import mpi as mpi_code

@@ -19,7 +19,8 @@ from runtime.test_collectives import (
     values,
 )
 
-from meshweave.bundle import DTYPES, KINDS, EarlyArea, numpy_dtype
+from meshweave.abi import DTYPES, KINDS, EarlyArea
+from meshweave.bundle import numpy_dtype
 from meshweave.errors import RankError
 from meshweave.layout import Mesh
 

@@ -20,7 +20,7 @@ import pytest
 from lowering.harness import compile_text
 from runtime.programs import CallOf, on_rank, program, started
 
-from meshweave.bundle import STAGING
+from meshweave.abi import STAGING
 from meshweave.errors import RankError
 from meshweave.runtime.launch import mpiexec, ownerless
 from meshweave.runtime.mpi import MpiEngine

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from meshweave.lowering.arena import ALIGNMENT
+from meshweave.abi import ALIGNMENT
 from meshweave.lowering.gpu.builder import GLOBAL, Parameter
 from meshweave.lowering.gpu.nodes import stored
 from meshweave.lowering.rows import Unit

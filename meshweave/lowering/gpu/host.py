@@ -11,7 +11,8 @@ from dataclasses import replace
 from math import gcd
 from typing import Any, NamedTuple
 
-from meshweave.bundle import ALIGNMENT, OpInfo
+from meshweave.abi import ALIGNMENT
+from meshweave.bundle import OpInfo
 from meshweave.device import GemmInfo, GemmRecord, GpuTable
 from meshweave.layout.mesh import Mesh
 from meshweave.locations import location_text

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from meshweave.bundle import Slots
+from meshweave.abi import Slots
 from meshweave.device import GpuTable
 from meshweave.lowering.collectives import Collective
 from meshweave.lowering.gpu.calls import HostFunction, declarations
