@@ -40,14 +40,11 @@ class _Bound(NamedTuple):
     nbytes: int
 
 
-class Worker:
-    """The programs that this rank has loaded and the calls that are bound."""
+class Server:
+    """A rank that does what messages say: `{"do": "run"}` by its method `_run`."""
 
     def __init__(self, rank: int, nranks: int) -> None:
         self.rank, self.nranks = rank, nranks
-        self._programs: dict[int, tuple[MpiRank, StatusBoard]] = {}
-        self._calls: dict[int, _Bound] = {}
-        self._last: dict[int, int] = {}  # of each program, the call that ran last
 
     def serve(self, link: socket.socket) -> None:
         """Answer messages until `exit`. EOFError when the launcher is gone."""
@@ -65,6 +62,16 @@ class Worker:
                     os.close(file)
             if answer is not None:
                 send(link, answer)
+
+
+class Worker(Server):
+    """The programs that this rank has loaded and the calls that are bound."""
+
+    def __init__(self, rank: int, nranks: int) -> None:
+        super().__init__(rank, nranks)
+        self._programs: dict[int, tuple[MpiRank, StatusBoard]] = {}
+        self._calls: dict[int, _Bound] = {}
+        self._last: dict[int, int] = {}  # of each program, the call that ran last
 
     def _load(self, message: dict[str, Any], payload: bytes, files: list[int]) -> dict[str, Any]:
         board = StatusBoard(mmap.mmap(files[0], StatusBoard.nbytes(self.nranks)), self.nranks)

@@ -23,7 +23,7 @@ from meshweave.runtime.gpu.rank import GpuRank
 from meshweave.runtime.program import Values, place_buffers
 from meshweave.runtime.watchdog import StatusBoard
 from meshweave.runtime.wire import send
-from meshweave.runtime.worker import Worker, follow, link_to
+from meshweave.runtime.worker import Server, follow, link_to
 
 FAILED = 75  # status of a rank whose collectives NCCL has given up
 
@@ -41,14 +41,14 @@ class _Call(NamedTuple):
     outputs: list[Values]
 
 
-class GpuWorker(Worker):
+class GpuWorker(Server):
     """The programs that this rank has loaded and the calls that are bound."""
 
     def __init__(self, place: Place, library: Library, share: bool = False) -> None:
         super().__init__(place.rank, place.nranks)
         self._place, self._library, self._share = place, library, share
-        self._loaded: dict[int, _Program] = {}
-        self._made: dict[int, _Call] = {}
+        self._programs: dict[int, _Program] = {}
+        self._calls: dict[int, _Call] = {}
         self._link: socket.socket | None = None
 
     def serve(self, link: socket.socket) -> None:
@@ -67,34 +67,34 @@ class GpuWorker(Worker):
             )  # fmt: skip
         finally:
             store.close()
-        self._loaded[message["program"]] = _Program(rank, board, message["graph"])
+        self._programs[message["program"]] = _Program(rank, board, message["graph"])
         return {"window": False}
 
     def _unload(self, message: dict[str, Any], payload: bytes, files: list[int]) -> dict[str, Any]:
         number = message["program"]
-        for call in [n for n, made in self._made.items() if made.program == number]:
-            self._made.pop(call).bound.close()
-        self._loaded.pop(number).rank.close()
+        for call in [n for n, made in self._calls.items() if made.program == number]:
+            self._calls.pop(call).bound.close()
+        self._programs.pop(number).rank.close()
         return {}
 
     def _bind(self, message: dict[str, Any], payload: bytes, files: list[int]) -> None:
-        program = self._loaded[message["program"]]
+        program = self._programs[message["program"]]
         nbytes = message["nbytes"]
         whole = memoryview(mmap.mmap(files[0], nbytes * self.nranks))
         start = self.rank * nbytes
         inputs, outputs = place_buffers(program.rank.manifest, whole[start : start + nbytes])
         program.rank.attach()
         bound = Bound(program.rank, program.board, program.graph)
-        self._made[message["call"]] = _Call(message["program"], bound, inputs, outputs)
+        self._calls[message["call"]] = _Call(message["program"], bound, inputs, outputs)
 
     def _drop(self, message: dict[str, Any], payload: bytes, files: list[int]) -> None:
-        found = self._made.pop(message["call"], None)
+        found = self._calls.pop(message["call"], None)
         if found is not None:
             found.bound.close()
 
     def _run(self, message: dict[str, Any], payload: bytes, files: list[int]) -> dict[str, Any]:
-        call = self._made[message["call"]]
-        program = self._loaded[call.program]
+        call = self._calls[message["call"]]
+        program = self._programs[call.program]
         program.rank.attach()
         start = time.perf_counter()
         with Progress(program.rank, program.board, self._give_up):
