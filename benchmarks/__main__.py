@@ -6,6 +6,7 @@ from importlib import import_module
 NAMES = (
     "models",
     "compile_speed",
+    "first_calls",
     "transformer",
     "redistribute",
     "bandwidth",
