@@ -13,7 +13,6 @@ from meshweave.bundle import NUMPY_DTYPES, Port, numpy_dtype
 from meshweave.errors import MeshweaveError, UsageError
 from meshweave.layout import Layout, Mesh, gather, scatter
 from meshweave.layout.held import held_by
-from meshweave.layout.interchange import from_spec
 from meshweave.layout.places import is_run, run_at
 from meshweave.runtime.engine import Executable
 from meshweave.runtime.program import Values, aligned, usable
@@ -278,6 +277,8 @@ def as_layout(layout: Any, ndim: int) -> Layout:
     if isinstance(layout, str):
         return Layout.parse(layout)
     if isinstance(layout, tuple) or type(layout).__name__ == "PartitionSpec":
+        from meshweave.layout.interchange import from_spec
+
         return from_spec(layout, ndim)
     raise UsageError(
         f'layout: text such as "[x, _]", a Layout or a PartitionSpec is needed, got {layout!r:.60}'
