@@ -122,12 +122,13 @@ def _object(engine: str, collectives: tuple[Collective, ...], staging: int) -> b
 
 
 def compile_text(text: str, externals: Iterable[str], opt_level: int = 3) -> bytes:
-    """Compile a module of `llvm.func`s whose bodies may use arith, scf and cf. Returns an ELF
-    object.
+    """Compile a module of `llvm.func`s whose bodies may use arith, scf and cf, in the current context if
+    there is one. Returns an ELF object.
 
     externals: every function that it only declares; one left out makes the compilation fail.
     """
-    with bindings.ir.Context(), bindings.ir.Location.unknown():
+    context = bindings.ir.Context.current or bindings.ir.Context()
+    with context, bindings.ir.Location.unknown():
         module = bindings.ir.Module.parse(text)
         bindings.PassManager.parse(_PIPELINE).run(module.operation)
         return object_of(module, externals, opt_level)
