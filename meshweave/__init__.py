@@ -14,7 +14,7 @@ _HOMES = {
     "Array": "meshweave.runtime.array",
     "Layout": "meshweave.layout",
     "Mesh": "meshweave.layout",
-    "P": "meshweave.layout.interchange",
+    "P": "meshweave.layout.spec",
     "Program": "meshweave.api",
     "compile": "meshweave.api",
     "from_jax": "meshweave.frontends_api",

@@ -19,7 +19,8 @@ import numpy as np
 from meshweave.bundle import numpy_dtype
 from meshweave.errors import MeshweaveError, UsageError
 from meshweave.layout import Layout, Mesh
-from meshweave.layout.interchange import P, to_spec
+from meshweave.layout.interchange import to_spec
+from meshweave.layout.spec import P
 from meshweave.runtime.array import Array, as_mesh
 from meshweave.sources import read_source
 

@@ -6,7 +6,8 @@ from typing import Any
 
 from meshweave.errors import LayoutError, MeshweaveError, UsageError
 from meshweave.layout import Layout, Mesh
-from meshweave.layout.interchange import P, from_dtensor, from_spec
+from meshweave.layout.interchange import from_dtensor, from_spec
+from meshweave.layout.spec import P
 
 _PLACEMENTS = ("Shard", "_StridedShard", "Replicate", "Partial")
 

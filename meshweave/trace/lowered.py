@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from meshweave.errors import UsageError
 from meshweave.fast_paths import Choice, as_choice
 from meshweave.layout import Layout, Mesh
-from meshweave.report import Report
 from meshweave.runtime.array import Array, collect, place
 from meshweave.targets import Goal
 from meshweave.trace import tree
-from meshweave.trace.explain import explanation, report
 from meshweave.trace.program import Program, Spec
+
+if TYPE_CHECKING:
+    from meshweave.report import Report
 
 STAGES = ("traced", "propagated", "redistributed", "local")
 """What `as_text` shows."""
@@ -88,6 +89,8 @@ class Lowered:
 
     def report(self) -> Report:
         """What compiling it decides: memory, slices, what became of each hint, kernels, collectives."""
+        from meshweave.trace.explain import report  # here, for a call needs no tables
+
         return report(self.program.text, self.name, self.engine, self.kernels)
 
     def __repr__(self) -> str:
@@ -156,6 +159,8 @@ class Compiled:
 
     def explain(self) -> str:
         """Tables about the program: see Jitted.explain."""
+        from meshweave.trace.explain import explanation
+
         results = [f"result{path}" for path in tree.paths(self._structure)]
         title = f"{self.lowered.name} on ({self.lowered.mesh}), engine {self.lowered.engine}"
         names = (*self.lowered.names, *results)

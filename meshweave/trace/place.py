@@ -11,7 +11,7 @@ from meshweave.errors import LayoutError, UsageError
 from meshweave.fast_paths import Choice
 from meshweave.hints import Hint, HintError
 from meshweave.layout import Axis, Layout, Mesh
-from meshweave.layout.interchange import P
+from meshweave.layout.spec import P
 from meshweave.runtime.array import as_layout
 from meshweave.trace.builder import Region, Trace, current, fail, quoted, where
 from meshweave.trace.tracer import Tracer, tensor, tracing
