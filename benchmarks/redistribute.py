@@ -16,13 +16,10 @@ from statistics import median
 from typing import Any
 
 from benchmarks.common import ROOT, show, table
-from meshweave.layout import Layout, Link, Mesh, Partial
-from meshweave.plan.cost import Profile
+from meshweave.layout import Layout, Mesh, Partial
+from meshweave.plan.proof import BYTES_ONLY
 from meshweave.plan.redistribute import plan_redistribute
 from meshweave.plan.steps import BLOCK_OPS
-
-BYTES_ONLY = Profile(Link(0.0, 1.0), 0.0, 1e-12)
-"""A machine on which only bytes count: the planner then finds the fewest that its steps can do."""
 
 MIB = 2**20
 
@@ -104,10 +101,11 @@ def forget() -> None:
                     value.cache_clear()
 
 
-def speeds() -> Iterator[tuple[str, int, list[float], list[float]]]:
-    """Of meshes of three axes and of four: how many pairs, and the seconds (of the processor: other
-    work on the machine does not count) that planning each took with every cache empty, and again.
-    """
+Pairs = Sequence[tuple[str, str]]
+
+
+def questions() -> Iterator[tuple[Mesh, tuple[int, ...], Pairs]]:
+    """Meshes of three axes and of four, shapes, and pairs of layouts to plan between."""
     for mesh, shape in (
         (Mesh(x=2, y=4, z=2), (512, 768)),
         (Mesh(x=2, y=4, z=2), (511, 767)),
@@ -115,20 +113,20 @@ def speeds() -> Iterator[tuple[str, int, list[float], list[float]]]:
         (Mesh(x=16, y=8, z=16), (4095, 8191)),
     ):
         every = [str(layout) for layout in layouts(mesh, 2, True)] + list(BEYOND)
-        pairs = list(itertools.islice(itertools.product(every, every), 0, None, 23))
-        yield _speed(mesh, shape, pairs)
+        yield mesh, shape, list(itertools.islice(itertools.product(every, every), 0, None, 23))
     for mesh in (Mesh(a=2, b=2, c=2, d=2), Mesh(a=16, b=16, c=8, d=8)):
         for shape in ((4096, 4096, 64, 64), (4097, 4001, 61, 63)):
-            yield _speed(mesh, shape, HARD)
+            yield mesh, shape, HARD
 
 
 def speed_table() -> Any:
     """Seconds to plan one pair, the first time and again."""
     made = table("planning a pair", "mesh", "pairs", "cold, median", "worst", "cached, median")
-    for what, count, cold, warm in speeds():
+    for mesh, shape, pairs in questions():
+        cold, warm = _speed(mesh, shape, pairs)
         made.add_row(
-            what,
-            str(count),
+            f"{mesh}: {mesh.nranks} ranks, {'x'.join(map(str, shape))}",
+            str(len(pairs)),
             f"{median(cold) * 1e3:.2f} ms",
             f"{max(cold) * 1e3:.1f} ms",
             f"{median(warm) * 1e6:.1f} us",
@@ -136,9 +134,10 @@ def speed_table() -> Any:
     return made
 
 
-def _speed(
-    mesh: Mesh, shape: tuple[int, ...], pairs: Sequence[tuple[str, str]]
-) -> tuple[str, int, list[float], list[float]]:
+def _speed(mesh: Mesh, shape: tuple[int, ...], pairs: Pairs) -> tuple[list[float], list[float]]:
+    """The seconds (of the processor: other work on the machine does not count) that planning each
+    pair took with every cache empty, and again.
+    """
     cold, warm = [], []
     for one, other in pairs:
         forget()
@@ -147,8 +146,7 @@ def _speed(
             began = time.process_time()
             plan_redistribute(source, target, mesh, shape, 4)
             times.append(time.process_time() - began)
-    size = "x".join(map(str, shape))
-    return f"{mesh}: {mesh.nranks} ranks, {size}", len(pairs), cold, warm
+    return cold, warm
 
 
 def sweep(part: int) -> None:

@@ -20,9 +20,10 @@ from statistics import median
 from typing import Any
 
 from benchmarks.common import ROOT, show, table
-from benchmarks.redistribute import BYTES_ONLY, MIB, layouts
+from benchmarks.redistribute import MIB, layouts
 from meshweave.errors import MeshweaveError
 from meshweave.layout import Mesh
+from meshweave.plan.proof import BYTES_ONLY
 from meshweave.plan.redistribute import Plan, cache_clear, plan_redistribute
 
 PEERS = {"Shardy": ("jax", "benchmarks.shardy_peer"), "DTensor": ("torch", "benchmarks.dtensor_peer")}  # fmt: skip

@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 from plan.sweep import check
 
-from benchmarks.redistribute import BYTES_ONLY, layouts
+from benchmarks.redistribute import layouts
 from benchmarks.redistribute_peers import PEERS, Comparison, ask, compare, plans, record
 from meshweave.layout import Layout, Mesh
+from meshweave.plan.proof import BYTES_ONLY
 from meshweave.plan.redistribute import plan_redistribute
 from meshweave.plan.steps import BLOCK_OPS, COLLECTIVES
 

@@ -72,7 +72,8 @@ class Move(NamedTuple):
 class Moves:
     """All moves for tensors of one shape on one mesh, towards `target`.
 
-    What leads nowhere near the target is left out: dims are cut only over axes of the target, and,
+    What leads nowhere near the target is left out: dims are cut only over axes of the target (while
+    something moves, those too over which it has reductions pending: pieces can be embedded), and,
     while there is something to reduce, over idle ones, which makes that less on each rank; axes are
     swapped against unused ones only where the target has those, and reductions are made pending
     only as the target has them.
@@ -94,6 +95,9 @@ class Moves:
         self.ops = frozenset(ops)
         self.sizes = {name: mesh.size(name) for name in self.names}
         self.wanted = [axis for axes in target.dims for axis in axes]
+        self.embedded: list[str] = []
+        if "embed" in self.ops:
+            self.embedded = [a for kind, axes in target.partial if kind != "avg" for a in axes]
         self._locals: dict[tuple[Axes, ...], list[int]] = {}
         self._fits: dict[tuple[int, Axes, Axes], bool] = {}
 
@@ -187,15 +191,28 @@ class Moves:
                         )
 
     def _slices(self, state: State, local: list[int]) -> Iterator[Move]:
-        used = {a for axes in state.dims for a in axes} | {a for _, p in state.partial for a in p}
-        free = [axis for axis in self.wanted if axis not in used]
-        if state.partial:  # over idle axes too: replicas then share the work of reducing
-            free += [axis for axis in self.names if axis not in used and axis not in free]
+        free = self._free(state)
         for dim, held in enumerate(state.dims):
             for cut in self._appended(dim, held, free):
                 if self.fits(dim, held, cut):
                     after = state.with_dim(dim, held + cut)
                     yield Move("all_slice", cut, after, prod(self.local_shape(after)), dim=dim)
+
+    def _unused(self, state: State) -> list[str]:
+        """Axes over which no dim is cut and nothing pending."""
+        used = {axis for axes in _rows(state) for axis in axes}
+        return [axis for axis in self.names if axis not in used]
+
+    def _free(self, state: State) -> list[str]:
+        """Axes that a dim may be cut over, those of the target first."""
+        unused = self._unused(state)
+        free = [axis for axis in self.wanted if axis in unused]
+        if state.partial:  # over idle axes too: replicas then share the work of reducing
+            return free + [axis for axis in unused if axis not in free]
+        rows = zip(state.dims, self.target.dims, strict=True)
+        if all(want[: len(have)] == have for have, want in rows):  # nothing has to be received
+            return free
+        return free + [axis for axis in self.embedded if axis in unused]
 
     def _appended(self, dim: int, held: Axes, free: Sequence[str]) -> list[Axes]:
         """What to add to a dim: each free axis, or at once all that the target has after `held`."""
@@ -216,8 +233,12 @@ class Moves:
                     after = _reduced(state, row).with_dim(dim, held + row)
                     unit = prod(self.local_shape(after))
                     yield Move("reduce_scatter", row, after, unit, dim=dim, kind=kind)
-        for row in [(axis,) for axis in axes] + ([axes] if len(axes) > 1 else []):
+        for row in self._groups(axes):
             yield Move("all_reduce", row, _reduced(state, row), prod(local), kind=kind)
+
+    def _groups(self, axes: Axes) -> list[Axes]:
+        """Of pending axes those to reduce at once."""
+        return [(axis,) for axis in axes] + ([axes] if len(axes) > 1 else [])
 
     def _pendings(self, state: State, local: list[int]) -> Iterator[Move]:
         """Make a reduction pending: innermost, where it reads operands before any other reduction
@@ -236,22 +257,22 @@ class Moves:
                     continue
             free = tuple(axis for axis in added if axis not in held)
             if free:
-                after = State(state.dims, _normal(((kind, free), *have)))
+                after = State(state.dims, normal(((kind, free), *have)))
                 yield Move("local", free, after, prod(local), kind=kind)
             if "embed" in self.ops and kind != "avg":
                 yield from self._embeds(state, kind, set(added))
 
     def _embeds(self, state: State, kind: str, added: set[str]) -> Iterator[Move]:
         for dim, axes in enumerate(state.dims):
-            keep = len(axes)
-            while keep and axes[keep - 1] in added:
-                keep -= 1
-            cut = axes[keep:]
-            if cut and self.fits(dim, axes[:keep], cut):
-                dims = state.with_dim(dim, axes[:keep]).dims
-                after = State(dims, _normal(((kind, cut), *state.partial)))
-                unit = prod(self.local_shape(after))
-                yield Move("embed", cut, after, unit, dim=dim, kind=kind)
+            for keep in reversed(range(len(axes))):
+                cut = axes[keep:]
+                if cut[0] not in added:
+                    break
+                if self.fits(dim, axes[:keep], cut):
+                    dims = state.with_dim(dim, axes[:keep]).dims
+                    after = State(dims, normal(((kind, cut), *state.partial)))
+                    unit = prod(self.local_shape(after))
+                    yield Move("embed", cut, after, unit, dim=dim, kind=kind)
 
     def _permutes(self, state: State, local: list[int]) -> Iterator[Move]:
         seen = {state}
@@ -336,10 +357,10 @@ def _rows(state: State) -> list[Axes]:
 def _reduced(state: State, axes: Axes) -> State:
     kind, pending = state.partial[0]
     rest = tuple(axis for axis in pending if axis not in axes)
-    return State(state.dims, _normal(((kind, rest), *state.partial[1:])))
+    return State(state.dims, normal(((kind, rest), *state.partial[1:])))
 
 
-def _normal(pending: tuple[tuple[str, Axes], ...]) -> tuple[tuple[str, Axes], ...]:
+def normal(pending: tuple[tuple[str, Axes], ...]) -> tuple[tuple[str, Axes], ...]:
     """As Layout has it: nothing without axes, neighbours of one kind as one, axes sorted."""
     done: list[tuple[str, Axes]] = []
     for kind, axes in pending:

@@ -13,7 +13,7 @@ from math import prod
 from meshweave.errors import PlanError
 from meshweave.layout.algebra import block_axes, pending, same_placement
 from meshweave.layout.layout import AxisFactor, Factor, Layout, LocalFactor
-from meshweave.layout.mesh import Link, Mesh
+from meshweave.layout.mesh import Mesh
 from meshweave.layout.places import irregular, is_nested
 from meshweave.plan import cost
 from meshweave.plan.bounds import lower_bound
@@ -24,14 +24,11 @@ from meshweave.plan.scale import scaled
 from meshweave.plan.search import Search
 from meshweave.plan.steps import COLLECTIVES, OPS, Plan, Step
 
-PROOF_LIMIT = 5000  # layouts that `minimal_among` looks at
-
 __all__ = [
     "Plan",
     "Step",
     "cache_clear",
     "cache_info",
-    "minimal_among",
     "plan_redistribute",
     "search_info",
 ]
@@ -141,32 +138,6 @@ def cache_clear() -> None:
     """Forget all plans."""
     _plan.cache_clear()
     _steps_alike.cache_clear()
-
-
-def minimal_among(plan: Plan, mesh: Mesh, shape: Sequence[int], itemsize: int) -> str | None:
-    """Among what the plan is proved to have the fewest bytes: "all plans"; "collectives", if an
-    exhaustive search finds none of collectives and slices with fewer; None where nothing is proved.
-    """
-    if plan.proved_minimal or not plan.steps:
-        return "all plans"
-    if any(step.op in ("exchange", "relayout") for step in plan):
-        return None
-    states = [
-        State.of(layout, mesh, shape) for layout in (plan.steps[0].source, plan.steps[-1].target)
-    ]
-    bytes_only = Profile(Link(0.0, 1.0), 0.0, 1e-12)
-    plain = Mesh(**{name: mesh.size(name) for name in mesh.names})
-    known = [state for state in states if state is not None]
-    names = common_names(plain, known)
-    if len(known) < 2 or names is None:
-        return None
-    start, end = (in_names(state, names, plain) for state in known)
-    moves = Moves(plain, shape, end, names, [op for op in OPS if op != "exchange"])
-    search = Search(moves, itemsize, bytes_only, limit=PROOF_LIMIT)
-    found = search.path(start, 1 << 62)
-    if found is None or not search.exhausted:
-        return None
-    return "collectives" if plan.nbytes <= sum(map(search.nbytes, found)) else None
 
 
 def _summed(

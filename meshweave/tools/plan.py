@@ -16,7 +16,8 @@ from meshweave import redistribution
 from meshweave.bundle import NUMPY_DTYPES, numpy_dtype
 from meshweave.errors import MeshweaveError, UsageError
 from meshweave.layout import Layout, Mesh
-from meshweave.plan.redistribute import Plan, minimal_among, plan_redistribute
+from meshweave.plan.proof import minimal_among
+from meshweave.plan.redistribute import Plan, plan_redistribute
 from meshweave.plan.steps import OPS
 from meshweave.plan.symbolic import symbolic_plan
 from meshweave.targets import TARGETS
