@@ -21,9 +21,11 @@ import meshweave as mw
 from benchmarks.common import ROOT, show, table
 from benchmarks.dispatch_torch import BATCH, HIDDEN, WIDTH, microseconds
 from meshweave.api import build
+from meshweave.plan import cache_clear, plan_redistribute
 from meshweave.runtime.launch import mpiexec
 
 RANKS = 2
+FIRST = range(16, 16 + 8 * 9, 8)  # sizes of tensors that are new
 
 
 def numbers(*shape: int) -> np.ndarray:
@@ -79,16 +81,30 @@ def layer_inside(repeat: int) -> dict[str, float]:
         return figures([*command, "-m", "benchmarks.dispatch_mpi", path, str(repeat)])
 
 
-def first_redistributions(seen: bool) -> float:
-    """The first redistribution of a shape that no call has had: microseconds, the median of nine.
-
-    seen: whether a plan and code for the layouts are there, from other shapes.
-    """
+def first_redistributions() -> float:
+    """The first redistribution of a shape that no call has had: microseconds, the median of nine."""
     mesh, times = mw.Mesh(x=RANKS), []
-    for k in range(16 + 100 * seen, 16 + 100 * seen + 8 * 9, 8):
+    for k in FIRST:
         array = mw.Array.from_numpy(numbers(k * RANKS, k), mesh=mesh, layout="[x, _]")
         began = time.perf_counter()
         mw.redistribute(array, "[_, x]")
+        times.append(time.perf_counter() - began)
+    return sorted(times)[len(times) // 2] * 1e6
+
+
+def first_plans(seen: bool) -> float:
+    """The plan that is a part of it: microseconds, the median of nine.
+
+    seen: whether there is a plan of another shape.
+    """
+    mesh, times = mw.Mesh(x=RANKS), []
+    layouts = mw.Layout.parse("[x, _]"), mw.Layout.parse("[_, x]")
+    for k in FIRST:
+        cache_clear()
+        if seen:
+            plan_redistribute(*layouts, mesh, (RANKS, RANKS), 4)
+        began = time.perf_counter()
+        plan_redistribute(*layouts, mesh, (k * RANKS, k), 4)
         times.append(time.perf_counter() - began)
     return sorted(times)[len(times) // 2] * 1e6
 
@@ -116,7 +132,9 @@ def main(options: Any) -> None:
         "small op, mw.jit": small_op(repeat),
         "layer, mw.jit, local": layer(repeat),
         **layer_inside(repeat),
-        "first redistribution of a shape, mw": first_redistributions(False),
+        "first redistribution of a shape, mw": first_redistributions(),
+        "plan of a shape, none known": first_plans(False),
+        "plan of a shape, another's known": first_plans(True),
     }
     fake = peer(options.torch_python, "dispatch_torch", "fake", str(RANKS), str(repeat))
     gloo = peer(options.torch_python, "dispatch_torch", "gloo", str(RANKS), "5")

@@ -15,6 +15,7 @@ from meshweave.bundle import numpy_dtype
 from meshweave.cache import cached
 from meshweave.errors import UsageError
 from meshweave.layout import Layout, Mesh
+from meshweave.plan.boxes import copied
 from meshweave.plan.redistribute import plan_redistribute
 from meshweave.plan.simulate import simulate
 from meshweave.plan.steps import Step
@@ -66,16 +67,17 @@ class _Once:
     """The moves that have been made once, without code; as many as `most`, the oldest are forgotten."""
 
     def __init__(self, most: int = 1024) -> None:
-        self._lock, self._moves, self._most = RLock(), OrderedDict[Move, None](), most
+        self._lock, self._moves, self._most = RLock(), OrderedDict[Any, None](), most
 
     def first(self, move: Move) -> bool:
         """Whether this move shall be made without code: a small one, of nothing but copies, that is new."""
         if move.engine != "local":
             return False
+        kind = move[:5]  # which decide about the steps
         with self._lock:
-            if move in self._moves:
+            if kind in self._moves:
                 return False
-            self._moves[move] = None
+            self._moves[kind] = None
             while len(self._moves) > self._most:
                 self._moves.popitem(last=False)
         sizes = (layout.allocation_shape(move.mesh, move.shape) for layout in move[:2])
@@ -87,8 +89,11 @@ _ONCE = _Once()
 
 
 def replayed(move: Move, shards: Sequence[Values]) -> list[Values]:
-    """The allocation of every rank behind the steps, made by NumPy."""
+    """The allocation of every rank behind the steps, made by NumPy: at once between blocks, else step by step."""
     check_ranks(move.engine, move.mesh)
+    source, target = move.source, move.target
+    if move.steps and source.is_block and target.is_block and source.partial == target.partial:
+        return copied(source, target, move.mesh, move.shape, shards)
     return list(simulate(move.steps, shards, move.mesh, move.shape).shards)
 
 

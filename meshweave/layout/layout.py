@@ -170,14 +170,8 @@ class Layout:
         for dim, size in enumerate(shape):
             if size < 0:
                 raise LayoutError(f"dim {dim} of a tensor has size {size}, at least 0 is right")
-        for name in self.used_axes:
-            try:
-                mesh.axis(name)
-            except LayoutError as error:
-                raise LayoutError(f"layout {self}: {error.message}") from None
-        for dim, factors in enumerate(self.dims):
-            for factor in axis_factors(factors):
-                _check_factor(self, factor, dim, mesh, shape[dim])
+        for dim, factor in _check_mesh(self, mesh):
+            _check_extents(self, factor, dim, mesh, shape[dim])
 
     def extents(self, mesh: Mesh, shape: Sequence[int], dim: int) -> tuple[int, ...]:
         """Extents of the factors of a dim, major first; `_` is ceil(size / product of the others).
@@ -292,20 +286,34 @@ def _find_blocks(layout: Layout) -> tuple[tuple[str, ...], ...] | str:
     return tuple(tuple(factor.name for factor in axis_factors(dim)) for dim in layout.dims)
 
 
-def _check_factor(layout: Layout, factor: AxisFactor, dim: int, mesh: Mesh, size: int) -> None:
+@lru_cache(maxsize=1 << 14)
+def _check_mesh(layout: Layout, mesh: Mesh) -> tuple[tuple[int, AxisFactor], ...]:
+    """The irregular factors, with their dims, once all axes are known to be there."""
+    for name in layout.used_axes:
+        try:
+            mesh.axis(name)
+        except LayoutError as error:
+            raise LayoutError(f"layout {layout}: {error.message}") from None
+    rows = [(dim, f) for dim, factors in enumerate(layout.dims) for f in axis_factors(factors)]
+    for dim, factor in rows:
+        if not isinstance(mesh.axis(factor.name).size, str):
+            try:
+                mesh.size(factor.ref)
+            except LayoutError as error:
+                raise LayoutError(f"layout {layout}, dim {dim}: {error.message}") from None
+    return tuple((dim, factor) for dim, factor in rows if factor.extents is not None)
+
+
+def _check_extents(layout: Layout, factor: AxisFactor, dim: int, mesh: Mesh, size: int) -> None:
+    assert factor.extents is not None
     symbol = mesh.axis(factor.name).size
     if isinstance(symbol, str):
-        if factor.extents is not None:
-            raise LayoutError(
-                f"layout {layout}: {factor} lists {len(factor.extents)} extents, but {factor.name} has "
-                f"{symbol} ranks: give it a number first"
-            )
-        return
-    try:
-        count = mesh.size(factor.ref)
-    except LayoutError as error:
-        raise LayoutError(f"layout {layout}, dim {dim}: {error.message}") from None
-    if factor.extents is not None and (len(factor.extents), sum(factor.extents)) != (count, size):
+        raise LayoutError(
+            f"layout {layout}: {factor} lists {len(factor.extents)} extents, but {factor.name} has "
+            f"{symbol} ranks: give it a number first"
+        )
+    count = mesh.size(factor.ref)
+    if (len(factor.extents), sum(factor.extents)) != (count, size):
         raise LayoutError(
             f"layout {layout}: {factor} lists {len(factor.extents)} extents that sum to "
             f"{sum(factor.extents)}, dim {dim} needs {count} that sum to {size}"

@@ -8,7 +8,6 @@ An axis is named in two ways: plainly, `x`, or as a sub-axis `x:(m)k`, the k in 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import prod
 from typing import NoReturn
 
 from meshweave.errors import LayoutError
@@ -218,7 +217,10 @@ class Mesh:
 
     def axis_count(self, axes: Iterable[str]) -> int:
         """Ranks in a group over `axes`: the product of their sizes."""
-        return prod(self._place(name)[0] for name in axes)
+        count = 1
+        for name in axes:
+            count *= self._place(name)[0]
+        return count
 
     def group(self, axes: Sequence[str], rank: int) -> tuple[int, ...]:
         """Ranks that share the coordinates of `rank` on all other axes, by linear coordinate over

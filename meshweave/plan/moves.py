@@ -136,13 +136,17 @@ class Moves:
     def of(self, state: State) -> Iterator[Move]:
         """Every move from `state` but exchanges, in a fixed order."""
         local = self.local_shape(state)
-        if state.partial != self.target.partial:
+        if self._may_reduce(state):
             yield from self._reductions(state, local)
             yield from self._pendings(state, local)
         yield from self._gathers(state, local)
         yield from self._exchanges(state, local)
         yield from self._slices(state, local)
         yield from self._permutes(state, local)
+
+    def _may_reduce(self, state: State) -> bool:
+        """Whether reductions may be done or made pending."""
+        return state.partial != self.target.partial
 
     def exchanged(self, state: State) -> State | None:
         """What an exchange leads to; None where there is nothing to do or a pending axis in the way."""

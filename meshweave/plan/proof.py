@@ -58,15 +58,8 @@ class EveryMove(Moves):
         said = dict.fromkeys(kind for state in (start, target) for kind, _ in state.partial)
         self.kinds = tuple(said) or ("sum",)
 
-    def of(self, state: State) -> Iterator[Move]:
-        """Every move from `state`, in a fixed order."""
-        local = self.local_shape(state)
-        yield from self._reductions(state, local)
-        yield from self._pendings(state, local)
-        yield from self._gathers(state, local)
-        yield from self._exchanges(state, local)
-        yield from self._slices(state, local)
-        yield from self._permutes(state, local)
+    def _may_reduce(self, state: State) -> bool:
+        return True
 
     def _free(self, state: State) -> list[str]:
         return self._unused(state)

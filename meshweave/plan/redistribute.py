@@ -6,7 +6,7 @@ back, whichever takes less time.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import prod
 
@@ -86,10 +86,9 @@ def _plan(
         alike = scaled(source, target, mesh, shape) if memory_bytes is None else None
         if alike is not None:
             least, factor = alike
-            known = _steps_alike(source, target, mesh, least, halved, ops)
-            larger = replace(ask, shape=least, itemsize=factor * itemsize)
-            steps = [replace(s, nbytes=s.nbytes // ELEMENT * larger.itemsize) for s in known]
-            return _summed(tuple(steps), larger, source, target, ask)
+            larger = _Question(mesh, least, factor * itemsize, true, None, ask.ops)
+            steps = _steps_alike(source, target, mesh, least, halved, ops)
+            return _summed(tuple(map(larger.sized, steps)), larger, source, target, ask)
     return _summed(_cheapest(ask, source, target, halved), ask, source, target, ask)
 
 
@@ -144,7 +143,7 @@ def _summed(
     steps: tuple[Step, ...], ask: "_Question", source: Layout, target: Layout, true: "_Question"
 ) -> Plan:
     """The plan of these steps. true: with the true shape, where that of `ask` only moves alike."""
-    by = true if pending(target, ask.mesh) else ask
+    by = true if target.partial else ask
     bound = lower_bound(source, target, by.mesh, by.shape) * by.itemsize
     ends = max(map(ask.nbytes, (source, target)))
     peak = max([ask.peak(step) for step in steps], default=ask.nbytes(source))
@@ -172,10 +171,21 @@ class _Question:
     profile: Profile
     memory_bytes: int | None
     ops: frozenset[str]
+    _nbytes: dict[Layout, int] = field(default_factory=dict, compare=False, repr=False)
 
     def nbytes(self, layout: Layout) -> int:
         """Bytes of an allocation."""
-        return prod(layout.local_shape(self.mesh, self.shape)) * self.itemsize
+        found = self._nbytes.get(layout)
+        if found is None:
+            found = prod(layout.local_shape(self.mesh, self.shape)) * self.itemsize
+            self._nbytes[layout] = found
+        return found
+
+    def sized(self, step: Step) -> Step:
+        """A step of `_steps_alike` with its bytes here."""
+        if not step.nbytes:
+            return step
+        return replace(step, nbytes=step.nbytes // ELEMENT * self.itemsize)
 
     def peak(self, step: Step) -> int:
         return self.nbytes(step.source) + self.nbytes(step.target)
