@@ -2,13 +2,16 @@
 update after the other).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshweave.bindings import ir
 from meshweave.errors import CompileError
 from meshweave.frontends.build import Builder
 from meshweave.locations import location_text
+
+Precedes = Callable[[Builder, Sequence[Any]], Any]
+"""Builds an i1: must an element stand before another? It gets both of each tensor: x0, y0, x1, y1, .."""
 
 
 def lower_sort(op: Any) -> None:
@@ -19,27 +22,30 @@ def lower_sort(op: Any) -> None:
     each.
     """
     b = Builder(ir.InsertionPoint(op), op.location)
-    inputs = list(op.operands)
-    shape = list(inputs[0].type.shape)
-    dim = ir.IntegerAttr(op.attributes["dimension"]).value if "dimension" in op.attributes else -1
-    dim %= max(1, len(shape))
     comparator = op.regions[0].blocks[0]
-    if not shape or shape[dim] < 2 or 0 in shape:
-        results = inputs
-    else:
-        others = [n for i, n in enumerate(shape) if i != dim]
-
-        def row(inner: Builder, at: Sequence[Any], values: Sequence[Any]) -> list[Any]:
-            rows = [_row(inner, v, at, dim) for v in inputs]
-            rows = _merge_sort(inner, rows, shape[dim], comparator)
-            return [_put_row(inner, r, v, at, dim) for r, v in zip(rows, values, strict=True)]
-
-        # The inputs serve as places for the results: two `tensor.empty` of one type would be
-        # merged, and bufferization then puts both results into one buffer.
-        results = b.loops(others, inputs, row)
+    dim = ir.IntegerAttr(op.attributes["dimension"]).value if "dimension" in op.attributes else -1
+    results = sorted_rows(b, list(op.operands), dim, lambda k, pairs: k.apply(comparator, pairs)[0])
     for old, new in zip(op.results, results, strict=True):
         old.replace_all_uses_with(new)
     op.erase()
+
+
+def sorted_rows(b: Builder, inputs: Sequence[Any], dim: int, precedes: Precedes) -> list[Any]:
+    """Tensors of one shape, their rows along `dim` sorted together."""
+    shape = list(inputs[0].type.shape)
+    dim %= max(1, len(shape))
+    if not shape or shape[dim] < 2 or 0 in shape:
+        return list(inputs)
+    others = [n for i, n in enumerate(shape) if i != dim]
+
+    def row(inner: Builder, at: Sequence[Any], values: Sequence[Any]) -> list[Any]:
+        rows = [_row(inner, v, at, dim) for v in inputs]
+        rows = _merge_sort(inner, rows, shape[dim], precedes)
+        return [_put_row(inner, r, v, at, dim) for r, v in zip(rows, values, strict=True)]
+
+    # The inputs serve as places for the results: two `tensor.empty` of one type would be
+    # merged, and bufferization then puts both results into one buffer.
+    return b.loops(others, inputs, row)
 
 
 def _slice_attrs(
@@ -72,7 +78,7 @@ def _put_row(b: Builder, row: Any, tensor: Any, at: Sequence[Any], dim: int) -> 
     return b.one("tensor.insert_slice", tensor.type, row, tensor, *offsets, **attrs)
 
 
-def _merge_sort(b: Builder, rows: Sequence[Any], size: int, comparator: Any) -> list[Any]:
+def _merge_sort(b: Builder, rows: Sequence[Any], size: int, precedes: Precedes) -> list[Any]:
     """Sort 1-dim tensors together: runs of 1, 2, 4, .. are merged in pairs into a copy, which is
     copied back.
     """
@@ -85,7 +91,7 @@ def _merge_sort(b: Builder, rows: Sequence[Any], size: int, comparator: Any) -> 
         end = p.number(size)
 
         def place(k: Builder, position: Any, state: Sequence[Any]) -> list[Any]:
-            return _merge_step(k, position, state, source, width, end, comparator)
+            return _merge_step(k, position, state, source, width, end, precedes)
 
         zero = p.number(0)
         state = p.loop(zero, end, [zero, zero, *target], place)
@@ -106,7 +112,7 @@ def _merge_step(
     source: Sequence[Any],
     width: Any,
     size: Any,
-    comparator: Any,
+    precedes: Precedes,
 ) -> list[Any]:
     """Write place `position` of the target. state: next of the left run, next of the right run,
     the targets.
@@ -123,11 +129,9 @@ def _merge_step(
     from_left = [b.element(s, [b.binary("minsi", left, last)]) for s in source]
     from_right = [b.element(s, [b.binary("minsi", right, last)]) for s in source]
     pairs = [v for pair in zip(from_right, from_left, strict=True) for v in pair]
-    (precedes,) = b.apply(
-        comparator, pairs
-    )  # the right one only where it must come first: that is stable
+    first = precedes(b, pairs)  # the right one only where it must come first: that is stable
     right_left = b.compare("slt", right, stop)
-    takes_right = b.binary("andi", right_left, precedes)
+    takes_right = b.binary("andi", right_left, first)
     left_over = b.compare("sge", left, middle)
     takes_right = b.binary("ori", left_over, takes_right)
     one, zero = b.number(1), b.number(0)

@@ -5,11 +5,13 @@ Upstream computes a layer's norm in f64 and a maximum together with its place; o
 
 from typing import Any
 
+from meshweave.frontends import torch_decompose_plain as plain
+
 
 def decompositions(torch: Any, upstream: Any) -> dict[Any, Any]:
     """Decompositions by op: upstream's table with our own."""
     aten = torch.ops.aten
-    table = dict(upstream)
+    table = {**upstream, **plain.decompositions(torch)}
     table[aten.scaled_dot_product_attention.default] = _attention
     table[aten.layer_norm.default] = _layer_norm
     table[aten.native_layer_norm.default] = _native_layer_norm

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from meshweave.bindings import PassManager, context, ir, torch_importer
 from meshweave.dialects.dist import LayoutAttr
 from meshweave.dialects.hint import hints_in
@@ -18,7 +20,9 @@ from meshweave.errors import CompileError
 from meshweave.frontends.inline import inline_calls
 from meshweave.frontends.sdy_import import add_mesh
 from meshweave.frontends.stablehlo import refuse_leftovers
+from meshweave.frontends.torch_control import ask_first, import_cond, import_while
 from meshweave.frontends.torch_leftovers import simplify
+from meshweave.frontends.torch_loops import lower_tm_tensor
 from meshweave.frontends.torch_products import unfold_products
 from meshweave.layout import Layout, Mesh
 from meshweave.locations import compile_error, location_text
@@ -61,7 +65,9 @@ def linalg_text(
         module, regions = _imported(bindings.importer, graph, ctx)
         _run(module, _TO_TORCH)
         _run(module, _without(_TO_LINALG, _CONTRACT))
+        ask_first(module)
         _run(module, _CLEAN_UP)
+        lower_tm_tensor(module)
         simplify(module)
         unfold_products(module)
         _place_regions(module, regions)
@@ -97,9 +103,37 @@ def _imported(importer: Any, graph: Any, ctx: Any) -> tuple[Any, dict[str, Regio
                 attributes={"callee": ir.FlatSymbolRefAttr.get(name)},
                 loc=loc,
             )
+            self._bind(node, call.results)
+
+        def _import_hop_cond(self, loc: Any, node: Any, hop: Any) -> None:
+            self._bind(node, import_cond(self, loc, node))
+
+        def _import_hop_while_loop(self, loc: Any, node: Any, hop: Any) -> None:
+            self._bind(node, import_while(self, loc, node))
+
+        def _bind(self, node: Any, values: Any) -> None:
             self._multi_result_nodes.add(node)
-            for index, value in enumerate(call.results):
+            for index, value in enumerate(values):
                 self.bind_node_value(node, value, index)
+
+        def _import_literal(self, py_value: Any, info: Any = None) -> Any:
+            """Constants of several elements as text; upstream's resources are bytes beside the program."""
+            if getattr(py_value, "ndim", 0) == 0 or py_value.numel() < 2:
+                return super()._import_literal(py_value, info)
+            kind, plain = py_value.dtype, _literal_dtype(py_value)
+            value = ir.DenseElementsAttr.get(
+                np.array(py_value.tolist(), dtype=str(plain).removeprefix("torch.")),
+                type=importer.TORCH_DTYPE_TO_MLIR_TYPE[plain](),
+                shape=list(py_value.shape),
+            )
+            made = ir.Operation.create(
+                "torch.vtensor.literal",
+                results=[self._cc.create_vtensor_type(plain, py_value.size())],
+                attributes={"value": value},
+            ).result
+            if plain is kind:
+                return made
+            return self._convert_type(made, type(py_value), kind, py_value.size())
 
     fx = importer.FxImporter(context=ctx, graph_node_importer_cls=NodeImporter)
     try:
@@ -109,6 +143,14 @@ def _imported(importer: Any, graph: Any, ctx: Any) -> tuple[Any, dict[str, Regio
     except ir.MLIRError as error:
         raise compile_error(error) from None
     return fx.module, regions
+
+
+def _literal_dtype(value: Any) -> Any:
+    """Elements that NumPy has, from which the others follow."""
+    import torch
+
+    others = {torch.bfloat16: torch.float32, torch.bool: torch.int32}
+    return others.get(value.dtype, value.dtype)
 
 
 def _run(module: Any, pipeline: str) -> None:

@@ -215,6 +215,9 @@ def _linalg(op: Any, captured: list[Captured]) -> Rule:
         seen: set[int] = set()
         for extent, e in zip(getattr(type_, "shape", ()), map_.results):
             if isinstance(e, ir.AffineDimExpr):
+                if e.position in seen:  # a diagonal: one loop is two dims
+                    kinds[e.position] = WHOLE
+                seen.add(e.position)
                 sizes[e.position] = extent
                 if e.position in seen:
                     kinds[e.position] = WHOLE
@@ -259,10 +262,10 @@ def _mapped(type_: Any, map_: Any, factors: list[Factor]) -> Dims | None:
 
 
 def _read_at(captured: Captured, factors: list[Factor]) -> Dims:
-    """A dim read at a loop's index is that loop, where their extents agree."""
-    dims = []
+    """A dim read at a loop's index is that loop, where their extents agree and no dim before it is."""
+    dims: list[tuple[int, ...]] = []
     for extent, loop in zip(captured.value.type.shape, captured.loops):
-        if loop is not None and factors[loop].size == extent:
+        if loop is not None and factors[loop].size == extent and (loop,) not in dims:
             dims.append((loop,))
         else:
             factors.append(Factor(extent, WHOLE))
