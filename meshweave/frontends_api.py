@@ -10,7 +10,7 @@ import inspect
 import os
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
@@ -18,9 +18,7 @@ import numpy as np
 
 from meshweave.bundle import numpy_dtype
 from meshweave.errors import MeshweaveError, UsageError
-from meshweave.layout import Layout, Mesh
-from meshweave.layout.interchange import to_spec
-from meshweave.layout.spec import P
+from meshweave.layout import Mesh
 from meshweave.runtime.array import Array, as_mesh
 from meshweave.sources import read_source
 
@@ -94,8 +92,8 @@ def from_jax(
 
     fn:           a function, or what `jax.jit` made of one (its own shardings count where in_shardings is None).
     args:         arrays, or anything with shape and dtype (`jax.ShapeDtypeStruct`), in pytrees.
-    in_shardings: where the arguments lie: a pytree like `args`, or a prefix of it, of layout texts, Layouts,
-                  PartitionSpecs, NamedShardings, or None: what propagation finds.
+    in_shardings: where the arguments lie: a pytree like `args`, or a prefix of it, of layout texts, Layouts (of any
+                  kind, uneven and cyclic ones too), PartitionSpecs, NamedShardings, or None: what propagation finds.
     mesh:         the devices: a Mesh, its text, or JAX's. They need not be there: JAX sees an abstract mesh. None: the
                   mesh of the function's shardings, or one rank.
     engine, timeout (in seconds): as of `meshweave.compile`.
@@ -112,7 +110,7 @@ def from_jax(
     """
     began = time.perf_counter()
     jax, on = _jax(), None if mesh is None else _our_mesh(mesh)
-    traced = _traced(jax, fn, args, in_shardings, on)
+    traced, on = _traced(jax, fn, args, in_shardings, on)
     return JaxProgram(jax, traced, on, engine, timeout, began)
 
 
@@ -243,8 +241,10 @@ def _jax() -> Any:
 
 def _our_mesh(mesh: Any) -> Mesh:
     """The mesh that an argument means: ours, or JAX's."""
+    from meshweave.frontends.jax_placements import our_mesh
+
     if hasattr(mesh, "axis_names") and hasattr(mesh, "axis_sizes"):
-        return Mesh(**{str(n): int(s) for n, s in zip(mesh.axis_names, mesh.axis_sizes)})
+        return our_mesh(mesh)
     found = as_mesh(mesh)
     if found.is_symbolic:
         raise UsageError(f"mesh: {found} has a symbol for a size, a number is needed")
@@ -253,24 +253,23 @@ def _our_mesh(mesh: Any) -> Mesh:
 
 def _traced(
     jax: Any, fn: Any, args: Sequence[Any], in_shardings: Any, mesh: Mesh | None
-) -> _Traced:
-    """Let JAX trace and lower a function, on an abstract mesh where one is given."""
+) -> tuple[_Traced, Mesh | None]:
+    """Let JAX trace and lower a function, on an abstract mesh where one is given; the mesh that it is for, if known."""
+    from meshweave.frontends.jax_placements import abstract_mesh, placements, with_layouts
+
     if not callable(fn):
         raise UsageError(f"from_jax: a function is needed, got {type(fn).__name__}")
-    around: Any = nullcontext()
-    abstract = None
-    if mesh is not None and mesh.axes:
-        sizes = tuple(axis.size for axis in mesh.axes)
-        abstract = jax.sharding.AbstractMesh(sizes, mesh.names)
-        around = jax.sharding.use_abstract_mesh(abstract)
+    layouts: Mapping[int, str] = {}
     if in_shardings is not None:
-        shardings = _shardings(jax, in_shardings, abstract)
+        names = _leaf_names(jax, tuple(args), _parameters(fn))
+        shardings, layouts, mesh = placements(jax, in_shardings, args, names, mesh)
         jitted = jax.jit(fn, in_shardings=shardings, keep_unused=True)
     elif hasattr(fn, "trace") and hasattr(fn, "lower"):
         jitted = fn
     else:
         jitted = jax.jit(fn, keep_unused=True)
-    with around:
+    abstract = abstract_mesh(jax, mesh)
+    with nullcontext() if abstract is None else jax.sharding.use_abstract_mesh(abstract):
         lowered = jitted.trace(*args).lower(lowering_platforms=("cpu",))
     name = getattr(fn, "__name__", type(fn).__name__)
     structure = jax.tree.structure((tuple(args), {}))
@@ -283,35 +282,9 @@ def _traced(
     outputs = _leaves(jax, lowered.out_info, None)
     text = lowered.as_text(debug_info=True)  # errors are at the lines of the function
     kept = _kept(lowered, text, len(inputs), name)
-    return _Traced(name, text, inputs, kept, outputs, lowered.in_tree, lowered.out_tree)
-
-
-def _shardings(jax: Any, given: Any, mesh: Any) -> Any:
-    """in_shardings as JAX takes them: on the abstract mesh, where there is one."""
-    named, spec = jax.sharding.NamedSharding, jax.sharding.PartitionSpec
-    kinds = (str, Layout, P, spec, named)
-
-    def one(value: Any) -> Any:
-        if isinstance(value, str):
-            value = Layout.parse(value)
-        if isinstance(value, Layout):
-            value = spec(*to_spec(value))
-        elif isinstance(value, P):
-            value = spec(*value)
-        elif isinstance(value, named) and mesh is not None:
-            value = value.spec
-        if isinstance(value, spec):
-            if mesh is None and jax.sharding.get_abstract_mesh().empty:
-                raise UsageError(f"from_jax: in_shardings has {value}, but no mesh is given")
-            return value if mesh is None else named(mesh, value)
-        if value is None or isinstance(value, jax.sharding.Sharding):
-            return value
-        raise UsageError(
-            f"from_jax: in_shardings has {value!r:.60}: a layout, a PartitionSpec, a NamedSharding "
-            "or None is right"
-        )
-
-    return jax.tree.map(one, given, is_leaf=lambda v: v is None or isinstance(v, kinds))
+    text = with_layouts(text, {kept.index(n): t for n, t in layouts.items() if n in kept})
+    traced = _Traced(name, text, inputs, kept, outputs, lowered.in_tree, lowered.out_tree)
+    return traced, mesh
 
 
 def _kept(lowered: Any, text: str, count: int, name: str) -> tuple[int, ...]:
@@ -337,16 +310,25 @@ def _parameters(fn: Any) -> list[str]:
 
 def _leaves(jax: Any, infos: Any, parameters: list[str] | None) -> tuple[_Leaf, ...]:
     """The leaves of arguments (with the names of parameters) or of results (None)."""
-    found = []
-    for path, info in jax.tree_util.tree_flatten_with_path(infos)[0]:
+    names = _leaf_names(jax, infos, parameters)
+    leaves = jax.tree.leaves(infos)
+    return tuple(
+        _Leaf(name, tuple(info.shape), np.dtype(info.dtype))
+        for name, info in zip(names, leaves, strict=True)
+    )
+
+
+def _leaf_names(jax: Any, tree: Any, parameters: list[str] | None) -> list[str]:
+    """What Python calls the leaves of arguments: `params["w"]`; or of results, where there are no parameters."""
+    keystr, found = jax.tree_util.keystr, []
+    for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]:
         if parameters is None:
-            name = f"result{jax.tree_util.keystr(path)}"
+            found.append(f"result{keystr(path)}")
         else:
             first = path[0].idx
             here = parameters[first] if first < len(parameters) else f"argument {first}"
-            name = f"{here}{jax.tree_util.keystr(path[1:])}"
-        found.append(_Leaf(name, tuple(info.shape), np.dtype(info.dtype)))
-    return tuple(found)
+            found.append(f"{here}{keystr(path[1:])}")
+    return found
 
 
 def _our_dtype(leaf: _Leaf) -> Any:

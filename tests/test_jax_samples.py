@@ -12,8 +12,8 @@ from meshweave.errors import CompileError
 DATA = Path(__file__).resolve().parent / "data"
 SAMPLES = sorted(p for p in DATA.glob("*.mlir") if not p.name.endswith(".generic.mlir"))
 REFUSED = {
-    "complex_numbers": "complex numbers are not supported",
-    "fft": "complex numbers are not supported",
+    "complex_numbers": "not supported: complex numbers",
+    "fft": "not supported: complex numbers",
     "linear_algebra": "not supported: stablehlo.custom_call @lapack",
     "partial_manual": "axis dp is left to the compiler inside the region",
 }

@@ -50,3 +50,25 @@ func.func @beyond_blocks(%a: tensor<8x6xf32> {dist.layout = #dist.layout<"[_*x, 
   %c = linalg.exp ins(%a : tensor<8x6xf32>) outs(%e : tensor<8x6xf32>) -> tensor<8x6xf32>
   return %c, %b : tensor<8x6xf32>, tensor<8x6xf32>
 }
+
+// -----
+
+// A loop that carries numbers alone: what ops in it read of a tensor is moved all the same, in front of the loop.
+// CHECK-LABEL: func.func @read_in_a_loop_of_scalars
+// CHECK: %[[WHOLE:[a-z0-9_]+]] = "dist.redistribute"(%{{[a-z0-9]+}})
+// CHECK: scf.for
+// CHECK: tensor.extract %[[WHOLE]]
+"dist.mesh"() {sym_name = "mesh", axes = "x=2"} : () -> ()
+func.func @read_in_a_loop_of_scalars(%a: tensor<8xf32> {dist.layout = #dist.layout<"[x]">}) -> (tensor<f32> {dist.layout = #dist.layout<"[]">}) {
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %c8 = arith.constant 8 : index
+  %zero = arith.constant 0.0 : f32
+  %sum = scf.for %i = %c0 to %c8 step %c1 iter_args(%s = %zero) -> (f32) {
+    %e = tensor.extract %a[%i] : tensor<8xf32>
+    %t = arith.addf %s, %e : f32
+    scf.yield %t : f32
+  }
+  %r = tensor.from_elements %sum : tensor<f32>
+  return %r : tensor<f32>
+}

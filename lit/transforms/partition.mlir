@@ -124,3 +124,25 @@ func.func @embed(%a: tensor<7xf32> {dist.layout = #dist.layout<"[x]">}) -> (tens
 func.func @sub_axis(%a: tensor<8xf32> {dist.layout = #dist.layout<"[x]">}) -> (tensor<8xf32> {dist.layout = #dist.layout<"[x:(1)2]">}) {
   return %a : tensor<8xf32>
 }
+
+// -----
+
+// In a loop that carries numbers alone, ops read this rank's part too.
+// CHECK-LABEL: func.func @read_in_a_loop_of_scalars
+// CHECK: %[[WHOLE:[a-z0-9_]+]] = "dist.all_gather"(%{{[a-z0-9]+}}) {{.*}}: (tensor<4xf32>) -> tensor<8xf32>
+// CHECK: scf.for
+// CHECK-NEXT: tensor.extract %[[WHOLE]][%{{[a-z0-9]+}}] : tensor<8xf32>
+"dist.mesh"() {sym_name = "mesh", axes = "x=2"} : () -> ()
+func.func @read_in_a_loop_of_scalars(%a: tensor<8xf32> {dist.layout = #dist.layout<"[x]">}) -> (tensor<f32> {dist.layout = #dist.layout<"[]">}) {
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %c8 = arith.constant 8 : index
+  %zero = arith.constant 0.0 : f32
+  %sum = scf.for %i = %c0 to %c8 step %c1 iter_args(%s = %zero) -> (f32) {
+    %e = tensor.extract %a[%i] : tensor<8xf32>
+    %t = arith.addf %s, %e : f32
+    scf.yield %t : f32
+  }
+  %r = tensor.from_elements %sum : tensor<f32>
+  return %r : tensor<f32>
+}

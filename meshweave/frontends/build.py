@@ -56,6 +56,13 @@ class Builder:
         attr = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), number)
         return self.one("arith.cmpi", ir.IntegerType.get_signless(1), a, b, predicate=attr)
 
+    def compare_floats(self, predicate: str, a: Any, b: Any) -> Any:
+        """The same for floats: predicate is oge, ole or uno (either is NaN)."""
+        attr = ir.IntegerAttr.get(
+            ir.IntegerType.get_signless(64), {"oge": 3, "ole": 5, "uno": 14}[predicate]
+        )
+        return self.one("arith.cmpf", ir.IntegerType.get_signless(1), a, b, predicate=attr)
+
     def select(self, condition: Any, a: Any, b: Any) -> Any:
         """`a` where the condition holds, else `b`."""
         return self.one("arith.select", a.type, condition, a, b)

@@ -127,11 +127,34 @@ def _splice(call: Any, callee: Any, last: bool) -> None:
     for argument, value in zip(block.arguments, call.operands, strict=True):
         argument.replace_all_uses_with(value)
     *ops, end = list(block.operations)
+    if _is_named(call.location):
+        for op in ops:
+            _place_under(op.operation, call.location)
     for op in ops:
         op.operation.move_before(call)
     for result, value in zip(call.results, list(end.operands), strict=True):
         result.replace_all_uses_with(value)
     call.erase()
+
+
+def _is_named(loc: Any) -> bool:
+    """Is it JAX's: a name, and the lines of the user's function where that is known?"""
+    return isinstance(loc, ir.NameLoc)
+
+
+def _place_under(op: Any, loc: Any) -> None:
+    """JAX's own functions are without lines: let their ops be where the call is."""
+    own = op.location
+    if isinstance(own, ir.NameLoc):
+        inner = own.child_loc
+        while isinstance(inner, ir.NameLoc):
+            inner = inner.child_loc
+        if isinstance(inner, ir.UnknownLoc):
+            op.location = ir.Location.name(own.name_str, childLoc=loc)
+    for region in op.regions:
+        for block in region.blocks:
+            for inner_op in block.operations:
+                _place_under(inner_op.operation, loc)
 
 
 def _keep_shardings(call: Any, callee: Any) -> None:

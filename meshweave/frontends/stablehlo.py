@@ -8,7 +8,6 @@ Nothing of StableHLO, CHLO, Shardy or MHLO is left; what we cannot lower is refu
 that lists it all.
 """
 
-import re
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -16,11 +15,17 @@ from typing import Any, ClassVar
 from meshweave.bindings import PassManager, ir, stablehlo
 from meshweave.errors import CompileError
 from meshweave.frontends.control import lower_barrier, lower_case, lower_if, lower_while
-from meshweave.frontends.cursor import place
-from meshweave.frontends.elements import accumulate_wide, broadcast_bits
+from meshweave.frontends.elements import accumulate_wide, broadcast_bits, make_signless, saturate
 from meshweave.frontends.inline import entry_function, inline_calls
 from meshweave.frontends.loops import lower_scatter, lower_sort
 from meshweave.frontends.manual import import_manual
+from meshweave.frontends.pooling import lower_select_and_scatter
+from meshweave.frontends.refusals import (
+    check_program,
+    refuse_early,
+    refuse_leftovers,
+    refuse_unsupported,
+)
 from meshweave.frontends.scalars import scalarise
 from meshweave.frontends.sdy_import import (
     Meshes,
@@ -51,6 +56,7 @@ _LOWER: dict[str, Callable[[Any], None]] = {
     "stablehlo.optimization_barrier": lower_barrier,
     "stablehlo.sort": lower_sort,
     "stablehlo.scatter": lower_scatter,
+    "stablehlo.select_and_scatter": lower_select_and_scatter,
     "stablehlo.broadcast_in_dim": broadcast_bits,
     "stablehlo.dot_general": accumulate_wide,
     "stablehlo.convolution": accumulate_wide,
@@ -66,8 +72,9 @@ class StableHlo:
 
     @staticmethod
     def accepts(text: str) -> bool:
-        """Whether the text holds ops of StableHLO, CHLO or Shardy."""
-        return any(f"{dialect}." in text for dialect in ("stablehlo", "chlo", "sdy"))
+        """Whether the text holds ops of StableHLO, CHLO or Shardy, or is from JAX, which may need no op."""
+        words = ("stablehlo.", "chlo.", "sdy.", "mhlo.num_partitions")
+        return any(word in text for word in words)
 
     @staticmethod
     def load(text: str, ctx: Any, name: str) -> Any:
@@ -101,14 +108,15 @@ def load_chlo(ctx: Any) -> None:
 
 
 def _load(text: str, ctx: Any, name: str) -> Any:
-    _refuse_early(text, name)
+    refuse_early(text, name)
     module = parse_module(to_generic(text, name), ctx, name)
     if "stablehlo.composite" in text:
         _run(module, _COMPOSITES)
     main = entry_function(module)
-    _check_program(module)
+    check_program(module)
     inline_calls(module, main)
     ops = inventory(module)
+    refuse_unsupported(module, ops, text)
     meshes = Meshes(ops)
     signature = import_signature(main, meshes)
     _drop_gspmd(ops)
@@ -118,8 +126,11 @@ def _load(text: str, ctx: Any, name: str) -> Any:
         module, (*_OURS, *_UPSTREAM)
     )  # upstream passes crash on regions of ops they do not know
     _run(module, _SIMPLIFY)
-    _lower(module)
+    rounds = _lower(module)
     _run(module, _TO_LINALG)
+    if rounds:
+        saturate(module)
+    make_signless(entry_function(module))
     # Once, where it matters: verifying after every pass would take as long as the passes.
     module.operation.verify()
     _run(module, _CLEAN_UP)
@@ -130,34 +141,6 @@ def _load(text: str, ctx: Any, name: str) -> Any:
     add_mesh(module, mesh)
     apply_signature(entry_function(module), signature, mesh)
     return module
-
-
-_HUGE = re.compile(r"(?<![\w.])\d{10,}")
-_NO_PLACE = {
-    "complex<": "complex numbers are not supported",
-    "stablehlo.complex ": "complex numbers are not supported",
-    "memref<": "a StableHLO program has tensors only, no buffers",
-    "vector<": "a StableHLO program has tensors only, no vectors",
-}
-
-
-def _refuse_early(text: str, name: str) -> None:
-    """Refuse what makes MLIR's parser end the process: numbers beyond 32 bits outside constants,
-    and wrong types.
-    """
-    for m in _HUGE.finditer(text):
-        line = text[text.rfind("\n", 0, m.start()) + 1 : m.start()]
-        if int(m.group()[:20]) >= 2**32 and "dense<" not in line and line.count('"') % 2 == 0:
-            raise CompileError(
-                f"{m.group()[:40]} is too large a number here", place(text, m.start(), name)
-            )
-    for word, reason in _NO_PLACE.items():
-        at = text.find(word)
-        while at >= 0:
-            line = text[text.rfind("\n", 0, at) + 1 : at]
-            if line.count('"') % 2 == 0 and "//" not in line:
-                raise CompileError(reason, place(text, at, name))
-            at = text.find(word, at + 1)
 
 
 def _run(module: Any, pipeline: str) -> None:
@@ -178,48 +161,6 @@ def inventory(module: Any) -> Ops:
 
     module.operation.walk(visit)
     return found
-
-
-def _check_program(module: Any) -> None:
-    """Refuse programs of several replicas, and types that no program here can have."""
-    attrs = module.operation.attributes
-    if "mhlo.num_replicas" in attrs and attrs["mhlo.num_replicas"].value != 1:
-        raise CompileError(
-            f"a program of {attrs['mhlo.num_replicas'].value} replicas (pmap) is not supported: "
-            "use jit with shardings",
-            location_text(module.operation),
-        )
-    first: dict[Any, Any] = {}  # each type and the op where it comes first
-
-    def visit(op: Any) -> Any:
-        for result in op.results:
-            first.setdefault(result.type, op)
-        return ir.WalkResult.ADVANCE
-
-    module.operation.walk(visit)
-    for op in module.body.operations:
-        if op.operation.name == "func.func":
-            for kind in op.operation.attributes["function_type"].value.inputs:
-                first.setdefault(kind, op.operation)
-    for kind, op in first.items():
-        _check_type(kind, op)
-
-
-def _check_type(kind: Any, where: Any) -> None:
-    if not isinstance(kind, ir.RankedTensorType):
-        return
-    if not kind.has_static_shape:
-        raise CompileError(
-            f"{kind}: dynamic shapes are not supported: export with fixed sizes",
-            location_text(where),
-        )
-    size = 1
-    for n in kind.shape:
-        size *= n
-    if size >= 2**48:
-        raise CompileError(
-            f"{kind} has {size} elements: too large for any machine", location_text(where)
-        )
 
 
 def _import_shardings(module: Any, ops: Ops, meshes: Meshes, on_ops: bool) -> None:
@@ -249,50 +190,22 @@ def _drop_gspmd(ops: Ops) -> None:
                 op.erase()
 
 
-def _lower(module: Any) -> None:
-    """What upstream's pass leaves or gets wrong, inner ops first."""
+def _lower(module: Any) -> bool:
+    """What upstream's pass leaves or gets wrong, inner ops first; whether floats are converted to integers."""
     work: list[Any] = []
+    converts: list[Any] = []
 
     def visit(op: Any) -> Any:
         if op.name in _LOWER:
             work.append(op)
+        elif op.name == "stablehlo.convert":
+            converts.append(op.results[0].type.element_type)
         return ir.WalkResult.ADVANCE
 
     module.operation.walk(visit)
     for op in work:
         _LOWER[op.name](op)
-
-
-def refuse_leftovers(module: Any, dialects: tuple[str, ...]) -> None:
-    """One CompileError for every op that is not of these dialects: name, count, first place."""
-    prefixes = tuple(f"{dialect}." for dialect in dialects)
-    left: dict[str, list[Any]] = defaultdict(list)
-    known: set[str] = set()
-
-    def visit(op: Any) -> Any:
-        name = op.name
-        if name not in known:
-            if name.startswith(prefixes):
-                known.add(name)
-            else:
-                left[_described(op)].append(op)
-        return ir.WalkResult.ADVANCE
-
-    module.operation.walk(visit)
-    left.pop("stablehlo.return", None)
-    if left:
-        named = [
-            f"{name} ({len(ops)}, first at {location_text(ops[0])})"
-            for name, ops in sorted(left.items())
-        ]
-        first = next(iter(left.values()))[0]
-        raise CompileError(f"not supported: {'; '.join(named)}", location_text(first))
-
-
-def _described(op: Any) -> str:
-    if op.name == "stablehlo.custom_call":
-        return f"stablehlo.custom_call @{ir.StringAttr(op.attributes['call_target_name']).value}"
-    return str(op.name)
+    return any(isinstance(kind, ir.IntegerType) and kind.width > 1 for kind in converts)
 
 
 def _clean(module: Any) -> None:

@@ -18,8 +18,8 @@ from meshweave.dialects.dist import LayoutAttr
 from meshweave.dialects.hint import hints_in
 from meshweave.errors import CompileError
 from meshweave.frontends.inline import inline_calls
+from meshweave.frontends.refusals import refuse_leftovers
 from meshweave.frontends.sdy_import import add_mesh
-from meshweave.frontends.stablehlo import refuse_leftovers
 from meshweave.frontends.torch_control import ask_first, import_cond, import_while
 from meshweave.frontends.torch_leftovers import simplify
 from meshweave.frontends.torch_loops import lower_tm_tensor

@@ -169,6 +169,7 @@ def bufferize(module: Any, bodies: list[Any]) -> Any:
     for function in bodies:
         own_empties(function)
         give_whole_buffers(function)
+        hand_on_in_order(function)
     spare = copied(module)
     try:
         for function in bodies:
@@ -201,6 +202,45 @@ def give_whole_buffers(function: Any) -> None:
             for number, value in enumerate(end.operands):
                 if _is_window(value):
                     end.operands[number] = _copied(value, end)
+
+
+def hand_on_in_order(function: Any) -> None:
+    """Let each scf.while hand on all that it carries, in order: canonicalization drops what nothing reads after the
+    condition, and then the buffers of what is left no longer match.
+    """
+    for loop in ops_of(function, "scf.while"):
+        before = loop.operation.regions[0].blocks[0]
+        carried = list(before.arguments)
+        given = list(before.operations[len(before.operations) - 1].operation.operands)[1:]
+        if given != carried and all(value in carried for value in given):
+            _rebuilt(loop.operation, [carried.index(value) for value in given])
+
+
+def _rebuilt(loop: Any, places: list[int]) -> None:
+    """The loop again, where values number `places` of those carried came out of the condition."""
+    types = [value.type for value in loop.operands]
+    new = ir.Operation.create(
+        "scf.while", types, list(loop.operands), regions=2, loc=loop.location,
+        ip=ir.InsertionPoint(loop),
+    )  # fmt: skip
+    for source, target in zip(loop.regions, new.regions, strict=True):
+        source.blocks[0].append_to(target)
+    before, after = (region.blocks[0] for region in new.regions)
+    end = before.operations[len(before.operations) - 1].operation
+    condition = end.operands[0]
+    ir.Operation.create(
+        "scf.condition", [], [condition, *before.arguments], loc=end.location,
+        ip=ir.InsertionPoint(end),
+    )  # fmt: skip
+    end.erase()
+    old = list(after.arguments)
+    arguments = [after.add_argument(kind, loop.location) for kind in types]
+    for argument, result, place in zip(old, loop.results, places, strict=True):
+        argument.replace_all_uses_with(arguments[place])
+        result.replace_all_uses_with(new.results[place])
+    for number in reversed(range(len(old))):
+        after.erase_argument(number)
+    loop.erase()
 
 
 def _is_window(value: Any) -> bool:

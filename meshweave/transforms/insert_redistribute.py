@@ -90,6 +90,10 @@ class _Inserter:
             record = op.attributes.get("dist.layouts")
             if record is None:
                 self._unknown(op)
+                if op.name in STRUCTURED:  # it carries no tensor, but ops in it may read some
+                    for region in op.regions:
+                        for inside in region.blocks:
+                            self.block(inside)
                 continue
             record = ir.DictAttr(record)
             self.operands(op, record["operands"])

@@ -112,6 +112,8 @@ def _block(block: Any, local: Local) -> None:
             _op(op, local)
         elif any(is_tensor(v.type) for v in [*op.operands, *op.results]):
             fail(op, f"'{op.name}' has no dist.layouts: run dist-propagate first")
+        elif op.name in STRUCTURED:  # it carries no tensor, but ops in it may read some
+            _regions(op, [], [None] * len(op.results), local)
 
 
 def _op(op: Any, local: Local) -> None:

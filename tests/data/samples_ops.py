@@ -303,6 +303,60 @@ def pooling_grad():
 
 
 @sample
+def pooling_grad_overlapping():
+    def loss(x):
+        high = lax.reduce_window(x, -jnp.inf, lax.max, (1, 3, 2, 1), (1, 1, 2, 1), "SAME")
+        return jnp.sum(high**2)
+
+    return jax.grad(loss), normal(1, 6, 5, 2)
+
+
+@sample
+def conversions():
+    special = [
+        0.0,
+        -0.5,
+        1.5,
+        -2.5,
+        127.0,
+        128.0,
+        255.9,
+        256.0,
+        -129.0,
+        3e9,
+        -3e9,
+        1e30,
+        np.inf,
+        -np.inf,
+        np.nan,
+    ]
+    kinds = (jnp.int32, jnp.int8, jnp.uint8, jnp.uint16, jnp.uint32)
+    return lambda x: tuple(x.astype(kind) for kind in kinds), np.array(special, np.float32)
+
+
+@sample
+def while_flags():
+    def f(x, n):
+        return (
+            lax.while_loop(
+                lambda h: (h[0] < 9) & h[1],
+                lambda h: (h[0] + 1, h[2].sum() < n, h[2] + 1),
+                (0, True, x),
+            )[2],
+            lax.while_loop(lambda h: h[0] < n, lambda h: (h[0] + 1, h[2], h[1]), (0, x, x[::-1]))[
+                1:
+            ],
+        )
+
+    return f, normal(3, 5), np.int32(7)
+
+
+@sample
+def unsigned_unread():
+    return lambda x, y: (y, x), ints(0, 99, 3, 5, dtype=np.uint32), ints(0, 99, 4, dtype=np.uint8)
+
+
+@sample
 def scan():
     def f(w, x):
         def step(h, row):

@@ -1,5 +1,6 @@
 """JAX functions compiled: their results are JAX's, sharded and not; what does not fit is named."""
 
+import re
 import sys
 from functools import partial
 from typing import Any, NamedTuple
@@ -117,6 +118,7 @@ def test_loops_sorting_gathers_and_random_numbers() -> None:
         values(2),
     )
     agree(lambda k: jax.random.bits(k, (4,)), np.array([1, 2], np.uint32))
+    agree(lambda a: a, np.array([1, 2], np.uint32))  # no op at all
     agree(
         lambda x: jax.lax.while_loop(lambda v: v.sum() < 9, lambda v: v + 1, x), np.zeros(3, "f4")
     )
@@ -183,12 +185,8 @@ def test_what_does_not_fit_is_named() -> None:
             compiled(params, x[0])
         with pytest.raises(UsageError, match="mlp: arguments of structure"):
             compiled(params)
-    with pytest.raises(UsageError, match=r"in_shardings has .*, but no mesh is given"):
+    with pytest.raises(UsageError, match=r"in_shardings of x is P\('dp'\), but no mesh is given"):
         mw.from_jax(mlp, params, x, in_shardings=(None, mw.P("dp")))
-    with pytest.raises(LayoutError, match="a PartitionSpec names whole axes only"):
-        mw.from_jax(mlp, params, x, in_shardings=(None, "[2*dp*_, _]"), mesh="dp=2")
-    with pytest.raises(UsageError, match="in_shardings has 3: a layout"):
-        mw.from_jax(mlp, params, x, in_shardings=(None, 3), mesh="dp=2")
     with pytest.raises(UsageError, match="a function is needed, got int"):
         mw.from_jax(3)
     with pytest.raises(UsageError, match="has static arguments"):
@@ -196,12 +194,70 @@ def test_what_does_not_fit_is_named() -> None:
     agree(partial(lambda n, x: x * n, 2), x)
 
 
-def test_what_is_not_supported_is_in_one_error() -> None:
-    def bad(x: Any) -> Any:
-        return jnp.linalg.cholesky(x), jnp.fft.fft(x)
+WRONG_SHARDINGS = [
+    ((None, 3), UsageError, "in_shardings of x is 3: a layout, a PartitionSpec, a NamedSharding or None is right"),
+    ((None, "[dp]"), LayoutError, r"in_shardings of x: .*1 dims?.* 2"),
+    ((None, "[_, tp]"), LayoutError, r'in_shardings of x: .*"tp"'),
+    ((None, "[dp{3,3}, _]"), LayoutError, r"in_shardings of x: .*dim 0"),
+    ((None, PartitionSpec(PartitionSpec.UNCONSTRAINED)), LayoutError, "in_shardings of x: .*entry 0 is UNCON"),
+    ((None, mw.P("dp", "dp")), LayoutError, r"in_shardings of x: .*dp"),
+    ((None, mw.P(None, None, "dp")), LayoutError, "in_shardings of x: .*3 entries, the tensor 2 dims"),
+    (({"w1": mw.P("dp", 5), "b": None, "w2": None, "unused": None}, None), LayoutError,
+     r"in_shardings of params\['w1'\]: .*entry 1 is 5"),
+    ((None,), UsageError, "in_shardings does not fit the arguments"),
+    (({"w1": None}, None), UsageError, "in_shardings does not fit the arguments"),
+    ((None, NamedSharding(AbstractMesh((4,), ("dp",)), PartitionSpec("dp"))), UsageError,
+     r"in_shardings of x is over the mesh dp=4, the program's is dp=2"),
+]  # fmt: skip
 
-    with pytest.raises(CompileError, match="not supported"):
+
+@pytest.mark.parametrize(("given", "error", "says"), WRONG_SHARDINGS)
+def test_wrong_shardings_name_the_argument(given: Any, error: Any, says: str) -> None:
+    with pytest.raises(error, match=says) as caught:
+        mw.from_jax(mlp, *mlp_args(), in_shardings=given, mesh="dp=2")
+    assert "\n" not in str(caught.value)
+
+
+UNEVEN = ["[x, _]", "[_, x]", "[x*y, _]", "[y, x]", "[_*x, _]", "[x{1,2}, _]", "[_, x] order(1, 0)"]
+
+
+@pytest.mark.parametrize("layout", UNEVEN)
+def test_layouts_that_jax_has_no_words_for(layout: str) -> None:
+    a, b = values(3, 5), values(3, 5)
+    compiled = agree(
+        lambda a, b: (a @ b.T, a + b, b.sum(0)), a, b, in_shardings=(layout, None), mesh="x=2, y=2"
+    )
+    assert mw.Layout.parse(compiled.program.inputs[0].layout) == mw.Layout.parse(layout)
+
+
+def test_uneven_shardings_of_jaxs_own_mesh() -> None:
+    mesh = AbstractMesh((2, 2), ("x", "y"))
+    rows = NamedSharding(mesh, PartitionSpec(("x", "y")))
+    compiled = agree(lambda a, b: a * b, values(5, 4), values(5, 4), in_shardings=(rows, None))
+    assert str(compiled.mesh) == "x=2, y=2"
+    assert compiled.program.inputs[0].layout == "[x*y, _]"
+
+
+def test_what_is_not_supported_is_in_one_error_with_the_lines() -> None:
+    def bad(x: Any) -> Any:
+        jax.debug.print("{}", x)
+        y = jnp.linalg.cholesky(x)
+        z = jax.jit(jnp.fft.fft)(x)
+        return y, z, jnp.linalg.inv(jnp.linalg.qr(x).R)
+
+    with pytest.raises(CompileError, match="not supported: a callback into Python: ") as caught:
         mw.from_jax(bad, np.eye(4, dtype=np.float32))
+    first, text = bad.__code__.co_firstlineno, str(caught.value)
+    assert "\n" not in text
+    for line, what in (
+        (1, "callback into Python: stablehlo.custom_call @xla_ffi_python_cpu_callback"),
+        (2, "stablehlo.custom_call @lapack_spotrf_ffi"),
+        (3, "complex numbers"),
+        (3, "stablehlo.fft"),
+        (4, "stablehlo.custom_call @lapack_sgetrf_ffi"),
+        (4, "stablehlo.custom_call @lapack_sgeqrf_ffi"),
+    ):
+        assert re.search(rf"{what} \(\d+, first at [^)]*test_jax.py:{first + line}:\d+\)", text)
 
 
 def test_errors_are_at_the_line_of_the_function() -> None:

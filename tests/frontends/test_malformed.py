@@ -56,8 +56,13 @@ def refusal(text):
             "stablehlo.custom_call @g (1, first at p.mlir:5:10)",
         ),
         (
-            "%0 = stablehlo.abs %z : (tensor<4xcomplex<f32>>) -> tensor<4xf32>",
+            "%0 = stablehlo.abs %z : (tensor<4xcomplex<i32>>) -> tensor<4xf32>",
             "p.mlir:3:39: complex numbers",
+        ),
+        (
+            "%1 = stablehlo.complex %a, %a : tensor<4xcomplex<f32>>\n"
+            "    %0 = stablehlo.real %1 : (tensor<4xcomplex<f32>>) -> tensor<4xf32>",
+            "p.mlir:3:10: not supported: complex numbers (2, first at p.mlir:3:10)",
         ),
         (
             "%0 = stablehlo.negate %a : memref<4xf32>",
