@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -236,7 +237,16 @@ def _jax() -> Any:
             "from_jax needs jax, which is not installed (pip install jax); nothing else does: "
             "from_stablehlo takes what jax exports"
         ) from None
+    _leave_out_our_lines()
     return jax
+
+
+@cache
+def _leave_out_our_lines() -> None:
+    """Tell JAX that this package is not the user's code: locations are then the user's lines."""
+    from jax.extend import source_info_util
+
+    source_info_util.register_exclusion(os.path.dirname(__file__))
 
 
 def _our_mesh(mesh: Any) -> Mesh:

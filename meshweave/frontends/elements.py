@@ -32,8 +32,10 @@ def broadcast_bits(op: Any) -> None:
 
 def accumulate_wide(op: Any) -> None:
     """A product of 16-bit floats adds up in f32 and is rounded once, as it is wherever there is
-    hardware for it.
+    hardware for it. An algorithm that the program names is never more exact than ours; upstream refuses them all.
     """
+    if "algorithm" in op.attributes:
+        del op.attributes["algorithm"]
     result = op.results[0]
     kind = result.type
     if not isinstance(kind.element_type, ir.FloatType) or kind.element_type.width >= 32:

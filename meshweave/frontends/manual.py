@@ -47,6 +47,52 @@ def import_manual(ops: Ops, meshes: Meshes) -> None:
         _to_dist(op, ins, outs)
 
 
+def close_regions(module: Any) -> None:
+    """Give each region marked dist.manual its own copy of what canonicalization and CSE took out of it: constants, and
+    what is computed of constants alone. Inside a value is local, outside it would be laid out.
+    """
+    regions: list[Any] = []
+
+    def visit(op: Any) -> Any:
+        if "dist.manual" in op.attributes:
+            regions.append(op)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    for region in regions:
+        _close(region)
+
+
+def _close(region: Any) -> None:
+    block = region.regions[0].blocks[0]
+    inside: list[Any] = []
+
+    def visit(op: Any) -> Any:
+        inside.append(op)
+        return ir.WalkResult.ADVANCE
+
+    region.walk(visit)
+    first, copies = block.operations[0].operation, {}
+
+    def copied(value: Any) -> Any:
+        """The value, made inside where an op outside makes it; what is no tensor stays."""
+        outside = not isinstance(value, ir.BlockArgument) and value.owner.parent == region.parent
+        if not outside or not isinstance(value.type, ir.RankedTensorType):
+            return value
+        if value not in copies:
+            operands = [copied(operand) for operand in value.owner.operands]
+            made = value.owner.clone(ir.InsertionPoint(first))
+            for number, operand in enumerate(operands):
+                made.operands[number] = operand
+            copies.update(zip(value.owner.results, made.results, strict=True))
+        return copies[value]
+
+    for op in inside:
+        if op != region and op.name != "dist.to_local":
+            for number, operand in enumerate(op.operands):
+                op.operands[number] = copied(operand)
+
+
 def _shardings(
     op: Any, meshes: Meshes
 ) -> tuple[tuple[str, ...], tuple[Sharding, ...], tuple[Sharding, ...]]:

@@ -18,7 +18,7 @@ from meshweave.frontends.control import lower_barrier, lower_case, lower_if, low
 from meshweave.frontends.elements import accumulate_wide, broadcast_bits, make_signless, saturate
 from meshweave.frontends.inline import entry_function, inline_calls
 from meshweave.frontends.loops import lower_scatter, lower_sort
-from meshweave.frontends.manual import import_manual
+from meshweave.frontends.manual import close_regions, import_manual
 from meshweave.frontends.pooling import lower_select_and_scatter
 from meshweave.frontends.refusals import (
     check_program,
@@ -136,6 +136,8 @@ def _load(text: str, ctx: Any, name: str) -> Any:
     _run(module, _CLEAN_UP)
     if scalarise(module):
         _run(module, _CLEAN_UP)
+    if "sdy.manual_computation" in ops:
+        close_regions(module)
     refuse_leftovers(module, _OURS)
     _clean(module)
     add_mesh(module, mesh)

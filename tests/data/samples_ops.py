@@ -451,6 +451,13 @@ def dots():
 
 
 @sample
+def attention_bf16():
+    return jax.nn.dot_product_attention, *(
+        jnp.asarray(normal(2, 3, 2, 4, seed=n), jnp.bfloat16) for n in range(3)
+    )
+
+
+@sample
 def linear_algebra():
     return lambda x: jnp.linalg.cholesky(x @ x.T + 4 * jnp.eye(4)), normal(4, 4)
 

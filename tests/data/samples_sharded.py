@@ -230,3 +230,23 @@ def remat_and_custom():
         normal(4, 6),
         normal(6, 8, seed=1),
     )
+
+
+@sample
+def tables_shard_map():
+    def f(x):
+        shifted = lax.ppermute(x, "tp", [(0, 1)])
+        return x * jnp.array([1.0, 2.0, 3.0]) + shifted + jnp.arange(3.0)
+
+    inner = manual(f, P("dp", "tp"), P("dp", "tp"))
+    return jax.jit(lambda x: inner(x)[:, :3] * jnp.array([1.0, 2.0, 3.0])), normal(4, 6)
+
+
+@sample
+def pooling_sharded():
+    def loss(x):
+        high = lax.reduce_window(x, -jnp.inf, lax.max, (1, 3, 2), (1, 1, 2), "SAME")
+        return jnp.sum(high**2)
+
+    # Over dim 0 only: of a sharded window XLA makes another gradient than on one device (jax 0.10.2).
+    return jax.jit(jax.grad(loss), in_shardings=on("dp")), normal(4, 6, 5)
