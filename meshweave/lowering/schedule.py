@@ -176,7 +176,7 @@ class Schedule:
         if not uses or max(k for k, _, _ in uses) > which or min(k for k, _, _ in outs) < which:
             return False
         width = places[target.pointer][2]
-        if any(places[access.pointer][2] != width for _, access, _ in uses):
+        if any(places[access.pointer][2] != width for _, access, _ in uses + outs):
             return False  # element i of the one lies where another element of the other does
         for k, access, _ in uses:
             same = (access.const, access.strides) == (target.const, target.strides) and places[

@@ -99,3 +99,17 @@ def test_one_rank_agrees_with_numpy(one_rank):
     }  # fmt: skip
     for name, value in right.items():
         assert np.allclose(one_rank[name], value, 1e-5, 1e-5), name
+
+
+@pytest.mark.parametrize(
+    ("narrow", "wide"), [("float16", "float32"), ("int8", "int16"), ("float32", "float64")]
+)
+def test_a_widened_value_does_not_lie_where_a_padded_one_of_as_many_bytes_did(narrow, wide):
+    x = (
+        np.arange(-4, 12).reshape(1, 16).astype(narrow)
+    )  # one row over two ranks: the gathered buffer has room for two
+    f = mw.jit(
+        lambda a: mw.cumulative_sum(mw.astype(mw.constrain(a, "[_, x]"), wide), axis=1, dtype=wide),
+        mesh="x=2, y=2", in_layouts="[y, x]",
+    )  # fmt: skip
+    assert np.array_equal(f(x).numpy(), np.cumsum(x, 1, dtype=wide))
