@@ -16,7 +16,7 @@ MAX_POSITIONS = 1 << 16  # of a dim, looked at one by one
 
 def held(layout: Layout, mesh: Mesh, shape: Sequence[int], rank: int) -> str:
     """What a rank holds of a tensor: `[0:4, :]`; runs of indices are joined with +, `[0:2+4:6]`."""
-    return f"[{', '.join(_dim(layout, mesh, tuple(shape), d, rank) for d in range(layout.ndim))}]"
+    return f"[{', '.join(held_of_dim(layout, mesh, tuple(shape), d, rank) for d in range(layout.ndim))}]"
 
 
 def held_by(layout: Layout, mesh: Mesh, shape: Sequence[int]) -> str:
@@ -30,7 +30,8 @@ def held_by(layout: Layout, mesh: Mesh, shape: Sequence[int]) -> str:
     return ", ".join(words)
 
 
-def _dim(layout: Layout, mesh: Mesh, shape: tuple[int, ...], dim: int, rank: int) -> str:
+def held_of_dim(layout: Layout, mesh: Mesh, shape: tuple[int, ...], dim: int, rank: int) -> str:
+    """What a rank holds of one dim, as a Python slice or several."""
     if not layout.axes_of(dim) and is_run(layout, mesh, shape, dim):
         return ":"
     if is_run(layout, mesh, shape, dim):

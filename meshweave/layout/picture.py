@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from meshweave.layout.held import held_of_dim
 from meshweave.layout.layout import Layout
 from meshweave.layout.mesh import Mesh
 from meshweave.layout.places import dim_addresses, indices_at, locate, owners
 
 MAX_CELLS = 16  # cells along a dim, and ranks listed, before the rest is left out
 MAX_NAMED = 8  # ranks named in a cell
+MAX_POSITIONS = 1 << 20  # of a dim, looked at one by one
 COLOURS = (
     "#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#e15759", "#76b7b2", "#9c755f", "#edc948",
     "#2f4b7c", "#d37295", "#8cd17d", "#79706e",
@@ -88,7 +90,7 @@ def _grid(layout: Layout, mesh: Mesh, shape: Sequence[int], cells: Any) -> Any:
 
 def _cells(layout: Layout, mesh: Mesh, shape: Sequence[int], dim: int) -> list[tuple[int, int]]:
     """The runs of a dim that lie on the same ranks; of very long dims none."""
-    if shape[dim] > 1 << 22:
+    if shape[dim] > MAX_POSITIONS:
         return []
     index = np.arange(shape[dim])
     coordinates, _ = locate(layout, mesh, shape, dim, index)
@@ -105,6 +107,9 @@ def _list(layout: Layout, mesh: Mesh, shape: Sequence[int], _: Any) -> Any:
     for rank in range(min(mesh.nranks, MAX_CELLS)):
         row = [Cell(str(rank), rank)]
         for dim in range(len(shape)):
+            if shape[dim] > MAX_POSITIONS:
+                row.append(Cell(held_of_dim(layout, mesh, tuple(shape), dim, rank)))
+                continue
             at = [mesh.coordinate(rank, name) for name in layout.axes_of(dim)]
             row.append(Cell(_runs(indices_at(layout, mesh, shape, dim, at))))
         rows.append(row)

@@ -5,6 +5,8 @@ global shape.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import prod
+from operator import index as as_index
 from typing import Any
 
 import numpy as np
@@ -63,11 +65,11 @@ class Array:
         return made
 
     @staticmethod
-    def from_numpy(value: Any, *, mesh: Mesh | str, layout: Any, dtype: str | None = None) -> Array:
+    def from_numpy(value: Any, *, mesh: Mesh | str, layout: Any, dtype: Any = None) -> Array:
         """Lay a global array out.
 
-        value:  anything that NumPy takes. mesh: a Mesh or its text.
-        layout: text, a Layout, or a PartitionSpec. dtype: of its elements; by default the array's own.
+        value:  anything that NumPy takes. mesh: a Mesh or its text. layout: text, a Layout, or a PartitionSpec.
+        dtype:  of its elements ("f32", `mw.float32`, `np.float32`, ..); by default the array's own.
         Of a partial layout the first rank of each group holds the value, the others the neutral element (avg: all hold
         the value). bf16, which NumPy has not, is taken from f32 (rounded to nearest even) or from 16-bit patterns; no
         other conversion is made: MeshweaveError.
@@ -78,9 +80,14 @@ class Array:
         >>> [shard.tolist() for shard in a.shards][:3], a.numpy().tolist()
         ([[0, 1], [2, 3], [4, 5]], [0, 1, 2, 3, 4, 5])
         """
-        array, on = np.asarray(value), as_mesh(mesh)
-        laid, wanted = as_layout(layout, array.ndim), dtype or dtype_name(array)
-        shards = [_own(narrow(shard, wanted)) for shard in scatter(wide(array, wanted), on, laid)]
+        array, on = as_numpy(value, "from_numpy"), as_mesh(mesh)
+        laid = as_layout(layout, array.ndim)
+        try:
+            wanted = dtype_name(array) if dtype is None else as_dtype_name(dtype)
+            global_ = wide(array, wanted)
+        except MeshweaveError as error:
+            raise type(error)(f"from_numpy: {error.message}") from None
+        shards = [_own(narrow(shard, wanted)) for shard in scatter(global_, on, laid)]
         return Array(shards, on, laid, array.shape, wanted)
 
     @staticmethod
@@ -90,7 +97,7 @@ class Array:
         mesh: Mesh | str,
         layout: Any,
         shape: Sequence[int],
-        dtype: str | None = None,
+        dtype: Any = None,
     ) -> Array:
         """The tensor of global `shape` whose rank r holds shards[r], as it lies in memory.
 
@@ -109,14 +116,16 @@ class Array:
         arrays = [as_numpy(shard, f"rank {rank}") for rank, shard in enumerate(shards)]
         if dtype is None and not arrays:
             raise MeshweaveError("no shards, and no dtype either")
-        wanted = dtype or dtype_name(arrays[0])
-        kept = []
+        sizes, wanted, kept = as_shape("from_shards", shape), dtype, []
         for rank, array in enumerate(arrays):
             try:
+                wanted = dtype_name(array) if wanted is None else as_dtype_name(wanted)
                 kept.append(narrow(wide(array, wanted), wanted))
             except MeshweaveError as error:
                 raise MeshweaveError(f"rank {rank}: {error.message}") from None
-        return Array(kept, as_mesh(mesh), as_layout(layout, len(tuple(shape))), shape, wanted)
+        return Array(
+            kept, as_mesh(mesh), as_layout(layout, len(sizes)), sizes, as_dtype_name(wanted)
+        )
 
     @staticmethod
     def from_dlpack(value: Any, *, mesh: Mesh | str = "", layout: Any = None) -> Array:
@@ -215,11 +224,27 @@ class Array:
         shards = [wide(shard, self.dtype) for shard in self.shards]
         return gather(shards, self.mesh, self.layout, self.shape)
 
+    @property
+    def ndim(self) -> int:
+        """The number of dims."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of elements of the global value."""
+        return prod(self.shape)
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Values:
         if copy is False:
-            raise ValueError("a global value is put together from its shards: that is a copy")
+            value = self.shards[0]
+            alone = self.mesh.nranks == 1 and self.dtype != _BF16 and _as_written(self)
+            if not alone or dtype not in (None, value.dtype):
+                raise ValueError(
+                    f"{self._kind()}: a copy is needed to put it together as {dtype or 'NumPy has it'}"
+                )
+            return value
         value = self.numpy()
-        return value if dtype is None else value.astype(dtype)
+        return value if dtype is None else value.astype(dtype, copy=False)
 
     def __repr__(self) -> str:
         """What it is, and what the first ranks hold of it."""
@@ -285,11 +310,33 @@ def as_layout(layout: Any, ndim: int) -> Layout:
     )
 
 
+def as_shape(who: str, shape: Any) -> tuple[int, ...]:
+    """A global shape. UsageError, begun with `who`, when it is none."""
+    try:
+        return tuple(as_index(size) for size in shape)
+    except TypeError:
+        raise UsageError(f"{who}: shape {shape!r:.40}, integers are right") from None
+
+
+def as_dtype_name(dtype: Any) -> str:
+    """Our name of a dtype: "f32" of that name, of `mw.float32`, of "float32" and `np.float32`. UsageError of none."""
+    name = dtype if isinstance(dtype, str) else getattr(dtype, "name", None)
+    if name in NUMPY_DTYPES:
+        return str(name)
+    try:
+        return _BF16 if name == "bfloat16" else dtype_name(np.empty(0, dtype))
+    except (TypeError, MeshweaveError):
+        known = ", ".join(NUMPY_DTYPES)
+        raise UsageError(f"dtype {dtype!r:.40}: known are {known}, and NumPy's") from None
+
+
 def as_numpy(value: Any, who: str) -> Values:
     """An array of any library as NumPy's, by DLPack or `__array__`; no copy where none is needed.
 
     MeshweaveError, begun with `who`, for what is no array, or is one in the memory of another device.
     """
+    if isinstance(value, np.ma.MaskedArray):
+        raise MeshweaveError(f"{who}: a masked array: give its data and its mask as two arrays")
     if isinstance(value, np.ndarray):
         return value
     if hasattr(value, "__dlpack__"):
@@ -313,6 +360,11 @@ def dtype_name(array: Values) -> str:
     for name in NUMPY_DTYPES:
         if name not in (_BF16, "index") and numpy_dtype(name) == array.dtype:
             return name
+    native = array.dtype.newbyteorder("=")
+    if not array.dtype.isnative and native.kind in "biufc":
+        raise MeshweaveError(
+            f"dtype {array.dtype}: bytes in another machine's order; astype({str(native)!r}) is right"
+        )
     raise MeshweaveError(f"arrays of dtype {array.dtype} cannot be laid out")
 
 

@@ -18,13 +18,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from meshweave.bundle import NUMPY_DTYPES, numpy_dtype
-from meshweave.errors import LayoutError, MeshweaveError
+from meshweave.errors import LayoutError, MeshweaveError, UsageError
 from meshweave.layout import Layout, Mesh
 from meshweave.layout.digits import dim_indices, padding, to_allocation
 from meshweave.layout.places import dim_addresses, locate
@@ -34,11 +35,12 @@ from meshweave.runtime.program import Values
 FORMAT = 1
 KIND = "meshweave array"
 MANIFEST = "manifest.json"
+MAX_HEADER = 1 << 16  # bytes of a file beside the elements
 
 
 def save(array: Array, folder: str | os.PathLike[str], *, overwrite: bool = False) -> None:
     """Write an array to a folder: see `Array.save`."""
-    target = Path(folder)
+    target = _folder("save", folder)
     _check_free(target, overwrite)
     temporary: Path | None = None
     try:
@@ -46,6 +48,7 @@ def save(array: Array, folder: str | os.PathLike[str], *, overwrite: bool = Fals
         temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
         files = [_write(temporary / _file(r), shard) for r, shard in enumerate(array.shards)]
         _write_manifest(temporary, array, files)
+        _sync(temporary)
         umask = os.umask(0)
         os.umask(umask)
         temporary.chmod(0o777 & ~umask)
@@ -90,8 +93,19 @@ def load(
     except LayoutError as error:
         hint = "" if layout is not None else ": say which layout it is to have"
         raise LayoutError(f"{saved.folder}: {error.message}{hint}") from None
-    shards = saved.shards(on, laid, verify)
+    try:
+        shards = saved.shards(on, laid, verify)
+    except MemoryError as error:
+        raise MeshweaveError(f"{saved.folder}: more than this machine holds: {error}") from None
     return Array(shards, on, laid, saved.shape, saved.dtype)
+
+
+def _folder(who: str, folder: Any) -> Path:
+    try:
+        return Path(folder)
+    except TypeError:
+        kind = type(folder).__name__
+        raise UsageError(f"{who}: folder is of type {kind}, a path is right") from None
 
 
 @dataclass(frozen=True)
@@ -108,7 +122,7 @@ class Saved:
     @staticmethod
     def open(folder: str | os.PathLike[str]) -> Saved:
         """Read a folder's manifest. MeshweaveError when it is not one of ours, or not whole."""
-        place = Path(folder)
+        place = _folder("load", folder)
         try:
             text = (place / MANIFEST).read_bytes()
         except (OSError, ValueError) as error:
@@ -142,19 +156,20 @@ class Saved:
             parts = [np.array(reader.file(rank)) for rank in range(self.mesh.nranks)]
             whole = Array(parts, self.mesh, self.layout, self.shape, self.dtype).numpy()
             return list(Array.from_numpy(whole, mesh=mesh, layout=layout, dtype=self.dtype).shards)
+        reader.check_sizes()
         return [self._shard(reader, mesh, layout, rank) for rank in range(mesh.nranks)]
 
     def _shard(self, reader: _Reader, mesh: Mesh, layout: Layout, rank: int) -> Values:
         """What one rank holds, put together from the files that have parts of it."""
-        local = np.empty(layout.local_shape(mesh, self.shape), numpy_dtype(self.dtype))
-        if not layout.is_even(mesh, self.shape):
-            local.fill(padding(local.dtype))
         dims = [
             self._pieces(dim, dim_indices(layout, mesh, self.shape, dim, rank))
             for dim in range(len(self.shape))
         ]
-        for pieces in product(*dims):
-            source = reader.file(sum(piece.rank for piece in pieces))
+        found = [(pieces, reader.file(sum(p.rank for p in pieces))) for pieces in product(*dims)]
+        local = np.empty(layout.local_shape(mesh, self.shape), numpy_dtype(self.dtype))
+        if not layout.is_even(mesh, self.shape):
+            local.fill(padding(local.dtype))
+        for pieces, source in found:
             local[_at([p.target for p in pieces])] = _read(
                 source, self.layout, [p.source for p in pieces], [p.address for p in pieces]
             )
@@ -192,15 +207,25 @@ class _Reader:
         self._saved, self._verify = saved, verify
         self._open: dict[int, Values] = {}
 
+    def check_sizes(self) -> None:
+        """MeshweaveError for a file that is there with another size than it was saved with: before memory is taken."""
+        for rank, (nbytes, _) in enumerate(self._saved.files):
+            with suppress(OSError):  # what is missing may not be needed
+                self._check_size(self._saved.folder / _file(rank), nbytes)
+
+    @staticmethod
+    def _check_size(path: Path, nbytes: int) -> None:
+        size = path.stat().st_size
+        if size != nbytes:
+            raise MeshweaveError(f"{path}: {size} bytes, {nbytes} were saved")
+
     def file(self, rank: int) -> Values:
         """What a rank held, in a file that is mapped, not read. MeshweaveError when it is damaged."""
         if rank not in self._open:
             saved, path = self._saved, self._saved.folder / _file(rank)
             nbytes, digest = saved.files[rank]
             try:
-                size = path.stat().st_size
-                if size != nbytes:
-                    raise MeshweaveError(f"{path}: {size} bytes, {nbytes} were saved")
+                self._check_size(path, nbytes)
                 if self._verify and _digest(path) != digest:
                     raise MeshweaveError(f"{path}: damaged: its contents do not match its SHA-256")
                 array = _mapped(path)
@@ -259,6 +284,12 @@ def _checked(place: Path, value: dict[str, Any]) -> Saved:
     files = tuple((int(entry["bytes"]), str(entry["sha256"])) for entry in value["files"])
     if len(files) != mesh.nranks:
         raise MeshweaveError(f"{len(files)} files, the mesh ({mesh}) has {mesh.nranks} ranks")
+    least = prod(layout.allocation_shape(mesh, tuple(shape))) * numpy_dtype(dtype).itemsize
+    for rank, (nbytes, _) in enumerate(files):
+        if not least < nbytes <= least + MAX_HEADER:
+            raise MeshweaveError(
+                f"{_file(rank)} has {nbytes} bytes, a rank's part of {shape} has {least}"
+            )
     return Saved(place, mesh, layout, tuple(shape), dtype, files)
 
 
@@ -331,8 +362,13 @@ def _put(temporary: Path, target: Path) -> None:
         os.rename(target, old)
         os.rename(temporary, target)
         os.rename(old, temporary)
+    _sync(target.parent)
+
+
+def _sync(folder: Path) -> None:
+    """Have the names in a folder on disk, where the system can."""
     with suppress(OSError):
-        handle = os.open(target.parent, os.O_RDONLY)
+        handle = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(handle)
         finally:

@@ -7,7 +7,7 @@ from typing import Any
 from meshweave.errors import UsageError
 from meshweave.layout import Layout, Mesh
 from meshweave.layout.picture import html, picture_of
-from meshweave.runtime.array import Array, as_layout, as_mesh
+from meshweave.runtime.array import Array, as_layout, as_mesh, as_shape
 
 
 def show(
@@ -52,12 +52,14 @@ def _subject(
         if shape is not None or mesh is not None:
             raise UsageError("show: an Array has a shape and a mesh of its own")
         return what.layout, what.mesh, what.shape, what.dtype
+    if not isinstance(what, str | tuple | Layout) and type(what).__name__ != "PartitionSpec":
+        raise UsageError(f"show: an Array or a layout is needed, got {type(what).__name__}")
     if shape is None or mesh is None:
         missing = "shape" if shape is None else "mesh"
         raise UsageError(
             f'show: a layout needs a {missing}: show("[x, _]", shape=(8, 4), mesh="x=2")'
         )
-    sizes = tuple(shape)
+    sizes = as_shape("show", shape)
     return as_layout(what, len(sizes)), as_mesh(mesh), sizes, ""
 
 

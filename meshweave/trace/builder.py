@@ -23,7 +23,8 @@ from meshweave.trace.dtypes import DType, float32, float64, int32, literal
 if TYPE_CHECKING:
     from meshweave.trace.tracer import Tracer
 
-_HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+"""Files whose lines are not the user's."""
 _state = threading.local()
 MAX_ELEMENTS = 1 << 59  # of a tensor: its bytes still fit 64 bits with room to add some
 
@@ -37,7 +38,7 @@ def current() -> Trace | None:
 def user_frame() -> Any:
     """The innermost frame that is not of this package."""
     frame: Any = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_HERE):
+    while frame is not None and frame.f_code.co_filename.startswith(PACKAGE):
         frame = frame.f_back
     return frame
 

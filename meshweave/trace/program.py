@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,13 +10,10 @@ from typing import Any
 from meshweave.errors import CompileError, LayoutError, MeshweaveError, UsageError
 from meshweave.layout import Layout, Mesh
 from meshweave.trace import tree
-from meshweave.trace.builder import Trace, quoted, render, tensor_type
+from meshweave.trace.builder import PACKAGE, Trace, quoted, render, tensor_type
 from meshweave.trace.dtypes import DType
 from meshweave.trace.place import checked, is_layout, layout_attr
 from meshweave.trace.tracer import Tracer, is_operand, tensor
-
-PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-"""Files whose lines are not the user's."""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from runtime.programs import CallOf, program
 
+import meshweave
 from meshweave.bundle import Bundle, Port
 from meshweave.errors import LayoutError, MeshweaveError, UsageError
 from meshweave.layout import Layout, Mesh
@@ -67,6 +68,88 @@ def test_dtypes_have_names():
     assert dtype_name(np.zeros(1, "?")) == "i1"
     with pytest.raises(MeshweaveError, match="arrays of dtype object"):
         dtype_name(np.zeros(1, object))
+
+
+X = np.arange(24, dtype="f4").reshape(4, 6)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        X[::-1, ::-2],
+        X.T[1:],
+        np.asfortranarray(X),
+        X[:0],
+        np.broadcast_to(X[0], (3, 6)),
+        X.tolist(),
+    ],
+)
+def test_arrays_in_any_memory_order_are_laid_out_and_copied(value):
+    given = np.asarray(value)
+    given.flags.writeable = False
+    laid = Array.from_numpy(value, mesh="x=2, y=2", layout="[_*x, y]")
+    assert np.array_equal(laid.numpy(), value) and laid.shape == given.shape
+    for shard in laid.shards:
+        assert shard.flags.writeable and not np.shares_memory(shard, given)
+    first, second = np.asfortranarray(X[:2]), X[2:][::-1]
+    kept = Array.from_shards([first, second], mesh="x=2", layout="[x, _]", shape=(4, 6))
+    assert np.array_equal(kept.numpy(), np.concatenate([first, second]))
+
+
+NONE = [
+    ("from_numpy", X.astype(">f4"), r"dtype >f4: bytes in another machine's order; astype\('float32'\) is right"),
+    ("from_numpy", np.array([[None]]), "arrays of dtype object cannot be laid out"),
+    ("from_numpy", np.array([["a"]]), "arrays of dtype <U1 cannot be laid out"),
+    ("from_numpy", [[1.0, 2.0], [3.0]], "list: .*inhomogeneous"),
+    ("from_numpy", np.ma.masked_array(X, X > 3), "a masked array"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("who", "value", "says"), NONE, ids=[str(i) for i in range(len(NONE))])
+def test_what_is_no_array_of_numbers_is_refused_by_argument_and_rank(who, value, says):
+    with pytest.raises(MeshweaveError, match=f"{who}: {says}"):
+        Array.from_numpy(value, mesh="x=2", layout="[x, _]")
+    with pytest.raises(MeshweaveError, match=f"rank 0: {says}"):
+        Array.from_shards([value, X[:2]], mesh="x=2", layout="[x, _]", shape=(4, 6))
+
+
+@pytest.mark.parametrize("dtype", ["f32", "float32", np.float32, np.dtype("f4"), meshweave.float32])
+def test_dtypes_are_said_in_any_way(dtype):
+    assert Array.from_numpy(X, mesh="", layout="[_, _]", dtype=dtype).dtype == "f32"
+    shards = [X[:2], X[2:]]
+    assert (
+        Array.from_shards(shards, mesh="x=2", layout="[x, _]", shape=(4, 6), dtype=dtype).dtype
+        == "f32"
+    )
+    with pytest.raises(UsageError, match="dtype 'f8e4': known are f64, f32"):
+        Array.from_numpy(X, mesh="", layout="[_, _]", dtype="f8e4")
+    with pytest.raises(MeshweaveError, match="from_numpy: dtype float64, float32 is right"):
+        Array.from_numpy(X.astype("f8"), mesh="", layout="[_, _]", dtype=dtype)
+
+
+@pytest.mark.parametrize("shape", [4, (4, 6.0), "46", None])
+def test_shapes_that_are_none_are_refused(shape):
+    with pytest.raises(UsageError, match=r"from_shards: shape .* integers are right"):
+        Array.from_shards([X[:2], X[2:]], mesh="x=2", layout="[x, _]", shape=shape)
+
+
+def test_numpys_protocol_copies_only_where_it_must():
+    alone = Array.from_numpy(X, mesh="", layout="[_, _]")
+    assert np.shares_memory(np.asarray(alone, copy=False), alone.shards[0])
+    assert not np.shares_memory(np.array(alone), alone.shards[0])
+    assert np.asarray(alone, dtype="f8").dtype == np.float64
+    assert (alone.ndim, alone.size) == (2, 24)
+    spread = Array.from_numpy(X, mesh="x=2", layout="[x, _]")
+    for array, dtype in (
+        (spread, None),
+        (alone, "f8"),
+        (Array.from_numpy(X, mesh="", layout="[_*2, _] order(0.1, 0.0, 1)"), None),
+    ):
+        with pytest.raises(ValueError, match="copy"):
+            np.asarray(array, dtype=dtype, copy=False)
+        assert np.array_equal(np.asarray(array, dtype=dtype), X)
+    total = np.add(spread, 1)
+    assert isinstance(total, np.ndarray) and np.array_equal(total, X + 1)
 
 
 def doubling():

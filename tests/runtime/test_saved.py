@@ -3,6 +3,10 @@
 import json
 import os
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +18,7 @@ from strategies import any_layouts, meshes
 
 import meshweave as mw
 from meshweave.bundle import NUMPY_DTYPES, numpy_dtype
-from meshweave.errors import LayoutError, MeshweaveError
+from meshweave.errors import LayoutError, MeshweaveError, UsageError
 from meshweave.layout import Layout, Mesh, scatter
 from meshweave.runtime import saved
 
@@ -152,6 +156,66 @@ def test_wrong_manifests_are_named(tmp_path: Path) -> None:
         mw.load(folder)
     with pytest.raises(MeshweaveError, match="no array was saved here"):
         mw.load(tmp_path / "none")
+
+
+def test_a_manifest_that_says_more_than_there_is_allocates_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "a"
+    rows().save(folder)
+    path = folder / "manifest.json"
+    good = json.loads(path.read_text())
+    for shape in ([1 << 40, 6], [1 << 70, 6], [8, 1 << 40]):
+        path.write_text(changed(good, shape=shape))
+        for other in ({}, {"mesh": "z=3", "layout": "[_, z]"}):
+            with pytest.raises(MeshweaveError, match=r"rank0\.npy has 224 bytes, a rank's part of"):
+                mw.load(folder, **other)
+    large = [{**entry, "bytes": (1 << 42) * 24 + 128} for entry in good["files"]]
+    path.write_text(changed(good, shape=[1 << 43, 6], files=large))
+    with pytest.raises(MeshweaveError, match=r"rank0.npy: 224 bytes, \d+ were saved"):
+        mw.load(folder, mesh="z=3", layout="[_, z]")
+    path.write_text(changed(good, files=[{**f, "path": "/etc/hostname"} for f in good["files"]]))
+    assert np.array_equal(mw.load(folder).numpy(), VALUE)  # names in a manifest are not followed
+    for wrong in (3, None):
+        with pytest.raises(UsageError, match="a path is right"):
+            mw.load(wrong)  # type: ignore[arg-type]
+        with pytest.raises(UsageError, match="a path is right"):
+            rows().save(wrong)
+
+
+SAVE_FOREVER = """
+import sys
+import numpy as np
+import meshweave as mw
+for version in range(2, 10000):
+    array = mw.Array.from_numpy(np.full((64, 4096), version, "f4"), mesh="x=4", layout="[x, _]")
+    array.save(sys.argv[1], overwrite=True)
+    print(version, flush=True)
+"""
+
+
+def test_a_process_killed_while_it_saves_leaves_one_whole_array(tmp_path: Path) -> None:
+    folder = tmp_path / "a"
+    first = mw.Array.from_numpy(np.ones((64, 4096), "f4"), mesh="x=4", layout="[x, _]")
+    first.save(folder)
+    saver = subprocess.Popen(
+        [sys.executable, "-c", SAVE_FOREVER, str(folder)], stdout=subprocess.PIPE, text=True
+    )
+    assert saver.stdout is not None
+    try:
+        for delay in (0.0, 0.001, 0.003, 0.006, 0.01):
+            before = int(saver.stdout.readline())
+            time.sleep(delay)
+            saver.send_signal(signal.SIGSTOP)  # in the middle of what comes next
+            value = mw.load(folder).numpy()
+            assert (value == value[0, 0]).all() and value[0, 0] >= before
+            saver.send_signal(signal.SIGCONT)
+    finally:
+        saver.kill()
+        saver.wait()
+        saver.stdout.close()
+    value = mw.load(folder).numpy()
+    assert (value == value[0, 0]).all() and value[0, 0] > 1
+    mw.Array.from_numpy(VALUE, mesh="", layout="[_, _]").save(folder, overwrite=True)
+    assert np.array_equal(mw.load(folder).numpy(), VALUE)
 
 
 def test_layouts_that_do_not_fit_are_named(tmp_path: Path) -> None:

@@ -1,7 +1,15 @@
 """mw.show: who holds what, in a terminal and in a notebook."""
 
+import fcntl
 import io
+import os
+import pty
+import re
+import struct
+import subprocess
 import sys
+import termios
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -105,5 +113,62 @@ def test_what_is_missing_is_said() -> None:
         mw.show(mw.Array.from_numpy(np.zeros(2), mesh="", layout="[_]"), mesh="x=2")
     with pytest.raises(LayoutError, match="z"):
         mw.show("[z]", shape=(4,), mesh="x=2")
-    with pytest.raises(UsageError, match="layout: text such as"):
+    with pytest.raises(UsageError, match="show: an Array or a layout is needed, got int"):
         mw.show(3, shape=(4,), mesh="x=2")
+
+
+def test_very_long_dims_are_not_looked_at_one_by_one() -> None:
+    assert cells(shown("[x, _]", shape=(1 << 40, 4), mesh="x=2"))[1:] == [
+        ["0", f"0:{1 << 39}", "0..3"],
+        ["1", f"{1 << 39}:{1 << 40}", "0..3"],
+    ]
+    assert cells(shown("[_*x]", shape=(1 << 40,), mesh="x=2"))[1:] == [["0", ".."], ["1", ".."]]
+
+
+def test_many_ranks_are_cut() -> None:
+    text = shown("[x, _]", shape=(1 << 16, 4), mesh="x=4096")
+    assert len(cells(text)) == 18 and cells(text)[-1] == ["...", "...", "..."]
+
+
+@pytest.mark.parametrize(
+    ("environment", "colours"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)]
+)
+def test_colours_where_a_terminal_wants_them(environment: dict[str, str], colours: bool) -> None:
+    """In a pseudo-terminal 24 columns wide: nothing is wider than that."""
+    code = 'import meshweave as mw; mw.show("[x, y]", shape=(4000, 6), mesh="x=2, y=2")'
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 24, 0, 0))
+    given = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "COLUMNS", "FORCE_COLOR")}
+    given |= {"TERM": "xterm-256color", **environment}
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=theirs, env=given)
+    os.close(theirs)
+    found = b""
+    with suppress(OSError):  # the end, as Linux says it
+        while part := os.read(ours, 4096):
+            found += part
+    os.close(ours)
+    assert process.wait() == 0
+    text = found.decode()
+    assert ("\x1b[48" in text or ";48;" in text) == colours
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    narrow = max(map(len, plain.splitlines())) <= 24  # a dumb terminal is taken to have 80
+    assert (narrow or "TERM" in environment) and "2000" in plain
+
+
+def test_notebooks_get_no_html_from_names() -> None:
+    text = html(Layout.parse("[x]"), Mesh(x=2), (4,), "<script>")
+    assert "<script>" not in text and "&lt;script&gt;" in text
+
+
+@pytest.mark.parametrize(
+    ("what", "shape", "says"),
+    [
+        (np.zeros((4, 4)), (4, 4), "an Array or a layout is needed, got ndarray"),
+        ("[x]", "4", "show: shape '4', integers are right"),
+        ("[x]", 4, "show: shape 4, integers are right"),
+        ("[x]", (4.0,), "integers are right"),
+    ],
+)
+def test_what_cannot_be_shown_is_refused(what: Any, shape: Any, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        mw.show(what, shape=shape, mesh="x=2")
