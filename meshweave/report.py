@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+_PLACE = re.compile(r"/?([^/:]+/)*[^/:]+:\d+(:\d+)?")
 _MOST_ROWS = 40  # of a table on the terminal; JSON has all
 
 
@@ -139,7 +141,8 @@ class Report:
             for r, n in Counter(self.ledger).items()
         ]
         kernels = [
-            (_times(k.op, n), k.where, k.kernel, k.why) for k, n in Counter(self.kernels).items()
+            (_times(k.op, n), k.where, k.kernel, k.why.removeprefix(f"{k.kernel} is "))
+            for k, n in Counter(self.kernels).items()
         ]
         moved = [
             (c.op, ", ".join(c.axes), c.tensor, c.where, f"{n}", human_bytes(n * c.nbytes))
@@ -167,7 +170,7 @@ def _table(title: str, columns: str, rows: Sequence[Iterable[str]]) -> Any:
     for column in columns.split(","):
         table.add_column(column, overflow="fold")
     for row in rows[:_MOST_ROWS]:
-        table.add_row(*(Text(_from_here(cell)) for cell in row))
+        table.add_row(*(Text(_short(cell)) for cell in row))
     return table
 
 
@@ -176,9 +179,9 @@ def _times(op: str, count: int) -> str:
     return op if count == 1 else f"{op} ({count} x)"
 
 
-def _from_here(cell: str) -> str:
-    """A place in a file below the working folder, without that folder's path; all else as it is."""
-    return cell.removeprefix(f"{os.getcwd()}{os.sep}")
+def _short(cell: str) -> str:
+    """A place in the source by the file's name alone, `mlp.py:8:16`; all else as it is. JSON has the whole."""
+    return os.path.basename(cell) if _PLACE.fullmatch(cell) else cell
 
 
 def human_bytes(nbytes: float) -> str:

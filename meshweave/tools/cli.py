@@ -19,9 +19,7 @@ from meshweave.errors import MeshweaveError, UsageError, did_you_mean
 from meshweave.targets import CHIP, TARGETS
 from meshweave.tools.guard import Stage, guarded, silent
 from meshweave.tools.plan_options import add_plan
-
-INTERRUPTED = 130
-"""Exit status after Ctrl-C, as of any command that SIGINT ends."""
+from meshweave.tools.start import interrupted
 
 
 class _Parser(argparse.ArgumentParser):
@@ -52,8 +50,7 @@ def command(arguments: Sequence[str], stage: Stage = silent) -> int:
         print(f"meshweave: error: {' '.join(str(error).split())}", file=sys.stderr)
         return error.exit_status
     except KeyboardInterrupt:
-        print("meshweave: interrupted", file=sys.stderr)
-        return INTERRUPTED
+        return interrupted("meshweave")
     except BrokenPipeError:  # the reader of our output has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0
@@ -75,7 +72,12 @@ def _read(arguments: Sequence[str]) -> argparse.Namespace:
 
 def _parser() -> tuple[_Parser, dict[str, Any]]:
     """The parser of the command line, and those of its commands."""
-    parser = _Parser(prog="meshweave", description=__doc__.split("\n", 1)[0])
+    parser = _Parser(
+        prog="meshweave",
+        description="Run a program on a mesh, compile it to a file, and see what this machine can do.",
+        epilog="Exit status: 0 done; 1 the program or its input is wrong; 2 wrong usage; 3 a rank failed; 130 "
+        "interrupted. What went wrong is one line on standard error. meshweave COMMAND --help says more.",
+    )
     parser.add_argument("--version", action="version", version=f"meshweave {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     _add_run(commands)

@@ -54,7 +54,9 @@ def _print(findings: list[Finding]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table("", "what", "found", "needed for")
+    table = Table("", "what")
+    for column in ("found", "needed for"):
+        table.add_column(column, overflow="fold")
     for f in findings:
         mark = (
             ("ok", "green") if f.ok else ("absent", "yellow") if f.optional else ("missing", "red")
@@ -261,8 +263,8 @@ CHECKS: tuple[Callable[[], Finding], ...] = (
     _shared_memory,
     _trial("local", "meshweave run"),
     _trial("mpi", "meshweave run --engine mpi"),
-    _package("jax", "making StableHLO, benchmarks", optional=True),
-    _package("torch", "benchmarks", optional=True),
+    _package("jax", "mw.from_jax", optional=True),
+    _package("torch", "mw.from_torch, mw.torch_backend", optional=True),
     _device_code,
     _ptxas,
     _trial("emulate", "meshweave run --engine emulate", optional=True),

@@ -16,6 +16,8 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any
 
+from meshweave.tools.start import interrupted
+
 _STAGE_BYTES = 512
 _PR_SET_PDEATHSIG = 1
 _FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
@@ -44,11 +46,13 @@ def guarded(command: Callable[[Stage], int], name: str) -> int:
     child = os.fork()
     if child == 0:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        os._exit(_in_child(command, note))
+        os._exit(_in_child(command, name, note))
     status = _wait(child, mask)
     if os.WIFEXITED(status):
         return os.WEXITSTATUS(status)
     number = signal.Signals(os.WTERMSIG(status))
+    if number == signal.SIGINT:
+        return interrupted(name)
     if number not in _CRASHES:
         return 128 + number
     doing = note[:].rstrip(b"\0").decode(errors="replace") or "starting"
@@ -56,7 +60,7 @@ def guarded(command: Callable[[Stage], int], name: str) -> int:
     return 1
 
 
-def _in_child(command: Callable[[Stage], int], note: mmap.mmap) -> int:
+def _in_child(command: Callable[[Stage], int], name: str, note: mmap.mmap) -> int:
     ctypes.CDLL(None).prctl(
         _PR_SET_PDEATHSIG, signal.SIGKILL
     )  # no orphan, whatever ends the parent
@@ -71,6 +75,8 @@ def _in_child(command: Callable[[Stage], int], note: mmap.mmap) -> int:
         status = leave.code if isinstance(leave.code, int) else int(leave.code is not None)
     except BrokenPipeError:
         status = 0
+    except KeyboardInterrupt:
+        status = interrupted(name)
     except BaseException:  # a defect of ours keeps its traceback
         sys.excepthook(*sys.exc_info())
         status = 1
@@ -82,7 +88,8 @@ def _in_child(command: Callable[[Stage], int], note: mmap.mmap) -> int:
 
 def _wait(child: int, mask: set[Any]) -> int:
     """The wait status of `child`, to which signals are handed on meanwhile. Native code hears no
-    signal: a child that does not end within GRACE seconds is ended. mask: of signals, from now on.
+    signal: a child that does not end within GRACE seconds is ended, and one that crashes on a
+    signal has ended too. mask: of signals, from now on.
     """
     asked: list[int] = []
 
@@ -101,8 +108,9 @@ def _wait(child: int, mask: set[Any]) -> int:
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     try:
         status = os.waitpid(child, 0)[1]
-        killed = bool(asked) and os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
-        return asked[0] if killed else status  # a signal's number is the status of who it ended
+        ended = os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGKILL, *_CRASHES)
+        # A signal's number is the status of who it ended.
+        return asked[0] if asked and ended else status
     finally:
         signal.alarm(0)
         for number, handler in before.items():

@@ -20,6 +20,7 @@ from meshweave.errors import MeshweaveError, UsageError, did_you_mean
 from meshweave.ledger import Ledger
 from meshweave.tools.diagnostics import Diagnostic, expectations, from_error, from_mlir, mismatches
 from meshweave.tools.guard import Stage, guarded, silent
+from meshweave.tools.start import interrupted
 from meshweave.tools.streams import held_stderr, read_text, write_text
 
 SEPARATOR = "// -----"
@@ -34,7 +35,8 @@ def _parser() -> _Parser:
     p = _Parser(
         prog="meshweave-opt",
         description="Run a pipeline of passes, ours and MLIR's, on MLIR text.",
-        epilog='Passes may be flags, in order: --dist-propagate --inline="max-iterations=2".',
+        epilog='Passes may be flags, in order: --dist-propagate --inline="max-iterations=2". '
+        "Exit status: 0 done; 1 the program is wrong; 2 wrong usage; 130 interrupted.",
         allow_abbrev=False,
     )
     add = p.add_argument
@@ -174,7 +176,7 @@ def run(arguments: Sequence[str], stage: Stage = silent) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
-        return 130
+        return interrupted("meshweave-opt")
 
 
 def _drive(args: argparse.Namespace, pipeline: str, stage: Stage) -> int:

@@ -120,3 +120,24 @@ def test_mlirs_own_crashes_are_caught() -> None:
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert "permutation" in line or "native code crashed (SIGSEGV) while reading <stdin>" in line
+
+
+def test_a_crash_after_ctrl_c_is_an_interruption() -> None:
+    process = start(
+        """
+        import signal
+        signal.signal(signal.SIGINT, lambda *_: os.abort())  # as libraries do that are interrupted
+        print("ready", flush=True)
+        time.sleep(60)
+        """
+    )
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGINT)
+    for child in children(process.pid):
+        os.kill(child, signal.SIGINT)  # a terminal tells the whole group
+    _, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (130, "tool: interrupted\n")
+
+
+def children(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
