@@ -42,10 +42,9 @@ def explanation(
     memory.add_row("everything between", f"{program.bundle.manifest.arena_bytes:,}")
     memory.add_row("peak", f"{program.peak_bytes:,}")
     moved = sum(row.nbytes for row in decided.collectives)
-    last = (
-        f"{len(decided.collectives)} collectives bring the busiest rank {moved:,} bytes; "
-        f"compiled in {1000 * seconds:.0f} ms"
-    )
+    count = len(decided.collectives)
+    words = "collective brings" if count == 1 else "collectives bring"
+    last = f"{count} {words} the busiest rank {moved:,} bytes; compiled in {1000 * seconds:.0f} ms"
     out = io.StringIO()
     console = Console(file=out, width=min(110, shutil.get_terminal_size((110, 24)).columns))
     for table in (ports, memory, *decided.tables(), last):
