@@ -16,7 +16,8 @@ from meshweave.transforms.base import unused
 from meshweave.transforms.expressions import dims_of
 from meshweave.transforms.flash_make import Element, Index, Span, Tile, Tiles
 from meshweave.transforms.flash_mask import Bound, bounds_of
-from meshweave.transforms.flash_match import Attention, Operand
+from meshweave.transforms.flash_match import Attention
+from meshweave.transforms.flash_product import Operand
 from meshweave.transforms.hint_make import Make
 from meshweave.transforms.kernel_patterns import FALLING
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from meshweave.bindings import ir
 from meshweave.transforms.expressions import Entry, Expressions, dims_of
-from meshweave.transforms.flash_match import Operand
+from meshweave.transforms.flash_product import Operand
 from meshweave.transforms.hint_ledger import set_apart
 from meshweave.transforms.hint_make import Make, tensor_of
 

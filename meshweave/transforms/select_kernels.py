@@ -22,7 +22,8 @@ from meshweave.locations import location_text
 from meshweave.machine import cache_bytes
 from meshweave.transforms.base import Pass, at, erase_unused, ops_of
 from meshweave.transforms.flash import rewrite
-from meshweave.transforms.flash_match import Attention, NotAttention, match, score_bytes
+from meshweave.transforms.flash_match import Attention, match, score_bytes
+from meshweave.transforms.flash_softmax import NotAttention
 from meshweave.transforms.generalize import generic_copy, take_over
 from meshweave.transforms.hint_ledger import (
     OP,
