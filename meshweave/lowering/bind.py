@@ -34,7 +34,7 @@ class Store(NamedTuple):
 @dataclass(frozen=True)
 class Nest:
     """A loop nest over `sizes` (none is 1). `code` as in kernels.py, but loads hold an Access:
-    ("load", Access, type), gathers ("gather", pointer, const, strides, nodes, type), indices
+    ("load", Access, type), gathers ("gather", pointer, strides, nodes, type), indices
     ("index", const, strides, ((scalar, factor), ..)).
     """
 
@@ -222,16 +222,23 @@ def merged(nest: Nest, first: int = 0) -> Nest:
     while dim >= first:
         inner = nest.sizes[dim + 1]
         same_kind = (dim in nest.reductions) == (dim + 1 in nest.reductions)
-        if same_kind and all(s[dim] == s[dim + 1] * inner for s in _strides(nest)):
-            sizes = (*nest.sizes[:dim], nest.sizes[dim] * inner, *nest.sizes[dim + 2 :])
-            keep = [d for d in range(len(nest.sizes)) if d != dim]
-            reductions = frozenset(k for k, d in enumerate(keep) if d in nest.reductions)
-            nest = restrided(nest, sizes, reductions, keep)
+        if same_kind and all(s[dim] == s[dim + 1] * inner for s in all_strides(nest)):
+            nest = merged_at(nest, dim)
         dim -= 1
     return nest
 
 
-def _strides(nest: Nest) -> list[tuple[int, ...]]:
+def merged_at(nest: Nest, dim: int) -> Nest:
+    """The nest with loops `dim` and `dim + 1` made one; the caller has checked that they walk
+    memory as one.
+    """
+    sizes = (*nest.sizes[:dim], nest.sizes[dim] * nest.sizes[dim + 1], *nest.sizes[dim + 2 :])
+    keep = [d for d in range(len(nest.sizes)) if d != dim]
+    reductions = frozenset(k for k, d in enumerate(keep) if d in nest.reductions)
+    return restrided(nest, sizes, reductions, keep)
+
+
+def all_strides(nest: Nest) -> list[tuple[int, ...]]:
     """The strides of every access and index."""
     indices = [node[2] for node in nest.code if node[0] == "index"]
     return [access.strides for access in nest.accesses] + indices

@@ -22,9 +22,7 @@ SMALLEST = 512  # multiplications below which loops are as fast as a call
 
 @dataclass(frozen=True)
 class Gemm:
-    """One GEMM in loops. m, n, k: loop numbers, -1 for a loop of 1; a, b, c as in C = A B; swapped:
-    C is transposed.
-    """
+    """One GEMM in loops. m, n, k: loop numbers, -1 for a loop of 1; a, b, c as in C = A B."""
 
     nest: Nest
     m: int
@@ -153,14 +151,10 @@ def gemm_text(name: str, unit: Unit, gemm: Gemm) -> str:
     text = Text()
     covered = {gemm.m, gemm.n, gemm.k}
     outer = [d for d in range(len(gemm.nest.sizes)) if d not in covered]
-    ivs = {d: text.fresh() for d in outer}
-    for dim in outer:
-        zero, one = text.constant("0"), text.constant("1")
-        end = text.constant(str(gemm.nest.sizes[dim]))
-        text.add(f"scf.for {ivs[dim]} = {zero} to {end} step {one} : i64 {{")
+    ivs = {d: text.open(gemm.nest.sizes[d]) for d in outer}
     depth = [ivs[d] for d in outer if d in gemm.nest.reductions]
     _call(text, gemm, ivs, depth)
-    text.lines += ["}"] * len(outer)
+    text.close(len(outer))
     return text.function(name, unit)
 
 

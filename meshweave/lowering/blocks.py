@@ -42,17 +42,10 @@ def blocks_text(name: str, unit: Unit, gemm: Gemm) -> str:
     """The function `name` that does the product."""
     text = Text()
     outer = [d for d in range(len(gemm.nest.sizes)) if d not in (gemm.m, gemm.n, gemm.k)]
-    ivs = {d: _open(text, gemm.nest.sizes[d]) for d in outer}
+    ivs = {d: text.open(gemm.nest.sizes[d]) for d in outer}
     _Blocks(text, gemm, ivs, vectors()).write()
-    text.lines += ["}"] * len(outer)
+    text.close(len(outer))
     return text.function(name, unit)
-
-
-def _open(text: Text, end: int, step: int = 1, start: int = 0) -> str:
-    iv = text.fresh()
-    low, high, by = (text.constant(str(n)) for n in (start, end, step))
-    text.add(f"scf.for {iv} = {low} to {high} step {by} : i64 {{")
-    return iv
 
 
 class _Blocks:
@@ -75,9 +68,9 @@ class _Blocks:
             self.panel = self._buffer()
         whole = self.n // self.columns * self.columns
         if whole:
-            column = _open(self.text, whole, self.columns)
+            column = self.text.open(whole, self.columns)
             self._panel(column, self.columns)
-            self.text.add("}")
+            self.text.close()
         if rest := self.n - whole:
             self._panel(self.text.constant(str(whole)), rest)
 
@@ -94,9 +87,9 @@ class _Blocks:
         whole = self.k // self.depth * self.depth
         self._depth(column, width, self.text.constant("0"), self.depth, self.starts)
         if whole > self.depth:
-            start = _open(self.text, whole, self.depth, self.depth)
+            start = self.text.open(whole, self.depth, self.depth)
             self._depth(column, width, start, self.depth, False)
-            self.text.add("}")
+            self.text.close()
         if rest := self.k - whole:
             self._depth(column, width, self.text.constant(str(whole)), rest, False)
 
@@ -104,9 +97,9 @@ class _Blocks:
         if self.turned:
             self._turn(column, width, start, depth)
         for size, low, high in self._row_blocks():
-            row = _open(self.text, high, size, low)
+            row = self.text.open(high, size, low)
             self._block(row, size, column, width, start, depth, first)
-            self.text.add("}")
+            self.text.close()
 
     def _row_blocks(self) -> Iterator[tuple[int, int, int]]:
         """(rows of a block, from, to): blocks of one size, then what is left."""
@@ -122,7 +115,7 @@ class _Blocks:
         """One block: its sums in registers over a piece of the depth."""
         text, g = self.text, self.gemm
         parts = list(parts_of(width, self.lanes))
-        here = [_plus(text, row, r) for r in range(rows)]
+        here = [text.plus(row, r) for r in range(rows)]
         into = [self._pointer(g.c, {g.m: i, g.n: column}) for i in here]
         left = [self._pointer(g.a, {g.m: i, g.k: start}) for i in here]
         right, step = self._right(column, start)
@@ -131,13 +124,7 @@ class _Blocks:
         else:
             sums = [self._load(p, at, n) for p in into for at, n in parts]
         types = [self._type(n) for _ in here for _, n in parts]
-        result, k, inner = text.fresh(), text.fresh(), [text.fresh() for _ in sums]
-        zero, one, end = (text.constant(str(n)) for n in (0, 1, depth))
-        pairs = ", ".join(f"{a} = {b}" for a, b in zip(inner, sums))
-        text.add(
-            f"{result}:{len(sums)} = scf.for {k} = {zero} to {end} step {one} iter_args({pairs})"
-            f" -> ({', '.join(types)}) : i64 {{"
-        )
+        k, inner, totals = text.open_carrying(depth, sums, types)
         at_k = self._offset(right, k, step)
         vectors_ = [self._load(at_k, at, n) for at, n in parts]
         made = []
@@ -151,11 +138,10 @@ class _Blocks:
             for v, (_, n) in enumerate(parts):
                 old = inner[r * len(parts) + v]
                 made.append(text.let(f"math.fma {wide[n]}, {vectors_[v]}, {old} : {self._type(n)}"))
-        text.add(f"scf.yield {', '.join(made)} : {', '.join(types)}")
-        text.add("}")
+        text.close_carrying(made, types)
         for r, pointer in enumerate(into):
             for v, (at, n) in enumerate(parts):
-                self._store(f"{result}#{r * len(parts) + v}", pointer, at, n)
+                self._store(totals[r * len(parts) + v], pointer, at, n)
 
     def _right(self, column: str, start: str) -> tuple[str, int]:
         """Where a panel of B begins, and the step from row to row of it."""
@@ -169,12 +155,12 @@ class _Blocks:
         g, text = self.gemm, self.text
         square = tiles.WIDE if width % tiles.WIDE == 0 and depth % tiles.WIDE == 0 else 1
         kind = f"vector<{square}xi{8 * self.width}>" if square > 1 else f"i{8 * self.width}"
-        j = _open(text, width, square)
-        k = _open(text, depth, square)
+        j = text.open(width, square)
+        k = text.open(depth, square)
         at_k = text.let(f"arith.addi {start}, {k} : i64")
         rows = []
         for r in range(square):
-            at_n = text.let(f"arith.addi {column}, {_plus(text, j, r)} : i64")
+            at_n = text.let(f"arith.addi {column}, {text.plus(j, r)} : i64")
             pointer = self._pointer(g.b, {g.n: at_n, g.k: at_k})
             rows.append(
                 text.let(
@@ -182,12 +168,12 @@ class _Blocks:
                 )
             )
         for r, value in enumerate(tiles.turn(text, rows, kind) if square > 1 else rows):
-            line = self._offset(self.panel, _plus(text, k, r), self.columns)
+            line = self._offset(self.panel, text.plus(k, r), self.columns)
             place = self._offset(line, j, 1)
             text.add(
                 f"llvm.store {value}, {place} {{alignment = {self.width} : i64}} : {kind}, !llvm.ptr"
             )
-        text.lines += ["}", "}"]
+        text.close(2)
 
     # Places and vectors
 
@@ -241,9 +227,3 @@ def parts_of(width: int, lanes: int) -> Iterator[tuple[int, int]]:
             lanes //= 2
         yield at, lanes
         at += lanes
-
-
-def _plus(text: Text, value: str, number: int) -> str:
-    if not number:
-        return value
-    return text.let(f"arith.addi {value}, {text.constant(str(number))} overflow<nsw> : i64")

@@ -29,18 +29,11 @@ def unit_text(name: str, unit: Unit) -> str:
     if product is not None:
         return blocks_text(name, unit, product)
     text = Text()
-    rows = [text.fresh() for _ in range(unit.rows)]
-    for iv, size in zip(rows, unit.nests[0].sizes):
-        _open(text, iv, size)
+    rows = [text.open(size) for size in unit.nests[0].sizes[: unit.rows]]
     for nest in unit.nests:
         (ShortRows if short(nest, unit.rows) else NestText)(text, nest, rows).write()
-    text.lines += ["}"] * len(rows)
+    text.close(len(rows))
     return text.function(name, unit)
-
-
-def _open(text: Text, iv: str, size: int, carried: str = "") -> None:
-    zero, one, end = text.constant("0"), text.constant("1"), text.constant(str(size))
-    text.add(f"{carried}scf.for {iv} = {zero} to {end} step {one} : i64 {{")
 
 
 class NestText:
@@ -89,13 +82,12 @@ class NestText:
     def _loops(self, dims: list[int], inside: Any) -> None:
         self._emit()
         for dim in dims:
-            self.ivs[dim] = self.text.fresh()
-            _open(self.text, self.ivs[dim], self.nest.sizes[dim])
+            self.ivs[dim] = self.text.open(self.nest.sizes[dim])
             self._emit()
         inside()
         for dim in dims:
             self._close(dim)
-            self.text.add("}")
+            self.text.close()
 
     def _close(self, dim: int) -> None:
         """Forget the values of the innermost loop."""
@@ -122,22 +114,17 @@ class NestText:
         text, sizes = self.text, self.nest.sizes
         starts, extents = {}, {}
         for d in (dim, inner):
-            starts[d] = text.fresh()
-            zero, end = text.constant("0"), text.constant(str(sizes[d]))
-            by = text.constant(str(tiles.TILE))
-            text.add(f"scf.for {starts[d]} = {zero} to {end} step {by} : i64 {{")
+            starts[d] = text.open(sizes[d], tiles.TILE)
             extents[d] = tiles.minimum(text, starts[d], sizes[d])
         whole = sizes[dim] % tiles.WIDE == 0 and sizes[inner] % tiles.WIDE == 0
         buffers = {n: self._stage(n, dim, inner, starts, extents, whole) for n in loads}
         rows = {}
         for d in (dim, inner):
-            rows[d] = text.fresh()
-            zero, one = text.constant("0"), text.constant("1")
-            text.add(f"scf.for {rows[d]} = {zero} to {extents[d]} step {one} : i64 {{")
+            rows[d] = text.open(extents[d])
             self.ivs[d] = text.let(f"arith.addi {starts[d]}, {rows[d]} overflow<nsw> : i64")
         self.staged = {n: (b, rows[dim], rows[inner]) for n, b in buffers.items()}
         self._store_all()
-        text.lines += ["}"] * 4
+        text.close(4)
         for d in (dim, inner):
             self._close(d)
 
@@ -186,27 +173,19 @@ class NestText:
         current = [self._start(s) for s in self.nest.stores]
         opened = []
         for dim in dims:
-            result, iv = text.fresh(), text.fresh()
-            inner = [text.fresh() for _ in types]
-            self.ivs[dim] = iv
-            pairs = ", ".join(f"{a} = {b}" for a, b in zip(inner, current))
-            zero, one, end = (text.constant(str(n)) for n in (0, 1, self.nest.sizes[dim]))
-            text.add(
-                f"{result}:{len(types)} = scf.for {iv} = {zero} to {end} step {one} iter_args({pairs})"
-                f" -> ({', '.join(types)}) : i64 {{"
+            self.ivs[dim], current, results = text.open_carrying(
+                self.nest.sizes[dim], current, types
             )
-            opened.append(result)
-            current = inner
+            opened.append(results)
             if dim != dims[-1]:
                 self._emit()
         self.accumulators = dict(enumerate(current))
         self._emit()
         yielded = [self.values[s.value] for s in self.nest.stores]
-        for dim, result in zip(reversed(dims), reversed(opened)):
-            text.add(f"scf.yield {', '.join(yielded)} : {', '.join(types)}")
-            text.add("}")
-            yielded = [f"{result}#{k}" for k in range(len(types))]
-            del self.ivs[dim]
+        for dim, results in zip(reversed(dims), reversed(opened)):
+            text.close_carrying(yielded, types)
+            yielded = results
+            self._close(dim)
         for store, value in zip(self.nest.stores, yielded):
             self._store(store, value)
 
@@ -314,7 +293,7 @@ class NestText:
         if total is None:
             return text.constant(str(const))
         if const:
-            total = text.let(f"arith.addi {total}, {text.constant(str(const))} overflow<nsw> : i64")
+            total = text.plus(total, const)
         return total
 
     def _address(self, access: Access, type_: str) -> str:

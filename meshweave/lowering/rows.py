@@ -16,9 +16,10 @@ from meshweave.lowering.bind import (
     Access,
     Nest,
     Pointers,
+    all_strides,
     merged,
+    merged_at,
     reordered,
-    restrided,
     without_ones,
 )
 from meshweave.lowering.steps import Step
@@ -124,7 +125,7 @@ def _span(touched: list[tuple[Access, Nest]], pointers: Pointers, rows: int) -> 
 
 
 def related(nest: Nest, group: list[Nest], pointers: Pointers) -> bool:
-    """Whether `nest` touches a buffer that the group writes, or writes one that it reads."""
+    """Whether `nest` touches a buffer that the group writes."""
     roots = [root for root, _, _ in pointers.places]
     ours = {roots[a.pointer] for a in nest.accesses}
     theirs = {roots[s.access.pointer] for n in group for s in n.stores}
@@ -139,23 +140,9 @@ def finished(unit: Unit) -> Unit:
     k = rows - 2
     while k >= 0:
         inner = nests[0].sizes[k + 1]
-        everything = [s for n in nests for s in _all_strides(n)]
+        everything = [s for n in nests for s in all_strides(n)]
         if all(s[k] == s[k + 1] * inner for s in everything):
             nests = [merged_at(n, k) for n in nests]
             rows -= 1
         k -= 1
     return Unit([merged(n, rows) for n in nests], rows, unit.pointers, unit.steps)
-
-
-def _all_strides(nest: Nest) -> list[tuple[int, ...]]:
-    return [a.strides for a in nest.accesses] + [n[2] for n in nest.code if n[0] == "index"]
-
-
-def merged_at(nest: Nest, dim: int) -> Nest:
-    """The nest with loops `dim` and `dim + 1` made one; the caller has checked that they walk
-    memory as one.
-    """
-    sizes = (*nest.sizes[:dim], nest.sizes[dim] * nest.sizes[dim + 1], *nest.sizes[dim + 2 :])
-    keep = [d for d in range(len(nest.sizes)) if d != dim]
-    reductions = frozenset(k for k, d in enumerate(keep) if d in nest.reductions)
-    return restrided(nest, sizes, reductions, keep)

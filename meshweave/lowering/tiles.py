@@ -57,29 +57,23 @@ def stage(
     those that memory holds apart. extents: rows and columns; whole: both are multiples of WIDE.
     """
     step = WIDE if whole else 1
-    ivs = [text.fresh(), text.fresh()]
-    for k in (
-        1,
-        0,
-    ):  # along memory's rows in the inner loop: 8 of them fit in the cache in any case
-        zero, by = text.constant("0"), text.constant(str(step))
-        text.add(f"scf.for {ivs[k]} = {zero} to {extents[k]} step {by} : i64 {{")
+    # Along memory's rows in the inner loop: 8 of them fit in the cache in any case.
+    column, row = text.open(extents[1], step), text.open(extents[0], step)
     kind = f"i{8 * nbytes}" if not whole else f"vector<{WIDE}xi{8 * nbytes}>"
     values = []
     for k in range(step):
-        column = _plus(text, ivs[1], k)
-        pointer = address({0: ivs[0], 1: column})
+        pointer = address({0: row, 1: text.plus(column, k)})
         values.append(
             text.let(f"llvm.load {pointer} {{alignment = {nbytes} : i64}} : !llvm.ptr -> {kind}")
         )
     if whole:
         values = turn(text, values, kind)
     for k, value in enumerate(values):
-        pointer = element(text, tile, nbytes, _plus(text, ivs[0], k), ivs[1])
+        pointer = element(text, tile, nbytes, text.plus(row, k), column)
         text.add(
             f"llvm.store {value}, {pointer} {{alignment = {nbytes} : i64}} : {kind}, !llvm.ptr"
         )
-    text.lines += ["}", "}"]
+    text.close(2)
 
 
 def element(text: Text, tile: str, nbytes: int, row: str, column: str) -> str:
@@ -89,12 +83,6 @@ def element(text: Text, tile: str, nbytes: int, row: str, column: str) -> str:
     return text.let(
         f"llvm.getelementptr inbounds {tile}[{place}] : (!llvm.ptr, i64) -> !llvm.ptr, i{8 * nbytes}"
     )
-
-
-def _plus(text: Text, value: str, number: int) -> str:
-    if not number:
-        return value
-    return text.let(f"arith.addi {value}, {text.constant(str(number))} overflow<nsw> : i64")
 
 
 def turn(text: Text, rows: list[str], kind: str) -> list[str]:
