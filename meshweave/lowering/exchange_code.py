@@ -31,7 +31,7 @@ from meshweave.lowering.exchange import (
     SENDS,
     UNPACKS,
 )
-from meshweave.lowering.phrases import word
+from meshweave.lowering.phrases import around, unless_failed, word
 
 ALLTOALLV = "!llvm.ptr, !llvm.ptr, !llvm.ptr, i64, !llvm.ptr, !llvm.ptr, !llvm.ptr, i64, i64"
 _SENDRECV = "!llvm.ptr, i32, i64, i32, i32, !llvm.ptr, i32, i64, i32, i32, i64, !llvm.ptr"
@@ -188,12 +188,9 @@ def _one_by_one(piece: int) -> str:
     %cpiece = arith.constant {piece} : i64
     %four = arith.constant 4 : i64
     %tag = arith.constant 78 : i32
-    %all = scf.for %distance = %one to %size step %one iter_args(%before = %ok) -> (i32) : i64 {{
-      %receiver_raw = arith.addi %me, %distance : i64
-      %receiver = arith.remui %receiver_raw, %size : i64
-      %sender_up = arith.addi %me, %size : i64
-      %sender_raw = arith.subi %sender_up, %distance : i64
-      %sender = arith.remui %sender_raw, %size : i64
+    %all = scf.for %distance = %one to %size step %one iter_args(%before = %ok) -> (i32) : i64 {{{
+        around("%receiver", "%sender")
+    }
       %out_row = arith.muli %receiver, %four : i64
       %in_row = arith.muli %sender, %four : i64
       %out_at = llvm.getelementptr %mail[%out_row] : (!llvm.ptr, i64) -> !llvm.ptr, i64
@@ -204,17 +201,12 @@ def _one_by_one(piece: int) -> str:
       %sender32 = arith.trunci %sender : i64 to i32
       %message = scf.for %at = %zero to %largest step %cpiece iter_args(%sofar = %before)
           -> (i32) : i64 {{
-{_part("out")}{_part("in")}
-        %go = arith.cmpi eq, %sofar, %ok : i32
-        %next = scf.if %go -> (i32) {{
+{_part("out")}{_part("in")}{
+        unless_failed(f'''
           %r = llvm.call @MPI_Sendrecv(%from_out, %count_out, %byte, %receiver32, %tag,
             %from_in, %count_in, %byte, %sender32, %tag, %comm, %status_at)
-            : ({_SENDRECV}) -> i32
-          scf.yield %r : i32
-        }} else {{
-          scf.yield %sofar : i32
-        }}
-        scf.yield %next : i32
+            : ({_SENDRECV}) -> i32''')
+    }
       }}
       scf.yield %message : i32
     }}"""

@@ -22,7 +22,7 @@ from meshweave.abi import EarlyArea, GroupRecord, MpiTable, Slots, reduction_sym
 from meshweave.lowering import early, window
 from meshweave.lowering.exchange_code import ALLTOALLV, messages_text
 from meshweave.lowering.local import arguments_of
-from meshweave.lowering.phrases import GROUP, at, field, word
+from meshweave.lowering.phrases import GROUP, around, at, field, unless_failed, word
 from meshweave.lowering.reductions import NBYTES, reduce_pair
 from meshweave.lowering.window import library_symbol
 
@@ -156,16 +156,11 @@ llvm.func @{library_symbol(collective.symbol)}({_ARGUMENTS}, %count: i64) -> i32
     %offset = arith.muli %at, %nbytes_element : i64
     %from_src = llvm.getelementptr %src[%offset] : (!llvm.ptr, i64) -> !llvm.ptr, i8
     %from = llvm.select %same, %in_place_ptr, %from_src : i1, !llvm.ptr
-    %to = llvm.getelementptr %dst[%offset] : (!llvm.ptr, i64) -> !llvm.ptr, i8
-    %go = arith.cmpi eq, %sofar, %ok : i32
-    %next = scf.if %go -> (i32) {{
+    %to = llvm.getelementptr %dst[%offset] : (!llvm.ptr, i64) -> !llvm.ptr, i8{
+        unless_failed(f'''
       %r = llvm.call @MPI_Allreduce(%from, %to, %n32, %dt, %op, %comm)
-        : ({_SIGNATURES["MPI_Allreduce"]}) -> i32
-      scf.yield %r : i32
-    }} else {{
-      scf.yield %sofar : i32
-    }}
-    scf.yield %next : i32
+        : ({_SIGNATURES["MPI_Allreduce"]}) -> i32''')
+    }
   }}{_END}"""
 
 
@@ -191,16 +186,11 @@ llvm.func @{library_symbol(collective.symbol)}({_ARGUMENTS}, %count: i64) -> i32
         %from_offset = arith.muli %place, %nbytes_element : i64
         %to_offset = arith.muli %at, %nbytes_element : i64
         %from = llvm.getelementptr %src[%from_offset] : (!llvm.ptr, i64) -> !llvm.ptr, i8
-        %to = llvm.getelementptr %dst[%to_offset] : (!llvm.ptr, i64) -> !llvm.ptr, i8
-        %go = arith.cmpi eq, %sofar, %ok : i32
-        %next = scf.if %go -> (i32) {{
+        %to = llvm.getelementptr %dst[%to_offset] : (!llvm.ptr, i64) -> !llvm.ptr, i8{
+        unless_failed(f'''
           %r = llvm.call @MPI_Reduce(%from, %to, %n32, %dt, %op, %root, %comm)
-            : ({_SIGNATURES["MPI_Reduce"]}) -> i32
-          scf.yield %r : i32
-        }} else {{
-          scf.yield %sofar : i32
-        }}
-        scf.yield %next : i32
+            : ({_SIGNATURES["MPI_Reduce"]}) -> i32''')
+    }
       }}
       scf.yield %one : i32
     }}
@@ -223,17 +213,12 @@ llvm.func @mw_sendrecv({_ARGUMENTS}, %nbytes: i64, %source: i64, %target: i64) -
     %n = arith.minsi %left, %cpiece : i64
     %n32 = arith.trunci %n : i64 to i32
     %from = llvm.getelementptr %src[%at] : (!llvm.ptr, i64) -> !llvm.ptr, i8
-    %to = llvm.getelementptr %dst[%at] : (!llvm.ptr, i64) -> !llvm.ptr, i8
-    %go = arith.cmpi eq, %sofar, %ok : i32
-    %next = scf.if %go -> (i32) {{
+    %to = llvm.getelementptr %dst[%at] : (!llvm.ptr, i64) -> !llvm.ptr, i8{
+        unless_failed(f'''
       %r = llvm.call @MPI_Sendrecv(%from, %n32, %byte, %target32, %tag,
         %to, %n32, %byte, %source32, %tag, %comm, %status_at)
-        : ({_SIGNATURES["MPI_Sendrecv"]}) -> i32
-      scf.yield %r : i32
-    }} else {{
-      scf.yield %sofar : i32
-    }}
-    scf.yield %next : i32
+        : ({_SIGNATURES["MPI_Sendrecv"]}) -> i32''')
+    }
   }}
   llvm.return %rc : i32
 }}
@@ -277,24 +262,16 @@ llvm.func @{library_symbol(collective.symbol)}({_ARGUMENTS}, %nbytes: i64) -> i3
       : ({_SIGNATURES[name]}) -> i32
     scf.yield %r : i32
   }} else {{
-    %all = scf.for %distance = %c0 to %size step %c1 iter_args(%sofar = %ok) -> (i32) : i64 {{
-      %target_raw = arith.addi %me, %distance : i64
-      %target = arith.remui %target_raw, %size : i64
-      %source_up = arith.addi %me, %size : i64
-      %source_raw = arith.subi %source_up, %distance : i64
-      %source = arith.remui %source_raw, %size : i64
+    %all = scf.for %distance = %c0 to %size step %c1 iter_args(%sofar = %ok) -> (i32) : i64 {{{
+        around("%target", "%source")
+    }
       {outgoing}
       %to_at = arith.muli %source, %nbytes : i64
-      %to = llvm.getelementptr %dst[%to_at] : (!llvm.ptr, i64) -> !llvm.ptr, i8
-      %go = arith.cmpi eq, %sofar, %ok : i32
-      %next = scf.if %go -> (i32) {{
+      %to = llvm.getelementptr %dst[%to_at] : (!llvm.ptr, i64) -> !llvm.ptr, i8{
+        unless_failed(f'''
         %r = llvm.call @mw_sendrecv(%ctx, %number, %from, %to, %nbytes, %source, %target)
-          : {_SENDRECV}
-        scf.yield %r : i32
-      }} else {{
-        scf.yield %sofar : i32
-      }}
-      scf.yield %next : i32
+          : {_SENDRECV}''')
+    }
     }}
     scf.yield %all : i32
   }}{_END}"""

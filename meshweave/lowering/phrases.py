@@ -52,6 +52,28 @@ def copy(to: str, source: str, nbytes: str) -> str:
     : (!llvm.ptr, !llvm.ptr, i64) -> ()"""
 
 
+def unless_failed(call: str) -> str:
+    """The end of a loop that carries the code %sofar: where that is %ok, `call`, which leaves %r, the next code."""
+    return f"""
+  %go = arith.cmpi eq, %sofar, %ok : i32
+  %next = scf.if %go -> (i32) {{{call}
+    scf.yield %r : i32
+  }} else {{
+    scf.yield %sofar : i32
+  }}
+  scf.yield %next : i32"""
+
+
+def around(to: str, source: str) -> str:
+    """The members that are %distance after and before this one, %me of %size: where to send, where from."""
+    return f"""
+  {to}_raw = arith.addi %me, %distance : i64
+  {to} = arith.remui {to}_raw, %size : i64
+  {source}_up = arith.addi %me, %size : i64
+  {source}_raw = arith.subi {source}_up, %distance : i64
+  {source} = arith.remui {source}_raw, %size : i64"""
+
+
 def load_atomic(name: str, address: str, order: str) -> str:
     """Load a word of 64 bits."""
     return f"""

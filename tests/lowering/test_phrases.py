@@ -59,6 +59,41 @@ llvm.func @group(%ctx: !llvm.ptr, %number: i64) -> i64 {{{phrases.GROUP}
     assert function(code, "group", 2, ctypes.c_int64)(table.ctypes.data, 1) == 42
 
 
+def test_a_loop_goes_on_until_a_call_fails_and_looks_both_ways():
+    code = compiled(f"""
+llvm.func @sum(%me: i64, %size: i64, %bad: i64) -> i64 {{
+  %c0 = arith.constant 0 : i64
+  %c1 = arith.constant 1 : i64
+  %cell = llvm.alloca %c1 x i64 : (i64) -> !llvm.ptr
+  llvm.store %c0, %cell : i64, !llvm.ptr
+  %ok = arith.constant 0 : i32
+  %all = scf.for %distance = %c0 to %size step %c1 iter_args(%sofar = %ok) -> (i32) : i64 {{
+{phrases.around("%to", "%from")}{
+        phrases.unless_failed('''
+    %old = llvm.load %cell : !llvm.ptr -> i64
+    %ten = arith.constant 10 : i64
+    %hundred = arith.constant 100 : i64
+    %shifted = arith.muli %old, %hundred : i64
+    %tens = arith.muli %to, %ten : i64
+    %both = arith.addi %tens, %from : i64
+    %new = arith.addi %shifted, %both : i64
+    llvm.store %new, %cell : i64, !llvm.ptr
+    %fails = arith.cmpi eq, %distance, %bad : i64
+    %r = arith.extui %fails : i1 to i32''')
+    }
+  }}
+  %found = llvm.load %cell : !llvm.ptr -> i64
+  %wide = arith.extsi %all : i32 to i64
+  %tens_found = arith.constant 10 : i64
+  %before = arith.muli %found, %tens_found : i64
+  %kept = arith.addi %before, %wide : i64
+  llvm.return %kept : i64
+}}""")
+    run = function(code, "sum", 3, ctypes.c_int64)
+    assert run(1, 4, -1) == 11_20_33_02_0  # (to, from) at each distance, then the code
+    assert run(1, 4, 2) == 11_20_33_1
+
+
 WAIT = f"""
 llvm.func @wait(%counters: !llvm.ptr, %wanted: i64, %spins: i64, %size: i64) -> i32 {{
 {phrases.constants(zero=0, one=1, left=99)}
