@@ -227,9 +227,9 @@ class Machine:
         need = None if code.need is None else self._one(code.need, fragment, code)
         if need is not None and (need % 32 or need == 0):
             raise self.fault(code.line, f"barrier of {need} threads; a multiple of 32 is needed")
-        everyone = fragment.count == self.living and need in (
-            None,
-            self.lanes_per_block,
+        whole = self.living == self.block_threads * len(self.blocks)
+        everyone = fragment.count == self.living and (
+            need is None or (whole and need == self.lanes_per_block)
         )
         if everyone and not self.waiting and not self.arrivals and not code.arrive:
             self.order.meet_all()
@@ -278,13 +278,13 @@ class Machine:
         arrived = self.arrivals.get(barrier)
         if arrived is not None:
             present |= arrived
-        blocks = len(self.blocks)
-        have = np.bincount(self.block_of[present], minlength=blocks)
-        needed = np.bincount(self.block_of[self.alive], minlength=blocks)
+        complete = self._threads_of(present) >= self._threads_of(self.alive)
+        counted = self._threads_of(present.reshape(-1, 32).any(1).repeat(32))
         for waiting in here:
-            if waiting.need is not None:
-                needed[np.unique(self.block_of[waiting.fragment.mask])] = waiting.need
-        going = ((have >= needed) & (have > 0))[self.block_of] & present
+            if waiting.need is not None:  # warps are counted, as 32 threads each
+                blocks = np.unique(self.block_of[waiting.fragment.mask])
+                complete[blocks] = counted[blocks] >= waiting.need
+        going = complete[self.block_of] & present
         if not going.any():
             return False
         self.order.meet(going)
@@ -295,6 +295,10 @@ class Machine:
         for waiting in here:
             self._let_go(waiting, going)
         return True
+
+    def _threads_of(self, mask: np.ndarray) -> np.ndarray:
+        """How many of these threads each block of the batch has."""
+        return np.bincount(self.block_of[mask], minlength=len(self.blocks))
 
     def _let_go(self, waiting: Waiting, going: np.ndarray) -> None:
         fragment = waiting.fragment

@@ -167,6 +167,14 @@ def test_barriers_in_separate_branches_meet():
     assert np.array_equal(go(body)[32:64], np.arange(32))
 
 
+def test_a_barrier_of_a_number_of_threads_counts_whole_warps():
+    """A block of 48: its second warp counts as 32."""
+    body = """setp.lt.u32 %p1, %r31, 32; @%p1 bra FIRST; bar.sync 1, 64; bra END;
+    FIRST: st.shared.u32 [%r1], %r30; bar.sync 1, 64; ld.shared.u32 %r4, [%r1]; st.global.u32 [%d1], %r4;
+    END: add.u32 %r9, %r30, 1;"""
+    assert np.array_equal(go(body, threads=48)[:32], np.arange(32))
+
+
 def test_arriving_does_not_wait():
     body = """setp.lt.u32 %p1, %r31, 32; @%p1 bra FIRST;
     bar.sync 1, 64; xor.b32 %r3, %r1, 128; ld.shared.u32 %r4, [%r3]; st.global.u32 [%d1], %r4; bra END;
@@ -203,6 +211,10 @@ FAULTS = {
     "too few": (
         "bar.sync 1, 96;",
         r"deadlock: 64 threads at barrier 1 \(ptx line \d+\), and nobody else comes",
+    ),
+    "those that have ended": (
+        "setp.ge.u32 %p1, %r31, 32; @%p1 ret; bar.sync 1, 64; add.u32 %r9, %r30, 1;",
+        r"deadlock: 32 threads at barrier 1 \(ptx line \d+\), and nobody else comes",
     ),
     "no whole warps": ("bar.sync 1, 40;", "barrier of 40 threads; a multiple of 32 is needed"),
 }  # fmt: skip
