@@ -240,6 +240,7 @@ class Machine:
                 raise self.fault(code.line, "bar.arrive needs a number of threads")
             arrived = self.arrivals.setdefault(barrier, np.zeros(self.threads, bool))
             arrived |= fragment.mask
+            self.order.arrive(fragment.mask, barrier)
             return True
         self.waiting.append(Waiting(fragment, barrier, need, code))
         return False
@@ -272,12 +273,11 @@ class Machine:
 
     def _release_one(self, barrier: int) -> bool:
         here = [waiting for waiting in self.waiting if waiting.barrier == barrier]
-        present = np.zeros(self.threads, bool)
+        stays = np.zeros(self.threads, bool)
         for waiting in here:
-            present |= waiting.fragment.mask
-        arrived = self.arrivals.get(barrier)
-        if arrived is not None:
-            present |= arrived
+            stays |= waiting.fragment.mask
+        arrived = self.arrivals.get(barrier, np.zeros(self.threads, bool))
+        present = stays | arrived
         complete = self._threads_of(present) >= self._threads_of(self.alive)
         counted = self._threads_of(present.reshape(-1, 32).any(1).repeat(32))
         for waiting in here:
@@ -287,8 +287,8 @@ class Machine:
         going = complete[self.block_of] & present
         if not going.any():
             return False
-        self.order.meet(going)
-        if arrived is not None:
+        self.order.meet(going & stays, going & arrived, barrier)
+        if barrier in self.arrivals:
             arrived &= ~going
             if not arrived.any():
                 del self.arrivals[barrier]

@@ -40,6 +40,8 @@ class Order:
         self.stamps = self.warp + first
         self.floor = first  # shared memory: what is older is ordered for everybody
         self.uneven = False
+        # Of a barrier, block and warp that has arrived there: what it knew then.
+        self.arrived: dict[tuple[int, int, int], np.ndarray] = {}
         self.shared: Tracker | None = None
 
     def meet_all(self) -> None:
@@ -53,15 +55,34 @@ class Order:
         if not self.uneven and self.shared is not None:
             self.shared.forget()
 
-    def meet(self, going: np.ndarray) -> None:
-        """Some threads have met at a barrier, those of each block with each other."""
+    def meet(self, waiting: np.ndarray, arrived: np.ndarray, barrier: int) -> None:
+        """Some threads have met at a barrier, those of each block with each other, and with those that had arrived
+        there and gone on.
+        """
         self.uneven = True
-        for block in np.unique(self.batch_block[going]):
-            warps = np.unique(self.inside[going & (self.batch_block == block)])
+        for block in np.unique(self.batch_block[waiting]):
+            here = self.batch_block == block
+            warps = np.unique(self.inside[waiting & here])
             seen = self.seen[block]
             known = seen[warps].max(0)
             known[warps] = np.diag(seen)[warps] + 1
+            for warp in np.unique(self.inside[arrived & here]):
+                known = np.maximum(known, self.arrived.pop((barrier, int(block), int(warp))))
             seen[warps] = known
+        self._stamp()
+
+    def arrive(self, lanes: np.ndarray, barrier: int) -> None:
+        """Some threads have come to a barrier and go on at once: who meets there knows what they did before, they know
+        nothing new.
+        """
+        self.uneven = True
+        warps = np.unique(np.stack([self.batch_block[lanes], self.inside[lanes]]), axis=1)
+        for block, warp in warps.T.tolist():
+            self.seen[block, warp, warp] += 1
+            self.arrived[barrier, block, warp] = self.seen[block, warp].copy()
+        self._stamp()
+
+    def _stamp(self) -> None:
         own = self.seen[self.batch_block, self.inside, self.inside]
         self.stamps = self.warp + self.first + own * self.warps
 

@@ -183,6 +183,29 @@ def test_arriving_does_not_wait():
     assert np.array_equal(go(body, grid=3)[32:64], np.arange(32))
 
 
+ARRIVALS = {
+    "what follows an arrival": (
+        "bar.arrive 1, 64; st.shared.u32 [%r1], %r30;",
+        "bar.sync 1, 64; xor.b32 %r3, %r1, 128; ld.shared.u32 %r4, [%r3]; st.global.u32 [%d1], %r4;",
+    ),
+    "what comes before the wait": (
+        "bar.arrive 1, 64; st.shared.u32 [%r1], %r30;",
+        "xor.b32 %r3, %r1, 128; st.shared.u32 [%r3], %r30; bar.sync 1, 64;",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ARRIVALS)
+@pytest.mark.parametrize("turned", [False, True])
+def test_arriving_orders_what_comes_before_it_and_nothing_for_who_arrives(name, turned):
+    """turned: which of the two warps arrives, and so is the first to run."""
+    one, other = ARRIVALS[name][::-1] if turned else ARRIVALS[name]
+    body = f"""setp.lt.u32 %p1, %r31, 32; @%p1 bra FIRST; {one} bra END;
+    FIRST: {other} END: add.u32 %r9, %r30, 1;"""
+    with pytest.raises(EmulationError, match=r"race: (reads|writes) shared"):
+        go(body, checks=Checks(uninitialised=False))
+
+
 def test_a_barrier_orders_only_those_that_meet():
     """Warps 0 and 1 meet; warp 2 reads what warp 0 wrote without having met it."""
     body = """setp.ge.u32 %p1, %r31, 64; @%p1 bra LATE; st.shared.u32 [%r1], %r30; bar.sync 1, 64; bra END;
