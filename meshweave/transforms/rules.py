@@ -219,9 +219,6 @@ def _linalg(op: Any, captured: list[Captured]) -> Rule:
                     kinds[e.position] = WHOLE
                 seen.add(e.position)
                 sizes[e.position] = extent
-                if e.position in seen:
-                    kinds[e.position] = WHOLE
-                seen.add(e.position)
             else:
                 for position in _positions(e):
                     kinds[position] = WHOLE
