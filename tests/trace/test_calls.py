@@ -122,7 +122,7 @@ def test_an_error_in_a_nested_call_names_callee_and_both_lines():
     def caller(x):
         return callee(x) + 1
 
-    with pytest.raises(CompileError, match="24 elements, 5x5 25 ") as caught:
+    with pytest.raises(CompileError, match="24 elements, 5x5 has 25 ") as caught:
         mw.jit(caller)(X)
     assert caught.value.location == here(callee.__wrapped__, 2)
     assert caught.value.message.endswith(f"(in callee, called at {here(caller, 1)})")

@@ -290,7 +290,7 @@ def test_what_no_machine_holds_is_an_error(says):
 
 
 WRONG = {
-    "reshape: 4x1x6 has 24 elements, 5 5": lambda x: mw.reshape(x, 5),
+    "reshape: 4x1x6 has 24 elements, 5 has 5": lambda x: mw.reshape(x, 5),
     "do not divide": lambda x: mw.reshape(x, (5, -1)),
     "there is no dim 3 of 3": lambda x: mw.sum(x, axis=3),
     "a dim stands twice": lambda x: mw.max(x, axis=(0, -3)),
