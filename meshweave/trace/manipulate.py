@@ -67,7 +67,9 @@ def reshape(x: Any, /, shape: Any, *, copy: bool | None = None) -> Tracer:
             fail(f"reshape: {value.size} elements do not divide into {tuple(sizes)}")
         sizes[sizes.index(-1)] = value.size // rest
     if prod(sizes) != value.size:
-        fail(f"reshape: {_by(value.shape)} has {value.size} elements, {_by(sizes)} has {prod(sizes)}")
+        fail(
+            f"reshape: {_by(value.shape)} has {value.size} elements, {_by(sizes)} has {prod(sizes)}"
+        )
     return _reshaped(value, tuple(sizes))
 
 
