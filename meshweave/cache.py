@@ -1,7 +1,8 @@
 """Compiled programs kept on disk and found again by their content: a later process compiles nothing anew.
 
 The folder is `meshweave` in the user's cache folder (XDG_CACHE_HOME, or ~/.cache). The environment variable
-MESHWEAVE_CACHE moves it, or switches it off: "off". Each file is a bundle, named after everything that it depends on.
+MESHWEAVE_CACHE moves it, or switches it off: "off". Each file is a bundle, named after everything that it depends on;
+beside them lie device modules, and objects that many programs hold, which a first compile would make anew.
 Several processes may read and write at a time. A file that is damaged counts as absent; a folder that cannot be
 written, or that others may write, is not used: nothing here ever fails.
 """
@@ -15,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import Generic, NamedTuple, TypeVar
 
 from meshweave.bundle import Bundle
 from meshweave.errors import MeshweaveError
@@ -27,6 +29,10 @@ FILES = 4096  # at most so many
 ABANDONED = 3600.0  # seconds after which a file half written has no writer any more
 SUFFIX = ".mwb"
 KERNELS, KERNEL_SUFFIX = "kernels", ".mwk"  # the folder of device modules within, and their ending
+OBJECTS, OBJECT_SUFFIX = "objects", ".mwo"  # the same of objects that many programs hold
+
+
+Kept = TypeVar("Kept")
 
 
 def cached(parts: Sequence[object], make: Callable[[], Bundle]) -> tuple[Bundle, bool]:
@@ -35,15 +41,51 @@ def cached(parts: Sequence[object], make: Callable[[], Bundle]) -> tuple[Bundle,
     parts: everything that the bundle depends on beside this package, MLIR and the processor: plain values whose `repr`
     tells them apart.
     """
-    place = folder()
+    return _cached(folder(), parts, _Form(SUFFIX, Bundle.to_bytes, _bundle), make)
+
+
+def cached_object(parts: Sequence[object], make: Callable[[], bytes]) -> bytes:
+    """The object that `make` gives, or gave to an earlier call with equal parts, also in another process."""
+    form = _Form(OBJECT_SUFFIX, _signed, _unsigned)
+    return _cached(folder(OBJECTS), parts, form, make)[0]
+
+
+class _Form(NamedTuple, Generic[Kept]):
+    """How a value lies in a file. read: None for a damaged one."""
+
+    suffix: str
+    write: Callable[[Kept], bytes]
+    read: Callable[[bytes], Kept | None]
+
+
+def _bundle(data: bytes) -> Bundle | None:
+    try:
+        return Bundle.from_bytes(data)
+    except MeshweaveError:
+        return None
+
+
+def _signed(code: bytes) -> bytes:
+    return hashlib.sha256(code).digest() + code
+
+
+def _unsigned(data: bytes) -> bytes | None:
+    code = data[32:]
+    return code if _signed(code) == data else None
+
+
+def _cached(
+    place: Path | None, parts: Sequence[object], form: _Form[Kept], make: Callable[[], Kept]
+) -> tuple[Kept, bool]:
+    """What a file holds, or is made to; and whether it was there."""
     if place is None:
         return make(), False
-    path = place / f"{key(parts)}{SUFFIX}"
-    found = _read(path)
+    path = place / f"{key(parts)}{form.suffix}"
+    found = _read(path, form)
     if found is not None:
         return found, True
     made = make()
-    _write(path, made)
+    _write(path, form.write(made))
     return made, False
 
 
@@ -54,8 +96,11 @@ def key(parts: Sequence[object]) -> str:
     ).hexdigest()
 
 
-def folder() -> Path | None:
-    """Where the programs are kept: a folder of this user's alone, made if need be. None: nowhere."""
+def folder(within: str = "") -> Path | None:
+    """Where the programs are kept: a folder of this user's alone, made if need be. None: nowhere.
+
+    within: the name of a folder in it.
+    """
     said = os.environ.get(VARIABLE, "")
     if said.lower() in OFF:
         return None
@@ -64,7 +109,8 @@ def folder() -> Path | None:
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = place.stat()
         if status.st_uid == os.geteuid() and not status.st_mode & 0o022:
-            return place  # code of others would be run
+            (place / within).mkdir(mode=0o700, exist_ok=True)
+            return place / within  # of one that others may write, code of theirs would be run
     return None
 
 
@@ -75,37 +121,37 @@ def _users() -> Path:
 
 
 def clear() -> int:
-    """Forget all programs and device modules; how many files there were."""
+    """Forget all programs, device modules and objects; how many files there were."""
     place = folder()
     if place is None:
         return 0
-    files = [*_files(place, SUFFIX), *_files(place / KERNELS, KERNEL_SUFFIX)]
+    kinds = ((".", SUFFIX), (KERNELS, KERNEL_SUFFIX), (OBJECTS, OBJECT_SUFFIX))
+    files = [file for name, suffix in kinds for file in _files(place / name, suffix)]
     return sum(_remove(path) for _, _, path in files)
 
 
-def _read(path: Path) -> Bundle | None:
+def _read(path: Path, form: _Form[Kept]) -> Kept | None:
     """What a file holds; None when it is not there, or damaged: then it goes."""
     try:
-        found = Bundle.from_bytes(path.read_bytes())
-    except MeshweaveError:
-        _remove(path)
-        return None
+        found = form.read(path.read_bytes())
     except OSError:
+        return None
+    if found is None:
+        _remove(path)
         return None
     with suppress(OSError):
         os.utime(path)  # used just now
     return found
 
 
-def _write(path: Path, bundle: Bundle) -> None:
-    """Keep a bundle, and let go of what that is too much. A full or read-only disk keeps nothing."""
-    data = bundle.to_bytes()
+def _write(path: Path, data: bytes) -> None:
+    """Keep a file, and let go of what that is too much. A full or read-only disk keeps nothing."""
     if len(data) > LIMIT:
         return
     with suppress(OSError):
         with replacing(path) as file:
             file.write(data)
-        trim(path.parent, SUFFIX)
+        trim(path.parent, path.suffix)
 
 
 def trim(place: Path, suffix: str) -> None:

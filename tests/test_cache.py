@@ -116,20 +116,52 @@ def test_a_damaged_file_is_replaced(disk_cache: Path, compiled: list[str], how: 
     assert len(compiled) == 2 and path.read_bytes() == whole
 
 
-def test_no_damage_gives_an_error_or_another_program(disk_cache: Path) -> None:
+@pytest.mark.parametrize("kind", ["program", "object"])
+def test_no_damage_gives_an_error_or_other_code(disk_cache: Path, kind: str) -> None:
     bundle = build(ADD, name="p")
-    (path,) = files(disk_cache)
+    code = bundle.objects[0]
+    cache.clear()
+
+    def holds() -> bool:
+        if kind == "program":
+            return cache.cached(("p",), lambda: bundle)[0].digest == bundle.digest
+        return cache.cached_object(("p",), lambda: code) == code
+
+    assert holds()
+    (path,) = (p for p in disk_cache.rglob("*") if p.is_file())
     whole, rng = path.read_bytes(), np.random.default_rng(0)
-    for cut in range(0, len(whole), 37):
+    for cut in range(0, len(whole), 97):
         path.write_bytes(whole[:cut])
-        found = cache._read(path)
-        assert found is None and not path.exists()
-    for _ in range(2000):
+        assert holds() and path.read_bytes() == whole
+    for _ in range(400):
         changed = bytearray(whole)
         changed[rng.integers(len(whole))] ^= 1 << rng.integers(8)
         path.write_bytes(changed)
-        found = cache._read(path)
-        assert found is None or found.digest == bundle.digest
+        assert holds()
+
+
+def test_objects_that_many_programs_hold_are_made_once(
+    disk_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from meshweave.lowering import collectives, serve
+
+    made: list[str] = []
+    compiled = collectives.compile_text
+
+    def counted(text: str, externals: Any) -> bytes:
+        made.append(text)
+        return compiled(text, externals)
+
+    monkeypatch.setattr(collectives, "compile_text", counted)
+    objects = []
+    for _ in range(2):
+        serve.serve_object.cache_clear()  # as in another process
+        collectives._object.cache_clear()
+        objects.append(
+            (serve.serve_object(), collectives.collectives_object("local", ["mw_all_gather"]))
+        )
+    assert len(made) == 2 and objects[0] == objects[1]
+    assert len(list((disk_cache / cache.OBJECTS).iterdir())) == 2 == cache.clear()
 
 
 def test_writers_readers_and_clear_at_a_time(disk_cache: Path) -> None:
@@ -297,7 +329,8 @@ def test_a_later_process_loads_no_compiler(tmp_path: Path) -> None:
     folder = tmp_path / "cache"
     both = [start(folder), start(folder)]
     assert [finished(process) for process in both] == ["compiled", "compiled"]
-    assert len(files(folder)) == len(list(folder.iterdir())) == 3
+    whole = [path.suffix for path in folder.rglob("*") if path.is_file()]
+    assert whole.count(".mwb") == 3 and set(whole) == {".mwb", ".mwo"}  # nothing half written
     assert finished(start(folder)) == "found"
 
 

@@ -16,6 +16,7 @@ from functools import lru_cache
 
 from meshweave import bindings
 from meshweave.abi import DTYPES, KINDS
+from meshweave.cache import cached_object
 from meshweave.errors import CompileError
 from meshweave.lowering import local, mpi
 from meshweave.lowering.copies import UNITS
@@ -118,7 +119,12 @@ def collectives_object(
 @lru_cache(maxsize=64)
 def _object(engine: str, collectives: tuple[Collective, ...], staging: int) -> bytes:
     code = CODES[engine]
-    return compile_text(code.generate(list(collectives), staging), code.externals)
+    return kept_text(code.generate(list(collectives), staging), code.externals)
+
+
+def kept_text(text: str, externals: tuple[str, ...]) -> bytes:
+    """What `compile_text` gives, or gave to an earlier process."""
+    return cached_object((text, externals), lambda: compile_text(text, externals))
 
 
 def compile_text(text: str, externals: Iterable[str], opt_level: int = 3) -> bytes:

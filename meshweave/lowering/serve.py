@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Any
 
 from meshweave.abi import RETURNED, RUNNING, STATE, ServeBlock, Slots, WorldLayout
-from meshweave.lowering.collectives import compile_text
+from meshweave.lowering.collectives import kept_text
 from meshweave.lowering.phrases import (
     PAUSE,
     PRIVATE,
@@ -39,7 +39,7 @@ _TICK = 50_000_000  # nanoseconds that `mw_finish` sleeps before it comes back t
 @lru_cache(maxsize=1)
 def serve_object() -> bytes:
     """The ELF object with the functions."""
-    return compile_text(_TEXT, ("syscall", "sched_yield"))
+    return kept_text(_TEXT, ("syscall", "sched_yield"))
 
 
 def can_be_served(bodies: Iterable[Sequence[Any]]) -> bool:

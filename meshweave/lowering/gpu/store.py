@@ -28,7 +28,7 @@ def kept(text: str, chip: str, make: Callable[[], DeviceModule]) -> DeviceModule
     with _LOCK:
         if key in _HERE:
             return _HERE[key]
-    place = _folder()
+    place = programs.folder(programs.KERNELS)
     path = place / f"{key}{programs.KERNEL_SUFFIX}" if place else None
     module = _read(path) if path else None
     if module is None:
@@ -49,16 +49,6 @@ def forget() -> None:
 def _fingerprint() -> str:
     """Of what makes device code: this package and the toolchain."""
     return "\n".join((programs.fingerprint(), *toolchain.versions()))
-
-
-def _folder() -> Path | None:
-    place = programs.folder()
-    if place is not None:
-        with suppress(OSError):
-            place = place / programs.KERNELS
-            place.mkdir(mode=0o700, exist_ok=True)
-            return place
-    return None
 
 
 def _packed(module: DeviceModule) -> bytes:
