@@ -79,6 +79,7 @@ MAY_IMPORT: dict[str, set[str]] = {
             "targets",
             "redistribution",
             "report",
+            "plan",
         ),
         *(
             "bindings",

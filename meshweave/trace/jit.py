@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from meshweave.errors import CompileError, MeshweaveError, UsageError
 from meshweave.layout import Layout, Mesh
+from meshweave.plan import search_info
 from meshweave.trace import tree
 from meshweave.trace.builder import current, where
 from meshweave.trace.lowered import Compiled, Lowered
@@ -46,6 +47,7 @@ class _Miss(NamedTuple):
     names: tuple[str, ...]
     rest: tuple[Any, ...]  # structure, static arguments, kernels
     seconds: float
+    plans: str  # of redistributions, where there were any new ones
 
 
 def jit(
@@ -176,11 +178,13 @@ class Jitted:
         return CacheInfo(self._calls - misses, misses, len(self._programs))
 
     def explain_misses(self) -> str:
-        """For each call that compiled, a line: what was new about it, beside the nearest earlier one."""
+        """For each call that compiled, a line: what was new about it, beside the nearest earlier one; and how many
+        plans of redistributions were taken from another shape, or had to be searched.
+        """
         lines = []
         for number, miss in enumerate(self._misses):
             why = _why(miss, self._misses[:number])
-            lines.append(f"{number + 1}. {why} ({1000 * miss.seconds:.0f} ms)")
+            lines.append(f"{number + 1}. {why} ({1000 * miss.seconds:.0f} ms{miss.plans})")
         return "\n".join(lines) or "no call has compiled"
 
     def explain(self, *args: Any, **kwargs: Any) -> str:
@@ -267,10 +271,11 @@ class Jitted:
         with self._lock:
             found = self._programs.get(key)
             if found is None:
+                known = search_info()
                 found = self._lowered(key).compile(self._timeout)
                 self._programs[key] = found
-                rest = (key.structure, key.static, key.kernels)
-                self._misses.append(_Miss(key.specs, key.paths, rest, found.seconds))
+                rest, plans = (key.structure, key.static, key.kernels), _plans(known)
+                self._misses.append(_Miss(key.specs, key.paths, rest, found.seconds, plans))
             self._last = found
         return leaves, found
 
@@ -386,6 +391,15 @@ def _mesh(mesh: Mesh | str | None) -> Mesh:
 def _where(function: Any) -> str:
     code = getattr(inspect.unwrap(function), "__code__", None)
     return "a function" if code is None else f"{code.co_filename}:{code.co_firstlineno}"
+
+
+def _plans(known: Any) -> str:
+    """Of the plans made since `search_info` was `known`: how many came from other shapes, how many from a search."""
+    now = search_info()
+    reused, searched = now.hits - known.hits, now.misses - known.misses
+    if not reused + searched:
+        return ""
+    return f"; plans: {reused} from other shapes, {searched} searched"
 
 
 def _why(miss: _Miss, before: Sequence[_Miss]) -> str:

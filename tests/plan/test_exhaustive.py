@@ -9,6 +9,8 @@ from plan.engines import run_cases
 from plan.sweep import MESHES, check, sample
 from strategies import KINDS, any_layouts, meshes, shapes
 
+from meshweave.layout import Mesh
+
 SAMPLES = {"local": (1, 1), "mpi": (1, 8)}
 """Per engine, how often a layout is a source in the sample, and of that every how many-th case."""
 
@@ -44,6 +46,18 @@ def test_whatever_the_notation_can_say(data, mesh, ndim):
     source = data.draw(any_layouts(mesh, shape, kinds=KINDS))
     target = data.draw(any_layouts(mesh, shape, kinds=KINDS))
     check(mesh, shape, source, target)
+
+
+@settings(max_examples=150)
+@given(st.data(), st.tuples(*[st.integers(1, 3)] * 3), st.integers(3, 4))
+def test_small_tensors_over_three_axes(data, sizes, ndim):
+    """Dims of 0 and 1, fewer elements than ranks, axes of one rank."""
+    mesh = Mesh(**dict(zip("xyz", sizes, strict=True)))
+    shape = data.draw(shapes(ndim, (0, 1, 2, 3, 4)))
+    source, target = (data.draw(any_layouts(mesh, shape, kinds=KINDS)) for _ in range(2))
+    made = check(mesh, shape, source, target)
+    assert not made.proved_minimal or made.nbytes == made.lower_bound
+    assert made.nbytes == 0 or 0 not in shape
 
 
 @settings(max_examples=100)

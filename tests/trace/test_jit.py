@@ -211,6 +211,22 @@ def test_the_cache_says_what_it_did():
         f(X, one, power=[2])
 
 
+def test_a_new_shape_takes_the_plans_of_another():
+    from meshweave.plan import cache_clear
+
+    cache_clear()
+    f = mw.jit(lambda x: x * 2, mesh="x=2", in_layouts="[x, _]", out_layouts="[_, x]")
+    for columns in (6, 10, 7):
+        x = RNG.standard_normal((8, columns)).astype(np.float32)
+        assert np.array_equal(np.asarray(f(x)), x * 2)
+    lines = f.explain_misses().split("\n")
+    assert [line.rpartition("; ")[2] for line in lines] == [
+        "plans: 0 from other shapes, 1 searched)",
+        "plans: 1 from other shapes, 0 searched)",
+        "plans: 0 from other shapes, 1 searched)",
+    ]
+
+
 def test_kernels_are_part_of_the_key_and_are_restored():
     from meshweave.fast_paths import Choice
     from meshweave.trace.place import chosen_kernels
