@@ -5,6 +5,7 @@ fast = torch.compile(module.eval(), backend=mw.torch_backend(mesh="tp=2", placem
 """
 
 import re
+import threading
 import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +14,7 @@ from typing import Any
 
 from meshweave.errors import UsageError
 from meshweave.frontends.torch_export import torch_package
+from meshweave.frontends.torch_layouts import is_dtensor
 from meshweave.torch_program import TorchProgram, from_torch
 from meshweave.trace.place import chosen_kernels
 
@@ -22,13 +24,17 @@ def torch_backend(
     placements: Mapping[str, Any] | None = None,
     engine: str = "local",
     timeout: float = 60.0,
+    frozen: bool = False,
 ) -> Callable[[Any, Sequence[Any]], Callable[..., Any]]:
     """A backend for `torch.compile(module, backend=...)`, for inference.
 
     mesh, placements, engine, timeout (in seconds): as of `from_torch`; placements by the names of the module's
     state_dict and of the arguments of `forward`, where the piece of the module that torch hands over has them.
+    frozen: parameters and buffers are written through torch alone, if at all. Without it each call compares them with
+            what was laid out, since a write through `.data` or NumPy leaves no trace: that reads them once.
     Each piece is compiled when it is first called with arguments of its kind: shapes, dtypes, and `mw.kernels` around
-    the call. Its parameters are laid out once, and again after they have been written. Regions annotated with
+    the call. Its parameters are laid out once, and again after they have been written. Results are tensors of their
+    own, also where eager torch gives a view of an argument. Regions annotated with
     `torch.fx.traceback.annotate({"meshweave": {...}})` are hints, as they are for `from_torch`. Calls that would have
     to record gradients raise UsageError.
 
@@ -43,14 +49,14 @@ def torch_backend(
     torch_package()
 
     def compile_piece(graph: Any, _: Sequence[Any]) -> Callable[..., Any]:
-        return _Piece(graph, mesh, placements, engine, timeout)
+        return _Piece(graph, mesh, placements, engine, timeout, frozen)
 
     return compile_piece
 
 
 def backend(graph: Any, example: Sequence[Any], **options: Any) -> Callable[..., Any]:
     """What `torch.compile(module, backend="meshweave", options={...})` calls; options as of `torch_backend`."""
-    known = ("mesh", "placements", "engine", "timeout")
+    known = ("mesh", "placements", "engine", "timeout", "frozen")
     given = dict(options.get("options") or {})
     if unknown := [name for name in given if name not in known]:
         raise UsageError(f'torch.compile: no option "{unknown[0]}" of backend meshweave: {known}')
@@ -67,8 +73,11 @@ class _Piece:
         placements: Mapping[str, Any] | None,
         engine: str,
         timeout: float,
+        frozen: bool,
     ) -> None:
         self._torch = torch_package()
+        self._frozen, self._lock = frozen, threading.Lock()
+        self._constants = _constants(graph)
         self._graph, self._states = _parted(self._torch, graph)
         self._options = {"mesh": mesh, "engine": engine, "timeout": timeout}
         self._placements = dict(placements or {})
@@ -76,19 +85,24 @@ class _Piece:
 
     def __call__(self, *args: Any) -> tuple[Any, ...]:
         self._refuse_gradients(args)
+        with self._lock:
+            return self._run(args)
+
+    def _run(self, args: Sequence[Any]) -> tuple[Any, ...]:
         states = [value for value, name in zip(args, self._states) if name is not None]
         inputs = [value for value, name in zip(args, self._states) if name is None]
         key = (tuple(map(_kind, inputs)), tuple(map(_kind, states)), chosen_kernels())
         found = self._programs.get(key)
         if found is None:
-            found = (self._compiled(states, inputs), [_mark(value) for value in states])
+            marks = [_Mark(value, self._frozen) for value in states]
+            found = (self._compiled(states, inputs), marks)
             self._programs[key] = found
         program, marks = found
         names = [name for name in self._states if name is not None]
         for k, (name, value) in enumerate(zip(names, states)):
-            if not _same(marks[k], value):
+            if not marks[k].holds(value):
+                marks[k] = _Mark(value, self._frozen)
                 program.bind({name: value})
-                marks[k] = _mark(value)
         return tuple(program(*inputs))
 
     def _refuse_gradients(self, args: Sequence[Any]) -> None:
@@ -100,7 +114,8 @@ class _Piece:
 
     def _compiled(self, states: Sequence[Any], inputs: Sequence[Any]) -> TorchProgram:
         names = [name for name in self._states if name is not None]
-        module = self._torch.fx.GraphModule(dict(zip(names, states)), self._graph, "Captured")
+        attributes = {**self._constants, **dict(zip(names, states))}
+        module = self._torch.fx.GraphModule(attributes, self._graph, "Captured")
         arguments = [n.name for n in self._graph.nodes if n.op == "placeholder"]
         here = {}
         for name, layout in self._placements.items():
@@ -120,13 +135,37 @@ def _kind(value: Any) -> Any:
     return (tuple(value.shape), value.dtype) if hasattr(value, "dtype") else value
 
 
-def _mark(value: Any) -> tuple[Any, int] | None:
-    """What tells that a tensor has been written or is another; None of one that does not count its writes."""
-    return None if value.is_inference() else (weakref.ref(value), value._version)
+class _Mark:
+    """What tells that a tensor is another one, or has been written: torch's count of writes, and unless it is `frozen`
+    a copy of its bits.
+    """
+
+    def __init__(self, value: Any, frozen: bool) -> None:
+        self._tensor, self._place = weakref.ref(value), value.data_ptr()
+        self._version = None if value.is_inference() else value._version
+        self._bits = None if frozen else _bits(value).clone()
+
+    def holds(self, value: Any) -> bool:
+        """Is it the same tensor with the same elements?"""
+        if self._bits is None:
+            same = self._tensor() is value and self._place == value.data_ptr()
+            return same and self._version is not None and self._version == value._version
+        return bool(torch_package().equal(self._bits, _bits(value)))
 
 
-def _same(mark: tuple[Any, int] | None, value: Any) -> bool:
-    return mark is not None and mark[0]() is value and mark[1] == value._version
+def _bits(value: Any) -> Any:
+    """A tensor's elements as integers, so that NaNs are equal to themselves."""
+    torch = torch_package()
+    whole = value.full_tensor() if is_dtensor(value) else value
+    whole = whole.detach()
+    kinds = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return whole.view(kinds[whole.element_size()]) if whole.element_size() in kinds else whole
+
+
+def _constants(captured: Any) -> dict[str, Any]:
+    """The graphs (of `torch.cond`) and tensors that a captured graph holds itself, by name."""
+    targets = [n.target for n in captured.graph.nodes if n.op == "get_attr"]
+    return {name: getattr(captured, name) for name in targets if "." not in name}
 
 
 def _parted(torch: Any, captured: Any) -> tuple[Any, list[str | None]]:

@@ -74,11 +74,14 @@ class _Port:
         self.column, self.shape = column, tuple(port.global_shape)
         self.dtype = numpy_dtype(port.dtype)
         self.pieces: list[Any] | None = None
-        if port.dtype != "bf16" and plain(Layout.parse(port.layout)):
+        if plain(Layout.parse(port.layout)):
             self.pieces = pieces(port, mesh, column)
         self._first = [] if self.pieces is None else _first_holders(self.pieces)
         self._tensor, self._torch = torch_package().Tensor, torch_package()
-        self._kind = None if self.pieces is None else self._torch.from_numpy(column[0]).dtype
+        self._is_bf16 = port.dtype == "bf16"
+        self._kind = self._torch.bfloat16 if self._is_bf16 else None
+        if self._kind is None and self.pieces is not None:
+            self._kind = self._torch.from_numpy(column[0]).dtype
 
     def put(self, value: Any) -> bool:
         """Copy a tensor in. False where it needs more than that."""
@@ -86,7 +89,7 @@ class _Port:
             return False
         if value.dtype is not self._kind or value.shape != self.shape or value.device.type != "cpu":
             return False
-        array = value.detach().numpy()
+        array = _bits(value) if self._is_bf16 else value.detach().numpy()
         for target, source in self.pieces:
             target[...] = array[source]
         return True
@@ -96,7 +99,14 @@ class _Port:
         whole = np.empty(self.shape, self.dtype)
         for held, place in self._first:
             whole[place] = held
+        if self._is_bf16:
+            return self._torch.from_numpy(whole.view(np.int16)).view(self._kind)
         return self._torch.from_numpy(whole)
+
+
+def _bits(value: Any) -> np.ndarray:
+    """The 16-bit patterns of a bf16 tensor, in its memory."""
+    return np.asarray(value.detach().view(torch_package().int16).numpy()).view(np.uint16)
 
 
 def _first_holders(every: Sequence[Any]) -> list[Any]:
@@ -145,7 +155,7 @@ def from_tensor(value: Any) -> np.ndarray:
     whole = value.full_tensor() if is_dtensor(value) else value
     whole = whole.detach().cpu().contiguous()
     if whole.dtype == torch.bfloat16:
-        return np.asarray(whole.view(torch.int16).numpy()).view(np.uint16)
+        return _bits(whole)
     return np.asarray(whole.numpy())
 
 

@@ -161,6 +161,8 @@ def _like(torch: Any, value: Any) -> Any:
         return torch.from_numpy(np.ascontiguousarray(value.numpy()))
     if isinstance(value, np.ndarray):
         return torch.from_numpy(np.ascontiguousarray(value))
+    if isinstance(value, torch.Tensor) and value._is_view():
+        return value.detach().clone()  # torch.export fails on a view beside its base
     return value
 
 

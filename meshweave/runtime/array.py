@@ -16,6 +16,7 @@ from meshweave.errors import MeshweaveError, UsageError
 from meshweave.layout import Layout, Mesh, gather, scatter
 from meshweave.layout.held import held_by
 from meshweave.layout.places import is_run, run_at
+from meshweave.runtime.dlpack import bf16_bits, bf16_capsule
 from meshweave.runtime.engine import Executable
 from meshweave.runtime.program import Values, aligned, usable
 
@@ -138,12 +139,15 @@ class Array:
         """
         if not hasattr(value, "__dlpack__"):
             raise UsageError(f"from_dlpack: a {type(value).__name__} has no __dlpack__")
-        array, on = as_numpy(value, "from_dlpack"), as_mesh(mesh)
+        bits, on = bf16_bits(value), as_mesh(mesh)
+        array, dtype = (as_numpy(value, "from_dlpack"), None) if bits is None else (bits, _BF16)
         if layout is None:
             layout = Layout.replicated(array.ndim)
+            if on.nranks == 1 and dtype == _BF16:
+                return Array([array], on, layout, array.shape, _BF16)
             if on.nranks == 1:
                 return Array.from_shards([array], mesh=on, layout=layout, shape=array.shape)
-        return Array.from_numpy(array, mesh=on, layout=layout)
+        return Array.from_numpy(array, mesh=on, layout=layout, dtype=dtype)
 
     def __dlpack__(
         self,
@@ -155,7 +159,7 @@ class Array:
     ) -> Any:
         """The value for another library; without a copy when there is one rank, and a copy when several hold it.
 
-        BufferError when no rank holds the whole (`shards[r]` is what a rank holds), and for bf16, which NumPy has not.
+        bf16 goes as bf16. BufferError when no rank holds the whole (`shards[r]` is what a rank holds).
         """
         shard = self._whole()
         if self.mesh.nranks > 1:
@@ -166,7 +170,8 @@ class Array:
             copy = True
         if stream is not None or dl_device not in (None, (1, 0)):
             raise BufferError("an Array lies in the processor's memory, and has no stream")
-        return (shard.copy() if copy else shard).__dlpack__()
+        given = shard.copy() if copy else shard
+        return bf16_capsule(given) if self.dtype == _BF16 else given.__dlpack__()
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """The processor's memory."""
@@ -179,10 +184,6 @@ class Array:
             raise BufferError(
                 f"{self._kind()}: rank 0 does not hold the whole in order: redistribute it to {whole}, "
                 "or take shards[r]"
-            )
-        if self.dtype == _BF16:
-            raise BufferError(
-                f"{self._kind()}: DLPack of bf16 is not in NumPy: take its bits from shards[r]"
             )
         return self.shards[0]
 

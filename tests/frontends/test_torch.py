@@ -211,3 +211,8 @@ def test_wrong_placements(said: Any, message: str) -> None:
     with pytest.raises((UsageError, LayoutError), match=message) as raised:
         mw.from_torch(module, args, said, "tp=2")
     assert "\n" not in str(raised.value)
+
+
+def test_an_argument_that_is_a_view_of_another() -> None:
+    base = torch.randn(4, 4)
+    check(tm.Fn(lambda a, b: a * 2 + b), (base.T, base))

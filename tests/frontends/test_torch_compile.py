@@ -74,6 +74,126 @@ def test_parameters_that_were_written_or_replaced_count() -> None:
         near(fast(x), module(x))
 
 
+WRITES = {
+    "optimizer": lambda p: torch.optim.SGD([p], lr=0.5).step(),
+    "copy_": lambda p: p.copy_(torch.full_like(p, 0.25)),
+    "data": lambda p: p.data.mul_(3),
+    "other data": lambda p: setattr(p, "data", torch.full_like(p, 0.5)),
+    "numpy": lambda p: p.detach().numpy().__imul__(-1),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+@pytest.mark.parametrize("mesh", [None, "tp=2"])
+def test_no_write_of_a_parameter_goes_unseen(name: str, mesh: str | None) -> None:
+    """Not those that torch does not count, through `.data` and NumPy, either."""
+    module, x = torch.nn.Linear(4, 6), torch.randn(3, 4)
+    module.weight.grad = torch.ones_like(module.weight)
+    fast = torch.compile(module, backend=Kept(mesh=mesh))
+    with torch.no_grad():
+        before = fast(x)
+        for _ in range(2):
+            WRITES[name](module.weight)
+            near(fast(x), module(x))
+    assert not torch.allclose(before, module(x)) or name == "numpy"
+
+
+def test_frozen_parameters_are_not_compared_but_writes_that_torch_counts_are_seen() -> None:
+    module, x = torch.nn.Linear(4, 6), torch.randn(3, 4)
+    kept = Kept(frozen=True)
+    fast = torch.compile(module, backend=kept)
+    with torch.no_grad():
+        fast(x)
+        module.weight.mul_(2)
+        near(fast(x), module(x))
+        module.weight.data = module.weight.data * 2
+        near(fast(x), module(x))
+
+
+def test_a_buffer_that_changes_between_calls() -> None:
+    class Shifted(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("shift", torch.zeros(4))
+
+        def forward(self, x: Any) -> Any:
+            return x + self.shift
+
+    module, x = Shifted().eval(), torch.ones(3, 4)
+    fast = torch.compile(module, backend=Kept())
+    with torch.no_grad():
+        near(fast(x), x)
+        module.shift += 2
+        near(fast(x), x + 2)
+        module.load_state_dict({"shift": torch.full((4,), 5.0)})
+        near(fast(x), x + 5)
+
+
+def test_training_is_refused() -> None:
+    x = torch.randn(3, 4)
+    with torch.no_grad(), pytest.raises(CompileError, match="dropout in training mode"):
+        torch.compile(torch.nn.Dropout(0.5).train(), backend=Kept())(x)
+    with torch.no_grad(), pytest.raises(CompileError, match="the program writes"):
+        torch.compile(torch.nn.BatchNorm1d(4).train(), backend=Kept())(x)
+
+
+def test_arguments_that_lie_otherwise_or_overlap() -> None:
+    def both(a: Any, b: Any) -> Any:
+        return a * 2 + b
+
+    fast, base = torch.compile(both, backend=Kept()), torch.randn(6, 6)
+    pairs = [(base, base), (base.T, base), (base[:3, ::2], base[3:, 1::2]), (base[0:1], base)]
+    with torch.no_grad():
+        for a, b in pairs:
+            near(fast(a, b), both(a, b))
+
+
+def test_results_that_are_arguments_or_views_of_them() -> None:
+    fast, x = torch.compile(lambda v: (v, v[1:], v.T, v + 1), backend=Kept()), torch.randn(4, 4)
+    with torch.no_grad():
+        same, rows, turned, more = fast(x)
+    near(same, x)
+    near(rows, x[1:])
+    near(turned, x.T)
+    near(more, x + 1)
+
+
+def test_bf16() -> None:
+    module, x = tm.Mlp().eval().bfloat16(), torch.randn(3, tm.WIDTH).bfloat16()
+    fast = torch.compile(module, backend=Kept(mesh="tp=2", placements={"up.weight": "[tp, _]"}))
+    with torch.inference_mode():
+        found, wanted = fast(x), module(x)
+        assert found.dtype == torch.bfloat16
+        assert float((found - wanted).abs().max()) <= 2e-2 * float(wanted.abs().max())
+
+
+def test_threads_share_a_piece() -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    module = tm.Mlp().eval()
+    fast, xs = torch.compile(module, backend=Kept()), [torch.randn(3, tm.WIDTH) for _ in range(24)]
+
+    def run(x: Any) -> Any:
+        with torch.no_grad():
+            return fast(x)
+
+    wanted = [module(x).detach() for x in xs]
+    run(xs[0])
+    with ThreadPoolExecutor(4) as pool:
+        for found, right in zip(pool.map(run, xs), wanted, strict=True):
+            near(found, right)
+
+
+def test_a_condition_in_the_graph() -> None:
+    def either(x: Any) -> Any:
+        return torch.cond(x.sum() > 0, lambda v: v.sin(), lambda v: v * 2, (x,))
+
+    fast = torch.compile(either, backend=Kept())
+    with torch.no_grad():
+        for x in (torch.ones(3, 4), -torch.ones(3, 4)):
+            near(fast(x), either(x))
+
+
 def test_a_break_in_the_graph_gives_pieces_and_unknown_names_a_warning() -> None:
     kept = Kept(placements={"up.weight": "[_, _]"})
     up, down = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)

@@ -58,14 +58,14 @@ def test_a_square_in_another_order_is_not_taken_for_the_value() -> None:
         np.from_dlpack(array)
 
 
-def test_other_devices_streams_and_bf16_are_refused() -> None:
+def test_other_devices_and_streams_are_refused_and_bf16_by_numpy() -> None:
     array = mw.Array.from_numpy(VALUE, mesh="", layout="[_, _]")
     with pytest.raises(BufferError, match="lies in the processor's memory"):
         array.__dlpack__(dl_device=(2, 0))
     with pytest.raises(BufferError, match="has no stream"):
         array.__dlpack__(stream=1)
     bits = mw.Array.from_numpy(VALUE, mesh="", layout="[_, _]", dtype="bf16")
-    with pytest.raises(BufferError, match="bf16 is not in NumPy"):
+    with pytest.raises((BufferError, RuntimeError), match="dtype"):
         np.from_dlpack(bits)
 
 
