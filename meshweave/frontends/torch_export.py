@@ -10,6 +10,7 @@ from typing import Any
 
 from meshweave.errors import CompileError, UsageError
 from meshweave.frontends.torch_decompose import decompositions
+from meshweave.frontends.torch_probe import Problem, refusal
 from meshweave.frontends.torch_regions import Nested, inline_wrappers, place_of, wrap_regions
 
 
@@ -65,9 +66,12 @@ def export(source: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Expor
     except Exception as error:  # whatever torch raises: it is about the user's program
         raise CompileError(f"torch cannot decompose the program: {_line(error)}") from None
     _check_signature(torch, program)
+    problems: list[Problem] = []
     for graph in _graphs(program.graph_module):
         _set_places(graph)
-        _check_nodes(torch, graph)
+        problems += _problems(torch, graph)
+    if problems:
+        raise refusal(problems)
     wrap_regions(program.graph_module, torch.ops.higher_order.hints_wrapper)
     return _described(torch, program)
 
@@ -171,19 +175,27 @@ def _check_signature(torch: Any, program: Any) -> None:
             )
 
 
-def _check_nodes(torch: Any, graph: Any) -> None:
-    """Refuse random numbers, and elements that no buffer here has."""
-    known = _dtypes(torch)
+def _problems(torch: Any, graph: Any) -> list[Problem]:
+    """Random numbers, shapes that depend on data, and elements that no buffer here has."""
+    known, found = _dtypes(torch), []
     for node in graph.graph.nodes:
         values = node.meta.get("val")
-        for value in values if isinstance(values, tuple | list) else (values,):
-            if isinstance(value, torch.Tensor) and value.dtype not in known:
-                raise CompileError(
-                    f"not supported: {node.name} has elements of {value.dtype}", place_of(node)
-                )
+        tensors = values if isinstance(values, tuple | list) else (values,)
+        for value in tensors:
+            if not isinstance(value, torch.Tensor):
+                continue
+            if value.dtype not in known:
+                found.append((f"{node.name} has elements of {value.dtype}", place_of(node)))
+            if any(isinstance(size, torch.SymInt) for size in value.shape):
+                found.append((f"{_name(node)}: a shape that depends on data", place_of(node)))
         tags = getattr(node.target, "tags", ())
         if node.op == "call_function" and torch.Tag.nondeterministic_seeded in tags:
-            raise CompileError(f"not supported: {node.target}: random numbers", place_of(node))
+            found.append((f"{_name(node)}: random numbers", place_of(node)))
+    return found
+
+
+def _name(node: Any) -> str:
+    return str(node.target) if node.op == "call_function" else str(node.name)
 
 
 def _dtypes(torch: Any) -> set[Any]:

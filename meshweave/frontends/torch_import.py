@@ -23,6 +23,7 @@ from meshweave.frontends.sdy_import import add_mesh
 from meshweave.frontends.torch_control import ask_first, import_cond, import_while
 from meshweave.frontends.torch_leftovers import simplify
 from meshweave.frontends.torch_loops import lower_tm_tensor
+from meshweave.frontends.torch_probe import failing_ops, refusal
 from meshweave.frontends.torch_products import unfold_products
 from meshweave.layout import Layout, Mesh
 from meshweave.locations import compile_error, location_text
@@ -54,8 +55,20 @@ def linalg_text(
 ) -> str:
     """The program of a GraphModule as text: `@main` with a `dist.layout` on each argument and result that has one.
 
-    Raises CompileError for what is wrong or not supported in it.
+    Raises CompileError for what is wrong or not supported in it, all of it in one.
     """
+    try:
+        return _text(graph, arguments, results, mesh)
+    except CompileError as error:
+        if not error.message.startswith("not supported: "):
+            raise
+        problems = failing_ops(graph, lambda one: _text(one, (), (), Mesh()))
+        raise (refusal(problems) if problems else error) from None
+
+
+def _text(
+    graph: Any, arguments: Sequence[Layout | None], results: Sequence[Layout | None], mesh: Mesh
+) -> str:
     bindings = torch_importer()
     if bindings is None:
         raise CompileError("PyTorch programs need the torch-mlir package, which is not installed")

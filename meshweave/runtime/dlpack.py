@@ -39,7 +39,7 @@ def bf16_bits(value: Any) -> npt.NDArray[np.uint16] | None:
     if code.value != _BFLOAT:
         return None
     code.value = _UINT
-    return np.from_dlpack(_Given(capsule))
+    return np.asarray(np.from_dlpack(_Given(capsule)), np.uint16)
 
 
 def _code(capsule: Any) -> ctypes.c_uint8:

@@ -119,3 +119,20 @@ def test_without_torch_only_this_frontend_says_so(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(UsageError, match=r"from_torch needs PyTorch, which is not installed"):
         mw.from_torch(None, ())
+
+
+def test_all_that_is_not_supported_is_in_one_error() -> None:
+    def several(x: Any) -> Any:
+        a = torch.linalg.svdvals(x)
+        b = torch.lgamma(x)
+        return a, b, torch.linalg.svdvals(x + 1) + x.sin()
+
+    text = refused(CompileError, tm.Fn(several), torch.ones(4, 4))
+    assert "svd" in text and "lgamma" in text and "sin" not in text
+
+    def random(x: Any) -> Any:
+        return torch.rand_like(x) + torch.nonzero(x).sum()
+
+    text = refused(CompileError, tm.Fn(random), torch.ones(4))
+    assert "rand_like" in text and "nonzero" in text
+    assert "a shape that depends on data" in text and "random numbers" in text

@@ -250,3 +250,15 @@ def test_a_region_without_flash() -> None:
     with mw.from_torch(Switched(), (q,)) as program:
         near(program(q), Switched()(q))
         assert outcomes(program) == {"kernels=-flash": {"honoured"}}
+
+
+@pytest.mark.parametrize("mesh", [None, "tp=2"])
+def test_a_block_in_bf16_with_annotated_attention_is_sliced_too(mesh: str | None) -> None:
+    torch.manual_seed(0)
+    module = tm.Block({"slice": "t=2", "order": "dfs"}).eval().bfloat16()
+    x = torch.randn(4, 8, tm.WIDTH).bfloat16()
+    with mw.from_torch(module, (x,), tm.MEGATRON if mesh else {}, mesh) as program:
+        found, wanted = program(x), module.double()(x.double()).detach()
+        assert found.dtype == torch.bfloat16
+        assert float((found.double() - wanted).abs().max()) <= 2e-2 * float(wanted.abs().max())
+        assert outcomes(program) == {"slice=t=2": {"honoured"}, "order=dfs": {"honoured"}}
