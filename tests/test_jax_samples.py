@@ -14,7 +14,6 @@ SAMPLES = sorted(p for p in DATA.glob("*.mlir") if not p.name.endswith(".generic
 REFUSED = {
     "complex_numbers": "not supported: complex numbers",
     "fft": "not supported: complex numbers",
-    "linear_algebra": "not supported: stablehlo.custom_call @lapack",
     "partial_manual": "axis dp is left to the compiler inside the region",
 }
 """Samples that are refused by design, and what is said of each."""

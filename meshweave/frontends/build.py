@@ -57,9 +57,10 @@ class Builder:
         return self.one("arith.cmpi", ir.IntegerType.get_signless(1), a, b, predicate=attr)
 
     def compare_floats(self, predicate: str, a: Any, b: Any) -> Any:
-        """The same for floats: predicate is oge, ole or uno (either is NaN)."""
+        """The same for floats: predicate as MLIR prints it: oge, ole, ogt, une, uno (either is NaN)."""
         attr = ir.IntegerAttr.get(
-            ir.IntegerType.get_signless(64), {"oge": 3, "ole": 5, "uno": 14}[predicate]
+            ir.IntegerType.get_signless(64),
+            {"ogt": 2, "oge": 3, "ole": 5, "une": 13, "uno": 14}[predicate],
         )
         return self.one("arith.cmpf", ir.IntegerType.get_signless(1), a, b, predicate=attr)
 

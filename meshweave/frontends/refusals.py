@@ -8,6 +8,7 @@ from typing import Any
 from meshweave.bindings import ir
 from meshweave.errors import CompileError
 from meshweave.frontends.cursor import place
+from meshweave.frontends.lapack import routine
 from meshweave.locations import location_text
 
 _HUGE = re.compile(r"(?<![\w.])\d{10,}")
@@ -99,7 +100,7 @@ def refuse_leftovers(module: Any, dialects: tuple[str, ...]) -> None:
 
 
 _NOWHERE = (
-    *("cholesky", "triangular_solve", "fft", "infeed", "outfeed", "send", "recv"),
+    *("fft", "infeed", "outfeed", "send", "recv"),
     *("create_token", "after_all", "tuple", "get_tuple_element"),
 )
 """StableHLO ops that nothing lowers."""
@@ -111,7 +112,8 @@ def refuse_unsupported(module: Any, ops: Mapping[str, Sequence[Any]], text: str)
     """
     left: dict[str, list[Any]] = defaultdict(list)
     for op in ops.get("stablehlo.custom_call", ()):
-        if "mhlo.sharding" not in op.attributes or _target(op) != "Sharding":
+        annotation = "mhlo.sharding" in op.attributes and _target(op) == "Sharding"
+        if not annotation and routine(_target(op)) is None:
             left[_described(op)].append(op)
     for name in _NOWHERE:
         if f"stablehlo.{name}" in ops:

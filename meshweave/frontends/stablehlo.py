@@ -17,6 +17,11 @@ from meshweave.errors import CompileError
 from meshweave.frontends.control import lower_barrier, lower_case, lower_if, lower_while
 from meshweave.frontends.elements import accumulate_wide, broadcast_bits, make_signless, saturate
 from meshweave.frontends.inline import entry_function, inline_calls
+from meshweave.frontends.lapack import (
+    lower_cholesky,
+    lower_library_call,
+    lower_triangular_solve,
+)
 from meshweave.frontends.loops import lower_scatter, lower_sort
 from meshweave.frontends.manual import close_regions, import_manual
 from meshweave.frontends.pooling import lower_select_and_scatter
@@ -57,6 +62,9 @@ _LOWER: dict[str, Callable[[Any], None]] = {
     "stablehlo.sort": lower_sort,
     "stablehlo.scatter": lower_scatter,
     "stablehlo.select_and_scatter": lower_select_and_scatter,
+    "stablehlo.custom_call": lower_library_call,
+    "stablehlo.cholesky": lower_cholesky,
+    "stablehlo.triangular_solve": lower_triangular_solve,
     "stablehlo.broadcast_in_dim": broadcast_bits,
     "stablehlo.dot_general": accumulate_wide,
     "stablehlo.convolution": accumulate_wide,

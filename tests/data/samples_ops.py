@@ -459,7 +459,18 @@ def attention_bf16():
 
 @sample
 def linear_algebra():
-    return lambda x: jnp.linalg.cholesky(x @ x.T + 4 * jnp.eye(4)), normal(4, 4)
+    def f(x, y):
+        positive = x @ jnp.swapaxes(x, 1, 2) + 4 * jnp.eye(4)
+        return (
+            jnp.linalg.cholesky(positive),
+            jnp.linalg.solve(x, y),
+            jnp.linalg.slogdet(x[0]),
+            jax.scipy.linalg.solve_triangular(positive[1], y[1], lower=True, trans=1),
+            jax.scipy.linalg.lu(y[0]),
+            jnp.linalg.cholesky(x[1]),  # there is none: NaN
+        )
+
+    return f, normal(2, 4, 4), normal(2, 4, 3, seed=1)
 
 
 @sample

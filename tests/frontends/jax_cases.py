@@ -57,7 +57,7 @@ def _case(section: str, text: str) -> Case:
     names = {node.id for node in nodes if isinstance(node, ast.Name)} - bound
     types: tuple[str, ...] = ("f32",)
     if names & FLOAT_NAMES:
-        types = FLOATS
+        types = FLOATS if section != "linalg" else ("f32", "f64")
     elif names & INT_NAMES:
         types = INTS
     elif names & ANY_NAMES:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from frontends.execute import run
 
+import meshweave
 from meshweave.bindings import context
 from meshweave.errors import CompileError
 from meshweave.frontends import load_module
@@ -169,3 +170,41 @@ def test_sort_is_stable_and_takes_any_length():
     order = np.argsort(keys, axis=1, kind="stable")
     got = run(load_module(text, context()), [keys, values])
     assert np.array_equal(got[0], np.sort(keys, axis=1)) and np.array_equal(got[1], order)
+
+
+@pytest.mark.parametrize("lower", [True, False])
+@pytest.mark.parametrize("left", [True, False])
+@pytest.mark.parametrize("transpose", ["NO_TRANSPOSE", "TRANSPOSE"])
+def test_triangular_systems_are_solved_from_every_side(lower, left, transpose):
+    rng = np.random.default_rng(2)
+    a = rng.normal(size=(2, 4, 4)) + 4 * np.eye(4)
+    b = rng.normal(size=(2, 4, 3) if left else (2, 3, 4))
+    shape = "x".join(map(str, b.shape))
+    text = (
+        f"module {{ func.func public @main(%a: tensor<2x4x4xf64>, %b: tensor<{shape}xf64>) -> tensor<{shape}xf64> {{\n"
+        f'%0 = "stablehlo.triangular_solve"(%a, %b) {{left_side = {str(left).lower()}, lower = {str(lower).lower()}, '
+        f"unit_diagonal = false, transpose_a = #stablehlo<transpose {transpose}>}} "
+        f": (tensor<2x4x4xf64>, tensor<{shape}xf64>) -> tensor<{shape}xf64>\n"
+        f"return %0 : tensor<{shape}xf64> }} }}"
+    )
+    with meshweave.compile(text) as program:
+        (x,) = program(a, b)
+    triangle = np.tril(a) if lower else np.triu(a)
+    if transpose == "TRANSPOSE":
+        triangle = triangle.swapaxes(1, 2)
+    np.testing.assert_allclose(triangle @ x if left else x @ triangle, b, rtol=0, atol=1e-12)
+
+
+def test_cholesky_reads_one_triangle():
+    a = np.random.default_rng(2).normal(size=(4, 4))
+    positive = a @ a.T + np.eye(4)
+    for lower, given in ((True, np.tril(positive)), (False, np.triu(positive))):
+        text = (
+            "module { func.func public @main(%a: tensor<4x4xf64>) -> tensor<4x4xf64> {\n"
+            f"%0 = stablehlo.cholesky %a, lower = {str(lower).lower()} : tensor<4x4xf64>\n"
+            "return %0 : tensor<4x4xf64> } }"
+        )
+        with meshweave.compile(text) as program:
+            (factor,) = program(given)
+        right = np.linalg.cholesky(positive)
+        np.testing.assert_allclose(factor, right if lower else right.T, rtol=0, atol=1e-12)
