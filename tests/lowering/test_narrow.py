@@ -1,0 +1,46 @@
+"""f64 to 16 bits is rounded once, to nearest even."""
+
+import numpy as np
+import pytest
+
+import meshweave
+
+PROGRAM = """
+func.func @main(%a: tensor<{0}xf64>) -> tensor<{0}x{1}> {{
+  %e = tensor.empty() : tensor<{0}x{1}>
+  %r = linalg.map {{ arith.truncf }} ins(%a : tensor<{0}xf64>) outs(%e : tensor<{0}x{1}>)
+  return %r : tensor<{0}x{1}>
+}}
+"""
+RNG = np.random.default_rng(6)
+SPECIAL = [0.0, -0.0, np.inf, -np.inf, np.nan, 1e300, -1e300, 1e-300, 65519.99999999, 65520.0, 5e-8]
+
+
+def values(bits: int) -> np.ndarray:
+    """Random ones, and those just beside the middle between two numbers of so many bits, where rounding twice fails."""
+    middles = 1 + (RNG.integers(0, 1 << (bits - 1), 200) + 0.5) / (1 << (bits - 1))
+    beside = [middles * (1 + d * 2.0**-50) for d in (-1, 0, 1)]
+    return np.concatenate([RNG.standard_normal(200) * 100, *beside, *np.negative(beside), SPECIAL])
+
+
+def run(given: np.ndarray, element: str) -> np.ndarray:
+    with meshweave.compile(PROGRAM.format(len(given), element)) as program:
+        (result,) = program(given)
+    return result
+
+
+@pytest.mark.filterwarnings("ignore:overflow")
+def test_f16_is_numpys() -> None:
+    given = values(11)
+    np.testing.assert_array_equal(run(given, "f16"), given.astype(np.float16))
+
+
+def test_bf16_is_rounded_once() -> None:
+    given = values(8)
+    result = run(given, "bf16").astype(np.float64)
+    middle = np.abs(given) < 1e6
+    middle &= np.abs(given) > 1e-6
+    mantissa, exponent = np.frexp(given[middle])
+    np.testing.assert_array_equal(result[middle], np.ldexp(np.rint(mantissa * 256) / 256, exponent))
+    rest = [0.0, -0.0, np.inf, -np.inf, np.nan, np.inf, -np.inf, 0.0]
+    np.testing.assert_array_equal(result[-len(SPECIAL) :][:8], rest)
