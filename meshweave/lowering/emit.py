@@ -326,6 +326,9 @@ class Emitter:
         if op.name in ("arith.index_cast", "arith.index_castui"):
             self._values[result] = self._cast(op)
             return
+        if isinstance(result.type, ir.MemRefType):
+            self._values[result] = self._chosen(op)
+            return
         operands = ", ".join(self._value(v) for v in op.operands)
         types = ", ".join(type_text(v.type) for v in op.operands)
         settings = ", ".join(f"{n} = {_attribute(op.attributes[n])}" for n in op.attributes)
@@ -333,6 +336,22 @@ class Emitter:
         self._values[result] = self.let(
             f'"{op.name}"({operands}) {{{settings}}} : ({types}) -> {kind}'
         )
+
+    def _chosen(self, op: Any) -> str:
+        """arith.select of buffers, which MLIR makes of an scf.if that only chooses."""
+        if op.name != "arith.select":
+            raise CompileError(f"{op.name}: no lowering for this op", location_text(op.location))
+        own = self.schedule.buffers.place(op.results[0])
+        given = [self._start(value, own) for value in list(op.operands)[1:]]
+        return self.let(
+            f"llvm.select {self._value(op.operands[0])}, {', '.join(given)} : i1, !llvm.ptr"
+        )
+
+    def _start(self, value: Any, target: Place) -> str:
+        """The address of a buffer such that the target's own offset finds the element."""
+        place = self.schedule.buffers.place(value)
+        start = place.offset.plus(Linear(-target.offset.const))
+        return self._address(place.root, start, place.width)
 
     def _cast(self, op: Any) -> str:
         given, wanted = type_text(op.operands[0].type), type_text(op.results[0].type)
@@ -382,9 +401,7 @@ class Emitter:
         names = []
         for value, target in zip(values, targets):
             if isinstance(value.type, ir.MemRefType):
-                place, own = self.schedule.buffers.place(value), self.schedule.buffers.place(target)
-                start = place.offset.plus(Linear(-own.offset.const))
-                names.append(self._address(place.root, start, place.width))
+                names.append(self._start(value, self.schedule.buffers.place(target)))
             else:
                 names.append(self._value(value))
         if not names:

@@ -115,6 +115,8 @@ class Buffers:
         strides, offset = type_.get_strides_and_offset()
         if 0 in type_.shape:  # strides of nothing: any will do
             strides, offset = [0] * len(strides), 0
+        if kind == "pointer" and offset == _DYNAMIC:
+            offset = 0  # whoever hands the buffer on hands the address of its first element
         if offset == _DYNAMIC or _DYNAMIC in strides:
             raise CompileError(
                 f"a buffer whose layout is not known: {type_}", location_text(value.location)
@@ -261,6 +263,8 @@ class Buffers:
             for region in op.regions:
                 step.bodies.append(self._block(region.blocks[0]) if len(region.blocks) else [])
             self._depth -= 1
+        elif name == "arith.select" and isinstance(op.results[0].type, ir.MemRefType):
+            self._join([[op.results[0]], [op.operands[1]], [op.operands[2]]])
         elif name not in ("memref.load", "memref.store") and (
             len(op.regions) or name.startswith(_TENSOR_DIALECTS)
         ):

@@ -134,3 +134,72 @@ def test_a_scan_of_rows_without_elements(shape):
     last, each = sums(x)
     np.testing.assert_array_equal(np.asarray(last), x.sum(0))
     np.testing.assert_array_equal(np.asarray(each), x.cumsum(0))
+
+
+BRANCHES = [
+    (lambda m, c, r: c + r, lambda m, c, r: c - r),
+    (lambda m, c, r: c, lambda m, c, r: r),
+    (lambda m, c, r: r, lambda m, c, r: c * 0.5 + r * 2),
+    (lambda m, c, r: -c, lambda m, c, r: c),
+]
+SHARDED = [
+    {},
+    {"mesh": "x=2, y=2", "in_layouts": "[x, y]"},
+    {"mesh": "x=4", "in_layouts": "[_, x]"},
+]
+
+
+@pytest.mark.parametrize("options", SHARDED)
+@pytest.mark.parametrize("branches", BRANCHES)
+def test_a_cond_in_a_scan_may_choose_what_lies_in_a_row_of_the_result(branches, options):
+    x = np.random.default_rng(5).standard_normal((7, 6)).astype(np.float32)
+    results = (lambda c, r: c, lambda c, r: c + 1, lambda c, r: c * r)
+
+    def all_of(x):
+        def step(c, r, result):
+            following = mw.cond(
+                mw.sum(r) > 0, lambda: branches[0](mw, c, r), lambda: branches[1](mw, c, r)
+            )
+            return following, result(following, r)
+
+        return [mw.scan(lambda c, r, f=f: step(c, r, f), mw.zeros((6,)), x)[1] for f in results]
+
+    carry, rows = np.zeros(6, np.float32), []
+    for r in x:
+        carry = branches[int(r.sum() <= 0)](np, carry, r)
+        rows.append([f(carry, r) for f in results])
+    for found, *right in zip(mw.jit(all_of, **options)(x), *rows, strict=True):
+        assert np.allclose(found.numpy(), right, 1e-5, 1e-5)
+
+
+@pytest.mark.parametrize(
+    "layouts", [("[_*x, _]", "[_, y]"), ("[x, y]", "[y, _]"), ("[_, x]", "[x, _]")]
+)
+def test_hints_inside_cond_scan_and_while_loop(layouts):
+    rng = np.random.default_rng(6)
+    x, w = (
+        rng.standard_normal((8, 6)).astype(np.float32),
+        rng.standard_normal((6, 6)).astype(np.float32) / 3,
+    )
+
+    def layer(v, w):
+        with mw.hint(slice="t=2", order="dfs"):
+            return mw.tanh(v @ w)
+
+    def f(x, w):
+        chosen = mw.cond(mw.sum(x) > -1e9, lambda v: layer(v, w), lambda v: v, x)
+        other = mw.cond(mw.sum(x) < -1e9, lambda v: layer(v, w), lambda v: v, x)
+        last, sums = mw.scan(lambda c, _: (layer(c, w), mw.sum(c)), x, None, length=3)
+        _, looped = mw.while_loop(
+            lambda s: s[0] < 3, lambda s: (s[0] + 1, layer(s[1], w)), (mw.asarray(0), x)
+        )
+        return chosen, other, last, sums, looped
+
+    rights = [x]
+    for _ in range(3):
+        rights.append(np.tanh(rights[-1] @ w))
+    wanted = (rights[1], x, rights[3], [r.sum() for r in rights[:3]], rights[3])
+    g = mw.jit(f, mesh="x=2, y=2", in_layouts=layouts)
+    for found, right in zip(g(x, w), wanted, strict=True):
+        assert np.allclose(found.numpy(), right, 1e-4, 1e-4)
+    assert g.explain().count("honoured") >= 4
