@@ -192,3 +192,79 @@ def test_linalg():
 def test_what_linalg_refuses(function, says):
     with pytest.raises(CompileError, match=says):
         mw.jit(function)(np.ones((4, 4)))
+
+
+NUMBERS = ("int8", "int16", "int32", "int64", "float16", "float32", "float64")
+
+
+def test_every_pair_of_dtypes_promotes_as_the_standard_and_we_say():
+    """Of one kind as in NumPy; an integer beside a float takes the float's type; a bool the other's."""
+
+    def wanted(a, b):
+        if a == "bool" or b == "bool":
+            return b if a == "bool" else a
+        if a[0] == b[0]:
+            return np.result_type(a, b).name
+        return a if a[0] == "f" else b
+
+    names = ("bool", *NUMBERS)
+    arrays = {name: np.ones(2, name) for name in names}
+    pairs = [(a, b) for a in names for b in names if (a, b) != ("bool", "bool")]
+    found = run_all({f"{a} {b}": lambda t, a=a, b=b: t[a] + t[b] for a, b in pairs}, arrays)
+    for a, b in pairs:
+        assert (
+            found[f"{a} {b}"].dtype.name == wanted(a, b) == str(repr(mw.result_type(a, b)))[10:]
+        ), (a, b)
+        assert mw.can_cast(a, b) == (wanted(a, b) == b)
+
+
+def test_operators_with_python_numbers_on_either_side():
+    """Numbers take the array's dtype unless their kind is higher; each operator, its reflected and in-place form."""
+    x = np.array([1, -2, 3, -7, 5])
+    operators = {
+        "+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b, "/": lambda a, b: a / b,
+        "//": lambda a, b: a // b, "%": lambda a, b: a % b, "<": lambda a, b: a < b, "==": lambda a, b: a == b,
+        "!=": lambda a, b: a != b, ">=": lambda a, b: a >= b,
+    }  # fmt: skip
+    bits = {"&": lambda a, b: a & b, "|": lambda a, b: a | b, "^": lambda a, b: a ^ b}
+    shifts = {"<<": lambda a, b: a << b, ">>": lambda a, b: a >> b}
+    for name in NUMBERS:
+        integer = name.startswith("int")
+        many = {**operators, **(bits | shifts if integer else {})}
+        cases = {f"x {sign} 3": lambda a, f=f: f(a, 3) for sign, f in many.items()}
+        cases |= {
+            f"3 {sign} x": lambda a, f=f: f(3, a) for sign, f in many.items() if sign not in shifts
+        }
+        cases |= (
+            {"1 << x": lambda a: 1 << abs(a), "x ** 2": lambda a: a**2}
+            if integer
+            else {"2 ** x": lambda a: 2**a}
+        )
+        cases["~, -, +, abs"] = lambda a: abs(-(+a)) + (~a if integer else 0)
+        found = run_all(cases, x.astype(name))
+        for case, call in cases.items():
+            right = np.asarray(call(x.astype(name)))
+            if right.dtype.kind == "f" and integer:
+                right = right.astype(np.float32)  # the default floating dtype
+            assert found[case].dtype == right.dtype, (name, case)
+            tolerance = (
+                0
+                if integer and "/" not in case
+                else mw.finfo(mw.float32).eps * (2 if name != "float16" else 2**14)
+            )
+            assert np.allclose(found[case], right, tolerance, 0), (name, case)
+
+
+def test_in_place_operators_bind_anew():
+    def f(x):
+        y = z = x
+        y += 1
+        y *= 2
+        y -= x
+        y /= 4
+        y @= mw.eye(3)
+        return y, z
+
+    x = np.arange(9, dtype=np.float32).reshape(3, 3)
+    y, z = mw.jit(f)(x)
+    assert np.allclose(y.numpy(), ((x + 1) * 2 - x) / 4) and np.array_equal(z.numpy(), x)
