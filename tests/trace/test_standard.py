@@ -240,7 +240,7 @@ def test_operators_with_python_numbers_on_either_side():
             if integer
             else {"2 ** x": lambda a: 2**a}
         )
-        cases["~, -, +, abs"] = lambda a: abs(-(+a)) + (~a if integer else 0)
+        cases["~, -, +, abs"] = lambda a, i=integer: abs(-(+a)) + (~a if i else 0)
         found = run_all(cases, x.astype(name))
         for case, call in cases.items():
             right = np.asarray(call(x.astype(name)))
