@@ -177,6 +177,7 @@ def _where_extreme(name: str, doc: str, extreme: Any) -> Callable[..., Tracer]:
         from meshweave.trace.create import iota
 
         value = given = tensor(x)
+        in_a_row = axis is None
         if axis is None:
             value, axis = _reshaped(value, (value.size,)), 0
         dim = axis_of(name, axis, value.ndim)
@@ -188,11 +189,7 @@ def _where_extreme(name: str, doc: str, extreme: Any) -> Callable[..., Tracer]:
             found = logic.logical_or(found, logic.isnan(value))  # beside a NaN the extreme is NaN
         places = e.where(found, iota(value.shape, dim, DEFAULT_INT), value.shape[dim])
         where = min(places, axis=dim, keepdims=keepdims)
-        return (
-            _reshaped(where, (1,) * given.ndim)
-            if keepdims and given.ndim > 1 and where.ndim == 1
-            else where
-        )
+        return _reshaped(where, (1,) * given.ndim) if keepdims and in_a_row else where
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = (

@@ -335,3 +335,10 @@ def test_a_conversion_overwrites_nothing_that_it_still_has_to_read(given, made, 
     for choice in ({"only": ("reference",)}, {"blas": True}):
         with mw.kernels(**choice):
             np.testing.assert_array_equal(np.asarray(mw.jit(f)(x)), (x * 2).astype(made))
+
+
+@pytest.mark.parametrize("name", ["sum", "max", "all", "argmax", "argmin", "count_nonzero"])
+def test_kept_dims_are_those_of_the_argument(name):
+    for x in (np.float32(3), np.ones(2, np.float32), np.ones((2, 3), np.float32)):
+        y = mw.jit(lambda x: getattr(mw, name)(x, keepdims=True))(x)
+        assert y.shape == (1,) * np.ndim(x)

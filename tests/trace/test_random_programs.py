@@ -27,7 +27,7 @@ def laid_out(value: Any, case: Case, layout: str) -> Any:
     return mw.Array.from_shards(shards, mesh=case.mesh, layout=layout, shape=value.shape)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(cases())
 def test_a_program_gives_what_numpy_gives_call_after_call(case):
     f = mw.jit(
