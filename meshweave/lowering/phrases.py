@@ -1,7 +1,7 @@
 """Phrases that host code written as text is made of: addresses and fields, waits, wake-ups, copies.
 
-Each begins with a new line. Names are given with their `%`. Where a phrase has blocks, what must be defined before it,
-and the blocks it leaves for, are said.
+Each begins with a new line. Names are given with their `%`, but for `constants`. What must be defined before a phrase
+is said, and what it leaves; where it has blocks, they are its own, and end the function.
 """
 
 from __future__ import annotations
@@ -9,11 +9,8 @@ from __future__ import annotations
 from meshweave.abi import Slots
 
 FUTEX = 202  # the number of the system call on x86-64
-SLEEP, WAKE, PRIVATE = (
-    0,
-    1,
-    128,
-)  # what it does; PRIVATE is added where no other process sleeps on the word
+SLEEP, WAKE = 0, 1  # what it does
+PRIVATE = 128  # added where no other process sleeps on the word
 SYSCALL = "(i64, !llvm.ptr, i64, i64, !llvm.ptr, !llvm.ptr, i64) -> i64"
 
 PAUSE = """

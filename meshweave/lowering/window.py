@@ -43,10 +43,10 @@ _NAP = 2_000_000  # nanoseconds of a sleep
 
 
 def _member(name: str, index: str) -> str:
-    """The address of a member's part of a record, named without `%`."""
+    """The address of a member's part of a record."""
     return f"""
-  %{name}_offset = llvm.mul {index}, %cmember : i64
-{at(f"%{name}_from", "%group", GroupRecord.MEMBERS)}{at(f"%{name}", f"%{name}_from", f"%{name}_offset")}"""
+  {name}_offset = llvm.mul {index}, %cmember : i64{at(f"{name}_from", "%group", GroupRecord.MEMBERS)}
+{at(name, f"{name}_from", f"{name}_offset")}"""
 
 
 _CONSTANTS = constants(zero=0, one=1, cmember=GroupRecord.MEMBER)
@@ -62,7 +62,7 @@ llvm.func @mw_meet(%group: !llvm.ptr, %me: i64) -> i32 attributes {{no_inline}} 
   %ok = llvm.mlir.constant(0 : i32) : i32
   %outside = llvm.mlir.constant({OUTSIDE} : i32) : i32{constants(nowhere=GroupRecord.NOWHERE)}
   %size = llvm.load %group : !llvm.ptr -> i64{field("%spins", "%group", GroupRecord.SPINS)}
-{_member("own", "%me")}
+{_member("%own", "%me")}
   %mine = llvm.load %own : !llvm.ptr -> !llvm.ptr
   %before = llvm.load %mine : !llvm.ptr -> i64
   %wanted = llvm.add %before, %one : i64
@@ -70,7 +70,7 @@ llvm.func @mw_meet(%group: !llvm.ptr, %me: i64) -> i32 attributes {{no_inline}} 
   %first = llvm.icmp "eq" %low, %one : i64
   llvm.call @mw_signal(%mine, %wanted) : (!llvm.ptr, i64) -> (){
     wait_for_members(
-        f'''{_member("peer", "%j")}
+        f'''{_member("%peer", "%j")}
   %counter = llvm.load %peer : !llvm.ptr -> !llvm.ptr''',
         "",
         _TO_REST,
@@ -156,7 +156,7 @@ def _offsets() -> str:
 # A field is named as in an `abi.WorldLayout`, whose lines hold the same fields in the same order.
 _WORD = f"""
 llvm.func @mw_word(%group: !llvm.ptr, %me: i64, %p: !llvm.ptr) -> i64 {{{_CONSTANTS}
-  {constants(nowhere=GroupRecord.NOWHERE)}{_member("own", "%me")}
+  {constants(nowhere=GroupRecord.NOWHERE)}{_member("%own", "%me")}
   %address = llvm.ptrtoint %p : !llvm.ptr to i64{_offsets()}
   %first = llvm.shl %window_offset, %one : i64
   %even = llvm.shl %buffers_offset, %one : i64
@@ -166,7 +166,7 @@ llvm.func @mw_word(%group: !llvm.ptr, %me: i64, %p: !llvm.ptr) -> i64 {{{_CONSTA
   llvm.return %word : i64
 }}
 llvm.func @mw_publish(%group: !llvm.ptr, %me: i64, %src: !llvm.ptr, %dst: !llvm.ptr) {{{_CONSTANTS}
-{_member("own", "%me")}
+{_member("%own", "%me")}
   %line = llvm.load %own : !llvm.ptr -> !llvm.ptr
   %source = llvm.call @mw_word(%group, %me, %src) : (!llvm.ptr, i64, !llvm.ptr) -> i64
   %target = llvm.call @mw_word(%group, %me, %dst) : (!llvm.ptr, i64, !llvm.ptr) -> i64
@@ -176,7 +176,7 @@ llvm.func @mw_publish(%group: !llvm.ptr, %me: i64, %src: !llvm.ptr, %dst: !llvm.
   llvm.return
 }}
 llvm.func @mw_peer(%group: !llvm.ptr, %member: i64, %field: i64) -> !llvm.ptr {{{_CONSTANTS}
-  {constants(three=3)}{_member("peer", "%member")}
+  {constants(three=3)}{_member("%peer", "%member")}
   %line = llvm.load %peer : !llvm.ptr -> !llvm.ptr
   {at("%fields", "%line", -WorldLayout.MEMBERS)}{at("%word_at", "%fields", "%field")}
   %word = llvm.load %word_at : !llvm.ptr -> i64
@@ -193,7 +193,7 @@ llvm.func @mw_peer(%group: !llvm.ptr, %member: i64, %field: i64) -> !llvm.ptr {{
 # %at; null when they do not fit.
 _REACH = f"""
 llvm.func @mw_reach(%group: !llvm.ptr, %me: i64, %p: !llvm.ptr, %nbytes: i64, %at: i64)
-    -> !llvm.ptr {{{_CONSTANTS}{_member("own", "%me")}
+    -> !llvm.ptr {{{_CONSTANTS}{_member("%own", "%me")}
   %address = llvm.ptrtoint %p : !llvm.ptr to i64{_offsets()}
   %here = llvm.or %in_window, %in_buffers : i1
   llvm.cond_br %here, ^found(%p : !llvm.ptr), ^elsewhere
@@ -211,7 +211,7 @@ llvm.func @mw_reach(%group: !llvm.ptr, %me: i64, %p: !llvm.ptr, %nbytes: i64, %a
 # What early.py asks of an engine. An arena lies at the same place in every window.
 _EARLY = f"""
 llvm.func @mw_base(%group: !llvm.ptr, %member: i64) -> !llvm.ptr {{{_CONSTANTS}
-{_member("peer", "%member")}{field("%base", "%peer", GroupRecord.MEMBER_WINDOW, "!llvm.ptr")}
+{_member("%peer", "%member")}{field("%base", "%peer", GroupRecord.MEMBER_WINDOW, "!llvm.ptr")}
   llvm.return %base : !llvm.ptr
 }}
 {early.awaiting(field("%spins", "%group", GroupRecord.SPINS), "", _TO_REST)}"""
