@@ -89,7 +89,7 @@ class _Pipe:
     def write(self, data: bytes) -> None:
         """Write all of it, in pieces that a pipe surely takes."""
         for start in range(0, len(data), select.PIPE_BUF):
-            self._wait((), (self._to,))
+            self._wait(self._to, select.POLLOUT)
             os.write(self._to, data[start : start + select.PIPE_BUF])
 
     def flush(self) -> None:
@@ -99,7 +99,7 @@ class _Pipe:
         """As many bytes; fewer when the stream ends."""
         parts: list[bytes] = []
         while count:
-            self._wait((self._from,), ())
+            self._wait(self._from, select.POLLIN)
             part = os.read(self._from, min(count, 1 << 16))
             if not part:
                 break
@@ -107,9 +107,12 @@ class _Pipe:
             count -= len(part)
         return b"".join(parts)
 
-    def _wait(self, reads: tuple[int, ...], writes: tuple[int, ...]) -> None:
+    def _wait(self, file: int, event: int) -> None:
+        """Until a pipe can be used, or has been closed: poll, for select takes no file above 1023."""
+        ready = select.poll()
+        ready.register(file, event)
         left = self._deadline - time.monotonic()
-        if left <= 0 or select.select(reads, writes, (), left) == ([], [], []):
+        if left <= 0 or not ready.poll(1000 * left):
             raise TimeoutError
 
 

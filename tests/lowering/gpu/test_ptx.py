@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -215,6 +216,23 @@ def test_a_back_end_that_does_not_answer_is_given_up():
     with pytest.raises(CompileError, match=r"did not answer in 0\.01 s"):
         worker.ask(request(EMPTY), 0.01)
     assert time.monotonic() - began < 5 and not worker.alive
+
+
+def test_the_back_end_is_asked_where_the_process_has_many_files():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 1200:
+        pytest.skip("this process may not open so many files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1200), hard))
+    held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1024)]
+    try:
+        worker = Worker()
+        assert worker.process.stdout is not None and worker.process.stdout.fileno() > 1023
+        assert ".entry k(" in worker.ask(request(EMPTY))["ptx"]
+        worker.close()
+    finally:
+        for file in held:
+            os.close(file)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_text_that_llvm_cannot_read_is_an_error():
