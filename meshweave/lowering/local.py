@@ -27,7 +27,7 @@ from meshweave.lowering.phrases import (
     copy,
     field,
     load_atomic,
-    store_atomic,
+    store_release,
     wait_for_members,
 )
 from meshweave.lowering.reductions import NBYTES, memory_types, reduce_block
@@ -61,7 +61,7 @@ llvm.func @mw_meet(%group: !llvm.ptr, %me: i64) -> i32 attributes {{no_inline}} 
 {at("%members", "%group", WorldLayout.MEMBERS + WorldLayout.ARRIVED)}
   %mine_offset = llvm.mul %me, %line : i64{at("%mine", "%members", "%mine_offset")}
   %before = llvm.load %mine : !llvm.ptr -> i64
-  %wanted = llvm.add %before, %one : i64{store_atomic("%wanted", "%mine")}{
+  %wanted = llvm.add %before, %one : i64{store_release("%wanted", "%mine")}{
     wait_for_members(
         f'''
   %offset = llvm.mul %j, %line : i64{at("%counter", "%members", "%offset")}''',
@@ -95,7 +95,7 @@ llvm.func @mw_base(%group: !llvm.ptr, %member: i64) -> !llvm.ptr {{
   %base = llvm.call @mw_peer(%group, %member, %field) : (!llvm.ptr, i64, i64) -> !llvm.ptr
   llvm.return %base : !llvm.ptr
 }}
-llvm.func @mw_signal(%counter: !llvm.ptr, %value: i64) {{{store_atomic("%value", "%counter")}
+llvm.func @mw_signal(%counter: !llvm.ptr, %value: i64) {{{store_release("%value", "%counter")}
   llvm.return
 }}
 {early.awaiting(_PATIENCE, _UNLESS_ABORTED, _YIELD)}"""
@@ -128,9 +128,9 @@ _BEGIN_WAIT = f"{_GROUP}{early.BEGIN_WAIT}"
 _ARGUMENTS = "%ctx: !llvm.ptr, %number: i64, %src: !llvm.ptr, %dst: !llvm.ptr"
 
 
-def _peer(name: str, member: str, field: str = "%source_field") -> str:
+def _peer(name: str, member: str) -> str:
     return f"""
-    {name} = llvm.call @mw_peer(%group, {member}, {field}) : (!llvm.ptr, i64, i64) -> !llvm.ptr"""
+    {name} = llvm.call @mw_peer(%group, {member}, %source_field) : (!llvm.ptr, i64, i64) -> !llvm.ptr"""
 
 
 def _valid(name: str, number: str, step: str, end: str) -> str:

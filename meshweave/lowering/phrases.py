@@ -77,10 +77,10 @@ def load_atomic(name: str, address: str, order: str) -> str:
   {name} = llvm.load {address} atomic {order} {{alignment = 8 : i64}} : !llvm.ptr -> i64"""
 
 
-def store_atomic(value: str, address: str, order: str = "release") -> str:
-    """Store a word of 64 bits."""
+def store_release(value: str, address: str) -> str:
+    """Store a word of 64 bits, behind all that was written before."""
     return f"""
-  llvm.store {value}, {address} atomic {order} {{alignment = 8 : i64}} : i64, !llvm.ptr"""
+  llvm.store {value}, {address} atomic release {{alignment = 8 : i64}} : i64, !llvm.ptr"""
 
 
 # A group in a rank's table: %group, its block or record, and %me, this rank's member number in it.

@@ -29,7 +29,7 @@ from meshweave.lowering.phrases import (
     futex,
     load_atomic,
     post,
-    store_atomic,
+    store_release,
 )
 
 SYMBOLS = ("mw_serve", "mw_call", "mw_finish", "mw_stop")
@@ -90,7 +90,7 @@ llvm.func @mw_serve_run(%block: !llvm.ptr, %rank: i64, %context: !llvm.ptr) {{
   %bad = llvm.icmp "ne" %code, %ok : i32
   llvm.cond_br %bad, ^abort, ^end
 ^abort:{field("%world", "%block", ServeBlock.WORLD, "!llvm.ptr")}
-{at("%flag", "%world", WorldLayout.ABORT)}{store_atomic("%one", "%flag")}
+{at("%flag", "%world", WorldLayout.ABORT)}{store_release("%one", "%flag")}
   llvm.br ^end
 ^end:
   llvm.store volatile %returned, %state : i64, !llvm.ptr
@@ -136,7 +136,7 @@ llvm.func @mw_serve_wait(%block: !llvm.ptr, %word: !llvm.ptr, %seen: i64, %sleep
 ^down:
   %low = llvm.and %seen, %half : i64{futex(SLEEP | PRIVATE, "%word", "%low", "%timeout")}
   llvm.br ^up
-^up:{store_atomic("%zero", "%sleeps")}{load_atomic("%last", "%word", "acquire")}
+^up:{store_release("%zero", "%sleeps")}{load_atomic("%last", "%word", "acquire")}
   llvm.br ^out(%last : i64)
 ^out(%result: i64):
   llvm.return %result : i64

@@ -148,7 +148,7 @@ llvm.func @rest(%word: !llvm.ptr, %seen: i64, %sleepers: !llvm.ptr) {{{
   %null = llvm.mlir.zero : !llvm.ptr
   %ignored = llvm.atomicrmw xchg %sleepers, %one seq_cst : !llvm.ptr, i64
 {phrases.futex(phrases.SLEEP | phrases.PRIVATE, "%word", "%seen", "%null")}
-  {phrases.store_atomic("%zero", "%sleepers")}
+  {phrases.store_release("%zero", "%sleepers")}
   llvm.return
 }}
 llvm.func @post(%word: !llvm.ptr, %number: i64, %sleepers: !llvm.ptr) {{{

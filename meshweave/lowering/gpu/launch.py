@@ -12,6 +12,7 @@ from meshweave.lowering.gpu.nodes import needed, results, width
 from meshweave.lowering.rows import Unit
 
 MOST_BLOCKS = (1 << 31) - 1  # of a grid, along x
+MOST_THREADS = 256  # of a block that has no need of more
 REUSE = 8  # times that a reduction may read its largest operand, beyond which it is a product
 _FAR = (1 << 31) - (1 << 12)  # less what a loop's last step may go beyond
 _NAMED_OPS = 4  # of the ops of a unit that its kernel is named for
@@ -53,9 +54,9 @@ def entry_name(family: str, unit: Unit) -> str:
     return re.sub(r"\W", "_", "_".join(names if ops else [*names, "copy"]))
 
 
-def threads_for(count: int, most: int = 256) -> int:
+def threads_for(count: int) -> int:
     """Threads of a block for that many iterations: whole warps."""
-    return min(most, max(32, -(-count // 32) * 32))
+    return min(MOST_THREADS, max(32, -(-count // 32) * 32))
 
 
 def global_thread(builder: Builder, kind: str) -> Value:
