@@ -11,7 +11,13 @@ from typing import Any
 from meshweave.errors import CompileError, UsageError
 from meshweave.frontends.torch_decompose import decompositions
 from meshweave.frontends.torch_probe import Problem, refusal
-from meshweave.frontends.torch_regions import Nested, inline_wrappers, place_of, wrap_regions
+from meshweave.frontends.torch_regions import (
+    Nested,
+    chain_of,
+    inline_wrappers,
+    place_of,
+    wrap_regions,
+)
 
 
 @dataclass
@@ -70,6 +76,7 @@ def export(source: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Expor
     for graph in _graphs(program.graph_module):
         _set_places(graph)
         problems += _problems(torch, graph)
+    problems += _inner_hints(program.graph_module)
     if problems:
         raise refusal(problems)
     wrap_regions(program.graph_module, torch.ops.higher_order.hints_wrapper)
@@ -191,6 +198,21 @@ def _problems(torch: Any, graph: Any) -> list[Problem]:
         tags = getattr(node.target, "tags", ())
         if node.op == "call_function" and torch.Tag.nondeterministic_seeded in tags:
             found.append((f"{_name(node)}: random numbers", place_of(node)))
+    return found
+
+
+def _inner_hints(root: Any) -> list[Problem]:
+    """Hints in the bodies of torch.cond and loops, beyond those around the op itself."""
+    found = []
+    for graph in _graphs(root):
+        for node in graph.graph.nodes:
+            bodies = [a for a in node.args if getattr(a, "op", "") == "get_attr"]
+            inner = [getattr(graph, a.target, None) for a in bodies]
+            around = len(chain_of(node))
+            for body in inner:
+                nodes = getattr(getattr(body, "graph", None), "nodes", ())
+                deeper = [n for n in nodes if len(chain_of(n)) > around]
+                found += [(f"hints inside {node.target}", place_of(n)) for n in deeper[:1]]
     return found
 
 

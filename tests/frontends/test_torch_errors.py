@@ -136,3 +136,16 @@ def test_all_that_is_not_supported_is_in_one_error() -> None:
     text = refused(CompileError, tm.Fn(random), torch.ones(4))
     assert "rand_like" in text and "nonzero" in text
     assert "a shape that depends on data" in text and "random numbers" in text
+
+
+def test_hints_inside_a_condition_are_not_dropped() -> None:
+    from torch.fx import traceback
+
+    def yes(v: Any) -> Any:
+        with traceback.annotate({"meshweave": {"slice": "t=2"}}):
+            return v.sin() * 2
+
+    def either(x: Any) -> Any:
+        return torch.cond(x.sum() > 0, yes, lambda v: v * 3, (x,))
+
+    assert "hints inside cond" in refused(CompileError, tm.Fn(either), torch.ones(4, 4))
