@@ -1,10 +1,10 @@
 """What JAX users write, as cases: `jax_expressions.txt` has an expression a line, whose free names choose its arguments
 (see `arguments`).
 
-    python -m frontends.jax_cases [--types f32,i8,..] [word ...]
+    python -m frontends.jax_cases [--types f32,i8,..] [--mesh x=2,y=2] [word ...]
 
 prints for each expression that has a word in it whether meshweave gives what JAX gives: ok, refused (a clear error),
-wrong, or crash. Run in tests/; needs jax.
+wrong, or crash. On a mesh of two axes the first dims of every argument lie over them. Run in tests/; needs jax.
 """
 
 import ast
@@ -164,6 +164,11 @@ def differs(ours: Any, theirs: Any) -> str:
     return f"{(~same).sum()} of {same.size}, at {list(at)} {ours[at]!r}, not {theirs[at]!r}"
 
 
+def over_axes(ndim: int) -> str | None:
+    """A layout over axes x and y, for an argument of so many dims."""
+    return f"[{', '.join(['x', 'y', '_', '_', '_'][:ndim])}]" if ndim else None
+
+
 def verdict(case: Case, dtype: str, options: dict[str, Any]) -> tuple[str, str]:
     """ok, refused, wrong, crash (an exception that is not ours) or absent (JAX itself refuses), and why."""
     import jax
@@ -177,6 +182,8 @@ def verdict(case: Case, dtype: str, options: dict[str, Any]) -> tuple[str, str]:
         except Exception as error:
             return "absent", f"{type(error).__name__}: {error}"[:200]
         try:
+            if "mesh" in options:
+                options["in_shardings"] = tuple(over_axes(np.ndim(arg)) for arg in args)
             with mw.from_jax(fn, *args, **options) as compiled:
                 got = compiled(*args)
                 got = jax.tree.map(np.asarray, got)
@@ -212,6 +219,8 @@ def main() -> None:
     options: dict[str, Any] = {}
     if words[:1] == ["--types"]:
         types, words = words[1].split(","), words[2:]
+    if words[:1] == ["--mesh"]:
+        options, words = {"mesh": words[1]}, words[2:]
     worker, counts = _spawn(), dict.fromkeys(("ok", "refused", "wrong", "crash", "absent"), 0)
     for case in cases():
         if words and not any(word in case.text or word == case.section for word in words):

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from frontends.jax_cases import DTYPES, Case, arguments, cases, differs, function
+from frontends.jax_cases import DTYPES, Case, arguments, cases, differs, function, over_axes
 
 import meshweave as mw
 from meshweave.errors import MeshweaveError
@@ -42,9 +42,8 @@ def agree(members: list[Case], dtype: str, **options: Any) -> None:
     with jax.enable_x64("64" in dtype):
         args = arguments(names, DTYPES[dtype])
         wanted = jax.jit(together)(*args)
-        if "layout" in options:
-            layout = options.pop("layout")
-            options["in_shardings"] = tuple(layout(np.ndim(arg)) for arg in args)
+        if "mesh" in options:
+            options["in_shardings"] = tuple(over_axes(np.ndim(arg)) for arg in args)
         with mw.from_jax(together, *args, **options) as compiled:
             got = compiled(*args)
             pairs = [list(map(jax.tree.leaves, pair)) for pair in zip(got, wanted, strict=True)]
@@ -76,17 +75,24 @@ OTHERS = [case for case in CASES if len(case.types) > 1]
     ),
 )
 def test_so_they_do_in_other_types(members: list[Case], dtype: str) -> None:
-    agree(members, dtype)
+    agree([case for case in members if known_to_jax(case, dtype)], dtype)
+
+
+def known_to_jax(case: Case, dtype: str) -> bool:
+    """Some functions of JAX take no floats of 16 bits."""
+    with jax.enable_x64("64" in dtype):
+        try:
+            jax.eval_shape(function(case), *arguments(case.names, DTYPES[dtype]))
+        except TypeError:
+            return False
+    return True
 
 
 @pytest.mark.parametrize(
     ("members", "dtype"), batches((case, case.types[0]) for case in CASES[2::11])
 )
 def test_so_they_do_on_a_mesh(members: list[Case], dtype: str) -> None:
-    def rows(ndim: int) -> Any:
-        return f"[{', '.join(['x', 'y', '_', '_'][:ndim])}]" if ndim else None
-
-    agree(members, dtype, mesh="x=2, y=2", layout=rows)
+    agree(members, dtype, mesh="x=2, y=2")
 
 
 @pytest.mark.parametrize("case", REFUSED, ids=[case.text for case in REFUSED])
