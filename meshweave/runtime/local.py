@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import _thread
 import os
+import sys
 import threading
 import time
 import weakref
@@ -344,6 +345,8 @@ class LocalExecutable:
             self._leaving.pop()
 
     def _execute(self, call: LocalCall) -> None:
+        if sys.is_finalizing():
+            raise MeshweaveError("Python is shutting down: its threads do not run any more")
         self._have_workers()
         self._leave()
         self._board.clear()
@@ -378,6 +381,9 @@ class LocalExecutable:
         if not self._workers:
             self._workers = self._started()
             self._end = weakref.finalize(self, _stop, self._workers, self._serving)
+            self._end.atexit = (
+                False  # calls may still come, or be under way; exit ends threads anyway
+            )
 
     def _started(self) -> list[_Worker]:
         """A thread for every rank, or none."""

@@ -1,4 +1,4 @@
-"""Processes forked from one that runs programs: they run them with ranks of their own, and leave the others be."""
+"""Copies and ends of processes that run programs: a forked one has ranks of its own, and calls come at exit too."""
 
 from __future__ import annotations
 
@@ -44,4 +44,30 @@ right()
 def test_a_forked_process_runs_what_its_parent_compiled(engine: str) -> None:
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", SCRIPT, engine]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+AT_EXIT = """
+import atexit, threading
+import numpy as np
+import meshweave as mw
+
+f = mw.jit(lambda a: mw.sum(a, axis=0), mesh="x=2", in_layouts="[x, _]")
+a = np.arange(12, dtype=np.float32).reshape(4, 3)
+
+def right(times):
+    for k in range(times):
+        assert np.array_equal(np.asarray(f(a + k)), (a + k).sum(0))
+
+atexit.register(right, 5)  # runs last: the ranks' threads have been ended
+right(5)
+atexit.register(right, 5)
+threading.Thread(target=right, args=(1 << 40,), daemon=True).start()
+"""
+
+
+def test_calls_at_exit_are_right_and_those_in_other_threads_say_nothing() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", AT_EXIT], capture_output=True, text=True, timeout=120
+    )
     assert (ended.returncode, ended.stderr) == (0, "")
