@@ -56,7 +56,8 @@ class EveryMove(Moves):
         ops = [op for op in OPS if op not in ("exchange", "relayout")]
         super().__init__(mesh, shape, target, names, ops)
         said = dict.fromkeys(kind for state in (start, target) for kind, _ in state.partial)
-        self.kinds = tuple(said) or ("sum",)
+        # Any kind that has a neutral element is as good as another: one is there to embed with.
+        self.kinds = tuple(said) if set(said) - {"avg"} else (*said, "sum")
 
     def _may_reduce(self, state: State) -> bool:
         return True

@@ -83,12 +83,16 @@ def _plan(
     halved = None
     if profile is None and all(axis.link is None for axis in mesh.axes):
         halved = cost.halvings(true, max(map(ask.nbytes, (source, target))))
-        alike = scaled(source, target, mesh, shape) if memory_bytes is None else None
-        if alike is not None:
-            least, factor = alike
-            larger = _Question(mesh, least, factor * itemsize, true, None, ask.ops)
-            steps = _steps_alike(source, target, mesh, least, halved, ops)
-            return _summed(tuple(map(larger.sized, steps)), larger, source, target, ask)
+        for free in (True, False) if memory_bytes is None else ():
+            alike = scaled(source, target, mesh, shape, free)
+            if alike is None:
+                break
+            steps = _steps_alike(source, target, mesh, alike.least, halved, ops)
+            if alike.holds(steps):
+                by = _Question(mesh, alike.counts, alike.factor * itemsize, true, None, ask.ops)
+                part = prod(alike.least) // max(1, prod(alike.counts))
+                steps = tuple(by.sized(step, part) for step in steps)
+                return _summed(steps, by, source, target, ask)
     return _summed(_cheapest(ask, source, target, halved), ask, source, target, ask)
 
 
@@ -143,7 +147,7 @@ def _summed(
     steps: tuple[Step, ...], ask: "_Question", source: Layout, target: Layout, true: "_Question"
 ) -> Plan:
     """The plan of these steps. true: with the true shape, where that of `ask` only moves alike."""
-    by = true if target.partial else ask
+    by = true if source.partial or target.partial else ask
     bound = lower_bound(source, target, by.mesh, by.shape) * by.itemsize
     ends = max(map(ask.nbytes, (source, target)))
     peak = max([ask.peak(step) for step in steps], default=ask.nbytes(source))
@@ -181,11 +185,11 @@ class _Question:
             self._nbytes[layout] = found
         return found
 
-    def sized(self, step: Step) -> Step:
-        """A step of `_steps_alike` with its bytes here."""
+    def sized(self, step: Step, times: int) -> Step:
+        """A step of `_steps_alike`, for a shape so many times as large, with its bytes here."""
         if not step.nbytes:
             return step
-        return replace(step, nbytes=step.nbytes // ELEMENT * self.itemsize)
+        return replace(step, nbytes=step.nbytes // (ELEMENT * times) * self.itemsize)
 
     def peak(self, step: Step) -> int:
         return self.nbytes(step.source) + self.nbytes(step.target)

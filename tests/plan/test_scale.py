@@ -18,9 +18,9 @@ from meshweave.plan.steps import OPS
 X2Y2 = Mesh(x=2, y=2)
 
 
-def searched_here(source, target, mesh, shape):
-    """The plan of a search at this shape itself, of elements so large that nothing is rounded."""
-    ask = planner._Question(mesh, shape, planner.ELEMENT, SHARED_MEMORY, None, frozenset(OPS))
+def searched_here(source, target, mesh, shape, itemsize=planner.ELEMENT):
+    """The plan of a search at this shape itself, by default of elements so large that nothing is rounded."""
+    ask = planner._Question(mesh, shape, itemsize, SHARED_MEMORY, None, frozenset(OPS))
     halved = halvings(SHARED_MEMORY, max(map(ask.nbytes, (source, target))))
     steps = planner._cheapest(ask, source, target, halved)
     return planner._summed(steps, ask, source, target, ask)
@@ -70,17 +70,23 @@ def test_a_reused_plan_moves_every_element(data, mesh, ndim):
     before = search_info().misses
     check(mesh, tuple(n * mesh.nranks * 3 for n in small), source, target)
     assert search_info().misses == before
+    odd = (axis for axis in range(ndim) if not source.axes_of(axis) + target.axes_of(axis))
+    shape = [n * mesh.nranks for n in small]
+    for dim in odd:
+        shape[dim] += 1
+    check(mesh, tuple(shape), source, target)
 
 
 @pytest.mark.parametrize(
     "source, target, shape, expected",
     [
-        ("[x, _]", "[_, y]", (16, 12), ((4, 4), 12)),
-        ("[x, _]", "[_, x]", (6, 7), ((2, 7), 3)),
-        ("[x, _]", "[_, x]", (0, 8), ((0, 2), 4)),
-        ("[_, _] +sum(x)", "[x, _]", (6, 8), ((6, 4), 2)),
-        ("[_, x:(1)2]", "[_, x:(1)2]", (6, 8), ((2, 2), 12)),
-        ("[_, _]", "[_, _]", (6, 8), ((1, 1), 48)),
+        ("[x, _]", "[_, y]", (16, 12), ((4, 4), (4, 4), 12, ())),
+        ("[x, _]", "[_, x]", (6, 7), ((2, 7), (2, 7), 3, ())),
+        ("[x, _]", "[_, x]", (0, 8), ((0, 2), (0, 2), 4, ())),
+        ("[x, _, _]", "[_, x, _]", (4, 6, 7), ((2, 2, 2), (2, 2, 1), 42, (2,))),
+        ("[_, _] +sum(x)", "[x, _]", (6, 8), ((6, 4), (6, 4), 2, ())),
+        ("[_, x:(1)2]", "[_, x:(1)2]", (6, 8), ((2, 2), (2, 2), 12, ())),
+        ("[_, _]", "[_, _]", (6, 8), ((1, 1), (1, 1), 48, ())),
         ("[_*x, _]", "[_, x]", (16, 12), None),
         ("[x{3,5}, _]", "[_, x]", (8, 12), None),
         ("[x, _] order(1, 0)", "[_, x]", (8, 12), None),
@@ -89,6 +95,26 @@ def test_a_reused_plan_moves_every_element(data, mesh, ndim):
 def test_the_smallest_shape_that_moves_alike(source, target, shape, expected):
     layouts = Layout.parse(source), Layout.parse(target)
     assert scaled(*layouts, X2Y2, shape) == expected
+
+
+def test_dims_that_stay_whole_may_have_any_size():
+    source, target = Layout.parse("[x, _, _]"), Layout.parse("[_, _, x]")
+    cache_clear()
+    for length in (8, 1, 7, 129):
+        made = plan_redistribute(source, target, X2Y2, (4, length, 6), 4)
+        assert ([step.op for step in made], made.nbytes) == (["all_to_all"], 4 * 6 * length)
+        assert made == searched_here(source, target, X2Y2, (4, length, 6), 4)
+    assert search_info().misses == 1
+
+
+def test_steps_that_cut_a_dim_of_another_size_are_searched_for_it():
+    source, target = Layout.parse("[_, _] +sum(x)"), Layout.parse("[_, _]")
+    cache_clear()
+    for rows in (8, 7):
+        made = plan_redistribute(source, target, X2Y2, (rows, 1), planner.ELEMENT)
+        found = searched_here(source, target, X2Y2, (rows, 1))
+        assert made.nbytes == found.nbytes and made.seconds == pytest.approx(found.seconds)
+    assert search_info().misses == 3
 
 
 def test_one_search_serves_shapes_and_dtypes():
