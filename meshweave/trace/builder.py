@@ -228,6 +228,7 @@ class Trace:
         self._count = 0
         self._places: dict[tuple[Any, int], str] = {}
         self.locations: dict[str, str] = {}  # alias -> what it stands for
+        self.taken: dict[str, set[DType]] = {}  # argument that is a Python scalar -> types it took
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:

@@ -290,7 +290,7 @@ class Jitted:
             self._function, arguments, key.specs, layouts, self.mesh, self._out_layouts, self._where
         )
         return Lowered(
-            self.__name__, program, key.specs, key.paths, self.mesh, self._engine, key.kernels
+            self.__name__, program, program.specs, key.paths, self.mesh, self._engine, key.kernels
         )
 
     def _layouts(self, key: _Key) -> list[Layout | None]:

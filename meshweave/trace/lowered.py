@@ -15,6 +15,7 @@ from meshweave.runtime.array import Array, collect, place
 from meshweave.targets import Goal
 from meshweave.trace import tree
 from meshweave.trace.program import Program, Spec
+from meshweave.trace.signature import check_fits
 
 if TYPE_CHECKING:
     from meshweave.report import Report
@@ -116,6 +117,8 @@ class Compiled:
             self._ready(value, spec, layout)
             for value, spec, layout in zip(leaves, self.lowered.specs, self._layouts)
         ]
+        for value, spec, name in zip(leaves, self.lowered.specs, self.lowered.names):
+            check_fits(value, spec, name)
         results = self._executable.run(place(self._executable, values))
         arrays = collect(self._executable, results)
         if not self._templates:

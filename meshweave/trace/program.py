@@ -3,29 +3,37 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from meshweave.errors import CompileError, LayoutError, MeshweaveError, UsageError
 from meshweave.layout import Layout, Mesh
 from meshweave.trace import tree
 from meshweave.trace.builder import PACKAGE, Trace, quoted, render, tensor_type
-from meshweave.trace.dtypes import DType
+from meshweave.trace.dtypes import DType, float32, float64
 from meshweave.trace.place import checked, is_layout, layout_attr
 from meshweave.trace.tracer import Tracer, is_operand, tensor
 
 
 @dataclass(frozen=True)
 class Spec:
-    """What an argument is to the compiler: global shape, dtype, whether it is a Python scalar, and the layout that an
-    Array has.
+    """What an argument is to the compiler: global shape, dtype, whether it is a Python scalar, the layout that an Array
+    has, and the integer type that a scalar has to fit, where it takes one that is narrower than dtype.
     """
 
     shape: tuple[int, ...]
     dtype: DType
     weak: bool = False
     layout: Layout | None = None
+    narrow: DType | None = None
+
+    def taking(self, types: Collection[DType]) -> Spec:
+        """The same, of a Python scalar that took these types: float64 where one is, so that no digit is lost."""
+        if float64 in types and self.dtype is float32:
+            return replace(self, dtype=float64)
+        kinds = [d for d in types if d.kind == self.dtype.kind == "i" and d.bits < self.dtype.bits]
+        return replace(self, narrow=min(kinds, key=lambda d: d.bits)) if kinds else self
 
     def __str__(self) -> str:
         text = "x".join(map(str, (*self.shape, self.dtype)))
@@ -34,11 +42,14 @@ class Spec:
 
 @dataclass(frozen=True)
 class Program:
-    """A traced program: its text, the structure of what it returns, and the hints in it: their places and texts."""
+    """A traced program: its text, the structure of what it returns, the hints in it (their places and texts), and what
+    its arguments are.
+    """
 
     text: str
     structure: tree.Structure
     hints: tuple[tuple[str, str], ...] = ()
+    specs: tuple[Spec, ...] = ()
 
 
 def trace_program(
@@ -53,6 +64,7 @@ def trace_program(
     """Run `function` on traced values.
 
     arguments: makes its arguments of the traced leaves. where: `file:line` of the function, for errors about it.
+    Where a Python scalar turns out to be needed in float64, it is run once more.
     """
     trace = Trace(mesh)
     with trace.active():
@@ -64,6 +76,10 @@ def trace_program(
         returned = _run(function, args, kwargs, where)
         results, structure = _results(returned, where)
         names = [trace.name(value) for value in results]
+    given = tuple(specs)
+    specs = [spec.taking(trace.taken.get(f"%arg{i}", ())) for i, spec in enumerate(given)]
+    if any(now.dtype != before.dtype for now, before in zip(specs, given)):
+        return trace_program(function, arguments, specs, layouts, mesh, out_layouts, where)
     wanted = _out_layouts(out_layouts, structure, results, mesh, where)
     name = re.sub(r"\W", "_", getattr(function, "__name__", "main"), flags=re.ASCII)
     body = render(trace.top.lines)
@@ -82,7 +98,7 @@ def trace_program(
         f"return {', '.join(names)} : {', '.join(types)}{own}\n}}{own}\n}}\n"
     )
     hints = tuple((region.place, region.hints) for region in trace.regions)
-    return Program(text, structure, hints)
+    return Program(text, structure, hints, tuple(specs))
 
 
 def _run(function: Callable[..., Any], args: Any, kwargs: Any, where: str) -> Any:

@@ -40,6 +40,17 @@ def leaf_spec(value: Any, path: str) -> Spec:
         raise UsageError(f"argument {path}: {error.message}", where()) from None
 
 
+def check_fits(value: Any, spec: Spec, path: str) -> None:
+    """UsageError, naming the argument, when a Python scalar is too large for the integers that it is used with."""
+    if spec.narrow is None:
+        return
+    half = 1 << (spec.narrow.bits - 1)
+    if not -half <= value < half:
+        raise UsageError(
+            f"argument {path}: {value} is no {spec.narrow!r}, the type of what it meets", where()
+        )
+
+
 def told_apart(value: Any) -> Any:
     """A key for a static value that Python does not hold for equal to others: 1, True and 1.0 are three, 0.0 and -0.0
     two, and NaN is one.

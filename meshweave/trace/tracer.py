@@ -314,14 +314,20 @@ def _uniform(array: np.ndarray[Any, Any]) -> bool:
 
 
 def operand_dtype(values: Sequence[Any]) -> DType:
-    """The type that these values (tensors, scalars) have together."""
-    strong, weak = [], []
+    """The type that these values (tensors, scalars) have together, and that arguments which are scalars take here."""
+    strong, weak, scalars = [], [], []
     for value in values:
-        if isinstance(value, Tracer) and not value.weak:
-            strong.append(value.dtype)
+        if not isinstance(value, Tracer):
+            weak.append(weak_kind(value) or "f")
+        elif value.weak:
+            weak.append(value.dtype.kind)
+            scalars.append(value)
         else:
-            weak.append(value.dtype.kind if isinstance(value, Tracer) else weak_kind(value) or "f")
-    return promoted(strong, weak)
+            strong.append(value.dtype)
+    dtype = promoted(strong, weak)
+    for scalar in scalars:
+        scalar.trace.taken.setdefault(scalar.name, set()).add(dtype)
+    return dtype
 
 
 def operands(values: Sequence[Any]) -> list[Any]:

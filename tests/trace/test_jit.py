@@ -441,3 +441,24 @@ def test_random_expressions_on_four_ranks_agree_with_numpy(texts, size, layouts)
     for text, y, right in zip(texts, f(*arrays), values(np, *arrays), strict=True):
         assert np.allclose(np.asarray(y), right, 1e-4, 1e-4), text
     f.close()
+
+
+def test_a_python_float_keeps_its_digits_beside_float64():
+    scaled = mw.jit(lambda x, s: x * s)
+    assert scaled(np.ones(2), 0.1).numpy().tolist() == [0.1, 0.1]
+    assert scaled(np.ones(2, np.float32), 0.1).dtype == "f32"
+    inside = mw.jit(lambda s: (mw.full((2,), 2.0, dtype="f64") * s, mw.exp(s)))
+    double, plain = inside(0.1)
+    assert double.numpy().tolist() == [0.2, 0.2] and plain.dtype == "f32"
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int16, np.int32])
+def test_a_python_int_has_to_fit_the_integers_that_it_meets(dtype):
+    added = mw.jit(lambda x, s: (x + s, x - s))
+    x, most = np.zeros(2, dtype), np.iinfo(dtype).max
+    for right in (most, -most - 1):
+        assert added(x, right)[0].numpy().tolist() == [right, right]
+    for wrong in (most + 1, -most - 2):
+        with pytest.raises(mw.MeshweaveError, match=rf"test_jit.py:\d+: argument s: {wrong} is no"):
+            added(x, wrong)
+    assert added(x.astype(np.int64), most + 1)[0].numpy().tolist() == [most + 1] * 2
