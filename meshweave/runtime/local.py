@@ -134,18 +134,30 @@ class _Worker:
         self._go.acquire()
         self._done.acquire()
         self._context: int | Serving | None = None
+        self._busy = False
         self.result = 0
         self.error: BaseException | None = None
         threading.Thread(target=self._serve, name=f"meshweave-rank-{rank}", daemon=True).start()
 
     def start(self, context: int | Serving | None) -> None:
         """Call `step` with the table at address `context`, or serve the calls that come there; None ends the thread."""
-        self._context = context
+        self._context, self._busy = context, True
         self._go.release()
 
     def wait(self, seconds: float) -> bool:
-        """Whether the call has ended within this time."""
-        return self._done.acquire(timeout=seconds)
+        """Whether the call has ended within this time. May be asked again: Ctrl-C takes the answer of one that gets
+        the lock from its caller.
+        """
+        while self._busy:
+            if not self._done.acquire(timeout=seconds):
+                return not self._busy
+        return True
+
+    def _end(self) -> None:
+        """The call has ended. Nobody may have waited for the end of the one before."""
+        self._busy = False
+        if self._done.locked():
+            self._done.release()
 
     def _serve(self) -> None:
         while True:
@@ -155,7 +167,7 @@ class _Worker:
                 return
             if isinstance(context, Serving):
                 context.serve(self._rank)
-                self._done.release()
+                self._end()
                 continue
             self._board.begin(self._rank)
             self.error = None
@@ -168,7 +180,7 @@ class _Worker:
             if self.result:
                 self._world.abort()
             self._board.end(self._rank)
-            self._done.release()
+            self._end()
 
 
 def _stop(workers: list[_Worker], serving: Serving | None) -> None:

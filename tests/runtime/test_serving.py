@@ -157,6 +157,35 @@ def test_ctrl_c_while_ranks_end_serving_harms_no_later_call(short, monkeypatch):
     executable.close()
 
 
+def test_ctrl_c_just_as_a_rank_ends_loses_no_rank():
+    executable, call, word = bound()
+    word[:] = SLEEPS + 30  # so that this call and the next are long ones
+    assert right(call)
+    worker = executable._workers[0]
+    done, took = worker._done, []
+
+    class Interrupted:
+        """The lock, with Ctrl-C once it has been got."""
+
+        def acquire(self, timeout: float) -> bool:
+            took.append(done.acquire(timeout=timeout))
+            if len(took) == 1:
+                raise KeyboardInterrupt
+            return took[-1]
+
+        def __getattr__(self, name: str):
+            return getattr(done, name)
+
+    worker._done = Interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        call()
+    assert took[0]
+    worker._done = done
+    for _ in range(3):
+        assert right(call)
+    executable.close()
+
+
 def test_calls_of_several_threads_run_one_after_the_other():
     executable, call, _ = bound()
     made_short(call)
