@@ -19,10 +19,10 @@ from meshweave.errors import CompileError, MeshweaveError, UsageError
 from meshweave.layout import Layout, Mesh
 from meshweave.plan import search_info
 from meshweave.trace import tree
-from meshweave.trace.builder import current, where
+from meshweave.trace.builder import current, fail, where
 from meshweave.trace.lowered import Compiled, Lowered
-from meshweave.trace.place import chosen_kernels, is_layout
-from meshweave.trace.program import Spec, spread_layouts, trace_program
+from meshweave.trace.place import chosen_kernels, constrain, is_layout
+from meshweave.trace.program import Spec, result_layouts, spread_layouts, trace_program
 from meshweave.trace.signature import (
     argument_paths,
     differences,
@@ -30,6 +30,7 @@ from meshweave.trace.signature import (
     leaf_spec,
     told_apart,
 )
+from meshweave.trace.tracer import tensor, tracing
 
 
 class CacheInfo(NamedTuple):
@@ -133,8 +134,8 @@ class Jitted:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run it, compiled; the first call of a kind compiles. Raises MeshweaveError: the program is wrong, at its
-        line; RankError: a rank failed. Inside another traced function it is a part of that one's program, without
-        layouts of its own.
+        line; RankError: a rank failed. Inside another traced function it is a part of that one's program, for the
+        same mesh: its layouts constrain its arguments and results there, its engine and timeout mean nothing.
         """
         if current() is not None:
             return self._inside(args, kwargs)
@@ -154,15 +155,46 @@ class Jitted:
         return returned
 
     def _inside(self, args: Any, kwargs: Any) -> Any:
-        """What it is in another traced function; an error says that it is called from there."""
+        """What it is in another traced function: a part of it, whose arguments and results lie as the layouts say. An
+        error says that it is called from there.
+        """
         called = where()
         try:
-            return self._function(*args, **kwargs)
+            if self._in_layouts is not None:
+                args, kwargs = self._placed(args, kwargs)
+            returned = self._function(*args, **kwargs)
+            return returned if self._out_layouts is None else self._laid_out(returned)
         except CompileError as error:
             if error.location is None or error.location == called:
                 raise
             within = f"{error.message} (in {self.__name__}, called at {called})"
             raise type(error)(within, error.location) from None
+
+    def _placed(self, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Arguments of a call in another traced function, constrained to in_layouts."""
+        leaves, key = self._key(args, kwargs)
+        layouts = self._layouts(key, self._outer_mesh())
+        placed = [x if lay is None else constrain(x, lay) for x, lay in zip(leaves, layouts)]
+        args, kwargs = tree.unflatten(key.structure, iter(placed))
+        return args, {**kwargs, **key.values}
+
+    def _laid_out(self, returned: Any) -> Any:
+        """What it returns to another traced function, constrained to out_layouts."""
+        mesh, (leaves, structure) = self._outer_mesh(), tree.flatten(returned)
+        values = [tensor(leaf) for leaf in leaves]
+        layouts = result_layouts(self._out_layouts, structure, values, mesh, self._where)
+        placed = [x if lay is None else constrain(x, lay) for x, lay in zip(values, layouts)]
+        return tree.unflatten(structure, iter(placed))
+
+    def _outer_mesh(self) -> Mesh:
+        """The mesh of the function that is being traced."""
+        outer = tracing().mesh
+        if self.mesh.axes and self.mesh != outer:
+            fail(
+                f"{self.__name__} is for the mesh ({self.mesh}), called in a program for ({outer}): "
+                "its layouts need the same one"
+            )
+        return outer
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
         """The program for arguments of this kind (arrays, or anything with shape and dtype), not compiled yet.
@@ -280,7 +312,7 @@ class Jitted:
         return leaves, found
 
     def _lowered(self, key: _Key) -> Lowered:
-        layouts = self._layouts(key)
+        layouts = self._layouts(key, self.mesh)
 
         def arguments(values: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
             args, kwargs = tree.unflatten(key.structure, iter(values))
@@ -293,7 +325,7 @@ class Jitted:
             self.__name__, program, program.specs, key.paths, self.mesh, self._engine, key.kernels
         )
 
-    def _layouts(self, key: _Key) -> list[Layout | None]:
+    def _layouts(self, key: _Key, mesh: Mesh) -> list[Layout | None]:
         """Where each leaf of the arguments lies: what in_layouts says, else what an Array has."""
         shapes = [spec.shape for spec in key.specs]
         args, kwargs = key.structure[2]
@@ -313,7 +345,7 @@ class Jitted:
             optional = self._names[len(args[2]) : len(given)]  # those that this call leaves out
             given = tuple(given[: len(args[2])] if self._left_out(optional) else given), {}
         try:
-            found = spread_layouts(given, key.structure, shapes, self.mesh, "in_layouts")
+            found = spread_layouts(given, key.structure, shapes, mesh, "in_layouts")
         except MeshweaveError as error:
             raise type(error)(self._named(error.message), self._where) from None
         return [s.layout if one is None else one for one, s in zip(found, key.specs)]

@@ -80,7 +80,7 @@ def trace_program(
     specs = [spec.taking(trace.taken.get(f"%arg{i}", ())) for i, spec in enumerate(given)]
     if any(now.dtype != before.dtype for now, before in zip(specs, given)):
         return trace_program(function, arguments, specs, layouts, mesh, out_layouts, where)
-    wanted = _out_layouts(out_layouts, structure, results, mesh, where)
+    wanted = result_layouts(out_layouts, structure, results, mesh, where)
     name = re.sub(r"\W", "_", getattr(function, "__name__", "main"), flags=re.ASCII)
     body = render(trace.top.lines)
     types = [v.type for v in results]
@@ -163,9 +163,10 @@ def spread_layouts(
     return found
 
 
-def _out_layouts(
+def result_layouts(
     given: Any, structure: tree.Structure, results: Sequence[Tracer], mesh: Mesh, where: str
 ) -> list[Layout | None]:
+    """A layout for each result. Raises LayoutError or UsageError, at the function, naming the result."""
     try:
         return spread_layouts(given, structure, [v.shape for v in results], mesh, "out_layouts")
     except (LayoutError, UsageError) as error:

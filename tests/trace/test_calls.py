@@ -128,6 +128,29 @@ def test_an_error_in_a_nested_call_names_callee_and_both_lines():
     assert caught.value.message.endswith(f"(in callee, called at {here(caller, 1)})")
 
 
+def test_layouts_of_a_nested_call_hold_in_the_program_around():
+    inner = mw.jit(
+        lambda a, *, k=1.0: {"y": a * k},
+        mesh="x=2, y=2", in_layouts={"a": "[y, _]"}, out_layouts={"y": "[_, x]"},
+    )  # fmt: skip
+    outer = mw.jit(lambda a: inner(a + 1, k=3.0)["y"], mesh="x=2, y=2", in_layouts="[x, _]")
+    y = outer(X)
+    assert np.allclose(y.numpy(), (X + 1) * 3) and str(y.layout) == "[_, x]"
+    assert outer.lower(X).as_text().count('"dist.constrain"') == 2
+
+
+def test_a_nested_call_with_layouts_is_for_the_mesh_of_the_program():
+    inner = mw.jit(lambda a: a * 2, mesh="x=2", in_layouts="[x, _]")
+    plain = mw.jit(lambda a: a * 2, in_layouts="[x, _]")  # no mesh of its own
+    for mesh in ("x=4", None):
+        with pytest.raises(CompileError, match=r"is for the mesh \(x=2\), called in a program for"):
+            mw.jit(lambda a: inner(a), mesh=mesh)(X)
+    y = mw.jit(lambda a: plain(a), mesh="x=4")(X)
+    assert np.array_equal(y.numpy(), X * 2) and str(y.layout) == "[x, _]"
+    with pytest.raises(LayoutError, match=r"no axis .x. in mesh"):
+        mw.jit(lambda a: plain(a), mesh="z=4")(X)
+
+
 def test_recursion_without_end_is_one_line():
     @mw.jit
     def again(x):
