@@ -3,6 +3,7 @@ driver as a function, and counts that are printed at the end.
 """
 
 import os
+import signal
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -22,8 +23,11 @@ settings.load_profile("meshweave")
 
 
 def pytest_configure() -> None:
-    """Every test compiles anew, and leaves the user's cache of compiled programs alone."""
+    """Every test compiles anew, and leaves the user's cache of compiled programs alone. Ctrl-C means what it means to
+    Python, also where a shell runs the tests in its background.
+    """
     os.environ["MESHWEAVE_CACHE"] = "off"
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

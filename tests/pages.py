@@ -25,9 +25,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 ROOT = Path(__file__).resolve().parent.parent
 KINDS = ("python", "console", "mlir", "text", "pycon", "")
+COLUMNS = 100
 NEEDS = ("needs a GPU", "needs two hosts")
 """What a command may need that the tests have not: it is shown, and not run."""
 
@@ -130,10 +132,13 @@ class Reader:
             script.chmod(0o755)
 
     def read(self) -> None:
-        """Run all snippets in order; AssertionError names the line of one that does not do what it shows."""
-        for snippet in snippets(self.page):
-            with self._named(snippet.line):
-                getattr(self, f"_{snippet.kind or 'notation'}")(snippet)
+        """Run all snippets in order, in a terminal of COLUMNS; AssertionError names the line of one that does not do
+        what it shows.
+        """
+        with mock.patch.dict(os.environ, COLUMNS=str(COLUMNS)):
+            for snippet in snippets(self.page):
+                with self._named(snippet.line):
+                    getattr(self, f"_{snippet.kind or 'notation'}")(snippet)
 
     @contextlib.contextmanager
     def _named(self, line: int) -> Iterator[None]:

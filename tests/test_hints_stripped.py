@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from commands import ROOT
 from hint_programs import bits_are_promised
-from test_docs_run import missing, snippets
+from pages import Reader, missing, snippets
 
 from meshweave import api
 from meshweave.api import Program, lowered, random_arguments
@@ -67,8 +67,9 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[Built]:
     made, build = Built(), api._built
 
     def listening(text: str, name: str, mesh: "Mesh | None", *rest: Any) -> Any:
+        bundle = build(text, name, mesh, *rest)
         made.programs[text, str(mesh)] = mesh
-        return build(text, name, mesh, *rest)
+        return bundle
 
     monkeypatch.setattr(api, "_built", listening)
     yield made
@@ -79,19 +80,17 @@ def test_what_the_pages_show(
     page: Path, compiled: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown = snippets(page)
-    programs = re.findall(r"```mlir\n(.*?)```", page.read_text(), re.DOTALL)
-    for text in programs:
-        if "hint.region" in text and "func.func @main" in text:
+    for snippet in shown:
+        text = snippet.text
+        if snippet.kind == "mlir" and "hint.region" in text and "func.func @main" in text:
             assert agree(text) > 0
-    if names := missing("".join(source for _, source in shown)):
+    if names := missing(page):
         pytest.skip(f"{page.name} needs {', '.join(names)}")
     monkeypatch.chdir(tmp_path)
-    namespace: dict[str, Any] = {"__name__": page.stem}
-    for line, source in shown:
-        exec(compile("\n" * line + source, str(page), "exec"), namespace)
+    Reader(page, tmp_path).read()
     asked = [agree(text, mesh) for text, mesh in compiled.hinted()]
     assert all(asked)
-    assert bool(asked) == any(_asks(source) for _, source in shown)
+    assert bool(asked) == any(_asks(s.text) for s in shown if s.kind == "python" and not s.name)
 
 
 def _asks(source: str) -> bool:
@@ -102,8 +101,6 @@ def _asks(source: str) -> bool:
 def test_what_the_example_scripts_do(
     script: Path, compiled: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if names := missing(script.read_text()):
-        pytest.skip(f"{script.name} needs {', '.join(names)}")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(script.parent))
     runpy.run_path(str(script), run_name="__main__")

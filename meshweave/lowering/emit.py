@@ -342,12 +342,12 @@ class Emitter:
         if op.name != "arith.select":
             raise CompileError(f"{op.name}: no lowering for this op", location_text(op.location))
         own = self.schedule.buffers.place(op.results[0])
-        given = [self._start(value, own) for value in list(op.operands)[1:]]
+        given = [self._based(value, own) for value in list(op.operands)[1:]]
         return self.let(
             f"llvm.select {self._value(op.operands[0])}, {', '.join(given)} : i1, !llvm.ptr"
         )
 
-    def _start(self, value: Any, target: Place) -> str:
+    def _based(self, value: Any, target: Place) -> str:
         """The address of a buffer such that the target's own offset finds the element."""
         place = self.schedule.buffers.place(value)
         start = place.offset.plus(Linear(-target.offset.const))
@@ -401,7 +401,7 @@ class Emitter:
         names = []
         for value, target in zip(values, targets):
             if isinstance(value.type, ir.MemRefType):
-                names.append(self._start(value, self.schedule.buffers.place(target)))
+                names.append(self._based(value, self.schedule.buffers.place(target)))
             else:
                 names.append(self._value(value))
         if not names:

@@ -12,10 +12,13 @@ _INT, _UINT, _BFLOAT = 0, 1, 4  # DLDataTypeCode
 _DTYPE = 8 + 8 + 4  # of a DLTensor: behind data, device and ndim
 _OFFSETS = {b"dltensor": _DTYPE, b"dltensor_versioned": 8 + 8 + 8 + 8 + _DTYPE}
 
-_pointer = ctypes.pythonapi.PyCapsule_GetPointer
-_pointer.restype, _pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
-_is_named = ctypes.pythonapi.PyCapsule_IsValid
-_is_named.restype, _is_named.argtypes = ctypes.c_int, (ctypes.py_object, ctypes.c_char_p)
+# Prototypes of our own: `ctypes.pythonapi.X` is one object for all that set its types.
+_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+_is_named = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_IsValid", ctypes.pythonapi)
+)
 
 
 def bf16_capsule(bits: npt.NDArray[np.uint16]) -> Any:

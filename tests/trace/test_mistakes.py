@@ -44,7 +44,7 @@ MISTAKES = [
     # shapes and axes
     (lambda x, i: x @ x, "matmul: shapes 2x3 and 2x3 do not fit: 3 columns meet 2 rows"),
     (lambda x, i: x + x.T, "shapes 2x3 and 3x2 do not broadcast: dim -2 has sizes"),
-    (lambda x, i: mw.reshape(x, (4, 2)), "reshape: 2x3 has 6 elements, 4x2 8"),
+    (lambda x, i: mw.reshape(x, (4, 2)), "reshape: 2x3 has 6 elements, 4x2 has 8"),
     (lambda x, i: mw.reshape(x, (2.0, 3)), r"reshape: shape \(2.0, 3\), integers are right"),
     (lambda x, i: mw.sum(x, axis=2), "sum: there is no dim 2 of 2 dims"),
     (lambda x, i: mw.sum(x, axis=1.0), "sum: axis 1.0 is no integer"),
