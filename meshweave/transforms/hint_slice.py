@@ -245,9 +245,28 @@ def _unsliced(
         settle(ledger, [said], mine, outcome, region)
     _close_bundle(region, ledger, effective, met)
     for op in walk(region):
-        if op.name == "hint.place" and not any(True for _ in _regions_between(op, region)):
-            replace(op, [op.operands[0]])
+        if op.name == "hint.place":
+            _place_inside(op, region, ledger)
     inline_single_block(region)
+
+
+def _place_inside(place: Any, region: Any, ledger: Ledger) -> None:
+    """Keep of a place in a region without slices what names the time axes of regions inside it."""
+    inside = {number(r, REGION) for r in _regions_between(place, region)}
+    axes = {
+        axis.name
+        for said in ledger.said
+        if said.hint.key == "slice" and said.region in inside
+        for axis in said.hint.parsed
+    }
+    kept = [
+        [name for name in dim if name in axes]
+        for dim in LayoutAttr(place.attributes["layout"]).layout.block_axes()
+    ]
+    if any(kept):
+        place.attributes["layout"] = LayoutAttr.make(Layout.blocks(kept))
+    else:
+        replace(place, [place.operands[0]])
 
 
 def _regions_between(op: Any, region: Any) -> list[Any]:

@@ -462,3 +462,17 @@ def test_a_python_int_has_to_fit_the_integers_that_it_meets(dtype):
         with pytest.raises(mw.MeshweaveError, match=rf"test_jit.py:\d+: argument s: {wrong} is no"):
             added(x, wrong)
     assert added(x.astype(np.int64), most + 1)[0].numpy().tolist() == [most + 1] * 2
+
+
+def test_a_layout_inside_names_a_time_axis_around_that_could_not_be_had():
+    @mw.jit(mesh="x=4", in_layouts="[2*_, _*x] order(1, 0.1, 0.0)")
+    def f(a):
+        with mw.hint(strength="preferred", slice="t=3"):
+            b = a @ mw.matrix_transpose(a)
+            with mw.hint(strength="preferred", slice="v=3"):
+                return mw.redistribute(mw.sin(b), "[t, v]")
+
+    a = RNG.standard_normal((3, 6)).astype(np.float32)
+    assert np.allclose(f(a), np.sin(a @ a.T), atol=1e-5)
+    said = f.explain()
+    assert "3 slices along v" in said and "infeasible" in said
