@@ -10,7 +10,7 @@ from meshweave.errors import MeshweaveError
 from meshweave.frontends.torch_export import Exported, torch_package
 from meshweave.frontends.torch_layouts import is_dtensor
 from meshweave.layout import Layout, Mesh
-from meshweave.runtime.array import Array, collect
+from meshweave.runtime.array import Array, collect, wide
 from meshweave.runtime.dispatch import pieces, plain
 from meshweave.runtime.program import buffer
 
@@ -139,6 +139,7 @@ def placed(value: Any, port: Port, mesh: Mesh) -> Array:
         array = from_tensor(value)
         if tuple(array.shape) != tuple(port.global_shape):
             raise MeshweaveError(f"shape {tuple(array.shape)}, {tuple(port.global_shape)} is right")
+        array = wide(array, port.dtype)
         made = Array.from_numpy(array, mesh=mesh, layout=layout, dtype=port.dtype)
     if (made.shape, made.dtype) != (tuple(port.global_shape), port.dtype):
         raise MeshweaveError(
