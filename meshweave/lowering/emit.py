@@ -20,6 +20,7 @@ from meshweave.abi import Slots
 from meshweave.bindings import ir
 from meshweave.errors import CompileError
 from meshweave.locations import location_text
+from meshweave.lowering.branches import Branches, type_text
 from meshweave.lowering.linear import Linear
 from meshweave.lowering.rows import Unit
 from meshweave.lowering.schedule import Schedule
@@ -96,16 +97,13 @@ class Code:
         return declarations + constants + "".join(self._functions)
 
 
-class Emitter:
+class Emitter(Branches):
     """Writes the blocks of one function."""
 
     def __init__(self, code: Code, schedule: Schedule, called: bool) -> None:
         """called: by others; its buffers are then its arguments."""
+        super().__init__()
         self.code, self.slots, self.schedule, self.called = code, code.slots, schedule, called
-        self.lines: list[str] = []
-        self._values: dict[Any, str] = {}
-        self._count = 0
-        self._blocks = 0
 
     def text(self, indices: list[tuple[Any, int]], number: int | None) -> str:
         """The function; see Code.add."""
@@ -128,15 +126,6 @@ class Emitter:
         )
 
     # Names.
-
-    def let(self, text: str) -> str:
-        self._count += 1
-        self.lines.append(f"%v{self._count} = {text}")
-        return f"%v{self._count}"
-
-    def _fresh_block(self) -> str:
-        self._blocks += 1
-        return f"^b{self._blocks}"
 
     def i64(self, value: int) -> str:
         return self.let(f"llvm.mlir.constant({value} : i64) : i64")
@@ -341,16 +330,14 @@ class Emitter:
         """arith.select of buffers, which MLIR makes of an scf.if that only chooses."""
         if op.name != "arith.select":
             raise CompileError(f"{op.name}: no lowering for this op", location_text(op.location))
-        own = self.schedule.buffers.place(op.results[0])
-        given = [self._based(value, own) for value in list(op.operands)[1:]]
+        given = [self._based(value, op.results[0]) for value in list(op.operands)[1:]]
         return self.let(
             f"llvm.select {self._value(op.operands[0])}, {', '.join(given)} : i1, !llvm.ptr"
         )
 
-    def _based(self, value: Any, target: Place) -> str:
-        """The address of a buffer such that the target's own offset finds the element."""
-        place = self.schedule.buffers.place(value)
-        start = place.offset.plus(Linear(-target.offset.const))
+    def _based(self, value: Any, target: Any) -> str:
+        place, own = (self.schedule.buffers.place(v) for v in (value, target))
+        start = place.offset.plus(Linear(-own.offset.const))
         return self._address(place.root, start, place.width)
 
     def _cast(self, op: Any) -> str:
@@ -394,84 +381,6 @@ class Emitter:
             f"llvm.store {value}, {self._element(place, indices)} : {kind}, !llvm.ptr"
         )
 
-    def _handed(self, values: list[Any], targets: list[Any]) -> str:
-        """Block arguments: numbers, and pointers such that the target's own offset finds the
-        element.
-        """
-        names = []
-        for value, target in zip(values, targets):
-            if isinstance(value.type, ir.MemRefType):
-                names.append(self._based(value, self.schedule.buffers.place(target)))
-            else:
-                names.append(self._value(value))
-        if not names:
-            return ""
-        return f"({', '.join(names)} : {', '.join(type_text(t.type) for t in targets)})"
-
-    def _label(self, block: str, values: list[Any]) -> None:
-        """Begin a block whose arguments are `values`."""
-        arguments = []
-        for value in values:
-            self._count += 1
-            self._values[value] = f"%v{self._count}"
-            arguments.append(f"%v{self._count}: {type_text(value.type)}")
-        self.lines.append(f"{block}({', '.join(arguments)}):" if arguments else f"{block}:")
-
-    def for_loop(self, step: Step) -> None:
-        """scf.for"""
-        op, block = step.op, step.op.regions[0].blocks[0]
-        lower, upper, stride, *inits = op.operands
-        counter, *carried = block.arguments
-        head, body, after = (self._fresh_block() for _ in range(3))
-        end = _terminator(block)
-        self.lines.append(f"llvm.br {head}{self._handed([lower, *inits], [counter, *carried])}")
-        self._label(head, [counter, *carried])
-        kind = type_text(counter.type)
-        test = self.let(f'llvm.icmp "slt" {self._value(counter)}, {self._value(upper)} : {kind}')
-        results = list(op.results)
-        self.lines.append(f"llvm.cond_br {test}, {body}, {after}{self._handed(carried, results)}")
-        self.lines.append(f"{body}:")
-        self._entries(step.bodies[0])
-        again = self._handed(list(end.operands), carried)
-        following = self.let(f"llvm.add {self._value(counter)}, {self._value(stride)} : {kind}")
-        names, types = again[1:-1].split(" : ") if again else ("", "")
-        names = ", ".join(n for n in (following, names) if n)
-        types = ", ".join(t for t in (kind, types) if t)
-        self.lines.append(f"llvm.br {head}({names} : {types})")
-        self._label(after, results)
-
-    def if_else(self, step: Step) -> None:
-        """scf.if"""
-        op = step.op
-        then, other, after = (self._fresh_block() for _ in range(3))
-        self.lines.append(f"llvm.cond_br {self._value(op.operands[0])}, {then}, {other}")
-        for label, region, entries in zip((then, other), op.regions, step.bodies):
-            self.lines.append(f"{label}:")
-            self._entries(entries)
-            given = list(_terminator(region.blocks[0]).operands) if len(region.blocks) else []
-            self.lines.append(f"llvm.br {after}{self._handed(given, list(op.results))}")
-        self._label(after, list(op.results))
-
-    def while_loop(self, step: Step) -> None:
-        """scf.while"""
-        op = step.op
-        before, body = (region.blocks[0] for region in op.regions)
-        test, again, after = (self._fresh_block() for _ in range(3))
-        self.lines.append(
-            f"llvm.br {test}{self._handed(list(op.operands), list(before.arguments))}"
-        )
-        self._label(test, list(before.arguments))
-        self._entries(step.bodies[0])
-        condition, *handed = _terminator(before).operands
-        into = self._handed(handed, list(body.arguments))
-        out = self._handed(handed, list(op.results))
-        self.lines.append(f"llvm.cond_br {self._value(condition)}, {again}{into}, {after}{out}")
-        self._label(again, list(body.arguments))
-        self._entries(step.bodies[1])
-        given = list(_terminator(body).operands)
-        self.lines.append(f"llvm.br {test}{self._handed(given, list(before.arguments))}")
-        self._label(after, list(op.results))
-
 
 _METHODS = {
     "collective": "collective", "wait": "wait", "call": "call", "memref.load": "load", "memref.store": "store",
@@ -483,17 +392,6 @@ _LOADED = "!llvm.ptr -> !llvm.ptr"
 def function_symbol(number: int | None) -> str:
     """The name of function `number` in the step's module."""
     return f"mw_function_{number}"
-
-
-def _terminator(block: Any) -> Any:
-    return block.operations[len(block.operations) - 1].operation
-
-
-def type_text(type_: Any) -> str:
-    """The type of a number or buffer in the step function."""
-    if isinstance(type_, ir.MemRefType):
-        return "!llvm.ptr"
-    return "i64" if isinstance(type_, ir.IndexType) else str(type_)
 
 
 def _attribute(attr: Any) -> str:

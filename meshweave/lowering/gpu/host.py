@@ -16,8 +16,9 @@ from meshweave.bundle import OpInfo
 from meshweave.device import GemmInfo, GemmRecord, GpuTable
 from meshweave.layout.mesh import Mesh
 from meshweave.locations import location_text
+from meshweave.lowering.branches import type_text
 from meshweave.lowering.constants import constant_buffers
-from meshweave.lowering.emit import Call, Code, Emitter, type_text
+from meshweave.lowering.emit import Call, Code, Emitter
 from meshweave.lowering.gpu import families
 from meshweave.lowering.gpu.calls import PRIVATE, HostFunction, declarations
 from meshweave.lowering.gpu.cublaslt import LibraryProduct, library_product
