@@ -227,10 +227,10 @@ def _options(region: Any, asked: _Asked) -> list[_Option]:
     ops = region.regions[0].blocks[0].operations
     types = [v.type for v in ops[len(ops) - 1].operation.operands]
     if names and names[0] in placed:
-        return [_Option(-1, -1, placed[names[0]])]
+        return [_Option(-1, -1, max(1, placed[names[0]]))]  # one slice of nothing
     if not names or len(asked.axes) > 1:
         extents = (n for type_ in types if is_tensor(type_) for n in type_.shape)
-        return [_Option(-1, -1, max(extents, default=1))]
+        return [_Option(-1, -1, max(extents, default=1) or 1)]
     found = [
         _Option(r, d, n)
         for r, type_ in enumerate(types)
@@ -306,8 +306,12 @@ def _in_one_piece(search: _Search, region: Any, ledger: Ledger) -> None:
 def _check(region: Any, asked: _Asked, search: _Search, option: _Option, ledger: Ledger) -> None:
     """The number of slices is said: does it keep within the budget?"""
     nbytes = search.nbytes(option, 0)
-    if nbytes is None:
-        return  # hint-slice says why
+    if nbytes is None:  # hint-slice says why, of what is required
+        if asked.budget is not None and asked.budget.hint.strength != REQUIRED:
+            reason = f"the slices it asks for cannot be: {search.problem}"
+            met = ops_met(region, ledger)
+            settle(ledger, [asked.budget], met, Outcome(INFEASIBLE, reason), region)
+        return
     _close(region, asked, ledger, nbytes, 0, option)
 
 

@@ -65,6 +65,13 @@ class F32:
         lowest, highest = self.number(low), self.number(high)
         return self.select(_P.OGT, x, highest, highest, self.select(_P.OLT, x, lowest, lowest, x))
 
+    def whole(self, n: Any) -> Any:
+        """A whole number of at most 2^21 as an i32: its last bits where 1.5 * 2^23 is added. Of NaN it is some number,
+        where arith.fptosi would be poison, and with it all that is computed of it.
+        """
+        moved = arith.addf(n, self.number(12582912.0))
+        return arith.subi(arith.bitcast(self.integer, moved), self.bits(0x4B400000))
+
     def power_of_two(self, n: Any) -> Any:
         """2^n of an i32 n, -126..127."""
         return arith.bitcast(self.type, arith.shli(arith.addi(n, self.bits(127)), self.bits(23)))
@@ -103,7 +110,7 @@ def _scaled_exp(b: F32, x: Any, base: int) -> Any:
         rest = math.fma(n, b.number(-0.693359375), inside)
         rest = math.fma(n, b.number(2.12194440e-4), rest)
     y = b.add(math.fma(b.poly(rest, _EXP), b.mul(rest, rest), rest), b.number(1.0))
-    power = arith.fptosi(b.integer, n)
+    power = b.whole(n)
     half = arith.shrsi(power, b.bits(1))
     y = b.mul(b.mul(y, b.power_of_two(half)), b.power_of_two(arith.subi(power, half)))
     y = b.select(_P.OLT, x, b.number(low), b.number(0.0), y)

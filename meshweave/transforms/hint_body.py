@@ -217,5 +217,5 @@ def partitioned(body: Body) -> None:
                 named = entry.get("dist.layout")
                 body.layouts.append(LayoutAttr(named).layout if named is not None else None)
         InsertRedistribute().run(body.module)
-        LegalizeRedistribute().run(body.module)
+        LegalizeRedistribute(steps="block").run(body.module)  # slices are blocks, of nothing too
         Partition().run(body.module)

@@ -238,3 +238,20 @@ def test_code_for_any_array_library_runs():
     x = np.arange(1.0, 7.0).reshape(2, 3)
     y = mw.jit(normalise)(x)
     assert np.allclose(np.asarray(y), x / np.sqrt((x * x).sum(-1, keepdims=True)))
+
+
+@pytest.mark.parametrize(
+    "name", ["exp", "exp2", "expm1", "log", "log1p", "tanh", "erf", "rsqrt", "sqrt", "sin"]
+)
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 0.5])
+def test_a_function_of_a_constant_is_that_of_an_argument(name, value):
+    function = getattr(mw, name)
+    given = mw.jit(lambda x: function(x))(np.full(3, value, np.float32)).numpy()
+    known = mw.jit(lambda x: function(mw.full((3,), value)) + x)(np.zeros(3, np.float32)).numpy()
+    np.testing.assert_array_equal(known, given)
+
+
+def test_a_function_of_the_mean_of_nothing_is_nan():
+    mean = mw.jit(lambda x, axis: mw.exp(mw.mean(x, axis=axis)), static_argnames="axis")
+    for shape, axis in (((0, 2), 0), ((2, 0), 1), ((1, 0), (0, 1))):
+        assert np.isnan(mean(np.zeros(shape, np.float32), axis)).all()

@@ -476,3 +476,17 @@ def test_a_layout_inside_names_a_time_axis_around_that_could_not_be_had():
     assert np.allclose(f(a), np.sin(a @ a.T), atol=1e-5)
     said = f.explain()
     assert "3 slices along v" in said and "infeasible" in said
+
+
+@pytest.mark.parametrize("shape", [(3, 0, 1), (0, 3, 1), (3, 2, 1)])
+def test_slices_of_sharded_arrays_without_elements(shape):
+    @mw.jit(mesh="x=2", in_layouts="[_, x, _]" if shape[0] == 0 else "[x{0,3}, _, _]")
+    def f(a):
+        with mw.hint(strength="preferred", slice="t=2"):
+            mw.softmax(a, axis=0 if shape[0] else 2)
+            doubled = a + a
+        with mw.hint(strength="preferred", slice="u=1, v", peak_bytes="64B"):
+            return -doubled
+
+    x = RNG.standard_normal(shape).astype(np.float32)
+    assert np.array_equal(f(x), -(x + x))
