@@ -26,6 +26,8 @@ from meshweave.runtime.serving import Lookout
 from meshweave.runtime.watchdog import ELSEWHERE, StatusBoard, Watchdog
 from meshweave.runtime.window import wanted
 
+_HEARD = 0.2  # seconds in which mpiexec passes on what a rank has said; when the job ends, it drops what is left
+
 
 class InsideProgram:
     """A bundle of engine "mpi", loaded on every rank of COMM_WORLD; every rank makes the same calls.
@@ -96,13 +98,14 @@ class InsideProgram:
         self._host.Free()
 
     def _stalled(self) -> None:
-        time.sleep(0.1 * self._host.rank)  # so that one rank speaks for its host
+        time.sleep(2 * _HEARD * self._host.rank)  # so that one rank speaks for its host
         self._abort(self._lookout.report or "no progress")
 
     def _abort(self, line: str) -> None:
         """Say why, and end every rank of the job."""
         sys.stderr.write(f"meshweave: {line}\n")
         sys.stderr.flush()
+        time.sleep(_HEARD)
         remove(mpi_memory("self"))  # which MPI leaves when it aborts
         self._world.Abort(RankError.exit_status)
 

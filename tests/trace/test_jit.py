@@ -464,7 +464,9 @@ def test_a_python_int_has_to_fit_the_integers_that_it_meets(dtype):
     assert added(x.astype(np.int64), most + 1)[0].numpy().tolist() == [most + 1] * 2
 
 
-def test_a_layout_inside_names_a_time_axis_around_that_could_not_be_had():
+def test_a_layout_inside_names_a_time_axis_around_that_could_not_be_had(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")  # so that no cell is broken
+
     @mw.jit(mesh="x=4", in_layouts="[2*_, _*x] order(1, 0.1, 0.0)")
     def f(a):
         with mw.hint(strength="preferred", slice="t=3"):
