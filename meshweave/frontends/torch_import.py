@@ -96,6 +96,19 @@ def _text(
 def _imported(importer: Any, graph: Any, ctx: Any) -> tuple[Any, dict[str, Region]]:
     """The module in torch's dialect, and the regions by the names of their functions."""
     regions: dict[str, Region] = {}
+    kind = _node_importer(importer, regions)
+    fx = importer.FxImporter(context=ctx, graph_node_importer_cls=kind)
+    try:
+        fx.import_stateless_graph(graph.graph, func_name="main")
+    except NotImplementedError as error:
+        raise CompileError(f"not supported: {_first_line(error)}") from None
+    except ir.MLIRError as error:
+        raise compile_error(error) from None
+    return fx.module, regions
+
+
+def _node_importer(importer: Any, regions: dict[str, Region]) -> Any:
+    """The class that imports nodes, and puts the regions that it meets into `regions`."""
 
     class NodeImporter(importer.GraphNodeImporter):  # type: ignore[misc]
         """Imports regions under hints as calls of functions."""
@@ -148,14 +161,7 @@ def _imported(importer: Any, graph: Any, ctx: Any) -> tuple[Any, dict[str, Regio
                 return made
             return self._convert_type(made, type(py_value), kind, py_value.size())
 
-    fx = importer.FxImporter(context=ctx, graph_node_importer_cls=NodeImporter)
-    try:
-        fx.import_stateless_graph(graph.graph, func_name="main")
-    except NotImplementedError as error:
-        raise CompileError(f"not supported: {_first_line(error)}") from None
-    except ir.MLIRError as error:
-        raise compile_error(error) from None
-    return fx.module, regions
+    return NodeImporter
 
 
 def _literal_dtype(value: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 
 from meshweave.bindings import ir
 from meshweave.errors import CompileError
-from meshweave.lowering import mathpoly, narrow
+from meshweave.lowering import mathpoly
 from meshweave.lowering.bufferize import run_passes
 from meshweave.lowering.collectives import object_of
 
@@ -43,7 +43,6 @@ def program_object(step: str, kernels: str, known: set[str], places: Mapping[str
     """
     module = ir.Module.parse(kernels)
     mathpoly.run(module)
-    narrow.run(module)
     try:
         run_passes(module, KERNELS)
     except CompileError as error:

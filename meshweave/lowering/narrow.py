@@ -1,7 +1,9 @@
-"""f64 to f16 and bf16 in kernels: through f32, rounded to odd on the way, so that the second rounding is the only one.
+"""f64 to f16 and bf16, on either target: through f32, rounded to odd on the way, so that the second rounding is the
+only one.
 
-LLVM calls a function of its runtime library for it, which is not there. Rounding to odd keeps in the last bit whether
-anything was cut off [Boldo, Melquiond, Emulation of FMA and correctly rounded sums, IEEE ToC 2008].
+For CPUs LLVM calls a function of its runtime library, which is not there; for GPUs it rounds twice. Rounding to odd
+keeps in the last bit whether anything was cut off [Boldo, Melquiond, Emulation of FMA and correctly rounded sums, IEEE
+ToC 2008].
 """
 
 from __future__ import annotations
@@ -14,12 +16,11 @@ from meshweave.transforms.base import walk
 _ONE, _OGT = 6, 2  # predicates of cmpf: ordered and not equal, ordered and greater
 
 
-def run(module: Any) -> None:
-    """Rewrite each arith.truncf from f64 to 16 bits."""
-    for view in module.body.operations:
-        for op in list(walk(view)):
-            if op.name == "arith.truncf" and _is_long(op):
-                op.operands[0] = _odd(op)
+def round_once(function: Any) -> None:
+    """Rewrite each arith.truncf from f64 to 16 bits in the bodies of a function's ops."""
+    for op in walk(function):
+        if op.name == "arith.truncf" and _is_long(op):
+            op.operands[0] = _odd(op)
 
 
 def _is_long(op: Any) -> bool:

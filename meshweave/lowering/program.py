@@ -19,6 +19,7 @@ from meshweave.lowering.emit import Code
 from meshweave.lowering.functions import carry_calls, keep_functions, kept_functions, name_of
 from meshweave.lowering.fuse import Fusion
 from meshweave.lowering.kernels import Kernel
+from meshweave.lowering.narrow import round_once
 from meshweave.lowering.prepare import (
     PREPARE,
     ports,
@@ -53,6 +54,7 @@ def lower(source: Any, engine: str = "local", disabled: Collection[str] = ()) ->
         body.groups = collectives.indices(body.function)
         refuse_unknown(body.function, set(numbers), target)
         spell_out(body.function)
+        round_once(body.function)
         carry_calls(body.function, numbers)
     collectives.renumber([(body.function, body.times) for body in bodies])
     for body in bodies:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from meshweave.errors import CompileError
 from meshweave.layout import Mesh
-from meshweave.trace.dtypes import DType, float32, float64, int32, literal
+from meshweave.trace.dtypes import DType, float32, float64, literal
 
 if TYPE_CHECKING:
     from meshweave.trace.tracer import Tracer
@@ -180,30 +180,11 @@ class Body:
         if target.kind == "f" and target.bits == 16:
             if source.bits >= 32 and source.kind == "i":
                 value, source = self.cast(value, source, float64), float64
-            if source is float64:
-                value, source = self._odd(value), float32
             elif source.kind == "f" and source.bits == 16:
                 value, source = self.cast(value, source, float32), float32
         return self.let(
             f"arith.{_cast_op(source, target)} {value} : {source.name} to {target.name}"
         )
-
-    def _odd(self, value: str) -> str:
-        """An f64 as f32, rounded to odd where it is inexact: rounding that to 16 bits rounds but once.
-
-        LLVM has no other way from f64 to 16 bits than a library call.
-        """
-        near = self.let(f"arith.truncf {value} : f64 to f32")
-        back = self.let(f"arith.extf {near} : f32 to f64")
-        bits = self.let(f"arith.bitcast {near} : f32 to i32")
-        size, reached = (self.op("math.absf", float64, v) for v in (value, back))
-        above = self.compare("ogt", float64, reached, size)
-        lower = self.op("arith.subi", int32, bits, self.constant(1, int32))
-        towards_zero = self.select(above, int32, lower, bits)
-        odd = self.op("arith.ori", int32, towards_zero, self.constant(1, int32))
-        inexact = self.compare("one", float64, back, value)
-        chosen = self.select(inexact, int32, odd, bits)
-        return self.let(f"arith.bitcast {chosen} : i32 to f32")
 
 
 def _cast_op(source: DType, target: DType) -> str:

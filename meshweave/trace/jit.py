@@ -65,8 +65,8 @@ def jit(
 
     mesh:        the devices, a Mesh or its text; None: one rank.
     in_layouts:  where the arguments lie: a layout (text, `P(...)`, Layout, None for any) for each argument, or a pytree
-                 of layouts, or one for several; a dict gives them by the
-                 arguments' names; by default an Array's own, and else what propagation finds.
+                 of layouts, or one for several; a dict gives them by the arguments' names; by default an Array's own,
+                 and else what propagation finds.
     out_layouts: where the results lie, likewise.
     engine:      what runs it: "local" (a thread per rank) or "mpi" (a process per rank).
     static_argnames: names of arguments that are values for Python, not arrays; they must be hashable.

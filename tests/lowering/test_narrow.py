@@ -23,21 +23,28 @@ def values(bits: int) -> np.ndarray:
     return np.concatenate([RNG.standard_normal(200) * 100, *beside, *np.negative(beside), SPECIAL])
 
 
-def run(given: np.ndarray, element: str) -> np.ndarray:
-    with meshweave.compile(PROGRAM.format(len(given), element)) as program:
+def run(given: np.ndarray, element: str, engine: str) -> np.ndarray:
+    if engine == "emulate":
+        pytest.importorskip("llvmlite")
+    with meshweave.compile(PROGRAM.format(len(given), element), engine=engine) as program:
         (result,) = program(given)
     return result
 
 
+ENGINES = pytest.mark.parametrize("engine", ["local", "emulate"])
+
+
+@ENGINES
 @pytest.mark.filterwarnings("ignore:overflow")
-def test_f16_is_numpys() -> None:
+def test_f16_is_numpys(engine: str) -> None:
     given = values(11)
-    np.testing.assert_array_equal(run(given, "f16"), given.astype(np.float16))
+    np.testing.assert_array_equal(run(given, "f16", engine), given.astype(np.float16))
 
 
-def test_bf16_is_rounded_once() -> None:
+@ENGINES
+def test_bf16_is_rounded_once(engine: str) -> None:
     given = values(8)
-    result = run(given, "bf16").astype(np.float64)
+    result = run(given, "bf16", engine).astype(np.float64)
     middle = np.abs(given) < 1e6
     middle &= np.abs(given) > 1e-6
     mantissa, exponent = np.frexp(given[middle])
