@@ -1,18 +1,34 @@
-# make demo and make test set everything up themselves, once; then they run.
+# Each command sets up what it needs by itself, once; then it runs.
 
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.10; do \
 	$$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))' 2>/dev/null && echo $$p && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
+TORCH_READY := $(VENV)/ready-torch
 JOBS ?= 2
 
-.PHONY: demo test lint types lit unit bench test-gpu bench-gpu docs clean
+# The CPU needs PyTorch alone and the few packages that it imports, not the CUDA libraries it asks for.
+TORCH := torch==2.13.0
+TORCH_NEEDS := filelock typing-extensions sympy mpmath networkx jinja2 MarkupSafe fsspec 'setuptools>=77'
+
+# The values of the core (all but the pairs of all layouts), and four programs from end to end on the engines of the CPU.
+QUICK := tests/layout tests/plan --ignore=tests/plan/test_exhaustive.py tests/test_layers.py tests/test_registry.py tests/test_docs.py tests/test_examples.py
+PYTEST := $(BIN)/pytest -q -n $(JOBS) --dist worksteal
+
+.PHONY: demo quick test test-torch lint types lit unit bench test-gpu bench-gpu docs clean
 
 demo: $(READY)
 	@$(BIN)/python examples/demo.py
 
-test: lint types lit unit
+quick: $(READY)
+	@echo "==> the core, and one program from end to end: pytest"
+	@$(PYTEST) -m "not torch" $(QUICK)
+
+# The type checker takes one core: lit has the other.
+test: lint
+	@$(MAKE) --no-print-directory -j 2 types lit
+	@$(MAKE) --no-print-directory unit
 
 lint: $(READY)
 	@echo "==> style: ruff check, ruff format --check"
@@ -20,7 +36,7 @@ lint: $(READY)
 	@$(BIN)/ruff format --check
 
 types: $(READY)
-	@echo "==> types: mypy, strict on the pure core"
+	@echo "==> types: mypy, strict"
 	@$(BIN)/mypy
 
 lit: $(READY)
@@ -29,7 +45,11 @@ lit: $(READY)
 
 unit: $(READY)
 	@echo "==> unit, property and engine tests: pytest"
-	@$(BIN)/pytest -q -n $(JOBS)
+	@$(PYTEST) -m "not torch"
+
+test-torch: $(TORCH_READY)
+	@echo "==> what needs PyTorch: pytest"
+	@$(PYTEST) -m torch
 
 bench: $(READY)
 	@$(BIN)/python -m benchmarks
@@ -47,11 +67,17 @@ clean:
 	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# Made anew when the dependencies change; a set-up that was cut short is not taken for a whole one.
+# Made again when the dependencies change; a set-up that was cut short does not count.
 $(READY): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "meshweave needs Python 3.10 or newer, with its venv module" >&2; exit 1; }
 	@echo "==> set-up, once: virtual environment $(VENV) with $$($(PYTHON) --version)"
 	@$(PYTHON) -m venv --clear $(VENV)
 	@echo "==> set-up: installing meshweave and what it needs (about 150 MB to download)"
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[test]'
+	@touch $@
+
+$(TORCH_READY): $(READY)
+	@echo "==> set-up, once: PyTorch for the CPU"
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps $(TORCH)
+	@$(BIN)/python -m pip install -q --disable-pip-version-check $(TORCH_NEEDS)
 	@touch $@

@@ -27,10 +27,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common import ROOT, show, table
-from meshweave.api import Program, build
-from meshweave.runtime.array import place
+from meshweave.api.program import Program, build
+from meshweave.runtime.arrays.array import place
 from meshweave.runtime.libraries import openblas
-from meshweave.runtime.local import LocalEngine
+from meshweave.runtime.local.engine import LocalEngine
 from meshweave.runtime.program import aligned
 
 HEADS, LENGTH, SIZE = 64, 1024, 64
@@ -122,7 +122,7 @@ class Peer:
             print(f"no rows for {package}: it is not installed", file=sys.stderr)
             return
         sizes = [str(n) for n in (HEADS, LENGTH, SIZE)]
-        command = [python or sys.executable, "-m", "benchmarks.attention_peer", package, *sizes]
+        command = [python or sys.executable, "-m", "benchmarks.peers.attention", package, *sizes]
         try:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT

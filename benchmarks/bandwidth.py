@@ -32,13 +32,14 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common import ROOT, show, table
-from meshweave.bindings import context, ir
 from meshweave.bundle import Bundle
+from meshweave.dialects import context
 from meshweave.errors import MeshweaveError
+from meshweave.ir.bindings import ir
 from meshweave.layout import Layout, Mesh
 from meshweave.lowering import compile_local
-from meshweave.runtime.local import LocalEngine
-from meshweave.runtime.mpi import MpiEngine
+from meshweave.runtime.local.engine import LocalEngine
+from meshweave.runtime.mpi.engine import MpiEngine
 
 N = 8192  # of the whole matrix, N x N of f32
 RANKS = 2
@@ -175,7 +176,7 @@ def torch_rates(python: str | None, repeat: int) -> dict[str, float] | str:
         if importlib.util.find_spec("torch") is None:
             return "torch is not installed"
         python = sys.executable
-    command = [python, "-m", "benchmarks.gloo_peer", str(N), str(RANKS), str(repeat)]
+    command = [python, "-m", "benchmarks.peers.gloo", str(N), str(RANKS), str(repeat)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=600)
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]

@@ -34,7 +34,7 @@ def jax_peer(
         if importlib.util.find_spec("jax") is None:
             return None
         python = sys.executable
-    command = [python, "-m", "benchmarks.jax_peer", name, *arguments]
+    command = [python, "-m", "benchmarks.peers.jax_models", name, *arguments]
     try:
         done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=600)
     except OSError as error:

@@ -5,11 +5,11 @@ import time
 
 from benchmarks.common import jax_peer, milliseconds, show, table
 from benchmarks.transformer_text import Size, transformer
-from meshweave.api import build
-from meshweave.bindings import context
-from meshweave.frontends import load_module
+from meshweave.api.program import build
+from meshweave.dialects import context
+from meshweave.frontends.load import load_module
+from meshweave.ir.pipeline_text import GLOBAL_PASSES
 from meshweave.pipeline import all_passes, run_pipeline
-from meshweave.pipeline_text import GLOBAL_PASSES
 
 DEEP = Size(48, batch=4, seq=128, width=256, heads=8, ffn=1024)
 CHAIN = 10_000

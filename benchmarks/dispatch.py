@@ -19,10 +19,10 @@ import numpy as np
 
 import meshweave as mw
 from benchmarks.common import ROOT, show, table
-from benchmarks.dispatch_torch import BATCH, HIDDEN, WIDTH, microseconds
-from meshweave.api import build
+from benchmarks.peers.dispatch_torch import BATCH, HIDDEN, WIDTH, microseconds
+from meshweave.api.program import build
 from meshweave.plan import cache_clear, plan_redistribute
-from meshweave.runtime.launch import mpiexec
+from meshweave.runtime.mpi.engine import mpiexec
 
 RANKS = 2
 FIRST = range(16, 16 + 8 * 9, 8)  # sizes of tensors that are new
@@ -78,7 +78,7 @@ def layer_inside(repeat: int) -> dict[str, float]:
         path = f"{folder}/layer.mwb"
         bundle.write(path)
         command = [mpiexec(), "-n", str(RANKS), "-bind-to", "core", sys.executable, "-m", "mpi4py"]
-        return figures([*command, "-m", "benchmarks.dispatch_mpi", path, str(repeat)])
+        return figures([*command, "-m", "benchmarks.peers.dispatch_mpi", path, str(repeat)])
 
 
 def first_redistributions() -> float:
@@ -122,7 +122,7 @@ def figures(command: list[str]) -> dict[str, float]:
 
 def peer(python: str | None, module: str, *arguments: str) -> dict[str, float]:
     """What a peer measured, in an interpreter that has it."""
-    return figures([python or sys.executable, "-m", f"benchmarks.{module}", *arguments])
+    return figures([python or sys.executable, "-m", f"benchmarks.peers.{module}", *arguments])
 
 
 def main(options: Any) -> None:

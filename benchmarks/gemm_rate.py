@@ -19,12 +19,13 @@ from typing import Any
 
 import numpy as np
 
-from meshweave.bindings import context, ir
+from meshweave.dialects import context
+from meshweave.ir.bindings import ir
 from meshweave.lowering import compile_local
-from meshweave.lowering.cpu import lower
-from meshweave.lowering.rows import Unit
+from meshweave.lowering.cpu.target import lower
+from meshweave.lowering.nests.rows import Unit
 from meshweave.runtime.libraries import openblas
-from meshweave.runtime.local import LocalEngine
+from meshweave.runtime.local.engine import LocalEngine
 
 S, E, H, F = 512, 768, 12, 3072
 D = E // H
@@ -275,7 +276,7 @@ def timed(call: Any) -> float:
 def copies(module: Any) -> int:
     """Copies of tensors in the program."""
     with module.context, ir.Location.unknown():
-        entries = lower(module).schedule.entries
+        entries = lower(module).plan.entries
     units = [entry for entry in entries if isinstance(entry, Unit)]
     return sum(step.what == "copy" for unit in units for step in unit.steps)
 

@@ -7,7 +7,7 @@ import numpy as np
 from benchmarks.common import show, table
 from meshweave.bundle import Bundle, Manifest, OpInfo, Port, slots
 from meshweave.layout import Layout
-from meshweave.lowering.collectives import CODES, collectives_object, compile_text
+from meshweave.lowering.cpu.collectives.objects import collectives_object, compile_text, runtime_of
 from meshweave.runtime import engine
 
 RANKS = (2, 4)
@@ -54,7 +54,7 @@ llvm.func @step(%ctx: !llvm.ptr) -> i32 {{
 ^done:
   llvm.return %ok : i32
 }}
-}}"""
+{manifest.constant}}}"""
 
 
 def bundle(op: str, nbytes: int, ranks: int, repeat: int) -> Bundle:
@@ -72,7 +72,7 @@ def bundle(op: str, nbytes: int, ranks: int, repeat: int) -> Bundle:
     number = dst if reduces else (nbytes if op == "permute" else part * 4)
     manifest = Manifest(
         mesh=f"x={ranks}", engine="mpi", inputs=ports[0], outputs=ports[1], arena_bytes=0,
-        groups=(("x",),), ops=(OpInfo(1, op, "benchmark:1:1"),), libraries=CODES["mpi"].libraries,
+        groups=(("x",),), ops=(OpInfo(1, op, "benchmark:1:1"),), libraries=runtime_of("mpi").libraries,
     )  # fmt: skip
     step = compile_text(step_text(manifest, symbol, number, repeat), [symbol])
     return Bundle(manifest, (step, collectives_object("mpi", [symbol])))

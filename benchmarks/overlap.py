@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common import milliseconds, show, table
-from meshweave.api import Program
-from meshweave.bindings import context, ir
+from meshweave.api.program import Program
+from meshweave.dialects import context
 from meshweave.errors import MeshweaveError
+from meshweave.ir.bindings import ir
 from meshweave.lowering import compile_local
 from meshweave.pipeline import run_pipeline
 from meshweave.runtime import engine

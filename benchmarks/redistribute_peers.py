@@ -26,7 +26,7 @@ from meshweave.layout import Mesh
 from meshweave.plan.proof import BYTES_ONLY
 from meshweave.plan.redistribute import Plan, cache_clear, plan_redistribute
 
-PEERS = {"Shardy": ("jax", "benchmarks.shardy_peer"), "DTensor": ("torch", "benchmarks.dtensor_peer")}  # fmt: skip
+PEERS = {"Shardy": ("jax", "benchmarks.peers.shardy"), "DTensor": ("torch", "benchmarks.peers.dtensor")}  # fmt: skip
 
 Pair = tuple[str, str]
 

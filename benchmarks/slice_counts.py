@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common import show, table
-from meshweave.api import Program, lowered
-from meshweave.lowering.cpu import bundle_of
-from meshweave.lowering.memory import region_bytes
-from meshweave.runtime.local import LocalEngine
-from meshweave.transforms.hint_ledger import read_ledger
+from meshweave.api.program import Program, lowered
+from meshweave.lowering.buffers.memory import region_bytes
+from meshweave.lowering.cpu.target import bundle_of
+from meshweave.runtime.local.engine import LocalEngine
+from meshweave.transforms.slicing.ledger import read_ledger
 
 
 @dataclass(frozen=True)

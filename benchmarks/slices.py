@@ -16,13 +16,13 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.common import show, table
-from meshweave.api import Program, lowered
+from meshweave.api.program import Program, lowered
 from meshweave.errors import MeshweaveError
-from meshweave.lowering.cpu import bundle_of
-from meshweave.lowering.memory import region_bytes
-from meshweave.runtime.local import LocalEngine
+from meshweave.lowering.buffers.memory import region_bytes
+from meshweave.lowering.cpu.target import bundle_of
+from meshweave.runtime.local.engine import LocalEngine
 from meshweave.tools.chart import line_chart
-from meshweave.transforms.hint_ledger import read_ledger
+from meshweave.transforms.slicing.ledger import read_ledger
 
 HEADS, LENGTH, SIZE = 64, 1024, 64
 WIDTHS = (1, 2, 4, 8, 16, 32, 64)

@@ -8,7 +8,7 @@ import numpy as np
 import meshweave
 from benchmarks.common import best, jax_peer, milliseconds, show, table
 from benchmarks.transformer_text import Size, transformer, weights
-from meshweave.runtime.array import place
+from meshweave.runtime.arrays.array import place
 from meshweave.runtime.libraries import openblas
 
 

@@ -1,6 +1,6 @@
 """A pre-norm causal transformer as StableHLO text with Shardy shardings, as JAX exports one, of any size.
 
-Written out here so that benchmarks run where JAX is not installed; `jax_peer.py` holds the same model in JAX.
+Written out here so that benchmarks run where JAX is not installed; `peers/jax_models.py` holds the same model in JAX.
 """
 
 from dataclasses import dataclass

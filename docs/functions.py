@@ -50,7 +50,7 @@ of narrower integers and bools are int64; where nothing else is said, results ha
     ),
     (
         "Creation",
-        "create",
+        "create arrays",
         """
 shape: a whole number or a tuple of them, known when the program is traced. dtype: any of the above; None: float32, or
 that of the values given (Python whole numbers: int64).
@@ -72,7 +72,7 @@ Of the standard, but with results whose shapes only the run knows: each raises C
 """,
     ),
 )
-"""Functions of one family take and raise the same: title, modules of meshweave.trace, what holds for all of them."""
+"""Functions of one family take and raise the same: title, files of frontends/python/functions, what holds for all."""
 
 NAMES = {
     "v": [1.0, 2.0, 4.0],

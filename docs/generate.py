@@ -1,4 +1,4 @@
-"""Write docs/passes.md, docs/dialects/*.md and docs/api.md from the docstrings of passes, dialects, public names.
+"""Write docs/passes.md, docs/dialects/*.md and docs/api.md from docstrings, and meshweave/__init__.pyi.
 
 python docs/generate.py            writes them
 python docs/generate.py --check    exit status 1, naming the files, when one is not current
@@ -12,15 +12,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from meshweave.bindings import ext, ir
 from meshweave.dialects import DIALECTS
+from meshweave.ir.bindings import ext, ir
+from meshweave.ir.pipeline_text import type_text
 from meshweave.pipeline import PIPELINES, all_passes, summary
-from meshweave.pipeline_text import type_text
 from meshweave.transforms.base import Pass
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 import generate_api  # noqa: E402
+import generate_stub  # noqa: E402
 
 NOTE = "<!-- Written by docs/generate.py from the docstrings: change those. -->"
 
@@ -28,6 +29,7 @@ NOTE = "<!-- Written by docs/generate.py from the docstrings: change those. -->"
 def pages() -> dict[Path, str]:
     """Every generated page: its path and its text."""
     found = {HERE / "passes.md": _passes_page(), HERE / "api.md": generate_api.page(NOTE)}
+    found[HERE.parent / "meshweave" / "__init__.pyi"] = generate_stub.text()
     for dialect in DIALECTS:
         found[HERE / "dialects" / f"{dialect.DIALECT_NAMESPACE}.md"] = _dialect_page(dialect)
     return found
@@ -77,7 +79,9 @@ def _dialect_page(dialect: Any) -> str:
         c for c in vars(module).values() if inspect.isclass(c) and c.__module__ == module.__name__
     ]
     attributes = [c for c in own if issubclass(c, dialect.Attribute)]
-    operations = [c for c in own if issubclass(c, dialect.Operation)]
+    operations = [
+        c for c in own if issubclass(c, dialect.Operation) and hasattr(c, "OPERATION_NAME")
+    ]
     parts = [NOTE, f"# The `{dialect.DIALECT_NAMESPACE}` dialect"]
     parts.append(_prose(inspect.cleandoc(module.__doc__ or dialect.__doc__)))
     if attributes:
@@ -90,7 +94,7 @@ def _dialect_page(dialect: Any) -> str:
 
 def _section(name: str, kind: Any) -> str:
     parts = [f"### `{name}`", _prose(inspect.cleandoc(kind.__doc__ or ""))]
-    fields = inspect.get_annotations(kind)
+    fields = {n: a for c in reversed(kind.__mro__) for n, a in inspect.get_annotations(c).items()}
     if fields:
         parts.append(
             generate_api.table(("field", "what"), [(f"`{n}`", _what(a)) for n, a in fields.items()])

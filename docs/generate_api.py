@@ -12,7 +12,7 @@ from typing import Any
 from functions import EXAMPLES, FAMILIES
 
 import meshweave as mw
-from meshweave.trace import PUBLIC, RENAMED
+from meshweave.frontends.python import PUBLIC, RENAMED
 
 INTRO = """\
 `import meshweave as mw`. Names load on first use. Examples are run by the tests. Every function raises
@@ -20,7 +20,10 @@ INTRO = """\
 inside a traced function at the line that calls it."""
 
 SECTIONS = (
-    ("Programs", "jit compile from_jax from_torch torch_backend from_stablehlo from_mlir Program"),
+    (
+        "Programs",
+        "jit compile from_jax from_torch torch_backend from_stablehlo from_mlir Program verify",
+    ),
     ("Arrays and layouts", "Array Mesh Layout P redistribute load show"),
     ("What a traced program may say besides", "constrain hint kernels cond scan while_loop"),
     ("Errors", "MeshweaveError"),
@@ -35,13 +38,13 @@ HOMES = {
     **dict.fromkeys(MORE["Errors"].split(), "meshweave.errors"),
     **dict.fromkeys(("Bundle", "Port"), "meshweave.bundle"),
     "engine": "meshweave.runtime.engine",
-    "InsideProgram": "meshweave.runtime.inside",
+    "InsideProgram": "meshweave.runtime.mpi.inside",
     **dict.fromkeys(MORE["Layouts of others"].split(), "meshweave.layout.interchange"),
 }
 RETURNED = {
-    "jit": ("meshweave.trace.jit", "Jitted"),
-    "from_jax": ("meshweave.frontends_api", "JaxProgram"),
-    "from_torch": ("meshweave.torch_program", "TorchProgram"),
+    "jit": ("meshweave.api.jit", "Jitted"),
+    "from_jax": ("meshweave.jax.program", "JaxProgram"),
+    "from_torch": ("meshweave.torch.program", "TorchProgram"),
 }
 """What a function makes, where that is called like the function, and has members."""
 
@@ -137,7 +140,7 @@ def _functions(modules: Sequence[str]) -> str:
     homes = {name: PUBLIC.get(name) or RENAMED[name][0] for name in {*PUBLIC, *RENAMED} - shown}
     functions = {name: (getattr(mw, name), home) for name, home in homes.items()}
     functions |= {
-        f"linalg.{name}": (getattr(mw.linalg, name), "meshweave.trace.linalg")
+        f"linalg.{name}": (getattr(mw.linalg, name), "meshweave.frontends.python.functions.linalg")
         for name in mw.linalg.__all__
     }
     for name, (value, home) in sorted(functions.items()):

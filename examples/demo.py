@@ -1,4 +1,4 @@
-"""What `make demo` runs: four programs that JAX exported, on four ranks of this machine.
+"""Run four programs that JAX exported on four ranks of this machine: what `make demo` does.
 
 Each command is shown as it could be typed. `--expect` compares with what JAX computed on one
 device, `--check` with the same program compiled for one rank.
@@ -21,7 +21,7 @@ PROGRAMS = {
 
 
 def arguments(name: str) -> list[str]:
-    """`meshweave run` with the program, its inputs in order and the expected result."""
+    """Return the `meshweave run` command of a program: its inputs in order, and the expected result."""
     folder = HERE / name
     count = len(list(folder.glob("in*.npy")))
     inputs = [str((folder / f"in{i}.npy").relative_to(HERE.parent)) for i in range(count)]
@@ -31,7 +31,7 @@ def arguments(name: str) -> list[str]:
 
 
 def shown(command: list[str]) -> str:
-    """The command as one types it: a row of inputs by its ends."""
+    """Return the command as it could be typed; of a row of inputs only the first and the last."""
     text = shlex.join(command)
     inputs = [a for a in command if "/in" in a]
     if len(inputs) > 2:
@@ -52,7 +52,7 @@ def run(title: str, command: list[str]) -> None:
 
 
 def main() -> None:
-    """All programs with ranks as threads, then one with ranks as processes."""
+    """Run all programs with ranks as threads, then one with ranks as processes."""
     begin = time.perf_counter()
     for name, what in PROGRAMS.items():
         run(f"{name}, {what}", arguments(name))

@@ -4,6 +4,7 @@ environment's.
 
 import importlib.util
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -21,6 +22,9 @@ config.test_exec_root = str(output)
 config.excludes = ["inputs"]
 if importlib.util.find_spec("llvmlite"):  # the back end for gpus
     config.available_features.add("llvmlite")
+
+if shutil.which("objdump"):
+    config.available_features.add("objdump")
 
 # Not the installed scripts: these run whatever Python started lit, on this very tree.
 commands.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""meshweave: tensor programs spread over meshes of devices, compiled.
+"""Compile tensor programs for meshes of devices.
 
 The public names load on first use, so that importing the package costs nothing and a bundle runs where no compiler is
 installed.
@@ -11,19 +11,20 @@ __version__ = "0.1.0"
 __array_api_version__ = "2024.12"
 
 _HOMES = {
-    "Array": "meshweave.runtime.array",
+    "Array": "meshweave.runtime.arrays.array",
     "Layout": "meshweave.layout",
     "Mesh": "meshweave.layout",
     "P": "meshweave.layout.spec",
-    "Program": "meshweave.api",
-    "compile": "meshweave.api",
-    "from_jax": "meshweave.frontends_api",
-    "from_mlir": "meshweave.frontends_api",
-    "from_stablehlo": "meshweave.frontends_api",
-    "from_torch": "meshweave.torch_program",
-    "load": "meshweave.runtime.saved",
+    "Program": "meshweave.api.program",
+    "compile": "meshweave.api.program",
+    "from_jax": "meshweave.jax.program",
+    "from_mlir": "meshweave.api.sources",
+    "from_stablehlo": "meshweave.api.sources",
+    "from_torch": "meshweave.torch.program",
+    "load": "meshweave.runtime.arrays.saved",
     "show": "meshweave.tools.picture",
-    "torch_backend": "meshweave.torch_compile",
+    "torch_backend": "meshweave.torch.backend",
+    "verify": "meshweave.api.verify",
     "MeshweaveError": "meshweave.errors",
 }
 
@@ -52,6 +53,7 @@ __all__ = [
     "scan",
     "show",
     "torch_backend",
+    "verify",
     "while_loop",
 ]
 
@@ -59,7 +61,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name.startswith("_"):
         raise AttributeError(f"module 'meshweave' has no attribute {name!r}")
-    from meshweave.trace import MODULES, PUBLIC, RENAMED
+    from meshweave.frontends.python import MODULES, PUBLIC, RENAMED
 
     if name in MODULES:
         return import_module(MODULES[name])
@@ -72,13 +74,13 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    from meshweave.trace import MODULES, PUBLIC, RENAMED
+    from meshweave.frontends.python import MODULES, PUBLIC, RENAMED
 
     return sorted({*__all__, *PUBLIC, *RENAMED, *MODULES})
 
 
 def __array_namespace_info__() -> Any:
-    """What this namespace has of the array API standard: its capabilities, dtypes and devices."""
-    from meshweave.trace.info import Info
+    """Return what this namespace has of the array API standard: its capabilities, dtypes and devices."""
+    from meshweave.frontends.python.dtypes import Info
 
     return Info()

@@ -1,28 +1,28 @@
-"""What compiled code and the engines agree on: the table that a step is given, and the blocks of memory through which
-ranks meet, in bytes. Nobody else writes these numbers down; target gpu's are in device.py.
+"""Define in bytes what compiled code and engines agree on: a step's table, and the memory where ranks meet.
+
+No other file writes these numbers down; those of target gpu are in device.py.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-ALIGNMENT = 64  # bytes; of the arena and of every input and output buffer
+ALIGNMENT = 64  # in bytes, of the arena and of every input and output buffer
 KINDS = ("sum", "max", "min", "prod")  # reductions that compiled collectives know
-DTYPES = ("f64", "f32", "f16", "bf16", "i64", "i32", "i16", "i8", "i1")  # those they reduce
+DTYPES = ("f64", "f32", "f16", "bf16", "i64", "i32", "i16", "i8", "i1")  # dtypes they reduce
 
 
 def rounded(nbytes: int) -> int:
-    """Bytes of a place for `nbytes` that another may begin behind."""
+    """Round `nbytes` up to where another buffer may begin."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
 @dataclass(frozen=True)
 class Slots:
-    """Places in the table of 8-byte slots that `step(ptr ctx)` is given.
+    """Number the 8-byte slots of the table that `step(ptr ctx)` is given.
 
-    arena: pointer; rank: i64; status: pointer to two i64, the op started last and the op finished
-    last; private: the engine's own pointer. Then a handle and a member index for each group, the
-    inputs' and the outputs' pointers.
+    arena: pointer; rank: i64; status: pointer to two i64, the op started last and the op finished last; private: the
+    engine's own pointer. Then a handle and a member index for each group, and the pointers of the inputs and outputs.
     """
 
     groups: int
@@ -34,24 +34,24 @@ class Slots:
     private: int = 3
 
     def handle(self, group: int) -> int:
-        """Slot of a group's handle."""
+        """Return the slot of a group's handle."""
         return 4 + 2 * group
 
     def member(self, group: int) -> int:
-        """Slot of this rank's member index in a group."""
+        """Return the slot of this rank's member index in a group."""
         return 5 + 2 * group
 
     def input(self, index: int) -> int:
-        """Slot of an input's pointer."""
+        """Return the slot of an input's pointer."""
         return 4 + 2 * self.groups + index
 
     def output(self, index: int) -> int:
-        """Slot of an output's pointer."""
+        """Return the slot of an output's pointer."""
         return 4 + 2 * self.groups + self.inputs + index
 
     @property
     def count(self) -> int:
-        """Slots in the table."""
+        """Return the number of slots in the table."""
         return 4 + 2 * self.groups + self.inputs + self.outputs
 
 
@@ -59,13 +59,12 @@ ABORTED = 0x7FFF  # code of a collective that left its wait because another rank
 
 
 class WorldLayout:
-    """The `local` engine's shared block, in bytes. A rank's `private` slot points at the world, a
-    group's handle at its block.
+    """Lay out the `local` engine's shared block, in bytes.
 
-    World: abort flag (i64, not 0: leave every wait), then how often a wait looks before it yields
-    the processor (i64). Group: its size (i64), a pointer to the world, then from MEMBERS one cache
-    line per member: arrivals so far (i64, only ever grows), the source and destination it
-    published before its last arrival, and its arena.
+    A rank's `private` slot points at the world, a group's handle at its block. World: abort flag (i64, not 0: leave
+    every wait), then how often a wait looks before it yields the processor (i64). Group: its size (i64), a pointer to
+    the world, then from MEMBERS one cache line per member: arrivals (i64, only ever grows), the source and destination
+    it published before its last arrival, and its arena.
     """
 
     LINE = 64
@@ -82,17 +81,16 @@ class WorldLayout:
 
     @classmethod
     def group_bytes(cls, size: int) -> int:
-        """Bytes of the block of a group of `size` members."""
+        """Return the bytes of the block of a group of `size` members."""
         return cls.MEMBERS + cls.LINE * size
 
 
-class EarlyArea:
-    """Where a rank keeps a collective of its program that it starts before it waits for it, in bytes
-    of its arena: at the same place on all ranks.
+class AsyncArea:
+    """Lay out the area of a collective that is started before it is waited for, in bytes of a rank's arena.
 
-    A line with how often it was started (i64, only ever grows), how many requests of MPI that left
-    open (i64), and these; a line with how often this rank has waited for it. Then SLOTS copies of
-    what was sent, the last ones, in turn. Both lines have the sleepers of a `GroupRecord`'s line.
+    It is at the same place on all ranks. A line holds how often the collective was started (i64, only ever grows), the
+    number of MPI requests still open (i64), and these; another line how often this rank has waited for it. SLOTS
+    copies of the last data sent follow, used in turn. Both lines have the sleepers of a `GroupRecord`'s line.
     """
 
     STARTED = 0
@@ -104,13 +102,12 @@ class EarlyArea:
 
     @classmethod
     def nbytes(cls, sent: int) -> int:
-        """Bytes of the area of a collective that sends `sent` bytes."""
+        """Return the bytes of the area of a collective that sends `sent` bytes."""
         return cls.SLOT + cls.SLOTS * rounded(sent)
 
 
 class MpiTable:
-    """The `mpi` engine's table of 8-byte slots, at the `private` slot: MPI handles and special
-    addresses as integers.
+    """Number the 8-byte slots of the `mpi` engine's table at the `private` slot: MPI handles and special addresses.
 
     A group's handle points to its record (`GroupRecord`).
     """
@@ -122,33 +119,31 @@ class MpiTable:
 
     @staticmethod
     def datatype(dtype: str) -> int:
-        """Slot of the MPI datatype of a dtype."""
+        """Return the slot of the MPI datatype of a dtype."""
         return 3 + DTYPES.index(dtype)
 
     @staticmethod
     def reduction(kind: str, dtype: str) -> int:
-        """Slot of the MPI operation that reduces `dtype` by `kind`."""
+        """Return the slot of the MPI operation that reduces `dtype` by `kind`."""
         return 3 + len(DTYPES) * (1 + KINDS.index(kind)) + DTYPES.index(dtype)
 
 
-STAGING = "mw_staging"  # the function that tells the bytes of staging that the program needs
+STAGING = "mw_staging"  # the function that returns the bytes of staging that the program needs
 OUTSIDE = 0x7FFE  # code of a meeting in which some member's operand lies in no shared memory
 
 
 class GroupRecord:
-    """What a rank of the `mpi` engine knows of a group, in bytes; the group's handle points to it.
+    """Lay out what a rank of the `mpi` engine knows of a group, in bytes; the group's handle points to it.
 
-    The group's size (i64), its communicator, whether its members meet in a shared window (i64),
-    how often a wait looks before it yields (i64), where MPI may be polled from a wait (pointer to
-    POLL_BYTES, 0: nowhere), a part of the own window for operands that lie elsewhere (pointer,
-    bytes), the bytes of the own window and of the own buffers, how often a wait yields before it
-    sleeps (i64). Then for each member pointers, in
-    this rank's address space, to its line, its window and its buffers.
+    The group's size (i64), its communicator, whether its members meet in a shared window (i64), how often a wait looks
+    before it yields (i64), where MPI may be polled from a wait (pointer to POLL_BYTES, 0: nowhere), a part of the own
+    window for operands that lie elsewhere (pointer, bytes), the bytes of the own window and of the own buffers, how
+    often a wait yields before it sleeps (i64). Then for each member pointers, in this rank's address space, to its
+    line, its window and its buffers.
 
-    A line is one cache line of a member's window: arrivals so far (odd: within a collective), and
-    the source and destination that it published before its last arrival, and how many members
-    sleep until it arrives. A published place is its
-    offset times two, plus one when it lies in the buffers; NOWHERE when it lies in neither.
+    A line is one cache line of a member's window: arrivals (odd: within a collective), the source and destination that
+    it published before its last arrival, and how many members sleep until it arrives. A published place is its offset
+    times two, plus one when it lies in the buffers; NOWHERE when it lies in neither.
     """
 
     SIZE = 0
@@ -176,14 +171,12 @@ class GroupRecord:
 
     @classmethod
     def nbytes(cls, size: int) -> int:
-        """Bytes of the record of a group of `size` members."""
+        """Return the bytes of the record of a group of `size` members."""
         return cls.MEMBERS + cls.MEMBER * size
 
 
 def reduction_symbol(kind: str, dtype: str) -> str:
-    """The compiled MPI operation for a reduction that MPI has not, or not with our treatment of
-    NaN.
-    """
+    """Name the compiled MPI operation for a reduction that MPI lacks, or that treats NaN differently from ours."""
     return f"mw_op_{kind}_{dtype}"
 
 
@@ -194,12 +187,14 @@ STATE = 2  # i64 of a rank's row of the status board, behind the op started and 
 
 
 class ServeBlock:
-    """Bytes. First how many calls there were (i64), the number of ranks (i64), how often a wait looks before it
-    yields the processor between two looks (i64), the address of `step`, and of the world whose abort flag a rank that
-    fails sets, and how often a wait yields before it sleeps (i64).
+    """Lay out the block through which ranks are given calls, in bytes.
 
-    From RANKS on for each rank: the number of the call that it shall run, the address of its table (0: leave), whether
-    it sleeps until there is one; then, on a line of its own, the number of the last call that it ended, what `step`
+    First the number of calls made (i64), the number of ranks (i64), how often a wait looks before it yields the
+    processor (i64), the address of `step`, the address of the world whose abort flag a failing rank sets, and how
+    often a wait yields before it sleeps (i64).
+
+    From RANKS on for each rank: the number of the call to run next, the address of its table (0: leave), whether the
+    rank sleeps until there is one; then, on a line of its own, the number of the last finished call, what `step`
     returned, and whether the caller sleeps until it ends.
     """
 
@@ -221,5 +216,5 @@ class ServeBlock:
 
     @classmethod
     def nbytes(cls, nranks: int) -> int:
-        """Bytes of the block."""
+        """Return the bytes of the block."""
         return cls.RANKS + cls.RANK_BYTES * nranks

@@ -1,9 +1,7 @@
-"""The bundle: a compiled program on disk, and the numbers that compiled code and runtime agree on.
+"""Define the bundle: a compiled program on disk.
 
-A bundle is a manifest (plain values, kept as JSON) and x86-64 ELF objects, in one zip file. It
-needs no compiler to run, carries the SHA-256 of everything in it and never contains a pickle.
-`slots` gives the places in the table that a compiled `step` reads; `WorldLayout` and `MpiTable`
-give those of the engines' private blocks: nobody else writes these numbers down.
+A bundle is a manifest (plain values, kept as JSON) and x86-64 ELF objects, in one zip file. It needs no compiler to
+run, carries the SHA-256 of everything in it and never contains a pickle.
 """
 
 from __future__ import annotations
@@ -18,16 +16,15 @@ from typing import Any
 
 import numpy as np
 
-from meshweave import records
 from meshweave.abi import Slots
-from meshweave.archive import packed, unpacked
-from meshweave.device import DeviceModule, GemmInfo, KernelInfo, gemm_info, kernel_info
+from meshweave.device import DeviceModule, GemmInfo, KernelInfo
 from meshweave.errors import MeshweaveError
-from meshweave.files import replacing
+from meshweave.files.archive import packed, unpacked
+from meshweave.files.records import record
+from meshweave.files.whole import replacing
 from meshweave.layout import Layout, Mesh
-from meshweave.records import several
 
-FORMAT = 3
+FORMAT = 4
 # NumPy has no bf16: its bits travel as uint16.
 NUMPY_DTYPES = {
     "f64": "float64", "f32": "float32", "f16": "float16", "bf16": "uint16",
@@ -38,8 +35,9 @@ NUMPY_DTYPES = {
 
 
 def numpy_dtype(dtype: str) -> np.dtype[Any]:
-    """The NumPy type of a buffer of `dtype` ("f32", "bf16" as uint16 bits, "i1" as bool).
-    MeshweaveError when unknown.
+    """Return the NumPy type of a buffer of `dtype` ("f32", "bf16" as uint16 bits, "i1" as bool).
+
+    Raises MeshweaveError when it is unknown.
     """
     if dtype not in NUMPY_DTYPES:
         raise MeshweaveError(f'no buffers of dtype "{dtype}"; known: {", ".join(NUMPY_DTYPES)}')
@@ -48,10 +46,10 @@ def numpy_dtype(dtype: str) -> np.dtype[Any]:
 
 @dataclass(frozen=True)
 class Port:
-    """An input or output of a program.
+    """Describe an input or output of a program.
 
     name:         of the argument; "" where it has none.
-    dtype:        of the elements, as in IR: "f32", "bf16", "i1", ..
+    dtype:        of the elements, as in IR: "f32", "bf16", "i1".
     global_shape: of the whole value. local_shape: of the allocation of every rank.
     layout:       where it lies, as text: "[x, _]".
     """
@@ -64,17 +62,20 @@ class Port:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of one rank's allocation."""
+        """Return the bytes of one rank's allocation."""
         return math.prod(self.local_shape) * numpy_dtype(self.dtype).itemsize
 
     @property
     def global_nbytes(self) -> int:
-        """Bytes of the global value."""
+        """Return the bytes of the global value."""
         return math.prod(self.global_shape) * numpy_dtype(self.dtype).itemsize
 
 
 def _allocation(port: Port, mesh: str) -> tuple[int, ...]:
-    """Shape of the buffer that a port's layout gives every rank. LayoutError where it does not fit."""
+    """Return the shape of the buffer that a port's layout gives every rank.
+
+    Raises LayoutError where it does not fit.
+    """
     layout, on = Layout.parse(port.layout), Mesh.parse(mesh)
     layout.check(on, port.global_shape)
     return layout.allocation_shape(on, port.global_shape)
@@ -82,8 +83,9 @@ def _allocation(port: Port, mesh: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class OpInfo:
-    """An op that compiled code reports on: its number from 1, e.g. `all_reduce[tp] f32 64x96`,
-    and `file:line:col`.
+    """Describe an op that compiled code reports on: its number from 1, its name and its place.
+
+    name: such as `all_reduce[tp] f32 64x96`. location: `file:line:col`.
     """
 
     id: int
@@ -95,13 +97,13 @@ class OpInfo:
 
     @property
     def tensor(self) -> str:
-        """What it works on, on a rank: `f32 64x96`."""
+        """Return what it works on, on a rank: `f32 64x96`."""
         return self.name.partition(" ")[2]
 
 
 @dataclass(frozen=True)
 class CollectiveInfo:
-    """One collective of the program: its op, axes, and the bytes that the busiest rank receives."""
+    """Describe one collective of the program: its op, axes, and the bytes that the busiest rank receives."""
 
     op: str
     axes: tuple[str, ...]
@@ -110,16 +112,16 @@ class CollectiveInfo:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a bundle's objects are: everything that the runtime has to know to run them.
+    """Describe a bundle's objects: everything that the runtime must know to run them.
 
-    groups: the axes of each communicator; the index in this tuple is the group's number.
-    libraries: those that the objects call ("openblas", "mpi", "m", "cuda", "nccl", "cublaslt").
-    early_bytes: of arena_bytes those at its end that hold an `EarlyArea` for each collective that is
-    started early; they are zero at first.
-    Of target gpu: chip: what the device modules are for; kernels, gemms: what is launched, in the
-    order of their slots (`device.GpuTable`); events, streams: how many it uses, streams for
-    computing; graph: whether a step may be
-    captured in a graph, since the host waits for nothing in it.
+    groups:      the axes of each communicator; the index in this tuple is the group's number.
+    libraries:   those that the objects call ("openblas", "mpi", "m", "cuda", "nccl", "cublaslt").
+    early_bytes: bytes at the end of the arena that hold an `AsyncArea` for each collective that is started before it
+                 is waited for; they are zero at first.
+    chip:        for target gpu: the chip that the device modules are for.
+    kernels, gemms: what is launched, in the order of their slots (`device.GpuTable`).
+    events, streams: the number it uses; streams are for computing.
+    graph:       whether a step may be captured in a graph, since the host waits for nothing in it.
     """
 
     mesh: str
@@ -157,20 +159,31 @@ class Manifest:
                 )
 
     def op(self, op_id: int) -> OpInfo:
-        """The op of that number; numbers that the program does not list have an unnamed one."""
+        """Return the op of that number; an unnamed one for numbers that the program does not list."""
         for info in self.ops:
             if info.id == op_id:
                 return info
         return OpInfo(op_id, f"op {op_id}", "an unknown place")
 
+    @cached_property
+    def symbol(self) -> str:
+        """Return the name of a constant that the code for this manifest defines: no other code is run with it."""
+        return f"manifest_{hashlib.sha256(self.to_json().encode()).hexdigest()}"
+
+    @property
+    def constant(self) -> str:
+        """Return the op of the LLVM dialect that defines this constant."""
+        return f"llvm.mlir.global external constant @{self.symbol}(0 : i8) : i8\n"
+
     def to_json(self) -> str:
-        """Canonical JSON: equal manifests give equal text."""
+        """Return canonical JSON: equal manifests give equal text."""
         return json.dumps(asdict(self), indent=1, sort_keys=True)
 
     @staticmethod
     def from_json(text: str) -> Manifest:
-        """Read what `to_json` wrote. MeshweaveError names the field that is missing, unknown or
-        of the wrong type.
+        """Read what `to_json` wrote.
+
+        Raises MeshweaveError naming the field that is missing, unknown or of the wrong type.
         """
         try:
             value = json.loads(text)
@@ -178,39 +191,23 @@ class Manifest:
             raise MeshweaveError(f"the manifest is not JSON: {error}") from None
         if not isinstance(value, dict):
             raise MeshweaveError("the manifest is not a JSON object")
-        if value.get("format") != FORMAT:  # say this first: an other format may have other fields
+        if value.get("format") != FORMAT:  # checked first: another format may have other fields
             raise MeshweaveError(
                 f"bundle format {value.get('format')!r:.40}, this runtime reads format {FORMAT}: "
                 "compile it again"
             )
-        readers = {
-            "inputs": several(_port),
-            "outputs": several(_port),
-            "ops": several(_op),
-            "collectives": several(_collective),
-            "groups": several(several(records.text)),
-            "libraries": several(records.text),
-            "arena_bytes": records.count,
-            "early_bytes": records.count,
-            "kernels": several(kernel_info),
-            "gemms": several(gemm_info),
-            "events": records.count,
-            "streams": records.count,
-            "graph": records.flag,
-            "format": records.count,
-        }
-        manifest: Manifest = records.record(Manifest, value, "manifest", readers)
-        return manifest
+        return record(Manifest, value, "manifest")
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """A compiled program, in memory or as one file: plain values that any machine can look at.
+    """Hold a compiled program, in memory or as one file: plain values that any machine can look at.
 
     manifest:  what the objects are: ports, collectives, bytes of the arena, libraries.
     objects:   ELF objects (resolved among themselves, then against libraries).
     devices:   for a gpu its device modules, PTX and machine code.
     constants: for a gpu, the bytes of one block of device memory.
+    signature: of its digest, or empty.
 
     >>> import numpy as np
     >>> import meshweave as mw
@@ -225,10 +222,11 @@ class Bundle:
     objects: tuple[bytes, ...]
     devices: tuple[DeviceModule, ...] = ()
     constants: bytes = b""
+    signature: bytes = b""
 
     @cached_property
     def _parts(self) -> dict[str, bytes]:
-        """Every member of the file that holds code or data, by name."""
+        """Return every member of the file that holds code or data, by name."""
         parts = {f"object{k}.o": code for k, code in enumerate(self.objects)}
         for k, device in enumerate(self.devices):
             parts[f"device{k}.ptx"] = device.ptx.encode()
@@ -238,7 +236,7 @@ class Bundle:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256, as hex, of the manifest and all parts: equal programs have equal digests."""
+        """Return the SHA-256, as hex, of the manifest and all parts: equal programs have equal digests."""
         whole = hashlib.sha256(self.manifest.to_json().encode())
         for name, data in self._parts.items():
             whole.update(name.encode())
@@ -246,15 +244,23 @@ class Bundle:
         return whole.hexdigest()
 
     def to_bytes(self) -> bytes:
-        """The bundle as the bytes of its file; equal bundles give equal bytes."""
+        """Return the bytes of the bundle's file; equal bundles give equal bytes."""
         members = {"manifest.json": self.manifest.to_json().encode(), **self._parts}
-        members["digest"] = f"meshweave bundle {FORMAT} sha256 {self.digest}\n".encode()
+        members["digest"] = self.claim
+        if self.signature:
+            members["signature"] = self.signature
         return packed(members)
+
+    @property
+    def claim(self) -> bytes:
+        """Return what a signature signs: a line with the digest."""
+        return f"meshweave bundle {FORMAT} sha256 {self.digest}\n".encode()
 
     @staticmethod
     def from_bytes(data: bytes, name: str = "bundle") -> Bundle:
-        """Read what `to_bytes` made. data: the bytes of the file. MeshweaveError, begun with `name`,
-        when it is truncated, foreign or damaged.
+        """Read what `to_bytes` made. data: the bytes of the file.
+
+        Raises MeshweaveError, prefixed with `name`, when it is truncated, foreign or damaged.
         """
         members = unpacked(data, name, "bundle")
         try:
@@ -264,7 +270,8 @@ class Bundle:
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the bundle to the file `path`; a reader sees the old file or the whole new one.
-        MeshweaveError when it cannot.
+
+        Raises MeshweaveError when it cannot be written.
         """
         try:
             with replacing(path) as file:
@@ -274,8 +281,9 @@ class Bundle:
 
     @staticmethod
     def read(path: str | os.PathLike[str]) -> Bundle:
-        """Read the bundle in the file `path` and check its digest. MeshweaveError names the file and
-        what is wrong with it.
+        """Read the bundle in the file `path` and check its digest.
+
+        Raises MeshweaveError naming the file and what is wrong with it.
         """
         path = os.fspath(path)
         try:
@@ -287,7 +295,7 @@ class Bundle:
 
 
 def _assemble(members: dict[str, bytes]) -> Bundle:
-    """Check the members of a bundle's archive against each other."""
+    """Check the members of a bundle's archive against each other, and make the bundle."""
     if "manifest.json" not in members or "digest" not in members:
         raise MeshweaveError("not a meshweave bundle: it has no manifest.json or no digest")
     try:
@@ -300,8 +308,9 @@ def _assemble(members: dict[str, bytes]) -> Bundle:
         DeviceModule(manifest.chip, ptx.decode("utf-8", "replace"), members.get(f"device{k}.cubin"))
         for k, ptx in enumerate(_numbered(members, "device{}.ptx"))
     )
-    bundle = Bundle(manifest, objects, devices, members.get("constants.bin", b""))
-    if len(bundle._parts) + 2 != len(members):
+    constants, signature = (members.get(name, b"") for name in ("constants.bin", "signature"))
+    bundle = Bundle(manifest, objects, devices, constants, signature)
+    if len(bundle._parts) + 2 + ("signature" in members) != len(members):
         raise MeshweaveError(
             f"the bundle is damaged: {len(members)} members, {len(bundle._parts)} parts in sequence"
         )
@@ -312,30 +321,13 @@ def _assemble(members: dict[str, bytes]) -> Bundle:
 
 
 def _numbered(members: dict[str, bytes], name: str) -> tuple[bytes, ...]:
-    """The members called `name` with 0, 1, .. in it."""
+    """Return the members called `name` with 0, 1, 2 and so on in it."""
     found: list[bytes] = []
     while (data := members.get(name.format(len(found)))) is not None:
         found.append(data)
     return tuple(found)
 
 
-def _port(value: Any, what: str) -> Port:
-    shapes = {"global_shape": several(records.count), "local_shape": several(records.count)}
-    port: Port = records.record(Port, value, what, shapes)
-    return port
-
-
-def _op(value: Any, what: str) -> OpInfo:
-    op: OpInfo = records.record(OpInfo, value, what, {"id": records.count})
-    return op
-
-
-def _collective(value: Any, what: str) -> CollectiveInfo:
-    readers = {"axes": several(records.text), "bytes": records.count}
-    collective: CollectiveInfo = records.record(CollectiveInfo, value, what, readers)
-    return collective
-
-
 def slots(manifest: Manifest) -> Slots:
-    """The table of a program."""
+    """Return the table of slots of a program."""
     return Slots(len(manifest.groups), len(manifest.inputs), len(manifest.outputs))

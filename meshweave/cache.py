@@ -1,8 +1,9 @@
-"""Compiled programs kept on disk and found again by their content: a later process compiles nothing anew.
+"""Keep compiled programs on disk and find them again by their content, so that a later process need not compile.
 
 The folder is `meshweave` in the user's cache folder (XDG_CACHE_HOME, or ~/.cache). The environment variable
-MESHWEAVE_CACHE moves it, or switches it off: "off". Each file is a bundle, named after everything that it depends on;
-beside them lie device modules, and objects that many programs hold, which a first compile would make anew.
+MESHWEAVE_CACHE moves it, or switches it off: "off". Each file holds a bundle behind a checksum of its contents and its
+name, which says everything that it depends on; beside them lie device modules, and objects that many programs share,
+which a first compile would have to make.
 Several processes may read and write at a time. A file that is damaged counts as absent; a folder that cannot be
 written, or that others may write, is not used: nothing here ever fails.
 """
@@ -16,88 +17,74 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Generic, NamedTuple, TypeVar
+from typing import TypeVar
 
 from meshweave.bundle import Bundle
 from meshweave.errors import MeshweaveError
-from meshweave.files import replacing
+from meshweave.files.whole import regular_bytes, renamed_to
 
 VARIABLE = "MESHWEAVE_CACHE"
 OFF = ("off", "0", "no", "false")
-LIMIT = 512 << 20  # bytes of all files: above, those used longest ago go
-FILES = 4096  # at most so many
-ABANDONED = 3600.0  # seconds after which a file half written has no writer any more
+LIMIT = 512 << 20  # bytes of all files; above it, the least recently used are removed
+FILES = 4096  # the largest number of files
+ABANDONED = 3600.0  # seconds after which an unfinished file has no writer any more
 SUFFIX = ".mwb"
-KERNELS, KERNEL_SUFFIX = "kernels", ".mwk"  # the folder of device modules within, and their ending
-OBJECTS, OBJECT_SUFFIX = "objects", ".mwo"  # the same of objects that many programs hold
+KERNELS, KERNEL_SUFFIX = "kernels", ".mwk"  # the inner folder of device modules, and their ending
+OBJECTS, OBJECT_SUFFIX = "objects", ".mwo"  # the same for objects that many programs share
 
 
 Kept = TypeVar("Kept")
 
 
 def cached(parts: Sequence[object], make: Callable[[], Bundle]) -> tuple[Bundle, bool]:
-    """The bundle that `make` gives, or gave to an earlier call with equal parts; and whether it was found.
+    """Return the bundle that `make` gives, or gave to an earlier call with equal parts; and whether it was found.
 
     parts: everything that the bundle depends on beside this package, MLIR and the processor: plain values whose `repr`
     tells them apart.
     """
-    return _cached(folder(), parts, _Form(SUFFIX, Bundle.to_bytes, _bundle), make)
+    return cached_in("", SUFFIX, parts, make, Bundle.to_bytes, Bundle.from_bytes)
 
 
 def cached_object(parts: Sequence[object], make: Callable[[], bytes]) -> bytes:
-    """The object that `make` gives, or gave to an earlier call with equal parts, also in another process."""
-    form = _Form(OBJECT_SUFFIX, _signed, _unsigned)
-    return _cached(folder(OBJECTS), parts, form, make)[0]
+    """Return the object that `make` gives, or gave to an earlier call with equal parts, also in another process."""
+    return cached_in(OBJECTS, OBJECT_SUFFIX, parts, make, bytes, bytes)[0]
 
 
-class _Form(NamedTuple, Generic[Kept]):
-    """How a value lies in a file. read: None for a damaged one."""
-
-    suffix: str
-    write: Callable[[Kept], bytes]
-    read: Callable[[bytes], Kept | None]
-
-
-def _bundle(data: bytes) -> Bundle | None:
-    try:
-        return Bundle.from_bytes(data)
-    except MeshweaveError:
-        return None
-
-
-def _signed(code: bytes) -> bytes:
-    return hashlib.sha256(code).digest() + code
-
-
-def _unsigned(data: bytes) -> bytes | None:
-    code = data[32:]
-    return code if _signed(code) == data else None
-
-
-def _cached(
-    place: Path | None, parts: Sequence[object], form: _Form[Kept], make: Callable[[], Kept]
+def cached_in(
+    within: str,
+    suffix: str,
+    parts: Sequence[object],
+    make: Callable[[], Kept],
+    write: Callable[[Kept], bytes],
+    read: Callable[[bytes], Kept],
 ) -> tuple[Kept, bool]:
-    """What a file holds, or is made to; and whether it was there."""
+    """Return what a file in the folder `within` holds, making it if need be; and whether it existed.
+
+    write, read: turn a value into bytes and back.
+    """
+    place = folder(within)
     if place is None:
         return make(), False
-    path = place / f"{key(parts)}{form.suffix}"
-    found = _read(path, form)
-    if found is not None:
-        return found, True
+    name = key(parts)
+    path = place / f"{name}{suffix}"
+    data = _read(path, name)
+    if data is not None:
+        with suppress(MeshweaveError):
+            return read(data), True
     made = make()
-    _write(path, form.write(made))
+    _write(path, name, write(made))
     return made, False
 
 
 def key(parts: Sequence[object]) -> str:
-    """The name of a program's file, without its ending."""
+    """Return the name of a program's file, without its ending."""
     return hashlib.sha256(
         f"{fingerprint()}\n{tuple(parts)!r}".encode("utf-8", "replace")
     ).hexdigest()
 
 
 def folder(within: str = "") -> Path | None:
-    """Where the programs are kept: a folder of this user's alone, made if need be. None: nowhere.
+    """Return the folder that holds the programs, private to this user, creating it if need be; None: caching is off.
 
     within: the name of a folder in it.
     """
@@ -110,18 +97,18 @@ def folder(within: str = "") -> Path | None:
         status = place.stat()
         if status.st_uid == os.geteuid() and not status.st_mode & 0o022:
             (place / within).mkdir(mode=0o700, exist_ok=True)
-            return place / within  # of one that others may write, code of theirs would be run
+            return place / within  # a folder that others may write could hold code of theirs
     return None
 
 
 def _users() -> Path:
-    """The user's cache folder, by the XDG base directory specification: a relative one does not count."""
+    """Return the user's cache folder, by the XDG base directory specification, which ignores a relative one."""
     said = os.environ.get("XDG_CACHE_HOME", "")
     return Path(said) if os.path.isabs(said) else Path.home() / ".cache"
 
 
 def clear() -> int:
-    """Forget all programs, device modules and objects; how many files there were."""
+    """Remove all programs, device modules and objects; return the number of files."""
     place = folder()
     if place is None:
         return 0
@@ -130,32 +117,40 @@ def clear() -> int:
     return sum(_remove(path) for _, _, path in files)
 
 
-def _read(path: Path, form: _Form[Kept]) -> Kept | None:
-    """What a file holds; None when it is not there, or damaged: then it goes."""
+def _read(path: Path, name: str) -> bytes | None:
+    """Return what a file holds; None when it does not exist. One that is damaged, or of another name, is removed."""
     try:
-        found = form.read(path.read_bytes())
+        data = regular_bytes(path, LIMIT)
     except OSError:
         return None
-    if found is None:
+    if data is None or _digest(name, data[32:]) != data[:32]:
         _remove(path)
         return None
     with suppress(OSError):
         os.utime(path)  # used just now
-    return found
+    return data[32:]
 
 
-def _write(path: Path, data: bytes) -> None:
-    """Keep a file, and let go of what that is too much. A full or read-only disk keeps nothing."""
-    if len(data) > LIMIT:
+def _write(path: Path, name: str, data: bytes) -> None:
+    """Write a file, for this user alone, and trim the folder. A full or read-only disk keeps nothing."""
+    if len(data) + 32 > LIMIT:
         return
     with suppress(OSError):
-        with replacing(path) as file:
+        with renamed_to(path, 0o600) as file:
+            file.write(_digest(name, data))
             file.write(data)
         trim(path.parent, path.suffix)
 
 
+def _digest(name: str, data: bytes) -> bytes:
+    """Return the 32 bytes at the front of a file, by which it is known to be whole, and to belong to its name."""
+    found = hashlib.sha256(name.encode())
+    found.update(data)
+    return found.digest()
+
+
 def trim(place: Path, suffix: str) -> None:
-    """Let the files used longest ago go until the limits hold, and all that killed writers left."""
+    """Remove the least recently used files until the limits hold, and all that killed writers left."""
     files = sorted(_files(place, suffix))
     now, total, count = time.time(), sum(nbytes for _, nbytes, _ in files), len(files)
     for used, nbytes, path in files:
@@ -168,7 +163,7 @@ def trim(place: Path, suffix: str) -> None:
 
 
 def _files(place: Path, suffix: str) -> list[tuple[float, int, Path]]:
-    """Of each file of a folder of the cache, those half written too: when it was used last, its bytes, its path."""
+    """List (last use, bytes, path) of every file in a cache folder, unfinished ones included."""
     found = []
     with suppress(OSError), os.scandir(place) as entries:
         for entry in entries:
@@ -189,7 +184,7 @@ def _remove(path: Path) -> bool:
 
 @cache
 def fingerprint() -> str:
-    """Of what makes code: the sources of this package, the MLIR that is installed, and the processor."""
+    """Hash what determines code: the sources of this package, the installed MLIR, and the processor."""
     whole = hashlib.sha256()
     for name, source in _sources(os.path.dirname(__file__)):
         whole.update(f"{name} {len(source)}\n".encode())
@@ -199,7 +194,7 @@ def fingerprint() -> str:
 
 
 def _sources(folder: str, within: str = "") -> Iterator[tuple[str, bytes]]:
-    """Name and text of each source below a folder, in one order."""
+    """Yield the name and text of each source below a folder, in a fixed order."""
     with os.scandir(folder) as found:
         entries = sorted(found, key=lambda entry: entry.name)
     for entry in entries:
@@ -211,7 +206,7 @@ def _sources(folder: str, within: str = "") -> Iterator[tuple[str, bytes]]:
 
 
 def _mlir() -> list[tuple[str, int, int]]:
-    """Name, bytes and date of each library of the MLIR package, which is not loaded for it."""
+    """List the name, bytes and date of each library of the MLIR package, without loading it."""
     from importlib.util import find_spec
 
     for package in ("torch_mlir", "mlir"):
@@ -225,7 +220,7 @@ def _mlir() -> list[tuple[str, int, int]]:
 
 
 def _processor() -> str:
-    """Model, features and cache of the processor, for which code is made and slices are chosen."""
+    """Return the model, features and cache of the processor, on which code and slices depend."""
     wanted = ("vendor_id", "cpu family", "model", "model name", "stepping", "flags", "Features")
     lines = []
     with suppress(OSError), open("/proc/cpuinfo") as file:

@@ -1,7 +1,7 @@
-"""What users did wrong, as one line each: who, what with its values, and what would be right.
+"""Define the errors of users: one line each, with who, what is wrong with its values, and what would be right.
 
-`MeshweaveError` is the only family of exceptions that the command line turns into a message without a traceback;
-anything else is a defect of ours and keeps its traceback. `exit_status` is the status of design contracts: 1 wrong
+`MeshweaveError` is the only family of exceptions that the command line turns into a message without a traceback; any
+other exception is a defect of ours and keeps its traceback. `exit_status` is the status of the command: 1 wrong
 program or input, 2 wrong usage, 3 a rank failed.
 """
 
@@ -9,15 +9,15 @@ from collections.abc import Iterable
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`; did you mean "x"?` for the nearest known name, or nothing when none is near."""
-    from difflib import get_close_matches  # here, for it takes long to import
+    """Return `; did you mean "x"?` for the nearest known name, or nothing when none is near."""
+    from difflib import get_close_matches  # imported here: it loads slowly
 
     near = get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f'; did you mean "{near[0]}"?' if near else ""
 
 
 class MeshweaveError(Exception):
-    """What a user did wrong; the kinds below say what.
+    """Report what a user did wrong; the kinds below say what.
 
     message:  one line without the location: who, what with its values, what would be right.
     location: "file.mlir:7:8", which `str()` puts before the message; None, or "<unknown>", where there is none.
@@ -41,24 +41,24 @@ class MeshweaveError(Exception):
 
 
 class LayoutError(MeshweaveError):
-    """A mesh or layout text that cannot be read, or that does not fit the shape or mesh it is used with."""
+    """Report a mesh or layout text that cannot be read, or that does not fit its shape or mesh."""
 
 
 class PlanError(MeshweaveError):
-    """No plan exists, or its limits (memory, supported steps) rule every plan out."""
+    """Report that no plan exists, or that its limits (memory, supported steps) rule every plan out."""
 
 
 class CompileError(MeshweaveError):
-    """A program that cannot be parsed, verified, propagated, partitioned or lowered."""
+    """Report a program that cannot be parsed, verified, propagated, partitioned or lowered."""
 
 
 class UsageError(MeshweaveError):
-    """Wrong use of a command or function: unknown pass, option or engine, impossible combination of arguments."""
+    """Report wrong use of a command or function: an unknown pass, option or engine, or arguments that do not fit."""
 
     exit_status = 2
 
 
 class RankError(MeshweaveError):
-    """A rank raised, died or fell silent while a program ran; the message names rank, step and source line."""
+    """Report a rank that raised, died or fell silent while a program ran; names rank, step and source line."""
 
     exit_status = 3

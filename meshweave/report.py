@@ -1,4 +1,4 @@
-"""What a compilation decided, as one plain value: memory, slices, hints, kernels and collectives."""
+"""Report what a compilation decided, as one plain value: memory, slices, hints, kernels and collectives."""
 
 from __future__ import annotations
 
@@ -10,15 +10,21 @@ from dataclasses import dataclass
 from typing import Any
 
 _PLACE = re.compile(r"/?([^/:]+/)*[^/:]+:\d+(:\d+)?")
-_MOST_ROWS = 40  # of a table on the terminal; JSON has all
+_MOST_ROWS = 40  # rows of a table on the terminal; JSON has all
+
+
+class _Row:
+    def as_dict(self) -> dict[str, Any]:
+        """Return the row for JSON."""
+        return {name: value for name, value in vars(self).items() if name != "where"}
 
 
 @dataclass(frozen=True)
-class RegionRow:
-    """How a region of hints runs.
+class RegionRow(_Row):
+    """Describe how a region of hints runs.
 
     slices, order, width: as hint-slice settled it; "strict" is the order of a region in one piece.
-    intermediate_bytes: what it takes of the arena, at its peak, beyond what it reads and what it gives.
+    intermediate_bytes: its peak use of the arena beyond its inputs and results.
     where: its place in the source.
     """
 
@@ -29,20 +35,10 @@ class RegionRow:
     intermediate_bytes: int
     where: str
 
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return {
-            "name": self.name,
-            "slices": self.slices,
-            "order": self.order,
-            "width": self.width,
-            "intermediate_bytes": self.intermediate_bytes,
-        }
-
 
 @dataclass(frozen=True)
-class LedgerRow:
-    """What became of a hint for an op."""
+class LedgerRow(_Row):
+    """State what became of a hint for an op."""
 
     hint: str
     op: str
@@ -50,29 +46,23 @@ class LedgerRow:
     outcome: str
     reason: str
 
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return dict(vars(self))
-
 
 @dataclass(frozen=True)
-class KernelRow:
-    """Which kernel an op got, and why not a faster one. where: its place in the source."""
+class KernelRow(_Row):
+    """State which kernel an op got, and why not a faster one. where: its place in the source."""
 
     op: str
     kernel: str
     why: str
     where: str
 
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return {"op": self.op, "kernel": self.kernel, "why": self.why}
-
 
 @dataclass(frozen=True)
 class CollectiveRow:
-    """A collective of a step. nbytes: what the busiest rank receives. tensor: what it begins with on a rank,
-    `f32 64x96`. where: its place in the source.
+    """Describe a collective of a step.
+
+    nbytes: bytes that the busiest rank receives. tensor: its operand on a rank, `f32 64x96`. where: its place in the
+            source.
     """
 
     op: str
@@ -82,15 +72,13 @@ class CollectiveRow:
     where: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the row for JSON."""
         return {"op": self.op, "axes": list(self.axes), "bytes": self.nbytes}
 
 
 @dataclass(frozen=True)
 class Moment:
-    """An op of a step: what it does, its place in the source, and the bytes of the arena that hold something while it
-    runs.
-    """
+    """Describe an op of a step: what it does, its place in the source, and the bytes of the arena in use then."""
 
     op: str
     where: str
@@ -99,9 +87,9 @@ class Moment:
 
 @dataclass(frozen=True)
 class Report:
-    """What became of a program.
+    """Hold what a compilation decided about a program.
 
-    peak_bytes:  the most a rank holds at a time: inputs, results, and arena_bytes for all between.
+    peak_bytes:  the most a rank holds at a time: inputs, results, and arena_bytes for everything between.
     moments:     the ops of a step in the order they run, with the bytes that are live.
     """
 
@@ -114,7 +102,7 @@ class Report:
     moments: tuple[Moment, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON, with the keys that scripts rely on."""
+        """Return the report for JSON, with the keys that scripts rely on."""
         return {
             "peak_bytes": self.peak_bytes,
             "regions": [row.as_dict() for row in self.regions],
@@ -124,18 +112,11 @@ class Report:
         }
 
     def tables(self) -> list[Any]:
-        """A table, for `rich` to print, of each kind of which there are rows."""
-        regions = [
-            (
-                r.name,
-                r.where,
-                f"{r.slices}",
-                r.order,
-                f"{r.width}",
-                human_bytes(r.intermediate_bytes),
-            )
-            for r in self.regions
-        ]
+        """Return a table for `rich` to print for each kind of row that exists."""
+        regions = []
+        for r in self.regions:
+            size = human_bytes(r.intermediate_bytes)
+            regions.append((r.name, r.where, f"{r.slices}", r.order, f"{r.width}", size))
         ledger = [
             (r.hint, _times(r.op, n), r.location, r.outcome, r.reason)
             for r, n in Counter(self.ledger).items()
@@ -175,17 +156,17 @@ def _table(title: str, columns: str, rows: Sequence[Iterable[str]]) -> Any:
 
 
 def _times(op: str, count: int) -> str:
-    """An op, and how many like it a place of the source has become."""
+    """Name an op, and how many like it a place of the source has become."""
     return op if count == 1 else f"{op} ({count} x)"
 
 
 def _short(cell: str) -> str:
-    """A place in the source by the file's name alone, `mlp.py:8:16`; all else as it is. JSON has the whole."""
+    """Shorten a place in the source to the file's name, `mlp.py:8:16`; anything else stays. JSON has the full path."""
     return os.path.basename(cell) if _PLACE.fullmatch(cell) else cell
 
 
 def human_bytes(nbytes: float) -> str:
-    """A number of bytes with three digits and a unit."""
+    """Write a number of bytes with three digits and a unit."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if nbytes < 1024 or unit == "GiB":
             break

@@ -5,10 +5,10 @@ import re
 import numpy as np
 
 import meshweave
-from meshweave.bindings import context
-from meshweave.frontends import load_module
+from meshweave.dialects import context
+from meshweave.frontends.load import load_module
+from meshweave.ir.pipeline_text import GLOBAL_PASSES
 from meshweave.pipeline import run_pipeline
-from meshweave.pipeline_text import GLOBAL_PASSES
 
 GENERATOR = np.random.default_rng(0)
 

@@ -5,13 +5,14 @@ from typing import Any
 
 import numpy as np
 
-from meshweave.api import Program
-from meshweave.bindings import context, ir
+from meshweave.api.program import Program
 from meshweave.bundle import Bundle
+from meshweave.dialects import context
+from meshweave.ir.bindings import ir
 from meshweave.lowering import compile_local
 from meshweave.pipeline import run_pipeline
-from meshweave.runtime.local import LocalEngine
-from meshweave.transforms.hint_ledger import read_ledger
+from meshweave.runtime.local.engine import LocalEngine
+from meshweave.transforms.slicing.ledger import read_ledger
 
 GLOBAL = "dist-propagate,dist-insert-redistribute,dist-legalize-redistribute,dist-partition"
 HINTED = f"hint-apply,{GLOBAL},hint-slice,dist-overlap,hint-verify,canonicalize,cse"

@@ -7,6 +7,7 @@ console   commands behind `$ `, run by the shell in one folder for the page; lin
           output. A command that this machine cannot run ends in `# needs ..` (see NEEDS).
 mlir      a program that meshweave-opt reads; with a name behind it, it is put into that file for the commands to come.
           With the path of a file of this repository, an excerpt of it; with `..` in it, of the last command's output.
+diff      a change of the file with the name behind it, which CONTRIBUTING.md has (tests/test_contributing.py)
 text      an excerpt of what the snippets before it printed
 pycon     an example of a docstring, which tests/test_docstrings.py runs
 (none)    notation, and what stands before and after a pass: no commands
@@ -27,8 +28,10 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pytest
+
 ROOT = Path(__file__).resolve().parent.parent
-KINDS = ("python", "console", "mlir", "text", "pycon", "")
+KINDS = ("python", "console", "mlir", "text", "diff", "pycon", "")
 COLUMNS = 100
 NEEDS = ("needs a GPU", "needs two hosts")
 """What a command may need that the tests have not: it is shown, and not run."""
@@ -92,16 +95,27 @@ def commands(snippet: Snippet) -> list[Command]:
     return found
 
 
-def missing(page: Path) -> list[str]:
-    """The optional packages that a page needs and that are not there."""
+def needed(page: Path) -> list[str]:
+    """Return the optional packages that a page needs."""
     source = "".join(s.text for s in snippets(page) if s.kind in ("python", "console"))
     found = []
     for package, sign in _OPTIONAL.items():
         imported = re.search(rf"^(import|from) {package}\b", source, re.MULTILINE)
         signed = sign != package and re.search(sign, source)
-        if (imported or signed) and importlib.util.find_spec(package) is None:
+        if imported or signed:
             found.append(package)
     return found
+
+
+def missing(page: Path) -> list[str]:
+    """Return the optional packages that a page needs and that are not installed."""
+    return [package for package in needed(page) if importlib.util.find_spec(package) is None]
+
+
+def marked(pages: list[Path]) -> list[Any]:
+    """Return pages as parameters of a test; those that need PyTorch have the mark `torch`."""
+    marks = {True: [pytest.mark.torch], False: []}
+    return [pytest.param(page, marks=marks["torch" in needed(page)]) for page in pages]
 
 
 def not_in(shown: str, printed: str) -> str | None:

@@ -1,11 +1,12 @@
 """Hypothesis strategies: small meshes, layouts for them, and sizes that do not divide."""
 
 from itertools import permutations, product
+from math import prod
 
 import numpy as np
 from hypothesis import strategies as st
 
-from meshweave.layout.digits import Values
+from meshweave.layout.digits import Values, dim_indices
 from meshweave.layout.layout import AxisFactor, Factor, Layout, LocalFactor, Partial
 from meshweave.layout.mesh import Mesh
 
@@ -135,3 +136,9 @@ def all_layouts(mesh: Mesh, ndim: int, kinds: tuple[str, ...] = ("sum",)) -> lis
             partials = [[Partial(kind, pending)] for kind in kinds] if pending else [[]]
             found |= {Layout.blocks(dims, partial) for partial in partials}
     return sorted(found, key=str)
+
+
+def valid_count(layout: Layout, mesh: Mesh, shape: tuple[int, ...], rank: int) -> int:
+    """How many elements `rank` holds: its allocation without padding."""
+    rows = [dim_indices(layout, mesh, shape, dim, rank) for dim in range(layout.ndim)]
+    return prod(int((row >= 0).sum()) for row in rows)

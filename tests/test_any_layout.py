@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from plan.engines import run_cases
 from strategies import KINDS, any_layouts, meshes, shapes
 
+from meshweave.api.redistribution import Redistribution, clear, run
 from meshweave.layout import Layout, gather
 from meshweave.plan import plan_redistribute
 from meshweave.plan.simulate import simulate
-from meshweave.redistribution import Move, clear, run
 
 SLOW = {"deadline": None, "suppress_health_check": list(HealthCheck)}
 P = Layout.parse
@@ -60,7 +60,7 @@ def test_engine_and_simulator_agree(data, mesh, ndim):
     shards = list(operands(mesh, source, shape, np.random.default_rng(0)))
     steps = plan_redistribute(source, target, mesh, shape, 4).steps
     right = simulate(steps, shards, mesh, shape).shards
-    found = run(Move(source, target, mesh, shape, "f32", steps, "local"), shards)
+    found = run(Redistribution(source, target, mesh, shape, "f32", steps, "local"), shards)
     with np.errstate(all="ignore"):
         values = [gather(rows, mesh, target, shape) for rows in (found, right)]
     assert np.allclose(*values, rtol=1e-5), (shape, str(mesh), str(source), str(target))

@@ -9,7 +9,7 @@ import pytest
 from commands import ROOT
 
 import meshweave
-from meshweave.api import build, one_rank, random_arguments
+from meshweave.api.program import build, one_rank, random_arguments
 from meshweave.bundle import Port
 from meshweave.errors import CompileError, LayoutError, MeshweaveError, UsageError
 from meshweave.runtime import engine
@@ -93,6 +93,15 @@ def test_each_stage_is_announced():
     meshweave.compile(ADD, progress=stages.append).close()
     assert stages[0] == "read" and stages[-3:] == ["lower", "code", "load"]
     assert "dist-propagate" in stages
+
+
+def test_a_program_is_compiled_for_more_ranks_than_this_machine_runs(monkeypatch):
+    monkeypatch.setattr("resource.getrlimit", lambda _: (8, 8))  # open files
+    bundle = build(NO_MESH, mesh="x=65536", engine="mpi")
+    assert bundle.manifest.mesh == "x=65536"
+    for call in (lambda: meshweave.compile(ADD, engine="mpi"), lambda: engine("mpi").load(bundle)):
+        with pytest.raises(MeshweaveError, match=r"engine mpi runs at most 0 on this machine"):
+            call()
 
 
 @pytest.mark.parametrize(

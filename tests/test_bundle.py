@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import zipfile
+from dataclasses import replace
 
 import pytest
 
@@ -90,7 +91,7 @@ def test_contents_that_do_not_match_the_digest_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": 99}, "bundle format 99, this runtime reads format 3"),
+        ({"format": 99}, "bundle format 99, this runtime reads format 4"),
         ({"arena_bytes": -1}, "manifest.arena_bytes should be a count, is -1"),
         ({"arena_bytes": 1 << 80}, "manifest.arena_bytes should be a count"),
         ({"arena_bytes": True}, "manifest.arena_bytes should be a count, is True"),
@@ -125,3 +126,20 @@ def test_the_slots_follow_each_other():
 def test_an_unlisted_op_still_has_a_description():
     assert str(MANIFEST.op(1)) == "all_reduce[tp] f32 8x6 at a.mlir:3:4"
     assert "op 7" in str(MANIFEST.op(7))
+
+
+def test_an_archive_that_says_too_much_is_not_unpacked(tmp_path):
+    file = tmp_path / "bomb.mwb"
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for k in range(4):
+            archive.writestr(f"object{k}.o", bytes(64 << 20))
+    with pytest.raises(
+        MeshweaveError, match=r"bomb.mwb: a bundle of .* bytes may unpack to .* says 268,435,456"
+    ):
+        Bundle.read(file)
+
+
+def test_constants_that_compress_well_are_read_again(tmp_path):
+    made = replace(BUNDLE, constants=bytes(200 << 20))
+    made.write(tmp_path / "a.mwb")
+    assert Bundle.read(tmp_path / "a.mwb").constants == made.constants

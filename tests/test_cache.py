@@ -14,7 +14,7 @@ import pytest
 
 import meshweave as mw
 from meshweave import cache
-from meshweave.api import build
+from meshweave.api.program import build
 
 ROOT = Path(__file__).resolve().parent.parent
 ADD = """
@@ -30,7 +30,7 @@ func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> {
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the programs that were compiled, not found."""
-    from meshweave import api
+    from meshweave.api import program as api
 
     names: list[str] = []
     built = api._built
@@ -116,6 +116,36 @@ def test_a_damaged_file_is_replaced(disk_cache: Path, compiled: list[str], how: 
     assert len(compiled) == 2 and path.read_bytes() == whole
 
 
+@pytest.mark.parametrize("what", ["pipe", "sparse", "other program"])
+def test_what_is_no_entry_of_its_name_is_replaced(
+    disk_cache: Path, compiled: list[str], what: str
+) -> None:
+    good = build(ADD, name="p")
+    (path,) = files(disk_cache)
+    whole = path.read_bytes()
+    path.unlink()
+    if what == "pipe":
+        os.mkfifo(path)
+    elif what == "sparse":
+        with open(path, "wb") as file:
+            file.truncate(1 << 40)
+    else:
+        build(ADD.replace("linalg.add", "linalg.mul"), name="p")
+        files(disk_cache)[0].rename(path)
+        compiled.clear()
+    assert build(ADD, name="p").digest == good.digest
+    assert path.is_file() and path.read_bytes() == whole and compiled[-1:] == ["p"]
+
+
+def test_an_entry_is_for_its_user_alone(disk_cache: Path) -> None:
+    before = os.umask(0)
+    try:
+        build(ADD, name="p")
+    finally:
+        os.umask(before)
+    assert files(disk_cache)[0].stat().st_mode & 0o777 == 0o600
+
+
 @pytest.mark.parametrize("kind", ["program", "object"])
 def test_no_damage_gives_an_error_or_other_code(disk_cache: Path, kind: str) -> None:
     bundle = build(ADD, name="p")
@@ -143,7 +173,8 @@ def test_no_damage_gives_an_error_or_other_code(disk_cache: Path, kind: str) -> 
 def test_objects_that_many_programs_hold_are_made_once(
     disk_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from meshweave.lowering import collectives, serve
+    from meshweave.lowering.cpu.collectives import objects as collectives
+    from meshweave.lowering.cpu.collectives import serve
 
     made: list[str] = []
     compiled = collectives.compile_text
@@ -235,7 +266,7 @@ def test_folders_that_do_not_serve_are_not_used(
     assert compiled == ["p"] and not list(for_all.iterdir())
 
 
-@pytest.mark.parametrize("call", ["tempfile.mkstemp", "os.fsync", "os.replace"])
+@pytest.mark.parametrize("call", ["os.open", "os.fsync", "os.replace"])
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EDQUOT])
 def test_a_disk_that_takes_nothing_is_no_error(
     disk_cache: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import meshweave as mw
-from meshweave import bindings
-from meshweave.api import build
+from meshweave import dialects
+from meshweave.api.program import build
 
 TEXT = """
 func.func @main(%a: tensor<{n}xf32>) -> tensor<{n}xf32> {{
@@ -21,32 +21,32 @@ func.func @main(%a: tensor<{n}xf32>) -> tensor<{n}xf32> {{
 
 @pytest.fixture(autouse=True)
 def none_idle() -> None:
-    bindings._IDLE.clear()
+    dialects._IDLE.clear()
 
 
 def test_one_context_after_another_is_the_same_so_many_times() -> None:
     seen = []
-    for _ in range(2 * bindings._USES):
-        with bindings.lent_context(small=True) as ctx:
+    for _ in range(2 * dialects._USES):
+        with dialects.lent_context(small=True) as ctx:
             seen.append(ctx)
     assert len({id(ctx) for ctx in seen}) == 2
-    assert all(ctx is seen[0] for ctx in seen[: bindings._USES])
+    assert all(ctx is seen[0] for ctx in seen[: dialects._USES])
 
 
 def test_two_at_a_time_are_two() -> None:
-    with bindings.lent_context(True) as one, bindings.lent_context(True) as other:
+    with dialects.lent_context(True) as one, dialects.lent_context(True) as other:
         assert one is not other
 
 
 def test_after_an_error_or_a_large_program_it_is_let_go() -> None:
     with pytest.raises(mw.MeshweaveError):
         build(TEXT.format(n=4, op="nothing"), name="p")
-    assert not bindings._IDLE
-    with bindings.lent_context(small=False):
+    assert not dialects._IDLE
+    with dialects.lent_context(small=False):
         pass
-    assert not bindings._IDLE
+    assert not dialects._IDLE
     build(TEXT.format(n=4, op="exp"), name="p")
-    assert len(bindings._IDLE) == 1
+    assert len(dialects._IDLE) == 1
 
 
 def test_a_program_is_the_same_in_a_new_context_and_in_one_lent_again() -> None:
@@ -54,7 +54,7 @@ def test_a_program_is_the_same_in_a_new_context_and_in_one_lent_again() -> None:
         return [build(TEXT.format(n=n, op="exp"), name="p").digest for n in (4, 5, 4)]
 
     first = digests()
-    assert len(bindings._IDLE) == 1
+    assert len(dialects._IDLE) == 1
     assert digests() == first and first[0] == first[2]
 
 
@@ -72,3 +72,12 @@ def test_threads_compile_at_a_time() -> None:
     with ThreadPoolExecutor(4) as pool:
         for done in [pool.submit(work, number) for number in range(4)]:
             done.result()
+
+
+def test_a_context_is_made_after_a_dialect_file_was_imported() -> None:
+    """MLIR imports dialects/stablehlo.py when it first meets an op of that name."""
+    import meshweave.dialects.stablehlo  # noqa: F401
+    from meshweave.dialects import context
+
+    with context():
+        pass

@@ -21,12 +21,12 @@ def test_generated_pages_are_current() -> None:
 
 def public(tree: ast.Module) -> list[ast.AST]:
     """The module, its public functions and classes, and the public methods that are no overrides by
-    name.
+    name. Overloads describe the types of the function behind them.
     """
     found: list[ast.AST] = [tree]
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
-            found.append(node)
+            found += [] if "overload" in map(ast.unparse, node.decorator_list) else [node]
     return found
 
 

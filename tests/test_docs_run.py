@@ -4,20 +4,28 @@ import re
 from pathlib import Path
 
 import pytest
-from pages import KINDS, NEEDS, ROOT, Reader, commands, missing, not_in, pages, snippets
+from pages import KINDS, NEEDS, ROOT, Reader, commands, marked, missing, not_in, pages, snippets
+from stripped import agree, asks_for_hints, listen
 
 PAGES = pages()
-RUN = [page for page in PAGES if {s.kind for s in snippets(page)} - {"pycon", ""}]
+CHANGES = ROOT / "CONTRIBUTING.md"  # which test_contributing.py runs
+RUN = [p for p in PAGES if p != CHANGES and {s.kind for s in snippets(p)} - {"pycon", ""}]
 
 
-@pytest.mark.parametrize("page", RUN, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", marked(RUN), ids=lambda page: str(page.relative_to(ROOT)))
 def test_a_page_does_what_it_shows(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if names := missing(page):
         pytest.skip(f"{page.name} needs {', '.join(names)}")
+    compiled = listen(monkeypatch)
     monkeypatch.chdir(tmp_path)
     Reader(page, tmp_path).read()
+    if page.parent.name == "docs" and "hint" in page.read_text():
+        shown = [s.text for s in snippets(page) if s.kind == "python" and not s.name]
+        asked = [agree(text, mesh) for text, mesh in compiled.hinted()]
+        assert all(asked), "with its hints stripped a program gives the same"
+        assert bool(asked) == any(map(asks_for_hints, shown))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import meshweave
-from meshweave.api import build
+from meshweave.api.program import build
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 NAMES = ("mlp", "attention", "block", "gpt2l")

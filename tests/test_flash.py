@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import meshweave as mw
-from meshweave import api
-from meshweave.transforms.select_kernels import kernel_rows
+from meshweave.api import program as api
+from meshweave.transforms.kernels.select_kernels import kernel_rows
 
 INF = np.inf
 
@@ -30,7 +30,7 @@ def arrays(*shapes, dtype=np.float32, seed=0):
 
 def kernels_of(function, *args, choice=None):
     """What each op of a traced function got, by name of the kernel."""
-    from meshweave.fast_paths import as_choice
+    from meshweave.hints.fast_paths import as_choice
 
     text = mw.jit(function).lower(*args).as_text()
     with api.lowered(text, "f", None, kernels=as_choice(choice)) as (module, _):

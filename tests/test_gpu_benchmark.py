@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import gpu, gpu_device
-from benchmarks.gpu_device import Device
-from meshweave.runtime.gpu.emulated import EmulatedKernels
-from meshweave.runtime.gpu.move import move
-from meshweave.runtime.gpu.recorder import Recorder
-from meshweave.runtime.gpu.replay import Scheduler
+from benchmarks.gpu import __main__ as gpu
+from benchmarks.gpu import device as gpu_device
+from benchmarks.gpu.device import Device
+from meshweave.simulator.driver.emulated import EmulatedKernels
+from meshweave.simulator.driver.move import move
+from meshweave.simulator.driver.recorder import Recorder
+from meshweave.simulator.driver.replay import Scheduler
 
 ROOT = Path(__file__).resolve().parent.parent
 pytest.importorskip("llvmlite", reason="the back end for gpus is not installed")
@@ -51,9 +52,10 @@ def test_it_measures_all_that_it_lists(tmp_path, monkeypatch) -> None:
     assert recorder.live() == [], "all that was made is given back"
 
 
+@pytest.mark.torch
 def test_the_peer_prints_seconds_by_name() -> None:
-    pytest.importorskip("torch", reason="PyTorch is not installed")
-    command = [sys.executable, "-m", "benchmarks.gpu_torch", "--device", "cpu", "--divide", "128"]
+    pytest.importorskip("torch", reason="needs PyTorch (make test-torch)")
+    command = [sys.executable, "-m", "benchmarks.peers.gpu", "--device", "cpu", "--divide", "128"]
     done = subprocess.run([*command, "--repeat", "1"], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert {"block bf16", "product_2048 f32"} <= set(json.loads(done.stdout))

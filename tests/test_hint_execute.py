@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from programs import Program, programs
 from test_execute import FAMILIES
 
-from meshweave.api import Program as Compiled
+from meshweave.api.program import Program as Compiled
 from meshweave.layout import Mesh
-from meshweave.runtime.local import LocalEngine
+from meshweave.runtime.local.engine import LocalEngine
 
 MESHES = [Mesh(one=1), Mesh(x=2), Mesh(x=2, y=2)]
 SCHEDULES = ("", 'order = "dfs"', 'order = "bfs"', "width = 2", "width = 3")

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from programs import programs
 from test_hint_execute import MESHES, in_region
 
-from meshweave.api import Program, lowered
-from meshweave.lowering.cpu import bundle_of
-from meshweave.lowering.schedule import Unit
-from meshweave.runtime.local import LocalEngine
-from meshweave.transforms.hint_ledger import read_ledger
+from meshweave.api.program import Program, lowered
+from meshweave.lowering.buffers.schedule import KernelUnit
+from meshweave.lowering.cpu.target import bundle_of
+from meshweave.runtime.local.engine import LocalEngine
+from meshweave.transforms.slicing.ledger import read_ledger
 
 T = tensor(24, 16)
 CHAIN = f"%1 = math.exp %a0 : {T}\n%2 = arith.mulf %1, %a0 : {T}\n%r0 = arith.addf %2, %1 : {T}\n"
@@ -28,8 +28,8 @@ FLIPPED = (
 def kernels(text: str) -> tuple[int, str]:
     """How many kernels a step runs, and the ledger."""
     with lowered(NO_MESH + text, "-", None) as (module, program):
-        entries = program.schedule.moments
-        return sum(isinstance(e, Unit) for _, e in entries), read_ledger(module).report()
+        entries = program.plan.moments
+        return sum(isinstance(e, KernelUnit) for _, e in entries), read_ledger(module).report()
 
 
 def said(fuse: str, body: str, result: str, hints: str = "") -> str:

@@ -150,10 +150,10 @@ def test_a_region_whose_only_op_is_a_region(
     T = tensor(*shape)
     body = constrain("p", "a0", T, layout) if layout else ""
     body += EXP_PLUS.format(x="%p" if layout else "%a0", T=T)
-    inner = region("i", body, "%f", T, 'slice = "u=3", order = "bfs"')
+    inner = region("i", body, "%f", T, 'slice = "u=2", order = "bfs"')
 
     def make(hints: str) -> str:
-        inside = region("r", inner, "%i", T, f'slice = "t=4", {hints}')
+        inside = region("r", inner, "%i", T, f'slice = "t=2", {hints}')
         return function([T], [T], f"{inside}return %r : {T}", mesh)
 
     a = data(*shape)

@@ -22,7 +22,13 @@ from hypothesis import strategies as st
 
 from meshweave.errors import CompileError
 
-EVEN, UNEVEN = [(16, 4, 2), (8, 2, 4)], [(10, 2, 3), (7, 4, 2), (3, 2, 8)]
+EVEN, UNEVEN = [(16, 4, 2), (8, 2, 4)], [(10, 2, 3), (7, 4, 2), (3, 2, 2)]
+
+
+def preferred(slices: int) -> str:
+    """A hint that need not be obeyed where there are not so many rows."""
+    return f'slice = {{value = "t={slices}", strength = "preferred"}}'
+
 
 # A time axis and a mesh axis on one dim.
 
@@ -113,13 +119,12 @@ def on_k(n: int, layout: str, x: int) -> str:
 
 
 @pytest.mark.parametrize("layout", ["[t*x, _]", "[x*t, _]"])
-@pytest.mark.parametrize("n, x", [(16, 4), (10, 4), (3, 8), (3, 2), (1, 2)])
+@pytest.mark.parametrize("n, x", [(16, 4), (10, 4), (9, 8), (3, 2)])
 def test_a_sum_over_a_dim_with_both(n: int, x: int, layout: str) -> None:
     a, b = data(n, 5), data(n, 6)
     text = on_k(n, layout, x)
     np.testing.assert_allclose(run(text, [a, b])[0], a.T @ b, rtol=1e-4, atol=1e-5)
-    if n > 1:
-        assert "all_gather" not in built(text)[2]  # it is the partial sums that meet, not the rows
+    assert "all_gather" not in built(text)[2]  # it is the partial sums that meet, not the rows
 
 
 KINDS = {
@@ -155,7 +160,7 @@ def test_random_reductions_over_a_dim_with_both(draws: st.DataObject) -> None:
 """
     text = function(
         [A], [C],
-        f"%w = arith.constant 0.0 : f32\n{region('r', body, '%r0', C, f'slice = {chr(34)}t={slices}{chr(34)}')}"
+        f"%w = arith.constant 0.0 : f32\n{region('r', body, '%r0', C, preferred(slices))}"
         f"return %r : {C}", "x=2, y=2",
     )  # fmt: skip
     a = data(n, 3) * np.float32(0.2)
@@ -208,7 +213,7 @@ def test_random_layouts_of_both(draws: st.DataObject) -> None:
     A, B, C = tensor(n, 3), tensor(3, 4), tensor(n, 4)
     body = f"%e = math.exp %a0 : {A}\n" + matmul("c", "e", "a1", n, 3, 4)
     body += constrain("d", "c", C, layout) + f"%f = arith.addf %d, %d : {C}\n"
-    inside = region("r", body, "%f", C, f'slice = "t={slices}"')
+    inside = region("r", body, "%f", C, preferred(slices))
     text = function([A, B], [C], f"{inside}return %r : {C}", "x=2, y=2")
     a, b = data(n, 3), data(3, 4)
     np.testing.assert_allclose(run(text, [a, b])[0], 2 * (np.exp(a) @ b), rtol=1e-4, atol=1e-5)

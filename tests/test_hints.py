@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshweave.errors import MeshweaveError
-from meshweave.hints import (
+from meshweave.hints.keys import (
     KEYS,
     PREFERRED,
     REQUIRED,
@@ -21,7 +21,7 @@ from meshweave.hints import (
     resolve,
     supports,
 )
-from meshweave.ledger import OUTCOMES, Ledger, Op, Outcome, Region, Said
+from meshweave.hints.ledger import OUTCOMES, Ledger, Op, Outcome, Region, Said
 
 VALUES = {
     "slice": ("t=8", "t:64", "t=4, u=2"),

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from commands import ROOT
 
-from meshweave.api import Program, build, lowered, random_arguments
+from meshweave.api.program import Program, build, lowered, random_arguments
 from meshweave.errors import CompileError
-from meshweave.hints import KEYS, TARGETS
-from meshweave.lowering.cpu import bundle_of
-from meshweave.lowering.memory import region_bytes
-from meshweave.runtime.local import LocalEngine
-from meshweave.transforms.hint_ledger import read_ledger
+from meshweave.hints.keys import KEYS, TARGETS
+from meshweave.lowering.buffers.memory import region_bytes
+from meshweave.lowering.cpu.target import bundle_of
+from meshweave.runtime.local.engine import LocalEngine
+from meshweave.transforms.slicing.ledger import read_ledger
 
 PAGE = (ROOT / "docs" / "hints.md").read_text()
 PROGRAMS = re.findall(r"```mlir \S+\n(.*?)```", PAGE, re.DOTALL)

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-RUNS = 5  # the fastest counts: other programs run on this machine too
 
 
 def fresh(code: str) -> Any:
@@ -21,16 +20,14 @@ def fresh(code: str) -> Any:
     return json.loads(done.stdout)
 
 
+def loaded_by(code: str) -> list[str]:
+    """The modules that these statements load, in a process that has NumPy."""
+    start = "import numpy, json, sys\nbefore = set(sys.modules)\n"
+    return fresh(f"{start}{code}\nprint(json.dumps(sorted(set(sys.modules) - before)))")
+
+
 def test_importing_costs_nothing() -> None:
-    code = (
-        "import numpy, json, time, sys\nbegan, before = time.perf_counter(), set(sys.modules)\n"
-        "import meshweave\n"
-        "seconds = time.perf_counter() - began\n"
-        "print(json.dumps([seconds, sorted(set(sys.modules) - before)]))"
-    )
-    runs = [fresh(code) for _ in range(RUNS)]
-    assert min(seconds for seconds, _ in runs) < 0.02
-    assert runs[0][1] == ["meshweave"]
+    assert loaded_by("import meshweave") == ["meshweave"]
 
 
 @pytest.mark.parametrize("name", ["jit", "Array", "load", "show", "from_jax", "exp"])
@@ -65,10 +62,6 @@ def test_a_program_from_disk_loads_little(disk_cache: Path) -> None:
     assert not heavy & set(fresh(code))
 
 
-def test_the_first_name_loads_fast() -> None:
-    code = (
-        "import numpy, json, time\nbegan = time.perf_counter()\n"
-        "import meshweave\nmeshweave.Mesh, meshweave.Array\n"
-        "print(json.dumps(time.perf_counter() - began))"
-    )
-    assert min(fresh(code) for _ in range(RUNS)) < 0.15
+def test_the_first_names_load_little() -> None:
+    """Counted, since seconds are those of the machine and its load; these take about 60 ms."""
+    assert len(loaded_by("import meshweave\nmeshweave.Mesh, meshweave.Array")) < 60

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import meshweave
-from meshweave.api import one_rank
+from meshweave.api.program import one_rank
 from meshweave.errors import CompileError
 
 DATA = Path(__file__).resolve().parent / "data"

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import meshweave as mw
-from meshweave import api
+from meshweave.api import program as api
 from meshweave.errors import CompileError, UsageError
-from meshweave.fast_paths import ALL, KERNELS, REFERENCE, Choice, as_choice
-from meshweave.trace.place import chosen_kernels
-from meshweave.transforms.hint_ledger import read_ledger
-from meshweave.transforms.select_kernels import kernel_rows
+from meshweave.frontends.python.place import chosen_kernels
+from meshweave.hints.fast_paths import ALL, KERNELS, REFERENCE, Choice, as_choice
+from meshweave.transforms.kernels.select_kernels import kernel_rows
+from meshweave.transforms.slicing.ledger import read_ledger
 
 X = np.random.default_rng(0).standard_normal((64, 48)).astype(np.float32)
 W = np.random.default_rng(1).standard_normal((48, 32)).astype(np.float32)

@@ -15,15 +15,15 @@ from programs import programs
 from test_hint_execute import SCHEDULES, in_region
 
 from meshweave.abi import ALIGNMENT
-from meshweave.api import Program, build, lowered
+from meshweave.api.program import Program, build, lowered
 from meshweave.errors import CompileError
 from meshweave.layout import Mesh
-from meshweave.lowering.cpu import bundle_of
-from meshweave.lowering.hint_budget import cache_bytes, fewest
-from meshweave.lowering.memory import moments, region_bytes
+from meshweave.lowering.budget import cache_bytes, fewest
+from meshweave.lowering.buffers.memory import moments, region_bytes
+from meshweave.lowering.cpu.target import bundle_of
 from meshweave.runtime import program as runtime_program
-from meshweave.runtime.local import LocalEngine
-from meshweave.transforms.hint_ledger import read_ledger
+from meshweave.runtime.local.engine import LocalEngine
+from meshweave.transforms.slicing.ledger import read_ledger
 
 GUARD, FILL = 4096, 0xA5
 SLICED = [
@@ -128,8 +128,8 @@ def planned(text: str) -> tuple[dict[int, int], int, int]:
     """Intermediate bytes by region, slices of the first one, and the arena's."""
     with lowered(NO_MESH + text, "-", None) as (module, program):
         slices = read_ledger(module).regions[0].slices
-        assert max(m.nbytes for m in moments(program)) <= program.schedule.arena_bytes
-        return region_bytes(program), slices, program.schedule.arena_bytes
+        assert max(m.nbytes for m in moments(program)) <= program.plan.arena_bytes
+        return region_bytes(program), slices, program.plan.arena_bytes
 
 
 def test_depth_first_takes_a_slice_and_each_more_in_flight_a_slice_more() -> None:
@@ -222,3 +222,28 @@ def test_programs_with_open_numbers_of_slices_give_what_numpy_gives(data: st.Dat
         results = loaded(*[v.value for v, _ in drawn.inputs])
     for result, (value, _) in zip(results, drawn.results):
         np.testing.assert_array_equal(result, value.value)
+
+
+BIG = """
+func.func @main(%a: tensor<30000x1xf32>, %b: tensor<1x30000xf32>, %v: tensor<30000x8xf32>) -> tensor<30000x8xf32> {
+  %zero = arith.constant 0.0 : f32
+  %whole = tensor.empty() : tensor<30000x30000xf32>
+  %filled = linalg.fill ins(%zero : f32) outs(%whole : tensor<30000x30000xf32>) -> tensor<30000x30000xf32>
+  %y = linalg.matmul ins(%a, %b : tensor<30000x1xf32>, tensor<1x30000xf32>)
+    outs(%filled : tensor<30000x30000xf32>) -> tensor<30000x30000xf32>
+  %part = tensor.empty() : tensor<30000x8xf32>
+  %start = linalg.fill ins(%zero : f32) outs(%part : tensor<30000x8xf32>) -> tensor<30000x8xf32>
+  %z = linalg.matmul ins(%y, %v : tensor<30000x30000xf32>, tensor<30000x8xf32>)
+    outs(%start : tensor<30000x8xf32>) -> tensor<30000x8xf32>
+  %w = linalg.matmul ins(%y, %z : tensor<30000x30000xf32>, tensor<30000x8xf32>)
+    outs(%start : tensor<30000x8xf32>) -> tensor<30000x8xf32>
+  return %w : tensor<30000x8xf32>
+}
+"""
+
+
+@pytest.mark.parametrize("engine", ["local", "emulate"])
+def test_places_beyond_two_gib_have_addresses(engine: str) -> None:
+    """It is compiled and not run, for it would take 3.6 GB; LLVM's literals of addresses end at 2 GiB."""
+    bundle = build(NO_MESH + BIG, name="-", engine=engine)
+    assert bundle.manifest.arena_bytes > 30000 * 30000 * 4

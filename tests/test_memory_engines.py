@@ -12,12 +12,12 @@ from hint_programs import attention, constrain, function, laid_out, matmul, regi
 from test_memory import Allocations
 
 from meshweave.abi import ALIGNMENT
-from meshweave.api import Program, build, lowered, random_arguments
-from meshweave.lowering import functions
+from meshweave.api.program import Program, build, lowered, random_arguments
+from meshweave.lowering.host import functions
 from meshweave.runtime import program as runtime_program
-from meshweave.runtime.launch import mpiexec
-from meshweave.runtime.local import LocalEngine
-from meshweave.runtime.window import VARIABLE
+from meshweave.runtime.local.engine import LocalEngine
+from meshweave.runtime.mpi.engine import mpiexec
+from meshweave.runtime.mpi.window import VARIABLE
 from meshweave.transforms import OutlineRepeats
 
 T = tensor(32, 48)
@@ -119,13 +119,14 @@ import ctypes, json, sys
 import numpy as np
 from mpi4py import MPI
 from meshweave.bundle import Bundle
-from meshweave.runtime import inside, mpirank, run_inside
-from meshweave.api import random_arguments
+from meshweave.runtime import run_inside
+from meshweave.runtime.mpi import inside, rank
+from meshweave.api.program import random_arguments
 
 found = []
 
 
-class Rank(mpirank.MpiRank):
+class Rank(rank.MpiRank):
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         manifest = self.manifest
@@ -140,7 +141,7 @@ class Rank(mpirank.MpiRank):
 
 
 FILL = 0xA5
-mpirank.MpiRank = inside.MpiRank = Rank
+rank.MpiRank = inside.MpiRank = Rank
 for path in sys.argv[1:]:
     bundle = Bundle.read(path)
     inputs = [np.resize(a, p.local_shape) for a, p in

@@ -11,19 +11,20 @@ from hint_programs import constrain, data, function, laid_out, matmul, region, t
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshweave.abi import EarlyArea
-from meshweave.api import Program, lowered
-from meshweave.bindings import context, ir
+from meshweave.abi import AsyncArea
+from meshweave.api.program import Program, lowered
+from meshweave.dialects import context
 from meshweave.errors import CompileError
+from meshweave.ir.bindings import ir
+from meshweave.ir.pipeline_text import GLOBAL_PASSES
 from meshweave.lowering import compile_local
-from meshweave.lowering.memory import region_bytes
-from meshweave.lowering.program import lower
-from meshweave.lowering.rows import Unit
+from meshweave.lowering.buffers.memory import region_bytes
+from meshweave.lowering.nests.rows import KernelUnit
+from meshweave.lowering.stages import lower
 from meshweave.pipeline import run_pipeline
-from meshweave.pipeline_text import GLOBAL_PASSES
 from meshweave.runtime import engine
-from meshweave.runtime.mpi import MpiEngine
-from meshweave.transforms.hint_ledger import read_ledger
+from meshweave.runtime.mpi.engine import MpiEngine
+from meshweave.transforms.slicing.ledger import read_ledger
 
 PASSES = ",".join(GLOBAL_PASSES)
 
@@ -42,7 +43,7 @@ def entries_of(text: str) -> Any:
     with context(), ir.Location.unknown():
         module = ir.Module.parse(text)
         run_pipeline(module, PASSES)
-        return lower(module).schedule
+        return lower(module).plan
 
 
 def with_overlap(text: str, value: str) -> str:
@@ -313,15 +314,15 @@ def test_random_loops_keep_their_bits(engines: Any, case: tuple[str, int]) -> No
 # Starts and waits, as the step will run them.
 
 
-def faults(entries: list[Any], final: Any) -> list[str]:
+def faults(entries: list[Any]) -> list[str]:
     """What is wrong with the starts and waits of a block: a start that is not ended, an op that reads what is not there
     yet, or that writes what is still being sent.
     """
     found, open_ = [], {}
     for entry in entries:
-        if isinstance(entry, Unit):
+        if isinstance(entry, KernelUnit):
             places, written = entry.pointers.places, entry.pointers.written
-            roots = {k: final(place[0]) for k, place in enumerate(places)}
+            roots = {k: place[0] for k, place in enumerate(places)}
             for number, (sent, given) in open_.items():
                 if given in roots.values():
                     found.append(f"{number} is used before it is there")
@@ -329,38 +330,40 @@ def faults(entries: list[Any], final: Any) -> list[str]:
                     found.append(f"{number} is still being sent")
             continue
         for body in entry.bodies:
-            found += faults(body, final)
+            found += faults(body)
         if entry.what == "wait":
             open_.pop(entry.number, None)
         elif entry.what == "collective" and entry.ticket >= 0:
-            open_[entry.ticket] = tuple(final(p.root) for p in (*entry.operands, *entry.outputs))
+            open_[entry.ticket] = tuple(p.root for p in (*entry.operands, *entry.outputs))
     return found + [f"{number} is never waited for" for number in open_]
 
 
 def without_waits(entries: list[Any]) -> list[Any]:
     for entry in entries:
-        if not isinstance(entry, Unit):
+        if not isinstance(entry, KernelUnit):
             entry.bodies = [without_waits(body) for body in entry.bodies]
-    return [e for e in entries if isinstance(e, Unit) or e.what != "wait"]
+    return [e for e in entries if isinstance(e, KernelUnit) or e.what != "wait"]
 
 
 @pytest.mark.parametrize("name", ["mlp", "ring", "written out"])
 def test_every_start_is_waited_for_before_its_result_is_read(name: str) -> None:
     schedule = entries_of(with_overlap(CASES[name][0](2), "auto"))
-    assert not faults(schedule.entries, schedule.final)
-    broken = faults(without_waits(schedule.entries), schedule.final)
+    assert not faults(schedule.entries)
+    broken = faults(without_waits(schedule.entries))
     assert any("never waited for" in f for f in broken)
 
 
 def test_an_op_that_is_put_before_the_wait_is_found() -> None:
     """The check above is one: with the wait at the end of its block it sees the reader."""
     schedule = entries_of(with_overlap(mlp(2, 6), "auto"))
-    loop = next(e for e in schedule.entries if not isinstance(e, Unit) and e.what == "scf.for")
+    loop = next(
+        e for e in schedule.entries if not isinstance(e, KernelUnit) and e.what == "scf.for"
+    )
     body = loop.bodies[0]
-    wait = next(e for e in body if not isinstance(e, Unit) and e.what == "wait")
+    wait = next(e for e in body if not isinstance(e, KernelUnit) and e.what == "wait")
     body.remove(wait)
     body.insert(len(body) - 1, wait)
-    found = faults(schedule.entries, schedule.final)
+    found = faults(schedule.entries)
     assert any("used before it is there" in f for f in found)
     assert any("still being sent" in f for f in found)
 
@@ -369,7 +372,7 @@ def test_the_arena_says_what_it_takes() -> None:
     """What is sent lies in the arena twice for each collective that is started early."""
     bundle = compiled(with_overlap(mlp(2, 6), "auto"))[0].manifest
     sent = 4 * 10 * 4
-    assert bundle.early_bytes == EarlyArea.nbytes(sent) == 128 + 2 * 192
+    assert bundle.early_bytes == AsyncArea.nbytes(sent) == 128 + 2 * 192
     assert compiled(with_overlap(mlp(2, 6), "none"))[0].manifest.early_bytes == 0
 
 

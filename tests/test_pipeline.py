@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshweave import pipeline
-from meshweave.bindings import context
+from meshweave.dialects import context
 from meshweave.errors import CompileError, UsageError
-from meshweave.locations import parse_module
+from meshweave.ir.locations import parse_module
+from meshweave.ir.pipeline_text import Element, parse_options, parse_value, read
 from meshweave.pipeline import Dumps, check_pipeline, pipeline_text, run_pipeline
-from meshweave.pipeline_text import Element, parse_options, parse_value, read
 from meshweave.transforms.base import Pass, fail, fail_all, ops_of, remark
 
 ADD = """\
@@ -252,7 +252,7 @@ def test_the_names_we_suggest_exist(ctx: Any) -> None:
     """A sample of the list, one of each fifty: MLIR knows the name, whatever it says about the
     place.
     """
-    from meshweave.upstream_passes import NAMES
+    from meshweave.ir.upstream_passes import NAMES
 
     for name in NAMES[::8]:
         try:

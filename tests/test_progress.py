@@ -7,8 +7,8 @@ import time
 import pytest
 
 import meshweave as mw
-from meshweave import progress
-from meshweave.progress import Bar
+from meshweave.api import progress
+from meshweave.api.progress import Bar
 
 TEXT = "func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> { return %x : tensor<4xf32> }"
 

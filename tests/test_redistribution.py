@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import meshweave as mw
-from meshweave import redistribution
 from meshweave.abi import DTYPES
+from meshweave.api import redistribution
 from meshweave.bundle import numpy_dtype
 from meshweave.errors import LayoutError, MeshweaveError, UsageError
 from meshweave.layout import Layout, Mesh
@@ -127,12 +127,12 @@ def test_the_second_move_of_a_kind_is_compiled_and_no_later_one(monkeypatch):
         array = mw.Array.from_numpy(VALUE + start, mesh=MESH, layout="[x, _]")
         assert np.array_equal(array.redistribute("[_*y, x]").numpy(), VALUE + start)
         assert len(count) == min(start, 1)
-    for size in range(2, 2 + redistribution.KEPT["local"]):
+    for size in range(2, 2 + redistribution.KEPT):
         other = mw.Array.from_numpy(np.zeros((2, size), "f4"), mesh="x=2", layout="[x, _]")
         for _ in range(2):
             other.redistribute("[_, _]")
     array.redistribute("[_*y, x]")
-    assert len(count) == 2 + redistribution.KEPT["local"]
+    assert len(count) == 2 + redistribution.KEPT
 
 
 def test_large_moves_reductions_and_those_between_processes_are_compiled_at_once(monkeypatch):

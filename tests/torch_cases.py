@@ -109,6 +109,13 @@ add("adaptive_avg_pool1d", of(lambda: nn.AdaptiveAvgPool1d(4)), X)
 add("adaptive_avg_pool2d", of(lambda: nn.AdaptiveAvgPool2d((1, 1))), rand(2, 4, 8, 8))
 add("adaptive_avg_pool2d_uneven", of(lambda: nn.AdaptiveAvgPool2d((3, 5))), rand(2, 4, 8, 8))
 add("adaptive_max_pool2d", of(lambda: nn.AdaptiveMaxPool2d((2, 2))), rand(2, 4, 8, 8))
+add("adaptive_max_pool1d_uneven", of(lambda: nn.AdaptiveMaxPool1d(5)), torch.arange(12.0)[None])
+add("adaptive_max_pool1d_more", of(lambda: nn.AdaptiveMaxPool1d(7)), rand(2, 4, 12))
+add(
+    "adaptive_max_pool2d_uneven",
+    of(lambda: nn.AdaptiveMaxPool2d((3, 5), return_indices=True)),
+    rand(2, 4, 8, 8),
+)
 add("lp_pool", of(lambda: nn.LPPool1d(2, 2)), X)
 add("embedding", of(lambda: nn.Embedding(11, 8)), ints(11, 4, 6))
 add("embedding_padding", of(lambda: nn.Embedding(11, 8, padding_idx=0)), ints(11, 4, 6))
@@ -290,6 +297,7 @@ _ACTIVATIONS = (
 for _name in _ACTIVATIONS.split():
     add(_name, getattr(F, _name), X)
 add("gelu_tanh", lambda x: F.gelu(x, approximate="tanh"), X)
+add("gelu_tanh_f64", lambda x: F.gelu(x, approximate="tanh"), rand(4, 6, 8, dtype=torch.float64))
 add("prelu", of(lambda: nn.PReLU(6)), X)
 add("glu", lambda x: F.glu(x, -1), X)
 add("swiglu", lambda x: F.silu(x[..., :4]) * x[..., 4:], X)

@@ -10,7 +10,7 @@ heads = mw.P("dp", "tp", None, None)
 
 @mw.jit(mesh=mesh, in_layouts=heads, out_layouts=heads)
 def attention(q, k, v):
-    """softmax(q k^T / sqrt(d)) v for each batch and head; all are batch x heads x positions x d."""
+    """Return softmax(q k^T / sqrt(d)) v for each batch and head; all are batch x heads x positions x d."""
     scores = mw.einsum("bhqd,bhkd->bhqk", q, k) / q.shape[-1] ** 0.5
     return mw.softmax(scores) @ v
 

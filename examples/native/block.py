@@ -11,7 +11,7 @@ HEADS = 8
 
 
 class Block(NamedTuple):
-    """The parameters of a block of width d; or the layouts of them."""
+    """Hold the parameters of a block of width d, or their layouts."""
 
     b1: Any  # d: of the norms, added
     b2: Any
@@ -27,7 +27,7 @@ LAYOUTS = Block("[_]", "[_]", "[_]", "[_]", "[tp, _]", "[_, tp]", "[tp, _]", "[_
 
 
 def norm(x, scale, bias):
-    """Layer norm over the last dim."""
+    """Normalise over the last dim."""
     apart = x - mw.mean(x, axis=-1, keepdims=True)
     spread = mw.mean(apart * apart, axis=-1, keepdims=True)
     return apart / mw.sqrt(spread + 1e-5) * scale + bias

@@ -12,7 +12,10 @@ import meshweave as mw
     out_layouts="[dp, _, tp]",
 )
 def gpt2l(tokens, words, places, blocks):
-    """The logits of the next token: tokens (batch x positions, i32), words (vocabulary x d), places (positions x d)."""
+    """Return the logits of the next token.
+
+    tokens: batch x positions, i32. words: vocabulary x d. places: positions x d.
+    """
     x = mw.take(words, tokens, axis=0) + places
     for parameters in blocks:
         x = apply(x, parameters)

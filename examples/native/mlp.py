@@ -13,7 +13,7 @@ mesh = mw.Mesh(dp=2, tp=2)
     out_layouts="[dp, _]",
 )
 def mlp(x, w1, b1, w2, b2):
-    """relu(x w1 + b1) w2 + b2 of x (64x128)."""
+    """Return relu(x w1 + b1) w2 + b2 for x (64x128)."""
     return mw.relu(x @ w1 + b1) @ w2 + b2
 
 

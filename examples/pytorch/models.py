@@ -12,7 +12,7 @@ HEADS = 8
 
 
 class Mlp(nn.Module):
-    """relu(x w1 + b1) w2 + b2 of x (64x128)."""
+    """Return relu(x w1 + b1) w2 + b2 for x (64x128)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -24,7 +24,7 @@ class Mlp(nn.Module):
 
 
 class Attention(nn.Module):
-    """softmax(q k^T / sqrt(d)) v for each batch and head; all are batch x heads x positions x d."""
+    """Return softmax(q k^T / sqrt(d)) v for each batch and head; all are batch x heads x positions x d."""
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         return F.scaled_dot_product_attention(q, k, v)

@@ -1,4 +1,4 @@
-// RUN: python -m meshweave.frontends %s | filecheck %s
+// RUN: meshweave-opt %s | filecheck %s
 //
 // Factorisations and triangular systems are loops over elements; a batch is one loop more.
 

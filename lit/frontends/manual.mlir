@@ -1,4 +1,4 @@
-// RUN: python -m meshweave.frontends %s | filecheck %s
+// RUN: meshweave-opt %s | filecheck %s
 //
 // A manual computation stays a region marked dist.manual in the local view; its collectives name the axes that their groups are made of.
 

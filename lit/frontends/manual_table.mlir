@@ -1,4 +1,4 @@
-// RUN: python -m meshweave.frontends %s | filecheck %s
+// RUN: meshweave-opt %s | filecheck %s
 //
 // What a region marked dist.manual reads of constants is made in it, also where the same is read outside.
 

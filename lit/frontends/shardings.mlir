@@ -1,4 +1,4 @@
-// RUN: python -m meshweave.frontends %s | filecheck %s
+// RUN: meshweave-opt %s | filecheck %s
 //
 // Shardy's mesh and shardings become dist.mesh, layouts on the signature, and dist.constrain; chlo is lowered.
 

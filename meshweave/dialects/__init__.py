@@ -1,21 +1,62 @@
-"""DIALECTS: ours, loaded into a context right after it is made and before any text is parsed."""
+"""Declare our dialects, one file each, and make contexts that know them.
 
+Contexts stay single-threaded: Python verifiers on MLIR's worker threads would deadlock on the interpreter lock.
+"""
+
+import os
 import threading
-from typing import Any
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from meshweave.dialects.dist import Dist
-from meshweave.dialects.hint import Hint
+from meshweave.dialects.hint import HintDialect
+from meshweave.dialects.mw import Mw
+from meshweave.ir.bindings import ir
+from meshweave.ir.bindings import stablehlo as stablehlo_bindings  # a file here has that name
 
-DIALECTS = (Dist, Hint)
+DIALECTS = (Dist, HintDialect, Mw)
 _LOADING = threading.Lock()
+os.register_at_fork(after_in_child=_LOADING._at_fork_reinit)  # type: ignore[attr-defined]
 
 
-def load(ctx: Any) -> None:
+def load(ctx: ir.Context) -> None:
     """Make `ctx` know our dialects. Loading twice is harmless."""
-    from meshweave.bindings import ir
-
     # Loading goes through state of the dialect's class: two threads at it at once end the process.
     with _LOADING, ctx, ir.Location.unknown(ctx):
         for dialect in DIALECTS:
             if not ctx.is_dialect_loaded(dialect.DIALECT_NAMESPACE):
                 dialect.load()
+
+
+def context(unregistered: bool = False) -> ir.Context:
+    """Return a new context with the `dist`, `hint` and (where available) `stablehlo` dialects loaded.
+
+    unregistered: also accept ops of unregistered dialects (`sdy`, `chlo` in what JAX exports).
+    """
+    ctx = ir.Context()
+    load(ctx)
+    if (hlo := stablehlo_bindings()) is not None:
+        hlo.register_dialect(ctx, True)
+    ctx.allow_unregistered_dialects = unregistered
+    return ctx
+
+
+_USES = 32  # a context keeps all types and attributes that were ever made in it
+_IDLE: deque[tuple[ir.Context, int]] = deque(maxlen=2)
+
+
+@contextmanager
+def lent_context(small: bool) -> Iterator[ir.Context]:
+    """Lend a context like `context(unregistered=True)` to programs that are compiled one after another.
+
+    Making a context takes as long as the passes on a small program. A returned context is lent again, to one program
+    at a time and a limited number of times; not after an error, and not when it has held a program that is not small.
+    """
+    try:
+        ctx, uses = _IDLE.pop()
+    except IndexError:
+        ctx, uses = context(unregistered=True), 0
+    yield ctx
+    if small and uses + 1 < _USES:
+        _IDLE.append((ctx, uses + 1))

@@ -1,5 +1,4 @@
-"""Printing that reads well: each `#dist...`/`#hint...` attribute once, as an alias at the top, and
-its name elsewhere.
+"""Print each `#dist...`/`#hint...` attribute once, as an alias at the top, and its name elsewhere.
 
 Attributes of Python dialects are never printed as aliases by MLIR, but its parser takes aliases for
 them: what is printed here reads back through any parser that knows the dialects, and prints alike
@@ -7,7 +6,9 @@ again.
 """
 
 import re
-from typing import Any
+
+from meshweave.ir.bindings import ir
+from meshweave.ir.pipeline_text import group_end
 
 PREFIXES = ("#dist.", "#hint.")
 
@@ -17,9 +18,13 @@ _TAKEN = re.compile(r"^#(\w+)[ \t]*=", re.MULTILINE)
 
 
 def module_text(
-    module: Any, *, debuginfo: bool = False, generic: bool = False, elide_above: int | None = None
+    module: ir.Module,
+    *,
+    debuginfo: bool = False,
+    generic: bool = False,
+    elide_above: int | None = None,
 ) -> str:
-    """`module` as MLIR text with our attributes hoisted to aliases; ends without a newline.
+    """Return `module` as MLIR text with our attributes hoisted to aliases; it ends without a newline.
 
     debuginfo, generic: as MLIR's flags; elide_above: leave out element lists longer than this.
     """
@@ -30,8 +35,7 @@ def module_text(
 
 
 def hoist_aliases(text: str, prefixes: tuple[str, ...] = PREFIXES) -> str:
-    """`text`, which MLIR printed, with every attribute that starts with one of `prefixes` replaced
-    by an alias.
+    """Return `text`, which MLIR printed, with each attribute that starts with one of `prefixes` as an alias.
 
     The definitions go behind MLIR's own (`#map = ...`), in order of first appearance: `#layout`,
     `#layout1`, ...
@@ -44,7 +48,7 @@ def hoist_aliases(text: str, prefixes: tuple[str, ...] = PREFIXES) -> str:
         at = m.end()
         if m[0].startswith(prefixes):
             if text[at : at + 1] == "<":
-                at = _group_end(text, at)
+                at = group_end(text, at, "<[({", ">])}") or len(text)
             out.append(names.of(m[0], text[m.start() : at]))
         else:
             out.append(m[0])
@@ -55,8 +59,9 @@ def hoist_aliases(text: str, prefixes: tuple[str, ...] = PREFIXES) -> str:
 
 
 class _Names:
-    """Alias names by attribute text: the attribute's own name, numbered, and never one that the
-    text uses already.
+    """Choose alias names by attribute text.
+
+    A name is the attribute's own, numbered, and never one that the text uses already.
     """
 
     def __init__(self, text: str) -> None:
@@ -78,23 +83,3 @@ class _Names:
 
     def definitions(self) -> str:
         return "".join(f"{name} = {attr}\n" for attr, name in self.by_text.items())
-
-
-def _group_end(text: str, at: int) -> int:
-    """The index after the bracket group that opens at `at`; strings are skipped and `->` closes
-    nothing.
-    """
-    depth = 0
-    while True:
-        ch = text[at]
-        if ch == '"':
-            at += 1
-            while text[at] != '"':
-                at += 2 if text[at] == "\\" else 1
-        elif ch in "<[({":
-            depth += 1
-        elif ch in ">])}" and not (ch == ">" and text[at - 1] == "-"):
-            depth -= 1
-        at += 1
-        if depth == 0:
-            return at

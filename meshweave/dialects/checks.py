@@ -1,44 +1,69 @@
-"""What verifiers share. They run before IRDL's own checks, so they read nothing without looking first."""
+"""Share what verifiers need. They run before IRDL's own checks, so they read nothing without looking first."""
 
 from contextlib import suppress
-from typing import Any
 
-from meshweave.bindings import ir
 from meshweave.errors import LayoutError
-from meshweave.hints import Hint as SaidHint
-from meshweave.hints import HintError, TimeAxis
+from meshweave.hints.keys import Hint as SaidHint
+from meshweave.hints.keys import HintError, TimeAxis
+from meshweave.ir.bindings import ir
 from meshweave.layout.layout import Layout
 from meshweave.layout.mesh import Axis, Mesh
 
 
-def require(op: Any, holds: bool, message: str) -> bool:
-    """`holds`; where it does not, emit "'dialect.op' op message" at the op."""
+def require(op: ir.Operation, holds: bool, message: str) -> bool:
+    """Return `holds`; where it is False, emit "'dialect.op' op message" at the op."""
     if not holds:
         op.operation.location.emit_error(f"'{op.operation.name}' op {message}")
     return holds
 
 
-def mesh_of(op: Any) -> "Mesh | None":
-    """The mesh of the module around `op`; None when there is none (or its text is wrong: its verifier says so)."""
-    top = op.operation
-    while top.parent is not None:
-        top = top.parent.operation
-    if top.name != "builtin.module":
+def same_type(op: ir.Operation) -> bool:
+    """Check that the one operand and the one result have one type."""
+    values = [*op.operation.operands, *op.operation.results]
+    return require(op, len(values) == 2, "takes one operand and gives one result") and require(
+        op,
+        values[0].type == values[1].type,
+        f"must keep the type, but goes from {values[0].type} to {values[1].type}",
+    )
+
+
+def ends_in(op: ir.Operation, end: str) -> "list[ir.Operation] | None":
+    """Return the ops of the one block of the op's region; None, with an error, unless the last is called `end`."""
+    blocks = op.regions[0].blocks
+    if not require(op, len(blocks) == 1, f"needs one block, has {len(blocks)}"):
         return None
-    for child in top.regions[0].blocks[0].operations:
-        if child.operation.name == "dist.mesh":
-            try:
-                return Mesh.parse(child.operation.attributes["axes"].value)
-            except (LayoutError, KeyError, AttributeError):
-                return None
+    ops = [view.operation for view in blocks[0].operations]
+    ended = bool(ops) and ops[-1].name == end
+    return ops if require(op, ended, f"must end in {end}") else None
+
+
+def in_module(op: ir.Operation, name: str) -> "list[ir.Operation]":
+    """Return the ops of that name at the top of the module around `op`; none outside of a module."""
+    top = op.operation
+    while top.parent is not None and top.name != "builtin.module":
+        top = top.parent.operation
+    views = top.regions[0].blocks[0].operations if top.name == "builtin.module" else ()
+    return [view.operation for view in views if view.operation.name == name]
+
+
+def mesh_of(op: ir.Operation) -> "Mesh | None":
+    """Return the mesh of the module around `op`; None where there is none, or its verifier says what is wrong."""
+    for mesh in in_module(op, "dist.mesh"):
+        with suppress(LayoutError, KeyError, AttributeError):
+            return Mesh.parse(mesh.attributes["axes"].value)
     return None
 
 
-def layout_fits(op: Any, layout: Any, value_type: Any, what: str) -> bool:
-    """`layout` (an attribute) reads well and fits `value_type` on the module's mesh."""
-    text = getattr(layout, "value", None)
-    if not require(op, isinstance(text, str), f"{what} must be a #dist.layout"):
-        return False
+def layout_fits(
+    op: ir.Operation,
+    value_type: ir.Type,
+    what: str = "layout",
+    layout: "ir.Attribute | None" = None,
+) -> bool:
+    """Check that the attribute `what` (or `layout`) can be read and fits `value_type` on the module's mesh."""
+    text = getattr(layout or op.attributes.get(what), "value", None)
+    if not isinstance(text, str):
+        return require(op, False, f"{what} must be a #dist.layout")
     try:
         parsed = Layout.parse(text)
         shape = getattr(value_type, "shape", None)
@@ -58,8 +83,8 @@ def layout_fits(op: Any, layout: Any, value_type: Any, what: str) -> bool:
     return True
 
 
-def time_axes_around(op: Any) -> "list[TimeAxis]":
-    """The time axes of the regions around `op`, outermost first; those that cannot be read are left out."""
+def time_axes_around(op: ir.Operation) -> "list[TimeAxis]":
+    """Return the time axes of the regions around `op`, outermost first, without those that cannot be read."""
     found: list[TimeAxis] = []
     above = op.operation.parent
     while above is not None:
@@ -75,8 +100,8 @@ def time_axes_around(op: Any) -> "list[TimeAxis]":
     return found
 
 
-def _with_time_axes(mesh: Mesh, op: Any) -> Mesh:
-    """`mesh` with the time axes of the regions around `op`; of those given by a size the count is a symbol."""
+def _with_time_axes(mesh: Mesh, op: ir.Operation) -> Mesh:
+    """Add the time axes of the regions around `op` to `mesh`; the count of one given by a size is a symbol."""
     axes = {axis.name: axis for axis in mesh.axes}
     for axis in time_axes_around(op):
         axes.setdefault(axis.name, Axis(axis.name, axis.count or f"n_{axis.name}"))

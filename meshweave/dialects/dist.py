@@ -1,4 +1,4 @@
-"""The `dist` dialect: a mesh, where tensors lie on it, and the moves between.
+"""Define the `dist` dialect: a mesh, where tensors lie on it, and the moves between.
 
 Two views. *Global*: types are those of whole tensors, layouts stand on function arguments and results and in
 `dist.constrain` / `dist.redistribute`. *Local*, after dist-partition: types are those of one rank's allocations, and
@@ -8,56 +8,166 @@ group.
 """
 
 # No `from __future__ import annotations` here: the field types are read as classes.
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-from meshweave.bindings import ext, ir
-from meshweave.dialects.checks import layout_fits, mesh_of, require
+from meshweave.dialects.checks import layout_fits, mesh_of, require, same_type
 from meshweave.errors import LayoutError
+from meshweave.ir.bindings import ext, ir
 from meshweave.layout.algebra import pending
 from meshweave.layout.layout import Layout
 from meshweave.layout.mesh import Mesh
+from meshweave.plan.collectives import BY_OP
 
 KINDS = ("sum", "max", "min", "prod", "avg")
 """Reductions that a partial value or a collective may name."""
 
 
 class Dist(ext.Dialect, name="dist"):
-    """Where tensors lie on a mesh of devices."""
+    """Say where tensors lie on a mesh of devices."""
 
 
 class LayoutAttr(Dist.Attribute, name="layout"):
-    """`#dist.layout<"[x, _] +sum(y)">`: a layout in the text of the layout notation; the op that holds it checks it."""
+    """Hold a layout as text, `#dist.layout<"[x, _] +sum(y)">`. The op that carries it checks it."""
 
     text: ir.StringAttr
 
     @classmethod
-    def make(cls, layout: "Layout | str") -> Any:
-        """The attribute for `layout` in the current context."""
+    def make(cls, layout: "Layout | str") -> ir.Attribute:
+        """Return the attribute for `layout` in the current context."""
         return cls.get(ir.StringAttr.get(str(layout)))
 
     @property
     def value(self) -> str:
-        """The layout text."""
-        return ir.StringAttr(self.text).value
+        """Return the layout text."""
+        text: str = ir.StringAttr(self.text).value
+        return text
 
     @property
     def layout(self) -> Layout:
-        """The layout; LayoutError when the text cannot be read."""
+        """Return the layout. Raises LayoutError when the text cannot be read."""
         return Layout.parse(self.value)
 
 
 class I64Array(ir.DenseI64ArrayAttr):
-    """`array<i64: 8, 6>` as the type of a field."""
+    """Let a field of an op have the type `array<i64: 8, 6>`."""
 
     attr_name = "builtin.dense_array"
 
 
+def _collective_fits(op: ir.Operation) -> bool:
+    """Verify a collective by its row in plan/collectives.py: its group, its details, and the shape that it makes."""
+    row, found = BY_OP[op.operation.name.removeprefix("dist.")], _group(op)
+    if found is None or not ("kind" not in row.details or _kind_ok(op)):
+        return False
+    group = found[0]
+    if not row.has_dims:
+        return same_type(op) and ("sources" not in row.details or _sources_ok(op, group))
+    types = _local_types(op)
+    if types is None:
+        return False
+    given, result = (list(type_.shape) for type_ in types)
+    attributes = {name: op.attributes.get(name) for name in (row.cuts, row.joins) if name}
+    dims = {n: a.value if isinstance(a, ir.IntegerAttr) else -1 for n, a in attributes.items()}
+    for name, dim in dims.items():
+        text = f"{name} {dim} is not a dim of a {len(given)}-dim tensor"
+        if not require(op, 0 <= dim < len(given), text):
+            return False
+    if not require(op, len({*dims.values()}) == len(dims), f"{' and '.join(dims)} are one dim"):
+        return False
+    if group is None:
+        return True
+    like = result if len(result) == len(given) else [0] * len(given)
+    wanted = row.shape(given, group, dims, like)
+    return require(op, wanted == result, f"{group} members make {wanted} of {given}, not {result}")
+
+
+def _kind_ok(op: ir.Operation) -> bool:
+    kind = op.attributes.get("kind")
+    value = kind.value if isinstance(kind, ir.StringAttr) else None
+    return require(op, value in KINDS, f"unknown reduction {value!r}: known are {', '.join(KINDS)}")
+
+
+def _sources_ok(op: ir.Operation, group: "int | None") -> bool:
+    sources = op.attributes.get("sources")
+    if not require(op, isinstance(sources, ir.ArrayAttr), "needs an array `sources`"):
+        return False
+    numbers, members = [a.value for a in sources], group or len(sources)
+    text = f"sources {numbers} are no permutation of {members} members"
+    return require(op, sorted(numbers) == list(range(members)), text)
+
+
+def _local_types(op: ir.Operation) -> "list[ir.Type] | None":
+    """Return the types of the one operand and the one result; None, with an error, unless they are ranked tensors."""
+    values = [*op.operation.operands, *op.operation.results]
+    types = [v.type for v in values if isinstance(v.type, ir.RankedTensorType)]
+    right = len(types) == len(values) == 2
+    return types if require(op, right, "needs one ranked tensor and gives one") else None
+
+
+def _allocation_fits(
+    op: ir.Operation, whole: ir.Type, local: ir.Type, what: str = "layout"
+) -> bool:
+    """Check that `local` is the type of a rank's allocation of `whole` in the layout that the attribute `what` says.
+
+    The attribute `interface` has the `layout` where dist-propagate has put blocks in its place.
+    """
+    attr = (op.attributes.get("interface") if what == "layout" else None) or op.attributes.get(what)
+    if not layout_fits(op, whole, what, attr):
+        return False
+    text = f"needs a ranked tensor, not {local}"
+    if not require(op, isinstance(local, ir.RankedTensorType), text):
+        return False
+    mesh = mesh_of(op)
+    if mesh is None or mesh.is_symbolic:
+        return True
+    try:
+        shape = list(LayoutAttr(attr).layout.allocation_shape(mesh, tuple(whole.shape)))
+    except LayoutError as error:
+        return require(op, False, str(error))
+    return require(
+        op,
+        shape == list(local.shape) and whole.element_type == local.element_type,
+        f"{whole} in layout {attr.value} is {shape} on a rank, not {local}",
+    )
+
+
+def _group(op: ir.Operation) -> "tuple[int | None] | None":
+    """Count the members of the op's groups, where the mesh is known; None, with an error, where `axes` is wrong."""
+    axes = op.attributes.get("axes")
+    if not require(op, isinstance(axes, ir.ArrayAttr), 'needs an array `axes`, as ["x"]'):
+        return None
+    names = [axis.value for axis in axes if isinstance(axis, ir.StringAttr)]
+    if not require(op, len(names) == len(axes), "axes must be strings") or not require(
+        op, len(set(names)) == len(names), f"an axis stands twice in {names}"
+    ):
+        return None
+    mesh = mesh_of(op)
+    if mesh is None:
+        return (None,)
+    unknown = [n for n in names if not mesh.has(n.partition(":")[0])]
+    if not require(op, not unknown, f"no axis {', '.join(map(repr, unknown))} in mesh ({mesh})"):
+        return None
+    return (None,) if mesh.is_symbolic else _members(op, names, mesh)
+
+
+def _members(op: ir.Operation, names: Sequence[str], mesh: Mesh) -> "tuple[int] | None":
+    """Count the ranks over axes, of which sub-axes `x:(m)k` are parts of their axis and none overlap."""
+    try:
+        ends = [(n, mesh.stride(n), mesh.stride(n) * mesh.size(n)) for n in names]
+    except LayoutError as error:
+        require(op, False, str(error))
+        return None
+    for (one, low, high), (other, begin, end) in combinations(ends, 2):
+        if max(low, begin) < min(high, end) and ":" in one + other:
+            require(op, False, f"axes {one} and {other} overlap")
+            return None
+    return (mesh.axis_count(names),)
+
+
 class MeshOp(Dist.Operation, name="mesh"):
-    """The mesh of the module: `"dist.mesh"() {sym_name = "mesh", axes = "x=2, y=4"} : () -> ()`, one per module."""
+    """Declare the mesh of the module, once: `"dist.mesh"() {sym_name = "mesh", axes = "x=2, y=4"} : () -> ()`."""
 
     sym_name: ir.StringAttr
     axes: ir.StringAttr
@@ -78,7 +188,7 @@ class MeshOp(Dist.Operation, name="mesh"):
 
 
 class ConstrainOp(Dist.Operation, name="constrain", traits=[ext.Pure]):
-    """This value has this layout: propagation keeps it, and ops that want another get a redistribute.
+    """Fix the layout of a value: propagation keeps it, and ops that want another get a redistribute.
 
     Optional attributes: `open` (dims that may be sharded further), `replicated` (axes those dims may not use),
     `priorities` (one number a dim, smaller is stronger).
@@ -89,9 +199,7 @@ class ConstrainOp(Dist.Operation, name="constrain", traits=[ext.Pure]):
     output: ext.Result[Any]
 
     def verify_invariants(self) -> bool:
-        return _same_type(self) and layout_fits(
-            self, self.attributes.get("layout"), self.operation.results[0].type, "layout"
-        )
+        return same_type(self) and layout_fits(self, self.operation.results[0].type)
 
 
 class RedistributeOp(Dist.Operation, name="redistribute", traits=[ext.Pure]):
@@ -106,14 +214,12 @@ class RedistributeOp(Dist.Operation, name="redistribute", traits=[ext.Pure]):
     output: ext.Result[Any]
 
     def verify_invariants(self) -> bool:
-        if not _same_type(self):
-            return False
-        kind = self.operation.results[0].type
-        return all(layout_fits(self, self.attributes.get(n), kind, n) for n in ("source", "target"))
+        type_ = self.operation.results[0].type
+        return same_type(self) and all(layout_fits(self, type_, n) for n in ("source", "target"))
 
 
 class ToLocalOp(Dist.Operation, name="to_local"):
-    """Into a region that is in the local view already: this rank's allocation of `input` in `layout`.
+    """Enter a region that is in the local view already: give this rank's allocation of `input` in `layout`.
 
     Such a region is an `scf.execute_region` with the attribute `dist.manual` (Shardy's manual_computation): values
     enter by to_local, leave by to_global as what the region yields, and between them stand the ops and collectives of
@@ -126,11 +232,14 @@ class ToLocalOp(Dist.Operation, name="to_local"):
 
     def verify_invariants(self) -> bool:
         op = self.operation
-        return _local_fits(self, op.operands[0].type, op.results[0].type)
+        return _allocation_fits(self, op.operands[0].type, op.results[0].type)
 
 
 class ToGlobalOp(Dist.Operation, name="to_global"):
-    """Out of a region in the local view: the global value of which `input` is this rank's allocation in `layout`."""
+    """Leave a region in the local view.
+
+    The result is the global value of which `input` is this rank's allocation in `layout`.
+    """
 
     input: ext.Operand[Any]
     layout: LayoutAttr
@@ -138,124 +247,75 @@ class ToGlobalOp(Dist.Operation, name="to_global"):
 
     def verify_invariants(self) -> bool:
         op = self.operation
-        return _local_fits(self, op.results[0].type, op.operands[0].type)
+        return _allocation_fits(self, op.results[0].type, op.operands[0].type)
 
 
 class AxisIndexOp(Dist.Operation, name="axis_index", traits=[ext.Pure]):
-    """The linear coordinate of this rank over `axes`, first named major."""
+    """Give the linear coordinate of this rank over `axes`, first named major."""
 
     axes: ir.ArrayAttr
     output: ext.Result[ir.IndexType]
 
     def verify_invariants(self) -> bool:
-        return _axes_ok(self)
+        return _group(self) is not None
 
 
-class AllSliceOp(Dist.Operation, name="all_slice", traits=[ext.Pure]):
+class _CollectiveOp(Dist.Operation, traits=[ext.Pure]):
+    """Move pieces among the groups over `axes`, as its row in plan/collectives.py says."""
+
+    input: ext.Operand[Any]
+    axes: ir.ArrayAttr
+    output: ext.Result[Any]
+
+    verify_invariants = _collective_fits
+
+
+class AllSliceOp(_CollectiveOp, name="all_slice"):
     """Keep piece k of g pieces of ceil(n / g) along `dim`; no bytes move."""
 
-    input: ext.Operand[Any]
-    axes: ir.ArrayAttr
     dim: ir.IntegerAttr
-    output: ext.Result[Any]
-
-    def verify_invariants(self) -> bool:
-        return _axes_ok(self) and _shapes_ok(self, _split)
 
 
-class AllGatherOp(Dist.Operation, name="all_gather", traits=[ext.Pure]):
+class AllGatherOp(_CollectiveOp, name="all_gather"):
     """Concatenate the members' tensors along `dim`, in member order; a shorter result is cut at its end."""
 
-    input: ext.Operand[Any]
-    axes: ir.ArrayAttr
     dim: ir.IntegerAttr
-    output: ext.Result[Any]
-
-    def verify_invariants(self) -> bool:
-        return _axes_ok(self) and _shapes_ok(self, _joined)
 
 
-class AllReduceOp(Dist.Operation, name="all_reduce", traits=[ext.Pure]):
+class AllReduceOp(_CollectiveOp, name="all_reduce"):
     """Reduce the members' tensors elementwise with `kind`; every member gets the result."""
 
-    input: ext.Operand[Any]
-    axes: ir.ArrayAttr
     kind: ir.StringAttr
-    output: ext.Result[Any]
-
-    def verify_invariants(self) -> bool:
-        return _axes_ok(self) and _kind_ok(self) and _same_type(self)
 
 
-class ReduceScatterOp(Dist.Operation, name="reduce_scatter", traits=[ext.Pure]):
+class ReduceScatterOp(_CollectiveOp, name="reduce_scatter"):
     """Reduce with `kind`, and keep piece k of g pieces of ceil(n / g) along `dim`."""
 
-    input: ext.Operand[Any]
-    axes: ir.ArrayAttr
     dim: ir.IntegerAttr
     kind: ir.StringAttr
-    output: ext.Result[Any]
-
-    def verify_invariants(self) -> bool:
-        return _axes_ok(self) and _kind_ok(self) and _shapes_ok(self, _split)
 
 
-class AllToAllOp(Dist.Operation, name="all_to_all", traits=[ext.Pure]):
-    """Split `split_dim` into g pieces of ceil(n / g), send piece j to member j, and concatenate what comes along
-    `concat_dim`, in member order; a shorter result is cut at its end."""
+class AllToAllOp(_CollectiveOp, name="all_to_all"):
+    """Split `split_dim` into g pieces of ceil(n / g), and send piece j to member j.
 
-    input: ext.Operand[Any]
-    axes: ir.ArrayAttr
+    What comes is concatenated along `concat_dim`, in member order; a shorter result is cut at its end.
+    """
+
     split_dim: ir.IntegerAttr
     concat_dim: ir.IntegerAttr
-    output: ext.Result[Any]
-
-    def verify_invariants(self) -> bool:
-        if not _axes_ok(self):
-            return False
-        group = _group_size(self)
-        shapes = _shapes(self)
-        dims = [_integer(self, name) for name in ("split_dim", "concat_dim")]
-        if shapes is None or group is None or not all(0 <= d < len(shapes[0]) for d in dims):
-            return require(self, shapes is not None, "needs ranked tensors") and require(
-                self, group is None, f"dims {dims} are not dims of the tensor"
-            )
-        (given, result), (split, concat) = shapes, dims
-        if not require(self, split != concat, f"split_dim and concat_dim are both {split}"):
-            return False
-        wanted = list(given)
-        wanted[split] = -(-given[split] // group)
-        limit = given[concat] * group
-        wanted[concat] = result[concat] if result[concat] <= limit else limit
-        return require(self, wanted == result, f"{group} members make {wanted}, not {result}")
 
 
-class PermuteOp(Dist.Operation, name="permute", traits=[ext.Pure]):
-    """Member k receives the tensor of member `sources[k]`; `sources` is a permutation of 0..g-1."""
+class PermuteOp(_CollectiveOp, name="permute"):
+    """Receive, as member k, the tensor of member `sources[k]`; `sources` is a permutation of 0..g-1."""
 
-    input: ext.Operand[Any]
-    axes: ir.ArrayAttr
     sources: ir.ArrayAttr
-    output: ext.Result[Any]
-
-    def verify_invariants(self) -> bool:
-        if not (_axes_ok(self) and _same_type(self)):
-            return False
-        sources = self.attributes.get("sources")
-        if not require(self, isinstance(sources, ir.ArrayAttr), "needs an array `sources`"):
-            return False
-        numbers = [a.value for a in sources]
-        group = _group_size(self) or len(numbers)
-        return require(
-            self,
-            sorted(numbers) == list(range(group)),
-            f"sources {numbers} are no permutation of {group} members",
-        )
 
 
 class ExchangeOp(Dist.Operation, name="exchange", traits=[ext.Pure]):
-    """The general all-to-all-v: from a rank's allocation in layout `source` to its allocation in layout `target`, of a
-    tensor of global `shape`. Every element of the target comes once, from the nearest rank that holds it.
+    """Move a tensor of global `shape` from a rank's allocation in `source` to its allocation in `target`.
+
+    This is the general all-to-all-v between two layouts. Every element of the target comes once, from the nearest
+    rank that holds it.
 
     `axes` name the group within which elements move; with none each rank rearranges what it holds itself. Padding of
     the result is undefined. Pending reductions stay pending: both layouts name the same.
@@ -269,26 +329,21 @@ class ExchangeOp(Dist.Operation, name="exchange", traits=[ext.Pure]):
     output: ext.Result[Any]
 
     def verify_invariants(self) -> bool:
-        if not _axes_ok(self):
-            return False
-        shape = self.attributes.get("shape")
-        if not require(
+        shape, local = self.attributes.get("shape"), _local_types(self)
+        if _group(self) is None or local is None or not require(
             self, isinstance(shape, ir.DenseI64ArrayAttr), "needs `shape`, as array<i64: 8, 6>"
-        ):
+        ):  # fmt: skip
             return False
-        whole = _Whole(tuple(shape))
-        ends = [self.attributes.get(n) for n in ("source", "target")]
-        if not all(layout_fits(self, end, whole, n) for end, n in zip(ends, ("source", "target"))):
+        whole = ir.RankedTensorType.get(list(shape), local[0].element_type, loc=self.location)
+        names = ("source", "target")
+        if not all(_allocation_fits(self, whole, *end) for end in zip(local, names)):
             return False
-        mesh = mesh_of(self)
-        if mesh is None or mesh.is_symbolic:
-            return True
-        source, target = (LayoutAttr(end).layout for end in ends)
-        return require(
+        mesh, ends = mesh_of(self), [LayoutAttr(self.attributes[name]).layout for name in names]
+        return mesh is None or mesh.is_symbolic or require(
             self,
-            pending(source, mesh) == pending(target, mesh),
-            f"goes from {source} to {target}: pending reductions must be the same",
-        ) and _allocations_ok(self, (source, target), mesh, whole)
+            pending(ends[0], mesh) == pending(ends[1], mesh),
+            f"goes from {ends[0]} to {ends[1]}: pending reductions must be the same",
+        )  # fmt: skip
 
 
 COLLECTIVES = (
@@ -303,154 +358,11 @@ COLLECTIVES = (
 """The ops of the local view that look at other ranks, or at which rank this is."""
 
 
-def axes_attr(axes: Sequence[str]) -> Any:
-    """`axes` as the array of strings that the collectives carry."""
+def axes_attr(axes: Sequence[str]) -> ir.Attribute:
+    """Return `axes` as the array of strings that the collectives carry."""
     return ir.ArrayAttr.get([ir.StringAttr.get(axis) for axis in axes])
 
 
-def axes_of(op: Any) -> tuple[str, ...]:
-    """The mesh axes a collective (or axis_index) names, major first."""
+def axes_of(op: ir.Operation) -> tuple[str, ...]:
+    """Return the mesh axes that a collective (or axis_index) names, major first."""
     return tuple(axis.value for axis in op.operation.attributes["axes"])
-
-
-def _same_type(op: Any) -> bool:
-    values = [*op.operation.operands, *op.operation.results]
-    return require(op, len(values) == 2, "takes one operand and gives one result") and require(
-        op,
-        values[0].type == values[1].type,
-        f"must keep the type, but goes from {values[0].type} to {values[1].type}",
-    )
-
-
-def _local_fits(op: Any, whole: Any, local: Any) -> bool:
-    """Is `local` the type of a rank's allocation of `whole` in the op's layout? (`interface`, where dist-propagate has
-    put blocks in its place.)"""
-    attr = op.attributes.get("interface") or op.attributes.get("layout")
-    if not layout_fits(op, attr, whole, "layout"):
-        return False
-    mesh = mesh_of(op)
-    if mesh is None or mesh.is_symbolic or not isinstance(local, ir.RankedTensorType):
-        return require(
-            op, isinstance(local, ir.RankedTensorType), f"needs a ranked tensor, not {local}"
-        )
-    try:
-        shape = list(LayoutAttr(attr).layout.allocation_shape(mesh, tuple(whole.shape)))
-    except LayoutError as error:
-        return require(op, False, str(error))
-    return require(
-        op,
-        shape == list(local.shape) and whole.element_type == local.element_type,
-        f"{whole} in layout {attr.value} is {shape} on a rank, not {local}",
-    )
-
-
-def _axes_ok(op: Any) -> bool:
-    axes = op.attributes.get("axes")
-    if not require(op, isinstance(axes, ir.ArrayAttr), 'needs an array `axes`, as ["x"]'):
-        return False
-    names = [axis.value for axis in axes if isinstance(axis, ir.StringAttr)]
-    if not require(op, len(names) == len(axes), "axes must be strings") or not require(
-        op, len(set(names)) == len(names), f"an axis stands twice in {names}"
-    ):
-        return False
-    mesh = mesh_of(op)
-    if mesh is None:
-        return True
-    unknown = [n for n in names if not mesh.has(n.partition(":")[0])]
-    if not require(op, not unknown, f"no axis {', '.join(map(repr, unknown))} in mesh ({mesh})"):
-        return False
-    return _sub_axes_ok(op, names, mesh)
-
-
-def _sub_axes_ok(op: Any, names: Sequence[str], mesh: Mesh) -> bool:
-    """Sub-axes `x:(m)k` are parts of their axis, and no rank coordinate is named twice."""
-    if not any(":" in name for name in names):
-        return True
-    try:
-        ends = [(n, mesh.stride(n), mesh.stride(n) * mesh.size(n)) for n in names]
-    except LayoutError as error:
-        return require(op, False, str(error))
-    for (one, low, high), (other, begin, end) in combinations(ends, 2):
-        if max(low, begin) < min(high, end):
-            return require(op, False, f"axes {one} and {other} overlap")
-    return True
-
-
-def _kind_ok(op: Any) -> bool:
-    kind = op.attributes.get("kind")
-    value = kind.value if isinstance(kind, ir.StringAttr) else None
-    return require(op, value in KINDS, f"unknown reduction {value!r}: known are {', '.join(KINDS)}")
-
-
-def _integer(op: Any, name: str) -> int:
-    """The integer attribute `name`, -1 where it is missing."""
-    value = op.attributes.get(name)
-    return value.value if isinstance(value, ir.IntegerAttr) else -1
-
-
-def _group_size(op: Any) -> "int | None":
-    """Members of the op's groups; None while that is not known (no mesh, or a symbolic one)."""
-    mesh = mesh_of(op)
-    if mesh is None or mesh.is_symbolic:
-        return None
-    return math.prod(mesh.size(axis) for axis in axes_of(op))
-
-
-@dataclass(frozen=True)
-class _Whole:
-    """A global tensor that only an attribute tells of."""
-
-    shape: tuple[int, ...]
-
-    def __str__(self) -> str:
-        return f"a tensor of shape {list(self.shape)}"
-
-
-def _allocations_ok(op: Any, layouts: Sequence[Layout], mesh: Mesh, whole: _Whole) -> bool:
-    """Operand and result are what a rank allocates of `whole` in each of the two layouts."""
-    shapes = _shapes(op)
-    if not require(op, shapes is not None, "needs one ranked tensor and gives one"):
-        return False
-    for layout, given, name in zip(layouts, shapes, ("operand", "result")):
-        right = list(layout.allocation_shape(mesh, whole.shape))
-        text = f"{whole} in layout {layout} is {right} on a rank, the {name} is {given}"
-        if not require(op, right == given, text):
-            return False
-    types = [value.type.element_type for value in (op.operands[0], op.results[0])]
-    return require(op, types[0] == types[1], f"must keep the element type {types[0]}")
-
-
-def _shapes(op: Any) -> "tuple[list[int], list[int]] | None":
-    operands, results = op.operation.operands, op.operation.results
-    if len(operands) != 1 or len(results) != 1:
-        return None
-    types = (operands[0].type, results[0].type)
-    if not all(isinstance(t, ir.RankedTensorType) for t in types):
-        return None
-    return list(types[0].shape), list(types[1].shape)
-
-
-def _split(n: int, group: int, _result: int) -> int:
-    return -(-n // group)
-
-
-def _joined(n: int, group: int, result: int) -> int:
-    return min(n * group, result)
-
-
-def _shapes_ok(op: Any, extent: Any) -> bool:
-    """The result differs from the operand in `dim` alone, where it is `extent(n, g, result)`."""
-    shapes, dim = _shapes(op), _integer(op, "dim")
-    if not require(op, shapes is not None, "needs one ranked tensor and gives one"):
-        return False
-    given, result = shapes
-    if not require(
-        op, 0 <= dim < len(given), f"dim {dim} is not a dim of a {len(given)}-dim tensor"
-    ):
-        return False
-    group = _group_size(op)
-    if group is None:
-        return True
-    wanted = list(given)
-    wanted[dim] = extent(given[dim], group, result[dim] if len(result) == len(given) else -1)
-    return require(op, wanted == result, f"{group} members make {wanted} of {given}, not {result}")

@@ -1,4 +1,4 @@
-"""Rows of values of several types, in dialects defined from Python.
+"""Let ops of dialects defined from Python take values of several types in one variadic group.
 
 IRDL gives all values of a variadic group one type. So an op is declared with ROWS such groups in the place of each, one
 for each value at most, and says in `operandSegmentSizes` / `resultSegmentSizes` which hold one. The text need not:
@@ -7,62 +7,69 @@ the sizes are there only while the op is verified.
 
 # No `from __future__ import annotations`: see the dialects.
 from dataclasses import replace
-from typing import Any
+from itertools import groupby
+from typing import TypeVar
 
-from meshweave.bindings import ir
 from meshweave.dialects.checks import require
+from meshweave.ir.bindings import ir
+
+OpClass = TypeVar("OpClass", bound=type[ir.OpView])
 
 ROWS = 64
 """How often the type may change in a row."""
 
-_SIZES = {"operands": "operandSegmentSizes", "results": "resultSegmentSizes"}
+_SIZES = {
+    "OperandDef": ("operands", "operandSegmentSizes"),
+    "ResultDef": ("results", "resultSegmentSizes"),
+}
 
 
-def mixed_rows(kind: Any) -> Any:
-    """Decorates the class of an op whose variadic operands or results are of any types each.
+def mixed_rows(kind: OpClass) -> OpClass:
+    """Decorate the class of an op whose variadic operands or results are of any types each.
 
-    Its verifiers call `spread` first; `gather` takes the sizes away again, when all else is verified.
+    Its values are told apart after its `verify_invariants` and until its `verify_region_invariants`, which run around
+    IRDL's own checks.
     """
     emit = kind._emit_operation
+    verify = getattr(kind, "verify_invariants", lambda op: True)
+    verify_regions = getattr(kind, "verify_region_invariants", lambda op: True)
+    variadic = [f for f in kind._fields if f.variadicity.name == "variadic"]
+    sizes = [_SIZES[type(f).__name__] for f in variadic]
 
     def emit_rows() -> None:
-        """The IRDL definition, with ROWS groups for each variadic field."""
+        """Emit the IRDL definition, with ROWS groups for each variadic field."""
         declared = kind._fields
         kind._fields = [
             replace(f, name=f"{f.name}{i}") if i is not None else f
             for f in declared
-            for i in (range(ROWS) if f.variadicity.name == "variadic" else (None,))
+            for i in (range(ROWS) if f in variadic else (None,))
         ]
         try:
             emit()
         finally:
             kind._fields = declared
 
+    def verify_and_split(op: ir.OpView) -> bool:
+        return verify(op) and all(_split_rows(op, *names) for names in sizes)
+
+    def merge_and_verify(op: ir.OpView) -> bool:
+        for _, attribute in sizes:
+            del op.operation.attributes[attribute]
+        return bool(verify_regions(op))
+
     kind._emit_operation = emit_rows
+    kind.verify_invariants = verify_and_split
+    kind.verify_region_invariants = merge_and_verify
     return kind
 
 
-def spread(op: Any, what: str) -> bool:
-    """Say to IRDL which group each value of `what`, "operands" or "results", is in. False, with an error, for too many
-    types."""
-    runs: list[int] = []
-    last = None
-    for value in getattr(op.operation, what):
-        if runs and value.type == last:
-            runs[-1] += 1
-        else:
-            runs.append(1)
-        last = value.type
+def _split_rows(op: ir.OpView, what: str, attribute: str) -> bool:
+    """Tell IRDL which group each operand or result is in; return False, with an error, for too many types."""
+    runs = [len(list(run)) for _, run in groupby(v.type for v in getattr(op.operation, what))]
     if not require(op, len(runs) <= ROWS, f"has more than {ROWS} runs of {what} of one type"):
         return False
     sizes = [*runs, *[0] * (ROWS - len(runs))]
-    op.operation.attributes[_SIZES[what]] = ir.DenseI32ArrayAttr.get(
+    op.operation.attributes[attribute] = ir.DenseI32ArrayAttr.get(
         sizes, context=op.operation.context
     )
-    return True
-
-
-def gather(op: Any, what: str) -> bool:
-    """Take away what `spread` said."""
-    del op.operation.attributes[_SIZES[what]]
     return True

@@ -1,4 +1,7 @@
-"""Meshes and layouts: plain values and arithmetic, no MLIR."""
+"""Define meshes and layouts: plain values and arithmetic, no MLIR.
+
+It imports `errors` alone; every other room may import it.
+"""
 
 from meshweave.layout.digits import dim_indices, gather, scatter
 from meshweave.layout.layout import AxisFactor, Layout, LocalFactor, Partial

@@ -1,10 +1,10 @@
-"""Layouts as digits: equality under different spelling, common refinement, reshape and transpose.
+"""Compute with the digits of layouts: compare spellings, find common refinements, reshape and transpose.
 
-A view of a tensor (reshape, transpose) moves no element iff each new dim is a run of digits of the
-old ones, in their order; where a digit falls across a boundary it is cut, an axis into sub-axes.
+A view of a tensor (reshape, transpose) moves no element iff each new dim is a run of digits of the old dims, in their
+order. A digit that falls across a boundary is cut; an axis is then cut into sub-axes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
@@ -12,8 +12,9 @@ from math import prod
 import numpy as np
 
 from meshweave.errors import LayoutError
-from meshweave.layout.layout import AxisFactor, Factor, Layout, LocalFactor
+from meshweave.layout.layout import AxisFactor, Factor, Layout, LocalFactor, shape_text
 from meshweave.layout.mesh import Mesh
+from meshweave.layout.notation import axis_factors
 from meshweave.layout.places import (
     Digit,
     digits,
@@ -27,34 +28,45 @@ from meshweave.layout.places import (
 
 MAX_COMPARED = 1 << 22  # indices of a dim that `same_placement` compares one by one
 
-Pending = tuple[tuple[str, frozenset[str]], ...]
+Pending = tuple[tuple[str, tuple[str, ...]], ...]
 
 
 def pending(layout: Layout, mesh: Mesh) -> Pending:
-    """The reductions still to do, without axes of size 1: neighbours of one kind are one."""
-    done: list[tuple[str, frozenset[str]]] = []
-    for partial in layout.partial:
-        axes = frozenset(name for name in partial.axes if mesh.size(name) > 1)
-        if axes and done and done[-1][0] == partial.kind:
-            axes |= done.pop()[1]
+    """Return the reductions still to do, without axes of size 1, as `merged` has them."""
+    if not layout.partial:
+        return ()
+    return merged(
+        (p.kind, tuple(name for name in p.axes if mesh.size(name) > 1)) for p in layout.partial
+    )
+
+
+def merged(pending: Iterable[tuple[str, tuple[str, ...]]]) -> Pending:
+    """Return reductions as Layout has them: none without axes, neighbours of one kind merged, axes sorted."""
+    done: list[tuple[str, tuple[str, ...]]] = []
+    for kind, axes in pending:
+        if axes and done and done[-1][0] == kind:
+            axes = done.pop()[1] + axes
         if axes:
-            done.append((partial.kind, axes))
+            done.append((kind, tuple(sorted(axes))))
     return tuple(done)
 
 
 def same_placement(one: Layout, other: Layout, mesh: Mesh, shape: Sequence[int]) -> bool:
-    """Whether both put every element on the same ranks at the same address, and are pending alike:
-    the same layout, however it is spelled. Of huge dims spelled differently: False.
+    """Tell whether two layouts place every element alike: same ranks, same address, same pending reductions.
+
+    The layouts may be spelled differently. Returns False for different
+    spellings of a dim longer than MAX_COMPARED.
     """
     if one == other:
         return True
     sizes = [prod(layout.local_shape(mesh, shape)) for layout in (one, other)]
     if sizes[0] != sizes[1] or pending(one, mesh) != pending(other, mesh):
         return False
-    return 0 in shape or all(_same_dim(one, other, mesh, shape, dim) for dim in range(one.ndim))
+    return 0 in shape or all(same_dim(one, other, mesh, shape, dim) for dim in range(one.ndim))
 
 
-def _same_dim(one: Layout, other: Layout, mesh: Mesh, shape: Sequence[int], dim: int) -> bool:
+def same_dim(one: Layout, other: Layout, mesh: Mesh, shape: Sequence[int], dim: int) -> bool:
+    """Tell whether two layouts place the indices of a dim alike, as `same_placement` does of all dims."""
     plain = all(
         irregular(layout, dim) is None and not is_nested(layout, mesh, shape, dim)
         for layout in (one, other)
@@ -82,9 +94,7 @@ def _same_dim(one: Layout, other: Layout, mesh: Mesh, shape: Sequence[int], dim:
 
 
 def _normal(row: Sequence[Digit], mesh: Mesh) -> list[tuple[int, bool, int]]:
-    """Digits as (extent, on a device, weight in ranks or in memory), neighbours that count on as
-    one.
-    """
+    """Describe digits as (extent, on a device, weight in ranks or in memory), merging neighbours that form one."""
     done: list[tuple[int, bool, int]] = []
     for digit in row:
         if digit.extent == 1:
@@ -101,8 +111,9 @@ def _normal(row: Sequence[Digit], mesh: Mesh) -> list[tuple[int, bool, int]]:
 def block_axes(
     layout: Layout, mesh: Mesh, shape: Sequence[int]
 ) -> tuple[tuple[str, ...], ...] | None:
-    """Per dim the axes (or sub-axes), major first, of the plain blocks that the layout amounts to on
-    this shape, without those of size 1; None when it amounts to anything else.
+    """Return, for each dim, the axes or sub-axes of the plain blocks that the layout amounts to on this shape.
+
+    Axes are listed major first, without those of size 1. Returns None when the layout amounts to anything else.
     """
     if layout.is_block:
         return tuple(
@@ -138,10 +149,10 @@ def _block_row(
 
 @dataclass(frozen=True)
 class Role:
-    """What a digit of a common refinement is in one of the two layouts.
+    """Say what a digit of a common refinement does in one of the two layouts.
 
     device: whether it chooses the rank.
-    weight: ranks, or elements of memory, between its values.
+    weight: distance between its values, in ranks or in elements of memory.
     """
 
     device: bool
@@ -150,7 +161,7 @@ class Role:
 
 @dataclass(frozen=True)
 class Shared:
-    """A digit of a common refinement: part of one digit of each layout."""
+    """Hold one digit of a common refinement: part of one digit of each layout."""
 
     extent: int
     stride: int
@@ -161,10 +172,10 @@ class Shared:
 def refine(
     one: Layout, other: Layout, mesh: Mesh, shape: Sequence[int]
 ) -> tuple[tuple[Shared, ...], ...]:
-    """Per dim the coarsest digits, major first, of which the digits of both layouts are made.
+    """Return, for each dim, the coarsest digits of which the digits of both layouts are made, major first.
 
-    The major digit of a dim may be cut short by the size of the dim. Raises LayoutError naming the
-    dim where there are none: extents that do not divide each other, irregular or nested sizes.
+    The size of a dim may cut its major digit short. Raises LayoutError naming the dim where no refinement exists:
+    extents that do not divide each other, irregular or nested sizes.
     """
     return tuple(refine_dim(one, other, mesh, shape, dim) for dim in range(len(shape)))
 
@@ -172,7 +183,7 @@ def refine(
 def refine_dim(
     one: Layout, other: Layout, mesh: Mesh, shape: Sequence[int], dim: int
 ) -> tuple[Shared, ...]:
-    """The same for one dim."""
+    """Refine one dim, as `refine` does for all."""
     for layout in (one, other):
         if irregular(layout, dim) is not None or is_nested(layout, mesh, shape, dim):
             raise LayoutError(f"layout {layout}: dim {dim} is not made of regular digits")
@@ -214,10 +225,10 @@ def _role(row: Sequence[Digit], low: int, mesh: Mesh) -> Role:
 
 
 def transpose(layout: Layout, permutation: Sequence[int]) -> Layout:
-    """The layout of the transposed tensor that leaves every element where it is in memory.
+    """Return the layout of the transposed tensor that leaves every element where it is in memory.
 
-    permutation: dim i of the result is dim permutation[i]. `.without_order()` is the one that
-    copies. Raises LayoutError when it is not a permutation of the dims.
+    permutation: dim i of the result is dim permutation[i]. To copy into default order, use `.without_order()` of the
+    result. Raises LayoutError when it is not a permutation of the dims.
     """
     if sorted(permutation) != list(range(layout.ndim)):
         raise LayoutError(
@@ -230,14 +241,15 @@ def transpose(layout: Layout, permutation: Sequence[int]) -> Layout:
 
 
 def reshape(layout: Layout, mesh: Mesh, shape: Sequence[int], new_shape: Sequence[int]) -> Layout:
-    """The layout of the reshaped tensor (row-major) that leaves every element on its rank, at its
-    address.
+    """Return the layout of the reshaped tensor (row-major) that leaves every element on its rank, at its address.
 
-    Raises LayoutError where there is none: a digit that falls across a new dim and does not divide,
-    padding in a dim that is split or merged, or sizes that do not agree.
+    Raises LayoutError where none exists: a digit that falls across a new dim and does not divide, padding in a dim
+    that is split or merged, or sizes that do not agree.
     """
     if prod(shape) != prod(new_shape):
-        raise LayoutError(f"a tensor {_by(shape)} cannot be reshaped to {_by(new_shape)}")
+        raise LayoutError(
+            f"a tensor {shape_text(shape)} cannot be reshaped to {shape_text(new_shape)}"
+        )
     dims: list[tuple[Factor, ...]] = []
     moved: dict[tuple[int, int], list[tuple[int, int]]] = {}
     nested = False
@@ -257,12 +269,8 @@ def reshape(layout: Layout, mesh: Mesh, shape: Sequence[int], new_shape: Sequenc
         order += [place for place in _default_order(dims) if place not in order]
     uneven = "nested" if nested else "flat"
     if uneven == "flat" and layout.uneven == "nested":
-        uneven = "nested" if any(len(_axes(f)) > 1 for f in dims) else "flat"
+        uneven = "nested" if any(len(list(axis_factors(f))) > 1 for f in dims) else "flat"
     return Layout(tuple(dims), layout.partial, None if order is None else tuple(order), uneven)
-
-
-def _axes(factors: Sequence[Factor]) -> list[AxisFactor]:
-    return [factor for factor in factors if isinstance(factor, AxisFactor)]
 
 
 def _default_order(dims: Sequence[Sequence[Factor]]) -> list[tuple[int, int]]:
@@ -273,7 +281,7 @@ def _default_order(dims: Sequence[Sequence[Factor]]) -> list[tuple[int, int]]:
 def _groups(
     shape: Sequence[int], new_shape: Sequence[int]
 ) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """The fewest old dims and new dims, from the left, that hold the same elements."""
+    """Pair the smallest runs of old dims and new dims, from the left, that hold the same elements."""
     groups = []
     i = j = 0
     while i < len(shape) or j < len(new_shape):
@@ -299,20 +307,20 @@ def _groups(
 class _Piece:
     extent: int
     axis: AxisFactor | None
-    ref: tuple[int, int]  # of a local digit: its dim and number
+    ref: tuple[int, int]  # dim and number of a local digit
     dim: int
 
 
 def _digits_of_group(
     layout: Layout, mesh: Mesh, shape: Sequence[int], dims: Sequence[int]
 ) -> list[_Piece]:
-    """The digits of some dims, which must be free of padding, major first."""
+    """Return the digits of some dims, major first. Raises LayoutError when one of the dims has padding."""
     pieces = []
     for dim in dims:
         extents, k = layout.extents(mesh, shape, dim), 0
         if prod(extents) != shape[dim] or irregular(layout, dim) is not None:
             raise LayoutError(
-                f"layout {layout}: dim {dim} of {_by(shape)} is uneven, so it cannot be split or "
+                f"layout {layout}: dim {dim} of {shape_text(shape)} is uneven, so it cannot be split or "
                 "merged in place"
             )
         for factor, extent in zip(layout.dims[dim], extents, strict=True):
@@ -330,7 +338,7 @@ def _cut(
     layout: Layout,
     moved: dict[tuple[int, int], list[tuple[int, int]]],
 ) -> list[tuple[Factor, ...]]:
-    """The factors of the new dims of a group; `moved` learns where each local factor goes."""
+    """Return the factors of the new dims of a group; records in `moved` where each local factor goes."""
     dims, queue = [], list(pieces)
     for dim in new:
         rest, k = new_shape[dim], 0
@@ -344,7 +352,7 @@ def _cut(
             else:
                 raise LayoutError(
                     f"layout {layout}: a digit of {piece.extent} of dim {piece.dim} falls across "
-                    f"the end of new dim {dim} of {_by(new_shape)}, where {rest} are left"
+                    f"the end of new dim {dim} of {shape_text(new_shape)}, where {rest} are left"
                 )
             rest //= taken.extent
             factors.append(taken.axis or LocalFactor(taken.extent))
@@ -371,7 +379,7 @@ def _halves(piece: _Piece, major: int) -> tuple[_Piece, _Piece]:
 
 
 def _last_as_rest(factors: list[Factor], merge: bool) -> tuple[Factor, ...]:
-    """The minor-most local factor as `_`, with the local ones just before it where `merge`."""
+    """Write the minor-most local factor as `_`; with `merge`, together with the local factors just before it."""
     for at in reversed(range(len(factors))):
         if isinstance(factors[at], LocalFactor):
             start = at
@@ -379,7 +387,3 @@ def _last_as_rest(factors: list[Factor], merge: bool) -> tuple[Factor, ...]:
                 start -= 1
             return (*factors[:start], LocalFactor(None), *factors[at + 1 :])
     return tuple(factors)
-
-
-def _by(shape: Sequence[int]) -> str:
-    return "x".join(map(str, shape)) or "(scalar)"

@@ -1,9 +1,9 @@
-"""Mixed-radix digits: which element of a tensor lies where, for the whole notation of layouts.
+"""Map between global tensors and shards: which element lies where, for the whole notation of layouts.
 
-The index of a dim is the mixed-radix number whose digits are its factors, major first. Device
-digits choose the rank, local digits the place in its allocation; an index at or beyond the size of
-the dim is padding. A shard is a rank's allocation: an array of `layout.allocation_shape`. This file
-works element by element and is the reference for all that reasons about blocks.
+The index of a dim is the mixed-radix number whose digits are its factors, major first. Device digits choose the rank,
+local digits the place in its allocation; an index at or beyond the size of the dim is padding. A shard is a rank's
+allocation: an array of `layout.allocation_shape`. This file works element by element and is the reference for all code
+that reasons about blocks.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ Values = np.ndarray[Any, np.dtype[Any]]
 
 
 def dim_indices(layout: Layout, mesh: Mesh, shape: Sequence[int], dim: int, rank: int) -> Indices:
-    """Global index along `dim` of every local position of `rank`, -1 where the position is padding.
+    """Return the global index along `dim` of every local position of `rank`, -1 where the position is padding.
 
     Local positions count over the local factors of the dim, major first, whatever the memory order.
     """
@@ -33,7 +33,7 @@ def _local_indices(layout: Layout, mesh: Mesh, shape: Sequence[int], rank: int) 
 
 
 def _places(layout: Layout, mesh: Mesh, shape: Sequence[int]) -> Indices:
-    """For each local position (of local shape) its address in the allocation."""
+    """Return the address in the allocation of each local position, as an array of local shape."""
     total: Indices = np.zeros((), np.int64)
     for dim in range(layout.ndim):
         total = total[..., None] + dim_addresses(layout, mesh, shape, dim)
@@ -41,7 +41,7 @@ def _places(layout: Layout, mesh: Mesh, shape: Sequence[int]) -> Indices:
 
 
 def to_allocation(local: Values, layout: Layout, mesh: Mesh, shape: Sequence[int]) -> Values:
-    """A rank's tensor of local shape as it lies in memory, of `layout.allocation_shape`."""
+    """Store a rank's tensor of local shape as it lies in memory, in `layout.allocation_shape`."""
     if layout.order is None:
         return local
     flat: Values = np.empty(local.size, local.dtype)
@@ -50,7 +50,7 @@ def to_allocation(local: Values, layout: Layout, mesh: Mesh, shape: Sequence[int
 
 
 def from_allocation(buffer: Values, layout: Layout, mesh: Mesh, shape: Sequence[int]) -> Values:
-    """A rank's buffer, of any shape, as the tensor of local shape that it holds."""
+    """Read the tensor of local shape that a rank's buffer, of any shape, holds."""
     if layout.order is None:
         return buffer.reshape(layout.local_shape(mesh, shape))
     found: Values = buffer.reshape(-1)[_places(layout, mesh, shape)]
@@ -58,16 +58,14 @@ def from_allocation(buffer: Values, layout: Layout, mesh: Mesh, shape: Sequence[
 
 
 def padding(dtype: np.dtype[Any]) -> Any:
-    """What scatter writes into padding, so that a read of it shows: NaN, the largest integer, or
-    True.
-    """
+    """Return what `scatter` writes into padding so that a read of it shows: NaN, the largest integer, or True."""
     if dtype.kind in "iu":
         return np.iinfo(dtype).max
     return dtype.type(True) if dtype.kind == "b" else np.array(np.nan).astype(dtype)[()]
 
 
 def neutral(kind: str, dtype: np.dtype[Any]) -> Any:
-    """The element that leaves a sum, max, min or prod as it is. An avg has none: LayoutError."""
+    """Return the element that leaves a sum, max, min or prod unchanged. Raises LayoutError for avg, which has none."""
     if kind in ("sum", "prod"):
         return np.array(kind == "prod").astype(dtype)[()]
     if kind not in ("max", "min"):
@@ -82,7 +80,7 @@ def neutral(kind: str, dtype: np.dtype[Any]) -> Any:
 
 
 def reduce(kind: str, operands: Sequence[Values]) -> Values:
-    """sum, max, min, prod or avg of arrays of one shape and dtype, taken in order, in that dtype.
+    """Reduce arrays of one shape and dtype by sum, max, min, prod or avg, in order and in that dtype.
 
     The avg of integers is the sum divided, rounded towards zero.
     """
@@ -105,10 +103,10 @@ def reduce(kind: str, operands: Sequence[Values]) -> Values:
 
 
 def scatter(value: Values, mesh: Mesh, layout: Layout) -> list[Values]:
-    """The allocation of every rank for the global `value`.
+    """Return the allocation of every rank for the global `value`.
 
-    Padding holds `padding(dtype)`. Of a partial layout the first rank of each group holds the value
-    and the others the neutral element; for avg, which has none, all of them hold the value.
+    Padding holds `padding(dtype)`. In a partial layout the first rank of each group holds the value and the others the
+    neutral element; for avg, which has no neutral element, all of them hold the value.
     """
     layout.check(mesh, value.shape)
     shards: list[Values] = []
@@ -132,10 +130,10 @@ def scatter(value: Values, mesh: Mesh, layout: Layout) -> list[Values]:
 
 
 def gather(shards: Sequence[Values], mesh: Mesh, layout: Layout, shape: Sequence[int]) -> Values:
-    """The global value that one allocation per rank stands for; pending reductions are done.
+    """Return the global value that one allocation per rank represents, with pending reductions done.
 
-    Of replicas the one of the smallest rank is read. Raises LayoutError when shards are missing or
-    have another shape than `layout.allocation_shape(mesh, shape)`.
+    Among replicas the one of the smallest rank is read. Raises LayoutError when shards are missing or have another
+    shape than `layout.allocation_shape(mesh, shape)`.
     """
     layout.check(mesh, shape)
     local = layout.allocation_shape(mesh, shape)
@@ -161,7 +159,7 @@ def gather(shards: Sequence[Values], mesh: Mesh, layout: Layout, shape: Sequence
 
 
 def _reduced(shards: Sequence[Values], mesh: Mesh, layout: Layout, rank: int, count: int) -> Values:
-    """What `rank` holds once the first `count` pending reductions are done."""
+    """Return what `rank` holds once the first `count` pending reductions are done."""
     if count == 0:
         return shards[rank]
     last = layout.partial[count - 1]
@@ -170,9 +168,7 @@ def _reduced(shards: Sequence[Values], mesh: Mesh, layout: Layout, rank: int, co
 
 
 def _boxed(box: tuple[Indices, ...]) -> tuple[Any, ...]:
-    """The same open mesh of indices with slices where they are runs: NumPy copies those without a
-    gather.
-    """
+    """Turn an open mesh of indices into slices where they are runs, which NumPy copies without a gather."""
     lists = [axis.reshape(-1) for axis in box]
     if all(len(at) and at[-1] - at[0] == len(at) - 1 for at in lists):
         return tuple(slice(int(at[0]), int(at[-1]) + 1) for at in lists)

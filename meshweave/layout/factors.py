@@ -1,9 +1,9 @@
-"""Factors: the loop dims of an op, and how the dims of its operands and results are made of them.
+"""Describe the loop dims of an op, its factors, and how the dims of its operands and results are made of them.
 
 A `Rule` is all that propagation and partitioning know of an op. Each dim of a tensor is a row of factors, major first:
-one for most ops, several where a reshape splits or merges dims. Axes are placed on factors; `spread` reads the axes of
-a dim as axes of its factors, `join` is the way back. Both hold only while the digits keep their order: a minor factor
-may be sharded in a merged dim only when the factors before it are wholly sharded.
+one for most ops, several where a reshape splits or merges dims. Axes are placed on factors: `split_axes` distributes
+the axes of a dim over its factors, `merge_axes` goes the other way. Both hold only while the digits keep their order:
+a minor factor of a merged dim may be sharded only when the factors before it are fully sharded.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,29 +17,30 @@ NEUTRAL_FREE = ("max", "min")
 
 @dataclass(frozen=True)
 class Factor:
-    """A loop dim of an op: its extent, and whether it is parallel, reduced, or must be whole on a rank."""
+    """Describe a loop dim of an op: its extent, and whether it is parallel, reduced, or must be whole on a rank."""
 
     size: int
     kind: str = PARALLEL
 
 
 Dims = tuple[tuple[int, ...], ...]
-"""For each dim of a tensor the numbers of its factors, major first; () for a dim of extent 1 that has none."""
+"""For each dim of a tensor, the numbers of its factors, major first; () for a dim of extent 1 without factors."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """How the dims of an op's tensors map to its factors.
+    """Map the dims of an op's tensors to its factors.
 
     operands, results: a Dims for each ranked tensor, None for anything else (scalars, tokens).
     sizes:             for each operand, then each result, the extents of its dims (None where Dims is None).
     nbytes:            for each operand, then each result, the bytes of the whole tensor.
     reduction:         what a REDUCTION factor combines with; None: unknown, such a factor must stay whole.
     inits:             for each result the operand that holds its initial value, or None.
-    padding_safe:      may the op run on padding, whose content is undefined? Division by integers and reads at computed
-                       places may not.
-    monomials:         the products of operands that the result is a sum of, as sets of operands; (): it is no such sum.
-    held:              axes that a factor must be cut along where that can be, whatever it costs.
+    padding_safe:      whether the op may run on padding, whose content is undefined. Division by integers and reads at
+                       computed places may not.
+    monomials:         the products of operands whose sum is the result, as sets of operands; () if the result is no
+                       such sum.
+    held:              axes that a factor must be cut along where possible, whatever it costs.
     """
 
     factors: tuple[Factor, ...]
@@ -62,12 +63,12 @@ class Rule:
         object.__setattr__(self, "passes_through", through)
 
 
-def spread(
+def split_axes(
     axes: Axes, dim: tuple[int, ...], rule: Rule, sizes: Mapping[str, int]
 ) -> dict[int, Axes]:
-    """The axes of each factor of `dim`, read from the axes of the dim, major first.
+    """Distribute the axes of a dim, major first, over the factors of that dim.
 
-    Axes that fall across a factor's boundary, and all after them, belong to no factor: they are left out.
+    An axis that falls across a factor's boundary, and every axis after it, belongs to no factor and is left out.
     """
     if len(dim) == 1:
         return {dim[0]: axes} if axes else {}
@@ -84,13 +85,13 @@ def spread(
     return found
 
 
-def join(
+def merge_axes(
     placed: Mapping[int, Axes], dim: tuple[int, ...], rule: Rule, sizes: Mapping[str, int]
 ) -> tuple[Axes, bool]:
-    """The axes of a dim from those of its factors, and whether they are all there.
+    """Return the axes of a dim, given those of its factors, and whether all of them are present.
 
-    They are not when a sharded factor stands behind one that is not wholly sharded, or when an axis does not divide a
-    factor that shares its dim with others.
+    They are not when a sharded factor follows one that is not fully sharded, or when an axis does not divide a factor
+    that shares its dim with others.
     """
     if len(dim) == 1:
         return placed.get(dim[0], ()), True
@@ -110,7 +111,7 @@ def join(
 
 
 def pieces(axes: Sequence[str], sizes: Mapping[str, int]) -> int:
-    """How many parts the axes cut a dim into."""
+    """Return the number of parts that the axes cut a dim into."""
     n = 1
     for axis in axes:
         n *= sizes[axis]

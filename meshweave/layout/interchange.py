@@ -1,10 +1,11 @@
-"""Layouts in the words of others, both ways: JAX's PartitionSpec, PyTorch's DTensor placements, and
-Shardy's shardings. Nothing of theirs is imported: objects are known by their fields. What the other
-side cannot say is refused, with the reason.
+"""Translate layouts to and from JAX's PartitionSpec, PyTorch's DTensor placements and Shardy's shardings.
+
+Nothing of theirs is imported: objects are known by their fields. What the other side cannot say is refused, with the
+reason.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -19,8 +20,8 @@ from meshweave.layout.spec import P
 # JAX
 
 
-def from_spec(spec: Any, ndim: int) -> Layout:
-    """The layout that `spec`, a PartitionSpec (JAX's or ours), gives a tensor of ndim dims.
+def from_spec(spec: Iterable[object], ndim: int) -> Layout:
+    """Return the layout that `spec`, a PartitionSpec (JAX's or ours), gives a tensor of ndim dims.
 
     Raises LayoutError for more entries than dims and for entries that are not names.
 
@@ -45,10 +46,10 @@ def from_spec(spec: Any, ndim: int) -> Layout:
 
 
 def to_spec(layout: Layout) -> P:
-    """The PartitionSpec of a layout; `jax.sharding.PartitionSpec(*spec)` makes it JAX's.
+    """Return the PartitionSpec of a layout; `jax.sharding.PartitionSpec(*spec)` makes it JAX's.
 
-    Raises LayoutError for what a PartitionSpec cannot say: local factors, memory order, sub-axes,
-    irregular or nested sizes, reductions other than a sum.
+    Raises LayoutError for what a PartitionSpec cannot say: local factors, memory order, sub-axes, irregular or nested
+    sizes, reductions other than a sum.
 
     >>> from meshweave.layout.interchange import to_spec
     >>> to_spec(Layout.parse("[x, _] +sum(y)"))
@@ -65,7 +66,7 @@ def to_spec(layout: Layout) -> P:
     return P(*entries, unreduced=layout.partial_axes())
 
 
-def _spec_text(spec: Any) -> str:
+def _spec_text(spec: Iterable[object]) -> str:
     return f"P({', '.join(map(repr, spec))})"
 
 
@@ -74,15 +75,16 @@ def _spec_text(spec: Any) -> str:
 
 @dataclass(frozen=True)
 class Shard:
-    """DTensor's Shard: a dim is cut over this axis of the mesh."""
+    """Cut a dim over this axis of the mesh, as DTensor's Shard does."""
 
     dim: int
 
 
 @dataclass(frozen=True)
 class StridedShard:
-    """DTensor's _StridedShard: the dim is cut in split_factor parts first, and each of those over
-    this axis: what FSDP over TP leaves, where the later axis of the mesh was applied first.
+    """Cut the dim into split_factor parts first, then each part over this axis, as DTensor's _StridedShard does.
+
+    FSDP over TP leaves such shards: there the later axis of the mesh was applied first.
     """
 
     dim: int
@@ -91,12 +93,12 @@ class StridedShard:
 
 @dataclass(frozen=True)
 class Replicate:
-    """DTensor's Replicate."""
+    """Replicate over this axis of the mesh, as DTensor's Replicate does."""
 
 
 @dataclass(frozen=True)
 class Pending:
-    """DTensor's Partial."""
+    """Leave a reduction over this axis pending, as DTensor's Partial does."""
 
     reduce_op: str = "sum"
 
@@ -112,20 +114,19 @@ def from_dtensor(
     shard_order: Mapping[int, Sequence[int]] | Sequence[Any] | None = None,
     shape: Sequence[int] | None = None,
 ) -> Layout:
-    """The layout of DTensor placements, one for each axis of the mesh, of a tensor of ndim dims.
+    """Return the layout of DTensor placements, one for each axis of the mesh, of a tensor of ndim dims.
 
-    Objects are known by their class names and fields: Shard (dim), _StridedShard (dim,
-    split_factor), Replicate, Partial (reduce_op).
-    shard_order: of dims cut over several axes, these from the major one by their numbers in the
-                 mesh: a mapping, or entries with `tensor_dim` and `mesh_dims`.
+    Objects are known by their class names and fields: Shard (dim), _StridedShard (dim, split_factor), Replicate,
+    Partial (reduce_op).
+    shard_order: for dims cut over several axes, the axes by their numbers in the mesh, major first: a mapping, or
+                 entries with `tensor_dim` and `mesh_dims`.
+    shape:       global shape of the tensor, where it is known: see below.
 
-    shape:       of the tensor, where it is known: see below.
-
-    Sizes that do not divide are cut as nested chunks, as DTensor does. What DTensor makes of them
-    where a split factor is not that of axes, no layout says: with `shape` that is an error, without
-    it the layout is DTensor's only on sizes that divide. Raises LayoutError for another number of
-    placements than axes, a dim that is not there, an unknown placement or reduction, and pending
-    reductions of several kinds (whose order DTensor does not say).
+    Sizes that do not divide are cut as nested chunks, as DTensor does. No layout describes what DTensor does where
+    such a size meets a split factor that is not a product of axes: with `shape` that is an error; without it the
+    layout matches DTensor's only for sizes that divide. Raises LayoutError for a number of placements other than that
+    of axes, a dim that does not exist, an unknown placement or reduction, and pending reductions of several kinds
+    (DTensor does not say in which order they happen).
 
     >>> from meshweave.layout.interchange import Pending, Shard, from_dtensor
     >>> str(from_dtensor([Shard(0), Pending("sum")], Mesh(x=2, y=2), ndim=2))
@@ -160,8 +161,10 @@ def from_dtensor(
 
 
 def _check_uneven(cuts: Sequence[tuple[int, int]], mesh: Mesh, dim: int, size: int) -> None:
-    """LayoutError unless DTensor cuts a size that does not divide in nested chunks: with plain shards,
-    and one strided shard whose parts are those of one later axis, but with no other.
+    """Raise LayoutError unless DTensor cuts a size that does not divide in nested chunks.
+
+    It does so with plain shards, and with one strided shard whose parts are those of one later axis, but with no
+    other.
     """
     strided = [(number, split) for number, split in cuts if split > 1]
     if not strided:
@@ -175,7 +178,7 @@ def _check_uneven(cuts: Sequence[tuple[int, int]], mesh: Mesh, dim: int, size: i
         )
 
 
-def _placement_kind(placement: Any) -> str:
+def _placement_kind(placement: object) -> str:
     name = type(placement).__name__
     if name in ("StridedShard", "_StridedShard"):
         return "strided"
@@ -215,7 +218,7 @@ def _orders(
 def _dtensor_dim(
     cuts: Sequence[tuple[int, int]], mesh: Mesh, dim: int, order: tuple[int, ...] | None
 ) -> tuple[Factor, ...]:
-    """The factors of a dim that is cut over some axes (number in the mesh, split factor)."""
+    """Return the factors of a dim, given its cuts as (number of the axis in the mesh, split factor)."""
     names = mesh.names
     if order is not None:
         if sorted(order) != sorted(number for number, _ in cuts):
@@ -235,9 +238,10 @@ def _dtensor_dim(
 
 
 def _local_place(factors: list[Factor], split: int) -> int | None:
-    """Where, among the factors of a dim, what is on a rank has been cut in `split` parts: the place
-    of the next local factor, or the end. Cuts a local factor in two if need be; None where no cut
-    of it makes so many parts.
+    """Find where, among the factors of a dim, the part on a rank has been cut into `split` parts.
+
+    Returns the position of the next local factor, or the end. Cuts a local factor in two if need be; returns None
+    where no cut gives that number of parts.
     """
     for at, factor in enumerate(factors):
         if isinstance(factor, LocalFactor):
@@ -256,8 +260,9 @@ def _local_place(factors: list[Factor], split: int) -> int | None:
 
 
 def _taken(factors: Sequence[Factor], at: int, count: int) -> list[Factor] | None:
-    """What an axis of `count` ranks leaves of the local factor at that place; None where it does not
-    divide it.
+    """Return what an axis of `count` ranks leaves of the local factor at that position.
+
+    Returns None where it does not divide the factor.
     """
     if at == len(factors):
         return []
@@ -274,15 +279,15 @@ Placement = Shard | StridedShard | Replicate | Pending
 def to_dtensor(
     layout: Layout, mesh: Mesh, shape: Sequence[int], strided: bool = True
 ) -> tuple[Placement, ...]:
-    """The DTensor placements of a layout, one for each axis of the mesh, of a tensor of global `shape`.
+    """Return the DTensor placements of a layout, one for each axis of the mesh, of a tensor of global `shape`.
 
-    strided: say by strided shards in which order a dim is cut. False: by plain ones, that go with
-             the order that `to_shard_order` gives.
+    strided: True: strided shards say in which order a dim is cut. False: shards are plain, and `to_shard_order` gives
+             the order that goes with them.
 
-    Their fields are those of torch.distributed.tensor's Shard, _StridedShard, Replicate and
-    Partial. Raises LayoutError for what DTensor cannot say: sub-axes, memory order, irregular dims,
-    reductions of several kinds, and, of sizes that do not divide, cyclic dims, dims over several
-    axes that are not nested chunks, and those whose strided shards DTensor would not cut so.
+    Their fields are those of torch.distributed.tensor's Shard, _StridedShard, Replicate and Partial. Raises
+    LayoutError for what DTensor cannot say: sub-axes, memory order, irregular dims, reductions of several kinds; and,
+    for sizes that do not divide: cyclic dims, dims over several axes that are not nested chunks, and strided shards
+    that DTensor would cut differently.
 
     >>> from meshweave.layout.interchange import to_dtensor
     >>> to_dtensor(Layout.parse("[y, _]"), Mesh(x=2, y=2), (8, 8))
@@ -316,7 +321,7 @@ def to_dtensor(
 
 
 def to_shard_order(layout: Layout, mesh: Mesh) -> dict[int, tuple[int, ...]]:
-    """Of each dim that is cut: the axes, by their numbers in the mesh, in the order that they cut it.
+    """Return, for each dim that is cut, the axes that cut it, by their numbers in the mesh, in order.
 
     Goes with `to_dtensor(..., strided=False)`; in torch it is DTensorSpec's `shard_order`.
     """
@@ -326,7 +331,7 @@ def to_shard_order(layout: Layout, mesh: Mesh) -> dict[int, tuple[int, ...]]:
 
 
 def _is_later(factor: Factor, number: int, mesh: Mesh) -> bool:
-    """Whether DTensor has not cut the dim over this factor yet when it cuts it over axis `number`."""
+    """Tell whether DTensor cuts the dim over this factor only after it cuts it over axis `number`."""
     return isinstance(factor, LocalFactor) or mesh.names.index(factor.name) > number
 
 
@@ -359,11 +364,11 @@ def _dtensor_factors(
 
 @dataclass(frozen=True)
 class Sharding:
-    """What a Shardy sharding says: a layout, and what propagation may do with it.
+    """Hold what a Shardy sharding says: a layout, and what propagation may do with it.
 
     open_dims:  dims that may be sharded further.
     replicated: axes that open dims may not use.
-    priorities: per dim the priority it is propagated with, or None.
+    priorities: for each dim the priority it is propagated with, or None.
     """
 
     layout: Layout
@@ -382,7 +387,7 @@ _SET = re.compile(r",?\s*(replicated|unreduced)\s*=\s*\{([^{}]*)\}\s*")
 
 
 def from_shardy(text: str) -> Sharding:
-    """Read a text such as `#sdy.sharding<@mesh, [{"x", "y":(1)2}, {?}], replicated={"z"}, unreduced={"w"}>`.
+    """Parse a text such as `#sdy.sharding<@mesh, [{"x", "y":(1)2}, {?}], replicated={"z"}, unreduced={"w"}>`.
 
     Raises LayoutError where it cannot be read, or a sub-axis is unreduced.
 
@@ -415,7 +420,7 @@ def from_shardy(text: str) -> Sharding:
 
 
 def _split(pattern: "re.Pattern[str]", text: str, comma: str, whole: str) -> list[tuple[Any, ...]]:
-    """The groups of each match, which must make up the text."""
+    """Return the groups of each match; the matches must make up the whole text."""
     found: list[tuple[Any, ...]] = []
     rest = text.strip()
     while rest:
@@ -441,10 +446,10 @@ def _factors(inside: str, whole: str) -> list[AxisFactor]:
 
 
 def to_shardy(sharding: "Sharding | Layout", mesh: Mesh, shape: Sequence[int]) -> str:
-    """The text of a Shardy sharding, sub-axes included, of a tensor of global `shape` on `mesh`.
+    """Return the text of a Shardy sharding, sub-axes included, of a tensor of global `shape` on `mesh`.
 
-    Raises LayoutError for what Shardy cannot say: cyclic dims and local factors, memory order,
-    irregular or nested sizes, reductions other than a sum.
+    Raises LayoutError for what Shardy cannot say: cyclic dims and local factors, memory order, irregular or nested
+    sizes, reductions other than a sum.
 
     >>> from meshweave.layout.interchange import to_shardy
     >>> to_shardy(Layout.parse("[x:(1)2, _]"), Mesh(x=4), (8, 8))

@@ -1,15 +1,13 @@
-"""Layouts: for each dim of a tensor the factors its index is made of, and what is still partial;
-and their text.
+"""Define Layout: for each dim of a tensor the factors its index is made of, and which reductions are still pending.
 
     [x, _]            rows over x              [x*y, _]   over x and y, x major    []    a scalar
     [_, y] +sum(x)    columns over y, each rank of x holds an addend
     [_*x*4, _]        block-cyclic             [x{3,5}]   irregular            [x:(1)2]  sub-axis
 
-A Layout is canonical from the moment it is made, so equal layouts print alike and
-`Layout.parse(str(l)) == l`: `_` stands in every dim (minor-most if it was not written; not printed
-after device factors alone), neighbouring local factors, sub-axes and partials of one kind are
-merged, an `order` or `uneven` that says the default is dropped. Pending reductions happen in the
-order written: `+sum(x) +max(y)` sums over x, then takes the maximum over y.
+A Layout is canonical from the moment it is made, so equal layouts print alike and `Layout.parse(str(l)) == l`. Every
+dim has a factor `_` (minor-most if it was not written; not printed after device factors alone). Neighbouring local
+factors, sub-axes and partials of one kind are merged. An `order` or `uneven` that says the default is dropped.
+Pending reductions happen in the order written: `+sum(x) +max(y)` sums over x, then takes the maximum over y.
 """
 
 from collections.abc import Sequence
@@ -37,17 +35,15 @@ __all__ = ["KINDS", "AxisFactor", "Factor", "Layout", "LocalFactor", "Partial"]
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """Where the elements of a tensor lie on a mesh: `Layout.parse("[x, _]")` is rows over x.
+    """Describe where the elements of a tensor lie on a mesh: `Layout.parse("[x, _]")` is rows over x.
 
-    dims:    per dim its factors, major first.
+    dims:    for each dim its factors, major first.
     partial: reductions still to do, in this order.
-    order:   local factors (dim, k) in memory, major first; None: dims in order, local factors in
-             order.
-    uneven:  sizes that do not divide: "flat" (ceil, then a short tail) or "nested" (axis after
-             axis).
+    order:   local factors (dim, k) in memory, major first; None: dims in order, local factors in order.
+    uneven:  sizes that do not divide: "flat" (ceil, then a short tail) or "nested" (axis after axis).
 
-    `mesh` in the methods below is the devices, `shape` the global shape. Raises LayoutError for an
-    axis used twice, two `_` in a dim, or an order that is not a permutation.
+    `mesh` in the methods below is the devices, `shape` the global shape. Raises LayoutError for an axis used twice,
+    two `_` in a dim, or an order that is not a permutation.
 
     >>> layout = Layout.parse("[x, _]")
     >>> layout.local_shape(Mesh(x=4), (10, 6)), layout.valid_shape(Mesh(x=4), (10, 6), 3)
@@ -72,18 +68,19 @@ class Layout:
 
     @staticmethod
     def parse(text: str) -> "Layout":
-        """The layout of a text. Raises LayoutError saying at which column what was expected."""
+        """Parse the text of a layout. Raises LayoutError saying at which column what was expected."""
         return _parse(text)
 
     @staticmethod
     def replicated(ndim: int) -> "Layout":
-        """Every rank holds the whole tensor of `ndim` dims."""
+        """Return the layout in which every rank holds the whole tensor of `ndim` dims."""
         return _blocks(((),) * ndim, ())
 
     @staticmethod
     def blocks(axes_per_dim: Sequence[Sequence[str]], partial: Sequence[Partial] = ()) -> "Layout":
-        """Blocks: dim i over axes_per_dim[i], major first: `blocks([("x", "y"), ()])` is `[x*y,
-        _]`.
+        """Return a layout of blocks, dim i over axes_per_dim[i], major first.
+
+        `blocks([("x", "y"), ()])` is `[x*y, _]`. partial: the reductions pending.
         """
         return _blocks(tuple(tuple(axes) for axes in axes_per_dim), tuple(partial))
 
@@ -101,58 +98,55 @@ class Layout:
 
     @property
     def ndim(self) -> int:
-        """Dims of the tensors it is for."""
+        """Return the number of dims of the tensors it is for."""
         return len(self.dims)
 
     @property
     def is_block(self) -> bool:
-        """Whether every dim is in plain blocks: whole axes, then the rest of the dim (partials may
-        be pending).
-        """
+        """Tell whether every dim is in plain blocks: whole axes, then the rest of the dim. Partials may be pending."""
         return not isinstance(self._blocks, str)
 
     def block_axes(self) -> tuple[tuple[str, ...], ...]:
-        """Per dim its axes, major first. Raises LayoutError naming the factor when a dim is not in
-        plain blocks.
+        """Return the axes of each dim, major first.
+
+        Raises LayoutError naming the factor when a dim is not in plain blocks.
         """
         if isinstance(self._blocks, str):
             raise LayoutError(self._blocks)
         return self._blocks
 
     def axes_of(self, dim: int) -> tuple[str, ...]:
-        """Device axes (or sub-axes) of a dim, major first."""
+        """Return the device axes or sub-axes of a dim, major first."""
         return tuple(factor.ref for factor in axis_factors(self.dims[dim]))
 
     @property
     def used_axes(self) -> tuple[str, ...]:
-        """Axes of the dims in order, then those that are partial; an axis split into sub-axes is
-        there once.
-        """
+        """Return the axes of the dims in order, then the partial ones; an axis split into sub-axes is listed once."""
         names = [factor.name for dim in self.dims for factor in axis_factors(dim)]
         return tuple(dict.fromkeys(names + [axis for p in self.partial for axis in p.axes]))
 
     def partial_axes(self, kind: str | None = None) -> tuple[str, ...]:
-        """Axes over which a reduction (of this kind) is still to do."""
+        """Return the axes over which a reduction (of this kind, if one is given) is still to do."""
         return tuple(a for p in self.partial if kind in (None, p.kind) for a in p.axes)
 
     def without_partial(self) -> "Layout":
-        """The same blocks with nothing pending."""
+        """Return the same blocks with nothing pending."""
         return self.with_partial(()) if self.partial else self
 
     def without_order(self) -> "Layout":
-        """The same ownership in default memory order."""
+        """Return the same ownership in default memory order."""
         if self.order is None:
             return self
         return Layout(self.dims, self.partial, None, self.uneven)
 
     def with_partial(self, partial: Sequence[Partial]) -> "Layout":
-        """The same blocks with these reductions pending instead."""
+        """Return the same blocks with the reductions `partial` pending instead."""
         if isinstance(self._blocks, str):
             return Layout(self.dims, tuple(partial), self.order, self.uneven)
         return _blocks(self._blocks, tuple(partial))
 
     def with_axes(self, dim: int, axes: Sequence[str]) -> "Layout":
-        """The same layout but with `dim` in plain blocks over `axes`, major first."""
+        """Return the same layout, but with `dim` in plain blocks over `axes`, major first."""
         if isinstance(self._blocks, str):
             factors: tuple[Factor, ...] = (*map(AxisFactor, axes), REST)
             dims = (*self.dims[:dim], factors, *self.dims[dim + 1 :])
@@ -160,12 +154,10 @@ class Layout:
         return _blocks((*self._blocks[:dim], tuple(axes), *self._blocks[dim + 1 :]), self.partial)
 
     def check(self, mesh: Mesh, shape: Sequence[int]) -> None:
-        """Raise LayoutError unless this layout can lay a tensor of `shape` on `mesh` (which may be
-        symbolic).
-        """
+        """Raise LayoutError unless this layout can lay a tensor of `shape` on `mesh` (which may be symbolic)."""
         if len(shape) != self.ndim:
             raise LayoutError(
-                f"layout {self} has {self.ndim} dims, the tensor {_by(shape)} has {len(shape)}"
+                f"layout {self} has {self.ndim} dims, the tensor {shape_text(shape)} has {len(shape)}"
             )
         for dim, size in enumerate(shape):
             if size < 0:
@@ -174,9 +166,10 @@ class Layout:
             _check_extents(self, factor, dim, mesh, shape[dim])
 
     def extents(self, mesh: Mesh, shape: Sequence[int], dim: int) -> tuple[int, ...]:
-        """Extents of the factors of a dim, major first; `_` is ceil(size / product of the others).
+        """Return the extents of the factors of a dim, major first; `_` is ceil(size / product of the others).
 
-        Of an irregular factor, the number of coordinates; its `_` is the largest of its extents.
+        The extent of an irregular factor is its number of coordinates, that of its `_` the largest of the listed
+        extents.
         """
         factors = self.dims[dim]
         known = [_extent(factor, mesh) for factor in factors]
@@ -186,10 +179,9 @@ class Layout:
         return tuple(rest if extent is None else extent for extent in known)
 
     def local_shape(self, mesh: Mesh, shape: Sequence[int]) -> tuple[int, ...]:
-        """Per dim how many positions a rank has, padding included; the same on every rank.
+        """Return the number of positions a rank has along each dim, padding included; the same on every rank.
 
-        It is the shape of the buffer too, unless the memory order is not the default: see
-        `allocation_shape`.
+        It is the shape of the buffer too, unless the memory order is not the default: see `allocation_shape`.
         """
         if isinstance(self._blocks, str):
             return tuple(
@@ -206,10 +198,10 @@ class Layout:
         )
 
     def allocation_shape(self, mesh: Mesh, shape: Sequence[int]) -> tuple[int, ...]:
-        """Shape of the buffer of a rank, row-major contiguous: `local_shape`, or, where the memory
-        order is not the default, the extents of all local factors in memory order, major first.
+        """Return the shape of a rank's buffer, row-major contiguous.
 
-        Of `[2*_] order(0.1, 0.0)` on 6 the local shape is (6,) and the allocation (3, 2).
+        It is `local_shape`; where the memory order is not the default, it is the extents of all local factors in
+        memory order, major first. On size 6, `[2*_] order(0.1, 0.0)` has local shape (6,) and allocation shape (3, 2).
         """
         if self.order is None:
             return self.local_shape(mesh, shape)
@@ -217,13 +209,12 @@ class Layout:
         return tuple(extents[dim][k] for dim, k in self.order)
 
     def local_extents(self, mesh: Mesh, shape: Sequence[int], dim: int) -> tuple[int, ...]:
-        """Extents of the local factors of a dim, major first."""
+        """Return the extents of the local factors of a dim, major first."""
         every = zip(self.dims[dim], self.extents(mesh, shape, dim), strict=True)
         return tuple(extent for factor, extent in every if isinstance(factor, LocalFactor))
 
     def offsets(self, mesh: Mesh, shape: Sequence[int], rank: int) -> tuple[int, ...]:
-        """Per dim the global index of the first element of the allocation of `rank` (block
-        layouts).
+        """Return the global index, along each dim, of the first element in the allocation of `rank` (block layouts).
 
         It can lie at or beyond the end of the dim, on a rank that has only padding.
         """
@@ -234,7 +225,7 @@ class Layout:
         )
 
     def valid_shape(self, mesh: Mesh, shape: Sequence[int], rank: int) -> tuple[int, ...]:
-        """Per dim how much of the allocation of `rank` is not padding (block layouts)."""
+        """Return how much of the allocation of `rank`, along each dim, is not padding (block layouts)."""
         return tuple(
             max(0, min(chunk, size - offset))
             for chunk, size, offset in zip(
@@ -243,7 +234,7 @@ class Layout:
         )
 
     def is_even(self, mesh: Mesh, shape: Sequence[int]) -> bool:
-        """Whether no rank has padding."""
+        """Tell whether no rank has padding."""
         for dim, size in enumerate(shape):
             listed = [f.extents for f in axis_factors(self.dims[dim]) if f.extents is not None]
             if listed:
@@ -254,7 +245,8 @@ class Layout:
         return True
 
 
-def _by(shape: Sequence[int]) -> str:
+def shape_text(shape: Sequence[int]) -> str:
+    """Write a shape as `8x6`."""
     return "x".join(map(str, shape)) or "(scalar)"
 
 
@@ -288,7 +280,7 @@ def _find_blocks(layout: Layout) -> tuple[tuple[str, ...], ...] | str:
 
 @lru_cache(maxsize=1 << 14)
 def _check_mesh(layout: Layout, mesh: Mesh) -> tuple[tuple[int, AxisFactor], ...]:
-    """The irregular factors, with their dims, once all axes are known to be there."""
+    """Return the irregular factors with their dims. Raises LayoutError where the mesh lacks an axis of the layout."""
     for name in layout.used_axes:
         try:
             mesh.axis(name)

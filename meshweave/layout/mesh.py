@@ -1,8 +1,7 @@
-"""Meshes: named axes of devices, ranks counted row-major over them, and the groups of ranks along
-some axes.
+"""Define meshes: named axes of devices, ranks counted row-major over them, and groups of ranks along axes.
 
-An axis is named in two ways: plainly, `x`, or as a sub-axis `x:(m)k`, the k in the middle of x = m
-* k * rest. Wherever this file takes the name of an axis it takes a sub-axis too.
+An axis is named in two ways: plainly, `x`, or as a sub-axis `x:(m)k`, the k in the middle of x = m * k * rest.
+Wherever this file takes the name of an axis it takes a sub-axis too.
 """
 
 import re
@@ -19,8 +18,9 @@ _SUB_AXIS = re.compile(r"(\w+):\((\d+)\)(\d+)")
 
 @dataclass(frozen=True)
 class Link:
-    """What moving bytes along an axis costs: `alpha` seconds per message and `beta` seconds per
-    byte. Raises LayoutError when one is negative.
+    """Give the cost of moving bytes along an axis: `alpha` seconds per message and `beta` seconds per byte.
+
+    Raises LayoutError when one is negative.
     """
 
     alpha: float
@@ -35,11 +35,11 @@ class Link:
 
 @dataclass(frozen=True)
 class Axis:
-    """An axis of a mesh.
+    """Describe an axis of a mesh.
 
     name: an identifier other than `_`.
-    size: how many ranks lie along it, or, until the mesh is specialized, a symbol such as "N".
-    link: what moving bytes along it costs, for plans; None: as the default machine.
+    size: the number of ranks along it, or, until the mesh is specialized, a symbol such as "N".
+    link: the cost of moving bytes along it, for plans; None: that of the default machine.
 
     Raises LayoutError for another name or size.
     """
@@ -60,14 +60,13 @@ class Axis:
 
 @dataclass(frozen=True, init=False, eq=False)
 class Mesh:
-    """Ordered axes of devices: `Mesh(x=2, y=4)`, or `Mesh(Axis("x", 2, link), ...)`.
+    """Arrange devices along ordered axes: `Mesh(x=2, y=4)`, or `Mesh(Axis("x", 2, link), ...)`.
 
     axes:  Axis objects, in order. sizes: further axes by name, a number or a symbol each.
 
-    Ranks count row-major over the axes, the last axis fastest. A mesh without axes has one rank.
-    Methods take the `name` of an axis or of a sub-axis, `x:(2)2`, and a `rank` from 0 on.
-    Raises LayoutError for two axes of one name, for a size below 1, and for more than MAX_RANKS
-    ranks.
+    Ranks count row-major over the axes, the last axis fastest. A mesh without axes has one rank. Methods take the
+    `name` of an axis or of a sub-axis, `x:(2)2`, and a `rank` from 0 on. Raises LayoutError for two axes of one name,
+    for a size below 1, and for more than MAX_RANKS ranks.
 
     >>> mesh = Mesh(x=2, y=4)
     >>> mesh.nranks, str(mesh), mesh == Mesh.parse("x=2, y=4")
@@ -103,9 +102,9 @@ class Mesh:
 
     @staticmethod
     def parse(text: str) -> "Mesh":
-        """The mesh of a text such as "x=2, y=4" or "x=N"; an empty text is the mesh of one rank.
+        """Parse the text of a mesh, such as "x=2, y=4" or "x=N"; an empty text is the mesh of one rank.
 
-        Raises LayoutError naming the part that is no axis with a size.
+        Raises LayoutError naming the part that is not an axis with a size.
         """
         axes = []
         for part in text.split(",") if text.strip() else ():
@@ -131,26 +130,27 @@ class Mesh:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the axes, in order."""
+        """Return the names of the axes, in order."""
         return tuple(axis.name for axis in self.axes)
 
     @property
     def is_symbolic(self) -> bool:
-        """True while some axis size is a symbol."""
+        """Tell whether some axis size is still a symbol."""
         return self._nranks == 0
 
     @property
     def nranks(self) -> int:
-        """How many ranks there are. Raises LayoutError on a symbolic mesh."""
+        """Return the number of ranks. Raises LayoutError on a symbolic mesh."""
         return self._nranks or self._refuse_symbols()
 
     def has(self, name: str) -> bool:
-        """Whether the mesh has an axis of this plain name."""
+        """Tell whether the mesh has an axis of this plain `name`."""
         return name in self._places or name in self.names
 
     def axis(self, name: str) -> Axis:
-        """The axis of that name, or the one that the sub-axis `name` is part of. Raises
-        LayoutError: no such axis.
+        """Return the axis called `name`, or the one that the sub-axis `name` is part of.
+
+        Raises LayoutError if there is none.
         """
         base = name.partition(":")[0]
         for axis in self.axes:
@@ -159,20 +159,24 @@ class Mesh:
         raise LayoutError(f'no axis "{base}" in mesh ({self})')
 
     def size(self, name: str) -> int:
-        """Ranks along an axis or sub-axis. Raises LayoutError for an unknown axis or one whose size
-        is a symbol.
+        """Return the number of ranks along an axis or sub-axis.
+
+        Raises LayoutError for an unknown axis or one whose size is a symbol.
         """
         return self._place(name)[0]
 
     def stride(self, name: str) -> int:
-        """Ranks between neighbours along an axis or sub-axis. Raises LayoutError like `size`."""
+        """Return the distance in ranks between neighbours along an axis or sub-axis.
+
+        Raises LayoutError like `size`.
+        """
         return self._place(name)[1]
 
     def specialize(self, /, **sizes: int) -> "Mesh":
-        """The mesh with numbers for symbols: `Mesh(x="N").specialize(N=4)`; an axis may also be
-        named directly, unless a symbol has its name.
+        """Return the mesh with numbers for symbols: `Mesh(x="N").specialize(N=4)`.
 
-        Raises LayoutError for a name that is neither a symbol nor a symbolic axis of this mesh.
+        An axis may also be named directly, unless a symbol has its name. Raises LayoutError for a name that is neither
+        a symbol nor a symbolic axis of this mesh.
         """
         symbols = {axis.size for axis in self.axes if isinstance(axis.size, str)}
         axes_too = {axis.name for axis in self.axes if isinstance(axis.size, str)} - symbols
@@ -189,18 +193,19 @@ class Mesh:
         return Mesh(*axes)
 
     def coordinate(self, rank: int, name: str) -> int:
-        """Coordinate of `rank` on an axis or sub-axis. Raises LayoutError for an unknown one."""
+        """Return the coordinate of `rank` on an axis or sub-axis. Raises LayoutError for an unknown one."""
         self._check_rank(rank)
         size, stride = self._place(name)
         return rank // stride % size
 
     def coordinates(self, rank: int) -> dict[str, int]:
-        """Coordinate of `rank` on every axis."""
+        """Return the coordinate of `rank` on every axis."""
         return {name: self.coordinate(rank, name) for name in self.names}
 
     def rank_of(self, coordinates: Mapping[str, int]) -> int:
-        """The rank at these coordinates, one for each axis. Raises LayoutError if one is missing or
-        out of range.
+        """Return the rank at these coordinates, one for each axis.
+
+        Raises LayoutError if one is missing or out of range.
         """
         rank = 0
         for name in coordinates:
@@ -216,15 +221,14 @@ class Mesh:
         return rank
 
     def axis_count(self, axes: Iterable[str]) -> int:
-        """Ranks in a group over `axes`: the product of their sizes."""
+        """Return the number of ranks in a group over `axes`: the product of their sizes."""
         count = 1
         for name in axes:
             count *= self._place(name)[0]
         return count
 
     def group(self, axes: Sequence[str], rank: int) -> tuple[int, ...]:
-        """Ranks that share the coordinates of `rank` on all other axes, by linear coordinate over
-        `axes`.
+        """Return the ranks that share the coordinates of `rank` on all other axes, by linear coordinate over `axes`.
 
         The first of `axes` is major: over ("y", "x") the members count x fastest.
         """
@@ -236,7 +240,7 @@ class Mesh:
         return tuple(members)
 
     def group_index(self, axes: Sequence[str], rank: int) -> int:
-        """Linear coordinate of `rank` over `axes`, the first one major: its place in its group."""
+        """Return the linear coordinate of `rank` over `axes`, the first one major: its place in its group."""
         self._check_rank(rank)
         index = 0
         for size, stride in self._distinct(axes):
@@ -244,7 +248,7 @@ class Mesh:
         return index
 
     def groups(self, axes: Sequence[str]) -> Iterator[tuple[int, ...]]:
-        """Every group over `axes`, by its smallest rank."""
+        """Yield every group over `axes`, ordered by smallest rank."""
         for rank in range(self.nranks):
             members = self.group(axes, rank)
             if min(members) == rank:

@@ -1,4 +1,4 @@
-"""The pieces of layout text: factors and partials, how they are read, printed and made canonical.
+"""Read, print and canonicalise the pieces of layout text: factors and partials.
 
 layout := "[" dim ("," dim)* "]" partial* order? uneven?         scalar: "[]"
 dim    := factor ("*" factor)*                                   major factor first
@@ -9,22 +9,23 @@ uneven := "uneven(nested)"
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from meshweave.errors import LayoutError
 
 KINDS = ("sum", "max", "min", "prod", "avg")
 UNEVEN = ("flat", "nested")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class AxisFactor:
-    """A mesh or time axis as a factor of a dim.
+    """Use a mesh or time axis as a factor of a dim.
 
     sub:     (m, k): the k in the middle of name = m * k * rest; None for the whole axis.
-    extents: irregular sharding: how many indices each coordinate holds; None when all hold the
-             same.
+    extents: irregular sharding: the number of indices each coordinate holds; None when all hold the same.
     """
 
     name: str
@@ -43,7 +44,7 @@ class AxisFactor:
 
     @property
     def ref(self) -> str:
-        """How Mesh names it: `x` or `x:(m)k`."""
+        """Return its name as Mesh takes it: `x` or `x:(m)k`."""
         return self.name if self.sub is None else f"{self.name}:({self.sub[0]}){self.sub[1]}"
 
     def __str__(self) -> str:
@@ -54,7 +55,7 @@ class AxisFactor:
 
 @dataclass(frozen=True)
 class LocalFactor:
-    """A factor on the rank itself. extent None is `_`: what the other factors leave of the dim."""
+    """Use a factor on the rank itself. extent None is `_`: what the other factors leave of the dim."""
 
     extent: int | None
 
@@ -72,7 +73,7 @@ REST = LocalFactor(None)
 
 @dataclass(frozen=True)
 class Partial:
-    """A reduction over `axes` that is still to do: each rank along them holds one operand of it."""
+    """Leave a reduction over `axes` pending: each rank along them holds one operand of it."""
 
     kind: str
     axes: tuple[str, ...]
@@ -89,7 +90,7 @@ class Partial:
 
 
 def axis_factors(factors: Sequence[Factor]) -> Iterator[AxisFactor]:
-    """Those factors of a dim that are mesh or time axes, major first."""
+    """Return the factors of a dim that are mesh or time axes, major first."""
     return (factor for factor in factors if isinstance(factor, AxisFactor))
 
 
@@ -109,9 +110,7 @@ def canonical(
     order: Sequence[tuple[int, int]] | None,
     uneven: str,
 ) -> Pieces:
-    """The same pieces in the form in which equal layouts are equal. Raises LayoutError where they
-    contradict.
-    """
+    """Return the pieces in the form in which equal layouts are equal. Raises LayoutError where they contradict."""
     if uneven not in UNEVEN:
         raise LayoutError(f"uneven({uneven}): there are {' and '.join(UNEVEN)}")
     full = [_with_rest(tuple(factors), dim) for dim, factors in enumerate(dims)]
@@ -125,7 +124,7 @@ def canonical(
 
 
 def _with_rest(factors: tuple[Factor, ...], dim: int) -> tuple[Factor, ...]:
-    """With `_` minor-most when the factors have none."""
+    """Add `_` as the minor-most factor when there is none."""
     rests = factors.count(REST)
     if rests > 1:
         raise LayoutError(f"dim {dim} has {rests} factors _, at most one can be what is left")
@@ -133,7 +132,7 @@ def _with_rest(factors: tuple[Factor, ...], dim: int) -> tuple[Factor, ...]:
 
 
 def _merged(factors: tuple[Factor, ...], keep_locals: bool) -> tuple[Factor, ...]:
-    """Neighbours that are one factor as one: sub-axes, and local extents no order tells apart."""
+    """Merge neighbours that form one factor: sub-axes, and local extents that no order tells apart."""
     done: list[Factor] = []
     for factor in factors:
         if not keep_locals and factor == LocalFactor(1):
@@ -146,7 +145,7 @@ def _merged(factors: tuple[Factor, ...], keep_locals: bool) -> tuple[Factor, ...
 
 
 def _one(major: Factor, minor: Factor, keep_locals: bool) -> Factor | None:
-    """The single factor that stands for two neighbours, or None."""
+    """Return the single factor that two neighbours form, or None."""
     if isinstance(major, LocalFactor) and isinstance(minor, LocalFactor):
         if keep_locals or major.extent is None or minor.extent is None:
             return None
@@ -160,7 +159,7 @@ def _one(major: Factor, minor: Factor, keep_locals: bool) -> Factor | None:
 
 
 def _merged_partials(partials: Sequence[Partial]) -> tuple[Partial, ...]:
-    """Neighbours of one kind as one: reductions of one kind may be done in any order."""
+    """Merge neighbours of one kind: reductions of one kind may be done in any order."""
     done: list[Partial] = []
     for partial in partials:
         if done and done[-1].kind == partial.kind:
@@ -170,7 +169,7 @@ def _merged_partials(partials: Sequence[Partial]) -> tuple[Partial, ...]:
 
 
 def _local_places(dims: Sequence[tuple[Factor, ...]]) -> list[tuple[int, int]]:
-    """(dim, k) of every local factor, in default memory order."""
+    """Return (dim, k) of every local factor, in default memory order."""
     return [
         (dim, k)
         for dim, factors in enumerate(dims)
@@ -181,9 +180,7 @@ def _local_places(dims: Sequence[tuple[Factor, ...]]) -> list[tuple[int, int]]:
 def _canonical_order(
     order: Sequence[tuple[int, int]] | None, dims: Sequence[tuple[Factor, ...]]
 ) -> tuple[tuple[int, int], ...] | None:
-    """The order over (dim, k), where k == -1 stands for all local factors of dim; None when it is
-    the default.
-    """
+    """Expand an order over (dim, k), where k == -1 means all local factors of dim; None when it is the default."""
     if order is None:
         return None
     default = _local_places(dims)
@@ -198,8 +195,9 @@ def _canonical_order(
 
 
 def _check_axes(dims: Sequence[tuple[Factor, ...]], partial_axes: Sequence[str]) -> None:
-    """Every axis at most once, sub-axes of one axis apart from each other, an irregular factor
-    alone in its dim.
+    """Check that each axis is used once, sub-axes do not overlap, and an irregular factor is alone in its dim.
+
+    Raises LayoutError otherwise.
     """
     seen: dict[str, list[tuple[int, int] | None]] = {}
     for dim, factors in enumerate(dims):
@@ -230,7 +228,7 @@ def print_pieces(
     order: Sequence[tuple[int, int]] | None,
     uneven: str,
 ) -> str:
-    """The text of canonical pieces."""
+    """Return the text of canonical pieces."""
     words = ["[" + ", ".join(map(_print_dim, dims)) + "]"]
     words += map(str, partial)
     if order is not None:
@@ -254,7 +252,7 @@ def _print_dim(factors: tuple[Factor, ...]) -> str:
 def _print_order(
     order: Sequence[tuple[int, int]], dims: Sequence[tuple[Factor, ...]]
 ) -> Iterator[str]:
-    """`d` where all local factors of d stand together in their order, else `d.k`."""
+    """Yield `d` where all local factors of d come together in their order, else `d.k`."""
     at = 0
     while at < len(order):
         dim, k = order[at]
@@ -272,14 +270,12 @@ _MAX_DIGITS = 18  # an extent fits 64 bits
 
 
 def parse_pieces(text: str) -> Pieces:
-    """What Layout is made of, from its text. Raises LayoutError with the column and what was
-    expected there.
-    """
+    """Parse the pieces of a Layout. Raises LayoutError with the column and what was expected there."""
     return _Reader(text).layout()
 
 
 class _Reader:
-    """Reads layout text from left to right; `word` is the next token, "" at the end."""
+    """Read layout text from left to right; `word` is the next token, "" at the end."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -316,18 +312,20 @@ class _Reader:
             raise self.fail("a number")
         return int(self.advance())
 
+    def listed(self, read: Callable[[], T], end: str) -> list[T]:
+        found = [read()]
+        while self.take(",", end) == ",":
+            found.append(read())
+        return found
+
     def layout(self) -> Pieces:
-        dims: list[tuple[Factor, ...]] = []
         partials: list[Partial] = []
         order: list[tuple[int, int]] | None = None
         uneven = "flat"
         try:
             self.take("[")
-            while self.word != "]" or dims:
-                dims.append(self.dim())
-                if self.take(",", "]") == "]":
-                    break
-            else:
+            dims = self.listed(self.dim, "]") if self.word != "]" else []
+            if not dims:
                 self.advance()
             while self.word == "+":
                 partials.append(self.partial())
@@ -369,28 +367,19 @@ class _Reader:
             sub = (major, self.number())
         if self.word == "{":
             self.advance()
-            listed = [self.number()]
-            while self.take(",", "}") == ",":
-                listed.append(self.number())
-            extents = tuple(listed)
+            extents = tuple(self.listed(self.number, "}"))
         return AxisFactor(name, sub, extents)
 
     def partial(self) -> Partial:
         self.take("+")
         kind = self.take(*KINDS)
         self.take("(")
-        axes = [self.name("an axis")]
-        while self.take(",", ")") == ",":
-            axes.append(self.name("an axis"))
-        return Partial(kind, tuple(axes))
+        return Partial(kind, tuple(self.listed(lambda: self.name("an axis"), ")")))
 
     def order(self) -> list[tuple[int, int]]:
         self.take("order")
         self.take("(")
-        refs = [self.reference()]
-        while self.take(",", ")") == ",":
-            refs.append(self.reference())
-        return refs
+        return self.listed(self.reference, ")")
 
     def reference(self) -> tuple[int, int]:
         dim = self.number()

@@ -1,44 +1,44 @@
-"""A small picture of who holds what, in words and as HTML: the tensor in cells, each with the ranks that hold it."""
+"""Draw a small picture of ownership, as text and as HTML: the cells of a tensor, each with the ranks that hold it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import product
-from typing import Any
 
 import numpy as np
 
-from meshweave.layout.held import held_of_dim
+from meshweave.layout.digits import dim_indices
 from meshweave.layout.layout import Layout
 from meshweave.layout.mesh import Mesh
-from meshweave.layout.places import dim_addresses, indices_at, locate, owners
+from meshweave.layout.ownership import dim_ownership_text, runs_of
+from meshweave.layout.places import Indices, dim_addresses, locate, owners
 
 MAX_CELLS = 16  # cells along a dim, and ranks listed, before the rest is left out
 MAX_NAMED = 8  # ranks named in a cell
-MAX_POSITIONS = 1 << 20  # of a dim, looked at one by one
+MAX_POSITIONS = 1 << 20  # indices of a dim that are looked at one by one
 COLOURS = (
     "#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#e15759", "#76b7b2", "#9c755f", "#edc948",
     "#2f4b7c", "#d37295", "#8cd17d", "#79706e",
 )  # fmt: skip
-"""Of the ranks, in turn."""
+"""Colours of the ranks, in turn."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """Text, and the rank whose colour it has: None where it has none."""
+    """Hold a text, and the rank whose colour it has: None where it has none."""
 
     text: str
     rank: int | None = None
 
     @property
     def colour(self) -> str | None:
-        """As `#rrggbb`."""
+        """Return the colour as `#rrggbb`."""
         return None if self.rank is None else COLOURS[self.rank % len(COLOURS)]
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A table of cells under a header (its first column names the rows), and notes below it."""
+    """Hold a table of cells under a header (its first column names the rows), and notes below it."""
 
     title: str
     header: tuple[str, ...]
@@ -46,8 +46,12 @@ class Picture:
     notes: tuple[str, ...]
 
 
+_Runs = Sequence[Sequence[tuple[int, int]]]  # for each dim the runs that lie on the same ranks
+_Table = tuple[list[str], list[list[Cell]]]  # header and rows
+
+
 def picture_of(layout: Layout, mesh: Mesh, shape: Sequence[int]) -> Picture:
-    """Of one or two dims the cells of the tensor, of others what each rank holds. The layout must fit."""
+    """Draw the cells of a tensor of one or two dims; for others, list what each rank holds. The layout must fit."""
     cells = [_cells(layout, mesh, shape, dim) for dim in range(len(shape))]
     drawn = 1 <= len(shape) <= 2 and all(0 < len(row) <= MAX_CELLS for row in cells)
     header, rows = (_grid if drawn else _list)(layout, mesh, shape, cells)
@@ -57,7 +61,7 @@ def picture_of(layout: Layout, mesh: Mesh, shape: Sequence[int]) -> Picture:
 
 
 def html(layout: Layout, mesh: Mesh, shape: Sequence[int], dtype: str = "") -> str:
-    """The picture as a table in HTML that stands alone."""
+    """Return the picture as an HTML table that needs nothing else."""
     picture = picture_of(layout, mesh, shape)
     sizes = "x".join(map(str, (*shape, dtype) if dtype else shape))
     title = escape(f"{sizes} {layout} on ({mesh})")
@@ -77,7 +81,7 @@ def _html_cell(cell: Cell) -> str:
     return f'<td style="{style};text-align:center">{escape(cell.text)}</td>'
 
 
-def _grid(layout: Layout, mesh: Mesh, shape: Sequence[int], cells: Any) -> Any:
+def _grid(layout: Layout, mesh: Mesh, shape: Sequence[int], cells: _Runs) -> _Table:
     header = ["", *(_range(low, high) for low, high in cells[-1])]
     rows = []
     for low, high in cells[0] if len(shape) == 2 else [(0, 0)]:
@@ -89,7 +93,7 @@ def _grid(layout: Layout, mesh: Mesh, shape: Sequence[int], cells: Any) -> Any:
 
 
 def _cells(layout: Layout, mesh: Mesh, shape: Sequence[int], dim: int) -> list[tuple[int, int]]:
-    """The runs of a dim that lie on the same ranks; of very long dims none."""
+    """Return the runs of a dim that lie on the same ranks; none for a very long dim."""
     if shape[dim] > MAX_POSITIONS:
         return []
     index = np.arange(shape[dim])
@@ -101,29 +105,27 @@ def _cells(layout: Layout, mesh: Mesh, shape: Sequence[int], dim: int) -> list[t
     return list(zip([0, *ends], ends))
 
 
-def _list(layout: Layout, mesh: Mesh, shape: Sequence[int], _: Any) -> Any:
+def _list(layout: Layout, mesh: Mesh, shape: Sequence[int], _: _Runs) -> _Table:
     header = ["rank", *(f"dim {dim}" for dim in range(len(shape)))]
     rows = []
     for rank in range(min(mesh.nranks, MAX_CELLS)):
         row = [Cell(str(rank), rank)]
         for dim in range(len(shape)):
             if shape[dim] > MAX_POSITIONS:
-                row.append(Cell(held_of_dim(layout, mesh, tuple(shape), dim, rank)))
+                row.append(Cell(dim_ownership_text(layout, mesh, tuple(shape), dim, rank)))
                 continue
-            at = [mesh.coordinate(rank, name) for name in layout.axes_of(dim)]
-            row.append(Cell(_runs(indices_at(layout, mesh, shape, dim, at))))
+            row.append(Cell(_runs(dim_indices(layout, mesh, shape, dim, rank))))
         rows.append(row)
     if mesh.nranks > MAX_CELLS:
         rows.append([Cell("...")] * (1 + len(shape)))
     return header, rows
 
 
-def _runs(indices: Any) -> str:
+def _runs(indices: Indices) -> str:
     inside = indices[indices >= 0]
     if not len(inside):
         return "-"
-    ends = [*(np.flatnonzero(np.diff(inside) != 1) + 1).tolist(), len(inside)]
-    runs = [(int(inside[a]), int(inside[b - 1]) + 1) for a, b in zip([0, *ends], ends)]
+    runs = runs_of(inside)
     texts = [_range(low, high) for low, high in runs[:4]]
     return " ".join([*texts, "..."] if len(runs) > 4 else texts)
 
@@ -138,13 +140,12 @@ def _ranks(ranks: Sequence[int]) -> str:
 
 
 def _memory(layout: Layout, mesh: Mesh, shape: Sequence[int]) -> list[str]:
-    """The memory order of rank 0, where it is not the default and short enough to read."""
+    """Describe the memory order of rank 0, where it is not the default and short enough to read."""
     sizes = layout.local_shape(mesh, shape)
     if layout.order is None or not 0 < np.prod(sizes) <= 24:
         return []
     parts = [dim_addresses(layout, mesh, shape, dim) for dim in range(len(shape))]
-    at = [[mesh.coordinate(0, name) for name in layout.axes_of(d)] for d in range(len(shape))]
-    index = [indices_at(layout, mesh, shape, dim, row).tolist() for dim, row in enumerate(at)]
+    index = [dim_indices(layout, mesh, shape, dim, 0).tolist() for dim in range(len(shape))]
     found = {
         sum(int(part[k]) for part, k in zip(parts, places)): tuple(
             row[k] for row, k in zip(index, places)

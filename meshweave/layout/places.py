@@ -1,8 +1,8 @@
-"""Places: on which ranks an element lies and at which address of their allocations, both ways.
+"""Locate elements: on which ranks they lie and at which address of their allocations, both ways.
 
-Everything is separable by dims: the index of a dim gives the coordinates of the axes of that dim
-and a local position; the local position gives its part of the address, and the parts add up.
-Coordinates of other axes are free: the tensor is replicated (or partial) over them.
+Dims are separable. The index of a dim gives the coordinates of the axes of that dim and a local position; the local
+position gives its part of the address, and the parts add up. Coordinates of other axes are free: the tensor is
+replicated (or partial) over them.
 """
 
 from collections.abc import Sequence
@@ -13,6 +13,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from meshweave.errors import LayoutError
 from meshweave.layout.layout import AxisFactor, Layout, LocalFactor
@@ -23,7 +24,7 @@ Indices = np.ndarray[Any, np.dtype[np.int64]]
 
 @dataclass(frozen=True)
 class Digit:
-    """One digit of the index of a dim.
+    """Describe one digit of the index of a dim.
 
     extent: its values are 0..extent-1.
     stride: its weight in the index (for uneven(nested): on the first coordinate).
@@ -39,7 +40,7 @@ class Digit:
 
 @lru_cache(maxsize=1 << 12)
 def digits(layout: Layout, mesh: Mesh, shape: tuple[int, ...]) -> tuple[tuple[Digit, ...], ...]:
-    """Per dim its digits, major first; one for each factor, those of extent 1 too."""
+    """Return the digits of each dim, major first: one for each factor, including those of extent 1."""
     memory = _memory(layout, mesh, shape)
     found = []
     for dim, factors in enumerate(layout.dims):
@@ -57,7 +58,7 @@ def digits(layout: Layout, mesh: Mesh, shape: tuple[int, ...]) -> tuple[tuple[Di
 
 
 def _memory(layout: Layout, mesh: Mesh, shape: Sequence[int]) -> list[list[int]]:
-    """Per dim the memory stride of each local factor."""
+    """Return the memory stride of each local factor of each dim."""
     extents = [layout.local_extents(mesh, shape, dim) for dim in range(layout.ndim)]
     order = layout.order or [(d, k) for d, row in enumerate(extents) for k in range(len(row))]
     strides = [[0] * len(row) for row in extents]
@@ -69,7 +70,7 @@ def _memory(layout: Layout, mesh: Mesh, shape: Sequence[int]) -> list[list[int]]
 
 
 def dim_addresses(layout: Layout, mesh: Mesh, shape: Sequence[int], dim: int) -> Indices:
-    """For each local position of a dim its part of the address in the allocation."""
+    """Return, for each local position of a dim, its part of the address in the allocation."""
     addresses: Indices = np.zeros(1, np.int64)
     for digit in digits(layout, mesh, tuple(shape))[dim]:
         if digit.axis is None:
@@ -79,13 +80,13 @@ def dim_addresses(layout: Layout, mesh: Mesh, shape: Sequence[int], dim: int) ->
 
 
 def irregular(layout: Layout, dim: int) -> tuple[int, ...] | None:
-    """The extents of a dim that lists them; None of any other."""
+    """Return the listed extents of an irregular dim; None for any other."""
     first = layout.dims[dim][0]
     return first.extents if isinstance(first, AxisFactor) else None
 
 
 def is_nested(layout: Layout, mesh: Mesh, shape: Sequence[int], dim: int) -> bool:
-    """Whether the sizes of the dim are those of nested chunking, and so may not be the flat ones."""
+    """Tell whether the sizes of the dim come from nested chunking, and so may differ from the flat ones."""
     return (
         layout.uneven == "nested"
         and len(layout.axes_of(dim)) > 1
@@ -96,10 +97,10 @@ def is_nested(layout: Layout, mesh: Mesh, shape: Sequence[int], dim: int) -> boo
 def indices_at(
     layout: Layout, mesh: Mesh, shape: Sequence[int], dim: int, coordinates: Sequence[Any]
 ) -> Indices:
-    """Global index of every local position at these coordinates, -1 where it is padding.
+    """Return the global index of every local position at these coordinates, -1 where it is padding.
 
-    coordinates: one for each axis of the dim, major first: numbers, or arrays of one shape, which
-    the result then has too, before the local positions.
+    coordinates: one for each axis of the dim, major first: numbers, or arrays of one shape. The result has that shape,
+    followed by the local positions.
     """
     size, listed = shape[dim], irregular(layout, dim)
     at = [np.asarray(c, np.int64)[..., None] for c in coordinates]
@@ -124,7 +125,7 @@ def indices_at(
 
 
 def _values(row: Sequence[Digit], at: list[Any]) -> list[Any]:
-    """The value of every digit: of device digits from `at`, of local ones over all positions."""
+    """Return the value of every digit: device digits from `at`, local digits over all positions."""
     count = prod(digit.extent for digit in row if digit.axis is None)
     places: Indices = np.arange(count, dtype=np.int64)
     values, weight, coordinates = [], count, iter(at)
@@ -139,9 +140,7 @@ def _values(row: Sequence[Digit], at: list[Any]) -> list[Any]:
 
 @lru_cache(maxsize=1 << 12)
 def is_run(layout: Layout, mesh: Mesh, shape: tuple[int, ...], dim: int) -> bool:
-    """Whether what a rank holds of the dim is one run of indices, local positions in their order,
-    padding behind it.
-    """
+    """Tell whether a rank holds one run of indices of the dim, local positions in order, padding at the end."""
     if irregular(layout, dim) is not None:
         return True
     locals_ = 0
@@ -155,9 +154,9 @@ def is_run(layout: Layout, mesh: Mesh, shape: tuple[int, ...], dim: int) -> bool
 
 
 def run_at(
-    layout: Layout, mesh: Mesh, shape: tuple[int, ...], dim: int, ranks: Any
+    layout: Layout, mesh: Mesh, shape: tuple[int, ...], dim: int, ranks: npt.ArrayLike
 ) -> tuple[Indices, Indices]:
-    """Where the run that each of `ranks` holds of a dim begins and ends (see `is_run`)."""
+    """Return where the run that each of `ranks` holds of a dim begins and ends (see `is_run`)."""
     size, listed = shape[dim], irregular(layout, dim)
     at = [coordinate(mesh, name, ranks) for name in layout.axes_of(dim)]
     if listed is not None:
@@ -179,16 +178,16 @@ def run_at(
     return start, start + left
 
 
-def coordinate(mesh: Mesh, name: str, ranks: Any) -> Indices:
-    """Coordinates of many ranks on an axis or sub-axis."""
+def coordinate(mesh: Mesh, name: str, ranks: npt.ArrayLike) -> Indices:
+    """Return the coordinates of many ranks on an axis or sub-axis."""
     found: Indices = np.asarray(ranks, np.int64) // mesh.stride(name) % mesh.size(name)
     return found
 
 
 def locate(
-    layout: Layout, mesh: Mesh, shape: Sequence[int], dim: int, index: Any
+    layout: Layout, mesh: Mesh, shape: Sequence[int], dim: int, index: npt.ArrayLike
 ) -> tuple[list[Indices], Indices]:
-    """Where indices of a dim lie: per axis of the dim the coordinates, and the local positions."""
+    """Locate indices of a dim: return the coordinates for each axis of the dim, and the local positions."""
     given: Indices = np.asarray(index, np.int64)
     listed = irregular(layout, dim)
     if listed is not None:
@@ -215,7 +214,7 @@ def locate(
 def owners(
     layout: Layout, mesh: Mesh, shape: Sequence[int], index: Sequence[int]
 ) -> tuple[int, ...]:
-    """Every rank that holds the element (or, of a partial layout, an operand of it), in order.
+    """Return every rank that holds the element (or, in a partial layout, an operand of it), in order.
 
     Raises LayoutError for an index outside the tensor.
     """
@@ -232,7 +231,7 @@ def owners(
 
 
 def free_strides(mesh: Mesh, taken: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """(stride, count) in ranks of what the digits `taken` (stride, count) leave of the mesh."""
+    """Return (stride, count) in ranks of what the digits `taken` (stride, count) leave of the mesh."""
     free, low = [], 1
     for stride, count in sorted(taken):
         if count == 1:
@@ -246,7 +245,7 @@ def free_strides(mesh: Mesh, taken: Sequence[tuple[int, int]]) -> list[tuple[int
 
 
 def address(layout: Layout, mesh: Mesh, shape: Sequence[int], index: Sequence[int]) -> int:
-    """The place of an element in the allocation of each rank that holds it.
+    """Return the place of an element in the allocation of each rank that holds it.
 
     Raises LayoutError for an index outside the tensor.
     """
@@ -261,7 +260,7 @@ def address(layout: Layout, mesh: Mesh, shape: Sequence[int], index: Sequence[in
 def element(
     layout: Layout, mesh: Mesh, shape: Sequence[int], rank: int, place: int
 ) -> tuple[int, ...] | None:
-    """The index of what `rank` holds at a place of its allocation; None where that is padding.
+    """Return the index of the element that `rank` holds at a place of its allocation; None where that is padding.
 
     Raises LayoutError for a place outside the allocation.
     """
@@ -277,15 +276,6 @@ def element(
         coordinates = [mesh.coordinate(rank, name) for name in layout.axes_of(dim)]
         found.append(int(indices_at(layout, mesh, shape, dim, coordinates)[position]))
     return None if min(found, default=0) < 0 else tuple(found)
-
-
-def valid_count(layout: Layout, mesh: Mesh, shape: Sequence[int], rank: int) -> int:
-    """How many elements `rank` holds: its allocation without padding."""
-    counts = []
-    for dim in range(layout.ndim):
-        coordinates = [mesh.coordinate(rank, name) for name in layout.axes_of(dim)]
-        counts.append(int((indices_at(layout, mesh, shape, dim, coordinates) >= 0).sum()))
-    return prod(counts)
 
 
 def _check_index(layout: Layout, shape: Sequence[int], index: Sequence[int]) -> None:

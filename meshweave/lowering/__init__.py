@@ -1,38 +1,54 @@
-"""From a program in the local view to a bundle, for each target."""
+"""Lower a program in the local view to a bundle, for each target. `pipeline` and the faces import it."""
 
-from typing import Any
-
-from meshweave.bindings import ir
 from meshweave.bundle import Bundle
-from meshweave.fast_paths import ALL, Choice
-from meshweave.lowering import cpu
-from meshweave.lowering.cpu import compile_local
-from meshweave.lowering.hint_budget import HintBudget
-from meshweave.lowering.program import Program, lower
+from meshweave.hints.fast_paths import ALL, Choice
+from meshweave.ir.bindings import ir
+from meshweave.lowering.budget import HintBudget
+from meshweave.lowering.buffers.plan_memory import PlanMemory
+from meshweave.lowering.communication.lower_collectives import LowerCollectives
+from meshweave.lowering.cpu.target import bundle_of as cpu_bundle_of
+from meshweave.lowering.cpu.target import bundle_of_module, check_module, compile_local
+from meshweave.lowering.cpu.to_llvm import ToLlvm
+from meshweave.lowering.gpu.to_gpu import ToGpu
+from meshweave.lowering.host.program import LoweredProgram
+from meshweave.lowering.nests.fuse_kernels import FuseKernels
+from meshweave.lowering.stages import lower
 from meshweave.targets import Goal
 
-PASSES = {HintBudget.name: HintBudget}
-"""Passes that need the lowering to decide."""
+_ALL = (HintBudget, LowerCollectives, FuseKernels, PlanMemory, ToLlvm, ToGpu)
+PASSES = {p.name: p for p in _ALL}
+"""The passes of the lowering, in pipeline order, after the one that needs it to decide."""
 
 
-def compile_program(module: Any, engine: str) -> Bundle:
+def compile_program(module: ir.Module, engine: str) -> Bundle:
     """Compile `@main` of a module in the local view for the target that an engine runs."""
     with module.context, ir.Location.unknown():
         return bundle_of(lower(module, engine), Goal.of(engine=engine))
 
 
-def bundle_of(program: Program, goal: Goal, kernels: Choice = ALL) -> Bundle:
-    """The bundle of a program for a goal, within the program's context.
+def bundle_of(program: LoweredProgram, goal: Goal, kernels: Choice = ALL) -> Bundle:
+    """Return the bundle of a program for a goal, within the program's context.
 
     kernels: those that may be taken where the target has some of its own.
     """
-    if goal.target == "gpu":  # whose parts cost nothing where nobody needs them
+    if goal.chip:  # imported here, so that it costs nothing elsewhere
         from meshweave.lowering.gpu import target as gpu_target
         from meshweave.lowering.gpu.kernel import Target
 
         disabled = frozenset(kernels.disabled)
         return gpu_target.bundle_of(program, Target(goal.chip, disabled=disabled))
-    return cpu.bundle_of(program)
+    return cpu_bundle_of(program)
 
 
-__all__ = ["PASSES", "bundle_of", "compile_local", "compile_program"]
+def finished_bundle(module: ir.Module, goal: Goal) -> Bundle:
+    """Return the bundle of a module that to-llvm or to-gpu has run on, within its context; it is used up."""
+    if goal.chip:
+        from meshweave.lowering.gpu import target as gpu_target  # as above
+
+        gpu_target.check_chip(module, goal.chip)
+        return gpu_target.bundle_of_module(module)
+    check_module(module)
+    return bundle_of_module(module)
+
+
+__all__ = ["PASSES", "bundle_of", "compile_local", "compile_program", "finished_bundle"]

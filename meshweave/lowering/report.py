@@ -1,20 +1,20 @@
-"""What a compilation decided, read off the module and what the lowering made of it."""
+"""Report what a compilation decided, read off the module and what the lowering made of it."""
 
 from __future__ import annotations
 
-from typing import Any
-
+from meshweave.ir.bindings import ir
+from meshweave.lowering.buffers.memory import moments, region_bytes, unit_kernels
 from meshweave.lowering.gpu.choices import taken_rows
-from meshweave.lowering.memory import moments, region_bytes, unit_kernels
+from meshweave.lowering.host.program import LoweredProgram
 from meshweave.report import CollectiveRow, KernelRow, LedgerRow, RegionRow, Report
-from meshweave.transforms.hint_ledger import read_ledger
-from meshweave.transforms.select_kernels import kernel_rows
+from meshweave.transforms.kernels.select_kernels import kernel_rows
+from meshweave.transforms.slicing.ledger import read_ledger
 
 
-def report_of(module: Any, program: Any) -> Report:
-    """The report of a compilation.
+def report_of(module: ir.Module, program: LoweredProgram) -> Report:
+    """Return the report of a compilation.
 
-    module: the local view, with its ledger. program: what lowering made of it (lowering.cpu.Program).
+    module: the local view, with its ledger. program: what lowering made of it.
     """
     ledger = read_ledger(module)
     nbytes = region_bytes(program)
@@ -44,8 +44,8 @@ def report_of(module: Any, program: Any) -> Report:
     )
 
 
-def _kernels(module: Any, program: Any) -> tuple[KernelRow, ...]:
-    """What select-kernels chose; the code that each op gets where it has not run, or where that is for the lowering."""
+def _kernels(module: ir.Module, program: LoweredProgram) -> tuple[KernelRow, ...]:
+    """Return what select-kernels chose, or the code that each op gets where the lowering chooses."""
     rows = []
     for row in kernel_rows(module):
         op, _, where = row["op"].partition(" at ")

@@ -1,15 +1,12 @@
-"""Decisions: costs, plans of redistributions, propagation. Plain values and arithmetic, no MLIR.
+"""Decide: costs, redistribution plans, propagation. Plain values and arithmetic, no MLIR.
 
-`plan_redistribute` makes plans; `cache_info()` says how many it has had to make and how many it knew, `search_info()`
-how many of those it made needed a search and how many another shape's served; `cache_clear()` forgets them.
+`plan_redistribute` makes plans. `cache_info()` counts the plans made and those found in the cache; `search_info()`
+counts the searches made and those that another shape's search replaced; `cache_clear()` forgets all plans.
+
+It imports `errors` and `layout` alone.
 """
 
-from meshweave.plan.redistribute import (
-    cache_clear,
-    cache_info,
-    plan_redistribute,
-    search_info,
-)
-from meshweave.plan.steps import Plan, Step
+from meshweave.plan.redistribute import cache_clear, cache_info, plan_redistribute, search_info
+from meshweave.plan.steps import Plan, PlanStep
 
-__all__ = ["Plan", "Step", "cache_clear", "cache_info", "plan_redistribute", "search_info"]
+__all__ = ["Plan", "PlanStep", "cache_clear", "cache_info", "plan_redistribute", "search_info"]

@@ -1,4 +1,4 @@
-"""What must come in whatever the plan: elements of its target block that a rank does not hold."""
+"""Bound from below what any plan must receive: elements of its target block that a rank does not hold."""
 
 from collections.abc import Sequence
 from itertools import product
@@ -11,7 +11,7 @@ from meshweave.plan.moves import Axes, Moves, State
 from meshweave.plan.overlap import overlap
 
 SAMPLED_RANKS = 8  # how many ranks the estimate of a search looks at
-GROUPED_RANKS = 64  # of larger meshes, targets with pending reductions have no bound but 0
+GROUPED_RANKS = 64  # on larger meshes, the bound is 0 for targets with pending reductions
 
 Interval = tuple[int, int]
 Box = tuple[Interval, ...]
@@ -19,13 +19,12 @@ Rows = tuple[Axes, ...]
 
 
 def lower_bound(source: Layout, target: Layout, mesh: Mesh, shape: Sequence[int]) -> int:
-    """Elements that some rank receives in any plan from source to target.
+    """Return a number of elements that some rank receives in any plan from source to target.
 
-    What a rank of the target does not hold has to come in; of a source with pending reductions that
-    is everything. And an element of which P operands are pending costs P - 1 messages until a
-    first rank has all of them and one for each of the O - 1 others that want it, so some rank
-    receives at least (P + O - 2) / ranks of the tensor. Where reductions are pending in the target,
-    see `_grouped`.
+    What a rank of the target does not hold has to come in; with a source that has pending reductions that is
+    everything. And an element with P pending operands costs P - 1 messages until a first rank has all of them, and one
+    for each of the O - 1 others that want it, so some rank receives at least (P + O - 2) / ranks of the tensor. Where
+    reductions are pending in the target, see `_grouped`.
     """
     if pending(target, mesh):
         return _grouped(source, target, mesh, tuple(shape))
@@ -40,12 +39,11 @@ def lower_bound(source: Layout, target: Layout, mesh: Mesh, shape: Sequence[int]
 
 
 def _grouped(source: Layout, target: Layout, mesh: Mesh, shape: tuple[int, ...]) -> int:
-    """The bound where reductions are pending in the target (of small meshes and blocks, else 0).
+    """Return the bound where reductions are pending in the target; 0 for large meshes and layouts not in blocks.
 
-    Take the ranks G that share a block of the target: the g ranks over its pending axes. What is in
-    the block and not somewhere in G has to come in: of a source with pending reductions, each
-    element of which G lacks some operand. What G holds is counted as if its pieces never
-    overlapped, which can only make the bound smaller.
+    Take the ranks G that share a block of the target: the g ranks over its pending axes. Whatever is in the block and
+    not somewhere in G has to come in; with a source that has pending reductions, each element of which G lacks some
+    operand. The pieces that G holds are counted as if they never overlapped, which can only make the bound smaller.
     """
     states = [State.of(layout, mesh, shape) for layout in (source, target)]
     one, other = states
@@ -66,7 +64,7 @@ def _grouped(source: Layout, target: Layout, mesh: Mesh, shape: tuple[int, ...])
 
 
 def _held(moves: Moves, source: State, group: tuple[int, ...], box: Box) -> int:
-    """At most how many elements of `box` the group holds every operand of."""
+    """Bound from above the elements of `box` of which the group holds every operand."""
     pending = _pending(source)
     operands: dict[int, set[Box]] = {
         index: set() for index in range(moves.mesh.axis_count(pending))
@@ -89,7 +87,7 @@ def _axes(state: State) -> Axes:
 
 
 def _box(moves: Moves, state: State, rank: int) -> Box:
-    """Indices that a rank holds, per dim from and to."""
+    """Return the indices that a rank holds, as (from, to) for each dim."""
     box = []
     for n, axes in zip(moves.shape, state.dims, strict=True):
         chunk = -(-n // moves.mesh.axis_count(axes))
@@ -105,11 +103,11 @@ def _overlap(one: Box, other: Box) -> Box:
 
 
 class Missing:
-    """The same bound for every layout on the way to one target, quickly, over a few fixed ranks.
+    """Compute the same bound, quickly, for every layout on the way to one target, over a few fixed ranks.
 
-    The maximum over any ranks is a bound; that they are the same for all layouts keeps it close to
-    itself from step to step. Where reductions are pending in the target, it is that of `_grouped`,
-    with what a group holds counted dim by dim, as if all of it fitted together.
+    The maximum over any ranks is a bound; using the same ranks for all layouts keeps it consistent from step to step.
+    Where reductions are pending in the target, the bound is that of `_grouped`, with what a group holds counted dim by
+    dim, as if all of it fitted together.
     """
 
     def __init__(self, moves: Moves) -> None:
@@ -127,7 +125,7 @@ class Missing:
         self.known: dict[tuple[Rows, frozenset[str]], int] = {}
 
     def elements(self, state: State) -> int:
-        """Elements that some rank still has to receive."""
+        """Return a number of elements that some rank still has to receive."""
         if state.partial and not self.within:
             operands = self.moves.count(_pending(state))
             messages = self.total * (operands + self.owners - 2)
@@ -137,11 +135,11 @@ class Missing:
         return -(-self._lacking(state.dims, self.within) // self.group)
 
     def of_dims(self, state: State) -> int:
-        """Elements of its part of the target's dims that some rank has not, whatever is pending."""
+        """Return the elements of its part of the target's dims that some rank lacks, whatever is pending."""
         return self._lacking(state.dims, frozenset())
 
     def _lacking(self, dims: Rows, within: frozenset[str]) -> int:
-        """The most elements of a part of the target that the ranks along `within` do not have."""
+        """Return the largest number of elements of a part of the target that the ranks along `within` lack."""
         found = self.known.get((dims, within))
         if found is None:
             found = 0
@@ -157,7 +155,7 @@ class Missing:
     def _held(
         self, axes: Axes, chunk: int, ends: Interval, place: dict[str, int], within: frozenset[str]
     ) -> int:
-        """At most how many indices of a dim, of those between `ends`, the ranks have."""
+        """Bound from above how many indices of a dim, of those between `ends`, the ranks hold."""
         sizes = self.moves.sizes
         first = last = 0
         pieces = 1
@@ -172,7 +170,7 @@ class Missing:
 
 
 def _sample(mesh: Mesh) -> list[int]:
-    """All ranks of a small mesh; of a large one those at the ends and middles of its axes."""
+    """Return all ranks of a small mesh; for a large one, those at the ends and middles of its axes."""
     if mesh.nranks <= SAMPLED_RANKS:
         return list(range(mesh.nranks))
     ends = [sorted({0, axis_size // 2, axis_size - 1}) for axis_size in map(mesh.size, mesh.names)]

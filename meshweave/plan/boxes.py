@@ -1,7 +1,8 @@
-"""Move blocks by copying boxes: what a redistribution between blocks amounts to where all shards are at hand.
+"""Redistribute between blocks by copying boxes, where all shards are at hand.
 
-Each rank's block is put together from the boxes that it shares with the blocks of the source, taken from the rank that
-`exchange.Table` takes them from: the one that differs in the axes which the source cuts dims over, and in no other.
+Each rank's block is put together from the boxes that it shares with the blocks of the source. A box comes from the
+rank that `exchange.Table` takes it from: the one that differs in the axes that the source cuts dims over, and in no
+other.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,7 @@ from meshweave.layout.mesh import Mesh
 
 
 class Part(NamedTuple):
-    """Of a dim: what a block of the target shares with one of the source.
+    """Locate what a block of the target shares with a block of the source, along one dim.
 
     offset: of the sender's rank, from the rank at coordinate 0 of the source's axes.
     given, taken: where it lies in the sender's block, and in the receiver's.
@@ -30,8 +31,9 @@ class Part(NamedTuple):
 def copied(
     source: Layout, target: Layout, mesh: Mesh, shape: Sequence[int], shards: Sequence[Values]
 ) -> list[Values]:
-    """New shards in the layout `target` of a tensor whose shards lie in `source`: both in blocks, with the same
-    reductions pending.
+    """Return new shards in the layout `target` of a tensor whose shards lie in `source`.
+
+    Both layouts are in blocks, with the same reductions pending.
     """
     assert source.is_block and target.is_block and source.partial == target.partial
     local = target.local_shape(mesh, shape)
@@ -54,7 +56,7 @@ def copied(
 
 
 class _Dim:
-    """A dim of `size`, cut over `given` axes and to be cut over `wanted` ones."""
+    """Cut a dim of `size`, given in pieces over the axes `given`, into pieces over the axes `wanted`."""
 
     def __init__(self, mesh: Mesh, size: int, given: Sequence[str], wanted: Sequence[str]) -> None:
         self.size = size
@@ -68,11 +70,11 @@ class _Dim:
         self.known: dict[int, list[Part]] = {}
 
     def offset(self, rank: int) -> int:
-        """What the given axes count for in the number of the rank."""
+        """Return what the given axes contribute to the number of the rank."""
         return sum(rank // stride % count * stride for count, stride in self.given)
 
     def parts(self, rank: int) -> list[Part]:
-        """What the block of a rank is made of."""
+        """Return the parts that the block of a rank is made of."""
         at = 0
         for count, stride in self.wanted:
             at = at * count + rank // stride % count

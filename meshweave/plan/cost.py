@@ -1,9 +1,8 @@
-"""What a step costs: bytes received by the busiest rank, and seconds in the alpha-beta model.
+"""Estimate the cost of a step: bytes received by the busiest rank, and seconds in the alpha-beta model.
 
-A message of n bytes takes alpha + beta * n seconds. All collectives are counted as their
-bandwidth-optimal algorithms in g - 1 rounds: ring all_gather and reduce_scatter, pairwise
-all_to_all and exchange [Thakur, Rabenseifner, Gropp, IJHPCA 2005], and the ring all_reduce, which is a
-reduce_scatter and an all_gather [Patarasuk, Yuan, JPDC 2009].
+A message of n bytes takes alpha + beta * n seconds. All collectives are counted as their bandwidth-optimal algorithms
+in g - 1 rounds: ring all_gather and reduce_scatter, pairwise all_to_all and exchange [Thakur, Rabenseifner, Gropp,
+IJHPCA 2005], and the ring all_reduce, which is a reduce_scatter and an all_gather [Patarasuk, Yuan, JPDC 2009].
 """
 
 from collections.abc import Iterable
@@ -12,14 +11,15 @@ from math import log2
 
 from meshweave.errors import PlanError
 from meshweave.layout.mesh import Link, Mesh
+from meshweave.plan.collectives import BY_OP
 from meshweave.plan.steps import LOCAL_OPS
 
 
 @dataclass(frozen=True)
 class Profile:
-    """A machine, as far as plans ask for it.
+    """Describe a machine, as far as plans need it.
 
-    link:      of mesh axes that state none.
+    link:      link of the mesh axes that state none.
     launch:    seconds to enter and leave any collective, however small.
     copy_beta: seconds per byte read or written in local memory.
     """
@@ -30,19 +30,14 @@ class Profile:
 
 
 EXCHANGE_SLOWDOWN = 1.0625
-"""How much longer a byte takes in an exchange than in a collective: its messages are smaller, and
-packed piece by piece.
-"""
+"""Time of a byte in an exchange over that in a collective: messages are smaller, and packed piece by piece."""
 
 SHARED_MEMORY = Profile(link=Link(alpha=1e-6, beta=2e-10), launch=2e-6, copy_beta=1e-10)
-"""Ranks as threads of one host; the default. Meshes that span machines say so by their axes' links.
-"""
+"""Ranks as threads of one host: the default. The axes of a mesh that spans machines state their links."""
 
 
 def link_of(mesh: Mesh, axes: Iterable[str], profile: Profile = SHARED_MEMORY) -> Link:
-    """The link that a group over `axes` waits for: the largest alpha and the largest beta among
-    them.
-    """
+    """Return the link that a group over `axes` waits for: the largest alpha and the largest beta among them."""
     links = [mesh.axis(name).link or profile.link for name in axes]
     return Link(max(link.alpha for link in links), max(link.beta for link in links))
 
@@ -52,9 +47,9 @@ SMALL_LAUNCH = 1 / 32
 
 
 def halvings(profile: Profile, nbytes: int) -> int:
-    """How often 1/32 is halved until it is about the time of a launch in that of nbytes on the link.
+    """Count how often 1/32 must be halved to approximate a launch as a share of the time that nbytes take on the link.
 
-    Of small tensors, whose launches take more than 1/32, it is 0.
+    The result is 0 for small tensors, whose launches take more than 1/32.
     """
     once = profile.launch + profile.link.alpha
     share = SMALL_LAUNCH * nbytes * profile.link.beta / once if once else 0.0
@@ -62,12 +57,11 @@ def halvings(profile: Profile, nbytes: int) -> int:
 
 
 def steady(profile: Profile, nbytes: int, halved: int) -> Profile:
-    """The profile with launches that take 1/32, halved so often, of the time that nbytes need on the
-    link; never more than they take.
+    """Return the profile with launches that take (1/32) / 2**halved of the time that nbytes need on the link.
 
-    With `halvings` of these bytes, plans made with it do not change where tensors get small: they
-    keep to few bytes, and take the launches that a large tensor takes. And they depend on the
-    proportions of a tensor, not on its size.
+    A launch never counts more than its true time. With `halvings` of these bytes, plans made with this profile do not
+    change where tensors get small: they keep to few bytes, and use the launches that a large tensor uses. They depend
+    on the proportions of a tensor, not on its size.
     """
     link, once = profile.link, profile.launch + profile.link.alpha
     scale = SMALL_LAUNCH * nbytes * link.beta / once / (1 << halved) if once else 1.0
@@ -75,12 +69,12 @@ def steady(profile: Profile, nbytes: int, halved: int) -> Profile:
 
 
 def received(op: str, unit: int, ranks: int) -> int:
-    """Elements (or bytes) that the busiest of `ranks` members receives in a step.
+    """Return the elements (or bytes) that the busiest of `ranks` members receives in a step.
 
-    unit: of exchange what comes to the busiest, of all_gather and permute the local input, of
-          reduce_scatter the local output, of all_to_all one block, of all_reduce the tensor. Ring
-          all_reduce cuts it in chunks of ceil(unit / ranks); a member receives its own chunk
-          ranks - 1 times to reduce it and then every other chunk.
+    unit: for exchange, what the busiest member receives; for all_gather and permute, the local input; for
+          reduce_scatter, the local output; for all_to_all, one block; for all_reduce, the tensor. Ring all_reduce cuts
+          it in chunks of ceil(unit / ranks); a member receives its own chunk ranks - 1 times to reduce it and then
+          every other chunk.
 
     Raises PlanError for an unknown op or a group without ranks.
     """
@@ -88,55 +82,48 @@ def received(op: str, unit: int, ranks: int) -> int:
         raise PlanError(f"{op}: a group needs at least 1 rank, got {ranks}")
     if op in LOCAL_OPS or ranks == 1:
         return 0
-    if op in ("all_gather", "reduce_scatter", "all_to_all"):
-        return (ranks - 1) * unit
-    if op in ("permute", "exchange"):
-        return unit
-    if op == "all_reduce":
-        chunk = -(-unit // ranks)
-        return (ranks - 1) * chunk + unit - chunk
-    raise PlanError(f"no step is called {op!r}")
+    row = BY_OP.get(op)
+    if row is None or row.received is None:
+        raise PlanError(f"no step is called {op!r}")
+    return row.received(unit, ranks)
 
 
 def seconds(
     op: str, nbytes: int, ranks: int, link: Link, profile: Profile = SHARED_MEMORY
 ) -> float:
-    """Seconds a collective takes in a group of `ranks`; nbytes as `received` gives them. 0 for a
-    group of one.
+    """Return the seconds a collective takes in a group of `ranks`; nbytes as `received` gives them.
 
-    Of an exchange, ranks counts those that send to one rank, and that rank.
+    A group of one takes 0 s. For an exchange, ranks counts the ranks that send to one rank, and that rank.
     """
     if ranks == 1 or op in LOCAL_OPS:
         return 0.0
     if op == "exchange":
         nbytes = int(nbytes * EXCHANGE_SLOWDOWN)
-    rounds = {"permute": 1, "all_reduce": 2 * (ranks - 1)}.get(op, ranks - 1)
-    return profile.launch + rounds * link.alpha + nbytes * link.beta
+    return profile.launch + BY_OP[op].rounds(ranks) * link.alpha + nbytes * link.beta
 
 
 def exchange_seconds(
     nbytes: int, own: int, senders: int, link: Link, profile: Profile = SHARED_MEMORY
 ) -> float:
-    """Seconds of an exchange in which the busiest rank receives nbytes from so many senders.
+    """Return the seconds of an exchange in which the busiest rank receives nbytes from `senders` ranks.
 
-    own: bytes that a rank copies from itself; that is work which slices before a collective, that
-    brings the same, would have done.
+    own: bytes that a rank copies from itself; a plan of slices and a collective would do that work in the slices.
     """
     moved = seconds("exchange", nbytes, senders + 1, link, profile) if senders else profile.launch
     return moved + local_seconds("all_slice", own, 0, profile)
 
 
 def copy_seconds(nbytes: int, profile: Profile = SHARED_MEMORY) -> float:
-    """Seconds to copy nbytes within a rank: each is read and written."""
+    """Return the seconds to copy nbytes within a rank: each byte is read and written."""
     return 2 * nbytes * profile.copy_beta
 
 
 def local_seconds(op: str, nbytes: int, ndim: int, profile: Profile = SHARED_MEMORY) -> float:
-    """Seconds of a step in which no rank talks to another, with a result of nbytes; never 0, so that
-    no plan has idle steps.
+    """Return the seconds of a step without communication, with a result of nbytes.
 
-    A slice (or its reverse) counts as a quarter of a copy: its reader may read it where it lies; filling with a
-    neutral element as half of one. A relayout is for where no slices of any dims will do.
+    It is never 0, so that no plan has idle steps. A slice (or its reverse) counts as a quarter of a copy, since its
+    reader may read it in place; filling with a neutral element counts as half of one. A relayout costs enough that it
+    is used only where no slices of dims will do.
     """
     times = {"relayout": 1.0 + ndim, "all_slice": 0.25, "embed": 0.25}.get(op, 0.5)
     return copy_seconds(1 + nbytes, profile) * times

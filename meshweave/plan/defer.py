@@ -1,9 +1,9 @@
-"""Put sums over ranks off: where the readers of a partial sum are linear in it, add up behind them if that is cheaper.
+"""Defer sums over ranks: where the readers of a partial sum are linear in it, add up after them if that is cheaper.
 
-`x @ w1 + y @ w2`, both contracted over tp, adds up once instead of twice. What may wait is a tree: each partial result
-is read once, by an op in the same region that is a sum of products with one partial operand in each
-(`Rule.monomials`). From its leaves to its root each node knows what it costs to add up at it, or before it; nothing
-waits for no gain.
+`x @ w1 + y @ w2`, both contracted over tp, adds up once instead of twice. The sums that may wait form a tree: each
+partial result is read once, by an op in the same region that is a sum of products with one partial operand in each
+(`Rule.monomials`). Each node, from the leaves to the root, knows what it costs to add up at it, or before it; a sum
+waits only where that saves bytes.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from meshweave.plan.propagate import Decision, Graph
 
 @dataclass(frozen=True)
 class _Node:
-    """A value that may be left a partial sum.
+    """Describe a value that may be left a partial sum.
 
     op: what makes it; operands: which of its operands are then partial sums, of which those in `inner` are nodes.
     """
@@ -33,7 +33,7 @@ class _Node:
 def defer(
     graph: Graph, layouts: Sequence[Layout | None], decisions: Sequence[Decision], mesh: Mesh
 ) -> tuple[list[Layout | None], list[Decision]]:
-    """The layouts and decisions of `propagate`, with partial sums handed on where fewer bytes move then."""
+    """Return the layouts and decisions of `propagate`, with partial sums handed on where that moves fewer bytes."""
     work = _Deferral(graph, list(layouts), list(decisions))
     work.find()
     for node in work.chosen(mesh):
@@ -47,19 +47,21 @@ def deferred(
     decisions: Sequence[Decision],
     meshes: Sequence[Mesh],
 ) -> list[tuple[int, ...]]:
-    """For each mesh the numbers of the values at which `defer` would add up; it is the same for two where these are."""
+    """Return, for each mesh, the numbers of the values at which `defer` adds up; equal lists mean equal results."""
     work = _Deferral(graph, list(layouts), list(decisions))
     work.find()
     return [tuple(node.value for node in work.chosen(mesh)) for mesh in meshes]
 
 
 class _Deferral:
+    """Find the trees of sums that may wait, and choose where to add up."""
+
     def __init__(
         self, graph: Graph, layouts: list[Layout | None], decisions: list[Decision]
     ) -> None:
         self.graph, self.layouts, self.decisions = graph, layouts, decisions
         self.nodes: dict[int, _Node] = {}
-        self.made: list[_Node] = []  # all of them, each behind those it is made of
+        self.made: list[_Node] = []  # all of them, each after those it is made of
         self.reads = [0] * len(layouts)
         for rule, values in zip(graph.rule_of, graph.values_of):
             for v in values[: len(graph.rules[rule].operands)]:
@@ -80,7 +82,7 @@ class _Deferral:
                 self.nodes[made[0]], region[made[0]] = node, self.graph.region_of[op]
 
     def chosen(self, mesh: Mesh) -> list[_Node]:
-        """The nodes at which to add up what comes before, each tree decided from its root."""
+        """Return the nodes at which to add up what comes before, each tree decided from its root."""
         sizes = {axis.name: mesh.size(axis.name) for axis in mesh.axes}
         costs: dict[int, tuple[float, float]] = {}  # to add up at a node, and before it instead
         for node in self.made:
@@ -98,7 +100,7 @@ class _Deferral:
         return found
 
     def _leaf(self, op: int, value: int) -> _Node | None:
-        """An op that leaves a partial sum itself."""
+        """Return the node of an op that leaves a partial sum itself."""
         ran = self.decisions[op].results[0]
         assert ran is not None
         if len(ran.partial) != 1 or ran.partial[0].kind != "sum":
@@ -107,7 +109,7 @@ class _Deferral:
         return _Node(value, op, axes, (), ())
 
     def _inner(self, op: int, rule: Rule, region: dict[int, int]) -> _Node | None:
-        """An op that is linear in operands that may be left partial sums."""
+        """Return the node of an op that is linear in operands that may be left partial sums."""
         values, decision = self.graph.values_of[op], self.decisions[op]
         if not any(v in self.nodes for v in values[: len(rule.operands)]):
             return None
@@ -133,7 +135,10 @@ class _Deferral:
         return _Node(values[-1], op, nodes[0].axes, chosen, nodes)
 
     def _waits(self, node: _Node, read: Layout | None) -> bool:
-        """May the value of `node` be handed on as a partial sum to its one reader, which reads it in `read`?"""
+        """Tell whether the value of `node` may be handed on as a partial sum to its one reader.
+
+        read: the layout in which that reader reads it.
+        """
         spec, ran = self.graph.specs[node.value], self.decisions[node.op].results[0]
         free = spec is not None and not spec.fixed and not spec.partial
         return (
@@ -144,7 +149,7 @@ class _Deferral:
         )
 
     def _bytes(self, node: _Node, sizes: dict[str, int]) -> float:
-        """Bytes a rank receives to add up the value of `node` and bring it where it lies."""
+        """Return the bytes a rank receives to add up the value of `node` and bring it to its layout."""
         op, value, axes = node.op, node.value, node.axes
         rule, ran, wanted = (
             self.graph.rules[self.graph.rule_of[op]],
@@ -184,8 +189,11 @@ class _Deferral:
 
 
 def _linear_in(rule: Rule, partial: set[int]) -> tuple[int, ...] | None:
-    """The operands that must be partial sums for the result to be one, when those of `partial` are: these, and addends
-    (a whole one becomes a partial sum for free: the first rank keeps it). None: the op is not linear in them."""
+    """Return the operands that must be partial sums for the result to be one, given that those of `partial` are.
+
+    They are these and addends (a whole one becomes a partial sum for free: the first rank keeps it). Returns None when
+    the op is not linear in them.
+    """
     chosen = set(partial)
     for product in rule.monomials:
         if not product & chosen:
@@ -194,12 +202,4 @@ def _linear_in(rule: Rule, partial: set[int]) -> tuple[int, ...] | None:
             chosen |= product
     if not rule.monomials or any(len(product & chosen) != 1 for product in rule.monomials):
         return None
-    return (
-        tuple(sorted(i for i in chosen if rule.operands[i] is not None))
-        if _tensors(rule, chosen)
-        else None
-    )
-
-
-def _tensors(rule: Rule, operands: set[int]) -> bool:
-    return all(rule.operands[i] is not None for i in operands)
+    return tuple(sorted(chosen)) if all(rule.operands[i] is not None for i in chosen) else None

@@ -1,8 +1,8 @@
-"""For which sizes of a symbolic mesh propagation gives the same layouts.
+"""Find the sizes of a symbolic mesh for which propagation gives the same layouts.
 
 Propagation asks one op after the other (`refine`, `decide`), and only the answers decide what it asks next. So when
-every question that it asked at one choice of sizes has the same answer at another, both choices give the same layouts,
-all of them. A layer that occurs again asks nothing new: the check costs little.
+every question asked at one choice of sizes has the same answer at another, both choices give the same layouts
+throughout. A layer that occurs again asks nothing new, so the check costs little.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,27 +15,27 @@ from meshweave.plan.defer import deferred
 from meshweave.plan.propagate import Decision, Graph, Spec, decide, refine
 
 PROBE = 2
-"""Ranks along a symbolic axis while layouts are chosen: the least that cuts anything."""
+"""Ranks along a symbolic axis while layouts are chosen: the smallest number that cuts anything."""
 
 FAMILY = (1, 2, 4, 8, 16, 32, 64)
-"""Sizes of a symbol that are looked at; of two symbols the first four and of more the second and third of each."""
+"""Sizes of a symbol that are looked at; for two symbols the first four of each, for more the second and third."""
 
 _Specs = tuple[Spec | None, ...]
 _Question = tuple[Rule, _Specs, str, int]
 
 
 def symbols(mesh: Mesh) -> tuple[str, ...]:
-    """The symbols of a mesh, in the order of its axes."""
+    """Return the symbols of a mesh, in the order of its axes."""
     return tuple(dict.fromkeys(axis.size for axis in mesh.axes if isinstance(axis.size, str)))
 
 
 def probe(mesh: Mesh) -> Mesh:
-    """The mesh of numbers at which layouts are chosen."""
+    """Return the mesh of numbers at which layouts are chosen."""
     return mesh.specialize(**dict.fromkeys(symbols(mesh), PROBE))
 
 
 def family(mesh: Mesh) -> list[dict[str, int]]:
-    """The choices of numbers for the symbols that are looked at."""
+    """Return the choices of numbers for the symbols that are looked at."""
     names = symbols(mesh)
     sizes = {1: FAMILY, 2: FAMILY[:4]}.get(len(names), FAMILY[1:3])
     if len(names) > 4:
@@ -44,27 +44,27 @@ def family(mesh: Mesh) -> list[dict[str, int]]:
 
 
 def sizes_text(sizes: Mapping[str, int]) -> str:
-    """`N=4, M=2`."""
+    """Write sizes as `N=4, M=2`."""
     return ", ".join(f"{name}={n}" for name, n in sizes.items())
 
 
 class Asked:
-    """The questions that a propagation on `probe(mesh)` asked, each once, with their answers."""
+    """Record the questions that a propagation on `probe(mesh)` asked, each once, with their answers."""
 
     def __init__(self, mesh: Mesh, slices: bool = False) -> None:
-        """slices: as `decide` was asked with."""
+        """Start with no questions. slices: as passed to `decide`."""
         self.mesh, self.slices = mesh, slices
         self.refinements: dict[tuple[int, _Specs, str, int], tuple[_Question, _Specs]] = {}
         self.decisions: dict[tuple[int, _Specs], tuple[_Question, Decision]] = {}
 
     def refined(self, rule: Rule, specs: _Specs, mode: str, priority: int, answer: _Specs) -> None:
-        """See `propagate.Trace`."""
+        """Record a question, as `propagate.Trace` describes."""
         # Rules are shared objects of the graph: by identity, since hashing one takes long.
         key = (id(rule), specs, mode, priority)
         self.refinements.setdefault(key, ((rule, specs, mode, priority), answer))
 
     def decided(self, rule: Rule, specs: _Specs, answer: Decision) -> None:
-        """See `propagate.Trace`."""
+        """Record a question, as `propagate.Trace` describes."""
         self.decisions.setdefault((id(rule), specs), ((rule, specs, "", 0), answer))
 
     def same_for(
@@ -73,10 +73,9 @@ class Asked:
         layouts: Sequence[Layout | None],
         decisions: Sequence[Decision],
     ) -> list[dict[str, int]]:
-        """The choices of numbers, of `family`, that give the layouts and decisions of `propagate` and `defer` on the
-        probe.
+        """Return the sizes, out of `family`, that give the same layouts and decisions as the probe.
 
-        graph: as `propagate` left it.
+        layouts, decisions: what `propagate` and `defer` gave on the probe. graph: as `propagate` left it.
         """
         asked = [
             (number, question, answer, self._seen(question))
@@ -102,7 +101,7 @@ class Asked:
         return [sizes for (sizes, _), sums in zip(alike, others, strict=True) if sums == first]
 
     def _seen(self, question: _Question) -> tuple[str, ...]:
-        """The symbols that the answer may depend on: sizes of the axes in its specs."""
+        """Return the symbols that the answer may depend on: sizes of the axes in its specs."""
         axes = {a for spec in question[1] if spec for part in spec.dims for a in part}
         sizes = {self.mesh.axis(axis).size for axis in axes}
         return tuple(name for name in symbols(self.mesh) if name in sizes)

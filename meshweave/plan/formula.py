@@ -1,4 +1,4 @@
-"""Whole numbers as formulas in the symbols of a mesh: `4*ceil(16/N)*(N - 1)`."""
+"""Express whole numbers as formulas in the symbols of a mesh: `4*ceil(16/N)*(N - 1)`."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -9,10 +9,10 @@ from meshweave.errors import PlanError
 
 @dataclass(frozen=True)
 class Formula:
-    """An expression over sizes: a number, a symbol, or an op of other formulas.
+    """Hold an expression over sizes: a number, a symbol, or an op of other formulas.
 
-    op: "number", "symbol", "*", "+", "-" (of two), "ceil" (the first divided by the second, rounded
-    up) or "max". Made by `number`, `symbol` and the functions below, which fold what is known.
+    op: "number", "symbol", "*", "+", "-" (of two), "ceil" (the first divided by the second, rounded up) or "max". Made
+    by `number`, `symbol` and the functions below, which fold what is known.
     """
 
     op: str
@@ -21,7 +21,7 @@ class Formula:
     name: str = ""
 
     def at(self, sizes: Mapping[str, int]) -> int:
-        """The number for these sizes. Raises PlanError when a symbol has none."""
+        """Evaluate for these sizes. Raises PlanError when a symbol has none."""
         if self.op == "number":
             return self.value
         if self.op == "symbol":
@@ -39,7 +39,7 @@ class Formula:
 
     @property
     def symbols(self) -> tuple[str, ...]:
-        """The symbols in it, in order of their names."""
+        """Return the symbols in it, sorted by name."""
         if self.op == "symbol":
             return (self.name,)
         return tuple(sorted({name for part in self.parts for name in part.symbols}))
@@ -66,17 +66,17 @@ def _below(part: Formula) -> str:
 
 
 def number(value: int) -> Formula:
-    """A known number."""
+    """Make the formula of a known number."""
     return Formula("number", value=value)
 
 
 def size(value: "int | str") -> Formula:
-    """The size of an axis: a number or a symbol."""
+    """Make the formula of the size of an axis: a number or a symbol."""
     return number(value) if isinstance(value, int) else Formula("symbol", name=value)
 
 
 def product(parts: Iterable[Formula]) -> Formula:
-    """The product; numbers first, as one."""
+    """Multiply formulas; known numbers become one factor, which comes first."""
     flat = [p for part in parts for p in (part.parts if part.op == "*" else (part,))]
     known = prod(p.value for p in flat if p.op == "number")
     rest = tuple(p for p in flat if p.op != "number")
@@ -87,7 +87,7 @@ def product(parts: Iterable[Formula]) -> Formula:
 
 
 def total(parts: Iterable[Formula]) -> Formula:
-    """The sum; equal parts are counted, numbers come last, as one."""
+    """Sum formulas; collect like terms, the constant last."""
     flat = [p for part in parts for p in (part.parts if part.op == "+" else (part,))]
     known = sum(p.value for p in flat if p.op == "number")
     counts: dict[Formula, int] = {}
@@ -101,14 +101,14 @@ def total(parts: Iterable[Formula]) -> Formula:
 
 
 def minus(one: Formula, other: Formula) -> Formula:
-    """The difference."""
+    """Subtract `other` from `one`."""
     if one.op == other.op == "number":
         return number(one.value - other.value)
     return one if other == number(0) else Formula("-", (one, other))
 
 
 def ceil_div(one: Formula, other: Formula) -> Formula:
-    """one / other, rounded up."""
+    """Divide one by other, rounding up."""
     if one.op == other.op == "number":
         return number(-(-one.value // other.value))
     if one.op == "ceil":  # rounding up twice is rounding up once
@@ -117,7 +117,7 @@ def ceil_div(one: Formula, other: Formula) -> Formula:
 
 
 def largest(parts: Iterable[Formula]) -> Formula:
-    """The maximum; equal parts once, and of known numbers the largest."""
+    """Take the maximum of formulas; equal ones are listed once, and only the largest known number is kept."""
     every = dict.fromkeys(
         p for part in parts for p in (part.parts if part.op == "max" else (part,))
     )

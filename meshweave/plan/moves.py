@@ -1,10 +1,10 @@
-"""The moves of redistribution: from a layout in blocks, every layout that one exact step leads to.
+"""List the moves of redistribution: from a layout in blocks, every layout that one exact step leads to.
 
-A move is only offered where the flat rule for uneven sizes lets the local pieces fall exactly into
-place. Blocks of a dim of n over axes of s ranks are c = ceil(n / s) long; cut further over g ranks
-they are d = ceil(n / (s * g)). Coordinate k of the s starts at k * c, its pieces would have to
-start at k * g * d: the same place for all k only if c == g * d, or s == 1, or n <= 1 (all there is
-lies at coordinate 0). Joining pieces is cutting them read backwards: the same condition.
+A move is only offered where the flat rule for uneven sizes lets the local pieces fall exactly into place. Blocks of a
+dim of n over axes of s ranks are c = ceil(n / s) long; cut further over g ranks they are d = ceil(n / (s * g)).
+Coordinate k of the s starts at k * c, its pieces would have to start at k * g * d: the same place for all k only if
+c == g * d, or s == 1, or n <= 1 (then everything lies at coordinate 0). Joining pieces is cutting them read backwards,
+under the same condition.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,49 +12,50 @@ from itertools import pairwise, permutations
 from math import prod
 from typing import NamedTuple
 
-from meshweave.layout.algebra import block_axes
-from meshweave.layout.algebra import pending as find_pending
+import numpy as np
+
+from meshweave.layout.algebra import block_axes, merged, pending
 from meshweave.layout.layout import AxisFactor, Layout, Partial
 from meshweave.layout.mesh import Mesh
 from meshweave.plan.overlap import overlap
-from meshweave.plan.steps import OPS, Shuffle
+from meshweave.plan.steps import OPS
 
 Axes = tuple[str, ...]
-MAX_REORDERED = 4  # axes of one dim; of more, only neighbours swap in one step
+MAX_REORDERED = 4  # axes of one dim; among more, only neighbours swap in one step
 
 
 class State(NamedTuple):
-    """A layout in blocks without its axes of size 1, which hold everything and reduce nothing."""
+    """Hold a layout in blocks without its axes of size 1, which hold everything and reduce nothing."""
 
     dims: tuple[Axes, ...]
     partial: tuple[tuple[str, Axes], ...]
 
     @staticmethod
     def of(layout: Layout, mesh: Mesh, shape: Sequence[int]) -> "State | None":
-        """What the layout amounts to on this shape; None when that is not in blocks."""
+        """Return what the layout amounts to on this shape; None when that is not in blocks."""
         dims = block_axes(layout, mesh, shape)
-        pending = tuple((k, tuple(sorted(axes))) for k, axes in find_pending(layout, mesh))
         if dims is None:
             return None
-        return State(tuple(tuple(whole_axes(axes, mesh)) for axes in dims), pending)
+        return State(tuple(tuple(whole_axes(axes, mesh)) for axes in dims), pending(layout, mesh))
 
     def layout(self, mesh: Mesh) -> Layout:
-        """The Layout it stands for."""
-        pending = [Partial(kind, axes) for kind, axes in self.partial]
+        """Return the Layout that the state describes."""
+        partial = [Partial(kind, axes) for kind, axes in self.partial]
         if not any(":" in name for axes in self.dims for name in axes):
-            return Layout.blocks(self.dims, pending)
+            return Layout.blocks(self.dims, partial)
         dims = [tuple(map(axis_factor, whole_axes(axes, mesh))) for axes in self.dims]
-        return Layout(tuple(dims), tuple(pending))
+        return Layout(tuple(dims), tuple(partial))
 
     def with_dim(self, dim: int, axes: Axes) -> "State":
+        """Return the state with `dim` cut over `axes`."""
         return State((*self.dims[:dim], axes, *self.dims[dim + 1 :]), self.partial)
 
 
 class Move(NamedTuple):
-    """A step towards `state`. unit: elements, as `cost.received` takes them for this op.
+    """Describe a step towards `state`. unit: elements, as `cost.received` takes them for this op.
 
-    senders: of an exchange, the ranks that send to one rank, at most.
-    own:     of an exchange, the elements that a rank has of its target.
+    senders: for an exchange, the largest number of ranks that send to one rank.
+    own:     for an exchange, the elements of its target that a rank already has.
     """
 
     op: str
@@ -70,13 +71,12 @@ class Move(NamedTuple):
 
 
 class Moves:
-    """All moves for tensors of one shape on one mesh, towards `target`.
+    """Offer all moves for tensors of one shape on one mesh, towards `target`.
 
-    What leads nowhere near the target is left out: dims are cut only over axes of the target (while
-    something moves, those too over which it has reductions pending: pieces can be embedded), and,
-    while there is something to reduce, over idle ones, which makes that less on each rank; axes are
-    swapped against unused ones only where the target has those, and reductions are made pending
-    only as the target has them.
+    What leads nowhere near the target is left out. Dims are cut only over axes of the target; while something moves,
+    also over those for which the target has reductions pending (pieces can be embedded); and, while something must be
+    reduced, over idle axes, which reduces the work on each rank. Axes are swapped against unused ones only where the
+    target has those, and reductions are made pending only as the target has them.
     """
 
     def __init__(
@@ -87,7 +87,10 @@ class Moves:
         names: Axes | None = None,
         ops: Sequence[str] = OPS,
     ) -> None:
-        """names: the axes, or sub-axes, that states are made of; None: the axes of the mesh."""
+        """Offer moves towards `target`.
+
+        names: the axes, or sub-axes, that states are made of; None: the axes of the mesh.
+        """
         self.mesh = mesh
         self.shape = tuple(shape)
         self.target = target
@@ -102,16 +105,16 @@ class Moves:
         self._fits: dict[tuple[int, Axes, Axes], bool] = {}
 
     def count(self, axes: Axes) -> int:
-        """Ranks along `axes`."""
+        """Return the number of ranks along `axes`."""
         sizes = self.sizes
         return prod([sizes[name] for name in axes])
 
     def local_shape(self, state: State) -> list[int]:
-        """Shape of the allocation in that layout."""
+        """Return the shape of the allocation in that layout."""
         return self.local_lengths(state.dims)
 
     def local_lengths(self, dims: tuple[Axes, ...]) -> list[int]:
-        """How long the pieces of each dim are over these axes."""
+        """Return the length of the pieces of each dim over these axes."""
         found = self._locals.get(dims)
         if found is None:
             found = [-(-n // self.count(axes)) for n, axes in zip(self.shape, dims, strict=True)]
@@ -119,9 +122,7 @@ class Moves:
         return found
 
     def fits(self, dim: int, held: Axes, cut: Axes) -> bool:
-        """Whether pieces over `held` then `cut` lie within those over `held`: see this file's
-        docstring.
-        """
+        """Tell whether pieces over `held` then `cut` lie within those over `held`: see this file's docstring."""
         key = (dim, held, cut)
         found = self._fits.get(key)
         if found is None:
@@ -134,7 +135,7 @@ class Moves:
         return found
 
     def of(self, state: State) -> Iterator[Move]:
-        """Every move from `state` but exchanges, in a fixed order."""
+        """Yield every move from `state` except exchanges, in a fixed order."""
         local = self.local_shape(state)
         if self._may_reduce(state):
             yield from self._reductions(state, local)
@@ -145,18 +146,19 @@ class Moves:
         yield from self._permutes(state, local)
 
     def _may_reduce(self, state: State) -> bool:
-        """Whether reductions may be done or made pending."""
+        """Tell whether reductions may be done or made pending."""
         return state.partial != self.target.partial
 
     def exchanged(self, state: State) -> State | None:
-        """What an exchange leads to; None where there is nothing to do or a pending axis in the way."""
+        """Return what an exchange leads to; None where there is nothing to do or a pending axis is in the way."""
         after = State(self.target.dims, state.partial)
         held = {axis for _, axes in state.partial for axis in axes}
         return None if after == state or held & set(self.wanted) else after
 
     def exchange(self, state: State) -> Move | None:
-        """The exchange that gives every dim its target (a relayout where nobody misses anything);
-        None where a pending axis is in the way.
+        """Return the exchange that gives every dim its target; a relayout where no rank misses anything.
+
+        Returns None where a pending axis is in the way.
         """
         after = self.exchanged(state)
         if after is None:
@@ -203,12 +205,12 @@ class Moves:
                     yield Move("all_slice", cut, after, prod(self.local_shape(after)), dim=dim)
 
     def _unused(self, state: State) -> list[str]:
-        """Axes over which no dim is cut and nothing pending."""
+        """Return the axes over which no dim is cut and nothing is pending."""
         used = {axis for axes in _rows(state) for axis in axes}
         return [axis for axis in self.names if axis not in used]
 
     def _free(self, state: State) -> list[str]:
-        """Axes that a dim may be cut over, those of the target first."""
+        """Return the axes that a dim may be cut over, those of the target first."""
         unused = self._unused(state)
         free = [axis for axis in self.wanted if axis in unused]
         if state.partial:  # over idle axes too: replicas then share the work of reducing
@@ -219,7 +221,7 @@ class Moves:
         return free + [axis for axis in self.embedded if axis in unused]
 
     def _appended(self, dim: int, held: Axes, free: Sequence[str]) -> list[Axes]:
-        """What to add to a dim: each free axis, or at once all that the target has after `held`."""
+        """Return what may be added to a dim: each free axis, or at once all that the target has after `held`."""
         rows: list[Axes] = [(axis,) for axis in free]
         rest = self.target.dims[dim][len(held) :]
         if len(rest) > 1 and self.target.dims[dim] == held + rest and set(rest) <= set(free):
@@ -241,15 +243,14 @@ class Moves:
             yield Move("all_reduce", row, _reduced(state, row), prod(local), kind=kind)
 
     def _groups(self, axes: Axes) -> list[Axes]:
-        """Of pending axes those to reduce at once."""
+        """Return the groups of pending axes that one reduction may handle: each alone, then all."""
         return [(axis,) for axis in axes] + ([axes] if len(axes) > 1 else [])
 
     def _pendings(self, state: State, local: list[int]) -> Iterator[Move]:
-        """Make a reduction pending: innermost, where it reads operands before any other reduction
-        does.
+        """Yield moves that make a reduction pending, innermost: it reads operands before any other reduction does.
 
-        Over axes that no dim is cut over, all but one rank take the neutral element; over those at
-        the end of a dim, every rank embeds its piece in it.
+        Over axes that no dim is cut over, all but one rank take the neutral element; over those at the end of a dim,
+        every rank embeds its piece in it.
         """
         want, have = self.target.partial, state.partial
         held = {axis for axes in state.dims for axis in axes}
@@ -261,7 +262,7 @@ class Moves:
                     continue
             free = tuple(axis for axis in added if axis not in held)
             if free:
-                after = State(state.dims, normal(((kind, free), *have)))
+                after = State(state.dims, merged(((kind, free), *have)))
                 yield Move("local", free, after, prod(local), kind=kind)
             if "embed" in self.ops and kind != "avg":
                 yield from self._embeds(state, kind, set(added))
@@ -274,7 +275,7 @@ class Moves:
                     break
                 if self.fits(dim, axes[:keep], cut):
                     dims = state.with_dim(dim, axes[:keep]).dims
-                    after = State(dims, normal(((kind, cut), *state.partial)))
+                    after = State(dims, merged(((kind, cut), *state.partial)))
                     unit = prod(self.local_shape(after))
                     yield Move("embed", cut, after, unit, dim=dim, kind=kind)
 
@@ -286,7 +287,7 @@ class Moves:
                 yield Move("permute", self._moved(state, after), after, prod(local))
 
     def _rearranged(self, state: State) -> Iterator[State]:
-        """The same blocks on other ranks: the target, reordered dims, a wanted axis for another."""
+        """Yield the same blocks on other ranks: the target, reordered dims, a wanted axis in place of another."""
         target = self.target
         if self._same_blocks(state, target):
             yield target
@@ -312,25 +313,35 @@ class Moves:
         )
 
     def _moved(self, one: State, other: State) -> Axes:
-        """The axes along which a permute between the two moves data, in the order of the mesh."""
+        """Return the axes along which a permute between the two moves data, in the order of the mesh."""
         rows = zip(_rows(one), _rows(other), strict=True)
         changed = {axis for mine, its in rows if mine != its for axis in mine + its}
         return tuple(axis for axis in self.names if axis in changed)
 
-    def sources(self, one: State, other: State) -> Shuffle:
-        """For each member over the moved axes the member it receives from; who has its block keeps
-        it.
+    def sources(self, one: State, other: State) -> tuple[int, ...]:
+        """Return, for each member over the moved axes, the member it receives from.
+
+        A member that has the block it wants keeps it; among those that want another, the first receives from the first
+        that has it to give.
         """
         axes = self._moved(one, other)
-        number = {axis: k for k, axis in enumerate(axes)}
+        sizes = [self.sizes[axis] for axis in axes]
+        members = np.arange(prod(sizes))
+        digits = dict(zip(axes, np.unravel_index(members, sizes), strict=True))
         rows = [pair for pair in zip(_rows(one), _rows(other), strict=True) if pair[0] != pair[1]]
-        have, want = (
-            tuple(tuple(number[axis] for axis in pair[side]) for pair in rows) for side in (0, 1)
-        )
-        return Shuffle(tuple(self.sizes[axis] for axis in axes), have, want)
+        have, want = np.zeros_like(members), np.zeros_like(members)
+        for held, wanted in rows:
+            for axis in held:
+                have = have * self.sizes[axis] + digits[axis]
+            for axis in wanted:
+                want = want * self.sizes[axis] + digits[axis]
+        moved = np.flatnonzero(have != want)
+        givers = moved[np.argsort(have[moved], kind="stable")]
+        members[moved[np.argsort(want[moved], kind="stable")]] = givers
+        return tuple(members.tolist())
 
     def certain(self, source: State) -> list[Move]:
-        """A path that is always there: reduce, gather every dim, cut every dim, make pending."""
+        """Return a path that always exists: reduce, gather every dim, cut every dim, make pending."""
         path: list[Move] = []
         state, target = source, self.target
         while state.partial:
@@ -359,24 +370,13 @@ def _rows(state: State) -> list[Axes]:
 
 
 def _reduced(state: State, axes: Axes) -> State:
-    kind, pending = state.partial[0]
-    rest = tuple(axis for axis in pending if axis not in axes)
-    return State(state.dims, normal(((kind, rest), *state.partial[1:])))
-
-
-def normal(pending: tuple[tuple[str, Axes], ...]) -> tuple[tuple[str, Axes], ...]:
-    """As Layout has it: nothing without axes, neighbours of one kind as one, axes sorted."""
-    done: list[tuple[str, Axes]] = []
-    for kind, axes in pending:
-        if axes and done and done[-1][0] == kind:
-            axes = done.pop()[1] + axes
-        if axes:
-            done.append((kind, tuple(sorted(axes))))
-    return tuple(done)
+    kind, every = state.partial[0]
+    rest = tuple(axis for axis in every if axis not in axes)
+    return State(state.dims, merged(((kind, rest), *state.partial[1:])))
 
 
 def axis_factor(ref: str) -> AxisFactor:
-    """The factor of an axis or sub-axis by its name: `x` or `x:(m)k`."""
+    """Return the factor of an axis or sub-axis given by its name: `x` or `x:(m)k`."""
     name, _, sub = ref.partition(":")
     if not sub:
         return AxisFactor(name)
@@ -385,7 +385,7 @@ def axis_factor(ref: str) -> AxisFactor:
 
 
 def whole_axes(axes: Sequence[str], mesh: Mesh) -> list[str]:
-    """The same with neighbouring sub-axes that make up a whole axis as that axis."""
+    """Merge neighbouring sub-axes that make up a whole axis."""
     if not any(":" in ref for ref in axes):
         return list(axes)
     done: list[AxisFactor] = []
@@ -403,9 +403,9 @@ def whole_axes(axes: Sequence[str], mesh: Mesh) -> list[str]:
 
 
 def common_names(mesh: Mesh, states: Sequence[State]) -> Axes | None:
-    """Axes, cut into sub-axes wherever a state cuts them, of which all the states are made.
+    """Return axes, cut into sub-axes wherever a state cuts them, of which all the states are made.
 
-    None where there are none: cuts that do not divide each other, or a pending axis that is cut.
+    Returns None where there are none: cuts that do not divide each other, or a pending axis that is cut.
     """
     cuts: dict[str, set[int]] = {name: {1, mesh.size(name)} for name in mesh.names}
     for state in states:
@@ -429,7 +429,7 @@ def common_names(mesh: Mesh, states: Sequence[State]) -> Axes | None:
 
 
 def in_names(state: State, names: Axes, mesh: Mesh) -> State:
-    """The same state with each axis as the run of `names` that it is made of."""
+    """Return the same state with each axis as the run of `names` that it is made of."""
 
     def cut(axes: Axes) -> Axes:
         return tuple(part for ref in axes for part in _parts(ref, names, mesh))

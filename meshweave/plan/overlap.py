@@ -1,11 +1,11 @@
-"""What a move between two layouts must bring: elements a rank misses, and from how many ranks.
+"""Compute what a move between two layouts must bring: elements a rank lacks, and from how many ranks.
 
-Both are products over dims. Where a dim is even and the digits of the two layouts have a common
-refinement, a few digits say it all, however many ranks there are; elsewhere the sizes over the
-coordinates of the axes that matter are computed, all at once.
+Both are products over dims. Where a dim is even and the digits of the two layouts have a common refinement, a few
+digits say it all, however many ranks there are; elsewhere the sizes over the coordinates of the axes that matter are
+computed, all at once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from math import prod
 from typing import NamedTuple
@@ -28,19 +28,19 @@ from meshweave.layout.places import (
     run_at,
 )
 
-MAX_GRID = 1 << 18  # coordinates looked at; of more, those at the ends and middles of the axes
+MAX_GRID = 1 << 18  # coordinates looked at; where there are more, only ends and middles of the axes
 MAX_LISTED = 1 << 22  # indices looked at one by one
 
 
 class Overlap(NamedTuple):
-    """What a rank of the target lacks.
+    """Describe what a rank of the target lacks.
 
     missing: elements, on the rank that lacks most.
     wanted:  elements of the target, on the rank that holds most.
-    senders: other ranks, at most, that have to send to a rank.
+    senders: the largest number of other ranks that have to send to one rank.
     axes:    along which elements move.
-    at_most: elements that any rank lacks: `missing`, unless there are too many ranks to look at
-             all of them; then `missing` is of those that were.
+    at_most: elements that any rank lacks: `missing`, unless there are too many ranks to look at all of them; then
+             `missing` counts those looked at.
     """
 
     missing: int
@@ -52,10 +52,10 @@ class Overlap(NamedTuple):
 
 @lru_cache(maxsize=1 << 14)
 def overlap(source: Layout, target: Layout, mesh: Mesh, shape: tuple[int, ...]) -> Overlap:
-    """What moving from source to target brings to ranks whose pending operands stay apart.
+    """Compute what moving from source to target brings to ranks, with pending operands kept apart.
 
-    Each rank receives every element of its target that it does not hold itself, once. Pending
-    reductions are not looked at: an operand moves among the ranks that share its place in them.
+    Each rank receives every element of its target that it does not hold itself, once. Pending reductions are ignored:
+    an operand moves among the ranks that share its place in them.
     """
     shared = _shared(source, target, mesh, shape)
     if shared is not None:
@@ -91,18 +91,18 @@ def _by_digits(
             senders *= digit.extent if have.device else 1
         elsewhere |= have.device and want.device and have.weight != want.weight
         if have.device and have != want:
-            moved |= _axes_within(mesh, have.weight, digit.extent)
+            moved |= axes_within(mesh, mesh.names, have.weight, digit.extent)
     missing = 0 if 0 in shape else wanted if elsewhere else wanted - held
     axes = tuple(name for name in mesh.names if name in moved)
     most = 0 if 0 in shape else wanted
     return Overlap(missing, most, senders if elsewhere else senders - 1, axes, missing)
 
 
-def _axes_within(mesh: Mesh, weight: int, extent: int) -> set[str]:
-    """The axes that `extent` values, `weight` ranks apart, run over."""
+def axes_within(mesh: Mesh, names: Iterable[str], weight: int, extent: int) -> set[str]:
+    """Return those of the axes or sub-axes `names` that `extent` values, `weight` ranks apart, run over."""
     return {
         name
-        for name in mesh.names
+        for name in names
         if mesh.size(name) > 1
         and mesh.stride(name) < weight * extent
         and weight < mesh.stride(name) * mesh.size(name)
@@ -110,7 +110,7 @@ def _axes_within(mesh: Mesh, weight: int, extent: int) -> set[str]:
 
 
 def _by_sizes(source: Layout, target: Layout, mesh: Mesh, shape: tuple[int, ...]) -> Overlap:
-    rows = [_bases(source, target, dim) for dim in range(len(shape))]
+    rows = [_own(source, dim) | _own(target, dim) for dim in range(len(shape))]
     used = [name for name in mesh.names if any(name in row for row in rows)]
     used = [name for name in used if mesh.size(name) > 1]
     exact = prod(map(mesh.size, used)) <= MAX_GRID
@@ -132,29 +132,32 @@ def _by_sizes(source: Layout, target: Layout, mesh: Mesh, shape: tuple[int, ...]
         name
         for name in used
         if any(
-            name in (ref.partition(":")[0] for ref in source.axes_of(dim))
-            and source.dims[dim] != target.dims[dim]
+            name in _own(source, dim) and not same_sizes(source, target, mesh, shape, dim)
             for dim in range(len(shape))
         )
-    ) or tuple(name for name in used if any(name in _own(source, d) for d in range(len(shape))))
+    )
     others = prod(map(mesh.size, axes)) - 1
     most = int(wanted.max(initial=0))
     at_most = missing if exact else prod(target.local_shape(mesh, shape))
     return Overlap(missing, most, min(senders, others) if at_most else 0, axes, at_most)
 
 
-def _own(layout: Layout, dim: int) -> list[str]:
-    return [ref.partition(":")[0] for ref in layout.axes_of(dim)]
+def same_sizes(
+    source: Layout, target: Layout, mesh: Mesh, shape: tuple[int, ...], dim: int
+) -> bool:
+    """Tell whether both layouts cut a dim over the same factors, and into the same sizes."""
+    nested = [is_nested(layout, mesh, shape, dim) for layout in (source, target)]
+    return source.dims[dim] == target.dims[dim] and nested[0] == nested[1]
 
 
-def _bases(source: Layout, target: Layout, dim: int) -> set[str]:
-    return {*_own(source, dim), *_own(target, dim)}
+def _own(layout: Layout, dim: int) -> set[str]:
+    return {ref.partition(":")[0] for ref in layout.axes_of(dim)}
 
 
 def _grid(mesh: Mesh, names: Sequence[str | None], every: bool) -> Indices:
-    """Ranks over the coordinates of the named axes (all, or ends and middles), 0 on the others.
+    """Return ranks over the coordinates of the named axes (all, or ends and middles), 0 on the others.
 
-    One array dim for each entry of `names`; None: an axis that does not matter here.
+    The result has one array dim for each entry of `names`; None: an axis that does not matter here.
     """
     ranks: Indices = np.zeros([1] * len(names), np.int64)
     for at, name in enumerate(names):
@@ -169,7 +172,7 @@ def _grid(mesh: Mesh, names: Sequence[str | None], every: bool) -> Indices:
 def _sizes(
     source: Layout, target: Layout, mesh: Mesh, shape: tuple[int, ...], dim: int, ranks: Indices
 ) -> tuple[Indices, Indices]:
-    """How much of a dim each rank needs, and how much of that it has."""
+    """Return how much of a dim each rank needs, and how much of that it has."""
     if is_run(source, mesh, shape, dim) and is_run(target, mesh, shape, dim):
         (start, end), (low, high) = (
             run_at(layout, mesh, shape, dim, ranks) for layout in (source, target)
@@ -180,7 +183,7 @@ def _sizes(
         return counted
     coordinates = [coordinate(mesh, name, ranks) for name in target.axes_of(dim)]
     if ranks.size * prod(target.local_extents(mesh, shape, dim)) > MAX_LISTED:
-        least = np.zeros(ranks.shape, np.int64)  # nobody is known to miss anything
+        least = np.zeros(ranks.shape, np.int64)  # no rank is known to miss anything
         if irregular(target, dim) is None and not is_nested(target, mesh, shape, dim):
             every = np.full(ranks.shape, shape[dim], np.int64)
             least = _below(_row(target, mesh, shape, dim, ranks), every)
@@ -196,14 +199,14 @@ def _sizes(
 
 
 def _is_quick(source: Layout, target: Layout, mesh: Mesh, shape: tuple[int, ...], dim: int) -> bool:
-    """Whether `_sizes` need not look at every index."""
+    """Tell whether `_sizes` can avoid looking at every index."""
     if is_run(source, mesh, shape, dim) and is_run(target, mesh, shape, dim):
         return True
     return _counted(source, target, mesh, shape, dim, np.zeros(1, np.int64)) is not None
 
 
 class Place(NamedTuple):
-    """A digit of an index, and the value it must have on each rank; None: any value."""
+    """Constrain a digit of an index to the value it must have on each rank; None: any value."""
 
     extent: int
     stride: int
@@ -218,8 +221,9 @@ def _counted(
     dim: int,
     ranks: Indices,
 ) -> tuple[Indices, Indices] | None:
-    """`_sizes` by digits: of one layout within the runs of the other, or of their refinement. None
-    where sizes are irregular or nested, or nothing fits together.
+    """Compute `_sizes` by digits: those of one layout within the runs of the other, or those of their refinement.
+
+    Returns None where sizes are irregular or nested, or nothing fits together.
     """
     layouts = (source, target)
     bad = [irregular(la, dim) is not None or is_nested(la, mesh, shape, dim) for la in layouts]
@@ -270,10 +274,10 @@ def _row(
 
 
 def _below(row: Sequence[Place], bound: Indices) -> Indices:
-    """How many numbers below `bound` have the fixed digits.
+    """Count the numbers below `bound` that have the fixed digits.
 
-    Major digits first: those that are less than the digit of the bound leave the minor ones free,
-    those that are equal are `tight`.
+    Goes through the digits major first: values below the digit of the bound leave the minor digits free, an equal
+    value keeps the count `tight`.
     """
     count, tight, rest = np.zeros_like(bound), np.ones_like(bound), bound
     free = prod(place.extent for place in row if place.value is None)
@@ -293,9 +297,9 @@ def _below(row: Sequence[Place], bound: Indices) -> Indices:
 def _most_senders(
     source: Layout, target: Layout, mesh: Mesh, shape: tuple[int, ...], dim: int
 ) -> int:
-    """At most so many coordinates of the source hold what one of the target needs of a dim."""
+    """Bound the number of source coordinates that hold what one target coordinate needs along `dim`."""
     parts = prod(mesh.size(name) for name in source.axes_of(dim))
-    if source.dims[dim] == target.dims[dim]:
+    if same_sizes(source, target, mesh, shape, dim):
         return 1
     have, want = (layout.local_shape(mesh, shape)[dim] for layout in (source, target))
     if irregular(source, dim) is not None or is_nested(source, mesh, shape, dim):

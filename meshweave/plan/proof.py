@@ -1,16 +1,17 @@
-"""What is proved of a plan beside its bound: that no plan of collectives and slices has fewer bytes.
+"""Prove that no plan of collectives and slices has fewer bytes than a given one.
 
-The search for plans leaves moves out that hardly ever pay; a proof may not. `EveryMove` offers all:
-between any two layouts in blocks, whatever the target is.
+The search for plans leaves out moves that hardly ever pay; a proof may not. `EveryMove` offers them all: between any
+two layouts in blocks, whatever the target is.
 """
 
 from collections.abc import Iterator, Sequence
 from itertools import combinations, permutations
 from math import prod
 
+from meshweave.layout.algebra import merged
 from meshweave.layout.mesh import Link, Mesh
 from meshweave.plan.cost import Profile
-from meshweave.plan.moves import Axes, Move, Moves, State, common_names, in_names, normal
+from meshweave.plan.moves import Axes, Move, Moves, State, common_names, in_names
 from meshweave.plan.search import Search
 from meshweave.plan.steps import OPS, Plan
 
@@ -21,9 +22,10 @@ BYTES_ONLY = Profile(Link(0.0, 1.0), 0.0, 1e-12)
 
 
 def minimal_among(plan: Plan, mesh: Mesh, shape: Sequence[int], itemsize: int) -> str | None:
-    """Among what the plan is proved to have the fewest bytes: "all plans"; "collectives", if an
-    exhaustive search finds none of collectives, slices and local steps between layouts in blocks
-    with fewer; None where nothing is proved.
+    """Name the class of plans among which this plan is proved to have the fewest bytes.
+
+    "all plans"; "collectives", if an exhaustive search finds none of collectives, slices and local steps between
+    layouts in blocks with fewer; None where nothing is proved.
     """
     if plan.proved_minimal or not plan.steps:
         return "all plans"
@@ -47,12 +49,12 @@ def minimal_among(plan: Plan, mesh: Mesh, shape: Sequence[int], itemsize: int) -
 
 
 class EveryMove(Moves):
-    """Every step between layouts in blocks but exchanges and relayouts."""
+    """Offer every step between layouts in blocks except exchanges and relayouts."""
 
     def __init__(
         self, mesh: Mesh, shape: Sequence[int], start: State, target: State, names: Axes
     ) -> None:
-        """names: the axes, or sub-axes, that layouts are made of."""
+        """Offer the moves between start and target. names: the axes, or sub-axes, that layouts are made of."""
         ops = [op for op in OPS if op not in ("exchange", "relayout")]
         super().__init__(mesh, shape, target, names, ops)
         said = dict.fromkeys(kind for state in (start, target) for kind, _ in state.partial)
@@ -74,7 +76,7 @@ class EveryMove(Moves):
     def _pendings(self, state: State, local: list[int]) -> Iterator[Move]:
         for kind in self.kinds:
             for axes in _subsets(self._unused(state)):
-                after = State(state.dims, normal(((kind, axes), *state.partial)))
+                after = State(state.dims, merged(((kind, axes), *state.partial)))
                 yield Move("local", axes, after, prod(local), kind=kind)
             if kind != "avg":
                 yield from self._embeds(state, kind, set(self.names))
@@ -89,17 +91,24 @@ class EveryMove(Moves):
     def _filled(
         self, counts: Sequence[int], ordered: int, free: Sequence[str]
     ) -> Iterator[list[Axes]]:
-        """Rows of `free` axes over so many ranks each; of the first `ordered` in any order."""
+        """Yield rows of `free` axes, one for each of `counts` ranks; the first `ordered` rows in any order of axes."""
         if not counts:
             yield []
             return
-        choose = permutations if ordered > 0 else combinations
-        for number in range(len(free) + 1):
-            for row in choose(free, number):
-                if self.count(row) == counts[0]:
-                    rest = [axis for axis in free if axis not in row]
-                    for others in self._filled(counts[1:], ordered - 1, rest):
-                        yield [row if ordered > 0 else tuple(sorted(row)), *others]
+        for row in self._rows(counts[0], free, ordered > 0):
+            rest = [axis for axis in free if axis not in row]
+            for others in self._filled(counts[1:], ordered - 1, rest):
+                yield [row if ordered > 0 else tuple(sorted(row)), *others]
+
+    def _rows(self, count: int, free: Sequence[str], ordered: bool) -> Iterator[Axes]:
+        """Yield the rows of free axes with that many ranks, in any order or in that of `free`."""
+        if count == 1:
+            yield ()
+        for at, axis in enumerate(free):
+            if self.sizes[axis] > 1 and count % self.sizes[axis] == 0:
+                rest = [*free[:at], *free[at + 1 :]] if ordered else free[at + 1 :]
+                for others in self._rows(count // self.sizes[axis], rest, ordered):
+                    yield (axis, *others)
 
 
 def _subsets(axes: Sequence[str]) -> list[Axes]:

@@ -1,4 +1,4 @@
-"""Propagation over a plain graph: layouts for all values, and for each op the layouts it runs with.
+"""Propagate layouts over a plain graph: layouts for all values, and for each op the layouts it runs with.
 
 The graph holds numbers, rules and specs, no IR. A `Spec` is what is known of a value: the axes of each dim, and which
 dims may still get more. `refine` moves axes along the factors of one op; sweeps forwards and backwards repeat it to a
@@ -22,9 +22,9 @@ from meshweave.layout.factors import (
     WHOLE,
     Axes,
     Rule,
-    join,
+    merge_axes,
     pieces,
-    spread,
+    split_axes,
 )
 from meshweave.layout.layout import Layout, Partial
 from meshweave.layout.mesh import Mesh
@@ -35,12 +35,12 @@ PASSING, FORWARD, BOTH = "passing", "forward", "both"
 
 @dataclass(frozen=True)
 class Spec:
-    """What is known of a value's layout.
+    """Hold what is known of a value's layout.
 
     dims:      axes of each dim, major first.
-    open:      for each dim whether more axes may be added behind those it has.
+    open:      for each dim whether more axes may be added after those it has.
     forbidden: axes that open dims may not use.
-    priority:  for each dim the round in which its axes begin to spread (0 first); empty: all 0.
+    priority:  for each dim the round in which its axes begin to propagate (0 first); empty: all 0.
     fixed:     the user said so: redistributions bend other values to this one.
     """
 
@@ -54,11 +54,11 @@ class Spec:
     @staticmethod
     @cache
     def unknown(ndim: int) -> "Spec":
-        """Nothing known, everything open."""
+        """Return a spec with nothing known and everything open."""
         return Spec(((),) * ndim, (True,) * ndim)
 
     def layout(self) -> Layout:
-        """The layout of the value as known so far."""
+        """Return the layout of the value as known so far."""
         return _layout(self.dims, self.partial)
 
 
@@ -72,8 +72,11 @@ def _layout(dims: tuple[Axes, ...], partial: tuple[tuple[str, Axes], ...]) -> La
 
 @dataclass
 class Graph:
-    """Ops over numbered values. `specs[v]` is None for a value that costs nothing to make anew in any layout (fills,
-    splats, empties): it takes what each use asks for and carries nothing from one use to another."""
+    """Hold ops over numbered values.
+
+    `specs[v]` is None for a value that costs nothing to make again in any layout (fills, splats, empties): it takes
+    what each use asks for and carries nothing from one use to another.
+    """
 
     rules: list[Rule] = field(default_factory=list)
     rule_of: list[int] = field(default_factory=list)
@@ -82,13 +85,16 @@ class Graph:
     region_of: list[int] = field(default_factory=list)
 
     def add_value(self, spec: Spec | None) -> int:
-        """A new value; its number."""
+        """Add a value and return its number."""
         self.specs.append(spec)
         return len(self.specs) - 1
 
     def add_op(self, rule: int, values: tuple[int, ...], region: int = 0) -> int:
-        """An op of `rules[rule]`; values: its operands', then its results' numbers, -1 for what is no tensor. region: a
-        number that ops share which run equally often."""
+        """Add an op of `rules[rule]` and return its number.
+
+        values: the numbers of its operands, then of its results, -1 for what is no tensor. region: a number shared by
+        ops that run equally often.
+        """
         self.rule_of.append(rule)
         self.region_of.append(region)
         self.values_of.append(values)
@@ -97,26 +103,26 @@ class Graph:
 
 @dataclass(frozen=True)
 class Decision:
-    """The layouts an op runs with: for each operand and result a Layout, None for what is no tensor."""
+    """Hold the layouts an op runs with: for each operand and result a Layout, None for what is no tensor."""
 
     operands: tuple[Layout | None, ...]
     results: tuple[Layout | None, ...]
 
 
 class Trace(Protocol):
-    """Is told each distinct question that a propagation asks of one op, and its answer."""
+    """Receive each distinct question that a propagation asks of one op, and its answer."""
 
     def refined(self, rule: Rule, specs: _Specs, mode: str, priority: int, answer: _Specs) -> None:
-        """`refine` of these gave `answer`."""
+        """Receive the `answer` that `refine` gave to these arguments."""
 
     def decided(self, rule: Rule, specs: _Specs, answer: Decision) -> None:
-        """`decide` of these gave `answer`."""
+        """Receive the `answer` that `decide` gave to these arguments."""
 
 
 def propagate(
     graph: Graph, mesh: Mesh, trace: Trace | None = None, slices: bool = False
 ) -> tuple[list[Layout | None], list[Decision]]:
-    """A layout for each value (None: made anew where it is used) and a Decision for each op; refines `graph.specs`.
+    """Return a layout for each value (None: made where it is used) and a Decision for each op; refines `graph.specs`.
 
     slices: the axes are of time, as for `decide`.
     """
@@ -147,7 +153,7 @@ def _fixpoint(
 ) -> dict[tuple[int, ...], tuple[_Specs, _Specs]]:
     """Sweep forwards and backwards over the ops until no spec changes.
 
-    Gives what was asked of `refine`: keys begin with the number of the rule, values are the specs and their answer.
+    Returns what `refine` was asked: keys begin with the number of the rule, values are the specs and their answer.
     """
     rules, values_of, specs = graph.rules, graph.values_of, graph.specs
     readers: list[list[int]] = [[] for _ in specs]
@@ -185,7 +191,7 @@ def _fixpoint(
 def refine(
     rule: Rule, specs: tuple[Spec | None, ...], mesh: Mesh, mode: str = BOTH, priority: int = 0
 ) -> tuple[Spec | None, ...]:
-    """`specs` with the axes that the op's factors carry from one tensor to another.
+    """Return `specs` with the axes that the op's factors carry from one tensor to another.
 
     On a factor the tensors with most bytes speak first; a longer row of axes wins over its own beginning, two that
     disagree leave each other alone. An axis goes to a tensor only where the dim is open, the axis is not used by
@@ -202,7 +208,7 @@ def refine(
         for d, axes in enumerate(spec.dims):
             if not axes or (spec.priority and spec.priority[d] > priority):
                 continue
-            for factor, here in spread(axes, dims[d], rule, sizes).items():
+            for factor, here in split_axes(axes, dims[d], rule, sizes).items():
                 known = placed.get(factor, ())
                 if len(here) > len(known) and here[: len(known)] == known:
                     placed[factor] = here
@@ -226,7 +232,7 @@ def _grown(
     tensor: int,
     sizes: dict[str, int],
 ) -> Spec:
-    """`spec` with the axes of `placed` where it is open to them."""
+    """Return `spec` with the axes of `placed` where it is open to them."""
     grown = list(spec.dims)
     used = {axis for axes in spec.dims for axis in axes} | set(spec.forbidden)
     used |= {axis for _, axes in spec.partial for axis in axes}
@@ -235,7 +241,7 @@ def _grown(
     for d, dim in enumerate(dims):
         if not spec.open[d] or any(rule.factors[f].kind == WHOLE for f in dim):
             continue
-        axes, _ = join(placed, dim, rule, sizes)
+        axes, _ = merge_axes(placed, dim, rule, sizes)
         known = grown[d]
         if len(axes) <= len(known) or axes[: len(known)] != known:
             continue
@@ -257,11 +263,11 @@ def _grown(
 def decide(
     rule: Rule, specs: tuple[Spec | None, ...], mesh: Mesh, slices: bool = False
 ) -> Decision:
-    """The layouts the op runs with: each axis on the factor (or on none) that moves the fewest bytes in all.
+    """Return the layouts the op runs with: each axis on the factor (or on none) that moves the fewest bytes in all.
 
-    slices: the axes are of time. A sum over slices then costs nothing, it goes from one to the next; what another slice
-    makes cannot be had. Among equals more axes at work win, then the order of factors. Raises nothing: running whole is
-    always possible.
+    slices: the axes are of time. A sum over slices then costs nothing, since it is carried from one to the next; what
+    another slice makes is not available. Among equals more axes at work win, then the order of factors. Raises
+    nothing: running whole is always possible.
     """
     sizes = _sizes(mesh)
     rows: dict[int, list[Axes]] = {}
@@ -270,7 +276,7 @@ def decide(
         if spec is None or dims is None:
             continue
         for d, axes in enumerate(spec.dims):
-            for factor, here in spread(axes, dims[d], rule, sizes).items():
+            for factor, here in split_axes(axes, dims[d], rule, sizes).items():
                 if _may_cut(rule, factor) and here not in rows.setdefault(factor, []):
                     rows[factor].append(here)
     names = sorted({axis for row in rows.values() for part in row for axis in part})
@@ -292,13 +298,13 @@ def decide(
 
 
 WORK = 0.2
-"""What an iteration of an op's loops costs, in bytes received: at 100 GFLOP/s a core does 5 multiply-adds in the time
-in which 10 GB/s bring it a byte. It only has to keep work that could be shared from being done by every rank.
+"""Cost of an iteration of an op's loops, in bytes received: at 100 GFLOP/s a core does 5 multiply-adds in the time that
+a byte takes at 10 GB/s. It only has to prevent that every rank does work that could be shared.
 """
 
 
 def _work(rule: Rule, placed: dict[int, Axes], sizes: dict[str, int]) -> float:
-    """A rank's share of the op's loops, in bytes received in that time."""
+    """Return a rank's share of the op's loops, as the bytes it could receive in that time."""
     iterations = 1.0
     for factor in rule.factors:
         iterations *= max(factor.size, 1)
@@ -313,7 +319,7 @@ def _may_cut(rule: Rule, factor: int) -> bool:
 def _placement(
     axes: Sequence[str], pick: tuple[int, ...], rows: dict[int, list[Axes]]
 ) -> dict[int, Axes] | None:
-    """Axes per factor, in the order in which the largest tensor that has them all names them; None if none does."""
+    """Return axes per factor, in the order of the largest tensor that names them all; None if no tensor does."""
     placed: dict[int, Axes] = {}
     for factor in set(pick) - {-1}:
         mine = {a for a, f in zip(axes, pick, strict=True) if f == factor}
@@ -325,9 +331,9 @@ def _placement(
 
 
 def _holds(rule: Rule, placed: dict[int, Axes], sizes: dict[str, int]) -> bool:
-    """Can every tensor of the op be laid out so? (digits in order, cuts that the op may run on)."""
+    """Tell whether every tensor of the op can be laid out so: digits in order, and cuts that the op may run on."""
     for dims in rule.tensors:
-        if dims is not None and not all(join(placed, dim, rule, sizes)[1] for dim in dims):
+        if dims is not None and not all(merge_axes(placed, dim, rule, sizes)[1] for dim in dims):
             return False
     if rule.padding_safe:
         return True
@@ -335,7 +341,7 @@ def _holds(rule: Rule, placed: dict[int, Axes], sizes: dict[str, int]) -> bool:
 
 
 OUT_OF_REACH = 1e6
-"""What a byte of another slice counts for: no sum of bytes that could be had is worth it."""
+"""Weight of a byte of another slice: more than any number of bytes that are available."""
 
 
 def _moved(
@@ -345,7 +351,7 @@ def _moved(
     sizes: dict[str, int],
     slices: bool,
 ) -> float:
-    """Bytes a rank would receive: operands brought to the op, results reduced and brought to their values."""
+    """Return the bytes a rank would receive to bring operands to the op, and to reduce results and bring them home."""
     total = 0.0
     scale = OUT_OF_REACH if slices else 1.0
     reduced = _reduced(rule, placed)
@@ -353,7 +359,7 @@ def _moved(
     for t, (spec, dims) in enumerate(zip(specs, rule.tensors, strict=True)):
         if dims is None or spec is None:
             continue
-        run = tuple(join(placed, dim, rule, sizes)[0] for dim in dims)
+        run = tuple(merge_axes(placed, dim, rule, sizes)[0] for dim in dims)
         if t < nops:
             total += scale * _gathered(spec.dims, run, rule.nbytes[t], sizes)
             continue
@@ -369,7 +375,7 @@ def _moved(
 def _gathered(
     have: tuple[Axes, ...], want: tuple[Axes, ...], nbytes: int, sizes: dict[str, int]
 ) -> float:
-    """Bytes missing on a rank that holds `have` and needs `want`: what is cut beyond their common beginnings."""
+    """Return the bytes missing on a rank that holds `have` and needs `want`: those cut beyond common beginnings."""
     if have == want:
         return 0.0
     held = 1.0
@@ -382,7 +388,7 @@ def _gathered(
 
 
 def _reduced(rule: Rule, placed: dict[int, Axes]) -> Axes:
-    """The axes on reduction factors, in the order of the factors."""
+    """Return the axes on reduction factors, in the order of the factors."""
     return tuple(a for f in sorted(placed) if rule.factors[f].kind == REDUCTION for a in placed[f])
 
 
@@ -398,7 +404,7 @@ def _decision(rule: Rule, placed: dict[int, Axes], sizes: dict[str, int]) -> Dec
         if dims is None:
             layouts.append(None)
             continue
-        run = tuple(join(placed, dim, rule, sizes)[0] for dim in dims)
+        run = tuple(merge_axes(placed, dim, rule, sizes)[0] for dim in dims)
         pending = partial if t >= len(rule.operands) else held if t in inits else ()
         layouts.append(_layout(run, pending))
     return Decision(tuple(layouts[: len(rule.operands)]), tuple(layouts[len(rule.operands) :]))
@@ -406,5 +412,5 @@ def _decision(rule: Rule, placed: dict[int, Axes], sizes: dict[str, int]) -> Dec
 
 @lru_cache(maxsize=256)
 def _sizes(mesh: Mesh) -> dict[str, int]:
-    """Axis sizes; a symbolic axis counts as 2, the least that cuts anything, until the mesh is specialised."""
+    """Return the axis sizes, with 2 for a symbolic axis: the least that cuts anything."""
     return {axis.name: axis.size if isinstance(axis.size, int) else 2 for axis in mesh.axes}

@@ -1,8 +1,7 @@
-"""Plan a redistribution: the cheapest steps from one layout to another, and what is proved of them.
+"""Plan a redistribution: find the cheapest steps from one layout to another, and what is proved of them.
 
-Between blocks the steps are searched (search.py), once for all shapes that move alike (scale.py).
-Any other layouts move by an exchange, or by a relayout to blocks, a search there, and a relayout
-back, whichever takes less time.
+Between blocks the steps are searched (search.py), once for all shapes that move alike (scale.py). Any other layouts
+move by an exchange, or by a relayout to blocks, a search there, and a relayout back, whichever takes less time.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,16 +16,18 @@ from meshweave.layout.mesh import Mesh
 from meshweave.layout.places import irregular, is_nested
 from meshweave.plan import cost
 from meshweave.plan.bounds import lower_bound
+from meshweave.plan.check import flaw
 from meshweave.plan.cost import SHARED_MEMORY, Profile
+from meshweave.plan.exchange import Table
 from meshweave.plan.moves import Move, Moves, State, common_names, in_names
 from meshweave.plan.overlap import Overlap, overlap
 from meshweave.plan.scale import scaled
 from meshweave.plan.search import Search
-from meshweave.plan.steps import COLLECTIVES, OPS, Plan, Step
+from meshweave.plan.steps import COLLECTIVES, DETAILS, OPS, Plan, PlanStep
 
 __all__ = [
     "Plan",
-    "Step",
+    "PlanStep",
     "cache_clear",
     "cache_info",
     "plan_redistribute",
@@ -45,22 +46,21 @@ def plan_redistribute(
     memory_bytes: int | None = None,
     ops: tuple[str, ...] = OPS,
 ) -> Plan:
-    """The plan that takes a tensor of global `shape` from `source` to `target` on `mesh`.
+    """Return the plan that takes a tensor of global `shape` from `source` to `target` on `mesh`.
 
     itemsize:     bytes of an element.
-    profile:      the machine. None: SHARED_MEMORY, but with launches that never outweigh the bytes
-                  of small tensors (`cost.steady`; of large ones they are right within a factor of
-                  1.42), unless the axes of the mesh state their links.
-    memory_bytes: cap on what the input and output of a step take together on a rank. None: no
-                  tensor on the way is larger than the larger end, or, where only certain steps may
-                  be used and none does that, as little as the cheapest plan takes.
+    profile:      the machine. None: SHARED_MEMORY, but with launches that never outweigh the bytes of small tensors
+                  (`cost.steady`; for large ones they are right within a factor of 1.42), unless the axes of the mesh
+                  state their links.
+    memory_bytes: cap on the total bytes of the input and output of a step on a rank. None: no tensor on the way is
+                  larger than the larger end; where only certain steps may be used and none does that, as little as the
+                  cheapest plan takes.
     ops:          the steps that may be used.
 
-    Axes of size 1 cost no step, nor does another spelling of the same layout. Pure, and cached by
-    value: see `cache_info`. A shape in blocks that only differs in size from one planned before
-    needs no search (scale.py), unless profile, links or memory_bytes are stated: see `search_info`.
-    Raises LayoutError when a layout does not fit mesh and shape; PlanError when no plan of these
-    steps stays within memory_bytes.
+    Axes of size 1 cost no step, nor does another spelling of the same layout. Pure, and cached by value: see
+    `cache_info`. A shape in blocks that only differs in size from one planned before needs no search (scale.py),
+    unless profile, links or memory_bytes are stated: see `search_info`. Raises LayoutError when a layout does not fit
+    mesh and shape; PlanError when no plan of these steps stays within memory_bytes.
     """
     return _plan(source, target, mesh, tuple(shape), itemsize, profile, memory_bytes, ops)
 
@@ -87,17 +87,26 @@ def _plan(
             alike = scaled(source, target, mesh, shape, free)
             if alike is None:
                 break
-            steps = _steps_alike(source, target, mesh, alike.least, halved, ops)
-            if alike.holds(steps):
+            found = _steps_alike(source, target, mesh, alike.least, halved, ops)
+            if alike.holds(found.steps):
                 by = _Question(mesh, alike.counts, alike.factor * itemsize, true, None, ask.ops)
                 part = prod(alike.least) // max(1, prod(alike.counts))
-                steps = tuple(by.sized(step, part) for step in steps)
-                return _summed(steps, by, source, target, ask)
+                steps = tuple(by.sized(step, part) for step in found.steps)
+                if flaw(steps, source, target, mesh, shape) is None:
+                    return _summed(replace(found, steps=steps), by, source, target, ask)
     return _summed(_cheapest(ask, source, target, halved), ask, source, target, ask)
 
 
+@dataclass(frozen=True)
+class _Way:
+    """Hold steps, and whether the search for them stopped at its limit."""
+
+    steps: tuple[PlanStep, ...]
+    stopped: bool = False
+
+
 ELEMENT = 1 << 40
-"""Bytes of an element where they do not matter: so many that no cost is rounded."""
+"""Bytes of an element where they do not matter: large enough that no cost is rounded."""
 
 
 @lru_cache(maxsize=1 << 14)
@@ -108,29 +117,27 @@ def _steps_alike(
     least: tuple[int, ...],
     halved: int,
     ops: tuple[str, ...],
-) -> tuple[Step, ...]:
-    """The steps for all shapes that move like `least` and weigh launches alike (see scale.py), with
-    the bytes of elements of ELEMENT bytes.
+) -> _Way:
+    """Return the steps for all shapes that move like `least` and weigh launches alike (see scale.py).
+
+    Their bytes are those of elements of ELEMENT bytes.
     """
     ask = _Question(mesh, least, ELEMENT, SHARED_MEMORY, None, frozenset(ops))
     return _cheapest(ask, source, target, halved)
 
 
-def _cheapest(
-    ask: "_Question", source: Layout, target: Layout, halved: int | None
-) -> tuple[Step, ...]:
-    """The steps that take least time; halved: with launches that are `cost.steady`."""
+def _cheapest(ask: "_Question", source: Layout, target: Layout, halved: int | None) -> _Way:
+    """Return the steps that take least time, replayed on digits; halved: with launches as in `cost.steady`."""
     if halved is not None:
         nbytes = max(map(ask.nbytes, (source, target)))
         ask = replace(ask, profile=cost.steady(ask.profile, nbytes, halved))
-    best: tuple[float, tuple[Step, ...]] | None = None
-    for steps in ask.candidates(source, target):
-        seconds = sum(map(ask.seconds, steps))
-        if ask.allows(steps) and (best is None or seconds < best[0]):
-            best = seconds, steps
-    if best is None:
-        raise PlanError(f"redistribute {source} -> {target}: {ask.why_not(source, target)}")
-    return best[1]
+    ways = [way for way in ask.candidates(source, target) if ask.allows(way.steps)]
+    ways.sort(key=lambda way: sum(map(ask.seconds, way.steps)))
+    last = _Way(ask.reduced_first(source, target, certain=True))
+    for way in [*ways, last] if ask.allows(last.steps) else ways:
+        if flaw(way.steps, source, target, ask.mesh, ask.shape) is None:
+            return way
+    raise PlanError(f"redistribute {source} -> {target}: {ask.why_not(source, target)}")
 
 
 cache_info = _plan.cache_info
@@ -143,10 +150,9 @@ def cache_clear() -> None:
     _steps_alike.cache_clear()
 
 
-def _summed(
-    steps: tuple[Step, ...], ask: "_Question", source: Layout, target: Layout, true: "_Question"
-) -> Plan:
-    """The plan of these steps. true: with the true shape, where that of `ask` only moves alike."""
+def _summed(way: _Way, ask: "_Question", source: Layout, target: Layout, true: "_Question") -> Plan:
+    """Return the plan of these steps. true: the question with the true shape, where that of `ask` only moves alike."""
+    steps = way.steps
     by = true if source.partial or target.partial else ask
     bound = lower_bound(source, target, by.mesh, by.shape) * by.itemsize
     ends = max(map(ask.nbytes, (source, target)))
@@ -162,12 +168,13 @@ def _summed(
         staging_bytes=max(0, peak - ends),
         proved_minimal=nbytes == bound,
         seconds=sum(map(ask.seconds, steps)),
+        search_stopped=way.stopped,
     )
 
 
 @dataclass(frozen=True)
 class _Question:
-    """What is asked besides the two layouts."""
+    """Hold what is asked besides the two layouts."""
 
     mesh: Mesh
     shape: tuple[int, ...]
@@ -178,23 +185,23 @@ class _Question:
     _nbytes: dict[Layout, int] = field(default_factory=dict, compare=False, repr=False)
 
     def nbytes(self, layout: Layout) -> int:
-        """Bytes of an allocation."""
+        """Return the bytes of an allocation."""
         found = self._nbytes.get(layout)
         if found is None:
             found = prod(layout.local_shape(self.mesh, self.shape)) * self.itemsize
             self._nbytes[layout] = found
         return found
 
-    def sized(self, step: Step, times: int) -> Step:
-        """A step of `_steps_alike`, for a shape so many times as large, with its bytes here."""
+    def sized(self, step: PlanStep, times: int) -> PlanStep:
+        """Return a step of `_steps_alike` for a shape `times` as large, with its bytes here."""
         if not step.nbytes:
             return step
         return replace(step, nbytes=step.nbytes // (ELEMENT * times) * self.itemsize)
 
-    def peak(self, step: Step) -> int:
+    def peak(self, step: PlanStep) -> int:
         return self.nbytes(step.source) + self.nbytes(step.target)
 
-    def seconds(self, step: Step) -> float:
+    def seconds(self, step: PlanStep) -> float:
         if step.op not in COLLECTIVES:
             ndim = len(self.shape)
             return cost.local_seconds(step.op, self.nbytes(step.target), ndim, self.profile)
@@ -209,14 +216,14 @@ class _Question:
     def overlap(self, source: Layout, target: Layout) -> Overlap:
         return overlap(source.without_partial(), target.without_partial(), self.mesh, self.shape)
 
-    def allows(self, steps: Sequence[Step]) -> bool:
+    def allows(self, steps: Sequence[PlanStep]) -> bool:
         cap = self.memory_bytes
         return all(s.op in self.ops and (cap is None or self.peak(s) <= cap) for s in steps)
 
     def why_not(self, source: Layout, target: Layout) -> str:
         if self.memory_bytes is not None:
             return f"no plan found within {self.memory_bytes} bytes per rank"
-        needed = sorted({s.op for steps in self.candidates(source, target) for s in steps})
+        needed = sorted({s.op for way in self.candidates(source, target) for s in way.steps})
         missing = ", ".join(op for op in needed if op not in self.ops)
         return f"it takes {missing or 'steps'}, of which none may be used"
 
@@ -224,11 +231,11 @@ class _Question:
         buffers = [la.allocation_shape(self.mesh, self.shape) for la in (one, other)]
         return buffers[0] == buffers[1]
 
-    def candidates(self, source: Layout, target: Layout) -> Iterator[tuple[Step, ...]]:
-        """Every way worth a look; those that are not allowed among them."""
+    def candidates(self, source: Layout, target: Layout) -> Iterator[_Way]:
+        """Yield every way worth a look, including those that are not allowed."""
         if same_placement(source, target, self.mesh, self.shape):
             same = self.same_buffer(source, target)
-            yield () if same else (Step("relayout", (), source, target, 0),)
+            yield _Way(() if same else (PlanStep("relayout", (), source, target, 0),))
             if same or "relayout" in self.ops:
                 return
         blocks = [block_axes(la, self.mesh, self.shape) is not None for la in (source, target)]
@@ -236,17 +243,17 @@ class _Question:
             found = self.searched(source, target)
             if found is not None:
                 yield found
-                if self.allows(found):
+                if self.allows(found.steps):
                     return
         else:
             yield from self.around(source, target, blocks)
         if pending(source, self.mesh) == pending(target, self.mesh):
-            yield (self.direct(source, target),)
+            yield _Way((self.direct(source, target),))
         else:
-            yield self.reduced_first(source, target)
+            yield _Way(self.reduced_first(source, target))
 
-    def searched(self, source: Layout, target: Layout) -> tuple[Step, ...] | None:
-        """The cheapest steps between two layouts in blocks."""
+    def searched(self, source: Layout, target: Layout) -> _Way | None:
+        """Return the cheapest steps between two layouts in blocks."""
         states = [State.of(layout, self.mesh, self.shape) for layout in (source, target)]
         known = [state for state in states if state is not None]
         names = common_names(self.mesh, known)
@@ -256,44 +263,54 @@ class _Question:
         moves = Moves(self.mesh, self.shape, end, names, tuple(sorted(self.ops)))
         search = Search(moves, self.itemsize, self.profile)
         path = search.path(start, self.memory_bytes)
-        return None if path is None else _steps(path, search, start, source, target)
+        if path is None:
+            return None
+        return _Way(_steps(path, search, start, source, target), search.stopped)
 
-    def around(
-        self, source: Layout, target: Layout, blocks: Sequence[bool]
-    ) -> Iterator[tuple[Step, ...]]:
+    def around(self, source: Layout, target: Layout, blocks: Sequence[bool]) -> Iterator[_Way]:
         """Relayout to blocks, search there, relayout back: where only the memory order differs."""
         plain = [layout.without_order() for layout in (source, target)]
         if all(block_axes(layout, self.mesh, self.shape) is not None for layout in plain):
             found = self.searched(*plain)
             if found is not None:
                 before, after = (() if b else (True,) for b in blocks)
-                yield (
-                    *(Step("relayout", (), source, plain[0], 0) for _ in before),
-                    *found,
-                    *(Step("relayout", (), plain[1], target, 0) for _ in after),
+                steps = (
+                    *(PlanStep("relayout", (), source, plain[0], 0) for _ in before),
+                    *found.steps,
+                    *(PlanStep("relayout", (), plain[1], target, 0) for _ in after),
                 )
+                yield replace(found, steps=steps)
 
-    def direct(self, source: Layout, target: Layout) -> Step:
-        """One exchange; a relayout where nobody misses anything."""
+    def direct(self, source: Layout, target: Layout, certain: bool = False) -> PlanStep:
+        """Return one exchange; a relayout where no rank misses anything.
+
+        certain: over all axes that a sender may differ in.
+        """
         found = self.overlap(source, target)
-        if not found.at_most:
-            return Step("relayout", (), source, target, 0)
-        return Step("exchange", found.axes, source, target, found.at_most * self.itemsize)
+        axes = Table(source, target, self.mesh, self.shape).axes if certain else found.axes
+        if not (axes if certain else found.at_most):
+            return PlanStep("relayout", (), source, target, 0)
+        return PlanStep("exchange", axes, source, target, found.at_most * self.itemsize)
 
-    def reduced_first(self, source: Layout, target: Layout) -> tuple[Step, ...]:
-        """Do all reductions where the elements lie, exchange, make pending what the target has."""
-        steps: list[Step] = []
+    def reduced_first(
+        self, source: Layout, target: Layout, certain: bool = False
+    ) -> tuple[PlanStep, ...]:
+        """Do all reductions where the elements lie, exchange, make pending what the target has.
+
+        certain: in the one way that is right for all layouts: no pieces are cut, and an exchange goes over all axes.
+        """
+        steps: list[PlanStep] = []
         now = source
         if now.order is not None and pending(now, self.mesh):
-            steps.append(Step("relayout", (), now, now.without_order(), 0))
+            steps.append(PlanStep("relayout", (), now, now.without_order(), 0))
             now = now.without_order()
         while now.partial:
-            steps.append(self.reduction(now, target))
+            steps.append(self.reduction(now, target, certain))
             now = steps[-1].target
         bare = target.without_partial()
         same = same_placement(now, bare, self.mesh, self.shape)
         if not same or not self.same_buffer(now, bare):
-            steps.append(self.direct(now, bare))
+            steps.append(self.direct(now, bare, certain))
         rest = target.partial
         for at in reversed(range(len(rest))):
             after = target.with_partial(rest[at:])
@@ -303,34 +320,36 @@ class _Question:
                 else target.with_partial(rest[at + 1 :])
             )
             partial = rest[at]
-            steps.append(Step("local", partial.axes, before, after, 0, kind=partial.kind))
+            steps.append(PlanStep("local", partial.axes, before, after, 0, kind=partial.kind))
         return tuple(_chained(steps, source, target))
 
-    def reduction(self, now: Layout, target: Layout) -> Step:
-        """A reduce_scatter of the first pending reduction where a dim divides, else an all_reduce.
+    def reduction(self, now: Layout, target: Layout, whole: bool) -> PlanStep:
+        """Return a reduce_scatter of the first pending reduction where a dim divides, else an all_reduce.
 
-        The dim that the target has on these axes is tried first.
+        The dim that the target has on these axes is tried first. whole: always an all_reduce.
         """
         partial, rest = now.partial[0], now.partial[1:]
         axes = tuple(name for name in partial.axes if self.mesh.size(name) > 1)
         group = self.mesh.axis_count(axes)
         dims = sorted(range(now.ndim), key=lambda d: (not set(axes) & set(target.axes_of(d)), d))
-        for dim in dims:
+        for dim in () if whole else dims:
             factors = self.split(now, dim, axes, group)
             if factors is not None and group > 1:
                 rows = (*now.dims[:dim], factors, *now.dims[dim + 1 :])
                 after = Layout(rows, rest, None, now.uneven)
                 nbytes = cost.received("reduce_scatter", self.nbytes(after), group)
-                return Step("reduce_scatter", axes, now, after, nbytes, dim=dim, kind=partial.kind)
+                return PlanStep(
+                    "reduce_scatter", axes, now, after, nbytes, dim=dim, kind=partial.kind
+                )
         after = now.with_partial(rest)
         count = self.nbytes(now) // self.itemsize
         nbytes = cost.received("all_reduce", count, group) * self.itemsize
-        return Step("all_reduce", partial.axes, now, after, nbytes, kind=partial.kind)
+        return PlanStep("all_reduce", partial.axes, now, after, nbytes, kind=partial.kind)
 
     def split(
         self, now: Layout, dim: int, axes: Sequence[str], group: int
     ) -> tuple[Factor, ...] | None:
-        """The factors of a dim whose local positions are cut in `group` equal runs over `axes`."""
+        """Return the factors of a dim whose local positions are cut in `group` equal runs over `axes`."""
         if irregular(now, dim) is not None or is_nested(now, self.mesh, self.shape, dim):
             return None
         factors = now.dims[dim]
@@ -343,8 +362,8 @@ class _Question:
         return (*factors[:at], *map(AxisFactor, axes), inner, *factors[at + 1 :])
 
 
-def _chained(steps: Sequence[Step], source: Layout, target: Layout) -> Iterator[Step]:
-    """The same steps, each starting with the layout that the one before ends with."""
+def _chained(steps: Sequence[PlanStep], source: Layout, target: Layout) -> Iterator[PlanStep]:
+    """Yield the same steps, each starting with the layout that the one before ends with."""
     now = source
     for number, step in enumerate(steps):
         after = target if number == len(steps) - 1 else step.target
@@ -354,25 +373,16 @@ def _chained(steps: Sequence[Step], source: Layout, target: Layout) -> Iterator[
 
 def _steps(
     path: Sequence[Move], search: Search, start: State, source: Layout, target: Layout
-) -> tuple[Step, ...]:
+) -> tuple[PlanStep, ...]:
     steps, state, before = [], start, source
     for number, move in enumerate(path):
         last = number == len(path) - 1
         after = target if last else move.state.layout(search.moves.mesh)
         sources = search.moves.sources(state, move.state) if move.op == "permute" else None
+        details = {name: getattr(move, name) for name in DETAILS}
+        nbytes = search.nbytes(move)
         steps.append(
-            Step(
-                move.op,
-                move.axes,
-                before,
-                after,
-                search.nbytes(move),
-                dim=move.dim,
-                split_dim=move.split_dim,
-                concat_dim=move.concat_dim,
-                kind=move.kind,
-                sources=sources,
-            )
+            PlanStep(move.op, move.axes, before, after, nbytes, sources=sources, **details)
         )
         state, before = move.state, after
     return tuple(steps)

@@ -1,17 +1,16 @@
-"""Tensors that are planned alike: a tensor of a new shape is a smaller one of larger elements.
+"""Reduce a tensor to a smaller one of larger elements that is planned alike.
 
-Let P be the ranks along the axes that a plan may cut dims over. Over any of these axes, in any
-order, a dim of P * k is cut in pieces that are k times those of a dim of P: both fit wherever one
-does (moves.py), and neither has padding. So the tensor moves as one with P in place of that dim and
-elements k times as large: all bytes that a plan states are the same, and so is what it costs. Only
-bounds of pending reductions are not: they are of elements one by one.
+Let P be the ranks along the axes that a plan may cut dims over. Over any of these axes, in any order, a dim of P * k
+is cut in pieces that are k times those of a dim of P: both fit wherever one does (moves.py), and neither has padding.
+So the tensor moves as one with P in place of that dim and elements k times as large: all bytes that a plan states are
+the same, and so is what it costs. Only bounds of pending reductions differ: they count elements one by one.
 
-A dim of another size n that neither end cuts counts n times in each step that does not cut it
-either. A step that does takes at least the part of the dim that it takes of one of P, and fits at
-most where that fits. So if the cheapest steps for P leave the dim alone, they are the cheapest for n.
+A dim of another size n that neither end cuts counts n times in each step that does not cut it either. A step that does
+takes at least the part of the dim that it takes of one of P, and fits at most where that fits. So if the cheapest
+steps for P leave the dim alone, they are the cheapest for n.
 
-Where launches are weighed against bytes by their share alone (`cost.steady`), the size of an element
-does not matter either, so one search serves every such shape and dtype.
+Where launches are weighed against bytes by their share alone (`cost.steady`), the size of an element does not matter
+either, so one search serves every such shape and dtype.
 """
 
 from collections.abc import Sequence
@@ -21,11 +20,11 @@ from typing import NamedTuple
 from meshweave.layout.layout import AxisFactor, Layout
 from meshweave.layout.mesh import Mesh
 from meshweave.layout.notation import REST
-from meshweave.plan.steps import Step
+from meshweave.plan.steps import PlanStep
 
 
 class Scaled(NamedTuple):
-    """A shape as a smaller one.
+    """Describe a shape as a smaller one.
 
     least:  the shape to search steps for.
     counts: the shape whose bytes those steps have, with elements `factor` times as large.
@@ -37,8 +36,8 @@ class Scaled(NamedTuple):
     factor: int
     free: tuple[int, ...]
 
-    def holds(self, steps: Sequence[Step]) -> bool:
-        """Whether the steps leave the free dims alone, and cut what they reduce evenly."""
+    def holds(self, steps: Sequence[PlanStep]) -> bool:
+        """Tell whether the steps leave the free dims alone, and cut what they reduce evenly."""
         if not self.free:
             return True
         touched = any(step.target.axes_of(dim) for step in steps for dim in self.free)
@@ -48,10 +47,10 @@ class Scaled(NamedTuple):
 def scaled(
     source: Layout, target: Layout, mesh: Mesh, shape: Sequence[int], free: bool = True
 ) -> Scaled | None:
-    """The smallest shape that moves alike. free: also where that takes steps that leave dims alone.
+    """Return the smallest shape that moves alike. free: also where that takes steps that leave dims alone.
 
-    None for layouts that are not in blocks over axes or sub-axes: their digits of fixed extent do
-    not grow with the tensor.
+    Returns None for layouts that are not in blocks over axes or sub-axes: their digits of fixed extent do not grow
+    with the tensor.
     """
     unit = _unit(source, target, mesh)
     if unit is None:
@@ -72,7 +71,7 @@ def scaled(
 
 @lru_cache(maxsize=1 << 14)
 def _unit(source: Layout, target: Layout, mesh: Mesh) -> int | None:
-    """Ranks along the axes that a plan may cut dims over; see this file's docstring."""
+    """Return the number of ranks along the axes that a plan may cut dims over; see this file's docstring."""
     if not (_in_blocks(source) and _in_blocks(target)):
         return None
     # While something is pending, dims are cut over idle axes too.

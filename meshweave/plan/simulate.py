@@ -1,10 +1,10 @@
 """Replay the steps of a plan element by element on plain arrays, and count what each rank receives.
 
-It knows what each op means and nothing of how plans are made, so it is the oracle of both planner
-and engines. An exchange is the table of its two layouts, piece by piece, as engines run it.
+It knows what each op means (`CollectiveRow.replay`) and nothing of how plans are made, so it is the oracle of both
+planner and engines. An exchange is the table of its two layouts, piece by piece, as engines run it.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -12,37 +12,34 @@ from typing import Any
 import numpy as np
 
 from meshweave.errors import PlanError
-from meshweave.layout.digits import neutral, padding, reduce
+from meshweave.layout.digits import Values, neutral, padding
 from meshweave.layout.mesh import Mesh
+from meshweave.plan.collectives import BY_OP, joined
 from meshweave.plan.exchange import Table
-from meshweave.plan.steps import Step
+from meshweave.plan.steps import PlanStep
 
-Values = np.ndarray[Any, np.dtype[Any]]
 Group = list[Values]
 
 
 @dataclass(frozen=True)
 class Simulation:
-    """Where a replay ended: one array per rank, and for each step the bytes each rank received from
-    others.
-    """
+    """Hold where a replay ended: one array per rank, and for each step the bytes each rank received from others."""
 
     shards: tuple[Values, ...]
     received: tuple[tuple[int, ...], ...]
 
     @property
     def busiest(self) -> tuple[int, ...]:
-        """Per step the bytes that the busiest rank received."""
+        """Return, for each step, the bytes that the busiest rank received."""
         return tuple(max(step) for step in self.received)
 
 
 def simulate(
-    steps: Iterable[Step], shards: Sequence[Values], mesh: Mesh, shape: Sequence[int]
+    steps: Iterable[PlanStep], shards: Sequence[Values], mesh: Mesh, shape: Sequence[int]
 ) -> Simulation:
     """Replay `steps` on one local tensor per rank of a tensor of global `shape`.
 
-    Raises PlanError when there is not one shard per rank or a step does not fit the tensors it is
-    given.
+    Raises PlanError when there is not one shard per rank or a step does not fit the tensors it is given.
     """
     if len(shards) != mesh.nranks:
         raise PlanError(f"mesh ({mesh}) needs {mesh.nranks} shards, got {len(shards)}")
@@ -56,13 +53,13 @@ def simulate(
             if shard.shape != local:
                 raise PlanError(f"rank {rank}: {step} is given a tensor of shape {shard.shape}")
         if step.op in ("exchange", "relayout"):
-            now, incoming = _exchange(step, now, mesh, shape)
-            received.append(tuple(incoming))
+            now, counts = _exchange(step, now, mesh, shape)
+            received.append(tuple(counts))
             continue
         counts = [0] * mesh.nranks
         for members in mesh.groups(step.axes):
             group = [now[rank] for rank in members]
-            results, incoming = _OPS[step.op](step, group, wanted)
+            results, incoming = _replayed(step, group, wanted)
             for rank, result, nbytes in zip(members, results, incoming, strict=True):
                 if result.shape != wanted:
                     raise PlanError(f"rank {rank}: {step} gives {result.shape}, not {wanted}")
@@ -72,7 +69,7 @@ def simulate(
 
 
 def _exchange(
-    step: Step, shards: Group, mesh: Mesh, shape: Sequence[int]
+    step: PlanStep, shards: Group, mesh: Mesh, shape: Sequence[int]
 ) -> tuple[Group, list[int]]:
     """Copy every piece of the table of the two layouts, element by element."""
     table = Table(step.source, step.target, mesh, tuple(shape))
@@ -101,99 +98,21 @@ def _addresses(first: int, extents: Sequence[int], strides: Sequence[int]) -> An
     return found
 
 
-def _pieces(tensor: Values, dim: int, count: int) -> Group:
-    """`count` pieces of ceil(n / count) along dim; beyond the end of the tensor is padding."""
-    piece = -(-tensor.shape[dim] // count)
-    grown = list(tensor.shape)
-    grown[dim] = piece * count
-    whole: Values = np.full(grown, padding(tensor.dtype), tensor.dtype)
-    whole[tuple(slice(size) for size in tensor.shape)] = tensor
-    return np.split(whole, count, axis=dim) if piece else [tensor] * count
-
-
-def _joined(tensors: Group, dim: int, size: int) -> Values:
-    whole = np.concatenate(tensors, axis=dim)
-    return np.take(whole, np.arange(min(size, whole.shape[dim])), axis=dim)
-
-
-def _all_slice(step: Step, group: Group, wanted: Sequence[int]) -> tuple[Group, list[int]]:
-    assert step.dim is not None
-    own = [_pieces(mine, step.dim, len(group))[k] for k, mine in enumerate(group)]
-    return own, [0] * len(group)
-
-
-def _all_gather(step: Step, group: Group, wanted: Sequence[int]) -> tuple[Group, list[int]]:
-    assert step.dim is not None
-    whole = _joined(group, step.dim, wanted[step.dim])
-    total = sum(tensor.nbytes for tensor in group)
-    return [whole.copy() for _ in group], [total - mine.nbytes for mine in group]
-
-
-def _all_to_all(step: Step, group: Group, wanted: Sequence[int]) -> tuple[Group, list[int]]:
-    assert step.split_dim is not None and step.concat_dim is not None
-    sent = [_pieces(mine, step.split_dim, len(group)) for mine in group]
-    results, incoming = [], []
-    for k in range(len(group)):
-        blocks = [pieces[k] for pieces in sent]
-        results.append(_joined(blocks, step.concat_dim, wanted[step.concat_dim]))
-        incoming.append(sum(block.nbytes for block in blocks) - blocks[k].nbytes)
-    return results, incoming
-
-
-def _reduce_scatter(step: Step, group: Group, wanted: Sequence[int]) -> tuple[Group, list[int]]:
-    assert step.dim is not None and step.kind is not None
-    own = _pieces(reduce(step.kind, group), step.dim, len(group))
-    return own, [piece.nbytes * (len(group) - 1) for piece in own]
-
-
-def _all_reduce(step: Step, group: Group, wanted: Sequence[int]) -> tuple[Group, list[int]]:
-    """As a ring does it: each member reduces its chunk of the flat tensor, then all gather."""
-    assert step.kind is not None
-    total = reduce(step.kind, group)
-    size, itemsize, count = total.size, total.itemsize, len(group)
-    chunk = -(-size // count)
-    own = [max(0, min(chunk, size - k * chunk)) for k in range(count)]
-    incoming = [((count - 1) * mine + size - mine) * itemsize for mine in own]
-    return [total.copy() for _ in group], incoming if count > 1 else [0]
-
-
-def _permute(step: Step, group: Group, wanted: Sequence[int]) -> tuple[Group, list[int]]:
-    assert step.sources is not None
-    if sorted(step.sources) != list(range(len(group))):
-        raise PlanError(f"{step}: sources are not a permutation of the {len(group)} members")
-    incoming = [0 if k == at else group[at].nbytes for k, at in enumerate(step.sources)]
-    return [group[at].copy() for at in step.sources], incoming
-
-
-def _local(step: Step, group: Group, wanted: Sequence[int]) -> tuple[Group, list[int]]:
-    assert step.kind is not None
-    if step.kind == "avg":
+def _replayed(
+    step: PlanStep, group: Group, wanted: tuple[int, ...]
+) -> tuple[Sequence[Values], Sequence[int]]:
+    """Return what each member of a group has after the step, and the bytes that it has received."""
+    if step.op in BY_OP:
+        try:
+            return BY_OP[step.op].replay(group, step.details(), wanted)
+        except PlanError as error:
+            raise PlanError(f"{step}: {error.message}") from None
+    if step.kind == "avg":  # of equal operands
         return group, [0] * len(group)
-    others = [np.full_like(mine, neutral(step.kind, mine.dtype)) for mine in group[1:]]
-    return [group[0], *others], [0] * len(group)
-
-
-def _embed(step: Step, group: Group, wanted: Sequence[int]) -> tuple[Group, list[int]]:
-    assert step.dim is not None and step.kind is not None
-    results = []
-    for k, mine in enumerate(group):
-        result: Values = np.full(tuple(wanted), neutral(step.kind, mine.dtype), mine.dtype)
-        place = np.arange(mine.shape[step.dim])
-        inside = place + k * len(place) < wanted[step.dim]
-        there: list[Any] = [slice(None)] * mine.ndim
-        there[step.dim] = place[inside] + k * len(place)
-        result[tuple(there)] = np.compress(inside, mine, axis=step.dim)
-        results.append(result)
-    return results, [0] * len(group)
-
-
-_OPS: dict[str, Callable[[Step, Group, Sequence[int]], tuple[Group, list[int]]]] = {
-    "all_slice": _all_slice,
-    "all_gather": _all_gather,
-    "all_to_all": _all_to_all,
-    "reduce_scatter": _reduce_scatter,
-    "all_reduce": _all_reduce,
-    "permute": _permute,
-    "local": _local,
-    "embed": _embed,
-}
+    assert step.kind is not None
+    neutrals = [np.full_like(mine, neutral(step.kind, mine.dtype)) for mine in group]
+    if step.op == "local":
+        return [group[0], *neutrals[1:]], [0] * len(group)
+    rows = [[*neutrals[:k], mine, *neutrals[k + 1 :]] for k, mine in enumerate(group)]
+    assert step.op == "embed" and step.dim is not None
+    return [joined(row, step.dim, wanted[step.dim]) for row in rows], [0] * len(group)

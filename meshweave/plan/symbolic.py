@@ -1,8 +1,7 @@
-"""Plans on a mesh with symbolic sizes: the steps once, their bytes as formulas in the symbols.
+"""Plan on a mesh with symbolic sizes: the steps once, their bytes as formulas in the symbols.
 
-The steps are those of the plan for one choice of numbers; the formulas are true of every choice for
-which the plan has the same steps (`holds`, `sizes_that_hold`). Specializing the mesh plans anew, so
-nothing depends on it.
+The steps are those of the plan for one choice of numbers; the formulas are true of every choice for which the plan has
+the same steps (`holds`, `sizes_that_hold`). Specializing the mesh plans again, so nothing depends on it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,16 +15,16 @@ from meshweave.plan import formula as f
 from meshweave.plan.family import family, sizes_text, symbols
 from meshweave.plan.formula import Formula
 from meshweave.plan.redistribute import plan_redistribute
-from meshweave.plan.steps import COLLECTIVES, OPS, Step
+from meshweave.plan.steps import COLLECTIVES, OPS, PlanStep
 
 PROBE = 4  # ranks along a symbolic axis in the plan whose steps are taken
 
 
 @dataclass(frozen=True)
 class SymbolicStep:
-    """A step, and the bytes that the busiest rank receives in it.
+    """Describe a step, and the bytes that the busiest rank receives in it.
 
-    details: as of `Step.details`, but for the sources of a permute, which depend on the sizes.
+    details: those of `PlanStep.details`, except the sources of a permute, which depend on the sizes.
     """
 
     op: str
@@ -38,7 +37,7 @@ class SymbolicStep:
 
 @dataclass(frozen=True)
 class SymbolicPlan:
-    """A plan for every size of the symbolic axes of a mesh: see `redistribute.Plan` for the words.
+    """Hold a plan for every size of the symbolic axes of a mesh: see `redistribute.Plan` for the words.
 
     ops:  the steps that plans for numbers may use.
     ends: source and target.
@@ -55,26 +54,24 @@ class SymbolicPlan:
     ends: tuple[Layout, Layout]
 
     def holds(self, **sizes: int) -> bool:
-        """Whether the plan for these numbers has the same steps, so that the formulas give its
-        bytes.
-        """
+        """Tell whether the plan for these numbers has the same steps, so that the formulas give its bytes."""
         mesh = self.mesh.specialize(**sizes)
         made = plan_redistribute(*self.ends, mesh, self.shape, self.itemsize, ops=self.ops)
         mine = [(step.op, step.axes, step.target) for step in self.steps]
         return mine == [(step.op, step.axes, step.target) for step in made]
 
     def sizes_that_hold(self) -> list[dict[str, int]]:
-        """Of a few choices of numbers (`family`) those for which the formulas give the bytes."""
+        """Return, out of a few choices of numbers (`family`), those for which the formulas give the bytes."""
         return [sizes for sizes in family(self.mesh) if self.holds(**sizes)]
 
     def certificate(self) -> str:
-        """The launches, and for which numbers the formulas are known to give the bytes, in words."""
+        """State the launches, and the numbers for which the formulas are known to give the bytes."""
         sizes = "; ".join(map(sizes_text, self.sizes_that_hold())) or "none of the usual numbers"
         launches = f"{self.launches} launch{'es' if self.launches != 1 else ''}"
         return f"{launches}; exact for {sizes}: elsewhere another plan may be cheaper"
 
     def as_dict(self) -> dict[str, Any]:
-        """As `meshweave plan --json` prints it: formulas as text."""
+        """Return the plan as `meshweave plan --json` prints it: formulas as text."""
         return {
             "steps": [
                 {
@@ -103,14 +100,13 @@ def symbolic_plan(
     ops: tuple[str, ...] = OPS,
     probe: Mapping[str, int] | None = None,
 ) -> SymbolicPlan:
-    """The plan on a mesh with symbolic sizes.
+    """Return the plan on a mesh with symbolic sizes.
 
     probe: a number for each symbol, at which the steps are chosen; by default 4 for all.
-    Raises PlanError where the layouts are not in blocks or only an exchange does it: what that
-    moves has no formula.
+    Raises PlanError where the layouts are not in blocks or only an exchange does it: what that moves has no formula.
     """
     sizes = dict.fromkeys(symbols(mesh), PROBE) | dict(probe or {})
-    # What a table of pieces moves is no formula of the sizes alone.
+    # The bytes that a table of pieces moves are no formula of the sizes alone.
     allowed = tuple(op for op in ops if op not in ("exchange", "relayout"))
     for layout in (source, target):
         layout.check(mesh, shape)
@@ -138,19 +134,19 @@ def symbolic_plan(
 
 
 def local_bytes(layout: Layout, mesh: Mesh, shape: Sequence[int], itemsize: int) -> Formula:
-    """Bytes of a rank's allocation of a tensor in a layout in blocks."""
+    """Return the bytes of a rank's allocation of a tensor in a layout in blocks."""
     count = _Counts(mesh, tuple(shape), itemsize)
     return f.product([f.number(itemsize), count.local(layout)])
 
 
-def _symbolic_step(step: Step, count: "_Counts") -> SymbolicStep:
+def _symbolic_step(step: PlanStep, count: "_Counts") -> SymbolicStep:
     details = {name: value for name, value in step.details().items() if name != "sources"}
     return SymbolicStep(step.op, step.axes, step.source, step.target, count.received(step), details)
 
 
 @dataclass(frozen=True)
 class _Counts:
-    """Elements and bytes of steps between blocks, as formulas."""
+    """Count elements and bytes of steps between blocks, as formulas."""
 
     mesh: Mesh
     shape: tuple[int, ...]
@@ -160,7 +156,7 @@ class _Counts:
         return f.product(f.size(self.mesh.axis(name).size) for name in axes)
 
     def extents(self, layout: Layout) -> list[Formula]:
-        """Per dim the size on a rank."""
+        """Return the size on a rank of each dim."""
         return [
             f.ceil_div(f.number(n), self.ranks(axes))
             for n, axes in zip(self.shape, layout.block_axes(), strict=True)
@@ -169,8 +165,8 @@ class _Counts:
     def local(self, layout: Layout) -> Formula:
         return f.product(self.extents(layout))
 
-    def received(self, step: Step) -> Formula:
-        """Bytes that the busiest rank receives: `cost.received`, with symbols."""
+    def received(self, step: PlanStep) -> Formula:
+        """Return the bytes that the busiest rank receives: `cost.received`, with symbols."""
         if step.op not in COLLECTIVES:
             return f.number(0)
         group = self.ranks(step.axes)

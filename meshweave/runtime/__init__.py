@@ -1,17 +1,17 @@
 """Run bundles: engines, arrays laid out over ranks, failures found and named.
 
-Nothing here needs a compiler.
+Nothing here imports the compiler or the simulator. A file at this level serves several engines; what one engine alone
+needs is in its room. The faces and the simulator may import this room.
 """
 
-from typing import Any
-
-from meshweave.runtime.array import Array, collect, place
-from meshweave.runtime.engine import ENGINES, Call, Engine, Executable, engine
+from meshweave.runtime.arrays.array import Array, collect, place
+from meshweave.runtime.engine import BoundCall, Engine, Executable, engine
+from meshweave.targets import ENGINES
 
 __all__ = [
     "ENGINES",
     "Array",
-    "Call",
+    "BoundCall",
     "Engine",
     "Executable",
     "collect",
@@ -21,9 +21,9 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name != "run_inside":
         raise AttributeError(f"module 'meshweave.runtime' has no attribute {name!r}")
-    from meshweave.runtime.mpi import run_inside  # what starts processes takes long to import
+    from meshweave.runtime.mpi.engine import run_inside  # its imports take long
 
     return run_inside

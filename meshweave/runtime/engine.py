@@ -1,25 +1,25 @@
-"""Engines: what runs a bundle. Every engine runs the same local program and answers in the same
-way.
+"""Say what an engine does: load a bundle, and run it on local arrays, `arrays[rank][index]`.
 
-An engine loads bundles that were compiled for it; an executable runs on lists of local arrays,
-`arrays[rank][index]`. A new engine is a class with these methods and an entry in ENGINES.
+Every engine runs the same local program and answers in the same way. A new engine is a class with these methods and
+a row in `targets.ENGINES`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Protocol
 
 from meshweave.bundle import Bundle, Manifest
-from meshweave.errors import UsageError
+from meshweave.errors import MeshweaveError
 from meshweave.runtime.program import Values
+from meshweave.targets import ENGINES, engine_traits
 
 
-class Call(Protocol):
-    """A program bound to buffers. Calling it runs every rank once: no checks, no allocation.
+class BoundCall(Protocol):
+    """Run a program on buffers that it is bound to. A call runs every rank once, without checks or allocation.
 
-    `inputs[rank][i]` may be written between calls; `outputs[rank][i]` are what the last call wrote.
+    `inputs[rank][i]` may be written between calls; `outputs[rank][i]` hold what the last call wrote.
     Calling raises RankError when a rank raises, dies or stalls.
     """
 
@@ -30,58 +30,65 @@ class Call(Protocol):
 
 
 class Executable(Protocol):
-    """A loaded program."""
+    """Run a program that an engine has loaded."""
 
     bundle: Bundle
     manifest: Manifest
 
     def run(self, inputs: Sequence[Sequence[Values]]) -> list[list[Values]]:
-        """Run once; the outputs are new arrays.
+        """Run once and return new arrays, `outputs[rank][index]`.
 
-        MeshweaveError names input, rank and dim of an array that does not fit; RankError names
-        rank, op and source line of a failure.
+        Raises MeshweaveError, which names input, rank and dim of an array that does not fit, and RankError, which
+        names rank, op and source line of a failure.
         """
 
-    def bind(self, inputs: Sequence[Sequence[Values]]) -> Call:
-        """Prepare calls on fixed buffers that hold these inputs."""
+    def bind(self, inputs: Sequence[Sequence[Values]]) -> BoundCall:
+        """Bind the program to fixed buffers that hold these inputs."""
 
     def close(self) -> None:
-        """Let go of threads and memory; the program can not run any more."""
+        """Release threads and memory; the program cannot run after that."""
 
 
 class Engine(Protocol):
-    """Somewhere to run bundles."""
+    """Load and run bundles."""
 
     name: str
 
     def load(self, bundle: Bundle) -> Executable:
-        """Load a bundle; MeshweaveError when it is not for this engine or cannot be loaded here."""
+        """Load a bundle. Raises MeshweaveError when it is for another engine or cannot be loaded here."""
 
     def close(self) -> None:
-        """End whatever the engine has started."""
+        """End everything that the engine has started."""
 
 
-ENGINES = {
-    "local": "meshweave.runtime.local:LocalEngine",
-    "mpi": "meshweave.runtime.mpi:MpiEngine",
-    "nccl": "meshweave.runtime.gpu.engine:NcclEngine",
-    "emulate": "meshweave.runtime.gpu.emulate:EmulateEngine",
-}
-"""Each engine's name and class; it is imported when it is asked for."""
+def engine(name: str, **options: object) -> Engine:
+    """Make the engine of that name: "local", "mpi", "nccl" or "emulate".
 
-
-def engine(name: str, **options: Any) -> Engine:
-    """The engine of that name: "local", "mpi", "nccl" or "emulate". UsageError when there is none.
-
-    options: `timeout`, seconds without progress after which a run ends with RankError; and those
-    of the engine's class.
+    options: `timeout`, the seconds without progress after which a run ends with RankError; and those of the engine's
+    class. Raises UsageError when there is no such engine, MeshweaveError when a part of it is not installed.
 
     >>> from meshweave.runtime import engine
     >>> engine("local", timeout=10.0).name
     'local'
     """
-    if name not in ENGINES:
-        raise UsageError(f'no engine "{name}"; there are {", ".join(ENGINES)}')
-    module, _, kind = ENGINES[name].partition(":")
-    made: Engine = getattr(import_module(module), kind)(**options)
+    row = engine_traits(name)
+    module, _, kind = row.home.partition(":")
+    try:
+        home = import_module(module)
+    except ModuleNotFoundError as error:
+        raise MeshweaveError(
+            f"engine {name} needs {error.name}, which is not installed: {row.install}"
+        ) from None
+    made: Engine = getattr(home, kind)(**options)
     return made
+
+
+def check_engine(manifest: Manifest, name: str) -> None:
+    """Raise MeshweaveError unless engine `name` runs the code of this program."""
+    row, made_for = engine_traits(name), ENGINES.get(manifest.engine)
+    if manifest.target != row.target:
+        raise MeshweaveError(
+            f'the bundle is for target "{manifest.target}", engine "{name}" runs "{row.target}"'
+        )
+    if made_for is None or not row.runs_code_of(made_for):
+        raise MeshweaveError(f'the bundle is for engine "{manifest.engine}", not "{name}"')

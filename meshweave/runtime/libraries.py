@@ -1,4 +1,4 @@
-"""The libraries that compiled code may call, found and opened: by name, once per process."""
+"""Find and open the libraries that compiled code may call: by name, once per process."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from meshweave.errors import MeshweaveError
 
 
 def libraries(names: tuple[str, ...]) -> list[ctypes.CDLL]:
-    """The opened libraries for a manifest's `libraries`, after libc and libm, which all code may
-    call.
+    """Open a manifest's `libraries`, after libc and libm, which all code may call.
 
     Raises MeshweaveError that says what is not installed, or which name is not known.
     """
@@ -40,7 +39,7 @@ def _m() -> ctypes.CDLL:
 
 @cache
 def openblas() -> ctypes.CDLL:
-    """OpenBLAS of the package scipy-openblas32, with one thread: a rank computes on one core."""
+    """Open OpenBLAS of the package scipy-openblas32, with one thread: a rank computes on one core."""
     package = find_spec("scipy_openblas32")  # importing it takes longer than all else here
     if package is None or not package.submodule_search_locations:
         raise MeshweaveError("the program calls OpenBLAS: pip install scipy-openblas32")
@@ -57,9 +56,7 @@ def openblas() -> ctypes.CDLL:
 
 @cache
 def mpi() -> ctypes.CDLL:
-    """The MPI library that mpi4py has loaded into this process, which initialises it; never one
-    found by its name.
-    """
+    """Open the MPI library that mpi4py has loaded into this process and initialised; never one found by its name."""
     try:
         from mpi4py import MPI  # noqa: F401 (loads and initialises the library)
     except (ImportError, RuntimeError) as error:

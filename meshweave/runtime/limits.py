@@ -1,6 +1,4 @@
-"""What this machine can hold: programs that ask for more are refused before anything is allocated
-or started.
-"""
+"""Refuse programs that ask for more than this machine holds, before anything is allocated or started."""
 
 from __future__ import annotations
 
@@ -13,26 +11,26 @@ from pathlib import Path
 from meshweave.bundle import Manifest
 from meshweave.errors import MeshweaveError
 from meshweave.layout import Mesh
+from meshweave.targets import engine_traits
 
 MAX_THREADS = 1024  # ranks of engine local: more than a machine has cores for, few enough to start
 RANKS_PER_CORE = 16  # of engine mpi: each is a process that takes about a second of a core to start
 FILES_PER_RANK = 8  # of engine mpi, open in the launcher: links, handles, shared memory
-RANK_BYTES = {"local": 1 << 16, "mpi": 48 << 20, "nccl": 256 << 20}  # what a rank takes besides
 
 
 def max_ranks(engine: str) -> int:
-    """The most ranks that an engine starts on this machine."""
-    if engine in ("mpi", "nccl"):
+    """Return the most ranks that an engine starts on this machine."""
+    if engine_traits(engine).processes:
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         by_files = (
-            (files - 64) // FILES_PER_RANK if files != resource.RLIM_INFINITY else MAX_THREADS
+            max(0, files - 64) // FILES_PER_RANK if files != resource.RLIM_INFINITY else MAX_THREADS
         )
         return min(RANKS_PER_CORE * max(4, len(os.sched_getaffinity(0))), by_files)
     return MAX_THREADS
 
 
 def check_ranks(engine: str, mesh: Mesh) -> None:
-    """MeshweaveError when a mesh has more ranks than an engine starts on this machine."""
+    """Raise MeshweaveError when a mesh has more ranks than an engine starts on this machine."""
     if mesh.nranks > max_ranks(engine):
         raise MeshweaveError(
             f"mesh ({mesh}) has {mesh.nranks} ranks, engine {engine} runs at most "
@@ -40,13 +38,21 @@ def check_ranks(engine: str, mesh: Mesh) -> None:
         )
 
 
+def check_job(manifest: Manifest, nranks: int) -> Mesh:
+    """Return a program's mesh. Raises MeshweaveError unless it has as many ranks as this job."""
+    mesh = Mesh.parse(manifest.mesh)
+    if mesh.nranks != nranks:
+        raise MeshweaveError(f"the mesh ({mesh}) has {mesh.nranks} ranks, this job has {nranks}")
+    return mesh
+
+
 def check_memory(manifest: Manifest) -> None:
-    """MeshweaveError when all ranks together, and the global values, do not fit in what is free."""
+    """Raise MeshweaveError when all ranks together, and the global values, do not fit in the free memory."""
     ports = (*manifest.inputs, *manifest.outputs)
     nranks = Mesh.parse(manifest.mesh).nranks
     rank = manifest.arena_bytes + sum(port.nbytes for port in ports)
     whole = sum(port.global_nbytes for port in ports)
-    needed = nranks * (rank + RANK_BYTES.get(manifest.engine, 0)) + whole
+    needed = nranks * (rank + engine_traits(manifest.engine).rank_bytes) + whole
     free = available_bytes()
     if free is not None and needed > free:
         ranks = f"{nranks} ranks" if nranks > 1 else "one rank"
@@ -54,6 +60,14 @@ def check_memory(manifest: Manifest) -> None:
             f"the program needs {_size(needed)} on this machine ({ranks} of {_size(rank)}, global "
             f"values of {_size(whole)}), {_size(free)} are free"
         )
+
+
+def check_machine(manifest: Manifest, engine: str) -> Mesh:
+    """Return the mesh of a program that this machine can hold. Raises MeshweaveError when it cannot."""
+    mesh = Mesh.parse(manifest.mesh)
+    check_ranks(engine, mesh)
+    check_memory(manifest)
+    return mesh
 
 
 def _size(nbytes: int) -> str:
@@ -64,7 +78,7 @@ def _size(nbytes: int) -> str:
 
 
 def available_bytes() -> int | None:
-    """Bytes that new buffers may take: of the machine and of this process's control group."""
+    """Return the bytes that new buffers may take, of the machine and of this process's control group."""
     found = [_machine(), _read(_group), _read(_old_group)]
     return min((n for n in found if n is not None), default=None)
 
@@ -80,7 +94,7 @@ def _machine() -> int | None:
 
 
 def _group() -> int | None:
-    """What the control group leaves (version 2)."""
+    """Return the bytes that the control group leaves (version 2)."""
     path = Path("/proc/self/cgroup").read_text().split("::", 1)[1].split("\n", 1)[0]
     folder = Path("/sys/fs/cgroup" + path)
     most = (folder / "memory.max").read_text().strip()
@@ -88,7 +102,7 @@ def _group() -> int | None:
 
 
 def _old_group() -> int | None:
-    """What the control group leaves (version 1)."""
+    """Return the bytes that the control group leaves (version 1)."""
     path = Path("/proc/self/cgroup").read_text().split(":memory:", 1)[1].split("\n", 1)[0]
     folder = Path("/sys/fs/cgroup/memory" + path)
     if not folder.is_dir():  # in a container, its own group is mounted as the root
@@ -98,14 +112,14 @@ def _old_group() -> int | None:
 
 
 def _left(folder: Path, most: int, used: str, cache: str) -> int:
-    """What is cached of files counts as used, but can be had back."""
+    """Return the bytes that remain of `most`; cached files count as used, but their memory can be reclaimed."""
     words = (folder / "memory.stat").read_text().split()
     cached = int(words[words.index(cache) + 1])
     return max(0, most - int((folder / used).read_text()) + cached)
 
 
 def _read(reader: Callable[[], int | None]) -> int | None:
-    """A number that the kernel may not tell here."""
+    """Return a number of the kernel, or None where it does not tell."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         return reader()
     return None

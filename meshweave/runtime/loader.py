@@ -45,7 +45,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
-class _Section(NamedTuple):
+class _ElfSection(NamedTuple):
     name: str
     kind: int
     flags: int
@@ -56,7 +56,7 @@ class _Section(NamedTuple):
     align: int
 
 
-class _Symbol(NamedTuple):
+class _ElfSymbol(NamedTuple):
     name: str
     binding: int
     section: int
@@ -64,18 +64,19 @@ class _Symbol(NamedTuple):
 
 
 @dataclass
-class _Object:
-    """One parsed object; `places` gives the address of each loaded section."""
+class _ElfObject:
+    """Hold one parsed object; `places` gives the address of each loaded section."""
 
     index: int
     data: bytes
-    sections: list[_Section]
-    symbols: list[_Symbol]
+    sections: list[_ElfSection]
+    symbols: list[_ElfSymbol]
     places: dict[int, int] = field(default_factory=dict)
 
     def loaded(self) -> list[int]:
-        """Numbers of the sections that go to memory. Unwinding tables stay out: nothing unwinds
-        through our code.
+        """Return the numbers of the sections that go to memory.
+
+        Unwinding tables stay out: no exception passes through our code.
         """
         return [
             number
@@ -87,14 +88,14 @@ class _Object:
 
 
 class LoadedCode:
-    """Code in memory, for as long as this object lives."""
+    """Keep code in memory for as long as this object lives."""
 
     def __init__(self, memory: mmap.mmap, symbols: dict[str, int]) -> None:
         self._memory = memory  # unmapped with the last reference to this object
         self._symbols = symbols
 
     def address(self, symbol: str) -> int:
-        """Address of a symbol that the objects define. MeshweaveError when none does."""
+        """Return the address of a symbol that the objects define. Raises MeshweaveError when none does."""
         if symbol not in self._symbols:
             raise MeshweaveError(f"the bundle's code defines no symbol {symbol}")
         return self._symbols[symbol]
@@ -108,12 +109,13 @@ def load(
     externals: Mapping[str, int] | None = None,
     libraries: Sequence[ctypes.CDLL] = (),
 ) -> LoadedCode:
-    """Load relocatable objects together and resolve what they need of each other, `externals`, then
-    `libraries`.
+    """Load relocatable objects together. Symbols resolve among them first, then in `externals`, then in `libraries`.
 
-    externals: addresses of further symbols by name. A symbol that several objects define is the
-    first one's. Raises MeshweaveError for what is no x86-64 relocatable ELF object, is damaged or
-    uses a feature not known here, and one that lists all symbols nobody defines.
+    externals: addresses of further symbols by name. When several objects define a symbol, the first one counts.
+
+    Raises MeshweaveError for an object that is not x86-64 relocatable ELF, is damaged or uses an unknown feature, and
+    one
+    that lists all symbols that are defined nowhere.
     """
     parsed = []
     for index, data in enumerate(objects):
@@ -135,14 +137,14 @@ def load(
 
 @contextlib.contextmanager
 def _reading(index: int) -> Iterator[None]:
-    """What cannot be read as the format says is damage, told as one."""
+    """Raise MeshweaveError for an object whose contents contradict the format."""
     try:
         yield
     except (struct.error, IndexError, ValueError, OverflowError) as error:
         raise MeshweaveError(f"object {index}: damaged ELF file ({error})") from None
 
 
-def _parse(index: int, data: bytes) -> _Object:
+def _parse(index: int, data: bytes) -> _ElfObject:
     """Read the section and symbol tables of one object."""
     if data[:4] != b"\x7fELF":
         raise MeshweaveError(f"object {index}: not an ELF file")
@@ -168,15 +170,15 @@ def _parse(index: int, data: bytes) -> _Object:
         if align & (align - 1) or align > PAGE:
             raise ValueError(f"alignment {align}")
         sections.append(
-            _Section(
+            _ElfSection(
                 _string(texts, name), section_kind, flags, offset, size, link, info, max(align, 1)
             )
         )
-    return _Object(index, data, sections, _symbols(data, sections))
+    return _ElfObject(index, data, sections, _symbols(data, sections))
 
 
-def _symbols(data: bytes, sections: list[_Section]) -> list[_Symbol]:
-    """The symbol table of an object; section numbers are checked."""
+def _symbols(data: bytes, sections: list[_ElfSection]) -> list[_ElfSymbol]:
+    """Read the symbol table of an object and check its section numbers."""
     tables = [section for section in sections if section.kind == _SYMTAB]
     if len(tables) != 1:
         raise ValueError(f"{len(tables)} symbol tables")
@@ -187,7 +189,7 @@ def _symbols(data: bytes, sections: list[_Section]) -> list[_Symbol]:
         name, info, _other, section, value, _size = _SYMBOL.unpack_from(data, place)
         if section == _COMMON or (section >= len(sections) and section != _ABSOLUTE):
             raise ValueError(f"symbol {_string(texts, name)} in section {section}")
-        symbols.append(_Symbol(_string(texts, name), info >> 4, section, value))
+        symbols.append(_ElfSymbol(_string(texts, name), info >> 4, section, value))
     return symbols
 
 
@@ -195,7 +197,7 @@ def _string(texts: bytes, start: int) -> str:
     return texts[start : texts.index(b"\0", start)].decode()
 
 
-def _place(parsed: list[_Object]) -> tuple[mmap.mmap, int, list[tuple[int, int, int]]]:
+def _place(parsed: list[_ElfObject]) -> tuple[mmap.mmap, int, list[tuple[int, int, int]]]:
     """Map memory and copy all loaded sections into it, those of one protection together.
 
     Returns the mapping, its address, and (protection, first byte, last byte + 1) of each kind,
@@ -228,16 +230,14 @@ def _place(parsed: list[_Object]) -> tuple[mmap.mmap, int, list[tuple[int, int, 
     return memory, base, bounds
 
 
-def _protection(section: _Section) -> int:
+def _protection(section: _ElfSection) -> int:
     if section.flags & _EXECUTE:
         return _READ_EXECUTE
     return _READ_WRITE if section.flags & _WRITE else _READ_ONLY
 
 
-def _definitions(parsed: list[_Object]) -> dict[str, int]:
-    """Addresses of the global symbols that the objects define; strong ones before weak, then the
-    first.
-    """
+def _definitions(parsed: list[_ElfObject]) -> dict[str, int]:
+    """Map global symbols that the objects define to addresses; strong ones before weak, then the first."""
     defined: dict[str, int] = {}
     for wanted in (_GLOBAL, _WEAK):
         for item in parsed:
@@ -249,8 +249,8 @@ def _definitions(parsed: list[_Object]) -> dict[str, int]:
     return defined
 
 
-def _value(item: _Object, symbol: _Symbol) -> int | None:
-    """Address of a symbol defined in this object; None in a section that is not loaded."""
+def _value(item: _ElfObject, symbol: _ElfSymbol) -> int | None:
+    """Return the address of a symbol defined in this object; None in a section that is not loaded."""
     if symbol.section == _ABSOLUTE:
         return symbol.value
     place = item.places.get(symbol.section)
@@ -260,12 +260,12 @@ def _value(item: _Object, symbol: _Symbol) -> int | None:
 
 
 def _resolve(
-    parsed: list[_Object],
+    parsed: list[_ElfObject],
     defined: dict[str, int],
     externals: dict[str, int],
     libraries: Sequence[ctypes.CDLL],
 ) -> dict[str, int]:
-    """Addresses of every global symbol that the objects refer to."""
+    """Map every global symbol that the objects refer to to its address."""
     resolved: dict[str, int] = {}
     missing: list[str] = []
     for item in parsed:
@@ -293,7 +293,7 @@ def _in_libraries(name: str, libraries: Sequence[ctypes.CDLL]) -> int | None:
     return None
 
 
-def _relocate(item: _Object, resolved: dict[str, int], memory: mmap.mmap, base: int) -> None:
+def _relocate(item: _ElfObject, resolved: dict[str, int], memory: mmap.mmap, base: int) -> None:
     """Write the addresses that the sections of one object refer to."""
     for section in item.sections:
         target = item.places.get(section.info) if section.kind in (_RELA, _REL) else None
@@ -327,8 +327,8 @@ def _relocate(item: _Object, resolved: dict[str, int], memory: mmap.mmap, base: 
             memory[spot : spot + nbytes] = word
 
 
-def _short(item: _Object, symbol: _Symbol, value: int, code: str) -> bytes:
-    """A reference of 32 bits, which reaches only so far."""
+def _short(item: _ElfObject, symbol: _ElfSymbol, value: int, code: str) -> bytes:
+    """Pack a reference of 32 bits. Raises MeshweaveError when its target is too far away."""
     try:
         return struct.pack("<" + code, value)
     except struct.error:

@@ -1,11 +1,10 @@
-"""What every engine does for a rank of a program: buffers, the table that `step` reads, the
-call, its result.
-"""
+"""Do for one rank of a program what every engine needs: buffers, the table that `step` reads, errors of a call."""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+import mmap
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,12 +16,14 @@ from meshweave.errors import MeshweaveError
 from meshweave.runtime.libraries import libraries
 from meshweave.runtime.loader import LoadedCode, load
 
+Memory = mmap.mmap | memoryview | npt.NDArray[np.uint8]
 Values = npt.NDArray[Any]
-Step = Any  # a ctypes function: i32 (ptr ctx); the interpreter lock is free while it runs
+StepFunction = Callable[[int], int]
+"""Call a step with the address of its table; the interpreter lock is free while it runs."""
 
 
 def aligned(nbytes: int) -> Values:
-    """Uninitialised bytes that begin at a multiple of ALIGNMENT. MeshweaveError without memory."""
+    """Allocate bytes that begin at a multiple of ALIGNMENT, not initialised. Raises MeshweaveError without memory."""
     try:
         whole = np.empty(nbytes + ALIGNMENT, np.uint8)
     except (MemoryError, ValueError):
@@ -32,52 +33,66 @@ def aligned(nbytes: int) -> Values:
 
 
 def buffer(port: Port) -> Values:
-    """An uninitialised, aligned allocation of one rank."""
+    """Allocate the array of one rank for a port: aligned, not initialised."""
     return aligned(port.nbytes).view(numpy_dtype(port.dtype)).reshape(port.local_shape)
 
 
-def load_code(bundle: Bundle) -> tuple[LoadedCode, Step]:
-    """Load a bundle's objects and find its entry. MeshweaveError when they cannot be loaded
-    here.
-    """
+def load_code(bundle: Bundle) -> tuple[LoadedCode, StepFunction]:
+    """Load a bundle's objects; return the code and its entry. Raises MeshweaveError when they cannot be loaded here."""
     code = load(bundle.objects, libraries=libraries(bundle.manifest.libraries))
-    step = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(code.address(bundle.manifest.entry))
-    return code, step
+    return code, entry_of(code, bundle.manifest)
 
 
-def check_local(port: Port, index: int, what: str, rank: int, value: Any) -> Values:
-    """A rank's array for a port. MeshweaveError names port, rank and dim when dtype or shape
-    differ.
-    """
+def entry_of(code: LoadedCode, manifest: Manifest) -> StepFunction:
+    """Return the entry of loaded code as a function. Raises MeshweaveError unless the manifest is that of the code."""
+    if manifest.symbol not in code:
+        raise MeshweaveError(
+            "the bundle's manifest is not the one that its code was compiled for: compile the program again"
+        )
+    return ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(code.address(manifest.entry))
+
+
+def check_local(port: Port, index: int, what: str, rank: int, value: object) -> Values:
+    """Return a rank's array for a port. Raises MeshweaveError, which names port, rank and dim, when it does not fit."""
     name = f'{what} {index} "{port.name}", rank {rank}'
     if not isinstance(value, np.ndarray):
         raise MeshweaveError(f"{name}: a NumPy array is needed, got {type(value).__name__}")
     if value.dtype != numpy_dtype(port.dtype):
         raise MeshweaveError(f"{name}: dtype {value.dtype}, {numpy_dtype(port.dtype)} is right")
-    if value.ndim != len(port.local_shape):
-        raise MeshweaveError(f"{name}: {value.ndim} dims, {len(port.local_shape)} are right")
-    for dim, (size, right) in enumerate(zip(value.shape, port.local_shape, strict=True)):
-        if size != right:
-            raise MeshweaveError(
-                f"{name}: dim {dim} has size {size}, {right} is right (its local shape is "
-                f"{'x'.join(map(str, port.local_shape))})"
-            )
+    if value.shape != port.local_shape:
+        local = "x".join(map(str, port.local_shape))
+        check_shape(name, value.shape, port.local_shape, f" (its local shape is {local})")
     return value
+
+
+def check_shape(name: str, shape: Sequence[int], right: Sequence[int], more: str = "") -> None:
+    """Raise MeshweaveError, which names a value and the dim of wrong size, unless its shape is right."""
+    if len(shape) != len(right):
+        raise MeshweaveError(f"{name}: {len(shape)} dims, {len(right)} are right")
+    for dim, (size, wanted) in enumerate(zip(shape, right, strict=True)):
+        if size != wanted:
+            raise MeshweaveError(f"{name}: dim {dim} has size {size}, {wanted} is right{more}")
 
 
 def check_all(
     ports: Sequence[Port], what: str, nranks: int, values: Sequence[Sequence[Any]]
 ) -> list[list[Values]]:
-    """Check the arrays of all ranks: `values[rank][index]`. MeshweaveError names what does not
-    fit.
+    """Return the arrays of all ranks, `values[rank][index]`.
+
+    Raises MeshweaveError, which names the one that does not fit.
     """
-    if len(values) != nranks:
-        raise MeshweaveError(f"{what}s for {len(values)} ranks, the program has {nranks}")
+    check_count(nranks, what, values)
     return [check_row(ports, what, rank, row) for rank, row in enumerate(values)]
 
 
+def check_count(nranks: int, what: str, values: Sequence[object]) -> None:
+    """Raise MeshweaveError unless there are values for as many ranks as the program has."""
+    if len(values) != nranks:
+        raise MeshweaveError(f"{what}s for {len(values)} ranks, the program has {nranks}")
+
+
 def check_row(ports: Sequence[Port], what: str, rank: int, row: Sequence[Any]) -> list[Values]:
-    """Check the arrays of one rank. MeshweaveError names what does not fit."""
+    """Return the arrays of one rank. Raises MeshweaveError, which names the one that does not fit."""
     if len(row) != len(ports):
         raise MeshweaveError(f"rank {rank}: {len(row)} {what}s, the program has {len(ports)}")
     return [
@@ -87,12 +102,12 @@ def check_row(ports: Sequence[Port], what: str, rank: int, row: Sequence[Any]) -
 
 
 def usable(value: Values) -> bool:
-    """Whether compiled code may work in this array as it lies: contiguous and aligned."""
+    """Tell whether compiled code may work in this array in place: it is contiguous and aligned."""
     return bool(value.flags.c_contiguous and value.ctypes.data % ALIGNMENT == 0)
 
 
 def prepared(value: Values, port: Port) -> Values:
-    """The array itself where compiled code can read it as it lies, else an aligned copy."""
+    """Return the array itself where compiled code can read it in place, else an aligned copy."""
     if usable(value):
         return value
     copy = buffer(port)
@@ -100,8 +115,27 @@ def prepared(value: Values, port: Port) -> Values:
     return copy
 
 
-def place_buffers(manifest: Manifest, memory: Any) -> tuple[list[Values], list[Values]]:
-    """Inputs and outputs of one rank as arrays in a buffer of `buffer_bytes(manifest)` bytes."""
+def bind_row(
+    manifest: Manifest, rank: int, row: Sequence[Values]
+) -> tuple[list[Values], list[Values]]:
+    """Return the inputs of one rank, checked, and copied where code cannot read them in place; and new outputs."""
+    ports = manifest.inputs
+    checked = zip(check_row(ports, "input", rank, row), ports, strict=True)
+    read = [prepared(value, port) for value, port in checked]
+    return read, [buffer(port) for port in manifest.outputs]
+
+
+def bind_rows(
+    manifest: Manifest, nranks: int, rows: Sequence[Sequence[Values]]
+) -> tuple[list[list[Values]], list[list[Values]]]:
+    """Return inputs and new outputs of all ranks, `[rank][index]`, as `bind_row` does for each."""
+    check_count(nranks, "input", rows)
+    bound = [bind_row(manifest, rank, row) for rank, row in enumerate(rows)]
+    return [read for read, _ in bound], [written for _, written in bound]
+
+
+def place_buffers(manifest: Manifest, memory: Memory) -> tuple[list[Values], list[Values]]:
+    """Lay out the inputs and outputs of one rank in a buffer of `buffer_bytes(manifest)` bytes."""
     end, arrays = 0, []
     for port in (*manifest.inputs, *manifest.outputs):
         dtype = numpy_dtype(port.dtype)
@@ -112,17 +146,13 @@ def place_buffers(manifest: Manifest, memory: Any) -> tuple[list[Values], list[V
 
 
 def buffer_bytes(manifest: Manifest) -> int:
-    """Bytes that all inputs and outputs of one rank take, each aligned; at least one page's
-    worth for mmap.
-    """
+    """Count the bytes of all inputs and outputs of one rank, each aligned; at least a page, which mmap needs."""
     ports = (*manifest.inputs, *manifest.outputs)
     return max(4096, sum(rounded(port.nbytes) for port in ports))
 
 
-class Table:
-    """The table of slots of one rank: everything but the pointers of inputs and outputs, which
-    `bound` fills in.
-    """
+class SlotTable:
+    """Hold the slots of one rank: all but the pointers of inputs and outputs, which `bound` fills in."""
 
     def __init__(
         self,
@@ -134,15 +164,17 @@ class Table:
         groups: Sequence[tuple[int, int]],
         arena: int | None = None,
     ) -> None:
-        """status, private, arena: addresses (without an arena, one is made); groups: (handle,
-        member index) of each group of the manifest.
+        """Fill in the slots.
+
+        status, private, arena: addresses (without an arena, one is allocated); groups: (handle, member index) of each
+        group of the manifest.
         """
         self.slots = slots(manifest)
         self.arena = aligned(0 if arena is not None else manifest.arena_bytes)
         self._early = (
             self.arena[len(self.arena) - manifest.early_bytes :] if arena is None else None
         )
-        self.forget_early()
+        self.reset_async()
         self._base = np.zeros(self.slots.count, np.int64)
         self._base[self.slots.arena] = self.arena.ctypes.data if arena is None else arena
         self._base[self.slots.rank] = rank
@@ -152,15 +184,13 @@ class Table:
             self._base[self.slots.handle(number)] = handle
             self._base[self.slots.member(number)] = member
 
-    def forget_early(self) -> None:
-        """As if no collective had ever been started early. An arena that was given is so at first."""
+    def reset_async(self) -> None:
+        """Reset the async counters, as in a new arena. An arena that was given must be new."""
         if self._early is not None:
             self._early.fill(0)
 
     def bound(self, inputs: Sequence[Values], outputs: Sequence[Values]) -> Values:
-        """A table for these buffers. Its address is what `step` takes; keep table and buffers
-        while it runs.
-        """
+        """Return a table for these buffers. `step` takes its address; keep table and buffers while it runs."""
         table: Values = self._base.copy()
         for index, value in enumerate(inputs):
             table[self.slots.input(index)] = value.ctypes.data
@@ -170,5 +200,5 @@ class Table:
 
 
 def fault(manifest: Manifest, rank: int, code: int, meaning: str = "") -> str:
-    """One line for a `step` that returned `code`: rank, op, place and the code's meaning."""
+    """Describe a `step` that returned `code` in one line: rank, op, place and the code's meaning."""
     return f"rank {rank} failed in {manifest.op(code >> 16)}: {meaning or f'code {code & 0xFFFF}'}"

@@ -1,4 +1,4 @@
-"""Where each rank is, and whether they still get on.
+"""Watch where each rank is, and whether the ranks still make progress.
 
 Compiled code writes the op it starts and the op it has finished into its row of a status board; the
 engine writes whether the rank runs. Whoever watches needs only the board: a stalled or dead rank
@@ -9,13 +9,13 @@ in a collective or because it has returned, for another.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from meshweave.abi import IDLE, RETURNED, RUNNING, STATE
 from meshweave.bundle import Manifest
+from meshweave.runtime.program import Memory, aligned
 
 # ELSEWHERE: on a host that this board does not reach; DEVICE: waits for what it gave its device.
 ELSEWHERE, DEVICE = 3, 4
@@ -24,32 +24,41 @@ _ROW = 8  # i64 per rank: one cache line
 
 
 class StatusBoard:
-    """A row for each rank in memory that they share: op started, op finished (by compiled code),
-    state (by the engine), and how far its device is (by whoever watches that).
+    """Hold a row for each rank in memory that all share.
+
+    Compiled code writes the op started and the op finished, the engine writes the state, and whoever watches a device
+    writes how far it is.
     """
 
-    def __init__(self, memory: Any, nranks: int) -> None:
-        """memory: a writable buffer of `nbytes(nranks)` bytes."""
+    def __init__(self, memory: Memory, nranks: int) -> None:
+        """Use a writable buffer of `nbytes(nranks)` bytes."""
         self.nranks = nranks
         self.rows: npt.NDArray[np.int64] = np.frombuffer(memory, np.int64, nranks * _ROW)
         self.rows = self.rows.reshape(nranks, _ROW)
 
     @staticmethod
+    def private(nranks: int) -> StatusBoard:
+        """Make a board in memory of this process; no rank runs."""
+        board = StatusBoard(aligned(StatusBoard.nbytes(nranks)), nranks)
+        board.clear()
+        return board
+
+    @staticmethod
     def nbytes(nranks: int) -> int:
-        """Bytes of the board."""
+        """Return the bytes of a board."""
         return nranks * _ROW * 8
 
     def address(self, rank: int) -> int:
-        """Address of a rank's row: what goes in its `status` slot."""
+        """Return the address of a rank's row, which goes in its `status` slot."""
         return int(self.rows[rank].ctypes.data)
 
     def begin(self, rank: int) -> None:
-        """A rank is about to call `step`."""
+        """Note that a rank is about to call `step`."""
         self.rows[rank, :_STATE] = 0
         self.rows[rank, _STATE] = RUNNING
 
     def end(self, rank: int) -> None:
-        """Its `step` has returned."""
+        """Note that a rank's `step` has returned."""
         self.rows[rank, _STATE] = RETURNED
 
     def mark(self, rank: int, state: int) -> None:
@@ -57,34 +66,32 @@ class StatusBoard:
         self.rows[rank, _STATE] = state
 
     def progress(self, rank: int, count: int) -> None:
-        """A rank's device has got so far; the number means nothing but that it changes."""
+        """Note how far a rank's device is; the number means nothing except that it changes."""
         self.rows[rank, _PROGRESS] = count
 
     def clear(self) -> None:
-        """No rank runs."""
+        """Note that no rank runs."""
         self.rows[:] = 0
 
     def look(self) -> bytes:
-        """The board as a value: two looks are equal when nothing has moved."""
+        """Return the board as a value: two looks are equal when nothing has moved."""
         return self.rows[:, : _PROGRESS + 1].tobytes()
 
     def in_collective(self, rank: int) -> bool:
-        """Whether a rank has started an op that it has not finished."""
+        """Tell whether a rank has started an op that it has not finished."""
         started, finished, state = self.rows[rank, :3]
         return bool(state == RUNNING and started != finished)
 
     def state(self, rank: int) -> int:
-        """IDLE, RUNNING, RETURNED, ELSEWHERE or DEVICE."""
+        """Return a rank's state: IDLE, RUNNING, RETURNED, ELSEWHERE or DEVICE."""
         return int(self.rows[rank, _STATE])
 
     def waits(self, rank: int) -> bool:
-        """Whether a rank can only wait: it is in a collective, has returned, or waits for its
-        device.
-        """
+        """Tell whether a rank can only wait: it is in a collective, has returned, or waits for its device."""
         return self.in_collective(rank) or self.state(rank) in (RETURNED, DEVICE)
 
     def where(self, manifest: Manifest, rank: int) -> str:
-        """What a rank is doing, in words: `waits in all_reduce[tp] f32 64x96 at mlp.mlir:7:8`."""
+        """Say what a rank does, in words: `is in all_reduce[tp] f32 64x96 at mlp.mlir:7:8`."""
         started, finished, state = (int(word) for word in self.rows[rank, :3])
         if state == RETURNED:
             return "has returned"
@@ -103,9 +110,7 @@ class StatusBoard:
 
 
 def together(board: StatusBoard, manifest: Manifest, ranks: Iterable[int]) -> str:
-    """Where ranks are, those at the same place named together: `ranks 0, 1 and 3 are in
-    all_reduce...`.
-    """
+    """Say where ranks are, those at the same place together: `ranks 0, 1 and 3 are in all_reduce...`."""
     places: dict[str, list[int]] = {}
     for rank in ranks:
         places.setdefault(board.where(manifest, rank), []).append(rank)
@@ -126,7 +131,7 @@ _PLURALS = (
 
 
 def named(ranks: Sequence[int]) -> str:
-    """`rank 2`, `ranks 0, 1 and 3`; many ranks are counted."""
+    """Name ranks: `rank 2`, `ranks 0, 1 and 3`; many ranks are counted."""
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     if len(ranks) > 8:
@@ -135,8 +140,9 @@ def named(ranks: Sequence[int]) -> str:
 
 
 def stalled_ranks(board: StatusBoard) -> list[int]:
-    """The ranks that the others wait for: those that wait for nobody, else those whose
-    collective is furthest behind.
+    """Return the ranks that the others wait for.
+
+    These are the ranks that wait for none, else those whose collective is furthest behind.
     """
     here = [rank for rank in range(board.nranks) if board.state(rank) != ELSEWHERE]
     running = [rank for rank in here if not board.waits(rank)]
@@ -150,7 +156,7 @@ def stalled_ranks(board: StatusBoard) -> list[int]:
 
 
 class Watchdog:
-    """Compares looks at a board. One watcher may use it at a time."""
+    """Compare looks at a board. One watcher may use it at a time."""
 
     def __init__(self, board: StatusBoard, manifest: Manifest, seconds: float) -> None:
         self.board = board
@@ -164,7 +170,7 @@ class Watchdog:
         self._last, self._since = self.board.look(), now
 
     def report(self, now: float) -> str | None:
-        """One line about a job that is stalled at time `now`, None while it gets on.
+        """Describe in one line a job that is stalled at time `now`; return None while it makes progress.
 
         It names the ranks that hold the others up and where they are, then the others.
         """

@@ -1,1 +1,1 @@
-"""The commands: `meshweave-opt` (opt) and `meshweave` (cli)."""
+"""Define the commands `meshweave-opt` (opt) and `meshweave` (cli). Nothing else imports this room."""

@@ -1,4 +1,4 @@
-"""The arrays of `meshweave run`: .npy files in and out, results compared with what they should be."""
+"""Read and write the arrays of `meshweave run` as .npy files, and compare results with what they should be."""
 
 import os
 from collections.abc import Sequence
@@ -9,8 +9,9 @@ import numpy as np
 
 from meshweave.bundle import Port, numpy_dtype
 from meshweave.errors import MeshweaveError
-from meshweave.files import replacing
-from meshweave.runtime.array import check_global
+from meshweave.files.whole import replacing
+from meshweave.runtime.arrays.array import check_global
+from meshweave.runtime.arrays.saved import read_npy
 
 TOLERANCE = 2e-4
 """Largest error that --check and --expect accept, relative to the largest element."""
@@ -18,22 +19,15 @@ NARROW_TOLERANCE = 2e-2
 """The same for bf16 and f16. Integers and i1 must be equal."""
 
 
-def load(file: str) -> np.ndarray:
-    """The array of a .npy file (never a pickle); 2-byte records, as which bf16 is saved, as their bits.
+def load(file: str) -> np.ndarray[Any, Any]:
+    """Read a .npy file; 2-byte records, the form in which bf16 is saved, become their bits.
 
     Raises MeshweaveError naming the file.
     """
     try:
-        array = np.load(file, allow_pickle=False)
+        array = read_npy(file)
     except OSError as error:
         raise MeshweaveError(f"{file}: {_reason(error)}") from None
-    except (ValueError, EOFError, MemoryError, OverflowError, SyntaxError) as error:
-        said = str(error) or type(error).__name__
-        raise MeshweaveError(f"{file}: not a .npy array: {' '.join(said.split())[:160]}") from None
-    except Exception as error:  # zipfile, tokenize and others raise their own kinds
-        raise MeshweaveError(f"{file}: not a .npy array: {type(error).__name__}") from None
-    if not isinstance(array, np.ndarray):
-        raise MeshweaveError(f"{file}: an .npz archive: one .npy file for each argument is right")
     if array.dtype.kind == "V" and array.dtype.itemsize == 2 and not array.dtype.names:
         return array.view(np.uint16)
     return array
@@ -43,8 +37,8 @@ def _reason(error: OSError) -> str:
     return (error.strerror or str(error)).lower()
 
 
-def arguments(ports: Sequence[Port], files: Sequence[str]) -> list[np.ndarray]:
-    """The arguments of a program from files, in order. MeshweaveError names the file that does not fit."""
+def arguments(ports: Sequence[Port], files: Sequence[str]) -> list[np.ndarray[Any, Any]]:
+    """Read the arguments of a program from files, in order. Raises MeshweaveError naming a file that does not fit."""
     if len(files) != len(ports):
         names = ", ".join(f"{p.name} {p.dtype} {_by(p.global_shape)}" for p in ports)[:300]
         plural = "s" if len(files) != 1 else ""
@@ -66,8 +60,8 @@ def _by(shape: Sequence[int]) -> str:
     return "x".join(map(str, shape)) or "()"
 
 
-def expected(ports: Sequence[Port], files: Sequence[str]) -> list[np.ndarray]:
-    """The results that a program should give, from files. MeshweaveError names the file that cannot be one."""
+def expected(ports: Sequence[Port], files: Sequence[str]) -> list[np.ndarray[Any, Any]]:
+    """Read the results that a program should give. Raises MeshweaveError naming a file that cannot be one."""
     if len(files) != len(ports):
         plural = "s" if len(files) != 1 else ""
         raise MeshweaveError(
@@ -90,9 +84,9 @@ def expected(ports: Sequence[Port], files: Sequence[str]) -> list[np.ndarray]:
 
 @dataclass(frozen=True)
 class Difference:
-    """How far a result is from its reference: the largest absolute error, and where it is at its worst.
+    """Describe how far a result is from its reference: the largest absolute error, and where it is.
 
-    reference: the option that asked, "--check" or "--expect".
+    reference: the option that asked, "--check" or "--expect". mine, other: the two numbers there.
     """
 
     index: int
@@ -101,12 +95,12 @@ class Difference:
     largest: float
     limit: float
     at: tuple[int, ...]
-    mine: Any
-    other: Any
+    mine: complex
+    other: complex
 
     @property
     def wrong(self) -> bool:
-        """Whether the error is more than the limit."""
+        """Tell whether the error is above the limit."""
         return self.error > self.limit
 
     def __str__(self) -> str:
@@ -118,9 +112,9 @@ class Difference:
 
 
 def difference(
-    index: int, reference: str, port: Port, mine: np.ndarray, other: np.ndarray
+    index: int, reference: str, port: Port, mine: np.ndarray[Any, Any], other: np.ndarray[Any, Any]
 ) -> Difference:
-    """Compare a result with its reference, both global. Equal infinities and NaN at the same places are no error."""
+    """Compare a result with its reference, both global. Equal infinities, and NaN in both, are no error."""
     kind = numpy_dtype(port.dtype).kind if port.dtype != "bf16" else "f"
     exact = kind in "iub" and other.dtype.kind in "iub"
     # The 64-bit mantissa of long double holds every integer exactly.
@@ -144,16 +138,17 @@ def difference(
     return Difference(index, reference, error, largest, limit, at, *values)
 
 
-def dump(results: Sequence[np.ndarray], directory: str) -> list[str]:
-    """Write each result whole or not at all as result{i}.npy; the files' names. MeshweaveError when it cannot."""
+def dump(results: Sequence[np.ndarray[Any, Any]], directory: str) -> list[str]:
+    """Write each result, whole or not at all, as result{i}.npy; return the files' names. Raises MeshweaveError."""
     try:
         os.makedirs(directory, exist_ok=True)
-        return [_write(result, directory, f"result{i}.npy") for i, result in enumerate(results)]
+        return [save(result, directory, f"result{i}.npy") for i, result in enumerate(results)]
     except OSError as error:
         raise MeshweaveError(f"--dump {directory}: {_reason(error)}") from None
 
 
-def _write(result: np.ndarray, directory: str, name: str) -> str:
+def save(result: np.ndarray[Any, Any], directory: str, name: str) -> str:
+    """Write an array, whole or not at all, to `name` in a folder; return its path. Raises OSError."""
     path = os.path.join(directory, name)
     with replacing(path) as out:
         np.save(out, result, allow_pickle=False)

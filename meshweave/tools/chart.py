@@ -1,4 +1,4 @@
-"""Pictures as SVG: live bytes over a step op by op, with its peak named, and lines through points."""
+"""Draw SVG pictures: the live bytes of a step op by op, with its peak named, and lines through points."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,8 +16,9 @@ _MOST_NAMES = 32  # ops whose source lines fit below the axis
 
 @dataclass(frozen=True)
 class Curve:
-    """Bytes while each op runs. labels: of the ops, one each, shown when pointed at; ticks: the same in a few letters,
-    for below the axis.
+    """Hold the live bytes while each op runs.
+
+    labels: of the ops, shown when pointed at. ticks: short names of the ops, for below the axis.
     """
 
     name: str
@@ -27,7 +28,7 @@ class Curve:
 
 
 def memory_chart(title: str, curves: Sequence[Curve]) -> str:
-    """The SVG text. Each curve spans the whole width, however many ops it has; below the axis stand the first's."""
+    """Return a chart as SVG. Each curve spans the whole width; the axis names the ops of the first curve."""
     step = _tick(max((n for curve in curves for n in curve.nbytes), default=0))
     top = step * max(1, -(-max((n for c in curves for n in c.nbytes), default=0) // step))
     parts = [*_frame(title), *_grid(top, step)]
@@ -40,7 +41,7 @@ def memory_chart(title: str, curves: Sequence[Curve]) -> str:
 
 
 def line_chart(title: str, x: Sequence[int], y: Sequence[int], x_name: str, unit: str) -> str:
-    """The SVG text of bytes `y` over whole numbers `x`, points joined by a line, each with its value."""
+    """Return a chart as SVG: bytes `y` over whole numbers `x`, points joined by a line, each with its value."""
     step = _tick(max(y, default=0))
     top = step * max(1, -(-max(y, default=0) // step))
     span = max(x, default=1)
@@ -65,7 +66,7 @@ def line_chart(title: str, x: Sequence[int], y: Sequence[int], x_name: str, unit
 
 
 def _tick(most: int) -> int:
-    """The least power of two, in bytes, of which a few reach `most`."""
+    """Return the distance of grid lines: the smallest power of two of which _MOST_TICKS reach `most`."""
     step = 1
     while step * _MOST_TICKS < most:
         step *= 2
@@ -105,7 +106,7 @@ def _grid(top: int, step: int) -> list[str]:
 
 
 def _names(ticks: Sequence[str]) -> list[str]:
-    """What stands below each op."""
+    """Return the names below the axis."""
     width = (WIDTH - _LEFT - _RIGHT) / max(1, len(ticks))
     y = HEIGHT - _BOTTOM + 16
     return [_text(_LEFT + (k + 0.5) * width, y, tick, "middle", 10) for k, tick in enumerate(ticks)]

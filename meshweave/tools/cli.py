@@ -1,4 +1,4 @@
-"""`meshweave`: run a program on a mesh, compile it to a file, and see what this machine can do.
+"""Define the command `meshweave`: run a program on a mesh, compile it to a file, see what this machine can do.
 
 Exit status: 0 done; 1 the program or its input is wrong; 2 wrong usage; 3 a rank failed. What went wrong is one line on
 standard error.
@@ -6,24 +6,24 @@ standard error.
 
 import argparse
 import math
-import os
 import re
 import sys
-from collections.abc import Callable, Sequence
-from itertools import chain
-from typing import Any, NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Any, NoReturn, TypeAlias
 
 from meshweave import __version__
 from meshweave.device import CHIPS
 from meshweave.errors import MeshweaveError, UsageError, did_you_mean
-from meshweave.targets import CHIP, TARGETS
+from meshweave.targets import CHIP, ENGINES, TARGETS
 from meshweave.tools.guard import Stage, guarded, silent
-from meshweave.tools.plan_options import add_plan
-from meshweave.tools.start import interrupted
+
+Commands: TypeAlias = "argparse._SubParsersAction[Any]"
+"""What `add_subparsers` returns, with parsers of any class; argparse has no public name for it."""
 
 
-class _Parser(argparse.ArgumentParser):
-    """Wrong usage is a UsageError: one line, with the nearest known name."""
+class _CommandParser(argparse.ArgumentParser):
+    """Raise UsageError for wrong usage: one line, with the nearest known name."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options, allow_abbrev=False)
@@ -36,12 +36,12 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main() -> int:
-    """The command of the shell, in a child process: native code that crashes still ends in a line and a status."""
+    """Run the command in a child process, so that a crash of native code still ends in a line and a status."""
     return guarded(lambda stage: command(sys.argv[1:], stage), "meshweave")
 
 
 def command(arguments: Sequence[str], stage: Stage = silent) -> int:
-    """The command line; returns the exit status. stage: told what is done next."""
+    """Run a command line; return the exit status. stage: called with what is done next."""
     try:
         options = _read(arguments)
         options.stage = stage
@@ -49,11 +49,6 @@ def command(arguments: Sequence[str], stage: Stage = silent) -> int:
     except MeshweaveError as error:
         print(f"meshweave: error: {' '.join(str(error).split())}", file=sys.stderr)
         return error.exit_status
-    except KeyboardInterrupt:
-        return interrupted("meshweave")
-    except BrokenPipeError:  # the reader of our output has gone
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return 0
     except MemoryError as error:
         print(f"meshweave: error: out of memory: {error}", file=sys.stderr)
         return 1
@@ -70,9 +65,9 @@ def _read(arguments: Sequence[str]) -> argparse.Namespace:
     return options
 
 
-def _parser() -> tuple[_Parser, dict[str, Any]]:
-    """The parser of the command line, and those of its commands."""
-    parser = _Parser(
+def _parser() -> tuple[_CommandParser, Mapping[str, argparse.ArgumentParser]]:
+    """Return the parser of the command line, and those of its commands by name."""
+    parser = _CommandParser(
         prog="meshweave",
         description="Run a program on a mesh, compile it to a file, and see what this machine can do.",
         epilog="Exit status: 0 done; 1 the program or its input is wrong; 2 wrong usage; 3 a rank failed; 130 "
@@ -83,15 +78,17 @@ def _parser() -> tuple[_Parser, dict[str, Any]]:
     _add_run(commands)
     _add_compile(commands)
     _add_report(commands)
-    add_plan(commands)
-    doctor = commands.add_parser("doctor", help="what is installed, and what will work")
+    _add_plan(commands)
+    _add_verify(commands)
+    _add_sign(commands)
+    doctor = commands.add_parser("doctor", help="show what is installed, and what will work")
     doctor.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    doctor.set_defaults(command=_doctor)
+    doctor.set_defaults(command=_loaded_later("doctor", "doctor_command"))
     return parser, commands.choices
 
 
 def _choice(what: str, *names: str) -> Callable[[str], str]:
-    """The type of an argument that is one of a few names."""
+    """Return a reader of arguments that are one of a few names."""
 
     def read(text: str) -> str:
         if text in names:
@@ -105,10 +102,12 @@ def _choice(what: str, *names: str) -> Callable[[str], str]:
     return read
 
 
-def _number(name: str, kind: Any, least: float, what: str) -> Callable[[str], Any]:
-    """The type of an argument that is a number of at least `least`."""
+def _number(
+    name: str, kind: Callable[[str], float], least: float, what: str
+) -> Callable[[str], float]:
+    """Return a reader of arguments that are numbers of at least `least`."""
 
-    def read(text: str) -> Any:
+    def read(text: str) -> float:
         try:
             value = kind(text)
         except ValueError:
@@ -126,14 +125,15 @@ def _add_program(command: argparse.ArgumentParser) -> None:
     add("--mesh", help='axes and sizes, "x=2,y=2" (default: the program\'s own, or one rank)')
     add(
         "--engine",
-        type=_choice("engine", *chain(*TARGETS.values())),
-        metavar="{local,mpi,nccl,emulate}",
-        help="threads of one process (default), or processes; of target gpu: a process per gpu (default), or none",
+        type=_choice("engine", *ENGINES),
+        metavar=f"{{{','.join(ENGINES)}}}",
+        help="what runs the program. cpu: threads of one process (local, default) or processes (mpi); "
+        "gpu: a process per gpu (nccl, default) or an emulator",
     )
     add(
         "--target",
         type=_choice("target", *TARGETS),
-        metavar="{cpu,gpu}",
+        metavar=f"{{{','.join(TARGETS)}}}",
         help="what code is made for (default: what the engine runs, cpu)",
     )
     add(
@@ -144,12 +144,12 @@ def _add_program(command: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_run(commands: Any) -> None:
+def _add_run(commands: Commands) -> None:
     run = commands.add_parser(
         "run",
         help="compile a program and run it on a mesh",
-        description="Compile FILE (StableHLO with Shardy shardings, or MLIR with dist ops), or take what meshweave "
-        "compile made of it, and run it on a mesh of ranks.",
+        description="Compile FILE (StableHLO with Shardy shardings, or MLIR with dist ops), or load what meshweave "
+        "compile wrote, and run it on a mesh of ranks.",
     )
     _add_program(run)
     add, given = run.add_argument, run.add_mutually_exclusive_group()
@@ -177,41 +177,48 @@ def _add_run(commands: Any) -> None:
         type=_number("--timeout", float, 1e-3, "a positive number of seconds"),
         default=60.0,
         metavar="S",
-        help="end a run in which no rank gets on for S seconds (default: 60)",
+        help="end a run in which no rank makes progress for S seconds (default: 60)",
     )
-    add("--graph", action="store_true", help="of engine nccl: repeat the step as a CUDA graph")
-    add("--share", action="store_true", help="of engine nccl: ranks may share a gpu, for trials")
+    add("--graph", action="store_true", help="with engine nccl: repeat the step as a CUDA graph")
+    add("--share", action="store_true", help="with engine nccl: let ranks share a gpu, for trials")
+    add(
+        "--require-signature",
+        metavar="PUBLIC.pem",
+        help="run only a bundle that the owner of this Ed25519 key has signed",
+    )
     add("--json", action="store_true", help="print JSON instead of a table")
-    run.set_defaults(command=_run)
+    run.set_defaults(command=_loaded_later("run", "run"))
 
 
-def _add_compile(commands: Any) -> None:
+def _add_compile(commands: Commands) -> None:
     compiled = commands.add_parser(
         "compile",
         help="compile a program to a file that runs without a compiler",
-        description="Compile FILE for a mesh; meshweave run takes what is written.",
+        description="Compile FILE for a mesh, to a file that meshweave run takes.",
     )
     _add_program(compiled)
     compiled.add_argument("-o", dest="output", metavar="PROG.mwb", help="default: FILE with .mwb")
     compiled.add_argument(
-        "--report-json", metavar="R.json", help="write what was decided: memory, slices, hints, ..."
+        "--report-json", metavar="R.json", help="write the decisions: memory, slices, hints, ..."
     )
     compiled.add_argument(
-        "--ptx", metavar="DIR", help="of target gpu: write the PTX of each kernel and the host code"
+        "--ptx",
+        metavar="DIR",
+        help="with target gpu: write the PTX of each kernel and the host code",
     )
     compiled.add_argument(
         "--emit",
-        type=_choice("code", "host", "kernels", "llvm", "ptx"),
-        metavar="{host,kernels,llvm,ptx}",
-        help="of target gpu: print this code, write no file",
+        type=_choice("code", "asm", "buffers", "host", "kernels", "llvm", "ptx"),
+        metavar="{kernels,buffers,llvm,asm,host,ptx}",
+        help="print this code, as far as the target has it; write no file",
     )
-    compiled.set_defaults(command=_compile)
+    compiled.set_defaults(command=_loaded_later("run", "write_bundle"))
 
 
-def _add_report(commands: Any) -> None:
+def _add_report(commands: Commands) -> None:
     report = commands.add_parser(
         "report",
-        help="what compiling a program decides: memory, slices, hints, kernels, collectives",
+        help="show what compiling a program decides: memory, slices, hints, kernels, collectives",
         description="Print what compiling FILE for a mesh decides, and draw the live bytes over a step.",
     )
     _add_program(report)
@@ -219,31 +226,67 @@ def _add_report(commands: Any) -> None:
     report.add_argument(
         "--svg", metavar="OUT.svg", help="draw the live bytes op by op, with and without hints"
     )
-    report.set_defaults(command=_report)
+    report.set_defaults(command=_loaded_later("report", "report_command"))
 
 
-def _run(options: argparse.Namespace) -> int:
-    from meshweave.tools.run import run
-
-    return run(options)
-
-
-def _compile(options: argparse.Namespace) -> int:
-    from meshweave.tools.run import write_bundle
-
-    return write_bundle(options)
-
-
-def _report(options: argparse.Namespace) -> int:
-    from meshweave.tools.report import report_command
-
-    return report_command(options)
+def _add_verify(commands: Commands) -> None:
+    verify = commands.add_parser(
+        "verify",
+        help="check the program of one rank against the whole program",
+        description="Prove that LOCAL, the program of one rank, computes its part of GLOBAL, the whole program, on "
+        "every rank. Exit status: 0 proven; 1 a result is refuted; 3 not all results are proven.",
+    )
+    verify.add_argument("whole", metavar="GLOBAL", help="the whole program")
+    verify.add_argument("local", metavar="LOCAL", help="the program of one rank")
+    verify.add_argument("--json", action="store_true", help="print JSON: proven, refuted, unproven")
+    verify.set_defaults(command=_loaded_later("verify", "verify_command"))
 
 
-def _doctor(options: argparse.Namespace) -> int:
-    from meshweave.tools.doctor import doctor
+def _add_plan(commands: Commands) -> None:
+    plan = commands.add_parser(
+        "plan",
+        help="show how a tensor gets from one layout to another, and what that costs",
+        description="Print the cheapest steps from one layout to another, the bytes that the busiest "
+        "rank receives, and what is proved about them.",
+    )
+    add = plan.add_argument
+    add("--mesh", required=True, help='axes and sizes, "x=2,y=2"; a symbol, "x=N", for formulas')
+    add("--shape", required=True, help='sizes of the tensor, "16x8"; "" for a scalar')
+    add("--dtype", default="f32", help="element type: f32 (default), bf16, i8, i1, ...")
+    add("--from", dest="source", required=True, metavar="LAYOUT", help='"[x, _]"')
+    add("--to", dest="target", required=True, metavar="LAYOUT", help='"[_, y] +sum(x)"')
+    add("--memory", metavar="BYTES", help="what a step may take on a rank, input and output")
+    add("--steps", metavar="OP,...", help="the steps that may be used: all_gather,exchange,...")
+    add("--execute", action="store_true", help="run it on the element numbers 0..n-1")
+    add(
+        "--engine",
+        metavar="{local,mpi,nccl,emulate,simulate}",
+        help="what runs it (default: local)",
+    )
+    add("--dump", metavar="DIR", help="write each rank's allocation, 1-D, as DIR/rank{r}.npy")
+    add("--check", action="store_true", help="compare the result with what it should be")
+    add("--json", action="store_true", help="print JSON instead of a table")
+    plan.set_defaults(command=_loaded_later("plan", "plan_command"))
 
-    return doctor(as_json=options.json)
+
+def _add_sign(commands: Commands) -> None:
+    sign = commands.add_parser(
+        "sign",
+        help="sign a bundle, so that meshweave run --require-signature takes it",
+        description="Write a signature of BUNDLE into it. A bundle is native code: see docs/security.md.",
+    )
+    sign.add_argument("file", metavar="BUNDLE", help="what meshweave compile wrote")
+    sign.add_argument("--key", metavar="KEY.pem", required=True, help="a private Ed25519 key")
+    sign.set_defaults(command=_loaded_later("sign", "sign"))
+
+
+def _loaded_later(module: str, name: str) -> Callable[[argparse.Namespace], int]:
+    """Return a command whose module is loaded when it runs."""
+
+    def command(options: argparse.Namespace) -> int:
+        return int(getattr(import_module(f"meshweave.tools.{module}"), name)(options))
+
+    return command
 
 
 if __name__ == "__main__":

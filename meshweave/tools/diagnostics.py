@@ -1,9 +1,8 @@
-"""Diagnostics of the driver: how they print, and the comments of `--verify-diagnostics` that expect
-them.
+"""Print the diagnostics of the driver, and match the comments of `--verify-diagnostics` that expect them.
 
-    // expected-error @below {{no axis "z"}}          on the next line; @above, @+2, @-2, or this
-    line without any // expected-remark @+1 {{read {{[0-9]+}} times}}   inner braces hold a regular
-    expression // expected-note @unknown {{...}}                  of a diagnostic without a position
+    // expected-error @below {{no axis "z"}}           on the next line; also @above, @+2, @-2, or this line without any
+    // expected-remark @+1 {{read {{[0-9]+}} times}}   inner braces hold a regular expression
+    // expected-note @unknown {{...}}                  for a diagnostic without a position
 
 The text may be any part of the message. Errors, warnings and remarks that nothing expects are
 mismatches; notes are not.
@@ -12,9 +11,12 @@ mismatches; notes are not.
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 from meshweave.errors import MeshweaveError, UsageError
+
+if TYPE_CHECKING:  # here, for --help needs no compiler
+    from meshweave.ir.bindings import ir
 
 _POSITION = re.compile(r"(.*):(\d+):(\d+)$")
 _COMMENT = re.compile(r"//[^\n]*?expected-(?P<what>\w+)")
@@ -26,9 +28,7 @@ _EXPECTED = re.compile(
 
 @dataclass(frozen=True)
 class Diagnostic:
-    """One message: severity error, warning, remark or note; `location` "file:line:col" or
-    "<unknown>".
-    """
+    """Hold one message. severity: error, warning, remark or note; location: "file:line:col" or "<unknown>"."""
 
     severity: str
     location: str
@@ -36,12 +36,12 @@ class Diagnostic:
 
     @property
     def line(self) -> int | None:
-        """The line it is about, from 1; None when it has no position."""
+        """Return the line it is about, from 1; None if it has no position."""
         m = _POSITION.match(self.location)
         return int(m[2]) if m else None
 
     def under(self, name: str) -> "Diagnostic":
-        """The same about the file `name`, where MLIR's parser was told none and says "-"."""
+        """Replace "-", which MLIR's parser calls a text without a name, by the file's name."""
         if not self.location.startswith("-:"):
             return self
         return replace(self, location=name + self.location[1:])
@@ -52,15 +52,15 @@ class Diagnostic:
 
 
 def from_error(error: MeshweaveError) -> Diagnostic:
-    """What was raised, as a diagnostic."""
+    """Return an error that was raised as a diagnostic."""
     return Diagnostic("error", error.location or "<unknown>", error.message)
 
 
-def from_mlir(diagnostic: Any) -> list[Diagnostic]:
-    """MLIR's diagnostic and its notes, as values that outlive the handler that was given it."""
-    from meshweave.locations import location_text
+def from_mlir(diagnostic: "ir.Diagnostic") -> list[Diagnostic]:
+    """Copy MLIR's diagnostic and its notes, which do not outlive their handler."""
+    from meshweave.ir.locations import location_text
 
-    def value(d: Any, severity: str) -> Diagnostic:
+    def value(d: "ir.Diagnostic", severity: str) -> Diagnostic:
         return Diagnostic(severity, location_text(d.location), d.message.strip())
 
     return [
@@ -71,7 +71,7 @@ def from_mlir(diagnostic: Any) -> list[Diagnostic]:
 
 @dataclass(frozen=True)
 class Expectation:
-    """A comment at line `written`: a diagnostic with `text`, at `line` (None: no position)."""
+    """Hold a comment at line `written` that expects a diagnostic with `text`, at `line` (None: no position)."""
 
     severity: str
     line: int | None
@@ -79,20 +79,20 @@ class Expectation:
     written: int
 
     def meets(self, d: Diagnostic) -> bool:
-        """True when `d` is what the comment expects."""
+        """Tell whether `d` is what the comment expects."""
         if d.severity != self.severity or d.line != self.line:
             return False
         return re.search(_pattern(self.text), d.message) is not None
 
 
 def _pattern(text: str) -> str:
-    """A regular expression for the text of a comment: verbatim outside of inner braces."""
+    """Return a regular expression for the text of a comment, which is verbatim outside of inner braces."""
     parts = re.split(r"\{\{(.*?)\}\}", text)
     return "".join(f"(?:{p})" if i % 2 else re.escape(p) for i, p in enumerate(parts))
 
 
 def expectations(text: str) -> list[Expectation]:
-    """The expectations in the comments of `text`. Raises UsageError for one it cannot read."""
+    """Read the expectations in the comments of `text`. Raises UsageError for one that cannot be read."""
     found = []
     for number, line in enumerate(text.split("\n"), 1):
         if (comment := _COMMENT.search(line)) is None:
@@ -123,7 +123,7 @@ def _line(where: str | None, number: int) -> int | None:
 def mismatches(
     expected: Iterable[Expectation], produced: Iterable[Diagnostic], name: str
 ) -> list[Diagnostic]:
-    """An error, in file `name`, for each unexpected diagnostic and each expectation not met."""
+    """Return an error, in file `name`, for each unexpected diagnostic and each expectation not met."""
     left, problems = list(expected), []
     for d in produced:
         if (met := next((e for e in left if e.meets(d)), None)) is not None:

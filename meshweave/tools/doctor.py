@@ -1,15 +1,14 @@
-"""`meshweave doctor`: what is installed here, and what will work with it."""
+"""Define `meshweave doctor`, which shows what is installed here, and what will work."""
 
+import argparse
 import json
 import os
 import platform
-import shutil
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib import metadata
-from pathlib import Path
 
 from meshweave import __version__
 from meshweave.errors import MeshweaveError
@@ -17,7 +16,7 @@ from meshweave.errors import MeshweaveError
 
 @dataclass(frozen=True)
 class Finding:
-    """One line: what was looked at, whether it will do, what was found, and what to do about it when not."""
+    """Hold one line: what was checked, whether it is good, what was found or how to install it, what needs it."""
 
     what: str
     ok: bool
@@ -26,27 +25,39 @@ class Finding:
     optional: bool = False
 
 
+@dataclass(frozen=True)
+class Check:
+    """Look at one thing. look: returns what was found, in words; raises any error if it is not good."""
+
+    what: str
+    look: Callable[[], str]
+    needed_for: str
+    optional: bool = False
+
+    def finding(self) -> Finding:
+        """Look, and say what was found or what is wrong."""
+        try:
+            ok, said = True, self.look()
+        except MeshweaveError as error:
+            ok, said = False, error.message
+        except Exception as error:  # of compiler, loader, MPI: any is a finding
+            ok, said = False, f"{type(error).__name__}: {error}"
+        return Finding(self.what, ok, " ".join(said.split())[:200], self.needed_for, self.optional)
+
+
+def doctor_command(options: argparse.Namespace) -> int:
+    """Run the command `doctor`; return the exit status."""
+    return doctor(options.json)
+
+
 def doctor(as_json: bool = False) -> int:
     """Print the findings; 0 when everything that is not optional is there, else 1."""
-    findings = [_found(check) for check in CHECKS]
+    findings = [check.finding() for check in CHECKS]
     if as_json:
         print(json.dumps({"meshweave": __version__, "findings": [asdict(f) for f in findings]}))
     else:
         _print(findings)
     return 0 if all(f.ok or f.optional for f in findings) else 1
-
-
-def _found(check: Callable[[], Finding]) -> Finding:
-    """A finding also where looking itself goes wrong: whatever is broken here, say it and go on."""
-    try:
-        return check()
-    except Exception as error:
-        return _broken(check.__name__.strip("_"), error, "")
-
-
-def _broken(what: str, error: Exception, needed_for: str, optional: bool = False) -> Finding:
-    said = " ".join(str(error).split())
-    return Finding(what, False, f"{type(error).__name__}: {said}"[:200], needed_for, optional)
 
 
 def _print(findings: list[Finding]) -> None:
@@ -67,89 +78,77 @@ def _print(findings: list[Finding]) -> None:
     console.print(table)
     missing = [f.what for f in findings if not (f.ok or f.optional)]
     console.print(
-        Text(f"to be put right: {', '.join(missing)}" if missing else "everything needed is here")
+        Text(f"to be fixed: {', '.join(missing)}" if missing else "everything needed is here")
     )
 
 
-def _version(package: str) -> "str | None":
+def _version(package: str) -> str:
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
-        return None
+        raise MeshweaveError(f"not installed: pip install {package}") from None
 
 
-def _package(package: str, needed_for: str, optional: bool = False) -> Callable[[], Finding]:
-    def check() -> Finding:
-        version = _version(package)
-        install = f"not installed: pip install {package}"
-        return Finding(package, version is not None, version or install, needed_for, optional)
-
-    return check
+def _package(package: str, needed_for: str, optional: bool = False) -> Check:
+    return Check(package, lambda: _version(package), needed_for, optional)
 
 
-def _python() -> Finding:
-    ok = sys.version_info >= (3, 10)
-    return Finding("Python", ok, platform.python_version(), "everything; 3.10 or newer")
+def _need(holds: bool, said: str) -> str:
+    """Return what was found, if it is as it should be."""
+    if not holds:
+        raise MeshweaveError(said)
+    return said
 
 
-def _machine() -> Finding:
-    system, machine = platform.system(), platform.machine()
-    ok = system == "Linux" and machine == "x86_64"
-    return Finding("machine", ok, f"{system} {machine}", "compiled code: Linux on x86-64")
+def _python() -> str:
+    return _need(sys.version_info >= (3, 10), platform.python_version())
 
 
-def _cores() -> Finding:
-    cores = len(os.sched_getaffinity(0))
-    return Finding("cores", True, f"{cores} usable", "speed: more ranks than cores take turns")
+def _machine() -> str:
+    here = platform.system(), platform.machine()
+    return _need(here == ("Linux", "x86_64"), " ".join(here))
 
 
-def _bindings() -> Finding:
-    try:
-        from meshweave.bindings import PACKAGE, context
-
-        context()
-    except Exception as error:  # whatever is wrong with the wheel
-        return _broken("MLIR bindings", error, "compiling")
-    return Finding("MLIR bindings", True, f"of {PACKAGE}, dialects load", "compiling")
+def _cores() -> str:
+    return f"{len(os.sched_getaffinity(0))} usable"
 
 
-def _stablehlo() -> Finding:
-    from meshweave.bindings import stablehlo
+def _bindings() -> str:
+    from meshweave.dialects import context
+    from meshweave.ir.bindings import PACKAGE
 
-    found = stablehlo() is not None
-    text = "its passes are there" if found else "not in these bindings: install torch-mlir"
-    return Finding("StableHLO", found, text, "programs from JAX", optional=True)
-
-
-def _blas() -> Finding:
-    try:
-        from meshweave.runtime.libraries import openblas
-
-        openblas()
-    except Exception as error:
-        return _broken("OpenBLAS", error, "matrix products")
-    return Finding("OpenBLAS", True, "loads", "matrix products")
+    context()
+    return f"of {PACKAGE}, dialects load"
 
 
-def _mpiexec() -> Finding:
-    beside = Path(sys.executable).parent / "mpiexec"
-    found = str(beside) if beside.exists() else shutil.which("mpiexec")
-    return Finding(
-        "mpiexec",
-        found is not None,
-        "found" if found else "not found: pip install mpich",
-        "engine mpi",
-    )
+def _stablehlo() -> str:
+    from meshweave.ir.bindings import stablehlo
+
+    if stablehlo() is None:
+        raise MeshweaveError("not in these bindings: install torch-mlir")
+    return "its passes are there"
 
 
-def _shared_memory() -> Finding:
-    try:
-        stat = os.statvfs("/dev/shm")
-    except OSError as error:
-        return Finding("/dev/shm", False, str(error), "engine mpi")
+def _blas() -> str:
+    from meshweave.runtime.libraries import openblas
+
+    openblas()
+    return "loads"
+
+
+def _mpiexec() -> str:
+    from meshweave.runtime.mpi.engine import mpiexec
+
+    mpiexec()
+    return "found"
+
+
+def _shared_memory() -> str:
+    stat = os.statvfs("/dev/shm")
     free = stat.f_bavail * stat.f_frsize
-    enough = free > 48 << 20  # 46 MB were taken by 8 ranks of MPICH 5
-    return Finding("/dev/shm", enough, f"{free >> 20} MiB free", "engine mpi: about 6 MiB a rank")
+    return _need(
+        free > 48 << 20, f"{free >> 20} MiB free"
+    )  # 46 MB were taken by 8 ranks of MPICH 5
 
 
 _TRIAL = """module {
@@ -163,113 +162,91 @@ _TRIAL = """module {
 """
 
 
-def _trial(engine: str, needed_for: str, optional: bool = False) -> Callable[[], Finding]:
-    """A check that an engine works: two ranks run a program that moves data between them."""
+def _trial(engine: str, needed_for: str, optional: bool = False) -> Check:
+    """Return a check that an engine works: two ranks run a program that moves data between them."""
 
-    def check() -> Finding:
+    def look() -> str:
         import numpy as np
 
-        from meshweave.api import compile
+        from meshweave.api.program import compile
 
-        what, value = f"engine {engine}", np.arange(24, dtype=np.float32).reshape(4, 6)
+        value = np.arange(24, dtype=np.float32).reshape(4, 6)
         began = time.perf_counter()
-        try:
-            with compile(_TRIAL, engine=engine, timeout=20.0) as program:
-                right = np.array_equal(program(value)[0], 2 * value)
-        except (
-            Exception
-        ) as error:  # compiler, loader, MPI: whatever it is, it is what is looked for
-            return _broken(what, error, needed_for, optional)
-        seconds = time.perf_counter() - began
-        said = f"two ranks ran, {seconds:.1f} s" if right else "two ranks gave a wrong result"
-        return Finding(what, right, said, needed_for, optional)
+        with compile(_TRIAL, engine=engine, timeout=20.0) as program:
+            if not np.array_equal(program(value)[0], 2 * value):
+                raise MeshweaveError("two ranks gave a wrong result")
+        return f"two ranks ran, {time.perf_counter() - began:.1f} s"
 
-    return check
+    return Check(f"engine {engine}", look, needed_for, optional)
 
 
-def _driver() -> Finding:
-    """The CUDA driver and the GPUs that it has."""
+def _driver() -> str:
+    """Look for the CUDA driver and its GPUs."""
     from meshweave.runtime.gpu.driver import Driver, open_device
     from meshweave.runtime.gpu.libraries import SystemLibrary
 
-    driver, what, needed_for = Driver(SystemLibrary(), 0), "CUDA driver", "engine nccl"
-    try:
-        first = open_device(driver, 0)
-        names = []
-        for number in range(driver.number("cuDeviceGetCount")):
-            device = open_device(driver, number)
-            names.append(f"{device.name} (sm_{device.capability[0]}{device.capability[1]})")
-    except MeshweaveError as error:
-        return Finding(what, False, error.message, needed_for, optional=True)
+    driver = Driver(SystemLibrary(), 0)
+    first = open_device(driver, 0)
+    names = []
+    for number in range(driver.number("cuDeviceGetCount")):
+        device = open_device(driver, number)
+        names.append(f"{device.name} (sm_{device.capability[0]}{device.capability[1]})")
     gpus = ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
-    return Finding(what, True, f"of CUDA {first.driver_text}; {gpus}", needed_for, optional=True)
+    return f"of CUDA {first.driver_text}; {gpus}"
 
 
-def _nccl() -> Finding:
+def _nccl() -> str:
     from meshweave.runtime.gpu.driver import Driver
     from meshweave.runtime.gpu.groups import nccl_text, nccl_version
     from meshweave.runtime.gpu.libraries import SystemLibrary
 
-    what, needed_for = "NCCL", "engine nccl: collectives"
-    try:
-        version = nccl_text(nccl_version(Driver(SystemLibrary(), 0)))
-    except MeshweaveError as error:
-        return Finding(what, False, error.message, needed_for, optional=True)
-    return Finding(what, True, version, needed_for, optional=True)
+    return nccl_text(nccl_version(Driver(SystemLibrary(), 0)))
 
 
-def _cublaslt() -> Finding:
+def _cublaslt() -> str:
     from meshweave.runtime.gpu.libraries import SystemLibrary
 
-    what, needed_for = "cuBLASLt", "engine nccl: library products"
-    try:
-        SystemLibrary().opened("cublaslt")
-    except MeshweaveError as error:
-        return Finding(what, False, error.message, needed_for, optional=True)
-    return Finding(what, True, "loads", needed_for, optional=True)
+    SystemLibrary().opened("cublaslt")
+    return "loads"
 
 
-def _device_code() -> Finding:
-    """What makes PTX."""
-    from meshweave.lowering.gpu import toolchain
+def _device_code() -> str:
+    """Look for what makes PTX."""
+    from meshweave.lowering.gpu.toolchain import versions as toolchain
 
-    what, needed_for = "PTX", "compiling for target gpu"
-    try:
-        toolchain.need_llvm()
-        toolchain.libdevice()
-    except MeshweaveError as error:
-        return Finding(what, False, error.message, needed_for, optional=True)
-    return Finding(what, True, f"llvmlite {_version('llvmlite')}, libdevice", needed_for, True)
+    toolchain.need_llvm()
+    toolchain.libdevice()
+    return f"llvmlite {_version('llvmlite')}, libdevice"
 
 
-def _ptxas() -> Finding:
-    from meshweave.lowering.gpu import toolchain
+def _ptxas() -> str:
+    from meshweave.lowering.gpu.toolchain import versions as toolchain
 
-    found = toolchain.program("ptxas")
-    text = found or f"not found, the driver compiles PTX at load: {toolchain.INSTALL}"
-    return Finding("ptxas", found is not None, text, "machine code in gpu bundles", optional=True)
+    if (found := toolchain.program("ptxas")) is None:
+        raise MeshweaveError(f"not found, the driver compiles PTX at load: {toolchain.INSTALL}")
+    return found
 
 
-CHECKS: tuple[Callable[[], Finding], ...] = (
-    _python,
-    _machine,
-    _cores,
-    _bindings,
-    _stablehlo,
+CHECKS: tuple[Check, ...] = (
+    Check("Python", _python, "everything; 3.10 or newer"),
+    Check("machine", _machine, "compiled code: Linux on x86-64"),
+    Check("cores", _cores, "speed: more ranks than cores take turns"),
+    Check("MLIR bindings", _bindings, "compiling"),
+    Check("StableHLO", _stablehlo, "programs from JAX", optional=True),
     _package("numpy", "everything"),
-    _blas,
+    Check("OpenBLAS", _blas, "matrix products"),
     _package("mpi4py", "engine mpi"),
-    _mpiexec,
-    _shared_memory,
+    Check("mpiexec", _mpiexec, "engine mpi"),
+    Check("/dev/shm", _shared_memory, "engine mpi: about 6 MiB a rank"),
     _trial("local", "meshweave run"),
     _trial("mpi", "meshweave run --engine mpi"),
     _package("jax", "mw.from_jax", optional=True),
     _package("torch", "mw.from_torch, mw.torch_backend", optional=True),
-    _device_code,
-    _ptxas,
+    Check("PTX", _device_code, "compiling for target gpu", optional=True),
+    Check("ptxas", _ptxas, "machine code in gpu bundles", optional=True),
     _trial("emulate", "meshweave run --engine emulate", optional=True),
-    _driver,
-    _nccl,
-    _cublaslt,
+    Check("CUDA driver", _driver, "engine nccl", optional=True),
+    Check("NCCL", _nccl, "engine nccl: collectives", optional=True),
+    Check("cuBLASLt", _cublaslt, "engine nccl: library products", optional=True),
 )
-"""What is looked at, in order."""
+"""The checks, in order."""

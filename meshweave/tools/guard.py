@@ -1,4 +1,4 @@
-"""A command in a child process, so that not even a crash of native code ends without a clear line.
+"""Run a command in a child process, so that even a crash of native code ends in a clear line.
 
 MLIR's parser and passes are C++ without assertions: some malformed programs end the process instead
 of giving an error. The child is forked before anything heavy is loaded, which costs about a
@@ -6,15 +6,14 @@ millisecond; the parent only waits, hands signals on and says what the child was
 """
 
 import ctypes
+import errno
 import mmap
 import os
 import resource
 import signal
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from types import FrameType
-from typing import Any
 
 from meshweave.tools.start import interrupted
 
@@ -22,6 +21,7 @@ _STAGE_BYTES = 512
 _PR_SET_PDEATHSIG = 1
 _FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 GRACE = 4  # seconds that a command which was asked to end gets
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # of disks, which are the user's
 _CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 
 Stage = Callable[[str], None]
@@ -29,12 +29,11 @@ Stage = Callable[[str], None]
 
 
 def silent(doing: str) -> None:
-    """A Stage for where nobody watches."""
+    """Ignore the stages."""
 
 
 def guarded(command: Callable[[Stage], int], name: str) -> int:
-    """The exit status of `command`, run in a child process; 1, with a line, when native code
-    crashed.
+    """Run `command` in a child process; return its exit status, or 1, with a line, if native code crashed.
 
     name: of the program, for that line. A signal that ends the parent ends the child.
     """
@@ -69,27 +68,37 @@ def _in_child(command: Callable[[Stage], int], name: str, note: mmap.mmap) -> in
     def stage(doing: str) -> None:
         note[:] = doing.encode()[:_STAGE_BYTES].ljust(_STAGE_BYTES, b"\0")
 
+    status = 1
     try:
-        status = command(stage)
-    except SystemExit as leave:
-        status = leave.code if isinstance(leave.code, int) else int(leave.code is not None)
-    except BrokenPipeError:
+        status = _status(lambda: command(stage))
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader of our output has gone, as `head` does
         status = 0
     except KeyboardInterrupt:
         status = interrupted(name)
-    except BaseException:  # a defect of ours keeps its traceback
-        sys.excepthook(*sys.exc_info())
-        status = 1
-    with suppress(BrokenPipeError):
-        sys.stdout.flush()
+    except BaseException as error:
+        if isinstance(error, OSError) and error.errno in _FULL:
+            print(f"{name}: error: cannot write: {error.strerror}", file=sys.stderr)
+            status = 1
+        else:  # a defect of ours keeps its traceback
+            sys.excepthook(*sys.exc_info())
     sys.stderr.flush()
     return status
 
 
-def _wait(child: int, mask: set[Any]) -> int:
-    """The wait status of `child`, to which signals are handed on meanwhile. Native code hears no
-    signal: a child that does not end within GRACE seconds is ended, and one that crashes on a
-    signal has ended too. mask: of signals, from now on.
+def _status(command: Callable[[], int]) -> int:
+    """Run a command; return its exit status, also where it leaves by `sys.exit`."""
+    try:
+        return command()
+    except SystemExit as leave:
+        return leave.code if isinstance(leave.code, int) else int(leave.code is not None)
+
+
+def _wait(child: int, mask: set[int | signal.Signals]) -> int:
+    """Wait for `child`, hand signals on to it meanwhile, and return its wait status.
+
+    Native code ignores signals: a child that does not end within GRACE seconds is killed, and one that crashes on a
+    signal counts as ended by it. mask: of signals, from now on.
     """
     asked: list[int] = []
 

@@ -1,4 +1,4 @@
-"""`meshweave-opt`: run passes on MLIR text, with the habits of MLIR's own drivers.
+"""Define the command `meshweave-opt`, which runs passes on MLIR text with the habits of MLIR's own drivers.
 
     meshweave-opt block.mlir -p "dist-propagate,func.func(canonicalize)"
     meshweave-opt block.mlir --dist-propagate --dist-partition="allow-uneven=true" --mlir-timing -o
@@ -9,38 +9,42 @@ Exit status: 0 done; 1 the program is wrong (one line on standard error); 2 wron
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn
+from functools import partial
+from typing import TYPE_CHECKING, NoReturn
 
-from meshweave.errors import MeshweaveError, UsageError, did_you_mean
-from meshweave.ledger import Ledger
+from meshweave.errors import CompileError, MeshweaveError, UsageError, did_you_mean
+from meshweave.files.whole import write_text
+from meshweave.hints.ledger import Ledger
 from meshweave.tools.diagnostics import Diagnostic, expectations, from_error, from_mlir, mismatches
 from meshweave.tools.guard import Stage, guarded, silent
-from meshweave.tools.start import interrupted
-from meshweave.tools.streams import held_stderr, read_text, write_text
+from meshweave.tools.streams import held_stderr, read_text
+
+if TYPE_CHECKING:  # here, for --help needs no compiler
+    from meshweave.ir.bindings import ir
+    from meshweave.pipeline import PipelineEntry
 
 SEPARATOR = "// -----"
 
 
-class _Parser(argparse.ArgumentParser):
+class _OptParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}; see --help")
 
 
-def _parser() -> _Parser:
-    p = _Parser(
+def _parser() -> _OptParser:
+    p = _OptParser(
         prog="meshweave-opt",
-        description="Run a pipeline of passes, ours and MLIR's, on MLIR text.",
+        description="Run a pipeline of passes, ours and MLIR's, on MLIR text; StableHLO is read as by meshweave run.",
         epilog='Passes may be flags, in order: --dist-propagate --inline="max-iterations=2". '
         "Exit status: 0 done; 1 the program is wrong; 2 wrong usage; 130 interrupted.",
         allow_abbrev=False,
     )
-    add = p.add_argument
-    add("file", nargs="?", default="-", help="MLIR text; - or nothing: standard input")
+    add, flag = p.add_argument, partial(p.add_argument, action="store_true")
+    add("file", nargs="?", default="-", help="MLIR or StableHLO text; - or nothing: standard input")
     add(
         "-p",
         "--pass-pipeline",
@@ -54,42 +58,32 @@ def _parser() -> _Parser:
         default="-",
         help="write here, whole or not at all; default: standard output",
     )
-    add("--list-passes", action="store_true", help="list the passes and their options")
-    add(
-        "--split-input-file",
-        action="store_true",
-        help=f'treat what "{SEPARATOR}" lines separate as files of their own',
+    flag("--list-passes", help="list the passes and their options")
+    flag(
+        "--split-input-file", help=f'treat what "{SEPARATOR}" lines separate as files of their own'
     )
-    add(
-        "--verify-diagnostics",
-        action="store_true",
-        help="check errors and remarks against expected-error comments",
-    )
-    add(
+    flag("--verify-diagnostics", help="check errors and remarks against expected-error comments")
+    flag(
         "--allow-unregistered-dialect",
-        action="store_true",
-        help="accept ops of dialects that nobody has registered",
+        help="accept ops of dialects that are not registered; take StableHLO as it is",
     )
-    add("--no-verify-each", action="store_true", help="do not run the verifier after every pass")
-    add("--mlir-timing", action="store_true", help="seconds of each pass, on standard error")
+    flag("--no-verify-each", help="do not run the verifier after every pass")
+    flag("--mlir-timing", help="seconds of each pass, on standard error")
     add(
         "--hint-report",
         metavar="FILE",
         help="write what became of each hint, behind hint-verify: JSON if FILE ends in .json, else text",
     )
-    _add_printing(add)
-    add("--version", action="store_true", help="print the version")
+    _add_printing(p)
+    flag("--version", help="print the version")
     return p
 
 
-def _add_printing(add: Callable[..., Any]) -> None:
-    """The options for what is printed, when and how."""
-    add(
-        "--mlir-print-ir-before-all",
-        action="store_true",
-        help="print the module before every pass, on standard error",
-    )
-    add("--mlir-print-ir-after-all", action="store_true", help="print the module after every pass")
+def _add_printing(p: argparse.ArgumentParser) -> None:
+    """Add the options for what is printed, when and how."""
+    add, flag = p.add_argument, partial(p.add_argument, action="store_true")
+    flag("--mlir-print-ir-before-all", help="print the module before every pass, on standard error")
+    flag("--mlir-print-ir-after-all", help="print the module after every pass")
     add(
         "--mlir-print-ir-before",
         action="append",
@@ -104,13 +98,9 @@ def _add_printing(add: Callable[..., Any]) -> None:
         metavar="PASS",
         help="the same for one pass; may be repeated",
     )
-    add(
-        "--mlir-print-ir-after-failure",
-        action="store_true",
-        help="print the module when a pass fails",
-    )
-    add("--mlir-print-op-generic", action="store_true", help="print ops in generic form")
-    add("--mlir-print-debuginfo", action="store_true", help="print locations")
+    flag("--mlir-print-ir-after-failure", help="print the module when a pass fails")
+    flag("--mlir-print-op-generic", help="print ops in generic form")
+    flag("--mlir-print-debuginfo", help="print locations")
     add(
         "--mlir-elide-elementsattrs-if-larger",
         type=int,
@@ -120,7 +110,7 @@ def _add_printing(add: Callable[..., Any]) -> None:
 
 
 def _read_arguments(argv: Sequence[str]) -> tuple[argparse.Namespace, str]:
-    """The arguments, and the pipeline they ask for. A long name may have one dash, as in LLVM."""
+    """Return the arguments, and the pipeline they ask for. A long name may have one dash, as in LLVM."""
     parser = _parser()
     args, rest = parser.parse_known_args(
         ["-" + a if len(a) > 2 and a[0] == "-" and a[1] != "-" else a for a in argv]
@@ -132,7 +122,7 @@ def _read_arguments(argv: Sequence[str]) -> tuple[argparse.Namespace, str]:
 
 
 def _pass_flag(arg: str, parser: argparse.ArgumentParser) -> str:
-    """`--name=options` as an element of a pipeline."""
+    """Turn `--name=options` into an element of a pipeline."""
     if not arg.startswith("--"):
         raise UsageError(f'unexpected argument "{arg}": one file at a time')
     name, has_options, options = arg[2:].partition("=")
@@ -143,19 +133,19 @@ def _pass_flag(arg: str, parser: argparse.ArgumentParser) -> str:
 
 
 def _is_pass(name: str) -> bool:
+    from meshweave.ir.upstream_passes import NAMES
     from meshweave.pipeline import PIPELINES, all_passes
-    from meshweave.upstream_passes import NAMES
 
     return name in all_passes() or name in PIPELINES or name in NAMES
 
 
 def main() -> int:
-    """The command, in a child process of its own. Returns the exit status."""
+    """Run the command in a child process; return the exit status."""
     return guarded(lambda stage: run(sys.argv[1:], stage), "meshweave-opt")
 
 
 def run(arguments: Sequence[str], stage: Stage = silent) -> int:
-    """The command in this process. Returns the exit status; `stage` hears what is done next."""
+    """Run the command in this process; return the exit status. stage: called with what is done next."""
     try:
         args, pipeline = _read_arguments(arguments)
         if args.version:
@@ -172,11 +162,6 @@ def run(arguments: Sequence[str], stage: Stage = silent) -> int:
         where = "" if error.location else "meshweave-opt: "
         print(f"{where}{from_error(error)}", file=sys.stderr)
         return error.exit_status
-    except BrokenPipeError:  # the reader of our output has gone, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except KeyboardInterrupt:
-        return interrupted("meshweave-opt")
 
 
 def _drive(args: argparse.Namespace, pipeline: str, stage: Stage) -> int:
@@ -190,14 +175,16 @@ def _drive(args: argparse.Namespace, pipeline: str, stage: Stage) -> int:
     if problems:
         return 1
     if args.hint_report is not None:
-        write_text(args.hint_report, _hint_report(outcomes, args.hint_report.endswith(".json")))
+        report = _hint_report(outcomes, args.hint_report.endswith(".json"))
+        write_text(args.hint_report, report, CompileError)
     printed = [o.printed for o in outcomes if o.printed is not None]
-    write_text(args.output, f"\n{SEPARATOR}\n".join(printed) + "\n" if printed else "")
+    text = f"\n{SEPARATOR}\n".join(printed) + "\n" if printed else ""
+    write_text(args.output, text, CompileError)
     return 0
 
 
 def _hint_report(outcomes: "Sequence[_Outcome]", as_json: bool) -> str:
-    """The ledgers of all chunks as one text. MeshweaveError where one does not close."""
+    """Join the ledgers of all chunks in one text. Raises MeshweaveError if one does not close."""
     ledgers = [o.ledger for o in outcomes if o.ledger is not None]
     if not as_json:
         return "".join(ledger.report() for ledger in ledgers)
@@ -206,9 +193,7 @@ def _hint_report(outcomes: "Sequence[_Outcome]", as_json: bool) -> str:
 
 
 def _chunks(text: str, split: bool) -> Iterator[str]:
-    """The parts of `text`, each with so many empty lines before it that its line numbers are those
-    of the file.
-    """
+    """Split `text`; empty lines in front of each part keep its line numbers those of the file."""
     if not split:
         yield text
         return
@@ -223,11 +208,9 @@ def _chunks(text: str, split: bool) -> Iterator[str]:
     yield "\n".join(chunk)
 
 
-def _checked(pipeline: str) -> Sequence[Any]:
-    """The steps of the pipeline. What MLIR prints while it refuses an option is in our message
-    already.
-    """
-    from meshweave.bindings import context
+def _checked(pipeline: str) -> "Sequence[PipelineEntry]":
+    """Return the entries of the pipeline; hold back what MLIR prints, since our message says it too."""
+    from meshweave.dialects import context
     from meshweave.pipeline import check_pipeline
 
     with held_stderr() as held:
@@ -240,7 +223,7 @@ def _checked(pipeline: str) -> Sequence[Any]:
 
 @dataclass(frozen=True)
 class _Outcome:
-    """Of one chunk: its text after the passes, or None; what was not as expected; what became of its hints."""
+    """Hold what became of one chunk: its text after the passes, or None; unmet expectations; its ledger."""
 
     printed: str | None
     problems: tuple[Diagnostic, ...] = ()
@@ -248,9 +231,11 @@ class _Outcome:
 
 
 class _Driver:
-    """Runs the steps on one chunk after the other, each in a context of its own."""
+    """Run the pipeline on one chunk after the other, each in a context of its own."""
 
-    def __init__(self, args: argparse.Namespace, steps: Sequence[Any], stage: Stage) -> None:
+    def __init__(
+        self, args: argparse.Namespace, steps: "Sequence[PipelineEntry]", stage: Stage
+    ) -> None:
         from meshweave.pipeline import Dumps
 
         self.args, self.steps, self.stage = args, steps, stage
@@ -272,8 +257,8 @@ class _Driver:
         return names
 
     def run(self, chunk: str, name: str) -> _Outcome:
-        """One chunk. Diagnostics are printed as they come, or kept and compared."""
-        from meshweave.bindings import context
+        """Run it on one chunk. Diagnostics are printed as they come, or kept and compared."""
+        from meshweave.dialects import context
 
         ctx = context(unregistered=self.args.allow_unregistered_dialect)
         if not self.args.verify_diagnostics:
@@ -281,8 +266,8 @@ class _Driver:
                 return self._transform(chunk, name, ctx)
         return self._verify(chunk, name, ctx)
 
-    def _verify(self, chunk: str, name: str, ctx: Any) -> _Outcome:
-        """One chunk, its diagnostics compared with the comments that expect them."""
+    def _verify(self, chunk: str, name: str, ctx: "ir.Context") -> _Outcome:
+        """Run it on one chunk, and compare the diagnostics with the comments that expect them."""
         expected = expectations(chunk)
         produced: list[Diagnostic] = []
         ctx.emit_error_diagnostics = True
@@ -298,17 +283,36 @@ class _Driver:
         named = [d.under(name) for d in produced]
         return replace(outcome, problems=tuple(mismatches(expected, named, name)))
 
-    def _transform(self, chunk: str, name: str, ctx: Any, remark: Any = None) -> _Outcome:
-        from meshweave.locations import location_text, parse_module
-        from meshweave.pipeline import run_pipeline
-        from meshweave.transforms.hint_ledger import read_ledger
+    def _read(self, chunk: str, name: str, ctx: "ir.Context") -> "ir.Module":
+        """Return the module of a chunk, in the global view where it is StableHLO.
 
-        def remarked(location: Any, message: str) -> None:
+        The text is taken as it is where the user allows ops of unknown dialects, or runs a pass of StableHLO's.
+        """
+        from meshweave.frontends.load import read_text
+        from meshweave.ir.locations import parse_module
+
+        of_stablehlo = any(step.name.startswith(("stablehlo-", "chlo-")) for step in self.steps)
+        if of_stablehlo or self.args.allow_unregistered_dialect:
+            return parse_module(chunk, ctx, name)
+        return read_text(chunk, ctx, name)
+
+    def _transform(
+        self,
+        chunk: str,
+        name: str,
+        ctx: "ir.Context",
+        remark: Callable[[Diagnostic], None] | None = None,
+    ) -> _Outcome:
+        from meshweave.ir.locations import location_text
+        from meshweave.pipeline import run_pipeline
+        from meshweave.transforms.slicing.ledger import read_ledger
+
+        def remarked(location: "ir.Location", message: str) -> None:
             d = Diagnostic("remark", location_text(location), message)
             print(d, file=sys.stderr) if remark is None else remark(d)
 
         self.stage(f"reading {name}")
-        module = parse_module(chunk, ctx, name)
+        module = self._read(chunk, name, ctx)
         self.stage(f"running {','.join(s.name for s in self.steps)} on {name}")
         run_pipeline(
             module,
@@ -327,12 +331,12 @@ class _Driver:
 
 
 @contextmanager
-def _handler(ctx: Any, take: Any, *, errors: bool) -> Iterator[None]:
-    """Give MLIR's diagnostics to `take` as lists of values; errors only if asked, else they are
-    raised.
-    """
+def _handler(
+    ctx: "ir.Context", take: Callable[[list[Diagnostic]], object], *, errors: bool
+) -> Iterator[None]:
+    """Give MLIR's diagnostics to `take`, as lists of values; errors only if asked, else they are raised."""
 
-    def handle(diagnostic: Any) -> bool:
+    def handle(diagnostic: "ir.Diagnostic") -> bool:
         values = from_mlir(diagnostic)
         if values[0].severity == "error" and not errors:
             return False
@@ -362,9 +366,9 @@ def _list_passes() -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from meshweave.ir.pipeline_text import type_text
+    from meshweave.ir.upstream_passes import NAMES
     from meshweave.pipeline import PIPELINES, all_passes, summary
-    from meshweave.pipeline_text import type_text
-    from meshweave.upstream_passes import NAMES
 
     console = Console(width=None if sys.stdout.isatty() else 120)
     table = Table(

@@ -1,21 +1,27 @@
-"""Pictures of who holds what, in colours: in a terminal by rich, in a notebook as a table."""
+"""Draw which rank holds what, in colours: with rich in a terminal, as a table in a notebook."""
+
+from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import IO, TYPE_CHECKING
 
 from meshweave.errors import UsageError
 from meshweave.layout import Layout, Mesh
 from meshweave.layout.picture import html, picture_of
-from meshweave.runtime.array import Array, as_layout, as_mesh, as_shape
+from meshweave.layout.spec import LayoutLike, as_layout
+from meshweave.runtime.arrays.array import Array, as_mesh, as_shape
+
+if TYPE_CHECKING:  # here, for a bundle runs without rich
+    from rich.console import RenderableType
 
 
 def show(
-    what: Any,
+    what: Array | LayoutLike,
     *,
     shape: Sequence[int] | None = None,
     mesh: Mesh | str | None = None,
-    file: Any = None,
+    file: IO[str] | None = None,
 ) -> None:
     """Show which rank holds which elements: each rank has a colour.
 
@@ -46,7 +52,7 @@ def show(
 
 
 def _subject(
-    what: Any, shape: Sequence[int] | None, mesh: Mesh | str | None
+    what: object, shape: Sequence[int] | None, mesh: Mesh | str | None
 ) -> tuple[Layout, Mesh, tuple[int, ...], str]:
     if isinstance(what, Array):
         if shape is not None or mesh is not None:
@@ -63,19 +69,20 @@ def _subject(
     return as_layout(what, len(sizes)), as_mesh(mesh), sizes, ""
 
 
-def _notebook() -> Any:
-    """What shows things in the notebook that this process serves; None elsewhere."""
+def _notebook() -> Callable[..., object] | None:
+    """Return the display function of the notebook that this process serves; None elsewhere."""
     module = sys.modules.get("IPython")
     shell = module.get_ipython() if module is not None else None
     if shell is None or not hasattr(shell, "kernel"):
         return None
     from IPython.display import display
 
-    return display
+    found: Callable[..., object] = display
+    return found
 
 
-def picture(layout: Layout, mesh: Mesh, shape: Sequence[int]) -> Any:
-    """For rich to print: of one or two dims the cells of the tensor, of others what each rank holds."""
+def picture(layout: Layout, mesh: Mesh, shape: Sequence[int]) -> RenderableType:
+    """Return what rich prints: the cells of a tensor of one or two dims, else what each rank holds."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text

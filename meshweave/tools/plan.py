@@ -1,34 +1,42 @@
-"""`meshweave plan`: how a tensor gets from one layout to another, what that costs, and what is
-proved of it; with --execute, do it.
-"""
+"""Define `meshweave plan`, which shows how a tensor gets from one layout to another, at which cost, and can do it."""
 
 import argparse
 import json
-import os
 from collections.abc import Sequence
-from itertools import chain
+from dataclasses import dataclass
+from math import prod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from meshweave import redistribution
+from meshweave.api import redistribution
 from meshweave.bundle import NUMPY_DTYPES, numpy_dtype
 from meshweave.errors import MeshweaveError, UsageError
-from meshweave.layout import Layout, Mesh
+from meshweave.layout import Layout, Mesh, gather, scatter
+from meshweave.layout.digits import from_allocation
+from meshweave.layout.places import indices_at
 from meshweave.plan.proof import minimal_among
 from meshweave.plan.redistribute import Plan, plan_redistribute
+from meshweave.plan.simulate import simulate
 from meshweave.plan.steps import OPS
 from meshweave.plan.symbolic import symbolic_plan
-from meshweave.targets import TARGETS
+from meshweave.runtime.arrays.array import narrow, wide
+from meshweave.targets import ENGINES, Goal
+from meshweave.tools.arrays import save
 from meshweave.tools.picture import picture
-from meshweave.tools.replay import SIMULATOR, Replay
 
-ENGINES = (*chain(*TARGETS.values()), SIMULATOR)
+if TYPE_CHECKING:  # here, for --json needs no tables
+    from rich.table import Table
+
+SIMULATOR = "simulate"
+RUNNERS = (*ENGINES, SIMULATOR)
+
+Values = np.ndarray[Any, np.dtype[Any]]
 
 
 def plan_command(options: argparse.Namespace) -> int:
-    """The command; returns the exit status."""
+    """Run the command; return the exit status."""
     mesh, shape = _mesh(options.mesh), _shape(options.shape)
     source, target = Layout.parse(options.source), Layout.parse(options.target)
     if options.dtype not in NUMPY_DTYPES:
@@ -86,15 +94,15 @@ def _shape(text: str) -> tuple[int, ...]:
 
 
 def _engine(options: argparse.Namespace) -> str | None:
-    """What runs the plan; None: nothing does."""
+    """Return what runs the plan; None: nothing does."""
     if not options.execute and not options.check:
         for name in ("engine", "dump"):
             if getattr(options, name) is not None:
                 raise UsageError(f"--{name} goes with --execute")
         return None
-    engine = options.engine or ("local" if options.execute else SIMULATOR)
-    if engine not in ENGINES:
-        raise UsageError(f'no engine "{engine}"; there are {", ".join(ENGINES)}')
+    engine = options.engine or (Goal.engine if options.execute else SIMULATOR)
+    if engine not in RUNNERS:
+        raise UsageError(f'no engine "{engine}"; there are {", ".join(RUNNERS)}')
     return str(engine)
 
 
@@ -116,24 +124,14 @@ def _bytes(text: str | None) -> int | None:
     return int(text)
 
 
-def _dump(results: Sequence[Any], directory: str) -> list[str]:
-    """Each rank's buffer as a .npy file, whole or not at all; the files' names."""
-    files = []
+def _dump(results: Sequence[Values], directory: str) -> list[str]:
+    """Write each rank's buffer as a .npy file, whole or not at all; return the files' names."""
     try:
         Path(directory).mkdir(parents=True, exist_ok=True)
-        for rank, buffer in enumerate(results):
-            path = Path(directory) / f"rank{rank}.npy"
-            temporary = path.with_name(f".{path.name}.{os.getpid()}")
-            try:
-                with temporary.open("wb") as out:
-                    np.save(out, np.ascontiguousarray(buffer).reshape(-1), allow_pickle=False)
-                temporary.replace(path)
-            finally:
-                temporary.unlink(missing_ok=True)
-            files.append(str(path))
+        flat = [np.ascontiguousarray(buffer).reshape(-1) for buffer in results]
+        return [save(buffer, directory, f"rank{rank}.npy") for rank, buffer in enumerate(flat)]
     except OSError as error:
         raise MeshweaveError(f"--dump {directory}: {error.strerror}") from None
-    return files
 
 
 def _print(
@@ -160,7 +158,7 @@ def _print(
         console.print(f"written: {file}", soft_wrap=True)
 
 
-def _steps_table(made: Plan) -> Any:
+def _steps_table(made: Plan) -> "Table":
     from rich.table import Table
     from rich.text import Text
 
@@ -177,7 +175,7 @@ def _steps_table(made: Plan) -> Any:
     return table
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     if not isinstance(value, tuple):
         return str(value)
     shown = ", ".join(map(str, value[:8]))
@@ -191,6 +189,8 @@ def _proof(made: Plan, report: dict[str, Any]) -> str:
         "collectives": "no plan of collectives has fewer bytes; an exchange might",
         None: "not proved to have the fewest bytes",
     }[among]
+    if made.search_stopped:
+        proved += "; the search stopped at its limit, so others may be cheaper"
     return (
         f"{made.nbytes:,} bytes received by the busiest rank, at least {made.lower_bound:,} by any plan: "
         f"{proved}\n{made.launches} launch{'es' if made.launches != 1 else ''}, peak {made.peak_bytes:,} bytes "
@@ -206,9 +206,9 @@ def _symbolic(
     shape: tuple[int, ...],
     itemsize: int,
 ) -> int:
-    """Formulas in the symbols of the mesh."""
+    """Print formulas in the symbols of the mesh."""
     if options.execute or options.check:
-        raise UsageError(f"mesh ({mesh}) is symbolic: it takes numbers to --execute or --check")
+        raise UsageError(f"mesh ({mesh}) is symbolic: --execute and --check need numbers")
     made = symbolic_plan(source, target, mesh, shape, itemsize, ops=_ops(options.steps))
     if options.json:
         print(json.dumps(made.as_dict()))
@@ -230,3 +230,61 @@ def _symbolic(
     console.print(table)
     console.print(made.certificate(), markup=False, soft_wrap=True)
     return 0
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Redistribute the element numbers 0 to n-1, as elements of `dtype`."""
+
+    source: Layout
+    target: Layout
+    mesh: Mesh
+    shape: tuple[int, ...]
+    dtype: str
+
+    def value(self) -> Values:
+        """Return the global value, in a form that NumPy computes in."""
+        numbers = np.arange(prod(self.shape)).reshape(self.shape)
+        kind = np.dtype(np.float32) if self.dtype == "bf16" else numpy_dtype(self.dtype)
+        value: Values = numbers.astype(kind)
+        return wide(narrow(value, self.dtype), self.dtype)
+
+    def run(self, plan: Plan, engine: str) -> list[Values]:
+        """Return the allocation of every rank after the plan. Raises MeshweaveError if it cannot run."""
+        shards = scatter(self.value(), self.mesh, self.source)
+        if engine == SIMULATOR:
+            ran = simulate(plan.steps, shards, self.mesh, self.shape).shards
+            return [narrow(np.asarray(shard, order="C"), self.dtype) for shard in ran]
+        narrowed = [narrow(np.asarray(shard, order="C"), self.dtype) for shard in shards]
+        ends = (self.source, self.target, self.mesh, self.shape, self.dtype)
+        return redistribution.run(
+            redistribution.Redistribution(*ends, plan.steps, engine), narrowed
+        )
+
+    def wrong(self, results: Sequence[Values]) -> int:
+        """Count the elements of the results that are not what the target layout says."""
+        value = self.value()
+        shards = [wide(result, self.dtype) for result in results]
+        if self.target.partial:
+            buffer = self.target.allocation_shape(self.mesh, self.shape)
+            shards = [shard.reshape(buffer) for shard in shards]
+            with np.errstate(all="ignore"):
+                found = gather(shards, self.mesh, self.target, self.shape)
+            return int((found != value).sum())
+        count = 0
+        for rank, shard in enumerate(shards):
+            local = from_allocation(shard, self.target, self.mesh, self.shape)
+            index = [
+                indices_at(self.target, self.mesh, self.shape, dim, at)
+                for dim, at in enumerate(self._coordinates(rank))
+            ]
+            inside = np.ix_(*[np.flatnonzero(row >= 0) for row in index])
+            right = value[np.ix_(*[row[row >= 0] for row in index])]
+            count += int((local[inside] != right).sum()) if index else int(local != right)
+        return count
+
+    def _coordinates(self, rank: int) -> list[list[int]]:
+        return [
+            [self.mesh.coordinate(rank, name) for name in self.target.axes_of(dim)]
+            for dim in range(len(self.shape))
+        ]

@@ -1,21 +1,30 @@
-"""`meshweave report`: what compiling a program decides, as tables, JSON, and a picture of memory over a step."""
+"""Define `meshweave report`: what compiling a program decides, as tables, JSON, and a picture of memory."""
 
 import argparse
 import json
 import os
 import sys
 
-from meshweave.api import lowered
-from meshweave.errors import UsageError
-from meshweave.files import replacing
+from meshweave.api.program import Progress, lowered
+from meshweave.files.whole import write_text
 from meshweave.report import Moment, Report, human_bytes
 from meshweave.tools.chart import Curve, memory_chart
-from meshweave.tools.run import Progress, Source, ended_by_signals, read_goal, read_mesh, read_text
+from meshweave.tools.run import (
+    ProgramFile,
+    StageDisplay,
+    ended_by_signals,
+    read_goal,
+    read_mesh,
+    read_text,
+)
 
 
 def report_command(options: argparse.Namespace) -> int:
-    """The command `report`; returns the exit status."""
-    with Progress(options.file, options.stage, quiet=options.json) as progress, ended_by_signals():
+    """Run the command `report`; return the exit status."""
+    with (
+        StageDisplay(options.file, options.stage, quiet=options.json) as progress,
+        ended_by_signals(),
+    ):
         source = read_text(options.file)
         report = _report(source, options, progress, strip=False)
         if options.svg is not None:
@@ -28,7 +37,9 @@ def report_command(options: argparse.Namespace) -> int:
     return 0
 
 
-def _report(source: Source, options: argparse.Namespace, progress: Progress, strip: bool) -> Report:
+def _report(
+    source: ProgramFile, options: argparse.Namespace, progress: Progress, strip: bool
+) -> Report:
     where = (source.text, source.name, read_mesh(options), read_goal(options).engine, progress)
     with lowered(*where, strip=strip) as (module, program):
         from meshweave.lowering.report import report_of
@@ -36,17 +47,8 @@ def _report(source: Source, options: argparse.Namespace, progress: Progress, str
         return report_of(module, program)
 
 
-def write_text(path: str, text: str) -> None:
-    """Write a file whole. UsageError, with the reason, when that cannot be."""
-    try:
-        with replacing(path) as out:
-            out.write(text.encode())
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be written: {error.strerror or error}") from None
-
-
 def picture(name: str, before: Report, after: Report) -> str:
-    """The live bytes of a step, op by op, as SVG: without the hints, and as compiled."""
+    """Draw the live bytes of a step, op by op, as SVG: without the hints, and as compiled."""
     curves = [_curve("as compiled", after)]
     if after.regions:
         curves.append(_curve("without hints", before))

@@ -1,8 +1,7 @@
-"""`meshweave run`: compile, run, compare, report. `meshweave compile`: what run does first, into a file."""
+"""Define `meshweave run` (compile, run, compare, report) and `meshweave compile` (write a bundle)."""
 
 import argparse
 import json
-import os
 import signal
 import sys
 import time
@@ -16,25 +15,36 @@ from typing import Any
 
 import numpy as np
 
-from meshweave.api import Program, build, lowered, one_rank, random_arguments
+from meshweave.api.program import (
+    STAGES,
+    Program,
+    Progress,
+    build,
+    finished,
+    is_finished,
+    lowered,
+    one_rank,
+    random_arguments,
+)
+from meshweave.api.progress import Bar
 from meshweave.bundle import Bundle
 from meshweave.errors import CompileError, MeshweaveError, UsageError
 from meshweave.layout import Mesh
+from meshweave.runtime.engine import Engine
 from meshweave.runtime.engine import engine as engine_named
-from meshweave.targets import TARGETS, Goal
+from meshweave.targets import ENGINES, Goal, engine_traits
 from meshweave.tools.arrays import Difference, arguments, difference, dump, expected
 from meshweave.tools.guard import Stage
+from meshweave.tools.sign import check_signature
 from meshweave.tools.streams import read_bytes
 
 _ZIP = b"PK\x03\x04"  # how a bundle begins, and no text does
-_LARGEST = (
-    sys.float_info.max
-)  # JSON has no infinity; every limit that a script compares with is less
+_LARGEST = sys.float_info.max  # JSON has no infinity
 
 
 @dataclass(frozen=True)
-class Source:
-    """What the user gave: a program's text and its name in errors, or a bundle."""
+class ProgramFile:
+    """Hold what the user gave: a program's text and its name in errors, or a bundle."""
 
     name: str
     text: str = ""
@@ -42,14 +52,16 @@ class Source:
 
 
 def run(options: argparse.Namespace) -> int:
-    """The command `run`; returns the exit status."""
+    """Run the command `run`; return the exit status."""
     with (
-        Progress(options.file, options.stage, quiet=options.json) as progress,
+        StageDisplay(options.file, options.stage, quiet=options.json) as progress,
         ended_by_signals(),
     ):
         source = _source(options.file)
+        if options.require_signature is not None:
+            check_signature(source.bundle, source.name, options.require_signature)
         if options.check and source.bundle is not None:
-            raise UsageError("--check needs the program's text: a bundle is only what became of it")
+            raise UsageError("--check needs the program's text: a bundle holds only compiled code")
         program = _program(source, options, progress)
         with program:
             given = _arguments(program, options)
@@ -72,50 +84,60 @@ def run(options: argparse.Namespace) -> int:
 
 
 def write_bundle(options: argparse.Namespace) -> int:
-    """The command `compile`; returns the exit status."""
-    with Progress(options.file, options.stage, quiet=False) as progress, ended_by_signals():
+    """Run the command `compile`; return the exit status."""
+    with StageDisplay(options.file, options.stage, quiet=False) as progress, ended_by_signals():
         source = read_text(options.file)
         output = (
             options.output or f"{Path(options.file).stem if options.file != '-' else 'program'}.mwb"
         )
         _check_gpu(options)
         if options.emit is not None:
-            from meshweave.tools.emit import text_of
+            from meshweave.tools.emit import check_kind, text_of
 
-            with _lowered(source, options, progress) as (_, program):
-                print(text_of(program, read_goal(options), options.emit), end="")
+            goal = read_goal(options)
+            check_kind(goal, options.emit)
+            with _module(source, options, progress) as module:
+                print(text_of(module, goal, options.emit), end="")
             return 0
         if options.report_json is None and options.ptx is None:
-            bundle = _bundle(source, options, progress)
+            bundle = _bundle(source, options, progress, here=False)
         else:
             bundle = _explained(source, options, progress)
         bundle.write(output)
-    mesh = bundle.manifest.mesh or "one rank"
-    print(f"{output}: {mesh}, engine {bundle.manifest.engine}, {os.path.getsize(output):,} bytes")
+    mesh, nbytes = bundle.manifest.mesh or "one rank", len(bundle.to_bytes())
+    print(f"{output}: {mesh}, engine {bundle.manifest.engine}, {nbytes:,} bytes")
     return 0
 
 
 def _check_gpu(options: argparse.Namespace) -> None:
-    """UsageError for options that show the code of gpus where there is none."""
-    target = read_goal(options).target
-    for name in ("ptx", "emit"):
-        if getattr(options, name) is not None and target != "gpu":
-            raise UsageError(f"--{name} goes with --target gpu, not {target}")
+    """Raise UsageError for the option that writes gpu code, with another target."""
+    goal = read_goal(options)
+    if options.ptx is not None and not goal.chip:
+        raise UsageError(f"--ptx goes with --target gpu, not {goal.target}")
 
 
-def _lowered(source: Source, options: argparse.Namespace, progress: "Progress") -> Any:
+def _lowered(source: ProgramFile, options: argparse.Namespace, progress: Progress) -> Any:
     engine = read_goal(options).engine
     return lowered(source.text, source.name, read_mesh(options), engine, progress)
 
 
-def _explained(source: Source, options: argparse.Namespace, progress: "Progress") -> Bundle:
-    """The bundle; what was decided on the way goes to the file of `--report-json`, device code to the folder of
-    `--ptx`.
-    """
+@contextmanager
+def _module(source: ProgramFile, options: argparse.Namespace, progress: Progress) -> Iterator[Any]:
+    """Give the module of one rank's program, which may have code already."""
+    if is_finished(source.text):
+        with finished(source.text, source.name, read_goal(options)) as module:
+            yield module
+    else:
+        with _lowered(source, options, progress) as (module, _):
+            yield module
+
+
+def _explained(source: ProgramFile, options: argparse.Namespace, progress: Progress) -> Bundle:
+    """Compile a bundle, and write its decisions (`--report-json`) and device code (`--ptx`)."""
+    from meshweave.files.whole import write_text
     from meshweave.lowering import bundle_of
     from meshweave.lowering.report import report_of
     from meshweave.tools.emit import text_of, write_ptx
-    from meshweave.tools.report import write_text
 
     goal = read_goal(options)
     with _lowered(source, options, progress) as (module, program):
@@ -124,31 +146,33 @@ def _explained(source: Source, options: argparse.Namespace, progress: "Progress"
             report = report_of(module, program).as_dict()
             write_text(options.report_json, json.dumps(report, indent=1) + "\n")
         if options.ptx is not None:
-            write_ptx(options.ptx, bundle, text_of(program, goal, "host"))
+            write_ptx(options.ptx, bundle, text_of(module, goal, "host"))
     return bundle
 
 
-def read_text(file: str) -> Source:
-    """The program in a file that holds text. UsageError for a bundle."""
+def read_text(file: str) -> ProgramFile:
+    """Read a program from a file that holds text. Raises UsageError for a bundle."""
     source = _source(file)
     if source.bundle is not None:
         raise UsageError(f"{source.name} is compiled already")
     return source
 
 
-def _source(file: str) -> Source:
+def _source(file: str) -> ProgramFile:
     name, data = read_bytes(file)
     if data.startswith(_ZIP):
-        return Source(name, bundle=Bundle.from_bytes(data, name))
-    from meshweave.sources import decoded
+        return ProgramFile(name, bundle=Bundle.from_bytes(data, name))
+    from meshweave.files.sources import decoded
 
     text = decoded(data, name)
     if not text.strip():
         raise CompileError("the program is empty", name)
-    return Source(name, text)
+    return ProgramFile(name, text)
 
 
-def _bundle(source: Source, options: argparse.Namespace, progress: "Progress") -> Bundle:
+def _bundle(
+    source: ProgramFile, options: argparse.Namespace, progress: Progress, here: bool
+) -> Bundle:
     return build(
         source.text,
         mesh=read_mesh(options),
@@ -157,16 +181,17 @@ def _bundle(source: Source, options: argparse.Namespace, progress: "Progress") -
         chip=options.chip,
         progress=progress,
         name=source.name,
+        here=here,
     )
 
 
 def read_goal(options: argparse.Namespace) -> Goal:
-    """What to compile for, by `--target`, `--engine` and `--chip`. UsageError where they do not fit together."""
+    """Return what to compile for: `--target`, `--engine`, `--chip`. Raises UsageError if they do not fit together."""
     return Goal.of(options.target, options.engine, options.chip)
 
 
 def read_mesh(options: argparse.Namespace) -> Mesh | None:
-    """The mesh of `--mesh`. UsageError when it is none."""
+    """Return the mesh of `--mesh`. Raises UsageError if it is none."""
     if options.mesh is None:
         return None
     if not options.mesh.strip():
@@ -180,12 +205,12 @@ def read_mesh(options: argparse.Namespace) -> Mesh | None:
     return mesh
 
 
-def _program(source: Source, options: argparse.Namespace, progress: "Progress") -> Program:
-    """The program, loaded, with the seconds that it took."""
+def _program(source: ProgramFile, options: argparse.Namespace, progress: Progress) -> Program:
+    """Load the program, and note the seconds that it took."""
     began = time.perf_counter()
     bundle = source.bundle
     if bundle is None:
-        bundle = _bundle(source, options, progress)
+        bundle = _bundle(source, options, progress, here=True)
     else:
         _check_bundle(source, bundle, options)
     progress("load")
@@ -194,17 +219,19 @@ def _program(source: Source, options: argparse.Namespace, progress: "Progress") 
     return program
 
 
-def _engine(bundle: Bundle, options: argparse.Namespace) -> Any:
-    """What runs the bundle: the engine that it is compiled for, or another that runs the same code."""
+def _engine(bundle: Bundle, options: argparse.Namespace) -> Engine:
+    """Make the engine that the bundle is compiled for, or another that runs the same code."""
     name = options.engine or bundle.manifest.engine
     more = {what: True for what in ("graph", "share") if getattr(options, what)}
-    if more and name != "nccl":
-        raise UsageError(f"--{min(more)} goes with --engine nccl, not {name}")
+    for what in more:
+        if what not in engine_traits(name).options:
+            right = " or ".join(row.name for row in ENGINES.values() if what in row.options)
+            raise UsageError(f"--{what} goes with --engine {right}, not {name}")
     return engine_named(name, timeout=options.timeout, **more)
 
 
-def _check_bundle(source: Source, bundle: Bundle, options: argparse.Namespace) -> None:
-    """A bundle has its mesh and its engine: what is asked for must be the same."""
+def _check_bundle(source: ProgramFile, bundle: Bundle, options: argparse.Namespace) -> None:
+    """Raise UsageError if the options ask for another mesh, target or engine than the bundle's."""
     manifest, mesh = bundle.manifest, read_mesh(options)
     if mesh is not None and mesh != Mesh.parse(manifest.mesh):
         raise UsageError(f"--mesh {mesh}: {source.name} is compiled for ({manifest.mesh})")
@@ -215,21 +242,23 @@ def _check_bundle(source: Source, bundle: Bundle, options: argparse.Namespace) -
     if options.chip is not None and options.chip != manifest.chip:
         made_for = manifest.chip or f"target {manifest.target}"
         raise UsageError(f"--chip {options.chip}: {source.name} is compiled for {made_for}")
-    same_code = TARGETS["gpu"] if manifest.target == "gpu" else (manifest.engine,)
-    if options.engine not in (None, *same_code):
+    own = engine_traits(manifest.engine)
+    if options.engine and not engine_traits(options.engine).runs_code_of(own):
         raise UsageError(
             f"--engine {options.engine}: {source.name} is compiled for engine {manifest.engine}"
         )
 
 
-def _arguments(program: Program, options: argparse.Namespace) -> list[np.ndarray]:
+def _arguments(program: Program, options: argparse.Namespace) -> list[np.ndarray[Any, Any]]:
     if options.input is None:
         return random_arguments(program.inputs, options.random or 0)
     return arguments(program.inputs, options.input)
 
 
-def _fastest(program: Program, given: Sequence[np.ndarray], repeat: int) -> tuple[np.ndarray, ...]:
-    """The results of the last of some runs; of the fastest, its seconds."""
+def _fastest(
+    program: Program, given: Sequence[np.ndarray[Any, Any]], repeat: int
+) -> tuple[np.ndarray[Any, Any], ...]:
+    """Run several times; return the last results, and keep the seconds of the fastest run."""
     seconds = []
     for _ in range(repeat):
         results = program(*given)
@@ -239,9 +268,12 @@ def _fastest(program: Program, given: Sequence[np.ndarray], repeat: int) -> tupl
 
 
 def _unsharded(
-    options: argparse.Namespace, source: Source, program: Program, given: Sequence[np.ndarray]
-) -> Sequence[np.ndarray]:
-    """What the same program gives on one rank."""
+    options: argparse.Namespace,
+    source: ProgramFile,
+    program: Program,
+    given: Sequence[np.ndarray[Any, Any]],
+) -> Sequence[np.ndarray[Any, Any]]:
+    """Return what the same program gives on one rank."""
     goal = _reference(program)
     try:
         bundle = build(
@@ -259,19 +291,23 @@ def _unsharded(
 
 
 def _reference(program: Program) -> Goal:
-    """What the unsharded program is compiled for: the cpu, whose code has nothing in common with that of gpus. Only
-    where 16-bit floats go in or out it is the program's own target: they are rounded so often that the numbers of
-    other kernels say little.
+    """Return what the unsharded program is compiled for: the cpu, whose code has nothing in common with that of gpus.
+
+    A gpu program with 16-bit floats as arguments or results keeps its target: they are rounded so often that numbers
+    from other kernels say little.
     """
     manifest = program.bundle.manifest
     small = any(port.dtype in ("bf16", "f16") for port in (*program.inputs, *program.outputs))
-    if manifest.target == "gpu" and small:
+    if manifest.chip and small:
         return Goal(manifest.target, manifest.engine, manifest.chip)
     return Goal()
 
 
 def _compared(
-    program: Program, results: Sequence[np.ndarray], wanted: Sequence[np.ndarray], reference: str
+    program: Program,
+    results: Sequence[np.ndarray[Any, Any]],
+    wanted: Sequence[np.ndarray[Any, Any]],
+    reference: str,
 ) -> list[Difference]:
     triples = zip(program.outputs, results, wanted)
     return [difference(i, reference, *triple) for i, triple in enumerate(triples)]
@@ -332,7 +368,7 @@ def _table(program: Program, name: str, files: list[str], differences: list[Diff
 
 
 def _collectives(program: Program) -> dict[tuple[str, tuple[str, ...]], tuple[int, int]]:
-    """By op and axes: how many, and the bytes that the busiest rank receives in all of them."""
+    """Count collectives by op and axes, with the bytes that the busiest rank receives in all of them."""
     counts: Counter[tuple[str, tuple[str, ...]]] = Counter()
     nbytes: Counter[tuple[str, tuple[str, ...]]] = Counter()
     for c in program.bundle.manifest.collectives:
@@ -343,7 +379,7 @@ def _collectives(program: Program) -> dict[tuple[str, tuple[str, ...]], tuple[in
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """A request to end is an exception meanwhile: ranks are ended and half a file is removed on the way out."""
+    """Turn a request to end into an exception, so that ranks are ended and unfinished files removed."""
 
     def end(number: int, _: FrameType | None) -> None:
         for other in before:  # once is enough: a second one must not end the cleaning up
@@ -358,27 +394,14 @@ def ended_by_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-class Progress:
-    """The stage at work, shown while it lasts; silent when nobody looks at a terminal."""
+class StageDisplay(Bar):
+    """Show the current stage on a terminal, and note it for the message if native code crashes."""
 
     def __init__(self, file: str, stage: Stage, quiet: bool) -> None:
-        self._file, self._stage = file, stage
-        self._quiet = quiet or not sys.stderr.isatty()
-        self._status: Any = None
-
-    def __enter__(self) -> "Progress":
-        if not self._quiet:
-            from rich.console import Console
-
-            self._status = Console(stderr=True).status("meshweave")
-            self._status.start()
-        return self
+        super().__init__("meshweave", STAGES, quiet)
+        self._file, self._note = file, stage
 
     def __call__(self, stage: str) -> None:
-        self._stage(f"in stage {stage} of {self._file}")
-        if self._status is not None:
-            self._status.update(f"meshweave: {stage}")
-
-    def __exit__(self, *_: object) -> None:
-        if self._status is not None:
-            self._status.stop()
+        """Begin a stage."""
+        self._note(f"in stage {stage} of {self._file}")
+        super().__call__(stage)

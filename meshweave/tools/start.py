@@ -1,19 +1,19 @@
-"""Where the commands of the shell begin: Ctrl-C is one line from the first moment on, while the rest still loads."""
+"""Start the commands of the shell; Ctrl-C gives one line even while the rest still loads."""
 
 import sys
 from importlib import import_module
 
 INTERRUPTED = 130
-"""Exit status after Ctrl-C, as of any command that SIGINT ends."""
+"""Exit status after Ctrl-C, as for any command that SIGINT ends."""
 
 
 def meshweave() -> int:
-    """The command `meshweave`; returns the exit status."""
+    """Run the command `meshweave`; return the exit status."""
     return _started("meshweave", "meshweave.tools.cli")
 
 
 def meshweave_opt() -> int:
-    """The command `meshweave-opt`; returns the exit status."""
+    """Run the command `meshweave-opt`; return the exit status."""
     return _started("meshweave-opt", "meshweave.tools.opt")
 
 
@@ -25,6 +25,6 @@ def _started(name: str, module: str) -> int:
 
 
 def interrupted(name: str) -> int:
-    """Say so, in a line; returns the exit status."""
+    """Print that the command was interrupted; return the exit status."""
     print(f"{name}: interrupted", file=sys.stderr)
     return INTERRUPTED

@@ -1,4 +1,4 @@
-"""Reading and writing of the commands: errors in one line, files written whole or not at all."""
+"""Read files and standard input for the commands, and hold back standard error."""
 
 import os
 import sys
@@ -8,11 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from meshweave.errors import CompileError
-from meshweave.files import replacing
 
 
 def read_bytes(file: str) -> tuple[str, bytes]:
-    """The name of `file` for locations, and what is in it; "-" is standard input."""
+    """Return the name of `file` for locations, and its bytes; "-" is standard input."""
     try:
         data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
     except (OSError, ValueError) as error:
@@ -22,32 +21,15 @@ def read_bytes(file: str) -> tuple[str, bytes]:
 
 
 def read_text(file: str) -> tuple[str, str]:
-    """The name of `file` for locations, and its text; "-" is standard input."""
-    from meshweave.sources import decoded
+    """Return the name of `file` for locations, and its text; "-" is standard input."""
+    from meshweave.files.sources import decoded
 
     name, data = read_bytes(file)
     return name, decoded(data, name)
 
 
-def write_text(file: str, text: str) -> None:
-    """Write `file` whole or not at all ("-": standard output). Raises CompileError."""
-    if file == "-":
-        sys.stdout.write(text)
-        sys.stdout.flush()
-        return
-    path = Path(file)
-    try:
-        if path.exists() and not path.is_file():  # /dev/null, a pipe
-            path.write_text(text)
-            return
-        with replacing(path, "w") as out:
-            out.write(text)
-    except OSError as error:
-        raise CompileError(f"cannot write {file}: {error.strerror}") from None
-
-
 class Held:
-    """What is written to standard error meanwhile: dropped at the end, unless `keep` was called."""
+    """Hold what is written to standard error; it is dropped at the end unless `keep` was called."""
 
     def __init__(self) -> None:
         self.shown = False

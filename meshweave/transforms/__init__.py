@@ -1,21 +1,22 @@
 """PASSES: ours, in pipeline order. The lowerings add theirs in `meshweave.lowering`."""
 
 from meshweave.transforms.base import Pass
-from meshweave.transforms.fold_redistribute import FoldRedistribute
-from meshweave.transforms.fuse_collectives import FuseCollectives
-from meshweave.transforms.hint_apply import HintApply
-from meshweave.transforms.hint_slice import HintSlice
-from meshweave.transforms.hint_strip import HintStrip
-from meshweave.transforms.hint_verify import HintVerify
-from meshweave.transforms.insert_redistribute import InsertRedistribute
-from meshweave.transforms.legalize_redistribute import LegalizeRedistribute
-from meshweave.transforms.outline_repeats import OutlineRepeats
-from meshweave.transforms.overlap import Overlap
-from meshweave.transforms.partition import Partition
-from meshweave.transforms.propagate import Propagate
-from meshweave.transforms.report import Report
-from meshweave.transforms.select_kernels import SelectKernels
-from meshweave.transforms.specialize_mesh import SpecializeMesh
+from meshweave.transforms.communication.fuse_collectives import FuseCollectives
+from meshweave.transforms.communication.overlap import Overlap
+from meshweave.transforms.kernels.select_kernels import SelectKernels
+from meshweave.transforms.partitioning.partition import Partition
+from meshweave.transforms.partitioning.verify import Verify
+from meshweave.transforms.propagation.outline_repeats import OutlineRepeats
+from meshweave.transforms.propagation.propagate import Propagate
+from meshweave.transforms.propagation.report import Report
+from meshweave.transforms.propagation.specialize_mesh import SpecializeMesh
+from meshweave.transforms.redistribution.fold_redistribute import FoldRedistribute
+from meshweave.transforms.redistribution.insert_redistribute import InsertRedistribute
+from meshweave.transforms.redistribution.legalize_redistribute import LegalizeRedistribute
+from meshweave.transforms.slicing.apply import HintApply
+from meshweave.transforms.slicing.slice import HintSlice
+from meshweave.transforms.slicing.strip import HintStrip
+from meshweave.transforms.slicing.verify import HintVerify
 
 _CLASSES: tuple[type[Pass], ...] = (
     HintStrip,
@@ -33,6 +34,7 @@ _CLASSES: tuple[type[Pass], ...] = (
     Overlap,
     SelectKernels,
     HintVerify,
+    Verify,
 )
 
 PASSES: dict[str, type[Pass]] = {p.name: p for p in _CLASSES}

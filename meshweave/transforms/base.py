@@ -1,4 +1,4 @@
-"""What a pass is, and the few helpers that read and change IR without ever leaving it broken.
+"""Define what a pass is, and the few helpers that read and change IR without ever leaving it broken.
 
 A pass is a frozen dataclass: its fields are its options. It raises `PassFailure` (through `fail`)
 for what users did wrong; the pipeline turns that into a diagnostic at the op and stops. Erasing a
@@ -10,17 +10,24 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequenc
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
-from functools import cache
-from typing import Any, ClassVar, NoReturn, get_type_hints
+from typing import ClassVar, NoReturn, TypeAlias, get_type_hints
 
-from meshweave.bindings import ir
-from meshweave.errors import CompileError, MeshweaveError
-from meshweave.locations import location_text
+from meshweave.errors import CompileError, LayoutError, MeshweaveError
+from meshweave.ir.bindings import ir
+from meshweave.ir.locations import location_text
+from meshweave.ir.ops import move_body, replace_op
+from meshweave.layout.mesh import Mesh
+
+Located: TypeAlias = ir.Operation | ir.OpView | ir.Value | ir.Location
+"""What has a place in the user's source."""
+
+OpKind: TypeAlias = str | type[ir.OpView]
+"""The name of an op, or its class."""
 
 
 @dataclass(frozen=True)
 class Pass:
-    """One step of a pipeline, run on the whole module.
+    """Describe one step of a pipeline, run on the whole module.
 
     name: what the pipeline text and the command line call it, `dist-fold-redistribute`. The
           dataclass fields are the options (int, float, bool, str, or tuple[str, ...]; `max_uses` is
@@ -29,19 +36,21 @@ class Pass:
 
     name: ClassVar[str]
 
-    def run(self, module: Any) -> None:
-        """Change `module` (a `builtin.module` op) in place. Raises PassFailure, by `fail`, when the
-        program is at fault.
+    def run(self, module: ir.Module) -> None:
+        """Change `module` (a `builtin.module` op) in place, in its context, which the caller has entered.
+
+        Raises PassFailure, by `fail`, when the program is at fault.
         """
         raise NotImplementedError
 
     @classmethod
-    def options(cls) -> dict[str, Any]:
-        """Type of each option by its name in text (dashes)."""
-        return dict(_options(cls))
+    def options(cls) -> dict[str, type]:
+        """Return the type of each option by its name in text (with dashes)."""
+        hints = get_type_hints(cls)
+        return {f.name.replace("_", "-"): hints[f.name] for f in fields(cls)}
 
     def __str__(self) -> str:
-        """The pass as pipeline text, with the options that are not at their default."""
+        """Return the pass as pipeline text, with the options that are not at their default."""
         given = [(f.name, v) for f in fields(self) if (v := getattr(self, f.name)) != f.default]
         if not given:
             return self.name
@@ -49,13 +58,7 @@ class Pass:
         return f"{self.name}{{{text}}}"
 
 
-@cache
-def _options(kind: type[Pass]) -> dict[str, Any]:
-    hints = get_type_hints(kind)
-    return {f.name.replace("_", "-"): hints[f.name] for f in fields(kind)}
-
-
-def _value_text(value: Any) -> str:
+def _value_text(value: ir.Value) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple):
@@ -65,53 +68,48 @@ def _value_text(value: Any) -> str:
 
 
 class PassFailure(CompileError):
-    """A pass refuses the program: one or more messages, each at the location of the op that it is
-    about.
-    """
+    """Refuse the program: one or more messages, each at the location of the op that it is about."""
 
-    def __init__(self, *diagnostics: tuple[Any, str]) -> None:
+    def __init__(self, *diagnostics: tuple[ir.Location, str]) -> None:
         (loc, message), *_ = diagnostics
         super().__init__(message, location_text(loc))
         self.diagnostics = diagnostics
 
 
-def also(op: Any, what: str = "") -> str:
-    """`what` (default: the op's name in quotes) and where it is: the second party of a message."""
+def also(op: ir.Operation, what: str = "") -> str:
+    """Name the second party of a message: `what` (default: the op's name in quotes) and where it is."""
     return f"{what or chr(34) + op.operation.name + chr(34)} at {location_text(op)}"
 
 
-def fail(op: Any, message: str, notes: Sequence[Any] = ()) -> NoReturn:
-    """Refuse the program at `op` (an op, value or location). Each note, an op or a text, is named
-    in brackets after it.
+def fail(op: Located, message: str, notes: Sequence[Located | str] = ()) -> NoReturn:
+    """Refuse the program at `op` (an op, value or location).
+
+    Each note, an op or a text, is named in brackets after it.
     """
     raise PassFailure((_location(op), _noted(message, notes)))
 
 
-def fail_all(problems: Sequence[tuple[Any, str]]) -> None:
-    """Refuse the program for every (op, message) at once, in order; does nothing when there are
-    none.
-    """
+def fail_all(problems: Sequence[tuple[Located, str]]) -> None:
+    """Refuse the program for every (op, message) at once, in order. Does nothing when there are none."""
     if problems:
         raise PassFailure(*((_location(op), message) for op, message in problems))
 
 
-def _location(op: Any) -> Any:
+def _location(op: Located) -> ir.Location:
     if isinstance(op, ir.Location):
         return op
     return op.location
 
 
-def _noted(message: str, notes: Sequence[Any]) -> str:
+def _noted(message: str, notes: Sequence[Located | str]) -> str:
     if not notes:
         return message
     return f"{message} (see {', '.join(n if isinstance(n, str) else also(n) for n in notes)})"
 
 
 @contextmanager
-def at(op: Any, who: str = "") -> Iterator[None]:
-    """Errors of the pure core (LayoutError, PlanError, ..) raised inside become failures at `op`,
-    after `who: `.
-    """
+def at(op: Located, who: str = "") -> Iterator[None]:
+    """Turn errors of the pure core (LayoutError, PlanError, ...) raised inside into failures at `op`, after `who: `."""
     try:
         yield
     except PassFailure:
@@ -122,22 +120,20 @@ def at(op: Any, who: str = "") -> Iterator[None]:
 
 # A remark is no failure, and the bindings can emit errors only: whoever runs the pipeline listens
 # here.
-_REMARKS: ContextVar[Callable[[Any, str], None] | None] = ContextVar(
+_REMARKS: ContextVar[Callable[[ir.Location, str], None] | None] = ContextVar(
     "meshweave_remarks", default=None
 )
 
 
-def remark(op: Any, message: str, notes: Sequence[Any] = ()) -> None:
-    """Tell the user something about `op` that is no mistake. Nobody hears it when no listener is
-    set.
-    """
+def remark(op: Located, message: str, notes: Sequence[Located | str] = ()) -> None:
+    """Tell the user something about `op` that is no mistake. It is lost when no listener is set."""
     if (listener := _REMARKS.get()) is not None:
         listener(_location(op), _noted(message, notes))
 
 
 @contextmanager
-def remarks_to(listener: Callable[[Any, str], None] | None) -> Iterator[None]:
-    """Remarks inside go to `listener(location, message)`."""
+def remarks_to(listener: Callable[[ir.Location, str], None] | None) -> Iterator[None]:
+    """Send the remarks made inside to `listener(location, message)`."""
     token = _REMARKS.set(listener)
     try:
         yield
@@ -145,13 +141,11 @@ def remarks_to(listener: Callable[[Any, str], None] | None) -> Iterator[None]:
         _REMARKS.reset(token)
 
 
-def walk(root: Any, post: bool = False) -> list[Any]:
-    """Every `ir.Operation` in and below `root`, parents first (children first when `post`), taken
-    before any change.
-    """
-    found: list[Any] = []
+def walk(root: ir.Operation, post: bool = False) -> list[ir.Operation]:
+    """Return every op in and below `root`, parents first (children first when `post`), taken before any change."""
+    found: list[ir.Operation] = []
 
-    def visit(op: Any) -> Any:
+    def visit(op: ir.Operation) -> ir.WalkResult:
         found.append(op)
         return ir.WalkResult.ADVANCE
 
@@ -159,13 +153,15 @@ def walk(root: Any, post: bool = False) -> list[Any]:
     return found
 
 
-def op_name(kind: Any) -> str:
-    """`dist.redistribute` of the class RedistributeOp; a name is itself."""
+def op_name(kind: OpKind) -> str:
+    """Return `dist.redistribute` for the class RedistributeOp; a name is itself."""
     return kind if isinstance(kind, str) else kind.OPERATION_NAME
 
 
-_SCALAR_BODIES = ("linalg.generic", "linalg.map", "linalg.reduce")
+_SCALAR_BODIES = ("linalg.generic", "linalg.map", "linalg.reduce", "mw.kernel")
+_OUTSIDE_DIALECTS = ("dist.", "hint.", "mw.", "memref.")
 _OUTSIDE = (
+    "func.func",
     "linalg.generic",
     "linalg.softmax",
     "memref.global",
@@ -175,14 +171,14 @@ _OUTSIDE = (
 )
 
 
-def ops_of(root: Any, *kinds: Any) -> list[Any]:
-    """The ops below `root` of these classes (or names), as their own classes, in program order."""
+def ops_of(root: ir.Operation, *kinds: OpKind) -> list[ir.OpView]:
+    """Return the ops below `root` of these classes (or names), as their own classes, in program order."""
     names = {op_name(k) for k in kinds}
     # Most ops of a program stand in bodies of linalg ops: no use looking there for what only stands outside.
-    outside = all(n.startswith(("dist.", "hint.")) or n in _OUTSIDE for n in names)
-    found: list[Any] = []
+    outside = all(n.startswith(_OUTSIDE_DIALECTS) or n in _OUTSIDE for n in names)
+    found: list[ir.Operation] = []
 
-    def visit(op: Any) -> Any:
+    def visit(op: ir.Operation) -> ir.WalkResult:
         name = op.name
         if name in names:
             found.append(op.opview)
@@ -192,47 +188,89 @@ def ops_of(root: Any, *kinds: Any) -> list[Any]:
     return found
 
 
-def copied(source: Any) -> Any:
-    """A copy of the module: what tries something, or lowers, changes that."""
+def copied(source: ir.Module) -> ir.Module:
+    """Copy a module, for what tries something or lowers it."""
     module = ir.Module.create(loc=source.operation.location)
     for op in source.operation.regions[0].blocks[0].operations:
         op.operation.clone(ir.InsertionPoint(module.body))
     return module
 
 
-def functions(module: Any) -> list[Any]:
-    """The `func.func` ops of the module that have a body, in order."""
+def functions(module: ir.Module) -> list[ir.OpView]:
+    """Return the `func.func` ops of the module that have a body, in order."""
     ops = module.operation.regions[0].blocks[0].operations
     return [
         f for f in ops if f.operation.name == "func.func" and len(f.operation.regions[0].blocks)
     ]
 
 
-def users(value: Any) -> list[Any]:
-    """The ops that read `value`, one entry per use."""
+def mesh_op(module: ir.Module) -> ir.OpView | None:
+    """Return the module's `dist.mesh`; None when it has none. A second one is refused."""
+    block = module.operation.regions[0].blocks[0]
+    found = [o for o in block.operations if o.operation.name == "dist.mesh"]
+    if len(found) > 1:
+        fail(found[1], f"one mesh per module, this is number {len(found)}", [found[0]])
+    return found[0] if found else None
+
+
+def mesh_of_module(module: ir.Module, concrete: bool = False) -> Mesh | None:
+    """Return the module's mesh; None when it has none (a program for one rank).
+
+    concrete: refuse a mesh whose sizes are still symbols.
+    """
+    op = mesh_op(module)
+    if op is None:
+        return None
+    try:
+        mesh = Mesh.parse(op.operation.attributes["axes"].value)
+    except LayoutError as error:
+        fail(op, str(error))
+    if concrete and mesh.is_symbolic:
+        fail(op, f"mesh ({mesh}) still has symbolic sizes: run dist-specialize-mesh first")
+    return mesh
+
+
+def port_attrs(f: ir.Operation | ir.OpView, key: str) -> list[dict[str, ir.Attribute]]:
+    """Return the attributes of each argument (key `arg_attrs`) or result (`res_attrs`) of a function."""
+    attrs = f.operation.attributes.get(key)
+    if attrs is not None:
+        return [{a.name: a.attr for a in ir.DictAttr(given)} for given in attrs]
+    kind = f.operation.attributes["function_type"].value
+    return [{} for _ in (kind.inputs if key == "arg_attrs" else kind.results)]
+
+
+def set_port_attrs(
+    f: ir.Operation | ir.OpView, key: str, entries: Sequence[Mapping[str, ir.Attribute]]
+) -> None:
+    """Give each argument or result of a function its attributes."""
+    if entries:
+        made = [ir.DictAttr.get(dict(entry)) for entry in entries]
+        f.operation.attributes[key] = ir.ArrayAttr.get(made)
+
+
+def users(value: ir.Value) -> list[ir.Operation]:
+    """Return the ops that read `value`, one entry per use."""
     return [use.owner for use in value.uses]
 
 
-def use_count(value: Any) -> int:
-    """How many operands read `value`."""
+def use_count(value: ir.Value) -> int:
+    """Count the operands that read `value`."""
     return sum(1 for _ in value.uses)
 
 
-def unused(op: Any) -> bool:
-    """True when nothing reads any result of `op`."""
+def unused(op: ir.Operation) -> bool:
+    """Tell whether nothing reads any result of `op`."""
     return not any(True for r in op.operation.results for _ in r.uses)
 
 
-def erase(op: Any) -> None:
-    """Remove `op`, which nothing reads any more. Later use of any wrapper of it is forbidden."""
+def erase(op: ir.Operation) -> None:
+    """Remove `op`, which nothing reads. Later use of any wrapper of it is forbidden."""
     assert unused(op), f"{op.operation.name} is still read"
     op.operation.erase()
 
 
-def erase_unused(root: Any, *kinds: Any) -> int:
-    """Remove the ops of these classes that nothing reads, last first so that chains go whole; how
-    many went.
-    """
+def erase_unused(root: ir.Operation, *kinds: OpKind) -> int:
+    """Remove the ops of these classes that nothing reads, last first so that whole chains go. Return how many went."""
     gone = 0
     for op in reversed(ops_of(root, *kinds)):
         if unused(op):
@@ -241,20 +279,10 @@ def erase_unused(root: Any, *kinds: Any) -> int:
     return gone
 
 
-def replace(op: Any, values: Sequence[Any]) -> None:
-    """Let every reader of `op`'s results read `values` instead, and remove `op`."""
-    results = list(op.operation.results)
-    assert len(results) == len(values), (
-        f"{op.operation.name} has {len(results)} results, not {len(values)}"
-    )
-    for result, value in zip(results, values):
-        result.replace_all_uses_with(value)
-    op.operation.erase()
-
-
-def clone_with(op: Any, vmap: MutableMapping[Any, Any], ip: Any) -> Any:
-    """A copy of `op` at `ip` that reads `vmap[v]` for each operand `v` in it, in nested regions
-    too.
+def clone_with(
+    op: ir.Operation, vmap: MutableMapping[ir.Value, ir.Value], ip: ir.InsertionPoint
+) -> ir.Operation:
+    """Copy `op` to `ip`; the copy reads `vmap[v]` for each operand `v` in it, in nested regions too.
 
     The results of the copy are put in `vmap` under those of `op`.
     """
@@ -264,23 +292,18 @@ def clone_with(op: Any, vmap: MutableMapping[Any, Any], ip: Any) -> Any:
     return new
 
 
-def _remap(op: Any, vmap: Mapping[Any, Any]) -> Any:
+def _remap(op: ir.Operation, vmap: Mapping[ir.Value, ir.Value]) -> ir.WalkResult:
     for i, value in enumerate(op.operands):
         if value in vmap:
             op.operands[i] = vmap[value]
     return ir.WalkResult.ADVANCE
 
 
-def inline_single_block(op: Any) -> None:
-    """Splice the body of `op` (one region, one block) in its place: yielded values for results,
-    then `op` is gone.
+def inline_single_block(op: ir.Operation) -> None:
+    """Put the body of `op` (one region, one block) in its place: yielded values for results, then `op` is gone.
 
     The last op of the body yields the results; it is dropped. Block arguments must have been replaced before.
     """
     block = op.operation.regions[0].blocks[0]
     assert not any(True for a in block.arguments for _ in a.uses), "block arguments are still read"
-    *body, end = list(block.operations)
-    yielded = list(end.operation.operands)
-    for o in body:
-        o.operation.move_before(op.operation)
-    replace(op, yielded)
+    replace_op(op, move_body(block, ir.InsertionPoint(op)))

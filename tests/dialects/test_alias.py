@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from meshweave.bindings import context, ir
+from meshweave.dialects import context
 from meshweave.dialects.alias import hoist_aliases, module_text
-from meshweave.locations import parse_module
+from meshweave.ir.bindings import ir
+from meshweave.ir.locations import parse_module
 
 TRICKY = """\
 #map = affine_map<(d0) -> (d0)>

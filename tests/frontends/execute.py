@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from meshweave.bindings import ExecutionEngine, PassManager, ir
+from meshweave.ir.bindings import ExecutionEngine, PassManager, ir
+from meshweave.lowering.host.narrow import CONVERSIONS, round_once
+from meshweave.transforms.base import ops_of
 
 _LOWER = (
     "builtin.module(convert-tensor-to-linalg,"
@@ -16,7 +18,9 @@ _LOWER = (
     "buffer-results-to-out-params{hoist-static-allocs=true modify-public-functions=true},"
     "canonicalize,func.func(refback-munge-memref-copy),convert-bufferization-to-memref,"
     "func.func(convert-linalg-to-loops),expand-strided-metadata,lower-affine,convert-scf-to-cf,"
-    "func.func(arith-expand{include-bf16=true}),func.func(math-expand-ops),"
+    "func.func(math-extend-to-supported-types{target-type=f32},"
+    "arith-emulate-unsupported-floats{source-types=bf16 target-type=f32},"
+    "arith-expand{include-bf16=true}),func.func(math-expand-ops),"
     "convert-math-to-llvm,convert-math-to-libm,convert-to-llvm,reconcile-unrealized-casts)"
 )
 
@@ -25,6 +29,9 @@ def run(module: Any, inputs: list[np.ndarray]) -> list[np.ndarray]:
     """Results of @main for `inputs`, in order."""
     with module.context, ir.Location.unknown():
         outputs = _strip(module)
+        round_once(  # LLVM's own way is a function that no library here has, on some CPUs
+            op.operation for op in ops_of(module.operation, *CONVERSIONS)
+        )
         PassManager.parse(_LOWER).run(module.operation)
         engine = ExecutionEngine(module, opt_level=1)
     function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(engine.raw_lookup("_mlir_ciface_main"))

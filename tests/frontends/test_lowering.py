@@ -8,9 +8,9 @@ import pytest
 from frontends.execute import run
 
 import meshweave
-from meshweave.bindings import context
+from meshweave.dialects import context
 from meshweave.errors import CompileError
-from meshweave.frontends import load_module
+from meshweave.frontends.load import load_module
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -208,3 +208,25 @@ def test_cholesky_reads_one_triangle():
             (factor,) = program(given)
         right = np.linalg.cholesky(positive)
         np.testing.assert_allclose(factor, right if lower else right.T, rtol=0, atol=1e-12)
+
+
+def test_a_sum_of_booleans_is_an_or():
+    text = """func.func @main(%a: tensor<4xi1>, %b: tensor<4xi1>) -> (tensor<4xi1>, tensor<i1>) {
+      %0 = stablehlo.add %a, %b : tensor<4xi1>
+      %c = stablehlo.constant dense<false> : tensor<i1>
+      %1 = stablehlo.reduce(%a init: %c) applies stablehlo.add across dimensions = [0] : (tensor<4xi1>, tensor<i1>) -> tensor<i1>
+      return %0, %1 : tensor<4xi1>, tensor<i1>
+    }"""
+    with meshweave.compile(text) as program:
+        each, one = program(np.array([1, 1, 0, 0], bool), np.array([1, 0, 1, 0], bool))
+    assert each.tolist() == [True, True, True, False] and bool(one)
+
+
+def test_a_nan_is_infinite_where_no_mantissa_is_left():
+    text = """func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> {
+      %0 = stablehlo.reduce_precision %a, format = e5m0 : tensor<4xf32>
+      return %0 : tensor<4xf32>
+    }"""
+    with meshweave.compile(text) as program:
+        (found,) = program(np.array([np.nan, -np.inf, 1.5, 3], np.float32))
+    assert found.tolist() == [np.inf, -np.inf, 2, 2]

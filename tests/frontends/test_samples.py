@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from frontends.execute import run
 
-from meshweave.bindings import context
+from meshweave.dialects import context
 from meshweave.errors import CompileError
-from meshweave.frontends import load_module
+from meshweave.frontends.load import load_module
 
 DATA = Path(__file__).parents[1] / "data"
 SAMPLES = sorted(path.name.removesuffix(".mlir") for path in DATA.glob("*.mlir"))

@@ -3,10 +3,11 @@
 
 import pytest
 
-from meshweave.bindings import context, ir
+from meshweave.dialects import context
 from meshweave.errors import CompileError
-from meshweave.frontends import load_module
-from meshweave.frontends.sdy import parse_mesh, parse_sharding
+from meshweave.frontends.load import load_module
+from meshweave.frontends.shardy.shardings import parse_mesh, parse_sharding
+from meshweave.ir.bindings import ir
 
 MESH = 'sdy.mesh @mesh = <["x"=2, "y"=4]>'
 

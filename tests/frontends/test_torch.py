@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
 
 import torch_models as tm  # noqa: E402
 from torch.utils import _pytree  # noqa: E402

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
 
 import meshweave as mw  # noqa: E402
 from tests.frontends.test_torch_hints import kernels_of  # noqa: E402

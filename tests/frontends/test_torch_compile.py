@@ -5,12 +5,13 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
 
 import torch_models as tm  # noqa: E402
 
 import meshweave as mw  # noqa: E402
-from meshweave import torch_compile as backends  # noqa: E402
 from meshweave.errors import CompileError, UsageError  # noqa: E402
+from meshweave.torch import backend as backends  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
 
 import torch_cases  # noqa: E402
 import torch_cases_ops  # noqa: E402, F401 (adds its cases)

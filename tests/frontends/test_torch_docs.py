@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "pytorch.md"
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
 
 import torch.multiprocessing as processes  # noqa: E402
 from torch import distributed  # noqa: E402

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
 
 import torch_models as tm  # noqa: E402
 
@@ -30,6 +31,27 @@ class Svd(torch.nn.Module):
 def test_an_op_that_is_not_supported_is_named_with_its_line() -> None:
     text = refused(CompileError, Svd(), torch.ones(4, 4))
     assert "not supported" in text and "svd" in text and HERE in text
+
+
+def test_an_assertion_beside_an_op_that_is_not_supported() -> None:
+    class Checked(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            torch.ops.aten._assert_tensor_metadata(x, dtype=torch.float32)
+            return torch.linalg.svdvals(x)
+
+    text = refused(CompileError, Checked(), torch.ones(4, 4))
+    assert "not supported" in text and "svd" in text and HERE in text
+
+
+def test_flex_attention_is_named_with_its_line() -> None:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    class Flex(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return flex_attention(x, x, x, score_mod=lambda score, b, h, i, j: score * 0.5)
+
+    text = refused(CompileError, Flex(), torch.ones(1, 2, 128, 16))
+    assert "not supported: flex_attention" in text and HERE in text
 
 
 def test_dropout_in_training_mode() -> None:

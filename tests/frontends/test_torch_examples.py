@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ORDER = {  # of the parameters among the inputs of the example, after the arguments

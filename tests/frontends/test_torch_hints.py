@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
 
 import torch_models as tm  # noqa: E402
 from torch._higher_order_ops.hints_wrap import hints_wrapper  # noqa: E402
@@ -207,9 +208,9 @@ class Scores(torch.nn.Module):
 
 def kernels_of(program: Any) -> set[str]:
     """The kernels that the compiler chose."""
-    from meshweave import api
-    from meshweave.fast_paths import as_choice
-    from meshweave.transforms.select_kernels import kernel_rows
+    from meshweave.api import program as api
+    from meshweave.hints.fast_paths import as_choice
+    from meshweave.transforms.kernels.select_kernels import kernel_rows
 
     kernels = as_choice(program.kernels)
     with api.lowered(program.text, "test", None, kernels=kernels) as (module, _):

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import meshweave
-from meshweave import api
-from meshweave.transforms.hint_ledger import read_ledger
+from meshweave.api import program as api
+from meshweave.transforms.slicing.ledger import read_ledger
 
 DATA = Path(__file__).resolve().parent.parent / "data" / "torch"
 SAMPLES = sorted(DATA.glob("*.mlir"))

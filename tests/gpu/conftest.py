@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.gpu_device import Device, gpus
-from benchmarks.gpu_programs import Case
-from meshweave.api import Program
+from benchmarks.gpu.device import Device, gpus
+from benchmarks.gpu.programs import Case
+from meshweave.api.program import Program
 from meshweave.bundle import Bundle
 from meshweave.runtime import engine
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from benchmarks.gpu_programs import Case, attention, cases, gelu, mlp, norm, softmax
+from benchmarks.gpu.programs import Case, attention, cases, gelu, mlp, norm, softmax
 
 TOLERANCE = {"f32": 2e-5, "f16": 4e-3, "bf16": 3e-2}
 """Of the largest element: a few roundings of each type."""

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshweave.layout.factors import Factor, Rule, join, pieces, spread
+from meshweave.layout.factors import Factor, Rule, merge_axes, pieces, split_axes
 
 SIZES = {"x": 2, "y": 3, "z": 4}
 
@@ -25,28 +25,28 @@ def rule(*sizes: int) -> Rule:
 
 
 def test_a_lone_factor_takes_all_axes():
-    assert spread(("x", "y"), (0,), rule(7), SIZES) == {0: ("x", "y")}
-    assert join({0: ("x", "y")}, (0,), rule(7), SIZES) == (("x", "y"), True)
+    assert split_axes(("x", "y"), (0,), rule(7), SIZES) == {0: ("x", "y")}
+    assert merge_axes({0: ("x", "y")}, (0,), rule(7), SIZES) == (("x", "y"), True)
 
 
 def test_axes_fill_the_major_factor_first():
-    assert spread(("x", "y"), (0, 1), rule(2, 9), SIZES) == {0: ("x",), 1: ("y",)}
-    assert spread(("x", "z"), (0, 1), rule(8, 5), SIZES) == {0: ("x", "z")}
+    assert split_axes(("x", "y"), (0, 1), rule(2, 9), SIZES) == {0: ("x",), 1: ("y",)}
+    assert split_axes(("x", "z"), (0, 1), rule(8, 5), SIZES) == {0: ("x", "z")}
 
 
 def test_an_axis_across_a_boundary_belongs_to_no_factor():
-    assert spread(("z",), (0, 1), rule(2, 8), SIZES) == {}
-    assert spread(("x", "z"), (0, 1), rule(6, 8), SIZES) == {0: ("x",)}
+    assert split_axes(("z",), (0, 1), rule(2, 8), SIZES) == {}
+    assert split_axes(("x", "z"), (0, 1), rule(6, 8), SIZES) == {0: ("x",)}
 
 
 def test_a_minor_factor_is_sharded_only_behind_wholly_sharded_ones():
-    assert join({1: ("y",)}, (0, 1), rule(2, 9), SIZES) == ((), False)
-    assert join({0: ("x",), 1: ("y",)}, (0, 1), rule(2, 9), SIZES) == (("x", "y"), True)
-    assert join({0: ("x",)}, (0, 1), rule(6, 8), SIZES) == (("x",), True)
+    assert merge_axes({1: ("y",)}, (0, 1), rule(2, 9), SIZES) == ((), False)
+    assert merge_axes({0: ("x",), 1: ("y",)}, (0, 1), rule(2, 9), SIZES) == (("x", "y"), True)
+    assert merge_axes({0: ("x",)}, (0, 1), rule(6, 8), SIZES) == (("x",), True)
 
 
 def test_an_axis_that_does_not_divide_a_shared_dim_is_refused():
-    assert join({0: ("y",)}, (0, 1), rule(4, 5), SIZES) == ((), False)
+    assert merge_axes({0: ("y",)}, (0, 1), rule(4, 5), SIZES) == ((), False)
 
 
 def test_pieces_is_the_product():
@@ -62,7 +62,7 @@ def test_pieces_is_the_product():
 def test_what_spread_reads_join_gives_back(sizes: list[int], order: list[str], count: int):
     r = rule(*sizes)
     dim = tuple(range(len(sizes)))
-    placed = spread(tuple(order[:count]), dim, r, SIZES)
-    axes, whole = join(placed, dim, r, SIZES)
+    placed = split_axes(tuple(order[:count]), dim, r, SIZES)
+    axes, whole = merge_axes(placed, dim, r, SIZES)
     kept = [a for f in dim for a in placed.get(f, ())]
     assert whole and list(axes) == kept == order[: len(kept)]

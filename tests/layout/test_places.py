@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import KINDS, any_layouts, meshes, numbered, shapes
+from strategies import KINDS, any_layouts, meshes, numbered, shapes, valid_count
 
 from meshweave.errors import LayoutError
 from meshweave.layout import Layout, Mesh, dim_indices, scatter
-from meshweave.layout.places import address, element, is_run, locate, owners, run_at, valid_count
+from meshweave.layout.places import address, element, is_run, locate, owners, run_at
 
 P = Layout.parse
 SMALL = (0, 1, 2, 3, 5, 6, 8)

@@ -12,7 +12,7 @@ from meshweave.bundle import Bundle, numpy_dtype
 from meshweave.layout import Layout, Mesh
 from meshweave.plan.exchange import Table
 from meshweave.plan.simulate import simulate
-from meshweave.plan.steps import Step
+from meshweave.plan.steps import PlanStep
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def run_and_check(running, mesh: Mesh, cases: Sequence[Exchange], bundle: Bundle
         size = given[0].size
         numbers = [np.arange(size).reshape(v.shape) + r * size for r, v in enumerate(given)]
         ends = (Layout.parse(case.source), Layout.parse(case.target))
-        step = Step("exchange", case.axes(mesh), *ends, 0)
+        step = PlanStep("exchange", case.axes(mesh), *ends, 0)
         whole = np.concatenate([value.reshape(-1) for value in given])
         for rank, ids in enumerate(simulate([step], numbers, mesh, case.shape).shards):
             known = (ids >= 0) & (ids < len(whole))

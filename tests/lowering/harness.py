@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from meshweave.bindings import context, ir
 from meshweave.bundle import Bundle
+from meshweave.dialects import context
+from meshweave.ir.bindings import ir
 from meshweave.lowering import compile_program
-from meshweave.runtime.local import LocalEngine
+from meshweave.runtime.local.engine import LocalEngine
 
 DTYPES = {"f32": np.float32, "f64": np.float64, "f16": np.float16, "i32": np.int32, "i64": np.int64,
           "i8": np.int8, "i1": np.bool_}  # fmt: skip

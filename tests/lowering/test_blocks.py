@@ -5,10 +5,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from meshweave.api import Program, build
-from meshweave.lowering import blocks
-from meshweave.machine import Vectors
-from meshweave.runtime.local import LocalEngine
+from meshweave.api.program import Program, build
+from meshweave.lowering.cpu import blocks
+from meshweave.plan.machine import Vectors
+from meshweave.runtime.local.engine import LocalEngine
 
 MACHINES = [Vectors(64, 32), Vectors(32, 16), Vectors(16, 16)]
 
@@ -42,7 +42,7 @@ def ran(monkeypatch, machine, m, n, k, turned, dtype, batch, adds):
     text_of = blocks.blocks_text
     monkeypatch.setattr(blocks, "vectors", lambda: machine)
     monkeypatch.setattr(
-        "meshweave.lowering.loops.blocks_text", lambda *a: made.append(a) or text_of(*a)
+        "meshweave.lowering.cpu.loops.blocks_text", lambda *a: made.append(a) or text_of(*a)
     )
     bundle = build(program(m, n, k, turned, dtype, batch, adds), kernels="-blas")
     numpy_dtype = {"f32": np.float32, "f64": np.float64}[dtype]

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 import meshweave
-from meshweave.bindings import context, ir
-from meshweave.lowering.cpu import bundle_of, lower
+from meshweave.dialects import context
+from meshweave.errors import CompileError
+from meshweave.ir.bindings import ir
+from meshweave.lowering.cpu.target import bundle_of, lower
 
 N = 48
 T = f"tensor<{N}x{N}xf32>"
@@ -70,3 +72,9 @@ def test_only_blas_calls_the_library() -> None:
 
     assert "openblas" in libraries("") and "openblas" in libraries("blas")
     assert "openblas" not in libraries("codegen") and "openblas" not in libraries("reference")
+
+
+def test_a_kernel_that_does_not_exist_is_refused() -> None:
+    ctx = context()
+    with ctx, ir.Location.unknown(), pytest.raises(CompileError, match=r'no kernel "blass"'):
+        lower(ir.Module.parse(program("blass")))

@@ -10,10 +10,14 @@ from strategies import all_layouts
 
 from meshweave.errors import CompileError, LayoutError
 from meshweave.layout import Layout, Mesh
-from meshweave.lowering import exchange
-from meshweave.lowering import mpi as mpi_code
-from meshweave.lowering.collectives import Collective, collectives_object, compile_text
-from meshweave.lowering.exchange import box_of, data_of
+from meshweave.lowering.communication import exchange
+from meshweave.lowering.communication.exchange import box_of, data_of
+from meshweave.lowering.cpu.collectives.objects import (
+    Collective,
+    collectives_object,
+    compile_text,
+    window_module,
+)
 from meshweave.plan.exchange import Piece, Table
 from meshweave.runtime import engine
 
@@ -122,8 +126,7 @@ def test_what_exceeds_one_mpi_call_goes_in_pieces():
         Exchange((41,), "[x]", "[_]"),
     ]
     whole = compiled(mesh, cases, "mpi")
-    text = mpi_code.generate([Collective("exchange")], limit=300, piece=256)
-    pieces = compile_text(text, mpi_code.EXTERNALS)
+    pieces = compile_text(*window_module([Collective("exchange")], limit=300, piece=256))
     bundle = type(whole)(whole.manifest, (*whole.objects[:-1], pieces))
     try:
         assert run_and_check(started, mesh, cases, bundle) > 1000

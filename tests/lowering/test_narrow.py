@@ -51,3 +51,40 @@ def test_bf16_is_rounded_once(engine: str) -> None:
     np.testing.assert_array_equal(result[middle], np.ldexp(np.rint(mantissa * 256) / 256, exponent))
     rest = [0.0, -0.0, np.inf, -np.inf, np.nan, np.inf, -np.inf, 0.0]
     np.testing.assert_array_equal(result[-len(SPECIAL) :][:8], rest)
+
+
+INTEGERS = """
+func.func @main(%a: tensor<{0}x{1}>) -> tensor<{0}x{2}> {{
+  %e = tensor.empty() : tensor<{0}x{2}>
+  %r = linalg.map {{ arith.sitofp }} ins(%a : tensor<{0}x{1}>) outs(%e : tensor<{0}x{2}>)
+  return %r : tensor<{0}x{2}>
+}}
+"""
+
+
+@ENGINES
+@pytest.mark.filterwarnings("ignore:overflow")
+@pytest.mark.parametrize("element, mantissa", [("f16", 11), ("bf16", 8)])
+@pytest.mark.parametrize("bits", [8, 16, 32, 64])
+def test_integers_are_rounded_once(engine: str, element: str, mantissa: int, bits: int) -> None:
+    if engine == "emulate":
+        pytest.importorskip("llvmlite")
+    given = RNG.integers(-(1 << (min(bits, 40) - 1)), 1 << (min(bits, 40) - 1), 400).astype(
+        f"i{bits // 8}"
+    )
+    steps = (1 << 12) + (1 << 3)  # just beside the middle of two numbers of bf16, and of f16
+    given[:6] = [0, -1, 1, 127, steps % 128 if bits == 8 else steps, -128]
+    if bits > 16:
+        given[6:9] = [
+            (1 << 24) + (1 << 16) + 1,
+            (1 << 24) + (1 << 16) - 1,
+            (1 << 24) + (1 << 13) + 1,
+        ]
+    text = INTEGERS.format(len(given), f"i{bits}", element)
+    with meshweave.compile(text, engine=engine) as program:
+        (result,) = program(given)
+    number, exponent = np.frexp(given.astype("f8"))
+    wanted = np.ldexp(np.rint(number * 2**mantissa) / 2**mantissa, exponent)
+    if element == "f16":
+        wanted = wanted.astype(np.float16)
+    np.testing.assert_array_equal(result.astype("f8"), wanted.astype("f8"))

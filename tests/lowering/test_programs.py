@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from lowering.harness import DTYPES, compile_text, run_text
 
-from meshweave.bindings import context, ir
+from meshweave.dialects import context
 from meshweave.errors import CompileError
-from meshweave.lowering.cpu import lower
+from meshweave.ir.bindings import ir
+from meshweave.lowering.cpu.target import lower
 
 RNG = np.random.default_rng(7)
 
@@ -31,7 +32,7 @@ def lowered(text):
 
 def kernels(program):
     """The kernel calls of a program, outside loops."""
-    return [e for e in program.schedule.entries if hasattr(e, "nests")]
+    return [e for e in program.plan.entries if hasattr(e, "nests")]
 
 
 BINARY = {
@@ -169,7 +170,7 @@ def test_softmax_is_one_kernel_and_needs_no_memory_but_two_numbers_a_row():
     np.testing.assert_allclose(run_text(SOFTMAX, a)[0], e / e.sum(2, keepdims=True), rtol=1e-4)
     program = lowered(SOFTMAX)
     assert len(kernels(program)) == 1
-    assert program.schedule.arena_bytes == 2 * 64 * 8 * 4
+    assert program.plan.arena_bytes == 2 * 64 * 8 * 4
 
 
 def test_a_transposed_operand_is_read_in_place():
@@ -185,7 +186,7 @@ def test_a_transposed_operand_is_read_in_place():
     a, b = values("f32", 40, 30), values("f32", 50, 30)
     np.testing.assert_allclose(run_text(text, a, b)[0], a @ b.T, rtol=1e-4, atol=1e-3)
     program = lowered(text)
-    assert len(kernels(program)) == 1 and program.schedule.arena_bytes == 0
+    assert len(kernels(program)) == 1 and program.plan.arena_bytes == 0
 
 
 def test_inputs_are_not_written_and_may_be_results():
@@ -277,7 +278,7 @@ def test_slices_in_a_loop_update_the_whole_in_place():
       return %r : tensor<64x32xf32> }"""
     a = values("f32", 64, 32)
     np.testing.assert_array_equal(run_text(text, a)[0], a * a)
-    assert lowered(text).schedule.arena_bytes == 0
+    assert lowered(text).plan.arena_bytes == 0
 
 
 def test_constants_pads_concats_gathers_and_reversals():
@@ -388,4 +389,4 @@ def test_a_product_writes_the_transpose_that_alone_reads_it():
     want = (a @ b).swapaxes(1, 2).reshape(2, 40, 60)
     np.testing.assert_allclose(run_text(text, a, b)[0], want, rtol=1e-4, atol=1e-2)
     program = lowered(text)
-    assert len(kernels(program)) == 1 and program.schedule.arena_bytes == 0
+    assert len(kernels(program)) == 1 and program.plan.arena_bytes == 0

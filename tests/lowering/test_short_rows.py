@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import meshweave as mw
-from meshweave.lowering import loops
+from meshweave.lowering.cpu import loops
 
 OPS = {
     "add": lambda a, b: a + b,

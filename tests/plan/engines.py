@@ -3,7 +3,9 @@ a redistribute with its plan, and a result.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from itertools import groupby, islice
+from typing import TYPE_CHECKING
 
 import numpy as np
 from strategies import numbered
@@ -11,6 +13,9 @@ from strategies import numbered
 from meshweave.layout import Layout, Mesh, gather, scatter
 from meshweave.layout.digits import from_allocation
 from meshweave.plan.redistribute import Plan, plan_redistribute
+
+if TYPE_CHECKING:
+    from meshweave.runtime.engine import Engine
 
 Case = tuple[Mesh, tuple[int, ...], Layout, Layout]
 
@@ -26,13 +31,16 @@ def planned(case: Case) -> Plan:
 
 def run_cases(cases: Iterable[Case], engine: str) -> Iterator[tuple[Case, str | None]]:
     """Each case, and what is wrong with what the engine gives: None if nothing is."""
-    for mesh, group in groupby(cases, key=lambda case: case[0]):
-        while batch := list(islice(group, BATCH)):
-            plans = [(case, planned(case)) for case in batch]
-            results = _run(mesh, plans, engine)
-            for at, (case, made) in enumerate(plans):
-                wrong = _wrong(case, [row[at] for row in results])
-                yield case, wrong and f"{_story(case)}: {wrong}; {list(map(str, made))}"
+    from meshweave.runtime.engine import engine as engine_named
+
+    with closing(engine_named(engine, timeout=60.0)) as runs_on:
+        for mesh, group in groupby(cases, key=lambda case: case[0]):
+            while batch := list(islice(group, BATCH)):
+                plans = [(case, planned(case)) for case in batch]
+                results = _run(mesh, plans, runs_on)
+                for at, (case, made) in enumerate(plans):
+                    wrong = _wrong(case, [row[at] for row in results])
+                    yield case, wrong and f"{_story(case)}: {wrong}; {list(map(str, made))}"
 
 
 def _story(case: Case) -> str:
@@ -41,34 +49,27 @@ def _story(case: Case) -> str:
 
 
 def _run(
-    mesh: Mesh, plans: Sequence[tuple[Case, Plan]], engine_name: str
+    mesh: Mesh, plans: Sequence[tuple[Case, Plan]], runs_on: "Engine"
 ) -> list[list[np.ndarray]]:
     """The results of every rank."""
-    from meshweave.bindings import context, ir
+    from meshweave.dialects import context
+    from meshweave.ir.bindings import ir
     from meshweave.lowering import compile_program
     from meshweave.pipeline import run_pipeline
-    from meshweave.runtime.engine import engine as engine_named
 
     ctx = context()
     with ctx, ir.Location.unknown(ctx):
         module = ir.Module.parse(_text(mesh, plans))
         run_pipeline(module, "dist-partition,canonicalize,cse")
-        bundle = compile_program(module, engine_name)
+        bundle = compile_program(module, runs_on.name)
     shards = [scatter(numbered(shape, DTYPE), mesh, source) for (_, shape, source, _), _ in plans]
     inputs = [[np.asarray(row[rank], order="C") for row in shards] for rank in range(mesh.nranks)]
-    runs_on = engine_named(engine_name, timeout=60.0)
-    try:
-        executable = runs_on.load(bundle)
-        try:
-            return executable.run(inputs)
-        finally:
-            executable.close()
-    finally:
-        runs_on.close()
+    with closing(runs_on.load(bundle)) as executable:
+        return executable.run(inputs)
 
 
 def _text(mesh: Mesh, plans: Sequence[tuple[Case, Plan]]) -> str:
-    from meshweave.transforms.legalize_redistribute import step_attr
+    from meshweave.transforms.redistribution.legalize_redistribute import step_attr
 
     arguments, body, types, layouts = [], [], [], []
     for k, ((_, shape, source, target), made) in enumerate(plans):

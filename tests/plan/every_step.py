@@ -15,7 +15,7 @@ from strategies import all_layouts
 from meshweave.layout import Layout, Mesh
 from meshweave.layout.layout import Partial
 from meshweave.plan.simulate import simulate
-from meshweave.plan.steps import Step
+from meshweave.plan.steps import PlanStep
 
 Shape = tuple[int, ...]
 Move = tuple[str, tuple[str, ...], Layout, dict]
@@ -43,11 +43,23 @@ def _edges(
     mesh: Mesh, shape: Shape, source: Layout, every: list[Layout]
 ) -> Iterator[tuple[Layout, int]]:
     shards, value = _operands(mesh, shape, source)
-    for op, axes, target, fields in _moves(mesh, source, every):
-        step = Step(op, axes, source, target, 0, **fields)
+    for step in _steps(mesh, source, every):
         ran = simulate([step], shards, mesh, shape)
-        if _stands_for(value, ran.shards, mesh, target):
-            yield target, ran.busiest[0] // value.itemsize
+        if _stands_for(value, ran.shards, mesh, step.target):
+            yield step.target, ran.busiest[0] // value.itemsize
+
+
+def steps_and_verdicts(mesh: Mesh, shape: Shape, source: Layout) -> Iterator[tuple[PlanStep, bool]]:
+    """Everything that might be a step from `source`, and whether it is one."""
+    shards, value = _operands(mesh, shape, source)
+    for step in _steps(mesh, source, all_layouts(mesh, len(shape))):
+        ran = simulate([step], shards, mesh, shape)
+        yield step, _stands_for(value, ran.shards, mesh, step.target)
+
+
+def _steps(mesh: Mesh, source: Layout, every: list[Layout]) -> Iterator[PlanStep]:
+    for op, axes, target, fields in _moves(mesh, source, every):
+        yield PlanStep(op, axes, source, target, 0, **fields)
 
 
 def _moves(mesh: Mesh, source: Layout, every: list[Layout]) -> Iterator[Move]:

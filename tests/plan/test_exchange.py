@@ -2,10 +2,9 @@
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import any_layouts, meshes, shapes
+from strategies import any_layouts, meshes, shapes, valid_count
 
 from meshweave.layout import Layout, Mesh
-from meshweave.layout.places import valid_count
 from meshweave.plan.exchange import Piece, Table, busiest
 from meshweave.plan.overlap import overlap
 

@@ -19,7 +19,7 @@ from meshweave.plan.moves import Moves, State
 from meshweave.plan.redistribute import cache_clear, cache_info, plan_redistribute
 from meshweave.plan.search import Search
 from meshweave.plan.simulate import simulate
-from meshweave.plan.steps import BLOCK_OPS, COLLECTIVES, Step
+from meshweave.plan.steps import BLOCK_OPS, COLLECTIVES, PlanStep
 
 X2Y2 = Mesh(x=2, y=2)
 X2Y3 = Mesh(x=2, y=3)
@@ -90,7 +90,9 @@ def test_the_plan_that_is_always_there_is_exact(data, mesh, ndim):
     shards = scatter(value, mesh, start.layout(mesh))
     for move in Moves(mesh, shape, end).certain(start):
         fields = {"dim": move.dim, "kind": move.kind}
-        step = Step(move.op, move.axes, state.layout(mesh), move.state.layout(mesh), 0, **fields)
+        step = PlanStep(
+            move.op, move.axes, state.layout(mesh), move.state.layout(mesh), 0, **fields
+        )
         shards = simulate([step], shards, mesh, shape).shards
         state = move.state
     assert state == end
@@ -163,6 +165,7 @@ def test_what_a_plan_states():
         "peak_bytes": 384,
         "staging_bytes": 128,
         "proved_minimal": True,
+        "search_stopped": False,
     }
     assert "all_gather (x), dim=0: [x, y] -> [_, y], 128 bytes" in map(str, made)
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from meshweave.bundle import Bundle, Manifest, OpInfo, Port, slots
 from meshweave.layout import Layout, Mesh
-from meshweave.lowering.collectives import CODES, collectives_object, compile_text
+from meshweave.lowering.cpu.collectives.objects import collectives_object, compile_text, runtime_of
 from meshweave.runtime import engine
-from meshweave.runtime.mpi import MpiEngine
+from meshweave.runtime.mpi.engine import MpiEngine
 
 ENGINES = ("local", "mpi", "library")  # of them, two are engine mpi
 
@@ -62,11 +62,12 @@ def program(
     )
     manifest = Manifest(
         mesh=mesh, engine=engine, inputs=ports[0], outputs=ports[1], arena_bytes=arena_bytes,
-        early_bytes=early_bytes, groups=tuple(groups), ops=ops, libraries=CODES[engine].libraries,
+        early_bytes=early_bytes, groups=tuple(groups), ops=ops, libraries=runtime_of(engine).libraries,
     )  # fmt: skip
     symbols = {call.symbol for call in calls if isinstance(call, CallOf)}
     step = compile_text(_step(manifest, Mesh.parse(mesh), calls), [*symbols, *externals])
-    return Bundle(manifest, (step, collectives_object(engine, symbols, staging)))
+    objects = [step, *([collectives_object(engine, symbols, staging)] if symbols else [])]
+    return Bundle(manifest, tuple(objects))
 
 
 def _ports(prefix: str, ports: Sequence[tuple[str, tuple[int, ...]]]) -> tuple[Port, ...]:
@@ -131,7 +132,7 @@ def _step(manifest: Manifest, mesh: Mesh, calls: Sequence[CallOf | str]) -> str:
         body.append(_called(number, call, arguments, types))
     head.append(load("status", table.status) + load("rank", table.rank, "i64"))
     return f"""module {{
-llvm.func @sleep(i32) -> i32
+{manifest.constant}llvm.func @sleep(i32) -> i32
 llvm.func @usleep(i32) -> i32
 llvm.func @_exit(i32)
 {chr(10).join(declared.values())}

@@ -13,7 +13,7 @@ from meshweave.bundle import Bundle, Port
 from meshweave.errors import LayoutError, MeshweaveError, UsageError
 from meshweave.layout import Layout, Mesh
 from meshweave.runtime import Array, collect, engine, limits, place
-from meshweave.runtime.array import dtype_name, narrow, wide
+from meshweave.runtime.arrays.array import dtype_name, narrow, wide
 
 MESH = Mesh.parse("x=2, y=3")
 ROWS = Layout.parse("[x, _]")
@@ -290,3 +290,14 @@ def test_an_array_of_bf16_may_have_no_dims():
     one = Array.from_numpy(np.float32(1.5), mesh="x=2", layout="[]", dtype="bf16")
     assert one.numpy().shape == () and one.item() == 1.5
     assert np.isnan(wide(narrow(np.array(np.nan, "f4"), "bf16"), "bf16"))
+
+
+def test_values_are_not_compared_by_identity():
+    a, b = (Array.from_numpy(np.ones(4, "f4"), mesh="x=2", layout="[x]") for _ in range(2))
+    for other in (a, b, np.ones(4), 1.0):
+        with pytest.raises(
+            UsageError, match=r"4xf32 \[x\] on \(x=2\) == a .*: values are compared by"
+        ):
+            assert a == other
+    assert a != None  # noqa: E711
+    assert {a: 1}[a] == 1

@@ -13,9 +13,13 @@ from meshweave.abi import DTYPES, KINDS
 from meshweave.bundle import numpy_dtype
 from meshweave.errors import CompileError
 from meshweave.layout import Mesh
-from meshweave.lowering import mpi as mpi_code
-from meshweave.lowering.collectives import Collective, collectives_object, compile_text
-from meshweave.runtime.array import narrow, wide
+from meshweave.lowering.cpu.collectives.objects import (
+    Collective,
+    collectives_object,
+    compile_text,
+    window_module,
+)
+from meshweave.runtime.arrays.array import narrow, wide
 
 MESHES = ("x=1", "x=2", "x=4", "x=2, y=2", "x=2, y=3", "x=2, y=2, z=2")
 OPS = ("all_reduce", "in_place", "reduce_scatter", "all_gather", "all_to_all", "permute")
@@ -227,10 +231,8 @@ def test_what_exceeds_one_mpi_call_goes_in_pieces():
     for mesh in (Mesh.parse("x=3"), Mesh.parse("x=2, y=2")):
         whole = bundle_of(mesh, cases, "mpi")
         wanted = sorted({Collective.parse(op.name) for op in whole.manifest.ops})
-        text = mpi_code.generate(wanted, limit=300, piece=256)
-        pieces = type(whole)(
-            whole.manifest, (whole.objects[0], compile_text(text, mpi_code.EXTERNALS))
-        )
+        made_of = window_module(wanted, limit=300, piece=256)
+        pieces = type(whole)(whole.manifest, (whole.objects[0], compile_text(*made_of)))
         run_and_check(made, mesh, cases, pieces)
     made.close()
 

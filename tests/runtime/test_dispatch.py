@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from traced import mw
 
 from meshweave.errors import MeshweaveError
-from meshweave.runtime.dispatch import LIMIT, Dispatch
+from meshweave.runtime.local.dispatch import LIMIT, Dispatch
 
 LAYOUTS = ["[x, _]", "[_, y]", "[x, y]", "[x*y, _]", "[_, y*x]", "[_, _]"]
 

@@ -19,7 +19,7 @@ from runtime.test_collectives import (
     values,
 )
 
-from meshweave.abi import DTYPES, KINDS, EarlyArea
+from meshweave.abi import DTYPES, KINDS, AsyncArea
 from meshweave.bundle import numpy_dtype
 from meshweave.errors import RankError
 from meshweave.layout import Mesh
@@ -70,7 +70,7 @@ def bundle_of(mesh, cases, name, rounds=1):
     for index, (case, size) in enumerate(zip(cases, sizes, strict=True)):
         nbytes = case.count * blocks(case, size)[0] * numpy_dtype(case.dtype).itemsize
         pairs.append(halves(call_of(case, index, size), place, nbytes))
-        place += EarlyArea.nbytes(nbytes)
+        place += AsyncArea.nbytes(nbytes)
     order = list(range(len(cases)))
     random.Random(str(mesh)).shuffle(order)
     calls = [[start for start, _ in pairs] + [pairs[k][1] for k in order]] * rounds
@@ -127,7 +127,7 @@ def test_each_use_of_an_area_gives_its_own_values(running):
         whole = CallOf("mw_all_reduce_sum_i64", 0, source, ("output", k), (count,))
         start, wait = halves(whole, 0, count * 8)
         calls += [start, on_rank(k % ranks, naps(3000, f"n{k}"), f"r{k}"), wait]
-    area = EarlyArea.nbytes(count * 8)
+    area = AsyncArea.nbytes(count * 8)
     bundle = program(
         f"x={ranks}", running.name, [("x",)], [("i64", (count,))], [("i64", (count,))] * length,
         calls, area, EXTERNALS, early_bytes=area,
@@ -144,7 +144,7 @@ def test_each_use_of_an_area_gives_its_own_values(running):
 COUNT = 50
 WHOLE = CallOf("mw_all_gather", 0, ("input", 0), ("output", 0), (COUNT * 4,))
 START, WAIT = halves(WHOLE, 0, COUNT * 4)
-AREA = EarlyArea.nbytes(COUNT * 4)
+AREA = AsyncArea.nbytes(COUNT * 4)
 
 
 def gathering(name, *calls):

@@ -136,8 +136,9 @@ def test_a_repr_says_who_holds_what() -> None:
     assert "rank 1 [-, :]" in text("x=4", "[x{8,0,0,0}, _]")
 
 
+@pytest.mark.torch
 def test_torch_takes_and_gives() -> None:
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="needs PyTorch (make test-torch)")
     array = mw.Array.from_numpy(VALUE.copy(), mesh="", layout="[_, _]")
     tensor = torch.from_dlpack(array)
     tensor[0, 0] = 5

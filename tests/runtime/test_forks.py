@@ -47,6 +47,49 @@ def test_a_forked_process_runs_what_its_parent_compiled(engine: str) -> None:
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
+WHILE_OTHERS_CALL = """
+import os, signal, sys, threading
+import numpy as np
+import meshweave as mw
+
+mesh, a = sys.argv[1], np.arange(4096, dtype=np.float32).reshape(64, 64)
+f = mw.jit(lambda a: mw.tanh(a @ a), mesh=mesh)
+array = mw.Array.from_numpy(a, mesh=mesh, layout="[x, _]")
+
+def work():
+    assert np.allclose(np.asarray(f(a)), np.tanh(a @ a))
+    assert np.array_equal(np.asarray(mw.redistribute(array, "[_, x]")), a)
+
+work()
+ended = threading.Event()
+
+def until_ended():
+    while not ended.is_set():
+        work()
+
+threads = [threading.Thread(target=until_ended) for _ in range(2)]
+for thread in threads:
+    thread.start()
+for _ in range(10):
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(30)
+        work()
+        os._exit(0)
+    if os.waitpid(pid, 0)[1] != 0:
+        print("a copy hangs or fails", file=sys.stderr)
+        break
+ended.set()
+"""
+
+
+@pytest.mark.parametrize("mesh", ["x=1", "x=2"])
+def test_a_fork_while_other_threads_call(mesh: str) -> None:
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", WHILE_OTHERS_CALL, mesh]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
 AT_EXIT = """
 import atexit, threading
 import numpy as np

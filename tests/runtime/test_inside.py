@@ -11,8 +11,8 @@ import pytest
 from runtime.programs import CallOf, on_rank, program, sleeps
 from runtime.test_failures import failing, returns
 
-from meshweave.runtime.launch import mpiexec
-from meshweave.runtime.window import VARIABLE
+from meshweave.runtime.mpi.engine import mpiexec
+from meshweave.runtime.mpi.window import VARIABLE
 
 SCRIPT = """
 import sys
@@ -52,7 +52,7 @@ def inside(tmp_path, bundles, ranks=3, window="1"):
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=80,
     )
 
 
@@ -95,10 +95,10 @@ def test_a_rank_that_fails_inside_ends_the_job(tmp_path, window):
 @pytest.mark.parametrize("window", ["1", "0"])
 def test_a_rank_that_stalls_inside_ends_the_job(tmp_path, window):
     start = time.monotonic()
-    done = inside(tmp_path, [failing("mpi", on_rank(2, sleeps(20), "s"))], window=window)
+    done = inside(tmp_path, [failing("mpi", on_rank(2, sleeps(90), "s"))], window=window)
     assert (
         "meshweave: no progress for 1 s: rank 2 computes, after mw_all_reduce_sum_f32 at "
         "test.mlir:1:1; ranks 0 and 1 are in mw_all_gather at test.mlir:3:1" in done.stderr
     )
     assert done.returncode == 3
-    assert time.monotonic() - start < 8
+    assert time.monotonic() - start < 60

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import struct
+from dataclasses import replace
 
 import pytest
+from runtime.programs import program
 
+from meshweave.bundle import Bundle
 from meshweave.errors import MeshweaveError
-from meshweave.lowering.collectives import compile_text
+from meshweave.lowering.cpu.collectives.objects import compile_text
+from meshweave.runtime import engine
 from meshweave.runtime.libraries import libraries
 from meshweave.runtime.loader import load
 
@@ -136,3 +140,22 @@ def test_no_damage_crashes_the_loader(caller):
 def test_unknown_libraries_are_named():
     with pytest.raises(MeshweaveError, match='needs a library "cudnn"; known: openblas'):
         libraries(("cudnn",))
+
+
+@pytest.mark.parametrize("change", [
+    lambda m: {"outputs": (*m.outputs, m.outputs[0])},
+    lambda m: {"inputs": (*m.inputs, m.inputs[0])},
+    lambda m: {"inputs": ()},
+    lambda m: {"arena_bytes": m.arena_bytes + 64},
+    lambda m: {"groups": (*m.groups, ("x",))},
+])  # fmt: skip
+def test_a_manifest_that_is_not_that_of_the_code_is_refused(change):
+    """Its slots are elsewhere: running it would read and write wherever the table of another program points."""
+    ports = [("f32", (4,))]
+    made = program("x=1", "local", [], ports, ports, [""])
+    wrong = replace(made, manifest=replace(made.manifest, **change(made.manifest)))
+    assert Bundle.from_bytes(wrong.to_bytes()) == wrong  # its digest is right
+    with pytest.raises(
+        MeshweaveError, match="manifest is not the one that its code was compiled for"
+    ):
+        engine("local").load(wrong)

@@ -20,7 +20,7 @@ import meshweave as mw
 from meshweave.bundle import NUMPY_DTYPES, numpy_dtype
 from meshweave.errors import LayoutError, MeshweaveError, UsageError
 from meshweave.layout import Layout, Mesh, scatter
-from meshweave.runtime import saved
+from meshweave.runtime.arrays import saved
 
 VALUE = np.arange(48, dtype="f4").reshape(8, 6)
 
@@ -110,12 +110,13 @@ def test_damage_is_named(tmp_path: Path) -> None:
 
     refused(whole[:-4], "220 bytes, 224 were saved")
     refused(whole[:-1] + b"\1", "its contents do not match its SHA-256")
-    refused(b"\0" * len(whole), "cannot be read", verify=False)
+    refused(b"\0" * len(whole), "not a .npy array", verify=False)
     refused(
         whole.replace(b"(4, 6)", b"(6, 4)"), r"float32 \[6, 4\], float32 \[4, 6\]", verify=False
     )
+    refused(whole.replace(b"(4, 6)", b"((4, 6"), "rank2.npy: not a .npy array", verify=False)
     pickled = bytearray(whole.replace(b"'<f4'", b"'|O' "))
-    refused(bytes(pickled), "cannot be read", verify=False)
+    refused(bytes(pickled), "not a .npy array", verify=False)
     path.write_bytes(whole)
     assert np.array_equal(mw.load(folder).numpy(), VALUE)
 

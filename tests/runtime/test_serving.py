@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import cast
 
 import numpy as np
 import pytest
@@ -15,11 +16,13 @@ from runtime.programs import CallOf, on_rank, program
 
 from meshweave.bundle import Bundle
 from meshweave.errors import MeshweaveError, RankError
-from meshweave.lowering.serve import can_be_served, serve_object
-from meshweave.runtime import engine, serving
-from meshweave.runtime.cores import own_cores
-from meshweave.runtime.local import LocalExecutable, _Worker
-from meshweave.runtime.serving import LONG, SHORT
+from meshweave.ir.bindings import ir
+from meshweave.lowering.buffers.steps import Step
+from meshweave.lowering.cpu.collectives.serve import can_be_served, serve_object
+from meshweave.runtime import engine
+from meshweave.runtime.local import serving
+from meshweave.runtime.local.engine import LocalExecutable, RankThread
+from meshweave.runtime.local.serving import LONG, SHORT, own_cores
 
 COUNT = 64
 SLEEPS, FAILS = 100.0, 1e6  # what input 1 says of a rank: milliseconds beyond SLEEPS
@@ -111,11 +114,11 @@ def test_a_rank_that_fails_in_a_short_call_is_named_and_the_next_call_runs():
 def test_a_rank_that_stalls_in_a_short_call_is_named_within_the_limit():
     _, call, word = bound(timeout=0.4)
     made_short(call)
-    word[:] = SLEEPS + 6000  # milliseconds
+    word[:] = SLEEPS + 40_000  # milliseconds
     began = time.monotonic()
     with pytest.raises(RankError, match=r"no progress for 0.4 s: rank 1 computes"):
         call()
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
     with pytest.raises(RankError, match="never came back from an earlier run"):
         call()
 
@@ -139,7 +142,7 @@ def test_ctrl_c_while_ranks_end_serving_harms_no_later_call(short, monkeypatch):
     executable, call, _ = bound(3)
     made_short(call)
     assert right(call)
-    own, waits = _Worker.wait, []
+    own, waits = RankThread.wait, []
 
     def interrupted(self, seconds):
         waits.append(self)
@@ -147,7 +150,7 @@ def test_ctrl_c_while_ranks_end_serving_harms_no_later_call(short, monkeypatch):
             raise KeyboardInterrupt
         return own(self, seconds)
 
-    monkeypatch.setattr(_Worker, "wait", interrupted)
+    monkeypatch.setattr(RankThread, "wait", interrupted)
     call.is_short = False
     with pytest.raises(KeyboardInterrupt):
         call()
@@ -249,11 +252,10 @@ def test_ranks_have_cores_apart_where_there_are_enough():
 
 
 def test_programs_that_data_may_keep_running_are_not_served():
-    class Entry:
-        def __init__(self, what: str, *bodies: object) -> None:
-            self.what, self.bodies = what, bodies
+    def entry(what: str, *bodies: list[Step]) -> Step:
+        return Step(what, cast(ir.Operation, None), bodies=list(bodies))
 
-    loop = Entry("scf.for", [Entry("kernel"), Entry("scf.if", [Entry("scf.while")])])
-    assert can_be_served([[Entry("kernel")], [Entry("scf.for", [Entry("kernel")])]])
-    assert not can_be_served([[Entry("kernel")], [loop]])
+    loop = entry("scf.for", [entry("kernel"), entry("scf.if", [entry("scf.while")])])
+    assert can_be_served([[entry("kernel")], [entry("scf.for", [entry("kernel")])]])
+    assert not can_be_served([[entry("kernel")], [loop]])
     assert SHORT < LONG < 0.1

@@ -22,10 +22,10 @@ from runtime.programs import CallOf, on_rank, program, started
 
 from meshweave.abi import STAGING
 from meshweave.errors import RankError
-from meshweave.runtime.launch import mpiexec, ownerless
-from meshweave.runtime.mpi import MpiEngine
+from meshweave.runtime.mpi.engine import MpiEngine, mpiexec
+from meshweave.runtime.mpi.window import VARIABLE, populated, wanted
+from meshweave.runtime.processes.shared_files import ownerless
 from meshweave.runtime.program import load_code
-from meshweave.runtime.window import VARIABLE, populated, wanted
 
 COUNT, RANKS = 100, 3
 BYTES = COUNT * 4
@@ -200,8 +200,8 @@ import json, sys
 import numpy as np
 from mpi4py import MPI
 from meshweave.bundle import Bundle
-from meshweave.runtime.inside import InsideProgram
-from meshweave.runtime.launch import mpi_memory
+from meshweave.runtime.mpi.inside import InsideProgram
+from meshweave.runtime.processes.shared_files import mpi_memory
 rank = MPI.COMM_WORLD.rank
 found = {}
 for path in sys.argv[1:]:

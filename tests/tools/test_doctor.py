@@ -5,8 +5,9 @@ import json
 import pytest
 from commands import meshweave, real
 
+from meshweave.errors import MeshweaveError
 from meshweave.tools import doctor
-from meshweave.tools.doctor import CHECKS, Finding
+from meshweave.tools.doctor import CHECKS, Check, _package
 
 
 def test_here_everything_works():
@@ -40,21 +41,24 @@ def found(monkeypatch, capsys):
 
 
 def test_what_is_missing_is_status_1_and_named(found):
-    status, out = found(lambda: Finding("mpiexec", False, "not [found]", "engine mpi"))
+    def absent():
+        raise MeshweaveError("not [found]")
+
+    status, out = found(Check("mpiexec", absent, "engine mpi"))
     assert status == 1 and "missing" in out and "not [found]" in out
-    assert out.endswith("to be put right: mpiexec\n")
+    assert out.endswith("to be fixed: mpiexec\n")
 
 
 def test_what_is_optional_may_be_absent(found):
-    status, out = found(lambda: Finding("jax", False, "not installed", "benchmarks", True))
-    assert status == 0 and "absent" in out
+    status, out = found(_package("jax of another world", "benchmarks", optional=True))
+    assert status == 0 and "absent" in out and "pip install jax of" in out
 
 
 def test_a_check_that_breaks_is_a_finding(found):
-    def _driver():
+    def broken():
         raise RuntimeError("first line\nsecond line")
 
-    status, out = found(_driver, as_json=True)
+    status, out = found(Check("driver", broken, ""), as_json=True)
     (finding,) = json.loads(out)["findings"]
     assert status == 1
     assert (
@@ -66,8 +70,6 @@ def test_an_engine_that_does_not_run_says_why(monkeypatch):
     def wrong(*_, **__):
         raise OSError("no\nMPI")
 
-    monkeypatch.setattr("meshweave.api.compile", wrong)
-    (trial,) = (
-        c for c in CHECKS if c.__qualname__.startswith("_trial") and c().what == "engine mpi"
-    )
-    assert not trial().ok and trial().found == "OSError: no MPI"
+    monkeypatch.setattr("meshweave.api.program.compile", wrong)
+    (trial,) = (check.finding() for check in CHECKS if check.what == "engine mpi")
+    assert not trial.ok and trial.found == "OSError: no MPI"

@@ -4,9 +4,11 @@ from typing import Any
 
 import pytest
 
-from meshweave.bindings import context, ir
+from meshweave.dialects import context
 from meshweave.errors import LayoutError
-from meshweave.locations import location_text, parse_module
+from meshweave.ir.bindings import ir
+from meshweave.ir.locations import location_text, parse_module
+from meshweave.ir.ops import replace_op
 from meshweave.transforms import base
 
 TEXT = """\
@@ -64,7 +66,7 @@ def test_unused_chains_go_whole(module: Any) -> None:
 
 def test_replace_hands_the_readers_over(module: Any) -> None:
     add = base.ops_of(module, "arith.addi")[0]
-    base.replace(add, [body(module).arguments[0]])
+    replace_op(add, [body(module).arguments[0]])
     assert len(base.ops_of(module, "arith.addi")) == 1
     assert module.operation.verify()
 

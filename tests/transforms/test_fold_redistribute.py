@@ -11,12 +11,13 @@ from programs import tensor_type
 from strategies import any_layouts, layouts
 
 import meshweave
-from meshweave.bindings import context, ir
+from meshweave.dialects import context
+from meshweave.ir.bindings import ir
 from meshweave.layout import Layout, Mesh
 from meshweave.layout.algebra import pending
 from meshweave.pipeline import run_pipeline
 from meshweave.transforms.base import ops_of
-from meshweave.transforms.fold_redistribute import Plans
+from meshweave.transforms.redistribution.fold_redistribute import Plans
 
 MESHES = ["x=2", "x=3", "x=2, y=2", "x=2, y=3", "x=2, y=1, z=2"]
 MOVE = "dist.redistribute"

@@ -9,12 +9,13 @@ from local_programs import Program, local_programs
 from lowering.harness import run_ranks
 from programs import tensor_type
 
-from meshweave.bindings import context, ir
+from meshweave.dialects import context
+from meshweave.ir.bindings import ir
 from meshweave.layout import Mesh
 from meshweave.lowering import compile_local
 from meshweave.pipeline import run_pipeline
 from meshweave.transforms.base import walk
-from meshweave.transforms.fuse_chains import disjoint, group_of, joined
+from meshweave.transforms.communication.fuse_chains import disjoint, group_of, merge_axes
 
 MESHES = {
     "x=2": ("x",),
@@ -86,7 +87,7 @@ MESH = Mesh(x=8, y=3, one=1)
     ],
 )
 def test_axes_are_as_few_as_can_be(axes: tuple[str, ...], wanted: tuple[str, ...]) -> None:
-    assert joined(MESH, axes) == wanted
+    assert merge_axes(MESH, axes) == wanted
     for rank in range(MESH.nranks):
         assert MESH.group(axes, rank) == MESH.group(wanted, rank)
 

@@ -7,14 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshweave.bindings import context, ir
+from meshweave.dialects import context
 from meshweave.errors import CompileError
-from meshweave.hints import REQUIRED
-from meshweave.ledger import OUTCOMES
-from meshweave.locations import compile_error
+from meshweave.hints.keys import REQUIRED
+from meshweave.hints.ledger import OUTCOMES
+from meshweave.ir.bindings import ir
+from meshweave.ir.locations import compile_error
 from meshweave.pipeline import run_pipeline
 from meshweave.transforms.base import inline_single_block, walk
-from meshweave.transforms.hint_ledger import read_ledger, regions_of
+from meshweave.transforms.slicing.ledger import read_ledger, regions_of
 
 TEXT = """
 "dist.mesh"() {sym_name = "mesh", axes = "x=2"} : () -> ()

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import meshweave
-from meshweave.bindings import context, ir
-from meshweave.lowering import functions
+from meshweave.dialects import context
+from meshweave.ir.bindings import ir
+from meshweave.lowering.host import functions
 from meshweave.pipeline import run_pipeline
 from meshweave.transforms import OutlineRepeats
 from meshweave.transforms.base import ops_of

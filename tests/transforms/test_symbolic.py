@@ -10,17 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from programs import programs
 
-from meshweave.bindings import context, ir
+from meshweave.dialects import context
 from meshweave.errors import MeshweaveError
-from meshweave.frontends import load_module
+from meshweave.frontends.load import load_module
+from meshweave.ir.bindings import ir
 from meshweave.layout import Mesh
 from meshweave.pipeline import run_pipeline
 from meshweave.plan.family import family
-from meshweave.transforms.base import functions, ops_of
-from meshweave.transforms.insert_redistribute import InsertRedistribute
-from meshweave.transforms.mesh import mesh_op
-from meshweave.transforms.propagate import Propagate
-from meshweave.transforms.symbolic import Record, module_costs
+from meshweave.transforms.base import functions, mesh_op, ops_of
+from meshweave.transforms.propagation.propagate import Propagate
+from meshweave.transforms.propagation.symbolic import Record, module_costs
+from meshweave.transforms.redistribution.insert_redistribute import InsertRedistribute
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 MODELS = ("mlp", "attention", "block", "gpt2l")

@@ -7,8 +7,8 @@
 "dist.mesh"() {sym_name = "mesh", axes = "x=2"} : () -> ()
 
 // A row of three f32 begins at any multiple of four bytes: a thread moves four at once.
-// KERNEL: llvm.func @copies_of_4(
-// KERNEL-SAME: nvvm.kernel
+// KERNEL: gpu.func @copies_of_4(
+// KERNEL-SAME: kernel attributes
 // KERNEL:   nvvm.read.ptx.sreg.ctaid.y
 // KERNEL:   llvm.load {{.*}} {alignment = 4 : i64} : !llvm.ptr<1> -> i32
 // KERNEL:   llvm.store {{.*}} {alignment = 4 : i64} : i32, !llvm.ptr<1>

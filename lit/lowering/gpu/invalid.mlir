@@ -11,7 +11,7 @@
 // TARGET: meshweave: error: engine nccl runs target gpu: target cpu needs engine local or mpi
 // CHIP: meshweave: error: no chip "sm_89"; did you mean "sm_
 // NONE: meshweave: error: chip sm_90: target cpu has no chips, target gpu has
-// EMIT: meshweave: error: --emit goes with --target gpu, not cpu
+// EMIT: meshweave: error: --emit ptx: target cpu has kernels, buffers, llvm, asm
 // TYPE: meshweave: error: {{.*}}invalid.mlir:18:8: dist.all_reduce: NCCL cannot reduce i16 on target gpu
 "dist.mesh"() {sym_name = "mesh", axes = "x=2"} : () -> ()
 func.func @main(%a: tensor<4xi16>) -> tensor<4xi16> {

@@ -8,12 +8,15 @@
 // One op from linalg to PTX: a kernel of NVVM ops with what is known of its pointers, its LLVM IR,
 // its PTX for two chips, and the host code that launches it.
 
-// KERNEL:      llvm.func @[[NAME:elementwise_.*addf]](
+// KERNEL:      gpu.module @kernel_0
+// KERNEL:      gpu.func @[[NAME:elementwise_.*addf]](
 // KERNEL-SAME:   !llvm.ptr<1> {llvm.align = 16 : i64
-// KERNEL-SAME:   nvvm.kernel
+// KERNEL-SAME:   kernel attributes {nvvm.reqntid
 // KERNEL:      nvvm.read.ptx.sreg.ctaid.x
 // KERNEL:      arith.addf
 // KERNEL:      llvm.store
+// KERNEL:      gpu.return
+// KERNEL:      gpu.launch_func @kernel_0::@[[NAME]] blocks in
 
 // LLVM:      define ptx_kernel void @elementwise_
 // LLVM-SAME:   ptr addrspace(1)

@@ -1,8 +1,27 @@
 // REQUIRES: llvmlite
 // RUN: meshweave compile %s --target gpu --emit host | filecheck %s
+// RUN: meshweave compile %s --target gpu --emit kernels | filecheck %s --check-prefix=OPS
+// RUN: meshweave compile %s --target gpu --emit kernels > %t.mlir
+// RUN: meshweave compile %t.mlir --target gpu --emit host | filecheck %s
 
 // Two regions on streams of their own, and what needs both: each waits for the beginning of the
 // step (event 2), neither for the other; the last op is on stream 0 again and waits for both.
+
+// OPS-LABEL: func.func {{.*}}@main(
+// OPS:      "mw.record"() {event = 0 : i64}
+// OPS:      "mw.stream"() {number = 1 : i64}
+// OPS-NEXT: "mw.await"() {event = 0 : i64}
+// OPS:      gpu.launch_func @kernel_0::
+// OPS-NEXT: "mw.record"() {event = 1 : i64}
+// OPS:      "mw.stream"() {number = 2 : i64}
+// OPS-NEXT: "mw.await"() {event = 0 : i64}
+// OPS:      gpu.launch_func @kernel_1::
+// OPS-NEXT: "mw.record"() {event = 0 : i64}
+// OPS-NEXT: "mw.stream"() {number = 0 : i64}
+// OPS-NEXT: "mw.await"() {event = 1 : i64}
+// OPS-NEXT: "mw.await"() {event = 0 : i64}
+// OPS:      gpu.launch_func @kernel_2::
+// OPS-NEXT: return
 
 // CHECK-LABEL: llvm.func @step(
 // CHECK:      %[[E0:.*]] = llvm.mlir.constant(2 : i64)

@@ -1,1 +1,4 @@
-"""The gpu target: units of a program to kernels in PTX, and host code that launches them."""
+"""Compile for the gpu: units of a program to kernels in PTX, and host code that launches them.
+
+Imported by `lowering` and the pipeline when a program is for this target.
+"""

@@ -1,30 +1,26 @@
-"""What kernel each op of a program got in the end, which only its units tell: who shares a kernel with whom, sizes,
-strides.
-"""
+"""Report which kernel each op of a program got in the end."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
-from meshweave.fast_paths import KERNELS, PRODUCTS, REFERENCE
-from meshweave.locations import location_text
-from meshweave.lowering.gpu import families
-from meshweave.lowering.gpu.cublaslt import library_product
-from meshweave.lowering.gpu.facts import Facts, facts_of
+from meshweave.hints.fast_paths import KERNELS, PRODUCTS, REFERENCE
+from meshweave.ir.locations import location_text
+from meshweave.lowering.gpu.facts import facts_of
+from meshweave.lowering.gpu.families import registry as families
 from meshweave.lowering.gpu.kernel import Target
-from meshweave.lowering.program import Program
-from meshweave.lowering.rows import Unit
+from meshweave.lowering.host.program import LoweredProgram
+from meshweave.lowering.nests.rows import KernelUnit
 from meshweave.report import KernelRow
+from meshweave.transforms.kernels.select_kernels import joined, reasons_of
 
 _FUSED = "computed in the kernel of what reads it"
 _FORM = "its sizes, its strides or what shares its kernel is not for it"
 
 
-def taken_rows(rows: Sequence[KernelRow], program: Program) -> tuple[KernelRow, ...]:
-    """The rows of `select-kernels` with the kernel that the lowering took; without any, one for each unit."""
+def taken_rows(rows: Sequence[KernelRow], program: LoweredProgram) -> tuple[KernelRow, ...]:
+    """Return the rows of `select-kernels` with the kernel that the lowering took; without any, a row for each unit."""
     launches = list(_launches(program))
     if not rows:
         made = [KernelRow("loops", kernel, _fastest(kernel), u.where) for u, kernel in launches]
@@ -37,27 +33,15 @@ def taken_rows(rows: Sequence[KernelRow], program: Program) -> tuple[KernelRow, 
     return tuple(_taken(row, taken) for row in rows)
 
 
-def _launches(program: Program) -> Iterator[tuple[Unit, str]]:
-    """What the program launches, with the name of the kernel."""
-    made: dict[Any, str] = {}
-    target = Target()
+def _launches(program: LoweredProgram) -> Iterator[tuple[KernelUnit, str]]:
+    """Yield the units that the program launches, with the name of each one's kernel."""
+    chosen = families.Chosen(Target())
     for body in program.bodies:
-        for _, entry in body.schedule.moments:
-            if not isinstance(entry, Unit):
-                continue
-            for unit, facts in families.launches_of(entry, target, facts_of(entry, body.schedule)):
-                key = families.key_of(unit, facts)
-                if key not in made:
-                    made[key] = _kernel(unit, target, facts)
-                yield unit, made[key]
-
-
-def _kernel(unit: Unit, target: Target, facts: Facts) -> str:
-    product = library_product(unit, target, facts)
-    if product is not None:
-        return "gemm_tf32" if product.info.compute == "tf32" else "cublaslt"
-    family = families.build(unit, target, facts).family
-    return family if family in KERNELS else "codegen"
+        for _, entry in body.plan.moments:
+            if isinstance(entry, KernelUnit):
+                known = facts_of(entry, body.plan)
+                for unit, facts in families.launches_of(entry, chosen.target, known):
+                    yield unit, chosen.name_of(unit, facts)
 
 
 def _fastest(kernel: str) -> str:
@@ -65,7 +49,7 @@ def _fastest(kernel: str) -> str:
 
 
 def _taken(row: KernelRow, taken: Mapping[tuple[str, bool], list[str]]) -> KernelRow:
-    """The row of one op with the kernel that it got."""
+    """Return the row of an op with the kernel that it got."""
     if row.kernel == REFERENCE:
         return row
     product = row.kernel in PRODUCTS
@@ -73,7 +57,9 @@ def _taken(row: KernelRow, taken: Mapping[tuple[str, bool], list[str]]) -> Kerne
     if not found:
         return replace(row, why=_FUSED)
     kernel, *others = [name for name in KERNELS if name in found]
-    reasons = _faster(row, kernel)
+    names = list(KERNELS)
+    faster = [r for r in reasons_of(row.why) if names.index(r[0]) < names.index(kernel)]
+    reasons = [joined([reason]) for reason in faster]
     if product and kernel != row.kernel:
         also = "" if kernel in PRODUCTS else ", nor for any other of products"
         reasons.append(f"{row.kernel}: {_FORM}{also}")
@@ -81,11 +67,3 @@ def _taken(row: KernelRow, taken: Mapping[tuple[str, bool], list[str]]) -> Kerne
         reasons.append("computed with the product that it belongs to")
     reasons += [f"another part of it by {name}" for name in others]
     return replace(row, kernel=kernel, why="; ".join(reasons) or _fastest(kernel))
-
-
-def _faster(row: KernelRow, kernel: str) -> list[str]:
-    """What the row says of kernels that are faster than this one."""
-    names = list(KERNELS)
-    reasons = re.split(rf"; (?=(?:{'|'.join(names)}): )", row.why)
-    heads = [(reason.partition(":")[0], reason) for reason in reasons]
-    return [r for name, r in heads if name in KERNELS and names.index(name) < names.index(kernel)]

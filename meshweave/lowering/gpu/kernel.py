@@ -1,4 +1,4 @@
-"""A device kernel as text, and the chip that it is for."""
+"""Describe a device kernel, and the chip that it is made for."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ from dataclasses import dataclass, replace
 
 from meshweave.device import CHIPS
 from meshweave.errors import UsageError
-from meshweave.fast_paths import ROUNDED
-from meshweave.lowering.bind import Nest
+from meshweave.hints.fast_paths import ROUNDED
+from meshweave.lowering.gpu.writer import GLOBAL, DeviceWriter
+from meshweave.lowering.nests.bind import LoopNest
 
 
 @dataclass(frozen=True)
 class Target:
-    """What kernels are made for. tf32: products of f32 may round their factors to tf32. disabled:
-    families and libraries that are not to be used ("cublaslt", "gemm_mma", "rows").
+    """Say what kernels are made for.
+
+    tf32: products of f32 may round their factors to tf32. disabled: families and libraries that are
+    not to be used ("cublaslt", "gemm_mma", "rows").
     """
 
     chip: str = "sm_90"
@@ -25,8 +28,12 @@ class Target:
         if self.chip not in CHIPS:
             raise UsageError(f'no chip "{self.chip}"; there are {", ".join(CHIPS)}')
 
-    def within(self, nests: Iterable[Nest]) -> Target:
-        """The target of one kernel that does these nests: without what any of them may not take."""
+    def rounds(self, dtype: str) -> bool:
+        """Tell whether products of that type round their factors to tf32."""
+        return dtype == "f32" and self.tf32 and "gemm_tf32" not in self.disabled
+
+    def within(self, nests: Iterable[LoopNest]) -> Target:
+        """Return the target of one kernel that does these nests: without what any of them may not take."""
         words = frozenset[str]().union(*(nest.switches for nest in nests))
         if not words:
             return self
@@ -36,10 +43,10 @@ class Target:
 
 @dataclass(frozen=True)
 class DeviceKernel:
-    """What a family makes of a unit.
+    """Hold what a family makes of a unit.
 
     entry:  name of the kernel: family, sizes and types, for whoever reads a profile.
-    text:   body of a gpu.module: an `llvm.func @entry` with `nvvm.kernel`, and the globals it uses.
+    text:   body of a gpu.module: a `gpu.func @entry`, and the globals it uses.
     shared_bytes: dynamic shared memory of a launch.
     parameters: "ptr" for each of the unit's places, then the types of its scalars.
     numerics: class as of `fast_paths`: what may differ from plain loops in order.
@@ -53,3 +60,14 @@ class DeviceKernel:
     parameters: tuple[str, ...]
     family: str
     numerics: str
+
+    @staticmethod
+    def of(
+        writer: DeviceWriter, blocks: int, family: str, numerics: str, shared_bytes: int = 0
+    ) -> DeviceKernel:
+        """Return what has been written, to be launched on a row of blocks."""
+        types = tuple(["ptr" if p.type == GLOBAL else p.type for p in writer.parameters])
+        grid, block = (blocks, 1, 1), (writer.threads, 1, 1)
+        return DeviceKernel(
+            writer.entry, writer.text(), grid, block, shared_bytes, types, family, numerics
+        )

@@ -1,4 +1,4 @@
-"""What a nest computes in one iteration of its loops, written as ops of a device kernel.
+"""Compute iterations of a loop nest in a device kernel.
 
 f16 and bf16 are computed in f32 and rounded after each op, as on the cpu. An op is contracted only
 where the nest's own marks allow it, so that the bits do not depend on the kernel around it.
@@ -6,61 +6,42 @@ where the nest's own marks allow it, so that the bits do not depend on the kerne
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from meshweave.lowering.bind import Access, Nest, Store
-from meshweave.lowering.gpu.builder import Builder, Value
-from meshweave.lowering.kernels import Node
-from meshweave.lowering.payload import CONTRACT, EXACT
-from meshweave.lowering.rows import Unit
-from meshweave.lowering.steps import element_bytes
+from meshweave.ir.expressions import CONTRACT, EXACT, Apply, Index
+from meshweave.lowering.buffers.steps import element_bytes
+from meshweave.lowering.gpu.writer import DeviceWriter, Guard
+from meshweave.lowering.nests.bind import LoopNest, Store
+from meshweave.lowering.nests.evaluate import Frame, Iteration, Place
+from meshweave.lowering.nests.rows import KernelUnit
+from meshweave.lowering.writer import Value
 
+_FAR = (1 << 31) - (1 << 12)  # less what a loop's last step may go beyond
 SMALL = ("f16", "bf16")  # computed in f32
 # Ops that take or give f16 and bf16 as they are.
 _AS_THEY_ARE = ("arith.select", "arith.bitcast", "arith.constant")
-_STORED = {"i1": "i8", "index": "i64"}  # how elements lie in memory, where not as themselves
+_WIDTH = {"f16": 16, "bf16": 16, "f32": 32, "f64": 64}
 
 
 @dataclass(frozen=True)
-class Frame:
-    """What all iterations of a kernel share. pointers, scalars: of the unit; index: type of loop
-    indices and offsets, "i32" or "i64"; alignments: of the pointers, in bytes.
-    """
+class DeviceFrame(Frame):
+    """Hold what all iterations of a device kernel share. alignments: of the pointers, in bytes."""
 
-    builder: Builder
-    pointers: tuple[Value, ...]
-    scalars: tuple[Value, ...]
-    index: str
+    writer: DeviceWriter
     alignments: tuple[int, ...]
 
     def constant(self, number: int) -> Value:
-        """A number as an index."""
-        return self.builder.constant(number, self.index)
+        """Return a number as an index."""
+        return self.writer.constant(number, self.index)
 
-    def linear(self, const: int, strides: Sequence[int], index: Sequence[Value | None]) -> Value:
-        """const + sum of stride * index; indices whose stride is 0 may be missing."""
-        total: Value | None = None
-        for stride, part in zip(strides, index):
-            if not stride:
-                continue
-            assert part is not None
-            if stride != 1:
-                part = self._exact("arith.muli", part, self.constant(stride))
-            total = part if total is None else self._exact("arith.addi", total, part)
-        if total is None:
-            return self.constant(const)
-        return self._exact("arith.addi", total, self.constant(const)) if const else total
-
-    def _exact(self, op: str, left: Value, right: Value) -> Value:
-        """Index arithmetic that does not overflow."""
-        return self.builder.let(
-            f"{op} {left.name}, {right.name} overflow<nsw> : {self.index}", self.index
-        )
+    def as_index(self, value: Value) -> Value:
+        """Return an i32 that is not negative as an index."""
+        return self.writer.wide(value) if self.index == "i64" else value
 
     def digits(self, number: Value, sizes: Sequence[int]) -> list[Value]:
-        """The indices of loops over `sizes` in iteration `number` of them all, the last fastest."""
+        """Return the indices of loops over `sizes` in iteration `number` of them all, the last fastest."""
         found: list[Value] = []
         for k, size in enumerate(reversed(sizes)):
             last = k == len(sizes) - 1
@@ -68,232 +49,138 @@ class Frame:
             number = number if last else number // max(size, 1)
         return found
 
-    def address(self, access: Access, type_: str, index: Sequence[Value | None]) -> Value:
-        """Of the element that `access` means there."""
-        pointer = self.pointers[access.pointer]
-        if not access.const and not any(access.strides):
-            return pointer
-        place = self.linear(access.const, access.strides, index)
-        return self.builder.offset(pointer, place, stored(type_))
-
-    def loaded(self, value: Value, type_: str) -> Value:
-        """What an element as it lies in memory stands for."""
-        if type_ == "i1":
-            return self.builder.convert("arith.trunci", value, "i1")
-        return (
-            self.builder.convert("arith.index_cast", value, "index") if type_ == "index" else value
-        )
-
-    def in_memory(self, value: Value) -> Value:
-        """The value as it lies in memory."""
-        if value.type == "i1":
-            return self.builder.convert("arith.extui", value, "i8")
-        if value.type == "index":
-            return self.builder.convert("arith.index_cast", value, "i64")
-        return value
+    def bytes_to(
+        self, number: Value, sizes: Sequence[int], strides: Sequence[int], nbytes: int
+    ) -> Value:
+        """Return the bytes to iteration `number` of loops over elements of `nbytes`, an i64."""
+        total = self.writer.constant(0, "i64")
+        for digit, stride in zip(self.digits(number, sizes), strides):
+            total = self.writer.wide(digit) * (stride * nbytes) + total
+        return total
 
     def op(self, name: str, settings: str, operands: Sequence[Value], type_: str) -> Value:
-        """A scalar op; f16 and bf16 go through f32."""
+        """Write a scalar op; f16 and bf16 go through f32."""
         if name == "arith.extf" or name == "arith.truncf":
             return self.resized(operands[0], type_)
         small = type_ in SMALL or any(v.type in SMALL for v in operands)
         if small and name not in _AS_THEY_ARE:
             operands = [self.widened(v) for v in operands]
             result = "f32" if type_ in SMALL else type_
-            return self.resized(self._op(name, settings, operands, result), type_)
-        return self._op(name, settings, operands, type_)
-
-    def _op(self, name: str, settings: str, operands: Sequence[Value], type_: str) -> Value:
-        types = ", ".join(v.type for v in operands)
-        names = ", ".join(v.name for v in operands)
-        return self.builder.let(f'"{name}"({names}) {{{settings}}} : ({types}) -> {type_}', type_)
+            return self.resized(self.writer.op(name, settings, operands, result), type_)
+        return self.writer.op(name, settings, operands, type_)
 
     def widened(self, value: Value) -> Value:
-        """An f16 or bf16 as f32, anything else as it is."""
+        """Return an f16 or bf16 as f32, anything else as it is."""
         return self.resized(value, "f32") if value.type in SMALL else value
 
     def resized(self, value: Value, type_: str) -> Value:
-        """A float as another float type; between f64 and the small ones by way of f32."""
+        """Return a float as another float type; between f64 and the small ones by way of f32."""
         if value.type == type_:
             return value
         if "f32" not in (value.type, type_):
             value = self.resized(value, "f32")
         grows = _WIDTH[type_] > _WIDTH[value.type]
-        return self.builder.convert("arith.extf" if grows else "arith.truncf", value, type_)
+        return self.writer.convert("arith.extf" if grows else "arith.truncf", value, type_)
 
 
-_WIDTH = {"f16": 16, "bf16": 16, "f32": 32, "f64": 64}
+class DeviceIteration(Iteration):
+    """Compute one iteration of a nest in a device kernel."""
 
-
-def stored(type_: str) -> str:
-    """The type of an element in memory."""
-    return _STORED.get(type_, type_)
-
-
-class Iteration:
-    """One iteration of a nest: `index` of its loops, and the nodes computed so far by number."""
+    frame: DeviceFrame
 
     def __init__(
         self,
-        frame: Frame,
-        nest: Nest,
-        index: Sequence[Value | None],
+        frame: DeviceFrame,
+        nest: LoopNest,
+        place: Place,
         values: Mapping[int, Value] | None = None,
-        guard: Value | None = None,
+        guard: Guard = None,
     ) -> None:
-        """values: nodes that are known already. guard: an i1 that says whether the iteration
-        exists; where it does not, memory is left alone and loads give 0.
+        """Begin an iteration.
+
+        guard: an i1 that says whether the iteration exists; where it does not, memory is left alone
+        and loads give 0.
         """
-        self.frame, self.nest, self.index, self.guard = frame, nest, index, guard
-        self.values = dict(values or {})
+        super().__init__(frame, nest, place, values)
+        self.guard = guard
 
-    def compute(self, numbers: Iterable[int]) -> list[Value]:
-        """The values of these nodes, with all that they need."""
-        wanted = list(numbers)
-        for number in sorted(needed(self.nest, wanted, self.values)):
-            self.values[number] = self._node(self.nest.code[number])
-        return [self.values[number] for number in wanted]
+    def start(self, store: Store) -> Value:
+        """Return what a result begins with: its start value, or what its place holds."""
+        return self.load(store) if store.initial is None else self.compute([store.initial])[0]
 
-    def store(self, store: Store, value: Value) -> None:
-        """Put a result where it belongs."""
-        address = self.frame.address(store.access, str(store.type), self.index)
-        self.frame.builder.store(self.frame.in_memory(value), address)
+    def apply(self, node: Apply, operands: Sequence[Value]) -> Value:
+        """Write a scalar op."""
+        return self.frame.op(node.name, settings_text(node), operands, str(node.type))
 
-    def held(self, store: Store) -> Value:
-        """What the place of a result holds."""
-        kind = str(store.type)
-        return self._load(self.frame.address(store.access, kind, self.index), kind)
-
-    def _load(self, address: Value, kind: str) -> Value:
-        found = guarded_load(self.frame.builder, self.guard, address, stored(kind))
-        return self.frame.loaded(found, kind)
-
-    def _node(self, node: Node) -> Value:
-        frame, what = self.frame, node[0]
-        if what == "load":
-            kind = str(node[2])
-            return self._load(frame.address(node[1], kind, self.index), kind)
-        if what == "constant":
-            return _constant(frame.builder, node)
-        if what == "scalar":
-            return frame.scalars[node[1]]
-        if what == "index":
-            return self._index(node)
-        if what == "gather":
-            return self._gather(node)
-        assert what == "op", f"a node {what} that no loop has set"
-        operands = [self.values[k] for k in node[3]]
-        return frame.op(node[1], settings_text(node), operands, str(node[4]))
-
-    def _index(self, node: Node) -> Value:
-        _, const, strides, scalars = node
-        frame, builder = self.frame, self.frame.builder
-        value = builder.convert(
-            "arith.index_cast", frame.linear(const, strides, self.index), "index"
-        )
-        for scalar, factor in scalars:
-            part = frame.scalars[scalar]
-            value = value + (part if factor == 1 else part * builder.constant(factor, "index"))
-        return value
-
-    def _gather(self, node: Node) -> Value:
-        _, pointer, strides, numbers, type_ = node
-        frame, builder, total = self.frame, self.frame.builder, None
-        for stride, number in zip(strides, numbers):
-            part = builder.convert("arith.index_cast", self.values[number], "i64") * stride
-            total = part if total is None else total + part
-        place = frame.pointers[pointer]
-        if total is not None:
-            place = builder.offset(place, total, stored(str(type_)))
-        return self._load(place, str(type_))
+    def read(self, address: Value, type_: str) -> Value:
+        """Load what lies at an address, if the iteration exists."""
+        return guarded_load(self.frame.writer, self.guard, address, type_)
 
 
 def guarded_load(
-    builder: Builder, guard: Value | None, address: Value, type_: str, align: int = 0
+    writer: DeviceWriter, guard: Guard, address: Value, type_: str, align: int = 0
 ) -> Value:
-    """What lies there, or 0 where the guard does not hold."""
-    if guard is None:
-        return builder.load(address, type_, align)
-    zero = builder.constant(0, type_)
-    (found,) = builder.if_(
-        guard, lambda: [builder.load(address, type_, align)], lambda: [zero], [type_]
-    )
+    """Load what lies at an address; 0 where the guard does not hold."""
+    (found,) = writer.guarded(guard, lambda: [writer.load(address, type_, align)], [type_])
     return found
 
 
-def _constant(builder: Builder, node: Node) -> Value:
-    """The constant of a node: its attribute knows how to write itself."""
-    kind, text = str(node[2]), str(node[1])
-    return builder.literal(text.rsplit(" : ", 1)[0] if " : " in text else text, kind)
+def settings_text(node: Apply) -> str:
+    """Return the attributes of an op.
 
-
-def settings_text(node: Node) -> str:
-    """The attributes of an op. Sums over a loop that are marked add products without rounding them
-    first; nothing else may be changed.
+    Sums over a loop that are marked add products without rounding them first; nothing else may be
+    changed.
     """
-    marks = {key for key, _ in node[2]}
+    fuses = not node.is_exact and str(node.type) in ("f32", "f64")
     parts = []
-    for key, attr in node[2]:
-        if key in (CONTRACT, EXACT):
-            continue
-        text = str(attr)
+    for key, attr in node.attributes:
         if key == "fastmath":
-            fuses = CONTRACT in marks and EXACT not in marks and str(node[4]) in ("f32", "f64")
-            text = f"#arith.fastmath<{'contract' if fuses else 'none'}>"
-        parts.append(f"{key} = {text}")
+            flag = CONTRACT if fuses and CONTRACT in str(attr) else "none"
+            parts.append(f"fastmath = #arith.fastmath<{flag}>")
+        elif key != EXACT:
+            parts.append(f"{key} = {attr}")
     return ", ".join(parts)
 
 
-def inputs_of(node: Node) -> tuple[int, ...]:
-    """The nodes that a node reads."""
-    return tuple(node[3]) if node[0] in ("op", "gather") else ()
+def frame_of(writer: DeviceWriter, unit: KernelUnit, index: str = "") -> DeviceFrame:
+    """Return the frame of a kernel that has the parameters of facts.parameters_of(unit).
 
-
-def needed(nest: Nest, numbers: Iterable[int], known: Iterable[int] = ()) -> set[int]:
-    """The nodes that these are computed from, themselves included, without the known ones."""
-    found: set[int] = set()
-    todo = list(numbers)
-    while todo:
-        number = todo.pop()
-        if number not in found and number not in known:
-            found.add(number)
-            todo += inputs_of(nest.code[number])
-    return found
-
-
-def results(nest: Nest) -> list[int]:
-    """The nodes that are stored, and the start values of reductions."""
-    starts = [s.initial for s in nest.stores if s.initial is not None]
-    return [s.value for s in nest.stores] + starts
-
-
-def dims_of(nest: Nest) -> list[frozenset[int]]:
-    """Of each node the loops that it depends on."""
-    found: list[frozenset[int]] = []
-    for node in nest.code:
-        if node[0] in ("load", "index"):
-            strides = node[1].strides if node[0] == "load" else node[2]
-            found.append(frozenset(d for d, s in enumerate(strides) if s))
-        else:
-            found.append(frozenset().union(*(found[k] for k in inputs_of(node))))
-    return found
-
-
-def frame_of(builder: Builder, unit: Unit, index: str) -> Frame:
-    """The frame of a kernel that has the parameters of facts.parameters_of(unit)."""
+    index: type of indices; "": the smallest that does.
+    """
     names = [f"p{k}" for k in range(len(unit.pointers.places))]
     scalars = []
     for k, scalar in enumerate(unit.pointers.scalars):
-        value, kind = builder[f"s{k}"], str(scalar.type)
+        value, kind = writer[f"s{k}"], str(scalar.type)
         if kind == "i1":
-            value = builder.convert("arith.trunci", value, "i1")
+            value = writer.convert("arith.trunci", value, "i1")
         elif kind == "index":
-            value = builder.convert("arith.index_cast", value, "index")
+            value = writer.convert("arith.index_cast", value, "index")
         scalars.append(value)
-    alignments = tuple(builder.parameter(name).align for name in names)
-    return Frame(builder, tuple(builder[n] for n in names), tuple(scalars), index, alignments)
+    alignments = tuple(writer.parameter(name).align for name in names)
+    return DeviceFrame(
+        writer,
+        tuple(writer[n] for n in names),
+        tuple(scalars),
+        index or index_type(unit),
+        alignments,
+    )
 
 
-def width(type_: Any) -> int:
-    """Bytes of an element in memory."""
-    return element_bytes(type_)
+def index_type(unit: KernelUnit) -> str:
+    """Return i64 where an offset in bytes, or the number of an iteration, does not fit in an i32."""
+    return "i64" if any(_reach(nest) > _FAR for nest in unit.nests) else "i32"
+
+
+def _reach(nest: LoopNest) -> int:
+    """Bound the indices and offsets in bytes of a nest."""
+    spans = [math.prod(nest.sizes)]
+    for each in nest.strided:
+        spans.append(element_bytes(each.type) * _span(nest, each.access.strides))
+    for node in nest.code:
+        if isinstance(node, Index):
+            spans.append(abs(node.form.const) + _span(nest, node.form.strides))
+    return max(spans)
+
+
+def _span(nest: LoopNest, strides: tuple[int, ...]) -> int:
+    return sum(abs(s) * n for s, n in zip(strides, nest.sizes))

@@ -1,7 +1,7 @@
-"""Run gpu programs: the engine `nccl` on devices, and `emulate`, which needs none.
+"""The engine `nccl` and what it shares with `emulate`: one rank of a gpu program, its device and its communicators.
 
-Everything here calls the libraries through one table of C signatures (interface.py), so that the
-same code runs on the real libraries and on the recorder that stands in for them.
+All calls of the CUDA driver, NCCL and cuBLASLt go through one table of C signatures (interface.py), so the same code
+runs on the real libraries and on the simulator, which may import this room.
 """
 
 from meshweave.runtime.gpu.device_array import DeviceArray

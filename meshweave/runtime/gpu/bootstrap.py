@@ -1,6 +1,4 @@
-"""How processes on GPUs find each other without MPI: who is which rank, and a store of a few
-values that all can read.
-"""
+"""Let processes on GPUs find each other without MPI: which rank each is, and a store of values that all can read."""
 
 from __future__ import annotations
 
@@ -8,7 +6,6 @@ import contextlib
 import os
 import re
 import socket
-import struct
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -18,6 +15,7 @@ from typing import Protocol
 from urllib.parse import urlsplit
 
 from meshweave.errors import MeshweaveError, RankError
+from meshweave.runtime.processes.wire import receive, send
 
 STORE_SECONDS = 60.0  # how long a rank waits for a value of another
 _FIRST_PORT, _PORTS = 20000, 20000  # for jobs of Slurm, by the job's number
@@ -25,9 +23,10 @@ _POLL = 0.01
 
 
 @dataclass(frozen=True)
-class Place:
-    """A process among those of its job. store: where values are exchanged
-    (`tcp://host:port`, `file:///folder`), "" when a job is one process.
+class JobRank:
+    """Identify a process of a job.
+
+    store: where values are exchanged (`tcp://host:port`, `file:///folder`), "" in a job of one process.
     """
 
     rank: int
@@ -46,9 +45,10 @@ _LAUNCHERS = (
 )
 
 
-def discover(environ: Mapping[str, str]) -> Place:
-    """The place that a launcher gave this process: ours, torchrun, mpiexec or srun; a process that
-    none has started is a job of its own. MeshweaveError when what they say does not fit together.
+def discover(environ: Mapping[str, str]) -> JobRank:
+    """Return the rank that a launcher gave this process: ours, torchrun, mpiexec or srun.
+
+    Without one it is a job of its own. Raises MeshweaveError when the variables contradict each other.
     """
     for names in _LAUNCHERS:
         if names[0] in environ and names[1] in environ:
@@ -56,8 +56,8 @@ def discover(environ: Mapping[str, str]) -> Place:
             local = _number(environ, names[2]) if names[2] in environ else rank
             if not 0 <= rank < nranks:
                 raise MeshweaveError(f"{names[0]}={rank} is no rank of {names[1]}={nranks}")
-            return Place(rank, nranks, local, _store_of(environ) if nranks > 1 else "")
-    return Place(0, 1, 0)
+            return JobRank(rank, nranks, local, _store_of(environ) if nranks > 1 else "")
+    return JobRank(0, 1, 0)
 
 
 def _number(environ: Mapping[str, str], name: str) -> int:
@@ -68,7 +68,7 @@ def _number(environ: Mapping[str, str], name: str) -> int:
 
 
 def _store_of(environ: Mapping[str, str]) -> str:
-    """Where the ranks of a job meet."""
+    """Return where the ranks of a job meet."""
     if "MESHWEAVE_STORE" in environ:
         return environ["MESHWEAVE_STORE"]
     if "MASTER_ADDR" in environ and "MASTER_PORT" in environ:  # at that port torchrun's own listens
@@ -83,24 +83,24 @@ def _store_of(environ: Mapping[str, str]) -> str:
 
 
 def first_host(hosts: str) -> str:
-    """The first host of a Slurm list: `gpu03` of `gpu[03-05,09],login1`."""
+    """Return the first host of a Slurm list: `gpu03` of `gpu[03-05,09],login1`."""
     found = re.match(r"([^\[,]+)(?:\[([^\],-]+)[^\]]*\])?([^,\[]*)", hosts)
     if found is None:
         raise MeshweaveError(f"SLURM_JOB_NODELIST={hosts!r:.60} names no host")
     return found[1] + (found[2] or "") + (found[3] if found[2] else "")
 
 
-class Store(Protocol):
-    """Values that all ranks see. A value is put once."""
+class JobStore(Protocol):
+    """Exchange values that all ranks see. A value is put once."""
 
     def put(self, key: str, value: bytes) -> None:
         """Give a value to all."""
 
     def get(self, key: str) -> bytes:
-        """Wait for a value. RankError when nobody gives it in time."""
+        """Wait for a value. Raises RankError when no rank puts it in time."""
 
     def close(self) -> None:
-        """Let go."""
+        """Release the store."""
 
 
 def _late(key: str, seconds: float) -> RankError:
@@ -111,40 +111,40 @@ def _late(key: str, seconds: float) -> RankError:
 
 
 class MemoryStore:
-    """For ranks that are threads of one process. `block(ready, what)` waits."""
+    """Exchange values between ranks that are threads of one process. `block(ready, what)` waits."""
 
     def __init__(self, block: Callable[[Callable[[], bool], str], None]) -> None:
         self._block = block
         self._values: dict[str, bytes] = {}
 
     def put(self, key: str, value: bytes) -> None:
-        """See Store."""
+        """Do as JobStore says."""
         self._values[key] = value
 
     def get(self, key: str) -> bytes:
-        """See Store."""
+        """Do as JobStore says."""
         self._block(lambda: key in self._values, f"{key} of another rank")
         return self._values[key]
 
     def close(self) -> None:
-        """See Store."""
+        """Do as JobStore says."""
 
 
 class FileStore:
-    """A folder that all ranks see: a file for each value."""
+    """Exchange values in a folder that all ranks see, a file for each."""
 
     def __init__(self, folder: str, seconds: float = STORE_SECONDS) -> None:
         self._folder, self._seconds = Path(folder), seconds
         self._folder.mkdir(parents=True, exist_ok=True)
 
     def put(self, key: str, value: bytes) -> None:
-        """See Store."""
+        """Do as JobStore says."""
         part = self._folder / f".{key}.{os.getpid()}"
         part.write_bytes(value)
         part.rename(self._folder / key)
 
     def get(self, key: str) -> bytes:
-        """See Store."""
+        """Do as JobStore says."""
         end = time.monotonic() + self._seconds
         while time.monotonic() < end:
             with contextlib.suppress(FileNotFoundError):
@@ -153,21 +153,19 @@ class FileStore:
         raise _late(key, self._seconds)
 
     def close(self) -> None:
-        """See Store. The folder stays: others may still read."""
-
-
-_HEAD = struct.Struct("<cII")  # "P" or "G", bytes of the key, bytes of the value
+        """Do as JobStore says. The folder stays: others may still read."""
 
 
 class TcpStore:
-    """A server in rank 0's process, and links to it. It trusts who connects, as NCCL's own
-    bootstrap does: use it within a cluster.
+    """Exchange values through a server in rank 0's process.
+
+    It trusts who connects, as NCCL's own bootstrap does: use it within a cluster.
     """
 
     def __init__(self, host: str, port: int, serve: bool, seconds: float = STORE_SECONDS) -> None:
-        """serve: be the server too. RankError when the port is taken or nobody listens in time."""
+        """Connect. serve: be the server too. Raises RankError when the port is taken or no server listens in time."""
         self._seconds = seconds
-        self._server = _Server(port) if serve else None
+        self._server = _StoreServer(port) if serve else None
         try:
             self._link = self._connect("127.0.0.1" if serve else host, port)
         except BaseException:
@@ -187,33 +185,31 @@ class TcpStore:
                 time.sleep(_POLL)
 
     def put(self, key: str, value: bytes) -> None:
-        """See Store."""
-        name = key.encode()
-        self._link.sendall(_HEAD.pack(b"P", len(name), len(value)) + name + value)
+        """Do as JobStore says."""
+        send(self._link, {"put": key}, value)
 
     def get(self, key: str) -> bytes:
-        """See Store."""
-        name = key.encode()
+        """Do as JobStore says."""
         try:
             self._link.settimeout(self._seconds)
-            self._link.sendall(_HEAD.pack(b"G", len(name), 0) + name)
-            _, _, nbytes = _HEAD.unpack(_exactly(self._link, _HEAD.size))
-            return _exactly(self._link, nbytes)
+            send(self._link, {"get": key})
+            _, value, _ = receive(self._link)
+            return value
         except TimeoutError:
             raise _late(key, self._seconds) from None
         except (OSError, EOFError):
             raise RankError("rank 0 has ended before all ranks had met") from None
 
     def close(self) -> None:
-        """See Store. Rank 0 closes last: the others must have got what they asked for."""
+        """Do as JobStore says. Rank 0 closes last: the others must have got what they asked for."""
         if hasattr(self, "_link"):
             self._link.close()
         if self._server is not None:
             self._server.close()
 
 
-class _Server:
-    """Threads that hold the values; one for each link."""
+class _StoreServer:
+    """Hold the values, and answer each link from a thread of its own."""
 
     def __init__(self, port: int) -> None:
         self._values: dict[str, bytes] = {}
@@ -239,18 +235,17 @@ class _Server:
     def _answer(self, link: socket.socket) -> None:
         with link, contextlib.suppress(OSError, EOFError):
             while True:
-                what, name_bytes, value_bytes = _HEAD.unpack(_exactly(link, _HEAD.size))
-                key, value = _exactly(link, name_bytes).decode(), _exactly(link, value_bytes)
+                message, value, _ = receive(link)
                 with self._changed:
-                    if what == b"P":
-                        self._values[key] = value
+                    if "put" in message:
+                        self._values[message["put"]] = value
                         self._changed.notify_all()
                         continue
-                    self._await(key)
+                    self._await(message["get"])
                     if self._closed:
                         return
-                    found = self._values[key]
-                link.sendall(_HEAD.pack(b"V", 0, len(found)) + found)
+                    value = self._values[message["get"]]
+                send(link, {}, value)
 
     def _await(self, key: str) -> None:
         self._changed.wait_for(lambda: self._closed or key in self._values)
@@ -264,18 +259,8 @@ class _Server:
         self._listener.close()
 
 
-def _exactly(link: socket.socket, nbytes: int) -> bytes:
-    data = b""
-    while len(data) < nbytes:
-        part = link.recv(nbytes - len(data))
-        if not part:
-            raise EOFError
-        data += part
-    return data
-
-
-def open_store(place: Place, seconds: float = STORE_SECONDS) -> Store:
-    """The store of a job. MeshweaveError for an address that is none."""
+def open_store(place: JobRank, seconds: float = STORE_SECONDS) -> JobStore:
+    """Open the store of a job. Raises MeshweaveError for an address that is none."""
     if place.nranks == 1:
         return MemoryStore(lambda ready, what: None)
     try:

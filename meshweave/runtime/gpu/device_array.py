@@ -1,6 +1,4 @@
-"""Arrays on a GPU that go to and from other packages without a copy: DLPack, and the CUDA array
-interface.
-"""
+"""Exchange arrays on a GPU with other packages without a copy: DLPack, and the CUDA array interface."""
 
 from __future__ import annotations
 
@@ -11,40 +9,26 @@ from typing import Any, NamedTuple
 
 from meshweave.bundle import Port, numpy_dtype
 from meshweave.errors import MeshweaveError
+from meshweave.runtime.arrays.dlpack import (
+    BFLOAT,
+    BOOL,
+    COMPLEX,
+    FLOAT,
+    FRESH,
+    INT,
+    UINT,
+    USED,
+    Destructor,
+    DLManagedTensor,
+    is_named,
+    new_capsule,
+    pointer_in,
+    set_name,
+)
 
 CUDA_DEVICE = 2  # kDLCUDA
-_CODES = {"i": 0, "u": 1, "f": 2, "bf": 4, "c": 5, "b": 6}  # DLDataTypeCode
-
-
-class _Tensor(ctypes.Structure):
-    """DLTensor."""
-
-    _fields_ = (
-        ("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device", ctypes.c_int32),
-        ("ndim", ctypes.c_int32), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16), ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)), ("offset", ctypes.c_uint64),
-    )  # fmt: skip
-
-
-class _Managed(ctypes.Structure):
-    """DLManagedTensor."""
-
-    _fields_ = (("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
-
-
+_CODES = {"i": INT, "u": UINT, "f": FLOAT, "c": COMPLEX, "b": BOOL}  # by NumPy's kind
 _Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-_CapsuleDeleter = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
-_api = ctypes.pythonapi
-_api.PyCapsule_New.restype = ctypes.py_object
-_api.PyCapsule_New.argtypes = [ctypes.c_void_p, ctypes.c_char_p, _CapsuleDeleter]
-_api.PyCapsule_IsValid.restype = ctypes.c_int
-_api.PyCapsule_IsValid.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
-_api.PyCapsule_GetPointer.restype = ctypes.c_void_p
-_api.PyCapsule_GetPointer.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
-_api.PyCapsule_SetName.restype = ctypes.c_int
-_api.PyCapsule_SetName.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
-_FRESH, _USED = b"dltensor", b"used_dltensor"
 _exported: dict[int, Any] = {}  # by address of its struct, what must live as long as it
 
 
@@ -53,40 +37,43 @@ def _forget(managed: int) -> None:
 
 
 def _forget_capsule(capsule: int) -> None:
-    """Of a capsule that nobody has taken."""
-    if _api.PyCapsule_IsValid(capsule, _FRESH):
-        _exported.pop(_api.PyCapsule_GetPointer(capsule, _FRESH), None)
+    """Free a DLPack capsule that was never consumed."""
+    if is_named(capsule, FRESH):
+        _exported.pop(pointer_in(capsule, FRESH), None)
 
 
-_release, _drop_capsule = _Deleter(_forget), _CapsuleDeleter(_forget_capsule)
+_release, _drop_capsule = _Deleter(_forget), Destructor(_forget_capsule)
 
 
 def _dl_type(dtype: str) -> tuple[int, int]:
-    """DLPack's code and bits of a dtype."""
+    """Return DLPack's code and bits of a dtype."""
     if dtype == "bf16":
-        return _CODES["bf"], 16
+        return BFLOAT, 16
     found = numpy_dtype(dtype)
     return _CODES[found.kind], found.itemsize * 8
 
 
 class DeviceArray:
-    """Dense row-major memory of a GPU. It is valid as long as the program that made it says; what
-    was enqueued to fill it has ended.
+    """Describe dense row-major memory of a GPU.
+
+    It is valid as long as the program that made it says, and is already filled.
     """
 
-    def __init__(self, address: int, dtype: str, shape: tuple[int, ...], device: int, owner: Any):
-        """dtype: as in a manifest ("f32", "bf16"); owner: what keeps the memory."""
+    def __init__(
+        self, address: int, dtype: str, shape: tuple[int, ...], device: int, owner: object
+    ):
+        """Describe memory at `address`. dtype: as in a manifest ("f32", "bf16"); owner: what keeps the memory."""
         self.address, self.dtype, self.shape, self.device = address, dtype, shape, device
         self._owner = owner
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the elements."""
+        """Return the bytes of the elements."""
         return math.prod(self.shape) * numpy_dtype(self.dtype).itemsize
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        """Version 3 of the interface, which has no bf16."""
+        """Return version 3 of the interface, which has no bf16."""
         if self.dtype == "bf16":
             raise AttributeError("bf16 is not in the CUDA array interface: use DLPack")
         return {
@@ -95,12 +82,12 @@ class DeviceArray:
         }  # fmt: skip
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """The kind of memory and the number of the GPU."""
+        """Return the kind of memory and the number of the GPU."""
         return CUDA_DEVICE, self.device
 
-    def __dlpack__(self, *, stream: Any = None, **_: Any) -> Any:
-        """A capsule that `from_dlpack` of other packages takes. stream: nothing to wait for."""
-        managed = _Managed()
+    def __dlpack__(self, *, stream: object = None, **_: object) -> Any:
+        """Return a capsule that other packages' `from_dlpack` takes. stream: ignored, there is nothing to wait for."""
+        managed = DLManagedTensor()
         ndim = len(self.shape)
         shape = (ctypes.c_int64 * max(ndim, 1))(*self.shape)
         tensor = managed.tensor
@@ -111,22 +98,22 @@ class DeviceArray:
         managed.deleter = ctypes.cast(_release, ctypes.c_void_p).value
         place = ctypes.addressof(managed)
         _exported[place] = managed, shape, self
-        return _api.PyCapsule_New(place, _FRESH, _drop_capsule)
+        return new_capsule(place, FRESH, _drop_capsule)
 
 
 class Foreign(NamedTuple):
-    """Memory of a GPU that another package owns: (code, bits) as DLPack has them."""
+    """Describe memory of a GPU that another package owns. kind: (code, bits) as in DLPack."""
 
     address: int
     kind: tuple[int, int]
     shape: tuple[int, ...]
     dense: bool
     device: int | None
-    owner: Any
+    owner: object
 
 
-def is_foreign(value: Any) -> bool:
-    """Is it an array on a GPU?"""
+def is_foreign(value: object) -> bool:
+    """Tell whether a value is an array on a GPU."""
     if hasattr(value, "__cuda_array_interface__"):
         return True
     device = getattr(value, "__dlpack_device__", None)
@@ -134,14 +121,14 @@ def is_foreign(value: Any) -> bool:
 
 
 def foreign(value: Any) -> Foreign:
-    """What an array on a GPU is. MeshweaveError for what cannot be read."""
+    """Describe an array on a GPU. Raises MeshweaveError when it cannot be read."""
     interface = getattr(value, "__cuda_array_interface__", None)
     if interface is not None:
         return _of_interface(interface, value)
     return _of_capsule(value.__dlpack__(), value)
 
 
-def _of_interface(interface: Mapping[str, Any], owner: Any) -> Foreign:
+def _of_interface(interface: Mapping[str, Any], owner: object) -> Foreign:
     text = interface["typestr"]
     if text[1] not in _CODES or text[0] == ">":
         raise MeshweaveError(f'an array of typestr "{text}" cannot be read')
@@ -155,13 +142,13 @@ def _of_interface(interface: Mapping[str, Any], owner: Any) -> Foreign:
     )  # fmt: skip
 
 
-def _of_capsule(capsule: Any, owner: Any) -> Foreign:
-    """Take a capsule; its memory is `owner`'s as well."""
+def _of_capsule(capsule: object, owner: object) -> Foreign:
+    """Consume a capsule; `owner` keeps its memory as well."""
     at = id(capsule)
-    if not _api.PyCapsule_IsValid(at, _FRESH):
+    if not is_named(at, FRESH):
         raise MeshweaveError("this is no DLPack capsule, or one that was taken already")
-    place = _api.PyCapsule_GetPointer(at, _FRESH)
-    managed = _Managed.from_address(place)
+    place = pointer_in(at, FRESH)
+    managed = DLManagedTensor.from_address(place)
     tensor = managed.tensor
     shape = tuple(tensor.shape[k] for k in range(tensor.ndim))
     strides = tuple(tensor.strides[k] for k in range(tensor.ndim)) if tensor.strides else None
@@ -169,14 +156,14 @@ def _of_capsule(capsule: Any, owner: Any) -> Foreign:
         (tensor.data or 0) + tensor.offset, (tensor.code, tensor.bits * tensor.lanes), shape,
         _dense(shape, strides), tensor.device, owner,
     )  # fmt: skip
-    _api.PyCapsule_SetName(at, _USED)
+    set_name(at, USED)
     if managed.deleter:
         _Deleter(managed.deleter)(place)
     return found
 
 
 def _dense(shape: tuple[int, ...], strides: tuple[int, ...] | None) -> bool:
-    """Row-major without gaps? strides: in elements; None: so."""
+    """Tell whether strides (in elements; None: row-major) are row-major without gaps."""
     if strides is None or 0 in shape:
         return True
     expected = 1
@@ -187,8 +174,8 @@ def _dense(shape: tuple[int, ...], strides: tuple[int, ...] | None) -> bool:
     return True
 
 
-def check_foreign(port: Port, index: int, rank: int, device: int, value: Any) -> Foreign:
-    """An array on a GPU for an input. MeshweaveError names input, rank and what differs."""
+def check_foreign(port: Port, index: int, rank: int, device: int, value: object) -> Foreign:
+    """Return an array on a GPU for an input. Raises MeshweaveError, which names input, rank and what differs."""
     name = f'input {index} "{port.name}", rank {rank}'
     found = foreign(value)
     if found.device is not None and found.device != device:

@@ -1,5 +1,6 @@
-"""Calls of the CUDA driver, NCCL and cuBLASLt that raise what goes wrong, and the little device
-code of every rank: choose a device, load modules, allocate.
+"""Call the CUDA driver, NCCL and cuBLASLt, and raise their errors.
+
+Here is also the little device code of every rank: choose a device, load modules, allocate.
 """
 
 from __future__ import annotations
@@ -37,31 +38,31 @@ _PTX_NEEDS = {
 
 
 class Library(Protocol):
-    """Where the functions of interface.py are: the real libraries, or the recorder."""
+    """Give the functions of interface.py: those of the real libraries, or of the simulator."""
 
     functions: Mapping[str, Callable[..., int]]
 
     def address(self, name: str) -> int:
-        """Address of a function, for host code."""
+        """Return the address of a function, for host code."""
 
 
 class Driver:
-    """The functions of a library, for one rank."""
+    """Call the functions of a library for one rank."""
 
     def __init__(self, library: Library, rank: int) -> None:
         self.library, self.rank = library, rank
 
     def __call__(self, name: str, *arguments: Any) -> None:
-        """Call a function. RankError with its name and code when it fails."""
+        """Call a function. Raises RankError with its name and code when it fails."""
         if code := self.code(name, *arguments):
             raise self.error(name, code)
 
     def code(self, name: str, *arguments: Any) -> int:
-        """What a function returns."""
+        """Call a function and return its code."""
         return self.library.functions[name](*arguments)
 
     def error(self, name: str, code: int) -> RankError:
-        """What to raise for a call that returned `code`."""
+        """Return the error of a call that returned `code`."""
         library = SIGNATURES[name].library
         said = f"rank {self.rank}: {name} failed: {error_name(library, code)}"
         if library == "nccl" and (more := self._last_words()):
@@ -69,23 +70,29 @@ class Driver:
         return RankError(said)
 
     def _last_words(self) -> str:
-        """What NCCL says about its last error."""
+        """Return what NCCL says about its last error."""
         text = self.library.functions["ncclGetLastError"](None)
         return " ".join(ctypes.string_at(text).decode(errors="replace").split()) if text else ""
 
-    def number(self, name: str, *arguments: Any, kind: Any = ctypes.c_int32) -> int:
-        """Call a function whose first argument points to its result."""
+    def number(
+        self,
+        name: str,
+        *arguments: Any,
+        kind: type[ctypes.c_int32 | ctypes.c_void_p] = ctypes.c_int32,
+    ) -> int:
+        """Call a function whose first argument points to its result; return the result."""
         out = kind(0)
         self(name, ctypes.addressof(out), *arguments)
         return int(out.value or 0)
 
     def handle(self, name: str, *arguments: Any) -> int:
-        """Call a function that makes something; its handle or address."""
+        """Call a function that makes something; return its handle or address."""
         return self.number(name, *arguments, kind=ctypes.c_void_p)
 
     def made(self, held: ExitStack, made_by: str, given_back_by: str, *arguments: Any) -> int:
-        """A handle that is given back when `held` is closed. What fails then is not told: it would
-        hide what had failed before.
+        """Make something that is freed when `held` is closed; return its handle.
+
+        An error at that time is dropped: it would hide the one before.
         """
         handle = self.handle(made_by, *arguments)
         held.callback(self.code, given_back_by, handle)
@@ -94,7 +101,7 @@ class Driver:
 
 @dataclass(frozen=True)
 class Device:
-    """A GPU: its number, name and compute capability, and the CUDA version of the driver."""
+    """Describe a GPU: its number, name and compute capability, and the CUDA version of the driver."""
 
     number: int
     name: str
@@ -103,20 +110,21 @@ class Device:
 
     @property
     def driver_text(self) -> str:
-        """`12.8`."""
+        """Return the driver's version as text: `12.8`."""
         return version_text(self.driver)
 
 
 def version_text(version: int) -> str:
-    """CUDA's 12080 as 12.8."""
+    """Write CUDA's 12080 as 12.8."""
     return f"{version // 1000}.{version % 1000 // 10}"
 
 
 def open_device(driver: Driver, local_rank: int, share: bool = False) -> Device:
-    """The GPU of a rank: that of its number on this host.
+    """Return the GPU of a rank, the one of its number on this host.
 
-    share: ranks may share GPUs, and take turns at their numbers. Raises MeshweaveError without a
-    GPU or driver that will do, or with too few GPUs.
+    share: ranks may share GPUs, and take turns at their numbers. Raises MeshweaveError without a GPU or a driver that
+    is
+    new enough, or with too few GPUs.
     """
     code = driver.code("cuInit", 0)
     if code == NO_DEVICE:
@@ -148,8 +156,9 @@ def open_device(driver: Driver, local_rank: int, share: bool = False) -> Device:
 
 
 def check_chip(chip: str, device: Device) -> None:
-    """MeshweaveError when code for a chip cannot run on a GPU: one with an "a" runs on that
-    capability alone, others on theirs and later ones.
+    """Raise MeshweaveError when code for a chip cannot run on a GPU.
+
+    Code for one with an "a" runs on that capability alone, other code on its own and later ones.
     """
     found = re.fullmatch(r"sm_(\d+)(\d)(a?)", chip)
     assert found is not None
@@ -166,7 +175,7 @@ def check_chip(chip: str, device: Device) -> None:
 def load_module(driver: Driver, held: ExitStack, module: DeviceModule, device: Device) -> int:
     """Load device code: the cubin, else the PTX, by the driver's own compiler.
 
-    MeshweaveError when the driver is too old for the PTX, RankError when it refuses it.
+    Raises MeshweaveError when the driver is too old for the PTX, RankError when it refuses it.
     """
     made = ctypes.c_void_p()
     if module.cubin is not None:
@@ -188,7 +197,9 @@ def load_module(driver: Driver, held: ExitStack, module: DeviceModule, device: D
     return int(made.value or 0)
 
 
-def _load(driver: Driver, made: ctypes.c_void_p, image: bytes, log: Any) -> int:
+def _load(
+    driver: Driver, made: ctypes.c_void_p, image: bytes, log: ctypes.Array[ctypes.c_char] | None
+) -> int:
     data = ctypes.create_string_buffer(image, len(image))
     at = ctypes.addressof(made), ctypes.addressof(data)
     if log is None:
@@ -212,7 +223,7 @@ def _too_old(ptx: str, device: Device) -> str:
 
 
 def kernel_function(driver: Driver, module: int, entry: str, shared_bytes: int) -> int:
-    """A kernel, allowed the shared memory that it asks for."""
+    """Return a kernel, allowed the shared memory that it asks for."""
     function = driver.handle("cuModuleGetFunction", module, entry.encode())
     if shared_bytes > _SHARED_WITHOUT_ASKING:
         driver("cuFuncSetAttribute", function, DYNAMIC_SHARED, shared_bytes)
@@ -220,9 +231,10 @@ def kernel_function(driver: Driver, module: int, entry: str, shared_bytes: int) 
 
 
 def allocate(driver: Driver, held: ExitStack, nbytes: int, what: str) -> int:
-    """Device memory, in whole units of 16 bytes (none is given as one of them): LLVM makes kernels
-    read such units, all of them where only some bytes are wanted. RankError that tells the size when
-    it is out.
+    """Allocate device memory in units of 16 bytes, at least one.
+
+    LLVM makes kernels read whole units where only some bytes are wanted. Raises RankError, which tells the size,
+    without memory.
     """
     out = ctypes.c_void_p()
     whole = -(-max(1, nbytes) // _UNIT) * _UNIT

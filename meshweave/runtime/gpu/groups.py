@@ -1,4 +1,4 @@
-"""The communicators of a rank, and what all ranks agree on before they make them."""
+"""Make the communicators of a rank, after all ranks have agreed on what they run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from meshweave.errors import MeshweaveError, RankError
 from meshweave.layout import Mesh
-from meshweave.runtime.gpu.bootstrap import Store
+from meshweave.runtime.gpu.bootstrap import JobStore
 from meshweave.runtime.gpu.driver import Driver
 from meshweave.runtime.gpu.interface import UniqueId
 
@@ -17,7 +17,7 @@ OLDEST_NCCL = 21800  # 2.18: ncclCommSplit
 
 
 def nccl_version(driver: Driver) -> int:
-    """NCCL's version, 22809 for 2.28.9. MeshweaveError when it is too old."""
+    """Return NCCL's version, 22809 for 2.28.9. Raises MeshweaveError when it is too old."""
     version = driver.number("ncclGetVersion")
     if version < OLDEST_NCCL:
         raise MeshweaveError(
@@ -28,11 +28,11 @@ def nccl_version(driver: Driver) -> int:
 
 
 def nccl_text(version: int) -> str:
-    """22809 as 2.28.9."""
+    """Write 22809 as 2.28.9."""
     return f"{version // 10000}.{version // 100 % 100}.{version % 100}"
 
 
-def agree(store: Store, rank: int, nranks: int, facts: dict[str, Any]) -> None:
+def agree(store: JobStore, rank: int, nranks: int, facts: dict[str, Any]) -> None:
     """Compare `facts` (JSON values) with those of all other ranks; every rank makes this call.
 
     A fact "error" is the line of a rank that could not get so far. Raises RankError that names a
@@ -47,7 +47,7 @@ def agree(store: Store, rank: int, nranks: int, facts: dict[str, Any]) -> None:
 
 
 def _verdict(said: Sequence[dict[str, Any]]) -> str:
-    """What is wrong with what the ranks said; "" when nothing is."""
+    """Say what is wrong with the facts of all ranks; "" when nothing is."""
     for rank, facts in enumerate(said):
         if "error" in facts:
             line = facts["error"]
@@ -60,12 +60,12 @@ def _verdict(said: Sequence[dict[str, Any]]) -> str:
 
 
 class Communicators:
-    """This rank's communicators: one for each group of the program."""
+    """Hold this rank's communicators: one for each group of the program."""
 
     def __init__(
-        self, driver: Driver, mesh: Mesh, groups: tuple[tuple[str, ...], ...], store: Store
+        self, driver: Driver, mesh: Mesh, groups: tuple[tuple[str, ...], ...], store: JobStore
     ) -> None:
-        """Every rank makes this call. RankError when NCCL fails."""
+        """Make them; every rank makes this call. Raises RankError when NCCL fails."""
         self._driver, self._mesh = driver, mesh
         self.handles: list[int] = []
         self._all: list[int] = []
@@ -77,7 +77,7 @@ class Communicators:
             self.close(abort=True)
             raise
 
-    def _make(self, groups: tuple[tuple[str, ...], ...], store: Store) -> None:
+    def _make(self, groups: tuple[tuple[str, ...], ...], store: JobStore) -> None:
         rank, mesh = self._driver.rank, self._mesh
         unique = UniqueId()
         if rank == 0:
@@ -103,12 +103,12 @@ class Communicators:
         return self._all[-1]
 
     def members(self, groups: tuple[tuple[str, ...], ...]) -> list[tuple[int, int]]:
-        """(handle, member index) for each group."""
+        """Return (handle, member index) for each group."""
         indices = [self._mesh.group_index(axes, self._driver.rank) for axes in groups]
         return list(zip(self.handles, indices, strict=True))
 
     def error(self) -> str:
-        """What NCCL has found wrong in the background; "" when nothing is."""
+        """Return the error that NCCL has met in the background; "" when there is none."""
         for handle in self._all:
             code = ctypes.c_int32(0)
             self._driver("ncclCommGetAsyncError", handle, ctypes.addressof(code))
@@ -117,7 +117,7 @@ class Communicators:
         return ""
 
     def close(self, abort: bool = False) -> None:
-        """Free them; abort: also when operations are under way that will never end."""
+        """Free them. abort: even while operations are running that will never end."""
         while self._all:
             self._driver.code("ncclCommAbort" if abort else "ncclCommDestroy", self._all.pop())
         self.handles = []

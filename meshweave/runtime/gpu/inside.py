@@ -1,5 +1,6 @@
-"""A gpu program run by processes that somebody else has started, one for each GPU: torchrun, srun,
-mpiexec. The ranks find each other by what that launcher has put in the environment.
+"""Run a gpu program on processes that another launcher has started, one for each GPU: torchrun, srun, mpiexec.
+
+The ranks find each other by what that launcher has put in the environment.
 """
 
 from __future__ import annotations
@@ -12,39 +13,41 @@ from typing import Any
 
 from meshweave.bundle import Bundle
 from meshweave.errors import MeshweaveError, RankError
-from meshweave.runtime.gpu.bootstrap import discover, open_store
-from meshweave.runtime.gpu.bound import Bound
+from meshweave.runtime.engine import check_engine
+from meshweave.runtime.gpu.bootstrap import JobStore, discover, open_store
+from meshweave.runtime.gpu.call import RankCall
 from meshweave.runtime.gpu.device_array import DeviceArray, check_foreign, is_foreign
 from meshweave.runtime.gpu.driver import Library
 from meshweave.runtime.gpu.libraries import SystemLibrary
 from meshweave.runtime.gpu.progress import Progress
 from meshweave.runtime.gpu.rank import GpuRank
-from meshweave.runtime.program import Values, aligned, buffer, check_local, prepared
+from meshweave.runtime.program import Values, buffer, check_local, prepared
 from meshweave.runtime.watchdog import ELSEWHERE, StatusBoard, Watchdog
 
 _GRACE = 2.0  # seconds that NCCL gets to give up
 
 
 class GpuProgram:
-    """A bundle loaded on every rank of a job; every rank makes the same calls, from one thread."""
+    """Run a bundle on every rank of a job; every rank makes the same calls, from one thread."""
 
     def __init__(
         self, bundle: Bundle, timeout: float = 60.0, *, share: bool = False, graph: bool = False,
         library: Library | None = None, environ: Mapping[str, str] = os.environ,
     ) -> None:  # fmt: skip
-        """Load. timeout: seconds without progress of this rank's device after which it ends the
-        job; a single kernel or collective must not take longer. share, graph: as for NcclEngine.
-        library, environ: instead of the real ones.
+        """Load.
 
-        Raises MeshweaveError when the program or this process's place does not fit, RankError when
-        a call fails or the ranks differ.
+        timeout: seconds without progress of this rank's device after which it ends the job; a single kernel or
+        collective must
+        not take longer. share, graph: as for NcclEngine. library, environ: instead of the real ones.
+
+        Raises MeshweaveError when the program or this process's rank does not fit, RankError when a call fails or the
+        ranks
+        differ.
         """
-        if bundle.manifest.target != "gpu":
-            raise MeshweaveError(f'the bundle is for target "{bundle.manifest.target}", not "gpu"')
+        check_engine(bundle.manifest, "nccl")
         place = discover(environ)
         self.manifest, self.rank = bundle.manifest, place.rank
-        self._board = StatusBoard(aligned(StatusBoard.nbytes(place.nranks)), place.nranks)
-        self._board.clear()
+        self._board = StatusBoard.private(place.nranks)
         for rank in range(place.nranks):
             self._board.mark(rank, ELSEWHERE)
         store = open_store(place)
@@ -57,21 +60,22 @@ class GpuProgram:
         finally:
             store.close()
         self._watchdog = Watchdog(self._board, self.manifest, timeout)
-        self._bound = Bound(self._program, self._board, graph)
+        self._bound = RankCall(self._program, self._board, graph)
 
-    def _met(self, store: Any, nranks: int) -> None:
-        """Let nobody close the store before all have read it."""
+    def _met(self, store: JobStore, nranks: int) -> None:
+        """Keep the store open until all ranks have read it."""
         store.put(f"met{self.rank}", b"")
         if self.rank == 0:
             for rank in range(nranks):
                 store.get(f"met{rank}")
 
-    def run(self, inputs: Sequence[Any]) -> list[Values]:
-        """Run once on this rank's local arrays, of NumPy or on its GPU (anything with DLPack or the
-        CUDA array interface); returns its outputs as new NumPy arrays.
+    def run(self, inputs: Sequence[object]) -> list[Values]:
+        """Run once on this rank's local arrays; return its outputs as new NumPy arrays.
 
-        Raises MeshweaveError for arrays that do not fit, RankError when something fails. A rank
-        that stalls ends its process with status 3 and a line on stderr.
+        inputs: of NumPy, or on its GPU: anything with DLPack or the CUDA array interface.
+
+        Raises MeshweaveError for arrays that do not fit, RankError when something fails. A rank that stalls ends its
+        process with status 3 and a line on stderr.
         """
         self._step(inputs)
         outputs = [buffer(port) for port in self.manifest.outputs]
@@ -80,8 +84,8 @@ class GpuProgram:
         self._program.synchronize()
         return outputs
 
-    def run_on_device(self, inputs: Sequence[Any]) -> list[DeviceArray]:
-        """As `run`, but the outputs stay on the GPU; they are valid until the next run."""
+    def run_on_device(self, inputs: Sequence[object]) -> list[DeviceArray]:
+        """Run as `run` does, but leave the outputs on the GPU; they are valid until the next run."""
         self._step(inputs)
         device = self._program.device.number
         return [
@@ -94,7 +98,7 @@ class GpuProgram:
         self._bound.close()
         self._program.close()
 
-    def _step(self, inputs: Sequence[Any]) -> None:
+    def _step(self, inputs: Sequence[object]) -> None:
         program, ports = self._program, self.manifest.inputs
         if len(inputs) != len(ports):
             raise MeshweaveError(
@@ -108,8 +112,8 @@ class GpuProgram:
             self._bound.step()
         del kept
 
-    def _copied_in(self, index: int, value: Any) -> Any:
-        """Enqueue the copy of an input; what has to live until it is done."""
+    def _copied_in(self, index: int, value: object) -> Any:
+        """Enqueue the copy of an input; return what has to live until it is done."""
         port, address = self.manifest.inputs[index], self._bound.inputs[index]
         if is_foreign(value):
             device = self._program.device.number
@@ -122,8 +126,7 @@ class GpuProgram:
 
     def _abort(self, line: str) -> None:
         """Say why, let NCCL give up if it will, and end this process."""
-        sys.stderr.write(f"meshweave: rank {self.rank}: {line}\n")
-        sys.stderr.flush()
+        print(f"meshweave: rank {self.rank}: {line}", file=sys.stderr, flush=True)
         giving_up = threading.Thread(
             target=self._program.comms.close, kwargs={"abort": True}, daemon=True
         )
@@ -133,10 +136,11 @@ class GpuProgram:
 
 
 def run_inside(
-    bundle: Bundle, inputs: Sequence[Any], timeout: float = 60.0, share: bool = False
+    bundle: Bundle, inputs: Sequence[object], timeout: float = 60.0, share: bool = False
 ) -> list[Values]:
-    """Run a bundle once as one rank of the job that this process belongs to; every rank makes this
-    call. See GpuProgram.
+    """Run a bundle once as one rank of the job that this process belongs to; every rank makes this call.
+
+    See GpuProgram.
     """
     program = GpuProgram(bundle, timeout, share=share)
     try:

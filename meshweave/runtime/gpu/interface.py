@@ -1,7 +1,7 @@
-"""What is called of the CUDA driver, NCCL and cuBLASLt: C signatures, codes and enumerations.
+"""Declare what is called of the CUDA driver, NCCL and cuBLASLt: C signatures, codes and enumerations.
 
-One table for everybody: the code that calls the libraries, the recorder that stands in for them,
-and the host code of programs, whose calls are resolved to either.
+One table serves the code that calls the libraries, the recorder that stands in for them, and the host code of
+programs, whose calls are resolved to either.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ UNIQUE_ID_BYTES = 128
 
 
 class UniqueId(ctypes.Structure):
-    """ncclUniqueId, which goes by value."""
+    """Mirror ncclUniqueId, which goes by value."""
 
     _fields_ = (("data", ctypes.c_char * UNIQUE_ID_BYTES),)
 
     @staticmethod
     def of(data: bytes) -> UniqueId:
-        """The id with these bytes."""
+        """Return the id with these bytes."""
         return UniqueId.from_buffer_copy(data)
 
 
 class Heuristic(ctypes.Structure):
-    """cublasLtMatmulHeuristicResult_t."""
+    """Mirror cublasLtMatmulHeuristicResult_t."""
 
     _fields_ = (
         ("algorithm", ctypes.c_uint64 * 8),
@@ -77,16 +77,14 @@ _TEXTS = ("ncclGetLastError",)  # these return the address of a text, all others
 
 @dataclass(frozen=True)
 class Signature:
-    """A C function: its library ("cuda", "nccl" or "cublaslt"), and the types of its arguments
-    and its result.
-    """
+    """Describe a C function: its library ("cuda", "nccl" or "cublaslt"), its arguments' types and its result's."""
 
     library: str
     arguments: tuple[Any, ...]
     result: Any
 
     def prototype(self) -> Any:
-        """The ctypes type of such a function."""
+        """Return the ctypes type of such a function."""
         return ctypes.CFUNCTYPE(self.result, *self.arguments)
 
 
@@ -150,13 +148,13 @@ _MARKS = {"cuda": 0x4000, "nccl": 0x2000, "cublaslt": 0x1000}
 
 
 def error_name(library: str, code: int) -> str:
-    """`CUDA_ERROR_OUT_OF_MEMORY (2)`; of an unknown code its number alone."""
+    """Name an error: `CUDA_ERROR_OUT_OF_MEMORY (2)`; an unknown code by its number alone."""
     known = ERRORS[library].get(code)
     return f"{known} ({code})" if known else f"{library} error {code}"
 
 
 def meaning(code: int) -> str:
-    """What the low 16 bits of a step's result say: `CUDA_ERROR_ILLEGAL_ADDRESS (700)`."""
+    """Name the error in the low 16 bits of a step's result: `CUDA_ERROR_ILLEGAL_ADDRESS (700)`."""
     for library, mark in _MARKS.items():
         if code & 0x7000 == mark:
             return error_name(library, code & 0x0FFF)

@@ -1,21 +1,16 @@
-"""Starts the ranks of the `nccl` engine on this host, a process for each GPU:
-`python -m meshweave.runtime.gpu.launcher RANKS SOCKET SHARE`.
+"""Start the ranks of the `nccl` engine on this host: `python -m meshweave.runtime.gpu.launcher RANKS SOCKET SHARE`.
 
-It does what mpiexec does for engine mpi: when a rank ends in a bad way it writes how, and ends the
-others.
+It does what mpiexec does for engine mpi: when a rank fails it writes how, and ends the others.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import subprocess
 import sys
 
-from meshweave.runtime.launch import Launcher, environment
-
-_PARENT_DEATH_SIGNAL = 1  # prctl
+from meshweave.runtime.processes.launch import Launcher, end_with_parent, environment
 
 _SHARED = {
     "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1", "NCCL_P2P_DISABLE": "1",
@@ -24,7 +19,7 @@ _SHARED = {
 
 
 def launcher(share: bool) -> Launcher:
-    """For `launch.Ranks`. share: the ranks may share GPUs."""
+    """Return this launcher for `processes.launch.Ranks`. share: the ranks may share GPUs."""
 
     def command(nranks: int, path: str) -> list[str]:
         module = "meshweave.runtime.gpu.launcher"
@@ -34,8 +29,9 @@ def launcher(share: bool) -> Launcher:
 
 
 def rank_environment(rank: int, nranks: int, share: bool) -> dict[str, str]:
-    """What is added to a rank's environment. Ranks that share a GPU look to NCCL as if each had a
-    host of its own, and talk over the loopback device.
+    """Return what is added to a rank's environment.
+
+    Ranks that share a GPU look to NCCL as if each had a host of its own, and talk over the loopback device.
     """
     names = {
         "MESHWEAVE_RANK": str(rank), "MESHWEAVE_SIZE": str(nranks),
@@ -47,15 +43,15 @@ def rank_environment(rank: int, nranks: int, share: bool) -> dict[str, str]:
 
 
 def how_ended(status: int) -> str:
-    """`Killed (signal 9)` of a process's status -9; "" of 0."""
+    """Describe a process's status: `Killed (signal 9)` for -9, "" for 0."""
     if status < 0:
         return f"{signal.strsignal(-status)} (signal {-status})"
     return f"status {status}" if status else ""
 
 
 def main(nranks: int, path: str, share: bool, worker: str = "meshweave.runtime.gpu.worker") -> int:
-    """Start the ranks (worker: their module), wait for them; 0 when all have ended well."""
-    ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+    """Start the ranks (worker: their module) and wait for them; return 0 when all have ended well."""
+    end_with_parent()
     command = [sys.executable, "-m", worker, path, str(int(share))]
     ranks = [
         subprocess.Popen(command, env=os.environ | rank_environment(rank, nranks, share))

@@ -1,4 +1,4 @@
-"""The real libraries: the CUDA driver, NCCL and cuBLASLt, of the system or of NVIDIA's wheels."""
+"""Open the real libraries: the CUDA driver, NCCL and cuBLASLt, of the system or of NVIDIA's wheels."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ FILES = {
 
 
 class SystemLibrary:
-    """The functions of interface.py, each looked up when it is first called or asked for."""
+    """Give the functions of interface.py, each looked up on first use."""
 
     def __init__(self, opener: Callable[[str], Any] = ctypes.CDLL) -> None:
-        """opener: of a library's file, by name or path; OSError when there is none."""
+        """Open nothing yet. opener: opens a library's file, by name or path; raises OSError when there is none."""
         self._opener = opener
         self._opened: dict[str, Any] = {}
         self.functions: Mapping[str, Callable[..., int]] = _Functions(self._function)
 
     def address(self, name: str) -> int:
-        """Where a function is. MeshweaveError without its library."""
+        """Return the address of a function. Raises MeshweaveError without its library."""
         function: Any = self.functions[name]
         return int(ctypes.cast(function, ctypes.c_void_p).value or 0)
 
     def opened(self, library: str) -> Any:
-        """A library by its name in interface.py. MeshweaveError that says what to install."""
+        """Return a library by its name in interface.py. Raises MeshweaveError that says what to install."""
         if library not in self._opened:
             names, without = FILES[library]
             found = _first(self._opener, [*names, *in_wheels(names)])
@@ -66,7 +66,7 @@ class SystemLibrary:
 
 
 class _Functions(Mapping[str, Callable[..., int]]):
-    """Functions by name, made once."""
+    """Map names to functions, each made once."""
 
     def __init__(self, make: Callable[[str], Any]) -> None:
         self._make = make
@@ -85,7 +85,7 @@ class _Functions(Mapping[str, Callable[..., int]]):
 
 
 def in_wheels(names: tuple[str, ...]) -> list[str]:
-    """Paths of a library's files in the wheels `nvidia-*`, wherever Python finds packages."""
+    """List the paths of a library's files in the wheels `nvidia-*`, wherever Python finds packages."""
     return [
         path
         for name in names

@@ -1,4 +1,4 @@
-"""What cuBLASLt has to know of a program's products: descriptors, layouts, algorithms, made once."""
+"""Make what cuBLASLt has to know of a program's products, once: descriptors, layouts, algorithms."""
 
 from __future__ import annotations
 
@@ -32,19 +32,17 @@ WORKSPACE_BYTES = 32 << 20  # device memory for the library's own use
 
 
 class Products:
-    """The library's handle and the record of each product (`GemmRecord`); they live until `held`
-    is closed.
-    """
+    """Hold the library's handle and the record of each product (`GemmRecord`); they live until `held` is closed."""
 
     def __init__(self, driver: Driver, held: ExitStack, infos: tuple[GemmInfo, ...]) -> None:
-        """RankError for a product that the library has no algorithm for."""
+        """Make all records. Raises RankError for a product that the library has no algorithm for."""
         self._driver, self._held = driver, held
         self.handle = driver.made(held, "cublasLtCreate", "cublasLtDestroy")
         self._algorithms: list[Heuristic] = []
         self.records = [self._record(info) for info in infos]
 
     def _record(self, info: GemmInfo) -> npt.NDArray[np.int64]:
-        """The places that host code finds at a product's slot."""
+        """Return the words that host code finds at a product's slot."""
         record = np.zeros(GemmRecord.COUNT, np.int64)
         scale = "f64" if info.dtype == "f64" else "f32"
         compute = "f64" if info.dtype == "f64" else info.compute
@@ -85,7 +83,7 @@ class Products:
         self._driver(name, handle, attribute, ctypes.addressof(data), nbytes)
 
     def _algorithm(self, info: GemmInfo, record: npt.NDArray[np.int64]) -> int:
-        """The address of the algorithm that the library thinks best."""
+        """Return the address of the algorithm that the library thinks best."""
         with ExitStack() as asked:
             name = "cublasLtMatmulPreference"
             preference = self._driver.made(asked, f"{name}Create", f"{name}Destroy")
@@ -110,8 +108,9 @@ class Products:
 
 
 def alignment(info: GemmInfo) -> int:
-    """Bytes that every row of every matrix of a product begins at a multiple of, at least those of
-    an element. The library's own default, 256, would promise too much.
+    """Return the bytes that every row of every matrix begins at a multiple of, at least those of an element.
+
+    The library's own default, 256, would promise too much.
     """
     nbytes = {"f64": 8, "f32": 4}.get(info.dtype, 2)
     steps = (info.lda, info.ldb, info.ldd, info.stride_a, info.stride_b, info.stride_d)

@@ -1,4 +1,4 @@
-"""Watches a rank's device while the rank waits for it: how far it is, and what NCCL says."""
+"""Watch a rank's device while the rank waits for it: how far it is, and what NCCL says."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _TICK = 0.1  # seconds between looks
 
 
 class Progress:
-    """A thread that looks, for as long as the `with` lasts, at the events of a program and at its
-    communicators. What it sees of the events goes to the rank's row of the board: any change is
-    progress. `failed(line)` is called once, from that thread, when NCCL has an error, or when
-    `watchdog` (if any) says that nothing gets on.
+    """Watch, in a thread that lasts as long as the `with`, the events of a program and its communicators.
+
+    The events seen go to the rank's row of the board: any change is progress. `failed(line)` is called once, from that
+    thread, when NCCL has an error, or when `watchdog` (if any) finds no progress.
     """
 
     def __init__(

@@ -1,5 +1,6 @@
-"""One rank of a gpu program: its device, loaded code, memory, streams, communicators, and the
-table that `step` reads. The same for real libraries and for the recorder.
+"""Hold one rank of a gpu program: its device, loaded code, memory, streams and communicators.
+
+It also holds the table that `step` reads. It is the same on real libraries and on the recorder.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from meshweave.bundle import Bundle
 from meshweave.device import GpuTable
 from meshweave.errors import MeshweaveError, RankError
 from meshweave.layout import Mesh
-from meshweave.runtime.gpu.bootstrap import Place, Store
+from meshweave.runtime.gpu.bootstrap import JobRank, JobStore
 from meshweave.runtime.gpu.driver import (
     Device,
     Driver,
@@ -38,22 +39,23 @@ from meshweave.runtime.gpu.interface import (
 )
 from meshweave.runtime.gpu.products import WORKSPACE_BYTES, Products
 from meshweave.runtime.libraries import libraries
+from meshweave.runtime.limits import check_job
 from meshweave.runtime.loader import load
-from meshweave.runtime.program import Table, Values, fault
+from meshweave.runtime.program import SlotTable, Values, entry_of, fault
 
 _HOST_BYTES = 64
 _OURS = ("cuda", "nccl", "cublaslt")  # libraries of a manifest whose functions `Library` has
 
 
 class GpuRank:
-    """A program loaded for one rank. Every rank of the job makes the same calls, from one thread.
+    """Run a program on one rank. Every rank of the job makes the same calls, from one thread.
 
     device: what it runs on. broken: whether a run has failed, after which it can only be closed.
     captured: whether a graph of its step was made.
     """
 
     def __init__(
-        self, bundle: Bundle, place: Place, library: Library, store: Store, status: int,
+        self, bundle: Bundle, place: JobRank, library: Library, store: JobStore, status: int,
         share: bool = False,
     ) -> None:  # fmt: skip
         """Load, and agree with all other ranks that it is the same program.
@@ -68,26 +70,25 @@ class GpuRank:
         self.broken = self.captured = False
         self._held = ExitStack()
         try:
-            self._open(bundle, place, store, status, share)
+            self._open(bundle, place, store, share)
+            self.comms = Communicators(self.driver, self.mesh, self.manifest.groups, store)
+            self.table = self._slots(status)
         except BaseException:
             self.broken = True
             self.close()
             raise
 
-    def _open(self, bundle: Bundle, place: Place, store: Store, status: int, share: bool) -> None:
+    def _open(self, bundle: Bundle, place: JobRank, store: JobStore, share: bool) -> None:
+        """Load this rank's part and compare programs. A failure is told to the others, which would wait for it."""
         facts: dict[str, Any] = {"program": bundle.digest, "ranks": place.nranks}
         problem: BaseException | None = None
         try:
-            if place.nranks != self.mesh.nranks:
-                raise MeshweaveError(
-                    f"the mesh ({self.mesh}) has {self.mesh.nranks} ranks, "
-                    f"this job has {place.nranks}"
-                )
+            check_job(self.manifest, place.nranks)
             self.device = self._device(place, share)
             self._load(bundle)
             if self.manifest.groups:
                 facts["NCCL version"] = nccl_text(nccl_version(self.driver))
-        except Exception as error:  # told to the others first: they must not wait for this rank
+        except Exception as error:
             problem = error
             facts = {"error": str(error)}
         try:
@@ -97,8 +98,9 @@ class GpuRank:
                 raise
         if problem is not None:
             raise problem
-        self.comms = Communicators(self.driver, self.mesh, self.manifest.groups, store)
-        self.table = Table(
+
+    def _slots(self, status: int) -> SlotTable:
+        return SlotTable(
             self.manifest,
             self.rank,
             status=status,
@@ -107,7 +109,7 @@ class GpuRank:
             arena=self.arena,
         )
 
-    def _device(self, place: Place, share: bool) -> Device:
+    def _device(self, place: JobRank, share: bool) -> Device:
         device = open_device(self.driver, place.local_rank, share)
         check_chip(self.manifest.chip, device)
         self._context = self.driver.handle("cuDevicePrimaryCtxRetain", device.number)
@@ -116,7 +118,7 @@ class GpuRank:
         return device
 
     def _load(self, bundle: Bundle) -> None:
-        """Everything that this rank needs by itself."""
+        """Load everything that this rank needs by itself."""
         manifest, driver, held = self.manifest, self.driver, self._held
         library = driver.library
         self._code = load(
@@ -124,9 +126,7 @@ class GpuRank:
             externals={name: library.address(name) for name in HOST if self._calls(name)},
             libraries=libraries(tuple(n for n in manifest.libraries if n not in _OURS)),
         )
-        self._step = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(
-            self._code.address(manifest.entry)
-        )
+        self._step = entry_of(self._code, manifest)
         modules = [load_module(driver, held, each, self.device) for each in bundle.devices]
         self.functions = [
             kernel_function(driver, modules[info.module], info.entry, info.shared_bytes)
@@ -152,14 +152,15 @@ class GpuRank:
         self._table = self._filled()
 
     def _calls(self, name: str) -> bool:
-        """May the program's host code call this function? Libraries that it does not name need not
-        be there.
+        """Tell whether the program's host code may call a function.
+
+        Libraries that the manifest does not name need not be installed.
         """
         library = SIGNATURES[name].library
         return library == "cuda" or library in self.manifest.libraries
 
     def _filled(self) -> npt.NDArray[np.int64]:
-        """The table at the private slot."""
+        """Return the table at the private slot."""
         manifest, driver, held = self.manifest, self.driver, self._held
         places = GpuTable(
             len(manifest.kernels), len(manifest.gemms), manifest.events, manifest.streams
@@ -173,34 +174,41 @@ class GpuRank:
         held.callback(driver.code, "cuMemFreeHost", out.value)
         table[places.HOST] = out.value or 0
         if manifest.gemms:
-            self._products = Products(driver, held, manifest.gemms)
-            table[places.LT] = self._products.handle
-            spaces = [allocate(driver, held, WORKSPACE_BYTES, "workspace") for _ in compute]
-            table[places.WORKSPACE], table[places.WORKSPACE_BYTES] = spaces[0], WORKSPACE_BYTES
-            for number, space in enumerate(spaces):
-                table[places.workspace(number)] = space
-            for number, record in enumerate(self._products.records):
-                table[places.gemm(number)] = record.ctypes.data
-        for number, function in enumerate(self.functions):
-            table[places.function(number)] = function
-        for number, event in enumerate(self.events):
-            table[places.event(number)] = event
-        for number, stream in enumerate(compute):
-            table[places.stream(number)] = stream
+            self._add_products(table, places, len(compute))
+        for place, handles in (
+            (places.function, self.functions),
+            (places.event, self.events),
+            (places.stream, compute),
+        ):
+            for number, handle in enumerate(handles):
+                table[place(number)] = handle
         return table
 
+    def _add_products(self, table: npt.NDArray[np.int64], places: GpuTable, streams: int) -> None:
+        """Enter what the library's products need: a workspace for each stream, a record for each product."""
+        self._products = Products(self.driver, self._held, self.manifest.gemms)
+        table[places.LT] = self._products.handle
+        table[places.WORKSPACE_BYTES] = WORKSPACE_BYTES
+        for number in range(streams):
+            space = allocate(self.driver, self._held, WORKSPACE_BYTES, "workspace")
+            table[places.workspace(number)] = space
+        table[places.WORKSPACE] = table[places.workspace(0)]
+        for number, record in enumerate(self._products.records):
+            table[places.gemm(number)] = record.ctypes.data
+
     def attach(self) -> None:
-        """Let the calling thread work for this rank."""
+        """Have the calling thread work for this rank."""
         self.driver("cuCtxSetCurrent", self._context)
 
     def enqueue(self, context: int) -> None:
-        """Call the step with the table at an address. RankError names what failed."""
+        """Call the step with the table at an address. Raises RankError, which names what failed."""
         with self._breaking():
             self._checked(self._step(context))
 
     def capture(self, held: ExitStack, context: int) -> int:
-        """The step as a graph that can be launched, until `held` is closed; it is not run.
-        MeshweaveError for a program that waits for its device.
+        """Return the step as a graph that can be launched until `held` is closed; it is not run.
+
+        Raises MeshweaveError for a program that waits for its device.
         """
         if not self.manifest.graph:
             raise MeshweaveError(
@@ -243,18 +251,19 @@ class GpuRank:
             self.driver("cuMemcpyDtoDAsync_v2", target, source, nbytes, self.streams[0])
 
     def settle(self) -> None:
-        """Wait for all that anybody in this process has given the device."""
+        """Wait for all work that this process has given the device."""
         self.driver("cuCtxSynchronize")
 
     def synchronize(self) -> None:
-        """Wait for all streams. RankError when something failed on the device."""
+        """Wait for all streams. Raises RankError when something failed on the device."""
         with self._breaking():
             for stream in self.streams:
                 self.driver("cuStreamSynchronize", stream)
 
     def reached(self) -> int:
-        """A number that changes as the device gets on: which events have passed. 0 while a graph is
-        made or run, whose events may not be asked for.
+        """Return a number that changes as the device makes progress: which events have passed.
+
+        It is 0 once a graph is made, whose events may not be queried.
         """
         if self.captured:
             return 0
@@ -263,11 +272,11 @@ class GpuRank:
         return sum(1 << k for k, done in enumerate(passed[:62]) if done)
 
     def buffers(self, held: ExitStack, sizes: Sequence[int], what: str) -> list[int]:
-        """Device memory for inputs or outputs, until `held` is closed."""
+        """Allocate device memory for inputs or outputs, until `held` is closed."""
         return [allocate(self.driver, held, nbytes, what) for nbytes in sizes]
 
     def bound(self, inputs: Sequence[int], outputs: Sequence[int]) -> Values:
-        """A table for these buffers on the device; its address is what `execute` takes."""
+        """Return a table for these buffers on the device; `enqueue` takes its address."""
         table = self.table.bound((), ())
         slots = self.table.slots
         for index, address in enumerate(inputs):
@@ -277,14 +286,14 @@ class GpuRank:
         return table
 
     def close(self) -> None:
-        """Give everything back. Communicators of a run that failed are aborted."""
+        """Free everything. Communicators of a run that failed are aborted."""
         if hasattr(self, "comms"):
             self.comms.close(abort=self.broken)
         self._held.close()
 
     @contextmanager
     def _breaking(self) -> Iterator[None]:
-        """What fails within breaks the rank: nobody knows what its device has done."""
+        """Mark the rank as broken when anything fails inside: the state of its device is then unknown."""
         if self.broken:
             raise RankError(f"rank {self.rank}: an earlier run has failed: load the program again")
         try:

@@ -1,7 +1,7 @@
-"""A rank of the `nccl` engine: `python -m meshweave.runtime.gpu.worker SOCKET SHARE`.
+"""Run a rank of the `nccl` engine: `python -m meshweave.runtime.gpu.worker SOCKET SHARE`.
 
-It serves the same messages as a rank of engine mpi (runtime/worker.py). Inputs and outputs lie in
-memory that it shares with the process that asks; they are copied to and from its device.
+It serves the same messages as a rank of engine mpi (processes/server.py). Inputs and outputs lie in memory that it
+shares with the process that asks; they are copied to and from its device.
 """
 
 from __future__ import annotations
@@ -14,51 +14,51 @@ import time
 from typing import Any, NamedTuple
 
 from meshweave.bundle import Bundle
-from meshweave.runtime.gpu.bootstrap import Place, discover, open_store
-from meshweave.runtime.gpu.bound import Bound
+from meshweave.runtime.gpu.bootstrap import JobRank, discover, open_store
+from meshweave.runtime.gpu.call import RankCall
 from meshweave.runtime.gpu.driver import Library
 from meshweave.runtime.gpu.libraries import SystemLibrary
 from meshweave.runtime.gpu.progress import Progress
 from meshweave.runtime.gpu.rank import GpuRank
+from meshweave.runtime.processes.server import Server, follow, link_to
+from meshweave.runtime.processes.wire import send
 from meshweave.runtime.program import Values, place_buffers
 from meshweave.runtime.watchdog import StatusBoard
-from meshweave.runtime.wire import send
-from meshweave.runtime.worker import Server, follow, link_to
 
 FAILED = 75  # status of a rank whose collectives NCCL has given up
 
 
-class _Program(NamedTuple):
+class _GpuProgram(NamedTuple):
     rank: GpuRank
     board: StatusBoard
     graph: bool
 
 
-class _Call(NamedTuple):
+class _GpuCall(NamedTuple):
     program: int
-    bound: Bound
+    bound: RankCall
     inputs: list[Values]
     outputs: list[Values]
 
 
 class GpuWorker(Server):
-    """The programs that this rank has loaded and the calls that are bound."""
+    """Hold the programs that this rank has loaded and the calls that are bound."""
 
-    def __init__(self, place: Place, library: Library, share: bool = False) -> None:
+    def __init__(self, place: JobRank, library: Library, share: bool = False) -> None:
         super().__init__(place.rank, place.nranks)
         self._place, self._library, self._share = place, library, share
-        self._programs: dict[int, _Program] = {}
-        self._calls: dict[int, _Call] = {}
+        self._programs: dict[int, _GpuProgram] = {}
+        self._calls: dict[int, _GpuCall] = {}
         self._link: socket.socket | None = None
 
     def serve(self, link: socket.socket) -> None:
-        """Answer messages until `exit`. EOFError when the launcher is gone."""
+        """Answer messages until `exit`. Raises EOFError when the launcher is gone."""
         self._link = link
         super().serve(link)
 
     def _load(self, message: dict[str, Any], payload: bytes, files: list[int]) -> dict[str, Any]:
         board = StatusBoard(mmap.mmap(files[0], StatusBoard.nbytes(self.nranks)), self.nranks)
-        place = Place(self.rank, self.nranks, self._place.local_rank, message["store"])
+        place = JobRank(self.rank, self.nranks, self._place.local_rank, message["store"])
         store = open_store(place)
         try:
             rank = GpuRank(
@@ -67,7 +67,7 @@ class GpuWorker(Server):
             )  # fmt: skip
         finally:
             store.close()
-        self._programs[message["program"]] = _Program(rank, board, message["graph"])
+        self._programs[message["program"]] = _GpuProgram(rank, board, message["graph"])
         return {"window": False}
 
     def _unload(self, message: dict[str, Any], payload: bytes, files: list[int]) -> dict[str, Any]:
@@ -84,8 +84,8 @@ class GpuWorker(Server):
         start = self.rank * nbytes
         inputs, outputs = place_buffers(program.rank.manifest, whole[start : start + nbytes])
         program.rank.attach()
-        bound = Bound(program.rank, program.board, program.graph)
-        self._calls[message["call"]] = _Call(message["program"], bound, inputs, outputs)
+        bound = RankCall(program.rank, program.board, program.graph)
+        self._calls[message["call"]] = _GpuCall(message["program"], bound, inputs, outputs)
 
     def _drop(self, message: dict[str, Any], payload: bytes, files: list[int]) -> None:
         found = self._calls.pop(message["call"], None)
@@ -102,7 +102,7 @@ class GpuWorker(Server):
         return {"seconds": time.perf_counter() - start}
 
     def _give_up(self, line: str) -> None:
-        """NCCL has failed while this rank waits in a call that may never return."""
+        """End this rank: NCCL has failed while it waits in a call that may never return."""
         assert self._link is not None
         send(self._link, {"error": line, "kind": "RankError"})
         os._exit(FAILED)

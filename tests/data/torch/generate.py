@@ -15,7 +15,7 @@ sys.path[:0] = [str(HERE.parents[2]), str(HERE.parents[1])]
 import torch_models as tm  # noqa: E402
 
 import meshweave as mw  # noqa: E402
-from meshweave.torch_ports import from_tensor  # noqa: E402
+from meshweave.torch.ports import from_tensor  # noqa: E402
 
 MLP = {
     key.removeprefix("*."): said

@@ -8,16 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from meshweave import emulator
-from meshweave.bindings import context, ir
 from meshweave.device import DeviceModule
-from meshweave.lowering.constants import constant_buffers
-from meshweave.lowering.gpu import families
+from meshweave.dialects import context
+from meshweave.ir.bindings import ir
+from meshweave.lowering.buffers.constants import constant_buffers
 from meshweave.lowering.gpu.facts import facts_of
+from meshweave.lowering.gpu.families import registry as families
 from meshweave.lowering.gpu.kernel import DeviceKernel, Target
-from meshweave.lowering.gpu.ptx import compile_kernels, device_llvm, to_ptx
-from meshweave.lowering.program import Program, lower
-from meshweave.lowering.rows import Unit
+from meshweave.lowering.gpu.toolchain.ptx import compile_kernels, device_llvm, to_ptx
+from meshweave.lowering.host.program import LoweredProgram
+from meshweave.lowering.nests.rows import KernelUnit
+from meshweave.lowering.stages import lower
+from meshweave.simulator import ptx as emulator
 
 NUMPY = {"f64": np.float64, "f32": np.float32, "f16": np.float16, "bf16": np.uint16, "i64": np.int64,
          "i32": np.int32, "i16": np.int16, "i8": np.int8, "i1": np.bool_, "index": np.int64}  # fmt: skip
@@ -34,12 +36,12 @@ class DeviceRun:
         """
         self.target, self.assemble = target or Target(), assemble
         with context(), ir.Location.unknown():
-            self.program: Program = lower(ir.Module.parse(MESH + text))
-            schedule = self.program.schedule
+            self.program: LoweredProgram = lower(ir.Module.parse(MESH + text))
+            schedule = self.program.plan
             parts = {
                 k: families.launches_of(e, self.target, facts_of(e, schedule))
                 for k, e in enumerate(schedule.entries)
-                if isinstance(e, Unit)
+                if isinstance(e, KernelUnit)
             }
             self.kernels: list[DeviceKernel] = [
                 families.build(unit, self.target, facts)
@@ -72,7 +74,7 @@ class DeviceRun:
     def run(self, *inputs: Any, checks: emulator.Checks = _CHECKS) -> list[np.ndarray]:
         """The results; bf16 ones as their bits."""
         memory = _Memory()
-        schedule = self.program.schedule
+        schedule = self.program.plan
         arena = memory.buffer("arena", 0, max(schedule.arena_bytes, 1))
         arena[:] = 0xFF  # a NaN of every type
         for k, value in enumerate(inputs):
@@ -86,7 +88,7 @@ class DeviceRun:
         scalars: dict[Any, bytes] = {}
         todo = iter(zip(self.kernels, self.modules))
         for entry in self.entries:
-            if not isinstance(entry, Unit):
+            if not isinstance(entry, KernelUnit):
                 self._element(entry, memory, scalars)
                 continue
             kernel, module = next(todo)
@@ -113,7 +115,7 @@ class DeviceRun:
     def _address(self, memory: _Memory, root: Any, offset: Any, nbytes: int) -> bytes:
         """A pointer as a kernel gets it."""
         assert not offset.terms, "an offset that is known at run time alone"
-        base = _base(self.program.schedule.final(root))
+        base = _base(root)
         return (memory.address(*base) + offset.const * nbytes).to_bytes(8, "little")
 
     def _element(self, step: Any, memory: _Memory, scalars: dict[Any, bytes]) -> None:
@@ -121,7 +123,7 @@ class DeviceRun:
         if step.what == "memref.load":
             place, *indices = step.operands
             assert not indices
-            buffer = memory.buffers[_base(self.program.schedule.final(place.root))[:2]]
+            buffer = memory.buffers[_base(place.root)[:2]]
             scalars[step.op.results[0]] = buffer[: place.width].tobytes()
         else:
             assert step.what in ("func.return", "arith.constant"), step.what
@@ -163,7 +165,7 @@ def _base(root: Any) -> tuple[str, Any, int]:
     return root.kind, root.index, 0
 
 
-def _function(program: Program) -> Any:
+def _function(program: LoweredProgram) -> Any:
     for view in program.module.body.operations:
         if view.operation.name == "func.func":
             return view.operation.regions[0].blocks[0]

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from lowering.gpu.device_runs import NUMPY, bits, numbers
 
-from meshweave.bindings import context, ir
-from meshweave.lowering.program import lower
-from meshweave.lowering.rows import Unit
+from meshweave.dialects import context
+from meshweave.ir.bindings import ir
+from meshweave.lowering.nests.rows import KernelUnit
+from meshweave.lowering.stages import lower
 
 SIZES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2}
 
@@ -146,12 +147,12 @@ def einsum(spec: str, sizes: dict[str, int], dtype: str, kind: str, more: str = 
     }}"""
 
 
-def units_of(text: str) -> tuple[list[Unit], Any]:
+def units_of(text: str) -> tuple[list[KernelUnit], Any]:
     """The units of a program of one rank, and its schedule."""
     mesh = '"dist.mesh"() {sym_name = "mesh", axes = "x=1"} : () -> ()\n'
     with context(), ir.Location.unknown():
-        schedule = lower(ir.Module.parse(mesh + text)).schedule
-        return [entry for entry in schedule.entries if isinstance(entry, Unit)], schedule
+        schedule = lower(ir.Module.parse(mesh + text)).plan
+        return [entry for entry in schedule.entries if isinstance(entry, KernelUnit)], schedule
 
 
 def stored(values: np.ndarray, kind: str) -> np.ndarray:

@@ -11,13 +11,16 @@ from hypothesis import strategies as st
 from lowering.gpu.examples import MESH, arguments, expected, text_of
 
 import meshweave as mw
-from meshweave import api
+from meshweave.api import program as api
 from meshweave.errors import CompileError
-from meshweave.fast_paths import FAMILIES, KERNELS, ROUNDING, as_choice
-from meshweave.lowering.gpu import families
+from meshweave.hints.fast_paths import FAMILIES, KERNELS, ROUNDING, as_choice
+from meshweave.lowering.gpu.families import registry as families
 from meshweave.lowering.gpu.kernel import Target
-from meshweave.lowering.gpu.target import texts_of
+from meshweave.lowering.gpu.launches import device_program
+from meshweave.lowering.gpu.target import host_texts
+from meshweave.lowering.host.program import read_program
 from meshweave.lowering.report import report_of
+from meshweave.transforms.kernels.select_kernels import joined, reasons_of
 
 pytest.importorskip("llvmlite", reason="the back end for gpus is not installed")
 
@@ -85,7 +88,10 @@ def test_every_family_is_a_kernel_with_its_class_of_numerics() -> None:
     for kernels in (None, "-cublaslt", "-cublaslt +gemm_tf32", "-cublaslt -gemm_fma -rows"):
         choice = as_choice(kernels)
         with api.lowered(source, "f", None, "emulate", kernels=choice) as (_, program):
-            made = texts_of(program, Target(disabled=frozenset(choice.disabled))).code.kernels
+            device = device_program(
+                program, Target(disabled=frozenset(choice.disabled)), bodies=False
+            )
+            made = host_texts(read_program(device.module), device.texts).code.kernels
         for kernel, _ in made:
             name = "codegen" if kernel.family == "plain" else kernel.family
             assert "gpu" in KERNELS[name].targets
@@ -279,3 +285,9 @@ def test_examples_by_reference_alone(name: str) -> None:
         (found,) = program(*args)
     wanted = expected(name)
     assert np.abs(found - wanted).max() <= 2e-4 * np.abs(wanted).max()
+
+
+def test_reasons_are_read_as_they_are_written():
+    reasons = [("blas", "switched off; by a hint: -blas"), ("flash", "no scores")]
+    assert reasons_of(joined(reasons)) == reasons
+    assert reasons_of("the fastest there is: 5 bytes of scores are never made") == []

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from lowering.gpu.products import Case, doubles, einsum, stored, units_of
 
 from meshweave.device import GemmInfo
-from meshweave.lowering.gpu import cublaslt
+from meshweave.lowering.gpu.families import cublaslt
 from meshweave.lowering.gpu.kernel import Target
-from meshweave.lowering.rows import Unit
+from meshweave.lowering.nests.rows import KernelUnit
 
 
-def unit_of(text: str) -> Unit:
+def unit_of(text: str) -> KernelUnit:
     """The unit of a program that is its product."""
     (found,) = [unit for unit in units_of(text)[0] if unit.nests[0].contraction]
     return found
@@ -96,7 +96,7 @@ NOT = {
 def test_what_the_library_does_not_take(what):
     case, target = NOT[what]
     assert product_of(case.text(), target) is None
-    assert cublaslt.gemm_info(unit_of(case.text()), target) is None
+    assert cublaslt.library_product(unit_of(case.text()), target) is None
 
 
 @pytest.mark.parametrize("kernels", ["codegen", "reference"])

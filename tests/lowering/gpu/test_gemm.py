@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from lowering.gpu import machine_code
 from lowering.gpu.products import Case, doubles, einsum, stored
 
 pytest.importorskip("llvmlite")
@@ -16,9 +17,10 @@ pytest.importorskip("llvmlite")
 from lowering.gpu.device_runs import DeviceRun
 
 from meshweave.device import CHIPS, DeviceModule
-from meshweave.emulator import Checks, Counts, EmulationError
-from meshweave.lowering.gpu import families, gemm_mma, ptxas
+from meshweave.lowering.gpu.families import registry as families
+from meshweave.lowering.gpu.families.gemm import mma as gemm_mma
 from meshweave.lowering.gpu.kernel import Target
+from meshweave.simulator.ptx import Checks, Counts, EmulationError
 
 WORST = {
     "f64": 1e-14,
@@ -257,8 +259,8 @@ def resources(chip: str) -> dict[str, dict[str, int]]:
             continue
         made = DeviceRun(case.text(), Target(chip, tf32=tf32))
         (kernel,), (module,) = made.kernels, made.modules
-        taken = ptxas.resources(module)[kernel.entry]
-        counts = ptxas.opcodes(module.cubin)
+        taken = machine_code.resources(module)[kernel.entry]
+        counts = machine_code.opcodes(module.cubin)
         found[name] = {
             "registers": taken.registers,
             "spilled": taken.spill_bytes + taken.stack,

@@ -10,11 +10,12 @@ pytest.importorskip("llvmlite")
 
 from lowering.gpu.device_runs import DeviceRun
 
-from meshweave.lowering import program
-from meshweave.lowering.gpu.cublaslt import library_product
-from meshweave.lowering.gpu.epilogues import DeviceSchedule
+from meshweave.lowering.buffers import plan_memory
 from meshweave.lowering.gpu.facts import facts_of
+from meshweave.lowering.gpu.families.cublaslt import library_product
+from meshweave.lowering.gpu.families.epilogues import DeviceSchedule, in_order_of
 from meshweave.lowering.gpu.kernel import Target
+from meshweave.lowering.host import program
 
 NO_LIBRARY = frozenset({"cublaslt"})
 TF32, PLAIN = Target("sm_80", tf32=True, disabled=NO_LIBRARY), Target("sm_80", disabled=NO_LIBRARY)
@@ -26,7 +27,12 @@ def device_schedules(monkeypatch):
     library unless a test says `target`.
     """
     made = {"target": PLAIN}
-    monkeypatch.setattr(program, "Schedule", lambda *rest: DeviceSchedule(*rest, made["target"]))
+    monkeypatch.setattr(
+        plan_memory,
+        "schedule_of",
+        lambda *_: lambda buffers: DeviceSchedule(buffers, made["target"]),
+    )
+    monkeypatch.setattr(program, "_follow", lambda _: in_order_of)
     return made
 
 
@@ -182,7 +188,7 @@ def test_the_library_takes_a_conversion_along(device_schedules):
     product = library_product(unit, target, facts_of(unit, schedule))
     assert product is not None and product.info.dtype == "bf16"
     assert product.info.alignment == 16
-    assert unit.pointers.places[product.d][2] == 2
+    assert unit.pointers.places[product.d].nbytes == 2
     assert library_product(unit, target) is None, "C itself might be read"
 
 

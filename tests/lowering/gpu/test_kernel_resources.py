@@ -19,15 +19,16 @@ import pytest
 
 pytest.importorskip("llvmlite")
 
+from lowering.gpu import machine_code
 from lowering.gpu import maps_and_rows as programs
 from lowering.gpu.device_runs import NUMPY, DeviceRun
 from lowering.gpu.maps_and_rows import generic, stored, tensor
 
 from meshweave.device import CHIPS
-from meshweave.emulator import Checks
-from meshweave.lowering.gpu import ptxas, toolchain
 from meshweave.lowering.gpu.kernel import Target
-from meshweave.lowering.gpu.ptx import compile_kernels
+from meshweave.lowering.gpu.toolchain import versions as toolchain
+from meshweave.lowering.gpu.toolchain.ptx import compile_kernels
+from meshweave.simulator.ptx import Checks
 
 TABLE = Path(__file__).parents[2] / "data" / "gpu_kernels.json"
 MORE_REGISTERS = 16
@@ -79,7 +80,7 @@ def resources(chip: str) -> dict[str, dict[str, int]]:
     kernels = [DeviceRun(text, Target(chip)).kernels[0] for text in LARGE.values()]
     found = {}
     for name, kernel, module in zip(LARGE, kernels, compile_kernels(kernels, chip)):
-        taken = ptxas.resources(module)[kernel.entry]
+        taken = machine_code.resources(module)[kernel.entry]
         counts = opcodes(module.cubin)
         found[name] = {
             "registers": taken.registers,

@@ -14,10 +14,10 @@ from lowering.gpu import maps_and_rows as programs
 from lowering.gpu.device_runs import NUMPY, DeviceRun
 from lowering.gpu.maps_and_rows import ROUNDING, doubles, generic, stored, tensor
 
-from meshweave.emulator import Checks, EmulationError
-from meshweave.fast_paths import BIT_EXACT, DETERMINISTIC
-from meshweave.lowering.gpu import families
+from meshweave.hints.fast_paths import BIT_EXACT, DETERMINISTIC
+from meshweave.lowering.gpu.families import registry as families
 from meshweave.lowering.gpu.kernel import Target
+from meshweave.simulator.ptx import Checks, EmulationError
 
 SPECIAL = frozenset({"gemm", "transpose", "rows", "columns", "elementwise"})
 PLAIN = Target(disabled=SPECIAL)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshweave.lowering.gpu import literals
+from meshweave.lowering.gpu.toolchain import literals
 
 TYPES = {"half": "f16", "bfloat": "bf16", "float": "f32", "double": "f64"}
 
@@ -41,7 +41,7 @@ def bytes_of_global(ptx: str) -> bytes:
 @pytest.mark.parametrize("name", TYPES.values())
 def test_constants_keep_their_bits_all_the_way_to_ptx(name):
     pytest.importorskip("llvmlite")
-    from meshweave.lowering.gpu import ptx
+    from meshweave.lowering.gpu.toolchain import ptx
 
     wanted = patterns(name)
     data = f'dense<"0x{wanted.tobytes().hex()}"> : tensor<{len(wanted)}x{name}>'

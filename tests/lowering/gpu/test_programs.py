@@ -19,12 +19,12 @@ from test_execute import check
 from test_overlap import data, gathered, mlp, reduced, with_overlap
 
 import meshweave
-from meshweave.api import Program as Loaded
-from meshweave.api import build
+from meshweave.api.program import Program as Loaded
+from meshweave.api.program import build
 from meshweave.errors import RankError
 from meshweave.layout import Mesh
 from meshweave.runtime import engine
-from meshweave.runtime.gpu.recorder import Failure
+from meshweave.simulator.driver.recorder import InjectedFailure
 
 pytest.importorskip("llvmlite", reason="the back end for gpus is not installed")
 
@@ -197,7 +197,7 @@ def test_a_call_that_fails_names_op_and_place(
     function: str, call: int, code: int, says: str
 ) -> None:
     bundle = build(text_of("mlp", "f32"), name="mlp", mesh=MESH, engine="emulate")
-    failing = engine("emulate", failures=[Failure(1, call, code, function)])
+    failing = engine("emulate", failures=[InjectedFailure(1, call, code, function)])
     with (
         Loaded(bundle, failing) as program,
         pytest.raises(RankError, match=f"rank 1 {says}"),

@@ -19,18 +19,18 @@ from programs import Program, programs
 from test_execute import FAMILIES
 from test_overlap import data, gathered, mlp, with_overlap
 
-from meshweave.api import Program as Loaded
-from meshweave.api import build, lowered
-from meshweave.bindings import ir
+from meshweave.api.program import Program as Loaded
+from meshweave.api.program import build, lowered
 from meshweave.bundle import Bundle
 from meshweave.errors import CompileError, RankError
+from meshweave.ir.bindings import ir
 from meshweave.layout import Mesh
 from meshweave.lowering import compile_program
-from meshweave.lowering.gpu import host
+from meshweave.lowering.gpu import launches
 from meshweave.runtime.gpu import rank
 from meshweave.runtime.gpu.driver import allocate
-from meshweave.runtime.gpu.emulate import EmulateEngine
 from meshweave.runtime.gpu.products import WORKSPACE_BYTES
+from meshweave.simulator.engine import EmulateEngine
 from meshweave.transforms.base import walk
 
 pytest.importorskip("llvmlite", reason="the back end for gpus is not installed")
@@ -223,7 +223,7 @@ def dropping(plan: Any, which: int) -> Any:
 @pytest.mark.parametrize("which", range(6))
 def test_a_wait_that_is_missing_is_a_race(monkeypatch: pytest.MonkeyPatch, which: int) -> None:
     """Every single one; that at the end, where the host waits for all streams, a graph misses."""
-    monkeypatch.setattr(host, "planned", dropping(host.planned, which))
+    monkeypatch.setattr(launches, "planned", dropping(launches.planned, which))
     with lowered(DIAMOND, "test", None, "emulate") as (module, _):
         bundle = compile_program(module, "emulate")
     line = r"^race on rank 0: .* nothing orders them$" if which < 5 else "CAPTURE_UNJOINED"

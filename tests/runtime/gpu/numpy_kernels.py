@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from meshweave.runtime.gpu.kernels import entries
-from meshweave.runtime.gpu.races import merged, one_range
+from meshweave.simulator.driver.kernels import entries
+from meshweave.simulator.driver.races import merged, one_range
 
 HEAD = """.version 8.0
 .target sm_80

@@ -10,10 +10,10 @@ from runtime.gpu.numpy_kernels import PTX, NumpyKernels
 from meshweave.bundle import Bundle, Manifest, OpInfo, Port, slots
 from meshweave.device import DeviceModule, GemmInfo, GpuTable, KernelInfo
 from meshweave.layout import Layout, Mesh
-from meshweave.lowering.collectives import Collective, compile_text
-from meshweave.lowering.gpu.calls import SIGNATURES, HostFunction, declarations
-from meshweave.lowering.gpu.nccl import EVENTS, collectives_text
-from meshweave.runtime.gpu.emulate import EmulateEngine
+from meshweave.lowering.cpu.collectives.objects import Collective, compile_text
+from meshweave.lowering.gpu.host.calls import SIGNATURES, HostFunction, declarations
+from meshweave.lowering.gpu.host.nccl import EVENTS, collectives_text
+from meshweave.simulator.engine import EmulateEngine
 
 # ("input", index), ("output", index), ("arena" or "constants", byte offset)
 Place = tuple[str, int]
@@ -112,7 +112,9 @@ def program(
     )  # fmt: skip
     texts = _texts(manifest, names, symbols, ops)
     texts = texts if change is None else texts.changed(change)
-    objects = [compile_text(f"module {{\n{texts.step}}}", [*SIGNATURES, *symbols])]
+    objects = [
+        compile_text(f"module {{\n{texts.step}{manifest.constant}}}", [*SIGNATURES, *symbols])
+    ]
     if symbols:
         objects.append(compile_text(f"module {{\n{texts.collectives}}}", SIGNATURES))
     devices = (DeviceModule("sm_80", PTX, b"\x7fELF: no machine code for the recorder"),)

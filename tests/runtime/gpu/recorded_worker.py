@@ -11,9 +11,9 @@ import time
 from runtime.gpu.numpy_kernels import NumpyKernels
 
 from meshweave.runtime.gpu import worker
-from meshweave.runtime.gpu.move import move
-from meshweave.runtime.gpu.recorder import Failure, Recorder
-from meshweave.runtime.gpu.replay import Scheduler
+from meshweave.simulator.driver.move import move
+from meshweave.simulator.driver.recorder import InjectedFailure, Recorder
+from meshweave.simulator.driver.replay import Scheduler
 
 
 class Kernels(NumpyKernels):
@@ -29,7 +29,7 @@ class Kernels(NumpyKernels):
 def failures():
     """MESHWEAVE_TEST_FAIL is `rank call code function`."""
     words = os.environ.get("MESHWEAVE_TEST_FAIL", "").split()
-    return [Failure(*map(int, words[:3]), words[3])] if words else []
+    return [InjectedFailure(*map(int, words[:3]), words[3])] if words else []
 
 
 def recorded(devices):

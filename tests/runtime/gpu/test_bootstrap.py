@@ -10,8 +10,8 @@ import pytest
 from meshweave.errors import MeshweaveError, RankError
 from meshweave.runtime.gpu.bootstrap import (
     FileStore,
+    JobRank,
     MemoryStore,
-    Place,
     TcpStore,
     discover,
     first_host,
@@ -38,13 +38,13 @@ OURS = {"MESHWEAVE_RANK": "0", "MESHWEAVE_SIZE": "2", "MESHWEAVE_LOCAL_RANK": "0
 @pytest.mark.parametrize(
     ("environ", "place"),
     [
-        ({}, Place(0, 1, 0)),
-        (TORCHRUN, Place(5, 8, 1, "tcp://node1:29501")),
-        (SLURM, Place(3, 4, 1, "tcp://gpu03:30123")),
-        (OPENMPI, Place(1, 2, 0, "file:///shared/job")),
-        (HYDRA, Place(1, 2, 1, "tcp://h:1")),
-        (OURS | TORCHRUN | {"MESHWEAVE_STORE": "file:///f"}, Place(0, 2, 0, "file:///f")),
-        ({"RANK": "0", "WORLD_SIZE": "1"}, Place(0, 1, 0)),
+        ({}, JobRank(0, 1, 0)),
+        (TORCHRUN, JobRank(5, 8, 1, "tcp://node1:29501")),
+        (SLURM, JobRank(3, 4, 1, "tcp://gpu03:30123")),
+        (OPENMPI, JobRank(1, 2, 0, "file:///shared/job")),
+        (HYDRA, JobRank(1, 2, 1, "tcp://h:1")),
+        (OURS | TORCHRUN | {"MESHWEAVE_STORE": "file:///f"}, JobRank(0, 2, 0, "file:///f")),
+        ({"RANK": "0", "WORLD_SIZE": "1"}, JobRank(0, 1, 0)),
     ],
 )
 def test_what_launchers_say(environ, place):
@@ -86,7 +86,7 @@ def stores(request, tmp_path):
     where = (
         f"file://{tmp_path}/job" if request.param == "file" else f"tcp://127.0.0.1:{free_port()}"
     )
-    made = [open_store(Place(rank, 3, rank, where), seconds=1.0) for rank in range(3)]
+    made = [open_store(JobRank(rank, 3, rank, where), seconds=1.0) for rank in range(3)]
     yield made
     for store in reversed(made):
         store.close()
@@ -172,11 +172,11 @@ def test_a_server_that_ends_is_told():
 @pytest.mark.parametrize("where", ["", "http://x:1", "tcp://x", "file:", "tcp://x:port"])
 def test_a_store_that_is_none_is_refused(where):
     with pytest.raises(MeshweaveError, match="tcp://HOST:PORT or file:///FOLDER is right"):
-        open_store(Place(0, 2, 0, where))
+        open_store(JobRank(0, 2, 0, where))
 
 
 def test_one_rank_needs_no_store():
-    store = open_store(Place(0, 1, 0))
+    store = open_store(JobRank(0, 1, 0))
     store.put("a", b"b")
     assert isinstance(store, MemoryStore) and store.get("a") == b"b"
 

@@ -14,9 +14,9 @@ from meshweave.runtime.gpu.driver import Device, Driver, check_chip, load_module
 from meshweave.runtime.gpu.groups import nccl_version
 from meshweave.runtime.gpu.interface import SIGNATURES
 from meshweave.runtime.gpu.libraries import FILES, SystemLibrary, in_wheels
-from meshweave.runtime.gpu.move import move
-from meshweave.runtime.gpu.recorder import Failure, Recorder
-from meshweave.runtime.gpu.replay import Scheduler
+from meshweave.simulator.driver.move import move
+from meshweave.simulator.driver.recorder import InjectedFailure, Recorder
+from meshweave.simulator.driver.replay import Scheduler
 
 
 def driver(devices=2, rank=0, **options):
@@ -79,7 +79,7 @@ def test_machine_code_that_does_not_fit_gives_way_to_ptx():
 
 
 def test_a_driver_too_old_for_the_ptx_is_told():
-    made = driver(failures=[Failure(0, 1, 222)])
+    made = driver(failures=[InjectedFailure(0, 1, 222)])
     ptx = PTX.replace(".version 8.0", ".version 8.7")
     line = r"the driver \(CUDA 12.4\) does not read PTX 8.7: that of CUDA 12.8 does, or compile"
     with ExitStack() as held, pytest.raises(MeshweaveError, match=line):
@@ -89,7 +89,7 @@ def test_a_driver_too_old_for_the_ptx_is_told():
 def test_damaged_device_code_is_told():
     made = driver()
     line = r"^rank 0: cuModuleLoadDataEx failed: CUDA_ERROR_INVALID_IMAGE \(200\)$"
-    made.library.failures.append(Failure(0, 1, 200))
+    made.library.failures.append(InjectedFailure(0, 1, 200))
     with ExitStack() as held, pytest.raises(RankError, match=line):
         load_module(made, held, DeviceModule("sm_80", PTX, b"\x7fELF"), DEVICE)
 

@@ -12,9 +12,9 @@ from meshweave.errors import MeshweaveError, RankError
 from meshweave.layout import Mesh
 from meshweave.runtime import ENGINES
 from meshweave.runtime import engine as engine_named
-from meshweave.runtime.gpu.move import narrowed, reduced, widened
 from meshweave.runtime.gpu.products import alignment
-from meshweave.runtime.gpu.recorded_lt import rounded_tf32
+from meshweave.simulator.driver.lt import rounded_tf32
+from meshweave.simulator.driver.move import narrowed, reduced, widened
 
 MESHES = ("x=1", "x=4", "x=2,y=2", "x=3,y=2")
 KINDS = {"sum": np.add, "prod": np.multiply, "max": np.fmax, "min": np.fmin}

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from meshweave.errors import MeshweaveError
-from meshweave.runtime.gpu.emulated import EmulatedKernels
-from meshweave.runtime.gpu.kernels import entries
-from meshweave.runtime.gpu.memory import DeviceMemory
+from meshweave.simulator.driver.emulated import EmulatedKernels
+from meshweave.simulator.driver.kernels import entries
+from meshweave.simulator.driver.memory import DeviceMemory
 
 # y[2 i] = x[i] + 1 for i < n: reads dense bytes, writes every other word.
 PTX = """

@@ -19,9 +19,9 @@ from runtime.gpu.test_bootstrap import free_port
 from meshweave.errors import MeshweaveError, RankError
 from meshweave.runtime.gpu.device_array import DeviceArray, foreign, is_foreign
 from meshweave.runtime.gpu.inside import GpuProgram
-from meshweave.runtime.gpu.move import move
-from meshweave.runtime.gpu.recorder import Failure, Recorder
-from meshweave.runtime.gpu.replay import Scheduler
+from meshweave.simulator.driver.move import move
+from meshweave.simulator.driver.recorder import InjectedFailure, Recorder
+from meshweave.simulator.driver.replay import Scheduler
 
 N = 64
 
@@ -203,7 +203,7 @@ def test_a_rank_that_stalls_ends_its_process_with_a_line():
 
 
 def test_nccl_reports_what_happened_in_the_background():
-    library = recorder(1, failures=[Failure(0, 1, 3, "ncclCommGetAsyncError")])
+    library = recorder(1, failures=[InjectedFailure(0, 1, 3, "ncclCommGetAsyncError")])
     from meshweave.layout import Mesh
     from meshweave.runtime.gpu.bootstrap import MemoryStore
     from meshweave.runtime.gpu.driver import Driver

@@ -130,13 +130,13 @@ def test_each_function_has_a_stand_in():
 
     from runtime.gpu.numpy_kernels import NumpyKernels
 
-    from meshweave.runtime.gpu.move import move
-    from meshweave.runtime.gpu.recorded_cuda import RecordedCuda
-    from meshweave.runtime.gpu.recorded_lt import RecordedLt
-    from meshweave.runtime.gpu.recorded_nccl import RecordedNccl
-    from meshweave.runtime.gpu.recorded_streams import RecordedStreams
-    from meshweave.runtime.gpu.recorder import Recorder
-    from meshweave.runtime.gpu.replay import Scheduler
+    from meshweave.simulator.driver.cuda import RecordedCuda
+    from meshweave.simulator.driver.lt import RecordedLt
+    from meshweave.simulator.driver.move import move
+    from meshweave.simulator.driver.nccl import RecordedNccl
+    from meshweave.simulator.driver.recorder import Recorder
+    from meshweave.simulator.driver.replay import Scheduler
+    from meshweave.simulator.driver.streams import RecordedStreams
 
     parts = RecordedCuda, RecordedStreams, RecordedNccl, RecordedLt
     assert set(Recorder(1, NumpyKernels(), Scheduler(move)).functions) == set(SIGNATURES)

@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 import tempfile
-import threading
 import time
 
 import numpy as np
@@ -17,7 +16,7 @@ from meshweave.errors import MeshweaveError, RankError
 from meshweave.runtime import engine
 from meshweave.runtime.gpu import launcher as launching
 from meshweave.runtime.gpu.engine import NcclEngine
-from meshweave.runtime.launch import Launcher, environment
+from meshweave.runtime.processes.launch import Launcher, environment
 
 N = 64
 START = "import sys; from meshweave.runtime.gpu.launcher import main; "
@@ -76,7 +75,6 @@ def test_a_program_runs_again_and_again_and_starts_anew_after_a_death(ranks):
     assert call.outputs[1][0][0] == 10 and all(seconds > 0 for seconds in call.seconds)
     pids = executable.pids
     os.kill(pids[0], signal.SIGKILL)
-    time.sleep(0.2)
     with pytest.raises(
         RankError, match=r"^rank 0 died \(launcher: Killed \(signal 9\)\), last seen"
     ):
@@ -135,13 +133,12 @@ def test_a_device_that_stalls_is_named_within_the_limit(ranks, monkeypatch):
     line = r"^no progress for 1.5 s: rank 1 waits for its device; rank 0 has returned$"
     with pytest.raises(RankError, match=line):
         executable.run(inputs())
-    assert time.monotonic() - start < 6
+    assert time.monotonic() - start < 20
 
 
 def test_a_rank_that_is_stopped_is_named(ranks):
     executable = ranks.load(twice())
-    threading.Timer(0.0, os.kill, (executable.pids[1], signal.SIGSTOP)).start()
-    time.sleep(0.1)
+    os.kill(executable.pids[1], signal.SIGSTOP)
     with pytest.raises(RankError, match=r"^no progress for 1.5 s: rank 1 has not begun"):
         executable.run(inputs())
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from test_overlap import data, gathered, mlp, reduced, ring, with_overlap
 
-from meshweave.api import compile
+from meshweave.api.program import compile
 from meshweave.runtime import collect, place
-from meshweave.runtime.gpu.emulate import EmulateEngine
+from meshweave.simulator.engine import EmulateEngine
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("llvmlite") is None, reason="llvmlite, which makes PTX, is not here"

@@ -15,14 +15,14 @@ from runtime.gpu.numpy_kernels import NumpyKernels
 from runtime.gpu.programs import Collect, Fetch, Launch, engine, program
 
 from meshweave.errors import MeshweaveError, RankError
-from meshweave.runtime.gpu.bootstrap import Place
-from meshweave.runtime.gpu.move import move
-from meshweave.runtime.gpu.recorder import Failure, Recorder
-from meshweave.runtime.gpu.replay import Scheduler
+from meshweave.runtime.gpu.bootstrap import JobRank
 from meshweave.runtime.gpu.worker import GpuWorker
+from meshweave.runtime.processes.wire import receive
 from meshweave.runtime.program import buffer_bytes, place_buffers
 from meshweave.runtime.watchdog import StatusBoard
-from meshweave.runtime.wire import receive
+from meshweave.simulator.driver.move import move
+from meshweave.simulator.driver.recorder import InjectedFailure, Recorder
+from meshweave.simulator.driver.replay import Scheduler
 
 N = 64
 IN, OUT = ("input", 0), ("output", 0)
@@ -126,7 +126,7 @@ def test_the_error_log_of_the_driver_is_told(monkeypatch):
 def worker():
     """A rank's worker, in this process, with a program loaded and its memory."""
     library = Recorder(1, NumpyKernels(), Scheduler(move))
-    made = GpuWorker(Place(0, 1, 0), library)
+    made = GpuWorker(JobRank(0, 1, 0), library)
     bundle = program("x=1", [], PORT, PORT, [Launch("twice", IN, OUT, N)])
     board, memory = os.memfd_create("board"), os.memfd_create("test")
     nbytes = -(-buffer_bytes(bundle.manifest) // mmap.PAGESIZE) * mmap.PAGESIZE
@@ -179,7 +179,9 @@ def test_a_failing_query_is_told_by_the_watcher():
     executable = engine().load(program("x=1", [], PORT, PORT, [Launch("twice", IN, OUT, N)]))
     rank, said = executable.ranks()[0], []
     executable.recorder.failures.append(
-        Failure(0, len(executable.recorder.calls[0]) + 1, 700)  # the next call, of the watcher
+        InjectedFailure(
+            0, len(executable.recorder.calls[0]) + 1, 700
+        )  # the next call, of the watcher
     )
     with Progress(rank, executable.board, said.append) as watcher:
         watcher._thread.join(5)

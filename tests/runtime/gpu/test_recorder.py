@@ -10,7 +10,7 @@ from runtime.gpu.programs import Collect, Launch, engine, program
 
 from meshweave.errors import RankError
 from meshweave.runtime.gpu import interface
-from meshweave.runtime.gpu.recorder import Failure
+from meshweave.simulator.driver.recorder import InjectedFailure
 
 N = 64
 OPS = [
@@ -121,7 +121,7 @@ def test_any_call_may_fail(number):
     """Its name and code are told, nothing is left, and the other rank does not hang."""
     name = CALLS[number - 1]
     code = {"cuda": 2, "nccl": 3, "cublaslt": 3}[interface.SIGNATURES[name].library]
-    made = engine(failures=[Failure(1, number, code)], timeout=5.0)
+    made = engine(failures=[InjectedFailure(1, number, code)], timeout=5.0)
     closing = number > CALLS.index("cuMemcpyDtoHAsync_v2") + 3  # of what failed then, nobody asks
     seen = []
 
@@ -145,7 +145,7 @@ def test_any_call_may_fail(number):
 
 
 def test_a_failed_program_is_loaded_anew_by_the_next_run():
-    failing = Failure(1, 1, 700, "cuLaunchKernel")
+    failing = InjectedFailure(1, 1, 700, "cuLaunchKernel")
     executable = engine(failures=[failing]).load(steps())
     line = r"^rank 1 failed in twice at test.mlir:1:1: CUDA_ERROR_ILLEGAL_ADDRESS \(700\)$"
     with pytest.raises(RankError, match=line):
@@ -155,7 +155,7 @@ def test_a_failed_program_is_loaded_anew_by_the_next_run():
 
 
 def test_a_failed_collective_is_named():
-    executable = engine(failures=[Failure(0, 1, 2, "ncclAllReduce")]).load(steps())
+    executable = engine(failures=[InjectedFailure(0, 1, 2, "ncclAllReduce")]).load(steps())
     line = r"^rank 0 failed in all_reduce_sum_f32 at test.mlir:2:1: ncclSystemError \(2\)$"
     with pytest.raises(RankError, match=line):
         executable.run(inputs())
@@ -163,7 +163,7 @@ def test_a_failed_collective_is_named():
 
 def test_host_code_and_runtime_agree_on_every_signature():
     """What the compiler declares is what the table says."""
-    from meshweave.lowering.gpu.calls import SIGNATURES
+    from meshweave.lowering.gpu.host.calls import SIGNATURES
 
     kinds = {"!llvm.ptr": 8, "i64": 8, "i32": 4}
     assert set(SIGNATURES) <= set(interface.HOST)

@@ -1,0 +1,1 @@
+"""Measure what needs a device: `python -m benchmarks.gpu`; tests/gpu shares the device and the programs."""

@@ -1,0 +1,107 @@
+// RUN: meshweave-opt %s --split-input-file --verify-diagnostics
+
+func.func @no_kernel(%a: tensor<4xf32>) -> tensor<4xf32> {
+  // expected-error @below {{'mw.launch' op no mw.kernel @k in this module}}
+  %0 = "mw.launch"(%a, %a) {kernel = @k, outs = 1 : i64} : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  return %0 : tensor<4xf32>
+}
+
+// -----
+
+func.func @no_attributes(%a: tensor<4xf32>) -> tensor<4xf32> {
+  // expected-error @below {{'mw.launch' op needs `kernel = @name` and `outs`, the number of tensors it writes}}
+  %0 = "mw.launch"(%a) : (tensor<4xf32>) -> tensor<4xf32>
+  return %0 : tensor<4xf32>
+}
+
+// -----
+
+// expected-error @below {{'mw.kernel' op yields 0 values for 1 outputs}}
+"mw.kernel"() ({
+  "mw.yield"() : () -> ()
+}) {sym_name = "k", sizes = array<i64: 4>, reductions = array<i64>, inputs = [], outputs = [affine_map<(i) -> (i)>]} : () -> ()
+
+// -----
+
+// expected-error @below {{'mw.kernel' op needs maps over 1 loops, not affine_map<(d0, d1) -> (d0)>}}
+"mw.kernel"() ({
+  %0 = arith.constant 1.0 : f32
+  "mw.yield"(%0) : (f32) -> ()
+}) {sym_name = "k", sizes = array<i64: 4>, reductions = array<i64>, inputs = [], outputs = [affine_map<(i, j) -> (i)>]} : () -> ()
+
+// -----
+
+// expected-error @below {{'mw.kernel' op reduces over loop [1], it has 1 loops}}
+"mw.kernel"() ({
+  "mw.yield"() : () -> ()
+}) {sym_name = "k", sizes = array<i64: 4>, reductions = array<i64: 1>, inputs = [], outputs = []} : () -> ()
+
+// -----
+
+"mw.kernel"() ({
+  "mw.yield"() : () -> ()
+}) {sym_name = "k", sizes = array<i64: 4>, reductions = array<i64>, inputs = [], outputs = []} : () -> ()
+func.func @outputs(%a: tensor<4xf32>) -> tensor<4xf32> {
+  // expected-error @below {{'mw.launch' op writes 1 of 1 operands, @k has 0 outputs}}
+  %0 = "mw.launch"(%a) {kernel = @k, outs = 1 : i64} : (tensor<4xf32>) -> tensor<4xf32>
+  return %0 : tensor<4xf32>
+}
+
+// -----
+
+func.func @other_type(%a: tensor<4xf32>, %b: tensor<8xf32>) -> tensor<4xf32> {
+  // expected-error @below {{'mw.wait' op gives (tensor<4xf32>) but writes (tensor<8xf32>)}}
+  %0 = "mw.wait"(%a, %b) {ticket = 0 : i64} : (tensor<4xf32>, tensor<8xf32>) -> tensor<4xf32>
+  return %0 : tensor<4xf32>
+}
+
+// -----
+
+func.func @place() {
+  // expected-error @below {{'mw.place' op needs `offset`, a number of bytes that is not negative}}
+  %0 = "mw.place"() {offset = -64 : i64, buffer = 0 : i64, lifetime = array<i64: 1, 3>} : () -> memref<4xf32>
+  return
+}
+
+// -----
+
+func.func @lifetime() {
+  // expected-error @below {{'mw.place' op needs `lifetime = array<i64: first, last>`}}
+  %1 = "mw.place"() {offset = 0 : i64, buffer = 0 : i64, lifetime = array<i64: 3, 1>} : () -> memref<4xf32>
+  return
+}
+
+// -----
+
+func.func @share(%a: memref<4xf32>) {
+  // expected-error @below {{'mw.share' op must keep the number of bytes}}
+  %0 = "mw.share"(%a) : (memref<4xf32>) -> memref<8xf32>
+  return
+}
+
+// -----
+
+func.func @fuse(%a: memref<4xf32>) {
+  // expected-error @below {{'mw.fuse' op holds launches and copies, not ['arith.constant']}}
+  "mw.fuse"() ({
+    %0 = arith.constant 0 : index
+    "mw.yield"() : () -> ()
+  }) {rows = 1 : i64} : () -> ()
+  return
+}
+
+// -----
+
+func.func @call(%a: memref<4xf32>) {
+  // expected-error @below {{'mw.call' op no function @other}}
+  "mw.call"(%a, %a) {callee = @other, outs = 1 : i64} : (memref<4xf32>, memref<4xf32>) -> ()
+  return
+}
+
+// -----
+
+func.func @address(%a: memref<4xf32>, %i: index) {
+  // expected-error @below {{'mw.address' op needs a map of 1 symbols to one number, not () -> (0)}}
+  %0 = "mw.address"(%a, %i) {map = affine_map<() -> (0)>} : (memref<4xf32>, index) -> !llvm.ptr<1>
+  return
+}

@@ -1,0 +1,8 @@
+// From StableHLO to device code: every stage prints, and what it prints goes on to the next and runs at last.
+
+// REQUIRES: llvmlite
+// RUN: meshweave-opt %S/../../../examples/attention/attention.mlir -p dist-pipeline \
+// RUN:   | meshweave-opt - -p lower-collectives{engine=emulate} | meshweave-opt - -p fuse-kernels | meshweave-opt - -p plan-memory \
+// RUN:   | meshweave-opt - -p to-gpu | meshweave-opt - > %t.mlir
+// RUN: meshweave run %t.mlir --engine emulate --input %S/../../../examples/attention/in0.npy %S/../../../examples/attention/in1.npy %S/../../../examples/attention/in2.npy --expect %S/../../../examples/attention/out0.npy --json | filecheck %s
+// CHECK: "max_abs_err"

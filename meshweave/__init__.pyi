@@ -1,0 +1,219 @@
+"""Declare the public names for editors and type checkers. Written by docs/generate.py (`make docs`)."""
+
+from meshweave.api.arrays import from_dlpack as from_dlpack
+from meshweave.api.jit import jit as jit
+from meshweave.api.program import Program as Program
+from meshweave.api.program import compile as compile
+from meshweave.api.redistribution import redistribute as redistribute
+from meshweave.api.sources import from_mlir as from_mlir
+from meshweave.api.sources import from_stablehlo as from_stablehlo
+from meshweave.api.verify import verify as verify
+from meshweave.errors import MeshweaveError as MeshweaveError
+from meshweave.frontends.python.control import cond as cond
+from meshweave.frontends.python.control import scan as scan
+from meshweave.frontends.python.control import while_loop as while_loop
+from meshweave.frontends.python.dtypes import Info as _Info
+from meshweave.frontends.python.dtypes import as_dtype as as_dtype
+from meshweave.frontends.python.dtypes import bfloat16 as bfloat16
+from meshweave.frontends.python.dtypes import bool_ as _bool
+from meshweave.frontends.python.dtypes import can_cast as can_cast
+from meshweave.frontends.python.dtypes import e as e
+from meshweave.frontends.python.dtypes import finfo as finfo
+from meshweave.frontends.python.dtypes import float16 as float16
+from meshweave.frontends.python.dtypes import float32 as float32
+from meshweave.frontends.python.dtypes import float64 as float64
+from meshweave.frontends.python.dtypes import iinfo as iinfo
+from meshweave.frontends.python.dtypes import inf as inf
+from meshweave.frontends.python.dtypes import int8 as int8
+from meshweave.frontends.python.dtypes import int16 as int16
+from meshweave.frontends.python.dtypes import int32 as int32
+from meshweave.frontends.python.dtypes import int64 as int64
+from meshweave.frontends.python.dtypes import isdtype as isdtype
+from meshweave.frontends.python.dtypes import nan as nan
+from meshweave.frontends.python.dtypes import pi as pi
+from meshweave.frontends.python.dtypes import result_type as result_type
+from meshweave.frontends.python.functions import linalg as linalg
+from meshweave.frontends.python.functions.create import arange as arange
+from meshweave.frontends.python.functions.create import asarray as asarray
+from meshweave.frontends.python.functions.create import empty as empty
+from meshweave.frontends.python.functions.create import empty_like as empty_like
+from meshweave.frontends.python.functions.create import eye as eye
+from meshweave.frontends.python.functions.create import full as full
+from meshweave.frontends.python.functions.create import full_like as full_like
+from meshweave.frontends.python.functions.create import linspace as linspace
+from meshweave.frontends.python.functions.create import meshgrid as meshgrid
+from meshweave.frontends.python.functions.create import ones as ones
+from meshweave.frontends.python.functions.create import ones_like as ones_like
+from meshweave.frontends.python.functions.create import tril as tril
+from meshweave.frontends.python.functions.create import triu as triu
+from meshweave.frontends.python.functions.create import zeros as zeros
+from meshweave.frontends.python.functions.create import zeros_like as zeros_like
+from meshweave.frontends.python.functions.elementwise import abs as abs
+from meshweave.frontends.python.functions.elementwise import acos as acos
+from meshweave.frontends.python.functions.elementwise import acosh as acosh
+from meshweave.frontends.python.functions.elementwise import add as add
+from meshweave.frontends.python.functions.elementwise import asin as asin
+from meshweave.frontends.python.functions.elementwise import asinh as asinh
+from meshweave.frontends.python.functions.elementwise import astype as astype
+from meshweave.frontends.python.functions.elementwise import atan as atan
+from meshweave.frontends.python.functions.elementwise import atan2 as atan2
+from meshweave.frontends.python.functions.elementwise import atanh as atanh
+from meshweave.frontends.python.functions.elementwise import ceil as ceil
+from meshweave.frontends.python.functions.elementwise import clip as clip
+from meshweave.frontends.python.functions.elementwise import conj as conj
+from meshweave.frontends.python.functions.elementwise import copysign as copysign
+from meshweave.frontends.python.functions.elementwise import cos as cos
+from meshweave.frontends.python.functions.elementwise import cosh as cosh
+from meshweave.frontends.python.functions.elementwise import divide as divide
+from meshweave.frontends.python.functions.elementwise import erf as erf
+from meshweave.frontends.python.functions.elementwise import exp as exp
+from meshweave.frontends.python.functions.elementwise import exp2 as exp2
+from meshweave.frontends.python.functions.elementwise import expm1 as expm1
+from meshweave.frontends.python.functions.elementwise import floor as floor
+from meshweave.frontends.python.functions.elementwise import floor_divide as floor_divide
+from meshweave.frontends.python.functions.elementwise import hypot as hypot
+from meshweave.frontends.python.functions.elementwise import imag as imag
+from meshweave.frontends.python.functions.elementwise import log as log
+from meshweave.frontends.python.functions.elementwise import log1p as log1p
+from meshweave.frontends.python.functions.elementwise import log2 as log2
+from meshweave.frontends.python.functions.elementwise import log10 as log10
+from meshweave.frontends.python.functions.elementwise import logaddexp as logaddexp
+from meshweave.frontends.python.functions.elementwise import maximum as maximum
+from meshweave.frontends.python.functions.elementwise import minimum as minimum
+from meshweave.frontends.python.functions.elementwise import multiply as multiply
+from meshweave.frontends.python.functions.elementwise import negative as negative
+from meshweave.frontends.python.functions.elementwise import positive as positive
+from meshweave.frontends.python.functions.elementwise import pow as pow
+from meshweave.frontends.python.functions.elementwise import real as real
+from meshweave.frontends.python.functions.elementwise import reciprocal as reciprocal
+from meshweave.frontends.python.functions.elementwise import relu as relu
+from meshweave.frontends.python.functions.elementwise import remainder as remainder
+from meshweave.frontends.python.functions.elementwise import round as round
+from meshweave.frontends.python.functions.elementwise import rsqrt as rsqrt
+from meshweave.frontends.python.functions.elementwise import sigmoid as sigmoid
+from meshweave.frontends.python.functions.elementwise import sign as sign
+from meshweave.frontends.python.functions.elementwise import sin as sin
+from meshweave.frontends.python.functions.elementwise import sinh as sinh
+from meshweave.frontends.python.functions.elementwise import sqrt as sqrt
+from meshweave.frontends.python.functions.elementwise import square as square
+from meshweave.frontends.python.functions.elementwise import subtract as subtract
+from meshweave.frontends.python.functions.elementwise import tan as tan
+from meshweave.frontends.python.functions.elementwise import tanh as tanh
+from meshweave.frontends.python.functions.elementwise import trunc as trunc
+from meshweave.frontends.python.functions.elementwise import where as where
+from meshweave.frontends.python.functions.index import newaxis as newaxis
+from meshweave.frontends.python.functions.index import nonzero as nonzero
+from meshweave.frontends.python.functions.index import repeat as repeat
+from meshweave.frontends.python.functions.index import searchsorted as searchsorted
+from meshweave.frontends.python.functions.index import take as take
+from meshweave.frontends.python.functions.index import take_along_axis as take_along_axis
+from meshweave.frontends.python.functions.index import unique_all as unique_all
+from meshweave.frontends.python.functions.index import unique_counts as unique_counts
+from meshweave.frontends.python.functions.index import unique_inverse as unique_inverse
+from meshweave.frontends.python.functions.index import unique_values as unique_values
+from meshweave.frontends.python.functions.linalg import einsum as einsum
+from meshweave.frontends.python.functions.linalg import matmul as matmul
+from meshweave.frontends.python.functions.linalg import matrix_transpose as matrix_transpose
+from meshweave.frontends.python.functions.linalg import outer as outer
+from meshweave.frontends.python.functions.linalg import tensordot as tensordot
+from meshweave.frontends.python.functions.linalg import vecdot as vecdot
+from meshweave.frontends.python.functions.logic import bitwise_and as bitwise_and
+from meshweave.frontends.python.functions.logic import bitwise_invert as bitwise_invert
+from meshweave.frontends.python.functions.logic import bitwise_left_shift as bitwise_left_shift
+from meshweave.frontends.python.functions.logic import bitwise_or as bitwise_or
+from meshweave.frontends.python.functions.logic import bitwise_right_shift as bitwise_right_shift
+from meshweave.frontends.python.functions.logic import bitwise_xor as bitwise_xor
+from meshweave.frontends.python.functions.logic import equal as equal
+from meshweave.frontends.python.functions.logic import greater as greater
+from meshweave.frontends.python.functions.logic import greater_equal as greater_equal
+from meshweave.frontends.python.functions.logic import isfinite as isfinite
+from meshweave.frontends.python.functions.logic import isinf as isinf
+from meshweave.frontends.python.functions.logic import isnan as isnan
+from meshweave.frontends.python.functions.logic import less as less
+from meshweave.frontends.python.functions.logic import less_equal as less_equal
+from meshweave.frontends.python.functions.logic import logical_and as logical_and
+from meshweave.frontends.python.functions.logic import logical_not as logical_not
+from meshweave.frontends.python.functions.logic import logical_or as logical_or
+from meshweave.frontends.python.functions.logic import logical_xor as logical_xor
+from meshweave.frontends.python.functions.logic import nextafter as nextafter
+from meshweave.frontends.python.functions.logic import not_equal as not_equal
+from meshweave.frontends.python.functions.logic import signbit as signbit
+from meshweave.frontends.python.functions.manipulate import broadcast_arrays as broadcast_arrays
+from meshweave.frontends.python.functions.manipulate import broadcast_to as broadcast_to
+from meshweave.frontends.python.functions.manipulate import concat as concat
+from meshweave.frontends.python.functions.manipulate import expand_dims as expand_dims
+from meshweave.frontends.python.functions.manipulate import flip as flip
+from meshweave.frontends.python.functions.manipulate import moveaxis as moveaxis
+from meshweave.frontends.python.functions.manipulate import permute_dims as permute_dims
+from meshweave.frontends.python.functions.manipulate import reshape as reshape
+from meshweave.frontends.python.functions.manipulate import roll as roll
+from meshweave.frontends.python.functions.manipulate import squeeze as squeeze
+from meshweave.frontends.python.functions.manipulate import stack as stack
+from meshweave.frontends.python.functions.manipulate import tile as tile
+from meshweave.frontends.python.functions.manipulate import unstack as unstack
+from meshweave.frontends.python.functions.reduce import all as all
+from meshweave.frontends.python.functions.reduce import any as any
+from meshweave.frontends.python.functions.reduce import argmax as argmax
+from meshweave.frontends.python.functions.reduce import argmin as argmin
+from meshweave.frontends.python.functions.reduce import count_nonzero as count_nonzero
+from meshweave.frontends.python.functions.reduce import cumulative_prod as cumulative_prod
+from meshweave.frontends.python.functions.reduce import cumulative_sum as cumulative_sum
+from meshweave.frontends.python.functions.reduce import diff as diff
+from meshweave.frontends.python.functions.reduce import log_softmax as log_softmax
+from meshweave.frontends.python.functions.reduce import logsumexp as logsumexp
+from meshweave.frontends.python.functions.reduce import max as max
+from meshweave.frontends.python.functions.reduce import mean as mean
+from meshweave.frontends.python.functions.reduce import min as min
+from meshweave.frontends.python.functions.reduce import prod as prod
+from meshweave.frontends.python.functions.reduce import softmax as softmax
+from meshweave.frontends.python.functions.reduce import std as std
+from meshweave.frontends.python.functions.reduce import sum as sum
+from meshweave.frontends.python.functions.reduce import var as var
+from meshweave.frontends.python.functions.sort import argsort as argsort
+from meshweave.frontends.python.functions.sort import sort as sort
+from meshweave.frontends.python.place import constrain as constrain
+from meshweave.frontends.python.place import hint as hint
+from meshweave.frontends.python.place import kernels as kernels
+from meshweave.jax.program import from_jax as from_jax
+from meshweave.layout import Layout as Layout
+from meshweave.layout import Mesh as Mesh
+from meshweave.layout.spec import P as P
+from meshweave.runtime.arrays.array import Array as Array
+from meshweave.runtime.arrays.saved import load as load
+from meshweave.tools.picture import show as show
+from meshweave.torch.backend import torch_backend as torch_backend
+from meshweave.torch.program import from_torch as from_torch
+
+bool = _bool
+__version__: str
+__array_api_version__: str
+
+__all__ = [
+    "Array",
+    "Layout",
+    "Mesh",
+    "MeshweaveError",
+    "P",
+    "Program",
+    "__version__",
+    "compile",
+    "cond",
+    "constrain",
+    "from_jax",
+    "from_mlir",
+    "from_stablehlo",
+    "from_torch",
+    "hint",
+    "jit",
+    "kernels",
+    "load",
+    "redistribute",
+    "scan",
+    "show",
+    "torch_backend",
+    "verify",
+    "while_loop",
+]
+
+def __array_namespace_info__() -> _Info: ...
+def __dir__() -> list[str]: ...

@@ -1,0 +1,63 @@
+"""Explain what compiling a program decided, in the tables of `explain()`."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from meshweave.hints.fast_paths import Choice, as_choice
+from meshweave.report import Report
+
+if TYPE_CHECKING:  # here, since program.py loads much that an error message does not need
+    from meshweave.api.program import Program
+
+
+def report(text: str, name: str, engine: str, kernels: Choice | None) -> Report:
+    """Report what compiling a program decides: memory, slices, what became of each hint, kernels, collectives.
+
+    The program is compiled again for this, without code generation.
+    """
+    from meshweave.api import program as api
+    from meshweave.lowering.report import report_of
+
+    with api.lowered(text, name, None, engine, kernels=as_choice(kernels)) as (module, program):
+        return report_of(module, program)
+
+
+def explanation(
+    title: str, names: Sequence[str], program: Program, decided: Report, seconds: float
+) -> str:
+    """Draw tables about a loaded program: where its arguments and results lie, memory, and what was decided.
+
+    names: of the arguments, then of the results. seconds: how long compiling took.
+    """
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text  # what users have named is no markup
+
+    ports = Table("", "global", "layout", "on a rank", "bytes of a rank", title=Text(title))
+    for name, port in zip(names, (*program.inputs, *program.outputs), strict=True):
+        whole, local = (_shape(s, port.dtype) for s in (port.global_shape, port.local_shape))
+        ports.add_row(Text(name), whole, Text(str(port.layout)), local, f"{port.nbytes:,}")
+    memory = Table("memory of a rank", "bytes")
+    memory.add_row("arguments", f"{sum(p.nbytes for p in program.inputs):,}")
+    memory.add_row("results", f"{sum(p.nbytes for p in program.outputs):,}")
+    memory.add_row("everything between", f"{program.bundle.manifest.arena_bytes:,}")
+    memory.add_row("peak", f"{program.peak_bytes:,}")
+    moved = sum(row.nbytes for row in decided.collectives)
+    count = len(decided.collectives)
+    words = "collective brings" if count == 1 else "collectives bring"
+    last = f"{count} {words} the busiest rank {moved:,} bytes; compiled in {1000 * seconds:.0f} ms"
+    out = io.StringIO()
+    width = min(110, shutil.get_terminal_size((110, 24)).columns)
+    # In a notebook rich would draw the tables there, and leave nothing to return.
+    console = Console(file=out, width=width, force_jupyter=False)
+    for table in (ports, memory, *decided.tables(), last):
+        console.print(table)
+    return out.getvalue()
+
+
+def _shape(shape: Sequence[int], dtype: str) -> str:
+    return "x".join(map(str, (*shape, dtype)))

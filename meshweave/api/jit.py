@@ -1,0 +1,493 @@
+"""Compile a Python function of arrays for a mesh, on its first call with arguments of a kind.
+
+@mw.jit(mesh=mesh, in_layouts=("[dp, _]", "[_, tp]"), out_layouts="[dp, tp]")
+def product(x, w):
+    return x @ w
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial, update_wrapper
+from typing import Any, NamedTuple, TypeAlias, overload
+
+from meshweave.api.lowered import Compiled, Lowered
+from meshweave.api.signature import (
+    argument_paths,
+    argument_structures,
+    differences,
+    fast_key,
+    leaf_spec,
+    told_apart,
+)
+from meshweave.errors import CompileError, MeshweaveError, UsageError
+from meshweave.frontends.python import tree
+from meshweave.frontends.python.builder import current, fail, where
+from meshweave.frontends.python.place import chosen_kernels, constrain, is_layout
+from meshweave.frontends.python.program import (
+    ArgumentSpec,
+    result_layouts,
+    spread_layouts,
+    trace_program,
+)
+from meshweave.frontends.python.tracer import tensor, tracing
+from meshweave.hints.fast_paths import Choice
+from meshweave.layout import Layout, Mesh
+from meshweave.plan import search_info
+from meshweave.runtime.forks import new_lock
+
+_Args: TypeAlias = tuple[Any, ...]
+_Kwargs: TypeAlias = dict[str, Any]
+
+
+class CacheInfo(NamedTuple):
+    """Count calls: `hits` found a program, `misses` compiled one, `size` programs are kept now."""
+
+    hits: int
+    misses: int
+    size: int
+
+
+class _Miss(NamedTuple):
+    """Record a call that compiled, for `explain_misses`."""
+
+    specs: tuple[ArgumentSpec, ...]
+    names: tuple[str, ...]
+    rest: tuple[Any, ...]  # structure, static arguments, kernels
+    seconds: float
+    plans: str  # of redistributions, where there were any new ones
+
+
+@overload
+def jit(
+    function: Callable[..., Any],
+    *,
+    mesh: Mesh | str | None = None,
+    in_layouts: object = None,
+    out_layouts: object = None,
+    engine: str = "local",
+    static_argnames: str | Sequence[str] = (),
+    timeout: float = 60.0,
+) -> Jitted: ...
+@overload
+def jit(
+    function: None = None,
+    *,
+    mesh: Mesh | str | None = None,
+    in_layouts: object = None,
+    out_layouts: object = None,
+    engine: str = "local",
+    static_argnames: str | Sequence[str] = (),
+    timeout: float = 60.0,
+) -> Callable[[Callable[..., Any]], Jitted]: ...
+def jit(
+    function: Callable[..., Any] | None = None,
+    *,
+    mesh: Mesh | str | None = None,
+    in_layouts: object = None,
+    out_layouts: object = None,
+    engine: str = "local",
+    static_argnames: str | Sequence[str] = (),
+    timeout: float = 60.0,
+) -> Jitted | Callable[[Callable[..., Any]], Jitted]:
+    """Compile a function of arrays for a mesh when it is called.
+
+    mesh:        the devices, a Mesh or its text; None: one rank.
+    in_layouts:  where the arguments lie: a layout (text, `P(...)`, Layout, None for any) for each argument, or a pytree
+                 of layouts, or one for several; a dict gives them by the arguments' names; by default an Array's own,
+                 and else what propagation finds.
+    out_layouts: where the results lie, likewise.
+    engine:      what runs it: "local" (a thread per rank) or "mpi" (a process per rank).
+    static_argnames: names of arguments that are values for Python, not arrays; they must be hashable.
+    timeout:     seconds without progress of any rank after which a call ends with RankError.
+
+    Arguments and results are pytrees (tuples, lists, dicts, None, namedtuples, dataclasses) of arrays: NumPy arrays,
+    anything with `__array__`, Python scalars, or Arrays; results are Arrays. A program is compiled for each kind of
+    arguments: shapes, dtypes, layouts of Arrays, structure, static arguments, and `mw.kernels` around the call.
+
+    >>> import numpy as np
+    >>> import meshweave as mw
+    >>> @mw.jit(mesh="x=2", in_layouts=("[_, x]", "[x, _]"), out_layouts="[_, _]")
+    ... def product(a, b):
+    ...     return a @ b
+    >>> y = product(np.ones((2, 8), np.float32), np.ones((8, 3), np.float32))
+    >>> np.asarray(y)[0, 0], product.cache_info().misses
+    (np.float32(8.0), 1)
+    """
+    make = partial(
+        Jitted, mesh=mesh, in_layouts=in_layouts, out_layouts=out_layouts, engine=engine,
+        static_argnames=static_argnames, timeout=timeout,
+    )  # fmt: skip
+    return make if function is None else make(function)
+
+
+class Jitted:
+    """Run a function compiled; call it like the function that `jit` was given."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        mesh: Mesh | str | None,
+        in_layouts: object,
+        out_layouts: object,
+        engine: str,
+        static_argnames: str | Sequence[str],
+        timeout: float,
+    ) -> None:
+        if not callable(function):
+            raise UsageError(f"jit: a function is needed, got {type(function).__name__}")
+        if not isinstance(timeout, int | float) or not timeout > 0:
+            raise UsageError(f"jit: timeout={timeout!r:.40}, seconds above 0 are right")
+        self._function, self._engine, self._timeout = function, engine, timeout
+        self.mesh = _mesh(mesh)
+        self._in_layouts: object = in_layouts  # a layout, or a pytree of layouts
+        self._out_layouts = out_layouts
+        self._signature = inspect.signature(function)
+        self._names = tuple(self._signature.parameters)
+        static = (static_argnames,) if isinstance(static_argnames, str) else static_argnames
+        self._static = tuple(static)
+        unknown = [name for name in self._static if name not in self._names]
+        if unknown:
+            raise UsageError(f"jit: static_argnames {unknown} are no arguments: {self._names}")
+        self._where = _where(function)
+        self._programs: dict[Any, Compiled] = {}
+        self._fast: dict[Any, Callable[[Any], Any]] = {}
+        self._misses: list[_Miss] = []
+        self._calls = 0
+        self._last: Compiled | None = None
+        self._lock = new_lock()
+        update_wrapper(self, function)
+        self.__name__: str = getattr(function, "__name__", "function")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the function; the first call with arguments of a kind compiles it.
+
+        Raises MeshweaveError, at the line at fault, if the program is wrong; RankError if a rank fails. Inside another
+        traced function it becomes a part of that program, for the same mesh: its layouts constrain its arguments and
+        results there, its engine and timeout have no effect.
+        """
+        if current() is not None:
+            return self._inside(args, kwargs)
+        self._calls += 1
+        key = None
+        if not kwargs and not self._static:
+            key = fast_key(args)
+            if key is not None:
+                key = (chosen_kernels(), key)
+                found = self._fast.get(key)
+                if found is not None:
+                    return found(args)
+        leaves, compiled = self._compiled(args, kwargs)
+        returned = compiled.call(leaves)
+        if key is not None:
+            self._fast[key] = compiled.fast(args)
+        return returned
+
+    def _inside(self, args: _Args, kwargs: _Kwargs) -> Any:
+        """Trace the function as a part of another, with arguments and results in its layouts.
+
+        Errors say that it is called from there.
+        """
+        called = where()
+        try:
+            if self._in_layouts is not None:
+                args, kwargs = self._placed(args, kwargs)
+            returned = self._function(*args, **kwargs)
+            return returned if self._out_layouts is None else self._laid_out(returned)
+        except CompileError as error:
+            if error.location is None or error.location == called:
+                raise
+            within = f"{error.message} (in {self.__name__}, called at {called})"
+            raise type(error)(within, error.location) from None
+
+    def _placed(self, args: _Args, kwargs: _Kwargs) -> tuple[_Args, _Kwargs]:
+        """Constrain the arguments of a call in another traced function to in_layouts."""
+        leaves, key = self._key(args, kwargs)
+        layouts = self._layouts(key, self._outer_mesh())
+        placed = [x if lay is None else constrain(x, lay) for x, lay in zip(leaves, layouts)]
+        args, kwargs = tree.unflatten(key.structure, iter(placed))
+        return args, {**kwargs, **key.values}
+
+    def _laid_out(self, returned: object) -> Any:
+        """Constrain what is returned to another traced function to out_layouts."""
+        mesh, (leaves, structure) = self._outer_mesh(), tree.flatten(returned)
+        values = [tensor(leaf) for leaf in leaves]
+        layouts = result_layouts(self._out_layouts, structure, values, mesh, self._where)
+        placed = [x if lay is None else constrain(x, lay) for x, lay in zip(values, layouts)]
+        return tree.unflatten(structure, iter(placed))
+
+    def _outer_mesh(self) -> Mesh:
+        """Return the mesh of the function that is being traced."""
+        outer = tracing().mesh
+        if self.mesh.axes and self.mesh != outer:
+            fail(
+                f"{self.__name__} is for the mesh ({self.mesh}), called in a program for ({outer}): "
+                "its layouts need the same one"
+            )
+        return outer
+
+    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
+        """Trace the function for arguments of this kind (arrays, or anything with shape and dtype), uncompiled.
+
+        Raises MeshweaveError, at the line at fault.
+        """
+        _, key = self._key(args, kwargs)
+        return self._lowered(key)
+
+    def cache_info(self) -> CacheInfo:
+        """Count the calls that found their program, and those that compiled one."""
+        misses = len(self._misses)
+        return CacheInfo(self._calls - misses, misses, len(self._programs))
+
+    def explain_misses(self) -> str:
+        """Say for each call that compiled, in a line, how it differs from the nearest earlier one.
+
+        The line also counts the plans of redistributions that were taken from another shape, or searched.
+        """
+        lines = []
+        for number, miss in enumerate(self._misses):
+            why = _why(miss, self._misses[:number])
+            lines.append(f"{number + 1}. {why} ({1000 * miss.seconds:.0f} ms{miss.plans})")
+        return "\n".join(lines) or "no call has compiled"
+
+    def explain(self, *args: Any, **kwargs: Any) -> str:
+        """Draw tables about the program of the last call, or of arguments like these.
+
+        They show layouts, collectives with their bytes, memory, what became of each hint, and kernels. Raises
+        UsageError if nothing has been called yet.
+        """
+        if args or kwargs:
+            return self._compiled(args, kwargs)[1].explain()
+        if self._last is None:
+            raise UsageError(
+                f"{self.__name__}.explain: no call has compiled yet: call it, or give arguments"
+            )
+        return self._last.explain()
+
+    def close(self) -> None:
+        """Release all compiled programs, their threads, processes and memory."""
+        with self._lock:
+            for program in self._programs.values():
+                program.close()
+            self._programs.clear()
+            self._fast.clear()
+            self._last = None
+
+    def __get__(self, instance: object, owner: type | None = None) -> Callable[..., Any]:
+        """Bind a method: the instance is a static argument if it is named so, else a pytree."""
+        if instance is None:
+            return self
+        return lambda *args, **kwargs: self(instance, *args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<meshweave.jit {self.__name__} on ({self.mesh})>"
+
+    # What a call is.
+
+    def _key(self, args: _Args, kwargs: _Kwargs) -> tuple[list[Any], _Key]:
+        static, args, kwargs = self._without_static(args, kwargs)
+        leaves, structure = tree.flatten((tuple(args), kwargs), _is_array)
+        paths = tuple(argument_paths(structure, self._dynamic))
+        specs = tuple(leaf_spec(leaf, path) for leaf, path in zip(leaves, paths))
+        told = tuple((name, told_apart(value)) for name, value in static.items())
+        return leaves, _Key(structure, specs, told, chosen_kernels(), paths, static)
+
+    @property
+    def _dynamic(self) -> list[str]:
+        return [name for name in self._names if name not in self._static]
+
+    def _without_static(self, args: _Args, kwargs: _Kwargs) -> tuple[_Kwargs, _Args, _Kwargs]:
+        """Split off the static arguments, by name; return them, and the positional and named others."""
+        if not self._static:
+            return {}, args, kwargs
+        try:
+            bound = self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise UsageError(f"{self.__name__}: {error}") from None
+        bound.apply_defaults()
+        given = [(n, bound.arguments[n]) for n in self._static if n in bound.arguments]
+        for name, value in given:
+            try:
+                hash(value)
+            except TypeError:
+                raise UsageError(
+                    f"{self.__name__}: static argument {name} is a {type(value).__name__}: "
+                    "it must be hashable"
+                ) from None
+        static = dict(given)
+        parameters = self._signature.parameters
+        positional, named = [], {}
+        for name, value in bound.arguments.items():
+            kind = parameters[name].kind
+            if name in self._static:
+                continue
+            if kind is inspect.Parameter.VAR_POSITIONAL:
+                positional += value
+            elif kind is inspect.Parameter.VAR_KEYWORD:
+                named.update(value)
+            elif kind is inspect.Parameter.POSITIONAL_ONLY:
+                positional.append(value)
+            else:
+                named[name] = value
+        return static, tuple(positional), named
+
+    def _compiled(self, args: _Args, kwargs: _Kwargs) -> tuple[list[Any], Compiled]:
+        leaves, key = self._key(args, kwargs)
+        with self._lock:
+            found = self._programs.get(key)
+            if found is None:
+                known = search_info()
+                found = self._lowered(key).compile(self._timeout)
+                self._programs[key] = found
+                rest, plans = (
+                    (key.structure, key.static, key.kernels),
+                    _plans(known.hits, known.misses),
+                )
+                self._misses.append(_Miss(key.specs, key.paths, rest, found.seconds, plans))
+            self._last = found
+        return leaves, found
+
+    def _lowered(self, key: _Key) -> Lowered:
+        layouts = self._layouts(key, self.mesh)
+
+        def arguments(values: Sequence[object]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+            args, kwargs = tree.unflatten(key.structure, iter(values))
+            return args, {**kwargs, **key.values}
+
+        program = trace_program(
+            self._function, arguments, key.specs, layouts, self.mesh, self._out_layouts, self._where
+        )
+        return Lowered(
+            self.__name__, program, program.specs, key.paths, self.mesh, self._engine, key.kernels
+        )
+
+    def _layouts(self, key: _Key, mesh: Mesh) -> list[Layout | None]:
+        """Return where each leaf of the arguments lies: what in_layouts says, else what an Array has."""
+        shapes = [spec.shape for spec in key.specs]
+        args, kwargs = argument_structures(key.structure)
+        given: Any = self._in_layouts
+        if given is None:
+            return [spec.layout for spec in key.specs]
+        if not is_layout(given) and not isinstance(given, dict | tuple | list):
+            raise UsageError(
+                f"in_layouts is {given!r:.40}: a layout, or one for each argument is right",
+                self._where,
+            )
+        if self._static or kwargs.children or isinstance(given, dict):
+            given = self._by_name(given, args, kwargs)
+        elif is_layout(given):
+            given = ((given,) * len(args.children), {})
+        else:
+            count = len(args.children)
+            left_out = self._left_out(self._names[count : len(given)])
+            given = tuple(given[:count] if left_out else given), {}
+        try:
+            found = spread_layouts(given, key.structure, shapes, mesh, "in_layouts")
+        except MeshweaveError as error:
+            raise type(error)(self._named(error.message), self._where) from None
+        return [s.layout if one is None else one for one, s in zip(found, key.specs)]
+
+    def _left_out(self, names: Sequence[str]) -> bool:
+        """Tell whether all of these arguments have defaults."""
+        parameters = self._signature.parameters
+        return bool(names) and all(
+            parameters[name].default is not inspect.Parameter.empty for name in names
+        )
+
+    def _named(self, message: str) -> str:
+        """Put the argument's name and number into an error about in_layouts, whose pytree is (positional, named)."""
+        names = self._dynamic
+
+        def place(found: re.Match[str]) -> str:
+            by_name, number, rest = found[1], found[2], found[3]
+            if number is None:
+                number = names.index(by_name) if by_name in names else by_name
+            name = by_name or (names[int(number)] if int(number) < len(names) else "")
+            return f"in_layouts[{number}]{rest}" + (f" (argument {name}{rest})" if name else "")
+
+        spread = r"in_layouts(?:\[1\]\['(\w+)'\]|\[0\]\[(\d+)\])([^:]*)"
+        return re.sub(spread, place, message, count=1).replace("in_layouts[0]:", "in_layouts:", 1)
+
+    def _by_name(
+        self, given: Any, args: tree.Container, kwargs: tree.Container
+    ) -> tuple[_Args, _Kwargs]:
+        """Return in_layouts for the positional and the named arguments of a call that names some."""
+        names = self._dynamic
+        if isinstance(given, dict):
+            unknown = [name for name in given if name not in names]
+            if unknown:
+                raise UsageError(
+                    f"in_layouts: {unknown} are no arguments: {', '.join(names)} are", self._where
+                )
+            given = tuple(given.get(name) for name in names)
+        elif is_layout(given):
+            given = (given,) * len(names)
+        if len(given) != len(names):
+            raise UsageError(
+                f"in_layouts: {len(given)} entries, {len(names)} are right ({', '.join(names)})",
+                self._where,
+            )
+        named = dict(zip(names, given))
+        return tuple(given[: len(args.children)]), {
+            name: named.get(name) for name in kwargs.keys or ()
+        }
+
+
+@dataclass(frozen=True)
+class _Key:
+    """Identify what a program is compiled for; equal keys have equal programs.
+
+    values: of the static arguments, which `static` tells apart.
+    """
+
+    structure: tree.Structure
+    specs: tuple[ArgumentSpec, ...]
+    static: tuple[Any, ...]
+    kernels: Choice | None
+    paths: tuple[str, ...]
+    values: dict[str, Any] = field(compare=False)
+
+
+def _is_array(value: object) -> bool:
+    return hasattr(value, "shape") and hasattr(value, "dtype")
+
+
+def _mesh(mesh: Mesh | str | None) -> Mesh:
+    if isinstance(mesh, str):
+        mesh = Mesh.parse(mesh)
+    if mesh is not None and not isinstance(mesh, Mesh):
+        raise UsageError(f"jit: mesh is a {type(mesh).__name__}, a Mesh or its text is right")
+    if mesh is not None and mesh.is_symbolic:
+        raise UsageError(f"jit: mesh ({mesh}) has a symbol for a size, a number is needed")
+    return mesh or Mesh()
+
+
+def _where(function: Callable[..., Any]) -> str:
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return "a function" if code is None else f"{code.co_filename}:{code.co_firstlineno}"
+
+
+def _plans(hits: int, misses: int) -> str:
+    """Count the plans made since `search_info` had these counts: taken from other shapes, and searched."""
+    now = search_info()
+    reused, searched = now.hits - hits, now.misses - misses
+    if not reused + searched:
+        return ""
+    return f"; plans: {reused} from other shapes, {searched} searched"
+
+
+def _why(miss: _Miss, before: Sequence[_Miss]) -> str:
+    """Say what is new about a call."""
+    if not before:
+        return "the first call"
+    alike = [m for m in before if m.rest[:2] == miss.rest[:2] and len(m.specs) == len(miss.specs)]
+    if not alike:
+        same = any(m.rest[0] == miss.rest[0] for m in before)
+        return "other static arguments" if same else "arguments of another structure"
+    changes = [differences(miss.specs, m.specs, miss.names) for m in alike]
+    nearest = min(changes, key=len)
+    return "; ".join(nearest) if nearest else "other kernels are chosen (mw.kernels)"

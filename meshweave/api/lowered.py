@@ -1,0 +1,180 @@
+"""Look at a traced program in stages, compile it, call it, explain it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from meshweave.api.signature import check_fits
+from meshweave.errors import UsageError
+from meshweave.frontends.python import tree
+from meshweave.frontends.python.program import ArgumentSpec, TracedProgram
+from meshweave.hints.fast_paths import Choice, as_choice
+from meshweave.layout import Layout, Mesh
+from meshweave.runtime.arrays.array import Array, collect, place
+from meshweave.runtime.program import Values
+from meshweave.targets import Goal
+
+if TYPE_CHECKING:  # here, for loading a program needs neither
+    from meshweave.api.program import Program
+    from meshweave.report import Report
+
+STAGES = ("traced", "propagated", "redistributed", "local")
+"""The stages that `as_text` shows."""
+
+
+def _passes(stage: str, every: Sequence[str]) -> tuple[str, ...]:
+    """Return the passes before a stage, of those that compiling runs."""
+    if stage == "traced":
+        return ()
+    if stage == "propagated":
+        return tuple(every[: every.index("dist-propagate") + 1])
+    if stage == "redistributed":
+        return tuple(every[: every.index("dist-partition")])
+    return tuple(every)
+
+
+class Lowered:
+    """Hold a function traced for arguments of one kind."""
+
+    def __init__(
+        self,
+        name: str,
+        program: TracedProgram,
+        specs: Sequence[ArgumentSpec],
+        names: Sequence[str],
+        mesh: Mesh,
+        engine: str,
+        kernels: Choice | None = None,
+    ) -> None:
+        self.name, self.program, self.specs, self.names = name, program, specs, names
+        self.mesh, self.engine, self.kernels = mesh, engine, kernels
+
+    def as_text(self, stage: str = "traced") -> str:
+        """Return the program in MLIR at a stage.
+
+        stage: "traced" (as the function said), "propagated" (each op with its layouts), "redistributed" (with the
+        steps of each redistribution), or "local" (the program of one rank). Raises UsageError for another stage.
+        """
+        if stage not in STAGES:
+            raise UsageError(f'as_text: stage "{stage}": known are {", ".join(STAGES)}')
+        from meshweave.api.program import passes_with
+        from meshweave.dialects import context
+        from meshweave.dialects.alias import hoist_aliases
+        from meshweave.frontends.load import load_module
+        from meshweave.pipeline import run_pipeline
+
+        passes = _passes(
+            stage, passes_with(as_choice(self.kernels), target=Goal.of(engine=self.engine).target)
+        )
+        ctx = context(unregistered=True)
+        with ctx:
+            module = load_module(self.program.text, ctx, self.name)
+            if passes:
+                run_pipeline(module, ",".join(passes))
+            return str(hoist_aliases(str(module)))
+
+    def compile(self, timeout: float = 60.0) -> Compiled:
+        """Compile and load the program.
+
+        timeout: seconds without progress of any rank after which a call ends with RankError. Raises MeshweaveError, at
+        the line at fault.
+        """
+        from meshweave.api import program as api
+        from meshweave.runtime.engine import engine
+
+        began = time.perf_counter()
+        runs_on = engine(self.engine, timeout=timeout)
+        bundle = api.build(
+            self.program.text, engine=self.engine, name=self.name, kernels=self.kernels, here=True
+        )
+        loaded = api.Program(bundle, runs_on)
+        return Compiled(self, loaded, time.perf_counter() - began)
+
+    def report(self) -> Report:
+        """Report what compiling decides: memory, slices, what became of each hint, kernels, collectives."""
+        from meshweave.api.explain import report  # here, for a call needs no tables
+
+        return report(self.program.text, self.name, self.engine, self.kernels)
+
+    def __repr__(self) -> str:
+        kinds = ", ".join(f"{n}: {s}" for n, s in zip(self.names, self.specs))
+        return f"<lowered {self.name}({kinds}) on ({self.mesh})>"
+
+
+class Compiled:
+    """Hold a loaded program. seconds: how long compiling and loading took."""
+
+    def __init__(self, lowered: Lowered, program: Program, seconds: float) -> None:
+        self.lowered, self.program, self.seconds = lowered, program, seconds
+        self._executable: Any = program.executable  # of any engine; Dispatch asks which
+        self._ports = program.inputs
+        self._layouts = [Layout.parse(port.layout) for port in self._ports]
+        self._structure = lowered.program.structure
+        self._whole = self._structure == tree.LEAF
+        self._templates: list[Array] = []  # Arrays of the first call: later ones have other shards
+
+    def call(self, leaves: Sequence[Any]) -> Any:
+        """Run the program on the leaves of the arguments; return what the function returns, with Arrays as leaves."""
+        values = [
+            self._ready(value, spec, layout)
+            for value, spec, layout in zip(leaves, self.lowered.specs, self._layouts)
+        ]
+        for value, spec, name in zip(leaves, self.lowered.specs, self.lowered.names):
+            check_fits(value, spec, name)
+        results = self._executable.run(place(self._executable, values))
+        arrays = collect(self._executable, results)
+        if not self._templates:
+            self._templates = arrays
+        return self._returned(arrays)
+
+    def fast(self, args: Sequence[Any]) -> Callable[[Sequence[Any]], Any]:
+        """Return a call for arguments just like these, NumPy arrays and Arrays, that checks nothing again."""
+        from meshweave.runtime.local.dispatch import Dispatch
+
+        right = [
+            self._ready(a, s, lay) is a
+            for a, s, lay in zip(args, self.lowered.specs, self._layouts)
+        ]
+        sharded = [isinstance(value, Array) for value in args]
+        if not all(right) or not Dispatch.applies(self._executable, sharded):
+            return self.call
+        dispatch, templates = Dispatch(self._executable, sharded), self._templates
+        if self._whole:
+            return lambda given: templates[0].holding([row[0] for row in dispatch(given)])
+
+        def run(given: Sequence[Any]) -> Any:
+            results = dispatch(given)
+            filled = [t.holding([row[i] for row in results]) for i, t in enumerate(templates)]
+            return self._returned(filled)
+
+        return run
+
+    def _returned(self, arrays: Sequence[Any]) -> Any:
+        return arrays[0] if self._whole else tree.unflatten(self._structure, iter(arrays))
+
+    def _ready(self, value: object, spec: ArgumentSpec, layout: Layout) -> Array | Values:
+        """Prepare an argument: an Array that lies right stays one, anything else becomes a NumPy array."""
+        if isinstance(value, Array):
+            if (value.layout, value.mesh) == (layout, self.lowered.mesh):
+                return value
+            if value.mesh == self.lowered.mesh:
+                return value.redistribute(layout, engine=self.lowered.engine)
+            return value.numpy()  # `place` lays it out
+        return np.asarray(value, dtype=spec.dtype.numpy) if spec.weak else np.asarray(value)
+
+    def explain(self) -> str:
+        """Draw tables about the program, as `Jitted.explain` does."""
+        from meshweave.api.explain import explanation
+
+        results = [f"result{path}" for path in tree.paths(self._structure)]
+        title = f"{self.lowered.name} on ({self.lowered.mesh}), engine {self.lowered.engine}"
+        names = (*self.lowered.names, *results)
+        return explanation(title, names, self.program, self.lowered.report(), self.seconds)
+
+    def close(self) -> None:
+        """Release threads, processes and memory."""
+        self.program.close()

@@ -1,0 +1,424 @@
+"""Compile a program and load it: frontend, pipeline, lowering and engine in one call.
+
+program = meshweave.compile("block.mlir", mesh="dp=2, tp=2")
+(y,) = program(x, w1, w2)                # global NumPy arrays in, global NumPy arrays out
+"""
+
+import gc
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from meshweave.api.progress import Bar
+from meshweave.bundle import Bundle, Port, numpy_dtype
+from meshweave.cache import cached
+from meshweave.errors import CompileError, MeshweaveError, UsageError
+from meshweave.files.sources import read_source
+from meshweave.hints.fast_paths import ALL, Choice, as_choice
+from meshweave.ir.pipeline_text import GLOBAL_PASSES
+from meshweave.layout import Mesh
+from meshweave.runtime.arrays.array import collect, place
+from meshweave.runtime.engine import Engine
+from meshweave.runtime.engine import engine as engine_named
+from meshweave.runtime.limits import check_ranks
+from meshweave.targets import Goal
+
+if TYPE_CHECKING:  # here, for what is read from the disk needs no compiler
+    from meshweave.ir.bindings import ir
+
+Progress = Callable[[str], None]
+STAGES = len(GLOBAL_PASSES) + 3  # about how many `progress` is called with
+_SMALL = 1 << 16  # bytes of a program's text
+
+
+def passes_with(
+    kernels: Choice = ALL, passes: Sequence[str] = GLOBAL_PASSES, target: str = "cpu"
+) -> tuple[str, ...]:
+    """Return the passes for a target, with the kernels that `kernels` disables and enables as options."""
+    options: dict[str, list[str]] = {"hint-apply": [], "hint-budget": [], "select-kernels": []}
+    if kernels.disabled:
+        for name in ("select-kernels", "hint-budget"):
+            options[name].append(f"disable={','.join(kernels.disabled)}")
+    if kernels.enabled:
+        options["select-kernels"].append(f"enable={','.join(kernels.enabled)}")
+    if target != Goal.target:
+        for found in options.values():
+            found.append(f"target={target}")
+    return tuple(
+        f"{name}{{{' '.join(said)}}}" if (said := options.get(name)) else name for name in passes
+    )
+
+
+def _silent(_: str) -> None:
+    pass
+
+
+def compile(
+    source: "str | os.PathLike[str]",
+    *,
+    mesh: "str | Mesh | None" = None,
+    engine: str | None = None,
+    target: str | None = None,
+    chip: str | None = None,
+    progress: Progress | None = None,
+    timeout: float = 60.0,
+    kernels: "str | Choice | None" = None,
+) -> "Program":
+    """Compile a program for a mesh and load it.
+
+    source:   a file, or its text: StableHLO as JAX exports it (with Shardy shardings), or MLIR with `dist` ops.
+    mesh:     sizes to use instead of the module's own, with the same axis names; None: the module's, or one rank.
+    engine:   what runs it: "local" (a thread per rank, the default) or "mpi" (a process per rank) on target cpu,
+              "nccl" (a process per gpu, the default) or "emulate" (no gpu needed) on target gpu.
+    target:   what code is made for: "cpu" or "gpu"; by default what the engine runs. chip: the gpu, "sm_90".
+    progress: called with the name of each stage as it begins; by default a bar shows what takes long on a terminal.
+    timeout:  seconds without progress of any rank after which a run ends with RankError.
+    kernels:  fast paths that ops may take: "-flash" for all but that one, "reference" for that one only,
+              "+gemm_tf32" for one that is off by default.
+    Raises MeshweaveError: the program, its mesh or its layouts are wrong, or too large for this machine. UsageError:
+    the arguments are.
+
+    >>> import numpy as np
+    >>> import meshweave as mw
+    >>> text = "func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> { return %x : tensor<4xf32> }"
+    >>> with mw.compile(text) as program:
+    ...     (y,) = program(np.arange(4, dtype=np.float32))
+    >>> y.tolist()
+    [0.0, 1.0, 2.0, 3.0]
+    """
+    began = time.perf_counter()
+    goal = Goal.of(target, engine, chip)
+    runs_on = engine_named(goal.engine, timeout=timeout)
+    bundle = build(
+        source,
+        mesh=mesh,
+        engine=goal.engine,
+        chip=chip,
+        progress=progress,
+        kernels=kernels,
+        here=True,
+    )
+    if progress is not None:
+        progress("load")
+    program = Program(bundle, runs_on)
+    program.seconds["compile"] = time.perf_counter() - began
+    return program
+
+
+def build(
+    source: "str | os.PathLike[str]",
+    *,
+    mesh: "str | Mesh | None" = None,
+    engine: str | None = None,
+    target: str | None = None,
+    chip: str | None = None,
+    progress: Progress | None = None,
+    name: str | None = None,
+    whole: bool = False,
+    kernels: "str | Choice | None" = None,
+    here: bool = False,
+) -> Bundle:
+    """Compile a program to a bundle, without loading it; the arguments are those of `compile`.
+
+    name:  what errors call a `source` that is text.
+    whole: for a `mesh` of one rank, keep tensors whole where a layout (of sub-axes, with extents listed) does not fit.
+    here:  it is to run on this machine: refuse more ranks than it takes, before the work of compiling.
+    What an earlier process has compiled is read from the disk (`meshweave.cache`).
+    """
+    if not isinstance(source, str | os.PathLike):
+        raise UsageError(
+            f"source: a path or a program's text is needed, got {type(source).__name__}"
+        )
+    where, choice, goal = _mesh(mesh), as_choice(kernels), Goal.of(target, engine, chip)
+    if progress is not None:
+        progress("read")
+    text, own_name = read_source(source, name is not None)
+    name = name or own_name
+    return cached(
+        (
+            *("program", text, name, where and str(where), goal, _tools(goal), whole),
+            *(choice.disabled, choice.enabled),
+        ),
+        lambda: _built(text, name, where, goal, progress, whole, choice, here),
+    )[0]
+
+
+def _tools(goal: Goal) -> tuple[str, ...]:
+    """Return the versions of what makes code besides MLIR."""
+    if not goal.chip:
+        return ()
+    from meshweave.lowering.gpu.toolchain.versions import versions
+
+    return versions()
+
+
+def _built(
+    text: str,
+    name: str,
+    mesh: Mesh | None,
+    goal: Goal,
+    progress: Progress | None,
+    whole: bool,
+    kernels: Choice,
+    here: bool,
+) -> Bundle:
+    """Compile what `build` has not found on the disk."""
+    from meshweave.lowering import bundle_of
+
+    if is_finished(text):
+        from meshweave.lowering import finished_bundle
+
+        with finished(text, name, goal) as module:
+            return finished_bundle(module, goal)
+    with (
+        Bar(f"compiling {os.path.basename(name)}", STAGES) as bar,
+        lowered(
+            text, name, mesh, goal.engine, progress or bar, whole, kernels=kernels, here=here
+        ) as (_, made),
+    ):
+        (progress or bar)("code")
+        return bundle_of(made, goal, kernels)
+
+
+def is_finished(text: str) -> bool:
+    """Tell whether a program has the code of a target already: to-llvm or to-gpu has printed it."""
+    return "mw.program" in text and ("llvm.func @step(" in text or "gpu.container_module" in text)
+
+
+@contextmanager
+def finished(text: str, name: str, goal: Goal) -> "Iterator[ir.Module]":
+    """Give the module of a text that `is_finished`, if it is for the engine of a goal."""
+    from meshweave.dialects import lent_context
+    from meshweave.frontends.load import load_module
+    from meshweave.ir.bindings import ir
+    from meshweave.lowering.stages import check_engine
+
+    with lent_context(len(text) <= _SMALL) as ctx, ctx, ir.Location.unknown():
+        module = load_module(text, ctx, name)
+        check_engine(module, goal.engine)
+        yield module
+
+
+@contextmanager
+def lowered(
+    text: str,
+    name: str,
+    mesh: Mesh | None,
+    engine: str = "local",
+    progress: Progress = _silent,
+    whole: bool = False,
+    strip: bool = False,
+    kernels: Choice = ALL,
+    here: bool = False,
+) -> Iterator[tuple[Any, Any]]:
+    """Give the module in the local view, with its ledger, and the program before code generation.
+
+    strip: remove its hints first. The other arguments are those of `build`.
+    """
+    from meshweave.dialects import lent_context
+    from meshweave.frontends.entry import check_entry
+    from meshweave.frontends.load import load_module
+    from meshweave.ir.bindings import ir
+    from meshweave.lowering.budget import check_budgets
+    from meshweave.lowering.stages import GLOBAL, lower, stage_of
+    from meshweave.pipeline import run_pipeline
+    from meshweave.transforms.propagation.interface import forget_interfaces
+
+    with _collector_paused(), lent_context(len(text) <= _SMALL) as ctx, ctx:
+        module = load_module(text, ctx, name)
+        with ir.Location.unknown():
+            if stage_of(module) == GLOBAL:
+                check_entry(module)
+                if whole:
+                    forget_interfaces(module)
+                placed = _placed(module, mesh)
+                if here:
+                    check_ranks(engine, placed)
+                chosen = passes_with(kernels, target=Goal.of(engine=engine).target)
+                passes = ("hint-strip", *chosen) if strip else chosen
+                run_pipeline(module, ",".join(passes), progress=progress, verify=False)
+                _verified(module)
+            else:
+                _check_mesh(module, mesh)
+            progress("lower")
+            program = lower(module, engine, kernels.disabled)
+            check_budgets(module, program)
+            yield module, program
+
+
+def _check_mesh(module: "ir.Module", mesh: Mesh | None) -> None:
+    """Raise UsageError where a program that is one rank's already is for another mesh."""
+    from meshweave.lowering.stages import mesh_text
+
+    own = mesh_text(module)
+    if mesh is not None and str(mesh) != str(Mesh.parse(own)):
+        raise UsageError(
+            f"the program is one rank's of mesh {own or 'of one rank'} already, not of {mesh}"
+        )
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Pause the garbage collector: compiling makes few cycles, and looking for them takes a tenth of the time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _verified(module: "ir.Module") -> None:
+    """Verify a module: after a change of the mesh and after all passes, since after each would double their time."""
+    from meshweave.ir.bindings import ir
+    from meshweave.ir.locations import compile_error
+
+    try:
+        module.operation.verify()
+    except ir.MLIRError as error:
+        raise compile_error(error) from None
+
+
+def _mesh(mesh: "str | Mesh | None") -> Mesh | None:
+    """Return the mesh that an argument means. Raises UsageError if it is none."""
+    if mesh is None or isinstance(mesh, Mesh):
+        return mesh
+    if not isinstance(mesh, str):
+        raise UsageError(f"mesh: text or a Mesh is needed, got {type(mesh).__name__}")
+    try:
+        parsed = Mesh.parse(mesh)
+    except MeshweaveError as error:
+        raise UsageError(f"mesh: {error}") from None
+    if parsed.is_symbolic:
+        raise UsageError(f"mesh: {parsed} has a symbol for a size, a number is needed")
+    return parsed
+
+
+def _placed(module: "ir.Module", mesh: Mesh | None) -> Mesh:
+    """Set the module's mesh, or its sizes; a module without any gets `mesh`, by default that of one rank."""
+    from meshweave.ir.bindings import ir
+    from meshweave.ir.build import OpBuilder
+    from meshweave.ir.locations import location_text
+    from meshweave.transforms.base import mesh_of_module, mesh_op
+    from meshweave.transforms.propagation.specialize_mesh import SpecializeMesh
+
+    own = mesh_of_module(module)
+    if own is None:
+        at = ir.InsertionPoint.at_block_begin(module.body)
+        axes = ir.StringAttr.get(str(mesh or Mesh()))
+        b = OpBuilder(at, ir.Location.unknown())
+        b.op("dist.mesh", sym_name=ir.StringAttr.get("mesh"), axes=axes)
+        _verified(module)  # the layouts that it has, against a mesh that nobody has looked at yet
+        return mesh or Mesh()
+    where = location_text(mesh_op(module))
+    if mesh is None and own.is_symbolic:
+        raise CompileError(f"mesh ({own}) has symbolic sizes: say which mesh to compile for", where)
+    if mesh is None:
+        return own
+    if not mesh.axes:
+        raise CompileError(
+            f"the program needs axes {', '.join(own.names)}, the mesh given has none", where
+        )
+    SpecializeMesh(mesh=str(mesh)).run(module)
+    _verified(module)
+    return mesh
+
+
+@dataclass
+class Program:
+    """Hold a compiled program, loaded by an engine. Call it with global arrays; close it (or leave its `with`).
+
+    bundle:  what was compiled, or read from a file.
+    engine:  what runs it: `meshweave.runtime.engine("local")`. It is closed with the program.
+    seconds: how long compiling (where known) and the last run took, as "compile" and "run".
+
+    A call takes NumPy arrays, or Arrays that lie right, in the order of `inputs`, and returns a tuple of NumPy arrays.
+    Raises MeshweaveError if the engine cannot load the bundle, and from a call for arguments that do not fit, naming
+    the argument and the dim; RankError if a rank fails.
+
+    >>> import numpy as np
+    >>> import meshweave as mw
+    >>> from meshweave.runtime import engine
+    >>> bundle = mw.jit(lambda x: x + x).lower(np.ones(3, np.float32)).compile().program.bundle
+    >>> with mw.Program(bundle, engine("local")) as program:
+    ...     program(np.arange(3, dtype=np.float32))[0].tolist()
+    [0.0, 2.0, 4.0]
+    """
+
+    bundle: Bundle
+    engine: Engine
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        manifest = self.bundle.manifest
+        self.mesh = Mesh.parse(manifest.mesh) if manifest.mesh else Mesh()
+        try:
+            self.executable = self.engine.load(self.bundle)
+        except BaseException:
+            self.engine.close()
+            raise
+
+    @property
+    def inputs(self) -> Sequence[Port]:
+        """List the inputs, in order: name, dtype, global and local shape, layout."""
+        return self.bundle.manifest.inputs
+
+    @property
+    def outputs(self) -> Sequence[Port]:
+        """List the results, in order."""
+        return self.bundle.manifest.outputs
+
+    @property
+    def peak_bytes(self) -> int:
+        """Return the most bytes a rank holds at a time: its inputs, its results and the arena of everything between."""
+        ports = (*self.inputs, *self.outputs)
+        return self.bundle.manifest.arena_bytes + sum(port.nbytes for port in ports)
+
+    def __call__(self, *arrays: object) -> tuple[np.ndarray, ...]:
+        """Run the program once. Raises MeshweaveError for wrong arguments, RankError when a rank fails."""
+        shards = place(self.executable, arrays)
+        began = time.perf_counter()
+        results = self.executable.run(shards)
+        self.seconds["run"] = time.perf_counter() - began
+        return tuple(array.numpy() for array in collect(self.executable, results))
+
+    def close(self) -> None:
+        """Release threads, processes and memory."""
+        self.executable.close()
+        self.engine.close()
+
+    def __enter__(self) -> "Program":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def random_arguments(ports: Sequence[Port], seed: int) -> list[np.ndarray]:
+    """Make arguments from a seed: normal numbers for floats, 0 to 99 for integers (as token ids), random bools."""
+    rng = np.random.default_rng(seed)
+    return [_random(port, rng) for port in ports]
+
+
+def _random(port: Port, rng: "np.random.Generator") -> np.ndarray[Any, Any]:
+    shape, dtype = port.global_shape, numpy_dtype(port.dtype)
+    if port.dtype == "bf16":
+        return rng.standard_normal(shape).astype(np.float32)
+    if dtype.kind == "f":
+        return rng.standard_normal(shape).astype(dtype)
+    if dtype.kind == "c":
+        return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(dtype)
+    if dtype.kind == "b":
+        return rng.integers(0, 2, shape).astype(dtype)
+    return rng.integers(0, 100, shape).astype(dtype)
+
+
+def one_rank(mesh: Mesh) -> Mesh:
+    """Return the mesh with the same axes and one rank: that of the same program, unsharded."""
+    return Mesh(**dict.fromkeys(mesh.names, 1))

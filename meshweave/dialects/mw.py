@@ -1,0 +1,357 @@
+"""The `mw` dialect: the program of one rank after partition, from kernels to places in memory.
+
+Two views. On *tensors*, after `lower-collectives` and `fuse-kernels`: the linalg ops have become `mw.launch`es of
+`mw.kernel`s, the collectives `mw.collective`s, and each writes the tensor that it is given last. On *buffers*, after
+`plan-memory`: the same ops on memrefs, without results, and `mw.place` says where in the rank's arena each buffer lies
+and how long it lives. `mw.program` says what holds for the whole program.
+"""
+
+# No `from __future__ import annotations` here: the field types are read as classes.
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from meshweave.dialects.checks import ends_in, in_module, require
+from meshweave.dialects.dist import I64Array
+from meshweave.dialects.rows import mixed_rows
+from meshweave.ir.bindings import ext, ir
+
+
+class Mw(ext.Dialect, name="mw"):
+    """Describe the program of one rank: kernels, their launches, collectives, and places in memory."""
+
+
+class _PureOnTensors(ir.MemoryEffectsOpInterface):
+    """Let an op have no effect where it gives results, and write memory where it gives none."""
+
+    @staticmethod
+    def get_effects(op: ir.Operation, effects: list[ir.MemoryEffect]) -> None:
+        """Append the effects of `op` to `effects`."""
+        if not len(op.results):
+            effects.append(ir.MemoryEffect.Write)
+
+
+class ProgramOp(Mw.Operation, name="program"):
+    """Describe the whole program: engine, mesh, groups of ranks, inputs and outputs.
+
+    `groups` lists the mesh axes of each group that a collective or `mw.member` names by number. An entry of `inputs` or
+    `outputs` is `{name, dtype, global_shape, local_shape, layout}`.
+    """
+
+    engine: ir.StringAttr
+    mesh: ir.StringAttr
+    groups: ir.ArrayAttr
+    inputs: ir.ArrayAttr
+    outputs: ir.ArrayAttr
+
+    def verify_invariants(self) -> bool:
+        block = self.operation.block
+        programs = [o for o in block.operations if o.operation.name == "mw.program"]
+        return require(self, len(programs) == 1, f"one per module, this one has {len(programs)}")
+
+
+class KernelOp(Mw.Operation, name="kernel", traits=[ir.IsIsolatedFromAboveTrait]):
+    """Define a loop nest and the scalar code of one iteration.
+
+    `sizes` are the trip counts of its loops, outermost first; loops in `reductions` reduce, the others are parallel. An
+    element is loaded by `mw.load`, computed by arith and math ops, and stored at the place that its affine map in
+    `outputs` gives. `inputs` are the types of what a launch gives it to read; symbol k of a map is operand k of the
+    launch. Optional: `contraction` (a multiply-add with reuse), `no_library` (no library may do it), `switches`
+    (kernels that are on and off for it).
+    """
+
+    sym_name: ir.StringAttr
+    sizes: I64Array
+    reductions: I64Array
+    inputs: ir.ArrayAttr
+    outputs: ir.ArrayAttr
+    body: ext.Region
+
+    def verify_region_invariants(self) -> bool:
+        ops = ends_in(self, "mw.yield")
+        if ops is None:
+            return False
+        end = ops[-1]
+        outputs, ndim = len(self.attributes["outputs"]), len(self.attributes["sizes"])
+        wide = [d for d in self.attributes["reductions"] if not 0 <= d < ndim]
+        return (
+            require(
+                self, len(end.operands) == outputs,
+                f"yields {len(end.operands)} values for {outputs} outputs",
+            )
+            and require(self, not wide, f"reduces over loop {wide[:1]}, it has {ndim} loops")
+            and all(self._map_fits(a, ndim) for a in self.attributes["outputs"])
+        )  # fmt: skip
+
+    def _map_fits(self, attr: ir.Attribute, ndim: int) -> bool:
+        fits = isinstance(attr, ir.AffineMapAttr) and attr.value.n_dims == ndim
+        return require(self, fits, f"needs maps over {ndim} loops, not {attr}")
+
+
+class LoadOp(Mw.Operation, name="load", traits=[ext.Pure]):
+    """Load the element that `map` names of operand number `operand` of the launch."""
+
+    operand: ir.IntegerAttr
+    map: ir.AffineMapAttr
+    output: ext.Result[Any]
+
+
+class GatherOp(Mw.Operation, name="gather", traits=[ext.Pure]):
+    """Load the element at computed `indices` of operand number `operand` of the launch."""
+
+    indices: Sequence[ext.Operand[ir.IndexType]]
+    operand: ir.IntegerAttr
+    output: ext.Result[Any]
+
+
+class IndexOp(Mw.Operation, name="index", traits=[ext.Pure]):
+    """Compute an affine form of the loop indices."""
+
+    map: ir.AffineMapAttr
+    output: ext.Result[ir.IndexType]
+
+
+class ScalarOp(Mw.Operation, name="scalar", traits=[ext.Pure]):
+    """Read operand number `operand` of the launch, a scalar."""
+
+    operand: ir.IntegerAttr
+    output: ext.Result[Any]
+
+
+class AccumulatorOp(Mw.Operation, name="accumulator", traits=[ext.Pure]):
+    """Read what output number `result` holds so far: at first `start`, or what its buffer holds where none is given."""
+
+    start: Sequence[ext.Operand[Any]]
+    result: ir.IntegerAttr
+    output: ext.Result[Any]
+
+
+@mixed_rows
+class YieldOp(Mw.Operation, name="yield", traits=[ir.IsTerminatorTrait, ext.Pure]):
+    """Store one value in each output of the `mw.kernel` around it, or end an `mw.fuse`."""
+
+    values: Sequence[ext.Operand[Any]]
+
+
+class _WritingOp(Mw.Operation):
+    """Write the last operands: an op that gives results on tensors, and none on buffers."""
+
+    values: Sequence[ext.Operand[Any]]
+    outputs: Sequence[ext.Result[Any]]
+
+    def verify_invariants(self) -> bool:
+        given = [str(v.type) for v in self.operation.operands]
+        made = [str(r.type) for r in self.operation.results]
+        return require(
+            self,
+            not made or given[-len(made) :] == made or self.operation.name == "mw.collective",
+            f"gives ({', '.join(made)}) but writes ({', '.join(given[-len(made) :])})",
+        )
+
+
+class _TransferOp(_WritingOp, traits=[_PureOnTensors]):
+    """Call a function of the engine."""
+
+    symbol: ir.StringAttr
+    group: ir.IntegerAttr
+    arguments: ir.ArrayAttr
+    what: ir.StringAttr
+    title: ir.StringAttr
+
+
+@mixed_rows
+class LaunchOp(_WritingOp, name="launch", traits=[_PureOnTensors]):
+    """Run a kernel: operands are what it reads, in the order of its operand numbers, then the `outs` that it writes.
+
+    On tensors its results are the written `outs`; on memrefs it has none.
+    """
+
+    kernel: ir.FlatSymbolRefAttr
+    outs: ir.IntegerAttr
+
+    def verify_invariants(self) -> bool:
+        kernel, outs = self.attributes.get("kernel"), self.attributes.get("outs")
+        if not require(
+            self,
+            isinstance(kernel, ir.FlatSymbolRefAttr) and isinstance(outs, ir.IntegerAttr),
+            "needs `kernel = @name` and `outs`, the number of tensors it writes",
+        ):
+            return False
+        found = _symbol(self, kernel.value, "mw.kernel")
+        if found is None:
+            return require(self, False, f"no mw.kernel @{kernel.value} in this module")
+        wanted, given = len(found.attributes["outputs"]), len(self.operation.operands)
+        return require(
+            self,
+            outs.value == wanted <= given,
+            f"writes {outs.value} of {given} operands, @{kernel.value} has {wanted} outputs",
+        ) and _WritingOp.verify_invariants(self)
+
+
+def _symbol(op: ir.Operation, name: str, kind: str) -> ir.Operation | None:
+    """Find the op of that kind and name in the module around `op`."""
+    found = (o for o in in_module(op, kind) if o.attributes["sym_name"].value == name)
+    return next(found, None)
+
+
+class MemberOp(Mw.Operation, name="member", traits=[ext.Pure]):
+    """Give this rank's member number in group number `group` of the program."""
+
+    group: ir.IntegerAttr
+    output: ext.Result[ir.IndexType]
+
+
+@mixed_rows
+class CollectiveOp(_TransferOp, name="collective"):
+    """Call a collective of the engine: operands are what is sent, what is received, and perhaps scratch memory.
+
+    `symbol` is the function, `group` the number of the group. `arguments` are the numbers after the two buffers, a text
+    `"table:2,0,1"` being the entry at this rank's member number; `data` is a table that is given by address. `what`,
+    `axes`, `bytes` and `title` say what it is for reports; `runs` the lengths in bytes of what it copies at a time;
+    `scratch` the bytes of scratch memory.
+    """
+
+
+@mixed_rows
+class StartOp(_TransferOp, name="start"):
+    """Start a collective; an `mw.wait` with the same `ticket`, later in the block, ends it. Attributes as there.
+
+    `sent` is the number of bytes that are sent; after plan-memory `area` is where in the arena they wait to be read.
+    """
+
+    ticket: ir.IntegerAttr
+    sent: ir.IntegerAttr
+
+
+@mixed_rows
+class WaitOp(_WritingOp, name="wait", traits=[_PureOnTensors]):
+    """Wait for the collective that the `mw.start` with the same `ticket` began, on the same operands."""
+
+    ticket: ir.IntegerAttr
+
+
+@mixed_rows
+class CallOp(_WritingOp, name="call"):
+    """Call a function of the program on buffers: its inputs, its outputs, and the frame, its part of the arena."""
+
+    callee: ir.FlatSymbolRefAttr
+    outs: ir.IntegerAttr
+
+    def verify_invariants(self) -> bool:
+        callee = self.attributes.get("callee")
+        name = callee.value if isinstance(callee, ir.FlatSymbolRefAttr) else ""
+        known = _symbol(self, name, "func.func") is not None
+        return require(self, known, f"no function @{name}") and _WritingOp.verify_invariants(self)
+
+
+class PlaceOp(Mw.Operation, name="place"):
+    """Place a buffer in the arena at byte `offset`; it lives from step `lifetime[0]` to step `lifetime[1]`.
+
+    Ops with the same number `buffer` are one buffer, which several tensors have shared.
+    """
+
+    offset: ir.IntegerAttr
+    buffer: ir.IntegerAttr
+    lifetime: I64Array
+    output: ext.Result[ir.MemRefType]
+
+    def verify_invariants(self) -> bool:
+        offset, life = self.attributes.get("offset"), self.attributes.get("lifetime")
+        return require(
+            self,
+            isinstance(offset, ir.IntegerAttr) and offset.value >= 0,
+            "needs `offset`, a number of bytes that is not negative",
+        ) and require(
+            self,
+            isinstance(life, ir.DenseI64ArrayAttr) and len(life) == 2 and life[0] <= life[1],
+            "needs `lifetime = array<i64: first, last>`",
+        )
+
+
+class ShareOp(Mw.Operation, name="share"):
+    """See the memory of another buffer as a memref of another shape: a result lies in it."""
+
+    source: ext.Operand[Any]
+    output: ext.Result[ir.MemRefType]
+
+    def verify_invariants(self) -> bool:
+        sizes = {_nbytes(v.type) for v in (*self.operation.operands, *self.operation.results)}
+        return require(self, len(sizes) == 1, f"must keep the number of bytes, has {sizes}")
+
+
+def _nbytes(type_: ir.Type) -> str:
+    if not isinstance(type_, ir.MemRefType) or not type_.has_static_shape:
+        return str(type_)
+    width = getattr(type_.element_type, "width", 64)
+    return str(math.prod(type_.shape) * max(8, width))
+
+
+class FuseOp(Mw.Operation, name="fuse"):
+    """Run several launches as one kernel, row by row: they share their `rows` outer loops."""
+
+    rows: ir.IntegerAttr
+    body: ext.Region
+
+    def verify_region_invariants(self) -> bool:
+        ops = ends_in(self, "mw.yield")
+        others = sorted({op.name for op in (ops or ())[:-1]} - {"mw.launch", "memref.copy"})
+        return ops is not None and require(
+            self, not others, f"holds launches and copies, not {others[:1]}"
+        )
+
+
+class AddressOp(Mw.Operation, name="address", traits=[ext.Pure]):
+    """Give the address in device memory of an element of the buffer that `source` lies in.
+
+    `map` says how many elements behind the first of `source` it is, from the values `symbols`.
+    """
+
+    source: ext.Operand[Any]
+    symbols: Sequence[ext.Operand[ir.IndexType]]
+    map: ir.AffineMapAttr
+    output: ext.Result[Any]
+
+    def verify_invariants(self) -> bool:
+        found, given = self.attributes.get("map"), len(self.operation.operands) - 1
+        if not require(self, isinstance(found, ir.AffineMapAttr), "needs `map`, an affine map"):
+            return False
+        map_ = found.value
+        return require(
+            self,
+            (map_.n_dims, map_.n_symbols, map_.n_inputs) == (0, given, given)
+            and len(map_.results) == 1,
+            f"needs a map of {given} symbols to one number, not {map_}",
+        )
+
+
+class ProductOp(Mw.Operation, name="product"):
+    """Let the library multiply matrices: D = A B, or D + A B, row-major; attributes are those of `device.GemmInfo`."""
+
+    a: ext.Operand[Any]
+    b: ext.Operand[Any]
+    d: ext.Operand[Any]
+    dtype: ir.StringAttr
+    m: ir.IntegerAttr
+    n: ir.IntegerAttr
+    k: ir.IntegerAttr
+    lda: ir.IntegerAttr
+    ldb: ir.IntegerAttr
+    ldd: ir.IntegerAttr
+
+
+class StreamOp(Mw.Operation, name="stream"):
+    """Launch from here on, to the end of the function or the next `mw.stream`, on compute stream `number`."""
+
+    number: ir.IntegerAttr
+
+
+class RecordOp(Mw.Operation, name="record"):
+    """Let event `event` be when all that the stream has been given so far is done."""
+
+    event: ir.IntegerAttr
+
+
+class AwaitOp(Mw.Operation, name="await"):
+    """Let the stream wait for event `event` before what it is given next."""
+
+    event: ir.IntegerAttr

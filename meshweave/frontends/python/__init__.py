@@ -1,0 +1,53 @@
+"""Trace programs written in Python, over the names of the array API, into the global view, for `jit` to compile.
+
+`PUBLIC` says where each public name of `meshweave` for such programs lives; nothing is imported before it is used.
+"""
+
+_NAMES = {
+    "frontends.python.dtypes": (
+        "as_dtype bfloat16 can_cast e finfo float16 float32 float64 iinfo inf int16 int32 int64 int8 isdtype nan pi "
+        "result_type"
+    ),
+    "frontends.python.functions.elementwise": (
+        "abs acos acosh add asin asinh astype atan atan2 atanh ceil clip conj copysign cos cosh divide erf exp "
+        "exp2 expm1 floor floor_divide hypot imag log log10 log1p log2 logaddexp maximum minimum multiply negative "
+        "positive pow real reciprocal relu remainder round rsqrt sigmoid sign sin sinh sqrt square "
+        "subtract tan tanh trunc where"
+    ),
+    "frontends.python.functions.logic": (
+        "bitwise_and bitwise_invert bitwise_left_shift bitwise_or bitwise_right_shift bitwise_xor equal "
+        "greater greater_equal isfinite isinf isnan less less_equal logical_and logical_not logical_or "
+        "logical_xor nextafter not_equal signbit"
+    ),
+    "frontends.python.functions.linalg": "einsum matmul matrix_transpose outer tensordot vecdot",
+    "frontends.python.functions.manipulate": (
+        "broadcast_arrays broadcast_to concat expand_dims flip moveaxis permute_dims reshape roll squeeze stack tile "
+        "unstack"
+    ),
+    "frontends.python.functions.index": (
+        "newaxis nonzero repeat searchsorted take take_along_axis unique_all unique_counts unique_inverse unique_values"
+    ),
+    "frontends.python.functions.reduce": (
+        "all any argmax argmin count_nonzero cumulative_prod cumulative_sum diff log_softmax logsumexp max mean "
+        "min prod softmax std sum var"
+    ),
+    "frontends.python.functions.create": (
+        "arange asarray empty empty_like eye full full_like linspace meshgrid ones ones_like tril triu "
+        "zeros zeros_like"
+    ),
+    "frontends.python.functions.sort": "argsort sort",
+    "frontends.python.control": "cond scan while_loop",
+    "frontends.python.place": "constrain hint kernels",
+    "api.arrays": "from_dlpack",
+    "api.jit": "jit",
+    "api.redistribution": "redistribute",
+}
+
+PUBLIC = {name: f"meshweave.{home}" for home, names in _NAMES.items() for name in names.split()}
+"""Public name -> the module that defines it. `bool` is `dtypes.bool_`; `Array` is the runtime's."""
+
+RENAMED = {"bool": ("meshweave.frontends.python.dtypes", "bool_")}
+"""Public names that differ from those in the code."""
+
+MODULES = {"linalg": "meshweave.frontends.python.functions.linalg"}
+"""Public names that are modules."""

@@ -1,0 +1,386 @@
+"""Build the program being traced: lines of MLIR text in nested blocks, each with the user's source line.
+
+Text costs a tenth of what ops in the bindings do, needs no MLIR loaded, and is itself the key of the cache of compiled
+programs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from itertools import islice
+from math import prod
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import NoReturn, Protocol
+
+from meshweave.errors import CompileError
+from meshweave.frontends.python.dtypes import (
+    DEFAULT_FLOAT,
+    DType,
+    Scalar,
+    float32,
+    float64,
+    literal,
+)
+from meshweave.layout import Mesh
+
+PACKAGE = str(Path(__file__).resolve().parents[2]) + os.sep
+"""Files whose lines are not the user's."""
+_state = threading.local()
+MAX_ELEMENTS = 1 << 59  # of a tensor: its bytes still fit 64 bits with room to add some
+
+
+def current() -> TraceBuilder | None:
+    """Return the trace that this thread is in, None outside of one."""
+    found: TraceBuilder | None = getattr(_state, "trace", None)
+    return found
+
+
+def user_frame() -> FrameType | None:
+    """Return the innermost frame outside of this package."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(PACKAGE):
+        frame = frame.f_back
+    return frame
+
+
+def where() -> str | None:
+    """Return `file:line` of the user's code that is being traced."""
+    frame = user_frame()
+    return None if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def fail(message: str) -> NoReturn:
+    """Raise CompileError at the user's line."""
+    raise CompileError(message, where())
+
+
+@lru_cache(maxsize=4096)
+def tensor_type(shape: tuple[int, ...], dtype: DType) -> str:
+    """Return the MLIR type of a tensor. Raises CompileError at the user's line if no machine can address it."""
+    if prod(shape) > MAX_ELEMENTS:
+        fail(f"a tensor of {'x'.join(map(str, shape))} elements is more than can be addressed")
+    return f"tensor<{''.join(f'{n}x' for n in shape)}{dtype.name}>"
+
+
+@lru_cache(maxsize=4096)
+def affine_map(ndim: int, results: tuple[str, ...]) -> str:
+    """Return an affine map of d0 to d{ndim - 1}."""
+    dims = ", ".join(f"d{i}" for i in range(ndim))
+    return f"affine_map<({dims}) -> ({', '.join(results)})>"
+
+
+@lru_cache(maxsize=4096)
+def broadcast_map(shape: tuple[int, ...], to: tuple[int, ...]) -> str:
+    """Return the map that reads a tensor of `shape` in loops over the shape `to`, which it broadcasts to."""
+    skip = len(to) - len(shape)
+    reads = ["0" if n == 1 and to[skip + i] != 1 else f"d{skip + i}" for i, n in enumerate(shape)]
+    return affine_map(len(to), tuple(reads))
+
+
+class Block:
+    """Hold the lines of one region.
+
+    region: the hint region whose body it is; its values stay usable outside. Values of other blocks end with the block.
+    """
+
+    def __init__(self, parent: Block | None, what: str, region: HintRegion | None = None) -> None:
+        self.parent, self.what, self.region = parent, what, region
+        self.lines: list[str | HintRegion] = []
+        self.empties: dict[str, str] = {}
+        self.open = True
+
+
+class HintRegion:
+    """Build a hint.region; its results are those of its values that are used after it."""
+
+    def __init__(
+        self,
+        trace: TraceBuilder,
+        hints: str,
+        loc: str,
+        time_axes: tuple[tuple[str, int | None], ...],
+    ) -> None:
+        """Begin a region. time_axes: of the slices that the hints ask for: names, and counts where given."""
+        self.hints, self.time_axes, self.place = hints, time_axes, where() or ""
+        trace.regions.append(self)
+        self.block = Block(trace.block, "hint", self)
+        self._trace, self._loc = trace, loc
+        self._results: dict[str, tuple[str, str]] = {}
+
+    def export(self, name: str, type_: str) -> str:
+        """Return the name that a value made inside has outside."""
+        if name not in self._results:
+            self._results[name] = (self._trace.fresh(), type_)
+        return self._results[name][0]
+
+    def render(self) -> str:
+        """Return the op as text."""
+        inside = ", ".join(self._results)
+        outside = ", ".join(name for name, _ in self._results.values())
+        types = ", ".join(type_ for _, type_ in self._results.values())
+        start = f"{outside} = " if outside else ""
+        return (
+            f'{start}"hint.region"() ({{\n{render(self.block.lines)}\n'
+            f'"hint.yield"({inside}) : ({types}) -> (){self._loc}\n'
+            f"}}) {{hints = {{{self.hints}}}}} : () -> ({types}){self._loc}"
+        )
+
+
+def render(lines: Sequence[str | HintRegion]) -> str:
+    """Return lines as text."""
+    return "\n".join([line if isinstance(line, str) else line.render() for line in lines])
+
+
+class Body:
+    """Build the body of a linalg op from scalar ops."""
+
+    def __init__(self, loc: str) -> None:
+        self.lines: list[str] = []
+        self._loc = loc
+        self._constants: dict[str, str] = {}
+
+    def let(self, text: str) -> str:
+        """Add an op with one result; return its name."""
+        name = f"%b{len(self.lines)}"
+        self.lines.append(f"{name} = {text}{self._loc}")
+        return name
+
+    def op(self, name: str, dtype: DType, *operands: str) -> str:
+        """Add an op whose operands and result have one type, such as `arith.addf`; return the name of its result."""
+        return self.let(f"{name} {', '.join(operands)} : {dtype.name}")
+
+    def constant(self, value: Scalar, dtype: DType) -> str:
+        """Return the name of a scalar constant."""
+        return self._constant(_typed(literal(value, dtype), dtype))
+
+    def index(self, value: int) -> str:
+        """Return the name of a constant of type index."""
+        return self._constant(f"{value} : index")
+
+    def _constant(self, text: str) -> str:
+        if text not in self._constants:
+            self._constants[text] = self.let(f"arith.constant {text}")
+        return self._constants[text]
+
+    def compare(self, predicate: str, dtype: DType, a: str, b: str) -> str:
+        """Compare by a predicate of arith (olt, slt, eq, ...); the result is an i1."""
+        op = "arith.cmpf" if dtype.kind == "f" else "arith.cmpi"
+        return self.let(f"{op} {predicate}, {a}, {b} : {dtype.name}")
+
+    def select(self, condition: str, dtype: DType, a: str, b: str) -> str:
+        """Choose `a` where the condition holds, else `b`."""
+        return self.let(f"arith.select {condition}, {a}, {b} : {dtype.name}")
+
+    def loop(self, dim: int) -> str:
+        """Return the name of a loop's index."""
+        return self.let(f"linalg.index {dim} : index")
+
+    def cast(self, value: str, source: DType, target: DType) -> str:
+        """Convert a value: from float to integer by truncation, to bool as `!= 0`."""
+        if source == target:
+            return value
+        if target.kind == "b":
+            zero = self.constant(0, source)
+            return self.compare("une" if source.kind == "f" else "ne", source, value, zero)
+        if target.kind == "f" and target.bits == 16:
+            if source.bits >= 32 and source.kind == "i":
+                value, source = self.cast(value, source, float64), float64
+            elif source.kind == "f" and source.bits == 16:
+                value, source = self.cast(value, source, float32), float32
+        return self.let(
+            f"arith.{_cast_op(source, target)} {value} : {source.name} to {target.name}"
+        )
+
+
+def _cast_op(source: DType, target: DType) -> str:
+    if source.kind == "b":
+        return "uitofp" if target.kind == "f" else "extui"
+    if source.kind == "i":
+        if target.kind == "f":
+            return "sitofp"
+        return "extsi" if target.bits > source.bits else "trunci"
+    if target.kind == "i":
+        return "fptosi"
+    return "extf" if target.bits > source.bits else "truncf"
+
+
+class TracedValue(Protocol):
+    """Describe a traced tensor to the builder: its program, the block it was made in, its name there, its types."""
+
+    trace: TraceBuilder
+    block: Block
+    name: str
+    type: str
+    dtype: DType
+
+
+class TraceBuilder:
+    """Build one program: its blocks, fresh names, and the user's source lines."""
+
+    def __init__(self, mesh: Mesh | None = None, weak_float: DType = DEFAULT_FLOAT) -> None:
+        """Begin a program. weak_float: the dtype in which floats of Python scalars alone are computed."""
+        self.mesh, self.weak_float = mesh or Mesh(), weak_float
+        self.needs_float64 = False  # has a float of Python scalars alone met float64?
+        self.block = self.top = Block(None, "the function")
+        self.regions: list[HintRegion] = []
+        self._count = 0
+        self._places: dict[tuple[CodeType, int], str] = {}
+        self.locations: dict[str, str] = {}  # alias -> location
+        self.taken: dict[str, set[DType]] = {}  # argument that is a Python scalar -> types it took
+
+    @contextlib.contextmanager
+    def active(self) -> Iterator[None]:
+        """Put everything that this thread traces meanwhile into this program."""
+        before = current()
+        _state.trace = self
+        try:
+            yield
+        finally:
+            _state.trace = before
+
+    def fresh(self) -> str:
+        """Return a new name."""
+        self._count += 1
+        return f"%{self._count}"
+
+    def loc(self) -> str:
+        """Return the location suffix of an op at the user's current line."""
+        frame = user_frame()
+        if frame is None:
+            return ""
+        key = (frame.f_code, frame.f_lasti)
+        found = self._places.get(key)
+        if found is None:
+            place = f"{quoted(frame.f_code.co_filename)}:{frame.f_lineno}:{_column(frame)}"
+            alias = f"#l{len(self._places)}"
+            self.locations[alias] = f"loc({place})"
+            found = self._places[key] = f" loc({alias})"
+        return found
+
+    def add(self, text: str) -> None:
+        """Add an op without results, at the user's line."""
+        self.block.lines.append(text + self.loc())
+
+    def let(self, text: str) -> str:
+        """Add an op with one result, at the user's line; return its name."""
+        name = self.fresh()
+        self.block.lines.append(f"{name} = {text}{self.loc()}")
+        return name
+
+    def name(self, value: TracedValue) -> str:
+        """Return the name of a value in this block. Raises CompileError if it left its trace or its body."""
+        if value.trace is not self:
+            fail("a value of another traced call is used here: give it in as an argument")
+        name, block = value.name, value.block
+        while not block.open:
+            if block.region is None or block.parent is None:
+                fail(
+                    f"a value made inside {block.what} is used outside of it: return it from there"
+                )
+            name = block.region.export(name, value.type)
+            block = block.parent
+        return name
+
+    def empty(self, type_: str) -> str:
+        """Return an uninitialised tensor for an op to write; each block makes one of a type."""
+        block: Block | None = self.block
+        while block is not None:
+            if type_ in block.empties:
+                return block.empties[type_]
+            block = block.parent
+        name = self.let(f"tensor.empty() : {type_}")
+        self.block.empties[type_] = name
+        return name
+
+    def filled(self, shape: tuple[int, ...], dtype: DType, value: Scalar) -> str:
+        """Return a tensor filled with one value, for a reduction to start from."""
+        scalar = self.let(f"arith.constant {_typed(literal(value, dtype), dtype)}")
+        type_ = tensor_type(shape, dtype)
+        empty = self.empty(type_)
+        return self.let(
+            f"linalg.fill ins({scalar} : {dtype.name}) outs({empty} : {type_}) -> {type_}"
+        )
+
+    def index(self, value: int) -> str:
+        """Return the name of a constant of type index."""
+        return self.let(f"arith.constant {value} : index")
+
+    @contextlib.contextmanager
+    def inside(self, what: str) -> Iterator[Block]:
+        """Trace into a new block, whose lines the caller puts where they belong."""
+        block = self.block = Block(self.block, what)
+        try:
+            yield block
+        finally:
+            block.open = False
+            assert block.parent is not None
+            self.block = block.parent
+
+    def generic(
+        self,
+        maps: Sequence[str],
+        kinds: Sequence[str],
+        inputs: Sequence[TracedValue],
+        out: str,
+        out_type: str,
+        body: Callable[[Body, list[str], str], str],
+    ) -> str:
+        """Add a linalg.generic with one result; return its name.
+
+        kinds: "parallel" or "reduction" for each loop. body(b, ins, out): the name of what it yields.
+        """
+        loc = self.loc()
+        lines = Body(loc)
+        result = body(lines, [f"%i{k}" for k in range(len(inputs))], "%o")
+        out_element = _element(out_type)
+        arguments = [f"%i{k}: {value.dtype.name}" for k, value in enumerate(inputs)]
+        arguments.append(f"%o: {out_element}")
+        names = ", ".join([self.name(value) for value in inputs])
+        types = ", ".join([value.type for value in inputs])
+        ins = f" ins({names} : {types})" if inputs else ""
+        name = self.fresh()
+        quoted = ", ".join([f'"{kind}"' for kind in kinds])
+        self.block.lines.append(
+            f"{name} = linalg.generic {{indexing_maps = [{', '.join(maps)}], "
+            f"iterator_types = [{quoted}]}}{ins} outs({out} : {out_type}) {{\n"
+            f"^bb0({', '.join(arguments)}):\n"
+            + "".join([f"  {line}\n" for line in lines.lines])
+            + f"  linalg.yield {result} : {out_element}{loc}\n}} -> {out_type}{loc}"
+        )
+        return name
+
+
+def _element(type_: str) -> str:
+    return type_[type_.rfind("x") + 1 : -1] if "x" in type_ else type_[len("tensor<") : -1]
+
+
+def _typed(text: str, dtype: DType) -> str:
+    return text if dtype.kind == "b" else f"{text} : {dtype.name}"
+
+
+def _column(frame: FrameType) -> int:
+    """Return the column of what the frame runs, from 1; 1 where the interpreter does not say (Python 3.10)."""
+    positions = getattr(frame.f_code, "co_positions", None)
+    if positions is None:
+        return 1
+    found = next(islice(positions(), frame.f_lasti // 2, None), None)
+    return 1 if found is None or found[2] is None else found[2] + 1
+
+
+def quoted(text: str) -> str:
+    """Return a text as an MLIR string; its dots escaped too if it would look like an op of StableHLO, as "sdy.py"."""
+    looks = any(f"{dialect}." in text for dialect in ("stablehlo", "chlo", "sdy"))
+    plain = "/_-+ =:,()@" if looks else "/_-+ =:,()@."
+    out = []
+    for char in text:
+        if (char.isalnum() and char.isascii()) or char in plain:
+            out.append(char)
+        else:
+            out += [f"\\{byte:02X}" for byte in char.encode("utf-8", "surrogateescape")]
+    return f'"{"".join(out)}"'

@@ -1,0 +1,269 @@
+"""Define the element types of traced programs, and how they promote.
+
+Promotion is that of the array API standard, with these choices where it leaves some: float16 with bfloat16 gives
+float32; an integer array beside a floating one takes the floating type (as in JAX and PyTorch); bool beside a number
+takes the number's type. Python scalars (and `np.float64` values, which are Python floats) are weak: they take the
+arrays' type, unless their kind is higher: then an int gives int64, a float float32. These two are the default types.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from meshweave.bundle import NUMPY_DTYPES
+from meshweave.errors import UsageError
+from meshweave.layout import Mesh
+
+
+@dataclass(frozen=True)
+class DType:
+    """Describe an element type. name: as in IR ("f32"); kind: "b", "i" or "f"; bits: of one element."""
+
+    name: str
+    kind: str
+    bits: int
+
+    def __repr__(self) -> str:
+        return f"meshweave.{_LONG[self.name]}"
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def numpy(self) -> np.dtype[Any]:
+        """Return the NumPy dtype that holds such elements; for bfloat16 that of its bits."""
+        return np.dtype(NUMPY_DTYPES[self.name])
+
+
+Scalar: TypeAlias = bool | int | float
+"""A Python scalar: it takes the dtype of the arrays that it meets."""
+DTypeLike: TypeAlias = DType | str | type | np.dtype[Any]
+"""What `as_dtype` reads."""
+Kind: TypeAlias = DTypeLike | tuple["Kind", ...]
+"""What `isdtype` compares with."""
+
+bool_ = DType("i1", "b", 1)
+int8 = DType("i8", "i", 8)
+int16 = DType("i16", "i", 16)
+int32 = DType("i32", "i", 32)
+int64 = DType("i64", "i", 64)
+float16 = DType("f16", "f", 16)
+bfloat16 = DType("bf16", "f", 16)
+float32 = DType("f32", "f", 32)
+float64 = DType("f64", "f", 64)
+e, inf, nan, pi = math.e, math.inf, math.nan, math.pi
+
+_LONG = {
+    "i1": "bool", "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64",
+    "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64",
+}  # fmt: skip
+DTYPES = {
+    d.name: d for d in (bool_, int8, int16, int32, int64, float16, bfloat16, float32, float64)
+}
+DEFAULT_INT, DEFAULT_FLOAT = int64, float32
+_BY_NAME = {**DTYPES, **{_LONG[n]: d for n, d in DTYPES.items()}}
+_BY_NUMPY = {d.numpy: d for d in DTYPES.values() if d is not bfloat16}
+_KINDS = "bif"
+_WEAK = {"b": bool_, "i": DEFAULT_INT, "f": DEFAULT_FLOAT}
+
+
+def as_dtype(value: DTypeLike) -> DType:
+    """Return the element type that a DType, a name ("f32", "float32"), a NumPy dtype or bool, int, float mean.
+
+    Raises UsageError if programs cannot hold it.
+    """
+    if isinstance(value, DType):
+        return value
+    if isinstance(value, str) and value in _BY_NAME:
+        return _BY_NAME[value]
+    if isinstance(value, type) and value in (bool, int, float):
+        return _WEAK[value.__name__[0]]
+    try:
+        known = np.dtype(value)
+    except TypeError:
+        known = None
+    if known is not None and known.name == "bfloat16":
+        return bfloat16
+    if known is not None and known.newbyteorder("=") in _BY_NUMPY and not known.isnative:
+        raise UsageError(
+            f"dtype {known}: bytes in another machine's order; astype({str(known.newbyteorder('='))!r}) is right"
+        )
+    if known is None or known not in _BY_NUMPY:
+        raise UsageError(f"dtype {value}: known are {', '.join(_LONG.values())}")
+    return _BY_NUMPY[known]
+
+
+class TypeLimits(NamedTuple):
+    """Hold the limits of a dtype; eps is the distance from 1 to the next number."""
+
+    bits: int
+    min: float
+    max: float
+    dtype: DType
+    eps: float = 0.0
+    smallest_normal: float = 0.0
+
+
+_MANTISSA = {"f64": (52, -1022), "f32": (23, -126), "f16": (10, -14), "bf16": (7, -126)}
+
+
+def finfo(dtype: object, /) -> TypeLimits:
+    """Return bits, min, max, eps and smallest_normal of a floating dtype. Raises UsageError for another."""
+    found = own_dtype(dtype)
+    if found.kind != "f":
+        raise UsageError(f"finfo: {found!r} is no floating dtype")
+    digits, least = _MANTISSA[found.name]
+    largest = (2 - 2.0**-digits) * 2.0 ** (1 - least)
+    return TypeLimits(found.bits, -largest, largest, found, 2.0**-digits, 2.0**least)
+
+
+def iinfo(dtype: object, /) -> TypeLimits:
+    """Return bits, min and max of an integer dtype. Raises UsageError for another."""
+    found = own_dtype(dtype)
+    if found.kind != "i":
+        raise UsageError(f"iinfo: {found!r} is no integer dtype")
+    low, high = limits(found)
+    return TypeLimits(found.bits, low, high, found)
+
+
+_CLASSES = {
+    "bool": "b", "signed integer": "i", "unsigned integer": "", "integral": "i",
+    "real floating": "f", "complex floating": "", "numeric": "if",
+}  # fmt: skip
+
+
+def isdtype(dtype: DTypeLike, kind: Kind) -> bool:
+    """Tell whether a dtype is of a kind: "bool", "integral", "numeric", ..., a dtype, or any of a tuple of these."""
+    if isinstance(kind, tuple):
+        return any(isdtype(dtype, one) for one in kind)
+    if isinstance(kind, str) and kind in _CLASSES:
+        return as_dtype(dtype).kind in _CLASSES[kind] and _CLASSES[kind] != ""
+    if isinstance(kind, str) and kind not in _BY_NAME:
+        raise UsageError(f'isdtype: kind "{kind}": known are {", ".join(_CLASSES)}')
+    return as_dtype(dtype) == as_dtype(kind)
+
+
+class Info:
+    """Describe the capabilities, devices and dtypes of meshweave as an array library (`__array_namespace_info__`)."""
+
+    def capabilities(self) -> dict[str, bool | int]:
+        """Return the limits: no results whose shapes depend on elements, at most 64 dims."""
+        return {"boolean indexing": False, "data-dependent shapes": False, "max dimensions": 64}
+
+    def default_device(self) -> None:
+        """Return None, which means the mesh of the program."""
+        return None
+
+    def devices(self) -> list[None]:
+        """Return None alone, which means the mesh of the program."""
+        return [None]
+
+    def default_dtypes(self, *, device: Mesh | None = None) -> dict[str, DType]:
+        """Return the dtypes of results where none is given."""
+        return {"real floating": DEFAULT_FLOAT, "integral": DEFAULT_INT, "indexing": DEFAULT_INT}
+
+    def dtypes(self, *, device: Mesh | None = None, kind: Kind | None = None) -> dict[str, DType]:
+        """Return the dtypes by name; kind: only those of a kind, as `isdtype` takes it."""
+        every = {repr(d).partition(".")[2]: d for d in DTYPES.values()}
+        return {name: d for name, d in every.items() if kind is None or isdtype(d, kind)}
+
+
+def own_dtype(value: Any) -> DType:  # a dtype, or anything with one
+    """Return the dtype that a value is, or has."""
+    return as_dtype(value if isinstance(value, type | str) else getattr(value, "dtype", value))
+
+
+def can_cast(source: object, target: DTypeLike, /) -> bool:
+    """Tell whether promotion can take a dtype (or that of an array) to another."""
+    given = own_dtype(source)
+    wanted = as_dtype(target)
+    return promoted([given, wanted], []) == wanted
+
+
+def weak_kind(value: object) -> str | None:
+    """Return the kind ("b", "i", "f") of a Python scalar, None for anything else."""
+    if isinstance(value, bool):
+        return "b"
+    if isinstance(value, int):
+        return "i"
+    return "f" if isinstance(value, float) else None
+
+
+def promoted(strong: list[DType], weak: list[str]) -> DType:
+    """Return the dtype of an operation on arrays of dtypes `strong` and Python scalars of kinds `weak`."""
+    if not strong:
+        return _WEAK[max(weak, key=_KINDS.index)]
+    result = strong[0]
+    for other in strong[1:]:
+        if (other.kind, other.bits) == (result.kind, result.bits) and other != result:
+            result = float32  # of float16 and bfloat16 neither holds the other
+        else:
+            result = max(result, other, key=lambda d: (_KINDS.index(d.kind), d.bits))
+    for kind in weak:
+        if _KINDS.index(kind) > _KINDS.index(result.kind):
+            result = _WEAK[kind]
+    return result
+
+
+def result_type(*values: object) -> DType:
+    """Return the dtype that an operation on these arrays, dtypes and Python scalars has."""
+    strong, weak = [], []
+    for value in values:
+        kind = weak_kind(value)
+        if kind is not None:
+            weak.append(kind)
+        elif getattr(value, "weak", False):
+            weak.append(own_dtype(value).kind)
+        else:
+            strong.append(own_dtype(value))
+    if not strong and not weak:
+        raise UsageError("result_type: at least one array or dtype is needed")
+    return promoted(strong, weak)
+
+
+def floating(dtype: DType) -> DType:
+    """Return a floating dtype itself, the default floating dtype for others."""
+    return dtype if dtype.kind == "f" else DEFAULT_FLOAT
+
+
+def accumulator(dtype: DType) -> DType:
+    """Return the dtype that sums of `dtype` are computed in: float32 for 16-bit floats."""
+    return float32 if dtype.kind == "f" and dtype.bits == 16 else dtype
+
+
+def limits(dtype: DType) -> tuple[float | int, float | int]:
+    """Return the smallest and the largest value: -inf and inf for floats."""
+    if dtype.kind == "f":
+        return float("-inf"), float("inf")
+    if dtype.kind == "b":
+        return 0, 1
+    return -(1 << (dtype.bits - 1)), (1 << (dtype.bits - 1)) - 1
+
+
+def literal(value: Scalar, dtype: DType) -> str:
+    """Write a Python scalar as an MLIR constant of this type. Raises UsageError if an integer does not fit."""
+    if dtype.kind == "b":
+        return "true" if value else "false"
+    if dtype.kind == "i":
+        low, high = limits(dtype)
+        if value in (math.inf, -math.inf) or value != value:
+            raise UsageError(f"{value} is no {_LONG[dtype.name]}")
+        number = int(value)
+        if not low <= number <= high:
+            raise UsageError(f"{number} is no {_LONG[dtype.name]}")
+        return str(number)
+    return _float_literal(float(value), dtype)
+
+
+def _float_literal(value: float, dtype: DType) -> str:
+    """Write a float: MLIR rounds numbers to the type, and takes infinities and NaN as their bits."""
+    if math.isfinite(value):
+        mantissa, e, exponent = repr(value).partition("e")
+        return mantissa + ("" if "." in mantissa else ".0") + e + exponent
+    kind = ">f4" if dtype is bfloat16 else f">f{dtype.bits // 8}"  # bf16: the first half of f32
+    bits = np.array(value if value == value else math.nan, kind).tobytes().hex().upper()
+    return f"0x{bits[: dtype.bits // 4]}"

@@ -1,0 +1,1 @@
+"""Read Shardy meshes, shardings and manual computations as layouts. Frontends import this room."""

@@ -1,0 +1,298 @@
+"""Import what Shardy says of a program: the mesh, the layouts of the signature, constraints.
+
+This runs after inlining, on StableHLO: the only function is the entry function. manual.py imports
+`sdy.manual_computation`.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import NamedTuple, TypeAlias
+
+from meshweave.dialects.dist import LayoutAttr
+from meshweave.errors import CompileError, LayoutError
+from meshweave.frontends.shardy.shardings import (
+    MeshText,
+    ShardyLayout,
+    parse_mesh,
+    parse_per_value,
+    parse_sharding,
+)
+from meshweave.ir.bindings import ir
+from meshweave.ir.build import OpBuilder
+from meshweave.ir.locations import location_text
+from meshweave.ir.ops import Ops, is_used, ops_where, producer
+from meshweave.layout.layout import Layout
+from meshweave.layout.mesh import Mesh
+
+_CONTROL = ("stablehlo.while", "stablehlo.case", "stablehlo.if", "sdy.manual_computation")
+
+
+Attributes: TypeAlias = Mapping[str, ir.Attribute]
+Place: TypeAlias = ir.Operation | ir.Location
+"""Where an error is: an op, or a location."""
+
+
+class EntryAttributes(NamedTuple):
+    """Hold the attributes of the arguments and results of @main in our terms, empty where there are none."""
+
+    arguments: tuple[Attributes, ...]
+    results: tuple[Attributes, ...]
+
+
+class Meshes:
+    """Collect the meshes of a program. They must be one: shardings are read against it."""
+
+    def __init__(self, ops: Ops) -> None:
+        self.declared = {
+            op.attributes["sym_name"].value: _declared(op) for op in ops.get("sdy.mesh", ())
+        }
+        self.used: MeshText | None = None
+        self.used_at = ""
+        self.axes_named: set[str] = set()
+
+    def read(self, sharding: ShardyLayout, where: Place) -> ShardyLayout:
+        """Check that `sharding` is over the program's one mesh, and return it. Errors are at `where`."""
+        mesh = sharding.mesh
+        if isinstance(mesh, str):
+            if mesh not in self.declared:
+                raise CompileError(f"sharding over @{mesh}: no such mesh", location_text(where))
+            mesh = self.declared[mesh]
+        if mesh.is_maximal:
+            raise CompileError(
+                f"a maximal sharding (one whole tensor on device {mesh.device_ids}) is not "
+                "supported: shard it over mesh axes or replicate it",
+                location_text(where),
+            )
+        self.axes_named |= sharding.named_axes
+        if mesh.axes:
+            self._use(mesh, where)
+        return sharding
+
+    def _use(self, mesh: MeshText, where: Place) -> None:
+        if self.used is None:
+            self.used, self.used_at = mesh, location_text(where)
+        elif mesh != self.used:
+            raise CompileError(
+                f"shardings over several meshes ({_axes_text(self.used)} at {self.used_at}, "
+                f"{_axes_text(mesh)} here): a program has one mesh; name axes of sub-meshes in it",
+                location_text(where),
+            )
+
+    def mesh(self) -> Mesh | None:
+        """Return the program's mesh: the one its shardings use, else the one it declares, else None."""
+        chosen = {self.used} if self.used else {m for m in self.declared.values() if m.axes}
+        if len(chosen) != 1:
+            return None
+        try:
+            return chosen.pop().mesh()
+        except CompileError as error:
+            raise CompileError(error.message, self.used_at or None) from None
+
+
+@contextmanager
+def errors_at(where: Place, about: str = "") -> Iterator[None]:
+    """Give the errors of readers, which know no place, this one, and say what they are about."""
+    try:
+        yield
+    except CompileError as error:
+        raise CompileError(f"{about}{error.message}", location_text(where)) from None
+
+
+def _declared(op: ir.Operation) -> MeshText:
+    with errors_at(op):
+        if "mesh" not in op.attributes:
+            raise CompileError("sdy.mesh needs a mesh")
+        return parse_mesh(str(op.attributes["mesh"]))
+
+
+def _axes_text(mesh: MeshText) -> str:
+    return ", ".join(f"{name}={size}" for name, size in mesh.axes)
+
+
+def read_at(where: Place, text: str, meshes: Meshes) -> ShardyLayout:
+    """Read the sharding `text`. Errors are at `where`."""
+    with errors_at(where, f"{text}: "):
+        sharding = parse_sharding(text)
+    return meshes.read(sharding, where)
+
+
+def layout_attributes(sharding: ShardyLayout, where: Place) -> dict[str, ir.Attribute]:
+    """Return `layout`, and `open`, `replicated`, `priorities` where the sharding says more than a layout does."""
+    with errors_at(where):
+        layout = sharding.layout()
+    attrs: dict[str, ir.Attribute] = {"layout": LayoutAttr.make(layout)}
+    if sharding.open_dims:
+        attrs["open"] = ir.DenseI64ArrayAttr.get(list(sharding.open_dims))
+    if sharding.replicated:
+        attrs["replicated"] = ir.ArrayAttr.get([ir.StringAttr.get(a) for a in sharding.replicated])
+    if any(p is not None for p in sharding.priorities):
+        attrs["priorities"] = ir.DenseI64ArrayAttr.get([p or 0 for p in sharding.priorities])
+    return attrs
+
+
+def import_signature(main: ir.Operation, meshes: Meshes) -> EntryAttributes:
+    """Read and take off the attributes of the arguments and results of `main`.
+
+    `sdy.sharding` becomes `dist.layout` and its companions. An unsigned argument or result is marked `dist.unsigned`,
+    because linalg has signless integers only. Annotations of GSPMD, the partitioner before Shardy, are refused.
+    """
+    kind = main.attributes["function_type"].value
+    read: dict[str, tuple[Attributes, ...]] = {}
+    for key, types in (("arg_attrs", kind.inputs), ("res_attrs", kind.results)):
+        given = main.attributes[key] if key in main.attributes else [{}] * len(types)
+        read[key] = tuple(
+            _value_attributes(attrs, t, meshes, main) for attrs, t in zip(given, types, strict=True)
+        )
+        if key in main.attributes:
+            del main.attributes[key]
+    return EntryAttributes(read["arg_attrs"], read["res_attrs"])
+
+
+def _value_attributes(
+    attrs: Attributes, kind: ir.Type, meshes: Meshes, main: ir.Operation
+) -> Attributes:
+    found: dict[str, ir.Attribute] = {}
+    if "sdy.sharding" in attrs:
+        sharding = read_at(main, str(attrs["sdy.sharding"]), meshes)
+        found = {f"dist.{k}": v for k, v in layout_attributes(sharding, main).items()}
+    elif "mhlo.sharding" in attrs:
+        refuse_gspmd(attrs["mhlo.sharding"], main)
+        found["dist.layout"] = LayoutAttr.make(str(Layout.replicated(len(kind.shape))))
+    for name in ("dist.layout", "dist.open", "dist.replicated", "dist.priorities"):
+        if name in attrs and name not in found:  # a program that has ours already
+            found[name] = attrs[name]
+    element = getattr(kind, "element_type", None)
+    if isinstance(element, ir.IntegerType) and element.is_unsigned:
+        found["dist.unsigned"] = ir.UnitAttr.get()
+    return found
+
+
+def refuse_gspmd(annotation: ir.Attribute, where: Place) -> None:
+    """Refuse an `mhlo.sharding`, unless it says that the value is replicated."""
+    text = str(getattr(annotation, "value", annotation))
+    if text.strip() != "{replicated}":
+        raise CompileError(
+            f'mhlo.sharding = "{text}": annotations of the GSPMD partitioner are not supported: '
+            "export with Shardy (jax_use_shardy_partitioner=True, the default)",
+            location_text(where),
+        )
+
+
+def import_constraints(ops: Ops, meshes: Meshes) -> None:
+    """Turn every sdy.sharding_constraint into dist.constrain."""
+    for op in ops.get("sdy.sharding_constraint", ()):
+        sharding = read_at(op, str(op.attributes["sharding"]), meshes)
+        value, result = op.operands[0], op.results[0]
+        around = op.parent.name
+        # In a reducer or comparator values are elements, which have no layout.
+        scalar = around.startswith("stablehlo.") and around not in _CONTROL
+        if scalar or _says_nothing(sharding, op):
+            result.replace_all_uses_with(value)
+        else:
+            new = constrain(value, sharding, op)
+            if not is_used(result):
+                _apply_to_all_uses(new)
+            result.replace_all_uses_with(new.result)
+        op.erase()
+
+
+def constrain(value: ir.Value, sharding: ShardyLayout, where: ir.Operation) -> ir.Operation:
+    """Make a `dist.constrain` of `value` in front of the op `where`."""
+    attrs = layout_attributes(sharding, where)
+    dims = len(value.type.shape) if isinstance(value.type, ir.RankedTensorType) else None
+    if dims != len(sharding.axes):
+        raise CompileError(
+            f"a sharding of {len(sharding.axes)} dims for a value of type {value.type}",
+            location_text(where),
+        )
+    return OpBuilder.before(where).op("dist.constrain", [value.type], [value], **attrs)
+
+
+def _says_nothing(sharding: ShardyLayout, op: ir.Operation) -> bool:
+    """Tell whether a constraint is inside a manual computation, which takes all axes. Raises if it names one."""
+    if not manual_around(op):
+        return False
+    if sharding.named_axes:
+        raise CompileError(
+            f"sharding_constraint over {', '.join(sorted(sharding.named_axes))} inside "
+            "sdy.manual_computation, whose values are local already",
+            location_text(op),
+        )
+    return True
+
+
+def manual_around(op: ir.Operation) -> bool:
+    """Tell whether an op is inside a manual computation."""
+    parent = op.parent
+    while parent is not None and parent.operation.name != "sdy.manual_computation":
+        parent = parent.operation.parent
+    return parent is not None
+
+
+def _apply_to_all_uses(constraint: ir.Operation) -> None:
+    """Let all ops that read the operand of a constraint read its result: one without uses is about its operand."""
+    value = constraint.operands[0]
+    maker = producer(value)
+    if maker is None:
+        first = value.owner.operations[0].operation
+        if first != constraint:
+            constraint.move_before(first)
+    else:
+        constraint.move_after(maker)
+    value.replace_all_uses_except(constraint.result, constraint)
+
+
+def import_op_shardings(module: ir.Module, meshes: Meshes) -> None:
+    """Turn shardings on other ops (`sdy.sharding = #sdy.sharding_per_value<...>`) into constraints of their results."""
+    for op in ops_where(module.operation, lambda op: "sdy.sharding" in op.attributes):
+        for result, sharding in _op_shardings(op, meshes):
+            new = constrain(result, sharding, op)
+            new.move_after(op)
+            result.replace_all_uses_except(new.result, new)
+        del op.attributes["sdy.sharding"]
+
+
+def _op_shardings(op: ir.Operation, meshes: Meshes) -> Iterator[tuple[ir.Value, ShardyLayout]]:
+    text = str(op.attributes["sdy.sharding"])
+    with errors_at(op):
+        shardings = parse_per_value(text)
+    if len(shardings) != len(op.results):
+        raise CompileError(
+            f"{len(shardings)} shardings for {len(op.results)} results", location_text(op)
+        )
+    for result, sharding in zip(op.results, shardings, strict=True):
+        yield result, meshes.read(sharding, op)
+
+
+def apply_signature(main: ir.Operation, signature: EntryAttributes, mesh: Mesh | None) -> None:
+    """Set the attributes of `signature` on `main`; check each layout against the mesh and the type."""
+    kind = main.attributes["function_type"].value
+    for key, attrs, types, what in (
+        ("arg_attrs", signature.arguments, kind.inputs, "argument"),
+        ("res_attrs", signature.results, kind.results, "result"),
+    ):
+        for i, (given, t) in enumerate(zip(attrs, types, strict=True)):
+            if mesh is not None and "dist.layout" in given:
+                _check_layout(given["dist.layout"], t, mesh, f"{what} {i}", main)
+        if any(attrs):
+            main.attributes[key] = ir.ArrayAttr.get([ir.DictAttr.get(given) for given in attrs])
+
+
+def _check_layout(
+    layout: ir.Attribute, kind: ir.Type, mesh: Mesh, what: str, where: ir.Operation
+) -> None:
+    try:
+        parsed = layout.layout
+        if parsed.ndim != len(kind.shape):
+            raise LayoutError(f"{parsed} has {parsed.ndim} dims, but the value is {kind}")
+        parsed.check(mesh, tuple(kind.shape))
+    except LayoutError as error:
+        raise CompileError(f"{what}: {error}", location_text(where)) from None
+
+
+def add_mesh(module: ir.Module, mesh: Mesh | None) -> None:
+    """Put `dist.mesh` first in the module, unless there is no mesh."""
+    if mesh is not None:
+        attrs = {"sym_name": ir.StringAttr.get("mesh"), "axes": ir.StringAttr.get(str(mesh))}
+        begin = ir.InsertionPoint.at_block_begin(module.body)
+        OpBuilder(begin, ir.Location.unknown()).op("dist.mesh", **attrs)

@@ -1,0 +1,115 @@
+"""Mend what upstream's lowering of StableHLO gets wrong by element type.
+
+These are unsigned integers, booleans, sums in 16 bits, and floats that no integer or no mantissa holds.
+"""
+
+import math
+
+from meshweave.ir.bindings import arith, ir
+from meshweave.ir.build import OpBuilder, tensor_type
+from meshweave.ir.ops import body_of, ops_named, replace_op, terminator
+
+
+def _broadcast_bits(op: ir.Operation) -> None:
+    """Broadcast an unsigned scalar as a signless one: upstream makes wrong linalg of the unsigned."""
+    value, result = op.operands[0], op.results[0]
+    element = value.type.element_type
+    if value.type.rank or not isinstance(element, ir.IntegerType) or not element.is_unsigned:
+        return
+    b, signless = OpBuilder.before(op), ir.IntegerType.get_signless(element.width)
+    wide = tensor_type(result.type.shape, signless)
+    dims = op.attributes["broadcast_dimensions"]
+    bits = b.one("stablehlo.bitcast_convert", tensor_type([], signless), value)
+    bits = b.one("stablehlo.broadcast_in_dim", wide, bits, broadcast_dimensions=dims)
+    replace_op(op, [b.one("stablehlo.bitcast_convert", result.type, bits)])
+
+
+def _accumulate_wide(op: ir.Operation) -> None:
+    """Add a product of 16-bit floats up in f32 and round it once, as hardware does.
+
+    An algorithm that the program names is never more exact than ours, and upstream refuses them all: it is dropped.
+    """
+    if "algorithm" in op.attributes:
+        del op.attributes["algorithm"]
+    type_ = op.results[0].type
+    if not isinstance(type_.element_type, ir.FloatType) or type_.element_type.width >= 32:
+        return
+    b = OpBuilder.before(op)
+    attrs = {name: op.attributes[name] for name in op.attributes}
+    product = b.one(op.name, tensor_type(type_.shape, ir.F32Type.get()), *op.operands, **attrs)
+    replace_op(op, [b.one("stablehlo.convert", type_, product)])
+
+
+def make_signless(main: ir.Operation) -> None:
+    """Make unsigned arguments that only come back as results signless: upstream converts types where there are ops."""
+    block = body_of(main)
+    types = [_signless(argument.type) for argument in block.arguments]
+    if types == [argument.type for argument in block.arguments]:
+        return
+    for argument, type_ in zip(block.arguments, types, strict=True):
+        argument.set_type(type_)
+    results = [value.type for value in terminator(block).operands]
+    main.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(types, results))
+
+
+def _signless(type_: ir.Type) -> ir.Type:
+    element = getattr(type_, "element_type", None)
+    if not isinstance(element, ir.IntegerType) or element.is_signless:
+        return type_
+    return tensor_type(type_.shape, ir.IntegerType.get_signless(element.width))
+
+
+def saturate(module: ir.Module) -> None:
+    """Convert floats to integers as XLA does: the nearest integer there is, and 0 for NaN.
+
+    The ops of arith leave open what becomes of floats that no integer holds.
+    """
+    for op in ops_named(module.operation, "arith.fptosi", "arith.fptoui"):
+        _saturate(op)
+
+
+def _saturate(op: ir.Operation) -> None:
+    value, result = op.operands[0], op.results[0]
+    width, signed = result.type.width, op.name == "arith.fptosi"
+    b = OpBuilder.before(op)
+    low, high = (-(1 << (width - 1)), 1 << (width - 1)) if signed else (0, 1 << width)
+    found = b.one(op.name, result.type, value)
+    # The bounds are powers of two: floats hold them, or are infinite.
+    for predicate, bound, limit in (
+        (arith.CmpFPredicate.OLE, float(low), low),
+        (arith.CmpFPredicate.OGE, float(high), high - 1 if signed else -1),  # -1: all bits
+        (arith.CmpFPredicate.UNO, 0.0, 0),
+    ):
+        holds = b.compare(predicate, value, b.constant(ir.FloatAttr.get(value.type, bound)))
+        found = b.select(holds, b.integer(limit, result.type), found)
+    replace_op(op, [found])
+
+
+def add_booleans(op: ir.Operation) -> None:
+    """Make a sum of booleans an `or`, as StableHLO defines it: upstream adds their bits."""
+    type_ = op.results[0].type
+    if str(type_.element_type) == "i1":
+        replace_op(op, [OpBuilder.before(op).one("stablehlo.or", type_, *op.operands)])
+
+
+def _reduce_precision(op: ir.Operation) -> None:
+    """Make infinities of NaNs where no bits of the mantissa are left to tell them apart; upstream keeps them."""
+    value, type_ = op.operands[0], op.results[0].type
+    if ir.IntegerAttr(op.attributes["mantissa_bits"]).value:
+        return
+    b = OpBuilder.before(op)
+    endless = ir.DenseElementsAttr.get_splat(type_, ir.FloatAttr.get(type_.element_type, math.inf))
+    i1 = tensor_type(type_.shape, ir.IntegerType.get_signless(1))
+    direction = ir.Attribute.parse("#stablehlo<comparison_direction NE>")
+    nan = b.one("stablehlo.compare", i1, value, value, comparison_direction=direction)
+    infinity = b.one("stablehlo.constant", type_, value=endless)
+    number = b.one("stablehlo.select", type_, nan, infinity, value)
+    op.operands[0] = number
+
+
+LOWER = {
+    "stablehlo.broadcast_in_dim": _broadcast_bits,
+    "stablehlo.dot_general": _accumulate_wide,
+    "stablehlo.convolution": _accumulate_wide,
+    "stablehlo.reduce_precision": _reduce_precision,
+}

@@ -1,0 +1,269 @@
+"""Lower StableHLO ops that nothing upstream lowers to plain loops: sort by merging, and scatter update by update.
+
+Also select_and_scatter, the gradient of max pooling, whose windows may overlap and be padded.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from meshweave.errors import CompileError
+from meshweave.ir.bindings import arith, ir, stablehlo
+from meshweave.ir.build import OpBuilder, Values, tensor_type
+from meshweave.ir.locations import location_text
+from meshweave.ir.ops import body_of, move_body, replace_op
+
+Precedes = Callable[[OpBuilder, Values], ir.Value]
+"""Build an i1 that tells whether an element must come before another, from both of each tensor: x0, y0, x1, y1, ..."""
+
+_Cmp = arith.CmpIPredicate
+
+
+def apply_reducer(b: OpBuilder, block: ir.Block, scalars: Values) -> list[ir.Value]:
+    """Move the ops of a reducer or comparator, which are on tensors without dims, to where `b` builds, on `scalars`.
+
+    Return the scalars that the block returns. A block can be applied once: its ops are gone afterwards.
+    """
+    for argument, scalar in zip(block.arguments, scalars, strict=True):
+        argument.replace_all_uses_with(b.scalar_tensor(scalar))
+    return [b.element(value) for value in move_body(block, b.ip)]
+
+
+def lower_sort(op: ir.Operation) -> None:
+    """Lower stablehlo.sort: each row along the sorted dim by a stable bottom-up merge sort of n log n comparisons.
+
+    The op may sort several tensors of one shape together, by a comparator that sees an element of each.
+    """
+    comparator = body_of(op)
+    dim = ir.IntegerAttr(op.attributes["dimension"]).value if "dimension" in op.attributes else -1
+
+    def precedes(b: OpBuilder, pairs: Values) -> ir.Value:
+        return apply_reducer(b, comparator, pairs)[0]
+
+    replace_op(op, sorted_rows(OpBuilder.before(op), list(op.operands), dim, precedes))
+
+
+def sorted_rows(b: OpBuilder, inputs: Values, dim: int, precedes: Precedes) -> list[ir.Value]:
+    """Sort the rows along `dim` of tensors of one shape together; return the sorted tensors."""
+    shape = list(inputs[0].type.shape)
+    dim %= max(1, len(shape))
+    if not shape or shape[dim] < 2 or 0 in shape:
+        return list(inputs)
+    others = [n for i, n in enumerate(shape) if i != dim]
+    sizes = [n if i == dim else 1 for i, n in enumerate(shape)]
+
+    def sort_row(inner: OpBuilder, at: Values, values: Values) -> Values:
+        offsets = [*at[:dim], 0, *at[dim:]]
+        types = [tensor_type([shape[dim]], v.type.element_type) for v in inputs]
+        rows = [inner.extract_slice(v, t, offsets, sizes) for v, t in zip(inputs, types)]
+        rows = _merge_sort(inner, rows, shape[dim], precedes)
+        pairs = zip(rows, values, strict=True)
+        return [inner.insert_slice(row, value, offsets, sizes) for row, value in pairs]
+
+    # The inputs serve as places for the results: two `tensor.empty` of one type would be
+    # merged, and bufferization then puts both results into one buffer.
+    return b.loops(others, inputs, sort_row)
+
+
+def _merge_sort(b: OpBuilder, rows: Values, size: int, precedes: Precedes) -> list[ir.Value]:
+    """Sort 1-dim tensors together: merge runs of 1, 2, 4, ... in pairs into a copy, and copy that back."""
+    passes = (size - 1).bit_length()
+    count = len(rows)
+
+    def merge_pass(p: OpBuilder, number: ir.Value, values: Values) -> list[ir.Value]:
+        source, target = values[:count], values[count:]
+        width = p.binary("shli", p.index(1), number)
+        end = p.index(size)
+
+        def place(k: OpBuilder, position: ir.Value, state: Values) -> list[ir.Value]:
+            return _merge_step(k, position, state, source, width, end, precedes)
+
+        zero = p.index(0)
+        state = p.loop(zero, end, [zero, zero, *target], place)
+        merged = state[2:]
+
+        def copy(k: OpBuilder, i: ir.Value, kept: Values) -> list[ir.Value]:
+            return [
+                k.put_element(k.element(m, [i]), s, [i]) for m, s in zip(merged, kept, strict=True)
+            ]
+
+        return [*p.loop(zero, end, source, copy), *merged]
+
+    return b.loop(0, passes, [*rows, *rows], merge_pass)[:count]
+
+
+def _merge_step(
+    b: OpBuilder,
+    position: ir.Value,
+    state: Values,
+    source: Values,
+    width: ir.Value,
+    size: ir.Value,
+    precedes: Precedes,
+) -> list[ir.Value]:
+    """Write place `position` of the targets; return the next state.
+
+    state: the next place of the left run, the next place of the right run, the targets.
+    """
+    left, right, *targets = state
+    both = b.binary("addi", width, width)
+    within = b.binary("remui", position, both)
+    base = b.binary("subi", position, within)
+    middle = b.binary("minsi", b.binary("addi", base, width), size)
+    stop = b.binary("minsi", b.binary("addi", base, both), size)
+    starts = b.compare(_Cmp.eq, within, b.index(0))
+    left, right = b.select(starts, base, left), b.select(starts, middle, right)
+    last = b.binary("subi", size, b.index(1))
+    from_left = [b.element(s, [b.binary("minsi", left, last)]) for s in source]
+    from_right = [b.element(s, [b.binary("minsi", right, last)]) for s in source]
+    pairs = [v for pair in zip(from_right, from_left, strict=True) for v in pair]
+    first = precedes(b, pairs)  # the right one only where it must come first: that is stable
+    right_left = b.compare(_Cmp.slt, right, stop)
+    takes_right = b.binary("andi", right_left, first)
+    takes_right = b.binary("ori", b.compare(_Cmp.sge, left, middle), takes_right)
+    one, zero = b.index(1), b.index(0)
+    values = [b.select(takes_right, r, v) for r, v in zip(from_right, from_left, strict=True)]
+    return [
+        b.binary("addi", left, b.select(takes_right, zero, one)),
+        b.binary("addi", right, b.select(takes_right, one, zero)),
+        *(b.put_element(v, t, [position]) for v, t in zip(values, targets, strict=True)),
+    ]
+
+
+def lower_scatter(op: ir.Operation) -> None:
+    """Lower stablehlo.scatter: take the elements of the updates in order, and drop those whose place lies outside."""
+    count = (len(op.operands) - 1) // 2
+    operands = list(op.operands)
+    inputs, indices, updates = operands[:count], operands[count], operands[count + 1 :]
+    dims, reducer = _ScatterDims(op), body_of(op)
+    shape = list(inputs[0].type.shape)
+
+    def update(inner: OpBuilder, at: Values, values: Values) -> Values:
+        place = dims.place(inner, indices, at, len(shape))
+
+        def write(w: OpBuilder) -> list[ir.Value]:
+            old = [w.element(v, place) for v in values]
+            new = apply_reducer(w, reducer, [*old, *(w.element(u, at) for u in updates)])
+            return [w.put_element(n, v, place) for n, v in zip(new, values, strict=True)]
+
+        inside = is_inside(inner, place, shape)
+        return inner.if_else(inside, [v.type for v in values], write, lambda _: list(values))
+
+    replace_op(op, OpBuilder.before(op).loops(list(updates[0].type.shape), inputs, update))
+
+
+def is_inside(b: OpBuilder, place: Values, shape: Sequence[int]) -> ir.Value:
+    """Return an i1 that tells whether `place` lies in a tensor of `shape`."""
+    inside = b.integer(1, ir.IntegerType.get_signless(1))
+    for index, size in zip(place, shape, strict=True):
+        holds = b.compare(_Cmp.ult, index, b.index(size))  # unsigned, a negative index is large
+        inside = b.binary("andi", inside, holds)
+    return inside
+
+
+class _ScatterDims:
+    """Hold the dimension numbers of a scatter; find where an element of the updates goes."""
+
+    def __init__(self, op: ir.Operation) -> None:
+        hlo = stablehlo()
+        if hlo is None:
+            raise CompileError("stablehlo.scatter: no StableHLO bindings", location_text(op))
+        numbers = hlo.ScatterDimensionNumbers(op.attributes["scatter_dimension_numbers"])
+        self.window = list(numbers.update_window_dims)
+        self.inserted = list(numbers.inserted_window_dims)
+        self.input_batch = list(numbers.input_batching_dims)
+        self.indices_batch = list(numbers.scatter_indices_batching_dims)
+        self.to_operand = list(numbers.scattered_dims_to_operand_dims)
+        self.vector = numbers.index_vector_dim
+
+    def place(self, b: OpBuilder, indices: ir.Value, at: Values, ndim: int) -> list[ir.Value]:
+        """Return the indices into the result for the element `at` of the updates; they may lie outside."""
+        scatter = [i for d, i in enumerate(at) if d not in self.window]
+        windows = iter([at[d] for d in self.window])
+        place: list[ir.Value | None] = [None] * ndim
+        for d in range(ndim):
+            if d not in self.inserted and d not in self.input_batch:
+                place[d] = next(windows)
+        batch = [d - (d > self.vector) for d in self.indices_batch]
+        for d, source in zip(self.input_batch, batch, strict=True):
+            place[d] = scatter[source]
+        for number, d in enumerate(self.to_operand):
+            start = self._start(b, indices, scatter, number)
+            place[d] = start if place[d] is None else b.binary("addi", start, place[d])
+        return [b.index(0) if p is None else p for p in place]
+
+    def _start(self, b: OpBuilder, indices: ir.Value, scatter: Values, number: int) -> ir.Value:
+        """Return component `number` of the start index, sign- or zero-extended to an index."""
+        at = list(scatter)
+        if self.vector < len(indices.type.shape):
+            at.insert(self.vector, b.index(number))
+        value = b.element(indices, at)
+        if value.type.is_unsigned:
+            signless = ir.IntegerType.get_signless(value.type.width)
+            value = b.one("builtin.unrealized_conversion_cast", signless, value)
+            return b.one("arith.index_castui", ir.IndexType.get(), value)
+        return b.one("arith.index_cast", ir.IndexType.get(), value)
+
+
+def lower_select_and_scatter(op: ir.Operation) -> None:
+    """Lower stablehlo.select_and_scatter: each element of the source goes to the place that its window prefers."""
+    operand, source, start = op.operands
+    b, scatter = OpBuilder.before(op), body_of(op, 1)
+    result = b.one("tensor.splat", operand.type, b.element(start))
+
+    def update(inner: OpBuilder, at: Values, values: Values) -> Values:
+        found, place = _selected(inner, op, at)
+
+        def write(w: OpBuilder) -> Values:
+            old = w.element(values[0], place)
+            (new,) = apply_reducer(w, scatter, [old, w.element(source, at)])
+            return [w.put_element(new, values[0], place)]
+
+        return inner.if_else(found, [operand.type], write, lambda _: list(values))
+
+    replace_op(op, b.loops(list(source.type.shape), [result], update))
+
+
+def _selected(b: OpBuilder, op: ir.Operation, at: Values) -> tuple[ir.Value, Values]:
+    """Return whether window `at` has an element inside the tensor, and the indices of the preferred one.
+
+    The first of equal elements is preferred.
+    """
+    operand, select = op.operands[0], body_of(op)
+    shape, element = list(operand.type.shape), operand.type.element_type
+    strides = _numbers(op, "window_strides", [1] * len(shape))
+    low = _numbers(op, "padding", [0] * (2 * len(shape)))[::2]
+    attr = ir.FloatAttr if isinstance(element, ir.FloatType) else ir.IntegerAttr
+    no = b.integer(0, ir.IntegerType.get_signless(1))
+    start = [no, b.constant(attr.get(element, 0)), *[b.index(0)] * len(shape)]
+
+    def look(inner: OpBuilder, offset: Values, state: Values) -> Values:
+        first = [inner.binary("muli", i, inner.index(n)) for i, n in zip(at, strides, strict=True)]
+        inside = [inner.binary("addi", s, o) for s, o in zip(first, offset, strict=True)]
+        place = [inner.binary("subi", i, inner.index(n)) for i, n in zip(inside, low, strict=True)]
+
+        def compare(c: OpBuilder) -> Values:
+            found, best, *where = state
+            value = c.element(operand, place)
+            (holds,) = apply_reducer(c, select, [best, value])
+            stays = c.binary("andi", found, holds)
+            pairs = zip((best, *where), (value, *place), strict=True)
+            return [c.integer(1, found.type), *(c.select(stays, o, n) for o, n in pairs)]
+
+        types = [value.type for value in state]
+        held = is_inside(inner, place, shape)
+        return inner.if_else(held, types, compare, lambda _: list(state))
+
+    found, _, *where = b.loops(_numbers(op, "window_dimensions", [1] * len(shape)), start, look)
+    return found, where
+
+
+def _numbers(op: ir.Operation, name: str, default: list[int]) -> list[int]:
+    return [int(n) for n in np.array(op.attributes.get(name, default)).reshape(-1)]
+
+
+LOWER = {
+    "stablehlo.sort": lower_sort,
+    "stablehlo.scatter": lower_scatter,
+    "stablehlo.select_and_scatter": lower_select_and_scatter,
+}

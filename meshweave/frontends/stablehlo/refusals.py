@@ -1,0 +1,147 @@
+"""Refuse what a StableHLO program must not have, before a later stage fails on it, and all in one error."""
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from math import prod
+
+from meshweave.errors import CompileError
+from meshweave.frontends.stablehlo.cursor import place
+from meshweave.frontends.stablehlo.lowerings.lapack import routine
+from meshweave.ir.bindings import ir
+from meshweave.ir.locations import location_text
+from meshweave.ir.ops import Ops, body_of, functions_of, ops_where
+
+_HUGE = re.compile(r"(?<![\w.])\d{10,}")
+_NO_PLACE = {
+    re.compile(r"complex<(?!f32>|f64>)"): "complex numbers are not supported",
+    re.compile(r"stablehlo\.complex (?![^\n]*complex<)"): "complex numbers are not supported",
+    re.compile(r"memref<"): "a StableHLO program has tensors only, no buffers",
+    re.compile(r"vector<"): "a StableHLO program has tensors only, no vectors",
+}
+
+
+def refuse_early(text: str, name: str) -> None:
+    """Refuse what makes MLIR's parser end the process: numbers beyond 32 bits outside constants, and wrong types."""
+
+    def before(m: "re.Match[str]") -> str:
+        return text[text.rfind("\n", 0, m.start()) + 1 : m.start()]
+
+    for m in _HUGE.finditer(text):
+        line = before(m)
+        if int(m.group()[:20]) >= 2**32 and "dense<" not in line and line.count('"') % 2 == 0:
+            raise CompileError(
+                f"{m.group()[:40]} is too large a number here", place(text, m.start(), name)
+            )
+    for word, reason in _NO_PLACE.items():
+        for m in word.finditer(text):
+            line = before(m)
+            if line.count('"') % 2 == 0 and "//" not in line:
+                raise CompileError(reason, place(text, m.start(), name))
+
+
+def check_program(module: ir.Module) -> None:
+    """Refuse programs of several replicas, and types that no program here can have."""
+    attrs = module.operation.attributes
+    if "mhlo.num_replicas" in attrs and attrs["mhlo.num_replicas"].value != 1:
+        raise CompileError(
+            f"a program of {attrs['mhlo.num_replicas'].value} replicas (pmap) is not supported: "
+            "use jit with shardings",
+            location_text(module.operation),
+        )
+    first: dict[ir.Type, ir.Operation] = {}  # each type, and the first op that has it
+    for op in ops_where(module.operation, lambda op: len(op.results) > 0):
+        for result in op.results:
+            first.setdefault(result.type, op)
+    for function in functions_of(module).values():
+        for kind in function.attributes["function_type"].value.inputs:
+            first.setdefault(kind, function)
+    for type_, op in first.items():
+        _check_type(type_, op)
+
+
+def _check_type(type_: ir.Type, where: ir.Operation) -> None:
+    if not isinstance(type_, ir.RankedTensorType):
+        return
+    if not type_.has_static_shape:
+        raise CompileError(
+            f"{type_}: dynamic shapes are not supported: export with fixed sizes",
+            location_text(where),
+        )
+    size = prod(type_.shape)
+    if size >= 2**48:
+        raise CompileError(
+            f"{type_} has {size} elements: too large for any machine", location_text(where)
+        )
+
+
+def refuse_unknown(module: ir.Module, dialects: tuple[str, ...]) -> None:
+    """Raise one CompileError for all ops that are not of these dialects: name, count, first place."""
+    prefixes = (*(f"{dialect}." for dialect in dialects), "stablehlo.return")
+    left: dict[str, list[ir.Operation]] = defaultdict(list)
+    for op in ops_where(module.operation, lambda op: not op.name.startswith(prefixes)):
+        left[_described(op)].append(op)
+    _refuse(left)
+
+
+_NOT_LOWERED = (
+    *("fft", "infeed", "outfeed", "send", "recv"),
+    *("create_token", "after_all", "tuple", "get_tuple_element"),
+)
+"""StableHLO ops that nothing lowers."""
+
+
+def refuse_unsupported(module: ir.Module, ops: Ops, text: str) -> None:
+    """Raise one CompileError for all that is not supported.
+
+    That is calls of libraries, ops that nothing lowers, and complex numbers.
+    ops: the ops of `module` by name. text: the program.
+    """
+    left: dict[str, list[ir.Operation]] = defaultdict(list)
+    for op in ops.get("stablehlo.custom_call", ()):
+        annotation = "mhlo.sharding" in op.attributes and _target(op) == "Sharding"
+        if not annotation and routine(_target(op)) is None:
+            left[_described(op)].append(op)
+    for name in _NOT_LOWERED:
+        if f"stablehlo.{name}" in ops:
+            left[f"stablehlo.{name}"] += ops[f"stablehlo.{name}"]
+    if "complex<" in text:
+        left |= _complex(module)
+    _refuse(left)
+
+
+def _complex(module: ir.Module) -> dict[str, list[ir.Operation | ir.Value]]:
+    found: list[ir.Operation | ir.Value] = list(
+        ops_where(module.operation, lambda op: any(map(_is_complex, (*op.operands, *op.results))))
+    )
+    for function in functions_of(module).values():
+        if function.regions[0].blocks:
+            found += filter(_is_complex, body_of(function).arguments)
+    return {"complex numbers": found} if found else {}
+
+
+def _is_complex(value: ir.Value) -> bool:
+    return isinstance(getattr(value.type, "element_type", None), ir.ComplexType)
+
+
+def _refuse(left: Mapping[str, Sequence[ir.Operation | ir.Value]]) -> None:
+    if not left:
+        return
+    named = [
+        f"{name} ({len(ops)}, first at {location_text(ops[0])})"
+        for name, ops in sorted(left.items())
+    ]
+    first = next(iter(left.values()))[0]
+    raise CompileError(f"not supported: {'; '.join(named)}", location_text(first))
+
+
+def _described(op: ir.Operation) -> str:
+    if op.name != "stablehlo.custom_call":
+        return str(op.name)
+    target = _target(op)
+    callback = "a callback into Python: " if "python" in target and "callback" in target else ""
+    return f"{callback}stablehlo.custom_call @{target}"
+
+
+def _target(op: ir.Operation) -> str:
+    return str(ir.StringAttr(op.attributes["call_target_name"]).value)

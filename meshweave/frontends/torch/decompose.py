@@ -1,0 +1,131 @@
+"""Decompose PyTorch ops into ops that torch-mlir takes and that later passes recognise.
+
+Upstream computes a layer's norm in f64, and a maximum together with its place; ours stay in the elements' type.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from meshweave.frontends.torch import decompose_plain as plain
+
+
+def decompositions(
+    upstream: Mapping[object, Callable[..., object]],
+) -> dict[object, Callable[..., object]]:
+    """Return the decompositions by op: upstream's table with our own."""
+    aten = torch.ops.aten
+    table = {**upstream, **plain.decompositions()}
+    table[aten.scaled_dot_product_attention.default] = _attention
+    table[aten.layer_norm.default] = _layer_norm
+    table[aten.native_layer_norm.default] = _native_layer_norm
+    table[aten.softmax.int] = _softmax
+    table[aten._softmax.default] = _any_softmax
+    table[aten.addmm.default] = _addmm
+    table[aten.linear.default] = _linear
+    table[aten.gelu.default] = _gelu
+    return table
+
+
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    if enable_gqa:
+        key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
+        value = value.repeat_interleave(query.shape[-3] // value.shape[-3], -3)
+    factor = query.shape[-1] ** -0.5 if scale is None else scale
+    scores = torch.matmul(query, key.transpose(-2, -1)) * factor
+    rows, columns = scores.shape[-2:]
+    if is_causal:
+        row = torch.arange(rows, device=scores.device).unsqueeze(-1)
+        column = torch.arange(columns, device=scores.device).unsqueeze(0)
+        return torch.matmul(
+            torch.softmax(torch.where(column <= row, scores, float("-inf")), -1), value
+        )
+    if attn_mask is None:
+        return torch.matmul(torch.softmax(scores, -1), value)
+    if attn_mask.dtype == torch.bool:
+        scores = torch.where(attn_mask, scores, float("-inf"))
+    else:
+        scores = scores + attn_mask
+    # A row that the mask takes away whole gives zeros, as torch says, not 0/0.
+    largest = torch.amax(scores, -1, keepdim=True)
+    largest = torch.where(largest == float("-inf"), 0.0, largest)
+    weights = torch.exp(scores - largest)
+    total = torch.sum(weights, -1).unsqueeze(-1)
+    return torch.matmul(weights / torch.where(total == 0, 1.0, total), value)
+
+
+def _gelu(input: Tensor, *, approximate: str = "none") -> Tensor:
+    """Compute the tanh form with sqrt(2 / pi): upstream takes pi as 22 / 7 there."""
+    if approximate != "tanh":
+        return NotImplemented
+    x = plain.wide(input)
+    inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)
+    return (0.5 * x * (1 + torch.tanh(inner))).to(input.dtype)
+
+
+def _layer_norm(
+    input: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    cudnn_enable: bool = True,
+) -> Tensor:
+    return _native_layer_norm(input, normalized_shape, weight, bias, eps)[0]
+
+
+def _native_layer_norm(
+    input: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    dims = list(range(input.dim() - len(normalized_shape), input.dim()))
+    out, mean, inverse = plain.normalised(plain.wide(input), dims, eps)
+    if weight is not None:
+        out = out * weight
+    if bias is not None:
+        out = out + bias
+    return out.to(input.dtype), mean, inverse
+
+
+def _softmax(input: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
+    return _any_softmax(input if dtype is None else input.to(dtype), dim, False)
+
+
+def _any_softmax(input: Tensor, dim: int, half_to_float: bool) -> Tensor:
+    if not input.dim():
+        return torch.ones_like(input)
+    x = plain.wide(input)
+    weights = torch.exp(x - torch.amax(x, [dim], keepdim=True))
+    out = weights / torch.sum(weights, [dim]).unsqueeze(dim)
+    return out if half_to_float else out.to(input.dtype)
+
+
+def _addmm(
+    input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1
+) -> Tensor:
+    product = torch.mm(mat1, mat2)
+    if alpha != 1:
+        product = product * alpha
+    if beta == 0:
+        return product  # whatever `input` holds
+    return product + (input if beta == 1 else input * beta)
+
+
+def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    product = torch.matmul(input, weight.t())
+    return product if bias is None else product + bias

@@ -1,0 +1,378 @@
+"""Decompose PyTorch ops that torch-mlir has no lowering for, or a wrong one.
+
+Each function takes and returns what torch's op does, NaNs and signed zeros too. It returns NotImplemented to leave the
+op as it is.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+
+Combine = Callable[[Tensor, Tensor], Tensor]
+
+
+def decompositions() -> dict[OpOverload, Callable[..., object]]:
+    """Return the decompositions by op."""
+    aten = torch.ops.aten
+    return {
+        aten.constant_pad_nd.default: _pad,
+        aten.roll.default: _roll,
+        aten.diagonal_scatter.default: _diagonal_scatter,
+        aten.block_diag.default: _block_diag,
+        aten.index_put.default: _index_put,
+        aten._to_copy.default: _to_copy,
+        aten.isfinite.default: lambda x: (x.abs() < math.inf) if x.is_floating_point() else x == x,
+        aten.signbit.default: _negative,
+        aten.copysign.Tensor: lambda x, y: torch.where(_negative(y), -x.abs(), x.abs()),
+        aten.hypot.default: _hypot,
+        aten.fmax.default: lambda x, y: _of_numbers(torch.maximum, x, y),
+        aten.fmin.default: lambda x, y: _of_numbers(torch.minimum, x, y),
+        aten.pow.Tensor_Scalar: _pow,
+        aten.addmv.default: _addmv,
+        aten.dist.default: lambda x, y, p=2: torch.linalg.vector_norm(x - y, p),
+        aten._cdist_forward.default: lambda x, y, p, mode=None: torch.linalg.vector_norm(
+            x.unsqueeze(-2) - y.unsqueeze(-3), p, dim=-1
+        ),
+        aten.searchsorted.Tensor: _searchsorted,
+        aten.var.correction: lambda *args, **options: _var_mean(*args, **options)[0],
+        aten.var_mean.correction: _var_mean,
+        aten.native_group_norm.default: _group_norm,
+        aten.adaptive_max_pool1d.default: _adaptive_max_pool,
+        aten.adaptive_max_pool2d.default: _adaptive_max_pool,
+        aten.adaptive_max_pool3d.default: _adaptive_max_pool,
+        aten.cumsum.default: _cumulative(aten.cumsum.default),
+        aten.cumprod.default: _cumulative(aten.cumprod.default),
+        aten.logcumsumexp.default: _logcumsumexp,
+        aten.cummax.default: _of_rows(lambda x, dim: _extremes(x, dim, torch.ge)),
+        aten.cummin.default: _of_rows(lambda x, dim: _extremes(x, dim, torch.le)),
+        aten.sort.stable: lambda x, *, stable=None, dim=-1, descending=False: torch.sort(
+            x, dim, descending
+        ),
+        aten.kthvalue.default: _of_rows(_kthvalue),
+        aten.median.dim: _of_rows(_median_along),
+        aten.median.default: lambda x: _median_along(x.reshape(-1), 0)[0],
+        **{op: _wider(op) for op in _int8_ops()},
+    }
+
+
+def _int8_ops() -> list[OpOverload]:
+    names = "add sub mul mm bmm div remainder fmod floor_divide clamp bitwise_and bitwise_or"
+    names += " bitwise_xor bitwise_left_shift bitwise_right_shift eq ne lt le gt ge"
+    overloads = ("default", "Tensor", "Scalar", "Tensor_mode")
+    packets = [getattr(torch.ops.aten, name) for name in names.split()]
+    return [getattr(p, kind) for p in packets for kind in overloads if kind in p.overloads()]
+
+
+# Elements
+
+
+_HALVES = (torch.float16, torch.bfloat16)
+
+
+def wide(x: Tensor) -> Tensor:
+    """Return x in the type that it is computed in: float32 for 16-bit floats."""
+    return x.to(torch.float32) if x.dtype in _HALVES else x
+
+
+def _to_copy(x: Tensor, *, dtype: torch.dtype | None = None, **options: object) -> Tensor:
+    if dtype in _HALVES and x.dtype == torch.float64:
+        return x.to(torch.float32).to(dtype)  # as torch does: rounded twice
+    return NotImplemented
+
+
+def _negative(x: Tensor) -> Tensor:
+    """Tell where the sign is set, of zeros too."""
+    if x.dtype == torch.bool:
+        return x.logical_and(x.logical_not())
+    return (x < 0) | (1 / x < 0) if x.is_floating_point() else x < 0
+
+
+def _hypot(x: Tensor, y: Tensor) -> Tensor:
+    """Compute sqrt(x² + y²) without overflow in between."""
+    x, y = x.abs(), y.abs()
+    large, small = torch.maximum(x, y), torch.minimum(x, y)
+    ratio = small / torch.where(large == 0, 1.0, large)
+    return torch.where(large == math.inf, large, large * torch.sqrt(ratio * ratio + 1))
+
+
+def _pow(x: Tensor, exponent: float) -> Tensor:
+    """Compute powers of integers, which torch-mlir lacks, as products."""
+    if x.is_floating_point() or not isinstance(exponent, int) or not 0 < exponent <= 16:
+        return NotImplemented
+    found = x
+    for _ in range(exponent - 1):
+        found = found * x
+    return found
+
+
+def _of_numbers(op: Combine, x: Tensor, y: Tensor) -> Tensor:
+    """Apply `op`, but take the other element where one is NaN."""
+    x, y = torch.broadcast_tensors(x, y)
+    if not x.is_floating_point():
+        return op(x, y)
+    return torch.where(x != x, y, torch.where(y != y, x, op(x, y)))
+
+
+def _wider(op: OpOverload) -> Callable[..., Tensor]:
+    """Compute an op on int8 in int32, which is the same modulo 256: torch-mlir's pipeline crashes on some of them."""
+
+    def computed(*args: object, **options: object) -> Tensor:
+        tensors = [a.dtype for a in args if isinstance(a, torch.Tensor)]
+        if set(tensors) != {torch.int8} or any(isinstance(a, float) for a in args):
+            return NotImplemented
+        larger = [a.to(torch.int32) if isinstance(a, torch.Tensor) else a for a in args]
+        found = op(*larger, **options)
+        return found.to(torch.int8) if found.dtype == torch.int32 else found
+
+    return computed
+
+
+# Moves
+
+
+def _pad(x: Tensor, pad: Sequence[int], value: float = 0) -> Tensor:
+    """Cut where widths are negative, which torch-mlir ignores; pad elsewhere."""
+    if min(pad, default=0) >= 0:
+        return NotImplemented
+    for k in range(len(pad) // 2):
+        dim, (low, high) = x.dim() - 1 - k, (min(pad[2 * k], 0), min(pad[2 * k + 1], 0))
+        x = x.narrow(dim, -low, x.shape[dim] + low + high)
+    return torch.constant_pad_nd(x, [max(width, 0) for width in pad], value)
+
+
+def _roll(x: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Tensor:
+    if not dims:
+        return _roll(x.reshape(-1), shifts, [0]).reshape(x.shape)
+    for shift, dim in zip(shifts, dims, strict=True):
+        size = x.shape[dim]
+        first = (size - shift) % size if size else 0
+        if first:
+            parts = [x.narrow(dim, first, size - first), x.narrow(dim, 0, first)]
+            x = torch.cat(parts, dim)
+    return x.clone()
+
+
+def _diagonal_scatter(
+    x: Tensor, source: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> Tensor:
+    moved = x.movedim((dim1, dim2), (-2, -1))
+    rows, columns = moved.shape[-2:]
+    above = [max(-offset, 0), 0, max(offset, 0), 0]  # where the diagonal begins
+    wide = torch.diag_embed(source)
+    size = source.shape[-1]
+    pad = [above[2], columns - above[2] - size, above[0], rows - above[0] - size]
+    wide = torch.constant_pad_nd(wide, pad)
+    here = torch.arange(columns)[None, :] - torch.arange(rows)[:, None] == offset
+    made = torch.where(here, wide, moved)
+    return made.movedim((-2, -1), (dim1, dim2))
+
+
+def _block_diag(tensors: Sequence[Tensor]) -> Tensor:
+    blocks = [torch.atleast_2d(t) for t in tensors]
+    width, before, rows = sum(b.shape[1] for b in blocks), 0, []
+    for block in blocks:
+        rows.append(torch.constant_pad_nd(block, [before, width - before - block.shape[1]]))
+        before += block.shape[1]
+    return torch.cat(rows, 0)
+
+
+def _index_put(
+    x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False
+) -> Tensor:
+    """Write `x[mask] = number`. Other writes by masks stay: what they write is known only at run time."""
+    masks = [i for i in indices if i is not None and i.dtype == torch.bool]
+    if len(masks) != 1 or len(indices) != 1 or values.numel() != 1 or accumulate:
+        return NotImplemented
+    mask = masks[0]
+    mask = mask.reshape(*mask.shape, *[1] * (x.dim() - mask.dim()))
+    return torch.where(mask, values.reshape(()), x)
+
+
+def _addmv(
+    x: Tensor, matrix: Tensor, vector: Tensor, *, beta: float = 1, alpha: float = 1
+) -> Tensor:
+    return torch.mv(matrix, vector) * alpha + (x * beta if beta != 0 else 0)
+
+
+def _searchsorted(
+    edges: Tensor,
+    x: Tensor,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Tensor | None = None,
+) -> Tensor:
+    """Count the edges below each element; compare it with all edges of its row."""
+    if sorter is not None:
+        return NotImplemented
+    edges = edges.unsqueeze(-2) if edges.dim() > 1 else edges
+    wanted = x.unsqueeze(-1)
+    below = edges <= wanted if right or side == "right" else edges < wanted
+    return below.sum(-1, dtype=torch.int32 if out_int32 else torch.int64)
+
+
+# Reductions
+
+
+def _var_mean(
+    x: Tensor,
+    dim: Sequence[int] | None = None,
+    *,
+    correction: float | None = None,
+    keepdim: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Compute variance and mean in two passes, in float32 or wider."""
+    dims = list(range(x.dim())) if not dim else list(dim)
+    exact = wide(x)
+    count = math.prod(x.shape[d] for d in dims)
+    total = exact.sum(dims, keepdim=True)
+    mean = total / count if count else total * math.nan
+    apart = exact - mean
+    freedom = max(count - (1 if correction is None else correction), 0)
+    total = (apart * apart).sum(dims, keepdim=keepdim)
+    made = total / freedom if freedom else total * math.nan
+    flat = mean if keepdim else mean.squeeze(dims)
+    return made.to(x.dtype), flat.to(x.dtype)
+
+
+def normalised(x: Tensor, dims: Sequence[int], eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Return x with mean 0 and variance 1 along dims, the mean, and the inverse of the deviation."""
+    mean = x.mean(dims, keepdim=True)
+    apart = x - mean
+    inverse = torch.rsqrt((apart * apart).mean(dims, keepdim=True) + eps)
+    return apart * inverse, mean, inverse
+
+
+def _group_norm(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    n: int,
+    c: int,
+    hxw: int,
+    groups: int,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    parts = wide(x).reshape(n, groups, c // groups, hxw)
+    out, mean, inverse = normalised(parts, [2, 3], eps)
+    if weight is not None:
+        out = out * weight.reshape(1, groups, c // groups, 1)
+    if bias is not None:
+        out = out + bias.reshape(1, groups, c // groups, 1)
+    kind = x.dtype
+    return out.reshape(x.shape).to(kind), mean.reshape(n, groups), inverse.reshape(n, groups)
+
+
+def _adaptive_max_pool(x: Tensor, output_size: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Return the largest element of each window, and its place.
+
+    Window i of n along a dim of size s is floor(i s / n) to ceil((i + 1) s / n), of which upstream does only those of
+    one size. Here a shorter one takes its last element again, which changes no maximum.
+    """
+    ndim = len(output_size)
+    sizes, first = x.shape[-ndim:], x.dim() - ndim
+    places = []
+    for d, (size, count) in enumerate(zip(sizes, output_size)):
+        longest = max(-(-(i + 1) * size // count) - i * size // count for i in range(count))
+        window = torch.arange(count).unsqueeze(-1)
+        last = torch.div((window + 1) * size - 1, count, rounding_mode="floor")
+        start = torch.div(window * size, count, rounding_mode="floor")
+        places.append(torch.minimum(start + torch.arange(longest), last))
+        dim = first + 2 * d  # each dim before it is two by now: the window, and the place in it
+        x = x.index_select(dim, places[-1].reshape(-1)).unflatten(dim, (count, longest))
+    outer, inner = range(first, x.dim(), 2), range(first + 1, x.dim(), 2)
+    x = x.permute(*range(first), *outer, *inner).flatten(first + ndim)
+    flat = torch.zeros(1, dtype=torch.int64)
+    for d, (place, size) in enumerate(zip(places, sizes)):
+        shape = [1] * (2 * ndim)
+        shape[d], shape[ndim + d] = place.shape
+        flat = flat * size + place.reshape(shape)
+    flat = flat.flatten(ndim).expand(x.shape)
+    best = torch.argmax(x, -1, keepdim=True)
+    return torch.amax(x, -1), torch.gather(flat, -1, best).squeeze(-1)
+
+
+# In order along a dim
+
+
+def _cumulative(op: OpOverload) -> Callable[..., Tensor]:
+    """Compute a cumulative op as torch does: in a wider type than the elements, rounded at the end."""
+    wider = {**dict.fromkeys(_HALVES, torch.float32), torch.float32: torch.float64}
+
+    def cumulate(x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
+        kind = dtype or (x.dtype if x.is_floating_point() else torch.int64)
+        if not x.dim():
+            return x.to(kind)
+        computed = wider.get(kind, kind)
+        if computed == x.dtype:
+            return NotImplemented
+        return op(x.to(kind).to(computed), dim).to(kind)
+
+    return cumulate
+
+
+def _logcumsumexp(x: Tensor, dim: int) -> Tensor:
+    """Combine the first 1, 2, ... elements along a dim, in log2(size) rounds."""
+    step = 1
+    while x.dim() and step < x.shape[dim]:
+        x = torch.logaddexp(_shifted(x, dim, step, -math.inf), x)
+        step *= 2
+    return x
+
+
+def _shifted(x: Tensor, dim: int, step: int, fill: float) -> Tensor:
+    """Move x towards larger places along a dim, with `fill` before it."""
+    kept = x.narrow(dim, 0, x.shape[dim] - step)
+    behind = x.dim() - 1 - dim % x.dim()
+    return torch.constant_pad_nd(kept, [0, 0] * behind + [step, 0], fill)
+
+
+def _of_rows(op: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., tuple[Tensor, Tensor]]:
+    """Return an op that gives elements along a dim and their places, for tensors without dims too."""
+
+    def computed(x: Tensor, *args: object, **options: object) -> tuple[Tensor, Tensor]:
+        if not x.dim():
+            return x.clone(), torch.zeros_like(x, dtype=torch.int64)
+        return op(x, *args, **options)
+
+    return computed
+
+
+def _extremes(x: Tensor, dim: int, better: Combine) -> tuple[Tensor, Tensor]:
+    """Return the largest (or smallest) element so far and its place: the last of equal ones, as in torch. NaN wins."""
+    size = x.shape[dim]
+    shape = [size if d == dim % x.dim() else 1 for d in range(x.dim())]
+    places = torch.arange(size).reshape(shape).expand(x.shape)
+    step, values = 1, x
+    while step < size:
+        before = _shifted(values, dim, step, 0)
+        earlier = _shifted(places, dim, step, -1)
+        keeps = better(values, before) | (earlier < 0)
+        if x.is_floating_point():
+            keeps = keeps | (values != values)
+        values, places = torch.where(keeps, values, before), torch.where(keeps, places, earlier)
+        step *= 2
+    return values, places
+
+
+def _kthvalue(x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    values, places = torch.sort(x, dim)
+    found = (values.narrow(dim, k - 1, 1), places.narrow(dim, k - 1, 1))
+    return found if keepdim else tuple(one.squeeze(dim) for one in found)
+
+
+def _median_along(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """Return the lower median and its place, or those of a NaN where there is one."""
+    size = x.shape[dim]
+    values, places = _kthvalue(x, (size + 1) // 2, dim, True)
+    if x.is_floating_point():
+        nan = x != x
+        where = torch.argmax(nan.to(torch.int32), dim, keepdim=True)
+        has_nan = nan.any(dim, keepdim=True)
+        values = torch.where(has_nan, math.nan, values)
+        places = torch.where(has_nan, where, places)
+    return (values, places) if keepdim else (values.squeeze(dim), places.squeeze(dim))

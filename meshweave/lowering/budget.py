@@ -1,0 +1,403 @@
+"""hint-budget: choose the number of slices where a region leaves it open, by what each number takes in memory.
+
+before:  {slice = "t", peak_bytes = "8MiB"}
+after:   the same with hint.chosen = "t=32": the fewest slices whose intermediate bytes fit
+
+`peak_bytes` bounds the bytes that a region takes beyond what it reads and what it gives. A region without a budget
+whose count is open, or that says `order = "dfs"` and no `slice`, gets the fewest slices that fit the second-level
+cache, or those that take least. Each candidate is planned by the lowering itself, in a copy of the program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import ClassVar
+
+from meshweave.dialects.dist import LayoutAttr
+from meshweave.errors import CompileError
+from meshweave.hints.keys import REQUIRED, TimeAxis
+from meshweave.hints.ledger import HONOURED, INFEASIBLE, Ledger, Outcome, Said
+from meshweave.ir.bindings import ir
+from meshweave.ir.build import OpBuilder
+from meshweave.layout.layout import Layout
+from meshweave.lowering.buffers.bufferize import run_passes
+from meshweave.lowering.buffers.memory import region_bytes
+from meshweave.lowering.host.program import LoweredProgram
+from meshweave.lowering.stages import lower
+from meshweave.plan.machine import cache_bytes
+from meshweave.targets import engines_of
+from meshweave.transforms.base import Pass, at, copied, fail, remarks_to, walk
+from meshweave.transforms.communication.overlap import Overlap
+from meshweave.transforms.kernels.select_kernels import SelectKernels
+from meshweave.transforms.propagation.bodies import is_tensor
+from meshweave.transforms.slicing.ledger import (
+    CHOSEN,
+    REGION,
+    number,
+    ops_met,
+    read_ledger,
+    regions_of,
+    settle,
+    write_ledger,
+)
+from meshweave.transforms.slicing.slice import HintSlice, choose, extents_of_places
+
+MAX_RAGGED = 16
+"""Counts between two divisors of the extent that are tried."""
+
+_DEVICE_CACHE = 40 << 20  # bytes of the second-level cache of an A100; later gpus have more
+
+
+@dataclass(frozen=True)
+class HintBudget(Pass):
+    """Choose the number of slices where it is open.
+
+    cache_bytes: of the cache that slices should fit; 0: this machine's, or that of a gpu.
+    disable:     kernels that nothing will take; target: what the program is compiled for, as for select-kernels.
+    """
+
+    name: ClassVar[str] = "hint-budget"
+    cache_bytes: int = 0
+    disable: tuple[str, ...] = ()
+    target: str = "cpu"
+
+    def run(self, module: ir.Module) -> None:
+        context = module.operation.context
+        with context, ir.Location.unknown(context):
+            ledger = read_ledger(module)
+            for region in regions_of(module):
+                which = number(region, REGION)
+                if CHOSEN in region.attributes or not 0 <= which < len(ledger.regions):
+                    continue
+                with at(region):
+                    asked = _asked(region, which, ledger)
+                if asked is not None:
+                    search = _Search(
+                        module,
+                        asked,
+                        SelectKernels(
+                            self.disable, target=self.target, cache_bytes=self.cache_bytes
+                        ),
+                    )
+                    _decide(search, region, ledger, self.cache_bytes or self._cache())
+                    write_ledger(module, ledger)
+
+    def _cache(self) -> int:
+        return _DEVICE_CACHE if self.target == "gpu" else cache_bytes()
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """Hold what a region asks for.
+
+    axes: its time axes. said: its `slice`. budget: what it may take; None: what the cache holds.
+    """
+
+    which: int
+    axes: tuple[TimeAxis, ...]
+    said: Said | None
+    budget: Said | None
+
+
+def _asked(region: ir.Operation, which: int, ledger: Ledger) -> _Asked | None:
+    effective = ledger.effective(which)
+    said, budget, order = (effective.get(key) for key in ("slice", "peak_bytes", "order"))
+    if said is not None:
+        axes = said.hint.parsed
+        if budget is None and not any(axis.is_open for axis in axes):
+            return None
+        return _Asked(which, axes, said, budget)
+    axes = (TimeAxis(_free_name(region, ledger)),)
+    if budget is not None:
+        return _Asked(which, axes, None, budget)
+    depth_first = (
+        order is not None and order.region == which and order.hint.parsed.schedule == "dfs"
+    )
+    if not depth_first or "width" in effective or _slices_near(which, ledger):
+        return None
+    return _Asked(which, axes, None, None)
+
+
+def _free_name(region: ir.Operation, ledger: Ledger) -> str:
+    """Return a name for a time axis that nothing else has."""
+    taken = {a.name for s in ledger.said if s.hint.key == "slice" for a in s.hint.parsed}
+    op = region
+    while op.parent is not None:
+        op = op.parent.operation
+    for other in walk(op):
+        if other.name == "dist.mesh":
+            taken |= {
+                part.split("=")[0].strip() for part in other.attributes["axes"].value.split(",")
+            }
+    return next(name for k in range(len(taken) + 1) if (name := f"t{k}" if k else "t") not in taken)
+
+
+def _slices_near(which: int, ledger: Ledger) -> bool:
+    """Tell whether regions around this one, or in it, have slices of their own."""
+    sliced = {s.region for s in ledger.said if s.hint.key in ("slice", "peak_bytes")}
+    return any(which in ledger.chain(r) for r in sliced) or bool(sliced & set(ledger.chain(which)))
+
+
+@dataclass(frozen=True)
+class _Option:
+    """Describe a way to lay the open axis.
+
+    It is laid on dim `dim` of result `result`; -1: where the region says. extent: elements along it.
+    """
+
+    result: int
+    dim: int
+    extent: int
+
+    def __str__(self) -> str:
+        return f"dim {self.dim} of result {self.result}" if self.result >= 0 else "its dims"
+
+
+_WHOLE = _Option(-1, -1, 0)  # no slices
+
+
+@dataclass
+class _Search:
+    """Measure candidates, each once."""
+
+    module: ir.Module
+    asked: _Asked
+    select: SelectKernels
+    known: dict[tuple[_Option, int], int | None] = field(default_factory=dict)
+    problem: str = ""
+
+    def nbytes(self, option: _Option, count: int) -> int | None:
+        """Return the intermediate bytes of the region in `count` slices, None where that is not possible."""
+        key = (option, count)
+        if key not in self.known:
+            self.known[key] = self._measured(option, count)
+        return self.known[key]
+
+    def _measured(self, option: _Option, count: int) -> int | None:
+        clone = copied(self.module)
+        write_ledger(clone, read_ledger(self.module))
+        for region in regions_of(clone):
+            if number(region, REGION) == self.asked.which:
+                _choose(region, self.asked.axes, option, count)
+            elif CHOSEN not in region.attributes:
+                _close_open(region, clone)
+        try:
+            with remarks_to(None):
+                HintSlice().run(clone)
+                self.select.run(clone)
+                Overlap().run(clone)
+            run_passes(clone, "builtin.module(canonicalize,cse)")
+            program = lower(clone, engines_of(self.select.target)[0])
+        except CompileError as error:
+            said = error.message.rsplit(" is infeasible: ", 1)[-1].split("; ", 1)[0]
+            self.problem = self.problem or said
+            return None
+        return region_bytes(program).get(self.asked.which, 0)
+
+
+def _close_open(region: ir.Operation, clone: ir.Module) -> None:
+    """Let another region whose count is open too, and not chosen yet, run in one piece meanwhile."""
+    effective = read_ledger(clone).effective(number(region, REGION))
+    said = effective.get("slice")
+    if said is not None and any(axis.is_open for axis in said.hint.parsed):
+        region.attributes[CHOSEN] = ir.StringAttr.get("")
+
+
+def _choose(region: ir.Operation, axes: Sequence[TimeAxis], option: _Option, count: int) -> None:
+    """Give the open axes of `region` their number of slices, and the results their layout over them."""
+    if option == _WHOLE:
+        region.attributes[CHOSEN] = ir.StringAttr.get("")
+    if option == _WHOLE or not any(axis.is_open for axis in axes):
+        return
+    settled = [TimeAxis(a.name, count) if a.is_open else a for a in axes]
+    region.attributes[CHOSEN] = ir.StringAttr.get(", ".join(map(str, settled)))
+    if option.result < 0:
+        return
+    ops = region.regions[0].blocks[0].operations
+    end = ops[len(ops) - 1].operation
+    value = end.operands[option.result]
+    dims: list[list[str]] = [[] for _ in value.type.shape]
+    dims[option.dim] = [a.name for a in axes if a.is_open]
+    b = OpBuilder.before(end)
+    layout = LayoutAttr.make(Layout.blocks(dims))
+    end.operands[option.result] = b.one("hint.place", value.type, value, layout=layout)
+
+
+def _options(region: ir.Operation, asked: _Asked) -> list[_Option]:
+    """Return the ways to lay the open axis, major dims first; without a budget the one that hint-slice takes."""
+    placed = extents_of_places(region)
+    names = [axis.name for axis in asked.axes if axis.is_open]
+    ops = region.regions[0].blocks[0].operations
+    types = [v.type for v in ops[len(ops) - 1].operation.operands]
+    if names and names[0] in placed:
+        return [_Option(-1, -1, max(1, placed[names[0]]))]  # one slice of nothing
+    if not names or len(asked.axes) > 1:
+        extents = (n for type_ in types if is_tensor(type_) for n in type_.shape)
+        return [_Option(-1, -1, max(extents, default=1) or 1)]
+    found = [
+        _Option(r, d, n)
+        for r, type_ in enumerate(types)
+        if is_tensor(type_)
+        for d, n in enumerate(type_.shape)
+        if n > 1
+    ]
+    return found if asked.budget is not None else _usual(region, names[0], found)
+
+
+def _usual(region: ir.Operation, name: str, options: Sequence[_Option]) -> list[_Option]:
+    """Return the option that hint-slice takes by itself."""
+    try:
+        program = choose(region, (TimeAxis(name, 2),))
+    except CompileError:
+        return list(options)  # each will say why not
+    cut = [
+        (r, d)
+        for r, result in enumerate(program.results)
+        if result.layout is not None
+        for d, axes in enumerate(result.layout.block_axes())
+        if axes
+    ]
+    return [option for option in options if (option.result, option.dim) in cut][:1]
+
+
+def _decide(search: _Search, region: ir.Operation, ledger: Ledger, cache: int) -> None:
+    """Choose a number of slices, write it on the region, and settle the budget in the ledger."""
+    asked = search.asked
+    open_axes = [axis for axis in asked.axes if axis.is_open]
+    if len(open_axes) > 1:
+        names = ", ".join(axis.name for axis in open_axes)
+        fail(region, f"slice: {names} are both open: say how many slices of all but one")
+    options = _options(region, asked)
+    if not open_axes:
+        _check(region, asked, search, options[0], ledger)
+        return
+    limit = cache if asked.budget is None else asked.budget.hint.parsed
+    found = []
+    for k, option in enumerate(options):
+        count = fewest(option.extent, limit, partial(search.nbytes, option), not asked.budget)
+        if count is not None:
+            found.append((count, k, option))
+    if found:
+        count, _, option = min(found, key=lambda f: f[:2])
+    elif (least := _least(search, options)) is not None:
+        _, count, option = least
+    else:
+        _in_one_piece(search, region, ledger)
+        return
+    _choose(region, asked.axes, option, count)
+    _close(region, asked, ledger, search.nbytes(option, count) or 0, count, option)
+
+
+def _in_one_piece(search: _Search, region: ir.Operation, ledger: Ledger) -> None:
+    """Run the region in one piece, as no number of slices suits, and settle its hints in the ledger."""
+    asked, met = search.asked, ops_met(region, ledger)
+    if asked.said is None and asked.budget is None:
+        return  # hint-slice says of `order` that there is nothing to order
+    reason = f"no number of slices suits: {search.problem or 'no dim of the results can be cut'}"
+    if asked.said is not None:
+        settle(ledger, [asked.said], met, Outcome(INFEASIBLE, reason), region)
+    region.attributes[CHOSEN] = ir.StringAttr.get("")
+    if asked.budget is not None:
+        nbytes = search.nbytes(_WHOLE, 1) or 0
+        fits = nbytes <= asked.budget.hint.parsed
+        outcome = Outcome(HONOURED, f"one piece: {nbytes:,} bytes of {asked.budget.hint.parsed:,}")
+        if not fits:
+            outcome = Outcome(INFEASIBLE, f"{reason}; in one piece it takes {nbytes:,} bytes")
+        settle(ledger, [asked.budget], met, outcome, region)
+
+
+def _check(
+    region: ir.Operation, asked: _Asked, search: _Search, option: _Option, ledger: Ledger
+) -> None:
+    """Settle the budget of a region whose number of slices is said."""
+    nbytes = search.nbytes(option, 0)
+    if nbytes is None:  # hint-slice says why, of what is required
+        if asked.budget is not None and asked.budget.hint.strength != REQUIRED:
+            reason = f"the slices it asks for cannot be: {search.problem}"
+            met = ops_met(region, ledger)
+            settle(ledger, [asked.budget], met, Outcome(INFEASIBLE, reason), region)
+        return
+    _close(region, asked, ledger, nbytes, 0, option)
+
+
+def fewest(extent: int, limit: int, nbytes: Callable[[int], int | None], even: bool) -> int | None:
+    """Return the least number of slices of `extent` elements with nbytes(number) at most `limit`, or None.
+
+    Of the divisors of the extent larger ones are assumed to need less. Between two divisors up to MAX_RAGGED other
+    numbers are tried, unless `even` is asked for.
+    """
+
+    def fits(count: int) -> bool:
+        found = nbytes(count)
+        return found is not None and found <= limit
+
+    divisors = [n for n in range(1, extent + 1) if extent % n == 0]
+    if fits(1):
+        return 1
+    if not fits(divisors[-1]):  # the most cannot be, or there are only large ones
+        return next((n for n in divisors if fits(n)), None)
+    low, high = -1, len(divisors) - 1  # divisors[high] fits, divisors[low] does not
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits(divisors[middle]) else (middle, high)
+    best = divisors[high]
+    if even or low < 0:
+        return best
+    between = sorted(
+        {-(-extent // s) for s in range(extent // best, -(-extent // divisors[low]) + 1)}
+    )
+    between = [n for n in between if divisors[low] < n < best]
+    return next((n for n in between[-MAX_RAGGED:] if fits(n)), best)
+
+
+def _least(search: _Search, options: Sequence[_Option]) -> tuple[int, int, _Option] | None:
+    """Return the least bytes possible, with the number of slices and the option that take them."""
+    found = [
+        (nbytes, option.extent, option)
+        for option in options
+        if (nbytes := search.nbytes(option, option.extent)) is not None
+    ]
+    return min(found, key=lambda f: f[:2], default=None)
+
+
+def _close(
+    region: ir.Operation, asked: _Asked, ledger: Ledger, nbytes: int, count: int, option: _Option
+) -> None:
+    said = asked.budget
+    if said is None:
+        return
+    many = f"{count} slices along {option}" if count else "the slices it asks for"
+    met = ops_met(region, ledger)
+    if nbytes <= said.hint.parsed:
+        outcome = Outcome(HONOURED, f"{many}: {nbytes:,} bytes of {said.hint.parsed:,}")
+    elif count:
+        outcome = Outcome(
+            INFEASIBLE,
+            f"the least possible is {nbytes:,} bytes, in {many}",
+            f"allow {nbytes} bytes",
+        )
+    else:
+        outcome = Outcome(
+            INFEASIBLE, f"{many} take {nbytes:,} bytes", 'leave the number open, as slice = "t"'
+        )
+    settle(ledger, [said], met, outcome, region)
+
+
+def check_budgets(module: ir.Module, program: LoweredProgram) -> None:
+    """Raise CompileError for a program in which a region takes more than its required budget after all.
+
+    module: the local view, with its ledger. program: what lowering made of it.
+    """
+    ledger = read_ledger(module)
+    asked = [s for s in ledger.said if s.hint.key == "peak_bytes" and s.hint.strength == REQUIRED]
+    taken = region_bytes(program) if asked else {}
+    for said in asked:
+        nbytes = taken.get(said.region, 0)
+        if nbytes > said.hint.parsed:
+            raise CompileError(
+                f"{said.hint} (required) is infeasible: with all passes done the region takes "
+                f"{nbytes:,} bytes; allow {nbytes} bytes",
+                said.hint.where,
+            )

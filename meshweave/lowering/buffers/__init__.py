@@ -1,0 +1,1 @@
+"""Turn tensors into buffers with a place in the arena, and launches into a schedule. For `lowering` alone."""

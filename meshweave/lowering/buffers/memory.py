@@ -1,0 +1,120 @@
+"""Report on a lowered program: live bytes of the arena at each op, bytes of the regions of hints, code of each op."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from meshweave.abi import rounded
+from meshweave.ir.locations import location_text
+from meshweave.lowering.buffers.arena import ArenaBlock
+from meshweave.lowering.buffers.function_plan import FunctionPlan
+from meshweave.lowering.buffers.schedule import length
+from meshweave.lowering.cpu import blas
+from meshweave.lowering.host.program import LoweredProgram
+from meshweave.lowering.nests.rows import Entry, KernelUnit
+from meshweave.report import KernelRow, Moment
+from meshweave.transforms.slicing.ledger import regions_marked
+
+
+def moments(program: LoweredProgram) -> tuple[Moment, ...]:
+    """Return the ops of a step in the order they run: those of a loop once, those of a function at every call."""
+    known: list[tuple[Moment, ...]] = []
+    for body in program.bodies:
+        known.append(_moments(body.plan, program, known))
+    return known[-1]
+
+
+def _moments(
+    plan: FunctionPlan, program: LoweredProgram, called: Sequence[tuple[Moment, ...]]
+) -> tuple[Moment, ...]:
+    live = _live(plan)
+    found: list[Moment] = []
+    for position, entry in plan.moments:
+        nbytes = live[position]
+        if not isinstance(entry, KernelUnit) and entry.what == "call":
+            frame = rounded(program.bodies[entry.number].plan.arena_bytes)
+            found += [
+                Moment(m.op, m.where, nbytes - frame + m.nbytes) for m in called[entry.number]
+            ]
+        elif name := _name(entry, program):
+            where = (
+                entry.where if isinstance(entry, KernelUnit) else location_text(entry.op.location)
+            )
+            found.append(Moment(name, where, nbytes))
+    return tuple(found)
+
+
+def _live(plan: FunctionPlan) -> list[int]:
+    """Return the live bytes of the arena at each position."""
+    last = max((position for position, _ in plan.moments), default=0)
+    change = [0] * (last + 2)
+    for block in plan.blocks.values():
+        change[min(block.first, last)] += rounded(block.nbytes)
+        change[min(block.last, last) + 1] -= rounded(block.nbytes)
+    total, live = 0, []
+    for difference in change:
+        total += difference
+        live.append(total)
+    return live
+
+
+def _name(entry: Entry, program: LoweredProgram) -> str:
+    """Return the name of an entry; "" for numbers and control flow."""
+    if isinstance(entry, KernelUnit):
+        return "matrix product" if any(n.contraction for n in entry.nests) else "loops"
+    if entry.what == "collective":
+        return program.collectives.ops[entry.number].name
+    return ""
+
+
+def region_bytes(program: LoweredProgram) -> dict[int, int]:
+    """Return the intermediate bytes of each region of hints that made any code, by its number.
+
+    These are the bytes of the arena that the region takes beyond what it reads and what it gives: the largest sum, at
+    any moment, of the buffers whose lifetime begins and ends within the region. A region in a function that is called
+    is counted once, at its largest.
+    """
+    found: dict[int, int] = {}
+    for body in program.bodies:
+        for region, (first, last) in _spans(body.plan).items():
+            inside = [b for b in body.plan.blocks.values() if first <= b.first and b.last <= last]
+            most = max((_alive(inside, b.first) for b in inside), default=0)
+            found[region] = max(found.get(region, 0), most)
+    return found
+
+
+def _alive(blocks: Sequence[ArenaBlock], position: int) -> int:
+    return sum(rounded(b.nbytes) for b in blocks if b.first <= position <= b.last)
+
+
+def _spans(plan: FunctionPlan) -> dict[int, tuple[int, int]]:
+    """Return the first and the last position of each region."""
+    found: dict[int, tuple[int, int]] = {}
+    for position, entry in plan.moments:
+        last = position if isinstance(entry, KernelUnit) else position + length(entry)
+        steps = entry.steps if isinstance(entry, KernelUnit) else [entry]
+        for region in {n for step in steps for n in regions_marked(step.op.location)}:
+            first, end = found.get(region, (position, last))
+            found[region] = (min(first, position), max(end, last))
+    return found
+
+
+def unit_kernels(program: LoweredProgram) -> tuple[KernelRow, ...]:
+    """Return the code that each kernel call of the program gets where select-kernels has not chosen any."""
+    found = []
+    for body in program.bodies:
+        for _, entry in body.plan.moments:
+            if isinstance(entry, KernelUnit):
+                found.append(_unit_kernel(entry))
+    return tuple(found)
+
+
+def _unit_kernel(unit: KernelUnit) -> KernelRow:
+    if not any(n.contraction for n in unit.nests):
+        why = "loops, one over the rows of several ops" if len(unit.nests) > 1 else "loops"
+        return KernelRow("loops", "codegen", why, unit.where)
+    gemm = blas.gemm_of(unit.nests[0]) if len(unit.nests) == 1 else None
+    if gemm is not None:
+        return KernelRow("matrix product", "blas", f"a product of {gemm.dtype}", unit.where)
+    why = "no product of matrices that the library takes"
+    return KernelRow("matrix product", "codegen", why, unit.where)

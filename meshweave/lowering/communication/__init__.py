@@ -1,0 +1,1 @@
+"""Collectives of the local view become calls on contiguous buffers."""

@@ -1,0 +1,386 @@
+"""lower-collectives: collectives of an engine in the place of the `dist` ops of one rank's program.
+
+before:  %1 = "dist.all_reduce"(%0) {axes = ["y"], kind = "sum"} : (tensor<4x10xf32>) -> tensor<4x10xf32>
+after:   %e = tensor.empty() : tensor<4x10xf32>
+         %1 = "mw.collective"(%0, %e) {symbol = "mw_all_reduce_sum_f32", group = 0, ..}
+
+Data that a collective does not find or leave back to back is moved around it: the member dim goes first
+(`to_front`), or from the front to where it belongs (`from_front`), as transposes and reshapes that fuse-kernels
+folds into what is next to them. Uneven dims are padded before and cut after. A collective that dist-overlap has
+marked `dist.early` becomes an `mw.start` where it stands and an `mw.wait` right before the first reader.
+
+Functions that the program calls several times stay functions; all other calls are inlined. `mw.program` says what the
+engine has to know of the program.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from meshweave.dialects.dist import COLLECTIVES, LayoutAttr, axes_of
+from meshweave.errors import CompileError, MeshweaveError
+from meshweave.ir.bindings import ir
+from meshweave.ir.build import OpBuilder, i64
+from meshweave.ir.locations import location_text
+from meshweave.layout.mesh import Mesh
+from meshweave.lowering.buffers.steps import element_bytes
+from meshweave.lowering.communication.exchange import Box, Data, data_of, data_of_boxes
+from meshweave.lowering.communication.reshape import Reshaper
+from meshweave.lowering.cpu.collectives.objects import Collective
+from meshweave.lowering.host.functions import inline_calls, keep_functions
+from meshweave.lowering.host.prepare import ports
+from meshweave.lowering.host.program_op import Interface, write_program
+from meshweave.plan.cost import received
+from meshweave.plan.exchange import Table
+from meshweave.targets import EngineTraits, Goal
+from meshweave.transforms.base import Pass, ops_of
+from meshweave.transforms.communication.overlap import MARK
+from meshweave.transforms.partitioning.neutral import neutral_attr
+
+MOST_MEMBERS = 64  # the table of a direct move has a piece for each pair of members
+LEAST_RUN = 16  # bytes; shorter ones would be a part of each cache line that all members read
+
+
+Axes = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class LowerCollectives(Pass):
+    """Lower the collectives of a program for an engine, which settles its target."""
+
+    name: ClassVar[str] = "lower-collectives"
+    engine: str = "local"
+
+    def run(self, module: ir.Module) -> None:
+        context = module.operation.context
+        with context, ir.Location.unknown(context):
+            traits = Goal.of(engine=self.engine).traits
+            inputs, outputs, mesh = ports(module)
+            lowered = collectives_of(traits.target)(module, mesh, traits)
+            interface = Interface(self.engine, mesh, lowered.groups, inputs, outputs)
+            write_program(module, interface)
+            inline_calls(module, keep_functions(module))
+            _number_tickets(module)
+
+
+def _number_tickets(module: ir.Module) -> None:
+    """Give each start, with its wait, a ticket of its own: inlining has made copies."""
+    for number, op in enumerate(ops_of(module, "mw.start")):
+        start = op.operation
+        waits = [use.owner.operation for use in start.results[0].uses]
+        for one in (start, *(wait for wait in waits if wait.name == "mw.wait")):
+            one.attributes["ticket"] = i64(number)
+
+
+def collectives_of(target: str) -> type[Collectives]:
+    """Return how the collectives of a target are lowered."""
+    if target != "gpu":
+        return Collectives
+    from meshweave.lowering.gpu.host.nccl import DeviceCollectives  # for gpus alone
+
+    return DeviceCollectives
+
+
+class Collectives:
+    """Hold the collectives of a program. Groups are numbered as they appear."""
+
+    target = "cpu"
+
+    def __init__(self, module: ir.Module, mesh: str, engine: EngineTraits) -> None:
+        """Replace the dist ops of `module`, whose mesh is that of the text, for an engine."""
+        self.reads_peers = engine.reads_peers
+        self.mesh = Mesh.parse(mesh)  # no text: one rank
+        self.groups: tuple[tuple[str, ...], ...] = ()
+        self._tickets = 0
+        self._wait: ir.Operation | None = None  # what ends the op at work, if that is started early
+        for op in ops_of(module, "dist.axis_index", *COLLECTIVES):
+            self._replace(op.operation)
+        for op in ops_of(module, "dist.mesh"):
+            op.operation.erase()
+
+    # One op.
+
+    def _replace(self, op: ir.Operation) -> None:
+        make = _MAKERS.get(op.name)
+        where = location_text(op.location)
+        if make is None:
+            raise CompileError(f"{op.name}: no lowering for this op on target {self.target}", where)
+        axes, self._wait = axes_of(op), None
+        try:
+            members = math.prod(self.mesh.size(axis) for axis in axes)
+            if members == 1 and op.name not in ("dist.axis_index", "dist.exchange"):
+                result = op.operands[0]
+                for dim, extent in enumerate(op.results[0].type.shape):  # padding is cut off
+                    result = Reshaper(op).cut(result, dim, extent)
+            else:
+                result = make(self, op, axes, members)
+                kind = op.attributes.get("kind")
+                if kind is not None and kind.value == "avg":
+                    result = Reshaper(op).divided(result, members)
+        except MeshweaveError as error:
+            raise CompileError(error.message, error.location or where) from None
+        if self._wait is not None:
+            _move_behind(self._wait, op)
+        op.results[0].replace_all_uses_with(result)
+        op.erase()
+
+    def _group(self, axes: Axes) -> int:
+        if axes not in self.groups:
+            self.groups = (*self.groups, axes)
+        return self.groups.index(axes)
+
+    def _member(self, op: ir.Operation, axes: Axes) -> ir.Value:
+        """Return this rank's member index in the group over `axes`."""
+        b = OpBuilder.before(op)
+        if math.prod(self.mesh.size(a) for a in axes) == 1:
+            return b.index(0)
+        return b.one("mw.member", ir.IndexType.get(), group=i64(self._group(axes)))
+
+    def _call(
+        self, op: ir.Operation, collective: Collective, axes: Axes, sent: ir.Value, shape: Sequence[int],
+        arguments: tuple[int | str, ...], unit: int, data: Data | None = None,
+        runs: frozenset[int] = frozenset(),
+    ) -> ir.Value:  # fmt: skip
+        """Make the `mw.collective` that sends `sent` and gives a tensor of `shape`, or the start and wait of one.
+
+        unit: bytes, as in `plan.cost.received`. data: the table of an exchange. runs: see `Call`; data has its own.
+        """
+        if collective.kind:
+            collective.checked()
+        members = math.prod(self.mesh.size(a) for a in axes)
+        what = "relayout" if collective.op == "relayout" else op.name.removeprefix("dist.")
+        given = op.operands[0].type
+        size = "x".join(map(str, given.shape)) or "scalar"
+        within = f"[{','.join(axes)}]" if axes else ""
+        attributes = {
+            "symbol": ir.StringAttr.get(collective.symbol),
+            "group": i64(self._group(axes) if axes else 0),
+            "arguments": ir.ArrayAttr.get([_argument(a) for a in arguments]),
+            "what": ir.StringAttr.get(what),
+            "axes": ir.ArrayAttr.get([ir.StringAttr.get(a) for a in axes]),
+            "bytes": i64(received(what, unit, members)),
+            "title": ir.StringAttr.get(f"{what}{within} {given.element_type} {size}"),
+        }
+        if runs := data.runs if data is not None else runs:
+            attributes["runs"] = ir.DenseI64ArrayAttr.get(sorted(runs))
+        if data is not None:
+            words = np.frombuffer(data.words, np.int64)
+            attributes["data"] = ir.DenseElementsAttr.get(words)
+            if data.staging:
+                attributes["scratch"] = i64(data.staging)
+        type_ = ir.RankedTensorType.get(list(shape), sent.type.element_type)
+        b = OpBuilder.before(op)
+        empty = b.empty(type_)
+        early = _nbytes(sent) if MARK in op.attributes and axes else 0
+        if not early:
+            return b.one("mw.collective", type_, sent, empty, **attributes)
+        ticket = i64(self._tickets)
+        self._tickets += 1
+        attributes |= {"ticket": ticket, "sent": i64(early)}
+        started = b.one("mw.start", type_, sent, empty, **attributes)
+        self._wait = b.op("mw.wait", [type_], [sent, started], ticket=ticket)
+        return self._wait.result
+
+    def _axis_index(self, op: ir.Operation, axes: Axes, members: int) -> ir.Value:
+        return self._member(op, axes)
+
+    def _all_slice(self, op: ir.Operation, axes: Axes, members: int) -> ir.Value:
+        dim, x = op.attributes["dim"].value, op.operands[0]
+        piece = -(-x.type.shape[dim] // members)
+        at = Reshaper(op)
+        x = at.padded(x, dim, piece * members, None)
+        return at.slice_at(x, dim, self._member(op, axes), piece)
+
+    def _all_gather(self, op: ir.Operation, axes: Axes, members: int) -> ir.Value:
+        dim, x = op.attributes["dim"].value, op.operands[0]
+        shape, nbytes = list(x.type.shape), _nbytes(x)
+        wanted = list(op.results[0].type.shape)
+        row, whole = (_nbytes(v) // max(math.prod(shape[:dim]), 1) for v in (x, op.results[0]))
+        plain = math.prod(shape[:dim]) == 1 and whole == members * row
+        if self._direct(row, members) and not plain:
+            box = (math.prod(shape[:dim]), row, whole)
+            return self._moved(op, axes, wanted, "all_gather_box", box, nbytes)
+        e = self._call(op, Collective("all_gather"), axes, x, [members, *shape], (nbytes,), nbytes)
+        at = Reshaper(op)
+        return at.cut(at.from_front(e, dim), dim, wanted[dim])
+
+    def _all_reduce(self, op: ir.Operation, axes: Axes, members: int) -> ir.Value:
+        x, kind = op.operands[0], op.attributes["kind"].value
+        count = math.prod(x.type.shape)
+        collective = Collective("all_reduce", _summed(kind), str(x.type.element_type))
+        return self._call(op, collective, axes, x, list(x.type.shape), (count,), _nbytes(x))
+
+    def _reduce_scatter(self, op: ir.Operation, axes: Axes, members: int) -> ir.Value:
+        dim, x, kind = op.attributes["dim"].value, op.operands[0], op.attributes["kind"].value
+        piece = -(-x.type.shape[dim] // members)
+        element = x.type.element_type
+        rows, inner = math.prod(x.type.shape[:dim]), math.prod(x.type.shape[dim + 1 :])
+        size, width = x.type.shape[dim], element_bytes(element)
+        if (
+            self.reads_peers
+            and self._direct(piece * inner * width)
+            and (rows != 1 or size != piece * members)
+        ):
+            collective = Collective("reduce_scatter_box", _summed(kind), str(element))
+            shape = list(op.results[0].type.shape)
+            box = (rows, piece * inner, size * inner)
+            unit = math.prod(shape) * width
+            return self._call(op, collective, axes, x, shape, box, unit)
+        at = Reshaper(op)
+        x = at.padded(x, dim, piece * members, neutral_attr(kind, element))
+        x = at.to_front(x, dim, members)
+        shape = list(x.type.shape)[1:]
+        count = math.prod(shape)
+        collective = Collective("reduce_scatter", _summed(kind), str(element))
+        return self._call(op, collective, axes, x, shape, (count,), count * width)
+
+    def _all_to_all(self, op: ir.Operation, axes: Axes, members: int) -> ir.Value:
+        split, concat = (op.attributes[n].value for n in ("split_dim", "concat_dim"))
+        x = op.operands[0]
+        piece = -(-x.type.shape[split] // members)
+        box, run = _boxed(op, split, concat, piece)
+        if self._direct(run, members):
+            shape = list(op.results[0].type.shape)
+            block = _nbytes(x) // max(x.type.shape[split], 1) * piece
+            return self._moved(op, axes, shape, "all_to_all_box", box, block)
+        at = Reshaper(op)
+        x = at.to_front(at.padded(x, split, piece * members, None), split, members)
+        block = _nbytes(x) // members
+        y = self._call(op, Collective("all_to_all"), axes, x, list(x.type.shape), (block,), block)
+        return at.cut(at.from_front(y, concat), concat, op.results[0].type.shape[concat])
+
+    def _direct(self, run: int, members: int = 1) -> bool:
+        """Tell whether members read runs of `run` bytes out of each other's tensors, instead of packing them first.
+
+        Where they may have to send messages, a table says what: only for few members.
+        """
+        return run >= LEAST_RUN and (self.reads_peers or members <= MOST_MEMBERS)
+
+    def _moved(
+        self, op: ir.Operation, axes: Axes, shape: Sequence[int], name: str,
+        numbers: tuple[int, ...], unit: int,
+    ) -> ir.Value:  # fmt: skip
+        """Make the call of a direct move, which its numbers describe; or of the exchange that does the same."""
+        x = op.operands[0]
+        box = _gathered if name == "all_gather_box" else _scattered
+        if self.reads_peers:
+            members = math.prod(self.mesh.size(axis) for axis in axes)
+            runs = frozenset(box(numbers, k, k).run for k in range(members))
+            return self._call(op, Collective(name), axes, x, shape, numbers, unit, runs=runs)
+        data = data_of_boxes(self.mesh, axes, lambda k, j: box(numbers, k, j), True)
+        sent = (_nbytes(x),)
+        return self._call(op, Collective("exchange"), axes, x, shape, sent, unit, data)
+
+    def _permute(self, op: ir.Operation, axes: Axes, members: int) -> ir.Value:
+        x, nbytes = op.operands[0], _nbytes(op.operands[0])
+        sources = [s if isinstance(s, int) else s.value for s in op.attributes["sources"]]
+        if sorted(sources) != list(range(members)):
+            raise CompileError(
+                f"dist.permute: sources {sources} are no permutation of {members} members"
+            )
+        targets = [sources.index(k) for k in range(members)]
+        tables = tuple("table:" + ",".join(map(str, t)) for t in (sources, targets))
+        shape = list(x.type.shape)
+        return self._call(op, Collective("permute"), axes, x, shape, (nbytes, *tables), nbytes)
+
+    def _exchange(self, op: ir.Operation, axes: Axes, members: int) -> ir.Value:
+        x, shape = op.operands[0], list(op.results[0].type.shape)
+        source, target = (LayoutAttr(op.attributes[n]).layout for n in ("source", "target"))
+        table = Table(source, target, self.mesh, tuple(op.attributes["shape"]))
+        within = axes if members > 1 else ()
+        width = element_bytes(x.type.element_type)
+        data = data_of(table, within, width, not self.reads_peers and members > 1)
+        collective = Collective("exchange" if within else "relayout")
+        return self._call(op, collective, within, x, shape, (_nbytes(x),), data.received, data=data)
+
+
+_MAKERS = {
+    "dist.axis_index": Collectives._axis_index, "dist.all_slice": Collectives._all_slice,
+    "dist.all_gather": Collectives._all_gather, "dist.all_reduce": Collectives._all_reduce,
+    "dist.reduce_scatter": Collectives._reduce_scatter, "dist.all_to_all": Collectives._all_to_all,
+    "dist.permute": Collectives._permute, "dist.exchange": Collectives._exchange,
+}  # fmt: skip
+
+
+def _boxed(op: ir.Operation, split: int, concat: int, piece: int) -> tuple[tuple[int, ...], int]:
+    """Return the numbers that a direct all_to_all takes, in bytes, and the length of a run: 0 where nothing moves.
+
+    library/all_to_all_box.mlir says what the numbers are.
+    """
+    given, made = list(op.operands[0].type.shape), list(op.results[0].type.shape)
+    low, high = min(split, concat), max(split, concat)
+    width = element_bytes(op.operands[0].type.element_type)
+    outer, last = math.prod(given[:low]), math.prod(given[high + 1 :]) * width
+    middle = math.prod(given[low + 1 : high])
+    inner_source, inner_target = given[high] * last, made[high] * last
+    outer_source = given[low] * middle * inner_source
+    outer_target = made[low] * middle * inner_target
+    if split < concat:
+        cut = (piece * middle * inner_source, outer_source, inner_source, inner_target)
+        run = inner_source
+    else:
+        cut = (piece * last, inner_source, given[low] * middle * inner_target, outer_target)
+        run = piece * last
+    numbers = (outer, outer_source, outer_target, inner_source, inner_target)
+    empty = 0 in given or 0 in made
+    return (*numbers, *cut, int(split < concat)), 0 if empty else run
+
+
+def _part(number: int, step: int, end: int) -> int:
+    """Return how much of piece `number` of pieces of `step` there is before `end`."""
+    return min(max(end - number * step, 0), step)
+
+
+def _gathered(numbers: Sequence[int], me: int, member: int) -> Box:
+    """Return what `mw_all_gather_box` with these numbers copies from a member."""
+    rows, row, whole = numbers
+    return Box(0, member * row, _part(member, row, whole), ((rows, row, whole),))
+
+
+def _scattered(numbers: Sequence[int], me: int, member: int) -> Box:
+    """Return what `mw_all_to_all_box` with these numbers copies from a member."""
+    outer, outer_source, outer_target, inner_source, inner_target, *moved = numbers
+    split, split_end, joined, joined_end, split_first = moved
+    own, theirs = _part(me, split, split_end), _part(member, joined, joined_end)
+    run, span, step = (theirs, own, inner_source) if split_first else (own, theirs, inner_target)
+    inner = (span // step, inner_source, inner_target)
+    return Box(me * split, member * joined, run, (inner, (outer, outer_source, outer_target)))
+
+
+def _summed(kind: str) -> str:
+    """Return the kind that members reduce by: an average is a sum, divided afterwards."""
+    return "sum" if kind == "avg" else kind
+
+
+def _nbytes(value: ir.Value) -> int:
+    shape: list[int] = value.type.shape
+    return math.prod(shape) * element_bytes(value.type.element_type)
+
+
+def _argument(value: int | str) -> ir.Attribute:
+    return i64(value) if isinstance(value, int) else ir.StringAttr.get(value)
+
+
+def _move_behind(wait: ir.Operation, op: ir.Operation) -> None:
+    """Move `wait`, and all that follows it before `op`, to right before the first reader of `op` in its block.
+
+    Where there is no reader, it moves to the end of the block.
+    """
+    ops = [view.operation for view in op.block.operations]
+    own = ops.index(op)
+    readers = {_in_block(use.owner.operation, op.block) for use in op.results[0].uses}
+    first = next((o for o in ops[own + 1 :] if o in readers), ops[-1])
+    for moved in ops[ops.index(wait) : own]:
+        moved.move_before(first)
+
+
+def _in_block(op: ir.Operation, block: ir.Block) -> ir.Operation:
+    """Return the op of `block` that `op` is, or is in."""
+    while op.block != block:
+        op = op.parent.operation
+    return op

@@ -1,0 +1,203 @@
+"""Map contractions to the library's GEMM: which loops are rows, columns and depth, and which remain around it.
+
+Each matrix is its pointer, the step between rows and the step between columns; one of the two must
+be 1. Loops over rows (columns, depth) that walk both their matrices as one loop are merged first,
+so that `4x64x128 @ 128x384` is one call with 256 rows. Loops that no GEMM covers stand around it; a
+leftover depth loop accumulates.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from meshweave.ir.expressions import Apply, is_number
+from meshweave.lowering.cpu.text import FunctionWriter
+from meshweave.lowering.nests.bind import Access, LoopNest, merged, reordered
+from meshweave.lowering.nests.evaluate import Place
+from meshweave.lowering.nests.rows import KernelUnit
+from meshweave.lowering.writer import Value
+
+SYMBOLS = {"f32": "scipy_cblas_sgemm", "f64": "scipy_cblas_dgemm"}
+_ROW_MAJOR, _PLAIN, _TRANSPOSED = 101, 111, 112
+SMALLEST = 512  # multiplications below which loops are as fast as a call
+
+
+@dataclass(frozen=True)
+class Gemm:
+    """Describe a GEMM in loops. m, n, k: loop numbers, -1 for a loop of 1; a, b, c as in C = A B."""
+
+    nest: LoopNest
+    m: int
+    n: int
+    k: int
+    a: Access
+    b: Access
+    c: Access
+    dtype: str
+
+    def size(self, dim: int) -> int:
+        """Return the trip count of a loop."""
+        return 1 if dim < 0 else self.nest.sizes[dim]
+
+    @property
+    def outer(self) -> list[int]:
+        """List the loops around the call."""
+        return [d for d in range(len(self.nest.sizes)) if d not in (self.m, self.n, self.k)]
+
+    @property
+    def work(self) -> int:
+        """Count the multiplications of one call."""
+        return self.size(self.m) * self.size(self.n) * self.size(self.k)
+
+
+def gemm_of(nest: LoopNest) -> Gemm | None:
+    """Return the GEMM that a contraction is, or None when loops serve it better or its strides do not allow one."""
+    best = product_of(nest) if nest.library else None
+    if best is None or best.work < SMALLEST or min(best.size(best.m), best.size(best.n)) == 1:
+        return None
+    return best
+
+
+def product_of(nest: LoopNest) -> Gemm | None:
+    """Return the matrix product that a contraction is, the one with the most work where there are several.
+
+    Return None where it is none, or its strides do not allow one.
+    """
+    store = nest.stores[0]
+    dtype = str(store.type)
+    if not nest.contraction or dtype not in SYMBOLS or len(nest.loads) != 2:
+        return None
+    if any(str(load.type) != dtype for load in nest.loads) or not _starts_at_zero(nest):
+        return None
+    if sum(isinstance(node, Apply) for node in nest.code) != 2:
+        return None  # an operand is widened first
+    nest = merged(_by_class(nest))
+    a, b, c = nest.accesses
+    candidates = _candidates(nest, a, b, c, dtype)
+    return max(candidates, key=lambda g: g.work, default=None)
+
+
+def _starts_at_zero(nest: LoopNest) -> bool:
+    store = nest.stores[0]
+    if store.initial is None:
+        return store.reads
+    return is_number(nest.code[store.initial], 0.0)
+
+
+def _classes(nest: LoopNest) -> list[str]:
+    """Name the class of each loop: "m" in A and C, "n" in B and C, "k" in A and B, "batch" in all, else "?"."""
+    a, b, c = (access.strides for access in nest.accesses)
+    names = {
+        (True, False, True): "m", (False, True, True): "n", (True, True, False): "k",
+        (True, True, True): "batch",
+    }  # fmt: skip
+    return [names.get((bool(a[d]), bool(b[d]), bool(c[d])), "?") for d in range(len(nest.sizes))]
+
+
+def _by_class(nest: LoopNest) -> LoopNest:
+    """Return the nest with batch, m, n and k loops together, each in the order of decreasing steps."""
+    a, b, c = (access.strides for access in nest.accesses)
+    steps = {"batch": c, "m": c, "n": c, "k": a, "?": c}
+    rank = {"?": 0, "batch": 1, "m": 2, "n": 3, "k": 4}
+    names = _classes(nest)
+    order = sorted(
+        range(len(nest.sizes)), key=lambda d: (rank[names[d]], -steps[names[d]][d], -b[d])
+    )
+    return reordered(nest, order)
+
+
+def _candidates(nest: LoopNest, a: Access, b: Access, c: Access, dtype: str) -> list[Gemm]:
+    names = _classes(nest)
+    if "?" in names:
+        return []
+
+    def loops(name: str) -> list[int]:
+        return [d for d, found in enumerate(names) if found == name] or [-1]
+
+    found = []
+    for m in loops("m"):
+        for n in loops("n"):
+            for k in loops("k"):
+                straight = Gemm(nest, m, n, k, a, b, c, dtype)
+                found += [g for g in (straight, Gemm(nest, n, m, k, b, a, c, dtype)) if _fits(g)]
+    return found
+
+
+def _fits(gemm: Gemm) -> bool:
+    """Tell whether the strides are those of matrices that the library takes, C with rows of step 1."""
+    if gemm.n >= 0 and gemm.c.strides[gemm.n] != 1:
+        return False
+    return (
+        _leading(gemm, gemm.c, gemm.m, gemm.n) is not None
+        and _leading(gemm, gemm.a, gemm.m, gemm.k) is not None
+        and _leading(gemm, gemm.b, gemm.k, gemm.n) is not None
+    )
+
+
+def _leading(gemm: Gemm, access: Access, row: int, column: int) -> tuple[int, int] | None:
+    """Return (transposition, leading dimension) of a matrix; None when neither its rows nor its columns have step 1."""
+    down = access.strides[row] if row >= 0 else 0
+    across = access.strides[column] if column >= 0 else 1
+    rows, columns = gemm.size(row), gemm.size(column)
+    if across == 1 and (rows == 1 or down >= columns):
+        return _PLAIN, max(down, columns)
+    if down == 1 and (columns == 1 or across >= rows) and access is not gemm.c:
+        return _TRANSPOSED, max(across, rows)
+    return None
+
+
+def gemm_text(name: str, unit: KernelUnit, gemm: Gemm) -> str:
+    """Write the function `name` that calls the library, in loops over what one call does not cover."""
+    writer = FunctionWriter(unit)
+    place: list[Value | None] = [None] * len(gemm.nest.sizes)
+    for dim in gemm.outer:
+        place[dim] = writer.open(gemm.nest.sizes[dim])
+    _call(writer, gemm, place)
+    for _ in gemm.outer:
+        writer.close()
+    return writer.text(name)
+
+
+def _call(writer: FunctionWriter, gemm: Gemm, place: Place) -> None:
+    """Call the library on the matrices at `place` of the loops around the call."""
+    matrices = (
+        (gemm.a, gemm.m, gemm.k), (gemm.b, gemm.k, gemm.n), (gemm.c, gemm.m, gemm.n),
+    )  # fmt: skip
+    a, b, c = (_start(writer, access, gemm, place) for access, _, _ in matrices)
+    (ta, lda), (tb, ldb), (_, ldc) = (_leading(gemm, *matrix) or (0, 0) for matrix in matrices)
+    numbers = (_ROW_MAJOR, ta, tb, gemm.size(gemm.m), gemm.size(gemm.n), gemm.size(gemm.k))
+    given = [writer.constant(number) for number in numbers]
+    given += [writer.constant(1.0, gemm.dtype), a, writer.constant(lda), b, writer.constant(ldb)]
+    given += [_beta(writer, gemm, place), c, writer.constant(ldc)]
+    names = ", ".join(value.name for value in given)
+    writer.add(f"func.call @{SYMBOLS[gemm.dtype]}({names}) : {signature(gemm.dtype)}")
+
+
+def _start(writer: FunctionWriter, access: Access, gemm: Gemm, place: Place) -> Value:
+    """Return where a matrix begins."""
+    strides = [s if d in gemm.outer else 0 for d, s in enumerate(access.strides)]
+    return writer.frame.address(access._replace(strides=tuple(strides)), gemm.dtype, place)
+
+
+def _beta(writer: FunctionWriter, gemm: Gemm, place: Place) -> Value:
+    """Return GEMM's beta: 0 where this call initialises C, else 1."""
+    one = writer.constant(1.0, gemm.dtype)
+    if gemm.nest.stores[0].initial is None:
+        return one
+    beta = writer.constant(0.0, gemm.dtype)
+    for dim in gemm.outer:
+        counter = place[dim]
+        if dim in gemm.nest.reductions and counter is not None:
+            beta = writer.select(writer.compare("eq", counter, 0), beta, one)
+    return beta
+
+
+def declaration(dtype: str) -> str:
+    """Return the declaration of the library's GEMM."""
+    return f"func.func private @{SYMBOLS[dtype]}{signature(dtype).removesuffix(' -> ()')}\n"
+
+
+def signature(dtype: str) -> str:
+    """Return the type of the library's GEMM."""
+    numbers = ", ".join(["i32"] * 6)
+    return f"({numbers}, {dtype}, !llvm.ptr, i32, !llvm.ptr, i32, {dtype}, !llvm.ptr, i32) -> ()"

@@ -1,0 +1,133 @@
+"""Compile the text of kernels and of the step function: upstream's conversions, then LLVM.
+
+Both go into one ELF object, because what LLVM sets up for an object takes as long as a small
+program.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import re
+from collections.abc import Collection, Mapping
+
+from meshweave.errors import CompileError
+from meshweave.ir.bindings import ir
+from meshweave.lowering.buffers.bufferize import run_passes
+from meshweave.lowering.cpu import blas, mathpoly
+from meshweave.lowering.cpu.collectives.objects import object_of
+
+# bf16 is computed in f32 and rounded to nearest even by integer code: the machine's own conversion
+# flushes denormals.
+SMALL_FLOATS = (
+    "math-extend-to-supported-types{target-type=f32},"
+    "arith-emulate-unsupported-floats{source-types=bf16 target-type=f32},canonicalize,"
+)
+TO_LLVM = (
+    "convert-scf-to-cf,convert-math-to-llvm,convert-math-to-libm,convert-func-to-llvm,convert-arith-to-llvm,"
+    "convert-index-to-llvm,convert-ub-to-llvm,convert-cf-to-llvm,reconcile-unrealized-casts"
+)
+KERNELS = f"func.func(arith-expand{{include-bf16=true}}),canonicalize,cse,{TO_LLVM}"
+STEP = (
+    "builtin.module(convert-math-to-llvm,convert-math-to-libm,convert-arith-to-llvm,"
+    "convert-func-to-llvm,reconcile-unrealized-casts)"
+)
+
+
+def llvm_functions(
+    step: str, kernels: str, places: Mapping[str, str], calls: Collection[str]
+) -> ir.Module:
+    """Return the step function, which is not to be optimised, and the kernels that it calls, in the LLVM dialect.
+
+    places: where in the source each kernel comes from. calls: functions of other objects of the program. Raises
+    CompileError at the place for an op or function that does not exist on this target.
+    """
+    module = ir.Module.parse(kernels)
+    mathpoly.run(module)
+    try:
+        small = SMALL_FLOATS if "f16" in kernels else ""
+        run_passes(module, f"builtin.module({small}{KERNELS})")
+    except CompileError as error:
+        raise _in_source(error, kernels, places) from None
+    names = {_symbol(view.operation) for view in module.body.operations}
+    for view in _step_module(step).body.operations:
+        if _symbol(view.operation) in names:
+            continue  # declared there, defined here; or declared twice
+        op = view.operation.clone(ir.InsertionPoint(module.body)).operation
+        if op.name == "llvm.func" and len(op.regions[0].blocks):
+            for plain in ("no_inline", "optimize_none"):
+                op.attributes[plain] = ir.UnitAttr.get()
+    check_functions(module, calls, places)
+    return module
+
+
+def _symbol(op: ir.Operation) -> str | None:
+    return op.attributes["sym_name"].value if "sym_name" in op.attributes else None
+
+
+def _step_module(text: str) -> ir.Module:
+    module = ir.Module.parse(text)
+    run_passes(module, STEP)
+    return module
+
+
+def _in_source(error: CompileError, text: str, places: Mapping[str, str]) -> CompileError:
+    """Return the error of a pass on the text of kernels as one about the source."""
+    found = re.search(r"operation '([\w.]+)'", error.message)
+    what = f"{found[1]}: no lowering for this op on target cpu" if found else error.message
+    line = int(error.location.split(":")[-2]) if error.location and ":" in error.location else 0
+    names = re.findall(r"^func\.func @(\w+)", "\n".join(text.split("\n")[:line]), re.MULTILINE)
+    return CompileError(what, places.get(names[-1]) if names else None)
+
+
+def step_object(text: str, known: Collection[str]) -> bytes:
+    """Compile the step function alone, which may call the functions `known` and the C library."""
+    module = _step_module(text)
+    check_functions(module, known, {})
+    return _object(module, 0)
+
+
+def machine_code(module: ir.Module) -> bytes:
+    """Compile a module that `llvm_functions` has made to one ELF object."""
+    return _object(module, 3)
+
+
+def _object(module: ir.Module, opt_level: int) -> bytes:
+    ops = [view.operation for view in module.body.operations]
+    externals = {
+        _symbol(op) for op in ops if op.name == "llvm.func" and not len(op.regions[0].blocks)
+    }
+    return object_of(module, sorted(name for name in externals if name), opt_level)
+
+
+def check_functions(module: ir.Module, calls: Collection[str], places: Mapping[str, str]) -> None:
+    """Refuse what would end the process in LLVM's hands: ops outside the LLVM dialect, calls of unknown functions.
+
+    calls: functions of other objects of the program. places: where functions come from in the source.
+    """
+    ops = [view.operation for view in module.body.operations]
+    own = {_symbol(op) for op in ops if op.name == "llvm.func" and len(op.regions[0].blocks)}
+    known = {*own, *calls, *blas.SYMBOLS.values()}
+    for op in ops:
+        if op.name != "mw.program":
+            _check(op, known, places.get(_symbol(op) or ""))
+
+
+def _check(function: ir.Operation, known: Collection[str | None], where: str | None) -> None:
+    problems: list[str] = []
+
+    def visit(op: ir.Operation) -> ir.WalkResult:
+        if not op.name.startswith("llvm."):
+            problems.append(f"{op.name}: no lowering for this op on target cpu")
+        elif op.name == "llvm.call" and "callee" in op.attributes:
+            name = op.attributes["callee"].value
+            if name not in known and not hasattr(_LIBM, name):
+                problems.append(f"{name}: no library of target cpu has this function")
+        return ir.WalkResult.ADVANCE
+
+    function.walk(visit)
+    if problems:
+        raise CompileError(problems[0], where)
+
+
+_LIBM = ctypes.CDLL(ctypes.util.find_library("m") or "libm.so.6")

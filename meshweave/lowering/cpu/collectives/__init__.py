@@ -1,0 +1,1 @@
+"""Collectives between ranks that are threads or processes of a host, as compiled code."""

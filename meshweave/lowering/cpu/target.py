@@ -1,0 +1,159 @@
+"""Lower planned programs to the LLVM dialect, and compile that for the cpu.
+
+Kernels are compiled at O3, each once however often it is called; the step function, which calls them, at O0.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshweave.bundle import Bundle, Manifest
+from meshweave.ir.bindings import ir
+from meshweave.layout import Mesh
+from meshweave.lowering.buffers.constants import constant_buffers
+from meshweave.lowering.cpu import blas
+from meshweave.lowering.cpu.codegen import check_functions, llvm_functions, machine_code
+from meshweave.lowering.cpu.collectives.objects import collectives_object, runtime_of
+from meshweave.lowering.cpu.collectives.serve import can_be_served, serve_object
+from meshweave.lowering.cpu.collectives.staging import staging_bytes
+from meshweave.lowering.cpu.loops import unit_text
+from meshweave.lowering.host.emit import Code
+from meshweave.lowering.host.program import LoweredProgram
+from meshweave.lowering.host.program_op import (
+    CodeFacts,
+    Interface,
+    erase_program,
+    read_code,
+    read_interface,
+    write_code,
+    write_program,
+)
+from meshweave.lowering.nests.rows import KernelUnit
+from meshweave.lowering.stages import lower
+from meshweave.targets import engine_traits
+
+
+def compile_local(module: ir.Module, engine: str = "local") -> Bundle:
+    """Compile `@main` of a module in the local view for the cpu.
+
+    engine: whose collectives the program calls, "local" or "mpi".
+    Raises CompileError, with op and place, for what cannot be lowered. The module itself is left as
+    it is.
+    """
+    with module.context, ir.Location.unknown():
+        return bundle_of(lower(module, engine))
+
+
+def bundle_of(program: LoweredProgram) -> Bundle:
+    """Compile a program to machine code and a manifest, within the context of the program."""
+    return _bundle(*_code(program), program.interface)
+
+
+def llvm_module(program: LoweredProgram) -> ir.Module:
+    """Return a program in the LLVM dialect: its functions, the kernels that they call, and `mw.program`."""
+    module, facts = _code(program)
+    write_program(module, program.interface)
+    write_code(module, facts)
+    return module
+
+
+def _code(program: LoweredProgram) -> tuple[ir.Module, CodeFacts]:
+    """Return the functions of a program in the LLVM dialect, and what else its bundle says."""
+    kernels, collectives = Kernels(), program.collectives
+    areas, arena_bytes = program.areas
+    constants = constant_buffers(program.module)
+    code = Code(program.slots, collectives.calls, kernels.name, constants, areas=areas)
+    program.write(code)
+    calls = sorted(program.called(code))
+    module = llvm_functions(code.text(), kernels.text(), kernels.places, calls)
+    facts = CodeFacts(
+        arena_bytes=arena_bytes,
+        early_bytes=arena_bytes - min(areas.values(), default=arena_bytes),
+        ops=tuple(collectives.ops),
+        collectives=program.moved,
+        calls=tuple(calls),
+        runs=frozenset[int]().union(*(call.runs for call in collectives.calls)),
+        staging_bytes=_staging(program) if calls else 0,
+        libraries=("m", "openblas") if kernels.symbols else ("m",),
+        served=can_be_served(body.plan.entries for body in program.bodies),
+    )
+    return module, facts
+
+
+def _staging(program: LoweredProgram) -> int:
+    """Return the bytes that the collectives need of a window that ranks share; 0 where they share none."""
+    if not engine_traits(program.engine).shares_window:
+        return 0
+    symbols = [call.symbol for call in program.collectives.calls]
+    plans = [body.plan for body in program.bodies]
+    return max(staging_bytes(plan.entries, symbols) for plan in plans)
+
+
+def check_module(module: ir.Module) -> None:
+    """Raise CompileError for what the code of a module that was read from text must not have: see `check_functions`."""
+    check_functions(module, read_code(module).calls, {})
+
+
+def bundle_of_module(module: ir.Module) -> Bundle:
+    """Compile a module that `llvm_module` has made, or that was read from its text; it is used up."""
+    interface, facts = read_interface(module), read_code(module)
+    erase_program(module)
+    return _bundle(module, facts, interface)
+
+
+def _bundle(module: ir.Module, facts: CodeFacts, interface: Interface) -> Bundle:
+    """Compile functions of the LLVM dialect to machine code and a manifest."""
+    engine, mesh = interface.engine, interface.mesh
+    traits, libraries, others = engine_traits(engine), set(facts.libraries), []
+    if facts.calls:
+        others.append(collectives_object(engine, facts.calls, facts.staging_bytes, facts.runs))
+        libraries |= set(runtime_of(engine).libraries)
+    if traits.reads_peers and facts.served and Mesh.parse(mesh).nranks > 1:
+        others.append(serve_object())
+    manifest = Manifest(
+        mesh=mesh,
+        engine=engine,
+        inputs=interface.inputs,
+        outputs=interface.outputs,
+        arena_bytes=facts.arena_bytes,
+        early_bytes=facts.early_bytes,
+        groups=interface.groups,
+        ops=facts.ops,
+        collectives=facts.collectives,
+        libraries=tuple(sorted(libraries)),
+    )
+    with module.context:
+        module.body.append(ir.Operation.parse(manifest.constant))
+    return Bundle(manifest, (machine_code(module), *others))
+
+
+class Kernels:
+    """Collect the kernels of a program; equal units get one name."""
+
+    def __init__(self) -> None:
+        self._names: dict[Any, str] = {}
+        self.places: dict[str, str] = {}  # where in the source the first call of each came from
+        self.texts: list[str] = []
+        self.symbols: set[str] = set()  # element types of the library's GEMMs that are called
+
+    def name(self, unit: KernelUnit) -> str:
+        """Return the function that does what `unit` does, generated when it is new."""
+        key = unit.key
+        name = self._names.get(key)
+        if name is None:
+            name = f"mw_kernel_{len(self._names)}"
+            self._names[key], self.places[name] = name, unit.where
+            self.texts.append(self._text(name, unit))
+        return name
+
+    def _text(self, name: str, unit: KernelUnit) -> str:
+        gemm = blas.gemm_of(unit.nests[0]) if len(unit.nests) == 1 else None
+        if gemm is None:
+            return unit_text(name, unit)
+        self.symbols.add(gemm.dtype)
+        return blas.gemm_text(name, unit, gemm)
+
+    def text(self) -> str:
+        """Return the module with all of them."""
+        declared = [blas.declaration(dtype) for dtype in sorted(self.symbols)]
+        return "".join(declared + self.texts)

@@ -1,0 +1,36 @@
+"""Write kernels of the cpu: functions on bare pointers and scalars."""
+
+from __future__ import annotations
+
+from meshweave.lowering.nests.evaluate import Frame
+from meshweave.lowering.nests.rows import KernelUnit
+from meshweave.lowering.writer import Value, Writer
+
+PARAMETER = "{llvm.noalias, llvm.noundef, llvm.nonnull}"
+
+
+class FunctionWriter(Writer):
+    """Write the function that does what a unit does."""
+
+    def __init__(self, unit: KernelUnit) -> None:
+        super().__init__()
+        self.exclusive = unit.pointers.exclusive()
+        pointers = [Value(self, f"%p{k}", "!llvm.ptr") for k in range(len(self.exclusive))]
+        scalars = [Value(self, f"%s{k}", str(s.type)) for k, s in enumerate(unit.pointers.scalars)]
+        self.frame = Frame(self, tuple(pointers), tuple(scalars), "i64")
+
+    def number(self, value: int) -> Value:
+        """Return an index."""
+        return self.constant(value, "i64")
+
+    def text(self, name: str) -> str:
+        """Return the lines as function `name`, which takes the unit's pointers and scalars."""
+        parameters = [
+            f"{p.name}: {p.type} {PARAMETER if alone else ''}"
+            for p, alone in zip(self.frame.pointers, self.exclusive)
+        ]
+        parameters += [f"{s.name}: {s.type}" for s in self.frame.scalars]
+        head = (
+            f'func.func @{name}({", ".join(parameters)}) attributes {{passthrough = ["noinline"]}}'
+        )
+        return "\n".join([head + " {", *self.head, *self.lines, "return", "}", ""])

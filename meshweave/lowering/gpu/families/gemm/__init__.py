@@ -1,0 +1,1 @@
+"""Compute products of matrices on the tensor cores, or with multiply-adds, and what is done with their elements."""

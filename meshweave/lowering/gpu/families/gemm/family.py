@@ -1,0 +1,54 @@
+"""Choose the kernel of a matrix product: tensor cores where element types allow, multiply-adds else."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from meshweave.lowering.gpu.facts import Facts
+from meshweave.lowering.gpu.families.gemm import fma as gemm_fma
+from meshweave.lowering.gpu.families.gemm import mma as gemm_mma
+from meshweave.lowering.gpu.families.gemm.results import followers
+from meshweave.lowering.gpu.families.launch import MOST_BLOCKS
+from meshweave.lowering.gpu.families.products import Contraction, product_of
+from meshweave.lowering.gpu.kernel import DeviceKernel, Target
+from meshweave.lowering.gpu.nodes import SMALL
+from meshweave.lowering.nests.rows import KernelUnit
+
+SMALLEST = 8  # rows and columns below which a product is no more than a few sums
+
+
+def build(unit: KernelUnit, target: Target, facts: Facts) -> DeviceKernel | None:
+    """Return the kernel of a unit that is a product, and perhaps something done with each element of it, else None.
+
+    `target.disabled` may name "gemm_tf32", "gemm_mma" and "gemm_fma".
+    """
+    product = product_of(unit.nests[0])
+    if product is None or followers(unit, product) is None:
+        return None
+    family = _family(product, target)
+    return family.build(unit, product, target, facts) if family else None
+
+
+def computes(unit: KernelUnit, target: Target) -> bool:
+    """Tell whether the contraction of a unit is for one of our kernels."""
+    product = product_of(unit.nests[0])
+    return product is not None and _family(product, target.within(unit.nests)) is not None
+
+
+def _family(product: Contraction, target: Target) -> ModuleType | None:
+    """Return the file whose kernel computes a product; None where none does."""
+    if min(product.m.count, product.n.count) < SMALLEST or _too_large(product):
+        return None
+    small = product.dtype in SMALL
+    if (small and "gemm_mma" not in target.disabled) or target.rounds(product.dtype):
+        return gemm_mma
+    return None if small or "gemm_fma" in target.disabled else gemm_fma
+
+
+def _too_large(product: Contraction) -> bool:
+    """Tell whether an index would not fit in an i32, or the blocks in a grid."""
+    indices = (product.m.count, product.n.count, product.depth)
+    return (
+        max(indices) > 1 << 30
+        or product.batch.count * product.m.count * product.n.count >> 10 > MOST_BLOCKS
+    )

@@ -1,0 +1,310 @@
+"""Compute products on tensor cores (mma.sync, sm_80 and later): f16 and bf16, and f32 rounded to tf32; sums in f32.
+
+A block of 4 warps makes a tile of C. Tiles of A and B come through a ring of stages in shared
+memory: while one is multiplied, the copies of the next ones are under way. Then the sums go through
+shared memory once more, so that rows of C are finished and written side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from meshweave.hints.fast_paths import DETERMINISTIC, TOL
+from meshweave.lowering.gpu.facts import Facts
+from meshweave.lowering.gpu.families.gemm.kernel import ProductKernel
+from meshweave.lowering.gpu.families.gemm.tiles import OperandSource, OperandTile, source_of
+from meshweave.lowering.gpu.families.products import Contraction
+from meshweave.lowering.gpu.kernel import DeviceKernel, Target
+from meshweave.lowering.nests.rows import KernelUnit
+from meshweave.lowering.writer import Value
+
+THREADS = 128
+STAGES = 3
+BAND = 8  # rows of tiles that go together
+STEP = 32  # bytes of depth that one mma takes
+_SUMS = "!llvm.struct<(f32, f32, f32, f32)>"
+
+
+@dataclass(frozen=True)
+class MmaShape:
+    """Hold rows and columns of a block's tile of C, and of a warp's part of it."""
+
+    m: int
+    n: int
+    warp_m: int
+    warp_n: int
+
+
+SHAPES = (
+    MmaShape(128, 128, 64, 64),
+    MmaShape(128, 64, 64, 32),
+    MmaShape(64, 128, 32, 64),
+    MmaShape(64, 64, 32, 32),
+    MmaShape(128, 32, 32, 32),
+    MmaShape(32, 128, 32, 32),
+    MmaShape(32, 32, 16, 16),
+)
+PROCESSORS = {"sm_80": 108, "sm_90": 132, "sm_90a": 132}
+
+
+def shape_for(product: Contraction, chip: str, gathered: bool) -> MmaShape:
+    """Return the tile with the least work on the busiest multiprocessor.
+
+    Work is what is multiplied, ragged edges included, and what is copied for it. Ties go to the
+    largest. gathered: elements come one by one, through registers, of which a large tile leaves too
+    few.
+    """
+
+    def price(shape: MmaShape) -> float:
+        rows, columns = -(-product.m.count // shape.m), -(-product.n.count // shape.n)
+        rounds = -(-rows * columns * product.batch.count // PROCESSORS[chip])
+        return rounds * (shape.m * shape.n + 48.0 * (shape.m + shape.n))
+
+    fitting = [s for s in SHAPES if not gathered or s.warp_m * s.warp_n <= 32 * 32]
+    return min(fitting or SHAPES, key=price)
+
+
+def build(unit: KernelUnit, product: Contraction, target: Target, facts: Facts) -> DeviceKernel:
+    """Return the kernel of a product of f16, bf16 or (where the target allows tf32) f32."""
+    rounded = product.dtype == "f32"
+    family, nbytes = ("gemm_tf32", 4) if rounded else ("gemm_mma", 2)
+    sources = [
+        source_of(product, each, facts.alignments, nbytes) for each in (product.a, product.b)
+    ]
+    shape = shape_for(product, target.chip, any(not source.piece for source in sources))
+    kernel = _MmaKernel(family, unit, product, facts, shape, sources)
+    kernel.write()
+    return kernel.finished(TOL if rounded else DETERMINISTIC)
+
+
+class _MmaKernel(ProductKernel):
+    def __init__(
+        self,
+        family: str,
+        unit: KernelUnit,
+        product: Contraction,
+        facts: Facts,
+        shape: MmaShape,
+        sources: Sequence[OperandSource],
+    ) -> None:
+        super().__init__(family, unit, product, facts, THREADS, (shape.m, shape.n))
+        self.shape, self.nbytes = shape, sources[0].nbytes
+        thread = self.writer.thread()
+        self.lane, warp = thread & 31, thread >> 5
+        across = shape.m // shape.warp_m
+        self.warp_m, self.warp_n = (warp % across) * shape.warp_m, (warp // across) * shape.warp_n
+        self._place()
+        self.a, self.b = (
+            OperandTile(
+                self.frame, source, rows, THREADS, self.base(source.operand, self.nbytes), first
+            )
+            for source, rows, first in zip(
+                sources, (shape.m, shape.n), (self.first_m, self.first_n)
+            )
+        )
+        self.stage = self.a.nbytes + self.b.nbytes
+        self.pitch = shape.n * 4 + 32  # of a row of sums; 32: the next rows lie in other banks
+        self.shared_bytes = max(STAGES * self.stage, shape.m * self.pitch)
+
+    def _place(self) -> None:
+        """Choose the tile that this block makes.
+
+        Blocks that follow each other go down a band of rows and then to the next columns, so that
+        what they read is still in the cache.
+        """
+        tile = self.tile_number()
+        if self.grid_m % BAND:
+            down, across = tile % self.grid_m, tile // self.grid_m
+        else:
+            band, place = tile // (BAND * self.grid_n), tile % (BAND * self.grid_n)
+            down, across = band * BAND + place % BAND, place // BAND
+        self.first_m, self.first_n = down * self.shape.m, across * self.shape.n
+
+    def write(self) -> None:
+        """Write the whole kernel."""
+        writer, shape = self.writer, self.shape
+        inner = -(-self.product.k[-1] // self.a.depth)
+        tiles = inner * (self.product.depth // self.product.k[-1])
+        for k in range(STAGES - 1):
+            if k < tiles:
+                self._copy(writer.constant(k), writer.shared(k * self.stage))
+            writer.commit_copies()
+        count = (shape.warp_m // 16) * (shape.warp_n // 8) * 4
+        zeros = [writer.constant(0.0, "f32")] * count
+        sums = writer.for_(0, tiles, 1, zeros, lambda k, held: self._step(k, tiles, held))
+        writer.barrier()
+        self._keep(sums)
+        writer.barrier()
+        self._finish()
+
+    def _copy(self, number: Value, stage: Value) -> None:
+        self.a.copy(number, stage)
+        self.b.copy(number, self.writer.offset(stage, self.a.nbytes))
+
+    def _step(self, number: Value, tiles: int, sums: list[Value]) -> list[Value]:
+        """Wait for a stage, begin the copies of the one STAGES - 1 later, multiply."""
+        writer = self.writer
+        writer.wait_copies(STAGES - 2)
+        writer.barrier()
+        later = number + (STAGES - 1)
+        writer.if_(
+            writer.compare("ult", later, tiles),
+            lambda: self._copy(
+                later, writer.offset(writer.shared(), (later % STAGES) * self.stage)
+            ),
+        )
+        writer.commit_copies()
+        stage = writer.offset(writer.shared(), (number % STAGES) * self.stage)
+        second = writer.offset(stage, self.a.nbytes)
+        for k in range(self.a.depth * self.nbytes // STEP):
+            rows = self._fragments_a(stage, k)
+            columns = self._fragments_b(second, k)
+            sums = self._multiply(rows, columns, sums)
+        return sums
+
+    def _multiply(
+        self, rows: Sequence[Sequence[Value]], columns: Sequence[Sequence[Value]], sums: list[Value]
+    ) -> list[Value]:
+        """Multiply all tiles of 16 by 8, in an order in which neighbours share a fragment."""
+        sums, count = list(sums), len(columns)
+        for i, row in enumerate(rows):
+            for j in range(count) if i % 2 == 0 else reversed(range(count)):
+                at = (i * count + j) * 4
+                sums[at : at + 4] = self._mma(row, columns[j], sums[at : at + 4])
+        return sums
+
+    def _mma(self, a: Sequence[Value], b: Sequence[Value], sums: Sequence[Value]) -> list[Value]:
+        kind = {"f32": "tf32"}.get(self.product.dtype, self.product.dtype)
+        parts = [", ".join(v.name for v in values) for values in (a, b, sums)]
+        settings = (
+            "layoutA = #nvvm.mma_layout<row>, layoutB = #nvvm.mma_layout<col>, "
+            f"shape = #nvvm.shape<m = 16, n = 8, k = {STEP // self.nbytes}>, "
+            f"multiplicandAPtxType = #nvvm.mma_type<{kind}>, "
+            f"multiplicandBPtxType = #nvvm.mma_type<{kind}>"
+        )
+        made = self.writer.let(
+            f"nvvm.mma.sync A[{parts[0]}] B[{parts[1]}] C[{parts[2]}] {{{settings}}} : "
+            f"({a[0].type}, {b[0].type}, f32) -> {_SUMS}",
+            _SUMS,
+        )
+        return [self.writer.field(made, k, "f32") for k in range(4)]
+
+    # Fragments: what each lane holds of a tile of 16 rows (or 8 columns) by one step of depth.
+
+    def _fragments_a(self, stage: Value, step: int) -> list[list[Value]]:
+        """Return four registers for each 16 rows.
+
+        They are rows 0-7 and 8-15 of the first half of the step, then of the second half.
+        """
+        lane, tile, found = self.lane, self.a, []
+        for i in range(self.shape.warp_m // 16):
+            first = self.warp_m + i * 16
+            if tile.padded:
+                found.append(
+                    self._single(stage, tile, first, step, ((0, 0), (8, 0), (0, 4), (8, 4)))
+                )
+            elif tile.source.by_depth:
+                line = first + (lane & 15)
+                found.append(self._matrices(stage, tile, line, (lane >> 4) + 2 * step, False))
+            else:
+                line = (lane & 7) + ((lane >> 4) << 3) + 16 * step
+                chunk = ((lane >> 3) & 1) + (first >> 3)
+                found.append(self._matrices(stage, tile, line, chunk, True))
+        return found
+
+    def _fragments_b(self, stage: Value, step: int) -> list[list[Value]]:
+        """Return two registers for each 8 columns: the first and the second half of the step."""
+        lane, tile, found = self.lane, self.b, []
+        for j in range(self.shape.warp_n // 16):
+            first = self.warp_n + j * 16
+            if tile.padded:
+                for more in (0, 8):
+                    places = ((more, 0), (more, 4))
+                    found.append(self._single(stage, tile, first, step, places))
+                continue
+            if tile.source.by_depth:
+                line = (lane & 7) + ((lane >> 4) << 3) + first
+                chunk = ((lane >> 3) & 1) + 2 * step
+            else:
+                line, chunk = (lane & 15) + 16 * step, (lane >> 4) + (first >> 3)
+            four = self._matrices(stage, tile, line, chunk, not tile.source.by_depth)
+            found += [four[:2], four[2:]]
+        return found
+
+    def _matrices(
+        self, stage: Value, tile: OperandTile, line: Value, chunk: Value, transpose: bool
+    ) -> list[Value]:
+        writer = self.writer
+        place = line * tile.pitch + (tile.swizzled(chunk, line) << 4)
+        words = writer.load_matrices(writer.offset(stage, place), transpose)
+        return [self._operand(word) for word in words]
+
+    def _single(
+        self,
+        stage: Value,
+        tile: OperandTile,
+        first: Value,
+        step: int,
+        places: Sequence[tuple[int, int]],
+    ) -> list[Value]:
+        """Load elements of 4 bytes one by one. places: row and depth beyond those of the lane."""
+        writer, lane = self.writer, self.lane
+        start = (lane & 3) * tile.pitch + (first + (lane >> 2)) * 4
+        pointer = writer.offset(stage, start)
+        return [
+            self._operand(
+                writer.load(writer.offset(pointer, (8 * step + k) * tile.pitch + row * 4), "i32")
+            )
+            for row, k in places
+        ]
+
+    def _operand(self, word: Value) -> Value:
+        """Return a register as mma takes it; f32 rounded to tf32."""
+        writer, dtype = self.writer, self.product.dtype
+        if dtype == "f16":
+            return writer.convert("llvm.bitcast", word, "vector<2xf16>")
+        if dtype == "f32":
+            number = writer.convert("llvm.bitcast", word, "f32")
+            return writer.let(
+                f"nvvm.convert.float.to.tf32 {number.name} {{rnd = #nvvm.fp_rnd_mode<rna>}}",
+                "i32",
+            )
+        return word
+
+    # Results.
+
+    def _keep(self, sums: Sequence[Value]) -> None:
+        """Put the sums of this thread into shared memory, row by row."""
+        writer, shape = self.writer, self.shape
+        row, column = self.warp_m + (self.lane >> 2), self.warp_n + ((self.lane & 3) << 1)
+        place = writer.offset(writer.shared(), row * self.pitch + column * 4)
+        count = shape.warp_n // 8
+        for number in range(0, len(sums), 2):
+            tile, half = number // 4, number // 2 % 2
+            down = tile // count * 16 + half * 8
+            where = writer.offset(place, down * self.pitch + tile % count * 32)
+            writer.store(writer.vector(sums[number : number + 2]), where, 8)
+
+    def _finish(self) -> None:
+        """Read the sums by rows, a few columns a thread; finish and store them."""
+        writer, shape, product = self.writer, self.shape, self.product
+        wide = 16 // self.results.nbytes
+        apart = THREADS * wide // shape.n  # rows that are done at once
+        thread = writer.thread()
+        row, column = thread // (shape.n // wide), (thread % (shape.n // wide)) * wide
+        start = writer.offset(writer.shared(), row * self.pitch + column * 4)
+
+        def some(number: Value, _: Sequence[Value]) -> None:
+            at = self.first_m + row + number
+            place = writer.offset(start, number * self.pitch)
+
+            def write() -> None:
+                parts = [writer.load(writer.offset(place, 16 * k), "vector<4xf32>", 16)
+                         for k in range(wide // 4)]  # fmt: skip
+                totals = [writer.lane(part, k) for part in parts for k in range(4)]
+                self.results.row(self.batch, at, self.first_n + column, totals, shape.n)
+
+            writer.where(writer.inside(at, product.m.count, shape.m), write)
+
+        writer.for_(0, shape.m, apart, [], some)

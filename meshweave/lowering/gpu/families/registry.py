@@ -1,0 +1,87 @@
+"""List the families of kernels, the most special first.
+
+Each makes a kernel of a unit, or leaves it to the next. The last one takes every unit.
+"""
+
+from __future__ import annotations
+
+import math
+
+from meshweave.hints.fast_paths import KERNELS
+from meshweave.lowering.gpu.facts import Facts, facts_of
+from meshweave.lowering.gpu.families import columns, elementwise, plain, rows, transpose
+from meshweave.lowering.gpu.families.cublaslt import LibraryProduct, library_product
+from meshweave.lowering.gpu.families.gemm import family as gemm
+from meshweave.lowering.gpu.kernel import DeviceKernel, Target
+from meshweave.lowering.nests.rows import KernelUnit, finished
+
+FAMILIES = (
+    ("gemm", gemm.build),
+    ("transpose", transpose.build),
+    ("elementwise", elementwise.build),
+    ("rows", rows.build),
+    ("columns", columns.build),
+    ("plain", plain.build),
+)
+ENOUGH_ROWS = 264  # blocks that keep a device busy: two for each multiprocessor
+
+
+def build(unit: KernelUnit, target: Target, facts: Facts | None = None) -> DeviceKernel:
+    """Return the kernel of a unit. facts: of its memory; None: what its pointers alone tell."""
+    facts, target = facts or facts_of(unit), target.within(unit.nests)
+    for name, family in FAMILIES:
+        if name == "plain" or name not in target.disabled:
+            made = family(unit, target, facts)
+            if made is not None:
+                return made
+    raise AssertionError("plain kernels take every unit")
+
+
+def launches_of(unit: KernelUnit, target: Target, facts: Facts) -> list[tuple[KernelUnit, Facts]]:
+    """Return the unit, or its nests one by one, to be launched in this order.
+
+    Nests are launched alone where only a plain kernel could do them together and the rows that they
+    share are too few to be a block each.
+    """
+    count = math.prod(unit.nests[0].sizes[: unit.rows])
+    if len(unit.nests) == 1 or count >= ENOUGH_ROWS:
+        return [(unit, facts)]
+    if build(unit, target, facts).family != "plain":
+        return [(unit, facts)]
+    alone = Facts(facts.alignments)
+    return [
+        (finished(KernelUnit([nest], 0, unit.pointers, [step])), alone)
+        for nest, step in zip(unit.nests, unit.steps)
+    ]
+
+
+class Chosen:
+    """Hold what does the units of a program: each kernel once, and products of the library."""
+
+    def __init__(self, target: Target) -> None:
+        """target: what the kernels are made for."""
+        self.target = target
+        self.kernels: list[DeviceKernel] = []
+        self._found: dict[object, int | LibraryProduct] = {}
+
+    def of(self, unit: KernelUnit, facts: Facts) -> int | LibraryProduct:
+        """Return the number of the kernel that does what `unit` does, or the product of the library that it is.
+
+        Kernels depend also on which pointers go to one buffer.
+        """
+        roots = unit.pointers.roots
+        key = (unit.key, tuple(roots.index(root) for root in roots), facts)
+        if key not in self._found:
+            product = library_product(unit, self.target, facts)
+            self._found[key] = len(self.kernels) if product is None else product
+            if product is None:
+                self.kernels.append(build(unit, self.target, facts))
+        return self._found[key]
+
+    def name_of(self, unit: KernelUnit, facts: Facts) -> str:
+        """Return the name, of those in `hints.fast_paths`, of the kernel that does a unit."""
+        found = self.of(unit, facts)
+        if isinstance(found, LibraryProduct):
+            return "gemm_tf32" if found.info.compute == "tf32" else "cublaslt"
+        family = self.kernels[found].family
+        return family if family in KERNELS else "codegen"

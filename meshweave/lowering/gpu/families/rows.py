@@ -1,0 +1,149 @@
+"""Compute rows: softmax, norms, and reductions along what lies side by side.
+
+A group of threads, up to a block, does a row and keeps it in registers where it fits: it is read
+once, whatever the number of nests.
+
+Each nest is either a map over the row, a reduction of the row, or a computation on what a row has
+one of. Values pass between nests as flow.py says.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from meshweave.hints.fast_paths import BIT_EXACT, DETERMINISTIC
+from meshweave.ir.expressions import needed
+from meshweave.lowering.gpu.facts import Facts
+from meshweave.lowering.gpu.families import groups
+from meshweave.lowering.gpu.families.flow import Phase, RowFlow, phase_of
+from meshweave.lowering.gpu.families.lanes import piece
+from meshweave.lowering.gpu.families.launch import MOST_BLOCKS, REUSE, frame_for
+from meshweave.lowering.gpu.families.reduction import combiners
+from meshweave.lowering.gpu.families.rowcode import RowCode, RowShape
+from meshweave.lowering.gpu.kernel import DeviceKernel, Target
+from meshweave.lowering.nests.bind import LoopNest, reordered
+from meshweave.lowering.nests.rows import KernelUnit
+
+CHUNKS = 4  # of a thread, in each row that is kept in registers, as long as there are threads
+BLOCK = 128  # threads of a block that does several rows
+MOST_THREADS = 1024
+REGISTERS, FEWER = 48, 32  # of a thread for its rows; with the most threads there are fewer
+BUSY = 132 * 512  # threads below which rows are given more of them
+MOST_OPS = 4000  # ops of a thread beyond which rows are walked in a loop
+
+
+def build(unit: KernelUnit, target: Target, facts: Facts) -> DeviceKernel | None:
+    """Return a kernel for nests that share rows, or that reduce what lies side by side; None for any other unit."""
+    unit = _inner_last(unit)
+    rows = unit.rows or len(unit.nests[0].parallel)
+    phases = [phase_of(nest, rows) for nest in unit.nests]
+    if not _suits(unit, rows):
+        return None
+    shape, flow = _shape(unit, rows, phases, facts)
+    blocks = -(-shape.rows // shape.together)
+    if blocks > MOST_BLOCKS:
+        return None
+    slots = max((len(n.stores) for n in unit.nests if n.reductions), default=0)
+    frame = frame_for(
+        "rows", unit, facts, shape.group * shape.together,
+        phases=len(phases), shared_bytes=groups.shared_bytes(shape.group, slots),
+    )  # fmt: skip
+    RowCode(frame, flow, shape, rows, slots).write()
+    return DeviceKernel.of(frame.writer, blocks, "rows", DETERMINISTIC if slots else BIT_EXACT)
+
+
+def _inner_last(unit: KernelUnit) -> KernelUnit:
+    """Return the unit with the reduction that walks memory with step 1 as the innermost loop."""
+    nests = []
+    for nest in unit.nests:
+        dims = sorted(nest.reductions)
+        ones = [d for d in dims if any(a.strides[d] == 1 for a in nest.accesses)]
+        if ones and dims == list(range(len(nest.parallel), len(nest.sizes))):
+            last = max(ones, key=lambda d: nest.sizes[d])
+            order = [d for d in range(len(nest.sizes)) if d != last]
+            nest = reordered(nest, [*order, last])
+        nests.append(nest)
+    return replace(unit, nests=nests)
+
+
+def _suits(unit: KernelUnit, rows: int) -> bool:
+    """Tell whether each nest is a map, a reduction or a computation per row, over rows of one length."""
+    if any(0 in nest.sizes for nest in unit.nests):
+        return False
+    lengths = {math.prod(n.sizes[rows:]) for n in unit.nests if len(n.sizes) > rows}
+    if len(lengths) != 1:
+        return False
+    for nest in unit.nests:
+        inner = len(nest.sizes) - rows
+        if nest.reductions and (len(nest.reductions) != inner or combiners(nest) is None):
+            return False
+    return len(unit.nests) > 1 or (bool(unit.nests[0].reductions) and _streams(unit.nests[0]))
+
+
+def _streams(nest: LoopNest) -> bool:
+    """Tell whether a lone reduction reads along its innermost loop, and nothing much more than once."""
+    last = len(nest.sizes) - 1
+    along = [n.access for n in nest.loads if any(n.access.strides[d] for d in nest.reductions)]
+    if not along:
+        return False
+    volume = max(math.prod(n for n, s in zip(nest.sizes, a.strides) if s) for a in along)
+    together = all(a.strides[last] in (0, 1) for a in along)
+    return together and math.prod(nest.sizes) <= REUSE * volume
+
+
+def _lanes(unit: KernelUnit, rows: int, facts: Facts) -> int:
+    """Return the neighbouring elements of a thread, so that the widest accesses have 16 bytes."""
+    count = 1
+    for nest in unit.nests:
+        if len(nest.sizes) == rows:
+            continue
+        last = len(nest.sizes) - 1
+        count = max(count, *(piece(facts.alignments, each, last) for each in nest.strided))
+    inner = [n.sizes[-1] for n in unit.nests if len(n.sizes) > rows]
+    while any(size % count for size in inner):
+        count //= 2
+    return count
+
+
+def _shape(
+    unit: KernelUnit, rows: int, phases: list[Phase], facts: Facts
+) -> tuple[RowShape, RowFlow]:
+    """Decide how many threads a row gets, and whether it stays in their registers."""
+    nests = unit.nests
+    count = math.prod(nests[0].sizes[:rows])
+    elements = next(math.prod(n.sizes[rows:]) for n in nests if len(n.sizes) > rows)
+    lanes = _lanes(unit, rows, facts)
+    ops = sum(len(needed(n.code, n.results)) for n in nests)
+    flow = RowFlow(unit, phases, facts, True)
+    group = min(groups.WARP, _power(-(-elements // lanes)))
+
+    def shape(held: bool) -> RowShape:
+        together = BLOCK // group if group <= groups.WARP else 1
+        least = max(1, groups.WARP // group)
+        return RowShape(
+            count, elements, lanes, group, max(least, min(together, _power(count))), held
+        )
+
+    def fits() -> bool:
+        here = shape(True)
+        values = here.turns * lanes
+        most = FEWER if group == MOST_THREADS else REGISTERS
+        return values * flow.most_held() <= most and values * ops <= MOST_OPS
+
+    while group < MOST_THREADS and (
+        shape(True).turns > CHUNKS
+        or not fits()
+        or (shape(True).turns > 1 and count * group < BUSY and group >= groups.WARP)
+    ):
+        if shape(True).turns == 1:
+            break
+        group *= 2
+    if fits():
+        return shape(True), flow
+    return shape(False), RowFlow(unit, phases, facts, False)
+
+
+def _power(number: int) -> int:
+    """Return the least power of 2 that is not smaller."""
+    return 1 << max(0, number - 1).bit_length()

@@ -1,0 +1,1 @@
+"""Host code of a gpu program: launches, streams, events, NCCL and cuBLASLt calls."""

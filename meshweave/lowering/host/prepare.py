@@ -1,0 +1,146 @@
+"""Prepare a program for lowering: check it, make every op generic, refuse what the later stages do not know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import prod
+
+from meshweave.bundle import Port
+from meshweave.errors import CompileError
+from meshweave.ir.bindings import ir
+from meshweave.ir.build import OpBuilder
+from meshweave.ir.locations import location_text
+from meshweave.ir.ops import body_of, terminator
+from meshweave.layout.layout import Layout
+from meshweave.transforms.base import functions, ops_of
+
+MAX_ELEMENTS = 1 << 59  # of a tensor: its bytes, and sums of some, still fit 64 bits
+
+PREPARE = (
+    "builtin.module(func.func(convert-elementwise-to-linalg,linalg-generalize-named-ops),"
+    "canonicalize,cse)"
+)
+
+
+def main_function(module: ir.Module) -> ir.OpView:
+    """Return the function @main. Raises CompileError when there is none."""
+    for function in functions(module):
+        if function.operation.attributes["sym_name"].value == "main":
+            return function
+    raise CompileError("no function @main with a body")
+
+
+_LINALG = ("linalg.generic", "linalg.yield", "linalg.index")
+_DIALECTS = ("linalg.", "tensor.", "arith.", "math.", "scf.", "func.", "builtin.", "mw.")
+
+
+def refuse_unknown(ops: Iterable[ir.Operation], kept: set[str], target: str) -> None:
+    """Raise CompileError for the first of a function's ops that nothing here lowers.
+
+    Of calls only those of functions in `kept` are left.
+    """
+    for op in ops:
+        if refused := _refusal(op, kept, target):
+            raise CompileError(refused, location_text(op.location))
+
+
+def _refusal(op: ir.Operation, kept: set[str], target: str) -> str:
+    """Return why an op cannot be lowered; empty where it can."""
+    if op.name == "func.call":
+        name = op.attributes["callee"].value
+        return "" if name in kept else f"call of @{name}: it has no body, or calls itself"
+    unknown = op.name.startswith("linalg.") and op.name not in _LINALG
+    if unknown or not op.name.startswith(_DIALECTS):
+        return f"{op.name}: no lowering for this op on target {target}"
+    for type_ in (result.type for result in op.results):
+        if isinstance(type_, ir.ShapedType) and not _static(type_):
+            return f"{op.name}: {type_} has no static shape"
+        if isinstance(type_, ir.ShapedType) and prod(type_.shape) > MAX_ELEMENTS:
+            return f"{op.name}: {type_} has more elements than any machine can address"
+    return ""
+
+
+def spell_out(function: ir.OpView) -> None:
+    """Write tensor.pad and tensor.concat as insertions, so that the ops that make the pieces write them in place.
+
+    An op whose loops never run gives what it starts from.
+    """
+    for op in ops_of(function, "linalg.generic"):
+        _without_iterations(op.operation)
+    for op in ops_of(function, "tensor.pad", "tensor.concat"):
+        make = _pad if op.operation.name == "tensor.pad" else _concat
+        op.operation.results[0].replace_all_uses_with(make(op.operation))
+        op.operation.erase()
+
+
+def _without_iterations(op: ir.Operation) -> None:
+    """Replace an op that reduces over nothing: later passes would drop it, and its results with it."""
+    given = [v for v in op.operands if isinstance(v.type, ir.RankedTensorType)]
+    if not any(0 in v.type.shape for v in given) or all(0 in r.type.shape for r in op.results):
+        return
+    starts = list(op.operands)[len(op.operands) - len(op.results) :]
+    for result, start in zip(op.results, starts):
+        result.replace_all_uses_with(start)
+    op.erase()
+
+
+def _pad(op: ir.Operation) -> ir.Value:
+    block = body_of(op)
+    end = terminator(block)
+    inner = [o for o in block.operations if o.operation.name != "tensor.yield"]
+    value = end.operands[0]
+    where = location_text(op.location)
+    if any(o.operation.name != "arith.constant" for o in inner) or value in list(block.arguments):
+        raise CompileError("tensor.pad: only a padding of one value is supported", where)
+    if len(op.operands) != 1:
+        raise CompileError("tensor.pad: the amount of padding must be static", where)
+    b = OpBuilder.before(op)
+    if not isinstance(value.owner, ir.Block) and value.owner.operation.block == block:
+        value = value.owner.operation.clone(b.ip).result
+    into = b.one("tensor.splat", op.results[0].type, value)
+    return b.insert_slice(op.operands[0], into, list(op.attributes["static_low"]))
+
+
+def _concat(op: ir.Operation) -> ir.Value:
+    dim = op.attributes["dim"].value
+    type_ = op.results[0].type
+    b = OpBuilder.before(op)
+    into, start = b.empty(type_), 0
+    for piece in op.operands:
+        offsets = [start if d == dim else 0 for d in range(type_.rank)]
+        into = b.insert_slice(piece, into, offsets)
+        start += piece.type.shape[dim]
+    return into
+
+
+def _static(type_: ir.Type) -> bool:
+    return bool(type_.has_rank and type_.has_static_shape)
+
+
+def ports(module: ir.Module) -> tuple[tuple[Port, ...], tuple[Port, ...], str]:
+    """Return the inputs and outputs of @main, and the text of the mesh."""
+    meshes = ops_of(module, "dist.mesh")
+    mesh = meshes[0].operation.attributes["axes"].value if meshes else ""
+    op = main_function(module).operation
+    type_ = op.attributes["function_type"].value
+    sides = (("arg", "arg_attrs", type_.inputs), ("result", "res_attrs", type_.results))
+    found = []
+    for word, key, types in sides:
+        attrs = list(op.attributes[key]) if key in op.attributes else [{}] * len(types)
+        found.append(
+            tuple(_port(f"{word}{k}", t, a, op) for k, (t, a) in enumerate(zip(types, attrs)))
+        )
+    return found[0], found[1], mesh
+
+
+def _port(name: str, type_: ir.Type, attrs: Mapping[str, ir.Attribute], op: ir.Operation) -> Port:
+    where = location_text(op.location)
+    if not isinstance(type_, ir.RankedTensorType) or not type_.has_static_shape:
+        raise CompileError(
+            f"{name} is {type_}: only tensors of static shape can go in and out", where
+        )
+    shape = tuple(type_.shape)
+    whole = attrs["dist.global"].value if "dist.global" in attrs else type_
+    layout = Layout.replicated(len(shape))
+    text = attrs["dist.layout"].value if "dist.layout" in attrs else str(layout)
+    return Port(name, str(type_.element_type), tuple(whole.shape), shape, text)

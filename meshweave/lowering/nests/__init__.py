@@ -1,0 +1,4 @@
+"""Fuse ops into kernels, and bind kernels to memory as loop nests.
+
+Imported by `lowering` and its rooms.
+"""

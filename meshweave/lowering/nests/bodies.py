@@ -1,0 +1,128 @@
+"""Decide how the body of a linalg op is rounded, and estimate what one element costs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from meshweave.ir.bindings import ir
+from meshweave.ir.expressions import (
+    AnyNode,
+    Apply,
+    Argument,
+    Body,
+    BodyNode,
+    Expression,
+    Gather,
+    Index,
+    Scalar,
+    renumber,
+)
+
+
+def exact(body: Body) -> Body:
+    """Return the body with nothing reordered, contracted or approximated."""
+    nodes = [n.exact() if isinstance(n, Apply) else n for n in body.nodes]
+    return replace(body, nodes=tuple(nodes))
+
+
+def contracted(body: Body, sums: Collection[int]) -> Body:
+    """Return the body with products added without rounding them first.
+
+    This is decided within the body only, so that the bits of a result do not depend on what it is
+    computed together with.
+
+    sums: nodes for what a reduction holds so far. A product that is added there is marked, because
+    such sums may be reordered; any other becomes a fused multiply-add.
+    """
+    if not any(isinstance(node, Apply) and node.name == "arith.mulf" for node in body.nodes):
+        return body
+    nodes: list[BodyNode] = []
+    new: list[int] = []  # for each old node
+
+    def put(node: BodyNode) -> int:
+        nodes.append(node)
+        return len(nodes) - 1
+
+    for old in body.nodes:
+        node = renumber(old, new)
+        which = _product(node, nodes)
+        if which is None or not isinstance(node, Apply):
+            new.append(put(node))
+            continue
+        at, other = node.operands[which], node.operands[1 - which]
+        product = nodes[at]
+        assert isinstance(product, Apply)
+        if other in sums:
+            nodes[at] = product.contracted()
+            new.append(put(node.contracted()))
+            continue
+        left, right = product.operands
+        if node.name == "arith.subf":
+            negated = left if which else other
+            opposite = put(Apply("arith.negf", node.attributes, (negated,), node.type))
+            left, other = (opposite, other) if which else (left, opposite)
+        new.append(put(Apply("math.fma", node.attributes, (left, right, other), node.type)))
+    return Expression(tuple(nodes), tuple([new[k] for k in body.results]))
+
+
+def _product(node: BodyNode, nodes: list[BodyNode]) -> int | None:
+    """Return which operand of a sum or difference in f32 or f64 is a product of the same body."""
+    if not isinstance(node, Apply) or node.name not in ("arith.addf", "arith.subf"):
+        return None
+    if str(node.type) not in ("f32", "f64"):
+        return None
+    for k, number in enumerate(node.operands):
+        made = nodes[number]
+        if isinstance(made, Apply) and made.name == "arith.mulf":
+            return k
+    return None
+
+
+# Rough price of a scalar op in additions; what is not here costs 1 (arith) or 16 (math).
+_COSTS = {
+    "arith.divf": 4, "arith.divsi": 16, "arith.divui": 16, "arith.remf": 16, "arith.remsi": 16, "arith.remui": 16,
+    "math.sqrt": 4, "math.rsqrt": 4, "math.absf": 1, "math.absi": 1, "math.fma": 1, "math.copysign": 1,
+    "math.floor": 1, "math.ceil": 1, "math.roundeven": 1, "math.trunc": 1,
+}  # fmt: skip
+
+
+def cost(body: Body) -> int:
+    """Estimate the price of one element in additions."""
+    return sum(map(_node_cost, body.nodes))
+
+
+def _node_cost(node: AnyNode) -> int:
+    if isinstance(node, Apply):
+        known = _COSTS.get(node.name)
+        return known if known is not None else 16 if node.name.startswith("math.") else 1
+    return 4 if isinstance(node, Gather) else int(isinstance(node, Index))
+
+
+def computes_nothing(body: Body) -> bool:
+    """Tell whether a body only hands on arguments or scalars from around it."""
+    return all(isinstance(node, (Argument, Scalar)) for node in body.nodes)
+
+
+def gathered_tensors(body: Body) -> list[ir.Value]:
+    """Return the tensors that a body reads at computed places, in order."""
+    return [node.access for node in body.nodes if isinstance(node, Gather)]
+
+
+def with_tensor(body: Body, old: ir.Value, new: ir.Value) -> Body:
+    """Return the body gathering from tensor `new` where it gathered from `old`."""
+    if old not in gathered_tensors(body):
+        return body
+    nodes = [
+        replace(n, access=new) if isinstance(n, Gather) and n.access == old else n
+        for n in body.nodes
+    ]
+    return replace(body, nodes=tuple(nodes))
+
+
+def constant_of(value: ir.Value) -> ir.Attribute | None:
+    """Return the attribute of the arith.constant that makes `value`, None when something else does."""
+    owner = value.owner
+    if isinstance(owner, ir.Block) or owner.name != "arith.constant":
+        return None
+    return owner.attributes["value"]

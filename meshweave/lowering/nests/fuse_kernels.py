@@ -1,0 +1,293 @@
+"""fuse-kernels: launches of fused kernels in the place of linalg ops on tensors.
+
+before:  %1 = linalg.matmul ins(%a, %b) ..;  %2 = arith.addf %1, %c : tensor<4x8xf32>
+after:   mw.kernel @k0 {..}, mw.kernel @k1 {..}
+         %1 = "mw.launch"(%a, %b, %e) {kernel = @k0, outs = 1};  %2 = "mw.launch"(%1, %c, %f) {kernel = @k1, outs = 1}
+
+An elementwise op is computed inside its reader when one kernel alone reads it, or when computing it again is
+cheaper than storing it; transposes, broadcasts, slices and reshapes are folded into their readers' accesses.
+Contractions read and write tensors, so that a library can do them; a transpose that alone reads one is written by
+it. A launch reads its operands and writes a tensor.empty, or updates the tensor that it is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from meshweave.ir.bindings import ir
+from meshweave.ir.build import OpBuilder, i64
+from meshweave.lowering.buffers.bufferize import run_passes
+from meshweave.lowering.host.functions import erase_unreached, kept_functions, name_of
+from meshweave.lowering.host.narrow import round_once
+from meshweave.lowering.host.prepare import PREPARE, refuse_unknown, spell_out
+from meshweave.lowering.host.program_op import engine_of
+from meshweave.lowering.nests import linear
+from meshweave.lowering.nests.bodies import cost, with_tensor
+from meshweave.lowering.nests.items import Item, Reader
+from meshweave.lowering.nests.kernel_ops import KernelWriter
+from meshweave.lowering.nests.kernels import FusedKernel, KernelBuilder, view_access
+from meshweave.targets import Goal
+from meshweave.transforms.base import Pass, walk
+from meshweave.transforms.kernels.generalize import decompose
+from meshweave.transforms.slicing.ledger import stands_alone, stream_of
+
+CHEAP = 3.0  # additions per element that are rather repeated than stored
+HEAVY = 16.0  # a transcendental function
+LARGEST = 160.0  # price above which a map is stored, so that no kernel grows without bound
+
+
+@dataclass(frozen=True)
+class FuseKernels(Pass):
+    """Fuse the linalg ops of every function into kernels."""
+
+    name: ClassVar[str] = "fuse-kernels"
+
+    def run(self, module: ir.Module) -> None:
+        fuse(module)
+
+
+def fuse(module: ir.Module) -> dict[str, FusedKernel]:
+    """Fuse the linalg ops of every function into kernels; return these by name, as `read_kernels` would read them."""
+    context = module.operation.context
+    with context, ir.Location.unknown(context):
+        target = Goal.of(engine=engine_of(module)).target
+        erase_unreached(module)
+        decompose(module)
+        run_passes(module, PREPARE)
+        kept, _ = kept_functions(module)
+        names = {name_of(function) for function in kept}
+        writer = KernelWriter(module)
+        for function in kept:
+            ops = walk(function)
+            refuse_unknown(ops, names, target)
+            round_once(ops)
+            spell_out(function)
+            Fusion(function.operation.regions[0].blocks[0], writer).run()
+        return {name: kernel for kernel, name in writer.names.items()}
+
+
+class Fusion:
+    """Decide for one function, then rewrite it; `writer` writes its kernels."""
+
+    def __init__(self, block: ir.Block, writer: KernelWriter) -> None:
+        self.reader = Reader()
+        self.reader.read(block)
+        self.writer = writer
+        # Items that hints want a kernel of their own for, and views that only show something to such.
+        self._alone = {i.number for i in self.reader.items if stands_alone(i.op.location)}
+        # The streams that each item is computed on: its own; a view's are those of its readers.
+        self._streams = {
+            i.number: set() if i.kind == "view" else {stream_of(i.op.location) or 0}
+            for i in self.reader.items
+        }
+
+    def run(self) -> None:
+        """Rewrite the function: afterwards its linalg ops are launches."""
+        self._price()
+        self._decide()
+        written: list[Item] = []  # transposes that a contraction writes
+        for item in self.reader.items:
+            if item.kind == "splat":
+                self._make_splats(item)
+            elif item.kind not in ("view", "other") and item.exists and item not in written:
+                written += self._make(item)
+        self._erase()
+
+    # What an element costs with all elementwise producers inside, and how many tensors it then
+    # reads.
+    def _price(self) -> None:
+        self._large: dict[int, set[ir.Value]] = {}
+        for item in self.reader.items:
+            if item.kind not in ("map", "copy", "view", "splat"):
+                continue
+            item.cost = float(cost(item.body))
+            large: set[ir.Value] = set()
+            for value in item.sources:
+                made = self.reader.made.get(value)
+                if made is None or made.kind not in ("map", "copy", "view", "splat"):
+                    large.add(value)
+                    continue
+                ratio = min(1.0, max(made.elements, 1) / max(item.elements, 1))
+                item.cost += made.cost * (1.0 if item.kind == "view" else ratio)
+                if ratio >= 0.5 or item.kind == "view":
+                    large |= self._large[made.number]
+            self._large[item.number] = large
+            if item.kind == "view":
+                shape = item.op.results[0].type.shape
+                item.sizes = tuple(shape)
+
+    def _decide(self) -> None:
+        readers: dict[int, set[int]] = {}
+        for item in reversed(self.reader.items):
+            if item.kind not in ("map", "copy", "view", "splat"):
+                continue
+            kernels: set[int] = set()
+            exists = False
+            for user, number in self.reader.uses.get(item.op.results[0], ()):
+                exists |= self._read_by(item, user, number, kernels, readers)
+                exists |= self._kept_apart(item, user)
+            if item.kind == "map":
+                exists |= item.cost > LARGEST
+                if len(kernels) > 1 and not exists:
+                    exists = item.cost > CHEAP or len(self._large[item.number]) > 1
+            elif item.kind == "view":
+                exists |= not self._foldable(item)
+            item.exists = exists
+            readers[item.number] = kernels | {item.number} if exists else kernels
+
+    def _read_by(
+        self, item: Item, user: Item, number: int, kernels: set[int], readers: dict[int, set[int]]
+    ) -> bool:
+        """Tell whether this use needs the tensor; add to `kernels` those that would compute the use."""
+        if user.kind == "other" or number < 0:
+            return True
+        if user.kind == "view":
+            if number == 0:
+                kernels |= readers[user.number]
+            return user.exists or number > 0
+        value = item.op.results[0]
+        if number >= len(user.op.operands) - len(user.outs) and user.outs:
+            out = number - (len(user.op.operands) - len(user.outs))
+            return item.kind != "splat" and user.reads(out)
+        if user.kind == "contract":
+            kernels.add(user.number)
+            return item.kind in ("map", "splat") or self._behind(item) in ("map", "splat")
+        if item.block != user.block and item.cost > 0 and item.kind == "map":
+            return True
+        kernels |= {user.number} if user.exists else readers.get(user.number, set())
+        return item.kind == "map" and self._wasteful(item, user, value)
+
+    def _kept_apart(self, item: Item, user: Item) -> bool:
+        """Tell whether hints keep this use of an op's result out of other kernels."""
+        if item.kind == "view":
+            self._streams[item.number] |= self._streams[user.number]
+            self._alone |= {item.number} if user.number in self._alone else set()
+        return item.kind in ("map", "copy") and self._apart(item, user)
+
+    def _apart(self, one: Item, other: Item) -> bool:
+        """Tell whether hints want two items in different kernels."""
+        alone = bool(self._alone & {one.number, other.number})
+        return alone or not self._streams[other.number] <= self._streams[one.number]
+
+    def _behind(self, item: Item) -> str:
+        """Return the kind of what makes the tensor that a chain of views and copies shows."""
+        made: Item | None = item
+        while made is not None and made.kind in ("view", "copy"):
+            made = self.reader.made.get(made.sources[0])
+        return made.kind if made is not None else "other"
+
+    def _wasteful(self, item: Item, user: Item, value: ir.Value) -> bool:
+        """Tell whether `user` would compute the same element of `item` repeatedly, in its inner loop."""
+        if item.cost <= CHEAP:
+            return False
+        for source, access in zip(user.sources, user.accesses):
+            if source != value:
+                continue
+            used = {d for form in access for d, _ in form.terms}
+            missing = [d for d, size in enumerate(user.sizes) if size != 1 and d not in used]
+            if missing and (item.cost >= HEAVY or missing[-1] != _last_wide(user.sizes)):
+                return bool(used)
+        return False
+
+    def _foldable(self, item: Item) -> bool:
+        """Tell whether a view can be folded into its readers' accesses."""
+        if not item.op.results[0].type.has_static_shape:
+            return False
+        if item.op.name == "tensor.extract_slice":
+            source = item.sources[0]
+            return len(item.op.operands) == 1 or not isinstance(source.owner, ir.Block)
+        return view_access(item, linear.identity(len(item.sizes)), self.reader) is not None
+
+    def _make(self, item: Item) -> list[Item]:
+        """Put a launch in the place of an op; return the items that it makes beside `item`."""
+        builder = KernelBuilder(self.reader, item)
+        last, kernel = self._with_transpose(item, builder.build())
+        results = list(last.op.results)
+        starts = item.outs if item.outs else [None] * len(results)
+        outs = [
+            start if out.reads else OpBuilder.before(item.op).empty(result.type)
+            for start, out, result in zip(starts, kernel.outputs, results)
+        ]
+        made = self._launch(item.op, kernel, builder.operands, outs)
+        for old, new in zip(results, made.results):
+            old.replace_all_uses_with(new)
+            self._rename(old, new)
+        return [last] if last is not item else []
+
+    def _with_transpose(self, item: Item, kernel: FusedKernel) -> tuple[Item, FusedKernel]:
+        """Let a contraction write the transpose that alone reads it.
+
+        Return the op whose results are written, and the kernel. Rows stay rows: the last dim keeps
+        its place, so that a library can still write it.
+        """
+        uses = self.reader.uses.get(item.op.results[0], ())
+        if item.kind != "contract" or len(uses) != 1 or kernel.outputs[0].reads:
+            return item, kernel
+        (copy, _), out = uses[0], kernel.outputs[0]
+        if self._apart(item, copy):
+            return item, kernel
+        if copy.kind != "copy" or not copy.exists or copy.block != item.block:
+            return item, kernel
+        order = linear.inverse(copy.accesses[0], len(copy.sizes))
+        if order is None or not order or order[-1].dim != len(order) - 1:
+            return item, kernel
+        access = tuple([form.over(out.access) for form in order])
+        return copy, replace(kernel, outputs=(replace(out, access=access),))
+
+    def _rename(self, old: ir.Value, new: ir.Value) -> None:
+        """Let later kernels read the launch's result where they read the op's."""
+        made = self.reader.made[old]
+        self.reader.made[new] = made
+        for user, _ in self.reader.uses.get(old, ()):
+            user.sources = [new if v == old else v for v in user.sources]
+            user.outs = [new if v == old else v for v in user.outs]
+            user.body = with_tensor(user.body, old, new)
+
+    def _make_splats(self, item: Item) -> None:
+        """Give each reader that needs a filled tensor its own, right before it, so that it may write there."""
+        result = item.op.results[0]
+        for user, number in self.reader.uses.get(result, ()):
+            needed = (
+                user.kind == "other"
+                or (user.kind == "view" and user.exists)
+                or user.kind == "contract"
+            )
+            if not needed or number < 0:
+                continue
+            if user.kind == "contract" and number >= len(user.sources):
+                continue
+            builder = KernelBuilder(self.reader, item)
+            outs = [OpBuilder.before(user.op).empty(result.type)]
+            made = self._launch(user.op, builder.build(), builder.operands, outs)
+            user.op.operands[number] = made.results[0]
+            if number < len(user.sources):
+                user.sources[number] = made.results[0]
+
+    def _launch(
+        self,
+        before: ir.Operation,
+        kernel: FusedKernel,
+        inputs: Sequence[ir.Value],
+        outs: Sequence[ir.Value],
+    ) -> ir.Operation:
+        """Put a launch of a kernel before an op."""
+        return OpBuilder.before(before).op(
+            "mw.launch",
+            [value.type for value in outs],
+            [*inputs, *outs],
+            kernel=ir.FlatSymbolRefAttr.get(self.writer.name(kernel)),
+            outs=i64(len(outs)),
+        )
+
+    def _erase(self) -> None:
+        for item in reversed(self.reader.items):
+            op = item.op
+            dead = item.kind != "other" or op.name in ("tensor.empty", "arith.constant")
+            if dead and not any(True for r in op.results for _ in r.uses):
+                op.erase()
+
+
+def _last_wide(sizes: tuple[int, ...]) -> int:
+    return max((d for d, size in enumerate(sizes) if size != 1), default=-1)

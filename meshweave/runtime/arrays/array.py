@@ -1,0 +1,469 @@
+"""Hold global tensors: one allocation per rank of a mesh, a layout, the global shape."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from math import prod
+from operator import index as as_index
+from typing import Any, SupportsIndex
+
+import numpy as np
+
+from meshweave.bundle import NUMPY_DTYPES, Port, numpy_dtype
+from meshweave.errors import MeshweaveError, UsageError
+from meshweave.layout import Layout, Mesh, gather, scatter
+from meshweave.layout.ownership import ownership_summary
+from meshweave.layout.places import is_run, run_at
+from meshweave.layout.spec import LayoutLike, as_layout
+from meshweave.runtime.arrays.dlpack import HasDLPack, bf16_bits, bf16_capsule
+from meshweave.runtime.engine import Executable
+from meshweave.runtime.program import Values, aligned, check_shape, usable
+
+_BF16 = "bf16"
+
+
+class Array:
+    """Hold a global tensor that is laid out over the ranks of a mesh.
+
+    shards: what each rank holds, one NumPy array per rank, of `layout.allocation_shape(mesh, shape)`, which is the
+            local shape unless the layout has a memory order of its own. Padding is undefined.
+    mesh:   the ranks. layout: where the elements lie on them. shape: the global shape.
+    dtype:  of the elements: "f32", "bf16" (shards hold the bits as uint16), "i1" (bool), ...
+
+    `np.asarray(a)`, `float(a)` and DLPack take its value. Made by `from_numpy`, `from_shards`, `from_dlpack`, by
+    `meshweave.load` and by compiled programs. Raises MeshweaveError naming the rank and dim of a shard that does not
+    fit, LayoutError for a layout that does not fit the shape or the mesh.
+
+    >>> import numpy as np
+    >>> import meshweave as mw
+    >>> mw.Array.from_numpy(np.zeros((4, 6), np.float32), mesh="x=2", layout="[_, x]")
+    Array(4x6xf32 [_, x] on (x=2): rank 0 [:, 0:3], rank 1 [:, 3:6])
+    """
+
+    def __init__(
+        self, shards: Sequence[Values], mesh: Mesh, layout: Layout, shape: Sequence[int], dtype: str
+    ) -> None:
+        """Check every shard. Raises MeshweaveError, which names the rank and the dim that do not fit."""
+        layout.check(mesh, shape)
+        self.shards, self.mesh, self.layout = tuple(shards), mesh, layout
+        self.shape, self.dtype = tuple(shape), dtype
+        if len(self.shards) != mesh.nranks:
+            raise MeshweaveError(f"{len(self.shards)} shards, the mesh ({mesh}) has {mesh.nranks}")
+        local = layout.allocation_shape(mesh, self.shape)
+        for rank, shard in enumerate(self.shards):
+            if shard.dtype != numpy_dtype(dtype):
+                raise MeshweaveError(
+                    f"rank {rank}: a shard of dtype {shard.dtype}, {numpy_dtype(dtype)} is right"
+                )
+            _check_shard(rank, shard.shape, local)
+
+    def holding(self, shards: Iterable[Values]) -> Array:
+        """Return an Array like this one with other shards, which are known to fit: nothing is checked."""
+        made = object.__new__(Array)
+        made.shards, made.mesh, made.layout = tuple(shards), self.mesh, self.layout
+        made.shape, made.dtype = self.shape, self.dtype
+        return made
+
+    @staticmethod
+    def from_numpy(value: object, *, mesh: Mesh | str, layout: object, dtype: Any = None) -> Array:
+        """Lay a global array out.
+
+        value:  anything that NumPy takes. mesh: a Mesh or its text. layout: text, a Layout, or a PartitionSpec.
+        dtype:  of its elements ("f32", `mw.float32`, `np.float32`, ...); by default the array's own.
+        In a partial layout the first rank of each group holds the value, the others the neutral element (avg: all hold
+        the
+        value). NumPy has no bf16: it is taken from f32 (rounded to nearest even) or from 16-bit patterns. Raises
+        MeshweaveError
+        where any other conversion would be needed.
+
+        >>> import numpy as np
+        >>> import meshweave as mw
+        >>> a = mw.Array.from_numpy(np.arange(6), mesh="x=4", layout="[x]")
+        >>> [shard.tolist() for shard in a.shards][:3], a.numpy().tolist()
+        ([[0, 1], [2, 3], [4, 5]], [0, 1, 2, 3, 4, 5])
+        """
+        array, on = as_numpy(value, "from_numpy"), as_mesh(mesh)
+        laid = as_layout(layout, array.ndim)
+        try:
+            wanted = dtype_name(array) if dtype is None else as_dtype_name(dtype)
+            global_ = wide(array, wanted)
+        except MeshweaveError as error:
+            raise type(error)(f"from_numpy: {error.message}") from None
+        shards = [_own(narrow(shard, wanted)) for shard in scatter(global_, on, laid)]
+        return Array(shards, on, laid, array.shape, wanted)
+
+    @staticmethod
+    def from_shards(
+        shards: Sequence[Any],
+        *,
+        mesh: Mesh | str,
+        layout: object,
+        shape: Sequence[int],
+        dtype: Any = None,
+    ) -> Array:
+        """Make the tensor of global `shape` whose rank r holds `shards[r]` in memory.
+
+        shards: of `layout.allocation_shape(mesh, shape)` each, as many as the mesh has ranks.
+        mesh:   a Mesh or its text. layout: text, a Layout, or a PartitionSpec.
+        dtype:  of the elements; by default that of the shards. bf16 comes as 16-bit patterns or as f32. The arrays are
+        not copied where they can be kept: they may be of any library that knows DLPack or `__array__`. Raises
+        MeshweaveError naming the rank and dim that do not fit.
+
+        >>> import numpy as np
+        >>> import meshweave as mw
+        >>> a = mw.Array.from_shards([np.zeros(2), np.ones(2)], mesh="x=2", layout="[x]", shape=(4,))
+        >>> a.numpy().tolist()
+        [0.0, 0.0, 1.0, 1.0]
+        """
+        arrays = [as_numpy(shard, f"rank {rank}") for rank, shard in enumerate(shards)]
+        if dtype is None and not arrays:
+            raise MeshweaveError("no shards, and no dtype either")
+        sizes, wanted, kept = as_shape("from_shards", shape), dtype, []
+        for rank, array in enumerate(arrays):
+            try:
+                wanted = dtype_name(array) if wanted is None else as_dtype_name(wanted)
+                kept.append(narrow(wide(array, wanted), wanted))
+            except MeshweaveError as error:
+                raise MeshweaveError(f"rank {rank}: {error.message}") from None
+        return Array(
+            kept, as_mesh(mesh), as_layout(layout, len(sizes)), sizes, as_dtype_name(wanted)
+        )
+
+    @staticmethod
+    def from_dlpack(value: HasDLPack, *, mesh: Mesh | str = "", layout: object = None) -> Array:
+        """Lay a global array of another library out.
+
+        value:  of NumPy, PyTorch, JAX, ...: anything with `__dlpack__`, in the processor's memory.
+        mesh:   by default one rank. layout: by default each rank holds the whole. With both defaults the Array keeps
+                the memory of `value`; otherwise it is copied.
+        Raises MeshweaveError for an array that cannot be taken, UsageError for a value that is no array.
+        """
+        if not hasattr(value, "__dlpack__"):
+            raise UsageError(f"from_dlpack: a {type(value).__name__} has no __dlpack__")
+        bits, on = bf16_bits(value), as_mesh(mesh)
+        array, dtype = (as_numpy(value, "from_dlpack"), None) if bits is None else (bits, _BF16)
+        if layout is None:
+            layout = Layout.replicated(array.ndim)
+            if on.nranks == 1 and dtype == _BF16:
+                return Array([array], on, layout, array.shape, _BF16)
+            if on.nranks == 1:
+                return Array.from_shards([array], mesh=on, layout=layout, shape=array.shape)
+        return Array.from_numpy(array, mesh=on, layout=layout, dtype=dtype)
+
+    def __dlpack__(
+        self,
+        *,
+        stream: object = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """Give the value to another library: without a copy from one rank, as a copy when several ranks hold it.
+
+        bf16 goes as bf16. Raises BufferError when no rank holds the whole (`shards[r]` is what a rank holds).
+        """
+        shard = self._whole()
+        if self.mesh.nranks > 1:
+            if copy is False:
+                raise BufferError(
+                    f"{self._kind()}: several ranks hold it: only a copy can be given"
+                )
+            copy = True
+        if stream is not None or dl_device not in (None, (1, 0)):
+            raise BufferError("an Array lies in the processor's memory, and has no stream")
+        given = shard.copy() if copy else shard
+        return bf16_capsule(given) if self.dtype == _BF16 else given.__dlpack__()
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """Name the processor's memory."""
+        return (1, 0)
+
+    def _whole(self) -> Values:
+        """Return the first rank's shard, which is the value in NumPy's order. Raises BufferError when it is not."""
+        if not _as_written(self):
+            whole = Layout.replicated(len(self.shape))
+            raise BufferError(
+                f"{self._kind()}: rank 0 does not hold the whole in order: redistribute it to {whole}, "
+                "or take shards[r]"
+            )
+        return self.shards[0]
+
+    def item(self) -> Any:
+        """Return the value of an array of one element as a Python number. Raises MeshweaveError for other arrays."""
+        whole = self.numpy()
+        if whole.size != 1:
+            raise MeshweaveError(f"an array of shape {self.shape} is no single number")
+        return whole.item()
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __bool__(self) -> bool:
+        return bool(self.item())
+
+    def __eq__(self, other: object) -> bool:
+        """Refuse to compare values, which only a program or NumPy can do. Raises UsageError."""
+        if isinstance(other, (Array, np.ndarray, np.generic, int, float, complex)):
+            raise UsageError(
+                f"{self._kind()} == a {type(other).__name__}: values are compared by np.asarray(a) == b, "
+                "or by mw.equal in a jitted function"
+            )
+        return NotImplemented
+
+    __hash__ = object.__hash__
+
+    def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write the array to a new folder, a file per rank and a manifest, all of it or nothing.
+
+        `meshweave.load` reads it.
+
+        folder: its path. overwrite: a saved array that is there already is replaced. Raises
+        MeshweaveError when it cannot be written.
+        """
+        from meshweave.runtime.arrays.saved import save
+
+        save(self, folder, overwrite=overwrite)
+
+    def redistribute(self, layout: LayoutLike, engine: str = "local") -> Array:
+        """Return the same global value in another layout, moved by `engine`; see `meshweave.redistribute`."""
+        import meshweave  # planning and compiling are loaded when they are asked for
+
+        moved: Array = meshweave.redistribute(self, layout, engine=engine)
+        return moved
+
+    def numpy(self) -> Values:
+        """Return the global value with pending reductions done; bf16 as f32, which holds it exactly."""
+        shards = [wide(shard, self.dtype) for shard in self.shards]
+        return gather(shards, self.mesh, self.layout, self.shape)
+
+    @property
+    def ndim(self) -> int:
+        """Return the number of dims."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Return the number of elements of the global value."""
+        return prod(self.shape)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Values:
+        if copy is False:
+            value = self.shards[0]
+            alone = self.mesh.nranks == 1 and self.dtype != _BF16 and _as_written(self)
+            if not alone or dtype not in (None, value.dtype):
+                raise ValueError(
+                    f"{self._kind()}: a copy is needed to put it together as {dtype or 'NumPy has it'}"
+                )
+            return value
+        value = self.numpy()
+        return value if dtype is None else value.astype(dtype, copy=False)
+
+    def __repr__(self) -> str:
+        """Describe the array, and what its first ranks hold."""
+        return f"Array({self._kind()}: {ownership_summary(self.layout, self.mesh, self.shape)})"
+
+    def _kind(self) -> str:
+        sizes = "".join(f"{size}x" for size in self.shape)
+        return f"{sizes}{self.dtype} {self.layout} on ({self.mesh})"
+
+    def _repr_html_(self) -> str:
+        """Draw what each rank holds, for notebooks."""
+        from meshweave.layout.picture import html
+
+        return html(self.layout, self.mesh, self.shape, self.dtype)
+
+
+def _as_written(array: Array) -> bool:
+    """Tell whether rank 0 holds all elements, in NumPy's order, with nothing between."""
+    layout, mesh, shape = array.layout, array.mesh, array.shape
+    if layout.partial or layout.order is not None:
+        return False
+    return layout.local_shape(mesh, shape) == shape and all(
+        is_run(layout, mesh, shape, dim)
+        and (not size or [int(at) for at in run_at(layout, mesh, shape, dim, 0)] == [0, size])
+        for dim, size in enumerate(shape)
+    )
+
+
+def _check_shard(rank: int, shape: Sequence[int], right: Sequence[int]) -> None:
+    if len(shape) != len(right):
+        raise MeshweaveError(f"rank {rank}: a shard of {len(shape)} dims, {len(right)} are right")
+    for dim, (size, wanted) in enumerate(zip(shape, right, strict=True)):
+        if size != wanted:
+            raise MeshweaveError(
+                f"rank {rank}: dim {dim} of the shard has size {size}, {wanted} is right"
+            )
+
+
+def as_mesh(mesh: Mesh | str) -> Mesh:
+    """Return the mesh that an argument means. Raises UsageError when it is none."""
+    if isinstance(mesh, str):
+        return Mesh.parse(mesh)
+    if not isinstance(mesh, Mesh):
+        raise UsageError(f"mesh: text or a Mesh is needed, got {type(mesh).__name__}")
+    return mesh
+
+
+def as_shape(who: str, shape: Iterable[SupportsIndex]) -> tuple[int, ...]:
+    """Return a global shape. Raises UsageError, prefixed with `who`, when it is none."""
+    try:
+        return tuple(as_index(size) for size in shape)
+    except TypeError:
+        raise UsageError(f"{who}: shape {shape!r:.40}, integers are right") from None
+
+
+def as_dtype_name(dtype: Any) -> str:
+    """Return our name of a dtype, "f32" for "f32", `mw.float32`, "float32" and `np.float32`.
+
+    Raises UsageError for other values.
+    """
+    name = dtype if isinstance(dtype, str) else getattr(dtype, "name", None)
+    if name in NUMPY_DTYPES:
+        return str(name)
+    try:
+        return _BF16 if name == "bfloat16" else dtype_name(np.empty(0, dtype))
+    except (TypeError, MeshweaveError):
+        known = ", ".join(NUMPY_DTYPES)
+        raise UsageError(f"dtype {dtype!r:.40}: known are {known}, and NumPy's") from None
+
+
+def as_numpy(value: object, who: str) -> Values:
+    """Return an array of any library as NumPy's, by DLPack or `__array__`; without a copy where possible.
+
+    Raises MeshweaveError, prefixed with `who`, for a value that is no array, or one in the memory of another device.
+    """
+    if isinstance(value, np.ma.MaskedArray):
+        raise MeshweaveError(f"{who}: a masked array: give its data and its mask as two arrays")
+    if isinstance(value, np.ndarray):
+        return value
+    if hasattr(value, "__dlpack__"):
+        try:
+            return np.from_dlpack(value)
+        except (BufferError, RuntimeError, TypeError, AttributeError):
+            pass  # bf16, say: the library's own conversion may know better
+    try:
+        array = np.asarray(value)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise MeshweaveError(f"{who}: {type(value).__name__}: {error}") from None
+    if array.dtype == object:
+        raise MeshweaveError(f"{who}: a {type(value).__name__} is no array of numbers")
+    return array
+
+
+def dtype_name(array: Values) -> str:
+    """Return our name of an array's dtype. Raises MeshweaveError when it has none."""
+    if array.dtype.name == "bfloat16":
+        return _BF16
+    for name in NUMPY_DTYPES:
+        if name not in (_BF16, "index") and numpy_dtype(name) == array.dtype:
+            return name
+    native = array.dtype.newbyteorder("=")
+    if not array.dtype.isnative and native.kind in "biufc":
+        raise MeshweaveError(
+            f"dtype {array.dtype}: bytes in another machine's order; astype({str(native)!r}) is right"
+        )
+    raise MeshweaveError(f"arrays of dtype {array.dtype} cannot be laid out")
+
+
+def wide(array: Values, dtype: str) -> Values:
+    """Return an array in a form that NumPy computes in: bf16 as f32, all others unchanged.
+
+    Raises MeshweaveError when the array is not of `dtype` (for bf16: nor f32, nor 16-bit patterns).
+    """
+    if dtype != _BF16:
+        if array.dtype != numpy_dtype(dtype):
+            raise MeshweaveError(f"dtype {array.dtype}, {numpy_dtype(dtype)} is right")
+        return array
+    if array.dtype == np.float32:
+        return array
+    if array.dtype.itemsize == 2 and (array.dtype.name == "bfloat16" or array.dtype == np.uint16):
+        bits = np.ascontiguousarray(array).view(np.uint16).reshape(array.shape)
+        return (bits.astype(np.uint32) << 16).view(np.float32)
+    raise MeshweaveError(f"dtype {array.dtype}, bf16 is right: as float32 or its bits as uint16")
+
+
+def narrow(array: Values, dtype: str) -> Values:
+    """Undo `wide`: return an array as buffers hold it, bf16 as its bits, rounded to nearest even."""
+    if dtype != _BF16:
+        return array
+    bits = np.ascontiguousarray(array).view(np.uint32).reshape(array.shape)
+    rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+    quiet = (bits >> 16).astype(np.uint16) | 0x40  # of NaN, which rounding must not make infinite
+    found: Values = np.where(np.isnan(array), quiet, rounded)
+    return found
+
+
+def place(executable: Executable, values: Sequence[Any]) -> list[list[Values]]:
+    """Return global arrays, or Arrays of the right layout, as the inputs `[rank][index]` of a program.
+
+    Raises MeshweaveError that names the argument and what is wrong with its dtype, shape or layout.
+    """
+    manifest = executable.manifest
+    mesh = Mesh.parse(manifest.mesh)
+    if len(values) != len(manifest.inputs):
+        raise MeshweaveError(f"{len(values)} inputs, the program has {len(manifest.inputs)}")
+    columns = [
+        _placed(port, index, value, mesh)
+        for index, (port, value) in enumerate(zip(manifest.inputs, values, strict=True))
+    ]
+    return [[column[rank] for column in columns] for rank in range(mesh.nranks)]
+
+
+def check_global(port: Port, index: int, value: Any) -> None:
+    """Raise MeshweaveError, which names the input, unless a value or an Array has the shape and dtype of a port."""
+    name = f'input {index} "{port.name}"'
+    shape = value.shape if isinstance(value, Array) else np.shape(value)
+    check_shape(name, shape, port.global_shape)
+    if isinstance(value, Array):
+        return
+    array, wanted = np.asarray(value), str(numpy_dtype(port.dtype))
+    if port.dtype == _BF16:
+        if array.dtype.name in ("bfloat16", "float32", "uint16"):
+            return
+        wanted = "bf16, as float32 or its bits as uint16,"
+    elif array.dtype == numpy_dtype(port.dtype):
+        return
+    raise MeshweaveError(f"{name}: dtype {array.dtype}, {wanted} is right")
+
+
+def _placed(port: Port, index: int, value: object, mesh: Mesh) -> list[Values]:
+    check_global(port, index, value)
+    layout = Layout.parse(port.layout)
+    name = f'input {index} "{port.name}"'
+    if not isinstance(value, Array):
+        try:
+            return list(Array.from_numpy(value, mesh=mesh, layout=layout, dtype=port.dtype).shards)
+        except MeshweaveError as error:
+            raise MeshweaveError(f"{name}: {error.message}") from None
+    if (value.mesh, value.layout, value.dtype) != (mesh, layout, port.dtype):
+        raise MeshweaveError(f"{name}: {value._kind()}, {port.dtype} {layout} on ({mesh}) is right")
+    return list(value.shards)
+
+
+def collect(executable: Executable, outputs: Sequence[Sequence[Values]]) -> list[Array]:
+    """Return the outputs `[rank][index]` of a program as arrays laid out as its manifest says."""
+    manifest = executable.manifest
+    mesh = Mesh.parse(manifest.mesh)
+    return [
+        Array(
+            [row[index] for row in outputs],
+            mesh,
+            Layout.parse(port.layout),
+            port.global_shape,
+            port.dtype,
+        )
+        for index, port in enumerate(manifest.outputs)
+    ]
+
+
+def _own(value: Values) -> Values:
+    """Return the array if compiled code can work in it in place, else a copy, which calls need not copy again."""
+    if usable(value):
+        return value
+    copy: Values = aligned(value.nbytes).view(value.dtype).reshape(value.shape)
+    copy[...] = value
+    return copy

@@ -1,0 +1,467 @@
+"""Run bundles of the `local` engine: every rank is a thread of this process; nothing to start, nothing to install.
+
+The ranks' compiled code meets in a shared world block (`abi.WorldLayout`) and never calls Python. The calling thread
+only waits and watches the status board. It sets the world's abort flag when a rank fails or the job stalls; every wait
+in compiled code looks at that flag, so the other ranks leave.
+"""
+
+from __future__ import annotations
+
+import _thread
+import os
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from meshweave.abi import ABORTED, WorldLayout
+from meshweave.bundle import Bundle, slots
+from meshweave.errors import MeshweaveError, RankError
+from meshweave.layout import Mesh
+from meshweave.runtime.engine import check_engine
+from meshweave.runtime.forks import new_lock, tell_of_forks
+from meshweave.runtime.limits import check_machine
+from meshweave.runtime.local.serving import LONG, SHORT, Lookout, Serving
+from meshweave.runtime.program import (
+    SlotTable,
+    StepFunction,
+    Values,
+    aligned,
+    bind_rows,
+    fault,
+    load_code,
+)
+from meshweave.runtime.watchdog import StatusBoard, Watchdog, named
+
+GRACE = 2.0  # seconds that ranks get to leave after an abort
+_TICK = 0.1  # seconds between looks at the board
+_SPINS, _SPINS_CROWDED = 200, 100  # looks before a wait yields: with a core per rank, and without
+
+
+class LocalEngine:
+    """Run bundles in threads of this process.
+
+    timeout: seconds without progress of any rank, while one waits, after which a run ends with
+    RankError.
+    """
+
+    name = "local"
+
+    def __init__(self, timeout: float = 60.0) -> None:
+        self.timeout = timeout
+
+    def load(self, bundle: Bundle) -> LocalExecutable:
+        """Load a bundle compiled for this engine.
+
+        Raises MeshweaveError when it is for another, or cannot be loaded here.
+        """
+        check_engine(bundle.manifest, self.name)
+        return LocalExecutable(bundle, self.timeout)
+
+    def close(self) -> None:
+        """Do nothing: the engine holds nothing."""
+
+
+class World:
+    """Hold the shared block of a program.
+
+    It has the abort flag, and for every group of ranks the lines where its members meet.
+    """
+
+    def __init__(self, mesh: Mesh, groups: Sequence[tuple[str, ...]]) -> None:
+        self.mesh = mesh
+        places: dict[tuple[int, tuple[int, ...]], int] = {}
+        end = WorldLayout.WORLD_BYTES
+        for number, axes in enumerate(groups):
+            for rank in range(mesh.nranks):
+                members = mesh.group(axes, rank)
+                if (number, members) not in places:
+                    places[number, members] = end
+                    end += WorldLayout.group_bytes(len(members))
+        self._words = aligned(end).view(np.int64)
+        self._groups = {key: (place, len(key[1])) for key, place in places.items()}
+        self._axes = tuple(groups)
+        self.arenas = [0] * mesh.nranks  # addresses
+        self.reset()
+
+    @property
+    def address(self) -> int:
+        """Return the address of the block."""
+        return int(self._words.ctypes.data)
+
+    def handles(self, rank: int) -> list[tuple[int, int]]:
+        """Return (address of the group's block, member index) of a rank in each group."""
+        found = []
+        for number, axes in enumerate(self._axes):
+            place, _ = self._groups[number, self.mesh.group(axes, rank)]
+            found.append((self.address + place, self.mesh.group_index(axes, rank)))
+        return found
+
+    def reset(self) -> None:
+        """Reset the block to its first state. No rank may be running."""
+        self._words[:] = 0
+        crowded = self.mesh.nranks > len(os.sched_getaffinity(0))
+        self._words[WorldLayout.SPINS // 8] = _SPINS_CROWDED if crowded else _SPINS
+        for (_, members), (place, size) in self._groups.items():
+            self._words[(place + WorldLayout.SIZE) // 8] = size
+            self._words[(place + WorldLayout.WORLD) // 8] = self.address
+            first = (place + WorldLayout.MEMBERS + WorldLayout.ARENA) // 8
+            for k, member in enumerate(members):
+                self._words[first + k * WorldLayout.LINE // 8] = self.arenas[member]
+
+    def abort(self) -> None:
+        """Make every rank leave its wait."""
+        self._words[WorldLayout.ABORT // 8] = 1
+
+    @property
+    def aborted(self) -> bool:
+        """Tell whether `abort` was called since the last `reset`."""
+        return bool(self._words[WorldLayout.ABORT // 8])
+
+
+class RankThread:
+    """Run the thread of one rank.
+
+    It holds no reference to the executable, so dropping the executable ends the thread.
+    """
+
+    def __init__(self, rank: int, step: StepFunction, world: World, board: StatusBoard) -> None:
+        self._rank, self._step, self._world, self._board = rank, step, world, board
+        self._go = _thread.allocate_lock()
+        self._done = _thread.allocate_lock()
+        self._go.acquire()
+        self._done.acquire()
+        self._context: int | Serving | None = None
+        self._busy = False
+        self.result = 0
+        self.error: BaseException | None = None
+        threading.Thread(target=self._serve, name=f"meshweave-rank-{rank}", daemon=True).start()
+
+    def start(self, context: int | Serving | None) -> None:
+        """Call `step` with the table at address `context`, or serve the calls that come there; None ends the thread."""
+        self._context, self._busy = context, True
+        self._go.release()
+
+    def wait(self, seconds: float) -> bool:
+        """Tell whether the call has ended within this time.
+
+        May be asked again: Ctrl-C takes the answer of one that gets the lock from its caller.
+        """
+        while self._busy:
+            if not self._done.acquire(timeout=seconds):
+                return not self._busy
+        return True
+
+    def _end(self) -> None:
+        """Note that the call has ended; the end of the one before may have had no waiter."""
+        self._busy = False
+        if self._done.locked():
+            self._done.release()
+
+    def _serve(self) -> None:
+        while True:
+            self._go.acquire()
+            context, self._context = self._context, None
+            if context is None:
+                return
+            if isinstance(context, Serving):
+                context.serve(self._rank)
+                self._end()
+                continue
+            self._board.begin(self._rank)
+            self.error = None
+            try:
+                self.result = self._step(context)
+            except BaseException as error:  # a defect of ours: it must not leave the others waiting
+                self.error, self.result = error, -1
+            if self.result:
+                self._world.abort()
+            self._board.end(self._rank)
+            self._end()
+
+
+def _stop(workers: list[RankThread], serving: Serving | None) -> None:
+    """End the threads; those that serve leave first."""
+    if serving is not None and serving.entered:
+        serving.stop()
+    for worker in workers:
+        worker.start(None)
+
+
+class LocalExecutable:
+    """Run a program on the ranks of its mesh. Calls from several threads run one after the other."""
+
+    def __init__(self, bundle: Bundle, timeout: float = 60.0) -> None:
+        manifest = bundle.manifest
+        self.bundle, self.manifest, self.timeout = bundle, manifest, timeout
+        self.mesh, self.slots = check_machine(manifest, manifest.engine), slots(manifest)
+        self._code, self._step = load_code(bundle)
+        self._world = World(self.mesh, manifest.groups)
+        nranks = self.mesh.nranks
+        self._board = StatusBoard.private(nranks)
+        self._tables = [
+            SlotTable(
+                manifest,
+                rank,
+                status=self._board.address(rank),
+                private=self._world.address,
+                groups=self._world.handles(rank),
+            )
+            for rank in range(nranks)
+        ]
+        self._world.arenas = [int(table.arena.ctypes.data) for table in self._tables]
+        self._world.reset()
+        self._workers: list[RankThread] = []
+        self._leaving: list[RankThread] = []  # told to end serving, not yet known to have done so
+        self._serving: Serving | None = None
+        self._lookout: Lookout | None = None
+        if nranks > 1 and Serving.offered(self._code):
+            self._serve_short_calls()
+        self._busy = new_lock()
+        self._closed = False
+        self._lost: list[int] = []  # ranks still in code after an abort
+        tell_of_forks(self)
+
+    def forked(self) -> None:
+        """Start over in a copy of the process, without threads of the ranks."""
+        if self._workers:
+            self._end.detach()
+        self._workers, self._lost = [], []
+        self._reset()
+        if self._serving is not None:
+            self._serve_short_calls()
+
+    def run(self, inputs: Sequence[Sequence[Values]]) -> list[list[Values]]:
+        """Run once on local arrays, `inputs[rank][index]`; return new arrays in the same order.
+
+        Raises MeshweaveError for arrays that do not fit, RankError when a rank fails or the job
+        stalls.
+        """
+        call = self.bind(inputs)
+        call()
+        return call.outputs
+
+    def bind(self, inputs: Sequence[Sequence[Values]]) -> LocalCall:
+        """Bind the program to fixed buffers for many calls: no checks, no copies, no allocation.
+
+        `call.inputs` are the buffers that the program reads: the given arrays where they are
+        contiguous and aligned, else copies. `call.outputs` are those it writes.
+        """
+        return LocalCall(self, *bind_rows(self.manifest, self.mesh.nranks, inputs))
+
+    def close(self) -> None:
+        """End the rank threads. The executable cannot run any more."""
+        with self._busy:
+            if self._workers:
+                self._end()
+            self._closed = True
+
+    def execute(self, call: LocalCall) -> None:
+        """Call `step` on every rank with the tables of `call`."""
+        with self._busy:
+            if self._closed:
+                raise MeshweaveError("the program is closed: load it again")
+            if self._lost:
+                raise RankError(
+                    f"{named(self._lost)} never came back from an earlier run: "
+                    "load the program again"
+                )
+            alone = len(call.contexts) == 1
+            if alone and (call.is_short or sys.is_finalizing()):
+                self._execute_here(call)
+            elif call.is_short:
+                self._execute_short(call)
+            else:
+                began = time.perf_counter()
+                self._execute(call)
+                short = time.perf_counter() - began < SHORT
+                call.is_short = short and (alone or self._serving is not None)
+
+    def _execute_here(self, call: LocalCall) -> None:
+        """Run the only rank in this thread, which does not listen to Ctrl-C meanwhile."""
+        began = time.perf_counter()
+        self._board.begin(0)
+        self._check([self._step(call.contexts[0])])
+        call.is_short = time.perf_counter() - began < LONG
+
+    def _serve_short_calls(self) -> None:
+        entry = self._code.address(self.manifest.entry)
+        crowded = self.mesh.nranks > len(os.sched_getaffinity(0))
+        self._serving = Serving(self._code, entry, self._world.address, self.mesh.nranks, crowded)
+        watchdog = Watchdog(self._board, self.manifest, self.timeout)
+        self._lookout = Lookout(watchdog, self._world.abort)
+
+    def _execute_short(self, call: LocalCall) -> None:
+        """Make a call in which this thread is rank 0; the others wait for it in compiled code."""
+        serving, lookout = self._serving, self._lookout
+        assert serving is not None and lookout is not None
+        self._have_workers()
+        if not serving.entered:
+            self._leave()
+            serving.enter()
+            for worker in self._workers[1:]:
+                worker.start(serving)
+        lookout.begin()
+        began, done = time.perf_counter(), False
+        try:
+            done = serving.call(call.table_address)
+            while not done and lookout.report is None:
+                done = serving.finish()
+            call.is_short = time.perf_counter() - began < LONG
+        finally:  # also when Ctrl-C ends the wait
+            if not done:
+                self._give_up(call)
+            report = lookout.end()
+            if self._world.aborted and not self._lost:
+                self._reset()
+        if report is not None:
+            raise RankError(report)
+        if serving.results.any():
+            self._check(serving.results.tolist())
+
+    def _give_up(self, call: LocalCall) -> None:
+        """Make the ranks leave, as `_abort` does."""
+        assert self._serving is not None
+        self._world.abort()
+        end = time.monotonic() + GRACE
+        while not self._serving.finish():
+            if time.monotonic() > end:
+                self._lost = list(range(1, self.mesh.nranks))
+                _LOST.append((self, call))
+                return
+
+    def _leave(self) -> None:
+        """Have the ranks wait for calls in Python again.
+
+        Where Ctrl-C ends the wait, the next call resumes it: a rank told twice would leave when it serves next, and one
+        not waited for would seem to have ended that call.
+        """
+        if self._serving is not None and self._serving.entered:
+            self._leaving = self._workers[1:]
+            self._serving.entered = False
+            self._serving.stop()
+        while self._leaving:
+            self._leaving[-1].wait(-1)
+            self._leaving.pop()
+
+    def _execute(self, call: LocalCall) -> None:
+        if sys.is_finalizing():
+            raise MeshweaveError("Python is shutting down: its threads do not run any more")
+        self._have_workers()
+        self._leave()
+        self._board.clear()
+        pending: list[int] = []
+        report = None
+        try:
+            for rank, context in enumerate(call.contexts):
+                pending.append(rank)
+                self._workers[rank].start(context)
+            report = self._wait(pending)
+        finally:  # also when Ctrl-C ends the wait
+            if pending:
+                self._abort(pending, call)
+            if self._world.aborted and not self._lost:
+                self._reset()
+        results = [worker.result for worker in self._workers]
+        errors = [worker.error for worker in self._workers if worker.error is not None]
+        if errors:
+            raise errors[0]
+        if report is not None:
+            raise RankError(report)
+        self._check(results)
+
+    def _reset(self) -> None:
+        """Reset the world after an abort. No rank may be running."""
+        self._world.reset()
+        for table in self._tables:
+            table.reset_async()
+
+    def _have_workers(self) -> None:
+        """Start the threads if there are none yet."""
+        if not self._workers:
+            self._workers = self._started()
+            self._end = weakref.finalize(self, _stop, self._workers, self._serving)
+            self._end.atexit = (
+                False  # calls may still come, or be under way; exit ends threads anyway
+            )
+
+    def _started(self) -> list[RankThread]:
+        """Start a thread for every rank, or none."""
+        workers: list[RankThread] = []
+        try:
+            for rank in range(self.mesh.nranks):
+                workers.append(RankThread(rank, self._step, self._world, self._board))
+        except (RuntimeError, MemoryError):
+            _stop(workers, None)
+            raise MeshweaveError(
+                f"rank {len(workers)}: the system starts no more threads for this process"
+            ) from None
+        return workers
+
+    def _wait(self, pending: list[int]) -> str | None:
+        """Wait for the ranks in `pending`, removing those that return. Return a line when they stall."""
+        watchdog = Watchdog(self._board, self.manifest, self.timeout)
+        watchdog.start(time.monotonic())
+        while pending:
+            tick = min(_TICK, self.timeout / 4)
+            if self._workers[pending[0]].wait(tick):
+                pending.pop(0)
+            elif (report := watchdog.report(time.monotonic())) is not None:
+                return report
+        return None
+
+    def _abort(self, pending: list[int], call: LocalCall) -> None:
+        """Make the ranks leave.
+
+        One that keeps computing is given up: its buffers stay, and the executable cannot be used any more.
+        """
+        self._world.abort()
+        end = time.monotonic() + GRACE
+        for rank in list(pending):
+            if self._workers[rank].wait(max(0.0, end - time.monotonic())):
+                pending.remove(rank)
+        self._lost = list(pending)
+        if pending:
+            _LOST.append((self, call))
+
+    def _check(self, results: Sequence[int]) -> None:
+        failed = [
+            (rank, code) for rank, code in enumerate(results) if code and code & 0xFFFF != ABORTED
+        ] or [(rank, code) for rank, code in enumerate(results) if code]
+        if failed:
+            raise RankError(fault(self.manifest, *failed[0]))
+
+
+_LOST: list[Any] = []  # programs and calls whose code may still run: their memory must stay
+
+
+class LocalCall:
+    """Run a program on buffers that it is bound to. A call runs all ranks once; the object keeps the buffers alive."""
+
+    def __init__(
+        self, executable: LocalExecutable, inputs: list[list[Values]], outputs: list[list[Values]]
+    ) -> None:
+        self.inputs, self.outputs = inputs, outputs
+        self._executable = executable
+        self._bound = [
+            table.bound(read, written)
+            for table, read, written in zip(executable._tables, inputs, outputs, strict=True)
+        ]
+        self.contexts = [int(table.ctypes.data) for table in self._bound]
+        self._addresses = np.array(self.contexts, np.int64)
+        self.table_address = int(self._addresses.ctypes.data)
+        self.is_short = False  # so far as is known
+
+    def read(self, rank: int, index: int, value: Values) -> None:
+        """Make the next calls read input `index` of a rank from this array, which fits, contiguous and aligned."""
+        table = self._bound[rank]
+        table[self._executable.slots.input(index)] = value.ctypes.data
+        self.inputs[rank][index] = value
+
+    def __call__(self) -> None:
+        """Run. Raises RankError when a rank fails or the job stalls."""
+        self._executable.execute(self)

@@ -1,0 +1,223 @@
+"""Hold one rank of the `mpi` engine in its own process: communicators, MPI handles, the loaded program.
+
+The workers that the launcher starts use it, and programs that the user starts under an `mpiexec` of their own. mpi4py
+is imported here, in window.py, inside.py, worker.py and libraries.py only, inside functions: importing it initialises
+MPI.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from meshweave.abi import DTYPES, KINDS, STAGING, MpiTable, reduction_symbol, rounded
+from meshweave.bundle import Bundle, Manifest
+from meshweave.errors import MeshweaveError, RankError
+from meshweave.runtime.engine import check_engine
+from meshweave.runtime.libraries import mpi as mpi_library
+from meshweave.runtime.limits import check_job
+from meshweave.runtime.loader import LoadedCode
+from meshweave.runtime.mpi.window import Groups, Window, control_bytes, everyone, ranks_of
+from meshweave.runtime.program import SlotTable, StepFunction, load_code
+from meshweave.runtime.watchdog import StatusBoard
+
+if TYPE_CHECKING:  # importing mpi4py initialises MPI
+    from mpi4py.MPI import Comm
+
+_TYPES = {
+    "f64": "DOUBLE",
+    "f32": "FLOAT",
+    "i64": "INT64_T",
+    "i32": "INT32_T",
+    "i16": "INT16_T",
+    "i8": "INT8_T",
+    "i1": "UINT8_T",
+}
+_OPERATIONS = {"sum": "SUM", "max": "MAX", "min": "MIN", "prod": "PROD"}
+
+
+class MpiRank:
+    """Hold one rank's program, loaded: call `step` with the table that `table.bound` gives."""
+
+    def __init__(
+        self, bundle: Bundle, board: StatusBoard, *, window: bool, foreign: bool = False
+    ) -> None:
+        """Load, and agree with all other ranks that it is the same program. Every rank of COMM_WORLD makes this call.
+
+        window: use a shared window between the ranks of a host (if all ranks want to), else MPI's
+        own collectives; foreign: inputs and outputs will lie in memory that this rank alone has.
+        Raises MeshweaveError when it cannot be loaded here, RankError when the ranks have different
+        programs.
+        """
+        from mpi4py import MPI
+
+        self.world = MPI.COMM_WORLD
+        self.manifest, self.rank = bundle.manifest, int(self.world.rank)
+        check_engine(self.manifest, "mpi")
+        self.mesh = check_job(self.manifest, self.world.size)
+        self._code, self.step = self._loaded(bundle)
+        self._comms = [
+            self.world.Split(self._color(axes), self.mesh.group_index(axes, self.rank))
+            for axes in self.manifest.groups
+        ]
+        self._handles = Handles(self._code, self.manifest)
+        host = self.world.Split_type(MPI.COMM_TYPE_SHARED)
+        assert isinstance(host, MPI.Intracomm)  # a part of COMM_WORLD
+        self._host = host
+        self._window, arena = self._allocated(window, foreign)
+        comms = [word(MPI._handleof(comm)) for comm in self._comms]
+        here = ranks_of(self._host, self.rank)
+        self.groups = Groups(self.manifest, self.rank, comms, here, self._window)
+        if self._window is not None:
+            self.groups.stage(arena + self._staging_at, self._staging_bytes)
+        self.table = self._slots(board.address(self.rank), arena)
+
+    def _loaded(self, bundle: Bundle) -> tuple[LoadedCode, StepFunction]:
+        """Load the code and compare programs. A failure is told to the others: they would wait for this rank."""
+        problem: MeshweaveError | None = None
+        try:
+            loaded = load_code(bundle)
+        except MeshweaveError as error:
+            problem = error
+        agree(self.world, bundle, problem)
+        return loaded
+
+    def _slots(self, status: int, arena: int) -> SlotTable:
+        return SlotTable(
+            self.manifest,
+            self.rank,
+            status=status,
+            private=self._handles.address,
+            groups=[
+                (self.groups.address(number), self.mesh.group_index(axes, self.rank))
+                for number, axes in enumerate(self.manifest.groups)
+            ],
+            arena=arena or None,
+        )
+
+    def _allocated(self, window: bool, foreign: bool) -> tuple[Window | None, int]:
+        """Allocate this host's window, if it is wanted and has room; return it and the arena's address in it."""
+        use = everyone(self.world, window) and self._host.size > 1 and bool(self.manifest.groups)
+        self._staging_at = rounded(self.manifest.arena_bytes)
+        self._staging_bytes = 0
+        if foreign and STAGING in self._code:
+            ask = ctypes.CFUNCTYPE(ctypes.c_int64)(self._code.address(STAGING))
+            self._staging_bytes = ask()
+        if not use:
+            return None, 0
+        front = control_bytes(self.manifest)
+        try:
+            made = Window(self._host, front + self._staging_at + self._staging_bytes)
+        except MemoryError:  # on all ranks of the host: MPI's own collectives need no window
+            return None, 0
+        return made, made.base + front
+
+    def _color(self, axes: Sequence[str]) -> int:
+        """Return a number that the members of one group share: their smallest rank."""
+        return min(self.mesh.group(axes, self.rank))
+
+    def close(self) -> None:
+        """Free the communicators, operations and the window. Every rank makes this call."""
+        for comm in self._comms:
+            comm.Free()
+        self._comms = []
+        if self._window is not None:
+            self._window.free()
+        self._host.Free()
+        self._handles.close()
+
+
+class Handles:
+    """Hold the engine's table of MPI handles, as integers, and the MPI operations made of compiled code."""
+
+    def __init__(self, code: LoadedCode, manifest: Manifest) -> None:
+        from mpi4py import MPI
+
+        self._library = mpi_library()
+        self._words = np.zeros(MpiTable.COUNT, np.int64)
+        self._status = np.zeros(32, np.int64)  # larger than the MPI_Status of any MPI
+        self._made: list[ctypes.c_int64] = []
+        self._words[MpiTable.STATUS] = self._status.ctypes.data
+        self._words[MpiTable.IN_PLACE] = word(int(MPI.IN_PLACE))
+        self._words[MpiTable.BYTE] = word(MPI._handleof(MPI.BYTE))
+        for dtype in DTYPES:
+            # A narrow float is two bytes to MPI; what they mean only our operations know.
+            kind = getattr(MPI, _TYPES.get(dtype, "INT16_T"))
+            self._words[MpiTable.datatype(dtype)] = word(MPI._handleof(kind))
+            for reduction in KINDS:
+                symbol = reduction_symbol(reduction, dtype)
+                if symbol in code:
+                    handle = self._operation(code.address(symbol))
+                else:
+                    handle = word(MPI._handleof(getattr(MPI, _OPERATIONS[reduction])))
+                self._words[MpiTable.reduction(reduction, dtype)] = handle
+
+    @property
+    def address(self) -> int:
+        """Return the address of the table."""
+        return int(self._words.ctypes.data)
+
+    def _operation(self, function: int) -> int:
+        made = ctypes.c_int64()
+        if self._library.MPI_Op_create(ctypes.c_void_p(function), 1, ctypes.byref(made)):
+            raise MeshweaveError("MPI refuses to make an operation")
+        self._made.append(made)
+        return made.value
+
+    def close(self) -> None:
+        """Free the operations."""
+        for made in self._made:
+            self._library.MPI_Op_free(ctypes.byref(made))
+        self._made = []
+
+
+def agree(world: Comm, bundle: Bundle, problem: MeshweaveError | None = None) -> None:
+    """Compare program, mesh and shapes of all ranks before their first collective; every rank makes this call.
+
+    problem: why this rank cannot go on, if it cannot; it is raised here, after the others know.
+
+    Raises RankError on every rank, which names what differs and where.
+    """
+    failed = np.empty(world.size, np.int64)
+    world.Allgather(np.array([problem is not None], np.int64), failed)
+    if problem is not None:
+        raise problem
+    if failed.any():
+        raise RankError(f"rank {int(failed.argmax())} could not load the program")
+    manifest = bundle.manifest
+    parts = {
+        "meshes": manifest.mesh,
+        "shapes": str([(p.dtype, p.local_shape) for p in (*manifest.inputs, *manifest.outputs)]),
+        "programs": bundle.digest,
+    }
+    own = np.frombuffer(
+        b"".join(hashlib.sha256(t.encode()).digest() for t in parts.values()), np.uint8
+    )
+    everyone = np.empty((world.size, own.size), np.uint8)
+    world.Allgather(own, everyone)
+    for index, what in enumerate(parts):
+        column = everyone[:, 32 * index : 32 * index + 32]
+        differing = [rank for rank in range(world.size) if (column[rank] != column[0]).any()]
+        if differing:
+            raise RankError(
+                f"ranks 0 and {differing[0]} run different {what}: load one bundle on all ranks"
+            )
+
+
+def word(value: int) -> int:
+    """Return a handle or address as a signed 64-bit integer: mpi4py gives narrow handles with their sign extended."""
+    return value - (1 << 64) if value >> 63 > 0 else value
+
+
+def code_meaning(code: int) -> str:
+    """Return what MPI says about a code that a collective returned."""
+    from mpi4py import MPI
+
+    try:
+        return f"MPI: {MPI.Get_error_string(code & 0xFFFF)}"
+    except MPI.Exception:
+        return f"MPI error class {code & 0xFFFF}"

@@ -1,0 +1,94 @@
+"""Run a rank that the launcher has started: `python -m mpi4py -m meshweave.runtime.mpi.worker SOCKET`."""
+
+from __future__ import annotations
+
+import mmap
+import sys
+import time
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from meshweave.bundle import Bundle
+from meshweave.errors import RankError
+from meshweave.runtime.mpi.rank import MpiRank, code_meaning
+from meshweave.runtime.processes.server import Server, follow, leave, link_to
+from meshweave.runtime.processes.shared_files import mpi_memory
+from meshweave.runtime.program import Values, fault, place_buffers
+from meshweave.runtime.watchdog import StatusBoard
+
+
+class _MpiCall(NamedTuple):
+    """Hold a bound call: its program, its table, and all ranks' inputs and outputs, `nbytes` for each."""
+
+    program: int
+    table: Values
+    memory: Values
+    nbytes: int
+
+
+class MpiWorker(Server):
+    """Hold the programs that this rank has loaded and the calls that are bound."""
+
+    def __init__(self, rank: int, nranks: int) -> None:
+        super().__init__(rank, nranks)
+        self._programs: dict[int, tuple[MpiRank, StatusBoard]] = {}
+        self._calls: dict[int, _MpiCall] = {}
+        self._last: dict[int, int] = {}  # of each program, the call that ran last
+
+    def _load(self, message: dict[str, Any], payload: bytes, files: list[int]) -> dict[str, Any]:
+        board = StatusBoard(mmap.mmap(files[0], StatusBoard.nbytes(self.nranks)), self.nranks)
+        bundle = Bundle.from_bytes(payload)
+        program = MpiRank(bundle, board, window=message["window"])
+        self._programs[message["program"]] = program, board
+        return {"shared": sorted(mpi_memory("self")), "window": all(program.groups.shared)}
+
+    def _unload(self, message: dict[str, Any], payload: bytes, files: list[int]) -> dict[str, Any]:
+        program, _ = self._programs.pop(message["program"])
+        program.close()
+        return {}
+
+    def _bind(self, message: dict[str, Any], payload: bytes, files: list[int]) -> None:
+        program, _ = self._programs[message["program"]]
+        nbytes = message["nbytes"]
+        memory = np.frombuffer(mmap.mmap(files[0], nbytes * self.nranks), np.uint8)
+        start = self.rank * nbytes
+        inputs, outputs = place_buffers(program.manifest, memory[start : start + nbytes])
+        table = program.table.bound(inputs, outputs)
+        self._calls[message["call"]] = _MpiCall(message["program"], table, memory, nbytes)
+
+    def _drop(self, message: dict[str, Any], payload: bytes, files: list[int]) -> None:
+        self._calls.pop(message["call"], None)
+
+    def _run(self, message: dict[str, Any], payload: bytes, files: list[int]) -> dict[str, Any]:
+        call = self._calls[message["call"]]
+        program, board = self._programs[call.program]
+        if self._last.get(call.program) != message["call"]:
+            self._last[call.program] = message["call"]
+            program.groups.buffers(int(call.memory.ctypes.data), call.nbytes)
+        context = int(call.table.ctypes.data)
+        board.begin(self.rank)
+        start = time.perf_counter()
+        code = program.step(context)
+        seconds = time.perf_counter() - start
+        board.end(self.rank)
+        if code:
+            raise RankError(fault(program.manifest, self.rank, code, code_meaning(code)))
+        return {"seconds": seconds}
+
+
+def main(path: str) -> None:
+    """Serve the launcher that listens at `path`."""
+    follow()
+    from mpi4py import MPI
+
+    rank = MPI.COMM_WORLD.rank
+    link = link_to(path, rank)
+    try:
+        MpiWorker(rank, MPI.COMM_WORLD.size).serve(link)
+    except (EOFError, OSError):
+        leave(0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,253 @@
+"""Run bundles on ranks that are processes: start them, keep them for the next bundle, and ask them to run.
+
+An engine of this kind says what starts its ranks, and what they must know to load a program; the rest is here. The
+other side of each conversation is `server.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import mmap
+import os
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+
+from meshweave import errors
+from meshweave.bundle import Bundle
+from meshweave.errors import MeshweaveError, RankError
+from meshweave.runtime.engine import check_engine
+from meshweave.runtime.forks import new_reentrant_lock
+from meshweave.runtime.limits import check_machine
+from meshweave.runtime.processes.launch import Death, Failure, Launcher, Message, Ranks, Silence
+from meshweave.runtime.program import Values, buffer_bytes, check_all, place_buffers
+from meshweave.runtime.watchdog import StatusBoard, Watchdog, together
+
+START_SECONDS = 60.0
+_numbers = itertools.count(1)
+
+
+class ProcessEngine:
+    """Start the ranks at the first load, and keep them until `close` or the program's end.
+
+    timeout: seconds without progress of any rank, while one waits, after which a run ends with RankError. To start and
+    to load a program the ranks get START_SECONDS.
+    """
+
+    name: str
+
+    def __init__(self, timeout: float = 60.0) -> None:
+        self.timeout = timeout
+        self.busy = new_reentrant_lock()
+        self._jobs: dict[int, Ranks] = {}
+
+    def launcher(self) -> Launcher:
+        """Return what starts the ranks."""
+        raise NotImplementedError
+
+    def loading(self) -> AbstractContextManager[dict[str, object]]:
+        """Hold, while the ranks load a program, the engine's own part of the message that asks them to."""
+        raise NotImplementedError
+
+    def load(self, bundle: Bundle) -> ProcessExecutable:
+        """Load a bundle compiled for this engine on as many ranks as its mesh has.
+
+        Raises MeshweaveError when it is for another engine or cannot be loaded, RankError when the ranks cannot be
+        started.
+        """
+        check_engine(bundle.manifest, self.name)
+        return ProcessExecutable(self, bundle)
+
+    def job(self, nranks: int) -> Ranks:
+        """Return the running ranks for meshes of this size, started if there are none."""
+        with self.busy:
+            if nranks not in self._jobs or not self._jobs[nranks].alive:
+                self._jobs[nranks] = Ranks(nranks, START_SECONDS, self.launcher())
+            return self._jobs[nranks]
+
+    def close(self) -> None:
+        """End all ranks."""
+        with self.busy:
+            for job in self._jobs.values():
+                job.close()
+            self._jobs = {}
+
+
+class _SharedMemory:
+    """Allocate memory that can be handed to other processes.
+
+    It has no name in the file system, so nothing is left behind.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        self.file = os.memfd_create("meshweave")
+        weakref.finalize(self, os.close, self.file)
+        try:
+            os.ftruncate(self.file, nbytes)
+            self.map = mmap.mmap(self.file, nbytes)
+        except (OSError, OverflowError, ValueError):
+            raise MeshweaveError(f"no memory for buffers of {nbytes} bytes") from None
+
+
+class ProcessExecutable:
+    """Run a program on the ranks of its mesh. After a failed run the next one starts new ranks."""
+
+    def __init__(self, engine: ProcessEngine, bundle: Bundle) -> None:
+        self.engine, self.bundle, self.manifest = engine, bundle, bundle.manifest
+        self.mesh = check_machine(self.manifest, engine.name)
+        self.timeout = engine.timeout
+        self._job: Ranks | None = None
+        self._number = 0
+        self._scratch: ProcessCall | None = None
+        self.through_window = False  # whether all groups of ranks meet in shared memory
+        self.attach()
+
+    @property
+    def pids(self) -> list[int]:
+        """Return the ranks' processes."""
+        return [] if self._job is None else self._job.pids
+
+    def run(self, inputs: Sequence[Sequence[Values]]) -> list[list[Values]]:
+        """Run once on local arrays, `inputs[rank][index]`; return new arrays in the same order.
+
+        Raises MeshweaveError for arrays that do not fit, RankError when a rank raises, dies or
+        stalls.
+        """
+        rows = check_all(self.manifest.inputs, "input", self.mesh.nranks, inputs)
+        with self.engine.busy:
+            if self._scratch is None or not self._scratch.alive:
+                self._scratch = ProcessCall(self)
+            self._scratch.fill(rows)
+            self._scratch()
+            return [[value.copy() for value in row] for row in self._scratch.outputs]
+
+    def bind(self, inputs: Sequence[Sequence[Values]]) -> ProcessCall:
+        """Bind the program to fixed buffers for many calls.
+
+        `call.inputs` hold copies of `inputs`, in memory shared with the ranks; the ranks write `call.outputs`.
+        """
+        rows = check_all(self.manifest.inputs, "input", self.mesh.nranks, inputs)
+        call = ProcessCall(self)
+        call.fill(rows)
+        return call
+
+    def close(self) -> None:
+        """Unload the program from the ranks."""
+        with self.engine.busy:
+            if self._job is not None and self._job.alive:
+                self.ask(self._job, {"do": "unload", "program": self._number})
+            self._job = self._scratch = None
+
+    def attach(self) -> tuple[Ranks, int]:
+        """Return the ranks, with this program loaded, and its number there."""
+        with self.engine.busy:
+            job = self.engine.job(self.mesh.nranks)
+            if job is not self._job:
+                self._memory = _SharedMemory(StatusBoard.nbytes(self.mesh.nranks))
+                self.board = StatusBoard(self._memory.map, self.mesh.nranks)
+                self._number = next(_numbers)
+                with self.engine.loading() as more:
+                    message = {"do": "load", "program": self._number, **more}
+                    code, files = self.bundle.to_bytes(), [self._memory.file]
+                    answers = self.ask(job, message, code, files)
+                self._job = job
+                self.through_window = all(answer["window"] for answer in answers)
+            return job, self._number
+
+    def ask(
+        self,
+        job: Ranks,
+        message: Message,
+        payload: bytes = b"",
+        files: Sequence[int] = (),
+        watch: Callable[[float], str | None] | None = None,
+    ) -> list[Message]:
+        """Send each rank the message and wait for all answers; any failure ends the job.
+
+        watch: ends the wait by returning a line; by default after START_SECONDS.
+        """
+        with self.guard(job):
+            job.post(message, payload, files)
+            return job.answers(watch or self._deadline(message["do"]))
+
+    @contextlib.contextmanager
+    def guard(self, job: Ranks) -> Iterator[None]:
+        """End the job when anything fails inside; raise what a rank did wrong as one line."""
+        try:
+            yield
+        except Death as death:
+            raise self._dead(job, death) from None
+        except Failure as failure:
+            job.kill()
+            kind = getattr(errors, failure.kind, RankError)
+            who = f"rank {failure.rank}"
+            line = failure.line
+            raise kind(line if line.startswith(f"{who} ") else f"{who}: {line}") from None
+        except Silence as silence:
+            job.kill()
+            raise RankError(str(silence)) from None
+        except BaseException:  # Ctrl-C among them
+            job.kill()
+            raise
+
+    def _dead(self, job: Ranks, death: Death) -> RankError:
+        """End the job of which a rank has died; return an error that says where all ranks were."""
+        where = self.board.where(self.manifest, death.rank)
+        others = [rank for rank in range(self.mesh.nranks) if rank != death.rank]
+        tail = f"; {together(self.board, self.manifest, others)}" if others else ""
+        job.kill()
+        return RankError(f"rank {death.rank} {death.how}, last seen: {where}{tail}")
+
+    def _deadline(self, what: str) -> Callable[[float], str | None]:
+        end = time.monotonic() + START_SECONDS
+        line = f"the ranks gave no answer to {what} within {START_SECONDS:g} s"
+        return lambda now: line if now > end else None
+
+
+class ProcessCall:
+    """Run a program on memory that the ranks share with this process. A call runs all ranks once."""
+
+    def __init__(self, executable: ProcessExecutable) -> None:
+        self._executable = executable
+        manifest, nranks = executable.manifest, executable.mesh.nranks
+        nbytes = -(-buffer_bytes(manifest) // mmap.PAGESIZE) * mmap.PAGESIZE
+        self._memory = _SharedMemory(nbytes * nranks)  # one for all: the ranks read each other's
+        whole = memoryview(self._memory.map)
+        parts = [whole[rank * nbytes : (rank + 1) * nbytes] for rank in range(nranks)]
+        placed = [place_buffers(manifest, part) for part in parts]
+        self.inputs = [inputs for inputs, _ in placed]
+        self.outputs = [outputs for _, outputs in placed]
+        self.seconds = [0.0] * nranks  # what `step` took on each rank the last time
+        self._number = next(_numbers)
+        with executable.engine.busy:
+            self._job, program = executable.attach()
+            message = {"do": "bind", "call": self._number, "program": program, "nbytes": nbytes}
+            with executable.guard(self._job):
+                self._job.post(message, files=[self._memory.file])
+        weakref.finalize(self, self._job.forget.append, self._number)
+
+    @property
+    def alive(self) -> bool:
+        """Tell whether the ranks that the call is bound to still run."""
+        return self._job.alive
+
+    def fill(self, rows: Sequence[Sequence[Values]]) -> None:
+        """Copy input values to the ranks."""
+        for row, given in zip(self.inputs, rows, strict=True):
+            for place, value in zip(row, given, strict=True):
+                place[...] = value
+
+    def __call__(self) -> None:
+        """Run. Raises RankError when a rank raises, dies or stalls, or when an earlier failure has ended the ranks."""
+        executable = self._executable
+        with executable.engine.busy:
+            if not self.alive:
+                raise RankError("the ranks of this call have ended: bind the program again")
+            executable.board.clear()
+            watchdog = Watchdog(executable.board, executable.manifest, executable.timeout)
+            watchdog.start(time.monotonic())
+            message = {"do": "run", "call": self._number}
+            answers = executable.ask(self._job, message, watch=watchdog.report)
+            self.seconds = [float(answer["seconds"]) for answer in answers]

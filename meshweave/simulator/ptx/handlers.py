@@ -1,0 +1,174 @@
+"""Build handlers: an instruction becomes a function of the machine, made once for each place in the code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from meshweave.simulator.ptx.numbers import flush, narrow, saturate, widen
+from meshweave.simulator.ptx.program import Instruction, PtxFunction, PtxModule
+from meshweave.simulator.ptx.slots import PACKED, OperandSlots
+
+if TYPE_CHECKING:
+    from meshweave.simulator.ptx.machine import Machine
+
+Handler = Callable[["Machine"], None]
+
+
+class Scope:
+    """Hold what building a handler may ask: the slots, the function and its module."""
+
+    def __init__(self, module: PtxModule, function: PtxFunction, slots: OperandSlots) -> None:
+        self.module, self.function, self.slots = module, function, slots
+
+    def slot(self, instruction: Instruction, number: int, kind: str) -> int:
+        """Return the slot of an operand by its number. Raises EmulationError where it does not fit."""
+        if number >= len(instruction.operands):
+            raise instruction.refuse(f"operand {number + 1} is missing")
+        return self.slot_of(instruction, instruction.operands[number], kind)
+
+    def slot_of(self, instruction: Instruction, operand: Any, kind: str) -> int:
+        """Return the slot of an operand. Raises EmulationError where it does not fit."""
+        try:
+            return self.slots.of(operand, kind)
+        except ValueError as error:
+            raise instruction.refuse(str(error)) from None
+
+
+Builder = Callable[[Instruction, Scope], Handler]
+
+
+def put(machine: Machine, slot: int, values: Any) -> None:
+    """Write a result of all lanes under the mask of those that take part."""
+    out = machine.regs[slot]
+    where = machine.where
+    if where is not True and out.ndim > 1:
+        where = where[:, None]
+    np.copyto(out, values, where=where, casting="unsafe")
+
+
+def put_rows(machine: Machine, slot: int, values: np.ndarray) -> None:
+    """Write a result that was computed for the active lanes alone (or for all of them at once)."""
+    out = machine.regs[slot]
+    if machine.active is None or len(out) == 1:
+        out[...] = values
+    elif len(values) == 1:
+        np.copyto(out, values, where=machine.active, casting="unsafe")
+    else:
+        out[machine.active] = values
+
+
+def rows_of(machine: Machine, slot: int) -> np.ndarray:
+    """Return the values of the active lanes, one for each."""
+    values = machine.regs[slot]
+    if len(values) == 1:
+        return np.repeat(values, len(machine.lanes), axis=0)
+    return values if machine.active is None else values[machine.active]
+
+
+def direct(function: Any, result: int, sources: list[int]) -> Handler:
+    """Build a handler from a ufunc that writes its result in place."""
+    if len(sources) == 1:
+        (only,) = sources
+
+        def run_one(machine: Machine) -> None:
+            regs = machine.regs
+            function(regs[only], out=regs[result], where=machine.where, casting="unsafe")
+
+        return run_one
+    first, second = sources
+
+    def run_two(machine: Machine) -> None:
+        regs = machine.regs
+        function(
+            regs[first],
+            regs[second],
+            out=regs[result],
+            where=machine.where,
+            casting="unsafe",
+        )
+
+    return run_two
+
+
+def computed(function: Callable[..., Any], result: int, sources: list[int]) -> Handler:
+    """Build a handler from any function of arrays; its result is converted to the type of the slot."""
+
+    def run(machine: Machine) -> None:
+        regs = machine.regs
+        put(machine, result, function(*[regs[source] for source in sources]))
+
+    return run
+
+
+def elementwise(
+    instruction: Instruction, scope: Scope, kind: str, function: Any, count: int
+) -> Handler:
+    """Build an operation on operands of one type, element by element.
+
+    `.ftz`, `.sat` and `.relu` are as written; bf16 goes by way of f32.
+    """
+    result = scope.slot(instruction, 0, kind)
+    sources = [scope.slot(instruction, 1 + number, kind) for number in range(count)]
+    small = kind in ("bf16", "bf16x2")
+    ftz = instruction.has("ftz") and not small
+    extras = ftz or instruction.has("sat", "relu")
+    if isinstance(function, np.ufunc) and not small and not extras and kind not in PACKED:
+        return direct(function, result, sources)
+
+    def apply(*values: np.ndarray) -> np.ndarray:
+        if small:
+            values = tuple(widen(value) for value in values)
+        if ftz:
+            values = tuple(flush(value) for value in values)
+        out = function(*values)
+        if instruction.has("sat"):
+            out = saturate(out)
+        if instruction.has("relu"):
+            out = np.where(np.isnan(out), out, np.maximum(out, 0))
+        if ftz:
+            out = flush(np.asarray(out, values[0].dtype))
+        return narrow(out) if small else out
+
+    return computed(apply, result, sources)
+
+
+def guarded(handler: Handler, guard: int, negated: bool) -> Handler:
+    """Run a handler under a predicate."""
+
+    def run(machine: Machine) -> None:
+        holds = machine.regs[guard]
+        if len(holds) == 1:
+            if bool(holds[0]) != negated:
+                handler(machine)
+            return
+        mask = ~holds if negated else holds
+        if machine.active is not None:
+            mask = mask & machine.active
+        saved = machine.where, machine.active, machine.lanes
+        lanes = np.flatnonzero(mask)
+        if len(lanes) == 0:
+            return
+        if len(lanes) < len(machine.lanes):
+            machine.where, machine.active, machine.lanes = mask, mask, lanes
+        try:
+            handler(machine)
+        finally:
+            machine.where, machine.active, machine.lanes = saved
+
+    return run
+
+
+def type_of(instruction: Instruction) -> str:
+    """Return the last type in the opcode. Raises EmulationError where there is none."""
+    types = instruction.types
+    if not types:
+        raise instruction.refuse("an opcode without a type")
+    return types[-1]
+
+
+def unsigned(kind: str) -> str:
+    """Return the unsigned type of the same width."""
+    return "u" + kind[1:] if kind[0] in "sb" and kind[1:].isdigit() else kind

@@ -1,0 +1,386 @@
+"""Run a batch of blocks in lock-step. Threads are split where they diverge and joined again where they meet.
+
+A *fragment* is a set of threads at one place of the code. A divergent branch splits it in two; a
+`Join` at the branch's post-dominator counts who has come back and lets them go on together. So code
+that all threads reach is executed by all threads at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from meshweave.simulator.ptx.fault import EmulationError
+from meshweave.simulator.ptx.flow import EXIT
+from meshweave.simulator.ptx.grid import GridLaunch
+from meshweave.simulator.ptx.instructions.copies import Flight
+from meshweave.simulator.ptx.kernel import CodeBlock, DecodedKernel
+from meshweave.simulator.ptx.memory import LocalMemory, SharedMemory
+from meshweave.simulator.ptx.races import BarrierOrder
+
+_TURN = 4096  # blocks of code a fragment executes before another one gets its turn
+
+
+@dataclass
+class Join:
+    """Count the threads that meet again: `missing` of those in `mask` are still on their way."""
+
+    block: int
+    parent: Join | None
+    mask: np.ndarray
+    missing: int
+
+
+@dataclass
+class Fragment:
+    """Hold `count` threads, those of `mask`, about to execute `block`."""
+
+    block: int
+    mask: np.ndarray
+    count: int
+    join: Join | None
+
+
+@dataclass
+class Waiting:
+    """Hold a fragment at a barrier: the barrier's number, and how many threads of a block it needs (None: all)."""
+
+    fragment: Fragment
+    barrier: int
+    need: int | None
+    code: CodeBlock
+
+
+class Machine:
+    """Hold the state of a batch of blocks. Handlers read these.
+
+    regs:    arrays of the slots. threads: lanes of the batch, whole warps of 32.
+    where:   True, or the mask that results of arithmetic are written under.
+    active:  None when every lane takes part, else the mask of those that do; lanes: their numbers.
+    block_of: number of each lane's block in the batch; lane, of each, counts in the block.
+    """
+
+    def __init__(self, launch: GridLaunch, kernel: DecodedKernel, blocks: np.ndarray) -> None:
+        self.launch, self.kernel, self.blocks = launch, kernel, blocks
+        self.checks = launch.checks
+        self.block_threads = int(np.prod(launch.block))
+        self.lanes_per_block = -(-self.block_threads // 32) * 32
+        self.threads = self.lanes_per_block * len(blocks)
+        lane = np.arange(self.threads)
+        self.lane = lane % self.lanes_per_block
+        self.block_of = lane // self.lanes_per_block
+        self.alive = self.lane < self.block_threads
+        self.living = int(np.count_nonzero(self.alive))
+        self.where: Any = True
+        self.active: np.ndarray | None = None
+        self.all_lanes = self.lanes = lane
+        self.ready: list[Fragment] = []
+        self.waiting: list[Waiting] = []
+        self.arrivals: dict[int, np.ndarray] = {}
+        self.executed = self.steps = 0
+        self.flights: list[Flight] = []  # cp.async copies under way
+        self.committed = np.zeros(self.threads, np.int64)  # groups of them, of each lane
+        self.order = BarrierOrder(self, launch.first)
+        size = kernel.shared_bytes + launch.shared_bytes
+        self.shared = SharedMemory(self.block_of, max(size, 1), kernel.shared_shift)
+        self.order.shared = self.shared.tracker
+        self.local = LocalMemory(self.threads, kernel.local_bytes)
+        self.traffic = launch.traffic
+        self.regs = kernel.slots.arrays(self)
+
+    # -- what slots ask
+
+    def special(self, name: str) -> np.ndarray:
+        """Return the value of a special register: one element, or one for each lane."""
+        base, _, axis = name.partition(".")
+        sizes = {"%ntid": self.launch.block, "%nctaid": self.launch.grid}
+        if base in sizes and axis in ("x", "y", "z"):
+            return np.array([sizes[base]["xyz".index(axis)]], np.uint32)
+        if axis in ("x", "y", "z") and base == "%tid":
+            lane = np.minimum(self.lane, self.block_threads - 1)
+            return _place(lane, self.launch.block)["xyz".index(axis)]
+        if axis in ("x", "y", "z") and base == "%ctaid":
+            return _place(self.blocks[self.block_of], self.launch.grid)["xyz".index(axis)]
+        return self._lane_register(name)
+
+    def _lane_register(self, name: str) -> np.ndarray:
+        dynamic, static = self.launch.shared_bytes, self.kernel.shared_bytes
+        lane = (self.lane % 32).astype(np.uint32)
+        one = np.uint32(1) << lane
+        values = {
+            "%laneid": lane,
+            "%warpid": (self.lane // 32).astype(np.uint32),
+            "%nwarpid": np.array([self.lanes_per_block // 32], np.uint32),
+            "%lanemask_eq": one,
+            "%lanemask_lt": one - np.uint32(1),
+            "%lanemask_le": (one - np.uint32(1)) | one,
+            "%lanemask_gt": ~((one - np.uint32(1)) | one),
+            "%lanemask_ge": ~(one - np.uint32(1)),
+            "%dynamic_smem_size": np.array([dynamic], np.uint32),
+            "%total_smem_size": np.array([dynamic + static], np.uint32),
+        }
+        if name not in values:
+            raise EmulationError(f"{self.kernel.name}: special register {name} is not emulated")
+        out: np.ndarray = values[name]
+        return out
+
+    def symbol(self, name: str) -> int:
+        """Return the address of a variable."""
+        return self.launch.symbol(name)
+
+    # -- running
+
+    def run(self) -> None:
+        """Execute until every thread has ended."""
+        self.ready.append(Fragment(0, self.alive.copy(), self.living, None))
+        while self.ready or self.waiting:
+            if self.ready:
+                self._advance(self.ready.pop())
+            else:
+                self._release()
+
+    def finish(self) -> None:
+        """Check what must be complete at the end. Raises EmulationError for copies without a wait."""
+        if self.flights:
+            flight = self.flights[0]
+            what = "a cp.async that nothing waits for before the kernel ends"
+            raise self.fault(flight.access.line, what, int(flight.lanes[0]))
+
+    def _enter(self, fragment: Fragment) -> None:
+        self.where = True if fragment.count == self.living else fragment.mask
+        self.active = None if fragment.count == self.threads else fragment.mask
+        self.lanes = self.all_lanes if self.active is None else np.flatnonzero(fragment.mask)
+
+    def _advance(self, fragment: Fragment) -> None:
+        """Execute a fragment until it ends, waits, meets its join or has used up its turn."""
+        self._enter(fragment)
+        codes, at, join = self.kernel.codes, fragment.block, fragment.join
+        meet = join.block if join is not None else None
+        for _ in range(_TURN) if self.ready or self.waiting else iter(int, 1):
+            if at == meet:
+                assert join is not None
+                return self._arrive(join, fragment.count)
+            if at == EXIT:
+                return self._exit(fragment.mask, fragment.count, join)
+            code = codes[at]
+            for handler in code.handlers:
+                handler(self)
+            self._count(code, fragment.count)
+            if code.kind == "go":
+                at = code.target
+            elif code.kind == "barrier":
+                fragment.block = at
+                if not self._barrier(fragment, code):
+                    return None
+                at = code.next
+            else:
+                fragment.block = at
+                going = self._branch(fragment, code)
+                if going is None:
+                    return None
+                at = going
+        fragment.block = at
+        self.ready.insert(0, fragment)
+        return None
+
+    def _count(self, code: CodeBlock, threads: int) -> None:
+        self.executed += code.length * threads
+        self.steps += code.length
+        if self.steps > self.launch.limit:
+            raise EmulationError(
+                f"no end after {self.steps} instructions; it waits for what never comes, or raise "
+                "Checks.limit"
+            )
+
+    def _branch(self, fragment: Fragment, code: CodeBlock) -> int | None:
+        """Return the block where the fragment goes; None when it has been split."""
+        guard = self.regs[code.guard]
+        if guard.size == 1:
+            return code.target if bool(guard[0]) != code.negated else code.next
+        taken = fragment.mask > guard if code.negated else fragment.mask & guard
+        count = int(np.count_nonzero(taken))
+        if count == 0:
+            return code.next
+        if count == fragment.count:
+            return code.target
+        self._split(fragment, code, taken, count)
+        return None
+
+    def _split(self, fragment: Fragment, code: CodeBlock, taken: np.ndarray, count: int) -> None:
+        join = fragment.join
+        sides = [
+            (code.next, fragment.mask & ~taken, fragment.count - count),
+            (code.target, taken, count),
+        ]
+        met = join is not None and join.block == code.join
+        if code.join != EXIT and EXIT not in (code.next, code.target) and not met:
+            join = Join(code.join, join, fragment.mask, fragment.count)
+        for target, mask, threads in sides:
+            if target == EXIT:
+                self._exit(mask, threads, join)
+            elif join is not None and target == join.block:
+                self._arrive(join, threads)
+            else:
+                self.ready.append(Fragment(target, mask, threads, join))
+
+    def _arrive(self, join: Join, count: int) -> None:
+        join.missing -= count
+        if join.missing == 0:
+            self._resume(join)
+
+    def _resume(self, join: Join) -> None:
+        mask = join.mask & self.alive
+        count = int(np.count_nonzero(mask))
+        if count:
+            self.ready.append(Fragment(join.block, mask, count, join.parent))
+
+    def _exit(self, mask: np.ndarray, count: int, join: Join | None) -> None:
+        self.alive &= ~mask
+        self.living -= count
+        while join is not None:  # nobody waits for them any more
+            join.missing -= count
+            if join.missing == 0:
+                self._resume(join)
+            join = join.parent
+
+    # -- barriers
+
+    def _barrier(self, fragment: Fragment, code: CodeBlock) -> bool:
+        """Tell whether the fragment may go on at once."""
+        barrier = self._one(code.barrier, fragment, code)
+        need = None if code.need is None else self._one(code.need, fragment, code)
+        if need is not None and (need % 32 or need == 0):
+            raise self.fault(code.line, f"barrier of {need} threads; a multiple of 32 is needed")
+        whole = self.living == self.block_threads * len(self.blocks)
+        everyone = fragment.count == self.living and (
+            need is None or (whole and need == self.lanes_per_block)
+        )
+        if everyone and not self.waiting and not self.arrivals and not code.arrive:
+            self.order.meet_all()
+            return True
+        self._whole_warps(fragment, code)
+        if code.arrive:
+            if need is None:
+                raise self.fault(code.line, "bar.arrive needs a number of threads")
+            arrived = self.arrivals.setdefault(barrier, np.zeros(self.threads, bool))
+            arrived |= fragment.mask
+            self.order.arrive(fragment.mask, barrier)
+            return True
+        self.waiting.append(Waiting(fragment, barrier, need, code))
+        return False
+
+    def _one(self, slot: int, fragment: Fragment, code: CodeBlock) -> int:
+        values = self.regs[slot]
+        if values.size > 1:
+            values = np.unique(values[fragment.mask])
+        if values.size > 1:
+            raise self.fault(
+                code.line,
+                "a barrier whose number differs between threads is not emulated",
+            )
+        return int(values[0])
+
+    def _whole_warps(self, fragment: Fragment, code: CodeBlock) -> None:
+        warps = fragment.mask.reshape(-1, 32)
+        partial = warps.any(1) & (warps != self.alive.reshape(-1, 32)).any(1)
+        if self.checks.collectives and partial.any():
+            lane = int(np.flatnonzero(partial)[0]) * 32
+            raise self.fault(code.line, "barrier reached by part of a warp", lane)
+
+    def _release(self) -> None:
+        """Release the threads whose barrier is complete. Raises EmulationError at a deadlock."""
+        moved = False
+        for barrier in sorted({waiting.barrier for waiting in self.waiting}):
+            moved |= self._release_one(barrier)
+        if not moved:
+            raise self._deadlock()
+
+    def _release_one(self, barrier: int) -> bool:
+        here = [waiting for waiting in self.waiting if waiting.barrier == barrier]
+        stays = np.zeros(self.threads, bool)
+        for waiting in here:
+            stays |= waiting.fragment.mask
+        arrived = self.arrivals.get(barrier, np.zeros(self.threads, bool))
+        present = stays | arrived
+        complete = self._threads_of(present) >= self._threads_of(self.alive)
+        counted = self._threads_of(present.reshape(-1, 32).any(1).repeat(32))
+        for waiting in here:
+            if waiting.need is not None:  # warps are counted, as 32 threads each
+                blocks = np.unique(self.block_of[waiting.fragment.mask])
+                complete[blocks] = counted[blocks] >= waiting.need
+        going = complete[self.block_of] & present
+        if not going.any():
+            return False
+        self.order.meet(going & stays, going & arrived, barrier)
+        if barrier in self.arrivals:
+            arrived &= ~going
+            if not arrived.any():
+                del self.arrivals[barrier]
+        for waiting in here:
+            self._let_go(waiting, going)
+        return True
+
+    def _threads_of(self, mask: np.ndarray) -> np.ndarray:
+        """Count the threads of a mask in each block of the batch."""
+        return np.bincount(self.block_of[mask], minlength=len(self.blocks))
+
+    def _let_go(self, waiting: Waiting, going: np.ndarray) -> None:
+        fragment = waiting.fragment
+        mask = fragment.mask & going
+        count = int(np.count_nonzero(mask))
+        if count == 0:
+            return
+        self.waiting.remove(waiting)
+        self.ready.append(Fragment(waiting.code.next, mask, count, fragment.join))
+        if count < fragment.count:
+            rest = fragment.mask & ~going
+            left = Fragment(fragment.block, rest, fragment.count - count, fragment.join)
+            self.waiting.append(Waiting(left, waiting.barrier, waiting.need, waiting.code))
+
+    def _deadlock(self) -> EmulationError:
+        first = self.waiting[0]
+        block = int(self.block_of[np.argmax(first.fragment.mask)])
+        parts = []
+        for waiting in self.waiting:
+            count = int(np.count_nonzero(waiting.fragment.mask & (self.block_of == block)))
+            if count:
+                where = f"ptx line {waiting.code.line}"
+                parts.append(f"{count} threads at barrier {waiting.barrier} ({where})")
+        lane = int(np.argmax(first.fragment.mask))
+        return self.fault(
+            first.code.line,
+            f"deadlock: {', '.join(parts)}, and nobody else comes",
+            lane,
+        )
+
+    # -- errors
+
+    def fault(self, line: int, what: str, lane: int | None = None) -> EmulationError:
+        """Return an error at a line of the PTX, and at a thread."""
+        who = "" if lane is None else f", {self.thread(lane)}"
+        return EmulationError(f"{self.kernel.name}: ptx line {line}{who}: {what}")
+
+    def thread(self, lane: int) -> str:
+        """Return `block (x, y, z) thread (x, y, z)` of a lane."""
+        block = unravel(int(self.blocks[self.block_of[lane]]), self.launch.grid)
+        return f"block {block} thread {unravel(int(self.lane[lane]), self.launch.block)}"
+
+
+def _place(number: np.ndarray, sizes: tuple[int, int, int]) -> list[np.ndarray]:
+    places = (
+        number % sizes[0],
+        number // sizes[0] % sizes[1],
+        number // sizes[0] // sizes[1],
+    )
+    return [place.astype(np.uint32) for place in places]
+
+
+def unravel(number: int, sizes: tuple[int, int, int]) -> tuple[int, int, int]:
+    """Return x, y, z of a number that counts x first."""
+    return (
+        number % sizes[0],
+        number // sizes[0] % sizes[1],
+        number // sizes[0] // sizes[1],
+    )

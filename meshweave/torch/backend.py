@@ -1,0 +1,220 @@
+"""Serve torch.compile as a backend, for inference.
+
+fast = torch.compile(module.eval(), backend="meshweave")
+fast = torch.compile(module.eval(), backend=mw.torch_backend(mesh="tp=2", placements={"up.weight": "[tp, _]"}))
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from functools import partial
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from meshweave.errors import UsageError
+from meshweave.frontends.python.place import chosen_kernels
+from meshweave.frontends.torch.export import torch_package
+from meshweave.frontends.torch.layouts import Placement, is_dtensor
+from meshweave.layout import Mesh
+from meshweave.runtime.forks import new_lock
+from meshweave.torch.program import TorchProgram, from_torch
+
+if TYPE_CHECKING:  # PyTorch is optional, and takes seconds to import
+    from torch import Tensor
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.fx import Graph, GraphModule, Node
+
+
+def torch_backend(
+    mesh: Mesh | str | DeviceMesh | None = None,
+    placements: Mapping[str, Placement] | None = None,
+    engine: str = "local",
+    timeout: float = 60.0,
+    frozen: bool = False,
+) -> Callable[[GraphModule, Sequence[object]], Callable[..., tuple[Tensor, ...]]]:
+    """Return a backend for `torch.compile(module, backend=...)`, for inference.
+
+    mesh, placements, engine, timeout (in seconds): as in `from_torch`; placements by the names of the module's
+    state_dict and of the arguments of `forward`, where the piece of the module that torch hands over has them.
+    frozen: parameters and buffers are written through torch alone, if at all. Without it each call compares them with
+            what was laid out, since a write through `.data` or NumPy leaves no trace: that reads them once.
+    Each piece is compiled when it is first called with arguments of its kind: shapes, dtypes, and `mw.kernels` around
+    the call. Its parameters are laid out once, and again after they have been written. Results are new tensors, even
+    where eager torch returns a view of an argument. Regions annotated with
+    `torch.fx.traceback.annotate({"meshweave": {...}})` are hints, as for `from_torch`. Calls that would have to record
+    gradients raise UsageError.
+
+    >>> import torch
+    >>> import meshweave as mw
+    >>> module, x = torch.nn.Linear(4, 8).eval(), torch.ones(2, 4)
+    >>> fast = torch.compile(module, backend=mw.torch_backend(mesh="tp=2"))
+    >>> with torch.no_grad():
+    ...     torch.allclose(fast(x), module(x), atol=1e-5)
+    True
+    """
+    torch_package()
+
+    def compile_piece(graph: GraphModule, _: Sequence[object]) -> Callable[..., tuple[Tensor, ...]]:
+        build = partial(from_torch, mesh=mesh, engine=engine, timeout=timeout)
+        return _CapturedGraph(graph, placements or {}, build, frozen)
+
+    return compile_piece
+
+
+def backend(
+    graph: GraphModule, example: Sequence[object], **options: Mapping[str, Any]
+) -> Callable[..., tuple[Tensor, ...]]:
+    """Compile a graph for `torch.compile(module, backend="meshweave", options={...})`.
+
+    options: those of `torch_backend`, under the name `options`.
+    """
+    known = ("mesh", "placements", "engine", "timeout", "frozen")
+    given = dict(options.get("options") or {})
+    if unknown := [name for name in given if name not in known]:
+        raise UsageError(f'torch.compile: no option "{unknown[0]}" of backend meshweave: {known}')
+    return torch_backend(**given)(graph, example)
+
+
+class _CapturedGraph:
+    """Run a graph that torch has captured. Call it with torch's arguments: parameters and inputs."""
+
+    def __init__(
+        self,
+        graph: GraphModule,
+        placements: Mapping[str, Placement],
+        build: Callable[..., TorchProgram],
+        frozen: bool,
+    ) -> None:
+        self._torch = torch_package()
+        self._frozen, self._lock = frozen, new_lock()
+        self._constants = _constants(graph)
+        self._graph, self._states = _parted(self._torch, graph)
+        self._build, self._placements = build, dict(placements)
+        self._programs: dict[object, tuple[TorchProgram, list[_Mark]]] = {}
+
+    def __call__(self, *args: Tensor) -> tuple[Tensor, ...]:
+        self._refuse_gradients(args)
+        with self._lock:
+            return self._run(args)
+
+    def _run(self, args: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        states = [value for value, name in zip(args, self._states) if name is not None]
+        inputs = [value for value, name in zip(args, self._states) if name is None]
+        key = (tuple(map(_kind, inputs)), tuple(map(_kind, states)), chosen_kernels())
+        found = self._programs.get(key)
+        if found is None:
+            marks = [_Mark(value, self._frozen) for value in states]
+            found = (self._compiled(states, inputs), marks)
+            self._programs[key] = found
+        program, marks = found
+        names = [name for name in self._states if name is not None]
+        for k, (name, value) in enumerate(zip(names, states)):
+            if not marks[k].holds(value):
+                marks[k] = _Mark(value, self._frozen)
+                program.bind({name: value})
+        return tuple(program(*inputs))
+
+    def _refuse_gradients(self, args: Sequence[Tensor]) -> None:
+        if self._torch.is_grad_enabled() and any(getattr(a, "requires_grad", False) for a in args):
+            raise UsageError(
+                "backend meshweave is for inference, and this call would record gradients: "
+                "call it under torch.no_grad() or torch.inference_mode()"
+            )
+
+    def _compiled(self, states: Sequence[Tensor], inputs: Sequence[Tensor]) -> TorchProgram:
+        names = [name for name in self._states if name is not None]
+        attributes = {**self._constants, **dict(zip(names, states))}
+        module = self._torch.fx.GraphModule(attributes, self._graph, "Captured")
+        arguments = [n.name for n in self._graph.nodes if n.op == "placeholder"]
+        here = {}
+        for name, layout in self._placements.items():
+            if any(fnmatchcase(one, name) for one in (*names, *arguments)):
+                here[name] = layout
+            else:
+                warnings.warn(
+                    f'torch.compile: placements: "{name}" is not in the piece that torch has captured '
+                    f"({', '.join((*names, *arguments))})",
+                    stacklevel=2,
+                )
+        return self._build(module.eval(), tuple(inputs), here)
+
+
+def _kind(value: Tensor) -> object:
+    """Return what a program is compiled for: shape and dtype of a tensor, else the value."""
+    return (tuple(value.shape), value.dtype) if hasattr(value, "dtype") else value
+
+
+class _Mark:
+    """Remember a tensor, to tell whether another one is given or it has been written.
+
+    It keeps torch's count of writes and, unless the tensor is `frozen`, a copy of its bits.
+    """
+
+    def __init__(self, value: Tensor, frozen: bool) -> None:
+        self._tensor, self._place = weakref.ref(value), value.data_ptr()
+        self._version = None if value.is_inference() else value._version
+        self._bits = None if frozen else _bits(value).clone()
+
+    def holds(self, value: Tensor) -> bool:
+        """Tell whether `value` is the same tensor with the same elements."""
+        if self._bits is None:
+            same = self._place == value.data_ptr() and self._tensor() is value
+            return same and self._version is not None and self._version == value._version
+        return bool(torch_package().equal(self._bits, _bits(value)))
+
+
+def _bits(value: Tensor) -> Tensor:
+    """Return a tensor's elements as integers, so that NaNs are equal to themselves."""
+    torch = torch_package()
+    whole = value.full_tensor() if is_dtensor(value) else value
+    whole = whole.detach()
+    kinds = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return whole.view(kinds[whole.element_size()]) if whole.element_size() in kinds else whole
+
+
+def _constants(captured: GraphModule) -> dict[str, object]:
+    """Return the graphs (of `torch.cond`) and tensors that a captured graph holds itself, by name."""
+    targets = [n.target for n in captured.graph.nodes if n.op == "get_attr"]
+    return {name: getattr(captured, name) for name in targets if "." not in name}
+
+
+def _parted(torch: ModuleType, captured: GraphModule) -> tuple[Graph, list[str | None]]:
+    """Return the graph with parameters and buffers as attributes, and inputs, under their own names.
+
+    Also return for each argument of the captured graph the name of its parameter or buffer, None for an input.
+    """
+    graph = torch.fx.Graph()
+    states: list[str | None] = []
+    values: dict[Node, Node] = {}
+    for node in captured.graph.nodes:
+        name = _source(node) if node.op == "placeholder" else None
+        if node.op == "placeholder":
+            states.append(name[0] if name is not None and name[1] else None)
+        if name is not None and name[1]:
+            values[node] = graph.create_node("get_attr", name[0])
+        elif name is not None:
+            values[node] = graph.placeholder(name[0])
+        else:
+            values[node] = graph.node_copy(node, lambda old: values[old])
+        values[node].meta = {k: v for k, v in node.meta.items() if k in _KEPT}
+    return graph, states
+
+
+_KEPT = ("custom", "stack_trace", "nn_module_stack")
+
+
+def _source(node: Node) -> tuple[str, bool] | None:
+    """Return the name of a placeholder in the user's program, and whether it is a parameter or buffer."""
+    argument = node.meta.get("grapharg")
+    if argument is None:
+        return None
+    text = argument.source.name
+    text = text() if callable(text) else text
+    keys = re.findall(r"\['([^']+)'\]", text)
+    if re.search(r"\._(parameters|buffers)\[", text):
+        return ".".join(keys[1:]), True
+    return (keys[0], False) if re.fullmatch(r"L\['\w+'\]", text) else None

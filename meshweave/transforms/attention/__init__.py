@@ -1,0 +1,1 @@
+"""Recognise attention and compute it without its score matrix."""

@@ -1,0 +1,1 @@
+"""Choose a kernel for each op."""

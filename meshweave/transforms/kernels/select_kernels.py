@@ -1,0 +1,263 @@
+"""select-kernels: give each linalg op the fastest kernel that suits it and that nobody has switched off.
+
+before:  linalg.matmul ins(..) outs(..)
+after:   linalg.matmul {mw.kernel = "blas"} ins(..) outs(..)
+
+Obeys the hints `kernels` and `numerics` of regions, and its own options, which no hint can undo. `bit_exact` computes
+every op as written, and refuses sums in another order: over slices, over ranks. An attention that may be `flash`
+becomes loops over tiles. What each op got, and why nothing faster, stays on the module as `mw.kernels`. On gpu an op
+that may not take all families of kernels says so, `mw.switches = "-rows"`: which one it gets is for the lowering.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from meshweave.hints.fast_paths import (
+    CHOSEN,
+    FAMILIES,
+    KERNEL,
+    KERNELS,
+    PRODUCTS,
+    REFERENCE,
+    SWITCHES,
+    Choice,
+)
+from meshweave.hints.ledger import INFEASIBLE, Ledger, Outcome
+from meshweave.ir.bindings import ir
+from meshweave.ir.locations import location_text
+from meshweave.plan.collectives import dist_ops
+from meshweave.plan.machine import cache_bytes
+from meshweave.transforms.attention.flash import rewrite
+from meshweave.transforms.attention.match import Attention, match, score_bytes
+from meshweave.transforms.attention.softmax import NotAttention
+from meshweave.transforms.base import Pass, at, erase_unused, ops_of
+from meshweave.transforms.kernels.generalize import generic_copy, take_over
+from meshweave.transforms.kernels.kernel_choice import Askings, settle_asked
+from meshweave.transforms.kernels.kernel_patterns import (
+    element_of,
+    has_softmax,
+    is_product,
+    linalg_ops,
+)
+from meshweave.transforms.slicing.ledger import OP, ops_met, read_ledger, settle, write_ledger
+
+
+class Row(NamedTuple):
+    """Describe an op: its name, its kernel, and why nothing faster (empty: that is the fastest for it)."""
+
+    op: str
+    kernel: str
+    why: str
+
+
+@dataclass(frozen=True)
+class SelectKernels(Pass):
+    """Choose kernels, and rewrite what `flash` computes.
+
+    disable: kernels that nothing may take; only: the only ones that something may (none given: all).
+    enable:  kernels that are off by default, and may be taken.
+    target:  what the program is compiled for: it says which kernels there are.
+    cache_bytes: of the cache that tiles of `flash` should fit; 0: this machine's.
+    """
+
+    name: ClassVar[str] = "select-kernels"
+    disable: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
+    target: str = "cpu"
+    cache_bytes: int = 0
+    enable: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        _ = self.choice
+
+    @property
+    def choice(self) -> Choice:
+        """Return what the options say. Raises UsageError for a kernel that does not exist."""
+        switches = dict.fromkeys(self.enable, True) | dict.fromkeys(self.disable, False)
+        return Choice.of(self.only or None, switches)
+
+    def _has(self, name: str) -> bool:
+        return self.target in KERNELS[name].targets
+
+    @property
+    def _general(self) -> list[str]:
+        """Return the kernels for ops of all kinds."""
+        return [name for name in (*FAMILIES, "codegen") if self._has(name)]
+
+    def run(self, module: ir.Module) -> None:
+        ledger = read_ledger(module)
+        with at(module):
+            asked = Askings(ledger, self.choice)
+        _refuse_sums(module, ledger, asked)
+        settle_asked(module, ledger, asked)
+        if not all(a.allows(name) for a in asked for name in self._general):
+            take_over(module, generic_copy(module))  # so that every op can be marked
+        cache = self.cache_bytes or cache_bytes()
+        rows, refused = _flash(module, asked, cache) if self._has("flash") else ([], {})
+        kernels = [name for name in KERNELS if name != "flash" and self._has(name)]
+        for op in linalg_ops(module):
+            if KERNEL in op.attributes:
+                continue
+            if (row := _mark(op, asked, refused, kernels)) is not None:
+                rows.append(row)
+        rows = [*_stored(module), *rows]
+        if rows:
+            module.operation.attributes[CHOSEN] = _rows_attr(rows)
+        if ledger.regions:
+            write_ledger(module, ledger)
+
+
+def kernel_rows(module: ir.Module) -> list[dict[str, str]]:
+    """Return what each op got, {"op", "kernel", "why"}: why nothing faster. Empty before select-kernels has run."""
+    rows = {row.op: row for row in _stored(module)}
+    for op in linalg_ops(module):
+        if KERNEL in op.attributes and op.attributes[KERNEL].value in KERNELS:
+            name, kernel = _name(op), op.attributes[KERNEL].value
+            rows.setdefault(name, Row(name, kernel, f"{kernel} is the fastest for it"))
+    return [row._asdict() for row in rows.values()]
+
+
+def _stored(module: ir.Module) -> list[Row]:
+    """Return the rows that are on the module: of attentions, and of ops that a faster kernel would compute."""
+    attr = module.operation.attributes.get(CHOSEN)
+    found = [] if attr is None else [{n.name: n.attr.value for n in row} for row in attr]
+    return [Row(row["op"], row["kernel"], row["why"]) for row in found]
+
+
+def _rows_attr(rows: Iterable[Row]) -> ir.Attribute:
+    made = [{k: ir.StringAttr.get(v) for k, v in row._asdict().items()} for row in rows]
+    return ir.ArrayAttr.get([ir.DictAttr.get(row) for row in made])
+
+
+def _mark(
+    op: ir.Operation, asked: Askings, refused: Mapping[str, str], kernels: Sequence[str]
+) -> Row | None:
+    """Give an op the fastest kernel that it may take.
+
+    Return why none faster, None where that one is the fastest for it.
+
+    refused: by place, why products are no attention. kernels: those for single ops, the fastest first.
+    """
+    mine, dtype, product = asked.of(op), element_of(op), is_product(op)
+    _switch(op, [name for name in kernels if not mine.allows(name)], product)
+    no_flash = refused.get(location_text(op)) if refused and product else None
+    reasons = [("flash", no_flash)] if no_flash else []
+    for name in kernels:
+        kernel = KERNELS[name]
+        if name in PRODUCTS and not product:
+            continue
+        if reason := kernel.of_dtype(dtype) or mine.why_not(name):
+            if kernel.default or not kernel.of_dtype(dtype):
+                reasons.append((name, reason))
+            continue
+        if name in FAMILIES:
+            continue  # the lowering takes it where it can
+        op.attributes[KERNEL] = ir.StringAttr.get(name)
+        return Row(_name(op), name, joined(reasons)) if reasons else None
+    raise AssertionError(f"{REFERENCE} computes every op")
+
+
+def joined(reasons: Iterable[tuple[str, str]]) -> str:
+    """Return a row's text for (kernel, why not that one) pairs."""
+    return "; ".join(f"{kernel}: {reason}" for kernel, reason in reasons)
+
+
+def reasons_of(why: str) -> list[tuple[str, str]]:
+    """Return the (kernel, why not that one) pairs of a row's text, as `joined` writes it."""
+    parts = re.split(rf"(?:^|; )(?=(?:{'|'.join(KERNELS)}): )", why)
+    pairs = (part.partition(": ") for part in parts)
+    return [(kernel, reason) for kernel, _, reason in pairs if kernel in KERNELS]
+
+
+def _switch(op: ir.Operation, off: Sequence[str], product: bool) -> None:
+    """Mark on an op which families it may not take."""
+    families = (*FAMILIES, *(PRODUCTS if product else ()))
+    words = [f"-{name}" for name in off if name in families and KERNELS[name].targets == {"gpu"}]
+    if words:
+        op.attributes[SWITCHES] = ir.StringAttr.get(" ".join(words))
+
+
+def _name(op: ir.Operation) -> str:
+    return f"{op.name} at {location_text(op)}"
+
+
+# Sums in another order
+
+
+def _refuse_sums(module: ir.Module, ledger: Ledger, asked: Askings) -> None:
+    """Refuse bit_exact where ranks hold parts of a sum of floats: its order would depend on the number of ranks."""
+    for op in ops_of(module, *dist_ops(lambda row: row.reduces)):
+        op = op.operation
+        if op.attributes["kind"].value not in ("sum", "avg", "prod") or not _is_float(op):
+            continue
+        mine = asked.of(op)
+        if mine.numerics is not None and mine.as_written:
+            axes = ", ".join(a.value for a in op.attributes["axes"])
+            reason = f"ranks along {axes} would each add up a part, in another order"
+            remedy = "replicate the dim that is summed over, or ask for numerics = deterministic"
+            mine.outcomes.pop(mine.numerics.number, None)
+            met = [n for n in ops_met(module, ledger) if asked.of_number(n) is mine]
+            settle(ledger, [mine.numerics], met, Outcome(INFEASIBLE, reason, remedy), op)
+
+
+def _is_float(op: ir.Operation) -> bool:
+    return isinstance(op.results[0].type.element_type, ir.FloatType | ir.ComplexType)
+
+
+# Attention
+
+
+def _flash(module: ir.Module, asked: Askings, cache: int) -> tuple[list[Row], dict[str, str]]:
+    """Rewrite all attentions that may be flash.
+
+    Return what they got, and why other products that come close end none.
+    """
+    rows: list[Row] = []
+    if not any(a.allows("flash") for a in asked) or not has_softmax(module):
+        return rows, {}
+    made = generic_copy(module)
+    attentions, refused = _attentions(made)
+    if any(_may(found, asked) for found in attentions):
+        take_over(module, made)
+        # The last first: an attention may read what another one gives, which is replaced when its turn comes.
+        for found in reversed(_attentions(module)[0]):
+            if _may(found, asked):
+                rows.insert(0, _rewritten(found, asked, cache))
+        erase_unused(module, "linalg.generic", "tensor.empty")
+    return rows, refused
+
+
+def _may(found: Attention, asked: Askings) -> bool:
+    """Tell whether all ops of an attention allow flash."""
+    return all(asked.of(op).allows("flash") for op in (found.final, *found.visited))
+
+
+def _attentions(module: ir.Module) -> tuple[list[Attention], dict[str, str]]:
+    """Return the attentions of a module of generics and, by place, why products that come close end none."""
+    found: list[Attention] = []
+    refused: dict[str, str] = {}
+    for op in ops_of(module, "linalg.generic"):
+        try:
+            found.append(match(op.operation))
+        except NotAttention as error:
+            if str(error).startswith("the scores"):
+                refused[location_text(op)] = str(error)
+    return found, refused
+
+
+def _rewritten(found: Attention, asked: Askings, cache: int) -> Row:
+    """Rewrite one attention; its parts take the fastest kernels that they may."""
+    mine = asked.of(found.final)
+    other = "codegen" if mine.allows("codegen") else REFERENCE
+    product = "blas" if other == REFERENCE and mine.allows("blas") else other
+    marks = {KERNEL: ir.StringAttr.get(other)}
+    if OP in found.final.attributes:
+        marks[OP] = found.final.attributes[OP]
+    saved, where = score_bytes(found), location_text(found.final)
+    rewrite(found, marks, {**marks, KERNEL: ir.StringAttr.get(product)}, cache)
+    why = f"the fastest there is: {saved} bytes of scores are never made, products of tiles by {product}"
+    return Row(f"attention at {where}", "flash", why)

@@ -1,0 +1,1 @@
+"""Turn the global program into the program of one rank."""

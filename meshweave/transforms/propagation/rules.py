@@ -1,0 +1,495 @@
+"""Find what each op does with its dims: one Rule per op, read off indexing maps where there are any.
+
+`RuleTable.rule(op)` answers with the number of the op's rule; ops alike in name, maps and types share one, so most of a
+deep model costs a dictionary lookup an op. An op that nobody knows needs all its operands whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from meshweave.ir.bindings import ir, linalg
+from meshweave.ir.build import (
+    IteratorType,
+    iterator_types,
+    reassociation,
+    static_offsets,
+    static_sizes,
+    static_strides,
+)
+from meshweave.ir.ops import producer
+from meshweave.layout.factors import PARALLEL, REDUCTION, WHOLE, Dims, Factor, Rule
+from meshweave.plan.collectives import ROWS
+from meshweave.transforms.propagation.bodies import (
+    UNSAFE_ON_PADDING,
+    BodyKey,
+    Captured,
+    body_key,
+    body_of,
+    captured_by,
+    combiner,
+    is_tensor,
+    monomials,
+    padding_safe,
+)
+
+KNOWN_WHOLE = (
+    "arith.constant",
+    "tensor.extract",
+    "tensor.dim",
+    "tensor.from_elements",
+    "tensor.generate",
+)
+"""Ops that are known to need whole tensors, or to make them: no remark about these."""
+ITEM_BITS = {"index": 64, "complex<f32>": 64, "complex<f64>": 128}
+
+
+class BodyTraits(NamedTuple):
+    """Hold what the rule of an op takes from its body: see the functions of these names in `bodies`."""
+
+    combiner: str | None
+    padding_safe: bool
+    monomials: tuple[frozenset[int], ...]
+
+    @classmethod
+    def of(cls, op: ir.Operation) -> BodyTraits:
+        """Read the body of `op`."""
+        body = body_of(op)
+        return cls(combiner(op, body), padding_safe(body), monomials(op, body))
+
+
+@dataclass
+class RuleTable:
+    """Number rules, by what they were read from."""
+
+    rules: list[Rule] = field(default_factory=list)
+    unknown: list[ir.Operation] = field(default_factory=list)
+    _numbers: dict[Hashable, int] = field(default_factory=dict)
+    _bodies: dict[Hashable, BodyTraits] = field(default_factory=dict)
+
+    def rule(self, op: ir.Operation) -> tuple[int, list[Captured]]:
+        """Return the number of the rule of `op`, and what it reads in its body besides its operands."""
+        name = op.name
+        read = READERS.get(name) or (
+            _linalg if name.startswith("linalg.") else READERS.get(_family(name), _whole)
+        )
+        body = body_key(op)
+        captured = captured_by(op) if body is None else []
+        values = [*op.operands, *[c.value for c in captured], *op.results]
+        key = (
+            name,
+            tuple([v.type for v in values]),
+            len(op.results),
+            tuple([c.loops for c in captured]),
+            *self._attribute_key(op, read, body),
+        )
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = self.add(read(op, captured))
+            if read is _whole and name not in KNOWN_WHOLE:
+                self.unknown.append(op)
+        return number, captured
+
+    def _attribute_key(
+        self, op: ir.Operation, read: Callable[..., Rule], body: BodyKey | None
+    ) -> tuple[Hashable, ...]:
+        """Return what else the rule depends on: maps and body of linalg ops, the static attributes of the others."""
+        if read is _linalg:
+            maps = linalg.get_indexing_maps(op.opview)
+            types = op.attributes["iterator_types"] if op.name == "linalg.generic" else None
+            if maps is not None:
+                return (tuple(maps), types, self._traits(op, types, body))
+        if read is _aligned_op:
+            return ()
+        return tuple([op.attributes[name] for name in op.attributes if name != "dist.layouts"])
+
+    def _traits(self, op: ir.Operation, types: ir.Attribute, body: BodyKey | None) -> BodyTraits:
+        """Read how the body reduces, whether padding harms it, what it is linear in: once for equal bodies."""
+        result = op.results[0].type if len(op.results) else None
+        key = (op.name, result, types, len(op.operands), body)
+        if body is None or key not in self._bodies:
+            self._bodies[key] = BodyTraits.of(op)
+        return self._bodies[key]
+
+    def holding(self, number: int, held: tuple[tuple[int, tuple[str, ...]], ...]) -> int:
+        """Return the number of rule `number` with `held`."""
+        key = (number, held)
+        if key not in self._numbers:
+            self._numbers[key] = self.add(replace(self.rules[number], held=held))
+        return self._numbers[key]
+
+    def add(self, rule: Rule) -> int:
+        """Add a rule that belongs to no op (a value that enters a region, say); return its number."""
+        self.rules.append(rule)
+        return len(self.rules) - 1
+
+    def identity(self, type_: ir.Type) -> int:
+        """Return the rule of a value that is passed on: into a region, out of it, to a caller."""
+        key = ("identity", type_)
+        if key not in self._numbers:
+            self._numbers[key] = self.add(_aligned("pass", [type_], [type_]))
+        return self._numbers[key]
+
+
+def is_free(op: ir.Operation) -> bool:
+    """Tell whether `op` makes a value that costs nothing to make again in any layout.
+
+    That is an empty tensor, a fill, a splat.
+    """
+    name = op.name
+    if name in ("tensor.empty", "tensor.splat", "linalg.fill"):
+        return True
+    if name == "arith.constant":
+        value = op.attributes["value"]
+        return isinstance(value, ir.DenseElementsAttr) and value.is_splat
+    return False
+
+
+def is_made_free(value: ir.Value) -> bool:
+    """Tell whether an op of which `is_free` holds makes `value`."""
+    op = producer(value)
+    return op is not None and is_free(op)
+
+
+def _family(name: str) -> str:
+    return name.split(".", 1)[0] + ".*"
+
+
+def item_bytes(element: ir.Type) -> int:
+    """Return the bytes of one element in memory: at least one, for i1 too."""
+    bits: int = ITEM_BITS.get(str(element), 0) or getattr(element, "width", 64)
+    return max(bits // 8, 1)
+
+
+def _nbytes(type_: ir.Type) -> int:
+    if not is_tensor(type_):
+        return 0
+    count = item_bytes(type_.element_type)
+    for extent in type_.shape:
+        count *= max(extent, 1)
+    return count
+
+
+def _rule(
+    name: str,
+    factors: list[Factor],
+    operands: list[ir.Type],
+    results: list[ir.Type],
+    dims: list[Dims | None],
+    **more: Any,
+) -> Rule:
+    """Make a Rule whose sizes and bytes come from the types. dims: for each operand, then each result."""
+    types = operands + results
+    return Rule(
+        tuple(factors),
+        tuple(dims[: len(operands)]),
+        tuple(dims[len(operands) :]),
+        tuple([tuple(t.shape) if d is not None else None for t, d in zip(types, dims)]),
+        tuple([_nbytes(t) for t in types]),
+        name=name,
+        **more,
+    )
+
+
+def _aligned(name: str, operands: list[ir.Type], results: list[ir.Type], safe: bool = True) -> Rule:
+    """Make the rule of tensors of one shape: dim d of each is factor d."""
+    shape: Sequence[int] = next((t.shape for t in results + operands if is_tensor(t)), [])
+    factors = [Factor(extent) for extent in shape]
+    dims: list[Dims | None] = [
+        tuple((d,) for d in range(len(factors))) if is_tensor(t) else None
+        for t in operands + results
+    ]
+    return _rule(name, factors, operands, results, dims, padding_safe=safe)
+
+
+def _aligned_op(op: ir.Operation, captured: list[Captured]) -> Rule:
+    types = [v.type for v in op.operands]
+    results = [v.type for v in op.results]
+    shapes = {tuple(t.shape) for t in types + results if is_tensor(t)}
+    if len(shapes) > 1:
+        return _whole(op, captured)
+    safe = not op.name.startswith(UNSAFE_ON_PADDING)
+    return replace(_aligned(op.name, types, results, safe), monomials=monomials(op))
+
+
+def _whole(op: ir.Operation, captured: list[Captured]) -> Rule:
+    """Make a rule that needs every dim of every tensor whole."""
+    operands = [v.type for v in [*op.operands, *[c.value for c in captured]]]
+    results = [v.type for v in op.results]
+    factors: list[Factor] = []
+    dims = [_own_dims(t, factors, WHOLE) for t in operands + results]
+    return _rule(op.name, factors, operands, results, dims, padding_safe=False)
+
+
+def _own_dims(type_: ir.Type, factors: list[Factor], kind: str) -> Dims | None:
+    """Add a new factor for each dim of the type."""
+    if not is_tensor(type_):
+        return None
+    first = len(factors)
+    factors.extend(Factor(extent, kind) for extent in type_.shape)
+    return tuple((first + d,) for d in range(len(type_.shape)))
+
+
+def _linalg(op: ir.Operation, captured: list[Captured]) -> Rule:
+    """Read the rule of a structured op: loops are factors.
+
+    A dim read at a sum of loops (a window) must be whole, and so must these loops, and one that runs along two dims
+    of an operand (a diagonal).
+    """
+    attrs = linalg.get_indexing_maps(op.opview)
+    if attrs is None:
+        return _softmax(op, captured) if op.name == "linalg.softmax" else _whole(op, captured)
+    maps = [a.value for a in attrs]
+    operands = [v.type for v in op.operands]
+    results = [v.type for v in op.results]
+    n_inits = len(results)
+    kinds = _loop_kinds(op, maps, n_inits)
+    traits = BodyTraits.of(op)
+    kind = traits.combiner
+    sizes = [1] * len(kinds)
+    for type_, map_ in zip(operands, maps):
+        seen: set[int] = set()
+        for extent, e in zip(getattr(type_, "shape", ()), map_.results):
+            if isinstance(e, ir.AffineDimExpr):
+                if e.position in seen:  # a diagonal: one loop is two dims
+                    kinds[e.position] = WHOLE
+                seen.add(e.position)
+                sizes[e.position] = extent
+            else:
+                for position in _positions(e):
+                    kinds[position] = WHOLE
+    if kind is None:
+        kinds = [WHOLE if k == REDUCTION else k for k in kinds]
+    factors = [Factor(size, k) for size, k in zip(sizes, kinds)]
+    dims: list[Dims | None] = []
+    for type_, map_ in zip(operands, maps):
+        dims.append(_mapped(type_, map_, factors))
+    dims += [_read_at(c, factors) for c in captured]
+    dims += [dims[len(operands) - n_inits + i] for i in range(n_inits)]
+    operands += [c.value.type for c in captured]
+    inits = tuple(len(op.operands) - n_inits + i for i in range(n_inits))
+    return _rule(
+        op.name,
+        factors,
+        operands,
+        results,
+        dims,
+        reduction=kind,
+        inits=inits,
+        padding_safe=traits.padding_safe,
+        monomials=traits.monomials,
+    )
+
+
+def _mapped(type_: ir.Type, map_: ir.AffineMap, factors: list[Factor]) -> Dims | None:
+    if not is_tensor(type_):
+        return None
+    dims = []
+    for extent, e in zip(type_.shape, map_.results):
+        if isinstance(e, ir.AffineDimExpr):
+            dims.append((e.position,))
+        else:  # a constant or a window: this dim stands for itself
+            factors.append(Factor(extent, WHOLE))
+            dims.append((len(factors) - 1,))
+    return tuple(dims)
+
+
+def _read_at(captured: Captured, factors: list[Factor]) -> Dims:
+    """Map a dim read at a loop's index to that loop, where their extents agree and no dim before it is."""
+    dims: list[tuple[int, ...]] = []
+    for extent, loop in zip(captured.value.type.shape, captured.loops):
+        if loop is not None and factors[loop].size == extent and (loop,) not in dims:
+            dims.append((loop,))
+        else:
+            factors.append(Factor(extent, WHOLE))
+            dims.append((len(factors) - 1,))
+    return tuple(dims)
+
+
+def _positions(expr: ir.AffineExpr) -> list[int]:
+    if isinstance(expr, ir.AffineDimExpr):
+        return [expr.position]
+    if isinstance(expr, ir.AffineConstantExpr):
+        return []
+    return _positions(expr.lhs) + _positions(expr.rhs)
+
+
+def _loop_kinds(op: ir.Operation, maps: list[ir.AffineMap], n_outputs: int) -> list[str]:
+    outputs = maps[len(maps) - max(1, n_outputs) :]
+    written = [{e.position for e in m.results if isinstance(e, ir.AffineDimExpr)} for m in outputs]
+    in_all, in_any = set.intersection(*written), set.union(*written)
+    declared = None
+    if op.name == "linalg.generic":
+        declared = [kind is IteratorType.PARALLEL for kind in iterator_types(op)]
+    kinds = []
+    for d in range(maps[0].n_dims):
+        if d in in_all:
+            kinds.append(PARALLEL if declared is None or declared[d] else WHOLE)
+        else:
+            kinds.append(WHOLE if d in in_any else REDUCTION)
+    return kinds
+
+
+def _softmax(op: ir.Operation, captured: list[Captured]) -> Rule:
+    shape = op.results[0].type.shape
+    along = op.attributes["dimension"].value
+    factors = [Factor(extent, WHOLE if d == along else PARALLEL) for d, extent in enumerate(shape)]
+    types = [v.type for v in op.operands]
+    dims: list[Dims | None] = [tuple((d,) for d in range(len(shape)))] * (len(types) + 1)
+    return _rule(op.name, factors, types, [op.results[0].type], dims, inits=(1,))
+
+
+def _reassociation(op: ir.Operation, captured: list[Captured]) -> Rule:
+    """Read the rule of expand_shape and collapse_shape: a group of dims on one side is one dim on the other."""
+    groups = reassociation(op)
+    source, target = op.operands[0].type, op.results[0].type
+    fine = target if op.name == "tensor.expand_shape" else source
+    apart: Dims = tuple((d,) for d in range(len(fine.shape)))
+    merged: Dims = tuple(_significant(group, fine.shape) for group in groups)
+    # A dim that the other side does not have must not be cut: where it is padding, the other side would be too.
+    shared = {d for group in merged for d in group}
+    factors = [Factor(n, PARALLEL if d in shared else WHOLE) for d, n in enumerate(fine.shape)]
+    mine, theirs = (merged, apart) if fine is target else (apart, merged)
+    types = [v.type for v in op.operands]
+    dims: list[Dims | None] = [mine, *([None] * (len(types) - 1)), theirs]
+    # A dim that several factors share must be cut evenly; a lone factor keeps its padding on both sides.
+    return _rule(op.name, factors, types, [target], dims, monomials=monomials(op))
+
+
+def _significant(group: list[int], shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the dims of a group that have more than one element: those of extent 1 do not move any digit."""
+    kept = tuple(d for d in group if shape[d] != 1)
+    return kept or tuple(group[:1])
+
+
+def _slice_like(op: ir.Operation, captured: list[Captured]) -> Rule:
+    """Read the rule of extract_slice and insert_slice.
+
+    A dim that the slice takes in full, and keeps, is one factor of both tensors; any other must be whole on each
+    side (also one of extent 1 that is dropped: some ranks would have nothing but its padding).
+    """
+    types, result = [v.type for v in op.operands], op.results[0].type
+    inserts = op.name == "tensor.insert_slice"
+    small, large = (types[0], types[1]) if inserts else (result, types[0])
+    extents, offsets = static_sizes(op), static_offsets(op)
+    strides = static_strides(op)
+    kept = _kept_dims(extents, list(small.shape))
+    full = [
+        extents[d] == n and offsets[d] == 0 and strides[d] == 1 and d in kept
+        for d, n in enumerate(large.shape)
+    ]
+    factors = [Factor(n, PARALLEL if whole else WHOLE) for n, whole in zip(large.shape, full)]
+    large_dims: Dims = tuple((d,) for d in range(len(large.shape)))
+    small_dims: list[tuple[int, ...]] = []
+    for d, n in zip(kept, small.shape):
+        if full[d]:
+            small_dims.append((d,))
+        else:
+            factors.append(Factor(n, WHOLE))
+            small_dims.append((len(factors) - 1,))
+    read = [tuple(small_dims), large_dims] if inserts else [large_dims]
+    places = [None] * (len(types) - len(read))
+    dims: list[Dims | None] = [*read, *places, large_dims if inserts else tuple(small_dims)]
+    return _rule(op.name, factors, types, [result], dims, monomials=monomials(op))
+
+
+def _kept_dims(extents: list[int], small: list[int]) -> list[int]:
+    """Return the dims of a slice that its rank-reduced type keeps.
+
+    KernelUnit dims are dropped from the front, as verified.
+    """
+    kept: list[int] = []
+    place = 0
+    for d, extent in enumerate(extents):
+        left, wanted = len(extents) - d, len(small) - place
+        if (
+            place < len(small)
+            and extent == small[place]
+            and (extent != 1 or left == wanted or _fits(extents[d + 1 :], small[place + 1 :]))
+        ):
+            kept.append(d)
+            place += 1
+    return kept
+
+
+def _fits(extents: list[int], small: list[int]) -> bool:
+    """Tell whether dropping ones from `extents` gives `small`."""
+    return [e for e in extents if e != 1] == [e for e in small if e != 1] and len(extents) >= len(
+        small
+    )
+
+
+def _concat(op: ir.Operation, captured: list[Captured]) -> Rule:
+    along = op.attributes["dim"].value
+    result = op.results[0].type
+    factors = [Factor(extent, PARALLEL) for extent in result.shape]
+    types = [v.type for v in op.operands]
+    dims: list[Dims | None] = []
+    for type_ in [*types, result]:
+        row = [(d,) for d in range(len(result.shape))]
+        factors.append(Factor(type_.shape[along], WHOLE))
+        row[along] = (len(factors) - 1,)
+        dims.append(tuple(row))
+    return _rule(op.name, factors, types, [result], dims, monomials=monomials(op))
+
+
+def _pad(op: ir.Operation, captured: list[Captured]) -> Rule:
+    block = op.regions[0].blocks[0]
+    if captured or any(True for argument in block.arguments for _ in argument.uses):
+        return _whole(op, captured)  # what is padded with depends on the place
+    low, high = list(op.attributes["static_low"]), list(op.attributes["static_high"])
+    source, result = op.operands[0].type, op.results[0].type
+    factors, mine, theirs = [], [], []
+    for d, n in enumerate(source.shape):
+        whole = low[d] == 0 and high[d] == 0
+        factors.append(Factor(n, PARALLEL if whole else WHOLE))
+        mine.append((len(factors) - 1,))
+        if not whole:
+            factors.append(Factor(result.shape[d], WHOLE))
+        theirs.append((len(factors) - 1,))
+    types = [v.type for v in op.operands]
+    dims: list[Dims | None] = [tuple(mine), *([None] * (len(types) - 1)), tuple(theirs)]
+    return _rule(op.name, factors, types, [result], dims)
+
+
+def _collective(op: ir.Operation, captured: list[Captured]) -> Rule:
+    """Read the rule of a collective of the local view, seen along an axis that it does not name: a time axis.
+
+    Dims that it cuts or concatenates must be whole, the others go through.
+    """
+    source, result = op.operands[0].type, op.results[0].type
+    named = [op.attributes.get(n) for n in ("dim", "split_dim", "concat_dim")]
+    whole = {a.value for a in named if a is not None}
+    factors, mine, theirs = [], [], []
+    for d, n in enumerate(source.shape):
+        factors.append(Factor(n, WHOLE if d in whole else PARALLEL))
+        mine.append((len(factors) - 1,))
+        if d in whole:
+            factors.append(Factor(result.shape[d], WHOLE))
+        theirs.append((len(factors) - 1,))
+    return _rule(op.name, factors, [source], [result], [tuple(mine), tuple(theirs)])
+
+
+READERS: dict[str, Callable[[ir.Operation, list[Captured]], Rule]] = {
+    "tensor.expand_shape": _reassociation,
+    "tensor.collapse_shape": _reassociation,
+    "tensor.extract_slice": _slice_like,
+    "tensor.insert_slice": _slice_like,
+    "tensor.concat": _concat,
+    "tensor.pad": _pad,
+    "tensor.cast": _aligned_op,
+    "hint.place": _aligned_op,
+    **{
+        f"dist.{row.op}": _collective if row.has_dims else _aligned_op
+        for row in ROWS
+        if row.is_blockwise
+    },
+    "tensor.bitcast": _aligned_op,
+    "arith.constant": _whole,
+    "arith.*": _aligned_op,
+    "math.*": _aligned_op,
+}
+"""How the rule of an op is read, by its name or its dialect; linalg ops by their maps, all others need whole tensors.
+"""

@@ -1,0 +1,1 @@
+"""Make changes of layout explicit, fold them, and give each its plan."""

@@ -1,0 +1,197 @@
+"""dist-fold-redistribute: the same values in the same layouts with fewer and cheaper redistributes.
+
+before:  b = redistribute(a, "[_]");  c = redistribute(b, "[x]")         b has no other reader
+after:   c = redistribute(a, "[x]")
+
+Four rules, until none applies: one that nothing reads goes; one that moves nothing hands on its operand; of equal ones
+that stand below each other the first serves all; and of a chain a -> b -> c the end reads the start where that takes
+less time by the costs of plans, or no more and b goes with it. Chains into loops are judged by c alone, which runs more
+often than b.
+
+Values stay the same, but for rounding: where b goes with its last reader, reductions pending before and after b are
+done in one, not one after the other. Where b stays, nothing is reduced twice: c reads the start only if b has done no
+reduction.
+"""
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from math import inf, prod
+from typing import ClassVar
+
+from meshweave.dialects.dist import LayoutAttr
+from meshweave.errors import MeshweaveError, PlanError
+from meshweave.ir.bindings import ir
+from meshweave.ir.ops import replace_op
+from meshweave.layout.algebra import pending
+from meshweave.layout.layout import Layout
+from meshweave.layout.mesh import Mesh
+from meshweave.plan.redistribute import plan_redistribute
+from meshweave.plan.steps import OPS, Plan
+from meshweave.transforms.base import Pass, erase, mesh_of_module, ops_of, unused, users
+from meshweave.transforms.propagation.rules import item_bytes
+from meshweave.transforms.propagation.symbolic import is_given
+
+MOVE = "dist.redistribute"
+MAX_RANKS = 1 << 20  # the planner looks at every rank
+MAX_BYTES = 1 << 62  # and counts elements and bytes in 64-bit integers
+
+
+@dataclass(frozen=True)
+class FoldRedistribute(Pass):
+    """Remove redundant redistributes, and let chains be skipped where that is cheaper.
+
+    On a mesh with symbolic sizes nothing has a cost: a chain is skipped where its middle has no other reader.
+    """
+
+    name: ClassVar[str] = "dist-fold-redistribute"
+
+    def run(self, module: ir.Module) -> None:
+        mesh = mesh_of_module(module)
+        if mesh is None:
+            return
+        fold_redistributes(module, None if mesh.is_symbolic else Plans(mesh))
+
+
+@dataclass
+class Plans:
+    """Plan the redistributes of one module. ops: the steps that plans may use."""
+
+    mesh: Mesh
+    ops: tuple[str, ...] = OPS
+    _plans: dict[Hashable, Plan | None] = field(default_factory=dict)
+
+    def plan(self, type_: ir.Type, source: Layout, target: ir.Attribute) -> Plan | None:
+        """Return the plan between two layout attributes for a tensor type; None where there is none."""
+        key = (type_, source, target)
+        if key not in self._plans:
+            try:
+                layouts = [LayoutAttr(attr).layout for attr in (source, target)]
+                self._plans[key] = self.made(type_, *layouts)
+            except MeshweaveError:
+                self._plans[key] = None
+        return self._plans[key]
+
+    def made(self, type_: ir.Type, source: Layout, target: Layout) -> Plan:
+        """Return the plan.
+
+        Raises PlanError or LayoutError where there is none, or the tensor is beyond what plans count.
+        """
+        shape, nbytes = tuple(type_.shape), item_bytes(type_.element_type)
+        check_size(type_, self.mesh)
+        return plan_redistribute(source, target, self.mesh, shape, nbytes, ops=self.ops)
+
+    def seconds(self, type_: ir.Type, source: ir.Attribute, target: ir.Attribute) -> float:
+        """Estimate the seconds that the plan takes; infinite where there is none."""
+        plan = self.plan(type_, source, target)
+        return inf if plan is None else plan.seconds
+
+    def reduces(self, source: ir.Attribute, target: ir.Attribute) -> bool:
+        """Tell whether other reductions are pending in `target` than in `source`."""
+        layouts = [LayoutAttr(attr).layout for attr in (source, target)]
+        return pending(layouts[0], self.mesh) != pending(layouts[1], self.mesh)
+
+
+def check_size(type_: ir.Type, mesh: Mesh) -> None:
+    """Raise PlanError for a mesh or a tensor beyond what the planner counts."""
+    nbytes = prod(type_.shape) * item_bytes(type_.element_type)
+    if mesh.nranks > MAX_RANKS:
+        raise PlanError(f"mesh ({mesh}) has {mesh.nranks} ranks, plans are for at most {MAX_RANKS}")
+    if nbytes > MAX_BYTES:
+        raise PlanError(f"{type_} has {nbytes} bytes, at most {MAX_BYTES} work")
+
+
+def fold_redistributes(module: ir.Module, plans: Plans | None = None) -> None:
+    """Apply the rules of this file to every redistribute of `module`.
+
+    plans: None: costs are not known; chains are skipped where the middle has no other reader.
+    """
+    for op in reversed(_moves(module)):
+        if unused(op):
+            erase(op)
+    while True:
+        _fold_equal(module, plans)
+        if not _fold_chains(module, plans):
+            return
+
+
+def _moves(module: ir.Module) -> list[ir.Operation]:
+    """Return the redistributes, except those that stay until the mesh has numbers."""
+    return [view.operation for view in ops_of(module, MOVE) if not is_given(view)]
+
+
+def _ends(op: ir.Operation) -> tuple[ir.Attribute, ir.Attribute]:
+    """Return the layout attributes of a redistribute."""
+    return op.attributes["source"], op.attributes["target"]
+
+
+def _fold_equal(module: ir.Module, plans: Plans | None) -> None:
+    """Remove redistributes that move nothing, and repetitions of one that stands above."""
+    known: dict[tuple[ir.Attribute, ir.Attribute], list[ir.Operation]] = {}
+    for op in _moves(module):
+        value, (source, target) = op.operands[0], _ends(op)
+        if source == target or (plans is not None and _moves_nothing(op, plans)):
+            replace_op(op, [value])
+            continue
+        earlier = known.setdefault((value, target), [])
+        above = next((e for e in earlier if _encloses(e.block, op)), None)
+        if above is None:
+            earlier.append(op)
+        else:
+            replace_op(op, [above.results[0]])
+
+
+def _moves_nothing(op: ir.Operation, plans: Plans) -> bool:
+    plan = plans.plan(op.results[0].type, *_ends(op))
+    return plan is not None and not plan.steps
+
+
+def _encloses(block: ir.Block, op: ir.Operation) -> bool:
+    """Tell whether `op` is in `block`, at any depth."""
+    while op is not None and op.name != "builtin.module":
+        if op.block == block:
+            return True
+        op = op.parent and op.parent.operation
+    return False
+
+
+def _fold_chains(module: ir.Module, plans: Plans | None) -> bool:
+    """Let redistributes that read redistributes read what comes before. Return whether any did."""
+    changed = False
+    for middle in _moves(module):
+        readers = [u.operation for u in users(middle.results[0])]
+        ends = [r for r in readers if r.name == MOVE and not is_given(r)]
+        folded = _skipping(middle, ends, len(ends) == len(readers), plans) if ends else []
+        for end in folded:
+            end.operands[0] = middle.operands[0]
+            end.attributes["source"] = middle.attributes["source"]
+            if "plan" in end.attributes:
+                del end.attributes["plan"]
+        changed |= bool(folded)
+        if len(folded) == len(readers):
+            middle.erase()
+    return changed
+
+
+def _skipping(
+    middle: ir.Operation, ends: list[ir.Operation], all_moves: bool, plans: Plans | None
+) -> list[ir.Operation]:
+    """Return those of `ends`, which read `middle`, that should read its operand instead.
+
+    all_moves: nothing else reads `middle`.
+    """
+    if plans is None:
+        alone = all_moves and len(ends) == 1 and ends[0].block == middle.block
+        return ends if alone else []
+    type_, (source, through) = middle.results[0].type, _ends(middle)
+    whole = [plans.seconds(type_, source, _ends(e)[1]) for e in ends]
+    rest = [plans.seconds(type_, through, _ends(e)[1]) for e in ends]
+    single = all_moves and len(ends) == 1
+    if not single and plans.reduces(source, through):
+        return []
+    inner = [e.block != middle.block for e in ends]
+    in_all = plans.seconds(type_, source, through) + sum(rest)
+    if all_moves and not any(inner) and sum(whole) < inf and sum(whole) <= in_all:
+        return ends
+    if single and inner[0] and whole[0] <= rest[0]:
+        return ends
+    return [e for e, a, b in zip(ends, whole, rest) if a < b]

@@ -1,0 +1,1 @@
+"""Run regions in slices of time as their hints say, and keep the ledger of those hints."""

@@ -1,0 +1,224 @@
+"""Read the ops of the local view that look at other ranks: they move digits between coordinates and indices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from meshweave.dialects.dist import LayoutAttr, axes_of
+from meshweave.ir.bindings import ir
+from meshweave.layout.layout import Layout
+from meshweave.verification.indices import (
+    ZERO,
+    Expr,
+    Var,
+    inside,
+    of_var,
+    plus,
+    quotient,
+    remainder,
+    substitute,
+    times,
+)
+from meshweave.verification.ranks import Placing, index_var
+from meshweave.verification.reductions import reduce
+from meshweave.verification.scalars import apply
+from meshweave.verification.terms import Guard, View, view_variables
+from meshweave.verification.walk import NotReadError, Walk, handles
+
+
+@handles("dist.axis_index")
+def _axis_index(walk: Walk, op: ir.Operation) -> Sequence[View]:
+    return [walk.terms.iota(walk.ranks.member(axes_of(op)))]
+
+
+@handles("dist.all_gather")
+def _all_gather(walk: Walk, op: ir.Operation) -> Sequence[View]:
+    dim = op.attributes["dim"].value
+    given, made = walk.shape(op.operands[0])[0], walk.shape(op.results[0])[0]
+    if 0 in given:
+        return [walk.terms.undefined(walk.shape(op.results[0])[1])]
+    place = of_var(index_var(dim, made[dim]))
+    values = walk.ranks.at_member(axes_of(op), quotient(place, given[dim]))
+    values[index_var(dim, given[dim])] = remainder(place, given[dim])
+    return [walk.terms.composed(walk.views[op.operands[0]], values)]
+
+
+@handles("dist.all_slice")
+def _all_slice(walk: Walk, op: ir.Operation) -> Sequence[View]:
+    return [_piece(walk, op, walk.views[op.operands[0]])]
+
+
+def _piece(walk: Walk, op: ir.Operation, view: View) -> View:
+    """Return the piece of a rank along `dim`; beyond the end of the whole nothing is known."""
+    dim = op.attributes["dim"].value
+    given, made = walk.shape(op.operands[0])[0], walk.shape(op.results[0])[0]
+    here = of_var(index_var(dim, made[dim]))
+    place = plus(times(walk.ranks.member(axes_of(op)), made[dim]), here)
+    values = {index_var(dim, given[dim]): place}
+    return walk.terms.composed(view, values, _beyond(place, given[dim]))
+
+
+def _beyond(place: Expr, size: int) -> list[Guard]:
+    return [] if inside(place, size) else [(place, size)]
+
+
+@handles("dist.all_reduce")
+def _all_reduce(walk: Walk, op: ir.Operation) -> Sequence[View]:
+    return [_reduced(walk, op)]
+
+
+@handles("dist.reduce_scatter")
+def _reduce_scatter(walk: Walk, op: ir.Operation) -> Sequence[View]:
+    return [_piece(walk, op, _reduced(walk, op))]
+
+
+def _reduced(walk: Walk, op: ir.Operation) -> View:
+    return reduced_over(walk, walk.views[op.operands[0]], op.attributes["kind"].value, axes_of(op))
+
+
+def reduced_over(walk: Walk, view: View, kind: str, names: Sequence[str]) -> View:
+    """Reduce a value over the ranks of the groups along some axes."""
+    terms, ranks = walk.terms, walk.ranks
+    bound = [Var("b", f"_{terms.fresh()}", ranks.mesh.size(name)) for name in names]
+    values = ranks.at(names, [of_var(v) for v in bound])
+    moved = terms.composed(view, values)
+    if kind == "avg" and terms.nodes[view.node].op == "part":
+        return reduce(terms, kind, moved, bound)
+    made = reduce(terms, "sum" if kind == "avg" else kind, moved, bound)
+    if kind != "avg":
+        return made
+    type_ = terms.type_of(view)
+    count = ranks.mesh.axis_count(names)
+    if "f" not in type_:
+        raise NotReadError("an average of integers")
+    return apply(terms, "arith.divf", (), type_, [made, terms.constant(type_, float(count))])
+
+
+@handles("dist.all_to_all")
+def _all_to_all(walk: Walk, op: ir.Operation) -> Sequence[View]:
+    split, joined = op.attributes["split_dim"].value, op.attributes["concat_dim"].value
+    given, made = walk.shape(op.operands[0])[0], walk.shape(op.results[0])[0]
+    if 0 in given:
+        return [walk.terms.undefined(walk.shape(op.results[0])[1])]
+    names = axes_of(op)
+    me = times(walk.ranks.member(names), made[split])
+    place = plus(me, of_var(index_var(split, made[split])))
+    along = of_var(index_var(joined, made[joined]))
+    values = walk.ranks.at_member(names, quotient(along, given[joined]))
+    values[index_var(joined, given[joined])] = remainder(along, given[joined])
+    values[index_var(split, given[split])] = place
+    view = walk.views[op.operands[0]]
+    return [walk.terms.composed(view, values, _beyond(place, given[split]))]
+
+
+@handles("dist.permute")
+def _permute(walk: Walk, op: ir.Operation) -> Sequence[View]:
+    names = axes_of(op)
+    source = walk.ranks.source(names, [a.value for a in op.attributes["sources"]])
+    if source is None:
+        raise NotReadError("a permutation that no sum of digits says")
+    values = walk.ranks.at_member(names, source)
+    return [walk.terms.composed(walk.views[op.operands[0]], values)]
+
+
+@handles("dist.exchange")
+def _exchange(walk: Walk, op: ir.Operation) -> Sequence[View]:
+    shape = tuple(op.attributes["shape"])
+    source, target = [LayoutAttr(op.attributes[n]).layout for n in ("source", "target")]
+    view = walk.views[op.operands[0]]
+    return [moved_between(walk, view, source, target, shape, axes_of(op))]
+
+
+def moved_between(
+    walk: Walk,
+    view: View,
+    source: Layout,
+    target: Layout,
+    shape: tuple[int, ...],
+    names: Sequence[str],
+) -> View:
+    """Return what an exchange from one layout to another makes of a value.
+
+    names: the axes along which elements move; along others a rank takes what has its own coordinate.
+    """
+    if 0 in shape:
+        return walk.terms.undefined(walk.terms.type_of(view))
+    old, new = Placing(walk.ranks, source, shape), Placing(walk.ranks, target, shape)
+    _check_moves(walk, old, new, names)
+    return part_of(walk, as_whole(walk, view, old, names), new)
+
+
+def _check_moves(walk: Walk, old: Placing, new: Placing, names: Sequence[str]) -> None:
+    """Raise NotReadError where an element would come along other axes than those."""
+    places = {index_var(d, n): e for d, (n, e) in enumerate(zip(old.shape, new.indices()))}
+    owner = old.owner({d: of_var(index_var(d, n)) for d, n in enumerate(old.shape)}) or {}
+    for var, value in owner.items():
+        if var.kind != "x":
+            continue
+        parts = [n for n in names if n.partition(":")[0] == var.name]
+        same = walk.ranks.at(parts, [ZERO] * len(parts)).get(var, of_var(var))
+        if substitute(same, {var: substitute(value, places)}) != same:
+            raise NotReadError(f"an exchange along axis {var.name}, which it does not name")
+
+
+def as_whole(walk: Walk, view: View, placing: Placing, names: Sequence[str]) -> View:
+    """Return the whole tensor of which a value is each rank's part."""
+    own = [of_var(index_var(dim, n)) for dim, n in enumerate(placing.shape)]
+    owner = placing.owner(dict(enumerate(own)))
+    if owner is None:
+        return _by_formula(walk, view, placing)
+    free = {v for v in view_variables(view) if v.kind == "x"} - set(owner)
+    moves = {name.partition(":")[0] for name in names}
+    if any(v.name in moves for v in free):
+        raise NotReadError("an exchange of a value that is not the same on all ranks that hold it")
+    return walk.terms.composed(view, owner)
+
+
+def _by_formula(walk: Walk, view: View, placing: Placing) -> View:
+    """Return the whole tensor of a value whose places are written as the layout says."""
+    places = {
+        e: of_var(index_var(d, n)) for d, (e, n) in enumerate(zip(placing.indices(), placing.shape))
+    }
+    if view.guards or any(e not in places for e in view.exprs):
+        raise NotReadError(f"a layout without a formula: {placing.layout}")
+    exprs = [places[e] for e in view.exprs]
+    return walk.terms.view(view.node, exprs, view.fills)
+
+
+def part_of(walk: Walk, view: View, placing: Placing) -> View:
+    """Return the part of a whole tensor that a layout gives each rank."""
+    indices = placing.indices()
+    values: dict[Var, Expr] = {}
+    guards: list[Guard] = []
+    for dim, (index, size) in enumerate(zip(indices, placing.shape)):
+        values[index_var(dim, size)] = index
+        guards += _beyond(index, size)
+    return walk.terms.composed(view, values, guards)
+
+
+@handles("dist.to_local")
+def _to_local(walk: Walk, op: ir.Operation) -> Sequence[View]:
+    placing = _interface(walk, op, op.operands[0])
+    return [part_of(walk, walk.views[op.operands[0]], placing)]
+
+
+@handles("dist.to_global")
+def _to_global(walk: Walk, op: ir.Operation) -> Sequence[View]:
+    placing = _interface(walk, op, op.results[0])
+    layout = placing.layout
+    view = walk.views[op.operands[0]]
+    for partial in layout.partial:
+        view = reduced_over(walk, view, partial.kind, partial.axes)
+    return [
+        as_whole(
+            walk,
+            view,
+            Placing(walk.ranks, layout.without_partial(), placing.shape),
+            walk.ranks.mesh.names,
+        )
+    ]
+
+
+def _interface(walk: Walk, op: ir.Operation, whole: ir.Value) -> Placing:
+    said = op.attributes["interface"] if "interface" in op.attributes else op.attributes["layout"]
+    return Placing(walk.ranks, LayoutAttr(said).layout, walk.shape(whole)[0])

@@ -1,0 +1,250 @@
+"""Write places in tensors as sums of digits: coordinates of ranks, indices of dims, quotients and remainders of such.
+
+    4*x + i          the element i of a block of 4, on the rank with coordinate x
+    4*(i / 4) + i%4  what a gather makes of it, which is i
+
+An `Expr` is in a normal form, so that equal ones are mostly the same value; those that differ may still be equal.
+Numbers are exact, quotients round down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from math import gcd
+from typing import NamedTuple, TypeAlias
+
+
+class Var(NamedTuple):
+    """Name a number from 0 to size - 1. kind: "i" index, "x" coordinate, "b" bound, "h" dim of a term."""
+
+    kind: str
+    name: str
+    size: int
+
+
+class Part(NamedTuple):
+    """Take the quotient ("/") or the remainder ("%") of `of` by a number."""
+
+    kind: str
+    of: Expr
+    by: int
+
+
+class Owned(NamedTuple):
+    """Take the index that a layout without a formula gives a place. inputs: coordinates, then the place."""
+
+    kind: str
+    name: str
+    inputs: tuple[Expr, ...]
+    size: int
+
+
+Atom: TypeAlias = Var | Part | Owned
+Range = tuple[int, int]
+
+
+class Expr(NamedTuple):
+    """Add multiples of atoms and a number."""
+
+    const: int
+    terms: tuple[tuple[Atom, int], ...] = ()
+
+
+ZERO = Expr(0)
+_FAR = 1 << 60  # what a dim of a term stands for may lie anywhere
+
+
+@lru_cache(maxsize=1 << 14)
+def of_var(var: Var) -> Expr:
+    """Return a variable as an expression; that of size 1 is kept, for its name."""
+    return Expr(0, ((var, 1),))
+
+
+def number(value: int) -> Expr:
+    """Return a number as an expression."""
+    return Expr(value)
+
+
+def total(parts: Iterable[tuple[Expr, int]], const: int = 0) -> Expr:
+    """Add multiples of expressions."""
+    sums: dict[Atom, int] = {}
+    for expr, factor in parts:
+        const += expr.const * factor
+        for atom, coefficient in expr.terms:
+            sums[atom] = sums.get(atom, 0) + coefficient * factor
+    return _normal(const, sums)
+
+
+def plus(a: Expr, b: Expr) -> Expr:
+    """Add two expressions."""
+    if not b.terms:
+        return Expr(a.const + b.const, a.terms)
+    if not a.terms:
+        return Expr(a.const + b.const, b.terms)
+    return total(((a, 1), (b, 1)))
+
+
+def times(a: Expr, factor: int) -> Expr:
+    """Multiply an expression by a number."""
+    if factor == 0:
+        return ZERO
+    if len(a.terms) == 1 and _is_unit(a.terms[0][0]):
+        return Expr(a.const * factor, a.terms)
+    return Expr(a.const * factor, tuple([(t, c * factor) for t, c in a.terms]))
+
+
+def _normal(const: int, sums: dict[Atom, int]) -> Expr:
+    for atom in [a for a, c in sums.items() if not c]:
+        del sums[atom]
+    for atom in sorted(a for a in sums if isinstance(a, Part) and a.kind == "/"):
+        assert isinstance(atom, Part)
+        coefficient = sums.get(atom, 0)
+        if not coefficient or coefficient % atom.by:
+            continue
+        rest = remainder(atom.of, atom.by)
+        factor = coefficient // atom.by
+        if rest.const or len(rest.terms) != 1 or rest.terms[0][1] != 1:
+            continue
+        if sums.get(rest.terms[0][0]) == factor:
+            del sums[atom], sums[rest.terms[0][0]]
+            for inner, c in atom.of.terms:
+                sums[inner] = sums.get(inner, 0) + c * factor
+            return _normal(const + atom.of.const * factor, sums)
+    many = [item for item in sums.items() if not _is_unit(item[0])]
+    if many or not sums:
+        return Expr(const, tuple(sorted(many)))
+    return Expr(const, ((min(sums), 1),))  # a variable of size 1 tells two constants apart
+
+
+def _is_unit(atom: Atom) -> bool:
+    return isinstance(atom, Var) and atom.size == 1
+
+
+@lru_cache(maxsize=1 << 16)
+def bounds(expr: Expr) -> Range:
+    """Return the least and the largest number that an expression may be (or beyond them)."""
+    low = high = expr.const
+    for atom, c in expr.terms:
+        a, b = _atom_bounds(atom)
+        low, high = low + min(a * c, b * c), high + max(a * c, b * c)
+    return low, high
+
+
+def _atom_bounds(atom: Atom) -> Range:
+    if not isinstance(atom, Part):
+        return (-_FAR, _FAR) if atom.kind == "h" else (0, atom.size - 1)
+    low, high = bounds(atom.of)
+    return (low // atom.by, high // atom.by) if atom.kind == "/" else (0, atom.by - 1)
+
+
+def inside(expr: Expr, size: int) -> bool:
+    """Tell whether an expression is surely from 0 to size - 1."""
+    low, high = bounds(expr)
+    return low >= 0 and high < size
+
+
+@lru_cache(maxsize=1 << 16)
+def quotient(expr: Expr, by: int) -> Expr:
+    """Divide by a positive number, rounding down."""
+    return _divided(expr, by)[0]
+
+
+@lru_cache(maxsize=1 << 16)
+def remainder(expr: Expr, by: int) -> Expr:
+    """Return what is left of a division by a positive number."""
+    return _divided(expr, by)[1]
+
+
+def _divided(expr: Expr, by: int) -> tuple[Expr, Expr]:
+    if by == 1:
+        return expr, ZERO
+    whole = Expr(expr.const // by, tuple([(a, c // by) for a, c in expr.terms if c // by]))
+    rest = Expr(expr.const % by, tuple([(a, c % by) for a, c in expr.terms if c % by]))
+    if inside(rest, by):
+        return whole, rest
+    for g in sorted({gcd(c, by) for _, c in rest.terms}, reverse=True):
+        if 1 < g < by:
+            fine = Expr(rest.const % g, tuple([(a, c % g) for a, c in rest.terms if c % g]))
+            if inside(fine, g):
+                coarse = Expr(
+                    rest.const // g, tuple([(a, c // g) for a, c in rest.terms if c // g])
+                )
+                q, r = _divided(coarse, by // g)
+                return plus(whole, q), plus(times(r, g), fine)
+    q, r = _atoms(rest, by)
+    return plus(whole, q), r
+
+
+def _atoms(rest: Expr, by: int) -> tuple[Expr, Expr]:
+    """Divide what no rule divides: the atoms that stand for quotient and remainder."""
+    if not rest.const and len(rest.terms) == 1 and rest.terms[0][1] == 1:
+        atom = rest.terms[0][0]
+        if isinstance(atom, Part) and atom.kind == "/":
+            low = quotient(remainder(atom.of, atom.by * by), atom.by)
+            return quotient(atom.of, atom.by * by), low
+        if isinstance(atom, Part) and atom.by % by == 0:
+            return Expr(0, ((Part("/", rest, by), 1),)), remainder(atom.of, by)
+    return Expr(0, ((Part("/", rest, by), 1),)), Expr(0, ((Part("%", rest, by), 1),))
+
+
+def substitute(expr: Expr, values: Mapping[Var, Expr]) -> Expr:
+    """Put expressions in the place of variables."""
+    if not expr.terms:
+        return expr
+    if len(expr.terms) == 1 and isinstance(expr.terms[0][0], Var):
+        value = values.get(expr.terms[0][0])
+        if value is None:
+            return expr
+        if not expr.const and expr.terms[0][1] == 1:
+            return value
+    parts: list[tuple[Expr, int]] = []
+    changed = False
+    for atom, c in expr.terms:
+        new = _substituted(atom, values)
+        changed = changed or new is not None
+        parts.append((Expr(0, ((atom, 1),)) if new is None else new, c))
+    return total(parts, expr.const) if changed else expr
+
+
+def _substituted(atom: Atom, values: Mapping[Var, Expr]) -> Expr | None:
+    if isinstance(atom, Var):
+        return values.get(atom)
+    if isinstance(atom, Part):
+        of = substitute(atom.of, values)
+        if of is atom.of:
+            return None
+        return quotient(of, atom.by) if atom.kind == "/" else remainder(of, atom.by)
+    inputs = tuple([substitute(e, values) for e in atom.inputs])
+    same = all(a is b for a, b in zip(inputs, atom.inputs))
+    return None if same else Expr(0, ((atom._replace(inputs=inputs), 1),))
+
+
+@lru_cache(maxsize=1 << 16)
+def variables(expr: Expr) -> frozenset[Var]:
+    """Return the variables of an expression."""
+    found: set[Var] = set()
+    for atom, _ in expr.terms:
+        if isinstance(atom, Var):
+            found.add(atom)
+        elif isinstance(atom, Part):
+            found |= variables(atom.of)
+        else:
+            found = found.union(*[variables(e) for e in atom.inputs])
+    return frozenset(found)
+
+
+def text(expr: Expr) -> str:
+    """Write an expression: `4*x + i0`."""
+    words = [f"{c}*{_word(a)}" if c != 1 else _word(a) for a, c in expr.terms]
+    if expr.const or not words:
+        words.append(str(expr.const))
+    return " + ".join(words)
+
+
+def _word(atom: Atom) -> str:
+    if isinstance(atom, Var):
+        return atom.name if atom.kind == "x" else atom.kind + atom.name
+    if isinstance(atom, Part):
+        return f"({text(atom.of)}){atom.kind}{atom.by}"
+    return f"{atom.name}({', '.join(map(text, atom.inputs))})"

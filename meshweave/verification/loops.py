@@ -1,0 +1,287 @@
+"""Read linalg ops: their bodies are scalar expressions over loops, their maps say where each operand is read."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+
+from meshweave.errors import CompileError
+from meshweave.ir.bindings import ir, linalg
+from meshweave.ir.expressions import (
+    Apply,
+    Argument,
+    Body,
+    Constant,
+    Gather,
+    Index,
+    Scalar,
+    read_body,
+)
+from meshweave.ir.ops import body_of
+from meshweave.verification.indices import Expr, Var, inside, of_var, total, variables
+from meshweave.verification.ranks import index_var
+from meshweave.verification.reductions import reduce
+from meshweave.verification.scalars import COMBINES, apply, kind_of, neutral
+from meshweave.verification.terms import Guard, MixedError, Node, View
+from meshweave.verification.walk import NotReadError, Walk, handles, scalar
+
+Row = tuple[int, tuple[tuple[int, int], ...]]
+"""A result of an index map: a number, and a factor for each loop."""
+
+
+@handles("linalg.")
+def _linalg(walk: Walk, op: ir.Operation) -> Sequence[View]:
+    return LoopNest(walk, op).results()
+
+
+class LoopNest:
+    """Read one linalg op."""
+
+    def __init__(self, walk: Walk, op: ir.Operation) -> None:
+        self.walk, self.op, self.terms = walk, op, walk.terms
+        maps = linalg.get_indexing_maps(op.opview)
+        if maps is None or len(op.regions) != 1 or not len(op.regions[0].blocks):
+            raise NotReadError(f"no rule for {op.name}")
+        self.rows = [_rows(walk, attr) for attr in maps]
+        self.inits = len(op.results)
+        self.operands = list(op.operands)
+        self.shapes = [walk.shape(v)[0] for v in self.operands]
+        self.loops = self._loops()
+        try:
+            self.body: Body = read_body(body_of(op))
+        except CompileError as error:
+            raise NotReadError(str(error)) from None
+
+    def _loops(self) -> list[Var]:
+        """Return the variable of each loop: the index of the result's dim, or a bound one."""
+        extents: dict[int, int] = {}
+        for rows, shape in zip(self.rows, self.shapes):
+            for (const, factors), size in zip(rows, shape):
+                if not const and len(factors) == 1 and factors[0][1] == 1:
+                    extents.setdefault(factors[0][0], size)
+        count = 1 + max([d for rows in self.rows for _, f in rows for d, _ in f], default=-1)
+        count = max(count, 1 + max(extents, default=-1))
+        if set(extents) != set(range(count)):
+            raise NotReadError("a loop whose extent no operand says")
+        places = self._result_places(self.rows[-self.inits])
+        return [
+            index_var(places[loop], extents[loop])
+            if loop in places
+            else Var("b", f"_{self.terms.fresh()}", extents[loop])
+            for loop in range(count)
+        ]
+
+    def _result_places(self, rows: Sequence[Row]) -> dict[int, int]:
+        found = {}
+        for dim, (const, factors) in enumerate(rows):
+            if const or len(factors) != 1 or factors[0][1] != 1 or factors[0][0] in found:
+                raise NotReadError("a result that is not written once at each place")
+            found[factors[0][0]] = dim
+        return found
+
+    def _operand(self, number: int) -> View:
+        view = self.walk.views[self.operands[number]]
+        values: dict[Var, Expr] = {}
+        for dim, ((const, factors), size) in enumerate(zip(self.rows[number], self.shapes[number])):
+            var = index_var(dim, size)
+            if const or len(factors) != 1 or factors[0][1] != 1:
+                place = total([(of_var(self.loops[d]), c) for d, c in factors], const)
+                values[var] = place
+            elif self.loops[factors[0][0]] != var:
+                values[var] = of_var(self.loops[factors[0][0]])
+        return self.terms.composed(view, values) if values else view
+
+    def results(self) -> list[View]:
+        """Return what the op computes."""
+        first = len(self.operands) - self.inits
+        if any(rows != self.rows[first] for rows in self.rows[first:]):
+            raise NotReadError("results in different orders")
+        if any(0 in shape for shape in self.shapes):
+            if not all(0 in self.walk.shape(r)[0] for r in self.op.results):
+                raise NotReadError("a reduction over nothing")
+            return [self.terms.undefined(self.walk.shape(r)[1]) for r in self.op.results]
+        bound = [v for v in self.loops if v.kind == "b"]
+        if not bound:
+            views = self._evaluated({})
+            return [views[k] for k in self.body.results]
+        steps = [self._step(k, root, first + k) for k, root in enumerate(self.body.results)]
+        if None in steps:
+            return self._folded(bound, first)
+        return [self._reduced(s, bound, first + k) for k, s in enumerate(steps) if s]
+
+    def _step(self, number: int, root: int, out: int) -> tuple[Apply, int, int | None] | None:
+        """Return the op that combines the accumulator with an element, the element, and the condition to do so."""
+        nodes, condition = self.body.nodes, None
+        node = nodes[root]
+        if isinstance(node, Apply) and node.name == "arith.select" and node.operands[2] == out:
+            condition, node = node.operands[0], nodes[node.operands[1]]
+        if not isinstance(node, Apply) or node.name not in COMBINES or len(node.operands) != 2:
+            return None
+        first = len(self.operands) - self.inits
+        for acc, element in (node.operands, node.operands[::-1]):
+            roots = [element] if condition is None else [element, condition]
+            if acc == out and not self._reads(roots) & set(range(first, first + self.inits)):
+                return node, element, condition
+        return None
+
+    def _reads(self, roots: list[int]) -> set[int]:
+        found: set[int] = set()
+        todo = list(roots)
+        while todo:
+            k = todo.pop()
+            if k not in found:
+                found.add(k)
+                node = self.body.nodes[k]
+                todo += node.operands if isinstance(node, (Apply, Gather)) else ()
+        return found
+
+    def _reduced(self, step: tuple[Apply, int, int | None], bound: list[Var], out: int) -> View:
+        node, element, condition = step
+        roots = [element] if condition is None else [element, condition]
+        views = self._evaluated({}, self._reads(roots))
+        type_ = self._type(node.type)
+        kind = kind_of(node.name, type_) or ""
+        value = views[element]
+        if condition is not None:
+            rest = neutral(kind, type_)
+            if rest is None:
+                raise NotReadError(f"{node.name} has no neutral element")
+            other = self.terms.constant(type_, rest)
+            value = apply(self.terms, "arith.select", (), type_, [views[condition], value, other])
+        made = reduce(self.terms, kind, value, bound)
+        detail = self.walk.detail(node.attributes)
+        return apply(self.terms, node.name, detail, type_, [self._operand(out), made])
+
+    def _type(self, type_: ir.Type) -> str:
+        return self.walk.type_text(type_)
+
+    def _evaluated(
+        self, known: Mapping[int, View], wanted: set[int] | None = None
+    ) -> dict[int, View]:
+        """Return the value of each node of the body."""
+        views: dict[int, View] = dict(known)
+        for k, node in enumerate(self.body.nodes):
+            if k in views or (wanted is not None and k not in wanted):
+                continue
+            if isinstance(node, Argument):
+                if k < len(self.operands):
+                    views[k] = self._operand(k)
+            elif isinstance(node, Apply):
+                reads = [views[n] for n in node.operands]
+                detail = self.walk.detail(node.attributes)
+                views[k] = apply(self.terms, node.name, detail, self._type(node.type), reads)
+            elif isinstance(node, Index):
+                views[k] = self.terms.iota(of_var(self.loops[node.form]))
+            elif isinstance(node, Constant):
+                views[k] = scalar(self.walk, node.value, self._type(node.type))
+            elif isinstance(node, Scalar):
+                views[k] = self.walk.views[node.source]
+            elif isinstance(node, Gather):
+                views[k] = gathered(self.walk, node.access, [views[n] for n in node.operands])
+        return views
+
+    def _folded(self, bound: list[Var], first: int) -> list[View]:
+        """Return results of a body that is no plain reduction: a fold, the same where all it reads is the same."""
+        if any(isinstance(n, (Gather, Scalar)) for n in self.body.nodes):
+            raise NotReadError("a reduction that reads other tensors in its body")
+        operands = [self._operand(k) for k in range(len(self.operands))]
+        indices = sorted({n.form for n in self.body.nodes if isinstance(n, Index)})
+        operands += [self.terms.iota(of_var(self.loops[d])) for d in indices]
+        for view in operands[:first]:
+            for expr, size in zip(view.exprs, self.terms.sizes[view.node]):
+                own = variables(expr) & set(bound)
+                if own and size is not None and not inside(expr, size):
+                    raise NotReadError("a reduction that reads padding")
+        keys: list[Hashable] = []
+        for number, body_node in enumerate(self.body.nodes):
+            keys.append(self._key(number, body_node, keys, indices))
+        key = tuple([keys[k] for k in self.body.results])
+        over = {v: of_var(Var("b", str(k), v.size)) for k, v in enumerate(bound)}
+        named = [self.terms.composed(v, over) for v in operands]
+        try:
+            found = self.terms.free(
+                named, frozenset(Var("b", str(k), v.size) for k, v in enumerate(bound))
+            )
+        except MixedError:
+            raise NotReadError("a reduction over places that mix") from None
+        made = []
+        for k, result in enumerate(self.op.results):
+            detail: tuple[Hashable, ...] = (
+                key,
+                k,
+                tuple([v.size for v in bound]),
+            )
+            node = Node("fold", detail, found.views, self.walk.shape(result)[1])
+            number = self.terms.put(node, found.sizes)
+            made.append(self.terms.view(number, found.exprs, (), found.guards))
+        return made
+
+    def _key(
+        self, number: int, node: object, keys: Sequence[Hashable], indices: list[int]
+    ) -> Hashable:
+        """Say what a node of the body computes, whatever the order in which it stands there."""
+        if isinstance(node, Apply):
+            reads = tuple([keys[k] for k in node.operands])
+            return (node.name, self.walk.detail(node.attributes), reads, self._type(node.type))
+        if isinstance(node, Constant):
+            return str(node.value)
+        if isinstance(node, Index):
+            return ("index", indices.index(node.form))
+        return number
+
+
+def _rows(walk: Walk, attr: ir.Attribute) -> tuple[Row, ...]:
+    """Return the results of an index map."""
+    found = walk.maps.get(attr)
+    if found is None:
+        found = walk.maps[attr] = tuple([_row(e) for e in attr.value.results])
+    return found
+
+
+def _row(expr: ir.AffineExpr) -> Row:
+    if isinstance(expr, ir.AffineDimExpr):
+        return 0, ((expr.position, 1),)
+    if isinstance(expr, ir.AffineConstantExpr):
+        return expr.value, ()
+    if isinstance(expr, ir.AffineAddExpr):
+        (a, left), (b, right) = _row(expr.lhs), _row(expr.rhs)
+        sums: dict[int, int] = {}
+        for d, c in (*left, *right):
+            sums[d] = sums.get(d, 0) + c
+        return a + b, tuple(sorted(sums.items()))
+    if isinstance(expr, ir.AffineMulExpr):
+        (a, left), (b, right) = _row(expr.lhs), _row(expr.rhs)
+        if not right:
+            return a * b, tuple([(d, c * b) for d, c in left])
+        if not left:
+            return a * b, tuple([(d, c * a) for d, c in right])
+    raise NotReadError(f"an index map with {expr}")
+
+
+def gathered(walk: Walk, tensor: ir.Value, indices: Sequence[View]) -> View:
+    """Return the element of a tensor at places that are known or computed."""
+    terms, view = walk.terms, walk.views[tensor]
+    shape, element = walk.shape(tensor)
+    values: dict[Var, Expr] = {}
+    guards, computed = list[Guard](), list[View]()
+    placeholders: list[Var] = []
+    for dim, (index, size) in enumerate(zip(indices, shape)):
+        guards += index.guards
+        if terms.nodes[index.node].op == "iota":
+            values[index_var(dim, size)] = index.exprs[0]
+            guards.append((index.exprs[0], size))
+        else:
+            placeholders.append(Var("g", str(len(computed)), size))
+            values[index_var(dim, size)] = of_var(placeholders[-1])
+            computed.append(index)
+    at = terms.composed(view, values, guards)
+    if not computed:
+        return at
+    bound = frozenset(placeholders)
+    if any(variables(e) & bound for e, _ in at.guards):
+        raise NotReadError("a gather from a part of a tensor")
+    try:
+        found = terms.free([at, *computed], bound)
+    except MixedError:
+        raise NotReadError("a gather from places that mix") from None
+    number = terms.put(Node("gather", (), found.views, element), found.sizes)
+    return terms.view(number, found.exprs, (), found.guards)

@@ -1,0 +1,579 @@
+"""Reduce terms over variables, and join reductions over parts to one over the whole.
+
+A reduction is a node `sum_{b < 8} body[h0, h1 + b]`. One rank's part of it begins at its own h1: an all_reduce binds
+the coordinate in h1, so that its digit and b become one. A sum carried over slices joins parts that lie side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+
+from meshweave.verification.indices import (
+    Expr,
+    Part,
+    Var,
+    bounds,
+    inside,
+    of_var,
+    plus,
+    substitute,
+    times,
+    total,
+    variables,
+)
+from meshweave.verification.terms import (
+    Guard,
+    MixedError,
+    Node,
+    Terms,
+    View,
+    dims_values,
+    view_variables,
+)
+
+IDEMPOTENT = ("max", "min", "maxu", "minu", "or", "and")
+MOST_SUMS = 3
+"""Sums within sums that are looked into for parts that can be joined."""
+_LINEAR = ("arith.mulf", "arith.muli", "arith.divf", "complex.mul")
+_SUMS = ("arith.addf", "arith.addi", "arith.subf", "arith.subi", "arith.negf", "complex.add")
+
+
+def reduce(terms: Terms, kind: str, view: View, over: Sequence[Var]) -> View:
+    """Reduce a view over all values of some of its variables."""
+    if any(v.size == 1 for v in over):
+        view = terms.composed(view, {v: Expr(0) for v in over if v.size == 1})
+        over = [v for v in over if v.size != 1]
+    used = view_variables(view)
+    bound = [v for v in over if v in used]
+    count = prod(v.size for v in over if v not in used)
+    made = _reduced(terms, kind, view, bound) if bound else view
+    return made if count == 1 or kind in IDEMPOTENT else _counted(terms, kind, made, count)
+
+
+def _counted(terms: Terms, kind: str, view: View, count: int) -> View:
+    """Reduce a value with itself, `count` times."""
+    if terms.constant_of(view) in (0, 0.0) and kind == "sum":
+        return view
+    found = terms.free([view], frozenset())
+    node = Node("counted", (kind, count), found.views, terms.type_of(view))
+    return terms.view(terms.put(node, found.sizes), found.exprs, (), found.guards)
+
+
+def _reduced(terms: Terms, kind: str, view: View, bound: list[Var]) -> View:
+    node = terms.nodes[view.node]
+    if node.op == "part":
+        rest, left = _settled(terms, kind, view, bound)
+        if left != bound:
+            return reduce(terms, kind, rest, left)
+    chosen = _one_hot(terms, kind, view, bound)
+    if chosen is not None:
+        return chosen
+    from meshweave.verification.scalars import kind_of
+
+    of_kind = kind_of(node.op, node.type) == kind and len(node.reads) == 2
+    if of_kind or (kind == "sum" and (node.op in _SUMS or node.op in _LINEAR)):
+        made = _linear(terms, kind, view, bound)
+        if made is not None:
+            return made
+    if node.op == "concat" and not any(v in variables(view.exprs[0]) for v in bound):
+        return _of_pieces(terms, kind, view, bound)
+    if node.op == "reduce" and node.detail[0] == kind:
+        body, inner = opened(terms, view)
+        return closed(terms, kind, body, [*bound, *inner])
+    return closed(terms, kind, view, bound)
+
+
+def _settled(terms: Terms, kind: str, view: View, bound: list[Var]) -> tuple[View, list[Var]]:
+    """Do reductions that an argument came with: those of this kind, before which no other is to be done."""
+    node = terms.nodes[view.node]
+    pending: list[tuple[str, int]] = list(node.detail[1])
+    first = len(view.exprs) - len(pending)
+    left, kept = list(bound), list[tuple[Expr, tuple[str, int]]]()
+    guarded = {v for e, _ in view.guards for v in variables(e)}
+    for expr, (one, size) in zip(view.exprs[first:], pending):
+        var = expr.terms[0][0] if len(expr.terms) == 1 and not expr.const else None
+        alone = (
+            var in left and var not in guarded and sum(var in variables(e) for e in view.exprs) == 1
+        )
+        if one == kind and not any(k != kind for _, (k, _) in kept) and alone and var.size == size:  # type: ignore[union-attr]
+            left.remove(var)  # type: ignore[arg-type]
+        else:
+            kept.append((expr, (one, size)))
+    if len(kept) == len(pending):
+        return view, bound
+    return part(terms, node.detail[0], node.type, terms.sizes[view.node][:first], kept)(
+        view.exprs[:first], view.guards
+    ), left
+
+
+def part(
+    terms: Terms,
+    number: int,
+    type_: str,
+    shape: Sequence[int | None],
+    pending: list[tuple[Expr, tuple[str, int]]],
+) -> Callable[[Sequence[Expr], Sequence[Guard]], View]:
+    """Return a reader of an argument with reductions pending: for each the member that is read, its kind and size."""
+    if not pending:
+        node = terms.put(Node("argument", (number,), (), type_), shape)
+    else:
+        detail = (number, tuple([p for _, p in pending]))
+        sizes = [*shape, *[size for _, (_, size) in pending]]
+        node = terms.put(Node("part", detail, (), type_), sizes)
+    members = [e for e, _ in pending]
+    return lambda exprs, guards: terms.view(node, [*exprs, *members], (), guards)
+
+
+def _linear(terms: Terms, kind: str, view: View, bound: list[Var]) -> View | None:
+    """Let a reduction pass through ops of its kind, and factors that a sum does not run over pass out of it."""
+    from meshweave.verification.scalars import apply, kind_of
+
+    node = terms.nodes[view.node]
+    reads = _reads(terms, view)
+    if any(f is not None for f in view.fills):
+        if kind != "sum":
+            return None
+        filled = [_filled(terms, view, r, node.op in _SUMS) for r in reads]
+        if None in filled:
+            return None
+        reads = [r for r in filled if r is not None]
+    if (kind == "sum" and node.op in _SUMS) or kind_of(node.op, node.type) == kind:
+        parts = [reduce(terms, kind, r, bound) for r in reads]
+        return apply(terms, node.op, node.detail, node.type, parts)
+    inside_ = [bool(view_variables(r) & set(bound)) for r in reads]
+    if sum(inside_) != 1 or (node.op == "arith.divf" and inside_[1]):
+        return None
+    parts = [reduce(terms, "sum", r, bound) if own else r for r, own in zip(reads, inside_)]
+    return apply(terms, node.op, node.detail, node.type, parts)
+
+
+def _filled(terms: Terms, view: View, read: View, all_dims: bool) -> View | None:
+    """Return what an op reads with nothing beyond the ends where the op's result has nothing."""
+    from meshweave.verification.scalars import is_neutral
+
+    fills = list(read.fills)
+    for expr, size, fill in zip(view.exprs, terms.sizes[view.node], view.fills):
+        if fill is None:
+            continue
+        at = [k for k, e in enumerate(read.exprs) if e == expr]
+        if not is_neutral(terms, View(fill), "sum") or (all_dims and not at):
+            return None
+        if any(terms.sizes[read.node][k] != size for k in at):
+            return None
+        for k in at:
+            fills[k] = fill
+    return read._replace(fills=tuple(fills))
+
+
+def _of_pieces(terms: Terms, kind: str, view: View, bound: list[Var]) -> View:
+    from meshweave.verification.pieces import concat
+
+    node = terms.nodes[view.node]
+    place = Var("p", str(terms.fresh()), bounds_size(view.exprs[0]))
+    values = dims_values((of_var(place), *view.exprs[1:]))
+    pieces = [
+        (at, reduce(terms, kind, terms.composed(r, values, view.guards), bound))
+        for at, r in zip(node.detail, node.reads)
+    ]
+    made = concat(terms, place, pieces)
+    return terms.composed(made, {place: view.exprs[0]})
+
+
+def bounds_size(expr: Expr) -> int:
+    """Return a size that an expression stays below."""
+    return bounds(expr)[1] + 1
+
+
+def _one_hot(terms: Terms, kind: str, view: View, bound: list[Var]) -> View | None:
+    """Read `sum over b of (b == k ? value : 0)` as the value at b = k."""
+    from meshweave.verification.scalars import is_neutral, predicate_of
+
+    node = terms.nodes[view.node]
+    if node.op != "arith.select" or any(f is not None for f in view.fills):
+        return None
+    if any(variables(e) & set(bound) for e, _ in view.guards):
+        return None
+    values = dims_values(view.exprs)
+    condition, yes, no = [terms.composed(r, values) for r in node.reads]
+    test = terms.nodes[condition.node]
+    if test.op != "arith.cmpi" or predicate_of(test.detail) != 0 or condition.guards:
+        return None
+    if not is_neutral(terms, no, kind):
+        return None
+    ends = [terms.composed(r, dims_values(condition.exprs)) for r in test.reads]
+    if any(terms.nodes[e.node].op != "iota" or e.guards for e in ends):
+        return None
+    for one, other in ((ends[0], ends[1]), (ends[1], ends[0])):
+        solved = _solved(one.exprs[0], other.exprs[0], bound)
+        if solved is not None:
+            return terms.composed(yes, solved, view.guards)
+    return None
+
+
+def _solved(expr: Expr, value: Expr, bound: list[Var]) -> dict[Var, Expr] | None:
+    """Return what makes all bound variables in `expr` give `value`, when there is exactly one such choice."""
+    from meshweave.verification.indices import quotient, remainder
+
+    if variables(value) & set(bound) or {a for a, _ in expr.terms} != set(bound):
+        return None
+    value = plus(value, Expr(-expr.const))
+    weight, found = 1, {}
+    rest = value
+    for atom, coefficient in sorted(expr.terms, key=lambda t: t[1]):
+        if coefficient != weight or not isinstance(atom, Var):
+            return None
+        found[atom] = remainder(rest, atom.size)
+        rest = quotient(rest, atom.size)
+        weight *= atom.size
+    return found if inside(value, weight) else None
+
+
+def opened(terms: Terms, view: View) -> tuple[View, list[Var]]:
+    """Return the body of a reduction at the places of a view, and its bound variables, new ones."""
+    node = terms.nodes[view.node]
+    sizes = node.detail[1]
+    assert isinstance(sizes, tuple)
+    values = dims_values(view.exprs)
+    inner = []
+    for k, size in enumerate(sizes):
+        inner.append(Var("b", f"_{terms.fresh()}", size))
+        values[Var("b", str(k), size)] = of_var(inner[-1])
+    return terms.composed(node.reads[0], values, view.guards), inner
+
+
+def closed(terms: Terms, kind: str, body: View, bound: Sequence[Var]) -> View:
+    """Return the reduction of a body over variables that it depends on, in normal form."""
+    body, over = _split(terms, body, list(bound))
+    body, over = _merged(terms, body, over)
+    body, over = _clipped(terms, kind, body, over)
+    gone = [v for v in over if v not in view_variables(body)]
+    if gone:
+        body_view = reduce(terms, kind, body, [v for v in over if v not in gone])
+        return reduce(terms, kind, body_view, gone)
+    if not over:
+        return body
+    pushed = _pushed(terms, body, over) if kind == "sum" else None
+    if pushed is not None:
+        return pushed
+    if any(variables(e) & set(over) for e, _ in body.guards) or not _defined(
+        terms, kind, body, over
+    ):
+        return _padded(terms, body, over)
+    order = [v for e in body.exprs for v in _in_order(e) if v in over]
+    over = sorted(over, key=order.index)
+    names = {v: of_var(Var("b", str(k), v.size)) for k, v in enumerate(over)}
+    named = terms.composed(body, names)
+    inner = frozenset(Var("b", str(k), v.size) for k, v in enumerate(over))
+    try:
+        found = terms.free([named], inner)
+    except MixedError:
+        return terms.unknown(
+            "a reduction over places that mix", terms.type_of(body), _others(body, over)
+        )
+    detail = (kind, tuple([v.size for v in over]))
+    number = terms.put(Node("reduce", detail, found.views, terms.type_of(body)), found.sizes)
+    return terms.view(number, found.exprs, (), found.guards)
+
+
+def _pushed(terms: Terms, body: View, over: list[Var]) -> View | None:
+    """Do the sums over variables that only one factor of a product depends on in that factor."""
+    from meshweave.verification.scalars import apply
+
+    node = terms.nodes[body.node]
+    if node.op not in _LINEAR or len(node.reads) != 2:
+        return None
+    used = [view_variables(r) for r in _reads(terms, body)]
+    own = [[v for v in over if v in used[k] and v not in used[1 - k]] for k in (0, 1)]
+    if node.op == "arith.divf":
+        own[1] = []
+    if not any(own):
+        return None
+    reads = [_filled(terms, body, r, False) for r in _reads(terms, body)]
+    if None in reads:
+        return None
+    parts = [reduce(terms, "sum", r, mine) if mine else r for r, mine in zip(reads, own) if r]
+    made = apply(terms, node.op, node.detail, node.type, parts)
+    return reduce(terms, "sum", made, [v for v in over if v not in own[0] + own[1]])
+
+
+def _others(body: View, over: Sequence[Var]) -> list[Var]:
+    return sorted(view_variables(body) - set(over))
+
+
+def _padded(terms: Terms, body: View, over: Sequence[Var]) -> View:
+    return terms.unknown(
+        "the reduction reads padding, which holds nothing defined",
+        terms.type_of(body),
+        _others(body, over),
+    )
+
+
+def _in_order(expr: Expr) -> list[Var]:
+    return sorted(variables(expr), key=lambda v: (-_weight(expr, v), v))
+
+
+def _weight(expr: Expr, var: Var) -> int:
+    return next((c for a, c in expr.terms if a == var), 0)
+
+
+def _defined(terms: Terms, kind: str, body: View, over: Sequence[Var]) -> bool:
+    """Tell whether no padding is read, or what it holds is known."""
+    from meshweave.verification.scalars import is_neutral
+
+    for expr, size, fill in zip(body.exprs, terms.sizes[body.node], body.fills):
+        if size is None or not variables(expr) & set(over) or inside(expr, size):
+            continue
+        if fill is not None:
+            if not is_neutral(terms, View(fill), kind):
+                return False
+            continue
+        free = [t for t in expr.terms if not variables(Expr(0, (t,))) & set(over)]
+        part = Expr(0, tuple([t for t in expr.terms if t not in free]))
+        if not free or variables(part) - set(over) or bounds(part)[0] < 0:
+            return False
+    return True
+
+
+def _split(terms: Terms, body: View, over: list[Var]) -> tuple[View, list[Var]]:
+    """Write a variable that is divided by a number as two digits."""
+    for _ in range(8):
+        found = next((p for e in body.exprs for p in _parts(e) if _plain(p) in over), None)
+        if found is None:
+            break
+        var = _plain(found)
+        assert var is not None
+        if var.size % found.by:
+            break
+        high = Var("b", f"_{terms.fresh()}", var.size // found.by)
+        low = Var("b", f"_{terms.fresh()}", found.by)
+        both = total(((of_var(high), found.by), (of_var(low), 1)))
+        body = terms.composed(body, {var: both})
+        over = [v for v in over if v != var] + [high, low]
+    return body, over
+
+
+def _parts(expr: Expr) -> list[Part]:
+    found = []
+    for atom, _ in expr.terms:
+        if isinstance(atom, Part):
+            found += [*_parts(atom.of), atom]
+    return found
+
+
+def _plain(part: Part) -> Var | None:
+    terms = part.of.terms
+    if len(terms) == 1 and not part.of.const and terms[0][1] == 1 and isinstance(terms[0][0], Var):
+        return terms[0][0]
+    return None
+
+
+def _merged(terms: Terms, body: View, over: list[Var]) -> tuple[View, list[Var]]:
+    """Make one variable of two that are digits of one number wherever they stand."""
+    done = False
+    while not done:
+        done = True
+        for major in over:
+            minor = next((v for v in over if v != major and _digits(body, major, v)), None)
+            if minor is not None:
+                joined = Var("b", f"_{terms.fresh()}", major.size * minor.size)
+                body = terms.composed(body, {major: Expr(0), minor: of_var(joined)})
+                over = [v for v in over if v not in (major, minor)] + [joined]
+                done = False
+                break
+    return body, over
+
+
+def _digits(body: View, major: Var, minor: Var) -> bool:
+    seen = False
+    for expr in (*body.exprs, *[e for e, _ in body.guards]):
+        high, low = _weight(expr, major), _weight(expr, minor)
+        if high != low * minor.size:
+            return False
+        seen = seen or low != 0
+        if any(isinstance(a, Var) is False and {major, minor} & _inner(a) for a, _ in expr.terms):
+            return False
+    return seen
+
+
+def _inner(atom: object) -> frozenset[Var]:
+    return variables(Expr(0, ((atom, 1),)))  # type: ignore[arg-type]
+
+
+def _clipped(terms: Terms, kind: str, body: View, over: list[Var]) -> tuple[View, list[Var]]:
+    """Leave out what lies beyond the end of a dim and holds the neutral element."""
+    from meshweave.verification.scalars import is_neutral
+
+    for expr, size, fill in zip(body.exprs, terms.sizes[body.node], body.fills):
+        if size is None or fill is None or not is_neutral(terms, View(fill), kind):
+            continue
+        if len(expr.terms) == 1 and expr.terms[0][0] in over and expr.terms[0][1] == 1:
+            var = expr.terms[0][0]
+            assert isinstance(var, Var)
+            if 0 <= expr.const < size < expr.const + var.size:
+                short = Var("b", f"_{terms.fresh()}", size - expr.const)
+                body = terms.composed(body, {var: of_var(short)})
+                return _clipped(terms, kind, body, [short if v == var else v for v in over])
+    return body, over
+
+
+def combine(terms: Terms, kind: str, a: View, b: View, depth: int = 0) -> View | None:
+    """Join two reductions over places side by side, or sums that hold such; None where there are none.
+
+    depth: how many sums around these are looked into.
+    """
+    if kind in IDEMPOTENT and a == b:
+        return a
+    made = _side_by_side(terms, kind, a, b)
+    if made is None and kind == "sum":
+        made = _factored(terms, a, b, depth)
+    if made is None and depth < MOST_SUMS:
+        made = _absorbed(terms, kind, a, b, depth)
+    return made
+
+
+def _side_by_side(terms: Terms, kind: str, a: View, b: View) -> View | None:
+    """Join reductions of one body whose places differ by as much as the one is long, or by a number."""
+    if _body(terms, kind, a) != _body(terms, kind, b):
+        return None
+    (first, over), (second, others) = _windows(terms, kind, a), _windows(terms, kind, b)
+    if first.guards or second.guards or first == second:
+        return None
+    if len(over) < len(others):
+        (first, over), (second, others) = (second, others), (first, over)
+    fills = _fills(terms, first, second)
+    if fills is None:
+        return None
+    for grown in over:
+        rest = [v for v in over if v != grown]
+        pairs = list(zip(over, others)) if len(over) == len(others) else list(zip(rest, others))
+        if len(over) - len(others) > 1 or any(x.size != y.size for x, y in pairs if x != grown):
+            continue
+        names = {y: of_var(x) for x, y in pairs}
+        length = next((y.size for x, y in pairs if x == grown), 1)
+        moved = [substitute(e, names) for e in second.exprs]
+        steps = [_weight(e, grown) for e in first.exprs]
+        here = [_without(e, grown) for e in first.exprs]
+        there = [_without(e, grown) for e in moved]
+        even = len(over) > len(others) or steps == [_weight(e, grown) for e in moved]
+        if None in here or None in there or not even:
+            continue
+        for low, high, size in ((here, there, grown.size), (there, here, length)):
+            if all(h == plus(e, Expr(c * size)) for e, h, c in zip(low, high, steps) if e):
+                new = Var("b", f"_{terms.fresh()}", grown.size + length)
+                base = [e for e in low if e is not None]
+                return _joined(terms, kind, first, fills, base, steps, new, rest)
+    return _stepped(terms, kind, (first, over), (second, others), fills)
+
+
+def _without(expr: Expr, var: Var) -> Expr | None:
+    """Return an expression at 0 of a variable; None where the variable is divided."""
+    rest = Expr(expr.const, tuple([t for t in expr.terms if t[0] != var]))
+    return None if var in variables(rest) else rest
+
+
+def _stepped(
+    terms: Terms,
+    kind: str,
+    one: tuple[View, list[Var]],
+    two: tuple[View, list[Var]],
+    fills: Sequence[int | None],
+) -> View | None:
+    """Join two reductions whose places differ by numbers: a variable of two values says which."""
+    (first, over), (second, others) = one, two
+    if [v.size for v in over] != [v.size for v in others]:
+        return None
+    names = {y: of_var(x) for x, y in zip(over, others)}
+    moved = [substitute(e, names) for e in second.exprs]
+    steps = [plus(h, times(e, -1)) for e, h in zip(first.exprs, moved)]
+    if any(not _is_number(s) for s in steps):
+        return None
+    sign = next((s.const for s in steps if s.const), 0)
+    if not sign:
+        return None
+    base = first.exprs if sign > 0 else moved
+    counts = [s.const if sign > 0 else -s.const for s in steps]
+    new = Var("b", f"_{terms.fresh()}", 2)
+    return _joined(terms, kind, first, fills, base, counts, new, over)
+
+
+def _is_number(expr: Expr) -> bool:
+    return all(isinstance(a, Var) and a.size == 1 and a.kind != "h" for a, _ in expr.terms)
+
+
+def _joined(
+    terms: Terms,
+    kind: str,
+    body: View,
+    fills: Sequence[int | None],
+    base: Sequence[Expr],
+    steps: Sequence[int],
+    new: Var,
+    rest: Sequence[Var],
+) -> View:
+    exprs = [total(((e, 1), (of_var(new), c))) for e, c in zip(base, steps)]
+    return closed(terms, kind, terms.view(body.node, exprs, fills), [new, *rest])
+
+
+def _fills(terms: Terms, a: View, b: View) -> list[int | None] | None:
+    """Return what stands beyond the ends of both, None where they differ."""
+    found: list[int | None] = []
+    for k, size in enumerate(terms.sizes[a.node]):
+        one, other = a.fills[k], b.fills[k]
+        for mine, yours, view in ((one, other, a), (other, one, b)):
+            if mine is None and yours is not None and not (size and inside(view.exprs[k], size)):
+                return None
+        if None not in (one, other) and one != other:
+            return None
+        found.append(one if one is not None else other)
+    return found
+
+
+def _body(terms: Terms, kind: str, view: View) -> int:
+    node = terms.nodes[view.node]
+    return node.reads[0].node if node.op == "reduce" and node.detail[0] == kind else view.node
+
+
+def _windows(terms: Terms, kind: str, view: View) -> tuple[View, list[Var]]:
+    node = terms.nodes[view.node]
+    if node.op == "reduce" and node.detail[0] == kind:
+        return opened(terms, view)
+    return view, []
+
+
+def _reads(terms: Terms, view: View) -> list[View]:
+    values = dims_values(view.exprs)
+    return [terms.composed(r, values, view.guards) for r in terms.nodes[view.node].reads]
+
+
+def _factored(terms: Terms, a: View, b: View, depth: int) -> View | None:
+    """Join products that share a factor, and whose other factors can be joined."""
+    from meshweave.verification.scalars import apply
+
+    node, other = terms.nodes[a.node], terms.nodes[b.node]
+    if node.op not in _LINEAR or (node.op, node.detail) != (other.op, other.detail):
+        return None
+    (x, y), (u, v) = _reads(terms, a), _reads(terms, b)
+    commutes = node.op != "arith.divf"
+    for same, rest, pair in ((y == v, 0, (x, u)), (commutes and x == u, 1, (y, v))):
+        joined = combine(terms, "sum", *pair, depth) if same else None
+        if joined is not None:
+            parts = [joined, y] if rest == 0 else [x, joined]
+            return apply(terms, node.op, node.detail, node.type, parts)
+    return None
+
+
+def _absorbed(terms: Terms, kind: str, a: View, b: View, depth: int) -> View | None:
+    """Join one operand of a sum with what is added to it."""
+    from meshweave.verification.scalars import apply, kind_of
+
+    for one, other in ((a, b), (b, a)):
+        node = terms.nodes[one.node]
+        if kind_of(node.op, node.type) != kind or len(node.reads) != 2:
+            continue
+        x, y = _reads(terms, one)
+        for part, rest in ((x, y), (y, x)):
+            joined = combine(terms, kind, part, other, depth + 1)
+            if joined is not None:
+                return apply(terms, node.op, node.detail, node.type, [joined, rest])
+    return None

@@ -1,0 +1,309 @@
+"""Apply scalar ops to terms: one node for each op and what it reads, with what the rules of arithmetic make equal.
+
+Sums are those of real numbers, as in all distributed programs: in which order they are rounded is not looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from math import inf, nan
+
+from meshweave.verification.indices import Expr, bounds, of_var, plus, quotient, remainder, times
+from meshweave.verification.reductions import combine
+from meshweave.verification.terms import Guard, Node, Terms, View, dim_var, dims_values
+
+COMBINES = {
+    "arith.addf": "sum",
+    "arith.addi": "sum",
+    "arith.mulf": "prod",
+    "arith.muli": "prod",
+    "arith.maximumf": "max",
+    "arith.maxnumf": "max",
+    "arith.maxsi": "max",
+    "arith.minimumf": "min",
+    "arith.minnumf": "min",
+    "arith.minsi": "min",
+    "arith.maxui": "maxu",
+    "arith.minui": "minu",
+    "arith.ori": "or",
+    "arith.andi": "and",
+    "arith.xori": "xor",
+    "complex.add": "sum",
+    "complex.mul": "prod",
+}
+"""The reduction that an op is a step of."""
+_BITS = {"or": "max", "and": "min"}  # of a single bit
+_INDEX = {"arith.addi": 1, "arith.subi": -1}
+_CASTS = ("arith.index_cast", "arith.index_castui")
+
+
+def kind_of(name: str, type_: str) -> str | None:
+    """Return the reduction that an op is a step of, None for an op that is none."""
+    kind = COMBINES.get(name)
+    return _BITS.get(kind, kind) if type_ == "i1" and kind else kind
+
+
+def neutral(kind: str, type_: str) -> Hashable:
+    """Return the number that leaves a reduction as it is, as `Terms.constant` holds it; None where there is none."""
+    if "complex" in type_:
+        return None
+    if type_ == "i1":
+        return {"or": 0, "max": 0, "and": 1, "min": 1, "xor": 0, "sum": None}.get(kind)
+    if kind in ("sum", "prod"):
+        return float(kind == "prod") if "f" in type_ else int(kind == "prod")
+    if "f" in type_:
+        return {"max": -inf, "min": inf}.get(kind)
+    if not type_.startswith("i") or type_ == "index":
+        return None
+    width = int(type_[1:])
+    return {
+        "max": -(2 ** (width - 1)),
+        "min": 2 ** (width - 1) - 1,
+        "maxu": 0,
+        "minu": -1,
+        "or": 0,
+        "xor": 0,
+        "and": -1,
+    }.get(kind)
+
+
+def is_neutral(terms: Terms, view: View, kind: str) -> bool:
+    """Tell whether a view is the neutral element of a reduction everywhere."""
+    value = terms.constant_of(view)
+    return value is not None and value == neutral(kind, terms.type_of(view))
+
+
+def apply(
+    terms: Terms, name: str, detail: tuple[Hashable, ...], type_: str, reads: Sequence[View]
+) -> View:
+    """Return what a scalar op makes of values. detail: its attributes."""
+    made = _special(terms, name, detail, type_, reads)
+    if made is not None:
+        return made
+    kind = kind_of(name, type_)
+    if kind is not None and len(reads) == 2:
+        for one, other in (reads, reads[::-1]):
+            if is_neutral(terms, one, kind) and not other.guards:
+                return other
+        joined = combine(terms, kind, reads[0], reads[1])
+        if joined is not None:
+            return joined
+        reads = sorted(reads)
+    return plain(terms, name, detail, type_, reads)
+
+
+def plain(
+    terms: Terms, name: str, detail: tuple[Hashable, ...], type_: str, reads: Sequence[View]
+) -> View:
+    """Return the node of an op as it stands, over the places that differ in what it reads."""
+    numbers: dict[Expr, int] = {}
+    sizes: list[int | None] = []
+    inner, guards = list[View](), list[Guard]()
+    for view in reads:
+        guards += view.guards
+        dims = []
+        for expr, size in zip(view.exprs, terms.sizes[view.node]):
+            number = numbers.setdefault(expr, len(sizes))
+            if number == len(sizes):
+                sizes.append(size)
+            elif size is not None:
+                known = sizes[number]
+                sizes[number] = size if known is None else min(size, known)
+            dims.append(of_var(dim_var(number)))
+        inner.append(View(view.node, tuple(dims)))
+    node = terms.put(Node(name, detail, tuple(inner), type_), sizes)
+    exprs = tuple(numbers)
+    fills = [_fill(terms, name, detail, type_, reads, expr) for expr in exprs]
+    return terms.view(node, exprs, fills, guards)
+
+
+def _fill(
+    terms: Terms,
+    name: str,
+    detail: tuple[Hashable, ...],
+    type_: str,
+    reads: Sequence[View],
+    expr: Expr,
+) -> int | None:
+    """Return what stands beyond the end of a dim: known where all that is read is a constant there."""
+    values = []
+    for view in reads:
+        if expr in view.exprs:
+            fill = view.fills[view.exprs.index(expr)]
+            if fill is None:
+                return None
+            values.append(View(fill))
+        elif terms.constant_of(view) is not None:
+            values.append(view)
+        else:
+            return None
+    made = folded(name, detail, [terms.constant_of(v) for v in values])
+    return None if made is None else terms.constant(type_, made).node
+
+
+def folded(name: str, detail: tuple[Hashable, ...], values: Sequence[Hashable]) -> Hashable | None:
+    """Compute an op on constants, where that is exact and needs no table of types; None for all others."""
+    if name == "arith.select" and len(values) == 3:
+        return values[1] if values[0] else values[2]
+    if len(values) == 1 and name in ("arith.extf", "math.absf") and values[0] == 0.0:
+        return 0.0
+    if len(values) != 2 or not all(isinstance(v, (int, float)) for v in values):
+        return None
+    a, b = values
+    assert isinstance(a, (int, float)) and isinstance(b, (int, float))
+    if nan in (a, b) or a != a or b != b:
+        return None
+    if name == "arith.mulf" and a == 0.0 and b == 0.0:
+        return 0.0
+    if name == "arith.muli" and 0 in (a, b):
+        return 0
+    if name in ("arith.addf", "arith.addi", "arith.subf", "arith.subi") and a == 0 and b == 0:
+        return 0.0 if name.endswith("f") else 0
+    if name in ("arith.maximumf", "arith.minimumf", "arith.andi", "arith.ori") and a == b:
+        return a
+    return None
+
+
+def _special(
+    terms: Terms, name: str, detail: tuple[Hashable, ...], type_: str, reads: Sequence[View]
+) -> View | None:
+    if name == "arith.select":
+        return _select(terms, reads)
+    if name == "arith.cmpi":
+        return _compared(terms, detail, reads)
+    if (
+        type_ == "index"
+        and len(reads) == 2
+        and all(terms.nodes[r.node].op == "iota" for r in reads)
+    ):
+        return _index_sum(terms, name, reads)
+    if name in ("arith.andi", "arith.ori") and type_ == "i1":
+        return _logic(terms, name, reads)
+    values = [terms.constant_of(r) for r in reads]
+    if all(v is not None for v in values):
+        made = folded(name, detail, values)
+        if made is not None:
+            return terms.constant(type_, made)
+    return None
+
+
+def _logic(terms: Terms, name: str, reads: Sequence[View]) -> View | None:
+    if reads[0] == reads[1]:
+        return reads[0]
+    for one, other in (reads, reads[::-1]):
+        value = terms.constant_of(one)
+        if value is not None:
+            return other if bool(value) == (name == "arith.andi") else one
+    return None
+
+
+def _index_sum(terms: Terms, name: str, reads: Sequence[View]) -> View | None:
+    a, b = (r.exprs[0] for r in reads)
+    guards = (*reads[0].guards, *reads[1].guards)
+    made: Expr | None = None
+    if name in _INDEX:
+        made = plus(a, times(b, _INDEX[name]))
+    elif name == "arith.muli" and (not a.terms or not b.terms):
+        made = times(a, b.const) if not b.terms else times(b, a.const)
+    elif name in ("arith.divui", "arith.divsi", "arith.floordivsi", "arith.remui", "arith.remsi"):
+        if not b.terms and b.const > 0 and bounds(a)[0] >= 0:
+            made = quotient(a, b.const) if "div" in name else remainder(a, b.const)
+    elif name in ("arith.minui", "arith.minsi", "arith.maxsi", "arith.maxui"):
+        (least, most), (low, high) = bounds(a), bounds(b)
+        if min(least, low) >= 0 or name.endswith("si"):
+            small, large = (a, b) if most <= low else (b, a) if high <= least else (None, None)
+            made = small if "min" in name else large
+    return None if made is None else terms.iota(made)._replace(guards=guards)
+
+
+_ORDER = {2: (0, False), 3: (0, True), 4: (1, False), 5: (1, True)}
+_UNSIGNED = {6: 2, 7: 3, 8: 4, 9: 5}
+
+
+def _compared(terms: Terms, detail: tuple[Hashable, ...], reads: Sequence[View]) -> View | None:
+    """Compare two places, where their ranges say the answer."""
+    if not all(terms.nodes[r.node].op == "iota" and not r.guards for r in reads):
+        return None
+    (low, high), (least, most) = (bounds(r.exprs[0]) for r in reads)
+    answer = _answer(predicate_of(detail), low, high, least, most)
+    return None if answer is None else terms.constant("i1", int(answer))
+
+
+def predicate_of(detail: tuple[Hashable, ...]) -> int:
+    """Return the number of the predicate of a comparison."""
+    for item in detail:
+        if isinstance(item, tuple) and item[0] == "predicate":
+            return int(str(item[1]).split(":")[0])
+    return -1
+
+
+def _answer(predicate: int, low: int, high: int, least: int, most: int) -> bool | None:
+    if predicate in _UNSIGNED:
+        if min(low, least) < 0:
+            return None
+        predicate = _UNSIGNED[predicate]
+    if predicate in (0, 1):
+        if high < least or most < low:
+            return predicate == 1
+        return predicate == 0 if low == high == least == most else None
+    if predicate not in _ORDER:
+        return None
+    swap, equal = _ORDER[predicate]
+    if swap:
+        low, high, least, most = least, most, low, high
+    if high < least or (equal and high <= least):
+        return True
+    if low > most or (not equal and low >= most):
+        return False
+    return None
+
+
+def _select(terms: Terms, reads: Sequence[View]) -> View | None:
+    condition, yes, no = reads
+    value = terms.constant_of(condition)
+    if value is not None:
+        return yes if value else no
+    if yes == no and not condition.guards:
+        return yes
+    return _masked(terms, condition, yes, no)
+
+
+def _masked(terms: Terms, condition: View, yes: View, no: View) -> View | None:
+    """Read `index < size ? value : number` as the value with a known number in its padding."""
+    if terms.constant_of(no) is None:
+        return None
+    bounds_ = limits(terms, condition)
+    if bounds_ is None:
+        return None
+    if yes == no:
+        return yes
+    sizes, fills = terms.sizes[yes.node], list(yes.fills)
+    for expr, size in bounds_:
+        at = [k for k, e in enumerate(yes.exprs) if e == expr]
+        if len(at) != 1 or sizes[at[0]] != size or bounds(expr)[0] < 0:
+            return None
+        if fills[at[0]] not in (None, no.node):
+            return None
+        fills[at[0]] = no.node
+    if any(f is not None and f != no.node for f in fills):
+        return None
+    return terms.view(yes.node, yes.exprs, fills, yes.guards)
+
+
+def limits(terms: Terms, condition: View) -> list[tuple[Expr, int]] | None:
+    """Return what a condition says when it is that places are below numbers; None for any other."""
+    node = terms.nodes[condition.node]
+    if condition.guards:
+        return None
+    if node.op == "arith.andi":
+        parts = [terms.composed(r, dims_values(condition.exprs)) for r in node.reads]
+        found = [limits(terms, p) for p in parts]
+        return [x for f in found if f for x in f] if all(f is not None for f in found) else None
+    if node.op != "arith.cmpi" or predicate_of(node.detail) not in (2, 6):
+        return None
+    place, end = [terms.composed(r, dims_values(condition.exprs)) for r in node.reads]
+    if terms.nodes[place.node].op != "iota" or terms.nodes[end.node].op != "iota":
+        return None
+    if end.exprs[0].terms:
+        return None
+    return [(place.exprs[0], end.exprs[0].const)]

@@ -1,0 +1,246 @@
+"""Read ops that move elements of tensors: slices, reshapes, concatenations, padding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from meshweave.ir.bindings import ir
+from meshweave.ir.build import DYNAMIC, reassociation, static_offsets, static_sizes, static_strides
+from meshweave.ir.expressions import Apply, Argument, Constant, Gather, Scalar, read_body
+from meshweave.ir.ops import body_of, terminator
+from meshweave.verification.indices import (
+    Expr,
+    Var,
+    inside,
+    number,
+    of_var,
+    plus,
+    quotient,
+    remainder,
+    times,
+    total,
+)
+from meshweave.verification.loops import gathered
+from meshweave.verification.pieces import concat, replaced
+from meshweave.verification.ranks import index_var
+from meshweave.verification.scalars import apply
+from meshweave.verification.terms import View
+from meshweave.verification.walk import NotReadError, Walk, handles, scalar
+
+
+@handles("tensor.empty")
+def _empty(walk: Walk, op: ir.Operation) -> Sequence[View]:
+    return [walk.terms.undefined(walk.shape(op.results[0])[1])]
+
+
+@handles("dist.constrain", "dist.redistribute", "hint.place", "tensor.cast", "linalg.copy")
+def _same(walk: Walk, op: ir.Operation) -> Sequence[View]:
+    return [walk.views[op.operands[0]]]
+
+
+@handles("tensor.splat")
+def _splat(walk: Walk, op: ir.Operation) -> Sequence[View]:
+    return [walk.views[op.operands[0]]]
+
+
+@handles("tensor.dim")
+def _dim(walk: Walk, op: ir.Operation) -> Sequence[View]:
+    dim = walk.integer(op.operands[1])
+    if dim is None:
+        raise NotReadError("a size of a dim that is not known")
+    return [walk.terms.iota(Expr(walk.shape(op.operands[0])[0][dim]))]
+
+
+@handles("tensor.extract")
+def _extract(walk: Walk, op: ir.Operation) -> Sequence[View]:
+    return [gathered(walk, op.operands[0], [walk.views[v] for v in list(op.operands)[1:]])]
+
+
+@handles("tensor.from_elements")
+def _from_elements(walk: Walk, op: ir.Operation) -> Sequence[View]:
+    shape, _ = walk.shape(op.results[0])
+    views = [walk.views[v] for v in op.operands]
+    if len(views) == 1:
+        return views
+    if len(shape) != 1:
+        raise NotReadError("a tensor of several dims from elements")
+    place = index_var(0, shape[0])
+    return [concat(walk.terms, place, [((k, k + 1), v) for k, v in enumerate(views)])]
+
+
+@handles("tensor.generate")
+def _generate(walk: Walk, op: ir.Operation) -> Sequence[View]:
+    views: list[View] = []
+    for node in read_body(body_of(op)).nodes:
+        if isinstance(node, Argument):
+            views.append(walk.terms.iota(walk.places(op.results[0])[node.number]))
+        elif isinstance(node, Apply):
+            reads, detail = [views[k] for k in node.operands], walk.detail(node.attributes)
+            views.append(apply(walk.terms, node.name, detail, walk.type_text(node.type), reads))
+        elif isinstance(node, Constant):
+            views.append(scalar(walk, node.value, walk.type_text(node.type)))
+        elif isinstance(node, Scalar):
+            views.append(walk.views[node.source])
+        elif isinstance(node, Gather):
+            views.append(gathered(walk, node.access, [views[k] for k in node.operands]))
+        else:
+            raise NotReadError("a body with a loop index")
+    return [views[k] for k in read_body(body_of(op)).results]
+
+
+def _offsets(walk: Walk, op: ir.Operation, first: int) -> list[Expr]:
+    """Return where a slice begins. first: the operand from which on offsets stand."""
+    moving, found = list(op.operands)[first:], []
+    for offset in static_offsets(op):
+        found.append(walk.place(moving.pop(0)) if offset == DYNAMIC else number(offset))
+    if moving:
+        raise NotReadError("a slice whose size is not known")
+    return found
+
+
+def _kept(shape: Sequence[int], sizes: Sequence[int]) -> list[int | None]:
+    """Return for each dim of a slice the dim of the tensor that it is; None for one that is left out."""
+    found: list[int | None] = []
+    at = 0
+    for place, size in enumerate(sizes):
+        left = len(sizes) - place
+        if at < len(shape) and shape[at] == size and (size != 1 or len(shape) - at >= left):
+            found.append(at)
+            at += 1
+        elif size == 1:
+            found.append(None)
+        else:
+            raise NotReadError("a slice of another shape")
+    if at != len(shape):
+        raise NotReadError("a slice of another shape")
+    return found
+
+
+def _dims_kept(shape: Sequence[int], sizes: Sequence[int]) -> list[int | None]:
+    """Match the dims of a slice with those of a tensor; dims of size 1 may be left out, as MLIR leaves them out."""
+    if len(shape) == len(sizes):
+        return list(range(len(shape)))
+    at, found = 0, list[int | None]()
+    for size in sizes:
+        if at < len(shape) and shape[at] == size:
+            found.append(at)
+            at += 1
+        else:
+            found.append(None)
+    return found if at == len(shape) else _kept(shape, sizes)
+
+
+@handles("tensor.extract_slice")
+def _extract_slice(walk: Walk, op: ir.Operation) -> Sequence[View]:
+    whole, _ = walk.shape(op.operands[0])
+    shape, _ = walk.shape(op.results[0])
+    sizes, strides = static_sizes(op), static_strides(op)
+    if DYNAMIC in sizes or DYNAMIC in strides:
+        raise NotReadError("a slice whose size is not known")
+    values: dict[Var, Expr] = {}
+    guards = []
+    offsets, dims = _offsets(walk, op, 1), _dims_kept(shape, sizes)
+    for dim, (offset, stride, kept) in enumerate(zip(offsets, strides, dims)):
+        here = number(0) if kept is None else of_var(index_var(kept, shape[kept]))
+        values[index_var(dim, whole[dim])] = place = plus(offset, times(here, stride))
+        if not inside(place, whole[dim]):
+            guards.append((place, whole[dim]))
+    return [walk.terms.composed(walk.views[op.operands[0]], values, guards)]
+
+
+@handles("tensor.insert_slice")
+def _insert_slice(walk: Walk, op: ir.Operation) -> Sequence[View]:
+    source, into = op.operands[0], op.operands[1]
+    shape, whole = walk.shape(source)[0], walk.shape(into)[0]
+    sizes, strides = static_sizes(op), static_strides(op)
+    if DYNAMIC in sizes or any(s != 1 for s in strides):
+        raise NotReadError("a slice whose size or stride is not known")
+    values: dict[Var, Expr] = {}
+    boxes = []
+    offsets, dims = _offsets(walk, op, 2), _dims_kept(shape, sizes)
+    for dim, (offset, size, kept) in enumerate(zip(offsets, sizes, dims)):
+        if offset.terms:
+            raise NotReadError("a slice put where the rank's coordinates say")
+        begin, place = offset.const, index_var(dim, whole[dim])
+        if begin < 0 or begin + size > whole[dim]:
+            raise NotReadError(f"a slice put beyond the end of dim {dim}")
+        if kept is not None:
+            values[index_var(kept, shape[kept])] = plus(of_var(place), Expr(-begin))
+        if size != whole[dim]:
+            boxes.append((place, begin, begin + size))
+    value = walk.terms.composed(walk.views[source], values)
+    return [replaced(walk.terms, walk.views[into], value, boxes)]
+
+
+@handles("tensor.insert")
+def _insert(walk: Walk, op: ir.Operation) -> Sequence[View]:
+    value, into, *indices = op.operands
+    boxes = []
+    for dim, (index, size) in enumerate(zip(indices, walk.shape(into)[0])):
+        at = walk.place(index)
+        if at.terms:
+            raise NotReadError("an element put where the rank's coordinates say")
+        boxes.append((index_var(dim, size), at.const, at.const + 1))
+    boxes = [b for b in boxes if b[0].size != 1]
+    return [replaced(walk.terms, walk.views[into], walk.views[value], boxes)]
+
+
+@handles("tensor.concat")
+def _concat(walk: Walk, op: ir.Operation) -> Sequence[View]:
+    dim, at, pieces = op.attributes["dim"].value, 0, []
+    place = index_var(dim, walk.shape(op.results[0])[0][dim])
+    for value in op.operands:
+        size = walk.shape(value)[0][dim]
+        own = {index_var(dim, size): plus(of_var(place), Expr(-at))}
+        pieces.append(((at, at + size), walk.terms.composed(walk.views[value], own)))
+        at += size
+    return [concat(walk.terms, place, pieces)]
+
+
+@handles("tensor.pad")
+def _pad(walk: Walk, op: ir.Operation) -> Sequence[View]:
+    block = body_of(op)
+    (filler,) = terminator(block).operands
+    if filler not in walk.views:
+        walk.block(block)
+    low, high = list(op.attributes["static_low"]), list(op.attributes["static_high"])
+    if DYNAMIC in (*low, *high) or min(*low, *high, 0) < 0:
+        raise NotReadError("padding whose size is not known")
+    source, whole = walk.shape(op.operands[0])[0], walk.shape(op.results[0])[0]
+    values, boxes = {}, []
+    for dim, (begin, size) in enumerate(zip(low, whole)):
+        place = index_var(dim, size)
+        values[index_var(dim, source[dim])] = plus(of_var(place), Expr(-begin))
+        if source[dim] != size:
+            boxes.append((place, begin, begin + source[dim]))
+    value = walk.terms.composed(walk.views[op.operands[0]], values)
+    return [replaced(walk.terms, walk.views[filler], value, boxes)]
+
+
+@handles("tensor.expand_shape")
+def _expand(walk: Walk, op: ir.Operation) -> Sequence[View]:
+    given, made = walk.shape(op.operands[0])[0], walk.shape(op.results[0])[0]
+    values: dict[Var, Expr] = {}
+    for dim, group in enumerate(reassociation(op)):
+        place = number(0)
+        for d in group:
+            place = total(((place, made[d]), (of_var(index_var(d, made[d])), 1)))
+        values[index_var(dim, given[dim])] = place
+    return [walk.terms.composed(walk.views[op.operands[0]], values)]
+
+
+@handles("tensor.collapse_shape")
+def _collapse(walk: Walk, op: ir.Operation) -> Sequence[View]:
+    given, made = walk.shape(op.operands[0])[0], walk.shape(op.results[0])[0]
+    if 0 in given:
+        return [walk.terms.undefined(walk.shape(op.results[0])[1])]
+    values: dict[Var, Expr] = {}
+    groups = reassociation(op)
+    for d in range(len(given)):
+        values[index_var(d, given[d])] = number(0)
+    for dim, group in enumerate(groups):
+        rest = of_var(index_var(dim, made[dim]))
+        for d in reversed(group):
+            values[index_var(d, given[d])] = remainder(rest, given[d])
+            rest = quotient(rest, given[d])
+    return [walk.terms.composed(walk.views[op.operands[0]], values)]

@@ -1,0 +1,238 @@
+"""Hold what values mean: terms over whole tensors, each with a number, equal ones with the same.
+
+A node is a function of its dims: an argument, a constant, a scalar op applied to other nodes at places given by its
+dims, a reduction, a concatenation. A `View` reads a node at places that depend on a rank's coordinates and on the index
+within its tensor: it says exactly what a value of one rank holds. Two values are the same when their views are.
+
+    matmul cut over x, before the all_reduce:    sum_{b < 4} A[i, h + b] * B[h + b, j]   at h = 4*x
+
+Nothing is said of places outside a node's dims: what padding holds is undefined, unless the view has a `fill` there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from meshweave.verification.indices import Expr, Var, bounds, inside, of_var, substitute, variables
+
+Guard = tuple[Expr, int]
+"""An expression and a size: it must be from 0 to size - 1, else the value is undefined."""
+
+
+class View(NamedTuple):
+    """Read a node. exprs: a place for each dim of it.
+
+    fills: for each dim the node that stands beyond its end, None where nothing is known of it.
+    guards: where these do not hold the value is undefined.
+    """
+
+    node: int
+    exprs: tuple[Expr, ...] = ()
+    fills: tuple[int | None, ...] = ()
+    guards: tuple[Guard, ...] = ()
+
+
+class Node(NamedTuple):
+    """Describe a node. sizes: for each dim how far it is defined, from 0 on; None: everywhere."""
+
+    op: str
+    detail: tuple[Any, ...]  # names and numbers, hashable
+    reads: tuple[View, ...]
+    type: str
+
+
+@dataclass
+class Terms:
+    """Number nodes."""
+
+    nodes: list[Node] = field(default_factory=list)
+    sizes: list[tuple[int | None, ...]] = field(default_factory=list)
+    places: list[object] = field(default_factory=list)
+    place: object = None
+    _numbers: dict[Node, int] = field(default_factory=dict)
+    _fresh: int = 0
+
+    def put(self, node: Node, sizes: Sequence[int | None]) -> int:
+        """Return the number of a node."""
+        number = self._numbers.get(node)
+        if number is None:
+            number = self._numbers[node] = len(self.nodes)
+            self.nodes.append(node)
+            self.sizes.append(tuple(sizes))
+            self.places.append(self.place)
+        return number
+
+    def fresh(self) -> int:
+        """Return a number that was not given before."""
+        self._fresh += 1
+        return self._fresh
+
+    def view(
+        self,
+        node: int,
+        exprs: Sequence[Expr],
+        fills: Sequence[int | None] = (),
+        guards: Sequence[Guard] = (),
+    ) -> View:
+        """Make a view in normal form; of a concatenation, where the place is within one piece, that piece."""
+        sizes = self.sizes[node]
+        known = tuple(
+            [
+                None if f is None or n is None or inside(e, n) else f
+                for e, n, f in zip(exprs, sizes, fills or (None,) * len(sizes))
+            ]
+        )
+        made = View(node, tuple(exprs), known, self._guards(guards, exprs, sizes, known))
+        if self.nodes[node].op == "concat":
+            return self._piece(made)
+        return made
+
+    def _guards(
+        self,
+        guards: Sequence[Guard],
+        exprs: Sequence[Expr],
+        sizes: Sequence[int | None],
+        fills: Sequence[int | None],
+    ) -> tuple[Guard, ...]:
+        """Leave out what holds always, and what the dims of the node say anyway."""
+        if not guards:
+            return ()
+        said = [
+            (e, n) for e, n, f in zip(exprs, sizes, fills) if n is not None and f is None
+        ]  # beyond it the view is undefined
+        return tuple(
+            sorted(
+                {
+                    (e, n)
+                    for e, n in guards
+                    if not inside(e, n) and not any(e == d and m <= n for d, m in said)
+                }
+            )
+        )
+
+    def _piece(self, view: View) -> View:
+        node = self.nodes[view.node]
+        low, high = bounds(view.exprs[0])
+        for (start, end), piece in zip(node.detail, node.reads):
+            if start <= low and high < end:
+                return self.composed(piece, dims_values(view.exprs), view.guards)
+        return view
+
+    def composed(
+        self, view: View, values: Mapping[Var, Expr], guards: Sequence[Guard] = ()
+    ) -> View:
+        """Return a view with expressions in the place of variables, and guards added."""
+        exprs = tuple([substitute(e, values) for e in view.exprs])
+        inner = [(substitute(e, values), n) for e, n in view.guards]
+        if not guards and not inner and exprs == view.exprs:
+            return view
+        return self.view(view.node, exprs, view.fills, (*inner, *guards))
+
+    def constant(self, type_: str, value: Hashable) -> View:
+        """Return a scalar known now."""
+        return View(self.put(Node("const", (value,), (), type_), ()))
+
+    def iota(self, expr: Expr) -> View:
+        """Return a place as a number of type index."""
+        return View(self.put(Node("iota", (), (), "index"), (None,)), (expr,), (None,))
+
+    def unknown(self, reason: str, type_: str, depends: Sequence[Var]) -> View:
+        """Return a value that is equal to no other. depends: what it may depend on."""
+        node = self.put(Node("unknown", (reason, self.fresh()), (), type_), (None,) * len(depends))
+        return View(node, tuple(map(of_var, depends)), (None,) * len(depends))
+
+    def undefined(self, type_: str) -> View:
+        """Return what a tensor holds before it is written."""
+        return View(self.put(Node("undefined", (), (), type_), ()))
+
+    def type_of(self, view: View) -> str:
+        """Return the element type."""
+        return self.nodes[view.node].type
+
+    def constant_of(self, view: View) -> Hashable | None:
+        """Return the value of a constant, None for anything else."""
+        node = self.nodes[view.node]
+        return node.detail[0] if node.op == "const" else None
+
+    def free(self, views: Sequence[View], bound: frozenset[Var]) -> Abstraction:
+        """Make views functions of dims: see `Abstraction`."""
+        found = Abstraction(self, bound)
+        found.views = tuple([found.view(v) for v in views])
+        return found
+
+
+@dataclass
+class Abstraction:
+    """Replace in views all but the bound variables by dims, one for each expression that is different.
+
+    views: those views, over dims and bound variables. exprs: what each dim stands for. sizes: how far each is defined.
+    """
+
+    terms: Terms
+    bound: frozenset[Var]
+    views: tuple[View, ...] = ()
+    exprs: list[Expr] = field(default_factory=list)
+    sizes: list[int | None] = field(default_factory=list)
+    guards: list[Guard] = field(default_factory=list)
+    _known: dict[Expr, int] = field(default_factory=dict)
+
+    def view(self, view: View) -> View:
+        sizes = self.terms.sizes[view.node]
+        self.guards += view.guards
+        exprs = []
+        for expr, size, fill in zip(view.exprs, sizes, view.fills):
+            exprs.append(self._expr(expr, size if fill is None else None))
+        return View(view.node, tuple(exprs), view.fills)
+
+    def _expr(self, expr: Expr, size: int | None) -> Expr:
+        inner = tuple([(a, c) for a, c in expr.terms if variables(Expr(0, ((a, 1),))) & self.bound])
+        if not inner:
+            return of_var(self._dim(expr, size, shared=True))
+        part = Expr(0, inner)
+        if variables(part) - self.bound:
+            raise MixedError  # a quotient of a sum of both
+        free = Expr(expr.const, tuple([t for t in expr.terms if t not in inner]))
+        low, high = bounds(part)
+        room = None if size is None else size - high if low >= 0 else 0
+        return _joined(self._dim(free, room, shared=False), part)
+
+    def _dim(self, expr: Expr, size: int | None, shared: bool) -> Var:
+        number = self._known.get(expr) if shared else None
+        if number is None:
+            number = len(self.exprs)
+            self.exprs.append(expr)
+            self.sizes.append(size)
+            if shared:
+                self._known[expr] = number
+        elif size is not None:
+            known = self.sizes[number]
+            self.sizes[number] = size if known is None else min(size, known)
+        return dim_var(number)
+
+
+class MixedError(Exception):
+    """Say that an expression mixes bound variables with others in a quotient or remainder."""
+
+
+@lru_cache(maxsize=1 << 10)
+def dim_var(number: int) -> Var:
+    """Return the variable that stands for dim `number` of a node."""
+    return Var("h", str(number), 0)
+
+
+def dims_values(exprs: Sequence[Expr]) -> dict[Var, Expr]:
+    """Return what to put in the place of the dims of a node."""
+    return {dim_var(k): e for k, e in enumerate(exprs)}
+
+
+def _joined(dim: Var, part: Expr) -> Expr:
+    return Expr(part.const, tuple(sorted([*part.terms, (dim, 1)])))
+
+
+def view_variables(view: View) -> frozenset[Var]:
+    """Return the variables that a view depends on."""
+    empty: frozenset[Var] = frozenset()
+    return empty.union(*[variables(e) for e in view.exprs], *[variables(e) for e, _ in view.guards])

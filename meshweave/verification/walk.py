@@ -1,0 +1,286 @@
+"""Walk a program once and say for each value which term it is.
+
+The same walk reads whole programs and those of one rank: what a rank sees differs by its coordinates, which only
+`dist.axis_index` and the collectives read. Loops of few trips are walked trip by trip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+
+from meshweave.ir.bindings import ir
+from meshweave.ir.locations import location_text
+from meshweave.ir.ops import body_of, functions_of, terminator
+from meshweave.verification.answer import Finding
+from meshweave.verification.indices import Expr, of_var
+from meshweave.verification.ranks import Ranks, index_var
+from meshweave.verification.scalars import apply
+from meshweave.verification.terms import Terms, View
+
+MOST_TRIPS = 64
+"""Trips of a loop that is walked trip by trip."""
+MOST_OPS = 100_000
+"""Ops that are walked, all trips counted."""
+
+Handler = Callable[["Walk", ir.Operation], Sequence[View]]
+HANDLERS: dict[str, Handler] = {}
+"""How to read an op, by its name."""
+
+
+def handles(*names: str) -> Callable[[Handler], Handler]:
+    """Register a function that reads ops of these names."""
+
+    def register(handler: Handler) -> Handler:
+        HANDLERS.update(dict.fromkeys(names, handler))
+        return handler
+
+    return register
+
+
+class NotReadError(Exception):
+    """Say why an op cannot be read."""
+
+
+@dataclass
+class Walk:
+    """Hold what is known of the values of a program."""
+
+    terms: Terms
+    ranks: Ranks
+    functions: dict[str, ir.Operation] = field(default_factory=dict)
+    views: dict[ir.Value, View] = field(default_factory=dict)
+    unread: dict[int, Finding] = field(default_factory=dict)
+    ops: int = 0
+    maps: dict[ir.Attribute, tuple[tuple[int, tuple[tuple[int, int], ...]], ...]] = field(
+        default_factory=dict
+    )
+    _types: dict[ir.Type, str] = field(default_factory=dict)
+    _shapes: dict[ir.Type, tuple[tuple[int, ...], str]] = field(default_factory=dict)
+    _texts: dict[ir.Attribute, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, terms: Terms, ranks: Ranks, module: ir.Module) -> Walk:
+        """Make the walk of a module."""
+        return cls(terms, ranks, functions_of(module))
+
+    def call(self, function: ir.Operation, arguments: Sequence[View]) -> list[View]:
+        """Return what a function makes of its arguments."""
+        block = body_of(function)
+        self.views.update(zip(block.arguments, arguments))
+        return self.block(block)
+
+    def block(self, block: ir.Block) -> list[View]:
+        """Read the ops of a block; return what its last op hands on."""
+        for view in block.operations:
+            op = view.operation
+            if op.name in _ENDS:
+                return [self.views[v] for v in op.operands]
+            self.op(op)
+        return []
+
+    def op(self, op: ir.Operation) -> None:
+        """Read one op."""
+        self.ops += 1
+        self.terms.place = op
+        try:
+            if self.ops > MOST_OPS:
+                raise NotReadError(f"more than {MOST_OPS} ops, trips of loops counted")
+            made = self._handler(op)(self, op)
+        except NotReadError as error:
+            made = [self.unknown(op, str(error), r) for r in op.results]
+        self.views.update(zip(op.results, made))
+
+    def _handler(self, op: ir.Operation) -> Handler:
+        name = op.name
+        found = HANDLERS.get(name)
+        if found is None:
+            dialect = name.partition(".")[0]
+            found = HANDLERS.get(f"{dialect}.", _not_known)
+        return found
+
+    def unknown(self, op: ir.Operation, reason: str, result: ir.Value) -> View:
+        """Return a value of which nothing is known, and remember why."""
+        shape, element = self.shape(result)
+        depends = [*self.ranks.all, *[index_var(d, n) for d, n in enumerate(shape)]]
+        made = self.terms.unknown(reason, element, depends)
+        self.unread[made.node] = Finding(op.name, location_text(op), reason)
+        return made
+
+    def shape(self, value: ir.Value) -> tuple[tuple[int, ...], str]:
+        """Return the shape of a value, () for a scalar, and its element type as text."""
+        type_ = value.type
+        found = self._shapes.get(type_)
+        if found is None:
+            if isinstance(type_, ir.RankedTensorType):
+                if not type_.has_static_shape:
+                    raise NotReadError(f"{type_} has a size that is not known")
+                found = tuple(type_.shape), str(type_.element_type)
+            else:
+                found = (), str(type_)
+            self._shapes[type_] = found
+        return found
+
+    def type_text(self, type_: ir.Type) -> str:
+        """Write a type."""
+        if type_ not in self._types:
+            self._types[type_] = str(type_)
+        return self._types[type_]
+
+    def places(self, value: ir.Value) -> list[Expr]:
+        """Return the index along each dim of a tensor."""
+        shape, _ = self.shape(value)
+        return [of_var(index_var(d, n)) for d, n in enumerate(shape)]
+
+    def detail(self, attributes: Sequence[tuple[str, ir.Attribute]]) -> tuple[Hashable, ...]:
+        """Return attributes as text, without what says nothing of the value."""
+        found = []
+        for name, value in attributes:
+            if not name.startswith(("mw.", "dist.", "hint")) and name not in _HOW:
+                if value not in self._texts:
+                    self._texts[value] = str(value)
+                found.append((name, self._texts[value]))
+        return tuple(found)
+
+    def integer(self, value: ir.Value) -> int | None:
+        """Return a number that is known now."""
+        view = self.views[value]
+        node = self.terms.nodes[view.node]
+        if node.op == "iota" and not view.exprs[0].terms and not view.guards:
+            return view.exprs[0].const
+        known = self.terms.constant_of(view)
+        return known if isinstance(known, int) else None
+
+    def place(self, value: ir.Value) -> Expr:
+        """Return an index as a place. Raises NotReadError for one that is computed from data."""
+        view = self.views[value]
+        if self.terms.nodes[view.node].op != "iota" or view.guards:
+            raise NotReadError("an offset that is no sum of coordinates and numbers")
+        return view.exprs[0]
+
+
+_ENDS = (
+    "func.return",
+    "scf.yield",
+    "hint.yield",
+    "linalg.yield",
+    "tensor.yield",
+)
+_HOW = ("fastmath", "overflowFlags", "exact", "isExact", "nonNeg", "denormal")
+"""Attributes that say how something is computed, or what may be assumed, but not what."""
+
+
+def _not_known(walk: Walk, op: ir.Operation) -> Sequence[View]:
+    raise NotReadError(f"no rule for {op.name}")
+
+
+@handles("arith.", "math.", "complex.")
+def _elementwise(walk: Walk, op: ir.Operation) -> Sequence[View]:
+    if len(op.results) != 1 or len(op.regions):
+        raise NotReadError(f"no rule for {op.name}")
+    detail = walk.detail([(name, op.attributes[name]) for name in op.attributes])
+    _, element = walk.shape(op.results[0])
+    reads = [walk.views[v] for v in op.operands]
+    return [apply(walk.terms, op.name, detail, element, reads)]
+
+
+@handles("arith.constant")
+def _constant(walk: Walk, op: ir.Operation) -> Sequence[View]:
+    value, (shape, element) = op.attributes["value"], walk.shape(op.results[0])
+    if isinstance(value, ir.DenseElementsAttr):
+        if not value.is_splat:
+            return [_table(walk, value, shape, element)]
+        value = value.get_splat_value()
+    return [scalar(walk, value, element)]
+
+
+def scalar(walk: Walk, value: ir.Attribute, element: str) -> View:
+    """Return a constant number."""
+    if not isinstance(value, (ir.FloatAttr, ir.IntegerAttr, ir.BoolAttr)):
+        return walk.terms.constant(element, str(value))
+    known = value.value
+    if element == "index":
+        return walk.terms.iota(Expr(int(known)))
+    if isinstance(known, float):
+        return walk.terms.constant(element, known if known == known else "nan")
+    return walk.terms.constant(element, int(known) % 2 if element == "i1" else int(known))
+
+
+def _table(walk: Walk, value: ir.Attribute, shape: Sequence[int], element: str) -> View:
+    from meshweave.verification.terms import Node
+
+    node = walk.terms.put(Node("table", (value,), (), element), tuple(shape))
+    return walk.terms.view(node, [of_var(index_var(d, n)) for d, n in enumerate(shape)])
+
+
+@handles("func.call")
+def _call(walk: Walk, op: ir.Operation) -> Sequence[View]:
+    callee = walk.functions.get(op.attributes["callee"].value)
+    if callee is None or not len(callee.regions[0].blocks):
+        raise NotReadError("a call of a function without a body")
+    return walk.call(callee, [walk.views[v] for v in op.operands])
+
+
+@handles("hint.region", "scf.execute_region")
+def _region(walk: Walk, op: ir.Operation) -> Sequence[View]:
+    if len(op.regions[0].blocks) != 1:
+        raise NotReadError("a region of several blocks")
+    return walk.block(body_of(op))
+
+
+@handles("scf.for")
+def _for(walk: Walk, op: ir.Operation) -> Sequence[View]:
+    low, high, step = [walk.integer(v) for v in list(op.operands)[:3]]
+    if low is None or high is None or not step:
+        raise NotReadError("a loop whose number of trips is not known")
+    trips = range(low, high, step)
+    if len(trips) > MOST_TRIPS:
+        raise NotReadError(f"a loop of {len(trips)} trips, at most {MOST_TRIPS} are followed")
+    block = body_of(op)
+    carried = [walk.views[v] for v in list(op.operands)[3:]]
+    index, *inside = block.arguments
+    integer = walk.shape(index)[1] != "index"
+    for trip in trips:
+        walk.views[index] = (
+            walk.terms.constant(walk.shape(index)[1], trip)
+            if integer
+            else walk.terms.iota(Expr(trip))
+        )
+        walk.views.update(zip(inside, carried))
+        carried = walk.block(block)
+    return carried
+
+
+@handles("scf.if")
+def _if(walk: Walk, op: ir.Operation) -> Sequence[View]:
+    condition = walk.views[op.operands[0]]
+    known = walk.terms.constant_of(condition)
+    if known is not None:
+        region = op.regions[0 if known else 1]
+        return walk.block(region.blocks[0]) if len(region.blocks) else []
+    if any(_talks(region) for region in op.regions):
+        raise NotReadError("a collective in a branch that not all ranks need take")
+    if any(not len(region.blocks) for region in op.regions):
+        return []
+    yes, no = [walk.block(region.blocks[0]) for region in op.regions]
+    kinds = [walk.shape(r)[1] for r in op.results]
+    return [
+        apply(walk.terms, "arith.select", (), kind, [condition, a, b])
+        for kind, a, b in zip(kinds, yes, no)
+    ]
+
+
+def _talks(region: ir.Region) -> bool:
+    for block in region.blocks:
+        for view in block.operations:
+            name = view.operation.name
+            if name.startswith("dist.") and name not in ("dist.axis_index", "dist.all_slice"):
+                return True
+            if name == "func.call" or any(_talks(r) for r in view.operation.regions):
+                return True
+    return False
+
+
+def results_of(function: ir.Operation) -> list[ir.Value]:
+    """Return what a function returns."""
+    return list(terminator(body_of(function)).operands)

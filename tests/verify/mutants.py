@@ -1,0 +1,215 @@
+"""Wrong programs of one rank, made of right ones by a small change: none may be proven unless it computes the same.
+
+python -m tests.verify.mutants --count 5000        thousands, from a seed; a line for each that is proven
+"""
+
+import argparse
+import random
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from verify.pairs import EXAMPLES, PROGRAMS, compared, texts
+
+import meshweave as mw
+from meshweave.api.program import random_arguments
+from meshweave.errors import MeshweaveError
+
+Change = Callable[[random.Random, str], "str | None"]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A changed program of one rank. name: of the program; change: what was done to it."""
+
+    name: str
+    change: str
+    whole: str
+    right: str
+    local: str
+
+
+def _pick(rng: random.Random, pattern: str, text: str) -> "re.Match[str] | None":
+    found = list(re.finditer(pattern, text))
+    return rng.choice(found) if found else None
+
+
+def _put(text: str, match: "re.Match[str]", new: str) -> str:
+    return text[: match.start()] + new + text[match.end() :]
+
+
+def drop_collective(rng: random.Random, text: str) -> "str | None":
+    """Take what goes into a collective for what comes out of it."""
+    match = _pick(
+        rng, r'(%\w+) = "dist\.(?:all_reduce|permute)"\((%\w+)\).*: \((.*)\) -> (.*)\n', text
+    )
+    if match is None:
+        return None
+    made, given = match[1], match[2]
+    return re.sub(rf"{made}(?!\w)", given, _put(text, match, ""))
+
+
+def other_axes(rng: random.Random, text: str) -> "str | None":
+    """Let a collective run over other axes."""
+    match = _pick(rng, r'(?<="\(%)(\w+\) \{axes = )\[([^\]]*)\]', text)
+    if match is None:
+        return None
+    names = [n.strip() for n in re.search(r'axes = "([^"]*)"', text)[1].split(",")]  # type: ignore[index]
+    axes = [f'"{n.partition("=")[0]}"' for n in names]
+    return _put(
+        text, match, f"{match[1]}[{', '.join(rng.sample(axes, rng.randint(0, len(axes))))}]"
+    )
+
+
+def other_kind(rng: random.Random, text: str) -> "str | None":
+    """Let a collective reduce in another way."""
+    match = _pick(rng, r'kind = "(\w+)"', text)
+    kinds = [k for k in ("sum", "max", "min", "prod", "avg") if match and k != match[1]]
+    return _put(text, match, f'kind = "{rng.choice(kinds)}"') if match else None
+
+
+def swap_operands(rng: random.Random, text: str) -> "str | None":
+    """Swap two operands."""
+    match = _pick(rng, r"(?:ins\(|arith\.\w+ )(%\w+), (%\w+)(?= :|,)", text)
+    if match is None or match[1] == match[2]:
+        return None
+    whole = match[0]
+    return _put(text, match, whole.replace(f"{match[1]}, {match[2]}", f"{match[2]}, {match[1]}"))
+
+
+def other_operand(rng: random.Random, text: str) -> "str | None":
+    """Read another value than before."""
+    match = _pick(rng, r"(?<=[( ])%\w+(?=[,)\[ ])", text)
+    names = sorted(set(re.findall(r"%\w+", text)))
+    return _put(text, match, rng.choice(names)) if match else None
+
+
+def other_index(rng: random.Random, text: str) -> "str | None":
+    """Change a number that counts or says where."""
+    match = _pick(rng, r"arith\.constant (\d+) : index", text)
+    return _put(text, match, f"arith.constant {_near(rng, match[1])} : index") if match else None
+
+
+def other_offset(rng: random.Random, text: str) -> "str | None":
+    """Change a number of a slice."""
+    match = _pick(rng, r"(?<=tensor\.)(extract|insert)_slice [^\n]*?\[([^\]]*\d[^\]]*)\]", text)
+    if match is None:
+        return None
+    place = _pick(rng, r"(?<![%\w])\d+", match[0][match.start(2) - match.start() :])
+    if place is None:
+        return None
+    at = match.start(2) + place.start()
+    return text[:at] + str(_near(rng, place[0])) + text[at + len(place[0]) :]
+
+
+def _near(rng: random.Random, number: str) -> int:
+    return max(0, int(number) + rng.choice((-1, 1)))
+
+
+def other_number(rng: random.Random, text: str) -> "str | None":
+    """Change a neutral element, or another constant."""
+    match = _pick(rng, r"(0\.000000e\+00|0xFF800000|1\.000000e\+00)", text)
+    if match is None:
+        return None
+    others = {"0.000000e+00", "0xFF800000", "1.000000e+00", "-1.000000e+00"} - {match[1]}
+    return _put(text, match, rng.choice(sorted(others)))
+
+
+def other_op(rng: random.Random, text: str) -> "str | None":
+    """Compute something else."""
+    groups = (
+        ("addf", "subf", "mulf", "maximumf", "minimumf"),
+        ("addi", "subi", "muli"),
+        ("ult", "ule", "ugt", "uge", "eq"),
+    )
+    group = rng.choice(groups)
+    match = _pick(rng, rf"(?<=[. ])({'|'.join(group)})(?=[ ,}}])", text)
+    others = [o for o in group if match and o != match[1]]
+    return _put(text, match, rng.choice(others)) if match else None
+
+
+def other_dim(rng: random.Random, text: str) -> "str | None":
+    """Let an op work on another dim, or permute in another way."""
+    match = _pick(rng, r"((?:\w*dim) = |dimensions = \[)(\d)", text)
+    return _put(text, match, f"{match[1]}{_near(rng, match[2])}") if match else None
+
+
+CHANGES: tuple[Change, ...] = (
+    drop_collective,
+    other_axes,
+    other_kind,
+    swap_operands,
+    other_operand,
+    other_index,
+    other_offset,
+    other_number,
+    other_op,
+    other_dim,
+)
+
+
+def programs(examples: bool = False) -> dict[str, str]:
+    """The programs that are changed, by name."""
+    more = {
+        name: (EXAMPLES / name / f"{name}.mlir").read_text()
+        for name in ("mlp", "attention", "block")
+    }
+    return PROGRAMS | (more if examples else {})
+
+
+def mutants(count: int, seed: int, chosen: dict[str, str]) -> Iterator[Mutant]:
+    """Changed programs, `count` tries."""
+    rng = random.Random(seed)
+    made = {name: texts(text) for name, text in chosen.items()}
+    for _ in range(count):
+        name = rng.choice(sorted(made))
+        change = rng.choice(CHANGES)
+        whole, right = made[name]
+        local = change(rng, right)
+        if local is not None and local != right:
+            yield Mutant(name, change.__name__, whole, right, local)
+
+
+def verdict(mutant: Mutant) -> str:
+    """What becomes of a mutant: refused (it is no program), refuted, unproven or proven."""
+    try:
+        found = compared(mutant.whole, mutant.local)
+    except MeshweaveError:
+        return "refused"
+    return {0: "proven", 1: "refuted", 3: "unproven"}[found.status]
+
+
+def computes_the_same(mutant: Mutant) -> bool:
+    """Run a mutant and the program it was made of."""
+    results = []
+    for text in (mutant.right, mutant.local):
+        with mw.compile(text, timeout=30) as program:
+            results.append(program(*random_arguments(program.inputs, 7)))
+    return all(np.allclose(a, b, rtol=1e-4, atol=1e-5) for a, b in zip(*results))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    counts: Counter[str] = Counter()
+    for mutant in mutants(options.count, options.seed, programs(examples=True)):
+        found = verdict(mutant)
+        counts[found] += 1
+        if found == "proven" and not computes_the_same(mutant):
+            counts["WRONG"] += 1
+            print(f"proven, but wrong: {mutant.name}, {mutant.change}\n{mutant.local}")
+    print(", ".join(f"{n} {what}" for what, n in sorted(counts.items())))
+    return int(counts["WRONG"] > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,130 @@
+"""The check proves what the passes make, and refutes what is wrong."""
+
+import pytest
+from verify.pairs import EXAMPLES, PROGRAMS, answer, compared, matmul, mesh, texts
+
+import meshweave as mw
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs_are_proven(name: str) -> None:
+    found = answer(PROGRAMS[name])
+    assert found.status == 0, found
+
+
+@pytest.mark.parametrize("name", ["mlp", "attention", "block", "gpt2l"])
+def test_examples_are_proven(name: str) -> None:
+    found = answer((EXAMPLES / name / f"{name}.mlir").read_text())
+    assert found.status == 0, found
+
+
+@pytest.mark.parametrize("axes", ["dp=2", "tp=2", "dp=4, tp=1", "dp=1, tp=4"])
+def test_an_example_is_proven_on_other_meshes(axes: str) -> None:
+    said = {"dp": "_", "tp": "_"} | {
+        a.split("=")[0].strip(): a.split("=")[0].strip() for a in axes.split(",")
+    }
+    text = matmul(axes, f"[{said['dp']}, _]", f"[_, {said['tp']}]", f"[{said['dp']}, {said['tp']}]")
+    assert answer(text).status == 0
+
+
+SUM = """
+func.func @main(%a: tensor<12x4xf32> {dist.layout = #dist.layout<"[x, _]">})
+    -> (tensor<4xf32> {dist.layout = #dist.layout<"[_]">}) {
+  %z = arith.constant dense<0.0> : tensor<4xf32>
+  %r = linalg.reduce { arith.addf } ins(%a : tensor<12x4xf32>) outs(%z : tensor<4xf32>) dimensions = [0]
+  return %r : tensor<4xf32>
+}
+"""
+SUM_IN_SLICES = """
+func.func @main(%a: tensor<6x4xf32> {dist.layout = #dist.layout<"[x, _]">})
+    -> (tensor<4xf32> {dist.layout = #dist.layout<"[_]">}) {
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %c2 = arith.constant 2 : index
+  %c3 = arith.constant 3 : index
+  %z = arith.constant dense<0.0> : tensor<4xf32>
+  %r = scf.for %t = %c0 to %c3 step %c1 iter_args(%s = %z) -> (tensor<4xf32>) {
+    %n = scf.for %u = %c0 to %c1 step %c1 iter_args(%v = %s) -> (tensor<4xf32>) {
+      %at = arith.muli %t, %c2 : index
+      %p = tensor.extract_slice %a[%at, 0] [2, 4] [1, 1] : tensor<6x4xf32> to tensor<2x4xf32>
+      %w = linalg.reduce { arith.addf } ins(%p : tensor<2x4xf32>) outs(%v : tensor<4xf32>) dimensions = [0]
+      scf.yield %w : tensor<4xf32>
+    }
+    scf.yield %n : tensor<4xf32>
+  }
+  %f = "dist.all_reduce"(%r) {axes = ["x"], kind = "sum"} : (tensor<4xf32>) -> tensor<4xf32>
+  return %f : tensor<4xf32>
+}
+"""
+
+
+def test_a_sum_carried_over_slices_is_proven() -> None:
+    assert compared(mesh("x=2") + SUM, mesh("x=2") + SUM_IN_SLICES).status == 0
+
+
+def test_a_sum_carried_once_too_often_is_refuted() -> None:
+    """The inner loop adds the same slice again: its axis is none of the value's."""
+    twice = SUM_IN_SLICES.replace("%u = %c0 to %c1", "%u = %c0 to %c2")
+    found = compared(mesh("x=2") + SUM, mesh("x=2") + twice)
+    assert found.status == 1 and "instead of" in found.refuted[0].reason
+
+
+def test_a_sum_that_is_still_pending_is_refuted() -> None:
+    pending = SUM_IN_SLICES.replace('axes = ["x"]', "axes = []")
+    found = compared(mesh("x=2") + SUM, mesh("x=2") + pending)
+    assert found.status == 1 and "reduce sum (6,) at [6*x, i0]" in found.refuted[0].reason
+
+
+def test_padding_without_a_neutral_element_is_not_proven() -> None:
+    whole, local = texts(matmul("x=2", "[_, x]", "[x, _]", "[_, _]", (4, 7, 3)))
+    assert compared(whole, local).status == 0
+    for wrong in (
+        local.replace("0.000000e+00 : f32", "1.000000e+00 : f32"),
+        local.replace("ult,", "ule,"),
+    ):
+        assert wrong != local and compared(whole, wrong).status != 0
+
+
+def test_another_layout_than_promised_is_refuted() -> None:
+    whole, local = texts(matmul("x=2", "[x, _]", "[_, _]", "[x, _]"))
+    found = compared(whole, local.replace('"[x, _]"', '"[_*x, _]"'))
+    assert found.status == 1 and "expected layout [x, _], is [_*x, _]" in found.refuted[0].reason
+
+
+def test_a_program_of_one_rank_from_elsewhere_is_checked() -> None:
+    """A body of JAX's shard_map, as StableHLO has it, beside the function of whole arrays."""
+    head = 'sdy.mesh @mesh = <["x"=2]>\nfunc.func public @main(%a: tensor<8x4xf32>) -> tensor<4xf32> {\n'
+    whole = (
+        head + "%z = stablehlo.constant dense<0.0> : tensor<f32>\n"
+        "%r = stablehlo.reduce(%a init: %z) applies stablehlo.add across dimensions = [0] : "
+        "(tensor<8x4xf32>, tensor<f32>) -> tensor<4xf32>\n"
+        "return %r : tensor<4xf32> }"
+    )
+    local = (
+        head
+        + """%r = sdy.manual_computation(%a) in_shardings=[<@mesh, [{"x"}, {}]>]
+      out_shardings=[<@mesh, [{}]>] manual_axes={"x"} (%b: tensor<4x4xf32>) {
+    %z = stablehlo.constant dense<0.0> : tensor<f32>
+    %p = stablehlo.reduce(%b init: %z) applies stablehlo.add across dimensions = [0]
+      : (tensor<4x4xf32>, tensor<f32>) -> tensor<4xf32>
+    %s = "stablehlo.all_reduce"(%p) <{replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>,
+        channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, use_global_device_ids}> ({
+    ^bb0(%x: tensor<f32>, %y: tensor<f32>):
+      %t = stablehlo.add %x, %y : tensor<f32>
+      stablehlo.return %t : tensor<f32>
+    }) : (tensor<4xf32>) -> tensor<4xf32>
+    sdy.return %s : tensor<4xf32>
+  } : (tensor<8x4xf32>) -> tensor<4xf32>
+return %r : tensor<4xf32> }"""
+    )
+    assert mw.verify(whole, local).proven == ("@main result 0",)
+    found = mw.verify(whole, local.replace("[[0, 1]]", "[[0], [1]]").replace("1x2xi64", "2x1xi64"))
+    assert found.status != 0
+
+
+def test_programs_that_do_not_belong_together_are_refused() -> None:
+    with pytest.raises(mw.MeshweaveError, match="takes other arguments"):
+        mw.verify(
+            "func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> { return %a : tensor<4xf32> }",
+            "func.func @main() -> () { return }",
+        )
