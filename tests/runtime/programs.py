@@ -11,6 +11,7 @@ from meshweave.lowering.cpu.collectives.objects import collectives_object, compi
 from meshweave.runtime import engine
 from meshweave.runtime.mpi.engine import MpiEngine
 
+PortLike = Port | tuple[str, tuple[int, ...]]
 ENGINES = ("local", "mpi", "library")  # of them, two are engine mpi
 
 
@@ -41,8 +42,8 @@ def program(
     mesh: str,
     engine: str,
     groups: Sequence[tuple[str, ...]],
-    inputs: Sequence[tuple[str, tuple[int, ...]]],
-    outputs: Sequence[tuple[str, tuple[int, ...]]],
+    inputs: Sequence[PortLike],
+    outputs: Sequence[PortLike],
     calls: Sequence[CallOf | str],
     arena_bytes: int = 0,
     externals: Sequence[str] = (),
@@ -51,7 +52,7 @@ def program(
 ) -> Bundle:
     """A bundle whose step makes `calls` in order; text among them is taken into the body.
 
-    inputs, outputs: (dtype, local shape) of each port. staging: bytes for operands in memory of
+    inputs, outputs: each port, or (dtype, local shape) of a replicated one. staging: bytes for operands in memory of
     the user. early_bytes: of the arena, at its end, for areas of collectives started early.
     """
     ports = [_ports("in", inputs), _ports("out", outputs)]
@@ -70,10 +71,12 @@ def program(
     return Bundle(manifest, tuple(objects))
 
 
-def _ports(prefix: str, ports: Sequence[tuple[str, tuple[int, ...]]]) -> tuple[Port, ...]:
+def _ports(prefix: str, ports: Sequence[PortLike]) -> tuple[Port, ...]:
     return tuple(
-        Port(f"{prefix}{index}", dtype, shape, shape, str(Layout.replicated(len(shape))))
-        for index, (dtype, shape) in enumerate(ports)
+        port
+        if isinstance(port, Port)
+        else Port(f"{prefix}{index}", *port, port[1], str(Layout.replicated(len(port[1]))))
+        for index, port in enumerate(ports)
     )
 
 

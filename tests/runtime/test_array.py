@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from runtime.programs import CallOf, program
 
 import meshweave
-from meshweave.bundle import Bundle, Port
+from meshweave.bundle import Port
 from meshweave.errors import LayoutError, MeshweaveError, UsageError
 from meshweave.layout import Layout, Mesh
 from meshweave.runtime import Array, collect, engine, limits, place
@@ -154,13 +152,10 @@ def test_numpys_protocol_copies_only_where_it_must():
 
 def doubling():
     """Adds the two halves of an 8x6 array: each rank holds 4x6, the output is replicated."""
-    local = program(
-        "x=2", "local", [("x",)], [("f32", (4, 6))], [("f32", (4, 6))],
-        [CallOf("mw_all_reduce_sum_f32", 0, ("input", 0), ("output", 0), (24,))],
-    )  # fmt: skip
-    inputs = (Port("w", "f32", (8, 6), (4, 6), "[x, _]"),)
-    outputs = (Port("r", "f32", (4, 6), (4, 6), "[_, _]"),)
-    return Bundle(replace(local.manifest, inputs=inputs, outputs=outputs), local.objects)
+    halves = Port("w", "f32", (8, 6), (4, 6), "[x, _]")
+    total = Port("r", "f32", (4, 6), (4, 6), "[_, _]")
+    call = CallOf("mw_all_reduce_sum_f32", 0, ("input", 0), ("output", 0), (24,))
+    return program("x=2", "local", [("x",)], [halves], [total], [call])
 
 
 @pytest.fixture(scope="module")
@@ -242,23 +237,20 @@ def test_unknown_engines_are_named():
 
 @pytest.mark.parametrize("name", ["local", "mpi"])
 def test_a_program_that_needs_more_memory_than_there_is_says_so(name):
-    small = program("x=1", name, [], [], [], [])
     huge = Port("w", "f32", (1 << 50,), (1 << 50,), "[_]")
     started = engine(name)
-    manifest = replace(small.manifest, arena_bytes=1 << 62)
-    for wanted in (manifest, replace(small.manifest, outputs=(huge,))):
+    for outputs, arena in (([], 1 << 62), ([huge], 0)):
         with pytest.raises(MeshweaveError, match=r"the program needs .* TiB .* are free"):
-            started.load(Bundle(wanted, small.objects))
+            started.load(program("x=1", name, [], [], outputs, [], arena))
     started.close()
 
 
 @pytest.mark.parametrize("name", ["local", "mpi"])
 def test_memory_that_the_system_does_not_give_is_one_line(name, monkeypatch):
     monkeypatch.setattr(limits, "available_bytes", lambda: None)  # it does not tell
-    small = program("x=1", name, [], [], [], [])
     huge = Port("w", "f32", (1 << 50,), (1 << 50,), "[_]")
     started = engine(name)
-    executable = started.load(Bundle(replace(small.manifest, outputs=(huge,)), small.objects))
+    executable = started.load(program("x=1", name, [], [], [huge], []))
     with pytest.raises(MeshweaveError, match=r"no memory for (a buffer|buffers) of 45035996273704"):
         executable.run([[]])
     started.close()
