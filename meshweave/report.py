@@ -58,7 +58,7 @@ class KernelRow(_Row):
 
 
 @dataclass(frozen=True)
-class CollectiveRow:
+class TransferRow:
     """Describe a collective of a step.
 
     nbytes: bytes that the busiest rank receives. tensor: its operand on a rank, `f32 64x96`. where: its place in the
@@ -98,7 +98,7 @@ class Report:
     regions: tuple[RegionRow, ...] = ()
     ledger: tuple[LedgerRow, ...] = ()
     kernels: tuple[KernelRow, ...] = ()
-    collectives: tuple[CollectiveRow, ...] = ()
+    collectives: tuple[TransferRow, ...] = ()
     moments: tuple[Moment, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:

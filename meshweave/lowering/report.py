@@ -6,7 +6,7 @@ from meshweave.ir.bindings import ir
 from meshweave.lowering.buffers.memory import moments, region_bytes, unit_kernels
 from meshweave.lowering.gpu.choices import taken_rows
 from meshweave.lowering.host.program import LoweredProgram
-from meshweave.report import CollectiveRow, KernelRow, LedgerRow, RegionRow, Report
+from meshweave.report import KernelRow, LedgerRow, RegionRow, Report, TransferRow
 from meshweave.transforms.kernels.select_kernels import kernel_rows
 from meshweave.transforms.slicing.ledger import read_ledger
 
@@ -36,7 +36,7 @@ def report_of(module: ir.Module, program: LoweredProgram) -> Report:
         ),
         kernels=_kernels(module, program),
         collectives=tuple(
-            CollectiveRow(info.op, tuple(info.axes), info.bytes, source.tensor, source.location)
+            TransferRow(info.op, tuple(info.axes), info.bytes, source.tensor, source.location)
             for info, source in zip(program.collectives.infos, program.collectives.sources)
             if info.op != "relayout"
         ),

@@ -15,7 +15,7 @@ from meshweave.errors import MeshweaveError
 
 
 @dataclass(frozen=True)
-class Finding:
+class Requirement:
     """Hold one line: what was checked, whether it is good, what was found or how to install it, what needs it."""
 
     what: str
@@ -34,7 +34,7 @@ class Check:
     needed_for: str
     optional: bool = False
 
-    def finding(self) -> Finding:
+    def finding(self) -> Requirement:
         """Look, and say what was found or what is wrong."""
         try:
             ok, said = True, self.look()
@@ -42,7 +42,9 @@ class Check:
             ok, said = False, error.message
         except Exception as error:  # of compiler, loader, MPI: any is a finding
             ok, said = False, f"{type(error).__name__}: {error}"
-        return Finding(self.what, ok, " ".join(said.split())[:200], self.needed_for, self.optional)
+        return Requirement(
+            self.what, ok, " ".join(said.split())[:200], self.needed_for, self.optional
+        )
 
 
 def doctor_command(options: argparse.Namespace) -> int:
@@ -60,7 +62,7 @@ def doctor(as_json: bool = False) -> int:
     return 0 if all(f.ok or f.optional for f in findings) else 1
 
 
-def _print(findings: list[Finding]) -> None:
+def _print(findings: list[Requirement]) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

@@ -19,7 +19,7 @@ _SHARED = {
 
 
 def launcher(share: bool) -> Launcher:
-    """Return this launcher for `processes.launch.Ranks`. share: the ranks may share GPUs."""
+    """Return this launcher for `processes.launch.RankProcesses`. share: the ranks may share GPUs."""
 
     def command(nranks: int, path: str) -> list[str]:
         module = "meshweave.runtime.gpu.launcher"

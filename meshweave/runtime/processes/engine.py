@@ -21,7 +21,14 @@ from meshweave.errors import MeshweaveError, RankError
 from meshweave.runtime.engine import check_engine
 from meshweave.runtime.forks import new_reentrant_lock
 from meshweave.runtime.limits import check_machine
-from meshweave.runtime.processes.launch import Death, Failure, Launcher, Message, Ranks, Silence
+from meshweave.runtime.processes.launch import (
+    Death,
+    Failure,
+    Launcher,
+    Message,
+    RankProcesses,
+    Silence,
+)
 from meshweave.runtime.program import Values, buffer_bytes, check_all, place_buffers
 from meshweave.runtime.watchdog import StatusBoard, Watchdog, together
 
@@ -41,7 +48,7 @@ class ProcessEngine:
     def __init__(self, timeout: float = 60.0) -> None:
         self.timeout = timeout
         self.busy = new_reentrant_lock()
-        self._jobs: dict[int, Ranks] = {}
+        self._jobs: dict[int, RankProcesses] = {}
 
     def launcher(self) -> Launcher:
         """Return what starts the ranks."""
@@ -60,11 +67,11 @@ class ProcessEngine:
         check_engine(bundle.manifest, self.name)
         return ProcessExecutable(self, bundle)
 
-    def job(self, nranks: int) -> Ranks:
+    def job(self, nranks: int) -> RankProcesses:
         """Return the running ranks for meshes of this size, started if there are none."""
         with self.busy:
             if nranks not in self._jobs or not self._jobs[nranks].alive:
-                self._jobs[nranks] = Ranks(nranks, START_SECONDS, self.launcher())
+                self._jobs[nranks] = RankProcesses(nranks, START_SECONDS, self.launcher())
             return self._jobs[nranks]
 
     def close(self) -> None:
@@ -98,7 +105,7 @@ class ProcessExecutable:
         self.engine, self.bundle, self.manifest = engine, bundle, bundle.manifest
         self.mesh = check_machine(self.manifest, engine.name)
         self.timeout = engine.timeout
-        self._job: Ranks | None = None
+        self._job: RankProcesses | None = None
         self._number = 0
         self._scratch: ProcessCall | None = None
         self.through_window = False  # whether all groups of ranks meet in shared memory
@@ -140,7 +147,7 @@ class ProcessExecutable:
                 self.ask(self._job, {"do": "unload", "program": self._number})
             self._job = self._scratch = None
 
-    def attach(self) -> tuple[Ranks, int]:
+    def attach(self) -> tuple[RankProcesses, int]:
         """Return the ranks, with this program loaded, and its number there."""
         with self.engine.busy:
             job = self.engine.job(self.mesh.nranks)
@@ -158,7 +165,7 @@ class ProcessExecutable:
 
     def ask(
         self,
-        job: Ranks,
+        job: RankProcesses,
         message: Message,
         payload: bytes = b"",
         files: Sequence[int] = (),
@@ -173,7 +180,7 @@ class ProcessExecutable:
             return job.answers(watch or self._deadline(message["do"]))
 
     @contextlib.contextmanager
-    def guard(self, job: Ranks) -> Iterator[None]:
+    def guard(self, job: RankProcesses) -> Iterator[None]:
         """End the job when anything fails inside; raise what a rank did wrong as one line."""
         try:
             yield
@@ -192,7 +199,7 @@ class ProcessExecutable:
             job.kill()
             raise
 
-    def _dead(self, job: Ranks, death: Death) -> RankError:
+    def _dead(self, job: RankProcesses, death: Death) -> RankError:
         """End the job of which a rank has died; return an error that says where all ranks were."""
         where = self.board.where(self.manifest, death.rank)
         others = [rank for rank in range(self.mesh.nranks) if rank != death.rank]

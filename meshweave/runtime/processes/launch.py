@@ -72,7 +72,7 @@ class Launcher:
     environment: Callable[[int], dict[str, str]]
 
 
-class Ranks:
+class RankProcesses:
     """Hold running ranks that wait for messages."""
 
     def __init__(self, nranks: int, seconds: float, launcher: Launcher) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from meshweave.lowering.gpu.host.streams import BARRIER, Range, StreamOp, awaited, planned
+from meshweave.lowering.gpu.host.streams import BARRIER, Range, StreamWork, awaited, planned
 
 RANGES = st.builds(
     lambda memory, first, size: Range(memory, first, first + size),
@@ -15,7 +15,7 @@ RANGES = st.builds(
 )
 SOME = st.lists(RANGES, max_size=2).map(tuple)
 OPS = st.lists(
-    st.one_of(st.builds(StreamOp, st.integers(0, 3), SOME, SOME), st.just(BARRIER)), max_size=14
+    st.one_of(st.builds(StreamWork, st.integers(0, 3), SOME, SOME), st.just(BARRIER)), max_size=14
 )
 
 
@@ -24,7 +24,7 @@ def touched(ranges: tuple[Range, ...]) -> set[tuple[str, int]]:
     return {(r.memory, b) for r in ranges for b in range(r.first, r.last)}
 
 
-def must_be_ordered(a: StreamOp, b: StreamOp) -> bool:
+def must_be_ordered(a: StreamWork, b: StreamWork) -> bool:
     if BARRIER in (a, b):
         return True  # also with what touches no byte
     reads, writes = touched(a.reads), touched(a.writes)
@@ -32,7 +32,7 @@ def must_be_ordered(a: StreamOp, b: StreamOp) -> bool:
     return bool(writes & theirs or writes & touched(b.reads) or reads & theirs)
 
 
-def before(ops: list[StreamOp], waits: list[tuple[int, ...]]) -> set[tuple[int, int]]:
+def before(ops: list[StreamWork], waits: list[tuple[int, ...]]) -> set[tuple[int, int]]:
     """The transitive closure of the order of each stream and of the waits."""
     edges = {(a, b) for b in range(len(ops)) for a in range(b) if ops[a].stream == ops[b].stream}
     edges |= {(a, b) for b, found in enumerate(waits) for a in found}
@@ -48,8 +48,8 @@ A, B = Range("a", 0, 8), Range("a", 8, 16)
 
 @settings(max_examples=400)
 @given(OPS)
-@example([StreamOp(1, (), (A,)), StreamOp(2, (A,)), StreamOp(1, (), (A,))])
-def test_what_conflicts_is_ordered_and_nothing_more(ops: list[StreamOp]) -> None:
+@example([StreamWork(1, (), (A,)), StreamWork(2, (A,)), StreamWork(1, (), (A,))])
+def test_what_conflicts_is_ordered_and_nothing_more(ops: list[StreamWork]) -> None:
     waits = awaited(ops)
     order = before(ops, waits)
     needed = {(a, b) for b in range(len(ops)) for a in range(b) if must_be_ordered(ops[a], ops[b])}
@@ -64,7 +64,7 @@ def test_what_conflicts_is_ordered_and_nothing_more(ops: list[StreamOp]) -> None
 
 @settings(max_examples=300)
 @given(OPS)
-def test_a_planned_event_stands_for_the_operation_that_is_waited_for(ops: list[StreamOp]) -> None:
+def test_a_planned_event_stands_for_the_operation_that_is_waited_for(ops: list[StreamWork]) -> None:
     recorded: dict[int, int] = {}
     for number, (point, waits) in enumerate(zip(planned(ops), awaited(ops), strict=True)):
         assert point.stream == ops[number].stream
@@ -76,29 +76,33 @@ def test_a_planned_event_stands_for_the_operation_that_is_waited_for(ops: list[S
 def test_independent_operations_wait_for_the_fork_alone() -> None:
     ops = [
         BARRIER,
-        StreamOp(1, (), (A,)),
-        StreamOp(2, (), (B,)),
-        StreamOp(1, (A,), (A,)),
-        StreamOp(2, (B,), (B,)),
+        StreamWork(1, (), (A,)),
+        StreamWork(2, (), (B,)),
+        StreamWork(1, (A,), (A,)),
+        StreamWork(2, (B,), (B,)),
         BARRIER,
     ]
     assert awaited(ops) == [(), (0,), (0,), (), (), (3, 4)]
 
 
 def test_memory_that_is_used_again_is_waited_for() -> None:
-    ops = [StreamOp(1, (), (A,)), StreamOp(1, (A,), (B,)), StreamOp(2, (), (A,))]
+    ops = [StreamWork(1, (), (A,)), StreamWork(1, (A,), (B,)), StreamWork(2, (), (A,))]
     assert awaited(ops) == [(), (), (1,)]
 
 
 def test_readers_do_not_wait_for_readers() -> None:
-    assert awaited([StreamOp(1, (A,)), StreamOp(2, (A,)), StreamOp(0, (A,), (B,))]) == [(), (), ()]
+    assert awaited([StreamWork(1, (A,)), StreamWork(2, (A,)), StreamWork(0, (A,), (B,))]) == [
+        (),
+        (),
+        (),
+    ]
 
 
 def test_a_wait_that_follows_from_another_is_left_out() -> None:
-    ops = [StreamOp(1, (), (A,)), StreamOp(2, (A,), (B,)), StreamOp(3, (A, B), ())]
+    ops = [StreamWork(1, (), (A,)), StreamWork(2, (A,), (B,)), StreamWork(3, (A, B), ())]
     assert awaited(ops) == [(), (0,), (1,)]
 
 
 def test_events_are_used_again() -> None:
-    ops = [StreamOp(k % 2, (A,), (A,)) for k in range(12)]
+    ops = [StreamWork(k % 2, (A,), (A,)) for k in range(12)]
     assert {point.record for point in planned(ops)} == {-1, 0}

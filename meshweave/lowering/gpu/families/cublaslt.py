@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from meshweave.device import GemmInfo
 from meshweave.lowering.gpu.facts import Facts
 from meshweave.lowering.gpu.families.gemm.results import converts
-from meshweave.lowering.gpu.families.products import Loops, product_of, starts_from
+from meshweave.lowering.gpu.families.products import LoopGroup, product_of, starts_from
 from meshweave.lowering.gpu.kernel import Target
 from meshweave.lowering.nests.bind import Access, Store
 from meshweave.lowering.nests.rows import KernelUnit
@@ -93,7 +93,7 @@ def _stored(unit: KernelUnit, dead: Collection[int]) -> Store | None:
     return rest[0].stores[0] if len(rest[0].sizes) == unit.rows else None
 
 
-def _one(loops: Loops, accesses: Sequence[Access]) -> tuple[int, tuple[int, ...]] | None:
+def _one(loops: LoopGroup, accesses: Sequence[Access]) -> tuple[int, tuple[int, ...]] | None:
     """Treat loops as one: iterations, and the step of each access; None where they do not walk as one."""
     count, steps = 1, tuple(0 for _ in accesses)
     for dim, size in zip(reversed(loops.dims), reversed(loops.sizes)):

@@ -22,7 +22,7 @@ _RESULTS = {"f64": ("f64",), "f32": ("f32",), "f16": ("f16", "f32"), "bf16": ("b
 
 
 @dataclass(frozen=True)
-class Loops:
+class LoopGroup:
     """Hold loops of a nest that are done as one, the last fastest. sizes: of each."""
 
     dims: tuple[int, ...]
@@ -39,14 +39,14 @@ class Loops:
 
 
 @dataclass(frozen=True)
-class Operand:
+class ProductOperand:
     """Describe A, or B: its access over the nest's loops, and the loops that are its rows (A) or columns (B).
 
     steps: strides along the depth loops of the `Contraction`.
     """
 
     access: Access
-    rows: Loops
+    rows: LoopGroup
     steps: tuple[int, ...]
 
     @property
@@ -64,12 +64,12 @@ class Contraction:
     """
 
     nest: LoopNest
-    batch: Loops
-    m: Loops
-    n: Loops
+    batch: LoopGroup
+    m: LoopGroup
+    n: LoopGroup
     k: tuple[int, ...]
-    a: Operand
-    b: Operand
+    a: ProductOperand
+    b: ProductOperand
     c: Store
     dtype: str
 
@@ -105,10 +105,10 @@ def product_of(nest: LoopNest) -> Contraction | None:
         groups["m"], groups["n"] = groups["n"], groups["m"]
     sizes, a_depth, b_depth = _merged(nest, groups["k"], a, b)
     batch, m, n = (
-        Loops(tuple(groups[name]), tuple(nest.sizes[d] for d in groups[name]))
+        LoopGroup(tuple(groups[name]), tuple(nest.sizes[d] for d in groups[name]))
         for name in ("batch", "m", "n")
     )
-    operands = Operand(a, m, a_depth), Operand(b, n, b_depth)
+    operands = ProductOperand(a, m, a_depth), ProductOperand(b, n, b_depth)
     return Contraction(nest, batch, m, n, sizes, *operands, store, dtype)
 
 

@@ -104,7 +104,7 @@ def _side(turn: Turn, facts: Facts) -> int:
     return side
 
 
-class _Blocks:
+class _BlockGrid:
     """Give each block of threads `high` by `wide` iterations of the two loops, in one iteration of the others."""
 
     frame: DeviceFrame
@@ -126,7 +126,7 @@ class _Blocks:
         return index, down, along
 
 
-class _Squares(_Blocks):
+class _Squares(_BlockGrid):
     """Write a square of side x side iterations for each thread."""
 
     threads = 32 * WARPS
@@ -172,7 +172,7 @@ class _Squares(_Blocks):
                 line.store(store, found)
 
 
-class _Tiles(_Blocks):
+class _Tiles(_BlockGrid):
     """Write tiles of TILE x TILE iterations, whose turned operands are copied to shared memory first."""
 
     threads = TILE * HIGH

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 from meshweave.ir.bindings import ir
 from meshweave.lowering.buffers.function_plan import FunctionPlan
 from meshweave.lowering.buffers.steps import Place, Root, Step
-from meshweave.lowering.gpu.host.streams import BARRIER, EVERYTHING, Range, StreamOp
+from meshweave.lowering.gpu.host.streams import BARRIER, EVERYTHING, Range, StreamWork
 from meshweave.lowering.nests.bind import Access, LoopNest
 from meshweave.lowering.nests.linear import Linear
 from meshweave.lowering.nests.rows import Entry, KernelUnit
@@ -61,10 +61,10 @@ class Touched:
         """Read a plan. forking: the numbers of the functions that use several streams themselves."""
         self.plan, self.forking = plan, forking
         self._groups = _tied(plan)
-        self._ops: list[StreamOp] = []
+        self._ops: list[StreamWork] = []
         self._tickets: dict[int, int] = {}  # of a collective that is under way, its stream
 
-    def ops(self) -> list[StreamOp]:
+    def ops(self) -> list[StreamWork]:
         """Return all operations."""
         self._ops = []
         self._block(self.plan.entries)
@@ -83,12 +83,12 @@ class Touched:
                 self._ops.append(BARRIER)
         self._ops.append(BARRIER)
 
-    def _operation(self, entry: Entry) -> StreamOp:
+    def _operation(self, entry: Entry) -> StreamWork:
         if isinstance(entry, KernelUnit):
             return self._unit(entry)
         return self._element(entry) if entry.what in _ELEMENTS else self._call(entry)
 
-    def _unit(self, unit: KernelUnit) -> StreamOp:
+    def _unit(self, unit: KernelUnit) -> StreamWork:
         reads: list[Range] = []
         writes: list[Range] = []
         for nest in unit.nests:
@@ -97,9 +97,9 @@ class Touched:
             for store in nest.stores:
                 place = unit.pointers.places[store.access.pointer]
                 writes += self._ranges(*place, _span(store.access, nest))
-        return StreamOp(asked(unit) or 0, _unique(reads), _unique(writes))
+        return StreamWork(asked(unit) or 0, _unique(reads), _unique(writes))
 
-    def _call(self, step: Step) -> StreamOp:
+    def _call(self, step: Step) -> StreamWork:
         """Return the operation of a collective, its wait, or the call of a function."""
         reads = [r for place in step.operands for r in self._place(place)]
         places = [*step.outputs, *([step.scratch] if step.scratch is not None else [])]
@@ -110,7 +110,7 @@ class Touched:
             stream = self._stream(step, tuple(reads))
         if step.ticket >= 0:
             self._tickets[step.ticket] = stream
-        return StreamOp(stream, tuple(reads), tuple(writes))
+        return StreamWork(stream, tuple(reads), tuple(writes))
 
     def _stream(self, step: Step, reads: tuple[Range, ...]) -> int:
         """Return the stream of a collective or a call.
@@ -120,14 +120,14 @@ class Touched:
         wanted = asked(step)
         if wanted is not None or step.what == "call":
             return wanted or 0
-        sent = StreamOp(0, reads)
+        sent = StreamWork(0, reads)
         return next((op.stream for op in reversed(self._ops) if op.conflicts(sent)), 0)
 
-    def _element(self, step: Step) -> StreamOp:
+    def _element(self, step: Step) -> StreamWork:
         """Return the operation of an element that the host reads or writes: always on stream 0."""
         if step.what == "memref.load":
-            return StreamOp(0, self._place(step.operands[0]), ())
-        return StreamOp(0, (), self._place(step.operands[1]))
+            return StreamWork(0, self._place(step.operands[0]), ())
+        return StreamWork(0, (), self._place(step.operands[1]))
 
     def _place(self, place: Place | ir.Value) -> tuple[Range, ...]:
         """Return all of the buffer that a place is in."""

@@ -33,14 +33,14 @@ EVERYTHING = Range("", 0, 0)
 
 
 @dataclass(frozen=True)
-class StreamOp:
+class StreamWork:
     """Describe an operation: the number of its stream, the bytes that it reads and writes."""
 
     stream: int
     reads: tuple[Range, ...] = ()
     writes: tuple[Range, ...] = ()
 
-    def conflicts(self, other: StreamOp) -> bool:
+    def conflicts(self, other: StreamWork) -> bool:
         """Tell whether the order of the two matters. With what writes everything it always does."""
         return (
             EVERYTHING in (*self.writes, *other.writes)
@@ -50,7 +50,7 @@ class StreamOp:
         )
 
 
-BARRIER = StreamOp(0, (), (EVERYTHING,))  # stream 0 waits for all streams, and all wait for it
+BARRIER = StreamWork(0, (), (EVERYTHING,))  # stream 0 waits for all streams, and all wait for it
 
 
 def _meet(some: Sequence[Range], others: Sequence[Range]) -> bool:
@@ -70,7 +70,7 @@ class Point:
     record: int = -1
 
 
-def awaited(ops: Sequence[StreamOp]) -> list[tuple[int, ...]]:
+def awaited(ops: Sequence[StreamWork]) -> list[tuple[int, ...]]:
     """Return for each operation those before it, on other streams, that its stream has to wait for.
 
     No wait among them follows from another, or from what the stream has waited for before.
@@ -96,7 +96,7 @@ def awaited(ops: Sequence[StreamOp]) -> list[tuple[int, ...]]:
 
 
 def _candidates(
-    ops: Sequence[StreamOp], op: StreamOp, earlier: dict[int, list[int]], known: dict[int, int]
+    ops: Sequence[StreamWork], op: StreamWork, earlier: dict[int, list[int]], known: dict[int, int]
 ) -> list[int]:
     """Return the latest operation of each other stream that conflicts with `op` and may not be done before it."""
     found = []
@@ -112,7 +112,7 @@ def _candidates(
     return found
 
 
-def planned(ops: Sequence[StreamOp]) -> list[Point]:
+def planned(ops: Sequence[StreamWork]) -> list[Point]:
     """Return what is done around each operation. An event is used again when nothing waits for it any more."""
     waits = awaited(ops)
     ends = {other: number for number, found in enumerate(waits) for other in found}

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from meshweave.hints.fast_paths import DETERMINISTIC
 from meshweave.lowering.gpu.facts import Facts
 from meshweave.lowering.gpu.families.gemm.kernel import ProductKernel
-from meshweave.lowering.gpu.families.products import Contraction, Operand
+from meshweave.lowering.gpu.families.products import Contraction, ProductOperand
 from meshweave.lowering.gpu.kernel import DeviceKernel, Target
 from meshweave.lowering.gpu.writer import both
 from meshweave.lowering.nests.rows import KernelUnit
@@ -128,7 +128,7 @@ class _FmaKernel(ProductKernel):
 class _OperandTile:
     """Fetch tiles of an operand: elements that are neighbours in memory go to neighbouring threads."""
 
-    def __init__(self, kernel: _FmaKernel, operand: Operand, first: Value) -> None:
+    def __init__(self, kernel: _FmaKernel, operand: ProductOperand, first: Value) -> None:
         self.kernel, self.operand, self.first = kernel, operand, first
         self.count = kernel.tile * DEPTH // THREADS  # elements of a thread
         thread = kernel.writer.thread()

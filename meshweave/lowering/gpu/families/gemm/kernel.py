@@ -5,7 +5,7 @@ from __future__ import annotations
 from meshweave.lowering.gpu.facts import Facts
 from meshweave.lowering.gpu.families.gemm.results import Results
 from meshweave.lowering.gpu.families.launch import frame_for
-from meshweave.lowering.gpu.families.products import Contraction, Operand
+from meshweave.lowering.gpu.families.products import Contraction, ProductOperand
 from meshweave.lowering.gpu.kernel import DeviceKernel
 from meshweave.lowering.nests.rows import KernelUnit
 from meshweave.lowering.writer import Value
@@ -39,7 +39,7 @@ class ProductKernel:
         self.batch = block // tiles if several else writer.constant(0)
         return block % tiles if several else block
 
-    def base(self, operand: Operand, nbytes: int) -> Value:
+    def base(self, operand: ProductOperand, nbytes: int) -> Value:
         """Return the address of an operand's first element for this block's product."""
         writer, batch, access = self.writer, self.product.batch, operand.access
         base = writer[f"p{access.pointer}"]

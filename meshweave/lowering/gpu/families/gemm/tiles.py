@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from meshweave.lowering.gpu.families.products import Contraction, Operand
+from meshweave.lowering.gpu.families.products import Contraction, ProductOperand
 from meshweave.lowering.gpu.nodes import DeviceFrame
 from meshweave.lowering.gpu.writer import GLOBAL
 from meshweave.lowering.writer import Value
@@ -39,7 +39,7 @@ class OperandSource:
     8, 4; 0: element by element); by_depth: how its tiles lie.
     """
 
-    operand: Operand
+    operand: ProductOperand
     depth: tuple[int, ...]
     nbytes: int
     piece: int
@@ -47,7 +47,7 @@ class OperandSource:
 
 
 def source_of(
-    product: Contraction, operand: Operand, alignments: Sequence[int], nbytes: int
+    product: Contraction, operand: ProductOperand, alignments: Sequence[int], nbytes: int
 ) -> OperandSource:
     """Return how an operand is read. alignments: of each pointer, in bytes; nbytes: of an element."""
     sizes, strides, steps = operand.rows.sizes, operand.strides, operand.steps
