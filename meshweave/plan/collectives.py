@@ -28,6 +28,7 @@ class CollectiveRow:
     direct:   the suffix of a form for ranks that read each other's buffers: `box` for `all_gather_box`, which moves
               elements straight to where they belong; otherwise they are packed. "": there is none.
     nccl:     the NCCL function that does all of it; "" where it takes sends and receives.
+    mpi:      the MPI function that does it; "" where nothing moves.
     """
 
     op: str
@@ -40,6 +41,7 @@ class CollectiveRow:
     in_place: bool = False
     direct: str = ""
     nccl: str = ""
+    mpi: str = ""
 
     @property
     def reduces(self) -> bool:
@@ -132,23 +134,24 @@ def _ring(unit: int, ranks: int) -> int:
 
 ROWS = (
     CollectiveRow("all_slice", ("dim",), cuts="dim", fuses=("all_slice",)),
-    CollectiveRow("permute", ("sources",), lambda unit, ranks: unit, lambda ranks: 1),
+    CollectiveRow("permute", ("sources",), lambda unit, ranks: unit, lambda ranks: 1, mpi="MPI_Sendrecv"),
     CollectiveRow(
-        "all_to_all", ("split_dim", "concat_dim"), _others, cuts="split_dim", joins="concat_dim", direct="box"
+        "all_to_all", ("split_dim", "concat_dim"), _others, cuts="split_dim", joins="concat_dim", direct="box",
+        mpi="MPI_Alltoall",
     ),
     CollectiveRow(
         "all_gather", ("dim",), _others, joins="dim", fuses=("all_gather", "all_slice"), direct="box",
-        nccl="ncclAllGather",
+        nccl="ncclAllGather", mpi="MPI_Allgather",
     ),
     CollectiveRow(
         "reduce_scatter", ("dim", "kind"), _others, cuts="dim", fuses=("reduce_scatter", "all_gather"), direct="box",
-        nccl="ncclReduceScatter",
+        nccl="ncclReduceScatter", mpi="MPI_Reduce_scatter_block",
     ),
     CollectiveRow(
         "all_reduce", ("kind",), _ring, lambda ranks: 2 * (ranks - 1), fuses=("all_reduce", "all_slice"), in_place=True,
-        nccl="ncclAllReduce",
+        nccl="ncclAllReduce", mpi="MPI_Allreduce",
     ),
-    CollectiveRow("exchange", (), lambda unit, ranks: unit),
+    CollectiveRow("exchange", (), lambda unit, ranks: unit, mpi="MPI_Alltoallv"),
 )  # fmt: skip
 BY_OP = {row.op: row for row in ROWS}
 MOVING = tuple(row.op for row in ROWS if row.received is not None)

@@ -17,11 +17,13 @@ from meshweave.lowering.cpu.collectives.library import (
     read_source,
 )
 from meshweave.lowering.cpu.collectives.objects import (
+    Collective,
     collectives_object,
     compile_text,
     window_module,
 )
 from meshweave.lowering.cpu.collectives.serve import SYMBOLS, serve_object
+from meshweave.plan.collectives import ROWS
 from meshweave.runtime.loader import LoadedCode, load
 
 LIBC = ctypes.CDLL(None)
@@ -48,6 +50,12 @@ def function(code: LoadedCode, name: str, arguments: int, result: type | None = 
 
 def is_body(text):
     return "{\n" in text or text.startswith("llvm.mlir.global")
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row.mpi], ids=lambda row: row.op)
+def test_a_collective_of_the_library_calls_the_function_of_its_row(row):
+    symbol = f"mw_{row.op}_sum_f32" if row.reduces else f"mw_{row.op}"
+    assert row.mpi in window_module([Collective.parse(symbol)]).externals
 
 
 @pytest.mark.parametrize("name", SOURCES)

@@ -223,7 +223,7 @@ class Runtime(NamedTuple):
 
 
 _PEERS = Runtime(lambda wanted, units, _: peers_module(wanted, units), (), (*MOVES, *REDUCTIONS))
-_WINDOW = Runtime(window_module, ("mpi",), tuple({*MOVES, *REDUCTIONS} - {*BOXES}))
+_WINDOW = Runtime(window_module, ("mpi",), ("relayout", *(row.op for row in _MOVING if row.mpi)))
 
 
 def runtime_of(engine: str) -> Runtime:
