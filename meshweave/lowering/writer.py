@@ -318,6 +318,22 @@ class Writer:
         return self.let_first(text, "!llvm.ptr")
 
 
+def two_sum(total: Value, addend: Value, lost: Value) -> tuple[Value, Value]:
+    """Add to a total; return the sum, and what rounding has lost of it and before.
+
+    Knuth, The Art of Computer Programming, volume 2, section 4.2.2, theorem B.
+    """
+    both = total + addend
+    part = both - total
+    return both, lost + ((total - (both - part)) + (addend - part))
+
+
+def corrected(total: Value, lost: Value) -> Value:
+    """Add what rounding lost to a sum; of infinities that is not a number, and they stay."""
+    writer = total.writer
+    return writer.select(writer.compare("ord", lost, lost), total + lost, total)
+
+
 def element_of(type_: str) -> str:
     """Return the type of one lane: "bf16" of "vector<8xbf16>"; any other type is its own."""
     return type_.split("x")[-1].rstrip(">") if type_.startswith("vector") else type_

@@ -23,7 +23,7 @@ from meshweave.lowering.cpu.text import FunctionWriter
 from meshweave.lowering.nests.bind import Access, LoopNest, NestNode, Store, loops_of
 from meshweave.lowering.nests.evaluate import Iteration, stored
 from meshweave.lowering.nests.rows import KernelUnit
-from meshweave.lowering.writer import Value
+from meshweave.lowering.writer import Value, corrected, two_sum
 from meshweave.plan.machine import vectors
 
 SHORT = 32  # LLVM unrolls rows of so few elements before it looks for vectors, and then finds none
@@ -215,13 +215,13 @@ class NestLoops(Iteration):
             self.writer.constant(-0.0, v.type) if k in lost else v for k, v in enumerate(totals)
         ])  # fmt: skip
         for k in summed:
-            values[k], lost[k] = _two_sum(totals[k], values[k], lost[k])
+            values[k], lost[k] = two_sum(totals[k], values[k], lost[k])
         values = self._close([*values, *lost.values()], opened)
         for dim in dims:
             self.place[dim] = None
         lost = dict(zip(summed, values[len(stores) :]))
         for k, store in enumerate(stores):
-            self.store(store, self._corrected(values[k], lost[k]) if k in lost else values[k])
+            self.store(store, corrected(values[k], lost[k]) if k in lost else values[k])
 
     def _run(
         self, dims: Sequence[int], starts: Mapping[int, Value], step: int, current: list[Value]
@@ -274,11 +274,6 @@ class NestLoops(Iteration):
             and uses == [store.value]
         )
 
-    def _corrected(self, total: Value, lost: Value) -> Value:
-        """Add what rounding lost to a sum; of infinities that is not a number, and they stay."""
-        finite = self.writer.compare("ord", lost, lost)
-        return self.writer.select(finite, total + lost, total)
-
     def _memory(self, dims: Sequence[int]) -> None:
         """Write reduction loops around parallel ones: results are kept in memory in between."""
         if self.nest.started:
@@ -299,16 +294,6 @@ class NestLoops(Iteration):
     def _update(self) -> None:
         self._hold([(k, self.load(store)) for k, store in enumerate(self.nest.stores)])
         self._store_results()
-
-
-def _two_sum(total: Value, addend: Value, lost: Value) -> tuple[Value, Value]:
-    """Add to a total; return the sum, and what rounding has lost of it and before.
-
-    Knuth, The Art of Computer Programming, volume 2, section 4.2.2, theorem B.
-    """
-    both = total + addend
-    part = both - total
-    return both, lost + ((total - (both - part)) + (addend - part))
 
 
 def short(nest: LoopNest, rows: int) -> bool:

@@ -277,6 +277,33 @@ def test_reductions_over_any_dims(case, target):
     assert (made.families == ["plain"]) == (target is PLAIN)
 
 
+LONG = [
+    ((1, 600_000), [1], "f32", Target()), ((8, 20_003), [0], "f32", Target()), ((20_003, 8), [0], "f32", Target()),
+    ((2, 40_000), [1], "f32", PLAIN), ((2, 40_000), [1], "f64", PLAIN), ((50, 2, 700), [0, 2], "f32", PLAIN),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("shape, over, dtype, target", LONG)
+def test_long_sums_are_no_further_from_the_truth_than_four_times_numpy(shape, over, dtype, target):
+    made = DeviceRun(programs.reduced(shape, over, dtype, programs.SUM), target)
+    for x in (np.full(shape, 0.1, NUMPY[dtype]), RNG.random(shape).astype(NUMPY[dtype])):
+        (found,) = made.run(x)
+        true, numpy = x.astype("longdouble").sum(tuple(over)), x.sum(tuple(over))
+        most = 4 * max(np.abs(numpy / true - 1).max(), np.finfo(x.dtype).eps)
+        assert np.abs(found / true - 1).max() <= most
+
+
+@pytest.mark.parametrize("target", [Target(), PLAIN], ids=["chosen", "plain"])
+@pytest.mark.parametrize("odd", [(np.inf,), (np.inf, -np.inf), (np.nan,)])
+def test_long_sums_of_what_is_not_finite(odd, target):
+    x = np.ones((3000, 8), np.float32)
+    x[100 : 100 + len(odd), 2] = odd
+    with np.errstate(invalid="ignore"):
+        wanted = x.sum(0)
+    (found,) = DeviceRun(programs.reduced(x.shape, [0], "f32", programs.SUM), target).run(x)
+    np.testing.assert_array_equal(found, wanted)
+
+
 @pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("over", [[0], [1]])
 def test_maximum_of_what_is_no_number(over, special):

@@ -14,7 +14,7 @@ from meshweave.lowering.gpu.facts import Facts
 from meshweave.lowering.gpu.families.groups import SLOT, word_bytes
 from meshweave.lowering.gpu.families.lanes import Lanes, piece
 from meshweave.lowering.gpu.families.launch import MOST_BLOCKS, REUSE, frame_for
-from meshweave.lowering.gpu.families.reduction import Combiner, combiners
+from meshweave.lowering.gpu.families.reduction import Combiner, combiners, loop
 from meshweave.lowering.gpu.kernel import DeviceKernel, Target
 from meshweave.lowering.gpu.nodes import DeviceFrame
 from meshweave.lowering.gpu.writer import both
@@ -151,18 +151,18 @@ class _ColumnCode:
 
     def _down(self) -> list[Value]:
         """Return this thread's part of each result, for all of its lanes."""
-        writer, kind = self.frame.writer, self.frame.index
         sizes = [self.nest.sizes[d] for d in sorted(self.nest.reductions)]
-        starts = [c.start(self.frame) for c in self.joined for _ in range(self.shape.lanes)]
+        joined = [c for c in self.joined for _ in range(self.shape.lanes)]
+        starts = [c.start(self.frame) for c in joined]
 
         def body(place: Value, carried: list[Value]) -> list[Value]:
             lanes = self._lanes(self.frame.digits(place, sizes))
             found = lanes.compute([c.value for c in self.joined])
-            given = [(c, c.given(self.frame, v)) for c, vs in zip(self.joined, found) for v in vs]
-            return [c.join(self.frame, a, v) for a, (c, v) in zip(carried, given)]
+            given = [c.given(self.frame, v) for c, vs in zip(self.joined, found) for v in vs]
+            return [c.join(self.frame, a, v) for c, a, v in zip(joined, carried, given)]
 
         first = self.frame.as_index(self.row)
-        return writer.for_(first, math.prod(sizes), self.shape.down, starts, body, kind)
+        return loop(self.frame, joined, starts, first, math.prod(sizes), self.shape.down, body)
 
     def _together(self, parts: list[Value]) -> list[Value]:
         """Join the parts of all rows of threads, halving their number each time; the first row has the result.
@@ -202,11 +202,11 @@ class _ColumnCode:
     def _join(self, guard: Value, parts: list[Value], below: int) -> list[Value]:
         """Join these threads' parts with those of the row `below` them."""
         frame, writer = self.frame, self.frame.writer
-        combiners_ = [c for c in self.joined for _ in range(self.shape.lanes)]
+        joined = [c for c in self.joined for _ in range(self.shape.lanes)]
 
         def join() -> list[Value]:
             found = []
-            for k, (combiner, mine) in enumerate(zip(combiners_, parts)):
+            for k, (combiner, mine) in enumerate(zip(joined, parts)):
                 raw = stored(mine.type)
                 other = writer.load(self._place(k, raw, below), raw)
                 found.append(combiner.join(frame, mine, frame.loaded(other, mine.type)))

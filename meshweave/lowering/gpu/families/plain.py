@@ -18,7 +18,7 @@ from meshweave.lowering.gpu.families.launch import (
     global_thread,
     threads_for,
 )
-from meshweave.lowering.gpu.families.reduction import combiners
+from meshweave.lowering.gpu.families.reduction import combiners, loop
 from meshweave.lowering.gpu.kernel import DeviceKernel, Target
 from meshweave.lowering.gpu.nodes import DeviceFrame, DeviceIteration
 from meshweave.lowering.nests.bind import LoopNest
@@ -103,12 +103,13 @@ def _reduced(
         current = [c.given(frame, v) for c, v in zip(joined, starts)]
     place = list(index)
 
-    def loop(dims: list[int], carried: list[Value]) -> list[Value]:
+    def loops(dims: list[int], carried: list[Value]) -> list[Value]:
         def body(iv: Value, inner: list[Value]) -> list[Value]:
             place[dims[0]] = iv
-            return loop(dims[1:], inner) if dims[1:] else step(inner)
+            return loops(dims[1:], inner) if dims[1:] else step(inner)
 
-        return frame.writer.for_(0, nest.sizes[dims[0]], 1, carried, body, frame.index)
+        inner = math.prod(nest.sizes[d] for d in dims[1:])
+        return loop(frame, joined or [], carried, 0, nest.sizes[dims[0]], 1, body, inner)
 
     def step(carried: list[Value]) -> list[Value]:
         here = DeviceIteration(frame, nest, place)
@@ -120,7 +121,7 @@ def _reduced(
                 here.values[k] = carried[node.number]
         return here.compute([s.value for s in nest.stores])
 
-    found = loop(sorted(nest.reductions), current)
+    found = loops(sorted(nest.reductions), current)
     if joined is not None:
         found = [c.finished(frame, v) for c, v in zip(joined, found)]
     return found

@@ -6,13 +6,15 @@ f32 until they are stored.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from meshweave.ir.expressions import Accumulator, Apply, needed
 from meshweave.lowering.gpu.nodes import SMALL, DeviceFrame, settings_text
 from meshweave.lowering.nests.bind import LoopNest
-from meshweave.lowering.writer import Value, number_text
+from meshweave.lowering.writer import Value, corrected, number_text, two_sum
 
+RUN = 16  # values of a thread that are added one after another, as many as in NumPy's pairwise sum
 _INF = float("inf")
 _ZERO, _ONE = "zero", "one"
 # What changes nothing, for each op that may combine values in any order.
@@ -40,6 +42,11 @@ class Combiner:
     def start(self, frame: DeviceFrame) -> Value:
         """Return the value that changes nothing."""
         return frame.writer.literal(neutral(self.op, self.type), self.type)
+
+    @property
+    def sums(self) -> bool:
+        """Tell whether it adds floats, which rounds."""
+        return self.op == "arith.addf"
 
     def given(self, frame: DeviceFrame, value: Value) -> Value:
         """Return a value as it is combined."""
@@ -77,6 +84,55 @@ def _combiner(nest: LoopNest, number: int) -> Combiner | None:
     kind = str(store.type)
     while_run = "f32" if kind in SMALL else kind
     return Combiner(node.name, settings_text(node), others[0], while_run, kind)
+
+
+def loop(
+    frame: DeviceFrame,
+    joined: Sequence[Combiner],
+    carried: Sequence[Value],
+    first: Value | int,
+    end: int,
+    step: int,
+    body: Callable[[Value, list[Value]], list[Value]],
+    inner: int = 1,
+) -> list[Value]:
+    """Write a loop over `first`, `first + step`, .. below `end`; return what it leaves of each value carried.
+
+    joined: the reduction of each of them. body(counter, carried): combines one iteration with them, which has `inner`
+    values for each.
+    A long sum is right to a few units in the last place because its runs are summed each by itself, and then added
+    together with what rounding loses.
+    """
+    writer, turns = frame.writer, max(1, RUN // inner)
+    if end * inner <= 2 * RUN * step or not any(c.sums for c in joined):
+        return writer.for_(first, end, step, carried, body, frame.index)
+    summed = [k for k, c in enumerate(joined) if c.sums]
+
+    def add(outer: list[Value], run: Callable[[list[Value]], list[Value]]) -> list[Value]:
+        totals, lost = outer[: len(joined)], outer[len(joined) :]
+        found = run([c.start(frame) if c.sums else v for c, v in zip(joined, totals)])
+        for at, k in enumerate(summed):
+            found[k], lost[at] = two_sum(totals[k], found[k], lost[at])
+        return [*found, *lost]
+
+    def whole(start: Value, outer: list[Value]) -> list[Value]:
+        def turn(number: Value, inside: list[Value]) -> list[Value]:
+            return body(start + number * step, inside)
+
+        return [
+            start + turns * step,
+            *add(outer[1:], lambda starts: writer.for_(0, turns, 1, starts, turn, frame.index)),
+        ]
+
+    begin = first if isinstance(first, Value) else frame.constant(first)
+    zeros = [writer.constant(0, joined[k].type) for k in summed]
+    last = end - (turns - 1) * step  # of a run that is whole, the first value lies before it
+    begin, *found = writer.for_(
+        begin, last, turns * step, [begin, *carried, *zeros], whole, frame.index
+    )
+    found = add(found, lambda starts: writer.for_(begin, end, step, starts, body, frame.index))
+    lost = dict(zip(summed, found[len(joined) :]))
+    return [corrected(v, lost[k]) if k in lost else v for k, v in enumerate(found[: len(joined)])]
 
 
 def neutral(op: str, type_: str) -> str:

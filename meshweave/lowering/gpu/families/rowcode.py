@@ -9,7 +9,7 @@ from meshweave.ir.expressions import Accumulator
 from meshweave.lowering.gpu.families.flow import Phase, RowFlow, Spot
 from meshweave.lowering.gpu.families.groups import Group
 from meshweave.lowering.gpu.families.lanes import Lanes
-from meshweave.lowering.gpu.families.reduction import Combiner, combiners
+from meshweave.lowering.gpu.families.reduction import Combiner, combiners, loop
 from meshweave.lowering.gpu.nodes import DeviceFrame
 from meshweave.lowering.gpu.writer import Guard, both
 from meshweave.lowering.writer import Value
@@ -216,7 +216,7 @@ class RowCode:
 
     def _walked(self, joined: list[Combiner]) -> list[Value]:
         """Return the same from a loop over the row; each lane has a part of its own until the end."""
-        writer, lanes = self.frame.writer, self.shape.lanes
+        lanes = self.shape.lanes
         starts = [c.start(self.frame) for c in joined for _ in range(lanes)]
 
         def body(place: tuple[Value, Guard, int], carried: list[Value]) -> list[Value]:
@@ -225,9 +225,9 @@ class RowCode:
             return [c.join(self.frame, a, v) for a, (c, v) in zip(carried, flat)]
 
         whole = self.shape.chunks // self.shape.group
-        parts = writer.for_(
-            0, whole, 1, starts,
-            lambda iv, carried: body((self._chunk(iv), self.live, 0), carried), self.frame.index,
+        parts = loop(
+            self.frame, [c for c in joined for _ in range(lanes)], starts, 0, whole, 1,
+            lambda iv, carried: body((self._chunk(iv), self.live, 0), carried),
         )  # fmt: skip
         if self.shape.chunks % self.shape.group:
             parts = body(self._turn(whole), parts)
