@@ -112,8 +112,10 @@ def check(
 
 
 def bits_are_promised(text: str) -> bool:
-    """Are results the same to the bit without hints: no sum that slices could cut, nor products that a library does?"""
-    return not any(word in text for word in ("matmul", "dot", "matvec", '"reduction"', ".reduce"))
+    """Are results the same to the bit without hints: no sums, nor products that a library does?"""
+    return not any(
+        word in text for word in ("softmax", "matmul", "dot", "matvec", '"reduction"', ".reduce")
+    )
 
 
 def softmax(name: str, value: str, type_: str, dim: int) -> str:
