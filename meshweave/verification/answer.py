@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,3 +54,13 @@ class Answer:
             return f"refuted: {self.refuted[0]}"
         count = f"{len(self.proven)} of {len(self.proven) + len(self.unproven)} results proven"
         return count + "".join(f"\nunproven: {f}" for f in self.unproven)
+
+
+def joined(answers: Sequence[Answer]) -> Answer:
+    """Return the outcome of several checks as one."""
+    return Answer(
+        tuple([name for a in answers for name in a.proven]),
+        tuple([f for a in answers for f in a.refuted]),
+        tuple([f for a in answers for f in a.unproven]),
+        sum(a.values for a in answers),
+    )

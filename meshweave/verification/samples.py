@@ -32,9 +32,11 @@ class OpenError(Exception):
 class Sampler:
     """Compute elements of terms."""
 
-    def __init__(self, terms: Terms, seed: int = 0) -> None:
-        self.terms, self.seed = terms, seed
-        self.steps = 0
+    def __init__(self, terms: Terms, seed: int = 0, outer: Sampler | None = None) -> None:
+        self.terms, self.seed, self.outer = terms, seed, outer
+        self.steps: list[int] = outer.steps if outer else [0]
+        self.symbols: dict[int, int] = {}  # the node of `outer` that each stands for
+        self.calls: dict[int, Sampler] = {}
         self.known: dict[tuple[int, tuple[int, ...]], Number] = {}
 
     def element(self, view: View, values: Mapping[Var, int]) -> Number:
@@ -59,8 +61,8 @@ class Sampler:
         """Return the element of a node at places that are within its sizes."""
         key = (number, at)
         if key not in self.known:
-            self.steps += 1
-            if self.steps > MOST_STEPS:
+            self.steps[0] += 1
+            if self.steps[0] > MOST_STEPS:
                 raise OpenError
             self.known[key] = self._computed(number, at)
         return self.known[key]
@@ -85,6 +87,10 @@ class Sampler:
             raise OpenError
         if node.op == "gather":
             return self._gathered(node.reads, values)
+        if node.op == "call":
+            return self._within(number).node(node.detail[0], at)
+        if node.op == "symbol" and self.outer is not None:
+            return self.outer.node(self.symbols[node.detail[0]], at)
         if node.op == "arith.select":
             chosen = node.reads[1 if self.element(node.reads[0], values) else 2]
             return self.element(chosen, values)
@@ -93,6 +99,14 @@ class Sampler:
         return applied(
             node.op, node.detail, node.type, [self.element(r, values) for r in node.reads]
         )
+
+    def _within(self, number: int) -> Sampler:
+        """Return what computes the elements of the term of a call."""
+        if number not in self.calls:
+            self.calls[number] = Sampler(self.terms, self.seed, self)
+            node = self.terms.nodes[number]
+            self.calls[number].symbols = {k: r.node for k, r in zip(node.detail[1], node.reads)}
+        return self.calls[number]
 
     def _reduced(
         self, detail: tuple[Hashable, ...], body: View, values: dict[Var, int], type_: str

@@ -46,24 +46,36 @@ class Node(NamedTuple):
 
 @dataclass
 class Terms:
-    """Number nodes."""
+    """Number nodes, `most` at most."""
 
+    most: int
     nodes: list[Node] = field(default_factory=list)
     sizes: list[tuple[int | None, ...]] = field(default_factory=list)
     places: list[object] = field(default_factory=list)
     place: object = None
     _numbers: dict[Node, int] = field(default_factory=dict)
+    _symbols: list[frozenset[int]] = field(default_factory=list)
     _fresh: int = 0
 
     def put(self, node: Node, sizes: Sequence[int | None]) -> int:
         """Return the number of a node."""
         number = self._numbers.get(node)
         if number is None:
+            if len(self.nodes) == self.most:
+                raise LimitError(f"the limit of {self.most} terms")
             number = self._numbers[node] = len(self.nodes)
             self.nodes.append(node)
             self.sizes.append(tuple(sizes))
             self.places.append(self.place)
         return number
+
+    def symbols(self, number: int) -> frozenset[int]:
+        """Return the numbers of the symbols that a node is a function of; in a call they stand for what it reads."""
+        none: frozenset[int] = frozenset()
+        for node in self.nodes[len(self._symbols) : number + 1]:
+            own = frozenset(node.detail[:1]) if node.op == "symbol" else none
+            self._symbols.append(own.union(*[self._symbols[r.node] for r in node.reads]))
+        return self._symbols[number]
 
     def fresh(self) -> int:
         """Return a number that was not given before."""
@@ -211,6 +223,10 @@ class Abstraction:
             known = self.sizes[number]
             self.sizes[number] = size if known is None else min(size, known)
         return dim_var(number)
+
+
+class LimitError(Exception):
+    """Say that a check has a limit, which it has reached."""
 
 
 class MixedError(Exception):

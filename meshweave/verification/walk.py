@@ -13,15 +13,14 @@ from meshweave.ir.bindings import ir
 from meshweave.ir.locations import location_text
 from meshweave.ir.ops import body_of, functions_of, terminator
 from meshweave.verification.answer import Finding
+from meshweave.verification.calls import called, with_symbols
 from meshweave.verification.indices import Expr, of_var
 from meshweave.verification.ranks import Ranks, index_var
 from meshweave.verification.scalars import apply
-from meshweave.verification.terms import Terms, View
+from meshweave.verification.terms import LimitError, Terms, View
 
 MOST_TRIPS = 64
 """Trips of a loop that is walked trip by trip."""
-MOST_OPS = 100_000
-"""Ops that are walked, all trips counted."""
 
 Handler = Callable[["Walk", ir.Operation], Sequence[View]]
 HANDLERS: dict[str, Handler] = {}
@@ -55,20 +54,38 @@ class Walk:
     maps: dict[ir.Attribute, tuple[tuple[int, tuple[tuple[int, int], ...]], ...]] = field(
         default_factory=dict
     )
+    cut: bool = False
+    _calls: dict[tuple[str, tuple[View, ...]], list[View]] = field(default_factory=dict)
     _types: dict[ir.Type, str] = field(default_factory=dict)
     _shapes: dict[ir.Type, tuple[tuple[int, ...], str]] = field(default_factory=dict)
     _texts: dict[ir.Attribute, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, terms: Terms, ranks: Ranks, module: ir.Module) -> Walk:
+    def of(cls, terms: Terms, ranks: Ranks, module: ir.Module, cut: bool) -> Walk:
         """Make the walk of a module."""
-        return cls(terms, ranks, functions_of(module))
+        return cls(terms, ranks, functions_of(module), cut=cut)
 
-    def call(self, function: ir.Operation, arguments: Sequence[View]) -> list[View]:
+    def enter(self, function: ir.Operation, arguments: Sequence[View]) -> list[View]:
         """Return what a function makes of its arguments."""
         block = body_of(function)
         self.views.update(zip(block.arguments, arguments))
         return self.block(block)
+
+    def call(self, name: str, arguments: Sequence[View]) -> list[View]:
+        """Return what a function makes of its arguments; read it once for all that lie in the same way.
+
+        Only where `cut`; otherwise its ops are read at each call.
+        """
+        function = self.functions.get(name)
+        if function is None or not len(function.regions[0].blocks):
+            raise NotReadError("a call of a function without a body")
+        if not self.cut:
+            return self.enter(function, arguments)
+        given, nodes = with_symbols(self.terms, arguments)
+        key = name, tuple(given)
+        if key not in self._calls:
+            self._calls[key] = self.enter(function, given)
+        return [called(self.terms, view, nodes) for view in self._calls[key]]
 
     def block(self, block: ir.Block) -> list[View]:
         """Read the ops of a block; return what its last op hands on."""
@@ -84,8 +101,8 @@ class Walk:
         self.ops += 1
         self.terms.place = op
         try:
-            if self.ops > MOST_OPS:
-                raise NotReadError(f"more than {MOST_OPS} ops, trips of loops counted")
+            if self.ops > self.terms.most:
+                raise LimitError(f"the limit of {self.terms.most} ops, trips of loops counted")
             made = self._handler(op)(self, op)
         except NotReadError as error:
             made = [self.unknown(op, str(error), r) for r in op.results]
@@ -215,10 +232,7 @@ def _table(walk: Walk, value: ir.Attribute, shape: Sequence[int], element: str) 
 
 @handles("func.call")
 def _call(walk: Walk, op: ir.Operation) -> Sequence[View]:
-    callee = walk.functions.get(op.attributes["callee"].value)
-    if callee is None or not len(callee.regions[0].blocks):
-        raise NotReadError("a call of a function without a body")
-    return walk.call(callee, [walk.views[v] for v in op.operands])
+    return walk.call(op.attributes["callee"].value, [walk.views[v] for v in op.operands])
 
 
 @handles("hint.region", "scf.execute_region")
