@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -168,7 +168,7 @@ class Manifest:
     @cached_property
     def symbol(self) -> str:
         """Return the name of a constant that the code for this manifest defines: no other code is run with it."""
-        return f"manifest_{hashlib.sha256(self.to_json().encode()).hexdigest()}"
+        return f"manifest_{hashlib.sha256(json.dumps(self, default=_values_of, sort_keys=True).encode()).hexdigest()}"
 
     @property
     def constant(self) -> str:
@@ -177,7 +177,7 @@ class Manifest:
 
     def to_json(self) -> str:
         """Return canonical JSON: equal manifests give equal text."""
-        return json.dumps(asdict(self), indent=1, sort_keys=True)
+        return json.dumps(self, default=_values_of, indent=1, sort_keys=True)
 
     @staticmethod
     def from_json(text: str) -> Manifest:
@@ -292,6 +292,11 @@ class Bundle:
         except OSError as error:
             raise MeshweaveError(f"{path}: cannot read the bundle: {error.strerror}") from None
         return Bundle.from_bytes(data, path)
+
+
+def _values_of(record: Any) -> dict[str, Any]:
+    """Return the values of a dataclass's fields, for JSON."""
+    return {field.name: getattr(record, field.name) for field in fields(record)}
 
 
 def _assemble(members: dict[str, bytes]) -> Bundle:
