@@ -188,6 +188,13 @@ def _atoms(rest: Expr, by: int) -> tuple[Expr, Expr]:
     return Expr(0, ((Part("/", rest, by), 1),)), Expr(0, ((Part("%", rest, by), 1),))
 
 
+def is_number(expr: Expr) -> bool:
+    """Tell whether an expression can only be its constant."""
+    return all(
+        _is_unit(atom) and isinstance(atom, Var) and atom.kind != "h" for atom, _ in expr.terms
+    )
+
+
 def substitute(expr: Expr, values: Mapping[Var, Expr]) -> Expr:
     """Put expressions in the place of variables."""
     if not expr.terms:

@@ -17,7 +17,17 @@ from meshweave.ir.expressions import (
     read_body,
 )
 from meshweave.ir.ops import body_of
-from meshweave.verification.indices import Expr, Var, inside, of_var, total, variables
+from meshweave.verification.indices import (
+    ZERO,
+    Expr,
+    Var,
+    bounds,
+    inside,
+    of_var,
+    plus,
+    total,
+    variables,
+)
 from meshweave.verification.ranks import index_var
 from meshweave.verification.reductions import reduce
 from meshweave.verification.scalars import COMBINES, apply, kind_of, neutral
@@ -72,7 +82,9 @@ class LoopNest:
 
     def _result_places(self, rows: Sequence[Row]) -> dict[int, int]:
         found = {}
-        for dim, (const, factors) in enumerate(rows):
+        for dim, ((const, factors), size) in enumerate(zip(rows, self.shapes[-1])):
+            if not const and not factors and size == 1:
+                continue
             if const or len(factors) != 1 or factors[0][1] != 1 or factors[0][0] in found:
                 raise NotReadError("a result that is not written once at each place")
             found[factors[0][0]] = dim
@@ -259,20 +271,28 @@ def _row(expr: ir.AffineExpr) -> Row:
 
 def gathered(walk: Walk, tensor: ir.Value, indices: Sequence[View]) -> View:
     """Return the element of a tensor at places that are known or computed."""
+    return sliced(walk, tensor, indices, [ZERO] * len(indices))
+
+
+def sliced(walk: Walk, tensor: ir.Value, offsets: Sequence[View], places: Sequence[Expr]) -> View:
+    """Return the element of a tensor as far as `places` behind offsets that are known or computed.
+
+    An offset that is computed is one that leaves room for the whole slice, or the program has no meaning.
+    """
     terms, view = walk.terms, walk.views[tensor]
     shape, element = walk.shape(tensor)
     values: dict[Var, Expr] = {}
     guards, computed = list[Guard](), list[View]()
     placeholders: list[Var] = []
-    for dim, (index, size) in enumerate(zip(indices, shape)):
-        guards += index.guards
-        if terms.nodes[index.node].op == "iota":
-            values[index_var(dim, size)] = index.exprs[0]
-            guards.append((index.exprs[0], size))
+    for dim, (offset, place, size) in enumerate(zip(offsets, places, shape)):
+        guards += offset.guards
+        if terms.nodes[offset.node].op == "iota":
+            values[index_var(dim, size)] = plus(offset.exprs[0], place)
+            guards.append((values[index_var(dim, size)], size))
         else:
-            placeholders.append(Var("g", str(len(computed)), size))
-            values[index_var(dim, size)] = of_var(placeholders[-1])
-            computed.append(index)
+            placeholders.append(Var("g", str(len(computed)), size - bounds(place)[1]))
+            values[index_var(dim, size)] = plus(of_var(placeholders[-1]), place)
+            computed.append(offset)
     at = terms.composed(view, values, guards)
     if not computed:
         return at

@@ -2,10 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import product
+from math import prod
+from typing import NamedTuple
 
-from meshweave.verification.indices import Expr, Var, of_var, plus, variables
-from meshweave.verification.terms import Guard, MixedError, Node, Terms, View, dim_var, dims_values
+from meshweave.verification.indices import (
+    Expr,
+    Var,
+    inside,
+    is_number,
+    of_var,
+    plus,
+    quotient,
+    remainder,
+    substitute,
+    times,
+    variables,
+)
+from meshweave.verification.samples import OpenError, place
+from meshweave.verification.scalars import plain
+from meshweave.verification.terms import (
+    Guard,
+    MixedError,
+    Node,
+    Terms,
+    View,
+    dim_var,
+    dims_values,
+    view_variables,
+)
+
+MOST_PLACES = 1 << 14
+"""Places and coordinates at which it is looked whether slices take all of a tensor."""
 
 Piece = tuple[tuple[int, int], View]
 """From where to where along a dim, and the value there as a function of the place in the whole dim."""
@@ -17,32 +46,60 @@ def concat(terms: Terms, place: Var, pieces: Sequence[Piece]) -> View:
     Pieces that continue each other become one.
     """
     whole: list[Piece] = []
-    for (start, end), view in pieces:
-        if start == end:
+    for piece in pieces:
+        if piece[0][0] == piece[0][1]:
             continue
-        if whole and whole[-1][1] == view:
-            whole[-1] = ((whole[-1][0][0], end), view)
-        else:
-            whole.append(((start, end), view))
+        piece = piece[0], _settled(terms, place, piece)
+        while whole and (joined := _continued(terms, place, whole[-1], piece)) is not None:
+            whole.pop()
+            piece = joined
+        whole.append(piece)
     if len(whole) == 1:
         return whole[0][1]
-    kind = terms.type_of(whole[0][1])
+    kind, depends = (
+        terms.type_of(whole[0][1]),
+        {place}.union(*[view_variables(v) for _, v in whole]),
+    )
     try:
-        found = _abstract(terms, place, [v for _, v in whole])
+        views, exprs, sizes, guards = _abstract(terms, place, [v for _, v in whole])
     except MixedError:
-        return terms.unknown("pieces at places that mix", kind, [place])
-    views, exprs, sizes, guards = found
+        return terms.unknown("pieces at places that mix", kind, sorted(depends))
     if guards:
-        others = set[Var]().union(*[_depends(v) for _, v in whole])
-        return terms.unknown("pieces that are not all defined", kind, sorted(others | {place}))
+        return terms.unknown("pieces that are not all defined", kind, sorted(depends))
     node = terms.put(Node("concat", tuple([at for at, _ in whole]), tuple(views), kind), sizes)
     return View(node, tuple(exprs), (None,) * len(exprs))
 
 
-def _depends(view: View) -> set[Var]:
-    return set[Var]().union(
-        *[variables(e) for e in view.exprs], *[variables(e) for e, _ in view.guards]
-    )
+def _continued(terms: Terms, place: Var, one: Piece, two: Piece) -> Piece | None:
+    """Return two pieces side by side as one, where one function of the place says both; None for no such."""
+    ((start, middle), a), ((_, end), b) = one, two
+    if a == b:
+        return (start, end), a
+    if a.node != b.node or a.fills != b.fills or a.guards or b.guards:
+        return None
+    here = [_from(e, place, start, middle) for e in a.exprs]
+    there = [_from(e, place, middle, end) for e in b.exprs]
+    if [_from(e, place, middle, end) for e in a.exprs] == there:
+        return (start, end), a
+    if [_from(e, place, start, middle) for e in b.exprs] == here:
+        return (start, end), b
+    steps = [plus(t, times(h, -1)) for h, t in zip(here, there)]
+    if end - middle != middle - start or not all(map(is_number, steps)):
+        return None
+    offset = plus(of_var(place), Expr(-start))
+    within = {_local(middle - start): remainder(offset, middle - start)}
+    turns = quotient(offset, middle - start)
+    exprs = [plus(substitute(h, within), times(turns, s.const)) for h, s in zip(here, steps)]
+    return (start, end), terms.view(a.node, exprs, a.fills)
+
+
+def _from(expr: Expr, place: Var, start: int, end: int) -> Expr:
+    """Return an expression as a function of how far a place is from where a piece starts."""
+    return substitute(expr, {place: plus(of_var(_local(end - start)), Expr(start))})
+
+
+def _local(size: int) -> Var:
+    return Var("p", "here", size)
 
 
 def _abstract(
@@ -57,15 +114,14 @@ def _abstract(
         guards += view.guards
         for expr, size, fill in zip(view.exprs, terms.sizes[view.node], view.fills):
             if place in variables(expr):
-                coefficient = next((c for a, c in expr.terms if a == place), 0)
-                rest = Expr(expr.const, tuple([t for t in expr.terms if t[0] != place]))
-                if not coefficient or place in variables(rest):
+                moving = [t for t in expr.terms if place in variables(Expr(0, (t,)))]
+                if variables(Expr(0, tuple(moving))) != {place}:
                     raise MixedError
-                base = Expr(0, rest.terms)
-                parts = [(dim_var(0), coefficient)]
+                base = Expr(0, tuple([t for t in expr.terms if t not in moving]))
+                here = substitute(Expr(expr.const, tuple(moving)), {place: of_var(dim_var(0))})
                 if base.terms and not all(_unit(a) for a, _ in base.terms):
-                    parts.append((_dim(exprs, sizes, base, None), 1))
-                own.append(Expr(rest.const, tuple(sorted(parts))))
+                    here = plus(here, of_var(_dim(exprs, sizes, base, None)))
+                own.append(here)
             else:
                 own.append(of_var(_dim(exprs, sizes, expr, size if fill is None else None)))
         made.append(View(view.node, tuple(own), view.fills))
@@ -106,17 +162,192 @@ def pieces_of(terms: Terms, view: View, place: Var, start: int, end: int) -> lis
     return found
 
 
-def replaced(terms: Terms, into: View, value: View, boxes: Sequence[tuple[Var, int, int]]) -> View:
-    """Return `into` with `value` within a box: for each dim its index, where the box begins and ends.
+class Box(NamedTuple):
+    """Say which places along a dim are taken: `size` of them, from `begin` on, `stride` apart.
 
-    Dims that the box takes in full are left out.
+    place: the variable that is the index along the dim.
     """
+
+    place: Var
+    begin: Expr
+    size: int
+    stride: int = 1
+
+    @property
+    def is_all(self) -> bool:
+        """Tell whether these are all places of the dim."""
+        return self.size == self.place.size
+
+    @property
+    def offset(self) -> Expr:
+        """Return how far a place is behind the first."""
+        return plus(of_var(self.place), times(self.begin, -1))
+
+    def put(self, expr: Expr, index: Var) -> Expr:
+        """Write an expression of the index among the places that are taken as one of the place."""
+        coefficient = next((c for a, c in expr.terms if a == index), 0)
+        rest = Expr(expr.const, tuple([t for t in expr.terms if t[0] != index]))
+        if coefficient % self.stride or index in variables(rest):
+            return substitute(expr, {index: quotient(self.offset, self.stride)})
+        return plus(rest, times(self.offset, coefficient // self.stride))
+
+    @property
+    def is_fixed(self) -> bool:
+        """Tell whether these are places side by side, the same on all ranks."""
+        return not self.begin.terms and self.stride == 1
+
+    @property
+    def last(self) -> int:
+        """Return how far the last place is from the first."""
+        return (self.size - 1) * self.stride
+
+
+def replaced(terms: Terms, into: View, value: View, boxes: Sequence[Box]) -> View:
+    """Return `into` with `value` within a box for each dim; dims that the box takes in full may be left out."""
     if not boxes:
         return value
-    place, start, end = boxes[0]
+    box, *others = boxes
+    if box.begin.terms:
+        return _among(terms, box, (box.offset, box.last + 1), into, value, others)
+    start, end, place = box.begin.const, box.begin.const + box.last + 1, box.place
     inner = [
-        (at, replaced(terms, piece, value, boxes[1:]))
+        (at, _among(terms, box, None, piece, value, others))
         for at, piece in pieces_of(terms, into, place, start, end)
     ]
     around = pieces_of(terms, into, place, 0, start) + inner
     return concat(terms, place, around + pieces_of(terms, into, place, end, place.size))
+
+
+def _among(
+    terms: Terms, box: Box, within: Guard | None, into: View, value: View, others: Sequence[Box]
+) -> View:
+    """Return `into` with `value` at the places of a box that `within` and its stride take."""
+    taken = [within] if within else []
+    if box.stride != 1 and box.size != 1:
+        taken.append((remainder(box.offset, box.stride), 1))
+    made = replaced(terms, into, value, others)
+    for where in reversed(taken):
+        made = chosen(terms, (where,), made, into)
+    return made
+
+
+def chosen(terms: Terms, taken: Sequence[Guard], value: View, into: View) -> View:
+    """Return `value` where one of some expressions is within its size, `into` elsewhere.
+
+    Where `into` chooses between the same value and another one, the two choices become one.
+    """
+    while True:
+        known = _choice(terms, into)
+        if known is None or known[1] != value:
+            break
+        taken, into = (*taken, *known[0]), known[2]
+    taken = sorted(set(taken))
+    if taken_at(taken, {}) == {True}:
+        return value
+    reads = [terms.iota(e) for e, _ in taken]
+    test = plain(terms, "among", tuple([n for _, n in taken]), "i1", reads)
+    return _select(terms, test, value, into)
+
+
+def put_at(terms: Terms, into: View, value: View, moving: Sequence[tuple[Var, View, int]]) -> View:
+    """Return `into` with `value` at places that are computed.
+
+    moving: for each dim its index, where the value begins, and its size there. The value is read at variables "g" 0,
+    1, .. in these dims.
+    """
+    sizes = tuple([n for _, _, n in moving])
+    bound = frozenset(Var("g", str(k), n) for k, n in enumerate(sizes))
+    pairs = [v for place, begin, _ in moving for v in (terms.iota(of_var(place)), begin)]
+    kind = terms.type_of(value)
+    views = [value, into, *pairs]
+    if any(variables(e) & bound for v in views for e, _ in v.guards):
+        return terms.unknown(
+            "a part of a tensor put at a place that is computed", kind, _all(views)
+        )
+    try:
+        found = terms.free(views, bound)
+    except MixedError:
+        return terms.unknown("places that mix", kind, _all(views))
+    defined = [_size(terms, into, e) for e in found.exprs]
+    number = terms.put(Node("put", sizes, found.views, kind), defined)
+    return terms.view(number, found.exprs, (), found.guards)
+
+
+def moved(terms: Terms, view: View, boxes: Mapping[Var, Box], chosen: bool) -> View:
+    """Return a value as it stands in boxes: for each index of its own the box of that dim.
+
+    chosen: it becomes a branch of a choice. That is defined where the other branch is not: dims do not say what is
+    undefined, so that guards do.
+    """
+    known = [
+        (e, n)
+        for e, n, f in zip(view.exprs, terms.sizes[view.node], view.fills)
+        if chosen and n is not None and f is None and not inside(e, n)
+    ]
+    exprs, guards = list(view.exprs), [*view.guards, *known]
+    for index, box in boxes.items():
+        exprs = [box.put(e, index) for e in exprs]
+        guards = [(box.put(e, index), n) for e, n in guards]
+    made = terms.view(view.node, exprs, view.fills, guards)
+    return made._replace(guards=tuple(sorted(set(guards)))) if chosen else made
+
+
+def _size(terms: Terms, view: View, expr: Expr) -> int | None:
+    """Return how far a view is defined along the places that an expression says."""
+    known = [n for e, n in zip(view.exprs, terms.sizes[view.node]) if e == expr and n is not None]
+    return min(known, default=None)
+
+
+def _all(views: Sequence[View]) -> list[Var]:
+    return sorted(set[Var]().union(*map(view_variables, views)))
+
+
+def _choice(terms: Terms, view: View) -> tuple[list[Guard], View, View] | None:
+    """Return where a view chooses its first value, that value, and the other; None for any other view."""
+    node = terms.nodes[view.node]
+    if node.op != "arith.select" or terms.nodes[node.reads[0].node].op != "among":
+        return None
+    values = dims_values(view.exprs)
+    test, value, other = [terms.composed(r, values, view.guards) for r in node.reads]
+    among = terms.nodes[test.node]
+    places = [terms.composed(r, dims_values(test.exprs)).exprs[0] for r in among.reads]
+    return list(zip(places, among.detail)), value, other
+
+
+def _select(terms: Terms, test: View, value: View, into: View) -> View:
+    """Choose a value that is read only where it is defined: what comes out is defined as far as `into` is."""
+    views = (test, value, into)
+    exprs = list(dict.fromkeys([e for v in views for e in v.exprs]))
+    reads = [
+        View(v.node, tuple([of_var(dim_var(exprs.index(e))) for e in v.exprs]), v.fills)
+        for v in views
+    ]
+    sizes = [_size(terms, into, e) for e in exprs]
+    number = terms.put(Node("arith.select", (), tuple(reads), terms.type_of(value)), sizes)
+    return terms.view(number, exprs, (), [g for v in views for g in v.guards])
+
+
+def _settled(terms: Terms, along: Var, piece: Piece) -> View:
+    """Return what a piece chooses, where it chooses the same at all its places."""
+    at, view = piece
+    known = _choice(terms, view)
+    found = None if known is None else taken_at(known[0], {along: range(*at)})
+    if known is None or found is None or len(found) != 1:
+        return view
+    return known[1] if True in found else known[2]
+
+
+def taken_at(taken: Sequence[Guard], ranges: Mapping[Var, range]) -> set[bool] | None:
+    """Tell at which places and coordinates one of some expressions is within its size; None where they are too many.
+
+    ranges: of variables of which not all values count.
+    """
+    depends = sorted(set[Var]().union(*[variables(e) for e, _ in taken]))
+    rows = [ranges.get(v, range(v.size)) for v in depends]
+    if any(v.kind == "h" for v in depends) or prod(map(len, rows)) > MOST_PLACES:
+        return None
+    places = [dict(zip(depends, at)) for at in product(*rows)]
+    try:
+        return {any(0 <= place(e, at) < n for e, n in taken) for at in places}
+    except OpenError:
+        return None

@@ -15,6 +15,7 @@ from meshweave.verification.indices import (
     Var,
     bounds,
     inside,
+    is_number,
     of_var,
     plus,
     substitute,
@@ -486,7 +487,7 @@ def _stepped(
     names = {y: of_var(x) for x, y in zip(over, others)}
     moved = [substitute(e, names) for e in second.exprs]
     steps = [plus(h, times(e, -1)) for e, h in zip(first.exprs, moved)]
-    if any(not _is_number(s) for s in steps):
+    if any(not is_number(s) for s in steps):
         return None
     sign = next((s.const for s in steps if s.const), 0)
     if not sign:
@@ -495,10 +496,6 @@ def _stepped(
     counts = [s.const if sign > 0 else -s.const for s in steps]
     new = Var("b", f"_{terms.fresh()}", 2)
     return _joined(terms, kind, first, fills, base, counts, new, over)
-
-
-def _is_number(expr: Expr) -> bool:
-    return all(isinstance(a, Var) and a.size == 1 and a.kind != "h" for a, _ in expr.terms)
 
 
 def _joined(

@@ -85,12 +85,17 @@ class Sampler:
                 if start <= at[0] < end:
                     return self.element(piece, values)
             raise OpenError
+        if node.op == "put":
+            return self._put(node.detail, node.reads, values)
         if node.op == "gather":
             return self._gathered(node.reads, values)
         if node.op == "call":
             return self._within(number).node(node.detail[0], at)
         if node.op == "symbol" and self.outer is not None:
             return self.outer.node(self.symbols[node.detail[0]], at)
+        if node.op == "among":
+            places = [self.element(r, values) for r in node.reads]
+            return int(any(0 <= p < n for p, n in zip(places, node.detail)))
         if node.op == "arith.select":
             chosen = node.reads[1 if self.element(node.reads[0], values) else 2]
             return self.element(chosen, values)
@@ -134,6 +139,15 @@ class Sampler:
         if any(not 0 <= p < v.size for v, p in at.items()):
             raise OpenError
         return self.element(table, {**values, **at})
+
+    def _put(self, sizes: Sequence[Any], reads: Sequence[View], values: dict[Var, int]) -> Number:
+        value, into, *pairs = reads
+        at = {}
+        for k, n in enumerate(sizes):
+            place, begin = [self.element(r, values) for r in pairs[2 * k : 2 * k + 2]]
+            at[Var("g", str(k), n)] = place - begin
+        inner = all(0 <= p < v.size for v, p in at.items())
+        return self.element(value, {**values, **at}) if inner else self.element(into, values)
 
 
 def _placeholders(expr: Expr) -> list[Var]:

@@ -8,7 +8,16 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from math import inf, nan
 
-from meshweave.verification.indices import Expr, bounds, of_var, plus, quotient, remainder, times
+from meshweave.verification.indices import (
+    Expr,
+    bounds,
+    is_number,
+    of_var,
+    plus,
+    quotient,
+    remainder,
+    times,
+)
 from meshweave.verification.reductions import combine
 from meshweave.verification.terms import Guard, Node, Terms, View, dim_var, dims_values
 
@@ -179,12 +188,23 @@ def _special(
         return _index_sum(terms, name, reads)
     if name in ("arith.andi", "arith.ori") and type_ == "i1":
         return _logic(terms, name, reads)
+    if name in _CASTS and terms.nodes[reads[0].node].op == "iota":
+        return _cast(terms, type_, reads[0])
     values = [terms.constant_of(r) for r in reads]
     if all(v is not None for v in values):
         made = folded(name, detail, values)
         if made is not None:
             return terms.constant(type_, made)
     return None
+
+
+def _cast(terms: Terms, type_: str, place: View) -> View | None:
+    """Make a number of a place that is known."""
+    known, shift = is_number(place.exprs[0]), 0 if type_ == "i1" else 1
+    if place.guards or not known or type_ == "index":
+        return None
+    value = place.exprs[0].const
+    return terms.constant(type_, value) if 0 <= value < 1 << int(type_[1:]) - shift else None
 
 
 def _logic(terms: Terms, name: str, reads: Sequence[View]) -> View | None:
@@ -217,11 +237,14 @@ def _index_sum(terms: Terms, name: str, reads: Sequence[View]) -> View | None:
 
 
 _ORDER = {2: (0, False), 3: (0, True), 4: (1, False), 5: (1, True)}
+_REFLEXIVE = (0, 3, 5, 7, 9)
 _UNSIGNED = {6: 2, 7: 3, 8: 4, 9: 5}
 
 
 def _compared(terms: Terms, detail: tuple[Hashable, ...], reads: Sequence[View]) -> View | None:
-    """Compare two places, where their ranges say the answer."""
+    """Compare a value with itself, or two places where their ranges say the answer."""
+    if reads[0] == reads[1]:
+        return terms.constant("i1", int(predicate_of(detail) in _REFLEXIVE))
     if not all(terms.nodes[r.node].op == "iota" and not r.guards for r in reads):
         return None
     (low, high), (least, most) = (bounds(r.exprs[0]) for r in reads)

@@ -11,7 +11,7 @@ from meshweave.ir.ops import body_of, terminator
 from meshweave.verification.indices import (
     Expr,
     Var,
-    inside,
+    bounds,
     number,
     of_var,
     plus,
@@ -20,8 +20,8 @@ from meshweave.verification.indices import (
     times,
     total,
 )
-from meshweave.verification.loops import gathered
-from meshweave.verification.pieces import concat, replaced
+from meshweave.verification.loops import gathered, sliced
+from meshweave.verification.pieces import Box, concat, moved, put_at, replaced
 from meshweave.verification.ranks import index_var
 from meshweave.verification.scalars import apply
 from meshweave.verification.terms import View
@@ -88,11 +88,12 @@ def _generate(walk: Walk, op: ir.Operation) -> Sequence[View]:
     return [views[k] for k in read_body(body_of(op)).results]
 
 
-def _offsets(walk: Walk, op: ir.Operation, first: int) -> list[Expr]:
+def _offsets(walk: Walk, op: ir.Operation, first: int) -> list[View]:
     """Return where a slice begins. first: the operand from which on offsets stand."""
-    moving, found = list(op.operands)[first:], []
+    moving, found = list(op.operands)[first:], list[View]()
     for offset in static_offsets(op):
-        found.append(walk.place(moving.pop(0)) if offset == DYNAMIC else number(offset))
+        here = walk.views[moving.pop(0)] if offset == DYNAMIC else None
+        found.append(here or walk.terms.iota(number(offset)))
     if moving:
         raise NotReadError("a slice whose size is not known")
     return found
@@ -132,57 +133,74 @@ def _dims_kept(shape: Sequence[int], sizes: Sequence[int]) -> list[int | None]:
 
 @handles("tensor.extract_slice")
 def _extract_slice(walk: Walk, op: ir.Operation) -> Sequence[View]:
-    whole, _ = walk.shape(op.operands[0])
     shape, _ = walk.shape(op.results[0])
     sizes, strides = static_sizes(op), static_strides(op)
     if DYNAMIC in sizes or DYNAMIC in strides:
         raise NotReadError("a slice whose size is not known")
-    values: dict[Var, Expr] = {}
-    guards = []
-    offsets, dims = _offsets(walk, op, 1), _dims_kept(shape, sizes)
-    for dim, (offset, stride, kept) in enumerate(zip(offsets, strides, dims)):
+    places = []
+    for stride, kept in zip(strides, _dims_kept(shape, sizes)):
         here = number(0) if kept is None else of_var(index_var(kept, shape[kept]))
-        values[index_var(dim, whole[dim])] = place = plus(offset, times(here, stride))
-        if not inside(place, whole[dim]):
-            guards.append((place, whole[dim]))
-    return [walk.terms.composed(walk.views[op.operands[0]], values, guards)]
+        places.append(times(here, stride))
+    return [sliced(walk, op.operands[0], _offsets(walk, op, 1), places)]
 
 
 @handles("tensor.insert_slice")
 def _insert_slice(walk: Walk, op: ir.Operation) -> Sequence[View]:
-    source, into = op.operands[0], op.operands[1]
-    shape, whole = walk.shape(source)[0], walk.shape(into)[0]
+    shape = walk.shape(op.operands[0])[0]
     sizes, strides = static_sizes(op), static_strides(op)
-    if DYNAMIC in sizes or any(s != 1 for s in strides):
+    if DYNAMIC in sizes or DYNAMIC in strides:
         raise NotReadError("a slice whose size or stride is not known")
-    values: dict[Var, Expr] = {}
-    boxes = []
-    offsets, dims = _offsets(walk, op, 2), _dims_kept(shape, sizes)
-    for dim, (offset, size, kept) in enumerate(zip(offsets, sizes, dims)):
-        if offset.terms:
-            raise NotReadError("a slice put where the rank's coordinates say")
-        begin, place = offset.const, index_var(dim, whole[dim])
-        if begin < 0 or begin + size > whole[dim]:
-            raise NotReadError(f"a slice put beyond the end of dim {dim}")
-        if kept is not None:
-            values[index_var(kept, shape[kept])] = plus(of_var(place), Expr(-begin))
-        if size != whole[dim]:
-            boxes.append((place, begin, begin + size))
-    value = walk.terms.composed(walk.views[source], values)
-    return [replaced(walk.terms, walk.views[into], value, boxes)]
+    return [_put(walk, op, _offsets(walk, op, 2), sizes, strides, _dims_kept(shape, sizes))]
 
 
 @handles("tensor.insert")
 def _insert(walk: Walk, op: ir.Operation) -> Sequence[View]:
-    value, into, *indices = op.operands
-    boxes = []
-    for dim, (index, size) in enumerate(zip(indices, walk.shape(into)[0])):
-        at = walk.place(index)
-        if at.terms:
-            raise NotReadError("an element put where the rank's coordinates say")
-        boxes.append((index_var(dim, size), at.const, at.const + 1))
-    boxes = [b for b in boxes if b[0].size != 1]
-    return [replaced(walk.terms, walk.views[into], walk.views[value], boxes)]
+    indices = [walk.views[v] for v in list(op.operands)[2:]]
+    ones = [1] * len(indices)
+    return [_put(walk, op, indices, ones, ones, [None] * len(indices))]
+
+
+def _put(
+    walk: Walk,
+    op: ir.Operation,
+    offsets: Sequence[View],
+    sizes: Sequence[int],
+    strides: Sequence[int],
+    dims: Sequence[int | None],
+) -> View:
+    """Put the first operand into the second. dims: for each dim of the second that of the first."""
+    shape, whole = walk.shape(op.operands[0])[0], walk.shape(op.operands[1])[0]
+    own, values = dict[Var, Box](), dict[Var, Expr]()
+    boxes, moving = list[Box](), list[tuple[Var, View, int]]()
+    for dim, (offset, size, stride, kept) in enumerate(zip(offsets, sizes, strides, dims)):
+        place = index_var(dim, whole[dim])
+        index = None if kept is None else Var("p", str(kept), size)
+        if walk.terms.nodes[offset.node].op == "iota" and not offset.guards:
+            boxes.append(Box(place, offset.exprs[0], size, stride))
+            if index is not None:
+                own[index] = boxes[-1]
+        elif stride == 1:
+            moving.append((place, offset, size))
+            index = index and Var("g", str(len(moving) - 1), size)
+        else:
+            raise NotReadError("a slice whose stride is not known")
+        if index is not None and kept is not None:
+            values[index_var(kept, shape[kept])] = of_var(index)
+    _check_within(boxes)
+    into = walk.views[op.operands[1]]
+    given = walk.terms.composed(walk.views[op.operands[0]], values)
+    chosen = bool(moving) or not all(b.is_fixed for b in boxes)
+    value = moved(walk.terms, given, own, chosen)
+    if moving:
+        value = put_at(walk.terms, into, value, moving)
+    return replaced(walk.terms, into, value, [b for b in boxes if not b.is_all])
+
+
+def _check_within(boxes: Sequence[Box]) -> None:
+    for box in boxes:
+        low, high = bounds(box.begin)
+        if low < 0 or high + box.last >= box.place.size:
+            raise NotReadError("a slice put beyond the end of a tensor")
 
 
 @handles("tensor.concat")
@@ -201,8 +219,10 @@ def _concat(walk: Walk, op: ir.Operation) -> Sequence[View]:
 def _pad(walk: Walk, op: ir.Operation) -> Sequence[View]:
     block = body_of(op)
     (filler,) = terminator(block).operands
-    if filler not in walk.views:
-        walk.block(block)
+    walk.views.update(
+        (a, walk.terms.iota(e)) for a, e in zip(block.arguments, walk.places(op.results[0]))
+    )
+    walk.block(block)
     low, high = list(op.attributes["static_low"]), list(op.attributes["static_high"])
     if DYNAMIC in (*low, *high) or min(*low, *high, 0) < 0:
         raise NotReadError("padding whose size is not known")
@@ -212,7 +232,7 @@ def _pad(walk: Walk, op: ir.Operation) -> Sequence[View]:
         place = index_var(dim, size)
         values[index_var(dim, source[dim])] = plus(of_var(place), Expr(-begin))
         if source[dim] != size:
-            boxes.append((place, begin, begin + source[dim]))
+            boxes.append(Box(place, Expr(begin), source[dim]))
     value = walk.terms.composed(walk.views[op.operands[0]], values)
     return [replaced(walk.terms, walk.views[filler], value, boxes)]
 

@@ -1,0 +1,146 @@
+"""Tensors that are put together slice by slice: where the rank says, with a stride, at places that are computed."""
+
+import pytest
+from verify.pairs import compared, mesh
+
+GATHERED = """
+func.func @main(%a: tensor<8x6xf32> {dist.layout = #dist.layout<"[x, _]">})
+    -> (tensor<8x6xf32> {dist.layout = #dist.layout<"[_, _]">}) { return %a : tensor<8x6xf32> }
+"""
+RING = """
+func.func @main(%a: tensor<4x6xf32> {dist.layout = #dist.layout<"[x, _]">})
+    -> (tensor<8x6xf32> {dist.layout = #dist.layout<"[_, _]">}) {
+  %one = arith.constant 1 : index
+  %two = arith.constant 2 : index
+  %rows = arith.constant 4 : index
+  %e = tensor.empty() : tensor<8x6xf32>
+  %x = "dist.axis_index"() {axes = ["x"]} : () -> index
+  %at = arith.muli %x, %rows : index
+  %m = tensor.insert_slice %a into %e[%at, 0] [4, 6] [1, 1] : tensor<4x6xf32> into tensor<8x6xf32>
+  %b = "dist.permute"(%a) {axes = ["x"], sources = [1, 0]} : (tensor<4x6xf32>) -> tensor<4x6xf32>
+  %n = arith.addi %x, %one : index
+  %o = arith.remui %n, %two : index
+  %p = arith.muli %o, %rows : index
+  %r = tensor.insert_slice %b into %m[%p, 0] [4, 6] [1, 1] : tensor<4x6xf32> into tensor<8x6xf32>
+  return %r : tensor<8x6xf32>
+}
+"""
+
+
+def test_slices_put_where_the_rank_says_are_a_gather() -> None:
+    assert compared(mesh("x=2") + GATHERED, mesh("x=2") + RING).status == 0
+
+
+@pytest.mark.parametrize(
+    "right, wrong",
+    [
+        ("[1, 0]", "[0, 1]"),
+        (
+            "%r = tensor.insert_slice %b into %m[%p, 0]",
+            "%r = tensor.insert_slice %b into %m[%at, 0]",
+        ),
+        ("into %m[", "into %e["),
+        ("%p = arith.muli %o, %rows", "%p = arith.muli %o, %two"),
+        ("%n = arith.addi %x, %one", "%n = arith.addi %x, %two"),
+    ],
+)
+def test_a_slice_that_is_missing_or_another_one_is_no_gather(right: str, wrong: str) -> None:
+    assert right in RING
+    assert compared(mesh("x=2") + GATHERED, mesh("x=2") + RING.replace(right, wrong)).status != 0
+
+
+SAME = "func.func @main(%a: tensor<7x6xf32>) -> tensor<7x6xf32> { return %a : tensor<7x6xf32> }"
+BY_STRIDES = """
+func.func @main(%a: tensor<7x6xf32>) -> tensor<7x6xf32> {
+  %e = tensor.empty() : tensor<7x6xf32>
+  %b = tensor.extract_slice %a[0, 0] [4, 6] [2, 1] : tensor<7x6xf32> to tensor<4x6xf32>
+  %c = tensor.extract_slice %a[1, 0] [3, 6] [2, 1] : tensor<7x6xf32> to tensor<3x6xf32>
+  %m = tensor.insert_slice %b into %e[0, 0] [4, 6] [2, 1] : tensor<4x6xf32> into tensor<7x6xf32>
+  %r = tensor.insert_slice %c into %m[1, 0] [3, 6] [2, 1] : tensor<3x6xf32> into tensor<7x6xf32>
+  return %r : tensor<7x6xf32>
+}
+"""
+
+
+def test_rows_put_apart_are_joined() -> None:
+    assert compared(SAME, BY_STRIDES).status == 0
+    for right, wrong in (
+        ("%c into %m[1, 0]", "%c into %e[1, 0]"),
+        ("%a[1, 0] [3, 6]", "%a[2, 0] [3, 6]"),
+        ("into %m[1, 0] [3, 6] [2, 1]", "into %m[1, 0] [3, 6] [1, 1]"),
+    ):
+        assert right in BY_STRIDES
+        assert compared(SAME, BY_STRIDES.replace(right, wrong)).status != 0
+
+
+LOOKED_UP = """
+func.func @main(%a: tensor<{n}x6xf32> {{dist.layout = #dist.layout<"[{axis}, _]">}},
+                %b: tensor<{n}x2xf32> {{dist.layout = #dist.layout<"[{axis}, _]">}}, %i: tensor<i32>, %j: tensor<i32>)
+    -> (tensor<{n}x6xf32> {{dist.layout = #dist.layout<"[{axis}, _]">}}) {{
+  %k = tensor.extract %i[] : tensor<i32>
+  %l = tensor.extract %j[] : tensor<i32>
+  %at = arith.index_cast %k : i32 to index
+  %to = arith.index_cast %l : i32 to index
+  %s = tensor.extract_slice %a[0, {at}] [{n}, 2] [1, 1] : tensor<{n}x6xf32> to tensor<{n}x2xf32>
+  %t = arith.addf %s, %b : tensor<{n}x2xf32>
+  %r = tensor.insert_slice %t into %a[0, {to}] [{n}, 2] [1, 1] : tensor<{n}x2xf32> into tensor<{n}x6xf32>
+  return %r : tensor<{n}x6xf32>
+}}
+"""
+
+
+def looked_up(n: int, **names: str) -> str:
+    return mesh("x=2") + LOOKED_UP.format(n=n, **{"axis": "x", "at": "%at", "to": "%to"} | names)
+
+
+def test_slices_at_places_that_are_computed() -> None:
+    whole = looked_up(8)
+    assert compared(whole, looked_up(4)).status == 0
+    for wrong in (
+        {"at": "%to"},
+        {"to": "%at"},
+        {"at": "%to", "to": "%at"},
+        {"at": "0"},
+        {"to": "3"},
+    ):
+        assert compared(whole, looked_up(4, **wrong)).status != 0
+
+
+ROW_BY_ROW = """
+func.func @main(%a: tensor<4x6xf32> {dist.layout = #dist.layout<"[x, _]">})
+    -> (tensor<4x6xf32> {dist.layout = #dist.layout<"[x, _]">}) {
+  %zero = arith.constant 0 : index
+  %one = arith.constant 1 : index
+  %rows = arith.constant 4 : index
+  %last = arith.constant 3 : index
+  %e = tensor.empty() : tensor<4x6xf32>
+  %r = scf.for %t = %zero to %rows step %one iter_args(%m = %e) -> (tensor<4x6xf32>) {
+    %u = arith.subi %last, %t : index
+    %s = tensor.extract_slice %a[%u, 0] [1, 6] [1, 1] : tensor<4x6xf32> to tensor<1x6xf32>
+    %v = math.exp %s : tensor<1x6xf32>
+    %n = tensor.insert_slice %v into %m[%u, 0] [1, 6] [1, 1] : tensor<1x6xf32> into tensor<4x6xf32>
+    scf.yield %n : tensor<4x6xf32>
+  }
+  return %r : tensor<4x6xf32>
+}
+"""
+EXP = """
+func.func @main(%a: tensor<8x6xf32> {dist.layout = #dist.layout<"[x, _]">})
+    -> (tensor<8x6xf32> {dist.layout = #dist.layout<"[x, _]">}) {
+  %r = math.exp %a : tensor<8x6xf32>
+  return %r : tensor<8x6xf32>
+}
+"""
+
+
+def test_rows_one_by_one_are_all_rows() -> None:
+    whole = mesh("x=2") + EXP
+    assert compared(whole, mesh("x=2") + ROW_BY_ROW).status == 0
+    for right, wrong in (
+        ("into %m[%u, 0]", "into %m[%t, 0]"),
+        ("%a[%u, 0]", "%a[%t, 0]"),
+        ("%zero to %rows", "%one to %rows"),
+        ("%zero to %rows", "%zero to %last"),
+    ):
+        assert right in ROW_BY_ROW
+        assert compared(whole, mesh("x=2") + ROW_BY_ROW.replace(right, wrong)).status != 0
