@@ -71,7 +71,7 @@ def real(tool: str, *arguments: Any, stdin: str = "") -> Outcome:
 def _forked(
     command: Callable[..., int], name: str, arguments: tuple[Any, ...], stdin: bytes
 ) -> Outcome:
-    _load()
+    load()
     from meshweave.tools.guard import guarded
 
     texts = [str(a) for a in arguments]
@@ -92,7 +92,7 @@ def _forked(
         return Outcome(status, files[1].read_text(), files[2].read_text(errors="replace"))
 
 
-def _load() -> None:
+def load() -> None:
     """Everything heavy, once for all children."""
     import meshweave.frontends.entry
     import meshweave.lowering

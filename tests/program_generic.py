@@ -29,6 +29,13 @@ def spaced(x: Array, row: list[int], loops: int) -> Array:
     )
 
 
+def limits(x: Array) -> tuple[float, float]:
+    """What is below and above every element."""
+    if x.dtype.kind == "f":
+        return -np.inf, np.inf
+    return (np.iinfo(x.dtype).min, np.iinfo(x.dtype).max) if x.dtype.kind == "i" else (False, True)
+
+
 BODIES = {
     "product": ("mul", lambda x, y: x * y),
     "sum": ("add", lambda x, y: x + y),
@@ -36,8 +43,8 @@ BODIES = {
 }
 FOLDS = {
     "add": np.add.reduce,
-    "max": np.maximum.reduce,
-    "min": np.minimum.reduce,
+    "max": lambda x, axis: np.maximum.reduce(x, axis=axis, initial=limits(x)[0]),
+    "min": lambda x, axis: np.minimum.reduce(x, axis=axis, initial=limits(x)[1]),
     "mul": np.multiply.reduce,
     "sub": lambda x, axis: -np.add.reduce(x, axis=axis),
 }

@@ -135,7 +135,11 @@ def reduce(draw: st.DrawFn, p: Program, a: Value) -> None:
         name, others = init.name, (init,)
     else:
         name, others = p.filled(shape, start, a.element), ()
-    fn = lambda x, *i: fold(fold.reduce(x, axis=axes), i[0] if i else x.dtype.type(start))  # noqa: E731
+
+    def fn(x: Array, *i: Array) -> Array:
+        first = i[0] if i else np.full(shape, start, x.dtype)
+        return fold(fold.reduce(x, axis=axes), first) if all(x.shape[d] for d in axes) else first
+
     bound = math.prod(np.maximum(np.abs(a.value.astype("f8")), 1).ravel()) if "mul" in op else None
     bound = np.abs(a.value.astype("f8")).sum() if "add" in op else bound
     type_ = tensor_type(shape, a.element)

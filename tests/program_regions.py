@@ -74,7 +74,7 @@ def two_results(draw: st.DrawFn, p: Program, a: Value) -> None:
         total = float(np.abs(a.value.astype("f8")).sum())
         p.op(
             text,
-            lambda x, f=fold, low=low: f(f.reduce(x, axis=dim), x.dtype.type(low)),
+            lambda x, f=fold, low=low: f.reduce(x, axis=dim, initial=low).astype(x.dtype),
             a,
             bound=total,
         )

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
-from strategies import layouts
+from strategies import any_layouts, layouts
 
 from meshweave.layout import Layout, Mesh
 
@@ -98,6 +98,7 @@ class Program:
     """A program under construction: the text of its ops, and its inputs."""
 
     mesh: Mesh
+    any_layout: bool = False
     lines: list[str] = field(default_factory=list)
     inputs: list[tuple[Value, Port]] = field(default_factory=list)
     values: list[Value] = field(default_factory=list)
@@ -193,13 +194,16 @@ def exact(values: Sequence[Array], element: str) -> bool:
 KINDS = {"i1": ("max", "min")}
 
 
-def ports(draw: st.DrawFn, mesh: Mesh, value: Value) -> Port:
+def ports(draw: st.DrawFn, p: Program, value: Value) -> Port:
     """A layout for an argument or result, or none, with or without leave to change it."""
+    mesh = p.mesh
     what = draw(st.sampled_from(["closed", "closed", "partial", "open", "none"]))
     if what == "none":
         return Port(None)
     ndim = len(value.shape)
     kinds = KINDS.get(value.element, ("sum", "max", "min")) if what == "partial" else ()
+    if p.any_layout and what != "open":
+        return Port(draw(any_layouts(mesh, value.shape, kinds)))
     layout = draw(layouts(mesh, ndim, kinds=kinds))
     if what != "open" or not ndim:
         return Port(layout)
@@ -227,14 +231,18 @@ def extend(draw: st.DrawFn, p: Program, steps: Sequence[Callable[..., None]], mo
 
 
 @st.composite
-def programs(draw: st.DrawFn, mesh: Mesh, max_steps: int = 6, only: Any = None) -> Program:
+def programs(
+    draw: st.DrawFn, mesh: Mesh, max_steps: int = 6, only: Any = None, any_layout: bool = False
+) -> Program:
     """A program of a few random ops over one to three inputs, everything laid out at random on `mesh`.
 
-    Values are small whole numbers, so that sums in any order are exact. only: the ops to draw from.
+    Values are small whole numbers, so that sums in any order are exact. only: the ops to draw from. any_layout: what
+    goes in and comes out is in all that the notation can say, not only in blocks, and may be empty.
     """
     from program_regions import STEPS
 
-    p = Program(mesh)
+    p = Program(mesh, any_layout)
+    sizes = (*SIZES, 0) if any_layout else SIZES
     main = draw(st.sampled_from(["f32", "f32", "f64", "i32", "f16", "bf16", "i64"]))
     rng = np.random.default_rng(draw(st.integers(0, 99)))
     shapes: list[tuple[int, ...]] = []
@@ -243,13 +251,13 @@ def programs(draw: st.DrawFn, mesh: Mesh, max_steps: int = 6, only: Any = None) 
         if shapes and draw(st.booleans()):  # so that there are pairs to add
             shape, element = shapes[-1], main
         else:
-            shape = tuple(draw(st.lists(st.sampled_from(SIZES), min_size=1, max_size=3)))
+            shape = tuple(draw(st.lists(st.sampled_from(sizes), min_size=1, max_size=3)))
         shapes.append(shape)
         numbers = rng.integers(-2, 3, shape)
         value = Value(f"%arg{i}", element, np.array(numbers, DTYPES[element]))
-        p.inputs.append((value, ports(draw, mesh, value)))
+        p.inputs.append((value, ports(draw, p, value)))
         p.values.append(value)
     extend(draw, p, only or STEPS, max_steps)
     for value in (p.values[-1], draw(st.sampled_from(p.values))):
-        p.results.append((value, ports(draw, mesh, value)))
+        p.results.append((value, ports(draw, p, value)))
     return p

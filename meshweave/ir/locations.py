@@ -90,6 +90,22 @@ def check_nesting(text: str, name: str) -> None:
         )
 
 
+# linalg's parser ends the process on a list of dims that is none.
+_DIMS = re.compile(
+    r"\bouts\s*\([^()]*\)\s*(?:permutation|dimensions)\s*="
+    r"(?!\s*\[\s*(?:-?\d{1,18}\s*(?:,\s*-?\d{1,18}\s*)*)?\])"
+)
+
+
+def _check_dims(text: str, name: str) -> None:
+    """Raise CompileError at a list of dims of linalg that is none."""
+    for m in _DIMS.finditer(text):
+        if "//" not in text[text.rfind("\n", 0, m.end()) + 1 : m.end()]:
+            raise CompileError(
+                "a list of numbers, [0, 1], is right here", f"{name}:{_place(text, m.end())}"
+            )
+
+
 def _too_deep(text: str) -> int | None:
     """Find where the nesting first exceeds the limit, counted exactly, without strings and comments."""
     depth = 0
@@ -113,6 +129,7 @@ def parse_module(text: str, ctx: ir.Context, name: str = "-") -> ir.Module:
     Raises CompileError with the place of the first mistake.
     """
     check_nesting(text, name)
+    _check_dims(text, name)
     try:
         with ctx:
             return _parse_named(text, name)
