@@ -5,19 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import socket
-import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import urlsplit
 
 from meshweave.errors import MeshweaveError, RankError
-from meshweave.runtime.processes.wire import receive, send
+from meshweave.runtime.gpu.store import STORE_SECONDS, TcpStore, account_token, late
 
-STORE_SECONDS = 60.0  # how long a rank waits for a value of another
 _FIRST_PORT, _PORTS = 20000, 20000  # for jobs of Slurm, by the job's number
 _POLL = 0.01
 
@@ -27,12 +24,14 @@ class JobRank:
     """Identify a process of a job.
 
     store: where values are exchanged (`tcp://host:port`, `file:///folder`), "" in a job of one process.
+    token: the job's secret, "" for the account's own.
     """
 
     rank: int
     nranks: int
     local_rank: int
     store: str = ""
+    token: str = field(default="", repr=False)
 
 
 # Of each launcher: the variables for rank, number of ranks, and number on the host.
@@ -56,7 +55,8 @@ def discover(environ: Mapping[str, str]) -> JobRank:
             local = _number(environ, names[2]) if names[2] in environ else rank
             if not 0 <= rank < nranks:
                 raise MeshweaveError(f"{names[0]}={rank} is no rank of {names[1]}={nranks}")
-            return JobRank(rank, nranks, local, _store_of(environ) if nranks > 1 else "")
+            store = _store_of(environ) if nranks > 1 else ""
+            return JobRank(rank, nranks, local, store, environ.get("MESHWEAVE_TOKEN", ""))
     return JobRank(0, 1, 0)
 
 
@@ -103,13 +103,6 @@ class JobStore(Protocol):
         """Release the store."""
 
 
-def _late(key: str, seconds: float) -> RankError:
-    found = re.fullmatch(r"facts(\d+)", key)
-    if found:
-        return RankError(f"rank {found[1]} has not come within {seconds:g} s")
-    return RankError(f"rank 0 has not said {key} within {seconds:g} s")
-
-
 class MemoryStore:
     """Exchange values between ranks that are threads of one process. `block(ready, what)` waits."""
 
@@ -131,17 +124,24 @@ class MemoryStore:
 
 
 class FileStore:
-    """Exchange values in a folder that all ranks see, a file for each."""
+    """Exchange values in a folder that all ranks see, a file for each. Whoever may write there is believed."""
 
     def __init__(self, folder: str, seconds: float = STORE_SECONDS) -> None:
         self._folder, self._seconds = Path(folder), seconds
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self._folder.mkdir(0o700, parents=True, exist_ok=True)
 
     def put(self, key: str, value: bytes) -> None:
         """Do as JobStore says."""
         part = self._folder / f".{key}.{os.getpid()}"
         part.write_bytes(value)
-        part.rename(self._folder / key)
+        try:
+            os.link(part, self._folder / key)
+        except FileExistsError:
+            raise RankError(
+                f"{self._folder}: {key} is there already: each job needs a new folder"
+            ) from None
+        finally:
+            part.unlink()
 
     def get(self, key: str) -> bytes:
         """Do as JobStore says."""
@@ -150,113 +150,10 @@ class FileStore:
             with contextlib.suppress(FileNotFoundError):
                 return (self._folder / key).read_bytes()
             time.sleep(_POLL)
-        raise _late(key, self._seconds)
+        raise late(key, self._seconds)
 
     def close(self) -> None:
         """Do as JobStore says. The folder stays: others may still read."""
-
-
-class TcpStore:
-    """Exchange values through a server in rank 0's process.
-
-    It trusts who connects, as NCCL's own bootstrap does: use it within a cluster.
-    """
-
-    def __init__(self, host: str, port: int, serve: bool, seconds: float = STORE_SECONDS) -> None:
-        """Connect. serve: be the server too. Raises RankError when the port is taken or no server listens in time."""
-        self._seconds = seconds
-        self._server = _StoreServer(port) if serve else None
-        try:
-            self._link = self._connect("127.0.0.1" if serve else host, port)
-        except BaseException:
-            self.close()
-            raise
-
-    def _connect(self, host: str, port: int) -> socket.socket:
-        end = time.monotonic() + self._seconds
-        while True:
-            try:
-                return socket.create_connection((host, port), timeout=self._seconds)
-            except OSError as error:
-                if time.monotonic() > end:
-                    raise RankError(
-                        f"rank 0 does not listen at {host}:{port} ({error.strerror or error})"
-                    ) from None
-                time.sleep(_POLL)
-
-    def put(self, key: str, value: bytes) -> None:
-        """Do as JobStore says."""
-        send(self._link, {"put": key}, value)
-
-    def get(self, key: str) -> bytes:
-        """Do as JobStore says."""
-        try:
-            self._link.settimeout(self._seconds)
-            send(self._link, {"get": key})
-            _, value, _ = receive(self._link)
-            return value
-        except TimeoutError:
-            raise _late(key, self._seconds) from None
-        except (OSError, EOFError):
-            raise RankError("rank 0 has ended before all ranks had met") from None
-
-    def close(self) -> None:
-        """Do as JobStore says. Rank 0 closes last: the others must have got what they asked for."""
-        if hasattr(self, "_link"):
-            self._link.close()
-        if self._server is not None:
-            self._server.close()
-
-
-class _StoreServer:
-    """Hold the values, and answer each link from a thread of its own."""
-
-    def __init__(self, port: int) -> None:
-        self._values: dict[str, bytes] = {}
-        self._changed = threading.Condition()
-        self._closed = False
-        try:
-            self._listener = socket.create_server(("", port), reuse_port=False)
-        except OSError as error:
-            raise RankError(
-                f"rank 0 cannot listen at port {port} ({error.strerror}): set MESHWEAVE_STORE to "
-                "another"
-            ) from None
-        threading.Thread(target=self._accept, name="meshweave-store", daemon=True).start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                link, _ = self._listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._answer, args=(link,), daemon=True).start()
-
-    def _answer(self, link: socket.socket) -> None:
-        with link, contextlib.suppress(OSError, EOFError):
-            while True:
-                message, value, _ = receive(link)
-                with self._changed:
-                    if "put" in message:
-                        self._values[message["put"]] = value
-                        self._changed.notify_all()
-                        continue
-                    self._await(message["get"])
-                    if self._closed:
-                        return
-                    value = self._values[message["get"]]
-                send(link, {}, value)
-
-    def _await(self, key: str) -> None:
-        self._changed.wait_for(lambda: self._closed or key in self._values)
-
-    def close(self) -> None:
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
 
 
 def open_store(place: JobRank, seconds: float = STORE_SECONDS) -> JobStore:
@@ -268,7 +165,8 @@ def open_store(place: JobRank, seconds: float = STORE_SECONDS) -> JobStore:
         if parts.scheme == "file" and parts.path:
             return FileStore(parts.path, seconds)
         if parts.scheme == "tcp" and parts.hostname and parts.port:
-            return TcpStore(parts.hostname, parts.port, place.rank == 0, seconds)
+            token = place.token.encode() or account_token()
+            return TcpStore(parts.hostname, parts.port, token, place.rank == 0, seconds)
     except ValueError:
         pass
     raise MeshweaveError(

@@ -40,10 +40,14 @@ def send_frame(
         link.sendall(payload)
 
 
-def receive(link: socket.socket) -> tuple[dict[str, Any], bytes, list[int]]:
+def receive(
+    link: socket.socket, most: tuple[int, int] | None = None
+) -> tuple[dict[str, Any], bytes, list[int]]:
     """Return the next message, its payload and files.
 
-    Raises EOFError when the peer is gone, OSError when the link fails.
+    most: bytes of the message and of its payload that are taken from a peer that may be anyone.
+    Raises EOFError when the peer is gone, OSError when the link fails or more comes than `most`, ValueError when it is
+    no JSON.
     """
     head, files, _, _ = socket.recv_fds(link, _HEAD.size, _MAX_FILES)
     try:
@@ -52,6 +56,8 @@ def receive(link: socket.socket) -> tuple[dict[str, Any], bytes, list[int]]:
         if not head:
             raise EOFError("the peer has closed the link")
         text, payload, count = _HEAD.unpack(head)
+        if most is not None and (text > most[0] or payload > most[1]):
+            raise OSError(f"a message of {text} and {payload} bytes, at most {most} are taken")
         message = json.loads(_exactly(link, text))
         data = _exactly(link, payload)
         if count != len(files):

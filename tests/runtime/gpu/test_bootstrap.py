@@ -12,12 +12,12 @@ from meshweave.runtime.gpu.bootstrap import (
     FileStore,
     JobRank,
     MemoryStore,
-    TcpStore,
     discover,
     first_host,
     open_store,
 )
 from meshweave.runtime.gpu.groups import agree
+from meshweave.runtime.gpu.store import TcpStore
 
 TORCHRUN = {
     "RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "MASTER_ADDR": "node1",
@@ -32,6 +32,7 @@ OPENMPI = {
     "MESHWEAVE_STORE": "file:///shared/job",
 }  # fmt: skip
 HYDRA = {"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "1", "MESHWEAVE_STORE": "tcp://h:1"}
+TOKEN = b"a secret of this job"
 OURS = {"MESHWEAVE_RANK": "0", "MESHWEAVE_SIZE": "2", "MESHWEAVE_LOCAL_RANK": "0"}
 
 
@@ -44,6 +45,7 @@ OURS = {"MESHWEAVE_RANK": "0", "MESHWEAVE_SIZE": "2", "MESHWEAVE_LOCAL_RANK": "0
         (OPENMPI, JobRank(1, 2, 0, "file:///shared/job")),
         (HYDRA, JobRank(1, 2, 1, "tcp://h:1")),
         (OURS | TORCHRUN | {"MESHWEAVE_STORE": "file:///f"}, JobRank(0, 2, 0, "file:///f")),
+        (HYDRA | {"MESHWEAVE_TOKEN": "s"}, JobRank(1, 2, 1, "tcp://h:1", "s")),
         ({"RANK": "0", "WORLD_SIZE": "1"}, JobRank(0, 1, 0)),
     ],
 )
@@ -86,7 +88,7 @@ def stores(request, tmp_path):
     where = (
         f"file://{tmp_path}/job" if request.param == "file" else f"tcp://127.0.0.1:{free_port()}"
     )
-    made = [open_store(JobRank(rank, 3, rank, where), seconds=1.0) for rank in range(3)]
+    made = [open_store(JobRank(rank, 3, rank, where, TOKEN.decode()), 1.0) for rank in range(3)]
     yield made
     for store in reversed(made):
         store.close()
@@ -150,19 +152,19 @@ def test_a_port_that_is_taken_is_told():
     with socket.create_server(("", 0)) as listener:
         port = listener.getsockname()[1]
         with pytest.raises(RankError, match=f"^rank 0 cannot listen at port {port}"):
-            TcpStore("127.0.0.1", port, serve=True, seconds=0.2)
+            TcpStore("127.0.0.1", port, TOKEN, serve=True, seconds=0.2)
 
 
 def test_a_server_that_is_not_there_is_told():
     port = free_port()
     with pytest.raises(RankError, match=f"^rank 0 does not listen at 127.0.0.1:{port} "):
-        TcpStore("127.0.0.1", port, serve=False, seconds=0.2)
+        TcpStore("127.0.0.1", port, TOKEN, serve=False, seconds=0.2)
 
 
 def test_a_server_that_ends_is_told():
     port = free_port()
-    server = TcpStore("127.0.0.1", port, serve=True, seconds=5)
-    client = TcpStore("127.0.0.1", port, serve=False, seconds=5)
+    server = TcpStore("127.0.0.1", port, TOKEN, serve=True, seconds=5)
+    client = TcpStore("127.0.0.1", port, TOKEN, serve=False, seconds=5)
     threading.Timer(0.2, server.close).start()
     with pytest.raises(RankError, match="rank 0 has ended before all ranks had met"):
         client.get("nccl")
@@ -186,3 +188,7 @@ def test_a_file_is_seen_whole(tmp_path):
     store.put("a", b"x" * 1000)
     assert store.get("a") == b"x" * 1000
     assert [path.name for path in (tmp_path / "new" / "folder").iterdir()] == ["a"]
+    assert (tmp_path / "new" / "folder").stat().st_mode & 0o777 == 0o700
+    with pytest.raises(RankError, match="folder: a is there already: each job needs a new folder"):
+        store.put("a", b"other")
+    assert store.get("a") == b"x" * 1000

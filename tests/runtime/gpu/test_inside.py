@@ -51,7 +51,7 @@ def test_two_ranks_of_torchrun():
     def run(rank):
         environ = {
             "RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank),
-            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port - 1),
+            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port - 1), "MESHWEAVE_TOKEN": "a secret",
         }  # fmt: skip
         made = GpuProgram(twice(2), library=recorder(2), environ=environ)
         found[rank] = made.run([np.full(N, rank + 1, "f4")])[0][0]
