@@ -7,6 +7,7 @@ the coordinate in h1, so that its digit and b become one. A sum carried over sli
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import combinations
 from math import prod
 
 from meshweave.verification.indices import (
@@ -23,6 +24,7 @@ from meshweave.verification.indices import (
     total,
     variables,
 )
+from meshweave.verification.products import Factor, factors_of, product
 from meshweave.verification.terms import (
     Guard,
     MixedError,
@@ -36,7 +38,7 @@ from meshweave.verification.terms import (
 IDEMPOTENT = ("max", "min", "maxu", "minu", "or", "and")
 MOST_SUMS = 3
 """Sums within sums that are looked into for parts that can be joined."""
-_LINEAR = ("arith.mulf", "arith.muli", "arith.divf", "complex.mul")
+_LINEAR = ("product", "complex.mul")
 _SUMS = ("arith.addf", "arith.addi", "arith.subf", "arith.subi", "arith.negf", "complex.add")
 
 
@@ -73,6 +75,11 @@ def _reduced(terms: Terms, kind: str, view: View, bound: list[Var]) -> View:
     from meshweave.verification.scalars import kind_of
 
     of_kind = kind_of(node.op, node.type) == kind and len(node.reads) == 2
+    if node.op == "product":
+        of_kind = kind == "prod"
+        flat = _flattened(terms, view, bound) if kind == "sum" else None
+        if flat is not None:
+            return reduce(terms, kind, *flat)
     if of_kind or (kind == "sum" and (node.op in _SUMS or node.op in _LINEAR)):
         made = _linear(terms, kind, view, bound)
         if made is not None:
@@ -142,11 +149,42 @@ def _linear(terms: Terms, kind: str, view: View, bound: list[Var]) -> View | Non
     if (kind == "sum" and node.op in _SUMS) or kind_of(node.op, node.type) == kind:
         parts = [reduce(terms, kind, r, bound) for r in reads]
         return apply(terms, node.op, node.detail, node.type, parts)
-    inside_ = [bool(view_variables(r) & set(bound)) for r in reads]
-    if sum(inside_) != 1 or (node.op == "arith.divf" and inside_[1]):
+    factors = list(zip(reads, _exponents(node)))
+    if node.op == "product" and kind == "prod":
+        return product(terms, node.type, [(reduce(terms, kind, r, bound), e) for r, e in factors])
+    own = [f for f in factors if view_variables(f[0]) & set(bound)]
+    rest = [f for f in factors if f not in own]
+    if not rest:
         return None
-    parts = [reduce(terms, "sum", r, bound) if own else r for r, own in zip(reads, inside_)]
-    return apply(terms, node.op, node.detail, node.type, parts)
+    return _times(terms, node, [*rest, (reduce(terms, "sum", _times(terms, node, own), bound), 1)])
+
+
+def _flattened(terms: Terms, view: View, bound: list[Var]) -> tuple[View, list[Var]] | None:
+    """Write a sum of products of sums as one sum: `sum_k (sum_l A[k, l] * B[l]) * C[k]` is one over k and l."""
+    factors, inner = list[Factor](), list[Var]()
+    for factor, exponent in factors_of(terms, view):
+        node = terms.nodes[factor.node]
+        is_sum = node.op == "reduce" and node.detail[0] == "sum" and exponent == 1
+        if is_sum and view_variables(factor) & set(bound):
+            factor, own = opened(terms, factor)
+            inner += own
+        factors.append((factor, exponent))
+    if not inner:
+        return None
+    return product(terms, terms.type_of(view), factors), [*bound, *inner]
+
+
+def _exponents(node: Node) -> Sequence[int]:
+    return node.detail if node.op == "product" else (1,) * len(node.reads)
+
+
+def _times(terms: Terms, node: Node, factors: Sequence[Factor]) -> View:
+    """Multiply as a node does."""
+    from meshweave.verification.scalars import apply
+
+    if node.op == "product" or len(factors) < 2:
+        return product(terms, node.type, factors)
+    return apply(terms, node.op, node.detail, node.type, [v for v, _ in factors])
 
 
 def _filled(terms: Terms, view: View, read: View, all_dims: bool) -> View | None:
@@ -278,24 +316,34 @@ def closed(terms: Terms, kind: str, body: View, bound: Sequence[Var]) -> View:
 
 
 def _pushed(terms: Terms, body: View, over: list[Var]) -> View | None:
-    """Do the sums over variables that only one factor of a product depends on in that factor."""
-    from meshweave.verification.scalars import apply
-
+    """Write the sum of a product whose factors run over different variables as a product of sums."""
     node = terms.nodes[body.node]
-    if node.op not in _LINEAR or len(node.reads) != 2:
+    if node.op not in _LINEAR:
         return None
-    used = [view_variables(r) for r in _reads(terms, body)]
-    own = [[v for v in over if v in used[k] and v not in used[1 - k]] for k in (0, 1)]
-    if node.op == "arith.divf":
-        own[1] = []
-    if not any(own):
+    used = [frozenset(view_variables(r) & set(over)) for r in _reads(terms, body)]
+    groups = _connected(used)
+    if len(groups) < 2:
         return None
     reads = [_filled(terms, body, r, False) for r in _reads(terms, body)]
     if None in reads:
         return None
-    parts = [reduce(terms, "sum", r, mine) if mine else r for r, mine in zip(reads, own) if r]
-    made = apply(terms, node.op, node.detail, node.type, parts)
-    return reduce(terms, "sum", made, [v for v in over if v not in own[0] + own[1]])
+    factors = [(r, e) for r, e in zip(reads, _exponents(node)) if r is not None]
+    sums = []
+    for variables_, numbers in groups:
+        part = _times(terms, node, [factors[k] for k in numbers])
+        sums.append((reduce(terms, "sum", part, sorted(variables_)) if variables_ else part, 1))
+    return _times(terms, node, sums)
+
+
+def _connected(used: Sequence[frozenset[Var]]) -> list[tuple[frozenset[Var], list[int]]]:
+    """Group factors that share variables: the variables of each group and the numbers of its factors."""
+    groups: list[tuple[frozenset[Var], list[int]]] = []
+    for number, own in enumerate(used):
+        shared = [g for g in groups if g[0] & own]
+        groups = [g for g in groups if g not in shared]
+        merged = own.union(*[g[0] for g in shared])
+        groups.append((merged, sorted([number, *[k for g in shared for k in g[1]]])))
+    return groups
 
 
 def _others(body: View, over: Sequence[Var]) -> list[Var]:
@@ -473,6 +521,16 @@ def _without(expr: Expr, var: Var) -> Expr | None:
     return None if var in variables(rest) else rest
 
 
+def joined_factors(terms: Terms, factors: dict[View, int]) -> tuple[View, View, View] | None:
+    """Return two factors side by side, and what both are; None where there are none."""
+    single = [v for v, e in factors.items() if e == 1]
+    for a, b in combinations(single, 2):
+        made = _side_by_side(terms, "prod", a, b)
+        if made is not None:
+            return a, b, made
+    return None
+
+
 def _stepped(
     terms: Terms,
     kind: str,
@@ -544,20 +602,20 @@ def _reads(terms: Terms, view: View) -> list[View]:
 
 
 def _factored(terms: Terms, a: View, b: View, depth: int) -> View | None:
-    """Join products that share a factor, and whose other factors can be joined."""
-    from meshweave.verification.scalars import apply
-
+    """Join products that share factors, and whose other factors can be joined."""
     node, other = terms.nodes[a.node], terms.nodes[b.node]
-    if node.op not in _LINEAR or (node.op, node.detail) != (other.op, other.detail):
+    if node.op not in _LINEAR or node.op != other.op:
         return None
-    (x, y), (u, v) = _reads(terms, a), _reads(terms, b)
-    commutes = node.op != "arith.divf"
-    for same, rest, pair in ((y == v, 0, (x, u)), (commutes and x == u, 1, (y, v))):
-        joined = combine(terms, "sum", *pair, depth) if same else None
-        if joined is not None:
-            parts = [joined, y] if rest == 0 else [x, joined]
-            return apply(terms, node.op, node.detail, node.type, parts)
-    return None
+    if any(f is not None for f in (*a.fills, *b.fills)):
+        return None
+    mine, yours = [list(zip(_reads(terms, v), _exponents(n))) for v, n in ((a, node), (b, other))]
+    common = [f for f in mine if f in yours]
+    rest = [[f for f in side if f not in common] for side in (mine, yours)]
+    if not common or not all(rest):
+        return None
+    one, two = [_times(terms, node, r) for r in rest]
+    joined = combine(terms, "sum", one, two, depth)
+    return None if joined is None else _times(terms, node, [*common, (joined, 1)])
 
 
 def _absorbed(terms: Terms, kind: str, a: View, b: View, depth: int) -> View | None:

@@ -16,7 +16,7 @@ import numpy as np
 
 from meshweave.verification.indices import Atom, Expr, Part, Var
 from meshweave.verification.scalars import predicate_of
-from meshweave.verification.terms import Terms, View, dim_var
+from meshweave.verification.terms import Node, Terms, View, dim_var
 
 Number = Any  # float, int or bool: what an element is
 
@@ -85,6 +85,8 @@ class Sampler:
                 if start <= at[0] < end:
                     return self.element(piece, values)
             raise OpenError
+        if node.op == "product":
+            return self._product(node, values)
         if node.op == "put":
             return self._put(node.detail, node.reads, values)
         if node.op == "gather":
@@ -139,6 +141,13 @@ class Sampler:
         if any(not 0 <= p < v.size for v, p in at.items()):
             raise OpenError
         return self.element(table, {**values, **at})
+
+    def _product(self, node: Node, values: dict[Var, int]) -> Number:
+        parts = [self.element(r, values) for r in node.reads]
+        try:
+            return _wrapped(math.prod([p**e for p, e in zip(parts, node.detail)]), node.type)
+        except (ZeroDivisionError, OverflowError, TypeError):
+            raise OpenError from None
 
     def _put(self, sizes: Sequence[Any], reads: Sequence[View], values: dict[Var, int]) -> Number:
         value, into, *pairs = reads

@@ -18,8 +18,16 @@ from meshweave.verification.indices import (
     remainder,
     times,
 )
+from meshweave.verification.products import (
+    NUMBER,
+    exponential,
+    is_integer,
+    is_real,
+    level,
+    product,
+)
 from meshweave.verification.reductions import combine
-from meshweave.verification.terms import Guard, Node, Terms, View, dim_var, dims_values
+from meshweave.verification.terms import Guard, Node, Terms, View, dim_var, dims_values, is_only
 
 COMBINES = {
     "arith.addf": "sum",
@@ -43,6 +51,8 @@ COMBINES = {
 """The reduction that an op is a step of."""
 _BITS = {"or": "max", "and": "min"}  # of a single bit
 _INDEX = {"arith.addi": 1, "arith.subi": -1}
+_PRODUCTS = {"arith.mulf": 1, "arith.divf": -1}
+"""Ops on two numbers that are products, with the exponent of the second."""
 _CASTS = ("arith.index_cast", "arith.index_castui")
 
 
@@ -112,6 +122,9 @@ def plain(
         guards += view.guards
         dims = []
         for expr, size in zip(view.exprs, terms.sizes[view.node]):
+            if is_only(expr, size):
+                dims.append(expr)
+                continue
             number = numbers.setdefault(expr, len(sizes))
             if number == len(sizes):
                 sizes.append(size)
@@ -135,6 +148,8 @@ def _fill(
     expr: Expr,
 ) -> int | None:
     """Return what stands beyond the end of a dim: known where all that is read is a constant there."""
+    if name == "product":
+        return _zero_fill(terms, detail, type_, reads, expr)
     values = []
     for view in reads:
         if expr in view.exprs:
@@ -150,22 +165,35 @@ def _fill(
     return None if made is None else terms.constant(type_, made).node
 
 
+def _zero_fill(
+    terms: Terms, exponents: tuple[Hashable, ...], type_: str, reads: Sequence[View], expr: Expr
+) -> int | None:
+    """Return 0 where a factor is 0 beyond the end of a dim and all others are numbers; None where nothing is known."""
+    zeros = 0
+    for view, exponent in zip(reads, exponents):
+        at = view.exprs.index(expr) if expr in view.exprs else None
+        fill = None if at is None else view.fills[at]
+        if fill is not None and terms.constant_of(View(fill)) == 0 and exponent == 1:
+            zeros += 1
+        elif at is not None or exponent != 1 or level(terms, view) != NUMBER:
+            return None
+    return terms.constant(type_, 0 if is_integer(type_) else 0.0).node if zeros else None
+
+
 def folded(name: str, detail: tuple[Hashable, ...], values: Sequence[Hashable]) -> Hashable | None:
     """Compute an op on constants, where that is exact and needs no table of types; None for all others."""
     if name == "arith.select" and len(values) == 3:
         return values[1] if values[0] else values[2]
     if len(values) == 1 and name in ("arith.extf", "math.absf") and values[0] == 0.0:
         return 0.0
+    if name == "math.exp" and values[0] in (0.0, -inf):
+        return 0.0 if values[0] else 1.0
     if len(values) != 2 or not all(isinstance(v, (int, float)) for v in values):
         return None
     a, b = values
     assert isinstance(a, (int, float)) and isinstance(b, (int, float))
     if nan in (a, b) or a != a or b != b:
         return None
-    if name == "arith.mulf" and a == 0.0 and b == 0.0:
-        return 0.0
-    if name == "arith.muli" and 0 in (a, b):
-        return 0
     if name in ("arith.addf", "arith.addi", "arith.subf", "arith.subi") and a == 0 and b == 0:
         return 0.0 if name.endswith("f") else 0
     if name in ("arith.maximumf", "arith.minimumf", "arith.andi", "arith.ori") and a == b:
@@ -188,6 +216,12 @@ def _special(
         return _index_sum(terms, name, reads)
     if name in ("arith.andi", "arith.ori") and type_ == "i1":
         return _logic(terms, name, reads)
+    if (name in _PRODUCTS and is_real(type_)) or (name == "arith.muli" and is_integer(type_)):
+        return product(terms, type_, [(reads[0], 1), (reads[1], _PRODUCTS.get(name, 1))])
+    if name == "math.exp" and is_real(type_):
+        return exponential(terms, type_, reads[0])
+    if name == "arith.cmpf" and predicate_of(detail) in (1, 8):
+        return _equal_to_low(terms, reads)
     if name in _CASTS and terms.nodes[reads[0].node].op == "iota":
         return _cast(terms, type_, reads[0])
     values = [terms.constant_of(r) for r in reads]
@@ -234,6 +268,17 @@ def _index_sum(terms: Terms, name: str, reads: Sequence[View]) -> View | None:
             small, large = (a, b) if most <= low else (b, a) if high <= least else (None, None)
             made = small if "min" in name else large
     return None if made is None else terms.iota(made)._replace(guards=guards)
+
+
+def _equal_to_low(terms: Terms, reads: Sequence[View]) -> View | None:
+    """Compare a value with -inf, where it is surely a number, or -inf."""
+    for one, other in (reads, reads[::-1]):
+        if terms.constant_of(other) == -inf and not one.guards:
+            if terms.constant_of(one) == -inf:
+                return terms.constant("i1", 1)
+            if level(terms, one) == NUMBER:
+                return terms.constant("i1", 0)
+    return None
 
 
 _ORDER = {2: (0, False), 3: (0, True), 4: (1, False), 5: (1, True)}

@@ -53,6 +53,7 @@ class Terms:
     sizes: list[tuple[int | None, ...]] = field(default_factory=list)
     places: list[object] = field(default_factory=list)
     place: object = None
+    levels: dict[int, int] = field(default_factory=dict)
     _numbers: dict[Node, int] = field(default_factory=dict)
     _symbols: list[frozenset[int]] = field(default_factory=list)
     _fresh: int = 0
@@ -200,6 +201,8 @@ class Abstraction:
         return View(view.node, tuple(exprs), view.fills)
 
     def _expr(self, expr: Expr, size: int | None) -> Expr:
+        if is_only(expr, size):
+            return expr
         inner = tuple([(a, c) for a, c in expr.terms if variables(Expr(0, ((a, 1),))) & self.bound])
         if not inner:
             return of_var(self._dim(expr, size, shared=True))
@@ -231,6 +234,11 @@ class LimitError(Exception):
 
 class MixedError(Exception):
     """Say that an expression mixes bound variables with others in a quotient or remainder."""
+
+
+def is_only(expr: Expr, size: int | None) -> bool:
+    """Tell whether an expression is the one place of a dim of one: that is no dim of what reads it."""
+    return size == 1 and not expr.terms and expr.const == 0
 
 
 @lru_cache(maxsize=1 << 10)
