@@ -21,8 +21,8 @@ def rounded(nbytes: int) -> int:
 class Slots:
     """Number the 8-byte slots of the table that `step(ptr ctx)` is given.
 
-    arena: pointer; rank: i64; status: pointer to two i64, the op started last and the op finished last; private: the
-    engine's own pointer. Then a handle and a member index for each group, and the pointers of the inputs and outputs.
+    arena: pointer; rank: i64; status: pointer to the rank's `StatusRow`; private: the engine's own pointer.
+    Then a handle and a member index for each group, and the pointers of the inputs and outputs.
     """
 
     groups: int
@@ -180,10 +180,34 @@ def reduction_symbol(kind: str, dtype: str) -> str:
     return f"mw_op_{kind}_{dtype}"
 
 
-# Calls of engine `local`.
+IDLE, RUNNING, RETURNED = 0, 1, 2  # states of a rank that compiled code writes
 
-IDLE, RUNNING, RETURNED = 0, 1, 2
-STATE = 2  # i64 of a rank's row of the status board, behind the op started and the op finished
+
+class StatusRow:
+    """Lay out a rank's row of the status board, in words (i64); the `status` slot points at it.
+
+    How many collectives the rank has ever started, and how many of them have ended: all, or all but the last; the
+    state; how far a device is; how many collectives it had started when this call began, and how many calls have begun;
+    the process, and when it began (0: not told). From RING on a word for each of the last ENTRIES collectives, used in
+    turn: the op's number, plus START or WAIT where it was that half of an async collective.
+    """
+
+    STARTED = 0
+    ENDED = 1
+    STATE = 2
+    PROGRESS = 3
+    BEFORE = 4
+    CALLS = 5
+    PID = 6
+    BORN = 7
+    RING = 8
+    ENTRIES = 256
+    WORDS = RING + ENTRIES
+    START = 1 << 32
+    WAIT = 2 << 32
+
+
+# Calls of engine `local`.
 
 
 class ServeBlock:

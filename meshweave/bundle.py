@@ -24,7 +24,7 @@ from meshweave.files.records import record
 from meshweave.files.whole import replacing
 from meshweave.layout import Layout, Mesh
 
-FORMAT = 4
+FORMAT = 5
 # NumPy has no bf16: its bits travel as uint16.
 NUMPY_DTYPES = {
     "f64": "float64", "f32": "float32", "f16": "float16", "bf16": "uint16",
@@ -85,12 +85,13 @@ def _allocation(port: Port, mesh: str) -> tuple[int, ...]:
 class OpInfo:
     """Describe an op that compiled code reports on: its number from 1, its name and its place.
 
-    name: such as `all_reduce[tp] f32 64x96`. location: `file:line:col`.
+    name: such as `all_reduce[tp] f32 64x96`. location: `file:line:col`. bytes: what the busiest rank receives.
     """
 
     id: int
     name: str
     location: str
+    bytes: int = 0
 
     def __str__(self) -> str:
         return f"{self.name} at {self.location}"

@@ -22,7 +22,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "targets": {"device"},
     "bundle": {"abi", "device", "files", "layout"},
     "cache": {"bundle", "files"},
-    "runtime": {"abi", "bundle", "device", "layout", "targets"},
+    "runtime": {"abi", "bundle", "device", "files", "layout", "targets"},
     "simulator": {"bundle", "runtime"},
     "ir": set(),
     "dialects": {"hints", "ir", "layout", "plan"},

@@ -13,14 +13,16 @@ from functools import partial
 from typing import Any, TypeVar
 
 from meshweave.bundle import Bundle
-from meshweave.errors import MeshweaveError
+from meshweave.errors import MeshweaveError, RankError
 from meshweave.runtime.engine import check_engine
+from meshweave.runtime.flight.board import StatusBoard
+from meshweave.runtime.flight.dump import flight_folder
+from meshweave.runtime.flight.recorder import FlightRecorder
 from meshweave.runtime.gpu.bootstrap import JobRank, MemoryStore
 from meshweave.runtime.gpu.call import RankCall
 from meshweave.runtime.gpu.rank import GpuRank
 from meshweave.runtime.limits import check_machine
 from meshweave.runtime.program import Values, bind_rows
-from meshweave.runtime.watchdog import StatusBoard
 from meshweave.simulator.driver.emulated import EmulatedKernels
 from meshweave.simulator.driver.interleaving import Interleaving, Lost
 from meshweave.simulator.driver.kernels import KernelRunner
@@ -37,7 +39,8 @@ class EmulateEngine:
     timeout: seconds that a rank's host code may run without a call, after which a run ends with
     RankError. seed: of the interleaving of the streams; None: a fixed one. checks: look for races
     between operations and within kernels. graph: run steps as graphs from the second time on.
-    kernels: what runs kernels; by default the emulator. failures: calls that are to fail.
+    kernels: what runs kernels; by default the emulator. failures: calls that are to fail. flight: as
+    for LocalEngine.
     """
 
     name = "emulate"
@@ -50,7 +53,9 @@ class EmulateEngine:
         graph: bool = False,
         kernels: KernelRunner | None = None,
         failures: Iterable[InjectedFailure] = (),
+        flight: str | None = None,
     ) -> None:
+        self.flight = flight_folder(flight)
         self.timeout, self.seed, self.checks, self.graph = timeout, seed, checks, graph
         self.kernels = kernels if kernels is not None else EmulatedKernels(checks)
         self.failures = tuple(failures)
@@ -149,6 +154,7 @@ class EmulateExecutable:
         self._turns = Interleaving(scheduler.run, scheduler.stuck, recorder.count, engine.timeout)
         recorder.block = self._turns.block
         self.board = StatusBoard.private(nranks)
+        self.flight = FlightRecorder(self.board, self.manifest, engine.flight)
         recorder.where = self._where
         recorder.sources = {info.entry: info.location for info in self.manifest.kernels}
         store = MemoryStore(self._turns.block)
@@ -167,8 +173,8 @@ class EmulateExecutable:
 
     def _where(self, rank: int) -> str:
         """Return the op that a rank's host code has begun."""
-        started, finished = (int(word) for word in self.board.rows[rank, :2])
-        return str(self.manifest.op(started)) if started != finished else ""
+        started = self.board.op_begun(rank)
+        return str(self.manifest.op(started)) if started else ""
 
     def _shut(self) -> None:
         for call in self.calls:
@@ -212,7 +218,14 @@ class EmulateCall:
                 self._bind(ranks)
             executable.board.clear()
             executable.recorder.begin()
-            executable.each(self._run)
+            try:
+                executable.each(self._run)
+            except RankError as error:
+                line = executable.flight.written("failure", error.message)
+                raise RankError(line, error.location) from None
+            except KeyboardInterrupt as error:
+                executable.flight.interrupted(error)
+                raise
 
     def free(self) -> None:
         """Free the device memory."""

@@ -81,8 +81,20 @@ def _parser() -> tuple[_CommandParser, Mapping[str, argparse.ArgumentParser]]:
     _add_plan(commands)
     _add_verify(commands)
     _add_sign(commands)
-    doctor = commands.add_parser("doctor", help="show what is installed, and what will work")
+    doctor = commands.add_parser(
+        "doctor",
+        help="show what is installed, and what will work; read flight recorders",
+        description="Show what is installed here, and what will work; with --dump, what the ranks of a failed run did "
+        "last.",
+    )
     doctor.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    doctor.add_argument(
+        "--dump",
+        action="extend",
+        metavar="FILE",
+        nargs="+",
+        help="read flight recorders (files, or folders of them) side by side and name the rank that held the others up",
+    )
     doctor.set_defaults(command=_loaded_later("doctor", "doctor_command"))
     return parser, commands.choices
 
@@ -178,6 +190,11 @@ def _add_run(commands: Commands) -> None:
         default=60.0,
         metavar="S",
         help="end a run in which no rank makes progress for S seconds (default: 60)",
+    )
+    add(
+        "--flight",
+        metavar="DIR",
+        help="when the run fails, write there what each rank did last, for meshweave doctor --dump",
     )
     add("--graph", action="store_true", help="with engine nccl: repeat the step as a CUDA graph")
     add("--share", action="store_true", help="with engine nccl: let ranks share a gpu, for trials")

@@ -49,6 +49,10 @@ class Check:
 
 def doctor_command(options: argparse.Namespace) -> int:
     """Run the command `doctor`; return the exit status."""
+    if options.dump is not None:
+        from meshweave.tools.dump import dump_command
+
+        return dump_command(options.dump, options.json)
     return doctor(options.json)
 
 

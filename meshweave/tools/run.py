@@ -227,7 +227,7 @@ def _engine(bundle: Bundle, options: argparse.Namespace) -> Engine:
         if what not in engine_traits(name).options:
             right = " or ".join(row.name for row in ENGINES.values() if what in row.options)
             raise UsageError(f"--{what} goes with --engine {right}, not {name}")
-    return engine_named(name, timeout=options.timeout, **more)
+    return engine_named(name, timeout=options.timeout, flight=options.flight, **more)
 
 
 def _check_bundle(source: ProgramFile, bundle: Bundle, options: argparse.Namespace) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from meshweave.abi import StatusRow
 from meshweave.bundle import Bundle, Manifest, OpInfo, Port, slots
 from meshweave.layout import Layout, Mesh
 from meshweave.lowering.cpu.collectives.objects import collectives_object, compile_text, runtime_of
@@ -57,7 +58,7 @@ def program(
     """
     ports = [_ports("in", inputs), _ports("out", outputs)]
     ops = tuple(
-        OpInfo(number, call.symbol, f"test.mlir:{number}:1")
+        OpInfo(number, call.symbol, f"test.mlir:{number}:1", 256 * number)
         for number, call in enumerate(calls, 1)
         if isinstance(call, CallOf)
     )
@@ -84,7 +85,12 @@ def _called(number: int, call: CallOf, arguments: Sequence[str], types: str) -> 
     """Text of call `number`: announced before and after; step returns its code where it fails."""
     return f"""
   %id{number} = llvm.mlir.constant({number} : i64) : i64
-  llvm.store volatile %id{number}, %status : i64, !llvm.ptr
+  %count{number} = llvm.load %count_at : !llvm.ptr -> i64
+  %place{number} = llvm.and %count{number}, %last : i64
+  %entry{number} = llvm.getelementptr %ring[%place{number}] : (!llvm.ptr, i64) -> !llvm.ptr, i64
+  llvm.store volatile %id{number}, %entry{number} : i64, !llvm.ptr
+  %next{number} = llvm.add %count{number}, %one : i64
+  llvm.store volatile %next{number}, %count_at : i64, !llvm.ptr
   %group{number} = llvm.mlir.constant({call.group} : i64) : i64
   %rc{number} = llvm.call @{call.symbol}(%ctx, %group{number}, %src{number}, %dst{number},
     {", ".join(arguments)})
@@ -94,7 +100,7 @@ def _called(number: int, call: CallOf, arguments: Sequence[str], types: str) -> 
   %fine{number} = llvm.icmp "eq" %rc{number}, %zero : i32
   llvm.cond_br %fine{number}, ^op{number}, ^fail(%all{number} : i32)
 ^op{number}:
-  llvm.store volatile %id{number}, %finished : i64, !llvm.ptr"""
+  llvm.store volatile %next{number}, %ended : i64, !llvm.ptr"""
 
 
 def _step(manifest: Manifest, mesh: Mesh, calls: Sequence[CallOf | str]) -> str:
@@ -140,8 +146,12 @@ llvm.func @usleep(i32) -> i32
 llvm.func @_exit(i32)
 {chr(10).join(declared.values())}
 llvm.func @step(%ctx: !llvm.ptr) -> i32 {{
-  %zero = llvm.mlir.constant(0 : i32) : i32{"".join(head)}
-  %finished = llvm.getelementptr %status[1] : (!llvm.ptr) -> !llvm.ptr, i64{"".join(body)}
+  %zero = llvm.mlir.constant(0 : i32) : i32
+  %one = llvm.mlir.constant(1 : i64) : i64
+  %last = llvm.mlir.constant({StatusRow.ENTRIES - 1} : i64) : i64{"".join(head)}
+  %count_at = llvm.getelementptr %status[{StatusRow.STARTED}] : (!llvm.ptr) -> !llvm.ptr, i64
+  %ring = llvm.getelementptr %status[{StatusRow.RING}] : (!llvm.ptr) -> !llvm.ptr, i64
+  %ended = llvm.getelementptr %status[{StatusRow.ENDED}] : (!llvm.ptr) -> !llvm.ptr, i64{"".join(body)}
   llvm.return %zero : i32
 ^fail(%code: i32):
   llvm.return %code : i32

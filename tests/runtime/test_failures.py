@@ -108,7 +108,7 @@ def when_running(board, rank, action):
     """Act, from a thread, when a rank computes behind its first collective."""
 
     def wait():
-        while board.rows[rank, 1] == 0 or board.waits(rank):
+        while (record := board.record(rank)).op == 0 or record.waits:
             time.sleep(0.01)
         action()
 
@@ -199,7 +199,9 @@ def test_a_rank_that_is_stopped_is_named(ranks):
     os.kill(executable.pids[1], signal.SIGSTOP)
 
     def run():
-        with pytest.raises(RankError, match=r"no progress for 1.5 s: rank 1 has not begun; "):
+        with pytest.raises(
+            RankError, match=r"no progress for 1.5 s: rank 1 is stopped, last seen: has not begun; "
+        ):
             executable.run(inputs())
 
     assert seconds(run) < 20

@@ -75,9 +75,11 @@ class Calls:
         number = len(self.calls)
         op_id = number + 1
         self.calls.append(_call(attributes, op_id))
-        self.ops.append(OpInfo(op_id, attributes["title"].value, location_text(op.location)))
+        nbytes = attributes["bytes"].value
+        where = location_text(op.location)
+        self.ops.append(OpInfo(op_id, attributes["title"].value, where, nbytes))
         axes = tuple(axis.value for axis in attributes["axes"])
-        info = CollectiveInfo(attributes["what"].value, axes, attributes["bytes"].value)
+        info = CollectiveInfo(attributes["what"].value, axes, nbytes)
         listed = _listed(info, times * trips_around(op))
         self.infos += listed
         self.sources += [self.ops[-1]] * len(listed)

@@ -6,7 +6,7 @@ has them.
 A function that it calls several times, `i32 mw_function_k(ptr ctx, inputs.., outputs.., ptr frame)`,
 is written in the same way: its pointers come as arguments.
 
-A collective is announced in the status row before it starts and after it ended; when it fails, step
+A collective is announced in the status row (`abi.StatusRow`) before it starts and after it ended; when it fails, step
 returns its op number and code at once. One that is started early is announced twice: while it is
 started, and while it is waited for.
 """
@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from meshweave.abi import Slots
+from meshweave.abi import Slots, StatusRow
 from meshweave.errors import CompileError
 from meshweave.ir.bindings import ir
 from meshweave.ir.locations import location_text
@@ -193,16 +193,16 @@ class Emitter(Branches):
 
     def start(self, step: Step) -> None:
         """Start a collective: it is not done when this returns."""
-        self._early(step, "start")
+        self._early(step, "start", StatusRow.START)
 
     def wait(self, step: Step) -> None:
         """Wait until a collective that was started is done."""
-        self._early(step, "wait", again=True)
+        self._early(step, "wait", StatusRow.WAIT)
 
-    def _early(self, step: Step, which: str, again: bool = False) -> None:
+    def _early(self, step: Step, which: str, half: int) -> None:
         call = self.code.calls[step.number]
         given = [*self._arguments(step, call), *self._area(step.number, call)]
-        self._collective(call, f"{call.symbol}_{which}", given, again)
+        self._collective(call, f"{call.symbol}_{which}", given, half)
 
     def _arguments(self, step: Step, call: Call) -> list[tuple[str, str]]:
         """Return the arguments of a collective, with their types."""
@@ -219,22 +219,33 @@ class Emitter(Branches):
         return [(at, "!llvm.ptr"), (self.i64(call.early), "i64")]
 
     def _collective(
-        self, call: Call, symbol: str, given: list[tuple[str, str]], again: bool = False
+        self, call: Call, symbol: str, given: list[tuple[str, str]], half: int = 0
     ) -> None:
-        """Call `symbol` between two announcements.
-
-        again: it was announced before, so the announcement that it ended is withdrawn first.
-        """
-        status, number = self._slot(self.slots.status), self.i64(call.op_id)
-        ended = self._behind(status, 8)
-        if again:
-            self.lines.append(f"llvm.store volatile {self.i64(0)}, {ended} : i64, !llvm.ptr")
-        self.lines.append(f"llvm.store volatile {number}, {status} : i64, !llvm.ptr")
+        """Call `symbol` between two announcements. half: of an async collective, what this call is: START or WAIT."""
+        status = self._slot(self.slots.status)
+        following = self._announce(status, call.op_id + half)
         values, types = (", ".join(column) for column in zip(*given))
         self.code.declared[symbol] = f"({types}) -> i32"
         code = self.let(f"llvm.call @{symbol}({values}) : ({types}) -> i32")
         self._check(code, call.op_id)
-        self.lines.append(f"llvm.store volatile {number}, {ended} : i64, !llvm.ptr")
+        self._set_word(status, StatusRow.ENDED, following)
+
+    def _announce(self, status: str, entry: int) -> str:
+        """Write in the status row that a collective starts; return how many have started."""
+        count_at = self._behind(status, 8 * StatusRow.STARTED)
+        count = self.let(f"llvm.load {count_at} : !llvm.ptr -> i64")
+        place = self.let(f"llvm.and {count}, {self.i64(StatusRow.ENTRIES - 1)} : i64")
+        ring = self._behind(status, 8 * StatusRow.RING)
+        at = self.let(f"llvm.getelementptr {ring}[{place}] : (!llvm.ptr, i64) -> !llvm.ptr, i64")
+        self.lines.append(f"llvm.store volatile {self.i64(entry)}, {at} : i64, !llvm.ptr")
+        following = self.let(f"llvm.add {count}, {self.i64(1)} : i64")
+        self._set_word(status, StatusRow.STARTED, following)
+        return following
+
+    def _set_word(self, status: str, word: int, value: str) -> None:
+        """Write a word of the status row, which others read at any time."""
+        at = self._behind(status, 8 * word)
+        self.lines.append(f"llvm.store volatile {value}, {at} : i64, !llvm.ptr")
 
     def call(self, step: Step) -> None:
         """Call another function of this module. A code that it returns already names the op."""

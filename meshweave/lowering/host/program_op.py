@@ -150,7 +150,10 @@ def read_code(module: ir.Module) -> CodeFacts:
     return CodeFacts(
         arena_bytes=code["arena_bytes"].value,
         early_bytes=code["early_bytes"].value,
-        ops=tuple(OpInfo(o["id"].value, o["name"].value, o["where"].value) for o in code["ops"]),
+        ops=tuple(
+            OpInfo(o["id"].value, o["name"].value, o["where"].value, o["bytes"].value)
+            for o in code["ops"]
+        ),
         collectives=tuple(
             CollectiveInfo(c["op"].value, tuple(a.value for a in c["axes"]), c["bytes"].value)
             for c in code["collectives"]
@@ -165,7 +168,7 @@ def read_code(module: ir.Module) -> CodeFacts:
 
 def _op(op: OpInfo) -> ir.DictAttr:
     texts = {"name": ir.StringAttr.get(op.name), "where": ir.StringAttr.get(op.location)}
-    return ir.DictAttr.get({"id": i64(op.id), **texts})
+    return ir.DictAttr.get({"id": i64(op.id), **texts, "bytes": i64(op.bytes)})
 
 
 def _collective(info: CollectiveInfo) -> ir.DictAttr:

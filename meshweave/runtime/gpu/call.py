@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 
+from meshweave.runtime.flight.board import StatusBoard
+from meshweave.runtime.flight.records import DEVICE
 from meshweave.runtime.gpu.rank import GpuRank
 from meshweave.runtime.program import Values
-from meshweave.runtime.watchdog import DEVICE, StatusBoard
 
 
 class RankCall:

@@ -22,12 +22,16 @@ class NcclEngine(ProcessEngine):
              collective must not take longer.
     share:   ranks may share a GPU (correctness only: they take turns, and NCCL talks over the loopback device).
     graph:   run steps as CUDA graphs from the second time on.
+    flight:  as for LocalEngine.
     """
 
     name = "nccl"
 
-    def __init__(self, timeout: float = 60.0, share: bool = False, graph: bool = False) -> None:
-        super().__init__(timeout)
+    def __init__(
+        self, timeout: float = 60.0, share: bool = False, graph: bool = False,
+        flight: str | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(timeout, flight)
         self.share, self.graph = share, graph
 
     def launcher(self) -> Launcher:

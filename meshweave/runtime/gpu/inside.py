@@ -14,6 +14,9 @@ from typing import Any
 from meshweave.bundle import Bundle
 from meshweave.errors import MeshweaveError, RankError
 from meshweave.runtime.engine import check_engine
+from meshweave.runtime.flight.board import StatusBoard
+from meshweave.runtime.flight.recorder import FlightRecorder, new_incident
+from meshweave.runtime.flight.records import ELSEWHERE
 from meshweave.runtime.gpu.bootstrap import JobStore, discover, open_store
 from meshweave.runtime.gpu.call import RankCall
 from meshweave.runtime.gpu.device_array import DeviceArray, check_foreign, is_foreign
@@ -22,7 +25,7 @@ from meshweave.runtime.gpu.libraries import SystemLibrary
 from meshweave.runtime.gpu.progress import Progress
 from meshweave.runtime.gpu.rank import GpuRank
 from meshweave.runtime.program import Values, buffer, check_local, prepared
-from meshweave.runtime.watchdog import ELSEWHERE, StatusBoard, Watchdog
+from meshweave.runtime.watchdog import Watchdog
 
 _GRACE = 2.0  # seconds that NCCL gets to give up
 
@@ -33,12 +36,13 @@ class GpuProgram:
     def __init__(
         self, bundle: Bundle, timeout: float = 60.0, *, share: bool = False, graph: bool = False,
         library: Library | None = None, environ: Mapping[str, str] = os.environ,
+        flight: str | None = None,
     ) -> None:  # fmt: skip
         """Load.
 
         timeout: seconds without progress of this rank's device after which it ends the job; a single kernel or
         collective must
-        not take longer. share, graph: as for NcclEngine. library, environ: instead of the real ones.
+        not take longer. share, graph, flight: as for NcclEngine. library, environ: instead of the real ones.
 
         Raises MeshweaveError when the program or this process's rank does not fit, RankError when a call fails or the
         ranks
@@ -50,24 +54,30 @@ class GpuProgram:
         self._board = StatusBoard.private(place.nranks)
         for rank in range(place.nranks):
             self._board.mark(rank, ELSEWHERE)
+        self._board.announce(place.rank)
         store = open_store(place)
         try:
             self._program = GpuRank(
                 bundle, place, library or SystemLibrary(), store,
                 self._board.address(place.rank), share,
             )  # fmt: skip
-            self._met(store, place.nranks)
+            incident = self._met(store, place.nranks)
         finally:
             store.close()
+        self._flight = FlightRecorder(self._board, self.manifest, flight, incident)
         self._watchdog = Watchdog(self._board, self.manifest, timeout)
         self._bound = RankCall(self._program, self._board, graph)
 
-    def _met(self, store: JobStore, nranks: int) -> None:
-        """Keep the store open until all ranks have read it."""
+    def _met(self, store: JobStore, nranks: int) -> str:
+        """Keep the store open until all ranks have read it; return a name for what may go wrong, the same on all."""
+        if self.rank == 0:
+            store.put("incident", new_incident().encode())
+        incident = store.get("incident").decode()
         store.put(f"met{self.rank}", b"")
         if self.rank == 0:
             for rank in range(nranks):
                 store.get(f"met{rank}")
+        return incident
 
     def run(self, inputs: Sequence[object]) -> list[Values]:
         """Run once on this rank's local arrays; return its outputs as new NumPy arrays.
@@ -108,8 +118,11 @@ class GpuProgram:
         if any(is_foreign(value) for value in inputs):
             program.settle()  # what others still compute into them
         kept = [self._copied_in(index, value) for index, value in enumerate(inputs)]
-        with Progress(program, self._board, self._abort, self._watchdog):
-            self._bound.step()
+        try:
+            with Progress(program, self._board, self._abort, self._watchdog):
+                self._bound.step()
+        except RankError as error:
+            raise RankError(self._flight.written("failure", error.message)) from None
         del kept
 
     def _copied_in(self, index: int, value: object) -> Any:
@@ -126,7 +139,8 @@ class GpuProgram:
 
     def _abort(self, line: str) -> None:
         """Say why, let NCCL give up if it will, and end this process."""
-        print(f"meshweave: rank {self.rank}: {line}", file=sys.stderr, flush=True)
+        line = self._flight.written("timeout", f"rank {self.rank}: {line}")
+        print(f"meshweave: {line}", file=sys.stderr, flush=True)
         giving_up = threading.Thread(
             target=self._program.comms.close, kwargs={"abort": True}, daemon=True
         )
@@ -136,13 +150,14 @@ class GpuProgram:
 
 
 def run_inside(
-    bundle: Bundle, inputs: Sequence[object], timeout: float = 60.0, share: bool = False
-) -> list[Values]:
+    bundle: Bundle, inputs: Sequence[object], timeout: float = 60.0, share: bool = False,
+    flight: str | None = None,
+) -> list[Values]:  # fmt: skip
     """Run a bundle once as one rank of the job that this process belongs to; every rank makes this call.
 
     See GpuProgram.
     """
-    program = GpuProgram(bundle, timeout, share=share)
+    program = GpuProgram(bundle, timeout, share=share, flight=flight)
     try:
         return program.run(inputs)
     finally:

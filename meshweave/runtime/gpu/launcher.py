@@ -6,10 +6,10 @@ It does what mpiexec does for engine mpi: when a rank fails it writes how, and e
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 
+from meshweave.runtime.flight.processes import how_ended
 from meshweave.runtime.processes.launch import Launcher, end_with_parent, environment
 
 _SHARED = {
@@ -40,13 +40,6 @@ def rank_environment(rank: int, nranks: int, share: bool) -> dict[str, str]:
     if share:
         names |= {"NCCL_HOSTID": str(rank), **_SHARED}
     return names
-
-
-def how_ended(status: int) -> str:
-    """Describe a process's status: `Killed (signal 9)` for -9, "" for 0."""
-    if status < 0:
-        return f"{signal.strsignal(-status)} (signal {-status})"
-    return f"status {status}" if status else ""
 
 
 def main(nranks: int, path: str, share: bool, worker: str = "meshweave.runtime.gpu.worker") -> int:

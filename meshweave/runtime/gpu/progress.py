@@ -8,8 +8,9 @@ from collections.abc import Callable
 from types import TracebackType
 
 from meshweave.errors import MeshweaveError
+from meshweave.runtime.flight.board import StatusBoard
 from meshweave.runtime.gpu.rank import GpuRank
-from meshweave.runtime.watchdog import StatusBoard, Watchdog
+from meshweave.runtime.watchdog import Watchdog
 
 _TICK = 0.1  # seconds between looks
 

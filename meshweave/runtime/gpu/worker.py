@@ -14,6 +14,7 @@ import time
 from typing import Any, NamedTuple
 
 from meshweave.bundle import Bundle
+from meshweave.runtime.flight.board import StatusBoard
 from meshweave.runtime.gpu.bootstrap import JobRank, discover, open_store
 from meshweave.runtime.gpu.call import RankCall
 from meshweave.runtime.gpu.driver import Library
@@ -23,7 +24,6 @@ from meshweave.runtime.gpu.rank import GpuRank
 from meshweave.runtime.processes.server import Server, follow, link_to
 from meshweave.runtime.processes.wire import send
 from meshweave.runtime.program import Values, place_buffers
-from meshweave.runtime.watchdog import StatusBoard
 
 FAILED = 75  # status of a rank whose collectives NCCL has given up
 
@@ -58,6 +58,7 @@ class GpuWorker(Server):
 
     def _load(self, message: dict[str, Any], payload: bytes, files: list[int]) -> dict[str, Any]:
         board = StatusBoard(mmap.mmap(files[0], StatusBoard.nbytes(self.nranks)), self.nranks)
+        board.announce(self.rank)
         place = JobRank(self.rank, self.nranks, self._place.local_rank, message["store"])
         store = open_store(place)
         try:

@@ -14,6 +14,7 @@ import threading
 import time
 import weakref
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,10 @@ from meshweave.bundle import Bundle, slots
 from meshweave.errors import MeshweaveError, RankError
 from meshweave.layout import Mesh
 from meshweave.runtime.engine import check_engine
+from meshweave.runtime.flight.board import StatusBoard
+from meshweave.runtime.flight.diagnosis import named
+from meshweave.runtime.flight.dump import flight_folder
+from meshweave.runtime.flight.recorder import FlightRecorder
 from meshweave.runtime.forks import new_lock, tell_of_forks
 from meshweave.runtime.limits import check_machine
 from meshweave.runtime.local.serving import LONG, SHORT, Lookout, Serving
@@ -35,7 +40,7 @@ from meshweave.runtime.program import (
     fault,
     load_code,
 )
-from meshweave.runtime.watchdog import StatusBoard, Watchdog, named
+from meshweave.runtime.watchdog import Watchdog
 
 GRACE = 2.0  # seconds that ranks get to leave after an abort
 _TICK = 0.1  # seconds between looks at the board
@@ -46,13 +51,14 @@ class LocalEngine:
     """Run bundles in threads of this process.
 
     timeout: seconds without progress of any rank, while one waits, after which a run ends with
-    RankError.
+    RankError. flight: a folder for dumps of what the ranks did last, written when a run fails or is interrupted.
     """
 
     name = "local"
 
-    def __init__(self, timeout: float = 60.0) -> None:
+    def __init__(self, timeout: float = 60.0, flight: str | None = None) -> None:
         self.timeout = timeout
+        self.flight = flight_folder(flight)
 
     def load(self, bundle: Bundle) -> LocalExecutable:
         """Load a bundle compiled for this engine.
@@ -60,7 +66,7 @@ class LocalEngine:
         Raises MeshweaveError when it is for another, or cannot be loaded here.
         """
         check_engine(bundle.manifest, self.name)
-        return LocalExecutable(bundle, self.timeout)
+        return LocalExecutable(bundle, self.timeout, self.flight)
 
     def close(self) -> None:
         """Do nothing: the engine holds nothing."""
@@ -192,10 +198,20 @@ def _stop(workers: list[RankThread], serving: Serving | None) -> None:
         worker.start(None)
 
 
+def _stalled(flight: FlightRecorder, world: World, line: str) -> str:
+    """Make the ranks leave a short call that is stalled; return what to tell of it.
+
+    The thread that calls this must hold no reference to the executable, as those of the ranks.
+    """
+    line = flight.written("timeout", line)
+    world.abort()
+    return line
+
+
 class LocalExecutable:
     """Run a program on the ranks of its mesh. Calls from several threads run one after the other."""
 
-    def __init__(self, bundle: Bundle, timeout: float = 60.0) -> None:
+    def __init__(self, bundle: Bundle, timeout: float = 60.0, flight: str | None = None) -> None:
         manifest = bundle.manifest
         self.bundle, self.manifest, self.timeout = bundle, manifest, timeout
         self.mesh, self.slots = check_machine(manifest, manifest.engine), slots(manifest)
@@ -203,6 +219,7 @@ class LocalExecutable:
         self._world = World(self.mesh, manifest.groups)
         nranks = self.mesh.nranks
         self._board = StatusBoard.private(nranks)
+        self._flight = FlightRecorder(self._board, manifest, flight)
         self._tables = [
             SlotTable(
                 manifest,
@@ -285,7 +302,9 @@ class LocalExecutable:
         """Run the only rank in this thread, which does not listen to Ctrl-C meanwhile."""
         began = time.perf_counter()
         self._board.begin(0)
-        self._check([self._step(call.contexts[0])])
+        failure = self._failure([self._step(call.contexts[0])])
+        if failure is not None:
+            raise RankError(failure)
         call.is_short = time.perf_counter() - began < LONG
 
     def _serve_short_calls(self) -> None:
@@ -293,7 +312,7 @@ class LocalExecutable:
         crowded = self.mesh.nranks > len(os.sched_getaffinity(0))
         self._serving = Serving(self._code, entry, self._world.address, self.mesh.nranks, crowded)
         watchdog = Watchdog(self._board, self.manifest, self.timeout)
-        self._lookout = Lookout(watchdog, self._world.abort)
+        self._lookout = Lookout(watchdog, partial(_stalled, self._flight, self._world))
 
     def _execute_short(self, call: LocalCall) -> None:
         """Make a call in which this thread is rank 0; the others wait for it in compiled code."""
@@ -306,22 +325,24 @@ class LocalExecutable:
             for worker in self._workers[1:]:
                 worker.start(serving)
         lookout.begin()
-        began, done = time.perf_counter(), False
+        began, done, report = time.perf_counter(), False, None
         try:
             done = serving.call(call.table_address)
             while not done and lookout.report is None:
                 done = serving.finish()
             call.is_short = time.perf_counter() - began < LONG
-        finally:  # also when Ctrl-C ends the wait
+        except BaseException as error:  # Ctrl-C
+            report = self._flight.interrupted(error)
+            raise
+        finally:
             if not done:
                 self._give_up(call)
-            report = lookout.end()
-            if self._world.aborted and not self._lost:
+            report = lookout.end() or report
+            if self._world.aborted:
+                report = report or self._failure(serving.results.tolist())
                 self._reset()
         if report is not None:
             raise RankError(report)
-        if serving.results.any():
-            self._check(serving.results.tolist())
 
     def _give_up(self, call: LocalCall) -> None:
         """Make the ranks leave, as `_abort` does."""
@@ -355,28 +376,33 @@ class LocalExecutable:
         self._leave()
         self._board.clear()
         pending: list[int] = []
-        report = None
+        report: str | None = None
         try:
             for rank, context in enumerate(call.contexts):
                 pending.append(rank)
                 self._workers[rank].start(context)
             report = self._wait(pending)
-        finally:  # also when Ctrl-C ends the wait
+        except BaseException as error:  # Ctrl-C
+            report = self._flight.interrupted(error)
+            raise
+        finally:
             if pending:
                 self._abort(pending, call)
-            if self._world.aborted and not self._lost:
+            if self._world.aborted:
+                report = report or self._failure([worker.result for worker in self._workers])
                 self._reset()
-        results = [worker.result for worker in self._workers]
         errors = [worker.error for worker in self._workers if worker.error is not None]
         if errors:
             raise errors[0]
         if report is not None:
             raise RankError(report)
-        self._check(results)
 
     def _reset(self) -> None:
-        """Reset the world after an abort. No rank may be running."""
+        """Reset the world after an abort, unless some rank still runs."""
+        if self._lost:
+            return
         self._world.reset()
+        self._board.reset()
         for table in self._tables:
             table.reset_async()
 
@@ -411,7 +437,7 @@ class LocalExecutable:
             if self._workers[pending[0]].wait(tick):
                 pending.pop(0)
             elif (report := watchdog.report(time.monotonic())) is not None:
-                return report
+                return self._flight.written("timeout", report)
         return None
 
     def _abort(self, pending: list[int], call: LocalCall) -> None:
@@ -428,12 +454,14 @@ class LocalExecutable:
         if pending:
             _LOST.append((self, call))
 
-    def _check(self, results: Sequence[int]) -> None:
+    def _failure(self, results: Sequence[int]) -> str | None:
+        """Describe the first rank that has failed, of those that did so before others left their wait for it."""
         failed = [
             (rank, code) for rank, code in enumerate(results) if code and code & 0xFFFF != ABORTED
         ] or [(rank, code) for rank, code in enumerate(results) if code]
-        if failed:
-            raise RankError(fault(self.manifest, *failed[0]))
+        if not failed:
+            return None
+        return self._flight.written("failure", fault(self.manifest, *failed[0]))
 
 
 _LOST: list[Any] = []  # programs and calls whose code may still run: their memory must stay

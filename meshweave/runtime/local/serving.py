@@ -103,9 +103,9 @@ def _function(
 class Lookout:
     """Watch the board while calls run that their caller cannot watch, from a thread that ends after some idle time."""
 
-    def __init__(self, watchdog: Watchdog, abort: Callable[[], None]) -> None:
-        """Set up without a thread. abort: called when the job stalls."""
-        self._watchdog, self._abort = watchdog, abort
+    def __init__(self, watchdog: Watchdog, stalled: Callable[[str], str]) -> None:
+        """Set up without a thread. stalled: called with the watchdog's line; ends the call and returns the report."""
+        self._watchdog, self._stalled = watchdog, stalled
         self._lock = new_lock()
         self._awake = False
         self.number = 0  # of the calls so far
@@ -150,8 +150,7 @@ class Lookout:
             elif (line := self._watchdog.report(now)) is not None:
                 with self._lock:
                     if self.running and self.number == seen:
-                        self.report = line
-                        self._abort()
+                        self.report = self._stalled(line)
 
 
 # Ranks that wait for each other belong on different cores: the system seldom moves a thread that looks for work without

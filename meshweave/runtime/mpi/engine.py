@@ -39,7 +39,7 @@ def _mpi_command(nranks: int, path: str) -> list[str]:
 
 
 class MpiEngine(ProcessEngine):
-    """Run bundles in processes under `mpiexec`; see ProcessEngine for how long they live, and for `timeout`.
+    """Run bundles in processes under `mpiexec`; see ProcessEngine for how long they live, `timeout` and `flight`.
 
     window: whether collectives go through shared memory (True) or by MPI's own (False, slower, for comparison);
     by default through shared memory, unless MESHWEAVE_MPI_WINDOW=0 is in the environment.
@@ -47,8 +47,10 @@ class MpiEngine(ProcessEngine):
 
     name = "mpi"
 
-    def __init__(self, timeout: float = 60.0, window: bool | None = None) -> None:
-        super().__init__(timeout)
+    def __init__(
+        self, timeout: float = 60.0, window: bool | None = None, flight: str | None = None
+    ) -> None:
+        super().__init__(timeout, flight)
         self.window = wanted(window)
 
     def launcher(self) -> Launcher:
@@ -61,17 +63,18 @@ class MpiEngine(ProcessEngine):
 
 
 def run_inside(
-    bundle: Bundle, inputs: Sequence[Values], timeout: float = 60.0, window: bool | None = None
-) -> list[Values]:
+    bundle: Bundle, inputs: Sequence[Values], timeout: float = 60.0, window: bool | None = None,
+    flight: str | None = None,
+) -> list[Values]:  # fmt: skip
     """Run a bundle once as one rank of the `mpiexec` job that this process belongs to.
 
     Every rank makes this call.
 
     inputs: this rank's local arrays. Returns this rank's outputs. COMM_WORLD must have as many
     ranks as the mesh. A rank that fails or stalls for `timeout` seconds ends the whole job with
-    status 3 and one line on stderr. window: as for MpiEngine.
+    status 3 and one line on stderr. window, flight: as for MpiEngine.
     """
-    program = InsideProgram(bundle, timeout, window)
+    program = InsideProgram(bundle, timeout, window, flight)
     try:
         return program.run(inputs)
     finally:

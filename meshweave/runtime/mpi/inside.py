@@ -12,18 +12,21 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
 from meshweave.bundle import Bundle
 from meshweave.errors import RankError
+from meshweave.runtime.flight.board import StatusBoard
+from meshweave.runtime.flight.recorder import FlightRecorder, new_incident
+from meshweave.runtime.flight.records import ELSEWHERE
 from meshweave.runtime.local.serving import Lookout
 from meshweave.runtime.mpi.rank import MpiRank, code_meaning
 from meshweave.runtime.mpi.window import ranks_of, wanted
 from meshweave.runtime.processes.shared_files import mpi_memory, remove
 from meshweave.runtime.program import Values, bind_row, fault
-from meshweave.runtime.watchdog import ELSEWHERE, StatusBoard, Watchdog
+from meshweave.runtime.watchdog import Watchdog
 
 if TYPE_CHECKING:  # importing mpi4py initialises MPI
     from mpi4py.MPI import Comm
@@ -37,13 +40,16 @@ class InsideProgram:
     bundle:  what `meshweave compile --engine mpi` wrote, read by `Bundle.read`; of as many ranks as the job has.
     """
 
-    def __init__(self, bundle: Bundle, timeout: float = 60.0, window: bool | None = None) -> None:
+    def __init__(
+        self, bundle: Bundle, timeout: float = 60.0, window: bool | None = None,
+        flight: str | None = None,
+    ) -> None:  # fmt: skip
         """Load.
 
         Raises MeshweaveError when the bundle does not fit this job, RankError when the ranks load different ones.
 
         timeout: seconds without progress of the ranks of a host, while one waits, after which a run
-        ends the job. window: as for MpiEngine.
+        ends the job. window: as for MpiEngine. flight: as for LocalEngine; a folder on each host.
         """
         from mpi4py import MPI
 
@@ -51,6 +57,9 @@ class InsideProgram:
         self.manifest, self.rank = bundle.manifest, int(self._world.rank)
         self._host = self._world.Split_type(MPI.COMM_TYPE_SHARED)
         self._board = _host_board(self._world, self._host)
+        self._board.announce(self.rank)
+        incident = self._world.bcast(new_incident(), 0)
+        self._flight = FlightRecorder(self._board, self.manifest, flight, incident)
         self._program = MpiRank(bundle, self._board, window=wanted(window), foreign=True)
         watchdog = Watchdog(self._board, self.manifest, timeout)
         self._lookout = Lookout(watchdog, self._stalled)
@@ -88,18 +97,19 @@ class InsideProgram:
         self._lookout.end()
         self._board.end(self.rank)
         if code:
-            self._abort(fault(self.manifest, self.rank, code, code_meaning(code)))
+            line = fault(self.manifest, self.rank, code, code_meaning(code))
+            self._abort(self._flight.written("failure", line))
 
     def close(self) -> None:
         """Free what the program holds. The job goes on."""
         self._program.close()
         self._host.Free()
 
-    def _stalled(self) -> None:
+    def _stalled(self, line: str) -> NoReturn:
         time.sleep(2 * _HEARD * self._host.rank)  # so that one rank speaks for its host
-        self._abort(self._lookout.report or "no progress")
+        self._abort(self._flight.written("timeout", line))
 
-    def _abort(self, line: str) -> None:
+    def _abort(self, line: str) -> NoReturn:
         """Say why, and end every rank of the job."""
         print(f"meshweave: {line}", file=sys.stderr, flush=True)
         time.sleep(_HEARD)

@@ -18,12 +18,12 @@ from meshweave.abi import DTYPES, KINDS, STAGING, MpiTable, reduction_symbol, ro
 from meshweave.bundle import Bundle, Manifest
 from meshweave.errors import MeshweaveError, RankError
 from meshweave.runtime.engine import check_engine
+from meshweave.runtime.flight.board import StatusBoard
 from meshweave.runtime.libraries import mpi as mpi_library
 from meshweave.runtime.limits import check_job
 from meshweave.runtime.loader import LoadedCode
 from meshweave.runtime.mpi.window import Groups, Window, control_bytes, everyone, ranks_of
 from meshweave.runtime.program import SlotTable, StepFunction, load_code
-from meshweave.runtime.watchdog import StatusBoard
 
 if TYPE_CHECKING:  # importing mpi4py initialises MPI
     from mpi4py.MPI import Comm

@@ -11,11 +11,11 @@ import numpy as np
 
 from meshweave.bundle import Bundle
 from meshweave.errors import RankError
+from meshweave.runtime.flight.board import StatusBoard
 from meshweave.runtime.mpi.rank import MpiRank, code_meaning
 from meshweave.runtime.processes.server import Server, follow, leave, link_to
 from meshweave.runtime.processes.shared_files import mpi_memory
 from meshweave.runtime.program import Values, fault, place_buffers
-from meshweave.runtime.watchdog import StatusBoard
 
 
 class _MpiCall(NamedTuple):
@@ -38,6 +38,7 @@ class MpiWorker(Server):
 
     def _load(self, message: dict[str, Any], payload: bytes, files: list[int]) -> dict[str, Any]:
         board = StatusBoard(mmap.mmap(files[0], StatusBoard.nbytes(self.nranks)), self.nranks)
+        board.announce(self.rank)
         bundle = Bundle.from_bytes(payload)
         program = MpiRank(bundle, board, window=message["window"])
         self._programs[message["program"]] = program, board

@@ -14,11 +14,19 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 
 from meshweave import errors
 from meshweave.bundle import Bundle
 from meshweave.errors import MeshweaveError, RankError
 from meshweave.runtime.engine import check_engine
+from meshweave.runtime.flight.board import StatusBoard
+from meshweave.runtime.flight.diagnosis import account
+from meshweave.runtime.flight.dump import flight_folder
+from meshweave.runtime.flight.faults import before
+from meshweave.runtime.flight.processes import DEAD
+from meshweave.runtime.flight.recorder import FlightRecorder
+from meshweave.runtime.flight.records import RankRecord
 from meshweave.runtime.forks import new_reentrant_lock
 from meshweave.runtime.limits import check_machine
 from meshweave.runtime.processes.launch import (
@@ -30,7 +38,7 @@ from meshweave.runtime.processes.launch import (
     Silence,
 )
 from meshweave.runtime.program import Values, buffer_bytes, check_all, place_buffers
-from meshweave.runtime.watchdog import StatusBoard, Watchdog, together
+from meshweave.runtime.watchdog import Watchdog
 
 START_SECONDS = 60.0
 _numbers = itertools.count(1)
@@ -40,13 +48,13 @@ class ProcessEngine:
     """Start the ranks at the first load, and keep them until `close` or the program's end.
 
     timeout: seconds without progress of any rank, while one waits, after which a run ends with RankError. To start and
-    to load a program the ranks get START_SECONDS.
+    to load a program the ranks get START_SECONDS. flight: as for LocalEngine.
     """
 
     name: str
 
-    def __init__(self, timeout: float = 60.0) -> None:
-        self.timeout = timeout
+    def __init__(self, timeout: float = 60.0, flight: str | None = None) -> None:
+        self.timeout, self.flight = timeout, flight_folder(flight)
         self.busy = new_reentrant_lock()
         self._jobs: dict[int, RankProcesses] = {}
 
@@ -154,6 +162,7 @@ class ProcessExecutable:
             if job is not self._job:
                 self._memory = _SharedMemory(StatusBoard.nbytes(self.mesh.nranks))
                 self.board = StatusBoard(self._memory.map, self.mesh.nranks)
+                self._flight = FlightRecorder(self.board, self.manifest, self.engine.flight)
                 self._number = next(_numbers)
                 with self.engine.loading() as more:
                     message = {"do": "load", "program": self._number, **more}
@@ -187,30 +196,38 @@ class ProcessExecutable:
         except Death as death:
             raise self._dead(job, death) from None
         except Failure as failure:
+            kind, who = getattr(errors, failure.kind, RankError), f"rank {failure.rank}"
+            line = failure.line if failure.line.startswith(f"{who} ") else f"{who}: {failure.line}"
+            line = self._flight.written("failure", line)
             job.kill()
-            kind = getattr(errors, failure.kind, RankError)
-            who = f"rank {failure.rank}"
-            line = failure.line
-            raise kind(line if line.startswith(f"{who} ") else f"{who}: {line}") from None
+            raise kind(line) from None
         except Silence as silence:
+            line = self._flight.written("timeout", str(silence))
             job.kill()
-            raise RankError(str(silence)) from None
-        except BaseException:  # Ctrl-C among them
+            raise RankError(line) from None
+        except BaseException as error:  # Ctrl-C among them
+            self._flight.interrupted(error)
             job.kill()
             raise
 
     def _dead(self, job: RankProcesses, death: Death) -> RankError:
         """End the job of which a rank has died; return an error that says where all ranks were."""
-        where = self.board.where(self.manifest, death.rank)
-        others = [rank for rank in range(self.mesh.nranks) if rank != death.rank]
-        tail = f"; {together(self.board, self.manifest, others)}" if others else ""
+        ranks = [_as_died(rank, death) for rank in self.board.records()]
+        line = self._flight.written("death", account(ranks, self.manifest.op), ranks)
         job.kill()
-        return RankError(f"rank {death.rank} {death.how}, last seen: {where}{tail}")
+        return RankError(line)
 
     def _deadline(self, what: str) -> Callable[[float], str | None]:
         end = time.monotonic() + START_SECONDS
         line = f"the ranks gave no answer to {what} within {START_SECONDS:g} s"
         return lambda now: line if now > end else None
+
+
+def _as_died(rank: RankRecord, death: Death) -> RankRecord:
+    """Return the record of a rank as it was when one died: the launcher ends the others then."""
+    if rank.rank == death.rank:
+        return replace(rank, process=DEAD, ending=death.how, ended=death.when)
+    return before(rank, death.when)
 
 
 class ProcessCall:

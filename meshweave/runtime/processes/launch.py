@@ -28,10 +28,11 @@ from pathlib import Path
 from typing import IO, Any
 
 from meshweave.errors import RankError
+from meshweave.runtime.flight.diagnosis import named
+from meshweave.runtime.flight.processes import stat_words
 from meshweave.runtime.forks import tell_of_forks
 from meshweave.runtime.processes.shared_files import mpi_memory, ownerless, remove
 from meshweave.runtime.processes.wire import frame, receive, send_frame
-from meshweave.runtime.watchdog import named
 
 Message = dict[str, Any]
 _PARENT_DEATH_SIGNAL = 1  # prctl
@@ -40,11 +41,11 @@ _FORGET = ("PMI_", "PMIX_", "PMI2_", "HYDI_", "HYDRA_", "MPI_LOCAL", "OMPI_COMM_
 
 
 class Death(Exception):
-    """Report that a rank's link has closed, and how its process ended, as far as it is known."""
+    """Report that a rank's link has closed, when (in milliseconds since 1970), and how its process ended, if known."""
 
-    def __init__(self, rank: int, how: str) -> None:
+    def __init__(self, rank: int, when: int, how: str) -> None:
         super().__init__(how)
-        self.rank, self.how = rank, how
+        self.rank, self.when, self.how = rank, when, how
 
 
 class Failure(Exception):
@@ -252,14 +253,16 @@ class _Job:
         tell reliably, but links become readable in the order of deaths.
         """
         assert self._process is not None and self._output is not None
+        when = int(time.time() * 1000)
         self.wait(2.0)
         self._output.seek(0)
         said = self._output.read().decode(errors="replace")
         status = self._process.returncode
         if (told := re.search(r"EXIT STRING: (.*)", said)) is not None:
-            return Death(rank, f"died ({self._launcher.name}: {told[1].strip()})")
-        how = "died" if status is None else f"died ({self._launcher.name}: status {status})"
-        return Death(rank, how)
+            return Death(rank, when, f"{self._launcher.name}: {told[1].strip()}")
+        return Death(
+            rank, when, "" if status is None else f"{self._launcher.name}: status {status}"
+        )
 
     def wait(self, seconds: float) -> None:
         """Let the job end by itself."""
@@ -327,10 +330,8 @@ def descendants(pid: int) -> list[int]:
     """List the living processes started by `pid`, and by those in turn."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
-        if name.isdigit():
-            with contextlib.suppress(OSError, IndexError, ValueError):
-                words = Path("/proc", name, "stat").read_text().rpartition(")")[2].split()
-                children.setdefault(int(words[1]), []).append(int(name))
+        if name.isdigit() and (words := stat_words(int(name))):
+            children.setdefault(int(words[1]), []).append(int(name))
     found, todo = [], [pid]
     while todo:
         for child in children.get(todo.pop(), []):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from runtime.gpu.numpy_kernels import PTX, NumpyKernels
 
+from meshweave.abi import StatusRow
 from meshweave.bundle import Bundle, Manifest, OpInfo, Port, slots
 from meshweave.device import DeviceModule, GemmInfo, GpuTable, KernelInfo
 from meshweave.layout import Layout, Mesh
@@ -232,7 +233,11 @@ class _Step:
     def collect(self, number, op):
         f = self.function
         status = f.word("%ctx", self.slots.status, "!llvm.ptr")
-        f.store(f.number(number), "i64", status)
+        count = f.word(status, StatusRow.STARTED)
+        place = f.let(f"llvm.and {count}, {f.number(StatusRow.ENTRIES - 1)} : i64")
+        f.store(f.number(number), "i64", f.at(f.at(status, StatusRow.RING), place))
+        following = f.plus(count, 1)
+        f.store(following, "i64", f.at(status, StatusRow.STARTED))
         numbers = [self.number_of(op, value) for value in op.numbers]
         types = ["!llvm.ptr", "i64", "!llvm.ptr", "!llvm.ptr", *["i64"] * len(numbers)]
         self.declared[op.symbol] = ", ".join(types)
@@ -242,7 +247,7 @@ class _Step:
         )
         told = f.let(f"llvm.or {code}, {f.number(number << 16, 'i32')} : i32")
         f._leave_unless_zero(code, told)
-        f.store(f.number(number), "i64", f.at(status, 1))
+        f.store(following, "i64", f.at(status, StatusRow.ENDED))
 
     def number_of(self, op, value):
         f = self.function

@@ -163,8 +163,8 @@ def test_a_strided_capsule_is_read():
 
 
 def test_an_asynchronous_error_of_nccl_is_noticed():
+    from meshweave.runtime.flight.board import StatusBoard
     from meshweave.runtime.gpu.progress import Progress
-    from meshweave.runtime.watchdog import StatusBoard
 
     made = GpuProgram(twice(), library=recorder(1), environ={})
     said, told = [], threading.Event()

@@ -15,11 +15,11 @@ from runtime.gpu.numpy_kernels import NumpyKernels
 from runtime.gpu.programs import Collect, Fetch, Launch, engine, program
 
 from meshweave.errors import MeshweaveError, RankError
+from meshweave.runtime.flight.board import StatusBoard
 from meshweave.runtime.gpu.bootstrap import JobRank
 from meshweave.runtime.gpu.worker import GpuWorker
 from meshweave.runtime.processes.wire import receive
 from meshweave.runtime.program import buffer_bytes, place_buffers
-from meshweave.runtime.watchdog import StatusBoard
 from meshweave.simulator.driver.move import move
 from meshweave.simulator.driver.recorder import InjectedFailure, Recorder
 from meshweave.simulator.driver.replay import Scheduler

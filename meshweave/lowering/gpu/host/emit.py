@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from meshweave.abi import ALIGNMENT
+from meshweave.abi import ALIGNMENT, StatusRow
 from meshweave.bundle import OpInfo
 from meshweave.device import GemmInfo, GemmRecord, GpuTable
 from meshweave.errors import CompileError
@@ -195,12 +195,13 @@ class HostEmitter(Emitter):
     def start(self, step: Step) -> None:
         call, event = self.code.calls[step.number], self.code.events[step.number]
         given = [*self._arguments(step, call), (self.i64(event), "i64")]
-        self._collective(call, f"{call.symbol}_start", given)
+        self._collective(call, f"{call.symbol}_start", given, StatusRow.START)
 
     def wait(self, step: Step) -> None:
         call, event = self.code.calls[step.number], self.code.events[step.number]
         if not call.data:  # an exchange has ended where it was started
-            self._collective(call, WAIT, [("%ctx", _PTR), (self.i64(event), "i64")], again=True)
+            given = [("%ctx", _PTR), (self.i64(event), "i64")]
+            self._collective(call, WAIT, given, StatusRow.WAIT)
 
     def _arguments(self, step: Step, call: Call) -> list[tuple[str, str]]:
         if not call.data:

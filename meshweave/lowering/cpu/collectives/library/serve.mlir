@@ -34,8 +34,11 @@
 #IDLE = 0 : i64             // states of a rank
 #RUNNING = 1 : i64
 #RETURNED = 2 : i64
-#STATE = 2 : i64            // words of the row: the op started last, the op finished last, the state
-#FINISHED = 1 : i64
+#StatusRow_STARTED = 0 : i64
+#StatusRow_ENDED = 1 : i64
+#StatusRow_STATE = 2 : i64
+#StatusRow_BEFORE = 4 : i64
+#StatusRow_CALLS = 5 : i64
 
 llvm.func @sched_yield() -> i32
 llvm.func @load_i64(!llvm.ptr, i64) -> i64
@@ -66,6 +69,13 @@ llvm.func @status_row(%context: !llvm.ptr) -> !llvm.ptr attributes {always_inlin
   llvm.return %row : !llvm.ptr
 }
 
+// A word of the row, which this rank alone writes.
+llvm.func @status_word(%row: !llvm.ptr, %index: i64) -> i64 attributes {always_inline} {
+  %at = llvm.getelementptr %row[%index] : (!llvm.ptr, i64) -> !llvm.ptr, i64
+  %word = llvm.load %at : !llvm.ptr -> i64
+  llvm.return %word : i64
+}
+
 // Set a word of the row, which other threads read.
 llvm.func @set_status(%row: !llvm.ptr, %index: i64, %value: i64) attributes {always_inline} {
   %at = llvm.getelementptr %row[%index] : (!llvm.ptr, i64) -> !llvm.ptr, i64
@@ -77,8 +87,11 @@ llvm.func @set_status(%row: !llvm.ptr, %index: i64, %value: i64) attributes {alw
 llvm.func @run_rank(%block: !llvm.ptr, %rank: i64, %context: !llvm.ptr) {
   %c0 = arith.constant 0 : i64
   %c1 = arith.constant 1 : i64
-  %finished = arith.constant #FINISHED
-  %state = arith.constant #STATE
+  %started = arith.constant #StatusRow_STARTED
+  %ended = arith.constant #StatusRow_ENDED
+  %state = arith.constant #StatusRow_STATE
+  %before = arith.constant #StatusRow_BEFORE
+  %calls = arith.constant #StatusRow_CALLS
   %running = arith.constant #RUNNING
   %returned = arith.constant #RETURNED
   %step_field = arith.constant #ServeBlock_STEP
@@ -86,8 +99,12 @@ llvm.func @run_rank(%block: !llvm.ptr, %rank: i64, %context: !llvm.ptr) {
   %world_field = arith.constant #ServeBlock_WORLD
   %abort_field = arith.constant #WorldLayout_ABORT
   %row = llvm.call @status_row(%context) : (!llvm.ptr) -> !llvm.ptr
-  llvm.call @set_status(%row, %c0, %c0) : (!llvm.ptr, i64, i64) -> ()
-  llvm.call @set_status(%row, %finished, %c0) : (!llvm.ptr, i64, i64) -> ()
+  %count = llvm.call @status_word(%row, %started) : (!llvm.ptr, i64) -> i64
+  llvm.call @set_status(%row, %before, %count) : (!llvm.ptr, i64, i64) -> ()
+  llvm.call @set_status(%row, %ended, %count) : (!llvm.ptr, i64, i64) -> ()
+  %last = llvm.call @status_word(%row, %calls) : (!llvm.ptr, i64) -> i64
+  %number = arith.addi %last, %c1 : i64
+  llvm.call @set_status(%row, %calls, %number) : (!llvm.ptr, i64, i64) -> ()
   llvm.call @set_status(%row, %state, %running) : (!llvm.ptr, i64, i64) -> ()
   %step = llvm.call @load_ptr(%block, %step_field) : (!llvm.ptr, i64) -> !llvm.ptr
   %code = llvm.call %step(%context) : !llvm.ptr, (!llvm.ptr) -> i32
@@ -215,7 +232,7 @@ llvm.func @next_number(%block: !llvm.ptr) -> i64 {
 llvm.func @mw_call(%block: !llvm.ptr, %contexts: !llvm.ptr) -> i32 {
   %c0 = arith.constant 0 : i64
   %c1 = arith.constant 1 : i64
-  %state = arith.constant #STATE
+  %state = arith.constant #StatusRow_STATE
   %idle = arith.constant #IDLE
   %nranks_field = arith.constant #ServeBlock_NRANKS
   %nranks = llvm.call @load_i64(%block, %nranks_field) : (!llvm.ptr, i64) -> i64

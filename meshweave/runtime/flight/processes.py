@@ -1,0 +1,46 @@
+"""Ask the system what a process does, whether or not it answers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from pathlib import Path
+
+ALIVE, STOPPED, DEAD, UNKNOWN = PROCESS_STATES = ("alive", "stopped", "dead", "unknown")
+_STATE, _BEGAN, _EXIT_STATUS = 0, 19, 49  # words of /proc/PID/stat behind the name
+
+
+def stat_words(pid: int) -> list[str]:
+    """Return the words of /proc/PID/stat behind the process's name; none where there is no such process."""
+    with contextlib.suppress(OSError):
+        return Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()
+    return []
+
+
+def began(pid: int) -> int:
+    """Return when a process began, in clock ticks: with its number this names it for ever. 0 where there is none."""
+    words = stat_words(pid)
+    return int(words[_BEGAN]) if words else 0
+
+
+def process_state(pid: int, since: int) -> tuple[str, str]:
+    """Return whether the process `pid` that began at `since` is ALIVE, STOPPED or DEAD, and how it ended, if known.
+
+    UNKNOWN for process 0, of which nobody has told the number.
+    """
+    if not pid:
+        return UNKNOWN, ""
+    words = stat_words(pid)
+    if not words or int(words[_BEGAN]) != since:
+        return DEAD, ""
+    if words[_STATE] in "ZXx":
+        return DEAD, how_ended(os.waitstatus_to_exitcode(int(words[_EXIT_STATUS])))
+    return (STOPPED if words[_STATE] in "Tt" else ALIVE), ""
+
+
+def how_ended(status: int) -> str:
+    """Describe the status of a process: `Killed (signal 9)` for -9, "" for 0."""
+    if status < 0:
+        return f"{signal.strsignal(-status)} (signal {-status})"
+    return f"status {status}" if status else ""
