@@ -106,7 +106,9 @@ def jit(
 
     Arguments and results are pytrees (tuples, lists, dicts, None, namedtuples, dataclasses) of arrays: NumPy arrays,
     anything with `__array__`, Python scalars, or Arrays; results are Arrays. A program is compiled for each kind of
-    arguments: shapes, dtypes, layouts of Arrays, structure, static arguments, and `mw.kernels` around the call.
+    arguments: shapes, dtypes, layouts of Arrays, structure, static arguments, and `mw.kernels` around the call. Arrays
+    that the function holds have the elements of when it was compiled; those above 64 KiB are arguments of the program
+    too (`captured0`, ...), laid out once for all calls.
 
     >>> import numpy as np
     >>> import meshweave as mw

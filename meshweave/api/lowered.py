@@ -14,7 +14,7 @@ from meshweave.frontends.python import tree
 from meshweave.frontends.python.program import ArgumentSpec, TracedProgram
 from meshweave.hints.fast_paths import Choice, as_choice
 from meshweave.layout import Layout, Mesh
-from meshweave.runtime.arrays.array import Array, collect, place
+from meshweave.runtime.arrays.array import Array, collect, own, place
 from meshweave.runtime.program import Values
 from meshweave.targets import Goal
 
@@ -116,6 +116,7 @@ class Compiled:
         self._structure = lowered.program.structure
         self._whole = self._structure == tree.LEAF
         self._templates: list[Array] = []  # Arrays of the first call: later ones have other shards
+        self._captured = self._laid_out(lowered.program.captured)
 
     def call(self, leaves: Sequence[Any]) -> Any:
         """Run the program on the leaves of the arguments; return what the function returns, with Arrays as leaves."""
@@ -125,7 +126,8 @@ class Compiled:
         ]
         for value, spec, name in zip(leaves, self.lowered.specs, self.lowered.names):
             check_fits(value, spec, name)
-        results = self._executable.run(place(self._executable, values))
+        held = self._captured
+        results = self._executable.run(place(self._executable, [*values, *held]), fixed=len(held))
         arrays = collect(self._executable, results)
         if not self._templates:
             self._templates = arrays
@@ -139,19 +141,30 @@ class Compiled:
             self._ready(a, s, lay) is a
             for a, s, lay in zip(args, self.lowered.specs, self._layouts)
         ]
-        sharded = [isinstance(value, Array) for value in args]
+        held = tuple(self._captured)
+        sharded = [isinstance(value, Array) for value in (*args, *held)]
         if not all(right) or not Dispatch.applies(self._executable, sharded):
             return self.call
         dispatch, templates = Dispatch(self._executable, sharded), self._templates
         if self._whole:
-            return lambda given: templates[0].holding([row[0] for row in dispatch(given)])
+            return lambda given: templates[0].holding([r[0] for r in dispatch((*given, *held))])
 
         def run(given: Sequence[Any]) -> Any:
-            results = dispatch(given)
+            results = dispatch((*given, *held))
             filled = [t.holding([row[i] for row in results]) for i, t in enumerate(templates)]
             return self._returned(filled)
 
         return run
+
+    def _laid_out(self, captured: Sequence[Values]) -> list[Array]:
+        """Lay the arrays that the function holds out over the ranks, once for all calls."""
+        ports = self._ports[len(self.lowered.specs) :]
+        return [
+            Array.from_numpy(
+                own(value), mesh=self.lowered.mesh, layout=port.layout, dtype=port.dtype
+            )
+            for value, port in zip(captured, ports, strict=True)
+        ]
 
     def _returned(self, arrays: Sequence[Any]) -> Any:
         return arrays[0] if self._whole else tree.unflatten(self._structure, iter(arrays))
@@ -172,7 +185,8 @@ class Compiled:
 
         results = [f"result{path}" for path in tree.paths(self._structure)]
         title = f"{self.lowered.name} on ({self.lowered.mesh}), engine {self.lowered.engine}"
-        names = (*self.lowered.names, *results)
+        held = [f"captured{number}" for number in range(len(self._captured))]
+        names = (*self.lowered.names, *held, *results)
         return explanation(title, names, self.program, self.lowered.report(), self.seconds)
 
     def close(self) -> None:

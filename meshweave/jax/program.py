@@ -27,6 +27,7 @@ from meshweave.errors import MeshweaveError, UsageError
 from meshweave.frontends.python import tree
 from meshweave.frontends.python.dtypes import DType, as_dtype
 from meshweave.frontends.python.program import ArgumentSpec, TracedProgram
+from meshweave.jax.captured import take_captured
 from meshweave.jax.placements import PyTree, abstract_mesh, our_mesh, placements, with_layouts
 from meshweave.layout import Mesh
 from meshweave.runtime.arrays.array import Array, as_mesh
@@ -89,6 +90,7 @@ class _Traced(NamedTuple):
 
     name: str
     text: str
+    captured: tuple[np.ndarray[Any, Any], ...]  # arrays that the function holds, behind `inputs`
     inputs: tuple[_Leaf, ...]
     kept: tuple[int, ...]  # the inputs that the program takes
     outputs: tuple[_Leaf, ...]
@@ -99,7 +101,8 @@ class _Traced(NamedTuple):
 class JaxProgram:
     """Run a compiled JAX function: call it with pytrees like those that it was traced with; close it when done.
 
-    program: the Program inside, with its ports. text: the StableHLO that JAX made, with the lines of the function.
+    program: the Program inside, with its ports. text: the StableHLO that JAX made, with the lines of the function;
+    calls of @meshweave.captured in it stand for large arrays that the function holds.
     """
 
     def __init__(
@@ -120,7 +123,7 @@ class JaxProgram:
         self.mesh = self.program.mesh
         structure = tree.Container(tuple, None, (tree.LEAF,) * len(traced.outputs))
         names = [leaf.name for leaf in kept]
-        program = TracedProgram(traced.text, structure)
+        program = TracedProgram(traced.text, structure, captured=traced.captured)
         lowered = Lowered(traced.name, program, specs, names, self.mesh, engine)
         self._compiled = Compiled(lowered, self.program, time.perf_counter() - began)
         self._fast: dict[object, Callable[[Sequence[object]], Sequence[Array]]] = {}
@@ -253,11 +256,11 @@ def _traced(
         )
     inputs = _leaves(jax, lowered.args_info[0], _parameters(fn))
     outputs = _leaves(jax, lowered.out_info, None)
-    text = lowered.as_text(debug_info=True)  # errors are at the lines of the function
+    text, captured = take_captured(lowered.compiler_ir("stablehlo"))
     kept = _kept(lowered, text, len(inputs), name)
     text = with_layouts(text, {kept.index(n): t for n, t in layouts.items() if n in kept})
-    traced = _Traced(name, text, inputs, kept, outputs, lowered.in_tree, lowered.out_tree)
-    return traced, mesh
+    trees = lowered.in_tree, lowered.out_tree
+    return _Traced(name, text, captured, inputs, kept, outputs, *trees), mesh
 
 
 def _kept(lowered: JaxLowered, text: str, count: int, name: str) -> tuple[int, ...]:

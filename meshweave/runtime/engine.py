@@ -35,9 +35,10 @@ class Executable(Protocol):
     bundle: Bundle
     manifest: Manifest
 
-    def run(self, inputs: Sequence[Sequence[Values]]) -> list[list[Values]]:
+    def run(self, inputs: Sequence[Sequence[Values]], fixed: int = 0) -> list[list[Values]]:
         """Run once and return new arrays, `outputs[rank][index]`.
 
+        fixed: how many inputs, the last ones, nobody writes between calls: an engine need not copy them twice.
         Raises MeshweaveError, which names input, rank and dim of an array that does not fit, and RankError, which
         names rank, op and source line of a failure.
         """

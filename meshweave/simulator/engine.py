@@ -90,7 +90,7 @@ class EmulateExecutable:
         """Return what the ranks have called since the program was loaded, and enqueued in the last call."""
         return self._recorder
 
-    def run(self, inputs: Sequence[Sequence[Values]]) -> list[list[Values]]:
+    def run(self, inputs: Sequence[Sequence[Values]], fixed: int = 0) -> list[list[Values]]:
         """Run once. inputs[rank][i] are local arrays; returns the outputs in the same way, as new arrays.
 
         Raises MeshweaveError for arrays that do not fit, RankError when a rank fails, the ranks

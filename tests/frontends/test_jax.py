@@ -104,6 +104,13 @@ class State(NamedTuple):
     step: Any
 
 
+def test_scatters_in_bfloat16() -> None:
+    places = np.array([3, 0, 3, 9, 3])
+    start, more = jnp.arange(4, dtype=jnp.bfloat16), jnp.asarray(values(5), jnp.bfloat16)
+    for how in ("add", "max", "min"):
+        agree(lambda a, b, how=how: getattr(a.at[places], how)(b), start, more, tolerance=0)
+
+
 def test_loops_sorting_gathers_and_random_numbers() -> None:
     def scanned(state: State, xs: Any) -> Any:
         return jax.lax.scan(lambda s, x: (State(s.value * x, s.step + 1), s.value.sum()), state, xs)

@@ -16,7 +16,9 @@ from itertools import islice
 from math import prod
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol, TypeAlias
+
+import numpy as np
 
 from meshweave.errors import CompileError
 from meshweave.frontends.python.dtypes import (
@@ -32,6 +34,7 @@ from meshweave.layout import Mesh
 PACKAGE = str(Path(__file__).resolve().parents[2]) + os.sep
 """Files whose lines are not the user's."""
 _state = threading.local()
+Elements: TypeAlias = np.ndarray[Any, Any]
 MAX_ELEMENTS = 1 << 59  # of a tensor: its bytes still fit 64 bits with room to add some
 
 
@@ -210,6 +213,23 @@ def _cast_op(source: DType, target: DType) -> str:
     return "extf" if target.bits > source.bits else "truncf"
 
 
+class CapturedArray(NamedTuple):
+    """Describe an array that the function holds, as an argument of its program.
+
+    source: the user's array. elements: what it held when the function used it.
+    """
+
+    name: str
+    type: str
+    source: object
+    elements: Elements
+
+
+def _bits(array: Elements) -> Elements:
+    """Return the elements as integers: NaNs can be equal, and 0.0 and -0.0 differ."""
+    return array.view(f"u{array.itemsize}")
+
+
 class TracedValue(Protocol):
     """Describe a traced tensor to the builder: its program, the block it was made in, its name there, its types."""
 
@@ -233,6 +253,7 @@ class TraceBuilder:
         self._places: dict[tuple[CodeType, int], str] = {}
         self.locations: dict[str, str] = {}  # alias -> location
         self.taken: dict[str, set[DType]] = {}  # argument that is a Python scalar -> types it took
+        self.captured: list[CapturedArray] = []
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
@@ -310,6 +331,18 @@ class TraceBuilder:
     def index(self, value: int) -> str:
         """Return the name of a constant of type index."""
         return self.let(f"arith.constant {value} : index")
+
+    def capture(self, source: object, elements: Elements, type_: str) -> str:
+        """Make an array an argument of the program, behind those of the function; return its name.
+
+        source: the user's array. elements: what it holds now, copied: what is written to it later changes nothing.
+        """
+        for known in self.captured:
+            if known.source is source and np.array_equal(_bits(known.elements), _bits(elements)):
+                return known.name
+        name = f"%captured{len(self.captured)}"
+        self.captured.append(CapturedArray(name, type_, source, elements.copy()))
+        return name
 
     @contextlib.contextmanager
     def inside(self, what: str) -> Iterator[Block]:

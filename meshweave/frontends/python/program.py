@@ -9,7 +9,14 @@ from typing import Any
 
 from meshweave.errors import CompileError, LayoutError, MeshweaveError, UsageError
 from meshweave.frontends.python import tree
-from meshweave.frontends.python.builder import PACKAGE, TraceBuilder, quoted, render, tensor_type
+from meshweave.frontends.python.builder import (
+    PACKAGE,
+    Elements,
+    TraceBuilder,
+    quoted,
+    render,
+    tensor_type,
+)
 from meshweave.frontends.python.dtypes import DEFAULT_FLOAT, DType, float64
 from meshweave.frontends.python.place import checked, is_layout, layout_attr
 from meshweave.frontends.python.tracer import Tracer, is_operand, tensor
@@ -45,12 +52,14 @@ class TracedProgram:
     """Hold a traced program.
 
     structure: of what it returns. hints: the places and texts of its hints. specs: of its arguments.
+    captured: the elements of the arguments behind those, which are arrays that the function holds; bf16 as bits.
     """
 
     text: str
     structure: tree.Structure
     hints: tuple[tuple[str, str], ...] = ()
     specs: tuple[ArgumentSpec, ...] = ()
+    captured: tuple[Elements, ...] = ()
 
 
 def trace_program(
@@ -89,10 +98,11 @@ def trace_program(
     name = re.sub(r"\W", "_", getattr(function, "__name__", "main"), flags=re.ASCII)
     body = render(trace.top.lines)
     types = [v.type for v in results]
-    parameters = ", ".join(
+    parameters = [
         f"%arg{i}: {tensor_type(s.shape, s.dtype)}{_attrs(layout)}"
         for i, (s, layout) in enumerate(zip(specs, layouts))
-    )
+    ]
+    parameters += [f"{array.name}: {array.type}" for array in trace.captured]
     outs = ", ".join(f"{t}{_attrs(layout)}" for t, layout in zip(types, wanted))
     places = "".join(f"{alias} = {place}\n" for alias, place in trace.locations.items())
     code = getattr(function, "__code__", None)
@@ -100,11 +110,12 @@ def trace_program(
     text = (
         f"{places}module @{name} {{\n"
         f'"dist.mesh"() {{axes = "{mesh}", sym_name = "mesh"}} : () -> (){own}\n'
-        f"func.func public @main({parameters}) -> ({outs}) {{\n{body}\n"
+        f"func.func public @main({', '.join(parameters)}) -> ({outs}) {{\n{body}\n"
         f"return {', '.join(names)} : {', '.join(types)}{own}\n}}{own}\n}}\n"
     )
     hints = tuple((region.place, region.hints) for region in trace.regions)
-    return TracedProgram(text, structure, hints, tuple(specs))
+    captured = tuple(array.elements for array in trace.captured)
+    return TracedProgram(text, structure, hints, tuple(specs), captured)
 
 
 def _run(

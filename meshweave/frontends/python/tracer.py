@@ -304,21 +304,30 @@ def tensor(value: object, dtype: DType | None = None) -> Tracer:
         fail(f"an array is needed, got {type(value).__name__}")
     try:
         array = np.asarray(value)
-        return constant(trace, array, as_dtype(array.dtype))
+        return constant(trace, array, as_dtype(array.dtype), value)
     except UsageError as error:
         fail(error.message)
 
 
-def constant(trace: TraceBuilder, array: np.ndarray[Any, Any], dtype: DType) -> Tracer:
-    """Make a tensor of known elements, which have this dtype already."""
+CAPTURED_BYTES = 1 << 16
+"""Of arrays that a function holds: larger ones are arguments of its program, not a part of its text."""
+
+
+def constant(
+    trace: TraceBuilder, array: np.ndarray[Any, Any], dtype: DType, source: object
+) -> Tracer:
+    """Make a tensor of known elements, which have this dtype already. source: the user's array that has them."""
     if array.size == 0 or _uniform(array):
         return splat(trace, array.shape, array.flat[0] if array.size else 0, dtype)
     type_ = tensor_type(array.shape, dtype)
-    if dtype is bool_:
-        return constant(trace, array.astype(np.int8), int8).astype(bool_)
     data = np.ascontiguousarray(array)
     data = data.view(np.uint16) if data.dtype.name == "bfloat16" else data
-    data = data.astype(data.dtype.newbyteorder("<"), copy=False)
+    if data.nbytes > CAPTURED_BYTES:
+        found = Tracer(trace, trace.capture(source, data, type_), array.shape, dtype)
+        found.block = trace.top  # an argument belongs to no inner block
+        return found
+    if dtype is bool_:
+        return constant(trace, data.view(np.int8), int8, source).astype(bool_)
     text = f'dense<"0x{data.tobytes().hex().upper()}">'
     return Tracer(trace, trace.let(f"arith.constant {text} : {type_}"), array.shape, dtype)
 

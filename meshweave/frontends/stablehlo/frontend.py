@@ -19,6 +19,7 @@ from meshweave.frontends.shardy.importer import (
 )
 from meshweave.frontends.shardy.manual import close_regions, import_manual
 from meshweave.frontends.shardy.text import to_generic
+from meshweave.frontends.stablehlo.captured import CAPTURED, add_captured
 from meshweave.frontends.stablehlo.inline import entry_function, inline_calls
 from meshweave.frontends.stablehlo.lowerings import lowerings
 from meshweave.frontends.stablehlo.lowerings.elements import add_booleans, make_signless, saturate
@@ -31,9 +32,9 @@ from meshweave.frontends.stablehlo.refusals import (
 from meshweave.frontends.stablehlo.scalars import scalarise
 from meshweave.ir.bindings import PassManager, ir, stablehlo
 from meshweave.ir.locations import compile_error, location_text, parse_module
-from meshweave.ir.ops import Ops, ops_by_name, ops_where
+from meshweave.ir.ops import Ops, ops_by_name, ops_named, ops_where
 
-_COMPOSITES = "builtin.module(stablehlo-legalize-composite-to-call)"
+_COMPOSITES = "builtin.module(func.func(stablehlo-legalize-composite-to-call))"
 _SIMPLIFY = (
     "builtin.module(func.func(chlo-legalize-to-stablehlo,stablehlo-aggressive-simplification))"
 )
@@ -83,6 +84,8 @@ def _load(text: str, ctx: ir.Context, name: str) -> ir.Module:
     main = entry_function(module)
     check_program(module)
     inline_calls(module, main)
+    if CAPTURED in text:
+        add_captured(main, ops_named(module.operation, "stablehlo.custom_call"))
     ops = ops_by_name(module.operation)
     refuse_unsupported(module, ops, text)
     for op in ops.get("stablehlo.add", ()):

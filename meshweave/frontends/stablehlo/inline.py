@@ -18,17 +18,20 @@ _MAX_DEPTH = 200  # of calls within calls
 
 
 def entry_function(module: ir.Module) -> ir.Operation:
-    """Return the function the program starts with: @main, or the only one there is. Raises CompileError otherwise."""
+    """Return the function the program starts with: @main, or the only one there is; it has a body.
+
+    Raises CompileError otherwise.
+    """
     functions = functions_of(module)
-    if "main" in functions:
-        return functions["main"]
-    if len(functions) == 1:
-        (only,) = functions.values()
-        return only
-    names = ", ".join(f"@{name}" for name in functions) or "none"
-    raise CompileError(
-        f"needs one function @main; functions here: {names}", location_text(module.operation)
-    )
+    entry = functions.get("main") or next(iter(functions.values()), None)
+    if entry is None or (len(functions) > 1 and "main" not in functions):
+        names = ", ".join(f"@{name}" for name in functions) or "none"
+        raise CompileError(
+            f"needs one function @main; functions here: {names}", location_text(module.operation)
+        )
+    if not entry.regions[0].blocks:
+        raise CompileError(f"@{_name(entry)} has no body", location_text(entry))
+    return entry
 
 
 def inline_calls(module: ir.Module, main: ir.Operation) -> None:

@@ -67,6 +67,8 @@ def _symbol(op: ir.Operation) -> str | None:
 
 def _step_module(text: str) -> ir.Module:
     module = ir.Module.parse(text)
+    if "bf16" in text:
+        run_passes(module, f"builtin.module({SMALL_FLOATS}arith-expand{{include-bf16=true}})")
     run_passes(module, STEP)
     return module
 

@@ -395,8 +395,8 @@ def _attribute(attr: ir.Attribute) -> str:
 
 def _global(name: str, data: bytes) -> str:
     """Write a constant buffer, byte for byte."""
-    escaped = "".join(f"\\{byte:02X}" for byte in data)
+    count = len(data)
     return (
-        f'llvm.mlir.global internal constant @{name}("{escaped}") '
-        f"{{addr_space = 0 : i32, alignment = 64 : i64}} : !llvm.array<{len(data)} x i8>"
+        f'llvm.mlir.global internal constant @{name}(dense<"0x{data.hex()}"> : tensor<{count}xi8>) '
+        f"{{addr_space = 0 : i32, alignment = 64 : i64}} : !llvm.array<{count} x i8>"
     )

@@ -90,7 +90,7 @@ class Array:
             global_ = wide(array, wanted)
         except MeshweaveError as error:
             raise type(error)(f"from_numpy: {error.message}") from None
-        shards = [_own(narrow(shard, wanted)) for shard in scatter(global_, on, laid)]
+        shards = [own(narrow(shard, wanted)) for shard in scatter(global_, on, laid)]
         return Array(shards, on, laid, array.shape, wanted)
 
     @staticmethod
@@ -460,7 +460,7 @@ def collect(executable: Executable, outputs: Sequence[Sequence[Values]]) -> list
     ]
 
 
-def _own(value: Values) -> Values:
+def own(value: Values) -> Values:
     """Return the array if compiled code can work in it in place, else a copy, which calls need not copy again."""
     if usable(value):
         return value

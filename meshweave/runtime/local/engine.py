@@ -252,7 +252,7 @@ class LocalExecutable:
         if self._serving is not None:
             self._serve_short_calls()
 
-    def run(self, inputs: Sequence[Sequence[Values]]) -> list[list[Values]]:
+    def run(self, inputs: Sequence[Sequence[Values]], fixed: int = 0) -> list[list[Values]]:
         """Run once on local arrays, `inputs[rank][index]`; return new arrays in the same order.
 
         Raises MeshweaveError for arrays that do not fit, RankError when a rank fails or the job

@@ -124,9 +124,10 @@ class ProcessExecutable:
         """Return the ranks' processes."""
         return [] if self._job is None else self._job.pids
 
-    def run(self, inputs: Sequence[Sequence[Values]]) -> list[list[Values]]:
+    def run(self, inputs: Sequence[Sequence[Values]], fixed: int = 0) -> list[list[Values]]:
         """Run once on local arrays, `inputs[rank][index]`; return new arrays in the same order.
 
+        fixed: how many inputs, the last ones, are copied to the ranks only where other arrays were there before.
         Raises MeshweaveError for arrays that do not fit, RankError when a rank raises, dies or
         stalls.
         """
@@ -134,7 +135,7 @@ class ProcessExecutable:
         with self.engine.busy:
             if self._scratch is None or not self._scratch.alive:
                 self._scratch = ProcessCall(self)
-            self._scratch.fill(rows)
+            self._scratch.fill(rows, fixed)
             self._scratch()
             return [[value.copy() for value in row] for row in self._scratch.outputs]
 
@@ -244,6 +245,7 @@ class ProcessCall:
         self.inputs = [inputs for inputs, _ in placed]
         self.outputs = [outputs for _, outputs in placed]
         self.seconds = [0.0] * nranks  # what `step` took on each rank the last time
+        self._held: list[dict[int, Values | None]] = [{} for _ in range(nranks)]  # fixed inputs
         self._number = next(_numbers)
         with executable.engine.busy:
             self._job, program = executable.attach()
@@ -257,11 +259,14 @@ class ProcessCall:
         """Tell whether the ranks that the call is bound to still run."""
         return self._job.alive
 
-    def fill(self, rows: Sequence[Sequence[Values]]) -> None:
-        """Copy input values to the ranks."""
-        for row, given in zip(self.inputs, rows, strict=True):
-            for place, value in zip(row, given, strict=True):
-                place[...] = value
+    def fill(self, rows: Sequence[Sequence[Values]], fixed: int = 0) -> None:
+        """Copy input values to the ranks; of the last `fixed` those that are not there since the last time."""
+        for row, given, held in zip(self.inputs, rows, self._held, strict=True):
+            for index, (place, value) in enumerate(zip(row, given, strict=True)):
+                stays = index >= len(row) - fixed
+                if not stays or held.get(index) is not value:
+                    place[...] = value
+                held[index] = value if stays else None
 
     def __call__(self) -> None:
         """Run. Raises RankError when a rank raises, dies or stalls, or when an earlier failure has ended the ranks."""

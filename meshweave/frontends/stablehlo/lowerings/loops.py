@@ -230,12 +230,15 @@ def _selected(b: OpBuilder, op: ir.Operation, at: Values) -> tuple[ir.Value, Val
     The first of equal elements is preferred.
     """
     operand, select = op.operands[0], body_of(op)
-    shape, element = list(operand.type.shape), operand.type.element_type
+    shape = list(operand.type.shape)
     strides = _numbers(op, "window_strides", [1] * len(shape))
     low = _numbers(op, "padding", [0] * (2 * len(shape)))[::2]
-    attr = ir.FloatAttr if isinstance(element, ir.FloatType) else ir.IntegerAttr
     no = b.integer(0, ir.IntegerType.get_signless(1))
-    start = [no, b.constant(attr.get(element, 0)), *[b.index(0)] * len(shape)]
+    start = [
+        no,
+        b.element(op.operands[2]),
+        *[b.index(0)] * len(shape),
+    ]  # any value: none is found yet
 
     def look(inner: OpBuilder, offset: Values, state: Values) -> Values:
         first = [inner.binary("muli", i, inner.index(n)) for i, n in zip(at, strides, strict=True)]
