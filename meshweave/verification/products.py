@@ -79,8 +79,8 @@ def product(terms: Terms, type_: str, factors: Sequence[Factor]) -> View:
     zero, one = [terms.constant(type_, n if is_integer(type_) else float(n)) for n in (0, 1)]
     if (
         zero in ups
-        and all(_is_number(terms, v) for v in ups)
-        and all(_is_not_zero(terms, v) for v in downs)
+        and all(is_finite(terms, v) for v in ups)
+        and all(is_not_zero(terms, v) for v in downs)
     ):
         return zero
     ups.pop(one, None)
@@ -117,7 +117,7 @@ def _cancelled(terms: Terms, ups: dict[View, int], downs: dict[View, int]) -> No
     """Let factors go with their inverses, where that changes no number."""
     for view in [v for v in ups if v in downs]:
         below = [d for d in downs if d != view]
-        if not _is_not_zero(terms, view) and not any(_vanishes(terms, view, d) for d in below):
+        if not is_not_zero(terms, view) and not any(_vanishes(terms, view, d) for d in below):
             continue
         _remove(ups, downs, view, view)
 
@@ -142,7 +142,7 @@ def _guard_cancelled(
         _remove(ups, downs, up, view)
 
 
-def _is_number(terms: Terms, view: View) -> bool:
+def is_finite(terms: Terms, view: View) -> bool:
     """Tell whether a value is surely a number wherever it is looked at."""
     inner = [
         n is None or f is not None or inside(e, n)
@@ -153,7 +153,8 @@ def _is_number(terms: Terms, view: View) -> bool:
     return level(terms, view) == NUMBER and not view.guards and all(inner)
 
 
-def _is_not_zero(terms: Terms, view: View) -> bool:
+def is_not_zero(terms: Terms, view: View) -> bool:
+    """Tell whether a value is surely not 0, nor infinite."""
     exponent = _exponent(terms, view)
     if exponent is not None:
         return level(terms, exponent) == NUMBER
@@ -247,7 +248,7 @@ def _computed(terms: Terms, node: Node) -> int:
     if node.op == "math.exp":
         return NUMBER if known[0] != ANY else ANY
     if node.op == "product":
-        below = [_is_not_zero(terms, r) for r, e in zip(node.reads, node.detail) if e < 0]
+        below = [is_not_zero(terms, r) for r, e in zip(node.reads, node.detail) if e < 0]
         return NUMBER if min(known) == NUMBER and all(below) else ANY
     if node.op == "arith.select":
         x = _compared_with_low(terms, node.reads[0])

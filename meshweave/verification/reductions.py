@@ -75,15 +75,15 @@ def _reduced(terms: Terms, kind: str, view: View, bound: list[Var]) -> View:
     from meshweave.verification.scalars import kind_of
 
     of_kind = kind_of(node.op, node.type) == kind and len(node.reads) == 2
-    if node.op == "product":
-        of_kind = kind == "prod"
-        flat = _flattened(terms, view, bound) if kind == "sum" else None
-        if flat is not None:
-            return reduce(terms, kind, *flat)
-    if of_kind or (kind == "sum" and (node.op in _SUMS or node.op in _LINEAR)):
+    is_product = node.op == "product" and kind == "prod"
+    if of_kind or is_product or (kind == "sum" and (node.op in _SUMS or node.op in _LINEAR)):
         made = _linear(terms, kind, view, bound)
         if made is not None:
             return made
+    if node.op == "product" and kind == "sum":
+        flat = _flattened(terms, view, bound)
+        if flat is not None:
+            return reduce(terms, kind, *flat)
     if node.op == "concat" and not any(v in variables(view.exprs[0]) for v in bound):
         return _of_pieces(terms, kind, view, bound)
     if node.op == "reduce" and node.detail[0] == kind:

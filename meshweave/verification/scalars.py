@@ -21,7 +21,9 @@ from meshweave.verification.indices import (
 from meshweave.verification.products import (
     NUMBER,
     exponential,
+    is_finite,
     is_integer,
+    is_not_zero,
     is_real,
     level,
     product,
@@ -173,9 +175,10 @@ def _zero_fill(
     for view, exponent in zip(reads, exponents):
         at = view.exprs.index(expr) if expr in view.exprs else None
         fill = None if at is None else view.fills[at]
-        if fill is not None and terms.constant_of(View(fill)) == 0 and exponent == 1:
+        up = isinstance(exponent, int) and exponent > 0
+        if fill is not None and terms.constant_of(View(fill)) == 0 and up:
             zeros += 1
-        elif at is not None or exponent != 1 or level(terms, view) != NUMBER:
+        elif at is not None or not (is_finite if up else is_not_zero)(terms, view):
             return None
     return terms.constant(type_, 0 if is_integer(type_) else 0.0).node if zeros else None
 
