@@ -22,12 +22,14 @@ class Slots:
     """Number the 8-byte slots of the table that `step(ptr ctx)` is given.
 
     arena: pointer; rank: i64; status: pointer to the rank's `StatusRow`; private: the engine's own pointer.
-    Then a handle and a member index for each group, and the pointers of the inputs and outputs.
+    Then a handle and a member index for each group, the pointers of the inputs and outputs, and a pointer to this
+    rank's section of each exchange (`SectionWords`; on gpus `device.ExchangeWords`).
     """
 
     groups: int
     inputs: int
     outputs: int
+    exchanges: int
     arena: int = 0
     rank: int = 1
     status: int = 2
@@ -49,10 +51,14 @@ class Slots:
         """Return the slot of an output's pointer."""
         return 4 + 2 * self.groups + self.inputs + index
 
+    def exchange(self, index: int) -> int:
+        """Return the slot of the pointer to an exchange's section."""
+        return 4 + 2 * self.groups + self.inputs + self.outputs + index
+
     @property
     def count(self) -> int:
         """Return the number of slots in the table."""
-        return 4 + 2 * self.groups + self.inputs + self.outputs
+        return self.exchange(self.exchanges)
 
 
 ABORTED = 0x7FFF  # code of a collective that left its wait because another rank had failed
@@ -242,3 +248,50 @@ class ServeBlock:
     def nbytes(cls, nranks: int) -> int:
         """Return the bytes of the block."""
         return cls.RANKS + cls.RANK_BYTES * nranks
+
+
+# Exchanges.
+
+INNER = 2  # levels that every piece has
+PACKED_TARGET, PACKED_SOURCE = 1, 2  # the side of a piece that lies back to back, not as it says
+MAIL_WORDS = 4  # bytes to send, where they begin, bytes to receive, where they begin
+
+
+class PieceWords:
+    """Number the words of a piece, 64 bits each. Offsets, steps and lengths are in bytes.
+
+    They say: the member that sends it (of one to send, that wants it), offsets in the source and the target, the length
+    of a run, bytes in all, the number of levels beyond INNER. Then come the levels, the innermost first, each (count,
+    source step, target step).
+    """
+
+    MEMBER = 0
+    SOURCE = 1
+    TARGET = 2
+    RUN = 3
+    NBYTES = 4
+    OUTER = 5
+    LEVELS = 6
+
+
+class SectionWords:
+    """Number the words at the head of a section: what one rank does in an exchange. Places are words behind the first.
+
+    They say: how many pieces are received, and where they begin, by sender, the rank's own first. Where messages are
+    sent: how many pieces are packed, and where they begin, by receiver; where the MAIL_WORDS of each member begin;
+    whether messages are packed, and unpacked; where received ones begin in the staging buffer; bounds that all ranks
+    agree on, of the bytes of a message, and of where messages end. A message is its pieces one after the other, each
+    packed as its levels say.
+    """
+
+    PIECES = 0
+    BODY = 1
+    SENDS = 2
+    SENT = 3
+    MESSAGES = 4
+    PACKS = 5
+    UNPACKS = 6
+    RECEIVED_AT = 7
+    LARGEST = 8
+    END = 9
+    HEAD = 10  # words of a head

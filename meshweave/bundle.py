@@ -112,10 +112,27 @@ class CollectiveInfo:
 
 
 @dataclass(frozen=True)
+class ExchangeInfo:
+    """Describe one exchange of two layouts: each rank makes its section of it (abi.SectionWords) for itself.
+
+    axes: of the group, empty where no rank receives from another. source, target: the layouts, as text. shape: of the
+    whole tensor. width: bytes of an element. staging: bytes that a rank has for messages.
+    """
+
+    axes: tuple[str, ...]
+    source: str
+    target: str
+    shape: tuple[int, ...]
+    width: int
+    staging: int
+
+
+@dataclass(frozen=True)
 class Manifest:
     """Describe a bundle's objects: everything that the runtime must know to run them.
 
     groups:      the axes of each communicator; the index in this tuple is the group's number.
+    exchanges:   the index in this tuple is the number of the slot.
     libraries:   those that the objects call ("openblas", "mpi", "m", "cuda", "nccl", "cublaslt").
     early_bytes: bytes at the end of the arena that hold an `AsyncArea` for each collective that is started before it
                  is waited for; they are zero at first.
@@ -133,6 +150,7 @@ class Manifest:
     groups: tuple[tuple[str, ...], ...] = ()
     ops: tuple[OpInfo, ...] = ()
     collectives: tuple[CollectiveInfo, ...] = ()
+    exchanges: tuple[ExchangeInfo, ...] = ()
     libraries: tuple[str, ...] = ()
     entry: str = "step"
     early_bytes: int = 0
@@ -336,4 +354,5 @@ def _numbered(members: dict[str, bytes], name: str) -> tuple[bytes, ...]:
 
 def slots(manifest: Manifest) -> Slots:
     """Return the table of slots of a program."""
-    return Slots(len(manifest.groups), len(manifest.inputs), len(manifest.outputs))
+    parts = (manifest.groups, manifest.inputs, manifest.outputs, manifest.exchanges)
+    return Slots(*map(len, parts))

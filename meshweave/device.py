@@ -123,3 +123,25 @@ class GemmRecord:
 
     DESC, A, B, D, ALGORITHM = range(5)
     COUNT = 5
+
+
+class CopyWords:
+    """Number the 8-byte words of a row of a table of copies, in device memory; lengths and steps are in bytes.
+
+    The first byte in the source and in the target, all bytes, the bytes of a run; then of each level of runs, the
+    fastest first, its count and its steps in source and target.
+    """
+
+    SOURCE, TARGET, NBYTES, RUN, LEVELS = range(5)
+
+
+class ExchangeWords:
+    """Number the 8-byte words of a rank's section of an exchange, as host code reads it.
+
+    Of each list of copies (what is kept, packed, unpacked) the address of its rows on the device, how many there are,
+    and the bytes of the largest; the bytes that every offset and step of them is a multiple of, 16 at most; the levels
+    of every row; where in the staging buffer messages leave from and come to (-1: in the source, in the target). Then
+    for each member bytes to send, where they begin, bytes to receive, where they begin.
+    """
+
+    KEPT, PACKED, UNPACKED, UNIT, LEVELS, OUTBOX, INBOX, MEMBERS = 0, 3, 6, 9, 10, 11, 12, 13

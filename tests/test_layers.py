@@ -17,12 +17,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "files": set(),
     "layout": set(),
     "hints": set(),
-    "plan": {"layout"},
+    "exchange": {"abi", "device", "layout"},
+    "plan": {"exchange", "layout"},
     "device": set(),
     "targets": {"device"},
     "bundle": {"abi", "device", "files", "layout"},
     "cache": {"bundle", "files"},
-    "runtime": {"abi", "bundle", "device", "files", "layout", "targets"},
+    "runtime": {"abi", "bundle", "device", "exchange", "files", "layout", "targets"},
     "simulator": {"bundle", "runtime"},
     "ir": set(),
     "dialects": {"hints", "ir", "layout", "plan"},
@@ -31,7 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "transforms": {"dialects", "hints", "ir", "layout", "plan", "verification"},
     "lowering": {
         *("abi", "bundle", "cache", "device", "report", "targets"),
-        *("dialects", "hints", "ir", "layout", "plan", "transforms"),
+        *("dialects", "exchange", "hints", "ir", "layout", "plan", "transforms"),
     },
     "pipeline": {"dialects", "ir", "lowering", "transforms"},
     "frontends.python": {"bundle", "hints", "layout"},
@@ -90,7 +91,7 @@ def test_the_pure_core_and_the_runtime_start_without_mlir() -> None:
 
     modules = [
         ".".join(p.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-        for part in ("layout", "plan", "runtime", "simulator/**")
+        for part in ("layout", "exchange", "plan", "runtime", "simulator/**")
         for p in sorted(PACKAGE.glob(f"{part}/*.py"))
         if p.name not in ("worker.py", "__main__.py")  # these start to work when they are run
     ]

@@ -3,8 +3,8 @@
 
 // Every op of the dialect reads and prints.
 
-// CHECK: "mw.program"() {engine = "local", groups = {{\[\["x"\]\]}}
-"mw.program"() {engine = "local", mesh = "x=2", groups = [["x"]], inputs = [], outputs = []} : () -> ()
+// CHECK: "mw.program"() {engine = "local", exchanges = [], groups = {{\[\["x"\]\]}}
+"mw.program"() {engine = "local", mesh = "x=2", groups = [["x"]], inputs = [], outputs = [], exchanges = []} : () -> ()
 
 // CHECK: "mw.kernel"() ({
 "mw.kernel"() ({

@@ -32,10 +32,12 @@ class _PureOnTensors(ir.MemoryEffectsOpInterface):
 
 
 class ProgramOp(Mw.Operation, name="program"):
-    """Describe the whole program: engine, mesh, groups of ranks, inputs and outputs.
+    """Describe the whole program: engine, mesh, groups of ranks, inputs, outputs and exchanges of layouts.
 
     `groups` lists the mesh axes of each group that a collective or `mw.member` names by number. An entry of `inputs` or
-    `outputs` is `{name, dtype, global_shape, local_shape, layout}`.
+    `outputs` is `{name, dtype, global_shape, local_shape, layout}`. One of `exchanges`, which a collective names by
+    number, is `{axes, source, target, shape, width, staging}`: the group's axes, two layouts, the shape of the whole
+    tensor, and in bytes an element and what a rank has for messages.
     """
 
     engine: ir.StringAttr
@@ -43,6 +45,7 @@ class ProgramOp(Mw.Operation, name="program"):
     groups: ir.ArrayAttr
     inputs: ir.ArrayAttr
     outputs: ir.ArrayAttr
+    exchanges: ir.ArrayAttr
 
     def verify_invariants(self) -> bool:
         block = self.operation.block
@@ -206,9 +209,9 @@ class CollectiveOp(_TransferOp, name="collective"):
     """Call a collective of the engine: operands are what is sent, what is received, and perhaps scratch memory.
 
     `symbol` is the function, `group` the number of the group. `arguments` are the numbers after the two buffers, a text
-    `"table:2,0,1"` being the entry at this rank's member number; `data` is a table that is given by address. `what`,
-    `axes`, `bytes` and `title` say what it is for reports; `runs` the lengths in bytes of what it copies at a time;
-    `scratch` the bytes of scratch memory.
+    `"table:2,0,1"` being the entry at this rank's member number; `exchange` is the number of the exchange that it does.
+    `what`, `axes`, `bytes` and `title` say what it is for reports; `runs` the lengths in bytes of what it copies at a
+    time; `scratch` the bytes of scratch memory.
     """
 
 

@@ -10,6 +10,7 @@ from functools import lru_cache
 from math import prod
 
 from meshweave.errors import PlanError
+from meshweave.exchange.table import Table
 from meshweave.layout.algebra import block_axes, pending, same_placement
 from meshweave.layout.layout import AxisFactor, Factor, Layout, LocalFactor
 from meshweave.layout.mesh import Mesh
@@ -18,7 +19,6 @@ from meshweave.plan import cost
 from meshweave.plan.bounds import lower_bound
 from meshweave.plan.check import flaw
 from meshweave.plan.cost import SHARED_MEMORY, Profile
-from meshweave.plan.exchange import Table
 from meshweave.plan.moves import Move, Moves, State, common_names, in_names
 from meshweave.plan.overlap import Overlap, overlap
 from meshweave.plan.scale import scaled

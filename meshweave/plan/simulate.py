@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from meshweave.errors import PlanError
+from meshweave.exchange.table import Table
 from meshweave.layout.digits import Values, neutral, padding
 from meshweave.layout.mesh import Mesh
 from meshweave.plan.collectives import BY_OP, joined
-from meshweave.plan.exchange import Table
 from meshweave.plan.steps import PlanStep
 
 Group = list[Values]
@@ -79,13 +79,13 @@ def _exchange(
         result: Values = np.full(prod(wanted), padding(shards[0].dtype), shards[0].dtype)
         nbytes = 0
         for piece in table.receives(rank):
-            if piece.sender != rank:
+            if piece.peer != rank:
                 nbytes += piece.size * result.itemsize
                 if step.op == "relayout":
-                    raise PlanError(f"rank {rank}: {step} would receive from rank {piece.sender}")
+                    raise PlanError(f"rank {rank}: {step} would receive from rank {piece.peer}")
             given = _addresses(piece.source, piece.extents, piece.source_strides)
             taken = _addresses(piece.target, piece.extents, piece.target_strides)
-            result[taken] = shards[piece.sender].reshape(-1)[given]
+            result[taken] = shards[piece.peer].reshape(-1)[given]
         results.append(result.reshape(wanted))
         incoming.append(nbytes)
     return results, incoming

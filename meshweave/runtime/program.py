@@ -162,12 +162,13 @@ class SlotTable:
         status: int,
         private: int,
         groups: Sequence[tuple[int, int]],
+        exchanges: Sequence[Values],
         arena: int | None = None,
     ) -> None:
         """Fill in the slots.
 
         status, private, arena: addresses (without an arena, one is allocated); groups: (handle, member index) of each
-        group of the manifest.
+        group of the manifest; exchanges: the words of the rank's section of each exchange.
         """
         self.slots = slots(manifest)
         self.arena = aligned(0 if arena is not None else manifest.arena_bytes)
@@ -183,6 +184,9 @@ class SlotTable:
         for number, (handle, member) in enumerate(groups):
             self._base[self.slots.handle(number)] = handle
             self._base[self.slots.member(number)] = member
+        self._exchanges = tuple(exchanges)  # kept for as long as the slots point to them
+        for number, words in enumerate(self._exchanges):
+            self._base[self.slots.exchange(number)] = words.ctypes.data
 
     def reset_async(self) -> None:
         """Reset the async counters, as in a new arena. An arena that was given must be new."""

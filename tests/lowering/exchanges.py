@@ -9,8 +9,8 @@ import numpy as np
 from lowering.harness import compile_text
 
 from meshweave.bundle import Bundle, numpy_dtype
+from meshweave.exchange.table import Table
 from meshweave.layout import Layout, Mesh
-from meshweave.plan.exchange import Table
 from meshweave.plan.simulate import simulate
 from meshweave.plan.steps import PlanStep
 
@@ -31,7 +31,7 @@ class Exchange:
     def axes(self, mesh: Mesh) -> tuple[str, ...]:
         """The axes it goes over: none where no rank receives from another."""
         table = self.table(mesh)
-        moved = any(p.sender != r for r in range(mesh.nranks) for p in table.receives(r))
+        moved = any(p.peer != r for r in range(mesh.nranks) for p in table.receives(r))
         return table.axes if moved else ()
 
 
@@ -40,8 +40,10 @@ def tensor(shape: Sequence[int], dtype: str) -> str:
     return f"tensor<{''.join(f'{n}x' for n in shape)}{dtype}>"
 
 
-def compiled(mesh: Mesh, cases: Sequence[Exchange], engine: str) -> Bundle:
-    """A program that does all of them, argument i to result i."""
+def compiled(
+    mesh: Mesh, cases: Sequence[Exchange], engine: str, over: Sequence[str] | None = None
+) -> Bundle:
+    """A program that does all of them, argument i to result i. over: their axes, where they are known."""
     arguments, body, results = [], [], []
     for k, case in enumerate(cases):
         ends = [Layout.parse(text) for text in (case.source, case.target)]
@@ -50,7 +52,7 @@ def compiled(mesh: Mesh, cases: Sequence[Exchange], engine: str) -> Bundle:
         whole = tensor(case.shape, case.dtype)
         arguments.append(f"%a{k}: {given}")
         results.append(made)
-        axes = ", ".join(f'"{axis}"' for axis in case.axes(mesh))
+        axes = ", ".join(f'"{axis}"' for axis in over or case.axes(mesh))
         shape = f": {', '.join(map(str, case.shape))}" if case.shape else ""
         body.append(
             f'%r{k} = "dist.exchange"(%a{k}) {{axes = [{axes}], source = {layouts[0]}, '

@@ -5,20 +5,23 @@ from __future__ import annotations
 import random
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from lowering.exchanges import Exchange, compiled, run_and_check
-from strategies import all_layouts
+from strategies import all_layouts, any_layouts, meshes, shapes
 
 from meshweave.errors import CompileError, LayoutError
+from meshweave.exchange.section import Section, largest
+from meshweave.exchange.table import Table
 from meshweave.layout import Layout, Mesh
 from meshweave.lowering.communication import exchange
-from meshweave.lowering.communication.exchange import box_of, data_of
+from meshweave.lowering.communication.exchange import exchange_of
 from meshweave.lowering.cpu.collectives.objects import (
     Collective,
     collectives_object,
     compile_text,
     window_module,
 )
-from meshweave.plan.exchange import Piece, Table
 from meshweave.runtime import engine
 
 DTYPES = ("f64", "f32", "bf16", "i8", "i1", "i64", "f16")
@@ -149,51 +152,55 @@ def test_loops_are_written_for_the_runs_that_there_are_and_memcpy_does_the_same(
     assert run_and_check(running, mesh, cases, bundle) >= 2 * 40 * 36
 
 
-def test_runs_are_joined_and_levels_dropped():
-    assert box_of(Piece(0, (4, 1, 6), 2, (6, 6, 1), 0, (6, 9, 1)), 4) == (8, 0, 96, ())
-    assert box_of(Piece(0, (4, 3, 2), 0, (24, 4, 1), 0, (6, 2, 1)), 4) == (
-        0, 0, 8, ((3, 16, 8), (4, 96, 24)),
-    )  # fmt: skip
-    # Levels that follow on each other on both sides are one.
-    assert box_of(Piece(0, (4, 3), 0, (6, 2), 0, (9, 3)), 2).levels == ((12, 4, 6),)
-    # A transposing copy: the target's smallest step, then the source's.
-    box = box_of(Piece(0, (5, 7, 3), 0, (21, 3, 1), 0, (1, 5, 35)), 4)
-    assert [level[0] for level in box.levels] == [5, 3, 7]
+def described(source, target, mesh, shape, axes=("x",), messages=True):
+    """An exchange of f32 between two layouts."""
+    ends = Layout.parse(source), Layout.parse(target)
+    return exchange_of(Table(*ends, Mesh.parse(mesh), shape), axes, 4, messages)
 
 
-def test_messages_that_lie_back_to_back_are_not_packed():
-    mesh = Mesh.parse("x=4")
-    rows, columns = Layout.parse("[x, _]"), Layout.parse("[_, x]")
-    gathered = data_of(Table(rows, Layout.parse("[_, _]"), mesh, (8, 6)), ("x",), 4, True)
-    assert gathered.staging == 0
+def test_messages_that_lie_back_to_back_need_no_memory():
+    assert described("[x, _]", "[_, _]", "x=4", (8, 6)).info.staging == 0
     # Each receives rows of its columns back to back, from three others 16 bytes.
-    assert data_of(Table(rows, columns, mesh, (8, 8)), ("x",), 4, True).staging == 64
-    cyclic = Layout.parse("[_*x, _]")
-    assert data_of(Table(cyclic, columns, mesh, (8, 8)), ("x",), 4, True).staging == 64 + 48
+    assert described("[x, _]", "[_, x]", "x=4", (8, 8)).info.staging == 64
+    assert described("[_*x, _]", "[_, x]", "x=4", (8, 8)).info.staging == 64 + 48
+    assert described("[_*x, _]", "[_, x]", "x=4", (8, 8), messages=False).info.staging == 0
 
 
-def test_equal_sections_are_stored_once():
-    source, target = Layout.parse("[x, _]"), Layout.parse("[_, x]")
-    one = data_of(Table(source, target, Mesh.parse("x=2"), (8, 8)), ("x",), 4, False)
-    many = data_of(Table(source, target, Mesh.parse("x=2, y=16"), (8, 8)), ("x",), 4, False)
-    assert len(many.words) == len(one.words) + 8 * 30
+@settings(max_examples=200)
+@given(meshes(), st.data(), st.integers(0, 3))
+def test_no_rank_needs_more_memory_for_messages_than_it_is_given(mesh, data, ndim):
+    shape = data.draw(shapes(ndim))
+    source, target = (data.draw(any_layouts(mesh, shape, kinds=())) for _ in range(2))
+    table = Table(source, target, mesh, shape)
+    made = exchange_of(table, mesh.names, 4, messages=True)
+    message, end = largest(table, 4)
+    for rank in range(mesh.nranks):
+        mail = Section(table, rank, mesh.group(mesh.names, rank), 4, messages=True).mail
+        assert mail.staging <= made.info.staging
+        assert sum(row[2] for row in mail.rows) <= made.received
+        for out, begin, into, at in mail.rows:
+            assert max(out, into) <= message and max(begin + out, at + into) <= end
+
+
+@pytest.mark.parametrize("engine", ["local", "mpi"])
+@pytest.mark.parametrize("source, target", [("[_*x, _]", "[x, _]"), ("[x*y, _]", "[y*x, _]")])
+def test_thousands_of_ranks_make_no_more_code_than_two(source, target, engine):
+    sizes = {}
+    for mesh in (Mesh.parse("x=2, y=2"), Mesh.parse("x=64, y=64")):
+        whole = [text.replace("_*x,", "_*x*y,") for text in (source, target)]
+        case = Exchange((mesh.nranks * 64 + 5, 8), *(t.replace("[x,", "[x*y,") for t in whole))
+        sizes[mesh.nranks] = len(compiled(mesh, [case], engine, ("x", "y")).to_bytes())
+    assert sizes[4096] < sizes[4] + 1024 < 32 << 10
 
 
 def test_a_table_that_is_too_large_is_refused(monkeypatch):
-    monkeypatch.setattr(exchange, "LIMIT", 1000)
-    table = Table(Layout.parse("[_*x]"), Layout.parse("[x]"), Mesh.parse("x=8"), (64,))
-    with pytest.raises(CompileError, match=r"takes more than .* bytes, the most is 1,000"):
-        data_of(table, ("x",), 4, False)
+    monkeypatch.setattr(exchange, "LIMIT", 800)
+    with pytest.raises(CompileError, match=r"takes 848 bytes on rank \d, the most is 800"):
+        described("[_*x]", "[x]", "x=8", (64,))
 
 
 def test_a_group_that_is_too_small_is_refused():
-    table = Table(Layout.parse("[x]"), Layout.parse("[y]"), Mesh.parse("x=2, y=2"), (8,))
-    with pytest.raises(CompileError, match=r"rank 1 receives from rank 3, .*\[0, 1\]"):
-        data_of(table, ("y",), 4, False)
-
-
-def test_blocks_that_never_meet_make_many_pieces():
-    table = Table(Layout.parse("[_*x*3]"), Layout.parse("[_*x*7]"), Mesh.parse("x=4"), (200_000,))
-    pieces = table.receives(1)
-    assert sum(piece.size for piece in pieces) == 50_001  # its part: 7 * 7,143
-    assert len(pieces) > 5_000
+    with pytest.raises(CompileError, match="dim 0 comes from ranks of other groups"):
+        described("[x]", "[y]", "x=2, y=2", (8,), ("y",))
+    with pytest.raises(CompileError, match=r"relayout .* a rank lacks 4 elements"):
+        described("[x]", "[y]", "x=2, y=2", (8,), ())

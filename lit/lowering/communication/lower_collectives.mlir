@@ -5,7 +5,8 @@
 // One module, since a program has one mesh: a function for each case.
 
 // The program's interface; the groups are numbered in the order in which they are met.
-// CHECK: "mw.program"() {engine = "local", groups = {{\[\["y"\], \["x"\]\]}}, inputs = [{dtype = "f32", global_shape = array<i64: 8, 4>, layout = "[x, _]", local_shape = array<i64: 4, 4>, name = "arg0"}], mesh = "x=2, y=3"
+// CHECK: "mw.program"() {engine = "local", exchanges = [], groups = {{\[\["y"\], \["x"\]\]}}, inputs = [{dtype = "f32", global_shape = array<i64: 8, 4>, layout = "[x, _]", local_shape = array<i64: 4, 4>, name = "arg0"}], mesh = "x=2, y=3"
+// MPI: "mw.program"() {engine = "mpi", exchanges = [{axes = ["x"], shape = array<i64: 4, 8>, source = "[_, x]", staging = 64 : i64, target = "[_, _]", width = 4 : i64}], groups
 "dist.mesh"() {sym_name = "mesh", axes = "x=2, y=3"} : () -> ()
 
 // A collective writes the tensor that it is given last.
@@ -19,11 +20,12 @@ func.func @main(%a: tensor<4x4xf32> {dist.layout = #dist.layout<"[x, _]">, dist.
   return %0 : tensor<4x4xf32>
 }
 
-// Ranks that see each other's memory gather columns where they belong; others exchange messages by a table.
+// Ranks that see each other's memory gather columns where they belong; others exchange messages: the program
+// says from which layout to which, and each rank knows its part.
 // CHECK-LABEL: func.func @columns
 // CHECK:         "mw.collective"({{.*}}symbol = "mw_all_gather_box"
 // MPI-LABEL:   func.func @columns
-// MPI:           "mw.collective"({{.*}}data = dense<{{.*}}symbol = "mw_exchange"
+// MPI:           "mw.collective"({{.*}}exchange = 0 : i64{{.*}}symbol = "mw_exchange"
 func.func @columns(%a: tensor<4x4xf32>) -> tensor<4x8xf32> {
   %0 = "dist.all_gather"(%a) {axes = ["x"], dim = 1 : i64} : (tensor<4x4xf32>) -> tensor<4x8xf32>
   return %0 : tensor<4x8xf32>

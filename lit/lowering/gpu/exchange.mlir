@@ -6,10 +6,11 @@
 
 "dist.mesh"() {sym_name = "mesh", axes = "x=2"} : () -> ()
 
-// A row of three f32 begins at any multiple of four bytes: a thread moves four at once.
-// KERNEL: gpu.func @copies_of_4(
+// A thread moves at once as many bytes as all addresses are multiples of.
+// KERNEL: gpu.func @copies(
 // KERNEL-SAME: kernel attributes
 // KERNEL:   nvvm.read.ptx.sreg.ctaid.y
+// KERNEL:   llvm.store {{.*}} {alignment = 16 : i64} : vector<4xi32>, !llvm.ptr<1>
 // KERNEL:   llvm.load {{.*}} {alignment = 4 : i64} : !llvm.ptr<1> -> i32
 // KERNEL:   llvm.store {{.*}} {alignment = 4 : i64} : i32, !llvm.ptr<1>
 

@@ -21,14 +21,14 @@
 // CHECK-SAME:     kernel attributes {nvvm.reqntid
 // CHECK:          gpu.return
 // CHECK:      gpu.module @kernel_1 attributes {family = "copies"
-// CHECK:        gpu.func @copies_of_16(
+// CHECK:        gpu.func @copies(
 // CHECK:      func.func @main(
 // CHECK-NOT:    mw.launch
 // CHECK:        %[[AT:.*]] = arith.muli
 // CHECK:        "mw.product"({{.*}}) {alignment = 16 : i64, dtype = "f32", k = 32 : i64
 // CHECK:        %[[P:.*]] = "mw.address"(%{{.*}}, %[[AT]]) {map = #[[MAP:.*]]} : (memref<{{.*}}>, index) -> !llvm.ptr<1>
 // CHECK:        gpu.launch_func @kernel_0::@[[ADD]] blocks in (%{{.*}}) threads in (%{{.*}}) args({{.*}} : !llvm.ptr<1>
-// CHECK:        "mw.collective"{{.*}}copies = @kernel_1::@copies_of_16{{.*}}unit = 16 : i64
+// CHECK:        "mw.collective"{{.*}}copies = @kernel_1::@copies{{.*}}exchange = 0 : i64
 func.func @main(%a: tensor<64x32xf32>, %b: tensor<32x48xf32>) -> tensor<64x48xf32> {
   %zero = arith.constant 0.0 : f32
   %e = tensor.empty() : tensor<64x48xf32>

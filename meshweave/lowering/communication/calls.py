@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
 from meshweave.bundle import CollectiveInfo, OpInfo
 from meshweave.ir.bindings import ir
 from meshweave.ir.locations import location_text
@@ -23,7 +21,8 @@ class Call:
 
     arguments: the i64 arguments after the two buffers. One is a number, or "table:2,0,1": the entry at this rank's
                member index.
-    data:      constants that are given by address, after these; then follows the address of the step's own memory.
+    exchange:  the number of the exchange that it does, -1 for others. The address of the rank's section follows the
+               arguments, then that of the step's own memory.
     early:     the bytes that a call sends which is started before it is waited for; 0 for others.
     runs:      the lengths, in bytes, of what a direct move copies at a time.
     """
@@ -32,7 +31,7 @@ class Call:
     group: int
     op_id: int
     arguments: tuple[int | str, ...]
-    data: bytes = b""
+    exchange: int = -1
     early: int = 0
     runs: frozenset[int] = frozenset()
 
@@ -89,11 +88,11 @@ class Calls:
 
 def _call(attributes: Mapping[str, ir.Attribute], op_id: int) -> Call:
     arguments = tuple(argument.value for argument in attributes["arguments"])
-    data = np.asarray(attributes["data"]).tobytes() if "data" in attributes else b""
+    exchange = attributes["exchange"].value if "exchange" in attributes else -1
     runs = frozenset(attributes["runs"]) if "runs" in attributes else frozenset[int]()
     sent = attributes["sent"].value if "sent" in attributes else 0
     symbol, group = attributes["symbol"].value, attributes["group"].value
-    return Call(symbol, group, op_id, arguments, data, sent, runs)
+    return Call(symbol, group, op_id, arguments, exchange, sent, runs)
 
 
 def _listed(info: CollectiveInfo, times: int) -> list[CollectiveInfo]:

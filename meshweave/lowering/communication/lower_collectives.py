@@ -20,29 +20,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
+from meshweave.bundle import ExchangeInfo
 from meshweave.dialects.dist import COLLECTIVES, LayoutAttr, axes_of
 from meshweave.errors import CompileError, MeshweaveError
+from meshweave.exchange.table import Table
 from meshweave.ir.bindings import ir
 from meshweave.ir.build import OpBuilder, i64
 from meshweave.ir.locations import location_text
 from meshweave.layout.mesh import Mesh
 from meshweave.lowering.buffers.steps import element_bytes
-from meshweave.lowering.communication.exchange import Box, Data, data_of, data_of_boxes
+from meshweave.lowering.communication.exchange import block_table, exchange_of
 from meshweave.lowering.communication.reshape import Reshaper
 from meshweave.lowering.cpu.collectives.objects import Collective
 from meshweave.lowering.host.functions import inline_calls, keep_functions
 from meshweave.lowering.host.prepare import ports
 from meshweave.lowering.host.program_op import Interface, write_program
 from meshweave.plan.cost import received
-from meshweave.plan.exchange import Table
 from meshweave.targets import EngineTraits, Goal
 from meshweave.transforms.base import Pass, ops_of
 from meshweave.transforms.communication.overlap import MARK
 from meshweave.transforms.partitioning.neutral import neutral_attr
 
-MOST_MEMBERS = 64  # the table of a direct move has a piece for each pair of members
+MOST_MEMBERS = 64  # beyond, MPI's own algorithms in fewer rounds move blocks that are packed first
 LEAST_RUN = 16  # bytes; shorter ones would be a part of each cache line that all members read
 
 
@@ -62,7 +61,9 @@ class LowerCollectives(Pass):
             traits = Goal.of(engine=self.engine).traits
             inputs, outputs, mesh = ports(module)
             lowered = collectives_of(traits.target)(module, mesh, traits)
-            interface = Interface(self.engine, mesh, lowered.groups, inputs, outputs)
+            interface = Interface(
+                self.engine, mesh, lowered.groups, inputs, outputs, lowered.exchanges
+            )
             write_program(module, interface)
             inline_calls(module, keep_functions(module))
             _number_tickets(module)
@@ -87,7 +88,7 @@ def collectives_of(target: str) -> type[Collectives]:
 
 
 class Collectives:
-    """Hold the collectives of a program. Groups are numbered as they appear."""
+    """Hold the collectives of a program. Groups and exchanges are numbered as they appear."""
 
     target = "cpu"
 
@@ -96,6 +97,7 @@ class Collectives:
         self.reads_peers = engine.reads_peers
         self.mesh = Mesh.parse(mesh)  # no text: one rank
         self.groups: tuple[tuple[str, ...], ...] = ()
+        self.exchanges: tuple[ExchangeInfo, ...] = ()
         self._tickets = 0
         self._wait: ir.Operation | None = None  # what ends the op at work, if that is started early
         for op in ops_of(module, "dist.axis_index", *COLLECTIVES):
@@ -134,6 +136,11 @@ class Collectives:
             self.groups = (*self.groups, axes)
         return self.groups.index(axes)
 
+    def _number(self, exchange: ExchangeInfo) -> int:
+        if exchange not in self.exchanges:
+            self.exchanges = (*self.exchanges, exchange)
+        return self.exchanges.index(exchange)
+
     def _member(self, op: ir.Operation, axes: Axes) -> ir.Value:
         """Return this rank's member index in the group over `axes`."""
         b = OpBuilder.before(op)
@@ -143,12 +150,12 @@ class Collectives:
 
     def _call(
         self, op: ir.Operation, collective: Collective, axes: Axes, sent: ir.Value, shape: Sequence[int],
-        arguments: tuple[int | str, ...], unit: int, data: Data | None = None,
+        arguments: tuple[int | str, ...], unit: int, exchange: ExchangeInfo | None = None,
         runs: frozenset[int] = frozenset(),
     ) -> ir.Value:  # fmt: skip
         """Make the `mw.collective` that sends `sent` and gives a tensor of `shape`, or the start and wait of one.
 
-        unit: bytes, as in `plan.cost.received`. data: the table of an exchange. runs: see `Call`; data has its own.
+        unit: bytes, as in `plan.cost.received`. runs: see `Call`.
         """
         if collective.kind:
             collective.checked()
@@ -166,13 +173,12 @@ class Collectives:
             "bytes": i64(received(what, unit, members)),
             "title": ir.StringAttr.get(f"{what}{within} {given.element_type} {size}"),
         }
-        if runs := data.runs if data is not None else runs:
+        if runs:
             attributes["runs"] = ir.DenseI64ArrayAttr.get(sorted(runs))
-        if data is not None:
-            words = np.frombuffer(data.words, np.int64)
-            attributes["data"] = ir.DenseElementsAttr.get(words)
-            if data.staging:
-                attributes["scratch"] = i64(data.staging)
+        if exchange is not None:
+            attributes["exchange"] = i64(self._number(exchange))
+            if exchange.staging:
+                attributes["scratch"] = i64(exchange.staging)
         type_ = ir.RankedTensorType.get(list(shape), sent.type.element_type)
         b = OpBuilder.before(op)
         empty = b.empty(type_)
@@ -204,7 +210,12 @@ class Collectives:
         plain = math.prod(shape[:dim]) == 1 and whole == members * row
         if self._direct(row, members) and not plain:
             box = (math.prod(shape[:dim]), row, whole)
-            return self._moved(op, axes, wanted, "all_gather_box", box, nbytes)
+            if self.reads_peers:
+                collective, runs = Collective("all_gather_box"), _lengths(row, whole)
+                return self._call(op, collective, axes, x, wanted, box, nbytes, runs=runs)
+            table = block_table(self.mesh, axes, wanted, None, dim)
+            if table.source.local_shape(self.mesh, wanted) == tuple(shape):
+                return self._exchanged(op, axes, table, nbytes)
         e = self._call(op, Collective("all_gather"), axes, x, [members, *shape], (nbytes,), nbytes)
         at = Reshaper(op)
         return at.cut(at.from_front(e, dim), dim, wanted[dim])
@@ -244,10 +255,18 @@ class Collectives:
         x = op.operands[0]
         piece = -(-x.type.shape[split] // members)
         box, run = _boxed(op, split, concat, piece)
+        given, made = list(x.type.shape), list(op.results[0].type.shape)
         if self._direct(run, members):
-            shape = list(op.results[0].type.shape)
-            block = _nbytes(x) // max(x.type.shape[split], 1) * piece
-            return self._moved(op, axes, shape, "all_to_all_box", box, block)
+            block = _nbytes(x) // max(given[split], 1) * piece
+            if self.reads_peers:
+                collective = Collective("all_to_all_box")
+                runs = _lengths(*(box[7:9] if split < concat else box[5:7]))
+                return self._call(op, collective, axes, x, made, box, block, runs=runs)
+            whole = [made[k] if k == concat else given[k] for k in range(len(given))]
+            table = block_table(self.mesh, axes, whole, split, concat)
+            ends = [la.local_shape(self.mesh, whole) for la in (table.source, table.target)]
+            if ends == [tuple(given), tuple(made)]:
+                return self._exchanged(op, axes, table, block)
         at = Reshaper(op)
         x = at.to_front(at.padded(x, split, piece * members, None), split, members)
         block = _nbytes(x) // members
@@ -257,24 +276,9 @@ class Collectives:
     def _direct(self, run: int, members: int = 1) -> bool:
         """Tell whether members read runs of `run` bytes out of each other's tensors, instead of packing them first.
 
-        Where they may have to send messages, a table says what: only for few members.
+        Where they may have to send messages it is an exchange of blocks: only for few members.
         """
         return run >= LEAST_RUN and (self.reads_peers or members <= MOST_MEMBERS)
-
-    def _moved(
-        self, op: ir.Operation, axes: Axes, shape: Sequence[int], name: str,
-        numbers: tuple[int, ...], unit: int,
-    ) -> ir.Value:  # fmt: skip
-        """Make the call of a direct move, which its numbers describe; or of the exchange that does the same."""
-        x = op.operands[0]
-        box = _gathered if name == "all_gather_box" else _scattered
-        if self.reads_peers:
-            members = math.prod(self.mesh.size(axis) for axis in axes)
-            runs = frozenset(box(numbers, k, k).run for k in range(members))
-            return self._call(op, Collective(name), axes, x, shape, numbers, unit, runs=runs)
-        data = data_of_boxes(self.mesh, axes, lambda k, j: box(numbers, k, j), True)
-        sent = (_nbytes(x),)
-        return self._call(op, Collective("exchange"), axes, x, shape, sent, unit, data)
 
     def _permute(self, op: ir.Operation, axes: Axes, members: int) -> ir.Value:
         x, nbytes = op.operands[0], _nbytes(op.operands[0])
@@ -289,14 +293,18 @@ class Collectives:
         return self._call(op, Collective("permute"), axes, x, shape, (nbytes, *tables), nbytes)
 
     def _exchange(self, op: ir.Operation, axes: Axes, members: int) -> ir.Value:
-        x, shape = op.operands[0], list(op.results[0].type.shape)
         source, target = (LayoutAttr(op.attributes[n]).layout for n in ("source", "target"))
         table = Table(source, target, self.mesh, tuple(op.attributes["shape"]))
-        within = axes if members > 1 else ()
-        width = element_bytes(x.type.element_type)
-        data = data_of(table, within, width, not self.reads_peers and members > 1)
-        collective = Collective("exchange" if within else "relayout")
-        return self._call(op, collective, within, x, shape, (_nbytes(x),), data.received, data=data)
+        return self._exchanged(op, axes if members > 1 else (), table, None)
+
+    def _exchanged(self, op: ir.Operation, axes: Axes, table: Table, unit: int | None) -> ir.Value:
+        """Make the call of an exchange. unit: see `_call`; None: of an exchange."""
+        x, shape = op.operands[0], list(op.results[0].type.shape)
+        messages = bool(axes) and not self.reads_peers
+        made = exchange_of(table, axes, element_bytes(x.type.element_type), messages)
+        collective = Collective("exchange" if axes else "relayout")
+        unit, sent = made.received if unit is None else unit, (_nbytes(x),)
+        return self._call(op, collective, axes, x, shape, sent, unit, made.info, made.runs)
 
 
 _MAKERS = {
@@ -331,25 +339,9 @@ def _boxed(op: ir.Operation, split: int, concat: int, piece: int) -> tuple[tuple
     return (*numbers, *cut, int(split < concat)), 0 if empty else run
 
 
-def _part(number: int, step: int, end: int) -> int:
-    """Return how much of piece `number` of pieces of `step` there is before `end`."""
-    return min(max(end - number * step, 0), step)
-
-
-def _gathered(numbers: Sequence[int], me: int, member: int) -> Box:
-    """Return what `mw_all_gather_box` with these numbers copies from a member."""
-    rows, row, whole = numbers
-    return Box(0, member * row, _part(member, row, whole), ((rows, row, whole),))
-
-
-def _scattered(numbers: Sequence[int], me: int, member: int) -> Box:
-    """Return what `mw_all_to_all_box` with these numbers copies from a member."""
-    outer, outer_source, outer_target, inner_source, inner_target, *moved = numbers
-    split, split_end, joined, joined_end, split_first = moved
-    own, theirs = _part(me, split, split_end), _part(member, joined, joined_end)
-    run, span, step = (theirs, own, inner_source) if split_first else (own, theirs, inner_target)
-    inner = (span // step, inner_source, inner_target)
-    return Box(me * split, member * joined, run, (inner, (outer, outer_source, outer_target)))
+def _lengths(step: int, end: int) -> frozenset[int]:
+    """Return the lengths of the pieces of `step` that there are before `end`: the last one may be shorter."""
+    return frozenset({min(step, end), end % step})
 
 
 def _summed(kind: str) -> str:

@@ -120,6 +120,7 @@ def _bundle(module: ir.Module, facts: CodeFacts, interface: Interface) -> Bundle
         groups=interface.groups,
         ops=facts.ops,
         collectives=facts.collectives,
+        exchanges=interface.exchanges,
         libraries=tuple(sorted(libraries)),
     )
     with module.context:

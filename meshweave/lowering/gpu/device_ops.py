@@ -19,10 +19,7 @@ from meshweave.lowering.gpu.writer import GLOBAL
 from meshweave.transforms.base import ops_of
 
 CONTAINER = "gpu.container_module"  # attribute of a module that has `gpu.module`s
-COPIES, UNIT = (
-    "copies",
-    "unit",
-)  # of an exchange: attributes, the kernel that copies and its bytes at a time
+COPIES = "copies"  # attribute of an exchange: the kernel that copies
 COPY_FAMILY, EXCHANGE = "copies", "an exchange"  # of a kernel that copies; where it comes from
 _LAUNCH = "gpu.launch_func"
 _ONES = (1, 1, 1)

@@ -7,20 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import gcd
 
 from meshweave.ir.bindings import ir
 from meshweave.ir.build import OpBuilder, i64
 from meshweave.ir.ops import terminator
-from meshweave.layout.mesh import Mesh
 from meshweave.lowering.buffers.function_plan import FunctionPlan
 from meshweave.lowering.buffers.steps import Root, Step
 from meshweave.lowering.gpu import device_ops
-from meshweave.lowering.gpu.facts import alignment, facts_of, start_alignment
+from meshweave.lowering.gpu.facts import facts_of, start_alignment
 from meshweave.lowering.gpu.families import registry as families
 from meshweave.lowering.gpu.families.cublaslt import LibraryProduct
 from meshweave.lowering.gpu.host.access_sets import JOIN, OPERATION, Touched, forks, role_of
-from meshweave.lowering.gpu.host.exchange import copies_kernel, exchange_parts, unit_of
+from meshweave.lowering.gpu.host.exchange import copies_kernel
 from meshweave.lowering.gpu.host.streams import Point, planned
 from meshweave.lowering.gpu.kernel import Target
 from meshweave.lowering.gpu.writer import GLOBAL
@@ -93,14 +91,14 @@ class _ProgramWriter:
         self.kernels = self.chosen.kernels
         self.forking = set[int]()  # the functions that use several streams
         self.streams = {0: 0}
-        self._copies: dict[int, int] = {}
+        self._copies = -1
 
-    def copies(self, unit: int) -> int:
-        """Return the number of the kernel that copies `unit` bytes at a time."""
-        if unit not in self._copies:
-            self._copies[unit] = len(self.kernels)
-            self.kernels.append(copies_kernel(unit))
-        return self._copies[unit]
+    def copies(self) -> int:
+        """Return the number of the kernel that copies for exchanges."""
+        if self._copies < 0:
+            self._copies = len(self.kernels)
+            self.kernels.append(copies_kernel())
+        return self._copies
 
 
 class _FunctionWriter:
@@ -243,19 +241,11 @@ class _FunctionWriter:
 
     def _collective(self, step: Step, op: ir.Operation) -> None:
         """Name the kernel that an exchange copies with."""
-        program = self.program.program
-        call = program.collectives.calls[step.number]
-        if not call.data:
+        if self.program.program.collectives.calls[step.number].exchange < 0:
             return
-        parts = exchange_parts(call, program.collectives.groups, Mesh.parse(program.mesh))
-        ends = (step.operands[0], step.outputs[0])
-        unit = unit_of(
-            parts, gcd(*(alignment(self._start(p.root), p.offset, p.width) for p in ends))
-        )
-        number = self.program.copies(unit)
+        number = self.program.copies()
         kernel = self.program.kernels[number]
         op.attributes[device_ops.COPIES] = device_ops.kernel_symbol(number, kernel)
-        op.attributes[device_ops.UNIT] = i64(unit)
 
     def _start(self, root: Root) -> int:
         """Return the alignment of a buffer: a function that is called may be given any."""

@@ -91,6 +91,7 @@ def _bundle(program: LoweredProgram, texts: Mapping[int, str]) -> Bundle:
         groups=program.collectives.groups,
         ops=tuple(code.ops),
         collectives=program.moved,
+        exchanges=program.exchanges,
         libraries=tuple(sorted(libraries)),
         target="gpu",
         chip=chip,

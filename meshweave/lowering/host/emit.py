@@ -53,7 +53,6 @@ class Code:
         self.areas = areas or {}
         self.declared: dict[str, str] = {}  # external function -> its type
         self.globals: set[str] = set()
-        self.data: dict[bytes, str] = {}
         self.called: set[str] = set()  # functions of this module
         self._functions: list[str] = []
 
@@ -65,7 +64,6 @@ class Code:
         """Return the module."""
         declarations = "".join(f"llvm.func @{n}{t}\n" for n, t in sorted(self.declared.items()))
         constants = "".join(f"{_global(n, self.constants[n])}\n" for n in sorted(self.globals))
-        constants += "".join(f"{_global(n, data)}\n" for data, n in self.data.items())
         return declarations + constants + "".join(self._functions)
 
 
@@ -209,8 +207,9 @@ class Emitter(Branches):
         given = [("%ctx", "!llvm.ptr"), (self.i64(call.group), "i64")]
         given += [(self._place(p), "!llvm.ptr") for p in (step.operands[0], step.outputs[0])]
         given += [(self._argument(a, call), "i64") for a in call.arguments]
-        if call.data:
-            given += [(self._table(call.data), "!llvm.ptr"), (self._scratch(step), "!llvm.ptr")]
+        if call.exchange >= 0:
+            section = self._slot(self.slots.exchange(call.exchange))
+            given += [(section, "!llvm.ptr"), (self._scratch(step), "!llvm.ptr")]
         return given
 
     def _area(self, number: int, call: Call) -> list[tuple[str, str]]:
@@ -259,11 +258,6 @@ class Emitter(Branches):
         self.code.called.add(name)
         code = self.let(f"llvm.call @{name}({', '.join(arguments)}) : ({', '.join(types)}) -> i32")
         self._check(code, op_id)
-
-    def _table(self, data: bytes) -> str:
-        """Return the address of constant data; equal tables are kept once."""
-        name = self.code.data.setdefault(data, f"mw_table_{len(self.code.data)}")
-        return self.let(f"llvm.mlir.addressof @{name} : !llvm.ptr")
 
     def _scratch(self, step: Step) -> str:
         """Return the address of the step's own memory, null when it has none."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from meshweave.abi import AsyncArea, Slots
-from meshweave.bundle import CollectiveInfo, Port
+from meshweave.bundle import CollectiveInfo, ExchangeInfo, Port
 from meshweave.ir.bindings import ir
 from meshweave.lowering.buffers.function_plan import FunctionPlan
 from meshweave.lowering.communication.calls import Calls
@@ -26,7 +26,7 @@ def read_program(
 
     kernels: those of the module, by name, where the caller has them already.
     """
-    engine, mesh, groups, inputs, outputs = read_interface(module)
+    engine, mesh, groups, inputs, outputs, exchanges = read_interface(module)
     target = Goal.of(engine=engine).target
     kernels = read_kernels(module) if kernels is None else kernels
     functions, times = kept_functions(module)
@@ -37,7 +37,7 @@ def read_program(
         plan = FunctionPlan(function, kernels, numbers, _follow(target))
         calls.add(plan.entries, times[name])
         bodies.append(FunctionBody(name, times[name], plan))
-    return LoweredProgram(target, engine, inputs, outputs, mesh, module, calls, bodies)
+    return LoweredProgram(target, engine, inputs, outputs, exchanges, mesh, module, calls, bodies)
 
 
 def _follow(target: str) -> Follow | None:
@@ -66,6 +66,7 @@ class LoweredProgram:
     engine: str
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
+    exchanges: tuple[ExchangeInfo, ...]
     mesh: str
     module: ir.Module
     collectives: Calls
@@ -75,7 +76,7 @@ class LoweredProgram:
     def interface(self) -> Interface:
         """Return what `mw.program` says of it."""
         groups = self.collectives.groups
-        return Interface(self.engine, self.mesh, groups, self.inputs, self.outputs)
+        return Interface(self.engine, self.mesh, groups, self.inputs, self.outputs, self.exchanges)
 
     @property
     def plan(self) -> FunctionPlan:
@@ -85,7 +86,8 @@ class LoweredProgram:
     @property
     def slots(self) -> Slots:
         """Return the table that the step is given."""
-        return Slots(len(self.collectives.groups), len(self.inputs), len(self.outputs))
+        parts = (self.collectives.groups, self.inputs, self.outputs, self.exchanges)
+        return Slots(*map(len, parts))
 
     @property
     def areas(self) -> tuple[dict[int, int], int]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from meshweave.bundle import CollectiveInfo, OpInfo, Port
+from meshweave.bundle import CollectiveInfo, ExchangeInfo, OpInfo, Port
 from meshweave.errors import CompileError
 from meshweave.ir.bindings import ir
 from meshweave.ir.build import OpBuilder, i64
@@ -16,13 +16,14 @@ CHIP = "chip"  # attribute of mw.program: the chip that to-gpu has made kernels 
 
 
 class Interface(NamedTuple):
-    """Hold what `mw.program` says: engine, mesh text, the axes of each group, inputs and outputs."""
+    """Hold what `mw.program` says: engine, mesh text, the axes of each group, inputs, outputs and exchanges."""
 
     engine: str
     mesh: str
     groups: tuple[tuple[str, ...], ...]
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
+    exchanges: tuple[ExchangeInfo, ...] = ()
 
 
 def write_program(module: ir.Module, interface: Interface) -> None:
@@ -34,6 +35,7 @@ def write_program(module: ir.Module, interface: Interface) -> None:
         "groups": ir.ArrayAttr.get([_texts(axes) for axes in interface.groups]),
         "inputs": ir.ArrayAttr.get([_port(p) for p in interface.inputs]),
         "outputs": ir.ArrayAttr.get([_port(p) for p in interface.outputs]),
+        "exchanges": ir.ArrayAttr.get([_exchange(each) for each in interface.exchanges]),
     }
     b = OpBuilder(ir.InsertionPoint.at_block_begin(block), ir.Location.unknown())
     b.op("mw.program", **attributes)
@@ -51,6 +53,19 @@ def _port(port: Port) -> ir.DictAttr:
             "global_shape": ir.DenseI64ArrayAttr.get(port.global_shape),
             "local_shape": ir.DenseI64ArrayAttr.get(port.local_shape),
             "layout": ir.StringAttr.get(port.layout),
+        }
+    )
+
+
+def _exchange(info: ExchangeInfo) -> ir.DictAttr:
+    return ir.DictAttr.get(
+        {
+            "axes": _texts(info.axes),
+            "source": ir.StringAttr.get(info.source),
+            "target": ir.StringAttr.get(info.target),
+            "shape": ir.DenseI64ArrayAttr.get(info.shape),
+            "width": i64(info.width),
+            "staging": i64(info.staging),
         }
     )
 
@@ -85,11 +100,16 @@ def _needed(module: ir.Module) -> ir.Operation:
 def read_interface(module: ir.Module) -> Interface:
     """Return what `mw.program` says. Raises CompileError where there is none."""
     attributes = _needed(module).attributes
+    inputs, outputs = (
+        tuple(_read_port(entry) for entry in attributes[side]) for side in ("inputs", "outputs")
+    )
     return Interface(
         attributes["engine"].value,
         attributes["mesh"].value,
         tuple(tuple(axis.value for axis in axes) for axes in attributes["groups"]),
-        *(tuple(_read_port(entry) for entry in attributes[side]) for side in ("inputs", "outputs")),
+        inputs,
+        outputs,
+        tuple(_read_exchange(entry) for entry in attributes["exchanges"]),
     )
 
 
@@ -97,6 +117,13 @@ def _read_port(attr: ir.DictAttr) -> Port:
     return Port(
         attr["name"].value, attr["dtype"].value, tuple(attr["global_shape"]),
         tuple(attr["local_shape"]), attr["layout"].value,
+    )  # fmt: skip
+
+
+def _read_exchange(attr: ir.DictAttr) -> ExchangeInfo:
+    return ExchangeInfo(
+        tuple(axis.value for axis in attr["axes"]), attr["source"].value, attr["target"].value,
+        tuple(attr["shape"]), attr["width"].value, attr["staging"].value,
     )  # fmt: skip
 
 

@@ -16,7 +16,10 @@ import numpy.typing as npt
 from meshweave.bundle import Bundle
 from meshweave.device import GpuTable
 from meshweave.errors import MeshweaveError, RankError
+from meshweave.exchange.device import device_section
+from meshweave.exchange.section import Section
 from meshweave.layout import Mesh
+from meshweave.runtime.exchanges import sections
 from meshweave.runtime.gpu.bootstrap import JobRank, JobStore
 from meshweave.runtime.gpu.driver import (
     Device,
@@ -106,8 +109,23 @@ class GpuRank:
             status=status,
             private=int(self._table.ctypes.data),
             groups=self.comms.members(self.manifest.groups),
+            exchanges=self._exchanges,
             arena=self.arena,
         )
+
+    def _uploaded(self, section: Section) -> Values:
+        """Return the host's words of a section, whose copies go to the device."""
+        made = device_section(section)
+        return made.words(self._copied(made.rows.tobytes(), "the copies of an exchange"))
+
+    def _copied(self, data: bytes, what: str) -> int:
+        """Return the address of device memory that holds these bytes; 0 of none."""
+        if not data:
+            return 0
+        address = allocate(self.driver, self._held, len(data), what)
+        held = ctypes.create_string_buffer(data, len(data))
+        self.driver("cuMemcpyHtoD_v2", address, ctypes.addressof(held), len(data))
+        return address
 
     def _device(self, place: JobRank, share: bool) -> Device:
         device = open_device(self.driver, place.local_rank, share)
@@ -144,11 +162,8 @@ class GpuRank:
             for _ in range(manifest.events)
         ]
         self.arena = allocate(driver, held, manifest.arena_bytes, "the arena")
-        self.constants = 0
-        if bundle.constants:
-            self.constants = allocate(driver, held, len(bundle.constants), "constants")
-            data = ctypes.create_string_buffer(bundle.constants, len(bundle.constants))
-            driver("cuMemcpyHtoD_v2", self.constants, ctypes.addressof(data), len(data))
+        self.constants = self._copied(bundle.constants, "constants")
+        self._exchanges = [self._uploaded(section) for section in sections(manifest, self.rank)]
         self._table = self._filled()
 
     def _calls(self, name: str) -> bool:

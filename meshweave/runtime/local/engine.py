@@ -24,6 +24,7 @@ from meshweave.bundle import Bundle, slots
 from meshweave.errors import MeshweaveError, RankError
 from meshweave.layout import Mesh
 from meshweave.runtime.engine import check_engine
+from meshweave.runtime.exchanges import sections
 from meshweave.runtime.flight.board import StatusBoard
 from meshweave.runtime.flight.diagnosis import named
 from meshweave.runtime.flight.dump import flight_folder
@@ -227,6 +228,7 @@ class LocalExecutable:
                 status=self._board.address(rank),
                 private=self._world.address,
                 groups=self._world.handles(rank),
+                exchanges=[section.words() for section in sections(manifest, rank)],
             )
             for rank in range(nranks)
         ]

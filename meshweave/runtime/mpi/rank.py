@@ -18,12 +18,13 @@ from meshweave.abi import DTYPES, KINDS, STAGING, MpiTable, reduction_symbol, ro
 from meshweave.bundle import Bundle, Manifest
 from meshweave.errors import MeshweaveError, RankError
 from meshweave.runtime.engine import check_engine
+from meshweave.runtime.exchanges import sections
 from meshweave.runtime.flight.board import StatusBoard
 from meshweave.runtime.libraries import mpi as mpi_library
 from meshweave.runtime.limits import check_job
 from meshweave.runtime.loader import LoadedCode
 from meshweave.runtime.mpi.window import Groups, Window, control_bytes, everyone, ranks_of
-from meshweave.runtime.program import SlotTable, StepFunction, load_code
+from meshweave.runtime.program import SlotTable, StepFunction, Values, load_code
 
 if TYPE_CHECKING:  # importing mpi4py initialises MPI
     from mpi4py.MPI import Comm
@@ -59,7 +60,7 @@ class MpiRank:
         self.manifest, self.rank = bundle.manifest, int(self.world.rank)
         check_engine(self.manifest, "mpi")
         self.mesh = check_job(self.manifest, self.world.size)
-        self._code, self.step = self._loaded(bundle)
+        self._code, self.step, self._exchanges = self._loaded(bundle)
         self._comms = [
             self.world.Split(self._color(axes), self.mesh.group_index(axes, self.rank))
             for axes in self.manifest.groups
@@ -76,15 +77,16 @@ class MpiRank:
             self.groups.stage(arena + self._staging_at, self._staging_bytes)
         self.table = self._slots(board.address(self.rank), arena)
 
-    def _loaded(self, bundle: Bundle) -> tuple[LoadedCode, StepFunction]:
+    def _loaded(self, bundle: Bundle) -> tuple[LoadedCode, StepFunction, list[Values]]:
         """Load the code and compare programs. A failure is told to the others: they would wait for this rank."""
         problem: MeshweaveError | None = None
         try:
-            loaded = load_code(bundle)
+            code, step = load_code(bundle)
+            words = [section.words() for section in sections(self.manifest, self.rank)]
         except MeshweaveError as error:
             problem = error
         agree(self.world, bundle, problem)
-        return loaded
+        return code, step, words
 
     def _slots(self, status: int, arena: int) -> SlotTable:
         return SlotTable(
@@ -96,6 +98,7 @@ class MpiRank:
                 (self.groups.address(number), self.mesh.group_index(axes, self.rank))
                 for number, axes in enumerate(self.manifest.groups)
             ],
+            exchanges=self._exchanges,
             arena=arena or None,
         )
 

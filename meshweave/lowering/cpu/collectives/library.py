@@ -3,7 +3,7 @@
 The sources lie in `library/*.mlir`. Each is a module of MLIR as it lies: it declares what it uses of others, and it is
 one instance of what it is for, such as the sum of f32. Another instance differs in the aliases at its head
 (`!elem = f32`, `#piece = 1073741824 : i64`) and in parts of its symbols (`sum_f32`). An alias that is a number of
-`abi.py` or of the table of an exchange has its name, `#WorldLayout_LINE`, and always gets that number.
+`abi.py` has its name, `#WorldLayout_LINE`, and always gets that number.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 from meshweave import abi
 from meshweave.errors import CompileError
-from meshweave.lowering.communication import tables
 
 _HEAD = re.compile(r"^([!#]\w+) = (.*)$", re.MULTILINE)
 _FUNCTION = re.compile(r"^llvm\.[^@]*@(\w+).*?(?=^llvm\.|\Z)", re.MULTILINE | re.DOTALL)
@@ -46,25 +45,16 @@ def read_source(name: str) -> Source:
 def abi_numbers() -> dict[str, int]:
     """Return the numbers that compiled code shares with others, by the names of their aliases."""
     layouts = (
-        *(
-            abi.WorldLayout,
-            abi.GroupRecord,
-            abi.AsyncArea,
-            abi.MpiTable,
-            abi.ServeBlock,
-            abi.StatusRow,
-        ),
-        *(tables.PieceWords, tables.SectionWords),
+        *(abi.WorldLayout, abi.GroupRecord, abi.AsyncArea, abi.MpiTable, abi.ServeBlock),
+        *(abi.StatusRow, abi.PieceWords, abi.SectionWords),
     )
     numbers = {
         f"#{layout.__name__}_{name}": value
         for layout in layouts
         for name, value in vars(layout).items()
     }
-    numbers |= {
-        f"#{name}": value for module in (abi, tables) for name, value in vars(module).items()
-    }
-    slots = abi.Slots(0, 0, 0)
+    numbers |= {f"#{name}": value for name, value in vars(abi).items()}
+    slots = abi.Slots(0, 0, 0, 0)
     numbers |= {
         "#Slots_RANK": slots.rank,
         "#Slots_STATUS": slots.status,

@@ -8,7 +8,6 @@ needs of the device: its kernels, library products and constants.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from meshweave.abi import ALIGNMENT, StatusRow
@@ -17,14 +16,12 @@ from meshweave.device import GemmInfo, GemmRecord, GpuTable
 from meshweave.errors import CompileError
 from meshweave.ir.bindings import ir
 from meshweave.ir.locations import location_text
-from meshweave.layout.mesh import Mesh
 from meshweave.lowering.buffers.constants import constant_buffers
 from meshweave.lowering.buffers.steps import Place, Root, Step
 from meshweave.lowering.communication.calls import Call
 from meshweave.lowering.gpu import device_ops
 from meshweave.lowering.gpu.device_ops import LaunchShape, kernel_number, launch_shape, read_product
 from meshweave.lowering.gpu.host.calls import PRIVATE, HostFunction, declarations, recording
-from meshweave.lowering.gpu.host.exchange import depth_of, exchange_parts, table_of
 from meshweave.lowering.gpu.host.nccl import EVENTS, WAIT
 from meshweave.lowering.gpu.kernel import DeviceKernel
 from meshweave.lowering.host.branches import type_text
@@ -199,25 +196,20 @@ class HostEmitter(Emitter):
 
     def wait(self, step: Step) -> None:
         call, event = self.code.calls[step.number], self.code.events[step.number]
-        if not call.data:  # an exchange has ended where it was started
+        if call.exchange < 0:  # an exchange has ended where it was started
             given = [("%ctx", _PTR), (self.i64(event), "i64")]
             self._collective(call, WAIT, given, StatusRow.WAIT)
 
     def _arguments(self, step: Step, call: Call) -> list[tuple[str, str]]:
-        if not call.data:
-            return super()._arguments(step, call)
+        given = super()._arguments(step, call)
+        if call.exchange < 0:
+            return given
         if device_ops.COPIES not in step.op.attributes:
             raise CompileError(
                 f"{call.symbol}: to-gpu names the kernel that copies, and runs first"
             )
-        program, unit = self.code.program, step.op.attributes[device_ops.UNIT].value
-        parts = exchange_parts(call, program.collectives.groups, Mesh.parse(program.mesh))
-        depth = depth_of(parts)
-        table = self._table(table_of(parts, unit, depth, self.code.device.put))
-        copies = GpuTable(0, 0, 0).function(kernel_number(step.op.attributes[device_ops.COPIES]))
-        given = super()._arguments(step, replace(call, data=b""))
-        given += [(table, _PTR), (self._scratch(step), _PTR)]
-        return [*given, (self.i64(depth), "i64"), (self.i64(copies), "i64")]
+        number = kernel_number(step.op.attributes[device_ops.COPIES])
+        return [*given, (self.i64(GpuTable(0, 0, 0).function(number)), "i64")]
 
     def _constant(self, root: Root) -> str:
         place = self.code.device.place(root.value.owner.attributes["name"].value)

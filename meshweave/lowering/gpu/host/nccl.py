@@ -11,22 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from meshweave.abi import Slots
-from meshweave.device import GpuTable
+from meshweave.abi import MAIL_WORDS, Slots
+from meshweave.device import ExchangeWords, GpuTable
 from meshweave.errors import CompileError
 from meshweave.lowering.communication.lower_collectives import Collectives
 from meshweave.lowering.cpu.collectives.objects import Collective
 from meshweave.lowering.gpu.host.calls import HostFunction, declarations, recording
-from meshweave.lowering.gpu.host.exchange import (
-    COPIES,
-    INBOX,
-    KEPT,
-    MEMBERS,
-    OUTBOX,
-    PACKED,
-    UNPACKED,
-    copies_function,
-)
+from meshweave.lowering.gpu.host.exchange import COPIES, copies_function
 from meshweave.plan.collectives import BY_OP, ROWS
 
 # ncclDataType_t. A byte of i1 is 0 or 1, so its max and min are those of bytes.
@@ -37,8 +28,8 @@ _PTR = "!llvm.ptr"
 _ARGUMENTS = [("%number", "i64"), ("%src", _PTR), ("%dst", _PTR)]
 READY, DONE = 0, 1  # events: the operands are there; the result is
 EVENTS = 2  # and one more for each collective that is started early
-_ADDRESSES = ("%data", "%staging")
-_TABLED = ("%nbytes", *_ADDRESSES, "%levels", "%function")
+_ADDRESSES = ("%section", "%staging")
+_TABLED = ("%nbytes", *_ADDRESSES, "%function")
 _POSTED, WAIT = "mw_posted", "mw_wait"
 
 
@@ -118,7 +109,7 @@ class _Function(HostFunction):
     def begin(self) -> None:
         """Wait for what is computed so far; read the group's communicator and size."""
         self.call_own("mw_begin", [_PTR], "%ctx")
-        slots = Slots(0, 0, 0)
+        slots = Slots(0, 0, 0, 0)
         step = slots.handle(1) - slots.handle(0)
         of_group = self.let(f"llvm.mul %number, {self.number(step)} : i64")
         self.comm = self.word("%ctx", self.plus(of_group, slots.handle(0)), _PTR)
@@ -178,36 +169,29 @@ def _exchange(collective: Collective) -> HostFunction:
     """Pack, keep, send and receive, unpack."""
     f = _Function(collective, *_TABLED)
     f.is_async = False  # what is computed later may need the memory of its messages
-    section = _section(f)
-    outbox, inbox = f.word(section, OUTBOX), f.word(section, INBOX)
-    outgoing = _box(f, outbox, "%src")
-    incoming = _box(f, inbox, "%dst")
-    _copies(f, section, PACKED, outgoing, "%src")
-    _copies(f, section, KEPT, "%dst", "%src")
+    outgoing = _box(f, f.word("%section", ExchangeWords.OUTBOX), "%src")
+    incoming = _box(f, f.word("%section", ExchangeWords.INBOX), "%dst")
+    _copies(f, ExchangeWords.PACKED, outgoing, "%src")
+    _copies(f, ExchangeWords.KEPT, "%dst", "%src")
     f.begin()
     size = f.size()
     with f.group(), f.each(size) as member:
-        four = f.let(f"llvm.mul {member}, {f.number(4)} : i64")
-        row = f.at(section, f.plus(four, MEMBERS))
+        four = f.let(f"llvm.mul {member}, {f.number(MAIL_WORDS)} : i64")
+        row = f.at("%section", f.plus(four, ExchangeWords.MEMBERS))
         for call, box, k in (("ncclSend", outgoing, 0), ("ncclRecv", incoming, 2)):
             nbytes, start = f.word(row, k), f.word(row, k + 1)
             with f.when(f.let(f'llvm.icmp "ne" {nbytes}, {f.number(0)} : i64')):
                 f.move(call, f.at(box, start, "i8"), nbytes, member)
     f.end()
-    _copies(f, section, UNPACKED, "%dst", incoming)
+    _copies(f, ExchangeWords.UNPACKED, "%dst", incoming)
     return f
 
 
 def _relayout(collective: Collective) -> HostFunction:
     """Rearrange what a rank holds itself."""
     f = _Function(collective, *_TABLED)
-    _copies(f, _section(f), KEPT, "%dst", "%src")
+    _copies(f, ExchangeWords.KEPT, "%dst", "%src")
     return f
-
-
-def _section(f: HostFunction) -> str:
-    """Return the address of this rank's part of the host's table."""
-    return f.at("%data", f.word("%data", f.word("%ctx", Slots(0, 0, 0).rank)))
 
 
 def _box(f: HostFunction, start: str, otherwise: str) -> str:
@@ -217,12 +201,13 @@ def _box(f: HostFunction, start: str, otherwise: str) -> str:
     return f.let(f"llvm.select {staged}, {box}, {otherwise} : i1, {_PTR}")
 
 
-def _copies(f: HostFunction, section: str, which: int, to: str, source: str) -> None:
+def _copies(f: HostFunction, which: int, to: str, source: str) -> None:
     """Launch one of the lists of copies."""
-    place, count, largest = (f.word(section, which + k) for k in range(3))
-    table = f.at(f.table(GpuTable.CONSTANTS), place, "i8")
-    types = [_PTR] * 4 + ["i64"] * 4
-    given = ("%ctx", to, source, table, count, "%levels", largest, "%function")
+    table = f.word("%section", which, _PTR)
+    count, largest = (f.word("%section", which + k) for k in (1, 2))
+    levels, unit = (f.word("%section", k) for k in (ExchangeWords.LEVELS, ExchangeWords.UNIT))
+    types = [_PTR] * 4 + ["i64"] * 5
+    given = ("%ctx", to, source, table, count, levels, largest, unit, "%function")
     f.call_own(COPIES, types, *given)
 
 

@@ -1,5 +1,5 @@
 // exchange: the general all-to-all-v, by a table of pieces. relayout: the same within a rank, which rearranges what it
-// holds itself. lowering/communication/exchange.py says how the table lies at `data`; `staging` is for messages.
+// holds itself. `section` is what this rank does (abi.SectionWords), `staging` is for messages.
 //
 // RUN: meshweave-opt %s -p convert-scf-to-cf,convert-arith-to-llvm,convert-cf-to-llvm | filecheck %s
 // CHECK-LABEL: llvm.func @mw_relayout
@@ -10,7 +10,6 @@
 // CHECK: llvm.call @end
 
 #PUBLISHED = -1 : i64
-#Slots_RANK = 1 : i64
 #SectionWords_PIECES = 0 : i64
 #SectionWords_BODY = 1 : i64
 #PieceWords_MEMBER = 0 : i64
@@ -33,27 +32,18 @@ llvm.func @posted_slot(!llvm.ptr, i64, !llvm.ptr, i64) -> i64
 llvm.func @end_wait(!llvm.ptr)
 llvm.func @copy_piece(!llvm.ptr, !llvm.ptr, !llvm.ptr, i64)
 
-// The section of this rank in the table.
-llvm.func @section_of(%ctx: !llvm.ptr, %data: !llvm.ptr) -> !llvm.ptr attributes {always_inline} {
-  %rank_word = arith.constant #Slots_RANK
-  %rank = llvm.call @word(%ctx, %rank_word) : (!llvm.ptr, i64) -> i64
-  %section = llvm.call @word(%data, %rank) : (!llvm.ptr, i64) -> i64
-  %head = llvm.getelementptr %data[%section] : (!llvm.ptr, i64) -> !llvm.ptr, i64
-  llvm.return %head : !llvm.ptr
-}
-
 // How many pieces the section's rank receives.
-llvm.func @pieces_of(%head: !llvm.ptr) -> i64 attributes {always_inline} {
+llvm.func @pieces_of(%section: !llvm.ptr) -> i64 attributes {always_inline} {
   %pieces_word = arith.constant #SectionWords_PIECES
-  %count = llvm.call @word(%head, %pieces_word) : (!llvm.ptr, i64) -> i64
+  %count = llvm.call @word(%section, %pieces_word) : (!llvm.ptr, i64) -> i64
   llvm.return %count : i64
 }
 
 // The first of these pieces.
-llvm.func @first_piece(%data: !llvm.ptr, %head: !llvm.ptr) -> !llvm.ptr attributes {always_inline} {
+llvm.func @first_piece(%section: !llvm.ptr) -> !llvm.ptr attributes {always_inline} {
   %body_word = arith.constant #SectionWords_BODY
-  %body = llvm.call @word(%head, %body_word) : (!llvm.ptr, i64) -> i64
-  %piece = llvm.getelementptr %data[%body] : (!llvm.ptr, i64) -> !llvm.ptr, i64
+  %body = llvm.call @word(%section, %body_word) : (!llvm.ptr, i64) -> i64
+  %piece = llvm.getelementptr %section[%body] : (!llvm.ptr, i64) -> !llvm.ptr, i64
   llvm.return %piece : !llvm.ptr
 }
 
@@ -95,13 +85,12 @@ llvm.func @piece_target(%piece: !llvm.ptr, %dst: !llvm.ptr) -> !llvm.ptr attribu
 }
 
 llvm.func @mw_relayout(%ctx: !llvm.ptr, %number: i64, %src: !llvm.ptr, %dst: !llvm.ptr,
-    %source_bytes: i64, %data: !llvm.ptr, %staging: !llvm.ptr) -> i32 {
+    %source_bytes: i64, %section: !llvm.ptr, %staging: !llvm.ptr) -> i32 {
   %c0 = arith.constant 0 : i64
   %c1 = arith.constant 1 : i64
   %ok = arith.constant 0 : i32
-  %head = llvm.call @section_of(%ctx, %data) : (!llvm.ptr, !llvm.ptr) -> !llvm.ptr
-  %count = llvm.call @pieces_of(%head) : (!llvm.ptr) -> i64
-  %first = llvm.call @first_piece(%data, %head) : (!llvm.ptr, !llvm.ptr) -> !llvm.ptr
+  %count = llvm.call @pieces_of(%section) : (!llvm.ptr) -> i64
+  %first = llvm.call @first_piece(%section) : (!llvm.ptr) -> !llvm.ptr
   %last = scf.for %k = %c0 to %count step %c1 iter_args(%piece = %first) -> (!llvm.ptr) : i64 {
     %from = llvm.call @piece_source(%piece, %src) : (!llvm.ptr, !llvm.ptr) -> !llvm.ptr
     %to = llvm.call @piece_target(%piece, %dst) : (!llvm.ptr, !llvm.ptr) -> !llvm.ptr
@@ -113,13 +102,12 @@ llvm.func @mw_relayout(%ctx: !llvm.ptr, %number: i64, %src: !llvm.ptr, %dst: !ll
 }
 
 // Copy every piece that this rank receives to `dst`. slot: where the members' sources are, see @source_of.
-llvm.func @exchange_from(%ctx: !llvm.ptr, %group: !llvm.ptr, %dst: !llvm.ptr, %data: !llvm.ptr, %slot: i64)
+llvm.func @exchange_from(%group: !llvm.ptr, %dst: !llvm.ptr, %section: !llvm.ptr, %slot: i64)
     attributes {always_inline} {
   %c0 = arith.constant 0 : i64
   %c1 = arith.constant 1 : i64
-  %head = llvm.call @section_of(%ctx, %data) : (!llvm.ptr, !llvm.ptr) -> !llvm.ptr
-  %count = llvm.call @pieces_of(%head) : (!llvm.ptr) -> i64
-  %first = llvm.call @first_piece(%data, %head) : (!llvm.ptr, !llvm.ptr) -> !llvm.ptr
+  %count = llvm.call @pieces_of(%section) : (!llvm.ptr) -> i64
+  %first = llvm.call @first_piece(%section) : (!llvm.ptr) -> !llvm.ptr
   %last = scf.for %k = %c0 to %count step %c1 iter_args(%piece = %first) -> (!llvm.ptr) : i64 {
     %member = llvm.call @piece_member(%piece) : (!llvm.ptr) -> i64
     %peer = llvm.call @source_of(%group, %member, %slot) : (!llvm.ptr, i64, i64) -> !llvm.ptr
@@ -133,15 +121,14 @@ llvm.func @exchange_from(%ctx: !llvm.ptr, %group: !llvm.ptr, %dst: !llvm.ptr, %d
 }
 
 llvm.func @mw_exchange(%ctx: !llvm.ptr, %number: i64, %src: !llvm.ptr, %dst: !llvm.ptr, %source_bytes: i64,
-    %data: !llvm.ptr, %staging: !llvm.ptr) -> i32 {
+    %section: !llvm.ptr, %staging: !llvm.ptr) -> i32 {
   %published = arith.constant #PUBLISHED
   %group = llvm.call @group_of(%ctx, %number) : (!llvm.ptr, i64) -> !llvm.ptr
   %me = llvm.call @member_of(%ctx, %number) : (!llvm.ptr, i64) -> i64
   %met = llvm.call @begin(%group, %me, %src, %dst, %source_bytes) : (!llvm.ptr, i64, !llvm.ptr, !llvm.ptr, i64) -> i32
   %go = llvm.call @is_ok(%met) : (i32) -> i1
   %code = scf.if %go -> (i32) {
-    llvm.call @exchange_from(%ctx, %group, %dst, %data, %published)
-      : (!llvm.ptr, !llvm.ptr, !llvm.ptr, !llvm.ptr, i64) -> ()
+    llvm.call @exchange_from(%group, %dst, %section, %published) : (!llvm.ptr, !llvm.ptr, !llvm.ptr, i64) -> ()
     %parted = llvm.call @end(%group, %me) : (!llvm.ptr, i64) -> i32
     scf.yield %parted : i32
   } else {
@@ -151,7 +138,7 @@ llvm.func @mw_exchange(%ctx: !llvm.ptr, %number: i64, %src: !llvm.ptr, %dst: !ll
 }
 
 llvm.func @mw_exchange_start(%ctx: !llvm.ptr, %number: i64, %src: !llvm.ptr, %dst: !llvm.ptr, %source_bytes: i64,
-    %data: !llvm.ptr, %staging: !llvm.ptr,
+    %section: !llvm.ptr, %staging: !llvm.ptr,
     %area: !llvm.ptr, %area_bytes: i64) -> i32 {
   %code = llvm.call @start(%ctx, %number, %src, %area, %area_bytes)
     : (!llvm.ptr, i64, !llvm.ptr, !llvm.ptr, i64) -> i32
@@ -159,7 +146,7 @@ llvm.func @mw_exchange_start(%ctx: !llvm.ptr, %number: i64, %src: !llvm.ptr, %ds
 }
 
 llvm.func @mw_exchange_wait(%ctx: !llvm.ptr, %number: i64, %src: !llvm.ptr, %dst: !llvm.ptr, %source_bytes: i64,
-    %data: !llvm.ptr, %staging: !llvm.ptr,
+    %section: !llvm.ptr, %staging: !llvm.ptr,
     %area: !llvm.ptr, %area_bytes: i64) -> i32 {
   %group = llvm.call @group_of(%ctx, %number) : (!llvm.ptr, i64) -> !llvm.ptr
   %me = llvm.call @member_of(%ctx, %number) : (!llvm.ptr, i64) -> i64
@@ -167,8 +154,7 @@ llvm.func @mw_exchange_wait(%ctx: !llvm.ptr, %number: i64, %src: !llvm.ptr, %dst
   %go = llvm.call @is_ok(%met) : (i32) -> i1
   scf.if %go {
     %slot = llvm.call @posted_slot(%group, %me, %area, %area_bytes) : (!llvm.ptr, i64, !llvm.ptr, i64) -> i64
-    llvm.call @exchange_from(%ctx, %group, %dst, %data, %slot)
-      : (!llvm.ptr, !llvm.ptr, !llvm.ptr, !llvm.ptr, i64) -> ()
+    llvm.call @exchange_from(%group, %dst, %section, %slot) : (!llvm.ptr, !llvm.ptr, !llvm.ptr, i64) -> ()
     llvm.call @end_wait(%area) : (!llvm.ptr) -> ()
   }
   llvm.return %met : i32

@@ -1,5 +1,4 @@
-// Copy a piece of an exchange: a box of any number of levels (lowering/communication/exchange.py says how a table of
-// them lies in memory). Offsets, steps and lengths are in bytes.
+// Copy a piece of an exchange: a box of any number of levels (abi.PieceWords says how it lies in memory).
 //
 // RUN: meshweave-opt %s -p convert-scf-to-cf,convert-arith-to-llvm,convert-cf-to-llvm | filecheck %s
 // CHECK-LABEL: llvm.func @copy_runs

@@ -10,13 +10,14 @@
 // CHECK-LABEL: llvm.func @mw_exchange(
 // CHECK: llvm.call @window_exchange(
 
-#SectionWords_PACKS = 2 : i64
-#SectionWords_UNPACKS = 3 : i64
-#SectionWords_SENDS = 4 : i64
-#SectionWords_MESSAGES = 5 : i64
-#SectionWords_RECEIVED_AT = 6 : i64
-#SectionWords_LARGEST = 7 : i64
-#SectionWords_END = 8 : i64
+#SectionWords_SENDS = 2 : i64
+#SectionWords_SENT = 3 : i64
+#SectionWords_MESSAGES = 4 : i64
+#SectionWords_PACKS = 5 : i64
+#SectionWords_UNPACKS = 6 : i64
+#SectionWords_RECEIVED_AT = 7 : i64
+#SectionWords_LARGEST = 8 : i64
+#SectionWords_END = 9 : i64
 #PieceWords_NBYTES = 4 : i64
 #PACKED_TARGET = 1 : i64
 #PACKED_SOURCE = 2 : i64
@@ -30,9 +31,8 @@ llvm.func @group_of(!llvm.ptr, i64) -> !llvm.ptr
 llvm.func @member_of(!llvm.ptr, i64) -> i64
 llvm.func @size_of(!llvm.ptr) -> i64
 llvm.func @is_ok(i32) -> i1
-llvm.func @section_of(!llvm.ptr, !llvm.ptr) -> !llvm.ptr
 llvm.func @pieces_of(!llvm.ptr) -> i64
-llvm.func @first_piece(!llvm.ptr, !llvm.ptr) -> !llvm.ptr
+llvm.func @first_piece(!llvm.ptr) -> !llvm.ptr
 llvm.func @next_piece(!llvm.ptr) -> !llvm.ptr
 llvm.func @piece_member(!llvm.ptr) -> i64
 llvm.func @piece_source(!llvm.ptr, !llvm.ptr) -> !llvm.ptr
@@ -53,35 +53,35 @@ llvm.func @wait_for_requests(!llvm.ptr, !llvm.ptr, i32) -> i32
 llvm.func @MPI_Alltoallv(!llvm.ptr, !llvm.ptr, !llvm.ptr, i64, !llvm.ptr, !llvm.ptr, !llvm.ptr, i64, i64) -> i32
 llvm.func @MPI_Sendrecv(!llvm.ptr, i32, i64, i32, i32, !llvm.ptr, i32, i64, i32, i32, i64, !llvm.ptr) -> i32
 
-// Pack the pieces that the section lists, receiver by receiver, one behind the other in `staging`.
-llvm.func @pack_messages(%src: !llvm.ptr, %data: !llvm.ptr, %head: !llvm.ptr, %staging: !llvm.ptr) {
+// Pack the pieces to send, receiver by receiver, one behind the other in `staging`.
+llvm.func @pack_messages(%src: !llvm.ptr, %section: !llvm.ptr, %staging: !llvm.ptr) {
   %c0 = arith.constant 0 : i64
   %c1 = arith.constant 1 : i64
   %packed = arith.constant #PACKED_TARGET
   %sends_word = arith.constant #SectionWords_SENDS
+  %sent_word = arith.constant #SectionWords_SENT
   %nbytes_word = arith.constant #PieceWords_NBYTES
-  %sends = llvm.call @word(%head, %sends_word) : (!llvm.ptr, i64) -> i64
-  %list = llvm.getelementptr %head[%sends] : (!llvm.ptr, i64) -> !llvm.ptr, i64
-  %count = llvm.call @word(%list, %c0) : (!llvm.ptr, i64) -> i64
-  %end = scf.for %k = %c0 to %count step %c1 iter_args(%to = %staging) -> (!llvm.ptr) : i64 {
-    %entry = arith.addi %k, %c1 : i64
-    %place = llvm.call @word(%list, %entry) : (!llvm.ptr, i64) -> i64
-    %piece = llvm.getelementptr %data[%place] : (!llvm.ptr, i64) -> !llvm.ptr, i64
+  %count = llvm.call @word(%section, %sends_word) : (!llvm.ptr, i64) -> i64
+  %sent = llvm.call @word(%section, %sent_word) : (!llvm.ptr, i64) -> i64
+  %first = llvm.getelementptr %section[%sent] : (!llvm.ptr, i64) -> !llvm.ptr, i64
+  %last:2 = scf.for %k = %c0 to %count step %c1 iter_args(%piece = %first, %to = %staging)
+      -> (!llvm.ptr, !llvm.ptr) : i64 {
     %from = llvm.call @piece_source(%piece, %src) : (!llvm.ptr, !llvm.ptr) -> !llvm.ptr
     llvm.call @copy_piece(%to, %from, %piece, %packed) : (!llvm.ptr, !llvm.ptr, !llvm.ptr, i64) -> ()
     %nbytes = llvm.call @word(%piece, %nbytes_word) : (!llvm.ptr, i64) -> i64
-    %next = llvm.getelementptr %to[%nbytes] : (!llvm.ptr, i64) -> !llvm.ptr, i8
-    scf.yield %next : !llvm.ptr
+    %end = llvm.getelementptr %to[%nbytes] : (!llvm.ptr, i64) -> !llvm.ptr, i8
+    %next = llvm.call @next_piece(%piece) : (!llvm.ptr) -> !llvm.ptr
+    scf.yield %next, %end : !llvm.ptr, !llvm.ptr
   }
   llvm.return
 }
 
 // Copy the pieces that this rank keeps.
-llvm.func @keep_pieces(%src: !llvm.ptr, %dst: !llvm.ptr, %data: !llvm.ptr, %head: !llvm.ptr, %me: i64) {
+llvm.func @keep_pieces(%src: !llvm.ptr, %dst: !llvm.ptr, %section: !llvm.ptr, %me: i64) {
   %c0 = arith.constant 0 : i64
   %c1 = arith.constant 1 : i64
-  %count = llvm.call @pieces_of(%head) : (!llvm.ptr) -> i64
-  %first = llvm.call @first_piece(%data, %head) : (!llvm.ptr, !llvm.ptr) -> !llvm.ptr
+  %count = llvm.call @pieces_of(%section) : (!llvm.ptr) -> i64
+  %first = llvm.call @first_piece(%section) : (!llvm.ptr) -> !llvm.ptr
   %last = scf.for %k = %c0 to %count step %c1 iter_args(%piece = %first) -> (!llvm.ptr) : i64 {
     %member = llvm.call @piece_member(%piece) : (!llvm.ptr) -> i64
     %is_mine = arith.cmpi eq, %member, %me : i64
@@ -97,13 +97,13 @@ llvm.func @keep_pieces(%src: !llvm.ptr, %dst: !llvm.ptr, %data: !llvm.ptr, %head
 }
 
 // Put what came, one piece behind the other from `inbox` on, where it belongs.
-llvm.func @unpack_messages(%inbox: !llvm.ptr, %dst: !llvm.ptr, %data: !llvm.ptr, %head: !llvm.ptr, %me: i64) {
+llvm.func @unpack_messages(%inbox: !llvm.ptr, %dst: !llvm.ptr, %section: !llvm.ptr, %me: i64) {
   %c0 = arith.constant 0 : i64
   %c1 = arith.constant 1 : i64
   %packed = arith.constant #PACKED_SOURCE
   %nbytes_word = arith.constant #PieceWords_NBYTES
-  %count = llvm.call @pieces_of(%head) : (!llvm.ptr) -> i64
-  %first = llvm.call @first_piece(%data, %head) : (!llvm.ptr, !llvm.ptr) -> !llvm.ptr
+  %count = llvm.call @pieces_of(%section) : (!llvm.ptr) -> i64
+  %first = llvm.call @first_piece(%section) : (!llvm.ptr) -> !llvm.ptr
   %last:2 = scf.for %k = %c0 to %count step %c1 iter_args(%piece = %first, %message = %inbox)
       -> (!llvm.ptr, !llvm.ptr) : i64 {
     %member = llvm.call @piece_member(%piece) : (!llvm.ptr) -> i64
@@ -232,7 +232,7 @@ llvm.func @exchange_one_by_one(%ctx: !llvm.ptr, %number: i64, %out: !llvm.ptr, %
 }
 
 llvm.func @library_exchange(%ctx: !llvm.ptr, %number: i64, %src: !llvm.ptr, %dst: !llvm.ptr, %source_bytes: i64,
-    %data: !llvm.ptr, %staging: !llvm.ptr) -> i32 {
+    %section: !llvm.ptr, %staging: !llvm.ptr) -> i32 {
   %c0 = arith.constant 0 : i64
   %limit = arith.constant #limit
   %packs_word = arith.constant #SectionWords_PACKS
@@ -244,23 +244,22 @@ llvm.func @library_exchange(%ctx: !llvm.ptr, %number: i64, %src: !llvm.ptr, %dst
   %group = llvm.call @group_of(%ctx, %number) : (!llvm.ptr, i64) -> !llvm.ptr
   %me = llvm.call @member_of(%ctx, %number) : (!llvm.ptr, i64) -> i64
   %size = llvm.call @size_of(%group) : (!llvm.ptr) -> i64
-  %head = llvm.call @section_of(%ctx, %data) : (!llvm.ptr, !llvm.ptr) -> !llvm.ptr
-  %packs = llvm.call @word(%head, %packs_word) : (!llvm.ptr, i64) -> i64
-  %unpacks = llvm.call @word(%head, %unpacks_word) : (!llvm.ptr, i64) -> i64
-  %messages = llvm.call @word(%head, %messages_word) : (!llvm.ptr, i64) -> i64
-  %received_at = llvm.call @word(%head, %received_at_word) : (!llvm.ptr, i64) -> i64
-  %largest = llvm.call @word(%head, %largest_word) : (!llvm.ptr, i64) -> i64
-  %end = llvm.call @word(%head, %end_word) : (!llvm.ptr, i64) -> i64
+  %packs = llvm.call @word(%section, %packs_word) : (!llvm.ptr, i64) -> i64
+  %unpacks = llvm.call @word(%section, %unpacks_word) : (!llvm.ptr, i64) -> i64
+  %messages = llvm.call @word(%section, %messages_word) : (!llvm.ptr, i64) -> i64
+  %received_at = llvm.call @word(%section, %received_at_word) : (!llvm.ptr, i64) -> i64
+  %largest = llvm.call @word(%section, %largest_word) : (!llvm.ptr, i64) -> i64
+  %end = llvm.call @word(%section, %end_word) : (!llvm.ptr, i64) -> i64
   %must_pack = arith.cmpi ne, %packs, %c0 : i64
   %must_unpack = arith.cmpi ne, %unpacks, %c0 : i64
   %inbox = llvm.getelementptr %staging[%received_at] : (!llvm.ptr, i64) -> !llvm.ptr, i8
   %out = arith.select %must_pack, %staging, %src : !llvm.ptr
   %in = arith.select %must_unpack, %inbox, %dst : !llvm.ptr
-  %mail = llvm.getelementptr %head[%messages] : (!llvm.ptr, i64) -> !llvm.ptr, i64
+  %mail = llvm.getelementptr %section[%messages] : (!llvm.ptr, i64) -> !llvm.ptr, i64
   scf.if %must_pack {
-    llvm.call @pack_messages(%src, %data, %head, %staging) : (!llvm.ptr, !llvm.ptr, !llvm.ptr, !llvm.ptr) -> ()
+    llvm.call @pack_messages(%src, %section, %staging) : (!llvm.ptr, !llvm.ptr, !llvm.ptr) -> ()
   }
-  llvm.call @keep_pieces(%src, %dst, %data, %head, %me) : (!llvm.ptr, !llvm.ptr, !llvm.ptr, !llvm.ptr, i64) -> ()
+  llvm.call @keep_pieces(%src, %dst, %section, %me) : (!llvm.ptr, !llvm.ptr, !llvm.ptr, i64) -> ()
   %whole = arith.cmpi sle, %end, %limit : i64
   %rc = scf.if %whole -> (i32) {
     %r = llvm.call @exchange_at_once(%ctx, %number, %out, %in, %mail, %size)
@@ -272,8 +271,7 @@ llvm.func @library_exchange(%ctx: !llvm.ptr, %number: i64, %src: !llvm.ptr, %dst
     scf.yield %r : i32
   }
   scf.if %must_unpack {
-    llvm.call @unpack_messages(%inbox, %dst, %data, %head, %me)
-      : (!llvm.ptr, !llvm.ptr, !llvm.ptr, !llvm.ptr, i64) -> ()
+    llvm.call @unpack_messages(%inbox, %dst, %section, %me) : (!llvm.ptr, !llvm.ptr, !llvm.ptr, i64) -> ()
   }
   %status = llvm.call @status_of(%rc) : (i32) -> i32
   llvm.return %status : i32
@@ -281,10 +279,10 @@ llvm.func @library_exchange(%ctx: !llvm.ptr, %number: i64, %src: !llvm.ptr, %dst
 
 // An exchange has tables and packing around its messages: all of it is done when it is started.
 llvm.func @library_exchange_start(%ctx: !llvm.ptr, %number: i64, %src: !llvm.ptr, %dst: !llvm.ptr,
-    %source_bytes: i64, %data: !llvm.ptr, %staging: !llvm.ptr,
+    %source_bytes: i64, %section: !llvm.ptr, %staging: !llvm.ptr,
     %area: !llvm.ptr) -> i32 {
   %c0 = arith.constant 0 : i64
-  %status = llvm.call @library_exchange(%ctx, %number, %src, %dst, %source_bytes, %data, %staging)
+  %status = llvm.call @library_exchange(%ctx, %number, %src, %dst, %source_bytes, %section, %staging)
     : (!llvm.ptr, i64, !llvm.ptr, !llvm.ptr, i64, !llvm.ptr, !llvm.ptr) -> i32
   llvm.call @set_open(%area, %c0) : (!llvm.ptr, i64) -> ()
   llvm.return %status : i32
@@ -292,12 +290,12 @@ llvm.func @library_exchange_start(%ctx: !llvm.ptr, %number: i64, %src: !llvm.ptr
 
 // Through the window, or by the library.
 llvm.func @mw_exchange(%ctx: !llvm.ptr, %number: i64, %src: !llvm.ptr, %dst: !llvm.ptr, %source_bytes: i64,
-    %data: !llvm.ptr, %staging: !llvm.ptr) -> i32 {
-  %tried = llvm.call @window_exchange(%ctx, %number, %src, %dst, %source_bytes, %data, %staging)
+    %section: !llvm.ptr, %staging: !llvm.ptr) -> i32 {
+  %tried = llvm.call @window_exchange(%ctx, %number, %src, %dst, %source_bytes, %section, %staging)
     : (!llvm.ptr, i64, !llvm.ptr, !llvm.ptr, i64, !llvm.ptr, !llvm.ptr) -> i32
   %outside = llvm.call @is_outside(%tried) : (i32) -> i1
   %code = scf.if %outside -> (i32) {
-    %called = llvm.call @library_exchange(%ctx, %number, %src, %dst, %source_bytes, %data, %staging)
+    %called = llvm.call @library_exchange(%ctx, %number, %src, %dst, %source_bytes, %section, %staging)
       : (!llvm.ptr, i64, !llvm.ptr, !llvm.ptr, i64, !llvm.ptr, !llvm.ptr) -> i32
     scf.yield %called : i32
   } else {
@@ -307,14 +305,14 @@ llvm.func @mw_exchange(%ctx: !llvm.ptr, %number: i64, %src: !llvm.ptr, %dst: !ll
 }
 
 llvm.func @mw_exchange_start(%ctx: !llvm.ptr, %number: i64, %src: !llvm.ptr, %dst: !llvm.ptr, %source_bytes: i64,
-    %data: !llvm.ptr, %staging: !llvm.ptr,
+    %section: !llvm.ptr, %staging: !llvm.ptr,
     %area: !llvm.ptr, %area_bytes: i64) -> i32 {
-  %tried = llvm.call @window_exchange_start(%ctx, %number, %src, %dst, %source_bytes, %data, %staging, %area,
+  %tried = llvm.call @window_exchange_start(%ctx, %number, %src, %dst, %source_bytes, %section, %staging, %area,
     %area_bytes)
     : (!llvm.ptr, i64, !llvm.ptr, !llvm.ptr, i64, !llvm.ptr, !llvm.ptr, !llvm.ptr, i64) -> i32
   %outside = llvm.call @is_outside(%tried) : (i32) -> i1
   %code = scf.if %outside -> (i32) {
-    %called = llvm.call @library_exchange_start(%ctx, %number, %src, %dst, %source_bytes, %data, %staging, %area)
+    %called = llvm.call @library_exchange_start(%ctx, %number, %src, %dst, %source_bytes, %section, %staging, %area)
       : (!llvm.ptr, i64, !llvm.ptr, !llvm.ptr, i64, !llvm.ptr, !llvm.ptr, !llvm.ptr) -> i32
     scf.yield %called : i32
   } else {
@@ -324,9 +322,9 @@ llvm.func @mw_exchange_start(%ctx: !llvm.ptr, %number: i64, %src: !llvm.ptr, %ds
 }
 
 llvm.func @mw_exchange_wait(%ctx: !llvm.ptr, %number: i64, %src: !llvm.ptr, %dst: !llvm.ptr, %source_bytes: i64,
-    %data: !llvm.ptr, %staging: !llvm.ptr,
+    %section: !llvm.ptr, %staging: !llvm.ptr,
     %area: !llvm.ptr, %area_bytes: i64) -> i32 {
-  %tried = llvm.call @window_exchange_wait(%ctx, %number, %src, %dst, %source_bytes, %data, %staging, %area,
+  %tried = llvm.call @window_exchange_wait(%ctx, %number, %src, %dst, %source_bytes, %section, %staging, %area,
     %area_bytes)
     : (!llvm.ptr, i64, !llvm.ptr, !llvm.ptr, i64, !llvm.ptr, !llvm.ptr, !llvm.ptr, i64) -> i32
   %code = llvm.call @wait_for_requests(%ctx, %area, %tried) : (!llvm.ptr, !llvm.ptr, i32) -> i32
