@@ -21,6 +21,7 @@ from meshweave.frontends.torch.export import torch_package
 from meshweave.frontends.torch.layouts import Placement, is_dtensor
 from meshweave.layout import Mesh
 from meshweave.runtime.forks import new_lock
+from meshweave.torch.aliases import Result, outputs_of
 from meshweave.torch.program import TorchProgram, from_torch
 
 if TYPE_CHECKING:  # PyTorch is optional, and takes seconds to import
@@ -43,8 +44,8 @@ def torch_backend(
     frozen: parameters and buffers are written through torch alone, if at all. Without it each call compares them with
             what was laid out, since a write through `.data` or NumPy leaves no trace: that reads them once.
     Each piece is compiled when it is first called with arguments of its kind: shapes, dtypes, and `mw.kernels` around
-    the call. Its parameters are laid out once, and again after they have been written. Results are new tensors, even
-    where eager torch returns a view of an argument. Regions annotated with
+    the call. Its parameters are laid out once, and again after they have been written. Results that are views of an
+    argument in eager torch, or share memory, do here too. Regions annotated with
     `torch.fx.traceback.annotate({"meshweave": {...}})` are hints, as for `from_torch`. Calls that would have to record
     gradients raise UsageError.
 
@@ -92,14 +93,17 @@ class _CapturedGraph:
         self._torch = torch_package()
         self._frozen, self._lock = frozen, new_lock()
         self._constants = _constants(graph)
-        self._graph, self._states = _parted(self._torch, graph)
+        self._outputs, self._results = outputs_of(graph)
+        self._graph, self._states = _parted(self._torch, graph, self._results)
         self._build, self._placements = build, dict(placements)
         self._programs: dict[object, tuple[TorchProgram, list[_Mark]]] = {}
 
-    def __call__(self, *args: Tensor) -> tuple[Tensor, ...]:
+    def __call__(self, *args: Tensor) -> tuple[Any, ...]:
         self._refuse_gradients(args)
         with self._lock:
-            return self._run(args)
+            found = self._run(args)
+        made = [one.laid_out(value) for one, value in zip(self._results, found, strict=True)]
+        return tuple(output.value(args, made) for output in self._outputs)
 
     def _run(self, args: Sequence[Tensor]) -> tuple[Tensor, ...]:
         states = [value for value, name in zip(args, self._states) if name is not None]
@@ -182,8 +186,12 @@ def _constants(captured: GraphModule) -> dict[str, object]:
     return {name: getattr(captured, name) for name in targets if "." not in name}
 
 
-def _parted(torch: ModuleType, captured: GraphModule) -> tuple[Graph, list[str | None]]:
+def _parted(
+    torch: ModuleType, captured: GraphModule, results: Sequence[Result]
+) -> tuple[Graph, list[str | None]]:
     """Return the graph with parameters and buffers as attributes, and inputs, under their own names.
+
+    It returns `results`.
 
     Also return for each argument of the captured graph the name of its parameter or buffer, None for an input.
     """
@@ -198,6 +206,8 @@ def _parted(torch: ModuleType, captured: GraphModule) -> tuple[Graph, list[str |
             values[node] = graph.create_node("get_attr", name[0])
         elif name is not None:
             values[node] = graph.placeholder(name[0])
+        elif node.op == "output":
+            values[node] = graph.output(tuple(values[result.node] for result in results))
         else:
             values[node] = graph.node_copy(node, lambda old: values[old])
         values[node].meta = {k: v for k, v in node.meta.items() if k in _KEPT}

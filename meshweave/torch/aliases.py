@@ -1,0 +1,153 @@
+"""Return from a captured graph what eager PyTorch returns: views of arguments, and results that share memory.
+
+A program's results are memory of its own. The graph says which of its outputs lie in the memory of an argument: these
+are not computed, but made of the argument of each call by the ops of the graph. Where several outputs lie in the memory
+of one tensor inside, that tensor is the program's result, and they are views of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from meshweave.frontends.torch.export import torch_package
+from meshweave.frontends.torch.layouts import is_dtensor
+
+if TYPE_CHECKING:  # PyTorch is optional, and takes seconds to import
+    import torch
+    from torch import Tensor
+    from torch.fx import GraphModule, Node
+
+
+@dataclass(frozen=True)
+class View:
+    """Describe a view: its shape and strides, and how many elements behind the first of its base it begins."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+
+    def of(self, base: Tensor) -> Tensor:
+        """Return the view of a tensor."""
+        alike = base if self.dtype == base.dtype else base.view(self.dtype)
+        return alike.as_strided(self.shape, self.strides, base.storage_offset() + self.offset)
+
+
+class Output(NamedTuple):
+    """Say what an output is: made of the arguments, a result of the program or a view of it, or a constant."""
+
+    make: Callable[..., Any] | None = None
+    result: int | None = None
+    view: View | None = None
+    constant: object = None
+
+    def value(self, arguments: Sequence[object], results: Sequence[Tensor]) -> object:
+        """Return the output of a call."""
+        if self.make is not None:
+            return self.make(*arguments)
+        if self.result is None:
+            return self.constant
+        whole = results[self.result]
+        return whole if self.view is None else self.view.of(whole)
+
+
+class Result(NamedTuple):
+    """Describe a result that the program computes: its node, and the strides that it needs for views, if any."""
+
+    node: Node
+    strides: tuple[int, ...] | None = None
+
+    def laid_out(self, value: Tensor) -> Tensor:
+        """Return a value of the program in memory of these strides."""
+        if self.strides is None or value.stride() == self.strides:
+            return value
+        empty = torch_package().empty_strided(value.shape, self.strides, dtype=value.dtype)
+        laid: Tensor = empty.copy_(value)
+        return laid
+
+
+def outputs_of(captured: GraphModule) -> tuple[list[Output], list[Result]]:
+    """Return what each output of a graph is, and the results that a program has to compute for them."""
+    nodes = list(captured.graph.nodes)
+    first: dict[int, Node] = {}  # the first node in each memory
+    for node in nodes:
+        if (memory := _memory(node)) is not None:
+            first.setdefault(memory, node)
+    returned = nodes[-1].args[0]
+    shared = [_memory(node) for node in returned]
+    outputs: list[Output] = []
+    results: list[Result] = []
+    for node, memory in zip(returned, shared, strict=True):
+        base = node if memory is None else first[memory]
+        if not hasattr(node, "op"):
+            outputs.append(Output(constant=node))
+        elif base.op == "placeholder":
+            outputs.append(Output(make=_making(captured, node)))
+        elif shared.count(memory) > 1 and (base is node or _view(base, node)):
+            strides = base.meta["example_value"].stride()
+            view = None if base is node else _view(base, node)
+            outputs.append(Output(result=_number(results, Result(base, strides)), view=view))
+        else:
+            outputs.append(Output(result=_number(results, Result(node))))
+    if not results:  # compiled all the same: a graph that writes its arguments is refused there
+        results += [Result(first[m]) for m in shared if m is not None][:1]
+    return outputs, results
+
+
+def _number(results: list[Result], one: Result) -> int:
+    if one not in results:
+        results.append(one)
+    return results.index(one)
+
+
+def _memory(node: object) -> int | None:
+    """Return what tells the memory of a node's value apart, None for what is no plain tensor."""
+    value = getattr(node, "meta", {}).get("example_value")
+    if not isinstance(value, torch_package().Tensor) or is_dtensor(value):
+        return None
+    memory: int = value.untyped_storage()._cdata
+    return memory
+
+
+def _making(captured: GraphModule, node: Node) -> Callable[..., Any]:
+    """Return the part of a graph that makes one node, as a function of all its arguments."""
+    fx = torch_package().fx
+    needed, open_ = set(), [node]
+    while open_:
+        one = open_.pop()
+        if one not in needed:
+            needed.add(one)
+            open_ += one.all_input_nodes
+    graph = fx.Graph()
+    values: dict[Node, Node] = {}
+    for one in captured.graph.nodes:
+        if one.op == "placeholder" or one in needed:
+            values[one] = graph.node_copy(one, lambda old: values[old])
+    graph.output(values[node])
+    made: Callable[..., Any] = fx.GraphModule(captured, graph)
+    return made
+
+
+def _view(base: Node, node: Node) -> View | None:
+    """Return how the value of a node views that of a base in the same memory; None where that cannot be said.
+
+    That is where it reaches beyond the base, has elements of another size, or a size is not known yet.
+    """
+    whole, part = base.meta["example_value"], node.meta["example_value"]
+    sizes = (*whole.shape, *part.shape, *part.stride())
+    if whole.element_size() != part.element_size() or not all(type(n) is int for n in sizes):
+        return None
+    offset = part.storage_offset() - whole.storage_offset()
+    if offset < 0 or offset + _span(part) > _span(whole) or _span(whole) != whole.numel():
+        return None
+    return View(part.dtype, tuple(part.shape), tuple(part.stride()), offset)
+
+
+def _span(value: Tensor) -> int:
+    """Return how many elements lie between a tensor's first and its last, both counted."""
+    if not value.numel():
+        return 0
+    last: int = sum((n - 1) * s for n, s in zip(value.shape, value.stride(), strict=True))
+    return 1 + last
