@@ -10,18 +10,26 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from verify.pairs import EXAMPLES, PROGRAMS, compared, texts
+from verify import test_pieces, test_products
+from verify.corpus import random_programs
+from verify.pairs import EXAMPLES, PROGRAMS, compared, mesh, texts
 
 import meshweave as mw
 from meshweave.api.program import random_arguments
+from meshweave.dialects import context
 from meshweave.errors import MeshweaveError
+from meshweave.ir.bindings import ir
+from meshweave.ir.locations import parse_module
 
+RANDOM = 60
+"""Random programs that are changed."""
 Change = Callable[[random.Random, str], "str | None"]
 
 
@@ -113,6 +121,15 @@ def _near(rng: random.Random, number: str) -> int:
     return max(0, int(number) + rng.choice((-1, 1)))
 
 
+def one_more_trip(rng: random.Random, text: str) -> "str | None":
+    """Let a loop make a trip more: what it carries is carried once too often."""
+    match = _pick(rng, r"( *)(%\S+ = scf\.for %\w+ = %\w+ to )(%\w+) step (%\w+)", text)
+    if match is None:
+        return None
+    lines = f"{match[1]}%more = arith.addi {match[3]}, {match[4]} : index\n{match[1]}{match[2]}%more step {match[4]}"
+    return _put(text, match, lines)
+
+
 def other_number(rng: random.Random, text: str) -> "str | None":
     """Change a neutral element, or another constant."""
     match = _pick(rng, r"(0\.000000e\+00|0xFF800000|1\.000000e\+00)", text)
@@ -149,36 +166,57 @@ CHANGES: tuple[Change, ...] = (
     other_operand,
     other_index,
     other_offset,
+    one_more_trip,
     other_number,
     other_op,
     other_dim,
 )
 
 
-def programs(examples: bool = False) -> dict[str, str]:
-    """The programs that are changed, by name."""
-    more = {
-        name: (EXAMPLES / name / f"{name}.mlir").read_text()
-        for name in ("mlp", "attention", "block")
-    }
-    return PROGRAMS | (more if examples else {})
+def programs(examples: bool = False) -> dict[str, tuple[str, str]]:
+    """The programs that are changed, by name: the whole one and that of a rank."""
+    found = {name: texts(text) for name, text in PROGRAMS.items()}
+    if not examples:
+        return found
+    for name in ("mlp", "attention", "block"):
+        found[name] = texts((EXAMPLES / name / f"{name}.mlir").read_text())
+    found["slices of a ring"] = mesh("x=2") + test_pieces.GATHERED, mesh("x=2") + test_pieces.RING
+    for name, scores in (("plain", test_products.PLAIN), ("masked", test_products.MASKED)):
+        sides = (test_products.WHOLE, test_products.ONLINE)
+        found[f"online softmax, {name}"] = tuple([s.replace("SCORES", scores) for s in sides])
+    for number, text in enumerate(random_programs(RANDOM, 0)):
+        pair = texts(text)
+        if compared(*pair).status == 0:
+            found[f"random {number}"] = pair
+    return found
 
 
-def mutants(count: int, seed: int, chosen: dict[str, str]) -> Iterator[Mutant]:
-    """Changed programs, `count` tries."""
+def mutants(count: int, seed: int, made: dict[str, tuple[str, str]]) -> Iterator[Mutant]:
+    """Changed programs, `count` of them that are programs: half of programs with a name, half of random ones."""
     rng = random.Random(seed)
-    made = {name: texts(text) for name, text in chosen.items()}
-    for _ in range(count):
-        name = rng.choice(sorted(made))
+    named, drawn = [[n for n in sorted(made) if n.startswith("random") is r] for r in (False, True)]
+    while count:
+        name = rng.choice(drawn if drawn and rng.randrange(2) else named)
         change = rng.choice(CHANGES)
         whole, right = made[name]
         local = change(rng, right)
-        if local is not None and local != right:
+        if local is not None and local != right and is_program(local):
+            count -= 1
             yield Mutant(name, change.__name__, whole, right, local)
 
 
+def is_program(text: str) -> bool:
+    """Whether a text can be read."""
+    with context() as ctx, ir.Location.unknown():
+        try:
+            parse_module(text, ctx, "local")
+        except MeshweaveError:
+            return False
+    return True
+
+
 def verdict(mutant: Mutant) -> str:
-    """What becomes of a mutant: refused (it is no program), refuted, unproven or proven."""
+    """What becomes of a mutant: refused (it does not belong to the whole program), refuted, unproven or proven."""
     try:
         found = compared(mutant.whole, mutant.local)
     except MeshweaveError:
@@ -186,13 +224,17 @@ def verdict(mutant: Mutant) -> str:
     return {0: "proven", 1: "refuted", 3: "unproven"}[found.status]
 
 
+@cache
+def results(text: str) -> tuple[np.ndarray, ...]:
+    """What a program computes, on all its ranks, of some arguments."""
+    with mw.compile(text, timeout=30) as program:
+        return tuple(np.array(r) for r in program(*random_arguments(program.inputs, 7)))
+
+
 def computes_the_same(mutant: Mutant) -> bool:
     """Run a mutant and the program it was made of."""
-    results = []
-    for text in (mutant.right, mutant.local):
-        with mw.compile(text, timeout=30) as program:
-            results.append(program(*random_arguments(program.inputs, 7)))
-    return all(np.allclose(a, b, rtol=1e-4, atol=1e-5) for a, b in zip(*results))
+    pairs = zip(results(mutant.right), results(mutant.local), strict=True)
+    return all(np.allclose(a, b, rtol=1e-4, atol=1e-5, equal_nan=True) for a, b in pairs)
 
 
 def main() -> int:
@@ -201,12 +243,16 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     counts: Counter[str] = Counter()
+    changes: dict[str, Counter[str]] = {}
     for mutant in mutants(options.count, options.seed, programs(examples=True)):
         found = verdict(mutant)
         counts[found] += 1
+        changes.setdefault(mutant.change, Counter())[found] += 1
         if found == "proven" and not computes_the_same(mutant):
             counts["WRONG"] += 1
             print(f"proven, but wrong: {mutant.name}, {mutant.change}\n{mutant.local}")
+    for change, found_of in sorted(changes.items()):
+        print(f"{change:18}", ", ".join(f"{n} {what}" for what, n in sorted(found_of.items())))
     print(", ".join(f"{n} {what}" for what, n in sorted(counts.items())))
     return int(counts["WRONG"] > 0)
 
