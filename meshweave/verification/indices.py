@@ -153,6 +153,12 @@ def quotient(expr: Expr, by: int) -> Expr:
 @lru_cache(maxsize=1 << 16)
 def remainder(expr: Expr, by: int) -> Expr:
     """Return what is left of a division by a positive number."""
+    inner = [
+        (a, c) for a, c in expr.terms if isinstance(a, Part) and a.kind == "%" and not c * a.by % by
+    ]
+    if inner:
+        outer = Expr(expr.const, tuple([t for t in expr.terms if t not in inner]))
+        expr = total([(outer, 1), *[(a.of, c) for a, c in inner if isinstance(a, Part)]])
     return _divided(expr, by)[1]
 
 

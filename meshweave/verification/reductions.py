@@ -7,7 +7,8 @@ the coordinate in h1, so that its digit and b become one. A sum carried over sli
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import combinations
+from itertools import combinations, pairwise
+from itertools import product as product_of
 from math import prod
 
 from meshweave.verification.indices import (
@@ -38,6 +39,10 @@ from meshweave.verification.terms import (
 IDEMPOTENT = ("max", "min", "maxu", "minu", "or", "and")
 MOST_SUMS = 3
 """Sums within sums that are looked into for parts that can be joined."""
+MOST_PARTS = 64
+"""Parts of a sum that are looked at for those that come in turn."""
+MOST_COORDINATES = 1 << 12
+"""Coordinates at which it is looked whether parts are the same in another order."""
 _LINEAR = ("product", "complex.mul")
 _SUMS = ("arith.addf", "arith.addi", "arith.subf", "arith.subi", "arith.negf", "complex.add")
 
@@ -521,6 +526,87 @@ def _without(expr: Expr, var: Var) -> Expr | None:
     return None if var in variables(rest) else rest
 
 
+def in_turn(terms: Terms, kind: str, name: str, a: View, b: View) -> View | None:
+    """Join what is added up in another order on each rank, as in a ring: all parts, once one has come from each.
+
+    name: the op that combines a and b.
+    """
+    from meshweave.verification.scalars import apply
+
+    parts = [*_operands(terms, name, a), *_operands(terms, name, b)]
+    bodies: dict[int, list[View]] = {}
+    for part in parts if len(parts) <= MOST_PARTS else ():
+        bodies.setdefault(_body(terms, kind, part), []).append(part)
+    for group in bodies.values():
+        made = _all_in_turn(terms, kind, group) if len(group) > 1 else None
+        if made is not None:
+            for other in parts:
+                if other not in group:
+                    made = apply(terms, name, (), terms.type_of(made), [made, other])
+            return made
+    return None
+
+
+def _operands(terms: Terms, name: str, view: View) -> list[View]:
+    """Return what nested ops of a name combine."""
+    node = terms.nodes[view.node]
+    if node.op != name or any(f is not None for f in view.fills):
+        return [view]
+    return [v for r in _reads(terms, view) for v in _operands(terms, name, r)]
+
+
+def _all_in_turn(terms: Terms, kind: str, group: Sequence[View]) -> View | None:
+    """Join reductions of one body whose places are the same ones on all ranks, in another order."""
+    (first, over), *others = [_windows(terms, kind, v) for v in group]
+    rows = [first.exprs]
+    for other, own in others:
+        if [v.size for v in own] != [v.size for v in over]:
+            return None
+        rows.append(
+            tuple([substitute(e, {y: of_var(x) for x, y in zip(over, own)}) for e in other.exprs])
+        )
+    views = [first, *[v for v, _ in others]]
+    if any(v.guards or any(f is not None for f in v.fills) for v in views):
+        return None
+    shared = [_shared([row[d] for row in rows]) for d in range(len(first.exprs))]
+    moving = [[plus(e, times(s, -1)) for e, s in zip(row, shared)] for row in rows]
+    found = _progression(moving)
+    if found is None:
+        return None
+    base = [plus(s, Expr(n)) for s, n in zip(shared, found[0])]
+    new = Var("b", f"_{terms.fresh()}", len(group))
+    return _joined(terms, kind, first, first.fills, base, found[1], new, over)
+
+
+def _shared(exprs: Sequence[Expr]) -> Expr:
+    """Return the terms that expressions have in common."""
+    return Expr(0, tuple([t for t in exprs[0].terms if all(t in e.terms for e in exprs)]))
+
+
+def _progression(rows: Sequence[Sequence[Expr]]) -> tuple[list[int], list[int]] | None:
+    """Return the first of some places and the step between them, where they are the same for all coordinates.
+
+    rows: the places, expressions of coordinates, each with a number for each dim. None where they are not.
+    """
+    depends = sorted(set[Var]().union(*[variables(e) for row in rows for e in row]))
+    if not depends or any(v.kind not in "ix" for v in depends):
+        return None
+    if prod(v.size for v in depends) > MOST_COORDINATES:
+        return None
+    seen = set()
+    for at in product_of(*[range(v.size) for v in depends]):
+        known = dict(zip(depends, map(Expr, at)))
+        places = [[substitute(e, known) for e in row] for row in rows]
+        if any(e.terms for row in places for e in row):
+            return None
+        seen.add(tuple(sorted(tuple([e.const for e in row]) for row in places)))
+    if len(seen) != 1:
+        return None
+    (places_,) = seen
+    steps = [[b - a for a, b in zip(one, two)] for one, two in pairwise(places_)]
+    return (list(places_[0]), steps[0]) if all(s == steps[0] and any(s) for s in steps) else None
+
+
 def joined_factors(terms: Terms, factors: dict[View, int]) -> tuple[View, View, View] | None:
     """Return two factors side by side, and what both are; None where there are none."""
     single = [v for v, e in factors.items() if e == 1]
@@ -602,7 +688,9 @@ def _reads(terms: Terms, view: View) -> list[View]:
 
 
 def _factored(terms: Terms, a: View, b: View, depth: int) -> View | None:
-    """Join products that share factors, and whose other factors can be joined."""
+    """Join products that share factors, and whose other factors can be joined; sums that are scaled alike always."""
+    from meshweave.verification.scalars import apply
+
     node, other = terms.nodes[a.node], terms.nodes[b.node]
     if node.op not in _LINEAR or node.op != other.op:
         return None
@@ -615,7 +703,14 @@ def _factored(terms: Terms, a: View, b: View, depth: int) -> View | None:
         return None
     one, two = [_times(terms, node, r) for r in rest]
     joined = combine(terms, "sum", one, two, depth)
+    if joined is None and not depth and node.op == "product" and _is_scale(terms, common):
+        joined = apply(terms, "arith.addf", (), node.type, [one, two])
     return None if joined is None else _times(terms, node, [*common, (joined, 1)])
+
+
+def _is_scale(terms: Terms, factors: Sequence[Factor]) -> bool:
+    """Tell whether factors are inverse exponentials: what two accumulators of a softmax are scaled by."""
+    return all(e < 0 and terms.nodes[v.node].op == "math.exp" for v, e in factors)
 
 
 def _absorbed(terms: Terms, kind: str, a: View, b: View, depth: int) -> View | None:

@@ -28,7 +28,7 @@ from meshweave.verification.products import (
     level,
     product,
 )
-from meshweave.verification.reductions import combine
+from meshweave.verification.reductions import combine, in_turn
 from meshweave.verification.terms import Guard, Node, Terms, View, dim_var, dims_values, is_only
 
 COMBINES = {
@@ -107,6 +107,8 @@ def apply(
             if is_neutral(terms, one, kind) and not other.guards:
                 return other
         joined = combine(terms, kind, reads[0], reads[1])
+        if joined is None:
+            joined = in_turn(terms, kind, name, reads[0], reads[1])
         if joined is not None:
             return joined
         reads = sorted(reads)

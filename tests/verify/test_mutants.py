@@ -6,11 +6,11 @@ import pytest
 from verify.mutants import computes_the_same, mutants, programs, verdict
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_no_mutant_that_computes_something_else_is_proven(seed: int) -> None:
     counts: Counter[str] = Counter()
-    for mutant in mutants(100, seed, programs()):
+    for mutant in mutants(40, seed, programs()):
         found = verdict(mutant)
         counts[found] += 1
         assert found != "proven" or computes_the_same(mutant), f"{mutant.change}:\n{mutant.local}"
-    assert counts["refuted"] > 10
+    assert counts["refuted"] > 5
