@@ -8,7 +8,7 @@ from meshweave.abi import StatusRow
 from meshweave.bundle import Manifest, OpInfo
 from meshweave.runtime.flight.board import StatusBoard
 from meshweave.runtime.flight.diagnosis import named
-from meshweave.runtime.flight.records import ELSEWHERE
+from meshweave.runtime.flight.records import ELSEWHERE, LEFT
 from meshweave.runtime.watchdog import Watchdog
 
 OPS = tuple(OpInfo(n, name, f"a.mlir:{n}:1") for n, name in enumerate(("reduce", "gather"), 1))
@@ -119,6 +119,21 @@ def test_a_rank_that_has_not_made_the_call_of_the_others_is_named(board):
         "no progress for 2 s: rank 2 has returned (call 1); "
         "ranks 0, 1 and 3 are in reduce at a.mlir:1:1 (call 2)"
     )
+
+
+def test_a_rank_that_has_left_before_the_call_of_the_others_is_named(board):
+    board.mark(2, LEFT)
+    for rank in (0, 1, 3):
+        board.begin(rank)
+        at(board, rank, 1, True)
+    assert report(board) == (
+        "no progress for 2 s: rank 2 has left the job; ranks 0, 1 and 3 are in reduce at a.mlir:1:1"
+    )
+
+
+def test_a_rank_that_has_left_waits_for_none(board):
+    board.mark(2, LEFT)
+    assert report(board, 1000.0) is None  # the others compute
 
 
 def test_all_in_one_collective_are_named_together(board):

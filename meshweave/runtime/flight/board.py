@@ -15,10 +15,19 @@ import numpy.typing as npt
 from meshweave import abi
 from meshweave.abi import StatusRow
 from meshweave.runtime.flight.processes import began, process_state
-from meshweave.runtime.flight.records import ELSEWHERE, RUNNING, STATES, Entry, RankRecord
+from meshweave.runtime.flight.records import (
+    ELSEWHERE,
+    LEFT,
+    RUNNING,
+    STATES,
+    TOLD,
+    Entry,
+    RankRecord,
+)
 from meshweave.runtime.program import Memory, aligned
 
 _CODES = {name: code for code, name in enumerate(STATES)}
+_AWAY = [_CODES[ELSEWHERE], _CODES[LEFT], _CODES[TOLD]]
 _HALVES = {0: "", StatusRow.START: "start", StatusRow.WAIT: "wait"}
 assert [_CODES[n] for n in STATES[:3]] == [abi.IDLE, abi.RUNNING, abi.RETURNED]
 
@@ -70,6 +79,19 @@ class StatusBoard:
         """Set a rank's state, one of `records.STATES`."""
         self._words[rank][StatusRow.STATE] = _CODES[state]
 
+    def leave(self, rank: int) -> None:
+        """Note that a rank leaves the job in order, if that rank is this process."""
+        if self.rows[rank, StatusRow.PID] == os.getpid():
+            self.mark(rank, LEFT)
+
+    def state(self, rank: int) -> str:
+        """Return a rank's state."""
+        return STATES[self._words[rank][StatusRow.STATE]]
+
+    def born(self, rank: int) -> int:
+        """Return when a rank's process began, as it has told."""
+        return int(self.rows[rank, StatusRow.BORN])
+
     def progress(self, rank: int, count: int) -> None:
         """Note how far a rank's device is; the number means nothing except that it changes."""
         self._words[rank][StatusRow.PROGRESS] = count
@@ -91,7 +113,7 @@ class StatusBoard:
         states = self.rows[:, StatusRow.STATE]
         inside = self.rows[:, StatusRow.STARTED] != self.rows[:, StatusRow.ENDED]
         computes = (states == _CODES[RUNNING]) & ~inside
-        return bool((computes | (states == _CODES[ELSEWHERE])).all())
+        return bool((computes | np.isin(states, _AWAY)).all())
 
     def op_begun(self, rank: int) -> int:
         """Return the op that a rank has started and that has not ended; 0 for none."""

@@ -7,7 +7,16 @@ from collections.abc import Callable, Sequence
 
 from meshweave.bundle import OpInfo
 from meshweave.runtime.flight.processes import DEAD
-from meshweave.runtime.flight.records import DEVICE, ELSEWHERE, IDLE, RETURNED, RankRecord
+from meshweave.runtime.flight.records import (
+    DEVICE,
+    ELSEWHERE,
+    IDLE,
+    LEFT,
+    RETURNED,
+    RUNNING,
+    TOLD,
+    RankRecord,
+)
 
 Ops = Callable[[int], OpInfo]
 """Return the op of a number, as `Manifest.op` does."""
@@ -16,13 +25,16 @@ Ops = Callable[[int], OpInfo]
 def stragglers(ranks: Sequence[RankRecord]) -> list[RankRecord]:
     """Return the ranks that the others wait for; none where nobody waits.
 
-    These are the ranks whose process is stopped or dead; else those that wait for none or have not made the call that
-    others are in; else, of those in collectives, those that have started the fewest.
+    These are the ranks that have left before the call that others are in; else those whose process is stopped or dead;
+    else those that wait for none or have not made the call that others are in; else, of those in collectives, those
+    that have started the fewest.
     """
     here = [rank for rank in ranks if rank.state != ELSEWHERE]
+    newest = max((rank.calls for rank in here), default=0)
+    if left := [rank for rank in here if rank.state == LEFT and rank.calls < newest]:
+        return left
     if gone := [rank for rank in here if rank.cannot_go_on]:
         return gone
-    newest = max((rank.calls for rank in here), default=0)
     behind = [r for r in here if not r.waits or (r.state == RETURNED and r.calls < newest)]
     if behind:
         return behind
@@ -52,12 +64,8 @@ def where(rank: RankRecord, op: Ops) -> str:
 
 
 def _place(rank: RankRecord, op: Ops) -> str:
-    if rank.state == RETURNED:
-        return "has returned"
-    if rank.state == IDLE:
-        return "has not begun"
-    if rank.state == ELSEWHERE:
-        return "is on another host"
+    if rank.state in _PLACES:
+        return _PLACES[rank.state]
     if rank.state == DEVICE:
         last = f", which was given all up to {op(rank.op)}" if rank.op else ""
         return f"waits for its device{last}"
@@ -68,10 +76,16 @@ def _place(rank: RankRecord, op: Ops) -> str:
     return f"computes, after {op(rank.op)}"
 
 
+_PLACES = {
+    RETURNED: "has returned", IDLE: "has not begun", ELSEWHERE: "is on another host",
+    LEFT: "has left the job", TOLD: "has ended the job",
+}  # fmt: skip
+
+
 def _texts(ranks: Sequence[RankRecord], op: Ops) -> dict[int, str]:
     """Say where each rank is, also in which call or in which round of a loop where ranks differ in that."""
     texts = {rank.rank: where(rank, op) for rank in ranks}
-    begun = [rank for rank in ranks if rank.state not in (IDLE, ELSEWHERE)]
+    begun = [rank for rank in ranks if rank.state in (RUNNING, RETURNED, DEVICE)]
     rounds = {(texts[rank.rank], rank.count) for rank in begun if rank.in_collective}
     same_place = Counter(text for text, _ in rounds)
     for rank in begun:

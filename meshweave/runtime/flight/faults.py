@@ -79,6 +79,16 @@ def _fault(dumps: Sequence[Dump]) -> Fault:
     return Fault(tuple(dumps), tuple(before(rank, first) for rank in ranks), tuple(hosts))
 
 
+def as_died(record: RankRecord, rank: int, ending: str, time: int) -> RankRecord:
+    """Return the record of a rank as it was when rank `rank` died at `time`, by what is known after it.
+
+    ending: how it ended, as far as that is known.
+    """
+    if record.rank == rank:
+        return replace(record, process=DEAD, ending=ending, ended=time)
+    return before(record, time)
+
+
 def before(rank: RankRecord, time: int) -> RankRecord:
     """Return the record of a rank without its death, where that came after `time`: the launcher ended it then.
 

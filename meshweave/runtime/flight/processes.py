@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
+import struct
 from pathlib import Path
 
 ALIVE, STOPPED, DEAD, UNKNOWN = PROCESS_STATES = ("alive", "stopped", "dead", "unknown")
 _STATE, _BEGAN, _EXIT_STATUS = 0, 19, 49  # words of /proc/PID/stat behind the name
+_PIDFD_INFO = struct.Struct(
+    "<QQ11Ii"
+)  # struct pidfd_info of <linux/pidfd.h>: a mask first, the exit status last
+_GET_INFO, _EXIT = 0xC040FF0B, 8  # PIDFD_GET_INFO, PIDFD_INFO_EXIT
 
 
 def stat_words(pid: int) -> list[str]:
@@ -37,6 +43,24 @@ def process_state(pid: int, since: int) -> tuple[str, str]:
     if words[_STATE] in "ZXx":
         return DEAD, how_ended(os.waitstatus_to_exitcode(int(words[_EXIT_STATUS])))
     return (STOPPED if words[_STATE] in "Tt" else ALIVE), ""
+
+
+def exit_status(pid: int, since: int, handle: int) -> int | None:
+    """Return the status of a process that has ended, negative for a signal; None where the system does not tell.
+
+    handle: of the process. It tells when the parent has asked already, on Linux from 6.15 on; else the parent must not
+    have asked yet.
+    """
+    words = stat_words(pid)
+    if words and int(words[_BEGAN]) == since and words[_STATE] in "ZXx":
+        return os.waitstatus_to_exitcode(int(words[_EXIT_STATUS]))
+    data = bytearray(_PIDFD_INFO.pack(_EXIT, *[0] * 13))
+    with contextlib.suppress(OSError):
+        fcntl.ioctl(handle, _GET_INFO, data)
+        found = _PIDFD_INFO.unpack(data)
+        if found[0] & _EXIT:
+            return os.waitstatus_to_exitcode(found[-1])
+    return None
 
 
 def how_ended(status: int) -> str:

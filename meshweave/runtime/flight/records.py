@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from meshweave.runtime.flight.processes import DEAD, STOPPED
 
-# IDLE: has not begun this call. ELSEWHERE: on a host that the board does not reach. DEVICE: waits for its device.
-IDLE, RUNNING, RETURNED, ELSEWHERE, DEVICE = STATES = (
-    *("idle", "running", "returned", "elsewhere", "device"),
+# IDLE: has not begun this call. ELSEWHERE: on a host that the board does not reach. DEVICE: waits for its device. LEFT:
+# has closed the program or ended in order. TOLD: has said what went wrong, and ends the job.
+IDLE, RUNNING, RETURNED, ELSEWHERE, DEVICE, LEFT, TOLD = STATES = (
+    *("idle", "running", "returned", "elsewhere", "device", "left", "told"),
 )  # fmt: skip
 
 
@@ -16,8 +17,8 @@ IDLE, RUNNING, RETURNED, ELSEWHERE, DEVICE = STATES = (
 class Entry:
     """Describe a collective that a rank has started.
 
-    sequence: the how-manieth of this rank, from 1; ranks that keep together start the same ones. op: its number in
-    the program. half: "start" or "wait" of an async collective, else "". ended: whether it has ended.
+    sequence: counts the collectives of this rank, from 1; ranks that keep together count alike. op: its number in the
+    program. half: "start" or "wait" of an async collective, else "". ended: whether it has ended.
     """
 
     sequence: int
@@ -61,5 +62,5 @@ class RankRecord:
 
     @property
     def cannot_go_on(self) -> bool:
-        """Tell whether its process is stopped or dead."""
-        return self.process in (STOPPED, DEAD)
+        """Tell whether its process is stopped or dead, before it was done."""
+        return self.process in (STOPPED, DEAD) and self.state not in (LEFT, TOLD)

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import mmap
 import os
+import subprocess
 import sys
 import tempfile
 import time
+import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
@@ -20,9 +22,10 @@ from meshweave.bundle import Bundle
 from meshweave.errors import RankError
 from meshweave.runtime.flight.board import StatusBoard
 from meshweave.runtime.flight.recorder import FlightRecorder, new_incident
-from meshweave.runtime.flight.records import ELSEWHERE
+from meshweave.runtime.flight.records import ELSEWHERE, TOLD
 from meshweave.runtime.local.serving import Lookout
 from meshweave.runtime.mpi.rank import MpiRank, code_meaning
+from meshweave.runtime.mpi.watcher import start_watcher
 from meshweave.runtime.mpi.window import ranks_of, wanted
 from meshweave.runtime.processes.shared_files import mpi_memory, remove
 from meshweave.runtime.program import Values, bind_row, fault
@@ -56,10 +59,14 @@ class InsideProgram:
         self._world = MPI.COMM_WORLD
         self.manifest, self.rank = bundle.manifest, int(self._world.rank)
         self._host = self._world.Split_type(MPI.COMM_TYPE_SHARED)
-        self._board = _host_board(self._world, self._host)
-        self._board.announce(self.rank)
+        self._board, file = _host_board(self._world, self._host)
         incident = self._world.bcast(new_incident(), 0)
         self._flight = FlightRecorder(self._board, self.manifest, flight, incident)
+        self._left = weakref.finalize(self, self._board.leave, self.rank)
+        if self._host.rank == 0:
+            self._dismissed = weakref.finalize(self, _dismiss, start_watcher(self._flight, file))
+            self._dismissed.atexit = False  # the other ranks may still need it
+        os.close(file)
         self._program = MpiRank(bundle, self._board, window=wanted(window), foreign=True)
         watchdog = Watchdog(self._board, self.manifest, timeout)
         self._lookout = Lookout(watchdog, self._stalled)
@@ -103,6 +110,10 @@ class InsideProgram:
     def close(self) -> None:
         """Free what the program holds. The job goes on."""
         self._program.close()
+        self._left()
+        self._host.Barrier()  # the watcher is to see nobody end who has not left
+        if self._host.rank == 0:
+            self._dismissed()
         self._host.Free()
 
     def _stalled(self, line: str) -> NoReturn:
@@ -111,6 +122,7 @@ class InsideProgram:
 
     def _abort(self, line: str) -> NoReturn:
         """Say why, and end every rank of the job."""
+        self._board.mark(self.rank, TOLD)
         print(f"meshweave: {line}", file=sys.stderr, flush=True)
         time.sleep(_HEARD)
         remove(mpi_memory("self"))  # which MPI leaves when it aborts
@@ -131,8 +143,19 @@ class InsideCall:
         self._execute(self._context)
 
 
-def _host_board(world: Comm, host: Comm) -> StatusBoard:
-    """Make a board that the ranks of a host share. Its file is removed before anything can fail."""
+def _dismiss(watcher: subprocess.Popen[bytes] | None) -> None:
+    """End the watcher: nothing is left to watch."""
+    if watcher is not None:
+        watcher.kill()
+        watcher.wait()
+
+
+def _host_board(world: Comm, host: Comm) -> tuple[StatusBoard, int]:
+    """Make a board that the ranks of a host share, with their processes on it; return it and its open file.
+
+    The file's name is removed before anything can fail. Ranks in different name spaces of processes do not know each
+    other's: they tell none.
+    """
     nbytes = StatusBoard.nbytes(world.size)
     name = np.zeros(256, np.uint8)
     if host.rank == 0:
@@ -147,8 +170,9 @@ def _host_board(world: Comm, host: Comm) -> StatusBoard:
     if host.rank == 0:
         os.unlink(path)
     board = StatusBoard(mmap.mmap(file, nbytes), world.size)
-    os.close(file)
+    if len(set(host.allgather(os.stat("/proc/self/ns/pid").st_ino))) == 1:
+        board.announce(world.rank)
     for rank in set(range(world.size)) - set(ranks_of(host, world.rank)):
         board.mark(rank, ELSEWHERE)
     host.Barrier()
-    return board
+    return board, file

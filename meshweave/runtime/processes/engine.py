@@ -14,7 +14,6 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 
 from meshweave import errors
 from meshweave.bundle import Bundle
@@ -23,10 +22,8 @@ from meshweave.runtime.engine import check_engine
 from meshweave.runtime.flight.board import StatusBoard
 from meshweave.runtime.flight.diagnosis import account
 from meshweave.runtime.flight.dump import flight_folder
-from meshweave.runtime.flight.faults import before
-from meshweave.runtime.flight.processes import DEAD
+from meshweave.runtime.flight.faults import as_died
 from meshweave.runtime.flight.recorder import FlightRecorder
-from meshweave.runtime.flight.records import RankRecord
 from meshweave.runtime.forks import new_reentrant_lock
 from meshweave.runtime.limits import check_machine
 from meshweave.runtime.processes.launch import (
@@ -213,7 +210,7 @@ class ProcessExecutable:
 
     def _dead(self, job: RankProcesses, death: Death) -> RankError:
         """End the job of which a rank has died; return an error that says where all ranks were."""
-        ranks = [_as_died(rank, death) for rank in self.board.records()]
+        ranks = [as_died(r, death.rank, death.how, death.when) for r in self.board.records()]
         line = self._flight.written("death", account(ranks, self.manifest.op), ranks)
         job.kill()
         return RankError(line)
@@ -222,13 +219,6 @@ class ProcessExecutable:
         end = time.monotonic() + START_SECONDS
         line = f"the ranks gave no answer to {what} within {START_SECONDS:g} s"
         return lambda now: line if now > end else None
-
-
-def _as_died(rank: RankRecord, death: Death) -> RankRecord:
-    """Return the record of a rank as it was when one died: the launcher ends the others then."""
-    if rank.rank == death.rank:
-        return replace(rank, process=DEAD, ending=death.how, ended=death.when)
-    return before(rank, death.when)
 
 
 class ProcessCall:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from meshweave.runtime.flight.processes import (
     STOPPED,
     UNKNOWN,
     began,
+    exit_status,
     how_ended,
     process_state,
 )
@@ -101,6 +103,18 @@ def test_what_the_system_says_of_a_process(sleeper: subprocess.Popen[bytes]) -> 
     assert until(DEAD, pid, since) == (DEAD, "Killed (signal 9)")  # nobody has asked for it yet
     sleeper.wait()
     assert process_state(pid, since) == (DEAD, "")
+
+
+def test_the_status_of_a_process_is_told_before_its_parent_has_asked_for_it() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    pid, since, handle = child.pid, began(child.pid), os.pidfd_open(child.pid)
+    assert exit_status(pid, since, handle) is None
+    child.kill()
+    assert select.select([handle], [], [], 10)[0]
+    assert exit_status(pid, since, handle) == -signal.SIGKILL
+    child.wait()
+    assert exit_status(pid, since, handle) in (-signal.SIGKILL, None)  # None: on older systems
+    os.close(handle)
 
 
 def test_another_process_of_the_same_number_is_not_the_rank() -> None:

@@ -1,0 +1,139 @@
+"""Watch the ranks of a host from a process that outlives them, where the user's own launcher has started them.
+
+When a rank dies, a launcher ends the others within a millisecond and says which process it was, if anything. This
+process then says in one line which rank it was and where all were, writes a dump if a folder was named, and removes
+what the MPI library leaves in /dev/shm. It has a session of its own, so that the launcher does not end it with the
+ranks, and ends when the last of them has.
+
+    python -m meshweave.runtime.mpi.watcher SETTINGS BOARD    (numbers of open files)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import os
+import platform
+import select
+import subprocess
+import sys
+import time
+
+from meshweave.bundle import Manifest
+from meshweave.runtime.flight.board import StatusBoard
+from meshweave.runtime.flight.diagnosis import account
+from meshweave.runtime.flight.faults import as_died
+from meshweave.runtime.flight.processes import exit_status, how_ended
+from meshweave.runtime.flight.recorder import FlightRecorder
+from meshweave.runtime.flight.records import ELSEWHERE, LEFT, TOLD
+from meshweave.runtime.processes.launch import environment
+from meshweave.runtime.processes.shared_files import mpi_memory, ownerless, remove
+
+
+def start_watcher(flight: FlightRecorder, board: int) -> subprocess.Popen[bytes] | None:
+    """Start the watcher of this host's ranks, which have announced themselves; None where the system refuses.
+
+    board: the open file that the board lies in.
+    """
+    settings = os.memfd_create("meshweave-watcher")
+    try:
+        what = [flight.manifest.to_json(), flight.board.nranks, flight.folder, flight.incident]
+        os.write(settings, json.dumps(what).encode())
+        os.lseek(settings, 0, os.SEEK_SET)
+        command = [sys.executable, "-m", "meshweave.runtime.mpi.watcher", str(settings), str(board)]
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=environment(1),
+            pass_fds=(settings, board), start_new_session=True,
+        )  # fmt: skip
+    except OSError:
+        return None
+    finally:
+        os.close(settings)
+
+
+class Watcher:
+    """Wait for the ranks of a host to end."""
+
+    def __init__(self, flight: FlightRecorder) -> None:
+        self._flight, self._board = flight, flight.board
+        self._began = time.time()
+        self._ranks = {r.rank: r for r in self._board.records() if r.state != ELSEWHERE and r.pid}
+        self._files = _identified(set().union(*(mpi_memory(r.pid) for r in self._ranks.values())))
+        self._told = False
+
+    def watch(self) -> None:
+        """Return when all have ended."""
+        handles = {_handle(rank.pid): rank.rank for rank in self._ranks.values()}
+        with select.epoll() as ends:  # in the order in which they end
+            for handle in handles:
+                ends.register(handle, select.EPOLLIN)
+            while handles:
+                for handle, _ in ends.poll():
+                    ends.unregister(handle)
+                    self._ended(handles.pop(handle), handle)
+                    os.close(handle)
+        if self._told or self._spoken():
+            remove(path for path, owner in self._files.items() if _identity(path) == owner)
+            remove(ownerless(self._began))
+
+    def _ended(self, rank: int, handle: int) -> None:
+        """Note that a rank has ended; tell of it if nobody has told of anything, and it has not left the job before."""
+        record = self._board.record(rank)
+        status = exit_status(self._ranks[rank].pid, self._board.born(rank), handle)
+        if status == 0:
+            self._board.mark(rank, LEFT)
+        elif record.state != LEFT and not self._told and not self._spoken():
+            self._told = True
+            self._tell(rank, "" if status is None else how_ended(status))
+
+    def _spoken(self) -> bool:
+        """Tell whether a rank has said what went wrong and ended the job."""
+        return any(self._board.state(rank) == TOLD for rank in self._ranks)
+
+    def _tell(self, rank: int, ending: str) -> None:
+        """Say where all are, and that a rank has died, unless one has left it waiting: the launcher ended it then."""
+        now, records = int(time.time() * 1000), self._board.records()
+        left = [record.calls for record in records if record.state == LEFT]
+        died = rank if min(left, default=records[rank].calls) >= records[rank].calls else -1
+        ranks = [as_died(record, died, ending, now) for record in records]
+        several = any(record.state == ELSEWHERE for record in ranks)
+        host = f"on {platform.node()}: " if several else ""
+        line = host + account(ranks, self._flight.manifest.op)
+        line = self._flight.written("death", line, ranks)
+        with contextlib.suppress(OSError):  # a launcher that was told to abort listens no more
+            os.write(2, f"meshweave: {line}\n".encode())
+
+
+def _handle(pid: int) -> int:
+    """Return a handle of a process, readable when it has ended; of one that has ended already, an end of a pipe."""
+    with contextlib.suppress(ProcessLookupError):
+        return os.pidfd_open(pid)
+    reading, writing = os.pipe()
+    os.close(writing)
+    return reading
+
+
+def _identified(paths: set[str]) -> dict[str, tuple[int, int]]:
+    return {path: _identity(path) for path in paths}
+
+
+def _identity(path: str) -> tuple[int, int]:
+    """Return what tells a file from a later one of the same name; zeros where there is none."""
+    with contextlib.suppress(OSError):
+        found = os.stat(path)
+        return found.st_dev, found.st_ino
+    return 0, 0
+
+
+def main(settings: int, board: int) -> None:
+    """Watch the ranks of this host. settings, board: open files."""
+    with os.fdopen(settings) as file:
+        text, nranks, folder, incident = json.load(file)
+    manifest = Manifest.from_json(text)
+    memory = mmap.mmap(board, StatusBoard.nbytes(nranks))
+    Watcher(FlightRecorder(StatusBoard(memory, nranks), manifest, folder, incident)).watch()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))
