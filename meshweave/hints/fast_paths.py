@@ -26,8 +26,9 @@ class Kernel:
     """Describe one way to compute something.
 
     pattern:  what it computes, in words; dtypes: element types it accepts (empty: any); targets: where it exists.
-    numerics: `bit_exact` (the same bits however the program is sliced and sharded), `deterministic` (the same bits in
-              every run, within rounding of the reference), or `tol` (within ROUNDING of it).
+    numerics: `bit_exact` (the same bits however the program is sliced and sharded, save in sums of floats that are cut:
+              the hint refuses those), `deterministic` (the same bits in every run, within rounding of the
+              reference), or `tol` (within ROUNDING of it).
     default:  whether it is used without being asked for.
     """
 

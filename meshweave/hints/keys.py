@@ -53,7 +53,10 @@ class Order:
 
 @dataclass(frozen=True)
 class Numerics:
-    """State how far results may move: `bit_exact`, `deterministic`, or within rtol and atol."""
+    """State how far results may move: `bit_exact`, `deterministic`, or within rtol and atol.
+
+    `bit_exact` holds for every number of slices and ranks, since sums of floats that these would cut are refused.
+    """
 
     kind: str
     rtol: float = 0.0

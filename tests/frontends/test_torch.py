@@ -77,6 +77,18 @@ def test_parameters_are_arguments_of_the_program_not_constants_in_it() -> None:
     assert len(program.text) < 20_000 and "dense<" not in program.text
 
 
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, torch.int64, torch.bool])
+def test_tensors_that_a_module_holds_are_arguments_too(kind: Any) -> None:
+    held = (torch.arange(60000.0).reshape(200, 300) % 251 - 7).to(kind)
+
+    class Adds(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x + held, held[3:5] * 2 + x[3:5].to(kind)
+
+    program = check(Adds().eval(), (torch.ones(200, 300),), mesh="x=2")
+    assert len(program.program.inputs) == 2 and len(program.text) < held.numel() // 10
+
+
 def test_bind_gives_new_values_to_parameters() -> None:
     torch.manual_seed(1)
     module, other = tm.Mlp().eval(), tm.Mlp().eval()
