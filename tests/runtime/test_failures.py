@@ -169,7 +169,7 @@ def test_a_rank_that_exits_is_named(ranks):
     late = sleeps(1, "e") + exits(9, "e")  # the others are in the next collective by then
     executable = ranks.load(failing("mpi", on_rank(1, late, "e")))
     line = (
-        r"rank 1 died \(mpiexec: .*\), last seen: computes, after mw_all_reduce_sum_f32 at "
+        r"rank 1 died \(launcher: .*\), last seen: computes, after mw_all_reduce_sum_f32 at "
         r"test.mlir:1:1; ranks 0 and 2 are in mw_all_gather at test.mlir:3:1"
     )
     with pytest.raises(RankError, match=line):
@@ -180,7 +180,7 @@ def test_a_rank_that_exits_is_named(ranks):
 def test_a_rank_that_is_killed_is_named(ranks, number):
     executable = ranks.load(failing("mpi", sleeps(40)))
     when_running(executable.board, 2, lambda: os.kill(executable.pids[2], number))
-    line = rf"rank 2 died \(mpiexec: .*signal {number:d}\)\), last seen: computes"
+    line = rf"rank 2 died \(launcher: .*signal {number:d}\)\), last seen: computes"
     with pytest.raises(RankError, match=line):
         executable.run(inputs())
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import signal
 import struct
 from pathlib import Path
+
+from meshweave.runtime.processes.launcher import how_ended
 
 ALIVE, STOPPED, DEAD, UNKNOWN = PROCESS_STATES = ("alive", "stopped", "dead", "unknown")
 _STATE, _BEGAN, _EXIT_STATUS = 0, 19, 49  # words of /proc/PID/stat behind the name
@@ -61,10 +62,3 @@ def exit_status(pid: int, since: int, handle: int) -> int | None:
         if found[0] & _EXIT:
             return os.waitstatus_to_exitcode(found[-1])
     return None
-
-
-def how_ended(status: int) -> str:
-    """Describe the status of a process: `Killed (signal 9)` for -9, "" for 0."""
-    if status < 0:
-        return f"{signal.strsignal(-status)} (signal {-status})"
-    return f"status {status}" if status else ""

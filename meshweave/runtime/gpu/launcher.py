@@ -1,16 +1,8 @@
-"""Start the ranks of the `nccl` engine on this host: `python -m meshweave.runtime.gpu.launcher RANKS SOCKET SHARE`.
-
-It does what mpiexec does for engine mpi: when a rank fails it writes how, and ends the others.
-"""
+"""Say how the ranks of the `nccl` engine are started on this host."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
-from meshweave.runtime.flight.processes import how_ended
-from meshweave.runtime.processes.launch import Launcher, end_with_parent, environment
+from meshweave.runtime.processes.launch import Launcher, own_launcher
 
 _SHARED = {
     "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1", "NCCL_P2P_DISABLE": "1",
@@ -18,14 +10,13 @@ _SHARED = {
 }  # fmt: skip
 
 
-def launcher(share: bool) -> Launcher:
-    """Return this launcher for `processes.launch.RankProcesses`. share: the ranks may share GPUs."""
-
-    def command(nranks: int, path: str) -> list[str]:
-        module = "meshweave.runtime.gpu.launcher"
-        return [sys.executable, "-m", module, str(nranks), path, str(int(share))]
-
-    return Launcher("launcher", command, environment)
+def launcher(share: bool, worker: str = "meshweave.runtime.gpu.worker") -> Launcher:
+    """Return the launcher for `processes.launch.Ranks`. share: the ranks may share GPUs. worker: their module."""
+    return own_launcher(
+        lambda path: ["-m", worker, path, str(int(share))],
+        lambda rank, nranks: rank_environment(rank, nranks, share),
+        pmi=False,
+    )
 
 
 def rank_environment(rank: int, nranks: int, share: bool) -> dict[str, str]:
@@ -40,32 +31,3 @@ def rank_environment(rank: int, nranks: int, share: bool) -> dict[str, str]:
     if share:
         names |= {"NCCL_HOSTID": str(rank), **_SHARED}
     return names
-
-
-def main(nranks: int, path: str, share: bool, worker: str = "meshweave.runtime.gpu.worker") -> int:
-    """Start the ranks (worker: their module) and wait for them; return 0 when all have ended well."""
-    end_with_parent()
-    command = [sys.executable, "-m", worker, path, str(int(share))]
-    ranks = [
-        subprocess.Popen(command, env=os.environ | rank_environment(rank, nranks, share))
-        for rank in range(nranks)
-    ]
-    waiting = {process.pid: process for process in ranks}
-    while waiting:
-        pid, status = os.wait()
-        process = waiting.pop(pid, None)
-        if process is None:
-            continue
-        process.returncode = os.waitstatus_to_exitcode(status)
-        if how := how_ended(process.returncode):
-            print(f"rank {ranks.index(process)}: EXIT STRING: {how}", flush=True)
-            for other in waiting.values():
-                other.kill()
-            for other in waiting.values():
-                other.wait()
-            return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), sys.argv[2], sys.argv[3] == "1"))

@@ -1,7 +1,7 @@
 """Run bundles of the `mpi` engine: a process per rank, whose compiled code calls MPI.
 
-`MpiEngine` is for any Python program: it starts the ranks under `mpiexec`. `run_inside` is for a program that the user
-has started under an `mpiexec` of their own, on any number of hosts. This process never loads mpi4py: the ranks do.
+`MpiEngine` is for any Python program: it starts the ranks on this host. `run_inside` is for a program that the user has
+started under an `mpiexec` of their own, on any number of hosts. This process never loads mpi4py: the ranks do.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from meshweave.errors import MeshweaveError
 from meshweave.runtime.mpi.inside import InsideProgram
 from meshweave.runtime.mpi.window import wanted
 from meshweave.runtime.processes.engine import ProcessEngine
-from meshweave.runtime.processes.launch import Launcher, environment
+from meshweave.runtime.processes.launch import Launcher, environment, own_launcher
 from meshweave.runtime.program import Values
+
+_LOCAL = {"UCX_TLS": "self,sm", "FI_TCP_IFACE": "lo", "FI_SOCKETS_IFACE": "lo"}
 
 
 def mpiexec() -> str:
@@ -33,13 +35,26 @@ def mpiexec() -> str:
     return found
 
 
-def _mpi_command(nranks: int, path: str) -> list[str]:
-    ranks = [mpiexec(), "-n", str(nranks), sys.executable, "-m", "mpi4py"]
-    return [*ranks, "-m", "meshweave.runtime.mpi.worker", path]
+def _is_mpich() -> bool:
+    """Tell whether the MPI is MPICH or made of it: our launcher then serves its ranks."""
+    return os.path.exists(os.path.join(os.path.dirname(mpiexec()), "mpichversion"))
+
+
+def _command(path: str) -> list[str]:
+    return ["-m", "mpi4py", "-m", "meshweave.runtime.mpi.worker", path]
+
+
+def _mpiexec_command(nranks: int, path: str) -> list[str]:
+    return [mpiexec(), "-n", str(nranks), sys.executable, *_command(path)]
+
+
+def _on_this_host(rank: int, nranks: int) -> dict[str, str]:
+    """Return the environment in which ranks talk through memory (UCX), at most over the loopback device (libfabric)."""
+    return {name: text for name, text in _LOCAL.items() if name not in os.environ}
 
 
 class MpiEngine(ProcessEngine):
-    """Run bundles in processes under `mpiexec`; see ProcessEngine for how long they live, `timeout` and `flight`.
+    """Run bundles in processes of this host that call MPI; see ProcessEngine for their life, `timeout` and `flight`.
 
     window: whether collectives go through shared memory (True) or by MPI's own (False, slower, for comparison);
     by default through shared memory, unless MESHWEAVE_MPI_WINDOW=0 is in the environment.
@@ -54,8 +69,10 @@ class MpiEngine(ProcessEngine):
         self.window = wanted(window)
 
     def launcher(self) -> Launcher:
-        """Return `mpiexec`."""
-        return Launcher("mpiexec", _mpi_command, environment)
+        """Return our own launcher where the MPI is MPICH, else `mpiexec`."""
+        if _is_mpich():
+            return own_launcher(_command, _on_this_host, pmi=True)
+        return Launcher("mpiexec", _mpiexec_command, environment)
 
     def loading(self) -> AbstractContextManager[dict[str, object]]:
         """Tell the ranks whether to meet in a window."""

@@ -24,10 +24,11 @@ from meshweave.bundle import Manifest
 from meshweave.runtime.flight.board import StatusBoard
 from meshweave.runtime.flight.diagnosis import account
 from meshweave.runtime.flight.faults import as_died
-from meshweave.runtime.flight.processes import exit_status, how_ended
+from meshweave.runtime.flight.processes import exit_status
 from meshweave.runtime.flight.recorder import FlightRecorder
 from meshweave.runtime.flight.records import ELSEWHERE, LEFT, TOLD
 from meshweave.runtime.processes.launch import environment
+from meshweave.runtime.processes.launcher import how_ended
 from meshweave.runtime.processes.shared_files import mpi_memory, ownerless, remove
 
 

@@ -1,4 +1,4 @@
-"""Start ranks that are processes, under `mpiexec` or our own launcher, talk to them, and leave nothing behind.
+"""Start ranks that are processes, under a launcher, talk to them, and leave nothing behind.
 
 The process that starts them is never an MPI process. Each rank connects twice to a Unix socket in a private folder,
 which is removed as soon as all are connected. One link carries messages (wire.py). The other is a lifeline: when the
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import ctypes
+import json
 import os
 import re
 import select
@@ -19,6 +19,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 import weakref
@@ -31,11 +32,11 @@ from meshweave.errors import RankError
 from meshweave.runtime.flight.diagnosis import named
 from meshweave.runtime.flight.processes import stat_words
 from meshweave.runtime.forks import tell_of_forks
+from meshweave.runtime.processes import launcher
 from meshweave.runtime.processes.shared_files import mpi_memory, ownerless, remove
 from meshweave.runtime.processes.wire import frame, receive, send_frame
 
 Message = dict[str, Any]
-_PARENT_DEATH_SIGNAL = 1  # prctl
 _TICK = 0.1  # seconds between looks at whatever the caller watches
 _FORGET = ("PMI_", "PMIX_", "PMI2_", "HYDI_", "HYDRA_", "MPI_LOCAL", "OMPI_COMM_WORLD", "MPIEXEC_")
 
@@ -310,6 +311,23 @@ class _Job:
             self._output = None
 
 
+def own_launcher(
+    command: Callable[[str], list[str]], more: Callable[[int, int], dict[str, str]], *, pmi: bool
+) -> Launcher:
+    """Return our own launcher (launcher.py).
+
+    command: of a rank, which connects to a socket's path. more: what the environment of a rank, of so many, has
+    besides. pmi: ranks speak PMI.
+    """
+
+    def started(nranks: int, path: str) -> list[str]:
+        ranks = [more(rank, nranks) for rank in range(nranks)]
+        job = {"command": [sys.executable, *command(path)], "ranks": ranks, "pmi": pmi}
+        return [sys.executable, "-I", "-S", launcher.__file__, json.dumps(job)]
+
+    return Launcher("launcher", started, environment)
+
+
 def environment(nranks: int) -> dict[str, str]:
     """Return the ranks' environment: this package importable, one thread each, yielding waits where cores are few."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_FORGET)}
@@ -319,11 +337,6 @@ def environment(nranks: int) -> dict[str, str]:
     if nranks > len(os.sched_getaffinity(0)):
         kept["MPIR_CVAR_ENABLE_HEAVY_YIELD"] = "1"
     return kept
-
-
-def end_with_parent() -> None:
-    """Have the system end this process when the one that has started it ends."""
-    ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
 
 def descendants(pid: int) -> list[int]:

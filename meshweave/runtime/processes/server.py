@@ -14,7 +14,7 @@ import socket
 import threading
 
 from meshweave.errors import MeshweaveError
-from meshweave.runtime.processes.launch import end_with_parent
+from meshweave.runtime.processes.launcher import end_with_parent
 from meshweave.runtime.processes.shared_files import mpi_memory, remove
 from meshweave.runtime.processes.wire import receive, send
 

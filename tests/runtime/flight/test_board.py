@@ -24,9 +24,9 @@ from meshweave.runtime.flight.processes import (
     UNKNOWN,
     began,
     exit_status,
-    how_ended,
     process_state,
 )
+from meshweave.runtime.processes.launcher import how_ended
 
 
 def announce(board: StatusBoard, rank: int, op: int, half: int = 0, ended: bool = True) -> None:

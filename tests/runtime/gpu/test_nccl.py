@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
 import tempfile
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,24 +18,19 @@ from meshweave.errors import MeshweaveError, RankError
 from meshweave.runtime import engine
 from meshweave.runtime.gpu import launcher as launching
 from meshweave.runtime.gpu.engine import NcclEngine
-from meshweave.runtime.processes.launch import Launcher, environment
 
 N = 64
-START = "import sys; from meshweave.runtime.gpu.launcher import main; "
 
 
 def recorded_launcher(share):
     """As the product's, with other workers."""
-
-    def command(nranks, path):
-        call = f"sys.exit(main({nranks}, {path!r}, {share}, 'runtime.gpu.recorded_worker'))"
-        return [sys.executable, "-c", START + call]
+    made = launching.launcher(share, "runtime.gpu.recorded_worker")
 
     def surroundings(nranks):
-        found = environment(nranks)
+        found = made.environment(nranks)
         return found | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
-    return Launcher("launcher", command, surroundings)
+    return replace(made, environment=surroundings)
 
 
 @pytest.fixture
@@ -169,6 +166,6 @@ def test_the_environment_of_a_rank():
     }  # fmt: skip
     shared = launching.rank_environment(2, 4, share=True)
     assert shared["NCCL_HOSTID"] == "2" and shared["NCCL_SOCKET_IFNAME"] == "lo"
-    assert launching.launcher(True).command(3, "/s")[1:] == [
-        "-m", "meshweave.runtime.gpu.launcher", "3", "/s", "1",
-    ]  # fmt: skip
+    job = json.loads(launching.launcher(True).command(3, "/s")[-1])
+    assert job["command"][1:] == ["-m", "meshweave.runtime.gpu.worker", "/s", "1"]
+    assert job["ranks"] == [launching.rank_environment(rank, 3, share=True) for rank in range(3)]
