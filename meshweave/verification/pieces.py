@@ -237,7 +237,7 @@ def chosen(terms: Terms, taken: Sequence[Guard], value: View, into: View) -> Vie
     Where `into` chooses between the same value and another one, the two choices become one.
     """
     while True:
-        known = _choice(terms, into)
+        known = choice_of(terms, into)
         if known is None or known[1] != value:
             break
         taken, into = (*taken, *known[0]), known[2]
@@ -302,7 +302,7 @@ def _all(views: Sequence[View]) -> list[Var]:
     return sorted(set[Var]().union(*map(view_variables, views)))
 
 
-def _choice(terms: Terms, view: View) -> tuple[list[Guard], View, View] | None:
+def choice_of(terms: Terms, view: View) -> tuple[list[Guard], View, View] | None:
     """Return where a view chooses its first value, that value, and the other; None for any other view."""
     node = terms.nodes[view.node]
     if node.op != "arith.select" or terms.nodes[node.reads[0].node].op != "among":
@@ -330,7 +330,7 @@ def _select(terms: Terms, test: View, value: View, into: View) -> View:
 def _settled(terms: Terms, along: Var, piece: Piece) -> View:
     """Return what a piece chooses, where it chooses the same at all its places."""
     at, view = piece
-    known = _choice(terms, view)
+    known = choice_of(terms, view)
     found = None if known is None else taken_at(known[0], {along: range(*at)})
     if known is None or found is None or len(found) != 1:
         return view

@@ -533,7 +533,7 @@ def in_turn(terms: Terms, kind: str, name: str, a: View, b: View) -> View | None
     """
     from meshweave.verification.scalars import apply
 
-    parts = [*_operands(terms, name, a), *_operands(terms, name, b)]
+    parts = [*operands_of(terms, name, a), *operands_of(terms, name, b)]
     bodies: dict[int, list[View]] = {}
     for part in parts if len(parts) <= MOST_PARTS else ():
         bodies.setdefault(_body(terms, kind, part), []).append(part)
@@ -547,12 +547,12 @@ def in_turn(terms: Terms, kind: str, name: str, a: View, b: View) -> View | None
     return None
 
 
-def _operands(terms: Terms, name: str, view: View) -> list[View]:
+def operands_of(terms: Terms, name: str, view: View) -> list[View]:
     """Return what nested ops of a name combine."""
     node = terms.nodes[view.node]
     if node.op != name or any(f is not None for f in view.fills):
         return [view]
-    return [v for r in _reads(terms, view) for v in _operands(terms, name, r)]
+    return [v for r in _reads(terms, view) for v in operands_of(terms, name, r)]
 
 
 def _all_in_turn(terms: Terms, kind: str, group: Sequence[View]) -> View | None:

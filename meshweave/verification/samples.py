@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from meshweave.verification.indices import Atom, Expr, Part, Var
+from meshweave.verification.indices import Atom, Expr, Part, Var, variables
 from meshweave.verification.scalars import predicate_of
 from meshweave.verification.terms import Node, Terms, View, dim_var
 
@@ -160,7 +160,7 @@ class Sampler:
 
 
 def _placeholders(expr: Expr) -> list[Var]:
-    return [a for a, _ in expr.terms if isinstance(a, Var) and a.kind == "g"]
+    return [v for v in variables(expr) if v.kind == "g"]
 
 
 def place(expr: Expr, values: Mapping[Var, int]) -> int:

@@ -5,7 +5,8 @@ Sums are those of real numbers, as in all distributed programs: in which order t
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+import operator
+from collections.abc import Callable, Hashable, Sequence
 from math import inf, nan
 
 from meshweave.verification.indices import (
@@ -55,6 +56,11 @@ _BITS = {"or": "max", "and": "min"}  # of a single bit
 _INDEX = {"arith.addi": 1, "arith.subi": -1}
 _PRODUCTS = {"arith.mulf": 1, "arith.divf": -1}
 """Ops on two numbers that are products, with the exponent of the second."""
+_EXACT: dict[str, Callable[..., int]] = {
+    "arith.addi": operator.add,
+    "arith.subi": operator.sub,
+    "arith.muli": operator.mul,
+}
 _CASTS = ("arith.index_cast", "arith.index_castui")
 
 
@@ -221,6 +227,9 @@ def _special(
         return _index_sum(terms, name, reads)
     if name in ("arith.andi", "arith.ori") and type_ == "i1":
         return _logic(terms, name, reads)
+    sum_ = _integers(name, type_, reads[0], reads[-1], terms)
+    if sum_ is not None:
+        return sum_
     if (name in _PRODUCTS and is_real(type_)) or (name == "arith.muli" and is_integer(type_)):
         return product(terms, type_, [(reads[0], 1), (reads[1], _PRODUCTS.get(name, 1))])
     if name == "math.exp" and is_real(type_):
@@ -235,6 +244,15 @@ def _special(
         if made is not None:
             return terms.constant(type_, made)
     return None
+
+
+def _integers(name: str, type_: str, a: View, b: View, terms: Terms) -> View | None:
+    """Compute with integers that are known, where nothing wraps around."""
+    compute, values = _EXACT.get(name), [terms.constant_of(v) for v in (a, b)]
+    if compute is None or not is_integer(type_) or not all(isinstance(v, int) for v in values):
+        return None
+    made, half = compute(*values), 1 << int(type_[1:]) - 1
+    return terms.constant(type_, made) if -half <= made < half else None
 
 
 def _cast(terms: Terms, type_: str, place: View) -> View | None:
@@ -295,6 +313,11 @@ def _compared(terms: Terms, detail: tuple[Hashable, ...], reads: Sequence[View])
     """Compare a value with itself, or two places where their ranges say the answer."""
     if reads[0] == reads[1]:
         return terms.constant("i1", int(predicate_of(detail) in _REFLEXIVE))
+    values = [terms.constant_of(r) for r in reads]
+    if all(isinstance(v, int) for v in values):
+        x, y = [int(str(v)) for v in values]
+        answer = _answer(predicate_of(detail), x, x, y, y)
+        return None if answer is None else terms.constant("i1", int(answer))
     if not all(terms.nodes[r.node].op == "iota" and not r.guards for r in reads):
         return None
     (low, high), (least, most) = (bounds(r.exprs[0]) for r in reads)

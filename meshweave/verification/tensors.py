@@ -193,7 +193,8 @@ def _put(
     value = moved(walk.terms, given, own, chosen)
     if moving:
         value = put_at(walk.terms, into, value, moving)
-    return replaced(walk.terms, into, value, [b for b in boxes if not b.is_all])
+    parts = [b for b in boxes if not b.is_all]
+    return replaced(walk.terms, into, value, sorted(parts, key=lambda b: not b.is_fixed))
 
 
 def _check_within(boxes: Sequence[Box]) -> None:

@@ -19,9 +19,6 @@ from meshweave.verification.ranks import Ranks, index_var
 from meshweave.verification.scalars import apply
 from meshweave.verification.terms import LimitError, Terms, View
 
-MOST_TRIPS = 64
-"""Trips of a loop that is walked trip by trip."""
-
 Handler = Callable[["Walk", ir.Operation], Sequence[View]]
 HANDLERS: dict[str, Handler] = {}
 """How to read an op, by its name."""
@@ -55,6 +52,7 @@ class Walk:
         default_factory=dict
     )
     cut: bool = False
+    depth: int = 0  # loops around, of those of which one trip is read
     _calls: dict[tuple[str, tuple[View, ...]], list[View]] = field(default_factory=dict)
     _types: dict[ir.Type, str] = field(default_factory=dict)
     _shapes: dict[ir.Type, tuple[tuple[int, ...], str]] = field(default_factory=dict)
@@ -178,6 +176,7 @@ class Walk:
 
 _ENDS = (
     "func.return",
+    "scf.condition",
     "scf.yield",
     "hint.yield",
     "linalg.yield",
@@ -240,29 +239,6 @@ def _region(walk: Walk, op: ir.Operation) -> Sequence[View]:
     if len(op.regions[0].blocks) != 1:
         raise NotReadError("a region of several blocks")
     return walk.block(body_of(op))
-
-
-@handles("scf.for")
-def _for(walk: Walk, op: ir.Operation) -> Sequence[View]:
-    low, high, step = [walk.integer(v) for v in list(op.operands)[:3]]
-    if low is None or high is None or not step:
-        raise NotReadError("a loop whose number of trips is not known")
-    trips = range(low, high, step)
-    if len(trips) > MOST_TRIPS:
-        raise NotReadError(f"a loop of {len(trips)} trips, at most {MOST_TRIPS} are followed")
-    block = body_of(op)
-    carried = [walk.views[v] for v in list(op.operands)[3:]]
-    index, *inside = block.arguments
-    integer = walk.shape(index)[1] != "index"
-    for trip in trips:
-        walk.views[index] = (
-            walk.terms.constant(walk.shape(index)[1], trip)
-            if integer
-            else walk.terms.iota(Expr(trip))
-        )
-        walk.views.update(zip(inside, carried))
-        carried = walk.block(block)
-    return carried
 
 
 @handles("scf.if")

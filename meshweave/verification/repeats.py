@@ -1,0 +1,332 @@
+"""Read loops of ops. Few trips are followed one by one; of many, one trip is read for all of them.
+
+    for t in 0 to 100: s = s + A[t]                 s + sum_{t < 100} A[t]
+    for t in 0 to 100: s[4 * t : 4 * t + 4] = f     f[i], with i / 4 in the place of t
+    while p(s): s = f(s)                            one node of s, p and f, the same where these are the same
+
+The last is for what nothing else says: a carried value stands for a whole tensor, of which a rank has a part that stays
+where it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from meshweave.ir.bindings import ir
+from meshweave.ir.ops import body_of
+from meshweave.verification.indices import (
+    Expr,
+    Var,
+    bounds,
+    is_number,
+    of_var,
+    plus,
+    quotient,
+    times,
+    total,
+    variables,
+)
+from meshweave.verification.pieces import Box, choice_of, chosen, concat, pieces_of, replaced
+from meshweave.verification.ranks import index_var
+from meshweave.verification.reductions import operands_of, reduce
+from meshweave.verification.scalars import apply, kind_of
+from meshweave.verification.terms import Guard, Node, Terms, View, dim_var, view_variables
+from meshweave.verification.walk import NotReadError, Walk, handles
+
+MOST_TRIPS = 64
+"""Trips of a loop that is followed trip by trip."""
+MOST_READINGS = 5
+"""How often the body of a loop is read to find where the values that it carries lie."""
+
+
+@handles("scf.for")
+def _for(walk: Walk, op: ir.Operation) -> Sequence[View]:
+    low, high, step = [walk.integer(v) for v in list(op.operands)[:3]]
+    if low is None or high is None or not step:
+        raise NotReadError("a loop whose number of trips is not known")
+    trips = range(low, high, step)
+    carried = [walk.views[v] for v in list(op.operands)[3:]]
+    if len(trips) > MOST_TRIPS:
+        return _many_trips(walk, op, trips, carried)
+    for trip in trips:
+        carried = _trip(walk, op, Expr(trip), carried)
+    return carried
+
+
+def _trip(walk: Walk, op: ir.Operation, place: Expr, carried: Sequence[View]) -> list[View]:
+    """Return what a trip hands on. place: the index of the loop."""
+    block = body_of(op)
+    index, *inside = block.arguments
+    type_ = walk.shape(index)[1]
+    if type_ != "index" and place.terms:
+        raise NotReadError("a loop of many trips that is counted in integers")
+    known = walk.terms.iota(place)
+    walk.views[index] = known if type_ == "index" else walk.terms.constant(type_, place.const)
+    walk.views.update(zip(inside, carried))
+    return walk.block(block)
+
+
+@handles("scf.while")
+def _while(walk: Walk, op: ir.Operation) -> Sequence[View]:
+    before, after = [region.blocks[0] for region in op.regions]
+    carried = [walk.views[v] for v in op.operands]
+    for _ in range(MOST_TRIPS):
+        test, *handed = _before(walk, before, carried)
+        known = walk.terms.constant_of(test)
+        if known is None:
+            break
+        if not known:
+            return handed
+        walk.views.update(zip(after.arguments, handed))
+        carried = walk.block(after)
+
+    def read(states: Sequence[View]) -> tuple[list[View], list[View]]:
+        test, *handed = _before(walk, before, states)
+        walk.views.update(zip(after.arguments, handed))
+        return walk.block(after), [*handed, test]
+
+    shapes = [walk.shape(v)[0] for v in before.arguments]
+    carried = [walk.views[v] for v in op.operands]
+    found = _Unfolded(walk, shapes, carried, read).settled()
+    return [found.result(k, walk.shape(r)[0]) for k, r in enumerate(op.results)]
+
+
+def _before(walk: Walk, block: ir.Block, states: Sequence[View]) -> list[View]:
+    """Return the condition of a loop, and what it hands on."""
+    walk.views.update(zip(block.arguments, states))
+    return walk.block(block)
+
+
+def _many_trips(
+    walk: Walk, op: ir.Operation, trips: range, carried: Sequence[View]
+) -> Sequence[View]:
+    """Read one trip for all of them."""
+    trip = Var("b", f"_{walk.terms.fresh()}", len(trips))
+    place = total([(of_var(trip), trips.step)], trips.start)
+    values = body_of(op).arguments[1:]
+    own = [_state(walk, k, walk.shape(v)) for k, v in enumerate(values)]
+    made = _trip(walk, op, place, own)
+    states = {view.node for view in own}
+    closed = [
+        _Closed(walk.terms, view, init, trip, states, walk.shape(v)[0]).of(new)
+        for view, init, new, v in zip(own, carried, made, values)
+    ]
+    if None not in closed:
+        return [v for v in closed if v is not None]
+    raise NotReadError(f"a loop of {len(trips)} trips that carries more than sums and slices")
+
+
+def _state(walk: Walk, number: int, type_: tuple[tuple[int, ...], str]) -> View:
+    """Return what stands for a carried value as it is on a rank."""
+    shape, element = type_
+    detail = (walk.terms.fresh(), number)
+    node = walk.terms.put(Node("state", detail, (), element), shape)
+    return walk.terms.view(node, [of_var(index_var(d, n)) for d, n in enumerate(shape)])
+
+
+@dataclass(frozen=True)
+class _Closed:
+    """Say what a loop makes of a carried value.
+
+    state: what stands for the value; states: the nodes of all of them. init: the value before the loop.
+    trip: the variable that is the number of the trip.
+    """
+
+    terms: Terms
+    state: View
+    init: View
+    trip: Var
+    states: set[int]
+    shape: tuple[int, ...]
+
+    def of(self, new: View) -> View | None:
+        """Return the value behind the loop, where a trip makes `new` of it; None where there is no rule."""
+        if new == self.state:
+            return self.init
+        return self._added(new) or self._put(new)
+
+    def _added(self, new: View) -> View | None:
+        """Read a sum, or another reduction, of what was there and of something that each trip has."""
+        node = self.terms.nodes[new.node]
+        kind = kind_of(node.op, node.type)
+        if kind is None or len(node.reads) != 2:
+            return None
+        parts = operands_of(self.terms, node.op, new)
+        others = [p for p in parts if p != self.state]
+        if len(others) != len(parts) - 1 or not all(map(self._is_free, others)):
+            return None
+        made = self.init
+        for part in others:
+            over = reduce(self.terms, kind, part, [self.trip])
+            made = apply(self.terms, node.op, node.detail, node.type, [made, over])
+        return made
+
+    def _put(self, new: View) -> View | None:
+        """Read slices that each trip puts somewhere else."""
+        if new == self.state:
+            return self.init
+        if self.trip not in view_variables(new) and self._is_free(new):
+            return new
+        if self.terms.nodes[new.node].op == "concat":
+            return self._pieces(new)
+        known = choice_of(self.terms, new)
+        if known is None or known[2] != self.state:
+            return None
+        taken, value, _ = known
+        if not any(self.trip in variables(e) for e, _ in taken):
+            inner = self._put(value)
+            return None if inner is None else chosen(self.terms, taken, inner, self.init)
+        box = self._box(taken)
+        if box is None or not self._is_free(value):
+            return None
+        turn = quotient(box.offset, box.size // self.trip.size)
+        moved = self.terms.composed(value, {self.trip: turn})
+        return replaced(self.terms, self.init, moved, [] if box.is_all else [box])
+
+    def _pieces(self, new: View) -> View | None:
+        place = next(
+            (v for d, n in enumerate(self.shape) if of_var(v := index_var(d, n)) == new.exprs[0]),
+            None,
+        )
+        if place is None:
+            return None
+        pieces = [(at, self._put(v)) for at, v in pieces_of(self.terms, new, place, 0, place.size)]
+        if any(v is None for _, v in pieces):
+            return None
+        return concat(self.terms, place, [(at, v) for at, v in pieces if v is not None])
+
+    def _box(self, taken: Sequence[Guard]) -> Box | None:
+        """Return what all trips take together, each the slice behind that of the trip before."""
+        if len(taken) != 1:
+            return None
+        expr, size = taken[0]
+        moving = [(a, c) for a, c in expr.terms if a == self.trip]
+        rest = Expr(expr.const, tuple([t for t in expr.terms if t not in moving]))
+        place = next(
+            (v for d, n in enumerate(self.shape) if (v := index_var(d, n)) in variables(rest)), None
+        )
+        if moving != [(self.trip, -size)] or self.trip in variables(rest) or place is None:
+            return None
+        begin = plus(of_var(place), times(rest, -1))
+        low, high = bounds(begin)
+        if place in variables(begin) or low < 0 or high + size * self.trip.size > place.size:
+            return None
+        return Box(place, begin, size * self.trip.size)
+
+    def _is_free(self, view: View) -> bool:
+        return not self.states & nodes_of(self.terms, view)
+
+
+def nodes_of(terms: Terms, view: View) -> set[int]:
+    """Return the nodes that a view is made of."""
+    found, todo = set[int](), [view.node]
+    while todo:
+        number = todo.pop()
+        if number not in found:
+            found.add(number)
+            todo += [r.node for r in terms.nodes[number].reads]
+    return found
+
+
+@dataclass
+class _Unfolded:
+    """Hold a loop of which only one trip is read: what it carries are parts of tensors that symbols stand for.
+
+    read: makes of carried values those of the next trip, and what else is asked for.
+    places: for each carried value, for each dim of it, the place in the tensor; dims along which it is the same are
+    left out. sizes: how long that tensor is.
+    """
+
+    walk: Walk
+    shapes: Sequence[tuple[int, ...]]
+    inits: Sequence[View]
+    read: Callable[[Sequence[View]], tuple[list[View], list[View]]]
+    places: list[dict[int, Expr]] = field(default_factory=list)
+    sizes: list[dict[int, int | None]] = field(default_factory=list)
+    nexts: list[View] = field(default_factory=list)
+    asked: list[View] = field(default_factory=list)
+
+    def settled(self) -> _Unfolded:
+        """Find the places: those of the values before the loop, and of those that a trip makes of them."""
+        self.places = [{} for _ in self.inits]
+        self.sizes = [{} for _ in self.inits]
+        self._learn(self.inits)
+        self.walk.depth += 1
+        try:
+            for _ in range(MOST_READINGS):
+                self.nexts, self.asked = self.read(
+                    [self._symbol(k) for k in range(len(self.inits))]
+                )
+                if not self._learn(self.nexts):
+                    return self
+        finally:
+            self.walk.depth -= 1
+        raise NotReadError("a loop whose values do not stay where they are")
+
+    def _learn(self, views: Sequence[View]) -> bool:
+        """Note where values lie; return whether that was news."""
+        news = False
+        for k, (view, shape) in enumerate(zip(views, self.shapes)):
+            for dim, (expr, size) in _dims(self.walk.terms, view, shape).items():
+                if dim not in self.places[k]:
+                    self.places[k][dim], self.sizes[k][dim], news = expr, size, True
+                if self.places[k][dim] != expr:
+                    raise NotReadError("a loop that moves what it carries")
+        return news
+
+    def _symbol(self, number: int) -> View:
+        terms, dims = self.walk.terms, sorted(self.places[number])
+        sizes = tuple([self.sizes[number][d] for d in dims])
+        type_ = terms.type_of(self.inits[number])
+        node = terms.put(Node("state", (self.walk.depth, number, sizes), (), type_), sizes)
+        return terms.view(node, [self.places[number][d] for d in dims])
+
+    def result(self, number: int, shape: tuple[int, ...]) -> View:
+        """Return a value behind the loop."""
+        terms, view = self.walk.terms, self.asked[number]
+        dims = _dims(terms, view, shape)
+        exprs = [dims[d][0] for d in sorted(dims)]
+        sizes = [dims[d][1] for d in sorted(dims)]
+        reads = [_function(terms, view, exprs, sizes), _function(terms, self.asked[-1], [], [])]
+        for k, (init, new) in enumerate(zip(self.inits, self.nexts)):
+            places = [self.places[k][d] for d in sorted(self.places[k])]
+            extents = [self.sizes[k][d] for d in sorted(self.places[k])]
+            reads += [_function(terms, v, places, extents) for v in (init, new)]
+        detail = (self.walk.depth, len(self.inits))
+        node = Node("while", detail, tuple(reads), terms.type_of(view))
+        return terms.view(terms.put(node, sizes), exprs)
+
+
+def _dims(terms: Terms, view: View, shape: tuple[int, ...]) -> dict[int, tuple[Expr, int | None]]:
+    """Return for each dim of a value the place that it reads there, and how long the dim of what it reads is."""
+    if view.guards or any(f is not None for f in view.fills):
+        raise NotReadError("a loop over values with padding")
+    found: dict[int, tuple[Expr, int | None]] = {}
+    for expr, size in zip(view.exprs, terms.sizes[view.node]):
+        if is_number(expr):
+            continue
+        own = [d for d, n in enumerate(shape) if index_var(d, n) in variables(expr)]
+        if len(own) != 1 or (own[0] in found and found[own[0]][0] != expr):
+            raise NotReadError("a loop over values that do not lie dim by dim")
+        found.setdefault(own[0], (expr, size))
+    return found
+
+
+def _function(terms: Terms, view: View, exprs: Sequence[Expr], sizes: Sequence[int | None]) -> View:
+    """Write a view as a function of places: a dim for each of them."""
+    if view.guards or any(f is not None for f in view.fills):
+        raise NotReadError("a loop over values with padding")
+    made = []
+    for expr, size in zip(view.exprs, terms.sizes[view.node]):
+        if is_number(expr):
+            made.append(Expr(expr.const))
+            continue
+        if expr not in exprs:
+            raise NotReadError("a loop that moves what it carries, or that ranks may leave apart")
+        number = exprs.index(expr)
+        wanted = sizes[number]
+        if size is not None and (wanted is None or size < wanted):
+            raise NotReadError("a loop over values with padding")
+        made.append(of_var(dim_var(number)))
+    return View(view.node, tuple(made), (None,) * len(made))
