@@ -48,20 +48,23 @@ def _summary(fault: Fault) -> dict[str, Any]:
 def _print(fault: Fault, console: Console) -> None:
     last = fault.dumps[-1]
     at = datetime.fromtimestamp(last.written / 1000, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
-    console.print(
-        Text(
-            f"{last.reason} on {at}: program {last.program}, engine {last.engine}, mesh ({last.mesh})"
-        )
-    )
-    for dump in fault.dumps:
-        console.print(Text(f"  {dump.host}: {dump.line}"))
+    program = f"program {last.program}, engine {last.engine}, mesh ({last.mesh})"
+    lines = [f"{last.reason} on {at}: {program}"]
+    lines += [f"  {dump.host}: {dump.line}" for dump in fault.dumps]
+    for line in lines:
+        console.print(_text(line), soft_wrap=True)
     console.print(_ranks(fault))
     if fault.sequences():
         console.print(_collectives(fault))
     missing = [rank.rank for rank in fault.ranks if rank.state == ELSEWHERE]
     if missing:
         console.print(Text(f"no dump tells of {named(missing)}"))
-    console.print(Text(f"verdict: {fault.verdict()}\n", style="bold"))
+    console.print(_text(f"verdict: {fault.verdict()}", "bold"), soft_wrap=True)
+
+
+def _text(words: str, style: str = "") -> Text:
+    """Return words of a file as text without characters that a terminal obeys."""
+    return Text("".join(c if c.isprintable() else "?" for c in words), style=style)
 
 
 def _ranks(fault: Fault) -> Table:
@@ -69,15 +72,9 @@ def _ranks(fault: Fault) -> Table:
     op, guilty = fault.dumps[0].op, fault.stragglers
     for rank, host in zip(fault.ranks, fault.hosts):
         if rank.state != ELSEWHERE:
-            row = (
-                str(rank.rank),
-                host,
-                _process(rank),
-                str(rank.calls),
-                str(rank.count),
-                where(rank, op),
-            )
-            table.add_row(*map(Text, row), style="red" if rank in guilty else "")
+            counts = str(rank.calls), str(rank.count)
+            row = (str(rank.rank), host, _process(rank), *counts, where(rank, op))
+            table.add_row(*map(_text, row), style="red" if rank in guilty else "")
     return table
 
 
@@ -104,7 +101,7 @@ def _collectives(fault: Fault) -> Table:
         info, half = op(first.op), f" ({first.half})" if first.half else ""
         marks = [_mark(fault, sequence, members[0], first.op) for members in together.values()]
         row = (str(sequence), f"{info.name}{half}", f"{info.bytes:,}", info.location, *marks)
-        table.add_row(*map(Text, row))
+        table.add_row(*map(_text, row))
     return table
 
 

@@ -86,12 +86,11 @@ def _texts(ranks: Sequence[RankRecord], op: Ops) -> dict[int, str]:
     """Say where each rank is, also in which call or in which round of a loop where ranks differ in that."""
     texts = {rank.rank: where(rank, op) for rank in ranks}
     begun = [rank for rank in ranks if rank.state in (RUNNING, RETURNED, DEVICE)]
-    rounds = {(texts[rank.rank], rank.count) for rank in begun if rank.in_collective}
-    same_place = Counter(text for text, _ in rounds)
+    rounds = Counter(op for op, _ in {(r.op, r.count) for r in begun if r.in_collective})
     for rank in begun:
         if len({each.calls for each in begun}) > 1:
             texts[rank.rank] += f" (call {rank.calls})"
-        elif rank.in_collective and same_place[texts[rank.rank]] > 1:
+        elif rank.in_collective and rounds[rank.op] > 1:
             texts[rank.rank] += f" (collective {rank.count})"
     return texts
 

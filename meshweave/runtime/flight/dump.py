@@ -18,6 +18,7 @@ from meshweave.runtime.flight.records import STATES, RankRecord
 
 KIND, FORMAT = "meshweave flight recorder", 1
 PATTERN = "flight-*.json"
+_LAST = 1 << 43  # milliseconds since 1970: in the year 2248
 LARGEST = 256 << 20  # bytes; a dump of 1,024 ranks takes about 20 MB
 
 
@@ -47,10 +48,17 @@ class Dump:
         mesh, numbers = Mesh.parse(self.mesh), [rank.rank for rank in self.ranks]
         if mesh.is_symbolic or len(numbers) != mesh.nranks or numbers != list(range(len(numbers))):
             raise MeshweaveError(f"its ranks are not those of mesh ({self.mesh})")
+        if self.written > _LAST:
+            raise MeshweaveError(f"it was written at {self.written} ms, which is no time")
         for rank in self.ranks:
             if rank.state not in STATES or rank.process not in PROCESS_STATES:
                 raise MeshweaveError(
-                    f"rank {rank.rank} has an unknown state: {rank.state:.20}, process {rank.process:.20}"
+                    f"rank {rank.rank} has an unknown state: {rank.state!r:.20}, process {rank.process!r:.20}"
+                )
+            told = [entry.sequence for entry in rank.entries]
+            if told != list(range(rank.count - len(told) + 1, rank.count + 1)):
+                raise MeshweaveError(
+                    f"the collectives of rank {rank.rank} are not numbered in order"
                 )
 
     def op(self, number: int) -> OpInfo:

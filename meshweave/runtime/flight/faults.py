@@ -31,10 +31,9 @@ class Fault:
         """Name the ranks that held the others up, and say where all were; or at what ranks went different ways."""
         return self._parting() or account(self.ranks, self.dumps[0].op)
 
-    def sequences(self) -> range:
+    def sequences(self) -> list[int]:
         """Return the numbers of the collectives that any rank still knows."""
-        known = [entry.sequence for rank in self.ranks for entry in rank.entries]
-        return range(min(known, default=1), max(known, default=0) + 1)
+        return sorted({entry.sequence for rank in self.ranks for entry in rank.entries})
 
     def entries(self, sequence: int) -> dict[int, Entry]:
         """Return what each rank says of a collective, by its number; without those that know nothing of it."""

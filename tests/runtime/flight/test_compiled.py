@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
+
 import numpy as np
 import pytest
+from commands import meshweave, start
 
 import meshweave as mw
+from meshweave.abi import StatusRow
 from meshweave.api.program import Program
+from meshweave.errors import RankError
+from meshweave.runtime.flight.dump import read_dumps
+from meshweave.runtime.flight.faults import faults
 from meshweave.runtime.flight.records import RankRecord
+from meshweave.simulator.driver.recorder import InjectedFailure
+from meshweave.simulator.engine import EmulateEngine
 
 CALLS = 300  # enough that a short call is served from compiled code
 
@@ -40,3 +51,57 @@ def test_each_round_of_a_loop_is_a_collective_of_its_own(name):
     assert all(entry.ended for entry in record.entries)
     last = [manifest.op(entry.op).bytes for entry in record.entries[-per_call:]]
     assert last == [each.bytes for each in manifest.collectives]
+
+
+def endless(x, w):
+    """More rounds than anyone waits for."""
+    return mw.scan(lambda carry, _: (carry @ w, ()), x, None, length=1 << 40)[0]
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    """The file of an endless program for engine local."""
+    x, w = np.ones((4, 4), "f4"), np.eye(4, dtype="f4")
+    made = mw.jit(endless, mesh="x=2", in_layouts=("[_, x]", "[x, _]"), out_layouts="[_, x]")
+    path = tmp_path_factory.mktemp("endless") / "endless.mwb"
+    made.lower(x, w).compile().program.bundle.write(path)
+    return path
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_command_that_is_ended_leaves_a_dump(bundle, tmp_path, number, status):
+    folder = tmp_path / "flight"
+    for seconds in (1.5, 5, 15):  # until it has come to the run
+        command = start("meshweave", "run", bundle, "--flight", folder)
+        time.sleep(seconds)
+        os.killpg(command.pid, number)
+        out, _ = command.communicate(timeout=30)
+        assert (command.returncode, out) == (status, "")
+        if os.path.isdir(folder) and os.listdir(folder):
+            break
+    done = meshweave("doctor", "--dump", folder)
+    assert done.status == 0 and done.out.startswith("signal on ")
+    (fault,) = faults(read_dumps([str(folder)])[0])
+    for rank in fault.ranks:  # the ring has come round, and every entry is one of the loop
+        assert rank.count > len(rank.entries) == StatusRow.ENTRIES
+    assert len({entry.op for rank in fault.ranks for entry in rank.entries}) <= 2
+
+
+def test_a_rank_of_an_emulated_gpu_that_fails_leaves_a_dump(tmp_path):
+    folder = tmp_path / "flight"
+    x, w = np.ones((4, 4), "f4"), np.eye(4, dtype="f4")
+    layouts = {"in_layouts": ("[_, x]", "[x, _]"), "out_layouts": "[_, x]"}
+    bundle = (
+        mw.jit(loop, mesh="x=2", engine="emulate", **layouts).lower(x, w).compile().program.bundle
+    )
+    sums = [info.op for info in bundle.manifest.collectives]
+    assert set(sums) == {"reduce_scatter"}
+    runner = EmulateEngine(failures=[InjectedFailure(1, 2, 2, "ncclReduceScatter")], flight=folder)
+    with (
+        Program(bundle, runner) as program,
+        pytest.raises(RankError, match=r"rank 1 failed in .*; flight recorder: "),
+    ):
+        program(x, w)
+    (fault,) = faults(read_dumps([str(folder)])[0])
+    assert fault.dumps[0].reason == "failure"
+    assert not fault.ranks[1].entries[-1].ended

@@ -52,7 +52,17 @@ STUCK = dump(*(rank(n, [1, 2, 3], within=True) for n in (0, 1, 2)), rank(3, [1, 
 
 words = st.text(max_size=20)
 counts = st.integers(0, 1 << 40)
-records = st.builds(
+entries = st.tuples(counts, st.sampled_from(["", "start", "wait"]), st.booleans())
+
+
+def numbered(made: RankRecord, told: list[tuple[int, str, bool]]) -> RankRecord:
+    """A record with these collectives (op, half, ended) as its last."""
+    first = made.count + 1
+    given = tuple(Entry(first + k, *each) for k, each in enumerate(told))
+    return replace(made, count=made.count + len(given), entries=given)
+
+
+bare = st.builds(
     RankRecord,
     rank=st.just(0),
     state=st.sampled_from(["idle", "running", "returned", "elsewhere", "device"]),
@@ -64,8 +74,8 @@ records = st.builds(
     process=st.sampled_from(["alive", "stopped", "dead", "unknown"]),
     ending=words,
     ended=counts,
-    entries=st.lists(st.builds(Entry, counts, counts, words, st.booleans()), max_size=3).map(tuple),
 )
+records = st.builds(numbered, bare, st.lists(entries, max_size=3))
 
 
 @given(records, words, words, counts, st.lists(st.builds(OpInfo, counts, words, words, counts)))
@@ -109,8 +119,10 @@ VALUE = json.loads(STUCK.to_json())
         ({"mesh": "x=-"}, "damaged: axis x=-: a size is"),
         ({"written": -1}, "damaged: the dump.written should be a count, is -1"),
         ({"more": 1}, "damaged: the dump has an unknown field 'more'"),
-        ({"ranks": [*VALUE["ranks"][:3], VALUE["ranks"][3] | {"state": "asleep"}]}, "unknown state: asleep"),
+        ({"ranks": [*VALUE["ranks"][:3], VALUE["ranks"][3] | {"state": "asleep"}]}, "unknown state: 'asleep'"),
         ({"ranks": [VALUE["ranks"][0]] * 4}, "damaged: its ranks are not those of mesh (x=4)"),
+        ({"written": 1 << 60}, "damaged: it was written at 1152921504606846976 ms, which is no time"),
+        ({"ranks": [VALUE["ranks"][0] | {"count": 1 << 60}, *VALUE["ranks"][1:]]}, "of rank 0 are not numbered in"),
         ({"ops": [{}]}, "damaged: the dump.ops[0] has no id"),
     ],
 )  # fmt: skip
@@ -162,6 +174,20 @@ def test_json_names_the_stragglers(tmp_path: Path) -> None:
     assert [each["host"] for each in found["ranks"]] == ["one"] * 4
 
 
+def test_a_file_cannot_give_a_terminal_orders(tmp_path: Path) -> None:
+    text = STUCK.to_json().replace("no progress", "no \\u001b[2J progress")
+    (tmp_path / "flight-x.json").write_text(text)
+    done = meshweave("doctor", "--dump", tmp_path)
+    assert done.status == 0 and "no ?[2J progress" in done.out and "\x1b" not in done.out
+
+
+def test_ranks_that_are_far_apart_take_no_time(tmp_path: Path) -> None:
+    far = replace(rank(0, [1]), count=1 << 61, entries=(Entry(1 << 61, 1, "", True),))
+    made = dump(far, *(rank(n, [1], True) for n in (1, 2, 3)))
+    done = meshweave("doctor", "--dump", write_dump(made, str(tmp_path)))
+    assert done.status == 0 and "verdict: rank 0 computes" in done.out
+
+
 def test_hosts_are_put_together() -> None:
     one = dump(rank(0, [1], True), rank(1, [1], True), elsewhere(2), elsewhere(3))
     two = dump(elsewhere(0), elsewhere(1), rank(2, [1], True), rank(3, []), host="two")
@@ -200,7 +226,7 @@ def test_faults_of_different_jobs_are_apart() -> None:
 
 def test_entries_are_found_by_their_number_though_rings_begin_elsewhere() -> None:
     found = fault(dump(rank(0, [1, 2, 3, 1, 2]), rank(1, [1, 2, 3]), rank(2, []), rank(3, [1])))
-    assert list(found.sequences()) == [1, 2, 3, 4, 5]
+    assert found.sequences() == [1, 2, 3, 4, 5]
     assert {n: sorted(found.entries(n)) for n in found.sequences()} == {
         1: [1, 3], 2: [1], 3: [0, 1], 4: [0], 5: [0],
     }  # fmt: skip

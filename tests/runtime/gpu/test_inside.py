@@ -17,6 +17,7 @@ from runtime.gpu.programs import Launch, program
 from runtime.gpu.test_bootstrap import free_port
 
 from meshweave.errors import MeshweaveError, RankError
+from meshweave.runtime.flight.dump import read_dumps
 from meshweave.runtime.gpu.device_array import DeviceArray, foreign, is_foreign
 from meshweave.runtime.gpu.inside import GpuProgram
 from meshweave.simulator.driver.move import move
@@ -200,6 +201,16 @@ def test_a_rank_that_stalls_ends_its_process_with_a_line():
     assert ran.returncode == RankError.exit_status
     expected = "meshweave: rank 0: no progress for 0.5 s: rank 0 waits for its device\n"
     assert ran.stderr == expected
+
+
+def test_a_rank_that_fails_leaves_a_dump(tmp_path):
+    library = recorder(1, failures=[InjectedFailure(0, 1, 700, "cuLaunchKernel")])
+    made = GpuProgram(twice(), library=library, environ={}, flight=str(tmp_path))
+    with pytest.raises(RankError, match=r"^rank 0 failed in twice .*; flight recorder: "):
+        made.run([np.ones(N, "f4")])
+    (dump,), _ = read_dumps([str(tmp_path)])
+    assert (dump.reason, dump.ranks[0].calls, dump.ranks[0].pid) == ("failure", 1, os.getpid())
+    made.close()
 
 
 def test_nccl_reports_what_happened_in_the_background():
