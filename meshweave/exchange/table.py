@@ -12,7 +12,7 @@ Sender and receiver make it each for itself.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise, product
+from itertools import product
 from math import prod
 from typing import Any, NamedTuple
 
@@ -23,12 +23,12 @@ from meshweave.layout.mesh import Mesh
 from meshweave.layout.places import (
     Indices,
     coordinate,
-    digits,
     dim_addresses,
     indices_at,
     is_run,
     locate,
     run_at,
+    step_of,
 )
 
 
@@ -184,7 +184,7 @@ def _shares(table: Table, dim: int, sends: bool, at: tuple[int, ...]) -> Shares:
     """
     source, target, mesh, shape = table.source, table.target, table.mesh, table.shape
     own, other = (source, target) if sends else (target, source)
-    steps = [_step(layout, mesh, shape, dim) for layout in (source, target)]
+    steps = [step_of(layout, mesh, shape, dim) for layout in (source, target)]
     runs = is_run(source, mesh, shape, dim) and is_run(target, mesh, shape, dim)
     if runs and steps[0] is not None and steps[1] is not None:
         return _runs(table, dim, sends, at, (steps[0], steps[1]))
@@ -201,18 +201,9 @@ def _shares(table: Table, dim: int, sends: bool, at: tuple[int, ...]) -> Shares:
     given, taken, offsets = given[order], taken[order], offsets[order]
     ends = [*np.flatnonzero(np.diff(offsets, append=-1)) + 1]
     return {
-        int(offsets[start]): tuple(_loops(given[start:end], taken[start:end]))
+        int(offsets[start]): tuple(loops_of(given[start:end], taken[start:end]))
         for start, end in zip([0, *ends], ends)
     }
-
-
-def _step(layout: Layout, mesh: Mesh, shape: tuple[int, ...], dim: int) -> int | None:
-    """Return the one distance in memory between neighbours along a dim; None when there are several."""
-    local = [d for d in digits(layout, mesh, shape)[dim] if d.axis is None and d.extent != 1]
-    for major, minor in pairwise(local):
-        if major.memory != minor.memory * minor.extent:
-            return None
-    return local[-1].memory if local else 1
 
 
 def _runs(
@@ -239,8 +230,8 @@ def _runs(
     return found
 
 
-def _loops(given: Indices, taken: Indices) -> Iterator[Loop]:
-    """Express pairs of addresses as few nested loops: runs of equal steps, then runs of equal runs."""
+def loops_of(given: Indices, taken: Indices) -> Iterator[Loop]:
+    """Express pairs of addresses as few nested loops, in order: runs of equal steps, then runs of equal runs."""
     none: tuple[Level, ...] = ()
     pending = [(given, taken, _steps_of(given, taken), none)]
     while pending:

@@ -24,6 +24,7 @@ from meshweave.layout.places import (
     is_nested,
     is_run,
     locate,
+    step_of,
 )
 
 MAX_COMPARED = 1 << 22  # indices of a dim that `same_placement` compares one by one
@@ -54,8 +55,8 @@ def merged(pending: Iterable[tuple[str, tuple[str, ...]]]) -> Pending:
 def same_placement(one: Layout, other: Layout, mesh: Mesh, shape: Sequence[int]) -> bool:
     """Tell whether two layouts place every element alike: same ranks, same address, same pending reductions.
 
-    The layouts may be spelled differently. Returns False for different
-    spellings of a dim longer than MAX_COMPARED.
+    The layouts may be spelled differently. Returns False for different spellings of a dim of irregular or nested sizes
+    that is longer than MAX_COMPARED.
     """
     if one == other:
         return True
@@ -67,44 +68,48 @@ def same_placement(one: Layout, other: Layout, mesh: Mesh, shape: Sequence[int])
 
 def same_dim(one: Layout, other: Layout, mesh: Mesh, shape: Sequence[int], dim: int) -> bool:
     """Tell whether two layouts place the indices of a dim alike, as `same_placement` does of all dims."""
-    plain = all(
-        irregular(layout, dim) is None and not is_nested(layout, mesh, shape, dim)
-        for layout in (one, other)
-    )
-    rows = [digits(layout, mesh, tuple(shape))[dim] for layout in (one, other)]
-    normal = [_normal(row, mesh) for row in rows]
-    if plain and normal[0] == normal[1]:
-        return True
-    if shape[dim] > MAX_COMPARED:
+    both, size = (one, other), shape[dim]
+    free = [
+        free_strides(mesh, [(mesh.stride(a), mesh.size(a)) for a in layout.axes_of(dim)])
+        for layout in both
+    ]
+    if free[0] != free[1]:
         return False
-    index = np.arange(shape[dim])
+    if not any(irregular(la, dim) is not None or is_nested(la, mesh, shape, dim) for la in both):
+        rows = [digits(layout, mesh, tuple(shape))[dim] for layout in both]
+        forms = [
+            normal([(d.extent, mesh.stride(d.axis) if d.axis else 0, d.memory) for d in row], size)
+            for row in rows
+        ]
+        return forms[0] == forms[1]
+    if size > MAX_COMPARED:
+        return False
+    index = np.arange(size)
     places = []
-    for layout in (one, other):
+    for layout in both:
         coordinates, position = locate(layout, mesh, shape, dim, index)
-        names = layout.axes_of(dim)
-        ranks = sum((c * mesh.stride(a) for c, a in zip(coordinates, names)), 0 * index)
-        free = free_strides(mesh, [(mesh.stride(a), mesh.size(a)) for a in names])
-        places.append((ranks, dim_addresses(layout, mesh, shape, dim)[position], free))
-    (ranks, addresses, free), (its_ranks, its_addresses, its_free) = places
-    return (
-        free == its_free
-        and bool(np.array_equal(ranks, its_ranks))
-        and bool(np.array_equal(addresses, its_addresses))
-    )
+        steps = (c * mesh.stride(a) for c, a in zip(coordinates, layout.axes_of(dim)))
+        ranks = sum(steps, 0 * index)
+        places.append((ranks, dim_addresses(layout, mesh, shape, dim)[position]))
+    return all(bool(np.array_equal(*pair)) for pair in zip(*places, strict=True))
 
 
-def _normal(row: Sequence[Digit], mesh: Mesh) -> list[tuple[int, bool, int]]:
-    """Describe digits as (extent, on a device, weight in ranks or in memory), merging neighbours that form one."""
-    done: list[tuple[int, bool, int]] = []
-    for digit in row:
-        if digit.extent == 1:
-            continue
-        device = digit.axis is not None
-        weight = mesh.stride(digit.axis) if digit.axis is not None else digit.memory
-        extent = digit.extent
-        if done and done[-1][1] == device and done[-1][2] == weight * extent:
-            extent *= done.pop()[0]
-        done.append((extent, device, weight))
+def normal(row: Iterable[tuple[int, int, int]], size: int) -> list[tuple[int, int, int]]:
+    """Return the digits that tell indices below `size` apart, the minor one first; neighbours that form one are one.
+
+    A digit, major first in `row`, is its extent and its weights in ranks and in memory. Digits of equal normal form
+    place every index alike, and no others do.
+    """
+    done: list[tuple[int, int, int]] = []
+    below = 1
+    for extent, rank, place in reversed(list(row)):
+        if below < size and extent != 1:
+            if done and (rank, place) == tuple(done[-1][0] * weight for weight in done[-1][1:]):
+                inner, rank, place = done.pop()
+                extent, below = extent * inner, below // inner
+            extent = min(extent, -(-size // below))
+            done.append((extent, rank, place))
+            below *= extent
     return done
 
 
@@ -124,8 +129,7 @@ def block_axes(
     rows = [_block_row(layout, mesh, tuple(shape), dim) for dim in range(layout.ndim)]
     step = 1
     for dim in reversed(range(layout.ndim)):
-        places = dim_addresses(layout, mesh, shape, dim)
-        if not np.array_equal(places, np.arange(local[dim]) * step):
+        if local[dim] > 1 and step_of(layout, mesh, tuple(shape), dim) != step:
             return None
         step *= local[dim]
     return tuple(row for row in rows if row is not None) if None not in rows else None

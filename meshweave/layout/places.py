@@ -8,7 +8,7 @@ replicated (or partial) over them.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import product
+from itertools import pairwise, product
 from math import prod
 from typing import Any
 
@@ -77,6 +77,15 @@ def dim_addresses(layout: Layout, mesh: Mesh, shape: Sequence[int], dim: int) ->
             part = np.arange(digit.extent, dtype=np.int64) * digit.memory
             addresses = (addresses[:, None] + part).reshape(-1)
     return addresses
+
+
+def step_of(layout: Layout, mesh: Mesh, shape: tuple[int, ...], dim: int) -> int | None:
+    """Return the one distance in memory between neighbours along a dim; None when there are several, 1 of one."""
+    local = [d for d in digits(layout, mesh, shape)[dim] if d.axis is None and d.extent != 1]
+    for major, minor in pairwise(local):
+        if major.memory != minor.memory * minor.extent:
+            return None
+    return local[-1].memory if local else 1
 
 
 def irregular(layout: Layout, dim: int) -> tuple[int, ...] | None:

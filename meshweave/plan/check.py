@@ -16,6 +16,7 @@ from meshweave.errors import LayoutError
 from meshweave.layout.algebra import (
     Pending,
     merged,
+    normal,
     pending,
     refine_dim,
     same_dim,
@@ -144,19 +145,9 @@ def _cut(row: Row, axes: Sequence[str], mesh: Mesh, size: int) -> Row | None:
     return [*row[:at], *_ranks(axes, mesh), (-(-extent // group), 0), *row[at + 1 :]]
 
 
-def _normal(row: Row, size: int) -> Row:
-    """Return the digits that tell indices below `size` apart, the minor one first; neighbours that form one are one."""
-    done: Row = []
-    below = 1
-    for extent, weight in reversed(row):
-        if below < size and extent != 1:
-            if done and weight == done[-1][0] * done[-1][1]:
-                inner, weight = done.pop()
-                extent, below = extent * inner, below // inner
-            extent = min(extent, -(-size // below))
-            done.append((extent, weight))
-            below *= extent
-    return done
+def _normal(row: Row, size: int) -> list[tuple[int, int, int]]:
+    """Return the normal form of digits, wherever in memory they lie."""
+    return normal([(extent, weight, 0) for extent, weight in row], size)
 
 
 def _wrong_sources(step: PlanStep, mesh: Mesh, shape: tuple[int, ...]) -> str | None:

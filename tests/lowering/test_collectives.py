@@ -133,14 +133,30 @@ def test_all_to_all_moves_the_split(axes, split, concat, shape):
         same_where_valid(got[rank], want, split)
 
 
-def test_permute_receives_from_its_source():
-    values, sources = shards((3, 4)), [4, 2, 0, 5, 1, 3]
+@pytest.mark.parametrize(
+    "sources", [(4, 2, 0, 5, 1, 3), (0, 2, 4, 1, 3, 5), (1, 2, 3, 4, 5, 0), (5, 4, 3, 2, 1, 0)]
+)
+def test_permute_receives_from_its_source(sources):
+    values, sources = shards((3, 4)), list(sources)
     text = program("permute", f"{axes_text(('y', 'x'))}, sources = {sources}", (3, 4), (3, 4))
     got = run(text, values)
     for rank in RANKS:
         group = MESH.group(("y", "x"), rank)
         source = group[sources[MESH.group_index(("y", "x"), rank)]]
         np.testing.assert_array_equal(got[rank], values[source])
+
+
+@pytest.mark.parametrize("axes", ['["x", "y"]', '["x"]'])
+def test_a_permute_of_thousands_of_members_is_told_by_digits(axes):
+    turned = [64 * (k % 64) + k // 64 for k in range(4096)]
+    sources = turned if "y" in axes else [63, *range(63)]
+    text = f"""
+    "dist.mesh"() {{sym_name = "mesh", axes = "x=64, y=64"}} : () -> ()
+    func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> {{
+      %0 = "dist.permute"(%a) {{axes = {axes}, sources = {sources}}} : (tensor<4xf32>) -> tensor<4xf32>
+      return %0 : tensor<4xf32>
+    }}"""
+    assert len(compile_text(text).to_bytes()) < 8 << 10
 
 
 def test_an_all_reduce_of_a_computed_value_runs_in_place():

@@ -287,7 +287,9 @@ class Collectives:
             raise CompileError(
                 f"dist.permute: sources {sources} are no permutation of {members} members"
             )
-        targets = [sources.index(k) for k in range(members)]
+        targets = [0] * members
+        for k, source in enumerate(sources):
+            targets[source] = k
         tables = tuple("table:" + ",".join(map(str, t)) for t in (sources, targets))
         shape = list(x.type.shape)
         return self._call(op, Collective("permute"), axes, x, shape, (nbytes, *tables), nbytes)

@@ -16,8 +16,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
+
 from meshweave.abi import Slots, StatusRow
 from meshweave.errors import CompileError
+from meshweave.exchange.table import Loop, loops_of
 from meshweave.ir.bindings import ir
 from meshweave.ir.locations import location_text
 from meshweave.lowering.buffers.function_plan import FunctionPlan
@@ -269,13 +272,27 @@ class Emitter(Branches):
         """Return a number, or the entry of a table ("table:1,2,0") at this rank's member index."""
         if isinstance(argument, int):
             return self.i64(argument)
-        entries = [int(n) for n in argument.split(":")[1].split(",")]
+        entries = np.array(argument.split(":")[1].split(","), np.int64)
         member = self._slot(self.slots.member(call.group), "i64")
-        result = self.i64(entries[0])
-        for k, entry in enumerate(entries[1:], 1):
-            here = self.let(f'llvm.icmp "eq" {member}, {self.i64(k)} : i64')
-            result = self.let(f"llvm.select {here}, {self.i64(entry)}, {result} : i1, i64")
+        result = ""
+        for loop in loops_of(entries, np.arange(len(entries))):
+            value = self._walked(loop, member)
+            if result:
+                here = self.let(f'llvm.icmp "sge" {member}, {self.i64(loop.target)} : i64')
+                value = self.let(f"llvm.select {here}, {value}, {result} : i1, i64")
+            result = value
         return result
+
+    def _walked(self, loop: Loop, place: str) -> str:
+        """Return the source that a loop has for the target `place`, from the digits of that place."""
+        value = self.i64(loop.source)
+        behind = self.let(f"llvm.sub {place}, {self.i64(loop.target)} : i64")
+        for level in loop.levels:
+            digit = self.let(f"llvm.udiv {behind}, {self.i64(level.target_step)} : i64")
+            digit = self.let(f"llvm.urem {digit}, {self.i64(level.times)} : i64")
+            part = self.let(f"llvm.mul {digit}, {self.i64(level.source_step)} : i64")
+            value = self.let(f"llvm.add {value}, {part} : i64")
+        return value
 
     def _check(self, code: str, op_id: int | None) -> None:
         """Leave where a call has failed. op_id: of the op whose failure it is; None: the code names it."""
