@@ -232,6 +232,9 @@ def _runs(
 
 def loops_of(given: Indices, taken: Indices) -> Iterator[Loop]:
     """Express pairs of addresses as few nested loops, in order: runs of equal steps, then runs of equal runs."""
+    if len(given) == 1:  # as many are
+        yield Loop(int(given[0]), int(taken[0]), ())
+        return
     none: tuple[Level, ...] = ()
     pending = [(given, taken, _steps_of(given, taken), none)]
     while pending:
