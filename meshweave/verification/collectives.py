@@ -179,9 +179,9 @@ def _by_formula(walk: Walk, view: View, placing: Placing) -> View:
     places = {
         e: of_var(index_var(d, n)) for d, (e, n) in enumerate(zip(placing.indices(), placing.shape))
     }
-    if view.guards or any(e not in places for e in view.exprs):
+    if view.guards or any(e not in places and e != ZERO for e in view.exprs):
         raise NotReadError(f"a layout without a formula: {placing.layout}")
-    exprs = [places[e] for e in view.exprs]
+    exprs = [places.get(e, e) for e in view.exprs]
     return walk.terms.view(view.node, exprs, view.fills)
 
 

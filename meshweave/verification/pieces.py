@@ -30,6 +30,7 @@ from meshweave.verification.terms import (
     View,
     dim_var,
     dims_values,
+    is_only,
     view_variables,
 )
 
@@ -122,6 +123,8 @@ def _abstract(
                 if base.terms and not all(_unit(a) for a, _ in base.terms):
                     here = plus(here, of_var(_dim(exprs, sizes, base, None)))
                 own.append(here)
+            elif is_only(expr, size):
+                own.append(expr)
             else:
                 own.append(of_var(_dim(exprs, sizes, expr, size if fill is None else None)))
         made.append(View(view.node, tuple(own), view.fills))

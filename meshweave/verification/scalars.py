@@ -110,7 +110,7 @@ def apply(
     kind = kind_of(name, type_)
     if kind is not None and len(reads) == 2:
         for one, other in (reads, reads[::-1]):
-            if is_neutral(terms, one, kind) and not other.guards:
+            if is_neutral(terms, one, kind):
                 return other
         joined = combine(terms, kind, reads[0], reads[1])
         if joined is None:
@@ -142,7 +142,7 @@ def plain(
                 known = sizes[number]
                 sizes[number] = size if known is None else min(size, known)
             dims.append(of_var(dim_var(number)))
-        inner.append(View(view.node, tuple(dims)))
+        inner.append(View(view.node, tuple(dims), (None,) * len(dims)))
     node = terms.put(Node(name, detail, tuple(inner), type_), sizes)
     exprs = tuple(numbers)
     fills = [_fill(terms, name, detail, type_, reads, expr) for expr in exprs]
@@ -374,16 +374,20 @@ def _masked(terms: Terms, condition: View, yes: View, no: View) -> View | None:
     if yes == no:
         return yes
     sizes, fills = terms.sizes[yes.node], list(yes.fills)
+    exprs, guards = list(yes.exprs), list(yes.guards)
     for expr, size in bounds_:
-        at = [k for k, e in enumerate(yes.exprs) if e == expr]
+        at = [k for k, e in enumerate(exprs) if e == expr]
+        if not at and (expr, 1) in guards and size == 1:  # a dim of one place, which says no more
+            at = [k for k, e in enumerate(exprs) if is_only(e, sizes[k]) and fills[k] is None][:1]
+            guards.remove((expr, 1))
         if len(at) != 1 or sizes[at[0]] != size or bounds(expr)[0] < 0:
             return None
         if fills[at[0]] not in (None, no.node):
             return None
-        fills[at[0]] = no.node
+        exprs[at[0]], fills[at[0]] = expr, no.node
     if any(f is not None and f != no.node for f in fills):
         return None
-    return terms.view(yes.node, yes.exprs, fills, yes.guards)
+    return terms.view(yes.node, exprs, fills, guards)
 
 
 def limits(terms: Terms, condition: View) -> list[tuple[Expr, int]] | None:

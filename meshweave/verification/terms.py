@@ -92,6 +92,8 @@ class Terms:
     ) -> View:
         """Make a view in normal form; of a concatenation, where the place is within one piece, that piece."""
         sizes = self.sizes[node]
+        if 1 in sizes:
+            exprs, guards = _at_only_place(exprs, sizes, fills, guards)
         known = tuple(
             [
                 None if f is None or n is None or inside(e, n) else f
@@ -234,6 +236,22 @@ class LimitError(Exception):
 
 class MixedError(Exception):
     """Say that an expression mixes bound variables with others in a quotient or remainder."""
+
+
+def _at_only_place(
+    exprs: Sequence[Expr],
+    sizes: Sequence[int | None],
+    fills: Sequence[int | None],
+    guards: Sequence[Guard],
+) -> tuple[Sequence[Expr], Sequence[Guard]]:
+    """Read dims of one place at that place, with a guard where it might be another."""
+    made, kept = list(exprs), list(guards)
+    for dim, (expr, size) in enumerate(zip(exprs, sizes)):
+        filled = bool(fills) and fills[dim] is not None
+        if size == 1 and not filled and not any(v.kind == "h" for v in variables(expr)):
+            made[dim] = Expr(0)
+            kept += [] if inside(expr, 1) else [(expr, 1)]
+    return made, kept
 
 
 def is_only(expr: Expr, size: int | None) -> bool:
