@@ -131,7 +131,10 @@ def _merge_step(
 
 
 def lower_scatter(op: ir.Operation) -> None:
-    """Lower stablehlo.scatter: take the elements of the updates in order, and drop those whose place lies outside."""
+    """Lower stablehlo.scatter: take the elements of the updates in order, and drop windows that lie outside in part.
+
+    StableHLO would drop single elements, but XLA drops windows, and JAX promises that its programs do.
+    """
     count = (len(op.operands) - 1) // 2
     operands = list(op.operands)
     inputs, indices, updates = operands[:count], operands[count], operands[count + 1 :]
@@ -139,14 +142,15 @@ def lower_scatter(op: ir.Operation) -> None:
     shape = list(inputs[0].type.shape)
 
     def update(inner: OpBuilder, at: Values, values: Values) -> Values:
-        place = dims.place(inner, indices, at, len(shape))
+        place, starts = dims.place(inner, indices, at, len(shape))
+        limits = dims.limits(shape, updates[0].type.shape)
 
         def write(w: OpBuilder) -> list[ir.Value]:
             old = [w.element(v, place) for v in values]
             new = apply_reducer(w, reducer, [*old, *(w.element(u, at) for u in updates)])
             return [w.put_element(n, v, place) for n, v in zip(new, values, strict=True)]
 
-        inside = is_inside(inner, place, shape)
+        inside = is_inside(inner, starts, limits)
         return inner.if_else(inside, [v.type for v in values], write, lambda _: list(values))
 
     replace_op(op, OpBuilder.before(op).loops(list(updates[0].type.shape), inputs, update))
@@ -176,8 +180,20 @@ class _ScatterDims:
         self.to_operand = list(numbers.scattered_dims_to_operand_dims)
         self.vector = numbers.index_vector_dim
 
-    def place(self, b: OpBuilder, indices: ir.Value, at: Values, ndim: int) -> list[ir.Value]:
-        """Return the indices into the result for the element `at` of the updates; they may lie outside."""
+    def limits(self, shape: Sequence[int], updates: Sequence[int]) -> list[int]:
+        """Return the number of places, along each dim with indices, where a window may start in a tensor of `shape`."""
+        windows = iter([updates[d] for d in self.window])
+        fixed = (*self.inserted, *self.input_batch)
+        sizes = [1 if d in fixed else next(windows) for d in range(len(shape))]
+        return [max(shape[d] - sizes[d] + 1, 0) for d in self.to_operand]
+
+    def place(
+        self, b: OpBuilder, indices: ir.Value, at: Values, ndim: int
+    ) -> tuple[list[ir.Value], list[ir.Value]]:
+        """Return the indices into the result for the element `at` of the updates, and where its window starts.
+
+        They may lie outside. A start has only the dims that have indices.
+        """
         scatter = [i for d, i in enumerate(at) if d not in self.window]
         windows = iter([at[d] for d in self.window])
         place: list[ir.Value | None] = [None] * ndim
@@ -187,10 +203,10 @@ class _ScatterDims:
         batch = [d - (d > self.vector) for d in self.indices_batch]
         for d, source in zip(self.input_batch, batch, strict=True):
             place[d] = scatter[source]
-        for number, d in enumerate(self.to_operand):
-            start = self._start(b, indices, scatter, number)
+        starts = [self._start(b, indices, scatter, n) for n in range(len(self.to_operand))]
+        for start, d in zip(starts, self.to_operand, strict=True):
             place[d] = start if place[d] is None else b.binary("addi", start, place[d])
-        return [b.index(0) if p is None else p for p in place]
+        return [b.index(0) if p is None else p for p in place], starts
 
     def _start(self, b: OpBuilder, indices: ir.Value, scatter: Values, number: int) -> ir.Value:
         """Return component `number` of the start index, sign- or zero-extended to an index."""
