@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from meshweave.abi import Slots
+from meshweave.certificate import UNCHECKED, Certificate
 from meshweave.device import DeviceModule, GemmInfo, KernelInfo
 from meshweave.errors import MeshweaveError
 from meshweave.files.archive import packed, unpacked
@@ -24,7 +25,7 @@ from meshweave.files.records import record
 from meshweave.files.whole import replacing
 from meshweave.layout import Layout, Mesh
 
-FORMAT = 5
+FORMAT = 6
 # NumPy has no bf16: its bits travel as uint16.
 NUMPY_DTYPES = {
     "f64": "float64", "f32": "float32", "f16": "float16", "bf16": "uint16",
@@ -140,6 +141,7 @@ class Manifest:
     kernels, gemms: what is launched, in the order of their slots (`device.GpuTable`).
     events, streams: the number it uses; streams are for computing.
     graph:       whether a step may be captured in a graph, since the host waits for nothing in it.
+    certificate: what is proven of it.
     """
 
     mesh: str
@@ -161,6 +163,7 @@ class Manifest:
     events: int = 0
     streams: int = 1
     graph: bool = False
+    certificate: Certificate = UNCHECKED
     format: int = FORMAT
 
     def __post_init__(self) -> None:

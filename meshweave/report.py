@@ -9,6 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from meshweave.certificate import UNCHECKED, Certificate
+
 _PLACE = re.compile(r"/?([^/:]+/)*[^/:]+:\d+(:\d+)?")
 _MOST_ROWS = 40  # rows of a table on the terminal; JSON has all
 
@@ -91,6 +93,7 @@ class Report:
 
     peak_bytes:  the most a rank holds at a time: inputs, results, and arena_bytes for everything between.
     moments:     the ops of a step in the order they run, with the bytes that are live.
+    certificate: what is proven of it.
     """
 
     peak_bytes: int
@@ -100,6 +103,7 @@ class Report:
     kernels: tuple[KernelRow, ...] = ()
     collectives: tuple[TransferRow, ...] = ()
     moments: tuple[Moment, ...] = ()
+    certificate: Certificate = UNCHECKED
 
     def as_dict(self) -> dict[str, Any]:
         """Return the report for JSON, with the keys that scripts rely on."""
@@ -109,6 +113,7 @@ class Report:
             "ledger": [row.as_dict() for row in self.ledger],
             "kernels": [row.as_dict() for row in self.kernels],
             "collectives": [row.as_dict() for row in self.collectives],
+            "certificate": self.certificate.as_dict(),
         }
 
     def tables(self) -> list[Any]:

@@ -13,7 +13,8 @@ PACKAGE = ROOT / "meshweave"
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "abi": set(),
-    "report": set(),
+    "certificate": set(),
+    "report": {"certificate"},
     "files": set(),
     "layout": set(),
     "hints": set(),
@@ -21,7 +22,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "plan": {"exchange", "layout"},
     "device": set(),
     "targets": {"device"},
-    "bundle": {"abi", "device", "files", "layout"},
+    "bundle": {"abi", "certificate", "device", "files", "layout"},
     "cache": {"bundle", "files"},
     "runtime": {"abi", "bundle", "device", "exchange", "files", "layout", "targets"},
     "simulator": {"bundle", "runtime"},
@@ -31,7 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "verification": {"dialects", "ir", "layout"},
     "transforms": {"dialects", "hints", "ir", "layout", "plan", "verification"},
     "lowering": {
-        *("abi", "bundle", "cache", "device", "report", "targets"),
+        *("abi", "bundle", "cache", "certificate", "device", "report", "targets"),
         *("dialects", "exchange", "hints", "ir", "layout", "plan", "transforms"),
     },
     "pipeline": {"dialects", "ir", "lowering", "transforms"},

@@ -54,7 +54,7 @@ def explanation(
     width = min(110, shutil.get_terminal_size((110, 24)).columns)
     # In a notebook rich would draw the tables there, and leave nothing to return.
     console = Console(file=out, width=width, force_jupyter=False)
-    for table in (ports, memory, *decided.tables(), last):
+    for table in (ports, memory, *decided.tables(), Text(str(decided.certificate)), last):
         console.print(table)
     return out.getvalue()
 

@@ -17,6 +17,7 @@ import numpy as np
 from meshweave.api.progress import Bar
 from meshweave.bundle import Bundle, Port, numpy_dtype
 from meshweave.cache import cached
+from meshweave.certificate import UNCHECKED, Certificate
 from meshweave.errors import CompileError, MeshweaveError, UsageError
 from meshweave.files.sources import read_source
 from meshweave.hints.fast_paths import ALL, Choice, as_choice
@@ -32,7 +33,8 @@ if TYPE_CHECKING:  # here, for what is read from the disk needs no compiler
     from meshweave.ir.bindings import ir
 
 Progress = Callable[[str], None]
-STAGES = len(GLOBAL_PASSES) + 3  # about how many `progress` is called with
+LAST_WHOLE = "outline-repeats"  # the last pass before layouts are chosen
+STAGES = len(GLOBAL_PASSES) + 4  # about how many `progress` is called with
 _SMALL = 1 << 16  # bytes of a program's text
 
 
@@ -68,6 +70,7 @@ def compile(
     progress: Progress | None = None,
     timeout: float = 60.0,
     kernels: "str | Choice | None" = None,
+    verify: bool = True,
 ) -> "Program":
     """Compile a program for a mesh and load it.
 
@@ -80,6 +83,7 @@ def compile(
     timeout:  seconds without progress of any rank after which a run ends with RankError.
     kernels:  fast paths that ops may take: "-flash" for all but that one, "reference" for that one only,
               "+gemm_tf32" for one that is off by default.
+    verify:   check the program of one rank against the whole program (`docs/verify.md`): a wrong one is refused.
     Raises MeshweaveError: the program, its mesh or its layouts are wrong, or too large for this machine. UsageError:
     the arguments are.
 
@@ -102,6 +106,7 @@ def compile(
         progress=progress,
         kernels=kernels,
         here=True,
+        verify=verify,
     )
     if progress is not None:
         progress("load")
@@ -122,6 +127,7 @@ def build(
     whole: bool = False,
     kernels: "str | Choice | None" = None,
     here: bool = False,
+    verify: bool = True,
 ) -> Bundle:
     """Compile a program to a bundle, without loading it; the arguments are those of `compile`.
 
@@ -142,9 +148,9 @@ def build(
     return cached(
         (
             *("program", text, name, where and str(where), goal, _tools(goal), whole),
-            *(choice.disabled, choice.enabled),
+            *(choice.disabled, choice.enabled, verify),
         ),
-        lambda: _built(text, name, where, goal, progress, whole, choice, here),
+        lambda: _built(text, name, where, goal, progress, whole, choice, here, verify),
     )[0]
 
 
@@ -166,6 +172,7 @@ def _built(
     whole: bool,
     kernels: Choice,
     here: bool,
+    verify: bool,
 ) -> Bundle:
     """Compile what `build` has not found on the disk."""
     from meshweave.lowering import bundle_of
@@ -178,7 +185,10 @@ def _built(
     with (
         Bar(f"compiling {os.path.basename(name)}", STAGES) as bar,
         lowered(
-            text, name, mesh, goal.engine, progress or bar, whole, kernels=kernels, here=here
+            *(text, name, mesh, goal.engine, progress or bar, whole),
+            kernels=kernels,
+            here=here,
+            verify=verify,
         ) as (_, made),
     ):
         (progress or bar)("code")
@@ -215,6 +225,7 @@ def lowered(
     strip: bool = False,
     kernels: Choice = ALL,
     here: bool = False,
+    verify: bool = True,
 ) -> Iterator[tuple[Any, Any]]:
     """Give the module in the local view, with its ledger, and the program before code generation.
 
@@ -226,11 +237,11 @@ def lowered(
     from meshweave.ir.bindings import ir
     from meshweave.lowering.budget import check_budgets
     from meshweave.lowering.stages import GLOBAL, lower, stage_of
-    from meshweave.pipeline import run_pipeline
     from meshweave.transforms.propagation.interface import forget_interfaces
 
     with _collector_paused(), lent_context(len(text) <= _SMALL) as ctx, ctx:
         module = load_module(text, ctx, name)
+        certificate = UNCHECKED
         with ir.Location.unknown():
             if stage_of(module) == GLOBAL:
                 check_entry(module)
@@ -241,14 +252,33 @@ def lowered(
                     check_ranks(engine, placed)
                 chosen = passes_with(kernels, target=Goal.of(engine=engine).target)
                 passes = ("hint-strip", *chosen) if strip else chosen
-                run_pipeline(module, ",".join(passes), progress=progress, verify=False)
-                _verified(module)
+                certificate = _cut(module, passes, progress, verify)
             else:
                 _check_mesh(module, mesh)
             progress("lower")
             program = lower(module, engine, kernels.disabled)
+            program.certificate = certificate
             check_budgets(module, program)
             yield module, program
+
+
+def _cut(
+    module: "ir.Module", passes: Sequence[str], progress: Progress, verify: bool
+) -> Certificate:
+    """Make the program of one rank of a module; check it against what the module was before layouts were chosen."""
+    from meshweave.api.verify import certificate
+    from meshweave.pipeline import run_pipeline
+    from meshweave.transforms.base import copied
+
+    first = passes.index(LAST_WHOLE) + 1
+    run_pipeline(module, ",".join(passes[:first]), progress=progress, verify=False)
+    whole = copied(module) if verify else None
+    run_pipeline(module, ",".join(passes[first:]), progress=progress, verify=False)
+    _verified(module)
+    if whole is None:
+        return UNCHECKED
+    progress("verify")
+    return certificate(whole, module)
 
 
 def _check_mesh(module: "ir.Module", mesh: Mesh | None) -> None:

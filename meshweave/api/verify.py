@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from typing import TYPE_CHECKING
 
+from meshweave import __version__
+from meshweave.certificate import Certificate
+from meshweave.errors import CompileError
 from meshweave.verification.answer import Answer
 
 if TYPE_CHECKING:
     from meshweave.ir.bindings import ir
+
+MOST_TERMS = 20_000
+"""Terms that a compile makes for this, before the rest is left unproven."""
 
 
 def verify(
@@ -44,3 +51,31 @@ def verify(
             for s in sides
         ]
         return check(whole, local)
+
+
+def certificate(whole: ir.Module, local: ir.Module) -> Certificate:
+    """Return what is proven of the program of one rank that the passes have made of a whole program.
+
+    Raises CompileError where it is wrong.
+    """
+    from meshweave.verification.check import verify as check
+
+    proven: tuple[str, ...]
+    unproven: tuple[str, ...]
+    try:
+        answer = check(whole, local, MOST_TERMS, again=False)
+    except CompileError as error:  # the check cannot compare them: nothing is shown
+        proven, unproven = (), (str(error),)
+    except Exception as error:  # a fault of the check is none of the program's
+        proven, unproven = (), (f"the check ended with {type(error).__name__}: {error}",)
+    else:
+        for found in answer.refuted:
+            wrong = f"{found.value} is not what the program says, a fault of the passes"
+            raise CompileError(f"{wrong}: {found.reason}", found.place)
+        proven, unproven = answer.proven, tuple(map(str, answer.unproven))
+    return Certificate(f"meshweave {__version__}", _digest(whole), _digest(local), proven, unproven)
+
+
+def _digest(module: ir.Module) -> str:
+    """Return the SHA-256 of the text of a module."""
+    return hashlib.sha256(module.operation.get_asm(assume_verified=True).encode()).hexdigest()

@@ -41,6 +41,7 @@ def report_of(module: ir.Module, program: LoweredProgram) -> Report:
             if info.op != "relayout"
         ),
         moments=moments(program),
+        certificate=program.certificate,
     )
 
 

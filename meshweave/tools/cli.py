@@ -154,6 +154,12 @@ def _add_program(command: argparse.ArgumentParser) -> None:
         metavar="{sm_80,sm_90,sm_90a}",
         help=f"the gpu (default: {CHIP})",
     )
+    add(
+        "--no-verify",
+        dest="verify",
+        action="store_false",
+        help="do not check the program of one rank against the whole program",
+    )
 
 
 def _add_run(commands: Commands) -> None:

@@ -41,7 +41,7 @@ def _report(
     source: ProgramFile, options: argparse.Namespace, progress: Progress, strip: bool
 ) -> Report:
     where = (source.text, source.name, read_mesh(options), read_goal(options).engine, progress)
-    with lowered(*where, strip=strip) as (module, program):
+    with lowered(*where, strip=strip, verify=options.verify) as (module, program):
         from meshweave.lowering.report import report_of
 
         return report_of(module, program)
@@ -84,6 +84,7 @@ def _print(name: str, report: Report, options: argparse.Namespace) -> None:
         console.print(
             Text(f"  most of the arena is live in {_label(peak)}: {human_bytes(peak.nbytes)}")
         )
+    console.print(Text(f"  {report.certificate}"))
     for table in report.tables():
         console.print(table)
     if options.svg is not None:

@@ -117,8 +117,8 @@ def _check_gpu(options: argparse.Namespace) -> None:
 
 
 def _lowered(source: ProgramFile, options: argparse.Namespace, progress: Progress) -> Any:
-    engine = read_goal(options).engine
-    return lowered(source.text, source.name, read_mesh(options), engine, progress)
+    where = (source.text, source.name, read_mesh(options), read_goal(options).engine, progress)
+    return lowered(*where, verify=options.verify)
 
 
 @contextmanager
@@ -182,6 +182,7 @@ def _bundle(
         progress=progress,
         name=source.name,
         here=here,
+        verify=options.verify,
     )
 
 
@@ -283,6 +284,7 @@ def _unsharded(
             chip=goal.chip or None,
             name=source.name,
             whole=True,
+            verify=options.verify,
         )
     except MeshweaveError as error:
         raise type(error)(f"--check: the program does not compile for one rank: {error}") from None

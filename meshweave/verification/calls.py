@@ -2,6 +2,7 @@
 
     @layer(s) = exp(s) + s      @layer(@layer(A)) is the node `call T [call T [A]]`, where T is the term exp(s) + s
 
+Trips of a loop are such calls of its body, which may read symbols of the calls around it: `depth` tells whose they are.
 A call of the whole program and one of a rank's program are the same node where they read the same nodes, and make
 the same term of symbols in their place. What lies where is kept apart from it, in the views.
 """
@@ -10,36 +11,61 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from meshweave.verification.terms import Node, Terms, View
+from meshweave.verification.products import level
+from meshweave.verification.terms import Node, Terms, View, dim_place
 
-_CONSTANT = ("const", "iota", "undefined")
+_CONSTANT = ("const", "iota", "undefined", "unknown")
 """Nodes that stay what they are, since rules look at them."""
 
 
-def with_symbols(terms: Terms, views: Sequence[View]) -> tuple[list[View], list[int]]:
-    """Return views that read symbols in the place of nodes, and the node that each symbol stands for."""
+def with_symbols(terms: Terms, views: Sequence[View], depth: int) -> tuple[list[View], list[int]]:
+    """Return views that read symbols in the place of nodes, and the node that each symbol stands for.
+
+    depth: the number of calls around this one.
+    """
     symbols: dict[int, int] = {}
     made = []
     for view in views:
+        view = _bound(terms, view)
         node, sizes = terms.nodes[view.node], terms.sizes[view.node]
         if node.op in _CONSTANT:
             made.append(view)
             continue
         if view.node not in symbols:
-            symbol = Node("symbol", (len(symbols), sizes), (), node.type)
+            symbol = Node(
+                "symbol", (depth, len(symbols), sizes, level(terms, View(view.node))), (), node.type
+            )
             symbols[view.node] = terms.put(symbol, sizes)
-        made.append(view._replace(node=symbols[view.node]))
+        made.append(View(symbols[view.node], *view[1:]))
     return made, list(symbols)
 
 
-def called(terms: Terms, view: View, nodes: Sequence[int]) -> View:
+def _bound(terms: Terms, view: View) -> View:
+    """Return a view that reads no known place: the node that it reads instead has those, and dims for the others.
+
+    Else what is carried from trip to trip would have a dim more for each place that some trip has read.
+    """
+    node = terms.nodes[view.node]
+    moving = [k for k, e in enumerate(view.exprs) if e.terms]
+    if node.op in _CONSTANT or len(moving) == len(view.exprs):
+        return view
+    numbers = {k: dim_place(number) for number, k in enumerate(moving)}
+    places = tuple([numbers.get(k, e) for k, e in enumerate(view.exprs)])
+    fills = tuple([None if k in numbers else f for k, f in enumerate(view.fills)])
+    sizes = [terms.sizes[view.node][k] for k in moving]
+    made = terms.put(Node("at", (), (View(view.node, places, fills),), node.type), sizes)
+    rest = [(view.exprs[k], view.fills[k]) for k in moving]
+    return View(made, tuple([e for e, _ in rest]), tuple([f for _, f in rest]), view.guards)
+
+
+def called(terms: Terms, view: View, nodes: Sequence[int], depth: int) -> View:
     """Return a view of a term over symbols as a view of what a call makes of nodes."""
-    used = sorted(terms.symbols(view.node))
+    used = sorted([k for d, k in terms.symbols(view.node) if d == depth])
     if not used:
         return view
     term = terms.nodes[view.node]
     if term.op == "symbol":
-        return view._replace(node=nodes[used[0]])
+        return View(nodes[used[0]], *view[1:])
     reads = tuple([View(nodes[k]) for k in used])
-    node = Node("call", (view.node, tuple(used)), reads, term.type)
-    return view._replace(node=terms.put(node, terms.sizes[view.node]))
+    node = Node("call", (view.node, depth, tuple(used)), reads, term.type)
+    return View(terms.put(node, terms.sizes[view.node]), *view[1:])

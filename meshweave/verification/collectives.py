@@ -150,7 +150,7 @@ def moved_between(
 
 def _check_moves(walk: Walk, old: Placing, new: Placing, names: Sequence[str]) -> None:
     """Raise NotReadError where an element would come along other axes than those."""
-    places = {index_var(d, n): e for d, (n, e) in enumerate(zip(old.shape, new.indices()))}
+    places = {index_var(d, n): e for d, (n, e) in enumerate(zip(old.shape, new.indices))}
     owner = old.owner({d: of_var(index_var(d, n)) for d, n in enumerate(old.shape)}) or {}
     for var, value in owner.items():
         if var.kind != "x":
@@ -177,7 +177,7 @@ def as_whole(walk: Walk, view: View, placing: Placing, names: Sequence[str]) -> 
 def _by_formula(walk: Walk, view: View, placing: Placing) -> View:
     """Return the whole tensor of a value whose places are written as the layout says."""
     places = {
-        e: of_var(index_var(d, n)) for d, (e, n) in enumerate(zip(placing.indices(), placing.shape))
+        e: of_var(index_var(d, n)) for d, (e, n) in enumerate(zip(placing.indices, placing.shape))
     }
     if view.guards or any(e not in places and e != ZERO for e in view.exprs):
         raise NotReadError(f"a layout without a formula: {placing.layout}")
@@ -187,13 +187,10 @@ def _by_formula(walk: Walk, view: View, placing: Placing) -> View:
 
 def part_of(walk: Walk, view: View, placing: Placing) -> View:
     """Return the part of a whole tensor that a layout gives each rank."""
-    indices = placing.indices()
-    values: dict[Var, Expr] = {}
-    guards: list[Guard] = []
-    for dim, (index, size) in enumerate(zip(indices, placing.shape)):
-        values[index_var(dim, size)] = index
-        guards += _beyond(index, size)
-    return walk.terms.composed(view, values, guards)
+    if 0 in placing.shape:
+        return walk.terms.undefined(walk.terms.type_of(view))
+    guards = [g for e, n in zip(placing.indices, placing.shape) for g in _beyond(e, n)]
+    return walk.terms.composed(view, placing.places, guards)
 
 
 @handles("dist.to_local")

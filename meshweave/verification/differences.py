@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from meshweave.ir.bindings import ir
 from meshweave.ir.locations import location_text
 from meshweave.verification.indices import Expr, Var, text, variables
-from meshweave.verification.samples import OpenError, Sampler, differ, place
+from meshweave.verification.samples import OpenError, Sampler, TooLongError, differ, place
 from meshweave.verification.terms import Guard, Terms, View, dims_values, view_variables
 
 SAMPLES = 8
@@ -29,6 +29,8 @@ def witness(terms: Terms, got: View, want: View, valid: Sequence[Guard]) -> str 
     """Return an element at which a value is not what is wanted, in words; None where none is found."""
     names = view_variables(got) | view_variables(want)
     depends = sorted(names.union(*[variables(e) for e, _ in valid]))
+    if any(not v.size for v in depends):
+        return None
     source = random.Random(0)
     for number in range(SAMPLES):
         at = {v: source.randrange(v.size) if number else v.size - 1 for v in depends}
@@ -38,7 +40,9 @@ def witness(terms: Terms, got: View, want: View, valid: Sequence[Guard]) -> str 
         try:
             right = sampler.element(want, at)
             made = sampler.element(got, at)
-        except (OpenError, RecursionError):
+        except (TooLongError, RecursionError):
+            return None  # at other places it takes as long
+        except OpenError:
             continue
         if differ(made, right):
             return f"{_where(at)} it is {made:g} instead of {right:g} for some arguments"
@@ -64,7 +68,10 @@ def difference(terms: Terms, got: View, want: View) -> str:
     for _ in range(1000):
         one, other = terms.nodes[got.node], terms.nodes[want.node]
         if (one.op, one.detail, len(one.reads)) != (other.op, other.detail, len(other.reads)):
-            break
+            if "call" not in (one.op, other.op):
+                break
+            got, want = _within(terms, got), _within(terms, want)
+            continue
         mine = [terms.composed(r, dims_values(got.exprs)) for r in one.reads]
         theirs = [terms.composed(r, dims_values(want.exprs)) for r in other.reads]
         deeper = next(((a, b) for a, b in zip(mine, theirs) if a.node != b.node), None)
@@ -72,6 +79,12 @@ def difference(terms: Terms, got: View, want: View) -> str:
             break
         got, want = deeper
     return f"expected {named(terms, want)}, is {named(terms, got)}"
+
+
+def _within(terms: Terms, view: View) -> View:
+    """Return the term of a call in the place of it."""
+    node = terms.nodes[view.node]
+    return View(node.detail[0], *view[1:]) if node.op == "call" else view
 
 
 def named(terms: Terms, view: View) -> str:

@@ -43,26 +43,24 @@ def _linalg(walk: Walk, op: ir.Operation) -> Sequence[View]:
     return LoopNest(walk, op).results()
 
 
-class LoopNest:
-    """Read one linalg op."""
+class LoopForm:
+    """Hold what the index maps and shapes of a linalg op say, the same for all ops that have them.
 
-    def __init__(self, walk: Walk, op: ir.Operation) -> None:
-        self.walk, self.op, self.terms = walk, op, walk.terms
-        maps = linalg.get_indexing_maps(op.opview)
-        if maps is None or len(op.regions) != 1 or not len(op.regions[0].blocks):
-            raise NotReadError(f"no rule for {op.name}")
-        self.rows = [_rows(walk, attr) for attr in maps]
-        self.inits = len(op.results)
-        self.operands = list(op.operands)
-        self.shapes = [walk.shape(v)[0] for v in self.operands]
+    loops: the variable of each: the index of the result's dim, or a bound one. places: for each operand what to put in
+    the place of its indices.
+    """
+
+    def __init__(
+        self, rows: Sequence[tuple[Row, ...]], shapes: Sequence[tuple[int, ...]], inits: int
+    ) -> None:
+        self.rows, self.shapes, self.inits = rows, shapes, inits
         self.loops = self._loops()
-        try:
-            self.body: Body = read_body(body_of(op))
-        except CompileError as error:
-            raise NotReadError(str(error)) from None
+        self.bound = [v for v in self.loops if v.kind == "b"]
+        self.places = [self._places(k) for k in range(len(shapes))]
+        self.empty = any(0 in shape for shape in shapes)
+        self.in_order = all(row == rows[-inits] for row in rows[-inits:])
 
     def _loops(self) -> list[Var]:
-        """Return the variable of each loop: the index of the result's dim, or a bound one."""
         extents: dict[int, int] = {}
         for rows, shape in zip(self.rows, self.shapes):
             for (const, factors), size in zip(rows, shape):
@@ -76,7 +74,7 @@ class LoopNest:
         return [
             index_var(places[loop], extents[loop])
             if loop in places
-            else Var("b", f"_{self.terms.fresh()}", extents[loop])
+            else Var("b", f"l{loop}", extents[loop])
             for loop in range(count)
         ]
 
@@ -90,28 +88,58 @@ class LoopNest:
             found[factors[0][0]] = dim
         return found
 
-    def _operand(self, number: int) -> View:
-        view = self.walk.views[self.operands[number]]
+    def _places(self, number: int) -> dict[Var, Expr]:
         values: dict[Var, Expr] = {}
         for dim, ((const, factors), size) in enumerate(zip(self.rows[number], self.shapes[number])):
             var = index_var(dim, size)
             if const or len(factors) != 1 or factors[0][1] != 1:
-                place = total([(of_var(self.loops[d]), c) for d, c in factors], const)
-                values[var] = place
+                values[var] = total([(of_var(self.loops[d]), c) for d, c in factors], const)
             elif self.loops[factors[0][0]] != var:
                 values[var] = of_var(self.loops[factors[0][0]])
+        return values
+
+
+class LoopNest:
+    """Read one linalg op."""
+
+    def __init__(self, walk: Walk, op: ir.Operation) -> None:
+        self.walk, self.op, self.terms = walk, op, walk.terms
+        maps = linalg.get_indexing_maps(op.opview)
+        if maps is None or len(op.regions) != 1 or not len(op.regions[0].blocks):
+            raise NotReadError(f"no rule for {op.name}")
+        self.inits = len(op.results)
+        self.operands = list(op.operands)
+        self.form = self._form(maps)
+        self.loops = self.form.loops
+        try:
+            self.body: Body = read_body(body_of(op))
+        except CompileError as error:
+            raise NotReadError(str(error)) from None
+
+    def _form(self, maps: ir.ArrayAttr) -> LoopForm:
+        """Return the form of the op, made once for all that are alike."""
+        key = (maps, self.inits, *[v.type for v in self.operands])
+        found = self.walk.forms.get(key)
+        if not isinstance(found, LoopForm):
+            shapes = [self.walk.shape(v)[0] for v in self.operands]
+            found = LoopForm([_rows(self.walk, attr) for attr in maps], shapes, self.inits)
+            self.walk.forms[key] = found
+        return found
+
+    def _operand(self, number: int) -> View:
+        view, values = self.walk.views[self.operands[number]], self.form.places[number]
         return self.terms.composed(view, values) if values else view
 
     def results(self) -> list[View]:
         """Return what the op computes."""
         first = len(self.operands) - self.inits
-        if any(rows != self.rows[first] for rows in self.rows[first:]):
+        if not self.form.in_order:
             raise NotReadError("results in different orders")
-        if any(0 in shape for shape in self.shapes):
+        if self.form.empty:
             if not all(0 in self.walk.shape(r)[0] for r in self.op.results):
                 raise NotReadError("a reduction over nothing")
             return [self.terms.undefined(self.walk.shape(r)[1]) for r in self.op.results]
-        bound = [v for v in self.loops if v.kind == "b"]
+        bound = self.form.bound
         if not bound:
             views = self._evaluated({})
             return [views[k] for k in self.body.results]

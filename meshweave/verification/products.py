@@ -243,6 +243,10 @@ def _computed(terms: Terms, node: Node) -> int:
         return NUMBER
     if node.op == "table":
         return _of_table(node)
+    if node.op == "symbol":
+        return int(node.detail[-1])
+    if node.op in ("call", "at"):
+        return _level(terms, node.detail[0]) if node.op == "call" else known[0]
     if node.op in ("gather", "put"):
         return min(known[: 1 if node.op == "gather" else 2])
     if node.op == "math.exp":

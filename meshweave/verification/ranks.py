@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import product
 from math import prod
 
@@ -112,7 +112,7 @@ class Placing:
     layout: Layout
     shape: tuple[int, ...]
 
-    @property
+    @cached_property
     def allocation(self) -> tuple[int, ...]:
         """Return the shape of a rank's buffer."""
         return self.layout.allocation_shape(self.ranks.mesh, self.shape)
@@ -121,9 +121,15 @@ class Placing:
         """Return the dim of the buffer for each local factor (dim, k) in a stated memory order."""
         return {key: place for place, key in enumerate(self.layout.order or ())}
 
+    @cached_property
     def indices(self) -> list[Expr]:
         """Return the global index along each dim, of a place in the buffer of a rank."""
         return [self._index(dim) for dim in range(self.layout.ndim)]
+
+    @cached_property
+    def places(self) -> dict[Var, Expr]:
+        """Return what to put in the place of the indices of the whole tensor, to read a rank's part."""
+        return {index_var(d, n): e for d, (n, e) in enumerate(zip(self.shape, self.indices))}
 
     def _index(self, dim: int) -> Expr:
         mesh = self.ranks.mesh

@@ -48,7 +48,14 @@ _SUMS = ("arith.addf", "arith.addi", "arith.subf", "arith.subi", "arith.negf", "
 
 
 def reduce(terms: Terms, kind: str, view: View, over: Sequence[Var]) -> View:
-    """Reduce a view over all values of some of its variables."""
+    """Reduce a view over all values of some of its variables; what was asked before is not done again."""
+    key = (kind, view, tuple(over))
+    if key not in terms.known:
+        terms.known[key] = _over(terms, kind, view, over)
+    return terms.known[key]
+
+
+def _over(terms: Terms, kind: str, view: View, over: Sequence[Var]) -> View:
     if any(v.size == 1 for v in over):
         view = terms.composed(view, {v: Expr(0) for v in over if v.size == 1})
         over = [v for v in over if v.size != 1]
@@ -478,6 +485,8 @@ def combine(terms: Terms, kind: str, a: View, b: View, depth: int = 0) -> View |
     """
     if kind in IDEMPOTENT and a == b:
         return a
+    if not _alike(terms, kind, a.node, b.node, depth):
+        return None
     made = _side_by_side(terms, kind, a, b)
     if made is None and kind == "sum":
         made = _factored(terms, a, b, depth)
@@ -486,9 +495,29 @@ def combine(terms: Terms, kind: str, a: View, b: View, depth: int = 0) -> View |
     return made
 
 
+def _alike(terms: Terms, kind: str, a: int, b: int, depth: int) -> bool:
+    """Tell whether terms can be such that `combine` joins them, from what they are, wherever they are read."""
+    from meshweave.verification.scalars import kind_of
+
+    one, other = terms.nodes[a], terms.nodes[b]
+    if _inner_node(terms, kind, a) == _inner_node(terms, kind, b) or "concat" in (one.op, other.op):
+        return True
+    shared = {r.node for r in one.reads} & {r.node for r in other.reads}
+    if kind == "sum" and one.op in _LINEAR and one.op == other.op and shared:
+        return True
+    if depth == MOST_SUMS:
+        return False
+    return any(
+        kind_of(node.op, node.type) == kind
+        and len(node.reads) == 2
+        and any(_alike(terms, kind, r.node, rest, depth + 1) for r in node.reads)
+        for node, rest in ((one, b), (other, a))
+    )
+
+
 def _side_by_side(terms: Terms, kind: str, a: View, b: View) -> View | None:
     """Join reductions of one body whose places differ by as much as the one is long, or by a number."""
-    if _body(terms, kind, a) != _body(terms, kind, b):
+    if _inner_node(terms, kind, a.node) != _inner_node(terms, kind, b.node):
         return None
     (first, over), (second, others) = _windows(terms, kind, a), _windows(terms, kind, b)
     if first.guards or second.guards or first == second:
@@ -533,10 +562,13 @@ def in_turn(terms: Terms, kind: str, name: str, a: View, b: View) -> View | None
     """
     from meshweave.verification.scalars import apply
 
+    nodes = _nodes_of(terms, kind, name, a.node) + _nodes_of(terms, kind, name, b.node)
+    if len(nodes) > MOST_PARTS or len(set(nodes)) == len(nodes):
+        return None
     parts = [*operands_of(terms, name, a), *operands_of(terms, name, b)]
     bodies: dict[int, list[View]] = {}
     for part in parts if len(parts) <= MOST_PARTS else ():
-        bodies.setdefault(_body(terms, kind, part), []).append(part)
+        bodies.setdefault(_inner_node(terms, kind, part.node), []).append(part)
     for group in bodies.values():
         made = _all_in_turn(terms, kind, group) if len(group) > 1 else None
         if made is not None:
@@ -545,6 +577,21 @@ def in_turn(terms: Terms, kind: str, name: str, a: View, b: View) -> View | None
                     made = apply(terms, name, (), terms.type_of(made), [made, other])
             return made
     return None
+
+
+def _nodes_of(terms: Terms, kind: str, name: str, number: int) -> tuple[int, ...]:
+    """Return the nodes whose elements nested ops of a name combine, about MOST_PARTS at most."""
+    key = (kind, name, number)
+    found = terms.parts.get(key)
+    if found is None:
+        node, found = terms.nodes[number], ()
+        if node.op != name:
+            found = (-1, -1) if node.op == "concat" else (_inner_node(terms, kind, number),)
+        else:
+            for read in node.reads:
+                found += _nodes_of(terms, kind, name, read.node)
+        found = terms.parts[key] = found[: MOST_PARTS + 1]
+    return found
 
 
 def operands_of(terms: Terms, name: str, view: View) -> list[View]:
@@ -670,9 +717,10 @@ def _fills(terms: Terms, a: View, b: View) -> list[int | None] | None:
     return found
 
 
-def _body(terms: Terms, kind: str, view: View) -> int:
-    node = terms.nodes[view.node]
-    return node.reads[0].node if node.op == "reduce" and node.detail[0] == kind else view.node
+def _inner_node(terms: Terms, kind: str, number: int) -> int:
+    """Return the node whose elements a reduction of a kind adds up; of anything else itself."""
+    node = terms.nodes[number]
+    return node.reads[0].node if node.op == "reduce" and node.detail[0] == kind else number
 
 
 def _windows(terms: Terms, kind: str, view: View) -> tuple[View, list[Var]]:

@@ -2,6 +2,7 @@
 
     for t in 0 to 100: s = s + A[t]                 s + sum_{t < 100} A[t]
     for t in 0 to 100: s[4 * t : 4 * t + 4] = f     f[i], with i / 4 in the place of t
+    for t in 0 to n: s = f(t, s)                    where both programs have such loops: f is read once, and followed
     while p(s): s = f(s)                            one node of s, p and f, the same where these are the same
 
 The last is for what nothing else says: a carried value stands for a whole tensor, of which a rank has a part that stays
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from meshweave.ir.bindings import ir
 from meshweave.ir.ops import body_of
@@ -32,7 +34,7 @@ from meshweave.verification.ranks import index_var
 from meshweave.verification.reductions import operands_of, reduce
 from meshweave.verification.scalars import apply, kind_of
 from meshweave.verification.terms import Guard, Node, Terms, View, dim_var, view_variables
-from meshweave.verification.walk import NotReadError, Walk, handles
+from meshweave.verification.walk import NotReadError, TripError, Walk, handles
 
 MOST_TRIPS = 64
 """Trips of a loop that is followed trip by trip."""
@@ -44,13 +46,36 @@ MOST_READINGS = 5
 def _for(walk: Walk, op: ir.Operation) -> Sequence[View]:
     low, high, step = [walk.integer(v) for v in list(op.operands)[:3]]
     if low is None or high is None or not step:
+        if any(v.kind == "t" for o in list(op.operands)[:3] for v in view_variables(walk.views[o])):
+            raise TripError
         raise NotReadError("a loop whose number of trips is not known")
     trips = range(low, high, step)
     carried = [walk.views[v] for v in list(op.operands)[3:]]
+    index = walk.shape(body_of(op).arguments[0])[1] == "index"
+    if index and len(trips) > 1 and walk.once((trips, len(carried))):
+        made = _read_once(walk, op, trips, carried)
+        if made is not None:
+            return made
     if len(trips) > MOST_TRIPS:
         return _many_trips(walk, op, trips, carried)
     for trip in trips:
         carried = _trip(walk, op, Expr(trip), carried)
+    return carried
+
+
+def _read_once(
+    walk: Walk, op: ir.Operation, trips: range, carried: list[View]
+) -> list[View] | None:
+    """Read one trip as a function of its number and of what is carried, and follow it; None where it is no function."""
+    number = Var("t", f"{walk.terms.fresh()}", len(trips))
+    place = total([(of_var(number), trips.step)], trips.start)
+    try:
+        for trip in range(len(trips)):
+            walk.ops += 1
+            made = walk.repeated((op, number), partial(_trip, walk, op, place), carried)
+            carried = [walk.terms.composed(view, {number: Expr(trip)}) for view in made]
+    except TripError:
+        return None
     return carried
 
 
@@ -225,7 +250,10 @@ def nodes_of(terms: Terms, view: View) -> set[int]:
         number = todo.pop()
         if number not in found:
             found.add(number)
-            todo += [r.node for r in terms.nodes[number].reads]
+            node = terms.nodes[number]
+            todo += [r.node for r in node.reads]
+            if node.op == "call":
+                todo.append(node.detail[0])  # the body of a loop may read what is around it
     return found
 
 

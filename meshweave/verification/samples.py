@@ -29,12 +29,17 @@ class OpenError(Exception):
     """Say that an element is not computed here."""
 
 
+class TooLongError(OpenError):
+    """Say that an element takes too many others to compute."""
+
+
 class Sampler:
     """Compute elements of terms."""
 
     def __init__(self, terms: Terms, seed: int = 0, outer: Sampler | None = None) -> None:
         self.terms, self.seed, self.outer = terms, seed, outer
         self.steps: list[int] = outer.steps if outer else [0]
+        self.depth = -1
         self.symbols: dict[int, int] = {}  # the node of `outer` that each stands for
         self.calls: dict[int, Sampler] = {}
         self.known: dict[tuple[int, tuple[int, ...]], Number] = {}
@@ -63,7 +68,7 @@ class Sampler:
         if key not in self.known:
             self.steps[0] += 1
             if self.steps[0] > MOST_STEPS:
-                raise OpenError
+                raise TooLongError
             self.known[key] = self._computed(number, at)
         return self.known[key]
 
@@ -91,10 +96,13 @@ class Sampler:
             return self._put(node.detail, node.reads, values)
         if node.op == "gather":
             return self._gathered(node.reads, values)
+        if node.op == "at":
+            return self.element(node.reads[0], values)
         if node.op == "call":
             return self._within(number).node(node.detail[0], at)
-        if node.op == "symbol" and self.outer is not None:
-            return self.outer.node(self.symbols[node.detail[0]], at)
+        if node.op == "symbol":
+            caller, symbol = self._caller(node.detail[0], node.detail[1])
+            return caller.node(symbol, at)
         if node.op == "among":
             places = [self.element(r, values) for r in node.reads]
             return int(any(0 <= p < n for p, n in zip(places, node.detail)))
@@ -110,10 +118,20 @@ class Sampler:
     def _within(self, number: int) -> Sampler:
         """Return what computes the elements of the term of a call."""
         if number not in self.calls:
-            self.calls[number] = Sampler(self.terms, self.seed, self)
             node = self.terms.nodes[number]
-            self.calls[number].symbols = {k: r.node for k, r in zip(node.detail[1], node.reads)}
+            made = self.calls[number] = Sampler(self.terms, self.seed, self)
+            _, made.depth, used = node.detail
+            made.symbols = {k: r.node for k, r in zip(used, node.reads)}
         return self.calls[number]
+
+    def _caller(self, depth: int, number: int) -> tuple[Sampler, int]:
+        """Return the sampler that a symbol's node belongs to, and the node."""
+        inner = self
+        while inner.outer is not None and inner.depth != depth:
+            inner = inner.outer
+        if inner.outer is None:
+            raise OpenError
+        return inner.outer, inner.symbols[number]
 
     def _reduced(
         self, detail: tuple[Hashable, ...], body: View, values: dict[Var, int], type_: str
@@ -121,7 +139,7 @@ class Sampler:
         kind, sizes = detail
         assert isinstance(sizes, tuple)
         if math.prod(sizes) > MOST_STEPS:
-            raise OpenError
+            raise TooLongError
         elements = []
         for places in product(*map(range, sizes)):
             inner = {Var("b", str(k), n): p for k, (n, p) in enumerate(zip(sizes, places))}

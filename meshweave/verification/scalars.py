@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Hashable, Sequence
+from functools import lru_cache
 from math import inf, nan
 
 from meshweave.verification.indices import (
     Expr,
     bounds,
     is_number,
-    of_var,
     plus,
     quotient,
     remainder,
@@ -30,7 +30,7 @@ from meshweave.verification.products import (
     product,
 )
 from meshweave.verification.reductions import combine, in_turn
-from meshweave.verification.terms import Guard, Node, Terms, View, dim_var, dims_values, is_only
+from meshweave.verification.terms import Guard, Node, Terms, View, dim_place, dims_values, is_only
 
 COMBINES = {
     "arith.addf": "sum",
@@ -70,6 +70,7 @@ def kind_of(name: str, type_: str) -> str | None:
     return _BITS.get(kind, kind) if type_ == "i1" and kind else kind
 
 
+@lru_cache(maxsize=1 << 10)
 def neutral(kind: str, type_: str) -> Hashable:
     """Return the number that leaves a reduction as it is, as `Terms.constant` holds it; None where there is none."""
     if "complex" in type_:
@@ -135,17 +136,20 @@ def plain(
             if is_only(expr, size):
                 dims.append(expr)
                 continue
-            number = numbers.setdefault(expr, len(sizes))
-            if number == len(sizes):
+            number = numbers.get(expr)
+            if number is None:
+                number = numbers[expr] = len(sizes)
                 sizes.append(size)
-            elif size is not None:
+            elif size is not None and size != sizes[number]:
                 known = sizes[number]
                 sizes[number] = size if known is None else min(size, known)
-            dims.append(of_var(dim_var(number)))
+            dims.append(dim_place(number))
         inner.append(View(view.node, tuple(dims), (None,) * len(dims)))
     node = terms.put(Node(name, detail, tuple(inner), type_), sizes)
     exprs = tuple(numbers)
-    fills = [_fill(terms, name, detail, type_, reads, expr) for expr in exprs]
+    fills: list[int | None] = []
+    if any(f is not None for view in reads for f in view.fills):
+        fills = [_fill(terms, name, detail, type_, reads, expr) for expr in exprs]
     return terms.view(node, exprs, fills, guards)
 
 

@@ -54,8 +54,10 @@ class Terms:
     places: list[object] = field(default_factory=list)
     place: object = None
     levels: dict[int, int] = field(default_factory=dict)
+    parts: dict[tuple[str, str, int], tuple[int, ...]] = field(default_factory=dict)
+    known: dict[Hashable, View] = field(default_factory=dict)
     _numbers: dict[Node, int] = field(default_factory=dict)
-    _symbols: list[frozenset[int]] = field(default_factory=list)
+    _symbols: list[frozenset[tuple[int, int]]] = field(default_factory=list)
     _fresh: int = 0
 
     def put(self, node: Node, sizes: Sequence[int | None]) -> int:
@@ -70,11 +72,15 @@ class Terms:
             self.places.append(self.place)
         return number
 
-    def symbols(self, number: int) -> frozenset[int]:
-        """Return the numbers of the symbols that a node is a function of; in a call they stand for what it reads."""
-        none: frozenset[int] = frozenset()
+    def symbols(self, number: int) -> frozenset[tuple[int, int]]:
+        """Return depth and number of the symbols that a node is a function of; a call has those of what it reads."""
+        own: frozenset[tuple[int, int]]
         for node in self.nodes[len(self._symbols) : number + 1]:
-            own = frozenset(node.detail[:1]) if node.op == "symbol" else none
+            own = frozenset()
+            if node.op == "symbol":
+                own = frozenset([node.detail[:2]])
+            elif node.op == "call":
+                own = frozenset([s for s in self._symbols[node.detail[0]] if s[0] < node.detail[1]])
             self._symbols.append(own.union(*[self._symbols[r.node] for r in node.reads]))
         return self._symbols[number]
 
@@ -94,12 +100,14 @@ class Terms:
         sizes = self.sizes[node]
         if 1 in sizes:
             exprs, guards = _at_only_place(exprs, sizes, fills, guards)
-        known = tuple(
-            [
-                None if f is None or n is None or inside(e, n) else f
-                for e, n, f in zip(exprs, sizes, fills or (None,) * len(sizes))
-            ]
-        )
+        known: tuple[int | None, ...] = (None,) * len(sizes)
+        if any(f is not None for f in fills):
+            known = tuple(
+                [
+                    None if f is None or n is None or inside(e, n) else f
+                    for e, n, f in zip(exprs, sizes, fills)
+                ]
+            )
         made = View(node, tuple(exprs), known, self._guards(guards, exprs, sizes, known))
         if self.nodes[node].op == "concat":
             return self._piece(made)
@@ -140,7 +148,7 @@ class Terms:
         self, view: View, values: Mapping[Var, Expr], guards: Sequence[Guard] = ()
     ) -> View:
         """Return a view with expressions in the place of variables, and guards added."""
-        exprs = tuple([substitute(e, values) for e in view.exprs])
+        exprs = tuple([substitute(e, values) if e.terms else e for e in view.exprs])
         inner = [(substitute(e, values), n) for e, n in view.guards]
         if not guards and not inner and exprs == view.exprs:
             return view
@@ -263,6 +271,12 @@ def is_only(expr: Expr, size: int | None) -> bool:
 def dim_var(number: int) -> Var:
     """Return the variable that stands for dim `number` of a node."""
     return Var("h", str(number), 0)
+
+
+@lru_cache(maxsize=1 << 10)
+def dim_place(number: int) -> Expr:
+    """Return the place that is dim `number` of a node."""
+    return of_var(dim_var(number))
 
 
 def dims_values(exprs: Sequence[Expr]) -> dict[Var, Expr]:

@@ -34,6 +34,10 @@ def handles(*names: str) -> Callable[[Handler], Handler]:
     return register
 
 
+class TripError(Exception):
+    """Say that a loop's body is no function of the number of the trip that can be read once."""
+
+
 class NotReadError(Exception):
     """Say why an op cannot be read."""
 
@@ -44,6 +48,7 @@ class Walk:
 
     terms: Terms
     ranks: Ranks
+    once: Callable[[Hashable], bool]
     functions: dict[str, ir.Operation] = field(default_factory=dict)
     views: dict[ir.Value, View] = field(default_factory=dict)
     unread: dict[int, Finding] = field(default_factory=dict)
@@ -51,39 +56,61 @@ class Walk:
     maps: dict[ir.Attribute, tuple[tuple[int, tuple[tuple[int, int], ...]], ...]] = field(
         default_factory=dict
     )
-    cut: bool = False
-    depth: int = 0  # loops around, of those of which one trip is read
-    _calls: dict[tuple[str, tuple[View, ...]], list[View]] = field(default_factory=dict)
+    depth: int = 0  # calls and loops around, of those that are read once
+    known: dict[Hashable, View] = field(default_factory=dict)
+    forms: dict[Hashable, object] = field(default_factory=dict)
+    saved: int = 0  # ops that are not read again
+    _read: dict[Hashable, tuple[list[View], int]] = field(default_factory=dict)
     _types: dict[ir.Type, str] = field(default_factory=dict)
     _shapes: dict[ir.Type, tuple[tuple[int, ...], str]] = field(default_factory=dict)
     _texts: dict[ir.Attribute, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, terms: Terms, ranks: Ranks, module: ir.Module, cut: bool) -> Walk:
-        """Make the walk of a module."""
-        return cls(terms, ranks, functions_of(module), cut=cut)
+    def of(
+        cls, terms: Terms, ranks: Ranks, module: ir.Module, once: Callable[[Hashable], bool]
+    ) -> Walk:
+        """Make the walk of a module. once: whether calls, or loops of a kind, are read once."""
+        return cls(terms, ranks, once, functions_of(module))
 
     def enter(self, function: ir.Operation, arguments: Sequence[View]) -> list[View]:
         """Return what a function makes of its arguments."""
+        self.terms.known = self.known
         block = body_of(function)
         self.views.update(zip(block.arguments, arguments))
         return self.block(block)
 
     def call(self, name: str, arguments: Sequence[View]) -> list[View]:
-        """Return what a function makes of its arguments; read it once for all that lie in the same way.
-
-        Only where `cut`; otherwise its ops are read at each call.
-        """
+        """Return what a function makes of its arguments."""
         function = self.functions.get(name)
         if function is None or not len(function.regions[0].blocks):
             raise NotReadError("a call of a function without a body")
-        if not self.cut:
+        if not self.once("call"):
             return self.enter(function, arguments)
-        given, nodes = with_symbols(self.terms, arguments)
-        key = name, tuple(given)
-        if key not in self._calls:
-            self._calls[key] = self.enter(function, given)
-        return [called(self.terms, view, nodes) for view in self._calls[key]]
+        return self.repeated(name, lambda given: self.enter(function, given), arguments)
+
+    def repeated(
+        self, what: Hashable, read: Callable[[list[View]], list[View]], arguments: Sequence[View]
+    ) -> list[View]:
+        """Return what something that repeats makes of its arguments; read it once for all that lie in the same way."""
+        given, nodes = with_symbols(self.terms, arguments, self.depth)
+        key = what, self.depth, tuple(given)
+        known = self._read.get(key)
+        if known is None:
+            known = self._read[key] = self._one_deeper(read, given)
+        else:
+            self.saved += known[1]
+        return [called(self.terms, view, nodes, self.depth) for view in known[0]]
+
+    def _one_deeper(
+        self, read: Callable[[list[View]], list[View]], given: list[View]
+    ) -> tuple[list[View], int]:
+        """Return what is made of symbols, and how many ops were read for it."""
+        before = self.ops
+        self.depth += 1
+        try:
+            return read(given), self.ops - before
+        finally:
+            self.depth -= 1
 
     def block(self, block: ir.Block) -> list[View]:
         """Read the ops of a block; return what its last op hands on."""
@@ -101,10 +128,18 @@ class Walk:
         try:
             if self.ops > self.terms.most:
                 raise LimitError(f"the limit of {self.terms.most} ops, trips of loops counted")
-            made = self._handler(op)(self, op)
-        except NotReadError as error:
-            made = [self.unknown(op, str(error), r) for r in op.results]
+            made = self._empty(op) or self._handler(op)(self, op)
+        except (NotReadError, RecursionError) as error:
+            reason = str(error) if isinstance(error, NotReadError) else "terms nested too deep"
+            made = [self.unknown(op, reason, r) for r in op.results]
         self.views.update(zip(op.results, made))
+
+    def _empty(self, op: ir.Operation) -> list[View]:
+        """Return the results of an op that makes only tensors without elements; none for all others."""
+        shapes = [self.shape(r) for r in op.results]
+        if all(0 in shape for shape, _ in shapes):
+            return [self.terms.undefined(element) for _, element in shapes]
+        return []
 
     def _handler(self, op: ir.Operation) -> Handler:
         name = op.name

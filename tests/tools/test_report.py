@@ -25,7 +25,7 @@ GATHERED = """module {
   }
 }
 """
-KEYS = ["peak_bytes", "regions", "ledger", "kernels", "collectives"]
+KEYS = ["peak_bytes", "regions", "ledger", "kernels", "collectives", "certificate"]
 
 
 @pytest.fixture

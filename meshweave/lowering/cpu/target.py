@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from meshweave.bundle import Bundle, Manifest
+from meshweave.certificate import UNCHECKED, Certificate
 from meshweave.ir.bindings import ir
 from meshweave.layout import Mesh
 from meshweave.lowering.buffers.constants import constant_buffers
@@ -46,7 +47,7 @@ def compile_local(module: ir.Module, engine: str = "local") -> Bundle:
 
 def bundle_of(program: LoweredProgram) -> Bundle:
     """Compile a program to machine code and a manifest, within the context of the program."""
-    return _bundle(*_code(program), program.interface)
+    return _bundle(*_code(program), program.interface, program.certificate)
 
 
 def llvm_module(program: LoweredProgram) -> ir.Module:
@@ -101,7 +102,12 @@ def bundle_of_module(module: ir.Module) -> Bundle:
     return _bundle(module, facts, interface)
 
 
-def _bundle(module: ir.Module, facts: CodeFacts, interface: Interface) -> Bundle:
+def _bundle(
+    module: ir.Module,
+    facts: CodeFacts,
+    interface: Interface,
+    certificate: Certificate = UNCHECKED,
+) -> Bundle:
     """Compile functions of the LLVM dialect to machine code and a manifest."""
     engine, mesh = interface.engine, interface.mesh
     traits, libraries, others = engine_traits(engine), set(facts.libraries), []
@@ -122,6 +128,7 @@ def _bundle(module: ir.Module, facts: CodeFacts, interface: Interface) -> Bundle
         collectives=facts.collectives,
         exchanges=interface.exchanges,
         libraries=tuple(sorted(libraries)),
+        certificate=certificate,
     )
     with module.context:
         module.body.append(ir.Operation.parse(manifest.constant))

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from meshweave.bundle import Bundle, Manifest
+from meshweave.certificate import UNCHECKED, Certificate
 from meshweave.device import DeviceModule, GpuTable, KernelInfo
 from meshweave.errors import CompileError, UsageError
 from meshweave.ir.bindings import ir
@@ -55,7 +56,7 @@ def _sizes(program: LoweredProgram) -> list[int]:
 def bundle_of(program: LoweredProgram, target: Target) -> Bundle:
     """Device modules, host code and manifest of a planned program, within its context."""
     made = device_program(program, target, bodies=False)
-    return _bundle(read_program(made.module), made.texts)
+    return _bundle(read_program(made.module), made.texts, program.certificate)
 
 
 def bundle_of_module(module: ir.Module) -> Bundle:
@@ -76,7 +77,9 @@ def check_chip(module: ir.Module, chip: str) -> None:
         raise UsageError(f"the program has kernels for {chip_of(module)}, not for {chip}")
 
 
-def _bundle(program: LoweredProgram, texts: Mapping[int, str]) -> Bundle:
+def _bundle(
+    program: LoweredProgram, texts: Mapping[int, str], certificate: Certificate = UNCHECKED
+) -> Bundle:
     code, step, collectives, table = host_texts(program, texts)
     chip = chip_of(program.module)
     devices, kernels = _devices(code, chip)
@@ -100,6 +103,7 @@ def _bundle(program: LoweredProgram, texts: Mapping[int, str]) -> Bundle:
         events=table.events,
         streams=table.streams,
         graph=not code.waits,
+        certificate=certificate,
     )
     objects = [step_object(step + manifest.constant, {*code.called, *code.declared, *SIGNATURES})]
     if collectives:

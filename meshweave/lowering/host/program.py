@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from meshweave.abi import AsyncArea, Slots
 from meshweave.bundle import CollectiveInfo, ExchangeInfo, Port
+from meshweave.certificate import UNCHECKED, Certificate
 from meshweave.ir.bindings import ir
 from meshweave.lowering.buffers.function_plan import FunctionPlan
 from meshweave.lowering.communication.calls import Calls
@@ -60,7 +61,10 @@ class FunctionBody:
 
 @dataclass
 class LoweredProgram:
-    """Hold a program as units and steps. bodies: its functions, callees first, the step last."""
+    """Hold a program as units and steps.
+
+    bodies: its functions, callees first, the step last. certificate: what is proven of it.
+    """
 
     target: str
     engine: str
@@ -71,6 +75,7 @@ class LoweredProgram:
     module: ir.Module
     collectives: Calls
     bodies: list[FunctionBody]
+    certificate: Certificate = UNCHECKED
 
     @property
     def interface(self) -> Interface:

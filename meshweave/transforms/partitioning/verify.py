@@ -12,7 +12,6 @@ from typing import ClassVar
 from meshweave.ir.bindings import ir
 from meshweave.ir.locations import parse_module
 from meshweave.transforms.base import Pass, at, fail, remark
-from meshweave.verification.check import verify
 
 
 @dataclass(frozen=True)
@@ -23,6 +22,8 @@ class Verify(Pass):
     program: str = ""  # a file with the whole program
 
     def run(self, module: ir.Module) -> None:
+        from meshweave.verification.check import verify  # here: few pipelines have this pass
+
         op = module.operation
         if not self.program:
             fail(op, "dist-verify needs the option program, a file with the whole program")

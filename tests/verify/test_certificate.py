@@ -1,0 +1,112 @@
+"""Every compile checks the program of one rank, and the bundle says what was proven."""
+
+import json
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import meshweave
+from verify.pairs import EXAMPLES, matmul, texts
+
+import meshweave as mw
+from meshweave.api.program import build, lowered
+from meshweave.api.verify import certificate
+from meshweave.bundle import Bundle
+from meshweave.certificate import UNCHECKED
+from meshweave.dialects import context
+from meshweave.errors import CompileError
+from meshweave.ir.bindings import ir
+from meshweave.ir.locations import parse_module
+
+PROGRAM = matmul("x=2, y=3", "[x, y]", "[y, _]", "[x, _]")
+
+
+def test_a_bundle_carries_the_certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MESHWEAVE_CACHE", str(tmp_path))
+    bundle = build(PROGRAM, name="product")
+    found = bundle.manifest.certificate
+    assert found.proven == ("@main result 0",) and found.unproven == ()
+    assert found.checker == f"meshweave {mw.__version__}"
+    with lowered(PROGRAM, "product", None) as (module, program):
+        assert found.local == sha256(str(module).encode()).hexdigest() != found.whole
+        assert program.certificate == found
+    assert Bundle.from_bytes(bundle.to_bytes()).manifest.certificate == found
+    assert build(PROGRAM, name="product").manifest.certificate == found  # from the cache
+    assert build(PROGRAM, name="product", verify=False).manifest.certificate == UNCHECKED
+
+
+def test_the_whole_program_of_a_certificate_is_that_before_layouts_are_chosen() -> None:
+    """It is the same on another mesh of as many axes, and for another program another."""
+    other = PROGRAM.replace("math.exp", "math.absf")
+    first, second, third = [
+        build(text, name="product", mesh=axes).manifest.certificate
+        for text, axes in ((PROGRAM, None), (PROGRAM, "x=2, y=3"), (other, None))
+    ]
+    assert first == second and first.whole != third.whole
+
+
+def _certified(whole: str, local: str) -> mw.errors.MeshweaveError | list[str]:
+    with context() as ctx, ir.Location.unknown():
+        modules = [
+            parse_module(text, ctx, f"{what}.mlir")
+            for what, text in (("whole", whole), ("local", local))
+        ]
+        try:
+            return list(certificate(*modules).unproven)
+        except CompileError as error:
+            return error
+
+
+def test_a_wrong_program_is_an_error_of_one_line() -> None:
+    whole, local = texts(PROGRAM)
+    assert _certified(whole, local) == []
+    error = _certified(whole, local.replace('kind = "sum"', 'kind = "max"'))
+    assert isinstance(error, CompileError)
+    said = str(error)
+    assert said.startswith("local.mlir:") and "\n" not in said
+    assert "@main result 0 is not what the program says, a fault of the passes" in said
+    assert " expected " in said and ", is " in said and " instead of " in said
+
+
+def test_what_cannot_be_compared_is_unproven() -> None:
+    _, local = texts(PROGRAM)
+    whole, _ = texts(matmul("x=2, y=3", "[x, y]", "[y, _]", "[x, _]", (4, 12, 6)))
+    said = _certified(whole, local)
+    assert isinstance(said, list) and "[x, y] is [2, 4] on a rank, not [4, 4]" in said[0]
+
+
+def test_explain_and_report_show_it(tmp_path: Path) -> None:
+    double = mw.jit(lambda x: x + x, mesh="x=2", in_layouts="[x]", out_layouts="[x]")
+    double(np.ones(4, np.float32))
+    line = "1 of 1 results proven to be those of the whole program"
+    assert line in double.explain()
+    example = EXAMPLES / "mlp" / "mlp.mlir"
+    assert line in meshweave("report", example).out
+    assert (
+        "not checked against the whole program" in meshweave("report", example, "--no-verify").out
+    )
+    out = tmp_path / "report.json"
+    assert meshweave("compile", example, "-o", tmp_path / "p.mwb", "--report-json", out).status == 0
+    said = json.loads(out.read_text())["certificate"]
+    assert said["proven"] == ["@main result 0"] and len(said["whole"]) == len(said["local"]) == 64
+    meshweave("compile", example, "-o", tmp_path / "q.mwb", "--no-verify")
+    assert Bundle.read(tmp_path / "q.mwb").manifest.certificate == UNCHECKED
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (4, 0)])
+def test_arrays_without_elements_are_proven(shape: tuple[int, ...]) -> None:
+    double = mw.jit(lambda x: (x + x, mw.sum(x, axis=1)), mesh="x=2", in_layouts="[x, _]")
+    program = double.lower(np.ones(shape, np.float32)).compile().program
+    found = program.bundle.manifest.certificate
+    program.close()
+    assert found.proven[0] == "@main result 0" and len(found.proven + found.unproven) == 2
+
+
+def test_a_fault_of_the_check_stops_no_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise IndexError("none there")
+
+    monkeypatch.setattr("meshweave.verification.check.verify", broken)
+    whole, local = texts(PROGRAM)
+    assert _certified(whole, local) == ["the check ended with IndexError: none there"]
