@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from meshweave.frontends.python.tracer import CAPTURED_BYTES
-from meshweave.frontends.stablehlo.captured import CAPTURED
+from meshweave.frontends.stablehlo import CAPTURED
 
 JaxModule: TypeAlias = Any  # a module and an op of JAX's own copy of MLIR, which has no types
 JaxOp: TypeAlias = Any

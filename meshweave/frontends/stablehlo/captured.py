@@ -2,11 +2,9 @@
 
 from collections.abc import Sequence
 
+from meshweave.frontends.stablehlo import CAPTURED
 from meshweave.ir.bindings import ir
 from meshweave.ir.ops import body_of, replace_op
-
-CAPTURED = "meshweave.captured"
-"""What calls name in the place of an array; `backend_config` has its number."""
 
 
 def is_captured(op: ir.Operation) -> bool:

@@ -19,7 +19,8 @@ from meshweave.frontends.shardy.importer import (
 )
 from meshweave.frontends.shardy.manual import close_regions, import_manual
 from meshweave.frontends.shardy.text import to_generic
-from meshweave.frontends.stablehlo.captured import CAPTURED, add_captured
+from meshweave.frontends.stablehlo import CAPTURED
+from meshweave.frontends.stablehlo.captured import add_captured
 from meshweave.frontends.stablehlo.inline import entry_function, inline_calls
 from meshweave.frontends.stablehlo.lowerings import lowerings
 from meshweave.frontends.stablehlo.lowerings.elements import add_booleans, make_signless, saturate
