@@ -29,11 +29,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "ir": set(),
     "dialects": {"hints", "ir", "layout", "plan"},
     "frontends": {"dialects", "files", "ir", "layout"},
-    "verification": {"dialects", "ir", "layout"},
+    "verification": {"abi", "dialects", "ir", "layout"},
     "transforms": {"dialects", "hints", "ir", "layout", "plan", "verification"},
     "lowering": {
         *("abi", "bundle", "cache", "certificate", "device", "report", "targets"),
-        *("dialects", "exchange", "hints", "ir", "layout", "plan", "transforms"),
+        *("dialects", "exchange", "hints", "ir", "layout", "plan", "transforms", "verification"),
     },
     "pipeline": {"dialects", "ir", "lowering", "transforms"},
     "frontends.python": {"bundle", "hints", "layout"},

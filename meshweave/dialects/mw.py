@@ -290,7 +290,11 @@ def _nbytes(type_: ir.Type) -> str:
 
 
 class FuseOp(Mw.Operation, name="fuse"):
-    """Run several launches as one kernel, row by row: they share their `rows` outer loops."""
+    """Run several launches as one kernel, row by row: they share their `rows` outer loops.
+
+    The loops of a launch or copy run from the one with the largest step in its first result to the one with the
+    smallest, those that reduce last; behind a contraction, in the order in which it stores what they read of it.
+    """
 
     rows: ir.IntegerAttr
     body: ext.Region

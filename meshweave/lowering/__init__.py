@@ -5,6 +5,7 @@ from meshweave.hints.fast_paths import ALL, Choice
 from meshweave.ir.bindings import ir
 from meshweave.lowering.budget import HintBudget
 from meshweave.lowering.buffers.plan_memory import PlanMemory
+from meshweave.lowering.buffers.verify_buffers import VerifyBuffers
 from meshweave.lowering.communication.lower_collectives import LowerCollectives
 from meshweave.lowering.cpu.target import bundle_of as cpu_bundle_of
 from meshweave.lowering.cpu.target import bundle_of_module, check_module, compile_local
@@ -15,7 +16,7 @@ from meshweave.lowering.nests.fuse_kernels import FuseKernels
 from meshweave.lowering.stages import lower
 from meshweave.targets import Goal
 
-_ALL = (HintBudget, LowerCollectives, FuseKernels, PlanMemory, ToLlvm, ToGpu)
+_ALL = (HintBudget, LowerCollectives, FuseKernels, PlanMemory, VerifyBuffers, ToLlvm, ToGpu)
 PASSES = {p.name: p for p in _ALL}
 """The passes of the lowering, in pipeline order, after the one that needs it to decide."""
 

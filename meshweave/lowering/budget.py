@@ -189,7 +189,7 @@ class _Search:
                 self.select.run(clone)
                 Overlap().run(clone)
             run_passes(clone, "builtin.module(canonicalize,cse)")
-            program = lower(clone, engines_of(self.select.target)[0])
+            program = lower(clone, engines_of(self.select.target)[0], verify=False)
         except CompileError as error:
             said = error.message.rsplit(" is infeasible: ", 1)[-1].split("; ", 1)[0]
             self.problem = self.problem or said

@@ -7,11 +7,14 @@ on where its text stands.
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
+from typing import NamedTuple
 
 from meshweave.errors import CompileError, UsageError
 from meshweave.ir.bindings import ir
 from meshweave.lowering.buffers.function_plan import ARENA
 from meshweave.lowering.buffers.plan_memory import plan_memory
+from meshweave.lowering.buffers.verify_buffers import checked
 from meshweave.lowering.communication.lower_collectives import LowerCollectives
 from meshweave.lowering.host.prepare import ports
 from meshweave.lowering.host.program import LoweredProgram, read_program
@@ -20,6 +23,8 @@ from meshweave.lowering.nests.fuse_kernels import fuse
 from meshweave.lowering.nests.kernel_ops import read_kernels
 from meshweave.lowering.nests.kernels import FusedKernel
 from meshweave.transforms.base import copied, functions
+from meshweave.verification.answer import Answer
+from meshweave.verification.buffers.check import Reference
 
 GLOBAL, LOCAL, TENSORS, KERNELS, BUFFERS, LLVM, DEVICE = STAGES = (
     "global", "local", "tensors", "kernels", "buffers", "llvm", "device",
@@ -72,13 +77,20 @@ def lowered_to(
     engine: whose collectives the program calls; it has its target. disabled: kernels that are not to be used. Raises
     CompileError, with op and place, for what cannot be lowered.
     """
-    return _lowered(stage, source, engine, disabled)[0]
+    return _lowered(stage, source, engine, disabled).module
+
+
+class _Lowered(NamedTuple):
+    """Hold a module, its kernels where they are known without reading it again, and what the check of it found."""
+
+    module: ir.Module
+    kernels: dict[str, FusedKernel] | None
+    answer: Answer | None
 
 
 def _lowered(
-    stage: str, source: ir.Module, engine: str, disabled: Collection[str]
-) -> tuple[ir.Module, dict[str, FusedKernel] | None]:
-    """Return what `lowered_to` does, and the kernels of the module where they are known without reading it again."""
+    stage: str, source: ir.Module, engine: str, disabled: Collection[str], verify: bool = True
+) -> _Lowered:
     first, module = stage_of(source), copied(source)
     begun, wanted = STAGES.index(first), STAGES.index(stage)
     if begun > wanted:
@@ -86,18 +98,22 @@ def _lowered(
     if first not in (GLOBAL, LOCAL):
         check_engine(source, engine)
     kernels: dict[str, FusedKernel] | None = None
+    answer: Answer | None = None
     if begun < STAGES.index(TENSORS) <= wanted:
         LowerCollectives(engine).run(module)
     if begun < STAGES.index(KERNELS) <= wanted:
         kernels = fuse(module)
     if begun < STAGES.index(BUFFERS) <= wanted:
         kernels = read_kernels(module) if kernels is None else kernels
+        reference = Reference.of(module) if verify else None
         plan_memory(module, kernels, disabled)
-    return module, kernels
+        answer = checked(reference.verify(module)) if reference is not None else None
+    return _Lowered(module, kernels, answer)
 
 
 def lower(
-    source: ir.Module, engine: str = "local", disabled: Collection[str] = ()
+    source: ir.Module, engine: str = "local", disabled: Collection[str] = (), verify: bool = True
 ) -> LoweredProgram:
-    """Take one rank's program to buffers, and read it there; see `lowered_to`."""
-    return read_program(*_lowered(BUFFERS, source, engine, disabled))
+    """Take one rank's program to buffers, and read it there; see `lowered_to`. verify: whether to check the buffers."""
+    lowered = _lowered(BUFFERS, source, engine, disabled, verify)
+    return replace(read_program(lowered.module, lowered.kernels), verified=lowered.answer)

@@ -135,11 +135,11 @@ def _pack(op: ir.Operation, number: int, is_input: bool) -> None:
     value = op.operands[number]
     buffer = _memory(op, value.type.shape, value.type.element_type)
     op.operands[number] = buffer
+    end = op if op.name != "mw.start" else _wait_of(op)
     if is_input:
         _copy(value, buffer, op)
-        return
-    end = op if op.name != "mw.start" else _wait_of(op)
-    _copy(buffer, value, end).move_after(end)
+    else:
+        _copy(buffer, value, end).move_after(end)
 
 
 def _wait_of(start: ir.Operation) -> ir.Operation:

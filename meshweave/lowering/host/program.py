@@ -18,6 +18,7 @@ from meshweave.lowering.nests.kernel_ops import read_kernels
 from meshweave.lowering.nests.kernels import FusedKernel
 from meshweave.lowering.nests.rows import Follow
 from meshweave.targets import Goal
+from meshweave.verification.answer import Answer
 
 
 def read_program(
@@ -63,7 +64,8 @@ class FunctionBody:
 class LoweredProgram:
     """Hold a program as units and steps.
 
-    bodies: its functions, callees first, the step last. certificate: what is proven of it.
+    bodies: its functions, callees first, the step last. certificate: what is proven of it. verified: what the check of
+    its buffers has found; None for a program that came with buffers, or was not checked.
     """
 
     target: str
@@ -76,6 +78,7 @@ class LoweredProgram:
     collectives: Calls
     bodies: list[FunctionBody]
     certificate: Certificate = UNCHECKED
+    verified: Answer | None = None
 
     @property
     def interface(self) -> Interface:

@@ -1,0 +1,95 @@
+"""Check a program on buffers against the same program on tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from meshweave.abi import ALIGNMENT, AsyncArea
+from meshweave.ir.bindings import ir
+from meshweave.verification.answer import Answer, Finding
+from meshweave.verification.buffers.program import Program, Step, Work
+from meshweave.verification.buffers.read import NotReadError, read
+from meshweave.verification.buffers.walk import Walk
+
+
+def verify_buffers(before: ir.Module, after: ir.Module) -> Answer:
+    """Check a module that plan-memory has made, `after`, against the one that it was given, `before`."""
+    return Reference.of(before).verify(after)
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Hold a program on tensors, read before its module becomes one on buffers. unread: why it could not be."""
+
+    program: Program | None
+    unread: Finding | None = None
+
+    @classmethod
+    def of(cls, module: ir.Module) -> Reference:
+        """Read a module that fuse-kernels has made."""
+        found = _read(module)
+        return cls(None, found) if isinstance(found, Finding) else cls(found)
+
+    def verify(self, module: ir.Module) -> Answer:
+        """Check the module that plan-memory has made of it."""
+        after = _read(module)
+        if self.program is None or isinstance(after, Finding):
+            unread = self.unread if self.program is None else after
+            assert isinstance(unread, Finding)
+            return Answer((), (), (unread,))
+        return check(self.program, after)
+
+
+def _read(module: ir.Module) -> Program | Finding:
+    try:
+        return read(module)
+    except NotReadError as error:
+        return Finding("the program", error.location or "<unknown>", error.message)
+
+
+def check(before: Program, after: Program) -> Answer:
+    """Check a program on buffers against the same program on tensors."""
+    proven: list[str] = []
+    refuted, unproven, values = list(_areas(after)), list[Finding](), 0
+    for name, function in after.functions.items():
+        if name not in before.functions:
+            unproven.append(
+                Finding(f"@{name}", str(function.where), "is not in the program on tensors")
+            )
+            continue
+        walk = Walk(before, after, function, ALIGNMENT)
+        try:
+            walk.run(before.functions[name])
+        except RecursionError:
+            walk.unproven.append(
+                Finding(f"@{name}", str(function.where), "is nested too deeply for the check")
+            )
+        refuted += walk.refuted
+        unproven += walk.unproven
+        values += walk.checked
+        if not walk.refuted and not walk.unproven:
+            results = [f"@{name} output {k}" for k in range(function.outputs)]
+            proven += results or [f"@{name}"]
+    return Answer(tuple(proven), tuple(refuted), tuple(unproven), values)
+
+
+def _areas(after: Program) -> list[Finding]:
+    """Check that what is sent early waits behind the arena, where nothing else lies."""
+    found, taken = list[Finding](), list[tuple[int, int]]()
+    arena = after.functions["main"].arena if "main" in after.functions else 0
+    for step in (s for f in after.functions.values() for s in _steps(f.body.steps)):
+        work = step.key
+        if not isinstance(work, Work) or work.kind != "start":
+            continue
+        start, end = work.area, work.area + AsyncArea.nbytes(work.sent)
+        meets = any(start < e and s < end for s, e in taken)
+        if start < arena or start % ALIGNMENT or meets:
+            reason = f"the area at byte {start} is not its own: the arena ends at {arena}"
+            found.append(Finding(f"mw.start {work.name}", str(step.where), reason))
+        taken.append((start, end))
+    return found
+
+
+def _steps(steps: tuple[Step, ...]) -> list[Step]:
+    """Return steps and those inside of them."""
+    return [s for step in steps for s in (step, *[i for b in step.bodies for i in _steps(b.steps)])]

@@ -1,0 +1,101 @@
+"""Follow what each byte of memory holds while a program runs: spans that share no byte, each with its content."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from meshweave.verification.buffers.contents import Content, Contents
+from meshweave.verification.buffers.program import Where
+from meshweave.verification.buffers.relation import Span
+
+
+class Lost(NamedTuple):
+    """Tell what has overwritten a span. name: of what, where: in the source."""
+
+    name: str
+    where: Where
+
+    def __str__(self) -> str:
+        """Return the reason, for a message."""
+        return f"overwritten by {self.name} at {self.where}"
+
+
+@dataclass
+class Memory:
+    """Hold the contents of spans; writing one loses those that it meets."""
+
+    contents: Contents
+    held: dict[Span, Content] = field(default_factory=dict)
+    lost: dict[Span, Lost] = field(default_factory=dict)
+    _order: list[Span] = field(default_factory=list)
+    _before: list[dict[Span, Content | None]] = field(default_factory=list)
+
+    def read(self, span: Span) -> Content:
+        """Return what a span holds."""
+        found = self.held.get(span)
+        if found is not None:
+            return found
+        return self.contents.nothing(span.nbytes, self.lost.get(span, "never written"))
+
+    def write(self, span: Span, content: Content, who: Lost) -> None:
+        """Let a span hold something. who: what is told of those that are lost."""
+        for other in list(self.meeting(span)):
+            if other != span:
+                self.lose(other, who)
+        self._put(span, content)
+
+    def lose(self, span: Span, who: Lost) -> None:
+        """Let a span hold nothing that is known."""
+        self.lost[span] = who
+        self._put(span, None)
+
+    def meeting(self, span: Span) -> Iterator[Span]:
+        """Yield the spans that share a byte with this one."""
+        at = bisect_left(self._order, span)
+        before = at - 1
+        if before >= 0 and meets(self._order[before], span):
+            yield self._order[before]
+        while at < len(self._order) and meets(self._order[at], span):
+            yield self._order[at]
+            at += 1
+
+    def _put(self, span: Span, content: Content | None) -> None:
+        old = self.held.get(span)
+        for changes in self._before[-1:]:
+            changes.setdefault(span, old)
+        if content is None:
+            if old is not None:
+                del self.held[span]
+                del self._order[bisect_left(self._order, span)]
+            return
+        if old is None:
+            insort(self._order, span)
+        self.held[span] = content
+
+    @contextmanager
+    def noted(self) -> Iterator[dict[Span, Content | None]]:
+        """Give the contents that spans had before what is done inside changes them."""
+        changes: dict[Span, Content | None] = {}
+        self._before.append(changes)
+        yield changes
+        self._before.pop()
+        for span, old in changes.items():
+            for outer in self._before[-1:]:
+                outer.setdefault(span, old)
+
+    def back_to(self, before: dict[Span, Content | None]) -> None:
+        """Undo changes."""
+        for span, _ in before.items():  # first those that go, so that spans never meet
+            self._put(span, None)
+        for span, old in before.items():
+            if old is not None:
+                self._put(span, old)
+
+
+def meets(a: Span, b: Span) -> bool:
+    """Tell whether two spans share a byte."""
+    return a.space == b.space and a.start < b.end and b.start < a.end

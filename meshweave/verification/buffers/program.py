@@ -1,0 +1,151 @@
+"""Hold a program on tensors or on buffers as plain values: what the check reads of it, and no more.
+
+Values are numbered. On tensors each value is made once; on buffers a value is a view of memory.
+
+    what        operands                        results   key
+    scalar      scalars                         scalar    `Op`
+    constant                                    tensor or buffer   its elements, as one hashable value
+    empty                                       tensor
+    place                                       buffer    `Spot`
+    view        source, dynamic offsets         view      `Window`
+    reshape     source                          view
+    insert      source, target, dynamic offsets tensor    `Window`
+    elements    scalars                         tensor
+    put         scalar, tensor, indices         tensor
+    copy        source, target
+    store       scalar, buffer, indices
+    load        tensor or buffer, indices       scalar
+    choose      condition, buffer, buffer       buffer
+    work        what is read, then what is written         tensors   `Work`
+    for         lower, upper, step, what is carried        what is carried
+    if          condition
+    while       what is carried
+    fuse                                                   rows
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+
+class Where(Protocol):
+    """A place in the source, made into text where it is reported."""
+
+    def __str__(self) -> str:
+        """Return `file:line:col`."""
+
+
+class Shape(NamedTuple):
+    """Describe how the elements of a tensor or buffer lie: strides and offset in bytes; offset None: not known."""
+
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int | None
+    width: int
+    element: str
+
+
+class Window(NamedTuple):
+    """Describe a box of a tensor or buffer: None stands for the next dynamic offset."""
+
+    offsets: tuple[int | None, ...]
+    sizes: tuple[int, ...]
+    steps: tuple[int, ...]
+
+
+class Spot(NamedTuple):
+    """Describe where a buffer lies. number: of the buffer, for reports."""
+
+    offset: int
+    nbytes: int
+    number: int
+
+
+class Work(NamedTuple):
+    """Describe what runs: a kernel, a collective, a function.
+
+    kind: "launch", "collective", "start", "wait" or "call". name: of kernel, collective or callee. details: what else
+    must be the same in both programs. outs: how many operands are written. memory: how many more, on buffers, are the
+    step's own memory. ticket: of start and wait; area, sent: see `mw.start`.
+    """
+
+    kind: str
+    name: str
+    details: Hashable
+    outs: int
+    memory: int = 0
+    ticket: int = -1
+    area: int = -1
+    sent: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Describe one thing that a program does; `what` and the rest are as in the table above."""
+
+    what: str
+    operands: tuple[int, ...]
+    results: tuple[int, ...]
+    key: Hashable
+    where: Where
+    bodies: tuple[Body, ...] = ()
+    dead: bool = False  # nothing reads its results
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """Hold the steps of a block. ends: the operands of its last op."""
+
+    arguments: tuple[int, ...]
+    steps: tuple[Step, ...]
+    ends: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """Hold a function. outputs: how many of the arguments, the last, it writes (on buffers). arena: bytes of it."""
+
+    name: str
+    body: Body
+    outputs: int
+    arena: int
+    where: Where
+
+
+class Index(NamedTuple):
+    """Hold const + sum of factor * loop over `loops` + sum of factor * operand of the launch over `operands`."""
+
+    const: int
+    loops: tuple[tuple[int, int], ...]
+    operands: tuple[tuple[int, int], ...]
+
+
+Indices = tuple[Index, ...] | None
+"""Where an element lies, an index for each dim; None: at a computed place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """Describe what a kernel touches.
+
+    loads: the operand and place of each element that is read. outputs: the place of each that is written. continues:
+    whether an output goes on from what its buffer holds. product: a contraction.
+    """
+
+    sizes: tuple[int, ...]
+    reductions: frozenset[int]
+    loads: tuple[tuple[int, Indices], ...]
+    outputs: tuple[Indices, ...]
+    continues: tuple[bool, ...]
+    product: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Hold functions by name, callees before callers, shapes by value, and kernels by name."""
+
+    functions: Mapping[str, Function]
+    shapes: Mapping[int, Shape]
+    kernels: Mapping[str, Kernel]

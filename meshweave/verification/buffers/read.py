@@ -1,0 +1,351 @@
+"""Read a module of the `mw` dialect, on tensors or on buffers, as the plain values of program.py."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from meshweave.errors import CompileError
+from meshweave.ir.bindings import ir
+from meshweave.ir.build import DYNAMIC
+from meshweave.ir.locations import location_text
+from meshweave.ir.ops import functions_of
+from meshweave.layout.mesh import Mesh
+from meshweave.verification.buffers.program import (
+    Body,
+    Function,
+    Index,
+    Indices,
+    Kernel,
+    Program,
+    Shape,
+    Spot,
+    Step,
+    Window,
+    Work,
+)
+from meshweave.verification.buffers.scalars import Op
+
+_WIDTHS = {
+    "f64": 8, "i64": 8, "index": 8, "f32": 4, "i32": 4,
+    "f16": 2, "bf16": 2, "i16": 2, "i8": 1, "i1": 1,
+}  # fmt: skip
+_WORK = {
+    "mw.launch": "launch", "mw.collective": "collective", "mw.start": "start", "mw.wait": "wait",
+    "mw.call": "call", "func.call": "call",
+}  # fmt: skip
+_VIEWS = ("tensor.extract_slice", "memref.subview")
+_RESHAPES = (
+    "tensor.expand_shape", "tensor.collapse_shape", "tensor.cast", "memref.expand_shape",
+    "memref.collapse_shape", "memref.cast", "mw.share",
+)  # fmt: skip
+_LOOPS = {"scf.for": "for", "scf.if": "if", "scf.while": "while"}
+_OWN = {"kernel", "outs", "callee", "symbol", "ticket", "area", "sent", "scratch"}
+
+
+class NotReadError(CompileError):
+    """Tell of an op that the check has no rule for."""
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """Say where an op comes from, once it is asked."""
+
+    location: ir.Location
+
+    @cached_property
+    def _text(self) -> str:
+        return location_text(self.location)
+
+    def __str__(self) -> str:
+        """Return `file:line:col`."""
+        return self._text
+
+
+def read(module: ir.Module) -> Program:
+    """Return a program that fuse-kernels or plan-memory has made. Raises NotReadError for an op without a rule."""
+    reader = _Reader(module)
+    functions = {name: reader.function(name, op) for name, op in functions_of(module).items()}
+    return Program(functions, reader.shapes, _Kernels(module))
+
+
+class _Reader:
+    """Read functions; values are numbered as they appear."""
+
+    def __init__(self, module: ir.Module) -> None:
+        self.shapes: dict[int, Shape] = {}
+        self._numbers: dict[ir.Value, int] = {}
+        self._forms: dict[ir.Type, Shape | None] = {}
+        self._constants: dict[int, int] = {}
+        ops = [view.operation for view in module.operation.regions[0].blocks[0].operations]
+        globals_ = [op.attributes for op in ops if op.name == "memref.global"]
+        self._globals = {a["sym_name"].value: a["initial_value"] for a in globals_}
+        self._members = [n for op in ops if op.name == "mw.program" for n in _members(op)]
+
+    def function(self, name: str, op: ir.Operation) -> Function:
+        """Return a function. `outputs` is 0 on tensors."""
+        blocks, attributes = op.regions[0].blocks, op.attributes
+        body = self._body(blocks[0]) if len(blocks) else Body((), (), ())
+        outputs, arena = (
+            attributes[key].value if key in attributes else 0
+            for key in ("mw.outputs", "mw.arena_bytes")
+        )
+        return Function(name, body, outputs, arena, Place(op.location))
+
+    def _body(self, block: ir.Block) -> Body:
+        arguments = tuple([self._new(value) for value in block.arguments])
+        *ops, end = [view.operation for view in block.operations]
+        steps: list[Step] = []
+        for op in ops:
+            steps += self._read(op)
+        return Body(arguments, tuple(steps), tuple([self._number(v) for v in end.operands]))
+
+    def _new(self, value: ir.Value) -> int:
+        number = self._numbers[value] = len(self._numbers)
+        shape = self._shape(value.type)
+        if shape is not None:
+            self.shapes[number] = shape
+        return number
+
+    def _number(self, value: ir.Value) -> int:
+        return self._numbers[value]
+
+    def _shape(self, type_: ir.Type) -> Shape | None:
+        if type_ not in self._forms:
+            self._forms[type_] = _shape_of(type_)
+        return self._forms[type_]
+
+    # Ops.
+
+    def _read(self, op: ir.Operation) -> list[Step]:
+        name = op.name
+        if name in _LOOPS:
+            inlined = self._inlined(op, name)
+            if inlined is not None:
+                return inlined
+        operands = tuple([self._number(value) for value in op.operands])
+        bodies: tuple[Body, ...] = ()
+        if name in _LOOPS or name == "mw.fuse":
+            bodies = tuple([self._region(region) for region in op.regions])
+        what, key = self._kind(op, name, operands)
+        results = tuple([self._new(value) for value in op.results])
+        if isinstance(key, int) and what == "scalar":
+            self._constants[results[0]] = key
+        dead = what == "work" and not any(True for value in op.results for _ in value.uses)
+        return [Step(what, operands, results, key, Place(op.location), bodies, dead)]
+
+    def _region(self, region: ir.Region) -> Body:
+        return self._body(region.blocks[0]) if len(region.blocks) else Body((), (), ())
+
+    def _inlined(self, op: ir.Operation, name: str) -> list[Step] | None:
+        """Return the steps of a loop that runs at most once, or of the one branch that is taken; None for others."""
+        operands = [self._number(value) for value in op.operands]
+        if name == "scf.while" or any(
+            n not in self._constants for n in operands[: 3 if name == "scf.for" else 1]
+        ):
+            return None
+        constants = [self._constants.get(n, 0) for n in operands]
+        if name == "scf.for":
+            low, high, step = constants[:3]
+            trips = max(0, -(-(high - low) // step)) if step > 0 else 2
+            if trips > 1:
+                return None
+            values, block = operands[3:], op.regions[0].blocks[0] if trips else None
+            for value, number in zip(
+                list(block.arguments) if block else (), [operands[0], *values]
+            ):
+                self._numbers[value] = number
+        else:
+            region = op.regions[0 if constants[0] else 1]
+            values, block = [], region.blocks[0] if len(region.blocks) else None
+        steps: list[Step] = []
+        if block is not None:
+            *ops, end = [view.operation for view in block.operations]
+            for inner in ops:
+                steps += self._read(inner)
+            values = [self._number(value) for value in end.operands]
+        for value, number in zip(op.results, values):
+            self._numbers[value] = number
+        return steps
+
+    def _kind(self, op: ir.Operation, name: str, operands: Sequence[int]) -> tuple[str, Hashable]:
+        attributes = op.attributes
+        if name in _WORK:
+            return "work", _work(op, name)
+        if name in _VIEWS:
+            return "view", _window(op, operands[1:])
+        if name in _RESHAPES:
+            return "reshape", None
+        if name in _PLAIN:
+            return _PLAIN[name], None
+        if name == "tensor.insert_slice":
+            return "insert", _window(op, operands[2:])
+        if name == "mw.place":
+            shape = self._shape(op.results[0].type)
+            assert shape is not None
+            nbytes = math.prod(shape.sizes) * shape.width
+            return "place", Spot(attributes["offset"].value, nbytes, attributes["buffer"].value)
+        if name == "memref.get_global":
+            return "constant", self._globals[attributes["name"].value]
+        if name == "mw.fuse":
+            return "fuse", attributes["rows"].value
+        if name == "arith.constant":
+            return self._constant(op)
+        if name == "arith.select" and isinstance(op.results[0].type, ir.MemRefType):
+            return "choose", None
+        if name == "mw.member":
+            group = attributes["group"].value
+            return "scalar", Op(name, (group, self._members[group]))
+        if name.startswith(("arith.", "math.")):
+            details = tuple([(key, attributes[key]) for key in attributes])
+            return "scalar", Op(name, (*details, op.results[0].type))
+        raise NotReadError(f"{name}: the check has no rule for this op", location_text(op.location))
+
+    def _constant(self, op: ir.Operation) -> tuple[str, Hashable]:
+        value = op.attributes["value"]
+        if isinstance(value, ir.IntegerAttr):
+            return "scalar", int(value.value)
+        is_tensor = self._shape(op.results[0].type) is not None
+        return ("constant", value) if is_tensor else ("scalar", Op("arith.constant", value))
+
+
+_PLAIN = _LOOPS | {
+    "tensor.empty": "empty", "memref.copy": "copy", "memref.load": "load", "memref.store": "store",
+    "tensor.extract": "load", "tensor.insert": "put", "tensor.from_elements": "elements",
+}  # fmt: skip
+
+
+def _shape_of(type_: ir.Type) -> Shape | None:
+    """Return how the elements of a tensor or buffer lie; None for a scalar."""
+    if not isinstance(type_, (ir.RankedTensorType, ir.MemRefType)):
+        return None
+    sizes, element = tuple(type_.shape), str(type_.element_type)
+    if element not in _WIDTHS or DYNAMIC in sizes:
+        raise NotReadError(f"a tensor or buffer of type {type_}")
+    width, offset = _WIDTHS[element], 0
+    if isinstance(type_, ir.MemRefType) and 0 not in sizes:
+        strides, offset = type_.get_strides_and_offset()
+        if DYNAMIC in strides:
+            raise NotReadError(f"a buffer whose layout is not known: {type_}")
+    else:
+        strides = [math.prod(sizes[d + 1 :]) for d in range(len(sizes))]
+    known = None if offset == DYNAMIC else offset * width
+    return Shape(sizes, tuple([s * width for s in strides]), known, width, element)
+
+
+def _members(program: ir.Operation) -> list[int]:
+    """Return how many ranks each group of a program has."""
+    mesh = Mesh.parse(program.attributes["mesh"].value)
+    groups = program.attributes["groups"]
+    return [math.prod(mesh.size(axis.value) for axis in axes) for axes in groups]
+
+
+def _window(op: ir.Operation, dynamic: Sequence[int]) -> Window:
+    offsets = list(op.attributes["static_offsets"])
+    if len(dynamic) != offsets.count(DYNAMIC):
+        raise NotReadError(
+            f"{op.name}: sizes or steps that are not static", location_text(op.location)
+        )
+    return Window(
+        tuple([None if offset == DYNAMIC else offset for offset in offsets]),
+        tuple(op.attributes["static_sizes"]),
+        tuple(op.attributes["static_strides"]),
+    )
+
+
+def _work(op: ir.Operation, name: str) -> Work:
+    attributes = op.attributes
+    kind, operands = _WORK[name], len(op.operands)
+    numbers = {
+        key: attributes[key].value for key in ("ticket", "area", "sent") if key in attributes
+    }
+    if kind in ("launch", "call"):
+        called = attributes["kernel" if kind == "launch" else "callee"].value
+        outs = attributes["outs"].value if "outs" in attributes else 0
+        return Work(kind, called, None, outs, int(name == "mw.call"))
+    details = tuple(
+        sorted(
+            [(key, attributes[key]) for key in attributes if key not in _OWN],
+            key=lambda pair: pair[0],
+        )
+    )
+    symbol = attributes["symbol"].value if "symbol" in attributes else ""
+    return Work(kind, symbol, details, 1, operands - 2, **numbers)
+
+
+# Kernels.
+
+
+class _Kernels(Mapping[str, Kernel]):
+    """Read the kernels of a module when they are asked for."""
+
+    def __init__(self, module: ir.Module) -> None:
+        ops = [view.operation for view in module.operation.regions[0].blocks[0].operations]
+        self._ops = {op.attributes["sym_name"].value: op for op in ops if op.name == "mw.kernel"}
+        self._read: dict[str, Kernel] = {}
+
+    def __getitem__(self, name: str) -> Kernel:
+        if name not in self._read:
+            self._read[name] = _kernel(self._ops[name])
+        return self._read[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._ops)
+
+    def __len__(self) -> int:
+        return len(self._ops)
+
+
+def _kernel(op: ir.Operation) -> Kernel:
+    loads: list[tuple[int, Indices]] = []
+    continues: set[int] = set()
+    for view in op.regions[0].blocks[0].operations:
+        inner = view.operation
+        name, attributes = inner.name, inner.attributes
+        if name == "mw.load":
+            loads.append((attributes["operand"].value, _indices(attributes["map"])))
+        elif name == "mw.gather":
+            loads.append((attributes["operand"].value, None))
+        elif name == "mw.accumulator" and not len(inner.operands):
+            continues.add(attributes["result"].value)
+    outputs = tuple([_indices(attr) for attr in op.attributes["outputs"]])
+    return Kernel(
+        tuple(op.attributes["sizes"]),
+        frozenset(op.attributes["reductions"]),
+        tuple(loads),
+        outputs,
+        tuple([k in continues for k in range(len(outputs))]),
+        "contraction" in op.attributes,
+    )
+
+
+def _indices(attr: ir.AffineMapAttr) -> Indices:
+    found = [_index(expr) for expr in attr.value.results]
+    return None if None in found else tuple(found)  # type: ignore[arg-type]
+
+
+def _index(expr: ir.AffineExpr) -> Index | None:
+    """Return an affine expression as a sum; None where it is none."""
+    if isinstance(expr, ir.AffineConstantExpr):
+        return Index(expr.value, (), ())
+    if isinstance(expr, ir.AffineDimExpr):
+        return Index(0, ((expr.position, 1),), ())
+    if isinstance(expr, ir.AffineSymbolExpr):
+        return Index(0, (), ((expr.position, 1),))
+    if not isinstance(expr, (ir.AffineAddExpr, ir.AffineMulExpr)):
+        return None
+    left, right = _index(expr.lhs), _index(expr.rhs)
+    if left is None or right is None:
+        return None
+    if isinstance(expr, ir.AffineAddExpr):
+        return Index(
+            left.const + right.const, left.loops + right.loops, left.operands + right.operands
+        )
+    for one, other in ((left, right), (right, left)):
+        if not one.loops and not one.operands:
+            by = one.const
+            scaled = [tuple([(n, f * by) for n, f in terms]) for terms in other[1:]]
+            return Index(other.const * by, *scaled)
+    return None

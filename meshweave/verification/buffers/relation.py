@@ -1,0 +1,292 @@
+"""Tell whether bytes hold what the program on tensors says, also from one trip of a loop to the next.
+
+What a buffer holds when a trip begins is not known while the trip is walked. Each time it matters, a *claim* is made:
+these bytes hold this value. It is checked for what the loop starts with, and, once the body has been walked, for what
+the body leaves there; that may make claims of other buffers, until there are no new ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from meshweave.verification.buffers.contents import (
+    Content,
+    Contents,
+    Element,
+    Number,
+    Replacing,
+    covers,
+)
+from meshweave.verification.buffers.program import Where
+from meshweave.verification.buffers.regions import Bounds, Region, inside, whole
+
+MOST_CLAIMS = 2000  # of a loop, beyond which it stays unproven
+
+
+class Span(NamedTuple):
+    """Name bytes of a space: that of the arena is "arena", others are whole buffers."""
+
+    space: str
+    start: int
+    end: int
+
+    @property
+    def nbytes(self) -> int:
+        """Count the bytes."""
+        return self.end - self.start
+
+
+class Held(NamedTuple):
+    """Detail of what a span holds where a trip begins, or behind branches: the number of the loop or join."""
+
+    number: int
+    span: Span
+
+
+class Made(NamedTuple):
+    """Detail of a leaf that a step makes. plain: by an op that the check does not look into."""
+
+    number: int
+    result: int
+    what: str
+    where: Where
+    plain: bool = True
+
+    def __str__(self) -> str:
+        """Name the value and its place."""
+        return f"{self.what} at {self.where}"
+
+
+class Given(NamedTuple):
+    """Detail of a leaf that is there from the start: an input or a constant."""
+
+    kind: str
+    key: object
+
+    def __str__(self) -> str:
+        """Name the value."""
+        return f"{self.kind} {self.key}" if self.kind == "input" else self.kind
+
+
+class Doubt(NamedTuple):
+    """Say why bytes are not shown to hold what they should. sure: they hold something else."""
+
+    sure: bool
+    reason: str
+
+
+Regions = tuple[Region, ...]
+
+
+class Claim(NamedTuple):
+    """Claim that bytes of a region of a span hold a value, but for some."""
+
+    span: Span
+    region: Region
+    want: Content
+    but: Regions
+
+
+@dataclass
+class Loop:
+    """Hold what is claimed of buffers whenever a trip of a loop begins.
+
+    first: what the loop starts with in the place of what it carries. later: what a trip hands on; None while the body
+    is walked. entry, end: what the buffers that the body writes hold before the first trip, and after a trip.
+    """
+
+    where: Where
+    first: Replacing
+    entry: Mapping[Span, Content]
+    later: Replacing | None = None
+    end: Mapping[Span, Content] = field(default_factory=dict)
+    claims: set[Claim] = field(default_factory=set)
+    waiting: list[Claim] = field(default_factory=list)
+    settling: bool = False
+
+    def changes(self, want: Content) -> bool:
+        """Tell whether a value may be another one in the next trip."""
+        return self.first.content(want) is not want
+
+    def moves(self, region: Region) -> bool:
+        """Tell whether a region may be another one in the next trip."""
+        return self.first.region(region) != region
+
+
+Ways = Sequence[tuple[Content, Replacing]]
+
+
+@dataclass
+class Relation:
+    """Compare what memory holds with values of the program on tensors."""
+
+    contents: Contents
+    loops: list[Loop] = field(default_factory=list)
+    joins: list[dict[Span, Ways]] = field(default_factory=list)
+    _known: set[tuple[Content, Content, Regions]] = field(default_factory=set)
+
+    def refines(self, got: Content, want: Content, but: Regions = ()) -> Doubt | None:
+        """Return None where bytes surely hold `want` as far as that is anything, else why not. but: bytes left out."""
+        if got is want or want.kind == "nothing" or not want.nbytes:
+            return None
+        if (got, want, but) in self._known or (but and covers(dict.fromkeys(but), got.nbytes)):
+            return None
+        found = self._compared(got, want, but)
+        if found is None:
+            self._known.add((got, want, but))
+        return found
+
+    def _compared(self, got: Content, want: Content, but: Regions) -> Doubt | None:
+        if got.kind == "slice":
+            assert got.region is not None
+            base = got.parts[0]
+            if base.kind in ("head", "join"):
+                return self._open(base, got.region, want, but)
+            if want.kind == "slice" and want.region == got.region and want.parts[0] is not base:
+                doubt = self.refines(
+                    base, want.parts[0]
+                )  # what lies around may not be known to be apart
+                return doubt and doubt._replace(sure=False)
+        if got.kind in ("head", "join"):
+            return self._open(got, whole(got.nbytes), want, but)
+        if "insert" in (got.kind, want.kind):
+            return self._pieces(got, want, but)
+        if got.kind == "nothing":
+            return Doubt(True, f"expected {named(want)}, is {got.detail or 'nothing'}")
+        reason = f"expected {named(want)}, is {named(got)}"
+        return Doubt(_plain(got) and _plain(want) and not but, reason)
+
+    def _pieces(self, got: Content, want: Content, but: Regions) -> Doubt | None:
+        """Compare contents that are made of pieces: the last piece of one of them, then what is around it."""
+        left, bounds = dict.fromkeys(but), self.contents.scalars.bounds
+        while "insert" in (got.kind, want.kind):
+            region, doubt = _peeled(got, want, bounds), None
+            hidden = any(inside(region, other, bounds) for other in left)
+            if not hidden and got.region == want.region:
+                doubt = self.refines(got.parts[1], want.parts[1])
+            elif not hidden:
+                part, wanted = (self.contents.slice(c, region) for c in (got, want))
+                again = part.parts[:1] == (got,) and wanted.parts[:1] == (want,)
+                doubt = self._part(part, wanted) if again else self.refines(part, wanted)
+            if doubt is not None:
+                return doubt
+            got, want = (
+                c.parts[0] if c.kind == "insert" and c.region == region else c for c in (got, want)
+            )
+            if not hidden:
+                left[region] = None
+        return self.refines(got, want, tuple(left))
+
+    def _part(self, part: Content, wanted: Content) -> Doubt | None:
+        """Compare pieces; those that other pieces meet in a way that is not known would lead round in circles."""
+        for content in (part, wanted):
+            if content.kind == "slice" and content.parts[0].kind == "insert" and part is not wanted:
+                return Doubt(
+                    False, f"expected {named(wanted)}, is {named(part)}, as far as is known"
+                )
+        return self.refines(part, wanted)
+
+    # Loops and branches.
+
+    def _open(self, content: Content, region: Region, want: Content, but: Regions) -> Doubt | None:
+        assert isinstance(content.detail, Held)
+        number, span = content.detail
+        if content.kind == "head":
+            return self._head(self.loops[number], span, region, want, but)
+        for one, replacing in self.joins[number][span]:
+            part = self.contents.slice(one, replacing.region(region))
+            left = tuple([replacing.region(r) for r in but])
+            doubt = self.refines(part, replacing.content(want), left)
+            if doubt is not None:
+                return doubt
+        return None
+
+    def _head(
+        self, loop: Loop, span: Span, region: Region, want: Content, but: Regions
+    ) -> Doubt | None:
+        """Claim what is needed when a trip begins, or more where that is likelier to hold for every trip.
+
+        A part of what a loop carries is where all of it is. What is left out may be left out of every trip only if it
+        is the same in each, and what is wanted does not change.
+        """
+        tries = [(region, want, but)]
+        if but and (loop.changes(want) or any(loop.moves(r) for r in but)):
+            tries.insert(0, (region, want, ()))
+        if want.kind == "slice" and want.region == region and want.parts[0].nbytes == span.nbytes:
+            tries.insert(0, (whole(span.nbytes), want.parts[0], ()))
+        doubt: Doubt | None = None
+        for one in tries:
+            doubt = self._claim(loop, Claim(span, *one))
+            if doubt is None:
+                break
+        return doubt
+
+    def _claim(self, loop: Loop, claim: Claim) -> Doubt | None:
+        if claim in loop.claims:
+            return None
+        if len(loop.claims) >= MOST_CLAIMS:
+            return Doubt(False, "too much to follow from trip to trip")
+        loop.claims.add(claim)
+        doubt = self._holds(claim, loop.entry, loop.first)
+        if doubt is not None:
+            loop.claims.remove(claim)
+            return doubt
+        loop.waiting.append(claim)
+        return self.settle(loop) if loop.later is not None and not loop.settling else None
+
+    def _holds(
+        self, claim: Claim, held: Mapping[Span, Content], replacing: Replacing
+    ) -> Doubt | None:
+        """Check a claim of what buffers hold at some time. replacing: what the values of a trip are then."""
+        part = self.contents.slice(held[claim.span], replacing.region(claim.region))
+        left = tuple([replacing.region(region) for region in claim.but])
+        return self.refines(part, replacing.content(claim.want), left)
+
+    def settle(self, loop: Loop) -> Doubt | None:
+        """Check what has been claimed of a loop for the trips behind the first."""
+        assert loop.later is not None
+        loop.settling, found = True, None
+        while loop.waiting and found is None:
+            found = self._holds(loop.waiting.pop(), loop.end, loop.later)
+        loop.settling = False
+        reason = f"{found.reason}, behind a trip of the loop at {loop.where}" if found else ""
+        return found and found._replace(reason=reason)
+
+
+def _peeled(got: Content, want: Content, bounds: Bounds) -> Region:
+    """Return the region of the last piece of one of two contents: of the larger where one holds the other."""
+    ours, theirs = (c.region if c.kind == "insert" else None for c in (got, want))
+    if ours is None or theirs is None:
+        found = ours or theirs
+        assert found is not None
+        return found
+    return theirs if ours != theirs and inside(ours, theirs, bounds) else ours
+
+
+def _plain(content: Content) -> bool:
+    """Tell whether a content can be told from any other of this kind."""
+    while content.kind == "slice":
+        assert content.region is not None
+        if content.region.offset.terms:
+            return False
+        content = content.parts[0]
+    detail = content.detail
+    return content.kind == "leaf" and (
+        detail.plain if isinstance(detail, Made) else isinstance(detail, Given)
+    )
+
+
+def named(content: Content) -> str:
+    """Name a content for a message."""
+    if content.kind == "slice":
+        return f"a part of {named(content.parts[0])}"
+    if content.kind == "insert":
+        return f"{named(content.parts[1])} in {named(content.parts[0])}"[:200]
+    if isinstance(content.detail, Number):
+        return "a number"
+    return str(content.detail) if content.kind == "leaf" else "what a loop or branch leaves"
+
+
+__all__ = ["Doubt", "Element", "Given", "Loop", "Made", "Relation", "Span", "Ways", "named"]

@@ -1,0 +1,175 @@
+"""Programs on buffers: what plan-memory makes is proven, and what is wrong is said with buffer and place."""
+
+import re
+
+import pytest
+from verify.pairs import PROGRAMS
+
+from meshweave.dialects import context
+from meshweave.errors import CompileError
+from meshweave.frontends.load import load_module
+from meshweave.ir.bindings import ir
+from meshweave.ir.locations import parse_module
+from meshweave.lowering import stages
+from meshweave.lowering.buffers.plan_memory import plan_memory
+from meshweave.pipeline import run_pipeline
+from meshweave.transforms.base import copied, ops_of
+from meshweave.verification.answer import Answer
+from meshweave.verification.buffers.check import verify_buffers
+
+TENSORS = "lower-collectives{{engine={}}},fuse-kernels"
+
+
+def lowered(text: str, engine: str = "local") -> tuple[str, str]:
+    """A whole program's rank, on tensors and on buffers."""
+    with context() as ctx, ir.Location.unknown():
+        module = load_module(text, ctx, "program")
+        run_pipeline(module, "dist-pipeline," + TENSORS.format(engine))
+        after = copied(module)
+        run_pipeline(after, "plan-memory")
+        return str(module), str(after)
+
+
+def answer(before: str, after: str) -> Answer:
+    with context() as ctx, ir.Location.unknown():
+        first = parse_module(before, ctx, "before")
+        return verify_buffers(first, parse_module(after, ctx, "after"))
+
+
+def changed(text: str, pattern: str, new: str) -> str:
+    made = re.sub(pattern, new, text, count=1)
+    assert made != text
+    return made
+
+
+@pytest.mark.parametrize("engine", ["local", "mpi", "nccl"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_what_plan_memory_makes_is_proven(name: str, engine: str) -> None:
+    found = answer(*lowered(PROGRAMS[name], engine))
+    assert found.status == 0, str(found)
+
+
+LOOP = """
+func.func @main(%a: tensor<8x4xf32>, %b: tensor<4x4xf32>) -> (tensor<8x4xf32>, tensor<4x4xf32>) {
+  %c0 = arith.constant 0 : index
+  %c2 = arith.constant 2 : index
+  %c8 = arith.constant 8 : index
+  %e = tensor.empty() : tensor<8x4xf32>
+  %f = tensor.empty() : tensor<4x4xf32>
+  %z = arith.constant dense<0.0> : tensor<4x4xf32>
+  %s = linalg.matmul ins(%b, %b : tensor<4x4xf32>, tensor<4x4xf32>) outs(%z : tensor<4x4xf32>) -> tensor<4x4xf32>
+  %r:2 = scf.for %i = %c0 to %c8 step %c2 iter_args(%out = %e, %sum = %s) -> (tensor<8x4xf32>, tensor<4x4xf32>) {
+    %x = tensor.extract_slice %a[%i, 0] [2, 4] [1, 1] : tensor<8x4xf32> to tensor<2x4xf32>
+    %g = arith.constant dense<0.0> : tensor<2x4xf32>
+    %y = linalg.matmul ins(%x, %sum : tensor<2x4xf32>, tensor<4x4xf32>) outs(%g : tensor<2x4xf32>) -> tensor<2x4xf32>
+    %o = tensor.insert_slice %y into %out[%i, 0] [2, 4] [1, 1] : tensor<2x4xf32> into tensor<8x4xf32>
+    %n = linalg.add ins(%sum, %s : tensor<4x4xf32>, tensor<4x4xf32>) outs(%f : tensor<4x4xf32>) -> tensor<4x4xf32>
+    scf.yield %o, %n : tensor<8x4xf32>, tensor<4x4xf32>
+  }
+  return %r#0, %r#1 : tensor<8x4xf32>, tensor<4x4xf32>
+}
+"""
+
+
+def planned(text: str, engine: str = "local") -> tuple[str, str]:
+    """A program of one rank, on tensors and on buffers."""
+    with context() as ctx, ir.Location.unknown():
+        module = parse_module(text, ctx, "program")
+        run_pipeline(module, TENSORS.format(engine))
+        after = copied(module)
+        run_pipeline(after, "plan-memory")
+        return str(module), str(after)
+
+
+def test_what_a_loop_carries_is_followed_from_trip_to_trip() -> None:
+    found = answer(*planned(LOOP))
+    assert found.status == 0, str(found)
+    assert found.proven == ("@main output 0", "@main output 1")
+
+
+def test_a_buffer_that_a_trip_overwrites_for_the_next_is_found() -> None:
+    before, after = planned(LOOP)
+    found = answer(
+        before, changed(after, r"\(%1, %0, %1\) {kernel = @k2", "(%1, %0, %0) {kernel = @k2")
+    )
+    assert any("behind a trip of the loop" in f.reason for f in found.refuted), str(found)
+
+
+def test_an_input_that_is_written_is_found() -> None:
+    before, after = planned(LOOP)
+    found = answer(
+        before, changed(after, r"\(%1, %0, %1\) {kernel = @k2", "(%1, %0, %arg1) {kernel = @k2")
+    )
+    assert any(f.value == "input 1" and "is written" in f.reason for f in found.refuted), str(found)
+
+
+def test_a_kernel_that_reads_what_it_has_overwritten_is_found() -> None:
+    """A product in place: its buffer is dead behind it, but not yet within it."""
+    before, after = planned(LOOP)
+    found = answer(before, changed(after, r"\(%arg1, %0\) {kernel = @k0", "(%0, %0) {kernel = @k0"))
+    assert any("what another iteration of it reads" in f.reason for f in found.refuted), str(found)
+
+
+EARLY = """"dist.mesh"() {sym_name = "mesh", axes = "x=2"} : () -> ()
+func.func @main(%a: tensor<4x12xf32> {dist.global = tensor<8x12xf32>, dist.layout = #dist.layout<"[x, _]">})
+    -> (tensor<8x6xf32> {dist.global = tensor<8x6xf32>, dist.layout = #dist.layout<"[_, _]">},
+        tensor<4x12xf32> {dist.global = tensor<8x12xf32>, dist.layout = #dist.layout<"[x, _]">}) {
+  %s = tensor.extract_slice %a[0, 6] [4, 6] [1, 1] : tensor<4x12xf32> to tensor<4x6xf32>
+  %g = "dist.all_gather"(%s) {axes = ["x"], dim = 0 : i64, dist.early} : (tensor<4x6xf32>) -> tensor<8x6xf32>
+  %p = math.exp %a : tensor<4x12xf32>
+  %q = math.sin %p : tensor<4x12xf32>
+  %e = math.exp %g : tensor<8x6xf32>
+  return %e, %q : tensor<8x6xf32>, tensor<4x12xf32>
+}
+"""
+
+
+@pytest.mark.parametrize("engine", ["local", "mpi", "nccl"])
+def test_what_is_sent_early_stays_where_it_is_until_it_is_waited_for(engine: str) -> None:
+    """Also where it is packed first: the wait is on the packed bytes."""
+    before, after = planned(EARLY, engine)
+    start = re.search(r'"mw\.start"\((.*?)\)', after)
+    wait = re.search(r'"mw\.wait"\((.*?)\)', after)
+    assert start is not None and wait is not None
+    assert start[1].split(", ")[:2] == wait[1].split(", ")
+    found = answer(before, after)
+    assert found.status == 0, str(found)
+
+
+def test_a_wait_that_is_gone_is_found() -> None:
+    before, after = planned(EARLY)
+    found = answer(before, changed(after, r'    "mw\.wait".*\n', ""))
+    assert found.status == 1
+    assert any("not waited for" in f.reason for f in found.refuted)
+
+
+def test_an_area_within_the_arena_is_found() -> None:
+    before, after = planned(EARLY)
+    found = answer(before, changed(after, r"area = \d+", "area = 0"))
+    assert any("area" in f.reason for f in found.refuted)
+
+
+def test_an_op_without_a_rule_is_named() -> None:
+    before, after = lowered(PROGRAMS["product of rows"])
+    strange = changed(
+        after, r"( +)return\n", r"\1%odd = memref.alloc() : memref<2xf32>\n\1return\n"
+    )
+    found = answer(before, strange)
+    assert found.status == 3
+    assert "memref.alloc: the check has no rule for this op" in str(found)
+
+
+def test_a_compile_checks_its_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(module: ir.Module, *rest: object) -> None:
+        plan_memory(module, *rest)  # type: ignore[arg-type]
+        ops_of(module, "mw.launch")[0].operation.erase()
+
+    with context() as ctx, ir.Location.unknown():
+        module = load_module(PROGRAMS["softmax of columns"], ctx, "program")
+        run_pipeline(module, "dist-pipeline")
+        program = stages.lower(module)
+        assert program.verified is not None and program.verified.status == 0
+        assert stages.lower(module, verify=False).verified is None
+        monkeypatch.setattr(stages, "plan_memory", wrong)
+        with pytest.raises(CompileError, match=r"plan-memory: .*expected mw.launch"):
+            stages.lower(module)
