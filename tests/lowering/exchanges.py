@@ -41,10 +41,17 @@ def tensor(shape: Sequence[int], dtype: str) -> str:
 
 
 def compiled(
-    mesh: Mesh, cases: Sequence[Exchange], engine: str, over: Sequence[str] | None = None
+    mesh: Mesh,
+    cases: Sequence[Exchange],
+    engine: str,
+    over: Sequence[str] | None = None,
+    early: bool = False,
 ) -> Bundle:
-    """A program that does all of them, argument i to result i. over: their axes, where they are known."""
+    """A program that does all of them, argument i to result i. over: their axes, where they are known. early: all are
+    started before any is waited for.
+    """
     arguments, body, results = [], [], []
+    mark = ", dist.early" if early else ""
     for k, case in enumerate(cases):
         ends = [Layout.parse(text) for text in (case.source, case.target)]
         given, made = (tensor(e.allocation_shape(mesh, case.shape), case.dtype) for e in ends)
@@ -56,7 +63,7 @@ def compiled(
         shape = f": {', '.join(map(str, case.shape))}" if case.shape else ""
         body.append(
             f'%r{k} = "dist.exchange"(%a{k}) {{axes = [{axes}], source = {layouts[0]}, '
-            f"target = {layouts[1]}, shape = array<i64{shape}>}} : ({given}) -> {made}  // {whole}"
+            f"target = {layouts[1]}, shape = array<i64{shape}>{mark}}} : ({given}) -> {made}  // {whole}"
         )
     lines = "\n  ".join(body)
     return compile_text(

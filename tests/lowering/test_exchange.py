@@ -101,6 +101,14 @@ def test_every_element_width(running, dtype):
     assert run_and_check(running, mesh, cases, bundle) == (1 + 2 + 2 + 1) * 34 * 26
 
 
+def test_exchanges_that_are_started_early(running):
+    mesh = Mesh.parse("x=2, y=2")
+    cases = [case for case in cases_for(mesh, 24) if case.axes(mesh)]
+    bundle = compiled(mesh, cases, running.name, early=True)
+    assert bundle.manifest.early_bytes > 0 and len(cases) > 5
+    assert run_and_check(running, mesh, cases, bundle) > 100
+
+
 def test_pending_reductions_stay_pending(running):
     mesh = Mesh.parse("x=2, y=2")
     pairs = (

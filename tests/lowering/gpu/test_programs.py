@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lowering.exchanges import Exchange, compiled, run_and_check
 from lowering.gpu.examples import EXAMPLES, MESH, NAMES, TOLERANCE, arguments, expected, text_of
+from lowering.harness import compile_text
 from lowering.test_exchange import cases_for
 from programs import Program, programs
 from test_execute import check
@@ -98,6 +99,25 @@ def test_exchanges_and_relayouts(mesh: str) -> None:
     cases = [*CASES[mesh], *cases_for(on, 12)]
     running = engine("emulate", timeout=60)
     assert run_and_check(running, on, cases, compiled(on, cases, "emulate")) > 1000
+    running.close()
+
+
+def test_copies_keep_to_the_alignment_of_a_buffer() -> None:
+    """Rows 1 to 4 of three f32 begin 12 bytes behind an address that 16 bytes at once may be read from."""
+    text = """
+    "dist.mesh"() {sym_name = "mesh", axes = "x=2"} : () -> ()
+    func.func @main(%a: tensor<5x3xf32>) -> tensor<8x3xf32> {
+      %0 = tensor.extract_slice %a[1, 0] [4, 3] [1, 1] : tensor<5x3xf32> to tensor<4x3xf32>
+      %1 = "dist.exchange"(%0) {axes = ["x"], source = #dist.layout<"[x, _]">,
+        target = #dist.layout<"[_, _]">, shape = array<i64: 8, 3>} : (tensor<4x3xf32>) -> tensor<8x3xf32>
+      return %1 : tensor<8x3xf32>
+    }"""
+    values = [np.arange(15, dtype=np.float32).reshape(5, 3) + 100 * rank for rank in range(2)]
+    running = engine("emulate", timeout=60)
+    executable = running.load(compile_text(text, "emulate"))
+    for (got,) in executable.run([[value] for value in values]):
+        np.testing.assert_array_equal(got, np.concatenate([value[1:] for value in values]))
+    executable.close()
     running.close()
 
 
