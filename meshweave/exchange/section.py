@@ -42,10 +42,10 @@ def box_of(piece: Piece, width: int) -> Box:
     """
     steps = zip(piece.extents, piece.source_strides, piece.target_strides, strict=True)
     levels = [(n, s * width, t * width) for n, s, t in steps]
-    return simplified(Box(piece.source * width, piece.target * width, width, tuple(levels)))
+    return _simplified(Box(piece.source * width, piece.target * width, width, tuple(levels)))
 
 
-def simplified(box: Box) -> Box:
+def _simplified(box: Box) -> Box:
     """Return the same box in as few levels as possible, in the order that `box_of` says."""
     run, levels = box.run, [level for level in box.levels if level[0] != 1]
     levels.sort(key=lambda level: (abs(level[2]), abs(level[1])))
@@ -141,20 +141,17 @@ class Section:
         body = SectionWords.HEAD
         head = [0] * body
         head[SectionWords.PIECES], head[SectionWords.BODY] = len(self.received), body
-        rows: tuple[tuple[int, ...], ...] = ()
-        if self.messages:
-            rows = self.mail.rows
-            head[SectionWords.SENDS] = len(packed)
-            head[SectionWords.SENT] = body + len(pieces)
-            head[SectionWords.MESSAGES] = body + len(pieces) + len(sends)
-            head[SectionWords.PACKS], head[SectionWords.UNPACKS] = (
-                self.mail.packs,
-                self.mail.unpacks,
-            )
-            head[SectionWords.RECEIVED_AT] = self.mail.inbox
-            head[SectionWords.LARGEST], head[SectionWords.END] = largest(self.table, self.width)
-        mail = [number for row in rows for number in row]
-        return np.array([*head, *pieces, *sends, *mail], np.int64)
+        if not self.messages:
+            return np.array([*head, *pieces], np.int64)
+        mail = self.mail
+        head[SectionWords.SENDS] = len(packed)
+        head[SectionWords.SENT] = body + len(pieces)
+        head[SectionWords.MESSAGES] = body + len(pieces) + len(sends)
+        head[SectionWords.PACKS], head[SectionWords.UNPACKS] = mail.packs, mail.unpacks
+        head[SectionWords.RECEIVED_AT] = mail.inbox
+        head[SectionWords.LARGEST], head[SectionWords.END] = largest(self.table, self.width)
+        rows = [number for row in mail.rows for number in row]
+        return np.array([*head, *pieces, *sends, *rows], np.int64)
 
 
 class Mail(NamedTuple):

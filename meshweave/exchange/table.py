@@ -102,13 +102,14 @@ class Table:
 
     @property
     def repeats(self) -> int:
-        """Return the most ranks that one rank may have to give an element to, itself included."""
+        """Return the most ranks that one rank may have to give an element to, itself included.
+
+        They are alike in coordinates that the source or the target tell; each axis is looked at by itself.
+        """
         most = 1
         for axis in self.axes:
             ranks = np.arange(self.mesh.size(axis), dtype=np.int64) * self.mesh.stride(axis)
-            wanted = [
-                self._offsets(self.target, dim, ranks) for dim in range(self.target.ndim)
-            ]  # of one axis: the ranks have coordinate 0 on the others
+            wanted = [self._offsets(self.target, dim, ranks) for dim in range(self.target.ndim)]
             alike = np.stack([self._first(ranks), *wanted])
             most *= int(np.unique(alike, axis=1, return_counts=True)[1].max())
         return most
