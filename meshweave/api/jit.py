@@ -71,6 +71,7 @@ def jit(
     engine: str = "local",
     static_argnames: str | Sequence[str] = (),
     timeout: float = 60.0,
+    flight: str | None = None,
 ) -> Jitted: ...
 @overload
 def jit(
@@ -82,6 +83,7 @@ def jit(
     engine: str = "local",
     static_argnames: str | Sequence[str] = (),
     timeout: float = 60.0,
+    flight: str | None = None,
 ) -> Callable[[Callable[..., Any]], Jitted]: ...
 def jit(
     function: Callable[..., Any] | None = None,
@@ -92,6 +94,7 @@ def jit(
     engine: str = "local",
     static_argnames: str | Sequence[str] = (),
     timeout: float = 60.0,
+    flight: str | None = None,
 ) -> Jitted | Callable[[Callable[..., Any]], Jitted]:
     """Compile a function of arrays for a mesh when it is called.
 
@@ -103,6 +106,7 @@ def jit(
     engine:      what runs it: "local" (a thread per rank) or "mpi" (a process per rank).
     static_argnames: names of arguments that are values for Python, not arrays; they must be hashable.
     timeout:     seconds without progress of any rank after which a call ends with RankError.
+    flight:      a folder where a call that fails leaves what each rank did last, for `meshweave doctor --dump`.
 
     Arguments and results are pytrees (tuples, lists, dicts, None, namedtuples, dataclasses) of arrays: NumPy arrays,
     anything with `__array__`, Python scalars, or Arrays; results are Arrays. A program is compiled for each kind of
@@ -121,7 +125,7 @@ def jit(
     """
     make = partial(
         Jitted, mesh=mesh, in_layouts=in_layouts, out_layouts=out_layouts, engine=engine,
-        static_argnames=static_argnames, timeout=timeout,
+        static_argnames=static_argnames, timeout=timeout, flight=flight,
     )  # fmt: skip
     return make if function is None else make(function)
 
@@ -139,12 +143,14 @@ class Jitted:
         engine: str,
         static_argnames: str | Sequence[str],
         timeout: float,
+        flight: str | None,
     ) -> None:
         if not callable(function):
             raise UsageError(f"jit: a function is needed, got {type(function).__name__}")
         if not isinstance(timeout, int | float) or not timeout > 0:
             raise UsageError(f"jit: timeout={timeout!r:.40}, seconds above 0 are right")
-        self._function, self._engine, self._timeout = function, engine, timeout
+        self._function, self._engine = function, engine
+        self._timeout, self._flight = timeout, flight
         self.mesh = _mesh(mesh)
         self._in_layouts: object = in_layouts  # a layout, or a pytree of layouts
         self._out_layouts = out_layouts
@@ -343,7 +349,7 @@ class Jitted:
             found = self._programs.get(key)
             if found is None:
                 known = search_info()
-                found = self._lowered(key).compile(self._timeout)
+                found = self._lowered(key).compile(self._timeout, self._flight)
                 self._programs[key] = found
                 rest, plans = (
                     (key.structure, key.static, key.kernels),

@@ -77,17 +77,17 @@ class Lowered:
                 run_pipeline(module, ",".join(passes))
             return str(hoist_aliases(str(module)))
 
-    def compile(self, timeout: float = 60.0) -> Compiled:
+    def compile(self, timeout: float = 60.0, flight: str | None = None) -> Compiled:
         """Compile and load the program.
 
-        timeout: seconds without progress of any rank after which a call ends with RankError. Raises MeshweaveError, at
-        the line at fault.
+        timeout: seconds without progress of any rank after which a call ends with RankError. flight: as for `mw.jit`.
+        Raises MeshweaveError, at the line at fault.
         """
         from meshweave.api import program as api
         from meshweave.runtime.engine import engine
 
         began = time.perf_counter()
-        runs_on = engine(self.engine, timeout=timeout)
+        runs_on = engine(self.engine, timeout=timeout, flight=flight)
         bundle = api.build(
             self.program.text, engine=self.engine, name=self.name, kernels=self.kernels, here=True
         )

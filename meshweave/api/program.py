@@ -71,6 +71,7 @@ def compile(
     timeout: float = 60.0,
     kernels: "str | Choice | None" = None,
     verify: bool = True,
+    flight: str | None = None,
 ) -> "Program":
     """Compile a program for a mesh and load it.
 
@@ -84,6 +85,7 @@ def compile(
     kernels:  fast paths that ops may take: "-flash" for all but that one, "reference" for that one only,
               "+gemm_tf32" for one that is off by default.
     verify:   check the program of one rank against the whole program (`docs/verify.md`): a wrong one is refused.
+    flight:   a folder where a run that fails leaves what each rank did last, for `meshweave doctor --dump`.
     Raises MeshweaveError: the program, its mesh or its layouts are wrong, or too large for this machine. UsageError:
     the arguments are.
 
@@ -97,7 +99,7 @@ def compile(
     """
     began = time.perf_counter()
     goal = Goal.of(target, engine, chip)
-    runs_on = engine_named(goal.engine, timeout=timeout)
+    runs_on = engine_named(goal.engine, timeout=timeout, flight=flight)
     bundle = build(
         source,
         mesh=mesh,

@@ -20,8 +20,6 @@ from meshweave.runtime.flight.records import RankRecord
 from meshweave.simulator.driver.recorder import InjectedFailure
 from meshweave.simulator.engine import EmulateEngine
 
-CALLS = 300  # enough that a short call is served from compiled code
-
 
 def record_of(program: Program) -> RankRecord:
     executable = program.executable
@@ -36,7 +34,7 @@ def loop(x, w):
 
 @pytest.mark.parametrize("name", ["local", "emulate"])
 def test_each_round_of_a_loop_is_a_collective_of_its_own(name):
-    calls = 3 if name == "emulate" else CALLS
+    calls = 3 if name == "emulate" else 20
     x, w = np.ones((4, 4), "f4"), np.eye(4, dtype="f4")
     made = mw.jit(
         loop, mesh="x=2", in_layouts=("[_, x]", "[x, _]"), out_layouts="[_, x]", engine=name

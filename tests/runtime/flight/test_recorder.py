@@ -14,6 +14,7 @@ import pytest
 from runtime.programs import ENGINES, on_rank, sleeps
 from runtime.test_failures import failing, inputs, returns
 
+import meshweave as mw
 from meshweave.errors import RankError, UsageError
 from meshweave.runtime import engine
 from meshweave.runtime.engine import Engine, Executable
@@ -168,6 +169,16 @@ def test_a_folder_that_cannot_be_written_is_told_before_anything_runs(tmp_path: 
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match=r"flight: .*file: cannot be made: File exists"):
         engine("local", flight=tmp_path / "file")
+
+
+def test_programs_take_the_folder_too(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    text = "func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> { return %x : tensor<4xf32> }"
+    taken = str(tmp_path / "file")
+    with pytest.raises(UsageError, match="file: cannot be made"):
+        mw.compile(text, flight=taken)
+    with pytest.raises(UsageError, match="file: cannot be made"):
+        mw.jit(lambda x: x + x, flight=taken)(1.0)
 
 
 def test_a_dump_that_cannot_be_written_does_not_hide_the_fault(folder: Path) -> None:
