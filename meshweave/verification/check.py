@@ -23,7 +23,7 @@ from meshweave.verification.differences import explained
 from meshweave.verification.indices import Expr, Var, of_var
 from meshweave.verification.ranks import Placing, Ranks, index_var
 from meshweave.verification.reductions import part
-from meshweave.verification.terms import Guard, LimitError, Node, Terms, View
+from meshweave.verification.terms import Guard, LimitError, Node, Terms, View, apart
 from meshweave.verification.walk import NotReadError, Walk, results_of
 
 MOST_TERMS = 1_000_000
@@ -252,7 +252,7 @@ def same(terms: Terms, got: View, want: View, valid: Sequence[Guard]) -> bool:
         return False
     if list(map(bare, got.exprs)) != list(map(bare, want.exprs)):
         return False
-    known = [*valid, *want.guards]
+    known = [g for guard in (*valid, *want.guards) for g in (guard, *apart(guard))]
     return all(any(e == d and n >= m for d, m in known) for e, n in got.guards)
 
 

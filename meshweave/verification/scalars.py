@@ -52,6 +52,8 @@ COMBINES = {
     "complex.mul": "prod",
 }
 """The reduction that an op is a step of."""
+MOST_EXACT = 128
+"""An integer that floats of all types hold."""
 _BITS = {"or": "max", "and": "min"}  # of a single bit
 _INDEX = {"arith.addi": 1, "arith.subi": -1}
 _PRODUCTS = {"arith.mulf": 1, "arith.divf": -1}
@@ -201,6 +203,8 @@ def folded(name: str, detail: tuple[Hashable, ...], values: Sequence[Hashable]) 
         return values[1] if values[0] else values[2]
     if len(values) == 1 and name in ("arith.extf", "math.absf") and values[0] == 0.0:
         return 0.0
+    if name == "arith.sitofp" and isinstance(values[0], int) and abs(values[0]) <= MOST_EXACT:
+        return float(values[0])
     if name == "math.exp" and values[0] in (0.0, -inf):
         return 0.0 if values[0] else 1.0
     if len(values) != 2 or not all(isinstance(v, (int, float)) for v in values):

@@ -258,8 +258,16 @@ def _at_only_place(
         filled = bool(fills) and fills[dim] is not None
         if size == 1 and not filled and not any(v.kind == "h" for v in variables(expr)):
             made[dim] = Expr(0)
-            kept += [] if inside(expr, 1) else [(expr, 1)]
+            kept += [] if inside(expr, 1) else apart((expr, 1))
     return made, kept
+
+
+def apart(guard: Guard) -> list[Guard]:
+    """Return guards that together say the same: a sum is 0 where all that it adds up is."""
+    expr, size = guard
+    if size != 1 or expr.const or bounds(expr)[0] < 0 or any(c < 0 for _, c in expr.terms):
+        return [guard]
+    return [(Expr(0, ((atom, 1),)), 1) for atom, _ in expr.terms]
 
 
 def is_only(expr: Expr, size: int | None) -> bool:

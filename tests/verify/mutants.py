@@ -7,6 +7,7 @@ import argparse
 import random
 import re
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -241,11 +242,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="end after so long")
     options = parser.parse_args()
     counts: Counter[str] = Counter()
     changes: dict[str, Counter[str]] = {}
+    end = time.monotonic() + options.seconds
     for mutant in mutants(options.count, options.seed, programs(examples=True)):
         found = verdict(mutant)
+        if time.monotonic() > end:
+            break
         counts[found] += 1
         changes.setdefault(mutant.change, Counter())[found] += 1
         if found == "proven" and not computes_the_same(mutant):
