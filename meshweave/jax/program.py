@@ -111,6 +111,8 @@ class JaxProgram:
             raise UsageError(
                 f"{traced.name}: arguments of structure {structure}, {traced.in_tree} is right"
             )
+        if traced.held:
+            leaves = _without_held(leaves, traced)
         taken = [self._taken(leaves[i], traced.inputs[i]) for i in traced.kept]
         key = fast_key(taken)
         found = self._fast.get(key)
@@ -190,6 +192,17 @@ def _leave_out_our_lines() -> None:
     from jax.extend import source_info_util
 
     source_info_util.register_exclusion(os.path.dirname(os.path.dirname(__file__)))
+
+
+def _without_held(leaves: Sequence[PyTree], traced: Traced) -> list[PyTree]:
+    """Return the leaves that are inputs. Raises UsageError for one of the others that is not as it was."""
+    for number, (name, value) in traced.held.items():
+        given = leaves[number]
+        if given is not value and (type(given) is not type(value) or given != value):
+            raise UsageError(
+                f"{traced.name}: {name} is {given!r:.60}, the program is for {value!r:.60}"
+            )
+    return [leaf for number, leaf in enumerate(leaves) if number not in traced.held]
 
 
 def _key_data(jax: ModuleType, value: object, leaf: Leaf) -> object:

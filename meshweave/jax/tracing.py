@@ -10,6 +10,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from functools import wraps
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -57,7 +58,8 @@ class Traced(NamedTuple):
     inputs: tuple[Leaf, ...]
     kept: tuple[int, ...]  # the inputs that the program takes
     outputs: tuple[Leaf, ...]
-    in_tree: PyTreeDef
+    held: Mapping[int, tuple[str, Any]]  # leaves of the arguments that are no inputs: names, values
+    in_tree: PyTreeDef  # of all leaves
     out_tree: PyTreeDef
     mesh: Mesh | None  # that it is for, if known
 
@@ -70,12 +72,60 @@ def trace(
     in_shardings: PyTree,
     mesh: MeshLike | None,
 ) -> Traced:
-    """Trace and lower a function for these arguments, on an abstract mesh where one is known."""
+    """Trace and lower a function for these arguments, on an abstract mesh where one is known.
+
+    Leaves that are no arrays are held: the program is for their values. Where a jitted function has static arguments,
+    which JAX does not tell from others, so are all Python numbers.
+    """
     if not callable(fn):
         raise UsageError(f"from_jax: a function is needed, got {type(fn).__name__}")
-    name, given = getattr(fn, "__name__", type(fn).__name__), (tuple(args), dict(kwargs))
-    names = _leaf_names(jax, given, _parameters(fn))
-    placed = placements(jax, in_shardings, given, names, mesh)
+    given = (tuple(args), dict(kwargs))
+    leaves = jax.tree.leaves(given)
+    held = {n: v for n, v in enumerate(leaves) if not isinstance(v, _NUMBERS) and not _is_array(v)}
+    numbers = {n: v for n, v in enumerate(leaves) if isinstance(v, _NUMBERS)}
+    jitted = hasattr(fn, "trace") and hasattr(fn, "lower")
+    own = jitted and in_shardings is None
+    try:
+        traced = _traced(jax, fn, given, {} if own else held, in_shardings, mesh)
+    except (TypeError, ValueError):  # of JAX, where a tracer is static
+        if not (jitted and numbers):
+            raise
+        traced = None
+    if traced is None:
+        traced = _traced(jax, fn, given, held | numbers, in_shardings, mesh)
+    if traced is not None:
+        return traced
+    raise UsageError(
+        f"from_jax: {_name(fn)} has static arguments: give a function that has their values in it "
+        "(functools.partial)"
+    )
+
+
+_NUMBERS = (bool, int, float, complex)
+
+
+def _is_array(value: object) -> bool:
+    return hasattr(value, "dtype") or hasattr(value, "__jax_array__")
+
+
+def _name(fn: Callable[..., PyTree]) -> str:
+    return getattr(fn, "__name__", type(fn).__name__)
+
+
+def _traced(
+    jax: ModuleType,
+    fn: Callable[..., PyTree],
+    given: tuple[PyTree, PyTree],
+    held: Mapping[int, PyTree],
+    in_shardings: PyTree,
+    mesh: MeshLike | None,
+) -> Traced | None:
+    """Trace and lower a function that holds these leaves of its arguments; None if it has static ones besides."""
+    names, tree = _leaf_names(jax, given, _parameters(fn)), jax.tree.structure(given)
+    if held:
+        fn, given = _holding(jax, fn, given, held)
+    left = [name for n, name in enumerate(names) if n not in held]
+    placed = placements(jax, in_shardings, given, left, mesh)
     own = in_shardings is None and hasattr(fn, "trace") and hasattr(fn, "lower")
     jitted: Any = fn if own else jax.jit(fn, keep_unused=True)  # or what has its methods
     abstract = placed.abstract
@@ -83,18 +133,34 @@ def trace(
         stage = jitted.trace(*placed.arguments[0], **placed.arguments[1])
         lowered = _lowered(stage)
     if lowered.in_tree != jax.tree.structure(given):
-        raise UsageError(
-            f"from_jax: {name} has static arguments: give a function that has their values in it "
-            "(functools.partial)"
-        )
-    inputs = _leaves(jax, lowered.args_info, names)
+        return None
+    inputs = _leaves(jax, lowered.args_info, left)
     outputs = _leaves(jax, lowered.out_info, _leaf_names(jax, lowered.out_info, None))
     text, captured = take_captured(lowered.compiler_ir("stablehlo"))
-    kept = _kept(lowered, text, len(inputs), name)
+    kept = _kept(lowered, text, len(inputs), _name(fn))
     layouts = {kept.index(n): text for n, text in placed.layouts.items() if n in kept}
     text = with_layouts(text, layouts, placed.mesh)
-    trees = (lowered.in_tree, lowered.out_tree)
-    return Traced(name, text, captured, inputs, kept, outputs, *trees, placed.mesh)
+    named = {n: (names[n], value) for n, value in held.items()}
+    trees = (named, tree, lowered.out_tree, placed.mesh)
+    return Traced(_name(fn), text, captured, inputs, kept, outputs, *trees)
+
+
+def _holding(
+    jax: ModuleType, fn: Callable[..., PyTree], given: PyTree, held: Mapping[int, PyTree]
+) -> tuple[Callable[..., PyTree], tuple[PyTree, PyTree]]:
+    """Return a function that holds these leaves, and its arguments: None, which has no leaves, in their place."""
+    leaves, tree = jax.tree.flatten(given)
+
+    @wraps(fn)
+    def holding(*args: PyTree, **kwargs: PyTree) -> PyTree:
+        others = iter(jax.tree.leaves((args, kwargs)))
+        whole = [held[n] if n in held else next(others) for n in range(len(leaves))]
+        positional, named = jax.tree.unflatten(tree, whole)
+        return fn(*positional, **named)
+
+    return holding, jax.tree.unflatten(
+        tree, [None if n in held else v for n, v in enumerate(leaves)]
+    )
 
 
 def _lowered(stage: JaxTraced) -> JaxLowered:

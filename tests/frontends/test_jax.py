@@ -196,8 +196,6 @@ def test_what_does_not_fit_is_named() -> None:
         mw.from_jax(mlp, params, x, in_shardings=(None, mw.P("dp")))
     with pytest.raises(UsageError, match="a function is needed, got int"):
         mw.from_jax(3)
-    with pytest.raises(UsageError, match="has static arguments"):
-        mw.from_jax(jax.jit(lambda x, n: x * n, static_argnums=1), x, 2)
     agree(partial(lambda n, x: x * n, 2), x)
 
 

@@ -33,7 +33,8 @@ def data(leaf: Any) -> Any:
 
 def agree(function: Any, *args: Any, options: Any = None, **kwargs: Any) -> Any:
     """Compare with JAX, keys by their data; return the compiled function, closed."""
-    wanted = jax.jit(function)(*args, **kwargs)
+    jitted = function if hasattr(function, "lower") else jax.jit(function)
+    wanted = jitted(*args, **kwargs)
     with mw.from_jax(function, *args, **(options or {}), **kwargs) as compiled:
         for _ in range(2):
             got = compiled(*args, **kwargs)
@@ -133,6 +134,32 @@ def test_keyword_arguments() -> None:
             compiled(x, x)
     with pytest.raises(TypeError, match="in_sharding"):
         mw.from_jax(scaled, x, in_sharding="[dp, _]")
+
+
+def test_static_arguments_and_leaves_that_are_no_arrays_keep_their_values() -> None:
+    def f(x: Any, n: Any, *, how: Any, act: Any = None, by: Any = 1.0) -> Any:
+        y = x.reshape(n, -1) if how == "rows" else x.T
+        return (y if act is None else act["f"](y)) * by
+
+    x = jnp.arange(12.0).reshape(6, 2) - 5
+    agree(jax.jit(f, static_argnames=("n", "how")), x, 4, how="rows", by=2.5)
+    agree(jax.jit(f, static_argnums=1, static_argnames="how"), x, 3, how="turned")
+    options: Any = {"in_shardings": ("[dp, _]", None), "mesh": "dp=2"}
+    agree(jax.jit(f, static_argnames=("n", "how")), x, 4, how="rows", by=2.5, options=options)
+    with mw.from_jax(f, x, np.int32(0), how="turned", act={"f": jnp.tanh}, by=x.T, **options) as c:
+        assert c.program.inputs[0].layout == "[dp, _]"
+        got = c(x, np.int32(7), how="turned", act={"f": jnp.tanh}, by=x.T)
+        np.testing.assert_allclose(got, np.tanh(x.T) * x.T, rtol=1e-5)
+        with pytest.raises(UsageError, match=r"^f: how is 'rows', the program is for 'turned'"):
+            c(x, np.int32(7), how="rows", act={"f": jnp.tanh}, by=x.T)
+        with pytest.raises(UsageError, match=r"^f: act\['f'\] is .*, the program is for "):
+            c(x, np.int32(7), how="turned", act={"f": jnp.sin}, by=x.T)
+        with pytest.raises(MeshweaveError, match=r"^by: dim 1 has size 5, 6 is right"):
+            c(x, np.int32(7), how="turned", act={"f": jnp.tanh}, by=np.ones((2, 5), np.float32))
+    with mw.from_jax(jax.jit(f, static_argnames=("n", "how")), x, 4, how="rows") as c:
+        for n in (3, 4.0, True):
+            with pytest.raises(UsageError, match=f"^f: n is {n}, the program is for 4"):
+                c(x, n, how="rows")
 
 
 UNEVEN = ["[x, _]", "[_*x, _]", "[_, x]", "[x{0,3,3,1}, _]", "[_, _*x*2]"]
