@@ -258,7 +258,7 @@ def lowered(
             else:
                 _check_mesh(module, mesh)
             progress("lower")
-            program = lower(module, engine, kernels.disabled)
+            program = lower(module, engine, kernels.disabled, verify)
             program.certificate = certificate
             check_budgets(module, program)
             yield module, program

@@ -10,7 +10,7 @@
 // What is right goes on as it is. Of what is wrong it says which buffer should hold what, and what it holds.
 // CHECK-LABEL: func.func @main
 // CHECK: offset = 64
-// MOVED: error: refuted: {{.*}}:5: buffer {{[01]}} at bytes 0 to 64: operand 0: expected mw.launch @k0 at {{.*}}:16:10, is mw.launch @k0 at {{.*}}:17:10
+// MOVED: error: refuted: {{.*}}: buffer {{[01]}} at bytes 0 to 64: operand 0: expected mw.launch @k0 at {{.*}}, is mw.launch @k0 at
 // CROOKED: error: refuted: {{.*}}: buffer 1 at bytes 72 to 136: ends at byte 136 of an arena of 128
 // ALONE: verify-buffers needs the option program, a file with the program on tensors
 func.func @main(%x: tensor<4x4xf32>, %w: tensor<4x4xf32>) -> tensor<4x4xf32> {

@@ -38,13 +38,17 @@ class Where(Protocol):
 
 
 class Shape(NamedTuple):
-    """Describe how the elements of a tensor or buffer lie: strides and offset in bytes; offset None: not known."""
+    """Describe how the elements of a tensor or buffer lie.
+
+    strides, offset: in bytes; offset None: not known. width: bytes of one. nbytes: of all.
+    """
 
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
     offset: int | None
     width: int
     element: str
+    nbytes: int
 
 
 class Window(NamedTuple):

@@ -185,8 +185,8 @@ class _Reader:
         if name == "mw.place":
             shape = self._shape(op.results[0].type)
             assert shape is not None
-            nbytes = math.prod(shape.sizes) * shape.width
-            return "place", Spot(attributes["offset"].value, nbytes, attributes["buffer"].value)
+            place, number = attributes["offset"].value, attributes["buffer"].value
+            return "place", Spot(place, shape.nbytes, number)
         if name == "memref.get_global":
             return "constant", self._globals[attributes["name"].value]
         if name == "mw.fuse":
@@ -232,7 +232,8 @@ def _shape_of(type_: ir.Type) -> Shape | None:
     else:
         strides = [math.prod(sizes[d + 1 :]) for d in range(len(sizes))]
     known = None if offset == DYNAMIC else offset * width
-    return Shape(sizes, tuple([s * width for s in strides]), known, width, element)
+    nbytes = math.prod(sizes) * width
+    return Shape(sizes, tuple([s * width for s in strides]), known, width, element, nbytes)
 
 
 def _members(program: ir.Operation) -> list[int]:

@@ -12,7 +12,7 @@ from meshweave.verification.buffers.memory import Lost, Memory, meets
 from meshweave.verification.buffers.program import Function, Program, Spot, Step, Window, Work
 from meshweave.verification.buffers.regions import ZERO, Form, Region, apart
 from meshweave.verification.buffers.relation import Doubt, Given, Held, Relation, Span
-from meshweave.verification.buffers.tensors import Cursor, Tensors, element, nbytes_of, scalar, tag
+from meshweave.verification.buffers.tensors import Cursor, Tensors, element, scalar, tag
 from meshweave.verification.buffers.touches import Touched, copied, in_place, launched
 from meshweave.verification.buffers.views import Buffer, Choice, View, buffers_of
 
@@ -63,7 +63,7 @@ class Steps:
     def space(self, number: int, name: str) -> Span:
         """Let a buffer be a space of its own."""
         shape = self.after.shapes[number]
-        span = Span(name, 0, nbytes_of(shape))
+        span = Span(name, 0, shape.nbytes)
         self.names[span] = name
         self.values[number] = View(span, ZERO, shape.sizes, shape.strides, shape.width)
         return span
@@ -157,16 +157,17 @@ class Steps:
     def _may(self, value: Buffer | Choice, step: Step, writes: bool, ticket: int = -1) -> None:
         """Check that a buffer may be touched now."""
         for view in buffers_of(value):
-            region, name = view.region, self.name(view)
-            if not region.nbytes:
-                continue
-            if writes and view.base.space.startswith(("input", "constant")):
+            region = view.region
+            if writes and view.base.space.startswith(("input", "constant")) and region.nbytes:
                 reason = "is written, though it is an input or a constant"
-                self.say(Doubt(True, reason), name, step.where)
-            at = region.offset
-            if not at.terms and not 0 <= at.const <= view.base.nbytes - region.reach:
-                self.say(Doubt(True, "a view reaches beyond its buffer"), name, step.where)
-            self._may_now(view, step, writes, ticket)
+                self.say(Doubt(True, reason), self.name(view), step.where)
+            if not region.is_all_of(view.base.nbytes) and region.nbytes:
+                at = region.offset
+                if not at.terms and not 0 <= at.const <= view.base.nbytes - region.reach:
+                    reason = "a view reaches beyond its buffer"
+                    self.say(Doubt(True, reason), self.name(view), step.where)
+            if self.pending:
+                self._may_now(view, step, writes, ticket)
 
     def _may_now(self, view: Buffer, step: Step, writes: bool, ticket: int) -> None:
         """Check that no collective that is under way needs what is touched."""

@@ -55,7 +55,7 @@ class Tensors:
     def leaf(self, number: int, detail: Hashable) -> Content:
         """Let a tensor be a value that is no other."""
         shape = self.program.shapes[number]
-        content = self.contents.leaf(detail, nbytes_of(shape))
+        content = self.contents.leaf(detail, shape.nbytes)
         self.values[number] = tensor(self.contents, content, shape)
         return content
 
@@ -107,7 +107,7 @@ class Tensors:
         if what == "constant":
             self.leaf(result, Given("constant", step.key))
         elif what == "empty":
-            self.give(result, contents.nothing(nbytes_of(shape)))
+            self.give(result, contents.nothing(shape.nbytes))
         elif what == "elements":
             self.give(result, self._elements(operands, shape))
         elif what == "reshape":
@@ -131,7 +131,7 @@ class Tensors:
             raise AssertionError(f"{what} is none of a program on tensors")
 
     def _elements(self, operands: Sequence[int], shape: Shape) -> Content:
-        found = self.contents.nothing(nbytes_of(shape))
+        found = self.contents.nothing(shape.nbytes)
         for k, form in enumerate(self.forms(operands)):
             at = region(Form(k * shape.width), (), (), shape.width)
             number = self.contents.leaf(Number(form), shape.width)
@@ -158,14 +158,6 @@ class Tensors:
         """Evaluate the steps of a block."""
         for step in body.steps:
             self.step(step)
-
-
-def nbytes_of(shape: Shape) -> int:
-    """Count the bytes of all elements."""
-    total = shape.width
-    for size in shape.sizes:
-        total *= size
-    return total
 
 
 def scalar(contents: Contents, key: Hashable, operands: Sequence[Form]) -> Form:
@@ -240,7 +232,7 @@ class Cursor:
         """Return the collectives that have not been found, though something needs what they give."""
         found = []
         for step in [step for steps in self.left.values() for step in steps]:
-            empty = all(not nbytes_of(self.tensors.program.shapes[n]) for n in step.results)
+            empty = all(not self.tensors.program.shapes[n].nbytes for n in step.results)
             if (
                 isinstance(step.key, Work)
                 and step.key.kind in _MEETING
@@ -287,4 +279,4 @@ def tag(step: Step) -> Hashable:
     return step.what if step.what in ("for", "if", "while", "load") else None
 
 
-__all__ = ["Cursor", "Spot", "Tensors", "element", "nbytes_of", "scalar", "tag"]
+__all__ = ["Cursor", "Spot", "Tensors", "element", "scalar", "tag"]
