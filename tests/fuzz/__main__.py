@@ -32,8 +32,8 @@ def main(arguments: "list[str] | None" = None) -> int:
     for name in options.only or KINDS:
         counts: Counter[str] = Counter()
         failures = search(KINDS[name], options.seed, options.seconds, counts)
-        done = f"{counts['cases']} cases, {counts['refused']} refused, {len(failures)} failures"
-        print(f"{name}: {done}", flush=True)
+        told = ", ".join(f"{n} {what}" for what, n in sorted(counts.items()))
+        print(f"{name}: {told}; {len(failures)} failures", flush=True)
         for failure in failures:
             print(f"  {failure.keep(options.keep)}: {failure.wrong.splitlines()[0]:.200}")
         failed += len(failures)

@@ -1,6 +1,7 @@
 """Programs against NumPy, to the bit: as text of every op in any layouts, and in Python under several time axes."""
 
 import re
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -66,7 +67,8 @@ def _sliced_text(case: tuple[str, Any]) -> str:
     return f"# on {engine}, mesh {p.mesh!r}, in_layouts {p.given}\n{inputs}\n{p.text}"
 
 
+SLICED = st.tuples(st.sampled_from(ENGINES), sliced())
 KINDS = (
-    Kind("programs", texts(), check_text, _text, seconds=60),
-    Kind("slices", st.tuples(st.sampled_from(ENGINES), sliced()), check_sliced, _sliced_text, seconds=60),
-)  # fmt: skip
+    Kind("programs", texts(), check_text, _text, seconds=60, engine=itemgetter(0)),
+    Kind("slices", SLICED, check_sliced, _sliced_text, seconds=60, engine=itemgetter(0)),
+)

@@ -42,7 +42,8 @@ class Kind:
     """Describe one kind of case.
 
     check: raises when a case goes wrong, Refused when the case asks for what cannot be had. text: what is kept.
-    seconds: that a case may take in a fork of this process; 0: it runs here, being pure Python, in a second.
+    seconds: that a case may take in a fork of this process; 0: it runs here, being pure Python, in a second. engine:
+    what runs a case, to be counted by.
     lines: a case is text, from which lines can be dropped to make it smaller. batch: cases of one seed.
     """
 
@@ -51,6 +52,7 @@ class Kind:
     check: Callable[[Any], None]
     text: Callable[[Any], str] = str
     seconds: int = 0
+    engine: Callable[[Any], str] | None = None
     lines: bool = False
     batch: int = 50
 
@@ -107,7 +109,9 @@ def batch(
         except Refused:
             counts["refused"] += 1
             return
-        counts["cases"] += smallest is None
+        if smallest is None:
+            counts["cases"] += 1
+            counts.update([f"on {kind.engine(case)}"] if kind.engine else [])
         if wrong is None or (smallest is not None and _sort(wrong) != _sort(smallest.wrong)):
             return
         if smallest is None:
