@@ -54,11 +54,13 @@ def test_what_the_user_chose_of_transports_stays(monkeypatch: pytest.MonkeyPatch
 def test_another_mpi_starts_its_ranks_itself(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("meshweave.runtime.mpi.engine.mpiexec", lambda: str(tmp_path / "mpiexec"))
+    path = tmp_path / "mpiexec"
+    monkeypatch.setattr("meshweave.runtime.mpi.engine.mpiexec", lambda: str(path))
+    path.write_text("#!/bin/sh\necho 'mpiexec (OpenRTE) 4.1.4'\n")
+    path.chmod(0o755)
     made = MpiEngine().launcher()
-    assert made.name == "mpiexec"
-    assert made.command(3, "/s")[:3] == [str(tmp_path / "mpiexec"), "-n", "3"]
-    (tmp_path / "mpichversion").touch()
+    assert made.name == "mpiexec" and made.command(3, "/s")[:3] == [str(path), "-n", "3"]
+    path.write_text("#!/bin/sh\necho 'HYDRA build details:'\n")
     assert MpiEngine().launcher().name == "launcher"
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -35,9 +36,10 @@ def mpiexec() -> str:
     return found
 
 
-def _is_mpich() -> bool:
-    """Tell whether the MPI is MPICH or made of it: our launcher then serves its ranks."""
-    return os.path.exists(os.path.join(os.path.dirname(mpiexec()), "mpichversion"))
+def _is_mpich(path: str) -> bool:
+    """Tell whether this `mpiexec` is MPICH's or made of it: our launcher then serves the ranks."""
+    said = subprocess.run([path, "--version"], stdin=subprocess.DEVNULL, capture_output=True)
+    return b"HYDRA" in said.stdout
 
 
 def _command(path: str) -> list[str]:
@@ -70,7 +72,7 @@ class MpiEngine(ProcessEngine):
 
     def launcher(self) -> Launcher:
         """Return our own launcher where the MPI is MPICH, else `mpiexec`."""
-        if _is_mpich():
+        if _is_mpich(mpiexec()):
             return own_launcher(_command, _on_this_host, pmi=True)
         return Launcher("mpiexec", _mpiexec_command, environment)
 
