@@ -1,7 +1,9 @@
-"""f64 to 16 bits is rounded once, to nearest even."""
+"""Numbers of 16 bits: f64 is rounded to them once, to nearest even; bf16 is moved about as bits."""
 
 import numpy as np
 import pytest
+from executed import run as run_text
+from executed import whole
 
 import meshweave
 
@@ -88,3 +90,26 @@ def test_integers_are_rounded_once(engine: str, element: str, mantissa: int, bit
     if element == "f16":
         wanted = wanted.astype(np.float16)
     np.testing.assert_array_equal(result.astype("f8"), wanted.astype("f8"))
+
+
+LARGEST = """
+func.func @main(%x: tensor<6xCOLUMNSxbf16> {[x, _]}) -> tensor<COLUMNSxbf16> {
+  %start = arith.constant START : bf16
+  %e = tensor.empty() : tensor<COLUMNSxbf16>
+  %f = linalg.fill ins(%start : bf16) outs(%e : tensor<COLUMNSxbf16>) -> tensor<COLUMNSxbf16>
+  %m = linalg.reduce { arith.maximumf } ins(%x : tensor<6xCOLUMNSxbf16>)
+    outs(%f : tensor<COLUMNSxbf16>) dimensions = [0]
+  return %m : tensor<COLUMNSxbf16>
+}
+"""
+
+
+@pytest.mark.parametrize("start", ["0xFF80", "-2.5", "1.0"])
+@pytest.mark.parametrize("columns", [1, 2, 3, 4, 8, 17])
+def test_bf16_that_padding_replaces(columns: int, start: str) -> None:
+    x = whole(6, columns) * np.float32(0.5) - 2
+    x[0, -1], x[5, 0] = np.nan, np.inf
+    text = LARGEST.replace("COLUMNS", str(columns)).replace("START", start)
+    (found,) = run_text("x=4", text, x)
+    first = np.float32(-np.inf if start.startswith("0x") else float(start))
+    np.testing.assert_array_equal(found, np.maximum(x.max(0), first))

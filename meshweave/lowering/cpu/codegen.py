@@ -11,8 +11,11 @@ import ctypes.util
 import re
 from collections.abc import Collection, Mapping
 
+import numpy as np
+
 from meshweave.errors import CompileError
 from meshweave.ir.bindings import ir
+from meshweave.ir.ops import ops_named, ops_where, replace_op
 from meshweave.lowering.buffers.bufferize import run_passes
 from meshweave.lowering.cpu import blas, mathpoly
 from meshweave.lowering.cpu.collectives.objects import object_of
@@ -28,6 +31,10 @@ TO_LLVM = (
     "convert-index-to-llvm,convert-ub-to-llvm,convert-cf-to-llvm,reconcile-unrealized-casts"
 )
 KERNELS = f"func.func(arith-expand{{include-bf16=true}}),canonicalize,cse,{TO_LLVM}"
+_MOVES = {
+    f"llvm.{name}"
+    for name in ("load", "store", "select", "bitcast", "mlir.constant", "br", "cond_br")
+}
 STEP = (
     "builtin.module(convert-math-to-llvm,convert-math-to-libm,convert-arith-to-llvm,"
     "convert-func-to-llvm,reconcile-unrealized-casts)"
@@ -49,6 +56,9 @@ def llvm_functions(
         run_passes(module, f"builtin.module({small}{KERNELS})")
     except CompileError as error:
         raise _in_source(error, kernels, places) from None
+    for view in module.body.operations if small else ():
+        if not ops_where(view.operation, lambda op: not _is_moved(op)):
+            _as_bits(view.operation)
     names = {_symbol(view.operation) for view in module.body.operations}
     for view in _step_module(step).body.operations:
         if _symbol(view.operation) in names:
@@ -59,6 +69,33 @@ def llvm_functions(
                 op.attributes[plain] = ir.UnitAttr.get()
     check_functions(module, calls, places)
     return module
+
+
+def _as_bits(function: ir.Operation) -> None:
+    """Let values of bf16, which by now are only moved about, be their bits.
+
+    LLVM would choose between vectors of them in f32, and to shorten that call a function of its runtime library, which
+    is not there.
+    """
+    i16 = ir.IntegerType.get_signless(16)
+    for op in ops_where(function, lambda op: True):
+        arguments = [a for region in op.regions for block in region for a in block.arguments]
+        for value in (*op.results, *arguments):
+            if isinstance(value.type, ir.BF16Type):
+                value.set_type(i16)
+        number = op.attributes["value"] if op.name == "llvm.mlir.constant" else None
+        if number is not None and isinstance(number.type, ir.BF16Type):
+            bits = np.float32(number.value).view(np.int32) >> 16
+            op.attributes["value"] = ir.IntegerAttr.get(i16, int(bits))
+    for op in ops_named(function, "llvm.bitcast"):
+        if op.results[0].type == op.operands[0].type:
+            replace_op(op, [op.operands[0]])
+
+
+def _is_moved(op: ir.Operation) -> bool:
+    """Tell whether an op does no more to a bf16 than move it."""
+    values = (*op.operands, *op.results)
+    return op.name in _MOVES or not any(isinstance(v.type, ir.BF16Type) for v in values)
 
 
 def _symbol(op: ir.Operation) -> str | None:
