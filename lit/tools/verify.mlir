@@ -4,7 +4,7 @@
 // RUN: meshweave verify %s %t.local.mlir --json | filecheck %s --check-prefix=JSON
 // RUN: sed 's/axes = \["x"\], kind/axes = [], kind/' %t.local.mlir > %t.pending.mlir
 // RUN: not meshweave verify %s %t.pending.mlir | filecheck %s --check-prefix=PENDING
-// RUN: sh -c 'meshweave verify %S/inputs/while.mlir %S/inputs/while.mlir; echo status $?' | filecheck %s --check-prefix=OPEN
+// RUN: sh -c 'meshweave verify %S/inputs/switch.mlir %S/inputs/switch.mlir; echo status $?' | filecheck %s --check-prefix=OPEN
 // RUN: sh -c 'meshweave verify %s %S/inputs/while.mlir; echo status $?' 2>&1 | filecheck %s --check-prefix=OTHER
 
 // CHECK: 1 of 1 results proven
@@ -13,7 +13,7 @@
 
 // PENDING: refuted: {{.*}}: @main result 0: expected {{.*}}reduce sum (12,) at [i0, 0, i1]{{.*}}, is reduce sum (6,) at [i0, 6*x, i1]
 // OPEN: 0 of 1 results proven
-// OPEN-NEXT: unproven: {{.*}}while.mlir:3:8: @main result 0: {{.*}}no rule for scf.while
+// OPEN-NEXT: unproven: {{.*}}switch.mlir:4:8: @main result 0: {{.*}}scf.index_switch
 // OPEN-NEXT: status 3
 // OTHER: meshweave: error: verify: @main argument 0 is of i32, in the whole program of f32
 // OTHER-NEXT: status 1

@@ -1,0 +1,13 @@
+// An op that the check has no rule for.
+func.func public @main(%a: tensor<4xi32>, %n: tensor<index>) -> tensor<4xi32> {
+  %k = tensor.extract %n[] : tensor<index>
+  %r = scf.index_switch %k -> tensor<4xi32>
+  case 1 {
+    %y = arith.addi %a, %a : tensor<4xi32>
+    scf.yield %y : tensor<4xi32>
+  }
+  default {
+    scf.yield %a : tensor<4xi32>
+  }
+  return %r : tensor<4xi32>
+}
