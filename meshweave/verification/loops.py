@@ -140,9 +140,9 @@ class LoopNest:
                 raise NotReadError("a reduction over nothing")
             return [self.terms.undefined(self.walk.shape(r)[1]) for r in self.op.results]
         bound = self.form.bound
-        if not bound:
-            views = self._evaluated({})
-            return [views[k] for k in self.body.results]
+        if all(v.size == 1 for v in bound):
+            views, start = self._evaluated({}), dict.fromkeys(bound, ZERO)
+            return [self.terms.composed(views[k], start) for k in self.body.results]
         steps = [self._step(k, root, first + k) for k, root in enumerate(self.body.results)]
         if None in steps:
             return self._folded(bound, first)

@@ -128,3 +128,35 @@ def test_programs_that_do_not_belong_together_are_refused() -> None:
             "func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> { return %a : tensor<4xf32> }",
             "func.func @main() -> () { return }",
         )
+
+
+FOLD = """
+func.func @main(%a: tensor<1x4xf32>, %b: tensor<4xf32>) -> tensor<4xf32> {
+  %r = linalg.generic {indexing_maps = [affine_map<(i, j) -> (i, j)>, affine_map<(i, j) -> (j)>],
+    iterator_types = ["reduction", "parallel"]} ins(%a : tensor<1x4xf32>) outs(%b : tensor<4xf32>) {
+  ^bb0(%x: f32, %o: f32):
+    %g = arith.cmpf ogt, %x, %o : f32
+    %s = arith.select %g, %x, %o : f32
+    linalg.yield %s : f32
+  } -> tensor<4xf32>
+  return %r : tensor<4xf32>
+}
+"""
+FOLDED = """
+func.func @main(%a: tensor<1x4xf32>, %b: tensor<4xf32>) -> tensor<4xf32> {
+  %c = tensor.collapse_shape %a [[0, 1]] : tensor<1x4xf32> into tensor<4xf32>
+  %g = arith.cmpf ogt, %c, %b : tensor<4xf32>
+  %s = arith.select %g, %c, %b : tensor<4xi1>, tensor<4xf32>
+  return %s : tensor<4xf32>
+}
+"""
+
+
+def test_a_fold_of_one_element_is_its_body() -> None:
+    assert compared(FOLD, FOLDED).status == 0
+    for right, wrong in (
+        ("ogt", "olt"),
+        ("%g, %c, %b", "%g, %b, %c"),
+        ("ogt, %c, %b", "ogt, %b, %c"),
+    ):
+        assert compared(FOLD, FOLDED.replace(right, wrong)).status != 0
