@@ -92,6 +92,61 @@ def softmax(axes: str, layout: str, shape: tuple[int, int] = (8, 12), slices: st
     return mesh(axes) + f"func.func public @main(%a: {wide} {said}) -> ({wide} {said}) {{ {body} }}"
 
 
+def layers(calls: int) -> str:
+    """A function with two products, called with different weights each time."""
+    t = "tensor<8x8xf32>"
+    weights = [(f"%a{k}", f"%b{k}") for k in range(calls)]
+    given = [
+        f'{a}: {t} {{dist.layout = #dist.layout<"[_, x]">}}, {b}: {t} {{dist.layout = #dist.layout<"[x, _]">}}'
+        for a, b in weights
+    ]
+    body = [
+        f"  %s{k + 1} = call @layer(%s{k}, {a}, {b}) : ({t}, {t}, {t}) -> {t}"
+        for k, (a, b) in enumerate(weights)
+    ]
+    return (
+        mesh("x=2")
+        + f"""
+func.func private @layer(%s: {t}, %a: {t}, %b: {t}) -> {t} {{
+  %z = arith.constant dense<0.0> : {t}
+  %m = linalg.matmul ins(%s, %a : {t}, {t}) outs(%z : {t}) -> {t}
+  %e = math.tanh %m : {t}
+  %n = linalg.matmul ins(%e, %b : {t}, {t}) outs(%z : {t}) -> {t}
+  %r = arith.addf %n, %s : {t}
+  return %r : {t}
+}}
+func.func public @main(%s0: {t}, {", ".join(given)}) -> {t} {{
+{chr(10).join(body)}
+  return %s{calls} : {t}
+}}
+"""
+    )
+
+
+def trips(count: int) -> str:
+    """A loop with a product, whose weights are a slice of a tensor."""
+    t, w = "tensor<8x8xf32>", f"tensor<{count}x8x8xf32>"
+    return (
+        mesh("x=2")
+        + f"""
+func.func public @main(%x: {t} {{dist.layout = #dist.layout<"[_, x]">}},
+                       %w: {w} {{dist.layout = #dist.layout<"[_, x, _]">}}) -> {t} {{
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %n = arith.constant {count} : index
+  %z = arith.constant dense<0.0> : {t}
+  %r = scf.for %t = %c0 to %n step %c1 iter_args(%s = %x) -> ({t}) {{
+    %a = tensor.extract_slice %w[%t, 0, 0] [1, 8, 8] [1, 1, 1] : {w} to {t}
+    %m = linalg.matmul ins(%s, %a : {t}, {t}) outs(%z : {t}) -> {t}
+    %e = math.tanh %m : {t}
+    scf.yield %e : {t}
+  }}
+  return %r : {t}
+}}
+"""
+    )
+
+
 PROGRAMS: dict[str, str] = {
     "product of rows": matmul("x=2", "[x, _]", "[_, _]", "[x, _]"),
     "product of parts": matmul("x=2, y=3", "[x, y]", "[y, _]", "[x, _]"),
@@ -101,6 +156,8 @@ PROGRAMS: dict[str, str] = {
     "softmax of columns": softmax("x=2", "[_, x]"),
     "softmax of uneven columns": softmax("x=2, y=2", "[y, x]", (6, 7)),
     "softmax in slices": softmax("x=2", "[x, _]", slices='slice = "t=2", order = "dfs"'),
+    "layers of a function": layers(3),
+    "layers of a loop": trips(4),
     "softmax in overlapping slices": softmax("x=1", "[_, _]", (10, 4), 'slice = "t=4"'),
 }
 """Small programs by name."""
