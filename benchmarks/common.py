@@ -4,6 +4,7 @@ import importlib.util
 import json
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -44,6 +45,17 @@ def jax_peer(
         print(f"jax_peer {name}: {done.stderr.strip().splitlines()[-1]}", file=sys.stderr)
         return None
     return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def jax_training(size: str, python: str | None = None) -> str | None:
+    """A training step of the transformer of a size, as JAX exports it; None when JAX is not installed."""
+    if python is None and importlib.util.find_spec("jax") is None:
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "step.mlir"
+        module = [python or sys.executable, "-m", "benchmarks.peers.jax_models", "transformer"]
+        subprocess.run([*module, "--size", size, "--train-text", file], cwd=ROOT, check=True)
+        return file.read_text()
 
 
 def milliseconds(seconds: float | None) -> str:

@@ -2,8 +2,9 @@
 
 import argparse
 import time
+from dataclasses import replace
 
-from benchmarks.common import jax_peer, milliseconds, show, table
+from benchmarks.common import ROOT, jax_peer, jax_training, milliseconds, show, table
 from benchmarks.transformer_text import Size, transformer
 from meshweave.api.program import build
 from meshweave.dialects import context
@@ -60,6 +61,37 @@ def pass_seconds(text: str) -> dict[str, float]:
     return seconds
 
 
+def check_seconds(text: str) -> tuple[float, float]:
+    """Processor seconds of a compile, and those of them that the check of the program of one rank takes."""
+    began: dict[str, float] = {}
+    start = time.process_time()
+    build(text, progress=lambda stage: began.update({stage: time.process_time()}))
+    return time.process_time() - start, began["lower"] - began["verify"]
+
+
+def checks(options: argparse.Namespace) -> None:
+    """Print what the check takes."""
+    examples = {n: (ROOT / "examples" / n / f"{n}.mlir").read_text() for n in ("block", "gpt2l")}
+    small = ",4,64,64,4,128"
+    texts = {
+        **examples,
+        **{f"{n} layers": transformer(replace(DEEP, layers=n)) for n in (12, 48)},
+        **{
+            f"training, {n} layers": jax_training(f"{n}{small}", options.jax_python)
+            for n in (24, 100)
+        },
+    }
+    made = table(
+        "the check of the program of one rank", "program", "compile", "check", "of the rest"
+    )
+    for name, text in texts.items():
+        if text is not None:
+            whole, check = min(check_seconds(text) for _ in range(1 if "100" in name else 3))
+            share = f"{100 * check / (whole - check):.1f} %"
+            made.add_row(name, milliseconds(whole), milliseconds(check), share)
+    show(made)
+
+
 def main(options: argparse.Namespace) -> None:
     """Print the tables."""
     build(chain(3))  # what a first compile starts is not counted
@@ -88,3 +120,4 @@ def main(options: argparse.Namespace) -> None:
     theirs = peer["lower"] + peer["compile"] if peer else None
     made.add_row("from the Python function (trace, lower, compile)", "-", milliseconds(theirs))
     show(made)
+    checks(options)

@@ -11,6 +11,7 @@ import json
 import os
 import re
 import time
+from pathlib import Path
 
 parser = argparse.ArgumentParser()
 parser.add_argument("name", choices=("mlp", "attention", "block", "gpt2l", "transformer"))
@@ -18,6 +19,9 @@ parser.add_argument("--mesh", default="dp=2,tp=2")
 parser.add_argument("--size", default="12,2,512,768,12,3072")
 parser.add_argument("--repeat", type=int, default=5)
 parser.add_argument("--no-run", action="store_true")
+parser.add_argument(
+    "--train-text", metavar="FILE", help="write a training step as StableHLO, no more"
+)
 options = parser.parse_args()
 AXES = {name: int(size) for name, size in re.findall(r"(\w+)\s*=\s*(\d+)", options.mesh)}
 RANKS = AXES.get("dp", 1) * AXES.get("tp", 1)
@@ -82,6 +86,14 @@ def transformer(x, *parameters):
     return x
 
 
+def train_step(x, *parameters):
+    """The loss of the transformer, and its parameters after a step of gradient descent."""
+    loss, gradients = jax.value_and_grad(lambda given: (transformer(x, *given) ** 2).mean())(
+        parameters
+    )
+    return loss, *[p - 0.01 * g for p, g in zip(parameters, gradients)]
+
+
 BLOCK = [((128,), P())] * 4 + [
     ((512, 128), P("tp", None)), ((128, 512), P(None, "tp")), ((128, 128), P("tp", None)), ((128, 384), P(None, "tp")),
 ]  # fmt: skip
@@ -111,6 +123,14 @@ def arguments():
 
 def main():
     rows, out = arguments()
+    if options.train_text:
+        placed = [NamedSharding(mesh, spec) for _, spec in rows]
+        given = [
+            jax.ShapeDtypeStruct(shape, np.float32, sharding=sharding)
+            for (shape, _), sharding in zip(rows, placed)
+        ]
+        Path(options.train_text).write_text(jax.jit(train_step).lower(*given).as_text())
+        return
     rng = np.random.default_rng(0)
     values = []
     for i, (shape, spec) in enumerate(rows):

@@ -244,7 +244,8 @@ def read_body(block: ir.Block) -> Body:
             )
         else:
             operands = tuple([number_of(v) for v in op.operands])
-            attributes = tuple([(key, op.attributes[key]) for key in op.attributes])
+            every = op.attributes  # asked for once: each time it is made anew
+            attributes = tuple([(key, every[key]) for key in every]) if len(every) else ()
             node = Apply(op.name, attributes, operands, op.results[0].type)
         put(op.results[0], node)
     raise AssertionError("a body that yields nothing")
