@@ -8,8 +8,6 @@ import os
 import struct
 from pathlib import Path
 
-from meshweave.runtime.processes.launcher import how_ended
-
 ALIVE, STOPPED, DEAD, UNKNOWN = PROCESS_STATES = ("alive", "stopped", "dead", "unknown")
 _STATE, _BEGAN, _EXIT_STATUS = 0, 19, 49  # words of /proc/PID/stat behind the name
 _PIDFD_INFO = struct.Struct(
@@ -42,6 +40,10 @@ def process_state(pid: int, since: int) -> tuple[str, str]:
     if not words or int(words[_BEGAN]) != since:
         return DEAD, ""
     if words[_STATE] in "ZXx":
+        from meshweave.runtime.processes.launcher import (
+            how_ended,  # with all that starts processes: only now
+        )
+
         return DEAD, how_ended(os.waitstatus_to_exitcode(int(words[_EXIT_STATUS])))
     return (STOPPED if words[_STATE] in "Tt" else ALIVE), ""
 

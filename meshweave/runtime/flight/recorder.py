@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -53,7 +52,7 @@ class FlightRecorder:
     def _dump(self, reason: str, line: str, ranks: Sequence[RankRecord]) -> Dump:
         manifest = self.manifest
         return Dump(
-            self.incident or new_incident(), reason, line, platform.node(), int(time.time() * 1000),
+            self.incident or new_incident(), reason, line, os.uname().nodename, int(time.time() * 1000),
             manifest.symbol.rpartition("_")[2][:16], manifest.engine, manifest.mesh, manifest.ops,
             tuple(ranks),
         )  # fmt: skip
