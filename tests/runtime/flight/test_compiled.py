@@ -29,12 +29,12 @@ def record_of(program: Program) -> RankRecord:
 
 def loop(x, w):
     """A collective in each round of a loop."""
-    return mw.scan(lambda carry, _: (carry @ w, ()), x, None, length=5)[0]
+    return mw.scan(lambda carry, _: (carry @ w, ()), x, None, length=14)[0]
 
 
 @pytest.mark.parametrize("name", ["local", "emulate"])
 def test_each_round_of_a_loop_is_a_collective_of_its_own(name):
-    calls = 3 if name == "emulate" else 20
+    calls = 2 if name == "emulate" else 20  # on local the ring comes round
     x, w = np.ones((4, 4), "f4"), np.eye(4, dtype="f4")
     made = mw.jit(
         loop, mesh="x=2", in_layouts=("[_, x]", "[x, _]"), out_layouts="[_, x]", engine=name
@@ -45,7 +45,7 @@ def test_each_round_of_a_loop_is_a_collective_of_its_own(name):
     assert np.array_equal(result, x)
     record, manifest = record_of(program), program.bundle.manifest
     per_call = len(manifest.collectives)
-    assert per_call >= 5 and record.calls == calls and record.count == calls * per_call
+    assert per_call >= 14 and record.calls == calls and record.count == calls * per_call
     assert all(entry.ended for entry in record.entries)
     last = [manifest.op(entry.op).bytes for entry in record.entries[-per_call:]]
     assert last == [each.bytes for each in manifest.collectives]
@@ -74,15 +74,15 @@ def test_a_command_that_is_ended_leaves_a_dump(bundle, tmp_path, number, status)
         time.sleep(seconds)
         os.killpg(command.pid, number)
         out, _ = command.communicate(timeout=30)
-        assert (command.returncode, out) == (status, "")
         if os.path.isdir(folder) and os.listdir(folder):
             break
+    assert (command.returncode, out) == (status, "")
     done = meshweave("doctor", "--dump", folder)
     assert done.status == 0 and done.out.startswith("signal on ")
     (fault,) = faults(read_dumps([str(folder)])[0])
-    for rank in fault.ranks:  # the ring has come round, and every entry is one of the loop
-        assert rank.count > len(rank.entries) == StatusRow.ENTRIES
-    assert len({entry.op for rank in fault.ranks for entry in rank.entries}) <= 2
+    for rank in fault.ranks:
+        assert {entry.op for entry in rank.entries} <= {1}
+        assert len(rank.entries) == min(rank.count, StatusRow.ENTRIES)
 
 
 def test_a_rank_of_an_emulated_gpu_that_fails_leaves_a_dump(tmp_path):

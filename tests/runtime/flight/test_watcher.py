@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from runtime.programs import on_rank, sleeps
 from runtime.test_failures import failing
 
 from meshweave.bundle import Bundle
+from meshweave.runtime.flight.board import StatusBoard
 from meshweave.runtime.flight.dump import read_dumps
 from meshweave.runtime.flight.faults import Fault, faults
 from meshweave.runtime.flight.processes import stat_words
@@ -31,7 +33,8 @@ from meshweave.runtime.mpi.inside import InsideProgram
 
 what, path, folder = sys.argv[1:]
 comm = MPI.COMM_WORLD
-program = InsideProgram(Bundle.read(path), timeout=3.0, flight=folder)
+timeout = 3.0 if what == "stop" else 60.0
+program = InsideProgram(Bundle.read(path), timeout=timeout, flight=folder)
 pids = comm.gather(os.getpid())
 if comm.rank == 0:
     sys.stdout.write(" ".join(map(str, pids)) + "\\n")
@@ -72,12 +75,22 @@ class Job:
         own = [pid for pid in self.family - ranks if (w := stat_words(pid)) and int(w[3]) == pid]
         return [pid for pid in own if b"watcher" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
-    def wait_until_all(self, letters: str) -> None:
-        """Wait until each rank's process is in one of these states of /proc."""
-        end = time.monotonic() + 20
-        while not all((w := stat_words(p)) and w[0] in letters for p in self.pids):
+    def wait_until_watched(self, handles: int = 3) -> None:
+        """Wait until the watcher holds so many ranks, and ranks 1 and 2 wait in their last collective."""
+        end = time.monotonic() + 50
+        while not self._is_watched(handles):
             assert time.monotonic() < end
             time.sleep(0.01)
+
+    def _is_watched(self, handles: int) -> bool:
+        (watcher,) = self.watchers()
+        open_files = {f: os.readlink(f) for f in Path(f"/proc/{watcher}/fd").iterdir()}
+        boards = [file for file, name in open_files.items() if "/dev/shm/meshweave-" in name]
+        if not boards or list(open_files.values()).count("anon_inode:[pidfd]") < handles:
+            return False
+        with open(boards[0], "r+b") as file:
+            board = StatusBoard(mmap.mmap(file.fileno(), StatusBoard.nbytes(3)), 3)
+        return board.record(0).op == 1 and all(board.op_begun(rank) == 3 for rank in (1, 2))
 
     def ended(self) -> tuple[int, list[str]]:
         """Its status, and the lines that are ours; nothing of it is left then."""
@@ -126,7 +139,7 @@ PLACE = "mw_all_gather at test.mlir:3:1"
 def test_a_rank_that_is_killed_is_named(job, victim):
     started = job("run", WAITING)
     assert len(started.watchers()) == 1
-    time.sleep(1.5)  # the ranks are in the step, and the watcher has begun
+    started.wait_until_watched()
     os.kill(started.pids[victim], signal.SIGKILL)
     status, lines = started.ended()
     seen = "computes, after mw_all_reduce_sum_f32 at test.mlir:1:1"
@@ -144,8 +157,8 @@ def test_a_rank_that_is_killed_is_named(job, victim):
 
 
 def test_a_rank_that_is_stopped_in_the_op_of_the_others_is_named(job):
-    started = job("run", failing("mpi", on_rank(0, sleeps(2), "s")))
-    time.sleep(1)
+    started = job("stop", failing("mpi", on_rank(0, sleeps(2), "s")))
+    started.wait_until_watched(handles=0)
     os.kill(started.pids[1], signal.SIGSTOP)
     status, lines = started.ended()
     assert status == 3
@@ -159,7 +172,7 @@ def test_a_rank_that_is_stopped_in_the_op_of_the_others_is_named(job):
 
 def test_the_launchers_end_is_told(job):
     started = job("run", WAITING)
-    time.sleep(1.5)
+    started.wait_until_watched()
     started.process.send_signal(signal.SIGTERM)
     _, lines = started.ended()
     assert len(lines) == 1 and " died (" in lines[0]
