@@ -233,7 +233,9 @@ def _groups(runs: list[list[int]]) -> list[list[int]]:
 
 
 def extract_slice(draw: st.DrawFn, p: Program, a: Value) -> None:
-    """A slice with offsets and strides in one dim; dims of size 1 may be dropped."""
+    """A slice with offsets and strides in one dim; dims of size 1 may be dropped. Of nothing there is none."""
+    if not all(a.shape):
+        return
     box = _box(draw, a.shape)
     offsets, sizes, strides = ([b[i] for b in box] for i in range(3))
     index: list[Any] = [slice(o, o + (s - 1) * t + 1, t) for o, s, t in box]
@@ -257,7 +259,9 @@ def _box(draw: st.DrawFn, shape: tuple[int, ...]) -> list[tuple[int, int, int]]:
 
 
 def insert_slice(draw: st.DrawFn, p: Program, a: Value) -> None:
-    """A slice of `a` into another place of a value like it."""
+    """A slice of `a` into another place of a value like it. Of nothing there is none."""
+    if not all(a.shape):
+        return
     into = draw(st.sampled_from(p.like(a)))
     box = _box(draw, a.shape)
     offsets, sizes, strides = ([b[i] for b in box] for i in range(3))

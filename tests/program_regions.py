@@ -194,19 +194,19 @@ def for_loop(draw: st.DrawFn, p: Program, a: Value) -> None:
     trips = draw(st.integers(0, 3))
     start = [a, *([draw(st.sampled_from(p.values))] if draw(st.booleans()) else [])]
     start = [v for v in start if v.element != "index"]
-    entering = [Value(p.name("it"), v.element, v.value) for v in start]
+    entering, around = [Value(p.name("it"), v.element, v.value) for v in start], list(p.values)
     body, leaving = in_region(draw, p, entering, p.values)
 
     def looped(*first: Array) -> list[Array]:
-        now = list(first)
+        now, outside = list(first[: len(start)]), dict(zip(around, first[len(start) :]))
         for _ in range(trips):
-            known = dict(zip(entering, now))
+            known = outside | dict(zip(entering, now))
             now = [evaluate(v, known) for v in leaving]
             trail.extend((v.element, x) for v, x in known.items())
         return now
 
     trail: list[tuple[str, Array]] = []
-    results = looped(*[v.value for v in start])
+    results = looped(*[v.value for v in (*start, *around)])
     if not all(exact([x], element) for element, x in trail):
         return
     bounds = [p.helper(f"arith.constant {n} : index", "c") for n in (0, trips, 1)]
@@ -219,17 +219,24 @@ def for_loop(draw: st.DrawFn, p: Program, a: Value) -> None:
         + "\n  }",
         "for",
     )
-    _take(p, name, start, looped, results)
+    _take(p, name, start, around, looped, results)
 
 
-def _take(p: Program, name: str, like: list[Value], compute: Any, results: list[Array]) -> None:
-    """Results of an op with several, as values of the program."""
+def _take(
+    p: Program,
+    name: str,
+    like: list[Value],
+    around: list[Value],
+    compute: Any,
+    results: list[Array],
+) -> None:
+    """Results of an op with several, as values of the program. around: what its body may read besides."""
     if len(like) > 1:
         p.lines[-1] = p.lines[-1].replace(f"{name} =", f"{name}:{len(like)} =", 1)
     for i, (value, result) in enumerate(zip(like, results)):
         text = f"{name}#{i}" if len(like) > 1 else name
         fn = lambda *x, i=i: compute(*x)[i]  # noqa: E731
-        p.values.append(Value(text, value.element, result, (fn, tuple(like))))
+        p.values.append(Value(text, value.element, result, (fn, (*like, *around))))
 
 
 def while_loop(draw: st.DrawFn, p: Program, a: Value) -> None:
@@ -237,18 +244,18 @@ def while_loop(draw: st.DrawFn, p: Program, a: Value) -> None:
     if a.element == "i1":
         return
     trips = draw(st.integers(0, 3))
-    entering = [Value(p.name("it"), a.element, a.value)]
+    entering, around = [Value(p.name("it"), a.element, a.value)], list(p.values)
     body, leaving = in_region(draw, p, entering, p.values)
 
-    def looped(x: Array) -> list[Array]:
+    def looped(x: Array, *others: Array) -> list[Array]:
         for _ in range(trips):
-            known = {entering[0]: x}
+            known = dict(zip(around, others)) | {entering[0]: x}
             x = evaluate(leaving[0], known)
             trail.extend((v.element, y) for v, y in known.items())
         return [x]
 
     trail: list[tuple[str, Array]] = []
-    results = looped(a.value)
+    results = looped(*[v.value for v in (a, *around)])
     if not all(exact([x], element) for element, x in trail):
         return
     zero, end = (p.helper(f"arith.constant {n} : i32", "c") for n in (0, trips))
@@ -263,8 +270,8 @@ def while_loop(draw: st.DrawFn, p: Program, a: Value) -> None:
         "while",
     )
     p.lines[-1] = p.lines[-1].replace(f"{name} =", f"{name}:2 =", 1)
-    fn = lambda x: looped(x)[0]  # noqa: E731
-    p.values.append(Value(f"{name}#1", a.element, results[0], (fn, (a,))))
+    fn = lambda *x: looped(*x)[0]  # noqa: E731
+    p.values.append(Value(f"{name}#1", a.element, results[0], (fn, (a, *around))))
 
 
 def branch(draw: st.DrawFn, p: Program, a: Value) -> None:
@@ -278,6 +285,7 @@ def branch(draw: st.DrawFn, p: Program, a: Value) -> None:
     less = "arith.cmpf olt" if a.is_float else "arith.cmpi slt"
     condition = p.helper(f"{less}, {first}, {zero} : {a.element}", "cond")
     p.lines = [*lines, *p.lines]
+    around = list(p.values)
     bodies = [in_region(draw, p, [a], p.values) for _ in range(2)]
     (yes,), (no,) = (leaving for _, leaving in bodies)
     text = [
@@ -289,10 +297,11 @@ def branch(draw: st.DrawFn, p: Program, a: Value) -> None:
         "if",
     )
 
-    def chosen(x: Array) -> Array:
-        return evaluate(yes if x.flat[0] < 0 else no, {a: x})
+    def chosen(x: Array, *others: Array) -> Array:
+        return evaluate(yes if x.flat[0] < 0 else no, dict(zip(around, others)) | {a: x})
 
-    p.values.append(Value(name, a.element, chosen(a.value), (chosen, (a,))))
+    value = chosen(*[v.value for v in (a, *around)])
+    p.values.append(Value(name, a.element, value, (chosen, (a, *around))))
 
 
 def call(draw: st.DrawFn, p: Program, a: Value) -> None:
