@@ -18,13 +18,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from meshweave.errors import LayoutError
+from meshweave.layout.algebra import Role, Shared, refine_dim
 from meshweave.layout.layout import Layout
 from meshweave.layout.mesh import Mesh
 from meshweave.layout.places import (
+    Digit,
     Indices,
     coordinate,
+    digits,
     dim_addresses,
     indices_at,
+    irregular,
+    is_nested,
     is_run,
     locate,
     run_at,
@@ -189,6 +195,8 @@ def _shares(table: Table, dim: int, sends: bool, at: tuple[int, ...]) -> Shares:
     runs = is_run(source, mesh, shape, dim) and is_run(target, mesh, shape, dim)
     if runs and steps[0] is not None and steps[1] is not None:
         return _runs(table, dim, sends, at, (steps[0], steps[1]))
+    if (found := _by_digits(table, dim, sends, at)) is not None:
+        return found
     index = indices_at(own, mesh, shape, dim, at)
     here = np.flatnonzero(index >= 0)
     coordinates, places = locate(other, mesh, shape, dim, index[here])
@@ -229,6 +237,124 @@ def _runs(
         start = given * steps[0], taken * steps[1]
         found[int(offsets[k])] = (Loop(*start, (Level(count, *steps),)),)
     return found
+
+
+def _by_digits(table: Table, dim: int, sends: bool, at: tuple[int, ...]) -> Shares | None:
+    """Do the work of `_shares` by digits: those of a common refinement, or those of one layout in runs of the other.
+
+    Returns None where there are neither.
+    """
+    mesh, shape, layouts = table.mesh, table.shape, (table.source, table.target)
+    plain = [
+        irregular(layout, dim) is None and not is_nested(layout, mesh, shape, dim)
+        for layout in layouts
+    ]
+    own = 0 if sends else 1
+    rows = [digits(layout, mesh, shape)[dim] for layout in layouts]
+    held = [d.stride for d in rows[own] if d.axis is not None]
+    least = sum(value * stride for value, stride in zip(at, held, strict=True))
+    if not shape[dim] or (plain[own] and least >= shape[dim]):
+        return {}
+    try:
+        if all(plain):
+            shared = refine_dim(*layouts, mesh, shape, dim)
+            return _walked(shared, (0, shape[dim]), own, least, (0, 0))
+    except LayoutError:
+        pass
+    for run in (1, 0):
+        step = step_of(layouts[run], mesh, shape, dim)
+        if plain[1 - run] and step is not None and is_run(layouts[run], mesh, shape, dim):
+            whole = _within_runs(rows[1 - run], mesh, run, step)
+            ranks = _coordinates(layouts[run], mesh, dim) if run != own else None
+            if ranks is None:
+                named = zip(layouts[run].axes_of(dim), at, strict=True)
+                ranks = np.array([sum(value * mesh.stride(ref) for ref, value in named)])
+            found: Shares = {}
+            for rank, low, high in zip(ranks, *run_at(layouts[run], mesh, shape, dim, ranks)):
+                base = (-int(low) * step, 0) if run == 0 else (0, -int(low) * step)
+                part = _walked(whole, (int(low), int(high)), own, least, base)
+                found |= {int(rank): loops for loops in part.values()} if run != own else part
+            return found
+    return None
+
+
+def _coordinates(layout: Layout, mesh: Mesh, dim: int) -> Indices:
+    """Return what each combination of coordinates on the axes of a dim contributes to the numbers of ranks."""
+    found: Indices = np.zeros(1, np.int64)
+    for ref in layout.axes_of(dim):
+        part = np.arange(mesh.size(ref), dtype=np.int64) * mesh.stride(ref)
+        found = (found[:, None] + part).reshape(-1)
+    return found
+
+
+def _within_runs(row: Sequence[Digit], mesh: Mesh, run: int, step: int) -> tuple[Shared, ...]:
+    """Return the digits of one layout, as shared with the other, number `run`, in which neighbours are `step` apart."""
+    found = []
+    for digit in row:
+        if digit.extent != 1:
+            weight = digit.memory if digit.axis is None else mesh.stride(digit.axis)
+            roles = [Role(digit.axis is not None, weight)] * 2
+            roles[run] = Role(False, digit.stride * step)
+            found.append(Shared(digit.extent, digit.stride, *roles))
+    return tuple(found)
+
+
+def _walked(
+    shared: Sequence[Shared], span: tuple[int, int], own: int, least: int, base: tuple[int, int]
+) -> Shares:
+    """Walk the indices in a span digit by digit: those local to both are levels of loops, others choose a loop.
+
+    own: whose digits are fixed, the source's (0) or the target's (1), to those of the index `least`. base: the
+    addresses of index 0 in both.
+    """
+    starts, local = [(0, 0, *base)], list[Shared]()
+    for k, digit in enumerate(shared):
+        roles = digit.one, digit.other
+        if not any(role.device for role in roles):
+            local.append(digit)
+            continue
+        value = least // digit.stride % digit.extent if k else least // digit.stride
+        values = range(value, value + 1) if roles[own].device else range(digit.extent)
+        to = roles[1 - own].weight if roles[1 - own].device else 0
+        steps = [0 if role.device else role.weight for role in roles]
+        starts = [
+            (offset + v * to, index + v * digit.stride, s + v * steps[0], t + v * steps[1])
+            for offset, index, s, t in starts
+            for v in values
+            if v < digit.extent
+        ]
+    found = {}
+    for offset, index, s, t in starts:
+        loops = tuple(_nested(local, span[0] - index, span[1] - index, s, t))
+        if loops:
+            found[offset] = loops
+    return found
+
+
+def _nested(
+    local: Sequence[Shared], low: int, high: int, source: int, target: int,
+    levels: tuple[Level, ...] = (),
+) -> Iterator[Loop]:  # fmt: skip
+    """Yield loops over the values of digits that are local to both, whose index is from low to below high."""
+    if not local:
+        if low <= 0 < high:
+            yield Loop(source, target, levels)
+        return
+    digit, rest = local[0], local[1:]
+    most = sum((inner.extent - 1) * inner.stride for inner in rest)
+    cuts = low - most, low, high - most, high  # some of it inside, all, some, none
+    ends = [min(max(-(-cut // digit.stride), 0), digit.extent) for cut in cuts]
+    first, begin, end, last = ends[0], ends[1], max(ends[1], ends[2]), ends[3]
+    parts = [(v, 1) for v in range(first, min(begin, last))]
+    parts += [(begin, end - begin)] if begin < end else []
+    parts += [(v, 1) for v in range(max(end, first), last)]
+    for value, count in parts:
+        places = source + value * digit.one.weight, target + value * digit.other.weight
+        level = Level(count, digit.one.weight, digit.other.weight)
+        inner = (low - value * digit.stride, high - value * digit.stride)
+        if count > 1:
+            inner = 0, most + 1
+        yield from _nested(rest, *inner, *places, (*levels, level) if count > 1 else levels)
 
 
 def loops_of(given: Indices, taken: Indices) -> Iterator[Loop]:

@@ -35,6 +35,15 @@ def test_cyclic_pieces_are_strided():
     assert [(piece.peer, piece.size) for piece in tail] == [(0, 2), (1, 1)]
 
 
+def test_long_dims_are_walked_by_digits():
+    size = (1 << 40) + 5  # far too many to look at each
+    made = table("[_*x]", "[x]", Mesh(x=4), (size,)).receives(3)
+    assert [piece.peer for piece in made] == [0, 1, 2, 3]
+    assert sum(piece.size for piece in made) == size - 3 * -(-size // 4)
+    (piece,) = table("[_*x*8]", "[_*8*x]", Mesh(x=4), (1 << 40,)).receives(0)[:1]
+    assert (piece.peer, piece.size) == (0, 1 << 36)
+
+
 def test_memory_orders_are_in_the_strides():
     made = table("[_, _]", "[_, _] order(1, 0)", Mesh(x=2), (3, 4))
     assert made.receives(0) == (Piece(0, (3, 4), 0, (4, 1), 0, (1, 3)),)
