@@ -27,7 +27,7 @@ from meshweave.verification.terms import Guard, LimitError, Node, Terms, View, a
 from meshweave.verification.walk import NotReadError, Walk, results_of
 
 MOST_TERMS = 1_000_000
-"""Terms that are made, and ops that are read, before the rest is left unproven."""
+"""Terms that are made before the rest is left unproven; half as many ops are read of each program."""
 READERS = (collectives, loops, repeats, tensors)
 """The files that say how ops are read; importing them registers what they say."""
 
@@ -37,9 +37,9 @@ def verify(
 ) -> Answer:
     """Check the program of one rank, `local`, against the whole program. Both are of one context.
 
-    Each function of `local` that no other calls is checked against that of its name. most: terms that are made, and ops
-    that are read, before the rest is left unproven. again: look at what stays open with calls and trips written out,
-    also where these are most of the program.
+    Each function of `local` that no other calls is checked against that of its name. most: terms that are made before
+    the rest is left unproven; half as many ops are read of each program. again: look at what stays
+    open with calls and trips written out, also where these are most of the program.
     Raises CompileError where the two do not belong together.
     """
     ranks = Ranks(mesh_of(local.operation) or Mesh())

@@ -126,8 +126,8 @@ class Walk:
         self.ops += 1
         self.terms.place = op
         try:
-            if self.ops > self.terms.most:
-                raise LimitError(f"the limit of {self.terms.most} ops, trips of loops counted")
+            if 2 * self.ops > self.terms.most:
+                raise LimitError(f"the limit of {self.terms.most // 2} ops, trips of loops counted")
             made = self._empty(op) or self._handler(op)(self, op)
         except (NotReadError, RecursionError) as error:
             reason = str(error) if isinstance(error, NotReadError) else "terms nested too deep"
