@@ -223,10 +223,7 @@ def _runs(
     own, other = (source, target) if sends else (target, source)
     here = sum(value * mesh.stride(ref) for ref, value in zip(own.axes_of(dim), at))
     low, high = (int(end) for end in run_at(own, mesh, shape, dim, here))
-    offsets: Indices = np.zeros(1, np.int64)
-    for ref in other.axes_of(dim):
-        part = np.arange(mesh.size(ref), dtype=np.int64) * mesh.stride(ref)
-        offsets = (offsets[:, None] + part).reshape(-1)
+    offsets = _coordinates(other, mesh, dim)
     starts, ends = run_at(other, mesh, shape, dim, offsets)
     begin, end = np.maximum(starts, low), np.minimum(ends, high)
     found: Shares = {}
@@ -261,20 +258,20 @@ def _by_digits(table: Table, dim: int, sends: bool, at: tuple[int, ...]) -> Shar
             return _walked(shared, (0, shape[dim]), own, least, (0, 0))
     except LayoutError:
         pass
-    for run in (1, 0):
-        step = step_of(layouts[run], mesh, shape, dim)
-        if plain[1 - run] and step is not None and is_run(layouts[run], mesh, shape, dim):
-            whole = _within_runs(rows[1 - run], mesh, run, step)
-            ranks = _coordinates(layouts[run], mesh, dim) if run != own else None
-            if ranks is None:
-                named = zip(layouts[run].axes_of(dim), at, strict=True)
-                ranks = np.array([sum(value * mesh.stride(ref) for ref, value in named)])
-            found: Shares = {}
-            for rank, low, high in zip(ranks, *run_at(layouts[run], mesh, shape, dim, ranks)):
-                base = (-int(low) * step, 0) if run == 0 else (0, -int(low) * step)
-                part = _walked(whole, (int(low), int(high)), own, least, base)
-                found |= {int(rank): loops for loops in part.values()} if run != own else part
-            return found
+    for run, layout in ((1, table.target), (0, table.source)):
+        step = step_of(layout, mesh, shape, dim)
+        if not plain[1 - run] or step is None or not is_run(layout, mesh, shape, dim):
+            continue
+        whole, ranks = _within_runs(rows[1 - run], mesh, run, step), _coordinates(layout, mesh, dim)
+        if run == own:
+            named = zip(layout.axes_of(dim), at, strict=True)
+            ranks = np.array([sum(value * mesh.stride(ref) for ref, value in named)], np.int64)
+        found: Shares = {}
+        for rank, low, high in zip(ranks.tolist(), *run_at(layout, mesh, shape, dim, ranks)):
+            base = (-int(low) * step * (run == 0), -int(low) * step * (run == 1))
+            part = _walked(whole, (int(low), int(high)), own, least, base)
+            found |= part if run == own else {rank + none: part[none] for none in part}
+        return found
     return None
 
 
