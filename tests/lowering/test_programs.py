@@ -314,6 +314,31 @@ def bf16(x):
     return np.where(np.isnan(x), 0x7FC0, rounded).astype(np.uint16)
 
 
+def test_what_a_sum_over_nothing_starts_from_is_gathered_from():
+    text = """func.func @main(%a: tensor<0x3xi32>) -> tensor<3xi32> {
+  %c = arith.constant 7 : i32
+  %e = tensor.empty() : tensor<3xi32>
+  %f = linalg.fill ins(%c : i32) outs(%e : tensor<3xi32>) -> tensor<3xi32>
+  %g = linalg.generic {indexing_maps = [affine_map<(i, j) -> (j, i)>, affine_map<(i, j) -> (i)>],
+      iterator_types = ["parallel", "reduction"]} ins(%a : tensor<0x3xi32>) outs(%f : tensor<3xi32>) {
+  ^bb0(%x: i32, %o: i32):
+    %s = arith.addi %x, %o : i32
+    linalg.yield %s : i32
+  } -> tensor<3xi32>
+  %r = linalg.generic {indexing_maps = [affine_map<(i) -> (i)>, affine_map<(i) -> (i)>],
+      iterator_types = ["parallel"]} ins(%g : tensor<3xi32>) outs(%e : tensor<3xi32>) {
+  ^bb0(%x: i32, %o: i32):
+    %i = linalg.index 0 : index
+    %v = tensor.extract %g[%i] : tensor<3xi32>
+    %s = arith.addi %x, %v : i32
+    linalg.yield %s : i32
+  } -> tensor<3xi32>
+  return %r : tensor<3xi32>
+}"""
+    (found,) = run_text(text, np.zeros((0, 3), np.int32))
+    np.testing.assert_array_equal(found, [14, 14, 14])
+
+
 def test_bf16_rounds_every_op_to_nearest_even():
     t = "tensor<65536xbf16>"
     text = f"""func.func @main(%a: {t}, %b: {t}) -> ({t}, {t}) {{

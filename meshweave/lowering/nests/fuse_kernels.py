@@ -249,21 +249,24 @@ class Fusion:
         """Give each reader that needs a filled tensor its own, right before it, so that it may write there."""
         result = item.op.results[0]
         for user, number in self.reader.uses.get(result, ()):
+            gathered = number < 0
             needed = (
                 user.kind == "other"
                 or (user.kind == "view" and user.exists)
-                or user.kind == "contract"
+                or (user.kind == "contract" and number < len(user.sources))
             )
-            if not needed or number < 0:
-                continue
-            if user.kind == "contract" and number >= len(user.sources):
+            if not (needed or gathered):
                 continue
             builder = KernelBuilder(self.reader, item)
             outs = [OpBuilder.before(user.op).empty(result.type)]
-            made = self._launch(user.op, builder.build(), builder.operands, outs)
-            user.op.operands[number] = made.results[0]
+            made = self._launch(user.op, builder.build(), builder.operands, outs).results[0]
+            if gathered:
+                self.reader.made[made] = item
+                user.body = with_tensor(user.body, result, made)
+                continue
+            user.op.operands[number] = made
             if number < len(user.sources):
-                user.sources[number] = made.results[0]
+                user.sources[number] = made
 
     def _launch(
         self,
