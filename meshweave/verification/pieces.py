@@ -150,7 +150,7 @@ def _dim(exprs: list[Expr], sizes: list[int | None], expr: Expr, size: int | Non
 def pieces_of(terms: Terms, view: View, place: Var, start: int, end: int) -> list[Piece]:
     """Return the value from `start` to `end` along a dim, piece by piece."""
     node = terms.nodes[view.node]
-    if node.op != "concat" or start >= end:
+    if node.op != "concat" or start >= end or any(f is not None for f in view.fills):
         return [((start, end), view)] if start < end else []
     shift = view.exprs[0].const
     if view.exprs[0] != plus(of_var(place), Expr(shift)):

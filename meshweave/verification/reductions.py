@@ -96,7 +96,8 @@ def _reduced(terms: Terms, kind: str, view: View, bound: list[Var]) -> View:
         flat = _flattened(terms, view, bound)
         if flat is not None:
             return reduce(terms, kind, *flat)
-    if node.op == "concat" and not any(v in variables(view.exprs[0]) for v in bound):
+    is_plain = not any(f is not None for f in view.fills)  # a fill is no part of the pieces
+    if node.op == "concat" and is_plain and not any(v in variables(view.exprs[0]) for v in bound):
         return _of_pieces(terms, kind, view, bound)
     if node.op == "reduce" and node.detail[0] == kind:
         body, inner = opened(terms, view)

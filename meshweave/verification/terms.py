@@ -109,7 +109,7 @@ class Terms:
                 ]
             )
         made = View(node, tuple(exprs), known, self._guards(guards, exprs, sizes, known))
-        if self.nodes[node].op == "concat":
+        if self.nodes[node].op == "concat" and not any(f is not None for f in known):
             return self._piece(made)
         return made
 

@@ -1,7 +1,7 @@
 """Tensors that are put together slice by slice: where the rank says, with a stride, at places that are computed."""
 
 import pytest
-from verify.pairs import compared, mesh
+from verify.pairs import compared, mesh, texts
 
 GATHERED = """
 func.func @main(%a: tensor<8x6xf32> {dist.layout = #dist.layout<"[x, _]">})
@@ -144,3 +144,26 @@ def test_rows_one_by_one_are_all_rows() -> None:
     ):
         assert right in ROW_BY_ROW
         assert compared(whole, mesh("x=2") + ROW_BY_ROW.replace(right, wrong)).status != 0
+
+
+PADDED = """
+func.func @main(%a: tensor<2x5xf32> {dist.layout = #dist.layout<"[_, x]">})
+    -> (tensor<3xf32> {dist.layout = #dist.layout<"[_]">}) {
+  %one = arith.constant 1.0 : f32
+  %zero = arith.constant dense<0.0> : tensor<3xf32>
+  %p = tensor.pad %a low[0, 0] high[1, 0] {
+  ^bb0(%i: index, %j: index):
+    tensor.yield %one : f32
+  } : tensor<2x5xf32> to tensor<3x5xf32>
+  %r = linalg.reduce { arith.addf } ins(%p : tensor<3x5xf32>) outs(%zero : tensor<3xf32>) dimensions = [1]
+  return %r : tensor<3xf32>
+}
+"""
+
+
+def test_padding_that_is_masked_is_no_part_of_a_row_of_ones() -> None:
+    """Uneven columns: each rank has a row of three ones below its block, of which the whole row has five."""
+    whole, local = texts(mesh("x=2") + PADDED)
+    assert compared(whole, local).status in (0, 3)
+    wrong = local.replace("constant 5 : index", "constant 6 : index")
+    assert wrong != local and compared(whole, wrong).status != 0
