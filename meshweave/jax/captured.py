@@ -30,7 +30,10 @@ def take_captured(module: JaxModule) -> tuple[str, tuple[Elements, ...]]:
     numbers: dict[Any, int] = {}  # of attributes, of which equal ones are one
     with module.context:
         for op in [op for op in _ops(copy) if op.name == "stablehlo.constant"]:
-            value, type_ = op.attributes["value"], op.results[0].type
+            type_ = op.results[0].type
+            if isinstance(type_.element_type, ir.ComplexType):
+                continue  # refused, with its place, when the text is read
+            value = op.attributes["value"]
             nbytes = len(value) * (type_.element_type.width // 8 or 1)
             if value.is_splat or nbytes <= CAPTURED_BYTES:
                 continue

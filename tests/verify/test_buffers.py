@@ -2,9 +2,11 @@
 
 import re
 
+import numpy as np
 import pytest
 from verify.pairs import PROGRAMS
 
+import meshweave as mw
 from meshweave.dialects import context
 from meshweave.errors import CompileError
 from meshweave.frontends.load import load_module
@@ -173,3 +175,16 @@ def test_a_compile_checks_its_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(stages, "plan_memory", wrong)
         with pytest.raises(CompileError, match=r"plan-memory: .*expected mw.launch"):
             stages.lower(module)
+
+
+def test_a_branch_that_gives_what_was_there_before_is_no_fault() -> None:
+    @mw.jit
+    def f(x: mw.Array) -> mw.Array:
+        with mw.hint(slice="t=2", strength="preferred"):
+            first = mw.cond(mw.sum(x) > 0, lambda: x * 2, lambda: x)
+            with mw.hint(slice="a=2", strength="preferred"):
+                return mw.cond(mw.sum(x) > 0, lambda: x * 2, lambda: first)
+
+    x = np.arange(48, dtype=np.float32).reshape(8, 6)
+    for value in (x, -x):
+        np.testing.assert_array_equal(f(value), value * 2 if value.sum() > 0 else value)

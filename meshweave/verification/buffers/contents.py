@@ -29,6 +29,11 @@ class Content:
     parts: tuple[Content, ...] = ()
     region: Region | None = None
 
+    @property
+    def is_unclear(self) -> bool:
+        """Tell whether it may be what it should, though nothing is known of it."""
+        return bool(getattr(self.detail, "unclear", False))
+
 
 class Element(NamedTuple):
     """Key of a scalar that is read from a content."""

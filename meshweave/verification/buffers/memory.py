@@ -14,10 +14,11 @@ from meshweave.verification.buffers.relation import Span
 
 
 class Lost(NamedTuple):
-    """Tell what has overwritten a span. name: of what, where: in the source."""
+    """Tell what has overwritten a span. name: of what, where: in the source. unclear: on some way it has not."""
 
     name: str
     where: Where
+    unclear: bool = False
 
     def __str__(self) -> str:
         """Return the reason, for a message."""

@@ -154,7 +154,9 @@ class Relation:
         if "insert" in (got.kind, want.kind):
             return self._pieces(got, want, but)
         if got.kind == "nothing":
-            return Doubt(True, f"expected {named(want)}, is {got.detail or 'nothing'}")
+            return Doubt(
+                not got.is_unclear, f"expected {named(want)}, is {got.detail or 'nothing'}"
+            )
         reason = f"expected {named(want)}, is {named(got)}"
         return Doubt(_plain(got) and _plain(want) and not but, reason)
 

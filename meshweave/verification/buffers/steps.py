@@ -183,8 +183,9 @@ class Steps:
     def _write(self, view: Buffer | Choice, content: Content, step: Step) -> None:
         """Let a buffer hold a content."""
         if isinstance(view, Choice):
+            who = Lost(f"{self.name(view)}, or not,", step.where, unclear=True)
             for one in (view.one, view.other):
-                self._write(one, self.contents.nothing(content.nbytes, "perhaps written"), step)
+                self._write(one, self.contents.nothing(content.nbytes, who), step)
             self.say(Doubt(False, "one of two buffers is written"), "a buffer", step.where)
         elif content.nbytes:
             held = self.contents.insert(self.memory.read(view.base), view.region, content)

@@ -141,7 +141,7 @@ class Walk(Steps):
         given: Collection[Span], step: Step,
     ) -> None:  # fmt: skip
         """Let memory hold what one branch or the other leaves. given: what one of them may give, and the other lose."""
-        who = Lost("a branch", step.where)
+        who = Lost("a branch", step.where, unclear=True)
         held: dict[Span, list[Content]] = {}
         for span in dict.fromkeys(span for end in ends for span in end):
             found = [end[span] if span in end else self.memory.held.get(span) for end in ends]
