@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import signal
@@ -84,12 +85,18 @@ class Job:
 
     def _is_watched(self, handles: int) -> bool:
         (watcher,) = self.watchers()
-        open_files = {f: os.readlink(f) for f in Path(f"/proc/{watcher}/fd").iterdir()}
+        open_files = {}
+        for file in Path(f"/proc/{watcher}/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+                open_files[file] = os.readlink(file)
         boards = [file for file, name in open_files.items() if "/dev/shm/meshweave-" in name]
         if not boards or list(open_files.values()).count("anon_inode:[pidfd]") < handles:
             return False
-        with open(boards[0], "r+b") as file:
-            board = StatusBoard(mmap.mmap(file.fileno(), StatusBoard.nbytes(3)), 3)
+        try:
+            with open(boards[0], "r+b") as opened:
+                board = StatusBoard(mmap.mmap(opened.fileno(), StatusBoard.nbytes(3)), 3)
+        except FileNotFoundError:
+            return False
         return board.record(0).op == 1 and all(board.op_begun(rank) == 3 for rank in (1, 2))
 
     def ended(self) -> tuple[int, list[str]]:
