@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
@@ -182,10 +183,7 @@ class Manifest:
 
     def op(self, op_id: int) -> OpInfo:
         """Return the op of that number; an unnamed one for numbers that the program does not list."""
-        for info in self.ops:
-            if info.id == op_id:
-                return info
-        return OpInfo(op_id, f"op {op_id}", "an unknown place")
+        return op_of(self.ops, op_id)
 
     @cached_property
     def symbol(self) -> str:
@@ -314,6 +312,12 @@ class Bundle:
         except OSError as error:
             raise MeshweaveError(f"{path}: cannot read the bundle: {error.strerror}") from None
         return Bundle.from_bytes(data, path)
+
+
+def op_of(ops: Sequence[OpInfo], number: int) -> OpInfo:
+    """Return the op of that number; an unnamed one for numbers that are not listed."""
+    unnamed = OpInfo(number, f"op {number}", "an unknown place")
+    return next((info for info in ops if info.id == number), unnamed)
 
 
 def _values_of(record: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -72,7 +72,7 @@ class Table:
     def receives(self, rank: int) -> tuple[Piece, ...]:
         """Return the pieces that make up the target of `rank`, by sender, including its own."""
         rows = [_shares(self, dim, False, at) for dim, at in self._at(self.target, rank)]
-        first, found = self._first(rank), list[Piece]()
+        first, found = int(self._first(np.array([rank]))[0]), list[Piece]()
         for shares in product(*[row.items() for row in rows]):
             sender = first + sum(offset for offset, _ in shares)
             found += _pieces(sender, [loops for _, loops in shares])
@@ -132,16 +132,15 @@ class Table:
             found = found + coordinate(self.mesh, ref, ranks) * self.mesh.stride(ref)
         return found
 
-    def _first(self, ranks: Any) -> Any:
+    def _first(self, ranks: Indices) -> Indices:
         """Return the ranks that differ from these in that they have coordinate 0 on all axes of the source."""
-        rows = [
-            self._offsets(self.source, dim, np.asarray(ranks)) for dim in range(self.source.ndim)
-        ]
-        return ranks - sum(rows)
+        for dim in range(self.source.ndim):
+            ranks = ranks - self._offsets(self.source, dim, ranks)
+        return ranks
 
     def _peers(self, rank: int) -> Indices:
         """Return the ranks that differ from a rank in coordinates of the source's axes alone, in order."""
-        found = np.array([self._first(rank)], np.int64)
+        found = self._first(np.array([rank], np.int64))
         for dim in range(self.source.ndim):
             for ref in self.source.axes_of(dim):
                 steps = np.arange(self.mesh.size(ref), dtype=np.int64) * self.mesh.stride(ref)

@@ -14,7 +14,7 @@ from meshweave.dialects.dist import LayoutAttr
 from meshweave.errors import CompileError, LayoutError
 from meshweave.ir.bindings import ir
 from meshweave.ir.locations import location_text
-from meshweave.ir.ops import body_of, functions_of
+from meshweave.ir.ops import body_of, functions_of, ops_named
 from meshweave.layout.layout import Layout
 from meshweave.layout.mesh import Mesh
 from meshweave.verification import collectives, loops, repeats, tensors
@@ -87,15 +87,7 @@ def _pairs(whole: ir.Module, local: ir.Module) -> dict[str, tuple[ir.Operation, 
 
 
 def _called(module: ir.Module) -> set[str]:
-    found: set[str] = set()
-
-    def visit(op: ir.Operation) -> ir.WalkResult:
-        if op.name == "func.call":
-            found.add(op.attributes["callee"].value)
-        return ir.WalkResult.ADVANCE
-
-    module.operation.walk(visit)
-    return found
+    return {op.attributes["callee"].value for op in ops_named(module.operation, "func.call")}
 
 
 @dataclass
@@ -248,7 +240,7 @@ class _Check:
 
 def same(terms: Terms, got: View, want: View, valid: Sequence[Guard]) -> bool:
     """Tell whether a value is surely what is wanted, wherever `valid` places are within their sizes."""
-    if terms.nodes[got.node].op in ("unknown",) or got.node != want.node:
+    if terms.nodes[got.node].op == "unknown" or got.node != want.node:
         return False
     if list(map(bare, got.exprs)) != list(map(bare, want.exprs)):
         return False
@@ -282,7 +274,7 @@ def _attributes(name: str, f: ir.Operation, g: ir.Operation, count: int) -> list
 
 def _difference(said: dict[str, ir.Attribute], own: dict[str, ir.Attribute]) -> str:
     """Return how a layout differs from the one that is promised, "" where it does not."""
-    if {"dist.layout"} - set(said) or set(said) & {"dist.open", "dist.replicated"}:
+    if "dist.layout" not in said or set(said) & {"dist.open", "dist.replicated"}:
         return ""
     promised = LayoutAttr(said["dist.layout"]).layout
     made = LayoutAttr(own["dist.layout"]).layout if "dist.layout" in own else promised

@@ -17,7 +17,7 @@ from meshweave.verification.calls import called, with_symbols
 from meshweave.verification.indices import Expr, of_var
 from meshweave.verification.ranks import Ranks, index_var
 from meshweave.verification.scalars import apply
-from meshweave.verification.terms import LimitError, Terms, View
+from meshweave.verification.terms import LimitError, Node, Terms, View
 
 Handler = Callable[["Walk", ir.Operation], Sequence[View]]
 HANDLERS: dict[str, Handler] = {}
@@ -258,8 +258,6 @@ def scalar(walk: Walk, value: ir.Attribute, element: str) -> View:
 
 
 def _table(walk: Walk, value: ir.Attribute, shape: Sequence[int], element: str) -> View:
-    from meshweave.verification.terms import Node
-
     node = walk.terms.put(Node("table", (value,), (), element), tuple(shape))
     return walk.terms.view(node, [of_var(index_var(d, n)) for d, n in enumerate(shape)])
 

@@ -17,11 +17,10 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from verify.mutants import results
 from verify.pairs import EXAMPLES, PROGRAMS
 from verify.test_buffers import EARLY, LOOP, answer, lowered, planned
 
-import meshweave as mw
-from meshweave.api.program import random_arguments
 from meshweave.errors import MeshweaveError
 
 Change = Callable[[random.Random, str], "str | None"]
@@ -201,14 +200,6 @@ def verdict(mutant: Mutant) -> str:
     except MeshweaveError:
         return "refused"
     return {0: "proven", 1: "refuted", 3: "unproven"}[found.status]
-
-
-@cache
-def results(text: str) -> list[np.ndarray]:
-    """Run a program on buffers."""
-    with mw.compile(text, timeout=30) as program:
-        given = random_arguments(program.inputs, 7)
-        return [np.array(each) for each in program(*given)]
 
 
 def computes_the_same(mutant: Mutant) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from meshweave.bundle import OpInfo
+from meshweave.bundle import OpInfo, op_of
 from meshweave.errors import MeshweaveError, UsageError
 from meshweave.files.records import record
 from meshweave.files.whole import regular_bytes, renamed_to
@@ -63,10 +63,7 @@ class Dump:
 
     def op(self, number: int) -> OpInfo:
         """Return the op of that number; an unnamed one for numbers that the program does not list."""
-        for info in self.ops:
-            if info.id == number:
-                return info
-        return OpInfo(number, f"op {number}", "an unknown place")
+        return op_of(self.ops, number)
 
     def to_json(self) -> str:
         """Return it as JSON, a line for each rank."""
