@@ -16,6 +16,7 @@ from meshweave.lowering.nests.rows import (
     MOST_NESTS,
     Entry,
     KernelUnit,
+    before_vectors,
     nest_of,
     related,
     row_local,
@@ -77,7 +78,7 @@ class Schedule:
         mark = unit.pointers.mark()
         nest = self._nest(step, unit.pointers)
         if related(nest, unit.nests, unit.pointers):
-            rows = shared_rows([*unit.nests, nest], unit.pointers)
+            rows = self._rows([*unit.nests, nest], unit.pointers)
             if rows:
                 unit.rows = rows
                 unit.nests.append(nest)
@@ -85,6 +86,10 @@ class Schedule:
                 return True
         unit.pointers.restore(mark)
         return False
+
+    def _rows(self, nests: list[LoopNest], pointers: Pointers) -> int:
+        """Return the number of outer loops that nests should share; 0 for none."""
+        return shared_rows(nests, pointers, before_vectors(nests))
 
     def _nest(self, step: Step, pointers: Pointers) -> LoopNest:
         return nest_of(step, pointers, self.buffers)

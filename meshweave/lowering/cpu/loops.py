@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from meshweave.ir.bindings import ir
@@ -20,9 +19,9 @@ from meshweave.lowering.buffers.steps import element_bytes
 from meshweave.lowering.cpu import tiles
 from meshweave.lowering.cpu.blocks import WIDTHS, blocks_of, blocks_text, parts_of
 from meshweave.lowering.cpu.text import FunctionWriter
-from meshweave.lowering.nests.bind import Access, LoopNest, NestNode, Store, loops_of
+from meshweave.lowering.nests.bind import LoopNest, NestNode, Store, loops_of
 from meshweave.lowering.nests.evaluate import Iteration, stored
-from meshweave.lowering.nests.rows import KernelUnit
+from meshweave.lowering.nests.rows import KernelUnit, loop_order
 from meshweave.lowering.writer import Value, corrected, two_sum
 from meshweave.plan.machine import vectors
 
@@ -348,22 +347,3 @@ class ShortRows(NestLoops):
         touch = node if isinstance(node, Load) else self.nest.stores[node.number]
         place = self.frame.address(touch.access, kind, self.place)
         return self.writer.load(place, type_, WIDTHS[kind])
-
-
-def loop_order(nest: LoopNest, rows: int) -> list[int]:
-    """Return the inner loops, outermost first. The innermost is the one that most accesses walk with step 1."""
-    dims = list(range(rows, len(nest.sizes)))
-    if len(dims) < 2:
-        return dims
-
-    def volume(access: Access) -> int:
-        return math.prod(n for n, s in zip(nest.sizes, access.strides) if s)
-
-    def weight(dim: int) -> tuple[int, int]:
-        reads = sum(volume(a) for a in nest.accesses if a.strides[dim] in (1, -1))
-        writes = sum(volume(s.access) for s in nest.stores if s.access.strides[dim] in (1, -1))
-        return (reads + writes, dim)
-
-    innermost = max(dims, key=weight)
-    others = [d for d in dims if d != innermost]
-    return [*sorted(others, key=lambda d: d in nest.reductions), innermost]

@@ -32,6 +32,7 @@ from meshweave.lowering.nests.bind import (
 from meshweave.lowering.nests.kernels import ElementRef, FusedKernel, Output
 
 MOST_NESTS = 16
+MOST_LOOPS = 64  # around anything
 LARGEST_ROW = 1 << 17  # elements touched per row beyond which rows do not stay in the cache
 
 
@@ -79,10 +80,38 @@ def ordered(nest: LoopNest) -> LoopNest:
     return nest if order == list(range(len(order))) else reordered(nest, order)
 
 
-def shared_rows(nests: list[LoopNest], pointers: Pointers) -> int:
-    """Return the number of outer loops that these nests can share; 0 for none."""
+def loop_order(nest: LoopNest, rows: int) -> list[int]:
+    """Return the inner loops, outermost first. The innermost is the one that most accesses walk with step 1."""
+    dims = list(range(rows, len(nest.sizes)))
+    if len(dims) < 2:
+        return dims
+
+    def volume(access: Access) -> int:
+        return math.prod(n for n, s in zip(nest.sizes, access.strides) if s)
+
+    def weight(dim: int) -> tuple[int, int]:
+        reads = sum(volume(a) for a in nest.accesses if a.strides[dim] in (1, -1))
+        writes = sum(volume(s.access) for s in nest.stores if s.access.strides[dim] in (1, -1))
+        return (reads + writes, dim)
+
+    innermost = max(dims, key=weight)
+    others = [d for d in dims if d != innermost]
+    return [*sorted(others, key=lambda d: d in nest.reductions), innermost]
+
+
+def before_vectors(nests: Iterable[LoopNest]) -> int:
+    """Count the outer loops that nests can share while each reduction keeps the loop its vectors run along.
+
+    A sum over the first dim of a matrix, or a product of one row, adds rows to rows. With its columns as shared
+    loops it would walk down each column alone.
+    """
+    return min([loop_order(nest, 0)[-1] for nest in nests if nest.reductions], default=MOST_LOOPS)
+
+
+def shared_rows(nests: list[LoopNest], pointers: Pointers, most: int = MOST_LOOPS) -> int:
+    """Return the number of outer loops, at most `most`, that these nests can share; 0 for none."""
     parallel = [len(n.sizes) - len(n.reductions) for n in nests]
-    most = min(parallel)
+    most = min(most, *parallel)
     if all(p == len(n.sizes) == most for p, n in zip(parallel, nests)):
         most -= 1
     for k in range(most):

@@ -17,8 +17,8 @@ from meshweave.lowering.gpu.families.gemm.family import computes
 from meshweave.lowering.gpu.families.gemm.results import converts, followers
 from meshweave.lowering.gpu.families.products import product_of
 from meshweave.lowering.gpu.kernel import Target
-from meshweave.lowering.nests.bind import LoopNest, reordered
-from meshweave.lowering.nests.rows import MOST_NESTS, KernelUnit, related
+from meshweave.lowering.nests.bind import LoopNest, Pointers, reordered
+from meshweave.lowering.nests.rows import MOST_NESTS, KernelUnit, related, shared_rows
 from meshweave.transforms.slicing.ledger import kept_apart
 
 
@@ -49,6 +49,10 @@ class DeviceSchedule(Schedule):
             return True
         unit.pointers.restore(mark)
         return False
+
+    def _rows(self, nests: list[LoopNest], pointers: Pointers) -> int:
+        """Return the number of outer loops that nests share: threads take neighbouring rows, so any will do."""
+        return shared_rows(nests, pointers)
 
     def _follows(self, unit: KernelUnit, nest: LoopNest) -> bool:
         """Tell whether each iteration of `nest` belongs to one element of the product, and is to be done with it."""

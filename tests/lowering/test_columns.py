@@ -1,0 +1,98 @@
+"""Sums down columns and products of few rows, with anything behind or before them, are what NumPy computes."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import meshweave as mw
+
+FLOATS = {"f4": 1e-5, "f8": 1e-13, "f2": 2e-3, "bf16": 2e-2}
+SIZES = st.sampled_from([1, 2, 3, 5, 8, 17, 33, 64, 130])
+
+
+def drawn(rng, shape, dtype):
+    wide = rng.standard_normal(shape)
+    return wide.astype(ml_dtypes.bfloat16 if dtype == "bf16" else dtype)
+
+
+def silu(module, x):
+    return x / (1 + module.exp(-x))
+
+
+def softmax(module, x, axis):
+    e = module.exp(x - module.max(x, axis=axis, keepdims=True))
+    return e / module.sum(e, axis=axis, keepdims=True)
+
+
+PRODUCTS = {
+    "alone": lambda m, x, a, b: x @ a,
+    "scaled": lambda m, x, a, b: (x @ a) * 2,
+    "two": lambda m, x, a, b: x @ a + x @ b,
+    "swiglu": lambda m, x, a, b: silu(m, x @ a) * (x @ b),
+    "rms norm before": lambda m, x, a, b: (x / m.sqrt(m.mean(x * x, axis=-1, keepdims=True) + 1)) @ a,
+    "softmax behind": lambda m, x, a, b: softmax(m, x @ a, -1),
+    "columns behind": lambda m, x, a, b: m.sum(x @ a, axis=0) + m.max(x @ b, axis=0),
+    "transposed": lambda m, x, a, b: (x @ a).T * 0.5,
+    "bias": lambda m, x, a, b: x @ a + b[0],
+}  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    rows=st.integers(1, 17),
+    depth=SIZES,
+    columns=SIZES,
+    form=st.sampled_from(list(PRODUCTS)),
+    turned=st.booleans(),
+    dtype=st.sampled_from(list(FLOATS)),
+)
+def test_products_of_few_rows(rows, depth, columns, form, turned, dtype):
+    rng = np.random.default_rng(rows * depth + columns)
+    x = drawn(rng, (rows, depth), dtype) / np.sqrt(depth).astype(np.float32).astype(x_type(dtype))
+    x = x.astype(x_type(dtype))
+    weights = [drawn(rng, (columns, depth) if turned else (depth, columns), dtype) for _ in "ab"]
+
+    def f(module, *arrays):
+        x, a, b = arrays
+        return PRODUCTS[form](module, x, *((a.T, b.T) if turned else (a, b)))
+
+    got = np.asarray(mw.jit(lambda *arrays: f(mw, *arrays))(x, *weights)).astype("f8")
+    wanted = f(np, *(a.astype("f8") for a in (x, *weights)))
+    atol = FLOATS[dtype] * 8 * max(1.0, np.abs(wanted).max())
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=atol)
+
+
+def x_type(dtype):
+    return ml_dtypes.bfloat16 if dtype == "bf16" else np.dtype(dtype)
+
+
+COLUMNS = {
+    "sum": lambda m, x: m.sum(x, axis=0),
+    "mean": lambda m, x: m.mean(x, axis=0) * 2,
+    "max": lambda m, x: m.max(x, axis=0) + 1,
+    "softmax": lambda m, x: softmax(m, x, 0),
+    "two": lambda m, x: m.sum(x, axis=0) - m.min(x, axis=0),
+}
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(
+    shape=st.lists(SIZES, min_size=2, max_size=3),
+    form=st.sampled_from(list(COLUMNS)),
+    dtype=st.sampled_from(list(FLOATS)),
+)
+def test_reductions_of_columns(shape, form, dtype):
+    x = drawn(np.random.default_rng(shape[0]), shape, dtype)
+    got = np.asarray(mw.jit(lambda x: COLUMNS[form](mw, x))(x)).astype("f8")
+    wanted = COLUMNS[form](np, x.astype("f8"))
+    atol = FLOATS[dtype] * 8 * max(1.0, np.abs(wanted).max())
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize("depth, columns", [(0, 5), (5, 0), (0, 0)])
+def test_nothing_to_add(depth, columns):
+    x, a = np.ones((1, depth), "f4"), np.ones((depth, columns), "f4")
+    got = np.asarray(mw.jit(lambda x, a: (x @ a) + 1)(x, a))
+    np.testing.assert_array_equal(got, x @ a + 1)
