@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from verify.mutants import results
 from verify.pairs import EXAMPLES, PROGRAMS
-from verify.test_buffers import EARLY, LOOP, answer, lowered, planned
+from verify.test_buffers import EARLY, LOOP, TWICE, answer, lowered, planned
 
 from meshweave.errors import MeshweaveError
 
@@ -174,7 +174,8 @@ def programs(examples: bool = False) -> dict[str, tuple[str, str]]:
         for name in ("mlp", "attention", "block"):
             texts[name] = (EXAMPLES / name / f"{name}.mlir").read_text()
     found = {name: lowered(text) for name, text in texts.items()}
-    return found | {"a loop": planned(LOOP), "sent early": planned(EARLY)}
+    on_tensors = {"a loop": LOOP, "sent early": EARLY, "two branches": TWICE}
+    return found | {name: planned(text) for name, text in on_tensors.items()}
 
 
 def mutants(

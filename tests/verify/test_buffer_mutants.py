@@ -9,7 +9,7 @@ from verify.buffer_mutants import CHANGES, Change, computes_the_same, mutants, p
 @pytest.mark.parametrize("change", CHANGES, ids=lambda c: c.__name__)
 def test_no_mutant_that_computes_something_else_is_proven(change: Change) -> None:
     counts: Counter[str] = Counter()
-    for mutant in mutants(40, 1, programs(), (change,)):
+    for mutant in mutants(50, 1, programs(), (change,)):
         found = verdict(mutant)
         counts[found] += 1
         assert found != "proven" or computes_the_same(mutant), f"{mutant.change}:\n{mutant.buffers}"

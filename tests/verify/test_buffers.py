@@ -177,7 +177,7 @@ def test_a_compile_checks_its_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
             stages.lower(module)
 
 
-def test_a_branch_that_gives_what_was_there_before_is_no_fault() -> None:
+def test_a_branch_that_gives_what_was_there_before_is_proven() -> None:
     @mw.jit
     def f(x: mw.Array) -> mw.Array:
         with mw.hint(slice="t=2", strength="preferred"):
@@ -186,5 +186,56 @@ def test_a_branch_that_gives_what_was_there_before_is_no_fault() -> None:
                 return mw.cond(mw.sum(x) > 0, lambda: x * 2, lambda: first)
 
     x = np.arange(48, dtype=np.float32).reshape(8, 6)
+    found = answer(*lowered(f.lower(x).program.text))
+    assert found.status == 0, str(found)
     for value in (x, -x):
         np.testing.assert_array_equal(f(value), value * 2 if value.sum() > 0 else value)
+
+
+BRANCHES = """
+func.func @main(%a: tensor<8x4xf32>, %c: tensor<i1>) -> (tensor<8x4xf32>, tensor<8x4xf32>) {
+  %c0 = arith.constant 0 : index
+  %c2 = arith.constant 2 : index
+  %c8 = arith.constant 8 : index
+  %e = tensor.empty() : tensor<8x4xf32>
+  %t = tensor.extract %c[] : tensor<i1>
+"""
+BRANCH = """
+  %{0} = scf.for %i = %c0 to %c8 step %c2 iter_args(%out = %e) -> (tensor<8x4xf32>) {{
+    %x = tensor.extract_slice {1}[%i, 0] [2, 4] [1, 1] : tensor<8x4xf32> to tensor<2x4xf32>
+    %v = scf.if %t -> (tensor<2x4xf32>) {{
+      %y = math.{2} %x : tensor<2x4xf32>
+      scf.yield %y : tensor<2x4xf32>
+    }} else {{
+      scf.yield %x : tensor<2x4xf32>
+    }}
+    %o = tensor.insert_slice %v into %out[%i, 0] [2, 4] [1, 1] : tensor<2x4xf32> into tensor<8x4xf32>
+    scf.yield %o : tensor<8x4xf32>
+  }}
+"""
+TWICE = (
+    BRANCHES
+    + BRANCH.format("p", "%a", "exp")
+    + "  %q = math.sin %p : tensor<8x4xf32>\n"
+    + BRANCH.format("r", "%q", "cos")
+    + "  return %p, %r : tensor<8x4xf32>, tensor<8x4xf32>\n}\n"
+)
+
+
+def test_branches_on_one_condition_take_one_way() -> None:
+    """What the second gives lies in one of two buffers, of which it has written the one that it took."""
+    found = answer(*planned(TWICE))
+    assert found.status == 0, str(found)
+
+
+WRITES = r"\n +(\"mw.launch\"\(%subview, %\d+\)|memref.copy %subview, %\d+ ).*"
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_a_way_on_which_nothing_is_written_is_found(number: int) -> None:
+    before, after = planned(TWICE)
+    writes = list(re.finditer(WRITES, after))
+    assert len(writes) == 4
+    start, end = writes[number].span()
+    found = answer(before, after[:start] + after[end:])
+    assert found.status == 1, str(found)

@@ -134,13 +134,20 @@ def _all_apart(regions: list[Region]) -> bool:
 
 @dataclass
 class Replacing:
-    """Put contents and scalars in the place of leaves and atoms of the program on tensors."""
+    """Put contents and scalars in the place of leaves and atoms of the program on tensors, and of joins."""
 
     contents: Contents
-    leaves: Mapping[Content, Content]
-    atoms: Mapping[int, Form]
+    leaves: dict[Content, Content] = field(default_factory=dict)
+    atoms: dict[int, Form] = field(default_factory=dict)
     _forms: dict[int, Form] = field(default_factory=dict)
     _known: dict[Content, Content] = field(default_factory=dict)
+
+    def learn(self, leaves: Mapping[Content, Content], atoms: Mapping[int, Form]) -> None:
+        """Replace more from now on: what is new, by what may hold something that is replaced already."""
+        for leaf, content in leaves.items():
+            self.leaves[leaf] = self.content(content)
+        for atom, form in atoms.items():
+            self.atoms[atom] = self.form(form)
 
     def form(self, form: Form) -> Form:
         """Return a scalar with its atoms replaced."""

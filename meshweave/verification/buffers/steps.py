@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ from meshweave.verification.buffers.touches import Touched, copied, in_place, la
 from meshweave.verification.buffers.views import Buffer, Choice, View, buffers_of
 
 ARENA = "arena"
+NOT_TAKEN: Mapping[Form, int] = {}
 _IN_PLACE = "mw_all_reduce_"  # collectives whose operand and result may be one buffer
 
 
@@ -83,23 +84,27 @@ class Steps:
         assert not isinstance(found, Form)
         return found
 
-    def content(self, view: Buffer | Choice, taken: tuple[tuple[int, int], ...] = ()) -> Content:
-        """Return what a buffer holds. taken: the number of a join of memory, and the way that was taken there."""
+    def content(self, view: Buffer | Choice, taken: Mapping[Form, int] = NOT_TAKEN) -> Content:
+        """Return what a buffer holds. taken: the way that was taken in branches, by their condition."""
         if isinstance(view, View):
-            held = self.memory.read(view.base)
-            while held.kind == "join" and (way := _way(held, taken)) is not None:
-                held = self.relation.joins[way[0]][view.base][way[1]][0]
-            return self.contents.slice(held, view.region)
+            held = self.contents.slice(self.memory.read(view.base), view.region)
+            for condition, k in taken.items():
+                held = self.tensors.ways[condition][k].content(held)
+            return held
+        either, condition = (view.one, view.other), view.condition
+        if condition in taken:
+            return self.content(either[taken[condition]], taken)
         nbytes = buffers_of(view)[0].region.nbytes
-        found = self.tensors.branches.get(view.condition)
-        if found is None:
+        ways = self.tensors.ways.get(condition)
+        if ways is None:
             return self.contents.unknown("choice", view, nbytes)
-        number, ways = found[0]
-        either = (view.one, view.other)
-        contents = [self.content(one, (*taken, (number, k))) for k, one in enumerate(either)]
+        contents = [self.content(one, {**taken, condition: k}) for k, one in enumerate(either)]
         span = Span("choice", 0, nbytes)
         self.relation.joins.append({span: list(zip(contents, ways))})
-        return self.contents.unknown("join", Held(len(self.relation.joins) - 1, span), nbytes)
+        join = Held(len(self.relation.joins) - 1, span)
+        found = self.contents.unknown("join", join, nbytes)
+        self.tensors.joined(condition, {found: contents})
+        return found
 
     def name(self, view: Buffer | Choice) -> str:
         return self.names.get(view.base, "a buffer") if isinstance(view, View) else "a buffer"
@@ -388,13 +393,6 @@ def _is_all(loops: tuple[tuple[int, int], ...], sizes: Sequence[int], size: int)
 
 def _of_operand(doubt: Doubt | None, number: int) -> Doubt | None:
     return doubt and doubt._replace(reason=f"operand {number}: {doubt.reason}")
-
-
-def _way(held: Content, taken: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
-    """Return which way was taken to what a span holds."""
-    assert isinstance(held.detail, Held)
-    number = held.detail.number
-    return next((way for way in taken if way[0] == number), None)
 
 
 def _is_open(content: Content) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from meshweave.verification.buffers.contents import Content, Contents, Element, Number, Replacing
@@ -10,17 +10,20 @@ from meshweave.verification.buffers.program import Body, Program, Shape, Spot, S
 from meshweave.verification.buffers.regions import Form, Region, region, whole
 from meshweave.verification.buffers.relation import Given, Made
 from meshweave.verification.buffers.scalars import Op
-from meshweave.verification.buffers.views import Branches, Tensor, reshaped, tensor
+from meshweave.verification.buffers.views import Tensor, reshaped, tensor
 
 
 @dataclass
 class Tensors:
-    """Hold what the values of a program on tensors are. branches: what each scf.if gives, by its condition."""
+    """Hold what the values of a program on tensors are.
+
+    ways: what every scf.if on a condition has given, by the condition: where it holds, and where it does not.
+    """
 
     program: Program
     contents: Contents
     values: dict[int, Tensor | Form] = field(default_factory=dict)
-    branches: dict[Form, list[Branches]] = field(default_factory=dict)
+    ways: dict[Form, tuple[Replacing, ...]] = field(default_factory=dict)
     _made: int = 0
 
     def form(self, number: int) -> Form:
@@ -143,16 +146,22 @@ class Tensors:
         self.fresh(step, step.results, "what a branch gives")
         for body in step.bodies:
             self.run(body)
-        self.branches_of(step, -1)
+        self.branched(step)
 
-    def branches_of(self, step: Step, number: int) -> Branches:
+    def branched(self, step: Step) -> tuple[Replacing, ...]:
         """Note and return what the branches of an scf.if give, once they have been evaluated."""
-        ends = [body.ends for body in step.bodies]
-        one, other = ends if len(ends) == 2 else (ends[0], ends[0])
-        ways = self.replacing(step.results, one), self.replacing(step.results, other)
-        found = Branches(number, ways)
-        self.branches.setdefault(self.form(step.operands[0]), []).append(found)
-        return found
+        given = tuple([self.replacing(step.results, body.ends) for body in step.bodies])
+        known = self.ways.setdefault(
+            self.form(step.operands[0]), tuple([Replacing(self.contents) for _ in given])
+        )
+        for way, one in zip(known, given):
+            way.learn(one.leaves, one.atoms)
+        return given
+
+    def joined(self, condition: Form, joins: Mapping[Content, Sequence[Content]]) -> None:
+        """Note what memory holds behind branches on a condition, by what it holds in each of them."""
+        for k, way in enumerate(self.ways[condition]):
+            way.learn({join: contents[k] for join, contents in joins.items()}, {})
 
     def run(self, body: Body) -> None:
         """Evaluate the steps of a block."""

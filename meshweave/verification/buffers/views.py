@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Generic, NamedTuple, TypeVar
 
-from meshweave.verification.buffers.contents import Content, Contents, Replacing
+from meshweave.verification.buffers.contents import Content, Contents
 from meshweave.verification.buffers.program import Shape, Window
 from meshweave.verification.buffers.regions import ZERO, Form, Region, region
 from meshweave.verification.buffers.relation import Span
@@ -65,13 +65,6 @@ class Choice(NamedTuple):
 def buffers_of(view: Buffer | Choice) -> list[Buffer]:
     """Return the buffers that one may be."""
     return [view] if isinstance(view, View) else [*buffers_of(view.one), *buffers_of(view.other)]
-
-
-class Branches(NamedTuple):
-    """Hold what branches give in the place of what comes out of them. number: of the join of memory, -1: none."""
-
-    number: int
-    ways: tuple[Replacing, Replacing]
 
 
 def tensor(contents: Contents, content: Content, shape: Shape) -> Tensor:

@@ -127,20 +127,24 @@ class Walk(Steps):
                 self._blocks(theirs, ours)
                 ends.append({span: self.memory.held.get(span) for span in changes})
                 self.memory.back_to(changes)
-        number = len(self.relation.joins)
-        self.relation.joins.append({})
-        branches = self.tensors.branches_of(reference, number)
+        ways = self.tensors.branched(reference)
         given = {
             s for body in step.bodies for end in body.ends for s in _spans(self.values.get(end))
         }
-        self._join(number, ends, branches.ways, given, step)
+        held = self._join(ends, ways, given, step)
+        self.tensors.joined(self.tensors.form(reference.operands[0]), held)
         self._branch_results(step, reference)
 
     def _join(
-        self, number: int, ends: Sequence[dict[Span, Content | None]], ways: Sequence[Replacing],
+        self, ends: Sequence[dict[Span, Content | None]], ways: Sequence[Replacing],
         given: Collection[Span], step: Step,
-    ) -> None:  # fmt: skip
-        """Let memory hold what one branch or the other leaves. given: what one of them may give, and the other lose."""
+    ) -> dict[Content, list[Content]]:  # fmt: skip
+        """Let memory hold what one branch or the other leaves; return that, with what it is in each of them.
+
+        given: what one of them may give, and the other lose.
+        """
+        number, joins = len(self.relation.joins), dict[Content, list[Content]]()
+        self.relation.joins.append({})
         who = Lost("a branch", step.where, unclear=True)
         held: dict[Span, list[Content]] = {}
         for span in dict.fromkeys(span for end in ends for span in end):
@@ -157,7 +161,9 @@ class Walk(Steps):
             if any(other is not content for other in known):
                 self.relation.joins[number][span] = list(zip(known, ways))
                 content = self.contents.unknown("join", Held(number, span), span.nbytes)
+                joins[content] = known
             self.memory.write(span, content, who)
+        return joins
 
     def _branch_results(self, step: Step, reference: Step) -> None:
         """Give a value to what an scf.if gives on buffers: numbers in order, and one of two buffers."""
