@@ -130,7 +130,7 @@ class Compiled:
         results = self._executable.run(place(self._executable, [*values, *held]), fixed=len(held))
         arrays = collect(self._executable, results)
         if not self._templates:
-            self._templates = arrays
+            self._templates = [array.holding(()) for array in arrays]
         return self._returned(arrays)
 
     def fast(self, args: Sequence[Any]) -> Callable[[Sequence[Any]], Any]:

@@ -1,5 +1,7 @@
 """The fast path of calls gives what the checked one gives, on any block layout, padding included."""
 
+import gc
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -77,13 +79,37 @@ def test_calls_from_several_threads_keep_their_arguments():
 
 
 def test_where_it_does_not_apply_the_checked_path_serves():
-    large = np.ones(LIMIT // 4, np.float32)
+    large = np.ones(LIMIT // 4 + 1, np.float32)
     f = mw.jit(lambda x: x * 2)
     for _ in range(2):
         assert np.array_equal(np.asarray(f(large)), 2 * large)
     (compiled,) = f._programs.values()
     assert not Dispatch.applies(compiled.program.executable, [False])
     assert not Dispatch.applies(object(), [])
+
+
+def test_large_results_are_new_memory_each_time_and_nothing_keeps_them() -> None:
+    f = mw.jit(
+        lambda x: (x * 2, mw.sum(x)), mesh="x=2", in_layouts="[x, _]", out_layouts=("[x, _]", None)
+    )
+    x = np.arange(2.0 * LIMIT // 64, dtype=np.float32).reshape(-1, 16)
+    laid = mw.Array.from_numpy(x, mesh=f.mesh, layout="[x, _]")
+    results = [f(laid)[0] for _ in range(4)]
+    (compiled,) = f._programs.values()
+    assert Dispatch.applies(compiled.program.executable, [True])
+    assert all(np.array_equal(np.asarray(y), 2 * x) for y in results)
+    shards = [
+        weakref.ref(shard.base if shard.base is not None else shard)
+        for y in results
+        for shard in y.shards
+    ]
+    del results
+    gc.collect()
+    assert not any(ref() is not None for ref in shards)
+    seen = weakref.ref(laid)
+    del laid
+    gc.collect()
+    assert seen() is None
 
 
 def test_a_closed_program_says_so():

@@ -1,13 +1,14 @@
 """Call a program of the engine `local` quickly: buffers that stay, copies that are planned once, one foreign call.
 
 The first call of a kind is checked in full (`runtime.arrays.array.place`); when a cache then recognises dtypes and
-shapes, no further check is needed. This serves small arguments, whose call costs more than their bytes: each is copied
-into the buffer that the program's table points at for good, and each result out of one. Arrays are not copied: the
-table points at their shards.
+shapes, no further check is needed. Small arguments, whose call costs more than their bytes, are copied into the buffer
+that the program's table points at for good, and small results out of one. Arrays are not copied: the table points at
+their shards. Nor are larger results: each call writes them to new memory.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,10 +16,13 @@ from meshweave.bundle import Manifest, Port, numpy_dtype
 from meshweave.layout import Layout, Mesh
 from meshweave.runtime.engine import Executable
 from meshweave.runtime.forks import new_lock
-from meshweave.runtime.local.engine import LocalExecutable
-from meshweave.runtime.program import Values, buffer, usable
+from meshweave.runtime.local.engine import LocalCall, LocalExecutable
+from meshweave.runtime.program import Values, aligned, buffer, prepared
 
-LIMIT = 1 << 20  # bytes to copy: above, that costs more than the checks
+LIMIT = 1 << 20  # bytes of arguments to copy: above, that costs more than the checks
+COPIED = 1 << 14  # bytes of a result that is copied: above, that costs more than new memory
+
+_NOTHING = aligned(0)  # stands for memory that each call brings
 
 
 class Dispatch:
@@ -34,23 +38,37 @@ class Dispatch:
         """
         manifest, mesh = executable.manifest, executable.mesh
         whole = [_alike(port) and not local for port, local in zip(manifest.inputs, sharded)]
-        given = [[buffer(port) for port in manifest.inputs] for _ in range(mesh.nranks)]
+        given = [
+            [_NOTHING if local else buffer(port) for port, local in zip(manifest.inputs, sharded)]
+            for _ in range(mesh.nranks)
+        ]
         for row in given:
             for index, value in enumerate(row):
                 value.fill(0)  # padding: whatever it holds, no garbage that traps
                 if whole[index]:
                     row[index] = given[0][index]  # the ranks read one buffer
-        self._call = executable.bind(given)
+        self._fresh = [(i, p) for i, p in enumerate(manifest.outputs) if p.nbytes > COPIED]
+        fresh = {index for index, _ in self._fresh}
+        results = [
+            [_NOTHING if i in fresh else buffer(port) for i, port in enumerate(manifest.outputs)]
+            for _ in range(mesh.nranks)
+        ]
+        self._call = LocalCall(executable, given, results)
         self._execute = executable.execute
         self._lock = new_lock()
-        self._outputs = self._call.outputs
+        self._ports, self._outputs = manifest.inputs, results
+        self._own: dict[
+            int, list[Values]
+        ] = {}  # argument -> copies of shards, where they are not read in place
         self._copies: list[tuple[int, Values, Any]] = []  # argument, target, place in its array
-        self._shards: list[tuple[int, list[Values]]] = []  # argument, own buffers
-        self._held: dict[int, Any] = {}  # argument -> the shards that the program's tables point at
+        self._shards: list[int] = []  # the arguments that are shards
+        self._seen: dict[
+            int, weakref.ref[Any]
+        ] = {}  # argument -> the array that the tables point at
         for index, (port, local) in enumerate(zip(manifest.inputs, sharded, strict=True)):
-            column = [row[index] for row in self._call.inputs]
+            column = [row[index] for row in given]
             if local:
-                self._shards.append((index, column))
+                self._shards.append(index)
             elif whole[index]:
                 self._copies.append((index, column[0], ...))
             else:
@@ -63,8 +81,8 @@ class Dispatch:
             return False
         manifest: Manifest = executable.manifest
         inputs = list(zip(manifest.inputs, sharded, strict=True))
-        copied = [port for port, local in inputs if not local] + list(manifest.outputs)
-        if executable.mesh.nranks * sum(port.nbytes for port in copied) > LIMIT:
+        copied = [port.nbytes for port, local in inputs if not local]
+        if executable.mesh.nranks * sum(copied) > LIMIT:
             return False
         return all(
             local or (port.dtype != "bf16" and plain(Layout.parse(port.layout)))
@@ -76,24 +94,34 @@ class Dispatch:
         with self._lock:
             for index, target, source in self._copies:
                 target[...] = arrays[index][source]
-            for index, own in self._shards:
-                shards = arrays[index].shards
-                if self._held.get(index) is not shards:
-                    self._point(index, own, shards)
+            for index in self._shards:
+                seen = self._seen.get(index)
+                if seen is None or seen() is not arrays[index]:
+                    self._point(index, arrays[index])
+            rows = [row.copy() for row in self._outputs]
+            for rank, row in enumerate(rows):
+                for index, port in self._fresh:
+                    row[index] = buffer(port)
+                    self._call.write(rank, index, row[index])
+            self._call.held = (arrays, rows)  # kept where a rank never comes back
             self._execute(self._call)
-            return [[value.copy() for value in row] for row in self._outputs]
+            self._call.held = None
+            return [
+                [v.copy() if v is own else v for v, own in zip(*r)]
+                for r in zip(rows, self._outputs)
+            ]
 
-    def _point(self, index: int, own: list[Values], shards: Sequence[Values]) -> None:
-        """Let the program read these shards, or copies of those that it cannot read."""
-        fit = True
-        for rank, shard in enumerate(shards):
-            if usable(shard):
-                self._call.read(rank, index, shard)
-            else:
-                own[rank][...] = shard
-                self._call.read(rank, index, own[rank])
-                fit = False
-        self._held[index] = shards if fit else None
+    def _point(self, index: int, array: Any) -> None:
+        """Let the program read the shards of an array, or copies of those that it cannot read."""
+        read = [prepared(shard, self._ports[index]) for shard in array.shards]
+        for rank, value in enumerate(read):
+            self._call.read(rank, index, value)
+        fit = all(value is shard for value, shard in zip(read, array.shards, strict=True))
+        self._own[index] = [] if fit else read
+        if fit:
+            self._seen[index] = weakref.ref(array)
+        else:
+            self._seen.pop(index, None)
 
 
 def _alike(port: Port) -> bool:

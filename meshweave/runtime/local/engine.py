@@ -470,12 +470,16 @@ _LOST: list[Any] = []  # programs and calls whose code may still run: their memo
 
 
 class LocalCall:
-    """Run a program on buffers that it is bound to. A call runs all ranks once; the object keeps the buffers alive."""
+    """Run a program on buffers that it is bound to. A call runs all ranks once; the object keeps the buffers alive.
+
+    held: what else stays while the code may run: arrays that `read` and `write` were given.
+    """
 
     def __init__(
         self, executable: LocalExecutable, inputs: list[list[Values]], outputs: list[list[Values]]
     ) -> None:
         self.inputs, self.outputs = inputs, outputs
+        self.held: object = None
         self._executable = executable
         self._bound = [
             table.bound(read, written)
@@ -487,10 +491,15 @@ class LocalCall:
         self.is_short = False  # so far as is known
 
     def read(self, rank: int, index: int, value: Values) -> None:
-        """Make the next calls read input `index` of a rank from this array, which fits, contiguous and aligned."""
-        table = self._bound[rank]
-        table[self._executable.slots.input(index)] = value.ctypes.data
-        self.inputs[rank][index] = value
+        """Make the next calls read input `index` of a rank from this array, which fits, contiguous and aligned.
+
+        Who calls keeps the array.
+        """
+        self._bound[rank][self._executable.slots.input(index)] = value.ctypes.data
+
+    def write(self, rank: int, index: int, value: Values) -> None:
+        """Make the next calls write output `index` of a rank to this array, as `read` reads."""
+        self._bound[rank][self._executable.slots.output(index)] = value.ctypes.data
 
     def __call__(self) -> None:
         """Run. Raises RankError when a rank fails or the job stalls."""
