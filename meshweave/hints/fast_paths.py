@@ -70,6 +70,7 @@ KERNELS: dict[str, Kernel] = {
     for kernel in (
         Kernel("flash", "attention without its score matrix", _SMALL | _FLOATS, _CPU, DETERMINISTIC),
         Kernel("blas", "a product of matrices, by the library", _FLOATS, _CPU, DETERMINISTIC),
+        Kernel("panels", "a convolution, as a product of panels", _SMALL | _FLOATS, _CPU, DETERMINISTIC),
         Kernel(_TF32, "a product of matrices, factors rounded to tf32", frozenset({"f32"}), _GPU, TOL, default=False),
         Kernel("cublaslt", "a product of matrices, by the library", _SMALL | _FLOATS, _GPU, DETERMINISTIC),
         Kernel("gemm_mma", "a product of matrices, on tensor cores", _SMALL, _GPU, DETERMINISTIC),
@@ -96,8 +97,8 @@ module a row for each op, for reports.
 They are attributes of ops of linalg and builtin, which no dialect defined in Python can extend or verify: `known`
 judges the names where they are read.
 """
-ROUNDED = f"+{_TF32}"
-"""Switch of an op whose factors are rounded to tf32."""
+ROUNDED, PANELS = f"+{_TF32}", "+panels"
+"""Switches of an op whose factors are rounded to tf32, and of a convolution that is computed by panels."""
 
 
 def known(name: str, who: str = "kernels") -> str:

@@ -27,6 +27,21 @@ func.func @kinds(%a: tensor<8x16xf32>, %b: tensor<16x8xf32>, %i: tensor<8x16xi32
 
 // -----
 
+// A convolution is a product of panels, where its window has more than one place.
+// CHECK-LABEL: func.func @convolutions
+// CHECK: linalg.conv_2d_nhwc_hwcf {{.*}}mw.kernel = "panels"
+// CHECK: linalg.conv_2d_nhwc_hwcf {{.*}}mw.kernel = "blas"
+// EXACT-LABEL: func.func @convolutions
+// EXACT-COUNT-2: mw.kernel = "reference"
+func.func @convolutions(%a: tensor<2x6x7x4xf32>, %b: tensor<3x2x4x8xf32>, %c: tensor<2x4x6x8xf32>,
+    %d: tensor<1x1x4x8xf32>, %e: tensor<2x6x7x8xf32>) -> (tensor<2x4x6x8xf32>, tensor<2x6x7x8xf32>) {
+  %p = linalg.conv_2d_nhwc_hwcf ins(%a, %b : tensor<2x6x7x4xf32>, tensor<3x2x4x8xf32>) outs(%c : tensor<2x4x6x8xf32>) -> tensor<2x4x6x8xf32>
+  %q = linalg.conv_2d_nhwc_hwcf ins(%a, %d : tensor<2x6x7x4xf32>, tensor<1x1x4x8xf32>) outs(%e : tensor<2x6x7x8xf32>) -> tensor<2x6x7x8xf32>
+  return %p, %q : tensor<2x4x6x8xf32>, tensor<2x6x7x8xf32>
+}
+
+// -----
+
 // A region's disable holds for its ops only.
 // CHECK: why = "blas: switched off by kernels = \22-blas\22 at
 // CHECK-LABEL: func.func @in_a_region

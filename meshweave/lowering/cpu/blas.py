@@ -67,24 +67,25 @@ def product_of(nest: LoopNest) -> Gemm | None:
     dtype = str(store.type)
     if not nest.contraction or dtype not in SYMBOLS or len(nest.loads) != 2:
         return None
-    if any(str(load.type) != dtype for load in nest.loads) or not _starts_at_zero(nest):
+    if any(str(load.type) != dtype for load in nest.loads) or not starts_at_zero(nest):
         return None
     if sum(isinstance(node, Apply) for node in nest.code) != 2:
         return None  # an operand is widened first
-    nest = merged(_by_class(nest))
+    nest = merged(by_class(nest))
     a, b, c = nest.accesses
     candidates = _candidates(nest, a, b, c, dtype)
     return max(candidates, key=lambda g: g.work, default=None)
 
 
-def _starts_at_zero(nest: LoopNest) -> bool:
+def starts_at_zero(nest: LoopNest) -> bool:
+    """Tell whether a sum starts from zero, or from what the buffer holds."""
     store = nest.stores[0]
     if store.initial is None:
         return store.reads
     return is_number(nest.code[store.initial], 0.0)
 
 
-def _classes(nest: LoopNest) -> list[str]:
+def classes_of(nest: LoopNest) -> list[str]:
     """Name the class of each loop: "m" in A and C, "n" in B and C, "k" in A and B, "batch" in all, else "?"."""
     a, b, c = (access.strides for access in nest.accesses)
     names = {
@@ -94,12 +95,12 @@ def _classes(nest: LoopNest) -> list[str]:
     return [names.get((bool(a[d]), bool(b[d]), bool(c[d])), "?") for d in range(len(nest.sizes))]
 
 
-def _by_class(nest: LoopNest) -> LoopNest:
+def by_class(nest: LoopNest) -> LoopNest:
     """Return the nest with batch, m, n and k loops together, each in the order of decreasing steps."""
     a, b, c = (access.strides for access in nest.accesses)
     steps = {"batch": c, "m": c, "n": c, "k": a, "?": c}
     rank = {"?": 0, "batch": 1, "m": 2, "n": 3, "k": 4}
-    names = _classes(nest)
+    names = classes_of(nest)
     order = sorted(
         range(len(nest.sizes)), key=lambda d: (rank[names[d]], -steps[names[d]][d], -b[d])
     )
@@ -107,7 +108,7 @@ def _by_class(nest: LoopNest) -> LoopNest:
 
 
 def _candidates(nest: LoopNest, a: Access, b: Access, c: Access, dtype: str) -> list[Gemm]:
-    names = _classes(nest)
+    names = classes_of(nest)
     if "?" in names:
         return []
 

@@ -18,6 +18,7 @@ from meshweave.lowering.cpu.collectives.objects import collectives_object, runti
 from meshweave.lowering.cpu.collectives.serve import can_be_served, serve_object
 from meshweave.lowering.cpu.collectives.staging import staging_bytes
 from meshweave.lowering.cpu.loops import unit_text
+from meshweave.lowering.cpu.panels import panels_of, panels_text
 from meshweave.lowering.host.emit import Code
 from meshweave.lowering.host.program import LoweredProgram
 from meshweave.lowering.host.program_op import (
@@ -155,7 +156,12 @@ class Kernels:
         return name
 
     def _text(self, name: str, unit: KernelUnit) -> str:
-        gemm = blas.gemm_of(unit.nests[0]) if len(unit.nests) == 1 else None
+        nest = unit.nests[0]
+        if len(unit.nests) > 1:
+            return unit_text(name, unit)
+        if (product := panels_of(nest)) is not None:
+            return panels_text(name, unit, product)
+        gemm = blas.gemm_of(nest)
         if gemm is None:
             return unit_text(name, unit)
         self.symbols.add(gemm.dtype)

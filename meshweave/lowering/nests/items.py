@@ -14,7 +14,15 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from meshweave.errors import CompileError, UsageError
-from meshweave.hints.fast_paths import KERNEL, LIBRARIES, REFERENCE, ROUNDED, SWITCHES, known
+from meshweave.hints.fast_paths import (
+    KERNEL,
+    LIBRARIES,
+    PANELS,
+    REFERENCE,
+    ROUNDED,
+    SWITCHES,
+    known,
+)
 from meshweave.ir.bindings import ir
 from meshweave.ir.build import DYNAMIC, IteratorType, iterator_types, static_offsets
 from meshweave.ir.expressions import (
@@ -175,7 +183,7 @@ class Reader:
         chosen = _chosen(op)
         item.library = chosen in ("", *LIBRARIES)
         said = attributes[SWITCHES].value.split() if SWITCHES in attributes else ()
-        item.switches = frozenset(said) | ({ROUNDED} if chosen == ROUNDED[1:] else set())
+        item.switches = frozenset(said) | {s for s in (ROUNDED, PANELS) if chosen == s[1:]}
         if chosen == REFERENCE:
             item.body = exact(item.body)
         else:

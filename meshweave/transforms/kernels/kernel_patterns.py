@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from meshweave.ir.bindings import ir, linalg
 from meshweave.transforms.base import walk
@@ -31,37 +32,73 @@ def is_product(op: ir.Operation) -> bool:
 
     It adds up products of two tensors, each of which is read more than once.
     """
+    read = _reads(op)
+    if read is None or any(loops is None for loops in read.operands):
+        return False
+    return all(read.real - set(loops or ()) for loops in read.operands)
+
+
+def is_convolution(op: ir.Operation) -> bool:
+    """Tell whether an op adds up products of two tensors, and walks a dim of one of them with several loops."""
+    read = _reads(op)
+    return read is not None and any(loops is None for loops in read.operands)
+
+
+class _Reads(NamedTuple):
+    """Hold the loops that run more than once, and those of each operand; None for one with a dim that several walk."""
+
+    real: frozenset[int]
+    operands: tuple[frozenset[int] | None, ...]
+
+
+def _reads(op: ir.Operation) -> _Reads | None:
+    """Return how an op that adds up products of two tensors reads them; None for any other op."""
     if len(op.operands) != 3 or len(op.results) != 1 or not len(op.regions):
-        return False
+        return None
     if not len(op.regions[0].blocks) or not _multiplies_and_adds(op.regions[0].blocks[0]):
-        return False
+        return None
     maps = linalg.get_indexing_maps(op.opview)
-    if maps is None:
-        return False
-    used = [_loops(attr) for attr in maps]
-    if any(u is None for u in used):
-        return False
-    sizes: dict[int, int] = {}
-    for value, loops in zip(op.operands, used):
-        if not isinstance(value.type, ir.RankedTensorType):
-            return False
-        sizes |= {d: n for d, n in zip(loops or (), value.type.shape) if d is not None}
-    real = {d for d, n in sizes.items() if n != 1}
-    return all(real - set(loops or ()) for loops in used)
+    if maps is None or not all(isinstance(v.type, ir.RankedTensorType) for v in op.operands):
+        return None
+    dims = [_dims(attr) for attr in maps]
+    sizes = {
+        expr.position: size
+        for value, exprs in zip(op.operands, dims)
+        for expr, size in zip(exprs, value.type.shape)
+        if isinstance(expr, ir.AffineDimExpr)
+    }
+    real = frozenset(d for d, size in sizes.items() if size != 1)
+    return _Reads(real, tuple(_loops(exprs, real) for exprs in dims))
 
 
-def _loops(attr: ir.Attribute) -> tuple[int | None, ...] | None:
-    """Return for each dim of an operand its loop, None for a number. None where a dim runs with more than one."""
-    found: list[int | None] = []
-    map_ = attr.value if isinstance(attr, ir.AffineMapAttr) else attr
-    for expr in map_.results:
-        if isinstance(expr, ir.AffineDimExpr):
-            found.append(expr.position)
-        elif isinstance(expr, ir.AffineConstantExpr):
-            found.append(None)
-        else:
+def _dims(attr: ir.Attribute) -> list[ir.AffineExpr]:
+    return list((attr.value if isinstance(attr, ir.AffineMapAttr) else attr).results)
+
+
+def _loops(exprs: Sequence[ir.AffineExpr], real: frozenset[int]) -> frozenset[int] | None:
+    """Return the loops in `real` that walk an operand. None where several walk a dim, or one does in longer steps."""
+    found: set[int] = set()
+    for expr in exprs:
+        terms = [term for term in _terms(expr) if _walked(term, real)]
+        if len(terms) > 1 or not all(isinstance(term, ir.AffineDimExpr) for term in terms):
             return None
-    return tuple(found)
+        found |= {term.position for term in terms}
+    return frozenset(found)
+
+
+def _terms(expr: ir.AffineExpr) -> list[ir.AffineExpr]:
+    if isinstance(expr, ir.AffineAddExpr):
+        return [*_terms(expr.lhs), *_terms(expr.rhs)]
+    return [expr]
+
+
+def _walked(expr: ir.AffineExpr, real: frozenset[int]) -> bool:
+    """Tell whether one of these loops is in an expression."""
+    if isinstance(expr, ir.AffineDimExpr):
+        return expr.position in real
+    if isinstance(expr, ir.AffineBinaryExpr):
+        return _walked(expr.lhs, real) or _walked(expr.rhs, real)
+    return False
 
 
 _PRODUCTS = {"arith.mulf": "arith.addf", "arith.muli": "arith.addi", "arith.andi": "arith.ori"}

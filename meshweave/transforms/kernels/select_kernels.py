@@ -21,6 +21,7 @@ from meshweave.hints.fast_paths import (
     FAMILIES,
     KERNEL,
     KERNELS,
+    PANELS,
     PRODUCTS,
     REFERENCE,
     SWITCHES,
@@ -40,6 +41,7 @@ from meshweave.transforms.kernels.kernel_choice import Askings, settle_asked
 from meshweave.transforms.kernels.kernel_patterns import (
     element_of,
     has_softmax,
+    is_convolution,
     is_product,
     linalg_ops,
 )
@@ -143,12 +145,13 @@ def _mark(
     refused: by place, why products are no attention. kernels: those for single ops, the fastest first.
     """
     mine, dtype, product = asked.of(op), element_of(op), is_product(op)
+    convolution = not product and is_convolution(op)
     _switch(op, [name for name in kernels if not mine.allows(name)], product)
     no_flash = refused.get(location_text(op)) if refused and product else None
     reasons = [("flash", no_flash)] if no_flash else []
     for name in kernels:
         kernel = KERNELS[name]
-        if name in PRODUCTS and not product:
+        if (name in PRODUCTS and not product) or (name == PANELS[1:] and not convolution):
             continue
         if reason := kernel.of_dtype(dtype) or mine.why_not(name):
             if kernel.default or not kernel.of_dtype(dtype):
