@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from meshweave.verification.products import level
+from meshweave.verification.products import ANY, level
 from meshweave.verification.terms import Node, Terms, View, dim_place
 
 _CONSTANT = ("const", "iota", "undefined", "unknown")
@@ -32,9 +32,8 @@ def with_symbols(terms: Terms, views: Sequence[View], depth: int) -> tuple[list[
             made.append(view)
             continue
         if view.node not in symbols:
-            symbol = Node(
-                "symbol", (depth, len(symbols), sizes, level(terms, View(view.node))), (), node.type
-            )
+            may_be = level(terms, View(view.node)) if terms.algebra else ANY
+            symbol = Node("symbol", (depth, len(symbols), sizes, may_be), (), node.type)
             symbols[view.node] = terms.put(symbol, sizes)
         made.append(View(symbols[view.node], *view[1:]))
     return made, list(symbols)

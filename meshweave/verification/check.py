@@ -61,8 +61,12 @@ def _function(
 ) -> Answer:
     """Check function `g` of one rank against `f` of the whole program.
 
-    What both call or repeat is read once; then, where that does not prove all, written out.
+    First terms are compared as they are written; where that does not prove all, with the rules of arithmetic. What both
+    call or repeat is read once; then, where that does not prove all either, written out.
     """
+    found = _Check(ranks, Terms(most, algebra=False), once=True).function(name, f, g, whole, local)
+    if not found.unproven:
+        return found
     check = _Check(ranks, Terms(most), once=True)
     found = check.function(name, f, g, whole, local)
     if found.status == 3 and check.repeated and (again or check.saved <= check.ops):
@@ -234,7 +238,7 @@ class _Check:
         if same(terms, got, want, valid):
             self.proven.append(what)
             return
-        refuted, reason = explained(terms, got, want, valid)
+        refuted, reason = explained(terms, got, want, valid) if terms.algebra else (False, "")
         (self.refuted if refuted else self.unproven).append(Finding(what, place, reason))
 
 

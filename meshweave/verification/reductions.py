@@ -88,7 +88,8 @@ def _reduced(terms: Terms, kind: str, view: View, bound: list[Var]) -> View:
 
     of_kind = kind_of(node.op, node.type) == kind and len(node.reads) == 2
     is_product = node.op == "product" and kind == "prod"
-    if of_kind or is_product or (kind == "sum" and (node.op in _SUMS or node.op in _LINEAR)):
+    is_linear = node.op in _SUMS or (terms.algebra and node.op in _LINEAR)
+    if of_kind or is_product or (kind == "sum" and is_linear):
         made = _linear(terms, kind, view, bound)
         if made is not None:
             return made
@@ -305,7 +306,7 @@ def closed(terms: Terms, kind: str, body: View, bound: Sequence[Var]) -> View:
         return reduce(terms, kind, body_view, gone)
     if not over:
         return body
-    pushed = _pushed(terms, body, over) if kind == "sum" else None
+    pushed = _pushed(terms, body, over) if kind == "sum" and terms.algebra else None
     if pushed is not None:
         return pushed
     if any(variables(e) & set(over) for e, _ in body.guards) or not _defined(

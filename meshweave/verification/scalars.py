@@ -115,13 +115,16 @@ def apply(
         for one, other in (reads, reads[::-1]):
             if is_neutral(terms, one, kind):
                 return other
-        joined = combine(terms, kind, reads[0], reads[1])
-        if joined is None:
-            joined = in_turn(terms, kind, name, reads[0], reads[1])
+        joined = _combined(terms, kind, name, reads) if terms.algebra else None
         if joined is not None:
             return joined
         reads = sorted(reads)
     return plain(terms, name, detail, type_, reads)
+
+
+def _combined(terms: Terms, kind: str, name: str, reads: Sequence[View]) -> View | None:
+    joined = combine(terms, kind, reads[0], reads[1])
+    return in_turn(terms, kind, name, reads[0], reads[1]) if joined is None else joined
 
 
 def plain(
@@ -235,6 +238,22 @@ def _special(
         return _index_sum(terms, name, reads)
     if name in ("arith.andi", "arith.ori") and type_ == "i1":
         return _logic(terms, name, reads)
+    made = _algebra(terms, name, detail, type_, reads) if terms.algebra else None
+    if made is not None:
+        return made
+    if name in _CASTS and terms.nodes[reads[0].node].op == "iota":
+        return _cast(terms, type_, reads[0])
+    values = [terms.constant_of(r) for r in reads]
+    if all(v is not None for v in values):
+        number = folded(name, detail, values)
+        return None if number is None else terms.constant(type_, number)
+    return None
+
+
+def _algebra(
+    terms: Terms, name: str, detail: tuple[Hashable, ...], type_: str, reads: Sequence[View]
+) -> View | None:
+    """Return what rules of arithmetic make of an op on numbers."""
     sum_ = _integers(name, type_, reads[0], reads[-1], terms)
     if sum_ is not None:
         return sum_
@@ -244,13 +263,6 @@ def _special(
         return exponential(terms, type_, reads[0])
     if name == "arith.cmpf" and predicate_of(detail) in (1, 8):
         return _equal_to_low(terms, reads)
-    if name in _CASTS and terms.nodes[reads[0].node].op == "iota":
-        return _cast(terms, type_, reads[0])
-    values = [terms.constant_of(r) for r in reads]
-    if all(v is not None for v in values):
-        made = folded(name, detail, values)
-        if made is not None:
-            return terms.constant(type_, made)
     return None
 
 

@@ -46,9 +46,14 @@ class Node(NamedTuple):
 
 @dataclass
 class Terms:
-    """Number nodes, `most` at most."""
+    """Number nodes, `most` at most.
+
+    algebra: whether rules of arithmetic make terms equal. Without them a sum or a product is as the program writes it,
+    which is enough where both programs write it alike, and takes half the time.
+    """
 
     most: int
+    algebra: bool = True
     nodes: list[Node] = field(default_factory=list)
     sizes: list[tuple[int | None, ...]] = field(default_factory=list)
     places: list[object] = field(default_factory=list)
