@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # here, since program.py loads much that an error message doe
     from meshweave.api.program import Program
 
 
-def report(text: str, name: str, engine: str, kernels: Choice | None) -> Report:
+def report(text: str, name: str, engine: str, kernels: Choice | None, verify: bool) -> Report:
     """Report what compiling a program decides: memory, slices, what became of each hint, kernels, collectives.
 
     The program is compiled again for this, without code generation.
@@ -22,7 +22,8 @@ def report(text: str, name: str, engine: str, kernels: Choice | None) -> Report:
     from meshweave.api import program as api
     from meshweave.lowering.report import report_of
 
-    with api.lowered(text, name, None, engine, kernels=as_choice(kernels)) as (module, program):
+    made = api.lowered(text, name, None, engine, kernels=as_choice(kernels), verify=verify)
+    with made as (module, program):
         return report_of(module, program)
 
 

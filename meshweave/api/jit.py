@@ -72,6 +72,7 @@ def jit(
     static_argnames: str | Sequence[str] = (),
     timeout: float = 60.0,
     flight: str | None = None,
+    verify: bool = True,
 ) -> Jitted: ...
 @overload
 def jit(
@@ -84,6 +85,7 @@ def jit(
     static_argnames: str | Sequence[str] = (),
     timeout: float = 60.0,
     flight: str | None = None,
+    verify: bool = True,
 ) -> Callable[[Callable[..., Any]], Jitted]: ...
 def jit(
     function: Callable[..., Any] | None = None,
@@ -95,6 +97,7 @@ def jit(
     static_argnames: str | Sequence[str] = (),
     timeout: float = 60.0,
     flight: str | None = None,
+    verify: bool = True,
 ) -> Jitted | Callable[[Callable[..., Any]], Jitted]:
     """Compile a function of arrays for a mesh when it is called.
 
@@ -107,6 +110,7 @@ def jit(
     static_argnames: names of arguments that are values for Python, not arrays; they must be hashable.
     timeout:     seconds without progress of any rank after which a call ends with RankError.
     flight:      a folder where a call that fails leaves what each rank did last, for `meshweave doctor --dump`.
+    verify:      check each program of one rank against the whole program (`docs/verify.md`): a wrong one is refused.
 
     Arguments and results are pytrees (tuples, lists, dicts, None, namedtuples, dataclasses) of arrays: NumPy arrays,
     anything with `__array__`, Python scalars, or Arrays; results are Arrays. A program is compiled for each kind of
@@ -125,7 +129,7 @@ def jit(
     """
     make = partial(
         Jitted, mesh=mesh, in_layouts=in_layouts, out_layouts=out_layouts, engine=engine,
-        static_argnames=static_argnames, timeout=timeout, flight=flight,
+        static_argnames=static_argnames, timeout=timeout, flight=flight, verify=verify,
     )  # fmt: skip
     return make if function is None else make(function)
 
@@ -144,13 +148,14 @@ class Jitted:
         static_argnames: str | Sequence[str],
         timeout: float,
         flight: str | None,
+        verify: bool,
     ) -> None:
         if not callable(function):
             raise UsageError(f"jit: a function is needed, got {type(function).__name__}")
         if not isinstance(timeout, int | float) or not timeout > 0:
             raise UsageError(f"jit: timeout={timeout!r:.40}, seconds above 0 are right")
         self._function, self._engine = function, engine
-        self._timeout, self._flight = timeout, flight
+        self._timeout, self._flight, self._verify = timeout, flight, verify
         self.mesh = _mesh(mesh)
         self._in_layouts: object = in_layouts  # a layout, or a pytree of layouts
         self._out_layouts = out_layouts
@@ -370,7 +375,8 @@ class Jitted:
             self._function, arguments, key.specs, layouts, self.mesh, self._out_layouts, self._where
         )
         return Lowered(
-            self.__name__, program, program.specs, key.paths, self.mesh, self._engine, key.kernels
+            *(self.__name__, program, program.specs, key.paths, self.mesh, self._engine),
+            *(key.kernels, self._verify),
         )
 
     def _layouts(self, key: _Key, mesh: Mesh) -> list[Layout | None]:

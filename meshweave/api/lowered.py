@@ -49,9 +49,10 @@ class Lowered:
         mesh: Mesh,
         engine: str,
         kernels: Choice | None = None,
+        verify: bool = True,
     ) -> None:
         self.name, self.program, self.specs, self.names = name, program, specs, names
-        self.mesh, self.engine, self.kernels = mesh, engine, kernels
+        self.mesh, self.engine, self.kernels, self.verify = mesh, engine, kernels, verify
 
     def as_text(self, stage: str = "traced") -> str:
         """Return the program in MLIR at a stage.
@@ -89,7 +90,12 @@ class Lowered:
         began = time.perf_counter()
         runs_on = engine(self.engine, timeout=timeout, flight=flight)
         bundle = api.build(
-            self.program.text, engine=self.engine, name=self.name, kernels=self.kernels, here=True
+            self.program.text,
+            engine=self.engine,
+            name=self.name,
+            kernels=self.kernels,
+            here=True,
+            verify=self.verify,
         )
         loaded = api.Program(bundle, runs_on)
         return Compiled(self, loaded, time.perf_counter() - began)
@@ -98,7 +104,7 @@ class Lowered:
         """Report what compiling decides: memory, slices, what became of each hint, kernels, collectives."""
         from meshweave.api.explain import report  # here, for a call needs no tables
 
-        return report(self.program.text, self.name, self.engine, self.kernels)
+        return report(self.program.text, self.name, self.engine, self.kernels, self.verify)
 
     def __repr__(self) -> str:
         kinds = ", ".join(f"{n}: {s}" for n, s in zip(self.names, self.specs))

@@ -16,11 +16,13 @@ def from_stablehlo(
     mesh: Mesh | str | None = None,
     engine: str = "local",
     timeout: float = 60.0,
+    verify: bool = True,
 ) -> Program:
     """Compile a StableHLO program, with Shardy shardings or without, to a Program to call with its arguments in order.
 
-    source: a file, or its text. mesh, engine, timeout (in seconds): as in `meshweave.compile`. Raises UsageError for a
-    text that is no StableHLO, and one CompileError that lists all that is wrong or not supported in it.
+    source: a file, or its text. mesh, engine, timeout (in seconds), verify: as in `meshweave.compile`. Raises
+    UsageError for a text that is no StableHLO, and one CompileError that lists all that is wrong or not supported in
+    it.
 
     >>> import numpy as np
     >>> import meshweave as mw
@@ -37,7 +39,7 @@ def from_stablehlo(
                 f"from_stablehlo: {name} has no op of stablehlo, chlo or sdy: "
                 "from_mlir takes programs on linalg"
             )
-    return compile(source, mesh=mesh, engine=engine, timeout=timeout)
+    return compile(source, mesh=mesh, engine=engine, timeout=timeout, verify=verify)
 
 
 def from_mlir(
@@ -46,11 +48,12 @@ def from_mlir(
     mesh: Mesh | str | None = None,
     engine: str = "local",
     timeout: float = 60.0,
+    verify: bool = True,
 ) -> Program:
     """Compile an MLIR program: `@main` on linalg, tensor, arith, math and scf, with `dist` and `hint` ops.
 
-    source: a file, or its text. mesh, engine, timeout (in seconds): as in `meshweave.compile`, which returns a Program
-    too. Raises UsageError for wrong arguments, CompileError, at its line, for what is wrong in the program.
+    source: a file, or its text. mesh, engine, timeout (in seconds), verify: as in `meshweave.compile`, which returns a
+    Program too. Raises UsageError for wrong arguments, CompileError, at its line, for what is wrong in the program.
 
     >>> import numpy as np
     >>> import meshweave as mw
@@ -59,4 +62,4 @@ def from_mlir(
     >>> program(np.ones(3, np.float32))[0].tolist()
     [1.0, 1.0, 1.0]
     """
-    return compile(source, mesh=mesh, engine=engine, timeout=timeout)
+    return compile(source, mesh=mesh, engine=engine, timeout=timeout, verify=verify)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from meshweave import __version__
 from meshweave.certificate import Certificate
 from meshweave.errors import CompileError
-from meshweave.verification.answer import Answer
+from meshweave.verification.answer import WAY_OUT, Answer
 
 if TYPE_CHECKING:
     from meshweave.ir.bindings import ir
@@ -67,11 +67,12 @@ def certificate(whole: ir.Module, local: ir.Module) -> Certificate:
     except CompileError as error:  # the check cannot compare them: nothing is shown
         proven, unproven = (), (str(error),)
     except Exception as error:  # a fault of the check is none of the program's
-        proven, unproven = (), (f"the check ended with {type(error).__name__}: {error}",)
+        said = " ".join(str(error).split())
+        proven, unproven = (), (f"the check ended with {type(error).__name__}: {said}",)
     else:
         for found in answer.refuted:
             wrong = f"{found.value} is not what the program says, a fault of the passes"
-            raise CompileError(f"{wrong}: {found.reason}", found.place)
+            raise CompileError(f"{wrong}: {found.reason} ({WAY_OUT})", found.place)
         proven, unproven = answer.proven, tuple(map(str, answer.unproven))
     return Certificate(f"meshweave {__version__}", _digest(whole), _digest(local), proven, unproven)
 

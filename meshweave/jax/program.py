@@ -41,6 +41,7 @@ def from_jax(
     mesh: MeshLike | None = None,
     engine: str = "local",
     timeout: float = 60.0,
+    verify: bool = True,
     **kwargs: PyTree,
 ) -> JaxProgram:
     """Compile a JAX function for arguments like `args` and `kwargs`. JAX traces it, but runs nothing of it.
@@ -52,7 +53,7 @@ def from_jax(
                   argument has, over several devices, else what propagation finds.
     mesh:         the devices: a Mesh, its text, or JAX's. The devices need not exist: JAX sees an abstract mesh. None
                   takes the mesh of the shardings, or of `jax.set_mesh`, or one rank.
-    engine, timeout (in seconds): as in `meshweave.compile`.
+    engine, timeout (in seconds), verify: as in `meshweave.compile`.
     Raises UsageError when jax is not installed or the arguments are wrong, and one CompileError that lists all that is
     not supported.
 
@@ -66,7 +67,8 @@ def from_jax(
     """
     began = time.perf_counter()
     jax = _jax()
-    return JaxProgram(jax, trace(jax, fn, args, kwargs, in_shardings, mesh), engine, timeout, began)
+    traced = trace(jax, fn, args, kwargs, in_shardings, mesh)
+    return JaxProgram(jax, traced, engine, timeout, verify, began)
 
 
 class JaxProgram:
@@ -82,6 +84,7 @@ class JaxProgram:
         traced: Traced,
         engine: str,
         timeout: float,
+        verify: bool,
         began: float,
     ) -> None:
         runs_on = engine_named(engine, timeout=timeout)
@@ -89,14 +92,19 @@ class JaxProgram:
         kept = [traced.inputs[i] for i in traced.kept]
         specs = [ArgumentSpec(leaf.shape, _our_dtype(leaf)) for leaf in kept]
         bundle = api.build(
-            traced.text, mesh=traced.mesh, engine=engine, name=traced.name, here=True
+            traced.text,
+            mesh=traced.mesh,
+            engine=engine,
+            name=traced.name,
+            here=True,
+            verify=verify,
         )
         self.program = api.Program(bundle, runs_on)
         self.mesh = self.program.mesh
         structure = tree.Container(tuple, None, (tree.LEAF,) * len(traced.outputs))
         names = [leaf.name for leaf in kept]
         program = TracedProgram(traced.text, structure, captured=traced.captured)
-        lowered = Lowered(traced.name, program, specs, names, self.mesh, engine)
+        lowered = Lowered(traced.name, program, specs, names, self.mesh, engine, verify=verify)
         self._compiled = Compiled(lowered, self.program, time.perf_counter() - began)
         self._fast: dict[object, Callable[[Sequence[object]], Sequence[Array]]] = {}
 

@@ -36,10 +36,11 @@ def torch_backend(
     engine: str = "local",
     timeout: float = 60.0,
     frozen: bool = False,
+    verify: bool = True,
 ) -> Callable[[GraphModule, Sequence[object]], Callable[..., tuple[Tensor, ...]]]:
     """Return a backend for `torch.compile(module, backend=...)`, for inference.
 
-    mesh, placements, engine, timeout (in seconds): as in `from_torch`; placements by the names of the module's
+    mesh, placements, engine, timeout (in seconds), verify: as in `from_torch`; placements by the names of the module's
     state_dict and of the arguments of `forward`, where the piece of the module that torch hands over has them.
     frozen: parameters and buffers are written through torch alone, if at all. Without it each call compares them with
             what was laid out, since a write through `.data` or NumPy leaves no trace: that reads them once.
@@ -60,7 +61,7 @@ def torch_backend(
     torch_package()
 
     def compile_piece(graph: GraphModule, _: Sequence[object]) -> Callable[..., tuple[Tensor, ...]]:
-        build = partial(from_torch, mesh=mesh, engine=engine, timeout=timeout)
+        build = partial(from_torch, mesh=mesh, engine=engine, timeout=timeout, verify=verify)
         return _CapturedGraph(graph, placements or {}, build, frozen)
 
     return compile_piece
@@ -73,7 +74,7 @@ def backend(
 
     options: those of `torch_backend`, under the name `options`.
     """
-    known = ("mesh", "placements", "engine", "timeout", "frozen")
+    known = ("mesh", "placements", "engine", "timeout", "frozen", "verify")
     given = dict(options.get("options") or {})
     if unknown := [name for name in given if name not in known]:
         raise UsageError(f'torch.compile: no option "{unknown[0]}" of backend meshweave: {known}')

@@ -51,6 +51,7 @@ def from_torch(
     out_placements: Placement | list[Placement | None] | None = None,
     state: Mapping[str, object] | None = None,
     timeout: float = 60.0,
+    verify: bool = True,
 ) -> TorchProgram:
     """Compile a PyTorch module for a mesh.
 
@@ -65,6 +66,7 @@ def from_torch(
     state:      whole tensors by name that replace the module's own: needed for DTensors whose other shards this
                 process cannot see (a fake process group).
     timeout:    seconds without progress of any rank after which a call ends with RankError.
+    verify:     check the program of one rank against the whole program (`docs/verify.md`): a wrong one is refused.
     `mw.kernels(...)` around this call, or torch's `sdpa_kernel(SDPBackend.MATH)`, chooses the fast paths.
     Raises UsageError for wrong arguments, LayoutError for layouts that do not fit, CompileError for what the program
     does that is not supported; each is one line.
@@ -102,7 +104,7 @@ def from_torch(
 
     text = linalg_text(exported.graph, layouts, results, where)
     name = type(module).__name__
-    return TorchProgram(exported, text, name, where, engine, timeout, _kernels(torch))
+    return TorchProgram(exported, text, name, where, engine, timeout, verify, _kernels(torch))
 
 
 def _kernels(torch: ModuleType) -> Choice | None:
@@ -249,13 +251,16 @@ class TorchProgram:
         mesh: Mesh,
         engine: str,
         timeout: float,
+        verify: bool,
         kernels: Choice | None = None,
     ) -> None:
         began = time.perf_counter()
         runs_on = engine_named(engine, timeout=timeout)
         self.text, self.name, self.mesh = text, name, mesh
-        self.kernels = kernels
-        bundle = api.build(text, engine=engine, name=name, kernels=kernels, here=True)
+        self.kernels, self.verify = kernels, verify
+        bundle = api.build(
+            text, engine=engine, name=name, kernels=kernels, here=True, verify=verify
+        )
         self.program = api.Program(bundle, runs_on)
         self._exported, self._executable = exported, self.program.executable
         self.parameters: dict[str, Array] = {}
@@ -343,7 +348,10 @@ class TorchProgram:
         from meshweave.transforms.slicing.ledger import read_ledger  # loads MLIR
 
         kernels = as_choice(self.kernels)
-        with api.lowered(self.text, self.name, None, self._engine, kernels=kernels) as (module, _):
+        made = api.lowered(
+            self.text, self.name, None, self._engine, kernels=kernels, verify=self.verify
+        )
+        with made as (module, _):
             return read_ledger(module).rows()
 
     def explain(self) -> str:
@@ -351,7 +359,7 @@ class TorchProgram:
         results = [f"result{k}" for k in range(len(self.program.outputs))]
         title = f"{self.name} on ({self.mesh}), engine {self._engine}"
         names = (*self._exported.names, *results)
-        decided = report(self.text, self.name, self._engine, self.kernels)
+        decided = report(self.text, self.name, self._engine, self.kernels, self.verify)
         return explanation(title, names, self.program, decided, self.seconds["compile"])
 
     @property

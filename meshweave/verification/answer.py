@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+WAY_OUT = "please report it; verify=False, or --no-verify, leaves the check out"
+"""What to do where a compile is refused: the check, too, may be at fault."""
+
 
 @dataclass(frozen=True)
 class Finding:

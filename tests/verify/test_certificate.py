@@ -18,6 +18,7 @@ from meshweave.dialects import context
 from meshweave.errors import CompileError
 from meshweave.ir.bindings import ir
 from meshweave.ir.locations import parse_module
+from meshweave.verification.answer import Answer, Finding
 
 PROGRAM = matmul("x=2, y=3", "[x, y]", "[y, _]", "[x, _]")
 
@@ -67,6 +68,7 @@ def test_a_wrong_program_is_an_error_of_one_line() -> None:
     assert said.startswith("local.mlir:") and "\n" not in said
     assert "@main result 0 is not what the program says, a fault of the passes" in said
     assert " expected " in said and ", is " in said and " instead of " in said
+    assert said.endswith("(please report it; verify=False, or --no-verify, leaves the check out)")
 
 
 def test_what_cannot_be_compared_is_unproven() -> None:
@@ -105,8 +107,68 @@ def test_arrays_without_elements_are_proven(shape: tuple[int, ...]) -> None:
 
 def test_a_fault_of_the_check_stops_no_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object, **__: object) -> None:
-        raise IndexError("none there")
+        raise IndexError("none\n  there")
 
     monkeypatch.setattr("meshweave.verification.check.verify", broken)
     whole, local = texts(PROGRAM)
     assert _certified(whole, local) == ["the check ended with IndexError: none there"]
+
+
+def refuse(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the check find every program wrong."""
+
+    def wrong(*_: object, **__: object) -> Answer:
+        return Answer((), (Finding("@main result 0", "here", "expected one, is two"),), ())
+
+    monkeypatch.setattr("meshweave.verification.check.verify", wrong)
+    monkeypatch.setenv("MESHWEAVE_CACHE", "off")
+
+
+def test_jit_can_leave_the_check_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse(monkeypatch)
+    x = np.ones(4, np.float32)
+    with pytest.raises(CompileError, match="verify=False, or --no-verify, leaves the check out"):
+        mw.jit(lambda x: x + x)(x)
+    double = mw.jit(lambda x: x + x, verify=False)
+    assert np.asarray(double(x)).tolist() == [2.0] * 4
+    assert "not checked against the whole program" in double.explain()
+    double.close()
+
+
+def test_sources_can_leave_the_check_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse(monkeypatch)
+    with pytest.raises(CompileError, match="please report it"):
+        mw.from_mlir(PROGRAM)
+    mw.from_mlir(PROGRAM, verify=False).close()
+    text = "func.func public @main(%x: tensor<3xf32>) -> tensor<3xf32> { "
+    text += "%y = stablehlo.add %x, %x : tensor<3xf32> return %y : tensor<3xf32> }"
+    mw.from_stablehlo(text, verify=False).close()
+
+
+def test_from_jax_can_leave_the_check_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("jax")
+    refuse(monkeypatch)
+    x = np.ones(4, np.float32)
+    with pytest.raises(CompileError, match="please report it"):
+        mw.from_jax(lambda x: x + x, x)
+    with mw.from_jax(lambda x: x + x, x, verify=False) as program:
+        assert np.asarray(program(x)).tolist() == [2.0] * 4
+        assert "not checked against the whole program" in program.explain()
+
+
+def test_torch_can_leave_the_check_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    refuse(monkeypatch)
+    module, x = torch.nn.Linear(4, 2).eval(), torch.ones(3, 4)
+    with pytest.raises(CompileError, match="please report it"):
+        mw.from_torch(module, (x,))
+    with mw.from_torch(module, (x,), verify=False) as program:
+        assert torch.allclose(program(x), module(x), atol=1e-5)
+        assert "not checked against the whole program" in program.explain()
+        assert program.ledger() == []
+    for options in ({"backend": mw.torch_backend(verify=False)},
+                    {"backend": "meshweave", "options": {"verify": False}}):  # fmt: skip
+        fast = torch.compile(module, **options)
+        with torch.no_grad():
+            assert torch.allclose(fast(x), module(x), atol=1e-5)
+        torch._dynamo.reset()

@@ -16,7 +16,7 @@ from meshweave.errors import CompileError
 from meshweave.ir.bindings import ir
 from meshweave.ir.locations import parse_module
 from meshweave.transforms.base import Pass, at, fail, remark
-from meshweave.verification.answer import Answer
+from meshweave.verification.answer import WAY_OUT, Answer
 from meshweave.verification.buffers.check import verify_buffers
 
 
@@ -46,6 +46,6 @@ class VerifyBuffers(Pass):
 def checked(answer: Answer) -> Answer:
     """Return what a check has found. Raises CompileError where it has refuted the program."""
     for finding in answer.refuted[:1]:
-        message = f"plan-memory: {finding.value}: {finding.reason}"
+        message = f"plan-memory: {finding.value}: {finding.reason} ({WAY_OUT})"
         raise CompileError(message, finding.place)
     return answer

@@ -85,8 +85,7 @@ class Work(NamedTuple):
     sent: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """Describe one thing that a program does; `what` and the rest are as in the table above."""
 
     what: str
@@ -98,8 +97,7 @@ class Step:
     dead: bool = False  # nothing reads its results
 
 
-@dataclass(frozen=True, slots=True)
-class Body:
+class Body(NamedTuple):
     """Hold the steps of a block. ends: the operands of its last op."""
 
     arguments: tuple[int, ...]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 
 from meshweave.errors import CompileError
 from meshweave.ir.bindings import ir
@@ -49,19 +47,17 @@ class NotReadError(CompileError):
     """Tell of an op that the check has no rule for."""
 
 
-@dataclass(frozen=True, eq=False)
 class Place:
     """Say where an op comes from, once it is asked."""
 
-    location: ir.Location
+    __slots__ = ("location",)
 
-    @cached_property
-    def _text(self) -> str:
-        return location_text(self.location)
+    def __init__(self, location: ir.Location) -> None:
+        self.location = location
 
     def __str__(self) -> str:
         """Return `file:line:col`."""
-        return self._text
+        return location_text(self.location)
 
 
 def read(module: ir.Module) -> Program:
@@ -125,7 +121,7 @@ class _Reader:
             inlined = self._inlined(op, name)
             if inlined is not None:
                 return inlined
-        operands = tuple([self._number(value) for value in op.operands])
+        operands = tuple([self._numbers[value] for value in op.operands])
         bodies: tuple[Body, ...] = ()
         if name in _LOOPS or name == "mw.fuse":
             bodies = tuple([self._region(region) for region in op.regions])

@@ -314,15 +314,14 @@ class Steps:
 
     def _no_overlap(self, step: Step, work: Work, views: Sequence[Buffer], written: int) -> None:
         """Check that what a collective or call writes is apart from all else that it touches."""
-        first = len(views) - written
-        for k in range(first, len(views)):
-            for other in views[:k]:
-                same = other.base == views[k].base and other.region == views[k].region
-                allowed = work.name.startswith(_IN_PLACE) and same and work.kind == "collective"
-                if allowed or not _meet(views[k], other):
-                    continue
-                reason = f"mw.{work.kind} works on {self.name(other)} in the same bytes"
-                self.say(Doubt(_surely(views[k], other), reason), self.name(views[k]), step.where)
+        for k, other_number in _near(views, len(views) - written):
+            view, other = views[k], views[other_number]
+            same = other.base == view.base and other.region == view.region
+            allowed = work.name.startswith(_IN_PLACE) and same and work.kind == "collective"
+            if allowed or not _meet(view, other):
+                continue
+            reason = f"mw.{work.kind} works on {self.name(other)} in the same bytes"
+            self.say(Doubt(_surely(view, other), reason), self.name(view), step.where)
 
     def _early(self, step: Step, work: Work, views: Sequence[Buffer]) -> None:
         """Note what is started, and what has been waited for."""
@@ -407,6 +406,17 @@ def _any_meet(read: Sequence[Span], written: Sequence[Span]) -> bool:
     return any(
         meets(span, other) for k, span in enumerate(written) for other in (*read, *written[:k])
     )
+
+
+def _near(views: Sequence[Buffer], first: int) -> list[tuple[int, int]]:
+    """Return the pairs of views whose spans share a byte, the later one first, which is at least the `first`-th."""
+    found, open_ = list[tuple[int, int]](), list[int]()
+    for k in sorted(range(len(views)), key=lambda k: views[k].base):
+        space, start, _ = views[k].base
+        open_ = [j for j in open_ if views[j].base.space == space and views[j].base.end > start]
+        found += [(max(j, k), min(j, k)) for j in open_ if max(j, k) >= first]
+        open_.append(k)
+    return sorted(found)
 
 
 def _absolute(view: Buffer) -> Region:
