@@ -42,7 +42,7 @@ def ran(monkeypatch, machine, m, n, k, turned, dtype, batch, adds):
     text_of = blocks.blocks_text
     monkeypatch.setattr(blocks, "vectors", lambda: machine)
     monkeypatch.setattr(
-        "meshweave.lowering.cpu.loops.blocks_text", lambda *a: made.append(a) or text_of(*a)
+        "meshweave.lowering.cpu.units.blocks_text", lambda *a: made.append(a) or text_of(*a)
     )
     bundle = build(program(m, n, k, turned, dtype, batch, adds), kernels="-blas")
     numpy_dtype = {"f32": np.float32, "f64": np.float64}[dtype]

@@ -96,3 +96,44 @@ def test_nothing_to_add(depth, columns):
     x, a = np.ones((1, depth), "f4"), np.ones((depth, columns), "f4")
     got = np.asarray(mw.jit(lambda x, a: (x @ a) + 1)(x, a))
     np.testing.assert_array_equal(got, x @ a + 1)
+
+
+@pytest.mark.parametrize("dtype", list(FLOATS))
+@pytest.mark.parametrize("rows, depth, columns", [(2, 300, 517), (9, 517, 300), (16, 131, 1100)])
+@pytest.mark.parametrize("turned", ["", "a", "x", "ax"])
+def test_few_rows_of_large_weights(rows, depth, columns, turned, dtype):
+    """As rows and as columns of the result, whichever way the operands lie; and of a batch."""
+    rng = np.random.default_rng(rows)
+    x, a = drawn(rng, (rows, depth), dtype), drawn(rng, (depth, columns), dtype)
+    given = [v.T.copy() if name in turned else v for v, name in ((x, "x"), (a, "a"))]
+
+    def f(m, x, a):
+        x, a = (v.T if name in turned else v for v, name in ((x, "x"), (a, "a")))
+        batch = m.stack([x, x * 2]) @ m.stack([a, a])
+        return x @ a, a.T @ x.T, batch
+
+    made = mw.jit(lambda x, a: f(mw, x, a))(*given)
+    for got, wanted in zip(made, f(np, *(v.astype("f8") for v in given)), strict=True):
+        atol = FLOATS[dtype] * np.abs(wanted).max()
+        np.testing.assert_allclose(np.asarray(got).astype("f8"), wanted, rtol=0, atol=atol)
+
+
+def test_what_is_not_finite_in_weights_stays_in_its_column():
+    x, a = np.ones((3, 400), "f4"), np.ones((400, 400), "f4")
+    a[5, 7], a[6, 8], a[9, 8] = np.nan, np.inf, -np.inf
+    with np.errstate(invalid="ignore"):
+        wanted = x @ a
+    straight, turned = mw.jit(lambda x, a, b: (x @ a, x @ b.T))(x, a, a.T.copy())
+    np.testing.assert_array_equal(straight, wanted)
+    np.testing.assert_array_equal(turned, wanted)
+
+
+def test_two_reductions_down_columns_share_a_loop():
+    x = np.random.default_rng(0).standard_normal((1000, 37)).astype("f4")
+    x[3, 4] = np.nan
+    low, high, where = mw.jit(
+        lambda x: (mw.min(x, axis=0), mw.max(x, axis=0), mw.argmax(x, axis=0))
+    )(x)
+    np.testing.assert_array_equal(low, x.min(0))
+    np.testing.assert_array_equal(high, x.max(0))
+    np.testing.assert_array_equal(where, x.argmax(0))

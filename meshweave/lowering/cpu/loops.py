@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from meshweave.ir.bindings import ir
 from meshweave.ir.expressions import (
@@ -17,32 +18,19 @@ from meshweave.ir.expressions import (
 )
 from meshweave.lowering.buffers.steps import element_bytes
 from meshweave.lowering.cpu import tiles
-from meshweave.lowering.cpu.blocks import WIDTHS, blocks_of, blocks_text, parts_of
+from meshweave.lowering.cpu.blocks import WIDTHS, parts_of
 from meshweave.lowering.cpu.text import FunctionWriter
 from meshweave.lowering.nests.bind import LoopNest, NestNode, Store, loops_of
 from meshweave.lowering.nests.evaluate import Iteration, stored
-from meshweave.lowering.nests.rows import KernelUnit, loop_order
+from meshweave.lowering.nests.rows import loop_order
 from meshweave.lowering.writer import Value, corrected, two_sum
 from meshweave.plan.machine import vectors
 
 SHORT = 32  # LLVM unrolls rows of so few elements before it looks for vectors, and then finds none
+Counters = Mapping[int, Value]
 VECTORS = {f"arith.{name}f" for name in ("add", "sub", "mul", "div", "neg")} | {"math.fma"}
 RUN = 4 << 10  # bytes that are added in lanes: 32 addends in each, with four vectors of 256 bits
 FASTER = {"arith.addf", "arith.mulf"}  # reductions that may be done in another order
-
-
-def unit_text(name: str, unit: KernelUnit) -> str:
-    """Write the function `name` that does what the unit does."""
-    product = blocks_of(unit.nests[0]) if len(unit.nests) == 1 else None
-    if product is not None:
-        return blocks_text(name, unit, product)
-    writer = FunctionWriter(unit)
-    rows = [writer.open(size) for size in unit.nests[0].sizes[: unit.rows]]
-    for nest in unit.nests:
-        (ShortRows if short(nest, unit.rows) else NestLoops)(writer, nest, rows).write()
-    for _ in rows:
-        writer.close()
-    return writer.text(name)
 
 
 class NestLoops(Iteration):
@@ -185,17 +173,22 @@ class NestLoops(Iteration):
         """Return what a reduction starts from: its initial value, or what the buffer holds."""
         return self.load(store) if store.initial is None else self.values[store.initial]
 
-    def _registers(self, dims: Sequence[int]) -> None:
+    def _registers(self, dims: Sequence[int], copies: Sequence[Counters] = ({},)) -> None:
         """Write the reduction loops, what they reduce carried from iteration to iteration.
 
         A long sum is right to a few units in the last place because its runs are summed each by itself, in lanes, and
-        then added together with what rounding loses.
+        then added together with what rounding loses. copies: loops at which number, for each of the iterations that
+        are done side by side.
         """
-        stores = self.nest.stores
-        summed = [k for k, store in enumerate(stores) if self._sums(k, store)]
+        stores = [(copy, store) for copy in copies for store in self.nest.stores]
+        sums = [self._sums(k, store) for k, store in enumerate(self.nest.stores)] * len(copies)
+        summed = [k for k, is_sum in enumerate(sums) if is_sum]
         outer, step, inner = self._runs(dims) if summed else ([], 1, list(dims))
         summed = summed if outer else []
-        current = [self._start(s) for s in stores]
+        current = []
+        for copy, store in stores:
+            with self._at(copy):
+                current.append(self._start(store))
         current += [self.writer.constant(0, current[k].type) for k in summed]
         opened: list[list[Value]] = []
         starts: dict[int, Value] = {}  # of the runs of a dim that is cut
@@ -212,18 +205,35 @@ class NestLoops(Iteration):
         totals, lost = current[: len(stores)], dict(zip(summed, current[len(stores) :]))
         values = self._run([*starts, *inner], starts, step, [
             self.writer.constant(-0.0, v.type) if k in lost else v for k, v in enumerate(totals)
-        ])  # fmt: skip
+        ], copies)  # fmt: skip
         for k in summed:
             values[k], lost[k] = two_sum(totals[k], values[k], lost[k])
         values = self._close([*values, *lost.values()], opened)
         for dim in dims:
             self.place[dim] = None
         lost = dict(zip(summed, values[len(stores) :]))
-        for k, store in enumerate(stores):
-            self.store(store, corrected(values[k], lost[k]) if k in lost else values[k])
+        for k, (copy, store) in enumerate(stores):
+            with self._at(copy):
+                self.store(store, corrected(values[k], lost[k]) if k in lost else values[k])
+
+    @contextmanager
+    def _at(self, counters: Counters) -> Iterator[None]:
+        """Have more loops at numbers, and what follows from them, for a while."""
+        kept, places = self.values, list(self.place)
+        self.values = dict(kept)
+        for dim, counter in counters.items():
+            self.place[dim] = counter
+        self._emit()
+        yield
+        self.values, self.place = kept, places
 
     def _run(
-        self, dims: Sequence[int], starts: Mapping[int, Value], step: int, current: list[Value]
+        self,
+        dims: Sequence[int],
+        starts: Counters,
+        step: int,
+        current: list[Value],
+        copies: Sequence[Counters],
     ) -> list[Value]:
         """Write the innermost loops, those of a run; return what they carry out."""
         opened = []
@@ -235,10 +245,18 @@ class NestLoops(Iteration):
             loop = self.writer.open_loop(start or 0, end, 1, current)
             self.place[dim], current = loop.counter, loop.carried
             opened.append(loop.results)
-            if dim != dims[-1]:
+            if dim != dims[-1] or len(copies) > 1:
                 self._emit()
-        self._hold(enumerate(current))
-        return self._close([self.values[s.value] for s in self.nest.stores], opened)
+        values, count = [], len(self.nest.stores)
+        for k, copy in enumerate(copies):
+            values += self._reduced(copy, current[k * count : (k + 1) * count])
+        return self._close(values, opened)
+
+    def _reduced(self, counters: Counters, held: Sequence[Value]) -> list[Value]:
+        """Return what the results hold after an iteration, before which they hold `held`."""
+        with self._at(counters):
+            self._hold(enumerate(held))
+            return [self.values[store.value] for store in self.nest.stores]
 
     def _close(self, values: list[Value], opened: Sequence[list[Value]]) -> list[Value]:
         """Close loops that hand `values` on; return the results of the outermost."""

@@ -17,8 +17,8 @@ from meshweave.lowering.cpu.codegen import check_functions, llvm_functions, mach
 from meshweave.lowering.cpu.collectives.objects import collectives_object, runtime_of
 from meshweave.lowering.cpu.collectives.serve import can_be_served, serve_object
 from meshweave.lowering.cpu.collectives.staging import staging_bytes
-from meshweave.lowering.cpu.loops import unit_text
 from meshweave.lowering.cpu.panels import panels_of, panels_text
+from meshweave.lowering.cpu.units import unit_text
 from meshweave.lowering.host.emit import Code
 from meshweave.lowering.host.program import LoweredProgram
 from meshweave.lowering.host.program_op import (

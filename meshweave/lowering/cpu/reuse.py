@@ -1,0 +1,243 @@
+"""Write reductions so that what several rows read is read once, and results stay in registers or in the cache.
+
+A product of few rows reads each weight once and uses it for all of them. Its rows are done in groups, written out side
+by side. Where the weights of a step of depth lie side by side, a panel of columns of the results stays in the first
+cache, and several steps are added to it at a time; with more rows than one group, a tile of weights stays in the second
+cache for all of them. Where the weights of a result lie side by side, its sum is in registers, next to those of the
+other rows and of a few neighbours.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from meshweave.lowering.buffers.steps import element_bytes
+from meshweave.lowering.cpu import tiles
+from meshweave.lowering.cpu.loops import Counters, NestLoops
+from meshweave.lowering.cpu.text import FunctionWriter
+from meshweave.lowering.nests.bind import Access, LoopNest
+from meshweave.lowering.nests.evaluate import stored
+from meshweave.lowering.nests.rows import loop_order
+from meshweave.lowering.writer import Value
+from meshweave.plan.machine import cache_bytes
+
+PANEL = 4  # part of the second cache that the results of a panel may take
+PADDING = 16  # elements between rows of a panel
+TOGETHER = 8  # rows, or rows times columns, that are written out side by side
+BESIDE = 4  # sums of one row
+STEPS = 8  # of depth that are added at a time
+MOST_CODE = 1024  # nodes that are written out for one step
+
+
+class Panel(NamedTuple):
+    """Name columns that are reduced together: the first one, and how many."""
+
+    start: Value
+    width: Value
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Say what the inner loops of a reduction are.
+
+    outer: loops around it; row: the loop whose iterations read the same weights, None for none; column: the parallel
+    loop along which the weights lie, or their neighbours in memory; depth: the loops that reduce.
+    """
+
+    outer: tuple[int, ...]
+    row: int | None
+    column: int
+    depth: tuple[int, ...]
+
+
+def shape_of(nest: LoopNest, rows: int) -> Shape | None:
+    """Return the shape of a reduction inside `rows` loops; None where it has no columns."""
+    order = loop_order(nest, rows)
+    loads = [load.access for load in nest.loads]
+    depth = tuple(d for d in order if d in nest.reductions)
+    parallel = [d for d in order if d not in nest.reductions]
+    if not depth or not parallel or not loads:
+        return None
+    weights = max(loads, key=lambda access: _volume(nest, access))
+    columns = [d for d in parallel if weights.strides[d]]
+    if not columns or order[-1] not in (*columns, *depth):
+        return None
+    column = order[-1]
+    if column in depth:
+        column = min(columns, key=lambda d: abs(weights.strides[d]))
+    same = [d for d in parallel if not weights.strides[d]]
+    row = max(same, key=lambda d: nest.sizes[d], default=None)
+    outer = tuple(d for d in parallel if d not in (row, column))
+    return Shape(outer, row, column, depth)
+
+
+def _volume(nest: LoopNest, access: Access) -> int:
+    return math.prod(n for n, s in zip(nest.sizes, access.strides) if s)
+
+
+class ReusingLoops(NestLoops):
+    """Write one nest of a shape inside loops `rows`, which are open."""
+
+    def __init__(
+        self, writer: FunctionWriter, nest: LoopNest, rows: Sequence[Value], shape: Shape
+    ) -> None:
+        super().__init__(writer, nest, rows)
+        self.shape = shape
+        self.width = max(element_bytes(store.type) for store in nest.stores)
+        self.count = 1 if shape.row is None else nest.sizes[shape.row]
+        groups = -(-self.count // TOGETHER)
+        self.group = -(-self.count // groups)
+
+    def write(self) -> None:
+        """Write the loops around, in them panels of columns or sums in registers."""
+        along = self.order[-1] in self.nest.reductions
+        self._loops(self.shape.outer, self._sums_of_rows if along else self._panels)
+
+    def _parts(self, size: int, most: int) -> Iterator[tuple[Value, int]]:
+        """Open a loop over parts of `most`, and yield where each begins; then what is left of `size`."""
+        whole = size // most * most
+        if whole:
+            yield self.writer.open(whole, most), most
+            self.writer.close()
+        if whole < size:
+            yield self.writer.number(whole), size - whole
+
+    def _groups(self) -> Iterator[list[Counters]]:
+        """Yield groups of rows, inside a loop where there are several."""
+        row = self.shape.row
+        if row is None:
+            yield [{}]
+            return
+        for start, count in self._parts(self.count, self.group):
+            yield [{row: self.writer.plus(start, k)} for k in range(count)]
+
+    # Sums in registers
+
+    def _sums_of_rows(self) -> None:
+        """Write results whose addends lie side by side."""
+        column = self.shape.column
+        beside = max(1, min(BESIDE, TOGETHER // self.group))
+        for start, count in self._parts(self.nest.sizes[column], beside):
+            for group in self._groups():
+                columns = [self.writer.plus(start, k) for k in range(count)]
+                with self._at({}):
+                    copies = [{**row, column: at} for at in columns for row in group]
+                    self._registers(self.shape.depth, copies)
+
+    # Panels
+
+    def _panels(self) -> None:
+        """Write results that lie side by side, a panel of columns after the other.
+
+        What a panel holds so far is in a local buffer, whose rows are not a power of two apart: such rows would have
+        one place in the first cache.
+        """
+        writer, size = self.writer, self.nest.sizes[self.shape.column]
+        most = max(64, cache_bytes() // PANEL // (self.count * self.width) // 64 * 64)
+        self.apart = min(size, most) + PADDING
+        self.buffers = [
+            writer.local_buffer(self.count * self.apart, stored(str(store.type)))
+            for store in self.nest.stores
+        ]
+        start = writer.open(size, most)
+        panel = Panel(start, tiles.minimum(writer, start, size, most))
+        self._begin(panel)
+        *outer, last = self.shape.depth
+        with self._at({d: writer.open(self.nest.sizes[d]) for d in outer}):
+            self._depth(last, min(size, most), panel)
+        for _ in outer:
+            writer.close()
+        self._end(panel)
+        writer.close()
+
+    def _begin(self, panel: Panel) -> None:
+        """Let the results of a panel be what they start from."""
+        for row in self._rows():
+            column = self.writer.open(panel.width)
+            with self._at({**row, **self._column(panel, column)}):
+                self._keep(row, column, [self._start(store) for store in self.nest.stores])
+            self.writer.close()
+
+    def _end(self, panel: Panel) -> None:
+        """Store the results of a panel."""
+        for row in self._rows():
+            column = self.writer.open(panel.width)
+            with self._at({**row, **self._column(panel, column)}):
+                for store, value in zip(self.nest.stores, self._kept(row, column)):
+                    self.store(store, value)
+            self.writer.close()
+
+    def _rows(self) -> Iterator[Counters]:
+        """Yield all rows, as one loop over them."""
+        row = self.shape.row
+        yield {} if row is None else {row: self.writer.open(self.count)}
+        if row is not None:
+            self.writer.close()
+
+    def _column(self, panel: Panel, number: Value) -> Counters:
+        return {self.shape.column: self.writer.plus(panel.start, number)}
+
+    def _depth(self, dim: int, width: int, panel: Panel) -> None:
+        """Add all depth to a panel; for several groups of rows in tiles that the second cache keeps."""
+        steps = max(1, min(STEPS, MOST_CODE // (self.group * len(self.nest.code))))
+        size = self.nest.sizes[dim]
+        whole = size // steps * steps
+        if whole:
+            tile = whole
+            if self.count > self.group:
+                fits = cache_bytes() // 2 // (width * self.width)
+                tile = min(whole, max(steps, fits // steps * steps))
+            first = self.writer.open(whole, tile)
+            last = self.writer.plus(first, tiles.minimum(self.writer, first, whole, tile))
+            for group in self._groups():
+                at = self.writer.open(last, steps, first)
+                self._step(group, [{dim: self.writer.plus(at, k)} for k in range(steps)], panel)
+                self.writer.close()
+            self.writer.close()
+        if whole < size:
+            rest = [{dim: self.writer.number(k)} for k in range(whole, size)]
+            for group in self._groups():
+                self._step(group, rest, panel)
+
+    def _step(self, rows: Sequence[Counters], depths: Sequence[Counters], panel: Panel) -> None:
+        """Add a few steps of depth to a panel of a few rows."""
+        known = [[self._values_at({**row, **depth}) for row in rows] for depth in depths]
+        column = self.writer.open(panel.width)
+        with self._at(self._column(panel, column)):
+            held = [self._kept(row, column) for row in rows]
+            for depth, values in zip(depths, known):
+                with self._at(depth):
+                    weights = self.values
+                    for k, row in enumerate(rows):
+                        self.values = {**values[k], **weights}
+                        held[k] = self._reduced(row, held[k])
+                    self.values = weights
+            for row, results in zip(rows, held):
+                self._keep(row, column, results)
+        self.writer.close()
+
+    def _values_at(self, counters: Counters) -> dict[int, Value]:
+        with self._at(counters):
+            return self.values
+
+    def _kept(self, row: Counters, column: Value) -> list[Value]:
+        """Return what the results of a row hold so far, in a column of the panel."""
+        kinds = [str(store.type) for store in self.nest.stores]
+        places = [self._room(k, row, column) for k in range(len(kinds))]
+        read = [self.writer.load(place, stored(kind)) for place, kind in zip(places, kinds)]
+        return [self.frame.loaded(value, kind) for value, kind in zip(read, kinds)]
+
+    def _keep(self, row: Counters, column: Value, values: Sequence[Value]) -> None:
+        """Let the results of a row hold these."""
+        for k, value in enumerate(values):
+            self.writer.store(self.frame.in_memory(value), self._room(k, row, column))
+
+    def _room(self, result: int, row: Counters, column: Value) -> Value:
+        """Return where the buffer of a result has the element of a row and a column of the panel."""
+        kind = stored(str(self.nest.stores[result].type))
+        for number in row.values():
+            column = self.writer.plus(self.writer.times(number, self.apart), column)
+        return self.writer.offset(self.buffers[result], column, kind)

@@ -1,0 +1,37 @@
+"""Write the function of a unit: its nests one after the other, each by what suits it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from meshweave.lowering.cpu.blocks import blocks_of, blocks_text
+from meshweave.lowering.cpu.loops import NestLoops, ShortRows, short
+from meshweave.lowering.cpu.reuse import ReusingLoops, shape_of
+from meshweave.lowering.cpu.text import FunctionWriter
+from meshweave.lowering.nests.bind import LoopNest
+from meshweave.lowering.nests.rows import KernelUnit
+from meshweave.lowering.writer import Value
+
+
+def unit_text(name: str, unit: KernelUnit) -> str:
+    """Write the function `name` that does what the unit does."""
+    product = blocks_of(unit.nests[0]) if len(unit.nests) == 1 else None
+    if product is not None:
+        return blocks_text(name, unit, product)
+    writer = FunctionWriter(unit)
+    rows = [writer.open(size) for size in unit.nests[0].sizes[: unit.rows]]
+    for nest in unit.nests:
+        _loops_of(writer, nest, rows).write()
+    for _ in rows:
+        writer.close()
+    return writer.text(name)
+
+
+def _loops_of(writer: FunctionWriter, nest: LoopNest, rows: Sequence[Value]) -> NestLoops:
+    """Return what writes a nest inside loops `rows`, which are open."""
+    if short(nest, len(rows)):
+        return ShortRows(writer, nest, rows)
+    shape = shape_of(nest, len(rows))
+    return (
+        NestLoops(writer, nest, rows) if shape is None else ReusingLoops(writer, nest, rows, shape)
+    )
