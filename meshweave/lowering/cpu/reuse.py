@@ -25,6 +25,7 @@ from meshweave.lowering.writer import Value
 from meshweave.plan.machine import cache_bytes
 
 PANEL = 4  # part of the second cache that the results of a panel may take
+MOST_ROWS = 64  # of a panel
 PADDING = 16  # elements between rows of a panel
 TOGETHER = 8  # rows, or rows times columns, that are written out side by side
 BESIDE = 4  # sums of one row
@@ -70,6 +71,8 @@ def shape_of(nest: LoopNest, rows: int) -> Shape | None:
         column = min(columns, key=lambda d: abs(weights.strides[d]))
     same = [d for d in parallel if not weights.strides[d]]
     row = max(same, key=lambda d: nest.sizes[d], default=None)
+    if column == order[-1] and row is not None and nest.sizes[row] > MOST_ROWS:
+        return None
     outer = tuple(d for d in parallel if d not in (row, column))
     return Shape(outer, row, column, depth)
 
@@ -90,6 +93,8 @@ class ReusingLoops(NestLoops):
         self.count = 1 if shape.row is None else nest.sizes[shape.row]
         groups = -(-self.count // TOGETHER)
         self.group = -(-self.count // groups)
+        self.apart = 0  # elements from row to row of a panel
+        self.buffers: list[Value] = []  # of a panel, for each result
 
     def write(self) -> None:
         """Write the loops around, in them panels of columns or sums in registers."""
