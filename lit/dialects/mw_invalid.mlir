@@ -105,3 +105,36 @@ func.func @address(%a: memref<4xf32>, %i: index) {
   %0 = "mw.address"(%a, %i) {map = affine_map<() -> (0)>} : (memref<4xf32>, index) -> !llvm.ptr<1>
   return
 }
+
+// -----
+
+func.func @no_such_dim(%a: tensor<4xf32>, %s: tensor<f32>) -> tensor<4xf32> {
+  // expected-error @below {{'mw.scan' op dim must be one of the 1 dims}}
+  %0 = "mw.scan"(%a, %s) ({
+  ^bb0(%x: f32, %y: f32):
+    "mw.yield"(%x) : (f32) -> ()
+  }) {dim = 1 : i64} : (tensor<4xf32>, tensor<f32>) -> tensor<4xf32>
+  return %0 : tensor<4xf32>
+}
+
+// -----
+
+func.func @another_start(%a: tensor<4x2xf32>, %s: tensor<4xf32>) -> tensor<4x2xf32> {
+  // expected-error @below {{'mw.scan' op needs inputs and results of one shape [4, 2], and starts of shape [2]}}
+  %0 = "mw.scan"(%a, %s) ({
+  ^bb0(%x: f32, %y: f32):
+    "mw.yield"(%x) : (f32) -> ()
+  }) {dim = 0 : i64} : (tensor<4x2xf32>, tensor<4xf32>) -> tensor<4x2xf32>
+  return %0 : tensor<4x2xf32>
+}
+
+// -----
+
+func.func @short_body(%a: tensor<4xf32>, %s: tensor<f32>) -> tensor<4xf32> {
+  // expected-error @below {{'mw.scan' op needs a body of 2 scalars that yields 1}}
+  %0 = "mw.scan"(%a, %s) ({
+  ^bb0(%x: f32):
+    "mw.yield"(%x) : (f32) -> ()
+  }) {dim = 0 : i64} : (tensor<4xf32>, tensor<f32>) -> tensor<4xf32>
+  return %0 : tensor<4xf32>
+}

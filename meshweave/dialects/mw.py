@@ -4,6 +4,8 @@ Two views. On *tensors*, after `lower-collectives` and `fuse-kernels`: the linal
 `mw.kernel`s, the collectives `mw.collective`s, and each writes the tensor that it is given last. On *buffers*, after
 `plan-memory`: the same ops on memrefs, without results, and `mw.place` says where in the rank's arena each buffer lies
 and how long it lives. `mw.program` says what holds for the whole program.
+
+`mw.scan` stands in the global view too: frontends make it, since linalg has no op for elements in order along a dim.
 """
 
 # No `from __future__ import annotations` here: the field types are read as classes.
@@ -29,6 +31,59 @@ class _PureOnTensors(ir.MemoryEffectsOpInterface):
         """Append the effects of `op` to `effects`."""
         if not len(op.results):
             effects.append(ir.MemoryEffect.Write)
+
+
+@mixed_rows
+class ScanOp(Mw.Operation, name="scan", traits=[ext.Pure]):
+    """Combine the elements along `dim` one after another: element i of a result is what is combined up to element i.
+
+    Operands are tensors of one shape, then for each what it starts from, a tensor without that dim. The body takes what
+    is combined so far, one value of each, then an element of each, and yields what is combined then. It must be
+    associative. `reverse`: from the last element to the first.
+    """
+
+    values: Sequence[ext.Operand[Any]]
+    outputs: Sequence[ext.Result[Any]]
+    dim: ir.IntegerAttr
+    body: ext.Region
+
+    def verify_invariants(self) -> bool:
+        types = [v.type for v in self.operation.operands]
+        count, dim = len(types) // 2, self.attributes.get("dim")
+        ranked = all(isinstance(t, ir.RankedTensorType) for t in types)
+        if not require(
+            self,
+            ranked and count > 0 and len(types) == 2 * count == 2 * len(self.operation.results),
+            "needs a ranked tensor and a start for each result",
+        ):
+            return False
+        shape = list(types[0].shape)
+        if not require(
+            self,
+            isinstance(dim, ir.IntegerAttr) and 0 <= dim.value < len(shape),
+            f"dim must be one of the {len(shape)} dims",
+        ):
+            return False
+        rest = [*shape[: dim.value], *shape[dim.value + 1 :]]
+        made = [r.type for r in self.operation.results]
+        kinds = [t.element_type for t in types]
+        return require(
+            self,
+            made == types[:count]
+            and [list(t.shape) for t in types] == [shape] * count + [rest] * count
+            and kinds[:count] == kinds[count:],
+            f"needs inputs and results of one shape {shape}, and starts of shape {rest}",
+        )
+
+    def verify_region_invariants(self) -> bool:
+        ops = ends_in(self, "mw.yield")
+        given, made = len(self.operation.operands), len(self.operation.results)
+        return ops is not None and require(
+            self,
+            (len(self.operation.regions[0].blocks[0].arguments), len(ops[-1].operands))
+            == (given, made),
+            f"needs a body of {given} scalars that yields {made}",
+        )
 
 
 class ProgramOp(Mw.Operation, name="program"):
@@ -131,7 +186,7 @@ class AccumulatorOp(Mw.Operation, name="accumulator", traits=[ext.Pure]):
 
 @mixed_rows
 class YieldOp(Mw.Operation, name="yield", traits=[ir.IsTerminatorTrait, ext.Pure]):
-    """Store one value in each output of the `mw.kernel` around it, or end an `mw.fuse`."""
+    """Store one value in each output of the `mw.kernel` around it; end an `mw.fuse`, or the body of an `mw.scan`."""
 
     values: Sequence[ext.Operand[Any]]
 

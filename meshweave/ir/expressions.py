@@ -226,7 +226,7 @@ def read_body(block: ir.Block) -> Body:
 
     for view in block.operations:
         op = view.operation
-        if op.name in ("linalg.yield", "tensor.yield"):
+        if op.name in ("linalg.yield", "tensor.yield", "mw.yield"):
             results = tuple([number_of(v) for v in op.operands])  # may add nodes
             return Expression(tuple(nodes), results)
         if op.name == "tensor.extract":

@@ -76,6 +76,23 @@ def is_used(value: ir.Value) -> bool:
     return any(True for _ in value.uses)
 
 
+def clone_body(
+    block: ir.Block, arguments: Sequence[ir.Value], to: ir.InsertionPoint
+) -> list[ir.Value]:
+    """Copy the ops of `block`, which have no regions, but for its terminator, to `to`; return what it yields.
+
+    arguments: what the copies read in the place of the block's arguments.
+    """
+    values = dict(zip(block.arguments, arguments, strict=True))
+    *ops, end = (view.operation for view in block.operations)
+    for op in ops:
+        copy = op.clone(to).operation
+        for number, value in enumerate(op.operands):
+            copy.operands[number] = values.get(value, value)
+        values.update(zip(op.results, copy.results, strict=True))
+    return [values.get(value, value) for value in end.operands]
+
+
 def move_body(block: ir.Block, to: ir.InsertionPoint) -> list[ir.Value]:
     """Move the ops of `block`, but for its terminator, to `to`; return what the terminator yields."""
     *ops, end = list(block.operations)

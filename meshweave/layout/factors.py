@@ -10,14 +10,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 Axes = tuple[str, ...]
-PARALLEL, REDUCTION, WHOLE = "parallel", "reduction", "whole"
+PARALLEL, REDUCTION, ORDERED, WHOLE = "parallel", "reduction", "ordered", "whole"
 NEUTRAL_FREE = ("max", "min")
 """Reductions in which counting the initial value once per rank changes nothing."""
 
 
 @dataclass(frozen=True)
 class Factor:
-    """Describe a loop dim of an op: its extent, and whether it is parallel, reduced, or must be whole on a rank."""
+    """Describe a loop dim of an op: its extent, and whether it is parallel, reduced, ordered, or whole on a rank.
+
+    An ordered one is there in the result too, but needs what ranks before this one have made: it may be cut over ranks,
+    not over time.
+    """
 
     size: int
     kind: str = PARALLEL

@@ -18,6 +18,7 @@ from typing import Protocol
 
 from meshweave.layout.factors import (
     NEUTRAL_FREE,
+    ORDERED,
     REDUCTION,
     WHOLE,
     Axes,
@@ -277,7 +278,7 @@ def decide(
             continue
         for d, axes in enumerate(spec.dims):
             for factor, here in split_axes(axes, dims[d], rule, sizes).items():
-                if _may_cut(rule, factor) and here not in rows.setdefault(factor, []):
+                if _may_cut(rule, factor, slices) and here not in rows.setdefault(factor, []):
                     rows[factor].append(here)
     names = sorted({axis for row in rows.values() for part in row for axis in part})
     choices = [
@@ -311,8 +312,10 @@ def _work(rule: Rule, placed: dict[int, Axes], sizes: dict[str, int]) -> float:
     return WORK * iterations / pieces([a for axes in placed.values() for a in axes], sizes)
 
 
-def _may_cut(rule: Rule, factor: int) -> bool:
+def _may_cut(rule: Rule, factor: int, slices: bool) -> bool:
     kind = rule.factors[factor].kind
+    if kind == ORDERED and slices:
+        return False
     return kind != WHOLE and (kind != REDUCTION or rule.reduction is not None)
 
 

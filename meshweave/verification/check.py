@@ -17,7 +17,7 @@ from meshweave.ir.locations import location_text
 from meshweave.ir.ops import body_of, functions_of, ops_named
 from meshweave.layout.layout import Layout
 from meshweave.layout.mesh import Mesh
-from meshweave.verification import collectives, loops, repeats, tensors
+from meshweave.verification import collectives, loops, repeats, scans, tensors
 from meshweave.verification.answer import Answer, Finding, joined
 from meshweave.verification.differences import explained
 from meshweave.verification.indices import Expr, Var, of_var
@@ -28,7 +28,7 @@ from meshweave.verification.walk import NotReadError, Walk, results_of
 
 MOST_TERMS = 1_000_000
 """Terms that are made before the rest is left unproven; half as many ops are read of each program."""
-READERS = (collectives, loops, repeats, tensors)
+READERS = (collectives, loops, repeats, scans, tensors)
 """The files that say how ops are read; importing them registers what they say."""
 
 

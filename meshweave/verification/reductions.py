@@ -299,7 +299,7 @@ def closed(terms: Terms, kind: str, body: View, bound: Sequence[Var]) -> View:
     """Return the reduction of a body over variables that it depends on, in normal form."""
     body, over = _split(terms, body, list(bound))
     body, over = _merged(terms, body, over)
-    body, over = _clipped(terms, kind, body, over)
+    body, over = clipped(terms, kind, body, over)
     gone = [v for v in over if v not in view_variables(body)]
     if gone:
         body_view = reduce(terms, kind, body, [v for v in over if v not in gone])
@@ -463,7 +463,7 @@ def _inner(atom: object) -> frozenset[Var]:
     return variables(Expr(0, ((atom, 1),)))  # type: ignore[arg-type]
 
 
-def _clipped(terms: Terms, kind: str, body: View, over: list[Var]) -> tuple[View, list[Var]]:
+def clipped(terms: Terms, kind: str, body: View, over: list[Var]) -> tuple[View, list[Var]]:
     """Leave out what lies beyond the end of a dim and holds the neutral element."""
     from meshweave.verification.scalars import is_neutral
 
@@ -476,7 +476,7 @@ def _clipped(terms: Terms, kind: str, body: View, over: list[Var]) -> tuple[View
             if 0 <= expr.const < size < expr.const + var.size:
                 short = Var("b", f"_{terms.fresh()}", size - expr.const)
                 body = terms.composed(body, {var: of_var(short)})
-                return _clipped(terms, kind, body, [short if v == var else v for v in over])
+                return clipped(terms, kind, body, [short if v == var else v for v in over])
     return body, over
 
 

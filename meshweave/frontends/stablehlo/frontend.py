@@ -46,7 +46,7 @@ _TO_LINALG = (
 _CLEAN_UP = "builtin.module(canonicalize,cse)"
 _LOWER = lowerings()
 _CONVERT = "stablehlo.convert"
-_OURS = ("builtin", "func", "linalg", "tensor", "arith", "math", "scf", "dist", "hint")
+_OURS = ("builtin", "func", "linalg", "tensor", "arith", "math", "scf", "dist", "hint", "mw")
 _UPSTREAM = ("stablehlo", "chlo", "shape", "complex")
 
 

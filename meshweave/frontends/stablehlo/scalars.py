@@ -1,8 +1,8 @@
 """Turn arithmetic on tensors without dims, inside loops, into arithmetic on scalars.
 
 StableHLO has no scalars: counters, comparators and reducers compute on `tensor<f32>`, and as linalg ops each of them
-would be a buffer and a kernel. Inside scf regions those whose operands are scalars or integers anyway become plain
-arith; tensors that a reduction made stay tensors, because they may be sharded or partial.
+would be a buffer and a kernel. Inside scf regions and scans those whose operands are scalars or integers anyway become
+plain arith; tensors that a reduction made stay tensors, because they may be sharded or partial.
 """
 
 from collections.abc import Iterable
@@ -18,8 +18,10 @@ from meshweave.ir.ops import (
     producer,
     replace_op,
 )
+from meshweave.ir.scans import SCAN
 
 _ELEMENTWISE = ("linalg.map", "linalg.generic")
+_INSIDE = ("scf.", SCAN)
 _SCALAR_SOURCES = ("tensor.from_elements", "arith.constant")
 
 
@@ -35,7 +37,7 @@ def scalarise(module: ir.Module) -> bool:
         lambda op: (
             op.name in _ELEMENTWISE
             and _are_scalar_tensors(op.results)
-            and op.parent.name.startswith("scf.")
+            and op.parent.name.startswith(_INSIDE)
         ),
     )
     changed = False
@@ -47,13 +49,13 @@ def scalarise(module: ir.Module) -> bool:
 
 
 def _has_loops(block: ir.Block) -> bool:
-    """Tell whether the block, or a manual computation in it, has an scf op."""
+    """Tell whether the block, or a manual computation in it, has an scf op or a scan."""
     for op in block.operations:
         name = op.operation.name
         if "dist.manual" in op.operation.attributes:
             if _has_loops(body_of(op.operation)):
                 return True
-        elif name.startswith("scf.") and name != "scf.yield":
+        elif name.startswith(_INSIDE) and name != "scf.yield":
             return True
     return False
 

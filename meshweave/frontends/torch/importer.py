@@ -45,7 +45,7 @@ _TO_LINALG = (
 )
 _CONTRACT = "torch-verify-linalg-on-tensors-backend-contract"  # allows no calls; we look ourselves
 _CLEAN_UP = "builtin.module(canonicalize,cse)"
-_OURS = ("builtin", "func", "linalg", "tensor", "arith", "math", "scf", "dist", "hint")
+_OURS = ("builtin", "func", "linalg", "tensor", "arith", "math", "scf", "dist", "hint", "mw")
 _ILLEGAL = re.compile(r"failed to legalize operation '(torch\.[\w.]+)'")
 _OPERATOR = re.compile(r'torch\.operator"? ?\(?"torch\.([\w.]+)"|name = "torch\.([\w.]+)"')
 

@@ -5,9 +5,10 @@ from collections.abc import Callable
 from meshweave.errors import CompileError
 from meshweave.frontends.stablehlo.lowerings.loops import is_inside, sorted_rows
 from meshweave.ir.bindings import arith, ir
-from meshweave.ir.build import OpBuilder, Values, predicate
+from meshweave.ir.build import OpBuilder, Values, predicate, tensor_type
 from meshweave.ir.locations import location_text
 from meshweave.ir.ops import body_of, is_used, move_body, ops_named
+from meshweave.ir.scans import scan
 
 _Int, _Float = arith.CmpIPredicate, arith.CmpFPredicate
 _ASCENDING = {
@@ -40,19 +41,17 @@ def _scan(op: ir.Operation, b: OpBuilder) -> list[ir.Value]:
     dim, inclusive = (ir.IntegerAttr(op.attributes["dimension"]).value, op.attributes["inclusive"])
     if not ir.BoolAttr(inclusive).value:
         raise CompileError("not supported: an exclusive scan", location_text(op.location))
-    block, shape = body_of(op), list(source.type.shape)
-    if 0 in shape or shape[dim] < 2:
-        return [source]
-    steps = [n - 1 if d == dim else n for d, n in enumerate(shape)]
+    block, shape, element = body_of(op), list(source.type.shape), source.type.element_type
+    start = _NEUTRAL.get(block.operations[0].operation.name)
+    if len(block.operations) != 2 or start is None:
+        raise CompileError("not supported: a scan with this body", location_text(op.location))
+    kind = ir.FloatAttr if isinstance(element, ir.FloatType) else ir.IntegerAttr
+    rest = tensor_type([*shape[:dim], *shape[dim + 1 :]], element)
+    begin = b.one("tensor.splat", rest, b.constant(kind.get(element, start)))
+    return scan(b, [source], [begin], dim, lambda k, pair: _applied(k, block, pair))
 
-    def combine(k: OpBuilder, at: Values, values: Values) -> list[ir.Value]:
-        (made,) = values
-        following = list(at)
-        following[dim] = k.binary("addi", at[dim], k.index(1))
-        pair = [k.element(source, following), k.element(made, at)]
-        return [k.put_element(_applied(k, block, pair)[0], made, following)]
 
-    return b.loops(steps, [source], combine)
+_NEUTRAL = {"arith.addf": -0.0, "arith.addi": 0, "arith.mulf": 1.0, "arith.muli": 1}
 
 
 def _applied(k: OpBuilder, block: ir.Block, scalars: Values) -> list[ir.Value]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from meshweave.lowering.cpu.blocks import blocks_of, blocks_text
 from meshweave.lowering.cpu.loops import NestLoops, ShortRows, short
 from meshweave.lowering.cpu.reuse import ReusingLoops, shape_of
+from meshweave.lowering.cpu.scans import ScanLoops, is_scan
 from meshweave.lowering.cpu.text import FunctionWriter
 from meshweave.lowering.nests.bind import LoopNest
 from meshweave.lowering.nests.rows import KernelUnit
@@ -29,6 +30,8 @@ def unit_text(name: str, unit: KernelUnit) -> str:
 
 def _loops_of(writer: FunctionWriter, nest: LoopNest, rows: Sequence[Value]) -> NestLoops:
     """Return what writes a nest inside loops `rows`, which are open."""
+    if is_scan(nest):
+        return ScanLoops(writer, nest, rows)
     if short(nest, len(rows)):
         return ShortRows(writer, nest, rows)
     shape = shape_of(nest, len(rows))

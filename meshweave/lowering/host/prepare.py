@@ -10,7 +10,8 @@ from meshweave.errors import CompileError
 from meshweave.ir.bindings import ir
 from meshweave.ir.build import OpBuilder
 from meshweave.ir.locations import location_text
-from meshweave.ir.ops import body_of, terminator
+from meshweave.ir.ops import body_of, replace_op, terminator
+from meshweave.ir.scans import SCAN, by_doubling, generic_scan
 from meshweave.layout.layout import Layout
 from meshweave.transforms.base import functions, ops_of
 
@@ -60,11 +61,15 @@ def _refusal(op: ir.Operation, kept: set[str], target: str) -> str:
     return ""
 
 
-def spell_out(function: ir.OpView) -> None:
-    """Write tensor.pad and tensor.concat as insertions, so that the ops that make the pieces write them in place.
+def spell_out(function: ir.OpView, target: str) -> None:
+    """Write scans as linalg ops, and tensor.pad and tensor.concat as insertions.
 
-    An op whose loops never run gives what it starts from.
+    So the ops that make the pieces write them in place. An op whose loops never run gives what it starts from. Kernels
+    of gpus run in no order: there scans take rounds.
     """
+    for op in ops_of(function, SCAN):
+        made = by_doubling(op.operation) if target == "gpu" else generic_scan(op.operation)
+        replace_op(op.operation, made)
     for op in ops_of(function, "linalg.generic"):
         _without_iterations(op.operation)
     for op in ops_of(function, "tensor.pad", "tensor.concat"):

@@ -63,7 +63,7 @@ def fuse(module: ir.Module) -> dict[str, FusedKernel]:
             ops = walk(function)
             refuse_unknown(ops, names, target)
             round_once(ops)
-            spell_out(function)
+            spell_out(function, target)
             Fusion(function.operation.regions[0].blocks[0], writer).run()
         return {name: kernel for kernel, name in writer.names.items()}
 

@@ -236,6 +236,8 @@ def _loops(op: ir.Operation, types: Sequence[ir.Type]) -> Loops:
             for extent, form in zip(type_.shape, access):
                 if form.dim is not None:
                     sizes[form.dim] = extent
+                elif form.const == extent - 1 and [f for _, f in form.terms] == [-1]:
+                    sizes[form.terms[0][0]] = extent  # from the last to the first
     if -1 in sizes:
         raise CompileError(f"{op.name}: a loop has no size", where)
     reduced = frozenset(i for i, kind in enumerate(kinds) if kind is IteratorType.REDUCTION)

@@ -61,10 +61,10 @@ def _fill_operands(op: ir.Operation, bounds: Mapping[int, LoopEnd]) -> None:
         }
         mine = {positions[loop]: bound for loop, bound in bounds.items() if loop in positions}
         if mine:
-            op.operands[i] = _filled(OpBuilder.before(op), op.operands[i], mine, kind)
+            op.operands[i] = filled(OpBuilder.before(op), op.operands[i], mine, kind)
 
 
-def _filled(b: OpBuilder, value: ir.Value, dims: Mapping[int, LoopEnd], kind: str) -> ir.Value:
+def filled(b: OpBuilder, value: ir.Value, dims: Mapping[int, LoopEnd], kind: str) -> ir.Value:
     """Return `value` with the neutral element of `kind` beyond the end of each of `dims`."""
     neutral = b.constant(neutral_attr(kind, value.type.element_type))
     return b.elementwise(

@@ -5,7 +5,7 @@ over a padded dim must not see the padding: a plain one gets its operands filled
 other keeps its accumulator wherever the loop index is beyond the end.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from meshweave.ir.bindings import arith, ir, linalg
@@ -109,11 +109,16 @@ def _shift_indices(
 
 
 @dataclass
-class _Block:
+class Block:
     """Describe the end of a loop over the rank's block."""
 
     offset: ir.Value
     end: ir.Value
+
+    @classmethod
+    def of(cls, b: OpBuilder, axes: Sequence[str], extent: int, whole: int) -> "Block":
+        """Return the end of a loop over a block of `extent`, of a dim of `whole` elements cut along `axes`."""
+        return cls(block_offset(b, axes, extent), b.index(whole))
 
     def inside(self, b: OpBuilder, index: ir.Value) -> ir.Value:
         """Compare the index, counted globally, with the end: an i1, true before it."""
@@ -125,7 +130,7 @@ def _mask(op: ir.Operation, loops: list[LocalLoop], local: Local) -> None:
     """Keep padding out of the op's reductions."""
     b = OpBuilder.before(op)
     bounds = {
-        d: _Block(block_offset(b, loop.axes, loop.local), b.index(loop.whole))
+        d: Block.of(b, loop.axes, loop.local, loop.whole)
         for d, loop in enumerate(loops)
         if loop.reduced and loop.ragged(local)
     }

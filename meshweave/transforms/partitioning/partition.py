@@ -12,6 +12,7 @@ from typing import ClassVar
 from meshweave.dialects.dist import LayoutAttr
 from meshweave.ir.bindings import ir
 from meshweave.ir.ops import replace_op, terminator
+from meshweave.ir.scans import SCAN
 from meshweave.layout.layout import Layout
 from meshweave.transforms.base import (
     Pass,
@@ -26,6 +27,7 @@ from meshweave.transforms.base import (
 )
 from meshweave.transforms.partitioning.local import Local
 from meshweave.transforms.partitioning.ops import FIXERS, fix_linalg
+from meshweave.transforms.partitioning.scans import fix_scan
 from meshweave.transforms.partitioning.steps import emit_plan
 from meshweave.transforms.propagation.bodies import is_tensor
 from meshweave.transforms.propagation.graph import MANUAL, STRUCTURED
@@ -127,6 +129,8 @@ def _op(op: ir.Operation, local: Local) -> None:
                 local.localise(result, layout)
     if op.name.startswith("linalg."):
         fix_linalg(op, operands, local)
+    elif op.name == SCAN:
+        fix_scan(op, operands, local)
     elif op.name in FIXERS:
         FIXERS[op.name](op)
     elif op.name in STRUCTURED:

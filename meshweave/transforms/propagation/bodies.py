@@ -21,6 +21,7 @@ from meshweave.ir.expressions import (
     inputs,
     read_body,
 )
+from meshweave.ir.scans import SCAN
 
 COMBINERS = {
     "arith.addf": "sum",
@@ -110,7 +111,11 @@ def body_of(op: ir.Operation) -> Body | None:
     blocks = op.regions[0].blocks
     if not len(blocks):
         return EMPTY
-    if len(op.regions) > 1 or len(blocks) > 1 or not op.name.startswith(("linalg.", "tensor.")):
+    if (
+        len(op.regions) > 1
+        or len(blocks) > 1
+        or not op.name.startswith(("linalg.", "tensor.", SCAN))
+    ):
         return None
     try:
         return read_body(blocks[0])
@@ -210,6 +215,17 @@ def combiner(op: ir.Operation, body: Body | None = None) -> str | None:
     if not isinstance(made, Apply) or reads.count(accumulator) != 1:
         return None
     if accumulator not in made.operands:
+        return None
+    return (COMBINERS_I1 if element == "i1" else COMBINERS).get(made.name)
+
+
+def scan_combiner(op: ir.Operation) -> str | None:
+    """Return how a scan of one tensor combines: sum, prod, max, min; None for any other."""
+    body, element = body_of(op), _element(op)
+    if body is None or len(op.results) != 1 or element.startswith("complex"):
+        return None
+    made = body.nodes[body.results[0]]
+    if not isinstance(made, Apply) or set(made.operands) != {0, 1} or len(body.nodes) != 3:
         return None
     return (COMBINERS_I1 if element == "i1" else COMBINERS).get(made.name)
 

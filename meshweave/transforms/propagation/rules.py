@@ -20,7 +20,8 @@ from meshweave.ir.build import (
     static_strides,
 )
 from meshweave.ir.ops import producer
-from meshweave.layout.factors import PARALLEL, REDUCTION, WHOLE, Dims, Factor, Rule
+from meshweave.ir.scans import SCAN, Scan
+from meshweave.layout.factors import ORDERED, PARALLEL, REDUCTION, WHOLE, Dims, Factor, Rule
 from meshweave.plan.collectives import ROWS
 from meshweave.transforms.propagation.bodies import (
     UNSAFE_ON_PADDING,
@@ -33,6 +34,7 @@ from meshweave.transforms.propagation.bodies import (
     is_tensor,
     monomials,
     padding_safe,
+    scan_combiner,
 )
 
 KNOWN_WHOLE = (
@@ -341,6 +343,25 @@ def _softmax(op: ir.Operation, captured: list[Captured]) -> Rule:
     return _rule(op.name, factors, types, [op.results[0].type], dims, inits=(1,))
 
 
+def _scan(op: ir.Operation, captured: list[Captured]) -> Rule:
+    """Read the rule of a scan: the dims go through, but ranks wait for those before them along the scanned one.
+
+    What these have made must be known without their elements: it is whole unless the body says how it combines.
+    """
+    if captured:
+        return _whole(op, captured)
+    what, shape = Scan(op), list(op.results[0].type.shape)
+    ordered = WHOLE if scan_combiner(op) is None else ORDERED
+    factors = [
+        Factor(extent, ordered if d == what.dim else PARALLEL) for d, extent in enumerate(shape)
+    ]
+    whole: Dims = tuple((d,) for d in range(len(shape)))
+    rest: Dims = tuple((d,) for d in what.kept)
+    dims: list[Dims | None] = [*[whole] * what.count, *[rest] * what.count, *[whole] * what.count]
+    types, results = [v.type for v in op.operands], [r.type for r in op.results]
+    return _rule(op.name, factors, types, results, dims, padding_safe=padding_safe(body_of(op)))
+
+
 def _reassociation(op: ir.Operation, captured: list[Captured]) -> Rule:
     """Read the rule of expand_shape and collapse_shape: a group of dims on one side is one dim on the other."""
     groups = reassociation(op)
@@ -487,6 +508,7 @@ READERS: dict[str, Callable[[ir.Operation, list[Captured]], Rule]] = {
         if row.is_blockwise
     },
     "tensor.bitcast": _aligned_op,
+    SCAN: _scan,
     "arith.constant": _whole,
     "arith.*": _aligned_op,
     "math.*": _aligned_op,

@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable
 
 from meshweave.frontends.python.builder import fail, tensor_type
-from meshweave.frontends.python.control import scan
 from meshweave.frontends.python.dtypes import (
     DEFAULT_INT,
     DType,
@@ -30,7 +29,6 @@ from meshweave.frontends.python.functions.manipulate import (
     axis_of,
     concat,
     expand_dims,
-    moveaxis,
     reshaped,
 )
 from meshweave.frontends.python.tracer import (
@@ -252,9 +250,21 @@ def logsumexp(x: ArrayLike, /, *, axis: Axes = None, keepdims: bool = False) -> 
     return e.astype(found, floating(value.dtype))
 
 
-def _cumulative(
-    name: str, doc: str, combine: Callable[..., Tracer], initial: int
-) -> Callable[..., Tracer]:
+def _scan(value: Tracer, dim: int, op: str, initial: float) -> Tracer:
+    """Combine the elements along `dim` in order with an op of arith, starting from `initial`."""
+    trace, dtype = tracing(value), value.dtype
+    rest = value.shape[:dim] + value.shape[dim + 1 :]
+    start = trace.filled(rest, dtype, initial if dtype.kind == "f" else int(initial))
+    loc = trace.loc()
+    name = trace.let(
+        f'"mw.scan"({trace.name(value)}, {start}) ({{\n^bb0(%a: {dtype.name}, %b: {dtype.name}):\n'
+        f'  %c = {op} %a, %b : {dtype.name}{loc}\n  "mw.yield"(%c) : ({dtype.name}) -> (){loc}\n'
+        f"}}) {{dim = {dim} : i64}} : ({value.type}, {tensor_type(rest, dtype)}) -> {value.type}"
+    )
+    return Tracer(trace, name, value.shape, dtype)
+
+
+def _cumulative(name: str, doc: str, op: str, initial: float) -> Callable[..., Tracer]:
     def function(
         x: ArrayLike,
         /,
@@ -268,13 +278,13 @@ def _cumulative(
             fail(f"{name}: x has {value.ndim} dims: say along which axis")
         dim = axis_of(name, 0 if axis is None else axis, value.ndim)
         out = dtype_of(name, dtype, _summed_type(value.dtype))
-        value = made = e.astype(value, accumulator(out))
-        rest = value.shape[:dim] + value.shape[dim + 1 :]
-        start = splat(tracing(), rest, initial, value.dtype)
-        if value.shape[dim]:
-            _, rows = scan(lambda c, row: (combine(c, row),) * 2, start, moveaxis(value, dim, 0))
-            made = moveaxis(rows, 0, dim)
+        if out.kind == "b":
+            fail(f"{name}: dtype {out!r}, a number is right")
+        wide = accumulator(out)
+        made = _scan(e.astype(value, wide), dim, f"arith.{op}{wide.kind}", initial)
         if include_initial:
+            rest = value.shape[:dim] + value.shape[dim + 1 :]
+            start = splat(tracing(), rest, int(initial), wide)
             made = concat([expand_dims(start, dim), made], dim)
         return e.astype(made, out)
 
@@ -284,14 +294,14 @@ def _cumulative(
 cumulative_sum = _cumulative(
     "cumulative_sum",
     "Sum the first 1, 2, ... elements along `axis`, in that order; `include_initial` puts the empty sum in front.",
-    e.add,
-    0,
+    "add",
+    -0.0,
 )
 cumulative_prod = _cumulative(
     "cumulative_prod",
     "Multiply the first 1, 2, ... elements along `axis`, as `cumulative_sum` adds them.",
-    e.multiply,
-    1,
+    "mul",
+    1.0,
 )
 
 

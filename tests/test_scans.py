@@ -1,0 +1,138 @@
+"""Cumulative ops: one pass over the elements, on any dim, whole or cut over ranks, and proven."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import meshweave as mw
+from meshweave.api.program import build
+from tests.executed import on
+
+OPS = {
+    "sum": ("arith.addf", "-0.0", np.cumsum),
+    "prod": ("arith.mulf", "1.0", np.cumprod),
+    "max": ("arith.maximumf", "0xFF800000", np.maximum.accumulate),
+    "min": ("arith.minimumf", "0x7F800000", np.minimum.accumulate),
+}
+
+
+def text(shape, axis, kind, layout, reverse):
+    rest = [n for d, n in enumerate(shape) if d != axis]
+    whole, short = ("tensor<" + "x".join([*map(str, dims), "f32>"]) for dims in (shape, rest))
+    op, start, _ = OPS[kind]
+    return f"""
+func.func public @main(%a: {whole} {{{layout}}}) -> ({whole} {{{layout}}}) {{
+  %s = arith.constant dense<{start}> : {short}
+  %0 = "mw.scan"(%a, %s) ({{
+  ^bb0(%x: f32, %y: f32):
+    %z = {op} %x, %y : f32
+    "mw.yield"(%z) : (f32) -> ()
+  }}) {{dim = {axis} : i64{", reverse" if reverse else ""}}} : ({whole}, {short}) -> {whole}
+  return %0 : {whole}
+}}"""
+
+
+def wanted(x, axis, kind, reverse):
+    x = np.flip(x, axis) if reverse else x
+    made = OPS[kind][2](x, axis=axis)
+    return np.flip(made, axis) if reverse else made
+
+
+@st.composite
+def cases(draw):
+    shape = tuple(draw(st.lists(st.sampled_from([0, 1, 2, 5, 7, 16, 33]), min_size=1, max_size=3)))
+    axis = draw(st.integers(0, len(shape) - 1))
+    names = draw(st.permutations(["x", "y", *["_"] * len(shape)]))[: len(shape)]
+    if draw(st.integers(0, 3)) == 0:
+        names = ["x*y" if d == axis else "_" for d in range(len(shape))]
+    mesh = draw(st.sampled_from(["x=2, y=2", "x=1, y=3", "x=3, y=1"]))
+    return shape, axis, draw(st.sampled_from(sorted(OPS))), f"[{', '.join(names)}]", mesh
+
+
+@settings(max_examples=10, deadline=None)
+@given(case=cases(), reverse=st.booleans(), seed=st.integers(0, 1 << 16))
+def test_a_scan_is_that_of_numpy_on_any_dim_and_layout(case, reverse, seed):
+    shape, axis, kind, layout, mesh = case
+    x = np.random.default_rng(seed).uniform(0.5, 1.5, shape).astype(np.float32)
+    source = on(mesh, text(shape, axis, kind, layout, reverse))
+    if shape[axis] >= 4:  # not where there are more ranks than elements
+        assert build(source).manifest.certificate.proven == ("@main result 0",)
+    with mw.compile(source, timeout=30) as program:
+        np.testing.assert_allclose(program(x)[0], wanted(x, axis, kind, reverse), rtol=2e-5)
+
+
+@pytest.mark.parametrize("mesh", ["x=1", "x=3"])
+def test_nan_and_infinities_go_on_as_in_numpy(mesh):
+    x = np.array([1, -np.inf, 3, np.nan, np.inf, 2, -0.0], np.float32)
+    for kind in OPS:
+        source = on(mesh, text((7,), 0, kind, "[x]", False))
+        with mw.compile(source, timeout=30) as program, np.errstate(invalid="ignore"):
+            np.testing.assert_array_equal(program(x)[0], wanted(x, 0, kind, False))
+
+
+def test_only_totals_move_between_ranks():
+    source = on("x=4", text((4096, 3), 0, "sum", "[x, _]", False))
+    (gather,) = build(source).manifest.collectives
+    assert (gather.op, gather.bytes <= 4 * 3 * 4) == ("all_gather", True)
+
+
+def test_a_long_sum_is_as_exact_as_numpys():
+    x = np.random.default_rng(0).uniform(0, 1, 200_000).astype(np.float32)
+    exact = np.cumsum(x, dtype=np.float64)
+    made = np.asarray(mw.jit(mw.cumulative_sum)(x))
+    theirs = np.cumsum(x)
+    assert np.abs(made - exact).max() <= 4 * np.abs(theirs - exact).max()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64", "int8", "int32", "int64"])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_elements_of_every_type(dtype, axis):
+    x = np.arange(-10, 11).reshape(7, 3).astype(dtype)
+    sums = np.asarray(mw.jit(lambda x: mw.cumulative_sum(x, axis=axis))(x))
+    np.testing.assert_array_equal(sums, np.cumsum(x, axis))
+    products = np.asarray(mw.jit(lambda x: mw.cumulative_prod(x, axis=axis))(x[:, :3]))
+    np.testing.assert_array_equal(products, np.cumprod(x[:, :3], axis))
+
+
+def test_jax_cumulative_ops():
+    jax = pytest.importorskip("jax")
+    lax, rng = jax.lax, np.random.default_rng(0)
+    ops = (lax.cumsum, lax.cumprod, lax.cummax, lax.cummin, lax.cumlogsumexp)
+    x = rng.standard_normal((3, 40)).astype(np.float32)
+    for op in ops:
+        for axis, reverse in ((0, False), (1, True), (1, False)):
+            _same(jax, partial(op, axis=axis, reverse=reverse), x)
+        _same(jax, jax.grad(lambda x, op=op: (op(x, axis=1) ** 2).sum()), x[:, :6])
+    for dtype in ("bfloat16", "float16", "uint32", "int8", "bool"):
+        _same(jax, lambda x: jax.numpy.cumsum(x, axis=1), np.asarray(jax.numpy.asarray(x, dtype)))
+    _same(jax, lambda x: lax.cummax(x), (x[0] * 9).astype(np.int32).astype(np.uint32))
+
+
+def _same(jax, function, x):
+    want = np.asarray(jax.jit(function)(x))
+    with mw.from_jax(function, x) as program:
+        made = np.asarray(program(x))
+    tolerance = 2e-2 if want.dtype.itemsize == 2 else 1e-4
+    np.testing.assert_allclose(
+        made.astype(float), want.astype(float), rtol=tolerance, atol=tolerance
+    )
+
+
+@pytest.mark.parametrize(
+    "window, padding",
+    [((1, 6), ((0, 0), (3, 2))), ((1, 5), ((0, 0), (4, 0))), ((4, 6), "SAME")],
+)
+def test_windows_of_another_form_stay_windows(window, padding):
+    jax = pytest.importorskip("jax")
+    x = np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32)
+    _same(jax, lambda x: jax.lax.reduce_window(x, 0.0, jax.lax.add, window, (1, 1), padding), x)
+
+
+def test_gpus_scan_in_rounds():
+    source = text((5, 37), 1, "sum", "[x, _]", True)
+    x = np.random.default_rng(0).standard_normal((5, 37)).astype(np.float32)
+    with mw.compile(on("x=2", source), engine="emulate", timeout=60) as program:
+        np.testing.assert_allclose(program(x)[0], wanted(x, 1, "sum", True), rtol=1e-5, atol=1e-5)
