@@ -110,6 +110,5 @@ def _reduce_precision(op: ir.Operation) -> None:
 LOWER = {
     "stablehlo.broadcast_in_dim": _broadcast_bits,
     "stablehlo.dot_general": _accumulate_wide,
-    "stablehlo.convolution": _accumulate_wide,
     "stablehlo.reduce_precision": _reduce_precision,
 }
