@@ -226,6 +226,31 @@ def test_loops_carry_several_values_that_change_places():
         np.testing.assert_allclose(got[1], y, rtol=1e-5)
 
 
+def test_a_loop_reads_what_it_starts_from_and_not_what_it_carries():
+    """The carried product has a buffer of its own, which begins empty."""
+    text = """func.func @main(%a: tensor<4x4xf64>) -> (tensor<4x4xf64>, tensor<f64>) {
+      %c0 = arith.constant 0 : index
+      %c1 = arith.constant 1 : index
+      %c2 = arith.constant 2 : index
+      %z = arith.constant dense<0.0> : tensor<4x4xf64>
+      %n = arith.constant dense<0.0> : tensor<f64>
+      %s = linalg.matmul ins(%a, %a : tensor<4x4xf64>, tensor<4x4xf64>) outs(%z : tensor<4x4xf64>) -> tensor<4x4xf64>
+      %t = linalg.reduce { arith.addf } ins(%a : tensor<4x4xf64>) outs(%n : tensor<f64>) dimensions = [0, 1]
+      %r:2 = scf.for %i = %c0 to %c2 step %c1 iter_args(%x = %s, %y = %t) -> (tensor<4x4xf64>, tensor<f64>) {
+        %p = linalg.matmul ins(%s, %s : tensor<4x4xf64>, tensor<4x4xf64>) outs(%z : tensor<4x4xf64>) -> tensor<4x4xf64>
+        %q = linalg.matmul ins(%p, %a : tensor<4x4xf64>, tensor<4x4xf64>) outs(%z : tensor<4x4xf64>) -> tensor<4x4xf64>
+        %u = linalg.reduce { arith.addf } ins(%p : tensor<4x4xf64>) outs(%n : tensor<f64>) dimensions = [0, 1]
+        %v = arith.mulf %u, %t : tensor<f64>
+        scf.yield %q, %v : tensor<4x4xf64>, tensor<f64>
+      }
+      return %r#0, %r#1 : tensor<4x4xf64>, tensor<f64> }"""
+    a = values("f64", 4, 4)
+    p = a @ a @ a @ a
+    got = run_text(text, a)
+    np.testing.assert_allclose(got[0], p @ a)
+    np.testing.assert_allclose(got[1], p.sum() * a.sum())
+
+
 def test_while_and_if_on_values_known_at_run_time():
     text = """func.func @main(%a: tensor<8xf32>, %limit: tensor<f32>) -> (tensor<8xf32>, tensor<i32>) {
       %c0 = arith.constant 0 : i32

@@ -90,10 +90,28 @@ def _kernel_maps(
     plain = ir.AffineMap.get_identity(ndim)
     direct = [accesses.get(k) == {whole} for k in range(len(inputs))]
     direct += [output.access == whole for output in kernel.outputs]
+    values = (*inputs, *outs)
+    if not any(direct):
+        return _scattered_maps(values, ndim)
     return [
         plain if is_direct else _constant_map(ndim, _rank(value))
-        for is_direct, value in zip(direct, (*inputs, *outs), strict=True)
+        for is_direct, value in zip(direct, values, strict=True)
     ]
+
+
+def _scattered_maps(values: Sequence[ir.Value], ndim: int) -> list[ir.AffineMap]:
+    """Return maps that say of no two operands that iteration i touches element i of both.
+
+    Upstream asks operands for the sizes of loops, and crashes where none has one: the one loop is of one operand.
+    """
+    ranks = [_rank(value) for value in values]
+    first = next((k for k, rank in enumerate(ranks) if rank), None)
+    if first is None:
+        return [_constant_map(ndim, 0) for _ in values]
+    exprs = [ir.AffineDimExpr.get(0), *[ir.AffineConstantExpr.get(0)] * (ranks[first] - 1)]
+    maps = [_constant_map(1, rank) for rank in ranks]
+    maps[first] = ir.AffineMap.get(1, 0, exprs)
+    return maps
 
 
 def _constant_map(ndim: int, rank: int) -> ir.AffineMap:
