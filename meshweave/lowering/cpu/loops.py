@@ -30,6 +30,7 @@ SHORT = 32  # LLVM unrolls rows of so few elements before it looks for vectors, 
 Counters = Mapping[int, Value]
 VECTORS = {f"arith.{name}f" for name in ("add", "sub", "mul", "div", "neg")} | {"math.fma"}
 RUN = 4 << 10  # bytes that are added in lanes: 32 addends in each, with four vectors of 256 bits
+_WIDTH = {"bf16": 16, "f16": 16, "f32": 32, "i32": 32, "i64": 64}  # of what is converted
 FASTER = {"arith.addf", "arith.mulf"}  # reductions that may be done in another order
 
 
@@ -44,6 +45,7 @@ class NestLoops(Iteration):
         self.staged: dict[int, Value] = {}  # load -> where its element is in a local buffer
         self.needs = loops_of(nest)
         self.wanted = needed(nest.code, nest.results)
+        self.types = {store.value: type_text(nest.code[store.value]) for store in nest.stores}
 
     def write(self) -> None:
         """Write the nest. Reductions are in registers when a reduction loop is innermost, else in memory."""
@@ -171,7 +173,25 @@ class NestLoops(Iteration):
 
     def _start(self, store: Store) -> Value:
         """Return what a reduction starts from: its initial value, or what the buffer holds."""
-        return self.load(store) if store.initial is None else self.values[store.initial]
+        if store.initial is None:
+            return self._held(store)
+        return self._converted(self.values[store.initial], self.types[store.value])
+
+    def _held(self, store: Store) -> Value:
+        """Return what the place of a result holds."""
+        return self._converted(self.load(store), self.types[store.value])
+
+    def store(self, store: Store, value: Value) -> None:
+        """Store a result, which may have been held in another type."""
+        super().store(store, self._converted(value, str(store.type)))
+
+    def _converted(self, value: Value, type_: str) -> Value:
+        """Return a value in the type that a result is stored in, or held in."""
+        if value.type == type_:
+            return value
+        longer = _WIDTH[type_] > _WIDTH[value.type]
+        suffix = "f" if value.is_float else "si" if longer else "i"
+        return self.writer.convert(f"arith.{'ext' if longer else 'trunc'}{suffix}", value, type_)
 
     def _registers(self, dims: Sequence[int], copies: Sequence[Counters] = ({},)) -> None:
         """Write the reduction loops, what they reduce carried from iteration to iteration.
@@ -309,7 +329,7 @@ class NestLoops(Iteration):
                 self.store(store, self.values[store.initial])
 
     def _update(self) -> None:
-        self._hold([(k, self.load(store)) for k, store in enumerate(self.nest.stores)])
+        self._hold([(k, self._held(store)) for k, store in enumerate(self.nest.stores)])
         self._store_results()
 
 

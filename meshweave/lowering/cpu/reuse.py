@@ -144,7 +144,7 @@ class ReusingLoops(NestLoops):
         most = max(64, cache_bytes() // PANEL // (self.count * self.width) // 64 * 64)
         self.apart = min(size, most) + PADDING
         self.buffers = [
-            writer.local_buffer(self.count * self.apart, stored(str(store.type)))
+            writer.local_buffer(self.count * self.apart, stored(self.types[store.value]))
             for store in self.nest.stores
         ]
         start = writer.open(size, most)
@@ -230,7 +230,7 @@ class ReusingLoops(NestLoops):
 
     def _kept(self, row: Counters, column: Value) -> list[Value]:
         """Return what the results of a row hold so far, in a column of the panel."""
-        kinds = [str(store.type) for store in self.nest.stores]
+        kinds = [self.types[store.value] for store in self.nest.stores]
         places = [self._room(k, row, column) for k in range(len(kinds))]
         read = [self.writer.load(place, stored(kind)) for place, kind in zip(places, kinds)]
         return [self.frame.loaded(value, kind) for value, kind in zip(read, kinds)]
@@ -242,7 +242,7 @@ class ReusingLoops(NestLoops):
 
     def _room(self, result: int, row: Counters, column: Value) -> Value:
         """Return where the buffer of a result has the element of a row and a column of the panel."""
-        kind = stored(str(self.nest.stores[result].type))
+        kind = stored(self.types[self.nest.stores[result].value])
         for number in row.values():
             column = self.writer.plus(self.writer.times(number, self.apart), column)
         return self.writer.offset(self.buffers[result], column, kind)
