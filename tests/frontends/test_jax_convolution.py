@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import meshweave as mw
-from meshweave.frontends.stablehlo.lowerings.convolution import Axis, phases
+from meshweave.frontends.windows import Axis, phases
 
 jax = pytest.importorskip("jax")
 lax = jax.lax

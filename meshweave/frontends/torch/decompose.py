@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from meshweave.frontends.torch import convolution
 from meshweave.frontends.torch import decompose_plain as plain
 
 
@@ -26,6 +27,8 @@ def decompositions(
     table[aten.addmm.default] = _addmm
     table[aten.linear.default] = _linear
     table[aten.gelu.default] = _gelu
+    table[aten.convolution.default] = convolution.transposed_only
+    table[aten.convolution_backward.default] = convolution.backward
     return table
 
 

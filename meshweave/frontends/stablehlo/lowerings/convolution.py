@@ -11,80 +11,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from math import gcd, prod
-from typing import NamedTuple
+from dataclasses import dataclass
+from math import prod
 
 from meshweave.errors import CompileError
+from meshweave.frontends.windows import Axis, Phase, phases
 from meshweave.ir.bindings import ir, stablehlo
 from meshweave.ir.build import IteratorType, OpBuilder, Values, i64_array, tensor_type
 from meshweave.ir.locations import location_text
 from meshweave.ir.ops import replace_op
-
-
-@dataclass(frozen=True)
-class Axis:
-    """Describe a dim of space. Place p of the result meets place (p * stride + k * dilation - low) / base of the image.
-
-    image, window, result: its sizes; k runs over the window. Where base, the step between the image's own places, does
-    not divide that, and outside the image, there are zeros.
-    """
-
-    image: int
-    window: int
-    result: int
-    stride: int
-    dilation: int
-    low: int
-    base: int
-
-    @property
-    def high(self) -> int:
-        """Return how many zeros are needed behind the image, negative where its end is not met; base is 1."""
-        last = (self.result - 1) * self.stride + (self.window - 1) * self.dilation - self.low
-        return last + 1 - self.image
-
-    @property
-    def period(self) -> int:
-        """Return after how many places of the result the same part of the window is met."""
-        return self.base // gcd(self.base, self.stride)
-
-
-class Phase(NamedTuple):
-    """Describe every so manieth place of the result, which meets one part of the window.
-
-    number: of the first place. window: the first place in the window, and the step to the next. axis: what they are
-    with base 1; None where they meet zeros.
-    """
-
-    number: int
-    window: tuple[int, int]
-    axis: Axis | None
-
-
-def phases(axis: Axis) -> list[Phase]:
-    """Return the phases of a dim, all of one size: together they are the result, or reach a little beyond it."""
-    step = axis.base // gcd(axis.base, axis.dilation)
-    found = []
-    for number in range(min(axis.period, axis.result)):
-        start = number * axis.stride - axis.low
-        taps = range(min(step, axis.window))
-        tap = next((k for k in taps if (start + k * axis.dilation) % axis.base == 0), None)
-        if tap is None:
-            found.append(Phase(number, (0, step), None))
-            continue
-        made = replace(
-            axis,
-            window=-(-(axis.window - tap) // step),
-            result=-(-axis.result // axis.period),
-            stride=axis.period * axis.stride // axis.base,
-            dilation=step * axis.dilation // axis.base,
-            low=-(start + tap * axis.dilation) // axis.base,
-            base=1,
-        )
-        found.append(Phase(number, (tap, step), made))
-    return found
-
 
 Dims = tuple[str, ...]
 """Names of a tensor's dims: "n" batch, "g" group, "o" results, "c" channels, "0", "1", ... the dims of space."""
