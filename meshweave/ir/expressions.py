@@ -212,8 +212,8 @@ def read_body(block: ir.Block) -> Body:
 
     Raises CompileError for an op inside it that has regions, several results or is not a scalar op.
     """
-    nodes: list[BodyNode] = [Argument(k) for k in range(len(block.arguments))]
     numbers: dict[ir.Value, int] = {a: k for k, a in enumerate(block.arguments)}
+    nodes: list[BodyNode] = [Argument(k) for k in range(len(numbers))]
 
     def put(value: ir.Value, node: BodyNode) -> int:
         numbers[value] = len(nodes)
@@ -226,26 +226,25 @@ def read_body(block: ir.Block) -> Body:
 
     for view in block.operations:
         op = view.operation
-        if op.name in ("linalg.yield", "tensor.yield", "mw.yield"):
+        name, made = op.name, op.results
+        if name in ("linalg.yield", "tensor.yield", "mw.yield"):
             results = tuple([number_of(v) for v in op.operands])  # may add nodes
             return Expression(tuple(nodes), results)
-        if op.name == "tensor.extract":
+        if name == "tensor.extract":
             tensor, *places = op.operands
-            node: BodyNode = Gather(
-                tensor, tuple([number_of(v) for v in places]), op.results[0].type
-            )
-        elif op.name == "linalg.index":
+            node: BodyNode = Gather(tensor, tuple([number_of(v) for v in places]), made[0].type)
+        elif name == "linalg.index":
             node = Index(op.attributes["dim"].value)
-        elif op.name == "arith.constant":
-            node = Constant(op.attributes["value"], op.results[0].type)
-        elif len(op.regions) or len(op.results) != 1:
+        elif name == "arith.constant":
+            node = Constant(op.attributes["value"], made[0].type)
+        elif len(op.regions) or len(made) != 1:
             raise CompileError(
-                f"{op.name} inside a linalg body is not supported", location_text(op.location)
+                f"{name} inside a linalg body is not supported", location_text(op.location)
             )
         else:
             operands = tuple([number_of(v) for v in op.operands])
             every = op.attributes  # asked for once: each time it is made anew
             attributes = tuple([(key, every[key]) for key in every]) if len(every) else ()
-            node = Apply(op.name, attributes, operands, op.results[0].type)
-        put(op.results[0], node)
+            node = Apply(name, attributes, operands, made[0].type)
+        put(made[0], node)
     raise AssertionError("a body that yields nothing")

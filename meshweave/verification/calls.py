@@ -44,6 +44,8 @@ def _bound(terms: Terms, view: View) -> View:
 
     Else what is carried from trip to trip would have a dim more for each place that some trip has read.
     """
+    if all(e.terms for e in view.exprs):
+        return view
     node = terms.nodes[view.node]
     moving = [k for k, e in enumerate(view.exprs) if e.terms]
     if node.op in _CONSTANT or len(moving) == len(view.exprs):
@@ -57,14 +59,22 @@ def _bound(terms: Terms, view: View) -> View:
     return View(made, tuple([e for e, _ in rest]), tuple([f for _, f in rest]), view.guards)
 
 
-def called(terms: Terms, view: View, nodes: Sequence[int], depth: int) -> View:
-    """Return a view of a term over symbols as a view of what a call makes of nodes."""
-    used = sorted([k for d, k in terms.symbols(view.node) if d == depth])
-    if not used:
-        return view
-    term = terms.nodes[view.node]
-    if term.op == "symbol":
-        return View(nodes[used[0]], *view[1:])
-    reads = tuple([View(nodes[k]) for k in used])
-    node = Node("call", (view.node, depth, tuple(used)), reads, term.type)
-    return View(terms.put(node, terms.sizes[view.node]), *view[1:])
+def called(terms: Terms, views: Sequence[View], nodes: Sequence[int], depth: int) -> list[View]:
+    """Return views of terms over symbols as views of what a call makes of nodes."""
+    given: dict[frozenset[tuple[int, int]], tuple[tuple[int, ...], tuple[View, ...]]] = {}
+    made, every = [], [View(node) for node in nodes]
+    for view in views:
+        symbols = terms.symbols(view.node)
+        if symbols not in given:
+            numbers = tuple(sorted([k for d, k in symbols if d == depth]))
+            given[symbols] = numbers, tuple([every[k] for k in numbers])
+        used, reads = given[symbols]
+        term = terms.nodes[view.node]
+        if not used:
+            made.append(view)
+        elif term.op == "symbol":
+            made.append(View(nodes[used[0]], *view[1:]))
+        else:
+            node = Node("call", (view.node, depth, used), reads, term.type)
+            made.append(View(terms.put(node, terms.sizes[view.node]), *view[1:]))
+    return made

@@ -97,8 +97,8 @@ def times(a: Expr, factor: int) -> Expr:
 def _normal(const: int, sums: dict[Atom, int]) -> Expr:
     for atom in [a for a, c in sums.items() if not c]:
         del sums[atom]
-    for atom in sorted(a for a in sums if isinstance(a, Part) and a.kind == "/"):
-        assert isinstance(atom, Part)
+    quotients = [a for a in sums if isinstance(a, Part) and a.kind == "/"]
+    for atom in sorted(quotients) if len(quotients) > 1 else quotients:
         coefficient = sums.get(atom, 0)
         if not coefficient or coefficient % atom.by:
             continue

@@ -16,7 +16,6 @@ from meshweave.ir.expressions import (
     Scalar,
     read_body,
 )
-from meshweave.ir.ops import body_of
 from meshweave.verification.indices import (
     ZERO,
     Expr,
@@ -25,6 +24,7 @@ from meshweave.verification.indices import (
     inside,
     of_var,
     plus,
+    substitute,
     total,
     variables,
 )
@@ -59,6 +59,7 @@ class LoopForm:
         self.places = [self._places(k) for k in range(len(shapes))]
         self.empty = any(0 in shape for shape in shapes)
         self.in_order = all(row == rows[-inits] for row in rows[-inits:])
+        self._placed: dict[tuple[int, tuple[Expr, ...]], tuple[Expr, ...]] = {}
 
     def _loops(self) -> list[Var]:
         extents: dict[int, int] = {}
@@ -98,21 +99,31 @@ class LoopForm:
                 values[var] = of_var(self.loops[factors[0][0]])
         return values
 
+    def placed(self, number: int, exprs: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        """Return what expressions of the indices of an operand are over the loops."""
+        key = number, exprs
+        found = self._placed.get(key)
+        if found is None:
+            values = self.places[number]
+            found = self._placed[key] = tuple([substitute(e, values) for e in exprs])
+        return found
+
 
 class LoopNest:
     """Read one linalg op."""
 
     def __init__(self, walk: Walk, op: ir.Operation) -> None:
         self.walk, self.op, self.terms = walk, op, walk.terms
-        maps = linalg.get_indexing_maps(op.opview)
-        if maps is None or len(op.regions) != 1 or not len(op.regions[0].blocks):
+        maps, regions = linalg.get_indexing_maps(op.opview), op.regions
+        blocks = list(regions[0].blocks) if len(regions) == 1 else []
+        if maps is None or not blocks:
             raise NotReadError(f"no rule for {op.name}")
         self.inits = len(op.results)
         self.operands = list(op.operands)
         self.form = self._form(maps)
         self.loops = self.form.loops
         try:
-            self.body: Body = read_body(body_of(op))
+            self.body: Body = read_body(blocks[0])
         except CompileError as error:
             raise NotReadError(str(error)) from None
 
@@ -128,7 +139,10 @@ class LoopNest:
 
     def _operand(self, number: int) -> View:
         view, values = self.walk.views[self.operands[number]], self.form.places[number]
-        return self.terms.composed(view, values) if values else view
+        if not values or view.guards:
+            return self.terms.composed(view, values) if values else view
+        exprs = self.form.placed(number, view.exprs)
+        return view if exprs == view.exprs else self.terms.view(view.node, exprs, view.fills)
 
     def results(self) -> list[View]:
         """Return what the op computes."""
@@ -142,7 +156,8 @@ class LoopNest:
         bound = self.form.bound
         if all(v.size == 1 for v in bound):
             views, start = self._evaluated({}), dict.fromkeys(bound, ZERO)
-            return [self.terms.composed(views[k], start) for k in self.body.results]
+            made = [views[k] for k in self.body.results]
+            return [self.terms.composed(v, start) for v in made] if start else made
         steps = [self._step(k, root, first + k) for k, root in enumerate(self.body.results)]
         if None in steps:
             return self._folded(bound, first)
@@ -207,7 +222,7 @@ class LoopNest:
                     views[k] = self._operand(k)
             elif isinstance(node, Apply):
                 reads = [views[n] for n in node.operands]
-                detail = self.walk.detail(node.attributes)
+                detail = self.walk.detail(node.attributes) if node.attributes else ()
                 views[k] = apply(self.terms, node.name, detail, self._type(node.type), reads)
             elif isinstance(node, Index):
                 views[k] = self.terms.iota(of_var(self.loops[node.form]))

@@ -7,9 +7,11 @@ the coordinate in h1, so that its digit and b become one. A sum carried over sli
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from itertools import combinations, pairwise
 from itertools import product as product_of
 from math import prod
+from typing import NamedTuple
 
 from meshweave.verification.indices import (
     Expr,
@@ -27,6 +29,7 @@ from meshweave.verification.indices import (
 )
 from meshweave.verification.products import Factor, factors_of, product
 from meshweave.verification.terms import (
+    Abstraction,
     Guard,
     MixedError,
     Node,
@@ -297,10 +300,16 @@ def opened(terms: Terms, view: View) -> tuple[View, list[Var]]:
 
 def closed(terms: Terms, kind: str, body: View, bound: Sequence[Var]) -> View:
     """Return the reduction of a body over variables that it depends on, in normal form."""
-    body, over = _split(terms, body, list(bound))
-    body, over = _merged(terms, body, over)
-    body, over = clipped(terms, kind, body, over)
-    gone = [v for v in over if v not in view_variables(body)]
+    over = list(bound)
+    if body.guards or any(
+        len(e.terms) > 1 or isinstance(e.terms[0][0], Part) for e in body.exprs if e.terms
+    ):
+        body, over = _split(terms, body, over)
+        body, over = _merged(terms, body, over) if len(over) > 1 else (body, over)
+    if body.fills.count(None) != len(body.fills):
+        body, over = clipped(terms, kind, body, over)
+    used = view_variables(body)
+    gone = [v for v in over if v not in used]
     if gone:
         body_view = reduce(terms, kind, body, [v for v in over if v not in gone])
         return reduce(terms, kind, body_view, gone)
@@ -313,20 +322,43 @@ def closed(terms: Terms, kind: str, body: View, bound: Sequence[Var]) -> View:
         terms, kind, body, over
     ):
         return _padded(terms, body, over)
-    order = [v for e in body.exprs for v in _in_order(e) if v in over]
-    over = sorted(over, key=order.index)
-    names = {v: of_var(Var("b", str(k), v.size)) for k, v in enumerate(over)}
-    named = terms.composed(body, names)
-    inner = frozenset(Var("b", str(k), v.size) for k, v in enumerate(over))
+    limits = [n if f is None else None for n, f in zip(terms.sizes[body.node], body.fills)]
     try:
-        found = terms.free([named], inner)
+        found = _over_dims(body.exprs, tuple(limits), tuple(over))
     except MixedError:
         return terms.unknown(
             "a reduction over places that mix", terms.type_of(body), _others(body, over)
         )
-    detail = (kind, tuple([v.size for v in over]))
-    number = terms.put(Node("reduce", detail, found.views, terms.type_of(body)), found.sizes)
-    return terms.view(number, found.exprs, (), found.guards)
+    reads = (View(body.node, found.body, body.fills),)
+    node = Node("reduce", (kind, found.extents), reads, terms.type_of(body))
+    return terms.view(terms.put(node, found.sizes), found.exprs, (), body.guards)
+
+
+class _OverDims(NamedTuple):
+    """Hold a reduction as a function of dims.
+
+    body: where what is reduced is read, over dims and bound variables. extents: of these. exprs, sizes: what each dim
+    stands for, and how far it is defined.
+    """
+
+    body: tuple[Expr, ...]
+    extents: tuple[int, ...]
+    exprs: tuple[Expr, ...]
+    sizes: tuple[int | None, ...]
+
+
+@lru_cache(maxsize=1 << 12)
+def _over_dims(
+    exprs: tuple[Expr, ...], limits: tuple[int | None, ...], over: tuple[Var, ...]
+) -> _OverDims:
+    """Replace all but the bound variables by dims, and number those in the order in which they appear."""
+    order = [v for e in exprs for v in _in_order(e) if v in over]
+    bound = sorted(over, key=order.index)
+    names = {v: of_var(Var("b", str(k), v.size)) for k, v in enumerate(bound)}
+    found = Abstraction(Terms(0), frozenset(Var("b", str(k), v.size) for k, v in enumerate(bound)))
+    body = tuple([found.expr(substitute(e, names), n) for e, n in zip(exprs, limits)])
+    extents = tuple([v.size for v in bound])
+    return _OverDims(body, extents, tuple(found.exprs), tuple(found.sizes))
 
 
 def _pushed(terms: Terms, body: View, over: list[Var]) -> View | None:

@@ -30,7 +30,7 @@ from meshweave.verification.products import (
     product,
 )
 from meshweave.verification.reductions import combine, in_turn
-from meshweave.verification.terms import Guard, Node, Terms, View, dim_place, dims_values, is_only
+from meshweave.verification.terms import Node, Terms, View, dim_place, dims_values, is_only
 
 COMBINES = {
     "arith.addf": "sum",
@@ -131,31 +131,41 @@ def plain(
     terms: Terms, name: str, detail: tuple[Hashable, ...], type_: str, reads: Sequence[View]
 ) -> View:
     """Return the node of an op as it stands, over the places that differ in what it reads."""
+    places, exprs, sizes = _shared(
+        tuple([view.exprs for view in reads]), tuple([terms.sizes[view.node] for view in reads])
+    )
+    inner = [View(v.node, dims, (None,) * len(dims)) for v, dims in zip(reads, places)]
+    node = terms.put(Node(name, detail, tuple(inner), type_), sizes)
+    fills: list[int | None] = []
+    if any(view.fills.count(None) != len(view.fills) for view in reads):
+        fills = [_fill(terms, name, detail, type_, reads, expr) for expr in exprs]
+    return terms.view(node, exprs, fills, [g for view in reads for g in view.guards])
+
+
+@lru_cache(maxsize=1 << 12)
+def _shared(
+    exprs: tuple[tuple[Expr, ...], ...], sizes: tuple[tuple[int | None, ...], ...]
+) -> tuple[list[tuple[Expr, ...]], tuple[Expr, ...], tuple[int | None, ...]]:
+    """Make a dim of each place that is different: where each operand is read over them, the places, and their sizes."""
     numbers: dict[Expr, int] = {}
-    sizes: list[int | None] = []
-    inner, guards = list[View](), list[Guard]()
-    for view in reads:
-        guards += view.guards
+    found: list[int | None] = []
+    reads = []
+    for own, limits_ in zip(exprs, sizes):
         dims = []
-        for expr, size in zip(view.exprs, terms.sizes[view.node]):
+        for expr, size in zip(own, limits_):
             if is_only(expr, size):
                 dims.append(expr)
                 continue
             number = numbers.get(expr)
             if number is None:
-                number = numbers[expr] = len(sizes)
-                sizes.append(size)
-            elif size is not None and size != sizes[number]:
-                known = sizes[number]
-                sizes[number] = size if known is None else min(size, known)
+                number = numbers[expr] = len(found)
+                found.append(size)
+            elif size is not None and size != found[number]:
+                known = found[number]
+                found[number] = size if known is None else min(size, known)
             dims.append(dim_place(number))
-        inner.append(View(view.node, tuple(dims), (None,) * len(dims)))
-    node = terms.put(Node(name, detail, tuple(inner), type_), sizes)
-    exprs = tuple(numbers)
-    fills: list[int | None] = []
-    if any(f is not None for view in reads for f in view.fills):
-        fills = [_fill(terms, name, detail, type_, reads, expr) for expr in exprs]
-    return terms.view(node, exprs, fills, guards)
+        reads.append(tuple(dims))
+    return reads, tuple(numbers), tuple(found)
 
 
 def _fill(

@@ -106,15 +106,16 @@ class Terms:
         if 1 in sizes:
             exprs, guards = _at_only_place(exprs, sizes, fills, guards)
         known: tuple[int | None, ...] = (None,) * len(sizes)
-        if any(f is not None for f in fills):
+        if fills.count(None) != len(fills):
             known = tuple(
                 [
                     None if f is None or n is None or inside(e, n) else f
                     for e, n, f in zip(exprs, sizes, fills)
                 ]
             )
-        made = View(node, tuple(exprs), known, self._guards(guards, exprs, sizes, known))
-        if self.nodes[node].op == "concat" and not any(f is not None for f in known):
+        kept = self._guards(guards, exprs, sizes, known) if guards else ()
+        made = View(node, tuple(exprs), known, kept)
+        if self.nodes[node].op == "concat" and known.count(None) == len(known):
             return self._piece(made)
         return made
 
@@ -126,8 +127,6 @@ class Terms:
         fills: Sequence[int | None],
     ) -> tuple[Guard, ...]:
         """Leave out what holds always, and what the dims of the node say anyway."""
-        if not guards:
-            return ()
         said = [
             (e, n) for e, n, f in zip(exprs, sizes, fills) if n is not None and f is None
         ]  # beyond it the view is undefined
@@ -154,7 +153,7 @@ class Terms:
     ) -> View:
         """Return a view with expressions in the place of variables, and guards added."""
         exprs = tuple([substitute(e, values) if e.terms else e for e in view.exprs])
-        inner = [(substitute(e, values), n) for e, n in view.guards]
+        inner = [(substitute(e, values), n) for e, n in view.guards] if view.guards else ()
         if not guards and not inner and exprs == view.exprs:
             return view
         return self.view(view.node, exprs, view.fills, (*inner, *guards))
@@ -212,15 +211,16 @@ class Abstraction:
         self.guards += view.guards
         exprs = []
         for expr, size, fill in zip(view.exprs, sizes, view.fills):
-            exprs.append(self._expr(expr, size if fill is None else None))
+            exprs.append(self.expr(expr, size if fill is None else None))
         return View(view.node, tuple(exprs), view.fills)
 
-    def _expr(self, expr: Expr, size: int | None) -> Expr:
+    def expr(self, expr: Expr, size: int | None) -> Expr:
+        """Return an expression with dims in the place of all but the bound variables."""
         if is_only(expr, size):
             return expr
-        inner = tuple([(a, c) for a, c in expr.terms if variables(Expr(0, ((a, 1),))) & self.bound])
-        if not inner:
+        if not variables(expr) & self.bound:
             return of_var(self._dim(expr, size, shared=True))
+        inner = tuple([(a, c) for a, c in expr.terms if variables(Expr(0, ((a, 1),))) & self.bound])
         part = Expr(0, inner)
         if variables(part) - self.bound:
             raise MixedError  # a quotient of a sum of both

@@ -99,7 +99,7 @@ class Walk:
             known = self._read[key] = self._one_deeper(read, given)
         else:
             self.saved += known[1]
-        return [called(self.terms, view, nodes, self.depth) for view in known[0]]
+        return called(self.terms, known[0], nodes, self.depth)
 
     def _one_deeper(
         self, read: Callable[[list[View]], list[View]], given: list[View]
@@ -125,21 +125,19 @@ class Walk:
         """Read one op."""
         self.ops += 1
         self.terms.place = op
+        results = list(op.results)
         try:
             if 2 * self.ops > self.terms.most:
                 raise LimitError(f"the limit of {self.terms.most // 2} ops, trips of loops counted")
-            made = self._empty(op) or self._handler(op)(self, op)
+            shapes = [self.shape(r) for r in results]
+            if all(0 in shape for shape, _ in shapes):  # tensors without elements only
+                made: Sequence[View] = [self.terms.undefined(element) for _, element in shapes]
+            else:
+                made = self._handler(op)(self, op)
         except (NotReadError, RecursionError) as error:
             reason = str(error) if isinstance(error, NotReadError) else "terms nested too deep"
-            made = [self.unknown(op, reason, r) for r in op.results]
-        self.views.update(zip(op.results, made))
-
-    def _empty(self, op: ir.Operation) -> list[View]:
-        """Return the results of an op that makes only tensors without elements; none for all others."""
-        shapes = [self.shape(r) for r in op.results]
-        if all(0 in shape for shape, _ in shapes):
-            return [self.terms.undefined(element) for _, element in shapes]
-        return []
+            made = [self.unknown(op, reason, r) for r in results]
+        self.views.update(zip(results, made))
 
     def _handler(self, op: ir.Operation) -> Handler:
         name = op.name
