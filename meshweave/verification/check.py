@@ -18,6 +18,7 @@ from meshweave.ir.ops import body_of, functions_of, ops_named
 from meshweave.layout.layout import Layout
 from meshweave.layout.mesh import Mesh
 from meshweave.verification import collectives, loops, repeats, scans, tensors
+from meshweave.verification.alike import alike
 from meshweave.verification.answer import Answer, Finding, joined
 from meshweave.verification.differences import explained
 from meshweave.verification.indices import Expr, Var, of_var
@@ -28,6 +29,8 @@ from meshweave.verification.walk import NotReadError, Walk, results_of
 
 MOST_TERMS = 1_000_000
 """Terms that are made before the rest is left unproven; half as many ops are read of each program."""
+LEAST_TERMS = 2_000
+"""Terms that a compile may make in any case where it writes loops out; else twice the ops that it has read."""
 READERS = (collectives, loops, repeats, scans, tensors)
 """The files that say how ops are read; importing them registers what they say."""
 
@@ -39,7 +42,7 @@ def verify(
 
     Each function of `local` that no other calls is checked against that of its name. most: terms that are made before
     the rest is left unproven; half as many ops are read of each program. again: look at what stays
-    open with calls and trips written out, also where these are most of the program.
+    open with calls and trips written out, also where these are most of the program, and however long it takes.
     Raises CompileError where the two do not belong together.
     """
     ranks = Ranks(mesh_of(local.operation) or Mesh())
@@ -61,16 +64,20 @@ def _function(
 ) -> Answer:
     """Check function `g` of one rank against `f` of the whole program.
 
-    First terms are compared as they are written; where that does not prove all, with the rules of arithmetic. What both
-    call or repeat is read once; then, where that does not prove all either, written out.
+    On one rank they may be written alike. Else terms are compared as they are written first; where that does not prove
+    all, with the rules of arithmetic. What both call or repeat is read once; then, where that does not prove all
+    either, written out.
     """
+    if alike(ranks, f, g, functions_of(whole), functions_of(local)):
+        return Answer(tuple([f"@{name} result {k}" for k in range(len(results_of(g)))]), (), ())
     found = _Check(ranks, Terms(most, algebra=False), once=True).function(name, f, g, whole, local)
     if not found.unproven:
         return found
     check = _Check(ranks, Terms(most), once=True)
     found = check.function(name, f, g, whole, local)
     if found.status == 3 and check.repeated and (again or check.saved <= check.ops):
-        more = _Check(ranks, Terms(most), once=False).function(name, f, g, whole, local)
+        enough = most if again else min(most, max(LEAST_TERMS, 4 * check.ops))
+        more = _Check(ranks, Terms(enough), once=False).function(name, f, g, whole, local)
         return more if more.refuted or len(more.proven) > len(found.proven) else found
     return found
 

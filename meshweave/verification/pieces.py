@@ -35,6 +35,7 @@ from meshweave.verification.terms import (
 )
 
 MOST_PLACES = 1 << 14
+MOST_DIMS = 16  # of a choice between values
 """Places and coordinates at which it is looked whether slices take all of a tensor."""
 
 Piece = tuple[tuple[int, int], View]
@@ -321,6 +322,9 @@ def _select(terms: Terms, test: View, value: View, into: View) -> View:
     """Choose a value that is read only where it is defined: what comes out is defined as far as `into` is."""
     views = (test, value, into)
     exprs = list(dict.fromkeys([e for v in views for e in v.exprs]))
+    if len(exprs) > MOST_DIMS:  # each part more takes longer than the one before
+        reason = f"parts at more than {MOST_DIMS} computed places"
+        return terms.unknown(reason, terms.type_of(value), _all(views))
     reads = [
         View(v.node, tuple([of_var(dim_var(exprs.index(e))) for e in v.exprs]), v.fills)
         for v in views
@@ -349,8 +353,13 @@ def taken_at(taken: Sequence[Guard], ranges: Mapping[Var, range]) -> set[bool] |
     rows = [ranges.get(v, range(v.size)) for v in depends]
     if any(v.kind == "h" for v in depends) or prod(map(len, rows)) > MOST_PLACES:
         return None
-    places = [dict(zip(depends, at)) for at in product(*rows)]
+    found = set[bool]()
     try:
-        return {any(0 <= place(e, at) < n for e, n in taken) for at in places}
+        for numbers in product(*rows):
+            at = dict(zip(depends, numbers))
+            found.add(any(0 <= place(e, at) < n for e, n in taken))
+            if len(found) == 2:
+                break
     except OpenError:
         return None
+    return found

@@ -150,10 +150,14 @@ def exp2(b: F32, x: ir.Value) -> ir.Value:
 
 
 def tanh(b: F32, x: ir.Value) -> ir.Value:
-    """Compute the hyperbolic tangent: x where |x| is small, +-1 from 7.9 on."""
+    """Compute the hyperbolic tangent: x where |x| is small, what is nearest to it, +-1, from 9.011 on.
+
+    Derivatives need that, 1 - tanh^2: what is left of it where it should be 0 may be multiplied by much.
+    """
     inside = b.clamp(x, -7.90531110763549805, 7.90531110763549805)
     square = b.mul(inside, inside)
     y = arith.divf(b.mul(inside, b.poly(square, _TANH_P)), b.poly(square, _TANH_Q))
+    y = b.select(_P.OGE, math.absf(x), b.number(9.011), math.copysign(b.number(1.0), x), y)
     return b.select(_P.OLT, math.absf(x), b.number(0.0004), x, y)
 
 
