@@ -9,6 +9,8 @@ from program_ops import OPS, arith, dot_bound, scalar_first
 from programs import Array, Program, Value, evaluate, exact, extend, tensor_type
 from strategies import layouts
 
+LOWEST = -99  # where the search for a largest element starts
+
 
 def generic(draw: st.DrawFn, p: Program, a: Value) -> None:
     """A generic with random maps: out[..] = init[..] fold f(a[..], b[..], index)."""
@@ -88,7 +90,7 @@ def largest_place(draw: st.DrawFn, p: Program, a: Value) -> None:
     out, every = [d for d in range(len(a.shape)) if d != dim], list(range(len(a.shape)))
     shape, e = tuple(a.shape[d] for d in out), a.element
     best, place = tensor_type(shape, e), tensor_type(shape, "i32")
-    inits = p.filled(shape, -99, e), p.filled(shape, 0, "i32")
+    inits = p.filled(shape, LOWEST, e), p.filled(shape, 0, "i32")
     greater = "arith.cmpf ogt" if a.is_float else "arith.cmpi sgt"
     pair = p.helper(
         f"linalg.generic {{indexing_maps = {loop_maps([every, out, out], len(every))}, "
@@ -103,7 +105,11 @@ def largest_place(draw: st.DrawFn, p: Program, a: Value) -> None:
     p.lines[-1] = p.lines[-1].replace(f"{pair} =", f"{pair}:2 =")
     zero = p.filled(shape, 0, "i32")
     text = f"arith.addi {pair}#1, {zero} : $T"
-    p.op(text, lambda x: np.argmax(x, axis=dim), a, element="i32")
+
+    def first(x: np.ndarray) -> np.ndarray:
+        return np.where(x.max(axis=dim) > LOWEST, np.argmax(x, axis=dim), 0)
+
+    p.op(text, first, a, element="i32")
 
 
 def lookup(draw: st.DrawFn, p: Program, a: Value) -> None:
