@@ -16,6 +16,7 @@ NAMES = (
     "overlap",
     "attention",
     "dispatch",
+    "operators",
 )
 
 
@@ -34,7 +35,17 @@ def main() -> None:
     parser.add_argument(
         "--repeat", type=int, default=5, help="timed runs of each program; the fastest counts"
     )
-    parser.add_argument("--svg", metavar="OUT.svg", help="of slices: draw bytes over width")
+    parser.add_argument(
+        "--svg",
+        metavar="OUT.svg",
+        help="of slices: bytes over width; of operators: a strip a family",
+    )
+    parser.add_argument("--quick", action="store_true", help="of operators: every tenth case")
+    parser.add_argument(
+        "--only", nargs="+", default=(), metavar="FAMILY", help="of operators: these families"
+    )
+    parser.add_argument("--json", metavar="OUT.json", help="of operators: all figures")
+    parser.add_argument("--markdown", metavar="OUT.md", help="of operators: the tables of a page")
     options = parser.parse_args()
     unknown = [name for name in options.names if name not in NAMES]
     if unknown:
