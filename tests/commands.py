@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,8 +88,11 @@ def _forked(
                 os._exit(guarded(lambda stage: command(texts, stage), name))
             finally:
                 os._exit(70)
+        began = time.monotonic()
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         status = code if code >= 0 else 128 - code
+        if status == 128 + signal.SIGKILL and time.monotonic() - began >= SECONDS:
+            status = 128 + signal.SIGALRM  # the guard kills what does not end
         return Outcome(status, files[1].read_text(), files[2].read_text(errors="replace"))
 
 

@@ -1,13 +1,17 @@
 """A few cases of every kind find nothing; what is planted is found, made small, kept, and found again."""
 
 import ctypes
+import os
+import signal
 import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import commands
 import pytest
+from commands import meshweave
 from hypothesis import strategies as st
 
 from fuzz.__main__ import KINDS, main
@@ -98,3 +102,13 @@ def test_the_command_says_what_it_did(tmp_path: Path, capsys: Any, monkeypatch: 
     out = capsys.readouterr().out
     assert "1 failures" in out and "layouts-3.txt: crash: Segmentation fault" in out
     assert (tmp_path / "layouts-3.txt").read_text().endswith("\n[16]\n")
+
+
+def test_a_command_that_does_not_end_has_a_status_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The guard kills it, as memory that runs out may: a kill before the time is over is no hang."""
+    monkeypatch.setattr(commands, "SECONDS", 1)
+    fifo = tmp_path / "p.mlir"
+    os.mkfifo(fifo)
+    assert meshweave("compile", fifo).status == 128 + signal.SIGALRM

@@ -239,3 +239,62 @@ def test_a_way_on_which_nothing_is_written_is_found(number: int) -> None:
     start, end = writes[number].span()
     found = answer(before, after[:start] + after[end:])
     assert found.status == 1, str(found)
+
+
+def test_one_of_two_buffers_that_were_there_before_is_proven() -> None:
+    """The first branch does nothing: what it gives was made before, and only the other one writes the output."""
+    text = """
+    func.func @main(%a: tensor<4x4xf32>, %b: tensor<4x4xf32>, %c: tensor<i1>) -> (tensor<4x4xf32>, tensor<4x4xf32>) {
+      %t = tensor.extract %c[] : tensor<i1>
+      %x = math.cos %b : tensor<4x4xf32>
+      %y = math.sin %x : tensor<4x4xf32>
+      %r = scf.if %t -> (tensor<4x4xf32>) {
+        scf.yield %y : tensor<4x4xf32>
+      } else {
+        %z = arith.addf %a, %a : tensor<4x4xf32>
+        scf.yield %z : tensor<4x4xf32>
+      }
+      return %r, %x : tensor<4x4xf32>, tensor<4x4xf32>
+    }
+    """
+    before, after = planned(text)
+    assert "arith.select" in after
+    found = answer(before, after)
+    assert found.status == 0, str(found)
+    assert answer(before, changed(after, r' +"mw.launch"\(%arg0, %arg3\).*\n', "")).status == 1
+
+
+def test_a_choice_between_tensors_is_proven_and_right() -> None:
+    """What the first branch makes is there before: MLIR finds that late, and leaves a select of whole tensors."""
+    text = """
+    func.func @main(%a: tensor<4x4xf64>, %b: tensor<4x4xf64>, %c: tensor<i1>, %d: tensor<i1>)
+        -> (tensor<4x4xf64>, tensor<4x4xf64>) {
+      %t = tensor.extract %c[] : tensor<i1>
+      %u = tensor.extract %d[] : tensor<i1>
+      %x = arith.addf %a, %b : tensor<4x4xf64>
+      %r = scf.if %t -> (tensor<4x4xf64>) {
+        %again = arith.addf %a, %b : tensor<4x4xf64>
+        scf.yield %again : tensor<4x4xf64>
+      } else {
+        scf.yield %b : tensor<4x4xf64>
+      }
+      %s = scf.if %u -> (tensor<4x4xf64>) {
+        %y = arith.mulf %a, %r : tensor<4x4xf64>
+        scf.yield %y : tensor<4x4xf64>
+      } else {
+        scf.yield %x : tensor<4x4xf64>
+      }
+      return %s, %x : tensor<4x4xf64>, tensor<4x4xf64>
+    }
+    """
+    before, after = lowered(text)
+    assert re.search("arith.select .* tensor<4x4xf64>", before)
+    found = answer(before, after)
+    assert found.status == 0, str(found)
+    swap = r"arith.select (%\d+), (%\w+), (%\w+) : memref", r"arith.select \1, \3, \2 : memref"
+    assert answer(before, changed(after, *swap)).status == 1
+    a, b = np.random.default_rng(0).standard_normal((2, 4, 4))
+    with mw.compile(text) as program:
+        for t, u in np.ndindex(2, 2):
+            got, _ = program(a, b, np.array(bool(t)), np.array(bool(u)))
+            np.testing.assert_allclose(got, a * (a + b if t else b) if u else a + b)

@@ -15,7 +15,7 @@ Values are numbered. On tensors each value is made once; on buffers a value is a
     copy        source, target
     store       scalar, buffer, indices
     load        tensor or buffer, indices       scalar
-    choose      condition, buffer, buffer       buffer
+    choose      condition, two tensors or buffers          one of them
     work        what is read, then what is written         tensors   `Work`
     for         lower, upper, step, what is carried        what is carried
     if          condition

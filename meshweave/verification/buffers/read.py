@@ -189,12 +189,13 @@ class _Reader:
             return "fuse", attributes["rows"].value
         if name == "arith.constant":
             return self._constant(op)
-        if name == "arith.select" and isinstance(op.results[0].type, ir.MemRefType):
+        shaped = any(isinstance(r.type, ir.ShapedType) for r in op.results)
+        if name == "arith.select" and shaped and not isinstance(op.operands[0].type, ir.ShapedType):
             return "choose", None
         if name == "mw.member":
             group = attributes["group"].value
             return "scalar", Op(name, (group, self._members[group]))
-        if name.startswith(("arith.", "math.")):
+        if name.startswith(("arith.", "math.")) and not shaped:
             details = tuple([(key, attributes[key]) for key in attributes])
             return "scalar", Op(name, (*details, op.results[0].type))
         raise NotReadError(f"{name}: the check has no rule for this op", location_text(op.location))

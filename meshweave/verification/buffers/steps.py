@@ -89,18 +89,15 @@ class Steps:
         if isinstance(view, View):
             held = self.contents.slice(self.memory.read(view.base), view.region)
             for condition, k in taken.items():
-                held = self.tensors.ways[condition][k].content(held)
+                held = self.tensors.ways(condition)[k].content(held)
             return held
         either, condition = (view.one, view.other), view.condition
         if condition in taken:
             return self.content(either[taken[condition]], taken)
         nbytes = buffers_of(view)[0].region.nbytes
-        ways = self.tensors.ways.get(condition)
-        if ways is None:
-            return self.contents.unknown("choice", view, nbytes)
         contents = [self.content(one, {**taken, condition: k}) for k, one in enumerate(either)]
         span = Span("choice", 0, nbytes)
-        self.relation.joins.append({span: list(zip(contents, ways))})
+        self.relation.joins.append({span: list(zip(contents, self.tensors.ways(condition)))})
         join = Held(len(self.relation.joins) - 1, span)
         found = self.contents.unknown("join", join, nbytes)
         self.tensors.joined(condition, {found: contents})

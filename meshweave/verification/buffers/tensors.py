@@ -15,15 +15,12 @@ from meshweave.verification.buffers.views import Tensor, reshaped, tensor
 
 @dataclass
 class Tensors:
-    """Hold what the values of a program on tensors are.
-
-    ways: what every scf.if on a condition has given, by the condition: where it holds, and where it does not.
-    """
+    """Hold what the values of a program on tensors are."""
 
     program: Program
     contents: Contents
     values: dict[int, Tensor | Form] = field(default_factory=dict)
-    ways: dict[Form, tuple[Replacing, ...]] = field(default_factory=dict)
+    _ways: dict[Form, tuple[Replacing, Replacing]] = field(default_factory=dict)
     _made: int = 0
 
     def form(self, number: int) -> Form:
@@ -95,6 +92,10 @@ class Tensors:
             self.fresh(step, results, _title(key), plain=True)
         elif what == "if":
             self._branches(step)
+        elif what == "choose":
+            self.fresh(step, results, "what a choice gives")
+            ways = [self.replacing(results, [number]) for number in step.operands[1:]]
+            self._learn(step, ways)
         elif what in ("for", "while"):
             self.fresh(step, results, "what a loop gives")
         elif what == "load":
@@ -151,16 +152,23 @@ class Tensors:
     def branched(self, step: Step) -> tuple[Replacing, ...]:
         """Note and return what the branches of an scf.if give, once they have been evaluated."""
         given = tuple([self.replacing(step.results, body.ends) for body in step.bodies])
-        known = self.ways.setdefault(
-            self.form(step.operands[0]), tuple([Replacing(self.contents) for _ in given])
-        )
-        for way, one in zip(known, given):
-            way.learn(one.leaves, one.atoms)
+        self._learn(step, given)
         return given
+
+    def _learn(self, step: Step, given: Sequence[Replacing]) -> None:
+        for way, one in zip(self.ways(self.form(step.operands[0])), given):
+            way.learn(one.leaves, one.atoms)
+
+    def ways(self, condition: Form) -> tuple[Replacing, Replacing]:
+        """Return what every choice on a condition has given: where it holds, and where it does not."""
+        found = self._ways.get(condition)
+        if found is None:
+            found = self._ways[condition] = Replacing(self.contents), Replacing(self.contents)
+        return found
 
     def joined(self, condition: Form, joins: Mapping[Content, Sequence[Content]]) -> None:
         """Note what memory holds behind branches on a condition, by what it holds in each of them."""
-        for k, way in enumerate(self.ways[condition]):
+        for k, way in enumerate(self.ways(condition)):
             way.learn({join: contents[k] for join, contents in joins.items()}, {})
 
     def run(self, body: Body) -> None:

@@ -121,6 +121,7 @@ class Walk(Steps):
             return
         self._same(step.operands[:1], reference.operands[:1], step)
         ends: list[dict[Span, Content | None]] = []
+        before = set(self.names)
         for k, theirs in enumerate(reference.bodies):
             ours = step.bodies[k] if k < len(step.bodies) else Body((), (), ())
             with self.memory.noted() as changes:
@@ -131,25 +132,26 @@ class Walk(Steps):
         given = {
             s for body in step.bodies for end in body.ends for s in _spans(self.values.get(end))
         }
-        held = self._join(ends, ways, given, step)
+        held = self._join(ends, ways, before, given, step)
         self.tensors.joined(self.tensors.form(reference.operands[0]), held)
         self._branch_results(step, reference)
 
     def _join(
         self, ends: Sequence[dict[Span, Content | None]], ways: Sequence[Replacing],
-        given: Collection[Span], step: Step,
+        before: Collection[Span], given: Collection[Span], step: Step,
     ) -> dict[Content, list[Content]]:  # fmt: skip
         """Let memory hold what one branch or the other leaves; return that, with what it is in each of them.
 
-        given: what one of them may give, and the other lose.
+        before, given: what was placed before, and what one of them gives: one may write it, and the other lose it.
         """
         number, joins = len(self.relation.joins), dict[Content, list[Content]]()
         self.relation.joins.append({})
         who = Lost("a branch", step.where, unclear=True)
         held: dict[Span, list[Content]] = {}
-        for span in dict.fromkeys(span for end in ends for span in end):
+        spans = dict.fromkeys(span for end in ends for span in end)
+        for span in sorted(spans, key=given.__contains__):  # what is written last stays
             found = [end[span] if span in end else self.memory.held.get(span) for end in ends]
-            if span in given:
+            if any(found) and (span in given or span in before):
                 found = [c or self.contents.nothing(span.nbytes, who) for c in found]
             known = [content for content in found if content is not None]
             if len(known) == len(found):
