@@ -27,6 +27,7 @@ from meshweave.plan.machine import Vectors, vectors
 
 PANEL_BYTES = 1 << 15  # of a panel at most
 MOST_ROWS = 8  # of a block: each takes an address register
+NEAR = (1, 2)  # steps between elements that a vector is loaded of
 WIDENED = {"f16": 2, "bf16": 2}
 
 
@@ -164,7 +165,7 @@ def _cycles(product: Product, machine: Vectors) -> float:
     wide = sum(
         count * shape.vectors(width) for count, width in _panel_sizes(n // inner, inner, shape)
     )
-    move = 1 / shape.lanes if product.right.strides[product.columns[-1]] == 1 else 2
+    move = 1 / shape.lanes if product.right.strides[product.columns[-1]] in NEAR else 2
     write = 1 / shape.lanes if product.step == 1 else 2
     once = m * k * wide / 2 + k * n * move + -(-k // shape.depth) * m * n * write
     return once * product.size(product.outer)
@@ -365,13 +366,23 @@ class _Panels:
         target = self._at(self.panel, walk.row, self.shape.width, self.kind)
         for run in panel.runs:
             start = self._at(self.right, writer.plus(source, run.start), 1, self.right_kind)
-            for at, lanes in parts_of(run.lanes, self.shape.lanes if step == 1 else 1):
+            for at, lanes in parts_of(run.lanes, self.shape.lanes if step in NEAR else 1):
                 place = writer.offset(start, at * step, self.right_kind)
-                value = self._load(place, self.right_kind, lanes)
+                value = self._elements(place, step, lanes)
                 into = writer.offset(target, run.lane + at, self.kind)
                 writer.store(value, into, self.nbytes)
         for _ in walk.opened:
             writer.close()
+
+    def _elements(self, place: Value, step: int, lanes: int) -> Value:
+        """Load elements of right, `step` apart. Of steps of 2 one vector has the first half, another the second."""
+        if lanes == 1 or step == 1:
+            return self._load(place, self.right_kind, lanes)
+        later = self.writer.offset(place, lanes - 1, self.right_kind)
+        both = [self._load(at, self.right_kind, lanes) for at in (place, later)]
+        return self.writer.shuffle(
+            *both, [k if k < lanes else k + 1 for k in range(0, 2 * lanes, 2)]
+        )
 
     # Blocks
 
