@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from meshweave.api.program import Program, build
-from meshweave.lowering.cpu import panels
+from meshweave.lowering.cpu import depthwise, panels
 from meshweave.plan.machine import Vectors
 from meshweave.runtime.local.engine import LocalEngine
 
@@ -216,3 +216,41 @@ def test_what_is_not_finite_goes_where_it_goes(dims):
     result, expected, count = run(case, arrays=[a, b, c])
     assert count == 1
     np.testing.assert_array_equal(result, expected)
+
+
+@given(
+    places=st.tuples(*[st.sampled_from([1, 2, 5, 8, 12, 28, 67])] * 2),
+    window=st.tuples(*[st.integers(1, 4)] * 2),
+    steps=st.tuples(*[st.integers(1, 3)] * 2),
+    apart=st.tuples(*[st.integers(1, 2)] * 2),
+    groups=st.sampled_from([2, 3, 8, 21]),
+    order=st.sampled_from([list, last]),
+    dtype=st.sampled_from(["f32", "f64"]),
+    adds=st.booleans(),
+    gradient=st.booleans(),
+    machine=st.sampled_from(MACHINES),
+)
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+def test_depthwise(places, window, steps, apart, groups, order, dtype, adds, gradient, machine):
+    sizes = {"n": 2, "g": groups}
+    sizes |= dict(zip(("p0", "p1", "k0", "k1"), (*places, *window)))
+    dims = ["n", "g", "p0", "p1"], ["g", "k0", "k1"], ["n", "g", "p0", "p1"]
+    image, weights, result = (tuple(order(d)) for d in dims)
+    operands = (image, result, weights) if gradient else (image, weights, result)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(depthwise, "vectors", lambda: machine)
+        check(Case(sizes, steps, apart, operands, dtype, adds))
+
+
+@pytest.mark.parametrize("order", [list, last])
+@pytest.mark.parametrize("step", [1, 2])
+def test_depthwise_rows_stay_in_registers(monkeypatch, order, step):
+    written = []
+    write = depthwise.DepthwiseRows.write
+    monkeypatch.setattr(
+        depthwise.DepthwiseRows, "write", lambda rows: written.append(rows) or write(rows)
+    )
+    sizes = {"n": 2, "g": 16, "p0": 9, "p1": 14, "k0": 3, "k1": 3}
+    dims = ["n", "g", "p0", "p1"], ["g", "k0", "k1"], ["n", "g", "p0", "p1"]
+    check(Case(sizes, (step, step), (1, 1), tuple(tuple(order(d)) for d in dims)))
+    assert len(written) == 1

@@ -341,13 +341,14 @@ def short(nest: LoopNest, rows: int) -> bool:
     return (
         len(types) == 1
         and types <= WIDTHS.keys()
-        and all(map(_fits_vectors, nest.code))
+        and all(map(fits_vectors, nest.code))
         and all(access.strides[-1] in (0, 1) for access in nest.accesses)
         and all(s.access.strides[-1] == 1 and s.initial is None for s in nest.stores)
     )
 
 
-def _fits_vectors(node: NestNode) -> bool:
+def fits_vectors(node: NestNode) -> bool:
+    """Tell whether a node can be computed for a vector of elements."""
     if isinstance(node, Apply):
         return node.name in VECTORS
     return isinstance(node, (Load, Constant, Accumulator))

@@ -375,14 +375,12 @@ class _Panels:
             writer.close()
 
     def _elements(self, place: Value, step: int, lanes: int) -> Value:
-        """Load elements of right, `step` apart. Of steps of 2 one vector has the first half, another the second."""
+        """Load elements of right, `step` apart."""
         if lanes == 1 or step == 1:
             return self._load(place, self.right_kind, lanes)
         later = self.writer.offset(place, lanes - 1, self.right_kind)
-        both = [self._load(at, self.right_kind, lanes) for at in (place, later)]
-        return self.writer.shuffle(
-            *both, [k if k < lanes else k + 1 for k in range(0, 2 * lanes, 2)]
-        )
+        first, second = (self._load(at, self.right_kind, lanes) for at in (place, later))
+        return tiles.every_second(self.writer, first, second, lanes)
 
     # Blocks
 

@@ -90,6 +90,11 @@ def turn(writer: Writer, rows: Sequence[Value]) -> list[Value]:
     return rows
 
 
+def every_second(writer: Writer, first: Value, second: Value, lanes: int) -> Value:
+    """Return every second of 2 * lanes - 1 elements in a row: one vector has the first of them, another the last."""
+    return writer.shuffle(first, second, [k + (k >= lanes) for k in range(0, 2 * lanes, 2)])
+
+
 def minimum(writer: Writer, start: Value, size: int, step: int = TILE) -> Value:
     """Return how many of `size` iterations the tile of `step` that begins at `start` has."""
     whole = writer.constant(step, "i64")

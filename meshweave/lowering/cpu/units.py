@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from meshweave.lowering.cpu.blocks import blocks_of, blocks_text
+from meshweave.lowering.cpu.depthwise import DepthwiseRows, row_of
 from meshweave.lowering.cpu.held import with_fast_types
 from meshweave.lowering.cpu.loops import NestLoops, ShortRows, short
 from meshweave.lowering.cpu.reuse import ReusingLoops, shape_of
@@ -35,6 +36,8 @@ def _loops_of(writer: FunctionWriter, nest: LoopNest, rows: Sequence[Value]) -> 
         return ScanLoops(writer, nest, rows)
     if short(nest, len(rows)):
         return ShortRows(writer, nest, rows)
+    if row_of(nest, len(rows)) is not None:
+        return DepthwiseRows(writer, nest, rows)
     nest = with_fast_types(nest)
     shape = shape_of(nest, len(rows))
     return (
