@@ -62,18 +62,18 @@ class Kernel:
 
 
 _CPU, _GPU, _BOTH = frozenset({"cpu"}), frozenset({"gpu"}), frozenset({"cpu", "gpu"})
-_FLOATS, _SMALL = frozenset({"f32", "f64"}), frozenset({"f16", "bf16"})
+_FLOATS, SHORT = frozenset({"f32", "f64"}), frozenset({"f16", "bf16"})
 _ANY, _TF32 = frozenset[str](), "gemm_tf32"
 
 KERNELS: dict[str, Kernel] = {
     kernel.name: kernel
     for kernel in (
-        Kernel("flash", "attention without its score matrix", _SMALL | _FLOATS, _CPU, DETERMINISTIC),
+        Kernel("flash", "attention without its score matrix", SHORT | _FLOATS, _CPU, DETERMINISTIC),
         Kernel("blas", "a product of matrices, by the library", _FLOATS, _CPU, DETERMINISTIC),
-        Kernel("panels", "a convolution, as a product of panels", _SMALL | _FLOATS, _CPU, DETERMINISTIC),
+        Kernel("panels", "a convolution or a 16-bit product, by panels", SHORT | _FLOATS, _CPU, DETERMINISTIC),
         Kernel(_TF32, "a product of matrices, factors rounded to tf32", frozenset({"f32"}), _GPU, TOL, default=False),
-        Kernel("cublaslt", "a product of matrices, by the library", _SMALL | _FLOATS, _GPU, DETERMINISTIC),
-        Kernel("gemm_mma", "a product of matrices, on tensor cores", _SMALL, _GPU, DETERMINISTIC),
+        Kernel("cublaslt", "a product of matrices, by the library", SHORT | _FLOATS, _GPU, DETERMINISTIC),
+        Kernel("gemm_mma", "a product of matrices, on tensor cores", SHORT, _GPU, DETERMINISTIC),
         Kernel("gemm_fma", "a product of matrices, by multiply-adds", _FLOATS, _GPU, DETERMINISTIC),
         Kernel("transpose", "a map that reads across the way its operand lies", _ANY, _GPU, BIT_EXACT),
         Kernel("elementwise", "maps over the same elements", _ANY, _GPU, BIT_EXACT),
@@ -98,7 +98,7 @@ They are attributes of ops of linalg and builtin, which no dialect defined in Py
 judges the names where they are read.
 """
 ROUNDED, PANELS = f"+{_TF32}", "+panels"
-"""Switches of an op whose factors are rounded to tf32, and of a convolution that is computed by panels."""
+"""Switches of an op whose factors are rounded to tf32, and of what is computed by panels."""
 
 
 def known(name: str, who: str = "kernels") -> str:

@@ -137,3 +137,24 @@ def test_two_reductions_down_columns_share_a_loop():
     np.testing.assert_array_equal(low, x.min(0))
     np.testing.assert_array_equal(high, x.max(0))
     np.testing.assert_array_equal(where, x.argmax(0))
+
+
+@pytest.mark.parametrize("dtype", ["f2", "bf16"])
+@pytest.mark.parametrize("shape", [(17, 33, 65), (128, 96, 200), (40, 1, 7), (19, 700, 24)])
+@pytest.mark.parametrize("turned", ["", "a", "x", "ax"])
+def test_products_of_16_bits_are_added_in_f32(shape, turned, dtype):
+    """By panels: plain, and of a batch, whichever way the operands lie."""
+    rows, depth, columns = shape
+    rng = np.random.default_rng(rows)
+    x, a = drawn(rng, (3, rows, depth), dtype), drawn(rng, (3, depth, columns), dtype)
+    given = [v.swapaxes(1, 2).copy() if name in turned else v for v, name in ((x, "x"), (a, "a"))]
+
+    def f(m, x, a):
+        both = ((x, "x"), (a, "a"))
+        x, a = (m.permute_dims(v, (0, 2, 1)) if name in turned else v for v, name in both)
+        return x @ a, x[0] @ a[0], (x[1] @ a[1]) * 2
+
+    made = mw.jit(lambda x, a: f(mw, x, a))(*given)
+    for got, wanted in zip(made, f(np, *(v.astype("f8") for v in given)), strict=True):
+        atol = {"f2": 2e-3, "bf16": 1e-2}[dtype] * np.abs(wanted).max()
+        np.testing.assert_allclose(np.asarray(got).astype("f8"), wanted, rtol=0, atol=atol)

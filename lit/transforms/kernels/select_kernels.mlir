@@ -42,6 +42,22 @@ func.func @convolutions(%a: tensor<2x6x7x4xf32>, %b: tensor<3x2x4x8xf32>, %c: te
 
 // -----
 
+// So is a product of 16-bit floats that is added up in f32, for which the library has none.
+// CHECK: mw.kernels = [{kernel = "panels", op = "linalg.matmul at {{.*}}", why = "blas: elements are bf16, f32 or f64 is needed"}
+// CHECK-LABEL: func.func @short_floats
+// CHECK: linalg.matmul {mw.kernel = "panels"} ins(%arg0
+// CHECK: linalg.matmul {mw.kernel = "codegen"} ins(%arg0
+// EXACT-LABEL: func.func @short_floats
+// EXACT-COUNT-2: mw.kernel = "reference"
+func.func @short_floats(%a: tensor<8x16xbf16>, %b: tensor<16x8xbf16>, %c: tensor<8x8xf32>, %d: tensor<8x8xbf16>)
+    -> (tensor<8x8xf32>, tensor<8x8xbf16>) {
+  %p = linalg.matmul ins(%a, %b : tensor<8x16xbf16>, tensor<16x8xbf16>) outs(%c : tensor<8x8xf32>) -> tensor<8x8xf32>
+  %q = linalg.matmul ins(%a, %b : tensor<8x16xbf16>, tensor<16x8xbf16>) outs(%d : tensor<8x8xbf16>) -> tensor<8x8xbf16>
+  return %p, %q : tensor<8x8xf32>, tensor<8x8xbf16>
+}
+
+// -----
+
 // A region's disable holds for its ops only.
 // CHECK: why = "blas: switched off by kernels = \22-blas\22 at
 // CHECK-LABEL: func.func @in_a_region

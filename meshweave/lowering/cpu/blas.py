@@ -19,8 +19,6 @@ from meshweave.lowering.writer import Value
 
 SYMBOLS = {"f32": "scipy_cblas_sgemm", "f64": "scipy_cblas_dgemm"}
 _ROW_MAJOR, _PLAIN, _TRANSPOSED = 101, 111, 112
-FEW = 16  # rows
-LARGE = 1 << 17  # elements that no cache keeps from call to call
 SMALLEST = 512  # multiplications below which loops are as fast as a call
 
 
@@ -57,20 +55,7 @@ def gemm_of(nest: LoopNest) -> Gemm | None:
     best = product_of(nest) if nest.library else None
     if best is None or best.work < SMALLEST or min(best.size(best.m), best.size(best.n)) == 1:
         return None
-    return None if few_rows(best) else best
-
-
-def few_rows(gemm: Gemm) -> bool:
-    """Tell whether reading one matrix takes longer than multiplying it: loops read it once, a GEMM copies it first.
-
-    Loops need vectors along the longer side of the result, or along the depth of both matrices.
-    """
-    (few, rows), (many, weights) = sorted(
-        ((gemm.m, gemm.a), (gemm.n, gemm.b)), key=lambda side: gemm.size(side[0])
-    )
-    if gemm.size(few) > FEW or gemm.size(many) * gemm.size(gemm.k) < LARGE or gemm.k < 0:
-        return False
-    return weights.strides[many] == 1 or rows.strides[gemm.k] == weights.strides[gemm.k] == 1
+    return best
 
 
 def product_of(nest: LoopNest) -> Gemm | None:

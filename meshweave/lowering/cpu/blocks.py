@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from meshweave.ir.expressions import Apply
 from meshweave.lowering.cpu import tiles
-from meshweave.lowering.cpu.blas import Gemm, few_rows, product_of
+from meshweave.lowering.cpu.blas import Gemm, product_of
 from meshweave.lowering.cpu.text import FunctionWriter
 from meshweave.lowering.nests.bind import Access, LoopNest
 from meshweave.lowering.nests.rows import KernelUnit
@@ -30,7 +30,7 @@ def blocks_of(nest: LoopNest) -> Gemm | None:
     if nest.library or any(isinstance(n, Apply) and n.is_exact for n in nest.code):
         return None
     gemm = product_of(nest)
-    if gemm is None or gemm.m < 0 or gemm.n < 0 or nest.reductions != {gemm.k} or few_rows(gemm):
+    if gemm is None or gemm.m < 0 or gemm.n < 0 or nest.reductions != {gemm.k}:
         return None  # of several depths, a convolution's, the sums would not stay in registers
     return gemm if gemm.size(gemm.n) >= FEWEST and gemm.size(gemm.m) > 1 else None
 

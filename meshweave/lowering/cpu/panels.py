@@ -251,6 +251,9 @@ class _Panels:
         )
         self.starts = product.nest.stores[0].initial is not None
         self.panel = writer.local_buffer(shape.depth * shape.width, self.kind)
+        self.widened: Value | None = None  # a local buffer for the rows of a block
+        if self.left_kind != self.kind:
+            self.widened = writer.local_buffer(shape.rows * shape.depth, self.kind)
         self.sums: Value | None = None  # a local buffer for a row of sums
         if product.step != 1 or any(
             width % shape.lanes for count, width in self._sizes() if count and width
@@ -389,6 +392,8 @@ class _Panels:
         writer, p = self.writer, self.product
         lefts, results = self._rows(row, rows, panel)
         lefts = [self._at(place, part.left, 1, self.left_kind) for place in lefts]
+        if self.widened is not None:
+            lefts = self._widen(lefts, part, self.widened)
         count = self.shape.vectors(panel.width)
         whole = p.step == 1 and panel.width % self.shape.lanes == 0
         sums = [s for place in results for s in self._first(place, count, whole, part.begins)]
@@ -397,7 +402,7 @@ class _Panels:
         columns = [self._vector(line, v) for v in range(count)]
         made = []
         for r, place in enumerate(lefts):
-            number = self._load(self._at(place, walk.left, 1, self.left_kind), self.left_kind, 1)
+            number = self._number(place, walk)
             wide = writer.spread(number, self.shape.lanes)
             for v in range(count):
                 made.append(writer.fma(wide, columns[v], walk.carried[r * count + v]))
@@ -406,6 +411,24 @@ class _Panels:
             made = opened
         for r, place in enumerate(results):
             self._finish(place, made[r * count : (r + 1) * count], panel.width, part.begins)
+
+    def _widen(self, lefts: Sequence[Value], part: Part, buffer: Value) -> list[Value]:
+        """Copy the rows of a block, in the type that they are added up in; return where each begins."""
+        writer = self.writer
+        rows = [writer.offset(buffer, r * self.shape.depth, self.kind) for r in range(len(lefts))]
+        walk = self._open(joined(part.spans, lambda span: span.left))
+        for place, row in zip(lefts, rows):
+            number = self._load(self._at(place, walk.left, 1, self.left_kind), self.left_kind, 1)
+            writer.store(number, self._at(row, walk.row, 1, self.kind), self.nbytes)
+        for _ in walk.opened:
+            writer.close()
+        return rows
+
+    def _number(self, row: Value, walk: Walk) -> Value:
+        """Return the number of a row of left at a step of the depth."""
+        if self.widened is not None:
+            return self._load(self._at(row, walk.row, 1, self.kind), self.kind, 1)
+        return self._load(self._at(row, walk.left, 1, self.left_kind), self.left_kind, 1)
 
     def _rows(self, row: Value, rows: int, panel: Panel) -> tuple[list[Value], list[Value]]:
         """Return for each row of a block where it is in left, and where its columns are in the result."""

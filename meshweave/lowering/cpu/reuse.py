@@ -27,8 +27,10 @@ from meshweave.plan.machine import cache_bytes
 PANEL = 4  # part of the second cache that the results of a panel may take
 MOST_ROWS = 64  # of a panel
 PADDING = 16  # elements between rows of a panel
-TOGETHER = 8  # rows, or rows times columns, that are written out side by side
-BESIDE = 4  # sums of one row
+FEW = 16  # rows
+LARGE = 1 << 17  # elements that no cache keeps from call to call
+TOGETHER = 8  # rows, or sums of rows, that are written out side by side
+ROWS = 4  # of sums
 STEPS = 8  # of depth that are added at a time
 MOST_CODE = 1024  # nodes that are written out for one step
 
@@ -77,6 +79,35 @@ def shape_of(nest: LoopNest, rows: int) -> Shape | None:
     return Shape(outer, row, column, depth)
 
 
+def reads_once(nest: LoopNest) -> bool:
+    """Tell whether a product has few rows, so that reading its weights takes longer than multiplying them.
+
+    These loops then read them once, where any other kernel first copies them. They need vectors along the columns, or
+    along the depth of both operands.
+    """
+    shape = shape_of(nest, 0) if nest.contraction and len(nest.loads) == 2 else None
+    if shape is None or shape.row is None or nest.sizes[shape.row] > FEW:
+        return False
+    first, second = (load.access for load in nest.loads)
+    few, many = (first, second) if first.strides[shape.row] else (second, first)
+    if _volume(nest, many) < LARGE or not _apart(nest, many):
+        return False
+    if any(not many.strides[d] for d in nest.parallel if d != shape.row):
+        return False
+    last = shape.depth[-1]
+    return many.strides[shape.column] == 1 or few.strides[last] == many.strides[last] == 1
+
+
+def _apart(nest: LoopNest, access: Access) -> bool:
+    """Tell whether no two iterations of the loops that an access walks touch one element."""
+    reach = 1
+    for step, size in sorted((abs(s), n) for s, n in zip(access.strides, nest.sizes) if s):
+        if step < reach:
+            return False
+        reach = step * size
+    return True
+
+
 def _volume(nest: LoopNest, access: Access) -> int:
     return math.prod(n for n, s in zip(nest.sizes, access.strides) if s)
 
@@ -91,15 +122,15 @@ class ReusingLoops(NestLoops):
         self.shape = shape
         self.width = max(element_bytes(store.type) for store in nest.stores)
         self.count = 1 if shape.row is None else nest.sizes[shape.row]
-        groups = -(-self.count // TOGETHER)
+        self.along = self.order[-1] in nest.reductions
+        groups = -(-self.count // (ROWS if self.along else TOGETHER))
         self.group = -(-self.count // groups)
         self.apart = 0  # elements from row to row of a panel
         self.buffers: list[Value] = []  # of a panel, for each result
 
     def write(self) -> None:
         """Write the loops around, in them panels of columns or sums in registers."""
-        along = self.order[-1] in self.nest.reductions
-        self._loops(self.shape.outer, self._sums_of_rows if along else self._panels)
+        self._loops(self.shape.outer, self._sums_of_rows if self.along else self._panels)
 
     def _parts(self, size: int, most: int) -> Iterator[tuple[Value, int]]:
         """Open a loop over parts of `most`, and yield where each begins; then what is left of `size`."""
@@ -124,7 +155,7 @@ class ReusingLoops(NestLoops):
     def _sums_of_rows(self) -> None:
         """Write results whose addends lie side by side."""
         column = self.shape.column
-        beside = max(1, min(BESIDE, TOGETHER // self.group))
+        beside = max(1, min(ROWS, TOGETHER // self.group))
         for start, count in self._parts(self.nest.sizes[column], beside):
             for group in self._groups():
                 columns = [self.writer.plus(start, k) for k in range(count)]

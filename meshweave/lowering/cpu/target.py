@@ -18,6 +18,7 @@ from meshweave.lowering.cpu.collectives.objects import collectives_object, runti
 from meshweave.lowering.cpu.collectives.serve import can_be_served, serve_object
 from meshweave.lowering.cpu.collectives.staging import staging_bytes
 from meshweave.lowering.cpu.panels import panels_of, panels_text
+from meshweave.lowering.cpu.reuse import reads_once
 from meshweave.lowering.cpu.units import unit_text
 from meshweave.lowering.host.emit import Code
 from meshweave.lowering.host.program import LoweredProgram
@@ -157,7 +158,7 @@ class Kernels:
 
     def _text(self, name: str, unit: KernelUnit) -> str:
         nest = unit.nests[0]
-        if len(unit.nests) > 1:
+        if len(unit.nests) > 1 or reads_once(nest):
             return unit_text(name, unit)
         if (product := panels_of(nest)) is not None:
             return panels_text(name, unit, product)

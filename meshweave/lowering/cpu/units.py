@@ -8,7 +8,7 @@ from meshweave.lowering.cpu.blocks import blocks_of, blocks_text
 from meshweave.lowering.cpu.depthwise import DepthwiseRows, row_of
 from meshweave.lowering.cpu.held import with_fast_types
 from meshweave.lowering.cpu.loops import NestLoops, ShortRows, short
-from meshweave.lowering.cpu.reuse import ReusingLoops, shape_of
+from meshweave.lowering.cpu.reuse import ReusingLoops, reads_once, shape_of
 from meshweave.lowering.cpu.scans import ScanLoops, is_scan
 from meshweave.lowering.cpu.text import FunctionWriter
 from meshweave.lowering.nests.bind import LoopNest
@@ -18,9 +18,10 @@ from meshweave.lowering.writer import Value
 
 def unit_text(name: str, unit: KernelUnit) -> str:
     """Write the function `name` that does what the unit does."""
-    product = blocks_of(unit.nests[0]) if len(unit.nests) == 1 else None
-    if product is not None:
-        return blocks_text(name, unit, product)
+    if len(unit.nests) == 1 and not reads_once(unit.nests[0]):
+        product = blocks_of(unit.nests[0])
+        if product is not None:
+            return blocks_text(name, unit, product)
     writer = FunctionWriter(unit)
     rows = [writer.open(size) for size in unit.nests[0].sizes[: unit.rows]]
     for nest in unit.nests:

@@ -24,6 +24,7 @@ from meshweave.hints.fast_paths import (
     PANELS,
     PRODUCTS,
     REFERENCE,
+    SHORT,
     SWITCHES,
     Choice,
 )
@@ -145,13 +146,13 @@ def _mark(
     refused: by place, why products are no attention. kernels: those for single ops, the fastest first.
     """
     mine, dtype, product = asked.of(op), element_of(op), is_product(op)
-    convolution = not product and is_convolution(op)
+    panels = _suits_panels(op, dtype, product)
     _switch(op, [name for name in kernels if not mine.allows(name)], product)
     no_flash = refused.get(location_text(op)) if refused and product else None
     reasons = [("flash", no_flash)] if no_flash else []
     for name in kernels:
         kernel = KERNELS[name]
-        if (name in PRODUCTS and not product) or (name == PANELS[1:] and not convolution):
+        if (name in PRODUCTS and not product) or (name == PANELS[1:] and not panels):
             continue
         if reason := kernel.of_dtype(dtype) or mine.why_not(name):
             if kernel.default or not kernel.of_dtype(dtype):
@@ -162,6 +163,13 @@ def _mark(
         op.attributes[KERNEL] = ir.StringAttr.get(name)
         return Row(_name(op), name, joined(reasons)) if reasons else None
     raise AssertionError(f"{REFERENCE} computes every op")
+
+
+def _suits_panels(op: ir.Operation, dtype: str, product: bool) -> bool:
+    """Tell whether an op is a convolution, or a product of 16-bit floats that is added up in a longer type."""
+    if not product:
+        return is_convolution(op)
+    return dtype in SHORT and str(op.results[0].type.element_type) not in SHORT
 
 
 def joined(reasons: Iterable[tuple[str, str]]) -> str:
