@@ -236,6 +236,7 @@ EXAMPLES = {
     "zeros_like": ("zeros_like(v)", "[0, 0, 0]"),
     # sort
     "argsort": ("argsort(w)", "[1, 2, 0]"),
+    "top_k": ("top_k(w, 2)[1]", "[0, 2]"),
     "sort": ("sort(w, descending=True)", "[4, 2, 1]"),
 }
 """Name: what is written, with `mw.` left out, and what it gives, floats with four digits."""

@@ -171,6 +171,7 @@ from meshweave.frontends.python.functions.reduce import sum as sum
 from meshweave.frontends.python.functions.reduce import var as var
 from meshweave.frontends.python.functions.sort import argsort as argsort
 from meshweave.frontends.python.functions.sort import sort as sort
+from meshweave.frontends.python.functions.sort import top_k as top_k
 from meshweave.frontends.python.place import constrain as constrain
 from meshweave.frontends.python.place import hint as hint
 from meshweave.frontends.python.place import kernels as kernels

@@ -138,3 +138,11 @@ func.func @short_body(%a: tensor<4xf32>, %s: tensor<f32>) -> tensor<4xf32> {
   }) {dim = 0 : i64} : (tensor<4xf32>, tensor<f32>) -> tensor<4xf32>
   return %0 : tensor<4xf32>
 }
+
+// -----
+
+func.func @too_many(%a: tensor<4x2xf32>) -> tensor<5x2xi32> {
+  // expected-error @below {{'mw.order' op gives i32 places, at most 4 of them along dim 0 of [4, 2]}}
+  %0 = "mw.order"(%a) {dim = 0 : i64} : (tensor<4x2xf32>) -> tensor<5x2xi32>
+  return %0 : tensor<5x2xi32>
+}

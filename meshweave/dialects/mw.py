@@ -5,7 +5,7 @@ Two views. On *tensors*, after `lower-collectives` and `fuse-kernels`: the linal
 `plan-memory`: the same ops on memrefs, without results, and `mw.place` says where in the rank's arena each buffer lies
 and how long it lives. `mw.program` says what holds for the whole program.
 
-`mw.scan` stands in the global view too: frontends make it, since linalg has no op for elements in order along a dim.
+`mw.scan` and `mw.order` stand in the global view too: frontends make them, since linalg has no such op.
 """
 
 # No `from __future__ import annotations` here: the field types are read as classes.
@@ -83,6 +83,42 @@ class ScanOp(Mw.Operation, name="scan", traits=[ext.Pure]):
             (len(self.operation.regions[0].blocks[0].arguments), len(ops[-1].operands))
             == (given, made),
             f"needs a body of {given} scalars that yields {made}",
+        )
+
+
+class OrderOp(Mw.Operation, name="order", traits=[ext.Pure]):
+    """Give the places along `dim` of the elements that come first in order, the smallest first; equal ones in order.
+
+    The result has as many places along the dim as its type says. Floats are ordered as numbers: zeros are equal, and so
+    are NaNs, which are the largest. `total`: by their bits, -NaN < -inf < .. < -0 < 0 < .. < inf < NaN. `descending`:
+    the largest first. `unsigned`: integers have no sign; those of one bit never have.
+    """
+
+    values: ext.Operand[Any]
+    places: ext.Result[Any]
+    dim: ir.IntegerAttr
+
+    def verify_invariants(self) -> bool:
+        types = [v.type for v in (*self.operation.operands, *self.operation.results)]
+        dim = self.attributes.get("dim")
+        ranked = len(types) == 2 and all(isinstance(t, ir.RankedTensorType) for t in types)
+        if not require(self, ranked, "needs a ranked tensor and gives one"):
+            return False
+        given, made = (list(t.shape) for t in types)
+        if not require(
+            self,
+            isinstance(dim, ir.IntegerAttr) and 0 <= dim.value < len(given),
+            f"dim must be one of the {len(given)} dims",
+        ):
+            return False
+        most = given[dim.value]
+        fits = len(made) == len(given) and 0 <= made[dim.value] <= most < 1 << 31
+        return require(
+            self,
+            fits
+            and [*made[: dim.value], most, *made[dim.value + 1 :]] == given
+            and str(types[1].element_type) == "i32",
+            f"gives i32 places, at most {most} of them along dim {dim.value} of {given}",
         )
 
 

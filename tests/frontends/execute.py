@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 
 from meshweave.ir.bindings import ExecutionEngine, PassManager, ir
+from meshweave.ir.ops import replace_op
+from meshweave.ir.scans import SCAN, by_doubling
+from meshweave.ir.sorting import ORDER, in_loops
 from meshweave.lowering.host.narrow import CONVERSIONS, round_once
 from meshweave.transforms.base import ops_of
 
@@ -29,6 +32,10 @@ def run(module: Any, inputs: list[np.ndarray]) -> list[np.ndarray]:
     """Results of @main for `inputs`, in order."""
     with module.context, ir.Location.unknown():
         outputs = _strip(module)
+        for op in ops_of(module.operation, SCAN):
+            replace_op(op.operation, by_doubling(op.operation))
+        for op in ops_of(module.operation, ORDER):
+            replace_op(op.operation, [in_loops(op.operation)])
         round_once(  # LLVM's own way is a function that no library here has, on some CPUs
             op.operation for op in ops_of(module.operation, *CONVERSIONS)
         )

@@ -35,7 +35,7 @@ _NAMES = {
         "arange asarray empty empty_like eye full full_like linspace meshgrid ones ones_like tril triu "
         "zeros zeros_like"
     ),
-    "frontends.python.functions.sort": "argsort sort",
+    "frontends.python.functions.sort": "argsort sort top_k",
     "frontends.python.control": "cond scan while_loop",
     "frontends.python.place": "constrain hint kernels",
     "api.arrays": "from_dlpack",

@@ -1,14 +1,23 @@
-"""Lower torch-mlir's own dialect (tm_tensor) to plain loops: scan, sort and scatter, for which linalg has no op."""
+"""Lower torch-mlir's own dialect (tm_tensor), for which linalg has no op: scan and sort to ours, scatter to loops."""
 
 from collections.abc import Callable
 
 from meshweave.errors import CompileError
-from meshweave.frontends.stablehlo.lowerings.loops import is_inside, sorted_rows
+from meshweave.frontends.stablehlo.lowerings.loops import is_inside
 from meshweave.ir.bindings import arith, ir
-from meshweave.ir.build import OpBuilder, Values, predicate, tensor_type
+from meshweave.ir.build import (
+    OpBuilder,
+    Values,
+    predicate,
+    static_offsets,
+    static_sizes,
+    static_strides,
+    tensor_type,
+)
 from meshweave.ir.locations import location_text
-from meshweave.ir.ops import body_of, is_used, move_body, ops_named
+from meshweave.ir.ops import body_of, is_used, move_body, ops_named, replace_op
 from meshweave.ir.scans import scan
+from meshweave.ir.sorting import Order, order, taken
 
 _Int, _Float = arith.CmpIPredicate, arith.CmpFPredicate
 _ASCENDING = {
@@ -62,28 +71,48 @@ def _applied(k: OpBuilder, block: ir.Block, scalars: Values) -> list[ir.Value]:
 
 
 def _sort(op: ir.Operation, b: OpBuilder) -> list[ir.Value]:
-    """Sort stably, NaNs as the largest, as torch does. Only the direction of upstream's comparator counts."""
+    """Sort stably, NaNs as the largest, as torch does. Only the direction of upstream's comparator counts.
+
+    Of what torch's topk takes of the result, no more is put in order.
+    """
     test, *others = (o.operation for o in body_of(op).operations)
     known = len(others) == 1 and test.name in _ASCENDING
     descends = known and predicate(test) in _DESCENDING[test.name]
     if not known or not (descends or predicate(test) in _ASCENDING[test.name]):
         raise CompileError("not supported: sort with this order", location_text(op.location))
+    dim, inputs = ir.IntegerAttr(op.attributes["dimension"]).value, list(op.operands)
+    shape = list(inputs[0].type.shape)
+    if not shape:
+        return inputs
+    first = [slice_ for result in op.results for slice_ in _first(result, dim)]
+    count = max([s.results[0].type.shape[dim] for s in first], default=shape[dim])
+    if len(first) != sum(len(list(result.uses)) for result in op.results):
+        count = shape[dim]
+    places = order(b, inputs[0], dim, count, Order(descending=descends))
+    made = [taken(b, value, places, dim) for value in inputs]
+    if count == shape[dim]:
+        return made
+    for slice_ in first:
+        type_ = slice_.results[0].type
+        number = ir.OpResult(slice_.operands[0]).result_number
+        taken_ = OpBuilder.before(slice_).extract_slice(made[number], type_, [0] * len(shape))
+        replace_op(slice_, [taken_])
+    return made
 
-    def precedes(k: OpBuilder, pairs: Values) -> ir.Value:
-        x, y = (pairs[1], pairs[0]) if descends else (pairs[0], pairs[1])
-        return _less(k, x, y)
 
-    dim = ir.IntegerAttr(op.attributes["dimension"]).value
-    return sorted_rows(b, list(op.operands), dim, precedes)
-
-
-def _less(k: OpBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
-    """Compare x < y, where NaN is larger than all numbers."""
-    if isinstance(x.type, ir.IntegerType):
-        return k.compare(_Int.ult if x.type.width == 1 else _Int.slt, x, y)
-    below = k.compare(_Float.OLT, x, y)
-    nan, number = k.compare(_Float.UNO, y, y), k.compare(_Float.ORD, x, x)
-    return k.binary("ori", below, k.binary("andi", nan, number))
+def _first(value: ir.Value, dim: int) -> list[ir.Operation]:
+    """Return the ops that take the first elements of a tensor along `dim`, and all along other dims."""
+    found = []
+    for use in value.uses:
+        op = use.owner.operation
+        if op.name != "tensor.extract_slice" or len(op.operands) != 1:
+            continue
+        sizes, whole = static_sizes(op), list(value.type.shape)
+        others = [d for d in range(len(whole)) if d != dim]
+        plain = not any(static_offsets(op)) and set(static_strides(op)) <= {1}
+        if plain and len(op.results[0].type.shape) == len(whole):
+            found += [op] if all(sizes[d] == whole[d] for d in others) else []
+    return found
 
 
 def _scatter(op: ir.Operation, b: OpBuilder) -> list[ir.Value]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from meshweave.ir.sorting import SWITCH
 from meshweave.lowering.cpu.blocks import blocks_of, blocks_text
 from meshweave.lowering.cpu.depthwise import DepthwiseRows, row_of
 from meshweave.lowering.cpu.held import with_fast_types
 from meshweave.lowering.cpu.loops import NestLoops, ShortRows, short
 from meshweave.lowering.cpu.reuse import ReusingLoops, reads_once, shape_of
 from meshweave.lowering.cpu.scans import ScanLoops, is_scan
+from meshweave.lowering.cpu.sorting import order_text
 from meshweave.lowering.cpu.text import FunctionWriter
 from meshweave.lowering.nests.bind import LoopNest
 from meshweave.lowering.nests.rows import KernelUnit
@@ -18,6 +20,8 @@ from meshweave.lowering.writer import Value
 
 def unit_text(name: str, unit: KernelUnit) -> str:
     """Write the function `name` that does what the unit does."""
+    if len(unit.nests) == 1 and SWITCH in unit.nests[0].switches:
+        return order_text(name, unit)
     if len(unit.nests) == 1 and not reads_once(unit.nests[0]):
         product = blocks_of(unit.nests[0])
         if product is not None:

@@ -7,11 +7,13 @@ from math import prod
 
 from meshweave.bundle import Port
 from meshweave.errors import CompileError
+from meshweave.hints.fast_paths import SWITCHES
 from meshweave.ir.bindings import ir
 from meshweave.ir.build import OpBuilder
 from meshweave.ir.locations import location_text
 from meshweave.ir.ops import body_of, replace_op, terminator
 from meshweave.ir.scans import SCAN, by_doubling, generic_scan
+from meshweave.ir.sorting import ORDER, SWITCH, coded, in_loops
 from meshweave.layout.layout import Layout
 from meshweave.transforms.base import functions, ops_of
 
@@ -62,7 +64,7 @@ def _refusal(op: ir.Operation, kept: set[str], target: str) -> str:
 
 
 def spell_out(function: ir.OpView, target: str) -> None:
-    """Write scans as linalg ops, and tensor.pad and tensor.concat as insertions.
+    """Write scans and orders as linalg ops or loops, and tensor.pad and tensor.concat as insertions.
 
     So the ops that make the pieces write them in place. An op whose loops never run gives what it starts from. Kernels
     of gpus run in no order: there scans take rounds.
@@ -70,12 +72,24 @@ def spell_out(function: ir.OpView, target: str) -> None:
     for op in ops_of(function, SCAN):
         made = by_doubling(op.operation) if target == "gpu" else generic_scan(op.operation)
         replace_op(op.operation, made)
+    for op in ops_of(function, ORDER):
+        replace_op(
+            op.operation, [in_loops(op.operation) if target == "gpu" else _order(op.operation)]
+        )
     for op in ops_of(function, "linalg.generic"):
         _without_iterations(op.operation)
     for op in ops_of(function, "tensor.pad", "tensor.concat"):
         make = _pad if op.operation.name == "tensor.pad" else _concat
         op.operation.results[0].replace_all_uses_with(make(op.operation))
         op.operation.erase()
+
+
+def _order(op: ir.Operation) -> ir.Value:
+    """Write an order as the op whose kernel sorts; of one element there is one order."""
+    type_, b = op.results[0].type, OpBuilder.before(op)
+    if 0 in type_.shape or op.operands[0].type.shape[op.attributes["dim"].value] < 2:
+        return b.one("tensor.splat", type_, b.integer(0, type_.element_type))
+    return coded(op, **{SWITCHES: ir.StringAttr.get(SWITCH)})
 
 
 def _without_iterations(op: ir.Operation) -> None:

@@ -16,6 +16,7 @@ from meshweave.errors import CompileError
 from meshweave.ir.bindings import ir
 from meshweave.ir.expressions import Load
 from meshweave.ir.locations import location_text
+from meshweave.ir.sorting import SWITCH
 from meshweave.lowering.buffers.steps import Buffers, Root, Step
 from meshweave.lowering.nests import linear
 from meshweave.lowering.nests.bind import (
@@ -109,7 +110,12 @@ def before_vectors(nests: Iterable[LoopNest]) -> int:
 
 
 def shared_rows(nests: list[LoopNest], pointers: Pointers, most: int = MOST_LOOPS) -> int:
-    """Return the number of outer loops, at most `most`, that these nests can share; 0 for none."""
+    """Return the number of outer loops, at most `most`, that these nests can share; 0 for none.
+
+    One that puts elements in order shares none: it does so for all of a dim that is a loop of its places.
+    """
+    if any(SWITCH in nest.switches for nest in nests):
+        return 0
     parallel = [len(n.sizes) - len(n.reductions) for n in nests]
     most = min(most, *parallel)
     if all(p == len(n.sizes) == most for p, n in zip(parallel, nests)):

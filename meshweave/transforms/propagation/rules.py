@@ -21,6 +21,7 @@ from meshweave.ir.build import (
 )
 from meshweave.ir.ops import producer
 from meshweave.ir.scans import SCAN, Scan
+from meshweave.ir.sorting import ORDER
 from meshweave.layout.factors import ORDERED, PARALLEL, REDUCTION, WHOLE, Dims, Factor, Rule
 from meshweave.plan.collectives import ROWS
 from meshweave.transforms.propagation.bodies import (
@@ -362,6 +363,17 @@ def _scan(op: ir.Operation, captured: list[Captured]) -> Rule:
     return _rule(op.name, factors, types, results, dims, padding_safe=padding_safe(body_of(op)))
 
 
+def _order(op: ir.Operation, captured: list[Captured]) -> Rule:
+    """Read the rule of an order: rows go through, the dim is whole, and so are its places."""
+    (given,), (made,) = [v.type for v in op.operands], [r.type for r in op.results]
+    along = op.attributes["dim"].value
+    factors = [Factor(n, WHOLE if d == along else PARALLEL) for d, n in enumerate(given.shape)]
+    factors.append(Factor(made.shape[along], WHOLE))
+    mine: Dims = tuple((d,) for d in range(len(given.shape)))
+    theirs: Dims = tuple((len(given.shape) if d == along else d,) for d in range(len(given.shape)))
+    return _rule(op.name, factors, [given], [made], [mine, theirs])
+
+
 def _reassociation(op: ir.Operation, captured: list[Captured]) -> Rule:
     """Read the rule of expand_shape and collapse_shape: a group of dims on one side is one dim on the other."""
     groups = reassociation(op)
@@ -509,6 +521,7 @@ READERS: dict[str, Callable[[ir.Operation, list[Captured]], Rule]] = {
     },
     "tensor.bitcast": _aligned_op,
     SCAN: _scan,
+    ORDER: _order,
     "arith.constant": _whole,
     "arith.*": _aligned_op,
     "math.*": _aligned_op,

@@ -1,20 +1,17 @@
-"""Lower StableHLO ops that nothing upstream lowers to plain loops: sort by merging, and scatter update by update.
+"""Lower StableHLO ops that nothing upstream lowers to plain loops: scatter update by update.
 
 Also select_and_scatter, the gradient of max pooling, whose windows may overlap and be padded.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from meshweave.errors import CompileError
 from meshweave.ir.bindings import arith, ir, stablehlo
-from meshweave.ir.build import OpBuilder, Values, tensor_type
+from meshweave.ir.build import OpBuilder, Values
 from meshweave.ir.locations import location_text
 from meshweave.ir.ops import body_of, move_body, replace_op
-
-Precedes = Callable[[OpBuilder, Values], ir.Value]
-"""Build an i1 that tells whether an element must come before another, from both of each tensor: x0, y0, x1, y1, ..."""
 
 _Cmp = arith.CmpIPredicate
 
@@ -27,107 +24,6 @@ def apply_reducer(b: OpBuilder, block: ir.Block, scalars: Values) -> list[ir.Val
     for argument, scalar in zip(block.arguments, scalars, strict=True):
         argument.replace_all_uses_with(b.scalar_tensor(scalar))
     return [b.element(value) for value in move_body(block, b.ip)]
-
-
-def lower_sort(op: ir.Operation) -> None:
-    """Lower stablehlo.sort: each row along the sorted dim by a stable bottom-up merge sort of n log n comparisons.
-
-    The op may sort several tensors of one shape together, by a comparator that sees an element of each.
-    """
-    comparator = body_of(op)
-    dim = ir.IntegerAttr(op.attributes["dimension"]).value if "dimension" in op.attributes else -1
-
-    def precedes(b: OpBuilder, pairs: Values) -> ir.Value:
-        return apply_reducer(b, comparator, pairs)[0]
-
-    replace_op(op, sorted_rows(OpBuilder.before(op), list(op.operands), dim, precedes))
-
-
-def sorted_rows(b: OpBuilder, inputs: Values, dim: int, precedes: Precedes) -> list[ir.Value]:
-    """Sort the rows along `dim` of tensors of one shape together; return the sorted tensors."""
-    shape = list(inputs[0].type.shape)
-    dim %= max(1, len(shape))
-    if not shape or shape[dim] < 2 or 0 in shape:
-        return list(inputs)
-    others = [n for i, n in enumerate(shape) if i != dim]
-    sizes = [n if i == dim else 1 for i, n in enumerate(shape)]
-
-    def sort_row(inner: OpBuilder, at: Values, values: Values) -> Values:
-        offsets = [*at[:dim], 0, *at[dim:]]
-        types = [tensor_type([shape[dim]], v.type.element_type) for v in inputs]
-        rows = [inner.extract_slice(v, t, offsets, sizes) for v, t in zip(inputs, types)]
-        rows = _merge_sort(inner, rows, shape[dim], precedes)
-        pairs = zip(rows, values, strict=True)
-        return [inner.insert_slice(row, value, offsets, sizes) for row, value in pairs]
-
-    # The inputs serve as places for the results: two `tensor.empty` of one type would be
-    # merged, and bufferization then puts both results into one buffer.
-    return b.loops(others, inputs, sort_row)
-
-
-def _merge_sort(b: OpBuilder, rows: Values, size: int, precedes: Precedes) -> list[ir.Value]:
-    """Sort 1-dim tensors together: merge runs of 1, 2, 4, ... in pairs into a copy, and copy that back."""
-    passes = (size - 1).bit_length()
-    count = len(rows)
-
-    def merge_pass(p: OpBuilder, number: ir.Value, values: Values) -> list[ir.Value]:
-        source, target = values[:count], values[count:]
-        width = p.binary("shli", p.index(1), number)
-        end = p.index(size)
-
-        def place(k: OpBuilder, position: ir.Value, state: Values) -> list[ir.Value]:
-            return _merge_step(k, position, state, source, width, end, precedes)
-
-        zero = p.index(0)
-        state = p.loop(zero, end, [zero, zero, *target], place)
-        merged = state[2:]
-
-        def copy(k: OpBuilder, i: ir.Value, kept: Values) -> list[ir.Value]:
-            return [
-                k.put_element(k.element(m, [i]), s, [i]) for m, s in zip(merged, kept, strict=True)
-            ]
-
-        return [*p.loop(zero, end, source, copy), *merged]
-
-    return b.loop(0, passes, [*rows, *rows], merge_pass)[:count]
-
-
-def _merge_step(
-    b: OpBuilder,
-    position: ir.Value,
-    state: Values,
-    source: Values,
-    width: ir.Value,
-    size: ir.Value,
-    precedes: Precedes,
-) -> list[ir.Value]:
-    """Write place `position` of the targets; return the next state.
-
-    state: the next place of the left run, the next place of the right run, the targets.
-    """
-    left, right, *targets = state
-    both = b.binary("addi", width, width)
-    within = b.binary("remui", position, both)
-    base = b.binary("subi", position, within)
-    middle = b.binary("minsi", b.binary("addi", base, width), size)
-    stop = b.binary("minsi", b.binary("addi", base, both), size)
-    starts = b.compare(_Cmp.eq, within, b.index(0))
-    left, right = b.select(starts, base, left), b.select(starts, middle, right)
-    last = b.binary("subi", size, b.index(1))
-    from_left = [b.element(s, [b.binary("minsi", left, last)]) for s in source]
-    from_right = [b.element(s, [b.binary("minsi", right, last)]) for s in source]
-    pairs = [v for pair in zip(from_right, from_left, strict=True) for v in pair]
-    first = precedes(b, pairs)  # the right one only where it must come first: that is stable
-    right_left = b.compare(_Cmp.slt, right, stop)
-    takes_right = b.binary("andi", right_left, first)
-    takes_right = b.binary("ori", b.compare(_Cmp.sge, left, middle), takes_right)
-    one, zero = b.index(1), b.index(0)
-    values = [b.select(takes_right, r, v) for r, v in zip(from_right, from_left, strict=True)]
-    return [
-        b.binary("addi", left, b.select(takes_right, zero, one)),
-        b.binary("addi", right, b.select(takes_right, one, zero)),
-        *(b.put_element(v, t, [position]) for v, t in zip(values, targets, strict=True)),
-    ]
 
 
 def lower_scatter(op: ir.Operation) -> None:
@@ -282,7 +178,6 @@ def _numbers(op: ir.Operation, name: str, default: list[int]) -> list[int]:
 
 
 LOWER = {
-    "stablehlo.sort": lower_sort,
     "stablehlo.scatter": lower_scatter,
     "stablehlo.select_and_scatter": lower_select_and_scatter,
 }

@@ -1,0 +1,231 @@
+"""Build `mw.order` and take elements in its order; write it, and sorts in any order, as loops of linalg and scf."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from meshweave.ir.bindings import arith, ir
+from meshweave.ir.build import (
+    IteratorType,
+    OpBuilder,
+    Values,
+    dims_map,
+    i64,
+    tensor_type,
+)
+
+Precedes = Callable[[OpBuilder, Values], ir.Value]
+"""Build an i1 that tells whether an element must come before another, from both of each tensor: x0, y0, x1, y1, ..."""
+
+ORDER = "mw.order"
+SWITCH = "order"
+"""Switch of the kernel that `coded` makes: its first output is where its codes are in order, the smallest first."""
+
+_Cmp = arith.CmpIPredicate
+_Float = arith.CmpFPredicate
+
+
+@dataclass(frozen=True)
+class Order:
+    """Say in which order elements come: see `mw.order`."""
+
+    descending: bool = False
+    total: bool = False
+    unsigned: bool = False
+
+    @classmethod
+    def of(cls, op: ir.Operation) -> Order:
+        """Return the order of an `mw.order`."""
+        return cls(*[name in op.attributes for name in ("descending", "total", "unsigned")])
+
+    @property
+    def attributes(self) -> dict[str, ir.Attribute]:
+        """Return the attributes of an `mw.order` that say it."""
+        names = {"descending": self.descending, "total": self.total, "unsigned": self.unsigned}
+        return {name: ir.UnitAttr.get() for name, on in names.items() if on}
+
+    def code(self, b: OpBuilder, element: ir.Value) -> ir.Value:
+        """Build an integer of 32 or 64 bits without a sign that is the smaller the earlier an element comes."""
+        type_ = element.type
+        if isinstance(type_, ir.FloatType):
+            found = self._float_code(b, element)
+        elif type_.width == 1 or self.unsigned:
+            found = element
+        else:
+            found = b.binary("xori", element, b.integer(-1 << (type_.width - 1), type_))
+        wide = ir.IntegerType.get_signless(32 if found.type.width <= 32 else 64)
+        if found.type != wide:
+            found = b.one("arith.extui", wide, found)
+        return b.binary("xori", found, b.integer(-1, wide)) if self.descending else found
+
+    def _float_code(self, b: OpBuilder, element: ir.Value) -> ir.Value:
+        """Flip the sign of the bits of positive numbers, all bits of negative ones."""
+        width = element.type.width
+        kind = ir.IntegerType.get_signless(width)
+        bits = b.one("arith.bitcast", kind, element)
+        if not self.total:
+            zero = b.constant(ir.FloatAttr.get(element.type, 0.0))
+            nan = b.integer((1 << (width - 1)) - 1, kind)
+            bits = b.select(b.compare(_Float.OEQ, element, zero), b.integer(0, kind), bits)
+            bits = b.select(b.compare(_Float.UNO, element, element), nan, bits)
+        negative = b.binary("shrsi", bits, b.integer(width - 1, kind))
+        return b.binary("xori", bits, b.binary("ori", negative, b.integer(-1 << (width - 1), kind)))
+
+
+def order(b: OpBuilder, keys: ir.Value, dim: int, count: int, how: Order) -> ir.Value:
+    """Make an `mw.order` of the first `count` places along `dim`."""
+    shape = list(keys.type.shape)
+    shape[dim] = count
+    type_ = tensor_type(shape, ir.IntegerType.get_signless(32))
+    return b.one(ORDER, type_, keys, dim=i64(dim), **how.attributes)
+
+
+def taken(b: OpBuilder, tensor: ir.Value, places: ir.Value, dim: int) -> ir.Value:
+    """Take the elements of `tensor` at `places` along `dim`, each at its own place along the other dims."""
+
+    def element(inner: OpBuilder, arguments: list[ir.Value]) -> ir.Value:
+        at = [inner.loop_index(d) for d in range(len(places.type.shape))]
+        at[dim] = inner.one("arith.index_cast", ir.IndexType.get(), arguments[0])
+        return inner.element(tensor, at)
+
+    into = b.empty(tensor_type(list(places.type.shape), tensor.type.element_type))
+    return b.elementwise([places], into, element)
+
+
+def coded(op: ir.Operation, **attributes: ir.Attribute) -> ir.Value:
+    """Make the linalg.generic that stands for an `mw.order` until it is a kernel; return its places.
+
+    Its loops are the dims of the result and, as a reduction, the elements along the dim. The second result holds their
+    codes; it is as large as what sorting them takes.
+    """
+    keys, b, how = op.operands[0], OpBuilder.before(op), Order.of(op)
+    dim, size, ndim = op.attributes["dim"].value, op.operands[0].type.shape, len(keys.type.shape)
+    element, i32 = keys.type.element_type, ir.IntegerType.get_signless(32)
+    kind = ir.IntegerType.get_signless(64 if getattr(element, "width", 64) > 32 else 32)
+    scratch = b.empty(tensor_type([scratch_size(size[dim], kind.width)], kind))
+    here = [ndim if d == dim else d for d in range(ndim)]
+    # Only loop `dim` runs in the second result, whose size is not its own.
+    apart = ir.AffineMap.get(ndim + 1, 0, [2 * ir.AffineDimExpr.get(dim)])
+    maps = [dims_map(ndim + 1, here), dims_map(ndim + 1, range(ndim)), apart]
+    kinds = [*[IteratorType.PARALLEL] * ndim, IteratorType.REDUCTION]
+
+    def body(inner: OpBuilder, arguments: list[ir.Value]) -> Values:
+        return [inner.integer(0, i32), how.code(inner, arguments[0])]
+
+    into = b.empty(op.results[0].type)
+    return b.generic([keys], [into, scratch], maps, kinds, body, **attributes).results[0]
+
+
+def scratch_size(count: int, width: int) -> int:
+    """Return the integers of `width` bits that sorting takes: two records for each element, and a table of counters."""
+    return 4 * (count + 8) + BUCKETS * width // DIGIT * 32 // width
+
+
+DIGIT = 8
+"""Bits by which elements are sorted at a time."""
+BUCKETS = 1 << DIGIT
+
+
+def in_loops(op: ir.Operation) -> ir.Value:
+    """Sort the places along with the elements, in loops, for targets without a kernel for it."""
+    keys, b, how = op.operands[0], OpBuilder.before(op), Order.of(op)
+    dim, shape = op.attributes["dim"].value, list(keys.type.shape)
+    i32 = ir.IntegerType.get_signless(32)
+
+    def place(inner: OpBuilder, arguments: list[ir.Value]) -> ir.Value:
+        return inner.one("arith.index_cast", i32, inner.loop_index(dim))
+
+    def precedes(inner: OpBuilder, pairs: Values) -> ir.Value:
+        return inner.compare(_Cmp.ult, how.code(inner, pairs[0]), how.code(inner, pairs[1]))
+
+    places = b.elementwise([], b.empty(tensor_type(shape, i32)), place)
+    made = sorted_rows(b, [keys, places], dim, precedes)[1]
+    return b.extract_slice(made, op.results[0].type, [0] * len(shape), op.results[0].type.shape)
+
+
+def sorted_rows(b: OpBuilder, inputs: Values, dim: int, precedes: Precedes) -> list[ir.Value]:
+    """Sort the rows along `dim` of tensors of one shape together; return the sorted tensors."""
+    shape = list(inputs[0].type.shape)
+    dim %= max(1, len(shape))
+    if not shape or shape[dim] < 2 or 0 in shape:
+        return list(inputs)
+    others = [n for i, n in enumerate(shape) if i != dim]
+    sizes = [n if i == dim else 1 for i, n in enumerate(shape)]
+
+    def sort_row(inner: OpBuilder, at: Values, values: Values) -> Values:
+        offsets = [*at[:dim], 0, *at[dim:]]
+        types = [tensor_type([shape[dim]], v.type.element_type) for v in inputs]
+        rows = [inner.extract_slice(v, t, offsets, sizes) for v, t in zip(inputs, types)]
+        rows = _merge_sort(inner, rows, shape[dim], precedes)
+        pairs = zip(rows, values, strict=True)
+        return [inner.insert_slice(row, value, offsets, sizes) for row, value in pairs]
+
+    # The inputs serve as places for the results: two `tensor.empty` of one type would be
+    # merged, and bufferization then puts both results into one buffer.
+    return b.loops(others, inputs, sort_row)
+
+
+def _merge_sort(b: OpBuilder, rows: Values, size: int, precedes: Precedes) -> list[ir.Value]:
+    """Sort 1-dim tensors together: merge runs of 1, 2, 4, ... in pairs into a copy, and copy that back."""
+    passes = (size - 1).bit_length()
+    count = len(rows)
+
+    def merge_pass(p: OpBuilder, number: ir.Value, values: Values) -> list[ir.Value]:
+        source, target = values[:count], values[count:]
+        width = p.binary("shli", p.index(1), number)
+        end = p.index(size)
+
+        def place(k: OpBuilder, position: ir.Value, state: Values) -> list[ir.Value]:
+            return _merge_step(k, position, state, source, width, end, precedes)
+
+        zero = p.index(0)
+        state = p.loop(zero, end, [zero, zero, *target], place)
+        merged = state[2:]
+
+        def copy(k: OpBuilder, i: ir.Value, kept: Values) -> list[ir.Value]:
+            return [
+                k.put_element(k.element(m, [i]), s, [i]) for m, s in zip(merged, kept, strict=True)
+            ]
+
+        return [*p.loop(zero, end, source, copy), *merged]
+
+    return b.loop(0, passes, [*rows, *rows], merge_pass)[:count]
+
+
+def _merge_step(
+    b: OpBuilder,
+    position: ir.Value,
+    state: Values,
+    source: Values,
+    width: ir.Value,
+    size: ir.Value,
+    precedes: Precedes,
+) -> list[ir.Value]:
+    """Write place `position` of the targets; return the next state.
+
+    state: the next place of the left run, the next place of the right run, the targets.
+    """
+    left, right, *targets = state
+    both = b.binary("addi", width, width)
+    within = b.binary("remui", position, both)
+    base = b.binary("subi", position, within)
+    middle = b.binary("minsi", b.binary("addi", base, width), size)
+    stop = b.binary("minsi", b.binary("addi", base, both), size)
+    starts = b.compare(_Cmp.eq, within, b.index(0))
+    left, right = b.select(starts, base, left), b.select(starts, middle, right)
+    last = b.binary("subi", size, b.index(1))
+    from_left = [b.element(s, [b.binary("minsi", left, last)]) for s in source]
+    from_right = [b.element(s, [b.binary("minsi", right, last)]) for s in source]
+    pairs = [v for pair in zip(from_right, from_left, strict=True) for v in pair]
+    first = precedes(b, pairs)  # the right one only where it must come first: that is stable
+    right_left = b.compare(_Cmp.slt, right, stop)
+    takes_right = b.binary("andi", right_left, first)
+    takes_right = b.binary("ori", b.compare(_Cmp.sge, left, middle), takes_right)
+    one, zero = b.index(1), b.index(0)
+    values = [b.select(takes_right, r, v) for r, v in zip(from_right, from_left, strict=True)]
+    return [
+        b.binary("addi", left, b.select(takes_right, zero, one)),
+        b.binary("addi", right, b.select(takes_right, one, zero)),
+        *(b.put_element(v, t, [position]) for v, t in zip(values, targets, strict=True)),
+    ]

@@ -1,0 +1,126 @@
+"""Sorts and selections: by the places of the elements in order, of every type, along any dim, with ties and NaN."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import meshweave as mw
+from meshweave.api.program import build
+from tests.executed import on
+
+FLOATS, INTEGERS = ("float32", "float64", "float16"), ("int8", "int32", "int64", "bool")
+
+
+def sample(shape, dtype, seed):
+    """Elements with many ties, and among floats NaN, infinities and both zeros."""
+    rng = np.random.default_rng(seed)
+    x = rng.integers(-9, 9, shape).astype(dtype)
+    if dtype not in FLOATS:
+        return x
+    odd = np.array([np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-7, -3.5], dtype)
+    return np.where(rng.random(shape) < 0.3, rng.choice(odd, shape), x)
+
+
+def first(x, axis, count, descending):
+    """The places of the first elements in order: stable, NaNs the largest."""
+    if descending:
+        nan = np.isnan(x) if x.dtype.kind == "f" else np.zeros(x.shape, bool)
+        wide = x.astype(np.float64)
+        places = np.lexsort((np.where(nan, 0, -wide), ~nan), axis=axis)
+    else:
+        places = np.argsort(x, axis=axis, kind="stable")
+    return np.take(places, range(count), axis=axis)
+
+
+@settings(max_examples=14, deadline=None)
+@given(
+    shape=st.sampled_from([(1,), (0, 3), (9,), (5, 7), (3, 130), (2, 3, 40), (40, 6), (2, 900)]),
+    dtype=st.sampled_from([*FLOATS, *INTEGERS]),
+    axis=st.integers(0, 2),
+    descending=st.booleans(),
+    seed=st.integers(0, 1 << 16),
+)
+def test_places_are_those_of_numpy(shape, dtype, axis, descending, seed):
+    x, axis = sample(shape, dtype, seed), axis % len(shape)
+    for count in {x.shape[axis], min(3, x.shape[axis])}:
+        pick = mw.jit(lambda x, k=count: mw.top_k(x, k, axis=axis, largest=descending))
+        values, places = map(np.asarray, pick(x))
+        wanted = first(x, axis, count, descending)
+        np.testing.assert_array_equal(places, wanted)
+        np.testing.assert_array_equal(values, np.take_along_axis(x, wanted, axis))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("form", ["up", "down", "same", "random"])
+@pytest.mark.parametrize("count", [1, 20, 700])
+def test_few_of_long_rows_whatever_their_form(dtype, form, count):
+    x = np.sort(np.random.default_rng(0).standard_normal((2, 5003)).astype(dtype), axis=1)
+    x = {"up": x, "down": -x, "same": np.zeros_like(x), "random": np.sin(x * 1e6)}[form]
+    _, places = mw.jit(lambda x: mw.top_k(x, count))(x)
+    np.testing.assert_array_equal(places, first(x, 1, count, True))
+
+
+@pytest.mark.parametrize("layout", ["[x, _]", "[_, x]"])
+def test_rows_and_columns_on_ranks_are_proven(layout):
+    source = f"""
+func.func public @main(%a: tensor<7x10xf32> {{{layout}}}) -> (tensor<7x3xi32> {{[x, _]}}) {{
+  %0 = "mw.order"(%a) {{dim = 1 : i64, descending, total}} : (tensor<7x10xf32>) -> tensor<7x3xi32>
+  return %0 : tensor<7x3xi32>
+}}"""
+    x = np.random.default_rng(0).standard_normal((7, 10)).astype(np.float32)
+    certificate = build(on("x=3", source)).manifest.certificate
+    assert certificate.proven == ("@main result 0",)
+    with mw.compile(on("x=3", source), timeout=30) as program:
+        np.testing.assert_array_equal(program(x)[0], first(x, 1, 3, True))
+
+
+def test_another_order_is_not_proven():
+    text = """
+func.func public @main(%a: tensor<8xf32> {[x]}) -> (tensor<2xi32> {[_]}) {
+  %0 = "mw.order"(%a) {dim = 0 : i64} : (tensor<8xf32>) -> tensor<2xi32>
+  return %0 : tensor<2xi32>
+}"""
+    text = on("x=1", text)
+    assert mw.verify(text, text).status == 0
+    assert mw.verify(text, text.replace("{dim = 0 : i64}", "{dim = 0 : i64, total}")).status != 0
+
+
+def test_jax_sorts_and_selections():
+    jax = pytest.importorskip("jax")
+    jnp, lax = jax.numpy, jax.lax
+    x = sample((3, 300), "float32", 1)
+    for function in (
+        lambda x: lax.top_k(x, 7),
+        lambda x: lax.top_k(x, 200),
+        lambda x: (jnp.sort(x, axis=0), jnp.argsort(x, axis=1)),
+        lambda x: jnp.argsort(x, axis=1, descending=True),
+        lambda x: lax.sort((x, x * 2, -x), dimension=1, num_keys=1),
+        lambda x: lax.sort((jnp.nan_to_num(x), x), dimension=1, num_keys=2),
+    ):
+        _same(jax, function, x)
+    for dtype in ("uint8", "uint32", "int8", "float16"):
+        values = (np.abs(np.nan_to_num(x, posinf=9, neginf=8)) * 20).astype(dtype)
+        _same(jax, lambda x: (*lax.top_k(x, 5), jnp.sort(x, axis=0)), values)
+    finite = np.random.default_rng(0).standard_normal((3, 40)).astype(np.float32)
+    _same(jax, jax.grad(lambda x: (lax.top_k(x, 3)[0] ** 2).sum()), finite)
+    _same(jax, jax.grad(lambda x: (jnp.sort(x)[:, ::2] ** 2).sum()), finite)
+
+
+def _same(jax, function, x):
+    wanted = jax.tree.leaves(jax.jit(function)(x))
+    with mw.from_jax(function, x) as program:
+        made = jax.tree.leaves(program(x))
+    for got, want in zip(made, wanted, strict=True):
+        np.testing.assert_array_equal(np.asarray(got), np.asarray(want))
+
+
+def test_gpus_sort_in_loops():
+    source = """
+func.func public @main(%a: tensor<3x9xf32> {[_, _]}) -> (tensor<3x4xi32> {[_, _]}) {
+  %0 = "mw.order"(%a) {dim = 1 : i64} : (tensor<3x9xf32>) -> tensor<3x4xi32>
+  return %0 : tensor<3x4xi32>
+}"""
+    x = sample((3, 9), "float32", 0)
+    with mw.compile(on("x=1", source), engine="emulate", timeout=60) as program:
+        np.testing.assert_array_equal(program(x)[0], first(x, 1, 4, False))
