@@ -158,3 +158,26 @@ def test_products_of_16_bits_are_added_in_f32(shape, turned, dtype):
     for got, wanted in zip(made, f(np, *(v.astype("f8") for v in given)), strict=True):
         atol = {"f2": 2e-3, "bf16": 1e-2}[dtype] * np.abs(wanted).max()
         np.testing.assert_allclose(np.asarray(got).astype("f8"), wanted, rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("dtype", ["f4", "bf16"])
+def test_uneven_shards_and_slices(ranks, dtype):
+    mesh = mw.Mesh(tp=ranks)
+    rng = np.random.default_rng(ranks)
+    x, a = drawn(rng, (3, 701), dtype), drawn(rng, (701, 1030), dtype)
+    layouts = [("[_, _]", "[_, tp]"), ("[_, tp]", "[tp, _]")]
+    wanted = x.astype("f8") @ a.astype("f8")
+    wanted = [wanted * 2, wanted.max(0), a.astype("f8").sum(0), a.astype("f8").argmax(0)]
+    for pair in layouts:
+
+        @mw.jit(mesh=mesh, in_layouts=pair)
+        def f(x, a):
+            with mw.hint(slice="t=3", order="dfs"):
+                y = x @ a
+            wide = mw.astype(a, mw.float32)
+            return y * 2, mw.max(y, axis=0), mw.sum(wide, axis=0), mw.argmax(a, axis=0)
+
+        for got, right in zip(f(x, a), wanted, strict=True):
+            atol = FLOATS[dtype] * np.abs(right).max() if right.dtype.kind == "f" else 0
+            np.testing.assert_allclose(np.asarray(got).astype("f8"), right, rtol=0, atol=atol)
