@@ -127,6 +127,16 @@ add(
     rand(4, 6),
     lambda: torch.linspace(-2, 2, 9),
 )
+add(
+    "searchsorted_many_edges",
+    lambda x, e: (
+        torch.searchsorted(e, x.nan_to_num()),
+        torch.searchsorted(e, x, right=True, out_int32=True),
+        torch.searchsorted(e.expand(4, 70), x),
+    ),
+    lambda: torch.tensor([float("nan"), float("inf"), -9, 0, 34, 35]).expand(4, 6).contiguous(),
+    lambda: torch.arange(70) // 2.0,
+)
 add("bucketize", lambda x: torch.bucketize(x, torch.linspace(-2, 2, 9)), rand(4, 6))
 
 # Products

@@ -206,13 +206,26 @@ def _searchsorted(
     side: str | None = None,
     sorter: Tensor | None = None,
 ) -> Tensor:
-    """Count the edges below each element; compare it with all edges of its row."""
+    """Count the edges below each element: compare it with all of few edges, halve the row of many."""
     if sorter is not None:
         return NotImplemented
-    edges = edges.unsqueeze(-2) if edges.dim() > 1 else edges
-    wanted = x.unsqueeze(-1)
-    below = edges <= wanted if right or side == "right" else edges < wanted
-    return below.sum(-1, dtype=torch.int32 if out_int32 else torch.int64)
+    count, kind = edges.shape[-1], torch.int32 if out_int32 else torch.int64
+    after = torch.gt if right or side == "right" else torch.ge
+    if count <= _FEW_EDGES:
+        rows = edges.unsqueeze(-2) if edges.dim() > 1 else edges
+        return after(rows, x.unsqueeze(-1)).logical_not().sum(-1, dtype=kind)
+    found = torch.zeros_like(x, dtype=torch.int64)
+    step = 1 << (count.bit_length() - 1)
+    while step:
+        further = found + step
+        place = torch.clamp(further, max=count) - 1
+        edge = torch.gather(edges, -1, place) if edges.dim() > 1 else edges[place]
+        below = after(edge, x).logical_not() & (further <= count)
+        found, step = torch.where(below, further, found), step // 2
+    return found.to(kind)
+
+
+_FEW_EDGES = 64
 
 
 # Reductions

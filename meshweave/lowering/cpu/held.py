@@ -29,7 +29,9 @@ def with_fast_types(nest: LoopNest) -> LoopNest:
 def _with_fast_type(nest: LoopNest, nodes: list[NestNode], number: int, store: Store) -> Store:
     """Return how a result is stored; the nodes that compute it in another type are added."""
     value = nest.code[store.value]
-    if not isinstance(value, Apply) or not _reduces_alone(nest, number, store):
+    if not isinstance(value, Apply) or len(value.operands) != 2:
+        return store
+    if not _reduces_alone(nest, number, store):
         return store
     held, other = sorted(value.operands, key=lambda k: not isinstance(nest.code[k], Accumulator))
 
