@@ -10,12 +10,12 @@ FAMILY = "control"
 
 
 def _layers(jax: Any, x: Any, w: Any) -> Any:
-    return jax.lax.scan(lambda c, a: (jax.numpy.tanh(c @ a), None), x, w)[0]
+    return jax.lax.scan(lambda c, a: (jax.numpy.tanh(c @ a / 16), None), x, w)[0]
 
 
 def _layers_torch(torch: Any, x: Any, w: Any) -> Any:
     for a in w:
-        x = torch.tanh(x @ a)
+        x = torch.tanh(x @ a / 16)
     return x
 
 
