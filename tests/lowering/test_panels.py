@@ -201,6 +201,30 @@ def test_a_window_of_one_place_is_a_product_for_the_library():
     assert check(Case({**SQUARE, "k0": 1, "k1": 1}, (2, 2), (1, 1), DIMS)) == 1
 
 
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_small_floats_are_widened(dtype):
+    assert check(Case(SQUARE, (1, 1), (1, 1), DIMS, dtype)) == 1
+
+
+def test_in_slices_that_are_uneven():
+    a, b, c = "tensor<10x9x9x8xf32>", "tensor<3x3x8x16xf32>", "tensor<10x7x7x16xf32>"
+    bundle = build(f"""func.func @main(%a: {a}, %b: {b}, %c: {c}) -> {c} {{
+      %r = "hint.region"() ({{
+        %p = linalg.conv_2d_nhwc_hwcf ins(%a, %b : {a}, {b}) outs(%c : {c}) -> {c}
+        %x = math.absf %p : {c}
+        "hint.yield"(%x) : ({c}) -> ()
+      }}) {{hints = {{slice = "t=4", order = "dfs"}}}} : () -> {c}
+      return %r : {c}
+    }}""")
+    case = Case({**SQUARE, "n": 10, "p0": 7}, (1, 1), (1, 1), DIMS, adds=True)
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(case.shape(k)).astype(np.float32) for k in range(3)]
+    engine = Program(bundle, LocalEngine())
+    result = np.array(engine(*arrays)[0])
+    engine.close()
+    np.testing.assert_allclose(result, abs(case.expected(*arrays)), rtol=1e-4, atol=1e-4)
+
+
 def test_sums_of_several_panels_keep_what_was_there():
     deep = Case({**SQUARE, "c": 700}, (1, 1), (1, 1), DIMS, adds=True)
     assert check(deep) == 1
