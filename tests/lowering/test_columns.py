@@ -181,3 +181,18 @@ def test_uneven_shards_and_slices(ranks, dtype):
         for got, right in zip(f(x, a), wanted, strict=True):
             atol = FLOATS[dtype] * np.abs(right).max() if right.dtype.kind == "f" else 0
             np.testing.assert_allclose(np.asarray(got).astype("f8"), right, rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize("rows", [2, 5, 16, 17])
+@pytest.mark.parametrize("turned", [False, True])
+def test_weights_that_are_made_longer_first(rows, turned):
+    rng = np.random.default_rng(rows)
+    x, a = drawn(rng, (rows, 300), "f4"), drawn(rng, (500, 300) if turned else (300, 500), "bf16")
+
+    def f(x, a):
+        wide = mw.astype(a, mw.float32)
+        return x @ (wide.T if turned else wide)
+
+    wide = a.astype("f8")
+    wanted = x.astype("f8") @ (wide.T if turned else wide)
+    np.testing.assert_allclose(np.asarray(mw.jit(f)(x, a)), wanted, rtol=0, atol=1e-3)

@@ -25,6 +25,7 @@ from meshweave.lowering.writer import Value
 from meshweave.plan.machine import cache_bytes
 
 PANEL = 4  # part of the second cache that the results of a panel may take
+ROOM = 1 << 17  # bytes of them at most: they are on the stack
 MOST_ROWS = 64  # of a panel
 PADDING = 16  # elements between rows of a panel
 FEW = 16  # rows
@@ -172,7 +173,8 @@ class ReusingLoops(NestLoops):
         one place in the first cache.
         """
         writer, size = self.writer, self.nest.sizes[self.shape.column]
-        most = max(64, cache_bytes() // PANEL // (self.count * self.width) // 64 * 64)
+        room = min(ROOM, cache_bytes() // PANEL)
+        most = max(64, room // (self.count * self.width) // 64 * 64)
         self.apart = min(size, most) + PADDING
         self.buffers = [
             writer.local_buffer(self.count * self.apart, stored(self.types[store.value]))

@@ -12,12 +12,14 @@ it. A launch reads its operands and writes a tensor.empty, or updates the tensor
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from meshweave.ir.bindings import ir
 from meshweave.ir.build import OpBuilder, i64
+from meshweave.ir.expressions import Apply, Argument
 from meshweave.lowering.buffers.bufferize import run_passes
 from meshweave.lowering.host.functions import erase_unreached, kept_functions, name_of
 from meshweave.lowering.host.narrow import round_once
@@ -35,6 +37,7 @@ from meshweave.transforms.slicing.ledger import stands_alone, stream_of
 
 CHEAP = 3.0  # additions per element that are rather repeated than stored
 HEAVY = 16.0  # a transcendental function
+FEW_ROWS = 16  # that share each element of an operand
 LARGEST = 160.0  # price above which a map is stored, so that no kernel grows without bound
 
 
@@ -64,14 +67,16 @@ def fuse(module: ir.Module) -> dict[str, FusedKernel]:
             refuse_unknown(ops, names, target)
             round_once(ops)
             spell_out(function, target)
-            Fusion(function.operation.regions[0].blocks[0], writer).run()
+            Fusion(function.operation.regions[0].blocks[0], writer, target == "cpu").run()
         return {name: kernel for kernel, name in writer.names.items()}
 
 
 class Fusion:
     """Decide for one function, then rewrite it; `writer` writes its kernels."""
 
-    def __init__(self, block: ir.Block, writer: KernelWriter) -> None:
+    def __init__(self, block: ir.Block, writer: KernelWriter, loops_widen: bool) -> None:
+        """loops_widen: whether loops of the target lengthen floats as they multiply them."""
+        self._loops_widen = loops_widen
         self.reader = Reader()
         self.reader.read(block)
         self.writer = writer
@@ -153,11 +158,29 @@ class Fusion:
             return item.kind != "splat" and user.reads(out)
         if user.kind == "contract":
             kernels.add(user.number)
+            if self._widened_once(item, user, value):
+                return False
             return item.kind in ("map", "splat") or self._behind(item) in ("map", "splat")
         if item.block != user.block and item.cost > 0 and item.kind == "map":
             return True
         kernels |= {user.number} if user.exists else readers.get(user.number, set())
         return item.kind == "map" and self._wasteful(item, user, value)
+
+    def _widened_once(self, item: Item, user: Item, value: ir.Value) -> bool:
+        """Tell whether a product of few rows may lengthen the floats of an operand itself, as it reads them.
+
+        Elsewhere a copy of them is for a library, or for kernels that read it often.
+        """
+        made = self._maker(item) if item.kind in ("map", "copy") else None
+        if not self._loops_widen or made is None or user.sources.count(value) != 1:
+            return False
+        computed = [node for node in made.body.nodes if not isinstance(node, Argument)]
+        names = [node.name if isinstance(node, Apply) else "" for node in computed]
+        if names != ["arith.extf"] or made.block != user.block:
+            return False
+        used = {d for form in user.accesses[user.sources.index(value)] for d, _ in form.terms}
+        again = [size for d, size in enumerate(user.sizes) if d not in used]
+        return math.prod(again) <= FEW_ROWS < item.elements
 
     def _kept_apart(self, item: Item, user: Item) -> bool:
         """Tell whether hints keep this use of an op's result out of other kernels."""
@@ -171,11 +194,16 @@ class Fusion:
         alone = bool(self._alone & {one.number, other.number})
         return alone or not self._streams[other.number] <= self._streams[one.number]
 
-    def _behind(self, item: Item) -> str:
-        """Return the kind of what makes the tensor that a chain of views and copies shows."""
+    def _maker(self, item: Item) -> Item | None:
+        """Return what makes the tensor that a chain of views and copies shows; None where an argument is shown."""
         made: Item | None = item
         while made is not None and made.kind in ("view", "copy"):
             made = self.reader.made.get(made.sources[0])
+        return made
+
+    def _behind(self, item: Item) -> str:
+        """Return the kind of what makes the tensor that a chain of views and copies shows."""
+        made = self._maker(item)
         return made.kind if made is not None else "other"
 
     def _wasteful(self, item: Item, user: Item, value: ir.Value) -> bool:
