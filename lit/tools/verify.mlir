@@ -13,7 +13,7 @@
 
 // PENDING: refuted: {{.*}}: @main result 0: expected {{.*}}reduce sum (12,) at [i0, 0, i1]{{.*}}, is reduce sum (6,) at [i0, 6*x, i1]
 // OPEN: 0 of 1 results proven
-// OPEN-NEXT: unproven: {{.*}}switch.mlir:4:8: @main result 0: {{.*}}scf.index_switch
+// OPEN-NEXT: unproven: {{.*}}switch.mlir:5:8: @main result 0: {{.*}}scf.index_switch
 // OPEN-NEXT: status 3
 // OTHER: meshweave: error: verify: @main argument 0 is of i32, in the whole program of f32
 // OTHER-NEXT: status 1
