@@ -35,6 +35,14 @@ func.func @tensors(%a: tensor<32xf32>, %b: tensor<4x9xf32>, %s: f32, %e: tensor<
   return %2 : tensor<4xf32>
 }
 
+// CHECK-LABEL: func.func @factors
+func.func @factors(%a: tensor<3x4x4xf32>, %b: tensor<3x4x2xf32>) -> tensor<3x4x2xf32> {
+  // CHECK: "mw.lapack"(%arg0) {lower, routine = "potrf"} : (tensor<3x4x4xf32>) -> (tensor<3x4x4xf32>, tensor<3xi32>)
+  %0:2 = "mw.lapack"(%a) {routine = "potrf", lower} : (tensor<3x4x4xf32>) -> (tensor<3x4x4xf32>, tensor<3xi32>)
+  %1 = "mw.lapack"(%0#0, %b) {routine = "trsm_left", lower} : (tensor<3x4x4xf32>, tensor<3x4x2xf32>) -> tensor<3x4x2xf32>
+  return %1 : tensor<3x4x2xf32>
+}
+
 // CHECK-LABEL: func.func @buffers
 func.func @buffers(%a: memref<4xf32>, %out: memref<4xf32>) {
   // CHECK: "mw.place"() {buffer = 0 : i64, lifetime = array<i64: 1, 3>, offset = 64 : i64} : () -> memref<2x2xf32>

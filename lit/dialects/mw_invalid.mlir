@@ -146,3 +146,35 @@ func.func @too_many(%a: tensor<4x2xf32>) -> tensor<5x2xi32> {
   %0 = "mw.order"(%a) {dim = 0 : i64} : (tensor<4x2xf32>) -> tensor<5x2xi32>
   return %0 : tensor<5x2xi32>
 }
+
+// -----
+
+func.func @no_routine(%a: tensor<4x4xf32>) -> tensor<4x4xf32> {
+  // expected-error @below {{'mw.lapack' op needs a `routine`, one of potrf, getrf}}
+  %0 = "mw.lapack"(%a) {routine = "cholesky"} : (tensor<4x4xf32>) -> tensor<4x4xf32>
+  return %0 : tensor<4x4xf32>
+}
+
+// -----
+
+func.func @no_info(%a: tensor<4x4xf32>) -> tensor<4x4xf32> {
+  // expected-error @below {{'mw.lapack' op potrf takes 1 operands and gives 2 results}}
+  %0 = "mw.lapack"(%a) {routine = "potrf"} : (tensor<4x4xf32>) -> tensor<4x4xf32>
+  return %0 : tensor<4x4xf32>
+}
+
+// -----
+
+func.func @not_square(%a: tensor<2x4x5xf32>) -> (tensor<2x4x5xf32>, tensor<2xi32>) {
+  // expected-error @below {{'mw.lapack' op potrf needs the shapes [2, 5, 5], [2, 5, 5], [2]}}
+  %0:2 = "mw.lapack"(%a) {routine = "potrf"} : (tensor<2x4x5xf32>) -> (tensor<2x4x5xf32>, tensor<2xi32>)
+  return %0#0, %0#1 : tensor<2x4x5xf32>, tensor<2xi32>
+}
+
+// -----
+
+func.func @bf16(%a: tensor<4x4xbf16>) -> (tensor<4x4xbf16>, tensor<i32>) {
+  // expected-error @below {{'mw.lapack' op potrf computes f32 or f64, here (bf16, bf16, i32)}}
+  %0:2 = "mw.lapack"(%a) {routine = "potrf"} : (tensor<4x4xbf16>) -> (tensor<4x4xbf16>, tensor<i32>)
+  return %0#0, %0#1 : tensor<4x4xbf16>, tensor<i32>
+}

@@ -5,7 +5,7 @@ Two views. On *tensors*, after `lower-collectives` and `fuse-kernels`: the linal
 `plan-memory`: the same ops on memrefs, without results, and `mw.place` says where in the rank's arena each buffer lies
 and how long it lives. `mw.program` says what holds for the whole program.
 
-`mw.scan` and `mw.order` stand in the global view too: frontends make them, since linalg has no such op.
+`mw.scan`, `mw.order` and `mw.lapack` stand in the global view too: frontends make them, since linalg has no such op.
 """
 
 # No `from __future__ import annotations` here: the field types are read as classes.
@@ -17,6 +17,7 @@ from meshweave.dialects.checks import ends_in, in_module, require
 from meshweave.dialects.dist import I64Array
 from meshweave.dialects.rows import mixed_rows
 from meshweave.ir.bindings import ext, ir
+from meshweave.ir.lapack import ROUTINES, misfit
 
 
 class Mw(ext.Dialect, name="mw"):
@@ -120,6 +121,40 @@ class OrderOp(Mw.Operation, name="order", traits=[ext.Pure]):
             and str(types[1].element_type) == "i32",
             f"gives i32 places, at most {most} of them along dim {dim.value} of {given}",
         )
+
+
+@mixed_rows
+class LapackOp(Mw.Operation, name="lapack", traits=[_PureOnTensors]):
+    """Call the LAPACK routine `routine` on each matrix of a batch: all dims but the last two, or as many as it needs.
+
+    `potrf` factors a positive matrix: `lower` or upper, the other triangle keeps what it holds; then 0, or the step at
+    which there is no factor. `getrf` factors by rows: both factors in one matrix, the row from 1 that each step swaps
+    in, and 0 or the first step without a pivot. `trsm_left` solves op(A) X = B by A and B, `trsm_right` X op(A) = B,
+    with the `lower` or upper triangle of A, `transposed` or not, whose diagonal is 1 where it is `unit`.
+    On buffers its `outs` results and its own memory come after the operands.
+    """
+
+    values: Sequence[ext.Operand[Any]]
+    outputs: Sequence[ext.Result[Any]]
+    routine: ir.StringAttr
+
+    def verify_invariants(self) -> bool:
+        routine = self.attributes.get("routine")
+        name = str(getattr(routine, "value", ""))
+        known = f"needs a `routine`, one of {', '.join(ROUTINES)}"
+        if not require(self, name in ROUTINES, known):
+            return False
+        row, types = ROUTINES[name], [v.type for v in self.operation.operands]
+        types += [r.type for r in self.operation.results]
+        own = 0 if len(self.operation.results) else len(types) - len(row.tensors)
+        if not require(
+            self,
+            len(types) - max(own, 0) == len(row.tensors) and own <= 1,
+            f"{name} takes {len(row.operands)} operands and gives {len(row.results)} results",
+        ):
+            return False
+        wrong = misfit(name, types[: len(row.tensors)])
+        return require(self, not wrong, f"{name} {wrong}")
 
 
 class ProgramOp(Mw.Operation, name="program"):

@@ -70,6 +70,7 @@ KERNELS: dict[str, Kernel] = {
     for kernel in (
         Kernel("flash", "attention without its score matrix", SHORT | _FLOATS, _CPU, DETERMINISTIC),
         Kernel("blas", "a product of matrices, by the library", _FLOATS, _CPU, DETERMINISTIC),
+        Kernel("lapack", "a factorisation or triangular system, by the library", _FLOATS, _CPU, DETERMINISTIC),
         Kernel("panels", "a convolution or a 16-bit product, by panels", SHORT | _FLOATS, _CPU, DETERMINISTIC),
         Kernel(_TF32, "a product of matrices, factors rounded to tf32", frozenset({"f32"}), _GPU, TOL, default=False),
         Kernel("cublaslt", "a product of matrices, by the library", SHORT | _FLOATS, _GPU, DETERMINISTIC),

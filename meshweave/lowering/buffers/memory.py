@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from meshweave.abi import rounded
+from meshweave.ir.lapack import Call
 from meshweave.ir.locations import location_text
 from meshweave.lowering.buffers.arena import ArenaBlock
 from meshweave.lowering.buffers.function_plan import FunctionPlan
@@ -64,6 +65,8 @@ def _name(entry: Entry, program: LoweredProgram) -> str:
         return "matrix product" if any(n.contraction for n in entry.nests) else "loops"
     if entry.what == "collective":
         return program.collectives.ops[entry.number].name
+    if entry.what == "lapack":
+        return f"{Call.of(entry.op).routine} of LAPACK"
     return ""
 
 

@@ -20,7 +20,9 @@ from meshweave.transforms.base import ops_of
 
 PROXY = "mw.proxy"  # attribute of a proxy: its number
 WAIT = "mw.wait"  # attribute of the proxy of an `mw.wait`, which updates what was received
-OPS = ("mw.launch", "mw.collective", "mw.start", "mw.wait", "func.call")
+OPS = ("mw.launch", "mw.collective", "mw.start", "mw.wait", "mw.lapack", "func.call")
+GIVING = ("mw.lapack", "func.call")
+"""Ops that are given no tensors to write their results in."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ def _described(
         inputs, outs = operands[:count], operands[count:]
         reads = [output.reads for output in kernel.outputs]
         return inputs, outs, _kernel_maps(inputs, outs, kernel), reads
-    if op.name == "func.call":
+    if op.name in GIVING:
         outs = [OpBuilder.before(op).empty(r.type) for r in op.results]
         maps = [_constant_map(0, _rank(value)) for value in (*operands, *outs)]
         return operands, outs, maps, [False] * len(outs)
@@ -135,7 +137,7 @@ def _proxy(
 def restore_ops(function: ir.OpView, replaced: Sequence[Replaced]) -> list[ir.Operation]:
     """Put the ops back in the place of their proxies, on memrefs; return them in program order.
 
-    A func.call becomes an `mw.call`, which gives its results in buffers.
+    A func.call becomes an `mw.call`, which gives its results in buffers, as an `mw.lapack` does.
     """
     made = []
     for view in ops_of(function, "linalg.generic"):
@@ -143,7 +145,9 @@ def restore_ops(function: ir.OpView, replaced: Sequence[Replaced]) -> list[ir.Op
         what = replaced[proxy.attributes[PROXY].value]
         attributes, name = dict(what.attributes), what.name
         if name == "func.call":
-            name, attributes = "mw.call", {"callee": attributes["callee"], "outs": i64(what.outs)}
+            name, attributes = "mw.call", {"callee": attributes["callee"]}
+        if what.name in GIVING:
+            attributes["outs"] = i64(what.outs)
         made.append(OpBuilder.before(proxy).op(name, [], proxy.operands, **attributes))
         proxy.erase()
     return made

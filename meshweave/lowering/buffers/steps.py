@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from meshweave.errors import CompileError
 from meshweave.ir.bindings import ir
 from meshweave.ir.build import DYNAMIC
+from meshweave.ir.lapack import Call
 from meshweave.ir.locations import location_text
 from meshweave.ir.ops import terminator
 from meshweave.lowering.buffers.arena import ArenaBlock
@@ -62,8 +63,8 @@ class Place:
 class Step:
     """Describe one thing that the program does.
 
-    what: "kernel", "collective", "wait", "call", "copy", "unit", or the name of the op that stays. The last output of
-    a call is its frame.
+    what: "kernel", "collective", "wait", "lapack", "call", "copy", "unit", or the name of the op that stays. The last
+    output of a call is its frame.
 
     A collective with a ticket is only started here; a wait with that ticket, later in the same block, ends it, on the
     same places.
@@ -275,9 +276,12 @@ class Buffers:
             if name == "mw.launch":
                 step.kernel = self.kernels[op.attributes["kernel"].value]
             return step
-        step = Step(_CALLS[name], op, -1, values[:1], values[1:2])
-        step.scratch = values[2] if len(values) > 2 else None
-        if name != "mw.collective":
+        count, outs = 1, 1
+        if name == "mw.lapack":
+            count, outs = len(Call.of(op).row.operands), op.attributes["outs"].value
+        step = Step(_CALLS[name], op, -1, values[:count], values[count : count + outs])
+        step.scratch = values[count + outs] if len(values) > count + outs else None
+        if name in ("mw.start", "mw.wait"):
             step.ticket = op.attributes["ticket"].value
         return step
 
@@ -315,7 +319,7 @@ def _arguments(op: ir.Operation) -> list[ir.Value]:
 
 _CALLS = {
     "mw.launch": "kernel", "mw.call": "call", "mw.collective": "collective",
-    "mw.start": "collective", "mw.wait": "wait",
+    "mw.start": "collective", "mw.wait": "wait", "mw.lapack": "lapack",
 }  # fmt: skip
 _SILENT = _VIEWS | {
     "memref.alloc", "memref.get_global", "memref.dealloc", "mw.place", "mw.share", "mw.yield",

@@ -17,7 +17,7 @@ from meshweave.errors import CompileError
 from meshweave.ir.bindings import ir
 from meshweave.ir.ops import ops_named, ops_where, replace_op
 from meshweave.lowering.buffers.bufferize import run_passes
-from meshweave.lowering.cpu import blas, mathpoly
+from meshweave.lowering.cpu import blas, lapack, mathpoly
 from meshweave.lowering.cpu.collectives.objects import object_of
 
 # bf16 is computed in f32 and rounded to nearest even by integer code: the machine's own conversion
@@ -146,7 +146,7 @@ def check_functions(module: ir.Module, calls: Collection[str], places: Mapping[s
     """
     ops = [view.operation for view in module.body.operations]
     own = {_symbol(op) for op in ops if op.name == "llvm.func" and len(op.regions[0].blocks)}
-    known = {*own, *calls, *blas.SYMBOLS.values()}
+    known = {*own, *calls, *blas.SYMBOLS.values(), *lapack.symbols()}
     for op in ops:
         if op.name != "mw.program":
             _check(op, known, places.get(_symbol(op) or ""))

@@ -10,6 +10,7 @@ from typing import Any
 from meshweave.bundle import Bundle, Manifest
 from meshweave.certificate import UNCHECKED, Certificate
 from meshweave.ir.bindings import ir
+from meshweave.ir.lapack import Call
 from meshweave.layout import Mesh
 from meshweave.lowering.buffers.constants import constant_buffers
 from meshweave.lowering.cpu import blas
@@ -17,6 +18,7 @@ from meshweave.lowering.cpu.codegen import check_functions, llvm_functions, mach
 from meshweave.lowering.cpu.collectives.objects import collectives_object, runtime_of
 from meshweave.lowering.cpu.collectives.serve import can_be_served, serve_object
 from meshweave.lowering.cpu.collectives.staging import staging_bytes
+from meshweave.lowering.cpu.lapack import RoutineWriter
 from meshweave.lowering.cpu.panels import panels_of, panels_text
 from meshweave.lowering.cpu.reuse import reads_once
 from meshweave.lowering.cpu.units import unit_text
@@ -65,7 +67,14 @@ def _code(program: LoweredProgram) -> tuple[ir.Module, CodeFacts]:
     kernels, collectives = Kernels(), program.collectives
     areas, arena_bytes = program.areas
     constants = constant_buffers(program.module)
-    code = Code(program.slots, collectives.calls, kernels.name, constants, areas=areas)
+    code = Code(
+        program.slots,
+        collectives.calls,
+        kernels.name,
+        constants,
+        areas=areas,
+        routine_of=kernels.routine,
+    )
     program.write(code)
     calls = sorted(program.called(code))
     module = llvm_functions(code.text(), kernels.text(), kernels.places, calls)
@@ -77,7 +86,7 @@ def _code(program: LoweredProgram) -> tuple[ir.Module, CodeFacts]:
         calls=tuple(calls),
         runs=frozenset[int]().union(*(call.runs for call in collectives.calls)),
         staging_bytes=_staging(program) if calls else 0,
-        libraries=("m", "openblas") if kernels.symbols else ("m",),
+        libraries=("m", "openblas") if kernels.declared else ("m",),
         served=can_be_served(body.plan.entries for body in program.bodies),
     )
     return module, facts
@@ -144,7 +153,7 @@ class Kernels:
         self._names: dict[Any, str] = {}
         self.places: dict[str, str] = {}  # where in the source the first call of each came from
         self.texts: list[str] = []
-        self.symbols: set[str] = set()  # element types of the library's GEMMs that are called
+        self.declared: set[str] = set()  # functions of the library that are called
 
     def name(self, unit: KernelUnit) -> str:
         """Return the function that does what `unit` does, generated when it is new."""
@@ -156,6 +165,16 @@ class Kernels:
             self.texts.append(self._text(name, unit))
         return name
 
+    def routine(self, call: Call) -> str:
+        """Return the function that calls LAPACK for each matrix of a batch, generated when it is new."""
+        name = self._names.get(call.key)
+        if name is None:
+            name = self._names[call.key] = f"mw_lapack_{len(self._names)}"
+            writer = RoutineWriter(call)
+            self.texts.append(writer.text(name))
+            self.declared |= writer.declared
+        return name
+
     def _text(self, name: str, unit: KernelUnit) -> str:
         nest = unit.nests[0]
         if len(unit.nests) > 1 or reads_once(nest):
@@ -165,10 +184,9 @@ class Kernels:
         gemm = blas.gemm_of(nest)
         if gemm is None:
             return unit_text(name, unit)
-        self.symbols.add(gemm.dtype)
+        self.declared.add(blas.declaration(gemm.dtype))
         return blas.gemm_text(name, unit, gemm)
 
     def text(self) -> str:
         """Return the module with all of them."""
-        declared = [blas.declaration(dtype) for dtype in sorted(self.symbols)]
-        return "".join(declared + self.texts)
+        return "".join([*sorted(self.declared), *self.texts])

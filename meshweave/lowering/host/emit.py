@@ -22,6 +22,7 @@ from meshweave.abi import Slots, StatusRow
 from meshweave.errors import CompileError
 from meshweave.exchange.table import Loop, loops_of
 from meshweave.ir.bindings import ir
+from meshweave.ir.lapack import Call as LapackCall
 from meshweave.ir.locations import location_text
 from meshweave.lowering.buffers.function_plan import FunctionPlan
 from meshweave.lowering.buffers.steps import Place, Root, Step
@@ -45,15 +46,18 @@ class Code:
         constants: Mapping[str, bytes],
         emitter: type[Emitter] | None = None,
         areas: Mapping[int, int] | None = None,
+        routine_of: Callable[[LapackCall], str] | None = None,
     ) -> None:
         """Begin an empty module.
 
         emitter: what writes a function, for targets whose calls of kernels differ from the cpu's.
         areas: see `communication.areas`, for targets whose collectives have them.
+        routine_of: the function that calls LAPACK, for targets that have it.
         """
         self.slots, self.calls, self.name_of, self.constants = slots, calls, name_of, constants
         self.emitter = emitter or Emitter
         self.areas = areas or {}
+        self.routine_of = routine_of
         self.declared: dict[str, str] = {}  # external function -> its type
         self.globals: set[str] = set()
         self.called: set[str] = set()  # functions of this module
@@ -184,6 +188,16 @@ class Emitter(Branches):
         self.lines.append(
             f"llvm.call @{name}({', '.join(pointers + scalars)}) : ({', '.join(types)}) -> ()"
         )
+
+    def lapack(self, step: Step) -> None:
+        """Call the function that calls LAPACK for each matrix of a batch."""
+        assert self.code.routine_of is not None, "refused where there is none"
+        name = self.code.routine_of(LapackCall.of(step.op))
+        places = [*step.operands, *step.outputs, *([step.scratch] if step.scratch else [])]
+        types = ", ".join(["!llvm.ptr"] * len(places))
+        self.code.declared[name] = f"({types})"
+        given = ", ".join([self._place(place) for place in places])
+        self.lines.append(f"llvm.call @{name}({given}) : ({types}) -> ()")
 
     def collective(self, step: Step) -> None:
         if step.ticket >= 0:
@@ -388,6 +402,7 @@ class Emitter(Branches):
 
 _METHODS = {
     "collective": "collective", "wait": "wait", "call": "call", "mw.member": "member",
+    "lapack": "lapack",
     "memref.load": "load", "memref.store": "store",
     "scf.for": "for_loop", "scf.if": "if_else", "scf.while": "while_loop",
 }  # fmt: skip

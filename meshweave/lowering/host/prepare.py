@@ -7,9 +7,12 @@ from math import prod
 
 from meshweave.bundle import Port
 from meshweave.errors import CompileError
-from meshweave.hints.fast_paths import SWITCHES
+from meshweave.hints.fast_paths import KERNEL, SWITCHES
 from meshweave.ir.bindings import ir
 from meshweave.ir.build import OpBuilder
+from meshweave.ir.factorizations import LOOPS
+from meshweave.ir.factorizations import in_loops as factored_in_loops
+from meshweave.ir.lapack import LAPACK, LIBRARY, of_nothing
 from meshweave.ir.locations import location_text
 from meshweave.ir.ops import body_of, replace_op, terminator
 from meshweave.ir.scans import SCAN, by_doubling, generic_scan
@@ -55,6 +58,8 @@ def _refusal(op: ir.Operation, kept: set[str], target: str) -> str:
     unknown = op.name.startswith("linalg.") and op.name not in _LINALG
     if unknown or not op.name.startswith(_DIALECTS):
         return f"{op.name}: no lowering for this op on target {target}"
+    if op.name == LAPACK and target == "gpu" and op.attributes["routine"].value not in LOOPS:
+        return f"{op.name} {op.attributes['routine'].value}: target gpu has no LAPACK"
     for type_ in (result.type for result in op.results):
         if isinstance(type_, ir.ShapedType) and not _static(type_):
             return f"{op.name}: {type_} has no static shape"
@@ -64,7 +69,7 @@ def _refusal(op: ir.Operation, kept: set[str], target: str) -> str:
 
 
 def spell_out(function: ir.OpView, target: str) -> None:
-    """Write scans and orders as linalg ops or loops, and tensor.pad and tensor.concat as insertions.
+    """Write scans, orders and LAPACK as linalg ops or loops, and tensor.pad and tensor.concat as insertions.
 
     So the ops that make the pieces write them in place. An op whose loops never run gives what it starts from. Kernels
     of gpus run in no order: there scans take rounds.
@@ -76,6 +81,11 @@ def spell_out(function: ir.OpView, target: str) -> None:
         replace_op(
             op.operation, [in_loops(op.operation) if target == "gpu" else _order(op.operation)]
         )
+    for op in ops_of(function, LAPACK):
+        if any(0 in value.type.shape for value in op.operation.operands):
+            replace_op(op.operation, of_nothing(op.operation))
+        elif target == "gpu" or not _by_library(op.operation):
+            replace_op(op.operation, factored_in_loops(op.operation))
     for op in ops_of(function, "linalg.generic"):
         _without_iterations(op.operation)
     for op in ops_of(function, "tensor.pad", "tensor.concat"):
@@ -90,6 +100,12 @@ def _order(op: ir.Operation) -> ir.Value:
     if 0 in type_.shape or op.operands[0].type.shape[op.attributes["dim"].value] < 2:
         return b.one("tensor.splat", type_, b.integer(0, type_.element_type))
     return coded(op, **{SWITCHES: ir.StringAttr.get(SWITCH)})
+
+
+def _by_library(op: ir.Operation) -> bool:
+    """Tell whether LAPACK itself does an `mw.lapack`: it may be switched off for what loops do too."""
+    chosen = op.attributes[KERNEL].value if KERNEL in op.attributes else LIBRARY
+    return chosen == LIBRARY or op.attributes["routine"].value not in LOOPS
 
 
 def _without_iterations(op: ir.Operation) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from meshweave.ir.bindings import ir, linalg
+from meshweave.ir.lapack import LAPACK
 from meshweave.transforms.base import walk
 
 FALLING = "mw.falling"
@@ -14,9 +15,10 @@ _NOT_COMPUTING = ("linalg.yield", "linalg.index")
 
 
 def linalg_ops(root: ir.Operation) -> Iterator[ir.Operation]:
-    """Yield the linalg ops below `root` that compute a tensor, in program order."""
+    """Yield the linalg ops below `root` that compute a tensor, and calls of LAPACK, in program order."""
     for op in walk(root):
-        if op.name.startswith("linalg.") and op.name not in _NOT_COMPUTING and len(op.results):
+        computing = op.name.startswith("linalg.") and op.name not in _NOT_COMPUTING
+        if (computing or op.name == LAPACK) and len(op.results):
             yield op
 
 

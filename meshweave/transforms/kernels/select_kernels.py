@@ -30,6 +30,7 @@ from meshweave.hints.fast_paths import (
 )
 from meshweave.hints.ledger import INFEASIBLE, Ledger, Outcome
 from meshweave.ir.bindings import ir
+from meshweave.ir.lapack import LAPACK, LIBRARY
 from meshweave.ir.locations import location_text
 from meshweave.plan.collectives import dist_ops
 from meshweave.plan.machine import cache_bytes
@@ -101,11 +102,16 @@ class SelectKernels(Pass):
             take_over(module, generic_copy(module))  # so that every op can be marked
         cache = self.cache_bytes or cache_bytes()
         rows, refused = _flash(module, asked, cache) if self._has("flash") else ([], {})
-        kernels = [name for name in KERNELS if name != "flash" and self._has(name)]
+        kernels = [n for n in KERNELS if n not in ("flash", LIBRARY) and self._has(n)]
         for op in linalg_ops(module):
             if KERNEL in op.attributes:
                 continue
-            if (row := _mark(op, asked, refused, kernels)) is not None:
+            row = (
+                _mark_routine(op, asked, self._has(LIBRARY))
+                if op.name == LAPACK
+                else _mark(op, asked, refused, kernels)
+            )
+            if row is not None:
                 rows.append(row)
         rows = [*_stored(module), *rows]
         if rows:
@@ -163,6 +169,20 @@ def _mark(
         op.attributes[KERNEL] = ir.StringAttr.get(name)
         return Row(_name(op), name, joined(reasons)) if reasons else None
     raise AssertionError(f"{REFERENCE} computes every op")
+
+
+def _mark_routine(op: ir.Operation, asked: Askings, has_library: bool) -> Row | None:
+    """Let LAPACK do an `mw.lapack`, or loops where it may not; return why, None where LAPACK does it."""
+    mine = asked.of(op)
+    reasons = [(LIBRARY, mine.why_not(LIBRARY))] if has_library else []
+    if has_library and mine.allows(LIBRARY):
+        op.attributes[KERNEL] = ir.StringAttr.get(LIBRARY)
+        return None
+    name = "codegen" if mine.allows("codegen") else REFERENCE
+    if name == REFERENCE:
+        reasons.append(("codegen", mine.why_not("codegen")))
+    op.attributes[KERNEL] = ir.StringAttr.get(name)
+    return Row(_name(op), name, joined(reasons)) if reasons else None
 
 
 def _suits_panels(op: ir.Operation, dtype: str, product: bool) -> bool:

@@ -19,6 +19,7 @@ from meshweave.ir.build import (
     static_sizes,
     static_strides,
 )
+from meshweave.ir.lapack import LAPACK, Call
 from meshweave.ir.ops import producer
 from meshweave.ir.scans import SCAN, Scan
 from meshweave.ir.sorting import ORDER
@@ -374,6 +375,25 @@ def _order(op: ir.Operation, captured: list[Captured]) -> Rule:
     return _rule(op.name, factors, [given], [made], [mine, theirs])
 
 
+def _lapack(op: ir.Operation, captured: list[Captured]) -> Rule:
+    """Read the rule of a LAPACK routine: each matrix of the batch apart, its dims whole but for those that are free."""
+    call = Call.of(op)
+    ndim, free = len(call.batch), call.row.free
+    factors = [Factor(n, PARALLEL) for n in (*call.batch, *call.extents(free))]
+    dims: list[Dims | None] = []
+    for letters in call.row.tensors:
+        mine = [(d,) for d in range(ndim)]
+        for letter in letters:
+            if letter in free:
+                mine.append((ndim + free.index(letter),))
+            else:
+                mine.append((len(factors),))
+                factors.append(Factor(call.sizes[letter], WHOLE))
+        dims.append(tuple(mine))
+    given, made = [v.type for v in op.operands], [r.type for r in op.results]
+    return _rule(op.name, factors, given, made, dims)
+
+
 def _reassociation(op: ir.Operation, captured: list[Captured]) -> Rule:
     """Read the rule of expand_shape and collapse_shape: a group of dims on one side is one dim on the other."""
     groups = reassociation(op)
@@ -522,6 +542,7 @@ READERS: dict[str, Callable[[ir.Operation, list[Captured]], Rule]] = {
     "tensor.bitcast": _aligned_op,
     SCAN: _scan,
     ORDER: _order,
+    LAPACK: _lapack,
     "arith.constant": _whole,
     "arith.*": _aligned_op,
     "math.*": _aligned_op,

@@ -8,6 +8,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from meshweave.errors import CompileError
 from meshweave.ir.bindings import ir
 from meshweave.ir.build import DYNAMIC
+from meshweave.ir.lapack import Call
 from meshweave.ir.locations import location_text
 from meshweave.ir.ops import functions_of
 from meshweave.layout.mesh import Mesh
@@ -32,7 +33,7 @@ _WIDTHS = {
 }  # fmt: skip
 _WORK = {
     "mw.launch": "launch", "mw.collective": "collective", "mw.start": "start", "mw.wait": "wait",
-    "mw.call": "call", "func.call": "call",
+    "mw.lapack": "lapack", "mw.call": "call", "func.call": "call",
 }  # fmt: skip
 _VIEWS = ("tensor.extract_slice", "memref.subview")
 _RESHAPES = (
@@ -263,6 +264,10 @@ def _work(op: ir.Operation, name: str) -> Work:
         called = attributes["kernel" if kind == "launch" else "callee"].value
         outs = attributes["outs"].value if "outs" in attributes else 0
         return Work(kind, called, None, outs, int(name == "mw.call"))
+    if kind == "lapack":
+        outs = attributes["outs"].value if "outs" in attributes else 0
+        memory = operands - outs - len(Call.of(op).row.operands) if outs else 0
+        return Work(kind, attributes["routine"].value, Call.of(op).flags, outs, memory)
     details = tuple(
         sorted(
             [(key, attributes[key]) for key in attributes if key not in _OWN],

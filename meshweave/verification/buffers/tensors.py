@@ -249,12 +249,9 @@ class Cursor:
         """Return the collectives that have not been found, though something needs what they give."""
         found = []
         for step in [step for steps in self.left.values() for step in steps]:
-            empty = all(not self.tensors.program.shapes[n].nbytes for n in step.results)
-            if (
-                isinstance(step.key, Work)
-                and step.key.kind in _MEETING
-                and not (step.dead or empty)
-            ):
+            meets = isinstance(step.key, Work) and step.key.kind in _MEETING
+            shapes = self.tensors.program.shapes
+            if meets and not step.dead and any(shapes[n].nbytes for n in step.results):
                 found.append(step)
         return found
 

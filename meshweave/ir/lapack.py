@@ -1,0 +1,185 @@
+"""List the LAPACK routines of `mw.lapack`: what each is given and gives, dim by dim. Build the op."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from meshweave.ir.bindings import arith, ir
+from meshweave.ir.build import OpBuilder, tensor_type
+
+LAPACK = "mw.lapack"
+LIBRARY = "lapack"
+"""The kernel that calls the library."""
+INTEGERS = "#"
+"""Mark of a result of i32."""
+MOST = 1 << 31
+"""LAPACK counts elements of a matrix in i32."""
+
+
+Sizes = Mapping[str, int]
+"""The extents of a routine's dims."""
+
+
+@dataclass(frozen=True)
+class Routine:
+    """Describe a routine on one matrix; all its tensors have the dims of a batch before those named here.
+
+    operands, results: the dims of each, a letter for each size; `k` is the smaller one of `m` and `n`, and a result
+    whose dims begin with INTEGERS is of i32. free: dims along which the results are made apart from each other. flags:
+    names of unit attributes. limits: pairs of dims, of which the first is no larger than the second. room: how many
+    floats its scratch memory is for, piece by piece; integers: how many i32 behind them.
+    """
+
+    operands: tuple[str, ...]
+    results: tuple[str, ...]
+    free: str = ""
+    flags: tuple[str, ...] = ()
+    limits: tuple[tuple[str, str], ...] = ()
+    room: Callable[[Sizes], tuple[int, ...]] = lambda s: ()
+    integers: Callable[[Sizes], int] = lambda s: 0
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """Return the dims of each operand, then of each result."""
+        return (*self.operands, *[dims.removeprefix(INTEGERS) for dims in self.results])
+
+    def types(self, element: str) -> list[str]:
+        """Return the element type of each operand, then of each result."""
+        made = ["i32" if dims.startswith(INTEGERS) else element for dims in self.results]
+        return [element] * len(self.operands) + made
+
+
+_TRIANGLE = ("lower", "transposed", "unit")
+_INFO = INTEGERS
+ROUTINES: Mapping[str, Routine] = {
+    "potrf": Routine(("nn",), ("nn", _INFO), flags=("lower",)),
+    "getrf": Routine(("mn",), ("mn", f"{INTEGERS}k", _INFO), room=lambda s: (s["m"] * s["n"],)),
+    "trsm_left": Routine(("nn", "nr"), ("nr",), free="r", flags=_TRIANGLE),
+    "trsm_right": Routine(("nn", "rn"), ("rn",), free="r", flags=_TRIANGLE),
+}
+"""All routines by name. What they compute is in the docstring of `mw.lapack`."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """Hold what an `mw.lapack` says. sizes: the extent of each letter of its routine; batch: how many matrices."""
+
+    routine: str
+    element: str
+    batch: tuple[int, ...]
+    sizes: Sizes
+    flags: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, op: ir.Operation) -> Call:
+        """Read an `mw.lapack`, on tensors or on buffers, that its verifier has passed."""
+        name = op.attributes["routine"].value
+        flags = [flag for flag in ROUTINES[name].flags if flag in op.attributes]
+        return cls.made(name, [value.type for value in op.operands], flags)
+
+    @classmethod
+    def made(cls, name: str, types: Sequence[ir.Type], flags: Sequence[str] = ()) -> Call:
+        """Make the call of a routine on operands of these types; more of them may follow."""
+        dims, sizes = ROUTINES[name].operands, dict[str, int]()
+        for type_, letters in zip(types, dims):
+            sizes |= zip(letters, list(type_.shape)[len(type_.shape) - len(letters) :])
+        sizes["k"] = min(sizes.get("m", 0), sizes.get("n", 0))
+        batch = tuple(types[0].shape)[: len(types[0].shape) - len(dims[0])]
+        return cls(name, str(types[0].element_type), batch, sizes, frozenset(flags))
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Return what equal calls have in common."""
+        sizes = tuple(sorted(self.sizes.items()))
+        return self.routine, self.element, self.matrices, sizes, tuple(sorted(self.flags))
+
+    @property
+    def row(self) -> Routine:
+        """Return the row of its routine."""
+        return ROUTINES[self.routine]
+
+    @property
+    def matrices(self) -> int:
+        """Count the matrices of the batch."""
+        return math.prod(self.batch)
+
+    def extents(self, dims: str) -> list[int]:
+        """Return the extents of these dims."""
+        return [self.sizes[letter] for letter in dims]
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Return the bytes of memory that it needs besides its results."""
+        width = int(self.element[1:]) // 8
+        return sum(self.row.room(self.sizes)) * width + 4 * self.row.integers(self.sizes)
+
+    @property
+    def shapes(self) -> list[list[int]]:
+        """Return the shapes of the operands and results."""
+        return [[*self.batch, *self.extents(dims)] for dims in self.row.tensors]
+
+
+def misfit(name: str, types: Sequence[ir.Type]) -> str:
+    """Say what is wrong with the types of a routine's operands and results; "" where they fit."""
+    row = ROUTINES[name]
+    shaped = all(isinstance(t, ir.ShapedType) and t.has_static_shape for t in types)
+    if not shaped or any(len(t.shape) < len(dims) for t, dims in zip(types, row.tensors)):
+        return f"needs matrices of static shape, not {types[0]}"
+    element = str(types[0].element_type)
+    wanted = row.types(element)
+    if element not in ("f32", "f64") or wanted != [str(t.element_type) for t in types]:
+        return f"computes f32 or f64, here ({', '.join(wanted)})"
+    call = Call.made(name, types)
+    if call.shapes != [list(t.shape) for t in types]:
+        return f"needs the shapes {', '.join(map(str, call.shapes))}"
+    for small, large in row.limits:
+        if call.sizes[small] > call.sizes[large]:
+            return f"needs at most {call.sizes[large]} where it has {call.sizes[small]}"
+    most = max(math.prod(call.extents(dims)) for dims in row.tensors)
+    return "" if most < MOST else f"has {most} elements in a matrix, LAPACK takes {MOST - 1}"
+
+
+def lapack(
+    b: OpBuilder, routine: str, operands: Sequence[ir.Value], flags: Sequence[str] = ()
+) -> list[ir.Value]:
+    """Make an `mw.lapack`; return its results. Floats of 16 bits are computed in f32."""
+    element = operands[0].type.element_type
+    wide = ir.F32Type.get() if element.width < 32 else element
+    given = [_converted(b, value, wide) for value in operands]
+    call = Call.made(routine, [value.type for value in given], flags)
+    i32, row = ir.IntegerType.get_signless(32), ROUTINES[routine]
+    kinds = [i32 if kind == "i32" else wide for kind in row.types(str(wide))]
+    types = [tensor_type(shape, kind) for shape, kind in zip(call.shapes, kinds)]
+    said = {"routine": ir.StringAttr.get(routine)} | {f: ir.UnitAttr.get() for f in flags}
+    made = b.op(LAPACK, types[len(operands) :], given, **said).results
+    return [v if v.type.element_type == i32 else _converted(b, v, element) for v in made]
+
+
+def of_nothing(op: ir.Operation) -> list[ir.Value]:
+    """Return the results of an `mw.lapack` on matrices without elements: identities, and no failure."""
+    return [_identity(OpBuilder.before(op), result.type) for result in op.results]
+
+
+def _identity(b: OpBuilder, type_: ir.Type) -> ir.Value:
+    """Make identity matrices of floats, or zeros of integers."""
+    element, ndim = type_.element_type, len(type_.shape)
+    if isinstance(element, ir.IntegerType):
+        return b.one("tensor.splat", type_, b.integer(0, element))
+    zero, one = [b.constant(ir.FloatAttr.get(element, value)) for value in (0.0, 1.0)]
+
+    def at(inner: OpBuilder, _: list[ir.Value]) -> ir.Value:
+        row, column = inner.loop_index(ndim - 2), inner.loop_index(ndim - 1)
+        return inner.select(inner.compare(arith.CmpIPredicate.eq, row, column), one, zero)
+
+    return b.elementwise([], b.empty(type_), at) if ndim > 1 else b.one("tensor.splat", type_, one)
+
+
+def _converted(b: OpBuilder, value: ir.Value, element: ir.Type) -> ir.Value:
+    """Return a tensor of floats with elements of another type."""
+    given = value.type.element_type
+    if given == element:
+        return value
+    name = "arith.extf" if element.width > given.width else "arith.truncf"
+    return b.one(name, tensor_type(list(value.type.shape), element), value)

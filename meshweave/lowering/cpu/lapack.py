@@ -1,0 +1,164 @@
+"""Write functions that call LAPACK for each matrix of a batch.
+
+LAPACK's matrices lie column by column, ours row by row: what it is given as A it takes for A transposed. Cholesky of
+the lower triangle of A is that of the upper triangle of A transposed, in place. LU exchanges rows, so its matrix is
+transposed into scratch memory and back. BLAS takes triangular systems as they lie. The functions of LAPACKE that take
+their workspace (`.._work`) are called: they get numbers by value, and return `info`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from meshweave.ir.lapack import ROUTINES, Call
+from meshweave.lowering.writer import Value, Writer
+
+_ROWS, _COLUMNS = 101, 102  # order of a matrix in memory
+_PLAIN, _TRANSPOSED = 111, 112
+_UPPER, _LOWER = 121, 122
+_GIVEN, _UNIT = 131, 132  # diagonal
+_LEFT, _RIGHT = 141, 142
+_POINTER = "!llvm.ptr"
+_LETTER = {"f32": "s", "f64": "d"}
+_FUNCTIONS = {
+    "copy": "scipy_cblas_{}copy",
+    "transpose": "scipy_cblas_{}omatcopy",
+    "trsm": "scipy_cblas_{}trsm",
+    "potrf": "scipy_LAPACKE_{}potrf_work",
+    "getrf": "scipy_LAPACKE_{}getrf_work",
+}
+"""Functions of the library, but for the letter of the type."""
+
+
+def symbols() -> list[str]:
+    """Return the names of all functions of the library that may be called."""
+    return [name.format(letter) for name in _FUNCTIONS.values() for letter in _LETTER.values()]
+
+
+class RoutineWriter(Writer):
+    """Write the function of a call: its parameters are the operands, the results, and scratch memory."""
+
+    def __init__(self, call: Call) -> None:
+        """Begin the function. declared: the declarations of what it calls."""
+        super().__init__()
+        self.call, self.sizes = call, call.sizes
+        self.declared: set[str] = set()
+        count = len(call.row.tensors) + (call.scratch_bytes > 0)
+        self._given = [Value(self, f"%p{k}", _POINTER) for k in range(count)]
+
+    def text(self, name: str) -> str:
+        """Return the function `name`."""
+        matrix = self.open(self.call.matrices)
+        _WRITERS[self.call.routine](self, *self._tensors(matrix), *self._scratch())
+        self.close()
+        parameters = ", ".join(f"{v.name}: {v.type}" for v in self._given)
+        head = f'func.func @{name}({parameters}) attributes {{passthrough = ["noinline"]}} {{'
+        return "\n".join([head, *self.head, *self.lines, "return", "}", ""])
+
+    def _tensors(self, matrix: Value) -> list[Value]:
+        """Return where the operands and results of a matrix of the batch begin."""
+        call, found = self.call, []
+        kinds = call.row.types(call.element)
+        for pointer, dims, kind in zip(self._given, call.row.tensors, kinds):
+            found.append(self.offset(pointer, self.times(matrix, self.count(dims)), kind))
+        return found
+
+    def _scratch(self) -> list[Value]:
+        """Return where the pieces of the scratch memory begin, the integers last."""
+        call, found = self.call, list[Value]()
+        if not call.scratch_bytes:
+            return found
+        at = self._given[-1]
+        for room in call.row.room(call.sizes):
+            found.append(at)
+            at = self.offset(at, room, call.element)
+        return [*found, at] if call.row.integers(call.sizes) else found
+
+    # What routines are made of.
+
+    def flag(self, name: str) -> bool:
+        """Tell whether the call has a flag."""
+        return name in self.call.flags
+
+    def count(self, dims: str) -> int:
+        """Return the number of elements of a tensor with these dims, of one matrix."""
+        count = 1
+        for letter in dims:
+            count *= self.sizes[letter]
+        return count
+
+    def lead(self, letter: str) -> int:
+        """Return the step between the rows of a matrix with so many columns, which is never 0."""
+        return max(1, self.sizes[letter])
+
+    def library(self, function: str, *given: Value | int | float) -> Value:
+        """Call a function of LAPACKE; return its `info`. Numbers are i32, or floats of the call's type."""
+        names, types = self._arguments(given)
+        symbol = self._symbol(function, types, " -> i32")
+        return self.let(f"func.call @{symbol}({names}) : ({types}) -> i32", "i32")
+
+    def blas(self, function: str, *given: Value | int | float) -> None:
+        """Call a function that returns nothing."""
+        names, types = self._arguments(given)
+        self.add(f"func.call @{self._symbol(function, types, '')}({names}) : ({types}) -> ()")
+
+    def _arguments(self, given: Sequence[Value | int | float]) -> tuple[str, str]:
+        element = self.call.element
+        values = [self.as_value(v, element if isinstance(v, float) else "i32") for v in given]
+        names, types = zip(*[(v.name, v.type) for v in values])
+        return ", ".join(names), ", ".join(types)
+
+    def _symbol(self, function: str, types: str, result: str) -> str:
+        symbol = _FUNCTIONS[function].format(_LETTER[self.call.element])
+        self.declared.add(f"func.func private @{symbol}({types}){result}\n")
+        return symbol
+
+    def copy(self, dims: str, source: Value, target: Value) -> None:
+        """Copy a matrix."""
+        self.blas("copy", self.count(dims), source, 1, target, 1)
+
+    def transpose(self, rows: str, columns: str, source: Value, target: Value) -> None:
+        """Write the transpose of a matrix with these dims."""
+        m, n = self.sizes[rows], self.sizes[columns]
+        if m and n:
+            self.blas("transpose", _ROWS, _TRANSPOSED, m, n, 1.0, source, n, target, m)
+
+
+def _potrf(w: RoutineWriter, a: Value, factor: Value, info: Value) -> None:
+    w.copy("nn", a, factor)
+    triangle = ord("U" if w.flag("lower") else "L")
+    w.store(w.library("potrf", _COLUMNS, triangle, w.sizes["n"], factor, w.lead("n")), info)
+
+
+def _getrf(
+    w: RoutineWriter, a: Value, factors: Value, pivots: Value, info: Value, work: Value
+) -> None:
+    w.transpose("m", "n", a, work)
+    code = w.library("getrf", _COLUMNS, w.sizes["m"], w.sizes["n"], work, w.lead("m"), pivots)
+    w.store(code, info)
+    w.transpose("n", "m", work, factors)
+
+
+def _trsm(w: RoutineWriter, a: Value, b: Value, x: Value) -> None:
+    right = w.call.routine == "trsm_right"
+    dims = "rn" if right else "nr"
+    w.copy(dims, b, x)
+    rows, columns = (w.sizes[letter] for letter in dims)
+    w.blas(
+        "trsm",
+        _ROWS,
+        _RIGHT if right else _LEFT,
+        _LOWER if w.flag("lower") else _UPPER,
+        _TRANSPOSED if w.flag("transposed") else _PLAIN,
+        _UNIT if w.flag("unit") else _GIVEN,
+        *(rows, columns, 1.0, a, w.lead("n"), x, w.lead(dims[1])),
+    )
+
+
+_WRITERS: Mapping[str, Callable[..., None]] = {
+    "potrf": _potrf,
+    "getrf": _getrf,
+    "trsm_left": _trsm,
+    "trsm_right": _trsm,
+}
+assert set(_WRITERS) == set(ROUTINES)

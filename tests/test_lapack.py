@@ -1,0 +1,219 @@
+"""LAPACK routines against NumPy: batches, odd sizes, empty ones, ranks that hold parts of the batch."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+import meshweave as mw
+from meshweave.api import program as api
+from meshweave.bundle import Bundle
+from meshweave.errors import CompileError
+from meshweave.hints.fast_paths import as_choice
+from meshweave.ir.lapack import ROUTINES
+from meshweave.runtime import engine
+from meshweave.transforms.kernels.select_kernels import kernel_rows
+from tests.executed import on
+
+ELEMENTS = {"f32": "float32", "f64": "float64"}
+TOLERANCE = {"float32": 2e-4, "float64": 1e-11}
+BATCHES = ((), (3,), (2, 0, 2), (2, 3))
+
+
+def sample(shape, dtype, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def positive(shape, dtype):
+    """Symmetric positive matrices."""
+    a = sample((*shape, shape[-1]), dtype)
+    return a @ a.swapaxes(-1, -2) + shape[-1] * np.eye(shape[-1], dtype=dtype)
+
+
+def type_of(shape, element):
+    return f"tensor<{''.join(f'{n}x' for n in shape)}{element}>"
+
+
+def program(routine, shapes, element="f32", flags="", layouts=None):
+    """The text of a program that calls a routine on operands of these shapes and gives all results."""
+    row = ROUTINES[routine]
+    batch = shapes[0][: len(shapes[0]) - len(row.operands[0])]
+    sizes = {}
+    for shape, dims in zip(shapes, row.operands, strict=True):
+        sizes |= zip(dims, shape[len(batch) :], strict=True)
+    sizes["k"] = min(sizes.get("m", 0), sizes.get("n", 0))
+    made = [(*batch, *[sizes[d] for d in dims]) for dims in row.tensors]
+    types = [type_of(s, e) for s, e in zip(made, row.types(element), strict=True)]
+    said = layouts or [f"[{', '.join('_' * len(shape))}]" for shape in made]
+    ports = [f"{t} {{{x}}}" for t, x in zip(types, said, strict=True)]
+    count = len(shapes)
+    names = ", ".join(f"%a{k}" for k in range(count))
+    arguments = ", ".join(f"%a{k}: {p}" for k, p in enumerate(ports[:count]))
+    values = ", ".join(f"%0#{k}" for k in range(len(types) - count))
+    return f"""
+func.func public @main({arguments}) -> ({", ".join(ports[count:])}) {{
+  %0:{len(types) - count} = "mw.lapack"({names}) {{routine = "{routine}"{flags}}}
+    : ({", ".join(types[:count])}) -> ({", ".join(types[count:])})
+  return {values} : {", ".join(types[count:])}
+}}"""
+
+
+def call(routine, *operands, flags="", mesh="", layouts=None, **options):
+    """The results of a routine, whose program is proven on every rank."""
+    element = {v: k for k, v in ELEMENTS.items()}[str(operands[0].dtype)]
+    text = program(routine, [a.shape for a in operands], element, flags, layouts)
+    text = on(mesh or "x=1", text)
+    with mw.compile(text, timeout=60, **options) as compiled:
+        return compiled(*operands)
+
+
+def close(got, wanted):
+    tolerance = TOLERANCE[str(np.asarray(wanted).dtype)]
+    np.testing.assert_allclose(got, wanted, rtol=tolerance, atol=tolerance)
+
+
+def triangle(a, lower):
+    return np.tril(a) if lower else np.triu(a)
+
+
+def unpacked(factors):
+    """The lower and the upper factor of LU in one matrix."""
+    m, n = factors.shape[-2:]
+    k = min(m, n)
+    return np.tril(factors[..., :, :k], -1) + np.eye(m, k), np.triu(factors[..., :k, :])
+
+
+def swapped(pivots, rows):
+    """The order of rows that pivots say."""
+    order = list(range(rows))
+    for k, pivot in enumerate(pivots):
+        order[k], order[pivot - 1] = order[pivot - 1], order[k]
+    return order
+
+
+@pytest.mark.parametrize("dtype", ELEMENTS.values())
+@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize("kernels", [None, "-lapack"])
+def test_cholesky(dtype, batch, kernels):
+    for size, lower in ((1, True), (5, True), (6, False)):
+        a = positive((*batch, size), dtype)
+        factor, info = call("potrf", a, flags=", lower" if lower else "", kernels=kernels)
+        wanted = np.linalg.cholesky(a)
+        close(triangle(factor, lower), wanted if lower else wanted.swapaxes(-1, -2))
+        changed = factor != a
+        assert not (changed & ~triangle(np.ones_like(changed), lower)).any(), "the other one stays"
+        assert info.shape == batch and not info.any()
+
+
+def test_cholesky_tells_at_which_step_there_is_no_factor():
+    a = np.stack([np.eye(4), np.diag([1.0, 1, -1, 1]), np.diag([0.0, 1, 1, 1])]).astype("float32")
+    for kernels in (None, "-lapack"):
+        assert call("potrf", a, flags=", lower", kernels=kernels)[1].tolist() == [0, 3, 1]
+
+
+@pytest.mark.parametrize("dtype", ELEMENTS.values())
+@pytest.mark.parametrize("shape", [(1, 1), (5, 5), (7, 3), (3, 8), (0, 4), (40, 33)])
+@pytest.mark.parametrize("kernels", [None, "-lapack"])
+def test_lu(dtype, shape, kernels):
+    a = sample((2, *shape), dtype)
+    factors, pivots, info = call("getrf", a, kernels=kernels)
+    assert pivots.dtype == np.int32 and info.tolist() == [0, 0]
+    for k in range(2):
+        lower, upper = unpacked(factors[k])
+        close((lower @ upper).astype(dtype), a[k][swapped(pivots[k], shape[0])])
+
+
+def test_lu_tells_the_first_step_without_a_pivot():
+    a = np.stack([np.eye(3), np.ones((3, 3))])
+    for kernels in (None, "-lapack"):
+        assert call("getrf", a, kernels=kernels)[2].tolist() == [0, 2]
+
+
+@pytest.mark.parametrize("dtype", ELEMENTS.values())
+@pytest.mark.parametrize("routine", ["trsm_left", "trsm_right"])
+@pytest.mark.parametrize("kernels", [None, "-lapack"])
+def test_triangular_systems(dtype, routine, kernels):
+    left = routine == "trsm_left"
+    for lower, transposed, unit in itertools.product((True, False), repeat=3):
+        a = sample((2, 4, 4), dtype) / 4 + np.eye(4, dtype=dtype)
+        b = sample((2, 4, 3) if left else (2, 3, 4), dtype)
+        said = {"lower": lower, "transposed": transposed, "unit": unit}
+        flags = "".join(f", {name}" for name, holds in said.items() if holds)
+        (x,) = call(routine, a, b, flags=flags, kernels=kernels)
+        system = triangle(a, lower)
+        if unit:
+            system = system - system * np.eye(4, dtype=dtype) + np.eye(4, dtype=dtype)
+        if transposed:
+            system = system.swapaxes(1, 2)
+        close(system @ x if left else x @ system, b)
+
+
+def test_triangular_systems_without_unknowns_or_sides():
+    for size, sides in ((0, 3), (4, 0), (1, 1)):
+        a, b = np.full((size, size), 2.0), np.ones((size, sides))
+        (x,) = call("trsm_left", a, b, flags=", lower")
+        np.testing.assert_array_equal(x, b / 2)
+
+
+@pytest.mark.parametrize("mesh", ["x=2,y=1", "x=2,y=2"])
+def test_ranks_hold_parts_of_the_batch_and_of_the_sides(mesh):
+    """Five matrices on two ranks: one of the parts is padding."""
+    a, b = positive((5, 4), "float32"), sample((5, 4, 3), "float32")
+    (x,) = call(
+        "trsm_left", a, b, flags=", lower", mesh=mesh,
+        layouts=["[x, _, _]", "[_, _, y]", "[x, _, y]"],
+    )  # fmt: skip
+    close(np.tril(a) @ x, b)
+    factor, info = call(
+        "potrf", a, flags=", lower", mesh=mesh, layouts=["[_, x, y]", "[x*y, _, _]", "[x]"]
+    )
+    close(np.tril(factor), np.linalg.cholesky(a))
+    assert not info.any()
+
+
+def test_the_whole_matrix_is_gathered_and_the_batch_is_not():
+    text = program("potrf", [(4, 6, 6)], "f32", ", lower", ["[x, y, _]", "[x, _, y]", "[x]"])
+    manifest = api.build(on("x=2,y=2", text)).manifest
+    assert [(c.op, c.axes) for c in manifest.collectives] == [("all_gather", ("y",))]
+    assert len(manifest.certificate.proven) == 2 and not manifest.certificate.unproven
+
+
+def test_another_routine_is_not_proven():
+    text = on("x=1", program("potrf", [(3, 4, 4)], "f32", ", lower"))
+    assert mw.verify(text, text).status == 0
+    assert mw.verify(text, text.replace(", lower", "")).status != 0
+    swap = text.replace("%0#0", "%1").replace(
+        "  return", "  %1 = arith.addf %0#0, %0#0 : tensor<3x4x4xf32>\n  return"
+    )
+    assert mw.verify(text, swap).status != 0
+
+
+def test_a_bundle_finds_the_library(tmp_path):
+    a = positive((3, 5), "float64")
+    text = on("x=1", program("potrf", [a.shape], "f64", ", lower"))
+    api.build(text).write(tmp_path / "factor.mwb")
+    bundle = Bundle.read(tmp_path / "factor.mwb")
+    assert "openblas" in bundle.manifest.libraries
+    loaded = engine("local").load(bundle)
+    close(np.tril(loaded.run([[a]])[0][0]), np.linalg.cholesky(a))
+    loaded.close()
+
+
+def test_gpus_factor_in_loops():
+    a = positive((5,), "float32")
+    text = on("x=1", program("potrf", [a.shape], "f32", ", lower"))
+    with mw.compile(text, engine="emulate", timeout=60) as compiled:
+        close(np.tril(compiled(a)[0]), np.linalg.cholesky(a))
+
+
+def test_kernels_say_who_factors():
+    text = program("potrf", [(4, 4)], "f32", ", lower")
+    for kernels, wanted in ((None, "lapack"), ("-lapack", "codegen"), ("reference", "reference")):
+        with api.lowered(on("x=1", text), "f", None, kernels=as_choice(kernels)) as (module, _):
+            assert [row["kernel"] for row in kernel_rows(module)] == [wanted]
+
+
+def test_errors_are_one_line():
+    text = on("x=1", program("potrf", [(4, 4)], "f32").replace("potrf", "chol"))
+    with pytest.raises(CompileError, match="needs a `routine`, one of potrf, getrf"):
+        mw.compile(text)
