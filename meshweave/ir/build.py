@@ -34,7 +34,7 @@ class IteratorType(Enum):
 class ForLoop(NamedTuple):
     """Hold an `scf.for` whose body is still open: the builder `body` is at its end.
 
-    index:   the induction variable.
+    index:   the induction variable, of the type of the lower bound.
     carried: the values that the loop carries, as its body sees them.
     """
 
@@ -280,7 +280,7 @@ class OpBuilder:
         bounds = [self.index(n) for n in (low, high, step)]
         types = [v.type for v in carried]
         op = self.op("scf.for", types, [*bounds, *carried], 1)
-        body, (index, *inside) = self.block(op.regions[0], [ir.IndexType.get(), *types])
+        body, (index, *inside) = self.block(op.regions[0], [bounds[0].type, *types])
         return ForLoop(op, body, index, inside)
 
     def loop(

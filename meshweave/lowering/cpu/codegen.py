@@ -17,8 +17,9 @@ from meshweave.errors import CompileError
 from meshweave.ir.bindings import ir
 from meshweave.ir.ops import ops_named, ops_where, replace_op
 from meshweave.lowering.buffers.bufferize import run_passes
-from meshweave.lowering.cpu import blas, lapack, mathpoly
+from meshweave.lowering.cpu import blas, lapack
 from meshweave.lowering.cpu.collectives.objects import object_of
+from meshweave.lowering.cpu.mathpoly.replace import replace_functions
 
 # bf16 is computed in f32 and rounded to nearest even by integer code: the machine's own conversion
 # flushes denormals.
@@ -50,7 +51,7 @@ def llvm_functions(
     CompileError at the place for an op or function that does not exist on this target.
     """
     module = ir.Module.parse(kernels)
-    mathpoly.run(module)
+    replace_functions(module)
     try:
         small = SMALL_FLOATS if "f16" in kernels else ""
         run_passes(module, f"builtin.module({small}{KERNELS})")
