@@ -178,3 +178,51 @@ func.func @bf16(%a: tensor<4x4xbf16>) -> (tensor<4x4xbf16>, tensor<i32>) {
   %0:2 = "mw.lapack"(%a) {routine = "potrf"} : (tensor<4x4xbf16>) -> (tensor<4x4xbf16>, tensor<i32>)
   return %0#0, %0#1 : tensor<4x4xbf16>, tensor<i32>
 }
+
+// -----
+
+func.func @another_map(%i: tensor<4xi32>, %t: tensor<5xf32>) -> tensor<5xf32> {
+  // expected-error @below {{'mw.scatter' op updates tensors of one shape, and needs a map for each that it reads, then one for them}}
+  %0 = "mw.scatter"(%i, %t) ({
+  ^bb0(%a: index, %at: i32, %old: f32):
+    "mw.yield"(%old) : (f32) -> ()
+  }) {maps = [affine_map<(i, p) -> (p)>]} : (tensor<4xi32>, tensor<5xf32>) -> tensor<5xf32>
+  return %0 : tensor<5xf32>
+}
+
+// -----
+
+func.func @two_sizes(%i: tensor<4xi32>, %j: tensor<3xi32>, %t: tensor<5xf32>) -> tensor<5xf32> {
+  // expected-error @below {{'mw.scatter' op has a loop of 4 and of 3 rounds}}
+  %0 = "mw.scatter"(%i, %j, %t) ({
+  ^bb0(%a: index, %x: i32, %y: i32, %old: f32):
+    %yes = arith.constant true
+    "mw.yield"(%yes, %a, %old) : (i1, index, f32) -> ()
+  }) {maps = [affine_map<(i) -> (i)>, affine_map<(i) -> (i)>, affine_map<(i, p) -> (p)>]}
+    : (tensor<4xi32>, tensor<3xi32>, tensor<5xf32>) -> tensor<5xf32>
+  return %0 : tensor<5xf32>
+}
+
+// -----
+
+func.func @no_place(%i: tensor<4xi32>, %t: tensor<5xf32>) -> tensor<5xf32> {
+  // expected-error @below {{'mw.scatter' op needs a body of 3 scalars that yields whether, 1 places and 1 elements}}
+  %0 = "mw.scatter"(%i, %t) ({
+  ^bb0(%a: index, %at: i32, %old: f32):
+    "mw.yield"(%old) : (f32) -> ()
+  }) {maps = [affine_map<(i) -> (i)>, affine_map<(i, p) -> (p)>]} : (tensor<4xi32>, tensor<5xf32>) -> tensor<5xf32>
+  return %0 : tensor<5xf32>
+}
+
+// -----
+
+func.func @by_what_is_there(%i: tensor<4xi32>, %t: tensor<5xf32>) -> tensor<5xf32> {
+  // expected-error @below {{'mw.scatter' op must not choose a place by what is there by now}}
+  %0 = "mw.scatter"(%i, %t) ({
+  ^bb0(%a: index, %at: i32, %old: f32):
+    %zero = arith.constant 0.0 : f32
+    %yes = arith.cmpf ogt, %old, %zero : f32
+    "mw.yield"(%yes, %a, %old) : (i1, index, f32) -> ()
+  }) {maps = [affine_map<(i) -> (i)>, affine_map<(i, p) -> (p)>]} : (tensor<4xi32>, tensor<5xf32>) -> tensor<5xf32>
+  return %0 : tensor<5xf32>
+}

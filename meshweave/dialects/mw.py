@@ -5,7 +5,8 @@ Two views. On *tensors*, after `lower-collectives` and `fuse-kernels`: the linal
 `plan-memory`: the same ops on memrefs, without results, and `mw.place` says where in the rank's arena each buffer lies
 and how long it lives. `mw.program` says what holds for the whole program.
 
-`mw.scan`, `mw.order` and `mw.lapack` stand in the global view too: frontends make them, since linalg has no such op.
+`mw.scan`, `mw.order`, `mw.scatter` and `mw.lapack` stand in the global view too: frontends make them, since linalg has
+no such op.
 """
 
 # No `from __future__ import annotations` here: the field types are read as classes.
@@ -157,6 +158,90 @@ class LapackOp(Mw.Operation, name="lapack", traits=[_PureOnTensors]):
         return require(self, not wrong, f"{name} {wrong}")
 
 
+@mixed_rows
+class ScatterOp(Mw.Operation, name="scatter", traits=[ext.Pure]):
+    """Update tensors at places that are computed, in loops whose rounds come in order.
+
+    Operands are tensors that are read, then those that are updated, of one shape, a result for each. `maps` says for
+    each that is read with which loops its dims run, and at last for the updated ones: each dim runs with a loop, or its
+    place is computed, which numbers behind those of the loops say. The body takes the indices of the loops, an element
+    of each tensor, and yields whether there is an update, the places, and the new elements; only these may depend on
+    what is there by now. An update outside of the tensors is left out.
+    """
+
+    values: Sequence[ext.Operand[Any]]
+    outputs: Sequence[ext.Result[Any]]
+    maps: ir.ArrayAttr
+    body: ext.Region
+
+    def verify_invariants(self) -> bool:
+        types = [v.type for v in self.operation.operands]
+        made, maps = [r.type for r in self.operation.results], self.attributes.get("maps")
+        starts = types[len(types) - len(made) :]
+        ranked = all(isinstance(t, ir.RankedTensorType) for t in types)
+        if not require(
+            self,
+            ranked and 0 < len(made) < len(types) and made == starts,
+            "needs ranked tensors to read, and those that it updates, a result for each",
+        ):
+            return False
+        if not require(
+            self,
+            len({tuple(t.shape) for t in starts}) == 1
+            and isinstance(maps, ir.ArrayAttr)
+            and len(maps) == len(types) - len(made) + 1
+            and all(isinstance(m, ir.AffineMapAttr) for m in maps),
+            "updates tensors of one shape, and needs a map for each that it reads, then one for them",
+        ):
+            return False
+        return _runs_with_loops(self, [m.value for m in maps], types)
+
+    def verify_region_invariants(self) -> bool:
+        ops = ends_in(self, "mw.yield")
+        if ops is None:
+            return False
+        maps = [m.value for m in self.attributes["maps"]]
+        made, places = len(self.operation.results), maps[-1].n_dims - maps[0].n_dims
+        given = maps[0].n_dims + len(self.operation.operands)
+        block, where = self.operation.regions[0].blocks[0], list(ops[-1].operands)
+        if not require(
+            self,
+            (len(block.arguments), len(where)) == (given, 1 + places + made),
+            f"needs a body of {given} scalars that yields whether, {places} places and {made} elements",
+        ):
+            return False
+        old, known = set(list(block.arguments)[given - made :]), set(where[: 1 + places])
+        for op in reversed(ops[:-1]):
+            if any(r in known for r in op.results):
+                known.update(op.operands)
+        return require(self, not old & known, "must not choose a place by what is there by now")
+
+
+def _runs_with_loops(op: ir.Operation, maps: "list[ir.AffineMap]", types: "list[ir.Type]") -> bool:
+    """Check that each dim of a scatter's tensors runs with a loop, and that these fit together."""
+    *reads, to = maps
+    plain = all(isinstance(e, ir.AffineDimExpr) for m in maps for e in m.results)
+    same = {m.n_dims for m in reads} == {reads[0].n_dims} and to.n_dims >= reads[0].n_dims
+    fits = plain and same and all(len(m.results) == len(t.shape) for m, t in zip(maps, types))
+    if not require(op, fits, "needs maps that give a loop for each dim"):
+        return False
+    loops, sizes = reads[0].n_dims, dict[int, int]()
+    for m, t in zip(maps, types):
+        for e, size in zip(m.results, t.shape):
+            known = sizes.setdefault(e.position, size)
+            if not require(op, known == size, f"has a loop of {known} and of {size} rounds"):
+                return False
+    written = [e.position for e in to.results]
+    places = list(range(loops, to.n_dims))
+    return require(
+        op,
+        set(range(loops)) <= {e.position for m in reads for e in m.results}
+        and len(set(written)) == len(written)
+        and [p for p in written if p >= loops] == places,
+        "needs each loop in a tensor that it reads, and each place once, in order",
+    )
+
+
 class ProgramOp(Mw.Operation, name="program"):
     """Describe the whole program: engine, mesh, groups of ranks, inputs, outputs and exchanges of layouts.
 
@@ -257,7 +342,7 @@ class AccumulatorOp(Mw.Operation, name="accumulator", traits=[ext.Pure]):
 
 @mixed_rows
 class YieldOp(Mw.Operation, name="yield", traits=[ir.IsTerminatorTrait, ext.Pure]):
-    """Store one value in each output of the `mw.kernel` around it; end an `mw.fuse`, or the body of an `mw.scan`."""
+    """Store one value in each output of the `mw.kernel` around it; end an `mw.fuse`, a scan's body, or a scatter's."""
 
     values: Sequence[ext.Operand[Any]]
 

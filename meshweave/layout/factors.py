@@ -11,16 +11,18 @@ from dataclasses import dataclass, field
 
 Axes = tuple[str, ...]
 PARALLEL, REDUCTION, ORDERED, WHOLE = "parallel", "reduction", "ordered", "whole"
+PLACED = "placed"
 NEUTRAL_FREE = ("max", "min")
 """Reductions in which counting the initial value once per rank changes nothing."""
 
 
 @dataclass(frozen=True)
 class Factor:
-    """Describe a loop dim of an op: its extent, and whether it is parallel, reduced, ordered, or whole on a rank.
+    """Describe a dim of an op's loops or tensors: its extent and kind: parallel, reduced, ordered, placed, whole.
 
     An ordered one is there in the result too, but needs what ranks before this one have made: it may be cut over ranks,
-    not over time.
+    not over time. Nor may a placed one: no loop runs over it, elements are found by computed places, and each rank
+    leaves out those that are not its own.
     """
 
     size: int

@@ -19,6 +19,7 @@ from typing import Protocol
 from meshweave.layout.factors import (
     NEUTRAL_FREE,
     ORDERED,
+    PLACED,
     REDUCTION,
     WHOLE,
     Axes,
@@ -308,13 +309,14 @@ def _work(rule: Rule, placed: dict[int, Axes], sizes: dict[str, int]) -> float:
     """Return a rank's share of the op's loops, as the bytes it could receive in that time."""
     iterations = 1.0
     for factor in rule.factors:
-        iterations *= max(factor.size, 1)
-    return WORK * iterations / pieces([a for axes in placed.values() for a in axes], sizes)
+        iterations *= 1 if factor.kind == PLACED else max(factor.size, 1)
+    shared = [a for f, axes in placed.items() if rule.factors[f].kind != PLACED for a in axes]
+    return WORK * iterations / pieces(shared, sizes)
 
 
 def _may_cut(rule: Rule, factor: int, slices: bool) -> bool:
     kind = rule.factors[factor].kind
-    if kind == ORDERED and slices:
+    if kind in (ORDERED, PLACED) and slices:
         return False
     return kind != WHOLE and (kind != REDUCTION or rule.reduction is not None)
 

@@ -17,7 +17,16 @@ from meshweave.ir.locations import location_text
 from meshweave.ir.ops import body_of, functions_of, ops_named
 from meshweave.layout.layout import Layout
 from meshweave.layout.mesh import Mesh
-from meshweave.verification import collectives, lapack, loops, repeats, scans, sorting, tensors
+from meshweave.verification import (
+    collectives,
+    lapack,
+    loops,
+    repeats,
+    scans,
+    scatters,
+    sorting,
+    tensors,
+)
 from meshweave.verification.alike import alike
 from meshweave.verification.answer import Answer, Finding, joined
 from meshweave.verification.differences import explained
@@ -31,7 +40,7 @@ MOST_TERMS = 1_000_000
 """Terms that are made before the rest is left unproven; half as many ops are read of each program."""
 LEAST_TERMS = 2_000
 """Terms that a compile may make in any case where it writes loops out; else twice the ops that it has read."""
-READERS = (collectives, lapack, loops, repeats, scans, sorting, tensors)
+READERS = (collectives, lapack, loops, repeats, scans, scatters, sorting, tensors)
 """The files that say how ops are read; importing them registers what they say."""
 
 

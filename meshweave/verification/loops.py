@@ -236,11 +236,12 @@ class LoopNest:
 
     def _folded(self, bound: list[Var], first: int) -> list[View]:
         """Return results of a body that is no plain reduction: a fold, the same where all it reads is the same."""
-        if any(isinstance(n, (Gather, Scalar)) for n in self.body.nodes):
+        if any(isinstance(n, Gather) for n in self.body.nodes):
             raise NotReadError("a reduction that reads other tensors in its body")
         operands = [self._operand(k) for k in range(len(self.operands))]
         indices = sorted({n.form for n in self.body.nodes if isinstance(n, Index)})
         operands += [self.terms.iota(of_var(self.loops[d])) for d in indices]
+        operands += [self.walk.views[n.source] for n in self.body.nodes if isinstance(n, Scalar)]
         for view in operands[:first]:
             for expr, size in zip(view.exprs, self.terms.sizes[view.node]):
                 own = variables(expr) & set(bound)

@@ -10,6 +10,7 @@ import numpy as np
 from meshweave.ir.bindings import ExecutionEngine, PassManager, ir
 from meshweave.ir.ops import replace_op
 from meshweave.ir.scans import SCAN, by_doubling
+from meshweave.ir.scatters import SCATTER, in_rounds
 from meshweave.ir.sorting import ORDER, in_loops
 from meshweave.lowering.host.narrow import CONVERSIONS, round_once
 from meshweave.transforms.base import ops_of
@@ -34,6 +35,8 @@ def run(module: Any, inputs: list[np.ndarray]) -> list[np.ndarray]:
         outputs = _strip(module)
         for op in ops_of(module.operation, SCAN):
             replace_op(op.operation, by_doubling(op.operation))
+        for op in ops_of(module.operation, SCATTER):
+            replace_op(op.operation, in_rounds(op.operation))
         for op in ops_of(module.operation, ORDER):
             replace_op(op.operation, [in_loops(op.operation)])
         round_once(  # LLVM's own way is a function that no library here has, on some CPUs

@@ -1,8 +1,9 @@
 """Turn arithmetic on tensors without dims, inside loops, into arithmetic on scalars.
 
 StableHLO has no scalars: counters, comparators and reducers compute on `tensor<f32>`, and as linalg ops each of them
-would be a buffer and a kernel. Inside scf regions and scans those whose operands are scalars or integers anyway become
-plain arith; tensors that a reduction made stay tensors, because they may be sharded or partial.
+would be a buffer and a kernel. Inside scf regions, bodies of linalg ops, scans and scatters those whose operands are
+scalars or integers anyway become plain arith; tensors that a reduction made stay tensors, because they may be sharded
+or partial.
 """
 
 from collections.abc import Iterable
@@ -19,9 +20,10 @@ from meshweave.ir.ops import (
     replace_op,
 )
 from meshweave.ir.scans import SCAN
+from meshweave.ir.scatters import SCATTER
 
 _ELEMENTWISE = ("linalg.map", "linalg.generic")
-_INSIDE = ("scf.", SCAN)
+_INSIDE = ("scf.", "linalg.generic", SCAN, SCATTER)
 _SCALAR_SOURCES = ("tensor.from_elements", "arith.constant")
 
 
@@ -49,7 +51,7 @@ def scalarise(module: ir.Module) -> bool:
 
 
 def _has_loops(block: ir.Block) -> bool:
-    """Tell whether the block, or a manual computation in it, has an scf op or a scan."""
+    """Tell whether the block, or a manual computation in it, has an op whose body may compute so."""
     for op in block.operations:
         name = op.operation.name
         if "dist.manual" in op.operation.attributes:

@@ -1,9 +1,8 @@
-"""Lower torch-mlir's own dialect (tm_tensor), for which linalg has no op: scan and sort to ours, scatter to loops."""
+"""Lower torch-mlir's own dialect (tm_tensor), for which linalg has no op: scan, sort and scatter to ours."""
 
 from collections.abc import Callable
 
 from meshweave.errors import CompileError
-from meshweave.frontends.stablehlo.lowerings.loops import is_inside
 from meshweave.ir.bindings import arith, ir
 from meshweave.ir.build import (
     OpBuilder,
@@ -17,6 +16,7 @@ from meshweave.ir.build import (
 from meshweave.ir.locations import location_text
 from meshweave.ir.ops import body_of, is_used, move_body, ops_named, replace_op
 from meshweave.ir.scans import scan
+from meshweave.ir.scatters import scatter
 from meshweave.ir.sorting import Order, order, taken
 
 _Int, _Float = arith.CmpIPredicate, arith.CmpFPredicate
@@ -122,29 +122,33 @@ def _scatter(op: ir.Operation, b: OpBuilder) -> list[ir.Value]:
     """
     updates, indices, original = op.operands
     dims = list(ir.DenseI64ArrayAttr(op.attributes["dimension_map"]))
-    block, shape = body_of(op), list(original.type.shape)
-    skipped = len(shape) - (len(updates.type.shape) - 1)
+    block, shape, sizes = body_of(op), list(original.type.shape), list(updates.type.shape)
+    skipped = len(shape) - (len(sizes) - 1)
+    windows = {d: d - skipped + 1 for d in range(skipped, len(shape))}
+    placed = [d for d in range(len(shape)) if d in dims or sizes[windows[d]] != shape[d]]
+    to = [len(sizes) + placed.index(d) if d in placed else windows[d] for d in range(len(shape))]
+    one = tensor_type(sizes[:1], indices.type.element_type)
+    starts = [b.extract_slice(indices, one, [0, k], [sizes[0], 1]) for k in range(len(dims))]
 
-    def update(k: OpBuilder, at: Values, values: Values) -> list[ir.Value]:
-        (made,) = values
-        place: list[ir.Value] = [k.index(0)] * skipped + list(at[1:])
-        for number, dim in enumerate(dims):
-            start = k.element(indices, [at[0], k.index(number)])
-            start = k.one("arith.index_cast", ir.IndexType.get(), start)
-            wrapped = k.binary("addi", start, k.index(shape[dim]))
-            start = k.select(k.compare(_Int.slt, start, k.index(0)), wrapped, start)
-            place[dim] = k.binary("addi", start, place[dim]) if dim >= skipped else start
+    def update(
+        k: OpBuilder, at: list[ir.Value], elements: list[ir.Value], old: list[ir.Value]
+    ) -> tuple[ir.Value, Values, Values]:
+        places = [_placed(k, d, elements, at) for d in placed]
+        holds = k.integer(1, ir.IntegerType.get_signless(1))
+        return holds, places, _applied(k, block, [elements[-1], *old])
 
-        def write(w: OpBuilder) -> list[ir.Value]:
-            pair = [w.element(updates, at), w.element(made, place)]
-            return [w.put_element(_applied(w, block, pair)[0], made, place)]
+    def _placed(k: OpBuilder, dim: int, elements: Values, at: Values) -> ir.Value:
+        if dim not in dims:
+            return at[windows[dim]]
+        start = k.one("arith.index_cast", ir.IndexType.get(), elements[dims.index(dim)])
+        wrapped = k.binary("addi", start, k.index(shape[dim]))
+        start = k.select(k.compare(_Int.slt, start, k.index(0)), wrapped, start)
+        return k.binary("addi", start, at[windows[dim]]) if dim in windows else start
 
-        inside = is_inside(k, [place[d] for d in dims], [shape[d] for d in dims])
-        return k.if_else(inside, [made.type], write, lambda _: [made])
-
-    if 0 in shape:
-        return [original]
-    return b.loops(list(updates.type.shape), [original], update)
+    rows = [*[[0]] * len(starts), list(range(len(sizes)))]
+    return (
+        [original] if 0 in shape else scatter(b, [*starts, updates], rows, [original], to, update)
+    )
 
 
 _LOWER: dict[str, Callable[[ir.Operation, OpBuilder], list[ir.Value]]] = {

@@ -16,6 +16,7 @@ from meshweave.ir.lapack import LAPACK, LIBRARY, of_nothing
 from meshweave.ir.locations import location_text
 from meshweave.ir.ops import body_of, replace_op, terminator
 from meshweave.ir.scans import SCAN, by_doubling, generic_scan
+from meshweave.ir.scatters import SCATTER, in_rounds
 from meshweave.ir.sorting import ORDER, SWITCH, coded, in_loops
 from meshweave.layout.layout import Layout
 from meshweave.transforms.base import functions, ops_of
@@ -69,7 +70,7 @@ def _refusal(op: ir.Operation, kept: set[str], target: str) -> str:
 
 
 def spell_out(function: ir.OpView, target: str) -> None:
-    """Write scans, orders and LAPACK as linalg ops or loops, and tensor.pad and tensor.concat as insertions.
+    """Write scans, orders, scatters and LAPACK as linalg ops or loops, and tensor.pad and tensor.concat as insertions.
 
     So the ops that make the pieces write them in place. An op whose loops never run gives what it starts from. Kernels
     of gpus run in no order: there scans take rounds.
@@ -77,6 +78,8 @@ def spell_out(function: ir.OpView, target: str) -> None:
     for op in ops_of(function, SCAN):
         made = by_doubling(op.operation) if target == "gpu" else generic_scan(op.operation)
         replace_op(op.operation, made)
+    for op in ops_of(function, SCATTER):
+        replace_op(op.operation, in_rounds(op.operation))
     for op in ops_of(function, ORDER):
         replace_op(
             op.operation, [in_loops(op.operation) if target == "gpu" else _order(op.operation)]

@@ -13,6 +13,7 @@ from meshweave.dialects.dist import LayoutAttr
 from meshweave.ir.bindings import ir
 from meshweave.ir.ops import replace_op, terminator
 from meshweave.ir.scans import SCAN
+from meshweave.ir.scatters import SCATTER
 from meshweave.layout.layout import Layout
 from meshweave.transforms.base import (
     Pass,
@@ -28,6 +29,7 @@ from meshweave.transforms.base import (
 from meshweave.transforms.partitioning.local import Local
 from meshweave.transforms.partitioning.ops import FIXERS, fix_linalg
 from meshweave.transforms.partitioning.scans import fix_scan
+from meshweave.transforms.partitioning.scatters import fix_scatter
 from meshweave.transforms.partitioning.steps import emit_plan
 from meshweave.transforms.propagation.bodies import is_tensor
 from meshweave.transforms.propagation.graph import MANUAL, STRUCTURED
@@ -131,6 +133,8 @@ def _op(op: ir.Operation, local: Local) -> None:
         fix_linalg(op, operands, local)
     elif op.name == SCAN:
         fix_scan(op, operands, local)
+    elif op.name == SCATTER:
+        fix_scatter(op, operands, local)
     elif op.name in FIXERS:
         FIXERS[op.name](op)
     elif op.name in STRUCTURED:

@@ -16,12 +16,15 @@ from meshweave.ir.expressions import (
     Argument,
     Body,
     BodyNode,
+    Constant,
     Gather,
     Scalar,
     inputs,
     read_body,
 )
+from meshweave.ir.ops import producer
 from meshweave.ir.scans import SCAN
+from meshweave.ir.scatters import SCATTER
 
 COMBINERS = {
     "arith.addf": "sum",
@@ -50,6 +53,7 @@ UNSAFE_ON_PADDING = (
     "tensor.extract",
     "memref.",
 )
+_DIVISIONS = ("arith.divsi", "arith.divui", "arith.remsi", "arith.remui")
 BODIES = ("linalg.generic", "linalg.map", "linalg.reduce")
 """Ops whose body may read a loop index."""
 SUM_OPS = (
@@ -114,7 +118,7 @@ def body_of(op: ir.Operation) -> Body | None:
     if (
         len(op.regions) > 1
         or len(blocks) > 1
-        or not op.name.startswith(("linalg.", "tensor.", SCAN))
+        or not op.name.startswith(("linalg.", "tensor.", SCAN, SCATTER))
     ):
         return None
     try:
@@ -209,14 +213,26 @@ def combiner(op: ir.Operation, body: Body | None = None) -> str | None:
     body = body or body_of(op)
     if body is None:
         return None
-    # acc op f(ins): the accumulator is read there and nowhere else.
-    made, accumulator = body.nodes[body.results[0]], _arguments(body) - 1
+    return _accumulated(body, element)
+
+
+def _accumulated(body: Body, element: str) -> str | None:
+    """Return how the last thing that a body gives is combined with its last argument, which nothing else reads."""
+    made, accumulator = body.nodes[body.results[-1]], _arguments(body) - 1
     reads = [k for node in body.nodes for k in inputs(node)]
     if not isinstance(made, Apply) or reads.count(accumulator) != 1:
         return None
     if accumulator not in made.operands:
         return None
     return (COMBINERS_I1 if element == "i1" else COMBINERS).get(made.name)
+
+
+def scatter_combiner(op: ir.Operation) -> str | None:
+    """Return how a scatter into one tensor combines: sum, prod, max, min; None for any other."""
+    body, element = body_of(op), _element(op)
+    if body is None or len(op.results) != 1 or element.startswith("complex"):
+        return None
+    return _accumulated(body, element)
 
 
 def scan_combiner(op: ir.Operation) -> str | None:
@@ -246,9 +262,24 @@ def padding_safe(body: Body | None) -> bool:
     """Tell whether what a body computes may be computed on padding, whose content is undefined."""
     return body is not None and not any(
         isinstance(node, Gather)
-        or (isinstance(node, Apply) and node.name.startswith(UNSAFE_ON_PADDING))
+        or (
+            isinstance(node, Apply)
+            and node.name.startswith(UNSAFE_ON_PADDING)
+            and not _divides_by_number(node, body)
+        )
         for node in body.nodes
     )
+
+
+def _divides_by_number(node: Apply, body: Body) -> bool:
+    """Tell whether a node divides by a number above 0, which every dividend allows."""
+    if node.name not in _DIVISIONS:
+        return False
+    by = body.nodes[node.operands[1]]
+    value = by.value if isinstance(by, Constant) else None
+    if isinstance(by, Scalar) and (made := producer(by.source)) is not None:
+        value = made.attributes["value"] if made.name == "arith.constant" else None
+    return isinstance(value, ir.IntegerAttr) and value.value > 0
 
 
 def monomials(op: ir.Operation, body: Body | None = None) -> tuple[frozenset[int], ...]:

@@ -22,8 +22,18 @@ from meshweave.ir.build import (
 from meshweave.ir.lapack import LAPACK, Call
 from meshweave.ir.ops import producer
 from meshweave.ir.scans import SCAN, Scan
+from meshweave.ir.scatters import SCATTER, Scatter
 from meshweave.ir.sorting import ORDER
-from meshweave.layout.factors import ORDERED, PARALLEL, REDUCTION, WHOLE, Dims, Factor, Rule
+from meshweave.layout.factors import (
+    ORDERED,
+    PARALLEL,
+    PLACED,
+    REDUCTION,
+    WHOLE,
+    Dims,
+    Factor,
+    Rule,
+)
 from meshweave.plan.collectives import ROWS
 from meshweave.transforms.propagation.bodies import (
     UNSAFE_ON_PADDING,
@@ -37,6 +47,7 @@ from meshweave.transforms.propagation.bodies import (
     monomials,
     padding_safe,
     scan_combiner,
+    scatter_combiner,
 )
 
 KNOWN_WHOLE = (
@@ -107,7 +118,8 @@ class RuleTable:
                 return (tuple(maps), types, self._traits(op, types, body))
         if read is _aligned_op:
             return ()
-        return tuple([op.attributes[name] for name in op.attributes if name != "dist.layouts"])
+        said = [op.attributes[name] for name in op.attributes if name != "dist.layouts"]
+        return (*said, body)
 
     def _traits(self, op: ir.Operation, types: ir.Attribute, body: BodyKey | None) -> BodyTraits:
         """Read how the body reduces, whether padding harms it, what it is linear in: once for equal bodies."""
@@ -394,6 +406,25 @@ def _lapack(op: ir.Operation, captured: list[Captured]) -> Rule:
     return _rule(op.name, factors, given, made, dims)
 
 
+def _scatter(op: ir.Operation, captured: list[Captured]) -> Rule:
+    """Read the rule of a scatter: loops of dims go through, others are reduced; ranks leave out places of others."""
+    if captured:
+        return _whole(op, captured)
+    what, kind = Scatter(op), scatter_combiner(op)
+    others = WHOLE if kind is None else REDUCTION
+    factors = [Factor(n, PARALLEL if k in what.to else others) for k, n in enumerate(what.sizes)]
+    shape = op.results[0].type.shape
+    factors += [Factor(shape[d], PLACED) for d in what.dims.values()]
+    types, results = [v.type for v in op.operands], [r.type for r in op.results]
+    rows = [*what.rows, *[what.to] * (2 * what.count)]
+    dims: list[Dims | None] = [tuple((k,) for k in row) for row in rows]
+    inits = tuple(range(len(types) - what.count, len(types)))
+    safe = padding_safe(body_of(op))
+    return _rule(
+        op.name, factors, types, results, dims, reduction=kind, inits=inits, padding_safe=safe
+    )
+
+
 def _reassociation(op: ir.Operation, captured: list[Captured]) -> Rule:
     """Read the rule of expand_shape and collapse_shape: a group of dims on one side is one dim on the other."""
     groups = reassociation(op)
@@ -543,6 +574,7 @@ READERS: dict[str, Callable[[ir.Operation, list[Captured]], Rule]] = {
     SCAN: _scan,
     ORDER: _order,
     LAPACK: _lapack,
+    SCATTER: _scatter,
     "arith.constant": _whole,
     "arith.*": _aligned_op,
     "math.*": _aligned_op,

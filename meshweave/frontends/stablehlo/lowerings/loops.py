@@ -1,17 +1,27 @@
-"""Lower StableHLO ops that nothing upstream lowers to plain loops: scatter update by update.
+"""Lower StableHLO ops that nothing upstream lowers to mw.scatter: scatter, update by update.
 
 Also select_and_scatter, the gradient of max pooling, whose windows may overlap and be padded.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from meshweave.errors import CompileError
+from meshweave.frontends.stablehlo.counted import counted_dim
 from meshweave.ir.bindings import arith, ir, stablehlo
-from meshweave.ir.build import OpBuilder, Values
+from meshweave.ir.build import (
+    IteratorType,
+    OpBuilder,
+    Values,
+    dims_map,
+    i64_array,
+    tensor_type,
+)
 from meshweave.ir.locations import location_text
-from meshweave.ir.ops import body_of, move_body, replace_op
+from meshweave.ir.ops import body_of, move_body, producer, replace_op
+from meshweave.ir.scatters import scatter
 
 _Cmp = arith.CmpIPredicate
 
@@ -27,150 +37,259 @@ def apply_reducer(b: OpBuilder, block: ir.Block, scalars: Values) -> list[ir.Val
 
 
 def lower_scatter(op: ir.Operation) -> None:
-    """Lower stablehlo.scatter: take the elements of the updates in order, and drop windows that lie outside in part.
+    """Lower stablehlo.scatter to an mw.scatter, which drops windows that lie outside in part.
 
     StableHLO would drop single elements, but XLA drops windows, and JAX promises that its programs do.
     """
     count = (len(op.operands) - 1) // 2
     operands = list(op.operands)
     inputs, indices, updates = operands[:count], operands[count], operands[count + 1 :]
-    dims, reducer = _ScatterDims(op), body_of(op)
-    shape = list(inputs[0].type.shape)
+    b, reducer = OpBuilder.before(op), body_of(op)
+    windows = _Windows(op, _numbers_of(op), list(inputs[0].type.shape), list(updates[0].type.shape))
+    starts = [c for c in windows.components(b, indices) if isinstance(c, ir.Value)]
 
-    def update(inner: OpBuilder, at: Values, values: Values) -> Values:
-        place, starts = dims.place(inner, indices, at, len(shape))
-        limits = dims.limits(shape, updates[0].type.shape)
+    def update(
+        inner: OpBuilder, at: list[ir.Value], elements: list[ir.Value], old: list[ir.Value]
+    ) -> tuple[ir.Value, Values, Values]:
+        holds, places = windows.place(inner, at, elements[: len(starts)])
+        new = apply_reducer(inner, reducer, [*old, *elements[len(starts) :]])
+        return holds, places, new
 
-        def write(w: OpBuilder) -> list[ir.Value]:
-            old = [w.element(v, place) for v in values]
-            new = apply_reducer(w, reducer, [*old, *(w.element(u, at) for u in updates)])
-            return [w.put_element(n, v, place) for n, v in zip(new, values, strict=True)]
-
-        inside = is_inside(inner, starts, limits)
-        return inner.if_else(inside, [v.type for v in values], write, lambda _: list(values))
-
-    replace_op(op, OpBuilder.before(op).loops(list(updates[0].type.shape), inputs, update))
+    every = list(range(len(windows.updates)))
+    rows = [*[windows.scattered] * len(starts), *[every] * count]
+    replace_op(op, scatter(b, [*starts, *updates], rows, inputs, windows.to, update))
 
 
-def is_inside(b: OpBuilder, place: Values, shape: Sequence[int]) -> ir.Value:
-    """Return an i1 that tells whether `place` lies in a tensor of `shape`."""
-    inside = b.integer(1, ir.IntegerType.get_signless(1))
-    for index, size in zip(place, shape, strict=True):
-        holds = b.compare(_Cmp.ult, index, b.index(size))  # unsigned, a negative index is large
-        inside = b.binary("andi", inside, holds)
-    return inside
+def _numbers_of(op: ir.Operation) -> Any:
+    hlo = stablehlo()
+    if hlo is None:
+        raise CompileError("stablehlo.scatter: no StableHLO bindings", location_text(op))
+    return hlo.ScatterDimensionNumbers(op.attributes["scatter_dimension_numbers"])
 
 
-class _ScatterDims:
-    """Hold the dimension numbers of a scatter; find where an element of the updates goes."""
+class _Windows:
+    """Say where the windows of a scatter lie: its loops are the dims of the updates.
 
-    def __init__(self, op: ir.Operation) -> None:
-        hlo = stablehlo()
-        if hlo is None:
-            raise CompileError("stablehlo.scatter: no StableHLO bindings", location_text(op))
-        numbers = hlo.ScatterDimensionNumbers(op.attributes["scatter_dimension_numbers"])
-        self.window = list(numbers.update_window_dims)
-        self.inserted = list(numbers.inserted_window_dims)
-        self.input_batch = list(numbers.input_batching_dims)
-        self.indices_batch = list(numbers.scatter_indices_batching_dims)
-        self.to_operand = list(numbers.scattered_dims_to_operand_dims)
+    to: for each dim of the operand the loop that it runs with, or the number of its place, behind those of the loops.
+    """
+
+    def __init__(
+        self, op: ir.Operation, numbers: Any, shape: list[int], updates: list[int]
+    ) -> None:
+        self.numbers, self.shape, self.updates = numbers, shape, updates
+        window = list(numbers.update_window_dims)
+        self.scattered = [d for d in range(len(updates)) if d not in window]
         self.vector = numbers.index_vector_dim
+        self.dims = list(numbers.scattered_dims_to_operand_dims)
+        fixed = [*numbers.inserted_window_dims, *numbers.input_batching_dims]
+        self.window = dict(zip([d for d in range(len(shape)) if d not in fixed], window))
+        batch = [d - (d > self.vector) for d in numbers.scatter_indices_batching_dims]
+        self.batch = dict(
+            zip(numbers.input_batching_dims, [self.scattered[d] for d in batch], strict=True)
+        )
+        self.starts: dict[int, int | ir.Value] = {}
+        self.to: list[int] = []
 
-    def limits(self, shape: Sequence[int], updates: Sequence[int]) -> list[int]:
-        """Return the number of places, along each dim with indices, where a window may start in a tensor of `shape`."""
-        windows = iter([updates[d] for d in self.window])
-        fixed = (*self.inserted, *self.input_batch)
-        sizes = [1 if d in fixed else next(windows) for d in range(len(shape))]
-        return [max(shape[d] - sizes[d] + 1, 0) for d in self.to_operand]
+    def components(self, b: OpBuilder, indices: ir.Value) -> list[int | ir.Value]:
+        """Return for each dim with indices where its windows start: a loop whose index it is, or a tensor."""
+        made = [component(b, indices, self.vector, n) for n in range(len(self.dims))]
+        counted = [counted_dim(value) for value in made]
+        found = [v if c is None else self.scattered[c] for v, c in zip(made, counted)]
+        self.starts = dict(zip(self.dims, found))
+        places = 0
+        for dim in range(len(self.shape)):
+            loop = self._loop(dim)
+            if loop is None or loop in self.to:
+                loop, places = len(self.updates) + places, places + 1
+            self.to.append(loop)
+        return found
+
+    def _loop(self, dim: int) -> int | None:
+        """Return the loop that a dim of the operand runs with, None where its place is computed."""
+        if dim in self.batch:
+            return int(self.batch[dim])
+        start, window = self.starts.get(dim), self.window.get(dim)
+        if window is not None:
+            return window if self.updates[window] == self.shape[dim] else None
+        fits = isinstance(start, int) and self.updates[start] == self.shape[dim]
+        return start if fits else None
 
     def place(
-        self, b: OpBuilder, indices: ir.Value, at: Values, ndim: int
-    ) -> tuple[list[ir.Value], list[ir.Value]]:
-        """Return the indices into the result for the element `at` of the updates, and where its window starts.
+        self, b: OpBuilder, at: Values, elements: Sequence[ir.Value]
+    ) -> tuple[ir.Value, list[ir.Value]]:
+        """Return whether a window lies inside, and the places of the dims that run with no loop."""
+        given, holds, places = iter(elements), b.integer(1, ir.IntegerType.get_signless(1)), {}
+        for dim in self.dims:
+            start = self.starts[dim]
+            place = at[start] if isinstance(start, int) else _as_index(b, next(given))
+            window = self.window.get(dim)
+            if window is not None:
+                room = max(self.shape[dim] - self.updates[window] + 1, 0)
+                inside = b.compare(_Cmp.ult, place, b.index(room))  # a negative index is large
+                holds = b.binary("andi", holds, inside)
+                place = b.binary("addi", place, at[window])
+            places[dim] = place
+        for dim, loop in enumerate(self.to):
+            if loop >= len(self.updates) and dim not in places:
+                places[dim] = at[self.window[dim]] if dim in self.window else b.index(0)
+        return holds, [places[d] for d, loop in enumerate(self.to) if loop >= len(self.updates)]
 
-        They may lie outside. A start has only the dims that have indices.
-        """
-        scatter = [i for d, i in enumerate(at) if d not in self.window]
-        windows = iter([at[d] for d in self.window])
-        place: list[ir.Value | None] = [None] * ndim
-        for d in range(ndim):
-            if d not in self.inserted and d not in self.input_batch:
-                place[d] = next(windows)
-        batch = [d - (d > self.vector) for d in self.indices_batch]
-        for d, source in zip(self.input_batch, batch, strict=True):
-            place[d] = scatter[source]
-        starts = [self._start(b, indices, scatter, n) for n in range(len(self.to_operand))]
-        for start, d in zip(starts, self.to_operand, strict=True):
-            place[d] = start if place[d] is None else b.binary("addi", start, place[d])
-        return [b.index(0) if p is None else p for p in place], starts
 
-    def _start(self, b: OpBuilder, indices: ir.Value, scatter: Values, number: int) -> ir.Value:
-        """Return component `number` of the start index, sign- or zero-extended to an index."""
-        at = list(scatter)
-        if self.vector < len(indices.type.shape):
-            at.insert(self.vector, b.index(number))
-        value = b.element(indices, at)
-        if value.type.is_unsigned:
-            signless = ir.IntegerType.get_signless(value.type.width)
-            value = b.one("builtin.unrealized_conversion_cast", signless, value)
-            return b.one("arith.index_castui", ir.IndexType.get(), value)
-        return b.one("arith.index_cast", ir.IndexType.get(), value)
+def component(b: OpBuilder, indices: ir.Value, vector: int, number: int) -> ir.Value:
+    """Return one component of the index vectors that lie along dim `vector` of the indices."""
+    shape, element = list(indices.type.shape), indices.type.element_type
+    if vector == len(shape):
+        return indices
+    made, rest = producer(indices), tensor_type([*shape[:vector], *shape[vector + 1 :]], element)
+    if made is not None and made.name == "stablehlo.concatenate":
+        sizes = [v.type.shape[vector] for v in made.operands]
+        if made.attributes["dimension"].value == vector and set(sizes) == {1}:
+            return b.one("stablehlo.reshape", rest, made.operands[number])
+    if shape[vector] == 1:
+        return b.one("stablehlo.reshape", rest, indices)
+    low = [number if d == vector else 0 for d in range(len(shape))]
+    high = [number + 1 if d == vector else n for d, n in enumerate(shape)]
+    one = tensor_type([1 if d == vector else n for d, n in enumerate(shape)], element)
+    part = b.one(
+        "stablehlo.slice",
+        one,
+        indices,
+        start_indices=i64_array(low),
+        limit_indices=i64_array(high),
+        strides=i64_array([1] * len(shape)),
+    )
+    return b.one("stablehlo.reshape", rest, part)
+
+
+def _as_index(b: OpBuilder, value: ir.Value) -> ir.Value:
+    """Extend an integer by its sign, or by zeros, to an index."""
+    if value.type.is_unsigned:
+        signless = ir.IntegerType.get_signless(value.type.width)
+        value = b.one("builtin.unrealized_conversion_cast", signless, value)
+        return b.one("arith.index_castui", ir.IndexType.get(), value)
+    return b.one("arith.index_cast", ir.IndexType.get(), value)
 
 
 def lower_select_and_scatter(op: ir.Operation) -> None:
-    """Lower stablehlo.select_and_scatter: each element of the source goes to the place that its window prefers."""
+    """Lower stablehlo.select_and_scatter: find the place that each window prefers, and scatter the source there.
+
+    Dims along which windows have one element, as batches and channels, stay dims of both.
+    """
     operand, source, start = op.operands
-    b, scatter = OpBuilder.before(op), body_of(op, 1)
+    b, combiner = OpBuilder.before(op), body_of(op, 1)
+    preferred = _Preferred(op)
+    at_place = preferred.places(b)
     result = b.one("tensor.splat", operand.type, b.element(start))
 
-    def update(inner: OpBuilder, at: Values, values: Values) -> Values:
-        found, place = _selected(inner, op, at)
+    def update(
+        inner: OpBuilder, at: list[ir.Value], elements: list[ir.Value], old: list[ir.Value]
+    ) -> tuple[ir.Value, Values, Values]:
+        flat = inner.one("arith.index_cast", ir.IndexType.get(), elements[0])
+        holds = inner.compare(_Cmp.sge, flat, inner.index(0))
+        places = preferred.unfolded(inner, flat)
+        return holds, places, apply_reducer(inner, combiner, [old[0], elements[1]])
 
-        def write(w: OpBuilder) -> Values:
-            old = w.element(values[0], place)
-            (new,) = apply_reducer(w, scatter, [old, w.element(source, at)])
-            return [w.put_element(new, values[0], place)]
-
-        return inner.if_else(found, [operand.type], write, lambda _: list(values))
-
-    replace_op(op, b.loops(list(source.type.shape), [result], update))
+    count, moving = len(source.type.shape), preferred.moving
+    every = list(range(count))
+    to = [count + moving.index(d) if d in moving else d for d in every]
+    made = scatter(b, [at_place, source], [every, every], [result], to, update)
+    replace_op(op, made)
 
 
-def _selected(b: OpBuilder, op: ir.Operation, at: Values) -> tuple[ir.Value, Values]:
-    """Return whether window `at` has an element inside the tensor, and the indices of the preferred one.
+class _Preferred:
+    """Find the place that each window of a select_and_scatter prefers: the first of those that nothing beats.
 
-    The first of equal elements is preferred.
+    moving: the dims that a window moves along.
     """
-    operand, select = op.operands[0], body_of(op)
-    shape = list(operand.type.shape)
-    strides = _numbers(op, "window_strides", [1] * len(shape))
-    low = _numbers(op, "padding", [0] * (2 * len(shape)))[::2]
-    no = b.integer(0, ir.IntegerType.get_signless(1))
-    start = [
-        no,
-        b.element(op.operands[2]),
-        *[b.index(0)] * len(shape),
-    ]  # any value: none is found yet
 
-    def look(inner: OpBuilder, offset: Values, state: Values) -> Values:
-        first = [inner.binary("muli", i, inner.index(n)) for i, n in zip(at, strides, strict=True)]
-        inside = [inner.binary("addi", s, o) for s, o in zip(first, offset, strict=True)]
-        place = [inner.binary("subi", i, inner.index(n)) for i, n in zip(inside, low, strict=True)]
+    def __init__(self, op: ir.Operation) -> None:
+        self.op, self.operand, self.select = op, op.operands[0], body_of(op)
+        self.shape, ndim = list(self.operand.type.shape), len(self.operand.type.shape)
+        self.out = list(op.operands[1].type.shape)
+        self.window = _numbers(op, "window_dimensions", [1] * ndim)
+        self.strides = _numbers(op, "window_strides", [1] * ndim)
+        self.padding = _numbers(op, "padding", [0] * (2 * ndim))
+        self.moving = [
+            d for d in range(ndim) if self.window[d] != 1 or self.out[d] != self.shape[d]
+        ]
 
-        def compare(c: OpBuilder) -> Values:
-            found, best, *where = state
-            value = c.element(operand, place)
-            (holds,) = apply_reducer(c, select, [best, value])
-            stays = c.binary("andi", found, holds)
-            pairs = zip((best, *where), (value, *place), strict=True)
-            return [c.integer(1, found.type), *(c.select(stays, o, n) for o, n in pairs)]
+    def places(self, b: OpBuilder) -> ir.Value:
+        """Return for each window the place among the moving dims, counted row by row; -1 where it has no element."""
+        kind = ir.IntegerType.get_signless(64)
+        start = self.op.operands[2]
+        best = b.one(
+            "tensor.splat", tensor_type(self.out, start.type.element_type), b.element(start)
+        )
+        none = b.one("tensor.splat", tensor_type(self.out, kind), b.integer(-1, kind))
+        ndim, moving = len(self.out), self.moving
+        window = b.empty(tensor_type([self.window[d] for d in moving], kind))
+        loops = ndim + len(moving)
+        read = [ir.AffineDimExpr.get(d) for d in range(ndim)]
+        for k, d in enumerate(moving):
+            skipped = max(-self.padding[2 * d], 0)
+            read[d] = read[d] * self.strides[d] + ir.AffineDimExpr.get(ndim + k) + skipped
+        here = ir.AffineMap.get(loops, 0, read)
+        maps = [here, dims_map(loops, range(ndim, loops)), *[dims_map(loops, range(ndim))] * 2]
+        kinds = [IteratorType.PARALLEL] * ndim + [IteratorType.REDUCTION] * len(moving)
+        return b.generic([self._padded(b), window], [best, none], maps, kinds, self._look).results[
+            1
+        ]
 
-        types = [value.type for value in state]
-        held = is_inside(inner, place, shape)
-        return inner.if_else(held, types, compare, lambda _: list(state))
+    def _padded(self, b: OpBuilder) -> ir.Value:
+        """Return the operand as far as windows reach: what is added is never looked at."""
+        low, high = [0] * len(self.shape), [0] * len(self.shape)
+        for d in self.moving:
+            low[d] = max(self.padding[2 * d], 0)
+            reach = (self.out[d] - 1) * self.strides[d] + self.window[d] - self.padding[2 * d]
+            high[d] = max(reach - self.shape[d], 0)
+        if not any(low) and not any(high):
+            return self.operand
+        type_ = tensor_type(
+            [sum(n) for n in zip(self.shape, low, high)], self.operand.type.element_type
+        )
+        return b.one(
+            "stablehlo.pad",
+            type_,
+            self.operand,
+            self.op.operands[2],
+            edge_padding_low=i64_array(low),
+            edge_padding_high=i64_array(high),
+            interior_padding=i64_array([0] * len(self.shape)),
+        )
 
-    found, _, *where = b.loops(_numbers(op, "window_dimensions", [1] * len(shape)), start, look)
-    return found, where
+    def _look(self, b: OpBuilder, arguments: list[ir.Value]) -> Values:
+        """Prefer an element to the best so far, or not."""
+        value, _, best, place = arguments
+        here, inside = self._here(b)
+        found = b.compare(_Cmp.sge, place, b.integer(0, place.type))
+        (holds,) = apply_reducer(b, self.select, [best, value])
+        kept = b.binary("andi", found, holds)
+        taken = b.binary("andi", inside, b.binary("xori", kept, b.integer(1, kept.type)))
+        at = b.one("arith.index_cast", place.type, here)
+        return [b.select(taken, value, best), b.select(taken, at, place)]
+
+    def _here(self, b: OpBuilder) -> tuple[ir.Value, ir.Value]:
+        """Return the place that is looked at, counted row by row, and whether it lies inside."""
+        flat, inside = b.index(0), b.integer(1, ir.IntegerType.get_signless(1))
+        for k, d in enumerate(self.moving):
+            place = b.times(b.loop_index(d), self.strides[d])
+            place = b.binary("addi", place, b.loop_index(len(self.out) + k))
+            if low := self.padding[2 * d]:
+                place = b.binary("subi", place, b.index(low))
+            if any(self.padding[2 * d : 2 * d + 2]):
+                holds = b.compare(_Cmp.ult, place, b.index(self.shape[d]))
+                inside = b.binary("andi", inside, holds)
+            flat = b.binary("addi", b.times(flat, self.shape[d]), place)
+        return flat, inside
+
+    def unfolded(self, b: OpBuilder, flat: ir.Value) -> list[ir.Value]:
+        """Return the place along each moving dim."""
+        found = []
+        for d in reversed(self.moving):
+            size = b.index(self.shape[d])
+            found.append(b.binary("remui", flat, size))
+            flat = b.binary("divui", flat, size)
+        return found[::-1]
 
 
 def _numbers(op: ir.Operation, name: str, default: list[int]) -> list[int]:

@@ -1,0 +1,91 @@
+"""Tell which tensors of StableHLO count 0, 1, 2, ... along one of their dims, however they are written."""
+
+import numpy as np
+
+from meshweave.ir.bindings import ir
+from meshweave.ir.ops import producer
+
+
+def counted_dim(value: ir.Value) -> int | None:
+    """Return the dim along which the elements of an integer tensor are their own index; None where there is none."""
+    op = producer(value)
+    return None if op is None or op.name not in _COUNTED else _COUNTED[op.name](op)
+
+
+def _iota(op: ir.Operation) -> int | None:
+    return int(op.attributes["iota_dimension"].value)
+
+
+def _constant(op: ir.Operation) -> int | None:
+    """Read numbers of one dim that are written out."""
+    value, shape = op.attributes["value"], op.results[0].type.shape
+    if len(shape) != 1 or shape[0] < 2 or not isinstance(value, ir.DenseIntElementsAttr):
+        return None
+    if value.is_splat:
+        return None
+    return 0 if np.array_equal(np.array([int(n) for n in value]), np.arange(shape[0])) else None
+
+
+def _broadcast(op: ir.Operation) -> int | None:
+    """Read a tensor that is repeated along new dims."""
+    dim = counted_dim(op.operands[0])
+    if dim is None:
+        return None
+    to = int(list(op.attributes["broadcast_dimensions"])[dim])
+    same = op.operands[0].type.shape[dim] == op.results[0].type.shape[to]
+    return to if same else None
+
+
+def _reshape(op: ir.Operation) -> int | None:
+    """Read a tensor that dims of one element come to, or leave."""
+    dim, shapes = (
+        counted_dim(op.operands[0]),
+        [v.type.shape for v in (op.operands[0], op.results[0])],
+    )
+    if dim is None or shapes[0][dim] == 1:
+        return None
+    before, after = ([d for d, n in enumerate(shape) if n != 1] for shape in shapes)
+    if [shapes[0][d] for d in before] != [shapes[1][d] for d in after]:
+        return None
+    return after[before.index(dim)]
+
+
+def _converted(op: ir.Operation) -> int | None:
+    """Read numbers of another type, which must hold them."""
+    kind, dim = op.results[0].type.element_type, counted_dim(op.operands[0])
+    if dim is None or not isinstance(kind, ir.IntegerType):
+        return None
+    return dim if op.results[0].type.shape[dim] <= 1 << (kind.width - 1) else None
+
+
+def _wrapped(op: ir.Operation) -> int | None:
+    """Read `x < 0 ? x + n : x`, as indices are written that may count from the end."""
+    test, _, rest = op.operands
+    made, dim = producer(test), counted_dim(rest)
+    if dim is None or made is None or made.name != "stablehlo.compare" or made.operands[0] != rest:
+        return None
+    direction = str(made.attributes["comparison_direction"])
+    return dim if "LT" in direction and _is_zero(made.operands[1]) else None
+
+
+def _is_zero(value: ir.Value) -> bool:
+    """Tell whether a tensor is 0 everywhere."""
+    op = producer(value)
+    while op is not None and op.name in ("stablehlo.broadcast_in_dim", "stablehlo.convert"):
+        op = producer(op.operands[0])
+    if op is None or op.name != "stablehlo.constant":
+        return False
+    held = op.attributes["value"]
+    splat = isinstance(held, ir.DenseIntElementsAttr) and held.is_splat
+    return splat and int(held.get_splat_value().value) == 0
+
+
+_COUNTED = {
+    "stablehlo.iota": _iota,
+    "stablehlo.constant": _constant,
+    "stablehlo.broadcast_in_dim": _broadcast,
+    "stablehlo.reshape": _reshape,
+    "stablehlo.convert": _converted,
+    "stablehlo.select": _wrapped,
+}
+"""How each op is read that may make such a tensor."""

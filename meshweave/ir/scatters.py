@@ -1,0 +1,219 @@
+"""Build `mw.scatter`, and read one back: frontends make them, transforms cut them, the lowering makes loops of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from meshweave.ir.bindings import arith, ir
+from meshweave.ir.build import OpBuilder, Values, dims_map
+from meshweave.ir.ops import body_of, terminator
+
+SCATTER = "mw.scatter"
+
+Update = Callable[
+    [OpBuilder, list[ir.Value], list[ir.Value], list[ir.Value]],
+    tuple[ir.Value, Values, Values],
+]
+"""Build an update from the indices of the loops, an element of each tensor that is read, and what is there by now:
+whether there is one, the places, the new elements."""
+
+_Cmp = arith.CmpIPredicate
+
+
+@dataclass(frozen=True)
+class Scatter:
+    """Hold what an `mw.scatter` says."""
+
+    op: ir.Operation
+
+    @property
+    def count(self) -> int:
+        """Return how many tensors are updated together."""
+        return len(self.op.results)
+
+    @property
+    def inputs(self) -> list[ir.Value]:
+        """Return the tensors that are read."""
+        return list(self.op.operands)[: -self.count]
+
+    @property
+    def starts(self) -> list[ir.Value]:
+        """Return the tensors that are updated."""
+        return list(self.op.operands)[-self.count :]
+
+    @cached_property
+    def rows(self) -> tuple[tuple[int, ...], ...]:
+        """Return for each tensor that is read the loops of its dims."""
+        *maps, _ = self.op.attributes["maps"]
+        return tuple([tuple([e.position for e in m.value.results]) for m in maps])
+
+    @cached_property
+    def to(self) -> tuple[int, ...]:
+        """Return for each dim of the updated tensors its loop, or behind the loops the number of its place."""
+        *_, last = self.op.attributes["maps"]
+        return tuple([e.position for e in last.value.results])
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Return the number of rounds of each loop."""
+        *maps, _ = self.op.attributes["maps"]
+        found = [1] * maps[0].value.n_dims
+        for value, row in zip(self.inputs, self.rows):
+            for loop, size in zip(row, value.type.shape):
+                found[loop] = size
+        return tuple(found)
+
+    @property
+    def places(self) -> int:
+        """Return how many dims have places that are computed."""
+        return sum(loop >= len(self.sizes) for loop in self.to)
+
+    @property
+    def dims(self) -> dict[int, int]:
+        """Return the dim of each place, by its number."""
+        first = len(self.sizes)
+        return {loop - first: d for d, loop in enumerate(self.to) if loop >= first}
+
+
+def scatter(
+    b: OpBuilder,
+    inputs: Values,
+    rows: Sequence[Sequence[int]],
+    starts: Values,
+    to: Sequence[int],
+    update: Update,
+) -> list[ir.Value]:
+    """Make an `mw.scatter`; rows, to: as `Scatter` gives them back."""
+    loops = 1 + max([loop for row in rows for loop in row], default=-1)
+    places = sum(loop >= loops for loop in to)
+    maps = [dims_map(loops, row) for row in rows] + [dims_map(loops + places, to)]
+    attr = ir.ArrayAttr.get([ir.AffineMapAttr.get(m) for m in maps])
+    op = b.op(SCATTER, [v.type for v in starts], [*inputs, *starts], 1, maps=attr)
+    kinds = [v.type.element_type for v in (*inputs, *starts)]
+    inner, arguments = b.block(op.regions[0], [*[ir.IndexType.get()] * loops, *kinds])
+    last = loops + len(inputs)
+    given = arguments[:loops], arguments[loops:last], arguments[last:]
+    holds, where, made = update(inner, *given)
+    inner.op("mw.yield", [], [holds, *where, *made])
+    return list(op.results)
+
+
+def in_rounds(op: ir.Operation) -> list[ir.Value]:
+    """Write a scatter as loops: those that tell where it writes around one choice, the others within it."""
+    return _Rounds(Scatter(op)).values()
+
+
+class _Rounds:
+    """Write the loops of one scatter, round by round."""
+
+    def __init__(self, what: Scatter) -> None:
+        self.what, self.block = what, body_of(what.op)
+        self.b = OpBuilder.before(what.op)
+        self.loops = len(what.sizes)
+        *ops, end = [view.operation for view in self.block.operations]
+        self.ops, self.yielded = ops, list(end.operands)
+        self.first = _needed(ops, self.yielded[: 1 + what.places])
+        self.outer = self._outer()
+
+    def _outer(self) -> list[int]:
+        """Return the loops that say whether and where there is an update, and those that come back to a place."""
+        what, read = self.what, set[int]()
+        roots = [v for op in self.first for v in op.operands] + self.yielded[: 1 + what.places]
+        for number, argument in enumerate(self.block.arguments):
+            if argument not in roots:
+                continue
+            if number < self.loops:
+                read.add(number)
+            elif number < self.loops + len(what.inputs):
+                read.update(what.rows[number - self.loops])
+        return [k for k in range(self.loops) if k in read or k not in what.to]
+
+    def values(self) -> list[ir.Value]:
+        """Return the updated tensors."""
+        sizes = [self.what.sizes[k] for k in self.outer]
+        return self.b.loops(sizes, self.what.starts, self._round)
+
+    def _round(self, b: OpBuilder, at: Values, state: Values) -> Values:
+        """Find out where an update goes, and make it there."""
+        known = dict(zip(self.outer, at, strict=True))
+        values = self._given(b, known, {}, self.first, self.yielded[: 1 + self.what.places])
+        _copied(b, self.first, values)
+        holds, *places = [values.get(v, v) for v in self.yielded[: 1 + self.what.places]]
+        shape = self.what.starts[0].type.shape
+        for number, place in enumerate(places):
+            size = b.index(shape[self.what.dims[number]])
+            holds = b.binary("andi", holds, b.compare(_Cmp.ult, place, size))
+
+        def write(w: OpBuilder) -> Values:
+            return self._written(w, known, values, places, state)
+
+        return b.if_else(holds, [v.type for v in state], write, lambda _: list(state))
+
+    def _given(
+        self,
+        b: OpBuilder,
+        known: dict[int, ir.Value],
+        values: dict[ir.Value, ir.Value],
+        ops: Sequence[ir.Operation],
+        roots: Sequence[ir.Value],
+    ) -> dict[ir.Value, ir.Value]:
+        """Add to values what stands for the arguments of the body that ops and roots read, but for what is there."""
+        read = {v for op in ops for v in op.operands} | set(roots)
+        found, arguments = dict(values), list(self.block.arguments)
+        found.update({a: known[k] for k, a in enumerate(arguments[: self.loops]) if k in known})
+        for a, value, row in zip(arguments[self.loops :], self.what.inputs, self.what.rows):
+            if a in read and a not in found:
+                found[a] = b.element(value, [known[k] for k in row])
+        return found
+
+    def _written(
+        self,
+        b: OpBuilder,
+        known: dict[int, ir.Value],
+        values: dict[ir.Value, ir.Value],
+        places: Values,
+        state: Values,
+    ) -> Values:
+        """Go through the loops that are left, and write the new elements."""
+        left = [k for k in range(self.loops) if k not in known]
+        rest = [op for op in self.ops if op not in self.first]
+        news = self.yielded[1 + self.what.places :]
+
+        def element(w: OpBuilder, at: Values, now: Values) -> Values:
+            every = {**known, **dict(zip(left, at, strict=True))}
+            own = self._given(w, every, values, rest, news)
+            where = [every[k] if k in every else places[k - self.loops] for k in self.what.to]
+            old = list(self.block.arguments)[-self.what.count :]
+            own.update({a: w.element(v, where) for a, v in zip(old, now, strict=True)})
+            _copied(w, rest, own)
+            made = [own.get(v, v) for v in news]
+            return [w.put_element(m, v, where) for m, v in zip(made, now, strict=True)]
+
+        return b.loops([self.what.sizes[k] for k in left], state, element)
+
+
+def _needed(ops: Sequence[ir.Operation], roots: Values) -> list[ir.Operation]:
+    """Return those of `ops`, in order, that `roots` are computed from."""
+    wanted, found = set(roots), list[ir.Operation]()
+    for op in reversed(ops):
+        if any(r in wanted for r in op.results):
+            wanted.update(op.operands)
+            found.append(op)
+    return found[::-1]
+
+
+def _copied(b: OpBuilder, ops: Sequence[ir.Operation], values: dict[ir.Value, ir.Value]) -> None:
+    """Copy ops to where `b` builds; note in `values` what stands for their results."""
+    for op in ops:
+        copy = op.clone(b.ip).operation
+        for number, value in enumerate(op.operands):
+            copy.operands[number] = values.get(value, value)
+        values.update(zip(op.results, copy.results, strict=True))
+
+
+def new_elements(op: ir.Operation) -> list[ir.Value]:
+    """Return what the body of a scatter yields for its tensors."""
+    what = Scatter(op)
+    return list(terminator(body_of(op)).operands)[1 + what.places :]
