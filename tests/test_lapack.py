@@ -155,6 +155,106 @@ def test_triangular_systems_without_unknowns_or_sides():
         np.testing.assert_array_equal(x, b / 2)
 
 
+SHAPES = [(1, 1), (6, 6), (9, 4), (3, 8), (70, 65), (40, 3), (2, 50)]
+
+
+def orthonormal(q):
+    """Whether columns are of length 1 and apart from each other."""
+    found = q.swapaxes(-1, -2) @ q
+    close(found, np.zeros_like(found) + np.eye(q.shape[-1], dtype=q.dtype))
+
+
+@pytest.mark.parametrize("dtype", ELEMENTS.values())
+@pytest.mark.parametrize("shape", SHAPES)
+def test_qr(dtype, shape):
+    a, k = sample((2, *shape), dtype), min(shape)
+    packed, scales = call("geqrf", a)
+    (q,) = call("orgqr", np.ascontiguousarray(packed[..., :k]), scales)
+    orthonormal(q)
+    close(q @ np.triu(packed[..., :k, :]), a)
+    wanted = np.linalg.qr(a)
+    close(q, wanted.Q)  # the signs too: LAPACK's
+    close(np.triu(packed[..., :k, :]), wanted.R)
+
+
+def test_the_first_columns_of_q_and_all_of_them():
+    a = sample((5, 3), "float64")
+    packed, scales = call("geqrf", a)
+    wide = np.concatenate([packed, np.zeros((5, 2))], 1)
+    (q,) = call("orgqr", wide, scales)
+    orthonormal(q)
+    (first,) = call("orgqr", packed, scales[:2])
+    close(first[:, :2], q[:, :2])
+
+
+@pytest.mark.parametrize("dtype", ELEMENTS.values())
+@pytest.mark.parametrize("shape", SHAPES)
+def test_singular_values_and_their_vectors(dtype, shape):
+    a, k = sample((2, *shape), dtype), min(shape)
+    wanted = np.linalg.svd(a, compute_uv=False)
+    for routine, (m, n) in (("gesdd", (k, k)), ("gesdd_full", shape)):
+        values, u, vt, info = call(routine, a)
+        assert u.shape == (2, shape[0], m) and vt.shape == (2, n, shape[1]) and not info.any()
+        orthonormal(u)
+        orthonormal(vt.swapaxes(-1, -2))
+        close(values, wanted)
+        close(u[..., :k] * values[:, None] @ vt[:, :k], a)
+    values, info = call("gesdd_values", a)
+    close(values, wanted)
+    assert not info.any()
+
+
+@pytest.mark.parametrize("dtype", ELEMENTS.values())
+@pytest.mark.parametrize("size", [1, 2, 7, 40])
+@pytest.mark.parametrize("lower", [True, False])
+def test_eigenvectors_of_one_triangle(dtype, size, lower):
+    a = sample((3, size, size), dtype)
+    whole = triangle(a, lower) + triangle(a, lower).swapaxes(1, 2) * (1 - np.eye(size, dtype=dtype))
+    flags = ", lower" if lower else ""
+    vectors, values, info = call("syevd", a, flags=flags)
+    assert not info.any()
+    orthonormal(vectors)
+    close(whole @ vectors, vectors * values[:, None])
+    close(values, np.linalg.eigvalsh(whole))
+    close(call("syevd_values", a, flags=flags)[0], values)
+
+
+def test_matrices_without_elements():
+    """Nothing fails, and square factors are identities."""
+    values, u, vt, info = call("gesdd_full", np.ones((2, 3, 0)))
+    assert values.shape == (2, 0) and vt.shape == (2, 0, 0) and not info.any()
+    np.testing.assert_array_equal(u, np.stack([np.eye(3)] * 2))
+    (q,) = call("orgqr", np.ones((4, 2)), np.ones(0))
+    np.testing.assert_array_equal(q, np.eye(4, 2))
+    for routine in ("syevd", "potrf", "getrf", "geqrf", "gesdd", "gesdd_values", "syevd_values"):
+        for shape in ((0, 0), (0, 3, 3)):
+            results = call(routine, np.ones(shape))
+            assert all(not np.any(result) for result in results)
+
+
+@pytest.mark.parametrize("routine", ["gesdd", "syevd"])
+def test_nan_is_told_apart(routine):
+    """One matrix of a batch holds NaN: it alone has NaN in its results, or fails."""
+    a = positive((3, 4), "float64")
+    a[1, 2, 2] = np.nan
+    *results, info = call(routine, a)
+    assert info[0] == info[2] == 0
+    assert info[1] or any(np.isnan(r[1]).any() for r in results)
+    assert not any(np.isnan(r[::2]).any() for r in results)
+
+
+def test_decompositions_of_a_batch_on_ranks():
+    a = sample((5, 4, 3), "float32")
+    for routine, results in (("gesdd", 4), ("geqrf", 2)):
+        ndims = [len(dims.strip("#")) for dims in ROUTINES[routine].results]
+        layouts = ["[_, y, x]", *[f"[x*y{', _' * n}]" for n in ndims]]
+        text = on("x=2,y=2", program(routine, [a.shape], layouts=layouts))
+        assert len(api.build(text).manifest.certificate.proven) == results
+        made = call(routine, a, mesh="x=2,y=2", layouts=layouts)
+        for got, wanted in zip(made, call(routine, a), strict=True):
+            np.testing.assert_array_equal(got, wanted)
+
+
 @pytest.mark.parametrize("mesh", ["x=2,y=1", "x=2,y=2"])
 def test_ranks_hold_parts_of_the_batch_and_of_the_sides(mesh):
     """Five matrices on two ranks: one of the parts is padding."""
@@ -206,11 +306,38 @@ def test_gpus_factor_in_loops():
         close(np.tril(compiled(a)[0]), np.linalg.cholesky(a))
 
 
+def test_gpus_have_no_other_routines():
+    text = on("x=1", program("gesdd", [(4, 4)]))
+    with pytest.raises(CompileError, match=r"mw\.lapack gesdd: target gpu has no LAPACK") as caught:
+        mw.compile(text, engine="emulate")
+    assert "\n" not in str(caught.value)
+
+
 def test_kernels_say_who_factors():
     text = program("potrf", [(4, 4)], "f32", ", lower")
     for kernels, wanted in ((None, "lapack"), ("-lapack", "codegen"), ("reference", "reference")):
         with api.lowered(on("x=1", text), "f", None, kernels=as_choice(kernels)) as (module, _):
             assert [row["kernel"] for row in kernel_rows(module)] == [wanted]
+
+
+def test_what_nothing_else_computes_stays_with_the_library():
+    text = on("x=1", program("geqrf", [(4, 3)]))
+    with api.lowered(text, "f", None, kernels=as_choice("reference")) as (module, _):
+        (row,) = kernel_rows(module)
+        assert row["kernel"] == "lapack" and row["why"] == "nothing else computes geqrf"
+    text = on(
+        "x=1",
+        """
+func.func public @main(%a: tensor<4x4xf32>) -> (tensor<4xf32>) {
+  %0 = "hint.region"() ({
+    %1:2 = "mw.lapack"(%a) {routine = "syevd_values"} : (tensor<4x4xf32>) -> (tensor<4xf32>, tensor<i32>)
+    "hint.yield"(%1#0) : (tensor<4xf32>) -> ()
+  }) {hints = {kernels = "-lapack"}} : () -> tensor<4xf32>
+  return %0 : tensor<4xf32>
+}""",
+    )
+    with pytest.raises(CompileError, match="is infeasible: nothing else computes syevd_values"):
+        mw.compile(text)
 
 
 def test_errors_are_one_line():

@@ -132,7 +132,12 @@ class LapackOp(Mw.Operation, name="lapack", traits=[_PureOnTensors]):
     which there is no factor. `getrf` factors by rows: both factors in one matrix, the row from 1 that each step swaps
     in, and 0 or the first step without a pivot. `trsm_left` solves op(A) X = B by A and B, `trsm_right` X op(A) = B,
     with the `lower` or upper triangle of A, `transposed` or not, whose diagonal is 1 where it is `unit`.
-    On buffers its `outs` results and its own memory come after the operands.
+
+    `geqrf` gives R and below it the reflectors of Q, and their scales; `orgqr` makes the first columns of Q of these.
+    `gesdd` gives the singular values, the largest first, U and V transposed (`gesdd_full`: square ones), and 0 if it
+    has converged; `gesdd_values` no factors. `syevd` gives the eigenvectors of a symmetric matrix, of which it reads
+    the `lower` or upper triangle, as columns, its eigenvalues, the smallest first, and 0 if it has converged;
+    `syevd_values` no vectors. On buffers its `outs` results and its own memory come after the operands.
     """
 
     values: Sequence[ext.Operand[Any]]

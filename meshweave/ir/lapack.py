@@ -14,6 +14,8 @@ LIBRARY = "lapack"
 """The kernel that calls the library."""
 INTEGERS = "#"
 """Mark of a result of i32."""
+BLOCK = 64
+"""Columns that LAPACK takes at a time, at most."""
 MOST = 1 << 31
 """LAPACK counts elements of a matrix in i32."""
 
@@ -51,6 +53,17 @@ class Routine:
         return [element] * len(self.operands) + made
 
 
+def _svd_work(s: Sizes) -> int:
+    """Return the floats of gesdd's workspace, with any factors and the fastest way to them."""
+    small, large = s["k"], max(s["m"], s["n"])
+    return 4 * small * small + 10 * small + large + BLOCK * (small + large)
+
+
+def _qr_room(s: Sizes) -> tuple[int, ...]:
+    """Return what QR needs: the matrix transposed, and its workspace."""
+    return s["m"] * s["n"], BLOCK * s["n"]
+
+
 _TRIANGLE = ("lower", "transposed", "unit")
 _INFO = INTEGERS
 ROUTINES: Mapping[str, Routine] = {
@@ -58,6 +71,40 @@ ROUTINES: Mapping[str, Routine] = {
     "getrf": Routine(("mn",), ("mn", f"{INTEGERS}k", _INFO), room=lambda s: (s["m"] * s["n"],)),
     "trsm_left": Routine(("nn", "nr"), ("nr",), free="r", flags=_TRIANGLE),
     "trsm_right": Routine(("nn", "rn"), ("rn",), free="r", flags=_TRIANGLE),
+    "geqrf": Routine(("mn",), ("mn", "k"), room=_qr_room),
+    "orgqr": Routine(("mn", "t"), ("mn",), limits=(("t", "n"), ("n", "m")), room=_qr_room),
+    "gesdd": Routine(
+        ("mn",),
+        ("k", "mk", "kn", _INFO),
+        room=lambda s: (s["m"] * s["n"], s["m"] * s["k"], s["k"] * s["n"], _svd_work(s)),
+        integers=lambda s: 8 * s["k"],
+    ),
+    "gesdd_full": Routine(
+        ("mn",),
+        ("k", "mm", "nn", _INFO),
+        room=lambda s: (s["m"] * s["n"], s["m"] ** 2, s["n"] ** 2, _svd_work(s)),
+        integers=lambda s: 8 * s["k"],
+    ),
+    "gesdd_values": Routine(
+        ("mn",),
+        ("k", _INFO),
+        room=lambda s: (s["m"] * s["n"], _svd_work(s)),
+        integers=lambda s: 8 * s["k"],
+    ),
+    "syevd": Routine(
+        ("nn",),
+        ("nn", "n", _INFO),
+        flags=("lower",),
+        room=lambda s: (s["n"] ** 2, 1 + (6 + BLOCK) * s["n"] + 2 * s["n"] ** 2),
+        integers=lambda s: 3 + 5 * s["n"],
+    ),
+    "syevd_values": Routine(
+        ("nn",),
+        ("n", _INFO),
+        flags=("lower",),
+        room=lambda s: (s["n"] ** 2, 1 + (2 + BLOCK) * s["n"]),
+        integers=lambda s: 1,
+    ),
 }
 """All routines by name. What they compute is in the docstring of `mw.lapack`."""
 
@@ -137,8 +184,8 @@ def misfit(name: str, types: Sequence[ir.Type]) -> str:
     for small, large in row.limits:
         if call.sizes[small] > call.sizes[large]:
             return f"needs at most {call.sizes[large]} where it has {call.sizes[small]}"
-    most = max(math.prod(call.extents(dims)) for dims in row.tensors)
-    return "" if most < MOST else f"has {most} elements in a matrix, LAPACK takes {MOST - 1}"
+    most = max(*row.room(call.sizes), *[math.prod(call.extents(dims)) for dims in row.tensors])
+    return "" if most < MOST else f"needs {most} elements at once, LAPACK counts to {MOST - 1}"
 
 
 def lapack(

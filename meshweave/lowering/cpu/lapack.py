@@ -1,16 +1,17 @@
 """Write functions that call LAPACK for each matrix of a batch.
 
 LAPACK's matrices lie column by column, ours row by row: what it is given as A it takes for A transposed. Cholesky of
-the lower triangle of A is that of the upper triangle of A transposed, in place. LU exchanges rows, so its matrix is
-transposed into scratch memory and back. BLAS takes triangular systems as they lie. The functions of LAPACKE that take
-their workspace (`.._work`) are called: they get numbers by value, and return `info`.
+the lower triangle of A is that of the upper triangle of A transposed, in place. All other routines would give other
+results, or vectors of other signs than LAPACK does elsewhere: their matrices are transposed into scratch memory, and
+what they make back. BLAS takes triangular systems as they lie. The functions of LAPACKE that take their workspace
+(`.._work`) are called: they get numbers by value, and return `info`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from meshweave.ir.lapack import ROUTINES, Call
+from meshweave.ir.lapack import BLOCK, ROUTINES, Call
 from meshweave.lowering.writer import Value, Writer
 
 _ROWS, _COLUMNS = 101, 102  # order of a matrix in memory
@@ -26,6 +27,10 @@ _FUNCTIONS = {
     "trsm": "scipy_cblas_{}trsm",
     "potrf": "scipy_LAPACKE_{}potrf_work",
     "getrf": "scipy_LAPACKE_{}getrf_work",
+    "geqrf": "scipy_LAPACKE_{}geqrf_work",
+    "orgqr": "scipy_LAPACKE_{}orgqr_work",
+    "gesdd": "scipy_LAPACKE_{}gesdd_work",
+    "syevd": "scipy_LAPACKE_{}syevd_work",
 }
 """Functions of the library, but for the letter of the type."""
 
@@ -155,10 +160,77 @@ def _trsm(w: RoutineWriter, a: Value, b: Value, x: Value) -> None:
     )
 
 
+def _geqrf(
+    w: RoutineWriter, a: Value, packed: Value, scales: Value, matrix: Value, work: Value
+) -> None:
+    m, n = w.sizes["m"], w.sizes["n"]
+    w.transpose("m", "n", a, matrix)
+    w.library("geqrf", _COLUMNS, m, n, matrix, w.lead("m"), scales, work, BLOCK * n)
+    w.transpose("n", "m", matrix, packed)
+
+
+def _orgqr(
+    w: RoutineWriter, packed: Value, scales: Value, q: Value, matrix: Value, work: Value
+) -> None:
+    m, n, t = (w.sizes[letter] for letter in "mnt")
+    w.transpose("m", "n", packed, matrix)
+    w.library("orgqr", _COLUMNS, m, n, t, matrix, w.lead("m"), scales, work, BLOCK * n)
+    w.transpose("n", "m", matrix, q)
+
+
+def _gesdd(w: RoutineWriter, a: Value, *rest: Value) -> None:
+    values, u, vt, info, matrix, left, right, work, integers = rest
+    full = w.call.routine == "gesdd_full"
+    job, columns, rows = ("A", "m", "n") if full else ("S", "k", "k")  # of U, and of V transposed
+    w.transpose("m", "n", a, matrix)
+    given = (ord(job), w.sizes["m"], w.sizes["n"], matrix, w.lead("m"), values)
+    factors = (left, w.lead("m"), right, w.lead(rows))
+    count = w.call.row.room(w.sizes)[-1]
+    w.store(w.library("gesdd", _COLUMNS, *given, *factors, work, count, integers), info)
+    w.transpose(columns, "m", left, u)
+    w.transpose("n", rows, right, vt)
+
+
+def _gesdd_values(
+    w: RoutineWriter, a: Value, values: Value, info: Value,
+    matrix: Value, work: Value, integers: Value,
+) -> None:  # fmt: skip
+    # Those of A transposed are the same, and LAPACK is slow where there are few rows.
+    rows, columns = ("m", "n") if w.sizes["m"] >= w.sizes["n"] else ("n", "m")
+    if rows == "m":
+        w.transpose("m", "n", a, matrix)
+    else:
+        w.copy("mn", a, matrix)
+    given = (ord("N"), w.sizes[rows], w.sizes[columns], matrix, w.lead(rows), values)
+    count = w.call.row.room(w.sizes)[-1]
+    # There are no factors: LAPACK does not look at their place.
+    none = (matrix, w.lead(rows), matrix, w.lead(columns))
+    w.store(w.library("gesdd", _COLUMNS, *given, *none, work, count, integers), info)
+
+
+def _syevd(w: RoutineWriter, a: Value, *rest: Value) -> None:
+    *vectors, values, info, matrix, work, integers = rest
+    job, triangle = ord("V" if vectors else "N"), ord("L" if w.flag("lower") else "U")
+    w.transpose("n", "n", a, matrix)
+    row, n = w.call.row, w.sizes["n"]
+    room = (work, row.room(w.sizes)[-1], integers, row.integers(w.sizes))
+    code = w.library("syevd", _COLUMNS, job, triangle, n, matrix, w.lead("n"), values, *room)
+    w.store(code, info)
+    for made in vectors:
+        w.transpose("n", "n", matrix, made)
+
+
 _WRITERS: Mapping[str, Callable[..., None]] = {
     "potrf": _potrf,
     "getrf": _getrf,
     "trsm_left": _trsm,
     "trsm_right": _trsm,
+    "geqrf": _geqrf,
+    "orgqr": _orgqr,
+    "gesdd": _gesdd,
+    "gesdd_full": _gesdd,
+    "gesdd_values": _gesdd_values,
+    "syevd": _syevd,
+    "syevd_values": _syevd,
 }
 assert set(_WRITERS) == set(ROUTINES)

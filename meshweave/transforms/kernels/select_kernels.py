@@ -30,6 +30,7 @@ from meshweave.hints.fast_paths import (
 )
 from meshweave.hints.ledger import INFEASIBLE, Ledger, Outcome
 from meshweave.ir.bindings import ir
+from meshweave.ir.factorizations import LOOPS
 from meshweave.ir.lapack import LAPACK, LIBRARY
 from meshweave.ir.locations import location_text
 from meshweave.plan.collectives import dist_ops
@@ -47,7 +48,14 @@ from meshweave.transforms.kernels.kernel_patterns import (
     is_product,
     linalg_ops,
 )
-from meshweave.transforms.slicing.ledger import OP, ops_met, read_ledger, settle, write_ledger
+from meshweave.transforms.slicing.ledger import (
+    OP,
+    number,
+    ops_met,
+    read_ledger,
+    settle,
+    write_ledger,
+)
 
 
 class Row(NamedTuple):
@@ -107,7 +115,7 @@ class SelectKernels(Pass):
             if KERNEL in op.attributes:
                 continue
             row = (
-                _mark_routine(op, asked, self._has(LIBRARY))
+                _mark_routine(op, ledger, asked, self._has(LIBRARY))
                 if op.name == LAPACK
                 else _mark(op, asked, refused, kernels)
             )
@@ -171,13 +179,21 @@ def _mark(
     raise AssertionError(f"{REFERENCE} computes every op")
 
 
-def _mark_routine(op: ir.Operation, asked: Askings, has_library: bool) -> Row | None:
-    """Let LAPACK do an `mw.lapack`, or loops where it may not; return why, None where LAPACK does it."""
-    mine = asked.of(op)
+def _mark_routine(
+    op: ir.Operation, ledger: Ledger, asked: Askings, has_library: bool
+) -> Row | None:
+    """Let LAPACK do an `mw.lapack`, or loops where it may not and there are any; return why, None where it may."""
+    mine, routine = asked.of(op), op.attributes["routine"].value
     reasons = [(LIBRARY, mine.why_not(LIBRARY))] if has_library else []
-    if has_library and mine.allows(LIBRARY):
+    if has_library and (mine.allows(LIBRARY) or routine not in LOOPS):
         op.attributes[KERNEL] = ir.StringAttr.get(LIBRARY)
-        return None
+        if mine.allows(LIBRARY):
+            return None
+        why = f"nothing else computes {routine}"
+        said = [s for s in mine.kernels if (LIBRARY, False) in s.hint.parsed]
+        met = [n for n in [number(op, OP)] if n >= 0]
+        settle(ledger, said, met, Outcome(INFEASIBLE, why), op)
+        return Row(_name(op), LIBRARY, why)
     name = "codegen" if mine.allows("codegen") else REFERENCE
     if name == REFERENCE:
         reasons.append(("codegen", mine.why_not("codegen")))

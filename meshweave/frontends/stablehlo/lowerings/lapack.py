@@ -1,4 +1,4 @@
-"""Lower factorisations and triangular systems: the LAPACK routines that JAX calls, and StableHLO's two ops."""
+"""Lower factorisations, systems and decompositions: the LAPACK routines that JAX calls, and StableHLO's two ops."""
 
 import re
 
@@ -7,7 +7,7 @@ from meshweave.ir.build import OpBuilder
 from meshweave.ir.lapack import lapack
 from meshweave.ir.ops import replace_op
 
-_ROUTINE = re.compile(r"lapack_[sd](potrf|getrf|trsm)_ffi")
+_ROUTINE = re.compile(r"lapack_[sd](potrf|getrf|trsm|geqrf|orgqr|gesdd|syevd)_ffi")
 _LETTERS = {"uplo": ("L", "lower"), "trans_x": ("T", "transposed"), "diag": ("U", "unit")}
 """Settings of LAPACK: the letter that means something, and the flag that says it in `mw.lapack`."""
 
@@ -25,9 +25,27 @@ def lower_library_call(op: ir.Operation) -> None:
         return
     given = _settings(op)
     flags = [flag for key, (letter, flag) in _LETTERS.items() if given.get(key) == ord(letter)]
+    b, operands = OpBuilder.before(op), list(op.operands)
     if name == "trsm":
         name = "trsm_right" if given["side"] == ord("R") else "trsm_left"
-    replace_op(op, lapack(OpBuilder.before(op), name, list(op.operands), flags))
+    if name == "gesdd":
+        replace_op(op, [*operands, *_singular(b, op, given["mode"])])
+        return
+    if name == "syevd" and given.get("mode") == ord("N"):
+        replace_op(op, [*operands, *lapack(b, "syevd_values", operands, flags)])
+        return
+    replace_op(op, lapack(b, name, operands, flags))
+
+
+def _singular(b: OpBuilder, op: ir.Operation, mode: int) -> list[ir.Value]:
+    """Return what gesdd gives behind its first result, which LAPACK leaves in the place of the matrix.
+
+    mode: "A" for square factors, "N" for none, whose places nothing may read.
+    """
+    if mode == ord("N"):
+        values, info = lapack(b, "gesdd_values", list(op.operands))
+        return [values, *[b.empty(result.type) for result in list(op.results)[2:4]], info]
+    return lapack(b, "gesdd_full" if mode == ord("A") else "gesdd", list(op.operands))
 
 
 def _settings(op: ir.Operation) -> dict[str, int]:
