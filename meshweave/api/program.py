@@ -191,6 +191,7 @@ def _built(
             kernels=kernels,
             here=here,
             verify=verify,
+            later=True,
         ) as (_, made),
     ):
         (progress or bar)("code")
@@ -228,10 +229,12 @@ def lowered(
     kernels: Choice = ALL,
     here: bool = False,
     verify: bool = True,
+    later: bool = False,
 ) -> Iterator[tuple[Any, Any]]:
     """Give the module in the local view, with its ledger, and the program before code generation.
 
-    strip: remove its hints first. The other arguments are those of `build`.
+    strip: remove its hints first. later: leave the check of buffers to `bundle_of`. The other arguments are those of
+    `build`.
     """
     from meshweave.dialects import lent_context
     from meshweave.frontends.entry import check_entry
@@ -258,7 +261,7 @@ def lowered(
             else:
                 _check_mesh(module, mesh)
             progress("lower")
-            program = lower(module, engine, kernels.disabled, verify)
+            program = lower(module, engine, kernels.disabled, verify, later)
             program.certificate = certificate
             check_budgets(module, program)
             yield module, program

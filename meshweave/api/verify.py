@@ -79,4 +79,5 @@ def certificate(whole: ir.Module, local: ir.Module) -> Certificate:
 
 def _digest(module: ir.Module) -> str:
     """Return the SHA-256 of the text of a module."""
-    return hashlib.sha256(module.operation.get_asm(assume_verified=True).encode()).hexdigest()
+    text = module.operation.get_asm(binary=True, assume_verified=True)
+    return hashlib.sha256(text).hexdigest()

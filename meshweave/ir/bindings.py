@@ -29,6 +29,7 @@ __all__ = [
     "ExecutionEngine",
     "PassManager",
     "arith",
+    "execution_library",
     "ext",
     "ir",
     "linalg",
@@ -44,6 +45,12 @@ __all__ = [
 # each time, and for namespaces whose modules load slowly and whose classes we do not use.
 _globals = _ods_common._cext.globals
 _globals.dialect_search_modules = ["meshweave.dialects", *_globals.dialect_search_modules]
+
+
+@cache
+def execution_library() -> ModuleType:
+    """Return the extension module of `ExecutionEngine`, whose library has its functions of the C interface."""
+    return import_module(f"{PACKAGE}._mlir_libs._mlirExecutionEngine")
 
 
 @cache

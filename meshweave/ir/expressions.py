@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Generic, TypeVar
 
 from meshweave.errors import CompileError
@@ -207,13 +207,18 @@ Body = Expression[ir.Value, int, ir.Value]
 EMPTY: Body = Expression((), ())
 
 
+@lru_cache(maxsize=1 << 8)
+def _argument(number: int) -> Argument:
+    return Argument(number)
+
+
 def read_body(block: ir.Block) -> Body:
     """Return what the body of a linalg op (or tensor.generate, whose arguments are indices) computes.
 
     Raises CompileError for an op inside it that has regions, several results or is not a scalar op.
     """
     numbers: dict[ir.Value, int] = {a: k for k, a in enumerate(block.arguments)}
-    nodes: list[BodyNode] = [Argument(k) for k in range(len(numbers))]
+    nodes: list[BodyNode] = [_argument(k) for k in range(len(numbers))]
 
     def put(value: ir.Value, node: BodyNode) -> int:
         numbers[value] = len(nodes)

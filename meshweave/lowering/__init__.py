@@ -1,5 +1,7 @@
 """Lower a program in the local view to a bundle, for each target. `pipeline` and the faces import it."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 from meshweave.bundle import Bundle
 from meshweave.hints.fast_paths import ALL, Choice
 from meshweave.ir.bindings import ir
@@ -30,8 +32,20 @@ def compile_program(module: ir.Module, engine: str) -> Bundle:
 def bundle_of(program: LoweredProgram, goal: Goal, kernels: Choice = ALL) -> Bundle:
     """Return the bundle of a program for a goal, within the program's context.
 
-    kernels: those that may be taken where the target has some of its own.
+    kernels: those that may be taken where the target has some of its own. Where the program's buffers are still to be
+    checked, another thread does so meanwhile, since LLVM does without Python. What that refuses is what is raised.
     """
+    if program.unchecked is None:
+        return _bundle_of(program, goal, kernels)
+    with ThreadPoolExecutor(1) as thread:
+        found = thread.submit(program.unchecked)
+        try:
+            return _bundle_of(program, goal, kernels)
+        finally:
+            program.verified = found.result()
+
+
+def _bundle_of(program: LoweredProgram, goal: Goal, kernels: Choice) -> Bundle:
     if goal.chip:  # imported here, so that it costs nothing elsewhere
         from meshweave.lowering.gpu import target as gpu_target
         from meshweave.lowering.gpu.kernel import Target

@@ -6,8 +6,9 @@ on where its text stands.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 from meshweave.errors import CompileError, UsageError
@@ -77,15 +78,18 @@ def lowered_to(
     engine: whose collectives the program calls; it has its target. disabled: kernels that are not to be used. Raises
     CompileError, with op and place, for what cannot be lowered.
     """
-    return _lowered(stage, source, engine, disabled).module
+    lowered = _lowered(stage, source, engine, disabled)
+    if lowered.check is not None:
+        checked(lowered.check())
+    return lowered.module
 
 
 class _Lowered(NamedTuple):
-    """Hold a module, its kernels where they are known without reading it again, and what the check of it found."""
+    """Hold a module, its kernels where they are known without reading it again, and what checks it."""
 
     module: ir.Module
     kernels: dict[str, FusedKernel] | None
-    answer: Answer | None
+    check: Callable[[], Answer] | None
 
 
 def _lowered(
@@ -98,7 +102,7 @@ def _lowered(
     if first not in (GLOBAL, LOCAL):
         check_engine(source, engine)
     kernels: dict[str, FusedKernel] | None = None
-    answer: Answer | None = None
+    check: Callable[[], Answer] | None = None
     if begun < STAGES.index(TENSORS) <= wanted:
         LowerCollectives(engine).run(module)
     if begun < STAGES.index(KERNELS) <= wanted:
@@ -107,13 +111,27 @@ def _lowered(
         kernels = read_kernels(module) if kernels is None else kernels
         reference = Reference.of(module) if verify else None
         plan_memory(module, kernels, disabled)
-        answer = checked(reference.verify(module)) if reference is not None else None
-    return _Lowered(module, kernels, answer)
+        check = reference.later(module) if reference is not None else None
+    return _Lowered(module, kernels, check)
 
 
 def lower(
-    source: ir.Module, engine: str = "local", disabled: Collection[str] = (), verify: bool = True
+    source: ir.Module,
+    engine: str = "local",
+    disabled: Collection[str] = (),
+    verify: bool = True,
+    later: bool = False,
 ) -> LoweredProgram:
-    """Take one rank's program to buffers, and read it there; see `lowered_to`. verify: whether to check the buffers."""
+    """Take one rank's program to buffers, and read it there; see `lowered_to`.
+
+    verify: whether to check the buffers. later: leave that to `bundle_of`, which does it beside code generation.
+    """
     lowered = _lowered(BUFFERS, source, engine, disabled, verify)
-    return replace(read_program(lowered.module, lowered.kernels), verified=lowered.answer)
+    check = partial(_checked, lowered.check) if lowered.check is not None else None
+    answer = check() if check is not None and not later else None
+    program = read_program(lowered.module, lowered.kernels)
+    return replace(program, verified=answer, unchecked=check if later else None)
+
+
+def _checked(check: Callable[[], Answer]) -> Answer:
+    return checked(check())

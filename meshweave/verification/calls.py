@@ -26,30 +26,40 @@ def with_symbols(terms: Terms, views: Sequence[View], depth: int) -> tuple[list[
     symbols: dict[int, int] = {}
     made = []
     for view in views:
-        view = _bound(terms, view)
-        node, sizes = terms.nodes[view.node], terms.sizes[view.node]
-        if node.op in _CONSTANT:
+        number, exprs, fills, guards = _bound(terms, view)
+        if terms.nodes[number].op in _CONSTANT:
             made.append(view)
             continue
-        if view.node not in symbols:
-            may_be = level(terms, View(view.node)) if terms.algebra else ANY
-            symbol = Node("symbol", (depth, len(symbols), sizes, may_be), (), node.type)
-            symbols[view.node] = terms.put(symbol, sizes)
-        made.append(View(symbols[view.node], *view[1:]))
+        symbol = symbols.get(number)
+        if symbol is None:
+            symbol = symbols[number] = _symbol(terms, number, depth, len(symbols))
+        made.append(View(symbol, exprs, fills, guards))
     return made, list(symbols)
+
+
+def _symbol(terms: Terms, number: int, depth: int, count: int) -> int:
+    """Return the symbol that stands for a node."""
+    sizes, may_be = terms.sizes[number], level(terms, View(number)) if terms.algebra else ANY
+    return terms.put(
+        Node("symbol", (depth, count, sizes, may_be), (), terms.nodes[number].type), sizes
+    )
 
 
 def _bound(terms: Terms, view: View) -> View:
     """Return a view that reads no known place: the node that it reads instead has those, and dims for the others.
 
-    Else what is carried from trip to trip would have a dim more for each place that some trip has read.
+    Else what is carried from trip to trip would have a dim more for each place that some trip has read. A dim of one
+    has no other place.
     """
-    if all(e.terms for e in view.exprs):
+    for expr, size in zip(view.exprs, terms.sizes[view.node]):
+        if not expr.terms and (size != 1 or expr.const):
+            break
+    else:
         return view
     node = terms.nodes[view.node]
-    moving = [k for k, e in enumerate(view.exprs) if e.terms]
-    if node.op in _CONSTANT or len(moving) == len(view.exprs):
+    if node.op in _CONSTANT:
         return view
+    moving = [k for k, e in enumerate(view.exprs) if e.terms]
     numbers = {k: dim_place(number) for number, k in enumerate(moving)}
     places = tuple([numbers.get(k, e) for k, e in enumerate(view.exprs)])
     fills = tuple([None if k in numbers else f for k, f in enumerate(view.fills)])
@@ -64,17 +74,19 @@ def called(terms: Terms, views: Sequence[View], nodes: Sequence[int], depth: int
     given: dict[frozenset[tuple[int, int]], tuple[tuple[int, ...], tuple[View, ...]]] = {}
     made, every = [], [View(node) for node in nodes]
     for view in views:
-        symbols = terms.symbols(view.node)
+        number, exprs, fills, guards = view
+        term, symbols = terms.nodes[number], terms.symbols(number)
+        if term.op == "symbol" and term.detail[0] == depth:
+            made.append(View(nodes[term.detail[1]], exprs, fills, guards))
+            continue
         if symbols not in given:
             numbers = tuple(sorted([k for d, k in symbols if d == depth]))
             given[symbols] = numbers, tuple([every[k] for k in numbers])
         used, reads = given[symbols]
-        term = terms.nodes[view.node]
-        if not used:
-            made.append(view)
-        elif term.op == "symbol":
-            made.append(View(nodes[used[0]], *view[1:]))
+        if used:
+            node = Node("call", (number, depth, used), reads, term.type)
+            number = terms.put(node, terms.sizes[number])
+            made.append(View(number, exprs, fills, guards))
         else:
-            node = Node("call", (view.node, depth, used), reads, term.type)
-            made.append(View(terms.put(node, terms.sizes[view.node]), *view[1:]))
+            made.append(view)
     return made

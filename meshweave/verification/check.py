@@ -34,7 +34,7 @@ from meshweave.verification.indices import Expr, Var, of_var
 from meshweave.verification.ranks import Placing, Ranks, index_var
 from meshweave.verification.reductions import part
 from meshweave.verification.terms import Guard, LimitError, Node, Terms, View, apart
-from meshweave.verification.walk import NotReadError, Walk, results_of
+from meshweave.verification.walk import NotReadError, Said, Walk, results_of
 
 MOST_TERMS = 1_000_000
 """Terms that are made before the rest is left unproven; half as many ops are read of each program."""
@@ -54,15 +54,16 @@ def verify(
     open with calls and trips written out, also where these are most of the program, and however long it takes.
     Raises CompileError where the two do not belong together.
     """
-    ranks = Ranks(mesh_of(local.operation) or Mesh())
+    ranks, said = Ranks(mesh_of(local.operation) or Mesh()), Said()
     found = []
     for name, (f, g) in _pairs(whole, local).items():
-        found.append(_function(ranks, name, f, g, whole, local, most, again))
+        found.append(_function(ranks, said, name, f, g, whole, local, most, again))
     return joined(found)
 
 
 def _function(
     ranks: Ranks,
+    said: Said,
     name: str,
     f: ir.Operation,
     g: ir.Operation,
@@ -79,14 +80,16 @@ def _function(
     """
     if alike(ranks, f, g, functions_of(whole), functions_of(local)):
         return Answer(tuple([f"@{name} result {k}" for k in range(len(results_of(g)))]), (), ())
-    found = _Check(ranks, Terms(most, algebra=False), once=True).function(name, f, g, whole, local)
+    check = _Check(ranks, said, Terms(most, algebra=False), once=True)
+    found = check.function(name, f, g, whole, local)
     if not found.unproven:
         return found
-    check = _Check(ranks, Terms(most), once=True)
+    check = _Check(ranks, said, Terms(most), once=True)
     found = check.function(name, f, g, whole, local)
     if found.status == 3 and check.repeated and (again or check.saved <= check.ops):
         enough = most if again else min(most, max(LEAST_TERMS, 4 * check.ops))
-        more = _Check(ranks, Terms(enough), once=False).function(name, f, g, whole, local)
+        check = _Check(ranks, said, Terms(enough), once=False)
+        more = check.function(name, f, g, whole, local)
         return more if more.refuted or len(more.proven) > len(found.proven) else found
     return found
 
@@ -113,6 +116,7 @@ def _called(module: ir.Module) -> set[str]:
 @dataclass
 class _Check:
     ranks: Ranks
+    said: Said
     terms: Terms
     once: bool
     repeated: set[Hashable] = field(default_factory=set)
@@ -127,8 +131,8 @@ class _Check:
         self, name: str, f: ir.Operation, g: ir.Operation, whole: ir.Module, local: ir.Module
     ) -> Answer:
         """Return what is found of function `g` of one rank, beside `f` of the whole program."""
-        there = Walk.of(self.terms, self.ranks, whole, self._repeats)
-        here = Walk.of(self.terms, self.ranks, local, self.repeated.__contains__)
+        there = Walk.of(self.terms, self.ranks, self.said, whole, self._repeats)
+        here = Walk.of(self.terms, self.ranks, self.said, local, self.repeated.__contains__)
         values = list(zip(results_of(f), results_of(g)))
         names = [f"@{name} result {k}" for k in range(len(values))]
         try:

@@ -56,20 +56,22 @@ class LoopForm:
         self.rows, self.shapes, self.inits = rows, shapes, inits
         self.loops = self._loops()
         self.bound = [v for v in self.loops if v.kind == "b"]
+        self.is_reduction = any(v.size != 1 for v in self.bound)
         self.places = [self._places(k) for k in range(len(shapes))]
         self.empty = any(0 in shape for shape in shapes)
-        self.in_order = all(row == rows[-inits] for row in rows[-inits:])
+        self.in_order = inits == 1 or all(row == rows[-inits] for row in rows[-inits:])
         self._placed: dict[tuple[int, tuple[Expr, ...]], tuple[Expr, ...]] = {}
 
     def _loops(self) -> list[Var]:
         extents: dict[int, int] = {}
+        count = 0
         for rows, shape in zip(self.rows, self.shapes):
             for (const, factors), size in zip(rows, shape):
+                for loop, _ in factors:
+                    count = max(count, loop + 1)
                 if not const and len(factors) == 1 and factors[0][1] == 1:
                     extents.setdefault(factors[0][0], size)
-        count = 1 + max([d for rows in self.rows for _, f in rows for d, _ in f], default=-1)
-        count = max(count, 1 + max(extents, default=-1))
-        if set(extents) != set(range(count)):
+        if len(extents) != count:
             raise NotReadError("a loop whose extent no operand says")
         places = self._result_places(self.rows[-self.inits])
         return [
@@ -130,11 +132,11 @@ class LoopNest:
     def _form(self, maps: ir.ArrayAttr) -> LoopForm:
         """Return the form of the op, made once for all that are alike."""
         key = (maps, self.inits, *[v.type for v in self.operands])
-        found = self.walk.forms.get(key)
+        found = self.walk.said.forms.get(key)
         if not isinstance(found, LoopForm):
             shapes = [self.walk.shape(v)[0] for v in self.operands]
             found = LoopForm([_rows(self.walk, attr) for attr in maps], shapes, self.inits)
-            self.walk.forms[key] = found
+            self.walk.said.forms[key] = found
         return found
 
     def _operand(self, number: int) -> View:
@@ -154,9 +156,10 @@ class LoopNest:
                 raise NotReadError("a reduction over nothing")
             return [self.terms.undefined(self.walk.shape(r)[1]) for r in self.op.results]
         bound = self.form.bound
-        if all(v.size == 1 for v in bound):
-            views, start = self._evaluated({}), dict.fromkeys(bound, ZERO)
+        if not self.form.is_reduction:
+            views = self._evaluated({})
             made = [views[k] for k in self.body.results]
+            start = dict.fromkeys(bound, ZERO) if bound else {}
             return [self.terms.composed(v, start) for v in made] if start else made
         steps = [self._step(k, root, first + k) for k, root in enumerate(self.body.results)]
         if None in steps:
@@ -287,9 +290,9 @@ class LoopNest:
 
 def _rows(walk: Walk, attr: ir.Attribute) -> tuple[Row, ...]:
     """Return the results of an index map."""
-    found = walk.maps.get(attr)
+    found = walk.said.maps.get(attr)
     if found is None:
-        found = walk.maps[attr] = tuple([_row(e) for e in attr.value.results])
+        found = walk.said.maps[attr] = tuple([_row(e) for e in attr.value.results])
     return found
 
 

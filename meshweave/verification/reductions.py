@@ -53,9 +53,10 @@ _SUMS = ("arith.addf", "arith.addi", "arith.subf", "arith.subi", "arith.negf", "
 def reduce(terms: Terms, kind: str, view: View, over: Sequence[Var]) -> View:
     """Reduce a view over all values of some of its variables; what was asked before is not done again."""
     key = (kind, view, tuple(over))
-    if key not in terms.known:
-        terms.known[key] = _over(terms, kind, view, over)
-    return terms.known[key]
+    found = terms.known.get(key)
+    if found is None:
+        found = terms.known[key] = _over(terms, kind, view, over)
+    return found
 
 
 def _over(terms: Terms, kind: str, view: View, over: Sequence[Var]) -> View:

@@ -30,7 +30,7 @@ from meshweave.verification.products import (
     product,
 )
 from meshweave.verification.reductions import combine, in_turn
-from meshweave.verification.terms import Node, Terms, View, dim_place, dims_values, is_only
+from meshweave.verification.terms import Guard, Node, Terms, View, dim_place, dims_values, is_only
 
 COMBINES = {
     "arith.addf": "sum",
@@ -137,9 +137,14 @@ def plain(
     inner = [View(v.node, dims, (None,) * len(dims)) for v, dims in zip(reads, places)]
     node = terms.put(Node(name, detail, tuple(inner), type_), sizes)
     fills: list[int | None] = []
-    if any(view.fills.count(None) != len(view.fills) for view in reads):
+    guards: list[Guard] = []
+    filled = False
+    for view in reads:
+        filled = filled or view.fills.count(None) != len(view.fills)
+        guards += view.guards
+    if filled:
         fills = [_fill(terms, name, detail, type_, reads, expr) for expr in exprs]
-    return terms.view(node, exprs, fills, [g for view in reads for g in view.guards])
+    return terms.view(node, exprs, fills, guards)
 
 
 @lru_cache(maxsize=1 << 12)

@@ -67,11 +67,12 @@ class Terms:
 
     def put(self, node: Node, sizes: Sequence[int | None]) -> int:
         """Return the number of a node."""
-        number = self._numbers.get(node)
-        if number is None:
-            if len(self.nodes) == self.most:
+        count = len(self.nodes)
+        number = self._numbers.setdefault(node, count)  # asked once: what a node reads is long
+        if number == count:
+            if count == self.most:
+                del self._numbers[node]
                 raise LimitError(f"the limit of {self.most} terms")
-            number = self._numbers[node] = len(self.nodes)
             self.nodes.append(node)
             self.sizes.append(tuple(sizes))
             self.places.append(self.place)
@@ -79,6 +80,8 @@ class Terms:
 
     def symbols(self, number: int) -> frozenset[tuple[int, int]]:
         """Return depth and number of the symbols that a node is a function of; a call has those of what it reads."""
+        if number < len(self._symbols):
+            return self._symbols[number]
         own: frozenset[tuple[int, int]]
         for node in self.nodes[len(self._symbols) : number + 1]:
             own = frozenset()

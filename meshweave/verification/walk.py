@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from meshweave.ir.bindings import ir
 from meshweave.ir.locations import location_text
@@ -43,34 +44,49 @@ class NotReadError(Exception):
 
 
 @dataclass
+class Said:
+    """Hold what types, attributes and index maps say: each is asked once for both programs, which have most in common.
+
+    forms: what is worked out of maps and shapes. shapes: a shape, () for a scalar, and the element type.
+    """
+
+    maps: dict[ir.Attribute, tuple[tuple[int, tuple[tuple[int, int], ...]], ...]] = field(
+        default_factory=dict
+    )
+    forms: dict[Hashable, object] = field(default_factory=dict)
+    types: dict[ir.Type, str] = field(default_factory=dict)
+    shapes: dict[ir.Type, tuple[tuple[int, ...], str]] = field(default_factory=dict)
+    texts: dict[ir.Attribute, str] = field(default_factory=dict)
+
+
+@dataclass
 class Walk:
     """Hold what is known of the values of a program."""
 
     terms: Terms
     ranks: Ranks
+    said: Said
     once: Callable[[Hashable], bool]
     functions: dict[str, ir.Operation] = field(default_factory=dict)
     views: dict[ir.Value, View] = field(default_factory=dict)
     unread: dict[int, Finding] = field(default_factory=dict)
     ops: int = 0
-    maps: dict[ir.Attribute, tuple[tuple[int, tuple[tuple[int, int], ...]], ...]] = field(
-        default_factory=dict
-    )
     depth: int = 0  # calls and loops around, of those that are read once
     known: dict[Hashable, View] = field(default_factory=dict)
-    forms: dict[Hashable, object] = field(default_factory=dict)
     saved: int = 0  # ops that are not read again
     _read: dict[Hashable, tuple[list[View], int]] = field(default_factory=dict)
-    _types: dict[ir.Type, str] = field(default_factory=dict)
-    _shapes: dict[ir.Type, tuple[tuple[int, ...], str]] = field(default_factory=dict)
-    _texts: dict[ir.Attribute, str] = field(default_factory=dict)
 
     @classmethod
     def of(
-        cls, terms: Terms, ranks: Ranks, module: ir.Module, once: Callable[[Hashable], bool]
+        cls,
+        terms: Terms,
+        ranks: Ranks,
+        said: Said,
+        module: ir.Module,
+        once: Callable[[Hashable], bool],
     ) -> Walk:
         """Make the walk of a module. once: whether calls, or loops of a kind, are read once."""
-        return cls(terms, ranks, once, functions_of(module))
+        return cls(terms, ranks, said, once, functions_of(module))
 
     def enter(self, function: ir.Operation, arguments: Sequence[View]) -> list[View]:
         """Return what a function makes of its arguments."""
@@ -116,36 +132,28 @@ class Walk:
         """Read the ops of a block; return what its last op hands on."""
         for view in block.operations:
             op = view.operation
-            if op.name in _ENDS:
+            name = op.name
+            if name in _ENDS:
                 return [self.views[v] for v in op.operands]
-            self.op(op)
+            self.op(op, name)
         return []
 
-    def op(self, op: ir.Operation) -> None:
-        """Read one op."""
+    def op(self, op: ir.Operation, name: str) -> None:
+        """Read one op, of that name."""
         self.ops += 1
         self.terms.place = op
         results = list(op.results)
         try:
             if 2 * self.ops > self.terms.most:
                 raise LimitError(f"the limit of {self.terms.most // 2} ops, trips of loops counted")
-            shapes = [self.shape(r) for r in results]
-            if all(0 in shape for shape, _ in shapes):  # tensors without elements only
-                made: Sequence[View] = [self.terms.undefined(element) for _, element in shapes]
+            if all(0 in self.shape(r)[0] for r in results):  # tensors without elements only
+                made: Sequence[View] = [self.terms.undefined(self.shape(r)[1]) for r in results]
             else:
-                made = self._handler(op)(self, op)
+                made = _handler(name)(self, op)
         except (NotReadError, RecursionError) as error:
             reason = str(error) if isinstance(error, NotReadError) else "terms nested too deep"
             made = [self.unknown(op, reason, r) for r in results]
         self.views.update(zip(results, made))
-
-    def _handler(self, op: ir.Operation) -> Handler:
-        name = op.name
-        found = HANDLERS.get(name)
-        if found is None:
-            dialect = name.partition(".")[0]
-            found = HANDLERS.get(f"{dialect}.", _not_known)
-        return found
 
     def unknown(self, op: ir.Operation, reason: str, result: ir.Value) -> View:
         """Return a value of which nothing is known, and remember why."""
@@ -158,7 +166,7 @@ class Walk:
     def shape(self, value: ir.Value) -> tuple[tuple[int, ...], str]:
         """Return the shape of a value, () for a scalar, and its element type as text."""
         type_ = value.type
-        found = self._shapes.get(type_)
+        found = self.said.shapes.get(type_)
         if found is None:
             if isinstance(type_, ir.RankedTensorType):
                 if not type_.has_static_shape:
@@ -166,14 +174,15 @@ class Walk:
                 found = tuple(type_.shape), str(type_.element_type)
             else:
                 found = (), str(type_)
-            self._shapes[type_] = found
+            self.said.shapes[type_] = found
         return found
 
     def type_text(self, type_: ir.Type) -> str:
         """Write a type."""
-        if type_ not in self._types:
-            self._types[type_] = str(type_)
-        return self._types[type_]
+        found = self.said.types.get(type_)
+        if found is None:
+            found = self.said.types[type_] = str(type_)
+        return found
 
     def places(self, value: ir.Value) -> list[Expr]:
         """Return the index along each dim of a tensor."""
@@ -182,12 +191,13 @@ class Walk:
 
     def detail(self, attributes: Sequence[tuple[str, ir.Attribute]]) -> tuple[Hashable, ...]:
         """Return attributes as text, without what says nothing of the value."""
-        found = []
+        found, texts = [], self.said.texts
         for name, value in attributes:
             if not name.startswith(("mw.", "dist.", "hint")) and name not in _HOW:
-                if value not in self._texts:
-                    self._texts[value] = str(value)
-                found.append((name, self._texts[value]))
+                text = texts.get(value)
+                if text is None:
+                    text = texts[value] = str(value)
+                found.append((name, text))
         return tuple(found)
 
     def integer(self, value: ir.Value) -> int | None:
@@ -219,6 +229,12 @@ _HOW = ("fastmath", "overflowFlags", "exact", "isExact", "nonNeg", "denormal")
 """Attributes that say how something is computed, or what may be assumed, but not what."""
 
 
+@lru_cache(maxsize=1 << 10)
+def _handler(name: str) -> Handler:
+    """Return what reads ops of a name: that of the name itself, or of its dialect."""
+    return HANDLERS.get(name) or HANDLERS.get(f"{name.partition('.')[0]}.", _not_known)
+
+
 def _not_known(walk: Walk, op: ir.Operation) -> Sequence[View]:
     raise NotReadError(f"no rule for {op.name}")
 
@@ -227,7 +243,8 @@ def _not_known(walk: Walk, op: ir.Operation) -> Sequence[View]:
 def _elementwise(walk: Walk, op: ir.Operation) -> Sequence[View]:
     if len(op.results) != 1 or len(op.regions):
         raise NotReadError(f"no rule for {op.name}")
-    detail = walk.detail([(name, op.attributes[name]) for name in op.attributes])
+    attributes = op.attributes
+    detail = walk.detail([(name, attributes[name]) for name in attributes])
     _, element = walk.shape(op.results[0])
     reads = [walk.views[v] for v in op.operands]
     return [apply(walk.terms, op.name, detail, element, reads)]

@@ -227,8 +227,13 @@ def verdict(mutant: Mutant) -> str:
 
 @cache
 def results(text: str) -> tuple[np.ndarray, ...]:
-    """What a program computes, on all its ranks, of some arguments."""
-    with mw.compile(text, timeout=30, verify=False) as program:
+    """What a program computes, on all its ranks, of some arguments.
+
+    One of several ranks says of what its arguments are parts (`dist.global`), so that it is compiled as the program of
+    a rank that it is. As a whole program it would rightly be refused: `dist.permute` moves the parts that it is cut
+    into, not the tensors that it names.
+    """
+    with mw.compile(text, timeout=30) as program:
         return tuple(np.array(r) for r in program(*random_arguments(program.inputs, 7)))
 
 

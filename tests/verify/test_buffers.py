@@ -1,20 +1,26 @@
 """Programs on buffers: what plan-memory makes is proven, and what is wrong is said with buffer and place."""
 
 import re
+import threading
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 from verify.pairs import PROGRAMS
 
 import meshweave as mw
+from meshweave.api.program import build
 from meshweave.dialects import context
 from meshweave.errors import CompileError
 from meshweave.frontends.load import load_module
-from meshweave.ir.bindings import ir
+from meshweave.ir.bindings import ExecutionEngine, ir
 from meshweave.ir.locations import parse_module
-from meshweave.lowering import stages
+from meshweave.ir.unlocked import compile_functions
+from meshweave.lowering import bundle_of, stages
 from meshweave.lowering.buffers.plan_memory import plan_memory
+from meshweave.lowering.cpu.collectives import objects
 from meshweave.pipeline import run_pipeline
+from meshweave.targets import Goal
 from meshweave.transforms.base import copied, ops_of
 from meshweave.verification.answer import Answer
 from meshweave.verification.buffers.check import verify_buffers
@@ -175,6 +181,85 @@ def test_a_compile_checks_its_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(stages, "plan_memory", wrong)
         with pytest.raises(CompileError, match=r"plan-memory: .*expected mw.launch"):
             stages.lower(module)
+
+
+@pytest.fixture
+def softmax() -> Iterator[ir.Module]:
+    with context() as ctx, ir.Location.unknown():
+        module = load_module(PROGRAMS["softmax of columns"], ctx, "program")
+        run_pipeline(module, "dist-pipeline")
+        yield module
+
+
+def test_buffers_are_checked_beside_code_generation(softmax: ir.Module) -> None:
+    program = stages.lower(softmax, later=True)
+    assert program.verified is None and program.unchecked is not None
+    threads: list[threading.Thread] = []
+    check = program.unchecked
+
+    def noted() -> Answer:
+        threads.append(threading.current_thread())
+        return check()
+
+    program.unchecked = noted
+    bundle_of(program, Goal())
+    assert program.verified is not None and program.verified.status == 0
+    assert threads and threads[0] is not threading.current_thread()
+
+
+def test_other_threads_go_on_while_llvm_compiles(
+    softmax: ir.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done, turns, meanwhile = threading.Event(), [0], list[int]()
+
+    def count() -> None:
+        while not done.wait(0.001):
+            turns[0] += 1
+
+    def compiled(engine: ExecutionEngine, name: str) -> None:
+        before = turns[0]
+        compile_functions(engine, name)
+        meanwhile.append(turns[0] - before)
+
+    monkeypatch.setattr(objects, "compile_functions", compiled)
+    thread = threading.Thread(target=count)
+    thread.start()
+    try:
+        bundle_of(stages.lower(softmax), Goal())
+    finally:
+        done.set()
+        thread.join()
+    assert max(meanwhile) > 0
+
+
+def test_what_the_check_beside_refuses_is_raised_and_not_what_came_of_it(
+    softmax: ir.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused() -> Answer:
+        raise CompileError("plan-memory: is wrong")
+
+    program = stages.lower(softmax, later=True)
+    program.unchecked = refused
+    with pytest.raises(CompileError, match="is wrong"):
+        bundle_of(program, Goal())
+    program.bodies.clear()  # there is no step: code generation fails too
+    with pytest.raises(CompileError, match="is wrong"):
+        bundle_of(program, Goal())
+
+
+def test_a_compile_that_is_refused_beside_code_generation_gives_no_program(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def wrong(module: ir.Module, *rest: object) -> None:
+        plan_memory(module, *rest)  # type: ignore[arg-type]
+        ops_of(module, "mw.launch")[0].operation.erase()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(stages, "plan_memory", wrong)
+        for _ in range(2):  # nor is anything kept of it
+            with pytest.raises(CompileError, match=r"plan-memory: .*expected mw.launch"):
+                build(PROGRAMS["softmax of columns"])
+    assert build(PROGRAMS["softmax of columns"]).manifest.certificate.proven
 
 
 def test_a_branch_that_gives_what_was_there_before_is_proven() -> None:

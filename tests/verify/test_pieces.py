@@ -1,15 +1,19 @@
 """Tensors that are put together slice by slice: where the rank says, with a stride, at places that are computed."""
 
+import numpy as np
 import pytest
 from verify.pairs import compared, mesh, texts
+
+import meshweave as mw
+from meshweave.errors import CompileError
 
 GATHERED = """
 func.func @main(%a: tensor<8x6xf32> {dist.layout = #dist.layout<"[x, _]">})
     -> (tensor<8x6xf32> {dist.layout = #dist.layout<"[_, _]">}) { return %a : tensor<8x6xf32> }
 """
 RING = """
-func.func @main(%a: tensor<4x6xf32> {dist.layout = #dist.layout<"[x, _]">})
-    -> (tensor<8x6xf32> {dist.layout = #dist.layout<"[_, _]">}) {
+func.func @main(%a: tensor<4x6xf32> {dist.global = tensor<8x6xf32>, dist.layout = #dist.layout<"[x, _]">})
+    -> (tensor<8x6xf32> {dist.global = tensor<8x6xf32>, dist.layout = #dist.layout<"[_, _]">}) {
   %one = arith.constant 1 : index
   %two = arith.constant 2 : index
   %rows = arith.constant 4 : index
@@ -29,6 +33,16 @@ func.func @main(%a: tensor<4x6xf32> {dist.layout = #dist.layout<"[x, _]">})
 
 def test_slices_put_where_the_rank_says_are_a_gather() -> None:
     assert compared(mesh("x=2") + GATHERED, mesh("x=2") + RING).status == 0
+
+
+def test_the_program_of_a_rank_is_refused_as_a_whole_program() -> None:
+    """Whole tensors on all ranks are the same: what a permute brings is what was there. Cut along x, it is not."""
+    with mw.compile(mesh("x=2") + RING) as program:
+        a = np.arange(48, dtype=np.float32).reshape(8, 6)
+        assert np.array_equal(program(a)[0], a)
+    whole = RING.replace("dist.global = tensor<8x6xf32>, ", "")
+    with pytest.raises(CompileError, match="is not what the program says"):
+        mw.compile(mesh("x=2") + whole)
 
 
 @pytest.mark.parametrize(

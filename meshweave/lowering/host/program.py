@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from meshweave.abi import AsyncArea, Slots
@@ -65,7 +65,8 @@ class LoweredProgram:
     """Hold a program as units and steps.
 
     bodies: its functions, callees first, the step last. certificate: what is proven of it. verified: what the check of
-    its buffers has found; None for a program that came with buffers, or was not checked.
+    its buffers has found; None for a program that came with buffers, or was not checked. unchecked: that check, where
+    it is still to be made, which raises CompileError for what is wrong.
     """
 
     target: str
@@ -79,6 +80,7 @@ class LoweredProgram:
     bodies: list[FunctionBody]
     certificate: Certificate = UNCHECKED
     verified: Answer | None = None
+    unchecked: Callable[[], Answer] | None = None
 
     @property
     def interface(self) -> Interface:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
 from meshweave.errors import CompileError
 from meshweave.ir.bindings import ir
@@ -288,10 +288,11 @@ class _Kernels(Mapping[str, Kernel]):
         ops = [view.operation for view in module.operation.regions[0].blocks[0].operations]
         self._ops = {op.attributes["sym_name"].value: op for op in ops if op.name == "mw.kernel"}
         self._read: dict[str, Kernel] = {}
+        self._maps: dict[ir.Attribute, Indices] = {}
 
     def __getitem__(self, name: str) -> Kernel:
         if name not in self._read:
-            self._read[name] = _kernel(self._ops[name])
+            self._read[name] = _kernel(self._ops[name], self._indices)
         return self._read[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -300,20 +301,25 @@ class _Kernels(Mapping[str, Kernel]):
     def __len__(self) -> int:
         return len(self._ops)
 
+    def _indices(self, attr: ir.AffineMapAttr) -> Indices:
+        if attr not in self._maps:
+            self._maps[attr] = _indices(attr)
+        return self._maps[attr]
 
-def _kernel(op: ir.Operation) -> Kernel:
+
+def _kernel(op: ir.Operation, indices: Callable[[ir.AffineMapAttr], Indices]) -> Kernel:
     loads: list[tuple[int, Indices]] = []
     continues: set[int] = set()
     for view in op.regions[0].blocks[0].operations:
         inner = view.operation
         name, attributes = inner.name, inner.attributes
         if name == "mw.load":
-            loads.append((attributes["operand"].value, _indices(attributes["map"])))
+            loads.append((attributes["operand"].value, indices(attributes["map"])))
         elif name == "mw.gather":
             loads.append((attributes["operand"].value, None))
         elif name == "mw.accumulator" and not len(inner.operands):
             continues.add(attributes["result"].value)
-    outputs = tuple([_indices(attr) for attr in op.attributes["outputs"]])
+    outputs = tuple([indices(attr) for attr in op.attributes["outputs"]])
     return Kernel(
         tuple(op.attributes["sizes"]),
         frozenset(op.attributes["reductions"]),

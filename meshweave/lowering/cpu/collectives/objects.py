@@ -18,6 +18,7 @@ from meshweave.abi import DTYPES, KINDS, STAGING, MpiTable, reduction_symbol
 from meshweave.cache import cached_object
 from meshweave.errors import CompileError
 from meshweave.ir.bindings import ExecutionEngine, PassManager, ir
+from meshweave.ir.unlocked import compile_functions
 from meshweave.lowering.cpu.collectives.library import Instance, Linked, link
 from meshweave.plan.collectives import BY_OP, MOVING
 from meshweave.targets import ENGINES
@@ -297,7 +298,7 @@ def object_of(module: ir.Module, externals: Iterable[str], opt_level: int = 3) -
         engine.raw_register_runtime(name, ctypes.c_void_p(4096))
     engine.initialize()
     # Looking a function up compiles them all; the dump by itself would look internal ones up.
-    engine.raw_lookup(exported)
+    compile_functions(engine, exported)
     with open(os.memfd_create("meshweave"), "rb") as file:  # no disk that may be full
         engine.dump_to_object_file(f"/proc/self/fd/{file.fileno()}")
         code = file.read()
