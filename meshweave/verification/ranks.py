@@ -137,7 +137,8 @@ class Placing:
             place = of_var(index_var(dim, self.allocation[dim]))
             names = self.layout.axes_of(dim)
             inputs = (*[self.ranks.coordinate(n) for n in names], place)
-            name = f"{self.layout} dim {dim} of {self.shape}"
+            alone = Layout((self.layout.dims[dim],), uneven=self.layout.uneven)
+            name = f"{alone} of {self.shape[dim]}"  # the same for every tensor with such a dim
             return Expr(0, ((Owned("@", name, inputs, self.shape[dim] + 1), 1),))
         row = digits(self.layout, mesh, self.shape)[dim]
         places = self._local_digits(dim, [d.extent for d in row if d.axis is None])

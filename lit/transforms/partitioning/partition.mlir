@@ -40,6 +40,46 @@ func.func @iota() -> (tensor<8xi32> {dist.layout = #dist.layout<"[x]">}) {
 
 // -----
 
+// Of a cyclic dim the index is counted by its digits, 4 elements over 2 ranks in turn.
+// CHECK-LABEL: func.func @cyclic_iota
+// CHECK: %[[OFFSET:[a-z0-9_]+]] = arith.muli %{{.*}}, %c1
+// CHECK: %[[I:[a-z0-9_]+]] = linalg.index 0
+// CHECK: %[[TWICE:[a-z0-9_]+]] = arith.muli %[[I]], %c2
+// CHECK-NEXT: arith.addi %[[TWICE]], %[[OFFSET]]
+"dist.mesh"() {sym_name = "mesh", axes = "x=2"} : () -> ()
+func.func @cyclic_iota() -> (tensor<8xi32> {dist.layout = #dist.layout<"[_*x]">}) {
+  %empty = tensor.empty() : tensor<8xi32>
+  %r = linalg.generic {indexing_maps = [affine_map<(d0) -> (d0)>], iterator_types = ["parallel"]} outs(%empty : tensor<8xi32>) {
+  ^bb0(%o: i32):
+    %i = linalg.index 0 : index
+    %v = arith.index_cast %i : index to i32
+    linalg.yield %v : i32
+  } -> tensor<8xi32>
+  return %r : tensor<8xi32>
+}
+
+// -----
+
+// An irregular one begins and ends where tables say; the sum meets zeros beyond the end.
+// CHECK-LABEL: func.func @irregular
+// CHECK: %[[BEGINS:[a-z0-9_]+]] = arith.constant dense<[0, 5]> : tensor<2xindex>
+// CHECK: tensor.extract %[[BEGINS]]
+// CHECK: %[[ENDS:[a-z0-9_]+]] = arith.constant dense<[5, 7]> : tensor<2xindex>
+// CHECK: %[[END:[a-z0-9_]+]] = tensor.extract %[[ENDS]]
+// CHECK: arith.cmpi ult, %{{.*}}, %[[END]]
+// CHECK: linalg.reduce
+// CHECK: dist.all_reduce
+"dist.mesh"() {sym_name = "mesh", axes = "x=2"} : () -> ()
+func.func @irregular(%a: tensor<7xf32> {dist.layout = #dist.layout<"[x{5,2}]">}) -> tensor<f32> {
+  %zero = arith.constant 0.0 : f32
+  %empty = tensor.empty() : tensor<f32>
+  %init = linalg.fill ins(%zero : f32) outs(%empty : tensor<f32>) -> tensor<f32>
+  %s = linalg.reduce { arith.addf } ins(%a : tensor<7xf32>) outs(%init : tensor<f32>) dimensions = [0]
+  return %s : tensor<f32>
+}
+
+// -----
+
 // 7 over 2: blocks of 4, the last one padded; the sum meets zeros there.
 // CHECK-LABEL: func.func @ragged
 // CHECK-SAME: tensor<4xf32> {dist.global = tensor<7xf32>

@@ -71,14 +71,29 @@ func.func @loop(%a: tensor<8xf32> {dist.layout = #dist.layout<"[x]">}, %n: index
 
 // -----
 
-// Beyond blocks: what was said is kept as the interface, inside blocks over the same axes are what it begins with.
+// Beyond blocks: what was said is kept as the interface, and ops run on it where they do not need the order.
+// CHECK-DAG: #[[SAID:[a-z0-9]+]] = #dist.layout<"[_*x*2, _]">
+// CHECK-LABEL: func.func @block_cyclic
+// CHECK-SAME: {dist.interface = #[[SAID]], dist.layout = #[[SAID]], dist.open = array<i64: 0, 1>}
+// CHECK-SAME: -> (tensor<8x6xf32> {dist.layout = #[[SAID]]})
+// CHECK: math.exp {{.*}}{dist.layouts = {operands = [#[[SAID]]], results = [#[[SAID]]]}}
+"dist.mesh"() {sym_name = "mesh", axes = "x=2"} : () -> ()
+func.func @block_cyclic(%a: tensor<8x6xf32> {dist.layout = #dist.layout<"[_*x*2, _]">}) -> tensor<8x6xf32> {
+  %e = math.exp %a : tensor<8x6xf32>
+  return %e : tensor<8x6xf32>
+}
+
+// -----
+
+// A reshape takes the dim apart: inside blocks over the same axes are what it begins with.
 // CHECK-DAG: #[[SAID:[a-z0-9]+]] = #dist.layout<"[_*x*2, _]">
 // CHECK-DAG: #[[ROWS:[a-z0-9]+]] = #dist.layout<"[x, _]">
 // CHECK-LABEL: func.func @block_cyclic
 // CHECK-SAME: {dist.interface = #[[SAID]], dist.layout = #[[ROWS]], dist.open = array<i64: 0, 1>}
 "dist.mesh"() {sym_name = "mesh", axes = "x=2"} : () -> ()
-func.func @block_cyclic(%a: tensor<8x6xf32> {dist.layout = #dist.layout<"[_*x*2, _]">}) -> tensor<8x6xf32> {
-  return %a : tensor<8x6xf32>
+func.func @block_cyclic(%a: tensor<8x6xf32> {dist.layout = #dist.layout<"[_*x*2, _]">}) -> tensor<48xf32> {
+  %c = tensor.collapse_shape %a [[0, 1]] : tensor<8x6xf32> into tensor<48xf32>
+  return %c : tensor<48xf32>
 }
 
 // -----

@@ -120,8 +120,3 @@ def is_first(b: OpBuilder, axes: Sequence[str]) -> ir.Value:
 def axis_index(b: OpBuilder, axes: Sequence[str]) -> ir.Value:
     """Return the rank's linear coordinate over `axes`."""
     return b.one("dist.axis_index", ir.IndexType.get(), axes=axes_attr(axes))
-
-
-def block_offset(b: OpBuilder, axes: Sequence[str], extent: int) -> ir.Value:
-    """Return where the rank's block of `extent` begins in the global dim."""
-    return b.binary("muli", axis_index(b, axes), b.index(extent))

@@ -1,18 +1,18 @@
 """Fix what changes in an op besides its types when it becomes local.
 
-Attributes that repeat sizes follow the types. `linalg.index` counts from where the rank's block begins. A reduction
+Attributes that repeat sizes follow the types. `linalg.index` counts as in the whole dim. A reduction
 over a padded dim must not see the padding: a plain one gets its operands filled with the neutral element there, any
 other keeps its accumulator wherever the loop index is beyond the end.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 
-from meshweave.ir.bindings import arith, ir, linalg
+from meshweave.ir.bindings import ir, linalg
 from meshweave.ir.build import OpBuilder, i64_array, static_offsets, static_sizes
 from meshweave.layout.layout import Layout
-from meshweave.transforms.partitioning.local import Local, block_offset
+from meshweave.transforms.partitioning.local import Local
 from meshweave.transforms.partitioning.masking import mask
+from meshweave.transforms.partitioning.place import CutDim, Place
 from meshweave.transforms.propagation.bodies import BODIES, captured_by, is_tensor
 
 
@@ -23,7 +23,7 @@ def fix_linalg(op: ir.Operation, operands: list[Layout | None], local: Local) ->
         indices = _indices(op)
         if indices:
             loops = _loops(op, operands, local)
-            _shift_indices(op, indices, loops, _local_reads(op, operands))
+            _shift_indices(op, indices, loops, _local_reads(op, operands), local)
     if op.name == "linalg.softmax":
         return  # its reduction runs within a rank, over whole rows
     if local.uneven and any(v in local.uneven for v in op.operands):
@@ -32,17 +32,17 @@ def fix_linalg(op: ir.Operation, operands: list[Layout | None], local: Local) ->
 
 
 class LocalLoop:
-    """Describe a loop of a linalg op: the axes it runs over, its local extent and its global one."""
+    """Describe a loop of a linalg op: the dim that it runs over, if that is cut, and its local extent."""
 
     def __init__(self) -> None:
-        self.axes: tuple[str, ...] = ()
+        self.cut: CutDim | None = None
         self.local = 1
-        self.whole = 1
         self.reduced = True
 
     def ragged(self, local: Local) -> bool:
-        """Tell whether the last rank's block (or more) reaches beyond the end."""
-        return self.local * local.mesh.axis_count(self.axes) != self.whole
+        """Tell whether some rank has padding."""
+        cut = self.cut
+        return cut is not None and self.local * local.mesh.axis_count(cut.axes) != cut.whole
 
 
 def _loops(op: ir.Operation, operands: list[Layout | None], local: Local) -> list[LocalLoop]:
@@ -52,14 +52,14 @@ def _loops(op: ir.Operation, operands: list[Layout | None], local: Local) -> lis
     for i, (value, map_, layout) in enumerate(zip(op.operands, maps, operands)):
         if layout is None or not is_tensor(value.type):
             continue
-        axes, shape = layout.block_axes(), value.type.shape
-        whole = local.uneven.get(value)
+        shape, whole = value.type.shape, local.uneven.get(value)
         for d, e in enumerate(map_.results):
             if not isinstance(e, ir.AffineDimExpr):
                 continue
             loop = loops[e.position]
-            loop.axes, loop.local = axes[d], shape[d]
-            loop.whole = whole[d] if whole else shape[d] * local.mesh.axis_count(axes[d])
+            loop.local, axes = shape[d], layout.axes_of(d)
+            size = whole[d] if whole else shape[d] * local.mesh.axis_count(axes)
+            loop.cut = CutDim.of(layout, d, size) if axes else None
             if i >= len(maps) - n_inits:
                 loop.reduced = False
     return loops
@@ -81,9 +81,9 @@ def _local_reads(op: ir.Operation, operands: list[Layout | None]) -> list[tuple[
     """
     reads = []
     for captured, layout in zip(captured_by(op), operands[len(op.operands) :]):
-        for d, axes in enumerate(layout.block_axes() if layout is not None else ()):
-            if axes:
-                reads.append((captured.reader, d + 1))
+        if layout is not None:
+            cut = [d for d in range(layout.ndim) if layout.axes_of(d)]
+            reads += [(captured.reader, d + 1) for d in cut]
     return reads
 
 
@@ -92,47 +92,31 @@ def _shift_indices(
     indices: list[ir.Operation],
     loops: list[LocalLoop],
     exempt: list[tuple[ir.Operation, int]],
+    local: Local,
 ) -> None:
-    """Let each index count from the beginning of the rank's block."""
-    offsets: dict[int, ir.Value] = {}
+    """Let each index count as in the whole dim."""
+    places: dict[int, Place] = {}
     for index in indices:
         d = index.attributes["dim"].value
-        if not loops[d].axes:
+        cut = loops[d].cut
+        if cut is None:
             continue
-        if d not in offsets:
-            offsets[d] = block_offset(OpBuilder.before(op), loops[d].axes, loops[d].local)
+        if d not in places:
+            places[d] = Place.of(OpBuilder.before(op), cut, local)
         uses = [(use.owner.operation, use.operand_number) for use in index.results[0].uses]
         readers = [use for use in uses if use not in exempt]
-        shifted = OpBuilder.after(index).binary("addi", index.result, offsets[d])
+        shifted = places[d].whole(OpBuilder.after(index), index.result)
         for reader, i in readers:
             reader.operands[i] = shifted
-
-
-@dataclass
-class Block:
-    """Describe the end of a loop over the rank's block."""
-
-    offset: ir.Value
-    end: ir.Value
-
-    @classmethod
-    def of(cls, b: OpBuilder, axes: Sequence[str], extent: int, whole: int) -> "Block":
-        """Return the end of a loop over a block of `extent`, of a dim of `whole` elements cut along `axes`."""
-        return cls(block_offset(b, axes, extent), b.index(whole))
-
-    def inside(self, b: OpBuilder, index: ir.Value) -> ir.Value:
-        """Compare the index, counted globally, with the end: an i1, true before it."""
-        place = b.binary("addi", index, self.offset)
-        return b.compare(arith.CmpIPredicate.ult, place, self.end)
 
 
 def _mask(op: ir.Operation, loops: list[LocalLoop], local: Local) -> None:
     """Keep padding out of the op's reductions."""
     b = OpBuilder.before(op)
     bounds = {
-        d: Block.of(b, loop.axes, loop.local, loop.whole)
+        d: Place.of(b, loop.cut, local)
         for d, loop in enumerate(loops)
-        if loop.reduced and loop.ragged(local)
+        if loop.cut is not None and loop.reduced and loop.ragged(local)
     }
     if bounds:
         mask(op, bounds)

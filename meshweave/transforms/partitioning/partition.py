@@ -35,8 +35,6 @@ from meshweave.transforms.propagation.bodies import is_tensor
 from meshweave.transforms.propagation.graph import MANUAL, STRUCTURED
 from meshweave.transforms.propagation.rules import is_free
 
-HANDING_ON = ("func.return", "func.call", "scf.yield", "scf.condition", *STRUCTURED)
-
 
 @dataclass(frozen=True)
 class Partition(Pass):
@@ -120,7 +118,6 @@ def _op(op: ir.Operation, local: Local) -> None:
         )
     operands = [local.layout(a) for a in record["operands"]]
     results = [local.layout(a) for a in record["results"]]
-    _only_blocks(op, [*operands, *results])
     del op.attributes["dist.layouts"]
     for i, layout in enumerate(operands[: len(op.operands)]):
         if layout is not None:
@@ -139,17 +136,6 @@ def _op(op: ir.Operation, local: Local) -> None:
         FIXERS[op.name](op)
     elif op.name in STRUCTURED:
         _regions(op, operands, results, local)
-
-
-def _only_blocks(op: ir.Operation, layouts: list[Layout | None]) -> None:
-    """Refuse layouts that are not blocks, except on ops that only hand values on."""
-    if op.name in HANDING_ON:
-        return
-    for layout in layouts:
-        if layout is not None and not layout.is_block:
-            fail(
-                op, f"'{op.name}' runs on blocks, not in layout {layout}: run dist-propagate first"
-            )
 
 
 def _regions(

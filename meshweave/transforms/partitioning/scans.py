@@ -13,17 +13,18 @@ from meshweave.layout.layout import Layout
 from meshweave.transforms.partitioning.local import Local, axis_index
 from meshweave.transforms.partitioning.masking import filled
 from meshweave.transforms.partitioning.neutral import neutral_attr
-from meshweave.transforms.partitioning.ops import Block
+from meshweave.transforms.partitioning.place import CutDim, Place
 from meshweave.transforms.propagation.bodies import scan_combiner
 
 
 def fix_scan(op: ir.Operation, operands: Sequence[Layout | None], local: Local) -> None:
     """Let a scan whose types are local start from what the ranks before this one combine."""
     what, layout = Scan(op), operands[0]
-    axes = layout.block_axes()[what.dim] if layout is not None else ()
+    axes = layout.axes_of(what.dim) if layout is not None else ()
     if not axes:
         return
-    cut = _Cut(what, axes, local)
+    assert layout is not None
+    cut = _Cut(what, layout, local)
     op.operands[0] = cut.own()
     op.operands[1] = cut.before(cut.totals())
 
@@ -31,8 +32,9 @@ def fix_scan(op: ir.Operation, operands: Sequence[Layout | None], local: Local) 
 class _Cut:
     """Make the ops in front of a scan of one tensor whose elements lie on ranks along `axes`."""
 
-    def __init__(self, what: Scan, axes: Sequence[str], local: Local) -> None:
-        self.what, self.axes, self.local = what, axes, local
+    def __init__(self, what: Scan, layout: Layout, local: Local) -> None:
+        self.what, self.layout, self.local = what, layout, local
+        self.axes = layout.axes_of(what.dim)
         self.b = OpBuilder.before(what.op)
         (self.value,), self.dim = what.inputs, what.dim
         kind = scan_combiner(what.op)
@@ -49,7 +51,7 @@ class _Cut:
         whole = self.local.uneven.get(self.value, tuple(self.shape))[self.dim]
         ranks = self.local.mesh.axis_count(self.axes)
         if self.value in self.local.uneven and self.shape[self.dim] * ranks != whole:
-            bound = Block.of(self.b, self.axes, self.shape[self.dim], whole)
+            bound = Place.of(self.b, CutDim.of(self.layout, self.dim, whole), self.local)
             self.value = filled(self.b, self.value, {self.dim: bound}, self.kind)
         return self.value
 

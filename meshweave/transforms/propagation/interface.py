@@ -1,6 +1,7 @@
 """Allow layouts beyond blocks at the edges of a program.
 
-Ops run on blocks, so inside such a value lies in blocks nearby.
+Propagation places axes, and takes the pieces for blocks, so inside such a value lies in blocks nearby; where ops can
+as well run on the layout that was said, they do (plan/arrange.py).
 
 before:  func @f(%a {dist.layout = [_*x, _]})        dist.constrain %v {layout = [_, x] order(1, 0)}
 after:   the same with dist.layout = [x, _], open to more axes, and what was said under dist.interface (of an op:
@@ -18,7 +19,10 @@ from meshweave.ir.ops import replace_op
 from meshweave.layout.layout import Layout
 from meshweave.layout.mesh import Mesh
 from meshweave.layout.notation import axis_factors
+from meshweave.plan.arrange import Said
 from meshweave.transforms.base import fail, functions, ops_of, port_attrs, set_port_attrs
+from meshweave.transforms.propagation.graph import Built
+from meshweave.transforms.propagation.rules import nbytes
 
 INTERFACE = "interface"
 """On an op with a `layout`: the layout that was said. On arguments and results of functions: dist.interface."""
@@ -53,6 +57,32 @@ def open_interfaces(module: ir.Module, mesh: Mesh) -> None:
         _open_op(op.operation, op.operation.operands[0].type, mesh)
     for op in ops_of(module, "dist.to_global"):
         _open_op(op.operation, op.operation.results[0].type, mesh)
+
+
+def beyond_blocks(module: ir.Module, built: Built) -> list[Said]:
+    """Return the values of the graph that were noted as interfaces, with the layouts that were said."""
+    found: list[tuple[int, ir.Type, ir.Attribute]] = []
+    for f in functions(module):
+        arguments = list(f.operation.regions[0].blocks[0].arguments)
+        numbers = [built.values.get(a, -1) for a in arguments]
+        results = built.results[f.operation.attributes["sym_name"].value]
+        types = f.operation.attributes["function_type"].value.results
+        for key, values, of in (
+            ("arg_attrs", numbers, [a.type for a in arguments]),
+            ("res_attrs", results, types),
+        ):
+            for value, type_, entry in zip(values, of, port_attrs(f, key)):
+                if "dist.interface" in entry:
+                    found.append((value, type_, entry["dist.interface"]))
+    for view in ops_of(module, "dist.constrain"):
+        op = view.operation
+        if INTERFACE in op.attributes:
+            value = op.results[0]
+            found.append((built.values[value], value.type, op.attributes[INTERFACE]))
+    return [
+        Said(number, LayoutAttr(said).layout, tuple(type_.shape), nbytes(type_))
+        for number, type_, said in found
+    ]
 
 
 def forget_interfaces(module: ir.Module) -> None:

@@ -14,6 +14,7 @@ from typing import ClassVar
 from meshweave.dialects.dist import LayoutAttr
 from meshweave.ir.bindings import ir
 from meshweave.layout.layout import Layout
+from meshweave.plan.arrange import arrange
 from meshweave.plan.defer import defer
 from meshweave.plan.family import Asked, probe, sizes_text
 from meshweave.plan.propagate import Decision, propagate
@@ -27,7 +28,7 @@ from meshweave.transforms.base import (
 )
 from meshweave.transforms.propagation import symbolic
 from meshweave.transforms.propagation.graph import Built, Site, build
-from meshweave.transforms.propagation.interface import open_interfaces
+from meshweave.transforms.propagation.interface import beyond_blocks, open_interfaces
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,9 @@ class Propagate(Pass):
         asked = Asked(mesh, self.slices) if mesh.is_symbolic else None
         chosen = propagate(built.graph, chosen_at, asked, self.slices)
         layouts, decisions = defer(built.graph, *chosen, chosen_at)
+        if asked is None and not self.slices:
+            said = beyond_blocks(module, built)
+            layouts, decisions = arrange(built.graph, layouts, decisions, said, mesh)
         if asked is not None:
             symbolic.mark_given(module)
             sizes = asked.same_for(built.graph, *chosen)

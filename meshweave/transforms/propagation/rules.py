@@ -179,7 +179,8 @@ def item_bytes(element: ir.Type) -> int:
     return max(bits // 8, 1)
 
 
-def _nbytes(type_: ir.Type) -> int:
+def nbytes(type_: ir.Type) -> int:
+    """Return the bytes of a whole tensor, at least one of an empty one; 0 of what is no tensor."""
     if not is_tensor(type_):
         return 0
     count = item_bytes(type_.element_type)
@@ -203,7 +204,7 @@ def _rule(
         tuple(dims[: len(operands)]),
         tuple(dims[len(operands) :]),
         tuple([tuple(t.shape) if d is not None else None for t, d in zip(types, dims)]),
-        tuple([_nbytes(t) for t in types]),
+        tuple([nbytes(t) for t in types]),
         name=name,
         **more,
     )

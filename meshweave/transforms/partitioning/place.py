@@ -1,0 +1,116 @@
+"""Say where in a whole dim the elements of a rank lie, as ops of the rank's program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+
+from meshweave.ir.bindings import arith, ir
+from meshweave.ir.build import OpBuilder
+from meshweave.layout.layout import Layout
+from meshweave.layout.places import Digit, Indices, digits, irregular, is_nested, run_at
+from meshweave.transforms.partitioning.local import Local, axis_index
+
+
+@dataclass(frozen=True)
+class CutDim:
+    """Hold the layout of a dim alone, and the size of the whole dim."""
+
+    layout: Layout
+    whole: int
+
+    @classmethod
+    def of(cls, layout: Layout, dim: int, whole: int) -> CutDim:
+        """Return dim number `dim` of a tensor in `layout`."""
+        return cls(Layout((layout.dims[dim],), uneven=layout.uneven), whole)
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """Return the axes that it lies on, major first."""
+        return self.layout.axes_of(0)
+
+
+@dataclass(frozen=True)
+class _Term:
+    """Describe a local digit, index / weight % extent (None: no %), which counts `stride` in the whole dim."""
+
+    weight: int
+    extent: int | None
+    stride: int
+
+
+@dataclass(frozen=True)
+class Place:
+    """Know where each local index is in the whole dim, which ends at `end`: at `offset` plus what its digits add."""
+
+    offset: ir.Value
+    terms: tuple[_Term, ...]
+    end: ir.Value
+
+    @classmethod
+    def of(cls, b: OpBuilder, cut: CutDim, local: Local) -> Place:
+        """Make what does not depend on the local index."""
+        shape, mesh = (cut.whole,), local.mesh
+        if irregular(cut.layout, 0) or is_nested(cut.layout, mesh, shape, 0):
+            number = axis_index(b, cut.axes)
+            begins, ends = run_at(cut.layout, mesh, shape, 0, _ranks(local, cut.axes))
+            return cls(_entry(b, begins, number), (_Term(1, None, 1),), _entry(b, ends, number))
+        row = digits(cut.layout, mesh, shape)[0]
+        return cls(_offset(b, row), _terms(row), b.index(cut.whole))
+
+    def whole(self, b: OpBuilder, index: ir.Value) -> ir.Value:
+        """Return where the element at a local index lies in the whole dim."""
+        total = self.offset
+        for term in self.terms:
+            part = index if term.weight == 1 else b.binary("divui", index, b.index(term.weight))
+            if term.extent is not None:
+                part = b.binary("remui", part, b.index(term.extent))
+            part = part if term.stride == 1 else b.binary("muli", part, b.index(term.stride))
+            total = b.binary("addi", part, total)
+        return total
+
+    def inside(self, b: OpBuilder, index: ir.Value) -> ir.Value:
+        """Compare the place of a local index with the end: an i1, true where it holds no padding."""
+        return b.compare(arith.CmpIPredicate.ult, self.whole(b, index), self.end)
+
+
+def _ranks(local: Local, axes: Sequence[str]) -> Indices:
+    """Return the first rank at each position along `axes`."""
+    ranks: Indices = np.zeros((), np.int64)
+    for name in axes:
+        steps = np.arange(local.mesh.size(name)) * local.mesh.stride(name)
+        ranks = (ranks[..., None] + steps).reshape(-1)
+    return ranks
+
+
+def _entry(b: OpBuilder, numbers: Indices, at: ir.Value) -> ir.Value:
+    """Return the number at a computed place of a table."""
+    index = ir.IndexType.get()
+    type_ = ir.RankedTensorType.get([len(numbers)], index)
+    return b.element(b.constant(ir.DenseElementsAttr.get(numbers, type=index), type_), [at])
+
+
+def _offset(b: OpBuilder, row: Sequence[Digit]) -> ir.Value:
+    """Return what the digits of ranks count in the whole dim: neighbours are one digit."""
+    total: ir.Value | None = None
+    for on_ranks, group in groupby(row, lambda digit: digit.axis is not None):
+        if on_ranks:
+            members = list(group)
+            axes = [digit.axis for digit in members if digit.axis is not None]
+            part = b.binary("muli", axis_index(b, axes), b.index(members[-1].stride))
+            total = part if total is None else b.binary("addi", total, part)
+    assert total is not None, "the dim is cut"
+    return total
+
+
+def _terms(row: Sequence[Digit]) -> tuple[_Term, ...]:
+    found: list[_Term] = []
+    weight = 1
+    kept = [digit for digit in row if digit.axis is None and digit.extent != 1]
+    for digit in reversed(kept):
+        found.append(_Term(weight, None if digit is kept[0] else digit.extent, digit.stride))
+        weight *= digit.extent
+    return tuple(reversed(found))
