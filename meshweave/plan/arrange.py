@@ -12,7 +12,7 @@ a family ends.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from meshweave.layout.factors import ORDERED, Rule
+from meshweave.layout.factors import ORDERED, PLACED, Rule
 from meshweave.layout.layout import Factor, Layout
 from meshweave.layout.mesh import Mesh
 from meshweave.layout.notation import REST, AxisFactor
@@ -250,7 +250,7 @@ class _Arranging:
 
 
 def _in_order(rule: Rule) -> set[int]:
-    """Return the factors whose indices must be in order: of scans, and those that share a dim of some tensor."""
+    """Return the factors whose indices must be in order: of scans and scatters, and those that share a dim."""
     rows = [dim for dims in rule.tensors if dims is not None for dim in dims]
     shared = {f for dim in rows if len(dim) > 1 for f in dim}
-    return shared | {f for f, factor in enumerate(rule.factors) if factor.kind == ORDERED}
+    return shared | {f for f, factor in enumerate(rule.factors) if factor.kind in (ORDERED, PLACED)}

@@ -39,6 +39,13 @@ class LocalLoop:
         self.local = 1
         self.reduced = True
 
+    def see(self, value: ir.Value, layout: Layout, dim: int, local: Local) -> None:
+        """Take it for the loop over a dim of `value`, which has its local type and lies in `layout`."""
+        self.local, axes = value.type.shape[dim], layout.axes_of(dim)
+        whole = local.uneven.get(value)
+        size = whole[dim] if whole else self.local * local.mesh.axis_count(axes)
+        self.cut = CutDim.of(layout, dim, size) if axes else None
+
     def ragged(self, local: Local) -> bool:
         """Tell whether some rank has padding."""
         cut = self.cut
@@ -52,16 +59,12 @@ def _loops(op: ir.Operation, operands: list[Layout | None], local: Local) -> lis
     for i, (value, map_, layout) in enumerate(zip(op.operands, maps, operands)):
         if layout is None or not is_tensor(value.type):
             continue
-        shape, whole = value.type.shape, local.uneven.get(value)
         for d, e in enumerate(map_.results):
             if not isinstance(e, ir.AffineDimExpr):
                 continue
-            loop = loops[e.position]
-            loop.local, axes = shape[d], layout.axes_of(d)
-            size = whole[d] if whole else shape[d] * local.mesh.axis_count(axes)
-            loop.cut = CutDim.of(layout, d, size) if axes else None
+            loops[e.position].see(value, layout, d, local)
             if i >= len(maps) - n_inits:
-                loop.reduced = False
+                loops[e.position].reduced = False
     return loops
 
 
