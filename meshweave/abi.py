@@ -23,7 +23,7 @@ class Slots:
 
     arena: pointer; rank: i64; status: pointer to the rank's `StatusRow`; private: the engine's own pointer.
     Then a handle and a member index for each group, the pointers of the inputs and outputs, and a pointer to this
-    rank's section of each exchange (`SectionWords`; on gpus `device.ExchangeWords`).
+    rank's section of each exchange (`SectionWords`; on gpus `device.ExchangeWords`), last one to its `CoresBlock`.
     """
 
     groups: int
@@ -41,24 +41,29 @@ class Slots:
 
     def member(self, group: int) -> int:
         """Return the slot of this rank's member index in a group."""
-        return 5 + 2 * group
+        return self.handle(group) + 1
 
     def input(self, index: int) -> int:
         """Return the slot of an input's pointer."""
-        return 4 + 2 * self.groups + index
+        return self.handle(self.groups) + index
 
     def output(self, index: int) -> int:
         """Return the slot of an output's pointer."""
-        return 4 + 2 * self.groups + self.inputs + index
+        return self.input(self.inputs) + index
 
     def exchange(self, index: int) -> int:
         """Return the slot of the pointer to an exchange's section."""
-        return 4 + 2 * self.groups + self.inputs + self.outputs + index
+        return self.output(self.outputs) + index
+
+    @property
+    def cores(self) -> int:
+        """Return the slot of the pointer to the rank's `CoresBlock`, 0 where it has one core."""
+        return self.exchange(self.exchanges)
 
     @property
     def count(self) -> int:
         """Return the number of slots in the table."""
-        return self.exchange(self.exchanges)
+        return self.cores + 1
 
 
 ABORTED = 0x7FFF  # code of a collective that left its wait because another rank had failed
@@ -248,6 +253,31 @@ class ServeBlock:
     def nbytes(cls, nranks: int) -> int:
         """Return the bytes of the block."""
         return cls.RANKS + cls.RANK_BYTES * nranks
+
+
+class CoresBlock:
+    """Lay out the block through which the cores of a rank share the work of a kernel, in bytes.
+
+    First how many other cores help (i64); at the places of `ServeBlock`, how often a wait looks before it yields the
+    processor, and how often it yields before it sleeps. The function that does a piece of the work, and the address of
+    its arguments.
+
+    The ticket (i64) lies on a line of its own: the number of the work in the upper half, in the lower the pieces that
+    nobody has taken; LEAVE: the helpers are to go. How many helpers sleep until there is work. On another line how many
+    pieces are done, and whether the rank sleeps until all are.
+    """
+
+    HELPERS = 0
+    SPINS = ServeBlock.SPINS
+    PIECE = 24
+    ARGUMENTS = 32
+    YIELDS = ServeBlock.YIELDS
+    TICKET = 64
+    SLEEPERS = 72
+    DONE = 128
+    RANK_SLEEPS = 136
+    LEAVE = -1
+    BYTES = 192
 
 
 # Exchanges.

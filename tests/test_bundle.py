@@ -91,7 +91,7 @@ def test_contents_that_do_not_match_the_digest_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": 99}, "bundle format 99, this runtime reads format 6"),
+        ({"format": 99}, "bundle format 99, this runtime reads format 7"),
         ({"arena_bytes": -1}, "manifest.arena_bytes should be a count, is -1"),
         ({"arena_bytes": 1 << 80}, "manifest.arena_bytes should be a count"),
         ({"arena_bytes": True}, "manifest.arena_bytes should be a count, is True"),
@@ -119,7 +119,7 @@ def test_the_slots_follow_each_other():
     table = slots(MANIFEST)
     numbers = [table.arena, table.rank, table.status, table.private]
     numbers += [table.handle(0), table.member(0), table.handle(1), table.member(1)]
-    numbers += [table.input(0), table.input(1), table.output(0)]
+    numbers += [table.input(0), table.input(1), table.output(0), table.cores]
     assert numbers == list(range(table.count))
 
 

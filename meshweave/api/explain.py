@@ -50,7 +50,11 @@ def explanation(
     moved = sum(row.nbytes for row in decided.collectives)
     count = len(decided.collectives)
     words = "collective brings" if count == 1 else "collectives bring"
-    last = f"{count} {words} the busiest rank {moved:,} bytes; compiled in {1000 * seconds:.0f} ms"
+    cores = program.executable.cores
+    last = (
+        f"{count} {words} the busiest rank {moved:,} bytes; compiled in {1000 * seconds:.0f} ms; "
+        f"each rank computes on {cores} core{'s' if cores > 1 else ''}"
+    )
     out = io.StringIO()
     width = min(110, shutil.get_terminal_size((110, 24)).columns)
     # In a notebook rich would draw the tables there, and leave nothing to return.

@@ -30,10 +30,11 @@ class BoundCall(Protocol):
 
 
 class Executable(Protocol):
-    """Run a program that an engine has loaded."""
+    """Run a program that an engine has loaded. cores: those that each rank computes on."""
 
     bundle: Bundle
     manifest: Manifest
+    cores: int
 
     def run(self, inputs: Sequence[Sequence[Values]], fixed: int = 0) -> list[list[Values]]:
         """Run once and return new arrays, `outputs[rank][index]`.

@@ -164,11 +164,12 @@ class SlotTable:
         groups: Sequence[tuple[int, int]],
         exchanges: Sequence[Values],
         arena: int | None = None,
+        cores: int = 0,
     ) -> None:
         """Fill in the slots.
 
-        status, private, arena: addresses (without an arena, one is allocated); groups: (handle, member index) of each
-        group of the manifest; exchanges: the words of the rank's section of each exchange.
+        status, private, arena, cores: addresses (without an arena, one is allocated); groups: (handle, member index)
+        of each group of the manifest; exchanges: the words of the rank's section of each exchange.
         """
         self.slots = slots(manifest)
         self.arena = aligned(0 if arena is not None else manifest.arena_bytes)
@@ -181,6 +182,7 @@ class SlotTable:
         self._base[self.slots.rank] = rank
         self._base[self.slots.status] = status
         self._base[self.slots.private] = private
+        self._base[self.slots.cores] = cores
         for number, (handle, member) in enumerate(groups):
             self._base[self.slots.handle(number)] = handle
             self._base[self.slots.member(number)] = member

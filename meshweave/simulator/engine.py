@@ -74,6 +74,8 @@ class EmulateExecutable:
     After a failed run the next run loads it again. Calls from several threads run one after the other.
     """
 
+    cores = 1
+
     def __init__(self, engine: EmulateEngine, bundle: Bundle) -> None:
         manifest = bundle.manifest
         check_engine(manifest, engine.name)

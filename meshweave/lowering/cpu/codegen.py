@@ -18,6 +18,7 @@ from meshweave.ir.bindings import ir
 from meshweave.ir.ops import ops_named, ops_where, replace_op
 from meshweave.lowering.buffers.bufferize import run_passes
 from meshweave.lowering.cpu import blas, lapack
+from meshweave.lowering.cpu.collectives.cores import SHARE
 from meshweave.lowering.cpu.collectives.objects import object_of
 from meshweave.lowering.cpu.mathpoly.replace import replace_functions
 
@@ -99,6 +100,11 @@ def _is_moved(op: ir.Operation) -> bool:
     return op.name in _MOVES or not any(isinstance(v.type, ir.BF16Type) for v in values)
 
 
+def declares(module: ir.Module, name: str) -> bool:
+    """Tell whether a module names a function."""
+    return any(_symbol(view.operation) == name for view in module.body.operations)
+
+
 def _symbol(op: ir.Operation) -> str | None:
     return op.attributes["sym_name"].value if "sym_name" in op.attributes else None
 
@@ -147,7 +153,7 @@ def check_functions(module: ir.Module, calls: Collection[str], places: Mapping[s
     """
     ops = [view.operation for view in module.body.operations]
     own = {_symbol(op) for op in ops if op.name == "llvm.func" and len(op.regions[0].blocks)}
-    known = {*own, *calls, *blas.SYMBOLS.values(), *lapack.symbols()}
+    known = {*own, *calls, *blas.SYMBOLS.values(), *lapack.symbols(), SHARE}
     for op in ops:
         if op.name != "mw.program":
             _check(op, known, places.get(_symbol(op) or ""))

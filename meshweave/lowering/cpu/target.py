@@ -14,13 +14,16 @@ from meshweave.ir.lapack import Call
 from meshweave.layout import Mesh
 from meshweave.lowering.buffers.constants import constant_buffers
 from meshweave.lowering.cpu import blas
-from meshweave.lowering.cpu.codegen import check_functions, llvm_functions, machine_code
+from meshweave.lowering.cpu.codegen import check_functions, declares, llvm_functions, machine_code
+from meshweave.lowering.cpu.collectives.cores import SHARE, cores_object
 from meshweave.lowering.cpu.collectives.objects import collectives_object, runtime_of
 from meshweave.lowering.cpu.collectives.serve import can_be_served, serve_object
 from meshweave.lowering.cpu.collectives.staging import staging_bytes
 from meshweave.lowering.cpu.lapack import RoutineWriter
 from meshweave.lowering.cpu.panels import panels_of, panels_text
+from meshweave.lowering.cpu.pieces import Pieces, pieces_of
 from meshweave.lowering.cpu.reuse import reads_once
+from meshweave.lowering.cpu.sharing import DECLARATION, shared_text
 from meshweave.lowering.cpu.units import unit_text
 from meshweave.lowering.host.emit import Code
 from meshweave.lowering.host.program import LoweredProgram
@@ -74,6 +77,7 @@ def _code(program: LoweredProgram) -> tuple[ir.Module, CodeFacts]:
         constants,
         areas=areas,
         routine_of=kernels.routine,
+        shared=kernels.shared,
     )
     program.write(code)
     calls = sorted(program.called(code))
@@ -141,6 +145,8 @@ def _bundle(
         libraries=tuple(sorted(libraries)),
         certificate=certificate,
     )
+    if declares(module, SHARE):
+        others.append(cores_object())
     with module.context:
         module.body.append(ir.Operation.parse(manifest.constant))
     return Bundle(manifest, (machine_code(module), *others))
@@ -151,17 +157,34 @@ class Kernels:
 
     def __init__(self) -> None:
         self._names: dict[Any, str] = {}
+        self._parts: dict[Any, str] = {}  # functions that one core runs
         self.places: dict[str, str] = {}  # where in the source the first call of each came from
         self.texts: list[str] = []
         self.declared: set[str] = set()  # functions of the library that are called
+        self.shared: set[str] = set()  # kernels whose work the rank's cores share
 
     def name(self, unit: KernelUnit) -> str:
         """Return the function that does what `unit` does, generated when it is new."""
-        key = unit.key
-        name = self._names.get(key)
+        name = self._names.get(unit.key)
         if name is None:
-            name = f"mw_kernel_{len(self._names)}"
-            self._names[key], self.places[name] = name, unit.where
+            pieces = pieces_of(unit)
+            name = self._whole(unit) if pieces is None else self._shared(unit, pieces)
+            self._names[unit.key] = name
+        return name
+
+    def _shared(self, unit: KernelUnit, pieces: Pieces) -> str:
+        """Return the function that has the cores do what `unit` does."""
+        parts = [self._whole(part) for part in (pieces.whole, pieces.rest) if part is not None]
+        name = self._new(unit)
+        self.shared.add(name)
+        self.texts.append(shared_text(name, unit, pieces, parts))
+        return name
+
+    def _whole(self, unit: KernelUnit) -> str:
+        """Return the function that does what `unit` does by itself."""
+        name = self._parts.get(unit.key)
+        if name is None:
+            name = self._parts[unit.key] = self._new(unit)
             self.texts.append(self._text(name, unit))
         return name
 
@@ -173,6 +196,11 @@ class Kernels:
             writer = RoutineWriter(call)
             self.texts.append(writer.text(name))
             self.declared |= writer.declared
+        return name
+
+    def _new(self, unit: KernelUnit) -> str:
+        name = f"mw_kernel_{len(self.places)}"
+        self.places[name] = unit.where
         return name
 
     def _text(self, name: str, unit: KernelUnit) -> str:
@@ -189,4 +217,5 @@ class Kernels:
 
     def text(self) -> str:
         """Return the module with all of them."""
-        return "".join([*sorted(self.declared), *self.texts])
+        declared = sorted(self.declared) + ([DECLARATION] if self.shared else [])
+        return "".join([*declared, *self.texts])

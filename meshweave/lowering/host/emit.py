@@ -14,7 +14,7 @@ started, and while it is waited for.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -47,16 +47,18 @@ class Code:
         emitter: type[Emitter] | None = None,
         areas: Mapping[int, int] | None = None,
         routine_of: Callable[[LapackCall], str] | None = None,
+        shared: Collection[str] = (),
     ) -> None:
         """Begin an empty module.
 
         emitter: what writes a function, for targets whose calls of kernels differ from the cpu's.
         areas: see `communication.areas`, for targets whose collectives have them.
         routine_of: the function that calls LAPACK, for targets that have it.
+        shared: kernels that take the rank's cores too; they may be added later.
         """
         self.slots, self.calls, self.name_of, self.constants = slots, calls, name_of, constants
         self.emitter = emitter or Emitter
-        self.areas = areas or {}
+        self.areas, self.shared = areas or {}, shared
         self.routine_of = routine_of
         self.declared: dict[str, str] = {}  # external function -> its type
         self.globals: set[str] = set()
@@ -184,6 +186,9 @@ class Emitter(Branches):
         pointers = [self._address(*place) for place in unit.pointers.places]
         scalars = [self._value(s) for s in unit.pointers.scalars]
         types = ["!llvm.ptr"] * len(pointers) + [type_text(s.type) for s in unit.pointers.scalars]
+        if name in self.code.shared:
+            scalars.append(self._slot(self.slots.cores))
+            types.append("!llvm.ptr")
         self.code.declared[name] = f"({', '.join(types)})"
         self.lines.append(
             f"llvm.call @{name}({', '.join(pointers + scalars)}) : ({', '.join(types)}) -> ()"

@@ -114,13 +114,19 @@ class Pointed(NamedTuple):
     nbytes: int
 
 
+class Counter(NamedTuple):
+    """Stand for the number of an iteration that a kernel begins with, in the place of a scalar."""
+
+    type: ir.Type
+
+
 @dataclass
 class Pointers:
     """Collect what a call passes: places (root, offset in elements, bytes of an element), then scalars."""
 
     places: list[Pointed] = field(default_factory=list)
     written: set[int] = field(default_factory=set)
-    scalars: list[ir.Value] = field(default_factory=list)
+    scalars: list[ir.Value | Counter] = field(default_factory=list)
     _numbers: dict[tuple[Root, Linear], int] = field(default_factory=dict)
 
     def pointer(self, root: Root, offset: Linear, nbytes: int) -> int:

@@ -23,6 +23,7 @@ from meshweave.abi import ABORTED, WorldLayout
 from meshweave.bundle import Bundle, slots
 from meshweave.errors import MeshweaveError, RankError
 from meshweave.layout import Mesh
+from meshweave.runtime.cores import Helpers, checked_cores, cores_of, usable_cores
 from meshweave.runtime.engine import check_engine
 from meshweave.runtime.exchanges import sections
 from meshweave.runtime.flight.board import StatusBoard
@@ -53,13 +54,18 @@ class LocalEngine:
 
     timeout: seconds without progress of any rank, while one waits, after which a run ends with
     RankError. flight: a folder for dumps of what the ranks did last, written when a run fails or is interrupted.
+    cores: how many share the work of each rank's larger kernels; None: those that the process may use, divided
+    among the ranks. The results have the same bits with any number.
     """
 
     name = "local"
 
-    def __init__(self, timeout: float = 60.0, flight: str | None = None) -> None:
+    def __init__(
+        self, timeout: float = 60.0, flight: str | None = None, cores: int | None = None
+    ) -> None:
         self.timeout = timeout
         self.flight = flight_folder(flight)
+        self.cores = checked_cores(cores)
 
     def load(self, bundle: Bundle) -> LocalExecutable:
         """Load a bundle compiled for this engine.
@@ -67,7 +73,7 @@ class LocalEngine:
         Raises MeshweaveError when it is for another, or cannot be loaded here.
         """
         check_engine(bundle.manifest, self.name)
-        return LocalExecutable(bundle, self.timeout, self.flight)
+        return LocalExecutable(bundle, self.timeout, self.flight, self.cores)
 
     def close(self) -> None:
         """Do nothing: the engine holds nothing."""
@@ -191,12 +197,16 @@ class RankThread:
             self._end()
 
 
-def _stop(workers: list[RankThread], serving: Serving | None) -> None:
+def _stop(
+    workers: list[RankThread], serving: Serving | None, helpers: Sequence[Helpers] = ()
+) -> None:
     """End the threads; those that serve leave first."""
     if serving is not None and serving.entered:
         serving.stop()
     for worker in workers:
         worker.start(None)
+    for each in helpers:
+        each.stop()
 
 
 def _stalled(flight: FlightRecorder, world: World, line: str) -> str:
@@ -212,13 +222,22 @@ def _stalled(flight: FlightRecorder, world: World, line: str) -> str:
 class LocalExecutable:
     """Run a program on the ranks of its mesh. Calls from several threads run one after the other."""
 
-    def __init__(self, bundle: Bundle, timeout: float = 60.0, flight: str | None = None) -> None:
+    def __init__(
+        self,
+        bundle: Bundle,
+        timeout: float = 60.0,
+        flight: str | None = None,
+        cores: int | None = None,
+    ) -> None:
         manifest = bundle.manifest
         self.bundle, self.manifest, self.timeout = bundle, manifest, timeout
         self.mesh, self.slots = check_machine(manifest, manifest.engine), slots(manifest)
         self._code, self._step = load_code(bundle)
         self._world = World(self.mesh, manifest.groups)
         nranks = self.mesh.nranks
+        self.cores = cores_of(cores, nranks)
+        crowded = self.cores * nranks > usable_cores()
+        self._helpers = [Helpers(self._code, self.cores, crowded) for _ in range(nranks)]
         self._board = StatusBoard.private(nranks)
         self._flight = FlightRecorder(self._board, manifest, flight)
         self._tables = [
@@ -229,6 +248,7 @@ class LocalExecutable:
                 private=self._world.address,
                 groups=self._world.handles(rank),
                 exchanges=[section.words() for section in sections(manifest, rank)],
+                cores=self._helpers[rank].address,
             )
             for rank in range(nranks)
         ]
@@ -250,6 +270,8 @@ class LocalExecutable:
         if self._workers:
             self._end.detach()
         self._workers, self._lost = [], []
+        for helpers in self._helpers:
+            helpers.reset()
         self._reset()
         if self._serving is not None:
             self._serve_short_calls()
@@ -412,7 +434,9 @@ class LocalExecutable:
         """Start the threads if there are none yet."""
         if not self._workers:
             self._workers = self._started()
-            self._end = weakref.finalize(self, _stop, self._workers, self._serving)
+            for rank, helpers in enumerate(self._helpers):
+                helpers.start(f"meshweave-rank-{rank}")
+            self._end = weakref.finalize(self, _stop, self._workers, self._serving, self._helpers)
             self._end.atexit = (
                 False  # calls may still come, or be under way; exit ends threads anyway
             )

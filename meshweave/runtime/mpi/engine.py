@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from meshweave.bundle import Bundle
 from meshweave.errors import MeshweaveError
+from meshweave.runtime.cores import checked_cores
 from meshweave.runtime.mpi.inside import InsideProgram
 from meshweave.runtime.mpi.window import wanted
 from meshweave.runtime.processes.engine import ProcessEngine
@@ -59,16 +60,20 @@ class MpiEngine(ProcessEngine):
     """Run bundles in processes of this host that call MPI; see ProcessEngine for their life, `timeout` and `flight`.
 
     window: whether collectives go through shared memory (True) or by MPI's own (False, slower, for comparison);
-    by default through shared memory, unless MESHWEAVE_MPI_WINDOW=0 is in the environment.
+    by default through shared memory, unless MESHWEAVE_MPI_WINDOW=0 is in the environment. cores: as for LocalEngine.
     """
 
     name = "mpi"
 
     def __init__(
-        self, timeout: float = 60.0, window: bool | None = None, flight: str | None = None
+        self,
+        timeout: float = 60.0,
+        window: bool | None = None,
+        flight: str | None = None,
+        cores: int | None = None,
     ) -> None:
         super().__init__(timeout, flight)
-        self.window = wanted(window)
+        self.window, self.cores = wanted(window), checked_cores(cores)
 
     def launcher(self) -> Launcher:
         """Return our own launcher where the MPI is MPICH, else `mpiexec`."""
@@ -77,13 +82,13 @@ class MpiEngine(ProcessEngine):
         return Launcher("mpiexec", _mpiexec_command, environment)
 
     def loading(self) -> AbstractContextManager[dict[str, object]]:
-        """Tell the ranks whether to meet in a window."""
-        return nullcontext({"window": self.window})
+        """Tell the ranks whether to meet in a window, and on how many cores to compute."""
+        return nullcontext({"window": self.window, "cores": self.cores})
 
 
 def run_inside(
     bundle: Bundle, inputs: Sequence[Values], timeout: float = 60.0, window: bool | None = None,
-    flight: str | None = None,
+    flight: str | None = None, cores: int | None = None,
 ) -> list[Values]:  # fmt: skip
     """Run a bundle once as one rank of the `mpiexec` job that this process belongs to.
 
@@ -91,9 +96,9 @@ def run_inside(
 
     inputs: this rank's local arrays. Returns this rank's outputs. COMM_WORLD must have as many
     ranks as the mesh. A rank that fails or stalls for `timeout` seconds ends the whole job with
-    status 3 and one line on stderr. window, flight: as for MpiEngine.
+    status 3 and one line on stderr. window, flight, cores: as for MpiEngine.
     """
-    program = InsideProgram(bundle, timeout, window, flight)
+    program = InsideProgram(bundle, timeout, window, flight, cores)
     try:
         return program.run(inputs)
     finally:

@@ -20,6 +20,7 @@ import numpy as np
 
 from meshweave.bundle import Bundle
 from meshweave.errors import RankError
+from meshweave.runtime.cores import checked_cores
 from meshweave.runtime.flight.board import StatusBoard
 from meshweave.runtime.flight.recorder import FlightRecorder, new_incident
 from meshweave.runtime.flight.records import ELSEWHERE, TOLD
@@ -45,14 +46,14 @@ class InsideProgram:
 
     def __init__(
         self, bundle: Bundle, timeout: float = 60.0, window: bool | None = None,
-        flight: str | None = None,
+        flight: str | None = None, cores: int | None = None,
     ) -> None:  # fmt: skip
         """Load.
 
         Raises MeshweaveError when the bundle does not fit this job, RankError when the ranks load different ones.
 
         timeout: seconds without progress of the ranks of a host, while one waits, after which a run
-        ends the job. window: as for MpiEngine. flight: as for LocalEngine; a folder on each host.
+        ends the job. window, cores: as for MpiEngine. flight: as for LocalEngine; a folder on each host.
         """
         from mpi4py import MPI
 
@@ -67,7 +68,9 @@ class InsideProgram:
             self._dismissed = weakref.finalize(self, _dismiss, start_watcher(self._flight, file))
             self._dismissed.atexit = False  # the other ranks may still need it
         os.close(file)
-        self._program = MpiRank(bundle, self._board, window=wanted(window), foreign=True)
+        self._program = MpiRank(
+            bundle, self._board, window=wanted(window), foreign=True, cores=checked_cores(cores)
+        )
         watchdog = Watchdog(self._board, self.manifest, timeout)
         self._lookout = Lookout(watchdog, self._stalled)
 

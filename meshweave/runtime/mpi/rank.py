@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ import numpy as np
 from meshweave.abi import DTYPES, KINDS, STAGING, MpiTable, reduction_symbol, rounded
 from meshweave.bundle import Bundle, Manifest
 from meshweave.errors import MeshweaveError, RankError
+from meshweave.runtime.cores import Helpers, cores_of, usable_cores
 from meshweave.runtime.engine import check_engine
 from meshweave.runtime.exchanges import sections
 from meshweave.runtime.flight.board import StatusBoard
@@ -45,12 +47,19 @@ class MpiRank:
     """Hold one rank's program, loaded: call `step` with the table that `table.bound` gives."""
 
     def __init__(
-        self, bundle: Bundle, board: StatusBoard, *, window: bool, foreign: bool = False
+        self,
+        bundle: Bundle,
+        board: StatusBoard,
+        *,
+        window: bool,
+        foreign: bool = False,
+        cores: int | None = None,
     ) -> None:
         """Load, and agree with all other ranks that it is the same program. Every rank of COMM_WORLD makes this call.
 
         window: use a shared window between the ranks of a host (if all ranks want to), else MPI's
-        own collectives; foreign: inputs and outputs will lie in memory that this rank alone has.
+        own collectives; foreign: inputs and outputs will lie in memory that this rank alone has;
+        cores: of this rank, None: those that it may use, divided among the ranks of this host that may use the same.
         Raises MeshweaveError when it cannot be loaded here, RankError when the ranks have different
         programs.
         """
@@ -69,6 +78,10 @@ class MpiRank:
         host = self.world.Split_type(MPI.COMM_TYPE_SHARED)
         assert isinstance(host, MPI.Intracomm)  # a part of COMM_WORLD
         self._host = host
+        sharing = self._host.allgather(os.sched_getaffinity(0)).count(os.sched_getaffinity(0))
+        self.cores = cores_of(cores, sharing)
+        crowded = self.cores * sharing > usable_cores()
+        self._helpers = Helpers(self._code, self.cores, crowded)
         self._window, arena = self._allocated(window, foreign)
         comms = [word(MPI._handleof(comm)) for comm in self._comms]
         here = ranks_of(self._host, self.rank)
@@ -76,6 +89,7 @@ class MpiRank:
         if self._window is not None:
             self.groups.stage(arena + self._staging_at, self._staging_bytes)
         self.table = self._slots(board.address(self.rank), arena)
+        self._helpers.start(f"meshweave-rank-{self.rank}")
 
     def _loaded(self, bundle: Bundle) -> tuple[LoadedCode, StepFunction, list[Values]]:
         """Load the code and compare programs. A failure is told to the others: they would wait for this rank."""
@@ -100,6 +114,7 @@ class MpiRank:
             ],
             exchanges=self._exchanges,
             arena=arena or None,
+            cores=self._helpers.address,
         )
 
     def _allocated(self, window: bool, foreign: bool) -> tuple[Window | None, int]:
@@ -125,6 +140,7 @@ class MpiRank:
 
     def close(self) -> None:
         """Free the communicators, operations and the window. Every rank makes this call."""
+        self._helpers.stop()
         for comm in self._comms:
             comm.Free()
         self._comms = []

@@ -40,9 +40,10 @@ class MpiWorker(Server):
         board = StatusBoard(mmap.mmap(files[0], StatusBoard.nbytes(self.nranks)), self.nranks)
         board.announce(self.rank)
         bundle = Bundle.from_bytes(payload)
-        program = MpiRank(bundle, board, window=message["window"])
+        program = MpiRank(bundle, board, window=message["window"], cores=message["cores"])
         self._programs[message["program"]] = program, board
-        return {"shared": sorted(mpi_memory("self")), "window": all(program.groups.shared)}
+        shared = sorted(mpi_memory("self"))
+        return {"shared": shared, "window": all(program.groups.shared), "cores": program.cores}
 
     def _unload(self, message: dict[str, Any], payload: bytes, files: list[int]) -> dict[str, Any]:
         program, _ = self._programs.pop(message["program"])

@@ -114,6 +114,7 @@ class ProcessExecutable:
         self._number = 0
         self._scratch: ProcessCall | None = None
         self.through_window = False  # whether all groups of ranks meet in shared memory
+        self.cores = 1
         self.attach()
 
     @property
@@ -168,6 +169,7 @@ class ProcessExecutable:
                     answers = self.ask(job, message, code, files)
                 self._job = job
                 self.through_window = all(answer["window"] for answer in answers)
+                self.cores = min(answer.get("cores", 1) for answer in answers)
             return job, self._number
 
     def ask(

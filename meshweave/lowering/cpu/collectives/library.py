@@ -45,7 +45,14 @@ def read_source(name: str) -> Source:
 def abi_numbers() -> dict[str, int]:
     """Return the numbers that compiled code shares with others, by the names of their aliases."""
     layouts = (
-        *(abi.WorldLayout, abi.GroupRecord, abi.AsyncArea, abi.MpiTable, abi.ServeBlock),
+        *(
+            abi.WorldLayout,
+            abi.GroupRecord,
+            abi.AsyncArea,
+            abi.MpiTable,
+            abi.ServeBlock,
+            abi.CoresBlock,
+        ),
         *(abi.StatusRow, abi.PieceWords, abi.SectionWords),
     )
     numbers = {

@@ -28,12 +28,18 @@ llvm.func @sleep_on(%word: !llvm.ptr, %seen: i64, %timeout: !llvm.ptr) attribute
 }
 
 // Wake those who sleep on a word, #WAKE_MOST at most.
-llvm.func @wake(%word: !llvm.ptr) attributes {no_inline} {
+llvm.func @wake(%word: !llvm.ptr) {
+  %most = arith.constant #WAKE_MOST
+  llvm.call @wake_some(%word, %most) : (!llvm.ptr, i64) -> ()
+  llvm.return
+}
+
+// Wake some of those who sleep on a word.
+llvm.func @wake_some(%word: !llvm.ptr, %most: i64) attributes {no_inline} {
   %c0 = arith.constant 0 : i64
   %null = llvm.mlir.zero : !llvm.ptr
   %futex = arith.constant #FUTEX
   %wake = arith.constant #FUTEX_WAKE
-  %most = arith.constant #WAKE_MOST
   %ignored = llvm.call @syscall(%futex, %word, %wake, %most, %null, %null, %c0)
     : (i64, !llvm.ptr, i64, i64, !llvm.ptr, !llvm.ptr, i64) -> i64
   llvm.return

@@ -1,0 +1,221 @@
+"""Cut the work of a kernel into pieces that the cores of a rank do in any order, each a kernel over a part of one loop.
+
+A piece is the kernel itself with fewer iterations of a parallel loop, on pointers that are moved to where the piece
+begins. How a kernel is cut depends on the kernel alone, never on the number of cores: who does a piece does not show
+in its results, and one core does the same pieces one after the other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from meshweave.ir.bindings import ir
+from meshweave.ir.expressions import Gather, Index, Load
+from meshweave.ir.sorting import SWITCH
+from meshweave.lowering.buffers.steps import Root
+from meshweave.lowering.cpu.blas import by_class, classes_of
+from meshweave.lowering.nests.bind import (
+    Access,
+    Counter,
+    LoopNest,
+    NestNode,
+    Pointers,
+    merged,
+    restrided,
+)
+from meshweave.lowering.nests.rows import KernelUnit, loop_order
+
+GRAIN = 1 << 16  # iterations that are worth a piece: they take longer than to hand a piece over
+MOST = 32  # pieces
+LEAST_PRODUCT = (
+    1 << 22
+)  # multiplications that are worth two pieces, each of which reads an operand again
+LINE = 64  # elements of a row that a piece has at least where it cuts rows
+
+
+class Move(NamedTuple):
+    """Say where a pointer of a piece begins: at the kernel's `pointer`, and `nbytes` further with each iteration."""
+
+    pointer: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Describe a kernel in pieces: `count` of `step` iterations, of which the last has fewer where there is a `rest`.
+
+    moves: of the pointers of a piece, in order. counts: whether its last scalar is the number of its first iteration.
+    """
+
+    whole: KernelUnit
+    rest: KernelUnit | None
+    count: int
+    step: int
+    moves: tuple[Move, ...]
+    counts: bool
+
+
+def pieces_of(unit: KernelUnit) -> Pieces | None:
+    """Return a kernel in pieces; None where it is too small, or its iterations depend on each other."""
+    unit = _arranged(unit)
+    for loop, wanted in _candidates(unit):
+        size = unit.nests[0].sizes[loop]
+        step = _step(size, wanted, _whole_lines(unit, loop))
+        if step < size and _apart(unit, loop):
+            return _cut(unit, loop, step)
+    return None
+
+
+def _arranged(unit: KernelUnit) -> KernelUnit:
+    """Return the unit with the loops of a product merged by their class, as a library takes them."""
+    if not _is_product(unit):
+        return unit
+    return replace(unit, nests=[merged(by_class(unit.nests[0]))])
+
+
+def _is_product(unit: KernelUnit) -> bool:
+    nest = unit.nests[0]
+    return len(unit.nests) == 1 and not unit.rows and nest.contraction and len(nest.accesses) == 3
+
+
+def _candidates(unit: KernelUnit) -> Iterator[tuple[int, int]]:
+    """Yield loops that may be cut, the best first, each with how many pieces it should make."""
+    nest = unit.nests[0]
+    if any(SWITCH in each.switches for each in unit.nests):
+        return
+    work = sum(math.prod(each.sizes) for each in unit.nests)
+    many = min(MOST, work // GRAIN)
+    if _is_product(unit):
+        yield from _of_product(nest, work, many)
+        return
+    loops = list(range(unit.rows)) or [d for d in loop_order(nest, 0) if d not in nest.reductions]
+    if many > 1:
+        yield from _outer_first(nest, loops, many)
+
+
+def _of_product(nest: LoopNest, work: int, many: int) -> Iterator[tuple[int, int]]:
+    """Yield the loops of a product: those over matrices, then rows or columns, which repeat the smaller operand."""
+    names = classes_of(nest)
+    if work < LEAST_PRODUCT or "?" in names:
+        return
+    batches = [d for d, name in enumerate(names) if name == "batch" and nest.sizes[d] > 3]
+    yield from _outer_first(nest, batches, many)
+    few = 1 << ((work.bit_length() - LEAST_PRODUCT.bit_length()) // 5 + 1)
+    sides = []
+    for name, repeated in zip("mn", (1, 0)):
+        strides = nest.accesses[repeated].strides
+        volume = math.prod(n for n, s in zip(nest.sizes, strides) if s)
+        sides.append((volume, [d for d, found in enumerate(names) if found == name]))
+    for _, loops in sorted(sides):
+        yield from _outer_first(nest, loops, min(few, many))
+
+
+def _outer_first(nest: LoopNest, loops: Sequence[int], wanted: int) -> Iterator[tuple[int, int]]:
+    """Yield the outermost loop that is long enough, else the longest."""
+    if not loops:
+        return
+    enough = [d for d in loops if nest.sizes[d] >= wanted]
+    yield (enough[0] if enough else max(loops, key=lambda d: nest.sizes[d])), wanted
+
+
+def _whole_lines(unit: KernelUnit, loop: int) -> int:
+    """Return what the iterations of a piece are a multiple of: along rows, pieces begin at lines of the cache."""
+    along = not unit.rows and any(abs(a.strides[loop]) == 1 for a in unit.nests[0].accesses)
+    return LINE if along else 1
+
+
+def _step(size: int, wanted: int, multiple: int) -> int:
+    """Return how many iterations a piece has: parts of equal size where there are such, else one is shorter."""
+    step = -(-size // (wanted * multiple)) * multiple
+    nearby = range(step, min(size, step + step // 4) + 1, multiple)
+    return next((n for n in nearby if size % n == 0), step)
+
+
+def _apart(unit: KernelUnit, loop: int) -> bool:
+    """Tell whether iterations of a loop touch nothing that another one writes."""
+    if unit.rows:
+        return True  # this is what they share their rows for
+    (nest,) = unit.nests
+    written = unit.pointers.written_roots
+    touched: dict[Root, set[Access]] = {root: set() for root in written}
+    roots = unit.pointers.roots
+    for access in nest.accesses:
+        touched.get(roots[access.pointer], set()).add(access)
+    if any(roots[gather.access.pointer] in written for gather in nest.gathers):
+        return False
+    return all(
+        len(accesses) == 1 and next(iter(accesses)).strides[loop] for accesses in touched.values()
+    )
+
+
+def _cut(unit: KernelUnit, loop: int, step: int) -> Pieces:
+    """Cut a loop of a unit into pieces of `step` iterations."""
+    size = unit.nests[0].sizes[loop]
+    moves: dict[tuple[int, int], int] = {}
+    for nest in unit.nests:
+        for begin in _begins(nest, loop):
+            moves.setdefault(begin, len(moves))
+    counts = any(
+        isinstance(node, Index) and node.form.strides[loop]
+        for nest in unit.nests
+        for node in nest.code
+    )
+    places = unit.pointers.places
+    pointers = Pointers(
+        [places[pointer] for pointer, _ in moves],
+        {number for (pointer, _), number in moves.items() if pointer in unit.pointers.written},
+        [*unit.pointers.scalars, *([Counter(ir.IndexType.get())] if counts else [])],
+    )
+
+    def part(length: int) -> KernelUnit:
+        nests = [
+            _part(nest, loop, length, moves, len(unit.pointers.scalars)) for nest in unit.nests
+        ]
+        rows = unit.rows - (length == 1 and loop < unit.rows)
+        return KernelUnit(nests, rows, pointers, unit.steps)
+
+    return Pieces(
+        part(step),
+        part(size % step) if size % step else None,
+        -(-size // step),
+        step,
+        tuple([Move(pointer, stride * places[pointer].nbytes) for pointer, stride in moves]),
+        counts,
+    )
+
+
+def _begins(nest: LoopNest, loop: int) -> list[tuple[int, int]]:
+    """Return each pointer with its step from iteration to iteration; a gather's stays where its tensor begins."""
+    along = [(access.pointer, access.strides[loop]) for access in nest.accesses]
+    return along + [(gather.access.pointer, 0) for gather in nest.gathers]
+
+
+def _part(
+    nest: LoopNest, loop: int, length: int, moves: dict[tuple[int, int], int], scalar: int
+) -> LoopNest:
+    """Return a nest with `length` iterations of a loop. scalar: number of the first of them."""
+    code: list[NestNode] = []
+    for node in nest.code:
+        if isinstance(node, Load):
+            node = replace(node, access=_moved(node.access, loop, moves))
+        elif isinstance(node, Gather):
+            node = replace(node, access=node.access._replace(pointer=moves[node.access.pointer, 0]))
+        elif isinstance(node, Index) and node.form.strides[loop]:
+            scalars = (*node.form.scalars, (scalar, node.form.strides[loop]))
+            node = Index(node.form._replace(scalars=scalars))
+        code.append(node)
+    stores = tuple([replace(s, access=_moved(s.access, loop, moves)) for s in nest.stores])
+    sizes = (*nest.sizes[:loop], length, *nest.sizes[loop + 1 :])
+    nest = replace(nest, sizes=sizes, code=tuple(code), stores=stores)
+    if length > 1:
+        return nest
+    keep = [d for d in range(len(sizes)) if d != loop]
+    reductions = frozenset(k for k, d in enumerate(keep) if d in nest.reductions)
+    return restrided(nest, tuple(sizes[d] for d in keep), reductions, keep)
+
+
+def _moved(access: Access, loop: int, moves: dict[tuple[int, int], int]) -> Access:
+    return access._replace(pointer=moves[access.pointer, access.strides[loop]])

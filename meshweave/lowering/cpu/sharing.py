@@ -1,0 +1,89 @@
+"""Write kernels in pieces: a function that has the pieces done by the rank's cores, and one that does a piece."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from meshweave.lowering.cpu.collectives.cores import SHARE
+from meshweave.lowering.cpu.pieces import Pieces
+from meshweave.lowering.nests.rows import KernelUnit
+from meshweave.lowering.writer import Value, Writer
+
+POINTER = "!llvm.ptr"
+DECLARATION = f"func.func private @{SHARE}({POINTER}, {POINTER}, {POINTER}, i64)\n"
+_PIECE = f"({POINTER}, i64) -> ()"
+
+
+def shared_text(name: str, unit: KernelUnit, pieces: Pieces, parts: Sequence[str]) -> str:
+    """Write the function `name` that does what the unit does, given the rank's `CoresBlock` behind its own arguments.
+
+    parts: the functions of a whole piece and, where there is one, of the rest.
+    """
+    types = [POINTER] * len(unit.pointers.places) + [str(s.type) for s in unit.pointers.scalars]
+    return _share_text(name, types, pieces.count) + _piece_text(
+        f"{name}_piece", types, pieces, parts
+    )
+
+
+def _share_text(name: str, types: Sequence[str], count: int) -> str:
+    """Write the function that puts its arguments in memory and has the pieces done."""
+    writer = Writer()
+    given = [Value(writer, f"%a{k}", type_) for k, type_ in enumerate(types)]
+    cells = writer.local_buffer(max(1, len(types)), "i64")
+    for k, value in enumerate(given):
+        if value.type == "index":
+            value = writer.convert("arith.index_cast", value, "i64")
+        writer.store(value, writer.offset(cells, k, "i64"))
+    function = writer.let(f"func.constant @{name}_piece : {_PIECE}", _PIECE)
+    piece = writer.convert("builtin.unrealized_conversion_cast", function, POINTER)
+    names = f"%cores, {piece.name}, {cells.name}, {writer.constant(count, 'i64').name}"
+    writer.add(f"func.call @{SHARE}({names}) : ({POINTER}, {POINTER}, {POINTER}, i64) -> ()")
+    parameters = [f"{value.name}: {value.type}" for value in given]
+    return _function(name, [*parameters, f"%cores: {POINTER}"], writer)
+
+
+def _piece_text(name: str, types: Sequence[str], pieces: Pieces, parts: Sequence[str]) -> str:
+    """Write the function that does piece `%number`: it moves pointers to where the piece begins."""
+    writer = Writer()
+    cells = Value(writer, "%cells", POINTER)
+    number = Value(writer, "%number", "i64")
+    given = [_argument(writer, cells, k, type_) for k, type_ in enumerate(types)]
+    begin = writer.times(number, pieces.step)
+    scalars = [value for value in given if value.type != POINTER]
+    moved = [
+        writer.offset(given[move.pointer], writer.times(begin, move.nbytes))
+        if move.nbytes
+        else given[move.pointer]
+        for move in pieces.moves
+    ]
+    if pieces.counts:
+        scalars.append(writer.convert("arith.index_cast", begin, "index"))
+    values = [*moved, *scalars]
+    if len(parts) == 1:
+        _call(writer, parts[0], values)
+    else:
+        writer.if_(
+            writer.compare("slt", number, pieces.count - 1),
+            partial(_call, writer, parts[0], values),
+            partial(_call, writer, parts[1], values),
+        )
+    return _function(name, [f"%cells: {POINTER}", "%number: i64"], writer)
+
+
+def _call(writer: Writer, name: str, values: Sequence[Value]) -> None:
+    names, types = (", ".join(x) for x in zip(*((v.name, v.type) for v in values)))
+    writer.add(f"func.call @{name}({names}) : ({types}) -> ()")
+
+
+def _argument(writer: Writer, cells: Value, number: int, type_: str) -> Value:
+    """Load an argument of the kernel from memory."""
+    at = writer.offset(cells, number, "i64")
+    if type_ == "index":
+        return writer.convert("arith.index_cast", writer.load(at, "i64"), "index")
+    return writer.load(at, type_)
+
+
+def _function(name: str, parameters: Sequence[str], writer: Writer) -> str:
+    head = f'func.func @{name}({", ".join(parameters)}) attributes {{passthrough = ["noinline"]}}'
+    return "\n".join([head + " {", *writer.head, *writer.lines, "return", "}", ""])
