@@ -28,9 +28,8 @@ from meshweave.layout.places import (
     coordinate,
     digits,
     dim_addresses,
+    has_digits,
     indices_at,
-    irregular,
-    is_nested,
     is_run,
     locate,
     run_at,
@@ -118,6 +117,10 @@ class Table:
             wanted = [self._offsets(self.target, dim, ranks) for dim in range(self.target.ndim)]
             alike = np.stack([self._first(ranks), *wanted])
             most *= int(np.unique(alike, axis=1, return_counts=True)[1].max())
+        for dim, size in enumerate(self.target.local_shape(self.mesh, self.shape)):
+            window = self.target.window(dim)
+            if window is not None and window[0]:
+                most *= max(1, -(-size // window[0]))  # windows that an index is in
         return most
 
     def _at(self, layout: Layout, rank: int) -> Iterator[tuple[int, tuple[int, ...]]]:
@@ -197,6 +200,8 @@ def _shares(table: Table, dim: int, sends: bool, at: tuple[int, ...]) -> Shares:
     if (found := _by_digits(table, dim, sends, at)) is not None:
         return found
     index = indices_at(own, mesh, shape, dim, at)
+    if other.window(dim) is not None:
+        return _in_windows(table, dim, index)
     here = np.flatnonzero(index >= 0)
     coordinates, places = locate(other, mesh, shape, dim, index[here])
     offsets: Indices = np.zeros(len(here), np.int64)
@@ -235,16 +240,28 @@ def _runs(
     return found
 
 
+def _in_windows(table: Table, dim: int, index: Indices) -> Shares:
+    """Do the work of `_shares` of what a rank of the source sends: `index` is what it holds, others hold windows."""
+    mesh, shape = table.mesh, table.shape
+    given = dim_addresses(table.source, mesh, shape, dim)
+    offsets = _coordinates(table.target, mesh, dim)
+    taken = dim_addresses(table.target, mesh, shape, dim)
+    found: Shares = {}
+    for offset, start, end in zip(offsets, *run_at(table.target, mesh, shape, dim, offsets)):
+        here = np.flatnonzero((index >= max(start, 0)) & (index < end))
+        here = here[np.argsort(index[here])]
+        if len(here):
+            found[int(offset)] = tuple(loops_of(given[here], taken[index[here] - start]))
+    return found
+
+
 def _by_digits(table: Table, dim: int, sends: bool, at: tuple[int, ...]) -> Shares | None:
     """Do the work of `_shares` by digits: those of a common refinement, or those of one layout in runs of the other.
 
     Returns None where there are neither.
     """
     mesh, shape, layouts = table.mesh, table.shape, (table.source, table.target)
-    plain = [
-        irregular(layout, dim) is None and not is_nested(layout, mesh, shape, dim)
-        for layout in layouts
-    ]
+    plain = [has_digits(layout, mesh, shape, dim) for layout in layouts]
     own = 0 if sends else 1
     rows = [digits(layout, mesh, shape)[dim] for layout in layouts]
     held = [d.stride for d in rows[own] if d.axis is not None]

@@ -20,6 +20,7 @@ from meshweave.layout.places import (
     digits,
     dim_addresses,
     free_strides,
+    has_digits,
     irregular,
     is_nested,
     is_run,
@@ -75,7 +76,9 @@ def same_dim(one: Layout, other: Layout, mesh: Mesh, shape: Sequence[int], dim: 
     ]
     if free[0] != free[1]:
         return False
-    if not any(irregular(la, dim) is not None or is_nested(la, mesh, shape, dim) for la in both):
+    if any(layout.window(dim) is not None for layout in both):
+        return one.dims[dim] == other.dims[dim]
+    if all(has_digits(layout, mesh, shape, dim) for layout in both):
         rows = [digits(layout, mesh, tuple(shape))[dim] for layout in both]
         forms = [
             normal([(d.extent, mesh.stride(d.axis) if d.axis else 0, d.memory) for d in row], size)
@@ -144,7 +147,7 @@ def _block_row(
     if listed is not None:
         flat = tuple(max(0, min(chunk, size - k * chunk)) for k in range(len(listed)))
         return axes if listed == flat else None
-    run = is_run(layout, mesh, shape, dim) and not is_nested(layout, mesh, shape, dim)
+    run = is_run(layout, mesh, shape, dim) and has_digits(layout, mesh, shape, dim)
     return axes if run and prod(layout.local_extents(mesh, shape, dim)) == chunk else None
 
 
@@ -189,7 +192,7 @@ def refine_dim(
 ) -> tuple[Shared, ...]:
     """Refine one dim, as `refine` does for all."""
     for layout in (one, other):
-        if irregular(layout, dim) is not None or is_nested(layout, mesh, shape, dim):
+        if not has_digits(layout, mesh, shape, dim):
             raise LayoutError(f"layout {layout}: dim {dim} is not made of regular digits")
     rows = [digits(layout, mesh, tuple(shape))[dim] for layout in (one, other)]
     return _refined(rows[0], rows[1], mesh, shape[dim], f"dim {dim} of {one} and {other}")

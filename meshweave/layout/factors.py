@@ -7,7 +7,7 @@ a minor factor of a merged dim may be sharded only when the factors before it ar
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 Axes = tuple[str, ...]
 PARALLEL, REDUCTION, ORDERED, WHOLE = "parallel", "reduction", "ordered", "whole"
@@ -29,6 +29,23 @@ class Factor:
     kind: str = PARALLEL
 
 
+@dataclass(frozen=True)
+class Window:
+    """Say what place i of a factor reads along a dim: `reach` indices from stride * i + low on.
+
+    Those outside of the dim do not count: what is read there is not used. Slices, shifts and padding reach over one
+    index, convolutions over as many as their window.
+    """
+
+    stride: int = 1
+    low: int = 0
+    reach: int = 1
+
+    def span(self, places: int) -> int:
+        """Return how many indices so many places side by side read, with those in between."""
+        return (places - 1) * self.stride + self.reach
+
+
 Dims = tuple[tuple[int, ...], ...]
 """For each dim of a tensor, the numbers of its factors, major first; () for a dim of extent 1 without factors."""
 
@@ -47,6 +64,8 @@ class Rule:
     monomials:         the products of operands whose sum is the result, as sets of operands; () if the result is no
                        such sum.
     held:              axes that a factor must be cut along where possible, whatever it costs.
+    windows:           (operand, dim, Window) of each dim, made of one factor, that is read through a window; of all
+                       others index i of the dim belongs to place i of its factors.
     """
 
     factors: tuple[Factor, ...]
@@ -59,6 +78,7 @@ class Rule:
     padding_safe: bool = True
     monomials: tuple[frozenset[int], ...] = ()
     held: tuple[tuple[int, Axes], ...] = ()
+    windows: tuple[tuple[int, int, Window], ...] = ()
     name: str = ""
     tensors: tuple[Dims | None, ...] = field(init=False, repr=False)
     passes_through: bool = field(init=False, repr=False)
@@ -67,6 +87,28 @@ class Rule:
         object.__setattr__(self, "tensors", self.operands + self.results)
         through = all(f.kind != REDUCTION for f in self.factors)
         object.__setattr__(self, "passes_through", through)
+
+    def window(self, tensor: int, dim: int) -> Window | None:
+        """Return the window through which a dim is read, None for most."""
+        for t, d, window in self.windows:
+            if (t, d) == (tensor, dim):
+                return window
+        return None
+
+    def without_windows(self) -> "Rule":
+        """Return the rule in which all that is read or made through windows must be whole."""
+        if not self.windows:
+            return self
+        read = {self.tensors[t][d][0] for t, d, _ in self.windows}  # type: ignore[index]
+        factors = [Factor(f.size, WHOLE) if n in read else f for n, f in enumerate(self.factors)]
+        rows = [list(row) if row is not None else None for row in self.operands]
+        for t, d, _ in self.windows:
+            row, extents = rows[t], self.sizes[t]
+            assert row is not None and extents is not None
+            factors.append(Factor(extents[d], WHOLE))
+            row[d] = (len(factors) - 1,)
+        operands = tuple(None if row is None else tuple(row) for row in rows)
+        return replace(self, factors=tuple(factors), operands=operands, windows=())
 
 
 def split_axes(

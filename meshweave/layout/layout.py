@@ -3,6 +3,7 @@
     [x, _]            rows over x              [x*y, _]   over x and y, x major    []    a scalar
     [_, y] +sum(x)    columns over y, each rank of x holds an addend
     [_*x*4, _]        block-cyclic             [x{3,5}]   irregular            [x:(1)2]  sub-axis
+    [x*_{4,-1,6}]     windows: coordinate c holds indices 4c-1 to 4c+4, a block of 4 and its neighbours
 
 A Layout is canonical from the moment it is made, so equal layouts print alike and `Layout.parse(str(l)) == l`. Every
 dim has a factor `_` (minor-most if it was not written; not printed after device factors alone). Neighbouring local
@@ -119,6 +120,11 @@ class Layout:
         """Return the device axes or sub-axes of a dim, major first."""
         return tuple(factor.ref for factor in axis_factors(self.dims[dim]))
 
+    def window(self, dim: int) -> tuple[int, int] | None:
+        """Return (step, low) of a dim in windows, None for any other: see `LocalFactor`."""
+        factor = self.dims[dim][-1]
+        return factor.window if isinstance(factor, LocalFactor) else None
+
     @property
     def used_axes(self) -> tuple[str, ...]:
         """Return the axes of the dims in order, then the partial ones; an axis split into sub-axes is listed once."""
@@ -164,6 +170,14 @@ class Layout:
                 raise LayoutError(f"dim {dim} of a tensor has size {size}, at least 0 is right")
         for dim, factor in _check_mesh(self, mesh):
             _check_extents(self, factor, dim, mesh, shape[dim])
+
+    def check_owned(self) -> None:
+        """Raise LayoutError where a dim is in windows: an element may lie in several of them, or nowhere."""
+        for dim in range(self.ndim):
+            if self.window(dim) is not None:
+                raise LayoutError(
+                    f"layout {self}: dim {dim} is in windows, which ops read; a tensor lies in blocks"
+                )
 
     def extents(self, mesh: Mesh, shape: Sequence[int], dim: int) -> tuple[int, ...]:
         """Return the extents of the factors of a dim, major first; `_` is ceil(size / product of the others).
@@ -237,7 +251,13 @@ class Layout:
         """Tell whether no rank has padding."""
         for dim, size in enumerate(shape):
             listed = [f.extents for f in axis_factors(self.dims[dim]) if f.extents is not None]
-            if listed:
+            window = self.window(dim)
+            if window is not None:
+                step, low = window
+                last = step * (mesh.axis_count(self.axes_of(dim)) - 1) + low
+                if low < 0 or last + self.local_shape(mesh, shape)[dim] > size:
+                    return False
+            elif listed:
                 if len(set(listed[0])) > 1:
                     return False
             elif prod(self.extents(mesh, shape, dim)) != size:

@@ -2,7 +2,7 @@
 
 layout := "[" dim ("," dim)* "]" partial* order? uneven?         scalar: "[]"
 dim    := factor ("*" factor)*                                   major factor first
-factor := "_" | NAME | NAME ":(" m ")" k | INT | NAME "{" INT,... "}"
+factor := "_" | NAME | NAME ":(" m ")" k | INT | NAME "{" INT,... "}" | "_{" STEP, LOW, SIZE "}"
 partial:= "+" KIND "(" NAME,... ")"                              KIND: sum, max, min, prod, avg
 order  := "order(" REF,... ")"                                   REF: d or d.k
 uneven := "uneven(nested)"
@@ -55,20 +55,34 @@ class AxisFactor:
 
 @dataclass(frozen=True)
 class LocalFactor:
-    """Use a factor on the rank itself. extent None is `_`: what the other factors leave of the dim."""
+    """Use a factor on the rank itself. extent None is `_`: what the other factors leave of the dim.
+
+    window: (step, low): coordinate c of the axes before it, taken together, holds the `extent` indices from
+            step * c + low on. Those outside of the dim are padding; windows may overlap, and leave indices out.
+    """
 
     extent: int | None
+    window: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         if self.extent is not None and self.extent < 1:
             raise LayoutError(f"a local factor is at least 1, got {self.extent}")
+        if self.window is not None and (self.extent is None or self.window[0] < 0):
+            raise LayoutError(f"window {self}: it has a step, at least 0, a first index and a size")
 
     def __str__(self) -> str:
+        if self.window is not None:
+            return f"_{{{self.window[0]},{self.window[1]},{self.extent}}}"
         return "_" if self.extent is None else str(self.extent)
 
 
 Factor = AxisFactor | LocalFactor
 REST = LocalFactor(None)
+
+
+def is_window(factor: Factor) -> bool:
+    """Tell whether a factor is a window."""
+    return isinstance(factor, LocalFactor) and factor.window is not None
 
 
 @dataclass(frozen=True)
@@ -125,7 +139,7 @@ def canonical(
 
 def _with_rest(factors: tuple[Factor, ...], dim: int) -> tuple[Factor, ...]:
     """Add `_` as the minor-most factor when there is none."""
-    rests = factors.count(REST)
+    rests = sum(f == REST or is_window(f) for f in factors)
     if rests > 1:
         raise LayoutError(f"dim {dim} has {rests} factors _, at most one can be what is left")
     return factors if rests else (*factors, REST)
@@ -147,6 +161,8 @@ def _merged(factors: tuple[Factor, ...], keep_locals: bool) -> tuple[Factor, ...
 def _one(major: Factor, minor: Factor, keep_locals: bool) -> Factor | None:
     """Return the single factor that two neighbours form, or None."""
     if isinstance(major, LocalFactor) and isinstance(minor, LocalFactor):
+        if is_window(major) or is_window(minor):
+            return None
         if keep_locals or major.extent is None or minor.extent is None:
             return None
         return LocalFactor(major.extent * minor.extent)
@@ -195,12 +211,15 @@ def _canonical_order(
 
 
 def _check_axes(dims: Sequence[tuple[Factor, ...]], partial_axes: Sequence[str]) -> None:
-    """Check that each axis is used once, sub-axes do not overlap, and an irregular factor is alone in its dim.
+    """Check that each axis is used once, sub-axes do not overlap, irregular factors and windows stand where they may.
 
     Raises LayoutError otherwise.
     """
     seen: dict[str, list[tuple[int, int] | None]] = {}
     for dim, factors in enumerate(dims):
+        plain = all(isinstance(f, AxisFactor) and f.extents is None for f in factors[:-1])
+        if any(map(is_window, factors)) and not (plain and is_window(factors[-1])):
+            raise LayoutError(f"the window of dim {dim} must stand behind axes alone")
         for factor in axis_factors(factors):
             if factor.extents is not None and factors != (factor, REST):
                 raise LayoutError(f"{factor} must be the only factor of dim {dim}")
@@ -354,7 +373,7 @@ class _Reader:
     def factor(self) -> Factor:
         if self.word == "_":
             self.advance()
-            return REST
+            return self.window() if self.word == "{" else REST
         if self.word.isdigit():
             return LocalFactor(self.number())
         name = self.name("a factor: _, an axis or a number")
@@ -369,6 +388,19 @@ class _Reader:
             self.advance()
             extents = tuple(self.listed(self.number, "}"))
         return AxisFactor(name, sub, extents)
+
+    def window(self) -> Factor:
+        self.take("{")
+        step = self.number()
+        self.take(",")
+        sign = -1 if self.word == "-" else 1
+        if sign < 0:
+            self.advance()
+        low = sign * self.number()
+        self.take(",")
+        size = self.number()
+        self.take("}")
+        return LocalFactor(size, (step, low))
 
     def partial(self) -> Partial:
         self.take("+")

@@ -34,10 +34,11 @@ def dim_ownership_text(
     layout: Layout, mesh: Mesh, shape: tuple[int, ...], dim: int, rank: int
 ) -> str:
     """Describe what a rank holds of one dim, as one Python slice or several."""
-    if not layout.axes_of(dim) and is_run(layout, mesh, shape, dim):
+    whole = not layout.axes_of(dim) and layout.window(dim) is None
+    if whole and is_run(layout, mesh, shape, dim):
         return ":"
     if is_run(layout, mesh, shape, dim):
-        begin, end = (int(place) for place in run_at(layout, mesh, shape, dim, rank))
+        begin, end = (max(0, int(end)) for end in run_at(layout, mesh, shape, dim, rank))
         return f"{begin}:{end}" if begin < end else "-"
     if layout.local_shape(mesh, shape)[dim] > MAX_POSITIONS:
         return ".."

@@ -52,7 +52,8 @@ def digits(layout: Layout, mesh: Mesh, shape: tuple[int, ...]) -> tuple[tuple[Di
                 row.append(Digit(extent, stride, None, memory[dim][local]))
             else:
                 row.append(Digit(extent, stride, factor.ref, 0))
-            stride *= extent
+            window = factor.window if isinstance(factor, LocalFactor) else None
+            stride = window[0] if window is not None else stride * extent
         found.append(tuple(reversed(row)))
     return tuple(found)
 
@@ -103,6 +104,12 @@ def is_nested(layout: Layout, mesh: Mesh, shape: Sequence[int], dim: int) -> boo
     )
 
 
+def has_digits(layout: Layout, mesh: Mesh, shape: Sequence[int], dim: int) -> bool:
+    """Tell whether the digits of a dim say which index lies where, and each lies in one place: no listed sizes."""
+    listed = irregular(layout, dim) is not None or is_nested(layout, mesh, shape, dim)
+    return not listed and layout.window(dim) is None
+
+
 def indices_at(
     layout: Layout, mesh: Mesh, shape: Sequence[int], dim: int, coordinates: Sequence[Any]
 ) -> Indices:
@@ -121,8 +128,9 @@ def indices_at(
     row = digits(layout, mesh, tuple(shape))[dim]
     values = _values(row, at)
     if not is_nested(layout, mesh, shape, dim):
-        index = sum(v * d.stride for v, d in zip(values, row, strict=True))
-        found: Indices = np.where(index < size, index, -1)
+        low = (layout.window(dim) or (0, 0))[1]
+        index: Any = sum((v * d.stride for v, d in zip(values, row, strict=True)), low)
+        found: Indices = np.where((index >= 0) & (index < size), index, -1)
         return found
     start: Any = np.zeros(1, np.int64)
     left: Any = np.full(1, size, np.int64)
@@ -149,8 +157,8 @@ def _values(row: Sequence[Digit], at: list[Any]) -> list[Any]:
 
 @lru_cache(maxsize=1 << 12)
 def is_run(layout: Layout, mesh: Mesh, shape: tuple[int, ...], dim: int) -> bool:
-    """Tell whether a rank holds one run of indices of the dim, local positions in order, padding at the end."""
-    if irregular(layout, dim) is not None:
+    """Tell whether a rank holds one run of indices of the dim, local positions in order, padding around it."""
+    if irregular(layout, dim) is not None or layout.window(dim) is not None:
         return True
     locals_ = 0
     for digit in digits(layout, mesh, shape)[dim]:
@@ -165,7 +173,10 @@ def is_run(layout: Layout, mesh: Mesh, shape: tuple[int, ...], dim: int) -> bool
 def run_at(
     layout: Layout, mesh: Mesh, shape: tuple[int, ...], dim: int, ranks: npt.ArrayLike
 ) -> tuple[Indices, Indices]:
-    """Return where the run that each of `ranks` holds of a dim begins and ends (see `is_run`)."""
+    """Return where the run that each of `ranks` holds of a dim begins and ends (see `is_run`).
+
+    A window that begins before the dim does begins at a negative index; one beyond the dim ends before it begins.
+    """
     size, listed = shape[dim], irregular(layout, dim)
     at = [coordinate(mesh, name, ranks) for name in layout.axes_of(dim)]
     if listed is not None:
@@ -177,6 +188,9 @@ def run_at(
     if not is_nested(layout, mesh, shape, dim):
         for value, digit in zip(at, row, strict=True):
             start = start + value * digit.stride
+        if (window := layout.window(dim)) is not None:
+            start = start + window[1]
+            return start, np.minimum(start + local, size)
         start = np.minimum(start, size)
         return start, np.minimum(start + local, size)
     left = np.full_like(start, size)
@@ -196,7 +210,12 @@ def coordinate(mesh: Mesh, name: str, ranks: npt.ArrayLike) -> Indices:
 def locate(
     layout: Layout, mesh: Mesh, shape: Sequence[int], dim: int, index: npt.ArrayLike
 ) -> tuple[list[Indices], Indices]:
-    """Locate indices of a dim: return the coordinates for each axis of the dim, and the local positions."""
+    """Locate indices of a dim: return the coordinates for each axis of the dim, and the local positions.
+
+    Raises LayoutError for windows: they may hold an index in several places.
+    """
+    if layout.window(dim) is not None:
+        raise LayoutError(f"layout {layout}: an index of dim {dim} may be in several windows")
     given: Indices = np.asarray(index, np.int64)
     listed = irregular(layout, dim)
     if listed is not None:

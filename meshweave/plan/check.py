@@ -116,11 +116,13 @@ def _falls_into_place(
 
 
 def _row(layout: Layout, mesh: Mesh, shape: tuple[int, ...], dim: int) -> Row | None:
-    """Return the digits of a dim; None where it has irregular or nested sizes that are not those of plain blocks."""
+    """Return the digits of a dim; None where it is in windows, or of sizes that are not those of plain blocks."""
     if layout.is_block:  # most are: their digits are told at once
         ranks = _ranks(layout.block_axes()[dim], mesh)
         return [*ranks, (-(-shape[dim] // prod(extent for extent, _ in ranks)), 0)]
     plain = layout
+    if layout.window(dim) is not None:
+        return None
     if irregular(layout, dim) is not None or is_nested(layout, mesh, shape, dim):
         rows = (axis_factors(factors) for factors in layout.dims)
         plain = Layout(tuple(tuple(replace(f, extents=None) for f in row) for row in rows))

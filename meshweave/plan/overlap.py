@@ -20,8 +20,8 @@ from meshweave.layout.places import (
     Indices,
     coordinate,
     digits,
+    has_digits,
     indices_at,
-    irregular,
     is_nested,
     is_run,
     locate,
@@ -68,7 +68,7 @@ def _shared(
 ) -> tuple[tuple[Shared, ...], ...] | None:
     for layout in (source, target):
         for dim, size in enumerate(shape):
-            if irregular(layout, dim) is not None or is_nested(layout, mesh, shape, dim):
+            if not has_digits(layout, mesh, shape, dim):
                 return None
             if prod(layout.extents(mesh, shape, dim)) != size:
                 return None
@@ -177,14 +177,16 @@ def _sizes(
         (start, end), (low, high) = (
             run_at(layout, mesh, shape, dim, ranks) for layout in (source, target)
         )
-        return high - low, np.maximum(0, np.minimum(end, high) - np.maximum(start, low))
+        start, low = np.maximum(start, 0), np.maximum(low, 0)
+        both = np.minimum(end, high) - np.maximum(start, low)
+        return np.maximum(0, high - low), np.maximum(0, both)
     counted = _counted(source, target, mesh, shape, dim, ranks)
     if counted is not None:
         return counted
     coordinates = [coordinate(mesh, name, ranks) for name in target.axes_of(dim)]
     if ranks.size * prod(target.local_extents(mesh, shape, dim)) > MAX_LISTED:
         least = np.zeros(ranks.shape, np.int64)  # no rank is known to miss anything
-        if irregular(target, dim) is None and not is_nested(target, mesh, shape, dim):
+        if has_digits(target, mesh, shape, dim):
             every = np.full(ranks.shape, shape[dim], np.int64)
             least = _below(_row(target, mesh, shape, dim, ranks), every)
         return least, least
@@ -226,7 +228,7 @@ def _counted(
     Returns None where sizes are irregular or nested, or nothing fits together.
     """
     layouts = (source, target)
-    bad = [irregular(la, dim) is not None or is_nested(la, mesh, shape, dim) for la in layouts]
+    bad = [not has_digits(layout, mesh, shape, dim) for layout in layouts]
     runs = [is_run(layout, mesh, shape, dim) for layout in layouts]
     if runs[0] and not bad[1]:
         start, end = run_at(source, mesh, shape, dim, ranks)
@@ -235,6 +237,8 @@ def _counted(
         return _below(row, every), _below(row, end) - _below(row, start)
     if runs[1] and not bad[0]:
         low, high = run_at(target, mesh, shape, dim, ranks)
+        low = np.maximum(low, 0)
+        high = np.maximum(high, low)
         row = _row(source, mesh, shape, dim, ranks)
         return high - low, _below(row, high) - _below(row, low)
     padded = [prod(layout.extents(mesh, shape, dim)) for layout in layouts]
@@ -302,7 +306,7 @@ def _most_senders(
     if same_sizes(source, target, mesh, shape, dim):
         return 1
     have, want = (layout.local_shape(mesh, shape)[dim] for layout in (source, target))
-    if irregular(source, dim) is not None or is_nested(source, mesh, shape, dim):
+    if not has_digits(source, mesh, shape, dim):
         return min(parts, max(1, want))
     if is_run(source, mesh, shape, dim) and is_run(target, mesh, shape, dim):
         return min(parts, -(-want // max(1, have)) + 1)

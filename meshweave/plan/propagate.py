@@ -24,12 +24,14 @@ from meshweave.layout.factors import (
     WHOLE,
     Axes,
     Rule,
+    Window,
     merge_axes,
     pieces,
     split_axes,
 )
-from meshweave.layout.layout import Layout, Partial
+from meshweave.layout.layout import AxisFactor, Factor, Layout, LocalFactor, Partial
 from meshweave.layout.mesh import Mesh
+from meshweave.layout.notation import REST
 
 PASSING, FORWARD, BOTH = "passing", "forward", "both"
 """What a round of propagation lets through: ops without reductions, all ops forwards, all ops both ways."""
@@ -296,7 +298,7 @@ def decide(
         score = (let_go, cost, pick.count(-1), pick)
         if best is None or score < best:
             best, chosen = score, placed
-    return _decision(rule, chosen, sizes)
+    return _decision(rule, specs, chosen, sizes)
 
 
 WORK = 0.2
@@ -366,7 +368,7 @@ def _moved(
             continue
         run = tuple(merge_axes(placed, dim, rule, sizes)[0] for dim in dims)
         if t < nops:
-            total += scale * _gathered(spec.dims, run, rule.nbytes[t], sizes)
+            total += scale * _read(rule, t, spec.dims, run, sizes)
             continue
         group = pieces(reduced, sizes)
         local = rule.nbytes[t] / pieces([a for axes in run for a in axes], sizes)
@@ -375,6 +377,53 @@ def _moved(
             total += local * (group - 1) / group * (1 if kept else 2)
         total += scale * _gathered(run, spec.dims, rule.nbytes[t], sizes)
     return total
+
+
+def _read(
+    rule: Rule, tensor: int, have: tuple[Axes, ...], run: tuple[Axes, ...], sizes: dict[str, int]
+) -> float:
+    """Return the bytes missing on a rank that holds `have` of an operand and runs on `run`."""
+    nbytes, extents = rule.nbytes[tensor], rule.sizes[tensor]
+    assert extents is not None
+    mine = {d: window for t, d, window in rule.windows if t == tensor and (have[d] or run[d])}
+    if not mine:
+        return _gathered(have, run, nbytes, sizes)
+    others = [d for d in range(len(run)) if d not in mine]
+    rest = [tuple(row[d] for d in others) for row in (have, run)]
+    wanted = 1.0 / pieces([a for axes in rest[1] for a in axes], sizes)
+    held = 1.0 - _gathered(rest[0], rest[1], 1, sizes) / wanted
+    for d, window in mine.items():
+        places = _window_size(rule, tensor, d)
+        want, hold = _seen(window, places, extents[d], have[d], run[d], sizes)
+        wanted, held = wanted * want, held * hold
+    return nbytes * wanted * (1.0 - held)
+
+
+def _window_size(rule: Rule, tensor: int, dim: int) -> int:
+    """Return the size of the factor that a dim is made of."""
+    dims = rule.tensors[tensor]
+    assert dims is not None
+    return rule.factors[dims[dim][0]].size
+
+
+def _seen(
+    window: Window, places: int, size: int, have: Axes, run: Axes, sizes: dict[str, int]
+) -> tuple[float, float]:
+    """Return the part of a dim that a rank reads through its window, and the part of that which it holds.
+
+    They are those of the busiest of the first ranks, the middle one and the last ones.
+    """
+    count, block = pieces(run, sizes), -(-places // pieces(run, sizes))
+    chunk, parts = -(-size // pieces(have, sizes)), pieces(have, sizes)
+    most, least = 0, 1.0
+    for k in {0, 1, count // 2, count - 2, count - 1} & set(range(count)):
+        start = k * block * window.stride + window.low
+        low, high = max(start, 0), min(start + window.span(block), size)
+        if low < high:
+            both = min(high, (k + 1) * chunk) - max(low, k * chunk)
+            held = max(0, both) if have == run else (high - low) // parts
+            most, least = max(most, high - low), min(least, held / (high - low))
+    return most / max(size, 1), least
 
 
 def _gathered(
@@ -397,7 +446,9 @@ def _reduced(rule: Rule, placed: dict[int, Axes]) -> Axes:
     return tuple(a for f in sorted(placed) if rule.factors[f].kind == REDUCTION for a in placed[f])
 
 
-def _decision(rule: Rule, placed: dict[int, Axes], sizes: dict[str, int]) -> Decision:
+def _decision(
+    rule: Rule, specs: _Specs, placed: dict[int, Axes], sizes: dict[str, int]
+) -> Decision:
     reduced = _reduced(rule, placed)
     partial: tuple[tuple[str, Axes], ...] = ()
     if reduced and rule.reduction is not None:
@@ -411,8 +462,41 @@ def _decision(rule: Rule, placed: dict[int, Axes], sizes: dict[str, int]) -> Dec
             continue
         run = tuple(merge_axes(placed, dim, rule, sizes)[0] for dim in dims)
         pending = partial if t >= len(rule.operands) else held if t in inits else ()
-        layouts.append(_layout(run, pending))
+        windows = _windows(rule, t, specs[t], run, sizes)
+        layout = _layout(run, pending)
+        layouts.append(_in_windows(layout, windows) if windows else layout)
     return Decision(tuple(layouts[: len(rule.operands)]), tuple(layouts[len(rule.operands) :]))
+
+
+def _windows(
+    rule: Rule, tensor: int, spec: Spec | None, run: tuple[Axes, ...], sizes: dict[str, int]
+) -> dict[int, LocalFactor]:
+    """Return the window that a rank holds of each dim that the op reads through one.
+
+    A dim that is whole on each rank, before and for the op, stays whole, and plain blocks are left as blocks.
+    """
+    found = {}
+    for d, window in [(d, w) for t, d, w in rule.windows if t == tensor]:
+        extents, axes = rule.sizes[tensor], run[d]
+        assert extents is not None
+        block = -(-_window_size(rule, tensor, d) // pieces(axes, sizes))
+        step, low, size = block * window.stride, window.low, window.span(block)
+        if not axes:
+            if spec is None or not spec.dims[d]:
+                continue
+            step, low, size = 0, max(low, 0), min(low + size, extents[d]) - max(low, 0)
+        chunk = -(-extents[d] // pieces(axes, sizes))
+        if (size > 0 and (low, size) != (0, chunk)) or (axes and step != size):
+            found[d] = LocalFactor(size, (step, low))
+    return found
+
+
+def _in_windows(layout: Layout, windows: dict[int, LocalFactor]) -> Layout:
+    """Return a layout in blocks with windows of some dims instead."""
+    rows: list[tuple[Factor, ...]] = [
+        (*map(AxisFactor, axes), windows.get(d, REST)) for d, axes in enumerate(layout.block_axes())
+    ]
+    return Layout(tuple(rows), layout.partial)
 
 
 @lru_cache(maxsize=256)

@@ -14,7 +14,7 @@ from meshweave.exchange.table import Table
 from meshweave.layout.algebra import block_axes, pending, same_placement
 from meshweave.layout.layout import AxisFactor, Factor, Layout, LocalFactor
 from meshweave.layout.mesh import Mesh
-from meshweave.layout.places import irregular, is_nested
+from meshweave.layout.places import has_digits
 from meshweave.plan import cost
 from meshweave.plan.bounds import lower_bound
 from meshweave.plan.check import flaw
@@ -76,6 +76,7 @@ def _plan(
     memory_bytes: int | None,
     ops: tuple[str, ...],
 ) -> Plan:
+    source.check_owned()
     for layout in (source, target):
         layout.check(mesh, shape)
     true = profile or SHARED_MEMORY
@@ -350,7 +351,7 @@ class _Question:
         self, now: Layout, dim: int, axes: Sequence[str], group: int
     ) -> tuple[Factor, ...] | None:
         """Return the factors of a dim whose local positions are cut in `group` equal runs over `axes`."""
-        if irregular(now, dim) is not None or is_nested(now, self.mesh, self.shape, dim):
+        if not has_digits(now, self.mesh, self.shape, dim):
             return None
         factors = now.dims[dim]
         at = next(i for i, factor in enumerate(factors) if isinstance(factor, LocalFactor))

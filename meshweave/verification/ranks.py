@@ -146,7 +146,7 @@ class Placing:
         for digit in row:
             value = places.pop(0) if digit.axis is None else self.ranks.coordinate(digit.axis)
             parts.append((value, digit.stride))
-        return total(parts)
+        return total(parts, (self.layout.window(dim) or (0, 0))[1])
 
     def _has_formula(self, dim: int) -> bool:
         mesh = self.ranks.mesh
@@ -175,7 +175,7 @@ class Placing:
         found: dict[Var, Expr] = {}
         shape, dims = self.allocation, self._buffer_dims()
         for dim, index in indices.items():
-            if not self._has_formula(dim):
+            if not self._has_formula(dim) or self.layout.window(dim) is not None:
                 return None
             place, k, rest = number(0), 0, index
             for digit in digits(self.layout, self.ranks.mesh, self.shape)[dim]:

@@ -13,12 +13,13 @@ from meshweave.exchange.section import Section
 from meshweave.exchange.table import Table
 from meshweave.layout.layout import Layout
 from meshweave.layout.mesh import Mesh
-from meshweave.layout.places import irregular, is_nested, is_run
+from meshweave.layout.places import has_digits, is_run
 from meshweave.plan.check import flaw
 from meshweave.plan.overlap import overlap, same_sizes
 from meshweave.plan.steps import PlanStep
 
 LIMIT = 64 << 20  # bytes of a rank's section
+COUNTED_RANKS = 64  # of a mesh on which it is counted what each rank sends
 
 
 class Exchange(NamedTuple):
@@ -53,16 +54,27 @@ def exchange_of(table: Table, axes: Sequence[str], width: int, messages: bool) -
 def _staging(table: Table, width: int) -> int:
     """Bound the bytes of messages that a rank packs and unpacks.
 
-    A rank sends what it has, and its target lacks, to `repeats` ranks at most, and to one less what it keeps.
+    A rank sends what it has, and its target lacks, to `repeats` ranks at most, and to one less what it keeps; to
+    windows, mostly less.
     """
     source, target, mesh, shape = table.source, table.target, table.mesh, table.shape
     packed = unpacked = 0
     if not _lies_straight(source, target, mesh, shape):
         held = prod(source.local_shape(mesh, shape))
         packed = overlap(target, source, mesh, shape).at_most + (table.repeats - 1) * held
+        if any(target.window(dim) is not None for dim in range(target.ndim)):
+            packed = min(packed, _most_sent(table))
     if not _lies_straight(target, source, mesh, shape):
         unpacked = overlap(source, target, mesh, shape).at_most
     return rounded(packed * width) + unpacked * width
+
+
+def _most_sent(table: Table) -> int:
+    """Bound the elements that a rank sends: exactly on small meshes."""
+    if table.mesh.nranks <= COUNTED_RANKS:
+        ranks = range(table.mesh.nranks)
+        return max(sum(piece.size for piece in table.sends(rank)) for rank in ranks)
+    return (table.mesh.nranks - 1) * prod(table.target.local_shape(table.mesh, table.shape))
 
 
 def _lies_straight(one: Layout, other: Layout, mesh: Mesh, shape: tuple[int, ...]) -> bool:
@@ -82,7 +94,7 @@ def _lies_straight(one: Layout, other: Layout, mesh: Mesh, shape: tuple[int, ...
 
 def _is_whole(one: Layout, other: Layout, mesh: Mesh, shape: tuple[int, ...], dim: int) -> bool:
     """Tell whether ranks share all or nothing of what `one` gives them of a dim, and none of it is padding."""
-    if irregular(one, dim) is not None or is_nested(one, mesh, shape, dim):
+    if not has_digits(one, mesh, shape, dim) or other.window(dim) is not None:
         return False
     padded = prod(one.extents(mesh, shape, dim)) != shape[dim]
     alike = not other.axes_of(dim) or same_sizes(one, other, mesh, shape, dim)

@@ -46,6 +46,7 @@ class Array:
     ) -> None:
         """Check every shard. Raises MeshweaveError, which names the rank and the dim that do not fit."""
         layout.check(mesh, shape)
+        layout.check_owned()
         self.shards, self.mesh, self.layout = tuple(shards), mesh, layout
         self.shape, self.dtype = tuple(shape), dtype
         if len(self.shards) != mesh.nranks:

@@ -129,7 +129,7 @@ def _expand_shape(op: ir.Operation) -> None:
     op.attributes["static_output_shape"] = i64_array(op.results[0].type.shape)
 
 
-def _slice_sizes(op: ir.Operation) -> None:
+def slice_sizes(op: ir.Operation) -> None:
     """Give the dims that are taken in full the sizes of the local tensor; the others are whole anyway."""
     large = op.operands[1 if op.name == "tensor.insert_slice" else 0].type.shape
     sizes = static_sizes(op)
@@ -140,7 +140,6 @@ def _slice_sizes(op: ir.Operation) -> None:
 
 FIXERS: dict[str, Callable[[ir.Operation], None]] = {
     "tensor.expand_shape": _expand_shape,
-    "tensor.extract_slice": _slice_sizes,
-    "tensor.insert_slice": _slice_sizes,
+    "tensor.insert_slice": slice_sizes,
 }
 """Ops with attributes that repeat sizes."""

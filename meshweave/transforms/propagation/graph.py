@@ -60,9 +60,12 @@ class Built:
     regions: int = 0
 
 
-def build(module: ir.Module, mesh: Mesh) -> Built:
-    """Build the graph of all functions of `module`. Raises PassFailure for ops and layouts that cannot be placed."""
-    built = Built(mesh=mesh)
+def build(module: ir.Module, mesh: Mesh, windows: bool = False) -> Built:
+    """Build the graph of all functions of `module`. Raises PassFailure for ops and layouts that cannot be placed.
+
+    windows: ops may read blocks with some of their neighbours, where only part of a tensor is read.
+    """
+    built = Built(mesh=mesh, table=RuleTable(windows))
     built.graph.rules = built.table.rules
     functions_ = functions(module)
     by_name = {f.operation.attributes["sym_name"].value: f for f in functions_}

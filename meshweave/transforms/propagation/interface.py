@@ -121,6 +121,7 @@ def _checked(layout: Layout, type_: ir.Type, mesh: Mesh, op: ir.Operation, what:
         fail(op, f"{what}: {type_} is not a tensor of static shape")
     try:
         layout.check(mesh, tuple(type_.shape))
+        layout.check_owned()
     except LayoutError as error:
         fail(op, f"{what}: {error}")
     return layout

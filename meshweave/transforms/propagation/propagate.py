@@ -46,7 +46,7 @@ class Propagate(Pass):
         if mesh is None:
             return
         open_interfaces(module, mesh)
-        built = build(module, mesh)
+        built = build(module, mesh, windows=not mesh.is_symbolic and not self.slices)
         chosen_at = probe(mesh)
         asked = Asked(mesh, self.slices) if mesh.is_symbolic else None
         chosen = propagate(built.graph, chosen_at, asked, self.slices)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from meshweave.ir.bindings import ir, linalg
 from meshweave.ir.build import (
+    DYNAMIC,
     IteratorType,
     iterator_types,
     reassociation,
@@ -33,6 +34,7 @@ from meshweave.layout.factors import (
     Dims,
     Factor,
     Rule,
+    Window,
 )
 from meshweave.plan.collectives import ROWS
 from meshweave.transforms.propagation.bodies import (
@@ -77,8 +79,9 @@ class BodyTraits(NamedTuple):
 
 @dataclass
 class RuleTable:
-    """Number rules, by what they were read from."""
+    """Number rules, by what they were read from. windows: tensors may be read through windows, else they are whole."""
 
+    windows: bool = False
     rules: list[Rule] = field(default_factory=list)
     unknown: list[ir.Operation] = field(default_factory=list)
     _numbers: dict[Hashable, int] = field(default_factory=dict)
@@ -138,7 +141,7 @@ class RuleTable:
 
     def add(self, rule: Rule) -> int:
         """Add a rule that belongs to no op (a value that enters a region, say); return its number."""
-        self.rules.append(rule)
+        self.rules.append(rule if self.windows else rule.without_windows())
         return len(self.rules) - 1
 
     def identity(self, type_: ir.Type) -> int:
@@ -449,6 +452,27 @@ def _significant(group: list[int], shape: Sequence[int]) -> tuple[int, ...]:
     return kept or tuple(group[:1])
 
 
+def _extract_slice(op: ir.Operation, captured: list[Captured]) -> Rule:
+    """Read the rule of extract_slice: what is read of each dim is a window, where the offset is known."""
+    rule, large = _slice_like(op, captured), op.operands[0].type.shape
+    extents, offsets, strides = static_sizes(op), static_offsets(op), static_strides(op)
+    small = list(op.results[0].type.shape)
+    kept = _kept_dims(extents, small)
+    if DYNAMIC in strides or 0 in [*small, *large]:
+        return rule
+    windows, read, factors = [], list(rule.tensors[0] or ()), list(rule.factors)
+    for d, (offset, extent) in enumerate(zip(offsets, extents)):
+        if offset == DYNAMIC or factors[d].kind != WHOLE:
+            continue
+        if d in kept:
+            read[d] = (rule.results[0] or ())[kept.index(d)]
+            factors[read[d][0]] = Factor(extent)
+        factors[d] = Factor(1, WHOLE)  # of a dim that is left out; else nothing is made of it
+        windows.append((0, d, Window(strides[d], offset)))
+    operands = (tuple(read), *rule.operands[1:])
+    return replace(rule, factors=tuple(factors), operands=operands, windows=tuple(windows))
+
+
 def _slice_like(op: ir.Operation, captured: list[Captured]) -> Rule:
     """Read the rule of extract_slice and insert_slice.
 
@@ -560,7 +584,7 @@ def _collective(op: ir.Operation, captured: list[Captured]) -> Rule:
 READERS: dict[str, Callable[[ir.Operation, list[Captured]], Rule]] = {
     "tensor.expand_shape": _reassociation,
     "tensor.collapse_shape": _reassociation,
-    "tensor.extract_slice": _slice_like,
+    "tensor.extract_slice": _extract_slice,
     "tensor.insert_slice": _slice_like,
     "tensor.concat": _concat,
     "tensor.pad": _pad,
