@@ -70,6 +70,68 @@ def test_slices_of_uneven_blocks(
     run(lambda x: x[index], [numbers(shape, dtype)], mesh, (layout,))
 
 
+@pytest.mark.parametrize("rows", [1000, 998, 5, 1])
+@pytest.mark.parametrize("shift", [1, -1, 3])
+def test_a_roll_brings_what_comes_from_neighbours(rows: int, shift: int) -> None:
+    def rolled(x: Any) -> Any:
+        library: Any = np if isinstance(x, np.ndarray) else mw
+        return library.roll(x, shift, axis=0)
+
+    text = run(rolled, [numbers((rows, 3))], "x=4", ("[x, _]",))
+    assert received(text) <= 12 * 4 * abs(shift)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "layout", "shapes", "dim"),
+    [
+        ("x=4", "[x, _]", [(100, 3), (1, 3), (50, 3)], 0),
+        ("x=4", "[x, _]", [(2, 3), (1, 3)], 0),
+        ("x=2,y=2", "[x, y]", [(7, 5), (7, 4), (7, 1)], 1),
+        ("x=2,y=3", "[y*x]", [(5,), (8,)], 0),
+    ],
+)
+def test_tensors_side_by_side(
+    mesh: str, layout: str, shapes: list[tuple[int, ...]], dim: int
+) -> None:
+    def joined(*parts: Any) -> Any:
+        plain = isinstance(parts[0], np.ndarray)
+        return np.concatenate(parts, dim) if plain else mw.concat(parts, axis=dim)
+
+    run(joined, [numbers(shape) for shape in shapes], mesh, (layout,) * len(shapes))
+
+
+PAD = """
+    %r = tensor.pad %a low[2, 1] high[1, 0] {
+    ^bb0(%i: index, %j: index):
+      %c = arith.constant 7.0 : f32
+      tensor.yield %c : f32
+    } : tensor<9x6xf32> to tensor<12x7xf32>
+    return %r : tensor<12x7xf32>
+"""
+INSERT = """
+    %r = tensor.insert_slice %b into %a[3, 2] [5, 3] [1, 1] : tensor<5x3xf32> into tensor<9x6xf32>
+    return %r : tensor<9x6xf32>
+"""
+
+
+@pytest.mark.parametrize("layout", ["[x*y, _]", "[x, y]", "[_, y]", "[y, _]"])
+@pytest.mark.parametrize("body", [PAD, INSERT])
+def test_padding_and_parts_put_in(body: str, layout: str) -> None:
+    a, b = numbers((9, 6)), -numbers((5, 3))
+    wanted = a.copy()
+    wanted[3:8, 2:5] = b
+    if body == PAD:
+        wanted = np.pad(a, ((2, 1), (1, 0)), constant_values=7)
+    text = f"""
+    "dist.mesh"() {{axes = "x=2, y=3", sym_name = "mesh"}} : () -> ()
+    func.func @main(%a: tensor<9x6xf32> {{dist.layout = #dist.layout<"{layout}">}},
+        %b: tensor<5x3xf32>) -> tensor<{"x".join(map(str, wanted.shape))}xf32> {{{body}}}
+    """
+    with mw.from_mlir(text) as program:
+        np.testing.assert_array_equal(program(a, b)[0], wanted)
+        assert program.bundle.manifest.certificate.unproven == ()
+
+
 def test_an_array_does_not_lie_in_windows() -> None:
     with pytest.raises(mw.MeshweaveError, match="dim 0 is in windows"):
         mw.jit(lambda x: x, mesh="x=2", in_layouts=("[x*_{2,0,3}]",))(numbers((4,)))

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from meshweave.dialects.dist import LayoutAttr, axes_of
 from meshweave.ir.bindings import ir
 from meshweave.layout.layout import Layout
+from meshweave.layout.places import is_run, run_at
 from meshweave.verification.indices import (
     ZERO,
     Expr,
@@ -24,6 +27,10 @@ from meshweave.verification.reductions import reduce
 from meshweave.verification.scalars import apply
 from meshweave.verification.terms import Guard, View, view_variables
 from meshweave.verification.walk import NotReadError, Walk, handles
+
+
+MOST_RANKS = 1 << 16
+"""Ranks of which it is looked where their windows lie."""
 
 
 @handles("dist.axis_index")
@@ -157,8 +164,25 @@ def _check_moves(walk: Walk, old: Placing, new: Placing, names: Sequence[str]) -
             continue
         parts = [n for n in names if n.partition(":")[0] == var.name]
         same = walk.ranks.at(parts, [ZERO] * len(parts)).get(var, of_var(var))
-        if substitute(same, {var: substitute(value, places)}) != same:
+        moves = substitute(same, {var: substitute(value, places)}) != same
+        if moves and not _stays(old, new, var.name):
             raise NotReadError(f"an exchange along axis {var.name}, which it does not name")
+
+
+def _stays(old: Placing, new: Placing, axis: str) -> bool:
+    """Tell whether the windows of all ranks lie within what they hold, of the dim that lies along an axis."""
+    mesh, shape = old.ranks.mesh, old.shape
+    refs = [[r.partition(":")[0] for r in old.layout.axes_of(d)] for d in range(len(shape))]
+    dim = next(d for d, row in enumerate(refs) if axis in row)
+    if new.layout.window(dim) is None or not is_run(old.layout, mesh, shape, dim):
+        return False
+    if mesh.nranks > MOST_RANKS:
+        return False
+    ranks = np.arange(mesh.nranks)
+    first, end = run_at(new.layout, mesh, shape, dim, ranks)
+    begin, stop = run_at(old.layout, mesh, shape, dim, ranks)
+    first = np.maximum(first, 0)
+    return bool(np.all((end <= first) | ((begin <= first) & (end <= stop))))
 
 
 def as_whole(walk: Walk, view: View, placing: Placing, names: Sequence[str]) -> View:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from meshweave.verification.indices import (
     Expr,
     Var,
+    bounds,
     inside,
     is_number,
     of_var,
@@ -21,7 +22,7 @@ from meshweave.verification.indices import (
     variables,
 )
 from meshweave.verification.samples import OpenError, place
-from meshweave.verification.scalars import plain
+from meshweave.verification.scalars import plain, predicate_of
 from meshweave.verification.terms import (
     Guard,
     MixedError,
@@ -34,6 +35,8 @@ from meshweave.verification.terms import (
     view_variables,
 )
 
+FAR = 1 << 60
+"""Where the last of some pieces ends."""
 MOST_PLACES = 1 << 14
 MOST_DIMS = 16  # of a choice between values
 """Places and coordinates at which it is looked whether slices take all of a tensor."""
@@ -45,7 +48,7 @@ Piece = tuple[tuple[int, int], View]
 def concat(terms: Terms, place: Var, pieces: Sequence[Piece]) -> View:
     """Return the value that is `pieces` along the dim whose index is the variable `place`.
 
-    Pieces that continue each other become one.
+    Pieces that continue each other become one. The last has no end: what is read lies within the whole.
     """
     whole: list[Piece] = []
     for piece in pieces:
@@ -68,7 +71,9 @@ def concat(terms: Terms, place: Var, pieces: Sequence[Piece]) -> View:
         return terms.unknown("pieces at places that mix", kind, sorted(depends))
     if guards:
         return terms.unknown("pieces that are not all defined", kind, sorted(depends))
-    node = terms.put(Node("concat", tuple([at for at, _ in whole]), tuple(views), kind), sizes)
+    spans = [at for at, _ in whole]
+    spans[-1] = spans[-1][0], FAR
+    node = terms.put(Node("concat", tuple(spans), tuple(views), kind), sizes)
     return View(node, tuple(exprs), (None,) * len(exprs))
 
 
@@ -164,6 +169,69 @@ def pieces_of(terms: Terms, view: View, place: Var, start: int, end: int) -> lis
             own = terms.composed(piece, dims_values(view.exprs), view.guards)
             found.append(((low, high), own))
     return found
+
+
+def by_place(terms: Terms, condition: View, yes: View, no: View) -> View | None:
+    """Read `place >= number ? yes : no` (unsigned, of type index) as the two side by side along that place.
+
+    A rank puts tensors side by side in this way, where `place` is the index in the whole dim. What both read must be a
+    function of that place alone, in as far as they depend on its parts.
+    """
+    found = _compared_place(terms, condition)
+    if found is None:
+        return None
+    expr, middle = found
+    low, high = bounds(expr)
+    part = next((a for a, c in reversed(expr.terms) if isinstance(a, Var) and c == 1), None)
+    if low < 0 or part is None or not low < middle <= high:
+        return None
+    rest = plus(expr, times(of_var(part), -1))
+    whole, end = Var("p", "whole", high + 1), high + 1
+    pieces, caps = list[Piece](), list[Guard]()
+    for view, start, stop in ((no, 0, middle), (yes, middle, end)):
+        here = _local(stop - start)
+        own = terms.composed(view, {part: plus(of_var(whole), times(rest, -1))})
+        own = terms.composed(own, {whole: plus(of_var(here), Expr(start))})
+        if stop == end:
+            own, ends = _uncapped(own, here)
+            caps = [(expr, start + n) for n in ends]
+            stop = min([stop, *[n for _, n in caps]])
+        back = {here: plus(of_var(whole), Expr(-start))}
+        for (a, b), piece in pieces_of(terms, own, here, 0, stop - start):
+            pieces.append(((start + a, start + b), _put_back(terms, piece, back)))
+    made = concat(terms, whole, pieces)
+    if terms.nodes[made.node].op == "unknown":
+        return None
+    return terms.composed(made, {whole: expr}, caps)
+
+
+def _compared_place(terms: Terms, condition: View) -> tuple[Expr, int] | None:
+    """Return a place and a number where a condition says that the place is not below the number."""
+    node = terms.nodes[condition.node]
+    if node.op != "arith.cmpi" or predicate_of(node.detail) != 9 or condition.guards:
+        return None
+    place, least = [terms.composed(r, dims_values(condition.exprs)) for r in node.reads]
+    if any(terms.nodes[v.node].op != "iota" or v.guards for v in (place, least)):
+        return None
+    return (place.exprs[0], least.exprs[0].const) if not least.exprs[0].terms else None
+
+
+def _uncapped(view: View, place: Var) -> tuple[View, list[int]]:
+    """Return a view without the guards that say where a dim ends, and the places along it where they do."""
+    caps = [
+        (e, n)
+        for e, n in view.guards
+        if e == plus(of_var(place), Expr(e.const)) and 0 <= e.const < n
+    ]
+    rest = tuple([g for g in view.guards if g not in caps])
+    return view._replace(guards=rest), [n - e.const for e, n in caps]
+
+
+def _put_back(terms: Terms, view: View, values: Mapping[Var, Expr]) -> View:
+    """Write a piece as a function of the place in the whole: its guards hold where it is read."""
+    exprs = [substitute(e, values) for e in view.exprs]
+    guards = [(substitute(e, values), n) for e, n in view.guards]
+    return View(view.node, tuple(exprs), view.fills, tuple(guards))
 
 
 class Box(NamedTuple):

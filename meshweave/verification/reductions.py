@@ -230,8 +230,11 @@ def _of_pieces(terms: Terms, kind: str, view: View, bound: list[Var]) -> View:
     place = Var("p", str(terms.fresh()), bounds_size(view.exprs[0]))
     values = dims_values((of_var(place), *view.exprs[1:]))
     pieces = [
-        (at, reduce(terms, kind, terms.composed(r, values, view.guards), bound))
-        for at, r in zip(node.detail, node.reads)
+        (
+            (start, min(end, max(place.size, start + 1))),
+            reduce(terms, kind, terms.composed(r, values, view.guards), bound),
+        )
+        for (start, end), r in zip(node.detail, node.reads)
     ]
     made = concat(terms, place, pieces)
     return terms.composed(made, {place: view.exprs[0]})

@@ -390,13 +390,15 @@ def _answer(predicate: int, low: int, high: int, least: int, most: int) -> bool 
 
 
 def _select(terms: Terms, reads: Sequence[View]) -> View | None:
+    from meshweave.verification.pieces import by_place
+
     condition, yes, no = reads
     value = terms.constant_of(condition)
     if value is not None:
         return yes if value else no
     if yes == no and not condition.guards:
         return yes
-    return _masked(terms, condition, yes, no)
+    return _masked(terms, condition, yes, no) or by_place(terms, condition, yes, no)
 
 
 def _masked(terms: Terms, condition: View, yes: View, no: View) -> View | None:

@@ -140,6 +140,5 @@ def slice_sizes(op: ir.Operation) -> None:
 
 FIXERS: dict[str, Callable[[ir.Operation], None]] = {
     "tensor.expand_shape": _expand_shape,
-    "tensor.insert_slice": slice_sizes,
 }
 """Ops with attributes that repeat sizes."""

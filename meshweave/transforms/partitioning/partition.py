@@ -31,7 +31,7 @@ from meshweave.transforms.partitioning.ops import FIXERS, fix_linalg
 from meshweave.transforms.partitioning.scans import fix_scan
 from meshweave.transforms.partitioning.scatters import fix_scatter
 from meshweave.transforms.partitioning.steps import emit_plan
-from meshweave.transforms.partitioning.windows import WINDOWED
+from meshweave.transforms.partitioning.windows import WINDOWED, LocalOp
 from meshweave.transforms.propagation.bodies import is_tensor
 from meshweave.transforms.propagation.graph import MANUAL, STRUCTURED
 from meshweave.transforms.propagation.rules import is_free
@@ -134,7 +134,7 @@ def _op(op: ir.Operation, local: Local) -> None:
     elif op.name == SCATTER:
         fix_scatter(op, operands, local)
     elif op.name in WINDOWED:
-        WINDOWED[op.name](op, operands)
+        WINDOWED[op.name](LocalOp(op, operands, results, local))
     elif op.name in FIXERS:
         FIXERS[op.name](op)
     elif op.name in STRUCTURED:

@@ -1,20 +1,89 @@
-"""Fix ops that read tensors through windows: a rank has the indices that its own block of the result is made of."""
+"""Fix ops that read tensors through windows: a rank has the indices that its own block of the result is made of.
 
-from collections.abc import Callable, Sequence
+A slice takes all of its window. What puts tensors side by side along a dim that is cut (concat, pad, insert_slice) gets
+one window of each, all as long as the rank's block of the result, and takes each element from one of them by its place
+in the whole dim.
+"""
 
-from meshweave.ir.bindings import ir
-from meshweave.ir.build import i64_array, static_offsets, static_sizes, static_strides
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from meshweave.ir.bindings import arith, ir
+from meshweave.ir.build import (
+    OpBuilder,
+    i64_array,
+    static_offsets,
+    static_sizes,
+    static_strides,
+    tensor_type,
+)
+from meshweave.ir.ops import producer, replace_op, terminator
 from meshweave.layout.layout import Layout
+from meshweave.transforms.partitioning.local import Local, block_offset
 from meshweave.transforms.partitioning.ops import slice_sizes
+from meshweave.transforms.propagation.bodies import is_tensor
 
-Layouts = Sequence[Layout | None]
+Piece = tuple[int, ir.Value]
+"""Where a piece of a dim begins, and its window of every rank, or a scalar that all its elements are."""
 
 
-def _extract_slice(op: ir.Operation, operands: Layouts) -> None:
+@dataclass(frozen=True)
+class LocalOp:
+    """Hold an op whose types are local, with the layouts that it runs with."""
+
+    op: ir.Operation
+    operands: Sequence[Layout | None]
+    results: Sequence[Layout | None]
+    local: Local
+
+    def axes(self, dim: int) -> tuple[str, ...]:
+        """Return the axes that a dim of the result is cut over."""
+        assert self.results[0] is not None
+        return self.results[0].axes_of(dim)
+
+    def extent(self, dim: int) -> int:
+        """Return the extent of a dim of the whole result."""
+        result = self.op.results[0]
+        whole = self.local.uneven.get(result)
+        if whole is not None:
+            return whole[dim]
+        return int(result.type.shape[dim]) * self.local.mesh.axis_count(self.axes(dim))
+
+    def replace(self, value: ir.Value) -> None:
+        """Put `value` in the place of the result."""
+        old, uneven = self.op.results[0], self.local.uneven
+        if old in uneven:
+            uneven[value] = uneven[old]
+        replace_op(self.op, [value])
+
+    def joined(self, b: OpBuilder, dim: int, pieces: Sequence[Piece]) -> ir.Value:
+        """Return pieces side by side along a dim that is cut."""
+        tensors = [value for _, value in pieces if is_tensor(value.type)]
+        type_ = tensors[0].type
+        offset = block_offset(b, self.axes(dim), type_.shape[dim])
+
+        def body(inner: OpBuilder, elements: list[ir.Value]) -> ir.Value:
+            place = inner.binary("addi", inner.loop_index(dim), offset)
+            rest = iter(elements)
+            made = None
+            for begin, value in pieces:
+                element = next(rest) if is_tensor(value.type) else value
+                if made is not None:
+                    late = inner.compare(arith.CmpIPredicate.uge, place, inner.index(begin))
+                    element = inner.select(late, element, made)
+                made = element
+            return made
+
+        return b.elementwise(tensors, b.empty(type_), body)
+
+
+def _extract_slice(it: LocalOp) -> None:
     """Let a slice take all of each window: what it leaves out is not on this rank."""
+    op, layout = it.op, it.operands[0]
     slice_sizes(op)
     offsets, sizes, strides = static_offsets(op), static_sizes(op), static_strides(op)
-    layout, shape = operands[0], op.operands[0].type.shape
+    shape = op.operands[0].type.shape
     assert layout is not None
     for d in [d for d in range(layout.ndim) if layout.window(d) is not None]:
         offsets[d], sizes[d] = 0, (shape[d] - 1) // strides[d] + 1
@@ -22,7 +91,89 @@ def _extract_slice(op: ir.Operation, operands: Layouts) -> None:
     op.attributes["static_sizes"] = i64_array(sizes)
 
 
-WINDOWED: dict[str, Callable[[ir.Operation, Layouts], None]] = {
+def _concat(it: LocalOp) -> None:
+    dim = it.op.attributes["dim"].value
+    if not it.axes(dim):
+        return
+    pieces = []
+    for layout, value in zip(it.operands, it.op.operands):
+        assert layout is not None
+        step_low = layout.window(dim)
+        pieces.append((0 if step_low is None else -step_low[1], value))
+    it.replace(it.joined(OpBuilder.before(it.op), dim, pieces))
+
+
+def _pad(it: LocalOp) -> None:
+    """Put padding around, along the last dims first; along dims that are whole on a rank into a filled tensor."""
+    low, high = (list(it.op.attributes[name]) for name in ("static_low", "static_high"))
+    padded = [d for d in reversed(range(len(low))) if low[d] or high[d]]
+    if not any(map(it.axes, padded)):
+        return
+    b, value, filler = OpBuilder.before(it.op), it.op.operands[0], _filler(it.op)
+    for cut, dims in groupby(padded, key=lambda d: bool(it.axes(d))):
+        if not cut:
+            at = {d: low[d] for d in dims}
+            shape = [it.extent(d) if d in at else n for d, n in enumerate(value.type.shape)]
+            value = _put(b, value, b.fill(filler, tensor_type(shape, filler.type)), at)
+            continue
+        for d in dims:
+            last = [(it.extent(d) - high[d], filler)] if high[d] else []
+            first = [(0, filler)] if low[d] else []
+            value = it.joined(b, d, [*first, (low[d], value), *last])
+    it.replace(value)
+
+
+def _filler(pad: ir.Operation) -> ir.Value:
+    """Return the scalar that a pad fills with, defined outside of it."""
+    block = pad.regions[0].blocks[0]
+    (filler,) = terminator(block).operands
+    made = producer(filler)
+    if made is None or made.operation.block != block:
+        return filler
+    return made.operation.clone(ir.InsertionPoint(pad)).results[0]
+
+
+def _insert_slice(it: LocalOp) -> None:
+    """Put a slice in its place, along the last dims first, into that part of the result that the others leave."""
+    op, b = it.op, OpBuilder.before(it.op)
+    offsets, sizes = static_offsets(op), static_sizes(op)
+    value, into = op.operands[0], op.operands[1]
+    shape = into.type.shape
+    parts = [d for d in reversed(range(len(shape))) if offsets[d] or sizes[d] != it.extent(d)]
+    if not any(map(it.axes, parts)):
+        slice_sizes(op)
+        return
+    left = {d: (offsets[d], sizes[d]) for d in parts if not it.axes(d)}
+    for cut, group in groupby(parts, key=lambda d: bool(it.axes(d))):
+        if not cut:
+            at = {d: left.pop(d)[0] for d in group}
+            value = _put(b, value, _part(b, into, left), at)
+            continue
+        for d in group:
+            around, end = _part(b, into, left), offsets[d] + sizes[d]
+            first = [(0, around)] if offsets[d] else []
+            last = [(end, around)] if end < it.extent(d) else []
+            value = it.joined(b, d, [*first, (offsets[d], value), *last])
+    it.replace(value)
+
+
+def _part(b: OpBuilder, value: ir.Value, spans: Mapping[int, tuple[int, int]]) -> ir.Value:
+    """Return the part of a tensor that has, along some dims, so many elements from a place on."""
+    shape = [spans.get(d, (0, n))[1] for d, n in enumerate(value.type.shape)]
+    offsets = [spans.get(d, (0, n))[0] for d, n in enumerate(value.type.shape)]
+    return b.extract_slice(value, tensor_type(shape, value.type.element_type), offsets, shape)
+
+
+def _put(b: OpBuilder, value: ir.Value, into: ir.Value, at: Mapping[int, int]) -> ir.Value:
+    """Put a tensor into another, from these places of some dims on."""
+    sizes = list(value.type.shape)
+    return b.insert_slice(value, into, [at.get(d, 0) for d in range(len(sizes))], sizes)
+
+
+WINDOWED: dict[str, Callable[[LocalOp], None]] = {
     "tensor.extract_slice": _extract_slice,
+    "tensor.concat": _concat,
+    "tensor.pad": _pad,
+    "tensor.insert_slice": _insert_slice,
 }
 """Ops that read windows."""

@@ -60,6 +60,7 @@ KNOWN_WHOLE = (
     "tensor.generate",
 )
 """Ops that are known to need whole tensors, or to make them: no remark about these."""
+MOST_PIECES = 8  # tensors side by side of which a rank takes each element from one
 ITEM_BITS = {"index": 64, "complex<f32>": 64, "complex<f64>": 128}
 
 
@@ -473,6 +474,24 @@ def _extract_slice(op: ir.Operation, captured: list[Captured]) -> Rule:
     return replace(rule, factors=tuple(factors), operands=operands, windows=tuple(windows))
 
 
+def _insert_slice(op: ir.Operation, captured: list[Captured]) -> Rule:
+    """Read the rule of insert_slice: each place of the result reads its own of the slice, where there is one."""
+    rule, large = _slice_like(op, captured), list(op.operands[1].type.shape)
+    offsets, strides = static_offsets(op), static_strides(op)
+    small = list(op.operands[0].type.shape)
+    if len(small) != len(large) or 0 in [*small, *large]:
+        return rule
+    windows, read, factors = [], list(rule.operands[0] or ()), list(rule.factors)
+    for d, offset in enumerate(offsets):
+        if offset == DYNAMIC or strides[d] != 1 or factors[d].kind != WHOLE:
+            continue
+        factors[read[d][0]] = Factor(1, WHOLE)  # nothing is made of it any more
+        read[d], factors[d] = (d,), Factor(large[d])
+        windows.append((0, d, Window(low=-offset)))
+    operands = (tuple(read), *rule.operands[1:])
+    return replace(rule, factors=tuple(factors), operands=operands, windows=tuple(windows))
+
+
 def _slice_like(op: ir.Operation, captured: list[Captured]) -> Rule:
     """Read the rule of extract_slice and insert_slice.
 
@@ -531,17 +550,21 @@ def _fits(extents: list[int], small: list[int]) -> bool:
 
 
 def _concat(op: ir.Operation, captured: list[Captured]) -> Rule:
+    """Read the rule of concat: each place of the result reads its own of every operand, of which one has it."""
     along = op.attributes["dim"].value
     result = op.results[0].type
     factors = [Factor(extent, PARALLEL) for extent in result.shape]
     types = [v.type for v in op.operands]
-    dims: list[Dims | None] = []
-    for type_ in [*types, result]:
-        row = [(d,) for d in range(len(result.shape))]
-        factors.append(Factor(type_.shape[along], WHOLE))
-        row[along] = (len(factors) - 1,)
-        dims.append(tuple(row))
-    return _rule(op.name, factors, types, [result], dims, monomials=monomials(op))
+    row: Dims = tuple((d,) for d in range(len(result.shape)))
+    dims: list[Dims | None] = [row] * (len(types) + 1)
+    windows, begin = [], 0
+    for k, type_ in enumerate(types):
+        windows.append((k, along, Window(low=-begin)))
+        begin += type_.shape[along]
+    given = tuple(windows)
+    made = _rule(op.name, factors, types, [result], dims, monomials=monomials(op), windows=given)
+    few = len(types) <= MOST_PIECES and not any(0 in t.shape for t in types)
+    return made if few else made.without_windows()
 
 
 def _pad(op: ir.Operation, captured: list[Captured]) -> Rule:
@@ -550,17 +573,22 @@ def _pad(op: ir.Operation, captured: list[Captured]) -> Rule:
         return _whole(op, captured)  # what is padded with depends on the place
     low, high = list(op.attributes["static_low"]), list(op.attributes["static_high"])
     source, result = op.operands[0].type, op.results[0].type
-    factors, mine, theirs = [], [], []
+    factors, mine, theirs, windows = [], [], [], []
     for d, n in enumerate(source.shape):
-        whole = low[d] == 0 and high[d] == 0
-        factors.append(Factor(n, PARALLEL if whole else WHOLE))
+        dynamic, size = DYNAMIC in (low[d], high[d]), result.shape[d]
+        factors.append(Factor(n if dynamic else size, WHOLE if dynamic else PARALLEL))
         mine.append((len(factors) - 1,))
-        if not whole:
-            factors.append(Factor(result.shape[d], WHOLE))
+        if dynamic:
+            factors.append(Factor(size, WHOLE))
+        elif low[d] or high[d]:
+            windows.append((0, d, Window(low=-low[d])))
         theirs.append((len(factors) - 1,))
     types = [v.type for v in op.operands]
     dims: list[Dims | None] = [tuple(mine), *([None] * (len(types) - 1)), tuple(theirs)]
-    return _rule(op.name, factors, types, [result], dims)
+    made = _rule(op.name, factors, types, [result], dims, windows=tuple(windows))
+    cuts = 0 in [*source.shape, *result.shape] or min(*low, *high, 0) < 0
+    computed = any(len(inner.operation.operands) for inner in list(block.operations)[:-1])
+    return made.without_windows() if cuts or computed else made
 
 
 def _collective(op: ir.Operation, captured: list[Captured]) -> Rule:
@@ -585,7 +613,7 @@ READERS: dict[str, Callable[[ir.Operation, list[Captured]], Rule]] = {
     "tensor.expand_shape": _reassociation,
     "tensor.collapse_shape": _reassociation,
     "tensor.extract_slice": _extract_slice,
-    "tensor.insert_slice": _slice_like,
+    "tensor.insert_slice": _insert_slice,
     "tensor.concat": _concat,
     "tensor.pad": _pad,
     "tensor.cast": _aligned_op,
