@@ -132,6 +132,68 @@ def test_padding_and_parts_put_in(body: str, layout: str) -> None:
         assert program.bundle.manifest.certificate.unproven == ()
 
 
+CONV = """
+    %z = arith.constant 0.0 : f32
+    %e = tensor.empty() : OUT
+    %i = linalg.fill ins(%z : f32) outs(%e : OUT) -> OUT
+    %r = linalg.conv_2d_nhwc_hwcf {dilations = dense<DILATION> : tensor<2xi64>, strides = dense<STRIDE> : tensor<2xi64>}
+      ins(%x, %w : IN, tensor<3x2x2x4xf32>) outs(%i : OUT) -> OUT
+    return %r : OUT
+"""
+POOL = """
+    %z = arith.constant 0xFF800000 : f32
+    %e = tensor.empty() : OUT
+    %k = tensor.empty() : tensor<3x2xf32>
+    %i = linalg.fill ins(%z : f32) outs(%e : OUT) -> OUT
+    %r = linalg.pooling_nhwc_max {dilations = dense<DILATION> : tensor<2xi64>, strides = dense<STRIDE> : tensor<2xi64>}
+      ins(%x, %k : IN, tensor<3x2xf32>) outs(%i : OUT) -> OUT
+    return %r : OUT
+"""
+
+
+def windows_of(x: Any, stride: int, dilation: int) -> Any:
+    """Return what windows of 3 by 2 see of an image: dims (batch, places, places, channels, 3, 2)."""
+    reach = (2 * dilation + 1, dilation + 1)
+    seen = np.lib.stride_tricks.sliding_window_view(x, reach, axis=(1, 2))
+    return seen[:, ::stride, ::stride, :, ::dilation, ::dilation]
+
+
+@pytest.mark.parametrize("stride, dilation", [(1, 1), (2, 1), (1, 2)])
+@pytest.mark.parametrize(
+    ("mesh", "layout", "rows"),
+    [
+        ("x=4", "[_, x, _, _]", 40),
+        ("x=2, y=2", "[_, x, y, _]", 13),
+        ("x=2, y=3", "[_, y*x, _, _]", 9),
+    ],
+)
+@pytest.mark.parametrize("body", [CONV, POOL])
+def test_windows_over_images_that_are_cut(
+    body: str, mesh: str, layout: str, rows: int, stride: int, dilation: int
+) -> None:
+    x, w = numbers((2, rows, 11, 2)), numbers((3, 2, 2, 4)) - 50
+    seen = windows_of(x, stride, dilation)
+    if body == CONV:
+        wanted = np.einsum("nhwcab,abco->nhwo", seen.astype(np.float64), w).astype(np.float32)
+    else:
+        wanted = seen.max((4, 5))
+    types = {"OUT": wanted.shape, "IN": x.shape}
+    for name, shape in types.items():
+        body = body.replace(name, f"tensor<{'x'.join(map(str, shape))}xf32>")
+    body = body.replace("STRIDE", str(stride)).replace("DILATION", str(dilation))
+    text = f"""
+    "dist.mesh"() {{axes = "{mesh}", sym_name = "mesh"}} : () -> ()
+    func.func @main(%x: tensor<2x{rows}x11x2xf32> {{dist.layout = #dist.layout<"{layout}">}},
+        %w: tensor<3x2x2x4xf32>) -> {body.split("return %r : ")[1].strip()} {{{body}}}
+    """
+    with mw.from_mlir(text) as program:
+        np.testing.assert_array_equal(program(x, w)[0], wanted)
+        manifest = program.bundle.manifest
+    assert manifest.certificate.unproven == ()
+    if rows == 40:  # a rank reads two rows of a neighbour, or four, each of 2 x 11 x 2 elements
+        assert sum(c.bytes for c in manifest.collectives) <= 2 * dilation * 4 * 44 * 2
+
+
 def test_an_array_does_not_lie_in_windows() -> None:
     with pytest.raises(mw.MeshweaveError, match="dim 0 is in windows"):
         mw.jit(lambda x: x, mesh="x=2", in_layouts=("[x*_{2,0,3}]",))(numbers((4,)))

@@ -28,7 +28,6 @@ from meshweave.verification.scalars import apply
 from meshweave.verification.terms import Guard, View, view_variables
 from meshweave.verification.walk import NotReadError, Walk, handles
 
-
 MOST_RANKS = 1 << 16
 """Ranks of which it is looked where their windows lie."""
 

@@ -69,12 +69,18 @@ def concat(terms: Terms, place: Var, pieces: Sequence[Piece]) -> View:
         views, exprs, sizes, guards = _abstract(terms, place, [v for _, v in whole])
     except MixedError:
         return terms.unknown("pieces at places that mix", kind, sorted(depends))
-    if guards:
+    if not all(_of_ranks(e, place) for e, _ in guards):
         return terms.unknown("pieces that are not all defined", kind, sorted(depends))
     spans = [at for at, _ in whole]
     spans[-1] = spans[-1][0], FAR
     node = terms.put(Node("concat", tuple(spans), tuple(views), kind), sizes)
-    return View(node, tuple(exprs), (None,) * len(exprs))
+    return View(node, tuple(exprs), (None,) * len(exprs), tuple(sorted(set(guards))))
+
+
+def _of_ranks(guard: Expr, place: Var) -> bool:
+    """Tell whether a guard of a piece may be one of the whole: it says where a rank has nothing, in other dims."""
+    found = variables(guard)
+    return place not in found and any(v.kind == "x" for v in found)
 
 
 def _continued(terms: Terms, place: Var, one: Piece, two: Piece) -> Piece | None:
@@ -200,9 +206,7 @@ def by_place(terms: Terms, condition: View, yes: View, no: View) -> View | None:
         for (a, b), piece in pieces_of(terms, own, here, 0, stop - start):
             pieces.append(((start + a, start + b), _put_back(terms, piece, back)))
     made = concat(terms, whole, pieces)
-    if terms.nodes[made.node].op == "unknown":
-        return None
-    return terms.composed(made, {whole: expr}, caps)
+    return None if _is_unknown(terms, made) else terms.composed(made, {whole: expr}, caps)
 
 
 def _compared_place(terms: Terms, condition: View) -> tuple[Expr, int] | None:
@@ -214,6 +218,10 @@ def _compared_place(terms: Terms, condition: View) -> tuple[Expr, int] | None:
     if any(terms.nodes[v.node].op != "iota" or v.guards for v in (place, least)):
         return None
     return (place.exprs[0], least.exprs[0].const) if not least.exprs[0].terms else None
+
+
+def _is_unknown(terms: Terms, view: View) -> bool:
+    return terms.nodes[view.node].op == "unknown"
 
 
 def _uncapped(view: View, place: Var) -> tuple[View, list[int]]:

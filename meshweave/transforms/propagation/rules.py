@@ -256,8 +256,9 @@ def _own_dims(type_: ir.Type, factors: list[Factor], kind: str) -> Dims | None:
 def _linalg(op: ir.Operation, captured: list[Captured]) -> Rule:
     """Read the rule of a structured op: loops are factors.
 
-    A dim read at a sum of loops (a window) must be whole, and so must these loops, and one that runs along two dims
-    of an operand (a diagonal).
+    A dim read at a sum of loops is read through a window: at each place of the parallel one, as far as the others
+    reach, which must be whole. So must a loop that runs along two dims of an operand (a diagonal), and all loops of a
+    sum with two parallel ones.
     """
     attrs = linalg.get_indexing_maps(op.opview)
     if attrs is None:
@@ -271,22 +272,26 @@ def _linalg(op: ir.Operation, captured: list[Captured]) -> Rule:
     kind = traits.combiner
     sizes = [1] * len(kinds)
     for type_, map_ in zip(operands, maps):
-        seen: set[int] = set()
+        seen: list[int] = []
         for extent, e in zip(getattr(type_, "shape", ()), map_.results):
             if isinstance(e, ir.AffineDimExpr):
-                if e.position in seen:  # a diagonal: one loop is two dims
-                    kinds[e.position] = WHOLE
-                seen.add(e.position)
                 sizes[e.position] = extent
+                seen.append(e.position)
             else:
-                for position in _positions(e):
+                moving = _moving_loop(e, kinds)
+                seen += [] if moving is None else [moving]
+                for position in set(_positions(e)) - {moving}:
                     kinds[position] = WHOLE
+        for position in seen:
+            if seen.count(position) > 1:  # a diagonal: one loop is two dims
+                kinds[position] = WHOLE
     if kind is None:
         kinds = [WHOLE if k == REDUCTION else k for k in kinds]
     factors = [Factor(size, k) for size, k in zip(sizes, kinds)]
     dims: list[Dims | None] = []
-    for type_, map_ in zip(operands, maps):
-        dims.append(_mapped(type_, map_, factors))
+    windows: list[tuple[int, int, Window]] = []
+    for t, (type_, map_) in enumerate(zip(operands, maps)):
+        dims.append(_mapped(type_, map_, factors, windows, t))
     dims += [_read_at(c, factors) for c in captured]
     dims += [dims[len(operands) - n_inits + i] for i in range(n_inits)]
     operands += [c.value.type for c in captured]
@@ -301,17 +306,69 @@ def _linalg(op: ir.Operation, captured: list[Captured]) -> Rule:
         inits=inits,
         padding_safe=traits.padding_safe,
         monomials=traits.monomials,
+        windows=tuple(windows),
     )
 
 
-def _mapped(type_: ir.Type, map_: ir.AffineMap, factors: list[Factor]) -> Dims | None:
+def _moving_loop(expr: ir.AffineExpr, kinds: Sequence[str]) -> int | None:
+    """Return the one parallel loop of a sum of multiples of loops; None for anything else."""
+    found = _coefficients(expr)
+    parallel = [d for d in found or () if d is not None and kinds[d] == PARALLEL]
+    return parallel[0] if found is not None and len(parallel) == 1 else None
+
+
+def _coefficients(expr: ir.AffineExpr) -> dict[int | None, int] | None:
+    """Return the factor of each loop in a sum, with the number that is added under None; None for no such sum."""
+    if isinstance(expr, ir.AffineDimExpr):
+        return {expr.position: 1}
+    if isinstance(expr, ir.AffineConstantExpr):
+        return {None: expr.value}
+    if not isinstance(expr, (ir.AffineAddExpr, ir.AffineMulExpr)):
+        return None
+    one, other = _coefficients(expr.lhs), _coefficients(expr.rhs)
+    if one is None or other is None:
+        return None
+    if isinstance(expr, ir.AffineAddExpr):
+        return {d: one.get(d, 0) + other.get(d, 0) for d in {**one, **other}}
+    by, what = (one, other) if set(one) == {None} else (other, one)
+    return {d: c * by[None] for d, c in what.items()} if set(by) == {None} else None
+
+
+def _window(expr: ir.AffineExpr, factors: Sequence[Factor]) -> tuple[int, Window] | None:
+    """Return the loop that moves a window along a dim, and that window; None where the dim must be whole."""
+    loop = _moving_loop(expr, [f.kind for f in factors])
+    if loop is None:
+        return None
+    factor_of = _coefficients(expr) or {}
+    low = high = factor_of.pop(None, 0)
+    stride = factor_of.pop(loop)
+    for d, c in factor_of.items():
+        last = c * (factors[d].size - 1) if d is not None else 0
+        low, high = min(low, low + last), max(high, high + last)
+    empty = any(factors[d].size == 0 for d in (loop, *factor_of) if d is not None)
+    return None if stride < 1 or empty else (loop, Window(stride, low, high - low + 1))
+
+
+def _mapped(
+    type_: ir.Type,
+    map_: ir.AffineMap,
+    factors: list[Factor],
+    windows: list[tuple[int, int, Window]],
+    tensor: int,
+) -> Dims | None:
+    """Return the factors of each dim of a tensor; adds the windows that it is read through to `windows`."""
     if not is_tensor(type_):
         return None
     dims = []
-    for extent, e in zip(type_.shape, map_.results):
-        if isinstance(e, ir.AffineDimExpr):
+    for d, (extent, e) in enumerate(zip(type_.shape, map_.results)):
+        plain = isinstance(e, ir.AffineDimExpr)
+        window = None if plain or not extent else _window(e, factors)
+        if plain:
             dims.append((e.position,))
-        else:  # a constant or a window: this dim stands for itself
+        elif window is not None:
+            dims.append((window[0],))
+            windows.append((tensor, d, window[1]))
+        else:  # a constant, say: this dim stands for itself
             factors.append(Factor(extent, WHOLE))
             dims.append((len(factors) - 1,))
     return tuple(dims)
