@@ -250,7 +250,8 @@ class _Arranging:
 
 
 def _in_order(rule: Rule) -> set[int]:
-    """Return the factors whose indices must be in order: of scans and scatters, and those that share a dim."""
+    """Return the factors whose indices must be in order: of scans, scatters and windows, and those that share a dim."""
     rows = [dim for dims in rule.tensors if dims is not None for dim in dims]
     shared = {f for dim in rows if len(dim) > 1 for f in dim}
+    shared |= {(rule.tensors[t] or ())[d][0] for t, d, _ in rule.windows}
     return shared | {f for f, factor in enumerate(rule.factors) if factor.kind in (ORDERED, PLACED)}

@@ -20,8 +20,9 @@ from meshweave.ir.build import (
 )
 from meshweave.ir.ops import producer, replace_op, terminator
 from meshweave.layout.layout import Layout
-from meshweave.transforms.partitioning.local import Local, block_offset
+from meshweave.transforms.partitioning.local import Local
 from meshweave.transforms.partitioning.ops import slice_sizes
+from meshweave.transforms.partitioning.place import CutDim, Place
 from meshweave.transforms.propagation.bodies import is_tensor
 
 Piece = tuple[int, ir.Value]
@@ -61,10 +62,11 @@ class LocalOp:
         """Return pieces side by side along a dim that is cut."""
         tensors = [value for _, value in pieces if is_tensor(value.type)]
         type_ = tensors[0].type
-        offset = block_offset(b, self.axes(dim), type_.shape[dim])
+        assert self.results[0] is not None
+        cut = Place.of(b, CutDim.of(self.results[0], dim, self.extent(dim)), self.local)
 
         def body(inner: OpBuilder, elements: list[ir.Value]) -> ir.Value:
-            place = inner.binary("addi", inner.loop_index(dim), offset)
+            place = cut.whole(inner, inner.loop_index(dim))
             rest = iter(elements)
             made = None
             for begin, value in pieces:
