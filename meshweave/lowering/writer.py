@@ -339,6 +339,11 @@ def element_of(type_: str) -> str:
     return type_.split("x")[-1].rstrip(">") if type_.startswith("vector") else type_
 
 
+def passed(type_: str) -> str:
+    """Return the type that a function takes a number as: of bf16 its bits, which no machine converts on the way."""
+    return "i16" if type_ == "bf16" else type_
+
+
 def number_text(value: Number, type_: str) -> str:
     """Return a number as a literal of that type; floats by their bits, so that none is changed."""
     if type_ == "i1":

@@ -40,6 +40,19 @@ def test_bf16_is_taken_from_f32_and_given_back_as_f32():
     assert np.array_equal(partial.numpy(), right[:4])
 
 
+@pytest.mark.parametrize("layout", ["[x, _]", "[_, y]", "[_, y] +sum(x)", "[_, _] +max(y)"])
+def test_bits_of_bf16_stay_what_they_are(layout):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    value = np.random.default_rng(0).standard_normal((7, 5)).astype(ml_dtypes.bfloat16)
+    for given in (value, value.view(np.uint16)):
+        array = Array.from_numpy(given, mesh=MESH, layout=layout, dtype="bf16")
+        assert np.array_equal(array.numpy(), value.astype(np.float32))
+        again = Array.from_shards(
+            array.shards, mesh=MESH, layout=layout, shape=(7, 5), dtype="bf16"
+        )
+        assert np.array_equal(again.numpy(), array.numpy())
+
+
 def test_bf16_keeps_nan():
     bits = narrow(np.array([np.nan, -np.nan], "f4"), "bf16")
     assert np.isnan(wide(bits, "bf16")).all()

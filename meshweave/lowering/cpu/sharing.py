@@ -8,7 +8,7 @@ from functools import partial
 from meshweave.lowering.cpu.collectives.cores import SHARE
 from meshweave.lowering.cpu.pieces import Pieces
 from meshweave.lowering.nests.rows import KernelUnit
-from meshweave.lowering.writer import Value, Writer
+from meshweave.lowering.writer import Value, Writer, passed
 
 POINTER = "!llvm.ptr"
 DECLARATION = f"func.func private @{SHARE}({POINTER}, {POINTER}, {POINTER}, i64)\n"
@@ -20,7 +20,8 @@ def shared_text(name: str, unit: KernelUnit, pieces: Pieces, parts: Sequence[str
 
     parts: the functions of a whole piece and, where there is one, of the rest.
     """
-    types = [POINTER] * len(unit.pointers.places) + [str(s.type) for s in unit.pointers.scalars]
+    scalars = [passed(str(s.type)) for s in unit.pointers.scalars]
+    types = [POINTER] * len(unit.pointers.places) + scalars
     return _share_text(name, types, pieces.count) + _piece_text(
         f"{name}_piece", types, pieces, parts
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from meshweave.lowering.nests.evaluate import Frame
 from meshweave.lowering.nests.rows import KernelUnit
-from meshweave.lowering.writer import Value, Writer
+from meshweave.lowering.writer import Value, Writer, passed
 
 PARAMETER = "{llvm.noalias, llvm.noundef, llvm.nonnull}"
 
@@ -16,7 +16,12 @@ class FunctionWriter(Writer):
         super().__init__()
         self.exclusive = unit.pointers.exclusive()
         pointers = [Value(self, f"%p{k}", "!llvm.ptr") for k in range(len(self.exclusive))]
-        scalars = [Value(self, f"%s{k}", str(s.type)) for k, s in enumerate(unit.pointers.scalars)]
+        types = [str(s.type) for s in unit.pointers.scalars]
+        self.given = [Value(self, f"%s{k}", passed(type_)) for k, type_ in enumerate(types)]
+        scalars = [
+            s if s.type == type_ else self.let_first(f"arith.bitcast {s.name} : i16 to bf16", type_)
+            for s, type_ in zip(self.given, types)
+        ]
         self.frame = Frame(self, tuple(pointers), tuple(scalars), "i64")
 
     def number(self, value: int) -> Value:
@@ -29,7 +34,7 @@ class FunctionWriter(Writer):
             f"{p.name}: {p.type} {PARAMETER if alone else ''}"
             for p, alone in zip(self.frame.pointers, self.exclusive)
         ]
-        parameters += [f"{s.name}: {s.type}" for s in self.frame.scalars]
+        parameters += [f"{s.name}: {s.type}" for s in self.given]
         head = (
             f'func.func @{name}({", ".join(parameters)}) attributes {{passthrough = ["noinline"]}}'
         )

@@ -30,6 +30,7 @@ from meshweave.lowering.communication.calls import Call
 from meshweave.lowering.host.branches import Branches, type_text
 from meshweave.lowering.nests.linear import Linear
 from meshweave.lowering.nests.rows import Entry, KernelUnit
+from meshweave.lowering.writer import passed
 
 
 class Code:
@@ -184,8 +185,9 @@ class Emitter(Branches):
     def unit(self, unit: KernelUnit) -> None:
         name = self.code.name_of(unit)
         pointers = [self._address(*place) for place in unit.pointers.places]
-        scalars = [self._value(s) for s in unit.pointers.scalars]
-        types = ["!llvm.ptr"] * len(pointers) + [type_text(s.type) for s in unit.pointers.scalars]
+        scalars = [self._passed(s) for s in unit.pointers.scalars]
+        kinds = [passed(type_text(s.type)) for s in unit.pointers.scalars]
+        types = ["!llvm.ptr"] * len(pointers) + kinds
         if name in self.code.shared:
             scalars.append(self._slot(self.slots.cores))
             types.append("!llvm.ptr")
@@ -193,6 +195,13 @@ class Emitter(Branches):
         self.lines.append(
             f"llvm.call @{name}({', '.join(pointers + scalars)}) : ({', '.join(types)}) -> ()"
         )
+
+    def _passed(self, value: ir.Value) -> str:
+        """Return a scalar as a kernel takes it."""
+        name, type_ = self._value(value), type_text(value.type)
+        if passed(type_) == type_:
+            return name
+        return self.let(f"llvm.bitcast {name} : {type_} to {passed(type_)}")
 
     def lapack(self, step: Step) -> None:
         """Call the function that calls LAPACK for each matrix of a batch."""

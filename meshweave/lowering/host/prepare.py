@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
 
 from meshweave.bundle import Port
 from meshweave.errors import CompileError
 from meshweave.hints.fast_paths import KERNEL, SWITCHES
 from meshweave.ir.bindings import ir
-from meshweave.ir.build import OpBuilder
+from meshweave.ir.build import OpBuilder, tensor_type
 from meshweave.ir.factorizations import LOOPS
 from meshweave.ir.factorizations import in_loops as factored_in_loops
 from meshweave.ir.lapack import LAPACK, LIBRARY, of_nothing
@@ -67,6 +67,10 @@ def _refusal(op: ir.Operation, kept: set[str], target: str) -> str:
         if isinstance(type_, ir.ShapedType) and prod(type_.shape) > MAX_ELEMENTS:
             return f"{op.name}: {type_} has more elements than any machine can address"
     return ""
+
+
+FILLED = 1 << 14
+"""Elements of a padded tensor below which all of it is filled first: more kernels would take longer."""
 
 
 def spell_out(function: ir.OpView, target: str) -> None:
@@ -135,8 +139,29 @@ def _pad(op: ir.Operation) -> ir.Value:
     b = OpBuilder.before(op)
     if not isinstance(value.owner, ir.Block) and value.owner.operation.block == block:
         value = value.owner.operation.clone(b.ip).result
-    into = b.one("tensor.splat", op.results[0].type, value)
-    return b.insert_slice(op.operands[0], into, list(op.attributes["static_low"]))
+    type_, low = op.results[0].type, list(op.attributes["static_low"])
+    if prod(type_.shape) < FILLED:
+        into = b.one("tensor.splat", type_, value)
+    else:
+        into = b.empty(type_)
+        for offsets, shape in borders(type_.shape, op.operands[0].type.shape, low):
+            border = b.one("tensor.splat", tensor_type(shape, type_.element_type), value)
+            into = b.insert_slice(border, into, offsets)
+    return b.insert_slice(op.operands[0], into, low)
+
+
+def borders(
+    shape: Sequence[int], inside: Sequence[int], low: Sequence[int]
+) -> Iterator[tuple[list[int], list[int]]]:
+    """Return the offsets and shapes of the boxes around one of shape `inside` at `low`: two for each dim.
+
+    Those of a dim are as long as the whole in the dims behind it, and as the inside in the dims before it.
+    """
+    for dim, (size, most, start) in enumerate(zip(shape, inside, low, strict=True)):
+        for first, count in ((0, start), (start + most, size - start - most)):
+            if count > 0:
+                offsets = [*low[:dim], first, *[0] * (len(shape) - dim - 1)]
+                yield offsets, [*inside[:dim], count, *shape[dim + 1 :]]
 
 
 def _concat(op: ir.Operation) -> ir.Value:

@@ -88,10 +88,13 @@ class Array:
         laid = as_layout(layout, array.ndim)
         try:
             wanted = dtype_name(array) if dtype is None else as_dtype_name(dtype)
-            global_ = wide(array, wanted)
+            if laid.partial:  # neutral elements are numbers
+                held = [narrow(part, wanted) for part in scatter(wide(array, wanted), on, laid)]
+            else:
+                held = scatter(stored(array, wanted), on, laid)
         except MeshweaveError as error:
             raise type(error)(f"from_numpy: {error.message}") from None
-        shards = [own(narrow(shard, wanted)) for shard in scatter(global_, on, laid)]
+        shards = [own(shard) for shard in held]
         return Array(shards, on, laid, array.shape, wanted)
 
     @staticmethod
@@ -124,7 +127,7 @@ class Array:
         for rank, array in enumerate(arrays):
             try:
                 wanted = dtype_name(array) if wanted is None else as_dtype_name(wanted)
-                kept.append(narrow(wide(array, wanted), wanted))
+                kept.append(stored(array, wanted))
             except MeshweaveError as error:
                 raise MeshweaveError(f"rank {rank}: {error.message}") from None
         return Array(
@@ -381,10 +384,28 @@ def wide(array: Values, dtype: str) -> Values:
         return array
     if array.dtype == np.float32:
         return array
-    if array.dtype.itemsize == 2 and (array.dtype.name == "bfloat16" or array.dtype == np.uint16):
-        bits = np.ascontiguousarray(array).view(np.uint16).reshape(array.shape)
-        return (bits.astype(np.uint32) << 16).view(np.float32)
+    if _has_bits(array):
+        return (_bits(array).astype(np.uint32) << 16).view(np.float32)
     raise MeshweaveError(f"dtype {array.dtype}, bf16 is right: as float32 or its bits as uint16")
+
+
+def stored(array: Values, dtype: str) -> Values:
+    """Return an array as buffers hold it, of bf16 its bits.
+
+    Raises MeshweaveError where `wide` does.
+    """
+    if dtype == _BF16 and _has_bits(array):
+        return _bits(array)
+    return narrow(wide(array, dtype), dtype)
+
+
+def _has_bits(array: Values) -> bool:
+    """Tell whether an array has bf16 numbers, not as f32."""
+    return array.dtype == np.uint16 or array.dtype.name == "bfloat16"
+
+
+def _bits(array: Values) -> Values:
+    return np.ascontiguousarray(array).view(np.uint16).reshape(array.shape)
 
 
 def narrow(array: Values, dtype: str) -> Values:

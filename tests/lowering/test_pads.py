@@ -1,0 +1,53 @@
+"""Padded tensors against NumPy: what is inside and each border are written once."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from lowering.harness import DTYPES, run_text
+
+BITS = {**DTYPES, "bf16": np.uint16}  # bf16 as its bits: moved about, they stay what they are
+SHAPES = [
+    ((5,), (1,), (2,)),
+    ((20000,), (0,), (3,)),
+    ((3, 7000), (2, 0), (0, 5)),
+    ((129, 131), (3, 4), (5, 6)),
+    ((1, 9, 2000), (1, 0, 2), (0, 1, 1)),
+    ((200, 0), (1, 60), (2, 70)),
+    ((4, 30, 33, 8), (0, 1, 1, 0), (0, 1, 1, 0)),
+    ((128, 128), (0, 0), (0, 0)),
+]
+
+
+def padded(shape, low, high, dtype, body=""):
+    """A program that pads its argument, which is put into `body` first, by its second argument."""
+    whole = [a + n + b for a, n, b in zip(low, shape, high)]
+    small, large = (f"tensor<{''.join(f'{n}x' for n in sizes)}{dtype}>" for sizes in (shape, whole))
+    indices = ", ".join(f"%i{k}: index" for k in range(len(shape)))
+    return f"""func.func @main(%a: {small}, %v: tensor<{dtype}>) -> {large} {{
+  %z = tensor.extract %v[] : tensor<{dtype}>
+  {body.format(kind=small) or f"%x = tensor.cast %a : {small} to {small}"}
+  %p = tensor.pad %x low{list(low)} high{list(high)} {{
+    ^bb0({indices}):
+    tensor.yield %z : {dtype} }} : {small} to {large}
+  return %p : {large}
+}}"""
+
+
+@pytest.mark.parametrize("dtype", BITS)
+@pytest.mark.parametrize("shape, low, high", SHAPES)
+def test_pads(shape, low, high, dtype):
+    rng = np.random.default_rng(len(shape))
+    a = rng.integers(0, 2 if dtype == "i1" else 100, shape).astype(BITS[dtype])
+    value = np.array(1 if dtype == "i1" else 77, BITS[dtype])
+    (got,) = run_text(padded(shape, low, high, dtype), a, value)
+    want = np.pad(a, list(zip(low, high)), constant_values=value)
+    np.testing.assert_array_equal(got.view(want.dtype), want)
+
+
+def test_what_is_padded_is_computed_in_its_place():
+    text = padded((300, 200), (1, 2), (3, 4), "f32", "%x = math.exp %a : {kind}")
+    a = np.random.default_rng(0).standard_normal((300, 200)).astype(np.float32)
+    (got,) = run_text(text, a, np.float32(-1))
+    want = np.pad(np.exp(a.astype(np.float64)), ((1, 3), (2, 4)), constant_values=-1)
+    np.testing.assert_allclose(got, want, rtol=1e-6)
