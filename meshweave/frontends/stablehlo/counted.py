@@ -1,5 +1,7 @@
 """Tell which tensors of StableHLO count 0, 1, 2, ... along one of their dims, however they are written."""
 
+from typing import Any
+
 import numpy as np
 
 from meshweave.ir.bindings import ir
@@ -17,13 +19,20 @@ def _iota(op: ir.Operation) -> int | None:
 
 
 def _constant(op: ir.Operation) -> int | None:
-    """Read numbers of one dim that are written out."""
-    value, shape = op.attributes["value"], op.results[0].type.shape
-    if len(shape) != 1 or shape[0] < 2 or not isinstance(value, ir.DenseIntElementsAttr):
+    """Read numbers that are written out."""
+    value = op.attributes["value"]
+    if not isinstance(value, ir.DenseIntElementsAttr) or value.is_splat:
         return None
-    if value.is_splat:
-        return None
-    return 0 if np.array_equal(np.array([int(n) for n in value]), np.arange(shape[0])) else None
+    shape = list(op.results[0].type.shape)
+    held = np.array([int(n) for n in value]).reshape(shape)
+    found = [d for d, n in enumerate(shape) if n > 1 and np.array_equal(held, _along(shape, d))]
+    return found[0] if found else None
+
+
+def _along(shape: list[int], dim: int) -> np.ndarray[Any, Any]:
+    """Return the index along a dim, for each element."""
+    counted: np.ndarray[Any, Any] = np.indices(shape)[dim]
+    return counted
 
 
 def _broadcast(op: ir.Operation) -> int | None:
@@ -62,10 +71,12 @@ def _wrapped(op: ir.Operation) -> int | None:
     """Read `x < 0 ? x + n : x`, as indices are written that may count from the end."""
     test, _, rest = op.operands
     made, dim = producer(test), counted_dim(rest)
-    if dim is None or made is None or made.name != "stablehlo.compare" or made.operands[0] != rest:
+    if dim is None or made is None or made.name != "stablehlo.compare":
         return None
-    direction = str(made.attributes["comparison_direction"])
-    return dim if "LT" in direction and _is_zero(made.operands[1]) else None
+    direction, (one, other) = str(made.attributes["comparison_direction"]), made.operands
+    zero = other if "LT" in direction and one == rest else one
+    known = zero != one or ("GT" in direction and other == rest)
+    return dim if known and _is_zero(zero) else None
 
 
 def _is_zero(value: ir.Value) -> bool:

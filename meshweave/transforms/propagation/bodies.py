@@ -18,6 +18,7 @@ from meshweave.ir.expressions import (
     BodyNode,
     Constant,
     Gather,
+    Index,
     Scalar,
     inputs,
     read_body,
@@ -261,7 +262,7 @@ def _element(op: ir.Operation) -> str:
 def padding_safe(body: Body | None) -> bool:
     """Tell whether what a body computes may be computed on padding, whose content is undefined."""
     return body is not None and not any(
-        isinstance(node, Gather)
+        (isinstance(node, Gather) and not all(_within_ends(k, body) for k in node.operands))
         or (
             isinstance(node, Apply)
             and node.name.startswith(UNSAFE_ON_PADDING)
@@ -271,15 +272,35 @@ def padding_safe(body: Body | None) -> bool:
     )
 
 
+def _within_ends(place: int, body: Body) -> bool:
+    """Tell whether a place is that of a loop, or held between numbers whatever it is computed from."""
+    node = body.nodes[place]
+    if isinstance(node, Index) or _number(node) is not None:
+        return True
+    below = _held(node, "arith.minsi", body)
+    return below is not None and _held(below, "arith.maxsi", body) is not None
+
+
+def _held(node: BodyNode, name: str, body: Body) -> BodyNode | None:
+    """Return what an op of that name compares with a number of 0 or more; None for any other node."""
+    if not isinstance(node, Apply) or node.name != name:
+        return None
+    known = {k: _number(body.nodes[k]) for k in node.operands}
+    rest = [body.nodes[k] for k, number in known.items() if number is None or number < 0]
+    return rest[0] if len(rest) == 1 else None
+
+
 def _divides_by_number(node: Apply, body: Body) -> bool:
     """Tell whether a node divides by a number above 0, which every dividend allows."""
-    if node.name not in _DIVISIONS:
-        return False
-    by = body.nodes[node.operands[1]]
-    value = by.value if isinstance(by, Constant) else None
-    if isinstance(by, Scalar) and (made := producer(by.source)) is not None:
+    return node.name in _DIVISIONS and (_number(body.nodes[node.operands[1]]) or 0) > 0
+
+
+def _number(node: BodyNode) -> int | None:
+    """Return the integer that a node is; None for any other."""
+    value = node.value if isinstance(node, Constant) else None
+    if isinstance(node, Scalar) and (made := producer(node.source)) is not None:
         value = made.attributes["value"] if made.name == "arith.constant" else None
-    return isinstance(value, ir.IntegerAttr) and value.value > 0
+    return int(value.value) if isinstance(value, ir.IntegerAttr) else None
 
 
 def monomials(op: ir.Operation, body: Body | None = None) -> tuple[frozenset[int], ...]:
