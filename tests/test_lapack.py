@@ -40,7 +40,7 @@ def program(routine, shapes, element="f32", flags="", layouts=None):
     batch = shapes[0][: len(shapes[0]) - len(row.operands[0])]
     sizes = {}
     for shape, dims in zip(shapes, row.operands, strict=True):
-        sizes |= zip(dims, shape[len(batch) :], strict=True)
+        sizes |= zip(dims.strip("#"), shape[len(batch) :], strict=True)
     sizes["k"] = min(sizes.get("m", 0), sizes.get("n", 0))
     made = [(*batch, *[sizes[d] for d in dims]) for dims in row.tensors]
     types = [type_of(s, e) for s, e in zip(made, row.types(element), strict=True)]
@@ -146,6 +146,17 @@ def test_triangular_systems(dtype, routine, kernels):
         if transposed:
             system = system.swapaxes(1, 2)
         close(system @ x if left else x @ system, b)
+
+
+def test_rows_are_swapped_as_lu_says():
+    a = sample((3, 6, 4), "float32")
+    pivots = call("getrf", a)[1]
+    (swapped_,) = call("laswp", a, pivots)
+    for k in range(3):
+        np.testing.assert_array_equal(swapped_[k], a[k][swapped(pivots[k], 6)])
+    np.testing.assert_array_equal(call("laswp", swapped_, pivots, flags=", transposed")[0], a)
+    wrong = np.array([[-5, 99]] * 3, np.int32)  # the nearest row, never one outside
+    np.testing.assert_array_equal(call("laswp", a, wrong)[0], a[:, [0, 5, 2, 3, 4, 1]])
 
 
 def test_triangular_systems_without_unknowns_or_sides():

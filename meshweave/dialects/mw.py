@@ -130,7 +130,8 @@ class LapackOp(Mw.Operation, name="lapack", traits=[_PureOnTensors]):
 
     `potrf` factors a positive matrix: `lower` or upper, the other triangle keeps what it holds; then 0, or the step at
     which there is no factor. `getrf` factors by rows: both factors in one matrix, the row from 1 that each step swaps
-    in, and 0 or the first step without a pivot. `trsm_left` solves op(A) X = B by A and B, `trsm_right` X op(A) = B,
+    in, and 0 or the first step without a pivot; `laswp` swaps rows of a
+    matrix so, or back where it is `transposed`. `trsm_left` solves op(A) X = B by A and B, `trsm_right` X op(A) = B,
     with the `lower` or upper triangle of A, `transposed` or not, whose diagonal is 1 where it is `unit`.
 
     `geqrf` gives R and below it the reflectors of Q, and their scales; `orgqr` makes the first columns of Q of these.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from meshweave.ir.bindings import arith, ir
@@ -13,7 +13,7 @@ LAPACK = "mw.lapack"
 LIBRARY = "lapack"
 """The kernel that calls the library."""
 INTEGERS = "#"
-"""Mark of a result of i32."""
+"""Mark of a tensor of i32."""
 BLOCK = 64
 """Columns that LAPACK takes at a time, at most."""
 MOST = 1 << 31
@@ -28,7 +28,7 @@ Sizes = Mapping[str, int]
 class Routine:
     """Describe a routine on one matrix; all its tensors have the dims of a batch before those named here.
 
-    operands, results: the dims of each, a letter for each size; `k` is the smaller one of `m` and `n`, and a result
+    operands, results: the dims of each, a letter for each size; `k` is the smaller one of `m` and `n`, and a tensor
     whose dims begin with INTEGERS is of i32. free: dims along which the results are made apart from each other. flags:
     names of unit attributes. limits: pairs of dims, of which the first is no larger than the second. room: how many
     floats its scratch memory is for, piece by piece; integers: how many i32 behind them.
@@ -45,12 +45,12 @@ class Routine:
     @property
     def tensors(self) -> tuple[str, ...]:
         """Return the dims of each operand, then of each result."""
-        return (*self.operands, *[dims.removeprefix(INTEGERS) for dims in self.results])
+        return tuple(dims.removeprefix(INTEGERS) for dims in (*self.operands, *self.results))
 
     def types(self, element: str) -> list[str]:
         """Return the element type of each operand, then of each result."""
-        made = ["i32" if dims.startswith(INTEGERS) else element for dims in self.results]
-        return [element] * len(self.operands) + made
+        every = (*self.operands, *self.results)
+        return ["i32" if dims.startswith(INTEGERS) else element for dims in every]
 
 
 def _svd_work(s: Sizes) -> int:
@@ -69,6 +69,9 @@ _INFO = INTEGERS
 ROUTINES: Mapping[str, Routine] = {
     "potrf": Routine(("nn",), ("nn", _INFO), flags=("lower",)),
     "getrf": Routine(("mn",), ("mn", f"{INTEGERS}k", _INFO), room=lambda s: (s["m"] * s["n"],)),
+    "laswp": Routine(
+        ("nr", f"{INTEGERS}p"), ("nr",), free="r", flags=("transposed",), limits=(("p", "n"),)
+    ),
     "trsm_left": Routine(("nn", "nr"), ("nr",), free="r", flags=_TRIANGLE),
     "trsm_right": Routine(("nn", "rn"), ("rn",), free="r", flags=_TRIANGLE),
     "geqrf": Routine(("mn",), ("mn", "k"), room=_qr_room),
@@ -124,17 +127,20 @@ class Call:
         """Read an `mw.lapack`, on tensors or on buffers, that its verifier has passed."""
         name = op.attributes["routine"].value
         flags = [flag for flag in ROUTINES[name].flags if flag in op.attributes]
-        return cls.made(name, [value.type for value in op.operands], flags)
+        types = [value.type for value in op.operands]
+        return cls.made(name, str(types[0].element_type), [t.shape for t in types], flags)
 
     @classmethod
-    def made(cls, name: str, types: Sequence[ir.Type], flags: Sequence[str] = ()) -> Call:
-        """Make the call of a routine on operands of these types; more of them may follow."""
-        dims, sizes = ROUTINES[name].operands, dict[str, int]()
-        for type_, letters in zip(types, dims):
-            sizes |= zip(letters, list(type_.shape)[len(type_.shape) - len(letters) :])
+    def made(
+        cls, name: str, element: str, shapes: Sequence[Sequence[int]], flags: Iterable[str] = ()
+    ) -> Call:
+        """Make the call of a routine on operands of these shapes; more shapes may follow."""
+        dims, sizes = ROUTINES[name].tensors, dict[str, int]()
+        for shape, letters in zip(shapes, dims[: len(ROUTINES[name].operands)]):
+            sizes |= zip(letters, list(shape)[len(shape) - len(letters) :])
         sizes["k"] = min(sizes.get("m", 0), sizes.get("n", 0))
-        batch = tuple(types[0].shape)[: len(types[0].shape) - len(dims[0])]
-        return cls(name, str(types[0].element_type), batch, sizes, frozenset(flags))
+        batch = tuple(shapes[0])[: len(shapes[0]) - len(dims[0])]
+        return cls(name, element, batch, sizes, frozenset(flags))
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -178,7 +184,7 @@ def misfit(name: str, types: Sequence[ir.Type]) -> str:
     wanted = row.types(element)
     if element not in ("f32", "f64") or wanted != [str(t.element_type) for t in types]:
         return f"computes f32 or f64, here ({', '.join(wanted)})"
-    call = Call.made(name, types)
+    call = Call.made(name, element, [t.shape for t in types])
     if call.shapes != [list(t.shape) for t in types]:
         return f"needs the shapes {', '.join(map(str, call.shapes))}"
     for small, large in row.limits:
@@ -194,9 +200,11 @@ def lapack(
     """Make an `mw.lapack`; return its results. Floats of 16 bits are computed in f32."""
     element = operands[0].type.element_type
     wide = ir.F32Type.get() if element.width < 32 else element
-    given = [_converted(b, value, wide) for value in operands]
-    call = Call.made(routine, [value.type for value in given], flags)
-    i32, row = ir.IntegerType.get_signless(32), ROUTINES[routine]
+    row = ROUTINES[routine]
+    floats = [kind != "i32" for kind in row.types("")]
+    given = [_converted(b, v, wide) if is_float else v for v, is_float in zip(operands, floats)]
+    call = Call.made(routine, str(wide), [value.type.shape for value in given], flags)
+    i32 = ir.IntegerType.get_signless(32)
     kinds = [i32 if kind == "i32" else wide for kind in row.types(str(wide))]
     types = [tensor_type(shape, kind) for shape, kind in zip(call.shapes, kinds)]
     said = {"routine": ir.StringAttr.get(routine)} | {f: ir.UnitAttr.get() for f in flags}

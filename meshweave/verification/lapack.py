@@ -15,7 +15,7 @@ from meshweave.verification.walk import NotReadError, Walk, handles
 @handles(LAPACK)
 def _lapack(walk: Walk, op: ir.Operation) -> Sequence[View]:
     call, bounds, views = Call.of(op), list[Var](), list[View]()
-    for value, dims in zip(op.operands, call.row.operands):
+    for value, dims in zip(op.operands, call.row.tensors):
         own = [Var("b", str(len(bounds) + k), n) for k, (_, n) in enumerate(_whole(call, dims))]
         places = {index_var(d, n): of_var(v) for v, (d, n) in zip(own, _whole(call, dims))}
         views.append(walk.terms.composed(walk.views[value], places))

@@ -26,6 +26,7 @@ from meshweave.frontends.torch.export import first_line
 from meshweave.frontends.torch.leftovers import simplify, unfold_products
 from meshweave.frontends.torch.loops import lower_tm_tensor
 from meshweave.frontends.torch.probe import failing_ops, refusal
+from meshweave.frontends.torch.routines import LIBRARY_OP, call_routines, declare_routine
 from meshweave.ir.bindings import PassManager, ir, torch_importer
 from meshweave.ir.build import OpBuilder, i64
 from meshweave.ir.locations import compile_error, location_text
@@ -97,6 +98,7 @@ def _text(
         _run(module, _without(_TO_LINALG, _CONTRACT))
         ask_first(module)
         _run(module, _CLEAN_UP)
+        call_routines(module)
         lower_tm_tensor(module)
         simplify(module)
         unfold_products(module)
@@ -150,6 +152,21 @@ def _node_importer(importer: FxImporter, regions: dict[str, OutlinedRegion]) -> 
 
         def _import_hop_while_loop(self, loc: ir.Location, node: Node, hop: object) -> None:
             self._bind(node, ControlFlow(self, loc, node).while_loop())
+
+        def _import_torch_op_overload(
+            self, loc: ir.Location, node: Node, concrete_target: object = None
+        ) -> None:
+            """Import calls of LAPACK as calls of functions without a body."""
+            if str(node.target) != LIBRARY_OP:
+                super()._import_torch_op_overload(loc, node, concrete_target)
+                return
+            operands, routine, flags = node.args
+            values = [self._import_argument(loc, operand) for operand in operands]
+            types = [self._cc.value_info_to_type(value) for value in node.meta["val"]]
+            b = OpBuilder(ir.InsertionPoint.current, loc)
+            name = declare_routine(self.fx_importer.module, routine, flags, values, types)
+            call = b.op("func.call", types, values, callee=ir.FlatSymbolRefAttr.get(name))
+            self._bind(node, list(call.results))
 
         def _bind(self, node: Node, values: Sequence[ir.Value]) -> None:
             self._multi_result_nodes.add(node)

@@ -65,7 +65,7 @@ def _counted_dim(op: ir.Operation, number: int) -> int | None:
     value = op.operands[number]
     maker = producer(value)
     if maker is not None and maker.name == "tensor.expand_shape":
-        if max(value.type.shape) != maker.operands[0].type.shape[0]:
+        if [max(value.type.shape)] != list(maker.operands[0].type.shape)[:1]:
             return None
         maker = producer(maker.operands[0])
     if maker is None or not _is_iota(maker):

@@ -24,6 +24,7 @@ _LETTER = {"f32": "s", "f64": "d"}
 _FUNCTIONS = {
     "copy": "scipy_cblas_{}copy",
     "transpose": "scipy_cblas_{}omatcopy",
+    "swap": "scipy_cblas_{}swap",
     "trsm": "scipy_cblas_{}trsm",
     "potrf": "scipy_LAPACKE_{}potrf_work",
     "getrf": "scipy_LAPACKE_{}getrf_work",
@@ -144,6 +145,22 @@ def _getrf(
     w.transpose("n", "m", work, factors)
 
 
+def _laswp(w: RoutineWriter, b: Value, pivots: Value, swapped: Value) -> None:
+    w.copy("nr", b, swapped)
+    count, step = w.sizes["p"], w.open(w.sizes["p"])
+    if w.flag("transposed"):
+        step = w.constant(count - 1, "i64") - step
+    pivot = w.load(w.offset(pivots, step, "i32"), "i32") - 1
+    for op, bound in (("arith.maxsi", 0), ("arith.minsi", w.sizes["n"] - 1)):
+        pivot = w.op(op, "", [pivot, w.constant(bound)], "i32")  # never outside of the matrix
+    rows = [
+        w.offset(swapped, w.times(row, w.sizes["r"]), w.call.element)
+        for row in (step, w.wide(pivot))
+    ]
+    w.blas("swap", w.sizes["r"], rows[0], 1, rows[1], 1)
+    w.close()
+
+
 def _trsm(w: RoutineWriter, a: Value, b: Value, x: Value) -> None:
     right = w.call.routine == "trsm_right"
     dims = "rn" if right else "nr"
@@ -223,6 +240,7 @@ def _syevd(w: RoutineWriter, a: Value, *rest: Value) -> None:
 _WRITERS: Mapping[str, Callable[..., None]] = {
     "potrf": _potrf,
     "getrf": _getrf,
+    "laswp": _laswp,
     "trsm_left": _trsm,
     "trsm_right": _trsm,
     "geqrf": _geqrf,
