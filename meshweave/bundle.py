@@ -138,6 +138,7 @@ class Manifest:
     libraries:   those that the objects call ("openblas", "mpi", "m", "cuda", "nccl", "cublaslt").
     early_bytes: bytes at the end of the arena that hold an `AsyncArea` for each collective that is started before it
                  is waited for; they are zero at first.
+    core_bytes:  memory that each further core of a rank needs.
     chip:        for target gpu: the chip that the device modules are for.
     kernels, gemms: what is launched, in the order of their slots (`device.GpuTable`).
     events, streams: the number it uses; streams are for computing.
@@ -157,6 +158,7 @@ class Manifest:
     libraries: tuple[str, ...] = ()
     entry: str = "step"
     early_bytes: int = 0
+    core_bytes: int = 0
     target: str = "cpu"
     chip: str = ""
     kernels: tuple[KernelInfo, ...] = ()

@@ -47,6 +47,8 @@ def explanation(
     memory.add_row("results", f"{sum(p.nbytes for p in program.outputs):,}")
     memory.add_row("everything between", f"{program.bundle.manifest.arena_bytes:,}")
     memory.add_row("peak", f"{program.peak_bytes:,}")
+    if program.bundle.manifest.core_bytes:
+        memory.add_row("for each further core", f"{program.bundle.manifest.core_bytes:,}")
     moved = sum(row.nbytes for row in decided.collectives)
     count = len(decided.collectives)
     words = "collective brings" if count == 1 else "collectives bring"

@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,7 @@ import numpy as np
 from meshweave.abi import CoresBlock
 from meshweave.errors import MeshweaveError
 from meshweave.runtime.loader import LoadedCode
-from meshweave.runtime.program import aligned
+from meshweave.runtime.program import Values, aligned
 
 MOST = 32  # cores of a rank: no kernel has more pieces
 _SPINS, _SPINS_CROWDED = 2000, 1  # looks before a wait yields: with a core per thread, and without
@@ -55,11 +54,15 @@ def cores_of(wanted: int | None, ranks: int) -> int:
 class Helpers:
     """Hold the other cores of one rank of a program. They work for it once `start` was called."""
 
-    def __init__(self, code: LoadedCode, cores: int, crowded: bool) -> None:
-        """Set up without threads. cores: of the rank, its own included; crowded: all ranks have more than there are."""
+    def __init__(self, code: LoadedCode, cores: int, nbytes: int, crowded: bool) -> None:
+        """Set up without threads.
+
+        cores: of the rank, its own included; nbytes: of memory that each further one needs; crowded: all ranks have
+        more cores than there are.
+        """
         self._code, self.count = code, cores - 1 if "mw_help" in code else 0
         self._block = aligned(CoresBlock.BYTES).view(np.int64)
-        self._crowded = crowded
+        self._crowded, self._nbytes = crowded, nbytes
         self.reset()
 
     def reset(self) -> None:
@@ -77,14 +80,19 @@ class Helpers:
         """Start the threads. Where the system starts no more, there are fewer."""
         if not self.count:
             return
-        help_ = self._function("mw_help")
+        code, block = self._code, self._block  # kept for as long as a thread is in the function
+        function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(code.address("mw_help"))
+
+        def help_(memory: Values, _kept: object = (code, block)) -> None:
+            function(block.ctypes.data, memory.ctypes.data)
+
         for number in range(self.count):
-            thread = threading.Thread(
-                target=help_, args=(self.address,), name=f"{name}-core-{number + 1}", daemon=True
-            )
             try:
-                thread.start()
-            except (RuntimeError, MemoryError):
+                memory = aligned(self._nbytes)
+                threading.Thread(
+                    target=help_, args=(memory,), name=f"{name}-core-{number + 1}", daemon=True
+                ).start()
+            except (RuntimeError, MemoryError, MeshweaveError):
                 return
             self._block[CoresBlock.HELPERS // 8] += 1
 
@@ -92,13 +100,5 @@ class Helpers:
         """Let the threads leave. The rank must not be running."""
         if self._block[CoresBlock.HELPERS // 8]:
             self._block[CoresBlock.HELPERS // 8] = 0
-            self._function("mw_dismiss")(self.address)
-
-    def _function(self, name: str) -> Callable[[int], None]:
-        code, block = self._code, self._block  # kept for as long as a thread is in the function
-        function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(code.address(name))
-
-        def call(address: int, _kept: object = (code, block)) -> None:
-            function(address)
-
-        return call
+            dismiss = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self._code.address("mw_dismiss"))
+            dismiss(self.address)

@@ -19,7 +19,7 @@ from traced import mw
 
 from meshweave.api.program import Program, build
 from meshweave.errors import MeshweaveError
-from meshweave.lowering.cpu import pieces
+from meshweave.lowering.cpu import iterations, pieces
 from meshweave.runtime import cores as machine
 from meshweave.runtime import engine
 from meshweave.runtime.arrays.array import place
@@ -35,6 +35,11 @@ def floats(*shape: int, dtype: type = np.float32) -> np.ndarray:
 def layer_norm(x):
     centred = x - mw.mean(x, axis=-1, keepdims=True)
     return centred / mw.sqrt(mw.mean(centred * centred, axis=-1, keepdims=True) + 1e-5)
+
+
+def sliced(x, v, w):
+    with mw.hint(slice="t=8", order="dfs"):
+        return mw.exp(x @ v) @ w
 
 
 CASES = {
@@ -55,6 +60,11 @@ CASES = {
     "a perceptron": (
         lambda x, v, w: mw.maximum(x @ v, 0.0) @ w, floats(130, 257), floats(257, 300), floats(300, 99),
     ),
+    "attention": (
+        lambda q, k, v: mw.softmax(q @ mw.matrix_transpose(k), axis=-1) @ v,
+        floats(6, 170, 24), floats(6, 170, 24), floats(6, 170, 24),
+    ),
+    "slices": (sliced, floats(256, 90), floats(90, 200), floats(200, 50)),
     "doubles": (lambda a, b: a @ b - 1, floats(201, 260, dtype=np.float64), floats(260, 173, dtype=np.float64)),
     "halves": (lambda a, b: a @ b, floats(201, 260, dtype=np.float16), floats(260, 173, dtype=np.float16)),
     "integers": (lambda a: a * a - 7, RNG.integers(-99, 99, (521, 301))),
@@ -100,6 +110,7 @@ def test_random_programs_give_what_numpy_gives_on_three_cores(case: Case):
     with pytest.MonkeyPatch.context() as patch:
         for name in ("GRAIN", "LEAST_PRODUCT", "LINE"):
             patch.setattr(pieces, name, 2)
+        patch.setattr(iterations, "FEWEST", 2)
         patch.setattr(machine, "usable_cores", lambda: 3 * case.mesh.nranks)
         f = mw.jit(
             case.function(mw),

@@ -8,7 +8,7 @@
 // CHECK:      llvm.func @mw_kernel_2(%arg0: !llvm.ptr, %arg1: !llvm.ptr, %arg2: !llvm.ptr)
 // CHECK:        %[[PIECE:.*]] = llvm.mlir.addressof @mw_kernel_2_piece
 // CHECK:        llvm.call @mw_share(%arg2, %[[PIECE]], %{{.*}}, %{{.*}})
-// CHECK:      llvm.func @mw_kernel_2_piece(%arg0: !llvm.ptr, %arg1: i64)
+// CHECK:      llvm.func @mw_kernel_2_piece(%arg0: !llvm.ptr, %arg1: i64, %arg2: !llvm.ptr)
 // CHECK-DAG:    llvm.call @mw_kernel_0(
 // CHECK-DAG:    llvm.call @mw_kernel_1(
 // CHECK:      llvm.func @step(%arg0: !llvm.ptr)

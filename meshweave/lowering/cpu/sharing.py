@@ -12,7 +12,7 @@ from meshweave.lowering.writer import Value, Writer, passed
 
 POINTER = "!llvm.ptr"
 DECLARATION = f"func.func private @{SHARE}({POINTER}, {POINTER}, {POINTER}, i64)\n"
-_PIECE = f"({POINTER}, i64) -> ()"
+_PIECE = f"({POINTER}, i64, {POINTER}) -> ()"
 
 
 def shared_text(name: str, unit: KernelUnit, pieces: Pieces, parts: Sequence[str]) -> str:
@@ -69,7 +69,7 @@ def _piece_text(name: str, types: Sequence[str], pieces: Pieces, parts: Sequence
             partial(_call, writer, parts[0], values),
             partial(_call, writer, parts[1], values),
         )
-    return _function(name, [f"%cells: {POINTER}", "%number: i64"], writer)
+    return _function(name, [f"%cells: {POINTER}", "%number: i64", f"%scratch: {POINTER}"], writer)
 
 
 def _call(writer: Writer, name: str, values: Sequence[Value]) -> None:

@@ -19,6 +19,7 @@ from meshweave.lowering.cpu.collectives.cores import SHARE, cores_object
 from meshweave.lowering.cpu.collectives.objects import collectives_object, runtime_of
 from meshweave.lowering.cpu.collectives.serve import can_be_served, serve_object
 from meshweave.lowering.cpu.collectives.staging import staging_bytes
+from meshweave.lowering.cpu.emitter import CpuEmitter
 from meshweave.lowering.cpu.lapack import RoutineWriter
 from meshweave.lowering.cpu.panels import panels_of, panels_text
 from meshweave.lowering.cpu.pieces import Pieces, pieces_of
@@ -78,12 +79,15 @@ def _code(program: LoweredProgram) -> tuple[ir.Module, CodeFacts]:
         areas=areas,
         routine_of=kernels.routine,
         shared=kernels.shared,
+        emitter=CpuEmitter,
+        alone_of=kernels.alone,
     )
     program.write(code)
     calls = sorted(program.called(code))
     module = llvm_functions(code.text(), kernels.text(), kernels.places, calls)
     facts = CodeFacts(
         arena_bytes=arena_bytes,
+        core_bytes=code.core_bytes,
         early_bytes=arena_bytes - min(areas.values(), default=arena_bytes),
         ops=tuple(collectives.ops),
         collectives=program.moved,
@@ -138,6 +142,7 @@ def _bundle(
         outputs=interface.outputs,
         arena_bytes=facts.arena_bytes,
         early_bytes=facts.early_bytes,
+        core_bytes=facts.core_bytes,
         groups=interface.groups,
         ops=facts.ops,
         collectives=facts.collectives,
@@ -168,20 +173,20 @@ class Kernels:
         name = self._names.get(unit.key)
         if name is None:
             pieces = pieces_of(unit)
-            name = self._whole(unit) if pieces is None else self._shared(unit, pieces)
+            name = self.alone(unit) if pieces is None else self._shared(unit, pieces)
             self._names[unit.key] = name
         return name
 
     def _shared(self, unit: KernelUnit, pieces: Pieces) -> str:
         """Return the function that has the cores do what `unit` does."""
-        parts = [self._whole(part) for part in (pieces.whole, pieces.rest) if part is not None]
+        parts = [self.alone(part) for part in (pieces.whole, pieces.rest) if part is not None]
         name = self._new(unit)
         self.shared.add(name)
         self.texts.append(shared_text(name, unit, pieces, parts))
         return name
 
-    def _whole(self, unit: KernelUnit) -> str:
-        """Return the function that does what `unit` does by itself."""
+    def alone(self, unit: KernelUnit) -> str:
+        """Return the function that does what `unit` does on one core."""
         name = self._parts.get(unit.key)
         if name is None:
             name = self._parts[unit.key] = self._new(unit)

@@ -49,18 +49,22 @@ class Code:
         areas: Mapping[int, int] | None = None,
         routine_of: Callable[[LapackCall], str] | None = None,
         shared: Collection[str] = (),
+        alone_of: Callable[[KernelUnit], str] | None = None,
     ) -> None:
         """Begin an empty module.
 
         emitter: what writes a function, for targets whose calls of kernels differ from the cpu's.
         areas: see `communication.areas`, for targets whose collectives have them.
         routine_of: the function that calls LAPACK, for targets that have it.
-        shared: kernels that take the rank's cores too; they may be added later.
+        shared: kernels that take the rank's cores too; they may be added later. alone_of(unit): one that does not.
         """
         self.slots, self.calls, self.name_of, self.constants = slots, calls, name_of, constants
         self.emitter = emitter or Emitter
         self.areas, self.shared = areas or {}, shared
         self.routine_of = routine_of
+        self.alone_of = alone_of or name_of
+        self.core_bytes = 0  # of memory that each further core needs
+        self._loops = 0
         self.declared: dict[str, str] = {}  # external function -> its type
         self.globals: set[str] = set()
         self.called: set[str] = set()  # functions of this module
@@ -69,6 +73,14 @@ class Code:
     def add(self, plan: FunctionPlan, number: int | None) -> None:
         """Write a function. number: of one that others call; None: the step itself."""
         self._functions.append(self.emitter(self, plan, number is not None).text(number))
+
+    def add_loop(self, text: str, nbytes: int) -> str:
+        """Add the function that does an iteration of a loop, in `nbytes` of memory; return its name."""
+        name = f"mw_loop_{self._loops}"
+        self._loops += 1
+        self.core_bytes = max(self.core_bytes, nbytes)
+        self._functions.append(f"llvm.func @{name}{text}")
+        return name
 
     def text(self) -> str:
         """Return the module."""
@@ -183,7 +195,10 @@ class Emitter(Branches):
                 self._scalar(entry)
 
     def unit(self, unit: KernelUnit) -> None:
-        name = self.code.name_of(unit)
+        self._call_kernel(unit, self.code.name_of(unit))
+
+    def _call_kernel(self, unit: KernelUnit, name: str) -> None:
+        """Call the function that does what a unit does."""
         pointers = [self._address(*place) for place in unit.pointers.places]
         scalars = [self._passed(s) for s in unit.pointers.scalars]
         kinds = [passed(type_text(s.type)) for s in unit.pointers.scalars]

@@ -134,14 +134,15 @@ def _read_exchange(attr: ir.DictAttr) -> ExchangeInfo:
 class CodeFacts:
     """Hold what the manifest and the other objects of a bundle are made from, besides the program's interface.
 
-    arena_bytes, early_bytes, ops, collectives: as in the manifest. calls: the functions of the engine's collectives
-    that the code calls. runs: the lengths in bytes of what they copy at a time. staging_bytes: what they need of a
-    window that ranks share. libraries: those that the code itself needs. served: whether every call of the program
-    ends for sure.
+    arena_bytes, early_bytes, core_bytes, ops, collectives: as in the manifest. calls: the functions of the engine's
+    collectives that the code calls. runs: the lengths in bytes of what they copy at a time. staging_bytes: what they
+    need of a window that ranks share. libraries: those that the code itself needs. served: whether every call of the
+    program ends for sure.
     """
 
     arena_bytes: int
     early_bytes: int
+    core_bytes: int
     ops: tuple[OpInfo, ...]
     collectives: tuple[CollectiveInfo, ...]
     calls: tuple[str, ...]
@@ -157,6 +158,7 @@ def write_code(module: ir.Module, facts: CodeFacts) -> None:
         {
             "arena_bytes": i64(facts.arena_bytes),
             "early_bytes": i64(facts.early_bytes),
+            "core_bytes": i64(facts.core_bytes),
             "ops": ir.ArrayAttr.get([_op(each) for each in facts.ops]),
             "collectives": ir.ArrayAttr.get([_collective(each) for each in facts.collectives]),
             "calls": _texts(facts.calls),
@@ -177,6 +179,7 @@ def read_code(module: ir.Module) -> CodeFacts:
     return CodeFacts(
         arena_bytes=code["arena_bytes"].value,
         early_bytes=code["early_bytes"].value,
+        core_bytes=code["core_bytes"].value,
         ops=tuple(
             OpInfo(o["id"].value, o["name"].value, o["where"].value, o["bytes"].value)
             for o in code["ops"]

@@ -237,7 +237,9 @@ class LocalExecutable:
         nranks = self.mesh.nranks
         self.cores = cores_of(cores, nranks)
         crowded = self.cores * nranks > usable_cores()
-        self._helpers = [Helpers(self._code, self.cores, crowded) for _ in range(nranks)]
+        self._helpers = [
+            Helpers(self._code, self.cores, manifest.core_bytes, crowded) for _ in range(nranks)
+        ]
         self._board = StatusBoard.private(nranks)
         self._flight = FlightRecorder(self._board, manifest, flight)
         self._tables = [

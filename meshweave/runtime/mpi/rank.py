@@ -81,7 +81,7 @@ class MpiRank:
         sharing = self._host.allgather(os.sched_getaffinity(0)).count(os.sched_getaffinity(0))
         self.cores = cores_of(cores, sharing)
         crowded = self.cores * sharing > usable_cores()
-        self._helpers = Helpers(self._code, self.cores, crowded)
+        self._helpers = Helpers(self._code, self.cores, self.manifest.core_bytes, crowded)
         self._window, arena = self._allocated(window, foreign)
         comms = [word(MPI._handleof(comm)) for comm in self._comms]
         here = ranks_of(self._host, self.rank)

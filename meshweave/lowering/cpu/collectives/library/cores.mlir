@@ -75,8 +75,9 @@ llvm.func @count_piece(%block: !llvm.ptr) attributes {always_inline} {
   llvm.return
 }
 
-// Do pieces of the work of the ticket until none is left; returns the last ticket.
-llvm.func @do_pieces(%block: !llvm.ptr) -> i64 {
+// Do pieces of the work of the ticket until none is left; returns the last ticket. scratch: memory of this core, null
+// for the rank's own.
+llvm.func @do_pieces(%block: !llvm.ptr, %scratch: !llvm.ptr) -> i64 {
   %c0 = arith.constant 0 : i64
   %c1 = arith.constant 1 : i64
   %leave = arith.constant #CoresBlock_LEAVE
@@ -100,7 +101,7 @@ llvm.func @do_pieces(%block: !llvm.ptr) -> i64 {
   cf.cond_br %taken, ^do, ^look
 ^do:
   %number = arith.subi %left, %c1 : i64
-  llvm.call %piece(%arguments, %number) : !llvm.ptr, (!llvm.ptr, i64) -> ()
+  llvm.call %piece(%arguments, %number, %scratch) : !llvm.ptr, (!llvm.ptr, i64, !llvm.ptr) -> ()
   llvm.call @count_piece(%block) : (!llvm.ptr) -> ()
   cf.br ^look
 ^end:
@@ -140,7 +141,7 @@ llvm.func @post_work(%block: !llvm.ptr, %piece: !llvm.ptr, %arguments: !llvm.ptr
   llvm.return
 }
 
-// Do work in `count` pieces, each a call of `piece` with the arguments and its number. Returns when all are done.
+// Do work in `count` pieces, each a call of `piece` with the arguments, its number and the core's scratch memory. Returns when all are done.
 llvm.func @mw_share(%block: !llvm.ptr, %piece: !llvm.ptr, %arguments: !llvm.ptr, %count: i64) {
   %c0 = arith.constant 0 : i64
   %c1 = arith.constant 1 : i64
@@ -156,14 +157,14 @@ llvm.func @mw_share(%block: !llvm.ptr, %piece: !llvm.ptr, %arguments: !llvm.ptr,
   cf.cond_br %has_helpers, ^post, ^alone
 ^alone:
   scf.for %number = %c0 to %count step %c1 : i64 {
-    llvm.call %piece(%arguments, %number) : !llvm.ptr, (!llvm.ptr, i64) -> ()
+    llvm.call %piece(%arguments, %number, %null) : !llvm.ptr, (!llvm.ptr, i64, !llvm.ptr) -> ()
   }
   llvm.return
 ^post:
   %done = llvm.call @cores_field(%block, %done_field) : (!llvm.ptr, i64) -> !llvm.ptr
   %sleeps = llvm.call @cores_field(%block, %sleeps_field) : (!llvm.ptr, i64) -> !llvm.ptr
   llvm.call @post_work(%block, %piece, %arguments, %count) : (!llvm.ptr, !llvm.ptr, !llvm.ptr, i64) -> ()
-  %ticket = llvm.call @do_pieces(%block) : (!llvm.ptr) -> i64
+  %ticket = llvm.call @do_pieces(%block, %null) : (!llvm.ptr, !llvm.ptr) -> i64
   %first = llvm.load %done atomic acquire {alignment = 8 : i64} : !llvm.ptr -> i64
   cf.br ^check(%first : i64)
 ^check(%seen: i64):
@@ -194,7 +195,7 @@ llvm.func @sleep_until_work(%block: !llvm.ptr) attributes {no_inline} {
 }
 
 // Where a helper stays until it is to leave: it looks for work, soon at first, then less often, then sleeps.
-llvm.func @mw_help(%block: !llvm.ptr) {
+llvm.func @mw_help(%block: !llvm.ptr, %scratch: !llvm.ptr) {
   %c0 = arith.constant 0 : i64
   %c1 = arith.constant 1 : i64
   %leave = arith.constant #CoresBlock_LEAVE
@@ -205,7 +206,7 @@ llvm.func @mw_help(%block: !llvm.ptr) {
   %most = arith.addi %spins, %yields : i64
   cf.br ^look(%c0, %c0 : i64, i64)
 ^look(%n: i64, %last: i64):
-  %ticket = llvm.call @do_pieces(%block) : (!llvm.ptr) -> i64
+  %ticket = llvm.call @do_pieces(%block, %scratch) : (!llvm.ptr, !llvm.ptr) -> i64
   %is_last = arith.cmpi eq, %ticket, %leave : i64
   cf.cond_br %is_last, ^leave, ^idle
 ^idle:
