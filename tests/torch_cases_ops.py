@@ -197,6 +197,24 @@ add(
     lambda: torch.stack([torch.randperm(6)[:3] for _ in range(8)]),
     rand(8, 3),
 )
+add(
+    "nll_loss_backward",
+    lambda x, t, w: (
+        torch.ops.aten.nll_loss_backward(x.sum(), x, t, w, 1, 3, torch.tensor(4.5)),
+        torch.ops.aten.nll_loss_backward(x[:, 0], x, t, None, 0, -100, torch.tensor(0.0)),
+        torch.ops.aten.nll_loss_backward(x.sum(), x[0], t[0], None, 2, -100, torch.tensor(0.0)),
+    ),
+    M,
+    ints(4, 8),
+    rand(6),
+)
+add(
+    "scatter_along",
+    lambda x, i, s: (x.scatter_add(0, i, s), x.scatter_reduce(1, i, s, "prod")),
+    M,
+    ints(6, 5, 4),
+    rand(5, 4),
+)
 add("scatter_add", lambda x, i, s: x.scatter_add(1, i, s), M, ints(6, 8, 4), rand(8, 4))
 add(
     "scatter_reduce",

@@ -22,6 +22,7 @@ from typing import Any, Generic, TypeVar
 from meshweave.errors import CompileError
 from meshweave.ir.bindings import ir
 from meshweave.ir.locations import location_text
+from meshweave.ir.ops import producer
 
 A = TypeVar("A", bound=Hashable)
 I = TypeVar("I", bound=Hashable)  # noqa: E741
@@ -152,6 +153,14 @@ def is_number(node: AnyNode, number: float) -> bool:
     """Tell whether a node is the constant `number`."""
     value = node.value if isinstance(node, Constant) else None
     return isinstance(value, (ir.FloatAttr, ir.IntegerAttr)) and value.value == number
+
+
+def integer_of(node: BodyNode) -> int | None:
+    """Return the integer that a node is, written in the body or in front of it; None for any other."""
+    value = node.value if isinstance(node, Constant) else None
+    if isinstance(node, Scalar) and (made := producer(node.source)) is not None:
+        value = made.attributes["value"] if made.name == "arith.constant" else None
+    return int(value.value) if isinstance(value, ir.IntegerAttr) else None
 
 
 def needed(nodes: Sequence[AnyNode], roots: Iterable[int], known: Container[int] = ()) -> set[int]:

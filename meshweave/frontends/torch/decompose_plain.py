@@ -46,6 +46,8 @@ def decompositions() -> dict[OpOverload, Callable[..., object]]:
         aten.cumsum.default: _cumulative(aten.cumsum.default),
         aten.cumprod.default: _cumulative(aten.cumprod.default),
         aten.logcumsumexp.default: _logcumsumexp,
+        aten.nll_loss_backward.default: _nll_loss_backward,
+        aten.nll_loss2d_backward.default: _nll_loss_backward,
         aten.cummax.default: _of_rows(lambda x, dim: _extremes(x, dim, torch.ge)),
         aten.cummin.default: _of_rows(lambda x, dim: _extremes(x, dim, torch.le)),
         aten.sort.stable: lambda x, *, stable=None, dim=-1, descending=False: torch.sort(
@@ -56,6 +58,26 @@ def decompositions() -> dict[OpOverload, Callable[..., object]]:
         aten.median.default: lambda x: _median_along(x.reshape(-1), 0)[0],
         **{op: _wider(op) for op in _int8_ops()},
     }
+
+
+def _nll_loss_backward(
+    grad_output: Tensor,
+    self: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    reduction: int,
+    ignore_index: int,
+    total_weight: Tensor,
+) -> Tensor:
+    """Choose by comparing classes with the target: rows that lie on ranks stay where they are."""
+    dim = min(self.dim() - 1, 1)
+    shape = [-1 if d == dim else 1 for d in range(self.dim())]
+    target = target.unsqueeze(dim)
+    classes = torch.arange(self.shape[dim], device=self.device).view(shape)
+    rise = -grad_output / total_weight if reduction == 1 else -grad_output
+    rise = rise.unsqueeze(dim) if rise.dim() else rise
+    rise = rise if weight is None else rise * weight.view(shape)
+    return torch.where((classes == target) & (target != ignore_index), rise, 0.0).to(self.dtype)
 
 
 def _int8_ops() -> list[OpOverload]:

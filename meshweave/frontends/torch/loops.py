@@ -1,8 +1,9 @@
 """Lower torch-mlir's own dialect (tm_tensor), for which linalg has no op: scan, sort and scatter to ours."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from meshweave.errors import CompileError
+from meshweave.frontends.torch.flat import Digit, Flat, columns, flat_parts
 from meshweave.ir.bindings import arith, ir
 from meshweave.ir.build import (
     OpBuilder,
@@ -121,6 +122,17 @@ def _scatter(op: ir.Operation, b: OpBuilder) -> list[ir.Value]:
     A negative index counts from the end; an update that lies outside is dropped.
     """
     updates, indices, original = op.operands
+    if 0 in original.type.shape:
+        return [original]
+    plain = len(updates.type.shape) == 1
+    merged = flat_parts([*columns(indices), updates]) if plain else None
+    made = None if merged is None else _of_merged(op, b, *merged)
+    return _of_rows(op, b) if made is None else made
+
+
+def _of_rows(op: ir.Operation, b: OpBuilder) -> list[ir.Value]:
+    """Make a scatter with a loop for each dim of the updates."""
+    updates, indices, original = op.operands
     dims = list(ir.DenseI64ArrayAttr(op.attributes["dimension_map"]))
     block, shape, sizes = body_of(op), list(original.type.shape), list(updates.type.shape)
     skipped = len(shape) - (len(sizes) - 1)
@@ -133,22 +145,63 @@ def _scatter(op: ir.Operation, b: OpBuilder) -> list[ir.Value]:
     def update(
         k: OpBuilder, at: list[ir.Value], elements: list[ir.Value], old: list[ir.Value]
     ) -> tuple[ir.Value, Values, Values]:
-        places = [_placed(k, d, elements, at) for d in placed]
-        holds = k.integer(1, ir.IntegerType.get_signless(1))
-        return holds, places, _applied(k, block, [elements[-1], *old])
-
-    def _placed(k: OpBuilder, dim: int, elements: Values, at: Values) -> ir.Value:
-        if dim not in dims:
-            return at[windows[dim]]
-        start = k.one("arith.index_cast", ir.IndexType.get(), elements[dims.index(dim)])
-        wrapped = k.binary("addi", start, k.index(shape[dim]))
-        start = k.select(k.compare(_Int.slt, start, k.index(0)), wrapped, start)
-        return k.binary("addi", start, at[windows[dim]]) if dim in windows else start
+        places = []
+        for d in placed:
+            place = _start(k, elements[dims.index(d)], shape[d]) if d in dims else k.index(0)
+            places.append(k.binary("addi", place, at[windows[d]]) if d in windows else place)
+        return _always(k), places, _applied(k, block, [elements[-1], *old])
 
     rows = [*[[0]] * len(starts), list(range(len(sizes)))]
-    return (
-        [original] if 0 in shape else scatter(b, [*starts, updates], rows, [original], to, update)
-    )
+    return scatter(b, [*starts, updates], rows, [original], to, update)
+
+
+def _of_merged(
+    op: ir.Operation, b: OpBuilder, parts: Sequence[Flat], digits: Sequence[Digit]
+) -> list[ir.Value] | None:
+    """Make a scatter with a loop for each dim that torch-mlir has merged; None where nothing runs with one of them."""
+    *starts, source = parts
+    dims = list(ir.DenseI64ArrayAttr(op.attributes["dimension_map"]))
+    block, shape = body_of(op), list(op.operands[2].type.shape)
+    read = [part for part in parts if part.tensor is not None]
+    if source.tensor is None or {d for part in read for d in part.digits} != set(digits):
+        return None
+    loops = [digits.index(part.digits[0]) for part in starts]
+    to: list[int] = []
+    placed: list[int] = []
+    for d, size in enumerate(shape):
+        part, loop = starts[dims.index(d)], loops[dims.index(d)]
+        if part.tensor is None and part.digits[0][1] == size and loop not in to:
+            to.append(loop)
+        else:
+            to.append(len(digits) + len(placed))
+            placed.append(d)
+
+    def update(
+        k: OpBuilder, at: list[ir.Value], elements: list[ir.Value], old: list[ir.Value]
+    ) -> tuple[ir.Value, Values, Values]:
+        places = []
+        for number in map(dims.index, placed):
+            part = starts[number]
+            if part.tensor is None:
+                places.append(at[loops[number]])
+            else:
+                places.append(_start(k, elements[read.index(part)], shape[dims[number]]))
+        return _always(k), places, _applied(k, block, [elements[-1], *old])
+
+    rows = [[digits.index(d) for d in part.digits] for part in read]
+    tensors = [part.tensor for part in read if part.tensor is not None]
+    return scatter(b, tensors, rows, [op.operands[2]], to, update)
+
+
+def _always(b: OpBuilder) -> ir.Value:
+    return b.integer(1, ir.IntegerType.get_signless(1))
+
+
+def _start(b: OpBuilder, index: ir.Value, size: int) -> ir.Value:
+    """Return an index that may count from the end as a place."""
+    place = b.one("arith.index_cast", ir.IndexType.get(), index)
+    wrapped = b.binary("addi", place, b.index(size))
+    return b.select(b.compare(_Int.slt, place, b.index(0)), wrapped, place)
 
 
 _LOWER: dict[str, Callable[[ir.Operation, OpBuilder], list[ir.Value]]] = {

@@ -16,14 +16,13 @@ from meshweave.ir.expressions import (
     Argument,
     Body,
     BodyNode,
-    Constant,
     Gather,
     Index,
     Scalar,
     inputs,
+    integer_of,
     read_body,
 )
-from meshweave.ir.ops import producer
 from meshweave.ir.scans import SCAN
 from meshweave.ir.scatters import SCATTER
 
@@ -266,7 +265,7 @@ def padding_safe(body: Body | None) -> bool:
         or (
             isinstance(node, Apply)
             and node.name.startswith(UNSAFE_ON_PADDING)
-            and not _divides_by_number(node, body)
+            and not _divides_byinteger_of(node, body)
         )
         for node in body.nodes
     )
@@ -275,7 +274,7 @@ def padding_safe(body: Body | None) -> bool:
 def _within_ends(place: int, body: Body) -> bool:
     """Tell whether a place is that of a loop, or held between numbers whatever it is computed from."""
     node = body.nodes[place]
-    if isinstance(node, Index) or _number(node) is not None:
+    if isinstance(node, Index) or integer_of(node) is not None:
         return True
     below = _held(node, "arith.minsi", body)
     return below is not None and _held(below, "arith.maxsi", body) is not None
@@ -285,22 +284,14 @@ def _held(node: BodyNode, name: str, body: Body) -> BodyNode | None:
     """Return what an op of that name compares with a number of 0 or more; None for any other node."""
     if not isinstance(node, Apply) or node.name != name:
         return None
-    known = {k: _number(body.nodes[k]) for k in node.operands}
+    known = {k: integer_of(body.nodes[k]) for k in node.operands}
     rest = [body.nodes[k] for k, number in known.items() if number is None or number < 0]
     return rest[0] if len(rest) == 1 else None
 
 
-def _divides_by_number(node: Apply, body: Body) -> bool:
+def _divides_byinteger_of(node: Apply, body: Body) -> bool:
     """Tell whether a node divides by a number above 0, which every dividend allows."""
-    return node.name in _DIVISIONS and (_number(body.nodes[node.operands[1]]) or 0) > 0
-
-
-def _number(node: BodyNode) -> int | None:
-    """Return the integer that a node is; None for any other."""
-    value = node.value if isinstance(node, Constant) else None
-    if isinstance(node, Scalar) and (made := producer(node.source)) is not None:
-        value = made.attributes["value"] if made.name == "arith.constant" else None
-    return int(value.value) if isinstance(value, ir.IntegerAttr) else None
+    return node.name in _DIVISIONS and (integer_of(body.nodes[node.operands[1]]) or 0) > 0
 
 
 def monomials(op: ir.Operation, body: Body | None = None) -> tuple[frozenset[int], ...]:
