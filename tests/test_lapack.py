@@ -10,7 +10,7 @@ from meshweave.api import program as api
 from meshweave.bundle import Bundle
 from meshweave.errors import CompileError
 from meshweave.hints.fast_paths import as_choice
-from meshweave.ir.lapack import ROUTINES
+from meshweave.ir.routines import ROUTINES
 from meshweave.runtime import engine
 from meshweave.transforms.kernels.select_kernels import kernel_rows
 from tests.executed import on

@@ -18,7 +18,8 @@ from meshweave.dialects.checks import ends_in, in_module, require
 from meshweave.dialects.dist import I64Array
 from meshweave.dialects.rows import mixed_rows
 from meshweave.ir.bindings import ext, ir
-from meshweave.ir.lapack import ROUTINES, misfit
+from meshweave.ir.lapack import misfit
+from meshweave.ir.routines import ROUTINES
 
 
 class Mw(ext.Dialect, name="mw"):

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from meshweave.ir.bindings import arith, ir
 from meshweave.ir.build import OpBuilder, Values
-from meshweave.ir.lapack import Call
+from meshweave.ir.routines import Call
 
 _Cmp = arith.CmpFPredicate
 LOOPS = ("potrf", "getrf", "trsm_left", "trsm_right")

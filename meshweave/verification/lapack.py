@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from meshweave.ir.bindings import ir
-from meshweave.ir.lapack import LAPACK, Call
+from meshweave.ir.routines import LAPACK, Call
 from meshweave.verification.indices import Var, of_var, variables
 from meshweave.verification.ranks import index_var
 from meshweave.verification.terms import Abstraction, MixedError, Node, View

@@ -54,6 +54,10 @@ linalg.cross(x1, x2, /, *, axis=-1)  linalg.diagonal(x, /, *, offset=0)  linalg.
 linalg.matrix_norm(x, /, *, keepdims=False, ord="fro")  linalg.matrix_transpose(x, /)  linalg.outer(x1, x2, /)
 linalg.tensordot(x1, x2, /, *, axes=2)  linalg.trace(x, /, *, offset=0, dtype=None)
 linalg.vecdot(x1, x2, /, *, axis=-1)  linalg.vector_norm(x, /, *, axis=None, keepdims=False, ord=2)
+linalg.cholesky(x, /, *, upper=False)  linalg.det(x, /)  linalg.eigh(x, /)  linalg.eigvalsh(x, /)  linalg.inv(x, /)
+linalg.matrix_power(x, n, /)  linalg.matrix_rank(x, /, *, rtol=None)  linalg.pinv(x, /, *, rtol=None)
+linalg.qr(x, /, *, mode="reduced")  linalg.slogdet(x, /)  linalg.solve(x1, x2, /)
+linalg.svd(x, /, *, full_matrices=True)  linalg.svdvals(x, /)
 """
 ENTRIES = [entry.strip() for line in SIGNATURES.split("\n") for entry in line.split("  ") if entry]
 
@@ -180,12 +184,58 @@ def test_linalg():
             assert np.allclose(found[name], right, 1e-13, 1e-13), name
 
 
+def test_factorisations():
+    rng = np.random.default_rng(6)
+    m, t, v = (rng.standard_normal(shape) for shape in ((3, 4, 4), (5, 4), (3, 4, 2)))
+    p, lin = m @ m.swapaxes(1, 2) + np.eye(4), mw.linalg
+    cases = {
+        "cholesky": (lambda p, m, t, v: lin.cholesky(p), np.linalg.cholesky(p)),
+        "upper": (
+            lambda p, m, t, v: lin.cholesky(p, upper=True),
+            np.linalg.cholesky(p).swapaxes(1, 2),
+        ),
+        "det": (lambda p, m, t, v: lin.det(m), np.linalg.det(m)),
+        "sign": (lambda p, m, t, v: lin.slogdet(m).sign, np.linalg.slogdet(m).sign),
+        "logabsdet": (lambda p, m, t, v: lin.slogdet(m).logabsdet, np.linalg.slogdet(m).logabsdet),
+        "inv": (lambda p, m, t, v: lin.inv(m), np.linalg.inv(m)),
+        "solve": (lambda p, m, t, v: lin.solve(m, v), np.linalg.solve(m, v)),
+        "solve one": (lambda p, m, t, v: lin.solve(m, v[0, :, 0]), np.linalg.solve(m, v[0, :, 0])),
+        "solve all": (lambda p, m, t, v: lin.solve(m[0], v), np.linalg.solve(m[0], v)),
+        "Q": (lambda p, m, t, v: lin.qr(t).Q, np.linalg.qr(t).Q),
+        "R": (lambda p, m, t, v: lin.qr(t.T).R, np.linalg.qr(t.T).R),
+        "all of Q": (
+            lambda p, m, t, v: lin.qr(t, mode="complete").Q,
+            np.linalg.qr(t, "complete").Q,
+        ),
+        "svdvals": (lambda p, m, t, v: lin.svdvals(t), np.linalg.svdvals(t)),
+        "svd": (lambda p, m, t, v: (lambda u, s, vh: (u[:, :4] * s) @ vh)(*lin.svd(t)), t),
+        "eigvalsh": (lambda p, m, t, v: lin.eigvalsh(p), np.linalg.eigvalsh(p)),
+        "eigh": (lambda p, m, t, v: (lambda w, x: (x * w[:, None]) @ x.mT)(*lin.eigh(p)), p),
+        "pinv": (lambda p, m, t, v: lin.pinv(t), np.linalg.pinv(t)),
+        "rank": (lambda p, m, t, v: lin.matrix_rank(t @ t.T), np.array(4)),
+        "power": (lambda p, m, t, v: lin.matrix_power(m, -3), np.linalg.matrix_power(m, -3)),
+        "power 0": (lambda p, m, t, v: lin.matrix_power(m, 0), np.linalg.matrix_power(m, 0)),
+        "norm 2": (lambda p, m, t, v: lin.matrix_norm(m, ord=2), np.linalg.norm(m, 2, (1, 2))),
+        "norm nuc": (lambda p, m, t, v: lin.matrix_norm(t, ord="nuc"), np.linalg.norm(t, "nuc")),
+        "none": (lambda p, m, t, v: lin.cholesky(-p), np.full_like(p, np.nan)),
+    }
+    layouts = ("[x, _, _]", "[_, x, _]", "[x, _]", "[_, _, x]")
+    for options in ({}, {"mesh": "x=2", "in_layouts": layouts}):
+        found = run_all({n: f for n, (f, _) in cases.items()}, p, m, t, v, **options)
+        for name, (_, right) in cases.items():
+            np.testing.assert_allclose(found[name], right, 1e-9, 1e-9, err_msg=name)
+
+
 @pytest.mark.parametrize(
     ("function", "says"),
     [
         (lambda x: mw.linalg.cross(x, x), "sizes 4 and 4 along the axis, 3 and 3 are right"),
         (lambda x: mw.linalg.trace(x[0]), "trace: x has 1 dims, at least 2 are right"),
-        (lambda x: mw.linalg.matrix_norm(x, ord="nuc"), "ord='nuc'"),
+        (lambda x: mw.linalg.matrix_norm(x, ord="sum"), "ord='sum'"),
+        (lambda x: mw.linalg.inv(x[:3]), r"inv: matrices of shape \[3, 4\], square ones are right"),
+        (lambda x: mw.linalg.cholesky(x[0]), "cholesky: x has 1 dims, at least 2 are right"),
+        (lambda x: mw.linalg.solve(x, x[:3]), "solve: 3 rows in x2, 4 are right"),
+        (lambda x: mw.linalg.qr(x, mode="r"), "qr: mode='r'"),
         (lambda x: mw.linalg.vector_norm(x, ord="2"), "a Python number is right"),
     ],
 )

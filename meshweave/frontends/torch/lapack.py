@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from meshweave.ir.lapack import Call
+from meshweave.ir.routines import Call
 
 torch.library.define(
     "meshweave::lapack", "(Tensor[] operands, str routine, str[] flags) -> Tensor[]"

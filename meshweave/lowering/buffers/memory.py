@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from meshweave.abi import rounded
-from meshweave.ir.lapack import Call
 from meshweave.ir.locations import location_text
+from meshweave.ir.routines import Call
 from meshweave.lowering.buffers.arena import ArenaBlock
 from meshweave.lowering.buffers.function_plan import FunctionPlan
 from meshweave.lowering.buffers.schedule import length

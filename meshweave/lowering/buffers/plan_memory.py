@@ -21,7 +21,7 @@ from meshweave.abi import AsyncArea, rounded
 from meshweave.hints.fast_paths import KERNELS
 from meshweave.ir.bindings import ir
 from meshweave.ir.build import OpBuilder, i64, i64_array, segments
-from meshweave.ir.lapack import Call
+from meshweave.ir.routines import Call
 from meshweave.lowering.buffers.arena import ArenaBlock
 from meshweave.lowering.buffers.bufferize import boundary, bufferize
 from meshweave.lowering.buffers.function_plan import ARENA

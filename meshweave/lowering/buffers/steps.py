@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 from meshweave.errors import CompileError
 from meshweave.ir.bindings import ir
 from meshweave.ir.build import DYNAMIC
-from meshweave.ir.lapack import Call
 from meshweave.ir.locations import location_text
 from meshweave.ir.ops import terminator
+from meshweave.ir.routines import Call
 from meshweave.lowering.buffers.arena import ArenaBlock
 from meshweave.lowering.nests import linear
 from meshweave.lowering.nests.items import Symbols

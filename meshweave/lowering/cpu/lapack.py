@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from meshweave.ir.lapack import BLOCK, ROUTINES, Call
+from meshweave.ir.routines import BLOCK, ROUTINES, Call
 from meshweave.lowering.writer import Value, Writer
 
 _ROWS, _COLUMNS = 101, 102  # order of a matrix in memory

@@ -10,7 +10,7 @@ from typing import Any
 from meshweave.bundle import Bundle, Manifest
 from meshweave.certificate import UNCHECKED, Certificate
 from meshweave.ir.bindings import ir
-from meshweave.ir.lapack import Call
+from meshweave.ir.routines import Call
 from meshweave.layout import Mesh
 from meshweave.lowering.buffers.constants import constant_buffers
 from meshweave.lowering.cpu import blas

@@ -22,8 +22,8 @@ from meshweave.abi import Slots, StatusRow
 from meshweave.errors import CompileError
 from meshweave.exchange.table import Loop, loops_of
 from meshweave.ir.bindings import ir
-from meshweave.ir.lapack import Call as LapackCall
 from meshweave.ir.locations import location_text
+from meshweave.ir.routines import Call as LapackCall
 from meshweave.lowering.buffers.function_plan import FunctionPlan
 from meshweave.lowering.buffers.steps import Place, Root, Step
 from meshweave.lowering.communication.calls import Call

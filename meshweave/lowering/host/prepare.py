@@ -12,9 +12,10 @@ from meshweave.ir.bindings import ir
 from meshweave.ir.build import OpBuilder, tensor_type
 from meshweave.ir.factorizations import LOOPS
 from meshweave.ir.factorizations import in_loops as factored_in_loops
-from meshweave.ir.lapack import LAPACK, LIBRARY, of_nothing
+from meshweave.ir.lapack import of_nothing
 from meshweave.ir.locations import location_text
 from meshweave.ir.ops import body_of, replace_op, terminator
+from meshweave.ir.routines import LAPACK, LIBRARY
 from meshweave.ir.scans import SCAN, by_doubling, generic_scan
 from meshweave.ir.scatters import SCATTER, in_rounds
 from meshweave.ir.sorting import ORDER, SWITCH, coded, in_loops

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from meshweave.ir.bindings import ir, linalg
-from meshweave.ir.lapack import LAPACK
+from meshweave.ir.routines import LAPACK
 from meshweave.transforms.base import walk
 
 FALLING = "mw.falling"

@@ -31,8 +31,8 @@ from meshweave.hints.fast_paths import (
 from meshweave.hints.ledger import INFEASIBLE, Ledger, Outcome
 from meshweave.ir.bindings import ir
 from meshweave.ir.factorizations import LOOPS
-from meshweave.ir.lapack import LAPACK, LIBRARY
 from meshweave.ir.locations import location_text
+from meshweave.ir.routines import LAPACK, LIBRARY
 from meshweave.plan.collectives import dist_ops
 from meshweave.plan.machine import cache_bytes
 from meshweave.transforms.attention.flash import rewrite

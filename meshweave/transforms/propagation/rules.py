@@ -20,8 +20,8 @@ from meshweave.ir.build import (
     static_sizes,
     static_strides,
 )
-from meshweave.ir.lapack import LAPACK, Call
 from meshweave.ir.ops import producer
+from meshweave.ir.routines import LAPACK, Call
 from meshweave.ir.scans import SCAN, Scan
 from meshweave.ir.scatters import SCATTER, Scatter
 from meshweave.ir.sorting import ORDER

@@ -8,9 +8,9 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from meshweave.errors import CompileError
 from meshweave.ir.bindings import ir
 from meshweave.ir.build import DYNAMIC
-from meshweave.ir.lapack import Call
 from meshweave.ir.locations import location_text
 from meshweave.ir.ops import functions_of
+from meshweave.ir.routines import Call
 from meshweave.layout.mesh import Mesh
 from meshweave.verification.buffers.program import (
     Body,

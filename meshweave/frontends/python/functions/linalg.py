@@ -1,7 +1,6 @@
 """Define linear algebra: matmul, einsum and what is made of them, and `meshweave.linalg`, the array API's extension.
 
-A contraction is one linalg.generic of a product and a sum; float16 and bfloat16 add up in float32 and round once. There
-are no factorisations and no solvers.
+A contraction is one linalg.generic of a product and a sum; float16 and bfloat16 add up in float32 and round once.
 """
 
 from __future__ import annotations
@@ -12,6 +11,21 @@ from collections.abc import Sequence
 from meshweave.frontends.python.builder import Body, affine_map, fail, tensor_type
 from meshweave.frontends.python.dtypes import DTypeLike, accumulator, floating
 from meshweave.frontends.python.functions import elementwise as e
+from meshweave.frontends.python.functions.factor import (
+    cholesky,
+    det,
+    eigh,
+    eigvalsh,
+    inv,
+    matrix_power,
+    matrix_rank,
+    pinv,
+    qr,
+    slogdet,
+    solve,
+    svd,
+    svdvals,
+)
 from meshweave.frontends.python.functions.manipulate import (
     axes_of,
     axis_of,
@@ -37,8 +51,9 @@ from meshweave.frontends.python.tracer import (
 )
 
 __all__ = [
-    "cross", "diagonal", "matmul", "matrix_norm", "matrix_transpose", "outer", "tensordot", "trace",
-    "vecdot", "vector_norm",
+    "cholesky", "cross", "det", "diagonal", "eigh", "eigvalsh", "inv", "matmul", "matrix_norm", "matrix_power",
+    "matrix_rank", "matrix_transpose", "outer", "pinv", "qr", "slogdet", "solve", "svd", "svdvals", "tensordot",
+    "trace", "vecdot", "vector_norm",
 ]  # fmt: skip
 
 
@@ -319,14 +334,20 @@ def vector_norm(
 def matrix_norm(x: ArrayLike, /, *, keepdims: bool = False, ord: float | str = "fro") -> Tracer:
     """Compute the norm of each matrix (the last two dims): "fro", 1 and -1 (columns), inf and -inf (rows).
 
-    Norms of singular values (2, -2, "nuc") are refused.
+    Of singular values: 2 the largest, -2 the smallest, "nuc" their sum.
     """
     value = _matrices("matrix_norm", x)
     value = e.astype(value, floating(value.dtype))
     if ord == "fro":
         return vector_norm(value, axis=(-2, -1), keepdims=keepdims)
+    if ord in (2, -2, "nuc"):
+        combine = {2: most, -2: least, "nuc": total}[ord]
+        found = combine(svdvals(value), axis=-1)
+        return expand_dims(expand_dims(found, axis=-1), axis=-1) if keepdims else found
     if ord not in (1, -1, math.inf, -math.inf):
-        fail(f'matrix_norm: ord={ord!r:.40}: "fro", 1, -1, inf and -inf are supported')
+        fail(
+            f'matrix_norm: ord={ord!r:.40}: "fro", "nuc", 1, -1, 2, -2, inf and -inf are supported'
+        )
     along, across = (-2, -1) if abs(ord) == 1 else (-1, -2)
     sums = total(e.abs(value), axis=along, keepdims=True)
     found = (most if ord > 0 else least)(sums, axis=across, keepdims=True)

@@ -1,0 +1,175 @@
+"""List the LAPACK routines of `mw.lapack`: what each is given and gives, dim by dim. It loads no MLIR."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from meshweave.ir.bindings import ir
+
+LAPACK = "mw.lapack"
+LIBRARY = "lapack"
+"""The kernel that calls the library."""
+INTEGERS = "#"
+"""Mark of a tensor of i32."""
+BLOCK = 64
+"""Columns that LAPACK takes at a time, at most."""
+MOST = 1 << 31
+"""LAPACK counts elements of a matrix in i32."""
+
+
+Sizes = Mapping[str, int]
+"""The extents of a routine's dims."""
+
+
+@dataclass(frozen=True)
+class Routine:
+    """Describe a routine on one matrix; all its tensors have the dims of a batch before those named here.
+
+    operands, results: the dims of each, a letter for each size; `k` is the smaller one of `m` and `n`, and a tensor
+    whose dims begin with INTEGERS is of i32. free: dims along which the results are made apart from each other. flags:
+    names of unit attributes. limits: pairs of dims, of which the first is no larger than the second. room: how many
+    floats its scratch memory is for, piece by piece; integers: how many i32 behind them.
+    """
+
+    operands: tuple[str, ...]
+    results: tuple[str, ...]
+    free: str = ""
+    flags: tuple[str, ...] = ()
+    limits: tuple[tuple[str, str], ...] = ()
+    room: Callable[[Sizes], tuple[int, ...]] = lambda s: ()
+    integers: Callable[[Sizes], int] = lambda s: 0
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """Return the dims of each operand, then of each result."""
+        return tuple(dims.removeprefix(INTEGERS) for dims in (*self.operands, *self.results))
+
+    def types(self, element: str) -> list[str]:
+        """Return the element type of each operand, then of each result."""
+        every = (*self.operands, *self.results)
+        return ["i32" if dims.startswith(INTEGERS) else element for dims in every]
+
+
+def _svd_work(s: Sizes) -> int:
+    """Return the floats of gesdd's workspace, with any factors and the fastest way to them."""
+    small, large = s["k"], max(s["m"], s["n"])
+    return 4 * small * small + 10 * small + large + BLOCK * (small + large)
+
+
+def _qr_room(s: Sizes) -> tuple[int, ...]:
+    """Return what QR needs: the matrix transposed, and its workspace."""
+    return s["m"] * s["n"], BLOCK * s["n"]
+
+
+_TRIANGLE = ("lower", "transposed", "unit")
+_INFO = INTEGERS
+ROUTINES: Mapping[str, Routine] = {
+    "potrf": Routine(("nn",), ("nn", _INFO), flags=("lower",)),
+    "getrf": Routine(("mn",), ("mn", f"{INTEGERS}k", _INFO), room=lambda s: (s["m"] * s["n"],)),
+    "laswp": Routine(
+        ("nr", f"{INTEGERS}p"), ("nr",), free="r", flags=("transposed",), limits=(("p", "n"),)
+    ),
+    "trsm_left": Routine(("nn", "nr"), ("nr",), free="r", flags=_TRIANGLE),
+    "trsm_right": Routine(("nn", "rn"), ("rn",), free="r", flags=_TRIANGLE),
+    "geqrf": Routine(("mn",), ("mn", "k"), room=_qr_room),
+    "orgqr": Routine(("mn", "t"), ("mn",), limits=(("t", "n"), ("n", "m")), room=_qr_room),
+    "gesdd": Routine(
+        ("mn",),
+        ("k", "mk", "kn", _INFO),
+        room=lambda s: (s["m"] * s["n"], s["m"] * s["k"], s["k"] * s["n"], _svd_work(s)),
+        integers=lambda s: 8 * s["k"],
+    ),
+    "gesdd_full": Routine(
+        ("mn",),
+        ("k", "mm", "nn", _INFO),
+        room=lambda s: (s["m"] * s["n"], s["m"] ** 2, s["n"] ** 2, _svd_work(s)),
+        integers=lambda s: 8 * s["k"],
+    ),
+    "gesdd_values": Routine(
+        ("mn",),
+        ("k", _INFO),
+        room=lambda s: (s["m"] * s["n"], _svd_work(s)),
+        integers=lambda s: 8 * s["k"],
+    ),
+    "syevd": Routine(
+        ("nn",),
+        ("nn", "n", _INFO),
+        flags=("lower",),
+        room=lambda s: (s["n"] ** 2, 1 + (6 + BLOCK) * s["n"] + 2 * s["n"] ** 2),
+        integers=lambda s: 3 + 5 * s["n"],
+    ),
+    "syevd_values": Routine(
+        ("nn",),
+        ("n", _INFO),
+        flags=("lower",),
+        room=lambda s: (s["n"] ** 2, 1 + (2 + BLOCK) * s["n"]),
+        integers=lambda s: 1,
+    ),
+}
+"""All routines by name. What they compute is in the docstring of `mw.lapack`."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """Hold what an `mw.lapack` says. sizes: the extent of each letter of its routine; batch: how many matrices."""
+
+    routine: str
+    element: str
+    batch: tuple[int, ...]
+    sizes: Sizes
+    flags: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, op: ir.Operation) -> Call:
+        """Read an `mw.lapack`, on tensors or on buffers, that its verifier has passed."""
+        name = op.attributes["routine"].value
+        flags = [flag for flag in ROUTINES[name].flags if flag in op.attributes]
+        types = [value.type for value in op.operands]
+        return cls.made(name, str(types[0].element_type), [t.shape for t in types], flags)
+
+    @classmethod
+    def made(
+        cls, name: str, element: str, shapes: Sequence[Sequence[int]], flags: Iterable[str] = ()
+    ) -> Call:
+        """Make the call of a routine on operands of these shapes; more shapes may follow."""
+        dims, sizes = ROUTINES[name].tensors, dict[str, int]()
+        for shape, letters in zip(shapes, dims[: len(ROUTINES[name].operands)]):
+            sizes |= zip(letters, list(shape)[len(shape) - len(letters) :])
+        sizes["k"] = min(sizes.get("m", 0), sizes.get("n", 0))
+        batch = tuple(shapes[0])[: len(shapes[0]) - len(dims[0])]
+        return cls(name, element, batch, sizes, frozenset(flags))
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Return what equal calls have in common."""
+        sizes = tuple(sorted(self.sizes.items()))
+        return self.routine, self.element, self.matrices, sizes, tuple(sorted(self.flags))
+
+    @property
+    def row(self) -> Routine:
+        """Return the row of its routine."""
+        return ROUTINES[self.routine]
+
+    @property
+    def matrices(self) -> int:
+        """Count the matrices of the batch."""
+        return math.prod(self.batch)
+
+    def extents(self, dims: str) -> list[int]:
+        """Return the extents of these dims."""
+        return [self.sizes[letter] for letter in dims]
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Return the bytes of memory that it needs besides its results."""
+        width = int(self.element[1:]) // 8
+        return sum(self.row.room(self.sizes)) * width + 4 * self.row.integers(self.sizes)
+
+    @property
+    def shapes(self) -> list[list[int]]:
+        """Return the shapes of the operands and results."""
+        return [[*self.batch, *self.extents(dims)] for dims in self.row.tensors]
