@@ -314,6 +314,8 @@ class LocalExecutable:
                     "load the program again"
                 )
             alone = len(call.contexts) == 1
+            if not self._workers and call.is_short and not sys.is_finalizing():
+                self._have_workers()  # in a copy of the process
             if alone and (call.is_short or sys.is_finalizing()):
                 self._execute_here(call)
             elif call.is_short:
