@@ -92,3 +92,36 @@ def test_a_least_place_never_exceeds_what_it_starts_from(start):
     (got,) = run_text(text, x)
     places = np.where(x > 0, np.arange(40), 1000).min(1)
     np.testing.assert_array_equal(got, np.minimum(places, start))
+
+
+SUM = """#m = affine_map<(i, j) -> (i, j)>
+#r = affine_map<(i, j) -> (i)>
+func.func @main(%a: tensor<{0}x{1}x{2}>) -> tensor<{0}x{2}> {{
+  %z = arith.constant {4} : {2}
+  %e = tensor.empty() : tensor<{0}x{2}>
+  %f = linalg.fill ins(%z : {2}) outs(%e : tensor<{0}x{2}>) -> tensor<{0}x{2}>
+  %0 = linalg.generic {{indexing_maps = [#m, #r], iterator_types = ["parallel", "reduction"]}}
+      ins(%a : tensor<{0}x{1}x{2}>) outs(%f : tensor<{0}x{2}>) {{
+    ^bb0(%x: {2}, %held: {2}):
+    %1 = arith.{3} %held, %x : {2}
+    linalg.yield %1 : {2}
+  }} -> tensor<{0}x{2}>
+  return %0 : tensor<{0}x{2}>
+}}"""
+
+
+@pytest.mark.parametrize("kind", ["f16", "bf16"])
+@pytest.mark.parametrize("shape", [(1, 1), (3, 0), (5, 31), (7, 5000)])
+def test_sums_and_products_of_small_floats_are_rounded_once(kind, shape):
+    dtype = ml_dtypes.bfloat16 if kind == "bf16" else np.float16
+    rng = np.random.default_rng(1)
+    for name, first, low, high in (("addf", 0.0, -1, 3), ("mulf", 1.0, 0.9, 1.1)):
+        a = rng.uniform(low, high, shape).astype(dtype)
+        (got,) = run_text(
+            SUM.format(*shape, kind, name, first), a.view(np.uint16) if kind == "bf16" else a
+        )
+        wide = a.astype(np.float64)
+        want = wide.sum(1) if name == "addf" else wide.prod(1)
+        np.testing.assert_allclose(
+            got.view(dtype).astype(np.float64), want, rtol=ml_dtypes.finfo(dtype).eps
+        )

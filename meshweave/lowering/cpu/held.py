@@ -1,7 +1,9 @@
 """Choose the types of what reductions hold while they run, where those of their results are slow.
 
-The largest of bf16 is found in f32, where the machine has an instruction; that is exact. The least of numbers that are
-places along a loop, as an argmax looks for, is found in 32 bits: twice as many fit a vector.
+The largest of bf16 is found in f32, where the machine has an instruction; that is exact. Sums and products of bf16 and
+f16 are held in f32, unless the program is computed as written: rounding each partial sum takes longer, and loses what a
+sum of more than a few hundred numbers still gets. The least of numbers that are places along a loop, as an argmax looks
+for, is found in 32 bits: twice as many fit a vector.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from meshweave.ir.expressions import Accumulator, Apply, Constant, Index, needed
 from meshweave.lowering.nests.bind import LoopNest, NestNode, Store
 
 EXTREMES = {f"arith.{name}f" for name in ("maximum", "minimum", "maxnum", "minnum")}
+SUMS = {"arith.addf", "arith.mulf"}
 MOST = (1 << 31) - 1
 
 
@@ -41,7 +44,8 @@ def _with_fast_type(nest: LoopNest, nodes: list[NestNode], number: int, store: S
         nodes.append(replace(value, operands=tuple(places[k] for k in value.operands), type=type_))
         return len(nodes) - 1
 
-    if value.name in EXTREMES and str(store.type) in ("bf16", "f16"):
+    may_be_longer = value.name in EXTREMES or (value.name in SUMS and not value.is_exact)
+    if may_be_longer and str(store.type) in ("bf16", "f16"):
         nodes.append(Apply("arith.extf", (), (other,), ir.F32Type.get()))
         return replace(store, value=reduced(len(nodes) - 1, ir.F32Type.get()))
     first = None if store.initial is None else _constant(nest.code[store.initial])

@@ -107,15 +107,20 @@ def exp_falling(b: Floats, x: ir.Value) -> ir.Value:
 
 
 def expm1(b: Floats, x: ir.Value) -> ir.Value:
-    """Compute e^x - 1 without losing small x: 2^n ((e^r - 1) + (1 - 2^-n)), where n = 0 loses nothing."""
+    """Compute e^x - 1 without losing small x: (2^n - 1) + 2^n (e^r - 1), where n = 0 loses nothing."""
     _, high = _table(b).e
     n, rest = parted(b, b.clamp(x, -40.0, high))
     power = b.whole(n)
-    few = arith.minsi(power, b.bits(b.bias - 1))
-    left = b.sub(b.number(1.0), b.power_of_two(arith.subi(b.bits(0), few)))
-    y = b.scale(arith.addf(left, less_one(b, rest)), power)
+    few = arith.minsi(power, b.bits(100))  # 2^n itself may be infinite
+    y = _grown(b, b.power_of_two(few), rest)
+    y = b.mul(y, b.power_of_two(arith.subi(power, few)))
     y = b.select(P.OGT, x, b.number(high), b.number(INFINITY), y)
     return b.select(P.OEQ, x, b.number(0.0), x, y)  # -0.0 too
+
+
+def _grown(b: Floats, power: ir.Value, rest: ir.Value) -> ir.Value:
+    """Compute `power` e^rest - 1."""
+    return math.fma(power, less_one(b, rest), arith.subf(power, b.number(1.0)))
 
 
 def tanh(b: Floats, x: ir.Value) -> ir.Value:
@@ -137,7 +142,8 @@ def _tanh_single(b: Floats, x: ir.Value) -> ir.Value:
 def _tanh_double(b: Floats, x: ir.Value) -> ir.Value:
     """Compute t / (t + 2) for t = e^2|x| - 1, where that is large 1 - 2 / (t + 2)."""
     size = b.clamp(math.absf(x), 0.0, 20.0)
-    t = expm1(b, arith.addf(size, size))
+    n, rest = parted(b, arith.addf(size, size))
+    t = _grown(b, b.power_of_two(b.whole(n)), rest)
     more = arith.addf(t, b.number(2.0))
     large = arith.cmpf(P.OGT, size, b.number(0.55))
     part = arith.divf(arith.select(large, b.number(2.0), t), more)
