@@ -197,3 +197,22 @@ def test_windows_over_images_that_are_cut(
 def test_an_array_does_not_lie_in_windows() -> None:
     with pytest.raises(mw.MeshweaveError, match="dim 0 is in windows"):
         mw.jit(lambda x: x, mesh="x=2", in_layouts=("[x*_{2,0,3}]",))(numbers((4,)))
+
+
+def stencil(u: Any) -> Any:
+    """Return a step of Jacobi's method on the inside of a grid."""
+    return (u[:-2, 1:-1] + u[2:, 1:-1] + u[1:-1, :-2] + u[1:-1, 2:]) * np.float32(0.25)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "layout", "nbytes"), [("x=4", "[x, _]", 3 * 408), ("x=2,y=2", "[x, y]", 4 * 103)]
+)
+def test_a_stencil_brings_its_halo_in_one_exchange(mesh: str, layout: str, nbytes: int) -> None:
+    text = run(stencil, [numbers((102, 102))], mesh, (layout,))
+    assert "1 collective brings" in text
+    assert received(text) <= nbytes
+
+
+@pytest.mark.parametrize("shape", [(5, 9), (3, 3), (17, 4)])
+def test_stencils_of_uneven_blocks(shape: tuple[int, int]) -> None:
+    run(stencil, [numbers(shape)], "x=2,y=3", ("[y, x]",))

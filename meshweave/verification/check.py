@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from math import gcd
 
 from meshweave.dialects.checks import mesh_of
 from meshweave.dialects.dist import LayoutAttr
@@ -268,8 +269,17 @@ def same(terms: Terms, got: View, want: View, valid: Sequence[Guard]) -> bool:
         return False
     if list(map(bare, got.exprs)) != list(map(bare, want.exprs)):
         return False
-    known = [g for guard in (*valid, *want.guards) for g in (guard, *apart(guard))]
-    return all(any(e == d and n >= m for d, m in known) for e, n in got.guards)
+    known = [_in_ones(g) for guard in (*valid, *want.guards) for g in (guard, *apart(guard))]
+    return all(any(e == d and n >= m for d, m in known) for e, n in map(_in_ones, got.guards))
+
+
+def _in_ones(guard: Guard) -> Guard:
+    """Return a guard that says the same of a place of which the given one is a multiple: 2 * i < 7 is i < 4."""
+    expr, size = guard
+    by = gcd(expr.const, *[c for _, c in expr.terms])
+    if by < 2:
+        return guard
+    return Expr(expr.const // by, tuple([(a, c // by) for a, c in expr.terms])), -(-size // by)
 
 
 def bare(expr: Expr) -> Expr:

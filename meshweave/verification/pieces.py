@@ -88,7 +88,9 @@ def _continued(terms: Terms, place: Var, one: Piece, two: Piece) -> Piece | None
     ((start, middle), a), ((_, end), b) = one, two
     if a == b:
         return (start, end), a
-    if a.node != b.node or a.fills != b.fills or a.guards or b.guards:
+    if a.node != b.node or a.fills != b.fills or a.guards != b.guards:
+        return None
+    if any(place in variables(e) for e, _ in a.guards):
         return None
     here = [_from(e, place, start, middle) for e in a.exprs]
     there = [_from(e, place, middle, end) for e in b.exprs]
@@ -103,7 +105,7 @@ def _continued(terms: Terms, place: Var, one: Piece, two: Piece) -> Piece | None
     within = {_local(middle - start): remainder(offset, middle - start)}
     turns = quotient(offset, middle - start)
     exprs = [plus(substitute(h, within), times(turns, s.const)) for h, s in zip(here, steps)]
-    return (start, end), terms.view(a.node, exprs, a.fills)
+    return (start, end), terms.view(a.node, exprs, a.fills, a.guards)
 
 
 def _from(expr: Expr, place: Var, start: int, end: int) -> Expr:

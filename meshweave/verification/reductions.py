@@ -322,9 +322,9 @@ def closed(terms: Terms, kind: str, body: View, bound: Sequence[Var]) -> View:
     pushed = _pushed(terms, body, over) if kind == "sum" and terms.algebra else None
     if pushed is not None:
         return pushed
-    if any(variables(e) & set(over) for e, _ in body.guards) or not _defined(
-        terms, kind, body, over
-    ):
+    guards = [_for_all(guard, over) for guard in body.guards]
+    known = [guard for guard in guards if guard is not None]
+    if len(known) < len(guards) or not _defined(terms, kind, body, over):
         return _padded(terms, body, over)
     limits = [n if f is None else None for n, f in zip(terms.sizes[body.node], body.fills)]
     try:
@@ -335,7 +335,20 @@ def closed(terms: Terms, kind: str, body: View, bound: Sequence[Var]) -> View:
         )
     reads = (View(body.node, found.body, body.fills),)
     node = Node("reduce", (kind, found.extents), reads, terms.type_of(body))
-    return terms.view(terms.put(node, found.sizes), found.exprs, (), body.guards)
+    return terms.view(terms.put(node, found.sizes), found.exprs, (), known)
+
+
+def _for_all(guard: Guard, over: Sequence[Var]) -> Guard | None:
+    """Return the guard that says of a place that it holds for all values of some variables; None for no such."""
+    expr, size = guard
+    bound = [(a, c) for a, c in expr.terms if variables(Expr(0, ((a, 1),))) & set(over)]
+    if not bound:
+        return guard
+    if not all(a in over and c > 0 for a, c in bound):
+        return None
+    free = Expr(expr.const, tuple([t for t in expr.terms if t not in bound]))
+    room = size - bounds(Expr(0, tuple(bound)))[1]
+    return (free, room) if room > 0 else None
 
 
 class _OverDims(NamedTuple):

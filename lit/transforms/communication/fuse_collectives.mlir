@@ -233,6 +233,17 @@ func.func @loop(%a: tensor<8xf32>, %b: tensor<8xf32>) -> (tensor<8xf32>, tensor<
   return %0, %1 : tensor<8xf32>, tensor<8xf32>
 }
 
+// Windows of one value come in one exchange, where they lie near each other.
+// CHECK-LABEL: func.func @windows
+// CHECK-NEXT: %[[U:.*]] = "dist.exchange"(%arg0) {axes = ["x"], shape = array<i64: 16>, source = #{{.*}}, target = #[[ALL:.*]]} : (tensor<8xf32>) -> tensor<9xf32>
+// CHECK-NEXT: tensor.extract_slice %[[U]][0] [7] [1]
+// CHECK-NEXT: tensor.extract_slice %[[U]][2] [7] [1]
+func.func @windows(%a: tensor<8xf32>) -> (tensor<7xf32>, tensor<7xf32>) {
+  %0 = "dist.exchange"(%a) {axes = ["x"], shape = array<i64: 16>, source = #dist.layout<"[x]">, target = #dist.layout<"[x*_{7,0,7}]">} : (tensor<8xf32>) -> tensor<7xf32>
+  %1 = "dist.exchange"(%a) {axes = ["x"], shape = array<i64: 16>, source = #dist.layout<"[x]">, target = #dist.layout<"[x*_{7,2,7}]">} : (tensor<8xf32>) -> tensor<7xf32>
+  return %0, %1 : tensor<7xf32>, tensor<7xf32>
+}
+
 // In a region that asks for every bit, floats are added in the order that was there; elsewhere not.
 // CHECK-LABEL: func.func @numerics
 // CHECK: "hint.region"

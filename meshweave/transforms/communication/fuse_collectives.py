@@ -15,6 +15,8 @@ where what it saves, the launch and the latency of all rounds, is more than copy
 there by then, and otherwise where the newcomer stood, if nobody reads the others before and the ops in between take
 less time than is saved: no all_reduce waits behind a long computation.
 
+Exchanges that bring windows of one value become one that brings them all, where that takes no longer (fuse_windows.py).
+
 Reductions of floats by sum, prod and avg may be done in another order of the members, which moves last bits; not with
 `bit-exact`, nor in regions whose hints say `numerics = "bit_exact"`. All else keeps every bit. Averages of integers,
 cut off at each step, are never done in one.
@@ -37,6 +39,7 @@ from meshweave.transforms.communication.fuse_chains import (
     rounds,
 )
 from meshweave.transforms.communication.fuse_small import BlockOrder, merge_small
+from meshweave.transforms.communication.fuse_windows import EXCHANGE, merge_windows
 
 BLOCKWISE = dist_ops(lambda row: row.is_blockwise)
 MAX_BYTES = 1 << 20
@@ -56,11 +59,12 @@ class FuseCollectives(Pass):
 
     def run(self, module: ir.Module) -> None:
         ops = [view.operation for view in ops_of(module, *BLOCKWISE)]
-        if not ops:
-            return
-        mesh = mesh_of_module(module, concrete=True)
+        exchanges = [view.operation for view in ops_of(module, EXCHANGE)]
+        mesh = mesh_of_module(module, concrete=True) if ops or exchanges else None
         if mesh is None:
             return
+        for block in dict.fromkeys(op.block for op in exchanges):
+            merge_windows(block, mesh)
         blocks = dict.fromkeys(op.block for op in ops)
         for block in blocks:
             exact = self.bit_exact or says_bit_exact(block.owner)
