@@ -216,3 +216,21 @@ def test_a_stencil_brings_its_halo_in_one_exchange(mesh: str, layout: str, nbyte
 @pytest.mark.parametrize("shape", [(5, 9), (3, 3), (17, 4)])
 def test_stencils_of_uneven_blocks(shape: tuple[int, int]) -> None:
     run(stencil, [numbers(shape)], "x=2,y=3", ("[y, x]",))
+
+
+def jacobi(u: Any) -> Any:
+    """Return a step of Jacobi's method on a grid whose border stays."""
+    if isinstance(u, np.ndarray):
+        whole = u.copy()
+        whole[1:-1, 1:-1] = stencil(u)
+        return whole
+    rows = mw.concat([u[1:-1, :1], stencil(u), u[1:-1, -1:]], axis=1)
+    return mw.concat([u[:1], rows, u[-1:]], axis=0)
+
+
+@pytest.mark.parametrize("shape", [(100, 100), (9, 14), (5, 3)])
+def test_jacobi_moves_its_edges_and_nothing_else(shape: tuple[int, int]) -> None:
+    text = run(jacobi, [numbers(shape)], "x=2,y=2", ("[x, y]",), "[x, y]")
+    if shape == (100, 100):
+        assert "1 collective brings" in text
+        assert received(text) == 4 * (50 + 50 + 1)

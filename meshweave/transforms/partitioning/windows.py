@@ -87,7 +87,7 @@ def _extract_slice(it: LocalOp) -> None:
     offsets, sizes, strides = static_offsets(op), static_sizes(op), static_strides(op)
     shape = op.operands[0].type.shape
     assert layout is not None
-    for d in [d for d in range(layout.ndim) if layout.window(d) is not None]:
+    for d in [d for d in range(layout.ndim) if layout.window(d) is not None or layout.axes_of(d)]:
         offsets[d], sizes[d] = 0, (shape[d] - 1) // strides[d] + 1
     op.attributes["static_offsets"] = i64_array(offsets)
     op.attributes["static_sizes"] = i64_array(sizes)

@@ -515,7 +515,7 @@ def _extract_slice(op: ir.Operation, captured: list[Captured]) -> Rule:
     rule, large = _slice_like(op, captured), op.operands[0].type.shape
     extents, offsets, strides = static_sizes(op), static_offsets(op), static_strides(op)
     small = list(op.results[0].type.shape)
-    kept = _kept_dims(extents, small)
+    kept = kept_dims(extents, small)
     if DYNAMIC in strides or 0 in [*small, *large]:
         return rule
     windows, read, factors = [], list(rule.tensors[0] or ()), list(rule.factors)
@@ -560,7 +560,7 @@ def _slice_like(op: ir.Operation, captured: list[Captured]) -> Rule:
     small, large = (types[0], types[1]) if inserts else (result, types[0])
     extents, offsets = static_sizes(op), static_offsets(op)
     strides = static_strides(op)
-    kept = _kept_dims(extents, list(small.shape))
+    kept = kept_dims(extents, list(small.shape))
     full = [
         extents[d] == n and offsets[d] == 0 and strides[d] == 1 and d in kept
         for d, n in enumerate(large.shape)
@@ -580,7 +580,7 @@ def _slice_like(op: ir.Operation, captured: list[Captured]) -> Rule:
     return _rule(op.name, factors, types, [result], dims, monomials=monomials(op))
 
 
-def _kept_dims(extents: list[int], small: list[int]) -> list[int]:
+def kept_dims(extents: list[int], small: list[int]) -> list[int]:
     """Return the dims of a slice that its rank-reduced type keeps.
 
     KernelUnit dims are dropped from the front, as verified.

@@ -3,10 +3,11 @@
 before:  b = redistribute(a, "[_]");  c = redistribute(b, "[x]")         b has no other reader
 after:   c = redistribute(a, "[x]")
 
-Four rules, until none applies: one that nothing reads goes; one that moves nothing hands on its operand; of equal ones
+Five rules, until none applies: one that nothing reads goes; one that moves nothing hands on its operand; of equal ones
 that stand below each other the first serves all; and of a chain a -> b -> c the end reads the start where that takes
 less time by the costs of plans, or no more and b goes with it. Chains into loops are judged by c alone, which runs more
-often than b.
+often than b. A slice that is moved to windows alone runs on them, and its operand comes in windows of its own, where
+that takes no longer (through_slices.py).
 
 Values stay the same, but for rounding: where b goes with its last reader, reductions pending before and after b are
 done in one, not one after the other. Where b stays, nothing is reduced twice: c reads the start only if b has done no
@@ -21,15 +22,25 @@ from typing import ClassVar
 from meshweave.dialects.dist import LayoutAttr
 from meshweave.errors import MeshweaveError, PlanError
 from meshweave.ir.bindings import ir
-from meshweave.ir.ops import replace_op
+from meshweave.ir.build import OpBuilder
+from meshweave.ir.ops import producer, replace_op
 from meshweave.layout.algebra import pending
 from meshweave.layout.layout import Layout
 from meshweave.layout.mesh import Mesh
 from meshweave.plan.redistribute import plan_redistribute
 from meshweave.plan.steps import OPS, Plan
-from meshweave.transforms.base import Pass, erase, mesh_of_module, ops_of, unused, users
-from meshweave.transforms.propagation.rules import item_bytes
+from meshweave.transforms.base import (
+    Pass,
+    erase,
+    mesh_of_module,
+    ops_of,
+    unused,
+    use_count,
+    users,
+)
+from meshweave.transforms.propagation.rules import is_made_free, item_bytes
 from meshweave.transforms.propagation.symbolic import is_given
+from meshweave.transforms.redistribution.through_slices import SLICE, read_for
 
 MOVE = "dist.redistribute"
 MAX_RANKS = 1 << 20  # the planner looks at every rank
@@ -110,7 +121,7 @@ def fold_redistributes(module: ir.Module, plans: Plans | None = None) -> None:
             erase(op)
     while True:
         _fold_equal(module, plans)
-        if not _fold_chains(module, plans):
+        if not _fold_chains(module, plans) and not _fold_slices(module, plans):
             return
 
 
@@ -170,6 +181,53 @@ def _fold_chains(module: ir.Module, plans: Plans | None) -> bool:
         if len(folded) == len(readers):
             middle.erase()
     return changed
+
+
+def _fold_slices(module: ir.Module, plans: Plans | None) -> bool:
+    """Let slices run on the windows that their results are moved to. Return whether any does."""
+    changed = False
+    for op in _moves(module) if plans is not None else []:
+        made = producer(op.operands[0])
+        if made is None or plans is None or made.name != SLICE or made.block != op.block:
+            continue
+        if use_count(op.operands[0]) == 1:
+            changed |= _sliced_in_windows(made, op, plans)
+    return changed
+
+
+def _sliced_in_windows(made: ir.Operation, op: ir.Operation, plans: Plans) -> bool:
+    """Let the slice `made` run on the windows that `op` moves its result to, where that takes no longer."""
+    record = made.attributes.get("dist.layouts")
+    source, target = _ends(op)
+    layout = LayoutAttr(target).layout
+    windows = any(layout.window(dim) is not None for dim in range(layout.ndim))
+    if record is None or "values" in ir.DictAttr(record) or not windows:
+        return False
+    now = list(ir.DictAttr(record)["operands"])
+    read = read_for(made, LayoutAttr(now[0]).layout, layout, plans.mesh)
+    value, types = made.operands[0], (made.operands[0].type, op.results[0].type)
+    if read is None or is_made_free(value):
+        return False
+    before = producer(value)
+    start, outer = now[0], value
+    if before is not None and before.name == MOVE and not is_given(before):
+        start, outer = before.attributes["source"], before.operands[0]
+    wanted = LayoutAttr.make(read)
+    old = plans.seconds(types[0], start, now[0]) + plans.seconds(types[1], source, target)
+    if not plans.seconds(types[0], start, wanted) <= old:
+        return False
+    if start != wanted:
+        b = OpBuilder.before(made)
+        outer = b.one(MOVE, types[0], outer, source=start, target=wanted)
+    made.operands[0] = outer
+    entry = {"operands": [wanted, *now[1:]], "results": [target]}
+    made.attributes["dist.layouts"] = ir.DictAttr.get(
+        {name: ir.ArrayAttr.get(layouts) for name, layouts in entry.items()}
+    )
+    replace_op(op, [made.results[0]])
+    if before is not None and outer != value and unused(before):
+        erase(before)
+    return True
 
 
 def _skipping(

@@ -1,0 +1,80 @@
+"""Let a slice that is moved to windows run on them: its operand comes in windows of its own, in one move.
+
+before:  b = slice(redistribute(a, "[_{0,999,1}]"));  c = redistribute(b, "[x*_{250,0,250}]")
+after:   c = slice(redistribute(a, "[x*_{250,999,250}]"))
+
+Rolls and stencils put slices side by side: what lies in its place already is not moved at all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from meshweave.ir.bindings import ir
+from meshweave.ir.build import DYNAMIC, static_offsets, static_sizes, static_strides
+from meshweave.layout.layout import Factor, Layout
+from meshweave.layout.mesh import Mesh
+from meshweave.layout.notation import REST, AxisFactor, LocalFactor
+from meshweave.transforms.propagation.rules import kept_dims
+
+SLICE = "tensor.extract_slice"
+Factors = tuple[Factor, ...]
+
+
+@dataclass(frozen=True)
+class SlicedDim:
+    """Describe what a slice takes of a dim of `whole` elements: `count` from `offset` on, `stride` apart."""
+
+    whole: int
+    offset: int
+    count: int
+    stride: int
+
+    def read(self, target: Layout, dim: int, mesh: Mesh, shape: tuple[int, ...]) -> Factors | None:
+        """Return the factors of the operand's dim that give the result its dim in `target`; None for no such."""
+        axes, window = target.axes_of(dim), target.window(dim)
+        block = target.dims[dim] == (*map(AxisFactor, axes), REST)
+        if (self.offset, self.count, self.stride) == (0, self.whole, 1):
+            return target.dims[dim]
+        if window is None and not (block and axes):
+            return None
+        size = target.local_shape(mesh, shape)[dim]
+        step, low = window if window is not None else (size, 0)
+        ranks = mesh.axis_count(axes)
+        beyond = step * (ranks - 1) + low + size - self.count
+        if 0 < beyond < ranks and self.offset + (self.count - 1) * self.stride + 1 < self.whole:
+            return None  # what is read instead of padding would hide from dist-verify where the result ends
+        step, low = step * self.stride, low * self.stride + self.offset
+        size = (size - 1) * self.stride + 1
+        chunk = -(-self.whole // ranks)
+        plain = bool(axes) and low == 0 and step == size == chunk
+        last: Factor = REST if plain else LocalFactor(size, (step, low))
+        return (*map(AxisFactor, axes), last)
+
+
+def read_for(op: ir.Operation, read: Layout, target: Layout, mesh: Mesh) -> Layout | None:
+    """Return the layout in which a slice reads its operand to make its result in `target`; None for no such.
+
+    read: the layout that it is read in now. Dims that the slice drops, or takes whole on each rank, stay as they are.
+    """
+    if op.name != SLICE or target.partial or read.partial or target.order or read.order:
+        return None
+    shape, whole = tuple(op.results[0].type.shape), op.operands[0].type.shape
+    sizes, offsets, strides = static_sizes(op), static_offsets(op), static_strides(op)
+    kept = kept_dims(sizes, list(shape))
+    rows: list[Factors] = []
+    for d, factors in enumerate(read.dims):
+        stays = d not in kept or target.dims[kept.index(d)] == (REST,)
+        if stays:
+            if d in kept and read.axes_of(d):
+                return None
+            rows.append(factors)
+            continue
+        if DYNAMIC in (offsets[d], strides[d]):
+            return None
+        dim = SlicedDim(whole[d], offsets[d], sizes[d], strides[d])
+        found = dim.read(target, kept.index(d), mesh, shape)
+        if found is None:
+            return None
+        rows.append(found)
+    return Layout(tuple(rows))
