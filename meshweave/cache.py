@@ -27,6 +27,7 @@ VARIABLE = "MESHWEAVE_CACHE"
 OFF = ("off", "0", "no", "false")
 LIMIT = 512 << 20  # bytes of all files; above it, the least recently used are removed
 FILES = 4096  # the largest number of files
+EVERY = 16  # files that are written for each look at the limits, on average: a look reads the whole folder
 ABANDONED = 3600.0  # seconds after which an unfinished file has no writer any more
 SUFFIX = ".mwb"
 KERNELS, KERNEL_SUFFIX = "kernels", ".mwk"  # the inner folder of device modules, and their ending
@@ -132,14 +133,15 @@ def _read(path: Path, name: str) -> bytes | None:
 
 
 def _write(path: Path, name: str, data: bytes) -> None:
-    """Write a file, for this user alone, and trim the folder. A full or read-only disk keeps nothing."""
+    """Write a file, for this user alone, and trim the folder now and then. A full or read-only disk keeps nothing."""
     if len(data) + 32 > LIMIT:
         return
     with suppress(OSError):
         with renamed_to(path, 0o600) as file:
             file.write(_digest(name, data))
             file.write(data)
-        trim(path.parent, path.suffix)
+        if int(name, 16) % EVERY == 0:
+            trim(path.parent, path.suffix)
 
 
 def _digest(name: str, data: bytes) -> bytes:

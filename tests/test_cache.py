@@ -229,6 +229,7 @@ def test_what_was_used_longest_ago_goes(
         os.utime(path, (1000 + age, 1000 + age))
     build(ADD, name="a")  # used again, and so the newest
     monkeypatch.setattr(cache, "LIMIT", int(2.5 * one))
+    monkeypatch.setattr(cache, "EVERY", 1)
     build(ADD, name="c")
     assert len(files(disk_cache)) == 2
     build(ADD, name="a")
@@ -238,7 +239,8 @@ def test_what_was_used_longest_ago_goes(
     assert compiled[-1] == "d" and len(files(disk_cache)) == 2
 
 
-def test_what_a_killed_writer_left_goes(disk_cache: Path) -> None:
+def test_what_a_killed_writer_left_goes(disk_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "EVERY", 1)
     build(ADD, name="a")
     old, new, foreign = (disk_cache / n for n in (".k.mwb.old", ".k.mwb.new", "notes.txt"))
     for path in (old, new, foreign):
