@@ -105,6 +105,29 @@ def test_cholesky(dtype, batch, kernels):
         assert info.shape == batch and not info.any()
 
 
+def test_parts_of_tensors():
+    """Operands and results that lie in larger tensors are copied, but for those without gaps."""
+    a = positive((4, 5), "float64")
+    lin = mw.linalg
+
+    def parts(a):
+        whole = lin.cholesky(a)
+        made = mw.concat([lin.cholesky(a[1:2]), lin.cholesky(a[2:])], axis=0)
+        return whole, made, lin.cholesky(a[::2, :3, 1:4] @ a[::2, :3, 1:4].mT), lin.inv(a.mT[3])
+
+    for got, wanted in zip(
+        mw.jit(parts)(a),
+        (
+            np.linalg.cholesky(a),
+            np.linalg.cholesky(a[1:]),
+            np.linalg.cholesky(a[::2, :3, 1:4] @ a[::2, :3, 1:4].swapaxes(1, 2)),
+            np.linalg.inv(a.mT[3]),
+        ),
+        strict=True,
+    ):
+        close(np.asarray(got), wanted)
+
+
 def test_cholesky_tells_at_which_step_there_is_no_factor():
     a = np.stack([np.eye(4), np.diag([1.0, 1, -1, 1]), np.diag([0.0, 1, 1, 1])]).astype("float32")
     for kernels in (None, "-lapack"):

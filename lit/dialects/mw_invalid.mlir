@@ -226,3 +226,19 @@ func.func @by_what_is_there(%i: tensor<4xi32>, %t: tensor<5xf32>) -> tensor<5xf3
   }) {maps = [affine_map<(i) -> (i)>, affine_map<(i, p) -> (p)>]} : (tensor<4xi32>, tensor<5xf32>) -> tensor<5xf32>
   return %0 : tensor<5xf32>
 }
+
+// -----
+
+func.func @too_little_memory(%a: memref<4x4xf32>, %p: memref<4xi32>, %i: memref<i32>, %m: memref<16xi8>) {
+  // expected-error @below {{'mw.lapack' op getrf needs 64 bytes of i8 behind its results}}
+  "mw.lapack"(%a, %a, %p, %i, %m) {routine = "getrf", outs = 3 : i64} : (memref<4x4xf32>, memref<4x4xf32>, memref<4xi32>, memref<i32>, memref<16xi8>) -> ()
+  return
+}
+
+// -----
+
+func.func @gaps(%a: memref<4x4xf32, strided<[8, 1]>>, %b: memref<4x4xf32>, %i: memref<i32>) {
+  // expected-error @below {{'mw.lapack' op potrf needs buffers without gaps}}
+  "mw.lapack"(%a, %b, %i) {routine = "potrf", outs = 2 : i64} : (memref<4x4xf32, strided<[8, 1]>>, memref<4x4xf32>, memref<i32>) -> ()
+  return
+}

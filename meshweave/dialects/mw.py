@@ -18,7 +18,7 @@ from meshweave.dialects.checks import ends_in, in_module, require
 from meshweave.dialects.dist import I64Array
 from meshweave.dialects.rows import mixed_rows
 from meshweave.ir.bindings import ext, ir
-from meshweave.ir.lapack import misfit
+from meshweave.ir.lapack import misfit, misplaced
 from meshweave.ir.routines import ROUTINES
 
 
@@ -162,6 +162,7 @@ class LapackOp(Mw.Operation, name="lapack", traits=[_PureOnTensors]):
         ):
             return False
         wrong = misfit(name, types[: len(row.tensors)])
+        wrong = wrong or misplaced(name, types) if not len(self.operation.results) else wrong
         return require(self, not wrong, f"{name} {wrong}")
 
 

@@ -30,6 +30,28 @@ def misfit(name: str, types: Sequence[ir.Type]) -> str:
     return "" if most < MOST else f"needs {most} elements at once, LAPACK counts to {MOST - 1}"
 
 
+def misplaced(name: str, types: Sequence[ir.Type]) -> str:
+    """Say what is wrong with the buffers of a routine: gaps, or too little memory of its own; "" where they fit."""
+    count = len(ROUTINES[name].tensors)
+    for type_ in types:
+        if not _is_packed(list(type_.shape), type_.get_strides_and_offset()[0]):
+            return f"needs buffers without gaps, not {type_}"
+    call = Call.made(name, str(types[0].element_type), [t.shape for t in types])
+    own = [math.prod(t.shape) for t in types[count:] if str(t.element_type) == "i8"]
+    wanted = call.scratch_bytes
+    return (
+        ""
+        if own == ([wanted] if wanted else [])
+        else f"needs {wanted} bytes of i8 behind its results"
+    )
+
+
+def _is_packed(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Tell whether elements lie back to back, in order."""
+    steps = [math.prod(shape[d + 1 :]) for d in range(len(shape))]
+    return 0 in shape or all(n == 1 or a == b for n, a, b in zip(shape, strides, steps))
+
+
 def lapack(
     b: OpBuilder, routine: str, operands: Sequence[ir.Value], flags: Sequence[str] = ()
 ) -> list[ir.Value]:
