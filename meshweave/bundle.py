@@ -11,7 +11,7 @@ import json
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -245,6 +245,17 @@ class Bundle:
     devices: tuple[DeviceModule, ...] = ()
     constants: bytes = b""
     signature: bytes = b""
+
+    def certified(self, certificate: Certificate) -> Bundle:
+        """Return the bundle with a certificate, which its code was compiled without.
+
+        The code defines the symbol of its manifest: in its tables of names the new one, as long as the old, takes its
+        place.
+        """
+        manifest = replace(self.manifest, certificate=certificate)
+        old, new = self.manifest.symbol.encode(), manifest.symbol.encode()
+        objects = tuple([code.replace(old, new) for code in self.objects])
+        return replace(self, manifest=manifest, objects=objects)
 
     @cached_property
     def _parts(self) -> dict[str, bytes]:

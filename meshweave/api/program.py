@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -187,14 +188,14 @@ def _built(
     with (
         Bar(f"compiling {os.path.basename(name)}", STAGES) as bar,
         lowered(
-            *(text, name, mesh, goal.engine, progress or bar, whole),
+            *(text, name, mesh, goal.engine, say := progress or bar, whole),
             kernels=kernels,
             here=here,
             verify=verify,
             later=True,
         ) as (_, made),
     ):
-        (progress or bar)("code")
+        say("code")
         return bundle_of(made, goal, kernels)
 
 
@@ -233,8 +234,8 @@ def lowered(
 ) -> Iterator[tuple[Any, Any]]:
     """Give the module in the local view, with its ledger, and the program before code generation.
 
-    strip: remove its hints first. later: leave the check of buffers to `bundle_of`. The other arguments are those of
-    `build`.
+    strip: remove its hints first. later: leave the checks to `bundle_of`, which makes them beside code generation. The
+    other arguments are those of `build`.
     """
     from meshweave.dialects import lent_context
     from meshweave.frontends.entry import check_entry
@@ -246,7 +247,7 @@ def lowered(
 
     with _collector_paused(), lent_context(len(text) <= _SMALL) as ctx, ctx:
         module = load_module(text, ctx, name)
-        certificate = UNCHECKED
+        certify: Callable[[], Certificate] | None = None
         with ir.Location.unknown():
             if stage_of(module) == GLOBAL:
                 check_entry(module)
@@ -257,20 +258,29 @@ def lowered(
                     check_ranks(engine, placed)
                 chosen = passes_with(kernels, target=Goal.of(engine=engine).target)
                 passes = ("hint-strip", *chosen) if strip else chosen
-                certificate = _cut(module, passes, progress, verify)
+                certify = _cut(module, passes, progress, verify)
             else:
                 _check_mesh(module, mesh)
+            certificate = UNCHECKED
+            if certify is not None and not later:
+                progress("verify")
+                certificate = certify()
             progress("lower")
-            program = lower(module, engine, kernels.disabled, verify, later)
-            program.certificate = certificate
+            try:
+                program = lower(module, engine, kernels.disabled, verify, later)
+            except MeshweaveError:
+                if certify is not None and later:
+                    certify()  # a wrong program may be why it cannot be lowered
+                raise
+            program.certificate, program.certify = certificate, certify if later else None
             check_budgets(module, program)
             yield module, program
 
 
 def _cut(
     module: "ir.Module", passes: Sequence[str], progress: Progress, verify: bool
-) -> Certificate:
-    """Make the program of one rank of a module; check it against what the module was before layouts were chosen."""
+) -> "Callable[[], Certificate] | None":
+    """Make the program of one rank of a module. Return what checks it against the module before layouts were chosen."""
     from meshweave.api.verify import certificate
     from meshweave.pipeline import run_pipeline
     from meshweave.transforms.base import copied
@@ -280,10 +290,7 @@ def _cut(
     whole = copied(module) if verify else None
     run_pipeline(module, ",".join(passes[first:]), progress=progress, verify=False)
     _verified(module)
-    if whole is None:
-        return UNCHECKED
-    progress("verify")
-    return certificate(whole, module)
+    return None if whole is None else partial(certificate, whole, module)
 
 
 def _check_mesh(module: "ir.Module", mesh: Mesh | None) -> None:

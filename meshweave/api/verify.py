@@ -63,7 +63,8 @@ def certificate(whole: ir.Module, local: ir.Module) -> Certificate:
     proven: tuple[str, ...]
     unproven: tuple[str, ...]
     try:
-        answer = check(whole, local, MOST_TERMS, again=False)
+        with whole.context:  # it may be another thread than that of the compile
+            answer = check(whole, local, MOST_TERMS, again=False)
     except CompileError as error:  # the check cannot compare them: nothing is shown
         proven, unproven = (), (str(error),)
     except Exception as error:  # a fault of the check is none of the program's

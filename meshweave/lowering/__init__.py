@@ -1,8 +1,10 @@
 """Lower a program in the local view to a bundle, for each target. `pipeline` and the faces import it."""
 
-from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial
 
 from meshweave.bundle import Bundle
+from meshweave.certificate import Certificate
+from meshweave.errors import CompileError
 from meshweave.hints.fast_paths import ALL, Choice
 from meshweave.ir.bindings import ir
 from meshweave.lowering.budget import HintBudget
@@ -17,6 +19,7 @@ from meshweave.lowering.host.program import LoweredProgram
 from meshweave.lowering.nests.fuse_kernels import FuseKernels
 from meshweave.lowering.stages import lower
 from meshweave.targets import Goal
+from meshweave.verification.answer import Answer
 
 _ALL = (HintBudget, LowerCollectives, FuseKernels, PlanMemory, VerifyBuffers, ToLlvm, ToGpu)
 PASSES = {p.name: p for p in _ALL}
@@ -32,27 +35,32 @@ def compile_program(module: ir.Module, engine: str) -> Bundle:
 def bundle_of(program: LoweredProgram, goal: Goal, kernels: Choice = ALL) -> Bundle:
     """Return the bundle of a program for a goal, within the program's context.
 
-    kernels: those that may be taken where the target has some of its own. Where the program's buffers are still to be
-    checked, another thread does so meanwhile, since LLVM does without Python. What that refuses is what is raised.
+    kernels: those that may be taken where the target has some of its own. What is still to be checked of the program is
+    checked first for a gpu, and for a cpu while LLVM compiles. What that refuses is what is raised.
     """
-    if program.unchecked is None:
-        return _bundle_of(program, goal, kernels)
-    with ThreadPoolExecutor(1) as thread:
-        found = thread.submit(program.unchecked)
-        try:
-            return _bundle_of(program, goal, kernels)
-        finally:
-            program.verified = found.result()
-
-
-def _bundle_of(program: LoweredProgram, goal: Goal, kernels: Choice) -> Bundle:
     if goal.chip:  # imported here, so that it costs nothing elsewhere
         from meshweave.lowering.gpu import target as gpu_target
         from meshweave.lowering.gpu.kernel import Target
 
+        program.certificate, program.verified = _checked(program)
         disabled = frozenset(kernels.disabled)
         return gpu_target.bundle_of(program, Target(goal.chip, disabled=disabled))
-    return cpu_bundle_of(program)
+    if program.certify is None and program.unchecked is None:
+        return cpu_bundle_of(program)
+    check = cache(partial(_checked, program))
+    try:
+        bundle = cpu_bundle_of(program, check)
+    except CompileError:
+        check()  # a wrong program may be why it has no code
+        raise
+    program.certificate, program.verified = check()
+    return bundle.certified(program.certificate)
+
+
+def _checked(program: LoweredProgram) -> tuple[Certificate, Answer | None]:
+    """Make the checks of a program that are still to be made."""
+    certificate = program.certificate if program.certify is None else program.certify()
+    return certificate, program.verified if program.unchecked is None else program.unchecked()
 
 
 def finished_bundle(module: ir.Module, goal: Goal) -> Bundle:

@@ -9,7 +9,9 @@ import pytest
 from verify.pairs import PROGRAMS
 
 import meshweave as mw
-from meshweave.api.program import build
+from meshweave.api.program import Program, build
+from meshweave.bundle import Bundle
+from meshweave.certificate import Certificate
 from meshweave.dialects import context
 from meshweave.errors import CompileError
 from meshweave.frontends.load import load_module
@@ -20,6 +22,7 @@ from meshweave.lowering import bundle_of, stages
 from meshweave.lowering.buffers.plan_memory import plan_memory
 from meshweave.lowering.cpu.collectives import objects
 from meshweave.pipeline import run_pipeline
+from meshweave.runtime.engine import engine
 from meshweave.targets import Goal
 from meshweave.transforms.base import copied, ops_of
 from meshweave.verification.answer import Answer
@@ -232,6 +235,37 @@ def test_other_threads_go_on_while_llvm_compiles(
     assert max(meanwhile) > 0
 
 
+def test_code_made_before_its_certificate_is_known_runs_with_it(softmax: ir.Module) -> None:
+    """The code names its manifest, and that it is run with this one only is looked at."""
+    found = Certificate("a checker", proven=("@main result 0",))
+    program = stages.lower(softmax, later=True)
+    program.certify = lambda: found
+    made = bundle_of(program, Goal())
+    assert made.manifest.certificate == program.certificate == found
+    assert sum(code.count(made.manifest.symbol.encode()) for code in made.objects) == 1
+    again = Bundle.from_bytes(made.to_bytes())
+    x = np.random.default_rng(0).standard_normal(again.manifest.inputs[0].global_shape)
+    (y,) = Program(again, engine("local"))(x.astype(np.float32))
+    assert y.shape == again.manifest.outputs[0].global_shape
+
+
+def test_a_program_that_cannot_be_lowered_is_refused_first_where_it_is_wrong(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refused(whole: ir.Module, local: ir.Module) -> Certificate:
+        raise CompileError("is not what the program says")
+
+    def unlowered(module: ir.Module, *rest: object) -> None:
+        raise CompileError("no rule for this")
+
+    monkeypatch.setattr(stages, "plan_memory", unlowered)
+    with pytest.raises(CompileError, match="no rule for this"):
+        build(PROGRAMS["softmax of columns"])
+    monkeypatch.setattr("meshweave.api.verify.certificate", refused)
+    with pytest.raises(CompileError, match="is not what the program says"):
+        build(PROGRAMS["softmax of columns"])
+
+
 def test_what_the_check_beside_refuses_is_raised_and_not_what_came_of_it(
     softmax: ir.Module, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,9 +276,15 @@ def test_what_the_check_beside_refuses_is_raised_and_not_what_came_of_it(
     program.unchecked = refused
     with pytest.raises(CompileError, match="is wrong"):
         bundle_of(program, Goal())
-    program.bodies.clear()  # there is no step: code generation fails too
+
+    def without_code(*rest: object) -> None:
+        raise CompileError("no code for this")
+
+    monkeypatch.setattr("meshweave.lowering.cpu.target.machine_code", without_code)
     with pytest.raises(CompileError, match="is wrong"):
         bundle_of(program, Goal())
+    with pytest.raises(CompileError, match="no code for this"):
+        bundle_of(stages.lower(softmax, later=True), Goal())
 
 
 def test_a_compile_that_is_refused_beside_code_generation_gives_no_program(

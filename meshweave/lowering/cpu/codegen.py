@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import ctypes.util
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import numpy as np
 
@@ -133,17 +133,19 @@ def step_object(text: str, known: Collection[str]) -> bytes:
     return _object(module, 0)
 
 
-def machine_code(module: ir.Module) -> bytes:
-    """Compile a module that `llvm_functions` has made to one ELF object."""
-    return _object(module, 3)
+def machine_code(module: ir.Module, meanwhile: Callable[[], object] | None = None) -> bytes:
+    """Compile a module that `llvm_functions` has made to one ELF object. meanwhile: see `object_of`."""
+    return _object(module, 3, meanwhile)
 
 
-def _object(module: ir.Module, opt_level: int) -> bytes:
+def _object(
+    module: ir.Module, opt_level: int, meanwhile: Callable[[], object] | None = None
+) -> bytes:
     ops = [view.operation for view in module.body.operations]
     externals = {
         _symbol(op) for op in ops if op.name == "llvm.func" and not len(op.regions[0].blocks)
     }
-    return object_of(module, sorted(name for name in externals if name), opt_level)
+    return object_of(module, sorted(name for name in externals if name), opt_level, meanwhile)
 
 
 def check_functions(module: ir.Module, calls: Collection[str], places: Mapping[str, str]) -> None:

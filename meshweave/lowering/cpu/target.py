@@ -5,6 +5,7 @@ Kernels are compiled at O3, each once however often it is called; the step funct
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from meshweave.bundle import Bundle, Manifest
@@ -53,9 +54,12 @@ def compile_local(module: ir.Module, engine: str = "local") -> Bundle:
         return bundle_of(lower(module, engine))
 
 
-def bundle_of(program: LoweredProgram) -> Bundle:
-    """Compile a program to machine code and a manifest, within the context of the program."""
-    return _bundle(*_code(program), program.interface, program.certificate)
+def bundle_of(program: LoweredProgram, meanwhile: Callable[[], object] | None = None) -> Bundle:
+    """Compile a program to machine code and a manifest, within the context of the program.
+
+    meanwhile: what another thread does while LLVM compiles.
+    """
+    return _bundle(*_code(program), program.interface, program.certificate, meanwhile)
 
 
 def llvm_module(program: LoweredProgram) -> ir.Module:
@@ -126,6 +130,7 @@ def _bundle(
     facts: CodeFacts,
     interface: Interface,
     certificate: Certificate = UNCHECKED,
+    meanwhile: Callable[[], object] | None = None,
 ) -> Bundle:
     """Compile functions of the LLVM dialect to machine code and a manifest."""
     engine, mesh = interface.engine, interface.mesh
@@ -154,7 +159,7 @@ def _bundle(
         others.append(cores_object())
     with module.context:
         module.body.append(ir.Operation.parse(manifest.constant))
-    return Bundle(manifest, (machine_code(module), *others))
+    return Bundle(manifest, (machine_code(module, meanwhile), *others))
 
 
 class Kernels:

@@ -65,8 +65,8 @@ class LoweredProgram:
     """Hold a program as units and steps.
 
     bodies: its functions, callees first, the step last. certificate: what is proven of it. verified: what the check of
-    its buffers has found; None for a program that came with buffers, or was not checked. unchecked: that check, where
-    it is still to be made, which raises CompileError for what is wrong.
+    its buffers has found; None for a program that came with buffers, or was not checked. certify, unchecked: what gives
+    each of these where that check is still to be made; it raises CompileError for what is wrong.
     """
 
     target: str
@@ -80,6 +80,7 @@ class LoweredProgram:
     bodies: list[FunctionBody]
     certificate: Certificate = UNCHECKED
     verified: Answer | None = None
+    certify: Callable[[], Certificate] | None = None
     unchecked: Callable[[], Answer] | None = None
 
     @property

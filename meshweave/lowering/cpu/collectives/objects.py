@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -284,8 +285,16 @@ def compile_text(text: str, externals: Iterable[str], opt_level: int = 3) -> byt
 _LIBCALLS = ("memcpy", "memmove", "memset")  # what LLVM calls by itself
 
 
-def object_of(module: ir.Module, externals: Iterable[str], opt_level: int = 3) -> bytes:
+def object_of(
+    module: ir.Module,
+    externals: Iterable[str],
+    opt_level: int = 3,
+    meanwhile: Callable[[], object] | None = None,
+) -> bytes:
     """Return the ELF object (large code model) of a module in the LLVM dialect.
+
+    meanwhile: work that another thread does while LLVM compiles. All else holds Python's lock: there, two threads would
+    hold each other up. What it raises is raised.
 
     Raises CompileError when LLVM makes none, or when the module has no function that others may call.
     """
@@ -298,7 +307,13 @@ def object_of(module: ir.Module, externals: Iterable[str], opt_level: int = 3) -
         engine.raw_register_runtime(name, ctypes.c_void_p(4096))
     engine.initialize()
     # Looking a function up compiles them all; the dump by itself would look internal ones up.
-    compile_functions(engine, exported)
+    if meanwhile is None:
+        compile_functions(engine, exported)
+    else:
+        with ThreadPoolExecutor(1) as thread:
+            work = thread.submit(meanwhile)
+            compile_functions(engine, exported)
+            work.result()
     with open(os.memfd_create("meshweave"), "rb") as file:  # no disk that may be full
         engine.dump_to_object_file(f"/proc/self/fd/{file.fileno()}")
         code = file.read()
