@@ -128,3 +128,33 @@ def test_each_part_is_proven_and_a_wrong_one_is_not(part: str, kind: str) -> Non
     }
     found = [local.replace(a, b) for a, b in wrongs.items() if a in local]
     assert found and all(status(on("x=2", text), wrong) != 0 for wrong in found)
+
+
+SINGLE = [
+    ("[_, y, x]", "[x*y, _]", "[_, y, _]"),
+    ("[_, x, y]", "[x*y, _]", "[_, _, y]"),
+    ("[_, y, x]", "[_, y]", "[x, _, y]"),
+    ("[_, _, _]", "[_, _]", "[_, x, y]"),
+]
+
+
+@pytest.mark.parametrize("layouts", SINGLE)
+def test_a_single_window_at_a_place_that_is_written_out(layouts: tuple[str, str, str]) -> None:
+    """No loop is around the choice whether it is made, which has one buffer all the same."""
+    x, u, r = layouts
+    text = f"""
+func.func public @main(%x: tensor<1x2x3xf32> {{{x}}}, %u: tensor<1x3xf32> {{{u}}}) -> (tensor<1x2x3xf32> {{{r}}}) {{
+  %c = stablehlo.constant dense<1> : tensor<1xi64>
+  %0 = "stablehlo.scatter"(%x, %c, %u) <{{scatter_dimension_numbers = #stablehlo.scatter<
+      update_window_dims = [0, 1], inserted_window_dims = [1], scatter_dims_to_operand_dims = [1]>}}> ({{
+  ^bb0(%old: tensor<f32>, %new: tensor<f32>):
+    %1 = stablehlo.maximum %old, %new : tensor<f32>
+    stablehlo.return %1 : tensor<f32>
+  }}) : (tensor<1x2x3xf32>, tensor<1xi64>, tensor<1x3xf32>) -> tensor<1x2x3xf32>
+  return %0 : tensor<1x2x3xf32>
+}}
+"""
+    old = np.arange(6, dtype=np.float32).reshape(1, 2, 3)
+    new = np.array([[9, 1, 7]], np.float32)
+    (made,) = run("x=2, y=2", text, old, new)
+    np.testing.assert_array_equal(made, [[[0, 1, 2], [9, 4, 7]]])

@@ -146,10 +146,15 @@ class _Rounds:
             size = b.index(shape[self.what.dims[number]])
             holds = b.binary("andi", holds, b.compare(_Cmp.ult, place, size))
 
-        def write(w: OpBuilder) -> Values:
-            return self._written(w, known, values, places, state)
+        def write(w: OpBuilder, now: Values) -> Values:
+            return self._written(w, known, values, places, now)
 
-        return b.if_else(holds, [v.type for v in state], write, lambda _: list(state))
+        if all(self.what.sizes[k] == 1 for k in self.outer):
+            # A choice that is in no loop would give what is there or a copy, and so a buffer of no known layout.
+            once = b.select(holds, b.index(1), b.index(0))
+            return b.loop(0, once, state, lambda w, _, now: write(w, now))
+        kinds = [v.type for v in state]
+        return b.if_else(holds, kinds, lambda w: write(w, state), lambda _: list(state))
 
     def _given(
         self,
