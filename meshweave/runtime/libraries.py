@@ -39,7 +39,7 @@ def _m() -> ctypes.CDLL:
 
 @cache
 def openblas() -> ctypes.CDLL:
-    """Open OpenBLAS of the package scipy-openblas32, with one thread: a rank computes on one core."""
+    """Open OpenBLAS of the package scipy-openblas32, with one thread: the cores of a rank share products themselves."""
     package = find_spec("scipy_openblas32")  # importing it takes longer than all else here
     if package is None or not package.submodule_search_locations:
         raise MeshweaveError("the program calls OpenBLAS: pip install scipy-openblas32")
