@@ -119,3 +119,22 @@ func.func @symbolic(%a: tensor<8x6xf32>) -> (tensor<8x6xf32>, tensor<8x6xf32>, t
   %3 = "dist.redistribute"(%2) {source = #dist.layout<"[_, _]">, target = #dist.layout<"[_, x]">} : (tensor<8x6xf32>) -> tensor<8x6xf32>
   return %0, %1, %3 : tensor<8x6xf32>, tensor<8x6xf32>, tensor<8x6xf32>
 }
+
+// -----
+
+"dist.mesh"() {sym_name = "mesh", axes = "x=4"} : () -> ()
+
+// A slice that goes into windows alone reads its operand in windows: its last row, on the first rank.
+// CHECK: #[[B:.*]] = #dist.layout<"[x]">
+// CHECK: #[[R:.*]] = #dist.layout<"[x*_{250,999,250}]">
+// CHECK: #[[T:.*]] = #dist.layout<"[x*_{250,0,250}]">
+// CHECK-LABEL: func.func @slice_into_windows
+// CHECK-NEXT: %[[M:.*]] = "dist.redistribute"(%arg0) {source = #[[B]], target = #[[R]]}
+// CHECK-NEXT: %[[S:.*]] = tensor.extract_slice %[[M]][999] [1] [1] {dist.layouts = {operands = [#[[R]]], results = [#[[T]]]}}
+// CHECK-NEXT: return %[[S]]
+func.func @slice_into_windows(%a: tensor<1000xf32>) -> tensor<1xf32> {
+  %0 = "dist.redistribute"(%a) {source = #dist.layout<"[x]">, target = #dist.layout<"[_{0,999,1}]">} : (tensor<1000xf32>) -> tensor<1000xf32>
+  %1 = tensor.extract_slice %0[999] [1] [1] {dist.layouts = {operands = [#dist.layout<"[_{0,999,1}]">], results = [#dist.layout<"[_]">]}} : tensor<1000xf32> to tensor<1xf32>
+  %2 = "dist.redistribute"(%1) {source = #dist.layout<"[_]">, target = #dist.layout<"[x*_{250,0,250}]">} : (tensor<1xf32>) -> tensor<1xf32>
+  return %2 : tensor<1xf32>
+}
