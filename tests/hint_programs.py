@@ -99,20 +99,24 @@ def check(
     schedules: Any = SCHEDULES,
 ) -> None:
     """make(hints) is a program: run it under all schedules and with hints stripped."""
+    promised = bits_are_promised(make(""))
     results = [run(make(schedule), inputs) for schedule in schedules]
     for schedule, result in zip(schedules, results):
         for value, first, right in zip(result, results[0], wanted, strict=True):
             np.testing.assert_allclose(value, right, rtol=2e-5, atol=2e-5, err_msg=schedule)
-            np.testing.assert_array_equal(value, first, err_msg=f"{schedule} is not bit-identical")
+            if promised:
+                np.testing.assert_array_equal(
+                    value, first, err_msg=f"{schedule} is not bit-identical"
+                )
     stripped = run(make(schedules[0]), inputs, STRIPPED)
     for value, first, right in zip(stripped, results[0], wanted, strict=True):
         np.testing.assert_allclose(value, right, rtol=2e-5, atol=2e-5, err_msg="stripped")
-        if bits_are_promised(make("")):
+        if promised:
             np.testing.assert_array_equal(value, first, err_msg="stripped is not bit-identical")
 
 
 def bits_are_promised(text: str) -> bool:
-    """Are results the same to the bit without hints: no sums, nor products that a library does?"""
+    """Are results the same to the bit under every schedule, and without hints: no sums, nor products?"""
     return not any(
         word in text for word in ("softmax", "matmul", "dot", "matvec", '"reduction"', ".reduce")
     )
