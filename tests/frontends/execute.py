@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 
 from meshweave.ir.bindings import ExecutionEngine, PassManager, ir
+from meshweave.ir.factorizations import in_loops as factored_in_loops
 from meshweave.ir.ops import replace_op
+from meshweave.ir.routines import LAPACK
 from meshweave.ir.scans import SCAN, by_doubling
 from meshweave.ir.scatters import SCATTER, in_rounds
 from meshweave.ir.sorting import ORDER, in_loops
@@ -39,6 +41,8 @@ def run(module: Any, inputs: list[np.ndarray]) -> list[np.ndarray]:
             replace_op(op.operation, in_rounds(op.operation))
         for op in ops_of(module.operation, ORDER):
             replace_op(op.operation, [in_loops(op.operation)])
+        for op in ops_of(module.operation, LAPACK):
+            replace_op(op.operation, factored_in_loops(op.operation))
         round_once(  # LLVM's own way is a function that no library here has, on some CPUs
             op.operation for op in ops_of(module.operation, *CONVERSIONS)
         )

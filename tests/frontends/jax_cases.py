@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 FLOATS = ("f32", "f64", "f16", "bf16")
+LAPACK = ("linalg", "decompositions")
+"""Sections of what JAX computes by LAPACK, in f32 and f64 only."""
 INTS = ("i32", "i8", "i16", "i64", "u8", "u16", "u32", "u64")
 EXPRESSIONS = Path(__file__).with_name("jax_expressions.txt")
 _WIDTHS = (8, 16, 32, 64)
@@ -57,7 +59,7 @@ def _case(section: str, text: str) -> Case:
     names = {node.id for node in nodes if isinstance(node, ast.Name)} - bound
     types: tuple[str, ...] = ("f32",)
     if names & FLOAT_NAMES:
-        types = FLOATS if section != "linalg" else ("f32", "f64")
+        types = FLOATS if section not in LAPACK else ("f32", "f64")
     elif names & INT_NAMES:
         types = INTS
     elif names & ANY_NAMES:
@@ -238,7 +240,7 @@ def main() -> None:
                 kind, why = json.loads(line.removeprefix("VERDICT "))
             counts[kind] += 1
             print(
-                f"{kind:8}{dtype:6}{case.section:12}{case.text}" + (f"    -- {why}" if why else ""),
+                f"{kind:8}{dtype:6}{case.section:15}{case.text}" + (f"    -- {why}" if why else ""),
                 flush=True,
             )
     worker.stdin.close()

@@ -95,6 +95,12 @@ def test_so_they_do_on_a_mesh(members: list[Case], dtype: str) -> None:
     agree(members, dtype, mesh="x=2, y=2")
 
 
+@pytest.mark.parametrize(("dtype", "options"), [("f32", {}), ("f64", {"mesh": "x=2, y=2"})])
+def test_all_decompositions_do(dtype: str, options: dict[str, str]) -> None:
+    members = [case for case in CASES if case.section == "decompositions" and dtype in case.types]
+    agree(members, dtype, **options)
+
+
 @pytest.mark.parametrize("case", REFUSED, ids=[case.text for case in REFUSED])
 def test_what_is_refused_says_so_in_a_line(case: Case) -> None:
     args = arguments(case.names, "float32")

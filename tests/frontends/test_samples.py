@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from frontends.execute import run
 
+import meshweave as mw
 from meshweave.dialects import context
 from meshweave.errors import CompileError
 from meshweave.frontends.load import load_module
@@ -53,6 +54,16 @@ def test_results_are_those_of_jax(name):
             np.testing.assert_allclose(got, want, rtol=0, atol=eps * scale)
         else:
             assert np.array_equal(got.astype(want.dtype), want)
+
+
+@pytest.mark.parametrize("engine", ["local", "emulate"])
+@pytest.mark.parametrize("mesh", [None, "x=2"])
+def test_linear_algebra_is_that_of_jax_by_lapack_and_in_loops(engine, mesh):
+    values = np.load(DATA / "linear_algebra.npz")
+    with mw.compile(DATA / "linear_algebra.mlir", engine=engine, mesh=mesh) as program:
+        results = program(values["in0"], values["in1"])
+    for i, got in enumerate(results):
+        np.testing.assert_allclose(got, values[f"out{i}"], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", REFUSED)
