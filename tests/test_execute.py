@@ -64,13 +64,13 @@ def check(p: Program, engine: str) -> None:
 
 
 FAMILIES = {
-    "all": (STEPS, 150),
-    "reductions": ((reduce, generic, matmul, matmul_transposed, arith_on_tensors, constrain), 120),
-    "movement": ((extract_slice, insert_slice, pad, concat, reshape, transpose, broadcast), 70),
-    "places": ((lookup, read_at_loop, largest_place, two_results, generic, convert), 70),
-    "masks": ((compare, select, divide, constant, arith_on_tensors, reduce), 50),
-    "control": ((for_loop, while_loop, branch, call, local_region, constrain, elementwise), 50),
-    "windows": ((convolution, pooling, reshape, transpose, concat), 30),
+    "all": (STEPS, 60),
+    "reductions": ((reduce, generic, matmul, matmul_transposed, arith_on_tensors, constrain), 50),
+    "movement": ((extract_slice, insert_slice, pad, concat, reshape, transpose, broadcast), 40),
+    "places": ((lookup, read_at_loop, largest_place, two_results, generic, convert), 40),
+    "masks": ((compare, select, divide, constant, arith_on_tensors, reduce), 30),
+    "control": ((for_loop, while_loop, branch, call, local_region, constrain, elementwise), 30),
+    "windows": ((convolution, pooling, reshape, transpose, concat), 20),
 }
 """Ops that are tried together, and how many programs of them."""
 

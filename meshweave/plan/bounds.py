@@ -23,8 +23,8 @@ def lower_bound(source: Layout, target: Layout, mesh: Mesh, shape: Sequence[int]
 
     What a rank of the target does not hold has to come in; with a source that has pending reductions that is
     everything. And an element with P pending operands costs P - 1 messages until a first rank has all of them, and one
-    for each of the O - 1 others that want it, so some rank receives at least (P + O - 2) / ranks of the tensor. Where
-    reductions are pending in the target, see `_grouped`.
+    for each of the O - 1 others that want it, so some rank receives at least (P + O - 2) / ranks of what any rank
+    wants: the tensor, or what its windows cover. Where reductions are pending in the target, see `_grouped`.
     """
     if pending(target, mesh):
         return _grouped(source, target, mesh, tuple(shape))
@@ -35,7 +35,23 @@ def lower_bound(source: Layout, target: Layout, mesh: Mesh, shape: Sequence[int]
     operands = prod(mesh.size(axis) for _, axes in reduced for axis in axes)
     parts = prod(mesh.size(ref) for dim in range(target.ndim) for ref in target.axes_of(dim))
     messages = operands + mesh.nranks // parts - 2
-    return max(found.wanted, -(-prod(shape) * messages // mesh.nranks))
+    covered = prod(_covered(target, mesh, shape, dim) for dim in range(target.ndim))
+    return max(found.wanted, -(-covered * messages // mesh.nranks))
+
+
+def _covered(layout: Layout, mesh: Mesh, shape: Sequence[int], dim: int) -> int:
+    """Return the number of indices of a dim that lie on any rank: all of them, but for a dim in windows."""
+    window = layout.window(dim)
+    if window is None:
+        return shape[dim]
+    step, low = window
+    size = layout.local_shape(mesh, shape)[dim]
+    covered = end = 0
+    for coordinate in range(mesh.axis_count(layout.axes_of(dim))):
+        start = max(end, step * coordinate + low)
+        end = min(shape[dim], max(end, step * coordinate + low + size))
+        covered += max(0, end - start)
+    return covered
 
 
 def _grouped(source: Layout, target: Layout, mesh: Mesh, shape: tuple[int, ...]) -> int:

@@ -287,6 +287,7 @@ def test_a_damaged_file_is_made_anew(disk, damage):
 
 def test_only_so_many_files_stay(disk, monkeypatch):
     monkeypatch.setattr("meshweave.cache.FILES", 3)
+    monkeypatch.setattr("meshweave.cache.EVERY", 1)
     for number in range(5):
         store.kept(f"text {number}", "sm_80", lambda: store.DeviceModule("sm_80", "ptx"))
     assert len(list(disk.iterdir())) == 3
