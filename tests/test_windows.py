@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import meshweave as mw
 
@@ -130,6 +132,48 @@ def test_padding_and_parts_put_in(body: str, layout: str) -> None:
     with mw.from_mlir(text) as program:
         np.testing.assert_array_equal(program(a, b)[0], wanted)
         assert program.bundle.manifest.certificate.unproven == ()
+
+
+AT_A_PLACE = """
+    %k = tensor.extract %at[] : tensor<index>
+    %r = tensor.insert_slice %b into %a[%k, 2] [5, 3] [1, 1] : tensor<5x3xf32> into tensor<9x6xf32>
+    return %r : tensor<9x6xf32>
+"""
+APART = """
+    %r = tensor.insert_slice %b into %a[3, 1] [5, 3] [1, 2] : tensor<5x3xf32> into tensor<9x6xf32>
+    return %r : tensor<9x6xf32>
+"""
+
+
+@pytest.mark.parametrize("layout", ["[x, _]", "[_, y]", "[x, y]", "[_, y*x]", "[_*x, _]"])
+@pytest.mark.parametrize("body", [AT_A_PLACE, APART])
+def test_parts_put_in_places_apart_or_not_known(body: str, layout: str) -> None:
+    a, b, at = numbers((9, 6)), -numbers((5, 3)), np.array(4)
+    wanted = a.copy()
+    wanted[np.s_[3:8, 1:6:2] if body == APART else np.s_[4:9, 2:5]] = b
+    text = f"""
+    "dist.mesh"() {{axes = "x=2, y=3", sym_name = "mesh"}} : () -> ()
+    func.func @main(%a: tensor<9x6xf32> {{dist.layout = #dist.layout<"{layout}">}},
+        %b: tensor<5x3xf32>, %at: tensor<index>)
+        -> (tensor<9x6xf32> {{dist.layout = #dist.layout<"{layout}">}}) {{{body}}}
+    """
+    with mw.from_mlir(text) as program:
+        np.testing.assert_array_equal(program(a, b, at)[0], wanted)
+        assert program.bundle.manifest.certificate.unproven == ()
+
+
+@given(st.data())
+@settings(max_examples=25, deadline=None)
+def test_dims_in_reverse(data: st.DataObject) -> None:
+    shape = tuple(data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=2)))
+    dims = data.draw(st.sets(st.sampled_from(range(len(shape))), min_size=1))
+    step = tuple(slice(None, None, -1 if d in dims else 1) for d in range(len(shape)))
+    layouts = st.sampled_from(["[_]", "[x]", "[x*y]", "[y]", "[_*x]", "[2*y*_]"])
+    if len(shape) == 2:
+        layouts = st.sampled_from(
+            ["[_, _]", "[x, _]", "[_, x*y]", "[y, x]", "[_*x, y]", "[_, _*y]"]
+        )
+    run(lambda x: x[step], [numbers(shape)], "x=2, y=3", (data.draw(layouts),), data.draw(layouts))
 
 
 CONV = """

@@ -155,11 +155,13 @@ class OpBuilder:
         type_: ir.Type,
         offsets: Sequence[Index],
         sizes: Sequence[int] | None = None,
+        strides: Sequence[int] | None = None,
     ) -> ir.Value:
         """Return the part of `tensor` at `offsets` that has the type `type_`.
 
         sizes: of the part, one a dim of `tensor`, where dims of extent 1 that `type_` lacks are not
-        the leading ones. All of a tensor is itself, a part without elements a `tensor.empty`.
+        the leading ones. strides: all 1 where None. All of a tensor is itself, a part without elements a
+        `tensor.empty`.
         """
         sizes = _with_leading_ones(type_, len(offsets)) if sizes is None else sizes
         if type_ == tensor.type and all(isinstance(o, int) and o == 0 for o in offsets):
@@ -167,7 +169,7 @@ class OpBuilder:
         if 0 in sizes:  # no offset is within a dim without elements
             return self.empty(type_)
         moving = _moving(offsets)
-        attributes = _slice_attributes([1], len(moving), offsets, sizes)
+        attributes = _slice_attributes([1], len(moving), offsets, sizes, strides)
         return self.one("tensor.extract_slice", type_, tensor, *moving, **attributes)
 
     def insert_slice(
@@ -176,13 +178,14 @@ class OpBuilder:
         tensor: ir.Value,
         offsets: Sequence[Index],
         sizes: Sequence[int] | None = None,
+        strides: Sequence[int] | None = None,
     ) -> ir.Value:
-        """Return `tensor` with `part` at `offsets`. sizes: as in `extract_slice`."""
+        """Return `tensor` with `part` at `offsets`. sizes, strides: as in `extract_slice`."""
         sizes = _with_leading_ones(part.type, len(offsets)) if sizes is None else sizes
         if 0 in sizes:
             return tensor
         moving = _moving(offsets)
-        attributes = _slice_attributes([1, 1], len(moving), offsets, sizes)
+        attributes = _slice_attributes([1, 1], len(moving), offsets, sizes, strides)
         return self.one("tensor.insert_slice", tensor.type, part, tensor, *moving, **attributes)
 
     def collapse_shape(
@@ -382,14 +385,18 @@ def _with_leading_ones(type_: ir.Type, ndim: int) -> list[int]:
 
 
 def _slice_attributes(
-    tensors: list[int], moving: int, offsets: Sequence[Index], sizes: Sequence[int]
+    tensors: list[int],
+    moving: int,
+    offsets: Sequence[Index],
+    sizes: Sequence[int],
+    strides: Sequence[int] | None,
 ) -> dict[str, ir.Attribute]:
     """Return the attributes of a slice op with these operands: tensors, then `moving` offsets."""
     return {
         "operandSegmentSizes": segments(*tensors, moving, 0, 0),
         "static_offsets": i64_array([o if isinstance(o, int) else DYNAMIC for o in offsets]),
         "static_sizes": i64_array(sizes),
-        "static_strides": i64_array([1] * len(sizes)),
+        "static_strides": i64_array(strides or [1] * len(sizes)),
     }
 
 
@@ -399,6 +406,12 @@ def _slice_attributes(
 def static_offsets(op: ir.Operation) -> list[int]:
     """Return the offsets of a slice op, DYNAMIC where one is an operand."""
     return list(op.attributes["static_offsets"])
+
+
+def mixed_offsets(op: ir.Operation, tensors: int) -> list[Index]:
+    """Return the offsets of a slice op, numbers or values. tensors: how many operands stand before them."""
+    values = iter(list(op.operands)[tensors:])
+    return [next(values) if offset == DYNAMIC else offset for offset in static_offsets(op)]
 
 
 def static_sizes(op: ir.Operation) -> list[int]:

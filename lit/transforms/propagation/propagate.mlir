@@ -116,3 +116,23 @@ func.func @diagonal(%a: tensor<8x6x6xf32> {dist.layout = #dist.layout<"[x, y, _]
   } -> tensor<8x6xf32>
   return %d : tensor<8x6xf32>
 }
+
+// -----
+
+// So is a loop that an operand is read along from its end: no window runs back.
+// CHECK-DAG: #[[COLUMNS:[a-z0-9]+]] = #dist.layout<"[_, y]">
+// CHECK-LABEL: func.func @reverse
+// CHECK: linalg.generic
+// CHECK-SAME: dist.layouts = {operands = [#[[COLUMNS]], #[[COLUMNS]]], results = [#[[COLUMNS]]]
+"dist.mesh"() {sym_name = "mesh", axes = "x=2, y=2"} : () -> ()
+func.func @reverse(%a: tensor<8x6xf32> {dist.layout = #dist.layout<"[_, _]">})
+    -> (tensor<8x6xf32> {dist.layout = #dist.layout<"[x, y]">}) {
+  %e = tensor.empty() : tensor<8x6xf32>
+  %r = linalg.generic {indexing_maps = [affine_map<(i, j) -> (7 - i, j)>, affine_map<(i, j) -> (i, j)>],
+                       iterator_types = ["parallel", "parallel"]}
+      ins(%a : tensor<8x6xf32>) outs(%e : tensor<8x6xf32>) {
+  ^bb0(%x: f32, %o: f32):
+    linalg.yield %x : f32
+  } -> tensor<8x6xf32>
+  return %r : tensor<8x6xf32>
+}

@@ -8,11 +8,14 @@ in the whole dim.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import NamedTuple
 
 from meshweave.ir.bindings import arith, ir
 from meshweave.ir.build import (
+    Index,
     OpBuilder,
     i64_array,
+    mixed_offsets,
     static_offsets,
     static_sizes,
     static_strides,
@@ -27,6 +30,19 @@ from meshweave.transforms.propagation.bodies import is_tensor
 
 Piece = tuple[int, ir.Value]
 """Where a piece of a dim begins, and its window of every rank, or a scalar that all its elements are."""
+
+
+class Span(NamedTuple):
+    """Describe the places of a dim that a slice takes: `size` of them from `offset` on, `stride` apart."""
+
+    offset: Index
+    size: int
+    stride: int
+
+    @property
+    def order(self) -> int:
+        """Return 0 where the places are not known, 1 where they are apart, 2 where they are side by side."""
+        return 0 if not isinstance(self.offset, int) else 1 if self.stride != 1 else 2
 
 
 @dataclass(frozen=True)
@@ -114,7 +130,7 @@ def _pad(it: LocalOp) -> None:
     b, value, filler = OpBuilder.before(it.op), it.op.operands[0], _filler(it.op)
     for cut, dims in groupby(padded, key=lambda d: bool(it.axes(d))):
         if not cut:
-            at = {d: low[d] for d in dims}
+            at = {d: Span(low[d], value.type.shape[d], 1) for d in dims}
             shape = [it.extent(d) if d in at else n for d, n in enumerate(value.type.shape)]
             value = _put(b, value, b.fill(filler, tensor_type(shape, filler.type)), at)
             continue
@@ -136,40 +152,47 @@ def _filler(pad: ir.Operation) -> ir.Value:
 
 
 def _insert_slice(it: LocalOp) -> None:
-    """Put a slice in its place, along the last dims first, into that part of the result that the others leave."""
+    """Put a slice in its place, dim by dim, into that part of the result that the others leave.
+
+    Dims along which places are apart, or not known, come first, and of the others the last: dist-verify reads them so.
+    """
     op, b = it.op, OpBuilder.before(it.op)
-    offsets, sizes = static_offsets(op), static_sizes(op)
     value, into = op.operands[0], op.operands[1]
-    shape = into.type.shape
-    parts = [d for d in reversed(range(len(shape))) if offsets[d] or sizes[d] != it.extent(d)]
+    spans = list(map(Span, mixed_offsets(op, 2), static_sizes(op), static_strides(op)))
+    dims = sorted(range(len(spans)), key=lambda d: (spans[d].order, -d))
+    parts = [d for d in dims if spans[d] != Span(0, it.extent(d), 1)]
     if not any(map(it.axes, parts)):
         slice_sizes(op)
         return
-    left = {d: (offsets[d], sizes[d]) for d in parts if not it.axes(d)}
+    left = {d: spans[d] for d in parts if not it.axes(d)}
     for cut, group in groupby(parts, key=lambda d: bool(it.axes(d))):
         if not cut:
-            at = {d: left.pop(d)[0] for d in group}
+            at = {d: left.pop(d) for d in group}
             value = _put(b, value, _part(b, into, left), at)
             continue
         for d in group:
-            around, end = _part(b, into, left), offsets[d] + sizes[d]
-            first = [(0, around)] if offsets[d] else []
+            begin, around = spans[d].offset, _part(b, into, left)
+            assert isinstance(begin, int), "along a dim that is cut places are known"
+            end = begin + spans[d].size
+            first = [(0, around)] if begin else []
             last = [(end, around)] if end < it.extent(d) else []
-            value = it.joined(b, d, [*first, (offsets[d], value), *last])
+            value = it.joined(b, d, [*first, (begin, value), *last])
     it.replace(value)
 
 
-def _part(b: OpBuilder, value: ir.Value, spans: Mapping[int, tuple[int, int]]) -> ir.Value:
-    """Return the part of a tensor that has, along some dims, so many elements from a place on."""
-    shape = [spans.get(d, (0, n))[1] for d, n in enumerate(value.type.shape)]
-    offsets = [spans.get(d, (0, n))[0] for d, n in enumerate(value.type.shape)]
-    return b.extract_slice(value, tensor_type(shape, value.type.element_type), offsets, shape)
+def _part(b: OpBuilder, value: ir.Value, along: Mapping[int, Span]) -> ir.Value:
+    """Return what lies in spans of some dims of a tensor."""
+    spans = [along.get(d, Span(0, n, 1)) for d, n in enumerate(value.type.shape)]
+    offsets, shape, strides = zip(*spans, strict=True)
+    type_ = tensor_type(shape, value.type.element_type)
+    return b.extract_slice(value, type_, offsets, shape, strides)
 
 
-def _put(b: OpBuilder, value: ir.Value, into: ir.Value, at: Mapping[int, int]) -> ir.Value:
-    """Put a tensor into another, from these places of some dims on."""
-    sizes = list(value.type.shape)
-    return b.insert_slice(value, into, [at.get(d, 0) for d in range(len(sizes))], sizes)
+def _put(b: OpBuilder, value: ir.Value, into: ir.Value, along: Mapping[int, Span]) -> ir.Value:
+    """Put a tensor into spans of some dims of another."""
+    spans = [along.get(d, Span(0, n, 1)) for d, n in enumerate(value.type.shape)]
+    offsets, sizes, strides = zip(*spans, strict=True)
+    return b.insert_slice(value, into, offsets, sizes, strides)
 
 
 WINDOWED: dict[str, Callable[[LocalOp], None]] = {

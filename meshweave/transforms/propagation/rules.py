@@ -311,10 +311,10 @@ def _linalg(op: ir.Operation, captured: list[Captured]) -> Rule:
 
 
 def _moving_loop(expr: ir.AffineExpr, kinds: Sequence[str]) -> int | None:
-    """Return the one parallel loop of a sum of multiples of loops; None for anything else."""
-    found = _coefficients(expr)
-    parallel = [d for d in found or () if d is not None and kinds[d] == PARALLEL]
-    return parallel[0] if found is not None and len(parallel) == 1 else None
+    """Return the one parallel loop of a sum of multiples of loops; None for anything else, also where it runs back."""
+    found = _coefficients(expr) or {}
+    parallel = [d for d in found if d is not None and kinds[d] == PARALLEL]
+    return parallel[0] if len(parallel) == 1 and found[parallel[0]] > 0 else None
 
 
 def _coefficients(expr: ir.AffineExpr) -> dict[int | None, int] | None:
@@ -346,7 +346,7 @@ def _window(expr: ir.AffineExpr, factors: Sequence[Factor]) -> tuple[int, Window
         last = c * (factors[d].size - 1) if d is not None else 0
         low, high = min(low, low + last), max(high, high + last)
     empty = any(factors[d].size == 0 for d in (loop, *factor_of) if d is not None)
-    return None if stride < 1 or empty else (loop, Window(stride, low, high - low + 1))
+    return None if empty else (loop, Window(stride, low, high - low + 1))
 
 
 def _mapped(
