@@ -102,6 +102,26 @@ def test_tensors_side_by_side(
     run(joined, [numbers(shape) for shape in shapes], mesh, (layout,) * len(shapes))
 
 
+@pytest.mark.parametrize("index", [np.s_[2], np.s_[1:], np.s_[2:7:2], np.s_[:0]])
+@pytest.mark.parametrize(
+    ("mesh", "layout"),
+    [("x=1", "[x, _]"), ("x=1,y=2", "[x, y]"), ("x=1,y=2", "[y*x, _]"), ("x=1,y=2", "[x*y, _]")],
+)
+def test_slices_along_an_axis_of_one_rank(mesh: str, layout: str, index: Index) -> None:
+    run(lambda x: x[index], [numbers((9, 4))], mesh, (layout,))
+
+
+@pytest.mark.parametrize(
+    ("mesh", "layout", "out"),
+    [("x=1", "[x, _]", "[x, _]"), ("x=1,y=2", "[y*x, _]", ""), ("x=1,y=2", "[y, _]", "[x, _]")],
+)
+def test_tensors_side_by_side_along_an_axis_of_one_rank(mesh: str, layout: str, out: str) -> None:
+    def joined(a: Any, b: Any) -> Any:
+        return np.concatenate([a, b]) if isinstance(a, np.ndarray) else mw.concat([a, b], axis=0)
+
+    run(joined, [numbers((5, 3)), numbers((4, 3))], mesh, (layout,) * 2, out)
+
+
 PAD = """
     %r = tensor.pad %a low[2, 1] high[1, 0] {
     ^bb0(%i: index, %j: index):
@@ -206,6 +226,7 @@ def windows_of(x: Any, stride: int, dilation: int) -> Any:
 @pytest.mark.parametrize(
     ("mesh", "layout", "rows"),
     [
+        ("x=1", "[_, x, _, _]", 9),
         ("x=4", "[_, x, _, _]", 40),
         ("x=2, y=2", "[_, x, y, _]", 13),
         ("x=2, y=3", "[_, y*x, _, _]", 9),

@@ -3,6 +3,9 @@
 Propagation asks one op after the other (`refine`, `decide`), and only the answers decide what it asks next. So when
 every question asked at one choice of sizes has the same answer at another, both choices give the same layouts
 throughout. A layer that occurs again asks nothing new, so the check costs little.
+
+Windows have as many elements as their sizes say, so layouts for symbols have none. With numbers ops may read through
+them: those are asked by their rules with windows, and where one would choose a window the answer is another.
 """
 
 from collections.abc import Mapping, Sequence
@@ -72,11 +75,14 @@ class Asked:
         graph: Graph,
         layouts: Sequence[Layout | None],
         decisions: Sequence[Decision],
+        rules: Sequence[Rule],
     ) -> list[dict[str, int]]:
         """Return the sizes, out of `family`, that give the same layouts and decisions as the probe.
 
-        layouts, decisions: what `propagate` and `defer` gave on the probe. graph: as `propagate` left it.
+        layouts, decisions: what `propagate` and `defer` gave on the probe. graph: as `propagate` left it. rules: what a
+        mesh of numbers has in the place of those of `graph`.
         """
+        instead = {id(old): new for old, new in zip(graph.rules, rules, strict=True)}
         asked = [
             (number, question, answer, self._seen(question))
             for number, (question, answer) in enumerate(
@@ -89,7 +95,7 @@ class Asked:
             for number, question, answer, seen in asked:
                 key = (number, tuple(sizes[name] for name in seen))
                 if key not in known:
-                    known[key] = self._answer(question, mesh) == answer
+                    known[key] = self._answer(question, instead, mesh) == answer
                 if not known[key]:
                     return False
             return True
@@ -106,8 +112,9 @@ class Asked:
         sizes = {self.mesh.axis(axis).size for axis in axes}
         return tuple(name for name in symbols(self.mesh) if name in sizes)
 
-    def _answer(self, question: _Question, mesh: Mesh) -> object:
+    def _answer(self, question: _Question, instead: Mapping[int, Rule], mesh: Mesh) -> object:
         rule, specs, mode, priority = question
+        rule = instead[id(rule)]
         if mode:
             return refine(rule, specs, mesh, mode, priority)
         return decide(rule, specs, mesh, self.slices)

@@ -104,6 +104,10 @@ class Graph:
         self.values_of.append(values)
         return len(self.rule_of) - 1
 
+    def without_windows(self) -> "Graph":
+        """Return the graph, of the same values, whose ops need whole what they would read through windows."""
+        return replace(self, rules=[rule.without_windows() for rule in self.rules])
+
 
 @dataclass(frozen=True)
 class Decision:
@@ -479,14 +483,15 @@ def _windows(
     for d, window in [(d, w) for t, d, w in rule.windows if t == tensor]:
         extents, axes = rule.sizes[tensor], run[d]
         assert extents is not None
-        block = -(-_window_size(rule, tensor, d) // pieces(axes, sizes))
+        count = pieces(axes, sizes)
+        block = -(-_window_size(rule, tensor, d) // count)
         step, low, size = block * window.stride, window.low, window.span(block)
-        if not axes:
-            if spec is None or not spec.dims[d]:
+        if count == 1:
+            if spec is None or pieces(spec.dims[d], sizes) == 1:
                 continue
             step, low, size = 0, max(low, 0), min(low + size, extents[d]) - max(low, 0)
-        chunk = -(-extents[d] // pieces(axes, sizes))
-        if (size > 0 and (low, size) != (0, chunk)) or (axes and step != size):
+        chunk = -(-extents[d] // count)
+        if (size > 0 and (low, size) != (0, chunk)) or (count > 1 and step != size):
             found[d] = LocalFactor(size, (step, low))
     return found
 

@@ -60,7 +60,7 @@ def test_what_is_said_to_be_the_same_is(dims, first, last):
     mesh = Mesh(x="N", y="M")
     asked = Asked(mesh)
     graph, before, after = chosen(build, probe(mesh), asked)
-    same = asked.same_for(graph, *before)
+    same = asked.same_for(graph, *before, graph.rules)
     assert dict.fromkeys(("N", "M"), 2) in same
     for sizes in same:
         assert chosen(build, mesh.specialize(**sizes))[2] == after
@@ -72,7 +72,7 @@ def test_a_dim_that_cannot_be_cut_is_found():
     graph, before, _ = chosen(
         lambda: chain([(4, 8, 8)], (("x",), ()), ((), ())), probe(mesh), asked
     )
-    sizes = [each["N"] for each in asked.same_for(graph, *before)]
+    sizes = [each["N"] for each in asked.same_for(graph, *before, graph.rules)]
     assert 4 in sizes and 8 not in sizes
 
 

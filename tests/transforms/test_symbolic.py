@@ -88,6 +88,63 @@ def test_random_programs(p, mesh, n, m):
     same_late_as_concrete(p.text(), mesh, sizes_of(mesh, (n, m)))
 
 
+WINDOWS = {
+    "pad": """
+  %z = arith.constant 0.0 : f32
+  %r = tensor.pad %a low[0] high[2] {
+  ^bb0(%i: index):
+    tensor.yield %z : f32
+  } : tensor<NAxf32> to tensor<NRxf32>""",
+    "slice": """
+  %r = tensor.extract_slice %a[1] [NR] [1] : tensor<NAxf32> to tensor<NRxf32>""",
+    "insert": """
+  %z = arith.constant dense<0.0> : tensor<NRxf32>
+  %r = tensor.insert_slice %a into %z[1] [NA] [1] : tensor<NAxf32> into tensor<NRxf32>""",
+    "concat": """
+  %r = tensor.concat dim(0) %a, %a : (tensor<NAxf32>, tensor<NAxf32>) -> tensor<NRxf32>""",
+    "sums of three": """
+  %z = arith.constant 0.0 : f32
+  %k = arith.constant dense<1.0> : tensor<3xf32>
+  %e = tensor.empty() : tensor<NRxf32>
+  %i = linalg.fill ins(%z : f32) outs(%e : tensor<NRxf32>) -> tensor<NRxf32>
+  %r = linalg.conv_1d ins(%a, %k : tensor<NAxf32>, tensor<3xf32>) outs(%i : tensor<NRxf32>) -> tensor<NRxf32>""",
+}
+GROWN = {"pad": 2, "slice": -1, "insert": 1, "concat": None, "sums of three": -2}
+"""By how much a result is longer than what is read; None: as long again."""
+
+
+def through_windows(body, rows, layouts):
+    """The text of a program that reads a tensor of so many rows through windows, with `layouts` of both ends."""
+    grown = GROWN[body]
+    after = rows + (rows if grown is None else grown)
+    ports = [f'{{dist.layout = #dist.layout<"{layout}">}}' for layout in layouts]
+    return f"""
+"dist.mesh"() {{sym_name = "mesh", axes = "x=2, y=2"}} : () -> ()
+func.func @main(%a: tensor<{rows}xf32> {ports[0]}) -> (tensor<{after}xf32> {ports[1]}) {{
+{WINDOWS[body].replace("NA", str(rows)).replace("NR", str(after))}
+  return %r : tensor<{after}xf32>
+}}
+"""
+
+
+@pytest.mark.parametrize("body", WINDOWS)
+@pytest.mark.parametrize(
+    "mesh, layouts, rows, n",
+    [
+        ("x=N, y=2", ("[_]", "[y]"), 4, 1),
+        ("x=2, y=N", ("[y]", "[_]"), 13, 3),
+        ("x=N, y=2", ("[y*x]", "[y*x]"), 13, 2),
+        ("x=2, y=N", ("[x]", "[y]"), 13, 4),
+    ],
+)
+def test_windows_are_chosen_when_the_mesh_has_numbers(body, mesh, layouts, rows, n):
+    same_late_as_concrete(through_windows(body, rows, layouts), mesh, {"N": n})
+
+
+def test_padding_of_one_row_where_an_axis_has_one_rank():
+    same_late_as_concrete(through_windows("pad", 1, ("[_]", "[y]")), "x=N, y=2", {"N": 1})
+
+
 SAID = """
 "dist.mesh"() {sym_name = "mesh", axes = "x=N, y=2"} : () -> ()
 func.func private @twice(%a: $T) -> $T {
@@ -181,6 +238,12 @@ def test_formulas_are_the_bytes_of_the_concrete_program(model, mesh):
             assert costs.nbytes.at(sizes) == sum(nbytes for _, nbytes in plans(concrete))
             compared += 1
     assert compared >= 2
+
+
+@pytest.mark.parametrize("model", ["block", "gpt2l"])
+@pytest.mark.parametrize("mesh", ["dp=1, tp=1", "dp=2, tp=1"])
+def test_axes_of_one_rank_move_nothing(model, mesh):
+    assert plans(on_mesh(EXAMPLES / model / f"{model}.mlir", mesh, BEFORE)) == []
 
 
 def test_an_identity_that_the_user_wrote_stays_until_there_are_numbers():

@@ -55,9 +55,10 @@ class LocalOp:
     local: Local
 
     def axes(self, dim: int) -> tuple[str, ...]:
-        """Return the axes that a dim of the result is cut over."""
+        """Return the axes that a dim of the result is cut over; none where they have one rank."""
         assert self.results[0] is not None
-        return self.results[0].axes_of(dim)
+        axes = self.results[0].axes_of(dim)
+        return axes if self.local.mesh.axis_count(axes) > 1 else ()
 
     def extent(self, dim: int) -> int:
         """Return the extent of a dim of the whole result."""
@@ -101,9 +102,11 @@ def _extract_slice(it: LocalOp) -> None:
     op, layout = it.op, it.operands[0]
     slice_sizes(op)
     offsets, sizes, strides = static_offsets(op), static_sizes(op), static_strides(op)
-    shape = op.operands[0].type.shape
+    shape, mesh = op.operands[0].type.shape, it.local.mesh
     assert layout is not None
-    for d in [d for d in range(layout.ndim) if layout.window(d) is not None or layout.axes_of(d)]:
+    for d in range(layout.ndim):
+        if layout.window(d) is None and mesh.axis_count(layout.axes_of(d)) == 1:
+            continue
         offsets[d], sizes[d] = 0, (shape[d] - 1) // strides[d] + 1
     op.attributes["static_offsets"] = i64_array(offsets)
     op.attributes["static_sizes"] = i64_array(sizes)

@@ -46,17 +46,18 @@ class Propagate(Pass):
         if mesh is None:
             return
         open_interfaces(module, mesh)
-        built = build(module, mesh, windows=not mesh.is_symbolic and not self.slices)
+        built = build(module, mesh, windows=not self.slices)
+        graph = built.graph.without_windows() if mesh.is_symbolic else built.graph
         chosen_at = probe(mesh)
         asked = Asked(mesh, self.slices) if mesh.is_symbolic else None
-        chosen = propagate(built.graph, chosen_at, asked, self.slices)
-        layouts, decisions = defer(built.graph, *chosen, chosen_at)
+        chosen = propagate(graph, chosen_at, asked, self.slices)
+        layouts, decisions = defer(graph, *chosen, chosen_at)
         if asked is None and not self.slices:
             said = beyond_blocks(module, built)
-            layouts, decisions = arrange(built.graph, layouts, decisions, said, mesh)
+            layouts, decisions = arrange(graph, layouts, decisions, said, mesh)
         if asked is not None:
             symbolic.mark_given(module)
-            sizes = asked.same_for(built.graph, *chosen)
+            sizes = asked.same_for(graph, *chosen, built.graph.rules)
             symbolic.ran(module, str(self), [sizes_text(each) for each in sizes])
         for op in built.table.unknown:
             remark(op, f"dist-propagate: no rule for '{op.name}': its operands are gathered whole")
