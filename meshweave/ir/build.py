@@ -308,7 +308,7 @@ class OpBuilder:
         carried: Values,
         body: Callable[[OpBuilder, list[ir.Value], Values], Values],
     ) -> list[ir.Value]:
-        """Make one `scf.for` for each dim of `shape`, nested; return the outermost one's results.
+        """Make one `scf.for` for each dim of `shape` of more than one element, nested; return what the last one gives.
 
         body: as in `loop`, from the indices of all loops.
         """
@@ -316,6 +316,8 @@ class OpBuilder:
         def level(b: OpBuilder, outer: list[ir.Value], values: Values) -> Values:
             if len(outer) == len(shape):
                 return body(b, outer, values)
+            if shape[len(outer)] == 1:
+                return level(b, [*outer, b.index(0)], values)
             return b.loop(
                 0, shape[len(outer)], values, lambda inner, i, v: level(inner, [*outer, i], v)
             )

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from meshweave.ir.bindings import arith, ir
 from meshweave.ir.build import OpBuilder, Values, dims_map
-from meshweave.ir.ops import body_of, terminator
+from meshweave.ir.ops import body_of, producer, terminator
 
 SCATTER = "mw.scatter"
 
@@ -141,20 +141,31 @@ class _Rounds:
         values = self._given(b, known, {}, self.first, self.yielded[: 1 + self.what.places])
         _copied(b, self.first, values)
         holds, *places = [values.get(v, v) for v in self.yielded[: 1 + self.what.places]]
-        shape = self.what.starts[0].type.shape
-        for number, place in enumerate(places):
-            size = b.index(shape[self.what.dims[number]])
-            holds = b.binary("andi", holds, b.compare(_Cmp.ult, place, size))
 
         def write(w: OpBuilder, now: Values) -> Values:
             return self._written(w, known, values, places, now)
 
+        holds = self._inside(b, holds, places)
+        if _number(
+            holds
+        ):  # dist-verify looks for what is in a choice, or a loop, where it was written
+            return write(b, state)
         if all(self.what.sizes[k] == 1 for k in self.outer):
             # A choice that is in no loop would give what is there or a copy, and so a buffer of no known layout.
             once = b.select(holds, b.index(1), b.index(0))
             return b.loop(0, once, state, lambda w, _, now: write(w, now))
         kinds = [v.type for v in state]
         return b.if_else(holds, kinds, lambda w: write(w, state), lambda _: list(state))
+
+    def _inside(self, b: OpBuilder, holds: ir.Value, places: Values) -> ir.Value:
+        """Return whether there is an update and all its places are in the tensors."""
+        shape = self.what.starts[0].type.shape
+        for number, place in enumerate(places):
+            size, known = shape[self.what.dims[number]], _number(place)
+            if known is None or not 0 <= known < size:
+                within = b.compare(_Cmp.ult, place, b.index(size))
+                holds = within if _number(holds) else b.binary("andi", holds, within)
+        return holds
 
     def _given(
         self,
@@ -170,7 +181,7 @@ class _Rounds:
         found.update({a: known[k] for k, a in enumerate(arguments[: self.loops]) if k in known})
         for a, value, row in zip(arguments[self.loops :], self.what.inputs, self.what.rows):
             if a in read and a not in found:
-                found[a] = b.element(value, [known[k] for k in row])
+                found[a] = _element(b, value, [known[k] for k in row])
         return found
 
     def _written(
@@ -197,6 +208,24 @@ class _Rounds:
             return [w.put_element(m, v, where) for m, v in zip(made, now, strict=True)]
 
         return b.loops([self.what.sizes[k] for k in left], state, element)
+
+
+def _element(b: OpBuilder, tensor: ir.Value, indices: Values) -> ir.Value:
+    """Read an element of a tensor: of one that is filled what fills it, so that no loop makes the whole of it."""
+    made = producer(tensor)
+    if made is not None and made.name == "linalg.fill":
+        return made.operands[0]
+    value = made.attributes["value"] if made is not None and made.name == "arith.constant" else None
+    if isinstance(value, ir.DenseElementsAttr) and value.is_splat:
+        return b.constant(value.get_splat_value())
+    return b.element(tensor, indices)
+
+
+def _number(value: ir.Value) -> int | None:
+    """Return the integer that `value` is, -1 for true; None where that is not known."""
+    made = producer(value)
+    known = made is not None and made.name == "arith.constant"
+    return int(ir.IntegerAttr(made.attributes["value"]).value) if made and known else None
 
 
 def _needed(ops: Sequence[ir.Operation], roots: Values) -> list[ir.Operation]:

@@ -183,3 +183,17 @@ def test_ties_and_numbers_that_are_none_in_a_pooled_window() -> None:
         return lax.reduce_window(x, -jnp.inf, lax.max, (1, 2), (1, 2), "VALID")
 
     agree(gradient(pool), (x, rise))
+
+
+@pytest.mark.parametrize("mesh", ["", "x=2"])
+@pytest.mark.parametrize("shape", [(1, 5), (1, 1), (3, 5)])
+@pytest.mark.parametrize("dtype", ["int32", "float16", "bfloat16", "bool", "uint8"])
+def test_a_number_put_where_all_is_known(dtype: str, shape: tuple[int, int], mesh: str) -> None:
+    def put(x: Any, i: Any) -> Any:
+        part = lax.dynamic_slice(x, (i, i - 1), shape)
+        one = jnp.ones((), x.dtype)
+        return part.at[0:1, :].set(one), part.at[-1, 0].set(one)
+
+    x = (np.arange(32).reshape(4, 8) % 3).astype(jnp.dtype(dtype))
+    options = {"mesh": mesh, "in_shardings": ("[x, _]", "[]")} if mesh else {}
+    agree(put, (x, np.int32(1)), **options)
