@@ -122,6 +122,17 @@ def test_tensors_side_by_side_along_an_axis_of_one_rank(mesh: str, layout: str, 
     run(joined, [numbers((5, 3)), numbers((4, 3))], mesh, (layout,) * 2, out)
 
 
+@pytest.mark.parametrize(
+    "mesh, layout", [("x=1", "[x, _]"), ("x=4", "[x, _]"), ("x=2,y=2", "[y, x]")]
+)
+def test_what_is_put_together_twice_is_proven(mesh: str, layout: str) -> None:
+    def joined(a: Any, b: Any) -> Any:
+        library: Any = np if isinstance(a, np.ndarray) else mw
+        return library.concat([b, library.roll(a, 1, axis=0), library.roll(b, -2, axis=0)], axis=0)
+
+    run(joined, [numbers((5, 3)), numbers((9, 3))], mesh, (layout,) * 2)
+
+
 PAD = """
     %r = tensor.pad %a low[2, 1] high[1, 0] {
     ^bb0(%i: index, %j: index):
@@ -257,6 +268,26 @@ def test_windows_over_images_that_are_cut(
     assert manifest.certificate.unproven == ()
     if rows == 40:  # a rank reads two rows of a neighbour, or four, each of 2 x 11 x 2 elements
         assert sum(c.bytes for c in manifest.collectives) <= 2 * dilation * 4 * 44 * 2
+
+
+@pytest.mark.parametrize("shift", [400, 7])
+@pytest.mark.parametrize(
+    ("mesh", "layout", "out", "nbytes"),
+    [
+        ("x=4", "[x, _]", "[_, _]", 24000),
+        ("x=4", "[x, _]", "[x, _]", 16000),
+        ("x=2,y=2", "[y, x]", "[x, _]", 16000),
+    ],
+)
+def test_what_is_wanted_whole_is_not_put_together_in_windows(
+    mesh: str, layout: str, out: str, nbytes: int, shift: int
+) -> None:
+    def joined(a: Any, b: Any) -> Any:
+        library: Any = np if isinstance(a, np.ndarray) else mw
+        return library.concat([library.roll(a, shift, axis=0), b], axis=0)
+
+    text = run(joined, [numbers((1000, 4)), numbers((1000, 4))], mesh, (layout,) * 2, out)
+    assert received(text) <= nbytes + 32 * shift
 
 
 def test_an_array_does_not_lie_in_windows() -> None:

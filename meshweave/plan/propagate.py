@@ -267,7 +267,6 @@ def _grown(
     return spec if tuple(grown) == spec.dims else replace(spec, dims=tuple(grown))
 
 
-@lru_cache(maxsize=1 << 15)
 def decide(
     rule: Rule, specs: tuple[Spec | None, ...], mesh: Mesh, slices: bool = False
 ) -> Decision:
@@ -277,6 +276,14 @@ def decide(
     another slice makes is not available. Among equals more axes at work win, then the order of factors. Raises
     nothing: running whole is always possible.
     """
+    return decide_by_cost(rule, specs, mesh, slices)[0]
+
+
+@lru_cache(maxsize=1 << 15)
+def decide_by_cost(
+    rule: Rule, specs: tuple[Spec | None, ...], mesh: Mesh, slices: bool = False
+) -> tuple[Decision, float]:
+    """Return what `decide` does, and the bytes a rank receives, with those that it could receive while it works."""
     sizes = _sizes(mesh)
     rows: dict[int, list[Axes]] = {}
     for t in sorted(range(len(specs)), key=lambda t: -rule.nbytes[t]):
@@ -302,7 +309,7 @@ def decide(
         score = (let_go, cost, pick.count(-1), pick)
         if best is None or score < best:
             best, chosen = score, placed
-    return _decision(rule, specs, chosen, sizes)
+    return _decision(rule, specs, chosen, sizes), best[1] if best is not None else 0.0
 
 
 WORK = 0.2

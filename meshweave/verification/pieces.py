@@ -48,12 +48,11 @@ Piece = tuple[tuple[int, int], View]
 def concat(terms: Terms, place: Var, pieces: Sequence[Piece]) -> View:
     """Return the value that is `pieces` along the dim whose index is the variable `place`.
 
-    Pieces that continue each other become one. The last has no end: what is read lies within the whole.
+    Pieces that are made of pieces are taken apart, those that continue each other become one. The last has no end: what
+    is read lies within the whole.
     """
     whole: list[Piece] = []
-    for piece in pieces:
-        if piece[0][0] == piece[0][1]:
-            continue
+    for piece in [part for each in pieces for part in _apart(terms, place, each)]:
         piece = piece[0], _settled(terms, place, piece)
         while whole and (joined := _continued(terms, place, whole[-1], piece)) is not None:
             whole.pop()
@@ -177,6 +176,13 @@ def pieces_of(terms: Terms, view: View, place: Var, start: int, end: int) -> lis
             own = terms.composed(piece, dims_values(view.exprs), view.guards)
             found.append(((low, high), own))
     return found
+
+
+def _apart(terms: Terms, place: Var, piece: Piece) -> list[Piece]:
+    """Return the pieces that a piece is made of; itself where they leave out its beginning."""
+    (start, end), view = piece
+    found = pieces_of(terms, view, place, start, end)
+    return [piece] if found and found[0][0][0] > start else found
 
 
 def by_place(terms: Terms, condition: View, yes: View, no: View) -> View | None:

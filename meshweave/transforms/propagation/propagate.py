@@ -17,6 +17,7 @@ from meshweave.layout.layout import Layout
 from meshweave.plan.arrange import arrange
 from meshweave.plan.defer import defer
 from meshweave.plan.family import Asked, probe, sizes_text
+from meshweave.plan.nearer import bring_nearer
 from meshweave.plan.propagate import Decision, propagate
 from meshweave.transforms.base import (
     Pass,
@@ -51,6 +52,8 @@ class Propagate(Pass):
         chosen_at = probe(mesh)
         asked = Asked(mesh, self.slices) if mesh.is_symbolic else None
         chosen = propagate(graph, chosen_at, asked, self.slices)
+        if asked is None and not self.slices:
+            chosen = bring_nearer(graph, *chosen, mesh)
         layouts, decisions = defer(graph, *chosen, chosen_at)
         if asked is None and not self.slices:
             said = beyond_blocks(module, built)
