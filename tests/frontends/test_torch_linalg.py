@@ -117,6 +117,55 @@ def test_what_has_no_factor():
     assert info.tolist() == linalg.cholesky_ex(a).info.tolist()
 
 
+@pytest.mark.parametrize(
+    ("dtype", "batch"), [(torch.float32, ()), (torch.float64, (2, 3)), (torch.float32, (0,))]
+)
+def test_functions_of_matrices(dtype, batch):
+    a, b = positive(*batch, 4, dtype=dtype), sample(*batch, 4, 3, dtype=dtype)
+
+    def functions(a, b):
+        yield linalg.matrix_exp(-a)
+        yield torch.lu_unpack(*linalg.lu_factor(b)), torch.lu_unpack(*linalg.lu_factor(b.mT))
+        factor = torch.geqrf(b)
+        yield torch.ormqr(*factor, b), torch.ormqr(*factor, b.mT, left=False, transpose=True)
+        yield linalg.norm(b, dim=(-2, -1)), linalg.norm(b, dim=-1), linalg.norm(b, 1, (-2, -1))
+        yield (
+            linalg.norm(a, "nuc", (-2, -1), keepdim=True),
+            linalg.norm(a),
+            torch.addbmm(*sums(a, b)),
+        )
+
+    agree(lambda a, b: list(functions(a, b)), a, b)
+
+
+def sums(a, b):
+    """What addbmm takes: a matrix, and two batches."""
+    return b.reshape(-1, 4, 3).sum(0), a.reshape(-1, 4, 4), b.reshape(-1, 4, 3)
+
+
+def test_exponentials_of_large_small_and_no_matrices():
+    turn = torch.tensor([[0.0, 1], [-1, 0]], dtype=torch.float64)
+    scales = torch.tensor([0, 1e-30, 1e-8, 0.5, 3, 5.3, 5.5, 40, -300], dtype=torch.float64)
+    agree(linalg.matrix_exp, scales[:, None, None] * (turn + torch.eye(2)))
+    agree(linalg.matrix_exp, torch.tensor([[-1e5, 0], [0, 1]], dtype=torch.float64))
+    agree(linalg.matrix_exp, torch.zeros(0, 0))
+    function = Module(linalg.matrix_exp)
+    with mw.from_torch(function, (torch.eye(2),)) as program:
+        assert np.isnan(np.asarray(program(torch.eye(2) * 1e6))).all()
+        assert np.isnan(np.asarray(program(torch.eye(2) * torch.nan))).any()
+
+
+def test_tensors_as_matrices():
+    a = positive(6) / 9
+    agree(lambda a: linalg.tensorinv(a.reshape(2, 3, 6)), a)
+    agree(lambda a: linalg.tensorinv(a.reshape(6, 3, 2), ind=1), a)
+    agree(lambda a: linalg.tensorsolve(a.reshape(2, 3, 6), a[:2, :3]), a)
+
+
+def test_views_of_nothing():
+    agree(lambda a: (a.view(0, 6), a.reshape(-1, 3), a.reshape(3, -1), a @ a), torch.zeros(0, 3, 3))
+
+
 def test_a_batch_on_ranks():
     a, b = positive(5, 4), sample(5, 4, 2)
     placements = {"args_0": "[x, _, _]", "args_1": "[x, _, _]"}
@@ -127,6 +176,13 @@ def test_a_batch_on_ranks():
         mesh="x=2",
         placements=placements,
     )
+
+
+def test_what_is_refused_says_so_in_a_line():
+    for function in (linalg.ldl_factor, linalg.eig, lambda a: linalg.lstsq(a, a).solution):
+        with pytest.raises(CompileError, match=r"not supported|refuses") as caught:
+            mw.from_torch(Module(function), (torch.eye(3),))
+        assert "\n" not in str(caught.value) and "batch norm" not in str(caught.value)
 
 
 def test_16_bits_are_refused_as_torch_refuses_them():

@@ -1,0 +1,117 @@
+"""Decompose functions of matrices that PyTorch has code of its own for: norms, exponentials, products of factors."""
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+
+
+def decompositions() -> dict[OpOverload, Callable[..., object]]:
+    """Return the decompositions by op."""
+    aten = torch.ops.aten
+    return {
+        aten.linalg_norm.default: _norm,
+        aten.linalg_norm.ord_str: _norm,
+        aten.linalg_matrix_exp.default: _exponential,
+        aten.linalg_tensorinv.default: _tensor_inverse,
+        # Its check of `info` would be an effect, and the refusal of that says nothing to users.
+        aten.linalg_ldl_factor.default: lambda a, *, hermitian=False: aten.linalg_ldl_factor_ex(
+            a, hermitian=hermitian
+        )[:2],
+        aten.lu_unpack.default: _lu_unpack,
+        aten.ormqr.default: _times_q,
+        aten.addbmm.default: lambda x, a, b, *, beta=1, alpha=1: torch.addmm(
+            x, a.transpose(0, 1).flatten(1), b.flatten(0, 1), beta=beta, alpha=alpha
+        ),
+    }
+
+
+def _norm(
+    a: Tensor,
+    ord: float | str | None = None,
+    dim: Sequence[int] | None = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    """Choose between the norm of vectors and that of matrices, which only an `ord` asks for."""
+    count = a.dim() if dim is None else len(dim)
+    if ord is not None and count == 2:
+        return torch.linalg.matrix_norm(a, ord, dim or (-2, -1), keepdim, dtype=dtype)
+    return torch.linalg.vector_norm(a, 2 if ord is None else ord, dim, keepdim, dtype=dtype)
+
+
+DEGREE = 13
+"""Of the Pade approximant, for both types."""
+LIMIT = 5.371920351148152
+"""The norm up to which it is as good as f64 [Higham, The Scaling and Squaring Method Revisited, 2005]."""
+SQUARINGS = 16
+"""A compiled program squares so often at most: matrices of a norm beyond 352,000 give NaN."""
+
+
+def _exponential(a: Tensor) -> Tensor:
+    """Scale, approximate, and square as often as each matrix needs it."""
+    if not a.numel():
+        return a.clone()
+    norm = a.abs().sum(-2).amax(-1)[..., None, None]
+    count = torch.ceil(torch.log2(norm / LIMIT)).clamp(min=0)
+    made = _pade(a * torch.exp2(-count))
+    for step in range(SQUARINGS):
+        made = torch.where(count > step, made @ made, made)
+    return torch.where(count <= SQUARINGS, made, torch.nan)
+
+
+def _pade(a: Tensor) -> Tensor:
+    """Return the quotient of p(a) and p(-a): the odd and even powers of p, added and subtracted."""
+    unit = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
+    square = a @ a
+    even, odd = (_horner(square, unit, _coefficients()[k::2]) for k in (0, 1))
+    odd = a @ odd
+    return torch.linalg.solve(even - odd, even + odd)
+
+
+def _coefficients() -> list[float]:
+    """Return the coefficients of p, the lowest first; that is 1."""
+    d, f = DEGREE, math.factorial
+    return [f(2 * d - k) * f(d) / (f(2 * d) * f(k) * f(d - k)) for k in range(d + 1)]
+
+
+def _horner(x: Tensor, unit: Tensor, coefficients: Sequence[float]) -> Tensor:
+    """Return a polynomial of matrices."""
+    made = coefficients[-1] * x + coefficients[-2] * unit
+    for coefficient in reversed(coefficients[:-2]):
+        made = x @ made + coefficient * unit
+    return made
+
+
+def _tensor_inverse(a: Tensor, ind: int = 2) -> Tensor:
+    rows = math.prod(a.shape[ind:])
+    return torch.linalg.inv(a.reshape(-1, rows)).reshape([*a.shape[ind:], *a.shape[:ind]])
+
+
+def _lu_unpack(
+    factors: Tensor, pivots: Tensor, unpack_data: bool = True, unpack_pivots: bool = True
+) -> tuple[Tensor, Tensor, Tensor]:
+    m, n = factors.shape[-2:]
+    k, none = min(m, n), factors.new_empty([0])
+    order, lower, upper = none, none, none
+    if unpack_pivots:
+        rows = torch.eye(m, dtype=factors.dtype).expand([*factors.shape[:-2], m, m]).clone()
+        order = torch.ops.meshweave.lapack([rows, pivots], "laswp", ["transposed"])[0]
+    if unpack_data:
+        lower = torch.tril(factors[..., :, :k], -1) + torch.eye(m, k, dtype=factors.dtype)
+        upper = torch.triu(factors[..., :k, :])
+    return order, lower, upper
+
+
+def _times_q(
+    packed: Tensor, scales: Tensor, other: Tensor, left: bool = True, transpose: bool = False
+) -> Tensor:
+    """Multiply by the square Q of a QR."""
+    m, k = packed.shape[-2], scales.shape[-1]
+    square = torch.nn.functional.pad(packed[..., :k], (0, m - k))
+    q = torch.linalg.householder_product(square, scales)
+    q = q.mT if transpose else q
+    return q @ other if left else other @ q
