@@ -207,6 +207,28 @@ def test_dims_in_reverse(data: st.DataObject) -> None:
     run(lambda x: x[step], [numbers(shape)], "x=2, y=3", (data.draw(layouts),), data.draw(layouts))
 
 
+ROLLED = """
+    %k = tensor.extract %at[] : tensor<index>
+    %two = tensor.concat dim(0) %a, %a : (tensor<9x6xf32>, tensor<9x6xf32>) -> tensor<18x6xf32>
+    %r = tensor.extract_slice %two[%k, 0] [9, 6] [1, 1] : tensor<18x6xf32> to tensor<9x6xf32>
+    return %r : tensor<9x6xf32>
+"""
+
+
+@pytest.mark.parametrize("layout", ["[x, _]", "[_, y]", "[y*x, _]"])
+def test_a_roll_by_a_number_that_is_not_known(layout: str) -> None:
+    text = f"""
+    "dist.mesh"() {{axes = "x=2, y=3", sym_name = "mesh"}} : () -> ()
+    func.func @main(%a: tensor<9x6xf32>, %at: tensor<index>)
+        -> (tensor<9x6xf32> {{dist.layout = #dist.layout<"{layout}">}}) {{{ROLLED}}}
+    """
+    a = numbers((9, 6))
+    with mw.from_mlir(text) as program:
+        for at in (0, 4, 9):
+            np.testing.assert_array_equal(program(a, np.array(at))[0], np.roll(a, -at, axis=0))
+        assert program.bundle.manifest.certificate.unproven == ()
+
+
 CONV = """
     %z = arith.constant 0.0 : f32
     %e = tensor.empty() : OUT

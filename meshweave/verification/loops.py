@@ -30,8 +30,8 @@ from meshweave.verification.indices import (
 )
 from meshweave.verification.ranks import index_var
 from meshweave.verification.reductions import reduce
-from meshweave.verification.scalars import COMBINES, apply, kind_of, neutral
-from meshweave.verification.terms import Guard, MixedError, Node, View
+from meshweave.verification.scalars import COMBINES, apply, kind_of, neutral, plain
+from meshweave.verification.terms import Guard, MixedError, Node, Terms, View
 from meshweave.verification.walk import NotReadError, Walk, handles, scalar
 
 Row = tuple[int, tuple[tuple[int, int], ...]]
@@ -326,6 +326,25 @@ def sliced(walk: Walk, tensor: ir.Value, offsets: Sequence[View], places: Sequen
 
     An offset that is computed is one that leaves room for the whole slice, or the program has no meaning.
     """
+    try:
+        return _sliced(walk, tensor, offsets, places)
+    except MixedError:  # of such a tensor each element is read at a place of its own
+        sums = [_moved(walk.terms, offset, place) for offset, place in zip(offsets, places)]
+    try:
+        return _sliced(walk, tensor, sums, [ZERO] * len(sums))
+    except MixedError:
+        raise NotReadError("a gather from places that mix") from None
+
+
+def _moved(terms: Terms, offset: View, place: Expr) -> View:
+    """Return the place that is so far behind an offset."""
+    if terms.nodes[offset.node].op == "iota":
+        return terms.iota(plus(offset.exprs[0], place))._replace(guards=offset.guards)
+    return plain(terms, "arith.addi", (), "index", [offset, terms.iota(place)])
+
+
+def _sliced(walk: Walk, tensor: ir.Value, offsets: Sequence[View], places: Sequence[Expr]) -> View:
+    """Return that element. Raises MixedError where parts of the tensor are read at sums of a place and an offset."""
     terms, view = walk.terms, walk.views[tensor]
     shape, element = walk.shape(tensor)
     values: dict[Var, Expr] = {}
@@ -346,9 +365,6 @@ def sliced(walk: Walk, tensor: ir.Value, offsets: Sequence[View], places: Sequen
     bound = frozenset(placeholders)
     if any(variables(e) & bound for e, _ in at.guards):
         raise NotReadError("a gather from a part of a tensor")
-    try:
-        found = terms.free([at, *computed], bound)
-    except MixedError:
-        raise NotReadError("a gather from places that mix") from None
+    found = terms.free([at, *computed], bound)
     number = terms.put(Node("gather", (), found.views, element), found.sizes)
     return terms.view(number, found.exprs, (), found.guards)

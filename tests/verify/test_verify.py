@@ -171,3 +171,28 @@ def test_a_fold_of_one_element_is_its_body() -> None:
         ("ogt, %c, %b", "ogt, %b, %c"),
     ):
         assert compared(FOLD, FOLDED.replace(right, wrong)).status != 0
+
+
+ROLL = (
+    mesh("x=2")
+    + """
+func.func @main(%a: tensor<8x3xf32>, %b: tensor<8x3xf32>, %at: tensor<index>)
+    -> (tensor<8x3xf32> {dist.layout = #dist.layout<"[_, _]">}) {
+  %k = tensor.extract %at[] : tensor<index>
+  %two = tensor.concat dim(0) %a, %a : (tensor<8x3xf32>, tensor<8x3xf32>) -> tensor<16x3xf32>
+  %r = tensor.extract_slice %two[%k, 0] [8, 3] [1, 1] : tensor<16x3xf32> to tensor<8x3xf32>
+  return %r : tensor<8x3xf32>
+}
+"""
+)
+
+
+def test_a_roll_by_a_number_that_is_not_known_is_proven_and_another_is_not() -> None:
+    whole, local = texts(ROLL)
+    assert len(compared(whole, local).proven) == 1
+    for old, new in (
+        ("dim(0) %arg0, %arg0", "dim(0) %arg0, %arg1"),
+        ("dim(0) %arg0, %arg0", "dim(0) %arg1, %arg1"),
+    ):
+        assert old in local
+        assert not compared(whole, local.replace(old, new)).proven
