@@ -12,8 +12,6 @@ from meshweave.errors import CompileError
 DATA = Path(__file__).resolve().parent / "data"
 SAMPLES = sorted(p for p in DATA.glob("*.mlir") if not p.name.endswith(".generic.mlir"))
 REFUSED = {
-    "complex_numbers": "not supported: complex numbers",
-    "fft": "not supported: complex numbers",
     "partial_manual": "axis dp is left to the compiler inside the region",
 }
 """Samples that are refused by design, and what is said of each."""

@@ -43,6 +43,15 @@ func.func @factors(%a: tensor<3x4x4xf32>, %b: tensor<3x4x2xf32>) -> tensor<3x4x2
   return %1 : tensor<3x4x2xf32>
 }
 
+// CHECK-LABEL: func.func @transforms
+func.func @transforms(%a: tensor<3x8x2xf32>, %re: tensor<3x8xf32>, %im: tensor<3x8xf32>) -> tensor<3x8xf32> {
+  // CHECK: "mw.fft"(%arg0) {dim = 1 : i64, kind = "fft", length = 8 : i64} : (tensor<3x8x2xf32>) -> (tensor<3x8xf32>, tensor<3x8xf32>)
+  %0:2 = "mw.fft"(%a) {kind = "fft", dim = 1 : i64, length = 8 : i64} : (tensor<3x8x2xf32>) -> (tensor<3x8xf32>, tensor<3x8xf32>)
+  %1:2 = "mw.fft"(%re) {kind = "rfft", dim = 0 : i64, length = 3 : i64} : (tensor<3x8xf32>) -> (tensor<2x8xf32>, tensor<2x8xf32>)
+  %2 = "mw.fft"(%1#0, %1#1) {kind = "irfft", dim = 0 : i64, length = 3 : i64} : (tensor<2x8xf32>, tensor<2x8xf32>) -> tensor<3x8xf32>
+  return %2 : tensor<3x8xf32>
+}
+
 // CHECK-LABEL: func.func @buffers
 func.func @buffers(%a: memref<4xf32>, %out: memref<4xf32>) {
   // CHECK: "mw.place"() {buffer = 0 : i64, lifetime = array<i64: 1, 3>, offset = 64 : i64} : () -> memref<2x2xf32>

@@ -149,6 +149,30 @@ func.func @too_many(%a: tensor<4x2xf32>) -> tensor<5x2xi32> {
 
 // -----
 
+func.func @no_kind(%a: tensor<4x2xf32>) -> tensor<4x2xf32> {
+  // expected-error @below {{'mw.fft' op needs a `kind`, one of fft, ifft, rfft, irfft}}
+  %0 = "mw.fft"(%a) {kind = "dct", dim = 0 : i64, length = 4 : i64} : (tensor<4x2xf32>) -> tensor<4x2xf32>
+  return %0 : tensor<4x2xf32>
+}
+
+// -----
+
+func.func @short(%a: tensor<3x2xf32>) -> tensor<5xf32> {
+  // expected-error @below {{'mw.fft' op irfft of 4 along dim 0 needs a tensor of shape [4], not [5]}}
+  %0 = "mw.fft"(%a) {kind = "irfft", dim = 0 : i64, length = 4 : i64} : (tensor<3x2xf32>) -> tensor<5xf32>
+  return %0 : tensor<5xf32>
+}
+
+// -----
+
+func.func @short_floats(%a: tensor<4xf16>) -> tensor<3x2xf16> {
+  // expected-error @below {{'mw.fft' op computes f32 or f64, here tensor<4xf16>}}
+  %0 = "mw.fft"(%a) {kind = "rfft", dim = 0 : i64, length = 4 : i64} : (tensor<4xf16>) -> tensor<3x2xf16>
+  return %0 : tensor<3x2xf16>
+}
+
+// -----
+
 func.func @no_routine(%a: tensor<4x4xf32>) -> tensor<4x4xf32> {
   // expected-error @below {{'mw.lapack' op needs a `routine`, one of potrf, getrf}}
   %0 = "mw.lapack"(%a) {routine = "cholesky"} : (tensor<4x4xf32>) -> tensor<4x4xf32>

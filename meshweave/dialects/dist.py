@@ -20,6 +20,8 @@ from meshweave.layout.layout import Layout
 from meshweave.layout.mesh import Mesh
 from meshweave.plan.collectives import BY_OP
 
+COMPLEX = "dist.complex"
+"""Mark of an argument or result that is complex for its user: the last dim, of 2, holds both parts."""
 KINDS = ("sum", "max", "min", "prod", "avg")
 """Reductions that a partial value or a collective may name."""
 

@@ -5,8 +5,8 @@ Two views. On *tensors*, after `lower-collectives` and `fuse-kernels`: the linal
 `plan-memory`: the same ops on memrefs, without results, and `mw.place` says where in the rank's arena each buffer lies
 and how long it lives. `mw.program` says what holds for the whole program.
 
-`mw.scan`, `mw.order`, `mw.scatter` and `mw.lapack` stand in the global view too: frontends make them, since linalg has
-no such op.
+`mw.scan`, `mw.order`, `mw.scatter`, `mw.lapack` and `mw.fft` stand in the global view too: frontends make them, since
+linalg has no such op.
 """
 
 # No `from __future__ import annotations` here: the field types are read as classes.
@@ -18,6 +18,7 @@ from meshweave.dialects.checks import ends_in, in_module, require
 from meshweave.dialects.dist import I64Array
 from meshweave.dialects.rows import mixed_rows
 from meshweave.ir.bindings import ext, ir
+from meshweave.ir.fft import misfit as fft_misfit
 from meshweave.ir.lapack import misfit, misplaced
 from meshweave.ir.routines import ROUTINES
 
@@ -164,6 +165,27 @@ class LapackOp(Mw.Operation, name="lapack", traits=[_PureOnTensors]):
         wrong = misfit(name, types[: len(row.tensors)])
         wrong = wrong or misplaced(name, types) if not len(self.operation.results) else wrong
         return require(self, not wrong, f"{name} {wrong}")
+
+
+@mixed_rows
+class FftOp(Mw.Operation, name="fft", traits=[_PureOnTensors]):
+    """Transform along `dim`, each row apart: number k of `length` becomes the sum of x[j] e^(-2 pi i j k / length).
+
+    `kind`: `fft`, and `ifft` back, divided by the length; `rfft` of real numbers, of which it gives the half that the
+    others are conjugates of, and `irfft` back. Complex numbers are a tensor of them, where a program comes in; later
+    one of their parts, whose last dim is of 2, or two, real and imaginary parts. On buffers its `outs` results and its
+    own memory come after the operands.
+    """
+
+    values: Sequence[ext.Operand[Any]]
+    outputs: Sequence[ext.Result[Any]]
+    kind: ir.StringAttr
+    dim: ir.IntegerAttr
+    length: ir.IntegerAttr
+
+    def verify_invariants(self) -> bool:
+        wrong = fft_misfit(self.operation)
+        return require(self, not wrong, wrong)
 
 
 @mixed_rows

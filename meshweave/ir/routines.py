@@ -150,6 +150,16 @@ class Call:
         return self.routine, self.element, self.matrices, sizes, tuple(sorted(self.flags))
 
     @property
+    def title(self) -> str:
+        """Return what reports call it."""
+        return f"{self.routine} of LAPACK"
+
+    @property
+    def inputs(self) -> int:
+        """Count the operands that it reads."""
+        return len(self.row.operands)
+
+    @property
     def row(self) -> Routine:
         """Return the row of its routine."""
         return ROUTINES[self.routine]

@@ -205,7 +205,7 @@ def with_layouts(text: str, layouts: Mapping[int, str], mesh: Mesh | None) -> st
     head, main, rest = text.partition(_MAIN)
     signature, arrow, body = rest.partition(") -> ")
     for number, layout in layouts.items():
-        argument = re.search(rf"(%arg{number}: tensor<[^>]*>)( \{{)?", signature)
+        argument = re.search(rf"(%arg{number}: tensor<[^<>]*(?:<[^>]*>)?>)( \{{)?", signature)
         assert argument is not None  # JAX numbers the arguments so
         said = f'dist.layout = #dist.layout<"{layout}">' + (", " if argument[2] else "}")
         signature = f"{signature[: argument.end(1)]} {{{said}{signature[argument.end() :]}"

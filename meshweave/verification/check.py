@@ -20,6 +20,7 @@ from meshweave.layout.layout import Layout
 from meshweave.layout.mesh import Mesh
 from meshweave.verification import (
     collectives,
+    fft,
     lapack,
     loops,
     repeats,
@@ -41,7 +42,7 @@ MOST_TERMS = 1_000_000
 """Terms that are made before the rest is left unproven; half as many ops are read of each program."""
 LEAST_TERMS = 2_000
 """Terms that a compile may make in any case where it writes loops out; else twice the ops that it has read."""
-READERS = (collectives, lapack, loops, repeats, scans, scatters, sorting, tensors)
+READERS = (collectives, fft, lapack, loops, repeats, scans, scatters, sorting, tensors)
 """The files that say how ops are read; importing them registers what they say."""
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from typing import NamedTuple
 
 from meshweave.ir.bindings import ir
 from meshweave.ir.routines import LAPACK, Call
@@ -12,21 +13,26 @@ from meshweave.verification.terms import Abstraction, MixedError, Node, View
 from meshweave.verification.walk import NotReadError, Walk, handles
 
 
+class WholeCall(NamedTuple):
+    """Describe an op that makes of whole dims whole dims, apart for all others.
+
+    said: what else two of these must have in common. whole: for each operand, then each result, number and extent of
+    its dims that are whole. title: what reports call it.
+    """
+
+    name: str
+    said: Hashable
+    whole: tuple[tuple[tuple[int, int], ...], ...]
+    title: str
+
+
 @handles(LAPACK)
 def _lapack(walk: Walk, op: ir.Operation) -> Sequence[View]:
-    call, bounds, views = Call.of(op), list[Var](), list[View]()
-    for value, dims in zip(op.operands, call.row.tensors):
-        own = [Var("b", str(len(bounds) + k), n) for k, (_, n) in enumerate(_whole(call, dims))]
-        places = {index_var(d, n): of_var(v) for v, (d, n) in zip(own, _whole(call, dims))}
-        views.append(walk.terms.composed(walk.views[value], places))
-        bounds += own
-    if any(variables(e) & set(bounds) for view in views for e, _ in view.guards):
-        raise NotReadError("LAPACK on what holds padding")
-    try:
-        found = walk.terms.free(views, frozenset(bounds))
-    except MixedError:
-        raise NotReadError("LAPACK on places that mix") from None
-    return [_result(walk, call, found, number) for number in range(len(op.results))]
+    call = Call.of(op)
+    whole = tuple([tuple(_whole(call, dims)) for dims in call.row.tensors])
+    sizes = [(letter, n) for letter, n in call.sizes.items() if letter not in call.row.free]
+    said = (call.routine, tuple(sorted(call.flags)), tuple(sorted(sizes)))
+    return read_whole(walk, op, WholeCall("lapack", said, whole, "LAPACK"))
 
 
 def _whole(call: Call, dims: str) -> list[tuple[int, int]]:
@@ -35,21 +41,33 @@ def _whole(call: Call, dims: str) -> list[tuple[int, int]]:
     return [(d, call.sizes[letter]) for d, letter in numbered if letter not in call.row.free]
 
 
-def _result(walk: Walk, call: Call, found: Abstraction, number: int) -> View:
-    """Return a result of a call. found: its operands, as functions of the batch and of the dims that are free."""
-    terms, which = walk.terms, number + len(call.row.operands)
-    element = call.row.types(call.element)[which]
-    if 0 in call.shapes[which]:
+def read_whole(walk: Walk, op: ir.Operation, call: WholeCall) -> list[View]:
+    """Return the results of an op: functions of places in whole dims and of operands along theirs."""
+    bounds, views = list[Var](), list[View]()
+    for value, whole in zip(op.operands, call.whole):
+        own = [Var("b", str(len(bounds) + k), n) for k, (_, n) in enumerate(whole)]
+        places = {index_var(d, n): of_var(v) for v, (d, n) in zip(own, whole)}
+        views.append(walk.terms.composed(walk.views[value], places))
+        bounds += own
+    if any(variables(e) & set(bounds) for view in views for e, _ in view.guards):
+        raise NotReadError(f"{call.title} on what holds padding")
+    try:
+        found = walk.terms.free(views, frozenset(bounds))
+    except MixedError:
+        raise NotReadError(f"{call.title} on places that mix") from None
+    return [_result(walk, op, call, found, number) for number in range(len(op.results))]
+
+
+def _result(walk: Walk, op: ir.Operation, call: WholeCall, found: Abstraction, number: int) -> View:
+    """Return a result. found: the operands, as functions of the dims that are not whole."""
+    terms, type_ = walk.terms, op.results[number].type
+    element = str(type_.element_type)
+    if 0 in type_.shape:
         return terms.undefined(element)
-    whole = _whole(call, call.row.tensors[which])
-    said = (call.routine, tuple(sorted(call.flags)), tuple(sorted(_sizes(call))), number)
+    whole = call.whole[len(op.operands) + number]
     node = terms.put(
-        Node("lapack", said, found.views, element), (*found.sizes, *[n for _, n in whole])
+        Node(call.name, (call.said, number), found.views, element),
+        (*found.sizes, *[n for _, n in whole]),
     )
     exprs = [*found.exprs, *[of_var(index_var(d, n)) for d, n in whole]]
     return terms.view(node, exprs, (), found.guards)
-
-
-def _sizes(call: Call) -> list[tuple[str, int]]:
-    """Return the extents of the dims that are whole."""
-    return [(letter, n) for letter, n in call.sizes.items() if letter not in call.row.free]

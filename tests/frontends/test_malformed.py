@@ -56,8 +56,9 @@ def refusal(text):
         ),
         (
             "%1 = stablehlo.complex %a, %a : tensor<4xcomplex<f32>>\n"
-            "    %0 = stablehlo.real %1 : (tensor<4xcomplex<f32>>) -> tensor<4xf32>",
-            "p.mlir:3:10: not supported: complex numbers (2, first at p.mlir:3:10)",
+            "    %2 = stablehlo.bitcast_convert %1 : (tensor<4xcomplex<f32>>) -> tensor<4xf64>\n"
+            "    %0 = stablehlo.convert %2 : (tensor<4xf64>) -> tensor<4xf32>",
+            "p.mlir:4:10: ",
         ),
         (
             "%0 = stablehlo.negate %a : memref<4xf32>",

@@ -21,7 +21,7 @@ from meshweave.layout import Mesh
 
 @dataclass(frozen=True)
 class DType:
-    """Describe an element type. name: as in IR ("f32"); kind: "b", "i" or "f"; bits: of one element."""
+    """Describe an element type. name: as in IR ("f32"); kind: "b", "i", "f" or "c"; bits: of one element."""
 
     name: str
     kind: str
@@ -55,15 +55,20 @@ float16 = DType("f16", "f", 16)
 bfloat16 = DType("bf16", "f", 16)
 float32 = DType("f32", "f", 32)
 float64 = DType("f64", "f", 64)
+complex64 = DType("complex<f32>", "c", 64)
+complex128 = DType("complex<f64>", "c", 128)
 e, inf, nan, pi = math.e, math.inf, math.nan, math.pi
 
 _LONG = {
     "i1": "bool", "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64",
     "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64",
+    "complex<f32>": "complex64", "complex<f64>": "complex128",
 }  # fmt: skip
 DTYPES = {
     d.name: d for d in (bool_, int8, int16, int32, int64, float16, bfloat16, float32, float64)
 }
+COMPLEX = {_LONG[d.name]: d for d in (complex64, complex128)}
+"""The complex types by name: programs of JAX have them, traced ones have not."""
 DEFAULT_INT, DEFAULT_FLOAT = int64, float32
 _BY_NAME = {**DTYPES, **{_LONG[n]: d for n, d in DTYPES.items()}}
 _BY_NUMPY = {d.numpy: d for d in DTYPES.values() if d is not bfloat16}
@@ -93,7 +98,7 @@ def as_dtype(value: DTypeLike) -> DType:
             f"dtype {known}: bytes in another machine's order; astype({str(known.newbyteorder('='))!r}) is right"
         )
     if known is None or known not in _BY_NUMPY:
-        raise UsageError(f"dtype {value}: known are {', '.join(_LONG.values())}")
+        raise UsageError(f"dtype {value}: known are {', '.join(_LONG[name] for name in DTYPES)}")
     return _BY_NUMPY[known]
 
 

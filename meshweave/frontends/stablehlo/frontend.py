@@ -46,8 +46,20 @@ _TO_LINALG = (
 _CLEAN_UP = "builtin.module(canonicalize,cse)"
 _LOWER = lowerings()
 _CONVERT = "stablehlo.convert"
-_OURS = ("builtin", "func", "linalg", "tensor", "arith", "math", "scf", "dist", "hint", "mw")
-_UPSTREAM = ("stablehlo", "chlo", "shape", "complex")
+_OURS = (
+    "builtin",
+    "func",
+    "linalg",
+    "tensor",
+    "arith",
+    "math",
+    "scf",
+    "dist",
+    "hint",
+    "mw",
+    "complex",
+)
+_UPSTREAM = ("stablehlo", "chlo", "shape")
 
 
 def is_stablehlo(text: str) -> bool:

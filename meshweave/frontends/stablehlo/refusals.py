@@ -94,7 +94,7 @@ def refuse_unknown(module: ir.Module, dialects: tuple[str, ...]) -> None:
 
 
 _NOT_LOWERED = (
-    *("fft", "infeed", "outfeed", "send", "recv"),
+    *("infeed", "outfeed", "send", "recv"),
     *("create_token", "after_all", "tuple", "get_tuple_element"),
 )
 """StableHLO ops that nothing lowers."""
@@ -121,7 +121,6 @@ def refuse_unsupported(module: ir.Module, ops: Ops, text: str) -> None:
 
 
 TYPES_NOT_LOWERED = {
-    "complex numbers": "complex<",
     "quantised numbers": "!quant.",
     "tokens": "!stablehlo.token",
     "futures": "!stablehlo.future",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from meshweave.abi import rounded
+from meshweave.ir.calls import called
 from meshweave.ir.locations import location_text
-from meshweave.ir.routines import Call
 from meshweave.lowering.buffers.arena import ArenaBlock
 from meshweave.lowering.buffers.function_plan import FunctionPlan
 from meshweave.lowering.buffers.schedule import length
@@ -65,8 +65,8 @@ def _name(entry: Entry, program: LoweredProgram) -> str:
         return "matrix product" if any(n.contraction for n in entry.nests) else "loops"
     if entry.what == "collective":
         return program.collectives.ops[entry.number].name
-    if entry.what == "lapack":
-        return f"{Call.of(entry.op).routine} of LAPACK"
+    if entry.what == "routine":
+        return called(entry.op).title
     return ""
 
 

@@ -21,7 +21,7 @@ from meshweave.abi import AsyncArea, rounded
 from meshweave.hints.fast_paths import KERNELS
 from meshweave.ir.bindings import ir
 from meshweave.ir.build import OpBuilder, i64, i64_array, segments
-from meshweave.ir.routines import Call
+from meshweave.ir.calls import CALLS, called
 from meshweave.lowering.buffers.arena import ArenaBlock
 from meshweave.lowering.buffers.bufferize import boundary, bufferize
 from meshweave.lowering.buffers.function_plan import ARENA
@@ -113,14 +113,14 @@ def schedule_of(target: str, disabled: Collection[str]) -> Callable[[Buffers], S
 
 def _complete(op: ir.Operation, frames: Mapping[str, int]) -> None:
     """Give a collective or routine contiguous operands and its scratch memory, a call the frame of its callee."""
-    if op.name in ("mw.collective", "mw.start", "mw.lapack", "mw.call"):
+    if op.name in ("mw.collective", "mw.start", "mw.call", *CALLS):
         inputs = len(op.operands) - (op.attributes["outs"].value if "outs" in op.attributes else 1)
         for number, value in enumerate(op.operands):
             if not _is_packed(value):
                 _pack(op, number, is_input=number < inputs)
     if op.name == "mw.call":
         _append_memory(op, frames[op.attributes["callee"].value])
-    elif op.name == "mw.lapack" and (nbytes := Call.of(op).scratch_bytes):
+    elif op.name in CALLS and (nbytes := called(op).scratch_bytes):
         _append_memory(op, nbytes)
     elif op.name in ("mw.collective", "mw.start") and SCRATCH in op.attributes:
         _append_memory(op, op.attributes[SCRATCH].value)

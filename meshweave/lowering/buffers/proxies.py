@@ -13,6 +13,7 @@ from itertools import compress
 
 from meshweave.ir.bindings import ir
 from meshweave.ir.build import IteratorType, OpBuilder, i64
+from meshweave.ir.calls import CALLS
 from meshweave.ir.expressions import Gather, Load
 from meshweave.lowering.nests import linear
 from meshweave.lowering.nests.kernels import FusedKernel
@@ -20,9 +21,9 @@ from meshweave.transforms.base import ops_of
 
 PROXY = "mw.proxy"  # attribute of a proxy: its number
 WAIT = "mw.wait"  # attribute of the proxy of an `mw.wait`, which updates what was received
-OPS = ("mw.launch", "mw.collective", "mw.start", "mw.wait", "mw.lapack", "func.call")
-GIVING = ("mw.lapack", "func.call")
+GIVING = (*CALLS, "func.call")
 """Ops that are given no tensors to write their results in."""
+OPS = ("mw.launch", "mw.collective", "mw.start", "mw.wait", *GIVING)
 
 
 @dataclass(frozen=True)

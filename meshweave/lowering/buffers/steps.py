@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 from meshweave.errors import CompileError
 from meshweave.ir.bindings import ir
 from meshweave.ir.build import DYNAMIC
+from meshweave.ir.calls import CALLS, called
 from meshweave.ir.locations import location_text
 from meshweave.ir.ops import terminator
-from meshweave.ir.routines import Call
 from meshweave.lowering.buffers.arena import ArenaBlock
 from meshweave.lowering.nests import linear
 from meshweave.lowering.nests.items import Symbols
@@ -63,7 +63,7 @@ class Place:
 class Step:
     """Describe one thing that the program does.
 
-    what: "kernel", "collective", "wait", "lapack", "call", "copy", "unit", or the name of the op that stays. The last
+    what: "kernel", "collective", "wait", "routine", "call", "copy", "unit", or the name of the op that stays. The last
     output of a call is its frame.
 
     A collective with a ticket is only started here; a wait with that ticket, later in the same block, ends it, on the
@@ -277,8 +277,8 @@ class Buffers:
                 step.kernel = self.kernels[op.attributes["kernel"].value]
             return step
         count, outs = 1, 1
-        if name == "mw.lapack":
-            count, outs = len(Call.of(op).row.operands), op.attributes["outs"].value
+        if name in CALLS:
+            count, outs = called(op).inputs, op.attributes["outs"].value
         step = Step(_CALLS[name], op, -1, values[:count], values[count : count + outs])
         step.scratch = values[count + outs] if len(values) > count + outs else None
         if name in ("mw.start", "mw.wait"):
@@ -319,7 +319,7 @@ def _arguments(op: ir.Operation) -> list[ir.Value]:
 
 _CALLS = {
     "mw.launch": "kernel", "mw.call": "call", "mw.collective": "collective",
-    "mw.start": "collective", "mw.wait": "wait", "mw.lapack": "lapack",
+    "mw.start": "collective", "mw.wait": "wait", **dict.fromkeys(CALLS, "routine"),
 }  # fmt: skip
 _SILENT = _VIEWS | {
     "memref.alloc", "memref.get_global", "memref.dealloc", "mw.place", "mw.share", "mw.yield",

@@ -11,6 +11,7 @@ from typing import Any
 from meshweave.bundle import Bundle, Manifest
 from meshweave.certificate import UNCHECKED, Certificate
 from meshweave.ir.bindings import ir
+from meshweave.ir.calls import Called
 from meshweave.ir.routines import Call
 from meshweave.layout import Mesh
 from meshweave.lowering.buffers.constants import constant_buffers
@@ -21,6 +22,7 @@ from meshweave.lowering.cpu.collectives.objects import collectives_object, runti
 from meshweave.lowering.cpu.collectives.serve import can_be_served, serve_object
 from meshweave.lowering.cpu.collectives.staging import staging_bytes
 from meshweave.lowering.cpu.emitter import CpuEmitter
+from meshweave.lowering.cpu.fft import TransformWriter
 from meshweave.lowering.cpu.lapack import RoutineWriter
 from meshweave.lowering.cpu.panels import panels_of, panels_text
 from meshweave.lowering.cpu.pieces import Pieces, pieces_of
@@ -198,12 +200,12 @@ class Kernels:
             self.texts.append(self._text(name, unit))
         return name
 
-    def routine(self, call: Call) -> str:
-        """Return the function that calls LAPACK for each matrix of a batch, generated when it is new."""
+    def routine(self, call: Called) -> str:
+        """Return the function that calls LAPACK, or transforms, for each of a batch, generated when it is new."""
         name = self._names.get(call.key)
         if name is None:
-            name = self._names[call.key] = f"mw_lapack_{len(self._names)}"
-            writer = RoutineWriter(call)
+            name = self._names[call.key] = f"mw_routine_{len(self._names)}"
+            writer = RoutineWriter(call) if isinstance(call, Call) else TransformWriter(call)
             self.texts.append(writer.text(name))
             self.declared |= writer.declared
         return name

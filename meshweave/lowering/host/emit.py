@@ -22,8 +22,8 @@ from meshweave.abi import Slots, StatusRow
 from meshweave.errors import CompileError
 from meshweave.exchange.table import Loop, loops_of
 from meshweave.ir.bindings import ir
+from meshweave.ir.calls import Called, called
 from meshweave.ir.locations import location_text
-from meshweave.ir.routines import Call as LapackCall
 from meshweave.lowering.buffers.function_plan import FunctionPlan
 from meshweave.lowering.buffers.steps import Place, Root, Step
 from meshweave.lowering.communication.calls import Call
@@ -47,7 +47,7 @@ class Code:
         constants: Mapping[str, bytes],
         emitter: type[Emitter] | None = None,
         areas: Mapping[int, int] | None = None,
-        routine_of: Callable[[LapackCall], str] | None = None,
+        routine_of: Callable[[Called], str] | None = None,
         shared: Collection[str] = (),
         alone_of: Callable[[KernelUnit], str] | None = None,
     ) -> None:
@@ -55,7 +55,7 @@ class Code:
 
         emitter: what writes a function, for targets whose calls of kernels differ from the cpu's.
         areas: see `communication.areas`, for targets whose collectives have them.
-        routine_of: the function that calls LAPACK, for targets that have it.
+        routine_of: the function that does what `mw.lapack` or `mw.fft` says, for targets that have it.
         shared: kernels that take the rank's cores too; they may be added later. alone_of(unit): one that does not.
         """
         self.slots, self.calls, self.name_of, self.constants = slots, calls, name_of, constants
@@ -218,10 +218,10 @@ class Emitter(Branches):
             return name
         return self.let(f"llvm.bitcast {name} : {type_} to {passed(type_)}")
 
-    def lapack(self, step: Step) -> None:
-        """Call the function that calls LAPACK for each matrix of a batch."""
+    def routine(self, step: Step) -> None:
+        """Call the function that does what the op says for each matrix or row of a batch."""
         assert self.code.routine_of is not None, "refused where there is none"
-        name = self.code.routine_of(LapackCall.of(step.op))
+        name = self.code.routine_of(called(step.op))
         places = [*step.operands, *step.outputs, *([step.scratch] if step.scratch else [])]
         types = ", ".join(["!llvm.ptr"] * len(places))
         self.code.declared[name] = f"({types})"
@@ -431,7 +431,7 @@ class Emitter(Branches):
 
 _METHODS = {
     "collective": "collective", "wait": "wait", "call": "call", "mw.member": "member",
-    "lapack": "lapack",
+    "routine": "routine",
     "memref.load": "load", "memref.store": "store",
     "scf.for": "for_loop", "scf.if": "if_else", "scf.while": "while_loop",
 }  # fmt: skip

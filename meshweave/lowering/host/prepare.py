@@ -6,12 +6,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
 
 from meshweave.bundle import Port
+from meshweave.dialects.dist import COMPLEX
 from meshweave.errors import CompileError
 from meshweave.hints.fast_paths import KERNEL, SWITCHES
 from meshweave.ir.bindings import ir
 from meshweave.ir.build import OpBuilder, tensor_type
 from meshweave.ir.factorizations import LOOPS
 from meshweave.ir.factorizations import in_loops as factored_in_loops
+from meshweave.ir.fft import FFT
 from meshweave.ir.lapack import of_nothing
 from meshweave.ir.locations import location_text
 from meshweave.ir.ops import body_of, replace_op, terminator
@@ -62,6 +64,8 @@ def _refusal(op: ir.Operation, kept: set[str], target: str) -> str:
         return f"{op.name}: no lowering for this op on target {target}"
     if op.name == LAPACK and target == "gpu" and op.attributes["routine"].value not in LOOPS:
         return f"{op.name} {op.attributes['routine'].value}: target gpu has no LAPACK"
+    if op.name == FFT and target == "gpu":
+        return f"{op.name}: target gpu has no transforms"
     for type_ in (result.type for result in op.results):
         if isinstance(type_, ir.ShapedType) and not _static(type_):
             return f"{op.name}: {type_} has no static shape"
@@ -89,6 +93,10 @@ def spell_out(function: ir.OpView, target: str) -> None:
         replace_op(
             op.operation, [in_loops(op.operation) if target == "gpu" else _order(op.operation)]
         )
+    for op in ops_of(function, FFT):
+        if any(0 in value.type.shape for value in (*op.operation.operands, *op.operation.results)):
+            b = OpBuilder.before(op.operation)
+            replace_op(op.operation, [b.empty(result.type) for result in op.operation.results])
     for op in ops_of(function, LAPACK):
         if any(0 in value.type.shape for value in op.operation.operands):
             replace_op(op.operation, of_nothing(op.operation))
@@ -207,4 +215,15 @@ def _port(name: str, type_: ir.Type, attrs: Mapping[str, ir.Attribute], op: ir.O
     whole = attrs["dist.global"].value if "dist.global" in attrs else type_
     layout = Layout.replicated(len(shape))
     text = attrs["dist.layout"].value if "dist.layout" in attrs else str(layout)
-    return Port(name, str(type_.element_type), tuple(whole.shape), shape, text)
+    port = Port(name, str(type_.element_type), tuple(whole.shape), shape, text)
+    return _complex(port) if COMPLEX in attrs else port
+
+
+def _complex(port: Port) -> Port:
+    """Return a port as its user sees it, with complex numbers for its last dim, in which they lie whole."""
+    layout = Layout.parse(port.layout)
+    last = layout.ndim - 1
+    order = None if layout.order is None else tuple(f for f in layout.order if f[0] != last)
+    own = Layout(layout.dims[:-1], layout.partial, order, layout.uneven)
+    sizes = port.global_shape[:-1], port.local_shape[:-1]
+    return Port(port.name, f"complex<{port.dtype}>", *sizes, str(own))

@@ -20,6 +20,7 @@ from meshweave.ir.build import (
     static_sizes,
     static_strides,
 )
+from meshweave.ir.fft import FFT, Transform
 from meshweave.ir.ops import producer
 from meshweave.ir.routines import LAPACK, Call
 from meshweave.ir.scans import SCAN, Scan
@@ -468,6 +469,24 @@ def _lapack(op: ir.Operation, captured: list[Captured]) -> Rule:
     return _rule(op.name, factors, given, made, dims)
 
 
+def _fft(op: ir.Operation, captured: list[Captured]) -> Rule:
+    """Read the rule of a transform: all dims go through but its own, which is whole on each side, and that of parts."""
+    dim, kept = Transform.of(op).dim, list(Transform.of(op).shape)
+    factors = [Factor(1 if d == dim else n, PARALLEL) for d, n in enumerate(kept)]
+    factors[dim] = Factor(1, WHOLE)
+    given, made = [v.type for v in op.operands], [r.type for r in op.results]
+    dims: list[Dims | None] = []
+    for type_ in (*given, *made):
+        mine = [(d,) for d in range(len(kept))]
+        factors.append(Factor(type_.shape[dim], WHOLE))
+        mine[dim] = (len(factors) - 1,)
+        if len(type_.shape) > len(kept):
+            factors.append(Factor(type_.shape[-1], WHOLE))
+            mine.append((len(factors) - 1,))
+        dims.append(tuple(mine))
+    return _rule(op.name, factors, given, made, dims)
+
+
 def _scatter(op: ir.Operation, captured: list[Captured]) -> Rule:
     """Read the rule of a scatter: loops of dims go through, others are reduced; ranks leave out places of others."""
     if captured:
@@ -684,6 +703,7 @@ READERS: dict[str, Callable[[ir.Operation, list[Captured]], Rule]] = {
     SCAN: _scan,
     ORDER: _order,
     LAPACK: _lapack,
+    FFT: _fft,
     SCATTER: _scatter,
     "arith.constant": _whole,
     "arith.*": _aligned_op,

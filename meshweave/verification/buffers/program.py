@@ -70,7 +70,7 @@ class Spot(NamedTuple):
 class Work(NamedTuple):
     """Describe what runs: a kernel, a collective, a function.
 
-    kind: "launch", "collective", "start", "wait", "lapack" or "call". name: of kernel, collective, routine or callee.
+    kind: "launch", "collective", "start", "wait", "routine" or "call". name: of kernel, collective, routine or callee.
     details: what else must be the same in both programs. outs: how many operands are written. memory: how many more,
     on buffers, are the step's own memory. ticket: of start and wait; area, sent: see `mw.start`.
     """

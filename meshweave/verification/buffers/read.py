@@ -8,9 +8,9 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from meshweave.errors import CompileError
 from meshweave.ir.bindings import ir
 from meshweave.ir.build import DYNAMIC
+from meshweave.ir.calls import CALLS, called
 from meshweave.ir.locations import location_text
 from meshweave.ir.ops import functions_of
-from meshweave.ir.routines import Call
 from meshweave.layout.mesh import Mesh
 from meshweave.verification.buffers.program import (
     Body,
@@ -33,7 +33,7 @@ _WIDTHS = {
 }  # fmt: skip
 _WORK = {
     "mw.launch": "launch", "mw.collective": "collective", "mw.start": "start", "mw.wait": "wait",
-    "mw.lapack": "lapack", "mw.call": "call", "func.call": "call",
+    "mw.call": "call", "func.call": "call", **dict.fromkeys(CALLS, "routine"),
 }  # fmt: skip
 _VIEWS = ("tensor.extract_slice", "memref.subview")
 _RESHAPES = (
@@ -261,13 +261,14 @@ def _work(op: ir.Operation, name: str) -> Work:
         key: attributes[key].value for key in ("ticket", "area", "sent") if key in attributes
     }
     if kind in ("launch", "call"):
-        called = attributes["kernel" if kind == "launch" else "callee"].value
+        callee = attributes["kernel" if kind == "launch" else "callee"].value
         outs = attributes["outs"].value if "outs" in attributes else 0
-        return Work(kind, called, None, outs, int(name == "mw.call"))
-    if kind == "lapack":
+        return Work(kind, callee, None, outs, int(name == "mw.call"))
+    if kind == "routine":
+        said = called(op)
         outs = attributes["outs"].value if "outs" in attributes else 0
-        memory = operands - outs - len(Call.of(op).row.operands) if outs else 0
-        return Work(kind, attributes["routine"].value, Call.of(op).flags, outs, memory)
+        memory = operands - outs - said.inputs if outs else 0
+        return Work(kind, said.title, said.key, outs, memory)
     details = tuple(
         sorted(
             [(key, attributes[key]) for key in attributes if key not in _OWN],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from math import inf, prod
 from typing import NamedTuple
@@ -126,8 +126,19 @@ def inside(inner: Region, outer: Region, bounds: Bounds = NO_BOUNDS) -> Region |
 def within(inner: Region, outer: Region, bounds: Bounds = NO_BOUNDS) -> Region | None:
     """Return the bytes of a buffer that `inner` names among those of `outer`; the reverse of `inside`."""
     weights, steps = _weights(outer.dims), [step for _, step in outer.dims]
-    found = _moved(inner, outer.dims, weights, steps, bounds)
+    apart = Region(inner.offset, tuple(_broken(inner.dims, weights)))
+    found = _moved(apart, outer.dims, weights, steps, bounds)
     return found and Region(outer.offset.plus(found.offset), found.dims)
+
+
+def _broken(dims: Dims, steps: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield dims such that none walks past a step of `steps` that divides it: runs of several are broken there."""
+    for size, step in dims:
+        for wide in steps:
+            if size * step > wide > step and size * step % wide == wide % step == 0:
+                yield size * step // wide, wide
+                size = wide // step
+        yield size, step
 
 
 def _moved(
