@@ -3,7 +3,9 @@ driver as a function, and counts that are printed at the end.
 """
 
 import os
+import shutil
 import signal
+import tempfile
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +14,8 @@ from typing import Any
 import pytest
 from commands import Outcome
 from hypothesis import HealthCheck, settings
+
+from meshweave import cache
 
 settings.register_profile(
     "meshweave",
@@ -22,12 +26,29 @@ settings.register_profile(
 settings.load_profile("meshweave")
 
 
-def pytest_configure() -> None:
+OBJECTS = "MESHWEAVE_TEST_OBJECTS"  # the folder that all workers of a run share
+
+
+def pytest_configure(config: pytest.Config) -> None:
     """Every test compiles anew, and leaves the user's cache of compiled programs alone. Ctrl-C means what it means to
     Python, also where a shell runs the tests in its background.
     """
     os.environ["MESHWEAVE_CACHE"] = "off"
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if OBJECTS not in os.environ:
+        os.environ[OBJECTS] = tempfile.mkdtemp(prefix="meshweave-objects-")
+        config.add_cleanup(lambda: shutil.rmtree(os.environ.pop(OBJECTS), ignore_errors=True))
+    _share_objects(Path(os.environ[OBJECTS]))
+
+
+def _share_objects(shared: Path) -> None:
+    """Keep the objects of collectives for the whole run: they depend on their text alone, and take LLVM most time."""
+    of_user = cache.folder
+
+    def folder(within: str = "") -> "Path | None":
+        return of_user(within) or (shared if within == cache.OBJECTS else None)
+
+    cache.folder = folder
 
 
 @pytest.fixture
