@@ -14,8 +14,8 @@ from itertools import product
 from meshweave.layout.factors import Rule
 from meshweave.layout.layout import Layout
 from meshweave.layout.mesh import Mesh
-from meshweave.plan.defer import deferred
-from meshweave.plan.propagate import Decision, Graph, Spec, decide, refine
+from meshweave.plan.propagation.defer import deferred
+from meshweave.plan.propagation.propagate import Decision, Graph, Spec, decide, refine
 
 PROBE = 2
 """Ranks along a symbolic axis while layouts are chosen: the smallest number that cuts anything."""

@@ -2,8 +2,8 @@
 
 from meshweave.layout import Layout, Mesh
 from meshweave.layout.factors import ORDERED, REDUCTION, Factor, Rule
-from meshweave.plan.arrange import Said, arrange
-from meshweave.plan.propagate import Graph, Spec, propagate
+from meshweave.plan.propagation.arrange import Said, arrange
+from meshweave.plan.propagation.propagate import Graph, Spec, propagate
 
 MESH = Mesh(x=2)
 SHAPE, BYTES = (8,), 32

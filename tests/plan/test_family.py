@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from meshweave.layout import Mesh
 from meshweave.layout.factors import REDUCTION, Factor, Rule
-from meshweave.plan.defer import defer
 from meshweave.plan.family import Asked, family, probe, sizes_text, symbols
-from meshweave.plan.propagate import Graph, Spec, propagate
+from meshweave.plan.propagation.defer import defer
+from meshweave.plan.propagation.propagate import Graph, Spec, propagate
 
 
 def product_rule(m, k, n):

@@ -7,7 +7,15 @@ import pytest
 from meshweave.layout.factors import PARALLEL, REDUCTION, WHOLE, Factor, Rule
 from meshweave.layout.layout import Layout
 from meshweave.layout.mesh import Mesh
-from meshweave.plan.propagate import BOTH, FORWARD, Graph, Spec, decide, propagate, refine
+from meshweave.plan.propagation.propagate import (
+    BOTH,
+    FORWARD,
+    Graph,
+    Spec,
+    decide,
+    propagate,
+    refine,
+)
 
 MESH = Mesh(x=2, y=2)
 

@@ -1,4 +1,4 @@
-"""Turn the IR into a plain graph for plan/propagate: one walk, values become numbers, ops become rules.
+"""Turn the IR into a plain graph for plan/propagation: one walk, values become numbers, ops become rules.
 
 Regions are flattened. A value that enters or leaves a region (an iteration argument, a branch's yield, a call's
 operand) is joined to its counterpart by a *pass*: an op of the identity rule with no IR behind it but an operand to
@@ -14,7 +14,7 @@ from meshweave.ir.bindings import ir
 from meshweave.ir.ops import terminator
 from meshweave.layout.layout import Layout
 from meshweave.layout.mesh import Mesh
-from meshweave.plan.propagate import Graph, Spec
+from meshweave.plan.propagation.propagate import Graph, Spec
 from meshweave.transforms.base import fail, functions, port_attrs
 from meshweave.transforms.propagation.bodies import captured_by, is_tensor
 from meshweave.transforms.propagation.rules import RuleTable, is_free, is_made_free

@@ -1,7 +1,7 @@
 """Allow layouts beyond blocks at the edges of a program.
 
 Propagation places axes, and takes the pieces for blocks, so inside such a value lies in blocks nearby; where ops can
-as well run on the layout that was said, they do (plan/arrange.py).
+as well run on the layout that was said, they do (plan/propagation/arrange.py).
 
 before:  func @f(%a {dist.layout = [_*x, _]})        dist.constrain %v {layout = [_, x] order(1, 0)}
 after:   the same with dist.layout = [x, _], open to more axes, and what was said under dist.interface (of an op:
@@ -19,7 +19,7 @@ from meshweave.ir.ops import replace_op
 from meshweave.layout.layout import Layout
 from meshweave.layout.mesh import Mesh
 from meshweave.layout.notation import axis_factors
-from meshweave.plan.arrange import Said
+from meshweave.plan.propagation.arrange import Said
 from meshweave.transforms.base import fail, functions, ops_of, port_attrs, set_port_attrs
 from meshweave.transforms.propagation.graph import Built
 from meshweave.transforms.propagation.rules import nbytes

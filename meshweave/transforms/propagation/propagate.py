@@ -14,11 +14,11 @@ from typing import ClassVar
 from meshweave.dialects.dist import LayoutAttr
 from meshweave.ir.bindings import ir
 from meshweave.layout.layout import Layout
-from meshweave.plan.arrange import arrange
-from meshweave.plan.defer import defer
 from meshweave.plan.family import Asked, probe, sizes_text
-from meshweave.plan.nearer import bring_nearer
-from meshweave.plan.propagate import Decision, propagate
+from meshweave.plan.propagation.arrange import arrange
+from meshweave.plan.propagation.defer import defer
+from meshweave.plan.propagation.nearer import bring_nearer
+from meshweave.plan.propagation.propagate import Decision, propagate
 from meshweave.transforms.base import (
     Pass,
     functions,

@@ -16,7 +16,7 @@ from meshweave.layout.factors import ORDERED, PLACED, Rule
 from meshweave.layout.layout import Factor, Layout
 from meshweave.layout.mesh import Mesh
 from meshweave.layout.notation import REST, AxisFactor
-from meshweave.plan.propagate import Decision, Graph
+from meshweave.plan.propagation.propagate import Decision, Graph
 
 _Node = tuple[str, int, int]
 """A dim of a value ("value", number, dim) or a factor of an op ("op", number, factor)."""

@@ -13,7 +13,7 @@ from math import inf
 from meshweave.layout.factors import Axes, Rule, pieces
 from meshweave.layout.layout import Layout, Partial
 from meshweave.layout.mesh import Mesh
-from meshweave.plan.propagate import Decision, Graph
+from meshweave.plan.propagation.propagate import Decision, Graph
 
 
 @dataclass(frozen=True)

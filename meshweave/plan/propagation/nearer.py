@@ -12,7 +12,7 @@ from dataclasses import replace
 from meshweave.layout.factors import Rule
 from meshweave.layout.layout import Layout
 from meshweave.layout.mesh import Mesh
-from meshweave.plan.propagate import Decision, Graph, Spec, decide_by_cost
+from meshweave.plan.propagation.propagate import Decision, Graph, Spec, decide_by_cost
 
 SWEEPS = 4
 """How often all values are looked at, at most; a move of one may let another follow."""
