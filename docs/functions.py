@@ -7,10 +7,11 @@ FAMILIES = (
         "Element types",
         "dtypes",
         """
-bool, int8, int16, int32, int64, bfloat16, float16, float32 and float64; `mw.float32`, `"f32"`, `"float32"` and
-`np.float32` are the same wherever a dtype is asked for. Two arrays promote as the standard says; besides, float16 with
-bfloat16 gives float32, an integer array beside a floating one takes the floating type, and bool beside a number the
-number's. The functions work outside of traced functions too, and raise UsageError for what is no dtype.
+bool, int8, int16, int32, int64, bfloat16, float16, float32, float64, complex64 and complex128; `mw.float32`, `"f32"`,
+`"float32"` and `np.float32` are the same wherever a dtype is asked for. Two arrays promote as the standard says;
+besides, float16 with bfloat16 gives float32, an integer array beside a floating or complex one takes its type, and bool
+beside a number the number's. The functions work outside of traced functions too, and raise UsageError for what is no
+dtype.
 """,
     ),
     (
@@ -20,6 +21,8 @@ number's. The functions work outside of traced functions too, and raise UsageErr
 x, x1, x2, condition: arrays of any shapes that broadcast, or numbers. The result has the shape that they broadcast to
 and, where nothing else is said, the dtype that they promote to; floating functions of integers and bools give float32.
 float16 and bfloat16 are computed in float32 and rounded once. Angles are in radians.
+Complex numbers have sums, products, quotients, powers, parts, exponentials, logarithms, roots, the circular and
+hyperbolic functions but not their inverses; what needs an order is refused for them.
 """,
     ),
     (
@@ -28,6 +31,16 @@ float16 and bfloat16 are computed in float32 and rounded once. Angles are in rad
         """
 The dims in front of those that are multiplied broadcast, and the result has the dtype that the operands promote to.
 float16 and bfloat16 add up in float32 and are rounded once.
+""",
+    ),
+    (
+        "Fourier transforms",
+        "fft",
+        """
+`mw.fft`, the array API's extension, compiled for the cpu. Integers and floats become complex64, float64 complex128; the
+dim of a transform is whole on a rank, all others may be cut. n: how many elements along the dim, cut off or filled up
+with zeros; s: that of several dims. norm: "backward" scales transforms back by 1/n, "forward" the others, "ortho" both
+by 1/sqrt(n).
 """,
     ),
     (
@@ -104,7 +117,7 @@ EXAMPLES = {
     "atanh": ("atanh(1 / (v + 1))", "[0.5493, 0.3466, 0.2027]"),
     "ceil": ("ceil(v / 3)", "[1, 1, 2]"),
     "clip": ("clip(v, 1.5, 3)", "[1.5, 2, 3]"),
-    "conj": ("conj(v)", "[1, 2, 4]"),
+    "conj": ("conj(v - 2j)", "[(1+2j), (2+2j), (4+2j)]"),
     "copysign": ("copysign(v, v - 3)", "[-1, -2, 4]"),
     "cos": ("cos(v)", "[0.5403, -0.4161, -0.6536]"),
     "cosh": ("cosh(v)", "[1.543, 3.762, 27.31]"),
@@ -116,7 +129,7 @@ EXAMPLES = {
     "floor": ("floor(v / 3)", "[0, 0, 1]"),
     "floor_divide": ("floor_divide(v, 3)", "[0, 0, 1]"),
     "hypot": ("hypot(v, w)", "[4.123, 2.236, 4.472]"),
-    "imag": ("imag(v)", "[0, 0, 0]"),
+    "imag": ("imag(v - 2j)", "[-2, -2, -2]"),
     "log": ("log(v)", "[0, 0.6931, 1.386]"),
     "log10": ("log10(v)", "[0, 0.301, 0.6021]"),
     "log1p": ("log1p(v)", "[0.6931, 1.099, 1.609]"),
@@ -128,7 +141,7 @@ EXAMPLES = {
     "negative": ("negative(v)", "[-1, -2, -4]"),
     "positive": ("positive(v)", "[1, 2, 4]"),
     "pow": ("pow(v, 2)", "[1, 4, 16]"),
-    "real": ("real(v)", "[1, 2, 4]"),
+    "real": ("real(v - 2j)", "[1, 2, 4]"),
     "reciprocal": ("reciprocal(v)", "[1, 0.5, 0.25]"),
     "relu": ("relu(v - 2)", "[0, 0, 2]"),
     "remainder": ("remainder(v, 3)", "[1, 2, 1]"),
@@ -192,6 +205,21 @@ EXAMPLES = {
     "linalg.matrix_norm": ("linalg.matrix_norm(m)", "9.539"),
     "linalg.trace": ("linalg.trace(m)", "6"),
     "linalg.vector_norm": ("linalg.vector_norm(v)", "4.583"),
+    # fft
+    "fft.fft": ("real(fft.fft(w))", "[7, 2.5, 2.5]"),
+    "fft.ifft": ("real(fft.ifft(fft.fft(w)))", "[4, 1, 2]"),
+    "fft.rfft": ("real(fft.rfft(w))", "[7, 2.5]"),
+    "fft.irfft": ("fft.irfft(w)", "[2, 0.5, 1, 0.5]"),
+    "fft.hfft": ("fft.hfft(w)", "[8, 2, 4, 2]"),
+    "fft.ihfft": ("real(fft.ihfft(w))", "[2.333, 0.8333]"),
+    "fft.fftn": ("real(fft.fftn(m))", "[[21, -3, -3], [-9, 0, 0]]"),
+    "fft.ifftn": ("real(fft.ifftn(m))", "[[3.5, -0.5, -0.5], [-1.5, 0, 0]]"),
+    "fft.rfftn": ("real(fft.rfftn(m))", "[[21, -3], [-9, 0]]"),
+    "fft.irfftn": ("fft.irfftn(m)", "[[3.5, -0.5, 0, -0.5], [-1.5, 0, 0, 0]]"),
+    "fft.fftfreq": ("fft.fftfreq(4)", "[0, 0.25, -0.5, -0.25]"),
+    "fft.rfftfreq": ("fft.rfftfreq(4)", "[0, 0.25, 0.5]"),
+    "fft.fftshift": ("fft.fftshift(v)", "[4, 1, 2]"),
+    "fft.ifftshift": ("fft.ifftshift(v)", "[2, 4, 1]"),
     # manipulate
     "broadcast_arrays": ("broadcast_arrays(m, v)[1]", "[[1, 2, 4], [1, 2, 4]]"),
     "broadcast_to": ("broadcast_to(v, (2, 3))", "[[1, 2, 4], [1, 2, 4]]"),

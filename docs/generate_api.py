@@ -12,7 +12,7 @@ from typing import Any
 from functions import EXAMPLES, FAMILIES
 
 import meshweave as mw
-from meshweave.frontends.python import PUBLIC, RENAMED
+from meshweave.frontends.python import MODULES, PUBLIC, RENAMED
 
 INTRO = """\
 `import meshweave as mw`. Names load on first use. Examples are run by the tests. Every function raises
@@ -139,10 +139,9 @@ def _functions(modules: Sequence[str]) -> str:
     rows = []
     homes = {name: PUBLIC.get(name) or RENAMED[name][0] for name in {*PUBLIC, *RENAMED} - shown}
     functions = {name: (getattr(mw, name), home) for name, home in homes.items()}
-    functions |= {
-        f"linalg.{name}": (getattr(mw.linalg, name), "meshweave.frontends.python.functions.linalg")
-        for name in mw.linalg.__all__
-    }
+    for space, home in MODULES.items():
+        module = getattr(mw, space)
+        functions |= {f"{space}.{name}": (getattr(module, name), home) for name in module.__all__}
     for name, (value, home) in sorted(functions.items()):
         if home.rpartition(".")[2] in modules:
             called = callable(value) and not isinstance(value, type)

@@ -17,6 +17,8 @@ from meshweave.frontends.python.dtypes import as_dtype as as_dtype
 from meshweave.frontends.python.dtypes import bfloat16 as bfloat16
 from meshweave.frontends.python.dtypes import bool_ as _bool
 from meshweave.frontends.python.dtypes import can_cast as can_cast
+from meshweave.frontends.python.dtypes import complex64 as complex64
+from meshweave.frontends.python.dtypes import complex128 as complex128
 from meshweave.frontends.python.dtypes import e as e
 from meshweave.frontends.python.dtypes import finfo as finfo
 from meshweave.frontends.python.dtypes import float16 as float16
@@ -32,6 +34,7 @@ from meshweave.frontends.python.dtypes import isdtype as isdtype
 from meshweave.frontends.python.dtypes import nan as nan
 from meshweave.frontends.python.dtypes import pi as pi
 from meshweave.frontends.python.dtypes import result_type as result_type
+from meshweave.frontends.python.functions import fft as fft
 from meshweave.frontends.python.functions import linalg as linalg
 from meshweave.frontends.python.functions.create import arange as arange
 from meshweave.frontends.python.functions.create import asarray as asarray

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import meshweave as mw
-from meshweave.frontends.python import PUBLIC, RENAMED
+from meshweave.frontends.python import MODULES, PUBLIC, RENAMED
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "docs"))
 import functions
@@ -139,7 +139,7 @@ def test_what_has_a_section_has_an_example() -> None:
 
 def traced(v: Any, w: Any, m: Any, i: Any, b: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """The arrays that the examples of docs/functions.py give, and what else they give."""
-    scope = {name: getattr(mw, name) for name in (*PUBLIC, "linalg")} | {
+    scope = {name: getattr(mw, name) for name in (*PUBLIC, *MODULES)} | {
         "v": v,
         "w": w,
         "m": m,
@@ -186,11 +186,12 @@ def test_examples_of_functions_give_what_is_shown() -> None:
 def test_every_function_has_an_example() -> None:
     refused = {name for name in FUNCTIONS if name == "nonzero" or name.startswith("unique_")}
     called = {name for name in FUNCTIONS if inspect.isfunction(getattr(mw, name))} - refused
-    also = {f"linalg.{name}" for name in mw.linalg.__all__} - {f"linalg.{name}" for name in called}
+    every = {f"{space}.{name}" for space in MODULES for name in getattr(mw, space).__all__}
+    also = every - {f"linalg.{name}" for name in called}
     assert called | also == set(functions.EXAMPLES)
 
 
-IN_NUMPY = {known: getattr(np, known) for known in (*PUBLIC, "linalg") if hasattr(np, known)}
+IN_NUMPY = {known: getattr(np, known) for known in (*PUBLIC, *MODULES) if hasattr(np, known)}
 
 
 def numpy_has(name: str) -> bool:

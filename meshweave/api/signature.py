@@ -21,7 +21,7 @@ def leaf_spec(value: object, path: str) -> ArgumentSpec:
         return ArgumentSpec(tuple(value.shape), as_dtype(str(value.dtype)), layout=value.layout)
     if isinstance(value, Scalar):
         dtype = promoted([], [weak_kind(value) or "f"])
-        if dtype.kind == "i" and not -(1 << 63) <= value < 1 << 63:
+        if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
             raise UsageError(f"argument {path}: {value:.10e} is no {dtype!r}", where())
         return ArgumentSpec((), dtype, weak=True)
     if not hasattr(value, "shape") or not hasattr(value, "dtype"):

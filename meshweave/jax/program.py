@@ -22,7 +22,7 @@ from meshweave.api.signature import fast_key
 from meshweave.bundle import numpy_dtype
 from meshweave.errors import MeshweaveError, UsageError
 from meshweave.frontends.python import tree
-from meshweave.frontends.python.dtypes import COMPLEX, DType, as_dtype
+from meshweave.frontends.python.dtypes import DType, as_dtype
 from meshweave.frontends.python.program import ArgumentSpec, TracedProgram
 from meshweave.jax.placements import PyTree
 from meshweave.jax.tracing import Leaf, Traced, trace
@@ -225,8 +225,6 @@ def _key_data(jax: ModuleType, value: object, leaf: Leaf) -> object:
 def _our_dtype(leaf: Leaf) -> DType:
     """Return the element type of a program's argument: integers are signless there."""
     name = leaf.dtype.name
-    if name in COMPLEX:
-        return COMPLEX[name]
     try:
         return as_dtype(name.removeprefix("u") if leaf.dtype.kind == "u" else name)
     except UsageError as error:

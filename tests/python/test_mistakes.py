@@ -32,7 +32,12 @@ MISTAKES = [
     (lambda x, i: mw.where(i > 2, i, 300), "300 is no int8"),
     (lambda x, i: mw.full((3,), math.nan, dtype="i32"), "nan is no int32"),
     (lambda x, i: mw.full((3,), math.inf, dtype=int), "inf is no int64"),
-    (lambda x, i: x + 1j, r"add: 1j is complex: programs have bools, integers and floats"),
+    (lambda x, i: x < 1j, r"less: dtype meshweave.complex64, a real one is right"),
+    (lambda x, i: mw.full((3,), 1j, dtype="f32"), "1j is no float32"),
+    (lambda x, i: mw.astype(x + 1j, "f32"), "complex64 does not become meshweave.float32: mw.real"),
+    (lambda x, i: mw.fft.fft(x, norm="half"), "fft: norm='half', backward, ortho, forward are right"),
+    (lambda x, i: mw.fft.fft(x, n=0), "fft: n=0, at least 1 is right"),
+    (lambda x, i: mw.fft.rfft(x * 1j), "rfft: dtype meshweave.complex64, a real one is right"),
     (lambda x, i: x & 1, "bitwise_and: dtype meshweave.float32, an integer or bool is right"),
     (lambda x, i: x << 1, "bitwise_left_shift: dtype meshweave.float32, an integer is right"),
     (lambda x, i: -(x > 0), "negative: dtype meshweave.bool, a number is right"),
@@ -136,7 +141,7 @@ PLAIN = [
     (lambda x: x.at, AttributeError, "a traced value has no attribute 'at'$"),
     (lambda x: x + "a", TypeError, "unsupported operand"),
     (lambda x: mw.sum(x, 1), TypeError, "positional argument"),
-    (lambda x: mw.fft(x), AttributeError, "module 'meshweave' has no attribute 'fft'"),
+    (lambda x: mw.fht(x), AttributeError, "module 'meshweave' has no attribute 'fht'"),
     (lambda x: {}["missing"], KeyError, "missing"),
 ]  # fmt: skip
 

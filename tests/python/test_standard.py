@@ -58,6 +58,13 @@ linalg.cholesky(x, /, *, upper=False)  linalg.det(x, /)  linalg.eigh(x, /)  lina
 linalg.matrix_power(x, n, /)  linalg.matrix_rank(x, /, *, rtol=None)  linalg.pinv(x, /, *, rtol=None)
 linalg.qr(x, /, *, mode="reduced")  linalg.slogdet(x, /)  linalg.solve(x1, x2, /)
 linalg.svd(x, /, *, full_matrices=True)  linalg.svdvals(x, /)
+fft.fft(x, /, *, n=None, axis=-1, norm="backward")  fft.ifft(x, /, *, n=None, axis=-1, norm="backward")
+fft.fftn(x, /, *, s=None, axes=None, norm="backward")  fft.ifftn(x, /, *, s=None, axes=None, norm="backward")
+fft.rfft(x, /, *, n=None, axis=-1, norm="backward")  fft.irfft(x, /, *, n=None, axis=-1, norm="backward")
+fft.rfftn(x, /, *, s=None, axes=None, norm="backward")  fft.irfftn(x, /, *, s=None, axes=None, norm="backward")
+fft.hfft(x, /, *, n=None, axis=-1, norm="backward")  fft.ihfft(x, /, *, n=None, axis=-1, norm="backward")
+fft.fftfreq(n, /, *, d=1.0, dtype=None, device=None)  fft.rfftfreq(n, /, *, d=1.0, dtype=None, device=None)
+fft.fftshift(x, /, *, axes=None)  fft.ifftshift(x, /, *, axes=None)
 """
 ENTRIES = [entry.strip() for line in SIGNATURES.split("\n") for entry in line.split("  ") if entry]
 
@@ -67,7 +74,7 @@ def test_signature(entry):
     name, _, rest = entry.partition("(")
     wanted = inspect.signature(eval(f"lambda {rest[:-1]}: 0".replace(", /,", ",/,")))
     namespace, _, own = name.rpartition(".")
-    found = inspect.signature(getattr(mw.linalg if namespace else mw, own))
+    found = inspect.signature(getattr(getattr(mw, namespace) if namespace else mw, own))
     kinds = inspect.Parameter
     for parameter in wanted.parameters.values():
         if parameter.kind in (kinds.POSITIONAL_ONLY, kinds.VAR_POSITIONAL):

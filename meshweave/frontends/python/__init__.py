@@ -5,8 +5,8 @@
 
 _NAMES = {
     "frontends.python.dtypes": (
-        "as_dtype bfloat16 can_cast e finfo float16 float32 float64 iinfo inf int16 int32 int64 int8 isdtype nan pi "
-        "result_type"
+        "as_dtype bfloat16 can_cast complex128 complex64 e finfo float16 float32 float64 iinfo inf int16 int32 int64 "
+        "int8 isdtype nan pi result_type"
     ),
     "frontends.python.functions.elementwise": (
         "abs acos acosh add asin asinh astype atan atan2 atanh ceil clip conj copysign cos cosh divide erf exp "
@@ -49,5 +49,5 @@ PUBLIC = {name: f"meshweave.{home}" for home, names in _NAMES.items() for name i
 RENAMED = {"bool": ("meshweave.frontends.python.dtypes", "bool_")}
 """Public names that differ from those in the code."""
 
-MODULES = {"linalg": "meshweave.frontends.python.functions.linalg"}
+MODULES = {name: f"meshweave.frontends.python.functions.{name}" for name in ("fft", "linalg")}
 """Public names that are modules."""

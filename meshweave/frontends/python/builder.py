@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -28,6 +29,7 @@ from meshweave.frontends.python.dtypes import (
     float32,
     float64,
     literal,
+    part,
 )
 from meshweave.layout import Mesh
 
@@ -160,19 +162,21 @@ class Body:
 
     def constant(self, value: Scalar, dtype: DType) -> str:
         """Return the name of a scalar constant."""
-        return self._constant(_typed(literal(value, dtype), dtype))
+        return self._constant(scalar(value, dtype))
 
     def index(self, value: int) -> str:
         """Return the name of a constant of type index."""
-        return self._constant(f"{value} : index")
+        return self._constant(f"arith.constant {value} : index")
 
     def _constant(self, text: str) -> str:
         if text not in self._constants:
-            self._constants[text] = self.let(f"arith.constant {text}")
+            self._constants[text] = self.let(text)
         return self._constants[text]
 
     def compare(self, predicate: str, dtype: DType, a: str, b: str) -> str:
-        """Compare by a predicate of arith (olt, slt, eq, ...); the result is an i1."""
+        """Compare by a predicate of arith (olt, slt, eq, ...), complex numbers by oeq or une; the result is an i1."""
+        if dtype.kind == "c":
+            return self.let(f"complex.{_EQUAL[predicate]} {a}, {b} : {dtype.name}")
         op = "arith.cmpf" if dtype.kind == "f" else "arith.cmpi"
         return self.let(f"{op} {predicate}, {a}, {b} : {dtype.name}")
 
@@ -190,7 +194,13 @@ class Body:
             return value
         if target.kind == "b":
             zero = self.constant(0, source)
-            return self.compare("une" if source.kind == "f" else "ne", source, value, zero)
+            return self.compare("une" if source.kind in "fc" else "ne", source, value, zero)
+        if target.kind == "c":
+            return self._to_complex(value, source, target)
+        if source.kind == "c":
+            fail(
+                f"{source!r} does not become {target!r}: mw.real, mw.imag or mw.abs make real numbers"
+            )
         if target.kind == "f" and target.bits == 16:
             if source.bits >= 32 and source.kind == "i":
                 value, source = self.cast(value, source, float64), float64
@@ -199,6 +209,25 @@ class Body:
         return self.let(
             f"arith.{_cast_op(source, target)} {value} : {source.name} to {target.name}"
         )
+
+    def part(self, number: int, dtype: DType, value: str) -> str:
+        """Return the real part (0) or the imaginary one (1) of a number."""
+        if dtype.kind != "c":
+            return self.constant(0, dtype) if number else value
+        return self.let(f"complex.{('re', 'im')[number]} {value} : {dtype.name}")
+
+    def complex(self, dtype: DType, re: str, im: str) -> str:
+        """Make a complex number of its parts."""
+        return self.let(f"complex.create {re}, {im} : {dtype.name}")
+
+    def _to_complex(self, value: str, source: DType, target: DType) -> str:
+        if source.kind != "c":
+            value, source = self.cast(value, source, part(target)), part(target)
+        parts = [self.cast(self.part(k, source, value), part(source), part(target)) for k in (0, 1)]
+        return self.complex(target, *parts)
+
+
+_EQUAL = {"oeq": "eq", "une": "neq"}
 
 
 def _cast_op(source: DType, target: DType) -> str:
@@ -227,7 +256,8 @@ class CapturedArray(NamedTuple):
 
 def _bits(array: Elements) -> Elements:
     """Return the elements as integers: NaNs can be equal, and 0.0 and -0.0 differ."""
-    return array.view(f"u{array.itemsize}")
+    parts = array.view(array.real.dtype)
+    return parts.view(f"u{parts.itemsize}")
 
 
 class TracedValue(Protocol):
@@ -321,11 +351,11 @@ class TraceBuilder:
 
     def filled(self, shape: tuple[int, ...], dtype: DType, value: Scalar) -> str:
         """Return a tensor filled with one value, for a reduction to start from."""
-        scalar = self.let(f"arith.constant {_typed(literal(value, dtype), dtype)}")
+        start = self.let(scalar(value, dtype))
         type_ = tensor_type(shape, dtype)
         empty = self.empty(type_)
         return self.let(
-            f"linalg.fill ins({scalar} : {dtype.name}) outs({empty} : {type_}) -> {type_}"
+            f"linalg.fill ins({start} : {dtype.name}) outs({empty} : {type_}) -> {type_}"
         )
 
     def index(self, value: int) -> str:
@@ -390,11 +420,19 @@ class TraceBuilder:
 
 
 def _element(type_: str) -> str:
-    return type_[type_.rfind("x") + 1 : -1] if "x" in type_ else type_[len("tensor<") : -1]
+    return _SHAPE.sub("", type_)[:-1]
 
 
-def _typed(text: str, dtype: DType) -> str:
-    return text if dtype.kind == "b" else f"{text} : {dtype.name}"
+_SHAPE = re.compile(r"^tensor<(\d+x)*")
+
+
+def scalar(value: Scalar, dtype: DType) -> str:
+    """Return the op that makes a scalar constant."""
+    text = literal(value, dtype)
+    if dtype.kind == "c":
+        parts = ", ".join(f"{half} : {part(dtype)}" for half in text.strip("()").split(", "))
+        return f"complex.constant [{parts}] : {dtype.name}"
+    return f"arith.constant {text}" + ("" if dtype.kind == "b" else f" : {dtype.name}")
 
 
 def _column(frame: FrameType) -> int:

@@ -39,7 +39,8 @@ class DType:
         return np.dtype(NUMPY_DTYPES[self.name])
 
 
-Scalar: TypeAlias = bool | int | float
+RealScalar: TypeAlias = bool | int | float
+Scalar: TypeAlias = RealScalar | complex
 """A Python scalar: it takes the dtype of the arrays that it meets."""
 DTypeLike: TypeAlias = DType | str | type | np.dtype[Any]
 """What `as_dtype` reads."""
@@ -64,16 +65,13 @@ _LONG = {
     "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64",
     "complex<f32>": "complex64", "complex<f64>": "complex128",
 }  # fmt: skip
-DTYPES = {
-    d.name: d for d in (bool_, int8, int16, int32, int64, float16, bfloat16, float32, float64)
-}
-COMPLEX = {_LONG[d.name]: d for d in (complex64, complex128)}
-"""The complex types by name: programs of JAX have them, traced ones have not."""
-DEFAULT_INT, DEFAULT_FLOAT = int64, float32
+_FLOATS, _COMPLEX = (float16, bfloat16, float32, float64), (complex64, complex128)
+DTYPES = {d.name: d for d in (bool_, int8, int16, int32, int64, *_FLOATS, *_COMPLEX)}
+DEFAULT_INT, DEFAULT_FLOAT, DEFAULT_COMPLEX = int64, float32, complex64
 _BY_NAME = {**DTYPES, **{_LONG[n]: d for n, d in DTYPES.items()}}
 _BY_NUMPY = {d.numpy: d for d in DTYPES.values() if d is not bfloat16}
-_KINDS = "bif"
-_WEAK = {"b": bool_, "i": DEFAULT_INT, "f": DEFAULT_FLOAT}
+_KINDS = "bifc"
+_WEAK = {"b": bool_, "i": DEFAULT_INT, "f": DEFAULT_FLOAT, "c": DEFAULT_COMPLEX}
 
 
 def as_dtype(value: DTypeLike) -> DType:
@@ -85,7 +83,7 @@ def as_dtype(value: DTypeLike) -> DType:
         return value
     if isinstance(value, str) and value in _BY_NAME:
         return _BY_NAME[value]
-    if isinstance(value, type) and value in (bool, int, float):
+    if isinstance(value, type) and value in (bool, int, float, complex):
         return _WEAK[value.__name__[0]]
     try:
         known = np.dtype(value)
@@ -98,7 +96,7 @@ def as_dtype(value: DTypeLike) -> DType:
             f"dtype {known}: bytes in another machine's order; astype({str(known.newbyteorder('='))!r}) is right"
         )
     if known is None or known not in _BY_NUMPY:
-        raise UsageError(f"dtype {value}: known are {', '.join(_LONG[name] for name in DTYPES)}")
+        raise UsageError(f"dtype {value}: known are {', '.join(_LONG.values())}")
     return _BY_NUMPY[known]
 
 
@@ -117,8 +115,11 @@ _MANTISSA = {"f64": (52, -1022), "f32": (23, -126), "f16": (10, -14), "bf16": (7
 
 
 def finfo(dtype: object, /) -> TypeLimits:
-    """Return bits, min, max, eps and smallest_normal of a floating dtype. Raises UsageError for another."""
-    found = own_dtype(dtype)
+    """Return bits, min, max, eps and smallest_normal of a floating dtype, of a complex one those of its parts.
+
+    Raises UsageError for another.
+    """
+    found = part(own_dtype(dtype))
     if found.kind != "f":
         raise UsageError(f"finfo: {found!r} is no floating dtype")
     digits, least = _MANTISSA[found.name]
@@ -137,7 +138,7 @@ def iinfo(dtype: object, /) -> TypeLimits:
 
 _CLASSES = {
     "bool": "b", "signed integer": "i", "unsigned integer": "", "integral": "i",
-    "real floating": "f", "complex floating": "", "numeric": "if",
+    "real floating": "f", "complex floating": "c", "numeric": "ifc",
 }  # fmt: skip
 
 
@@ -169,7 +170,8 @@ class Info:
 
     def default_dtypes(self, *, device: Mesh | None = None) -> dict[str, DType]:
         """Return the dtypes of results where none is given."""
-        return {"real floating": DEFAULT_FLOAT, "integral": DEFAULT_INT, "indexing": DEFAULT_INT}
+        floats = {"real floating": DEFAULT_FLOAT, "complex floating": DEFAULT_COMPLEX}
+        return floats | {"integral": DEFAULT_INT, "indexing": DEFAULT_INT}
 
     def dtypes(self, *, device: Mesh | None = None, kind: Kind | None = None) -> dict[str, DType]:
         """Return the dtypes by name; kind: only those of a kind, as `isdtype` takes it."""
@@ -190,11 +192,13 @@ def can_cast(source: object, target: DTypeLike, /) -> bool:
 
 
 def weak_kind(value: object) -> str | None:
-    """Return the kind ("b", "i", "f") of a Python scalar, None for anything else."""
+    """Return the kind ("b", "i", "f", "c") of a Python scalar, None for anything else."""
     if isinstance(value, bool):
         return "b"
     if isinstance(value, int):
         return "i"
+    if isinstance(value, complex):
+        return "c"
     return "f" if isinstance(value, float) else None
 
 
@@ -210,8 +214,9 @@ def promoted(strong: list[DType], weak: list[str]) -> DType:
             result = max(result, other, key=lambda d: (_KINDS.index(d.kind), d.bits))
     for kind in weak:
         if _KINDS.index(kind) > _KINDS.index(result.kind):
-            result = _WEAK[kind]
-    return result
+            result = _WEAK[kind] if kind != "c" else complex_of(result)
+    wide = any(other in (float64, complex128) for other in strong)
+    return complex128 if wide and result.kind == "c" else result
 
 
 def result_type(*values: object) -> DType:
@@ -231,8 +236,23 @@ def result_type(*values: object) -> DType:
 
 
 def floating(dtype: DType) -> DType:
-    """Return a floating dtype itself, the default floating dtype for others."""
-    return dtype if dtype.kind == "f" else DEFAULT_FLOAT
+    """Return a floating or complex dtype itself, the default floating dtype for others."""
+    return dtype if dtype.kind in "fc" else DEFAULT_FLOAT
+
+
+def part(dtype: DType) -> DType:
+    """Return the dtype of the real and the imaginary part of a complex dtype; any other is its own."""
+    return {complex64: float32, complex128: float64}.get(dtype, dtype)
+
+
+def complex_of(dtype: DType) -> DType:
+    """Return the complex dtype that holds numbers of a dtype, as precise as floats of it are."""
+    return complex128 if dtype in (float64, complex128) else complex64
+
+
+def op_of(word: str, dtype: DType) -> str:
+    """Return the op that adds, subtracts or multiplies (`add`, `sub`, `mul`) numbers of a dtype."""
+    return f"complex.{word}" if dtype.kind == "c" else f"arith.{word}{dtype.kind}"
 
 
 def accumulator(dtype: DType) -> DType:
@@ -253,6 +273,11 @@ def literal(value: Scalar, dtype: DType) -> str:
     """Write a Python scalar as an MLIR constant of this type. Raises UsageError if an integer does not fit."""
     if dtype.kind == "b":
         return "true" if value else "false"
+    if dtype.kind == "c":
+        number = complex(value)
+        return f"({_float_literal(number.real, part(dtype))}, {_float_literal(number.imag, part(dtype))})"
+    if isinstance(value, complex):
+        raise UsageError(f"{value} is no {_LONG[dtype.name]}")
     if dtype.kind == "i":
         low, high = limits(dtype)
         if value in (math.inf, -math.inf) or value != value:

@@ -50,8 +50,6 @@ def _binary(name: str, reflected: bool = False) -> _Binary:
     def method(self: Tracer, other: ArrayLike) -> Tracer:
         if is_operand(other):
             return _public(name)(other, self) if reflected else _public(name)(self, other)
-        if isinstance(other, complex):
-            fail(f"{name}: {other} is complex: programs have bools, integers and floats")
         return NotImplemented  # type: ignore[no-any-return]  # what Python asks of operators
 
     return method
@@ -216,9 +214,9 @@ class Tracer:
         return f"Tracer({'x'.join(map(str, self.shape))}{'x' if self.shape else ''}{self.dtype})"
 
 
-Operand: TypeAlias = Tracer | bool | int | float
+Operand: TypeAlias = Tracer | bool | int | float | complex
 """What an op computes with: a tensor, or a Python scalar."""
-ArrayLike: TypeAlias = Tracer | bool | int | float | SupportsArray
+ArrayLike: TypeAlias = Tracer | bool | int | float | complex | SupportsArray
 """What functions of arrays take."""
 Nested: TypeAlias = Sequence["ArrayLike | Nested"]
 """Lists of arrays and scalars, and lists of such lists."""
@@ -355,6 +353,8 @@ def _uniform(array: np.ndarray[Any, Any]) -> bool:
     """Tell whether all elements are the same value, with 0.0 and -0.0 as two."""
     if array.dtype.name == "bfloat16":
         array = array.view(np.uint16)
+    if array.dtype.kind == "c":
+        return _uniform(array.real) and _uniform(array.imag)
     first = array.flat[0]
     same = array.size == 1 or bool(np.all(array == first))
     return same and (first != 0 or array.dtype.kind != "f" or not np.signbit(array).any())

@@ -15,6 +15,7 @@ from meshweave.frontends.python.dtypes import (
     DEFAULT_INT,
     DType,
     DTypeLike,
+    RealScalar,
     Scalar,
     bool_,
     float64,
@@ -73,7 +74,7 @@ def _plain(value: Nested, dtype: DType | None) -> np.ndarray[Any, Any]:
         array = np.asarray(value)
     except ValueError:
         fail("asarray: the lists are not of one length, or hold what is no number")
-    if array.dtype.kind not in "bif":
+    if array.dtype.kind not in "bifc":
         fail(f"asarray: a list of {array.dtype}")
     if array.size and weak_kind(tree.flatten(value)[0][0]) is None:
         return array
@@ -161,10 +162,10 @@ def _index(b: Body, dim: int, dtype: DType) -> str:
 
 
 def arange(
-    start: Scalar,
+    start: RealScalar,
     /,
-    stop: Scalar | None = None,
-    step: Scalar = 1,
+    stop: RealScalar | None = None,
+    step: RealScalar = 1,
     *,
     dtype: DTypeLike | None = None,
     device: Device = None,
@@ -174,7 +175,7 @@ def arange(
         start, stop = 0, start
     check_device("arange", device)
     numbers = tuple(_python(v) for v in (start, stop, step))
-    if any(weak_kind(v) is None or not math.isfinite(v) for v in numbers) or numbers[2] == 0:
+    if any(weak_kind(v) in (None, "c") or not math.isfinite(v) for v in numbers) or numbers[2] == 0:
         fail(f"arange: {numbers}, finite Python numbers and a step that is not 0 are right")
     start, stop, step = numbers
     default = DEFAULT_FLOAT if any(isinstance(v, float) for v in numbers) else DEFAULT_INT
@@ -190,13 +191,13 @@ def arange(
     return _progression(count, start, step, wanted)
 
 
-def _python(value: Scalar) -> Any:  # an int where whole numbers are, whatever is promised
+def _python(value: RealScalar) -> Any:  # an int where whole numbers are, whatever is promised
     """Return a NumPy scalar as Python's, anything else as it is."""
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _progression(count: int, start: Scalar, step: Scalar, dtype: DType) -> Tracer:
-    wide = float64 if dtype.kind == "f" else int64
+def _progression(count: int, start: RealScalar, step: RealScalar, dtype: DType) -> Tracer:
+    wide = float64 if dtype.kind in "fc" else int64
 
     def body(b: Body) -> str:
         index = _index(b, 0, wide)
@@ -208,8 +209,8 @@ def _progression(count: int, start: Scalar, step: Scalar, dtype: DType) -> Trace
 
 
 def linspace(
-    start: Scalar,
-    stop: Scalar,
+    start: RealScalar,
+    stop: RealScalar,
     /,
     num: int,
     *,
@@ -221,7 +222,8 @@ def linspace(
     wanted = dtype_of("linspace", dtype, DEFAULT_FLOAT)
     check_device("linspace", device)
     start, stop, num = _python(start), _python(stop), _python(num)
-    if weak_kind(start) is None or weak_kind(stop) is None or not isinstance(num, int) or num < 0:
+    ends = [weak_kind(start), weak_kind(stop)]
+    if None in ends or "c" in ends or not isinstance(num, int) or num < 0:
         fail(f"linspace: {(start, stop, num)}, Python numbers and a count are right")
     if wanted.kind == "b":
         fail(f"linspace: dtype {wanted!r}, a number is right")

@@ -21,6 +21,8 @@ from meshweave.frontends.python.dtypes import (
     accumulator,
     bool_,
     floating,
+    op_of,
+    part,
 )
 from meshweave.frontends.python.tracer import (
     ArrayLike,
@@ -90,22 +92,36 @@ def checked(name: str, values: Sequence[ArrayLike], kinds: str = "fi") -> DType:
     return dtype
 
 
-_WORDS = {"fi": "a number", "ib": "an integer or bool", "i": "an integer", "f": "a floating one"}
+_WORDS = {
+    "fi": "a real number",
+    "fic": "a number",
+    "fib": "a real one",
+    "ib": "an integer or bool",
+    "i": "an integer",
+    "f": "a floating one",
+}
 
 
 def binary(name: str, doc: str, **ops: str) -> Binary:
-    """Make the function of two arrays that computes, for each kind of dtype (f, i, b), an op of arith."""
+    """Make the function of two arrays that computes, for each kind of dtype, an op: of arith for f, i and b."""
 
     def function(x1: ArrayLike, x2: ArrayLike, /) -> Tracer:
         dtype = checked(name, [x1, x2], "".join(ops))
-        op = f"arith.{ops[dtype.kind]}"
+        op = f"{'complex' if dtype.kind == 'c' else 'arith'}.{ops[dtype.kind]}"
         return apply([x1, x2], lambda b, t, x, y: b.op(op, t, x, y), dtype, dtype)
 
     return named(function, name, doc)
 
 
-def _floats(name: str, values: Sequence[ArrayLike], emit: Emit) -> Tracer:
+def _floats(
+    name: str, values: Sequence[ArrayLike], emit: Emit, of_complex: Emit | None = None
+) -> Tracer:
     dtype = _float_dtype(values)
+    if dtype.kind == "c":
+        if of_complex is None:
+            refuse(name, dtype, "a real one")
+        else:
+            emit = of_complex
     return apply(values, emit, accumulator(dtype), dtype)
 
 
@@ -120,9 +136,45 @@ def _math(name: str, doc: str, op: str | None = None) -> Unary:
     emit = lambda b, t, x: b.op(f"math.{op or name}", t, x)  # noqa: E731
 
     def function(x: ArrayLike, /) -> Tracer:
-        return _floats(name, [x], emit)
+        return _floats(name, [x], emit, _COMPLEX.get(name))
 
     return named(function, name, f"{doc}, elementwise. Shape of x; its dtype, float32 of integers.")
+
+
+def _complex_op(name: str) -> Emit:
+    return lambda b, t, x: b.op(f"complex.{name}", t, x)
+
+
+def _complex_log(base: float) -> Emit:
+    def emit(b: Body, t: DType, x: str) -> str:
+        found = b.op("complex.log", t, x)
+        return b.op("complex.mul", t, found, b.constant(1 / math.log(base), t))
+
+    return emit
+
+
+def _hyperbolic(real_op: str, other: str, circular: tuple[str, str]) -> Emit:
+    """Compute sinh or cosh of a + ib by those of a, and the cosine and sine of b."""
+
+    def emit(b: Body, t: DType, x: str) -> str:
+        p, (re, im) = part(t), (b.part(k, t, x) for k in (0, 1))
+        cosine, sine = (b.op(f"math.{name}", p, im) for name in circular)
+        parts = [b.op(f"math.{name}", p, re) for name in (real_op, other)]
+        return b.complex(t, *(b.op("arith.mulf", p, y, z) for y, z in zip(parts, (cosine, sine))))
+
+    return emit
+
+
+_COMPLEX: dict[str, Emit] = {
+    name: _complex_op(name)
+    for name in ("exp", "expm1", "log", "log1p", "sqrt", "rsqrt", "sin", "cos", "tan", "tanh")
+} | {
+    "log2": _complex_log(2),
+    "log10": _complex_log(10),
+    "sinh": _hyperbolic("sinh", "cosh", ("cos", "sin")),
+    "cosh": _hyperbolic("cosh", "sinh", ("cos", "sin")),
+}
+"""How functions of complex numbers are computed, where there are any."""
 
 
 def named(function: Function, name: str, doc: str) -> Function:
@@ -216,21 +268,23 @@ def logaddexp(x1: ArrayLike, x2: ArrayLike, /) -> Tracer:
 
 
 _WRAP = "elementwise; integers wrap around"
-add = binary("add", f"Compute x1 + x2, {_WRAP}.", f="addf", i="addi")
-subtract = binary("subtract", f"Compute x1 - x2, {_WRAP}.", f="subf", i="subi")
+add = binary("add", f"Compute x1 + x2, {_WRAP}.", f="addf", i="addi", c="add")
+subtract = binary("subtract", f"Compute x1 - x2, {_WRAP}.", f="subf", i="subi", c="sub")
 multiply = binary(
     "multiply",
     f"Compute x1 * x2, {_WRAP}, the product of bools is `and`.",
     f="mulf",
     i="muli",
     b="andi",
+    c="mul",
 )
 
 
 def divide(x1: ArrayLike, x2: ArrayLike, /) -> Tracer:
     """Compute x1 / x2, elementwise; the result is floating, float32 for integers."""
     dtype = _float_dtype([x1, x2])
-    return apply([x1, x2], lambda b, t, x, y: b.op("arith.divf", t, x, y), dtype, dtype)
+    op = "complex.div" if dtype.kind == "c" else "arith.divf"
+    return apply([x1, x2], lambda b, t, x, y: b.op(op, t, x, y), dtype, dtype)
 
 
 def _int_division(b: Body, t: DType, x: str, y: str) -> tuple[str, str, str, str]:
@@ -313,18 +367,19 @@ def pow(x1: ArrayLike, x2: ArrayLike, /) -> Tracer:
 
     A small whole exponent given as a Python number becomes products.
     """
-    dtype = checked("pow", [x1, x2])
+    dtype = checked("pow", [x1, x2], "fic")
     if isinstance(x2, int | float) and x2 in range(1, 9) and isinstance(x1, Tracer):
         times = int(x2)
         return apply([x1], lambda b, t, x: _power(b, t, x, times), accumulator(dtype), dtype)
-    if dtype.kind == "f":
-        return _floats("pow", [x1, x2], lambda b, t, x, y: b.op("math.powf", t, x, y))
+    if dtype.kind in "fc":
+        of_complex = lambda b, t, x, y: b.op("complex.pow", t, x, y)  # noqa: E731
+        return _floats("pow", [x1, x2], lambda b, t, x, y: b.op("math.powf", t, x, y), of_complex)
     return apply([x1, x2], _int_power, dtype, dtype)
 
 
 def _power(b: Body, t: DType, x: str, exponent: int) -> str:
     """Compute x to a positive power by repeated squaring."""
-    op = f"arith.mul{t.kind}"
+    op = op_of("mul", t)
     result = ""
     while True:
         if exponent & 1:
@@ -358,11 +413,11 @@ def square(x: ArrayLike, /) -> Tracer:
 
 def negative(x: ArrayLike, /) -> Tracer:
     """Compute -x, elementwise."""
-    dtype = checked("negative", [x])
+    dtype = checked("negative", [x], "fic")
 
     def emit(b: Body, t: DType, a: str) -> str:
-        if t.kind == "f":
-            return b.op("arith.negf", t, a)
+        if t.kind in "fc":
+            return b.op("arith.negf" if t.kind == "f" else "complex.neg", t, a)
         return b.op("arith.subi", t, b.constant(0, t), a)
 
     return apply([x], emit, dtype, dtype)
@@ -374,8 +429,11 @@ def positive(x: ArrayLike, /) -> Tracer:
 
 
 def abs(x: ArrayLike, /) -> Tracer:
-    """Compute the absolute value, elementwise; the most negative integer stays as it is."""
-    dtype = checked("abs", [x])
+    """Compute the absolute value, elementwise, of complex numbers as real ones; the most negative integer stays."""
+    dtype = checked("abs", [x], "fic")
+    if dtype.kind == "c":
+        size = lambda b, t, a: b.let(f"complex.abs {a} : {t}")  # noqa: E731
+        return apply([x], size, dtype, part(dtype), part(dtype))
 
     def emit(b: Body, t: DType, a: str) -> str:
         if t.kind == "f":
@@ -387,8 +445,10 @@ def abs(x: ArrayLike, /) -> Tracer:
 
 
 def sign(x: ArrayLike, /) -> Tracer:
-    """Return -1, 0 or 1, elementwise, and NaN for NaN."""
-    dtype = checked("sign", [x])
+    """Return -1, 0 or 1, elementwise, of a complex number x / abs(x), and NaN for NaN."""
+    dtype = checked("sign", [x], "fic")
+    if dtype.kind == "c":
+        return apply([x], _complex_op("sign"), dtype, dtype)
 
     def emit(b: Body, t: DType, a: str) -> str:
         zero = b.constant(0, t)
@@ -404,6 +464,8 @@ def sign(x: ArrayLike, /) -> Tracer:
 def _rounding(name: str, doc: str, op: str) -> Unary:
     def function(x: ArrayLike, /) -> Tracer:
         dtype = operand_dtype(operands([x]))
+        if dtype.kind == "c":
+            refuse(name, dtype, "a real one")
         if dtype.kind != "f":
             return tensor(x)
         return apply([x], lambda b, t, a: b.op(f"math.{op}", t, a), accumulator(dtype), dtype)
@@ -440,19 +502,31 @@ def relu(x: ArrayLike, /) -> Tracer:
 
 
 def real(x: ArrayLike, /) -> Tracer:
-    """Return x itself: no dtype is complex."""
-    return tensor(x)
-
-
-def conj(x: ArrayLike, /) -> Tracer:
-    """Return x itself: no dtype is complex."""
-    return tensor(x)
+    """Return the real part, elementwise; real numbers are their own."""
+    return _part(tensor(x), 0)
 
 
 def imag(x: ArrayLike, /) -> Tracer:
-    """Return zeros like x: no dtype is complex."""
+    """Return the imaginary part, elementwise; zeros for real numbers."""
     value = tensor(x)
-    return splat(tracing(), value.shape, 0, value.dtype)
+    if value.dtype.kind != "c":
+        return splat(tracing(), value.shape, 0, value.dtype)
+    return _part(value, 1)
+
+
+def _part(value: Tracer, number: int) -> Tracer:
+    dtype = value.dtype
+    if dtype.kind != "c":
+        return value
+    return apply([value], lambda b, t, a: b.part(number, t, a), dtype, part(dtype), part(dtype))
+
+
+def conj(x: ArrayLike, /) -> Tracer:
+    """Return the complex conjugate, elementwise; real numbers are their own."""
+    value = tensor(x)
+    if value.dtype.kind != "c":
+        return value
+    return apply([value], _complex_op("conj"), value.dtype, value.dtype)
 
 
 def astype(

@@ -156,6 +156,7 @@ def _call(
 ) -> list[Tracer]:
     """Call a routine on matrices; return its results, those of floats in the type of the first operand."""
     first = tensor(operands[0])
+    e.checked(name, [first], "fib")
     given = floating(first.dtype)
     wide = accumulator(given)
     values = [e.astype(first, wide)]

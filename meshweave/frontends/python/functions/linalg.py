@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 
 from meshweave.frontends.python.builder import Body, affine_map, fail, tensor_type
-from meshweave.frontends.python.dtypes import DTypeLike, accumulator, floating
+from meshweave.frontends.python.dtypes import DTypeLike, accumulator, floating, op_of
 from meshweave.frontends.python.functions import elementwise as e
 from meshweave.frontends.python.functions.factor import (
     cholesky,
@@ -76,8 +76,8 @@ def contract(name: str, a: Tracer, b: Tracer, left: str, right: str, out: str) -
 
     def body(lines: Body, ins: list[str], acc: str) -> str:
         x, y = (lines.cast(v, t.dtype, wide) for v, t in zip(ins, (a, b)))
-        product = lines.op(f"arith.mul{wide.kind}", wide, x, y)
-        return lines.op(f"arith.add{wide.kind}", wide, acc, product)
+        product = lines.op(op_of("mul", wide), wide, x, y)
+        return lines.op(op_of("add", wide), wide, acc, product)
 
     made = trace.generic(maps, kinds, [a, b], init, type_, body)
     return e.astype(Tracer(trace, made, shape, wide), dtype)
@@ -168,8 +168,8 @@ def tensordot(
 
 
 def vecdot(x1: ArrayLike, x2: ArrayLike, /, *, axis: int = -1) -> Tracer:
-    """Sum the products along `axis` (negative); the other dims broadcast."""
-    a, b = tensor(x1), tensor(x2)
+    """Sum the products along `axis` (negative), of complex numbers with x1's conjugates; the other dims broadcast."""
+    a, b = e.conj(x1), tensor(x2)
     if axis >= 0 or -axis > min(a.ndim, b.ndim):
         fail(f"vecdot: axis={axis}, -{min(a.ndim, b.ndim)} to -1 are right")
     if a.shape[axis] != b.shape[axis]:
@@ -311,17 +311,16 @@ def vector_norm(
     The result is floating. Sums of float16 and bfloat16 add up in float32.
     """
     value = tensor(x)
-    value = e.astype(value, floating(value.dtype))
+    value = e.abs(e.astype(value, floating(value.dtype)))
     dims = axes_of("vector_norm", axis, value.ndim)
-    size = e.abs(value)
     if not isinstance(ord, int | float):
         fail(f"vector_norm: ord={ord!r:.40}, a Python number is right")
     if ord in (math.inf, -math.inf):
-        return (most if ord > 0 else least)(size, axis=dims, keepdims=keepdims)
+        return (most if ord > 0 else least)(value, axis=dims, keepdims=keepdims)
     if ord == 0:
         found = total(e.astype(e.astype(value, "bool"), value.dtype), axis=dims, keepdims=keepdims)
         return e.astype(found, value.dtype)
-    wide = e.astype(size, accumulator(value.dtype))
+    wide = e.astype(value, accumulator(value.dtype))
     if ord == 1:
         found = total(wide, axis=dims, keepdims=keepdims)
     elif ord == 2:

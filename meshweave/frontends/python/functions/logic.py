@@ -14,7 +14,10 @@ from meshweave.frontends.python.functions.elementwise import (
     astype,
     binary,
     checked,
+    imag,
     named,
+    real,
+    refuse,
 )
 from meshweave.frontends.python.tracer import ArrayLike, Tracer, operand_dtype, operands, tensor
 
@@ -22,7 +25,9 @@ from meshweave.frontends.python.tracer import ArrayLike, Tracer, operand_dtype, 
 def _comparison(name: str, sign: str, predicates: tuple[str, str, str]) -> Binary:
     def function(x1: ArrayLike, x2: ArrayLike, /) -> Tracer:
         dtype = operand_dtype(operands([x1, x2]))
-        predicate = predicates["fib".index(dtype.kind)]
+        if dtype.kind == "c" and predicates[0] not in ("oeq", "une"):
+            refuse(name, dtype, "a real one")
+        predicate = predicates["fibc".index(dtype.kind) % 3]
         emit = lambda b, t, x, y: b.compare(predicate, t, x, y)  # noqa: E731
         return apply([x1, x2], emit, dtype, bool_, bool_)
 
@@ -40,6 +45,9 @@ greater_equal = _comparison("greater_equal", ">=", ("oge", "sge", "uge"))
 def _test(name: str, doc: str, emit: Emit, otherwise: bool) -> Unary:
     def function(x: ArrayLike, /) -> Tracer:
         dtype = operand_dtype(operands([x]))
+        if dtype.kind == "c":
+            combine = logical_and if otherwise else logical_or
+            return combine(function(real(x)), function(imag(x)))
         if dtype.kind != "f":
             return apply([x], lambda b, t, a: b.constant(otherwise, bool_), dtype, bool_, bool_)
         return apply([x], emit, dtype, bool_, bool_)

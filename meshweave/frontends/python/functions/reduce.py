@@ -18,6 +18,7 @@ from meshweave.frontends.python.dtypes import (
     bool_,
     floating,
     limits,
+    op_of,
     weak_kind,
 )
 from meshweave.frontends.python.functions import elementwise as e
@@ -78,12 +79,12 @@ def _accumulated(
         fail(f"{name}: dtype {out!r}, a number is right")
     wide = accumulator(out)
     dims = axes_of(name, axis, value.ndim)
-    made = _reduce(e.astype(value, wide), dims, keepdims, f"arith.{op}{wide.kind}", initial)
+    made = _reduce(e.astype(value, wide), dims, keepdims, op_of(op, wide), initial)
     return e.astype(made, out)
 
 
 def _summed_type(dtype: DType) -> DType:
-    return dtype if dtype.kind == "f" or dtype.bits >= DEFAULT_INT.bits else DEFAULT_INT
+    return dtype if dtype.kind in "fc" or dtype.bits >= DEFAULT_INT.bits else DEFAULT_INT
 
 
 def sum(
@@ -110,6 +111,7 @@ def prod(
 def _extreme(name: str, doc: str, ops: dict[str, str], end: int) -> Callable[..., Tracer]:
     def function(x: ArrayLike, /, *, axis: Axes = None, keepdims: bool = False) -> Tracer:
         value = tensor(x)
+        e.checked(name, [value], "fib")
         dims = axes_of(name, axis, value.ndim)
         if 0 in [value.shape[d] for d in dims]:
             fail(f"{name}: there are no elements along dims {dims}")
@@ -181,6 +183,7 @@ def std(
 
 
 def _variance(name: str, value: Tracer, axis: Axes, correction: float, keepdims: bool) -> Tracer:
+    e.checked(name, [value], "fib")
     dims = axes_of(name, axis, value.ndim)
     apart = e.subtract(_wide(value), _mean(value, dims, True))
     total = sum(e.multiply(apart, apart), axis=dims, keepdims=keepdims)
@@ -254,7 +257,7 @@ def _scan(value: Tracer, dim: int, op: str, initial: float) -> Tracer:
     """Combine the elements along `dim` in order with an op of arith, starting from `initial`."""
     trace, dtype = tracing(value), value.dtype
     rest = value.shape[:dim] + value.shape[dim + 1 :]
-    start = trace.filled(rest, dtype, initial if dtype.kind == "f" else int(initial))
+    start = trace.filled(rest, dtype, initial if dtype.kind in "fc" else int(initial))
     loc = trace.loc()
     name = trace.let(
         f'"mw.scan"({trace.name(value)}, {start}) ({{\n^bb0(%a: {dtype.name}, %b: {dtype.name}):\n'
@@ -281,7 +284,7 @@ def _cumulative(name: str, doc: str, op: str, initial: float) -> Callable[..., T
         if out.kind == "b":
             fail(f"{name}: dtype {out!r}, a number is right")
         wide = accumulator(out)
-        made = _scan(e.astype(value, wide), dim, f"arith.{op}{wide.kind}", initial)
+        made = _scan(e.astype(value, wide), dim, op_of(op, wide), initial)
         if include_initial:
             rest = value.shape[:dim] + value.shape[dim + 1 :]
             start = splat(tracing(), rest, int(initial), wide)
