@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from meshweave.dialects.dist import COMPLEX, LayoutAttr
+from meshweave.errors import CompileError
 from meshweave.frontends.complex.pairs import Pairs, is_complex, part_type
 from meshweave.ir.bindings import arith, ir
 from meshweave.ir.build import IteratorType, OpBuilder, dims_map, tensor_type
+from meshweave.ir.locations import location_text
 from meshweave.ir.ops import body_of, terminator
 from meshweave.layout.layout import Layout
 
@@ -19,6 +21,7 @@ def split_arguments(function: ir.Operation, pairs: Pairs) -> list[ir.Operation]:
     for argument in block.arguments:
         if not is_complex(argument.type):
             continue
+        _check(argument.type, function)
         old = pairs.stand_in(b, argument)
         made.append(old)
         argument.set_type(_packed(argument.type))
@@ -34,6 +37,7 @@ def join_results(function: ir.Operation, pairs: Pairs) -> None:
     b = OpBuilder.before(end)
     for number, value in enumerate(end.operands):
         if is_complex(value.type):
+            _check(value.type, function)
             end.operands[number] = packed(b, pairs.part(value, 0), pairs.part(value, 1))
     _describe(function, "res_attrs", "results")
     types = [a.type for a in block.arguments], [v.type for v in end.operands]
@@ -63,6 +67,13 @@ def packed(b: OpBuilder, re: ir.Value, im: ir.Value) -> ir.Value:
         return [inner.select(is_re, given[0], given[1])]
 
     return b.generic([re, im], [into], [part, part, every], kinds, chosen).result
+
+
+def _check(type_: ir.Type, function: ir.Operation) -> None:
+    """Raise CompileError for complex numbers that no array of NumPy's holds."""
+    element = type_.element_type if isinstance(type_, ir.RankedTensorType) else type_
+    if not isinstance(type_, ir.RankedTensorType) or str(part_type(element)) not in ("f32", "f64"):
+        raise CompileError(f"no buffers of {element}", location_text(function))
 
 
 def _packed(type_: ir.Type) -> ir.Type:

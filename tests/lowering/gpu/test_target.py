@@ -179,11 +179,10 @@ def test_goals_that_are_none(options: dict[str, str], message: str) -> None:
     [
         ('%r = "dist.all_reduce"(%a) {axes = ["x"], kind = "sum"} : (T) -> T', "tensor<4xi16>",
          "dist.all_reduce: NCCL cannot reduce i16 on target gpu"),
-        ('%r = "dist.all_reduce"(%a) {axes = ["x"], kind = "sum"} : (T) -> T',
-         "tensor<4xcomplex<f32>>", "argument 0 of @main is .*no buffers of complex<f32>"),
-        ("%c = complex.constant [1.0 : f32, 0.0 : f32] : complex<f32> %s = tensor.splat %c : tensor<4xcomplex<f32>>"
-         " %i = arith.constant 0 : index %x = tensor.extract %s[%i] : tensor<4xcomplex<f32>>"
-         " %y = complex.re %x : complex<f32> %r = tensor.splat %y : T", "tensor<4xf32>", "complex"),
+        ('%r = "dist.all_reduce"(%a) {axes = ["x"], kind = "prod"} : (T) -> T',
+         "tensor<4xcomplex<f32>>", "dist.all_reduce of complex numbers is not supported"),
+        ('%r = "mw.fft"(%a) {kind = "fft", dim = 0 : i64, length = 4 : i64} : (T) -> T',
+         "tensor<4xcomplex<f32>>", "mw.fft: target gpu has no transforms"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_compiled_is_named_with_its_place(
