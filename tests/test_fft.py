@@ -32,14 +32,21 @@ def type_of(shape, dtype):
     return f"tensor<{''.join(f'{n}x' for n in shape)}{element}>"
 
 
-def program(kind, shape, dim, length, element, layout="", mesh=""):
-    """The text of a program that transforms once, and the shape of what it takes."""
+def program(kind, shape, dim, length, element, layout="", mesh="", apart=False):
+    """The text of a program that transforms once, and the shape of what it takes. apart: its parts are two tensors."""
     given, made = ([*shape[:dim], n, *shape[dim + 1 :]] for n in extents(kind, length))
     source, target = (type_of(s, d) for s, d in zip((given, made), dtypes(kind, element)))
     head = f'"dist.mesh"() {{sym_name = "mesh", axes = "{mesh}"}} : () -> ()\n' if mesh else ""
     placed = f' {{dist.layout = #dist.layout<"{layout}">}}' if layout else ""
     said = f'kind = "{kind}", dim = {dim} : i64, length = {length} : i64'
-    body = f'  %0 = "mw.fft"(%x) {{{said}}} : ({source}) -> {target}\n  return %0 : {target}'
+    body = f'  %1 = "mw.fft"(%0) {{{said}}} : ({source}) -> {target}\n'
+    casts = [
+        f"  %{n} = tensor.cast %{v} : {t} to {t}\n"
+        for n, v, t in ((0, "x", source), (2, "1", target))
+    ]
+    body = f"{casts[0]}{body}{casts[1]}  return %2 : {target}"
+    if not apart:
+        body = f'  %0 = "mw.fft"(%x) {{{said}}} : ({source}) -> {target}\n  return %0 : {target}'
     return f"{head}func.func @main(%x: {source}{placed}) -> {target} {{\n{body}\n}}", given
 
 
@@ -64,12 +71,15 @@ def test_columns_and_rows_of_short_transforms(length):
         check(kind, [2, 0], 1, length)
         check(kind, [0, 5], 0, length, "f64")
         check(kind, [2, 0, 19], 1, length)
+        check(kind, [2, 0], 1, length, apart=True)
+        check(kind, [2, 0, 5], 1, length, apart=True)
 
 
 @pytest.mark.parametrize("length", LONG)
 def test_rows_of_long_transforms(length):
     check("fft", [0], 0, length, "f64")
     check("ifft", [3, 0], 1, length)
+    check("ifft", [3, 0], 1, length, apart=True)
     check("rfft", [2, 0], 1, length)
     check("irfft", [2, 0], 1, length, "f64")
 

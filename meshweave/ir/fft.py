@@ -39,10 +39,9 @@ class Transform:
     @classmethod
     def of(cls, op: ir.Operation) -> Transform:
         """Read an `mw.fft` on tensors, or on buffers, that its verifier has passed."""
-        made = op.attributes["outs"].value if "outs" in op.attributes else len(op.results)
+        given, made = _sides_of(op)
         kind, dim = op.attributes["kind"].value, op.attributes["dim"].value
         length = op.attributes["length"].value
-        given = inputs_of(kind, len(op.operands) - (made if "outs" in op.attributes else 0))
         type_ = op.operands[0].type
         shape = tuple(type_.shape)
         if given == 1 and kind != "rfft":
@@ -112,9 +111,13 @@ HELD_BYTES = 1 << 18
 """Bytes that the transforms computed at once should not exceed, for the cache's sake."""
 
 
-def inputs_of(kind: str, operands: int) -> int:
-    """Return how many of the operands are read; behind them may be scratch memory."""
-    return 1 if kind == "rfft" or operands == 1 else 2
+def _sides_of(op: ir.Operation) -> tuple[int, int]:
+    """Count the tensors or buffers that an op reads, and those that it makes; scratch memory is neither."""
+    if "outs" not in op.attributes:
+        return len(op.operands), len(op.results)
+    held = [v for v in op.operands if str(v.type.element_type) != "i8"]
+    outs = op.attributes["outs"].value
+    return len(held) - outs, outs
 
 
 def half(length: int) -> int:
@@ -165,9 +168,8 @@ def misfit(op: ir.Operation) -> str:
     types = [v.type for v in (*op.operands, *op.results)]
     if not types or any(not _is_static(t) for t in types):
         return "needs tensors of static shape"
-    outs = op.attributes["outs"].value if "outs" in op.attributes else len(op.results)
-    given = inputs_of(kind, len(op.operands) - (outs if "outs" in op.attributes else 0))
-    if not 1 <= outs <= 1 + (kind != "irfft") or len(types) - given - outs not in (0, 1):
+    given, outs = _sides_of(op)
+    if not (1 <= outs <= 1 + (kind != "irfft") and 1 <= given <= 1 + (kind != "rfft")):
         return f"{kind} takes and gives complex numbers as one tensor, or as two of their parts"
     element = _real(str(types[0].element_type))
     said = [_seen(t, n > 1, real) for t, n, real in _sides(kind, types, given, outs)]

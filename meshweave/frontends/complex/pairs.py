@@ -30,10 +30,14 @@ def real_types(values: Iterable[ir.Value]) -> list[ir.Type]:
 
 
 class Pairs:
-    """Hold the parts of complex values; the others stand for themselves."""
+    """Hold the parts of complex values; the others stand for themselves.
+
+    woven: those that are one tensor too, with both parts in its last dim.
+    """
 
     def __init__(self) -> None:
         self._parts: dict[ir.Value, tuple[ir.Value, ir.Value]] = {}
+        self.woven: dict[ir.Value, ir.Value] = {}
 
     def put(self, value: ir.Value, parts: tuple[ir.Value, ir.Value]) -> None:
         """Remember the parts of a complex value."""

@@ -24,8 +24,9 @@ def split_arguments(function: ir.Operation, pairs: Pairs) -> list[ir.Operation]:
         _check(argument.type, function)
         old = pairs.stand_in(b, argument)
         made.append(old)
-        argument.set_type(_packed(argument.type))
+        argument.set_type(packed_type(argument.type))
         pairs.put(old.result, unpacked(b, argument))
+        pairs.woven[old.result] = argument
     _describe(function, "arg_attrs", "inputs")
     return made
 
@@ -38,7 +39,9 @@ def join_results(function: ir.Operation, pairs: Pairs) -> None:
     for number, value in enumerate(end.operands):
         if is_complex(value.type):
             _check(value.type, function)
-            end.operands[number] = packed(b, pairs.part(value, 0), pairs.part(value, 1))
+            woven = pairs.woven.get(value)
+            parts = pairs.part(value, 0), pairs.part(value, 1)
+            end.operands[number] = packed(b, *parts) if woven is None else woven
     _describe(function, "res_attrs", "results")
     types = [a.type for a in block.arguments], [v.type for v in end.operands]
     function.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(*types))
@@ -76,7 +79,8 @@ def _check(type_: ir.Type, function: ir.Operation) -> None:
         raise CompileError(f"no buffers of {element}", location_text(function))
 
 
-def _packed(type_: ir.Type) -> ir.Type:
+def packed_type(type_: ir.Type) -> ir.Type:
+    """Return the type of a complex tensor whose last dim holds both parts."""
     part = part_type(type_)
     return tensor_type([*part.shape, 2], part.element_type)
 

@@ -16,7 +16,7 @@ from meshweave.errors import CompileError
 from meshweave.frontends.complex.bodies import PAIR, expand_body, multiply_real, separate
 from meshweave.frontends.complex.constants import constant_parts
 from meshweave.frontends.complex.pairs import Pairs, is_complex, part_type, real_types
-from meshweave.frontends.complex.ports import join_results, split_arguments
+from meshweave.frontends.complex.ports import join_results, packed_type, split_arguments, unpacked
 from meshweave.ir.bindings import PassManager, ir
 from meshweave.ir.build import OpBuilder
 from meshweave.ir.fft import FFT
@@ -245,9 +245,15 @@ def _fill(op: ir.Operation, pairs: Pairs) -> Sequence[ir.Value]:
 
 
 def _fft(op: ir.Operation, pairs: Pairs) -> Sequence[ir.Value]:
+    """Make a transform of parts; it reads an argument, and makes a result, as these are."""
     attributes = {name: op.attributes[name] for name in op.attributes}
-    types, operands = real_types(op.results), pairs.flat(op.operands)
-    return list(OpBuilder.before(op).op(FFT, types, operands, **attributes).results)
+    (given,), (made,), b = op.operands, op.results, OpBuilder.before(op)
+    operands = [pairs.woven[given]] if given in pairs.woven else pairs.flat([given])
+    users = [use.owner.operation.name for use in made.uses]
+    if not is_complex(made.type) or users != ["func.return"]:
+        return list(b.op(FFT, real_types([made]), operands, **attributes).results)
+    pairs.woven[made] = b.one(FFT, packed_type(made.type), *operands, **attributes)
+    return unpacked(b, pairs.woven[made])
 
 
 _ROWS: Mapping[str, Callable[[ir.Operation, Pairs], Sequence[ir.Value]]] = {
