@@ -16,7 +16,7 @@ TORCH_NEEDS := filelock typing-extensions sympy mpmath networkx jinja2 MarkupSaf
 QUICK := tests/layout tests/plan --ignore=tests/plan/test_exhaustive.py tests/test_layers.py tests/test_registry.py tests/test_docs.py tests/test_examples.py
 PYTEST := $(BIN)/pytest -q -n $(JOBS) --dist worksteal
 
-.PHONY: demo quick test test-torch lint types lit unit bench test-gpu bench-gpu docs clean
+.PHONY: demo quick test test-torch test-deep lint types lit unit bench test-gpu bench-gpu docs clean
 
 demo: $(READY)
 	@$(BIN)/python examples/demo.py
@@ -45,11 +45,15 @@ lit: $(READY)
 
 unit: $(READY)
 	@echo "==> unit, property and engine tests: pytest"
-	@$(PYTEST) -m "not torch"
+	@$(PYTEST) -m "not torch and not deep"
 
 test-torch: $(TORCH_READY)
 	@echo "==> what needs PyTorch: pytest"
 	@$(PYTEST) -m torch
+
+test-deep: $(TORCH_READY)
+	@echo "==> every test, with all its random examples: pytest"
+	@MESHWEAVE_TESTS=deep $(PYTEST)
 
 bench: $(READY)
 	@$(BIN)/python -m benchmarks

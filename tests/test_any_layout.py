@@ -3,6 +3,7 @@ where the ranks hold operands that all differ.
 """
 
 import numpy as np
+from depth import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from plan.engines import run_cases
@@ -27,7 +28,7 @@ def cases(draw, mesh, count):
     return found
 
 
-@settings(max_examples=12, **SLOW)
+@settings(max_examples=examples(12), **SLOW)
 @given(st.data(), meshes())
 def test_any_layout_becomes_any_other_on_threads(data, mesh):
     for _, wrong in run_cases(data.draw(cases(mesh, 16)), "local"):
@@ -52,7 +53,7 @@ def operands(mesh, layout, shape, random):
         yield own[at].copy()
 
 
-@settings(max_examples=40, **SLOW)
+@settings(max_examples=examples(40), **SLOW)
 @given(st.data(), meshes(), st.integers(0, 2))
 def test_engine_and_simulator_agree(data, mesh, ndim):
     shape = data.draw(shapes(ndim))

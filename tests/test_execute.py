@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from depth import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from program_ops import (
@@ -64,13 +65,13 @@ def check(p: Program, engine: str) -> None:
 
 
 FAMILIES = {
-    "all": (STEPS, 60),
-    "reductions": ((reduce, generic, matmul, matmul_transposed, arith_on_tensors, constrain), 50),
-    "movement": ((extract_slice, insert_slice, pad, concat, reshape, transpose, broadcast), 40),
-    "places": ((lookup, read_at_loop, largest_place, two_results, generic, convert), 40),
-    "masks": ((compare, select, divide, constant, arith_on_tensors, reduce), 30),
-    "control": ((for_loop, while_loop, branch, call, local_region, constrain, elementwise), 30),
-    "windows": ((convolution, pooling, reshape, transpose, concat), 20),
+    "all": (STEPS, 150),
+    "reductions": ((reduce, generic, matmul, matmul_transposed, arith_on_tensors, constrain), 120),
+    "movement": ((extract_slice, insert_slice, pad, concat, reshape, transpose, broadcast), 70),
+    "places": ((lookup, read_at_loop, largest_place, two_results, generic, convert), 70),
+    "masks": ((compare, select, divide, constant, arith_on_tensors, reduce), 50),
+    "control": ((for_loop, while_loop, branch, call, local_region, constrain, elementwise), 50),
+    "windows": ((convolution, pooling, reshape, transpose, concat), 30),
 }
 """Ops that are tried together, and how many programs of them."""
 
@@ -79,7 +80,7 @@ FAMILIES = {
 def test_programs_give_what_numpy_gives(family: str) -> None:
     steps, count = FAMILIES[family]
 
-    @settings(max_examples=count)
+    @settings(max_examples=examples(count))
     @given(st.sampled_from(MESHES).flatmap(lambda mesh: programs(mesh, only=steps)))
     def run(p: Program) -> None:
         check(p, "local")

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from depth import deep
 
 from benchmarks.gpu import __main__ as gpu
 from benchmarks.gpu import device as gpu_device
@@ -30,6 +31,7 @@ def test_without_a_gpu_it_says_so_and_ends_well() -> None:
         assert {"test-gpu": "tests/gpu", "bench-gpu": "benchmarks.gpu"}[target] in rule
 
 
+@deep
 def test_it_measures_all_that_it_lists(tmp_path, monkeypatch) -> None:
     recorder = Recorder(1, EmulatedKernels(False), Scheduler(move, None, False))
     recorder.set_current(0)

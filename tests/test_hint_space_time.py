@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from depth import examples
 from hint_programs import (
     HINTED,
     built,
@@ -136,7 +137,7 @@ KINDS = {
 }
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.data())
 def test_random_reductions_over_a_dim_with_both(draws: st.DataObject) -> None:
     """exp(a) reduced over its rows, in the body of the reduction or before it, for digits of the rows in any order."""
@@ -201,7 +202,7 @@ def test_two_constraints_of_one_dim_must_agree() -> None:
                 built(text)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.data())
 def test_random_layouts_of_both(draws: st.DataObject) -> None:
     """Digits in any order on the rows of an elementwise chain and a product with another matrix."""
@@ -264,7 +265,7 @@ def test_collectives_a_trip_ahead_change_nothing(ranks: int, slices: int) -> Non
         assert loop.index("dist.all_gather") < loop.index("linalg.matmul")
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(
     st.integers(2, 4), st.integers(1, 4), st.integers(1, 9), st.integers(1, 5), st.integers(0, 2)
 )

@@ -7,6 +7,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+from depth import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plan.engines import run_cases
@@ -61,7 +62,7 @@ def test_every_operand_counts_once():
             check_operands(mesh, shape, source, target)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.data(), meshes(), st.integers(0, 2))
 def test_every_operand_of_any_layout_counts_once(data, mesh, ndim):
     shape = data.draw(shapes(ndim))

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from depth import deep
 
 import meshweave as mw
 from meshweave.errors import CompileError, MeshweaveError, UsageError
@@ -18,6 +19,7 @@ jnp = jax.numpy
 ON_DEVICES = Path(__file__).with_name("jax_on_devices.py")
 
 
+@deep
 def test_arrays_on_several_devices() -> None:
     """The number of devices is said before JAX starts: a process of its own."""
     environment = dict(os.environ, XLA_FLAGS="--xla_force_host_platform_device_count=4")

@@ -3,6 +3,7 @@
 import ml_dtypes
 import numpy as np
 import pytest
+from depth import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -39,7 +40,7 @@ PRODUCTS = {
 }  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=examples(60), deadline=None, derandomize=True)
 @given(
     rows=st.integers(1, 17),
     depth=SIZES,
@@ -77,7 +78,7 @@ COLUMNS = {
 }
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=examples(40), deadline=None, derandomize=True)
 @given(
     shape=st.lists(SIZES, min_size=2, max_size=3),
     form=st.sampled_from(list(COLUMNS)),

@@ -7,6 +7,7 @@ from statistics import median
 
 import numpy as np
 import pytest
+from depth import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import KINDS, all_layouts, any_layouts, layouts, meshes, numbered, shapes
@@ -66,7 +67,7 @@ def test_every_plan_of_two_dims_is_exact(mesh):
         check_exact(source, target, mesh, shape)
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(st.data(), meshes(), st.integers(0, 3))
 def test_any_plan_is_exact(data, mesh, ndim):
     source = data.draw(layouts(mesh, ndim, kinds=KINDS))
@@ -74,7 +75,7 @@ def test_any_plan_is_exact(data, mesh, ndim):
     check_exact(source, target, mesh, data.draw(shapes(ndim)))
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.data())
 def test_any_plan_over_three_axes_is_exact(data):
     source, target = data.draw(layouts(CUBE, 2)), data.draw(layouts(CUBE, 2))
@@ -185,7 +186,7 @@ def test_the_lower_bound_counts_what_the_worst_rank_misses(data, mesh):
     assert plan_redistribute(source, target, mesh, shape, 4).lower_bound == 4 * worst
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.data(), meshes())
 def test_the_estimate_loses_no_cheaper_plan(data, mesh):
     shape = data.draw(shapes(2))

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from depth import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plan.sweep import check
@@ -36,7 +37,7 @@ def check_alike(source, target, mesh, shape):
         assert replace(made, seconds=0.0) == replace(found, seconds=0.0)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.data(), meshes(), st.integers(0, 3))
 def test_a_plan_of_blocks_is_the_one_found_at_its_shape(data, mesh, ndim):
     source, target = (data.draw(layouts(mesh, ndim, KINDS)) for _ in range(2))
@@ -45,7 +46,7 @@ def test_a_plan_of_blocks_is_the_one_found_at_its_shape(data, mesh, ndim):
     check_alike(source, target, mesh, tuple(n * k for n, k in zip(small, times, strict=True)))
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.data(), meshes(), st.integers(1, 2))
 def test_what_was_planned_before_makes_no_difference(data, mesh, ndim):
     """Any layouts: whatever other shapes were planned, a plan is that of an empty cache, and true."""
@@ -61,7 +62,7 @@ def test_what_was_planned_before_makes_no_difference(data, mesh, ndim):
     assert check(mesh, shape, source, target) == alone
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.data(), meshes(), st.integers(1, 2))
 def test_a_reused_plan_moves_every_element(data, mesh, ndim):
     source, target = (data.draw(layouts(mesh, ndim, KINDS)) for _ in range(2))

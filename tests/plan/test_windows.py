@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from depth import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -93,7 +94,7 @@ def test_what_no_window_covers_bounds_no_sum() -> None:
     shape=st.tuples(st.integers(0, 17), st.integers(1, 4)),
     dim=st.integers(0, 1),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_a_plan_brings_each_rank_its_window(
     data: st.DataObject,
     axes: tuple[str, ...],

@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+from depth import examples
 from hypothesis import event, given, settings
 from python_programs import CALLS, NUMPY, Case, cases
 from traced import mw
@@ -27,7 +28,7 @@ def laid_out(value: Any, case: Case, layout: str) -> Any:
     return mw.Array.from_shards(shards, mesh=case.mesh, layout=layout, shape=value.shape)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(cases())
 def test_a_program_gives_what_numpy_gives_call_after_call(case):
     f = mw.jit(

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from depth import examples
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from traced import mw
@@ -133,7 +134,7 @@ def _op(draw: st.DrawFn, case: Case, depth: int) -> None:
     case.add(draw(st.sampled_from(OPS if x.ndim == 2 else MAPS)).format(**names), depth)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(cases())
 def test_slices_of_shared_values_give_what_numpy_gives(case: Case) -> None:
     try:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from depth import some
 from runtime.programs import ENGINES, CallOf, program, started
 
 from meshweave.abi import DTYPES, KINDS
@@ -187,7 +188,7 @@ def bundle_of(mesh, cases, name):
     )
 
 
-@pytest.mark.parametrize("text", MESHES)
+@pytest.mark.parametrize("text", some(MESHES, 2))
 def test_collectives_agree_with_numpy(running, text):
     mesh = Mesh.parse(text)
     cases = cases_for(mesh, 1, 48)

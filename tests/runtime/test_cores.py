@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from depth import examples
 from hypothesis import HealthCheck, given, settings
 from python_programs import NUMPY, Case, cases
 from traced import mw
@@ -104,7 +105,7 @@ def test_the_number_of_cores_does_not_show_in_the_bits(name, small):
     assert [found.tobytes()] == one
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(15), deadline=None, suppress_health_check=list(HealthCheck))
 @given(cases())
 def test_random_programs_give_what_numpy_gives_on_three_cores(case: Case):
     with pytest.MonkeyPatch.context() as patch:

@@ -12,6 +12,7 @@ import time
 
 import numpy as np
 import pytest
+from depth import some
 from runtime.programs import ENGINES, CallOf, exits, on_rank, program, sleeps, started
 
 from meshweave.errors import MeshweaveError, RankError
@@ -241,7 +242,7 @@ executable.run(inputs())
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", some([signal.SIGKILL, signal.SIGINT, signal.SIGTERM], 3))
 def test_nothing_is_left_when_the_caller_is_ended(number, traces):
     driver = subprocess.Popen(
         [sys.executable, "-c", DRIVER],

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from depth import some
 
 SCRIPT = """
 import multiprocessing, os, signal, sys
@@ -40,7 +41,7 @@ right()
 """
 
 
-@pytest.mark.parametrize("engine", ["local", "mpi"])
+@pytest.mark.parametrize("engine", some(["local", "mpi"], 2))
 def test_a_forked_process_runs_what_its_parent_compiled(engine: str) -> None:
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", SCRIPT, engine]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
@@ -83,7 +84,7 @@ ended.set()
 """
 
 
-@pytest.mark.parametrize("mesh", ["x=1", "x=2"])
+@pytest.mark.parametrize("mesh", some(["x=2", "x=1"], 2))
 def test_a_fork_while_other_threads_call(mesh: str) -> None:
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", WHILE_OTHERS_CALL, mesh]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120)

@@ -17,6 +17,7 @@ import time
 
 import numpy as np
 import pytest
+from depth import some
 from lowering.harness import compile_text
 from runtime.programs import CallOf, on_rank, program, started
 
@@ -236,7 +237,7 @@ def inside(tmp_path, bundles, ranks=RANKS, **environment):
     return [[row[path] for path in paths] for row in found]
 
 
-@pytest.mark.parametrize("staging", [0, BYTES, 16 * AT])
+@pytest.mark.parametrize("staging", some([BYTES, 0, 16 * AT], 3))
 def test_memory_of_the_user_goes_through_the_staging_or_the_library(tmp_path, staging):
     cases = [(op, where) for op in OPS for where in WHERES]
     found = inside(tmp_path, [placed(op, where, staging) for op, where in cases])

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from depth import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -126,7 +127,7 @@ def stacks() -> st.SearchStrategy[Stack]:
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(stacks())
 def test_stacks_of_layers_run(stack: Stack) -> None:
     with meshweave.compile(stack.text) as program:

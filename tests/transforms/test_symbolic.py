@@ -6,6 +6,7 @@ from math import ceil
 from pathlib import Path
 
 import pytest
+from depth import deep, examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from programs import programs
@@ -67,7 +68,7 @@ def same_late_as_concrete(source, symbolic, sizes):
     assert outcome(source, symbolic, early) == wanted
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", [*MODELS[:-1], pytest.param(MODELS[-1], marks=deep)])
 @pytest.mark.parametrize("mesh", ["dp=N, tp=2", "dp=2, tp=N", "dp=N, tp=M", "dp=N, tp=N"])
 def test_models(model, mesh):
     source = EXAMPLES / model / f"{model}.mlir"
@@ -77,7 +78,7 @@ def test_models(model, mesh):
         same_late_as_concrete(source, mesh, sizes_of(mesh, sizes))
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     programs(Mesh(x=2, y=2)),
     st.sampled_from(["x=N, y=2", "x=2, y=N", "x=N, y=M"]),

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from depth import some
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lowering.gpu.examples import MESH, arguments, expected, text_of
@@ -275,7 +276,7 @@ def test_bit_exact_is_the_same_however_it_is_cut_and_as_on_the_cpu() -> None:
         split(X, W)
 
 
-@pytest.mark.parametrize("name", ["mlp", "attention", "block", "gpt2l"])
+@pytest.mark.parametrize("name", some(["attention", "mlp", "block", "gpt2l"], 4))
 def test_examples_by_reference_alone(name: str) -> None:
     args = arguments(name)
     source = text_of(name, "f32")

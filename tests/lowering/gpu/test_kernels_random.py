@@ -14,6 +14,7 @@ from lowering.harness import run_text as run_on_cpu
 
 pytest.importorskip("llvmlite")
 
+from depth import examples
 from lowering.gpu import maps_and_rows as programs
 from lowering.gpu.device_runs import NUMPY, DeviceRun
 from lowering.gpu.maps_and_rows import ROUNDING, doubles, generic, stored, tensor
@@ -222,13 +223,13 @@ def check(program: Program, target: Target) -> None:
     assert np.abs(doubles(found, program.dtype) - wanted).max(initial=0) <= bound
 
 
-@settings(max_examples=70)
+@settings(max_examples=examples(70))
 @given(any_program(), st.sampled_from(CHIPS))
 def test_any_program_by_the_kernels_that_are_chosen(program, chip):
     check(program, Target(chip))
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(any_program(), st.sets(st.sampled_from(FAMILIES), min_size=1))
 def test_any_program_without_some_families(program, disabled):
     check(program, Target(disabled=frozenset(disabled)))

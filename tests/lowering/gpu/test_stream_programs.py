@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from depth import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lowering.gpu.examples import MESH, arguments, expected, text_of
@@ -76,7 +77,7 @@ KINDS = {"all": 25, "control": 12}
 def test_programs_on_random_streams_give_what_numpy_gives(kind: str) -> None:
     steps, count = FAMILIES[kind][0], KINDS[kind]
 
-    @settings(max_examples=count)
+    @settings(max_examples=examples(count))
     @given(
         st.sampled_from(MESHES).flatmap(lambda mesh: programs(mesh, only=steps, max_steps=10)),
         st.integers(0, 1 << 20),
