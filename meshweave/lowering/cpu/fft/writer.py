@@ -51,17 +51,13 @@ class TransformWriter(Writer):
         return "\n".join([head, *self.head, *self.lines, "return", "}", ""])
 
     def _columns(self, batch: Value) -> None:
-        """Compute the transforms of one batch, so many columns at a time."""
-        whole, rest = divmod(self.call.after, self.call.columns)
-        self.columns = self.call.columns
-        if whole:
-            chunk = self.open(whole)
-            self._chunk(batch, self.times(chunk, self.columns))
-            self.close()
-        if rest:
-            first = whole * self.call.columns
-            self.columns = rest
-            self._chunk(batch, self.constant(first, "i64"))
+        """Compute the transforms of one batch, so many columns at a time; the last ones may be some of those before."""
+        columns, after = self.call.columns, self.call.after
+        self.columns = columns
+        first = self.times(self.open(-(-after // columns)), columns)
+        last = self.constant(after - columns, "i64")
+        self._chunk(batch, self.op("arith.minsi", "", [first, last], "i64"))
+        self.close()
 
     def _chunk(self, batch: Value, column: Value) -> None:
         source, sink = self._source(batch, column), self._sink(batch, column)
