@@ -1,5 +1,6 @@
 """Numbers of 16 bits: f64 is rounded to them once, to nearest even; bf16 is moved about as bits."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 from executed import run as run_text
@@ -113,3 +114,65 @@ def test_bf16_that_padding_replaces(columns: int, start: str) -> None:
     (found,) = run_text("x=4", text, x)
     first = np.float32(-np.inf if start.startswith("0x") else float(start))
     np.testing.assert_array_equal(found, np.maximum(x.max(0), first))
+
+
+DTYPES = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "f32": np.float32, "f64": np.float64}
+SIGNS = """
+func.func @main(%a: tensor<{0}x{1}>, %b: tensor<{0}x{1}>) -> (tensor<{0}x{1}>, tensor<{0}x{1}>, tensor<{0}x{1}>) {{
+  %e = tensor.empty() : tensor<{0}x{1}>
+  %s = linalg.map {{ math.absf }} ins(%a : tensor<{0}x{1}>) outs(%e : tensor<{0}x{1}>)
+  %n = linalg.map {{ arith.negf }} ins(%a : tensor<{0}x{1}>) outs(%e : tensor<{0}x{1}>)
+  %c = linalg.map {{ math.copysign }} ins(%a, %b : tensor<{0}x{1}>, tensor<{0}x{1}>) outs(%e : tensor<{0}x{1}>)
+  return %s, %n, %c : tensor<{0}x{1}>, tensor<{0}x{1}>, tensor<{0}x{1}>
+}}
+"""
+
+
+def bits_of(result: np.ndarray) -> np.ndarray:
+    """The bits of numbers of 16 bits; those of bf16 are handed out in f32."""
+    if result.dtype == np.float32:
+        return (result.view(np.uint32) >> 16).astype(np.uint16)
+    return result.view(np.uint16)
+
+
+@pytest.mark.parametrize("count", [1, 2, 17, 1 << 16])
+@pytest.mark.parametrize("element", ["f16", "bf16"])
+def test_signs_are_bits(element: str, count: int) -> None:
+    """Every number of 16 bits, NaN with what it carries among them."""
+    dtype = DTYPES[element]
+    bits = RNG.permutation(1 << 16).astype(np.uint16)[:count]
+    signs = RNG.integers(0, 1 << 16, count).astype(np.uint16)
+    with meshweave.compile(SIGNS.format(count, element)) as program:
+        results = program(bits.view(dtype), signs.view(dtype))
+    size, negative, signed = (bits_of(result) for result in results)
+    np.testing.assert_array_equal(size, bits & 0x7FFF)
+    np.testing.assert_array_equal(negative, bits ^ 0x8000)
+    np.testing.assert_array_equal(signed, bits & 0x7FFF | signs & 0x8000)
+
+
+CONVERTED = """
+func.func @main(%a: tensor<{0}x{1}>) -> tensor<{0}x{2}> {{
+  %r = stablehlo.convert %a : (tensor<{0}x{1}>) -> tensor<{0}x{2}>
+  return %r : tensor<{0}x{2}>
+}}
+"""
+EDGES = [np.nan, np.inf, -np.inf, -0.0, -0.5, 1e30, -1e30] + [
+    side * (limit + beside)
+    for side in (1, -1)
+    for limit in (127, 128, 255, 256, 32767, 32768, 65535, 2**31 - 1, 2**31, 2**32 - 1)
+    for beside in (-0.5, 0, 0.5, 0.99)
+]
+
+
+@pytest.mark.filterwarnings("ignore:overflow")
+@pytest.mark.parametrize("bits, signed", [(b, s) for b in (8, 16, 32) for s in (True, False)])
+@pytest.mark.parametrize("element", ["f16", "bf16", "f32", "f64"])
+def test_floats_beyond_an_integer_are_its_limits(element: str, bits: int, signed: bool) -> None:
+    given = np.concatenate([EDGES, RNG.standard_normal(500) * 300]).astype(DTYPES[element])
+    text = CONVERTED.format(len(given), element, f"{'' if signed else 'u'}i{bits}")
+    with meshweave.compile(text) as program:
+        (result,) = program(given)
+    limits = np.iinfo(f"{'i' if signed else 'u'}{bits // 8}")
+    numbers = np.trunc(np.nan_to_num(given.astype("f8"), nan=0.0))
+    wanted = np.clip(numbers, limits.min, limits.max).astype(limits.dtype)
+    np.testing.assert_array_equal(result.view(limits.dtype), wanted)  # text has no unsigned results

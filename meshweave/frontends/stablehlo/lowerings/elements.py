@@ -73,16 +73,23 @@ def _saturate(op: ir.Operation) -> None:
     width, signed = result.type.width, op.name == "arith.fptosi"
     b = OpBuilder.before(op)
     low, high = (-(1 << (width - 1)), 1 << (width - 1)) if signed else (0, 1 << width)
-    found = b.one(op.name, result.type, value)
-    # The bounds are powers of two: floats hold them, or are infinite.
+    # Floats that hold the limits are chosen among themselves: choices between numbers of another width cost more.
+    as_floats = width <= _MANTISSA.get(str(value.type), 0)
+    found = value if as_floats else b.one(op.name, result.type, value)
+    # The bounds are powers of two, or limits: floats hold them, or are infinite.
     for predicate, bound, limit in (
-        (arith.CmpFPredicate.OLE, float(low), low),
-        (arith.CmpFPredicate.OGE, float(high), high - 1 if signed else -1),  # -1: all bits
-        (arith.CmpFPredicate.UNO, 0.0, 0),
+        (arith.CmpFPredicate.OLE, low, low),
+        (arith.CmpFPredicate.OGE, high - as_floats, high - 1 if signed else -1),  # -1: all bits
+        (arith.CmpFPredicate.UNO, 0, 0),
     ):
-        holds = b.compare(predicate, value, b.constant(ir.FloatAttr.get(value.type, bound)))
-        found = b.select(holds, b.integer(limit, result.type), found)
-    replace_op(op, [found])
+        edge = b.constant(ir.FloatAttr.get(value.type, float(bound)))
+        chosen = edge if as_floats else b.integer(limit, result.type)
+        found = b.select(b.compare(predicate, value, edge), chosen, found)
+    replace_op(op, [b.one(op.name, result.type, found) if as_floats else found])
+
+
+_MANTISSA = {"bf16": 8, "f16": 11, "f32": 24, "f64": 53}
+"""Bits of whole numbers, all of which a float holds."""
 
 
 def add_booleans(op: ir.Operation) -> None:

@@ -13,6 +13,7 @@ from meshweave.lowering.buffers.bufferize import run_passes
 from meshweave.lowering.cpu.mathpoly import angle, error, exponential, logarithm, power, quotient
 from meshweave.lowering.cpu.mathpoly.floats import Floats
 from meshweave.lowering.cpu.mathpoly.guard import LIBRARY, guard_loops
+from meshweave.lowering.cpu.mathpoly.signs import SIGNS, sign_as_bits
 from meshweave.transforms.kernels.kernel_patterns import FALLING
 
 Function: TypeAlias = Callable[..., ir.Value]
@@ -64,7 +65,7 @@ DIVISIONS: dict[str, tuple[Function, bool]] = {
 def replace_functions(module: ir.Module) -> None:
     """Replace these functions of f64, f32, f16 and bf16 numbers, and quotients of integers, everywhere in `module`.
 
-    Ops that are computed as written go to the C library, except `ALWAYS`.
+    Signs of f16 and bf16 are changed as bits. Ops that are computed as written go to the C library, except `ALWAYS`.
     """
     if _replaced(module, LIMITED):
         run_passes(module, "builtin.module(cse)")  # the same address is the same value
@@ -74,6 +75,8 @@ def replace_functions(module: ir.Module) -> None:
             del op.attributes[LIBRARY]
         else:
             _replace(op)
+    for op in ops_named(module, *SIGNS):
+        sign_as_bits(op)
     declared: set[str] = set()
     for op in ops_named(module, *CALLED):
         _call(module, op, declared)
