@@ -9,10 +9,11 @@ SHAPE = "[512,1024]"
 
 
 def _case(
-    name: str, arguments: tuple[str, ...], written: dict[str, Function], by: tuple[int, ...] = ()
-) -> Case:
+    name: str, arguments: tuple[str, ...], written: dict[str, Function], by: tuple[int, ...] = (),
+    bound: int = 0,
+) -> Case:  # fmt: skip
     shared = tuple(i for i, text in enumerate(arguments) if text[text.index("[") :] in _SHARED)
-    return Case(FAMILY, name, arguments, **written, gradient=by, dp=dp(arguments, shared))
+    return Case(FAMILY, name, arguments, **written, gradient=by, dp=dp(arguments, shared, bound))
 
 
 _SHARED = ("[1024]", "[]", "[1,1024]", "[]+")
@@ -54,8 +55,8 @@ def _cast(source: str, target: str) -> Case:
     return _case(f"{source} to {target}", (f"{source}{SHAPE}",), written)
 
 
-def _broadcast(name: str, left: str, right: str, written: Function) -> Case:
-    return _case(name, (f"f32{left}", f"f32{right}"), both(written))
+def _broadcast(name: str, left: str, right: str, written: Function, bound: int = 0) -> Case:
+    return _case(name, (f"f32{left}", f"f32{right}"), both(written), bound=bound)
 
 
 CASES = (
@@ -105,7 +106,10 @@ CASES = (
     _broadcast("column to matrix", SHAPE, "[512,1]", lambda xp, a, b: a * b),
     _broadcast("outer sum", "[512,1]", "[1,1024]", lambda xp, a, b: a + b),
     _broadcast("scalar", SHAPE, "[]", lambda xp, a, b: a * b),
-    _broadcast("transposed operand", "[768,768]", "[768,768]", lambda xp, a, b: a + b.T),
+    # Of each quadrant off the diagonal, `a` lies on one rank and `b.T` on the other.
+    _broadcast(
+        "transposed operand", "[768,768]", "[768,768]", lambda xp, a, b: a + b.T, 384 * 384 * 4
+    ),
     _broadcast("odd sizes", "[1023,517]", "[1023,517]", lambda xp, a, b: xp.exp(a) * b),
     _broadcast("one row", "[1,500000]", "[1,500000]", lambda xp, a, b: xp.exp(a) * b),
     _broadcast("one column", "[500000,1]", "[500000,1]", lambda xp, a, b: xp.exp(a) * b),
