@@ -20,7 +20,7 @@ from meshweave.dialects.alias import module_text
 from meshweave.errors import CompileError, MeshweaveError, UsageError, did_you_mean
 from meshweave.ir.bindings import PassManager, ir
 from meshweave.ir.locations import compile_error
-from meshweave.ir.pipeline_text import GLOBAL_PASSES, Element, parse_options, parse_value, read
+from meshweave.ir.pipeline_text import GLOBAL_PASSES, PassEntry, parse_options, parse_value, read
 from meshweave.transforms.base import Pass, PassFailure, remarks_to
 
 _TO_BUFFERS = "fuse-kernels,plan-memory"
@@ -95,7 +95,7 @@ def check_pipeline(text: str, ctx: ir.Context) -> tuple[PipelineEntry, ...]:
 
 
 def _entries(
-    elements: Iterable[Element], path: tuple[str, ...], ctx: ir.Context
+    elements: Iterable[PassEntry], path: tuple[str, ...], ctx: ir.Context
 ) -> Iterable[PipelineEntry]:
     for e in elements:
         if e.children is not None:
@@ -120,7 +120,7 @@ def _entries(
             )
 
 
-def _check_anchor(e: Element, ctx: ir.Context) -> None:
+def _check_anchor(e: PassEntry, ctx: ir.Context) -> None:
     if e.options:
         raise UsageError(f"{e.name}(...) holds a nested pipeline and takes no options")
     if e.name != "any" and not ctx.is_registered_operation(e.name):

@@ -16,12 +16,12 @@ from meshweave.hints.keys import (
     Hint,
     HintError,
     Numerics,
-    Order,
+    SliceOrder,
     TimeAxis,
     resolve,
     supports,
 )
-from meshweave.hints.ledger import OUTCOMES, Ledger, Op, Outcome, Region, Said
+from meshweave.hints.ledger import OUTCOMES, Ledger, Op, Outcome, Region, StatedHint
 
 VALUES = {
     "slice": ("t=8", "t:64", "t=4, u=2"),
@@ -48,7 +48,7 @@ def test_every_key_has_values_that_read_well() -> None:
     "key, value, parsed",
     [
         ("slice", "t=4, u:64", (TimeAxis("t", 4), TimeAxis("u", None, 64))),
-        ("order", "bfs, after=@a, before=@b", Order("bfs", ("b",), ("a",))),
+        ("order", "bfs, after=@a, before=@b", SliceOrder("bfs", ("b",), ("a",))),
         ("width", 4, 4),
         ("peak_bytes", "2 MiB", 2 << 20),
         ("peak_bytes", 100, 100),
@@ -147,7 +147,7 @@ def ledgers(draw: st.DrawFn) -> Ledger:
         )
     )
     said = [
-        Said(i, r, Hint.make(k, draw(st.sampled_from(VALUES[k])), None, f"f:{r}"))
+        StatedHint(i, r, Hint.make(k, draw(st.sampled_from(VALUES[k])), None, f"f:{r}"))
         for i, (r, k) in enumerate(keys)
     ]
     ops = [
@@ -185,7 +185,10 @@ def test_a_ledger_closes_exactly_when_each_pair_has_an_outcome(
 @given(st.permutations(OUTCOMES))
 def test_copies_of_an_op_share_the_outcome_that_weighs_most(order: list[str]) -> None:
     ledger = Ledger(
-        [Region(0, "f:1")], [Said(0, 0, Hint.make("order", "dfs"))], [Op(0, "x", "g:1", 0)], {}
+        [Region(0, "f:1")],
+        [StatedHint(0, 0, Hint.make("order", "dfs"))],
+        [Op(0, "x", "g:1", 0)],
+        {},
     )
     for kind in order:
         ledger.close(0, 0, Outcome(kind))

@@ -14,7 +14,7 @@ from meshweave import pipeline
 from meshweave.dialects import context
 from meshweave.errors import CompileError, UsageError
 from meshweave.ir.locations import parse_module
-from meshweave.ir.pipeline_text import Element, parse_options, parse_value, read
+from meshweave.ir.pipeline_text import PassEntry, parse_options, parse_value, read
 from meshweave.pipeline import Dumps, check_pipeline, pipeline_text, run_pipeline
 from meshweave.transforms.base import Pass, fail, fail_all, ops_of, remark
 
@@ -68,24 +68,24 @@ def module(ctx: Any) -> Any:
 
 NAMES = st.from_regex(r"[a-z][a-z0-9\-]{0,8}", fullmatch=True)
 OPTIONS = st.none() | st.sampled_from(["", "a=1", "a={x, y} b", 'c="( }"', "d=[[1], [2]]"])
-LEAVES = st.builds(Element, NAMES, OPTIONS)
+LEAVES = st.builds(PassEntry, NAMES, OPTIONS)
 ELEMENTS = st.recursive(
     LEAVES,
     lambda inner: st.builds(
-        Element, NAMES, st.none(), st.lists(inner, min_size=1, max_size=3).map(tuple)
+        PassEntry, NAMES, st.none(), st.lists(inner, min_size=1, max_size=3).map(tuple)
     ),
     max_leaves=6,
 )
 
 
-def text_of(e: Element) -> str:
+def text_of(e: PassEntry) -> str:
     options = "" if e.options is None else f"{{{e.options}}}"
     children = "" if e.children is None else f"({','.join(map(text_of, e.children))})"
     return e.name + options + children
 
 
 @given(st.lists(ELEMENTS, min_size=1, max_size=4))
-def test_reading_undoes_writing(elements: list[Element]) -> None:
+def test_reading_undoes_writing(elements: list[PassEntry]) -> None:
     assert read(", ".join(map(text_of, elements))) == tuple(elements)
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 @dataclass(frozen=True)
-class Axis:
+class WindowDim:
     """Describe a dim of space. Place p of the result meets place (p * stride + k * dilation - low) / base of the image.
 
     image, window, result: its sizes; k runs over the window. Where base, the step between the image's own places, does
@@ -44,10 +44,10 @@ class Phase(NamedTuple):
 
     number: int
     window: tuple[int, int]
-    axis: Axis | None
+    axis: WindowDim | None
 
 
-def phases(axis: Axis) -> list[Phase]:
+def phases(axis: WindowDim) -> list[Phase]:
     """Return the phases of a dim, all of one size: together they are the result, or reach a little beyond it."""
     step = axis.base // gcd(axis.base, axis.dilation)
     found = []

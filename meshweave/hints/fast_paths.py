@@ -22,7 +22,7 @@ factors rounded to fewer bits as well.
 
 
 @dataclass(frozen=True)
-class Kernel:
+class FastPath:
     """Describe one way to compute something.
 
     pattern:  what it computes, in words; dtypes: element types it accepts (empty: any); targets: where it exists.
@@ -65,23 +65,23 @@ _CPU, _GPU, _BOTH = frozenset({"cpu"}), frozenset({"gpu"}), frozenset({"cpu", "g
 _FLOATS, SHORT = frozenset({"f32", "f64"}), frozenset({"f16", "bf16"})
 _ANY, _TF32 = frozenset[str](), "gemm_tf32"
 
-KERNELS: dict[str, Kernel] = {
+KERNELS: dict[str, FastPath] = {
     kernel.name: kernel
     for kernel in (
-        Kernel("flash", "attention without its score matrix", SHORT | _FLOATS, _CPU, DETERMINISTIC),
-        Kernel("blas", "a product of matrices, by the library", _FLOATS, _CPU, DETERMINISTIC),
-        Kernel("lapack", "a factorisation or triangular system, by the library", _FLOATS, _CPU, DETERMINISTIC),
-        Kernel("panels", "a convolution or a 16-bit product, by panels", SHORT | _FLOATS, _CPU, DETERMINISTIC),
-        Kernel(_TF32, "a product of matrices, factors rounded to tf32", frozenset({"f32"}), _GPU, TOL, default=False),
-        Kernel("cublaslt", "a product of matrices, by the library", SHORT | _FLOATS, _GPU, DETERMINISTIC),
-        Kernel("gemm_mma", "a product of matrices, on tensor cores", SHORT, _GPU, DETERMINISTIC),
-        Kernel("gemm_fma", "a product of matrices, by multiply-adds", _FLOATS, _GPU, DETERMINISTIC),
-        Kernel("transpose", "a map that reads across the way its operand lies", _ANY, _GPU, BIT_EXACT),
-        Kernel("elementwise", "maps over the same elements", _ANY, _GPU, BIT_EXACT),
-        Kernel("rows", "ops that share rows, and sums along them", _ANY, _GPU, DETERMINISTIC),
-        Kernel("columns", "sums whose results lie side by side", _ANY, _GPU, DETERMINISTIC),
-        Kernel("codegen", "any op, in fused and vectorised loops", _ANY, _BOTH, DETERMINISTIC),
-        Kernel(REFERENCE, "any op, as written and in the order written", _ANY, _BOTH, BIT_EXACT),
+        FastPath("flash", "attention without its score matrix", SHORT | _FLOATS, _CPU, DETERMINISTIC),
+        FastPath("blas", "a product of matrices, by the library", _FLOATS, _CPU, DETERMINISTIC),
+        FastPath("lapack", "a factorisation or triangular system, by the library", _FLOATS, _CPU, DETERMINISTIC),
+        FastPath("panels", "a convolution or a 16-bit product, by panels", SHORT | _FLOATS, _CPU, DETERMINISTIC),
+        FastPath(_TF32, "a product of matrices, factors rounded to tf32", frozenset({"f32"}), _GPU, TOL, default=False),
+        FastPath("cublaslt", "a product of matrices, by the library", SHORT | _FLOATS, _GPU, DETERMINISTIC),
+        FastPath("gemm_mma", "a product of matrices, on tensor cores", SHORT, _GPU, DETERMINISTIC),
+        FastPath("gemm_fma", "a product of matrices, by multiply-adds", _FLOATS, _GPU, DETERMINISTIC),
+        FastPath("transpose", "a map that reads across the way its operand lies", _ANY, _GPU, BIT_EXACT),
+        FastPath("elementwise", "maps over the same elements", _ANY, _GPU, BIT_EXACT),
+        FastPath("rows", "ops that share rows, and sums along them", _ANY, _GPU, DETERMINISTIC),
+        FastPath("columns", "sums whose results lie side by side", _ANY, _GPU, DETERMINISTIC),
+        FastPath("codegen", "any op, in fused and vectorised loops", _ANY, _BOTH, DETERMINISTIC),
+        FastPath(REFERENCE, "any op, as written and in the order written", _ANY, _BOTH, BIT_EXACT),
     )
 }  # fmt: skip
 """All kernels, the fastest first."""

@@ -43,7 +43,7 @@ class TimeAxis:
 
 
 @dataclass(frozen=True)
-class Order:
+class SliceOrder:
     """State the order in which slices run, and the bundles that the region runs before or after."""
 
     schedule: str | None = None
@@ -92,7 +92,7 @@ def _slice(text: str) -> tuple[TimeAxis, ...]:
     return tuple(axes)
 
 
-def _order(text: str) -> Order:
+def _order(text: str) -> SliceOrder:
     schedule: str | None = None
     before: list[str] = []
     after: list[str] = []
@@ -106,7 +106,7 @@ def _order(text: str) -> Order:
             raise _refused(
                 "order", text, "one of dfs, bfs, strict, and before=@BUNDLE or after=@BUNDLE"
             )
-    return Order(schedule, tuple(before), tuple(after))
+    return SliceOrder(schedule, tuple(before), tuple(after))
 
 
 def _integer(key: str, least: int, most: int | None = None) -> Callable[[str], int]:

@@ -26,7 +26,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Said:
+class StatedHint:
     """Hold a hint with its number and that of its region (-1: a compile option)."""
 
     number: int
@@ -87,7 +87,7 @@ class Ledger:
     """Record every hint, every op it is about, and what became of each pair."""
 
     regions: list[Region]
-    said: list[Said]
+    said: list[StatedHint]
     ops: list[Op]
     outcomes: dict[tuple[int, int], Outcome]
 
@@ -104,12 +104,12 @@ class Ledger:
             region = self.regions[region].parent
         return found[::-1]
 
-    def hints_of(self, op: int) -> list[Said]:
+    def hints_of(self, op: int) -> list[StatedHint]:
         """Return the hints that concern an op: compile options, then those of its regions, outermost first."""
         chain = [-1, *self.chain(self.ops[op].region)]
         return [s for number in chain for s in self.said if s.region == number]
 
-    def effective(self, region: int) -> dict[str, Said]:
+    def effective(self, region: int) -> dict[str, StatedHint]:
         """Return the hint of each key that holds in `region`. Raises HintError where two contradict."""
         chain = [-1, *self.chain(region)]
         found = [
@@ -136,7 +136,7 @@ class Ledger:
         outcome = self.outcomes.get((said, op))
         return outcome is not None and outcome.kind == kind
 
-    def open_pairs(self) -> list[tuple[Said, Op]]:
+    def open_pairs(self) -> list[tuple[StatedHint, Op]]:
         """Return the pairs without an outcome."""
         return [(self.said[s], self.ops[o]) for s, o in self.pairs() if (s, o) not in self.outcomes]
 
@@ -233,7 +233,9 @@ class Ledger:
                 for i, r in enumerate(value["regions"])
             ]
             said = [
-                Said(i, h["region"], Hint.make(h["key"], h["value"], h["strength"], h["where"]))
+                StatedHint(
+                    i, h["region"], Hint.make(h["key"], h["value"], h["strength"], h["where"])
+                )
                 for i, h in enumerate(value["hints"])
             ]
             ops = [Op(i, o["name"], o["where"], o["region"]) for i, o in enumerate(value["ops"])]

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from meshweave.ir.bindings import arith, ir
 from meshweave.ir.build import OpBuilder, Values
-from meshweave.ir.routines import Call
+from meshweave.ir.routines import RoutineCall
 
 _Cmp = arith.CmpFPredicate
 LOOPS = ("potrf", "getrf", "trsm_left", "trsm_right")
@@ -20,7 +20,7 @@ LOOPS = ("potrf", "getrf", "trsm_left", "trsm_right")
 
 def in_loops(op: ir.Operation) -> list[ir.Value]:
     """Write an `mw.lapack` of one of LOOPS as loops; return its results."""
-    call, b = Call.of(op), OpBuilder.before(op)
+    call, b = RoutineCall.of(op), OpBuilder.before(op)
     types = [result.type for result in op.results]
     if call.routine == "potrf":
         return _cholesky(b, op.operands[0], "lower" in call.flags, types[1])

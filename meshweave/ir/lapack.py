@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from meshweave.ir.bindings import arith, ir
 from meshweave.ir.build import OpBuilder, tensor_type
-from meshweave.ir.routines import LAPACK, MOST, ROUTINES, Call
+from meshweave.ir.routines import LAPACK, MOST, ROUTINES, RoutineCall
 
 
 def misfit(name: str, types: Sequence[ir.Type]) -> str:
@@ -20,7 +20,7 @@ def misfit(name: str, types: Sequence[ir.Type]) -> str:
     wanted = row.types(element)
     if element not in ("f32", "f64") or wanted != [str(t.element_type) for t in types]:
         return f"computes f32 or f64, here ({', '.join(wanted)})"
-    call = Call.made(name, element, [t.shape for t in types])
+    call = RoutineCall.made(name, element, [t.shape for t in types])
     if call.shapes != [list(t.shape) for t in types]:
         return f"needs the shapes {', '.join(map(str, call.shapes))}"
     for small, large in row.limits:
@@ -36,7 +36,7 @@ def misplaced(name: str, types: Sequence[ir.Type]) -> str:
     for type_ in types:
         if not _is_packed(list(type_.shape), type_.get_strides_and_offset()[0]):
             return f"needs buffers without gaps, not {type_}"
-    call = Call.made(name, str(types[0].element_type), [t.shape for t in types])
+    call = RoutineCall.made(name, str(types[0].element_type), [t.shape for t in types])
     own = [math.prod(t.shape) for t in types[count:] if str(t.element_type) == "i8"]
     wanted = call.scratch_bytes
     return (
@@ -61,7 +61,7 @@ def lapack(
     row = ROUTINES[routine]
     floats = [kind != "i32" for kind in row.types("")]
     given = [_converted(b, v, wide) if is_float else v for v, is_float in zip(operands, floats)]
-    call = Call.made(routine, str(wide), [value.type.shape for value in given], flags)
+    call = RoutineCall.made(routine, str(wide), [value.type.shape for value in given], flags)
     i32 = ir.IntegerType.get_signless(32)
     kinds = [i32 if kind == "i32" else wide for kind in row.types(str(wide))]
     types = [tensor_type(shape, kind) for shape, kind in zip(call.shapes, kinds)]

@@ -29,15 +29,15 @@ _NAME = re.compile(r"[\w.\-]+")
 
 
 @dataclass(frozen=True)
-class Element:
+class PassEntry:
     """Hold one entry: a pass with the text of its options, or an op name with passes for such ops."""
 
     name: str
     options: str | None = None
-    children: "tuple[Element, ...] | None" = None
+    children: "tuple[PassEntry, ...] | None" = None
 
 
-def read(text: str) -> tuple[Element, ...]:
+def read(text: str) -> tuple[PassEntry, ...]:
     """Parse the elements of a pipeline text. Raises UsageError that shows where it cannot be read."""
     reader = _PipelineReader(text)
     elements = reader.elements() if reader.peek() else ()
@@ -61,27 +61,27 @@ class _PipelineReader:
             self.at += 1
         return self.text[self.at : self.at + 1]
 
-    def elements(self) -> tuple[Element, ...]:
+    def elements(self) -> tuple[PassEntry, ...]:
         found = [self.element()]
         while self.peek() == ",":
             self.at += 1
             found.append(self.element())
         return tuple(found)
 
-    def element(self) -> Element:
+    def element(self) -> PassEntry:
         self.peek()
         if (m := _NAME.match(self.text, self.at)) is None:
             raise self.error("expected the name of a pass")
         self.at = m.end()
         options = self.braces() if self.peek() == "{" else None
         if self.peek() != "(":
-            return Element(m[0], options)
+            return PassEntry(m[0], options)
         self.at += 1
         children = self.elements()
         if self.peek() != ")":
             raise self.error(f'"{m[0]}(" is not closed: expected a comma or ")"')
         self.at += 1
-        return Element(m[0], options, children)
+        return PassEntry(m[0], options, children)
 
     def braces(self) -> str:
         end = group_end(self.text, self.at)

@@ -114,7 +114,7 @@ ROUTINES: Mapping[str, Routine] = {
 
 
 @dataclass(frozen=True)
-class Call:
+class RoutineCall:
     """Hold what an `mw.lapack` says. sizes: the extent of each letter of its routine; batch: how many matrices."""
 
     routine: str
@@ -124,7 +124,7 @@ class Call:
     flags: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, op: ir.Operation) -> Call:
+    def of(cls, op: ir.Operation) -> RoutineCall:
         """Read an `mw.lapack`, on tensors or on buffers, that its verifier has passed."""
         name = op.attributes["routine"].value
         flags = [flag for flag in ROUTINES[name].flags if flag in op.attributes]
@@ -134,7 +134,7 @@ class Call:
     @classmethod
     def made(
         cls, name: str, element: str, shapes: Sequence[Sequence[int]], flags: Iterable[str] = ()
-    ) -> Call:
+    ) -> RoutineCall:
         """Make the call of a routine on operands of these shapes; more shapes may follow."""
         dims, sizes = ROUTINES[name].tensors, dict[str, int]()
         for shape, letters in zip(shapes, dims[: len(ROUTINES[name].operands)]):

@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # JAX is optional, and takes a second to import
     from meshweave.jax.placements import MeshLike
 
 
-class Key(NamedTuple):
+class PrngKeys(NamedTuple):
     """Describe the typed PRNG keys of a leaf: their dtype, and what `jax.random.wrap_key_data` calls it."""
 
     dtype: Any  # of JAX alone, no dtype of NumPy's
@@ -46,7 +46,7 @@ class Leaf(NamedTuple):
     name: str
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    key: Key | None
+    key: PrngKeys | None
 
 
 class Traced(NamedTuple):
@@ -244,4 +244,4 @@ def _leaf(jax: ModuleType, name: str, info: Any) -> Leaf:
         return jax.random.key_data(keys)
 
     inside = jax.eval_shape(data, jax.ShapeDtypeStruct(info.shape, info.dtype))
-    return Leaf(name, tuple(inside.shape), np.dtype(inside.dtype), Key(info.dtype, impls[0]))
+    return Leaf(name, tuple(inside.shape), np.dtype(inside.dtype), PrngKeys(info.dtype, impls[0]))

@@ -30,7 +30,7 @@ class Factor:
 
 
 @dataclass(frozen=True)
-class Window:
+class SlidingWindow:
     """Say what place i of a factor reads along a dim: `reach` indices from stride * i + low on.
 
     Those outside of the dim do not count: what is read there is not used. Slices, shifts and padding reach over one
@@ -78,7 +78,7 @@ class Rule:
     padding_safe: bool = True
     monomials: tuple[frozenset[int], ...] = ()
     held: tuple[tuple[int, Axes], ...] = ()
-    windows: tuple[tuple[int, int, Window], ...] = ()
+    windows: tuple[tuple[int, int, SlidingWindow], ...] = ()
     name: str = ""
     tensors: tuple[Dims | None, ...] = field(init=False, repr=False)
     passes_through: bool = field(init=False, repr=False)
@@ -88,7 +88,7 @@ class Rule:
         through = all(f.kind != REDUCTION for f in self.factors)
         object.__setattr__(self, "passes_through", through)
 
-    def window(self, tensor: int, dim: int) -> Window | None:
+    def window(self, tensor: int, dim: int) -> SlidingWindow | None:
         """Return the window through which a dim is read, None for most."""
         for t, d, window in self.windows:
             if (t, d) == (tensor, dim):

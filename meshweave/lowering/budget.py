@@ -18,7 +18,7 @@ from typing import ClassVar
 from meshweave.dialects.dist import LayoutAttr
 from meshweave.errors import CompileError
 from meshweave.hints.keys import REQUIRED, TimeAxis
-from meshweave.hints.ledger import HONOURED, INFEASIBLE, Ledger, Outcome, Said
+from meshweave.hints.ledger import HONOURED, INFEASIBLE, Ledger, Outcome, StatedHint
 from meshweave.ir.bindings import ir
 from meshweave.ir.build import OpBuilder
 from meshweave.layout.layout import Layout
@@ -89,7 +89,7 @@ class HintBudget(Pass):
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _BudgetRequest:
     """Hold what a region asks for.
 
     axes: its time axes. said: its `slice`. budget: what it may take; None: what the cache holds.
@@ -97,27 +97,27 @@ class _Asked:
 
     which: int
     axes: tuple[TimeAxis, ...]
-    said: Said | None
-    budget: Said | None
+    said: StatedHint | None
+    budget: StatedHint | None
 
 
-def _asked(region: ir.Operation, which: int, ledger: Ledger) -> _Asked | None:
+def _asked(region: ir.Operation, which: int, ledger: Ledger) -> _BudgetRequest | None:
     effective = ledger.effective(which)
     said, budget, order = (effective.get(key) for key in ("slice", "peak_bytes", "order"))
     if said is not None:
         axes = said.hint.parsed
         if budget is None and not any(axis.is_open for axis in axes):
             return None
-        return _Asked(which, axes, said, budget)
+        return _BudgetRequest(which, axes, said, budget)
     axes = (TimeAxis(_free_name(region, ledger)),)
     if budget is not None:
-        return _Asked(which, axes, None, budget)
+        return _BudgetRequest(which, axes, None, budget)
     depth_first = (
         order is not None and order.region == which and order.hint.parsed.schedule == "dfs"
     )
     if not depth_first or "width" in effective or _slices_near(which, ledger):
         return None
-    return _Asked(which, axes, None, None)
+    return _BudgetRequest(which, axes, None, None)
 
 
 def _free_name(region: ir.Operation, ledger: Ledger) -> str:
@@ -163,7 +163,7 @@ class _Search:
     """Measure candidates, each once."""
 
     module: ir.Module
-    asked: _Asked
+    asked: _BudgetRequest
     select: SelectKernels
     known: dict[tuple[_Option, int], int | None] = field(default_factory=dict)
     problem: str = ""
@@ -225,7 +225,7 @@ def _choose(region: ir.Operation, axes: Sequence[TimeAxis], option: _Option, cou
     end.operands[option.result] = b.one("hint.place", value.type, value, layout=layout)
 
 
-def _options(region: ir.Operation, asked: _Asked) -> list[_Option]:
+def _options(region: ir.Operation, asked: _BudgetRequest) -> list[_Option]:
     """Return the ways to lay the open axis, major dims first; without a budget the one that hint-slice takes."""
     placed = extents_of_places(region)
     names = [axis.name for axis in asked.axes if axis.is_open]
@@ -309,7 +309,7 @@ def _in_one_piece(search: _Search, region: ir.Operation, ledger: Ledger) -> None
 
 
 def _check(
-    region: ir.Operation, asked: _Asked, search: _Search, option: _Option, ledger: Ledger
+    region: ir.Operation, asked: _BudgetRequest, search: _Search, option: _Option, ledger: Ledger
 ) -> None:
     """Settle the budget of a region whose number of slices is said."""
     nbytes = search.nbytes(option, 0)
@@ -363,7 +363,12 @@ def _least(search: _Search, options: Sequence[_Option]) -> tuple[int, int, _Opti
 
 
 def _close(
-    region: ir.Operation, asked: _Asked, ledger: Ledger, nbytes: int, count: int, option: _Option
+    region: ir.Operation,
+    asked: _BudgetRequest,
+    ledger: Ledger,
+    nbytes: int,
+    count: int,
+    option: _Option,
 ) -> None:
     said = asked.budget
     if said is None:

@@ -32,7 +32,7 @@ MAX_GRID = 1 << 18  # coordinates looked at; where there are more, only ends and
 MAX_LISTED = 1 << 22  # indices looked at one by one
 
 
-class Overlap(NamedTuple):
+class MissingPart(NamedTuple):
     """Describe what a rank of the target lacks.
 
     missing: elements, on the rank that lacks most.
@@ -51,7 +51,7 @@ class Overlap(NamedTuple):
 
 
 @lru_cache(maxsize=1 << 14)
-def overlap(source: Layout, target: Layout, mesh: Mesh, shape: tuple[int, ...]) -> Overlap:
+def overlap(source: Layout, target: Layout, mesh: Mesh, shape: tuple[int, ...]) -> MissingPart:
     """Compute what moving from source to target brings to ranks, with pending operands kept apart.
 
     Each rank receives every element of its target that it does not hold itself, once. Pending reductions are ignored:
@@ -80,7 +80,7 @@ def _shared(
 
 def _by_digits(
     shared: tuple[tuple[Shared, ...], ...], mesh: Mesh, shape: tuple[int, ...]
-) -> Overlap:
+) -> MissingPart:
     wanted = held = senders = 1
     elsewhere, moved = False, set()
     for digit in (digit for row in shared for digit in row):
@@ -95,7 +95,7 @@ def _by_digits(
     missing = 0 if 0 in shape else wanted if elsewhere else wanted - held
     axes = tuple(name for name in mesh.names if name in moved)
     most = 0 if 0 in shape else wanted
-    return Overlap(missing, most, senders if elsewhere else senders - 1, axes, missing)
+    return MissingPart(missing, most, senders if elsewhere else senders - 1, axes, missing)
 
 
 def axes_within(mesh: Mesh, names: Iterable[str], weight: int, extent: int) -> set[str]:
@@ -109,7 +109,7 @@ def axes_within(mesh: Mesh, names: Iterable[str], weight: int, extent: int) -> s
     }
 
 
-def _by_sizes(source: Layout, target: Layout, mesh: Mesh, shape: tuple[int, ...]) -> Overlap:
+def _by_sizes(source: Layout, target: Layout, mesh: Mesh, shape: tuple[int, ...]) -> MissingPart:
     rows = [_own(source, dim) | _own(target, dim) for dim in range(len(shape))]
     used = [name for name in mesh.names if any(name in row for row in rows)]
     used = [name for name in used if mesh.size(name) > 1]
@@ -139,7 +139,7 @@ def _by_sizes(source: Layout, target: Layout, mesh: Mesh, shape: tuple[int, ...]
     others = prod(map(mesh.size, axes)) - 1
     most = int(wanted.max(initial=0))
     at_most = missing if exact else prod(target.local_shape(mesh, shape))
-    return Overlap(missing, most, min(senders, others) if at_most else 0, axes, at_most)
+    return MissingPart(missing, most, min(senders, others) if at_most else 0, axes, at_most)
 
 
 def same_sizes(
@@ -207,7 +207,7 @@ def _is_quick(source: Layout, target: Layout, mesh: Mesh, shape: tuple[int, ...]
     return _counted(source, target, mesh, shape, dim, np.zeros(1, np.int64)) is not None
 
 
-class Place(NamedTuple):
+class DigitConstraint(NamedTuple):
     """Constrain a digit of an index to the value it must have on each rank; None: any value."""
 
     extent: int
@@ -257,7 +257,10 @@ def _counted(
     both = [have if want is None else want for have, want in zip(haves, wants, strict=True)]
     bound = np.full(ranks.shape, shape[dim], np.int64)
     wanted, held = (
-        _below([Place(d.extent, d.stride, v) for d, v in zip(shared, row, strict=True)], bound)
+        _below(
+            [DigitConstraint(d.extent, d.stride, v) for d, v in zip(shared, row, strict=True)],
+            bound,
+        )
         for row in (wants, both)
     )
     return wanted, agree * held
@@ -269,15 +272,17 @@ def _value(role: Role, extent: int, ranks: Indices) -> Indices | None:
 
 def _row(
     layout: Layout, mesh: Mesh, shape: tuple[int, ...], dim: int, ranks: Indices
-) -> list[Place]:
+) -> list[DigitConstraint]:
     return [
-        Place(d.extent, d.stride, None if d.axis is None else coordinate(mesh, d.axis, ranks))
+        DigitConstraint(
+            d.extent, d.stride, None if d.axis is None else coordinate(mesh, d.axis, ranks)
+        )
         for d in digits(layout, mesh, shape)[dim]
         if d.extent != 1
     ]
 
 
-def _below(row: Sequence[Place], bound: Indices) -> Indices:
+def _below(row: Sequence[DigitConstraint], bound: Indices) -> Indices:
     """Count the numbers below `bound` that have the fixed digits.
 
     Goes through the digits major first: values below the digit of the bound leave the minor digits free, an equal

@@ -20,7 +20,7 @@ from meshweave.plan.bounds import lower_bound
 from meshweave.plan.check import flaw
 from meshweave.plan.cost import SHARED_MEMORY, Profile
 from meshweave.plan.moves import Move, Moves, State, common_names, in_names
-from meshweave.plan.overlap import Overlap, overlap
+from meshweave.plan.overlap import MissingPart, overlap
 from meshweave.plan.scale import scaled
 from meshweave.plan.search import Search
 from meshweave.plan.steps import COLLECTIVES, DETAILS, OPS, Plan, PlanStep
@@ -214,7 +214,7 @@ class _Question:
             return cost.exchange_seconds(step.nbytes, own, senders, link, self.profile)
         return cost.seconds(step.op, step.nbytes, ranks, link, self.profile)
 
-    def overlap(self, source: Layout, target: Layout) -> Overlap:
+    def overlap(self, source: Layout, target: Layout) -> MissingPart:
         return overlap(source.without_partial(), target.without_partial(), self.mesh, self.shape)
 
     def allows(self, steps: Sequence[PlanStep]) -> bool:

@@ -24,7 +24,7 @@ from meshweave.runtime.gpu.rank import GpuRank
 from meshweave.runtime.limits import check_machine
 from meshweave.runtime.program import Values, bind_rows
 from meshweave.simulator.driver.emulated import EmulatedKernels
-from meshweave.simulator.driver.interleaving import Interleaving, Lost
+from meshweave.simulator.driver.interleaving import Interleaving, StuckRankError
 from meshweave.simulator.driver.kernels import KernelRunner
 from meshweave.simulator.driver.move import move
 from meshweave.simulator.driver.recorder import InjectedFailure, Recorder
@@ -140,7 +140,7 @@ class EmulateExecutable:
             for rank in self._ranks:
                 rank.broken = True
             recorder.scheduler.clear()
-            if isinstance(error, Lost):
+            if isinstance(error, StuckRankError):
                 _LOST.append((self, self._ranks))
                 self._ranks = []
                 raise

@@ -28,7 +28,7 @@ def read_text(file: str) -> tuple[str, str]:
     return name, decoded(data, name)
 
 
-class Held:
+class HeldOutput:
     """Hold what is written to standard error; it is dropped at the end unless `keep` was called."""
 
     def __init__(self) -> None:
@@ -40,9 +40,9 @@ class Held:
 
 
 @contextmanager
-def held_stderr() -> Iterator[Held]:
+def held_stderr() -> Iterator[HeldOutput]:
     """Hold back standard error, that of C++ code too, which has no other way to be quiet."""
-    held = Held()
+    held = HeldOutput()
     sys.stderr.flush()
     saved = os.dup(2)
     with tempfile.TemporaryFile() as store:

@@ -35,7 +35,7 @@ class View:
         return alike.as_strided(self.shape, self.strides, base.storage_offset() + self.offset)
 
 
-class Output(NamedTuple):
+class OutputSource(NamedTuple):
     """Say what an output is: made of the arguments, a result of the program or a view of it, or a constant."""
 
     make: Callable[..., Any] | None = None
@@ -68,7 +68,7 @@ class Result(NamedTuple):
         return laid
 
 
-def outputs_of(captured: GraphModule) -> tuple[list[Output], list[Result]]:
+def outputs_of(captured: GraphModule) -> tuple[list[OutputSource], list[Result]]:
     """Return what each output of a graph is, and the results that a program has to compute for them."""
     nodes = list(captured.graph.nodes)
     first: dict[int, Node] = {}  # the first node in each memory
@@ -77,20 +77,20 @@ def outputs_of(captured: GraphModule) -> tuple[list[Output], list[Result]]:
             first.setdefault(memory, node)
     returned = nodes[-1].args[0]
     shared = [_memory(node) for node in returned]
-    outputs: list[Output] = []
+    outputs: list[OutputSource] = []
     results: list[Result] = []
     for node, memory in zip(returned, shared, strict=True):
         base = node if memory is None else first[memory]
         if not hasattr(node, "op"):
-            outputs.append(Output(constant=node))
+            outputs.append(OutputSource(constant=node))
         elif base.op == "placeholder":
-            outputs.append(Output(make=_making(captured, node)))
+            outputs.append(OutputSource(make=_making(captured, node)))
         elif shared.count(memory) > 1 and (base is node or _view(base, node)):
             strides = base.meta["example_value"].stride()
             view = None if base is node else _view(base, node)
-            outputs.append(Output(result=_number(results, Result(base, strides)), view=view))
+            outputs.append(OutputSource(result=_number(results, Result(base, strides)), view=view))
         else:
-            outputs.append(Output(result=_number(results, Result(node))))
+            outputs.append(OutputSource(result=_number(results, Result(node))))
     if not results:  # compiled all the same: a graph that writes its arguments is refused there
         results += [Result(first[m]) for m in shared if m is not None][:1]
     return outputs, results

@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from meshweave.verification.products import ANY, level
-from meshweave.verification.terms import Node, Terms, View, dim_place
+from meshweave.verification.terms import Node, Term, Terms, dim_place
 
 _CONSTANT = ("const", "iota", "undefined", "unknown")
 """Nodes that stay what they are, since rules look at them."""
 
 
-def with_symbols(terms: Terms, views: Sequence[View], depth: int) -> tuple[list[View], list[int]]:
+def with_symbols(terms: Terms, views: Sequence[Term], depth: int) -> tuple[list[Term], list[int]]:
     """Return views that read symbols in the place of nodes, and the node that each symbol stands for.
 
     depth: the number of calls around this one.
@@ -33,19 +33,19 @@ def with_symbols(terms: Terms, views: Sequence[View], depth: int) -> tuple[list[
         symbol = symbols.get(number)
         if symbol is None:
             symbol = symbols[number] = _symbol(terms, number, depth, len(symbols))
-        made.append(View(symbol, exprs, fills, guards))
+        made.append(Term(symbol, exprs, fills, guards))
     return made, list(symbols)
 
 
 def _symbol(terms: Terms, number: int, depth: int, count: int) -> int:
     """Return the symbol that stands for a node."""
-    sizes, may_be = terms.sizes[number], level(terms, View(number)) if terms.algebra else ANY
+    sizes, may_be = terms.sizes[number], level(terms, Term(number)) if terms.algebra else ANY
     return terms.put(
         Node("symbol", (depth, count, sizes, may_be), (), terms.nodes[number].type), sizes
     )
 
 
-def _bound(terms: Terms, view: View) -> View:
+def _bound(terms: Terms, view: Term) -> Term:
     """Return a view that reads no known place: the node that it reads instead has those, and dims for the others.
 
     Else what is carried from trip to trip would have a dim more for each place that some trip has read. A dim of one
@@ -64,20 +64,20 @@ def _bound(terms: Terms, view: View) -> View:
     places = tuple([numbers.get(k, e) for k, e in enumerate(view.exprs)])
     fills = tuple([None if k in numbers else f for k, f in enumerate(view.fills)])
     sizes = [terms.sizes[view.node][k] for k in moving]
-    made = terms.put(Node("at", (), (View(view.node, places, fills),), node.type), sizes)
+    made = terms.put(Node("at", (), (Term(view.node, places, fills),), node.type), sizes)
     rest = [(view.exprs[k], view.fills[k]) for k in moving]
-    return View(made, tuple([e for e, _ in rest]), tuple([f for _, f in rest]), view.guards)
+    return Term(made, tuple([e for e, _ in rest]), tuple([f for _, f in rest]), view.guards)
 
 
-def called(terms: Terms, views: Sequence[View], nodes: Sequence[int], depth: int) -> list[View]:
+def called(terms: Terms, views: Sequence[Term], nodes: Sequence[int], depth: int) -> list[Term]:
     """Return views of terms over symbols as views of what a call makes of nodes."""
-    given: dict[frozenset[tuple[int, int]], tuple[tuple[int, ...], tuple[View, ...]]] = {}
-    made, every = [], [View(node) for node in nodes]
+    given: dict[frozenset[tuple[int, int]], tuple[tuple[int, ...], tuple[Term, ...]]] = {}
+    made, every = [], [Term(node) for node in nodes]
     for view in views:
         number, exprs, fills, guards = view
         term, symbols = terms.nodes[number], terms.symbols(number)
         if term.op == "symbol" and term.detail[0] == depth:
-            made.append(View(nodes[term.detail[1]], exprs, fills, guards))
+            made.append(Term(nodes[term.detail[1]], exprs, fills, guards))
             continue
         if symbols not in given:
             numbers = tuple(sorted([k for d, k in symbols if d == depth]))
@@ -86,7 +86,7 @@ def called(terms: Terms, views: Sequence[View], nodes: Sequence[int], depth: int
         if used:
             node = Node("call", (number, depth, used), reads, term.type)
             number = terms.put(node, terms.sizes[number])
-            made.append(View(number, exprs, fills, guards))
+            made.append(Term(number, exprs, fills, guards))
         else:
             made.append(view)
     return made

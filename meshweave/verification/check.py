@@ -35,8 +35,8 @@ from meshweave.verification.differences import explained
 from meshweave.verification.indices import Expr, Var, of_var
 from meshweave.verification.ranks import Placing, Ranks, index_var
 from meshweave.verification.reductions import part
-from meshweave.verification.terms import Guard, LimitError, Node, Terms, View, apart
-from meshweave.verification.walk import NotReadError, Said, Walk, results_of
+from meshweave.verification.terms import Guard, LimitError, Node, Term, Terms, apart
+from meshweave.verification.walk import AttributeReader, NotReadError, ProgramWalk, results_of
 
 MOST_TERMS = 1_000_000
 """Terms that are made before the rest is left unproven; half as many ops are read of each program."""
@@ -56,7 +56,7 @@ def verify(
     open with calls and trips written out, also where these are most of the program, and however long it takes.
     Raises CompileError where the two do not belong together.
     """
-    ranks, said = Ranks(mesh_of(local.operation) or Mesh()), Said()
+    ranks, said = Ranks(mesh_of(local.operation) or Mesh()), AttributeReader()
     found = []
     for name, (f, g) in _pairs(whole, local).items():
         found.append(_function(ranks, said, name, f, g, whole, local, most, again))
@@ -65,7 +65,7 @@ def verify(
 
 def _function(
     ranks: Ranks,
-    said: Said,
+    said: AttributeReader,
     name: str,
     f: ir.Operation,
     g: ir.Operation,
@@ -118,7 +118,7 @@ def _called(module: ir.Module) -> set[str]:
 @dataclass
 class _Check:
     ranks: Ranks
-    said: Said
+    said: AttributeReader
     terms: Terms
     once: bool
     repeated: set[Hashable] = field(default_factory=set)
@@ -133,8 +133,8 @@ class _Check:
         self, name: str, f: ir.Operation, g: ir.Operation, whole: ir.Module, local: ir.Module
     ) -> Answer:
         """Return what is found of function `g` of one rank, beside `f` of the whole program."""
-        there = Walk.of(self.terms, self.ranks, self.said, whole, self._repeats)
-        here = Walk.of(self.terms, self.ranks, self.said, local, self.repeated.__contains__)
+        there = ProgramWalk.of(self.terms, self.ranks, self.said, whole, self._repeats)
+        here = ProgramWalk.of(self.terms, self.ranks, self.said, local, self.repeated.__contains__)
         values = list(zip(results_of(f), results_of(g)))
         names = [f"@{name} result {k}" for k in range(len(values))]
         try:
@@ -163,8 +163,8 @@ class _Check:
         return self.once
 
     def _results(
-        self, name: str, f: ir.Operation, g: ir.Operation, there: Walk, here: Walk
-    ) -> tuple[list[View], list[View]]:
+        self, name: str, f: ir.Operation, g: ir.Operation, there: ProgramWalk, here: ProgramWalk
+    ) -> tuple[list[Term], list[Term]]:
         """Return the results of the whole program, and those of one rank."""
         given = list(zip(body_of(f).arguments, body_of(g).arguments))
         if len(body_of(f).arguments) != len(body_of(g).arguments):
@@ -179,14 +179,14 @@ class _Check:
             parts.append(self._part(here, view, placing))
         return there.enter(f, wholes), here.enter(g, parts)
 
-    def _part(self, walk: Walk, view: View, placing: Placing | None) -> View:
+    def _part(self, walk: ProgramWalk, view: Term, placing: Placing | None) -> Term:
         if placing is None:
             return view
         if placing.layout.partial:
             view = self._pending(walk, view, placing)
         return collectives.part_of(walk, view, placing)
 
-    def _pending(self, walk: Walk, view: View, placing: Placing) -> View:
+    def _pending(self, walk: ProgramWalk, view: Term, placing: Placing) -> Term:
         """Return the part of an argument that is reduced with those of other ranks to give it."""
         mesh = self.ranks.mesh
         pending = [
@@ -200,7 +200,7 @@ class _Check:
         )
 
     def _placing(
-        self, walk: Walk, what: str, values: tuple[ir.Value, ir.Value], said: _Said
+        self, walk: ProgramWalk, what: str, values: tuple[ir.Value, ir.Value], said: _Said
     ) -> Placing | None:
         """Return where an argument or result lies; its layout must be what the whole program says."""
         key = (*said, *[v.type for v in values])
@@ -216,7 +216,7 @@ class _Check:
         return placing
 
     def _placed(
-        self, walk: Walk, what: str, a: ir.Value, b: ir.Value, said: dict[str, ir.Attribute]
+        self, walk: ProgramWalk, what: str, a: ir.Value, b: ir.Value, said: dict[str, ir.Attribute]
     ) -> Placing | None:
         (shape, element), (own, kind) = walk.shape(a), walk.shape(b)
         if element != kind:
@@ -243,7 +243,13 @@ class _Check:
         return placing
 
     def _result(
-        self, here: Walk, what: str, place: str, want: View, got: View, placing: Placing | None
+        self,
+        here: ProgramWalk,
+        what: str,
+        place: str,
+        want: Term,
+        got: Term,
+        placing: Placing | None,
     ) -> None:
         terms = here.terms
         terms.place = None
@@ -264,7 +270,7 @@ class _Check:
         (self.refuted if refuted else self.unproven).append(Finding(what, place, reason))
 
 
-def same(terms: Terms, got: View, want: View, valid: Sequence[Guard]) -> bool:
+def same(terms: Terms, got: Term, want: Term, valid: Sequence[Guard]) -> bool:
     """Tell whether a value is surely what is wanted, wherever `valid` places are within their sizes."""
     if terms.nodes[got.node].op == "unknown" or got.node != want.node:
         return False
@@ -292,7 +298,7 @@ def _zero(atom: object) -> bool:
     return isinstance(atom, Var) and atom.size == 1
 
 
-def _argument(walk: Walk, number: int, value: ir.Value) -> View:
+def _argument(walk: ProgramWalk, number: int, value: ir.Value) -> Term:
     shape, element = walk.shape(value)
     node = walk.terms.put(Node("argument", (number,), (), element), shape)
     return walk.terms.view(node, [of_var(index_var(d, n)) for d, n in enumerate(shape)])

@@ -25,20 +25,20 @@ from meshweave.verification.indices import (
 from meshweave.verification.ranks import Placing, index_var
 from meshweave.verification.reductions import reduce
 from meshweave.verification.scalars import apply
-from meshweave.verification.terms import Guard, View, view_variables
-from meshweave.verification.walk import NotReadError, Walk, handles
+from meshweave.verification.terms import Guard, Term, view_variables
+from meshweave.verification.walk import NotReadError, ProgramWalk, handles
 
 MOST_RANKS = 1 << 16
 """Ranks of which it is looked where their windows lie."""
 
 
 @handles("dist.axis_index")
-def _axis_index(walk: Walk, op: ir.Operation) -> Sequence[View]:
+def _axis_index(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
     return [walk.terms.iota(walk.ranks.member(axes_of(op)))]
 
 
 @handles("dist.all_gather")
-def _all_gather(walk: Walk, op: ir.Operation) -> Sequence[View]:
+def _all_gather(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
     dim = op.attributes["dim"].value
     given, made = walk.shape(op.operands[0])[0], walk.shape(op.results[0])[0]
     if 0 in given:
@@ -50,11 +50,11 @@ def _all_gather(walk: Walk, op: ir.Operation) -> Sequence[View]:
 
 
 @handles("dist.all_slice")
-def _all_slice(walk: Walk, op: ir.Operation) -> Sequence[View]:
+def _all_slice(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
     return [_piece(walk, op, walk.views[op.operands[0]])]
 
 
-def _piece(walk: Walk, op: ir.Operation, view: View) -> View:
+def _piece(walk: ProgramWalk, op: ir.Operation, view: Term) -> Term:
     """Return the piece of a rank along `dim`; beyond the end of the whole nothing is known."""
     dim = op.attributes["dim"].value
     given, made = walk.shape(op.operands[0])[0], walk.shape(op.results[0])[0]
@@ -69,20 +69,20 @@ def _beyond(place: Expr, size: int) -> list[Guard]:
 
 
 @handles("dist.all_reduce")
-def _all_reduce(walk: Walk, op: ir.Operation) -> Sequence[View]:
+def _all_reduce(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
     return [_reduced(walk, op)]
 
 
 @handles("dist.reduce_scatter")
-def _reduce_scatter(walk: Walk, op: ir.Operation) -> Sequence[View]:
+def _reduce_scatter(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
     return [_piece(walk, op, _reduced(walk, op))]
 
 
-def _reduced(walk: Walk, op: ir.Operation) -> View:
+def _reduced(walk: ProgramWalk, op: ir.Operation) -> Term:
     return reduced_over(walk, walk.views[op.operands[0]], op.attributes["kind"].value, axes_of(op))
 
 
-def reduced_over(walk: Walk, view: View, kind: str, names: Sequence[str]) -> View:
+def reduced_over(walk: ProgramWalk, view: Term, kind: str, names: Sequence[str]) -> Term:
     """Reduce a value over the ranks of the groups along some axes."""
     terms, ranks = walk.terms, walk.ranks
     bound = [Var("b", f"_{terms.fresh()}", ranks.mesh.size(name)) for name in names]
@@ -101,7 +101,7 @@ def reduced_over(walk: Walk, view: View, kind: str, names: Sequence[str]) -> Vie
 
 
 @handles("dist.all_to_all")
-def _all_to_all(walk: Walk, op: ir.Operation) -> Sequence[View]:
+def _all_to_all(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
     split, joined = op.attributes["split_dim"].value, op.attributes["concat_dim"].value
     given, made = walk.shape(op.operands[0])[0], walk.shape(op.results[0])[0]
     if 0 in given:
@@ -118,7 +118,7 @@ def _all_to_all(walk: Walk, op: ir.Operation) -> Sequence[View]:
 
 
 @handles("dist.permute")
-def _permute(walk: Walk, op: ir.Operation) -> Sequence[View]:
+def _permute(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
     names = axes_of(op)
     source = walk.ranks.source(names, [a.value for a in op.attributes["sources"]])
     if source is None:
@@ -128,7 +128,7 @@ def _permute(walk: Walk, op: ir.Operation) -> Sequence[View]:
 
 
 @handles("dist.exchange")
-def _exchange(walk: Walk, op: ir.Operation) -> Sequence[View]:
+def _exchange(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
     shape = tuple(op.attributes["shape"])
     source, target = [LayoutAttr(op.attributes[n]).layout for n in ("source", "target")]
     view = walk.views[op.operands[0]]
@@ -136,13 +136,13 @@ def _exchange(walk: Walk, op: ir.Operation) -> Sequence[View]:
 
 
 def moved_between(
-    walk: Walk,
-    view: View,
+    walk: ProgramWalk,
+    view: Term,
     source: Layout,
     target: Layout,
     shape: tuple[int, ...],
     names: Sequence[str],
-) -> View:
+) -> Term:
     """Return what an exchange from one layout to another makes of a value.
 
     names: the axes along which elements move; along others a rank takes what has its own coordinate.
@@ -154,7 +154,7 @@ def moved_between(
     return part_of(walk, as_whole(walk, view, old, names), new)
 
 
-def _check_moves(walk: Walk, old: Placing, new: Placing, names: Sequence[str]) -> None:
+def _check_moves(walk: ProgramWalk, old: Placing, new: Placing, names: Sequence[str]) -> None:
     """Raise NotReadError where an element would come along other axes than those."""
     places = {index_var(d, n): e for d, (n, e) in enumerate(zip(old.shape, new.indices))}
     owner = old.owner({d: of_var(index_var(d, n)) for d, n in enumerate(old.shape)}) or {}
@@ -184,7 +184,7 @@ def _stays(old: Placing, new: Placing, axis: str) -> bool:
     return bool(np.all((end <= first) | ((begin <= first) & (end <= stop))))
 
 
-def as_whole(walk: Walk, view: View, placing: Placing, names: Sequence[str]) -> View:
+def as_whole(walk: ProgramWalk, view: Term, placing: Placing, names: Sequence[str]) -> Term:
     """Return the whole tensor of which a value is each rank's part."""
     own = [of_var(index_var(dim, n)) for dim, n in enumerate(placing.shape)]
     owner = placing.owner(dict(enumerate(own)))
@@ -197,7 +197,7 @@ def as_whole(walk: Walk, view: View, placing: Placing, names: Sequence[str]) -> 
     return walk.terms.composed(view, owner)
 
 
-def _by_formula(walk: Walk, view: View, placing: Placing) -> View:
+def _by_formula(walk: ProgramWalk, view: Term, placing: Placing) -> Term:
     """Return the whole tensor of a value whose places are written as the layout says."""
     places = {
         e: of_var(index_var(d, n)) for d, (e, n) in enumerate(zip(placing.indices, placing.shape))
@@ -208,7 +208,7 @@ def _by_formula(walk: Walk, view: View, placing: Placing) -> View:
     return walk.terms.view(view.node, exprs, view.fills)
 
 
-def part_of(walk: Walk, view: View, placing: Placing) -> View:
+def part_of(walk: ProgramWalk, view: Term, placing: Placing) -> Term:
     """Return the part of a whole tensor that a layout gives each rank."""
     if 0 in placing.shape:
         return walk.terms.undefined(walk.terms.type_of(view))
@@ -217,13 +217,13 @@ def part_of(walk: Walk, view: View, placing: Placing) -> View:
 
 
 @handles("dist.to_local")
-def _to_local(walk: Walk, op: ir.Operation) -> Sequence[View]:
+def _to_local(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
     placing = _interface(walk, op, op.operands[0])
     return [part_of(walk, walk.views[op.operands[0]], placing)]
 
 
 @handles("dist.to_global")
-def _to_global(walk: Walk, op: ir.Operation) -> Sequence[View]:
+def _to_global(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
     placing = _interface(walk, op, op.results[0])
     layout = placing.layout
     view = walk.views[op.operands[0]]
@@ -239,6 +239,6 @@ def _to_global(walk: Walk, op: ir.Operation) -> Sequence[View]:
     ]
 
 
-def _interface(walk: Walk, op: ir.Operation, whole: ir.Value) -> Placing:
+def _interface(walk: ProgramWalk, op: ir.Operation, whole: ir.Value) -> Placing:
     said = op.attributes["interface"] if "interface" in op.attributes else op.attributes["layout"]
     return Placing(walk.ranks, LayoutAttr(said).layout, walk.shape(whole)[0])

@@ -9,14 +9,14 @@ from meshweave.ir.bindings import ir
 from meshweave.ir.locations import location_text
 from meshweave.verification.indices import Expr, Var, text, variables
 from meshweave.verification.samples import OpenError, Sampler, TooLongError, differ, place
-from meshweave.verification.terms import Guard, Terms, View, dims_values, view_variables
+from meshweave.verification.terms import Guard, Term, Terms, dims_values, view_variables
 
 SAMPLES = 8
 """Elements that are looked at."""
 MOST_WORDS = 100
 
 
-def explained(terms: Terms, got: View, want: View, valid: Sequence[Guard]) -> tuple[bool, str]:
+def explained(terms: Terms, got: Term, want: Term, valid: Sequence[Guard]) -> tuple[bool, str]:
     """Return whether a value is surely not what is wanted, and the reason in one line."""
     reason = difference(terms, got, want)
     found = witness(terms, got, want, valid)
@@ -25,7 +25,7 @@ def explained(terms: Terms, got: View, want: View, valid: Sequence[Guard]) -> tu
     return True, f"{reason}; {found}"
 
 
-def witness(terms: Terms, got: View, want: View, valid: Sequence[Guard]) -> str | None:
+def witness(terms: Terms, got: Term, want: Term, valid: Sequence[Guard]) -> str | None:
     """Return an element at which a value is not what is wanted, in words; None where none is found."""
     names = view_variables(got) | view_variables(want)
     depends = sorted(names.union(*[variables(e) for e, _ in valid]))
@@ -63,7 +63,7 @@ def _where(at: dict[Var, int]) -> str:
     return f"{rank}at [{', '.join(places)}]"
 
 
-def difference(terms: Terms, got: View, want: View) -> str:
+def difference(terms: Terms, got: Term, want: Term) -> str:
     """Return where two terms first differ: what was expected and what is."""
     for _ in range(1000):
         one, other = terms.nodes[got.node], terms.nodes[want.node]
@@ -81,13 +81,13 @@ def difference(terms: Terms, got: View, want: View) -> str:
     return f"expected {named(terms, want)}, is {named(terms, got)}"
 
 
-def _within(terms: Terms, view: View) -> View:
+def _within(terms: Terms, view: Term) -> Term:
     """Return the term of a call in the place of it."""
     node = terms.nodes[view.node]
-    return View(node.detail[0], *view[1:]) if node.op == "call" else view
+    return Term(node.detail[0], *view[1:]) if node.op == "call" else view
 
 
-def named(terms: Terms, view: View) -> str:
+def named(terms: Terms, view: Term) -> str:
     """Describe a view in a few words."""
     node = terms.nodes[view.node]
     if node.op == "unknown":
@@ -98,6 +98,6 @@ def named(terms: Terms, view: View) -> str:
     return f"{node.op}{words}{at}{_made_at(terms, view)}"
 
 
-def _made_at(terms: Terms, view: View) -> str:
+def _made_at(terms: Terms, view: Term) -> str:
     made = terms.places[view.node]
     return f" ({location_text(made)})" if isinstance(made, ir.Operation) else ""

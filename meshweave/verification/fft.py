@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from meshweave.ir.bindings import ir
 from meshweave.ir.fft import FFT, Transform
 from meshweave.verification.lapack import WholeCall, read_whole
-from meshweave.verification.terms import View
-from meshweave.verification.walk import Walk, handles
+from meshweave.verification.terms import Term
+from meshweave.verification.walk import ProgramWalk, handles
 
 
 @handles(FFT)
-def _fft(walk: Walk, op: ir.Operation) -> Sequence[View]:
+def _fft(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
     call, values = Transform.of(op), [*op.operands, *op.results]
     whole = [_whole(list(value.type.shape), call) for value in values]
     said = (call.kind, call.length)

@@ -23,7 +23,7 @@ class Var(NamedTuple):
     size: int
 
 
-class Part(NamedTuple):
+class DivMod(NamedTuple):
     """Take the quotient ("/") or the remainder ("%") of `of` by a number."""
 
     kind: str
@@ -40,7 +40,7 @@ class Owned(NamedTuple):
     size: int
 
 
-Atom: TypeAlias = Var | Part | Owned
+Atom: TypeAlias = Var | DivMod | Owned
 Range = tuple[int, int]
 
 
@@ -97,7 +97,7 @@ def times(a: Expr, factor: int) -> Expr:
 def _normal(const: int, sums: dict[Atom, int]) -> Expr:
     for atom in [a for a, c in sums.items() if not c]:
         del sums[atom]
-    quotients = [a for a in sums if isinstance(a, Part) and a.kind == "/"]
+    quotients = [a for a in sums if isinstance(a, DivMod) and a.kind == "/"]
     for atom in sorted(quotients) if len(quotients) > 1 else quotients:
         coefficient = sums.get(atom, 0)
         if not coefficient or coefficient % atom.by:
@@ -132,7 +132,7 @@ def bounds(expr: Expr) -> Range:
 
 
 def _atom_bounds(atom: Atom) -> Range:
-    if not isinstance(atom, Part):
+    if not isinstance(atom, DivMod):
         return (-_FAR, _FAR) if atom.kind == "h" else (0, atom.size - 1)
     low, high = bounds(atom.of)
     return (low // atom.by, high // atom.by) if atom.kind == "/" else (0, atom.by - 1)
@@ -154,11 +154,13 @@ def quotient(expr: Expr, by: int) -> Expr:
 def remainder(expr: Expr, by: int) -> Expr:
     """Return what is left of a division by a positive number."""
     inner = [
-        (a, c) for a, c in expr.terms if isinstance(a, Part) and a.kind == "%" and not c * a.by % by
+        (a, c)
+        for a, c in expr.terms
+        if isinstance(a, DivMod) and a.kind == "%" and not c * a.by % by
     ]
     if inner:
         outer = Expr(expr.const, tuple([t for t in expr.terms if t not in inner]))
-        expr = total([(outer, 1), *[(a.of, c) for a, c in inner if isinstance(a, Part)]])
+        expr = total([(outer, 1), *[(a.of, c) for a, c in inner if isinstance(a, DivMod)]])
     return _divided(expr, by)[1]
 
 
@@ -186,12 +188,12 @@ def _atoms(rest: Expr, by: int) -> tuple[Expr, Expr]:
     """Divide what no rule divides: the atoms that stand for quotient and remainder."""
     if not rest.const and len(rest.terms) == 1 and rest.terms[0][1] == 1:
         atom = rest.terms[0][0]
-        if isinstance(atom, Part) and atom.kind == "/":
+        if isinstance(atom, DivMod) and atom.kind == "/":
             low = quotient(remainder(atom.of, atom.by * by), atom.by)
             return quotient(atom.of, atom.by * by), low
-        if isinstance(atom, Part) and atom.by % by == 0:
-            return Expr(0, ((Part("/", rest, by), 1),)), remainder(atom.of, by)
-    return Expr(0, ((Part("/", rest, by), 1),)), Expr(0, ((Part("%", rest, by), 1),))
+        if isinstance(atom, DivMod) and atom.by % by == 0:
+            return Expr(0, ((DivMod("/", rest, by), 1),)), remainder(atom.of, by)
+    return Expr(0, ((DivMod("/", rest, by), 1),)), Expr(0, ((DivMod("%", rest, by), 1),))
 
 
 def is_number(expr: Expr) -> bool:
@@ -223,7 +225,7 @@ def substitute(expr: Expr, values: Mapping[Var, Expr]) -> Expr:
 def _substituted(atom: Atom, values: Mapping[Var, Expr]) -> Expr | None:
     if isinstance(atom, Var):
         return values.get(atom)
-    if isinstance(atom, Part):
+    if isinstance(atom, DivMod):
         of = substitute(atom.of, values)
         if of is atom.of:
             return None
@@ -240,7 +242,7 @@ def variables(expr: Expr) -> frozenset[Var]:
     for atom, _ in expr.terms:
         if isinstance(atom, Var):
             found.add(atom)
-        elif isinstance(atom, Part):
+        elif isinstance(atom, DivMod):
             found |= variables(atom.of)
         else:
             found = found.union(*[variables(e) for e in atom.inputs])
@@ -258,6 +260,6 @@ def text(expr: Expr) -> str:
 def _word(atom: Atom) -> str:
     if isinstance(atom, Var):
         return atom.name if atom.kind == "x" else atom.kind + atom.name
-    if isinstance(atom, Part):
+    if isinstance(atom, DivMod):
         return f"({text(atom.of)}){atom.kind}{atom.by}"
     return f"{atom.name}({', '.join(map(text, atom.inputs))})"

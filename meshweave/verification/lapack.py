@@ -6,11 +6,11 @@ from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 from meshweave.ir.bindings import ir
-from meshweave.ir.routines import LAPACK, Call
+from meshweave.ir.routines import LAPACK, RoutineCall
 from meshweave.verification.indices import Var, of_var, variables
 from meshweave.verification.ranks import index_var
-from meshweave.verification.terms import Abstraction, MixedError, Node, View
-from meshweave.verification.walk import NotReadError, Walk, handles
+from meshweave.verification.terms import Abstraction, MixedError, Node, Term
+from meshweave.verification.walk import NotReadError, ProgramWalk, handles
 
 
 class WholeCall(NamedTuple):
@@ -27,23 +27,23 @@ class WholeCall(NamedTuple):
 
 
 @handles(LAPACK)
-def _lapack(walk: Walk, op: ir.Operation) -> Sequence[View]:
-    call = Call.of(op)
+def _lapack(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
+    call = RoutineCall.of(op)
     whole = tuple([tuple(_whole(call, dims)) for dims in call.row.tensors])
     sizes = [(letter, n) for letter, n in call.sizes.items() if letter not in call.row.free]
     said = (call.routine, tuple(sorted(call.flags)), tuple(sorted(sizes)))
     return read_whole(walk, op, WholeCall("lapack", said, whole, "LAPACK"))
 
 
-def _whole(call: Call, dims: str) -> list[tuple[int, int]]:
+def _whole(call: RoutineCall, dims: str) -> list[tuple[int, int]]:
     """Return the number and the extent of the dims of a matrix that are whole."""
     numbered = enumerate(dims, len(call.batch))
     return [(d, call.sizes[letter]) for d, letter in numbered if letter not in call.row.free]
 
 
-def read_whole(walk: Walk, op: ir.Operation, call: WholeCall) -> list[View]:
+def read_whole(walk: ProgramWalk, op: ir.Operation, call: WholeCall) -> list[Term]:
     """Return the results of an op: functions of places in whole dims and of operands along theirs."""
-    bounds, views = list[Var](), list[View]()
+    bounds, views = list[Var](), list[Term]()
     for value, whole in zip(op.operands, call.whole):
         own = [Var("b", str(len(bounds) + k), n) for k, (_, n) in enumerate(whole)]
         places = {index_var(d, n): of_var(v) for v, (d, n) in zip(own, whole)}
@@ -58,7 +58,9 @@ def read_whole(walk: Walk, op: ir.Operation, call: WholeCall) -> list[View]:
     return [_result(walk, op, call, found, number) for number in range(len(op.results))]
 
 
-def _result(walk: Walk, op: ir.Operation, call: WholeCall, found: Abstraction, number: int) -> View:
+def _result(
+    walk: ProgramWalk, op: ir.Operation, call: WholeCall, found: Abstraction, number: int
+) -> Term:
     """Return a result. found: the operands, as functions of the dims that are not whole."""
     terms, type_ = walk.terms, op.results[number].type
     element = str(type_.element_type)

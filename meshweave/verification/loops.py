@@ -31,16 +31,16 @@ from meshweave.verification.indices import (
 from meshweave.verification.ranks import index_var
 from meshweave.verification.reductions import reduce
 from meshweave.verification.scalars import COMBINES, apply, kind_of, neutral, plain
-from meshweave.verification.terms import Guard, MixedError, Node, Terms, View
-from meshweave.verification.walk import NotReadError, Walk, handles, scalar
+from meshweave.verification.terms import Guard, MixedError, Node, Term, Terms
+from meshweave.verification.walk import NotReadError, ProgramWalk, handles, scalar
 
 Row = tuple[int, tuple[tuple[int, int], ...]]
 """A result of an index map: a number, and a factor for each loop."""
 
 
 @handles("linalg.")
-def _linalg(walk: Walk, op: ir.Operation) -> Sequence[View]:
-    return LoopNest(walk, op).results()
+def _linalg(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
+    return LinalgReader(walk, op).results()
 
 
 class LoopForm:
@@ -111,10 +111,10 @@ class LoopForm:
         return found
 
 
-class LoopNest:
+class LinalgReader:
     """Read one linalg op."""
 
-    def __init__(self, walk: Walk, op: ir.Operation) -> None:
+    def __init__(self, walk: ProgramWalk, op: ir.Operation) -> None:
         self.walk, self.op, self.terms = walk, op, walk.terms
         maps, regions = linalg.get_indexing_maps(op.opview), op.regions
         blocks = list(regions[0].blocks) if len(regions) == 1 else []
@@ -139,14 +139,14 @@ class LoopNest:
             self.walk.said.forms[key] = found
         return found
 
-    def _operand(self, number: int) -> View:
+    def _operand(self, number: int) -> Term:
         view, values = self.walk.views[self.operands[number]], self.form.places[number]
         if not values or view.guards:
             return self.terms.composed(view, values) if values else view
         exprs = self.form.placed(number, view.exprs)
         return view if exprs == view.exprs else self.terms.view(view.node, exprs, view.fills)
 
-    def results(self) -> list[View]:
+    def results(self) -> list[Term]:
         """Return what the op computes."""
         first = len(self.operands) - self.inits
         if not self.form.in_order:
@@ -192,7 +192,7 @@ class LoopNest:
                 todo += node.operands if isinstance(node, (Apply, Gather)) else ()
         return found
 
-    def _reduced(self, step: tuple[Apply, int, int | None], bound: list[Var], out: int) -> View:
+    def _reduced(self, step: tuple[Apply, int, int | None], bound: list[Var], out: int) -> Term:
         node, element, condition = step
         roots = [element] if condition is None else [element, condition]
         views = self._evaluated({}, self._reads(roots))
@@ -213,10 +213,10 @@ class LoopNest:
         return self.walk.type_text(type_)
 
     def _evaluated(
-        self, known: Mapping[int, View], wanted: set[int] | None = None
-    ) -> dict[int, View]:
+        self, known: Mapping[int, Term], wanted: set[int] | None = None
+    ) -> dict[int, Term]:
         """Return the value of each node of the body."""
-        views: dict[int, View] = dict(known)
+        views: dict[int, Term] = dict(known)
         for k, node in enumerate(self.body.nodes):
             if k in views or (wanted is not None and k not in wanted):
                 continue
@@ -237,7 +237,7 @@ class LoopNest:
                 views[k] = gathered(self.walk, node.access, [views[n] for n in node.operands])
         return views
 
-    def _folded(self, bound: list[Var], first: int) -> list[View]:
+    def _folded(self, bound: list[Var], first: int) -> list[Term]:
         """Return results of a body that is no plain reduction: a fold, the same where all it reads is the same."""
         if any(isinstance(n, Gather) for n in self.body.nodes):
             raise NotReadError("a reduction that reads other tensors in its body")
@@ -288,7 +288,7 @@ class LoopNest:
         return number
 
 
-def _rows(walk: Walk, attr: ir.Attribute) -> tuple[Row, ...]:
+def _rows(walk: ProgramWalk, attr: ir.Attribute) -> tuple[Row, ...]:
     """Return the results of an index map."""
     found = walk.said.maps.get(attr)
     if found is None:
@@ -316,12 +316,14 @@ def _row(expr: ir.AffineExpr) -> Row:
     raise NotReadError(f"an index map with {expr}")
 
 
-def gathered(walk: Walk, tensor: ir.Value, indices: Sequence[View]) -> View:
+def gathered(walk: ProgramWalk, tensor: ir.Value, indices: Sequence[Term]) -> Term:
     """Return the element of a tensor at places that are known or computed."""
     return sliced(walk, tensor, indices, [ZERO] * len(indices))
 
 
-def sliced(walk: Walk, tensor: ir.Value, offsets: Sequence[View], places: Sequence[Expr]) -> View:
+def sliced(
+    walk: ProgramWalk, tensor: ir.Value, offsets: Sequence[Term], places: Sequence[Expr]
+) -> Term:
     """Return the element of a tensor as far as `places` behind offsets that are known or computed.
 
     An offset that is computed is one that leaves room for the whole slice, or the program has no meaning.
@@ -336,19 +338,21 @@ def sliced(walk: Walk, tensor: ir.Value, offsets: Sequence[View], places: Sequen
         raise NotReadError("a gather from places that mix") from None
 
 
-def _moved(terms: Terms, offset: View, place: Expr) -> View:
+def _moved(terms: Terms, offset: Term, place: Expr) -> Term:
     """Return the place that is so far behind an offset."""
     if terms.nodes[offset.node].op == "iota":
         return terms.iota(plus(offset.exprs[0], place))._replace(guards=offset.guards)
     return plain(terms, "arith.addi", (), "index", [offset, terms.iota(place)])
 
 
-def _sliced(walk: Walk, tensor: ir.Value, offsets: Sequence[View], places: Sequence[Expr]) -> View:
+def _sliced(
+    walk: ProgramWalk, tensor: ir.Value, offsets: Sequence[Term], places: Sequence[Expr]
+) -> Term:
     """Return that element. Raises MixedError where parts of the tensor are read at sums of a place and an offset."""
     terms, view = walk.terms, walk.views[tensor]
     shape, element = walk.shape(tensor)
     values: dict[Var, Expr] = {}
-    guards, computed = list[Guard](), list[View]()
+    guards, computed = list[Guard](), list[Term]()
     placeholders: list[Var] = []
     for dim, (offset, place, size) in enumerate(zip(offsets, places, shape)):
         guards += offset.guards

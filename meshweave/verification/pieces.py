@@ -27,8 +27,8 @@ from meshweave.verification.terms import (
     Guard,
     MixedError,
     Node,
+    Term,
     Terms,
-    View,
     dim_var,
     dims_values,
     is_only,
@@ -41,11 +41,11 @@ MOST_PLACES = 1 << 14
 MOST_DIMS = 16  # of a choice between values
 """Places and coordinates at which it is looked whether slices take all of a tensor."""
 
-Piece = tuple[tuple[int, int], View]
+Piece = tuple[tuple[int, int], Term]
 """From where to where along a dim, and the value there as a function of the place in the whole dim."""
 
 
-def concat(terms: Terms, place: Var, pieces: Sequence[Piece]) -> View:
+def concat(terms: Terms, place: Var, pieces: Sequence[Piece]) -> Term:
     """Return the value that is `pieces` along the dim whose index is the variable `place`.
 
     Pieces that are made of pieces are taken apart, those that continue each other become one. The last has no end: what
@@ -73,7 +73,7 @@ def concat(terms: Terms, place: Var, pieces: Sequence[Piece]) -> View:
     spans = [at for at, _ in whole]
     spans[-1] = spans[-1][0], FAR
     node = terms.put(Node("concat", tuple(spans), tuple(views), kind), sizes)
-    return View(node, tuple(exprs), (None,) * len(exprs), tuple(sorted(set(guards))))
+    return Term(node, tuple(exprs), (None,) * len(exprs), tuple(sorted(set(guards))))
 
 
 def _of_ranks(guard: Expr, place: Var) -> bool:
@@ -117,12 +117,12 @@ def _local(size: int) -> Var:
 
 
 def _abstract(
-    terms: Terms, place: Var, views: Sequence[View]
-) -> tuple[list[View], list[Expr], list[int | None], list[tuple[Expr, int]]]:
+    terms: Terms, place: Var, views: Sequence[Term]
+) -> tuple[list[Term], list[Expr], list[int | None], list[tuple[Expr, int]]]:
     """Make the pieces functions of dim 0, the place, and one dim for each other expression."""
     exprs: list[Expr] = [of_var(place)]
     sizes: list[int | None] = [None]
-    made, guards = list[View](), list[Guard]()
+    made, guards = list[Term](), list[Guard]()
     for view in views:
         own: list[Expr] = []
         guards += view.guards
@@ -140,7 +140,7 @@ def _abstract(
                 own.append(expr)
             else:
                 own.append(of_var(_dim(exprs, sizes, expr, size if fill is None else None)))
-        made.append(View(view.node, tuple(own), view.fills))
+        made.append(Term(view.node, tuple(own), view.fills))
     return made, exprs, sizes, guards
 
 
@@ -160,7 +160,7 @@ def _dim(exprs: list[Expr], sizes: list[int | None], expr: Expr, size: int | Non
     return dim_var(len(exprs) - 1)
 
 
-def pieces_of(terms: Terms, view: View, place: Var, start: int, end: int) -> list[Piece]:
+def pieces_of(terms: Terms, view: Term, place: Var, start: int, end: int) -> list[Piece]:
     """Return the value from `start` to `end` along a dim, piece by piece."""
     node = terms.nodes[view.node]
     if node.op != "concat" or start >= end or any(f is not None for f in view.fills):
@@ -185,7 +185,7 @@ def _apart(terms: Terms, place: Var, piece: Piece) -> list[Piece]:
     return [piece] if found and found[0][0][0] > start else found
 
 
-def by_place(terms: Terms, condition: View, yes: View, no: View) -> View | None:
+def by_place(terms: Terms, condition: Term, yes: Term, no: Term) -> Term | None:
     """Read `place >= number ? yes : no` (unsigned, of type index) as the two side by side along that place.
 
     A rank puts tensors side by side in this way, where `place` is the index in the whole dim. What both read must be a
@@ -217,7 +217,7 @@ def by_place(terms: Terms, condition: View, yes: View, no: View) -> View | None:
     return None if _is_unknown(terms, made) else terms.composed(made, {whole: expr}, caps)
 
 
-def _compared_place(terms: Terms, condition: View) -> tuple[Expr, int] | None:
+def _compared_place(terms: Terms, condition: Term) -> tuple[Expr, int] | None:
     """Return a place and a number where a condition says that the place is not below the number."""
     node = terms.nodes[condition.node]
     if node.op != "arith.cmpi" or predicate_of(node.detail) != 9 or condition.guards:
@@ -228,11 +228,11 @@ def _compared_place(terms: Terms, condition: View) -> tuple[Expr, int] | None:
     return (place.exprs[0], least.exprs[0].const) if not least.exprs[0].terms else None
 
 
-def _is_unknown(terms: Terms, view: View) -> bool:
+def _is_unknown(terms: Terms, view: Term) -> bool:
     return terms.nodes[view.node].op == "unknown"
 
 
-def _uncapped(view: View, place: Var) -> tuple[View, list[int]]:
+def _uncapped(view: Term, place: Var) -> tuple[Term, list[int]]:
     """Return a view without the guards that say where a dim ends, and the places along it where they do."""
     caps = [
         (e, n)
@@ -243,14 +243,14 @@ def _uncapped(view: View, place: Var) -> tuple[View, list[int]]:
     return view._replace(guards=rest), [n - e.const for e, n in caps]
 
 
-def _put_back(terms: Terms, view: View, values: Mapping[Var, Expr]) -> View:
+def _put_back(terms: Terms, view: Term, values: Mapping[Var, Expr]) -> Term:
     """Write a piece as a function of the place in the whole: its guards hold where it is read."""
     exprs = [substitute(e, values) for e in view.exprs]
     guards = [(substitute(e, values), n) for e, n in view.guards]
-    return View(view.node, tuple(exprs), view.fills, tuple(guards))
+    return Term(view.node, tuple(exprs), view.fills, tuple(guards))
 
 
-class Box(NamedTuple):
+class StridedRange(NamedTuple):
     """Say which places along a dim are taken: `size` of them, from `begin` on, `stride` apart.
 
     place: the variable that is the index along the dim.
@@ -290,7 +290,7 @@ class Box(NamedTuple):
         return (self.size - 1) * self.stride
 
 
-def replaced(terms: Terms, into: View, value: View, boxes: Sequence[Box]) -> View:
+def replaced(terms: Terms, into: Term, value: Term, boxes: Sequence[StridedRange]) -> Term:
     """Return `into` with `value` within a box for each dim; dims that the box takes in full may be left out."""
     if not boxes:
         return value
@@ -307,8 +307,13 @@ def replaced(terms: Terms, into: View, value: View, boxes: Sequence[Box]) -> Vie
 
 
 def _among(
-    terms: Terms, box: Box, within: Guard | None, into: View, value: View, others: Sequence[Box]
-) -> View:
+    terms: Terms,
+    box: StridedRange,
+    within: Guard | None,
+    into: Term,
+    value: Term,
+    others: Sequence[StridedRange],
+) -> Term:
     """Return `into` with `value` at the places of a box that `within` and its stride take."""
     taken = [within] if within else []
     if box.stride != 1 and box.size != 1:
@@ -319,7 +324,7 @@ def _among(
     return made
 
 
-def chosen(terms: Terms, taken: Sequence[Guard], value: View, into: View) -> View:
+def chosen(terms: Terms, taken: Sequence[Guard], value: Term, into: Term) -> Term:
     """Return `value` where one of some expressions is within its size, `into` elsewhere.
 
     Where `into` chooses between the same value and another one, the two choices become one.
@@ -337,7 +342,12 @@ def chosen(terms: Terms, taken: Sequence[Guard], value: View, into: View) -> Vie
     return _select(terms, test, value, into)
 
 
-def put_at(terms: Terms, into: View, value: View, moving: Sequence[tuple[Var, View, int]]) -> View:
+def put_at(
+    terms: Terms,
+    into: Term,
+    value: Term,
+    moving: Sequence[tuple[Var, Term, int]],
+) -> Term:
     """Return `into` with `value` at places that are computed.
 
     moving: for each dim its index, where the value begins, and its size there. The value is read at variables "g" 0,
@@ -361,7 +371,7 @@ def put_at(terms: Terms, into: View, value: View, moving: Sequence[tuple[Var, Vi
     return terms.view(number, found.exprs, (), found.guards)
 
 
-def moved(terms: Terms, view: View, boxes: Mapping[Var, Box], chosen: bool) -> View:
+def moved(terms: Terms, view: Term, boxes: Mapping[Var, StridedRange], chosen: bool) -> Term:
     """Return a value as it stands in boxes: for each index of its own the box of that dim.
 
     chosen: it becomes a branch of a choice. That is defined where the other branch is not: dims do not say what is
@@ -380,17 +390,17 @@ def moved(terms: Terms, view: View, boxes: Mapping[Var, Box], chosen: bool) -> V
     return made._replace(guards=tuple(sorted(set(guards)))) if chosen else made
 
 
-def _size(terms: Terms, view: View, expr: Expr) -> int | None:
+def _size(terms: Terms, view: Term, expr: Expr) -> int | None:
     """Return how far a view is defined along the places that an expression says."""
     known = [n for e, n in zip(view.exprs, terms.sizes[view.node]) if e == expr and n is not None]
     return min(known, default=None)
 
 
-def _all(views: Sequence[View]) -> list[Var]:
+def _all(views: Sequence[Term]) -> list[Var]:
     return sorted(set[Var]().union(*map(view_variables, views)))
 
 
-def choice_of(terms: Terms, view: View) -> tuple[list[Guard], View, View] | None:
+def choice_of(terms: Terms, view: Term) -> tuple[list[Guard], Term, Term] | None:
     """Return where a view chooses its first value, that value, and the other; None for any other view."""
     node = terms.nodes[view.node]
     if node.op != "arith.select" or terms.nodes[node.reads[0].node].op != "among":
@@ -402,7 +412,7 @@ def choice_of(terms: Terms, view: View) -> tuple[list[Guard], View, View] | None
     return list(zip(places, among.detail)), value, other
 
 
-def _select(terms: Terms, test: View, value: View, into: View) -> View:
+def _select(terms: Terms, test: Term, value: Term, into: Term) -> Term:
     """Choose a value that is read only where it is defined: what comes out is defined as far as `into` is."""
     views = (test, value, into)
     exprs = list(dict.fromkeys([e for v in views for e in v.exprs]))
@@ -410,7 +420,7 @@ def _select(terms: Terms, test: View, value: View, into: View) -> View:
         reason = f"parts at more than {MOST_DIMS} computed places"
         return terms.unknown(reason, terms.type_of(value), _all(views))
     reads = [
-        View(v.node, tuple([of_var(dim_var(exprs.index(e))) for e in v.exprs]), v.fills)
+        Term(v.node, tuple([of_var(dim_var(exprs.index(e))) for e in v.exprs]), v.fills)
         for v in views
     ]
     sizes = [_size(terms, into, e) for e in exprs]
@@ -418,7 +428,7 @@ def _select(terms: Terms, test: View, value: View, into: View) -> View:
     return terms.view(number, exprs, (), [g for v in views for g in v.guards])
 
 
-def _settled(terms: Terms, along: Var, piece: Piece) -> View:
+def _settled(terms: Terms, along: Var, piece: Piece) -> Term:
     """Return what a piece chooses, where it chooses the same at all its places."""
     at, view = piece
     known = choice_of(terms, view)

@@ -15,9 +15,9 @@ from math import inf
 import numpy as np
 
 from meshweave.verification.indices import inside
-from meshweave.verification.terms import Node, Terms, View, dims_values
+from meshweave.verification.terms import Node, Term, Terms, dims_values
 
-Factor = tuple[View, int]
+Factor = tuple[Term, int]
 """A value and its exponent."""
 
 NUMBER, LOW, ANY = 2, 1, 0
@@ -48,7 +48,7 @@ def is_real(type_: str) -> bool:
     return "f" in type_ and "complex" not in type_
 
 
-def factors_of(terms: Terms, view: View) -> list[Factor]:
+def factors_of(terms: Terms, view: Term) -> list[Factor]:
     """Return the factors of a value."""
     node = terms.nodes[view.node]
     if node.op != "product" or any(f is not None for f in view.fills):
@@ -62,7 +62,7 @@ def inverse(factors: Sequence[Factor]) -> list[Factor]:
     return [(view, -exponent) for view, exponent in factors]
 
 
-def product(terms: Terms, type_: str, factors: Sequence[Factor]) -> View:
+def product(terms: Terms, type_: str, factors: Sequence[Factor]) -> Term:
     """Return the product of factors, in its one form."""
     from meshweave.verification.reductions import joined_factors
     from meshweave.verification.scalars import plain
@@ -93,9 +93,9 @@ def product(terms: Terms, type_: str, factors: Sequence[Factor]) -> View:
     return plain(terms, "product", tuple([e for _, e in made]), type_, [v for v, _ in made])
 
 
-def _gathered(terms: Terms, factors: Sequence[Factor]) -> tuple[dict[View, int], dict[View, int]]:
+def _gathered(terms: Terms, factors: Sequence[Factor]) -> tuple[dict[Term, int], dict[Term, int]]:
     """Add up exponents, those above and those below 0 apart."""
-    ups, downs = dict[View, int](), dict[View, int]()
+    ups, downs = dict[Term, int](), dict[Term, int]()
     for view, exponent in factors:
         value = terms.constant_of(view)
         if exponent < 0 and isinstance(value, float) and _is_power_of_two(value):
@@ -113,7 +113,7 @@ def _is_power_of_two(value: float) -> bool:
     )
 
 
-def _cancelled(terms: Terms, ups: dict[View, int], downs: dict[View, int]) -> None:
+def _cancelled(terms: Terms, ups: dict[Term, int], downs: dict[Term, int]) -> None:
     """Let factors go with their inverses, where that changes no number."""
     for view in [v for v in ups if v in downs]:
         below = [d for d in downs if d != view]
@@ -122,7 +122,7 @@ def _cancelled(terms: Terms, ups: dict[View, int], downs: dict[View, int]) -> No
         _remove(ups, downs, view, view)
 
 
-def _remove(ups: dict[View, int], downs: dict[View, int], up: View, down: View) -> None:
+def _remove(ups: dict[Term, int], downs: dict[Term, int], up: Term, down: Term) -> None:
     count = min(ups[up], downs[down])
     for side, view in ((ups, up), (downs, down)):
         side[view] -= count
@@ -131,7 +131,7 @@ def _remove(ups: dict[View, int], downs: dict[View, int], up: View, down: View) 
 
 
 def _guard_cancelled(
-    terms: Terms, view: View, ups: dict[View, int], downs: dict[View, int]
+    terms: Terms, view: Term, ups: dict[Term, int], downs: dict[Term, int]
 ) -> None:
     """Let `exp(x)` go with `exp(x == -inf ? number : x)` below it where another factor is 0 when x is -inf."""
     guarded = _guarded(terms, _exponent(terms, view)) if view in downs else None
@@ -142,7 +142,7 @@ def _guard_cancelled(
         _remove(ups, downs, up, view)
 
 
-def is_finite(terms: Terms, view: View) -> bool:
+def is_finite(terms: Terms, view: Term) -> bool:
     """Tell whether a value is surely a number wherever it is looked at."""
     inner = [
         n is None or f is not None or inside(e, n)
@@ -153,7 +153,7 @@ def is_finite(terms: Terms, view: View) -> bool:
     return level(terms, view) == NUMBER and not view.guards and all(inner)
 
 
-def is_not_zero(terms: Terms, view: View) -> bool:
+def is_not_zero(terms: Terms, view: Term) -> bool:
     """Tell whether a value is surely not 0, nor infinite."""
     exponent = _exponent(terms, view)
     if exponent is not None:
@@ -162,7 +162,7 @@ def is_not_zero(terms: Terms, view: View) -> bool:
     return isinstance(value, float) and value not in (0.0, inf, -inf)
 
 
-def _exponent(terms: Terms, view: View) -> View | None:
+def _exponent(terms: Terms, view: Term) -> Term | None:
     """Return x of `exp(x)`, None for any other value."""
     node = terms.nodes[view.node]
     if node.op != "math.exp" or any(f is not None for f in view.fills):
@@ -170,7 +170,7 @@ def _exponent(terms: Terms, view: View) -> View | None:
     return terms.composed(node.reads[0], dims_values(view.exprs), view.guards)
 
 
-def _guarded(terms: Terms, view: View | None) -> View | None:
+def _guarded(terms: Terms, view: Term | None) -> Term | None:
     """Return x of `x == -inf ? number : x`, None for any other value."""
     if view is None or terms.nodes[view.node].op != "arith.select":
         return None
@@ -180,7 +180,7 @@ def _guarded(terms: Terms, view: View | None) -> View | None:
     return x if compared == x and level(terms, number) == NUMBER and not view.guards else None
 
 
-def _compared_with_low(terms: Terms, test: View) -> View | None:
+def _compared_with_low(terms: Terms, test: Term) -> Term | None:
     """Return x of `x == -inf`, None for any other condition."""
     from meshweave.verification.scalars import predicate_of
 
@@ -191,7 +191,7 @@ def _compared_with_low(terms: Terms, test: View) -> View | None:
     return x if terms.constant_of(low) == -inf else None
 
 
-def _vanishes(terms: Terms, view: View, other: View) -> bool:
+def _vanishes(terms: Terms, view: Term, other: Term) -> bool:
     """Tell whether `other` is surely 0 where `view` is, an exponential of a maximum: it adds up what is below that."""
     from meshweave.verification.reductions import opened, reduce
 
@@ -206,7 +206,7 @@ def _vanishes(terms: Terms, view: View, other: View) -> bool:
     return any(x is not None and reduce(terms, "max", x, bound) == largest for x in exponents)
 
 
-def exponential(terms: Terms, type_: str, x: View) -> View:
+def exponential(terms: Terms, type_: str, x: Term) -> Term:
     """Return `exp(x)`, that of a difference as a quotient."""
     from meshweave.verification.scalars import plain
 
@@ -222,7 +222,7 @@ def exponential(terms: Terms, type_: str, x: View) -> View:
     return plain(terms, "math.exp", (), type_, [x])
 
 
-def level(terms: Terms, view: View) -> int:
+def level(terms: Terms, view: Term) -> int:
     """Return what a value may be: NUMBER, LOW or ANY."""
     fills = [_level(terms, f) for f in view.fills if f is not None]
     return min([_level(terms, view.node), *fills])

@@ -14,8 +14,8 @@ from math import prod
 from typing import NamedTuple
 
 from meshweave.verification.indices import (
+    DivMod,
     Expr,
-    Part,
     Var,
     bounds,
     inside,
@@ -33,8 +33,8 @@ from meshweave.verification.terms import (
     Guard,
     MixedError,
     Node,
+    Term,
     Terms,
-    View,
     dims_values,
     view_variables,
 )
@@ -50,7 +50,7 @@ _LINEAR = ("product", "complex.mul")
 _SUMS = ("arith.addf", "arith.addi", "arith.subf", "arith.subi", "arith.negf", "complex.add")
 
 
-def reduce(terms: Terms, kind: str, view: View, over: Sequence[Var]) -> View:
+def reduce(terms: Terms, kind: str, view: Term, over: Sequence[Var]) -> Term:
     """Reduce a view over all values of some of its variables; what was asked before is not done again."""
     key = (kind, view, tuple(over))
     found = terms.known.get(key)
@@ -59,7 +59,7 @@ def reduce(terms: Terms, kind: str, view: View, over: Sequence[Var]) -> View:
     return found
 
 
-def _over(terms: Terms, kind: str, view: View, over: Sequence[Var]) -> View:
+def _over(terms: Terms, kind: str, view: Term, over: Sequence[Var]) -> Term:
     if any(v.size == 1 for v in over):
         view = terms.composed(view, {v: Expr(0) for v in over if v.size == 1})
         over = [v for v in over if v.size != 1]
@@ -70,7 +70,7 @@ def _over(terms: Terms, kind: str, view: View, over: Sequence[Var]) -> View:
     return made if count == 1 or kind in IDEMPOTENT else _counted(terms, kind, made, count)
 
 
-def _counted(terms: Terms, kind: str, view: View, count: int) -> View:
+def _counted(terms: Terms, kind: str, view: Term, count: int) -> Term:
     """Reduce a value with itself, `count` times."""
     if terms.constant_of(view) in (0, 0.0) and kind == "sum":
         return view
@@ -79,7 +79,7 @@ def _counted(terms: Terms, kind: str, view: View, count: int) -> View:
     return terms.view(terms.put(node, found.sizes), found.exprs, (), found.guards)
 
 
-def _reduced(terms: Terms, kind: str, view: View, bound: list[Var]) -> View:
+def _reduced(terms: Terms, kind: str, view: Term, bound: list[Var]) -> Term:
     node = terms.nodes[view.node]
     if node.op == "part":
         rest, left = _settled(terms, kind, view, bound)
@@ -110,7 +110,7 @@ def _reduced(terms: Terms, kind: str, view: View, bound: list[Var]) -> View:
     return closed(terms, kind, view, bound)
 
 
-def _settled(terms: Terms, kind: str, view: View, bound: list[Var]) -> tuple[View, list[Var]]:
+def _settled(terms: Terms, kind: str, view: Term, bound: list[Var]) -> tuple[Term, list[Var]]:
     """Do reductions that an argument came with: those of this kind, before which no other is to be done."""
     node = terms.nodes[view.node]
     pending: list[tuple[str, int]] = list(node.detail[1])
@@ -139,7 +139,7 @@ def part(
     type_: str,
     shape: Sequence[int | None],
     pending: list[tuple[Expr, tuple[str, int]]],
-) -> Callable[[Sequence[Expr], Sequence[Guard]], View]:
+) -> Callable[[Sequence[Expr], Sequence[Guard]], Term]:
     """Return a reader of an argument with reductions pending: for each the member that is read, its kind and size."""
     if not pending:
         node = terms.put(Node("argument", (number,), (), type_), shape)
@@ -151,7 +151,7 @@ def part(
     return lambda exprs, guards: terms.view(node, [*exprs, *members], (), guards)
 
 
-def _linear(terms: Terms, kind: str, view: View, bound: list[Var]) -> View | None:
+def _linear(terms: Terms, kind: str, view: Term, bound: list[Var]) -> Term | None:
     """Let a reduction pass through ops of its kind, and factors that a sum does not run over pass out of it."""
     from meshweave.verification.scalars import apply, kind_of
 
@@ -177,7 +177,7 @@ def _linear(terms: Terms, kind: str, view: View, bound: list[Var]) -> View | Non
     return _times(terms, node, [*rest, (reduce(terms, "sum", _times(terms, node, own), bound), 1)])
 
 
-def _flattened(terms: Terms, view: View, bound: list[Var]) -> tuple[View, list[Var]] | None:
+def _flattened(terms: Terms, view: Term, bound: list[Var]) -> tuple[Term, list[Var]] | None:
     """Write a sum of products of sums as one sum: `sum_k (sum_l A[k, l] * B[l]) * C[k]` is one over k and l."""
     factors, inner = list[Factor](), list[Var]()
     for factor, exponent in factors_of(terms, view):
@@ -196,7 +196,7 @@ def _exponents(node: Node) -> Sequence[int]:
     return node.detail if node.op == "product" else (1,) * len(node.reads)
 
 
-def _times(terms: Terms, node: Node, factors: Sequence[Factor]) -> View:
+def _times(terms: Terms, node: Node, factors: Sequence[Factor]) -> Term:
     """Multiply as a node does."""
     from meshweave.verification.scalars import apply
 
@@ -205,7 +205,7 @@ def _times(terms: Terms, node: Node, factors: Sequence[Factor]) -> View:
     return apply(terms, node.op, node.detail, node.type, [v for v, _ in factors])
 
 
-def _filled(terms: Terms, view: View, read: View, all_dims: bool) -> View | None:
+def _filled(terms: Terms, view: Term, read: Term, all_dims: bool) -> Term | None:
     """Return what an op reads with nothing beyond the ends where the op's result has nothing."""
     from meshweave.verification.scalars import is_neutral
 
@@ -214,7 +214,7 @@ def _filled(terms: Terms, view: View, read: View, all_dims: bool) -> View | None
         if fill is None:
             continue
         at = [k for k, e in enumerate(read.exprs) if e == expr]
-        if not is_neutral(terms, View(fill), "sum") or (all_dims and not at):
+        if not is_neutral(terms, Term(fill), "sum") or (all_dims and not at):
             return None
         if any(terms.sizes[read.node][k] != size for k in at):
             return None
@@ -223,7 +223,7 @@ def _filled(terms: Terms, view: View, read: View, all_dims: bool) -> View | None
     return read._replace(fills=tuple(fills))
 
 
-def _of_pieces(terms: Terms, kind: str, view: View, bound: list[Var]) -> View:
+def _of_pieces(terms: Terms, kind: str, view: Term, bound: list[Var]) -> Term:
     from meshweave.verification.pieces import concat
 
     node = terms.nodes[view.node]
@@ -245,7 +245,7 @@ def bounds_size(expr: Expr) -> int:
     return bounds(expr)[1] + 1
 
 
-def _one_hot(terms: Terms, kind: str, view: View, bound: list[Var]) -> View | None:
+def _one_hot(terms: Terms, kind: str, view: Term, bound: list[Var]) -> Term | None:
     """Read `sum over b of (b == k ? value : 0)` as the value at b = k."""
     from meshweave.verification.scalars import is_neutral, predicate_of
 
@@ -289,7 +289,7 @@ def _solved(expr: Expr, value: Expr, bound: list[Var]) -> dict[Var, Expr] | None
     return found if inside(value, weight) else None
 
 
-def opened(terms: Terms, view: View) -> tuple[View, list[Var]]:
+def opened(terms: Terms, view: Term) -> tuple[Term, list[Var]]:
     """Return the body of a reduction at the places of a view, and its bound variables, new ones."""
     node = terms.nodes[view.node]
     sizes = node.detail[1]
@@ -302,11 +302,11 @@ def opened(terms: Terms, view: View) -> tuple[View, list[Var]]:
     return terms.composed(node.reads[0], values, view.guards), inner
 
 
-def closed(terms: Terms, kind: str, body: View, bound: Sequence[Var]) -> View:
+def closed(terms: Terms, kind: str, body: Term, bound: Sequence[Var]) -> Term:
     """Return the reduction of a body over variables that it depends on, in normal form."""
     over = list(bound)
     if body.guards or any(
-        len(e.terms) > 1 or isinstance(e.terms[0][0], Part) for e in body.exprs if e.terms
+        len(e.terms) > 1 or isinstance(e.terms[0][0], DivMod) for e in body.exprs if e.terms
     ):
         body, over = _split(terms, body, over)
         body, over = _merged(terms, body, over) if len(over) > 1 else (body, over)
@@ -333,7 +333,7 @@ def closed(terms: Terms, kind: str, body: View, bound: Sequence[Var]) -> View:
         return terms.unknown(
             "a reduction over places that mix", terms.type_of(body), _others(body, over)
         )
-    reads = (View(body.node, found.body, body.fills),)
+    reads = (Term(body.node, found.body, body.fills),)
     node = Node("reduce", (kind, found.extents), reads, terms.type_of(body))
     return terms.view(terms.put(node, found.sizes), found.exprs, (), known)
 
@@ -378,7 +378,7 @@ def _over_dims(
     return _OverDims(body, extents, tuple(found.exprs), tuple(found.sizes))
 
 
-def _pushed(terms: Terms, body: View, over: list[Var]) -> View | None:
+def _pushed(terms: Terms, body: Term, over: list[Var]) -> Term | None:
     """Write the sum of a product whose factors run over different variables as a product of sums."""
     node = terms.nodes[body.node]
     if node.op not in _LINEAR:
@@ -409,11 +409,11 @@ def _connected(used: Sequence[frozenset[Var]]) -> list[tuple[frozenset[Var], lis
     return groups
 
 
-def _others(body: View, over: Sequence[Var]) -> list[Var]:
+def _others(body: Term, over: Sequence[Var]) -> list[Var]:
     return sorted(view_variables(body) - set(over))
 
 
-def _padded(terms: Terms, body: View, over: Sequence[Var]) -> View:
+def _padded(terms: Terms, body: Term, over: Sequence[Var]) -> Term:
     return terms.unknown(
         "the reduction reads padding, which holds nothing defined",
         terms.type_of(body),
@@ -429,7 +429,7 @@ def _weight(expr: Expr, var: Var) -> int:
     return next((c for a, c in expr.terms if a == var), 0)
 
 
-def _defined(terms: Terms, kind: str, body: View, over: Sequence[Var]) -> bool:
+def _defined(terms: Terms, kind: str, body: Term, over: Sequence[Var]) -> bool:
     """Tell whether no padding is read, or what it holds is known."""
     from meshweave.verification.scalars import is_neutral
 
@@ -437,7 +437,7 @@ def _defined(terms: Terms, kind: str, body: View, over: Sequence[Var]) -> bool:
         if size is None or not variables(expr) & set(over) or inside(expr, size):
             continue
         if fill is not None:
-            if not is_neutral(terms, View(fill), kind):
+            if not is_neutral(terms, Term(fill), kind):
                 return False
             continue
         free = [t for t in expr.terms if not variables(Expr(0, (t,))) & set(over)]
@@ -447,7 +447,7 @@ def _defined(terms: Terms, kind: str, body: View, over: Sequence[Var]) -> bool:
     return True
 
 
-def _split(terms: Terms, body: View, over: list[Var]) -> tuple[View, list[Var]]:
+def _split(terms: Terms, body: Term, over: list[Var]) -> tuple[Term, list[Var]]:
     """Write a variable that is divided by a number as two digits."""
     for _ in range(8):
         found = next((p for e in body.exprs for p in _parts(e) if _plain(p) in over), None)
@@ -465,22 +465,22 @@ def _split(terms: Terms, body: View, over: list[Var]) -> tuple[View, list[Var]]:
     return body, over
 
 
-def _parts(expr: Expr) -> list[Part]:
+def _parts(expr: Expr) -> list[DivMod]:
     found = []
     for atom, _ in expr.terms:
-        if isinstance(atom, Part):
+        if isinstance(atom, DivMod):
             found += [*_parts(atom.of), atom]
     return found
 
 
-def _plain(part: Part) -> Var | None:
+def _plain(part: DivMod) -> Var | None:
     terms = part.of.terms
     if len(terms) == 1 and not part.of.const and terms[0][1] == 1 and isinstance(terms[0][0], Var):
         return terms[0][0]
     return None
 
 
-def _merged(terms: Terms, body: View, over: list[Var]) -> tuple[View, list[Var]]:
+def _merged(terms: Terms, body: Term, over: list[Var]) -> tuple[Term, list[Var]]:
     """Make one variable of two that are digits of one number wherever they stand."""
     done = False
     while not done:
@@ -496,7 +496,7 @@ def _merged(terms: Terms, body: View, over: list[Var]) -> tuple[View, list[Var]]
     return body, over
 
 
-def _digits(body: View, major: Var, minor: Var) -> bool:
+def _digits(body: Term, major: Var, minor: Var) -> bool:
     seen = False
     for expr in (*body.exprs, *[e for e, _ in body.guards]):
         high, low = _weight(expr, major), _weight(expr, minor)
@@ -512,12 +512,12 @@ def _inner(atom: object) -> frozenset[Var]:
     return variables(Expr(0, ((atom, 1),)))  # type: ignore[arg-type]
 
 
-def clipped(terms: Terms, kind: str, body: View, over: list[Var]) -> tuple[View, list[Var]]:
+def clipped(terms: Terms, kind: str, body: Term, over: list[Var]) -> tuple[Term, list[Var]]:
     """Leave out what lies beyond the end of a dim and holds the neutral element."""
     from meshweave.verification.scalars import is_neutral
 
     for expr, size, fill in zip(body.exprs, terms.sizes[body.node], body.fills):
-        if size is None or fill is None or not is_neutral(terms, View(fill), kind):
+        if size is None or fill is None or not is_neutral(terms, Term(fill), kind):
             continue
         if len(expr.terms) == 1 and expr.terms[0][0] in over and expr.terms[0][1] == 1:
             var = expr.terms[0][0]
@@ -529,7 +529,7 @@ def clipped(terms: Terms, kind: str, body: View, over: list[Var]) -> tuple[View,
     return body, over
 
 
-def combine(terms: Terms, kind: str, a: View, b: View, depth: int = 0) -> View | None:
+def combine(terms: Terms, kind: str, a: Term, b: Term, depth: int = 0) -> Term | None:
     """Join two reductions over places side by side, or sums that hold such; None where there are none.
 
     depth: how many sums around these are looked into.
@@ -566,7 +566,7 @@ def _alike(terms: Terms, kind: str, a: int, b: int, depth: int) -> bool:
     )
 
 
-def _side_by_side(terms: Terms, kind: str, a: View, b: View) -> View | None:
+def _side_by_side(terms: Terms, kind: str, a: Term, b: Term) -> Term | None:
     """Join reductions of one body whose places differ by as much as the one is long, or by a number."""
     if _inner_node(terms, kind, a.node) != _inner_node(terms, kind, b.node):
         return None
@@ -606,7 +606,7 @@ def _without(expr: Expr, var: Var) -> Expr | None:
     return None if var in variables(rest) else rest
 
 
-def in_turn(terms: Terms, kind: str, name: str, a: View, b: View) -> View | None:
+def in_turn(terms: Terms, kind: str, name: str, a: Term, b: Term) -> Term | None:
     """Join what is added up in another order on each rank, as in a ring: all parts, once one has come from each.
 
     name: the op that combines a and b.
@@ -617,7 +617,7 @@ def in_turn(terms: Terms, kind: str, name: str, a: View, b: View) -> View | None
     if len(nodes) > MOST_PARTS or len(set(nodes)) == len(nodes):
         return None
     parts = [*operands_of(terms, name, a), *operands_of(terms, name, b)]
-    bodies: dict[int, list[View]] = {}
+    bodies: dict[int, list[Term]] = {}
     for part in parts if len(parts) <= MOST_PARTS else ():
         bodies.setdefault(_inner_node(terms, kind, part.node), []).append(part)
     for group in bodies.values():
@@ -645,7 +645,7 @@ def _nodes_of(terms: Terms, kind: str, name: str, number: int) -> tuple[int, ...
     return found
 
 
-def operands_of(terms: Terms, name: str, view: View) -> list[View]:
+def operands_of(terms: Terms, name: str, view: Term) -> list[Term]:
     """Return what nested ops of a name combine."""
     node = terms.nodes[view.node]
     if node.op != name or any(f is not None for f in view.fills):
@@ -653,7 +653,7 @@ def operands_of(terms: Terms, name: str, view: View) -> list[View]:
     return [v for r in _reads(terms, view) for v in operands_of(terms, name, r)]
 
 
-def _all_in_turn(terms: Terms, kind: str, group: Sequence[View]) -> View | None:
+def _all_in_turn(terms: Terms, kind: str, group: Sequence[Term]) -> Term | None:
     """Join reductions of one body whose places are the same ones on all ranks, in another order."""
     (first, over), *others = [_windows(terms, kind, v) for v in group]
     rows = [first.exprs]
@@ -705,7 +705,7 @@ def _progression(rows: Sequence[Sequence[Expr]]) -> tuple[list[int], list[int]] 
     return (list(places_[0]), steps[0]) if all(s == steps[0] and any(s) for s in steps) else None
 
 
-def joined_factors(terms: Terms, factors: dict[View, int]) -> tuple[View, View, View] | None:
+def joined_factors(terms: Terms, factors: dict[Term, int]) -> tuple[Term, Term, Term] | None:
     """Return two factors side by side, and what both are; None where there are none."""
     single = [v for v, e in factors.items() if e == 1]
     for a, b in combinations(single, 2):
@@ -718,10 +718,10 @@ def joined_factors(terms: Terms, factors: dict[View, int]) -> tuple[View, View, 
 def _stepped(
     terms: Terms,
     kind: str,
-    one: tuple[View, list[Var]],
-    two: tuple[View, list[Var]],
+    one: tuple[Term, list[Var]],
+    two: tuple[Term, list[Var]],
     fills: Sequence[int | None],
-) -> View | None:
+) -> Term | None:
     """Join two reductions whose places differ by numbers: a variable of two values says which."""
     (first, over), (second, others) = one, two
     if [v.size for v in over] != [v.size for v in others]:
@@ -743,18 +743,18 @@ def _stepped(
 def _joined(
     terms: Terms,
     kind: str,
-    body: View,
+    body: Term,
     fills: Sequence[int | None],
     base: Sequence[Expr],
     steps: Sequence[int],
     new: Var,
     rest: Sequence[Var],
-) -> View:
+) -> Term:
     exprs = [total(((e, 1), (of_var(new), c))) for e, c in zip(base, steps)]
     return closed(terms, kind, terms.view(body.node, exprs, fills), [new, *rest])
 
 
-def _fills(terms: Terms, a: View, b: View) -> list[int | None] | None:
+def _fills(terms: Terms, a: Term, b: Term) -> list[int | None] | None:
     """Return what stands beyond the ends of both, None where they differ."""
     found: list[int | None] = []
     for k, size in enumerate(terms.sizes[a.node]):
@@ -774,19 +774,19 @@ def _inner_node(terms: Terms, kind: str, number: int) -> int:
     return node.reads[0].node if node.op == "reduce" and node.detail[0] == kind else number
 
 
-def _windows(terms: Terms, kind: str, view: View) -> tuple[View, list[Var]]:
+def _windows(terms: Terms, kind: str, view: Term) -> tuple[Term, list[Var]]:
     node = terms.nodes[view.node]
     if node.op == "reduce" and node.detail[0] == kind:
         return opened(terms, view)
     return view, []
 
 
-def _reads(terms: Terms, view: View) -> list[View]:
+def _reads(terms: Terms, view: Term) -> list[Term]:
     values = dims_values(view.exprs)
     return [terms.composed(r, values, view.guards) for r in terms.nodes[view.node].reads]
 
 
-def _factored(terms: Terms, a: View, b: View, depth: int) -> View | None:
+def _factored(terms: Terms, a: Term, b: Term, depth: int) -> Term | None:
     """Join products that share factors, and whose other factors can be joined; sums that are scaled alike always."""
     from meshweave.verification.scalars import apply
 
@@ -812,7 +812,7 @@ def _is_scale(terms: Terms, factors: Sequence[Factor]) -> bool:
     return all(e < 0 and terms.nodes[v.node].op == "math.exp" for v, e in factors)
 
 
-def _absorbed(terms: Terms, kind: str, a: View, b: View, depth: int) -> View | None:
+def _absorbed(terms: Terms, kind: str, a: Term, b: Term, depth: int) -> Term | None:
     """Join one operand of a sum with what is added to it."""
     from meshweave.verification.scalars import apply, kind_of
 

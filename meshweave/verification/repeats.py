@@ -29,12 +29,19 @@ from meshweave.verification.indices import (
     total,
     variables,
 )
-from meshweave.verification.pieces import Box, choice_of, chosen, concat, pieces_of, replaced
+from meshweave.verification.pieces import (
+    StridedRange,
+    choice_of,
+    chosen,
+    concat,
+    pieces_of,
+    replaced,
+)
 from meshweave.verification.ranks import index_var
 from meshweave.verification.reductions import operands_of, reduce
 from meshweave.verification.scalars import apply, kind_of
-from meshweave.verification.terms import Guard, Node, Terms, View, dim_var, view_variables
-from meshweave.verification.walk import NotReadError, TripError, Walk, handles
+from meshweave.verification.terms import Guard, Node, Term, Terms, dim_var, view_variables
+from meshweave.verification.walk import NotReadError, ProgramWalk, TripError, handles
 
 MOST_TRIPS = 64
 """Trips of a loop that is followed trip by trip."""
@@ -43,7 +50,7 @@ MOST_READINGS = 5
 
 
 @handles("scf.for")
-def _for(walk: Walk, op: ir.Operation) -> Sequence[View]:
+def _for(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
     low, high, step = [walk.integer(v) for v in list(op.operands)[:3]]
     if low is None or high is None or not step:
         if any(v.kind == "t" for o in list(op.operands)[:3] for v in view_variables(walk.views[o])):
@@ -64,8 +71,8 @@ def _for(walk: Walk, op: ir.Operation) -> Sequence[View]:
 
 
 def _read_once(
-    walk: Walk, op: ir.Operation, trips: range, carried: list[View]
-) -> list[View] | None:
+    walk: ProgramWalk, op: ir.Operation, trips: range, carried: list[Term]
+) -> list[Term] | None:
     """Read one trip as a function of its number and of what is carried, and follow it; None where it is no function."""
     number = Var("t", f"{walk.terms.fresh()}", len(trips))
     place = total([(of_var(number), trips.step)], trips.start)
@@ -79,7 +86,7 @@ def _read_once(
     return carried
 
 
-def _trip(walk: Walk, op: ir.Operation, place: Expr, carried: Sequence[View]) -> list[View]:
+def _trip(walk: ProgramWalk, op: ir.Operation, place: Expr, carried: Sequence[Term]) -> list[Term]:
     """Return what a trip hands on. place: the index of the loop."""
     block = body_of(op)
     index, *inside = block.arguments
@@ -93,7 +100,7 @@ def _trip(walk: Walk, op: ir.Operation, place: Expr, carried: Sequence[View]) ->
 
 
 @handles("scf.while")
-def _while(walk: Walk, op: ir.Operation) -> Sequence[View]:
+def _while(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
     before, after = [region.blocks[0] for region in op.regions]
     carried = [walk.views[v] for v in op.operands]
     for _ in range(MOST_TRIPS):
@@ -106,7 +113,7 @@ def _while(walk: Walk, op: ir.Operation) -> Sequence[View]:
         walk.views.update(zip(after.arguments, handed))
         carried = walk.block(after)
 
-    def read(states: Sequence[View]) -> tuple[list[View], list[View]]:
+    def read(states: Sequence[Term]) -> tuple[list[Term], list[Term]]:
         test, *handed = _before(walk, before, states)
         walk.views.update(zip(after.arguments, handed))
         return walk.block(after), [*handed, test]
@@ -117,15 +124,15 @@ def _while(walk: Walk, op: ir.Operation) -> Sequence[View]:
     return [found.result(k, walk.shape(r)[0]) for k, r in enumerate(op.results)]
 
 
-def _before(walk: Walk, block: ir.Block, states: Sequence[View]) -> list[View]:
+def _before(walk: ProgramWalk, block: ir.Block, states: Sequence[Term]) -> list[Term]:
     """Return the condition of a loop, and what it hands on."""
     walk.views.update(zip(block.arguments, states))
     return walk.block(block)
 
 
 def _many_trips(
-    walk: Walk, op: ir.Operation, trips: range, carried: Sequence[View]
-) -> Sequence[View]:
+    walk: ProgramWalk, op: ir.Operation, trips: range, carried: Sequence[Term]
+) -> Sequence[Term]:
     """Read one trip for all of them."""
     trip = Var("b", f"_{walk.terms.fresh()}", len(trips))
     place = total([(of_var(trip), trips.step)], trips.start)
@@ -142,7 +149,7 @@ def _many_trips(
     raise NotReadError(f"a loop of {len(trips)} trips that carries more than sums and slices")
 
 
-def _state(walk: Walk, number: int, type_: tuple[tuple[int, ...], str]) -> View:
+def _state(walk: ProgramWalk, number: int, type_: tuple[tuple[int, ...], str]) -> Term:
     """Return what stands for a carried value as it is on a rank."""
     shape, element = type_
     detail = (walk.terms.fresh(), number)
@@ -159,19 +166,19 @@ class _Closed:
     """
 
     terms: Terms
-    state: View
-    init: View
+    state: Term
+    init: Term
     trip: Var
     states: set[int]
     shape: tuple[int, ...]
 
-    def of(self, new: View) -> View | None:
+    def of(self, new: Term) -> Term | None:
         """Return the value behind the loop, where a trip makes `new` of it; None where there is no rule."""
         if new == self.state:
             return self.init
         return self._added(new) or self._put(new)
 
-    def _added(self, new: View) -> View | None:
+    def _added(self, new: Term) -> Term | None:
         """Read a sum, or another reduction, of what was there and of something that each trip has."""
         node = self.terms.nodes[new.node]
         kind = kind_of(node.op, node.type)
@@ -187,7 +194,7 @@ class _Closed:
             made = apply(self.terms, node.op, node.detail, node.type, [made, over])
         return made
 
-    def _put(self, new: View) -> View | None:
+    def _put(self, new: Term) -> Term | None:
         """Read slices that each trip puts somewhere else."""
         if new == self.state:
             return self.init
@@ -209,7 +216,7 @@ class _Closed:
         moved = self.terms.composed(value, {self.trip: turn})
         return replaced(self.terms, self.init, moved, [] if box.is_all else [box])
 
-    def _pieces(self, new: View) -> View | None:
+    def _pieces(self, new: Term) -> Term | None:
         place = next(
             (v for d, n in enumerate(self.shape) if of_var(v := index_var(d, n)) == new.exprs[0]),
             None,
@@ -221,7 +228,7 @@ class _Closed:
             return None
         return concat(self.terms, place, [(at, v) for at, v in pieces if v is not None])
 
-    def _box(self, taken: Sequence[Guard]) -> Box | None:
+    def _box(self, taken: Sequence[Guard]) -> StridedRange | None:
         """Return what all trips take together, each the slice behind that of the trip before."""
         if len(taken) != 1:
             return None
@@ -237,13 +244,13 @@ class _Closed:
         low, high = bounds(begin)
         if place in variables(begin) or low < 0 or high + size * self.trip.size > place.size:
             return None
-        return Box(place, begin, size * self.trip.size)
+        return StridedRange(place, begin, size * self.trip.size)
 
-    def _is_free(self, view: View) -> bool:
+    def _is_free(self, view: Term) -> bool:
         return not self.states & nodes_of(self.terms, view)
 
 
-def nodes_of(terms: Terms, view: View) -> set[int]:
+def nodes_of(terms: Terms, view: Term) -> set[int]:
     """Return the nodes that a view is made of."""
     found, todo = set[int](), [view.node]
     while todo:
@@ -266,14 +273,14 @@ class _Unfolded:
     left out. sizes: how long that tensor is.
     """
 
-    walk: Walk
+    walk: ProgramWalk
     shapes: Sequence[tuple[int, ...]]
-    inits: Sequence[View]
-    read: Callable[[Sequence[View]], tuple[list[View], list[View]]]
+    inits: Sequence[Term]
+    read: Callable[[Sequence[Term]], tuple[list[Term], list[Term]]]
     places: list[dict[int, Expr]] = field(default_factory=list)
     sizes: list[dict[int, int | None]] = field(default_factory=list)
-    nexts: list[View] = field(default_factory=list)
-    asked: list[View] = field(default_factory=list)
+    nexts: list[Term] = field(default_factory=list)
+    asked: list[Term] = field(default_factory=list)
 
     def settled(self) -> _Unfolded:
         """Find the places: those of the values before the loop, and of those that a trip makes of them."""
@@ -292,7 +299,7 @@ class _Unfolded:
             self.walk.depth -= 1
         raise NotReadError("a loop whose values do not stay where they are")
 
-    def _learn(self, views: Sequence[View]) -> bool:
+    def _learn(self, views: Sequence[Term]) -> bool:
         """Note where values lie; return whether that was news."""
         news = False
         for k, (view, shape) in enumerate(zip(views, self.shapes)):
@@ -303,14 +310,14 @@ class _Unfolded:
                     raise NotReadError("a loop that moves what it carries")
         return news
 
-    def _symbol(self, number: int) -> View:
+    def _symbol(self, number: int) -> Term:
         terms, dims = self.walk.terms, sorted(self.places[number])
         sizes = tuple([self.sizes[number][d] for d in dims])
         type_ = terms.type_of(self.inits[number])
         node = terms.put(Node("state", (self.walk.depth, number, sizes), (), type_), sizes)
         return terms.view(node, [self.places[number][d] for d in dims])
 
-    def result(self, number: int, shape: tuple[int, ...]) -> View:
+    def result(self, number: int, shape: tuple[int, ...]) -> Term:
         """Return a value behind the loop."""
         terms, view = self.walk.terms, self.asked[number]
         dims = _dims(terms, view, shape)
@@ -326,7 +333,7 @@ class _Unfolded:
         return terms.view(terms.put(node, sizes), exprs)
 
 
-def _dims(terms: Terms, view: View, shape: tuple[int, ...]) -> dict[int, tuple[Expr, int | None]]:
+def _dims(terms: Terms, view: Term, shape: tuple[int, ...]) -> dict[int, tuple[Expr, int | None]]:
     """Return for each dim of a value the place that it reads there, and how long the dim of what it reads is."""
     if view.guards or any(f is not None for f in view.fills):
         raise NotReadError("a loop over values with padding")
@@ -341,7 +348,7 @@ def _dims(terms: Terms, view: View, shape: tuple[int, ...]) -> dict[int, tuple[E
     return found
 
 
-def _function(terms: Terms, view: View, exprs: Sequence[Expr], sizes: Sequence[int | None]) -> View:
+def _function(terms: Terms, view: Term, exprs: Sequence[Expr], sizes: Sequence[int | None]) -> Term:
     """Write a view as a function of places: a dim for each of them."""
     if view.guards or any(f is not None for f in view.fills):
         raise NotReadError("a loop over values with padding")
@@ -357,4 +364,4 @@ def _function(terms: Terms, view: View, exprs: Sequence[Expr], sizes: Sequence[i
         if size is not None and (wanted is None or size < wanted):
             raise NotReadError("a loop over values with padding")
         made.append(of_var(dim_var(number)))
-    return View(view.node, tuple(made), (None,) * len(made))
+    return Term(view.node, tuple(made), (None,) * len(made))

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from meshweave.verification.indices import Atom, Expr, Part, Var, variables
+from meshweave.verification.indices import Atom, DivMod, Expr, Var, variables
 from meshweave.verification.scalars import predicate_of
-from meshweave.verification.terms import Node, Terms, View, dim_var
+from meshweave.verification.terms import Node, Term, Terms, dim_var
 
 Number = Any  # float, int or bool: what an element is
 
@@ -44,7 +44,7 @@ class Sampler:
         self.calls: dict[int, Sampler] = {}
         self.known: dict[tuple[int, tuple[int, ...]], Number] = {}
 
-    def element(self, view: View, values: Mapping[Var, int]) -> Number:
+    def element(self, view: Term, values: Mapping[Var, int]) -> Number:
         """Return an element. Raises OpenError where it is not known."""
         for expr, size in view.guards:
             if not 0 <= place(expr, values) < size:
@@ -134,7 +134,7 @@ class Sampler:
         return inner.outer, inner.symbols[number]
 
     def _reduced(
-        self, detail: tuple[Hashable, ...], body: View, values: dict[Var, int], type_: str
+        self, detail: tuple[Hashable, ...], body: Term, values: dict[Var, int], type_: str
     ) -> Number:
         kind, sizes = detail
         assert isinstance(sizes, tuple)
@@ -149,7 +149,7 @@ class Sampler:
             raise OpenError
         return _wrapped(fold(elements), type_)
 
-    def _gathered(self, reads: Sequence[View], values: dict[Var, int]) -> Number:
+    def _gathered(self, reads: Sequence[Term], values: dict[Var, int]) -> Number:
         table, *indices = reads
         at = {
             v: int(self.element(indices[int(v.name)], values))
@@ -167,7 +167,7 @@ class Sampler:
         except (ZeroDivisionError, OverflowError, TypeError):
             raise OpenError from None
 
-    def _put(self, sizes: Sequence[Any], reads: Sequence[View], values: dict[Var, int]) -> Number:
+    def _put(self, sizes: Sequence[Any], reads: Sequence[Term], values: dict[Var, int]) -> Number:
         value, into, *pairs = reads
         at = {}
         for k, n in enumerate(sizes):
@@ -189,7 +189,7 @@ def place(expr: Expr, values: Mapping[Var, int]) -> int:
 def _atom(atom: Atom, values: Mapping[Var, int]) -> int:
     if isinstance(atom, Var):
         return 0 if atom.size == 1 and atom.kind != "h" else values[atom]
-    if isinstance(atom, Part):
+    if isinstance(atom, DivMod):
         number = place(atom.of, values)
         return number // atom.by if atom.kind == "/" else number % atom.by
     raise OpenError

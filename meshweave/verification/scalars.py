@@ -30,7 +30,15 @@ from meshweave.verification.products import (
     product,
 )
 from meshweave.verification.reductions import combine, in_turn
-from meshweave.verification.terms import Guard, Node, Terms, View, dim_place, dims_values, is_only
+from meshweave.verification.terms import (
+    Guard,
+    Node,
+    Term,
+    Terms,
+    dim_place,
+    dims_values,
+    is_only,
+)
 
 COMBINES = {
     "arith.addf": "sum",
@@ -97,15 +105,15 @@ def neutral(kind: str, type_: str) -> Hashable:
     }.get(kind)
 
 
-def is_neutral(terms: Terms, view: View, kind: str) -> bool:
+def is_neutral(terms: Terms, view: Term, kind: str) -> bool:
     """Tell whether a view is the neutral element of a reduction everywhere."""
     value = terms.constant_of(view)
     return value is not None and value == neutral(kind, terms.type_of(view))
 
 
 def apply(
-    terms: Terms, name: str, detail: tuple[Hashable, ...], type_: str, reads: Sequence[View]
-) -> View:
+    terms: Terms, name: str, detail: tuple[Hashable, ...], type_: str, reads: Sequence[Term]
+) -> Term:
     """Return what a scalar op makes of values. detail: its attributes."""
     made = _special(terms, name, detail, type_, reads)
     if made is not None:
@@ -122,19 +130,19 @@ def apply(
     return plain(terms, name, detail, type_, reads)
 
 
-def _combined(terms: Terms, kind: str, name: str, reads: Sequence[View]) -> View | None:
+def _combined(terms: Terms, kind: str, name: str, reads: Sequence[Term]) -> Term | None:
     joined = combine(terms, kind, reads[0], reads[1])
     return in_turn(terms, kind, name, reads[0], reads[1]) if joined is None else joined
 
 
 def plain(
-    terms: Terms, name: str, detail: tuple[Hashable, ...], type_: str, reads: Sequence[View]
-) -> View:
+    terms: Terms, name: str, detail: tuple[Hashable, ...], type_: str, reads: Sequence[Term]
+) -> Term:
     """Return the node of an op as it stands, over the places that differ in what it reads."""
     places, exprs, sizes = _shared(
         tuple([view.exprs for view in reads]), tuple([terms.sizes[view.node] for view in reads])
     )
-    inner = [View(v.node, dims, (None,) * len(dims)) for v, dims in zip(reads, places)]
+    inner = [Term(v.node, dims, (None,) * len(dims)) for v, dims in zip(reads, places)]
     node = terms.put(Node(name, detail, tuple(inner), type_), sizes)
     fills: list[int | None] = []
     guards: list[Guard] = []
@@ -178,7 +186,7 @@ def _fill(
     name: str,
     detail: tuple[Hashable, ...],
     type_: str,
-    reads: Sequence[View],
+    reads: Sequence[Term],
     expr: Expr,
 ) -> int | None:
     """Return what stands beyond the end of a dim: known where all that is read is a constant there."""
@@ -190,7 +198,7 @@ def _fill(
             fill = view.fills[view.exprs.index(expr)]
             if fill is None:
                 return None
-            values.append(View(fill))
+            values.append(Term(fill))
         elif terms.constant_of(view) is not None:
             values.append(view)
         else:
@@ -200,7 +208,11 @@ def _fill(
 
 
 def _zero_fill(
-    terms: Terms, exponents: tuple[Hashable, ...], type_: str, reads: Sequence[View], expr: Expr
+    terms: Terms,
+    exponents: tuple[Hashable, ...],
+    type_: str,
+    reads: Sequence[Term],
+    expr: Expr,
 ) -> int | None:
     """Return 0 where a factor is 0 beyond the end of a dim and all others are numbers; None where nothing is known."""
     zeros = 0
@@ -208,7 +220,7 @@ def _zero_fill(
         at = view.exprs.index(expr) if expr in view.exprs else None
         fill = None if at is None else view.fills[at]
         up = isinstance(exponent, int) and exponent > 0
-        if fill is not None and terms.constant_of(View(fill)) == 0 and up:
+        if fill is not None and terms.constant_of(Term(fill)) == 0 and up:
             zeros += 1
         elif at is not None or not (is_finite if up else is_not_zero)(terms, view):
             return None
@@ -239,8 +251,8 @@ def folded(name: str, detail: tuple[Hashable, ...], values: Sequence[Hashable]) 
 
 
 def _special(
-    terms: Terms, name: str, detail: tuple[Hashable, ...], type_: str, reads: Sequence[View]
-) -> View | None:
+    terms: Terms, name: str, detail: tuple[Hashable, ...], type_: str, reads: Sequence[Term]
+) -> Term | None:
     if name == "arith.select":
         return _select(terms, reads)
     if name == "arith.cmpi":
@@ -266,8 +278,8 @@ def _special(
 
 
 def _algebra(
-    terms: Terms, name: str, detail: tuple[Hashable, ...], type_: str, reads: Sequence[View]
-) -> View | None:
+    terms: Terms, name: str, detail: tuple[Hashable, ...], type_: str, reads: Sequence[Term]
+) -> Term | None:
     """Return what rules of arithmetic make of an op on numbers."""
     sum_ = _integers(name, type_, reads[0], reads[-1], terms)
     if sum_ is not None:
@@ -281,7 +293,7 @@ def _algebra(
     return None
 
 
-def _integers(name: str, type_: str, a: View, b: View, terms: Terms) -> View | None:
+def _integers(name: str, type_: str, a: Term, b: Term, terms: Terms) -> Term | None:
     """Compute with integers that are known, where nothing wraps around."""
     compute, values = _EXACT.get(name), [terms.constant_of(v) for v in (a, b)]
     if compute is None or not is_integer(type_) or not all(isinstance(v, int) for v in values):
@@ -290,7 +302,7 @@ def _integers(name: str, type_: str, a: View, b: View, terms: Terms) -> View | N
     return terms.constant(type_, made) if -half <= made < half else None
 
 
-def _cast(terms: Terms, type_: str, place: View) -> View | None:
+def _cast(terms: Terms, type_: str, place: Term) -> Term | None:
     """Make a number of a place that is known."""
     known, shift = is_number(place.exprs[0]), 0 if type_ == "i1" else 1
     if place.guards or not known or type_ == "index":
@@ -299,7 +311,7 @@ def _cast(terms: Terms, type_: str, place: View) -> View | None:
     return terms.constant(type_, value) if 0 <= value < 1 << int(type_[1:]) - shift else None
 
 
-def _logic(terms: Terms, name: str, reads: Sequence[View]) -> View | None:
+def _logic(terms: Terms, name: str, reads: Sequence[Term]) -> Term | None:
     if reads[0] == reads[1]:
         return reads[0]
     for one, other in (reads, reads[::-1]):
@@ -309,7 +321,7 @@ def _logic(terms: Terms, name: str, reads: Sequence[View]) -> View | None:
     return None
 
 
-def _index_sum(terms: Terms, name: str, reads: Sequence[View]) -> View | None:
+def _index_sum(terms: Terms, name: str, reads: Sequence[Term]) -> Term | None:
     a, b = (r.exprs[0] for r in reads)
     guards = (*reads[0].guards, *reads[1].guards)
     made: Expr | None = None
@@ -328,7 +340,7 @@ def _index_sum(terms: Terms, name: str, reads: Sequence[View]) -> View | None:
     return None if made is None else terms.iota(made)._replace(guards=guards)
 
 
-def _equal_to_low(terms: Terms, reads: Sequence[View]) -> View | None:
+def _equal_to_low(terms: Terms, reads: Sequence[Term]) -> Term | None:
     """Compare a value with -inf, where it is surely a number, or -inf."""
     for one, other in (reads, reads[::-1]):
         if terms.constant_of(other) == -inf and not one.guards:
@@ -344,7 +356,7 @@ _REFLEXIVE = (0, 3, 5, 7, 9)
 _UNSIGNED = {6: 2, 7: 3, 8: 4, 9: 5}
 
 
-def _compared(terms: Terms, detail: tuple[Hashable, ...], reads: Sequence[View]) -> View | None:
+def _compared(terms: Terms, detail: tuple[Hashable, ...], reads: Sequence[Term]) -> Term | None:
     """Compare a value with itself, or two places where their ranges say the answer."""
     if reads[0] == reads[1]:
         return terms.constant("i1", int(predicate_of(detail) in _REFLEXIVE))
@@ -389,7 +401,7 @@ def _answer(predicate: int, low: int, high: int, least: int, most: int) -> bool 
     return None
 
 
-def _select(terms: Terms, reads: Sequence[View]) -> View | None:
+def _select(terms: Terms, reads: Sequence[Term]) -> Term | None:
     from meshweave.verification.pieces import by_place
 
     condition, yes, no = reads
@@ -401,7 +413,7 @@ def _select(terms: Terms, reads: Sequence[View]) -> View | None:
     return _masked(terms, condition, yes, no) or by_place(terms, condition, yes, no)
 
 
-def _masked(terms: Terms, condition: View, yes: View, no: View) -> View | None:
+def _masked(terms: Terms, condition: Term, yes: Term, no: Term) -> Term | None:
     """Read `index < size ? value : number` as the value with a known number in its padding."""
     if terms.constant_of(no) is None:
         return None
@@ -427,7 +439,7 @@ def _masked(terms: Terms, condition: View, yes: View, no: View) -> View | None:
     return terms.view(yes.node, exprs, fills, guards)
 
 
-def limits(terms: Terms, condition: View) -> list[tuple[Expr, int]] | None:
+def limits(terms: Terms, condition: Term) -> list[tuple[Expr, int]] | None:
     """Return what a condition says when it is that places are below numbers; None for any other."""
     node = terms.nodes[condition.node]
     if condition.guards:

@@ -27,22 +27,22 @@ from meshweave.verification.indices import (
 from meshweave.verification.ranks import index_var
 from meshweave.verification.reductions import clipped, reduce
 from meshweave.verification.scalars import COMBINES, apply, kind_of, neutral
-from meshweave.verification.terms import Guard, MixedError, Node, View
-from meshweave.verification.walk import NotReadError, Walk, handles
+from meshweave.verification.terms import Guard, MixedError, Node, Term
+from meshweave.verification.walk import NotReadError, ProgramWalk, handles
 
 _BELOW, _ABOVE = (("predicate", "6 : i64"),), (("predicate", "8 : i64"),)
 """How places are compared, as the attribute of arith.cmpi says it: both without a sign."""
 
 
 @handles(SCAN)
-def _scan(walk: Walk, op: ir.Operation) -> Sequence[View]:
+def _scan(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
     return _ScanReader(walk, Scan(op)).results()
 
 
 class _ScanReader:
     """Read one scan."""
 
-    def __init__(self, walk: Walk, what: Scan) -> None:
+    def __init__(self, walk: ProgramWalk, what: Scan) -> None:
         self.walk, self.terms, self.what = walk, walk.terms, what
         self.shape, self.type = walk.shape(what.op.results[0])
         self.along = index_var(what.dim, what.size)
@@ -51,7 +51,7 @@ class _ScanReader:
         except CompileError as error:
             raise NotReadError(str(error)) from None
 
-    def results(self) -> list[View]:
+    def results(self) -> list[Term]:
         """Return what the scan computes."""
         if 0 in self.shape:
             return [self.terms.undefined(self.walk.shape(r)[1]) for r in self.what.op.results]
@@ -70,7 +70,7 @@ class _ScanReader:
         (made,) = self._prefixes(kind, elements, self.along, of_var(self.along))
         return [apply(self.terms, step.name, (), self.type, [starts[0], made])]
 
-    def _start(self, value: ir.Value) -> View:
+    def _start(self, value: ir.Value) -> Term:
         """Return what a scan begins with, at the places of its result."""
         pairs = enumerate(self.what.kept)
         values = {
@@ -97,11 +97,11 @@ class _ScanReader:
     def _prefixes(
         self,
         key: Hashable,
-        reads: Sequence[View],
+        reads: Sequence[Term],
         over: Var,
         place: Expr,
         guards: Sequence[Guard] = (),
-    ) -> list[View]:
+    ) -> list[Term]:
         """Return for each result what the elements combine to up to a place. over: the variable that numbers them."""
         bound = Var("b", "0", over.size)
         named = [self.terms.composed(r, {over: of_var(bound)}) for r in reads]
@@ -120,7 +120,7 @@ class _ScanReader:
             made.append(self.terms.view(scan, exprs, (), (*found.guards, *guards)))
         return made
 
-    def _of_whole(self, kind: str, element: View, start: View) -> View | None:
+    def _of_whole(self, kind: str, element: Term, start: Term) -> Term | None:
         """Return the scan of the elements of all ranks at this rank's places, where it starts from those before it."""
         size, ranks = self.what.size, self.walk.ranks
         candidates = [n for n in self._names(element) if start == self._before(kind, element, n)]
@@ -136,14 +136,14 @@ class _ScanReader:
         guards = [] if inside(place, whole.size) else [(place, whole.size)]
         return self._prefixes(kind, [every], whole, place, guards)[0]
 
-    def _names(self, element: View) -> Iterator[list[str]]:
+    def _names(self, element: Term) -> Iterator[list[str]]:
         """Yield axes whose coordinates stand before the index along the dim, major first."""
         for expr in element.exprs:
             found = [(c, a.name) for a, c in expr.terms if isinstance(a, Var) and a.kind == "x"]
             if found and (self.what.size == 1 or (self.along, 1) in expr.terms):
                 yield [name for _, name in sorted(found, reverse=True)]
 
-    def _before(self, kind: str, element: View, names: Sequence[str]) -> View | None:
+    def _before(self, kind: str, element: Term, names: Sequence[str]) -> Term | None:
         """Return what the elements of the ranks before this one combine to."""
         terms, ranks = self.terms, self.walk.ranks
         none = neutral(kind, self.type)

@@ -27,8 +27,8 @@ from meshweave.verification.indices import Var, inside, of_var, plus, times, var
 from meshweave.verification.ranks import index_var
 from meshweave.verification.reductions import reduce
 from meshweave.verification.scalars import COMBINES, apply, kind_of, limits, neutral
-from meshweave.verification.terms import MixedError, Node, View, dims_values
-from meshweave.verification.walk import NotReadError, Walk, handles, scalar
+from meshweave.verification.terms import MixedError, Node, Term, dims_values
+from meshweave.verification.walk import NotReadError, ProgramWalk, handles, scalar
 
 _EQUAL = (("predicate", "0 : i64"),)
 _SHIFTS = {"arith.subi": 1, "arith.addi": -1}
@@ -36,14 +36,14 @@ _SHIFTS = {"arith.subi": 1, "arith.addi": -1}
 
 
 @handles(SCATTER)
-def _scatter(walk: Walk, op: ir.Operation) -> Sequence[View]:
+def _scatter(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
     return _ScatterReader(walk, Scatter(op)).results()
 
 
 class _ScatterReader:
     """Read one scatter."""
 
-    def __init__(self, walk: Walk, what: Scatter) -> None:
+    def __init__(self, walk: ProgramWalk, what: Scatter) -> None:
         self.walk, self.terms, self.what = walk, walk.terms, what
         self.shape, self.type = walk.shape(what.op.results[0])
         self.loops = [self._loop(k, n) for k, n in enumerate(what.sizes)]
@@ -60,7 +60,7 @@ class _ScatterReader:
             return index_var(self.what.to.index(number), size)
         return Var("b", f"l{number}", size)
 
-    def results(self) -> list[View]:
+    def results(self) -> list[Term]:
         """Return what the scatter makes."""
         starts = [self.walk.views[v] for v in self.what.starts]
         if 0 in self.what.sizes:
@@ -88,9 +88,9 @@ class _ScatterReader:
         known = kind is not None and neutral(kind, self.type) is not None
         return (node, element) if known and old not in needed(self.body.nodes, [element]) else None
 
-    def _evaluated(self, roots: Sequence[int]) -> dict[int, View]:
+    def _evaluated(self, roots: Sequence[int]) -> dict[int, Term]:
         """Return the values of nodes of the body in a round."""
-        views = dict[int, View]()
+        views = dict[int, Term]()
         for k in sorted(needed(self.body.nodes, roots)):
             node = self.body.nodes[k]
             if isinstance(node, Argument):
@@ -107,7 +107,7 @@ class _ScatterReader:
                 raise NotReadError("a scatter that reads more in its body")
         return views
 
-    def _argument(self, number: int) -> View:
+    def _argument(self, number: int) -> Term:
         """Return the index of a loop, or the element of a tensor that a round reads."""
         if number < len(self.loops):
             return self.terms.iota(of_var(self.loops[number]))
@@ -119,7 +119,7 @@ class _ScatterReader:
         }
         return self.terms.composed(self.walk.views[value], values)
 
-    def _hit(self) -> list[View]:
+    def _hit(self) -> list[Term]:
         """Return conditions that together say that a round updates an element."""
         roots = self.body.results[: 1 + self.what.places]
         views = self._evaluated(roots)
@@ -128,7 +128,7 @@ class _ScatterReader:
             found.append(self._meets(views[roots[1 + number]], dim))
         return found
 
-    def _conditions(self, view: View) -> list[View]:
+    def _conditions(self, view: Term) -> list[Term]:
         """Return the conditions that a condition is, all of which must hold."""
         node = self.terms.nodes[view.node]
         if node.op != "arith.andi":
@@ -137,7 +137,7 @@ class _ScatterReader:
         parts = [self.terms.composed(r, values, view.guards) for r in node.reads]
         return [c for part in parts for c in self._conditions(part)]
 
-    def _meets(self, place: View, dim: int) -> View:
+    def _meets(self, place: Term, dim: int) -> Term:
         """Compare a place with the index of a dim; what is added to the place is taken from the index."""
         index = of_var(index_var(dim, self.shape[dim]))
         while (shift := _SHIFTS.get(self.terms.nodes[place.node].op)) is not None:
@@ -153,7 +153,7 @@ class _ScatterReader:
             (place,), index = rest, plus(index, times(known[0].exprs[0], shift))
         return apply(self.terms, "arith.cmpi", _EQUAL, "i1", [place, self.terms.iota(index)])
 
-    def _chosen(self, hit: Sequence[View], element: View, other: Hashable) -> View:
+    def _chosen(self, hit: Sequence[Term], element: Term, other: Hashable) -> Term:
         """Return an element where all conditions hold; what lies beyond the end of a loop is seen to last."""
         none = self.terms.constant(self.type, other)
         ends = [c for c in hit if limits(self.terms, c) is not None]
@@ -163,13 +163,13 @@ class _ScatterReader:
                 element = apply(self.terms, "arith.select", (), self.type, reads)
         return element
 
-    def _all(self, conditions: Sequence[View]) -> View:
+    def _all(self, conditions: Sequence[Term]) -> Term:
         held = conditions[0]
         for condition in conditions[1:]:
             held = apply(self.terms, "arith.andi", (), "i1", [held, condition])
         return held
 
-    def _folded(self, starts: Sequence[View], hit: Sequence[View]) -> list[View]:
+    def _folded(self, starts: Sequence[Term], hit: Sequence[Term]) -> list[Term]:
         """Return what all rounds make in their order."""
         news = self.body.results[1 + self.what.places :]
         wanted = needed(self.body.nodes, news)
@@ -195,7 +195,7 @@ class _ScatterReader:
             made.append(self.terms.view(put, found.exprs, (), found.guards))
         return made
 
-    def _refuse_padding(self, views: Sequence[View]) -> None:
+    def _refuse_padding(self, views: Sequence[Term]) -> None:
         """Raise NotReadError where rounds read what lies beyond the end of a tensor."""
         for view in views:
             if any(variables(e) & set(self.bound) for e, _ in view.guards):

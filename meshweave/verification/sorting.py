@@ -8,12 +8,12 @@ from meshweave.ir.bindings import ir
 from meshweave.ir.sorting import ORDER, Order
 from meshweave.verification.indices import Var, of_var, variables
 from meshweave.verification.ranks import index_var
-from meshweave.verification.terms import MixedError, Node, View
-from meshweave.verification.walk import NotReadError, Walk, handles
+from meshweave.verification.terms import MixedError, Node, Term
+from meshweave.verification.walk import NotReadError, ProgramWalk, handles
 
 
 @handles(ORDER)
-def _order(walk: Walk, op: ir.Operation) -> Sequence[View]:
+def _order(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
     terms, dim = walk.terms, op.attributes["dim"].value
     given, made = walk.shape(op.operands[0])[0], walk.shape(op.results[0])[0]
     if 0 in made:

@@ -21,30 +21,30 @@ from meshweave.verification.indices import (
     total,
 )
 from meshweave.verification.loops import gathered, sliced
-from meshweave.verification.pieces import Box, concat, moved, put_at, replaced
+from meshweave.verification.pieces import StridedRange, concat, moved, put_at, replaced
 from meshweave.verification.ranks import index_var
 from meshweave.verification.scalars import apply
-from meshweave.verification.terms import View
-from meshweave.verification.walk import NotReadError, Walk, handles, scalar
+from meshweave.verification.terms import Term
+from meshweave.verification.walk import NotReadError, ProgramWalk, handles, scalar
 
 
 @handles("tensor.empty")
-def _empty(walk: Walk, op: ir.Operation) -> Sequence[View]:
+def _empty(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
     return [walk.terms.undefined(walk.shape(op.results[0])[1])]
 
 
 @handles("dist.constrain", "dist.redistribute", "hint.place", "tensor.cast", "linalg.copy")
-def _same(walk: Walk, op: ir.Operation) -> Sequence[View]:
+def _same(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
     return [walk.views[op.operands[0]]]
 
 
 @handles("tensor.splat")
-def _splat(walk: Walk, op: ir.Operation) -> Sequence[View]:
+def _splat(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
     return [walk.views[op.operands[0]]]
 
 
 @handles("tensor.dim")
-def _dim(walk: Walk, op: ir.Operation) -> Sequence[View]:
+def _dim(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
     dim = walk.integer(op.operands[1])
     if dim is None:
         raise NotReadError("a size of a dim that is not known")
@@ -52,12 +52,12 @@ def _dim(walk: Walk, op: ir.Operation) -> Sequence[View]:
 
 
 @handles("tensor.extract")
-def _extract(walk: Walk, op: ir.Operation) -> Sequence[View]:
+def _extract(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
     return [gathered(walk, op.operands[0], [walk.views[v] for v in list(op.operands)[1:]])]
 
 
 @handles("tensor.from_elements")
-def _from_elements(walk: Walk, op: ir.Operation) -> Sequence[View]:
+def _from_elements(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
     shape, _ = walk.shape(op.results[0])
     views = [walk.views[v] for v in op.operands]
     if len(views) == 1:
@@ -69,8 +69,8 @@ def _from_elements(walk: Walk, op: ir.Operation) -> Sequence[View]:
 
 
 @handles("tensor.generate")
-def _generate(walk: Walk, op: ir.Operation) -> Sequence[View]:
-    views: list[View] = []
+def _generate(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
+    views: list[Term] = []
     for node in read_body(body_of(op)).nodes:
         if isinstance(node, Argument):
             views.append(walk.terms.iota(walk.places(op.results[0])[node.number]))
@@ -88,9 +88,9 @@ def _generate(walk: Walk, op: ir.Operation) -> Sequence[View]:
     return [views[k] for k in read_body(body_of(op)).results]
 
 
-def _offsets(walk: Walk, op: ir.Operation, first: int) -> list[View]:
+def _offsets(walk: ProgramWalk, op: ir.Operation, first: int) -> list[Term]:
     """Return where a slice begins. first: the operand from which on offsets stand."""
-    moving, found = list(op.operands)[first:], list[View]()
+    moving, found = list(op.operands)[first:], list[Term]()
     for offset in static_offsets(op):
         here = walk.views[moving.pop(0)] if offset == DYNAMIC else None
         found.append(here or walk.terms.iota(number(offset)))
@@ -132,7 +132,7 @@ def _dims_kept(shape: Sequence[int], sizes: Sequence[int]) -> list[int | None]:
 
 
 @handles("tensor.extract_slice")
-def _extract_slice(walk: Walk, op: ir.Operation) -> Sequence[View]:
+def _extract_slice(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
     shape, _ = walk.shape(op.results[0])
     sizes, strides = static_sizes(op), static_strides(op)
     if DYNAMIC in sizes or DYNAMIC in strides:
@@ -145,7 +145,7 @@ def _extract_slice(walk: Walk, op: ir.Operation) -> Sequence[View]:
 
 
 @handles("tensor.insert_slice")
-def _insert_slice(walk: Walk, op: ir.Operation) -> Sequence[View]:
+def _insert_slice(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
     shape = walk.shape(op.operands[0])[0]
     sizes, strides = static_sizes(op), static_strides(op)
     if DYNAMIC in sizes or DYNAMIC in strides:
@@ -154,29 +154,29 @@ def _insert_slice(walk: Walk, op: ir.Operation) -> Sequence[View]:
 
 
 @handles("tensor.insert")
-def _insert(walk: Walk, op: ir.Operation) -> Sequence[View]:
+def _insert(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
     indices = [walk.views[v] for v in list(op.operands)[2:]]
     ones = [1] * len(indices)
     return [_put(walk, op, indices, ones, ones, [None] * len(indices))]
 
 
 def _put(
-    walk: Walk,
+    walk: ProgramWalk,
     op: ir.Operation,
-    offsets: Sequence[View],
+    offsets: Sequence[Term],
     sizes: Sequence[int],
     strides: Sequence[int],
     dims: Sequence[int | None],
-) -> View:
+) -> Term:
     """Put the first operand into the second. dims: for each dim of the second that of the first."""
     shape, whole = walk.shape(op.operands[0])[0], walk.shape(op.operands[1])[0]
-    own, values = dict[Var, Box](), dict[Var, Expr]()
-    boxes, moving = list[Box](), list[tuple[Var, View, int]]()
+    own, values = dict[Var, StridedRange](), dict[Var, Expr]()
+    boxes, moving = list[StridedRange](), list[tuple[Var, Term, int]]()
     for dim, (offset, size, stride, kept) in enumerate(zip(offsets, sizes, strides, dims)):
         place = index_var(dim, whole[dim])
         index = None if kept is None else Var("p", str(kept), size)
         if walk.terms.nodes[offset.node].op == "iota" and not offset.guards:
-            boxes.append(Box(place, offset.exprs[0], size, stride))
+            boxes.append(StridedRange(place, offset.exprs[0], size, stride))
             if index is not None:
                 own[index] = boxes[-1]
         elif stride == 1:
@@ -197,7 +197,7 @@ def _put(
     return replaced(walk.terms, into, value, sorted(parts, key=lambda b: not b.is_fixed))
 
 
-def _check_within(boxes: Sequence[Box]) -> None:
+def _check_within(boxes: Sequence[StridedRange]) -> None:
     for box in boxes:
         low, high = bounds(box.begin)
         if low < 0 or high + box.last >= box.place.size:
@@ -205,7 +205,7 @@ def _check_within(boxes: Sequence[Box]) -> None:
 
 
 @handles("tensor.concat")
-def _concat(walk: Walk, op: ir.Operation) -> Sequence[View]:
+def _concat(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
     dim, at, pieces = op.attributes["dim"].value, 0, []
     place = index_var(dim, walk.shape(op.results[0])[0][dim])
     for value in op.operands:
@@ -217,7 +217,7 @@ def _concat(walk: Walk, op: ir.Operation) -> Sequence[View]:
 
 
 @handles("tensor.pad")
-def _pad(walk: Walk, op: ir.Operation) -> Sequence[View]:
+def _pad(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
     block = body_of(op)
     (filler,) = terminator(block).operands
     walk.views.update(
@@ -233,13 +233,13 @@ def _pad(walk: Walk, op: ir.Operation) -> Sequence[View]:
         place = index_var(dim, size)
         values[index_var(dim, source[dim])] = plus(of_var(place), Expr(-begin))
         if source[dim] != size:
-            boxes.append(Box(place, Expr(begin), source[dim]))
+            boxes.append(StridedRange(place, Expr(begin), source[dim]))
     value = walk.terms.composed(walk.views[op.operands[0]], values)
     return [replaced(walk.terms, walk.views[filler], value, boxes)]
 
 
 @handles("tensor.expand_shape")
-def _expand(walk: Walk, op: ir.Operation) -> Sequence[View]:
+def _expand(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
     given, made = walk.shape(op.operands[0])[0], walk.shape(op.results[0])[0]
     values: dict[Var, Expr] = {}
     for dim, group in enumerate(reassociation(op)):
@@ -251,7 +251,7 @@ def _expand(walk: Walk, op: ir.Operation) -> Sequence[View]:
 
 
 @handles("tensor.collapse_shape")
-def _collapse(walk: Walk, op: ir.Operation) -> Sequence[View]:
+def _collapse(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
     given, made = walk.shape(op.operands[0])[0], walk.shape(op.results[0])[0]
     if 0 in given:
         return [walk.terms.undefined(walk.shape(op.results[0])[1])]

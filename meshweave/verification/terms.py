@@ -1,7 +1,7 @@
 """Hold what values mean: terms over whole tensors, each with a number, equal ones with the same.
 
 A node is a function of its dims: an argument, a constant, a scalar op applied to other nodes at places given by its
-dims, a reduction, a concatenation. A `View` reads a node at places that depend on a rank's coordinates and on the index
+dims, a reduction, a concatenation. A `Term` reads a node at places that depend on a rank's coordinates and on the index
 within its tensor: it says exactly what a value of one rank holds. Two values are the same when their views are.
 
     matmul cut over x, before the all_reduce:    sum_{b < 4} A[i, h + b] * B[h + b, j]   at h = 4*x
@@ -22,7 +22,7 @@ Guard = tuple[Expr, int]
 """An expression and a size: it must be from 0 to size - 1, else the value is undefined."""
 
 
-class View(NamedTuple):
+class Term(NamedTuple):
     """Read a node. exprs: a place for each dim of it.
 
     fills: for each dim the node that stands beyond its end, None where nothing is known of it.
@@ -40,7 +40,7 @@ class Node(NamedTuple):
 
     op: str
     detail: tuple[Any, ...]  # names and numbers, hashable
-    reads: tuple[View, ...]
+    reads: tuple[Term, ...]
     type: str
 
 
@@ -60,7 +60,7 @@ class Terms:
     place: object = None
     levels: dict[int, int] = field(default_factory=dict)
     parts: dict[tuple[str, str, int], tuple[int, ...]] = field(default_factory=dict)
-    known: dict[Hashable, View] = field(default_factory=dict)
+    known: dict[Hashable, Term] = field(default_factory=dict)
     _numbers: dict[Node, int] = field(default_factory=dict)
     _symbols: list[frozenset[tuple[int, int]]] = field(default_factory=list)
     _fresh: int = 0
@@ -103,7 +103,7 @@ class Terms:
         exprs: Sequence[Expr],
         fills: Sequence[int | None] = (),
         guards: Sequence[Guard] = (),
-    ) -> View:
+    ) -> Term:
         """Make a view in normal form; of a concatenation, where the place is within one piece, that piece."""
         sizes = self.sizes[node]
         if 1 in sizes:
@@ -117,7 +117,7 @@ class Terms:
                 ]
             )
         kept = self._guards(guards, exprs, sizes, known) if guards else ()
-        made = View(node, tuple(exprs), known, kept)
+        made = Term(node, tuple(exprs), known, kept)
         if self.nodes[node].op == "concat" and known.count(None) == len(known):
             return self._piece(made)
         return made
@@ -143,7 +143,7 @@ class Terms:
             )
         )
 
-    def _piece(self, view: View) -> View:
+    def _piece(self, view: Term) -> Term:
         node = self.nodes[view.node]
         low, high = bounds(view.exprs[0])
         for (start, end), piece in zip(node.detail, node.reads):
@@ -152,8 +152,8 @@ class Terms:
         return view
 
     def composed(
-        self, view: View, values: Mapping[Var, Expr], guards: Sequence[Guard] = ()
-    ) -> View:
+        self, view: Term, values: Mapping[Var, Expr], guards: Sequence[Guard] = ()
+    ) -> Term:
         """Return a view with expressions in the place of variables, and guards added."""
         exprs = tuple([substitute(e, values) if e.terms else e for e in view.exprs])
         inner = [(substitute(e, values), n) for e, n in view.guards] if view.guards else ()
@@ -161,33 +161,33 @@ class Terms:
             return view
         return self.view(view.node, exprs, view.fills, (*inner, *guards))
 
-    def constant(self, type_: str, value: Hashable) -> View:
+    def constant(self, type_: str, value: Hashable) -> Term:
         """Return a scalar known now."""
-        return View(self.put(Node("const", (value,), (), type_), ()))
+        return Term(self.put(Node("const", (value,), (), type_), ()))
 
-    def iota(self, expr: Expr) -> View:
+    def iota(self, expr: Expr) -> Term:
         """Return a place as a number of type index."""
-        return View(self.put(Node("iota", (), (), "index"), (None,)), (expr,), (None,))
+        return Term(self.put(Node("iota", (), (), "index"), (None,)), (expr,), (None,))
 
-    def unknown(self, reason: str, type_: str, depends: Sequence[Var]) -> View:
+    def unknown(self, reason: str, type_: str, depends: Sequence[Var]) -> Term:
         """Return a value that is equal to no other. depends: what it may depend on."""
         node = self.put(Node("unknown", (reason, self.fresh()), (), type_), (None,) * len(depends))
-        return View(node, tuple(map(of_var, depends)), (None,) * len(depends))
+        return Term(node, tuple(map(of_var, depends)), (None,) * len(depends))
 
-    def undefined(self, type_: str) -> View:
+    def undefined(self, type_: str) -> Term:
         """Return what a tensor holds before it is written."""
-        return View(self.put(Node("undefined", (), (), type_), ()))
+        return Term(self.put(Node("undefined", (), (), type_), ()))
 
-    def type_of(self, view: View) -> str:
+    def type_of(self, view: Term) -> str:
         """Return the element type."""
         return self.nodes[view.node].type
 
-    def constant_of(self, view: View) -> Hashable | None:
+    def constant_of(self, view: Term) -> Hashable | None:
         """Return the value of a constant, None for anything else."""
         node = self.nodes[view.node]
         return node.detail[0] if node.op == "const" else None
 
-    def free(self, views: Sequence[View], bound: frozenset[Var]) -> Abstraction:
+    def free(self, views: Sequence[Term], bound: frozenset[Var]) -> Abstraction:
         """Make views functions of dims: see `Abstraction`."""
         found = Abstraction(self, bound)
         found.views = tuple([found.view(v) for v in views])
@@ -203,19 +203,19 @@ class Abstraction:
 
     terms: Terms
     bound: frozenset[Var]
-    views: tuple[View, ...] = ()
+    views: tuple[Term, ...] = ()
     exprs: list[Expr] = field(default_factory=list)
     sizes: list[int | None] = field(default_factory=list)
     guards: list[Guard] = field(default_factory=list)
     _known: dict[Expr, int] = field(default_factory=dict)
 
-    def view(self, view: View) -> View:
+    def view(self, view: Term) -> Term:
         sizes = self.terms.sizes[view.node]
         self.guards += view.guards
         exprs = []
         for expr, size, fill in zip(view.exprs, sizes, view.fills):
             exprs.append(self.expr(expr, size if fill is None else None))
-        return View(view.node, tuple(exprs), view.fills)
+        return Term(view.node, tuple(exprs), view.fills)
 
     def expr(self, expr: Expr, size: int | None) -> Expr:
         """Return an expression with dims in the place of all but the bound variables."""
@@ -304,7 +304,7 @@ def _joined(dim: Var, part: Expr) -> Expr:
     return Expr(part.const, tuple(sorted([*part.terms, (dim, 1)])))
 
 
-def view_variables(view: View) -> frozenset[Var]:
+def view_variables(view: Term) -> frozenset[Var]:
     """Return the variables that a view depends on."""
     empty: frozenset[Var] = frozenset()
     return empty.union(*[variables(e) for e in view.exprs], *[variables(e) for e, _ in view.guards])

@@ -18,9 +18,9 @@ from meshweave.verification.calls import called, with_symbols
 from meshweave.verification.indices import Expr, of_var
 from meshweave.verification.ranks import Ranks, index_var
 from meshweave.verification.scalars import apply
-from meshweave.verification.terms import LimitError, Node, Terms, View
+from meshweave.verification.terms import LimitError, Node, Term, Terms
 
-Handler = Callable[["Walk", ir.Operation], Sequence[View]]
+Handler = Callable[["ProgramWalk", ir.Operation], Sequence[Term]]
 HANDLERS: dict[str, Handler] = {}
 """How to read an op, by its name."""
 
@@ -44,7 +44,7 @@ class NotReadError(Exception):
 
 
 @dataclass
-class Said:
+class AttributeReader:
     """Hold what types, attributes and index maps say: each is asked once for both programs, which have most in common.
 
     forms: what is worked out of maps and shapes. shapes: a shape, () for a scalar, and the element type.
@@ -60,42 +60,42 @@ class Said:
 
 
 @dataclass
-class Walk:
+class ProgramWalk:
     """Hold what is known of the values of a program."""
 
     terms: Terms
     ranks: Ranks
-    said: Said
+    said: AttributeReader
     once: Callable[[Hashable], bool]
     functions: dict[str, ir.Operation] = field(default_factory=dict)
-    views: dict[ir.Value, View] = field(default_factory=dict)
+    views: dict[ir.Value, Term] = field(default_factory=dict)
     unread: dict[int, Finding] = field(default_factory=dict)
     ops: int = 0
     depth: int = 0  # calls and loops around, of those that are read once
-    known: dict[Hashable, View] = field(default_factory=dict)
+    known: dict[Hashable, Term] = field(default_factory=dict)
     saved: int = 0  # ops that are not read again
-    _read: dict[Hashable, tuple[list[View], int]] = field(default_factory=dict)
+    _read: dict[Hashable, tuple[list[Term], int]] = field(default_factory=dict)
 
     @classmethod
     def of(
         cls,
         terms: Terms,
         ranks: Ranks,
-        said: Said,
+        said: AttributeReader,
         module: ir.Module,
         once: Callable[[Hashable], bool],
-    ) -> Walk:
+    ) -> ProgramWalk:
         """Make the walk of a module. once: whether calls, or loops of a kind, are read once."""
         return cls(terms, ranks, said, once, functions_of(module))
 
-    def enter(self, function: ir.Operation, arguments: Sequence[View]) -> list[View]:
+    def enter(self, function: ir.Operation, arguments: Sequence[Term]) -> list[Term]:
         """Return what a function makes of its arguments."""
         self.terms.known = self.known
         block = body_of(function)
         self.views.update(zip(block.arguments, arguments))
         return self.block(block)
 
-    def call(self, name: str, arguments: Sequence[View]) -> list[View]:
+    def call(self, name: str, arguments: Sequence[Term]) -> list[Term]:
         """Return what a function makes of its arguments."""
         function = self.functions.get(name)
         if function is None or not len(function.regions[0].blocks):
@@ -105,8 +105,11 @@ class Walk:
         return self.repeated(name, lambda given: self.enter(function, given), arguments)
 
     def repeated(
-        self, what: Hashable, read: Callable[[list[View]], list[View]], arguments: Sequence[View]
-    ) -> list[View]:
+        self,
+        what: Hashable,
+        read: Callable[[list[Term]], list[Term]],
+        arguments: Sequence[Term],
+    ) -> list[Term]:
         """Return what something that repeats makes of its arguments; read it once for all that lie in the same way."""
         given, nodes = with_symbols(self.terms, arguments, self.depth)
         key = what, self.depth, tuple(given)
@@ -118,8 +121,8 @@ class Walk:
         return called(self.terms, known[0], nodes, self.depth)
 
     def _one_deeper(
-        self, read: Callable[[list[View]], list[View]], given: list[View]
-    ) -> tuple[list[View], int]:
+        self, read: Callable[[list[Term]], list[Term]], given: list[Term]
+    ) -> tuple[list[Term], int]:
         """Return what is made of symbols, and how many ops were read for it."""
         before = self.ops
         self.depth += 1
@@ -128,7 +131,7 @@ class Walk:
         finally:
             self.depth -= 1
 
-    def block(self, block: ir.Block) -> list[View]:
+    def block(self, block: ir.Block) -> list[Term]:
         """Read the ops of a block; return what its last op hands on."""
         for view in block.operations:
             op = view.operation
@@ -147,7 +150,7 @@ class Walk:
             if 2 * self.ops > self.terms.most:
                 raise LimitError(f"the limit of {self.terms.most // 2} ops, trips of loops counted")
             if all(0 in self.shape(r)[0] for r in results):  # tensors without elements only
-                made: Sequence[View] = [self.terms.undefined(self.shape(r)[1]) for r in results]
+                made: Sequence[Term] = [self.terms.undefined(self.shape(r)[1]) for r in results]
             else:
                 made = _handler(name)(self, op)
         except (NotReadError, RecursionError) as error:
@@ -155,7 +158,7 @@ class Walk:
             made = [self.unknown(op, reason, r) for r in results]
         self.views.update(zip(results, made))
 
-    def unknown(self, op: ir.Operation, reason: str, result: ir.Value) -> View:
+    def unknown(self, op: ir.Operation, reason: str, result: ir.Value) -> Term:
         """Return a value of which nothing is known, and remember why."""
         shape, element = self.shape(result)
         depends = [*self.ranks.all, *[index_var(d, n) for d, n in enumerate(shape)]]
@@ -235,12 +238,12 @@ def _handler(name: str) -> Handler:
     return HANDLERS.get(name) or HANDLERS.get(f"{name.partition('.')[0]}.", _not_known)
 
 
-def _not_known(walk: Walk, op: ir.Operation) -> Sequence[View]:
+def _not_known(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
     raise NotReadError(f"no rule for {op.name}")
 
 
 @handles("arith.", "math.", "complex.")
-def _elementwise(walk: Walk, op: ir.Operation) -> Sequence[View]:
+def _elementwise(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
     if len(op.results) != 1 or len(op.regions):
         raise NotReadError(f"no rule for {op.name}")
     attributes = op.attributes
@@ -251,7 +254,7 @@ def _elementwise(walk: Walk, op: ir.Operation) -> Sequence[View]:
 
 
 @handles("arith.constant")
-def _constant(walk: Walk, op: ir.Operation) -> Sequence[View]:
+def _constant(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
     value, (shape, element) = op.attributes["value"], walk.shape(op.results[0])
     if isinstance(value, ir.DenseElementsAttr):
         if not value.is_splat:
@@ -260,7 +263,7 @@ def _constant(walk: Walk, op: ir.Operation) -> Sequence[View]:
     return [scalar(walk, value, element)]
 
 
-def scalar(walk: Walk, value: ir.Attribute, element: str) -> View:
+def scalar(walk: ProgramWalk, value: ir.Attribute, element: str) -> Term:
     """Return a constant number."""
     if not isinstance(value, (ir.FloatAttr, ir.IntegerAttr, ir.BoolAttr)):
         return walk.terms.constant(element, str(value))
@@ -272,25 +275,25 @@ def scalar(walk: Walk, value: ir.Attribute, element: str) -> View:
     return walk.terms.constant(element, int(known) % 2 if element == "i1" else int(known))
 
 
-def _table(walk: Walk, value: ir.Attribute, shape: Sequence[int], element: str) -> View:
+def _table(walk: ProgramWalk, value: ir.Attribute, shape: Sequence[int], element: str) -> Term:
     node = walk.terms.put(Node("table", (value,), (), element), tuple(shape))
     return walk.terms.view(node, [of_var(index_var(d, n)) for d, n in enumerate(shape)])
 
 
 @handles("func.call")
-def _call(walk: Walk, op: ir.Operation) -> Sequence[View]:
+def _call(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
     return walk.call(op.attributes["callee"].value, [walk.views[v] for v in op.operands])
 
 
 @handles("hint.region", "scf.execute_region")
-def _region(walk: Walk, op: ir.Operation) -> Sequence[View]:
+def _region(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
     if len(op.regions[0].blocks) != 1:
         raise NotReadError("a region of several blocks")
     return walk.block(body_of(op))
 
 
 @handles("scf.if")
-def _if(walk: Walk, op: ir.Operation) -> Sequence[View]:
+def _if(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
     condition = walk.views[op.operands[0]]
     known = walk.terms.constant_of(condition)
     if known is not None:

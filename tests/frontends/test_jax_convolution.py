@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import meshweave as mw
-from meshweave.frontends.windows import Axis, phases
+from meshweave.frontends.windows import WindowDim, phases
 
 jax = pytest.importorskip("jax")
 lax = jax.lax
@@ -163,7 +163,9 @@ def test_empty_ones_and_unsigned_numbers(image: Any, window: Any, dtype: Any) ->
     "base, stride, dilation", [(2, 1, 1), (3, 2, 1), (2, 3, 3), (4, 2, 2), (3, 1, 2)]
 )
 def test_phases_meet_what_the_whole_meets(base: int, stride: int, dilation: int) -> None:
-    axis = Axis(image=7, window=4, result=11, stride=stride, dilation=dilation, low=2, base=base)
+    axis = WindowDim(
+        image=7, window=4, result=11, stride=stride, dilation=dilation, low=2, base=base
+    )
     found = phases(axis)
     for place in range(axis.result):
         met = {

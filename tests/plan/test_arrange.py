@@ -2,7 +2,7 @@
 
 from meshweave.layout import Layout, Mesh
 from meshweave.layout.factors import ORDERED, REDUCTION, Factor, Rule
-from meshweave.plan.propagation.arrange import Said, arrange
+from meshweave.plan.propagation.arrange import StatedLayout, arrange
 from meshweave.plan.propagation.propagate import Graph, Spec, propagate
 
 MESH = Mesh(x=2)
@@ -28,7 +28,7 @@ def chain(*rules, last=None):
         graph.add_op(k, (value, made))
         value = made
     chosen = propagate(graph, MESH)
-    return arrange(graph, *chosen, [Said(first, CYCLIC, SHAPE, BYTES)], MESH)
+    return arrange(graph, *chosen, [StatedLayout(first, CYCLIC, SHAPE, BYTES)], MESH)
 
 
 def test_what_is_said_at_the_edge_holds_for_all_that_may_follow():
@@ -56,7 +56,7 @@ def test_padding_is_for_ops_that_may_run_on_it():
     for rule, result in enumerate(values[1:]):
         graph.add_op(rule, (values[0], result))
     chosen = propagate(graph, MESH)
-    layouts, _ = arrange(graph, *chosen, [Said(values[0], uneven, SHAPE, BYTES)], MESH)
+    layouts, _ = arrange(graph, *chosen, [StatedLayout(values[0], uneven, SHAPE, BYTES)], MESH)
     assert layouts[0] == BLOCKS
 
 
@@ -67,7 +67,7 @@ def test_a_dim_that_is_taken_apart_stays_in_blocks_on_both_sides():
     graph = Graph(rules=[merged])
     first = graph.add_value(Spec((("x",), ()), (True, True), fixed=True))
     graph.add_op(0, (first, graph.add_value(Spec.unknown(1))))
-    said = Said(first, Layout.parse("[_*x, _]"), (8, 4), 128)
+    said = StatedLayout(first, Layout.parse("[_*x, _]"), (8, 4), 128)
     layouts, decisions = arrange(graph, *propagate(graph, MESH), [said], MESH)
     assert layouts[1] == BLOCKS
     assert str(decisions[0].operands[0]) == "[x, _]"
@@ -87,7 +87,9 @@ def test_a_sum_over_a_cyclic_dim_is_a_partial_result():
     first = graph.add_value(Spec((("x",),), (True,), fixed=True))
     graph.add_op(0, (first, -1, graph.add_value(Spec.unknown(0))))
     chosen = propagate(graph, MESH)
-    layouts, (decision,) = arrange(graph, *chosen, [Said(first, CYCLIC, SHAPE, BYTES)], MESH)
+    layouts, (decision,) = arrange(
+        graph, *chosen, [StatedLayout(first, CYCLIC, SHAPE, BYTES)], MESH
+    )
     assert layouts[0] == decision.operands[0] == CYCLIC
     assert str(decision.results[0]) == "[] +sum(x)"
 
@@ -102,5 +104,5 @@ def test_nested_and_flat_pieces_of_one_tensor_exclude_each_other():
     graph.add_op(0, tuple(values))
     mesh = Mesh(x=2, y=2, z=2, w=2)
     layouts, decisions = propagate(graph, mesh)
-    said = Said(values[0], nested, (5, 5), 100)
+    said = StatedLayout(values[0], nested, (5, 5), 100)
     assert arrange(graph, layouts, decisions, [said], mesh) == (layouts, decisions)

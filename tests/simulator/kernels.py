@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from meshweave.simulator.ptx import Checks, Counts, Memory, launch, parse
+from meshweave.simulator.ptx import Checks, Counts, GlobalMemory, launch, parse
 
 HEAD = ".version 8.0\n.target sm_80\n.address_size 64\n"
 REGISTERS = """
@@ -54,7 +54,7 @@ def run(
     checks: Checks | None = None,
 ) -> Counts:
     """Launch the only kernel of `ptx` on arrays, in place; one pointer each."""
-    memory, parameters = Memory(), []
+    memory, parameters = GlobalMemory(), []
     for number, array in enumerate(arrays):
         memory.add(array.ctypes.data, array.reshape(-1).view(np.uint8), f"array {number}")
         parameters.append(int(array.ctypes.data).to_bytes(8, "little"))

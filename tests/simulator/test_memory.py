@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from simulator.kernels import HEAD, entry, run
 
-from meshweave.simulator.ptx import Checks, EmulationError, Memory, launch, parse
+from meshweave.simulator.ptx import Checks, EmulationError, GlobalMemory, launch, parse
 
 SHARED = ".shared .align 16 .b8 tile[1024];\n"
 
@@ -57,7 +57,7 @@ def test_parameters_of_all_sizes():
     ld.param.u64 %d1, [p]; ld.param.u8 %h1, [a]; ld.param.b32 %r1, [b]; ld.param.b32 %r2, [c+8];
     ld.param.s16 %r4, [e]; cvt.u32.u16 %r3, %h1;
     st.global.v4.b32 [%d1], {{%r1, %r2, %r3, %r4}}; ret; }}"""
-    out, memory, module = np.zeros(4, np.uint32), Memory(), parse(text)
+    out, memory, module = np.zeros(4, np.uint32), GlobalMemory(), parse(text)
     memory.add(out.ctypes.data, out.view(np.uint8), "out")
     values = [
         int(out.ctypes.data).to_bytes(8, "little"), b"\x07", np.float32(2.5).tobytes(),
@@ -227,7 +227,7 @@ def test_unwritten_shared_memory_is_poison_when_not_checked():
 
 
 def test_buffers_must_not_overlap_and_can_be_removed():
-    memory, data = Memory(), np.zeros(64, np.uint8)
+    memory, data = GlobalMemory(), np.zeros(64, np.uint8)
     memory.add(1000, data, "first")
     with pytest.raises(
         EmulationError, match=r"second at 0x427 \(64 bytes\) overlaps first at 0x3e8"

@@ -7,8 +7,15 @@ import pytest
 from simulator.kernels import HEAD, entry, run
 
 from meshweave.simulator.ptx import EmulationError, launch, parse
-from meshweave.simulator.ptx.memory import Memory
-from meshweave.simulator.ptx.program import Address, Number, PredicatePair, Register, Symbol, Vector
+from meshweave.simulator.ptx.memory import GlobalMemory
+from meshweave.simulator.ptx.program import (
+    Address,
+    Immediate,
+    PredicatePair,
+    Register,
+    Symbol,
+    Vector,
+)
 
 CALL = (
     HEAD
@@ -41,13 +48,13 @@ def test_operands():
     @!q ld.global.v2.b32 {%r1, _}, [%d1+-16]; mov.b32 t, 0f3F800000; bra.uni OUT; OUT: }"""
     code = parse(entry(text, 0)).functions["k"].code[4:]
     assert code[0].operands[0] == PredicatePair(Register("q@1"), Register("%p2"))
-    assert code[0].operands[2] == Number(-5)
+    assert code[0].operands[2] == Immediate(-5)
     assert (code[1].guard, code[1].negated) == ("q@1", True)
     assert code[1].operands == (
         Vector((Register("%r1"), Symbol("_"))),
         Address(Register("%d1"), -16),
     )
-    assert code[2].operands[1] == Number(0x3F800000, "f32")
+    assert code[2].operands[1] == Immediate(0x3F800000, "f32")
     assert code[1].types == ["b32"] and code[0].opcode == "setp.lt.and.u32"
 
 
@@ -62,9 +69,9 @@ def test_comments_directives_and_declarations_are_passed_over():
     module = parse(text)
     assert module.entries == ("k",) and module.functions["k"].max_threads == 128
     with pytest.raises(EmulationError, match="k: 256 threads a block, made for at most 128"):
-        launch(module, "k", (1, 1, 1), (256, 1, 1), 0, [bytes(8)], Memory())
+        launch(module, "k", (1, 1, 1), (256, 1, 1), 0, [bytes(8)], GlobalMemory())
     with pytest.raises(EmulationError, match='no kernel "other" in the module; there are: k'):
-        launch(module, "other", (1, 1, 1), (32, 1, 1), 0, [], Memory())
+        launch(module, "other", (1, 1, 1), (32, 1, 1), 0, [], GlobalMemory())
 
 
 def test_calls_of_functions():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from simulator.kernels import entry, run
 
 from meshweave.simulator.ptx import AccessSets, Checks, EmulationError, launch, parse
-from meshweave.simulator.ptx.memory import Memory
+from meshweave.simulator.ptx.memory import GlobalMemory
 
 SHARED = ".shared .align 16 .b8 tile[1024];\n"
 V4 = "ld.{space}.v4.b32 {{%r1, %r2, %r3, %r4}}, [{at}];"
@@ -122,7 +122,7 @@ def test_traffic_is_that_of_the_whole_load():
 
 def test_touched_are_the_used_bytes():
     x, out = words(8), np.zeros(4, np.uint32)
-    memory, touched = Memory(), AccessSets()
+    memory, touched = GlobalMemory(), AccessSets()
     for array in (x, out):
         memory.add(array.ctypes.data, array.view(np.uint8), "array")
     body = mask(0x0F0F) + V4.format(space="global", at="%d20+16")

@@ -27,7 +27,7 @@ from meshweave.targets import Goal
 from meshweave.transforms.base import copied, ops_of
 from meshweave.verification.answer import Answer
 from meshweave.verification.buffers.check import verify_buffers
-from meshweave.verification.buffers.regions import ZERO, Form, Region, within
+from meshweave.verification.buffers.regions import ZERO, ByteRegion, Form, within
 
 TENSORS = "lower-collectives{{engine={}}},fuse-kernels"
 
@@ -428,6 +428,8 @@ def test_a_choice_between_tensors_is_proven_and_right() -> None:
 
 def test_a_run_within_parts_with_gaps_is_found() -> None:
     """Twelve numbers of four bytes, back to back among those that lie eight bytes apart."""
-    every_second = Region(ZERO, ((24, 8), (4, 1)))
-    assert within(Region(Form(8), ((40, 1),)), every_second) == Region(Form(16), ((10, 8), (4, 1)))
-    assert within(Region(Form(2), ((40, 1),)), every_second) is None
+    every_second = ByteRegion(ZERO, ((24, 8), (4, 1)))
+    assert within(ByteRegion(Form(8), ((40, 1),)), every_second) == ByteRegion(
+        Form(16), ((10, 8), (4, 1))
+    )
+    assert within(ByteRegion(Form(2), ((40, 1),)), every_second) is None

@@ -23,14 +23,14 @@ PAIR = "mw.pair"
 _FREE = ("arith.constant", "linalg.index")
 
 
-class Loops(NamedTuple):
+class IterationSpace(NamedTuple):
     """Hold the loops of a linalg op: a map for each operand, and which loops reduce."""
 
     maps: list[ir.AffineMap]
     kinds: list[IteratorType]
 
     @classmethod
-    def of(cls, op: ir.Operation) -> Loops:
+    def of(cls, op: ir.Operation) -> IterationSpace:
         """Read the loops of a linalg op, named or generic."""
         maps = [attr.value for attr in linalg.get_indexing_maps(op.opview)]
         if op.name == "linalg.generic":
@@ -82,9 +82,9 @@ def _attributes(op: ir.Operation, outputs: int) -> dict[str, ir.Attribute]:
         return {"maps": ir.ArrayAttr.get([*twice, last])}
     if op.name == SCAN:
         return {name: op.attributes[name] for name in op.attributes}
-    maps, kinds = Loops.of(op)
+    maps, kinds = IterationSpace.of(op)
     twice = [m for m, v in zip(maps, op.operands, strict=True) for _ in real_types([v])]
-    return Loops(twice, kinds).attributes(outputs)
+    return IterationSpace(twice, kinds).attributes(outputs)
 
 
 def _standing(
@@ -129,7 +129,7 @@ def multiply_real(op: ir.Operation, pairs: Pairs) -> Sequence[ir.Value] | None:
     """Write a sum of products as four of real numbers, which libraries know; None for any other op."""
     if not op.name.startswith("linalg.") or not _adds_products(op):
         return None
-    loops, b = Loops.of(op), OpBuilder.before(op)
+    loops, b = IterationSpace.of(op), OpBuilder.before(op)
     left, right, start = [(pairs.part(v, 0), pairs.part(v, 1)) for v in op.operands]
 
     def added(x: ir.Value, y: ir.Value, to: ir.Value) -> ir.Value:
@@ -153,7 +153,7 @@ def _adds_products(op: ir.Operation) -> bool:
     names = [view.operation.name for view in block.operations]
     if names[:2] != ["complex.mul", "complex.add"] or len(names) != 3 or len(op.operands) != 3:
         return False
-    if IteratorType.REDUCTION not in Loops.of(op).kinds:
+    if IteratorType.REDUCTION not in IterationSpace.of(op).kinds:
         return False
     product, total = (block.operations[k].operation for k in (0, 1))
     a, c, out = block.arguments
@@ -255,7 +255,7 @@ def _body(
 
 
 def _own_generic(op: ir.Operation, number: int, found: _Needed) -> ir.Value:
-    maps, kinds = Loops.of(op)
+    maps, kinds = IterationSpace.of(op)
     inputs = len(op.operands) - len(op.results)
     kept = [k for k in range(inputs) if k in found.arguments]
     out = inputs + number
@@ -263,7 +263,7 @@ def _own_generic(op: ir.Operation, number: int, found: _Needed) -> ir.Value:
     if len(known) < len(kinds):
         kept = list(range(inputs))  # something has to say how long the loops are
     kept.append(out)
-    attributes = Loops([maps[k] for k in kept], kinds).attributes(1)
+    attributes = IterationSpace([maps[k] for k in kept], kinds).attributes(1)
     operands = [op.operands[k] for k in kept]
     made = OpBuilder.before(op).op(
         "linalg.generic", [op.results[number].type], operands, 1, **attributes

@@ -37,7 +37,7 @@ def split_complex(module: ir.Module) -> None:
     for _ in range(_ROUNDS):
         for function in functions_of(module).values():
             if len(function.regions[0].blocks):
-                _Function(function).split()
+                _FunctionSplitter(function).split()
         _run(module, _TO_REAL)
     for op in ops_where(module.operation, lambda op: PAIR in op.attributes):
         separate(op)
@@ -60,7 +60,7 @@ def _arguments(op: ir.Operation) -> Iterable[ir.Value]:
     return (a for region in op.regions for block in region for a in block.arguments)
 
 
-class _Function:
+class _FunctionSplitter:
     """Split the ops of one function, in place: old ops go when all have been replaced."""
 
     def __init__(self, function: ir.Operation) -> None:

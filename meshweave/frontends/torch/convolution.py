@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from meshweave.frontends.windows import Axis, Phase, phases
+from meshweave.frontends.windows import Phase, WindowDim, phases
 
 
 def transposed_only(
@@ -27,7 +27,7 @@ def transposed_only(
     steps = zip(*(_each(numbers, weight) for numbers in settings))
     sizes = zip(input.shape[2:], weight.shape[2:])
     axes = [
-        Axis(
+        WindowDim(
             image=image,
             window=window,
             result=(image - 1) * base - 2 * low + far * (window - 1) + more + 1,
@@ -123,7 +123,7 @@ def _turned(weight: Tensor, groups: int) -> Tensor:
     return apart.flip(list(range(2, apart.dim())))
 
 
-def _spread(input: Tensor, weight: Tensor, axes: Sequence[Axis], groups: int) -> Tensor:
+def _spread(input: Tensor, weight: Tensor, axes: Sequence[WindowDim], groups: int) -> Tensor:
     """Return the convolution of a dilated image: that of each phase, side by side."""
     by_axis = [phases(axis) for axis in axes]
     made = [_phase(input, weight, axes, part, groups) for part in itertools.product(*by_axis)]
@@ -134,7 +134,7 @@ def _spread(input: Tensor, weight: Tensor, axes: Sequence[Axis], groups: int) ->
 
 
 def _phase(
-    input: Tensor, weight: Tensor, axes: Sequence[Axis], part: Sequence[Phase], groups: int
+    input: Tensor, weight: Tensor, axes: Sequence[WindowDim], part: Sequence[Phase], groups: int
 ) -> Tensor:
     """Return the convolution of the input with its part of the window; zeros where it meets none."""
     plain = [phase.axis for phase in part if phase.axis is not None]

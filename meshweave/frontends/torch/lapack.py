@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from meshweave.ir.routines import Call
+from meshweave.ir.routines import RoutineCall
 
 torch.library.define(
     "meshweave::lapack", "(Tensor[] operands, str routine, str[] flags) -> Tensor[]"
@@ -19,7 +19,7 @@ torch.library.define(
 
 def _shapes(operands: Sequence[Tensor], routine: str, flags: Sequence[str]) -> list[Tensor]:
     """Return tensors of the shapes and types that a routine gives."""
-    call = Call.made(routine, "", [x.shape for x in operands], flags)
+    call = RoutineCall.made(routine, "", [x.shape for x in operands], flags)
     made = list(zip(call.shapes, call.row.types("")))[len(operands) :]
     return [
         operands[0].new_empty(shape, dtype=torch.int32 if kind else operands[0].dtype)

@@ -45,7 +45,7 @@ def blocks_text(name: str, unit: KernelUnit, gemm: Gemm) -> str:
     return writer.text(name)
 
 
-class Panel(NamedTuple):
+class RightBlock(NamedTuple):
     """Describe a part of B that is used for all rows: first column, columns, start and length of its depth."""
 
     column: Value
@@ -84,15 +84,15 @@ class _Blocks:
     def _panels(self, column: Value, width: int) -> None:
         """Write all rows of some columns, depth after depth."""
         whole = self.k // self.depth * self.depth
-        self._panel(Panel(column, width, self.writer.number(0), self.depth), self.starts)
+        self._panel(RightBlock(column, width, self.writer.number(0), self.depth), self.starts)
         if whole > self.depth:
             start = self.writer.open(whole, self.depth, self.depth)
-            self._panel(Panel(column, width, start, self.depth), False)
+            self._panel(RightBlock(column, width, start, self.depth), False)
             self.writer.close()
         if rest := self.k - whole:
-            self._panel(Panel(column, width, self.writer.number(whole), rest), False)
+            self._panel(RightBlock(column, width, self.writer.number(whole), rest), False)
 
-    def _panel(self, panel: Panel, first: bool) -> None:
+    def _panel(self, panel: RightBlock, first: bool) -> None:
         """Write all rows for one panel. first: the sums begin here."""
         if self.turned is not None:
             self._turn(panel, self.turned)
@@ -109,7 +109,7 @@ class _Blocks:
         if self.m - whole:
             yield self.m - whole, whole, self.m
 
-    def _block(self, row: Value, rows: int, panel: Panel, first: bool) -> None:
+    def _block(self, row: Value, rows: int, panel: RightBlock, first: bool) -> None:
         """Write one block: its sums stay in registers over the depth of the panel."""
         writer, g = self.writer, self.gemm
         parts = list(parts_of(panel.width, self.lanes))
@@ -137,14 +137,14 @@ class _Blocks:
                 place = writer.offset(pointer, at, self.dtype)
                 writer.store(loop.results[r * len(parts) + v], place, self.width)
 
-    def _right(self, panel: Panel) -> tuple[Value, int]:
+    def _right(self, panel: RightBlock) -> tuple[Value, int]:
         """Return where a panel of B begins, and the step from row to row of it."""
         g = self.gemm
         if self.turned is not None:
             return self.turned, self.columns
         return self._pointer(g.b, {g.n: panel.column, g.k: panel.start}), g.b.strides[g.k]
 
-    def _turn(self, panel: Panel, buffer: Value) -> None:
+    def _turn(self, panel: RightBlock, buffer: Value) -> None:
         """Copy a panel of B, whose columns lie apart, to the local buffer, rows of step 1."""
         g, writer = self.gemm, self.writer
         squares = panel.width % tiles.WIDE == 0 and panel.depth % tiles.WIDE == 0

@@ -36,7 +36,7 @@ def row_of(nest: LoopNest, rows: int) -> int | None:
     return along[0]
 
 
-class Part(NamedTuple):
+class ResultVector(NamedTuple):
     """Describe a vector of results: in which of the rows that are held, where in it, and how many."""
 
     row: Value | None
@@ -81,7 +81,7 @@ class DepthwiseRows(ShortRows):
         """Write so many columns of some rows: their sums are carried through the loops that reduce."""
         kept, (store,) = dict(self.values), self.nest.stores
         parts = [
-            Part(row, self.writer.plus(start, at), lanes)
+            ResultVector(row, self.writer.plus(start, at), lanes)
             for row in rows
             for at, lanes in parts_of(width, self.lanes)
         ]
@@ -102,7 +102,7 @@ class DepthwiseRows(ShortRows):
             self.writer.store(value, place, WIDTHS[self.kind])
         self._leave()
 
-    def _go_to(self, part: Part) -> None:
+    def _go_to(self, part: ResultVector) -> None:
         self.place[self.row] = part.start
         if self.other is not None:
             self.place[self.other] = part.row
@@ -112,7 +112,7 @@ class DepthwiseRows(ShortRows):
         if self.other is not None:
             self.place[self.other] = None
 
-    def _start_of(self, part: Part) -> Value:
+    def _start_of(self, part: ResultVector) -> Value:
         """Return what a vector of sums starts from."""
         (store,) = self.nest.stores
         self._go_to(part)
@@ -124,7 +124,7 @@ class DepthwiseRows(ShortRows):
         self._leave()
         return made
 
-    def _after(self, part: Part, value: Value) -> Value:
+    def _after(self, part: ResultVector, value: Value) -> Value:
         """Return a vector of sums after one step of the loops that reduce."""
         code = self.nest.code
         held = {k: value for k, node in enumerate(code) if isinstance(node, Accumulator)}

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from meshweave.ir.routines import BLOCK, ROUTINES, Call
+from meshweave.ir.routines import BLOCK, ROUTINES, RoutineCall
 from meshweave.lowering.writer import Value, Writer
 
 _ROWS, _COLUMNS = 101, 102  # order of a matrix in memory
@@ -44,7 +44,7 @@ def symbols() -> list[str]:
 class RoutineWriter(Writer):
     """Write the function of a call: its parameters are the operands, the results, and scratch memory."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: RoutineCall) -> None:
         """Begin the function. declared: the declarations of what it calls."""
         super().__init__()
         self.call, self.sizes = call, call.sizes

@@ -125,7 +125,7 @@ def _neighbours(loops: Sequence[int], nest: LoopNest, access: Access) -> list[in
     return found
 
 
-class Shape(NamedTuple):
+class PanelSizes(NamedTuple):
     """Describe how a product is cut: panels of so many columns and so much depth, blocks of so many rows.
 
     lines: how many runs of the innermost column loop lie in one panel.
@@ -138,7 +138,7 @@ class Shape(NamedTuple):
     rows: int
 
     @staticmethod
-    def of(product: Product, machine: Vectors) -> Shape:
+    def of(product: Product, machine: Vectors) -> PanelSizes:
         """Return the shape for a machine: sums, a row of the panel and a number fill its registers."""
         nbytes = WIDTHS[product.kinds[2]]
         lanes, n = machine.nbytes // nbytes, product.size(product.columns)
@@ -150,7 +150,7 @@ class Shape(NamedTuple):
         rows = min(MOST_ROWS, (machine.registers * 3 // 4) // used)
         blocks = -(-product.size(product.rows) // rows)
         rows = -(-product.size(product.rows) // blocks)
-        return Shape(lanes, width, lines, max(1, PANEL_BYTES // (width * nbytes)), rows)
+        return PanelSizes(lanes, width, lines, max(1, PANEL_BYTES // (width * nbytes)), rows)
 
     def vectors(self, columns: int) -> int:
         """Count the vectors that so many columns of a panel take."""
@@ -159,7 +159,7 @@ class Shape(NamedTuple):
 
 def _cycles(product: Product, machine: Vectors) -> float:
     """Estimate the time of a product: multiply-adds, putting panels together, reading and writing results."""
-    shape = Shape.of(product, machine)
+    shape = PanelSizes.of(product, machine)
     m, n, k = (product.size(loops) for loops in (product.rows, product.columns, product.depth))
     inner = product.nest.sizes[product.columns[-1]]
     wide = sum(
@@ -171,7 +171,7 @@ def _cycles(product: Product, machine: Vectors) -> float:
     return once * product.size(product.outer)
 
 
-def _panel_sizes(lines: int, inner: int, shape: Shape) -> Iterator[tuple[int, int]]:
+def _panel_sizes(lines: int, inner: int, shape: PanelSizes) -> Iterator[tuple[int, int]]:
     """Yield (how many panels, columns of each)."""
     if shape.lines > 1:
         yield lines // shape.lines, shape.lines * inner
@@ -185,7 +185,7 @@ def panels_text(name: str, unit: KernelUnit, product: Product) -> str:
     """Write the function `name` that does the product."""
     writer = FunctionWriter(unit)
     counters = {d: writer.open(product.nest.sizes[d]) for d in product.outer}
-    _Panels(writer, product, counters, Shape.of(product, vectors())).write()
+    _Panels(writer, product, counters, PanelSizes.of(product, vectors())).write()
     for _ in product.outer:
         writer.close()
     return writer.text(name)
@@ -207,7 +207,7 @@ class Panel(NamedTuple):
     runs: tuple[Run, ...]
 
 
-class Span(NamedTuple):
+class DepthLoop(NamedTuple):
     """Describe a loop over a part of the depth: its length, and the steps in left, in right and in the panel."""
 
     length: Value | int
@@ -216,16 +216,16 @@ class Span(NamedTuple):
     row: int
 
 
-class Part(NamedTuple):
+class DepthPart(NamedTuple):
     """Describe a part of the depth: its loops, where it begins in left and right, and whether the sums begin there."""
 
-    spans: tuple[Span, ...]
+    spans: tuple[DepthLoop, ...]
     left: Value
     right: Value
     begins: Value | bool
 
 
-class Walk(NamedTuple):
+class OpenLoops(NamedTuple):
     """Hold loops over a part of the depth that are open: offsets, the row of the panel, and what is carried."""
 
     left: Value
@@ -239,7 +239,11 @@ class _Panels:
     """Write one product inside loops `counters` that are open."""
 
     def __init__(
-        self, writer: FunctionWriter, product: Product, counters: dict[int, Value], shape: Shape
+        self,
+        writer: FunctionWriter,
+        product: Product,
+        counters: dict[int, Value],
+        shape: PanelSizes,
     ) -> None:
         self.writer, self.product, self.shape = writer, product, shape
         self.left_kind, self.right_kind, self.kind = product.kinds
@@ -313,7 +317,7 @@ class _Panels:
 
     # Depth
 
-    def _parts(self) -> Iterator[Part]:
+    def _parts(self) -> Iterator[DepthPart]:
         """Open the loops over parts of the depth, yield the part that they are at, and close them."""
         writer, p = self.writer, self.product
         sizes = [p.nest.sizes[d] for d in p.depth]
@@ -339,12 +343,12 @@ class _Panels:
                 else:
                     length = step
             if k >= at:
-                spans.append(Span(length, *steps, math.prod(sizes[k + 1 :])))
-        yield Part(tuple(spans), left, right, begins)
+                spans.append(DepthLoop(length, *steps, math.prod(sizes[k + 1 :])))
+        yield DepthPart(tuple(spans), left, right, begins)
         for _ in range(opened):
             writer.close()
 
-    def _open(self, spans: Sequence[Span], carried: Sequence[Value] = ()) -> Walk:
+    def _open(self, spans: Sequence[DepthLoop], carried: Sequence[Value] = ()) -> OpenLoops:
         """Open loops over a part of the depth."""
         writer = self.writer
         left = right = row = writer.number(0)
@@ -356,11 +360,11 @@ class _Panels:
             left = writer.plus(left, writer.times(counter, span.left))
             right = writer.plus(right, writer.times(counter, span.right))
             row = writer.plus(row, writer.times(counter, span.row))
-        return Walk(left, right, row, current, opened)
+        return OpenLoops(left, right, row, current, opened)
 
     # Panels
 
-    def _fill(self, panel: Panel, part: Part) -> None:
+    def _fill(self, panel: Panel, part: DepthPart) -> None:
         """Put a panel together."""
         writer, p = self.writer, self.product
         step = p.right.strides[p.columns[-1]]
@@ -387,7 +391,7 @@ class _Panels:
 
     # Blocks
 
-    def _block(self, row: Value, rows: int, panel: Panel, part: Part) -> None:
+    def _block(self, row: Value, rows: int, panel: Panel, part: DepthPart) -> None:
         """Write one block: its sums stay in registers over a part of the depth."""
         writer, p = self.writer, self.product
         lefts, results = self._rows(row, rows, panel)
@@ -412,7 +416,7 @@ class _Panels:
         for r, place in enumerate(results):
             self._finish(place, made[r * count : (r + 1) * count], panel.width, part.begins)
 
-    def _widen(self, lefts: Sequence[Value], part: Part, buffer: Value) -> list[Value]:
+    def _widen(self, lefts: Sequence[Value], part: DepthPart, buffer: Value) -> list[Value]:
         """Copy the rows of a block, in the type that they are added up in; return where each begins."""
         writer = self.writer
         rows = [writer.offset(buffer, r * self.shape.depth, self.kind) for r in range(len(lefts))]
@@ -424,7 +428,7 @@ class _Panels:
             writer.close()
         return rows
 
-    def _number(self, row: Value, walk: Walk) -> Value:
+    def _number(self, row: Value, walk: OpenLoops) -> Value:
         """Return the number of a row of left at a step of the depth."""
         if self.widened is not None:
             return self._load(self._at(row, walk.row, 1, self.kind), self.kind, 1)
@@ -525,7 +529,7 @@ def cut(sizes: Sequence[int], most: int) -> tuple[int, int]:
     return at, -(-sizes[at] // parts)
 
 
-def joined(spans: Sequence[Span], step: Callable[[Span], int]) -> list[Span]:
+def joined(spans: Sequence[DepthLoop], step: Callable[[DepthLoop], int]) -> list[DepthLoop]:
     """Join loops that walk memory as one."""
     made = [spans[-1]]
     for span in reversed(spans[:-1]):

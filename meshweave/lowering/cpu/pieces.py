@@ -36,7 +36,7 @@ LEAST_PRODUCT = (
 LINE = 64  # elements of a row that a piece has at least where it cuts rows
 
 
-class Move(NamedTuple):
+class PointerStride(NamedTuple):
     """Say where a pointer of a piece begins: at the kernel's `pointer`, and `nbytes` further with each iteration."""
 
     pointer: int
@@ -54,7 +54,7 @@ class Pieces:
     rest: KernelUnit | None
     count: int
     step: int
-    moves: tuple[Move, ...]
+    moves: tuple[PointerStride, ...]
     counts: bool
 
 
@@ -182,7 +182,9 @@ def _cut(unit: KernelUnit, loop: int, step: int) -> Pieces:
         part(size % step) if size % step else None,
         -(-size // step),
         step,
-        tuple([Move(pointer, stride * places[pointer].nbytes) for pointer, stride in moves]),
+        tuple(
+            [PointerStride(pointer, stride * places[pointer].nbytes) for pointer, stride in moves]
+        ),
         counts,
     )
 

@@ -36,7 +36,7 @@ STEPS = 8  # of depth that are added at a time
 MOST_CODE = 1024  # nodes that are written out for one step
 
 
-class Panel(NamedTuple):
+class ColumnBlock(NamedTuple):
     """Name columns that are reduced together: the first one, and how many."""
 
     start: Value
@@ -44,7 +44,7 @@ class Panel(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Shape:
+class InnerLoops:
     """Say what the inner loops of a reduction are.
 
     outer: loops around it; row: the loop whose iterations read the same weights, None for none; column: the parallel
@@ -57,7 +57,7 @@ class Shape:
     depth: tuple[int, ...]
 
 
-def shape_of(nest: LoopNest, rows: int) -> Shape | None:
+def shape_of(nest: LoopNest, rows: int) -> InnerLoops | None:
     """Return the shape of a reduction inside `rows` loops; None where it has no columns."""
     order = loop_order(nest, rows)
     loads = [load.access for load in nest.loads]
@@ -77,7 +77,7 @@ def shape_of(nest: LoopNest, rows: int) -> Shape | None:
     if column == order[-1] and row is not None and nest.sizes[row] > MOST_ROWS:
         return None
     outer = tuple(d for d in parallel if d not in (row, column))
-    return Shape(outer, row, column, depth)
+    return InnerLoops(outer, row, column, depth)
 
 
 def reads_once(nest: LoopNest) -> bool:
@@ -117,7 +117,7 @@ class ReusingLoops(NestLoops):
     """Write one nest of a shape inside loops `rows`, which are open."""
 
     def __init__(
-        self, writer: FunctionWriter, nest: LoopNest, rows: Sequence[Value], shape: Shape
+        self, writer: FunctionWriter, nest: LoopNest, rows: Sequence[Value], shape: InnerLoops
     ) -> None:
         super().__init__(writer, nest, rows)
         self.shape = shape
@@ -181,7 +181,7 @@ class ReusingLoops(NestLoops):
             for store in self.nest.stores
         ]
         start = writer.open(size, most)
-        panel = Panel(start, tiles.minimum(writer, start, size, most))
+        panel = ColumnBlock(start, tiles.minimum(writer, start, size, most))
         self._begin(panel)
         *outer, last = self.shape.depth
         with self._at({d: writer.open(self.nest.sizes[d]) for d in outer}):
@@ -191,7 +191,7 @@ class ReusingLoops(NestLoops):
         self._end(panel)
         writer.close()
 
-    def _begin(self, panel: Panel) -> None:
+    def _begin(self, panel: ColumnBlock) -> None:
         """Let the results of a panel be what they start from."""
         for row in self._rows():
             column = self.writer.open(panel.width)
@@ -199,7 +199,7 @@ class ReusingLoops(NestLoops):
                 self._keep(row, column, [self._start(store) for store in self.nest.stores])
             self.writer.close()
 
-    def _end(self, panel: Panel) -> None:
+    def _end(self, panel: ColumnBlock) -> None:
         """Store the results of a panel."""
         for row in self._rows():
             column = self.writer.open(panel.width)
@@ -215,10 +215,10 @@ class ReusingLoops(NestLoops):
         if row is not None:
             self.writer.close()
 
-    def _column(self, panel: Panel, number: Value) -> Counters:
+    def _column(self, panel: ColumnBlock, number: Value) -> Counters:
         return {self.shape.column: self.writer.plus(panel.start, number)}
 
-    def _depth(self, dim: int, width: int, panel: Panel) -> None:
+    def _depth(self, dim: int, width: int, panel: ColumnBlock) -> None:
         """Add all depth to a panel; for several groups of rows in tiles that the second cache keeps."""
         steps = max(1, min(STEPS, MOST_CODE // (self.group * len(self.nest.code))))
         size = self.nest.sizes[dim]
@@ -240,7 +240,9 @@ class ReusingLoops(NestLoops):
             for group in self._groups():
                 self._step(group, rest, panel)
 
-    def _step(self, rows: Sequence[Counters], depths: Sequence[Counters], panel: Panel) -> None:
+    def _step(
+        self, rows: Sequence[Counters], depths: Sequence[Counters], panel: ColumnBlock
+    ) -> None:
         """Add a few steps of depth to a panel of a few rows."""
         known = [[self._values_at({**row, **depth}) for row in rows] for depth in depths]
         column = self.writer.open(panel.width)

@@ -12,7 +12,7 @@ from meshweave.bundle import Bundle, Manifest
 from meshweave.certificate import UNCHECKED, Certificate
 from meshweave.ir.bindings import ir
 from meshweave.ir.calls import Called
-from meshweave.ir.routines import Call
+from meshweave.ir.routines import RoutineCall
 from meshweave.layout import Mesh
 from meshweave.lowering.buffers.constants import constant_buffers
 from meshweave.lowering.cpu import blas
@@ -205,7 +205,7 @@ class Kernels:
         name = self._names.get(call.key)
         if name is None:
             name = self._names[call.key] = f"mw_routine_{len(self._names)}"
-            writer = RoutineWriter(call) if isinstance(call, Call) else TransformWriter(call)
+            writer = RoutineWriter(call) if isinstance(call, RoutineCall) else TransformWriter(call)
             self.texts.append(writer.text(name))
             self.declared |= writer.declared
         return name

@@ -17,7 +17,7 @@ from meshweave.lowering.gpu import device_ops
 from meshweave.lowering.gpu.facts import facts_of, start_alignment
 from meshweave.lowering.gpu.families import registry as families
 from meshweave.lowering.gpu.families.cublaslt import LibraryProduct
-from meshweave.lowering.gpu.host.access_sets import JOIN, OPERATION, Touched, forks, role_of
+from meshweave.lowering.gpu.host.access_sets import JOIN, OPERATION, StreamAccesses, forks, role_of
 from meshweave.lowering.gpu.host.exchange import copies_kernel
 from meshweave.lowering.gpu.host.streams import Point, planned
 from meshweave.lowering.gpu.kernel import Target
@@ -113,7 +113,7 @@ class _FunctionWriter:
         self._called = plan is not writer.program.plan
         self._points: Iterator[Point] | None = None  # where streams fork
         if forks(plan, writer.forking):
-            self._points = iter(planned(Touched(plan, writer.forking).ops()))
+            self._points = iter(planned(StreamAccesses(plan, writer.forking).ops()))
             writer.forking |= {number} if self._called else set()
         self._stream = 0  # that is launched on
         self._constants: dict[tuple[int, str], ir.Value] = {}

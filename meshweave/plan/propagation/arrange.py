@@ -23,7 +23,7 @@ _Node = tuple[str, int, int]
 
 
 @dataclass(frozen=True)
-class Said:
+class StatedLayout:
     """Say that the value of this number comes, or is wanted, in a layout that is not in blocks."""
 
     value: int
@@ -87,7 +87,7 @@ def arrange(
     graph: Graph,
     layouts: Sequence[Layout | None],
     decisions: Sequence[Decision],
-    said: Sequence[Said],
+    said: Sequence[StatedLayout],
     mesh: Mesh,
 ) -> tuple[list[Layout | None], list[Decision]]:
     """Return the layouts and decisions of `propagate` in the arrangements that move the fewest bytes.
@@ -136,7 +136,7 @@ class _Arranging:
             node = above
         return node
 
-    def chosen(self, said: Sequence[Said], mesh: Mesh) -> dict[_Node, _Arrangement]:
+    def chosen(self, said: Sequence[StatedLayout], mesh: Mesh) -> dict[_Node, _Arrangement]:
         """Return the arrangement of each family, by its root, that is not to lie in blocks."""
         families: dict[_Node, _Family] = {}
         for each in said:

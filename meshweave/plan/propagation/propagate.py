@@ -24,7 +24,7 @@ from meshweave.layout.factors import (
     WHOLE,
     Axes,
     Rule,
-    Window,
+    SlidingWindow,
     merge_axes,
     pieces,
     split_axes,
@@ -418,7 +418,7 @@ def _window_size(rule: Rule, tensor: int, dim: int) -> int:
 
 
 def _seen(
-    window: Window, places: int, size: int, have: Axes, run: Axes, sizes: dict[str, int]
+    window: SlidingWindow, places: int, size: int, have: Axes, run: Axes, sizes: dict[str, int]
 ) -> tuple[float, float]:
     """Return the part of a dim that a rank reads through its window, and the part of that which it holds.
 

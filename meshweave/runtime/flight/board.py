@@ -21,7 +21,7 @@ from meshweave.runtime.flight.records import (
     RUNNING,
     STATES,
     TOLD,
-    Entry,
+    CollectiveRecord,
     RankRecord,
 )
 from meshweave.runtime.program import Memory, aligned
@@ -147,12 +147,12 @@ def _op(row: Sequence[int], sequence: int) -> int:
     return _word(row, sequence) % StatusRow.START
 
 
-def _entries(row: Sequence[int]) -> tuple[Entry, ...]:
+def _entries(row: Sequence[int]) -> tuple[CollectiveRecord, ...]:
     """Return the last collectives of a row, the oldest first."""
     count, ended = row[StatusRow.STARTED], row[StatusRow.ENDED]
     entries = []
     for sequence in range(max(0, count - StatusRow.ENTRIES) + 1, count + 1):
         op = _op(row, sequence)
         half = _HALVES.get(_word(row, sequence) - op, "")
-        entries.append(Entry(sequence, op, half, sequence <= ended))
+        entries.append(CollectiveRecord(sequence, op, half, sequence <= ended))
     return tuple(entries)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from meshweave.runtime.flight.diagnosis import account, named, stragglers
 from meshweave.runtime.flight.dump import Dump
 from meshweave.runtime.flight.processes import ALIVE, DEAD
-from meshweave.runtime.flight.records import ELSEWHERE, Entry, RankRecord
+from meshweave.runtime.flight.records import ELSEWHERE, CollectiveRecord, RankRecord
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Fault:
         """Return the numbers of the collectives that any rank still knows."""
         return sorted({entry.sequence for rank in self.ranks for entry in rank.entries})
 
-    def entries(self, sequence: int) -> dict[int, Entry]:
+    def entries(self, sequence: int) -> dict[int, CollectiveRecord]:
         """Return what each rank says of a collective, by its number; without those that know nothing of it."""
         found = {}
         for rank in self.ranks:

@@ -14,7 +14,7 @@ IDLE, RUNNING, RETURNED, ELSEWHERE, DEVICE, LEFT, TOLD = STATES = (
 
 
 @dataclass(frozen=True)
-class Entry:
+class CollectiveRecord:
     """Describe a collective that a rank has started.
 
     sequence: counts the collectives of this rank, from 1; ranks that keep together count alike. op: its number in the
@@ -48,7 +48,7 @@ class RankRecord:
     process: str = "unknown"
     ending: str = ""
     ended: int = 0
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[CollectiveRecord, ...] = ()
 
     @property
     def in_collective(self) -> bool:

@@ -166,7 +166,7 @@ class EmulatedKernels:
         parameters: Sequence[bytes],
     ) -> tuple[Ranges, Ranges]:  # fmt: skip
         self.emulated += 1
-        memory, sets = emulator.Memory(), emulator.AccessSets()
+        memory, sets = emulator.GlobalMemory(), emulator.AccessSets()
         for each in frame.reachable:
             memory.add(each.address, each.data, each.name)
         on = self._checks

@@ -21,7 +21,7 @@ class Aborted(Exception):
     """Signal a rank that another one has failed, and that it has to leave."""
 
 
-class Lost(RankError):
+class StuckRankError(RankError):
     """Signal that a rank's code does not come back: its thread is given up."""
 
 
@@ -50,7 +50,7 @@ class Interleaving:
         """Make ranks wait for each other and for the devices.
 
         idle: lets the devices make progress and returns how much they made. stuck: says why they cannot. clock: grows
-        whenever a rank does something; a rank that runs for `timeout` seconds without that is Lost.
+        whenever a rank does something; a rank that runs for `timeout` seconds without that gets a StuckRankError.
         """
         self._idle, self._stuck, self._clock, self._timeout = idle, stuck, clock, timeout
         self._ranks: list[_Rank] = []
@@ -72,7 +72,7 @@ class Interleaving:
         try:
             self._rounds()
         except BaseException as error:
-            if not isinstance(error, Lost):
+            if not isinstance(error, StuckRankError):
                 self._abort()
             raise
         return [rank.result for rank in self._ranks]
@@ -134,7 +134,9 @@ class Interleaving:
             if self._clock() != seen:
                 seen, since = self._clock(), now
             elif now - since > self._timeout:
-                raise Lost(f"no progress for {self._timeout:g} s: rank {rank.number} computes")
+                raise StuckRankError(
+                    f"no progress for {self._timeout:g} s: rank {rank.number} computes"
+                )
 
     def _abort(self) -> None:
         """Make the waiting ranks leave."""

@@ -4,7 +4,7 @@ from meshweave.simulator.ptx.access_sets import AccessSets
 from meshweave.simulator.ptx.fault import EmulationError
 from meshweave.simulator.ptx.grid import Checks
 from meshweave.simulator.ptx.launch import launch
-from meshweave.simulator.ptx.memory import Memory
+from meshweave.simulator.ptx.memory import GlobalMemory
 from meshweave.simulator.ptx.parser import parse
 from meshweave.simulator.ptx.program import PtxModule
 from meshweave.simulator.ptx.traffic import Counts
@@ -14,7 +14,7 @@ __all__ = [
     "Checks",
     "Counts",
     "EmulationError",
-    "Memory",
+    "GlobalMemory",
     "PtxModule",
     "launch",
     "parse",

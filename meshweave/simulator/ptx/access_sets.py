@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 if TYPE_CHECKING:
     from meshweave.simulator.ptx.memory import Segment
-    from meshweave.simulator.ptx.races import Touch
+    from meshweave.simulator.ptx.races import LaneAccess
 
 Ranges = npt.NDArray[np.int64]  # n x 2: first byte and last byte + 1
 
@@ -25,7 +25,7 @@ class _Marks:
         self.granules = (len(segment.data) >> shift) + 2
         self.rows: dict[tuple[int, int], npt.NDArray[np.bool_]] = {}
 
-    def add(self, touch: Touch) -> None:
+    def add(self, touch: LaneAccess) -> None:
         """Mark what an access touches."""
         key = touch.log2, touch.first
         if key not in self.rows:
@@ -54,7 +54,9 @@ class AccessSets:
     def __init__(self) -> None:
         self._marks: dict[tuple[int, int, bool], _Marks] = {}
 
-    def add(self, segment: Segment, shift: int, touch: Touch, reads: bool, writes: bool) -> None:
+    def add(
+        self, segment: Segment, shift: int, touch: LaneAccess, reads: bool, writes: bool
+    ) -> None:
         """Mark an access whose granules are of 2^shift bytes."""
         for does, write in ((reads, False), (writes, True)):
             if does:

@@ -9,7 +9,7 @@ import numpy as np
 from meshweave.simulator.ptx.access_sets import AccessSets
 from meshweave.simulator.ptx.fault import EmulationError
 from meshweave.simulator.ptx.kernel import DecodedKernel
-from meshweave.simulator.ptx.memory import Memory
+from meshweave.simulator.ptx.memory import GlobalMemory
 from meshweave.simulator.ptx.program import PtxModule
 from meshweave.simulator.ptx.spaces import MemoryAccess
 from meshweave.simulator.ptx.traffic import Traffic
@@ -43,7 +43,7 @@ class GridLaunch:
         grid: tuple[int, int, int],
         block: tuple[int, int, int],
         shared_bytes: int,
-        memory: Memory,
+        memory: GlobalMemory,
         checks: Checks,
         access_sets: AccessSets | None = None,
     ) -> None:

@@ -20,8 +20,8 @@ from meshweave.simulator.ptx.instructions import (
     matrix,
 )
 from meshweave.simulator.ptx.program import (
+    Immediate,
     Instruction,
-    Number,
     PredicatePair,
     PtxFunction,
     PtxModule,
@@ -181,7 +181,7 @@ def _barrier(code: CodeBlock, instruction: Instruction, scope: Scope) -> None:
     if instruction.has("red"):
         raise instruction.refuse()
     code.arrive = instruction.has("arrive")
-    operands = instruction.operands or (Number(0),)
+    operands = instruction.operands or (Immediate(0),)
     code.barrier = scope.slot_of(instruction, operands[0], "u32")
     if len(operands) > 1:
         code.need = scope.slot_of(instruction, operands[1], "u32")

@@ -11,7 +11,7 @@ from meshweave.simulator.ptx.fault import EmulationError
 from meshweave.simulator.ptx.grid import Checks, GridLaunch
 from meshweave.simulator.ptx.kernel import DecodedKernel, decode
 from meshweave.simulator.ptx.machine import Machine
-from meshweave.simulator.ptx.memory import Memory
+from meshweave.simulator.ptx.memory import GlobalMemory
 from meshweave.simulator.ptx.program import PtxModule
 from meshweave.simulator.ptx.traffic import Counts
 
@@ -26,7 +26,7 @@ def launch(
     block: tuple[int, int, int],
     shared_bytes: int,
     parameters: Sequence[bytes],
-    memory: Memory,
+    memory: GlobalMemory,
     checks: Checks | None = None,
     access_sets: AccessSets | None = None,
 ) -> Counts:
@@ -102,7 +102,7 @@ def _parameters(kernel: DecodedKernel, values: Sequence[bytes]) -> np.ndarray:
     return out
 
 
-def _add_variables(module: PtxModule, memory: Memory) -> list[int]:
+def _add_variables(module: PtxModule, memory: GlobalMemory) -> list[int]:
     """Put the module's variables of global and constant memory at their addresses."""
     added: list[int] = []
     for variable in module.variables.values():

@@ -61,7 +61,7 @@ class Segment:
         return self.trackers[shift]
 
 
-class Memory:
+class GlobalMemory:
     """Keep the buffers of global memory by address. clock: the next stamp of the race check."""
 
     def __init__(self) -> None:

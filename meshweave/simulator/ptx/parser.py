@@ -12,9 +12,9 @@ from meshweave.simulator.ptx.lexer import Token, tokens
 from meshweave.simulator.ptx.program import (
     ALL_BYTES,
     Address,
+    Immediate,
     Instruction,
     Negated,
-    Number,
     PredicatePair,
     PtxFunction,
     PtxModule,
@@ -158,7 +158,7 @@ class _PtxParser:
 
     def literal(self) -> int:
         operand = self.operand()
-        if not isinstance(operand, Number):
+        if not isinstance(operand, Immediate):
             raise self.wrong(f'"{operand}" as the contents of a variable')
         return operand.value
 
@@ -331,12 +331,12 @@ class _PtxParser:
         negative = self.skip("-")
         word = self.take()
         if match := _HEX_FLOAT.fullmatch(word):
-            return Number(int(match[2], 16), "f32" if match[1] in "fF" else "f64")
+            return Immediate(int(match[2], 16), "f32" if match[1] in "fF" else "f64")
         if match := _INTEGER.fullmatch(word):
-            return Number(-int(match[1], 0) if negative else int(match[1], 0))
+            return Immediate(-int(match[1], 0) if negative else int(match[1], 0))
         if _DECIMAL.fullmatch(word):
             value = -float(word) if negative else float(word)
-            return Number(int(np.float64(value).view(np.uint64)), "f64")
+            return Immediate(int(np.float64(value).view(np.uint64)), "f64")
         name = self.resolve(word)
         return Register(name) if name.startswith("%") or name in self.known else Symbol(name)
 

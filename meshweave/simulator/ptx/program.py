@@ -19,7 +19,7 @@ class Register:
 
 
 @dataclass(frozen=True)
-class Number:
+class Immediate:
     """Hold a literal: `bits` for `0f`, `0d` and integers (two's complement, as a Python int)."""
 
     value: int

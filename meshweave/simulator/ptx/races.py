@@ -106,7 +106,7 @@ class BarrierOrder:
 
 
 @dataclass
-class Touch:
+class LaneAccess:
     """Describe an access of some lanes to a memory: `rows` of 2^log2 granules each, counted from `first`.
 
     One row for many lanes: all read the same.
@@ -129,7 +129,7 @@ class Touch:
         first: int,
         order: BarrierOrder,
         within: np.ndarray | None = None,
-    ) -> Touch:
+    ) -> LaneAccess:
         """Make the access of `lanes` to `rows` at the present time of `order`.
 
         within: the rows counted in the lane's own block, for memories of which every block has a part.
@@ -185,7 +185,7 @@ class _Past:
         self.other = np.zeros(granules, np.int64)
         self.did, self.span = did, _NOWHERE
 
-    def enter(self, touch: Touch, order: BarrierOrder) -> None:
+    def enter(self, touch: LaneAccess, order: BarrierOrder) -> None:
         """Note an access."""
         granules, lanes = touch.granules()
         stamps = touch.stamps[lanes]
@@ -199,7 +199,11 @@ class _Past:
         self.span = min(self.span[0], touch.low), max(self.span[1], touch.high)
 
     def against(
-        self, touch: Touch, order: BarrierOrder, least: int, same: Callable[[], np.ndarray] | None
+        self,
+        touch: LaneAccess,
+        order: BarrierOrder,
+        least: int,
+        same: Callable[[], np.ndarray] | None,
     ) -> Race | None:
         """Return the race of an access that conflicts with these. same(): see `Tracker.write`."""
         if not _meets(self.span, touch):
@@ -228,7 +232,7 @@ class Tracker:
 
     def forget(self) -> None:
         """Forget all accesses up to now."""
-        self.reads: list[Touch] = []
+        self.reads: list[LaneAccess] = []
         self.listed = 0
         for past in self.pasts.values():
             past.span = _NOWHERE
@@ -239,7 +243,7 @@ class Tracker:
             self.launch = launch
             self.forget()
 
-    def read(self, touch: Touch, order: BarrierOrder, least: int) -> Race | None:
+    def read(self, touch: LaneAccess, order: BarrierOrder, least: int) -> Race | None:
         """Note a read, and return the race with an earlier write or atomic, if any."""
         race = self._against(("write", "atomic"), touch, order, least)
         self.reads.append(touch)
@@ -249,7 +253,7 @@ class Tracker:
         return race
 
     def write(
-        self, touch: Touch, order: BarrierOrder, least: int, same: Callable[[], np.ndarray]
+        self, touch: LaneAccess, order: BarrierOrder, least: int, same: Callable[[], np.ndarray]
     ) -> Race | None:
         """Note a write, and return the race with an earlier access, if any.
 
@@ -260,7 +264,7 @@ class Tracker:
         self.pasts["write"].enter(touch, order)
         return race
 
-    def atomic(self, touch: Touch, order: BarrierOrder, least: int) -> Race | None:
+    def atomic(self, touch: LaneAccess, order: BarrierOrder, least: int) -> Race | None:
         """Note an atomic, and return the race with an earlier access that is not one, if any."""
         self._enter_reads(order, touch)
         race = self._against(("write", "read"), touch, order, least)
@@ -272,7 +276,7 @@ class Tracker:
     def _against(
         self,
         kinds: tuple[str, ...],
-        touch: Touch,
+        touch: LaneAccess,
         order: BarrierOrder,
         least: int,
         same: Callable[[], np.ndarray] | None = None,
@@ -284,7 +288,7 @@ class Tracker:
                 return race
         return None
 
-    def _enter_reads(self, order: BarrierOrder, near: Touch | None) -> None:
+    def _enter_reads(self, order: BarrierOrder, near: LaneAccess | None) -> None:
         """Enter those listed reads that come near an access (None: all)."""
         entered = [r for r in self.reads if near is None or _meets((r.low, r.high), near)]
         if not entered:
@@ -297,5 +301,5 @@ class Tracker:
             self.pasts["read"].enter(read, order)
 
 
-def _meets(span: tuple[int, int], touch: Touch) -> bool:
+def _meets(span: tuple[int, int], touch: LaneAccess) -> bool:
     return span[0] <= touch.high and touch.low <= span[1]

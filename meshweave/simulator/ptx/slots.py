@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from meshweave.simulator.ptx.program import Number, Register, Symbol
+from meshweave.simulator.ptx.program import Immediate, Register, Symbol
 
 DTYPES: dict[str, Any] = {
     "pred": np.bool_,
@@ -49,7 +49,7 @@ class OperandSlots:
         if isinstance(operand, Register):
             self._check(operand.name, kind)
             return self._number(("register", operand.name, kind))
-        if isinstance(operand, Number):
+        if isinstance(operand, Immediate):
             return self._number(("number", operand, kind))
         if isinstance(operand, Symbol):
             return self._number(("symbol", operand.name, kind))
@@ -137,7 +137,7 @@ def view(base: np.ndarray, kind: str) -> np.ndarray:
     return out
 
 
-def literal(number: Number, kind: str) -> np.ndarray:
+def literal(number: Immediate, kind: str) -> np.ndarray:
     """Return a literal as one unsigned element: its bits as `kind` reads them."""
     value = number.value
     if kind == "pred":

@@ -21,7 +21,7 @@ from meshweave.simulator.ptx.memory import (
     Segment,
 )
 from meshweave.simulator.ptx.program import Instruction
-from meshweave.simulator.ptx.races import BarrierOrder, Race, Touch, Tracker
+from meshweave.simulator.ptx.races import BarrierOrder, LaneAccess, Race, Tracker
 
 if TYPE_CHECKING:
     from meshweave.simulator.ptx.machine import Machine
@@ -209,7 +209,7 @@ class GlobalSpace(Space):
         shift, order, launch = machine.kernel.global_shift, machine.order, machine.launch
         floor = segment.base >> shift << shift
         first = (-(-segment.base // access.nbytes) * access.nbytes - floor) >> shift
-        touch = Touch.of(rows, machine.lanes, access.log2 - shift, first, order)
+        touch = LaneAccess.of(rows, machine.lanes, access.log2 - shift, first, order)
         if launch.access_sets is not None:
             launch.access_sets.add(segment, shift, touch, use.reads, use.writes)
         if not machine.checks.races:
@@ -235,7 +235,7 @@ class SharedSpace(Space):
         places = offsets(machine, access, addresses, shared.size, self.name)
         rows = (places + shared.base[machine.lanes]) >> access.log2
         log2, within = access.log2 - shared.shift, places >> access.log2
-        touch = Touch.of(rows, machine.lanes, log2, 0, machine.order, within)
+        touch = LaneAccess.of(rows, machine.lanes, log2, 0, machine.order, within)
         if use.reads and machine.checks.uninitialised:
             states, written = shared.states(log2, WRITTEN)
             if (states[rows] != written).any():
@@ -260,7 +260,7 @@ class SharedSpace(Space):
             places = addresses.astype(np.int64) + access.offset
             machine.traffic.note_shared(access, places, machine.lanes)
 
-    def _unwritten(self, machine: Machine, access: MemoryAccess, touch: Touch) -> Exception:
+    def _unwritten(self, machine: Machine, access: MemoryAccess, touch: LaneAccess) -> Exception:
         """Return the error of the first byte that may not be read yet."""
         shared = machine.shared
         granules, lanes = touch.granules()
@@ -409,7 +409,7 @@ def _same_bytes(
 
 def _race(
     tracker: Tracker,
-    touch: Touch,
+    touch: LaneAccess,
     order: BarrierOrder,
     least: int,
     view: np.ndarray,

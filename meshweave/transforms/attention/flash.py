@@ -19,7 +19,7 @@ from meshweave.ir.expressions import Index as IndexNode
 from meshweave.transforms.attention.expressions import LoopIndex, Operand, dims_of, loops_in
 from meshweave.transforms.attention.mask import MaskBound, bounds_of
 from meshweave.transforms.attention.match import Attention
-from meshweave.transforms.attention.tiles import BodyWriter, Span, TensorTile, TileBody, Tiles
+from meshweave.transforms.attention.tiles import BodyWriter, LoopPiece, TensorTile, TileBody, Tiles
 from meshweave.transforms.base import unused
 from meshweave.transforms.kernels.kernel_patterns import FALLING
 
@@ -120,23 +120,23 @@ class _Flash:
         extent, size = self.a.sizes[self.query], self.block[self.query]
         whole = extent // size
         if whole == 1:
-            into = self._queries(at, Span(0, size), into)
+            into = self._queries(at, LoopPiece(0, size), into)
         elif whole:
             loop, body, count, (inner,) = at.b.for_loop(0, whole, 1, [into])
             inside = at.at(body)
-            _end(inside, [self._queries(inside, Span(inside.times(count, size), size), inner)])
+            _end(inside, [self._queries(inside, LoopPiece(inside.times(count, size), size), inner)])
             into = loop.results[0]
         if rest := extent - whole * size:
-            into = self._queries(at, Span(whole * size, rest), into)
+            into = self._queries(at, LoopPiece(whole * size, rest), into)
         return into
 
-    def _queries(self, at: Tiles, span: Span, into: ir.Value) -> ir.Value:
+    def _queries(self, at: Tiles, span: LoopPiece, into: ir.Value) -> ir.Value:
         """Compute one tile of queries over all tiles of keys."""
         element = self.a.dtype
         at = at.at(at.b, {}, {
             self.query: span,
-            self.inner: Span(0, self.a.sizes[self.inner]),
-            self.column: Span(0, self.a.sizes[self.column]),
+            self.inner: LoopPiece(0, self.a.sizes[self.inner]),
+            self.column: LoopPiece(0, self.a.sizes[self.column]),
         })  # fmt: skip
         queries = self._times_scale(at, self._part(at, self.a.q))
         most = at.filled([self.query], ir.FloatAttr.get(element, -inf))
@@ -176,16 +176,18 @@ class _Flash:
         extent, size = self.a.sizes[self.key], self.block[self.key]
         whole = extent // size
         if whole == 1 and not self.bounds:
-            carried = self._keys(at, queries, carried, Span(0, size), self.score)
+            carried = self._keys(at, queries, carried, LoopPiece(0, size), self.score)
         elif whole:
             for first, last, score, origin, width in self._segments(at, whole, size):
 
-                def span(t: Tiles, k: ir.Value, origin: Index = origin, width: int = width) -> Span:
-                    return Span(t.add(t.times(k, width), origin), width)
+                def span(
+                    t: Tiles, k: ir.Value, origin: Index = origin, width: int = width
+                ) -> LoopPiece:
+                    return LoopPiece(t.add(t.times(k, width), origin), width)
 
                 carried = self._loop(at, queries, carried, (first, last), span, score)
         if rest := extent - whole * size:
-            end = Span(whole * size, rest)
+            end = LoopPiece(whole * size, rest)
             if not self.bounds:
                 return self._keys(at, queries, carried, end, self.score)
             limits = self._limits(at, whole * size, 1, rest)
@@ -222,7 +224,7 @@ class _Flash:
         queries: TensorTile,
         carried: list[TensorTile],
         limits: tuple[Index, Index],
-        span: Callable[[Tiles, ir.Value], Span],
+        span: Callable[[Tiles, ir.Value], LoopPiece],
         score: int,
     ) -> list[TensorTile]:
         """Loop over tiles of keys. limits: the first, and the one behind the last; span: of a tile, by its number."""
@@ -250,7 +252,7 @@ class _Flash:
                 first.append(_tiles(at, at.add(edge, -start), count, size, up=whole))
         return _extreme(at, "maxsi", first, 0), _extreme(at, "minsi", last, count)
 
-    def _edge(self, at: Tiles, bound: MaskBound, span: Span, most: bool) -> Index:
+    def _edge(self, at: Tiles, bound: MaskBound, span: LoopPiece, most: bool) -> Index:
         """Return the largest (or smallest) edge of a bound over a tile of queries."""
         where = span.start
         if (bound.slope > 0) == most:
@@ -258,7 +260,7 @@ class _Flash:
         return at.add(at.times(where, bound.slope), bound.offset)
 
     def _keys(
-        self, at: Tiles, queries: TensorTile, carried: list[TensorTile], span: Span, score: int
+        self, at: Tiles, queries: TensorTile, carried: list[TensorTile], span: LoopPiece, score: int
     ) -> list[TensorTile]:
         """Compute one tile of scores, from the product to what is carried on."""
         at.spans[self.key] = span

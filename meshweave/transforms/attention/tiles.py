@@ -26,7 +26,7 @@ TileBody = Callable[[OpBuilder, list[ir.Value]], ir.Value]
 
 
 @dataclass(frozen=True)
-class Span:
+class LoopPiece:
     """Cut a piece out of a loop: where it begins and how long it is."""
 
     start: Index
@@ -51,11 +51,11 @@ class Tiles:
 
     b: OpBuilder
     points: Mapping[int, Index]
-    spans: dict[int, Span] = field(default_factory=dict)
+    spans: dict[int, LoopPiece] = field(default_factory=dict)
     marks: Mapping[str, ir.Attribute] = field(default_factory=dict)
 
     def at(
-        self, b: OpBuilder, points: Mapping[int, Index] = {}, spans: Mapping[int, Span] = {}
+        self, b: OpBuilder, points: Mapping[int, Index] = {}, spans: Mapping[int, LoopPiece] = {}
     ) -> Tiles:
         """Make ops with the same attributes at another place, with more coordinates."""
         return Tiles(b, {**self.points, **points}, {**self.spans, **spans}, self.marks)

@@ -58,7 +58,7 @@ _Spans = tuple[_Span, ...]
 
 
 @dataclass(frozen=True)
-class _Windows:
+class _ExchangeGroup:
     """Hold an exchange, or several that become one: what all of them bring."""
 
     ops: tuple[ir.Operation, ...]
@@ -74,7 +74,7 @@ class _Windows:
 def merge_windows(block: ir.Block, mesh: Mesh) -> None:
     """Let exchanges of one value to windows that lie around each other become one."""
     found = [w for view in block.operations if (w := _windows(view.operation, mesh)) is not None]
-    by_value: dict[tuple[ir.Value, ir.Attribute], list[_Windows]] = {}
+    by_value: dict[tuple[ir.Value, ir.Attribute], list[_ExchangeGroup]] = {}
     for windows in found:
         op = windows.ops[0]
         groups = by_value.setdefault((op.operands[0], op.attributes["source"]), [])
@@ -91,7 +91,7 @@ def merge_windows(block: ir.Block, mesh: Mesh) -> None:
                 _emit(group, mesh)
 
 
-def _windows(op: ir.Operation, mesh: Mesh) -> _Windows | None:
+def _windows(op: ir.Operation, mesh: Mesh) -> _ExchangeGroup | None:
     """Return what an exchange brings; None where that is not made of blocks and windows."""
     if op.name != EXCHANGE:
         return None
@@ -103,7 +103,7 @@ def _windows(op: ir.Operation, mesh: Mesh) -> _Windows | None:
     spans = tuple(_spans(target, mesh, shape))
     if len(spans) != len(shape):
         return None
-    return _Windows((op,), spans, _plan(op, source, target, mesh))
+    return _ExchangeGroup((op,), spans, _plan(op, source, target, mesh))
 
 
 def _spans(layout: Layout, mesh: Mesh, shape: tuple[int, ...]) -> Iterator[_Span]:
@@ -120,14 +120,14 @@ def _plan(op: ir.Operation, source: Layout, target: Layout, mesh: Mesh) -> Plan:
     return plan_redistribute(source, target, mesh, tuple(op.attributes["shape"]), nbytes)
 
 
-def _joined(one: _Windows, other: _Windows, mesh: Mesh) -> _Windows | None:
+def _joined(one: _ExchangeGroup, other: _ExchangeGroup, mesh: Mesh) -> _ExchangeGroup | None:
     """Return two as one, where that takes no longer."""
     spans = [a.around(b) for a, b in zip(one.spans, other.spans)]
     known = tuple(span for span in spans if span is not None)
     if len(known) != len(spans):
         return None
     op = one.ops[0]
-    made = _Windows((*one.ops, *other.ops), known, one.plan)
+    made = _ExchangeGroup((*one.ops, *other.ops), known, one.plan)
     plan = _plan(op, LayoutAttr(op.attributes["source"]).layout, made.target, mesh)
     single = [step.op for step in plan.steps] in (["exchange"], ["relayout"])
     cheaper = plan.seconds <= one.plan.seconds + other.plan.seconds
@@ -135,7 +135,7 @@ def _joined(one: _Windows, other: _Windows, mesh: Mesh) -> _Windows | None:
     return replace(made, plan=plan) if single and cheaper and near else None
 
 
-def _emit(group: _Windows, mesh: Mesh) -> None:
+def _emit(group: _ExchangeGroup, mesh: Mesh) -> None:
     """Make the one exchange where the first stood, and slices of it where the others did."""
     first, (step,) = group.ops[0], group.plan.steps
     shape = tuple(first.attributes["shape"])

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from meshweave.dialects.dist import axes_of
-from meshweave.hints.ledger import HONOURED, INFEASIBLE, UNSUPPORTED, Ledger, Outcome, Said
+from meshweave.hints.ledger import HONOURED, INFEASIBLE, UNSUPPORTED, Ledger, Outcome, StatedHint
 from meshweave.ir.bindings import ir
 from meshweave.layout.mesh import Mesh
 from meshweave.transforms.base import Pass, mesh_of_module, walk
@@ -70,7 +70,7 @@ class _Found:
     """Describe a collective: its name, the hint that it is under, why it cannot run ahead."""
 
     name: str
-    said: Said | None
+    said: StatedHint | None
     reason: str = "nothing that does not need it is computed next to it"
     early: bool = False
 
@@ -109,7 +109,7 @@ class _Overlap:
         """Tell whether it is in a group of one rank."""
         return self.mesh is not None and self.mesh.axis_count(axes_of(op)) == 1
 
-    def _said(self, op: ir.Operation) -> Said | None:
+    def _said(self, op: ir.Operation) -> StatedHint | None:
         """Return the hint that lets `op` run ahead: that of the innermost region around it."""
         marked: set[int] = set()
         while op is not None and op.operation.name != "func.func":
@@ -119,7 +119,7 @@ class _Overlap:
         inner = max(known, key=lambda n: len(self.ledger.chain(n)), default=None)
         return self._hint(inner, "auto") if inner is not None else None
 
-    def _hint(self, region: int, value: str) -> Said | None:
+    def _hint(self, region: int, value: str) -> StatedHint | None:
         """Return the hint `overlap` that applies in a region, if it says `value` and the target knows it."""
         said = self.ledger.effective(region).get("overlap")
         if said is None or said.hint.parsed != value:
@@ -180,7 +180,7 @@ class _Overlap:
         """Return an op of the ledger to point at."""
         return next((op for op in walk(self.module) if number(op, OP) in numbers), self.module)
 
-    def _outcome(self, said: Said) -> Outcome:
+    def _outcome(self, said: StatedHint) -> Outcome:
         mine = [f for f in self.found if f.said == said]
         if early := [f for f in mine if f.early]:
             names = ", ".join(dict.fromkeys(f.name for f in early))

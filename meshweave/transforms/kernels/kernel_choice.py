@@ -14,11 +14,11 @@ from meshweave.hints.fast_paths import (
     ROUNDING,
     TOL,
     Choice,
-    Kernel,
+    FastPath,
     known,
 )
 from meshweave.hints.keys import REQUIRED, Hint, HintError, Numerics
-from meshweave.hints.ledger import HONOURED, SUPERSEDED, Ledger, Outcome, Said
+from meshweave.hints.ledger import HONOURED, SUPERSEDED, Ledger, Outcome, StatedHint
 from meshweave.ir.bindings import ir
 from meshweave.transforms.slicing.ledger import OP, number, ops_met, regions_marked
 
@@ -33,8 +33,8 @@ class KernelRequest:
     """
 
     off: dict[str, str] = field(default_factory=dict)
-    kernels: tuple[Said, ...] = ()
-    numerics: Said | None = None
+    kernels: tuple[StatedHint, ...] = ()
+    numerics: StatedHint | None = None
     outcomes: dict[int, Outcome] = field(default_factory=dict)
 
     @property
@@ -136,7 +136,7 @@ def _of_region(
     return asked
 
 
-def _limit(asked: KernelRequest, said: Said) -> None:
+def _limit(asked: KernelRequest, said: StatedHint) -> None:
     """Switch off what a hint `numerics` does not allow, whoever has asked for it."""
     by = f"{said.hint} at {said.hint.where}"
     for kernel in KERNELS.values():
@@ -146,7 +146,7 @@ def _limit(asked: KernelRequest, said: Said) -> None:
             asked.off.setdefault(kernel.name, f"{by} {reason}")
 
 
-def _too_loose(asked: KernelRequest, kernel: Kernel) -> str:
+def _too_loose(asked: KernelRequest, kernel: FastPath) -> str:
     """Say what the numerics asked for need, where a kernel does not have it."""
     assert asked.numerics is not None
     kind = asked.numerics.hint.parsed.kind

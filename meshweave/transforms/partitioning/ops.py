@@ -12,7 +12,7 @@ from meshweave.ir.build import OpBuilder, i64_array, static_offsets, static_size
 from meshweave.layout.layout import Layout
 from meshweave.transforms.partitioning.local import Local
 from meshweave.transforms.partitioning.masking import mask
-from meshweave.transforms.partitioning.place import CutDim, Place
+from meshweave.transforms.partitioning.place import CutDim, GlobalIndex
 from meshweave.transforms.propagation.bodies import BODIES, captured_by, is_tensor
 
 
@@ -98,14 +98,14 @@ def _shift_indices(
     local: Local,
 ) -> None:
     """Let each index count as in the whole dim."""
-    places: dict[int, Place] = {}
+    places: dict[int, GlobalIndex] = {}
     for index in indices:
         d = index.attributes["dim"].value
         cut = loops[d].cut
         if cut is None:
             continue
         if d not in places:
-            places[d] = Place.of(OpBuilder.before(op), cut, local)
+            places[d] = GlobalIndex.of(OpBuilder.before(op), cut, local)
         uses = [(use.owner.operation, use.operand_number) for use in index.results[0].uses]
         readers = [use for use in uses if use not in exempt]
         shifted = places[d].whole(OpBuilder.after(index), index.result)
@@ -117,7 +117,7 @@ def _mask(op: ir.Operation, loops: list[LocalLoop], local: Local) -> None:
     """Keep padding out of the op's reductions."""
     b = OpBuilder.before(op)
     bounds = {
-        d: Place.of(b, loop.cut, local)
+        d: GlobalIndex.of(b, loop.cut, local)
         for d, loop in enumerate(loops)
         if loop.cut is not None and loop.reduced and loop.ragged(local)
     }

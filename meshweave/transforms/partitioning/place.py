@@ -43,7 +43,7 @@ class _Term:
 
 
 @dataclass(frozen=True)
-class Place:
+class GlobalIndex:
     """Know where each local index is in the whole dim, which ends at `end`: at `offset` plus what its digits add."""
 
     offset: ir.Value
@@ -51,7 +51,7 @@ class Place:
     end: ir.Value
 
     @classmethod
-    def of(cls, b: OpBuilder, cut: CutDim, local: Local) -> Place:
+    def of(cls, b: OpBuilder, cut: CutDim, local: Local) -> GlobalIndex:
         """Make what does not depend on the local index."""
         shape, mesh = (cut.whole,), local.mesh
         if irregular(cut.layout, 0) or is_nested(cut.layout, mesh, shape, 0):

@@ -13,7 +13,7 @@ from meshweave.layout.layout import Layout
 from meshweave.transforms.partitioning.local import Local, axis_index
 from meshweave.transforms.partitioning.masking import filled
 from meshweave.transforms.partitioning.neutral import neutral_attr
-from meshweave.transforms.partitioning.place import CutDim, Place
+from meshweave.transforms.partitioning.place import CutDim, GlobalIndex
 from meshweave.transforms.propagation.bodies import scan_combiner
 
 
@@ -51,7 +51,7 @@ class _Cut:
         whole = self.local.uneven.get(self.value, tuple(self.shape))[self.dim]
         ranks = self.local.mesh.axis_count(self.axes)
         if self.value in self.local.uneven and self.shape[self.dim] * ranks != whole:
-            bound = Place.of(self.b, CutDim.of(self.layout, self.dim, whole), self.local)
+            bound = GlobalIndex.of(self.b, CutDim.of(self.layout, self.dim, whole), self.local)
             self.value = filled(self.b, self.value, {self.dim: bound}, self.kind)
         return self.value
 

@@ -13,7 +13,7 @@ from meshweave.ir.scatters import Scatter
 from meshweave.layout.layout import Layout
 from meshweave.transforms.partitioning.local import Local, axis_index
 from meshweave.transforms.partitioning.ops import LocalLoop
-from meshweave.transforms.partitioning.place import Place
+from meshweave.transforms.partitioning.place import GlobalIndex
 
 
 def fix_scatter(op: ir.Operation, operands: Sequence[Layout | None], local: Local) -> None:
@@ -25,7 +25,7 @@ def fix_scatter(op: ir.Operation, operands: Sequence[Layout | None], local: Loca
     inner = OpBuilder.before(end)
     for number, loop in enumerate(loops):
         if number not in what.to and loop.cut is not None and loop.ragged(local):
-            holds = Place.of(b, loop.cut, local).inside(inner, body_of(op).arguments[number])
+            holds = GlobalIndex.of(b, loop.cut, local).inside(inner, body_of(op).arguments[number])
             end.operands[0] = inner.binary("andi", end.operands[0], holds)
     layout, shape = operands[-1], op.results[0].type.shape
     for number, dim in what.dims.items():
@@ -53,7 +53,7 @@ def _shift_indices(what: Scatter, loops: Sequence[LocalLoop], b: OpBuilder, loca
         readers = [(use.owner, use.operand_number) for use in index.uses]
         if loop.cut is None or not readers:
             continue
-        place = Place.of(b, loop.cut, local)
+        place = GlobalIndex.of(b, loop.cut, local)
         first = OpBuilder(ir.InsertionPoint.at_block_begin(block), what.op.location)
         shifted = place.whole(first, index)
         for reader, operand in readers:

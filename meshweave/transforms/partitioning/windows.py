@@ -25,14 +25,14 @@ from meshweave.ir.ops import producer, replace_op, terminator
 from meshweave.layout.layout import Layout
 from meshweave.transforms.partitioning.local import Local
 from meshweave.transforms.partitioning.ops import slice_sizes
-from meshweave.transforms.partitioning.place import CutDim, Place
+from meshweave.transforms.partitioning.place import CutDim, GlobalIndex
 from meshweave.transforms.propagation.bodies import is_tensor
 
 Piece = tuple[int, ir.Value]
 """Where a piece of a dim begins, and its window of every rank, or a scalar that all its elements are."""
 
 
-class Span(NamedTuple):
+class SliceRange(NamedTuple):
     """Describe the places of a dim that a slice takes: `size` of them from `offset` on, `stride` apart."""
 
     offset: Index
@@ -80,7 +80,7 @@ class LocalOp:
         tensors = [value for _, value in pieces if is_tensor(value.type)]
         type_ = tensors[0].type
         assert self.results[0] is not None
-        cut = Place.of(b, CutDim.of(self.results[0], dim, self.extent(dim)), self.local)
+        cut = GlobalIndex.of(b, CutDim.of(self.results[0], dim, self.extent(dim)), self.local)
 
         def body(inner: OpBuilder, elements: list[ir.Value]) -> ir.Value:
             place = cut.whole(inner, inner.loop_index(dim))
@@ -133,7 +133,7 @@ def _pad(it: LocalOp) -> None:
     b, value, filler = OpBuilder.before(it.op), it.op.operands[0], _filler(it.op)
     for cut, dims in groupby(padded, key=lambda d: bool(it.axes(d))):
         if not cut:
-            at = {d: Span(low[d], value.type.shape[d], 1) for d in dims}
+            at = {d: SliceRange(low[d], value.type.shape[d], 1) for d in dims}
             shape = [it.extent(d) if d in at else n for d, n in enumerate(value.type.shape)]
             value = _put(b, value, b.fill(filler, tensor_type(shape, filler.type)), at)
             continue
@@ -161,9 +161,9 @@ def _insert_slice(it: LocalOp) -> None:
     """
     op, b = it.op, OpBuilder.before(it.op)
     value, into = op.operands[0], op.operands[1]
-    spans = list(map(Span, mixed_offsets(op, 2), static_sizes(op), static_strides(op)))
+    spans = list(map(SliceRange, mixed_offsets(op, 2), static_sizes(op), static_strides(op)))
     dims = sorted(range(len(spans)), key=lambda d: (spans[d].order, -d))
-    parts = [d for d in dims if spans[d] != Span(0, it.extent(d), 1)]
+    parts = [d for d in dims if spans[d] != SliceRange(0, it.extent(d), 1)]
     if not any(map(it.axes, parts)):
         slice_sizes(op)
         return
@@ -183,17 +183,19 @@ def _insert_slice(it: LocalOp) -> None:
     it.replace(value)
 
 
-def _part(b: OpBuilder, value: ir.Value, along: Mapping[int, Span]) -> ir.Value:
+def _part(b: OpBuilder, value: ir.Value, along: Mapping[int, SliceRange]) -> ir.Value:
     """Return what lies in spans of some dims of a tensor."""
-    spans = [along.get(d, Span(0, n, 1)) for d, n in enumerate(value.type.shape)]
+    spans = [along.get(d, SliceRange(0, n, 1)) for d, n in enumerate(value.type.shape)]
     offsets, shape, strides = zip(*spans, strict=True)
     type_ = tensor_type(shape, value.type.element_type)
     return b.extract_slice(value, type_, offsets, shape, strides)
 
 
-def _put(b: OpBuilder, value: ir.Value, into: ir.Value, along: Mapping[int, Span]) -> ir.Value:
+def _put(
+    b: OpBuilder, value: ir.Value, into: ir.Value, along: Mapping[int, SliceRange]
+) -> ir.Value:
     """Put a tensor into spans of some dims of another."""
-    spans = [along.get(d, Span(0, n, 1)) for d, n in enumerate(value.type.shape)]
+    spans = [along.get(d, SliceRange(0, n, 1)) for d, n in enumerate(value.type.shape)]
     offsets, sizes, strides = zip(*spans, strict=True)
     return b.insert_slice(value, into, offsets, sizes, strides)
 

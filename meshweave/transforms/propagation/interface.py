@@ -19,7 +19,7 @@ from meshweave.ir.ops import replace_op
 from meshweave.layout.layout import Layout
 from meshweave.layout.mesh import Mesh
 from meshweave.layout.notation import axis_factors
-from meshweave.plan.propagation.arrange import Said
+from meshweave.plan.propagation.arrange import StatedLayout
 from meshweave.transforms.base import fail, functions, ops_of, port_attrs, set_port_attrs
 from meshweave.transforms.propagation.graph import Built
 from meshweave.transforms.propagation.rules import nbytes
@@ -59,7 +59,7 @@ def open_interfaces(module: ir.Module, mesh: Mesh) -> None:
         _open_op(op.operation, op.operation.results[0].type, mesh)
 
 
-def beyond_blocks(module: ir.Module, built: Built) -> list[Said]:
+def beyond_blocks(module: ir.Module, built: Built) -> list[StatedLayout]:
     """Return the values of the graph that were noted as interfaces, with the layouts that were said."""
     found: list[tuple[int, ir.Type, ir.Attribute]] = []
     for f in functions(module):
@@ -80,7 +80,7 @@ def beyond_blocks(module: ir.Module, built: Built) -> list[Said]:
             value = op.results[0]
             found.append((built.values[value], value.type, op.attributes[INTERFACE]))
     return [
-        Said(number, LayoutAttr(said).layout, tuple(type_.shape), nbytes(type_))
+        StatedLayout(number, LayoutAttr(said).layout, tuple(type_.shape), nbytes(type_))
         for number, type_, said in found
     ]
 

@@ -22,7 +22,7 @@ from meshweave.ir.build import (
 )
 from meshweave.ir.fft import FFT, Transform
 from meshweave.ir.ops import producer
-from meshweave.ir.routines import LAPACK, Call
+from meshweave.ir.routines import LAPACK, RoutineCall
 from meshweave.ir.scans import SCAN, Scan
 from meshweave.ir.scatters import SCATTER, Scatter
 from meshweave.ir.sorting import ORDER
@@ -35,7 +35,7 @@ from meshweave.layout.factors import (
     Dims,
     Factor,
     Rule,
-    Window,
+    SlidingWindow,
 )
 from meshweave.plan.collectives import ROWS
 from meshweave.transforms.propagation.bodies import (
@@ -290,7 +290,7 @@ def _linalg(op: ir.Operation, captured: list[Captured]) -> Rule:
         kinds = [WHOLE if k == REDUCTION else k for k in kinds]
     factors = [Factor(size, k) for size, k in zip(sizes, kinds)]
     dims: list[Dims | None] = []
-    windows: list[tuple[int, int, Window]] = []
+    windows: list[tuple[int, int, SlidingWindow]] = []
     for t, (type_, map_) in enumerate(zip(operands, maps)):
         dims.append(_mapped(type_, map_, factors, windows, t))
     dims += [_read_at(c, factors) for c in captured]
@@ -335,7 +335,7 @@ def _coefficients(expr: ir.AffineExpr) -> dict[int | None, int] | None:
     return {d: c * by[None] for d, c in what.items()} if set(by) == {None} else None
 
 
-def _window(expr: ir.AffineExpr, factors: Sequence[Factor]) -> tuple[int, Window] | None:
+def _window(expr: ir.AffineExpr, factors: Sequence[Factor]) -> tuple[int, SlidingWindow] | None:
     """Return the loop that moves a window along a dim, and that window; None where the dim must be whole."""
     loop = _moving_loop(expr, [f.kind for f in factors])
     if loop is None:
@@ -347,14 +347,14 @@ def _window(expr: ir.AffineExpr, factors: Sequence[Factor]) -> tuple[int, Window
         last = c * (factors[d].size - 1) if d is not None else 0
         low, high = min(low, low + last), max(high, high + last)
     empty = any(factors[d].size == 0 for d in (loop, *factor_of) if d is not None)
-    return None if empty else (loop, Window(stride, low, high - low + 1))
+    return None if empty else (loop, SlidingWindow(stride, low, high - low + 1))
 
 
 def _mapped(
     type_: ir.Type,
     map_: ir.AffineMap,
     factors: list[Factor],
-    windows: list[tuple[int, int, Window]],
+    windows: list[tuple[int, int, SlidingWindow]],
     tensor: int,
 ) -> Dims | None:
     """Return the factors of each dim of a tensor; adds the windows that it is read through to `windows`."""
@@ -452,7 +452,7 @@ def _order(op: ir.Operation, captured: list[Captured]) -> Rule:
 
 def _lapack(op: ir.Operation, captured: list[Captured]) -> Rule:
     """Read the rule of a LAPACK routine: each matrix of the batch apart, its dims whole but for those that are free."""
-    call = Call.of(op)
+    call = RoutineCall.of(op)
     ndim, free = len(call.batch), call.row.free
     factors = [Factor(n, PARALLEL) for n in (*call.batch, *call.extents(free))]
     dims: list[Dims | None] = []
@@ -545,7 +545,7 @@ def _extract_slice(op: ir.Operation, captured: list[Captured]) -> Rule:
             read[d] = (rule.results[0] or ())[kept.index(d)]
             factors[read[d][0]] = Factor(extent)
         factors[d] = Factor(1, WHOLE)  # of a dim that is left out; else nothing is made of it
-        windows.append((0, d, Window(strides[d], offset)))
+        windows.append((0, d, SlidingWindow(strides[d], offset)))
     operands = (tuple(read), *rule.operands[1:])
     return replace(rule, factors=tuple(factors), operands=operands, windows=tuple(windows))
 
@@ -563,7 +563,7 @@ def _insert_slice(op: ir.Operation, captured: list[Captured]) -> Rule:
             continue
         factors[read[d][0]] = Factor(1, WHOLE)  # nothing is made of it any more
         read[d], factors[d] = (d,), Factor(large[d])
-        windows.append((0, d, Window(low=-offset)))
+        windows.append((0, d, SlidingWindow(low=-offset)))
     operands = (tuple(read), *rule.operands[1:])
     return replace(rule, factors=tuple(factors), operands=operands, windows=tuple(windows))
 
@@ -635,7 +635,7 @@ def _concat(op: ir.Operation, captured: list[Captured]) -> Rule:
     dims: list[Dims | None] = [row] * (len(types) + 1)
     windows, begin = [], 0
     for k, type_ in enumerate(types):
-        windows.append((k, along, Window(low=-begin)))
+        windows.append((k, along, SlidingWindow(low=-begin)))
         begin += type_.shape[along]
     given = tuple(windows)
     made = _rule(op.name, factors, types, [result], dims, monomials=monomials(op), windows=given)
@@ -657,7 +657,7 @@ def _pad(op: ir.Operation, captured: list[Captured]) -> Rule:
         if dynamic:
             factors.append(Factor(size, WHOLE))
         elif low[d] or high[d]:
-            windows.append((0, d, Window(low=-low[d])))
+            windows.append((0, d, SlidingWindow(low=-low[d])))
         theirs.append((len(factors) - 1,))
     types = [v.type for v in op.operands]
     dims: list[Dims | None] = [tuple(mine), *([None] * (len(types) - 1)), tuple(theirs)]

@@ -24,7 +24,7 @@ from meshweave.hints.ledger import (
     Op,
     Outcome,
     Region,
-    Said,
+    StatedHint,
 )
 from meshweave.ir.bindings import ir
 from meshweave.ir.build import OpBuilder
@@ -73,7 +73,7 @@ class HintApply(Pass):
         with at(module):
             supports(self.target, "slice")
             for hint in _options(self.hints):
-                ledger.said.append(Said(len(ledger.said), -1, hint))
+                ledger.said.append(StatedHint(len(ledger.said), -1, hint))
         mesh = mesh_of_module(module)
         found: list[ir.Operation] = []
         for f in functions(module):
@@ -138,7 +138,7 @@ def _enter(block: ir.Block, region: int, ledger: Ledger, found: list[ir.Operatio
             ledger.regions.append(Region(inner, where, region))
             with at(op):
                 for hint in hints_in(op.attributes["hints"], where):
-                    ledger.said.append(Said(len(ledger.said), inner, hint))
+                    ledger.said.append(StatedHint(len(ledger.said), inner, hint))
             set_number(op, REGION, inner)
             found.append(op)
         elif region >= 0 and _counts(op):

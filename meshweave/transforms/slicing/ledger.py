@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from meshweave.hints.keys import REQUIRED
-from meshweave.hints.ledger import Ledger, Outcome, Said
+from meshweave.hints.ledger import Ledger, Outcome, StatedHint
 from meshweave.ir.bindings import ir
 from meshweave.transforms.base import at, fail, remark, walk
 
@@ -88,7 +88,11 @@ def ops_met(root: ir.Operation, ledger: Ledger) -> list[int]:
 
 
 def settle(
-    ledger: Ledger, said: Iterable[Said], ops: Iterable[int], outcome: Outcome, where: ir.Operation
+    ledger: Ledger,
+    said: Iterable[StatedHint],
+    ops: Iterable[int],
+    outcome: Outcome,
+    where: ir.Operation,
 ) -> None:
     """Close the pairs of these hints and ops.
 
@@ -102,7 +106,7 @@ def settle(
             tell(one, outcome, where)
 
 
-def tell(said: Said, outcome: Outcome, where: ir.Operation) -> None:
+def tell(said: StatedHint, outcome: Outcome, where: ir.Operation) -> None:
     """Raise an error for a required hint that is not obeyed; remark on another one."""
     cure = f"; {outcome.remedy}" if outcome.remedy else ""
     why = f": {outcome.reason}" if outcome.reason else ""

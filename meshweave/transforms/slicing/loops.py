@@ -15,7 +15,14 @@ from meshweave.ir.build import IteratorType, OpBuilder, iterator_types, tensor_t
 from meshweave.transforms.partitioning.neutral import neutral_attr
 from meshweave.transforms.propagation.bodies import ELEMENTWISE, is_tensor
 from meshweave.transforms.propagation.rules import is_free
-from meshweave.transforms.slicing.program import AFTER, BEFORE, SLICED, Result, SliceProgram, reads
+from meshweave.transforms.slicing.program import (
+    AFTER,
+    BEFORE,
+    SLICED,
+    RegionResult,
+    SliceProgram,
+    reads,
+)
 from meshweave.transforms.slicing.ring import Ring
 from meshweave.transforms.slicing.stage import Slot, Stage, copied, covered, padded
 
@@ -82,7 +89,7 @@ class Slicer:
                 self._clone(op, b)
         return [self._cut(b, r) for r in program.results]
 
-    def _cut(self, b: OpBuilder, result: Result) -> ir.Value:
+    def _cut(self, b: OpBuilder, result: RegionResult) -> ir.Value:
         value = result.value
         if result.phase == SLICED or (result.phase == AFTER and result.layout is not None):
             key = value if value in self.known else None

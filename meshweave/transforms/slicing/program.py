@@ -31,7 +31,7 @@ class NotSliceable(HintError):
 
 
 @dataclass(frozen=True)
-class Result:
+class RegionResult:
     """Describe a result of the region.
 
     It says which value of the slice it is made of, in which phase, in which layout over time.
@@ -56,7 +56,7 @@ class SliceProgram:
     body: SliceBody
     phases: dict[ir.Operation, str] = field(default_factory=dict)
     accumulators: list[ir.Operation] = field(default_factory=list)
-    results: list[Result] = field(default_factory=list)
+    results: list[RegionResult] = field(default_factory=list)
     axes: dict[ir.Value, frozenset[str]] = field(default_factory=dict)
     complete: set[ir.Value] = field(default_factory=set)
 
@@ -157,7 +157,7 @@ def sliced_program(body: SliceBody) -> SliceProgram:
             raise NotSliceable(f"result {i} depends on slices that its layout {layout} leaves out")
         if phase == AFTER and not used:
             layout = None
-        program.results.append(Result(value, phase, layout, body.shapes[first + i]))
+        program.results.append(RegionResult(value, phase, layout, body.shapes[first + i]))
     return program
 
 

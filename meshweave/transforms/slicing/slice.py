@@ -27,7 +27,7 @@ from meshweave.hints.ledger import (
     UNSUPPORTED,
     Ledger,
     Outcome,
-    Said,
+    StatedHint,
 )
 from meshweave.ir.bindings import ir
 from meshweave.ir.ops import replace_op, terminator
@@ -122,7 +122,7 @@ def _region(module: ir.Module, region: ir.Operation, which: int, ledger: Ledger)
         ledger.apply_region(which, program.trips, width)
 
 
-def _stream(said: Said | None, ledger: Ledger, met: list[int]) -> int | None:
+def _stream(said: StatedHint | None, ledger: Ledger, met: list[int]) -> int | None:
     """Return the stream that the kernels of a region are launched on.
 
     None where none is asked for, or the target has none.
@@ -139,7 +139,7 @@ def _refuse_other_order(
     region: ir.Operation,
     program: SliceProgram,
     ledger: Ledger,
-    effective: dict[str, Said],
+    effective: dict[str, StatedHint],
     met: list[int],
 ) -> None:
     """Refuse `bit_exact` where slices add up floats: the order would depend on how many there are."""
@@ -156,14 +156,14 @@ def _refuse_other_order(
         settle(ledger, [effective["numerics"]], met, Outcome(INFEASIBLE, reason, remedy), region)
 
 
-def _keeps_order(effective: dict[str, Said], program: SliceProgram) -> bool:
+def _keeps_order(effective: dict[str, StatedHint], program: SliceProgram) -> bool:
     """Tell whether slices must add up in one order on all ranks."""
     numerics = effective.get("numerics")
     exact = numerics is not None and numerics.hint.parsed.kind == "bit_exact"
     return exact and bool(program.accumulators)
 
 
-def _axes(region: ir.Operation, said: Said | None) -> tuple[TimeAxis, ...]:
+def _axes(region: ir.Operation, said: StatedHint | None) -> tuple[TimeAxis, ...]:
     """Return the time axes of a region: those that hint-budget chose, else those it asks for."""
     chosen = region.attributes.get(CHOSEN)
     if isinstance(chosen, ir.StringAttr):
@@ -177,7 +177,7 @@ def _axes(region: ir.Operation, said: Said | None) -> tuple[TimeAxis, ...]:
 
 def _sliced(
     region: ir.Operation,
-    said: Said | None,
+    said: StatedHint | None,
     axes: tuple[TimeAxis, ...],
     ledger: Ledger,
     met: list[int],
@@ -196,7 +196,7 @@ def _sliced(
 
 
 def _close_slices(
-    program: SliceProgram, ring: Ring | None, why: str, said: Said, ledger: Ledger
+    program: SliceProgram, ring: Ring | None, why: str, said: StatedHint, ledger: Ledger
 ) -> None:
     """Say of each op how often it runs. why: there is no ring of gathers."""
     mesh = program.body.mesh
@@ -220,7 +220,7 @@ def _close_slices(
 def _schedule(
     region: ir.Operation,
     ledger: Ledger,
-    effective: dict[str, Said],
+    effective: dict[str, StatedHint],
     program: SliceProgram,
     met: list[int],
 ) -> tuple[int, bool]:
@@ -243,7 +243,11 @@ def _schedule(
 
 
 def _unsliced(
-    region: ir.Operation, which: int, ledger: Ledger, effective: dict[str, Said], met: list[int]
+    region: ir.Operation,
+    which: int,
+    ledger: Ledger,
+    effective: dict[str, StatedHint],
+    met: list[int],
 ) -> None:
     """Close what is about slices in a region that has none, and splice its body in."""
     own = [n for n in met if not _slices_inside(ledger, which, n)]
@@ -310,7 +314,7 @@ def _slices_inside(ledger: Ledger, region: int, op: int) -> bool:
 
 
 def _close_bundle(
-    region: ir.Operation, ledger: Ledger, effective: dict[str, Said], met: list[int]
+    region: ir.Operation, ledger: Ledger, effective: dict[str, StatedHint], met: list[int]
 ) -> None:
     """Close a hint `bundle`: a name that `order` of another region refers to."""
     if (said := effective.get("bundle")) is not None:

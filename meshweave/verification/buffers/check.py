@@ -9,9 +9,9 @@ from functools import partial
 from meshweave.abi import ALIGNMENT, AsyncArea
 from meshweave.ir.bindings import ir
 from meshweave.verification.answer import Answer, Finding
-from meshweave.verification.buffers.program import Program, Step, Work
-from meshweave.verification.buffers.read import NotReadError, read
-from meshweave.verification.buffers.walk import Walk
+from meshweave.verification.buffers.program import CheckedProgram, CheckedStep, Work
+from meshweave.verification.buffers.read import NoRuleError, read
+from meshweave.verification.buffers.walk import FunctionCheck
 
 
 def verify_buffers(before: ir.Module, after: ir.Module) -> Answer:
@@ -23,7 +23,7 @@ def verify_buffers(before: ir.Module, after: ir.Module) -> Answer:
 class Reference:
     """Hold a program on tensors, read before its module becomes one on buffers. unread: why it could not be."""
 
-    program: Program | None
+    program: CheckedProgram | None
     unread: Finding | None = None
 
     @classmethod
@@ -46,14 +46,14 @@ class Reference:
         return partial(check, self.program, replace(after, kernels=dict(after.kernels)))
 
 
-def _read(module: ir.Module) -> Program | Finding:
+def _read(module: ir.Module) -> CheckedProgram | Finding:
     try:
         return read(module)
-    except NotReadError as error:
+    except NoRuleError as error:
         return Finding("the program", error.location or "<unknown>", error.message)
 
 
-def check(before: Program, after: Program) -> Answer:
+def check(before: CheckedProgram, after: CheckedProgram) -> Answer:
     """Check a program on buffers against the same program on tensors."""
     proven: list[str] = []
     refuted, unproven, values = list(_areas(after)), list[Finding](), 0
@@ -63,7 +63,7 @@ def check(before: Program, after: Program) -> Answer:
                 Finding(f"@{name}", str(function.where), "is not in the program on tensors")
             )
             continue
-        walk = Walk(before, after, function, ALIGNMENT)
+        walk = FunctionCheck(before, after, function, ALIGNMENT)
         try:
             walk.run(before.functions[name])
         except RecursionError:
@@ -79,7 +79,7 @@ def check(before: Program, after: Program) -> Answer:
     return Answer(tuple(proven), tuple(refuted), tuple(unproven), values)
 
 
-def _areas(after: Program) -> list[Finding]:
+def _areas(after: CheckedProgram) -> list[Finding]:
     """Check that what is sent early waits behind the arena, where nothing else lies."""
     found, taken = list[Finding](), list[tuple[int, int]]()
     arena = after.functions["main"].arena if "main" in after.functions else 0
@@ -96,6 +96,6 @@ def _areas(after: Program) -> list[Finding]:
     return found
 
 
-def _steps(steps: tuple[Step, ...]) -> list[Step]:
+def _steps(steps: tuple[CheckedStep, ...]) -> list[CheckedStep]:
     """Return steps and those inside of them."""
     return [s for step in steps for s in (step, *[i for b in step.bodies for i in _steps(b.steps)])]

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
-from meshweave.verification.buffers.regions import Form, Region, apart, inside, within
-from meshweave.verification.buffers.scalars import Op, Scalars
+from meshweave.verification.buffers.regions import ByteRegion, Form, apart, inside, within
+from meshweave.verification.buffers.scalars import ComputedScalar, Scalars
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -27,7 +27,7 @@ class Content:
     nbytes: int
     detail: Hashable = None
     parts: tuple[Content, ...] = ()
-    region: Region | None = None
+    region: ByteRegion | None = None
 
     @property
     def is_unclear(self) -> bool:
@@ -35,11 +35,11 @@ class Content:
         return bool(getattr(self.detail, "unclear", False))
 
 
-class Element(NamedTuple):
+class LoadedScalar(NamedTuple):
     """Key of a scalar that is read from a content."""
 
     of: Content
-    region: Region
+    region: ByteRegion
 
 
 class Number(NamedTuple):
@@ -71,7 +71,7 @@ class Contents:
         """Return a head or a join."""
         return self._put(Content(kind, nbytes, detail))
 
-    def slice(self, of: Content, region: Region) -> Content:
+    def slice(self, of: Content, region: ByteRegion) -> Content:
         """Return the bytes of a region of a content."""
         if region.is_all_of(of.nbytes):
             return of
@@ -92,7 +92,7 @@ class Contents:
                 return self.slice(of.parts[0], found)
         return self._put(Content("slice", region.nbytes, None, (of,), region))
 
-    def _cut(self, of: Content, region: Region) -> Content:
+    def _cut(self, of: Content, region: ByteRegion) -> Content:
         """Return the bytes of a region that meets the one which was put in last."""
         base, value = of.parts
         assert of.region is not None
@@ -104,7 +104,7 @@ class Contents:
             return self.insert(self.slice(base, region), found, value)
         return self._put(Content("slice", region.nbytes, None, (of,), region))
 
-    def insert(self, base: Content, region: Region, value: Content) -> Content:
+    def insert(self, base: Content, region: ByteRegion, value: Content) -> Content:
         """Return `base` with `value` in the bytes of a region."""
         if region.is_all_of(base.nbytes):
             return value
@@ -117,7 +117,7 @@ class Contents:
         return self._put(Content("insert", base.nbytes, None, (base, value), region))
 
 
-def covers(regions: Mapping[Region, object], nbytes: int) -> bool:
+def covers(regions: Mapping[ByteRegion, object], nbytes: int) -> bool:
     """Tell whether regions that share no byte are all of a buffer."""
     if sum(r.nbytes for r in regions) != nbytes:
         return False
@@ -128,7 +128,7 @@ def covers(regions: Mapping[Region, object], nbytes: int) -> bool:
     return _all_apart(list(regions))
 
 
-def _all_apart(regions: list[Region]) -> bool:
+def _all_apart(regions: list[ByteRegion]) -> bool:
     return all(apart(a, b) for k, a in enumerate(regions) for b in regions[:k])
 
 
@@ -161,19 +161,19 @@ class Replacing:
         if found is None:
             scalars = self.contents.scalars
             key, operands = scalars.made[atom]
-            if isinstance(key, Element):
-                key = Element(self.content(key.of), self.region(key.region))
+            if isinstance(key, LoadedScalar):
+                key = LoadedScalar(self.content(key.of), self.region(key.region))
             new = [self.form(operand) for operand in operands]
-            if isinstance(key, Op):
+            if isinstance(key, ComputedScalar):
                 found = scalars.op(key, new)
             else:
                 found = scalars.atom(key, new)
             self._forms[atom] = found
         return found
 
-    def region(self, region: Region) -> Region:
+    def region(self, region: ByteRegion) -> ByteRegion:
         """Return a region with its offset replaced."""
-        return Region(self.form(region.offset), region.dims) if region.offset.terms else region
+        return ByteRegion(self.form(region.offset), region.dims) if region.offset.terms else region
 
     def content(self, content: Content) -> Content:
         """Return a content with its leaves replaced."""

@@ -3,13 +3,13 @@
 Values are numbered. On tensors each value is made once; on buffers a value is a view of memory.
 
     what        operands                        results   key
-    scalar      scalars                         scalar    `Op`
+    scalar      scalars                         scalar    `ComputedScalar`
     constant                                    tensor or buffer   its elements, as one hashable value
     empty                                       tensor
-    place                                       buffer    `Spot`
-    view        source, dynamic offsets         view      `Window`
+    place                                       buffer    `BufferAddress`
+    view        source, dynamic offsets         view      `Subview`
     reshape     source                          view
-    insert      source, target, dynamic offsets tensor    `Window`
+    insert      source, target, dynamic offsets tensor    `Subview`
     elements    scalars                         tensor
     put         scalar, tensor, indices         tensor
     copy        source, target
@@ -51,7 +51,7 @@ class Shape(NamedTuple):
     nbytes: int
 
 
-class Window(NamedTuple):
+class Subview(NamedTuple):
     """Describe a box of a tensor or buffer: None stands for the next dynamic offset."""
 
     offsets: tuple[int | None, ...]
@@ -59,7 +59,7 @@ class Window(NamedTuple):
     steps: tuple[int, ...]
 
 
-class Spot(NamedTuple):
+class BufferAddress(NamedTuple):
     """Describe where a buffer lies. number: of the buffer, for reports."""
 
     offset: int
@@ -85,7 +85,7 @@ class Work(NamedTuple):
     sent: int = 0
 
 
-class Step(NamedTuple):
+class CheckedStep(NamedTuple):
     """Describe one thing that a program does; `what` and the rest are as in the table above."""
 
     what: str
@@ -93,15 +93,15 @@ class Step(NamedTuple):
     results: tuple[int, ...]
     key: Hashable
     where: Where
-    bodies: tuple[Body, ...] = ()
+    bodies: tuple[StepBlock, ...] = ()
     dead: bool = False  # nothing reads its results
 
 
-class Body(NamedTuple):
+class StepBlock(NamedTuple):
     """Hold the steps of a block. ends: the operands of its last op."""
 
     arguments: tuple[int, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[CheckedStep, ...]
     ends: tuple[int, ...]
 
 
@@ -110,13 +110,13 @@ class Function:
     """Hold a function. outputs: how many of the arguments, the last, it writes (on buffers). arena: bytes of it."""
 
     name: str
-    body: Body
+    body: StepBlock
     outputs: int
     arena: int
     where: Where
 
 
-class Index(NamedTuple):
+class AffineIndex(NamedTuple):
     """Hold const + sum of factor * loop over `loops` + sum of factor * operand of the launch over `operands`."""
 
     const: int
@@ -124,7 +124,7 @@ class Index(NamedTuple):
     operands: tuple[tuple[int, int], ...]
 
 
-Indices = tuple[Index, ...] | None
+Indices = tuple[AffineIndex, ...] | None
 """Where an element lies, an index for each dim; None: at a computed place."""
 
 
@@ -145,7 +145,7 @@ class Kernel:
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class CheckedProgram:
     """Hold functions by name, callees before callers, shapes by value, and kernels by name."""
 
     functions: Mapping[str, Function]

@@ -13,19 +13,19 @@ from meshweave.ir.locations import location_text
 from meshweave.ir.ops import functions_of
 from meshweave.layout.mesh import Mesh
 from meshweave.verification.buffers.program import (
-    Body,
+    AffineIndex,
+    BufferAddress,
+    CheckedProgram,
+    CheckedStep,
     Function,
-    Index,
     Indices,
     Kernel,
-    Program,
     Shape,
-    Spot,
-    Step,
-    Window,
+    StepBlock,
+    Subview,
     Work,
 )
-from meshweave.verification.buffers.scalars import Op
+from meshweave.verification.buffers.scalars import ComputedScalar
 
 _WIDTHS = {
     "f64": 8, "i64": 8, "index": 8, "f32": 4, "i32": 4,
@@ -44,11 +44,11 @@ _LOOPS = {"scf.for": "for", "scf.if": "if", "scf.while": "while"}
 _OWN = {"kernel", "outs", "callee", "symbol", "ticket", "area", "sent", "scratch"}
 
 
-class NotReadError(CompileError):
+class NoRuleError(CompileError):
     """Tell of an op that the check has no rule for."""
 
 
-class Place:
+class SourcePlace:
     """Say where an op comes from, once it is asked."""
 
     __slots__ = ("location",)
@@ -61,14 +61,14 @@ class Place:
         return location_text(self.location)
 
 
-def read(module: ir.Module) -> Program:
-    """Return a program that fuse-kernels or plan-memory has made. Raises NotReadError for an op without a rule."""
-    reader = _Reader(module)
+def read(module: ir.Module) -> CheckedProgram:
+    """Return a program that fuse-kernels or plan-memory has made. Raises NoRuleError for an op without a rule."""
+    reader = _FunctionReader(module)
     functions = {name: reader.function(name, op) for name, op in functions_of(module).items()}
-    return Program(functions, reader.shapes, _Kernels(module))
+    return CheckedProgram(functions, reader.shapes, _Kernels(module))
 
 
-class _Reader:
+class _FunctionReader:
     """Read functions; values are numbered as they appear."""
 
     def __init__(self, module: ir.Module) -> None:
@@ -84,20 +84,20 @@ class _Reader:
     def function(self, name: str, op: ir.Operation) -> Function:
         """Return a function. `outputs` is 0 on tensors."""
         blocks, attributes = op.regions[0].blocks, op.attributes
-        body = self._body(blocks[0]) if len(blocks) else Body((), (), ())
+        body = self._body(blocks[0]) if len(blocks) else StepBlock((), (), ())
         outputs, arena = (
             attributes[key].value if key in attributes else 0
             for key in ("mw.outputs", "mw.arena_bytes")
         )
-        return Function(name, body, outputs, arena, Place(op.location))
+        return Function(name, body, outputs, arena, SourcePlace(op.location))
 
-    def _body(self, block: ir.Block) -> Body:
+    def _body(self, block: ir.Block) -> StepBlock:
         arguments = tuple([self._new(value) for value in block.arguments])
         *ops, end = [view.operation for view in block.operations]
-        steps: list[Step] = []
+        steps: list[CheckedStep] = []
         for op in ops:
             steps += self._read(op)
-        return Body(arguments, tuple(steps), tuple([self._number(v) for v in end.operands]))
+        return StepBlock(arguments, tuple(steps), tuple([self._number(v) for v in end.operands]))
 
     def _new(self, value: ir.Value) -> int:
         number = self._numbers[value] = len(self._numbers)
@@ -116,14 +116,14 @@ class _Reader:
 
     # Ops.
 
-    def _read(self, op: ir.Operation) -> list[Step]:
+    def _read(self, op: ir.Operation) -> list[CheckedStep]:
         name = op.name
         if name in _LOOPS:
             inlined = self._inlined(op, name)
             if inlined is not None:
                 return inlined
         operands = tuple([self._numbers[value] for value in op.operands])
-        bodies: tuple[Body, ...] = ()
+        bodies: tuple[StepBlock, ...] = ()
         if name in _LOOPS or name == "mw.fuse":
             bodies = tuple([self._region(region) for region in op.regions])
         what, key = self._kind(op, name, operands)
@@ -131,12 +131,12 @@ class _Reader:
         if isinstance(key, int) and what == "scalar":
             self._constants[results[0]] = key
         dead = what == "work" and not any(True for value in op.results for _ in value.uses)
-        return [Step(what, operands, results, key, Place(op.location), bodies, dead)]
+        return [CheckedStep(what, operands, results, key, SourcePlace(op.location), bodies, dead)]
 
-    def _region(self, region: ir.Region) -> Body:
-        return self._body(region.blocks[0]) if len(region.blocks) else Body((), (), ())
+    def _region(self, region: ir.Region) -> StepBlock:
+        return self._body(region.blocks[0]) if len(region.blocks) else StepBlock((), (), ())
 
-    def _inlined(self, op: ir.Operation, name: str) -> list[Step] | None:
+    def _inlined(self, op: ir.Operation, name: str) -> list[CheckedStep] | None:
         """Return the steps of a loop that runs at most once, or of the one branch that is taken; None for others."""
         operands = [self._number(value) for value in op.operands]
         if name == "scf.while" or any(
@@ -157,7 +157,7 @@ class _Reader:
         else:
             region = op.regions[0 if constants[0] else 1]
             values, block = [], region.blocks[0] if len(region.blocks) else None
-        steps: list[Step] = []
+        steps: list[CheckedStep] = []
         if block is not None:
             *ops, end = [view.operation for view in block.operations]
             for inner in ops:
@@ -183,7 +183,7 @@ class _Reader:
             shape = self._shape(op.results[0].type)
             assert shape is not None
             place, number = attributes["offset"].value, attributes["buffer"].value
-            return "place", Spot(place, shape.nbytes, number)
+            return "place", BufferAddress(place, shape.nbytes, number)
         if name == "memref.get_global":
             return "constant", self._globals[attributes["name"].value]
         if name == "mw.fuse":
@@ -195,18 +195,22 @@ class _Reader:
             return "choose", None
         if name == "mw.member":
             group = attributes["group"].value
-            return "scalar", Op(name, (group, self._members[group]))
+            return "scalar", ComputedScalar(name, (group, self._members[group]))
         if name.startswith(("arith.", "math.")) and not shaped:
             details = tuple([(key, attributes[key]) for key in attributes])
-            return "scalar", Op(name, (*details, op.results[0].type))
-        raise NotReadError(f"{name}: the check has no rule for this op", location_text(op.location))
+            return "scalar", ComputedScalar(name, (*details, op.results[0].type))
+        raise NoRuleError(f"{name}: the check has no rule for this op", location_text(op.location))
 
     def _constant(self, op: ir.Operation) -> tuple[str, Hashable]:
         value = op.attributes["value"]
         if isinstance(value, ir.IntegerAttr):
             return "scalar", int(value.value)
         is_tensor = self._shape(op.results[0].type) is not None
-        return ("constant", value) if is_tensor else ("scalar", Op("arith.constant", value))
+        return (
+            ("constant", value)
+            if is_tensor
+            else ("scalar", ComputedScalar("arith.constant", value))
+        )
 
 
 _PLAIN = _LOOPS | {
@@ -221,12 +225,12 @@ def _shape_of(type_: ir.Type) -> Shape | None:
         return None
     sizes, element = tuple(type_.shape), str(type_.element_type)
     if element not in _WIDTHS or DYNAMIC in sizes:
-        raise NotReadError(f"a tensor or buffer of type {type_}")
+        raise NoRuleError(f"a tensor or buffer of type {type_}")
     width, offset = _WIDTHS[element], 0
     if isinstance(type_, ir.MemRefType) and 0 not in sizes:
         strides, offset = type_.get_strides_and_offset()
         if DYNAMIC in strides:
-            raise NotReadError(f"a buffer whose layout is not known: {type_}")
+            raise NoRuleError(f"a buffer whose layout is not known: {type_}")
     else:
         strides = [math.prod(sizes[d + 1 :]) for d in range(len(sizes))]
     known = None if offset == DYNAMIC else offset * width
@@ -241,13 +245,13 @@ def _members(program: ir.Operation) -> list[int]:
     return [math.prod(mesh.size(axis.value) for axis in axes) for axes in groups]
 
 
-def _window(op: ir.Operation, dynamic: Sequence[int]) -> Window:
+def _window(op: ir.Operation, dynamic: Sequence[int]) -> Subview:
     offsets = list(op.attributes["static_offsets"])
     if len(dynamic) != offsets.count(DYNAMIC):
-        raise NotReadError(
+        raise NoRuleError(
             f"{op.name}: sizes or steps that are not static", location_text(op.location)
         )
-    return Window(
+    return Subview(
         tuple([None if offset == DYNAMIC else offset for offset in offsets]),
         tuple(op.attributes["static_sizes"]),
         tuple(op.attributes["static_strides"]),
@@ -336,26 +340,26 @@ def _indices(attr: ir.AffineMapAttr) -> Indices:
     return None if None in found else tuple(found)  # type: ignore[arg-type]
 
 
-def _index(expr: ir.AffineExpr) -> Index | None:
+def _index(expr: ir.AffineExpr) -> AffineIndex | None:
     """Return an affine expression as a sum; None where it is none."""
     if isinstance(expr, ir.AffineConstantExpr):
-        return Index(expr.value, (), ())
+        return AffineIndex(expr.value, (), ())
     if isinstance(expr, ir.AffineDimExpr):
-        return Index(0, ((expr.position, 1),), ())
+        return AffineIndex(0, ((expr.position, 1),), ())
     if isinstance(expr, ir.AffineSymbolExpr):
-        return Index(0, (), ((expr.position, 1),))
+        return AffineIndex(0, (), ((expr.position, 1),))
     if not isinstance(expr, (ir.AffineAddExpr, ir.AffineMulExpr)):
         return None
     left, right = _index(expr.lhs), _index(expr.rhs)
     if left is None or right is None:
         return None
     if isinstance(expr, ir.AffineAddExpr):
-        return Index(
+        return AffineIndex(
             left.const + right.const, left.loops + right.loops, left.operands + right.operands
         )
     for one, other in ((left, right), (right, left)):
         if not one.loops and not one.operands:
             by = one.const
             scaled = [tuple([(n, f * by) for n, f in terms]) for terms in other[1:]]
-            return Index(other.const * by, *scaled)
+            return AffineIndex(other.const * by, *scaled)
     return None

@@ -37,7 +37,7 @@ NO_BOUNDS: Bounds = {}
 Dims = tuple[tuple[int, int], ...]
 
 
-class Region(NamedTuple):
+class ByteRegion(NamedTuple):
     """Hold bytes of a buffer: `dims` are (size, step) with the outermost first, bytes back to back being a dim too."""
 
     offset: Form
@@ -58,14 +58,14 @@ class Region(NamedTuple):
         return self.dims == ((nbytes, 1),) and self.offset == ZERO
 
 
-def whole(nbytes: int) -> Region:
+def whole(nbytes: int) -> ByteRegion:
     """Return the region of the first `nbytes` bytes."""
-    return Region(ZERO, ((nbytes, 1),))
+    return ByteRegion(ZERO, ((nbytes, 1),))
 
 
-def region(offset: Form, sizes: Sequence[int], strides: Sequence[int], width: int) -> Region:
+def region(offset: Form, sizes: Sequence[int], strides: Sequence[int], width: int) -> ByteRegion:
     """Return the bytes of elements of `width` bytes; offset and strides are in bytes."""
-    return Region(offset, _dims(tuple(sizes), tuple(strides), width))
+    return ByteRegion(offset, _dims(tuple(sizes), tuple(strides), width))
 
 
 @lru_cache(maxsize=1 << 14)
@@ -86,7 +86,7 @@ def merged(dims: Iterable[tuple[int, int]]) -> Dims:
     return tuple(found) or ((1, 1),)
 
 
-def apart(a: Region, b: Region, bounds: Bounds = NO_BOUNDS) -> bool:
+def apart(a: ByteRegion, b: ByteRegion, bounds: Bounds = NO_BOUNDS) -> bool:
     """Tell whether two regions surely share no byte. bounds: the least and the largest that numbers may be."""
     between = b.offset.plus(a.offset, -1)
     least, largest = reached(between, bounds)
@@ -116,19 +116,19 @@ def _apart_within(a: Dims, b: Dims, between: Form, period: int) -> bool:
     return start >= first and start + second <= period
 
 
-def inside(inner: Region, outer: Region, bounds: Bounds = NO_BOUNDS) -> Region | None:
+def inside(inner: ByteRegion, outer: ByteRegion, bounds: Bounds = NO_BOUNDS) -> ByteRegion | None:
     """Return where the bytes of `inner` are among those of `outer`, counted in order; None where that is not known."""
     weights, steps = _weights(outer.dims), [step for _, step in outer.dims]
     between = inner.offset.plus(outer.offset, -1)
-    return _moved(Region(between, inner.dims), outer.dims, steps, weights, bounds)
+    return _moved(ByteRegion(between, inner.dims), outer.dims, steps, weights, bounds)
 
 
-def within(inner: Region, outer: Region, bounds: Bounds = NO_BOUNDS) -> Region | None:
+def within(inner: ByteRegion, outer: ByteRegion, bounds: Bounds = NO_BOUNDS) -> ByteRegion | None:
     """Return the bytes of a buffer that `inner` names among those of `outer`; the reverse of `inside`."""
     weights, steps = _weights(outer.dims), [step for _, step in outer.dims]
-    apart = Region(inner.offset, tuple(_broken(inner.dims, weights)))
+    apart = ByteRegion(inner.offset, tuple(_broken(inner.dims, weights)))
     found = _moved(apart, outer.dims, weights, steps, bounds)
-    return found and Region(outer.offset.plus(found.offset), found.dims)
+    return found and ByteRegion(outer.offset.plus(found.offset), found.dims)
 
 
 def _broken(dims: Dims, steps: Sequence[int]) -> Iterator[tuple[int, int]]:
@@ -142,8 +142,8 @@ def _broken(dims: Dims, steps: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def _moved(
-    region: Region, dims: Dims, steps: Sequence[int], to: Sequence[int], bounds: Bounds
-) -> Region | None:
+    region: ByteRegion, dims: Dims, steps: Sequence[int], to: Sequence[int], bounds: Bounds
+) -> ByteRegion | None:
     """Return a region over dims of `steps` as one over these dims with the steps `to`; None where it may leave them."""
     rest, offset = region.offset.const, 0
     low, high = [0.0] * len(steps), [0.0] * len(steps)
@@ -165,7 +165,7 @@ def _moved(
         terms.append((atom, factor // steps[k] * to[k]))
     if rest or any(a < 0 or b >= size for a, b, (size, _) in zip(low, high, dims)):
         return None
-    return Region(Form(offset, tuple(terms)), merged(moved))
+    return ByteRegion(Form(offset, tuple(terms)), merged(moved))
 
 
 def _along(step: int, steps: Sequence[int]) -> int | None:

@@ -14,13 +14,13 @@ from typing import NamedTuple
 from meshweave.verification.buffers.contents import (
     Content,
     Contents,
-    Element,
+    LoadedScalar,
     Number,
     Replacing,
     covers,
 )
 from meshweave.verification.buffers.program import Where
-from meshweave.verification.buffers.regions import Bounds, Region, inside, whole
+from meshweave.verification.buffers.regions import Bounds, ByteRegion, inside, whole
 
 MOST_CLAIMS = 2000  # of a loop, beyond which it stays unproven
 
@@ -77,20 +77,20 @@ class Doubt(NamedTuple):
     reason: str
 
 
-Regions = tuple[Region, ...]
+Regions = tuple[ByteRegion, ...]
 
 
 class Claim(NamedTuple):
     """Claim that bytes of a region of a span hold a value, but for some."""
 
     span: Span
-    region: Region
+    region: ByteRegion
     want: Content
     but: Regions
 
 
 @dataclass
-class Loop:
+class LoopInvariant:
     """Hold what is claimed of buffers whenever a trip of a loop begins.
 
     first: what the loop starts with in the place of what it carries. later: what a trip hands on; None while the body
@@ -110,7 +110,7 @@ class Loop:
         """Tell whether a value may be another one in the next trip."""
         return self.first.content(want) is not want
 
-    def moves(self, region: Region) -> bool:
+    def moves(self, region: ByteRegion) -> bool:
         """Tell whether a region may be another one in the next trip."""
         return self.first.region(region) != region
 
@@ -123,7 +123,7 @@ class Relation:
     """Compare what memory holds with values of the program on tensors."""
 
     contents: Contents
-    loops: list[Loop] = field(default_factory=list)
+    loops: list[LoopInvariant] = field(default_factory=list)
     joins: list[dict[Span, Ways]] = field(default_factory=list)
     _known: set[tuple[Content, Content, Regions]] = field(default_factory=set)
 
@@ -192,7 +192,9 @@ class Relation:
 
     # Loops and branches.
 
-    def _open(self, content: Content, region: Region, want: Content, but: Regions) -> Doubt | None:
+    def _open(
+        self, content: Content, region: ByteRegion, want: Content, but: Regions
+    ) -> Doubt | None:
         assert isinstance(content.detail, Held)
         number, span = content.detail
         if content.kind == "head":
@@ -206,7 +208,7 @@ class Relation:
         return None
 
     def _head(
-        self, loop: Loop, span: Span, region: Region, want: Content, but: Regions
+        self, loop: LoopInvariant, span: Span, region: ByteRegion, want: Content, but: Regions
     ) -> Doubt | None:
         """Claim what is needed when a trip begins, or more where that is likelier to hold for every trip.
 
@@ -225,7 +227,7 @@ class Relation:
                 break
         return doubt
 
-    def _claim(self, loop: Loop, claim: Claim) -> Doubt | None:
+    def _claim(self, loop: LoopInvariant, claim: Claim) -> Doubt | None:
         if claim in loop.claims:
             return None
         if len(loop.claims) >= MOST_CLAIMS:
@@ -246,7 +248,7 @@ class Relation:
         left = tuple([replacing.region(region) for region in claim.but])
         return self.refines(part, replacing.content(claim.want), left)
 
-    def settle(self, loop: Loop) -> Doubt | None:
+    def settle(self, loop: LoopInvariant) -> Doubt | None:
         """Check what has been claimed of a loop for the trips behind the first."""
         assert loop.later is not None
         loop.settling, found = True, None
@@ -257,7 +259,7 @@ class Relation:
         return found and found._replace(reason=reason)
 
 
-def _peeled(got: Content, want: Content, bounds: Bounds) -> Region:
+def _peeled(got: Content, want: Content, bounds: Bounds) -> ByteRegion:
     """Return the region of the last piece of one of two contents: of the larger where one holds the other."""
     ours, theirs = (c.region if c.kind == "insert" else None for c in (got, want))
     if ours is None or theirs is None:
@@ -291,4 +293,14 @@ def named(content: Content) -> str:
     return str(content.detail) if content.kind == "leaf" else "what a loop or branch leaves"
 
 
-__all__ = ["Doubt", "Element", "Given", "Loop", "Made", "Relation", "Span", "Ways", "named"]
+__all__ = [
+    "Doubt",
+    "Given",
+    "LoadedScalar",
+    "LoopInvariant",
+    "Made",
+    "Relation",
+    "Span",
+    "Ways",
+    "named",
+]

@@ -10,14 +10,14 @@ from typing import NamedTuple
 from meshweave.verification.buffers.regions import Form, reached
 
 
-class Op(NamedTuple):
+class ComputedScalar(NamedTuple):
     """Key of a scalar that an op computes. details: its attributes and type."""
 
     name: str
     details: Hashable
 
 
-class Scalar(NamedTuple):
+class ScalarDefinition(NamedTuple):
     """Describe how a scalar is made: op and operands, or a key of its own."""
 
     key: Hashable
@@ -36,20 +36,20 @@ _DIVISIONS = ("arith.divui", "arith.remui")
 class Scalars:
     """Hold the scalars that are no sums of others, by number. bounds: the least and the largest that some may be."""
 
-    made: list[Scalar] = field(default_factory=list)
+    made: list[ScalarDefinition] = field(default_factory=list)
     bounds: dict[int, tuple[int, int]] = field(default_factory=dict)
-    _numbers: dict[Scalar, int] = field(default_factory=dict)
+    _numbers: dict[ScalarDefinition, int] = field(default_factory=dict)
 
     def atom(self, key: Hashable, operands: Sequence[Form] = ()) -> Form:
         """Return a scalar that is made in this way."""
-        scalar = Scalar(key, tuple(operands))
+        scalar = ScalarDefinition(key, tuple(operands))
         number = self._numbers.get(scalar)
         if number is None:
             number = self._numbers[scalar] = len(self.made)
             self.made.append(scalar)
         return Form(0, ((number, 1),))
 
-    def op(self, op: Op, operands: Sequence[Form]) -> Form:
+    def op(self, op: ComputedScalar, operands: Sequence[Form]) -> Form:
         """Return what a scalar op gives."""
         if op.name == "arith.addi":
             return operands[0].plus(operands[1])

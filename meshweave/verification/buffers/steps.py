@@ -9,22 +9,29 @@ from typing import NamedTuple
 from meshweave.verification.answer import Finding
 from meshweave.verification.buffers.contents import Content, Contents, Number
 from meshweave.verification.buffers.memory import Lost, Memory, meets
-from meshweave.verification.buffers.program import Function, Program, Spot, Step, Window, Work
-from meshweave.verification.buffers.regions import ZERO, Form, Region, apart
+from meshweave.verification.buffers.program import (
+    BufferAddress,
+    CheckedProgram,
+    CheckedStep,
+    Function,
+    Subview,
+    Work,
+)
+from meshweave.verification.buffers.regions import ZERO, ByteRegion, Form, apart
 from meshweave.verification.buffers.relation import Doubt, Given, Held, Relation, Span
-from meshweave.verification.buffers.tensors import Cursor, Tensors, element, scalar, tag
+from meshweave.verification.buffers.tensors import StepCursor, Tensors, element, scalar, tag
 from meshweave.verification.buffers.touches import Touched, copied, in_place, launched
-from meshweave.verification.buffers.views import Buffer, Choice, View, buffers_of
+from meshweave.verification.buffers.views import Buffer, EitherView, StridedView, buffers_of
 
 ARENA = "arena"
 NOT_TAKEN: Mapping[Form, int] = {}
 _IN_PLACE = "mw_all_reduce_"  # collectives whose operand and result may be one buffer
 
 
-class Pending(NamedTuple):
+class PendingCollective(NamedTuple):
     """Hold what a collective that has been started still works on."""
 
-    step: Step
+    step: CheckedStep
     source: Buffer
     target: Buffer
 
@@ -33,8 +40,8 @@ class Pending(NamedTuple):
 class Steps:
     """Check the steps of one function. refuted, unproven: what is wrong, and what is not known."""
 
-    before: Program
-    after: Program
+    before: CheckedProgram
+    after: CheckedProgram
     function: Function
     alignment: int
     refuted: list[Finding] = field(default_factory=list)
@@ -47,9 +54,9 @@ class Steps:
         self.tensors = Tensors(self.before, self.contents)
         self.relation = Relation(self.contents)
         self.memory = Memory(self.contents)
-        self.values: dict[int, Buffer | Choice | Form] = {}
+        self.values: dict[int, Buffer | EitherView | Form] = {}
         self.names: dict[Span, str] = {}
-        self.pending: dict[int, Pending] = {}
+        self.pending: dict[int, PendingCollective] = {}
         self.unit: list[Touched] | None = None
 
     def say(self, doubt: Doubt | None, value: str, where: object) -> None:
@@ -66,7 +73,7 @@ class Steps:
         shape = self.after.shapes[number]
         span = Span(name, 0, shape.nbytes)
         self.names[span] = name
-        self.values[number] = View(span, ZERO, shape.sizes, shape.strides, shape.width)
+        self.values[number] = StridedView(span, ZERO, shape.sizes, shape.strides, shape.width)
         return span
 
     # Values.
@@ -79,14 +86,14 @@ class Steps:
     def forms(self, numbers: Sequence[int]) -> list[Form]:
         return [self.form(number) for number in numbers]
 
-    def buffer(self, number: int) -> Buffer | Choice:
+    def buffer(self, number: int) -> Buffer | EitherView:
         found = self.values[number]
         assert not isinstance(found, Form)
         return found
 
-    def content(self, view: Buffer | Choice, taken: Mapping[Form, int] = NOT_TAKEN) -> Content:
+    def content(self, view: Buffer | EitherView, taken: Mapping[Form, int] = NOT_TAKEN) -> Content:
         """Return what a buffer holds. taken: the way that was taken in branches, by their condition."""
-        if isinstance(view, View):
+        if isinstance(view, StridedView):
             held = self.contents.slice(self.memory.read(view.base), view.region)
             for condition, k in taken.items():
                 held = self.tensors.ways(condition)[k].content(held)
@@ -103,48 +110,50 @@ class Steps:
         self.tensors.joined(condition, {found: contents})
         return found
 
-    def name(self, view: Buffer | Choice) -> str:
-        return self.names.get(view.base, "a buffer") if isinstance(view, View) else "a buffer"
+    def name(self, view: Buffer | EitherView) -> str:
+        return (
+            self.names.get(view.base, "a buffer") if isinstance(view, StridedView) else "a buffer"
+        )
 
-    def holds(self, view: Buffer | Choice, want: Content) -> Doubt | None:
+    def holds(self, view: Buffer | EitherView, want: Content) -> Doubt | None:
         """Return None where a buffer holds a content."""
         return self.relation.refines(self.content(view), want)
 
-    def made(self, step: Step) -> Buffer | Choice | Form:
+    def made(self, step: CheckedStep) -> Buffer | EitherView | Form:
         """Return the value of a step that touches no memory."""
         what, operands, key = step.what, step.operands, step.key
         if what == "scalar":
             return scalar(self.contents, key, self.forms(operands))
         if what == "choose":
             one, other = self.buffer(operands[1]), self.buffer(operands[2])
-            return Choice(self.form(operands[0]), one, other)
+            return EitherView(self.form(operands[0]), one, other)
         shape = self.after.shapes[step.results[0]]
         if what == "place":
-            assert isinstance(key, Spot)
+            assert isinstance(key, BufferAddress)
             span = Span(ARENA, key.offset, key.offset + key.nbytes)
             self._placed(span, key, step)
-            return View(span, ZERO, shape.sizes, shape.strides, shape.width)
+            return StridedView(span, ZERO, shape.sizes, shape.strides, shape.width)
         if what == "constant":
             name = f"constant {step.results[0]}"
             span = self.space(step.results[0], name)
             held = self.contents.leaf(Given("constant", key), span.nbytes)
             self.memory.write(span, held, Lost(name, step.where))
-            return View(span, ZERO, shape.sizes, shape.strides, shape.width)
+            return StridedView(span, ZERO, shape.sizes, shape.strides, shape.width)
         return self._view(self.buffer(operands[0]), step)
 
-    def _view(self, source: Buffer | Choice, step: Step) -> Buffer | Choice:
-        if isinstance(source, Choice):
-            return Choice(
+    def _view(self, source: Buffer | EitherView, step: CheckedStep) -> Buffer | EitherView:
+        if isinstance(source, EitherView):
+            return EitherView(
                 source.condition, self._view(source.one, step), self._view(source.other, step)
             )
         shape = self.after.shapes[step.results[0]]
         offset = source.offset
         if step.what == "view":
-            assert isinstance(step.key, Window)
+            assert isinstance(step.key, Subview)
             offset = source.window(step.key, self.forms(step.operands[1:]), shape).offset
-        return View(source.base, offset, shape.sizes, shape.strides, shape.width)
+        return StridedView(source.base, offset, shape.sizes, shape.strides, shape.width)
 
-    def _placed(self, span: Span, spot: Spot, step: Step) -> None:
+    def _placed(self, span: Span, spot: BufferAddress, step: CheckedStep) -> None:
         """Check where a buffer lies."""
         self.names[span] = name = f"buffer {spot.number} at bytes {span.start} to {span.end}"
         if span.end > self.function.arena:
@@ -156,7 +165,9 @@ class Steps:
 
     # What touches memory.
 
-    def _may(self, value: Buffer | Choice, step: Step, writes: bool, ticket: int = -1) -> None:
+    def _may(
+        self, value: Buffer | EitherView, step: CheckedStep, writes: bool, ticket: int = -1
+    ) -> None:
         """Check that a buffer may be touched now."""
         for view in buffers_of(value):
             region = view.region
@@ -171,7 +182,7 @@ class Steps:
             if self.pending:
                 self._may_now(view, step, writes, ticket)
 
-    def _may_now(self, view: Buffer, step: Step, writes: bool, ticket: int) -> None:
+    def _may_now(self, view: Buffer, step: CheckedStep, writes: bool, ticket: int) -> None:
         """Check that no collective that is under way needs what is touched."""
         for number, pending in self.pending.items():
             for other in (pending.source, pending.target):
@@ -182,9 +193,9 @@ class Steps:
                     reason = f"is {verb} while the collective started at {pending.step.where} runs"
                     self.say(Doubt(_surely(view, other), reason), self.name(view), step.where)
 
-    def _write(self, view: Buffer | Choice, content: Content, step: Step) -> None:
+    def _write(self, view: Buffer | EitherView, content: Content, step: CheckedStep) -> None:
         """Let a buffer hold a content."""
-        if isinstance(view, Choice):
+        if isinstance(view, EitherView):
             who = Lost(f"{self.name(view)}, or not,", step.where, unclear=True)
             for one in (view.one, view.other):
                 self._write(one, self.contents.nothing(content.nbytes, who), step)
@@ -193,7 +204,7 @@ class Steps:
             held = self.contents.insert(self.memory.read(view.base), view.region, content)
             self.memory.write(view.base, held, Lost(self.name(view), step.where))
 
-    def copy(self, step: Step, cursor: Cursor) -> None:
+    def copy(self, step: CheckedStep, cursor: StepCursor) -> None:
         """Check a copy, and do it."""
         source, target = (self.buffer(number) for number in step.operands)
         self._may(source, step, False)
@@ -201,7 +212,7 @@ class Steps:
         ours, theirs = (self.after.shapes[number] for number in step.operands)
         if (ours.sizes, ours.element) != (theirs.sizes, theirs.element):
             self.say(Doubt(True, "a copy between shapes"), self.name(target), step.where)
-        elif isinstance(target, View):
+        elif isinstance(target, StridedView):
             touched = copied(buffers_of(source), target)
             self.say(in_place(touched), self.name(target), step.where)
             self._note(touched)
@@ -211,13 +222,13 @@ class Steps:
         if self.unit is not None:
             self.unit.append(touched)
 
-    def store(self, step: Step, cursor: Cursor) -> None:
+    def store(self, step: CheckedStep, cursor: StepCursor) -> None:
         view = self.buffer(step.operands[1])
         content = self.contents.leaf(Number(self.form(step.operands[0])), buffers_of(view)[0].width)
         self._may(view, step, True)
         self._write(self._element(view, self.forms(step.operands[2:])), content, step)
 
-    def load(self, step: Step, cursor: Cursor) -> None:
+    def load(self, step: CheckedStep, cursor: StepCursor) -> None:
         view = self._element(self.buffer(step.operands[0]), self.forms(step.operands[1:]))
         self._may(view, step, False)
         content = self.content(view)
@@ -225,7 +236,7 @@ class Steps:
         if known is not None and cursor.drop_load(known):
             self.values[step.results[0]] = known
             return
-        wanted = cursor.load(view.region if isinstance(view, View) else None)
+        wanted = cursor.load(view.region if isinstance(view, StridedView) else None)
         if wanted is None:
             if known is None:
                 reason = "a number is read that is not read on tensors"
@@ -240,16 +251,16 @@ class Steps:
         self.say(doubt, self.name(view), step.where)
         self.values[step.results[0]] = self.tensors.form(wanted.results[0])
 
-    def _element(self, view: Buffer | Choice, indices: Sequence[Form]) -> Buffer | Choice:
-        if isinstance(view, Choice):
-            return Choice(
+    def _element(self, view: Buffer | EitherView, indices: Sequence[Form]) -> Buffer | EitherView:
+        if isinstance(view, EitherView):
+            return EitherView(
                 view.condition, *(self._element(v, indices) for v in (view.one, view.other))
             )
-        return View(view.base, view.element(indices).offset, (), (), view.width)
+        return StridedView(view.base, view.element(indices).offset, (), (), view.width)
 
     # Kernels, collectives, calls.
 
-    def work(self, step: Step, cursor: Cursor) -> None:
+    def work(self, step: CheckedStep, cursor: StepCursor) -> None:
         work = step.key
         assert isinstance(work, Work)
         count = len(step.operands) - work.outs - work.memory
@@ -267,14 +278,14 @@ class Steps:
             self._compare(step, reference, count)
             made = [self.tensors.content(number) for number in reference.results]
         for own in memory:
-            assert isinstance(own, View)
+            assert isinstance(own, StridedView)
             self._write(own, self.contents.nothing(own.region.nbytes, "memory of an op"), step)
         for out, content in zip(outs, made):
             self._write(out, content, step)
 
     def _touched(
-        self, step: Step, work: Work, given: Sequence[Buffer | Choice | Form],
-        outs: Sequence[Buffer | Choice], memory: Sequence[Buffer | Choice],
+        self, step: CheckedStep, work: Work, given: Sequence[Buffer | EitherView | Form],
+        outs: Sequence[Buffer | EitherView], memory: Sequence[Buffer | EitherView],
     ) -> None:  # fmt: skip
         """Check what a step touches, without looking at what is there."""
         ticket = work.ticket if work.kind in ("start", "wait") else -1
@@ -283,7 +294,7 @@ class Steps:
             self._may(value, step, False, ticket)
         for value in (*outs, *memory):
             self._may(value, step, True, ticket)
-        written = [view for view in (*outs, *memory) if isinstance(view, View)]
+        written = [view for view in (*outs, *memory) if isinstance(view, StridedView)]
         if len(written) < len(outs) + len(memory):
             return  # one of two buffers, which is said where it is written
         views = {k: buffers_of(value) for k, value in read.items()}
@@ -309,7 +320,9 @@ class Steps:
                 step.where,
             )
 
-    def _no_overlap(self, step: Step, work: Work, views: Sequence[Buffer], written: int) -> None:
+    def _no_overlap(
+        self, step: CheckedStep, work: Work, views: Sequence[Buffer], written: int
+    ) -> None:
         """Check that what a collective or call writes is apart from all else that it touches."""
         for k, other_number in _near(views, len(views) - written):
             view, other = views[k], views[other_number]
@@ -320,7 +333,7 @@ class Steps:
             reason = f"mw.{work.kind} works on {self.name(other)} in the same bytes"
             self.say(Doubt(_surely(view, other), reason), self.name(view), step.where)
 
-    def _early(self, step: Step, work: Work, views: Sequence[Buffer]) -> None:
+    def _early(self, step: CheckedStep, work: Work, views: Sequence[Buffer]) -> None:
         """Note what is started, and what has been waited for."""
         if work.kind == "start":
             if work.ticket in self.pending:
@@ -329,7 +342,7 @@ class Steps:
                     self.name(views[1]),
                     step.where,
                 )
-            self.pending[work.ticket] = Pending(step, views[0], views[1])
+            self.pending[work.ticket] = PendingCollective(step, views[0], views[1])
         elif work.kind == "wait":
             pending = self.pending.pop(work.ticket, None)
             if pending is None:
@@ -343,7 +356,7 @@ class Steps:
                     step.where,
                 )
 
-    def _compare(self, step: Step, reference: Step, count: int) -> None:
+    def _compare(self, step: CheckedStep, reference: CheckedStep, count: int) -> None:
         """Check that a step is given what it is given on tensors."""
         work = step.key
         assert isinstance(work, Work)
@@ -416,9 +429,9 @@ def _near(views: Sequence[Buffer], first: int) -> list[tuple[int, int]]:
     return sorted(found)
 
 
-def _absolute(view: Buffer) -> Region:
+def _absolute(view: Buffer) -> ByteRegion:
     region = view.region
-    return Region(region.offset.plus(Form(view.base.start)), region.dims)
+    return ByteRegion(region.offset.plus(Form(view.base.start)), region.dims)
 
 
 def _meet(a: Buffer, b: Buffer) -> bool:

@@ -5,11 +5,25 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from meshweave.verification.buffers.contents import Content, Contents, Element, Number, Replacing
-from meshweave.verification.buffers.program import Body, Program, Shape, Spot, Step, Window, Work
-from meshweave.verification.buffers.regions import Form, Region, region, whole
+from meshweave.verification.buffers.contents import (
+    Content,
+    Contents,
+    LoadedScalar,
+    Number,
+    Replacing,
+)
+from meshweave.verification.buffers.program import (
+    BufferAddress,
+    CheckedProgram,
+    CheckedStep,
+    Shape,
+    StepBlock,
+    Subview,
+    Work,
+)
+from meshweave.verification.buffers.regions import ByteRegion, Form, region, whole
 from meshweave.verification.buffers.relation import Given, Made
-from meshweave.verification.buffers.scalars import Op
+from meshweave.verification.buffers.scalars import ComputedScalar
 from meshweave.verification.buffers.views import Tensor, reshaped, tensor
 
 
@@ -17,7 +31,7 @@ from meshweave.verification.buffers.views import Tensor, reshaped, tensor
 class Tensors:
     """Hold what the values of a program on tensors are."""
 
-    program: Program
+    program: CheckedProgram
     contents: Contents
     values: dict[int, Tensor | Form] = field(default_factory=dict)
     _ways: dict[Form, tuple[Replacing, Replacing]] = field(default_factory=dict)
@@ -59,7 +73,9 @@ class Tensors:
         self.values[number] = tensor(self.contents, content, shape)
         return content
 
-    def fresh(self, step: Step, numbers: Sequence[int], what: str, plain: bool = False) -> None:
+    def fresh(
+        self, step: CheckedStep, numbers: Sequence[int], what: str, plain: bool = False
+    ) -> None:
         """Let values be no others: what an op gives that is not looked into, or a loop carries."""
         self._made += 1
         for k, number in enumerate(numbers):
@@ -82,7 +98,7 @@ class Tensors:
 
     # Steps.
 
-    def step(self, step: Step) -> None:
+    def step(self, step: CheckedStep) -> None:
         """Evaluate a step; what control flow gives is looked into by whoever finds it on buffers too."""
         what, results, key = step.what, step.results, step.key
         if what == "scalar":
@@ -106,7 +122,7 @@ class Tensors:
         else:
             self._tensor(step, what, results[0])
 
-    def _tensor(self, step: Step, what: str, result: int) -> None:
+    def _tensor(self, step: CheckedStep, what: str, result: int) -> None:
         shape, contents, operands = self.program.shapes[result], self.contents, step.operands
         if what == "constant":
             self.leaf(result, Given("constant", step.key))
@@ -117,11 +133,11 @@ class Tensors:
         elif what == "reshape":
             self.values[result] = reshaped(contents, self.view(operands[0]), shape)
         elif what == "view":
-            assert isinstance(step.key, Window)
+            assert isinstance(step.key, Subview)
             source = self.view(operands[0])
             self.values[result] = source.window(step.key, self.forms(operands[1:]), shape)
         elif what == "insert":
-            assert isinstance(step.key, Window)
+            assert isinstance(step.key, Subview)
             target = tensor(contents, self.content(operands[1]), shape)
             part = self.program.shapes[operands[0]]
             at = target.window(step.key, self.forms(operands[2:]), part).region
@@ -142,20 +158,20 @@ class Tensors:
             found = self.contents.insert(found, at, number)
         return found
 
-    def _branches(self, step: Step) -> None:
+    def _branches(self, step: CheckedStep) -> None:
         """Evaluate the branches of an scf.if that has none on buffers, where it may be a choice between two."""
         self.fresh(step, step.results, "what a branch gives")
         for body in step.bodies:
             self.run(body)
         self.branched(step)
 
-    def branched(self, step: Step) -> tuple[Replacing, ...]:
+    def branched(self, step: CheckedStep) -> tuple[Replacing, ...]:
         """Note and return what the branches of an scf.if give, once they have been evaluated."""
         given = tuple([self.replacing(step.results, body.ends) for body in step.bodies])
         self._learn(step, given)
         return given
 
-    def _learn(self, step: Step, given: Sequence[Replacing]) -> None:
+    def _learn(self, step: CheckedStep, given: Sequence[Replacing]) -> None:
         for way, one in zip(self.ways(self.form(step.operands[0])), given):
             way.learn(one.leaves, one.atoms)
 
@@ -171,7 +187,7 @@ class Tensors:
         for k, way in enumerate(self.ways(condition)):
             way.learn({join: contents[k] for join, contents in joins.items()}, {})
 
-    def run(self, body: Body) -> None:
+    def run(self, body: StepBlock) -> None:
         """Evaluate the steps of a block."""
         for step in body.steps:
             self.step(step)
@@ -181,7 +197,7 @@ def scalar(contents: Contents, key: Hashable, operands: Sequence[Form]) -> Form:
     """Return what a scalar op gives, or a constant."""
     if isinstance(key, int):
         return Form(key)
-    assert isinstance(key, Op)
+    assert isinstance(key, ComputedScalar)
     found = contents.scalars.op(key, operands)
     if key.name == "mw.member":
         assert isinstance(key.details, tuple)
@@ -193,7 +209,7 @@ def element(contents: Contents, content: Content) -> Form:
     """Return the scalar that a content of one element is."""
     if isinstance(content.detail, Number):
         return content.detail.form
-    return contents.scalars.atom(Element(content, whole(content.nbytes)))
+    return contents.scalars.atom(LoadedScalar(content, whole(content.nbytes)))
 
 
 def _title(work: Work) -> str:
@@ -204,13 +220,13 @@ _MEETING = ("start", "wait", "collective")  # work that other ranks wait for
 
 
 @dataclass
-class Cursor:
+class StepCursor:
     """Walk the steps of a block on tensors beside those on buffers, which are the same but for some that are gone."""
 
     tensors: Tensors
-    steps: Sequence[Step]
+    steps: Sequence[CheckedStep]
     at: int = 0
-    left: dict[Hashable, list[Step]] = field(
+    left: dict[Hashable, list[CheckedStep]] = field(
         default_factory=dict
     )  # passed over, by what finds them
     places: dict[Hashable, list[int]] = field(default_factory=dict)
@@ -221,7 +237,7 @@ class Cursor:
         for k, step in enumerate(self.steps):
             self.places.setdefault(tag(step), []).append(k)
 
-    def find(self, wanted: Hashable) -> Step | None:
+    def find(self, wanted: Hashable) -> CheckedStep | None:
         """Return the next step of that tag, or the first that was passed over, and evaluate all before it."""
         places = self.places.get(wanted, [])
         while places and places[0] < self.at:
@@ -245,7 +261,7 @@ class Cursor:
             if tag(step) is not None:
                 self.left.setdefault(tag(step), []).append(step)
 
-    def missing(self) -> list[Step]:
+    def missing(self) -> list[CheckedStep]:
         """Return the collectives that have not been found, though something needs what they give."""
         found = []
         for step in [step for steps in self.left.values() for step in steps]:
@@ -255,7 +271,7 @@ class Cursor:
                 found.append(step)
         return found
 
-    def _loads(self) -> list[Step]:
+    def _loads(self) -> list[CheckedStep]:
         """Return the loads that have been passed over, and those that come before anything else is done."""
         end = self.at
         while end < len(self.steps) and tag(self.steps[end]) in (None, "load"):
@@ -271,7 +287,7 @@ class Cursor:
             loads.remove(found)
         return found is not None
 
-    def load(self, region: Region | None) -> Step | None:
+    def load(self, region: ByteRegion | None) -> CheckedStep | None:
         """Take out and return a load: the first, or the first of these bytes if there is one."""
         loads = self._loads()
         if not loads:
@@ -280,12 +296,12 @@ class Cursor:
         loads.remove(found)
         return found
 
-    def _region(self, load: Step) -> Region:
+    def _region(self, load: CheckedStep) -> ByteRegion:
         view = self.tensors.view(load.operands[0])
         return view.element(self.tensors.forms(load.operands[1:]))
 
 
-def tag(step: Step) -> Hashable:
+def tag(step: CheckedStep) -> Hashable:
     """Return what a step is found by in the other program; None for one that is not looked for."""
     if step.what == "work":
         assert isinstance(step.key, Work)
@@ -293,4 +309,4 @@ def tag(step: Step) -> Hashable:
     return step.what if step.what in ("for", "if", "while", "load") else None
 
 
-__all__ = ["Cursor", "Spot", "Tensors", "element", "scalar", "tag"]
+__all__ = ["BufferAddress", "StepCursor", "Tensors", "element", "scalar", "tag"]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from meshweave.verification.buffers.program import Indices, Kernel
-from meshweave.verification.buffers.regions import Form, Region, apart, merged
+from meshweave.verification.buffers.regions import ByteRegion, Form, apart, merged
 from meshweave.verification.buffers.relation import Doubt, Span
 from meshweave.verification.buffers.views import Buffer
 
@@ -30,7 +30,7 @@ class Touch:
     steps: tuple[int, ...] | None
     width: int
     writes: bool
-    region: Region
+    region: ByteRegion
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def _touch(
     offset = Form(buffer.base.start).plus(buffer.offset)
     if indices is None:
         region = buffer.region
-        moved = Region(Form(buffer.base.start).plus(region.offset), region.dims)
+        moved = ByteRegion(Form(buffer.base.start).plus(region.offset), region.dims)
         return Touch(buffer.base, offset, None, buffer.width, writes, moved)
     steps = [0] * len(sizes)
     for index, stride in zip(indices, buffer.strides):
@@ -100,7 +100,7 @@ def _touched(
 ) -> Touch:
     low = sum(min(0, step * (size - 1)) for size, step in zip(sizes, steps))
     dims = sorted(((size, abs(s)) for size, s in zip(sizes, steps) if s), key=lambda d: -d[1])
-    region = Region(offset.plus(Form(low)), merged([*dims, (buffer.width, 1)]))
+    region = ByteRegion(offset.plus(Form(low)), merged([*dims, (buffer.width, 1)]))
     return Touch(buffer.base, offset, steps, buffer.width, writes, region)
 
 

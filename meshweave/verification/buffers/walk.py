@@ -9,13 +9,19 @@ from typing import NamedTuple
 
 from meshweave.verification.buffers.contents import Content, Replacing
 from meshweave.verification.buffers.memory import Lost, meets
-from meshweave.verification.buffers.program import Body, Function, Spot, Step, Work
+from meshweave.verification.buffers.program import (
+    BufferAddress,
+    CheckedStep,
+    Function,
+    StepBlock,
+    Work,
+)
 from meshweave.verification.buffers.regions import Form, reached
-from meshweave.verification.buffers.relation import Doubt, Given, Held, Loop, Span, Ways
+from meshweave.verification.buffers.relation import Doubt, Given, Held, LoopInvariant, Span, Ways
 from meshweave.verification.buffers.steps import ARENA, Steps
-from meshweave.verification.buffers.tensors import Cursor
+from meshweave.verification.buffers.tensors import StepCursor
 from meshweave.verification.buffers.touches import Touched, row_by_row
-from meshweave.verification.buffers.views import Choice, View
+from meshweave.verification.buffers.views import EitherView, StridedView
 
 
 class Carried(NamedTuple):
@@ -28,7 +34,7 @@ class Carried(NamedTuple):
     number: int | None
 
 
-class Walk(Steps):
+class FunctionCheck(Steps):
     """Check one function."""
 
     def run(self, reference: Function) -> None:
@@ -52,9 +58,9 @@ class Walk(Steps):
             doubt = self.holds(view, self.tensors.content(made))
             self.say(doubt, self.name(view), function.where)
 
-    def _blocks(self, reference: Body, body: Body) -> None:
+    def _blocks(self, reference: StepBlock, body: StepBlock) -> None:
         """Walk two blocks; what is started in the one on buffers must end there."""
-        cursor, outer = Cursor(self.tensors, reference.steps), self.pending
+        cursor, outer = StepCursor(self.tensors, reference.steps), self.pending
         self.pending = dict(outer)
         for step in body.steps:
             self._step(step, cursor)
@@ -68,7 +74,7 @@ class Walk(Steps):
             assert isinstance(left.key, Work)
             self.say(Doubt(True, "is missing"), f"mw.{left.key.kind} {left.key.name}", left.where)
 
-    def _step(self, step: Step, cursor: Cursor) -> None:
+    def _step(self, step: CheckedStep, cursor: StepCursor) -> None:
         self.checked += 1
         method = _METHODS.get(step.what)
         if method is not None:
@@ -76,7 +82,7 @@ class Walk(Steps):
         else:
             self.values[step.results[0]] = self.made(step)
 
-    def _fuse(self, step: Step, cursor: Cursor) -> None:
+    def _fuse(self, step: CheckedStep, cursor: StepCursor) -> None:
         members: list[Touched] = []
         self.unit = members
         for inner in step.bodies[0].steps:
@@ -87,7 +93,7 @@ class Walk(Steps):
 
     # Control flow.
 
-    def _find(self, step: Step, cursor: Cursor) -> Step | None:
+    def _find(self, step: CheckedStep, cursor: StepCursor) -> CheckedStep | None:
         """Return the same control flow on tensors, whose results are values then."""
         reference = cursor.find(step.what)
         if reference is None:
@@ -98,7 +104,7 @@ class Walk(Steps):
             self.tensors.fresh(reference, reference.results, f"what scf.{step.what} gives")
         return reference
 
-    def _give_up(self, step: Step) -> None:
+    def _give_up(self, step: CheckedStep) -> None:
         """Go on behind control flow that nothing is known of."""
         for span in self._written(step):
             self.memory.lose(span, Lost(f"scf.{step.what}", step.where))
@@ -108,14 +114,14 @@ class Walk(Steps):
             else:
                 self.lose(number)
 
-    def _same(self, ours: Sequence[int], theirs: Sequence[int], step: Step) -> None:
+    def _same(self, ours: Sequence[int], theirs: Sequence[int], step: CheckedStep) -> None:
         """Check that numbers are those on tensors."""
         for one, other in zip(ours, theirs):
             if self.form(one) != self.tensors.form(other):
                 reason = "depends on another number than on tensors"
                 self.say(Doubt(False, reason), f"scf.{step.what}", step.where)
 
-    def _if(self, step: Step, cursor: Cursor) -> None:
+    def _if(self, step: CheckedStep, cursor: StepCursor) -> None:
         reference = self._find(step, cursor)
         if reference is None:
             return
@@ -123,7 +129,7 @@ class Walk(Steps):
         ends: list[dict[Span, Content | None]] = []
         before = set(self.names)
         for k, theirs in enumerate(reference.bodies):
-            ours = step.bodies[k] if k < len(step.bodies) else Body((), (), ())
+            ours = step.bodies[k] if k < len(step.bodies) else StepBlock((), (), ())
             with self.memory.noted() as changes:
                 self._blocks(theirs, ours)
                 ends.append({span: self.memory.held.get(span) for span in changes})
@@ -138,7 +144,7 @@ class Walk(Steps):
 
     def _join(
         self, ends: Sequence[dict[Span, Content | None]], ways: Sequence[Replacing],
-        before: Collection[Span], given: Collection[Span], step: Step,
+        before: Collection[Span], given: Collection[Span], step: CheckedStep,
     ) -> dict[Content, list[Content]]:  # fmt: skip
         """Let memory hold what one branch or the other leaves; return that, with what it is in each of them.
 
@@ -167,7 +173,7 @@ class Walk(Steps):
             self.memory.write(span, content, who)
         return joins
 
-    def _branch_results(self, step: Step, reference: Step) -> None:
+    def _branch_results(self, step: CheckedStep, reference: CheckedStep) -> None:
         """Give a value to what an scf.if gives on buffers: numbers in order, and one of two buffers."""
         scalars = [k for k, n in enumerate(reference.results) if self.tensors.shape(n) is None]
         for k, number in enumerate(step.results):
@@ -175,7 +181,7 @@ class Walk(Steps):
             if number in self.after.shapes:
                 one, other = (self.buffer(end) for end in ends)
                 condition = self.form(step.operands[0])
-                self.values[number] = one if one == other else Choice(condition, one, other)
+                self.values[number] = one if one == other else EitherView(condition, one, other)
                 continue
             forms = [self.form(end) for end in ends]
             same = [
@@ -189,7 +195,7 @@ class Walk(Steps):
                 self.say(Doubt(False, "gives another number than on tensors"), "scf.if", step.where)
                 self.lose(number)
 
-    def _for(self, step: Step, cursor: Cursor) -> None:
+    def _for(self, step: CheckedStep, cursor: StepCursor) -> None:
         reference = self._find(step, cursor)
         if reference is None:
             return
@@ -234,7 +240,7 @@ class Walk(Steps):
         if isfinite(low) and isfinite(high) and low < high:
             bounds[atom] = int(low), int(high) - 1
 
-    def _while(self, step: Step, cursor: Cursor) -> None:
+    def _while(self, step: CheckedStep, cursor: StepCursor) -> None:
         reference = self._find(step, cursor)
         if reference is None:
             return
@@ -260,7 +266,12 @@ class Walk(Steps):
         self._while_results(step, reference)
 
     def _pass_on(
-        self, body: Body, given: Sequence[int], theirs: Body, their_given: Sequence[int], step: Step
+        self,
+        body: StepBlock,
+        given: Sequence[int],
+        theirs: StepBlock,
+        their_given: Sequence[int],
+        step: CheckedStep,
     ) -> None:
         """Give the second block of an scf.while what the first hands it."""
         for argument, number in zip(theirs.arguments, their_given):
@@ -268,7 +279,7 @@ class Walk(Steps):
         for argument, number in zip(body.arguments, given):
             self.values[argument] = self.values[number]
 
-    def _while_results(self, step: Step, reference: Step) -> None:
+    def _while_results(self, step: CheckedStep, reference: CheckedStep) -> None:
         """Give a value to what an scf.while gives: what its condition hands on, as it is behind the last trip."""
         scalars = [k for k, n in enumerate(reference.results) if self.tensors.shape(n) is None]
         theirs = reference.bodies[0].ends[1:]
@@ -291,7 +302,7 @@ class Walk(Steps):
         starts: Sequence[int],
         theirs: Sequence[int],
         given: Sequence[int],
-        step: Step,
+        step: CheckedStep,
     ) -> list[Carried]:
         """Give a value to what a loop carries on buffers, and tell what it is on tensors."""
         free = [k for k, n in enumerate(theirs) if self.tensors.shape(n) is None]
@@ -313,7 +324,11 @@ class Walk(Steps):
         return found
 
     def _handed_on(
-        self, carried: Sequence[Carried], ends: Sequence[int], theirs: Sequence[int], step: Step
+        self,
+        carried: Sequence[Carried],
+        ends: Sequence[int],
+        theirs: Sequence[int],
+        step: CheckedStep,
     ) -> None:
         """Check what a trip hands on: the same numbers as on tensors, and the buffers that it was given."""
         for (start, number), end in zip(carried, ends):
@@ -336,7 +351,7 @@ class Walk(Steps):
 
     # Memory around a loop.
 
-    def _enter(self, step: Step, first: Replacing) -> int:
+    def _enter(self, step: CheckedStep, first: Replacing) -> int:
         """Let memory be as it is when a trip begins; return the number of the loop."""
         written = self._written(step)
         entry = {span: self.memory.held[span] for span in written if span in self.memory.held}
@@ -344,7 +359,7 @@ class Walk(Steps):
             if span in self.names and not any(meets(span, other) for other in entry):
                 entry[span] = self.memory.read(span)
         number = len(self.relation.loops)
-        self.relation.loops.append(Loop(step.where, first, entry))
+        self.relation.loops.append(LoopInvariant(step.where, first, entry))
         who = Lost("a trip of the loop", step.where)
         for span in [m for w in written for m in list(self.memory.meeting(w)) if m not in entry]:
             self.memory.lose(span, who)
@@ -353,14 +368,16 @@ class Walk(Steps):
             self.memory.write(span, head, who)
         return number
 
-    def _settle(self, number: int, later: Replacing, step: Step) -> None:
+    def _settle(self, number: int, later: Replacing, step: CheckedStep) -> None:
         """Check, at the end of a trip, that the next one finds what it needs."""
         loop = self.relation.loops[number]
         loop.end = {span: self.memory.read(span) for span in loop.entry}
         loop.later = later
         self.say(self.relation.settle(loop), "a loop", step.where)
 
-    def _before_trip(self, number: int, changes: dict[Span, Content | None], step: Step) -> None:
+    def _before_trip(
+        self, number: int, changes: dict[Span, Content | None], step: CheckedStep
+    ) -> None:
         """Let memory be as it is before the trip that does not come."""
         entry = self.relation.loops[number].entry
         for span in list(changes):
@@ -369,7 +386,9 @@ class Walk(Steps):
             head = self.contents.unknown("head", Held(number, span), span.nbytes)
             self.memory.write(span, head, Lost("the loop", step.where))
 
-    def _leave(self, changes: dict[Span, Content | None], leave: Replacing, step: Step) -> None:
+    def _leave(
+        self, changes: dict[Span, Content | None], leave: Replacing, step: CheckedStep
+    ) -> None:
         """Let memory hold what a loop leaves. leave: what its results are in terms of a trip."""
         number = len(self.relation.joins)
         ways: dict[Span, Ways] = {}
@@ -381,7 +400,7 @@ class Walk(Steps):
                 join = self.contents.unknown("join", Held(number, span), span.nbytes)
                 self.memory.write(span, join, Lost("the loop", step.where))
 
-    def _written(self, step: Step) -> list[Span]:
+    def _written(self, step: CheckedStep) -> list[Span]:
         """Return the spans that control flow may write."""
         found: dict[Span, None] = {}
         local: dict[int, tuple[Span, ...]] = {}
@@ -389,7 +408,7 @@ class Walk(Steps):
         def spans(number: int) -> tuple[Span, ...]:
             return local[number] if number in local else _spans(self.values.get(number))
 
-        def visit(step: Step) -> None:
+        def visit(step: CheckedStep) -> None:
             what, operands = step.what, step.operands
             for targets, numbers in _handed(step):
                 local.update((t, spans(n)) for t, n in zip(targets, numbers))
@@ -411,16 +430,16 @@ class Walk(Steps):
 
 
 def _spans(value: object) -> tuple[Span, ...]:
-    if isinstance(value, Choice):
+    if isinstance(value, EitherView):
         return (*_spans(value.one), *_spans(value.other))
-    return (value.base,) if isinstance(value, View) else ()
+    return (value.base,) if isinstance(value, StridedView) else ()
 
 
 def _define(
-    step: Step, local: dict[int, tuple[Span, ...]], spans: Callable[[int], tuple[Span, ...]]
+    step: CheckedStep, local: dict[int, tuple[Span, ...]], spans: Callable[[int], tuple[Span, ...]]
 ) -> None:
     """Note which spans the results of a step may be in."""
-    if isinstance(step.key, Spot):
+    if isinstance(step.key, BufferAddress):
         local[step.results[0]] = (Span(ARENA, step.key.offset, step.key.offset + step.key.nbytes),)
     elif step.what in ("view", "reshape"):
         local[step.results[0]] = spans(step.operands[0])
@@ -434,7 +453,7 @@ def _define(
             local[result] = tuple([s for body in step.bodies for s in spans(body.ends[k])])
 
 
-def _handed(step: Step) -> list[tuple[Sequence[int], Sequence[int]]]:
+def _handed(step: CheckedStep) -> list[tuple[Sequence[int], Sequence[int]]]:
     """Return the arguments of the blocks of a loop, each with the values that they start from."""
     if step.what == "for":
         return [(step.bodies[0].arguments[1:], step.operands[3:])]
@@ -443,7 +462,7 @@ def _handed(step: Step) -> list[tuple[Sequence[int], Sequence[int]]]:
     return []
 
 
-_METHODS: dict[str, Callable[[Walk, Step, Cursor], None]] = {
-    "work": Walk.work, "copy": Walk.copy, "store": Walk.store, "load": Walk.load,
-    "fuse": Walk._fuse, "for": Walk._for, "if": Walk._if, "while": Walk._while,
+_METHODS: dict[str, Callable[[FunctionCheck, CheckedStep, StepCursor], None]] = {
+    "work": FunctionCheck.work, "copy": FunctionCheck.copy, "store": FunctionCheck.store, "load": FunctionCheck.load,
+    "fuse": FunctionCheck._fuse, "for": FunctionCheck._for, "if": FunctionCheck._if, "while": FunctionCheck._while,
 }  # fmt: skip

@@ -139,7 +139,7 @@ class _Memory:
     """Buffers at addresses that are multiples of 256, as the runtime gives them."""
 
     def __init__(self) -> None:
-        self.memory = emulator.Memory()
+        self.memory = emulator.GlobalMemory()
         self.buffers: dict[tuple[str, Any], np.ndarray] = {}
 
     def buffer(self, kind: str, index: Any, nbytes: int) -> np.ndarray:

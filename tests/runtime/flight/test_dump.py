@@ -17,7 +17,7 @@ from meshweave.bundle import OpInfo
 from meshweave.errors import MeshweaveError
 from meshweave.runtime.flight.dump import Dump, read_dumps, write_dump
 from meshweave.runtime.flight.faults import Fault, faults
-from meshweave.runtime.flight.records import Entry, RankRecord
+from meshweave.runtime.flight.records import CollectiveRecord, RankRecord
 
 OPS = tuple(OpInfo(n, f"all_reduce[x] f32 {n}", f"a.mlir:{n}:1", 64 * n) for n in (1, 2, 3))
 NRANKS = 4
@@ -25,7 +25,9 @@ NRANKS = 4
 
 def rank(number: int, ops: list[int], within: bool = False, **more: Any) -> RankRecord:
     """A rank that has started these ops, one after the other; its ring holds the last three."""
-    entries = [Entry(n, op, "", not within or n < len(ops)) for n, op in enumerate(ops, 1)]
+    entries = [
+        CollectiveRecord(n, op, "", not within or n < len(ops)) for n, op in enumerate(ops, 1)
+    ]
     state = more.pop("state", "running")
     op = ops[-1] if ops else 0
     return RankRecord(
@@ -58,7 +60,7 @@ entries = st.tuples(counts, st.sampled_from(["", "start", "wait"]), st.booleans(
 def numbered(made: RankRecord, told: list[tuple[int, str, bool]]) -> RankRecord:
     """A record with these collectives (op, half, ended) as its last."""
     first = made.count + 1
-    given = tuple(Entry(first + k, *each) for k, each in enumerate(told))
+    given = tuple(CollectiveRecord(first + k, *each) for k, each in enumerate(told))
     return replace(made, count=made.count + len(given), entries=given)
 
 
@@ -182,7 +184,7 @@ def test_a_file_cannot_give_a_terminal_orders(tmp_path: Path) -> None:
 
 
 def test_ranks_that_are_far_apart_take_no_time(tmp_path: Path) -> None:
-    far = replace(rank(0, [1]), count=1 << 61, entries=(Entry(1 << 61, 1, "", True),))
+    far = replace(rank(0, [1]), count=1 << 61, entries=(CollectiveRecord(1 << 61, 1, "", True),))
     made = dump(far, *(rank(n, [1], True) for n in (1, 2, 3)))
     done = meshweave("doctor", "--dump", write_dump(made, str(tmp_path)))
     assert done.status == 0 and "verdict: rank 0 computes" in done.out

@@ -18,7 +18,7 @@ from meshweave.frontends.python.functions.manipulate import broadcast_to, concat
 from meshweave.frontends.python.functions.reduce import prod
 from meshweave.frontends.python.functions.reduce import sum as total
 from meshweave.frontends.python.tracer import ArrayLike, Tracer, broadcast_shapes, tensor, tracing
-from meshweave.ir.routines import Call
+from meshweave.ir.routines import RoutineCall
 
 
 class EighResult(NamedTuple):
@@ -162,7 +162,7 @@ def _call(
     values = [e.astype(first, wide)]
     values += [x if x.dtype == int32 else e.astype(x, wide) for x in map(tensor, operands[1:])]
     _check(name, routine, values)
-    call = Call.made(routine, wide.name, [value.shape for value in values], flags)
+    call = RoutineCall.made(routine, wide.name, [value.shape for value in values], flags)
     kinds = [int32 if kind == "i32" else wide for kind in call.row.types("")][len(values) :]
     shapes = [tuple(shape) for shape in call.shapes[len(values) :]]
     made = _add(routine, flags, values, [tensor_type(s, k) for s, k in zip(shapes, kinds)])
@@ -173,7 +173,9 @@ def _call(
 
 def _check(name: str, routine: str, values: Sequence[Tracer]) -> None:
     """Refuse what are no matrices, or not square ones where these are needed."""
-    for value, dims in zip(values, Call.made(routine, "", [v.shape for v in values]).row.tensors):
+    for value, dims in zip(
+        values, RoutineCall.made(routine, "", [v.shape for v in values]).row.tensors
+    ):
         if value.ndim < len(dims):
             fail(f"{name}: x has {value.ndim} dims, at least {len(dims)} are right")
         if dims == "nn" and value.shape[-1] != value.shape[-2]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from math import prod
 
 from meshweave.errors import CompileError
-from meshweave.frontends.windows import Axis, Phase, phases
+from meshweave.frontends.windows import Phase, WindowDim, phases
 from meshweave.ir.bindings import ir, stablehlo
 from meshweave.ir.build import IteratorType, OpBuilder, Values, i64_array, tensor_type
 from meshweave.ir.locations import location_text
@@ -32,7 +32,7 @@ class Operands:
     image: ir.Value
     window: ir.Value
     dims: tuple[Dims, Dims, Dims]
-    axes: tuple[Axis, ...]
+    axes: tuple[WindowDim, ...]
 
     @property
     def shape(self) -> list[int]:
@@ -125,7 +125,7 @@ def _grouped(b: OpBuilder, value: ir.Value, dim: int, groups: int) -> ir.Value:
     return b.one("stablehlo.reshape", tensor_type(split, value.type.element_type), value)
 
 
-def _axes(op: ir.Operation, space: Sequence[Sequence[int]]) -> tuple[Axis, ...]:
+def _axes(op: ir.Operation, space: Sequence[Sequence[int]]) -> tuple[WindowDim, ...]:
     count = len(space[0])
     sizes = [
         [value.type.shape[d] for d in dims]
@@ -133,7 +133,7 @@ def _axes(op: ir.Operation, space: Sequence[Sequence[int]]) -> tuple[Axis, ...]:
     ]
     low = _numbers(op, "padding", 2 * count, 0)[::2]
     return tuple(
-        Axis(*numbers)
+        WindowDim(*numbers)
         for numbers in zip(
             *sizes,
             _numbers(op, "window_strides", count, 1),

@@ -45,7 +45,9 @@ def lower_scatter(op: ir.Operation) -> None:
     operands = list(op.operands)
     inputs, indices, updates = operands[:count], operands[count], operands[count + 1 :]
     b, reducer = OpBuilder.before(op), body_of(op)
-    windows = _Windows(op, _numbers_of(op), list(inputs[0].type.shape), list(updates[0].type.shape))
+    windows = _ScatterWindows(
+        op, _numbers_of(op), list(inputs[0].type.shape), list(updates[0].type.shape)
+    )
     starts = [c for c in windows.components(b, indices) if isinstance(c, ir.Value)]
 
     def update(
@@ -67,7 +69,7 @@ def _numbers_of(op: ir.Operation) -> Any:
     return hlo.ScatterDimensionNumbers(op.attributes["scatter_dimension_numbers"])
 
 
-class _Windows:
+class _ScatterWindows:
     """Say where the windows of a scatter lie: its loops are the dims of the updates.
 
     to: for each dim of the operand the loop that it runs with, or the number of its place, behind those of the loops.

@@ -9,7 +9,7 @@ from meshweave.lowering.writer import Value
 
 
 @dataclass(frozen=True, eq=False)
-class View:
+class ComplexRows:
     """Describe rows of complex numbers.
 
     re, im: where their parts begin; im is None where both are woven, or all are real. step: elements from a row to the
@@ -24,16 +24,16 @@ class View:
     swaps: bool = False
     scale: float = 1.0
 
-    def swapped(self) -> View:
+    def swapped(self) -> ComplexRows:
         """Return the view in which both parts change places."""
         return replace(self, swaps=not self.swaps)
 
-    def scaled(self, factor: float) -> View:
+    def scaled(self, factor: float) -> ComplexRows:
         """Return the view whose numbers are multiplied when they are stored."""
         return replace(self, scale=self.scale * factor)
 
 
-class Place(NamedTuple):
+class ViewElement(NamedTuple):
     """Name numbers of a view: a row, or a vector of rows where there is no column; else columns of the row."""
 
     row: Value
@@ -41,7 +41,7 @@ class Place(NamedTuple):
     lanes: int
 
 
-class Table(NamedTuple):
+class ComplexConstants(NamedTuple):
     """Hold where constant complex numbers lie: real parts, then as many imaginary ones."""
 
     pointer: Value

@@ -17,7 +17,7 @@ from meshweave.ir.fft import Transform, convolved, half, is_long
 from meshweave.lowering.cpu.blocks import parts_of
 from meshweave.lowering.cpu.fft.butterflies import Pair, negative, transform
 from meshweave.lowering.cpu.fft.factors import Numbers, chirp, chirp_transform, radices, roots
-from meshweave.lowering.cpu.fft.places import Place, Table, View
+from meshweave.lowering.cpu.fft.places import ComplexConstants, ComplexRows, ViewElement
 from meshweave.lowering.writer import Value, Writer
 from meshweave.plan.machine import vectors
 
@@ -36,7 +36,7 @@ class TransformWriter(Writer):
         self.most = vectors().nbytes // self.width
         count = call.given + call.made + 1
         self._given = [Value(self, f"%p{k}", _POINTER) for k in range(count)]
-        self._tables: dict[bytes, Table] = {}
+        self._tables: dict[bytes, ComplexConstants] = {}
         self._name, self.columns = "", 1
 
     def text(self, name: str) -> str:
@@ -68,13 +68,13 @@ class TransformWriter(Writer):
 
     # Where numbers lie.
 
-    def _source(self, batch: Value, column: Value) -> View:
+    def _source(self, batch: Value, column: Value) -> ComplexRows:
         call = self.call
         rows = half(call.length) if call.kind == "irfft" else call.length
         view = self._outside(self._given[: call.given], batch, column, rows, call.kind == "rfft")
         return view.swapped() if call.kind == "ifft" else view
 
-    def _sink(self, batch: Value, column: Value) -> View:
+    def _sink(self, batch: Value, column: Value) -> ComplexRows:
         call = self.call
         rows = half(call.length) if call.kind == "rfft" else call.length
         pointers = self._given[call.given : call.given + call.made]
@@ -85,7 +85,7 @@ class TransformWriter(Writer):
 
     def _outside(
         self, pointers: Sequence[Value], batch: Value, column: Value, rows: int, real: bool
-    ) -> View:
+    ) -> ComplexRows:
         """Return the columns of an operand or result. real: it holds real numbers."""
         after = self.call.after
         first = self.plus(self.times(batch, rows * after), column)
@@ -93,19 +93,21 @@ class TransformWriter(Writer):
             places = [self.offset(p, first, self.element) for p in pointers]
             if real and self.call.halved:  # one after the other is a complex number
                 if after == 1:
-                    return View(places[0], None, 1, True)
-                return View(places[0], self.offset(places[0], after, self.element), 2 * after)
-            return View(places[0], places[1] if len(places) == 2 else None, after)
+                    return ComplexRows(places[0], None, 1, True)
+                return ComplexRows(
+                    places[0], self.offset(places[0], after, self.element), 2 * after
+                )
+            return ComplexRows(places[0], places[1] if len(places) == 2 else None, after)
         at = self.offset(pointers[0], self.times(first, 2), self.element)
-        return View(at, None, after, True)
+        return ComplexRows(at, None, after, True)
 
-    def _scratch(self, number: int) -> View:
+    def _scratch(self, number: int) -> ComplexRows:
         """Return one of both pieces of scratch memory."""
         pieces = [
             self.offset(self._given[-1], (2 * number + k) * self.call.piece, self.element)
             for k in (0, 1)
         ]
-        return View(pieces[0], pieces[1], self.columns)
+        return ComplexRows(pieces[0], pieces[1], self.columns)
 
     # Numbers of a view.
 
@@ -113,13 +115,13 @@ class TransformWriter(Writer):
         """Return the type of so many numbers."""
         return self.element if lanes == 1 else f"vector<{lanes}x{self.element}>"
 
-    def _address(self, view: View, place: Place, pointer: Value) -> Value:
+    def _address(self, view: ComplexRows, place: ViewElement, pointer: Value) -> Value:
         at = self.times(place.row, view.step)
         if place.column is not None:
             at = self.plus(at, place.column)
         return self.offset(pointer, self.times(at, 2) if view.woven else at, self.element)
 
-    def get(self, view: View, place: Place) -> Pair:
+    def get(self, view: ComplexRows, place: ViewElement) -> Pair:
         """Load numbers at a place."""
         type_, lanes = self.type_of(place.lanes), place.lanes
         at = self._address(view, place, view.re)
@@ -136,7 +138,7 @@ class TransformWriter(Writer):
             other = self.load(self._address(view, place, view.im), type_, self.width)
         return Pair(other, one) if view.swaps else Pair(one, other)
 
-    def put(self, view: View, place: Place, pair: Pair) -> None:
+    def put(self, view: ComplexRows, place: ViewElement, pair: Pair) -> None:
         """Store numbers at a place."""
         pair = pair.scaled(view.scale)
         one, other = (pair.im, pair.re) if view.swaps else pair
@@ -166,7 +168,7 @@ class TransformWriter(Writer):
 
     # Tables.
 
-    def table(self, numbers: Numbers) -> Table:
+    def table(self, numbers: Numbers) -> ComplexConstants:
         """Return where constant numbers lie."""
         flat = numbers.ravel()
         kind = "<f4" if self.element == "f32" else "<f8"
@@ -179,10 +181,10 @@ class TransformWriter(Writer):
             f"{{addr_space = 0 : i32, alignment = 64 : i64}} : !llvm.array<{size} x {self.element}>\n"
         )
         at = self.let_first(f"llvm.mlir.addressof @{name} : {_POINTER}", _POINTER)
-        self._tables[data] = Table(at, flat.size)
+        self._tables[data] = ComplexConstants(at, flat.size)
         return self._tables[data]
 
-    def entry(self, table: Table, index: Value, lanes: int, spread: bool) -> Pair:
+    def entry(self, table: ComplexConstants, index: Value, lanes: int, spread: bool) -> Pair:
         """Load entries of a table. spread: one entry, in all lanes."""
         at = self.offset(table.pointer, index, self.element)
         later = self.offset(at, table.size, self.element)
@@ -211,29 +213,31 @@ class TransformWriter(Writer):
         for at, few in parts_of(count - whole, lanes):
             body(self.constant(start + whole + at, "i64"), few)
 
-    def rows(self, start: int, end: int, body: Callable[[Place], None]) -> None:
+    def rows(self, start: int, end: int, body: Callable[[ViewElement], None]) -> None:
         """Write `body` for all numbers of some rows: of one column, vectors of rows."""
         if self.columns == 1:
-            self.spans(start, end, self.most, lambda k, lanes: body(Place(k, None, lanes)))
+            self.spans(start, end, self.most, lambda k, lanes: body(ViewElement(k, None, lanes)))
             return
         row = self.open(end, 1, start)
-        self.spans(0, self.columns, self.most, lambda c, lanes: body(Place(row, c, lanes)))
+        self.spans(0, self.columns, self.most, lambda c, lanes: body(ViewElement(row, c, lanes)))
         self.close()
 
-    def turn(self, pair: Pair, table: Table, place: Place) -> Pair:
+    def turn(self, pair: Pair, table: ComplexConstants, place: ViewElement) -> Pair:
         """Multiply the numbers of rows with the entries of these rows."""
         return pair.times(self.entry(table, place.row, place.lanes, self.columns > 1))
 
     # Transforms.
 
-    def _core(self, source: View, sink: View, scratch: Sequence[View]) -> None:
+    def _core(self, source: ComplexRows, sink: ComplexRows, scratch: Sequence[ComplexRows]) -> None:
         """Transform complex numbers."""
         if is_long(self.call.core):
             self._convolution(source, sink, scratch)
         else:
             self.stages(self.call.core, source, sink, scratch)
 
-    def stages(self, length: int, source: View, sink: View, scratch: Sequence[View]) -> None:
+    def stages(
+        self, length: int, source: ComplexRows, sink: ComplexRows, scratch: Sequence[ComplexRows]
+    ) -> None:
         """Transform a length with short primes. scratch: in turns; the first one may be the source."""
         factors = radices(length) or [1]
         done, other = 1, int(source is scratch[0])
@@ -247,7 +251,9 @@ class TransformWriter(Writer):
         """Return which piece of scratch memory the stage before the last one does not write."""
         return (len(radices(length) or [1]) + 1) % 2
 
-    def _stage(self, length: int, done: int, radix: int, source: View, target: View) -> None:
+    def _stage(
+        self, length: int, done: int, radix: int, source: ComplexRows, target: ComplexRows
+    ) -> None:
         """Transform each group of `radix` numbers, of which the lanes before have `done` in a row."""
         groups = length // (done * radix)
         table = None
@@ -266,7 +272,7 @@ class TransformWriter(Writer):
 
     def _group(
         self, group: Value, groups: int, done: int, radix: int,
-        views: tuple[View, View], table: Table | None,
+        views: tuple[ComplexRows, ComplexRows], table: ComplexConstants | None,
     ) -> None:  # fmt: skip
         """Transform one group of all that is done, whose numbers turn alike."""
         source, target = views
@@ -298,14 +304,19 @@ class TransformWriter(Writer):
         self.close()
 
     def _first(
-        self, groups: int, radix: int, source: View, target: View, table: Table | None
+        self,
+        groups: int,
+        radix: int,
+        source: ComplexRows,
+        target: ComplexRows,
+        table: ComplexConstants | None,
     ) -> None:
         """Transform the groups of a row: their numbers are in order, and what they make is to be woven."""
         assert table is not None
 
         def compute(group: Value, lanes: int) -> None:
             taken = [
-                self.get(source, Place(self.plus(group, groups * k), None, lanes))
+                self.get(source, ViewElement(self.plus(group, groups * k), None, lanes))
                 for k in range(radix)
             ]
             made = transform(taken)
@@ -316,14 +327,14 @@ class TransformWriter(Writer):
 
         self.spans(0, groups, self.most, compute)
 
-    def _weave(self, target: View, row: Value, made: list[Pair], lanes: int) -> None:
+    def _weave(self, target: ComplexRows, row: Value, made: list[Pair], lanes: int) -> None:
         """Store the numbers of each lane side by side."""
         count = len(made)
         if lanes == 1 or count & (count - 1):
             for lane in range(lanes):
                 for j, pair in enumerate(made):
                     one = Pair(*(self.lane(v, lane) for v in pair)) if lanes > 1 else pair
-                    self.put(target, Place(self.plus(row, lane * count + j), None, 1), one)
+                    self.put(target, ViewElement(self.plus(row, lane * count + j), None, 1), one)
             return
         for _ in range(count.bit_length() - 1):
             woven = []
@@ -332,27 +343,29 @@ class TransformWriter(Writer):
                 woven += [Pair(re[0], im[0]), Pair(re[1], im[1])]
             made = woven
         for j, pair in enumerate(made):
-            self.put(target, Place(self.plus(row, j * lanes), None, lanes), pair)
+            self.put(target, ViewElement(self.plus(row, j * lanes), None, lanes), pair)
 
-    def _convolution(self, source: View, sink: View, scratch: Sequence[View]) -> None:
+    def _convolution(
+        self, source: ComplexRows, sink: ComplexRows, scratch: Sequence[ComplexRows]
+    ) -> None:
         """Transform a length with a long prime: turn by a chirp, convolve with it, turn again."""
         length, size = self.call.core, convolved(self.call.core)
         turns, spectrum = self.table(chirp(length)), self.table(chirp_transform(length))
         one, other = scratch
         zero = self.constant(0.0, self.element)
 
-        def turned(place: Place) -> None:
+        def turned(place: ViewElement) -> None:
             self.put(one, place, self.turn(self.get(source, place), turns, place))
 
-        def nothing(place: Place) -> None:
+        def nothing(place: ViewElement) -> None:
             empty = self.constant(0.0, self.type_of(place.lanes)) if place.lanes > 1 else zero
             self.put(one, place, Pair(empty, empty))
 
-        def multiplied(place: Place) -> None:
+        def multiplied(place: ViewElement) -> None:
             found = self.turn(self.get(end, place), spectrum, place)
             self.put(begin.swapped(), place, found)
 
-        def turned_again(place: Place) -> None:
+        def turned_again(place: ViewElement) -> None:
             self.put(sink, place, self.turn(self.get(last.swapped(), place), turns, place))
 
         self.rows(0, length, turned)
@@ -363,7 +376,7 @@ class TransformWriter(Writer):
         last = self._stages_inside(size, begin, one if begin is other else other)
         self.rows(0, length, turned_again)
 
-    def _stages_inside(self, length: int, source: View, other: View) -> View:
+    def _stages_inside(self, length: int, source: ComplexRows, other: ComplexRows) -> ComplexRows:
         """Transform in scratch memory; return the piece that holds the result."""
         count = len(radices(length))
         sink = other if count % 2 else source
@@ -372,7 +385,7 @@ class TransformWriter(Writer):
 
     # Transforms of real numbers.
 
-    def _rfft(self, source: View, sink: View, scratch: Sequence[View]) -> None:
+    def _rfft(self, source: ComplexRows, sink: ComplexRows, scratch: Sequence[ComplexRows]) -> None:
         """Transform real numbers, two of them as one; then tell apart what both made."""
         made = scratch[0] if is_long(self.call.core) else scratch[self._last(self.call.core)]
         if not self.call.halved:
@@ -383,7 +396,7 @@ class TransformWriter(Writer):
         middle = self.call.core
         turns = self.table(roots(2 * middle, np.arange(middle)))
 
-        def apart(place: Place) -> None:
+        def apart(place: ViewElement) -> None:
             a, b = self.get(made, place), self._mirrored(made, place, middle)
             even = Pair(a.re + b.re, a.im - b.im).scaled(0.5)
             odd = Pair(a.im + b.im, b.re - a.re).scaled(0.5)
@@ -392,7 +405,9 @@ class TransformWriter(Writer):
         self._ends(made, sink, middle)
         self.rows(1, middle, apart)
 
-    def _irfft(self, source: View, sink: View, scratch: Sequence[View]) -> None:
+    def _irfft(
+        self, source: ComplexRows, sink: ComplexRows, scratch: Sequence[ComplexRows]
+    ) -> None:
         """Undo `_rfft`; imaginary parts of numbers that are their own mirror image do not count."""
         begin, factor = scratch[0].swapped(), 1.0 / self.call.length
         if not self.call.halved:
@@ -402,7 +417,7 @@ class TransformWriter(Writer):
         middle = self.call.core
         turns = self.table(roots(2 * middle, -np.arange(middle)))
 
-        def together(place: Place) -> None:
+        def together(place: ViewElement) -> None:
             a, b = self.get(source, place), self._mirrored(source, place, middle)
             even = Pair(a.re + b.re, a.im - b.im)
             odd = self.turn(Pair(a.re - b.re, a.im + b.im), turns, place)
@@ -412,57 +427,58 @@ class TransformWriter(Writer):
         self.rows(1, middle, together)
         self._core(scratch[0], sink.swapped().scaled(factor), scratch)
 
-    def _mirrored(self, view: View, place: Place, middle: int) -> Pair:
+    def _mirrored(self, view: ComplexRows, place: ViewElement, middle: int) -> Pair:
         """Load the numbers of the rows that mirror these."""
         if place.column is not None:
             return self.get(
-                view, Place(self.constant(middle, "i64") - place.row, place.column, place.lanes)
+                view,
+                ViewElement(self.constant(middle, "i64") - place.row, place.column, place.lanes),
             )
         last = self.constant(middle - place.lanes + 1, "i64") - place.row
-        return self.reversed(self.get(view, Place(last, None, place.lanes)), place.lanes)
+        return self.reversed(self.get(view, ViewElement(last, None, place.lanes)), place.lanes)
 
-    def _of_row(self, row: int, body: Callable[[Place], None]) -> None:
+    def _of_row(self, row: int, body: Callable[[ViewElement], None]) -> None:
         """Write `body` for the numbers of a row."""
         at = self.constant(row, "i64")
         if self.columns == 1:
-            body(Place(at, None, 1))
+            body(ViewElement(at, None, 1))
         else:
-            self.spans(0, self.columns, self.most, lambda c, lanes: body(Place(at, c, lanes)))
+            self.spans(0, self.columns, self.most, lambda c, lanes: body(ViewElement(at, c, lanes)))
 
-    def _ends(self, made: View, sink: View, middle: int) -> None:
+    def _ends(self, made: ComplexRows, sink: ComplexRows, middle: int) -> None:
         """Write the first and the last number of a transform of real ones: sums without turns."""
 
-        def both(place: Place) -> None:
+        def both(place: ViewElement) -> None:
             a = self.get(made, place)
             none = self.constant(0.0, a.re.type)
-            end = Place(self.constant(middle, "i64"), place.column, place.lanes)
+            end = ViewElement(self.constant(middle, "i64"), place.column, place.lanes)
             self.put(sink, place, Pair(a.re + a.im, none))
             self.put(sink, end, Pair(a.re - a.im, none))
 
         self._of_row(0, both)
 
-    def _begin(self, source: View, begin: View, middle: int) -> None:
+    def _begin(self, source: ComplexRows, begin: ComplexRows, middle: int) -> None:
         """Write what begins a transform back to real numbers, of the first and the last number."""
 
-        def first(place: Place) -> None:
-            end = Place(self.constant(middle, "i64"), place.column, place.lanes)
+        def first(place: ViewElement) -> None:
+            end = ViewElement(self.constant(middle, "i64"), place.column, place.lanes)
             a, b = self.get(source, place), self.get(source, end)
             self.put(begin, place, Pair(a.re + b.re, a.re - b.re))
 
         self._of_row(0, first)
 
-    def _unfold(self, source: View, begin: View) -> None:
+    def _unfold(self, source: ComplexRows, begin: ComplexRows) -> None:
         """Write all numbers of which a half is given: the others are their mirror images."""
         length = self.call.length
 
-        def first(place: Place) -> None:
+        def first(place: ViewElement) -> None:
             a = self.get(source, place)
             self.put(begin, place, Pair(a.re, self.constant(0.0, a.re.type)))
 
-        def given(place: Place) -> None:
+        def given(place: ViewElement) -> None:
             self.put(begin, place, self.get(source, place))
 
-        def mirrored(place: Place) -> None:
+        def mirrored(place: ViewElement) -> None:
             a = self._mirrored(source, place, length)
             self.put(begin, place, Pair(a.re, negative(a.im)))
 
@@ -471,7 +487,9 @@ class TransformWriter(Writer):
         self.rows(half(length), length, mirrored)
 
 
-def _moved(w: Writer, first: Value, row: Value | None, column: Value, by: int, lanes: int) -> Place:
+def _moved(
+    w: Writer, first: Value, row: Value | None, column: Value, by: int, lanes: int
+) -> ViewElement:
     """Return the place some rows further than `first`, at a row of a group or within all of them."""
     at = w.plus(first, by)
-    return Place(at if row is None else w.plus(at, row), column, lanes)
+    return ViewElement(at if row is None else w.plus(at, row), column, lanes)

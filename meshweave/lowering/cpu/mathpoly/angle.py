@@ -10,7 +10,7 @@ from meshweave.lowering.cpu.mathpoly.floats import INFINITY, Floats, P
 _TWO_BY_PI = 0.6366197723675814
 
 
-class _Table(NamedTuple):
+class _AngleConstants(NamedTuple):
     """Hold what angles are made of.
 
     quarter: pi / 2 in three parts, each as long as a number; eighth: pi / 4 in two.
@@ -30,7 +30,7 @@ class _Table(NamedTuple):
     half: float
 
 
-_SINGLE = _Table(
+_SINGLE = _AngleConstants(
     (1.57079637, -4.37113883e-08, -1.71512451e-15),
     (0.785398185, -2.18556941e-08),
     (-0.000195868546, 0.00833274238, -0.166666642),
@@ -39,7 +39,7 @@ _SINGLE = _Table(
     2.0**17,
     2.0**126,
 )
-_DOUBLE = _Table(
+_DOUBLE = _AngleConstants(
     (1.5707963267948966, 6.123233995736766e-17, -1.4973849048591698e-33),
     (0.7853981633974483, 3.061616997868383e-17),
     (1.5917680584819893e-10, -2.5051125347963124e-08, 2.7557316069769172e-06, -0.00019841269836691388,
@@ -59,7 +59,7 @@ _TAN_SINGLE = _DOUBLE._replace(
 )
 
 
-def _table(b: Floats) -> _Table:
+def _table(b: Floats) -> _AngleConstants:
     return _SINGLE if b.width == 32 else _DOUBLE
 
 
@@ -79,7 +79,7 @@ class _Turned(NamedTuple):
     square: ir.Value
 
 
-def _turned(b: Floats, x: ir.Value, table: _Table) -> _Turned:
+def _turned(b: Floats, x: ir.Value, table: _AngleConstants) -> _Turned:
     """Take quarters from an angle: the first part of pi / 2 without rounding, then what rounding loses counts."""
     first, second, third = table.quarter
     n = math.roundeven(b.mul(x, b.number(_TWO_BY_PI)))
@@ -91,14 +91,14 @@ def _turned(b: Floats, x: ir.Value, table: _Table) -> _Turned:
     return _Turned(b.whole(n), angle, lost, b.mul(angle, angle))
 
 
-def _sine(b: Floats, turned: _Turned, table: _Table) -> ir.Value:
+def _sine(b: Floats, turned: _Turned, table: _AngleConstants) -> ir.Value:
     """Compute the sine of the rest."""
     _, r, lost, z = turned
     more = b.mul(b.mul(r, z), b.poly(z, table.sin))
     return arith.addf(r, b.add(more, lost))
 
 
-def _cosine(b: Floats, turned: _Turned, table: _Table) -> ir.Value:
+def _cosine(b: Floats, turned: _Turned, table: _AngleConstants) -> ir.Value:
     """Compute the cosine of the rest: 1 - z / 2 as it rounds, with what that lost added to what is small."""
     _, r, lost, z = turned
     half = arith.mulf(z, b.number(0.5))

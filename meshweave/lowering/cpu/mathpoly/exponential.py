@@ -10,7 +10,7 @@ from meshweave.lowering.cpu.mathpoly.floats import INFINITY, Floats, P
 _LOG2_E = 1.4426950408889634
 
 
-class _Table(NamedTuple):
+class _ExponentialConstants(NamedTuple):
     """Hold what e^x is made of.
 
     rest:   (e^r - 1 - r) / r^2 for |r| <= log(2) / 2.
@@ -26,14 +26,14 @@ class _Table(NamedTuple):
     sinh: tuple[float, ...]
 
 
-_SINGLE = _Table(
+_SINGLE = _ExponentialConstants(
     (0.000199165588, 0.00139434449, 0.00833326858, 0.0416663177, 0.166666672, 0.5),
     (0.693359375, -2.12194440e-4),
     (-103.9721, 88.72284),
     (-150.0, 128.0),
     (2.80614177e-06, 0.000198381225, 0.00833333936, 0.166666672),
 )  # fmt: skip
-_DOUBLE = _Table(
+_DOUBLE = _ExponentialConstants(
     (2.0926721448915805e-09, 2.5112041314853853e-08, 2.755723421477301e-07, 2.7557234884443435e-06,
      2.4801587372494703e-05, 0.00019841269896304635, 0.0013888888888859286, 0.008333333333317105,
      0.04166666666666672, 0.16666666666666682, 0.5),
@@ -48,7 +48,7 @@ _TANH_P = (-2.76076847742355e-16, 2.00018790482477e-13, -8.60467152213735e-11, 5
 _TANH_Q = (1.19825839466702e-06, 1.18534705686654e-04, 2.26843463243900e-03, 4.89352518554385e-03)
 
 
-def _table(b: Floats) -> _Table:
+def _table(b: Floats) -> _ExponentialConstants:
     return _SINGLE if b.width == 32 else _DOUBLE
 
 

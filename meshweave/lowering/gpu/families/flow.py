@@ -46,7 +46,7 @@ def spot_of(nest: LoopNest, rows: int, touch: Load[Access] | Store) -> Spot:
 
 
 @dataclass(frozen=True)
-class Phase:
+class NestAccesses:
     """Describe a nest and what it touches.
 
     loads: spot of each load node that matters; stores: of each result; starts: results that begin
@@ -65,7 +65,7 @@ class Phase:
         return [*self.loads.values(), *self.starts]
 
 
-def phase_of(nest: LoopNest, rows: int) -> Phase:
+def phase_of(nest: LoopNest, rows: int) -> NestAccesses:
     """Return what a nest touches."""
     wanted = [(k, nest.code[k]) for k in sorted(needed(nest.code, nest.results))]
     loads = {k: spot_of(nest, rows, n) for k, n in wanted if isinstance(n, Load)}
@@ -73,7 +73,7 @@ def phase_of(nest: LoopNest, rows: int) -> Phase:
     held = [s.initial is None and (s.reads or bool(nest.reductions)) for s in nest.stores]
     starts = tuple(spot for spot, reads in zip(stores, held) if reads)
     gathers = tuple([n.access.pointer for _, n in wanted if isinstance(n, Gather)])
-    return Phase(nest, loads, stores, starts, gathers)
+    return NestAccesses(nest, loads, stores, starts, gathers)
 
 
 class RowFlow:
@@ -84,7 +84,9 @@ class RowFlow:
     of the results of phase k that nobody reads from memory.
     """
 
-    def __init__(self, unit: KernelUnit, phases: list[Phase], facts: Facts, held: bool) -> None:
+    def __init__(
+        self, unit: KernelUnit, phases: list[NestAccesses], facts: Facts, held: bool
+    ) -> None:
         """Plan the phases. held: rows are kept in registers; else only what a row has one of."""
         self._roots = unit.pointers.roots
         self._dead = {self._roots[k] for k in facts.dead}

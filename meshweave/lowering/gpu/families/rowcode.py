@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from meshweave.ir.expressions import Accumulator
-from meshweave.lowering.gpu.families.flow import Phase, RowFlow, Spot
+from meshweave.lowering.gpu.families.flow import NestAccesses, RowFlow, Spot
 from meshweave.lowering.gpu.families.groups import Group
 from meshweave.lowering.gpu.families.lanes import Lanes
 from meshweave.lowering.gpu.families.reduction import Combiner, combiners, loop
@@ -47,7 +47,7 @@ class RowCode:
     phase: the one that is being written; known, kept, skipped: of it, as in `RowFlow`.
     """
 
-    phase: Phase
+    phase: NestAccesses
     known: set[Spot]
     kept: set[Spot]
     skipped: frozenset[int]

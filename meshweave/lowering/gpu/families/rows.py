@@ -16,7 +16,7 @@ from meshweave.hints.fast_paths import BIT_EXACT, DETERMINISTIC
 from meshweave.ir.expressions import needed
 from meshweave.lowering.gpu.facts import Facts
 from meshweave.lowering.gpu.families import groups
-from meshweave.lowering.gpu.families.flow import Phase, RowFlow, phase_of
+from meshweave.lowering.gpu.families.flow import NestAccesses, RowFlow, phase_of
 from meshweave.lowering.gpu.families.lanes import piece
 from meshweave.lowering.gpu.families.launch import MOST_BLOCKS, REUSE, frame_for
 from meshweave.lowering.gpu.families.reduction import combiners
@@ -107,7 +107,7 @@ def _lanes(unit: KernelUnit, rows: int, facts: Facts) -> int:
 
 
 def _shape(
-    unit: KernelUnit, rows: int, phases: list[Phase], facts: Facts
+    unit: KernelUnit, rows: int, phases: list[NestAccesses], facts: Facts
 ) -> tuple[RowShape, RowFlow]:
     """Decide how many threads a row gets, and whether it stays in their registers."""
     nests = unit.nests

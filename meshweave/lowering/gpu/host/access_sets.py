@@ -50,7 +50,7 @@ def asked(entry: Entry) -> int | None:
     return 0 if entry.what in _ELEMENTS else stream_of(entry.op.location)
 
 
-class Touched:
+class StreamAccesses:
     """Read the schedule of a function that uses several streams.
 
     `ops()` lists its operations, in the order in which host code is written, a barrier at the beginning

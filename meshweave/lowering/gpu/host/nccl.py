@@ -93,7 +93,7 @@ def _waited(table: GpuTable) -> HostFunction:
     return f
 
 
-class _Function(HostFunction):
+class _CollectiveFunction(HostFunction):
     """Write the function of a collective, with its communicator and its stream.
 
     One that is started early is given the number of an event, which is waited for later.
@@ -137,7 +137,7 @@ def _direct(collective: Collective) -> HostFunction:
     """Let one function of NCCL do it all: a reduction of elements, or an all_gather of bytes."""
     row = BY_OP[collective.op]
     count = "%count" if row.reduces else "%nbytes"
-    f = _Function(collective, count)
+    f = _CollectiveFunction(collective, count)
     f.begin()
     kinds = (DATATYPES[collective.dtype], KINDS[collective.kind]) if row.reduces else (_BYTE,)
     f.call(row.nccl, "%src", "%dst", count, *(f.number(n, "i32") for n in kinds), f.comm, f.stream)
@@ -146,7 +146,7 @@ def _direct(collective: Collective) -> HostFunction:
 
 def _all_to_all(collective: Collective) -> HostFunction:
     """Send a block to each member."""
-    f = _Function(collective, "%nbytes")
+    f = _CollectiveFunction(collective, "%nbytes")
     f.begin()
     size = f.size()
     with f.group(), f.each(size) as member:
@@ -157,7 +157,7 @@ def _all_to_all(collective: Collective) -> HostFunction:
 
 
 def _permute(collective: Collective) -> HostFunction:
-    f = _Function(collective, "%nbytes", "%source", "%target")
+    f = _CollectiveFunction(collective, "%nbytes", "%source", "%target")
     f.begin()
     with f.group():
         f.move("ncclSend", "%src", "%nbytes", "%target")
@@ -167,7 +167,7 @@ def _permute(collective: Collective) -> HostFunction:
 
 def _exchange(collective: Collective) -> HostFunction:
     """Pack, keep, send and receive, unpack."""
-    f = _Function(collective, *_TABLED)
+    f = _CollectiveFunction(collective, *_TABLED)
     f.is_async = False  # what is computed later may need the memory of its messages
     outgoing = _box(f, f.word("%section", ExchangeWords.OUTBOX), "%src")
     incoming = _box(f, f.word("%section", ExchangeWords.INBOX), "%dst")
@@ -189,7 +189,7 @@ def _exchange(collective: Collective) -> HostFunction:
 
 def _relayout(collective: Collective) -> HostFunction:
     """Rearrange what a rank holds itself."""
-    f = _Function(collective, *_TABLED)
+    f = _CollectiveFunction(collective, *_TABLED)
     _copies(f, ExchangeWords.KEPT, "%dst", "%src")
     return f
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from meshweave.simulator.ptx.handlers import Builder, Handler, Scope, rows_of
 from meshweave.simulator.ptx.instructions.access import address
-from meshweave.simulator.ptx.program import Instruction, Number
+from meshweave.simulator.ptx.program import Immediate, Instruction
 from meshweave.simulator.ptx.spaces import FLIGHT, SPACES, MemoryAccess
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def build(instruction: Instruction, scope: Scope) -> Handler:
         return lambda machine: _wait(machine, None)
     if instruction.has("wait_group"):
         count = instruction.operands[0]
-        if not isinstance(count, Number):
+        if not isinstance(count, Immediate):
             raise instruction.refuse("the number of groups must be a literal")
         pending = count.value
         return lambda machine: _wait(machine, pending)
@@ -52,7 +52,7 @@ def build(instruction: Instruction, scope: Scope) -> Handler:
 
 def _copy(instruction: Instruction, scope: Scope) -> Handler:
     size = instruction.operands[2]
-    if not isinstance(size, Number) or size.value not in (4, 8, 16):
+    if not isinstance(size, Immediate) or size.value not in (4, 8, 16):
         raise instruction.refuse("4, 8 or 16 bytes are copied")
     nbytes = size.value
     width = min(nbytes, 8)
