@@ -130,6 +130,11 @@ def test_the_table_names_every_part() -> None:
     assert {part_of(p) for p in files()} <= set(MAY_IMPORT) | TOP
 
 
+def test_a_folder_holds_twenty_files_at_most() -> None:
+    counts = Counter(path.parent.relative_to(ROOT) for path in files())
+    assert not {str(folder): count for folder, count in counts.items() if count > 20}
+
+
 def test_a_class_name_has_one_meaning() -> None:
     """Ops of two dialects may share a name, as may a pass and what it makes: less than 2 % in all."""
     names = Counter(n.name for path in files() for n in nodes(path) if isinstance(n, ast.ClassDef))

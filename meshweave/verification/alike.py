@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from meshweave.dialects.dist import LayoutAttr
 from meshweave.ir.bindings import ir
-from meshweave.verification.ranks import Ranks
+from meshweave.verification.terms.ranks import Ranks
 
 _HOW = ("mw.", "hint.")  # attributes that say how something runs, not what it computes
 _RESERVED = ("dist.", "hint.", "mw.")

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from meshweave.verification.products import ANY, level
-from meshweave.verification.terms import Node, Term, Terms, dim_place
+from meshweave.verification.terms.products import ANY, level
+from meshweave.verification.terms.terms import Node, Term, Terms, dim_place
 
 _CONSTANT = ("const", "iota", "undefined", "unknown")
 """Nodes that stay what they are, since rules look at them."""

@@ -18,7 +18,9 @@ from meshweave.ir.locations import location_text
 from meshweave.ir.ops import body_of, functions_of, ops_named
 from meshweave.layout.layout import Layout
 from meshweave.layout.mesh import Mesh
-from meshweave.verification import (
+from meshweave.verification.alike import alike
+from meshweave.verification.answer import Answer, Finding, joined
+from meshweave.verification.ops import (
     collectives,
     fft,
     lapack,
@@ -29,13 +31,11 @@ from meshweave.verification import (
     sorting,
     tensors,
 )
-from meshweave.verification.alike import alike
-from meshweave.verification.answer import Answer, Finding, joined
-from meshweave.verification.differences import explained
-from meshweave.verification.indices import Expr, Var, of_var
-from meshweave.verification.ranks import Placing, Ranks, index_var
-from meshweave.verification.reductions import part
-from meshweave.verification.terms import Guard, LimitError, Node, Term, Terms, apart
+from meshweave.verification.terms.differences import explained
+from meshweave.verification.terms.indices import Expr, Var, of_var
+from meshweave.verification.terms.ranks import Placing, Ranks, index_var
+from meshweave.verification.terms.reductions import part
+from meshweave.verification.terms.terms import Guard, LimitError, Node, Term, Terms, apart
 from meshweave.verification.walk import AttributeReader, NotReadError, ProgramWalk, results_of
 
 MOST_TERMS = 1_000_000

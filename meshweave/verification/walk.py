@@ -15,10 +15,10 @@ from meshweave.ir.locations import location_text
 from meshweave.ir.ops import body_of, functions_of, terminator
 from meshweave.verification.answer import Finding
 from meshweave.verification.calls import called, with_symbols
-from meshweave.verification.indices import Expr, of_var
-from meshweave.verification.ranks import Ranks, index_var
-from meshweave.verification.scalars import apply
-from meshweave.verification.terms import LimitError, Node, Term, Terms
+from meshweave.verification.terms.indices import Expr, of_var
+from meshweave.verification.terms.ranks import Ranks, index_var
+from meshweave.verification.terms.scalars import apply
+from meshweave.verification.terms.terms import LimitError, Node, Term, Terms
 
 Handler = Callable[["ProgramWalk", ir.Operation], Sequence[Term]]
 HANDLERS: dict[str, Handler] = {}

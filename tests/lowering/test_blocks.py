@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from meshweave.api.program import Program, build
-from meshweave.lowering.cpu import blocks
+from meshweave.lowering.cpu.products import blocks
 from meshweave.plan.machine import Vectors
 from meshweave.runtime.local.engine import LocalEngine
 

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from meshweave.api.program import Program, build
-from meshweave.lowering.cpu import depthwise, panels
+from meshweave.lowering.cpu.products import depthwise, panels
 from meshweave.plan.machine import Vectors
 from meshweave.runtime.local.engine import LocalEngine
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshweave.verification.indices import (
+from meshweave.verification.terms.indices import (
     Expr,
     Var,
     bounds,
@@ -14,7 +14,7 @@ from meshweave.verification.indices import (
     substitute,
     times,
 )
-from meshweave.verification.samples import place
+from meshweave.verification.terms.samples import place
 
 VARS = [Var("i", "0", 4), Var("i", "1", 6), Var("x", "x", 2), Var("x", "y", 3), Var("i", "2", 1)]
 

@@ -25,7 +25,7 @@ def test_what_both_programs_write_alike_needs_no_rules_of_arithmetic(
     def asked(*_: object) -> None:
         raise AssertionError("rules of arithmetic are asked for")
 
-    monkeypatch.setattr("meshweave.verification.scalars._algebra", asked)
+    monkeypatch.setattr("meshweave.verification.terms.scalars._algebra", asked)
     assert answer((EXAMPLES / name / f"{name}.mlir").read_text()).status == 0
 
 

@@ -10,7 +10,7 @@ from meshweave.ir.locations import location_text
 from meshweave.lowering.buffers.arena import ArenaBlock
 from meshweave.lowering.buffers.function_plan import FunctionPlan
 from meshweave.lowering.buffers.schedule import length
-from meshweave.lowering.cpu import blas
+from meshweave.lowering.cpu.products import blas
 from meshweave.lowering.host.program import LoweredProgram
 from meshweave.lowering.nests.rows import Entry, KernelUnit
 from meshweave.report import KernelRow, Moment

@@ -17,10 +17,11 @@ from meshweave.errors import CompileError
 from meshweave.ir.bindings import ir
 from meshweave.ir.ops import ops_named, ops_where, replace_op
 from meshweave.lowering.buffers.bufferize import run_passes
-from meshweave.lowering.cpu import blas, lapack
+from meshweave.lowering.cpu import lapack
 from meshweave.lowering.cpu.collectives.cores import SHARE
 from meshweave.lowering.cpu.collectives.objects import object_of
 from meshweave.lowering.cpu.mathpoly.replace import replace_functions
+from meshweave.lowering.cpu.products import blas
 
 # bf16 is computed in f32 and rounded to nearest even by integer code: the machine's own conversion
 # flushes denormals.

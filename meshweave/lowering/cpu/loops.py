@@ -18,7 +18,7 @@ from meshweave.ir.expressions import (
 )
 from meshweave.lowering.buffers.steps import element_bytes
 from meshweave.lowering.cpu import tiles
-from meshweave.lowering.cpu.blocks import WIDTHS, parts_of
+from meshweave.lowering.cpu.products.blocks import WIDTHS, parts_of
 from meshweave.lowering.cpu.text import FunctionWriter
 from meshweave.lowering.nests.bind import LoopNest, NestNode, Store, loops_of
 from meshweave.lowering.nests.evaluate import Iteration, stored

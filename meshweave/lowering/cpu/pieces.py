@@ -16,7 +16,7 @@ from meshweave.ir.bindings import ir
 from meshweave.ir.expressions import Gather, Index, Load
 from meshweave.ir.sorting import SWITCH
 from meshweave.lowering.buffers.steps import Root
-from meshweave.lowering.cpu.blas import by_class, classes_of
+from meshweave.lowering.cpu.products.blas import by_class, classes_of
 from meshweave.lowering.nests.bind import (
     Access,
     Counter,

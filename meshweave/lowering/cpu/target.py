@@ -15,7 +15,6 @@ from meshweave.ir.calls import Called
 from meshweave.ir.routines import RoutineCall
 from meshweave.layout import Mesh
 from meshweave.lowering.buffers.constants import constant_buffers
-from meshweave.lowering.cpu import blas
 from meshweave.lowering.cpu.codegen import check_functions, declares, llvm_functions, machine_code
 from meshweave.lowering.cpu.collectives.cores import SHARE, cores_object
 from meshweave.lowering.cpu.collectives.objects import collectives_object, runtime_of
@@ -24,8 +23,9 @@ from meshweave.lowering.cpu.collectives.staging import staging_bytes
 from meshweave.lowering.cpu.emitter import CpuEmitter
 from meshweave.lowering.cpu.fft import TransformWriter
 from meshweave.lowering.cpu.lapack import RoutineWriter
-from meshweave.lowering.cpu.panels import panels_of, panels_text
 from meshweave.lowering.cpu.pieces import Pieces, pieces_of
+from meshweave.lowering.cpu.products import blas
+from meshweave.lowering.cpu.products.panels import panels_of, panels_text
 from meshweave.lowering.cpu.reuse import reads_once
 from meshweave.lowering.cpu.sharing import DECLARATION, shared_text
 from meshweave.lowering.cpu.units import unit_text

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from meshweave.ir.sorting import SWITCH
-from meshweave.lowering.cpu.blocks import blocks_of, blocks_text
-from meshweave.lowering.cpu.depthwise import DepthwiseRows, row_of
 from meshweave.lowering.cpu.held import with_fast_types
 from meshweave.lowering.cpu.loops import NestLoops, ShortRows, short
+from meshweave.lowering.cpu.products.blocks import blocks_of, blocks_text
+from meshweave.lowering.cpu.products.depthwise import DepthwiseRows, row_of
 from meshweave.lowering.cpu.reuse import ReusingLoops, reads_once, shape_of
 from meshweave.lowering.cpu.scans import ScanLoops, is_scan
 from meshweave.lowering.cpu.sorting import order_text

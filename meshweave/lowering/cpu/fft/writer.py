@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from meshweave.ir.fft import Transform, convolved, half, is_long
-from meshweave.lowering.cpu.blocks import parts_of
 from meshweave.lowering.cpu.fft.butterflies import Pair, negative, transform
 from meshweave.lowering.cpu.fft.factors import Numbers, chirp, chirp_transform, radices, roots
 from meshweave.lowering.cpu.fft.places import ComplexConstants, ComplexRows, ViewElement
+from meshweave.lowering.cpu.products.blocks import parts_of
 from meshweave.lowering.writer import Value, Writer
 from meshweave.plan.machine import vectors
 

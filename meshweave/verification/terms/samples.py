@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from meshweave.verification.indices import Atom, DivMod, Expr, Var, variables
-from meshweave.verification.scalars import predicate_of
-from meshweave.verification.terms import Node, Term, Terms, dim_var
+from meshweave.verification.terms.indices import Atom, DivMod, Expr, Var, variables
+from meshweave.verification.terms.scalars import predicate_of
+from meshweave.verification.terms.terms import Node, Term, Terms, dim_var
 
 Number = Any  # float, int or bool: what an element is
 

@@ -13,7 +13,7 @@ from itertools import product as product_of
 from math import prod
 from typing import NamedTuple
 
-from meshweave.verification.indices import (
+from meshweave.verification.terms.indices import (
     DivMod,
     Expr,
     Var,
@@ -27,8 +27,8 @@ from meshweave.verification.indices import (
     total,
     variables,
 )
-from meshweave.verification.products import Factor, factors_of, product
-from meshweave.verification.terms import (
+from meshweave.verification.terms.products import Factor, factors_of, product
+from meshweave.verification.terms.terms import (
     Abstraction,
     Guard,
     MixedError,
@@ -88,7 +88,7 @@ def _reduced(terms: Terms, kind: str, view: Term, bound: list[Var]) -> Term:
     chosen = _one_hot(terms, kind, view, bound)
     if chosen is not None:
         return chosen
-    from meshweave.verification.scalars import kind_of
+    from meshweave.verification.terms.scalars import kind_of
 
     of_kind = kind_of(node.op, node.type) == kind and len(node.reads) == 2
     is_product = node.op == "product" and kind == "prod"
@@ -153,7 +153,7 @@ def part(
 
 def _linear(terms: Terms, kind: str, view: Term, bound: list[Var]) -> Term | None:
     """Let a reduction pass through ops of its kind, and factors that a sum does not run over pass out of it."""
-    from meshweave.verification.scalars import apply, kind_of
+    from meshweave.verification.terms.scalars import apply, kind_of
 
     node = terms.nodes[view.node]
     reads = _reads(terms, view)
@@ -198,7 +198,7 @@ def _exponents(node: Node) -> Sequence[int]:
 
 def _times(terms: Terms, node: Node, factors: Sequence[Factor]) -> Term:
     """Multiply as a node does."""
-    from meshweave.verification.scalars import apply
+    from meshweave.verification.terms.scalars import apply
 
     if node.op == "product" or len(factors) < 2:
         return product(terms, node.type, factors)
@@ -207,7 +207,7 @@ def _times(terms: Terms, node: Node, factors: Sequence[Factor]) -> Term:
 
 def _filled(terms: Terms, view: Term, read: Term, all_dims: bool) -> Term | None:
     """Return what an op reads with nothing beyond the ends where the op's result has nothing."""
-    from meshweave.verification.scalars import is_neutral
+    from meshweave.verification.terms.scalars import is_neutral
 
     fills = list(read.fills)
     for expr, size, fill in zip(view.exprs, terms.sizes[view.node], view.fills):
@@ -224,7 +224,7 @@ def _filled(terms: Terms, view: Term, read: Term, all_dims: bool) -> Term | None
 
 
 def _of_pieces(terms: Terms, kind: str, view: Term, bound: list[Var]) -> Term:
-    from meshweave.verification.pieces import concat
+    from meshweave.verification.terms.pieces import concat
 
     node = terms.nodes[view.node]
     place = Var("p", str(terms.fresh()), bounds_size(view.exprs[0]))
@@ -247,7 +247,7 @@ def bounds_size(expr: Expr) -> int:
 
 def _one_hot(terms: Terms, kind: str, view: Term, bound: list[Var]) -> Term | None:
     """Read `sum over b of (b == k ? value : 0)` as the value at b = k."""
-    from meshweave.verification.scalars import is_neutral, predicate_of
+    from meshweave.verification.terms.scalars import is_neutral, predicate_of
 
     node = terms.nodes[view.node]
     if node.op != "arith.select" or any(f is not None for f in view.fills):
@@ -273,7 +273,7 @@ def _one_hot(terms: Terms, kind: str, view: Term, bound: list[Var]) -> Term | No
 
 def _solved(expr: Expr, value: Expr, bound: list[Var]) -> dict[Var, Expr] | None:
     """Return what makes all bound variables in `expr` give `value`, when there is exactly one such choice."""
-    from meshweave.verification.indices import quotient, remainder
+    from meshweave.verification.terms.indices import quotient, remainder
 
     if variables(value) & set(bound) or {a for a, _ in expr.terms} != set(bound):
         return None
@@ -431,7 +431,7 @@ def _weight(expr: Expr, var: Var) -> int:
 
 def _defined(terms: Terms, kind: str, body: Term, over: Sequence[Var]) -> bool:
     """Tell whether no padding is read, or what it holds is known."""
-    from meshweave.verification.scalars import is_neutral
+    from meshweave.verification.terms.scalars import is_neutral
 
     for expr, size, fill in zip(body.exprs, terms.sizes[body.node], body.fills):
         if size is None or not variables(expr) & set(over) or inside(expr, size):
@@ -514,7 +514,7 @@ def _inner(atom: object) -> frozenset[Var]:
 
 def clipped(terms: Terms, kind: str, body: Term, over: list[Var]) -> tuple[Term, list[Var]]:
     """Leave out what lies beyond the end of a dim and holds the neutral element."""
-    from meshweave.verification.scalars import is_neutral
+    from meshweave.verification.terms.scalars import is_neutral
 
     for expr, size, fill in zip(body.exprs, terms.sizes[body.node], body.fills):
         if size is None or fill is None or not is_neutral(terms, Term(fill), kind):
@@ -548,7 +548,7 @@ def combine(terms: Terms, kind: str, a: Term, b: Term, depth: int = 0) -> Term |
 
 def _alike(terms: Terms, kind: str, a: int, b: int, depth: int) -> bool:
     """Tell whether terms can be such that `combine` joins them, from what they are, wherever they are read."""
-    from meshweave.verification.scalars import kind_of
+    from meshweave.verification.terms.scalars import kind_of
 
     one, other = terms.nodes[a], terms.nodes[b]
     if _inner_node(terms, kind, a) == _inner_node(terms, kind, b) or "concat" in (one.op, other.op):
@@ -611,7 +611,7 @@ def in_turn(terms: Terms, kind: str, name: str, a: Term, b: Term) -> Term | None
 
     name: the op that combines a and b.
     """
-    from meshweave.verification.scalars import apply
+    from meshweave.verification.terms.scalars import apply
 
     nodes = _nodes_of(terms, kind, name, a.node) + _nodes_of(terms, kind, name, b.node)
     if len(nodes) > MOST_PARTS or len(set(nodes)) == len(nodes):
@@ -788,7 +788,7 @@ def _reads(terms: Terms, view: Term) -> list[Term]:
 
 def _factored(terms: Terms, a: Term, b: Term, depth: int) -> Term | None:
     """Join products that share factors, and whose other factors can be joined; sums that are scaled alike always."""
-    from meshweave.verification.scalars import apply
+    from meshweave.verification.terms.scalars import apply
 
     node, other = terms.nodes[a.node], terms.nodes[b.node]
     if node.op not in _LINEAR or node.op != other.op:
@@ -814,7 +814,7 @@ def _is_scale(terms: Terms, factors: Sequence[Factor]) -> bool:
 
 def _absorbed(terms: Terms, kind: str, a: Term, b: Term, depth: int) -> Term | None:
     """Join one operand of a sum with what is added to it."""
-    from meshweave.verification.scalars import apply, kind_of
+    from meshweave.verification.terms.scalars import apply, kind_of
 
     for one, other in ((a, b), (b, a)):
         node = terms.nodes[one.node]

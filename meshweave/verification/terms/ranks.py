@@ -11,7 +11,7 @@ from math import prod
 from meshweave.layout.layout import Layout
 from meshweave.layout.mesh import Mesh
 from meshweave.layout.places import digits, irregular, is_nested
-from meshweave.verification.indices import (
+from meshweave.verification.terms.indices import (
     Expr,
     Owned,
     Var,

@@ -8,7 +8,8 @@ from meshweave.ir.bindings import ir
 from meshweave.ir.build import DYNAMIC, reassociation, static_offsets, static_sizes, static_strides
 from meshweave.ir.expressions import Apply, Argument, Constant, Gather, Scalar, read_body
 from meshweave.ir.ops import body_of, terminator
-from meshweave.verification.indices import (
+from meshweave.verification.ops.loops import gathered, sliced
+from meshweave.verification.terms.indices import (
     Expr,
     Var,
     bounds,
@@ -20,11 +21,10 @@ from meshweave.verification.indices import (
     times,
     total,
 )
-from meshweave.verification.loops import gathered, sliced
-from meshweave.verification.pieces import StridedRange, concat, moved, put_at, replaced
-from meshweave.verification.ranks import index_var
-from meshweave.verification.scalars import apply
-from meshweave.verification.terms import Term
+from meshweave.verification.terms.pieces import StridedRange, concat, moved, put_at, replaced
+from meshweave.verification.terms.ranks import index_var
+from meshweave.verification.terms.scalars import apply
+from meshweave.verification.terms.terms import Term
 from meshweave.verification.walk import NotReadError, ProgramWalk, handles, scalar
 
 

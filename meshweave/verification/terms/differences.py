@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from meshweave.ir.bindings import ir
 from meshweave.ir.locations import location_text
-from meshweave.verification.indices import Expr, Var, text, variables
-from meshweave.verification.samples import OpenError, Sampler, TooLongError, differ, place
-from meshweave.verification.terms import Guard, Term, Terms, dims_values, view_variables
+from meshweave.verification.terms.indices import Expr, Var, text, variables
+from meshweave.verification.terms.samples import OpenError, Sampler, TooLongError, differ, place
+from meshweave.verification.terms.terms import Guard, Term, Terms, dims_values, view_variables
 
 SAMPLES = 8
 """Elements that are looked at."""

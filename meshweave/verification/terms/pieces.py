@@ -7,7 +7,7 @@ from itertools import product
 from math import prod
 from typing import NamedTuple
 
-from meshweave.verification.indices import (
+from meshweave.verification.terms.indices import (
     Expr,
     Var,
     bounds,
@@ -21,9 +21,9 @@ from meshweave.verification.indices import (
     times,
     variables,
 )
-from meshweave.verification.samples import OpenError, place
-from meshweave.verification.scalars import plain, predicate_of
-from meshweave.verification.terms import (
+from meshweave.verification.terms.samples import OpenError, place
+from meshweave.verification.terms.scalars import plain, predicate_of
+from meshweave.verification.terms.terms import (
     Guard,
     MixedError,
     Node,

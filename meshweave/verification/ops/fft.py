@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from meshweave.ir.bindings import ir
 from meshweave.ir.fft import FFT, Transform
-from meshweave.verification.lapack import WholeCall, read_whole
-from meshweave.verification.terms import Term
+from meshweave.verification.ops.lapack import WholeCall, read_whole
+from meshweave.verification.terms.terms import Term
 from meshweave.verification.walk import ProgramWalk, handles
 
 

@@ -14,8 +14,8 @@ from math import inf
 
 import numpy as np
 
-from meshweave.verification.indices import inside
-from meshweave.verification.terms import Node, Term, Terms, dims_values
+from meshweave.verification.terms.indices import inside
+from meshweave.verification.terms.terms import Node, Term, Terms, dims_values
 
 Factor = tuple[Term, int]
 """A value and its exponent."""
@@ -64,8 +64,8 @@ def inverse(factors: Sequence[Factor]) -> list[Factor]:
 
 def product(terms: Terms, type_: str, factors: Sequence[Factor]) -> Term:
     """Return the product of factors, in its one form."""
-    from meshweave.verification.reductions import joined_factors
-    from meshweave.verification.scalars import plain
+    from meshweave.verification.terms.reductions import joined_factors
+    from meshweave.verification.terms.scalars import plain
 
     flat = [(f, e * k) for view, e in factors for f, k in factors_of(terms, view)]
     ups, downs = _gathered(terms, flat)
@@ -182,7 +182,7 @@ def _guarded(terms: Terms, view: Term | None) -> Term | None:
 
 def _compared_with_low(terms: Terms, test: Term) -> Term | None:
     """Return x of `x == -inf`, None for any other condition."""
-    from meshweave.verification.scalars import predicate_of
+    from meshweave.verification.terms.scalars import predicate_of
 
     node = terms.nodes[test.node]
     if node.op != "arith.cmpf" or predicate_of(node.detail) not in (1, 8):
@@ -193,7 +193,7 @@ def _compared_with_low(terms: Terms, test: Term) -> Term | None:
 
 def _vanishes(terms: Terms, view: Term, other: Term) -> bool:
     """Tell whether `other` is surely 0 where `view` is, an exponential of a maximum: it adds up what is below that."""
-    from meshweave.verification.reductions import opened, reduce
+    from meshweave.verification.terms.reductions import opened, reduce
 
     node, largest = terms.nodes[other.node], _exponent(terms, view)
     if largest is None or node.op != "reduce" or node.detail[0] != "sum":
@@ -208,7 +208,7 @@ def _vanishes(terms: Terms, view: Term, other: Term) -> bool:
 
 def exponential(terms: Terms, type_: str, x: Term) -> Term:
     """Return `exp(x)`, that of a difference as a quotient."""
-    from meshweave.verification.scalars import plain
+    from meshweave.verification.terms.scalars import plain
 
     node = terms.nodes[x.node]
     value = terms.constant_of(x)

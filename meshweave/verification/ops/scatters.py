@@ -23,11 +23,11 @@ from meshweave.ir.expressions import (
 )
 from meshweave.ir.ops import body_of
 from meshweave.ir.scatters import SCATTER, Scatter
-from meshweave.verification.indices import Var, inside, of_var, plus, times, variables
-from meshweave.verification.ranks import index_var
-from meshweave.verification.reductions import reduce
-from meshweave.verification.scalars import COMBINES, apply, kind_of, limits, neutral
-from meshweave.verification.terms import MixedError, Node, Term, dims_values
+from meshweave.verification.terms.indices import Var, inside, of_var, plus, times, variables
+from meshweave.verification.terms.ranks import index_var
+from meshweave.verification.terms.reductions import reduce
+from meshweave.verification.terms.scalars import COMBINES, apply, kind_of, limits, neutral
+from meshweave.verification.terms.terms import MixedError, Node, Term, dims_values
 from meshweave.verification.walk import NotReadError, ProgramWalk, handles, scalar
 
 _EQUAL = (("predicate", "0 : i64"),)

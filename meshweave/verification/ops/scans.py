@@ -13,7 +13,7 @@ from meshweave.ir.bindings import ir
 from meshweave.ir.expressions import Apply, Argument, Body, Constant, read_body
 from meshweave.ir.ops import body_of
 from meshweave.ir.scans import SCAN, Scan
-from meshweave.verification.indices import (
+from meshweave.verification.terms.indices import (
     Expr,
     Var,
     inside,
@@ -24,10 +24,10 @@ from meshweave.verification.indices import (
     times,
     variables,
 )
-from meshweave.verification.ranks import index_var
-from meshweave.verification.reductions import clipped, reduce
-from meshweave.verification.scalars import COMBINES, apply, kind_of, neutral
-from meshweave.verification.terms import Guard, MixedError, Node, Term
+from meshweave.verification.terms.ranks import index_var
+from meshweave.verification.terms.reductions import clipped, reduce
+from meshweave.verification.terms.scalars import COMBINES, apply, kind_of, neutral
+from meshweave.verification.terms.terms import Guard, MixedError, Node, Term
 from meshweave.verification.walk import NotReadError, ProgramWalk, handles
 
 _BELOW, _ABOVE = (("predicate", "6 : i64"),), (("predicate", "8 : i64"),)

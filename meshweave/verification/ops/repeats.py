@@ -17,7 +17,7 @@ from functools import partial
 
 from meshweave.ir.bindings import ir
 from meshweave.ir.ops import body_of
-from meshweave.verification.indices import (
+from meshweave.verification.terms.indices import (
     Expr,
     Var,
     bounds,
@@ -29,7 +29,7 @@ from meshweave.verification.indices import (
     total,
     variables,
 )
-from meshweave.verification.pieces import (
+from meshweave.verification.terms.pieces import (
     StridedRange,
     choice_of,
     chosen,
@@ -37,10 +37,10 @@ from meshweave.verification.pieces import (
     pieces_of,
     replaced,
 )
-from meshweave.verification.ranks import index_var
-from meshweave.verification.reductions import operands_of, reduce
-from meshweave.verification.scalars import apply, kind_of
-from meshweave.verification.terms import Guard, Node, Term, Terms, dim_var, view_variables
+from meshweave.verification.terms.ranks import index_var
+from meshweave.verification.terms.reductions import operands_of, reduce
+from meshweave.verification.terms.scalars import apply, kind_of
+from meshweave.verification.terms.terms import Guard, Node, Term, Terms, dim_var, view_variables
 from meshweave.verification.walk import NotReadError, ProgramWalk, TripError, handles
 
 MOST_TRIPS = 64

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from meshweave.ir.expressions import Apply
 from meshweave.lowering.cpu import tiles
-from meshweave.lowering.cpu.blas import Gemm, product_of
+from meshweave.lowering.cpu.products.blas import Gemm, product_of
 from meshweave.lowering.cpu.text import FunctionWriter
 from meshweave.lowering.nests.bind import Access, LoopNest
 from meshweave.lowering.nests.rows import KernelUnit

@@ -12,8 +12,8 @@ from typing import NamedTuple
 from meshweave.hints.fast_paths import PANELS
 from meshweave.ir.expressions import Accumulator, Load, needed, type_text
 from meshweave.lowering.cpu import tiles
-from meshweave.lowering.cpu.blocks import WIDTHS, parts_of
 from meshweave.lowering.cpu.loops import ShortRows, fits_vectors
+from meshweave.lowering.cpu.products.blocks import WIDTHS, parts_of
 from meshweave.lowering.nests.bind import LoopNest
 from meshweave.lowering.writer import Value
 from meshweave.plan.machine import vectors

@@ -16,7 +16,7 @@ from meshweave.ir.expressions import (
     Scalar,
     read_body,
 )
-from meshweave.verification.indices import (
+from meshweave.verification.terms.indices import (
     ZERO,
     Expr,
     Var,
@@ -28,10 +28,10 @@ from meshweave.verification.indices import (
     total,
     variables,
 )
-from meshweave.verification.ranks import index_var
-from meshweave.verification.reductions import reduce
-from meshweave.verification.scalars import COMBINES, apply, kind_of, neutral, plain
-from meshweave.verification.terms import Guard, MixedError, Node, Term, Terms
+from meshweave.verification.terms.ranks import index_var
+from meshweave.verification.terms.reductions import reduce
+from meshweave.verification.terms.scalars import COMBINES, apply, kind_of, neutral, plain
+from meshweave.verification.terms.terms import Guard, MixedError, Node, Term, Terms
 from meshweave.verification.walk import NotReadError, ProgramWalk, handles, scalar
 
 Row = tuple[int, tuple[tuple[int, int], ...]]

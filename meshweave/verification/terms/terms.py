@@ -16,7 +16,15 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from meshweave.verification.indices import Expr, Var, bounds, inside, of_var, substitute, variables
+from meshweave.verification.terms.indices import (
+    Expr,
+    Var,
+    bounds,
+    inside,
+    of_var,
+    substitute,
+    variables,
+)
 
 Guard = tuple[Expr, int]
 """An expression and a size: it must be from 0 to size - 1, else the value is undefined."""

@@ -10,7 +10,7 @@ from meshweave.dialects.dist import LayoutAttr, axes_of
 from meshweave.ir.bindings import ir
 from meshweave.layout.layout import Layout
 from meshweave.layout.places import is_run, run_at
-from meshweave.verification.indices import (
+from meshweave.verification.terms.indices import (
     ZERO,
     Expr,
     Var,
@@ -22,10 +22,10 @@ from meshweave.verification.indices import (
     substitute,
     times,
 )
-from meshweave.verification.ranks import Placing, index_var
-from meshweave.verification.reductions import reduce
-from meshweave.verification.scalars import apply
-from meshweave.verification.terms import Guard, Term, view_variables
+from meshweave.verification.terms.ranks import Placing, index_var
+from meshweave.verification.terms.reductions import reduce
+from meshweave.verification.terms.scalars import apply
+from meshweave.verification.terms.terms import Guard, Term, view_variables
 from meshweave.verification.walk import NotReadError, ProgramWalk, handles
 
 MOST_RANKS = 1 << 16

@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache
 from math import inf, nan
 
-from meshweave.verification.indices import (
+from meshweave.verification.terms.indices import (
     Expr,
     bounds,
     is_number,
@@ -19,7 +19,7 @@ from meshweave.verification.indices import (
     remainder,
     times,
 )
-from meshweave.verification.products import (
+from meshweave.verification.terms.products import (
     NUMBER,
     exponential,
     is_finite,
@@ -29,8 +29,8 @@ from meshweave.verification.products import (
     level,
     product,
 )
-from meshweave.verification.reductions import combine, in_turn
-from meshweave.verification.terms import (
+from meshweave.verification.terms.reductions import combine, in_turn
+from meshweave.verification.terms.terms import (
     Guard,
     Node,
     Term,
@@ -402,7 +402,7 @@ def _answer(predicate: int, low: int, high: int, least: int, most: int) -> bool 
 
 
 def _select(terms: Terms, reads: Sequence[Term]) -> Term | None:
-    from meshweave.verification.pieces import by_place
+    from meshweave.verification.terms.pieces import by_place
 
     condition, yes, no = reads
     value = terms.constant_of(condition)

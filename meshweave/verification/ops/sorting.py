@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from meshweave.ir.bindings import ir
 from meshweave.ir.sorting import ORDER, Order
-from meshweave.verification.indices import Var, of_var, variables
-from meshweave.verification.ranks import index_var
-from meshweave.verification.terms import MixedError, Node, Term
+from meshweave.verification.terms.indices import Var, of_var, variables
+from meshweave.verification.terms.ranks import index_var
+from meshweave.verification.terms.terms import MixedError, Node, Term
 from meshweave.verification.walk import NotReadError, ProgramWalk, handles
 
 

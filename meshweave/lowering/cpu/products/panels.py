@@ -17,8 +17,8 @@ from typing import NamedTuple
 from meshweave.hints.fast_paths import PANELS
 from meshweave.ir.expressions import Apply
 from meshweave.lowering.cpu import tiles
-from meshweave.lowering.cpu.blas import by_class, classes_of, starts_at_zero
-from meshweave.lowering.cpu.blocks import WIDTHS, parts_of
+from meshweave.lowering.cpu.products.blas import by_class, classes_of, starts_at_zero
+from meshweave.lowering.cpu.products.blocks import WIDTHS, parts_of
 from meshweave.lowering.cpu.text import FunctionWriter
 from meshweave.lowering.nests.bind import Access, LoopNest, merged
 from meshweave.lowering.nests.rows import KernelUnit
