@@ -62,3 +62,10 @@ def test_the_index_names_every_page() -> None:
     index = (ROOT / "docs" / "index.md").read_text()
     pages = {page.name for page in (ROOT / "docs").glob("*.md")} - {"index.md"}
     assert {name for name in pages if f"({name})" not in index} == set()
+
+
+def test_the_glossary_is_short_and_has_no_word_twice() -> None:
+    rows = (ROOT / "docs" / "glossary.md").read_text().splitlines()
+    words = [row.split("|")[1].strip() for row in rows if row.startswith("| ")]
+    words = [word for word in words if word not in ("word", "---")]
+    assert 40 <= len(words) <= 60 and len(set(words)) == len(words)

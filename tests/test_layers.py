@@ -130,6 +130,31 @@ def test_the_table_names_every_part() -> None:
     assert {part_of(p) for p in files()} <= set(MAY_IMPORT) | TOP
 
 
+def module_of(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+@cache
+def imported_modules(path: Path) -> set[str]:
+    """Return the modules of ours that a file imports, inside functions and for types too."""
+    known, found = {module_of(p) for p in files()}, set()
+    for node in nodes(path):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= names & known or {node.module or ""}
+    return found & known
+
+
+def test_imports_inside_functions_and_for_types_hide_no_circle() -> None:
+    """Those are for what loads late: take away the modules that import nothing left, and none must stay."""
+    left = {module_of(path): imported_modules(path) - {module_of(path)} for path in files()}
+    while free := {module for module, needs in left.items() if not needs & left.keys()}:
+        left = {module: needs for module, needs in left.items() if module not in free}
+    assert not left, f"in circles, or they import one: {sorted(left)}"
+
+
 def test_a_folder_holds_twenty_files_at_most() -> None:
     counts = Counter(path.parent.relative_to(ROOT) for path in files())
     assert not {str(folder): count for folder, count in counts.items() if count > 20}

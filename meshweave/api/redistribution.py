@@ -16,7 +16,8 @@ from meshweave.errors import UsageError
 from meshweave.frontends.python.place import constrain
 from meshweave.frontends.python.tracer import Tracer
 from meshweave.layout import Layout, Mesh
-from meshweave.layout.spec import LayoutLike, as_layout
+from meshweave.layout.arguments import as_layout
+from meshweave.layout.spec import LayoutLike
 from meshweave.plan.boxes import copied
 from meshweave.plan.redistribute import plan_redistribute
 from meshweave.plan.simulate import simulate

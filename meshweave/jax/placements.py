@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from meshweave.errors import LayoutError, UsageError
 from meshweave.layout import Layout, Mesh
+from meshweave.layout.arguments import as_layout
 from meshweave.layout.interchange import to_spec
 from meshweave.layout.notation import REST
-from meshweave.layout.spec import P, as_layout
+from meshweave.layout.spec import P
 from meshweave.runtime.arrays.array import as_mesh
 
 if TYPE_CHECKING:  # JAX is optional, and takes a second to import

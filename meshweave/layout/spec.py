@@ -1,9 +1,8 @@
 """Define `P(...)`, a PartitionSpec that needs no JAX."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-from meshweave.errors import UsageError
 from meshweave.layout.layout import Layout
 
 
@@ -43,22 +42,4 @@ def is_spec(value: object) -> bool:
     kind = type(value)
     return isinstance(value, P) or f"{kind.__module__}.{kind.__name__}".endswith(
         ("jax.P", ".PartitionSpec")
-    )
-
-
-def as_layout(layout: object, ndim: int) -> Layout:
-    """Return the layout that an argument means, for a tensor of `ndim` dims: text, a Layout, or a PartitionSpec.
-
-    Raises UsageError for anything else, LayoutError for text that cannot be read.
-    """
-    if isinstance(layout, Layout):
-        return layout
-    if isinstance(layout, str):
-        return Layout.parse(layout)
-    if isinstance(layout, Iterable) and (isinstance(layout, tuple) or is_spec(layout)):
-        from meshweave.layout.interchange import from_spec  # here, for few programs need it
-
-        return from_spec(layout, ndim)
-    raise UsageError(
-        f'layout: text such as "[x, _]", a Layout or a PartitionSpec is needed, got {layout!r:.60}'
     )

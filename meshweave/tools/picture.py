@@ -8,8 +8,9 @@ from typing import IO, TYPE_CHECKING
 
 from meshweave.errors import UsageError
 from meshweave.layout import Layout, Mesh
+from meshweave.layout.arguments import as_layout
 from meshweave.layout.picture import html, picture_of
-from meshweave.layout.spec import LayoutLike, as_layout
+from meshweave.layout.spec import LayoutLike
 from meshweave.runtime.arrays.array import Array, as_mesh, as_shape
 
 if TYPE_CHECKING:  # here, for a bundle runs without rich

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from meshweave.verification.terms.products import ANY, level
+from meshweave.verification.terms.levels import ANY, level
 from meshweave.verification.terms.terms import Node, Term, Terms, dim_place
 
 _CONSTANT = ("const", "iota", "undefined", "unknown")

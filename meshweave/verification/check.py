@@ -35,6 +35,7 @@ from meshweave.verification.terms.differences import explained
 from meshweave.verification.terms.indices import Expr, Var, of_var
 from meshweave.verification.terms.ranks import Placing, Ranks, index_var
 from meshweave.verification.terms.reductions import part
+from meshweave.verification.terms.scalars import apply
 from meshweave.verification.terms.terms import Guard, LimitError, Node, Term, Terms, apart
 from meshweave.verification.walk import AttributeReader, NotReadError, ProgramWalk, results_of
 
@@ -82,15 +83,15 @@ def _function(
     """
     if alike(ranks, f, g, functions_of(whole), functions_of(local)):
         return Answer(tuple([f"@{name} result {k}" for k in range(len(results_of(g)))]), (), ())
-    check = _Check(ranks, said, Terms(most, algebra=False), once=True)
+    check = _Check(ranks, said, Terms(most, apply, algebra=False), once=True)
     found = check.function(name, f, g, whole, local)
     if not found.unproven:
         return found
-    check = _Check(ranks, said, Terms(most), once=True)
+    check = _Check(ranks, said, Terms(most, apply), once=True)
     found = check.function(name, f, g, whole, local)
     if found.status == 3 and check.repeated and (again or check.saved <= check.ops):
         enough = most if again else min(most, max(LEAST_TERMS, 4 * check.ops))
-        check = _Check(ranks, said, Terms(enough), once=False)
+        check = _Check(ranks, said, Terms(enough, apply), once=False)
         more = check.function(name, f, g, whole, local)
         return more if more.refuted or len(more.proven) > len(found.proven) else found
     return found

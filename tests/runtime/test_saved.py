@@ -20,7 +20,7 @@ import meshweave as mw
 from meshweave.bundle import NUMPY_DTYPES, numpy_dtype
 from meshweave.errors import LayoutError, MeshweaveError, UsageError
 from meshweave.layout import Layout, Mesh, scatter
-from meshweave.runtime.arrays import saved
+from meshweave.runtime.arrays import saving
 
 VALUE = np.arange(48, dtype="f4").reshape(8, 6)
 
@@ -237,7 +237,7 @@ def test_folders_are_replaced_only_when_asked_and_whole(
     one = mw.Array.from_numpy(VALUE * 2, mesh="x=1", layout="[_, _]")
     one.save(folder, overwrite=True)
     assert sorted(os.listdir(folder)) == ["manifest.json", "rank0.npy"]
-    monkeypatch.setattr(saved, "_exchanged", lambda *_: False)  # an older system
+    monkeypatch.setattr(saving, "_exchanged", lambda *_: False)  # an older system
     rows().save(folder, overwrite=True)
     assert np.array_equal(mw.load(folder).numpy(), VALUE)
     mine = tmp_path / "mine"
@@ -258,7 +258,7 @@ def test_a_save_that_fails_leaves_everything_as_it_was(
     def full(*_: Any) -> Any:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(saved, "_write_manifest", full)
+    monkeypatch.setattr(saving, "_write_manifest", full)
     for target in (folder, tmp_path / "b"):
         with pytest.raises(MeshweaveError, match="cannot save the array: No space left"):
             mw.Array.from_numpy(VALUE * 2, mesh="", layout="[_, _]").save(target, overwrite=True)

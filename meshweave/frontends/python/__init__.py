@@ -46,6 +46,9 @@ _NAMES = {
 PUBLIC = {name: f"meshweave.{home}" for home, names in _NAMES.items() for name in names.split()}
 """Public name -> the module that defines it. `bool` is `dtypes.bool_`; `Array` is the runtime's."""
 
+METHODS = {"getitem": "meshweave.frontends.python.functions.index"}
+"""Functions that methods of traced values call, and that have no public name -> the module that defines them."""
+
 RENAMED = {"bool": ("meshweave.frontends.python.dtypes", "bool_")}
 """Public names that differ from those in the code."""
 

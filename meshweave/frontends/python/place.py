@@ -19,7 +19,8 @@ from meshweave.frontends.python.tracer import ArrayLike, Tracer, tensor, tracing
 from meshweave.hints.fast_paths import Choice
 from meshweave.hints.keys import Hint, HintError
 from meshweave.layout import Axis, Layout, Mesh
-from meshweave.layout.spec import LayoutLike, as_layout, is_spec
+from meshweave.layout.arguments import as_layout
+from meshweave.layout.spec import LayoutLike, is_spec
 
 
 def is_layout(value: object) -> bool:

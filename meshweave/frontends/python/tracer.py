@@ -11,7 +11,7 @@ from typing import Any, NoReturn, Protocol, TypeAlias, TypeGuard
 import numpy as np
 
 from meshweave.errors import UsageError
-from meshweave.frontends.python import PUBLIC
+from meshweave.frontends.python import METHODS, PUBLIC
 from meshweave.frontends.python.builder import (
     Block,
     Body,
@@ -49,7 +49,7 @@ def _binary(name: str, reflected: bool = False) -> _Binary:
 
     def method(self: Tracer, other: ArrayLike) -> Tracer:
         if is_operand(other):
-            return _public(name)(other, self) if reflected else _public(name)(self, other)
+            return _function(name)(other, self) if reflected else _function(name)(self, other)
         return NotImplemented  # type: ignore[no-any-return]  # what Python asks of operators
 
     return method
@@ -57,14 +57,14 @@ def _binary(name: str, reflected: bool = False) -> _Binary:
 
 def _unary(name: str) -> Callable[[Tracer], Tracer]:
     def method(self: Tracer) -> Tracer:
-        return _public(name)(self)
+        return _function(name)(self)
 
     return method
 
 
-def _public(name: str) -> Callable[..., Tracer]:
-    """Return a public function: those are written in terms of Tracer, whose methods call them by name."""
-    found: Callable[..., Tracer] = getattr(import_module("meshweave"), name)
+def _function(name: str) -> Callable[..., Tracer]:
+    """Return a function that is written in terms of Tracer: Tracer's methods call it by name."""
+    found: Callable[..., Tracer] = getattr(import_module(METHODS.get(name) or PUBLIC[name]), name)
     return found
 
 
@@ -106,15 +106,15 @@ class Tracer:
     @property
     def mT(self) -> Tracer:
         """Return each matrix (the last two dims) transposed."""
-        return _public("matrix_transpose")(self)
+        return _function("matrix_transpose")(self)
 
     def astype(self, dtype: DTypeLike) -> Tracer:
         """Convert the elements to another dtype."""
-        return _public("astype")(self, dtype)
+        return _function("astype")(self, dtype)
 
     def reshape(self, *shape: Shape) -> Tracer:
         """Give the same elements another shape, as `mw.reshape`."""
-        return _public("reshape")(self, shape[0] if len(shape) == 1 else shape)
+        return _function("reshape")(self, shape[0] if len(shape) == 1 else shape)
 
     @property
     def device(self) -> Mesh:
@@ -135,10 +135,7 @@ class Tracer:
         return import_module("meshweave")
 
     def __getitem__(self, key: Index) -> Tracer:
-        # here, since indexing is written in terms of Tracer
-        from meshweave.frontends.python.functions.index import getitem
-
-        return getitem(self, key)
+        return _function("getitem")(self, key)
 
     def __setitem__(self, key: Index, value: ArrayLike) -> None:
         fail(
@@ -170,7 +167,7 @@ class Tracer:
         own = _UFUNCS.get(ufunc.__name__)
         if own is None or method != "__call__" or options:
             _not_numpys(ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}")
-        return _public(own)(*inputs)
+        return _function(own)(*inputs)
 
     def __array_function__(self, function: Callable[..., object], *_: object) -> NoReturn:
         _not_numpys(function.__name__)

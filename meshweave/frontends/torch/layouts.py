@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 from meshweave.errors import LayoutError, MeshweaveError, UsageError
 from meshweave.layout import Layout, Mesh
+from meshweave.layout.arguments import as_layout
 from meshweave.layout.interchange import from_dtensor
-from meshweave.layout.spec import P, as_layout, is_spec
+from meshweave.layout.spec import P, is_spec
 
 if TYPE_CHECKING:  # PyTorch is optional, and takes seconds to import
     from torch.distributed.device_mesh import DeviceMesh

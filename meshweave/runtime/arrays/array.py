@@ -13,10 +13,12 @@ import numpy as np
 from meshweave.bundle import NUMPY_DTYPES, Port, numpy_dtype
 from meshweave.errors import MeshweaveError, UsageError
 from meshweave.layout import Layout, Mesh, gather, scatter
+from meshweave.layout.arguments import as_layout
 from meshweave.layout.ownership import ownership_summary
 from meshweave.layout.places import is_run, run_at
-from meshweave.layout.spec import LayoutLike, as_layout
+from meshweave.layout.spec import LayoutLike
 from meshweave.runtime.arrays.dlpack import HasDLPack, bf16_bits, bf16_capsule
+from meshweave.runtime.arrays.saving import save
 from meshweave.runtime.engine import Executable
 from meshweave.runtime.program import Values, aligned, check_shape, usable
 
@@ -228,9 +230,13 @@ class Array:
         folder: its path. overwrite: a saved array that is there already is replaced. Raises
         MeshweaveError when it cannot be written.
         """
-        from meshweave.runtime.arrays.saved import save
-
-        save(self, folder, overwrite=overwrite)
+        about = {
+            "mesh": str(self.mesh),
+            "layout": str(self.layout),
+            "shape": list(self.shape),
+            "dtype": self.dtype,
+        }
+        save(folder, self.shards, about, overwrite)
 
     def redistribute(self, layout: LayoutLike, engine: str = "local") -> Array:
         """Return the same global value in another layout, moved by `engine`; see `meshweave.redistribute`."""

@@ -8,54 +8,30 @@ array.save("weights");  again = meshweave.load("weights", mesh="x=8", layout="[_
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
 from math import prod
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
 from meshweave.bundle import NUMPY_DTYPES, numpy_dtype
-from meshweave.errors import LayoutError, MeshweaveError, UsageError
+from meshweave.errors import LayoutError, MeshweaveError
 from meshweave.layout import Layout, Mesh
+from meshweave.layout.arguments import as_layout
 from meshweave.layout.digits import dim_indices, padding, to_allocation
 from meshweave.layout.places import dim_addresses, locate
-from meshweave.layout.spec import as_layout
 from meshweave.runtime.arrays.array import Array, as_mesh
+from meshweave.runtime.arrays.saving import FORMAT, KIND, MANIFEST, folder_path, rank_file
 from meshweave.runtime.program import Values
 
-FORMAT = 1
-KIND = "meshweave array"
-MANIFEST = "manifest.json"
 MAX_HEADER = 1 << 16  # bytes of a file beside the elements
-
-
-def save(array: Array, folder: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-    """Write an array to a folder: see `Array.save`."""
-    target = _folder("save", folder)
-    _check_free(target, overwrite)
-    temporary: Path | None = None
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = _beside(target)
-        temporary.mkdir()
-        files = [_write(temporary / _file(r), shard) for r, shard in enumerate(array.shards)]
-        _write_manifest(temporary, array, files)
-        _sync(temporary)
-        _put(temporary, target)
-    except OSError as error:
-        raise MeshweaveError(f"{target}: cannot save the array: {error.strerror}") from None
-    finally:
-        if temporary is not None:
-            shutil.rmtree(temporary, ignore_errors=True)
 
 
 def load(
@@ -100,14 +76,6 @@ def load(
     return Array(shards, on, laid, saved.shape, saved.dtype)
 
 
-def _folder(who: str, folder: str | os.PathLike[str]) -> Path:
-    try:
-        return Path(folder)
-    except TypeError:
-        kind = type(folder).__name__
-        raise UsageError(f"{who}: folder is of type {kind}, a path is right") from None
-
-
 @dataclass(frozen=True)
 class Saved:
     """Describe a folder with an array: its manifest, checked. files: bytes and SHA-256 of each rank's file."""
@@ -122,7 +90,7 @@ class Saved:
     @staticmethod
     def open(folder: str | os.PathLike[str]) -> Saved:
         """Read a folder's manifest. Raises MeshweaveError when it is not ours, or not whole."""
-        place = _folder("load", folder)
+        place = folder_path("load", folder)
         try:
             text = (place / MANIFEST).read_bytes()
         except (OSError, ValueError) as error:
@@ -211,7 +179,7 @@ class _SavedFiles:
         """Raise MeshweaveError for a file of another size than was saved, before memory is allocated."""
         for rank, (nbytes, _) in enumerate(self._saved.files):
             with suppress(OSError):  # what is missing may not be needed
-                self._check_size(self._saved.folder / _file(rank), nbytes)
+                self._check_size(self._saved.folder / rank_file(rank), nbytes)
 
     @staticmethod
     def _check_size(path: Path, nbytes: int) -> None:
@@ -222,7 +190,7 @@ class _SavedFiles:
     def file(self, rank: int) -> Values:
         """Return what a rank held, from a file that is mapped, not read. Raises MeshweaveError when it is damaged."""
         if rank not in self._open:
-            saved, path = self._saved, self._saved.folder / _file(rank)
+            saved, path = self._saved, self._saved.folder / rank_file(rank)
             nbytes, digest = saved.files[rank]
             try:
                 self._check_size(path, nbytes)
@@ -300,49 +268,9 @@ def _checked(place: Path, value: dict[str, Any]) -> Saved:
     for rank, (nbytes, _) in enumerate(files):
         if not least < nbytes <= least + MAX_HEADER:
             raise MeshweaveError(
-                f"{_file(rank)} has {nbytes} bytes, a rank's part of {shape} has {least}"
+                f"{rank_file(rank)} has {nbytes} bytes, a rank's part of {shape} has {least}"
             )
     return Saved(place, mesh, layout, tuple(shape), dtype, files)
-
-
-def _file(rank: int) -> str:
-    return f"rank{rank}.npy"
-
-
-class _Hashed:
-    """Write to a file, and keep the bytes and SHA-256 of what was written."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file, self.nbytes, self.hash = file, 0, hashlib.sha256()
-
-    def write(self, data: bytes) -> int:
-        self.hash.update(data)
-        self.nbytes += len(data)
-        self._file.write(data)
-        return len(data)
-
-
-def _write(path: Path, shard: Values) -> dict[str, Any]:
-    """Write a shard; return its file's entry in the manifest."""
-    with open(path, "wb") as file:
-        hashed: Any = _Hashed(file)
-        np.lib.format.write_array(
-            hashed, np.ascontiguousarray(shard).reshape(shard.shape), allow_pickle=False
-        )
-        file.flush()
-        os.fsync(file.fileno())
-    return {"bytes": hashed.nbytes, "sha256": hashed.hash.hexdigest()}
-
-
-def _write_manifest(folder: Path, array: Array, files: list[dict[str, Any]]) -> None:
-    manifest = {
-        "kind": KIND, "format": FORMAT, "mesh": str(array.mesh), "layout": str(array.layout),
-        "shape": list(array.shape), "dtype": array.dtype, "files": files,
-    }  # fmt: skip
-    with open(folder / MANIFEST, "w") as file:
-        json.dump(manifest, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _digest(path: Path) -> str:
@@ -351,54 +279,3 @@ def _digest(path: Path) -> str:
         while data := file.read(1 << 20):
             found.update(data)
     return found.hexdigest()
-
-
-def _check_free(target: Path, overwrite: bool) -> None:
-    """Raise MeshweaveError unless nothing is there, or a saved array that may be replaced."""
-    if not target.name:
-        raise MeshweaveError(f"{target}: a folder to save the array to has a name")
-    if not os.path.lexists(target):
-        return
-    if not overwrite:
-        raise MeshweaveError(f"{target} exists already: overwrite=True replaces a saved array")
-    if os.path.islink(target) or not (target / MANIFEST).is_file():
-        raise MeshweaveError(f"{target} exists, and is no saved array: it is not replaced")
-
-
-def _beside(target: Path) -> Path:
-    """Return a new name beside `target`."""
-    return target.with_name(f".{target.name}.{os.urandom(8).hex()}")
-
-
-def _put(temporary: Path, target: Path) -> None:
-    """Rename the folder to `target`; what was there takes its name, for the caller to remove."""
-    if not os.path.lexists(target):
-        os.rename(temporary, target)
-    elif not _exchanged(temporary, target):
-        old = _beside(target)
-        os.rename(target, old)
-        os.rename(temporary, target)
-        os.rename(old, temporary)
-    _sync(target.parent)
-
-
-def _sync(folder: Path) -> None:
-    """Have the names in a folder written to disk, where the system can."""
-    with suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-
-
-def _exchanged(one: Path, other: Path) -> bool:
-    """Exchange the names of two folders at once; return False where the system cannot."""
-    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
-    try:
-        renamed = ctypes.CDLL(None).renameat2(
-            here, os.fsencode(one), here, os.fsencode(other), exchange
-        )
-    except AttributeError:
-        return False
-    return bool(renamed == 0)

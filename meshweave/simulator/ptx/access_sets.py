@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import numpy.typing as npt
 
-if TYPE_CHECKING:
-    from meshweave.simulator.ptx.memory import Segment
-    from meshweave.simulator.ptx.races import LaneAccess
+from meshweave.simulator.ptx.memory import Segment
+from meshweave.simulator.ptx.races import LaneAccess
 
 Ranges = npt.NDArray[np.int64]  # n x 2: first byte and last byte + 1
 

@@ -8,10 +8,9 @@ import numpy as np
 
 from meshweave.simulator.ptx.access_sets import AccessSets
 from meshweave.simulator.ptx.fault import EmulationError
-from meshweave.simulator.ptx.kernel import DecodedKernel
-from meshweave.simulator.ptx.memory import GlobalMemory
+from meshweave.simulator.ptx.memory import GlobalMemory, MemoryAccess
 from meshweave.simulator.ptx.program import PtxModule
-from meshweave.simulator.ptx.spaces import MemoryAccess
+from meshweave.simulator.ptx.slots import OperandSlots
 from meshweave.simulator.ptx.traffic import Traffic
 
 
@@ -33,13 +32,32 @@ class Checks:
     limit: int = 20_000_000
 
 
+@dataclass
+class KernelResources:
+    """Describe what a kernel needs of each block, and the slots of its operands.
+
+    shared: offset of each variable of shared memory; shared_bytes: of all but the dynamic part.
+    local: offset of each variable of local memory. global_shift, shared_shift: log2 of the
+    narrowest access of the kernel to that memory.
+    """
+
+    name: str
+    slots: OperandSlots
+    shared: dict[str, int]
+    shared_bytes: int
+    local: dict[str, int]
+    local_bytes: int
+    global_shift: int
+    shared_shift: int
+
+
 class GridLaunch:
     """Hold what the batches of one launch share."""
 
     def __init__(
         self,
         module: PtxModule,
-        kernel: DecodedKernel,
+        kernel: KernelResources,
         grid: tuple[int, int, int],
         block: tuple[int, int, int],
         shared_bytes: int,

@@ -1,20 +1,18 @@
-"""Build handlers: an instruction becomes a function of the machine, made once for each place in the code."""
+"""Build handlers: an instruction becomes a function of the batch, made once for each place in the code."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from meshweave.simulator.ptx.batch import Batch
 from meshweave.simulator.ptx.numbers import flush, narrow, saturate, widen
 from meshweave.simulator.ptx.program import Instruction, PtxFunction, PtxModule
 from meshweave.simulator.ptx.slots import PACKED, OperandSlots
 
-if TYPE_CHECKING:
-    from meshweave.simulator.ptx.machine import Machine
-
-Handler = Callable[["Machine"], None]
+Handler = Callable[[Batch], None]
 
 
 class Scope:
@@ -40,32 +38,32 @@ class Scope:
 Builder = Callable[[Instruction, Scope], Handler]
 
 
-def put(machine: Machine, slot: int, values: Any) -> None:
+def put(batch: Batch, slot: int, values: Any) -> None:
     """Write a result of all lanes under the mask of those that take part."""
-    out = machine.regs[slot]
-    where = machine.where
+    out = batch.regs[slot]
+    where = batch.where
     if where is not True and out.ndim > 1:
         where = where[:, None]
     np.copyto(out, values, where=where, casting="unsafe")
 
 
-def put_rows(machine: Machine, slot: int, values: np.ndarray) -> None:
+def put_rows(batch: Batch, slot: int, values: np.ndarray) -> None:
     """Write a result that was computed for the active lanes alone (or for all of them at once)."""
-    out = machine.regs[slot]
-    if machine.active is None or len(out) == 1:
+    out = batch.regs[slot]
+    if batch.active is None or len(out) == 1:
         out[...] = values
     elif len(values) == 1:
-        np.copyto(out, values, where=machine.active, casting="unsafe")
+        np.copyto(out, values, where=batch.active, casting="unsafe")
     else:
-        out[machine.active] = values
+        out[batch.active] = values
 
 
-def rows_of(machine: Machine, slot: int) -> np.ndarray:
+def rows_of(batch: Batch, slot: int) -> np.ndarray:
     """Return the values of the active lanes, one for each."""
-    values = machine.regs[slot]
+    values = batch.regs[slot]
     if len(values) == 1:
-        return np.repeat(values, len(machine.lanes), axis=0)
-    return values if machine.active is None else values[machine.active]
+        return np.repeat(values, len(batch.lanes), axis=0)
+    return values if batch.active is None else values[batch.active]
 
 
 def direct(function: Any, result: int, sources: list[int]) -> Handler:
@@ -73,20 +71,20 @@ def direct(function: Any, result: int, sources: list[int]) -> Handler:
     if len(sources) == 1:
         (only,) = sources
 
-        def run_one(machine: Machine) -> None:
-            regs = machine.regs
-            function(regs[only], out=regs[result], where=machine.where, casting="unsafe")
+        def run_one(batch: Batch) -> None:
+            regs = batch.regs
+            function(regs[only], out=regs[result], where=batch.where, casting="unsafe")
 
         return run_one
     first, second = sources
 
-    def run_two(machine: Machine) -> None:
-        regs = machine.regs
+    def run_two(batch: Batch) -> None:
+        regs = batch.regs
         function(
             regs[first],
             regs[second],
             out=regs[result],
-            where=machine.where,
+            where=batch.where,
             casting="unsafe",
         )
 
@@ -96,9 +94,9 @@ def direct(function: Any, result: int, sources: list[int]) -> Handler:
 def computed(function: Callable[..., Any], result: int, sources: list[int]) -> Handler:
     """Build a handler from any function of arrays; its result is converted to the type of the slot."""
 
-    def run(machine: Machine) -> None:
-        regs = machine.regs
-        put(machine, result, function(*[regs[source] for source in sources]))
+    def run(batch: Batch) -> None:
+        regs = batch.regs
+        put(batch, result, function(*[regs[source] for source in sources]))
 
     return run
 
@@ -138,25 +136,25 @@ def elementwise(
 def guarded(handler: Handler, guard: int, negated: bool) -> Handler:
     """Run a handler under a predicate."""
 
-    def run(machine: Machine) -> None:
-        holds = machine.regs[guard]
+    def run(batch: Batch) -> None:
+        holds = batch.regs[guard]
         if len(holds) == 1:
             if bool(holds[0]) != negated:
-                handler(machine)
+                handler(batch)
             return
         mask = ~holds if negated else holds
-        if machine.active is not None:
-            mask = mask & machine.active
-        saved = machine.where, machine.active, machine.lanes
+        if batch.active is not None:
+            mask = mask & batch.active
+        saved = batch.where, batch.active, batch.lanes
         lanes = np.flatnonzero(mask)
         if len(lanes) == 0:
             return
-        if len(lanes) < len(machine.lanes):
-            machine.where, machine.active, machine.lanes = mask, mask, lanes
+        if len(lanes) < len(batch.lanes):
+            batch.where, batch.active, batch.lanes = mask, mask, lanes
         try:
-            handler(machine)
+            handler(batch)
         finally:
-            machine.where, machine.active, machine.lanes = saved
+            batch.where, batch.active, batch.lanes = saved
 
     return run
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from meshweave.simulator.ptx.fault import EmulationError
 from meshweave.simulator.ptx.flow import BasicBlock, flow_of, is_barrier, target_of
+from meshweave.simulator.ptx.grid import KernelResources
 from meshweave.simulator.ptx.handlers import Builder, Handler, Scope, guarded
 from meshweave.simulator.ptx.inline import inlined
 from meshweave.simulator.ptx.instructions import (
@@ -75,24 +76,11 @@ class CodeBlock:
 
 
 @dataclass
-class DecodedKernel:
-    """Hold a decoded entry.
+class DecodedKernel(KernelResources):
+    """Hold a decoded entry."""
 
-    shared: offset of each variable of shared memory; shared_bytes: of all but the dynamic part.
-    local: offset of each variable of local memory. global_shift, shared_shift: log2 of the
-    narrowest access of the kernel to that memory.
-    """
-
-    name: str
     function: PtxFunction
     codes: list[CodeBlock]
-    slots: OperandSlots
-    shared: dict[str, int]
-    shared_bytes: int
-    local: dict[str, int]
-    local_bytes: int
-    global_shift: int
-    shared_shift: int
 
 
 def decode(module: PtxModule, entry: str) -> DecodedKernel:
@@ -113,8 +101,6 @@ def decode(module: PtxModule, entry: str) -> DecodedKernel:
     local, local_bytes = _layout(variables, "local")
     return DecodedKernel(
         entry,
-        function,
-        codes,
         slots,
         shared,
         shared_bytes,
@@ -122,6 +108,8 @@ def decode(module: PtxModule, entry: str) -> DecodedKernel:
         local_bytes,
         _narrowest(function, "global"),
         _narrowest(function, "shared"),
+        function,
+        codes,
     )
 
 

@@ -8,17 +8,14 @@ that all threads reach is executed by all threads at once.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from meshweave.simulator.ptx.batch import Batch
 from meshweave.simulator.ptx.fault import EmulationError
 from meshweave.simulator.ptx.flow import EXIT
 from meshweave.simulator.ptx.grid import GridLaunch
-from meshweave.simulator.ptx.instructions.copies import Flight
 from meshweave.simulator.ptx.kernel import CodeBlock, DecodedKernel
-from meshweave.simulator.ptx.memory import LocalMemory, SharedMemory
-from meshweave.simulator.ptx.races import BarrierOrder
 
 _TURN = 4096  # blocks of code a fragment executes before another one gets its turn
 
@@ -53,84 +50,20 @@ class Waiting:
     code: CodeBlock
 
 
-class Machine:
-    """Hold the state of a batch of blocks. Handlers read these.
+class Machine(Batch):
+    """Run the threads of a batch.
 
-    regs:    arrays of the slots. threads: lanes of the batch, whole warps of 32.
-    where:   True, or the mask that results of arithmetic are written under.
-    active:  None when every lane takes part, else the mask of those that do; lanes: their numbers.
-    block_of: number of each lane's block in the batch; lane, of each, counts in the block.
+    ready: fragments that can go on; waiting: those at barriers; arrivals: for a barrier, who has arrived and gone on.
+    executed: instructions, summed over threads; steps: summed over fragments.
     """
 
     def __init__(self, launch: GridLaunch, kernel: DecodedKernel, blocks: np.ndarray) -> None:
-        self.launch, self.kernel, self.blocks = launch, kernel, blocks
-        self.checks = launch.checks
-        self.block_threads = int(np.prod(launch.block))
-        self.lanes_per_block = -(-self.block_threads // 32) * 32
-        self.threads = self.lanes_per_block * len(blocks)
-        lane = np.arange(self.threads)
-        self.lane = lane % self.lanes_per_block
-        self.block_of = lane // self.lanes_per_block
-        self.alive = self.lane < self.block_threads
-        self.living = int(np.count_nonzero(self.alive))
-        self.where: Any = True
-        self.active: np.ndarray | None = None
-        self.all_lanes = self.lanes = lane
+        super().__init__(launch, kernel, blocks)
+        self.codes = kernel.codes
         self.ready: list[Fragment] = []
         self.waiting: list[Waiting] = []
         self.arrivals: dict[int, np.ndarray] = {}
         self.executed = self.steps = 0
-        self.flights: list[Flight] = []  # cp.async copies under way
-        self.committed = np.zeros(self.threads, np.int64)  # groups of them, of each lane
-        self.order = BarrierOrder(self, launch.first)
-        size = kernel.shared_bytes + launch.shared_bytes
-        self.shared = SharedMemory(self.block_of, max(size, 1), kernel.shared_shift)
-        self.order.shared = self.shared.tracker
-        self.local = LocalMemory(self.threads, kernel.local_bytes)
-        self.traffic = launch.traffic
-        self.regs = kernel.slots.arrays(self)
-
-    # -- what slots ask
-
-    def special(self, name: str) -> np.ndarray:
-        """Return the value of a special register: one element, or one for each lane."""
-        base, _, axis = name.partition(".")
-        sizes = {"%ntid": self.launch.block, "%nctaid": self.launch.grid}
-        if base in sizes and axis in ("x", "y", "z"):
-            return np.array([sizes[base]["xyz".index(axis)]], np.uint32)
-        if axis in ("x", "y", "z") and base == "%tid":
-            lane = np.minimum(self.lane, self.block_threads - 1)
-            return _place(lane, self.launch.block)["xyz".index(axis)]
-        if axis in ("x", "y", "z") and base == "%ctaid":
-            return _place(self.blocks[self.block_of], self.launch.grid)["xyz".index(axis)]
-        return self._lane_register(name)
-
-    def _lane_register(self, name: str) -> np.ndarray:
-        dynamic, static = self.launch.shared_bytes, self.kernel.shared_bytes
-        lane = (self.lane % 32).astype(np.uint32)
-        one = np.uint32(1) << lane
-        values = {
-            "%laneid": lane,
-            "%warpid": (self.lane // 32).astype(np.uint32),
-            "%nwarpid": np.array([self.lanes_per_block // 32], np.uint32),
-            "%lanemask_eq": one,
-            "%lanemask_lt": one - np.uint32(1),
-            "%lanemask_le": (one - np.uint32(1)) | one,
-            "%lanemask_gt": ~((one - np.uint32(1)) | one),
-            "%lanemask_ge": ~(one - np.uint32(1)),
-            "%dynamic_smem_size": np.array([dynamic], np.uint32),
-            "%total_smem_size": np.array([dynamic + static], np.uint32),
-        }
-        if name not in values:
-            raise EmulationError(f"{self.kernel.name}: special register {name} is not emulated")
-        out: np.ndarray = values[name]
-        return out
-
-    def symbol(self, name: str) -> int:
-        """Return the address of a variable."""
-        return self.launch.symbol(name)
-
-    # -- running
 
     def run(self) -> None:
         """Execute until every thread has ended."""
@@ -156,7 +89,7 @@ class Machine:
     def _advance(self, fragment: Fragment) -> None:
         """Execute a fragment until it ends, waits, meets its join or has used up its turn."""
         self._enter(fragment)
-        codes, at, join = self.kernel.codes, fragment.block, fragment.join
+        codes, at, join = self.codes, fragment.block, fragment.join
         meet = join.block if join is not None else None
         for _ in range(_TURN) if self.ready or self.waiting else iter(int, 1):
             if at == meet:
@@ -354,33 +287,3 @@ class Machine:
             f"deadlock: {', '.join(parts)}, and nobody else comes",
             lane,
         )
-
-    # -- errors
-
-    def fault(self, line: int, what: str, lane: int | None = None) -> EmulationError:
-        """Return an error at a line of the PTX, and at a thread."""
-        who = "" if lane is None else f", {self.thread(lane)}"
-        return EmulationError(f"{self.kernel.name}: ptx line {line}{who}: {what}")
-
-    def thread(self, lane: int) -> str:
-        """Return `block (x, y, z) thread (x, y, z)` of a lane."""
-        block = unravel(int(self.blocks[self.block_of[lane]]), self.launch.grid)
-        return f"block {block} thread {unravel(int(self.lane[lane]), self.launch.block)}"
-
-
-def _place(number: np.ndarray, sizes: tuple[int, int, int]) -> list[np.ndarray]:
-    places = (
-        number % sizes[0],
-        number // sizes[0] % sizes[1],
-        number // sizes[0] // sizes[1],
-    )
-    return [place.astype(np.uint32) for place in places]
-
-
-def unravel(number: int, sizes: tuple[int, int, int]) -> tuple[int, int, int]:
-    """Return x, y, z of a number that counts x first."""
-    return (
-        number % sizes[0],
-        number // sizes[0] % sizes[1],
-        number // sizes[0] // sizes[1],
-    )

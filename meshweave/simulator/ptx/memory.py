@@ -1,4 +1,4 @@
-"""Provide global, shared and local memory.
+"""Provide global, shared and local memory, and describe what accesses it.
 
 Global memory is buffers at their real addresses; shared and local memory belong to a batch of blocks.
 """
@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from meshweave.simulator.ptx.fault import EmulationError
+from meshweave.simulator.ptx.program import Instruction
 from meshweave.simulator.ptx.races import Tracker
 
 SHARED_WINDOW = 1 << 60  # where shared and local memory lie among generic addresses
@@ -59,6 +60,29 @@ class Segment:
         if shift not in self.trackers:
             self.trackers[shift] = Tracker((len(self.data) >> shift) + 2)
         return self.trackers[shift]
+
+
+class MemoryAccess:
+    """Describe one static access: instruction, bytes of it, bytes of an element, constant offset.
+
+    Remembers the segment that it met last in the launch.
+    """
+
+    def __init__(self, instruction: Instruction, nbytes: int, width: int, offset: int) -> None:
+        self.instruction, self.offset = instruction, offset
+        self.nbytes, self.width = nbytes, width
+        self.log2 = nbytes.bit_length() - 1
+        self.segment: Segment | None = None
+
+    @property
+    def line(self) -> int:
+        """Return the line of the instruction."""
+        return self.instruction.line
+
+    def real(self, addresses: np.ndarray) -> np.ndarray:
+        """Return the addresses with the offset."""
+        out: np.ndarray = addresses + np.uint64(self.offset & 0xFFFFFFFFFFFFFFFF)
+        return out
 
 
 class GlobalMemory:

@@ -10,12 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from meshweave.simulator.ptx.machine import Machine
 
 _LISTED = 1 << 24  # rows of reads that are listed before they are entered one by one
 
@@ -27,15 +23,20 @@ class BarrierOrder:
     epochs of warp j of block b warp i knows to be over.
     """
 
-    def __init__(self, machine: Machine, first: int) -> None:
+    def __init__(
+        self, first: int, grid: tuple[int, int, int], blocks: np.ndarray, lanes_per_block: int
+    ) -> None:
+        """Begin a batch of the blocks with these numbers in the grid."""
         self.first = first
-        self.per_block = machine.lanes_per_block // 32
-        self.warps = self.per_block * int(np.prod(machine.launch.grid))
-        self.block = machine.blocks[machine.block_of].astype(np.int64)
-        self.warp = self.block * self.per_block + machine.lane // 32  # of each lane, in the grid
-        self.inside = machine.lane // 32
-        self.batch_block = machine.block_of
-        self.seen = np.zeros((len(machine.blocks), self.per_block, self.per_block), np.int64)
+        self.per_block = lanes_per_block // 32
+        self.warps = self.per_block * int(np.prod(grid))
+        self.batch_block, lane = np.divmod(
+            np.arange(lanes_per_block * len(blocks)), lanes_per_block
+        )
+        self.inside = lane // 32  # the warp of each lane, in its block
+        self.block = blocks[self.batch_block].astype(np.int64)
+        self.warp = self.block * self.per_block + self.inside  # of each lane, in the grid
+        self.seen = np.zeros((len(blocks), self.per_block, self.per_block), np.int64)
         self.stamps = self.warp + first
         self.floor = first  # shared memory: what is older is ordered for everybody
         self.uneven = False

@@ -8,61 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from meshweave.simulator.ptx.batch import Batch
 from meshweave.simulator.ptx.memory import (
     EMPTY,
     IN_FLIGHT,
     LOCAL_WINDOW,
     SHARED_WINDOW,
     WRITTEN,
+    MemoryAccess,
     Segment,
 )
-from meshweave.simulator.ptx.program import Instruction
 from meshweave.simulator.ptx.races import BarrierOrder, LaneAccess, Race, Tracker
-
-if TYPE_CHECKING:
-    from meshweave.simulator.ptx.machine import Machine
-
-
-class MemoryAccess:
-    """Describe one static access: instruction, bytes of it, bytes of an element, constant offset.
-
-    Remembers the segment that it met last in the launch.
-    """
-
-    def __init__(self, instruction: Instruction, nbytes: int, width: int, offset: int) -> None:
-        self.instruction, self.offset = instruction, offset
-        self.nbytes, self.width = nbytes, width
-        self.log2 = nbytes.bit_length() - 1
-        self.segment: Segment | None = None
-
-    @property
-    def line(self) -> int:
-        """Return the line of the instruction."""
-        return self.instruction.line
-
-    def real(self, addresses: np.ndarray) -> np.ndarray:
-        """Return the addresses with the offset."""
-        out: np.ndarray = addresses + np.uint64(self.offset & 0xFFFFFFFFFFFFFFFF)
-        return out
-
-    def check_aligned(self, machine: Machine, addresses: np.ndarray) -> None:
-        """Raise the error of the first address that is not a multiple of the bytes."""
-        real = self.real(addresses)
-        odd = (real & np.uint64(self.nbytes - 1)) != 0
-        if odd.any():
-            place = int(np.argmax(odd))
-            what = f"address {int(real[place]):#x} is not a multiple of {self.nbytes}"
-            raise self.fault(machine, what, place)
-
-    def fault(self, machine: Machine, what: str, place: int) -> Exception:
-        """Return an error of the active lane number `place`."""
-        lanes = machine.lanes
-        lane = int(lanes[min(place, len(lanes) - 1)])
-        return machine.fault(self.line, f"{self.instruction.opcode}: {what}", lane)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,55 +54,55 @@ class Space:
     shared = True  # among threads
 
     def read(
-        self, machine: Machine, access: MemoryAccess, addresses: np.ndarray, use: AccessUse = READ
+        self, batch: Batch, access: MemoryAccess, addresses: np.ndarray, use: AccessUse = READ
     ) -> np.ndarray:
         """Return the rows at some addresses."""
-        space, addresses = self.of(machine, access, addresses)
-        placed = space.rows(machine, access, addresses, use)
+        space, addresses = self.of(batch, access, addresses)
+        placed = space.rows(batch, access, addresses, use)
         if placed is None:
-            return _in_pieces(machine, access, addresses, use)
+            return _in_pieces(batch, access, addresses, use)
         view, rows = placed
         out: np.ndarray = view.take(rows, axis=0, mode="clip")
         return out
 
     def write(
-        self, machine: Machine, access: MemoryAccess, addresses: np.ndarray, values: np.ndarray
+        self, batch: Batch, access: MemoryAccess, addresses: np.ndarray, values: np.ndarray
     ) -> None:
         """Store rows at some addresses."""
-        space, addresses = self.of(machine, access, addresses)
+        space, addresses = self.of(batch, access, addresses)
         use = AccessUse(writes=True, values=values)
-        placed = space.rows(machine, access, addresses, use)
+        placed = space.rows(batch, access, addresses, use)
         if placed is None:
-            _in_pieces(machine, access, addresses, use)
+            _in_pieces(batch, access, addresses, use)
             return
         view, rows = placed
         view[rows] = values
-        if machine.checks.races and space.shared:
-            _same_bytes(machine, access, view, rows, values)
+        if batch.checks.races and space.shared:
+            _same_bytes(batch, access, view, rows, values)
 
-    def atomic(self, machine: Machine, access: MemoryAccess, addresses: np.ndarray) -> Placed:
+    def atomic(self, batch: Batch, access: MemoryAccess, addresses: np.ndarray) -> Placed:
         """Return the rows that an atomic combines in place."""
-        space, addresses = self.of(machine, access, addresses)
+        space, addresses = self.of(batch, access, addresses)
         if not space.shared:
-            raise access.fault(machine, "atomics on local memory are not emulated", 0)
-        placed = space.rows(machine, access, addresses, ATOMIC)
+            raise batch.fault_at(access, "atomics on local memory are not emulated", 0)
+        placed = space.rows(batch, access, addresses, ATOMIC)
         if placed is None:
-            raise access.fault(machine, "atomics on several buffers at once are not emulated", 0)
+            raise batch.fault_at(access, "atomics on several buffers at once are not emulated", 0)
         return placed
 
     def of(
-        self, machine: Machine, access: MemoryAccess, addresses: np.ndarray
+        self, batch: Batch, access: MemoryAccess, addresses: np.ndarray
     ) -> tuple[Space, np.ndarray]:
         """Return the space that addresses belong to, and the addresses there."""
         return self, addresses
 
     def rows(
-        self, machine: Machine, access: MemoryAccess, addresses: np.ndarray, use: AccessUse
+        self, batch: Batch, access: MemoryAccess, addresses: np.ndarray, use: AccessUse
     ) -> Placed | None:
         """Return the rows of an access, checked and noted; None where they are in several buffers."""
         raise NotImplementedError
 
-    def count(self, machine: Machine, access: MemoryAccess, addresses: np.ndarray) -> None:
+    def count(self, batch: Batch, access: MemoryAccess, addresses: np.ndarray) -> None:
         """Count the traffic."""
 
 
@@ -153,29 +112,29 @@ class GlobalSpace(Space):
     name = "global"
 
     def rows(
-        self, machine: Machine, access: MemoryAccess, addresses: np.ndarray, use: AccessUse
+        self, batch: Batch, access: MemoryAccess, addresses: np.ndarray, use: AccessUse
     ) -> Placed | None:
         """See Space."""
-        found = self._find(machine, access, addresses)
+        found = self._find(batch, access, addresses)
         if found is None:
             return None
         segment, rows, view = found
-        if machine.checks.races or machine.launch.access_sets is not None:
-            self._note(machine, access, segment, rows, view, use)
+        if batch.checks.races or batch.launch.access_sets is not None:
+            self._note(batch, access, segment, rows, view, use)
         if use.counted:
-            self.count(machine, access, addresses)
+            self.count(batch, access, addresses)
         return view, rows
 
-    def count(self, machine: Machine, access: MemoryAccess, addresses: np.ndarray) -> None:
+    def count(self, batch: Batch, access: MemoryAccess, addresses: np.ndarray) -> None:
         """See Space."""
-        if machine.traffic is not None:
-            machine.traffic.note_global(access, access.real(addresses), machine.lanes)
+        if batch.traffic is not None:
+            batch.traffic.note_global(access, access.real(addresses), batch.lanes)
 
     def _find(
-        self, machine: Machine, access: MemoryAccess, addresses: np.ndarray
+        self, batch: Batch, access: MemoryAccess, addresses: np.ndarray
     ) -> tuple[Segment, np.ndarray, np.ndarray] | None:
         """Return segment, rows and view; None where the addresses are in several segments."""
-        memory = machine.launch.memory
+        memory = batch.launch.memory
         segment = access.segment
         for attempt in range(2):
             if segment is not None:
@@ -185,41 +144,41 @@ class GlobalSpace(Space):
                 if int(offsets.max()) <= window.limit:
                     if access.log2:
                         if int(np.bitwise_or.reduce(offsets)) & (access.nbytes - 1):
-                            access.check_aligned(machine, addresses)
+                            batch.check_aligned(access, addresses)
                         offsets >>= np.uint64(access.log2)
                     if segment is not access.segment:
                         access.segment = segment
-                        machine.launch.met.add(access)
+                        batch.launch.met.add(access)
                     return segment, offsets.view(np.int64), window.rows
             if attempt == 0:
                 segment = memory.find(int(addresses[0]) + access.offset)
                 if segment is None:
-                    raise _outside(machine, access, addresses)
+                    raise _outside(batch, access, addresses)
         return None
 
     def _note(
         self,
-        machine: Machine,
+        batch: Batch,
         access: MemoryAccess,
         segment: Segment,
         rows: np.ndarray,
         view: np.ndarray,
         use: AccessUse,
     ) -> None:
-        shift, order, launch = machine.kernel.global_shift, machine.order, machine.launch
+        shift, order, launch = batch.kernel.global_shift, batch.order, batch.launch
         floor = segment.base >> shift << shift
         first = (-(-segment.base // access.nbytes) * access.nbytes - floor) >> shift
-        touch = LaneAccess.of(rows, machine.lanes, access.log2 - shift, first, order)
+        touch = LaneAccess.of(rows, batch.lanes, access.log2 - shift, first, order)
         if launch.access_sets is not None:
             launch.access_sets.add(segment, shift, touch, use.reads, use.writes)
-        if not machine.checks.races:
+        if not batch.checks.races:
             return
         tracker = segment.tracker(shift)
         tracker.begin(launch.number)
         race = _race(tracker, touch, order, order.first, view, use)
         if race is not None:
             address = floor + (race.granule << shift)
-            raise _race_fault(machine, access, race, f"{segment.name} at {address:#x}", use)
+            raise _race_fault(batch, access, race, f"{segment.name} at {address:#x}", use)
 
 
 class SharedSpace(Space):
@@ -228,48 +187,48 @@ class SharedSpace(Space):
     name = "shared"
 
     def rows(
-        self, machine: Machine, access: MemoryAccess, addresses: np.ndarray, use: AccessUse
+        self, batch: Batch, access: MemoryAccess, addresses: np.ndarray, use: AccessUse
     ) -> Placed | None:
         """See Space."""
-        shared = machine.shared
-        places = offsets(machine, access, addresses, shared.size, self.name)
-        rows = (places + shared.base[machine.lanes]) >> access.log2
+        shared = batch.shared
+        places = offsets(batch, access, addresses, shared.size, self.name)
+        rows = (places + shared.base[batch.lanes]) >> access.log2
         log2, within = access.log2 - shared.shift, places >> access.log2
-        touch = LaneAccess.of(rows, machine.lanes, log2, 0, machine.order, within)
-        if use.reads and machine.checks.uninitialised:
+        touch = LaneAccess.of(rows, batch.lanes, log2, 0, batch.order, within)
+        if use.reads and batch.checks.uninitialised:
             states, written = shared.states(log2, WRITTEN)
             if (states[rows] != written).any():
-                raise self._unwritten(machine, access, touch)
+                raise self._unwritten(batch, access, touch)
         if use.writes:
             states, whole = shared.states(log2, use.state)
             states[rows] = whole
         view = shared.rows(access.nbytes, access.width)
-        if machine.checks.races:
-            order = machine.order
+        if batch.checks.races:
+            order = batch.order
             race = _race(shared.tracker, touch, order, order.floor, view, use)
             if race is not None:
                 byte = (race.granule << shared.shift) % shared.stride
-                raise _race_fault(machine, access, race, f"shared byte {byte}", use)
+                raise _race_fault(batch, access, race, f"shared byte {byte}", use)
         if use.counted:
-            self.count(machine, access, addresses)
+            self.count(batch, access, addresses)
         return view, rows
 
-    def count(self, machine: Machine, access: MemoryAccess, addresses: np.ndarray) -> None:
+    def count(self, batch: Batch, access: MemoryAccess, addresses: np.ndarray) -> None:
         """See Space."""
-        if machine.traffic is not None:
+        if batch.traffic is not None:
             places = addresses.astype(np.int64) + access.offset
-            machine.traffic.note_shared(access, places, machine.lanes)
+            batch.traffic.note_shared(access, places, batch.lanes)
 
-    def _unwritten(self, machine: Machine, access: MemoryAccess, touch: LaneAccess) -> Exception:
+    def _unwritten(self, batch: Batch, access: MemoryAccess, touch: LaneAccess) -> Exception:
         """Return the error of the first byte that may not be read yet."""
-        shared = machine.shared
+        shared = batch.shared
         granules, lanes = touch.granules()
         states = shared.state[granules]
         at = int(np.argmax(states != WRITTEN))
         why = "which nothing wrote" if states[at] == EMPTY else "where a cp.async is in flight"
         byte = (int(granules[at]) << shared.shift) % shared.stride
         what = f"{access.instruction.opcode}: reads shared byte {byte}, {why}"
-        return machine.fault(access.line, what, int(lanes[at]))
+        return batch.fault(access.line, what, int(lanes[at]))
 
 
 class LocalSpace(Space):
@@ -279,12 +238,12 @@ class LocalSpace(Space):
     shared = False
 
     def rows(
-        self, machine: Machine, access: MemoryAccess, addresses: np.ndarray, use: AccessUse
+        self, batch: Batch, access: MemoryAccess, addresses: np.ndarray, use: AccessUse
     ) -> Placed | None:
         """See Space."""
-        local = machine.local
-        places = offsets(machine, access, addresses, local.size, self.name)
-        rows = (places + local.base[machine.lanes]) >> access.log2
+        local = batch.local
+        places = offsets(batch, access, addresses, local.size, self.name)
+        rows = (places + local.base[batch.lanes]) >> access.log2
         return local.rows(access.nbytes, access.width), rows
 
 
@@ -294,7 +253,7 @@ class GenericSpace(Space):
     name = "generic"
 
     def of(
-        self, machine: Machine, access: MemoryAccess, addresses: np.ndarray
+        self, batch: Batch, access: MemoryAccess, addresses: np.ndarray
     ) -> tuple[Space, np.ndarray]:
         """See Space."""
         low, high = int(addresses.min()), int(addresses.max())
@@ -304,12 +263,12 @@ class GenericSpace(Space):
             return SPACES["shared"], addresses - np.uint64(SHARED_WINDOW)
         if low >= LOCAL_WINDOW:
             return SPACES["local"], addresses - np.uint64(LOCAL_WINDOW)
-        raise access.fault(machine, "one access to several memory spaces is not emulated", 0)
+        raise batch.fault_at(access, "one access to several memory spaces is not emulated", 0)
 
-    def count(self, machine: Machine, access: MemoryAccess, addresses: np.ndarray) -> None:
+    def count(self, batch: Batch, access: MemoryAccess, addresses: np.ndarray) -> None:
         """See Space."""
-        space, addresses = self.of(machine, access, addresses)
-        space.count(machine, access, addresses)
+        space, addresses = self.of(batch, access, addresses)
+        space.count(batch, access, addresses)
 
 
 SPACES: dict[str, Space] = {
@@ -318,50 +277,50 @@ SPACES: dict[str, Space] = {
 
 
 def _in_pieces(
-    machine: Machine, access: MemoryAccess, addresses: np.ndarray, use: AccessUse
+    batch: Batch, access: MemoryAccess, addresses: np.ndarray, use: AccessUse
 ) -> np.ndarray:
     """Access global memory segment by segment, and return what was read.
 
     Raises EmulationError for addresses in no segment.
     """
-    real, memory = access.real(addresses), machine.launch.memory
+    real, memory = access.real(addresses), batch.launch.memory
     bases = np.array(memory.bases, np.uint64)
     ends = np.array([segment.end for segment in memory.segments], np.uint64)
     at = np.searchsorted(bases, real, "right") - 1
     wrong = (at < 0) | (real + np.uint64(access.nbytes) > ends[np.maximum(at, 0)])
     if wrong.any():
-        raise _outside(machine, access, addresses[wrong], int(np.argmax(wrong)))
+        raise _outside(batch, access, addresses[wrong], int(np.argmax(wrong)))
     shape = (len(real), access.nbytes // access.width)
     out = np.empty(shape if shape[1] > 1 else shape[:1], f"u{access.width}")
-    space, every = SPACES["global"], machine.lanes
+    space, every = SPACES["global"], batch.lanes
     for number in np.unique(at):
         part = at == number
-        machine.lanes = every[part]
+        batch.lanes = every[part]
         if use.values is None:
-            out[part] = space.read(machine, access, addresses[part], use)
+            out[part] = space.read(batch, access, addresses[part], use)
         else:
-            space.write(machine, access, addresses[part], use.values[part])
-    machine.lanes = every
+            space.write(batch, access, addresses[part], use.values[part])
+    batch.lanes = every
     return out
 
 
 def _outside(
-    machine: Machine, access: MemoryAccess, addresses: np.ndarray, place: int = 0
+    batch: Batch, access: MemoryAccess, addresses: np.ndarray, place: int = 0
 ) -> Exception:
     """Return the error of the first of some addresses, that of the active lane number `place`."""
     address = int(addresses[0]) + access.offset
     if address >= SHARED_WINDOW:
-        return access.fault(machine, f"address {address:#x} is not of global memory", place)
-    where = machine.launch.memory.near(address + access.nbytes - 1)
-    segment = machine.launch.memory.find(address)
+        return batch.fault_at(access, f"address {address:#x} is not of global memory", place)
+    where = batch.launch.memory.near(address + access.nbytes - 1)
+    segment = batch.launch.memory.find(address)
     if segment is not None:
         where = f"past the end of {segment.name}"
     what = f"{access.nbytes} bytes at {address:#x} are out of bounds: {where}"
-    return access.fault(machine, what, place)
+    return batch.fault_at(access, what, place)
 
 
 def offsets(
-    machine: Machine, access: MemoryAccess, addresses: np.ndarray, size: int, name: str
+    batch: Batch, access: MemoryAccess, addresses: np.ndarray, size: int, name: str
 ) -> np.ndarray:
     """Return the byte offsets of accesses to a memory of `size` bytes, checked, as i64, one for each lane."""
     places = addresses.astype(np.int64) + access.offset
@@ -370,11 +329,11 @@ def offsets(
         place = int(np.argmax(wrong))
         at = int(places[place])
         what = f"{access.nbytes} bytes at {name} byte {at} are out of bounds: it has {size}"
-        raise access.fault(machine, what, place)
+        raise batch.fault_at(access, what, place)
     if access.log2 and int(np.bitwise_or.reduce(places)) & (access.nbytes - 1):
         place = int(np.argmax((places & (access.nbytes - 1)) != 0))
         what = f"{name} byte {int(places[place])} is not a multiple of {access.nbytes}"
-        raise access.fault(machine, what, place)
+        raise batch.fault_at(access, what, place)
     return places
 
 
@@ -393,7 +352,7 @@ def _unchanged(
 
 
 def _same_bytes(
-    machine: Machine,
+    batch: Batch,
     access: MemoryAccess,
     view: np.ndarray,
     rows: np.ndarray,
@@ -404,7 +363,7 @@ def _same_bytes(
     if differs.any():
         place = int(np.argmax(differs.any(1) if differs.ndim > 1 else differs))
         what = "race: another thread writes another value to the same place"
-        raise access.fault(machine, what, place)
+        raise batch.fault_at(access, what, place)
 
 
 def _race(
@@ -425,13 +384,13 @@ def _race(
 
 
 def _race_fault(
-    machine: Machine, access: MemoryAccess, race: Race, where: str, use: AccessUse
+    batch: Batch, access: MemoryAccess, race: Race, where: str, use: AccessUse
 ) -> Exception:
     """Return the error of a race."""
-    block, warp = divmod(race.warp, machine.order.per_block)
+    block, warp = divmod(race.warp, batch.order.per_block)
     does = "changes" if use is ATOMIC else "writes" if use.writes else "reads"
     what = (
         f"race: {does} {where}, which warp {warp} of block {block} {race.did} "
         "in this launch, and no barrier orders the two"
     )
-    return machine.fault(access.line, f"{access.instruction.opcode}: {what}", race.lane)
+    return batch.fault(access.line, f"{access.instruction.opcode}: {what}", race.lane)

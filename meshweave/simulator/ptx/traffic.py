@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from meshweave.simulator.ptx.spaces import MemoryAccess
+from meshweave.simulator.ptx.memory import MemoryAccess
 
 _SECTOR = 32  # bytes
 _BANKS = 32  # of 4 bytes

@@ -16,6 +16,7 @@ from meshweave.ir.expressions import (
     Scalar,
     read_body,
 )
+from meshweave.verification.terms.arith import COMBINES, kind_of, neutral
 from meshweave.verification.terms.indices import (
     ZERO,
     Expr,
@@ -28,9 +29,10 @@ from meshweave.verification.terms.indices import (
     total,
     variables,
 )
+from meshweave.verification.terms.nodes import plain
 from meshweave.verification.terms.ranks import index_var
 from meshweave.verification.terms.reductions import reduce
-from meshweave.verification.terms.scalars import COMBINES, apply, kind_of, neutral, plain
+from meshweave.verification.terms.scalars import apply
 from meshweave.verification.terms.terms import Guard, MixedError, Node, Term, Terms
 from meshweave.verification.walk import NotReadError, ProgramWalk, handles, scalar
 

@@ -17,6 +17,7 @@ from functools import partial
 
 from meshweave.ir.bindings import ir
 from meshweave.ir.ops import body_of
+from meshweave.verification.terms.arith import kind_of
 from meshweave.verification.terms.indices import (
     Expr,
     Var,
@@ -39,7 +40,7 @@ from meshweave.verification.terms.pieces import (
 )
 from meshweave.verification.terms.ranks import index_var
 from meshweave.verification.terms.reductions import operands_of, reduce
-from meshweave.verification.terms.scalars import apply, kind_of
+from meshweave.verification.terms.scalars import apply
 from meshweave.verification.terms.terms import Guard, Node, Term, Terms, dim_var, view_variables
 from meshweave.verification.walk import NotReadError, ProgramWalk, TripError, handles
 

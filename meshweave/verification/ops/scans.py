@@ -13,6 +13,7 @@ from meshweave.ir.bindings import ir
 from meshweave.ir.expressions import Apply, Argument, Body, Constant, read_body
 from meshweave.ir.ops import body_of
 from meshweave.ir.scans import SCAN, Scan
+from meshweave.verification.terms.arith import COMBINES, kind_of, neutral
 from meshweave.verification.terms.indices import (
     Expr,
     Var,
@@ -26,7 +27,7 @@ from meshweave.verification.terms.indices import (
 )
 from meshweave.verification.terms.ranks import index_var
 from meshweave.verification.terms.reductions import clipped, reduce
-from meshweave.verification.terms.scalars import COMBINES, apply, kind_of, neutral
+from meshweave.verification.terms.scalars import apply
 from meshweave.verification.terms.terms import Guard, MixedError, Node, Term
 from meshweave.verification.walk import NotReadError, ProgramWalk, handles
 

@@ -23,10 +23,11 @@ from meshweave.ir.expressions import (
 )
 from meshweave.ir.ops import body_of
 from meshweave.ir.scatters import SCATTER, Scatter
+from meshweave.verification.terms.arith import COMBINES, kind_of, neutral
 from meshweave.verification.terms.indices import Var, inside, of_var, plus, times, variables
 from meshweave.verification.terms.ranks import index_var
 from meshweave.verification.terms.reductions import reduce
-from meshweave.verification.terms.scalars import COMBINES, apply, kind_of, limits, neutral
+from meshweave.verification.terms.scalars import apply, limits
 from meshweave.verification.terms.terms import MixedError, Node, Term, dims_values
 from meshweave.verification.walk import NotReadError, ProgramWalk, handles, scalar
 

@@ -7,6 +7,7 @@ from itertools import product
 from math import prod
 from typing import NamedTuple
 
+from meshweave.verification.terms.arith import predicate_of
 from meshweave.verification.terms.indices import (
     Expr,
     Var,
@@ -21,8 +22,8 @@ from meshweave.verification.terms.indices import (
     times,
     variables,
 )
+from meshweave.verification.terms.nodes import plain
 from meshweave.verification.terms.samples import OpenError, place
-from meshweave.verification.terms.scalars import plain, predicate_of
 from meshweave.verification.terms.terms import (
     Guard,
     MixedError,

@@ -13,6 +13,7 @@ from itertools import product as product_of
 from math import prod
 from typing import NamedTuple
 
+from meshweave.verification.terms.arith import kind_of, predicate_of
 from meshweave.verification.terms.indices import (
     DivMod,
     Expr,
@@ -22,12 +23,15 @@ from meshweave.verification.terms.indices import (
     is_number,
     of_var,
     plus,
+    quotient,
+    remainder,
     substitute,
     times,
     total,
     variables,
 )
-from meshweave.verification.terms.products import Factor, factors_of, product
+from meshweave.verification.terms.nodes import Factor, factors_of, is_neutral
+from meshweave.verification.terms.pieces import concat
 from meshweave.verification.terms.terms import (
     Abstraction,
     Guard,
@@ -88,8 +92,6 @@ def _reduced(terms: Terms, kind: str, view: Term, bound: list[Var]) -> Term:
     chosen = _one_hot(terms, kind, view, bound)
     if chosen is not None:
         return chosen
-    from meshweave.verification.terms.scalars import kind_of
-
     of_kind = kind_of(node.op, node.type) == kind and len(node.reads) == 2
     is_product = node.op == "product" and kind == "prod"
     is_linear = node.op in _SUMS or (terms.algebra and node.op in _LINEAR)
@@ -153,8 +155,6 @@ def part(
 
 def _linear(terms: Terms, kind: str, view: Term, bound: list[Var]) -> Term | None:
     """Let a reduction pass through ops of its kind, and factors that a sum does not run over pass out of it."""
-    from meshweave.verification.terms.scalars import apply, kind_of
-
     node = terms.nodes[view.node]
     reads = _reads(terms, view)
     if any(f is not None for f in view.fills):
@@ -166,10 +166,12 @@ def _linear(terms: Terms, kind: str, view: Term, bound: list[Var]) -> Term | Non
         reads = [r for r in filled if r is not None]
     if (kind == "sum" and node.op in _SUMS) or kind_of(node.op, node.type) == kind:
         parts = [reduce(terms, kind, r, bound) for r in reads]
-        return apply(terms, node.op, node.detail, node.type, parts)
+        return terms.apply(node.op, node.detail, node.type, parts)
     factors = list(zip(reads, _exponents(node)))
     if node.op == "product" and kind == "prod":
-        return product(terms, node.type, [(reduce(terms, kind, r, bound), e) for r, e in factors])
+        return _multiplied(
+            terms, node.type, [(reduce(terms, kind, r, bound), e) for r, e in factors]
+        )
     own = [f for f in factors if view_variables(f[0]) & set(bound)]
     rest = [f for f in factors if f not in own]
     if not rest:
@@ -189,7 +191,7 @@ def _flattened(terms: Terms, view: Term, bound: list[Var]) -> tuple[Term, list[V
         factors.append((factor, exponent))
     if not inner:
         return None
-    return product(terms, terms.type_of(view), factors), [*bound, *inner]
+    return _multiplied(terms, terms.type_of(view), factors), [*bound, *inner]
 
 
 def _exponents(node: Node) -> Sequence[int]:
@@ -198,17 +200,17 @@ def _exponents(node: Node) -> Sequence[int]:
 
 def _times(terms: Terms, node: Node, factors: Sequence[Factor]) -> Term:
     """Multiply as a node does."""
-    from meshweave.verification.terms.scalars import apply
-
     if node.op == "product" or len(factors) < 2:
-        return product(terms, node.type, factors)
-    return apply(terms, node.op, node.detail, node.type, [v for v, _ in factors])
+        return _multiplied(terms, node.type, factors)
+    return terms.apply(node.op, node.detail, node.type, [v for v, _ in factors])
+
+
+def _multiplied(terms: Terms, type_: str, factors: Sequence[Factor]) -> Term:
+    return terms.apply("product", tuple([e for _, e in factors]), type_, [v for v, _ in factors])
 
 
 def _filled(terms: Terms, view: Term, read: Term, all_dims: bool) -> Term | None:
     """Return what an op reads with nothing beyond the ends where the op's result has nothing."""
-    from meshweave.verification.terms.scalars import is_neutral
-
     fills = list(read.fills)
     for expr, size, fill in zip(view.exprs, terms.sizes[view.node], view.fills):
         if fill is None:
@@ -224,8 +226,6 @@ def _filled(terms: Terms, view: Term, read: Term, all_dims: bool) -> Term | None
 
 
 def _of_pieces(terms: Terms, kind: str, view: Term, bound: list[Var]) -> Term:
-    from meshweave.verification.terms.pieces import concat
-
     node = terms.nodes[view.node]
     place = Var("p", str(terms.fresh()), bounds_size(view.exprs[0]))
     values = dims_values((of_var(place), *view.exprs[1:]))
@@ -247,8 +247,6 @@ def bounds_size(expr: Expr) -> int:
 
 def _one_hot(terms: Terms, kind: str, view: Term, bound: list[Var]) -> Term | None:
     """Read `sum over b of (b == k ? value : 0)` as the value at b = k."""
-    from meshweave.verification.terms.scalars import is_neutral, predicate_of
-
     node = terms.nodes[view.node]
     if node.op != "arith.select" or any(f is not None for f in view.fills):
         return None
@@ -273,8 +271,6 @@ def _one_hot(terms: Terms, kind: str, view: Term, bound: list[Var]) -> Term | No
 
 def _solved(expr: Expr, value: Expr, bound: list[Var]) -> dict[Var, Expr] | None:
     """Return what makes all bound variables in `expr` give `value`, when there is exactly one such choice."""
-    from meshweave.verification.terms.indices import quotient, remainder
-
     if variables(value) & set(bound) or {a for a, _ in expr.terms} != set(bound):
         return None
     value = plus(value, Expr(-expr.const))
@@ -431,8 +427,6 @@ def _weight(expr: Expr, var: Var) -> int:
 
 def _defined(terms: Terms, kind: str, body: Term, over: Sequence[Var]) -> bool:
     """Tell whether no padding is read, or what it holds is known."""
-    from meshweave.verification.terms.scalars import is_neutral
-
     for expr, size, fill in zip(body.exprs, terms.sizes[body.node], body.fills):
         if size is None or not variables(expr) & set(over) or inside(expr, size):
             continue
@@ -514,8 +508,6 @@ def _inner(atom: object) -> frozenset[Var]:
 
 def clipped(terms: Terms, kind: str, body: Term, over: list[Var]) -> tuple[Term, list[Var]]:
     """Leave out what lies beyond the end of a dim and holds the neutral element."""
-    from meshweave.verification.terms.scalars import is_neutral
-
     for expr, size, fill in zip(body.exprs, terms.sizes[body.node], body.fills):
         if size is None or fill is None or not is_neutral(terms, Term(fill), kind):
             continue
@@ -548,8 +540,6 @@ def combine(terms: Terms, kind: str, a: Term, b: Term, depth: int = 0) -> Term |
 
 def _alike(terms: Terms, kind: str, a: int, b: int, depth: int) -> bool:
     """Tell whether terms can be such that `combine` joins them, from what they are, wherever they are read."""
-    from meshweave.verification.terms.scalars import kind_of
-
     one, other = terms.nodes[a], terms.nodes[b]
     if _inner_node(terms, kind, a) == _inner_node(terms, kind, b) or "concat" in (one.op, other.op):
         return True
@@ -611,8 +601,6 @@ def in_turn(terms: Terms, kind: str, name: str, a: Term, b: Term) -> Term | None
 
     name: the op that combines a and b.
     """
-    from meshweave.verification.terms.scalars import apply
-
     nodes = _nodes_of(terms, kind, name, a.node) + _nodes_of(terms, kind, name, b.node)
     if len(nodes) > MOST_PARTS or len(set(nodes)) == len(nodes):
         return None
@@ -625,7 +613,7 @@ def in_turn(terms: Terms, kind: str, name: str, a: Term, b: Term) -> Term | None
         if made is not None:
             for other in parts:
                 if other not in group:
-                    made = apply(terms, name, (), terms.type_of(made), [made, other])
+                    made = terms.apply(name, (), terms.type_of(made), [made, other])
             return made
     return None
 
@@ -788,8 +776,6 @@ def _reads(terms: Terms, view: Term) -> list[Term]:
 
 def _factored(terms: Terms, a: Term, b: Term, depth: int) -> Term | None:
     """Join products that share factors, and whose other factors can be joined; sums that are scaled alike always."""
-    from meshweave.verification.terms.scalars import apply
-
     node, other = terms.nodes[a.node], terms.nodes[b.node]
     if node.op not in _LINEAR or node.op != other.op:
         return None
@@ -803,7 +789,7 @@ def _factored(terms: Terms, a: Term, b: Term, depth: int) -> Term | None:
     one, two = [_times(terms, node, r) for r in rest]
     joined = combine(terms, "sum", one, two, depth)
     if joined is None and not depth and node.op == "product" and _is_scale(terms, common):
-        joined = apply(terms, "arith.addf", (), node.type, [one, two])
+        joined = terms.apply("arith.addf", (), node.type, [one, two])
     return None if joined is None else _times(terms, node, [*common, (joined, 1)])
 
 
@@ -814,8 +800,6 @@ def _is_scale(terms: Terms, factors: Sequence[Factor]) -> bool:
 
 def _absorbed(terms: Terms, kind: str, a: Term, b: Term, depth: int) -> Term | None:
     """Join one operand of a sum with what is added to it."""
-    from meshweave.verification.terms.scalars import apply, kind_of
-
     for one, other in ((a, b), (b, a)):
         node = terms.nodes[one.node]
         if kind_of(node.op, node.type) != kind or len(node.reads) != 2:
@@ -824,5 +808,5 @@ def _absorbed(terms: Terms, kind: str, a: Term, b: Term, depth: int) -> Term | N
         for part, rest in ((x, y), (y, x)):
             joined = combine(terms, kind, part, other, depth + 1)
             if joined is not None:
-                return apply(terms, node.op, node.detail, node.type, [joined, rest])
+                return terms.apply(node.op, node.detail, node.type, [joined, rest])
     return None

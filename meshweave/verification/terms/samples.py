@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from meshweave.verification.terms.arith import predicate_of
 from meshweave.verification.terms.indices import Atom, DivMod, Expr, Var, variables
-from meshweave.verification.terms.scalars import predicate_of
 from meshweave.verification.terms.terms import Node, Term, Terms, dim_var
 
 Number = Any  # float, int or bool: what an element is

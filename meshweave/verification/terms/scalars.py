@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Hashable, Sequence
-from functools import lru_cache
-from math import inf, nan
+from math import inf
 
+from meshweave.verification.terms.arith import folded, is_integer, is_real, kind_of, predicate_of
 from meshweave.verification.terms.indices import (
     Expr,
     bounds,
@@ -19,50 +19,18 @@ from meshweave.verification.terms.indices import (
     remainder,
     times,
 )
-from meshweave.verification.terms.products import (
-    NUMBER,
-    exponential,
-    is_finite,
-    is_integer,
-    is_not_zero,
-    is_real,
-    level,
-    product,
-)
+from meshweave.verification.terms.levels import NUMBER, level
+from meshweave.verification.terms.nodes import is_neutral, plain
+from meshweave.verification.terms.pieces import by_place
+from meshweave.verification.terms.products import exponential, product
 from meshweave.verification.terms.reductions import combine, in_turn
 from meshweave.verification.terms.terms import (
-    Guard,
-    Node,
     Term,
     Terms,
-    dim_place,
     dims_values,
     is_only,
 )
 
-COMBINES = {
-    "arith.addf": "sum",
-    "arith.addi": "sum",
-    "arith.mulf": "prod",
-    "arith.muli": "prod",
-    "arith.maximumf": "max",
-    "arith.maxnumf": "max",
-    "arith.maxsi": "max",
-    "arith.minimumf": "min",
-    "arith.minnumf": "min",
-    "arith.minsi": "min",
-    "arith.maxui": "maxu",
-    "arith.minui": "minu",
-    "arith.ori": "or",
-    "arith.andi": "and",
-    "arith.xori": "xor",
-    "complex.add": "sum",
-    "complex.mul": "prod",
-}
-"""The reduction that an op is a step of."""
-MOST_EXACT = 128
-"""An integer that floats of all types hold."""
-_BITS = {"or": "max", "and": "min"}  # of a single bit
 _INDEX = {"arith.addi": 1, "arith.subi": -1}
 _PRODUCTS = {"arith.mulf": 1, "arith.divf": -1}
 """Ops on two numbers that are products, with the exponent of the second."""
@@ -74,47 +42,12 @@ _EXACT: dict[str, Callable[..., int]] = {
 _CASTS = ("arith.index_cast", "arith.index_castui")
 
 
-def kind_of(name: str, type_: str) -> str | None:
-    """Return the reduction that an op is a step of, None for an op that is none."""
-    kind = COMBINES.get(name)
-    return _BITS.get(kind, kind) if type_ == "i1" and kind else kind
-
-
-@lru_cache(maxsize=1 << 10)
-def neutral(kind: str, type_: str) -> Hashable:
-    """Return the number that leaves a reduction as it is, as `Terms.constant` holds it; None where there is none."""
-    if "complex" in type_:
-        return None
-    if type_ == "i1":
-        return {"or": 0, "max": 0, "and": 1, "min": 1, "xor": 0, "sum": None}.get(kind)
-    if kind in ("sum", "prod"):
-        return float(kind == "prod") if "f" in type_ else int(kind == "prod")
-    if "f" in type_:
-        return {"max": -inf, "min": inf}.get(kind)
-    if not type_.startswith("i") or type_ == "index":
-        return None
-    width = int(type_[1:])
-    return {
-        "max": -(2 ** (width - 1)),
-        "min": 2 ** (width - 1) - 1,
-        "maxu": 0,
-        "minu": -1,
-        "or": 0,
-        "xor": 0,
-        "and": -1,
-    }.get(kind)
-
-
-def is_neutral(terms: Terms, view: Term, kind: str) -> bool:
-    """Tell whether a view is the neutral element of a reduction everywhere."""
-    value = terms.constant_of(view)
-    return value is not None and value == neutral(kind, terms.type_of(view))
-
-
 def apply(
     terms: Terms, name: str, detail: tuple[Hashable, ...], type_: str, reads: Sequence[Term]
 ) -> Term:
-    """Return what a scalar op makes of values. detail: its attributes."""
+    """Return what a scalar op makes of values. detail: its attributes; those of a product are its exponents."""
+    if name == "product":
+        return product(terms, type_, [(r, e) for r, e in zip(reads, detail) if isinstance(e, int)])
     made = _special(terms, name, detail, type_, reads)
     if made is not None:
         return made
@@ -133,121 +66,6 @@ def apply(
 def _combined(terms: Terms, kind: str, name: str, reads: Sequence[Term]) -> Term | None:
     joined = combine(terms, kind, reads[0], reads[1])
     return in_turn(terms, kind, name, reads[0], reads[1]) if joined is None else joined
-
-
-def plain(
-    terms: Terms, name: str, detail: tuple[Hashable, ...], type_: str, reads: Sequence[Term]
-) -> Term:
-    """Return the node of an op as it stands, over the places that differ in what it reads."""
-    places, exprs, sizes = _shared(
-        tuple([view.exprs for view in reads]), tuple([terms.sizes[view.node] for view in reads])
-    )
-    inner = [Term(v.node, dims, (None,) * len(dims)) for v, dims in zip(reads, places)]
-    node = terms.put(Node(name, detail, tuple(inner), type_), sizes)
-    fills: list[int | None] = []
-    guards: list[Guard] = []
-    filled = False
-    for view in reads:
-        filled = filled or view.fills.count(None) != len(view.fills)
-        guards += view.guards
-    if filled:
-        fills = [_fill(terms, name, detail, type_, reads, expr) for expr in exprs]
-    return terms.view(node, exprs, fills, guards)
-
-
-@lru_cache(maxsize=1 << 12)
-def _shared(
-    exprs: tuple[tuple[Expr, ...], ...], sizes: tuple[tuple[int | None, ...], ...]
-) -> tuple[list[tuple[Expr, ...]], tuple[Expr, ...], tuple[int | None, ...]]:
-    """Make a dim of each place that is different: where each operand is read over them, the places, and their sizes."""
-    numbers: dict[Expr, int] = {}
-    found: list[int | None] = []
-    reads = []
-    for own, limits_ in zip(exprs, sizes):
-        dims = []
-        for expr, size in zip(own, limits_):
-            if is_only(expr, size):
-                dims.append(expr)
-                continue
-            number = numbers.get(expr)
-            if number is None:
-                number = numbers[expr] = len(found)
-                found.append(size)
-            elif size is not None and size != found[number]:
-                known = found[number]
-                found[number] = size if known is None else min(size, known)
-            dims.append(dim_place(number))
-        reads.append(tuple(dims))
-    return reads, tuple(numbers), tuple(found)
-
-
-def _fill(
-    terms: Terms,
-    name: str,
-    detail: tuple[Hashable, ...],
-    type_: str,
-    reads: Sequence[Term],
-    expr: Expr,
-) -> int | None:
-    """Return what stands beyond the end of a dim: known where all that is read is a constant there."""
-    if name == "product":
-        return _zero_fill(terms, detail, type_, reads, expr)
-    values = []
-    for view in reads:
-        if expr in view.exprs:
-            fill = view.fills[view.exprs.index(expr)]
-            if fill is None:
-                return None
-            values.append(Term(fill))
-        elif terms.constant_of(view) is not None:
-            values.append(view)
-        else:
-            return None
-    made = folded(name, detail, [terms.constant_of(v) for v in values])
-    return None if made is None else terms.constant(type_, made).node
-
-
-def _zero_fill(
-    terms: Terms,
-    exponents: tuple[Hashable, ...],
-    type_: str,
-    reads: Sequence[Term],
-    expr: Expr,
-) -> int | None:
-    """Return 0 where a factor is 0 beyond the end of a dim and all others are numbers; None where nothing is known."""
-    zeros = 0
-    for view, exponent in zip(reads, exponents):
-        at = view.exprs.index(expr) if expr in view.exprs else None
-        fill = None if at is None else view.fills[at]
-        up = isinstance(exponent, int) and exponent > 0
-        if fill is not None and terms.constant_of(Term(fill)) == 0 and up:
-            zeros += 1
-        elif at is not None or not (is_finite if up else is_not_zero)(terms, view):
-            return None
-    return terms.constant(type_, 0 if is_integer(type_) else 0.0).node if zeros else None
-
-
-def folded(name: str, detail: tuple[Hashable, ...], values: Sequence[Hashable]) -> Hashable | None:
-    """Compute an op on constants, where that is exact and needs no table of types; None for all others."""
-    if name == "arith.select" and len(values) == 3:
-        return values[1] if values[0] else values[2]
-    if len(values) == 1 and name in ("arith.extf", "math.absf") and values[0] == 0.0:
-        return 0.0
-    if name == "arith.sitofp" and isinstance(values[0], int) and abs(values[0]) <= MOST_EXACT:
-        return float(values[0])
-    if name == "math.exp" and values[0] in (0.0, -inf):
-        return 0.0 if values[0] else 1.0
-    if len(values) != 2 or not all(isinstance(v, (int, float)) for v in values):
-        return None
-    a, b = values
-    assert isinstance(a, (int, float)) and isinstance(b, (int, float))
-    if nan in (a, b) or a != a or b != b:
-        return None
-    if name in ("arith.addf", "arith.addi", "arith.subf", "arith.subi") and a == 0 and b == 0:
-        return 0.0 if name.endswith("f") else 0
-    if name in ("arith.maximumf", "arith.minimumf", "arith.andi", "arith.ori") and a == b:
-        return a
-    return None
 
 
 def _special(
@@ -372,14 +190,6 @@ def _compared(terms: Terms, detail: tuple[Hashable, ...], reads: Sequence[Term])
     return None if answer is None else terms.constant("i1", int(answer))
 
 
-def predicate_of(detail: tuple[Hashable, ...]) -> int:
-    """Return the number of the predicate of a comparison."""
-    for item in detail:
-        if isinstance(item, tuple) and item[0] == "predicate":
-            return int(str(item[1]).split(":")[0])
-    return -1
-
-
 def _answer(predicate: int, low: int, high: int, least: int, most: int) -> bool | None:
     if predicate in _UNSIGNED:
         if min(low, least) < 0:
@@ -402,8 +212,6 @@ def _answer(predicate: int, low: int, high: int, least: int, most: int) -> bool 
 
 
 def _select(terms: Terms, reads: Sequence[Term]) -> Term | None:
-    from meshweave.verification.terms.pieces import by_place
-
     condition, yes, no = reads
     value = terms.constant_of(condition)
     if value is not None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from meshweave.verification.terms.indices import (
     Expr,
@@ -52,15 +52,31 @@ class Node(NamedTuple):
     type: str
 
 
+class Rules(Protocol):
+    """Apply a scalar op to terms, as `scalars.apply` does."""
+
+    def __call__(
+        self,
+        terms: Terms,
+        name: str,
+        detail: tuple[Hashable, ...],
+        type_: str,
+        reads: Sequence[Term],
+        /,
+    ) -> Term: ...
+
+
 @dataclass
 class Terms:
     """Number nodes, `most` at most.
 
+    rules: how scalar ops are applied. Reductions ask them too, though many of these rules are about reductions.
     algebra: whether rules of arithmetic make terms equal. Without them a sum or a product is as the program writes it,
     which is enough where both programs write it alike, and takes half the time.
     """
 
     most: int
+    rules: Rules | None = None
     algebra: bool = True
     nodes: list[Node] = field(default_factory=list)
     sizes: list[tuple[int | None, ...]] = field(default_factory=list)
@@ -72,6 +88,13 @@ class Terms:
     _numbers: dict[Node, int] = field(default_factory=dict)
     _symbols: list[frozenset[tuple[int, int]]] = field(default_factory=list)
     _fresh: int = 0
+
+    def apply(
+        self, name: str, detail: tuple[Hashable, ...], type_: str, reads: Sequence[Term]
+    ) -> Term:
+        """Return what a scalar op makes of values, by the rules. detail: its attributes, or exponents of a product."""
+        assert self.rules is not None, "terms without rules only hold what they are given"
+        return self.rules(self, name, detail, type_, reads)
 
     def put(self, node: Node, sizes: Sequence[int | None]) -> int:
         """Return the number of a node."""

@@ -14,7 +14,7 @@ from typing import Any
 from meshweave.abi import MAIL_WORDS, Slots
 from meshweave.device import ExchangeWords, GpuTable
 from meshweave.errors import CompileError
-from meshweave.lowering.communication.lower_collectives import Collectives
+from meshweave.lowering.communication.collectives import Collectives
 from meshweave.lowering.cpu.collectives.objects import Collective
 from meshweave.lowering.gpu.host.calls import HostFunction, declarations, recording
 from meshweave.lowering.gpu.host.exchange import COPIES, copies_function

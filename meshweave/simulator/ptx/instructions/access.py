@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from meshweave.simulator.ptx.batch import Batch
 from meshweave.simulator.ptx.handlers import Builder, Handler, Scope, put_rows, rows_of, type_of
-from meshweave.simulator.ptx.memory import POISON
+from meshweave.simulator.ptx.memory import POISON, MemoryAccess
 from meshweave.simulator.ptx.program import Address, Instruction, Register, Symbol, Vector
 from meshweave.simulator.ptx.slots import DTYPES, bits_of
-from meshweave.simulator.ptx.spaces import READ_PIECE, SPACES, MemoryAccess, Space
-
-if TYPE_CHECKING:
-    from meshweave.simulator.ptx.machine import Machine
+from meshweave.simulator.ptx.spaces import READ_PIECE, SPACES, Space
 
 
 def space_of(instruction: Instruction) -> str:
@@ -39,10 +37,10 @@ def address(instruction: Instruction, number: int, scope: Scope) -> tuple[int, i
     return scope.slot_of(instruction, operand.base, f"u{bits}"), operand.offset
 
 
-def addresses_of(machine: Machine, slot: int) -> np.ndarray:
+def addresses_of(batch: Batch, slot: int) -> np.ndarray:
     """Return the addresses of the active lanes; only one where all have the same."""
-    values = machine.regs[slot]
-    return values if len(values) == 1 or machine.active is None else values[machine.active]
+    values = batch.regs[slot]
+    return values if len(values) == 1 or batch.active is None else values[batch.active]
 
 
 def _parts(operand: Any) -> tuple[Any, ...]:
@@ -63,16 +61,16 @@ def load(instruction: Instruction, scope: Scope) -> Handler:
     read = _reader(SPACES[space_name], access)
     signed = np.dtype(f"i{width}") if kind[0] == "s" else None
 
-    def run(machine: Machine) -> None:
-        rows = read(machine, addresses_of(machine, slot))
+    def run(batch: Batch) -> None:
+        rows = read(batch, addresses_of(batch, slot))
         if signed is not None:
             rows = rows.view(signed)
         if len(slots) == 1:
-            put_rows(machine, slots[0], rows)
+            put_rows(batch, slots[0], rows)
             return
         for number, result in enumerate(slots):
             if result >= 0:
-                put_rows(machine, result, rows[:, number])
+                put_rows(batch, result, rows[:, number])
 
     return run
 
@@ -98,7 +96,7 @@ def is_partial(instruction: Instruction, nbytes: int) -> bool:
     return bool(~instruction.used & ((1 << nbytes) - 1))
 
 
-def _reader(space: Space, access: MemoryAccess) -> Callable[[Machine, np.ndarray], np.ndarray]:
+def _reader(space: Space, access: MemoryAccess) -> Callable[[Batch, np.ndarray], np.ndarray]:
     """Read the rows of a load.
 
     Bytes that nothing uses may lie past the end of a buffer, or belong to another one: they are not read, and the
@@ -106,19 +104,19 @@ def _reader(space: Space, access: MemoryAccess) -> Callable[[Machine, np.ndarray
     """
     instruction, nbytes, width = access.instruction, access.nbytes, access.width
     if not is_partial(instruction, nbytes):
-        return lambda machine, addresses: space.read(machine, access, addresses)
+        return lambda batch, addresses: space.read(batch, access, addresses)
     pieces = [
         (at, MemoryAccess(instruction, size, size, access.offset + at))
         for at, size in used_pieces(instruction, nbytes)
     ]
 
-    def read(machine: Machine, addresses: np.ndarray) -> np.ndarray:
-        access.check_aligned(machine, addresses)
+    def read(batch: Batch, addresses: np.ndarray) -> np.ndarray:
+        batch.check_aligned(access, addresses)
         octets = np.full((len(addresses), nbytes), POISON, np.uint8)
         for at, piece in pieces:
-            found = space.read(machine, piece, addresses, READ_PIECE)
+            found = space.read(batch, piece, addresses, READ_PIECE)
             octets[:, at : at + piece.nbytes] = found.view(np.uint8).reshape(-1, piece.nbytes)
-        space.count(machine, access, addresses)  # the device moves all of it
+        space.count(batch, access, addresses)  # the device moves all of it
         rows = octets.view(f"u{width}")
         return rows if nbytes > width else rows[:, 0]
 
@@ -145,10 +143,10 @@ def _load_parameter(
     start = places[base].offset + operand.offset
     signed = type_of(instruction)[0] == "s"
 
-    def run(machine: Machine) -> None:
+    def run(batch: Batch) -> None:
         for number, slot in enumerate(slots):
-            piece = machine.launch.parameters[start + number * width :][:width]
-            put_rows(machine, slot, piece.view(f"{'i' if signed else 'u'}{width}"))
+            piece = batch.launch.parameters[start + number * width :][:width]
+            put_rows(batch, slot, piece.view(f"{'i' if signed else 'u'}{width}"))
 
     return run
 
@@ -167,10 +165,10 @@ def store(instruction: Instruction, scope: Scope) -> Handler:
     space = SPACES[space_of(instruction)]
     dtype = np.dtype(DTYPES[raw])
 
-    def run(machine: Machine) -> None:
-        columns = [rows_of(machine, number).astype(dtype, copy=False) for number in slots]
+    def run(batch: Batch) -> None:
+        columns = [rows_of(batch, number).astype(dtype, copy=False) for number in slots]
         values = columns[0] if len(columns) == 1 else np.stack(columns, axis=1)
-        space.write(machine, access, rows_of(machine, slot), values)
+        space.write(batch, access, rows_of(batch, slot), values)
 
     return run
 
@@ -211,16 +209,16 @@ def atomic(instruction: Instruction, scope: Scope) -> Handler:
     access = MemoryAccess(instruction, width, width, offset)
     space = SPACES[space_of(instruction)]
 
-    def run(machine: Machine) -> None:
-        view, rows = space.atomic(machine, access, rows_of(machine, slot))
+    def run(batch: Batch) -> None:
+        view, rows = space.atomic(batch, access, rows_of(batch, slot))
         view = view.view(DTYPES[kind])
-        values = [rows_of(machine, source) for source in sources]
+        values = [rows_of(batch, source) for source in sources]
         if not returns and operation in _COMBINE:
             _COMBINE[operation].at(view, rows, values[0])
             return
         old = _in_turn(operation, view, rows, values)
         if returns:
-            put_rows(machine, result, old)
+            put_rows(batch, result, old)
 
     return run
 

@@ -6,49 +6,47 @@ shfl, vote, redux, match, elect, activemask, bar.warp.sync.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from meshweave.simulator.ptx.batch import Batch
 from meshweave.simulator.ptx.handlers import Builder, Handler, Scope, put, type_of
 from meshweave.simulator.ptx.program import Instruction, Negated, PredicatePair, Symbol
 from meshweave.simulator.ptx.slots import bits_of
-
-if TYPE_CHECKING:
-    from meshweave.simulator.ptx.machine import Machine
 
 _LANE = np.arange(32)
 _BITS = np.uint32(1) << np.arange(32, dtype=np.uint32)
 
 
-def warps(machine: Machine, slot: int) -> np.ndarray:
+def warps(batch: Batch, slot: int) -> np.ndarray:
     """Return the values of a slot, one row for each warp."""
-    values = machine.regs[slot]
+    values = batch.regs[slot]
     if len(values) == 1:
-        values = np.broadcast_to(values, machine.threads)
+        values = np.broadcast_to(values, batch.threads)
     return values.reshape(-1, 32)
 
 
-def present(machine: Machine) -> np.ndarray:
+def present(batch: Batch) -> np.ndarray:
     """Return which lanes take part, one row for each warp."""
-    if machine.active is None:
-        return np.ones((machine.threads // 32, 32), bool)
-    return machine.active.reshape(-1, 32)
+    if batch.active is None:
+        return np.ones((batch.threads // 32, 32), bool)
+    return batch.active.reshape(-1, 32)
 
 
-def check_members(machine: Machine, instruction: Instruction, slot: int | None) -> None:
+def check_members(batch: Batch, instruction: Instruction, slot: int | None) -> None:
     """Check that the lanes that execute a collective are those that its mask names.
 
     Without a mask, these are all that have not ended.
     """
-    if not machine.checks.collectives or (machine.active is None and slot is None):
+    if not batch.checks.collectives or (batch.active is None and slot is None):
         return
-    here = present(machine)
-    alive = machine.alive.reshape(-1, 32)
+    here = present(batch)
+    alive = batch.alive.reshape(-1, 32)
     wanted = alive
     if slot is not None:
-        masks = warps(machine, slot)
-        if machine.active is None and (masks == np.uint32(0xFFFFFFFF)).all():
+        masks = warps(batch, slot)
+        if batch.active is None and (masks == np.uint32(0xFFFFFFFF)).all():
             return
         first = masks[np.arange(len(masks)), here.argmax(1)]
         wanted = (first[:, None] & _BITS) != 0
@@ -63,12 +61,12 @@ def check_members(machine: Machine, instruction: Instruction, slot: int | None) 
         what = (
             f"{instruction.opcode}: lanes {got:#010x} of the warp are here, {want:#010x} are meant"
         )
-        raise machine.fault(instruction.line, what, lane)
+        raise batch.fault(instruction.line, what, lane)
 
 
-def _spread(machine: Machine, slot: int, values: np.ndarray) -> None:
+def _spread(batch: Batch, slot: int, values: np.ndarray) -> None:
     """Give every lane of a warp the value of its warp."""
-    put(machine, slot, np.repeat(values, 32))
+    put(batch, slot, np.repeat(values, 32))
 
 
 def shuffle(instruction: Instruction, scope: Scope) -> Handler:
@@ -80,15 +78,15 @@ def shuffle(instruction: Instruction, scope: Scope) -> Handler:
     valid = scope.slot_of(instruction, target.second, "pred") if pair else -1
     value, lane, control, members = (scope.slot(instruction, n, "u32") for n in (1, 2, 3, 4))
 
-    def run(machine: Machine) -> None:
-        check_members(machine, instruction, members)
-        source, inside = _source(mode, warps(machine, lane), warps(machine, control))
-        values = np.take_along_axis(warps(machine, value), source, 1)
-        if machine.active is not None and machine.checks.collectives:
-            _check_source(machine, instruction, source)
-        put(machine, result, values.reshape(-1))
+    def run(batch: Batch) -> None:
+        check_members(batch, instruction, members)
+        source, inside = _source(mode, warps(batch, lane), warps(batch, control))
+        values = np.take_along_axis(warps(batch, value), source, 1)
+        if batch.active is not None and batch.checks.collectives:
+            _check_source(batch, instruction, source)
+        put(batch, result, values.reshape(-1))
         if pair:
-            put(machine, valid, np.broadcast_to(inside, source.shape).reshape(-1))
+            put(batch, valid, np.broadcast_to(inside, source.shape).reshape(-1))
 
     return run
 
@@ -112,15 +110,15 @@ def _source(mode: str, operand: np.ndarray, control: np.ndarray) -> tuple[np.nda
     return np.where(inside, source, _LANE), inside
 
 
-def _check_source(machine: Machine, instruction: Instruction, source: np.ndarray) -> None:
-    here = present(machine)
+def _check_source(batch: Batch, instruction: Instruction, source: np.ndarray) -> None:
+    here = present(batch)
     bad = here & ~np.take_along_axis(here, source, 1)
     if bad.any():
         lane = int(np.argmax(bad.reshape(-1)))
         what = (
             f"{instruction.opcode}: reads lane {int(source.reshape(-1)[lane])}, which is not here"
         )
-        raise machine.fault(instruction.line, what, lane)
+        raise batch.fault(instruction.line, what, lane)
 
 
 _COMBINE: dict[str, tuple[Any, Callable[[np.dtype], int]]] = {
@@ -146,11 +144,11 @@ def reduce(instruction: Instruction, scope: Scope) -> Handler:
     result, value = scope.slot(instruction, 0, kind), scope.slot(instruction, 1, kind)
     members = scope.slot(instruction, 2, "u32")
 
-    def run(machine: Machine) -> None:
-        check_members(machine, instruction, members)
-        values = warps(machine, value)
-        values = np.where(present(machine), values, values.dtype.type(neutral(values.dtype)))
-        _spread(machine, result, function.reduce(values, axis=1, dtype=values.dtype))
+    def run(batch: Batch) -> None:
+        check_members(batch, instruction, members)
+        values = warps(batch, value)
+        values = np.where(present(batch), values, values.dtype.type(neutral(values.dtype)))
+        _spread(batch, result, function.reduce(values, axis=1, dtype=values.dtype))
 
     return run
 
@@ -166,15 +164,15 @@ def vote(instruction: Instruction, scope: Scope) -> Handler:
     members = scope.slot(instruction, 2, "u32")
     result = scope.slot(instruction, 0, "u32" if mode == "ballot" else "pred")
 
-    def run(machine: Machine) -> None:
-        check_members(machine, instruction, members)
-        holds = warps(machine, guard) != negated
-        here = present(machine)
+    def run(batch: Batch) -> None:
+        check_members(batch, instruction, members)
+        holds = warps(batch, guard) != negated
+        here = present(batch)
         every, some = (holds | ~here).all(1), (holds & here).any(1)
         if mode == "ballot":
-            _spread(machine, result, ((holds & here) * _BITS).sum(1, dtype=np.uint32))
+            _spread(batch, result, ((holds & here) * _BITS).sum(1, dtype=np.uint32))
         else:
-            _spread(machine, result, {"all": every, "any": some, "uni": every | ~some}[mode])
+            _spread(batch, result, {"all": every, "any": some, "uni": every | ~some}[mode])
 
     return run
 
@@ -189,9 +187,9 @@ def match(instruction: Instruction, scope: Scope) -> Handler:
     value, members = scope.slot(instruction, 1, kind), scope.slot(instruction, 2, "u32")
     every = instruction.has("all")
 
-    def run(machine: Machine) -> None:
-        check_members(machine, instruction, members)
-        values, here = warps(machine, value), present(machine)
+    def run(batch: Batch) -> None:
+        check_members(batch, instruction, members)
+        values, here = warps(batch, value), present(batch)
         equal = (values[:, :, None] == values[:, None, :]) & here[:, None, :]
         masks = (equal * _BITS).sum(2, dtype=np.uint32)
         if every:
@@ -199,8 +197,8 @@ def match(instruction: Instruction, scope: Scope) -> Handler:
             agree = masks == whole
             masks = np.where(agree, whole, np.uint32(0))
             if pair:
-                put(machine, same, agree.reshape(-1))
-        put(machine, result, masks.reshape(-1))
+                put(batch, same, agree.reshape(-1))
+        put(batch, result, masks.reshape(-1))
 
     return run
 
@@ -217,13 +215,13 @@ def elect(instruction: Instruction, scope: Scope) -> Handler:
     )
     result = -1 if first == Symbol("_") else scope.slot_of(instruction, first, "u32")
 
-    def run(machine: Machine) -> None:
-        check_members(machine, instruction, members)
-        lowest = present(machine).argmax(1)
+    def run(batch: Batch) -> None:
+        check_members(batch, instruction, members)
+        lowest = present(batch).argmax(1)
         if result >= 0:
-            _spread(machine, result, lowest.astype(np.uint32))
+            _spread(batch, result, lowest.astype(np.uint32))
         if leader >= 0:
-            put(machine, leader, (lowest[:, None] == _LANE).reshape(-1))
+            put(batch, leader, (lowest[:, None] == _LANE).reshape(-1))
 
     return run
 
@@ -232,8 +230,8 @@ def active_mask(instruction: Instruction, scope: Scope) -> Handler:
     """Execute activemask: return the lanes that execute this together."""
     result = scope.slot(instruction, 0, "u32")
 
-    def run(machine: Machine) -> None:
-        _spread(machine, result, (present(machine) * _BITS).sum(1, dtype=np.uint32))
+    def run(batch: Batch) -> None:
+        _spread(batch, result, (present(batch) * _BITS).sum(1, dtype=np.uint32))
 
     return run
 
@@ -241,7 +239,7 @@ def active_mask(instruction: Instruction, scope: Scope) -> Handler:
 def warp_barrier(instruction: Instruction, scope: Scope) -> Handler:
     """Execute bar.warp.sync. In lock-step it only checks which lanes are here."""
     members = scope.slot(instruction, 0, "u32")
-    return lambda machine: check_members(machine, instruction, members)
+    return lambda batch: check_members(batch, instruction, members)
 
 
 BUILDERS: dict[str, Builder] = {

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from meshweave.simulator.ptx.batch import Batch
 from meshweave.simulator.ptx.handlers import Builder, Handler, Scope, computed, direct, put, type_of
 from meshweave.simulator.ptx.instructions.floating import bf16_of
 from meshweave.simulator.ptx.instructions.integer import is_float
@@ -14,9 +15,6 @@ from meshweave.simulator.ptx.numbers import direct as directed
 from meshweave.simulator.ptx.numbers import flush, saturate, widen
 from meshweave.simulator.ptx.program import Instruction, Symbol, Vector
 from meshweave.simulator.ptx.slots import DTYPES, bits_of
-
-if TYPE_CHECKING:
-    from meshweave.simulator.ptx.machine import Machine
 
 _TO_INTEGER = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
 
@@ -31,7 +29,7 @@ def move(instruction: Instruction, scope: Scope) -> Handler:
         return _pack(instruction, scope, source, bits_of(kind) // len(source.parts))
     raw = kind if kind == "pred" else f"u{bits_of(kind)}"
     result, slot = scope.slot(instruction, 0, raw), scope.slot(instruction, 1, raw)
-    return lambda machine: put(machine, result, machine.regs[slot])
+    return lambda batch: put(batch, result, batch.regs[slot])
 
 
 def _pack(instruction: Instruction, scope: Scope, source: Vector, bits: int) -> Handler:
@@ -39,13 +37,13 @@ def _pack(instruction: Instruction, scope: Scope, source: Vector, bits: int) -> 
     result = scope.slot(instruction, 0, f"u{whole}")
     parts = [scope.slot_of(instruction, part, f"u{bits}") for part in source.parts]
 
-    def run(machine: Machine) -> None:
+    def run(batch: Batch) -> None:
         total: Any = 0
         for number, part in enumerate(parts):
-            value = machine.regs[part].astype(f"u{whole // 8}")
+            value = batch.regs[part].astype(f"u{whole // 8}")
             shifted = value << value.dtype.type(number * bits) if number else value
             total = total | shifted if number else shifted
-        put(machine, result, total)
+        put(batch, result, total)
 
     return run
 
@@ -59,14 +57,14 @@ def _unpack(instruction: Instruction, scope: Scope, target: Vector, bits: int) -
         if part != Symbol("_")
     ]
 
-    def run(machine: Machine) -> None:
-        value = machine.regs[source]
+    def run(batch: Batch) -> None:
+        value = batch.regs[source]
         pieces = [(slot, value >> value.dtype.type(by)) for by, slot in parts]
         for (
             slot,
             piece,
         ) in pieces:  # after all are read: a target may be part of the source
-            put(machine, slot, piece)
+            put(batch, slot, piece)
 
     return run
 

@@ -5,32 +5,14 @@ Until then the bytes in shared memory are "in flight": reading them is an error.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from meshweave.simulator.ptx.batch import Batch, Flight
 from meshweave.simulator.ptx.handlers import Builder, Handler, Scope, rows_of
 from meshweave.simulator.ptx.instructions.access import address
+from meshweave.simulator.ptx.memory import MemoryAccess
 from meshweave.simulator.ptx.program import Immediate, Instruction
-from meshweave.simulator.ptx.spaces import FLIGHT, SPACES, MemoryAccess
-
-if TYPE_CHECKING:
-    from meshweave.simulator.ptx.machine import Machine
-
-
-@dataclass
-class Flight:
-    """Hold the copies in flight of one instruction.
-
-    For each lane: the address in shared memory, the bytes, and the number of its group.
-    """
-
-    access: MemoryAccess
-    lanes: np.ndarray
-    addresses: np.ndarray
-    values: np.ndarray
-    groups: np.ndarray
+from meshweave.simulator.ptx.spaces import FLIGHT, SPACES
 
 
 def build(instruction: Instruction, scope: Scope) -> Handler:
@@ -40,13 +22,13 @@ def build(instruction: Instruction, scope: Scope) -> Handler:
     if instruction.has("commit_group"):
         return _commit
     if instruction.has("wait_all"):
-        return lambda machine: _wait(machine, None)
+        return lambda batch: _wait(batch, None)
     if instruction.has("wait_group"):
         count = instruction.operands[0]
         if not isinstance(count, Immediate):
             raise instruction.refuse("the number of groups must be a literal")
         pending = count.value
-        return lambda machine: _wait(machine, pending)
+        return lambda batch: _wait(batch, pending)
     return _copy(instruction, scope)
 
 
@@ -64,40 +46,40 @@ def _copy(instruction: Instruction, scope: Scope) -> Handler:
     if len(instruction.operands) > 3 and not instruction.has("cache_hint"):
         limit = scope.slot(instruction, 3, "u32")
 
-    def run(machine: Machine) -> None:
-        places = rows_of(machine, to_slot)
+    def run(batch: Batch) -> None:
+        places = rows_of(batch, to_slot)
         shape = (len(places), nbytes // width)
         values = np.zeros(shape if shape[1] > 1 else shape[:1], f"u{width}")
         _fetch(
-            machine,
+            batch,
             source,
             from_slot,
-            None if limit < 0 else rows_of(machine, limit),
+            None if limit < 0 else rows_of(batch, limit),
             values,
         )
-        SPACES["shared"].rows(machine, target, places, FLIGHT)
-        groups = machine.committed[machine.lanes]
-        machine.flights.append(Flight(target, machine.lanes, places.copy(), values, groups))
+        SPACES["shared"].rows(batch, target, places, FLIGHT)
+        groups = batch.committed[batch.lanes]
+        batch.flights.append(Flight(target, batch.lanes, places.copy(), values, groups))
 
     return run
 
 
 def _fetch(
-    machine: Machine,
+    batch: Batch,
     access: MemoryAccess,
     slot: int,
     limit: np.ndarray | None,
     values: np.ndarray,
 ) -> None:
     """Read what is copied; lanes that copy fewer bytes get zeros after them."""
-    addresses = rows_of(machine, slot)
+    addresses = rows_of(batch, slot)
     if limit is None or (limit >= access.nbytes).all():
-        values[...] = SPACES["global"].read(machine, access, addresses)
+        values[...] = SPACES["global"].read(batch, access, addresses)
         return
     octets = values.view(np.uint8).reshape(len(values), -1)
     for size in np.unique(np.minimum(limit, access.nbytes)):
         _fetch_some(
-            machine,
+            batch,
             access,
             addresses,
             np.minimum(limit, access.nbytes) == size,
@@ -107,7 +89,7 @@ def _fetch(
 
 
 def _fetch_some(
-    machine: Machine,
+    batch: Batch,
     access: MemoryAccess,
     addresses: np.ndarray,
     which: np.ndarray,
@@ -115,7 +97,7 @@ def _fetch_some(
     size: int,
 ) -> None:
     """Read `size` bytes for some lanes, in pieces as wide as their number allows."""
-    saved, machine.lanes = machine.lanes, machine.lanes[which]
+    saved, batch.lanes = batch.lanes, batch.lanes[which]
     piece = access.nbytes if size == access.nbytes else size & -size
     try:
         for at in range(0, size, piece or 1):
@@ -125,33 +107,33 @@ def _fetch_some(
                 piece if piece < 16 else 8,
                 access.offset + at,
             )
-            rows = SPACES["global"].read(machine, part, addresses[which])
+            rows = SPACES["global"].read(batch, part, addresses[which])
             octets[which, at : at + piece] = rows.reshape(len(rows), -1).view(np.uint8)
     finally:
-        machine.lanes = saved
+        batch.lanes = saved
 
 
-def _commit(machine: Machine) -> None:
-    machine.committed[machine.lanes] += 1
+def _commit(batch: Batch) -> None:
+    batch.committed[batch.lanes] += 1
 
 
-def _wait(machine: Machine, pending: int | None) -> None:
+def _wait(batch: Batch, pending: int | None) -> None:
     """Complete the copies of the active lanes except their last `pending` groups (None: all)."""
     left = []
-    here = np.zeros(machine.threads, bool)
-    here[machine.lanes] = True
-    for flight in machine.flights:
+    here = np.zeros(batch.threads, bool)
+    here[batch.lanes] = True
+    for flight in batch.flights:
         done = here[flight.lanes]
         if pending is not None:
-            done &= flight.groups < machine.committed[flight.lanes] - pending
+            done &= flight.groups < batch.committed[flight.lanes] - pending
         if done.all():
-            _land(machine, flight)
+            _land(batch, flight)
         elif done.any():
-            _land(machine, _part(flight, done))
+            _land(batch, _part(flight, done))
             left.append(_part(flight, ~done))
         else:
             left.append(flight)
-    machine.flights = left
+    batch.flights = left
 
 
 def _part(flight: Flight, which: np.ndarray) -> Flight:
@@ -164,10 +146,10 @@ def _part(flight: Flight, which: np.ndarray) -> Flight:
     )
 
 
-def _land(machine: Machine, flight: Flight) -> None:
-    saved, machine.lanes = machine.lanes, flight.lanes
-    SPACES["shared"].write(machine, flight.access, flight.addresses, flight.values)
-    machine.lanes = saved
+def _land(batch: Batch, flight: Flight) -> None:
+    saved, batch.lanes = batch.lanes, flight.lanes
+    SPACES["shared"].write(batch, flight.access, flight.addresses, flight.values)
+    batch.lanes = saved
 
 
 BUILDERS: dict[str, Builder] = {"cp": build}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from meshweave.simulator.ptx.batch import Batch
 from meshweave.simulator.ptx.handlers import (
     Builder,
     Handler,
@@ -20,9 +21,6 @@ from meshweave.simulator.ptx.handlers import (
 from meshweave.simulator.ptx.numbers import high_half, high_half_signed, widen
 from meshweave.simulator.ptx.program import Instruction, Negated, PredicatePair, Register
 from meshweave.simulator.ptx.slots import bits_of
-
-if TYPE_CHECKING:
-    from meshweave.simulator.ptx.machine import Machine
 
 
 def is_float(kind: str) -> bool:
@@ -116,12 +114,12 @@ def with_carry(instruction: Instruction, scope: Scope) -> Handler:
     carry = scope.slots.of(Register(CARRY), "pred")
     reads, writes = name.endswith("c"), instruction.has("cc")
 
-    def run(machine: Machine) -> None:
-        values = [machine.regs[source] for source in sources]
+    def run(batch: Batch) -> None:
+        values = [batch.regs[source] for source in sources]
         if multiplied:
             values = [product(*values[:2]), values[2]]
         x, y = values
-        carried = machine.regs[carry].astype(x.dtype) if reads else x.dtype.type(0)
+        carried = batch.regs[carry].astype(x.dtype) if reads else x.dtype.type(0)
         if subtract:
             middle, over = x - y, x < y
             total, more = middle - carried, middle < carried
@@ -129,9 +127,9 @@ def with_carry(instruction: Instruction, scope: Scope) -> Handler:
             middle = x + y
             over, total = middle < x, middle + carried
             more = total < middle
-        put(machine, result, total)
+        put(batch, result, total)
         if writes:
-            put(machine, carry, over | more)
+            put(batch, carry, over | more)
 
     return run
 
@@ -352,18 +350,18 @@ def set_predicate(instruction: Instruction, scope: Scope) -> Handler:
     results = [target.first, target.second] if pair else [target]
     slots = [scope.slot_of(instruction, result, "pred") for result in results]
 
-    def run(machine: Machine) -> None:
-        x, y = (machine.regs[source] for source in sources)
+    def run(batch: Batch) -> None:
+        x, y = (batch.regs[source] for source in sources)
         if kind == "bf16":
             x, y = widen(x), widen(y)
         values = [test(x, y)]
         if pair:
             values.append(~values[0])
         if combine is not None:
-            other = machine.regs[with_slot]
+            other = batch.regs[with_slot]
             values = [combine(value, ~other if negated else other) for value in values]
         for slot, value in zip(slots, values):
-            np.copyto(machine.regs[slot], value, where=machine.where)
+            np.copyto(batch.regs[slot], value, where=batch.where)
 
     return run
 
@@ -375,10 +373,10 @@ def select(instruction: Instruction, scope: Scope) -> Handler:
     first, second = (scope.slot(instruction, n, raw) for n in (1, 2))
     result, guard = scope.slot(instruction, 0, raw), scope.slot(instruction, 3, "pred")
 
-    def run(machine: Machine) -> None:
-        regs = machine.regs
+    def run(batch: Batch) -> None:
+        regs = batch.regs
         chosen = np.where(regs[guard], regs[first], regs[second])
-        np.copyto(regs[result], chosen, where=machine.where)
+        np.copyto(regs[result], chosen, where=batch.where)
 
     return run
 

@@ -10,19 +10,17 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from meshweave.simulator.ptx.batch import Batch
 from meshweave.simulator.ptx.handlers import Builder, Handler, Scope, put_rows, rows_of
 from meshweave.simulator.ptx.instructions.access import address
 from meshweave.simulator.ptx.instructions.collectives import check_members
+from meshweave.simulator.ptx.memory import MemoryAccess
 from meshweave.simulator.ptx.numbers import widen
 from meshweave.simulator.ptx.program import Instruction, Vector
-from meshweave.simulator.ptx.spaces import SPACES, MemoryAccess
-
-if TYPE_CHECKING:
-    from meshweave.simulator.ptx.machine import Machine
+from meshweave.simulator.ptx.spaces import SPACES
 
 
 def _registers(instruction: Instruction, scope: Scope, number: int, kind: str) -> list[int]:
@@ -50,15 +48,15 @@ class _Moved:
         return np.ascontiguousarray(tiles.transpose(0, 1, 3, 2) if self.transposed else tiles)
 
     @contextmanager
-    def first_lanes(self, machine: Machine) -> Iterator[np.ndarray]:
-        """Restrict the machine to the lanes that have addresses, the first 8 * count of each warp, and return them."""
-        saved, number = machine.lanes, 8 * self.count
-        addresses = rows_of(machine, self.slot).reshape(-1, 32)[:, :number].reshape(-1)
-        machine.lanes = saved.reshape(-1, 32)[:, :number].reshape(-1)
+    def first_lanes(self, batch: Batch) -> Iterator[np.ndarray]:
+        """Restrict the batch to the lanes that have addresses, the first 8 * count of each warp, and return them."""
+        saved, number = batch.lanes, 8 * self.count
+        addresses = rows_of(batch, self.slot).reshape(-1, 32)[:, :number].reshape(-1)
+        batch.lanes = saved.reshape(-1, 32)[:, :number].reshape(-1)
         try:
             yield addresses
         finally:
-            machine.lanes = saved
+            batch.lanes = saved
 
 
 def _moved(instruction: Instruction, scope: Scope, registers: int, memory: int) -> _Moved:
@@ -80,13 +78,13 @@ def load_matrix(instruction: Instruction, scope: Scope) -> Handler:
     """Execute ldmatrix: 8x8 matrices of 16-bit elements; lane 8 i + r has the address of row r of the i-th."""
     moved = _moved(instruction, scope, 0, 1)
 
-    def run(machine: Machine) -> None:
-        check_members(machine, instruction, None)
-        with moved.first_lanes(machine) as addresses:
-            rows = SPACES["shared"].read(machine, moved.access, addresses)
+    def run(batch: Batch) -> None:
+        check_members(batch, instruction, None)
+        with moved.first_lanes(batch) as addresses:
+            rows = SPACES["shared"].read(batch, moved.access, addresses)
         words = moved.in_registers(rows).view(np.uint32).reshape(-1, moved.count, 32)
         for number, result in enumerate(moved.registers):
-            put_rows(machine, result, words[:, number].reshape(-1))
+            put_rows(batch, result, words[:, number].reshape(-1))
 
     return run
 
@@ -95,12 +93,12 @@ def store_matrix(instruction: Instruction, scope: Scope) -> Handler:
     """Execute stmatrix, the opposite of ldmatrix."""
     moved = _moved(instruction, scope, 1, 0)
 
-    def run(machine: Machine) -> None:
-        check_members(machine, instruction, None)
-        words = np.stack([rows_of(machine, s).reshape(-1, 32) for s in moved.registers], axis=1)
+    def run(batch: Batch) -> None:
+        check_members(batch, instruction, None)
+        words = np.stack([rows_of(batch, s).reshape(-1, 32) for s in moved.registers], axis=1)
         tiles = moved.in_registers(words.view(np.uint16))
-        with moved.first_lanes(machine) as addresses:
-            SPACES["shared"].write(machine, moved.access, addresses, tiles.reshape(-1, 8))
+        with moved.first_lanes(batch) as addresses:
+            SPACES["shared"].write(batch, moved.access, addresses, tiles.reshape(-1, 8))
 
     return run
 
@@ -121,16 +119,16 @@ def _tf32(words: np.ndarray) -> np.ndarray:
     return out
 
 
-def _operand_a(machine: Machine, slots: list[int], kind: str) -> np.ndarray:
+def _operand_a(batch: Batch, slots: list[int], kind: str) -> np.ndarray:
     """Return A as [warp, 16, k]: registers go down 8 rows first, then to the right."""
-    tiles = [_tile(rows_of(machine, slot), kind) for slot in slots]
+    tiles = [_tile(rows_of(batch, slot), kind) for slot in slots]
     columns = [np.concatenate(tiles[at : at + 2], axis=1) for at in range(0, len(tiles), 2)]
     return np.concatenate(columns, axis=2)
 
 
-def _operand_b(machine: Machine, slots: list[int], kind: str) -> np.ndarray:
+def _operand_b(batch: Batch, slots: list[int], kind: str) -> np.ndarray:
     """Return B as [warp, k, 8]."""
-    tiles = [_tile(rows_of(machine, slot), kind).transpose(0, 2, 1) for slot in slots]
+    tiles = [_tile(rows_of(batch, slot), kind).transpose(0, 2, 1) for slot in slots]
     return np.concatenate(tiles, axis=1)
 
 
@@ -163,18 +161,18 @@ def multiply(instruction: Instruction, scope: Scope) -> Handler:
     if (len(a), len(b)) != _SHAPES[shape, kind] or len(c) != len(d):
         raise instruction.refuse("wrong number of registers")
 
-    def run(machine: Machine) -> None:
-        check_members(machine, instruction, None)
-        product = np.matmul(_operand_a(machine, a, kind), _operand_b(machine, b, kind))
+    def run(batch: Batch) -> None:
+        check_members(batch, instruction, None)
+        product = np.matmul(_operand_a(batch, a, kind), _operand_b(batch, b, kind))
         halves = product.reshape(-1, 2, 8, 4, 2)  # half of the rows, row, lane's column, element
         for half in range(2):
-            _accumulate(machine, halves[:, half], c, d, half, packed)
+            _accumulate(batch, halves[:, half], c, d, half, packed)
 
     return run
 
 
 def _accumulate(
-    machine: Machine,
+    batch: Batch,
     product: np.ndarray,
     c: list[int],
     d: list[int],
@@ -183,28 +181,28 @@ def _accumulate(
 ) -> None:
     """Add C to 8 rows of the product and write D: two registers, or one with two f16."""
     if packed:
-        pairs = rows_of(machine, c[half]).view(np.float16).reshape(-1, 2).astype(np.float32)
+        pairs = rows_of(batch, c[half]).view(np.float16).reshape(-1, 2).astype(np.float32)
         total = (product.reshape(-1, 2) + pairs).astype(np.float16)
-        put_rows(machine, d[half], np.ascontiguousarray(total).view(np.uint32).reshape(-1))
+        put_rows(batch, d[half], np.ascontiguousarray(total).view(np.uint32).reshape(-1))
         return
     for element in range(2):
         register = 2 * half + element
-        added = product[..., element].reshape(-1) + rows_of(machine, c[register])
-        put_rows(machine, d[register], added)
+        added = product[..., element].reshape(-1) + rows_of(batch, c[register])
+        put_rows(batch, d[register], added)
 
 
 def _multiply64(instruction: Instruction, scope: Scope) -> Handler:
     """Execute m8n8k4 in f64: A 8x4 and B 4x8, an element a lane; C and D two elements a lane."""
     d, a, b, c = (_registers(instruction, scope, number, "f64") for number in range(4))
 
-    def run(machine: Machine) -> None:
-        check_members(machine, instruction, None)
-        left = rows_of(machine, a[0]).reshape(-1, 8, 4)
-        right = rows_of(machine, b[0]).reshape(-1, 8, 4).transpose(0, 2, 1)
+    def run(batch: Batch) -> None:
+        check_members(batch, instruction, None)
+        left = rows_of(batch, a[0]).reshape(-1, 8, 4)
+        right = rows_of(batch, b[0]).reshape(-1, 8, 4).transpose(0, 2, 1)
         product = np.matmul(left, right).reshape(-1, 8, 4, 2)
-        added = [product[..., n].reshape(-1) + rows_of(machine, c[n]) for n in range(2)]
+        added = [product[..., n].reshape(-1) + rows_of(batch, c[n]) for n in range(2)]
         for number in range(2):
-            put_rows(machine, d[number], added[number])
+            put_rows(batch, d[number], added[number])
 
     return run
 
