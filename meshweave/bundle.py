@@ -26,7 +26,7 @@ from meshweave.files.records import record
 from meshweave.files.whole import replacing
 from meshweave.layout import Layout, Mesh
 
-FORMAT = 7
+FORMAT = 8
 # NumPy has no bf16: its bits travel as uint16.
 NUMPY_DTYPES = {
     "f64": "float64", "f32": "float32", "f16": "float16", "bf16": "uint16",
@@ -135,6 +135,7 @@ class Manifest:
 
     groups:      the axes of each communicator; the index in this tuple is the group's number.
     exchanges:   the index in this tuple is the number of the slot.
+    features:    of the processor, as Linux names them, that the objects may use.
     libraries:   those that the objects call ("openblas", "mpi", "m", "cuda", "nccl", "cublaslt").
     early_bytes: bytes at the end of the arena that hold an `AsyncArea` for each collective that is started before it
                  is waited for; they are zero at first.
@@ -166,6 +167,7 @@ class Manifest:
     events: int = 0
     streams: int = 1
     graph: bool = False
+    features: tuple[str, ...] = ()
     certificate: Certificate = UNCHECKED
     format: int = FORMAT
 

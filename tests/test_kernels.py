@@ -34,7 +34,7 @@ def products(rows):
 def test_the_registry_is_ordered_and_says_what_it_needs():
     products = ["gemm_tf32", "cublaslt", "gemm_mma", "gemm_fma"]
     families = ["transpose", "elementwise", "rows", "columns"]
-    ours = ["panels", *products, *families, "codegen", "reference"]
+    ours = ["gemm_bf16", "panels", *products, *families, "codegen", "reference"]
     assert list(KERNELS) == ["flash", "blas", "lapack", *ours]
     assert KERNELS["blas"].refusal("f32") == "" and "bf16" in KERNELS["blas"].refusal("bf16")
     assert "gpu" in KERNELS["blas"].refusal("f32", "gpu")

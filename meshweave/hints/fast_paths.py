@@ -63,7 +63,7 @@ class FastPath:
 
 _CPU, _GPU, _BOTH = frozenset({"cpu"}), frozenset({"gpu"}), frozenset({"cpu", "gpu"})
 _FLOATS, SHORT = frozenset({"f32", "f64"}), frozenset({"f16", "bf16"})
-_ANY, _TF32 = frozenset[str](), "gemm_tf32"
+_ANY, _BF16, _TF32 = frozenset[str](), frozenset({"bf16"}), "gemm_tf32"
 
 KERNELS: dict[str, FastPath] = {
     kernel.name: kernel
@@ -71,6 +71,7 @@ KERNELS: dict[str, FastPath] = {
         FastPath("flash", "attention without its score matrix", SHORT | _FLOATS, _CPU, DETERMINISTIC),
         FastPath("blas", "a product of matrices, by the library", _FLOATS, _CPU, DETERMINISTIC),
         FastPath("lapack", "a factorisation or triangular system, by the library", _FLOATS, _CPU, DETERMINISTIC),
+        FastPath("gemm_bf16", "a product of bf16, by the processor's instructions", _BF16, _CPU, DETERMINISTIC),
         FastPath("panels", "a convolution or a 16-bit product, by panels", SHORT | _FLOATS, _CPU, DETERMINISTIC),
         FastPath(_TF32, "a product of matrices, factors rounded to tf32", frozenset({"f32"}), _GPU, TOL, default=False),
         FastPath("cublaslt", "a product of matrices, by the library", SHORT | _FLOATS, _GPU, DETERMINISTIC),
@@ -98,8 +99,10 @@ module a row for each op, for reports.
 They are attributes of ops of linalg and builtin, which no dialect defined in Python can extend or verify: `known`
 judges the names where they are read.
 """
-ROUNDED, PANELS = f"+{_TF32}", "+panels"
-"""Switches of an op whose factors are rounded to tf32, and of what is computed by panels."""
+ROUNDED, PANELS, BF16 = f"+{_TF32}", "+panels", "+gemm_bf16"
+"""Switches of an op whose factors are rounded to tf32, of what is computed by panels, and of what the processor's
+instructions for bf16 compute.
+"""
 
 
 def known(name: str, who: str = "kernels") -> str:

@@ -309,7 +309,8 @@ class Writer:
     def shuffle(self, left: Value, right: Value, lanes: Sequence[int]) -> Value:
         """Pick lanes of two vectors, those of `right` counted after those of `left`."""
         names = f"{left.name}, {right.name}"
-        return self.let(f"llvm.shufflevector {names} {list(lanes)} : {left.type}", left.type)
+        type_ = f"vector<{len(lanes)}x{element_of(left.type)}>"
+        return self.let(f"llvm.shufflevector {names} {list(lanes)} : {left.type}", type_)
 
     def local_buffer(self, count: int, type_: str) -> Value:
         """Reserve room for `count` elements while the function runs, aligned to a cache line."""

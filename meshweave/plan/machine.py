@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from meshweave.processor import AMX, features, vendor
+
 _CACHE_FILE = Path("/sys/devices/system/cpu/cpu0/cache/index2/size")
 _UNITS = {"K": 1 << 10, "M": 1 << 20}
 
@@ -25,12 +27,21 @@ class Vectors:
     registers: int
 
 
+def bf16_unit() -> str:
+    """Return what multiplies bf16 faster than f32 here: "tiles" (AMX), "dots" (vectors), or "" where nothing does.
+
+    Intel's instructions for vectors of bf16 take longer than f32's: they count for AMD's alone.
+    """
+    if {*AMX, "avx512bw"} <= features():
+        return "tiles"
+    dots = {"avx512_bf16", "avx512bw"} <= features() and vendor() == "AuthenticAMD"
+    return "dots" if dots else ""
+
+
 @cache
 def vectors() -> Vectors:
     """Return the vectors of this machine; where the system does not say, those of any 64-bit machine."""
-    words: set[str] = set()
-    with suppress(OSError), open("/proc/cpuinfo") as file:
-        words = set(next((line for line in file if line.startswith("flags")), "").split())
+    words = features()
     if "avx512f" in words:
         return Vectors(64, 32)
     return Vectors(32, 16) if "avx2" in words else Vectors(16, 16)

@@ -15,6 +15,7 @@ from meshweave.bundle import Bundle, Manifest, Port, numpy_dtype, slots
 from meshweave.errors import MeshweaveError
 from meshweave.runtime.libraries import libraries
 from meshweave.runtime.loader import LoadedCode, load
+from meshweave.runtime.processors import check_processor
 
 Memory = mmap.mmap | memoryview | npt.NDArray[np.uint8]
 Values = npt.NDArray[Any]
@@ -39,6 +40,7 @@ def buffer(port: Port) -> Values:
 
 def load_code(bundle: Bundle) -> tuple[LoadedCode, StepFunction]:
     """Load a bundle's objects; return the code and its entry. Raises MeshweaveError when they cannot be loaded here."""
+    check_processor(bundle.manifest.features)
     code = load(bundle.objects, libraries=libraries(bundle.manifest.libraries))
     return code, entry_of(code, bundle.manifest)
 

@@ -1,4 +1,5 @@
-// RUN: meshweave-opt %s -p "hint-apply,hint-slice,select-kernels{cache-bytes=131072}" --split-input-file | filecheck %s
+// RUN: meshweave-opt %s -p "hint-apply,hint-slice,select-kernels{cache-bytes=131072 bf16=off}" --split-input-file | filecheck %s
+// RUN: meshweave-opt %s -p "hint-apply,hint-slice,select-kernels{cache-bytes=131072 bf16=tiles}" --split-input-file | filecheck %s --check-prefix=TILES
 // RUN: meshweave-opt %s -p "hint-strip,select-kernels{only=reference}" --split-input-file | filecheck %s --check-prefix=EXACT
 
 // The library for floats, our loops for the rest; why nothing faster is said on the module.
@@ -42,9 +43,13 @@ func.func @convolutions(%a: tensor<2x6x7x4xf32>, %b: tensor<3x2x4x8xf32>, %c: te
 
 // -----
 
-// So is a product of 16-bit floats that is added up in f32, for which the library has none.
-// CHECK: mw.kernels = [{kernel = "panels", op = "linalg.matmul at {{.*}}", why = "blas: elements are bf16, f32 or f64 is needed"}
+// So is a product of 16-bit floats that is added up in f32, for which the library has none; where the processor has
+// instructions for bf16, those do it, and panels what they do not fit.
+// CHECK: mw.kernels = [{kernel = "panels", op = "linalg.matmul at {{.*}}", why = "blas: elements are bf16, f32 or f64 is needed; gemm_bf16: this processor has no instructions for bf16"}
 // CHECK-LABEL: func.func @short_floats
+// TILES-LABEL: func.func @short_floats
+// TILES: linalg.matmul {mw.kernel = "gemm_bf16", mw.switches = "+panels"} ins(%arg0
+// TILES: linalg.matmul {mw.kernel = "codegen"} ins(%arg0
 // CHECK: linalg.matmul {mw.kernel = "panels"} ins(%arg0
 // CHECK: linalg.matmul {mw.kernel = "codegen"} ins(%arg0
 // EXACT-LABEL: func.func @short_floats

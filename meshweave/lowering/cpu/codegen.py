@@ -22,6 +22,7 @@ from meshweave.lowering.cpu.collectives.cores import SHARE
 from meshweave.lowering.cpu.collectives.objects import object_of
 from meshweave.lowering.cpu.mathpoly.replace import replace_functions
 from meshweave.lowering.cpu.products import blas
+from meshweave.plan.machine import vectors
 
 # bf16 is computed in f32 and rounded to nearest even by integer code: the machine's own conversion
 # flushes denormals.
@@ -62,6 +63,7 @@ def llvm_functions(
     for view in module.body.operations if small else ():
         if not ops_where(view.operation, lambda op: not _is_moved(op)):
             _as_bits(view.operation)
+    _use_whole_vectors(module)
     names = {_symbol(view.operation) for view in module.body.operations}
     for view in _step_module(step).body.operations:
         if _symbol(view.operation) in names:
@@ -72,6 +74,15 @@ def llvm_functions(
                 op.attributes[plain] = ir.UnitAttr.get()
     check_functions(module, calls, places)
     return module
+
+
+def _use_whole_vectors(module: ir.Module) -> None:
+    """Let LLVM use all bits of this machine's vectors: by itself it takes half of Intel's, for older ones' sake."""
+    bits = ir.StringAttr.get(str(8 * vectors().nbytes))
+    width = ir.ArrayAttr.get([ir.StringAttr.get("prefer-vector-width"), bits])
+    for view in module.body.operations:
+        if len(view.operation.regions[0].blocks):
+            view.operation.attributes["passthrough"] = ir.ArrayAttr.get([width])
 
 
 def _as_bits(function: ir.Operation) -> None:

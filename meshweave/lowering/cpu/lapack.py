@@ -58,7 +58,7 @@ class RoutineWriter(Writer):
         _WRITERS[self.call.routine](self, *self._tensors(matrix), *self._scratch())
         self.close()
         parameters = ", ".join(f"{v.name}: {v.type}" for v in self._given)
-        head = f'func.func @{name}({parameters}) attributes {{passthrough = ["noinline"]}} {{'
+        head = f"func.func @{name}({parameters}) {{"
         return "\n".join([head, *self.head, *self.lines, "return", "}", ""])
 
     def _tensors(self, matrix: Value) -> list[Value]:

@@ -86,5 +86,5 @@ def _argument(writer: Writer, cells: Value, number: int, type_: str) -> Value:
 
 
 def _function(name: str, parameters: Sequence[str], writer: Writer) -> str:
-    head = f'func.func @{name}({", ".join(parameters)}) attributes {{passthrough = ["noinline"]}}'
+    head = f"func.func @{name}({', '.join(parameters)})"
     return "\n".join([head + " {", *writer.head, *writer.lines, "return", "}", ""])

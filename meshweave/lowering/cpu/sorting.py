@@ -174,7 +174,7 @@ class _Sort(Writer):
         few = self.compare("ule", self.count, FEW[self.width])
         (found,) = self.if_(few, self._by_counting, self._by_digits, [POINTER])
         parameters = ", ".join(f"{v.name}: {v.type}" for v in (*self.given, self.count))
-        head = f'func.func @{name}({parameters}) -> {POINTER} attributes {{passthrough = ["noinline"]}}'
+        head = f"func.func @{name}({parameters}) -> {POINTER}"
         end = f"return {found.name} : {POINTER}"
         return "\n".join([head + " {", *self.head, *self.lines, end, "}", ""])
 

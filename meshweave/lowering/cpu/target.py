@@ -25,6 +25,7 @@ from meshweave.lowering.cpu.fft import TransformWriter
 from meshweave.lowering.cpu.lapack import RoutineWriter
 from meshweave.lowering.cpu.pieces import Pieces, pieces_of
 from meshweave.lowering.cpu.products import blas
+from meshweave.lowering.cpu.products.bf16.loops import features_of, product_of, product_text
 from meshweave.lowering.cpu.products.panels import panels_of, panels_text
 from meshweave.lowering.cpu.reuse import reads_once
 from meshweave.lowering.cpu.sharing import DECLARATION, shared_text
@@ -42,6 +43,7 @@ from meshweave.lowering.host.program_op import (
 )
 from meshweave.lowering.nests.rows import KernelUnit
 from meshweave.lowering.stages import lower
+from meshweave.processor import generated
 from meshweave.targets import engine_traits
 
 
@@ -102,6 +104,7 @@ def _code(program: LoweredProgram) -> tuple[ir.Module, CodeFacts]:
         staging_bytes=_staging(program) if calls else 0,
         libraries=("m", "openblas") if kernels.declared else ("m",),
         served=can_be_served(body.plan.entries for body in program.bodies),
+        features=tuple(sorted(kernels.features)),
     )
     return module, facts
 
@@ -155,6 +158,7 @@ def _bundle(
         collectives=facts.collectives,
         exchanges=interface.exchanges,
         libraries=tuple(sorted(libraries)),
+        features=tuple(sorted({*facts.features, *generated()})),
         certificate=certificate,
     )
     if declares(module, SHARE):
@@ -173,6 +177,7 @@ class Kernels:
         self.places: dict[str, str] = {}  # where in the source the first call of each came from
         self.texts: list[str] = []
         self.declared: set[str] = set()  # functions of the library that are called
+        self.features: set[str] = set()  # of the processor that they ask for by name
         self.shared: set[str] = set()  # kernels whose work the rank's cores share
 
     def name(self, unit: KernelUnit) -> str:
@@ -219,6 +224,9 @@ class Kernels:
         nest = unit.nests[0]
         if len(unit.nests) > 1 or reads_once(nest):
             return unit_text(name, unit)
+        if (short := product_of(nest)) is not None:
+            self.features |= features_of(short)
+            return product_text(name, unit, short)
         if (product := panels_of(nest)) is not None:
             return panels_text(name, unit, product)
         gemm = blas.gemm_of(nest)

@@ -35,7 +35,5 @@ class FunctionWriter(Writer):
             for p, alone in zip(self.frame.pointers, self.exclusive)
         ]
         parameters += [f"{s.name}: {s.type}" for s in self.given]
-        head = (
-            f'func.func @{name}({", ".join(parameters)}) attributes {{passthrough = ["noinline"]}}'
-        )
+        head = f"func.func @{name}({', '.join(parameters)})"
         return "\n".join([head + " {", *self.head, *self.lines, "return", "}", ""])

@@ -76,12 +76,15 @@ def element(writer: Writer, tile: Value, nbytes: int, row: Value, column: Value)
 
 
 def turn(writer: Writer, rows: Sequence[Value]) -> list[Value]:
-    """Return the columns of a block whose rows are these vectors: blocks of 4, 2 and 1 are exchanged in turn."""
-    rows = list(rows)
-    lanes = range(WIDE)
-    for distance in (4, 2, 1):
-        low = [k if not k & distance else WIDE + k - distance for k in lanes]
-        high = [k + distance if not k & distance else WIDE + k for k in lanes]
+    """Return the columns of a block whose rows are these vectors: blocks of a half, a quarter .. are exchanged in turn.
+
+    It has as many rows as columns, a power of two.
+    """
+    rows, count = list(rows), len(rows)
+    lanes, distance = range(count), count
+    while (distance := distance // 2) > 0:
+        low = [k if not k & distance else count + k - distance for k in lanes]
+        high = [k + distance if not k & distance else count + k for k in lanes]
         for k in lanes:
             if not k & distance:
                 one, other = rows[k], rows[k + distance]

@@ -22,6 +22,7 @@ from meshweave.lowering.gpu.launches import device_program
 from meshweave.lowering.gpu.toolchain.ptx import compile_kernels
 from meshweave.lowering.host.program import LoweredProgram, read_program
 from meshweave.lowering.host.program_op import CHIP, program_op
+from meshweave.processor import generated
 
 
 class Texts(NamedTuple):
@@ -103,6 +104,7 @@ def _bundle(
         events=table.events,
         streams=table.streams,
         graph=not code.waits,
+        features=generated(),
         certificate=certificate,
     )
     objects = [step_object(step + manifest.constant, {*code.called, *code.declared, *SIGNATURES})]

@@ -136,8 +136,8 @@ class CodeFacts:
 
     arena_bytes, early_bytes, core_bytes, ops, collectives: as in the manifest. calls: the functions of the engine's
     collectives that the code calls. runs: the lengths in bytes of what they copy at a time. staging_bytes: what they
-    need of a window that ranks share. libraries: those that the code itself needs. served: whether every call of the
-    program ends for sure.
+    need of a window that ranks share. libraries: those that the code itself needs. features: those of the
+    processor that it asks for by name. served: whether every call of the program ends for sure.
     """
 
     arena_bytes: int
@@ -150,6 +150,7 @@ class CodeFacts:
     staging_bytes: int
     libraries: tuple[str, ...]
     served: bool
+    features: tuple[str, ...] = ()
 
 
 def write_code(module: ir.Module, facts: CodeFacts) -> None:
@@ -166,6 +167,7 @@ def write_code(module: ir.Module, facts: CodeFacts) -> None:
             "staging_bytes": i64(facts.staging_bytes),
             "libraries": _texts(facts.libraries),
             "served": ir.BoolAttr.get(facts.served),
+            "features": _texts(facts.features),
         }
     )
 
@@ -193,6 +195,7 @@ def read_code(module: ir.Module) -> CodeFacts:
         staging_bytes=code["staging_bytes"].value,
         libraries=tuple(library.value for library in code["libraries"]),
         served=code["served"].value,
+        features=tuple(feature.value for feature in code["features"]),
     )
 
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from meshweave.errors import CompileError, UsageError
 from meshweave.hints.fast_paths import (
+    BF16,
     KERNEL,
     LIBRARIES,
     PANELS,
@@ -183,7 +184,7 @@ class Reader:
         chosen = _chosen(op)
         item.library = chosen in ("", *LIBRARIES)
         said = attributes[SWITCHES].value.split() if SWITCHES in attributes else ()
-        item.switches = frozenset(said) | {s for s in (ROUNDED, PANELS) if chosen == s[1:]}
+        item.switches = frozenset(said) | {s for s in (ROUNDED, PANELS, BF16) if chosen == s[1:]}
         if chosen == REFERENCE:
             item.body = exact(item.body)
         else:

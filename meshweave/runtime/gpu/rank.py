@@ -44,6 +44,7 @@ from meshweave.runtime.gpu.products import WORKSPACE_BYTES, Products
 from meshweave.runtime.libraries import libraries
 from meshweave.runtime.limits import check_job
 from meshweave.runtime.loader import load
+from meshweave.runtime.processors import check_processor
 from meshweave.runtime.program import SlotTable, Values, entry_of, fault
 
 _HOST_BYTES = 64
@@ -139,6 +140,7 @@ class GpuRank:
         """Load everything that this rank needs by itself."""
         manifest, driver, held = self.manifest, self.driver, self._held
         library = driver.library
+        check_processor(manifest.features)
         self._code = load(
             bundle.objects,
             externals={name: library.address(name) for name in HOST if self._calls(name)},

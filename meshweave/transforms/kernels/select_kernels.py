@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from meshweave.hints.fast_paths import (
+    BF16,
     CHOSEN,
     FAMILIES,
     KERNEL,
@@ -34,7 +35,7 @@ from meshweave.ir.factorizations import LOOPS
 from meshweave.ir.locations import location_text
 from meshweave.ir.routines import LAPACK, LIBRARY
 from meshweave.plan.collectives import dist_ops
-from meshweave.plan.machine import cache_bytes
+from meshweave.plan.machine import bf16_unit, cache_bytes
 from meshweave.transforms.attention.flash import rewrite
 from meshweave.transforms.attention.match import Attention, match, score_bytes
 from meshweave.transforms.attention.softmax import NotAttention
@@ -57,6 +58,9 @@ from meshweave.transforms.slicing.ledger import (
     write_ledger,
 )
 
+_BY_PANELS = (BF16[1:], PANELS[1:])
+NO_UNIT = "this processor has no instructions for bf16"
+
 
 class Row(NamedTuple):
     """Describe an op: its name, its kernel, and why nothing faster (empty: that is the fastest for it)."""
@@ -74,6 +78,7 @@ class SelectKernels(Pass):
     enable:  kernels that are off by default, and may be taken.
     target:  what the program is compiled for: it says which kernels there are.
     cache_bytes: of the cache that tiles of `flash` should fit; 0: this machine's.
+    bf16:    what multiplies bf16 in the processor, "tiles", "dots" or "off"; "": in this machine's.
     """
 
     name: ClassVar[str] = "select-kernels"
@@ -82,6 +87,7 @@ class SelectKernels(Pass):
     target: str = "cpu"
     cache_bytes: int = 0
     enable: tuple[str, ...] = ()
+    bf16: str = ""
 
     def __post_init__(self) -> None:
         _ = self.choice
@@ -111,13 +117,14 @@ class SelectKernels(Pass):
         cache = self.cache_bytes or cache_bytes()
         rows, refused = _flash(module, asked, cache) if self._has("flash") else ([], {})
         kernels = [n for n in KERNELS if n not in ("flash", LIBRARY) and self._has(n)]
+        has_unit = (self.bf16 or bf16_unit() or "off") != "off"
         for op in linalg_ops(module):
             if KERNEL in op.attributes:
                 continue
             row = (
                 _mark_routine(op, ledger, asked, self._has(LIBRARY))
                 if op.name == LAPACK
-                else _mark(op, asked, refused, kernels)
+                else _mark(op, asked, refused, kernels, has_unit)
             )
             if row is not None:
                 rows.append(row)
@@ -151,13 +158,18 @@ def _rows_attr(rows: Iterable[Row]) -> ir.Attribute:
 
 
 def _mark(
-    op: ir.Operation, asked: Askings, refused: Mapping[str, str], kernels: Sequence[str]
+    op: ir.Operation,
+    asked: Askings,
+    refused: Mapping[str, str],
+    kernels: Sequence[str],
+    has_unit: bool,
 ) -> Row | None:
     """Give an op the fastest kernel that it may take.
 
     Return why none faster, None where that one is the fastest for it.
 
-    refused: by place, why products are no attention. kernels: those for single ops, the fastest first.
+    refused: by place, why products are no attention. kernels: those for single ops, the fastest first. has_unit:
+    whether the processor has instructions for bf16.
     """
     mine, dtype, product = asked.of(op), element_of(op), is_product(op)
     panels = _suits_panels(op, dtype, product)
@@ -166,15 +178,20 @@ def _mark(
     reasons = [("flash", no_flash)] if no_flash else []
     for name in kernels:
         kernel = KERNELS[name]
-        if (name in PRODUCTS and not product) or (name == PANELS[1:] and not panels):
+        if (name in PRODUCTS and not product) or (name in _BY_PANELS and not panels):
             continue
-        if reason := kernel.of_dtype(dtype) or mine.why_not(name):
+        if name == BF16[1:] and kernel.of_dtype(dtype):
+            continue
+        lacks = NO_UNIT if name == BF16[1:] and not has_unit else ""
+        if reason := kernel.of_dtype(dtype) or mine.why_not(name) or lacks:
             if kernel.default or not kernel.of_dtype(dtype):
                 reasons.append((name, reason))
             continue
         if name in FAMILIES:
             continue  # the lowering takes it where it can
         op.attributes[KERNEL] = ir.StringAttr.get(name)
+        if name == BF16[1:] and mine.allows(PANELS[1:]):
+            op.attributes[SWITCHES] = ir.StringAttr.get(PANELS)  # for sizes that blocks do not fit
         return Row(_name(op), name, joined(reasons)) if reasons else None
     raise AssertionError(f"{REFERENCE} computes every op")
 

@@ -47,7 +47,7 @@ class TransformWriter(Writer):
             self._columns(batch)
             self.close()
         parameters = ", ".join(f"{v.name}: {v.type}" for v in self._given)
-        head = f'func.func @{name}({parameters}) attributes {{passthrough = ["noinline"]}} {{'
+        head = f"func.func @{name}({parameters}) {{"
         return "\n".join([head, *self.head, *self.lines, "return", "}", ""])
 
     def _columns(self, batch: Value) -> None:

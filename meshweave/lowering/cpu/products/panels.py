@@ -371,6 +371,10 @@ class _Panels:
         walk = self._open(joined(part.spans, lambda span: span.right))
         source = writer.plus(part.right, walk.right)
         target = self._at(self.panel, walk.row, self.shape.width, self.kind)
+        if used := panel.width % self.shape.lanes:
+            # Lanes that nothing fills are multiplied, too: what the stack holds is slow where it is denormal.
+            zero = writer.constant(0.0, self._type(self.shape.lanes))
+            writer.store(zero, writer.offset(target, panel.width - used, self.kind), self.nbytes)
         for run in panel.runs:
             start = self._at(self.right, writer.plus(source, run.start), 1, self.right_kind)
             for at, lanes in parts_of(run.lanes, self.shape.lanes if step in NEAR else 1):

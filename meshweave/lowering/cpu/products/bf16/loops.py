@@ -1,0 +1,327 @@
+"""Write products of bf16 that are added up in f32: parts of both matrices are packed, blocks of sums added to.
+
+A part of the right matrix, as much as the second cache has room for, is packed and used for all rows; of the left one
+a block of rows. Which of the two matrices is the right one is decided by what packing takes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from meshweave.hints.fast_paths import BF16
+from meshweave.ir.expressions import Apply
+from meshweave.lowering.cpu import tiles
+from meshweave.lowering.cpu.products.bf16.packing import (
+    BLOCK,
+    DEPTH,
+    LINES,
+    BlockPacker,
+    PackedSide,
+    digits,
+    is_even,
+)
+from meshweave.lowering.cpu.products.bf16.units import Bf16Unit, DotUnit, SumBlock, TileUnit
+from meshweave.lowering.cpu.products.blas import by_class, classes_of, starts_at_zero
+from meshweave.lowering.cpu.text import FunctionWriter
+from meshweave.lowering.nests.bind import Access, LoopNest, merged
+from meshweave.lowering.nests.rows import KernelUnit
+from meshweave.lowering.writer import Value
+from meshweave.plan.machine import bf16_unit
+from meshweave.processor import AMX
+
+PANEL = 1 << 18  # bytes of the right matrix that are packed at a time: they are on the stack
+DEEP = 512  # steps of depth at a time
+FEWEST = 8  # rows, columns and steps of depth, below which other loops are faster
+APART = 1.0  # cycles to write a result whose neighbours in a row lie apart
+
+
+@dataclass(frozen=True)
+class Bf16Product:
+    """Describe a product in loops: result[rows, columns] is the sum of left[rows, depth] right[depth, columns].
+
+    outer: all other loops.
+    """
+
+    nest: LoopNest
+    outer: tuple[int, ...]
+    left: PackedSide
+    right: PackedSide
+    result: Access
+
+    def size(self, loops: tuple[int, ...]) -> int:
+        """Count the iterations of some loops."""
+        return math.prod(self.nest.sizes[d] for d in loops)
+
+    @property
+    def rows(self) -> int:
+        """Count the rows."""
+        return self.size(self.left.lines)
+
+    @property
+    def columns(self) -> int:
+        """Count the columns."""
+        return self.size(self.right.lines)
+
+    @property
+    def depth(self) -> int:
+        """Count the steps of depth."""
+        return self.size(self.left.depth)
+
+    @property
+    def step(self) -> int:
+        """Return the distance of neighbouring columns in the result."""
+        return self.result.strides[self.right.lines[-1]]
+
+    @property
+    def cycles(self) -> float:
+        """Estimate the time of what is not multiplying."""
+        panels = -(-self.columns // _width(self))
+        packing = self.rows * panels * self.left.cost + self.columns * self.right.cost
+        writing = self.rows * self.columns * (1 / LINES if self.step == 1 else APART)
+        return packing * self.depth + writing * -(-self.depth // DEEP)
+
+
+def product_of(nest: LoopNest) -> Bf16Product | None:
+    """Return the product that a contraction is, with the matrices arranged so that it takes the least time.
+
+    Return None where this processor has no instructions for it, or other loops serve it better.
+    """
+    if BF16 not in nest.switches or not bf16_unit() or not _suits(nest):
+        return None
+    nest = merged(by_class(nest))
+    names = classes_of(nest)
+    if "?" in names:
+        return None
+    a, b, c = nest.accesses
+    found = (_product(nest, names, "mn", (a, b, c)), _product(nest, names, "nm", (b, a, c)))
+    return min((p for p in found if p is not None), key=lambda p: p.cycles, default=None)
+
+
+def _suits(nest: LoopNest) -> bool:
+    """Tell whether a nest adds up products of two loads of bf16 in f32."""
+    if not nest.contraction or len(nest.loads) != 2 or not starts_at_zero(nest):
+        return False
+    if str(nest.stores[0].type) != "f32" or any(str(load.type) != "bf16" for load in nest.loads):
+        return False
+    applied = [node for node in nest.code if isinstance(node, Apply)]
+    return not any(node.is_exact or str(node.type) != "f32" for node in applied)
+
+
+def _product(
+    nest: LoopNest, names: list[str], sides: str, accesses: tuple[Access, Access, Access]
+) -> Bf16Product | None:
+    """Return the product whose rows and columns are loops of these classes; None where it does not fit blocks."""
+    left, right, result = accesses
+    sizes = nest.sizes
+
+    def loops(name: str) -> tuple[int, ...]:
+        return tuple(d for d, found in enumerate(names) if found == name)
+
+    rows, columns = loops(sides[0]), loops(sides[1])
+    depth = tuple(
+        sorted(
+            loops("k"),
+            key=lambda d: (sizes[d] % DEPTH == 0, (left.strides[d] == 1) + (right.strides[d] == 1)),
+        )
+    )
+    taken = {*rows, *columns, *depth}
+    outer = tuple(d for d in range(len(names)) if d not in taken)
+    if not rows or not columns or not depth or not _is_one_walk(sizes, columns, result):
+        return None
+    product = Bf16Product(
+        nest,
+        outer,
+        PackedSide(sizes, rows, depth, left, by_line=True),
+        PackedSide(sizes, columns, depth, right, by_line=False),
+        result,
+    )
+    few = min(product.rows, product.columns, product.depth) < FEWEST
+    return product if not few and product.left.is_even and product.right.is_even else None
+
+
+def _is_one_walk(sizes: tuple[int, ...], loops: tuple[int, ...], access: Access) -> bool:
+    """Tell whether loops walk memory as one, forwards."""
+    step = access.strides[loops[-1]]
+    for d in reversed(loops):
+        if access.strides[d] != step or step < 1:
+            return False
+        step *= sizes[d]
+    return True
+
+
+def _deep(product: Bf16Product) -> int:
+    """Return how many steps of depth are packed at a time."""
+    return min(DEEP, -(-product.depth // DEPTH) * DEPTH)
+
+
+def _width(product: Bf16Product) -> int:
+    """Return how many columns are packed at a time."""
+    most = PANEL // (2 * _deep(product))
+    return min(most, -(-product.columns // (4 * LINES)) * 4 * LINES)
+
+
+def product_text(name: str, unit: KernelUnit, product: Bf16Product) -> str:
+    """Write the function `name` that does the product."""
+    writer = FunctionWriter(unit)
+    machine = _unit(product)
+    machine.begin(writer)
+    counters = {d: writer.open(product.nest.sizes[d]) for d in product.outer}
+    _Loops(writer, product, counters, machine).write()
+    for _ in product.outer:
+        writer.close()
+    machine.end(writer)
+    return writer.text(name)
+
+
+def features_of(product: Bf16Product) -> frozenset[str]:
+    """Return the features of the processor that the function of a product asks for by name."""
+    return AMX if isinstance(_unit(product), TileUnit) else frozenset()
+
+
+def _unit(product: Bf16Product) -> Bf16Unit:
+    """Return what multiplies on this machine."""
+    return TileUnit(1 if product.rows <= LINES else 2) if bf16_unit() == "tiles" else DotUnit()
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Describe a part of the right matrix that is packed: its first column and step of depth, and how many."""
+
+    column: Value
+    columns: Value
+    start: Value
+    depth: Value
+
+
+class _Loops:
+    """Write one product inside loops `counters` that are open."""
+
+    def __init__(
+        self,
+        writer: FunctionWriter,
+        product: Bf16Product,
+        counters: dict[int, Value],
+        machine: Bf16Unit,
+    ) -> None:
+        self.writer, self.product, self.machine = writer, product, machine
+        self.rows, self.columns = machine.rows * LINES, machine.columns * LINES
+        self.deep, self.width = _deep(product), _width(product)
+        self.blocks = self.deep // DEPTH  # of a line of blocks
+        p, pointers = product, writer.frame.pointers
+        self.left, self.right = (
+            BlockPacker(
+                writer,
+                side,
+                self._placed(pointers[side.access.pointer], side.access, counters, "i16"),
+            )
+            for side in (p.left, p.right)
+        )
+        self.result = self._placed(pointers[p.result.pointer], p.result, counters, "f32")
+        self.panel = writer.local_buffer(self.deep * self.width, "i16")
+        self.lines = writer.local_buffer(self.deep * self.rows, "i16")
+        self.sums = writer.local_buffer(self.rows * self.columns, "f32")
+        self.starts = p.nest.stores[0].initial is not None
+
+    def write(self) -> None:
+        """Write the parts of the right matrix, in them all rows."""
+        writer, p = self.writer, self.product
+        start = writer.open(p.depth, self.deep)
+        column = writer.open(p.columns, self.width)
+        part = _Part(
+            column,
+            tiles.minimum(writer, column, p.columns, self.width),
+            start,
+            tiles.minimum(writer, start, p.depth, self.deep),
+        )
+        self.right.pack(column, part.columns, start, part.depth, self.panel, self.blocks)
+        row = writer.open(p.rows, self.rows)
+        self._rows(row, tiles.minimum(writer, row, p.rows, self.rows), part)
+        for _ in range(3):
+            writer.close()
+
+    def _rows(self, row: Value, rows: Value, part: _Part) -> None:
+        """Write a few rows of a part."""
+        writer = self.writer
+        self.left.pack(row, rows, part.start, part.depth, self.lines, self.blocks)
+        column = writer.open(part.columns, self.columns)
+        columns = writer.let(
+            f"arith.minsi {(part.columns - column).name}, "
+            f"{writer.constant(self.columns, 'i64').name} : i64",
+            "i64",
+        )
+        at = writer.times(writer.times(column // LINES, self.blocks), BLOCK)
+        right = writer.offset(self.panel, at)
+        self._block(row, rows, writer.plus(part.column, column), columns, right, part)
+        writer.close()
+
+    def _block(
+        self, row: Value, rows: Value, column: Value, columns: Value, right: Value, part: _Part
+    ) -> None:
+        """Write one block of sums: where it lies, or in a local buffer of which a part is added to the result."""
+        writer, p = self.writer, self.product
+        begins = self._begins(part)
+        depth = writer.plus(part.depth, DEPTH - 1) // DEPTH
+        apart = self.blocks * BLOCK
+        step = writer.constant(4 * self.columns, "i64")
+        beside = SumBlock(self.lines, right, apart, depth, self.sums, step, True)
+
+        def through() -> None:
+            self.machine.add(writer, beside)
+            self._copy(row, rows, column, columns, begins)
+
+        if p.step != 1 or not is_even(p.nest.sizes, p.left.lines, self.rows):
+            through()
+            return
+        last = p.result.strides[p.left.lines[-1]]
+        place = self._row(row)
+        place = writer.offset(place, column, "f32")
+        there = SumBlock(
+            self.lines, right, apart, depth, place, writer.constant(4 * last, "i64"), begins
+        )
+        if p.rows % self.rows == 0 and p.columns % self.columns == 0:
+            self.machine.add(writer, there)
+            return
+        whole = writer.compare("eq", rows, self.rows) & writer.compare("eq", columns, self.columns)
+        writer.if_(whole, lambda: self.machine.add(writer, there), through)
+
+    def _begins(self, part: _Part) -> Value | bool:
+        """Tell whether the sums of a part begin at zero."""
+        if not self.starts or self.product.depth <= self.deep:
+            return self.starts
+        return self.writer.compare("eq", part.start, 0)
+
+    def _copy(
+        self, row: Value, rows: Value, column: Value, columns: Value, begins: Value | bool
+    ) -> None:
+        """Write sums of the local buffer to the result, or add them to it."""
+        writer, p = self.writer, self.product
+        r = writer.open(rows)
+        line = writer.offset(self.sums, writer.times(r, self.columns), "f32")
+        place = self._row(writer.plus(row, r))
+        place = writer.offset(place, writer.times(column, p.step), "f32")
+        c = writer.open(columns)
+        value = writer.load(writer.offset(line, c, "f32"), "f32")
+        into = writer.offset(place, writer.times(c, p.step), "f32")
+        if begins is not True:
+            both = writer.load(into, "f32") + value
+            value = both if begins is False else writer.select(begins, value, both)
+        writer.store(value, into)
+        writer.close()
+        writer.close()
+
+    def _row(self, row: Value) -> Value:
+        """Return where a row of the result begins."""
+        p = self.product
+        indices = digits(p.nest.sizes, p.left.lines, row)
+        return self._placed(self.result, p.result, indices, "f32")
+
+    def _placed(
+        self, pointer: Value, access: Access, indices: dict[int, Value], kind: str
+    ) -> Value:
+        """Return the place that is reached from a pointer with these loops at these numbers."""
+        writer = self.writer
+        for d, number in indices.items():
+            if access.strides[d]:
+                pointer = writer.offset(pointer, writer.times(number, access.strides[d]), kind)
+        return pointer

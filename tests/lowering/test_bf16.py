@@ -1,0 +1,183 @@
+"""Products of bf16 by the processor's instructions: right for every arrangement, size, and part that blocks leave."""
+
+from dataclasses import replace
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from meshweave.api.program import Program, build
+from meshweave.errors import MeshweaveError
+from meshweave.lowering.cpu.products.bf16 import loops as products
+from meshweave.processor import AMX, features
+from meshweave.runtime import processors
+from meshweave.runtime.local.engine import LocalEngine
+
+BF16 = ml_dtypes.bfloat16
+UNITS = [
+    unit
+    for unit, needed in (("tiles", {*AMX, "avx512bw"}), ("dots", {"avx512_bf16", "avx512bw"}))
+    if needed <= features()
+]
+here = pytest.mark.skipif(not UNITS, reason="this processor multiplies no bf16")
+
+
+def text_of(maps, sizes, adds=False):
+    """A program that adds up products over the loops that the result has not. maps: dims of a, b and the result."""
+    loops = ", ".join(sizes)
+    types = [
+        f"tensor<{'x'.join(str(sizes[d]) for d in dims)}x{dtype}>"
+        for dims, dtype in zip(maps, ("bf16", "bf16", "f32"))
+    ]
+    forms = ", ".join(f"affine_map<({loops}) -> ({', '.join(dims)})>" for dims in maps)
+    kinds = ", ".join('"parallel"' if d in maps[2] else '"reduction"' for d in sizes)
+    a, b, c = types
+    return f"""func.func @main(%a: {a}, %b: {b}, %c: {c}) -> {c} {{
+  %z = arith.constant 0.0 : f32
+  %e = tensor.empty() : {c}
+  %s = linalg.fill ins(%z : f32) outs(%e : {c}) -> {c}
+  %r = linalg.generic {{indexing_maps = [{forms}], iterator_types = [{kinds}]}}
+      ins(%a, %b : {a}, {b}) outs({"%c" if adds else "%s"} : {c}) {{
+    ^bb0(%x: bf16, %y: bf16, %w: f32):
+    %xw = arith.extf %x : bf16 to f32
+    %yw = arith.extf %y : bf16 to f32
+    %p = arith.mulf %xw, %yw : f32
+    %q = arith.addf %w, %p : f32
+    linalg.yield %q : f32
+  }} -> {c}
+  return %r : {c}
+}}"""
+
+
+def run(maps, sizes, unit, adds=False, kernels=None, arrays=None):
+    """The result, the expected one in f64, and how many kernels were such products."""
+    rng = np.random.default_rng(sum(sizes.values()))
+    made = []
+    if arrays is None:
+        arrays = [rng.standard_normal([sizes[d] for d in dims]).astype(BF16) for dims in maps]
+        arrays[2] = arrays[2].astype(np.float32)
+    write = products.product_text
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(products, "bf16_unit", lambda: unit)
+        patch.setattr(
+            "meshweave.lowering.cpu.target.product_text", lambda *a: made.append(a) or write(*a)
+        )
+        bundle = build(text_of(maps, sizes, adds), kernels=kernels)
+    engine = Program(bundle, LocalEngine())
+    result = np.array(engine(*arrays)[0])
+    engine.close()
+    letters = dict(zip(sizes, "abcdefgh"))
+    spec = ["".join(letters[d] for d in dims) for dims in maps]
+    expected = np.einsum(
+        f"{spec[0]},{spec[1]}->{spec[2]}", *(x.astype(np.float64) for x in arrays[:2])
+    )
+    return result, expected + (arrays[2] if adds else 0), len(made)
+
+
+def check(maps, sizes, unit, **options):
+    result, expected, count = run(maps, sizes, unit, **options)
+    depth = np.prod([n for d, n in sizes.items() if d not in maps[2]])
+    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-5 * depth**0.5)
+    return count
+
+
+WAYS = [(a, b) for a in ("mk", "km") for b in ("kn", "nk")]
+SIZES = st.sampled_from([1, 7, 8, 15, 16, 17, 31, 32, 33, 64, 79, 130])
+
+
+@here
+@given(
+    way=st.sampled_from(WAYS),
+    m=SIZES,
+    n=SIZES,
+    k=st.sampled_from([1, 8, 31, 32, 33, 64, 200, 544]),
+    turned=st.booleans(),
+    adds=st.booleans(),
+    unit=st.sampled_from(UNITS or [""]),
+)
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+def test_any_product(way, m, n, k, turned, adds, unit):
+    maps = (*way, "nm" if turned else "mn")
+    count = check(maps, {"m": m, "n": n, "k": k}, unit, adds=adds)
+    assert count == (min(m, n, k) >= products.FEWEST and not products_of_few(m, n, k))
+
+
+def products_of_few(m, n, k):
+    """Whether loops that read the weights once are chosen before."""
+    few, many = sorted((m, n))
+    return few <= 16 and many * k >= 1 << 17
+
+
+@here
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize(
+    "maps, sizes",
+    [
+        (("bmk", "bkn", "bmn"), {"b": 3, "m": 40, "n": 33, "k": 32}),
+        (("bmhk", "bnhk", "bhmn"), {"b": 2, "h": 3, "m": 33, "n": 48, "k": 64}),
+        (("bhmn", "bnhk", "bmhk"), {"b": 2, "h": 3, "m": 33, "n": 48, "k": 64}),
+        (("mkl", "kln", "mn"), {"m": 34, "n": 50, "k": 3, "l": 64}),
+        (("mlk", "lkn", "mn"), {"m": 34, "n": 50, "l": 3, "k": 64}),
+        (("uvk", "kn", "uvn"), {"u": 3, "v": 32, "n": 50, "k": 64}),
+        (("uvk", "kxy", "uvxy"), {"u": 3, "v": 32, "x": 2, "y": 16, "k": 64}),
+        (("mk", "kn", "mn"), {"m": 100, "n": 700, "k": 1100}),
+        (("mk", "kn", "mn"), {"m": 16, "n": 64, "k": 64}),
+    ],
+)
+def test_several_loops(maps, sizes, unit):
+    assert check(tuple(tuple(m) for m in maps), sizes, unit) >= 1
+
+
+@here
+def test_what_is_not_finite_goes_where_it_goes():
+    sizes = {"m": 33, "n": 34, "k": 35}
+    a, b = np.ones((33, 35), BF16), np.ones((35, 34), BF16)
+    a[0, 0], a[-1, -1] = np.nan, np.inf
+    arrays = [a, b, np.zeros((33, 34), np.float32)]
+    for unit in UNITS:
+        result, expected, count = run(("mk", "kn", "mn"), sizes, unit, arrays=arrays)
+        assert count == 1
+        np.testing.assert_array_equal(result, expected)
+
+
+@here
+@pytest.mark.parametrize(
+    "kernels, count", [(None, 1), ("-panels", 1), ("-gemm_bf16", 0), ("reference", 0)]
+)
+def test_hints_switch_it(kernels, count):
+    sizes = {"m": 40, "n": 48, "k": 64}
+    assert check(("mk", "kn", "mn"), sizes, UNITS[0], kernels=kernels) == count
+
+
+def test_without_instructions_panels_do_it():
+    assert check(("mk", "kn", "mn"), {"m": 40, "n": 48, "k": 64}, "") == 0
+
+
+@here
+def test_a_bundle_says_what_it_needs():
+    bundle = build(text_of(("mk", "kn", "mn"), {"m": 40, "n": 48, "k": 64}))
+    needed = set(bundle.manifest.features)
+    assert "avx512bw" in needed and (UNITS[0] != "tiles" or needed >= AMX)
+    assert not AMX & set(
+        build(text_of(("mk", "kn", "mn"), {"m": 2, "n": 2, "k": 2})).manifest.features
+    )
+
+
+def test_code_for_another_processor_is_refused(monkeypatch):
+    bundle = build(text_of(("mk", "kn", "mn"), {"m": 2, "n": 2, "k": 2}))
+    manifest = replace(bundle.manifest, features=("avx2", "avx9", "zz"))
+    monkeypatch.setattr(processors, "features", lambda: frozenset({"avx2"}))
+    with pytest.raises(
+        MeshweaveError, match=r"a processor with avx9, zz, which this one lacks: compile"
+    ):
+        LocalEngine().load(replace(bundle, manifest=manifest))
+
+
+def test_tiles_that_the_system_does_not_give_are_named(monkeypatch):
+    monkeypatch.setattr(processors, "features", lambda: AMX)
+    monkeypatch.setattr(processors, "allow_tiles", lambda: False)
+    processors.check_processor(())
+    with pytest.raises(MeshweaveError, match=r"tiles \(AMX\), which the system does not let"):
+        processors.check_processor(sorted(AMX))
