@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
@@ -54,6 +54,7 @@ class Port:
     dtype:        of the elements, as in IR: "f32", "bf16", "i1".
     global_shape: of the whole value. local_shape: of the allocation of every rank.
     layout:       where it lies, as text: "[x, _]".
+    takes:        of an output: the input whose buffer it takes, which a call writes; None: it has its own.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Port:
     global_shape: tuple[int, ...]
     local_shape: tuple[int, ...]
     layout: str
+    takes: int | None = None
 
     @property
     def nbytes(self) -> int:
@@ -71,6 +73,16 @@ class Port:
     def global_nbytes(self) -> int:
         """Return the bytes of the global value."""
         return math.prod(self.global_shape) * numpy_dtype(self.dtype).itemsize
+
+
+def port_bytes(ports: Iterable[Port]) -> int:
+    """Count the bytes of the buffers of ports on a rank; those that take an input's have none of their own."""
+    return sum(port.nbytes for port in ports if port.takes is None)
+
+
+def _lies(port: Port) -> tuple[object, ...]:
+    """Return what the buffer of a port is like."""
+    return port.dtype, port.global_shape, port.local_shape, port.layout
 
 
 def _allocation(port: Port, mesh: str) -> tuple[int, ...]:
@@ -184,6 +196,26 @@ class Manifest:
                     f"{port.name}: local shape {port.local_shape}, but {port.layout} of "
                     f"{port.global_shape} on ({self.mesh}) is {right} on a rank"
                 )
+        self._check_donations()
+
+    def _check_donations(self) -> None:
+        """Raise MeshweaveError unless outputs take buffers of different inputs like them."""
+        taken = [port.takes for port in self.outputs]
+        for port in self.outputs:
+            fits = port.takes is None or (
+                port.takes < len(self.inputs)
+                and _lies(self.inputs[port.takes]) == _lies(port)
+                and taken.count(port.takes) == 1
+            )
+            if not fits:
+                raise MeshweaveError(
+                    f"{port.name} takes the buffer of input {port.takes}: there is none like it that is free"
+                )
+
+    @cached_property
+    def donated(self) -> dict[int, int]:
+        """Return the inputs that a call writes, each with the output that takes its buffer."""
+        return {p.takes: k for k, p in enumerate(self.outputs) if p.takes is not None}
 
     def op(self, op_id: int) -> OpInfo:
         """Return the op of that number; an unnamed one for numbers that the program does not list."""

@@ -94,6 +94,7 @@ class Report:
     peak_bytes:  the most a rank holds at a time: inputs, results, and arena_bytes for everything between.
     moments:     the ops of a step in the order they run, with the bytes that are live.
     certificate: what is proven of it.
+    state_bytes: what a step copies of the arguments that are donated.
     """
 
     peak_bytes: int
@@ -104,11 +105,13 @@ class Report:
     collectives: tuple[TransferRow, ...] = ()
     moments: tuple[Moment, ...] = ()
     certificate: Certificate = UNCHECKED
+    state_bytes: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """Return the report for JSON, with the keys that scripts rely on."""
         return {
             "peak_bytes": self.peak_bytes,
+            "state_bytes": self.state_bytes,
             "regions": [row.as_dict() for row in self.regions],
             "ledger": [row.as_dict() for row in self.ledger],
             "kernels": [row.as_dict() for row in self.kernels],

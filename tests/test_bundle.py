@@ -101,6 +101,14 @@ def test_contents_that_do_not_match_the_digest_are_refused(tmp_path):
         ({"extra": 1}, "manifest has an unknown field 'extra'"),
         ({"inputs": [dict(json.loads(MANIFEST.to_json())["inputs"][0], dtype="f8")]},
          'no buffers of dtype "f8"'),
+        ({"outputs": [dict(json.loads(MANIFEST.to_json())["outputs"][0], takes=0)]},
+         "y takes the buffer of input 0: there is none like it that is free"),
+        ({"outputs": [dict(json.loads(MANIFEST.to_json())["inputs"][0], takes=0)] * 2},
+         "x takes the buffer of input 0: there is none like it that is free"),
+        ({"outputs": [dict(json.loads(MANIFEST.to_json())["inputs"][0], takes=2)]},
+         "x takes the buffer of input 2"),
+        ({"outputs": [dict(json.loads(MANIFEST.to_json())["inputs"][0], takes=-1)]},
+         r"manifest.outputs\[0\].takes should be a count, is -1"),
     ],
 )  # fmt: skip
 def test_a_wrong_manifest_says_where(change, message):

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from meshweave.bundle import port_bytes
 from meshweave.hints.fast_paths import Choice, as_choice
 from meshweave.report import Report
 
@@ -44,7 +45,9 @@ def explanation(
         ports.add_row(Text(name), whole, Text(str(port.layout)), local, f"{port.nbytes:,}")
     memory = Table("memory of a rank", "bytes")
     memory.add_row("arguments", f"{sum(p.nbytes for p in program.inputs):,}")
-    memory.add_row("results", f"{sum(p.nbytes for p in program.outputs):,}")
+    memory.add_row("results", f"{port_bytes(program.outputs):,}")
+    if any(p.takes is not None for p in program.outputs):
+        memory.add_row("copied of donated state", f"{decided.state_bytes:,}")
     memory.add_row("everything between", f"{program.bundle.manifest.arena_bytes:,}")
     memory.add_row("peak", f"{program.peak_bytes:,}")
     if program.bundle.manifest.core_bytes:

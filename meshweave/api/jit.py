@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial, update_wrapper
 from typing import Any, NamedTuple, TypeAlias, overload
 
+from meshweave.api.donations import Donations, donated_leaves, donated_names
 from meshweave.api.lowered import Compiled, Lowered
 from meshweave.api.signature import (
     argument_paths,
@@ -70,6 +71,7 @@ def jit(
     out_layouts: object = None,
     engine: str = "local",
     static_argnames: str | Sequence[str] = (),
+    donate: Donations = (),
     timeout: float = 60.0,
     flight: str | None = None,
     verify: bool = True,
@@ -83,6 +85,7 @@ def jit(
     out_layouts: object = None,
     engine: str = "local",
     static_argnames: str | Sequence[str] = (),
+    donate: Donations = (),
     timeout: float = 60.0,
     flight: str | None = None,
     verify: bool = True,
@@ -95,6 +98,7 @@ def jit(
     out_layouts: object = None,
     engine: str = "local",
     static_argnames: str | Sequence[str] = (),
+    donate: Donations = (),
     timeout: float = 60.0,
     flight: str | None = None,
     verify: bool = True,
@@ -108,6 +112,8 @@ def jit(
     out_layouts: where the results lie, likewise.
     engine:      what runs it: "local" (a thread per rank) or "mpi" (a process per rank).
     static_argnames: names of arguments that are values for Python, not arrays; they must be hashable.
+    donate:      names or positions of arguments whose buffers results may take: such a state is updated in place, and
+                 its Arrays cannot be used again. A dict gives strengths, "preferred" (the default) or "required".
     timeout:     seconds without progress of any rank after which a call ends with RankError.
     flight:      a folder where a call that fails leaves what each rank did last, for `meshweave doctor --dump`.
     verify:      check each program of one rank against the whole program (`docs/verify.md`): a wrong one is refused.
@@ -129,7 +135,7 @@ def jit(
     """
     make = partial(
         Jitted, mesh=mesh, in_layouts=in_layouts, out_layouts=out_layouts, engine=engine,
-        static_argnames=static_argnames, timeout=timeout, flight=flight, verify=verify,
+        static_argnames=static_argnames, donate=donate, timeout=timeout, flight=flight, verify=verify,
     )  # fmt: skip
     return make if function is None else make(function)
 
@@ -146,6 +152,7 @@ class Jitted:
         out_layouts: object,
         engine: str,
         static_argnames: str | Sequence[str],
+        donate: Donations,
         timeout: float,
         flight: str | None,
         verify: bool,
@@ -166,6 +173,7 @@ class Jitted:
         unknown = [name for name in self._static if name not in self._names]
         if unknown:
             raise UsageError(f"jit: static_argnames {unknown} are no arguments: {self._names}")
+        self._donated = donated_names(donate, self._names, self._static)
         self._where = _where(function)
         self._programs: dict[Any, Compiled] = {}
         self._fast: dict[Any, Callable[[Any], Any]] = {}
@@ -372,8 +380,9 @@ class Jitted:
             return args, {**kwargs, **key.values}
 
         program = trace_program(
-            self._function, arguments, key.specs, layouts, self.mesh, self._out_layouts, self._where
-        )
+            *(self._function, arguments, key.specs, layouts, self.mesh, self._out_layouts),
+            self._where, donated=donated_leaves(self._donated, key.paths, [spec.weak for spec in key.specs]),
+        )  # fmt: skip
         return Lowered(
             *(self.__name__, program, program.specs, key.paths, self.mesh, self._engine),
             *(key.kernels, self._verify),

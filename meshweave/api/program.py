@@ -7,16 +7,18 @@ program = meshweave.compile("block.mlir", mesh="dp=2, tp=2")
 import gc
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from meshweave.api.donations import Donations, donated_numbers
 from meshweave.api.progress import Bar
-from meshweave.bundle import Bundle, Port, numpy_dtype
+from meshweave.bundle import Bundle, Port, numpy_dtype, port_bytes
 from meshweave.cache import cached
 from meshweave.certificate import UNCHECKED, Certificate
 from meshweave.errors import CompileError, MeshweaveError, UsageError
@@ -24,7 +26,7 @@ from meshweave.files.sources import read_source
 from meshweave.hints.fast_paths import ALL, Choice, as_choice
 from meshweave.ir.pipeline_text import GLOBAL_PASSES
 from meshweave.layout import Mesh
-from meshweave.runtime.arrays.array import collect, place
+from meshweave.runtime.arrays.array import Array, collect, place
 from meshweave.runtime.engine import Engine
 from meshweave.runtime.engine import engine as engine_named
 from meshweave.runtime.limits import check_ranks
@@ -36,6 +38,7 @@ if TYPE_CHECKING:  # here, for what is read from the disk needs no compiler
 Progress = Callable[[str], None]
 LAST_WHOLE = "outline-repeats"  # the last pass before layouts are chosen
 STAGES = len(GLOBAL_PASSES) + 4  # about how many `progress` is called with
+NONE_DONATED: Mapping[int, str] = MappingProxyType({})
 _SMALL = 1 << 16  # bytes of a program's text
 
 
@@ -43,7 +46,9 @@ def passes_with(
     kernels: Choice = ALL, passes: Sequence[str] = GLOBAL_PASSES, target: str = "cpu"
 ) -> tuple[str, ...]:
     """Return the passes for a target, with the kernels that `kernels` disables and enables as options."""
-    options: dict[str, list[str]] = {"hint-apply": [], "hint-budget": [], "select-kernels": []}
+    options: dict[str, list[str]] = {
+        name: [] for name in ("hint-apply", "dist-donate", "hint-budget", "select-kernels")
+    }
     if kernels.disabled:
         for name in ("select-kernels", "hint-budget"):
             options[name].append(f"disable={','.join(kernels.disabled)}")
@@ -73,6 +78,7 @@ def compile(
     kernels: "str | Choice | None" = None,
     verify: bool = True,
     flight: str | None = None,
+    donate: Donations = (),
 ) -> "Program":
     """Compile a program for a mesh and load it.
 
@@ -87,6 +93,8 @@ def compile(
               "+gemm_tf32" for one that is off by default.
     verify:   check the program of one rank against the whole program (`docs/verify.md`): a wrong one is refused.
     flight:   a folder where a run that fails leaves what each rank did last, for `meshweave doctor --dump`.
+    donate:   numbers of arguments whose buffers results may take, besides those that the program itself donates; a dict
+              gives each its strength, "preferred" (the default) or "required".
     Raises MeshweaveError: the program, its mesh or its layouts are wrong, or too large for this machine. UsageError:
     the arguments are.
 
@@ -110,6 +118,7 @@ def compile(
         kernels=kernels,
         here=True,
         verify=verify,
+        donate=donate,
     )
     if progress is not None:
         progress("load")
@@ -131,6 +140,7 @@ def build(
     kernels: "str | Choice | None" = None,
     here: bool = False,
     verify: bool = True,
+    donate: Donations = (),
 ) -> Bundle:
     """Compile a program to a bundle, without loading it; the arguments are those of `compile`.
 
@@ -144,6 +154,7 @@ def build(
             f"source: a path or a program's text is needed, got {type(source).__name__}"
         )
     where, choice, goal = _mesh(mesh), as_choice(kernels), Goal.of(target, engine, chip)
+    given = donated_numbers(donate)
     if progress is not None:
         progress("read")
     text, own_name = read_source(source, name is not None)
@@ -151,9 +162,9 @@ def build(
     return cached(
         (
             *("program", text, name, where and str(where), goal, _tools(goal), whole),
-            *(choice.disabled, choice.enabled, verify),
+            *(choice.disabled, choice.enabled, verify, tuple(given.items())),
         ),
-        lambda: _built(text, name, where, goal, progress, whole, choice, here, verify),
+        lambda: _built(text, name, where, goal, progress, whole, choice, here, verify, given),
     )[0]
 
 
@@ -176,6 +187,7 @@ def _built(
     kernels: Choice,
     here: bool,
     verify: bool,
+    donate: Mapping[int, str],
 ) -> Bundle:
     """Compile what `build` has not found on the disk."""
     from meshweave.lowering import bundle_of
@@ -193,6 +205,7 @@ def _built(
             here=here,
             verify=verify,
             later=True,
+            donate=donate,
         ) as (_, made),
     ):
         say("code")
@@ -231,6 +244,7 @@ def lowered(
     here: bool = False,
     verify: bool = True,
     later: bool = False,
+    donate: Mapping[int, str] = NONE_DONATED,
 ) -> Iterator[tuple[Any, Any]]:
     """Give the module in the local view, with its ledger, and the program before code generation.
 
@@ -243,6 +257,7 @@ def lowered(
     from meshweave.ir.bindings import ir
     from meshweave.lowering.budget import check_budgets
     from meshweave.lowering.stages import GLOBAL, lower, stage_of
+    from meshweave.transforms.propagation.donate import mark_donated
     from meshweave.transforms.propagation.interface import forget_interfaces
 
     with _collector_paused(), lent_context(len(text) <= _SMALL) as ctx, ctx:
@@ -251,6 +266,8 @@ def lowered(
         with ir.Location.unknown():
             if stage_of(module) == GLOBAL:
                 check_entry(module)
+                if donate:
+                    mark_donated(module, donate)
                 if whole:
                     forget_interfaces(module)
                 placed = _placed(module, mesh)
@@ -420,15 +437,23 @@ class Program:
     def peak_bytes(self) -> int:
         """Return the most bytes a rank holds at a time: its inputs, its results and the arena of everything between."""
         ports = (*self.inputs, *self.outputs)
-        return self.bundle.manifest.arena_bytes + sum(port.nbytes for port in ports)
+        return self.bundle.manifest.arena_bytes + port_bytes(ports)
 
-    def __call__(self, *arrays: object) -> tuple[np.ndarray, ...]:
-        """Run the program once. Raises MeshweaveError for wrong arguments, RankError when a rank fails."""
+    def __call__(self, *arrays: object) -> tuple[Any, ...]:
+        """Run the program once. Raises MeshweaveError for wrong arguments, RankError when a rank fails.
+
+        A result in the buffer of an Array that is donated is an Array again, the others are NumPy arrays.
+        """
         shards = place(self.executable, arrays)
         began = time.perf_counter()
         results = self.executable.run(shards)
         self.seconds["run"] = time.perf_counter() - began
-        return tuple(array.numpy() for array in collect(self.executable, results))
+        return tuple(
+            made
+            if port.takes is not None and isinstance(arrays[port.takes], Array)
+            else made.numpy()
+            for made, port in zip(collect(self.executable, results), self.outputs, strict=True)
+        )
 
     def close(self) -> None:
         """Release threads, processes and memory."""

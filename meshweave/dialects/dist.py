@@ -22,6 +22,11 @@ from meshweave.plan.collectives import BY_OP
 
 COMPLEX = "dist.complex"
 """Mark of an argument or result that is complex for its user: the last dim, of 2, holds both parts."""
+DONATE, TAKES = "dist.donate", "dist.takes"
+"""Attributes of an argument that may be written ("preferred" or "required"), and of the result that takes its buffer,
+with the argument's number."""
+DONATIONS = "dist.donations"
+"""Attribute of the module: what became of each donation."""
 KINDS = ("sum", "max", "min", "prod", "avg")
 """Reductions that a partial value or a collective may name."""
 

@@ -276,7 +276,8 @@ class ProgramOp(Mw.Operation, name="program"):
     """Describe the whole program: engine, mesh, groups of ranks, inputs, outputs and exchanges of layouts.
 
     `groups` lists the mesh axes of each group that a collective or `mw.member` names by number. An entry of `inputs` or
-    `outputs` is `{name, dtype, global_shape, local_shape, layout}`. One of `exchanges`, which a collective names by
+    `outputs` is `{name, dtype, global_shape, local_shape, layout}`; an output may have `takes`, the number of the input
+    whose buffer it takes. One of `exchanges`, which a collective names by
     number, is `{axes, source, target, shape, width, staging}`: the group's axes, two layouts, the shape of the whole
     tensor, and in bytes an element and what a rank has for messages.
     """

@@ -23,8 +23,9 @@ Record = TypeVar("Record", bound=_Dataclass)
 def record(kind: type[Record], value: object, what: str) -> Record:
     """Build a dataclass from a JSON object: all fields present, no others.
 
-    Its fields are text, counts (whole numbers of at least 0), flags, other such dataclasses, and tuples of these. what:
-    the name of the value. Raises MeshweaveError that names the field at fault and says what it should be.
+    Its fields are text, counts (whole numbers of at least 0, or null where None is allowed), flags, other such
+    dataclasses, and tuples of these. what: the name of the value. Raises MeshweaveError that names the field at fault
+    and says what it should be.
     """
     types = _types(kind)
     if not isinstance(value, dict):
@@ -46,6 +47,8 @@ def _read(type_: Any, value: object, what: str) -> object:
     """Return a value from JSON as one of a type."""
     if isinstance(type_, type) and is_dataclass(type_):
         return record(type_, value, what)
+    if type_ == int | None:
+        return value if value is None else _read(int, value, what)
     if get_origin(type_) is tuple:
         return _several(get_args(type_), value, what)
     right, name = {

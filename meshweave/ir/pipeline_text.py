@@ -10,6 +10,7 @@ from meshweave.errors import UsageError
 GLOBAL_PASSES = (
     "hint-apply",
     "outline-repeats",
+    "dist-donate",
     "dist-propagate",
     "dist-insert-redistribute",
     "dist-legalize-redistribute",

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from meshweave.bundle import port_bytes
+from meshweave.dialects.dist import DONATIONS
 from meshweave.ir.bindings import ir
-from meshweave.lowering.buffers.memory import moments, region_bytes, unit_kernels
+from meshweave.ir.locations import location_text
+from meshweave.lowering.buffers.memory import moments, region_bytes, state_copies, unit_kernels
 from meshweave.lowering.gpu.choices import taken_rows
+from meshweave.lowering.host.prepare import main_function
 from meshweave.lowering.host.program import LoweredProgram
 from meshweave.report import KernelRow, LedgerRow, RegionRow, Report, TransferRow
 from meshweave.transforms.kernels.select_kernels import kernel_rows
@@ -21,7 +27,7 @@ def report_of(module: ir.Module, program: LoweredProgram) -> Report:
     ports = (*program.inputs, *program.outputs)
     _, arena = program.areas
     return Report(
-        peak_bytes=arena + sum(port.nbytes for port in ports),
+        peak_bytes=arena + port_bytes(ports),
         arena_bytes=arena,
         regions=tuple(
             RegionRow(
@@ -30,9 +36,12 @@ def report_of(module: ir.Module, program: LoweredProgram) -> Report:
             )
             for r in ledger.regions
         ),
-        ledger=tuple(
-            LedgerRow(f"{e.key}={e.value}", e.op, e.op_location, e.outcome, e.reason)
-            for e in ledger.entries()
+        ledger=(
+            *(
+                LedgerRow(f"{e.key}={e.value}", e.op, e.op_location, e.outcome, e.reason)
+                for e in ledger.entries()
+            ),
+            *_donations(module, program),
         ),
         kernels=_kernels(module, program),
         collectives=tuple(
@@ -42,7 +51,20 @@ def report_of(module: ir.Module, program: LoweredProgram) -> Report:
         ),
         moments=moments(program),
         certificate=program.certificate,
+        state_bytes=sum(state_copies(program).values()),
     )
+
+
+def _donations(module: ir.Module, program: LoweredProgram) -> Iterator[LedgerRow]:
+    """Yield what became of each donation, and what a step copies of its state all the same."""
+    copies = state_copies(program)
+    where = location_text(main_function(module).operation.location)
+    for entry in module.operation.attributes.get(DONATIONS, ()):
+        number, reason = entry["argument"].value, entry["reason"].value
+        if entry["result"].value >= 0:
+            reason += f"; {copies.get(number, 0):,} bytes of it are copied in a step"
+        row = f"donate={entry['strength'].value}", f"argument {number}", where
+        yield LedgerRow(*row, entry["outcome"].value, reason)
 
 
 def _kernels(module: ir.Module, program: LoweredProgram) -> tuple[KernelRow, ...]:

@@ -8,7 +8,7 @@ import resource
 from collections.abc import Callable
 from pathlib import Path
 
-from meshweave.bundle import Manifest
+from meshweave.bundle import Manifest, port_bytes
 from meshweave.errors import MeshweaveError
 from meshweave.layout import Mesh
 from meshweave.targets import engine_traits
@@ -50,7 +50,7 @@ def check_memory(manifest: Manifest) -> None:
     """Raise MeshweaveError when all ranks together, and the global values, do not fit in the free memory."""
     ports = (*manifest.inputs, *manifest.outputs)
     nranks = Mesh.parse(manifest.mesh).nranks
-    rank = manifest.arena_bytes + sum(port.nbytes for port in ports)
+    rank = manifest.arena_bytes + port_bytes(ports)
     whole = sum(port.global_nbytes for port in ports)
     needed = nranks * (rank + engine_traits(manifest.engine).rank_bytes) + whole
     free = available_bytes()

@@ -120,11 +120,14 @@ def prepared(value: Values, port: Port) -> Values:
 def bind_row(
     manifest: Manifest, rank: int, row: Sequence[Values]
 ) -> tuple[list[Values], list[Values]]:
-    """Return the inputs of one rank, checked, and copied where code cannot read them in place; and new outputs."""
+    """Return the inputs of one rank, checked, and copied where code cannot read them in place; and the outputs.
+
+    An output that takes the buffer of an input is that input; the others are new.
+    """
     ports = manifest.inputs
     checked = zip(check_row(ports, "input", rank, row), ports, strict=True)
     read = [prepared(value, port) for value, port in checked]
-    return read, [buffer(port) for port in manifest.outputs]
+    return read, [buffer(p) if p.takes is None else read[p.takes] for p in manifest.outputs]
 
 
 def bind_rows(
@@ -138,8 +141,11 @@ def bind_rows(
 
 def place_buffers(manifest: Manifest, memory: Memory) -> tuple[list[Values], list[Values]]:
     """Lay out the inputs and outputs of one rank in a buffer of `buffer_bytes(manifest)` bytes."""
-    end, arrays = 0, []
+    end, arrays = 0, list[Values]()
     for port in (*manifest.inputs, *manifest.outputs):
+        if port.takes is not None:
+            arrays.append(arrays[port.takes])
+            continue
         dtype = numpy_dtype(port.dtype)
         count = port.nbytes // dtype.itemsize
         arrays.append(np.frombuffer(memory, dtype, count, end).reshape(port.local_shape))
@@ -150,7 +156,7 @@ def place_buffers(manifest: Manifest, memory: Memory) -> tuple[list[Values], lis
 def buffer_bytes(manifest: Manifest) -> int:
     """Count the bytes of all inputs and outputs of one rank, each aligned; at least a page, which mmap needs."""
     ports = (*manifest.inputs, *manifest.outputs)
-    return max(4096, sum(rounded(port.nbytes) for port in ports))
+    return max(4096, sum(rounded(port.nbytes) for port in ports if port.takes is None))
 
 
 class SlotTable:

@@ -6,6 +6,7 @@ from meshweave.transforms.communication.overlap import Overlap
 from meshweave.transforms.kernels.select_kernels import SelectKernels
 from meshweave.transforms.partitioning.partition import Partition
 from meshweave.transforms.partitioning.verify import Verify
+from meshweave.transforms.propagation.donate import Donate
 from meshweave.transforms.propagation.outline_repeats import OutlineRepeats
 from meshweave.transforms.propagation.propagate import Propagate
 from meshweave.transforms.propagation.report import Report
@@ -23,6 +24,7 @@ _CLASSES: tuple[type[Pass], ...] = (
     HintApply,
     SpecializeMesh,
     OutlineRepeats,
+    Donate,
     Propagate,
     InsertRedistribute,
     FoldRedistribute,

@@ -433,3 +433,56 @@ def test_a_run_within_parts_with_gaps_is_found() -> None:
         Form(16), ((10, 8), (4, 1))
     )
     assert within(ByteRegion(Form(2), ((40, 1),)), every_second) is None
+
+
+DONATED = """
+func.func @main(%c: tensor<8x4xf32> {dist.donate = "preferred"}, %row: tensor<1x4xf32>, %where: tensor<i64>,
+                %w: tensor<4x4xf32>) -> (tensor<8x4xf32>, tensor<8x4xf32>, tensor<8x4xf32>) {
+  %i = tensor.extract %where[] : tensor<i64>
+  %at = arith.index_cast %i : i64 to index
+  %z = arith.constant dense<0.0> : tensor<8x4xf32>
+  %old = linalg.matmul ins(%c, %w : tensor<8x4xf32>, tensor<4x4xf32>) outs(%z : tensor<8x4xf32>) -> tensor<8x4xf32>
+  %new = tensor.insert_slice %row into %c[%at, 0] [1, 4] [1, 1] : tensor<1x4xf32> into tensor<8x4xf32>
+  %y = linalg.matmul ins(%new, %w : tensor<8x4xf32>, tensor<4x4xf32>) outs(%z : tensor<8x4xf32>) -> tensor<8x4xf32>
+  return %old, %y, %new : tensor<8x4xf32>, tensor<8x4xf32>, tensor<8x4xf32>
+}
+"""
+
+
+def test_a_donated_input_may_be_written() -> None:
+    found = answer(*lowered(DONATED))
+    assert found.status == 0 and len(found.proven) == 3, str(found)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "new", "value", "reason"),
+    [
+        (r", mw\.taken = array<i64: -1, -1, 0>", "", "input 0", "is written, though it is an input"),
+        (r"mw\.taken = array<i64: -1, -1, 0>", "mw.taken = array<i64: -1, -1, -1>", "input 0",
+         "is written, though it is an input"),
+        (r', takes = 0 : i64', "", "@main", r"writes inputs [-1, -1, 0], mw.program says []"),
+        (r'takes = 0 : i64', "takes = 1 : i64", "@main", "mw.program says [-1, -1, 1]"),
+    ],
+)  # fmt: skip
+def test_a_wrong_donation_is_found(pattern: str, new: str, value: str, reason: str) -> None:
+    before, after = lowered(DONATED)
+    found = answer(before, changed(after, pattern, new))
+    assert found.status == 1, str(found)
+    assert any(f.value == value and reason in f.reason for f in found.refuted), str(found)
+
+
+@pytest.mark.parametrize("offset", ["%at", "3"])
+@pytest.mark.parametrize("change", ["write first", "no write"])
+def test_a_state_that_is_written_wrongly_is_found(offset: str, change: str) -> None:
+    """The product of the old rows comes behind the new row, or there is no new row; at a computed place: not proven."""
+    before, after = lowered(DONATED.replace("[%at, 0]", f"[{offset}, 0]"))
+    lines = after.splitlines(keepends=True)
+    launches = [k for k, line in enumerate(lines) if "mw.launch" in line and "(%arg0," in line]
+    write = next(k for k, line in enumerate(lines) if "memref.copy %arg1" in line)
+    assert launches[0] < write < launches[1]
+    moved = lines.pop(launches[0] if change == "write first" else write)
+    if change == "write first":
+        lines.insert(write, moved)
+    found = answer(before, "".join(lines))
+    assert found.status == (3 if offset == "%at" else 1), str(found)
+    assert any("operand 0" in f.reason for f in found.refuted + found.unproven), str(found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import Any
 
 from meshweave.errors import CompileError, LayoutError, MeshweaveError, UsageError
@@ -71,10 +72,12 @@ def trace_program(
     out_layouts: object,
     where: str,
     weak_float: DType = DEFAULT_FLOAT,
+    donated: Sequence[str | None] = (),
 ) -> TracedProgram:
     """Trace a program by running `function` on traced values.
 
     arguments: makes its arguments from the traced leaves. where: `file:line` of the function, for errors about it.
+    donated: how strongly each argument is donated, None: not.
     weak_float: the dtype of floats of Python scalars alone: if they turn out to be needed in float64, so that no digit
     is lost, the function runs once more.
     """
@@ -91,7 +94,7 @@ def trace_program(
         names = [trace.name(value) for value in results]
     if trace.needs_float64 and weak_float is not float64:
         return trace_program(
-            function, arguments, specs, layouts, mesh, out_layouts, where, weak_float=float64
+            *(function, arguments, specs, layouts, mesh, out_layouts, where), float64, donated
         )
     specs = [spec.taking(trace.taken.get(f"%arg{i}", ())) for i, spec in enumerate(specs)]
     wanted = result_layouts(out_layouts, structure, results, mesh, where)
@@ -99,8 +102,8 @@ def trace_program(
     body = render(trace.top.lines)
     types = [v.type for v in results]
     parameters = [
-        f"%arg{i}: {tensor_type(s.shape, s.dtype)}{_attrs(layout)}"
-        for i, (s, layout) in enumerate(zip(specs, layouts))
+        f"%arg{i}: {tensor_type(s.shape, s.dtype)}{_attrs(layout, strength)}"
+        for i, (s, layout, strength) in enumerate(zip(specs, layouts, donated or repeat(None)))
     ]
     parameters += [f"{array.name}: {array.type}" for array in trace.captured]
     outs = ", ".join(f"{t}{_attrs(layout)}" for t, layout in zip(types, wanted))
@@ -157,8 +160,10 @@ def _results(returned: object, where: str) -> tuple[list[Tracer], tree.Structure
     return [tensor(leaf) for leaf in leaves], structure
 
 
-def _attrs(layout: Layout | None) -> str:
-    return "" if layout is None else f" {{dist.layout = {layout_attr(layout)}}}"
+def _attrs(layout: Layout | None, strength: str | None = None) -> str:
+    said = [] if layout is None else [f"dist.layout = {layout_attr(layout)}"]
+    said += [] if strength is None else [f'dist.donate = "{strength}"']
+    return f" {{{', '.join(said)}}}" if said else ""
 
 
 def spread_layouts(

@@ -4,11 +4,11 @@ This runs after inlining, on StableHLO: the only function is the entry function.
 `sdy.manual_computation`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, TypeAlias
 
-from meshweave.dialects.dist import LayoutAttr
+from meshweave.dialects.dist import DONATE, TAKES, LayoutAttr
 from meshweave.errors import CompileError, LayoutError
 from meshweave.frontends.shardy.shardings import (
     MeshText,
@@ -18,7 +18,7 @@ from meshweave.frontends.shardy.shardings import (
     parse_sharding,
 )
 from meshweave.ir.bindings import ir
-from meshweave.ir.build import OpBuilder
+from meshweave.ir.build import OpBuilder, i64
 from meshweave.ir.locations import location_text
 from meshweave.ir.ops import Ops, is_used, ops_where, producer
 from meshweave.layout.layout import Layout
@@ -134,7 +134,8 @@ def import_signature(main: ir.Operation, meshes: Meshes) -> EntryAttributes:
     """Read and take off the attributes of the arguments and results of `main`.
 
     `sdy.sharding` becomes `dist.layout` and its companions. An unsigned argument or result is marked `dist.unsigned`,
-    because linalg has signless integers only. Annotations of GSPMD, the partitioner before Shardy, are refused.
+    because linalg has signless integers only. Annotations of GSPMD, the partitioner before Shardy, are refused. What
+    XLA and JAX say of donations (`tf.aliasing_output`, `jax.buffer_donor`) becomes `dist.donate` and `dist.takes`.
     """
     kind = main.attributes["function_type"].value
     read: dict[str, tuple[Attributes, ...]] = {}
@@ -143,9 +144,32 @@ def import_signature(main: ir.Operation, meshes: Meshes) -> EntryAttributes:
         read[key] = tuple(
             _value_attributes(attrs, t, meshes, main) for attrs, t in zip(given, types, strict=True)
         )
+    arguments, results = (
+        [dict(entry) for entry in read[key]] for key in ("arg_attrs", "res_attrs")
+    )
+    if "arg_attrs" in main.attributes:
+        for number, attrs in enumerate(main.attributes["arg_attrs"]):
+            _import_donation(number, attrs, arguments[number], results, main)
+    for key in read:
         if key in main.attributes:
             del main.attributes[key]
-    return EntryAttributes(read["arg_attrs"], read["res_attrs"])
+    return EntryAttributes(tuple(arguments), tuple(results))
+
+
+def _import_donation(
+    number: int, attrs: Attributes, argument: dict[str, ir.Attribute],
+    results: Sequence[dict[str, ir.Attribute]], main: ir.Operation,
+) -> None:  # fmt: skip
+    """Note that an argument is donated, and the result that takes its buffer where that is said."""
+    if "tf.aliasing_output" in attrs:
+        result = attrs["tf.aliasing_output"].value
+        if not 0 <= result < len(results):
+            text = f"argument {number}: tf.aliasing_output = {result}, there are {len(results)} results"
+            raise CompileError(text, location_text(main.location))
+        results[result].setdefault(TAKES, i64(number))
+    elif "jax.buffer_donor" not in attrs:
+        return
+    argument.setdefault(DONATE, ir.StringAttr.get("preferred"))
 
 
 def _value_attributes(
@@ -158,7 +182,7 @@ def _value_attributes(
     elif "mhlo.sharding" in attrs:
         refuse_gspmd(attrs["mhlo.sharding"], main)
         found["dist.layout"] = LayoutAttr.make(str(Layout.replicated(len(kind.shape))))
-    for name in ("dist.layout", "dist.open", "dist.replicated", "dist.priorities"):
+    for name in ("dist.layout", "dist.open", "dist.replicated", "dist.priorities", DONATE, TAKES):
         if name in attrs and name not in found:  # a program that has ours already
             found[name] = attrs[name]
     element = getattr(kind, "element_type", None)

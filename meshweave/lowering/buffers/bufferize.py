@@ -1,7 +1,8 @@
 """Turn tensors into buffers: results become buffers of the caller, upstream's one-shot bufferisation does the rest.
 
 Every kernel writes a buffer of its own, a part of one (where upstream finds that safe) or an
-output; updates of loop-carried tensors stay in place. Inputs are never written. What is left are
+output; updates of loop-carried tensors stay in place. Inputs are never written but those that are donated: a result
+is made in the buffer of such an input, by updates in place where nothing needs the old any more. What is left are
 proxies on memrefs, allocations, copies where the program's meaning needs them, and control flow.
 """
 
@@ -9,14 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from meshweave.dialects.dist import TAKES
 from meshweave.errors import CompileError
 from meshweave.ir.bindings import PassManager, ir
 from meshweave.ir.build import DYNAMIC, OpBuilder, i64, i64_array, segments
 from meshweave.ir.locations import compile_error, location_text
 from meshweave.ir.ops import body_of, producer, terminator
 from meshweave.lowering.buffers.proxies import WAIT
-from meshweave.lowering.buffers.steps import OUTPUTS
-from meshweave.transforms.base import copied, functions, ops_of, use_count
+from meshweave.lowering.buffers.steps import OUTPUTS, TAKEN
+from meshweave.transforms.base import copied, functions, ops_of, port_attrs, use_count
 
 BUFFERIZE = (
     "builtin.module(eliminate-empty-tensors,empty-tensor-to-alloc-tensor,"
@@ -51,6 +53,7 @@ def boundary(function: ir.OpView) -> None:
     tensors = list(block.arguments)
     end = terminator(block)
     first = OpBuilder.before(block.operations[0].operation)
+    taken = _taken(op, len(end.operands))
     types = []
     for value in (*tensors, *end.operands):
         if not isinstance(value.type, ir.RankedTensorType) or not value.type.has_static_shape:
@@ -60,13 +63,21 @@ def boundary(function: ir.OpView) -> None:
             )
         types.append(ir.MemRefType.get(value.type.shape, value.type.element_type))
     buffers = [block.add_argument(t, op.location) for t in types]
-    for old, new in zip(tensors, buffers):
-        read = first.one("bufferization.to_tensor", old.type, new, restrict=ir.UnitAttr.get())
-        old.replace_all_uses_with(read)
+    unit = ir.UnitAttr.get()
+    reads = []
+    for k, (old, new) in enumerate(zip(tensors, buffers)):
+        marks = {"restrict": unit, **({"writable": unit} if k in taken else {})}
+        reads.append(first.one("bufferization.to_tensor", old.type, new, **marks))
+        old.replace_all_uses_with(reads[-1])
     b = OpBuilder.before(end)
     outputs = buffers[len(tensors) :]
-    for value, buffer in zip(list(end.operands), outputs):  # an input may be a result
-        _store(b, *_before_reshapes(b, value, buffer))
+    for k, (value, buffer) in enumerate(zip(list(end.operands), outputs)):  # may be an input
+        if taken[k] < 0:
+            _store(b, *_before_reshapes(b, value, buffer))
+    states = [(end.operands[k], reads[n], buffers[n]) for k, n in enumerate(taken) if n >= 0]
+    _give(b, block, states)
+    if states:
+        op.attributes[TAKEN] = i64_array(taken)
     b.op("func.return")
     end.erase()
     for number in reversed(range(len(tensors))):
@@ -76,6 +87,44 @@ def boundary(function: ir.OpView) -> None:
     for name in ("arg_attrs", "res_attrs"):
         if name in op.attributes:
             del op.attributes[name]
+
+
+def _taken(function: ir.Operation, results: int) -> list[int]:
+    """Return for each result of a function the argument whose buffer it takes, -1 where it has its own."""
+    if "res_attrs" not in function.attributes:
+        return [-1] * results
+    return [e[TAKES].value if TAKES in e else -1 for e in port_attrs(function, "res_attrs")]
+
+
+def _give(
+    b: OpBuilder, block: ir.Block, states: Sequence[tuple[ir.Value, ir.Value, ir.Value]]
+) -> None:
+    """Store results in buffers of arguments. states: of each the value, the argument's as it comes in, its buffer.
+
+    This is the last that is done. What is not made in that buffer, nor in one of its own, is copied first: it may be in
+    the buffer of another argument. The second store is of a buffer into itself, so that nothing drops the first.
+    """
+    ready = []
+    for value, read, _ in states:
+        kept = value == read or _comes_of(value, read) or _fresh(value, block)
+        ready.append(value if kept else _copied(b, value))
+    for value, (_, read, buffer) in zip(ready, states):
+        if value != read:
+            unit, stored = ir.UnitAttr.get(), b.one(_MATERIALIZE, value.type, value, read)
+            b.op(_MATERIALIZE, [], [stored, buffer], restrict=unit, writable=unit)
+
+
+def _comes_of(value: ir.Value, argument: ir.Value) -> bool:
+    """Tell whether `value` is `argument` after updates, which upstream makes in place where nothing needs the old."""
+    op = producer(value)
+    if value == argument or op is None:
+        return op is not None or bool(value == argument)
+    if op.name in _RESHAPES:
+        return _comes_of(op.operands[0], argument)
+    started = _started_from(value)[:1] if op.name in ("scf.for", "scf.while") else None
+    if op.name in ("tensor.insert", "tensor.insert_slice", "linalg.generic", "scf.if"):
+        started = _started_from(value)
+    return bool(started) and all(_comes_of(start, argument) for start in started or ())
 
 
 def _before_reshapes(b: OpBuilder, value: ir.Value, buffer: ir.Value) -> tuple[ir.Value, ir.Value]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from meshweave.abi import rounded
@@ -10,6 +11,8 @@ from meshweave.ir.locations import location_text
 from meshweave.lowering.buffers.arena import ArenaBlock
 from meshweave.lowering.buffers.function_plan import FunctionPlan
 from meshweave.lowering.buffers.schedule import length
+from meshweave.lowering.buffers.steps import Place, Step
+from meshweave.lowering.communication.trips import trips_around
 from meshweave.lowering.cpu.products import blas
 from meshweave.lowering.host.program import LoweredProgram
 from meshweave.lowering.nests.rows import Entry, KernelUnit
@@ -121,3 +124,28 @@ def _unit_kernel(unit: KernelUnit) -> KernelRow:
         return KernelRow("matrix product", "blas", f"a product of {gemm.dtype}", unit.where)
     why = "no product of matrices that the library takes"
     return KernelRow("matrix product", "codegen", why, unit.where)
+
+
+def state_copies(program: LoweredProgram) -> dict[int, int]:
+    """Count the bytes that a step copies of each donated input: out of its buffer, or of all of it back into it."""
+    donated = {port.takes for port in program.outputs if port.takes is not None}
+    found: dict[int, int] = {}
+    for _, entry in program.plan.moments if donated else ():
+        for step in entry.steps if isinstance(entry, KernelUnit) else ():
+            if step.what == "copy":
+                number, nbytes = _copied_state(step)
+                if number in donated:
+                    found[number] = found.get(number, 0) + nbytes * trips_around(step.op)
+    return found
+
+
+def _copied_state(step: Step) -> tuple[int, int]:
+    """Return the input that a copy is of, and the bytes; -1 for no input, or for a part that is written alone."""
+    source, target = step.operands[0], step.outputs[0]
+    assert isinstance(source, Place)
+    nbytes = math.prod(source.shape) * source.width
+    if source.root.kind == "input":
+        return source.root.index, nbytes
+    if target.root.kind == "input" and nbytes == target.root.nbytes:
+        return target.root.index, nbytes
+    return -1, 0

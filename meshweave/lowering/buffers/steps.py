@@ -25,6 +25,9 @@ from meshweave.lowering.nests.kernels import FusedKernel
 from meshweave.lowering.nests.linear import Linear
 
 OUTPUTS = "mw.outputs"  # attribute of a function: how many of its arguments, the last, it writes
+TAKEN = (
+    "mw.taken"  # the same: for each of these the input that is written in its place, -1 for none
+)
 _VIEWS = {
     "memref.subview", "memref.cast", "memref.expand_shape", "memref.collapse_shape", "memref.reinterpret_cast",
 }  # fmt: skip

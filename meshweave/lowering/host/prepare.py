@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
 
 from meshweave.bundle import Port
-from meshweave.dialects.dist import COMPLEX
+from meshweave.dialects.dist import COMPLEX, TAKES
 from meshweave.errors import CompileError
 from meshweave.hints.fast_paths import KERNEL, SWITCHES
 from meshweave.ir.bindings import ir
@@ -215,7 +215,8 @@ def _port(name: str, type_: ir.Type, attrs: Mapping[str, ir.Attribute], op: ir.O
     whole = attrs["dist.global"].value if "dist.global" in attrs else type_
     layout = Layout.replicated(len(shape))
     text = attrs["dist.layout"].value if "dist.layout" in attrs else str(layout)
-    port = Port(name, str(type_.element_type), tuple(whole.shape), shape, text)
+    takes = attrs[TAKES].value if TAKES in attrs else None
+    port = Port(name, str(type_.element_type), tuple(whole.shape), shape, text, takes)
     return _complex(port) if COMPLEX in attrs else port
 
 
@@ -226,4 +227,4 @@ def _complex(port: Port) -> Port:
     order = None if layout.order is None else tuple(f for f in layout.order if f[0] != last)
     own = Layout(layout.dims[:-1], layout.partial, order, layout.uneven)
     sizes = port.global_shape[:-1], port.local_shape[:-1]
-    return Port(port.name, f"complex<{port.dtype}>", *sizes, str(own))
+    return Port(port.name, f"complex<{port.dtype}>", *sizes, str(own), port.takes)

@@ -53,6 +53,7 @@ def _port(port: Port) -> ir.DictAttr:
             "global_shape": ir.DenseI64ArrayAttr.get(port.global_shape),
             "local_shape": ir.DenseI64ArrayAttr.get(port.local_shape),
             "layout": ir.StringAttr.get(port.layout),
+            **({"takes": i64(port.takes)} if port.takes is not None else {}),
         }
     )
 
@@ -117,6 +118,7 @@ def _read_port(attr: ir.DictAttr) -> Port:
     return Port(
         attr["name"].value, attr["dtype"].value, tuple(attr["global_shape"]),
         tuple(attr["local_shape"]), attr["layout"].value,
+        attr["takes"].value if "takes" in attr else None,
     )  # fmt: skip
 
 

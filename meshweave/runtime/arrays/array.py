@@ -10,7 +10,7 @@ from typing import Any, SupportsIndex
 
 import numpy as np
 
-from meshweave.bundle import NUMPY_DTYPES, Port, numpy_dtype
+from meshweave.bundle import NUMPY_DTYPES, Manifest, Port, numpy_dtype
 from meshweave.errors import MeshweaveError, UsageError
 from meshweave.layout import Layout, Mesh, gather, scatter
 from meshweave.layout.arguments import as_layout
@@ -49,12 +49,14 @@ class Array:
         """Check every shard. Raises MeshweaveError, which names the rank and the dim that do not fit."""
         layout.check(mesh, shape)
         layout.check_owned()
-        self.shards, self.mesh, self.layout = tuple(shards), mesh, layout
+        self.mesh, self.layout = mesh, layout
+        self._held: tuple[Values, ...] | None = tuple(shards)  # None: donated
+        self._alone = False  # whether nothing else is known to hold this memory
         self.shape, self.dtype = tuple(shape), dtype
-        if len(self.shards) != mesh.nranks:
-            raise MeshweaveError(f"{len(self.shards)} shards, the mesh ({mesh}) has {mesh.nranks}")
+        if len(self.held) != mesh.nranks:
+            raise MeshweaveError(f"{len(self.held)} shards, the mesh ({mesh}) has {mesh.nranks}")
         local = layout.allocation_shape(mesh, self.shape)
-        for rank, shard in enumerate(self.shards):
+        for rank, shard in enumerate(self.held):
             if shard.dtype != numpy_dtype(dtype):
                 raise MeshweaveError(
                     f"rank {rank}: a shard of dtype {shard.dtype}, {numpy_dtype(dtype)} is right"
@@ -62,11 +64,55 @@ class Array:
             _check_shard(rank, shard.shape, local)
 
     def holding(self, shards: Iterable[Values]) -> Array:
-        """Return an Array like this one with other shards, which are known to fit: nothing is checked."""
+        """Return an Array like this one with other shards, of its own and known to fit: nothing is checked."""
         made = object.__new__(Array)
-        made.shards, made.mesh, made.layout = tuple(shards), self.mesh, self.layout
-        made.shape, made.dtype = self.shape, self.dtype
+        made._held, made.mesh, made.layout = tuple(shards), self.mesh, self.layout
+        made.shape, made.dtype, made._alone = self.shape, self.dtype, True
         return made
+
+    @property
+    def shards(self) -> tuple[Values, ...]:
+        """Return what each rank holds. Raises UsageError for an array that was donated.
+
+        Who has these arrays may keep them: a later donation then copies the array first.
+        """
+        self._alone = False
+        return self.held
+
+    @property
+    def held(self) -> tuple[Values, ...]:
+        """Return the shards, for who keeps none of them."""
+        self.check_usable()
+        assert self._held is not None
+        return self._held
+
+    def check_usable(self) -> None:
+        """Raise UsageError for an array that was donated."""
+        if self._held is None:
+            raise UsageError(
+                f"{self._kind()}: this Array was donated to a call, and its buffer is a result's now: use that result"
+            )
+
+    def alone(self) -> Array:
+        """Note that nothing else holds the memory of this array, and return it."""
+        self._alone = True
+        return self
+
+    @property
+    def is_donated(self) -> bool:
+        """Tell whether the array was donated: another one has its buffer, and it has no value any more."""
+        return self._held is None
+
+    def given_up(self) -> tuple[Values, ...]:
+        """Give the shards to a call that writes them: the array cannot be used any more.
+
+        They are copied first where something else may hold their memory, or where compiled code cannot work in it.
+        """
+        shards = self.held
+        if not self._alone or not all(usable(shard) for shard in shards):
+            shards = tuple([copied(shard) for shard in shards])
+        self._held = None
+        return shards
 
     @staticmethod
     def from_numpy(value: object, *, mesh: Mesh | str, layout: object, dtype: Any = None) -> Array:
@@ -97,7 +143,9 @@ class Array:
         except MeshweaveError as error:
             raise type(error)(f"from_numpy: {error.message}") from None
         shards = [own(shard) for shard in held]
-        return Array(shards, on, laid, array.shape, wanted)
+        made = Array(shards, on, laid, array.shape, wanted)
+        made._alone = not any(np.may_share_memory(shard, array) for shard in shards)
+        return made
 
     @staticmethod
     def from_shards(
@@ -247,7 +295,7 @@ class Array:
 
     def numpy(self) -> Values:
         """Return the global value with pending reductions done; bf16 as f32, which holds it exactly."""
-        shards = [wide(shard, self.dtype) for shard in self.shards]
+        shards = [wide(shard, self.dtype) for shard in self.held]
         return gather(shards, self.mesh, self.layout, self.shape)
 
     @property
@@ -274,6 +322,8 @@ class Array:
 
     def __repr__(self) -> str:
         """Describe the array, and what its first ranks hold."""
+        if self.is_donated:
+            return f"Array({self._kind()}: donated)"
         return f"Array({self._kind()}: {ownership_summary(self.layout, self.mesh, self.shape)})"
 
     def _kind(self) -> str:
@@ -434,11 +484,25 @@ def place(executable: Executable, values: Sequence[Any]) -> list[list[Values]]:
     mesh = Mesh.parse(manifest.mesh)
     if len(values) != len(manifest.inputs):
         raise MeshweaveError(f"{len(values)} inputs, the program has {len(manifest.inputs)}")
-    columns = [
+    arrays = [
         _placed(port, index, value, mesh)
         for index, (port, value) in enumerate(zip(manifest.inputs, values, strict=True))
     ]
+    check_given_once(manifest, values)
+    columns = [a.given_up() if k in manifest.donated else a.held for k, a in enumerate(arrays)]
     return [[column[rank] for column in columns] for rank in range(mesh.nranks)]
+
+
+def check_given_once(manifest: Manifest, values: Sequence[Any]) -> None:
+    """Raise UsageError, which names the inputs, where an Array that is donated is another input too."""
+    for index in manifest.donated:
+        if not isinstance(values[index], Array):
+            continue
+        for other, value in enumerate(values):
+            if value is values[index] and other != index:
+                raise UsageError(
+                    f"inputs {index} and {other} are one Array, and input {index} is donated: give a copy"
+                )
 
 
 def check_global(port: Port, index: int, value: Any) -> None:
@@ -458,18 +522,20 @@ def check_global(port: Port, index: int, value: Any) -> None:
     raise MeshweaveError(f"{name}: dtype {array.dtype}, {wanted} is right")
 
 
-def _placed(port: Port, index: int, value: object, mesh: Mesh) -> list[Values]:
+def _placed(port: Port, index: int, value: object, mesh: Mesh) -> Array:
+    """Return an input as an Array in the layout of its port."""
     check_global(port, index, value)
     layout = Layout.parse(port.layout)
     name = f'input {index} "{port.name}"'
     if not isinstance(value, Array):
         try:
-            return list(Array.from_numpy(value, mesh=mesh, layout=layout, dtype=port.dtype).shards)
+            return Array.from_numpy(value, mesh=mesh, layout=layout, dtype=port.dtype)
         except MeshweaveError as error:
             raise MeshweaveError(f"{name}: {error.message}") from None
     if (value.mesh, value.layout, value.dtype) != (mesh, layout, port.dtype):
         raise MeshweaveError(f"{name}: {value._kind()}, {port.dtype} {layout} on ({mesh}) is right")
-    return list(value.shards)
+    value.check_usable()
+    return value
 
 
 def collect(executable: Executable, outputs: Sequence[Sequence[Values]]) -> list[Array]:
@@ -483,15 +549,18 @@ def collect(executable: Executable, outputs: Sequence[Sequence[Values]]) -> list
             Layout.parse(port.layout),
             port.global_shape,
             port.dtype,
-        )
+        ).alone()
         for index, port in enumerate(manifest.outputs)
     ]
 
 
 def own(value: Values) -> Values:
     """Return the array if compiled code can work in it in place, else a copy, which calls need not copy again."""
-    if usable(value):
-        return value
+    return value if usable(value) else copied(value)
+
+
+def copied(value: Values) -> Values:
+    """Return a copy that compiled code can work in."""
     copy: Values = aligned(value.nbytes).view(value.dtype).reshape(value.shape)
     copy[...] = value
     return copy

@@ -14,6 +14,7 @@ from typing import Any
 
 from meshweave.bundle import Manifest, Port, numpy_dtype
 from meshweave.layout import Layout, Mesh
+from meshweave.runtime.arrays.array import check_given_once
 from meshweave.runtime.engine import Executable
 from meshweave.runtime.forks import new_lock
 from meshweave.runtime.local.engine import LocalCall, LocalExecutable
@@ -47,10 +48,12 @@ class Dispatch:
                 value.fill(0)  # padding: whatever it holds, no garbage that traps
                 if whole[index]:
                     row[index] = given[0][index]  # the ranks read one buffer
-        self._fresh = [(i, p) for i, p in enumerate(manifest.outputs) if p.nbytes > COPIED]
-        fresh = {index for index, _ in self._fresh}
+        self._manifest, self._donated = manifest, manifest.donated
+        own = [(i, p) for i, p in enumerate(manifest.outputs) if p.takes is None]
+        self._fresh = [(i, p) for i, p in own if p.nbytes > COPIED]
+        small = {i for i, p in own if p.nbytes <= COPIED}
         results = [
-            [_NOTHING if i in fresh else buffer(port) for i, port in enumerate(manifest.outputs)]
+            [buffer(port) if i in small else _NOTHING for i, port in enumerate(manifest.outputs)]
             for _ in range(mesh.nranks)
         ]
         self._call = LocalCall(executable, given, results)
@@ -63,8 +66,8 @@ class Dispatch:
         self._copies: list[tuple[int, Values, Any]] = []  # argument, target, place in its array
         self._shards: list[int] = []  # the arguments that are shards
         self._seen: dict[
-            int, weakref.ref[Any]
-        ] = {}  # argument -> the array that the tables point at
+            int, list[weakref.ref[Values]]
+        ] = {}  # argument -> the shards that the tables point at
         for index, (port, local) in enumerate(zip(manifest.inputs, sharded, strict=True)):
             column = [row[index] for row in given]
             if local:
@@ -81,6 +84,8 @@ class Dispatch:
             return False
         manifest: Manifest = executable.manifest
         inputs = list(zip(manifest.inputs, sharded, strict=True))
+        if not all(sharded[index] for index in manifest.donated):
+            return False  # its copy is the result's, and another one in each call
         copied = [port.nbytes for port, local in inputs if not local]
         if executable.mesh.nranks * sum(copied) > LIMIT:
             return False
@@ -94,16 +99,20 @@ class Dispatch:
         with self._lock:
             for index, target, source in self._copies:
                 target[...] = arrays[index][source]
-            for index in self._shards:
-                seen = self._seen.get(index)
-                if seen is None or seen() is not arrays[index]:
-                    self._point(index, arrays[index])
+            shards = {index: arrays[index].held for index in self._shards}
+            if self._donated:
+                check_given_once(self._manifest, arrays)
+                shards |= {index: arrays[index].given_up() for index in self._donated}
+            for index, values in shards.items():
+                self._point(index, values)
             rows = [row.copy() for row in self._outputs]
             for rank, row in enumerate(rows):
                 for index, port in self._fresh:
                     row[index] = buffer(port)
                     self._call.write(rank, index, row[index])
-            self._call.held = (arrays, rows)  # kept where a rank never comes back
+                for index, output in self._donated.items():
+                    row[output] = shards[index][rank]
+            self._call.held = (arrays, shards, rows)  # kept where a rank never comes back
             self._execute(self._call)
             self._call.held = None
             return [
@@ -111,15 +120,18 @@ class Dispatch:
                 for r in zip(rows, self._outputs)
             ]
 
-    def _point(self, index: int, array: Any) -> None:
-        """Let the program read the shards of an array, or copies of those that it cannot read."""
-        read = [prepared(shard, self._ports[index]) for shard in array.shards]
+    def _point(self, index: int, shards: Sequence[Values]) -> None:
+        """Let the program read shards of an array, or copies of those that it cannot read."""
+        seen = self._seen.get(index)
+        if seen is not None and all(ref() is shard for ref, shard in zip(seen, shards)):
+            return
+        read = [prepared(shard, self._ports[index]) for shard in shards]
         for rank, value in enumerate(read):
             self._call.read(rank, index, value)
-        fit = all(value is shard for value, shard in zip(read, array.shards, strict=True))
+        fit = all(value is shard for value, shard in zip(read, shards, strict=True))
         self._own[index] = [] if fit else read
         if fit:
-            self._seen[index] = weakref.ref(array)
+            self._seen[index] = [weakref.ref(shard) for shard in shards]
         else:
             self._seen.pop(index, None)
 

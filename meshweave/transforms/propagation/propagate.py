@@ -11,7 +11,7 @@ numbers they are the same: see symbolic.py.
 from dataclasses import dataclass
 from typing import ClassVar
 
-from meshweave.dialects.dist import LayoutAttr
+from meshweave.dialects.dist import TAKES, LayoutAttr
 from meshweave.ir.bindings import ir
 from meshweave.layout.layout import Layout
 from meshweave.plan.family import Asked, probe, sizes_text
@@ -130,7 +130,11 @@ class _Writer:
         arguments = f.operation.regions[0].blocks[0].arguments
         numbers = [self.built.values.get(a, -1) for a in arguments]
         self._annotate(f, "arg_attrs", numbers)
-        self._annotate(f, "res_attrs", self.built.results[f.operation.attributes["sym_name"].value])
+        results = list(self.built.results[f.operation.attributes["sym_name"].value])
+        for number, entry in enumerate(port_attrs(f, "res_attrs")):
+            if TAKES in entry:  # it lies in a buffer of that argument
+                results[number] = numbers[entry[TAKES].value]
+        self._annotate(f, "res_attrs", results)
 
     def _annotate(self, f: ir.Operation, key: str, numbers: list[int]) -> None:
         entries = port_attrs(f, key)

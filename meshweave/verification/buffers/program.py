@@ -107,13 +107,19 @@ class StepBlock(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """Hold a function. outputs: how many of the arguments, the last, it writes (on buffers). arena: bytes of it."""
+    """Hold a function. outputs: how many of the arguments, the last, it writes (on buffers). arena: bytes of it.
+
+    taken: for each of these the input that it writes in its place, -1 for none; empty: none for all. promised: the
+    same, as `mw.program` says.
+    """
 
     name: str
     body: StepBlock
     outputs: int
     arena: int
     where: Where
+    taken: tuple[int, ...] = ()
+    promised: tuple[int, ...] = ()
 
 
 class AffineIndex(NamedTuple):

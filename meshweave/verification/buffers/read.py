@@ -79,6 +79,7 @@ class _FunctionReader:
         ops = [view.operation for view in module.operation.regions[0].blocks[0].operations]
         globals_ = [op.attributes for op in ops if op.name == "memref.global"]
         self._globals = {a["sym_name"].value: a["initial_value"] for a in globals_}
+        self._takes = next((_takes(op) for op in ops if op.name == "mw.program"), ())
         self._members = [n for op in ops if op.name == "mw.program" for n in _members(op)]
 
     def function(self, name: str, op: ir.Operation) -> Function:
@@ -89,7 +90,13 @@ class _FunctionReader:
             attributes[key].value if key in attributes else 0
             for key in ("mw.outputs", "mw.arena_bytes")
         )
-        return Function(name, body, outputs, arena, SourcePlace(op.location))
+        taken = tuple(attributes["mw.taken"]) if "mw.taken" in attributes else ()
+        if taken and (len(taken) != outputs or max(taken) >= len(body.arguments) - outputs):
+            raise NoRuleError(
+                f"@{name}: mw.taken {list(taken)} is of other inputs", location_text(op.location)
+            )
+        promised = self._takes if name == "main" and outputs else ()
+        return Function(name, body, outputs, arena, SourcePlace(op.location), taken, promised)
 
     def _body(self, block: ir.Block) -> StepBlock:
         arguments = tuple([self._new(value) for value in block.arguments])
@@ -236,6 +243,13 @@ def _shape_of(type_: ir.Type) -> Shape | None:
     known = None if offset == DYNAMIC else offset * width
     nbytes = math.prod(sizes) * width
     return Shape(sizes, tuple([s * width for s in strides]), known, width, element, nbytes)
+
+
+def _takes(program: ir.Operation) -> tuple[int, ...]:
+    """Return the input whose buffer each output takes, -1 for none; nothing where no output takes any."""
+    outputs = program.attributes["outputs"]
+    taken = tuple([o["takes"].value if "takes" in o else -1 for o in outputs])
+    return taken if max(taken, default=-1) >= 0 else ()
 
 
 def _members(program: ir.Operation) -> list[int]:

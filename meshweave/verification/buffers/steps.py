@@ -58,6 +58,7 @@ class Steps:
         self.names: dict[Span, str] = {}
         self.pending: dict[int, PendingCollective] = {}
         self.unit: list[Touched] | None = None
+        self.given_up = {f"input {number}" for number in self.function.taken}  # may be written
 
     def say(self, doubt: Doubt | None, value: str, where: object) -> None:
         if doubt is not None:
@@ -171,7 +172,8 @@ class Steps:
         """Check that a buffer may be touched now."""
         for view in buffers_of(value):
             region = view.region
-            if writes and view.base.space.startswith(("input", "constant")) and region.nbytes:
+            fixed = view.base.space.startswith(("input", "constant"))
+            if writes and fixed and region.nbytes and view.base.space not in self.given_up:
                 reason = "is written, though it is an input or a constant"
                 self.say(Doubt(True, reason), self.name(view), step.where)
             if not region.is_all_of(view.base.nbytes) and region.nbytes:

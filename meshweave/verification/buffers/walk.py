@@ -53,8 +53,14 @@ class FunctionCheck(Steps):
                 content = self.tensors.leaf(arguments[k], Given("input", k))
                 self.memory.write(span, content, Lost(name, function.where))
         self._blocks(reference.body, function.body)
-        for number, made in zip(numbers[given:], ends):
-            view = self.buffer(number)
+        if function.taken != function.promised:
+            reason = (
+                f"writes inputs {list(function.taken)}, mw.program says {list(function.promised)}"
+            )
+            self.say(Doubt(True, reason), f"@{function.name}", function.where)
+        taken = function.taken or (-1,) * function.outputs
+        for number, source, made in zip(numbers[given:], taken, ends):
+            view = self.buffer(number if source < 0 else numbers[source])
             doubt = self.holds(view, self.tensors.content(made))
             self.say(doubt, self.name(view), function.where)
 
