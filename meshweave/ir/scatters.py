@@ -224,6 +224,8 @@ def _element(b: OpBuilder, tensor: ir.Value, indices: Values) -> ir.Value:
 def _number(value: ir.Value) -> int | None:
     """Return the integer that `value` is, -1 for true; None where that is not known."""
     made = producer(value)
+    while made is not None and made.name == "arith.index_cast":
+        made = producer(made.operands[0])
     known = made is not None and made.name == "arith.constant"
     return int(ir.IntegerAttr(made.attributes["value"]).value) if made and known else None
 

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 FLOATS = ("f32", "f64", "f16", "bf16")
-LAPACK = ("linalg", "decompositions")
-"""Sections of what JAX computes by LAPACK, in f32 and f64 only."""
+LAPACK = ("linalg", "decompositions", "complex")
+"""Sections of what JAX computes in f32 and f64 only: by LAPACK, or with complex numbers."""
 INTS = ("i32", "i8", "i16", "i64", "u8", "u16", "u32", "u64")
 EXPRESSIONS = Path(__file__).with_name("jax_expressions.txt")
 _WIDTHS = (8, 16, 32, 64)
@@ -151,6 +151,9 @@ def differs(ours: Any, theirs: Any) -> str:
         ours = ours.astype(np.float32)
     if ours.dtype != theirs.dtype or ours.shape != theirs.shape:
         return f"{ours.dtype}{list(ours.shape)}, not {theirs.dtype}{list(theirs.shape)}"
+    if theirs.dtype.kind == "c":
+        parts = [(getattr(ours, part), getattr(theirs, part)) for part in ("real", "imag")]
+        return next(filter(None, (differs(*pair) for pair in parts)), "")
     if theirs.dtype.kind == "f":
         tolerance = TOLERANCE[name]
         finite = np.abs(theirs[np.isfinite(theirs)]).astype(np.float64)

@@ -32,11 +32,11 @@ from meshweave.verification.buffers.regions import ZERO, ByteRegion, Form, withi
 TENSORS = "lower-collectives{{engine={}}},fuse-kernels"
 
 
-def lowered(text: str, engine: str = "local") -> tuple[str, str]:
-    """A whole program's rank, on tensors and on buffers."""
+def lowered(text: str, engine: str = "local", before: str = "dist-pipeline,") -> tuple[str, str]:
+    """A whole program's rank, on tensors and on buffers. before: passes that make it that of a rank."""
     with context() as ctx, ir.Location.unknown():
         module = load_module(text, ctx, "program")
-        run_pipeline(module, "dist-pipeline," + TENSORS.format(engine))
+        run_pipeline(module, before + TENSORS.format(engine))
         after = copied(module)
         run_pipeline(after, "plan-memory")
         return str(module), str(after)
@@ -59,6 +59,42 @@ def changed(text: str, pattern: str, new: str) -> str:
 def test_what_plan_memory_makes_is_proven(name: str, engine: str) -> None:
     found = answer(*lowered(PROGRAMS[name], engine))
     assert found.status == 0, str(found)
+
+
+ONCE = """
+func.func @main(%a: tensor<4x4xf32>, %at: tensor<4xindex>) -> (tensor<4x4xf32>, tensor<4x4xf32>) {{
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %c4 = arith.constant 4 : index
+  %place = arith.constant 2 : i32
+  %i = arith.index_cast %place : i32 to index
+  %inside = arith.cmpi ult, %i, %c{size} : index
+  %trips = arith.select %inside, %c1, %c0 : index
+  %one = scf.for %k = %c0 to %trips step %c1 iter_args(%out = %a) -> (tensor<4x4xf32>) {{
+    %f = arith.constant 1.0 : f32
+    %o = tensor.insert %f into %out[%i, %c1] : tensor<4x4xf32>
+    scf.yield %o : tensor<4x4xf32>
+  }}
+  %many = scf.for %k = %c0 to %c4 step %c1 iter_args(%out = %a) -> (tensor<4x4xf32>) {{
+    %f = arith.constant 2.0 : f32
+    %n = tensor.extract %at[%k] : tensor<4xindex>
+    %o = tensor.insert %f into %out[%n, %c1] : tensor<4x4xf32>
+    scf.yield %o : tensor<4x4xf32>
+  }}
+  return %one, %many : tensor<4x4xf32>, tensor<4x4xf32>
+}}
+"""
+
+
+@pytest.mark.parametrize("size", [4, 1])
+def test_a_loop_of_one_trip_or_none_is_found_though_its_bound_is_computed(size: int) -> None:
+    before = ONCE.format(size=size)
+    _, after = lowered(before, before="")
+    assert (before.count("scf.for"), after.count("scf.for")) == (2, 1)
+    assert answer(before, after).status == 0
+    if size == 4:
+        wrong = changed(after, r"(memref.store %cst, %\d+)\[%c2", r"\1[%c1")
+        assert answer(before, wrong).status != 0
 
 
 LOOP = """

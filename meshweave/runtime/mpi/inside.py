@@ -26,7 +26,7 @@ from meshweave.runtime.flight.recorder import FlightRecorder, new_incident
 from meshweave.runtime.flight.records import ELSEWHERE, TOLD
 from meshweave.runtime.local.serving import Lookout
 from meshweave.runtime.mpi.rank import MpiRank, code_meaning
-from meshweave.runtime.mpi.watcher import start_watcher
+from meshweave.runtime.mpi.watcher import alive_pipe, start_watcher
 from meshweave.runtime.mpi.window import ranks_of, wanted
 from meshweave.runtime.processes.shared_files import mpi_memory, remove
 from meshweave.runtime.program import Values, bind_row, fault
@@ -64,8 +64,13 @@ class InsideProgram:
         incident = self._world.bcast(new_incident(), 0)
         self._flight = FlightRecorder(self._board, self.manifest, flight, incident)
         self._left = weakref.finalize(self, self._board.leave, self.rank)
+        alive = alive_pipe()
+        self._closed = weakref.finalize(self, os.close, alive)
+        self._closed.atexit = False  # the system closes it when this process ends
+        pipes = self._host.allgather((self.rank, alive))
         if self._host.rank == 0:
-            self._dismissed = weakref.finalize(self, _dismiss, start_watcher(self._flight, file))
+            watcher = start_watcher(self._flight, file, dict(pipes))
+            self._dismissed = weakref.finalize(self, _dismiss, watcher)
             self._dismissed.atexit = False  # the other ranks may still need it
         os.close(file)
         self._program = MpiRank(
@@ -114,6 +119,7 @@ class InsideProgram:
         """Free what the program holds. The job goes on."""
         self._program.close()
         self._left()
+        self._closed()
         self._host.Barrier()  # the watcher is to see nobody end who has not left
         if self._host.rank == 0:
             self._dismissed()

@@ -5,6 +5,9 @@ process then says in one line which rank it was and where all were, writes a dum
 what the MPI library leaves in /dev/shm. It has a session of its own, so that the launcher does not end it with the
 ranks, and ends when the last of them has.
 
+A launcher learns of a death when the system closes the rank's files, a moment before the process counts as ended. So
+each rank keeps an end of a pipe open: the pipes close in the order in which ranks die.
+
     python -m meshweave.runtime.mpi.watcher SETTINGS BOARD    (numbers of open files)
 """
 
@@ -19,6 +22,7 @@ import select
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 
 from meshweave.bundle import Manifest
 from meshweave.runtime.flight.board import StatusBoard
@@ -31,15 +35,25 @@ from meshweave.runtime.processes.launch import environment
 from meshweave.runtime.processes.launcher import how_ended
 from meshweave.runtime.processes.shared_files import mpi_memory, ownerless, remove
 
+_CLOSING = 1.0  # seconds that a process may take to end once its files are closed
 
-def start_watcher(flight: FlightRecorder, board: int) -> subprocess.Popen[bytes] | None:
+
+def start_watcher(
+    flight: FlightRecorder, board: int, pipes: Mapping[int, int]
+) -> subprocess.Popen[bytes] | None:
     """Start the watcher of this host's ranks, which have announced themselves; None where the system refuses.
 
-    board: the open file that the board lies in.
+    board: the open file that the board lies in. pipes: by rank, the number of the end of a pipe that it keeps open.
     """
     settings = os.memfd_create("meshweave-watcher")
     try:
-        what = [flight.manifest.to_json(), flight.board.nranks, flight.folder, flight.incident]
+        what = [
+            flight.manifest.to_json(),
+            flight.board.nranks,
+            flight.folder,
+            flight.incident,
+            [*pipes.items()],
+        ]
         os.write(settings, json.dumps(what).encode())
         os.lseek(settings, 0, os.SEEK_SET)
         command = [sys.executable, "-m", "meshweave.runtime.mpi.watcher", str(settings), str(board)]
@@ -56,8 +70,8 @@ def start_watcher(flight: FlightRecorder, board: int) -> subprocess.Popen[bytes]
 class Watcher:
     """Wait for the ranks of a host to end."""
 
-    def __init__(self, flight: FlightRecorder) -> None:
-        self._flight, self._board = flight, flight.board
+    def __init__(self, flight: FlightRecorder, pipes: Mapping[int, int]) -> None:
+        self._flight, self._board, self._pipes = flight, flight.board, pipes
         self._began = time.time()
         self._ranks = {r.rank: r for r in self._board.records() if r.state != ELSEWHERE and r.pid}
         self._files = _identified(set().union(*(mpi_memory(r.pid) for r in self._ranks.values())))
@@ -66,14 +80,29 @@ class Watcher:
     def watch(self) -> None:
         """Return when all have ended."""
         handles = {_handle(rank.pid): rank.rank for rank in self._ranks.values()}
+        pipes = {
+            _pipe(self._ranks[r].pid, n): r for r, n in self._pipes.items() if r in self._ranks
+        }
+        dying: list[int] = []  # in the order in which their files were closed
+        ended: dict[int, int] = {}
         with select.epoll() as ends:  # in the order in which they end
-            for handle in handles:
-                ends.register(handle, select.EPOLLIN)
-            while handles:
-                for handle, _ in ends.poll():
-                    ends.unregister(handle)
-                    self._ended(handles.pop(handle), handle)
-                    os.close(handle)
+            for file in {**handles, **pipes}:
+                if file >= 0:
+                    ends.register(file, select.EPOLLIN)
+            while handles or ended:
+                found = ends.poll(_CLOSING if ended else None)
+                if not found:
+                    dying = [rank for rank in dying if rank in ended]  # who closed it lives on
+                for file, _ in found:
+                    ends.unregister(file)
+                    if file in handles:
+                        ended[handles.pop(file)] = file
+                    rank = pipes.pop(file) if file in pipes else next(reversed(ended))
+                    if rank not in dying:
+                        dying.append(rank)
+                while dying and dying[0] in ended:
+                    self._ended(dying[0], ended[dying[0]])
+                    os.close(ended.pop(dying.pop(0)))
         if self._told or self._spoken():
             remove(path for path, owner in self._files.items() if _identity(path) == owner)
             remove(ownerless(self._began))
@@ -115,6 +144,20 @@ def _handle(pid: int) -> int:
     return reading
 
 
+def alive_pipe() -> int:
+    """Return an end of a pipe that the system closes when this process ends."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    return writing
+
+
+def _pipe(pid: int, number: int) -> int:
+    """Open the other end of a pipe of a process; -1 where the system refuses."""
+    with contextlib.suppress(OSError):
+        return os.open(f"/proc/{pid}/fd/{number}", os.O_RDONLY | os.O_NONBLOCK)
+    return -1
+
+
 def _identified(paths: set[str]) -> dict[str, tuple[int, int]]:
     return {path: _identity(path) for path in paths}
 
@@ -130,10 +173,11 @@ def _identity(path: str) -> tuple[int, int]:
 def main(settings: int, board: int) -> None:
     """Watch the ranks of this host. settings, board: open files."""
     with os.fdopen(settings) as file:
-        text, nranks, folder, incident = json.load(file)
+        text, nranks, folder, incident, pipes = json.load(file)
     manifest = Manifest.from_json(text)
     memory = mmap.mmap(board, StatusBoard.nbytes(nranks))
-    Watcher(FlightRecorder(StatusBoard(memory, nranks), manifest, folder, incident)).watch()
+    flight = FlightRecorder(StatusBoard(memory, nranks), manifest, folder, incident)
+    Watcher(flight, dict(pipes)).watch()
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from meshweave.verification.buffers.program import (
     Work,
 )
 from meshweave.verification.buffers.scalars import ComputedScalar
+from meshweave.verification.terms.samples import OpenError, applied
 
 _WIDTHS = {
     "f64": 8, "i64": 8, "index": 8, "f32": 4, "i32": 4,
@@ -135,10 +136,27 @@ class _FunctionReader:
             bodies = tuple([self._region(region) for region in op.regions])
         what, key = self._kind(op, name, operands)
         results = tuple([self._new(value) for value in op.results])
-        if isinstance(key, int) and what == "scalar":
-            self._constants[results[0]] = key
+        if what == "scalar":
+            known = key if isinstance(key, int) else self._folded(key, operands)
+            if known is not None:
+                self._constants[results[0]], key, operands = known, known, ()
         dead = what == "work" and not any(True for value in op.results for _ in value.uses)
         return [CheckedStep(what, operands, results, key, SourcePlace(op.location), bodies, dead)]
+
+    def _folded(self, key: Hashable, operands: Sequence[int]) -> int | None:
+        """Return the integer that an op on known integers gives; None where it is not known."""
+        assert isinstance(key, ComputedScalar)
+        values = [self._constants.get(number) for number in operands]
+        if None in values or not values or not isinstance(key.details, tuple):
+            return None
+        if key.name == "arith.select":
+            return values[1] if values[0] else values[2]
+        *details, type_ = key.details
+        try:
+            number = applied(key.name, tuple(details), str(type_), values)
+        except OpenError:
+            return None
+        return number if isinstance(number, int) else None
 
     def _region(self, region: ir.Region) -> StepBlock:
         return self._body(region.blocks[0]) if len(region.blocks) else StepBlock((), (), ())
