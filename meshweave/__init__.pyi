@@ -8,6 +8,9 @@ from meshweave.api.redistribution import redistribute as redistribute
 from meshweave.api.sources import from_mlir as from_mlir
 from meshweave.api.sources import from_stablehlo as from_stablehlo
 from meshweave.api.verify import verify as verify
+from meshweave.api.weights import load as load
+from meshweave.api.weights import load_safetensors as load_safetensors
+from meshweave.api.weights import save as save
 from meshweave.errors import MeshweaveError as MeshweaveError
 from meshweave.frontends.python.control import cond as cond
 from meshweave.frontends.python.control import scan as scan
@@ -183,7 +186,6 @@ from meshweave.layout import Layout as Layout
 from meshweave.layout import Mesh as Mesh
 from meshweave.layout.spec import P as P
 from meshweave.runtime.arrays.array import Array as Array
-from meshweave.runtime.arrays.saved import load as load
 from meshweave.tools.picture import show as show
 from meshweave.torch.backend import torch_backend as torch_backend
 from meshweave.torch.program import from_torch as from_torch
@@ -211,7 +213,9 @@ __all__ = [
     "jit",
     "kernels",
     "load",
+    "load_safetensors",
     "redistribute",
+    "save",
     "scan",
     "show",
     "torch_backend",

@@ -205,6 +205,39 @@ class Array:
                 return Array.from_shards([array], mesh=on, layout=layout, shape=array.shape)
         return Array.from_numpy(array, mesh=on, layout=layout, dtype=dtype)
 
+    @staticmethod
+    def from_file(
+        path: str | os.PathLike[str],
+        name: str | None = None,
+        *,
+        mesh: Mesh | str = "",
+        layout: object = None,
+    ) -> Array:
+        """Read a tensor of a file; for each rank its own part, and nothing beside it.
+
+        path:   of a safetensors, .npy, .npz (not compressed) or GGUF file, of a checkpoint of `torch.save`, or of a
+                folder with a checkpoint in several safetensors files.
+        name:   of the tensor, where the file has several.
+        mesh:   by default one rank. layout: by default each rank holds the whole.
+        Blocks of a GGUF file (Q8_0, Q4_0) come as f32. Raises MeshweaveError, which names the file, for what is no such
+        file or is damaged, LayoutError for a layout that does not fit.
+
+        >>> import tempfile
+        >>> import numpy as np
+        >>> import meshweave as mw
+        >>> with tempfile.NamedTemporaryFile(suffix=".npy") as file:
+        ...     np.save(file.name, np.arange(6.0))
+        ...     a = mw.Array.from_file(file.name, mesh="x=2", layout="[x]")
+        >>> [shard.tolist() for shard in a.shards]
+        [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
+        """
+        from meshweave.runtime.weights.formats import as_path
+        from meshweave.runtime.weights.loading import read_tensor
+
+        place, on = as_path("from_file", path), as_mesh(mesh)
+        shards, laid, stored = read_tensor(place, name, on, layout)
+        return Array(shards, on, laid, stored.shape, stored.dtype)
+
     def __dlpack__(
         self,
         *,

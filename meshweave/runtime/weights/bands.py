@@ -1,0 +1,64 @@
+"""Give the elements of a laid-out array in the order of its dims, some rows at a time: what a file of it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from meshweave.bundle import numpy_dtype
+from meshweave.layout.digits import dim_indices, from_allocation
+from meshweave.runtime.arrays.array import Array, narrow
+from meshweave.runtime.program import Values
+from meshweave.runtime.weights.boxes import at, raw_bytes
+
+BAND = 16 << 20  # bytes that are put together at a time
+
+
+def bands(array: Array) -> Iterator[memoryview]:
+    """Yield the bytes of the value, row-major, in parts. Pending reductions are done first, of the whole."""
+    if array.layout.partial or not array.shape:
+        yield raw_bytes(np.ascontiguousarray(narrow(array.numpy(), array.dtype)))
+        return
+    row = prod(array.shape[1:]) * numpy_dtype(array.dtype).itemsize
+    step = max(1, BAND // max(1, row))
+    parts = [_Part(array, rank) for rank in _owners(array)]
+    for begin in range(0, array.shape[0], step):
+        end = min(begin + step, array.shape[0])
+        band: Values = np.empty((end - begin, *array.shape[1:]), numpy_dtype(array.dtype))
+        for part in parts:
+            part.put(band, begin, end)
+        yield raw_bytes(band)
+
+
+def _owners(array: Array) -> list[int]:
+    """Return the ranks that hold the value together: of replicas the first."""
+    unread = [axis for axis in array.mesh.names if axis not in array.layout.used_axes]
+    return [r for r in range(array.mesh.nranks) if array.mesh.group_index(unread, r) == 0]
+
+
+class _Part:
+    """Hold what a rank has of an array: its elements, and their indices along each dim."""
+
+    def __init__(self, array: Array, rank: int) -> None:
+        self._local = from_allocation(
+            np.asarray(array.shards[rank]), array.layout, array.mesh, array.shape
+        )
+        self._indices = [
+            dim_indices(array.layout, array.mesh, array.shape, dim, rank)
+            for dim in range(len(array.shape))
+        ]
+        self._places: list[Any] = [np.flatnonzero(index >= 0) for index in self._indices]
+
+    def put(self, band: Values, begin: int, end: int) -> None:
+        """Copy what lies in rows `begin` to `end` into a band of them."""
+        rows = self._indices[0]
+        first = np.flatnonzero((rows >= begin) & (rows < end))
+        places = [first, *self._places[1:]]
+        if not all(map(len, places)):
+            return
+        targets = [rows[first] - begin]
+        targets += [i[p] for i, p in zip(self._indices[1:], places[1:])]
+        band[at(targets)] = self._local[at(places)]
