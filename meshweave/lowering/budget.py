@@ -10,7 +10,8 @@ cache, or those that take least. Each candidate is planned by the lowering itsel
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import ClassVar
@@ -44,6 +45,8 @@ from meshweave.transforms.slicing.ledger import (
 )
 from meshweave.transforms.slicing.slice import HintSlice, choose, extents_of_places
 
+_NUMBERS = re.compile(r"hint\.(?:id|op) = \d+ : i64,? ?")
+_NAMES = re.compile(r"%[\w$.-]+")
 MAX_RAGGED = 16
 """Counts between two divisors of the extent that are tried."""
 
@@ -67,6 +70,9 @@ class HintBudget(Pass):
         context = module.operation.context
         with context, ir.Location.unknown(context):
             ledger = read_ledger(module)
+            select = SelectKernels(self.disable, target=self.target, cache_bytes=self.cache_bytes)
+            known: dict[Hashable, _Known] = {}
+            later: list[Callable[[Mapping[int, int]], None]] = []
             for region in regions_of(module):
                 which = number(region, REGION)
                 if CHOSEN in region.attributes or not 0 <= which < len(ledger.regions):
@@ -74,15 +80,15 @@ class HintBudget(Pass):
                 with at(region):
                     asked = _asked(region, which, ledger)
                 if asked is not None:
-                    search = _Search(
-                        module,
-                        asked,
-                        SelectKernels(
-                            self.disable, target=self.target, cache_bytes=self.cache_bytes
-                        ),
-                    )
+                    alike = known.setdefault(_form(region, asked), _Known())
+                    search = _Search(module, asked, select, alike, later if alike.nbytes else None)
                     _decide(search, region, ledger, self.cache_bytes or self._cache())
                     write_ledger(module, ledger)
+            if later:
+                taken = _taken(copied(module), ledger, select)
+                for close in later:
+                    close(taken)
+                write_ledger(module, ledger)
 
     def _cache(self) -> int:
         return _DEVICE_CACHE if self.target == "gpu" else cache_bytes()
@@ -159,47 +165,91 @@ _WHOLE = _Option(-1, -1, 0)  # no slices
 
 
 @dataclass
+class _Known:
+    """Hold what was measured of regions that are alike, and the first reason why a number of slices cannot be."""
+
+    nbytes: dict[tuple[_Option, int], int | None] = field(default_factory=dict)
+    problem: str = ""
+
+
+@dataclass
 class _Search:
-    """Measure candidates, each once."""
+    """Measure candidates, each once for all regions that are alike.
+
+    later: where another region's numbers are taken for this one's, what closes its budget once the program is measured.
+    """
 
     module: ir.Module
     asked: _BudgetRequest
     select: SelectKernels
-    known: dict[tuple[_Option, int], int | None] = field(default_factory=dict)
-    problem: str = ""
+    known: _Known
+    later: list[Callable[[Mapping[int, int]], None]] | None = None
+
+    @property
+    def problem(self) -> str:
+        """Return why a number of slices cannot be."""
+        return self.known.problem
 
     def nbytes(self, option: _Option, count: int) -> int | None:
         """Return the intermediate bytes of the region in `count` slices, None where that is not possible."""
-        key = (option, count)
-        if key not in self.known:
-            self.known[key] = self._measured(option, count)
-        return self.known[key]
+        key, known = (option, count), self.known.nbytes
+        if key not in known:
+            known[key] = self._measured(option, count)
+        return known[key]
 
     def _measured(self, option: _Option, count: int) -> int | None:
         clone = copied(self.module)
-        write_ledger(clone, read_ledger(self.module))
         for region in regions_of(clone):
             if number(region, REGION) == self.asked.which:
                 _choose(region, self.asked.axes, option, count)
-            elif CHOSEN not in region.attributes:
-                _close_open(region, clone)
         try:
-            with remarks_to(None):
-                HintSlice().run(clone)
-                self.select.run(clone)
-                Overlap().run(clone)
-            run_passes(clone, "builtin.module(canonicalize,cse)")
-            program = lower(clone, engines_of(self.select.target)[0], verify=False)
+            taken = _taken(clone, read_ledger(self.module), self.select)
         except CompileError as error:
             said = error.message.rsplit(" is infeasible: ", 1)[-1].split("; ", 1)[0]
-            self.problem = self.problem or said
+            self.known.problem = self.known.problem or said
             return None
-        return region_bytes(program).get(self.asked.which, 0)
+        return taken.get(self.asked.which, 0)
+
+    def close(self, region: ir.Operation, ledger: Ledger, count: int, option: _Option) -> None:
+        """Settle the budget of a region that has `count` slices now."""
+        if self.later is None:
+            _close(region, self.asked, ledger, self.nbytes(option, count) or 0, count, option)
+            return
+        which = self.asked.which
+        self.later.append(
+            lambda taken: _close(region, self.asked, ledger, taken.get(which, 0), count, option)
+        )
 
 
-def _close_open(region: ir.Operation, clone: ir.Module) -> None:
+def _taken(clone: ir.Module, ledger: Ledger, select: SelectKernels) -> Mapping[int, int]:
+    """Lower a copy of a program; return the intermediate bytes of each region."""
+    write_ledger(clone, ledger)
+    for region in regions_of(clone):
+        if CHOSEN not in region.attributes:
+            _close_open(region, ledger)
+    with remarks_to(None):
+        HintSlice().run(clone)
+        select.run(clone)
+        Overlap().run(clone)
+    run_passes(clone, "builtin.module(canonicalize,cse)")
+    return region_bytes(lower(clone, engines_of(select.target)[0], verify=False))
+
+
+def _form(region: ir.Operation, asked: _BudgetRequest) -> Hashable:
+    """Return what regions that take as many bytes share: their ops, whatever their names, and what they ask for."""
+    text = region.get_asm(enable_debug_info=False, use_local_scope=True, assume_verified=True)
+    text = _NUMBERS.sub("", text)
+    names: dict[str, str] = {}
+    text = _NAMES.sub(lambda found: names.setdefault(found[0], f"%{len(names)}"), text)
+    said = [
+        None if s is None else (s.hint.parsed, s.hint.strength) for s in (asked.said, asked.budget)
+    ]
+    return text, asked.axes, *said
+
+
+def _close_open(region: ir.Operation, ledger: Ledger) -> None:
     """Let another region whose count is open too, and not chosen yet, run in one piece meanwhile."""
-    effective = read_ledger(clone).effective(number(region, REGION))
+    effective = ledger.effective(number(region, REGION))
     said = effective.get("slice")
     if said is not None and any(axis.is_open for axis in said.hint.parsed):
         region.attributes[CHOSEN] = ir.StringAttr.get("")
@@ -287,7 +337,7 @@ def _decide(search: _Search, region: ir.Operation, ledger: Ledger, cache: int) -
         _in_one_piece(search, region, ledger)
         return
     _choose(region, asked.axes, option, count)
-    _close(region, asked, ledger, search.nbytes(option, count) or 0, count, option)
+    search.close(region, ledger, count, option)
 
 
 def _in_one_piece(search: _Search, region: ir.Operation, ledger: Ledger) -> None:
@@ -319,7 +369,7 @@ def _check(
             met = ops_met(region, ledger)
             settle(ledger, [asked.budget], met, Outcome(INFEASIBLE, reason), region)
         return
-    _close(region, asked, ledger, nbytes, 0, option)
+    search.close(region, ledger, 0, option)
 
 
 def fewest(extent: int, limit: int, nbytes: Callable[[int], int | None], even: bool) -> int | None:

@@ -81,6 +81,28 @@ def test_operands_indices_and_updates_over_axes(form: str, mesh: str) -> None:
         )  # fmt: skip
 
 
+GRID = ("[x, _]", "[_, y]", "[x, y]", "[y*x, _]", "[_*x, _]")
+
+
+@pytest.mark.parametrize("form", some(FORMS, 2))
+def test_each_layout_of_each_argument_on_a_grid(form: str) -> None:
+    numbers, operand, shape, updates, end = FORMS[form]
+    cases = product(range(3), GRID)
+    for turn, (which, layout) in enumerate(cases):
+        kind, mode = list(KINDS)[turn % len(KINDS)], MODES[turn % len(MODES)]
+        args = operand, indices(shape, end, mode), updates
+        if np.ndim(args[which]) != 2:
+            continue
+        asked: list[str | None] = [None, None, None]
+        asked[which] = layout
+        if which and turn % 2:
+            asked[0] = GRID[(turn + 1) % len(GRID)]
+        agree(
+            lambda o, i, u: KINDS[kind](o, i, u, numbers, mode=mode), args,  # noqa: B023
+            in_shardings=tuple(asked), mesh="x=2, y=2",
+        )  # fmt: skip
+
+
 def test_a_window_that_lies_outside_in_part_is_dropped_whole() -> None:
     operand, updates = np.zeros(6, np.float32), np.ones((4, 3), np.float32)
     starts = np.array([[-1], [0], [4], [3]], np.int32)

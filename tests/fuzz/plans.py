@@ -11,7 +11,7 @@ from strategies import any_layouts, meshes, shapes
 from fuzz.search import Kind
 
 SIZES = (0, 1, 2, 3, 5, 6, 7, 8, 12, 24)
-ENGINES = (*("simulate",) * 12, "local", "local", "mpi")
+ENGINES = (*("simulate",) * 12, "local", "local", "mpi", "mpi")
 
 
 @st.composite

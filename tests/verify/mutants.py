@@ -20,12 +20,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from verify import test_pieces, test_products
 from verify.corpus import random_programs
+from verify.own_ops import texts_of_ops
 from verify.pairs import EXAMPLES, PROGRAMS, compared, mesh, texts
 
 import meshweave as mw
 from meshweave.api.program import random_arguments
 from meshweave.dialects import context
-from meshweave.errors import MeshweaveError
+from meshweave.errors import CompileError, MeshweaveError
 from meshweave.ir.bindings import ir
 from meshweave.ir.locations import parse_module
 
@@ -159,6 +160,61 @@ def other_dim(rng: random.Random, text: str) -> "str | None":
     return _put(text, match, f"{match[1]}{_near(rng, match[2])}") if match else None
 
 
+def other_window(rng: random.Random, text: str) -> "str | None":
+    """Move or widen a piece that ranks send, or send it to another."""
+    match = _pick(rng, r'"dist\.(?:exchange|permute|all_to_all)"\([^\n]*?(?=\} : )', text)
+    place = match and _pick(rng, r"(?<![\w%])-?\d+(?!\w)", match[0])
+    if match is None or place is None:
+        return None
+    at = match.start() + place.start()
+    number = str(int(place[0]) + rng.choice((-1, 1)))
+    return text[:at] + number + text[at + len(place[0]) :]
+
+
+def other_coordinate(rng: random.Random, text: str) -> "str | None":
+    """Take the coordinate of the next rank for that of this one."""
+    match = _pick(rng, r'(%\w+) = ("dist\.axis_index"\(\) [^\n]* -> index)', text)
+    if match is None:
+        return None
+    one = "%near = arith.constant 1 : index"
+    return _put(
+        text, match, f"%rank = {match[2]}\n{one}\n{match[1]} = arith.addi %rank, %near : index"
+    )
+
+
+def other_start(rng: random.Random, text: str) -> "str | None":
+    """Drop where a scan, a sum or a scatter starts from, or what a routine reads, for another value of its type."""
+    match = _pick(rng, r'"mw\.\w+"\(([^)]*)\)|outs\((%[\w#]+) :', text)
+    if match is None:
+        return None
+    given = rng.choice([n.strip() for n in (match[1] or match[2]).split(",")])
+    types = dict(re.findall(r"(%\w+) = [^\n]*(tensor<[^\n ]*>)(?: \{)?\n", text))
+    types |= dict(re.findall(r"(%arg\w+): (tensor<[^ ]*>)", text))
+    alike = sorted(n for n, t in types.items() if n != given and t == types.get(given))
+    if not alike:
+        return None
+    changed = re.sub(rf"{given}(?![\w#])", rng.choice(alike), match[0], count=1)
+    return _put(text, match, changed)
+
+
+def other_flag(rng: random.Random, text: str) -> "str | None":
+    """Let an op of our own do it the other way round, or do something else."""
+    match = _pick(rng, r"\{((?:dim|kind|routine) = [^}\n]*)\} : ", text)
+    if match is None:
+        return None
+    words = match[1].split(", ")
+    flags = ("reverse", "descending", "total", "lower", "unit", "transposed")
+    flag = rng.choice(flags)
+    kinds = {"fft": "ifft", "ifft": "fft", "potrf": "getrf", "syevd": "gesdd"}
+    if flag in words:
+        words.remove(flag)
+    elif rng.randrange(2):
+        words.append(flag)
+    else:
+        words = [re.sub(r'"(\w+)"', lambda m: f'"{kinds.get(m[1], m[1])}"', w) for w in words]
+    return _put(text, match, f"{{{', '.join(words)}}} : ")
+
+
 CHANGES: tuple[Change, ...] = (
     drop_collective,
     other_axes,
@@ -171,6 +227,10 @@ CHANGES: tuple[Change, ...] = (
     other_number,
     other_op,
     other_dim,
+    other_window,
+    other_coordinate,
+    other_start,
+    other_flag,
 )
 
 
@@ -185,6 +245,10 @@ def programs(examples: bool = False) -> dict[str, tuple[str, str]]:
     for name, scores in (("plain", test_products.PLAIN), ("masked", test_products.MASKED)):
         sides = (test_products.WHOLE, test_products.ONLINE)
         found[f"online softmax, {name}"] = tuple([s.replace("SCORES", scores) for s in sides])
+    for name, text in texts_of_ops().items():
+        pair = texts(text)
+        if compared(*pair).status == 0:
+            found[f"own {name}"] = pair
     for number, text in enumerate(random_programs(RANDOM, 0)):
         pair = texts(text)
         if compared(*pair).status == 0:
@@ -193,17 +257,22 @@ def programs(examples: bool = False) -> dict[str, tuple[str, str]]:
 
 
 def mutants(count: int, seed: int, made: dict[str, tuple[str, str]]) -> Iterator[Mutant]:
-    """Changed programs, `count` of them that are programs: half of programs with a name, half of random ones."""
+    """Changed programs, `count` of them that can be read, a third each of examples, ops of our own and random ones."""
     rng = random.Random(seed)
-    named, drawn = [[n for n in sorted(made) if n.startswith("random") is r] for r in (False, True)]
+    groups = [[n for n in sorted(made) if _group(n) == g] for g in ("named", "own", "random")]
     while count:
-        name = rng.choice(drawn if drawn and rng.randrange(2) else named)
+        name = rng.choice(rng.choice([g for g in groups if g]))
         change = rng.choice(CHANGES)
         whole, right = made[name]
         local = change(rng, right)
         if local is not None and local != right and is_program(local):
             count -= 1
             yield Mutant(name, change.__name__, whole, right, local)
+
+
+def _group(name: str) -> str:
+    first = name.partition(" ")[0]
+    return first if first in ("own", "random") else "named"
 
 
 def is_program(text: str) -> bool:
@@ -258,7 +327,15 @@ def main() -> int:
             break
         counts[found] += 1
         changes.setdefault(mutant.change, Counter())[found] += 1
-        if found == "proven" and not computes_the_same(mutant):
+        if found != "proven":
+            continue
+        try:
+            right = computes_the_same(mutant)
+        except CompileError as error:
+            counts["refused in the end"] += 1
+            print(f"proven, and refused in the end: {mutant.name}, {mutant.change}: {error}")
+            continue
+        if not right:
             counts["WRONG"] += 1
             print(f"proven, but wrong: {mutant.name}, {mutant.change}\n{mutant.local}")
     for change, found_of in sorted(changes.items()):
