@@ -47,7 +47,7 @@ class Refuse(Pass):
         if found and not self.softly:
             if len(found) > 1:
                 fail_all([(o, f"no {o.operation.name}") for o in found])
-            fail(found[0], f"no {self.op}", notes=[module])
+            fail(found[0], f"no {self.op}")
 
 
 @pytest.fixture(autouse=True)
@@ -181,7 +181,7 @@ def test_a_pass_that_cannot_run_here_is_wrong_usage(module: Any) -> None:
 def test_a_refusal_names_place_and_both_parties(module: Any) -> None:
     with pytest.raises(CompileError) as caught:
         run_pipeline(module, "dist-refuse")
-    assert str(caught.value) == 'add.mlir:2:8: no arith.addi (see "builtin.module" at add.mlir)'
+    assert str(caught.value) == "add.mlir:2:8: no arith.addi"
 
 
 def test_several_refusals_are_the_first_and_a_count(module: Any) -> None:

@@ -43,8 +43,8 @@ def test_an_array_of_shards_has_their_value():
     ("shards", "more", "message"),
     [
         ([VALUE[:4]], {}, r"1 shards, the mesh \(x=2\) has 2"),
-        ([VALUE[:4], VALUE[4:7]], {}, "rank 1: dim 0 of the shard has size 3, 4 is right"),
-        ([VALUE[:4], VALUE[4]], {}, "rank 1: a shard of 1 dims, 2 are right"),
+        ([VALUE[:4], VALUE[4:7]], {}, "the shard of rank 1: dim 0 has size 3, 4 is right"),
+        ([VALUE[:4], VALUE[4]], {}, "the shard of rank 1: 1 dims, 2 are right"),
         ([VALUE[:4], VALUE[4:].astype("f8")], {}, "rank 1: dtype float64, float32 is right"),
         ([], {}, "no shards, and no dtype either"),
         ([VALUE[:4]] * 2, {"layout": "[z, _]"}, 'no axis "z"'),

@@ -34,8 +34,8 @@ def module_text(
     return hoist_aliases(text).rstrip("\n")
 
 
-def hoist_aliases(text: str, prefixes: tuple[str, ...] = PREFIXES) -> str:
-    """Return `text`, which MLIR printed, with each attribute that starts with one of `prefixes` as an alias.
+def hoist_aliases(text: str) -> str:
+    """Return `text`, which MLIR printed, with each attribute that starts with one of PREFIXES as an alias.
 
     The definitions go behind MLIR's own (`#map = ...`), in order of first appearance: `#layout`,
     `#layout1`, ...
@@ -46,7 +46,7 @@ def hoist_aliases(text: str, prefixes: tuple[str, ...] = PREFIXES) -> str:
     while (m := _TOKEN.search(text, at)) is not None:
         out.append(text[at : m.start()])
         at = m.end()
-        if m[0].startswith(prefixes):
+        if m[0].startswith(PREFIXES):
             if text[at : at + 1] == "<":
                 at = group_end(text, at, "<[({", ">])}") or len(text)
             out.append(names.of(m[0], text[m.start() : at]))

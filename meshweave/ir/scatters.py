@@ -8,7 +8,7 @@ from functools import cached_property
 
 from meshweave.ir.bindings import arith, ir
 from meshweave.ir.build import OpBuilder, Values, dims_map
-from meshweave.ir.ops import body_of, producer, terminator
+from meshweave.ir.ops import body_of, producer
 
 SCATTER = "mw.scatter"
 
@@ -247,9 +247,3 @@ def _copied(b: OpBuilder, ops: Sequence[ir.Operation], values: dict[ir.Value, ir
         for number, value in enumerate(op.operands):
             copy.operands[number] = values.get(value, value)
         values.update(zip(op.results, copy.results, strict=True))
-
-
-def new_elements(op: ir.Operation) -> list[ir.Value]:
-    """Return what the body of a scatter yields for its tensors."""
-    what = Scatter(op)
-    return list(terminator(body_of(op)).operands)[1 + what.places :]

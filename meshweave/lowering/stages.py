@@ -70,15 +70,13 @@ def check_engine(module: ir.Module, engine: str) -> None:
         raise UsageError(f"the program was lowered for engine {own}: it does not run on {engine}")
 
 
-def lowered_to(
-    stage: str, source: ir.Module, engine: str = "local", disabled: Collection[str] = ()
-) -> ir.Module:
+def lowered_to(stage: str, source: ir.Module, engine: str = "local") -> ir.Module:
     """Take one rank's program from the stage it is at to a later one, at most BUFFERS. `source` is left as it is.
 
-    engine: whose collectives the program calls; it has its target. disabled: kernels that are not to be used. Raises
-    CompileError, with op and place, for what cannot be lowered.
+    engine: whose collectives the program calls; it has its target. Raises CompileError, with op and
+    place, for what cannot be lowered.
     """
-    lowered = _lowered(stage, source, engine, disabled)
+    lowered = _lowered(stage, source, engine, ())
     if lowered.check is not None:
         checked(lowered.check())
     return lowered.module

@@ -76,17 +76,9 @@ class PassFailure(CompileError):
         self.diagnostics = diagnostics
 
 
-def also(op: ir.Operation, what: str = "") -> str:
-    """Name the second party of a message: `what` (default: the op's name in quotes) and where it is."""
-    return f"{what or chr(34) + op.operation.name + chr(34)} at {location_text(op)}"
-
-
-def fail(op: Located, message: str, notes: Sequence[Located | str] = ()) -> NoReturn:
-    """Refuse the program at `op` (an op, value or location).
-
-    Each note, an op or a text, is named in brackets after it.
-    """
-    raise PassFailure((_location(op), _noted(message, notes)))
+def fail(op: Located, message: str) -> NoReturn:
+    """Refuse the program at `op` (an op, value or location)."""
+    raise PassFailure((_location(op), message))
 
 
 def fail_all(problems: Sequence[tuple[Located, str]]) -> None:
@@ -99,12 +91,6 @@ def _location(op: Located) -> ir.Location:
     if isinstance(op, ir.Location):
         return op
     return op.location
-
-
-def _noted(message: str, notes: Sequence[Located | str]) -> str:
-    if not notes:
-        return message
-    return f"{message} (see {', '.join(n if isinstance(n, str) else also(n) for n in notes)})"
 
 
 @contextmanager
@@ -125,10 +111,10 @@ _REMARKS: ContextVar[Callable[[ir.Location, str], None] | None] = ContextVar(
 )
 
 
-def remark(op: Located, message: str, notes: Sequence[Located | str] = ()) -> None:
+def remark(op: Located, message: str) -> None:
     """Tell the user something about `op` that is no mistake. It is lost when no listener is set."""
     if (listener := _REMARKS.get()) is not None:
-        listener(_location(op), _noted(message, notes))
+        listener(_location(op), message)
 
 
 @contextmanager
@@ -209,7 +195,8 @@ def mesh_op(module: ir.Module) -> ir.OpView | None:
     block = module.operation.regions[0].blocks[0]
     found = [o for o in block.operations if o.operation.name == "dist.mesh"]
     if len(found) > 1:
-        fail(found[1], f"one mesh per module, this is number {len(found)}", [found[0]])
+        first = f'"dist.mesh" at {location_text(found[0])}'
+        fail(found[1], f"one mesh per module, this is number {len(found)} (see {first})")
     return found[0] if found else None
 
 

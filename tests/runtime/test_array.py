@@ -66,7 +66,7 @@ def test_wrong_shards_are_named():
     with pytest.raises(MeshweaveError, match=r"5 shards, the mesh \(x=2, y=3\) has 6"):
         Array(good[:5], MESH, ROWS, (7, 5), "f32")
     bad = [*good[:4], np.zeros((3, 5), "f4"), good[5]]
-    with pytest.raises(MeshweaveError, match="rank 4: dim 0 of the shard has size 3, 4 is right"):
+    with pytest.raises(MeshweaveError, match="the shard of rank 4: dim 0 has size 3, 4 is right"):
         Array(bad, MESH, ROWS, (7, 5), "f32")
     with pytest.raises(MeshweaveError, match="rank 0: a shard of dtype float32, float64 is right"):
         Array(good, MESH, ROWS, (7, 5), "f64")

@@ -9,13 +9,12 @@ is proven.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
 from meshweave.errors import CompileError
 from meshweave.ir.bindings import ir
-from meshweave.ir.locations import parse_module
-from meshweave.transforms.base import Pass, at, fail, remark
+from meshweave.transforms.base import Pass, at
+from meshweave.transforms.partitioning.verify import read_other, tell
 from meshweave.verification.answer import WAY_OUT, Answer
 from meshweave.verification.buffers.check import verify_buffers
 
@@ -29,18 +28,9 @@ class VerifyBuffers(Pass):
 
     def run(self, module: ir.Module) -> None:
         op = module.operation
-        if not self.program:
-            fail(op, f"{self.name} needs the option program, a file with the program on tensors")
-        try:
-            text = Path(self.program).read_text()
-        except OSError as error:
-            fail(op, f"{self.name}: {self.program}: {error.strerror or error}")
         with op.context, ir.Location.unknown(op.context), at(op, self.name):
-            answer = verify_buffers(parse_module(text, op.context, self.program), module)
-        for finding in answer.unproven:
-            remark(op, f"not proven: {finding}")
-        if answer.refuted:
-            fail(op, str(answer))
+            other = read_other(self, self.program, op, "the program on tensors")
+            tell(op, verify_buffers(other, module))
 
 
 def checked(answer: Answer) -> Answer:

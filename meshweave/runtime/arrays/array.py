@@ -61,7 +61,7 @@ class Array:
                 raise MeshweaveError(
                     f"rank {rank}: a shard of dtype {shard.dtype}, {numpy_dtype(dtype)} is right"
                 )
-            _check_shard(rank, shard.shape, local)
+            check_shape(f"the shard of rank {rank}", shard.shape, local)
 
     def holding(self, shards: Iterable[Values]) -> Array:
         """Return an Array like this one with other shards, of its own and known to fit: nothing is checked."""
@@ -380,16 +380,6 @@ def _as_written(array: Array) -> bool:
         and (not size or [int(at) for at in run_at(layout, mesh, shape, dim, 0)] == [0, size])
         for dim, size in enumerate(shape)
     )
-
-
-def _check_shard(rank: int, shape: Sequence[int], right: Sequence[int]) -> None:
-    if len(shape) != len(right):
-        raise MeshweaveError(f"rank {rank}: a shard of {len(shape)} dims, {len(right)} are right")
-    for dim, (size, wanted) in enumerate(zip(shape, right, strict=True)):
-        if size != wanted:
-            raise MeshweaveError(
-                f"rank {rank}: dim {dim} of the shard has size {size}, {wanted} is right"
-            )
 
 
 def as_mesh(mesh: Mesh | str) -> Mesh:

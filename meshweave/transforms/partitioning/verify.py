@@ -12,6 +12,7 @@ from typing import ClassVar
 from meshweave.ir.bindings import ir
 from meshweave.ir.locations import parse_module
 from meshweave.transforms.base import Pass, at, fail, remark
+from meshweave.verification.answer import Answer
 
 
 @dataclass(frozen=True)
@@ -25,16 +26,23 @@ class Verify(Pass):
         from meshweave.verification.check import verify  # here: few pipelines have this pass
 
         op = module.operation
-        if not self.program:
-            fail(op, "dist-verify needs the option program, a file with the whole program")
-        try:
-            text = Path(self.program).read_text()
-        except OSError as error:
-            fail(op, f"dist-verify: {self.program}: {error.strerror or error}")
-        with op.context, ir.Location.unknown(op.context), at(op, "dist-verify"):
-            whole = parse_module(text, op.context, self.program)
-            answer = verify(whole, module)
-        for finding in answer.unproven:
-            remark(op, f"not proven: {finding}")
-        if answer.refuted:
-            fail(op, str(answer))
+        with op.context, ir.Location.unknown(op.context), at(op, self.name):
+            tell(op, verify(read_other(self, self.program, op, "the whole program"), module))
+
+
+def read_other(who: Pass, path: str, op: ir.Operation, what: str) -> ir.Module:
+    """Parse the file with the program that a module is checked against, in the module's context."""
+    if not path:
+        fail(op, f"{who.name} needs the option program, a file with {what}")
+    try:
+        return parse_module(Path(path).read_text(), op.context, path)
+    except OSError as error:
+        fail(op, f"{who.name}: {path}: {error.strerror or error}")
+
+
+def tell(op: ir.Operation, answer: Answer) -> None:
+    """Remark what is not proven, and refuse the module `op` where something is refuted."""
+    for finding in answer.unproven:
+        remark(op, f"not proven: {finding}")
+    if answer.refuted:
+        fail(op, str(answer))
