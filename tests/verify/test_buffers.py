@@ -15,12 +15,11 @@ from meshweave.certificate import Certificate
 from meshweave.dialects import context
 from meshweave.errors import CompileError
 from meshweave.frontends.load import load_module
-from meshweave.ir.bindings import ExecutionEngine, ir
+from meshweave.ir.bindings import ir
 from meshweave.ir.locations import parse_module
-from meshweave.ir.unlocked import compile_functions
+from meshweave.ir.unlocked import Engine
 from meshweave.lowering import bundle_of, stages
 from meshweave.lowering.buffers.plan_memory import plan_memory
-from meshweave.lowering.cpu.collectives import objects
 from meshweave.pipeline import run_pipeline
 from meshweave.runtime.engine import engine
 from meshweave.targets import Goal
@@ -256,12 +255,14 @@ def test_other_threads_go_on_while_llvm_compiles(
         while not done.wait(0.001):
             turns[0] += 1
 
-    def compiled(engine: ExecutionEngine, name: str) -> None:
+    compile_all = Engine.compile
+
+    def compiled(engine: Engine, name: str) -> None:
         before = turns[0]
-        compile_functions(engine, name)
+        compile_all(engine, name)
         meanwhile.append(turns[0] - before)
 
-    monkeypatch.setattr(objects, "compile_functions", compiled)
+    monkeypatch.setattr(Engine, "compile", compiled)
     thread = threading.Thread(target=count)
     thread.start()
     try:

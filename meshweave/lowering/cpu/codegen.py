@@ -1,15 +1,17 @@
 """Compile the text of kernels and of the step function: upstream's conversions, then LLVM.
 
-Both go into one ELF object, because what LLVM sets up for an object takes as long as a small
-program.
+A small program is one ELF object, because what LLVM sets up for an object takes as long as such a program; a larger
+one is cut into several, which threads compile side by side.
 """
 
 from __future__ import annotations
 
 import ctypes
 import ctypes.util
+import os
 import re
 from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -21,6 +23,7 @@ from meshweave.lowering.cpu import lapack
 from meshweave.lowering.cpu.collectives.cores import SHARE
 from meshweave.lowering.cpu.collectives.objects import object_of
 from meshweave.lowering.cpu.mathpoly.replace import replace_functions
+from meshweave.lowering.cpu.parts import symbol_of, take_parts
 from meshweave.lowering.cpu.products import blas
 from meshweave.plan.machine import vectors
 
@@ -64,9 +67,9 @@ def llvm_functions(
         if not ops_where(view.operation, lambda op: not _is_moved(op)):
             _as_bits(view.operation)
     _use_whole_vectors(module)
-    names = {_symbol(view.operation) for view in module.body.operations}
+    names = {symbol_of(view.operation) for view in module.body.operations}
     for view in _step_module(step).body.operations:
-        if _symbol(view.operation) in names:
+        if symbol_of(view.operation) in names:
             continue  # declared there, defined here; or declared twice
         op = view.operation.clone(ir.InsertionPoint(module.body)).operation
         if op.name == "llvm.func" and len(op.regions[0].blocks):
@@ -114,11 +117,7 @@ def _is_moved(op: ir.Operation) -> bool:
 
 def declares(module: ir.Module, name: str) -> bool:
     """Tell whether a module names a function."""
-    return any(_symbol(view.operation) == name for view in module.body.operations)
-
-
-def _symbol(op: ir.Operation) -> str | None:
-    return op.attributes["sym_name"].value if "sym_name" in op.attributes else None
+    return any(symbol_of(view.operation) == name for view in module.body.operations)
 
 
 def _step_module(text: str) -> ir.Module:
@@ -142,22 +141,39 @@ def step_object(text: str, known: Collection[str]) -> bytes:
     """Compile the step function alone, which may call the functions `known` and the C library."""
     module = _step_module(text)
     check_functions(module, known, {})
-    return _object(module, 0)
+    return object_of(module, _externals(module), 0)
 
 
-def machine_code(module: ir.Module, meanwhile: Callable[[], object] | None = None) -> bytes:
-    """Compile a module that `llvm_functions` has made to one ELF object. meanwhile: see `object_of`."""
-    return _object(module, 3, meanwhile)
+def machine_code(
+    module: ir.Module, meanwhile: Callable[[], object] = lambda: None
+) -> tuple[bytes, ...]:
+    """Compile a module that `llvm_functions` has made to ELF objects, side by side.
+
+    meanwhile: what one more thread does. All else holds Python's lock: there, two threads would hold each other up.
+    What it raises is raised.
+    """
+    parts = take_parts(module)
+    with ThreadPoolExecutor(min(len(parts), len(os.sched_getaffinity(0))) + 1) as threads:
+        work = threads.submit(meanwhile)
+        made = threads.map(_part_object, parts)
+        first = object_of(module, _externals(module))
+        work.result()
+        return first, *made
 
 
-def _object(
-    module: ir.Module, opt_level: int, meanwhile: Callable[[], object] | None = None
-) -> bytes:
+def _part_object(part: str) -> bytes:
+    """Compile a part of a module, in a context that no other thread uses."""
+    with ir.Context() as context, ir.Location.unknown():
+        context.enable_multithreading(False)
+        module = ir.Module.parse(part)
+        return object_of(module, _externals(module), alone=True)
+
+
+def _externals(module: ir.Module) -> list[str]:
+    """Return the names of the functions that a module only declares."""
     ops = [view.operation for view in module.body.operations]
-    externals = {
-        _symbol(op) for op in ops if op.name == "llvm.func" and not len(op.regions[0].blocks)
-    }
-    return object_of(module, sorted(name for name in externals if name), opt_level, meanwhile)
+    declared = [op for op in ops if op.name == "llvm.func" and not len(op.regions[0].blocks)]
+    return sorted(name for op in declared if (name := symbol_of(op)))
 
 
 def check_functions(module: ir.Module, calls: Collection[str], places: Mapping[str, str]) -> None:
@@ -166,11 +182,11 @@ def check_functions(module: ir.Module, calls: Collection[str], places: Mapping[s
     calls: functions of other objects of the program. places: where functions come from in the source.
     """
     ops = [view.operation for view in module.body.operations]
-    own = {_symbol(op) for op in ops if op.name == "llvm.func" and len(op.regions[0].blocks)}
+    own = {symbol_of(op) for op in ops if op.name == "llvm.func" and len(op.regions[0].blocks)}
     known = {*own, *calls, *blas.SYMBOLS.values(), *lapack.symbols(), SHARE}
     for op in ops:
         if op.name != "mw.program":
-            _check(op, known, places.get(_symbol(op) or ""))
+            _check(op, known, places.get(symbol_of(op) or ""))
 
 
 def _check(function: ir.Operation, known: Collection[str | None], where: str | None) -> None:

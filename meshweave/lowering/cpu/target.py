@@ -58,7 +58,7 @@ def compile_local(module: ir.Module, engine: str = "local") -> Bundle:
         return bundle_of(lower(module, engine))
 
 
-def bundle_of(program: LoweredProgram, meanwhile: Callable[[], object] | None = None) -> Bundle:
+def bundle_of(program: LoweredProgram, meanwhile: Callable[[], object] = lambda: None) -> Bundle:
     """Compile a program to machine code and a manifest, within the context of the program.
 
     meanwhile: what another thread does while LLVM compiles.
@@ -135,7 +135,7 @@ def _bundle(
     facts: CodeFacts,
     interface: Interface,
     certificate: Certificate = UNCHECKED,
-    meanwhile: Callable[[], object] | None = None,
+    meanwhile: Callable[[], object] = lambda: None,
 ) -> Bundle:
     """Compile functions of the LLVM dialect to machine code and a manifest."""
     engine, mesh = interface.engine, interface.mesh
@@ -165,7 +165,7 @@ def _bundle(
         others.append(cores_object())
     with module.context:
         module.body.append(ir.Operation.parse(manifest.constant))
-    return Bundle(manifest, (machine_code(module, meanwhile), *others))
+    return Bundle(manifest, (*machine_code(module, meanwhile), *others))
 
 
 class Kernels:

@@ -7,10 +7,8 @@ value.
 
 from __future__ import annotations
 
-import ctypes
 import os
 from collections.abc import Callable, Collection, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -18,8 +16,8 @@ from typing import NamedTuple
 from meshweave.abi import DTYPES, KINDS, STAGING, MpiTable, reduction_symbol
 from meshweave.cache import cached_object
 from meshweave.errors import CompileError
-from meshweave.ir.bindings import ExecutionEngine, PassManager, ir
-from meshweave.ir.unlocked import compile_functions
+from meshweave.ir.bindings import PassManager, ir
+from meshweave.ir.unlocked import Engine
 from meshweave.lowering.cpu.collectives.library import Instance, Linked, link
 from meshweave.plan.collectives import BY_OP, MOVING
 from meshweave.targets import ENGINES
@@ -289,34 +287,30 @@ def object_of(
     module: ir.Module,
     externals: Iterable[str],
     opt_level: int = 3,
-    meanwhile: Callable[[], object] | None = None,
+    alone: bool = False,
 ) -> bytes:
     """Return the ELF object (large code model) of a module in the LLVM dialect.
 
-    meanwhile: work that another thread does while LLVM compiles. All else holds Python's lock: there, two threads would
-    hold each other up. What it raises is raised.
+    Other threads of Python go on while LLVM makes code; alone: nobody else uses the module's context, so that they
+    go on while it translates and optimises the module, too.
 
     Raises CompileError when LLVM makes none, or when the module has no function that others may call.
     """
     exported = _exported(module)
     if exported is None:
         raise CompileError("the module defines no function that others may call")
-    engine = ExecutionEngine(module, opt_level=opt_level, enable_object_dump=True, enable_pic=False)
+    engine = Engine(module, opt_level, alone)
+    if not engine.made:
+        raise CompileError("LLVM does not take the module")
     # Without an address for every symbol nothing is compiled; none of them is called.
     for name in (*externals, *_LIBCALLS):
-        engine.raw_register_runtime(name, ctypes.c_void_p(4096))
-    engine.initialize()
+        engine.register(name, 4096)
     # Looking a function up compiles them all; the dump by itself would look internal ones up.
-    if meanwhile is None:
-        compile_functions(engine, exported)
-    else:
-        with ThreadPoolExecutor(1) as thread:
-            work = thread.submit(meanwhile)
-            compile_functions(engine, exported)
-            work.result()
+    engine.compile(exported)
     with open(os.memfd_create("meshweave"), "rb") as file:  # no disk that may be full
-        engine.dump_to_object_file(f"/proc/self/fd/{file.fileno()}")
+        engine.dump(f"/proc/self/fd/{file.fileno()}")
         code = file.read()
+    engine.close()
     if not code:
         raise CompileError("LLVM made no object: a function that the code calls is not known")
     return code

@@ -1,0 +1,45 @@
+"""The objects that a program is cut into."""
+
+import numpy as np
+import pytest
+from lowering.harness import compile_text, run_ranks
+
+from meshweave.lowering.cpu import parts
+
+TEXT = """
+!rows = tensor<300x200xf32>
+!columns = tensor<200x300xf32>
+!pair = tensor<2xf32>
+!square = tensor<300x300xf32>
+func.func @main(%a: !rows, %b: !columns) -> (!square, !rows, !pair) {
+  %0 = tensor.empty() : !square
+  %zero = arith.constant 0.0 : f32
+  %1 = linalg.fill ins(%zero : f32) outs(%0 : !square) -> !square
+  %2 = linalg.matmul ins(%a, %b : !rows, !columns) outs(%1 : !square) -> !square
+  %3 = linalg.tanh ins(%2 : !square) outs(%0 : !square) -> !square
+  %4 = tensor.empty() : !rows
+  %c = arith.constant dense<[1.5, 2.0]> : !pair
+  %5 = linalg.transpose ins(%b : !columns) outs(%4 : !rows) permutation = [1, 0]
+  return %3, %5, %c : !square, !rows, !pair
+}
+"""
+
+
+@pytest.mark.parametrize("ops", [1, 100])
+def test_a_program_in_parts_computes_the_same(ops: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = compile_text(TEXT)
+    monkeypatch.setattr(parts, "PART_OPS", ops)
+    cut = compile_text(TEXT)
+    assert len(cut.objects) > len(whole.objects)
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal(s, np.float32) for s in [(300, 200), (200, 300)])
+    results = [run_ranks(bundle, [[a, b]])[0] for bundle in (whole, cut)]
+    for one, other in zip(*results, strict=True):
+        np.testing.assert_array_equal(one, other)
+    np.testing.assert_array_equal(results[1][2], [1.5, 2.0])
+    np.testing.assert_allclose(results[1][0], np.tanh(a @ b), rtol=1e-4, atol=1e-5)
+
+
+def test_the_same_program_is_cut_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "PART_OPS", 50)
+    assert compile_text(TEXT).objects == compile_text(TEXT).objects
