@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from meshweave.errors import CompileError
 from meshweave.frontends.torch.export import torch_package
 from meshweave.frontends.torch.layouts import is_dtensor
 
@@ -36,20 +37,24 @@ class View:
 
 
 class OutputSource(NamedTuple):
-    """Say what an output is: made of the arguments, a result of the program or a view of it, or a constant."""
+    """Say what an output is: made of the arguments, a constant, an argument, a result, or a view of one of these."""
 
     make: Callable[..., Any] | None = None
+    argument: int | None = None
     result: int | None = None
     view: View | None = None
     constant: object = None
 
-    def value(self, arguments: Sequence[object], results: Sequence[Tensor]) -> object:
-        """Return the output of a call."""
+    def value(self, arguments: Sequence[Any], results: Sequence[Tensor]) -> object:
+        """Return the output of a call, after it has written what it writes."""
         if self.make is not None:
             return self.make(*arguments)
-        if self.result is None:
+        if self.argument is not None:
+            whole = arguments[self.argument]
+        elif self.result is not None:
+            whole = results[self.result]
+        else:
             return self.constant
-        whole = results[self.result]
         return whole if self.view is None else self.view.of(whole)
 
 
@@ -77,12 +82,16 @@ def outputs_of(captured: GraphModule) -> tuple[list[OutputSource], list[Result]]
             first.setdefault(memory, node)
     returned = nodes[-1].args[0]
     shared = [_memory(node) for node in returned]
+    given = [node for node in nodes if node.op == "placeholder"]
+    writes = any(map(_writes, nodes))
     outputs: list[OutputSource] = []
     results: list[Result] = []
     for node, memory in zip(returned, shared, strict=True):
         base = node if memory is None else first[memory]
         if not hasattr(node, "op"):
             outputs.append(OutputSource(constant=node))
+        elif base.op == "placeholder" and writes:
+            outputs.append(_of_argument(given.index(base), base, node))
         elif base.op == "placeholder":
             outputs.append(OutputSource(make=_making(captured, node)))
         elif shared.count(memory) > 1 and (base is node or _view(base, node)):
@@ -91,9 +100,34 @@ def outputs_of(captured: GraphModule) -> tuple[list[OutputSource], list[Result]]
             outputs.append(OutputSource(result=_number(results, Result(base, strides)), view=view))
         else:
             outputs.append(OutputSource(result=_number(results, Result(node))))
-    if not results:  # compiled all the same: a graph that writes its arguments is refused there
+    if not results:  # compiled all the same, for what it writes
         results += [Result(first[m]) for m in shared if m is not None][:1]
     return outputs, results
+
+
+def _writes(node: Node) -> bool:
+    """Tell whether a node writes one of its arguments: its name ends in "_", or it is `x[i] = v` or one of its kin."""
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    in_place = node.op in ("call_method", "call_function") and name.endswith("_")
+    return (in_place and not name.endswith("__")) or name in _WRITING
+
+
+_WRITING = {
+    "setitem", "iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor",
+    "batch_norm", "instance_norm", "copy_",
+}  # fmt: skip
+
+
+def _of_argument(number: int, base: Node, node: Node) -> OutputSource:
+    """Return an output that lies in an argument, which the graph may write: it cannot be made a second time."""
+    whole, part = base.meta["example_value"], node.meta["example_value"]
+    ends = [(v.dtype, v.shape, v.stride(), v.storage_offset()) for v in (whole, part)]
+    view = None if ends[0] == ends[1] else _view(base, node)
+    if ends[0] != ends[1] and view is None:
+        raise CompileError(
+            f"not supported: {node.name} shares the memory of {base.name}, which is written, in another form"
+        )
+    return OutputSource(argument=number, view=view)
 
 
 def _number(results: list[Result], one: Result) -> int:

@@ -22,6 +22,7 @@ from meshweave.frontends.torch.layouts import Placement, is_dtensor
 from meshweave.layout import Mesh
 from meshweave.runtime.forks import new_lock
 from meshweave.torch.aliases import Result, outputs_of
+from meshweave.torch.ports import to_torch
 from meshweave.torch.program import TorchProgram, from_torch
 
 if TYPE_CHECKING:  # PyTorch is optional, and takes seconds to import
@@ -44,6 +45,8 @@ def torch_backend(
     state_dict and of the arguments of `forward`, where the piece of the module that torch hands over has them.
     frozen: parameters and buffers are written through torch alone, if at all. Without it each call compares them with
             what was laid out, since a write through `.data` or NumPy leaves no trace: that reads them once.
+    What a piece writes, of its parameters, buffers or arguments, is written when the call ends: on one rank an argument
+    where it lies, without copies, as the cache of a language model.
     Each piece is compiled when it is first called with arguments of its kind: shapes, dtypes, and `mw.kernels` around
     the call. Its parameters are laid out once, and again after they have been written. Results that are views of an
     argument in eager torch, or share memory, do here too. Regions annotated with
@@ -110,18 +113,23 @@ class _CapturedGraph:
         states = [value for value, name in zip(args, self._states) if name is not None]
         inputs = [value for value, name in zip(args, self._states) if name is None]
         key = (tuple(map(_kind, inputs)), tuple(map(_kind, states)), chosen_kernels())
-        found = self._programs.get(key)
-        if found is None:
+        kept = self._programs.get(key)
+        if kept is None:
             marks = [_Mark(value, self._frozen) for value in states]
-            found = (self._compiled(states, inputs), marks)
-            self._programs[key] = found
-        program, marks = found
+            self._programs[key] = kept = (self._compiled(states, inputs), marks)
+        program, marks = kept
         names = [name for name in self._states if name is not None]
         for k, (name, value) in enumerate(zip(names, states)):
             if not marks[k].holds(value):
                 marks[k] = _Mark(value, self._frozen)
                 program.bind({name: value})
-        return tuple(program(*inputs))
+        found = tuple(program(*inputs))
+        for k, (name, value) in enumerate(zip(names, states)):
+            if name in program.written:
+                with self._torch.no_grad():
+                    value.copy_(to_torch(program.parameters[name]))
+                marks[k] = _Mark(value, self._frozen)
+        return found
 
     def _refuse_gradients(self, args: Sequence[Tensor]) -> None:
         if self._torch.is_grad_enabled() and any(getattr(a, "requires_grad", False) for a in args):

@@ -16,7 +16,8 @@ from meshweave.layout import Layout, Mesh
 from meshweave.runtime.arrays.array import Array, collect, wide
 from meshweave.runtime.engine import Executable
 from meshweave.runtime.local.dispatch import pieces, plain
-from meshweave.runtime.program import buffer
+from meshweave.runtime.local.engine import LocalCall
+from meshweave.runtime.program import buffer, usable
 
 if TYPE_CHECKING:  # PyTorch is optional, and takes seconds to import
     from torch import Tensor
@@ -43,7 +44,9 @@ class Ports:
         ]
         rows = [[column[rank] for column in columns] for rank in range(mesh.nranks)]
         self.call = executable.bind(rows)
-        self._executable = executable
+        self._executable, self._names = executable, exported.names
+        self._written = {i: number for number, i in exported.written.items()}
+        self._direct: dict[int, Buffer | None] = {}  # inputs that the program writes where they are
         self._inputs = {
             index: _TensorPort(
                 manifest.inputs[index], mesh, [row[index] for row in self.call.inputs]
@@ -62,13 +65,56 @@ class Ports:
         return bool(getattr(self.call, "alive", True))
 
     def put(self, index: int, value: object) -> bool:
-        """Copy an input from a tensor that fits as it is; return False for any other value."""
+        """Copy an input from a tensor that fits as it is; return False for any other value.
+
+        One that the program writes is not copied where the program can work in its memory.
+        """
+        if index in self._written and self._worked_in(index, value):
+            return True
         return self._inputs[index].put(value)
+
+    def _worked_in(self, index: int, value: Any) -> bool:
+        """Let the program work in the memory of a tensor, if it can; else in its own."""
+        if not isinstance(self.call, LocalCall) or len(self.call.inputs) > 1:
+            return False
+        memory = self._inputs[index].memory(value)
+        self._direct[index] = memory
+        self.call.read(0, index, self.call.inputs[0][index] if memory is None else memory)
+        return memory is not None
 
     def put_array(self, index: int, array: Array) -> None:
         """Copy an input from the shards of an Array of the right layout."""
         for target, shard in zip(self._inputs[index].column, array.shards, strict=True):
             target[...] = shard
+
+    def states(self) -> dict[str, Array]:
+        """Return the parameters and buffers that the program writes, by name: Arrays in the memory that it writes."""
+        made = collect(self._executable, self.call.outputs)
+        return {
+            self._names[index]: made[number]
+            for index, number in self._written.items()
+            if index not in self._inputs
+        }
+
+    def write_back(self, index: int, value: object) -> None:
+        """Copy what an input has become to the argument that it came from, unless it is there already."""
+        number = self._written[index]
+        if self._direct.get(index) is not None:
+            return
+        if isinstance(value, Array):
+            for shard, row in zip(value.shards, self.call.outputs, strict=True):
+                shard[...] = row[number]
+        elif isinstance(value, np.ndarray):
+            value[...] = self.arrays()[number].numpy()
+        else:
+            torch = torch_package()
+            assert isinstance(value, torch.Tensor)
+            with torch.no_grad():
+                value.copy_(self._whole(number))
+
+    def _whole(self, number: int) -> Tensor:
+        port = self._outputs[number]
+        return port.tensor() if port.pieces is not None else to_torch(self.arrays()[number])
 
     def arrays(self) -> list[Array]:
         """Return the results as Arrays."""
@@ -102,16 +148,28 @@ class _TensorPort:
         if self._kind is None and self.pieces is not None:
             self._kind = self._torch.from_numpy(column[0]).dtype
 
-    def put(self, value: Any) -> bool:  # any argument of the user's
+    def put(self, value: object) -> bool:
         """Copy a tensor in; return False where it needs more than that."""
-        if self.pieces is None or type(value) is not self._tensor:
+        array = self._array(value)
+        if array is None:
             return False
-        if value.dtype is not self._kind or value.shape != self.shape or value.device.type != "cpu":
-            return False
-        array = _bits(value) if self._is_bf16 else value.detach().numpy()
-        for target, source in self.pieces:
+        for target, source in self.pieces or ():
             target[...] = array[source]
         return True
+
+    def memory(self, value: object) -> Buffer | None:
+        """Return the memory of a tensor, if compiled code can work in it as the whole of this input."""
+        array = self._array(value)
+        whole = array is not None and self.column[0].shape == self.shape and usable(array)
+        return array if whole else None
+
+    def _array(self, value: Any) -> Buffer | None:  # any argument of the user's
+        """Return a tensor that fits as a NumPy array of its memory, None for any other value."""
+        if self.pieces is None or type(value) is not self._tensor:
+            return None
+        if value.dtype is not self._kind or value.shape != self.shape or value.device.type != "cpu":
+            return None
+        return _bits(value) if self._is_bf16 else np.asarray(value.detach().numpy())
 
     def tensor(self) -> Tensor:
         """Return the global value."""

@@ -102,7 +102,7 @@ def from_torch(
     results = _out_layouts(out_placements, shapes, where)
     from meshweave.frontends.torch.importer import linalg_text  # loads MLIR
 
-    text = linalg_text(exported.graph, layouts, results, where)
+    text = linalg_text(exported.graph, layouts, results, where, exported.written)
     name = type(module).__name__
     return TorchProgram(exported, text, name, where, engine, timeout, verify, _kernels(torch))
 
@@ -268,6 +268,7 @@ class TorchProgram:
         self._lock = new_lock()
         bound, exported.bound = exported.bound, {}  # the ranks hold them from now on
         self._held = tuple(bound)
+        self.written = frozenset(exported.names[index] for index in exported.written.values())
         self.bind(bound)
         self.seconds = {"compile": time.perf_counter() - began}
 
@@ -284,7 +285,8 @@ class TorchProgram:
                 raise UsageError(f'bind: the program holds no "{name}": there are {known}')
             port = self.program.inputs[names.index(name)]
             try:
-                self.parameters[name] = placed(value, port, self.mesh)
+                made = placed(value, port, self.mesh)
+                self.parameters[name] = made.copy() if name in self.written else made
             except MeshweaveError as error:
                 raise type(error)(f"{name}: {error.message}") from None
 
@@ -304,15 +306,23 @@ class TorchProgram:
                 self._ports = ports = Ports(
                     self._executable, self.program.mesh, self._exported, self.parameters
                 )
+                self.parameters |= ports.states()
             for leaf, index in zip(leaves, self._exported.inputs, strict=True):
                 if index is not None:
                     self._put(ports, leaf, index)
             began = time.perf_counter()
             ports.call()
             self.seconds["run"] = time.perf_counter() - began
+            self._write_back(ports, leaves)
             found = ports.arrays() if as_arrays else ports.tensors()
         outputs = [constant if i is None else found[i] for i, constant in self._exported.outputs]
         return _pytree.tree_unflatten(outputs, self._exported.out_spec)
+
+    def _write_back(self, ports: Ports, leaves: Sequence[object]) -> None:
+        """Let arguments that the program writes be what they are after it."""
+        for leaf, index in zip(leaves, self._exported.inputs, strict=True):
+            if index is not None and self._exported.names[index] in self.written:
+                ports.write_back(index, leaf)
 
     def _put(self, ports: Ports, value: object, index: int) -> None:
         if not ports.put(index, value):

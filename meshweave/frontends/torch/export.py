@@ -48,6 +48,7 @@ class Exported:
     bound:   the tensors that the program holds, by name; the others are inputs.
     inputs:  for each leaf of the arguments the index of its placeholder, None for a constant of the program.
     outputs: for each leaf of the returned value.
+    written: the results that are what an argument is afterwards, each with the index of its placeholder.
     in_spec, out_spec: the structure of arguments and results, as torch's pytrees describe it.
     """
 
@@ -58,6 +59,7 @@ class Exported:
     outputs: list[OutputLeaf]
     in_spec: TreeSpec
     out_spec: TreeSpec
+    written: dict[int, int]
 
 
 def torch_package() -> ModuleType:
@@ -179,14 +181,13 @@ def _check(torch: ModuleType, program: ExportedProgram) -> None:
 
 
 def _check_signature(torch: ModuleType, program: ExportedProgram) -> None:
-    """Refuse programs that write what they hold or are given, and shapes that are not fixed."""
+    """Refuse programs that give anything but results and what their buffers and arguments become, and open shapes."""
     kinds = torch.export.graph_signature.OutputKind
+    known = (kinds.USER_OUTPUT, kinds.BUFFER_MUTATION, kinds.USER_INPUT_MUTATION)
     for spec in program.graph_signature.output_specs:
-        if spec.kind != kinds.USER_OUTPUT:
-            raise CompileError(
-                f"the program writes {spec.target}: only programs without state are supported"
-                " (a batch norm in training mode writes its buffers: call module.eval() first)"
-            )
+        if spec.kind not in known:
+            what = f"a {spec.kind.name.lower().replace('_', ' ')}"
+            raise CompileError(f"not supported: the program gives {what}, {spec.arg.name}")
     for node in program.graph.nodes:
         value = node.meta.get("val")
         shape = value.shape if isinstance(value, torch.Tensor) else ()
@@ -267,8 +268,12 @@ def _described(torch: ModuleType, program: ExportedProgram) -> Exported:
             bound[name] = program.constants[name] if held is None else held
         names.append(name)
     outputs: list[OutputLeaf] = []
-    count = 0
+    count, written = 0, dict[int, int]()
     for spec in signature.output_specs:
+        if spec.kind != torch.export.graph_signature.OutputKind.USER_OUTPUT:
+            written[count] = names.index(spec.target)
+            count += 1
+            continue
         constant = not isinstance(spec.arg, torch.export.graph_signature.TensorArgument)
         value = getattr(spec.arg, "value", None)
         outputs.append(OutputLeaf(None, value) if constant else OutputLeaf(count, None))
@@ -280,7 +285,7 @@ def _described(torch: ModuleType, program: ExportedProgram) -> Exported:
     program.graph_module.recompile()
     spec = program.call_spec
     return Exported(
-        program.graph_module, names, bound, inputs, outputs, spec.in_spec, spec.out_spec
+        *(program.graph_module, names, bound, inputs, outputs, spec.in_spec, spec.out_spec), written
     )
 
 

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from meshweave.dialects import context
-from meshweave.dialects.dist import LayoutAttr
+from meshweave.dialects.dist import DONATE, TAKES, LayoutAttr
 from meshweave.dialects.hint import hints_in
 from meshweave.errors import CompileError
+from meshweave.frontends.complex.ports import dict_of
 from meshweave.frontends.shardy.importer import add_mesh
 from meshweave.frontends.stablehlo.inline import callee_of, inline_calls
 from meshweave.frontends.stablehlo.refusals import refuse_unknown
@@ -51,6 +53,7 @@ _ILLEGAL = re.compile(r"failed to legalize operation '(torch\.[\w.]+)'")
 _OPERATOR = re.compile(r'torch\.operator"? ?\(?"torch\.([\w.]+)"|name = "torch\.([\w.]+)"')
 
 
+NOTHING_WRITTEN: Mapping[int, int] = MappingProxyType({})
 FxImporter: TypeAlias = Any  # the module torch_mlir.extras.fx_importer, which has no types
 HintValue: TypeAlias = str | int | Mapping[str, "HintValue"]
 
@@ -67,13 +70,16 @@ def linalg_text(
     arguments: Sequence[Layout | None],
     results: Sequence[Layout | None],
     mesh: Mesh,
+    written: Mapping[int, int] = NOTHING_WRITTEN,
 ) -> str:
     """Return a GraphModule as MLIR text: `@main` with a `dist.layout` on each argument and result that has one.
+
+    written: the results that are what an argument is afterwards, each with the argument, which is donated.
 
     Raises one CompileError for all that is wrong or not supported in it.
     """
     try:
-        return _text(graph, arguments, results, mesh)
+        return _text(graph, arguments, results, mesh, written)
     except CompileError as error:
         if not error.message.startswith("not supported: "):
             raise
@@ -86,6 +92,7 @@ def _text(
     arguments: Sequence[Layout | None],
     results: Sequence[Layout | None],
     mesh: Mesh,
+    written: Mapping[int, int] = NOTHING_WRITTEN,
 ) -> str:
     bindings = torch_importer()
     if bindings is None:
@@ -107,6 +114,7 @@ def _text(
         refuse_unknown(module, _OURS)
         add_mesh(module, mesh)
         _set_layouts(module, arguments, results)
+        _set_donations(module, written)
         for op in (module.operation, *(o.operation for o in module.body.operations)):
             for name in [name for name in op.attributes if name.startswith("torch.")]:
                 del op.attributes[name]
@@ -284,3 +292,19 @@ def _set_layouts(
                 {} if one is None else {"dist.layout": LayoutAttr.make(one)} for one in layouts
             ]
             main.attributes[key] = ir.ArrayAttr.get([ir.DictAttr.get(one) for one in attrs])
+
+
+def _set_donations(module: ir.Module, written: Mapping[int, int]) -> None:
+    """Let results take the buffers of the arguments that they are written to."""
+    if not written:
+        return
+    (main,) = functions_of(module).values()
+    for key, attributes in (
+        ("arg_attrs", {n: {DONATE: ir.StringAttr.get("preferred")} for n in written.values()}),
+        ("res_attrs", {n: {TAKES: i64(argument)} for n, argument in written.items()}),
+    ):
+        type_ = main.attributes["function_type"].value
+        count = len(type_.inputs if key == "arg_attrs" else type_.results)
+        given = list(main.attributes[key]) if key in main.attributes else [{}] * count
+        said = [dict_of(entry) | attributes.get(k, {}) for k, entry in enumerate(given)]
+        main.attributes[key] = ir.ArrayAttr.get([ir.DictAttr.get(entry) for entry in said])

@@ -93,6 +93,10 @@ class Array:
                 f"{self._kind()}: this Array was donated to a call, and its buffer is a result's now: use that result"
             )
 
+    def copy(self) -> Array:
+        """Return an Array like this one in memory of its own."""
+        return self.holding([copied(shard) for shard in self.held])
+
     def alone(self) -> Array:
         """Note that nothing else holds the memory of this array, and return it."""
         self._alone = True

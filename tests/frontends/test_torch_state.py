@@ -1,0 +1,178 @@
+"""PyTorch modules that write their buffers or arguments: the program's state changes as in eager PyTorch, in place."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+import meshweave as mw  # noqa: E402
+
+nn = torch.nn
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+
+
+def near(got: Any, want: Any) -> None:
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+
+
+class Cache(nn.Module):
+    """A cache of rows in a buffer, and a count."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.register_buffer("rows", torch.zeros(2, 16, 8))
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: Any, place: Any) -> Any:
+        self.rows.index_copy_(1, place, self.linear(x))
+        self.count.add_(1)
+        return self.rows.sum(1)
+
+
+class Rows(nn.Module):
+    """An argument that is written by its places, and read again."""
+
+    def forward(self, rows: Any, x: Any, place: Any) -> Any:
+        rows[:, place] = x[:, None]
+        return rows.sum(-1), x + 1
+
+
+class Scaled(nn.Module):
+    def forward(self, x: Any) -> Any:
+        x.mul_(2.0)
+        return x[0].sum()
+
+
+MESHES = [("", {}), ("tp=2", {"rows": "[_, _, tp]"}), ("tp=2", {"rows": "[_, tp, _]"})]
+
+
+@pytest.mark.parametrize(
+    ("engine", "mesh", "placements"), [*(("local", *mesh) for mesh in MESHES), ("mpi", *MESHES[1])]
+)
+def test_buffers_are_the_state_of_a_program(engine: str, mesh: str, placements: Any) -> None:
+    module = Cache().eval()
+    eager, before = copy.deepcopy(module), copy.deepcopy(module.state_dict())
+    like = torch.zeros(2, 1, 8), torch.tensor([0])
+    with mw.from_torch(module, like, placements, mesh=mesh or None, engine=engine) as program:
+        for k in range(4):
+            x, place = torch.randn(2, 1, 8), torch.tensor([5 * k % 16])
+            with torch.no_grad():
+                near(program(x, place), eager(x, place))
+        near(torch.from_numpy(program.parameters["rows"].numpy()), eager.rows)
+        assert int(program.parameters["count"]) == 4
+        assert "copied of donated state" in program.explain()
+        program.bind({"rows": torch.ones(2, 16, 8)})
+        eager.rows.fill_(1)
+        with torch.no_grad():
+            near(program(x, place), eager(x, place))
+    for name, value in module.state_dict().items():
+        assert torch.equal(value, before[name])
+
+
+def test_a_batch_norm_in_training_mode_writes_its_statistics() -> None:
+    module = nn.BatchNorm1d(5).train()
+    eager = copy.deepcopy(module)
+    with mw.from_torch(module, (torch.zeros(7, 5),)) as program:
+        for _ in range(3):
+            x = torch.randn(7, 5)
+            with torch.no_grad():
+                near(program(x), eager(x))
+        for name in ("running_mean", "running_var"):
+            near(torch.from_numpy(program.parameters[name].numpy()), getattr(eager, name))
+
+
+@pytest.mark.parametrize("mesh", ["", "x=2"])
+def test_arguments_of_every_kind_are_written(mesh: str) -> None:
+    given = torch.randn(2, 6, 4)
+    like = torch.zeros(2, 6, 4), torch.zeros(2, 4), torch.tensor([0])
+    placements = {"rows": "[_, x, _]"} if mesh else {}
+    with mw.from_torch(Rows(), like, placements, mesh=mesh or None) as program:
+        port = program.program.inputs[0]
+        kinds = {
+            "tensor": given.clone(), "array": given.numpy().copy(),
+            "Array": mw.Array.from_numpy(given.numpy(), mesh=mesh, layout=port.layout),
+            "turned": given.mT.contiguous().mT,
+        }  # fmt: skip
+        for value in kinds.values():
+            eager, x, place = given.clone(), torch.randn(2, 4), torch.tensor([3])
+            right = Rows()(eager, x, place)
+            found = program(value, x, place)
+            for got, want in zip(found, right, strict=True):
+                np.testing.assert_allclose(np.asarray(got), want, rtol=1e-5)
+            np.testing.assert_array_equal(np.asarray(value), eager)
+
+
+COMPILED: list[tuple[Callable[[], Any], Callable[[int], tuple[Any, ...]], str, Any]] = [
+    (lambda: nn.BatchNorm1d(5).train(), lambda k: (torch.randn(7, 5),), "", {}),
+    (Cache, lambda k: (torch.randn(2, 1, 8), torch.tensor([k])), "", {}),
+    (Cache, lambda k: (torch.randn(2, 1, 8), torch.tensor([k])), "tp=2", {"rows": "[_, tp, _]"}),
+    (Rows, lambda k: (torch.ones(2, 64, 4), torch.randn(2, 4), torch.tensor([k])), "", {}),
+    (Rows, lambda k: (torch.ones(2, 6, 4), torch.randn(2, 4), torch.tensor([k])), "x=2", {}),
+]
+
+
+@pytest.mark.parametrize(("make", "arguments", "mesh", "placements"), COMPILED)
+def test_compiled_modules_write_what_eager_ones_write(
+    make: Any, arguments: Any, mesh: str, placements: Any
+) -> None:
+    module = make()
+    eager = copy.deepcopy(module)
+    fast = torch.compile(module, backend=mw.torch_backend(mesh=mesh or None, placements=placements))
+    first = arguments(0)
+    theirs = copy.deepcopy(first)
+    with torch.no_grad():
+        for k in range(3):
+            rest = arguments(k)[1:] if len(first) == 3 else ()
+            if len(first) == 3:  # the first argument is the state
+                first, theirs = (first[0], *rest), (theirs[0], *rest)
+            near(fast(*first), eager(*theirs))
+            for ours, right in zip(first, theirs, strict=True):
+                near(ours, right)
+    for name, value in eager.state_dict().items():
+        near(module.state_dict()[name], value)
+
+
+def test_a_compiled_program_works_in_the_memory_of_a_tensor() -> None:
+    """Aligned tensors are written where they lie; others are copied, in turns with them."""
+    with mw.from_torch(Scaled(), (torch.ones(4, 8),)) as program:
+        whole = torch.ones(5, 8)
+        odd = torch.ones(33)[1:].view(4, 8)  # not aligned
+        for value in (whole[:4].clone(), odd, whole[:4].clone(), odd):
+            before = value.clone()
+            assert program(value) == 2 * before[0].sum()
+            assert torch.equal(value, 2 * before)
+        ports = program._ports
+        assert ports is not None and len(ports.call.inputs) == 1
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.add_(1),
+        lambda x: (x.add_(1), x[0]),
+        lambda x: (x.add_(1)[1], x * 2),
+        lambda x: x[0].mul_(2),
+        lambda x: (x.t(), x[1:].mul_(3)),
+    ],
+)
+def test_results_that_lie_in_a_written_argument(function: Any) -> None:
+    ours, theirs = (torch.arange(12.0).reshape(4, 3) for _ in range(2))
+    with torch.no_grad():
+        found, right = torch.compile(function, backend="meshweave")(ours), function(theirs)
+        assert torch.equal(ours, theirs)
+        ours.add_(1)
+        theirs.add_(1)
+    pairs = zip(found, right, strict=True) if isinstance(right, tuple) else [(found, right)]
+    for got, want in pairs:
+        assert torch.equal(got, want)
