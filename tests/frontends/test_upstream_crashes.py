@@ -81,8 +81,22 @@ def gather(vector, batching):
     return text, sizes
 
 
+BITS = {
+    ("complex64", 2): ("tensor<3x2xcomplex<f32>>", "tensor<3xcomplex<f64>>"),
+    ("complex128", 1): ("tensor<3xcomplex<f64>>", "tensor<3x2xcomplex<f32>>"),
+    ("complex64", 1): ("tensor<3xcomplex<f32>>", "tensor<3xcomplex<f32>>"),
+}
+"""Types of complex numbers and of those that have the same bits."""
+
+
+def bits(given, made):
+    """A program that takes complex numbers for others."""
+    return program(f"%0 = stablehlo.bitcast_convert %a : ({given}) -> {made}", given, made)
+
+
 PASSES = {
     "gather": gather(0, 1)[0],
+    "complex bits": bits(*BITS["complex128", 1]),
     "quantised comparison": program(
         f"%0 = stablehlo.compare GE, %a, %a : (tensor<4x{QUANTISED}>, tensor<4x{QUANTISED}>) -> tensor<4xi1>",
         f"tensor<4x{QUANTISED}>",
@@ -147,7 +161,7 @@ def test_the_passes_crash(name):
     assert ends_the_process(PASSES[name])
 
 
-@pytest.mark.parametrize("name", [name for name in PASSES if name != "gather"])
+@pytest.mark.parametrize("name", [name for name in PASSES if name.startswith("quantised")])
 def test_quantised_numbers_are_refused(name):
     says = refusal(PASSES[name])
     assert says.startswith("p.mlir:2:") and "not supported: quantised numbers (" in says
@@ -224,3 +238,13 @@ def test_composites_are_what_they_are_made_of():
 """
     with mw.from_stablehlo(text) as loaded:
         assert loaded(np.arange(3, dtype=np.float32))[0].tolist() == [0, 4, 8]
+
+
+@pytest.mark.parametrize("given", BITS)
+def test_complex_numbers_keep_their_bits(given):
+    dtype, wide = given
+    x = (np.arange(3 * wide) + 0.1j).astype(dtype).reshape((3, 2) if wide == 2 else 3)
+    text = bits(*BITS[given])
+    with mw.compile(text) as compiled:
+        (made,) = map(np.asarray, compiled(x))
+    assert made.tobytes() == x.tobytes()

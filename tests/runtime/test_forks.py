@@ -91,6 +91,38 @@ def test_a_fork_while_other_threads_call(mesh: str) -> None:
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
+WHILE_RANKS_LEAVE = """
+import os, signal, sys
+import numpy as np
+import meshweave as mw
+from meshweave.runtime import engine
+
+f = mw.jit(lambda a: mw.sum(a, axis=0), mesh="x=2", in_layouts="[x, _]")
+a = np.arange(12, dtype=np.float32).reshape(4, 3)
+executable = engine("local").load(f.lower(a).compile().program.bundle)
+
+def work():
+    assert np.array_equal(executable.run([[a[:2]], [a[2:]]])[0][0], a.sum(0))
+
+work()
+executable._leaving = executable._workers[1:]  # as another thread's call has them, just now
+executable._leaving[0]._busy = True
+pid = os.fork()
+if pid == 0:
+    signal.alarm(30)
+    work()
+    os._exit(0)
+print(os.waitpid(pid, 0)[1])
+executable._leaving[0]._busy = False
+"""
+
+
+def test_a_copy_does_not_wait_for_ranks_that_it_has_not() -> None:
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", WHILE_RANKS_LEAVE]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (ended.stdout, ended.stderr) == ("0\n", "")
+
+
 AT_EXIT = """
 import atexit, threading
 import numpy as np

@@ -271,7 +271,7 @@ class LocalExecutable:
         """Start over in a copy of the process, without threads of the ranks."""
         if self._workers:
             self._end.detach()
-        self._workers, self._lost = [], []
+        self._workers, self._lost, self._leaving = [], [], []
         for helpers in self._helpers:
             helpers.reset()
         self._reset()

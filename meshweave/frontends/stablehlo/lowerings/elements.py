@@ -6,7 +6,7 @@ These are unsigned integers, booleans, sums in 16 bits, and floats that no integ
 import math
 
 from meshweave.ir.bindings import arith, ir
-from meshweave.ir.build import OpBuilder, tensor_type
+from meshweave.ir.build import OpBuilder, i64, tensor_type
 from meshweave.ir.ops import body_of, ops_named, replace_op, terminator
 
 
@@ -114,7 +114,41 @@ def _reduce_precision(op: ir.Operation) -> None:
     op.operands[0] = number
 
 
+def _complex_bits(op: ir.Operation) -> None:
+    """Take bits of complex numbers part by part: upstream crashes on them."""
+    (value,), type_ = op.operands, op.results[0].type
+    if not isinstance(type_.element_type, ir.ComplexType):
+        return
+    if value.type == type_:
+        replace_op(op, [value])
+        return
+    b, shape = OpBuilder.before(op), list(type_.shape)
+    given, made = value.type.element_type.element_type, type_.element_type.element_type
+    own, part = list(value.type.shape), tensor_type([*shape, 1], made)
+    parts = [
+        b.one(
+            "stablehlo.reshape",
+            tensor_type([*own, 1], given),
+            b.one(name, tensor_type(own, given), value),
+        )
+        for name in ("stablehlo.real", "stablehlo.imag")
+    ]
+    both = b.one(
+        "stablehlo.concatenate", tensor_type([*own, 2], given), *parts, dimension=i64(len(own))
+    )
+    bits = b.one("stablehlo.bitcast_convert", tensor_type([*shape, 2], made), both)
+    halves = []
+    for k in (0, 1):
+        where = {"start_indices": [0] * len(shape) + [k], "limit_indices": [*shape, k + 1]}
+        limits = {name: ir.DenseI64ArrayAttr.get(at) for name, at in where.items()}
+        strides = ir.DenseI64ArrayAttr.get([1] * len(part.shape))
+        half = b.one("stablehlo.slice", part, bits, strides=strides, **limits)
+        halves.append(b.one("stablehlo.reshape", tensor_type(shape, made), half))
+    replace_op(op, [b.one("stablehlo.complex", type_, *halves)])
+
+
 LOWER = {
+    "stablehlo.bitcast_convert": _complex_bits,
     "stablehlo.broadcast_in_dim": _broadcast_bits,
     "stablehlo.dot_general": _accumulate_wide,
     "stablehlo.reduce_precision": _reduce_precision,
