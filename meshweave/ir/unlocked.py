@@ -20,7 +20,7 @@ class _Text(ctypes.Structure):
     _fields_ = (("data", ctypes.c_char_p), ("length", ctypes.c_size_t))
 
 
-class Engine:
+class LlvmCompiler:
     """Compile a module in the LLVM dialect, as the bindings' `ExecutionEngine` does, which keeps the lock."""
 
     def __init__(self, module: ir.Module, opt_level: int, alone: bool) -> None:

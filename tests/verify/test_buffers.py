@@ -17,7 +17,7 @@ from meshweave.errors import CompileError
 from meshweave.frontends.load import load_module
 from meshweave.ir.bindings import ir
 from meshweave.ir.locations import parse_module
-from meshweave.ir.unlocked import Engine
+from meshweave.ir.unlocked import LlvmCompiler
 from meshweave.lowering import bundle_of, stages
 from meshweave.lowering.buffers.plan_memory import plan_memory
 from meshweave.pipeline import run_pipeline
@@ -255,14 +255,14 @@ def test_other_threads_go_on_while_llvm_compiles(
         while not done.wait(0.001):
             turns[0] += 1
 
-    compile_all = Engine.compile
+    compile_all = LlvmCompiler.compile
 
-    def compiled(engine: Engine, name: str) -> None:
+    def compiled(engine: LlvmCompiler, name: str) -> None:
         before = turns[0]
         compile_all(engine, name)
         meanwhile.append(turns[0] - before)
 
-    monkeypatch.setattr(Engine, "compile", compiled)
+    monkeypatch.setattr(LlvmCompiler, "compile", compiled)
     thread = threading.Thread(target=count)
     thread.start()
     try:

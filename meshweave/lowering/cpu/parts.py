@@ -14,7 +14,7 @@ PART_OPS = 4000  # of a part: what an object costs by itself is some percent of 
 
 
 @dataclass
-class _Part:
+class _CodePart:
     """Hold the functions of a part: how many ops they have, and what they name."""
 
     ops: list[ir.Operation] = field(default_factory=list)
@@ -46,16 +46,16 @@ def _is_optimised(op: ir.Operation) -> bool:
     return bool(is_function) and "optimize_none" not in op.attributes
 
 
-def _cut(ops: Iterable[ir.Operation]) -> list[_Part]:
-    parts = [_Part()]
+def _cut(ops: Iterable[ir.Operation]) -> list[_CodePart]:
+    parts = [_CodePart()]
     for op in ops:
         if parts[-1].size >= PART_OPS:
-            parts.append(_Part())
+            parts.append(_CodePart())
         _add(parts[-1], op)
     return parts
 
 
-def _add(part: _Part, op: ir.Operation) -> None:
+def _add(part: _CodePart, op: ir.Operation) -> None:
     def visit(inner: ir.Operation) -> ir.WalkResult:
         part.size += 1
         if inner.name == "llvm.call" and "callee" in inner.attributes:
@@ -68,7 +68,7 @@ def _add(part: _Part, op: ir.Operation) -> None:
     op.walk(visit)
 
 
-def _text(part: _Part, known: Mapping[str | None, ir.Operation]) -> str:
+def _text(part: _CodePart, known: Mapping[str | None, ir.Operation]) -> str:
     own = [symbol_of(op) for op in part.ops]
     others = [known[name] for name in sorted(part.named.difference(own))]
     named = [_declaration(op) if op.name == "llvm.func" else op for op in others]

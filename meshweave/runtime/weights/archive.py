@@ -11,7 +11,7 @@ _LOCAL = 30  # bytes of a member's own header, before its name
 
 
 @dataclass(frozen=True)
-class Member:
+class ArchiveMember:
     """Describe a member: where its bytes begin in the archive, and how many they are, unpacked."""
 
     name: str
@@ -20,7 +20,7 @@ class Member:
     compressed: bool
 
 
-def members(file: OpenFile) -> list[Member]:
+def members(file: OpenFile) -> list[ArchiveMember]:
     """List the members of an archive. Raises MeshweaveError for what is none, or says what cannot be."""
     import zipfile  # imported here: it loads slowly
 
@@ -42,5 +42,5 @@ def members(file: OpenFile) -> list[Member]:
         compressed = info.compress_type != zipfile.ZIP_STORED
         if end > file.nbytes or (not compressed and info.compress_size != info.file_size):
             raise MeshweaveError(f"{file.path}: member {info.filename!r:.60} is cut short")
-        found.append(Member(info.filename, start, info.file_size, compressed))
+        found.append(ArchiveMember(info.filename, start, info.file_size, compressed))
     return found

@@ -24,7 +24,7 @@ def bands(array: Array) -> Iterator[memoryview]:
         return
     row = prod(array.shape[1:]) * numpy_dtype(array.dtype).itemsize
     step = max(1, BAND // max(1, row))
-    parts = [_Part(array, rank) for rank in _owners(array)]
+    parts = [_RankPart(array, rank) for rank in _owners(array)]
     for begin in range(0, array.shape[0], step):
         end = min(begin + step, array.shape[0])
         band: Values = np.empty((end - begin, *array.shape[1:]), numpy_dtype(array.dtype))
@@ -39,7 +39,7 @@ def _owners(array: Array) -> list[int]:
     return [r for r in range(array.mesh.nranks) if array.mesh.group_index(unread, r) == 0]
 
 
-class _Part:
+class _RankPart:
     """Hold what a rank has of an array: its elements, and their indices along each dim."""
 
     def __init__(self, array: Array, rank: int) -> None:

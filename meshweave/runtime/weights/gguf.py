@@ -55,7 +55,7 @@ _TYPES: dict[int, tuple[str, Packing | None]] = {
 }  # fmt: skip
 
 
-class _Reader:
+class _HeaderReader:
     """Read the head of a file, one value after the other."""
 
     def __init__(self, file: OpenFile) -> None:
@@ -114,7 +114,7 @@ class _Reader:
 def gguf(path: Path) -> dict[str, Stored]:
     """Return the tensors of a file by name. Raises MeshweaveError for what is no such file, or damaged."""
     with OpenFile(path) as file:
-        reader = _Reader(file)
+        reader = _HeaderReader(file)
         if reader.take(4) != _MAGIC or reader.number("<I") not in (2, 3):
             raise MeshweaveError(f"{path}: no GGUF file of version 2 or 3")
         count, keys = reader.number("<Q"), reader.number("<Q")
@@ -131,7 +131,7 @@ def gguf(path: Path) -> dict[str, Stored]:
         return found
 
 
-def _entry(reader: _Reader) -> tuple[str, tuple[int, ...], int, int]:
+def _entry(reader: _HeaderReader) -> tuple[str, tuple[int, ...], int, int]:
     """Return the name, shape, type and offset of the next tensor."""
     name, ndim = reader.text(), reader.number("<I")
     if ndim > _MOST_DIMS:

@@ -10,7 +10,7 @@ import numpy as np
 
 from meshweave.bundle import NUMPY_DTYPES, numpy_dtype
 from meshweave.errors import MeshweaveError
-from meshweave.runtime.weights.archive import Member, members
+from meshweave.runtime.weights.archive import ArchiveMember, members
 from meshweave.runtime.weights.boxes import OpenFile
 from meshweave.runtime.weights.stored import Stored
 
@@ -33,7 +33,7 @@ def npz(path: Path) -> dict[str, Stored]:
         }
 
 
-def _place(path: Path, member: Member) -> tuple[int, int]:
+def _place(path: Path, member: ArchiveMember) -> tuple[int, int]:
     if member.compressed:
         raise MeshweaveError(
             f"{path}: {member.name} is compressed, and ranks read parts: np.savez is right, not "

@@ -17,7 +17,7 @@ from typing import Any
 
 from meshweave.bundle import numpy_dtype
 from meshweave.errors import MeshweaveError
-from meshweave.runtime.weights.archive import Member, members
+from meshweave.runtime.weights.archive import ArchiveMember, members
 from meshweave.runtime.weights.boxes import OpenFile
 from meshweave.runtime.weights.stored import Stored
 
@@ -142,7 +142,7 @@ def _tensors(path: Path, value: object) -> list[tuple[str, _Tensor]]:
     )
 
 
-def _stored(path: Path, name: str, tensor: _Tensor, storages: dict[str, Member]) -> Stored:
+def _stored(path: Path, name: str, tensor: _Tensor, storages: dict[str, ArchiveMember]) -> Stored:
     """Return where a tensor lies in the file."""
     member = storages.get(tensor.storage.key)
     dims = _dims(tensor)

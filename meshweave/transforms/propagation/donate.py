@@ -43,7 +43,7 @@ class Donate(Pass):
         arguments, results = port_attrs(main, "arg_attrs"), port_attrs(main, "res_attrs")
         if not any(DONATE in entry for entry in arguments):
             return
-        pairs = _Pairs(main, by_name, arguments, results)
+        pairs = _Donations(main, by_name, arguments, results)
         if self.target != "gpu":
             pairs.find()
         rows = []
@@ -95,7 +95,7 @@ def _row(main: ir.Operation, number: int, entry: Entry, found: Found) -> ir.Attr
     return ir.DictAttr.get({"argument": i64(number), "result": i64(found.result), **texts})
 
 
-class _Pairs:
+class _Donations:
     """Find the result for each donated argument, and note it in the attributes of both."""
 
     def __init__(

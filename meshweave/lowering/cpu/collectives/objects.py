@@ -17,7 +17,7 @@ from meshweave.abi import DTYPES, KINDS, STAGING, MpiTable, reduction_symbol
 from meshweave.cache import cached_object
 from meshweave.errors import CompileError
 from meshweave.ir.bindings import PassManager, ir
-from meshweave.ir.unlocked import Engine
+from meshweave.ir.unlocked import LlvmCompiler
 from meshweave.lowering.cpu.collectives.library import Instance, Linked, link
 from meshweave.plan.collectives import BY_OP, MOVING
 from meshweave.targets import ENGINES
@@ -299,7 +299,7 @@ def object_of(
     exported = _exported(module)
     if exported is None:
         raise CompileError("the module defines no function that others may call")
-    engine = Engine(module, opt_level, alone)
+    engine = LlvmCompiler(module, opt_level, alone)
     if not engine.made:
         raise CompileError("LLVM does not take the module")
     # Without an address for every symbol nothing is compiled; none of them is called.

@@ -185,7 +185,7 @@ def _unit(product: Bf16Product) -> Bf16Unit:
 
 
 @dataclass(frozen=True)
-class _Part:
+class _PackedPart:
     """Describe a part of the right matrix that is packed: its first column and step of depth, and how many."""
 
     column: Value
@@ -228,7 +228,7 @@ class _Loops:
         writer, p = self.writer, self.product
         start = writer.open(p.depth, self.deep)
         column = writer.open(p.columns, self.width)
-        part = _Part(
+        part = _PackedPart(
             column,
             tiles.minimum(writer, column, p.columns, self.width),
             start,
@@ -240,7 +240,7 @@ class _Loops:
         for _ in range(3):
             writer.close()
 
-    def _rows(self, row: Value, rows: Value, part: _Part) -> None:
+    def _rows(self, row: Value, rows: Value, part: _PackedPart) -> None:
         """Write a few rows of a part."""
         writer = self.writer
         self.left.pack(row, rows, part.start, part.depth, self.lines, self.blocks)
@@ -256,7 +256,13 @@ class _Loops:
         writer.close()
 
     def _block(
-        self, row: Value, rows: Value, column: Value, columns: Value, right: Value, part: _Part
+        self,
+        row: Value,
+        rows: Value,
+        column: Value,
+        columns: Value,
+        right: Value,
+        part: _PackedPart,
     ) -> None:
         """Write one block of sums: where it lies, or in a local buffer of which a part is added to the result."""
         writer, p = self.writer, self.product
@@ -285,7 +291,7 @@ class _Loops:
         whole = writer.compare("eq", rows, self.rows) & writer.compare("eq", columns, self.columns)
         writer.if_(whole, lambda: self.machine.add(writer, there), through)
 
-    def _begins(self, part: _Part) -> Value | bool:
+    def _begins(self, part: _PackedPart) -> Value | bool:
         """Tell whether the sums of a part begin at zero."""
         if not self.starts or self.product.depth <= self.deep:
             return self.starts
