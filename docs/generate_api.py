@@ -63,9 +63,15 @@ def returned(name: str) -> Any:
 
 def members(kind: Any) -> list[str]:
     """The public methods and properties of a class, as it lists them."""
+    found = {
+        name: value
+        for base in reversed(kind.__mro__)
+        if base.__module__.startswith("meshweave.")
+        for name, value in vars(base).items()
+    }
     return [
         name
-        for name, value in vars(kind).items()
+        for name, value in found.items()
         if not name.startswith("_")
         and (callable(value) or isinstance(value, property | staticmethod | cached_property))
     ]
@@ -96,14 +102,16 @@ def _more(title: str) -> list[str]:
 
 
 _FUNCTIONS = """\
-Written as the [array API standard](https://data-apis.org/array-api/latest/) has them, inside functions that `mw.jit`
-traces, with the signatures of its edition 2024.12. Arrays are what the function was given, what other functions made of
-it, and NumPy arrays, which become constants; Python numbers take the dtype of the arrays that they meet. Where the
-values lie is found by propagation: any layout goes in, and results are exact whatever it is, up to the order of sums.
-Indices may be integers, slices, `None`, `...`, arrays of integers, and masks that are known when tracing. Functions
-whose results have shapes that depend on the elements (`nonzero`, `unique_all`, ..) are refused with what to do instead.
-All raise CompileError, at the line of the call, for shapes, axes and dtypes that do not fit, saying what would, and
-UsageError outside a traced function.
+Written as the [array API standard](https://data-apis.org/array-api/latest/) has them, with the signatures of its
+edition 2024.12. They compute with `mw.Array`s at once, each compiled once for a kind of call (shapes, dtypes,
+layouts, mesh), and give Arrays that stay on the ranks; NumPy arrays and those of one rank go to the mesh of the
+others. Inside functions that `mw.jit` traces they become part of the program: arrays are then what the function was
+given, what other functions made of it, and NumPy arrays, which become constants. Python numbers take the dtype of the
+arrays that they meet. Where the values lie is found by propagation: any layout goes in, and results are exact
+whatever it is, up to the order of sums. Indices may be integers, slices, `None`, `...`, arrays of integers, and
+masks, which a traced function has to know when it is traced. Functions whose results have shapes that depend on the
+elements (`nonzero`, `unique_all`, ..) are refused in traced functions with what to do instead. All raise
+CompileError, at the line of the call, for shapes, axes and dtypes that do not fit, saying what would.
 
 In the examples v is `[1.0, 2.0, 4.0]`, w `[4.0, 1.0, 2.0]`, m `[[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]`, all float32, i
 `[5, 3, 0]`, b `[True, False, True]`."""
@@ -116,7 +124,7 @@ def _section(full: str, value: Any, made: Any = None) -> list[str]:
     if made is not None:
         parts.append("What it makes is called like the function, and has:")
     if kind is not None and (names := members(kind)):
-        rows = [(f"`{m}{_call(kind, m)}`", _first(vars(kind)[m])) for m in names]
+        rows = [(f"`{m}{_call(kind, m)}`", _first(inspect.getattr_static(kind, m))) for m in names]
         parts.append(table(("member", "what"), rows))
     return parts
 
@@ -126,7 +134,7 @@ _PLAIN = (mw.P, *(getattr(import_module("meshweave.errors"), n) for n in MORE["E
 
 def _call(kind: Any, name: str) -> str:
     """How a member is called; nothing for a property."""
-    value = vars(kind)[name]
+    value = inspect.getattr_static(kind, name)
     if isinstance(value, property | cached_property):
         return ""
     return (

@@ -68,11 +68,14 @@ def __getattr__(name: str) -> Any:
     from meshweave.frontends.python import MODULES, PUBLIC, RENAMED
 
     if name in MODULES:
-        return import_module(MODULES[name])
-    home, own = RENAMED.get(name) or (_HOMES.get(name) or PUBLIC.get(name), name)
-    if home is None:
-        raise AttributeError(f"module 'meshweave' has no attribute {name!r}")
-    value = getattr(import_module(home), own)
+        value: Any = import_module("meshweave.api.namespace").inner(name)
+    else:
+        home, own = RENAMED.get(name) or (_HOMES.get(name) or PUBLIC.get(name), name)
+        if home is None:
+            raise AttributeError(f"module 'meshweave' has no attribute {name!r}")
+        value = getattr(import_module(home), own)
+        if home.startswith("meshweave.frontends.python."):
+            value = import_module("meshweave.api.namespace").public(name, value)
     globals()[name] = value
     return value
 

@@ -46,6 +46,16 @@ def numpy_dtype(dtype: str) -> np.dtype[Any]:
     return np.dtype(NUMPY_DTYPES[dtype])
 
 
+def public_dtype(dtype: str) -> np.dtype[Any]:
+    """Return the NumPy type of arrays of `dtype` as users see it: of "bf16" that of the package ml_dtypes."""
+    if dtype == "bf16":
+        import ml_dtypes  # here, for most programs have no bf16
+
+        found: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+        return found
+    return numpy_dtype(dtype)
+
+
 @dataclass(frozen=True)
 class Port:
     """Describe an input or output of a program.

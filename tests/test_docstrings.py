@@ -42,7 +42,7 @@ def described() -> Iterator[tuple[str, Any, str]]:
         yield name, value, f"{inspect.getdoc(value) or ''}\n{more or ''}"
     for name, kind in classes():
         for member in api.members(kind):
-            value = vars(kind)[member]
+            value = inspect.getattr_static(kind, member)
             value = getattr(value, "fget", None) or getattr(value, "__func__", value)
             value = getattr(value, "func", value)  # of a cached_property
             yield f"{name}.{member}", value, f"{inspect.getdoc(value)}\n{kind.__doc__}"

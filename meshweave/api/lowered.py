@@ -15,6 +15,7 @@ from meshweave.frontends.python.program import ArgumentSpec, TracedProgram
 from meshweave.hints.fast_paths import Choice, as_choice
 from meshweave.layout import Layout, Mesh
 from meshweave.runtime.arrays.array import Array, collect, own, place
+from meshweave.runtime.arrays.kind import Kind, kind_of
 from meshweave.runtime.program import Values
 from meshweave.targets import Goal
 
@@ -120,9 +121,9 @@ class Compiled:
         self._ports = program.inputs
         self._layouts = [Layout.parse(port.layout) for port in self._ports]
         self._structure = lowered.program.structure
-        self._whole = self._structure == tree.LEAF
+        self.whole = self._structure == tree.LEAF
         self._templates: list[Array] = []  # Arrays of the first call: later ones have other shards
-        self._captured = self._laid_out(lowered.program.captured)
+        self.captured = self._laid_out(lowered.program.captured)
 
     def call(self, leaves: Sequence[Any]) -> Any:
         """Run the program on the leaves of the arguments; return what the function returns, with Arrays as leaves."""
@@ -132,12 +133,12 @@ class Compiled:
         ]
         for value, spec, name in zip(leaves, self.lowered.specs, self.lowered.names):
             check_fits(value, spec, name)
-        held = self._captured
+        held = self.captured
         results = self._executable.run(place(self._executable, [*values, *held]), fixed=len(held))
         arrays = collect(self._executable, results)
         if not self._templates:
             self._templates = [array.holding(()) for array in arrays]
-        return self._returned(arrays)
+        return self.returned(arrays)
 
     def fast(self, args: Sequence[Any]) -> Callable[[Sequence[Any]], Any]:
         """Return a call for arguments just like these, NumPy arrays and Arrays, that checks nothing again."""
@@ -147,20 +148,27 @@ class Compiled:
             self._ready(a, s, lay) is a
             for a, s, lay in zip(args, self.lowered.specs, self._layouts)
         ]
-        held = tuple(self._captured)
+        held = tuple(self.captured)
         sharded = [isinstance(value, Array) for value in (*args, *held)]
         if not all(right) or not Dispatch.applies(self._executable, sharded):
             return self.call
         dispatch, templates = Dispatch(self._executable, sharded), self._templates
-        if self._whole:
+        if self.whole:
             return lambda given: templates[0].holding([r[0] for r in dispatch((*given, *held))])
 
         def run(given: Sequence[Any]) -> Any:
             results = dispatch((*given, *held))
             filled = [t.holding([row[i] for row in results]) for i, t in enumerate(templates)]
-            return self._returned(filled)
+            return self.returned(filled)
 
         return run
+
+    def result_kinds(self) -> list[Kind]:
+        """Return the kind of each Array that the program gives."""
+        return [
+            kind_of(self.lowered.mesh, Layout.parse(p.layout), tuple(p.global_shape), p.dtype)
+            for p in self.program.outputs
+        ]
 
     def _laid_out(self, captured: Sequence[Values]) -> list[Array]:
         """Lay the arrays that the function holds out over the ranks, once for all calls."""
@@ -172,8 +180,9 @@ class Compiled:
             for value, port in zip(captured, ports, strict=True)
         ]
 
-    def _returned(self, arrays: Sequence[Any]) -> Any:
-        return arrays[0] if self._whole else tree.unflatten(self._structure, iter(arrays))
+    def returned(self, arrays: Sequence[Any]) -> Any:
+        """Return what the function returns, of its leaves."""
+        return arrays[0] if self.whole else tree.unflatten(self._structure, iter(arrays))
 
     def _ready(self, value: object, spec: ArgumentSpec, layout: Layout) -> Array | Values:
         """Prepare an argument: an Array that lies right stays one, anything else becomes a NumPy array."""
@@ -191,7 +200,7 @@ class Compiled:
 
         results = [f"result{path}" for path in tree.paths(self._structure)]
         title = f"{self.lowered.name} on ({self.lowered.mesh}), engine {self.lowered.engine}"
-        held = [f"captured{number}" for number in range(len(self._captured))]
+        held = [f"captured{number}" for number in range(len(self.captured))]
         names = (*self.lowered.names, *held, *results)
         return explanation(title, names, self.program, self.lowered.report(), self.seconds)
 

@@ -68,11 +68,13 @@ def moved(array: Array, layout: LayoutLike, engine: str) -> Array:
         raise UsageError(f"redistribute: an Array is needed, got {type(array).__name__}")
     target = as_layout(layout, len(array.shape))
     target.check(array.mesh, array.shape)
-    itemsize = numpy_dtype(array.dtype).itemsize
+    itemsize = numpy_dtype(array.dtype_name).itemsize
     steps = plan_redistribute(array.layout, target, array.mesh, array.shape, itemsize).steps
-    move = Redistribution(array.layout, target, array.mesh, array.shape, array.dtype, steps, engine)
+    move = Redistribution(
+        array.layout, target, array.mesh, array.shape, array.dtype_name, steps, engine
+    )
     shards = replayed(move, array.shards) if _ONCE.first(move) else run(move, array.shards)
-    return Array(shards, array.mesh, target, array.shape, array.dtype)
+    return Array(shards, array.mesh, target, array.shape, array.dtype_name)
 
 
 REPLAYED = 1 << 22  # bytes of all shards up to which moving them once takes less than to compile

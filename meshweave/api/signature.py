@@ -18,7 +18,7 @@ from meshweave.runtime.arrays.array import Array
 def leaf_spec(value: object, path: str) -> ArgumentSpec:
     """Return what the compiler has to know of an argument. Raises UsageError, naming it, if it is no array."""
     if isinstance(value, Array):
-        return ArgumentSpec(tuple(value.shape), as_dtype(str(value.dtype)), layout=value.layout)
+        return ArgumentSpec(tuple(value.shape), as_dtype(value.dtype_name), layout=value.layout)
     if isinstance(value, Scalar):
         dtype = promoted([], [weak_kind(value) or "f"])
         if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
@@ -73,7 +73,7 @@ def fast_key(args: Sequence[Any]) -> tuple[Hashable, ...] | None:
         if kind is np.ndarray:
             key += (value.dtype, value.shape)
         elif kind is Array:
-            key += (value.dtype, value.shape, value.layout, value.mesh)
+            key.append(value.kind)
         else:
             return None
     return tuple(key)

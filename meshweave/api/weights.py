@@ -65,7 +65,11 @@ def load_safetensors(
     ...     mw.save({"up": np.ones((4, 2), "f4"), "bias": np.zeros(4, "f4")}, folder + "/w.safetensors")
     ...     w = mw.load_safetensors(folder + "/w.safetensors", {"up": "[tp, _]"}, mesh="tp=2")
     >>> w["up"]
-    Array(4x2xf32 [tp, _] on (tp=2): rank 0 [0:2, :], rank 1 [2:4, :])
+    Array([[1., 1.],
+           [1., 1.],
+           [1., 1.],
+           [1., 1.]],
+          4x2xf32 [tp, _] on (tp=2): rank 0 [0:2, :], rank 1 [2:4, :])
     """
     place, on = as_path("load_safetensors", path), as_mesh(mesh)
     found = tensors(place)
@@ -185,7 +189,7 @@ def save(tree: Any, path: str | os.PathLike[str]) -> None:
         _TREE: json.dumps(_description(structure, iter(names))),
         _LAYOUTS: json.dumps({n: [str(a.mesh), str(a.layout)] for n, a in arrays.items()}),
     }
-    entries = [(name, array.dtype, array.shape) for name, array in arrays.items()]
+    entries = [(name, array.dtype_name, array.shape) for name, array in arrays.items()]
     try:
         with replacing(place) as file, Bar(f"saving {place.name}", len(entries)) as bar:
             for name in write(file, entries, lambda name: bands(arrays[name]), metadata):
@@ -204,9 +208,9 @@ def _array(name: str, value: object) -> Array:
         array = value if isinstance(value, Array) else _whole(value)
     except MeshweaveError as error:
         raise UsageError(f"save: {name}: {error.message}") from None
-    if array.dtype not in NAMES:
+    if array.dtype_name not in NAMES:
         known = ", ".join(NAMES)
-        raise UsageError(f"save: {name}: safetensors has no dtype {array.dtype}: {known}")
+        raise UsageError(f"save: {name}: safetensors has no dtype {array.dtype_name}: {known}")
     return array
 
 

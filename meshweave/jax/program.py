@@ -135,7 +135,7 @@ class JaxProgram:
     def _given(self, array: Array, leaf: Leaf) -> PyTree:
         """Return a result as JAX's types are: unsigned, or PRNG keys of its own."""
         if leaf.dtype.kind == "u":
-            array = _retyped(array, f"u{array.dtype}")
+            array = _retyped(array, f"u{array.dtype_name}")
         if leaf.key is None:
             return array
         data = self._jax.numpy.asarray(np.asarray(array))
@@ -144,8 +144,8 @@ class JaxProgram:
     def _taken(self, value: object, leaf: Leaf) -> Array | np.ndarray[Any, Any]:
         """Return an argument as the program takes it: only JAX's own conversions (float64 to float32) are made."""
         if isinstance(value, Array):
-            if leaf.dtype.kind == "u" and value.dtype.startswith("ui"):
-                return _retyped(value, value.dtype[1:])
+            if leaf.dtype.kind == "u" and value.dtype_name.startswith("ui"):
+                return _retyped(value, value.dtype_name[1:])
             return value
         if leaf.key is not None:
             value = _key_data(self._jax, value, leaf)

@@ -14,7 +14,7 @@ import numpy as np
 from meshweave.errors import LayoutError
 from meshweave.layout.layout import Layout
 from meshweave.layout.mesh import Mesh
-from meshweave.layout.places import Indices, dim_addresses, indices_at
+from meshweave.layout.places import Indices, dim_addresses, indices_at, is_run, run_at
 
 Values = np.ndarray[Any, np.dtype[Any]]
 
@@ -156,6 +156,46 @@ def gather(shards: Sequence[Values], mesh: Mesh, layout: Layout, shape: Sequence
             reduced = _reduced(shards, mesh, layout, rank, len(layout.partial))
             value[_boxed(np.ix_(*[i[i >= 0] for i in indices]))] = reduced[inside]
     return value
+
+
+def gather_at(
+    shards: Sequence[Values],
+    mesh: Mesh,
+    layout: Layout,
+    shape: Sequence[int],
+    at: Sequence[Indices],
+) -> Values:
+    """Return the global value at some indices of each dim, as `value[np.ix_(*at)]` gives them; the rest is not read."""
+    value: Values = np.empty([len(indices) for indices in at], shards[0].dtype)
+    used = layout.used_axes
+    unread = [axis for axis in mesh.names if axis not in used] + list(layout.partial_axes())
+    for rank in range(mesh.nranks):
+        if mesh.group_index(unread, rank) == 0:
+            found = [_found(layout, mesh, shape, dim, rank, row) for dim, row in enumerate(at)]
+            local = np.ix_(*[positions for positions, _ in found])
+            held = {
+                r: from_allocation(shards[r], layout, mesh, shape)[local if found else ...]
+                for r in mesh.group(layout.partial_axes(), rank)
+            }
+            parts = [held.get(r, value) for r in range(mesh.nranks)]
+            place = np.ix_(*[places for _, places in found]) if found else ...
+            value[place] = _reduced(parts, mesh, layout, rank, len(layout.partial))
+    return value
+
+
+def _found(
+    layout: Layout, mesh: Mesh, shape: Sequence[int], dim: int, rank: int, at: Indices
+) -> tuple[Indices, Indices]:
+    """Return the local positions of those of the indices `at` that a rank holds, and their numbers in `at`."""
+    if is_run(layout, mesh, tuple(shape), dim):
+        begin, end = (int(bound) for bound in run_at(layout, mesh, tuple(shape), dim, rank))
+        held = np.flatnonzero((at >= begin) & (at < end))
+        return at[held] - begin, held
+    index = dim_indices(layout, mesh, shape, dim, rank)
+    order = np.argsort(index, kind="stable")
+    nearest = np.searchsorted(index[order], at).clip(max=max(len(index) - 1, 0))
+    held = np.flatnonzero(index[order][nearest] == at) if len(index) else np.zeros(0, np.int64)
+    return order[nearest[held]], held
 
 
 def _reduced(shards: Sequence[Values], mesh: Mesh, layout: Layout, rank: int, count: int) -> Values:

@@ -58,7 +58,7 @@ def _subject(
     if isinstance(what, Array):
         if shape is not None or mesh is not None:
             raise UsageError("show: an Array has a shape and a mesh of its own")
-        return what.layout, what.mesh, what.shape, what.dtype
+        return what.layout, what.mesh, what.shape, what.dtype_name
     if not isinstance(what, str | tuple | Layout) and type(what).__name__ != "PartitionSpec":
         raise UsageError(f"show: an Array or a layout is needed, got {type(what).__name__}")
     if shape is None or mesh is None:

@@ -21,7 +21,7 @@ from meshweave.plan.redistribute import Plan, plan_redistribute
 from meshweave.plan.simulate import simulate
 from meshweave.plan.steps import OPS
 from meshweave.plan.symbolic import symbolic_plan
-from meshweave.runtime.arrays.array import narrow, wide
+from meshweave.runtime.arrays.elements import narrow, wide
 from meshweave.targets import ENGINES, Goal
 from meshweave.tools.arrays import save
 from meshweave.tools.picture import picture

@@ -13,7 +13,8 @@ from meshweave.errors import MeshweaveError
 from meshweave.frontends.torch.export import Exported, torch_package
 from meshweave.frontends.torch.layouts import is_dtensor
 from meshweave.layout import Layout, Mesh
-from meshweave.runtime.arrays.array import Array, collect, wide
+from meshweave.runtime.arrays.array import Array, collect
+from meshweave.runtime.arrays.elements import wide
 from meshweave.runtime.engine import Executable
 from meshweave.runtime.local.dispatch import pieces, plain
 from meshweave.runtime.local.engine import LocalCall
@@ -210,9 +211,9 @@ def placed(value: object, port: Port, mesh: Mesh) -> Array:
             raise MeshweaveError(f"shape {tuple(array.shape)}, {tuple(port.global_shape)} is right")
         array = wide(array, port.dtype)
         made = Array.from_numpy(array, mesh=mesh, layout=layout, dtype=port.dtype)
-    if (made.shape, made.dtype) != (tuple(port.global_shape), port.dtype):
+    if (made.shape, made.dtype_name) != (tuple(port.global_shape), port.dtype):
         raise MeshweaveError(
-            f"{made.dtype} {made.shape}, {port.dtype} {tuple(port.global_shape)} is right"
+            f"{made.dtype_name} {made.shape}, {port.dtype} {tuple(port.global_shape)} is right"
         )
     return made
 
@@ -233,4 +234,4 @@ def to_torch(array: Array) -> Tensor:
     """Return the global value of an Array as a torch tensor."""
     torch = torch_package()
     value = torch.from_numpy(np.ascontiguousarray(array.numpy()).reshape(array.shape))
-    return value.to(torch.bfloat16) if array.dtype == "bf16" else value
+    return value.to(torch.bfloat16) if array.dtype_name == "bf16" else value

@@ -35,7 +35,7 @@ def test_every_bf16_goes_in_and_out_with_its_bits_and_its_memory() -> None:
 def test_on_two_ranks(layout: str) -> None:
     value = torch.arange(24.0).reshape(4, 6).bfloat16()
     array = mw.Array.from_dlpack(value, mesh="x=2", layout=layout)
-    assert array.dtype == "bf16" and np.array_equal(array.numpy(), value.float().numpy())
+    assert array.dtype_name == "bf16" and np.array_equal(array.numpy(), value.float().numpy())
     whole = torch.from_dlpack(array.redistribute("[_, _]"))
     assert torch.equal(whole, value)
 
@@ -57,7 +57,7 @@ def test_a_program_takes_and_gives_bf16_bit_for_bit() -> None:
     with mw.from_torch(Same(), (value,), {"x": "[x]"}, "x=2") as program:
         assert torch.equal(bits(program(value)), bits(Same()(value)))
         found = program(mw.Array.from_dlpack(value))
-        assert found.dtype == "bf16"
+        assert found.dtype_name == "bf16"
 
 
 def test_other_dtypes_are_as_they_were() -> None:

@@ -211,9 +211,9 @@ def test_a_carry_that_starts_as_a_python_number_has_the_type_of_the_body() -> No
     fixed = mw.jit(lambda x: mw.scan(lambda c, v: (c + v, None), 0, x)[0])
     loop = mw.jit(lambda x: mw.while_loop(lambda c: c < 3, lambda c: c + x[0], 0.0))
     for found, wanted in ((total(x, 0.1), x.sum() + 0.1), (fixed(x), x.sum()), (loop(x), 3.0)):
-        assert found.dtype == "f64"
+        assert found.dtype == np.float64
         np.testing.assert_allclose(np.asarray(found), wanted, rtol=1e-15)
-    assert fixed(x.astype(np.float32)).dtype == "f32"
+    assert fixed(x.astype(np.float32)).dtype == np.float32
 
 
 def nested(x, depth, cond):

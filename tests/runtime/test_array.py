@@ -11,7 +11,8 @@ from meshweave.bundle import Port
 from meshweave.errors import LayoutError, MeshweaveError, UsageError
 from meshweave.layout import Layout, Mesh
 from meshweave.runtime import Array, collect, engine, limits, place
-from meshweave.runtime.arrays.array import dtype_name, narrow, wide
+from meshweave.runtime.arrays.array import dtype_name
+from meshweave.runtime.arrays.elements import narrow, wide
 
 MESH = Mesh.parse("x=2, y=3")
 ROWS = Layout.parse("[x, _]")
@@ -126,10 +127,10 @@ def test_what_is_no_array_of_numbers_is_refused_by_argument_and_rank(who, value,
 
 @pytest.mark.parametrize("dtype", ["f32", "float32", np.float32, np.dtype("f4"), meshweave.float32])
 def test_dtypes_are_said_in_any_way(dtype):
-    assert Array.from_numpy(X, mesh="", layout="[_, _]", dtype=dtype).dtype == "f32"
+    assert Array.from_numpy(X, mesh="", layout="[_, _]", dtype=dtype).dtype_name == "f32"
     shards = [X[:2], X[2:]]
     assert (
-        Array.from_shards(shards, mesh="x=2", layout="[x, _]", shape=(4, 6), dtype=dtype).dtype
+        Array.from_shards(shards, mesh="x=2", layout="[x, _]", shape=(4, 6), dtype=dtype).dtype_name
         == "f32"
     )
     with pytest.raises(UsageError, match="dtype 'f8e4': known are f64, f32"):
@@ -160,7 +161,8 @@ def test_numpys_protocol_copies_only_where_it_must():
             np.asarray(array, dtype=dtype, copy=False)
         assert np.array_equal(np.asarray(array, dtype=dtype), X)
     total = np.add(spread, 1)
-    assert isinstance(total, np.ndarray) and np.array_equal(total, X + 1)
+    assert isinstance(total, Array) and total.layout == spread.layout
+    assert np.array_equal(total, X + 1)
 
 
 def doubling():
@@ -183,7 +185,7 @@ def test_global_arrays_go_in_and_come_out(executable):
     laid = Array.from_numpy(value, mesh=executable.mesh, layout=ROWS)
     (again,) = collect(executable, executable.run(place(executable, [laid])))
     assert np.array_equal(again.numpy(), result.numpy())
-    assert repr(again) == "Array(4x6xf32 [_, _] on (x=2): whole on each of 2 ranks)"
+    assert repr(again).endswith("4x6xf32 [_, _] on (x=2): whole on each of 2 ranks)")
 
 
 @pytest.mark.parametrize(
@@ -286,7 +288,9 @@ def test_an_array_of_one_element_is_a_number():
     assert (one.item(), float(one), int(one), bool(one)) == (2.5, 2.5, 2, True)
     assert not Array.from_numpy(np.array(0), mesh="", layout="[]")
     several = Array.from_numpy(np.arange(3), mesh="x=2", layout="[x]")
-    for number in (float, int, bool, Array.item):
+    with pytest.raises(UsageError, match=r"the truth of an array of shape \(3,\): mw.any"):
+        bool(several)
+    for number in (float, int, complex, Array.item):
         with pytest.raises(MeshweaveError, match=r"an array of shape \(3,\) is no single number"):
             number(several)
 
@@ -297,12 +301,11 @@ def test_an_array_of_bf16_may_have_no_dims():
     assert np.isnan(wide(narrow(np.array(np.nan, "f4"), "bf16"), "bf16"))
 
 
-def test_values_are_not_compared_by_identity():
-    a, b = (Array.from_numpy(np.ones(4, "f4"), mesh="x=2", layout="[x]") for _ in range(2))
-    for other in (a, b, np.ones(4), 1.0):
-        with pytest.raises(
-            UsageError, match=r"4xf32 \[x\] on \(x=2\) == a .*: values are compared by"
-        ):
-            assert a == other
+def test_values_are_compared_element_by_element():
+    a, b = (Array.from_numpy(np.arange(4, dtype="f4"), mesh="x=2", layout="[x]") for _ in range(2))
+    for other in (a, b, np.arange(4.0)):
+        assert (a == other).layout == a.layout and (a == other).all()
+    assert (a == 1.0).tolist() == [False, True, False, False] and (a != b).tolist() == [False] * 4
     assert a != None  # noqa: E711
-    assert {a: 1}[a] == 1
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(a)

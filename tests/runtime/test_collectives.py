@@ -20,7 +20,7 @@ from meshweave.lowering.cpu.collectives.objects import (
     compile_text,
     window_module,
 )
-from meshweave.runtime.arrays.array import narrow, wide
+from meshweave.runtime.arrays.elements import narrow, wide
 
 MESHES = ("x=1", "x=2", "x=4", "x=2, y=2", "x=2, y=3", "x=2, y=2, z=2")
 OPS = ("all_reduce", "in_place", "reduce_scatter", "all_gather", "all_to_all", "permute")

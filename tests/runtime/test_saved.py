@@ -34,7 +34,7 @@ def test_an_array_comes_back_as_it_was(tmp_path: Path) -> None:
     names = sorted(p.name for p in (tmp_path / "a").iterdir())
     assert names == ["manifest.json", "rank0.npy", "rank1.npy", "rank2.npy", "rank3.npy"]
     again = mw.load(tmp_path / "a")
-    assert (again.mesh, again.layout, again.dtype) == (rows().mesh, rows().layout, "f32")
+    assert (again.mesh, again.layout, again.dtype_name) == (rows().mesh, rows().layout, "f32")
     assert all(np.array_equal(a, b) for a, b in zip(again.shards, rows().shards))
     again.shards[0][0, 0] = 7  # it is a copy, not the file
     assert mw.load(tmp_path / "a").numpy()[0, 0] == 0
@@ -53,7 +53,7 @@ def test_bf16_keeps_its_bits(tmp_path: Path) -> None:
     array = mw.Array.from_shards([bits], mesh="x=1", layout="[_]", shape=(4,), dtype="bf16")
     array.save(tmp_path / "a")
     again = mw.load(tmp_path / "a", mesh="x=2", layout="[x]")
-    assert again.dtype == "bf16" and np.array_equal(np.concatenate(again.shards), bits)
+    assert again.dtype_name == "bf16" and np.array_equal(np.concatenate(again.shards), bits)
 
 
 @settings(max_examples=150)

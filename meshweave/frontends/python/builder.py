@@ -31,19 +31,28 @@ from meshweave.frontends.python.dtypes import (
     literal,
     part,
 )
+from meshweave.hints.fast_paths import Choice
 from meshweave.layout import Mesh
 
 PACKAGE = str(Path(__file__).resolve().parents[2]) + os.sep
 """Files whose lines are not the user's."""
-_state = threading.local()
+
+
+class _ThreadState(threading.local):
+    """Hold what this thread is in: a trace, and choices of kernels around calls."""
+
+    trace: TraceBuilder | None = None
+    kernels: Choice | None = None
+
+
+STATE = _ThreadState()
 Elements: TypeAlias = np.ndarray[Any, Any]
 MAX_ELEMENTS = 1 << 59  # of a tensor: its bytes still fit 64 bits with room to add some
 
 
 def current() -> TraceBuilder | None:
     """Return the trace that this thread is in, None outside of one."""
-    found: TraceBuilder | None = getattr(_state, "trace", None)
-    return found
+    return STATE.trace
 
 
 def user_frame() -> FrameType | None:
@@ -273,9 +282,19 @@ class TracedValue(Protocol):
 class TraceBuilder:
     """Build one program: its blocks, fresh names, and the user's source lines."""
 
-    def __init__(self, mesh: Mesh | None = None, weak_float: DType = DEFAULT_FLOAT) -> None:
-        """Begin a program. weak_float: the dtype in which floats of Python scalars alone are computed."""
+    def __init__(
+        self,
+        mesh: Mesh | None = None,
+        weak_float: DType = DEFAULT_FLOAT,
+        place: str | None = None,
+    ) -> None:
+        """Begin a program.
+
+        weak_float: the dtype in which floats of Python scalars alone are computed. place: the name of all its
+        locations; by default they are the user's lines.
+        """
         self.mesh, self.weak_float = mesh or Mesh(), weak_float
+        self._place = None if place is None else f" loc({quoted(place)})"
         self.needs_float64 = False  # has a float of Python scalars alone met float64?
         self.block = self.top = Block(None, "the function")
         self.regions: list[HintRegion] = []
@@ -289,11 +308,11 @@ class TraceBuilder:
     def active(self) -> Iterator[None]:
         """Put everything that this thread traces meanwhile into this program."""
         before = current()
-        _state.trace = self
+        STATE.trace = self
         try:
             yield
         finally:
-            _state.trace = before
+            STATE.trace = before
 
     def fresh(self) -> str:
         """Return a new name."""
@@ -302,6 +321,8 @@ class TraceBuilder:
 
     def loc(self) -> str:
         """Return the location suffix of an op at the user's current line."""
+        if self._place is not None:
+            return self._place
         frame = user_frame()
         if frame is None:
             return ""

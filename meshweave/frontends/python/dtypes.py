@@ -10,22 +10,50 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from meshweave.bundle import NUMPY_DTYPES
+from meshweave.bundle import NUMPY_DTYPES, public_dtype
 from meshweave.errors import UsageError
 from meshweave.layout import Mesh
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class DType:
-    """Describe an element type. name: as in IR ("f32"); kind: "b", "i", "f" or "c"; bits: of one element."""
+    """Describe an element type. name: as in IR ("f32"); kind: "b", "i", "f" or "c"; bits: of one element.
+
+    It is equal to its names and to the NumPy dtype that Arrays of it have, and NumPy takes it for that.
+    """
 
     name: str
     kind: str
     bits: int
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if isinstance(other, str):
+            return other in (self.name, _LONG[self.name])
+        return isinstance(other, np.dtype) and other.name == _LONG[self.name] and other.isnative
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(self.dtype)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def dtype(self) -> np.dtype[Any]:
+        """Return the NumPy dtype of Arrays of such elements; of bfloat16 that of the package ml_dtypes."""
+        return public_dtype(self.name)
+
+    @property
+    def itemsize(self) -> int:
+        """Return the bytes of one element."""
+        return -(-self.bits // 8)
 
     def __repr__(self) -> str:
         return f"meshweave.{_LONG[self.name]}"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
 from meshweave.errors import LayoutError, UsageError
 from meshweave.frontends.python.builder import (
+    STATE,
     HintRegion,
     TraceBuilder,
     current,
@@ -126,9 +126,6 @@ class hint(AbstractContextManager["hint"]):
         trace.block = region.block.parent
 
 
-_state = threading.local()
-
-
 class kernels(AbstractContextManager["kernels"]):
     """Choose the kernels that calls inside may take: `with mw.kernels(flash=False):` or `only=("reference",)`.
 
@@ -168,7 +165,7 @@ class kernels(AbstractContextManager["kernels"]):
             return self
         outer = chosen_kernels()
         self._before.append(outer)
-        _state.kernels = self._choice if outer is None else self._choice.within(outer)
+        STATE.kernels = self._choice if outer is None else self._choice.within(outer)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -176,10 +173,9 @@ class kernels(AbstractContextManager["kernels"]):
         if isinstance(before, hint):
             before.__exit__()
         else:
-            _state.kernels = before
+            STATE.kernels = before
 
 
 def chosen_kernels() -> Choice | None:
     """Return what the `kernels` contexts around this call choose; None if there are none."""
-    found: Choice | None = getattr(_state, "kernels", None)
-    return found
+    return STATE.kernels

@@ -73,15 +73,16 @@ def trace_program(
     where: str,
     weak_float: DType = DEFAULT_FLOAT,
     donated: Sequence[str | None] = (),
+    place: str | None = None,
 ) -> TracedProgram:
     """Trace a program by running `function` on traced values.
 
     arguments: makes its arguments from the traced leaves. where: `file:line` of the function, for errors about it.
     donated: how strongly each argument is donated, None: not.
     weak_float: the dtype of floats of Python scalars alone: if they turn out to be needed in float64, so that no digit
-    is lost, the function runs once more.
+    is lost, the function runs once more. place: what all locations of the program are called; None: the user's lines.
     """
-    trace = TraceBuilder(mesh, weak_float)
+    trace = TraceBuilder(mesh, weak_float, place)
     specs = [replace(s, dtype=weak_float) if s.weak and s.dtype.kind == "f" else s for s in specs]
     with trace.active():
         values = [
@@ -93,9 +94,8 @@ def trace_program(
         results, structure = _results(returned, where)
         names = [trace.name(value) for value in results]
     if trace.needs_float64 and weak_float is not float64:
-        return trace_program(
-            *(function, arguments, specs, layouts, mesh, out_layouts, where), float64, donated
-        )
+        again = (function, arguments, specs, layouts, mesh, out_layouts, where)
+        return trace_program(*again, float64, donated, place)
     specs = [spec.taking(trace.taken.get(f"%arg{i}", ())) for i, spec in enumerate(specs)]
     wanted = result_layouts(out_layouts, structure, results, mesh, where)
     name = re.sub(r"\W", "_", getattr(function, "__name__", "main"), flags=re.ASCII)
@@ -110,6 +110,7 @@ def trace_program(
     places = "".join(f"{alias} = {place}\n" for alias, place in trace.locations.items())
     code = getattr(function, "__code__", None)
     own = f" loc({quoted(code.co_filename)}:{code.co_firstlineno}:1)" if code else " loc(unknown)"
+    own = own if place is None else trace.loc()
     text = (
         f"{places}module @{name} {{\n"
         f'"dist.mesh"() {{axes = "{mesh}", sym_name = "mesh"}} : () -> (){own}\n'

@@ -236,18 +236,24 @@ _UFUNCS = {
     "less": "less", "less_equal": "less_equal", "greater": "greater",
     "greater_equal": "greater_equal",
 }  # fmt: skip
-_RENAMED = {
-    "arccos": "acos", "arccosh": "acosh", "arcsin": "asin", "arcsinh": "asinh", "arctan": "atan",
-    "arctan2": "atan2", "arctanh": "atanh", "concatenate": "concat", "transpose": "permute_dims",
-    "power": "pow", "absolute": "abs", "invert": "bitwise_invert", "cumsum": "cumulative_sum",
-    "amax": "max", "amin": "min", "add.reduce": "sum", "multiply.reduce": "prod",
-    "maximum.reduce": "max", "minimum.reduce": "min", "add.accumulate": "cumulative_sum",
-    "vstack": "concat", "hstack": "concat", "dot": "matmul", "swapaxes": "moveaxis", "rint": "round",
+SYNONYMS = {
+    **{name: own for name, own in _UFUNCS.items() if name != own},
+    "absolute": "abs", "amax": "max", "amin": "min", "arccos": "acos", "arccosh": "acosh", "arcsin": "asin",
+    "arcsinh": "asinh", "arctan": "atan", "arctan2": "atan2", "arctanh": "atanh", "concatenate": "concat",
+    "conjugate": "conj", "cumprod": "cumulative_prod", "cumsum": "cumulative_sum", "fabs": "abs",
+    "invert": "bitwise_invert", "rint": "round",
 }  # fmt: skip
+"""NumPy's names -> ours, of functions that do the same."""
+_NEAR = {
+    "transpose": "permute_dims", "add.reduce": "sum", "multiply.reduce": "prod", "maximum.reduce": "max",
+    "minimum.reduce": "min", "add.accumulate": "cumulative_sum", "vstack": "concat", "hstack": "concat",
+    "dot": "matmul", "swapaxes": "moveaxis",
+}  # fmt: skip
+"""NumPy's names -> ours, of functions that do what is wanted as a rule, or more than that."""
 
 
 def _not_numpys(name: str) -> NoReturn:
-    own = _RENAMED.get(name, name)
+    own = SYNONYMS.get(name) or _NEAR.get(name, name)
     hint = f": mw.{own} does" if own in PUBLIC else ""
     fail(f"np.{name} does not work on traced values{hint}")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from math import prod
 from operator import index as as_index
 from typing import Any, SupportsIndex
 
@@ -14,10 +13,12 @@ from meshweave.bundle import NUMPY_DTYPES, Manifest, Port, numpy_dtype
 from meshweave.errors import MeshweaveError, UsageError
 from meshweave.layout import Layout, Mesh, gather, scatter
 from meshweave.layout.arguments import as_layout
-from meshweave.layout.ownership import ownership_summary
-from meshweave.layout.places import is_run, run_at
 from meshweave.layout.spec import LayoutLike
+from meshweave.runtime.arrays import text
 from meshweave.runtime.arrays.dlpack import HasDLPack, bf16_bits, bf16_capsule
+from meshweave.runtime.arrays.elements import narrow, stored, wide
+from meshweave.runtime.arrays.kind import Kind, kind_of
+from meshweave.runtime.arrays.operators import Operators
 from meshweave.runtime.arrays.saving import save
 from meshweave.runtime.engine import Executable
 from meshweave.runtime.program import Values, aligned, check_shape, usable
@@ -25,23 +26,32 @@ from meshweave.runtime.program import Values, aligned, check_shape, usable
 _BF16 = "bf16"
 
 
-class Array:
+class Array(Operators):
     """Hold a global tensor that is laid out over the ranks of a mesh.
 
     shards: what each rank holds, one NumPy array per rank, of `layout.allocation_shape(mesh, shape)`, which is the
             local shape unless the layout has a memory order of its own. Padding is undefined.
     mesh:   the ranks. layout: where the elements lie on them. shape: the global shape.
-    dtype:  of the elements: "f32", "bf16" (shards hold the bits as uint16), "i1" (bool), ...
+    dtype:  of the elements, as "f32", "bf16" (shards hold the bits as uint16), "i1" (bool), ... The attribute `dtype`
+            is NumPy's, `dtype_name` is this name.
 
-    `np.asarray(a)`, `float(a)` and DLPack take its value. Made by `from_numpy`, `from_shards`, `from_dlpack`, by
-    `meshweave.load` and by compiled programs. Raises MeshweaveError naming the rank and dim of a shard that does not
-    fit, LayoutError for a layout that does not fit the shape or the mesh.
+    It is an array of the array API standard: operators, indexing, methods and the functions of `mw` compute with it at
+    once, on the ranks that hold it, and give Arrays. `np.asarray(a)`, `float(a)` and DLPack take its value. Made by
+    `mw.asarray`, `from_numpy`, `from_shards`, `from_dlpack`, by `meshweave.load` and by compiled programs. Raises
+    MeshweaveError naming the rank and dim of a shard that does not fit, LayoutError for a layout that does not fit the
+    shape or the mesh.
 
     >>> import numpy as np
     >>> import meshweave as mw
     >>> mw.Array.from_numpy(np.zeros((4, 6), np.float32), mesh="x=2", layout="[_, x]")
-    Array(4x6xf32 [_, x] on (x=2): rank 0 [:, 0:3], rank 1 [:, 3:6])
+    Array([[0., 0., 0., 0., 0., 0.],
+           [0., 0., 0., 0., 0., 0.],
+           [0., 0., 0., 0., 0., 0.],
+           [0., 0., 0., 0., 0., 0.]],
+          4x6xf32 [_, x] on (x=2): rank 0 [:, 0:3], rank 1 [:, 3:6])
     """
+
+    kind: Kind
 
     def __init__(
         self, shards: Sequence[Values], mesh: Mesh, layout: Layout, shape: Sequence[int], dtype: str
@@ -49,10 +59,9 @@ class Array:
         """Check every shard. Raises MeshweaveError, which names the rank and the dim that do not fit."""
         layout.check(mesh, shape)
         layout.check_owned()
-        self.mesh, self.layout = mesh, layout
+        self.kind = kind_of(mesh, layout, tuple(shape), dtype)
         self._held: tuple[Values, ...] | None = tuple(shards)  # None: donated
         self._alone = False  # whether nothing else is known to hold this memory
-        self.shape, self.dtype = tuple(shape), dtype
         if len(self.held) != mesh.nranks:
             raise MeshweaveError(f"{len(self.held)} shards, the mesh ({mesh}) has {mesh.nranks}")
         local = layout.allocation_shape(mesh, self.shape)
@@ -66,8 +75,7 @@ class Array:
     def holding(self, shards: Iterable[Values]) -> Array:
         """Return an Array like this one with other shards, of its own and known to fit: nothing is checked."""
         made = object.__new__(Array)
-        made._held, made.mesh, made.layout = tuple(shards), self.mesh, self.layout
-        made.shape, made.dtype, made._alone = self.shape, self.dtype, True
+        made._held, made.kind, made._alone = tuple(shards), self.kind, True
         return made
 
     @property
@@ -117,6 +125,35 @@ class Array:
             shards = tuple([copied(shard) for shard in shards])
         self._held = None
         return shards
+
+    def become(self, other: Array) -> None:
+        """Take the value of the Array `other`, of this shape and dtype: what assignment to elements does."""
+        self._held, self.kind, self._alone = other.held, other.kind, other._alone
+
+    @property
+    def mesh(self) -> Mesh:
+        """Return the mesh."""
+        return self.kind.mesh
+
+    @property
+    def layout(self) -> Layout:
+        """Return where the elements lie on the ranks."""
+        return self.kind.layout
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Return the global shape."""
+        return self.kind.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Return the dtype as NumPy has it; of bf16 that of the package ml_dtypes."""
+        return self.kind.dtype
+
+    @property
+    def dtype_name(self) -> str:
+        """Return the short name of the dtype, as in IR: "f32"."""
+        return self.kind.element
 
     @staticmethod
     def from_numpy(value: object, *, mesh: Mesh | str, layout: object, dtype: Any = None) -> Array:
@@ -264,7 +301,7 @@ class Array:
         if stream is not None or dl_device not in (None, (1, 0)):
             raise BufferError("an Array lies in the processor's memory, and has no stream")
         given = shard.copy() if copy else shard
-        return bf16_capsule(given) if self.dtype == _BF16 else given.__dlpack__()
+        return bf16_capsule(given) if self.dtype_name == _BF16 else given.__dlpack__()
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """Name the processor's memory."""
@@ -272,40 +309,13 @@ class Array:
 
     def _whole(self) -> Values:
         """Return the first rank's shard, which is the value in NumPy's order. Raises BufferError when it is not."""
-        if not _as_written(self):
+        if not self.kind.is_whole:
             whole = Layout.replicated(len(self.shape))
             raise BufferError(
                 f"{self._kind()}: rank 0 does not hold the whole in order: redistribute it to {whole}, "
                 "or take shards[r]"
             )
         return self.shards[0]
-
-    def item(self) -> Any:
-        """Return the value of an array of one element as a Python number. Raises MeshweaveError for other arrays."""
-        whole = self.numpy()
-        if whole.size != 1:
-            raise MeshweaveError(f"an array of shape {self.shape} is no single number")
-        return whole.item()
-
-    def __float__(self) -> float:
-        return float(self.item())
-
-    def __int__(self) -> int:
-        return int(self.item())
-
-    def __bool__(self) -> bool:
-        return bool(self.item())
-
-    def __eq__(self, other: object) -> bool:
-        """Refuse to compare values, which only a program or NumPy can do. Raises UsageError."""
-        if isinstance(other, (Array, np.ndarray, np.generic, int, float, complex)):
-            raise UsageError(
-                f"{self._kind()} == a {type(other).__name__}: values are compared by np.asarray(a) == b, "
-                "or by mw.equal in a jitted function"
-            )
-        return NotImplemented
-
-    __hash__ = object.__hash__
 
     def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write the array to a new folder, a file per rank and a manifest, all of it or nothing.
@@ -319,7 +329,7 @@ class Array:
             "mesh": str(self.mesh),
             "layout": str(self.layout),
             "shape": list(self.shape),
-            "dtype": self.dtype,
+            "dtype": self.dtype_name,
         }
         save(folder, self.shards, about, overwrite)
 
@@ -332,23 +342,13 @@ class Array:
 
     def numpy(self) -> Values:
         """Return the global value with pending reductions done; bf16 as f32, which holds it exactly."""
-        shards = [wide(shard, self.dtype) for shard in self.held]
+        shards = [wide(shard, self.dtype_name) for shard in self.held]
         return gather(shards, self.mesh, self.layout, self.shape)
-
-    @property
-    def ndim(self) -> int:
-        """Return the number of dims."""
-        return len(self.shape)
-
-    @property
-    def size(self) -> int:
-        """Return the number of elements of the global value."""
-        return prod(self.shape)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Values:
         if copy is False:
             value = self.shards[0]
-            alone = self.mesh.nranks == 1 and self.dtype != _BF16 and _as_written(self)
+            alone = self.mesh.nranks == 1 and self.dtype_name != _BF16 and self.kind.is_whole
             if not alone or dtype not in (None, value.dtype):
                 raise ValueError(
                     f"{self._kind()}: a copy is needed to put it together as {dtype or 'NumPy has it'}"
@@ -358,32 +358,23 @@ class Array:
         return value if dtype is None else value.astype(dtype, copy=False)
 
     def __repr__(self) -> str:
-        """Describe the array, and what its first ranks hold."""
-        if self.is_donated:
-            return f"Array({self._kind()}: donated)"
-        return f"Array({self._kind()}: {ownership_summary(self.layout, self.mesh, self.shape)})"
+        """Show the values, of a large array those at the edges, and what the first ranks hold."""
+        return (
+            f"Array({self._kind()}: donated)"
+            if self.is_donated
+            else text.described(self.kind, self.held)
+        )
+
+    def __str__(self) -> str:
+        """Show the values alone, as NumPy does."""
+        return text.values(self.kind, self.held)
 
     def _kind(self) -> str:
-        sizes = "".join(f"{size}x" for size in self.shape)
-        return f"{sizes}{self.dtype} {self.layout} on ({self.mesh})"
+        return str(self.kind)
 
     def _repr_html_(self) -> str:
-        """Draw what each rank holds, for notebooks."""
-        from meshweave.layout.picture import html
-
-        return html(self.layout, self.mesh, self.shape, self.dtype)
-
-
-def _as_written(array: Array) -> bool:
-    """Tell whether rank 0 holds all elements, in NumPy's order, with nothing between."""
-    layout, mesh, shape = array.layout, array.mesh, array.shape
-    if layout.partial or layout.order is not None:
-        return False
-    return layout.local_shape(mesh, shape) == shape and all(
-        is_run(layout, mesh, shape, dim)
-        and (not size or [int(at) for at in run_at(layout, mesh, shape, dim, 0)] == [0, size])
-        for dim, size in enumerate(shape)
-    )
+        """Draw the values, and what each rank holds, for notebooks."""
+        return text.html(self.kind, self.held)
 
 
 def as_mesh(mesh: Mesh | str) -> Mesh:
@@ -456,52 +447,6 @@ def dtype_name(array: Values) -> str:
     raise MeshweaveError(f"arrays of dtype {array.dtype} cannot be laid out")
 
 
-def wide(array: Values, dtype: str) -> Values:
-    """Return an array in a form that NumPy computes in: bf16 as f32, all others unchanged.
-
-    Raises MeshweaveError when the array is not of `dtype` (for bf16: nor f32, nor 16-bit patterns).
-    """
-    if dtype != _BF16:
-        if array.dtype != numpy_dtype(dtype):
-            raise MeshweaveError(f"dtype {array.dtype}, {numpy_dtype(dtype)} is right")
-        return array
-    if array.dtype == np.float32:
-        return array
-    if _has_bits(array):
-        return (_bits(array).astype(np.uint32) << 16).view(np.float32)
-    raise MeshweaveError(f"dtype {array.dtype}, bf16 is right: as float32 or its bits as uint16")
-
-
-def stored(array: Values, dtype: str) -> Values:
-    """Return an array as buffers hold it, of bf16 its bits.
-
-    Raises MeshweaveError where `wide` does.
-    """
-    if dtype == _BF16 and _has_bits(array):
-        return _bits(array)
-    return narrow(wide(array, dtype), dtype)
-
-
-def _has_bits(array: Values) -> bool:
-    """Tell whether an array has bf16 numbers, not as f32."""
-    return array.dtype == np.uint16 or array.dtype.name == "bfloat16"
-
-
-def _bits(array: Values) -> Values:
-    return np.ascontiguousarray(array).view(np.uint16).reshape(array.shape)
-
-
-def narrow(array: Values, dtype: str) -> Values:
-    """Undo `wide`: return an array as buffers hold it, bf16 as its bits, rounded to nearest even."""
-    if dtype != _BF16:
-        return array
-    bits = np.ascontiguousarray(array).view(np.uint32).reshape(array.shape)
-    rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
-    quiet = (bits >> 16).astype(np.uint16) | 0x40  # of NaN, which rounding must not make infinite
-    found: Values = np.where(np.isnan(array), quiet, rounded)
-    return found
-
-
 def place(executable: Executable, values: Sequence[Any]) -> list[list[Values]]:
     """Return global arrays, or Arrays of the right layout, as the inputs `[rank][index]` of a program.
 
@@ -559,7 +504,7 @@ def _placed(port: Port, index: int, value: object, mesh: Mesh) -> Array:
             return Array.from_numpy(value, mesh=mesh, layout=layout, dtype=port.dtype)
         except MeshweaveError as error:
             raise MeshweaveError(f"{name}: {error.message}") from None
-    if (value.mesh, value.layout, value.dtype) != (mesh, layout, port.dtype):
+    if (value.mesh, value.layout, value.dtype_name) != (mesh, layout, port.dtype):
         raise MeshweaveError(f"{name}: {value._kind()}, {port.dtype} {layout} on ({mesh}) is right")
     value.check_usable()
     return value

@@ -10,7 +10,8 @@ import numpy as np
 
 from meshweave.bundle import numpy_dtype
 from meshweave.layout.digits import dim_indices, from_allocation
-from meshweave.runtime.arrays.array import Array, narrow
+from meshweave.runtime.arrays.array import Array
+from meshweave.runtime.arrays.elements import narrow
 from meshweave.runtime.program import Values
 from meshweave.runtime.weights.boxes import at, raw_bytes
 
@@ -20,14 +21,14 @@ BAND = 16 << 20  # bytes that are put together at a time
 def bands(array: Array) -> Iterator[memoryview]:
     """Yield the bytes of the value, row-major, in parts. Pending reductions are done first, of the whole."""
     if array.layout.partial or not array.shape:
-        yield raw_bytes(np.ascontiguousarray(narrow(array.numpy(), array.dtype)))
+        yield raw_bytes(np.ascontiguousarray(narrow(array.numpy(), array.dtype_name)))
         return
-    row = prod(array.shape[1:]) * numpy_dtype(array.dtype).itemsize
+    row = prod(array.shape[1:]) * numpy_dtype(array.dtype_name).itemsize
     step = max(1, BAND // max(1, row))
     parts = [_RankPart(array, rank) for rank in _owners(array)]
     for begin in range(0, array.shape[0], step):
         end = min(begin + step, array.shape[0])
-        band: Values = np.empty((end - begin, *array.shape[1:]), numpy_dtype(array.dtype))
+        band: Values = np.empty((end - begin, *array.shape[1:]), numpy_dtype(array.dtype_name))
         for part in parts:
             part.put(band, begin, end)
         yield raw_bytes(band)

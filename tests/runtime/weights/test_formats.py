@@ -24,7 +24,7 @@ def read(path: Path, name: str | None, value: np.ndarray[Any, Any], dtype: str =
     """Every layout of a tensor in a file is what scattering the value gives."""
     for layout in LAYOUTS:
         array = mw.Array.from_file(path, name, mesh="x=2, y=2", layout=layout)
-        assert array.dtype == dtype
+        assert array.dtype_name == dtype
         for found, right in zip(
             array.shards, scatter(value, array.mesh, array.layout), strict=True
         ):

@@ -68,7 +68,7 @@ def test_every_dtype(name: str, tmp_path: Path) -> None:
     )
     mw.save({"w": array}, tmp_path / "w")
     again = mw.load(tmp_path / "w", mesh="y=3", layout="[y]")["w"]
-    assert again.dtype == DTYPES[name]
+    assert again.dtype_name == DTYPES[name]
     assert b"".join(s.tobytes() for s in again.shards) == value.tobytes()
 
 

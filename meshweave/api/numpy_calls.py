@@ -1,0 +1,103 @@
+"""Take calls of NumPy's functions on Arrays: ours of the same meaning compute them on the ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from meshweave.errors import UsageError
+from meshweave.frontends.python.tracer import SYNONYMS
+from meshweave.runtime.arrays.array import Array
+
+_METHODS = {
+    ("add", "reduce"): "sum",
+    ("multiply", "reduce"): "prod",
+    ("maximum", "reduce"): "max",
+    ("minimum", "reduce"): "min",
+    ("logical_and", "reduce"): "all",
+    ("logical_or", "reduce"): "any",
+    ("add", "accumulate"): "cumulative_sum",
+}
+"""NumPy's function and its method -> ours."""
+_ON_VALUES = {
+    "allclose", "array_equal", "array_equiv", "array_repr", "array_str", "array2string", "can_cast", "copyto",
+    "iscomplexobj", "isrealobj", "may_share_memory", "ndim", "result_type", "save", "savetxt", "savez",
+    "savez_compressed", "shape", "shares_memory", "size",
+}  # fmt: skip
+"""Functions that look at the value or at what it is, and make no array of it: they get NumPy arrays."""
+
+
+def numpy_ufunc(
+    ufunc: np.ufunc, method: str, inputs: Sequence[Any], options: Mapping[str, Any]
+) -> Any:
+    """Compute a universal function of NumPy's on Arrays. Raises UsageError for what there is none of ours for."""
+    options = dict(options)
+    outs = options.pop("out", None)
+    name = _own(ufunc.__name__) if method == "__call__" else _METHODS.get((ufunc.__name__, method))
+    function = _function(name)
+    if function is None or (options and method == "__call__"):
+        said = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
+        raise UsageError(
+            f"np.{said}{' with ' + ', '.join(options) if options else ''} does not work on Arrays: "
+            f"np.asarray(a) is the value{_hint(said)}"
+        )
+    if method == "reduce" and "axis" not in options:
+        options["axis"] = 0
+    made = function(*inputs, **options)
+    if outs is None:
+        return made
+    return _into(outs[0], made)
+
+
+def _into(out: Any, made: Any) -> Any:
+    """Give a result to the array that NumPy was told to write it to."""
+    if isinstance(out, Array):
+        out[...] = made
+    else:
+        np.copyto(out, made.numpy(), casting="same_kind")
+    return out
+
+
+def numpy_function(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
+    """Compute a function of NumPy's on Arrays. Raises UsageError for what there is none of ours for."""
+    name = function.__name__
+    if name in _ON_VALUES:
+        return function(*_values(args), **dict(zip(kwargs, _values(tuple(kwargs.values())))))
+    inner = function.__module__.removeprefix("numpy").strip(".")
+    own = f"{inner}.{name}" if inner in ("linalg", "fft") else _own(name)
+    found = _function(own)
+    if found is None:
+        raise UsageError(
+            f"np.{name} does not work on Arrays: np.asarray(a) is the value{_hint(name)}"
+        )
+    return found(*args, **kwargs)
+
+
+def _own(name: str) -> str:
+    return SYNONYMS.get(name, name)
+
+
+def _function(name: str | None) -> Callable[..., Any] | None:
+    """Return a public function by its name, with `linalg.` or `fft.` before it or not."""
+    import meshweave
+
+    found: Any = meshweave
+    for part in (name or "-").split("."):
+        found = getattr(found, part, None)
+    return found if callable(found) else None
+
+
+def _hint(name: str) -> str:
+    own = _own(name)
+    return f", mw.{own} a function like it" if _function(own) is not None else ""
+
+
+def _values(value: Any) -> Any:
+    """Return nested arguments with NumPy arrays in place of Arrays."""
+    if isinstance(value, list | tuple):
+        return type(value)([_values(v) for v in value])
+    return value.numpy() if isinstance(value, Array) else value

@@ -1,0 +1,58 @@
+"""Describe what Arrays have in common that one program serves: mesh, layout, shape and dtype."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+
+from meshweave.bundle import public_dtype
+from meshweave.layout import Layout, Mesh
+from meshweave.layout.places import is_run, run_at
+
+
+@dataclass(frozen=True, eq=False)
+class Kind:
+    """Hold mesh, layout, global shape and dtype of an Array; kinds are told apart as objects, which costs nothing.
+
+    element: the short name of the dtype, as in IR.
+    """
+
+    mesh: Mesh
+    layout: Layout
+    shape: tuple[int, ...]
+    element: str
+
+    @cached_property
+    def dtype(self) -> np.dtype[Any]:
+        """Return the dtype as NumPy has it; of bf16 that of the package ml_dtypes."""
+        return public_dtype(self.element)
+
+    @cached_property
+    def is_plain(self) -> bool:
+        """Tell whether one rank alone holds all elements, in NumPy's order."""
+        return self.mesh.nranks == 1 and self.is_whole
+
+    @cached_property
+    def is_whole(self) -> bool:
+        """Tell whether rank 0 holds all elements, in NumPy's order, with nothing between."""
+        layout, mesh, shape = self.layout, self.mesh, self.shape
+        if layout.partial or layout.order is not None:
+            return False
+        return layout.local_shape(mesh, shape) == shape and all(
+            is_run(layout, mesh, shape, dim)
+            and (not size or [int(at) for at in run_at(layout, mesh, shape, dim, 0)] == [0, size])
+            for dim, size in enumerate(shape)
+        )
+
+    def __str__(self) -> str:
+        sizes = "".join(f"{size}x" for size in self.shape)
+        return f"{sizes}{self.element} {self.layout} on ({self.mesh})"
+
+
+@lru_cache(maxsize=1 << 14)
+def kind_of(mesh: Mesh, layout: Layout, shape: tuple[int, ...], element: str) -> Kind:
+    """Return the kind of these Arrays, as a rule the same object each time: another one costs a compile, no more."""
+    return Kind(mesh, layout, shape, element)

@@ -1,0 +1,233 @@
+"""Arrays compute outside of traced functions, as arrays of the standard, on the ranks that hold them."""
+
+import operator
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import meshweave as mw
+from meshweave.api.alike import _UFUNCS
+from meshweave.errors import UsageError
+from meshweave.runtime.arrays.array import own
+
+LAYOUTS = ("[_, _]", "[x, _]", "[_, y]", "[x, y]", "[x*y, _]", "[_*x, y]", "[_, x] order(1, 0)")
+X = np.arange(15, dtype=np.float32).reshape(3, 5) - 7
+
+
+def laid(value, layout="[x, y]", dtype=None):
+    return mw.Array.from_numpy(value, mesh="x=2, y=2", layout=layout, dtype=dtype)
+
+
+BINARY = (
+    operator.add, operator.sub, operator.mul, operator.truediv, operator.floordiv, operator.mod,
+    operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("function", BINARY, ids=lambda f: f.__name__)
+def test_operators_compute_at_once_and_stay_where_they_are(function):
+    for a in (mw.asarray(X), laid(X)):
+        for b in (a, X[0] + 0.5, 2.0):
+            other = b.numpy() if b is a else b
+            found = function(a, b)
+            assert isinstance(found, mw.Array) and found.mesh == a.mesh
+            with np.errstate(all="ignore"):
+                np.testing.assert_array_equal(found.numpy(), function(X, other))
+                np.testing.assert_array_equal(function(b, a).numpy(), function(other, X))
+        assert function(a, a).layout == a.layout
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_what_numpy_computes_has_the_bits_of_a_program(data):
+    name = data.draw(st.sampled_from(sorted(_UFUNCS)))
+    ufunc, elements, _ = _UFUNCS[name]
+    element = data.draw(st.sampled_from(elements))
+    dtype = mw.as_dtype(element).numpy
+    bits = st.integers(0, (1 << (8 * dtype.itemsize)) - 1) if element != "i1" else st.booleans()
+    near = st.integers(-3, 3) if element != "i1" else st.booleans()
+
+    def value():
+        if data.draw(st.booleans()):
+            return np.array(data.draw(st.lists(near, min_size=6, max_size=6)), dtype).reshape(2, 3)
+        raw = np.array(data.draw(st.lists(bits, min_size=6, max_size=6)))
+        return (
+            raw.astype(f"u{dtype.itemsize}").view(dtype).reshape(2, 3)
+            if element != "i1"
+            else raw.reshape(2, 3)
+        )
+
+    given_ = [value() for _ in range(ufunc.nin)]
+    layout = data.draw(st.sampled_from(LAYOUTS))
+    found = getattr(mw, name)(*[laid(v, layout) for v in given_]).numpy()
+    right = mw.jit(lambda *args: getattr(mw, name)(*args))(*given_).numpy()
+    assert found.dtype == right.dtype
+    same = found.view(f"u{found.itemsize}") == right.view(f"u{right.itemsize}")
+    same |= (found != found) & (right != right)  # NaNs
+    assert np.all(same)
+
+
+def test_functions_compile_once_for_each_kind_of_call():
+    a, b = laid(X), laid(X * 2)
+    assert mw.exp(a).layout == a.layout
+    np.testing.assert_allclose(mw.exp(b).numpy(), np.exp(X * 2), rtol=1e-6)
+    np.testing.assert_allclose(mw.sum(a, axis=0).numpy(), X.sum(0))
+    assert mw.sum(a, axis=0, keepdims=True).shape == (1, 5)
+    np.testing.assert_allclose((a @ b.T).numpy(), X @ (X * 2).T)
+    assert mw.concat([a, b], axis=1).shape == (3, 10)
+    low, high = mw.clip(a, 0.0, 3.0), mw.clip(a, max=-1.0)
+    np.testing.assert_array_equal(low.numpy(), X.clip(0, 3))
+    np.testing.assert_array_equal(high.numpy(), X.clip(None, -1))
+    np.testing.assert_array_equal(mw.where(a > 0, a, 0.0).numpy(), np.where(X > 0, X, 0))
+    assert [v.shape for v in mw.unstack(a)] == [(5,)] * 3
+    assert mw.linalg.eigh(mw.asarray(np.eye(2))).eigenvalues.tolist() == [1.0, 1.0]
+
+
+def test_numbers_beside_arrays_are_weak_and_must_fit():
+    whole = mw.asarray(np.arange(3, dtype=np.int8))
+    assert (whole + 1).dtype == np.int8 and (whole + 0.5).dtype == np.float32
+    assert (mw.asarray(np.ones(2)) * 0.1).tolist() == [0.1, 0.1]
+    for value in (300, 1 << 70):
+        with pytest.raises(UsageError, match=r"argument 1: .* is no"):
+            whole + value
+
+
+def test_arrays_of_one_rank_go_to_the_mesh_of_others():
+    a = laid(X)
+    assert (a + mw.asarray(X)).mesh == a.mesh
+    with pytest.raises(UsageError, match=r"mw\.add: arrays on the meshes \(x=2, y=2\) and \(z=2\)"):
+        a + mw.asarray(X, device="z=2")
+    assert a.to_device(mw.Mesh(z=2)).mesh == mw.Mesh(z=2) and a.to_device(a.device) is a
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.data())
+def test_indices_are_those_of_numpy(data):
+    layout = data.draw(st.sampled_from(LAYOUTS))
+    part = st.one_of(
+        st.integers(-2, 1), st.slices(3), st.just(None), st.just([0, 2]), st.just(np.array([1, -1]))
+    )
+    key = tuple(data.draw(st.lists(part, max_size=2)))
+    for a in (laid(X, layout), mw.asarray(X)):
+        np.testing.assert_array_equal(a[key].numpy(), X[key])
+        changed, right = a.copy(), X.copy()
+        changed[key], right[key] = 9.0, 9.0
+        np.testing.assert_array_equal(changed.numpy(), right)
+        np.testing.assert_array_equal(a.numpy(), X)
+    assert changed.layout == a.layout
+
+
+def test_masks_choose_and_set():
+    for a in (mw.asarray(X), laid(X)):
+        np.testing.assert_array_equal(a[a > 2].numpy(), X[X > 2])
+        np.testing.assert_array_equal(a[np.array([True, False, True])].numpy(), X[[0, 2]])
+        a[a > 2] = 0
+        np.testing.assert_array_equal(a.numpy(), np.where(X > 2, 0, X))
+        for key in (3, (slice(None), -6), ([5],)):
+            with pytest.raises(IndexError):
+                a[key]
+
+
+def test_what_does_not_fit_into_an_array_is_refused():
+    whole = mw.asarray(np.arange(4))
+    for value in (1.5, np.ones(1), mw.asarray([1.5])):
+        with pytest.raises(UsageError, match=r"x\[\.\.\.\] = y: x is meshweave.int64, y float"):
+            whole[0] = value
+    with pytest.raises(UsageError, match="divide in place: the result is f32"):
+        whole /= 2
+    same = other = mw.asarray(np.arange(3.0))
+    same += 1
+    assert same is other and other.tolist() == [1.0, 2.0, 3.0]
+
+
+def test_an_array_that_changed_is_read_again():
+    for a in (mw.asarray(X), laid(X)):
+        double = mw.jit(lambda x: x * 2, mesh=a.mesh)
+        for number in (1.0, 2.0, 3.0):
+            a[0, 0] = number
+            a.become(
+                a.holding([own(shard) for shard in a.shards])
+            )  # as compiled code reads in place
+            assert [float(double(a)[0, 0]) for _ in range(2)] == [2 * number] * 2
+
+
+def test_protocols_of_python():
+    a = laid(X)
+    assert len(a) == 3 and [row.tolist() for row in a] == X.tolist()
+    assert f"{a[0, 0]:.2f}" == "-7.00" and float(a[0, 1]) == -6.0 and -7 in a and 99 not in a
+    assert list(range(5))[mw.asarray(2)] == 2 and complex(mw.asarray(1j)) == 1j
+    assert (a.T.shape, a.mT.shape, a.ndim, a.size, a.nbytes) == ((5, 3), (5, 3), 2, 15, 60)
+    assert a.mean(axis=1).tolist() == X.mean(1).tolist() and a.reshape(5, 3).shape == (5, 3)
+    assert a.__array_namespace__() is mw and a.device == mw.Mesh(x=2, y=2)
+    for wrong in (lambda: len(a[0, 0]), lambda: iter(a[0, 0]), lambda: operator.index(a[0, 0])):
+        with pytest.raises(TypeError):
+            wrong()
+    with pytest.raises(UsageError, match="the truth of an array"):
+        bool(a)
+    with pytest.raises(TypeError):
+        a + "text"
+    assert pickle.loads(pickle.dumps(mw.add)) is mw.add
+
+
+def test_functions_of_numpy_compute_on_the_ranks():
+    a = laid(X)
+    for found, right in (
+        (np.exp(a), np.exp(X)),
+        (np.add(X, a), X + X),
+        (np.arctan2(a, 2.0), np.arctan2(X, np.float32(2))),
+        (np.sum(a, axis=1), X.sum(1)),
+        (np.add.reduce(a), X.sum(0)),
+        (np.concatenate([a, a]), np.concatenate([X, X])),
+    ):
+        assert isinstance(found, mw.Array) and found.mesh == a.mesh
+        np.testing.assert_allclose(found.numpy(), right, rtol=1e-5)
+    assert np.array_equal(a, X) and np.shape(a) == (3, 5)
+    b = X.copy()
+    b += a
+    np.testing.assert_array_equal(b, X + X)
+    for wrong in (lambda: np.frexp(a), lambda: np.kron(a, a), lambda: np.add(a, a, where=X > 0)):
+        with pytest.raises(
+            UsageError, match=r"does not work on Arrays: np.asarray\(a\) is the value"
+        ):
+            wrong()
+
+
+def test_sizes_that_the_elements_decide():
+    value = np.array([[3, 1, 3], [0, 1, 3]])
+    a = laid(value, "[x, _]")
+    assert [v.tolist() for v in mw.nonzero(a)] == [v.tolist() for v in np.nonzero(value)]
+    assert mw.unique_values(a).tolist() == [0, 1, 3]
+    found = mw.unique_all(a)
+    assert found.counts.tolist() == [1, 2, 3] and found.values.dtype == a.dtype
+    assert mw.asarray([1.0, 2.0]).dtype == np.float32 and mw.asarray(np.ones(2)).dtype == np.float64
+    with pytest.raises(UsageError, match=r"asarray: 300 is no meshweave\.int8"):
+        mw.asarray(300, dtype=mw.int8)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.sampled_from(LAYOUTS), st.integers(1, 3), st.booleans())
+def test_a_large_array_shows_its_edges(layout, edge, partial):
+    value = np.arange(77, dtype=np.float32).reshape(7, 11)
+    if partial:
+        layout = "[x, _] +sum(y)"
+    array = laid(value, layout)
+    with np.printoptions(threshold=20, edgeitems=edge):
+        right = np.array2string(value, separator=", ")
+        assert str(array) == right
+        assert repr(array).startswith("Array([[") and "7x11xf32" in repr(array)
+    assert "<pre>" in array._repr_html_() and "<table" in array._repr_html_()
+
+
+def test_dtypes_are_those_of_numpy():
+    for name in ("float32", "int8", "bool", "complex64"):
+        ours = getattr(mw, name)
+        assert (
+            ours == np.dtype(name) and np.dtype(name) == ours and hash(ours) == hash(np.dtype(name))
+        )
+        assert mw.zeros(2, dtype=ours).dtype == ours and np.zeros(2, ours).dtype == ours
+    half = mw.asarray([1.5, 2.5], dtype=mw.bfloat16, device="x=2")
+    assert half.dtype == mw.bfloat16 and half.dtype.name == "bfloat16" and half.dtype_name == "bf16"
+    assert (half * 2).tolist() == [3.0, 5.0] and half[1:].tolist() == [2.5]
