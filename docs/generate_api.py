@@ -24,7 +24,10 @@ SECTIONS = (
         "Programs",
         "jit compile from_jax from_torch torch_backend from_stablehlo from_mlir Program verify",
     ),
-    ("Arrays and layouts", "Array Mesh Layout P redistribute save load load_safetensors show"),
+    (
+        "Arrays and layouts",
+        "Array Mesh Layout P redistribute save load load_safetensors quantize show",
+    ),
     ("What a traced program may say besides", "constrain hint kernels cond scan while_loop"),
     ("Errors", "MeshweaveError"),
 )

@@ -4,6 +4,7 @@ from meshweave.api.arrays import from_dlpack as from_dlpack
 from meshweave.api.jit import jit as jit
 from meshweave.api.program import Program as Program
 from meshweave.api.program import compile as compile
+from meshweave.api.quantized import quantize as quantize
 from meshweave.api.redistribution import redistribute as redistribute
 from meshweave.api.sources import from_mlir as from_mlir
 from meshweave.api.sources import from_stablehlo as from_stablehlo
@@ -214,6 +215,7 @@ __all__ = [
     "kernels",
     "load",
     "load_safetensors",
+    "quantize",
     "redistribute",
     "save",
     "scan",

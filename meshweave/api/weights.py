@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import is_dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, overload
 
@@ -25,6 +26,10 @@ from meshweave.runtime.weights.loading import fitting, layouts_of, read_shards
 from meshweave.runtime.weights.safetensors import NAMES, read_header, tensors, write
 from meshweave.runtime.weights.stored import Stored
 
+QUANTIZED = (
+    "QuantizedArray",
+    "PackedArray",
+)  # classes of meshweave.api.quantized, which loads the compiler
 _TREE, _LAYOUTS = "meshweave.tree", "meshweave.layouts"  # keys of a file's metadata
 
 
@@ -261,6 +266,8 @@ def _description(structure: Structure, names: Iterator[str]) -> Any:
         return None
     children = [_description(child, names) for child in structure.children]
     keys = _fields(structure)
+    if getattr(structure.kind, "__name__", "") in QUANTIZED:
+        return {structure.kind.__name__: children}
     if keys is not None or structure.kind is dict or is_dataclass(structure.kind):
         return {"dict": [list(pair) for pair in zip(keys or (), children)]}
     return {"tuple" if structure.kind is tuple else "list": children}
@@ -274,8 +281,10 @@ def _rebuilt(path: Path, tree: Any, read: dict[str, Array]) -> Any:
         ((kind, children),) = tree.items()
         if kind == "dict":
             return {key: _rebuilt(path, child, read) for key, child in children}
-        made = {"tuple": tuple, "list": list}[kind]
-        return made([_rebuilt(path, child, read) for child in children])
+        parts = [_rebuilt(path, child, read) for child in children]
+        if kind in QUANTIZED:
+            return getattr(import_module("meshweave.api.quantized"), kind)(*parts)
+        return {"tuple": tuple, "list": list}[kind](parts)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise MeshweaveError(
             f"{path}: the tree in its metadata is damaged: {error!r:.80}"

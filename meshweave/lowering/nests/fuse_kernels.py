@@ -37,6 +37,12 @@ from meshweave.transforms.slicing.ledger import stands_alone, stream_of
 
 CHEAP = 3.0  # additions per element that are rather repeated than stored
 HEAVY = 16.0  # a transcendental function
+WIDENING = {
+    "arith.extf",
+    "arith.sitofp",
+    "arith.shli",
+    "arith.shrsi",
+}  # make floats of weights of few bits
 FEW_ROWS = 16  # that share each element of an operand
 LARGEST = 160.0  # price above which a map is stored, so that no kernel grows without bound
 
@@ -176,7 +182,7 @@ class Fusion:
             return False
         computed = [node for node in made.body.nodes if not isinstance(node, Argument)]
         names = [node.name if isinstance(node, Apply) else "" for node in computed]
-        if names != ["arith.extf"] or made.block != user.block:
+        if not names or not set(names) <= WIDENING or made.block != user.block:
             return False
         used = {d for form in user.accesses[user.sources.index(value)] for d, _ in form.terms}
         again = [size for d, size in enumerate(user.sizes) if d not in used]
