@@ -114,7 +114,7 @@ def jit(
     static_argnames: names of arguments that are values for Python, not arrays; they must be hashable.
     donate:      names or positions of arguments whose buffers results may take: such a state is updated in place, and
                  its Arrays cannot be used again. A dict gives strengths, "preferred" (the default) or "required".
-    timeout:     seconds without progress of any rank after which a call ends with RankError.
+    timeout:     seconds without progress, while a rank waits for another, after which a call ends with RankError.
     flight:      a folder where a call that fails leaves what each rank did last, for `meshweave doctor --dump`.
     verify:      check each program of one rank against the whole program (`docs/verify.md`): a wrong one is refused.
 

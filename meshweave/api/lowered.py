@@ -82,8 +82,8 @@ class Lowered:
     def compile(self, timeout: float = 60.0, flight: str | None = None) -> Compiled:
         """Compile and load the program.
 
-        timeout: seconds without progress of any rank after which a call ends with RankError. flight: as for `mw.jit`.
-        Raises MeshweaveError, at the line at fault.
+        timeout: seconds without progress, while a rank waits for another, after which a call ends with RankError.
+        flight: as for `mw.jit`. Raises MeshweaveError, at the line at fault.
         """
         from meshweave.api import program as api
         from meshweave.runtime.engine import engine

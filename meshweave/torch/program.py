@@ -65,7 +65,7 @@ def from_torch(
     out_placements: the layouts of the results: one for all, or a list of one for each (None: what propagation finds).
     state:      whole tensors by name that replace the module's own: needed for DTensors whose other shards this
                 process cannot see (a fake process group).
-    timeout:    seconds without progress of any rank after which a call ends with RankError.
+    timeout:    seconds without progress, while a rank waits for another, after which a call ends with RankError.
     verify:     check the program of one rank against the whole program (`docs/verify.md`): a wrong one is refused.
     `mw.kernels(...)` around this call, or torch's `sdpa_kernel(SDPBackend.MATH)`, chooses the fast paths.
     Raises UsageError for wrong arguments, LayoutError for layouts that do not fit, CompileError for what the program

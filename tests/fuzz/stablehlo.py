@@ -50,14 +50,15 @@ def check_opt(text: str) -> None:
 
 
 def settled(outcome: Outcome) -> None:
-    """Raise unless a command worked, or was refused in one line."""
+    """Raise unless a command worked, or was refused in one line; remarks may come before it."""
     status, err = outcome.status, outcome.err
     assert status != NO_END, f"no end within {SECONDS} s"
     if status:
         assert "crashed" not in err, f"crash: {err}"
         assert "Traceback" not in err and "internal error" not in err, f"traceback: {err}"
-        line = "error: " in err and err.count("\n") == 1
-        assert status in STATUSES and line, f"status {status}: {err}"
+        lines = [line for line in err.splitlines() if ": remark: " not in line]
+        one = len(lines) == 1 and "error: " in lines[0]
+        assert status in STATUSES and one, f"status {status}: {err}"
 
 
 KINDS = (

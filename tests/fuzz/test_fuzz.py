@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from fuzz.__main__ import KINDS, main
 from fuzz.search import Failure, Kind, Refused, apart, batch
+from fuzz.stablehlo import settled
 
 
 @pytest.mark.parametrize("name", list(KINDS))
@@ -69,6 +70,14 @@ def test_what_is_planted_is_found_and_made_small(
     assert planting(kind, 5).text == smallest
     kept = found.keep(tmp_path)
     assert kept.name == "planted-5.txt" and "--only planted --seed 5\n" in kept.read_text()
+
+
+def test_a_refusal_is_one_line_behind_any_remarks() -> None:
+    remark, error = "p.mlir:1:1: remark: gathered whole\n", "p.mlir:2:1: error: no axis\n"
+    settled(commands.Outcome(1, "", remark + error))
+    for said in (remark, error + error, remark + error + "    at x\n"):
+        with pytest.raises(AssertionError):
+            settled(commands.Outcome(1, "", said))
 
 
 def test_a_case_that_hangs_is_ended() -> None:
