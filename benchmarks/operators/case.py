@@ -33,7 +33,8 @@ class Split:
     """Where the arguments lie on an axis `x` of two ranks, and the least bytes that a rank must receive for it.
 
     layouts: of each argument; None leaves one to propagation.
-    bound:   bytes that the busiest rank receives in any partition of the operator from there, the result anywhere.
+    bound:   bytes that the busiest rank receives in any partition of the operator from there. A result made of rows
+             that are cut may lie anywhere, one that is a sum over them is whole on each rank.
     """
 
     layouts: tuple[str | None, ...]
@@ -125,6 +126,15 @@ def nbytes(*texts: str) -> int:
         for m in found
         if m
     )
+
+
+def added(*texts: str) -> int:
+    """Return the bytes that a rank receives of sums, or extremes, that each of two ranks is to have whole.
+
+    For p ranks they are 2 (p - 1) / p of the tensor: the own part of each other's addend, then the others' sums
+    [Patarasuk, Yuan, JPDC 2009].
+    """
+    return 2 * (RANKS - 1) * nbytes(*texts) // RANKS
 
 
 def both(written: Function) -> dict[str, Function]:

@@ -11,18 +11,21 @@ from dataclasses import dataclass, field, replace
 
 Axes = tuple[str, ...]
 PARALLEL, REDUCTION, ORDERED, WHOLE = "parallel", "reduction", "ordered", "whole"
-PLACED = "placed"
+PLACED, JOINED = "placed", "joined"
 NEUTRAL_FREE = ("max", "min")
 """Reductions in which counting the initial value once per rank changes nothing."""
 
 
 @dataclass(frozen=True)
 class Factor:
-    """Describe a dim of an op's loops or tensors: its extent and kind: parallel, reduced, ordered, placed, whole.
+    """Describe a dim of an op's loops or tensors: its extent and kind.
+
+    These are parallel, reduced, ordered, placed, joined and whole.
 
     An ordered one is there in the result too, but needs what ranks before this one have made: it may be cut over ranks,
     not over time. Nor may a placed one: no loop runs over it, elements are found by computed places, and each rank
-    leaves out those that are not its own.
+    leaves out those that are not its own. A joined one is reduced by more than a collective can do: each rank reduces
+    its own, all gather what they have made, and reduce that. It may be cut over ranks only, in order.
     """
 
     size: int
@@ -64,6 +67,8 @@ class Rule:
     monomials:         the products of operands whose sum is the result, as sets of operands; () if the result is no
                        such sum.
     held:              axes that a factor must be cut along where possible, whatever it costs.
+    mirrored:          (operand, dim) of each dim, made of one factor, that is read from its end on: ranks hold even
+                       blocks, and the last one has what the first one reads.
     windows:           (operand, dim, Window) of each dim, made of one factor, that is read through a window; of all
                        others index i of the dim belongs to place i of its factors.
     """
@@ -79,13 +84,14 @@ class Rule:
     monomials: tuple[frozenset[int], ...] = ()
     held: tuple[tuple[int, Axes], ...] = ()
     windows: tuple[tuple[int, int, SlidingWindow], ...] = ()
+    mirrored: tuple[tuple[int, int], ...] = ()
     name: str = ""
     tensors: tuple[Dims | None, ...] = field(init=False, repr=False)
     passes_through: bool = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tensors", self.operands + self.results)
-        through = all(f.kind != REDUCTION for f in self.factors)
+        through = all(f.kind not in (REDUCTION, JOINED) for f in self.factors)
         object.__setattr__(self, "passes_through", through)
 
     def window(self, tensor: int, dim: int) -> SlidingWindow | None:
@@ -97,9 +103,10 @@ class Rule:
 
     def without_windows(self) -> "Rule":
         """Return the rule in which all that is read or made through windows must be whole."""
-        if not self.windows:
+        if not self.windows and not self.mirrored:
             return self
         read = {self.tensors[t][d][0] for t, d, _ in self.windows}  # type: ignore[index]
+        read |= {self.tensors[t][d][0] for t, d in self.mirrored}  # type: ignore[index]
         factors = [Factor(f.size, WHOLE) if n in read else f for n, f in enumerate(self.factors)]
         rows = [list(row) if row is not None else None for row in self.operands]
         for t, d, _ in self.windows:
@@ -108,7 +115,7 @@ class Rule:
             factors.append(Factor(extents[d], WHOLE))
             row[d] = (len(factors) - 1,)
         operands = tuple(None if row is None else tuple(row) for row in rows)
-        return replace(self, factors=tuple(factors), operands=operands, windows=())
+        return replace(self, factors=tuple(factors), operands=operands, windows=(), mirrored=())
 
 
 def split_axes(

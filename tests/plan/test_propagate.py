@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from meshweave.layout.factors import PARALLEL, REDUCTION, WHOLE, Factor, Rule
+from meshweave.layout.factors import PARALLEL, REDUCTION, WHOLE, Factor, Rule, SlidingWindow
 from meshweave.layout.layout import Layout
 from meshweave.layout.mesh import Mesh
 from meshweave.plan.propagation.propagate import (
@@ -78,10 +78,18 @@ def test_an_axis_is_used_once_in_a_tensor():
     assert sorted(texts([new[3].layout()])) in (["[_, x]"], ["[x, _]"])
 
 
-def test_a_dim_too_small_to_cut_stays_whole():
+def test_one_row_stays_on_the_rank_that_has_it():
     new = refine(elementwise(1, 8), (fixed("[_, x]"), UNKNOWN), MESH)
     assert str(new[1].layout()) == "[_, x]"
-    assert refine(elementwise(1, 8), (fixed("[x, _]"), UNKNOWN), MESH)[1] == UNKNOWN
+    assert str(refine(elementwise(1, 8), (fixed("[x, _]"), UNKNOWN), MESH)[1].layout()) == "[x, _]"
+
+
+def test_a_dim_too_small_to_cut_stays_whole():
+    """A slice of one row, of a tensor of many."""
+    factors, dims = (Factor(1), Factor(8)), ((0,), (1,))
+    sizes, window = ((16, 8), (1, 8)), (0, 0, SlidingWindow(low=3))
+    rule = Rule(factors, (dims,), (dims,), sizes, (512, 32), windows=(window,))
+    assert refine(rule, (fixed("[x, _]"), UNKNOWN), MESH)[1] == UNKNOWN
 
 
 def test_priorities_wait_for_their_round():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.operators.case import Case, Split, dp
+from benchmarks.operators.case import Case, Split, added, dp
 
 FAMILY = "control"
 
@@ -53,7 +53,7 @@ CASES = (
         _layers,
         _layers_torch,
         gradient=(0, 1),
-        dp=dp((*LAYERS, "f32[64,256]"), (1,), 8 * 256 * 256 * 4 // 2),
+        dp=dp((*LAYERS, "f32[64,256]"), (1,), added("f32[8,256,256]")),
     ),
     Case(
         FAMILY,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
-from benchmarks.operators.case import Case, dp, nbytes
+from benchmarks.operators.case import Case, added, dp
 
 FAMILY = "convolutions"
 
@@ -102,7 +102,7 @@ class Conv:
             self.jax,
             self.torch,
             gradient,
-            dp=dp(arguments, (1,), nbytes(self.weight) // 2 if 1 in gradient else 0),
+            dp=dp(arguments, (1,), added(self.weight) if 1 in gradient else 0),
         )
 
 

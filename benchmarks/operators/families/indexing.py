@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.operators.case import Case, Function, Split, both, dp, nbytes
+from benchmarks.operators.case import RANKS, Case, Function, Split, added, both, dp, nbytes
 
 FAMILY = "indexing"
 TABLE, TOKENS = "f32[32000,512]", "i32[4,128]<32000"
@@ -20,7 +20,7 @@ def _embedding(kind: str, gradient: bool = False) -> Case:
         jax=lambda jax, t, i: t[i],
         torch=lambda torch, t, i: torch.nn.functional.embedding(i, t),
         gradient=(0,) if gradient else (),
-        dp=dp(arguments, (0,), nbytes(table) // 2 if gradient else 0),
+        dp=dp(arguments, (0,), nbytes(*arguments[1:]) // RANKS if gradient else 0),
         tp=Split(("[_, x]", *(None,) * (len(arguments) - 1))),
     )
 
@@ -107,7 +107,7 @@ CASES = (
         ("f32[65536,32]", "i32[65536]<256"),
         jax=lambda jax, x, i: jax.ops.segment_sum(x, i, 256),
         torch=lambda torch, x, i: torch.zeros(256, 32).index_add(0, i, x),
-        dp=dp(("f32[65536,32]", "i32[65536]<256"), bound=nbytes("f32[256,32]") // 2),
+        dp=dp(("f32[65536,32]", "i32[65536]<256"), bound=added("f32[256,32]")),
     ),
     Case(
         FAMILY,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.operators.case import Case, Function, Split, dp, nbytes
+from benchmarks.operators.case import Case, Function, Split, added, dp
 
 FAMILY = "networks"
 
@@ -46,7 +46,7 @@ def _layer_norm(kind: str, rows: int, width: int, gradient: bool = False) -> Cas
         _norm_torch,
         by,
         (1, 2),
-        nbytes(*given[1:]) // 2 if by else 0,
+        added(*given[1:]) if by else 0,
     )
 
 
@@ -110,7 +110,7 @@ def _loss(name: str, rows: int, classes: int, gradient: bool) -> Case:
         _cross_entropy,
         lambda torch, x, y: torch.nn.functional.cross_entropy(x, y),
         (0,) if gradient else (),
-        dp((*given, "f32[]") if gradient else given, (2,), 0 if gradient else 2),
+        dp((*given, "f32[]") if gradient else given, (2,), 0 if gradient else added("f32[]")),
     )
 
 
@@ -167,7 +167,9 @@ CASES = (
     *_softmax("f32[32,50257]"),
     *_softmax("f32[16384,64]"),
     *_softmax("f32[1,100000]")[:1],
-    *_softmax("f32[1024,512]", 0, 2 * 512 * 4)[:1],  # the largest of each column, and its sum
+    *_softmax("f32[1024,512]", 0, 2 * added("f32[512]"))[
+        :1
+    ],  # the largest of each column, and its sum
     _case(
         "log softmax",
         ("f32[512,1000]",),
@@ -192,7 +194,7 @@ CASES = (
         lambda torch, x, g: torch.rms_norm(x, (1024,), g, 1e-6),
         (0, 1),
         (1,),
-        2048,
+        added("f32[1024]"),
     ),
     _case(
         "rms norm",
@@ -201,8 +203,23 @@ CASES = (
         lambda torch, x, g: torch.rms_norm(x, (4096,), g, 1e-6),
         shared=(1,),
     ),
-    _case("batch norm", IMAGES, _batch_norm, _batch_norm_torch, shared=(1, 2), bound=256),
-    _case("batch norm", IMAGES, _batch_norm, _batch_norm_torch, (0, 1, 2), (1, 2), 512),
+    _case(
+        "batch norm",
+        IMAGES,
+        _batch_norm,
+        _batch_norm_torch,
+        shared=(1, 2),
+        bound=2 * added("f32[64]"),
+    ),
+    _case(
+        "batch norm",
+        IMAGES,
+        _batch_norm,
+        _batch_norm_torch,
+        (0, 1, 2),
+        (1, 2),
+        4 * added("f32[64]"),
+    ),
     _case(
         "group norm", IMAGES[:1], _group_norm, lambda torch, x: torch.nn.functional.group_norm(x, 8)
     ),
@@ -257,7 +274,7 @@ CASES = (
         _perceptron,
         _perceptron_torch,
         dp=dp(MLP, (1, 2)),
-        tp=Split((None, "[_, x]", "[x, _]"), nbytes(MLP[0]) // 2),
+        tp=Split((None, "[_, x]", "[x, _]"), added(MLP[0])),
     ),
     Case(
         FAMILY,
@@ -266,7 +283,7 @@ CASES = (
         _perceptron,
         _perceptron_torch,
         gradient=(0, 1, 2),
-        dp=dp((*MLP, MLP[0]), (1, 2), nbytes(*MLP[1:]) // 2),
-        tp=Split((None, "[_, x]", "[x, _]", None), nbytes(MLP[0]) // 2),
+        dp=dp((*MLP, MLP[0]), (1, 2), added(*MLP[1:])),
+        tp=Split((None, "[_, x]", "[x, _]", None), added(MLP[0])),
     ),
 )

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from benchmarks.operators.case import Case, Function, Split, both, dp, nbytes
+from benchmarks.operators.case import Case, Function, Split, added, both, dp
 
 FAMILY = "products"
 WIDTH, HIDDEN = 2048, 5632
 
 
-def _matmul(name: str, left: str, right: str, sharing: bool = True) -> Case:
+def _matmul(name: str, left: str, right: str, sharing: bool = True, bound: int = 0) -> Case:
     arguments = (left, right)
     return Case(
         FAMILY,
         f"{name} {left} @ {right}",
         arguments,
         **both(lambda xp, a, b: xp.matmul(a, b)),
-        dp=dp(arguments, (1,) if sharing else ()),
+        dp=dp(arguments, (1,) if sharing else (), bound),
         tp=Split((None, "[_, x]")) if right.count(",") == 1 else None,
     )
 
@@ -48,7 +48,8 @@ def _linear(
         arguments = (*arguments, f"{kind}[{rows},{out}]")
     jax_after = (after or {}).get("jax", lambda jax, y: y)
     torch_after = (after or {}).get("torch", lambda torch, y: y)
-    moved = sum(nbytes(arguments[at]) for at in by if at) // 2
+    wide = "f32" if kind == "f16" or kind == "bf16" else kind  # in which products are added up
+    moved = added(*[arguments[at].replace(kind, wide if at == 1 else kind, 1) for at in by if at])
     return Case(
         FAMILY,
         f"linear {rows}x{width} to {out} {kind}{' and gelu' if after else ''}"
@@ -79,7 +80,7 @@ CASES = (
     _matmul("wide", "f32[64,64]", "f32[64,50257]"),
     _matmul("matrix and vector", "f32[4096,1024]", "f32[1024]"),
     _matmul("matrix and vector", "bf16[4096,1024]", "bf16[1024]"),
-    _matmul("vector and matrix", "f32[1024]", "f32[1024,4096]", False),
+    _matmul("vector and matrix", "f32[1024]", "f32[1024,4096]", False, added("f32[4096]")),
     _matmul("batch", "f32[64,64,64]", "f32[64,64,64]", False),
     _matmul("batch", "bf16[64,64,64]", "bf16[64,64,64]", False),
     _matmul("small batch", "f32[4096,8,8]", "f32[4096,8,8]", False),
@@ -142,7 +143,7 @@ CASES = (
         "a.T @ a",
         ("f32[4096,128]",),
         **both(lambda xp, a: a.T @ a),
-        dp=dp(("f32[4096,128]",), bound=nbytes("f32[128,128]") // 2),
+        dp=dp(("f32[4096,128]",), bound=added("f32[128,128]")),
     ),
     Case(
         FAMILY,
@@ -151,6 +152,6 @@ CASES = (
         jax=lambda jax, x, a, b: jax.nn.relu(x @ a) @ b,
         torch=lambda torch, x, a, b: torch.relu(x @ a) @ b,
         dp=dp(("f32[64,512]", "f32[512,2048]", "f32[2048,512]"), (1, 2)),
-        tp=Split((None, "[_, x]", "[x, _]"), nbytes("f32[64,512]") // 2),
+        tp=Split((None, "[_, x]", "[x, _]"), added("f32[64,512]")),
     ),
 )

@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
-from benchmarks.operators.case import Case, Function, Split, both, dp, nbytes
+from benchmarks.operators.case import Case, Function, Split, added, both, dp
 
 FAMILY = "reductions"
 SQUARE, TALL, WIDE, DEEP = "[1024,1024]", "[65536,32]", "[32,65536]", "[64,128,128]"
 
 
-def _dp(argument: str, axis: int | None) -> Split:
-    """A whole reduction leaves one number a rank, one over columns a row of them; half of it is received."""
+def _dp(argument: str, axis: int | None, name: str = "sum") -> Split:
+    """A whole reduction leaves one number a rank, one over columns a row of them, which all ranks need of the others.
+
+    Sums of 16-bit floats are added up in f32. A place comes with the extreme that is there, a variance with the mean.
+    """
     kept = "" if axis is None else ",".join(argument[argument.index("[") + 1 : -1].split(",")[1:])
     kind = argument[: argument.index("[")]
-    return dp((argument,), bound=0 if axis not in (None, 0) else nbytes(f"{kind}[{kept}]") // 2)
+    if name not in ("max", "min", "argmax", "argmin"):
+        kind = {"bf16": "f32"}.get(kind, kind)
+    kinds = {"argmax": (kind, "i32"), "argmin": (kind, "i32"), "var": (kind, kind)}.get(
+        name, (kind,)
+    )
+    whole = added(*[f"{kind}[{kept}]" for kind in kinds])
+    return dp((argument,), bound=0 if axis not in (None, 0) else whole)
 
 
 def _reduction(
     name: str, what: str, argument: str, axis: int | None, written: dict[str, Function]
 ) -> Case:
     return Case(
-        FAMILY, f"{name} of {what}, {argument}", (argument,), **written, dp=_dp(argument, axis)
+        FAMILY,
+        f"{name} of {what}, {argument}",
+        (argument,),
+        **written,
+        dp=_dp(argument, axis, name),
     )
 
 
@@ -119,7 +132,7 @@ CASES = (
         "dot of long vectors",
         ("f32[1000000]", "f32[1000000]"),
         **both(lambda xp, a, b: (a * b).sum()),
-        dp=dp(("f32[1000000]",) * 2, bound=2),
+        dp=dp(("f32[1000000]",) * 2, bound=added("f32[]")),
     ),
     Case(
         FAMILY,
@@ -127,6 +140,6 @@ CASES = (
         (f"f32{SQUARE}",),
         jax=lambda jax, x: (x.sum(0), (x * x).sum(0)),
         torch=lambda torch, x: (x.sum(0), (x * x).sum(0)),
-        dp=dp((f"f32{SQUARE}",), bound=nbytes("f32[1024]")),
+        dp=dp((f"f32{SQUARE}",), bound=added("f32[1024]", "f32[1024]")),
     ),
 )

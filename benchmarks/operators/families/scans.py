@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.operators.case import Case, Function, both, dp
+from benchmarks.operators.case import Case, Function, both, dp, nbytes
 
 FAMILY = "scans"
 
@@ -17,8 +17,16 @@ def _scan(
         arguments,
         **written,
         gradient=(0,) if gradient else (),
-        dp=dp(arguments, bound=0 if axis else 4),
+        dp=dp(
+            arguments, bound=0 if axis else nbytes(_row(given))
+        ),  # the sum of all rows of the other
     )
+
+
+def _row(given: str) -> str:
+    """Return the form of one element along the first dim."""
+    kind, sizes = given[:-1].split("[")
+    return f"{kind}[{','.join(sizes.split(',')[1:])}]"
 
 
 def _sum(axis: int) -> dict[str, Function]:

@@ -17,6 +17,7 @@ from itertools import product
 from typing import Protocol
 
 from meshweave.layout.factors import (
+    JOINED,
     NEUTRAL_FREE,
     ORDERED,
     PLACED,
@@ -209,6 +210,7 @@ def refine(
     nops = len(rule.operands)
     sources = range(nops) if mode == FORWARD else range(len(specs))
     placed: dict[int, Axes] = {}
+    thin: dict[int, int] = {}
     for t in sorted(sources, key=lambda t: -rule.nbytes[t]):
         spec, dims = specs[t], rule.tensors[t]
         if spec is None or dims is None:
@@ -220,6 +222,9 @@ def refine(
                 known = placed.get(factor, ())
                 if len(here) > len(known) and here[: len(known)] == known:
                     placed[factor] = here
+                    extent = rule.sizes[t][d]  # type: ignore[index]
+                    if extent < pieces(here, sizes):
+                        thin[factor] = extent
     if not placed:
         return specs
     targets = range(nops, len(specs)) if mode == FORWARD else range(len(specs))
@@ -227,7 +232,7 @@ def refine(
     for t in targets:
         spec, dims = specs[t], rule.tensors[t]
         if spec is not None and dims is not None and any(spec.open):
-            new[t] = _grown(spec, dims, placed, rule, t, sizes)
+            new[t] = _grown(spec, dims, placed, thin, rule, t, sizes)
     result = tuple(new)
     return specs if result == specs else result
 
@@ -236,11 +241,16 @@ def _grown(
     spec: Spec,
     dims: tuple[tuple[int, ...], ...],
     placed: dict[int, Axes],
+    thin: dict[int, int],
     rule: Rule,
     tensor: int,
     sizes: dict[str, int],
 ) -> Spec:
-    """Return `spec` with the axes of `placed` where it is open to them."""
+    """Return `spec` with the axes of `placed` where it is open to them.
+
+    thin: the extents of factors of which some ranks have nothing where they are known: one row stays on the one rank
+          that has it.
+    """
     grown = list(spec.dims)
     used = {axis for axes in spec.dims for axis in axes} | set(spec.forbidden)
     used |= {axis for _, axes in spec.partial for axis in axes}
@@ -257,7 +267,9 @@ def _grown(
         for axis in axes[len(known) :]:
             cut = pieces((*new, axis), sizes)
             fits = extents[d] % cut == 0 or (
-                rule.padding_safe and len(dim) == 1 and extents[d] >= cut
+                rule.padding_safe
+                and len(dim) == 1
+                and (extents[d] >= cut or extents[d] == thin.get(dim[0]))
             )
             if axis in used or not fits:
                 break
@@ -319,17 +331,17 @@ a byte takes at 10 GB/s. It only has to prevent that every rank does work that c
 
 
 def _work(rule: Rule, placed: dict[int, Axes], sizes: dict[str, int]) -> float:
-    """Return a rank's share of the op's loops, as the bytes it could receive in that time."""
+    """Return the busiest rank's share of the op's loops, as the bytes it could receive in that time."""
     iterations = 1.0
-    for factor in rule.factors:
-        iterations *= 1 if factor.kind == PLACED else max(factor.size, 1)
-    shared = [a for f, axes in placed.items() if rule.factors[f].kind != PLACED for a in axes]
-    return WORK * iterations / pieces(shared, sizes)
+    for number, factor in enumerate(rule.factors):
+        if factor.kind != PLACED:
+            iterations *= max(factor.size / pieces(placed.get(number, ()), sizes), 1)
+    return WORK * iterations
 
 
 def _may_cut(rule: Rule, factor: int, slices: bool) -> bool:
     kind = rule.factors[factor].kind
-    if kind in (ORDERED, PLACED) and slices:
+    if kind in (ORDERED, PLACED, JOINED) and slices:
         return False
     return kind != WHOLE and (kind != REDUCTION or rule.reduction is not None)
 
@@ -353,6 +365,9 @@ def _holds(rule: Rule, placed: dict[int, Axes], sizes: dict[str, int]) -> bool:
     for dims in rule.tensors:
         if dims is not None and not all(merge_axes(placed, dim, rule, sizes)[1] for dim in dims):
             return False
+    turned = [rule.tensors[t][d][0] for t, d in rule.mirrored]  # type: ignore[index]
+    if any(rule.factors[f].size % pieces(placed.get(f, ()), sizes) for f in turned):
+        return False
     if rule.padding_safe:
         return True
     return all(rule.factors[f].size % pieces(axes, sizes) == 0 for f, axes in placed.items())
@@ -373,6 +388,7 @@ def _moved(
     total = 0.0
     scale = OUT_OF_REACH if slices else 1.0
     reduced = _reduced(rule, placed)
+    joined = [a for f, axes in placed.items() if rule.factors[f].kind == JOINED for a in axes]
     nops = len(rule.operands)
     for t, (spec, dims) in enumerate(zip(specs, rule.tensors, strict=True)):
         if dims is None or spec is None:
@@ -380,12 +396,15 @@ def _moved(
         run = tuple(merge_axes(placed, dim, rule, sizes)[0] for dim in dims)
         if t < nops:
             total += scale * _read(rule, t, spec.dims, run, sizes)
+            if any(run[d] for at, d in rule.mirrored if at == t):
+                total += scale * rule.nbytes[t] / pieces([a for axes in run for a in axes], sizes)
             continue
         group = pieces(reduced, sizes)
         local = rule.nbytes[t] / pieces([a for axes in run for a in axes], sizes)
         if group > 1 and not slices:
             kept = {a for axes in spec.dims for a in axes} >= set(reduced)
             total += local * (group - 1) / group * (1 if kept else 2)
+        total += local * (pieces(joined, sizes) - 1)
         total += scale * _gathered(run, spec.dims, rule.nbytes[t], sizes)
     return total
 

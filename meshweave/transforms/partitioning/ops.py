@@ -12,13 +12,17 @@ from meshweave.ir.build import OpBuilder, i64_array, static_offsets, static_size
 from meshweave.layout.layout import Layout
 from meshweave.transforms.partitioning.local import Local
 from meshweave.transforms.partitioning.masking import mask
+from meshweave.transforms.partitioning.mirrors import turn
 from meshweave.transforms.partitioning.place import CutDim, GlobalIndex
-from meshweave.transforms.propagation.bodies import BODIES, captured_by, is_tensor
+from meshweave.transforms.partitioning.selections import join
+from meshweave.transforms.propagation.bodies import BODIES, captured_by, is_tensor, selection
 
 
 def fix_linalg(op: ir.Operation, operands: list[Layout | None], local: Local) -> None:
     """Fix loop indices and padding of a linalg op whose types are local."""
+    turn(op, operands, local)
     loops = None
+    selects = selection(op)  # before padding is kept out of it
     if op.name in BODIES:
         indices = _indices(op)
         if indices:
@@ -29,6 +33,11 @@ def fix_linalg(op: ir.Operation, operands: list[Layout | None], local: Local) ->
     if local.uneven and any(v in local.uneven for v in op.operands):
         loops = loops or _loops(op, operands, local)
         _mask(op, loops, local)
+    if selects is not None:
+        loops = loops or _loops(op, operands, local)
+        axes = [a for loop in loops if loop.cut is not None and loop.reduced for a in loop.cut.axes]
+        if local.mesh.axis_count(axes) > 1:
+            join(op, selects, axes, local)
 
 
 class LocalLoop:

@@ -25,6 +25,7 @@ from meshweave.ir.expressions import (
 )
 from meshweave.ir.scans import SCAN
 from meshweave.ir.scatters import SCATTER
+from meshweave.ir.selections import Selection, selection_of
 
 COMBINERS = {
     "arith.addf": "sum",
@@ -225,6 +226,21 @@ def _accumulated(body: Body, element: str) -> str | None:
     if accumulator not in made.operands:
         return None
     return (COMBINERS_I1 if element == "i1" else COMBINERS).get(made.name)
+
+
+def selection(op: ir.Operation, body: Body | None = None) -> Selection | None:
+    """Return how a linalg op selects one of the elements of its reduction loops; None for any other op.
+
+    body: of `op`, where it has been read.
+    """
+    if (
+        len(op.results) < 2
+        or op.name not in ("linalg.generic", "linalg.reduce")
+        or not _reduces(op)
+    ):
+        return None
+    body = body or body_of(op)
+    return None if body is None or captured_by(op) else selection_of(body)
 
 
 def scatter_combiner(op: ir.Operation) -> str | None:

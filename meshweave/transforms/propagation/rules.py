@@ -27,6 +27,7 @@ from meshweave.ir.scans import SCAN, Scan
 from meshweave.ir.scatters import SCATTER, Scatter
 from meshweave.ir.sorting import ORDER
 from meshweave.layout.factors import (
+    JOINED,
     ORDERED,
     PARALLEL,
     PLACED,
@@ -51,6 +52,7 @@ from meshweave.transforms.propagation.bodies import (
     padding_safe,
     scan_combiner,
     scatter_combiner,
+    selection,
 )
 
 KNOWN_WHOLE = (
@@ -71,12 +73,14 @@ class BodyTraits(NamedTuple):
     combiner: str | None
     padding_safe: bool
     monomials: tuple[frozenset[int], ...]
+    selects: bool = False
 
     @classmethod
     def of(cls, op: ir.Operation) -> BodyTraits:
         """Read the body of `op`."""
         body = body_of(op)
-        return cls(combiner(op, body), padding_safe(body), monomials(op, body))
+        selects = selection(op, body) is not None
+        return cls(combiner(op, body), padding_safe(body), monomials(op, body), selects)
 
 
 @dataclass
@@ -130,7 +134,7 @@ class RuleTable:
         """Read how the body reduces, whether padding harms it, what it is linear in: once for equal bodies."""
         result = op.results[0].type if len(op.results) else None
         key = (op.name, result, types, len(op.operands), body)
-        if body is None or key not in self._bodies:
+        if body is None or len(op.results) > 1 or key not in self._bodies:
             self._bodies[key] = BodyTraits.of(op)
         return self._bodies[key]
 
@@ -166,6 +170,15 @@ def is_free(op: ir.Operation) -> bool:
         value = op.attributes["value"]
         return isinstance(value, ir.DenseElementsAttr) and value.is_splat
     return False
+
+
+def counts_places(op: ir.Operation) -> bool:
+    """Tell whether `op` makes a tensor of nothing but the places of its elements, such as 0, 1, 2, .."""
+    if op.name not in ("linalg.map", "linalg.generic") or len(op.results) != 1:
+        return False
+    reads = not all(is_made_free(value) for value in op.operands) or captured_by(op)
+    kinds = iterator_types(op) if op.name == "linalg.generic" else []
+    return not reads and IteratorType.REDUCTION not in kinds
 
 
 def is_made_free(value: ir.Value) -> bool:
@@ -273,11 +286,18 @@ def _linalg(op: ir.Operation, captured: list[Captured]) -> Rule:
     kind = traits.combiner
     sizes = [1] * len(kinds)
     for type_, map_ in zip(operands, maps):
-        seen: list[int] = []
         for extent, e in zip(getattr(type_, "shape", ()), map_.results):
             if isinstance(e, ir.AffineDimExpr):
                 sizes[e.position] = extent
+    mirrored: list[tuple[int, int]] = []
+    for t, (type_, map_) in enumerate(zip(operands, maps)):
+        seen: list[int] = []
+        for d, (extent, e) in enumerate(zip(getattr(type_, "shape", ()), map_.results)):
+            if isinstance(e, ir.AffineDimExpr):
                 seen.append(e.position)
+            elif (backwards := _backwards(e, extent, sizes, kinds)) is not None:
+                seen.append(backwards)
+                mirrored.append((t, d))
             else:
                 moving = _moving_loop(e, kinds)
                 seen += [] if moving is None else [moving]
@@ -287,12 +307,15 @@ def _linalg(op: ir.Operation, captured: list[Captured]) -> Rule:
             if seen.count(position) > 1:  # a diagonal: one loop is two dims
                 kinds[position] = WHOLE
     if kind is None:
-        kinds = [WHOLE if k == REDUCTION else k for k in kinds]
+        first = kinds.index(REDUCTION) if traits.selects else -1  # in the order of the elements
+        kinds = [
+            (JOINED if d == first else WHOLE) if k == REDUCTION else k for d, k in enumerate(kinds)
+        ]
     factors = [Factor(size, k) for size, k in zip(sizes, kinds)]
     dims: list[Dims | None] = []
     windows: list[tuple[int, int, SlidingWindow]] = []
     for t, (type_, map_) in enumerate(zip(operands, maps)):
-        dims.append(_mapped(type_, map_, factors, windows, t))
+        dims.append(_mapped(type_, map_, factors, windows, t, mirrored))
     dims += [_read_at(c, factors) for c in captured]
     dims += [dims[len(operands) - n_inits + i] for i in range(n_inits)]
     operands += [c.value.type for c in captured]
@@ -308,17 +331,29 @@ def _linalg(op: ir.Operation, captured: list[Captured]) -> Rule:
         padding_safe=traits.padding_safe,
         monomials=traits.monomials,
         windows=tuple(windows),
+        mirrored=tuple(mirrored),
     )
+
+
+def _backwards(
+    expr: ir.AffineExpr, extent: int, sizes: Sequence[int], kinds: Sequence[str]
+) -> int | None:
+    """Return the parallel loop that runs along all of a dim from its end; None for any other expression."""
+    found = dict(coefficients(expr) or {})
+    last = found.pop(None, 0)
+    (loop, factor), *rest = *found.items(), (None, 0)
+    backwards = loop is not None and factor == -1 and len(rest) == 1 and kinds[loop] == PARALLEL
+    return loop if backwards and extent == sizes[loop or 0] == last + 1 else None
 
 
 def _moving_loop(expr: ir.AffineExpr, kinds: Sequence[str]) -> int | None:
     """Return the one parallel loop of a sum of multiples of loops; None for anything else, also where it runs back."""
-    found = _coefficients(expr) or {}
+    found = coefficients(expr) or {}
     parallel = [d for d in found if d is not None and kinds[d] == PARALLEL]
     return parallel[0] if len(parallel) == 1 and found[parallel[0]] > 0 else None
 
 
-def _coefficients(expr: ir.AffineExpr) -> dict[int | None, int] | None:
+def coefficients(expr: ir.AffineExpr) -> dict[int | None, int] | None:
     """Return the factor of each loop in a sum, with the number that is added under None; None for no such sum."""
     if isinstance(expr, ir.AffineDimExpr):
         return {expr.position: 1}
@@ -326,7 +361,7 @@ def _coefficients(expr: ir.AffineExpr) -> dict[int | None, int] | None:
         return {None: expr.value}
     if not isinstance(expr, (ir.AffineAddExpr, ir.AffineMulExpr)):
         return None
-    one, other = _coefficients(expr.lhs), _coefficients(expr.rhs)
+    one, other = coefficients(expr.lhs), coefficients(expr.rhs)
     if one is None or other is None:
         return None
     if isinstance(expr, ir.AffineAddExpr):
@@ -340,7 +375,7 @@ def _window(expr: ir.AffineExpr, factors: Sequence[Factor]) -> tuple[int, Slidin
     loop = _moving_loop(expr, [f.kind for f in factors])
     if loop is None:
         return None
-    factor_of = _coefficients(expr) or {}
+    factor_of = coefficients(expr) or {}
     low = high = factor_of.pop(None, 0)
     stride = factor_of.pop(loop)
     for d, c in factor_of.items():
@@ -356,6 +391,7 @@ def _mapped(
     factors: list[Factor],
     windows: list[tuple[int, int, SlidingWindow]],
     tensor: int,
+    mirrored: Sequence[tuple[int, int]],
 ) -> Dims | None:
     """Return the factors of each dim of a tensor; adds the windows that it is read through to `windows`."""
     if not is_tensor(type_):
@@ -366,6 +402,8 @@ def _mapped(
         window = None if plain or not extent else _window(e, factors)
         if plain:
             dims.append((e.position,))
+        elif (tensor, d) in mirrored:
+            dims.append((next(p for p in coefficients(e) or () if p is not None),))
         elif window is not None:
             dims.append((window[0],))
             windows.append((tensor, d, window[1]))

@@ -4,14 +4,15 @@ before:  %h runs `results = [#a]`, is handed on as `values = [#b]`, and a reader
 after:   %1 = redistribute %h {source = #a, target = #b};  %2 = redistribute %1 {source = #b, target = #c}
 
 One redistribute serves all readers that want the same layout; it stands behind the value's definition. `dist.constrain`
-has done its work and goes. Values that cost nothing to make anew (fills, splats) are left to dist-partition. A layout
-beyond blocks that dist-propagate noted as an interface (propagation/interface.py) is put back, with a redistribute
-between it and the blocks inside.
+has done its work and goes. Values that cost nothing to make anew (fills, splats) are left to dist-partition; numbers
+that count places are made again in the other layout. A layout beyond blocks that dist-propagate noted as an interface
+(propagation/interface.py) is put back, with a redistribute between it and the blocks inside.
 """
 
 from dataclasses import dataclass
 from typing import ClassVar
 
+from meshweave.dialects.dist import LayoutAttr
 from meshweave.ir.bindings import ir
 from meshweave.ir.build import OpBuilder
 from meshweave.ir.ops import replace_op, terminator
@@ -27,7 +28,7 @@ from meshweave.transforms.base import (
 from meshweave.transforms.propagation.bodies import captured_by, is_tensor
 from meshweave.transforms.propagation.graph import MANUAL, STRUCTURED
 from meshweave.transforms.propagation.interface import INTERFACE
-from meshweave.transforms.propagation.rules import is_free
+from meshweave.transforms.propagation.rules import counts_places, is_free
 from meshweave.transforms.propagation.symbolic import is_given, ran
 from meshweave.transforms.redistribution.fold_redistribute import fold_redistributes
 
@@ -221,12 +222,25 @@ class _Inserter:
                 loc = value.location if reader is None else reader.location
             else:
                 ip, loc = ir.InsertionPoint.after(owner), owner.location
-            moved = OpBuilder(ip, loc).one(
-                "dist.redistribute", value.type, value, source=source, target=target
-            )
+            partial = LayoutAttr(target).layout.partial
+            if not isinstance(owner, ir.Block) and not partial and counts_places(owner.operation):
+                moved = _made_again(owner.operation, target, ip)
+            else:
+                moved = OpBuilder(ip, loc).one(
+                    "dist.redistribute", value.type, value, source=source, target=target
+                )
             self.moved[key] = moved
             self.layout[moved] = target
         return self.moved[key]
+
+
+def _made_again(op: ir.Operation, target: ir.Attribute, ip: ir.InsertionPoint) -> ir.Value:
+    """Make the places of elements again in another layout; nothing moves."""
+    made = op.clone(ip)
+    everywhere = ir.ArrayAttr.get([target] * len(op.operands))
+    record = {"operands": everywhere, "results": ir.ArrayAttr.get([target])}
+    made.operation.attributes["dist.layouts"] = ir.DictAttr.get(record)
+    return made.operation.results[0]
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from meshweave.ir.expressions import (
     Scalar,
     read_body,
 )
+from meshweave.ir.selections import selection_of
 from meshweave.verification.terms.arith import COMBINES, kind_of, neutral
 from meshweave.verification.terms.indices import (
     ZERO,
@@ -32,7 +33,8 @@ from meshweave.verification.terms.indices import (
 from meshweave.verification.terms.nodes import plain
 from meshweave.verification.terms.ranks import index_var
 from meshweave.verification.terms.reductions import reduce
-from meshweave.verification.terms.scalars import apply
+from meshweave.verification.terms.scalars import apply, limits
+from meshweave.verification.terms.selections import Fold, joined, unmasked
 from meshweave.verification.terms.terms import Guard, MixedError, Node, Term, Terms
 from meshweave.verification.walk import NotReadError, ProgramWalk, handles, scalar
 
@@ -247,15 +249,16 @@ class LinalgReader:
         indices = sorted({n.form for n in self.body.nodes if isinstance(n, Index)})
         operands += [self.terms.iota(of_var(self.loops[d])) for d in indices]
         operands += [self.walk.views[n.source] for n in self.body.nodes if isinstance(n, Scalar)]
-        for view in operands[:first]:
-            for expr, size in zip(view.exprs, self.terms.sizes[view.node]):
-                own = variables(expr) & set(bound)
-                if own and size is not None and not inside(expr, size):
-                    raise NotReadError("a reduction that reads padding")
         keys: list[Hashable] = []
         for number, body_node in enumerate(self.body.nodes):
             keys.append(self._key(number, body_node, keys, indices))
-        key = tuple([keys[k] for k in self.body.results])
+        key: Hashable = tuple([keys[k] for k in self.body.results])
+        condition = None
+        selects = self._selected(keys, operands, bound)
+        if selects is not None:
+            key, bound, condition = selects.key, [selects.over], selects.condition
+            operands = [*selects.reads, *([condition] if condition else [])]
+        self._refuse_padding(operands[:first], bound, condition)
         over = {v: of_var(Var("b", str(k), v.size)) for k, v in enumerate(bound)}
         named = [self.terms.composed(v, over) for v in operands]
         try:
@@ -272,9 +275,35 @@ class LinalgReader:
                 tuple([v.size for v in bound]),
             )
             node = Node("fold", detail, found.views, self.walk.shape(result)[1])
-            number = self.terms.put(node, found.sizes)
+            sizes = found.sizes if condition is None else [None] * len(found.sizes)
+            number = self.terms.put(node, sizes)
             made.append(self.terms.view(number, found.exprs, (), found.guards))
         return made
+
+    def _selected(
+        self, keys: Sequence[Hashable], operands: Sequence[Term], bound: Sequence[Var]
+    ) -> Fold | None:
+        """Return a fold that selects over one loop, joined to one over all ranks where it is over theirs."""
+        condition, body = unmasked(self.body, self.inits)
+        selects = selection_of(body) if len(self.operands) == 2 * self.inits else None
+        if selects is None or not selects.reads_plain or len(bound) != 1:
+            return None
+        key = tuple([keys[k] for k in body.results])
+        holds = self._evaluated({}, self._reads([condition]))[condition] if condition else None
+        return joined(self.terms, Fold(key, tuple(operands[: 2 * self.inits]), holds, bound[0]))
+
+    def _refuse_padding(
+        self, elements: Sequence[Term], bound: Sequence[Var], condition: Term | None
+    ) -> None:
+        """Raise NotReadError where elements beyond the end of a dim are read that the condition does not leave out."""
+        ends = dict((condition and limits(self.terms, condition)) or ())
+        for view in elements:
+            for expr, size in zip(view.exprs, self.terms.sizes[view.node]):
+                own = variables(expr) & set(bound)
+                if not own or size is None or inside(expr, size):
+                    continue
+                if ends.get(expr, size + 1) > size:
+                    raise NotReadError("a reduction that reads padding")
 
     def _key(
         self, number: int, node: object, keys: Sequence[Hashable], indices: list[int]

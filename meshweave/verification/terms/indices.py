@@ -171,6 +171,11 @@ def _divided(expr: Expr, by: int) -> tuple[Expr, Expr]:
     rest = Expr(expr.const % by, tuple([(a, c % by) for a, c in expr.terms if c % by]))
     if inside(rest, by):
         return whole, rest
+    if any(c < 0 for _, c in expr.terms):  # a place that is counted from the end
+        near = Expr(expr.const // by, tuple([(a, n) for a, c in expr.terms if (n := int(c / by))]))
+        left = plus(expr, times(near, -by))
+        if inside(left, by):
+            return near, left
     for g in sorted({gcd(c, by) for _, c in rest.terms}, reverse=True):
         if 1 < g < by:
             fine = Expr(rest.const % g, tuple([(a, c % g) for a, c in rest.terms if c % g]))

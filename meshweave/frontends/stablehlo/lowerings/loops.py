@@ -10,6 +10,7 @@ import numpy as np
 
 from meshweave.errors import CompileError
 from meshweave.frontends.stablehlo.counted import counted_dim
+from meshweave.frontends.stablehlo.put import lower_known_window
 from meshweave.ir.bindings import arith, ir, stablehlo
 from meshweave.ir.build import (
     IteratorType,
@@ -44,10 +45,10 @@ def lower_scatter(op: ir.Operation) -> None:
     count = (len(op.operands) - 1) // 2
     operands = list(op.operands)
     inputs, indices, updates = operands[:count], operands[count], operands[count + 1 :]
-    b, reducer = OpBuilder.before(op), body_of(op)
-    windows = _ScatterWindows(
-        op, _numbers_of(op), list(inputs[0].type.shape), list(updates[0].type.shape)
-    )
+    b, reducer, numbers = OpBuilder.before(op), body_of(op), _numbers_of(op)
+    if lower_known_window(op, numbers, lambda inner, s: apply_reducer(inner, reducer, s)[0]):
+        return
+    windows = _ScatterWindows(op, numbers, list(inputs[0].type.shape), list(updates[0].type.shape))
     starts = [c for c in windows.components(b, indices) if isinstance(c, ir.Value)]
 
     def update(
