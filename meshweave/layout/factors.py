@@ -67,6 +67,7 @@ class Rule:
     monomials:         the products of operands whose sum is the result, as sets of operands; () if the result is no
                        such sum.
     held:              axes that a factor must be cut along where possible, whatever it costs.
+    turns:             whether an axis of a dim that must be whole may go to another dim, which all its tensors have.
     mirrored:          (operand, dim) of each dim, made of one factor, that is read from its end on: ranks hold even
                        blocks, and the last one has what the first one reads.
     windows:           (operand, dim, Window) of each dim, made of one factor, that is read through a window; of all
@@ -85,6 +86,7 @@ class Rule:
     held: tuple[tuple[int, Axes], ...] = ()
     windows: tuple[tuple[int, int, SlidingWindow], ...] = ()
     mirrored: tuple[tuple[int, int], ...] = ()
+    turns: bool = False
     name: str = ""
     tensors: tuple[Dims | None, ...] = field(init=False, repr=False)
     passes_through: bool = field(init=False, repr=False)
@@ -102,9 +104,9 @@ class Rule:
         return None
 
     def without_windows(self) -> "Rule":
-        """Return the rule in which all that is read or made through windows must be whole."""
+        """Return the rule in which what is read or made through windows must be whole, and no axis goes elsewhere."""
         if not self.windows and not self.mirrored:
-            return self
+            return replace(self, turns=False) if self.turns else self
         read = {self.tensors[t][d][0] for t, d, _ in self.windows}  # type: ignore[index]
         read |= {self.tensors[t][d][0] for t, d in self.mirrored}  # type: ignore[index]
         factors = [Factor(f.size, WHOLE) if n in read else f for n, f in enumerate(self.factors)]
@@ -115,7 +117,9 @@ class Rule:
             factors.append(Factor(extents[d], WHOLE))
             row[d] = (len(factors) - 1,)
         operands = tuple(None if row is None else tuple(row) for row in rows)
-        return replace(self, factors=tuple(factors), operands=operands, windows=(), mirrored=())
+        return replace(
+            self, factors=tuple(factors), operands=operands, windows=(), mirrored=(), turns=False
+        )
 
 
 def split_axes(

@@ -135,3 +135,21 @@ def test_places_are_counted_where_they_are_wanted(cut: tuple[str, str]) -> None:
     x = np.random.default_rng(8).standard_normal((9, 9)).astype("f4")
     by = lambda x: (jnp.tril(x), jnp.where(jnp.arange(9) > jnp.arange(9)[:, None], x, 0))  # noqa: E731
     assert runs(by, x, mesh=cut[0], layouts=(cut[1],)) == {}
+
+
+@pytest.mark.parametrize("cut", some(CASES, 5))
+def test_an_axis_goes_to_another_dim_where_its_own_must_be_whole(cut: tuple[str, str]) -> None:
+    for shape in ((8, 12), (12, 8), (7, 5)):
+        x = np.random.default_rng(9).standard_normal(shape).astype("f4")
+        by = lambda x: (jnp.sort(x, 1), jnp.argsort(x, 0), jax.lax.top_k(x, 3))  # noqa: E731
+        runs(by, x, mesh=cut[0], layouts=(cut[1],))
+        transform = lambda x: jnp.fft.irfft(jnp.fft.rfft(x, axis=0) * 2, n=8, axis=0)  # noqa: E731
+        runs(transform, x, mesh=cut[0], layouts=(cut[1],))
+
+
+def test_a_sort_of_columns_brings_whole_columns() -> None:
+    x = np.random.default_rng(10).standard_normal((64, 16)).astype("f4")
+    moved = runs(lambda x: jnp.sort(x, 0), x, mesh="x=2", layouts=("[x, _]",))
+    assert moved == {"all_to_all": 32 * 8 * 4}
+    moved = runs(lambda x: jnp.sort(x, 0), x, mesh="x=4", layouts=("[x, _]",))
+    assert moved == {"all_to_all": 48 * 4 * 4}

@@ -184,3 +184,20 @@ def test_a_value_made_anew_carries_nothing_between_its_readers():
     layouts, _ = propagate(graph, MESH)
     assert layouts[free] is None
     assert texts(layouts[1:]) == ["[x, _]", "[_, _]"]
+
+
+def test_an_axis_goes_to_a_dim_that_all_tensors_have() -> None:
+    """From one that must be whole; not where another axis is there, or the dim is not even."""
+
+    def sort(rows: int, columns: int, turns: bool = True) -> Rule:
+        factors, sizes = (Factor(rows, WHOLE), Factor(columns)), ((rows, columns),) * 2
+        dims = ((0,), (1,))
+        return Rule(factors, (dims,), (dims,), sizes, (4 * rows * columns,) * 2, turns=turns)
+
+    new = refine(sort(8, 6), (fixed("[x, _]"), UNKNOWN), MESH)
+    assert texts(spec.layout() for spec in new) == ["[x, _]", "[_, x]"]
+    assert texts(decide(sort(8, 6), new, MESH).operands) == ["[_, x]"]
+    assert refine(sort(8, 6, False), (fixed("[x, _]"), UNKNOWN), MESH)[1] == UNKNOWN
+    assert refine(sort(8, 5), (fixed("[x, _]"), UNKNOWN), MESH)[1] == UNKNOWN
+    both = refine(sort(8, 6), (fixed("[x, y]"), UNKNOWN), MESH)
+    assert texts([both[1].layout()]) == ["[_, y]"]

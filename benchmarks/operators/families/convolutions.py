@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
-from benchmarks.operators.case import Case, added, dp
+from benchmarks.operators.case import RANKS, Case, added, dp, nbytes
 
 FAMILY = "convolutions"
 
@@ -89,6 +89,11 @@ class Conv:
         y = function(x, w, None, self.stride, self.padding, self.dilation, self.groups)
         return y.movedim(1, -1) if self.last else y
 
+    def bound(self) -> int:
+        """Return the bytes of the gradient by weight: the sums of all ranks, or the images of the other one."""
+        images = nbytes(self.given, self.result)
+        return min(added(self.weight), images if self.batch == 1 else images // RANKS)
+
     def case(self, name: str, gradient: tuple[int, ...] = ()) -> Case:
         arguments = (self.given, self.weight)
         by = {(): "", (0,): ", by input", (1,): ", by weight", (0, 1): ", by both"}[gradient]
@@ -102,7 +107,7 @@ class Conv:
             self.jax,
             self.torch,
             gradient,
-            dp=dp(arguments, (1,), added(self.weight) if 1 in gradient else 0),
+            dp=dp(arguments, (1,), self.bound() if 1 in gradient else 0),
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.operators.case import Case, Function, dp
+from benchmarks.operators.case import RANKS, Case, Function, dp, nbytes
 
 FAMILY = "selection"
 
@@ -13,11 +13,10 @@ def _case(
     jax: Function,
     torch: Function | None = None,
     shared: tuple[int, ...] = (),
+    bound: int = 0,
 ) -> Case:
-    rows = given[0].count(",") > 0
-    return Case(
-        FAMILY, f"{name} of {given[0]}", given, jax, torch, dp=dp(given, shared) if rows else None
-    )
+    split = dp(given, shared, bound) if given[0].count(",") > 0 else None
+    return Case(FAMILY, f"{name} of {given[0]}", given, jax, torch, dp=split)
 
 
 def _top(given: str, k: int) -> Case:
@@ -27,11 +26,14 @@ def _top(given: str, k: int) -> Case:
 
 
 def _sort(given: str, axis: int = -1) -> Case:
+    # Along the dim that is cut: of each column that a rank sorts it lacks half.
+    bound = nbytes(given) // RANKS**2 if axis == 0 and "," in given else 0
     return _case(
         f"sort along {axis}",
         (given,),
         lambda jax, x: jax.numpy.sort(x, axis),
         lambda torch, x: torch.sort(x, axis)[0],
+        bound=bound,
     )
 
 

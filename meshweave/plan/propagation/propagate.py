@@ -20,6 +20,7 @@ from meshweave.layout.factors import (
     JOINED,
     NEUTRAL_FREE,
     ORDERED,
+    PARALLEL,
     PLACED,
     REDUCTION,
     WHOLE,
@@ -225,8 +226,7 @@ def refine(
                     extent = rule.sizes[t][d]  # type: ignore[index]
                     if extent < pieces(here, sizes):
                         thin[factor] = extent
-    if not placed:
-        return specs
+    placed |= _turned(rule, specs, placed, sizes)
     targets = range(nops, len(specs)) if mode == FORWARD else range(len(specs))
     new = list(specs)
     for t in targets:
@@ -235,6 +235,32 @@ def refine(
             new[t] = _grown(spec, dims, placed, thin, rule, t, sizes)
     result = tuple(new)
     return specs if result == specs else result
+
+
+def _turned(
+    rule: Rule, specs: _Specs, placed: dict[int, Axes], sizes: dict[str, int]
+) -> dict[int, Axes]:
+    """Return axes for a factor that all tensors of the op have, in place of a dim that must be whole.
+
+    A sort of the columns of `[x, _]` runs on `[_, x]`: all_to_all brings a rank its columns, where it would gather all.
+    """
+    if not rule.turns:
+        return {}
+    shared = [f for f, factor in enumerate(rule.factors) if factor.kind == PARALLEL]
+    tensors = [[dim[0] for dim in dims if len(dim) == 1] for dims in rule.tensors if dims]
+    free = [f for f in shared if f not in placed and all(f in own for own in tensors)]
+    for spec, dims in zip(specs, rule.operands):
+        if spec is None or dims is None or not free:
+            continue
+        for axes, dim in zip(spec.dims, dims):
+            if axes and all(rule.factors[f].kind == WHOLE for f in dim):
+                fits = [f for f in free if rule.factors[f].size % pieces(axes, sizes) == 0]
+                used = {
+                    a for f, row in placed.items() if rule.factors[f].kind != WHOLE for a in row
+                }
+                if fits and not used & set(axes):
+                    return {fits[0]: axes}
+    return {}
 
 
 def _grown(
@@ -306,6 +332,9 @@ def decide_by_cost(
             for factor, here in split_axes(axes, dims[d], rule, sizes).items():
                 if _may_cut(rule, factor, slices) and here not in rows.setdefault(factor, []):
                     rows[factor].append(here)
+    known = {f: row[0] for f, row in rows.items()}
+    for factor, axes in _turned(rule, specs, known, sizes).items():
+        rows[factor] = [axes]
     names = sorted({axis for row in rows.values() for part in row for axis in part})
     choices = [
         [f for f in sorted(rows) if any(a in part for part in rows[f])] + [-1] for a in names
