@@ -10,6 +10,7 @@ from depth import some
 
 import meshweave as mw
 from meshweave.api.explain import report
+from meshweave.frontends.stablehlo.lowerings.reshape import middle
 
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
@@ -153,3 +154,25 @@ def test_a_sort_of_columns_brings_whole_columns() -> None:
     assert moved == {"all_to_all": 32 * 8 * 4}
     moved = runs(lambda x: jnp.sort(x, 0), x, mesh="x=4", layouts=("[x, _]",))
     assert moved == {"all_to_all": 48 * 4 * 4}
+
+
+def test_a_reshape_goes_group_by_group() -> None:
+    assert middle([4, 8, 8, 16], [4, 64, 4, 4]) == [4, 64, 16]
+    assert middle([2, 6, 5], [3, 4, 5]) == [12, 5]
+    assert middle([4, 1, 8], [4, 8]) == [4, 8]
+    for source, target in (
+        ([6, 4], [8, 3]),
+        ([1, 8], [8]),
+        ([6], [2, 3]),
+        ([], [1]),
+        ([0, 2], [2, 0]),
+    ):
+        assert middle(source, target) is None
+
+
+@pytest.mark.parametrize("layout", ["[x, _, _, _]", "[_, x, _, _]", "[_, _, _, x]"])
+def test_a_reshape_keeps_what_is_cut(layout: str) -> None:
+    x = np.random.default_rng(11).standard_normal((6, 8, 3, 16)).astype("f4")
+    by = lambda x: x.reshape(-1, 24, 4, 4) * 2  # noqa: E731
+    assert runs(by, x, mesh="x=2", layouts=(layout,)) == {}
+    runs(by, x[:5], mesh="x=4", layouts=(layout,))
