@@ -7,6 +7,7 @@ other arguments by value. Small Arrays that lie alike need no program where NumP
 from __future__ import annotations
 
 import inspect
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import wraps
@@ -28,6 +29,7 @@ from meshweave.runtime.local.engine import LocalExecutable
 from meshweave.runtime.local.small import SmallCall
 
 ONE_RANK = Mesh()
+_LOG = logging.getLogger("meshweave")
 KEPT, KEPT_APART = 2048, 64  # programs kept loaded: of one rank, and of several, which have threads
 _NUMBERS = (bool, int, float, complex)
 
@@ -201,7 +203,10 @@ class Call:
         )
         names = [f"argument {number}" for number in range(len(specs))]
         lowered = Lowered(self._name, program, program.specs, names, mesh, "local", STATE.kernels)
-        return runner(lowered.compile(), self.leaves), mesh.nranks > 1
+        compiled = lowered.compile()
+        kinds = ", ".join(map(str, specs))
+        _LOG.info("mw.%s(%s) compiled in %.0f ms", self._name, kinds, 1000 * compiled.seconds)
+        return runner(compiled, self.leaves), mesh.nranks > 1
 
     def _spec(self, number: int, value: Any, mesh: Mesh) -> ArgumentSpec:
         spec = leaf_spec(value, str(number))

@@ -8,6 +8,7 @@ def product(x, w):
 from __future__ import annotations
 
 import inspect
+import logging
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -40,6 +41,10 @@ from meshweave.layout import Layout, Mesh
 from meshweave.plan import search_info
 from meshweave.runtime.forks import new_lock
 
+MANY = (
+    16  # programs of one function, of which the logger warns, and again whenever they have doubled
+)
+_LOG = logging.getLogger("meshweave")
 _Args: TypeAlias = tuple[Any, ...]
 _Kwargs: TypeAlias = dict[str, Any]
 
@@ -123,6 +128,9 @@ def jit(
     arguments: shapes, dtypes, layouts of Arrays, structure, static arguments, and `mw.kernels` around the call. Arrays
     that the function holds have the elements of when it was compiled; those above 64 KiB are arguments of the program
     too (`captured0`, ...), laid out once for all calls.
+
+    Python's logger `meshweave` is told (INFO) of each program that is compiled, how long it took and what was new about
+    the call, and warned when one function has many.
 
     >>> import numpy as np
     >>> import meshweave as mw
@@ -369,8 +377,19 @@ class Jitted:
                     _plans(known.hits, known.misses),
                 )
                 self._misses.append(_Miss(key.specs, key.paths, rest, found.seconds, plans))
+                self._told()
             self._last = found
         return leaves, found
+
+    def _told(self) -> None:
+        """Tell the logger of the last program: how long it took, and what was new about the call."""
+        *before, last = self._misses
+        why, count = _why(last, before), len(self._misses)
+        _LOG.info("%s compiled in %.0f ms: %s", self.__name__, 1000 * last.seconds, why)
+        if count >= MANY and count & (count - 1) == 0:
+            _LOG.warning(
+                "%s (%s) has compiled %d times, last: %s", self.__name__, self._where, count, why
+            )
 
     def _lowered(self, key: _Key) -> Lowered:
         layouts = self._layouts(key, self.mesh)

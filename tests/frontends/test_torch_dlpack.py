@@ -23,7 +23,7 @@ def bits(value: Any) -> Any:
 def test_every_bf16_goes_in_and_out_with_its_bits_and_its_memory() -> None:
     value = all_patterns().reshape(256, 256)
     array = mw.Array.from_dlpack(value)
-    assert (array.dtype, array.shape) == ("bf16", (256, 256))
+    assert (array.dtype_name, array.shape) == ("bf16", (256, 256))
     back = torch.from_dlpack(array)
     assert back.dtype == torch.bfloat16 and torch.equal(bits(back), bits(value))
     assert back.data_ptr() == value.data_ptr() == array.shards[0].ctypes.data

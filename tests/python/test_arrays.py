@@ -231,3 +231,25 @@ def test_dtypes_are_those_of_numpy():
     half = mw.asarray([1.5, 2.5], dtype=mw.bfloat16, device="x=2")
     assert half.dtype == mw.bfloat16 and half.dtype.name == "bfloat16" and half.dtype_name == "bf16"
     assert (half * 2).tolist() == [3.0, 5.0] and half[1:].tolist() == [2.5]
+
+
+def test_a_name_of_numpys_says_how_it_is_spelt():
+    for name, ours in (("concatenate", "concat"), ("power", "pow"), ("dot", "matmul")):
+        with pytest.raises(AttributeError, match=rf"no attribute '{name}': mw\.{ours} "):
+            getattr(mw, name)
+    with pytest.raises(AttributeError, match=r"no attribute 'nothing'$"):
+        mw.nothing  # noqa: B018
+
+
+def test_the_logger_is_told_of_programs(caplog):
+    double = mw.jit(lambda x: x * 2)
+    with caplog.at_level("INFO", logger="meshweave"):
+        for size in range(1, 17):
+            double(np.ones(size, np.float32))
+        mw.cosh(laid(X, "[_, y]"))
+    said = [record.getMessage() for record in caplog.records]
+    assert said[0].startswith("<lambda> compiled in ") and said[0].endswith("ms: the first call")
+    assert said[1].endswith("ms: x is 2xf32, was 1xf32")
+    assert [r.levelname for r in caplog.records].count("WARNING") == 1
+    assert "has compiled 16 times, last: x is 16xf32" in said[16]
+    assert said[-1].startswith("mw.cosh(3x5xf32 [_, y]) compiled in ")

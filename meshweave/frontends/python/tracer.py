@@ -244,7 +244,7 @@ SYNONYMS = {
     "invert": "bitwise_invert", "rint": "round",
 }  # fmt: skip
 """NumPy's names -> ours, of functions that do the same."""
-_NEAR = {
+NEAR = {
     "transpose": "permute_dims", "add.reduce": "sum", "multiply.reduce": "prod", "maximum.reduce": "max",
     "minimum.reduce": "min", "add.accumulate": "cumulative_sum", "vstack": "concat", "hstack": "concat",
     "dot": "matmul", "swapaxes": "moveaxis",
@@ -253,7 +253,7 @@ _NEAR = {
 
 
 def _not_numpys(name: str) -> NoReturn:
-    own = SYNONYMS.get(name) or _NEAR.get(name, name)
+    own = SYNONYMS.get(name) or NEAR.get(name, name)
     hint = f": mw.{own} does" if own in PUBLIC else ""
     fail(f"np.{name} does not work on traced values{hint}")
 
