@@ -14,7 +14,7 @@ from meshweave.frontends.python import tree
 from meshweave.frontends.python.program import ArgumentSpec, TracedProgram
 from meshweave.hints.fast_paths import Choice, as_choice
 from meshweave.layout import Layout, Mesh
-from meshweave.runtime.arrays.array import Array, collect, own, place
+from meshweave.runtime.arrays.array import Array, collect, place
 from meshweave.runtime.arrays.kind import Kind, kind_of
 from meshweave.runtime.program import Values
 from meshweave.targets import Goal
@@ -174,9 +174,7 @@ class Compiled:
         """Lay the arrays that the function holds out over the ranks, once for all calls."""
         ports = self._ports[len(self.lowered.specs) :]
         return [
-            Array.from_numpy(
-                own(value), mesh=self.lowered.mesh, layout=port.layout, dtype=port.dtype
-            )
+            Array.from_numpy(value, mesh=self.lowered.mesh, layout=port.layout, dtype=port.dtype)
             for value, port in zip(captured, ports, strict=True)
         ]
 

@@ -6,7 +6,7 @@ allocation: an array of `layout.allocation_shape`. This file works element by el
 that reasons about blocks.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -102,8 +102,13 @@ def reduce(kind: str, operands: Sequence[Values]) -> Values:
     return np.asarray(total / count, total.dtype)
 
 
-def scatter(value: Values, mesh: Mesh, layout: Layout) -> list[Values]:
-    """Return the allocation of every rank for the global `value`.
+def scatter(
+    value: Values,
+    mesh: Mesh,
+    layout: Layout,
+    empty: Callable[[list[int], np.dtype[Any]], Values] = np.empty,
+) -> list[Values]:
+    """Return the allocation of every rank for the global `value`. empty: makes new arrays of a shape and dtype.
 
     Padding holds `padding(dtype)`. In a partial layout the first rank of each group holds the value and the others the
     neutral element; for avg, which has no neutral element, all of them hold the value.
@@ -112,7 +117,7 @@ def scatter(value: Values, mesh: Mesh, layout: Layout) -> list[Values]:
     shards: list[Values] = []
     for rank in range(mesh.nranks):
         indices = _local_indices(layout, mesh, value.shape, rank)
-        shard: Values = np.empty([len(i) for i in indices], value.dtype)
+        shard: Values = empty([len(i) for i in indices], value.dtype)
         if any((i < 0).any() for i in indices):
             shard[...] = padding(value.dtype)
         inside = np.ix_(*[np.flatnonzero(i >= 0) for i in indices])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import mmap
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -33,9 +34,14 @@ def aligned(nbytes: int) -> Values:
     return whole[start : start + nbytes]
 
 
+def aligned_array(shape: Sequence[int], dtype: np.dtype[Any]) -> Values:
+    """Allocate an array of a shape and dtype that code can work in, not initialised."""
+    return aligned(math.prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
+
+
 def buffer(port: Port) -> Values:
     """Allocate the array of one rank for a port: aligned, not initialised."""
-    return aligned(port.nbytes).view(numpy_dtype(port.dtype)).reshape(port.local_shape)
+    return aligned_array(port.local_shape, numpy_dtype(port.dtype))
 
 
 def load_code(bundle: Bundle) -> tuple[LoadedCode, StepFunction]:

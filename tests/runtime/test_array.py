@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from runtime.programs import CallOf, program
@@ -309,3 +311,15 @@ def test_values_are_compared_element_by_element():
     assert a != None  # noqa: E711
     with pytest.raises(TypeError, match="unhashable"):
         hash(a)
+
+
+@pytest.mark.parametrize("layout", ["[_, _]", "[x, _]", "[_, x]"])
+def test_from_numpy_takes_the_memory_of_its_shards_once(layout: str) -> None:
+    value = np.zeros((512, 512))
+    tracemalloc.start()
+    array = Array.from_numpy(value, mesh="x=2", layout=layout)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    nbytes = sum(shard.nbytes for shard in array.shards)
+    assert nbytes <= most < nbytes + value.nbytes / 4
+    assert all(shard.ctypes.data % 64 == 0 for shard in array.shards)

@@ -21,7 +21,7 @@ from meshweave.runtime.arrays.kind import Kind, kind_of
 from meshweave.runtime.arrays.operators import Operators
 from meshweave.runtime.arrays.saving import save
 from meshweave.runtime.engine import Executable
-from meshweave.runtime.program import Values, aligned, check_shape, usable
+from meshweave.runtime.program import Values, aligned_array, check_shape, usable
 
 _BF16 = "bf16"
 
@@ -180,7 +180,7 @@ class Array(Operators):
             if laid.partial:  # neutral elements are numbers
                 held = [narrow(part, wanted) for part in scatter(wide(array, wanted), on, laid)]
             else:
-                held = scatter(stored(array, wanted), on, laid)
+                held = scatter(stored(array, wanted), on, laid, aligned_array)
         except MeshweaveError as error:
             raise type(error)(f"from_numpy: {error.message}") from None
         shards = [own(shard) for shard in held]
@@ -533,6 +533,6 @@ def own(value: Values) -> Values:
 
 def copied(value: Values) -> Values:
     """Return a copy that compiled code can work in."""
-    copy: Values = aligned(value.nbytes).view(value.dtype).reshape(value.shape)
+    copy = aligned_array(value.shape, value.dtype)
     copy[...] = value
     return copy

@@ -14,7 +14,7 @@ from meshweave.bundle import numpy_dtype
 from meshweave.layout import Layout, Mesh
 from meshweave.layout.digits import dim_indices, neutral, padding, to_allocation
 from meshweave.layout.places import step_of
-from meshweave.runtime.program import Values, aligned
+from meshweave.runtime.program import Values, aligned_array
 from meshweave.runtime.weights.boxes import OpenFile, at
 
 _BLOCK_BYTES = 16 << 20  # of numbers that blocks are turned into at a time
@@ -131,7 +131,7 @@ def _neutral(kind: str, dtype: str) -> Any:
 
 def _new_memory(layout: Layout, mesh: Mesh, shape: Sequence[int], dtype: np.dtype[Any]) -> Values:
     allocation = layout.allocation_shape(mesh, shape)
-    return aligned(prod(allocation) * dtype.itemsize).view(dtype).reshape(allocation)
+    return aligned_array(allocation, dtype)
 
 
 def _new(
