@@ -25,7 +25,7 @@ GATHERED = """module {
   }
 }
 """
-KEYS = ["peak_bytes", "regions", "ledger", "kernels", "collectives", "certificate"]
+KEYS = ["peak_bytes", "state_bytes", "regions", "ledger", "kernels", "collectives", "certificate"]
 
 
 @pytest.fixture

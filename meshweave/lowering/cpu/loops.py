@@ -29,7 +29,7 @@ from meshweave.plan.machine import vectors
 SHORT = 32  # LLVM unrolls rows of so few elements before it looks for vectors, and then finds none
 Counters = Mapping[int, Value]
 VECTORS = {f"arith.{name}f" for name in ("add", "sub", "mul", "div", "neg")} | {"math.fma"}
-RUN = 4 << 10  # bytes that are added in lanes: 32 addends in each, with four vectors of 256 bits
+RUN = 2 << 10  # bytes that are added in lanes: 32 addends in each, with one vector of 512 bits
 _WIDTH = {"bf16": 16, "f16": 16, "f32": 32, "i32": 32, "i64": 64}  # of what is converted
 FASTER = {"arith.addf", "arith.mulf"}  # reductions that may be done in another order
 

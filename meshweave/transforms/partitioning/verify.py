@@ -7,12 +7,14 @@ proven.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from meshweave.ir.bindings import ir
 from meshweave.ir.locations import parse_module
 from meshweave.transforms.base import Pass, at, fail, remark
-from meshweave.verification.answer import Answer
+
+if TYPE_CHECKING:  # meshweave-opt starts without the check
+    from meshweave.verification.answer import Answer
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ def read_other(who: Pass, path: str, op: ir.Operation, what: str) -> ir.Module:
         fail(op, f"{who.name}: {path}: {error.strerror or error}")
 
 
-def tell(op: ir.Operation, answer: Answer) -> None:
+def tell(op: ir.Operation, answer: "Answer") -> None:
     """Remark what is not proven, and refuse the module `op` where something is refuted."""
     for finding in answer.unproven:
         remark(op, f"not proven: {finding}")
