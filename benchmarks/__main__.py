@@ -17,6 +17,7 @@ NAMES = (
     "attention",
     "dispatch",
     "operators",
+    "decode",
 )
 
 

@@ -14,7 +14,7 @@ from meshweave.frontends.python import tree
 from meshweave.frontends.python.program import ArgumentSpec, TracedProgram
 from meshweave.hints.fast_paths import Choice, as_choice
 from meshweave.layout import Layout, Mesh
-from meshweave.runtime.arrays.array import Array, collect, place
+from meshweave.runtime.arrays.array import Array, run_arrays
 from meshweave.runtime.arrays.kind import Kind, kind_of
 from meshweave.runtime.program import Values
 from meshweave.targets import Goal
@@ -134,8 +134,7 @@ class Compiled:
         for value, spec, name in zip(leaves, self.lowered.specs, self.lowered.names):
             check_fits(value, spec, name)
         held = self.captured
-        results = self._executable.run(place(self._executable, [*values, *held]), fixed=len(held))
-        arrays = collect(self._executable, results)
+        arrays = run_arrays(self._executable, [*values, *held], len(held))
         if not self._templates:
             self._templates = [array.holding(()) for array in arrays]
         return self.returned(arrays)

@@ -127,9 +127,9 @@ def _traced(
     left = [name for n, name in enumerate(names) if n not in held]
     placed = placements(jax, in_shardings, given, left, mesh)
     own = in_shardings is None and hasattr(fn, "trace") and hasattr(fn, "lower")
-    jitted: Any = fn if own else jax.jit(fn, keep_unused=True)  # or what has its methods
     abstract = placed.abstract
     with nullcontext() if abstract is None else jax.sharding.use_abstract_mesh(abstract):
+        jitted: Any = fn if own else _jitted(jax, fn, placed.arguments)
         stage = jitted.trace(*placed.arguments[0], **placed.arguments[1])
         lowered = _lowered(stage)
     if lowered.in_tree != jax.tree.structure(given):
@@ -143,6 +143,20 @@ def _traced(
     named = {n: (names[n], value) for n, value in held.items()}
     trees = (named, tree, lowered.out_tree, placed.mesh)
     return Traced(_name(fn), text, captured, inputs, kept, outputs, *trees)
+
+
+def _jitted(jax: ModuleType, fn: Any, given: tuple[PyTree, PyTree]) -> Any:
+    """Return a function as JAX jits it, with the donations of one that is jitted already."""
+    if not hasattr(fn, "trace"):
+        return jax.jit(fn, keep_unused=True)
+    positional, named = fn.trace(*given[0], **given[1]).args_info
+
+    def donated(info: PyTree) -> bool:
+        return any(leaf.donated for leaf in jax.tree.leaves(info))
+
+    numbers = [number for number, info in enumerate(positional) if donated(info)]
+    names = [name for name, info in named.items() if donated(info)]
+    return jax.jit(fn, keep_unused=True, donate_argnums=numbers, donate_argnames=names)
 
 
 def _holding(

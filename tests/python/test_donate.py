@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -233,3 +234,60 @@ def test_target_gpu_refuses_a_donation_by_name() -> None:
     with mw.compile(TEXT, donate=(0,), engine="emulate") as program:
         one = np.ones((4, 300), np.float32)
         np.testing.assert_array_equal(program(laid(one), one)[0], 2 * one)
+
+
+def test_arrays_stay_where_the_processes_read_them() -> None:
+    """A state and what comes again are not copied; two states in turns, and memory that others see, stay apart."""
+
+    @mw.jit(
+        mesh="x=2", in_layouts=("[_, x]", "[_, x]", "[x, _]"), out_layouts=("[_, x]", "[_, _]"),
+        donate="state", engine="mpi",
+    )  # fmt: skip
+    def step(state: Tracer, x: Tracer, w: Tracer) -> tuple[Tracer, Tracer]:
+        new = state + x
+        return new, new @ w
+
+    weights, x = (RNG.standard_normal(s).astype(np.float32) for s in ((6, 9), (1, 6)))
+    w = laid(weights, "x=2", "[x, _]")
+    sums = [np.zeros((1, 6), np.float32), np.full((1, 6), 7, np.float32)]
+    states = [laid(value, "x=2", "[_, x]") for value in sums]
+    seen: list[tuple[np.ndarray, np.ndarray]] = []
+    places, weights_at = [], []
+    for turn in (0, 0, 0, 0, 1, 0, 1, 1, 0):
+        states[turn], y = step(states[turn], x, w)
+        sums[turn] = sums[turn] + x
+        for state, right in zip(states, sums, strict=True):
+            np.testing.assert_allclose(state, right, rtol=1e-5)
+        np.testing.assert_allclose(y, sums[turn] @ weights, rtol=1e-4, atol=1e-4)
+        places.append(buffers(states[turn]))
+        weights_at.append(buffers(w))
+        if turn and not seen:
+            seen += [(shard, shard.copy()) for shard in states[turn].shards]
+    assert places[0] == places[1] == places[2] == places[3]
+    assert weights_at[1] == weights_at[2] == weights_at[3]
+    assert len(seen) == 2 and all((now == then).all() for now, then in seen)
+    np.testing.assert_array_equal(w, weights)
+    step.close()
+    np.testing.assert_allclose(states[0], sums[0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("shardings", [None, ("[_, x]", None)])
+def test_donations_of_jax(shardings: object) -> None:
+    """Also of a function that is jitted already, and then given shardings."""
+    jax = pytest.importorskip("jax")
+
+    @partial(jax.jit, donate_argnames=("state",))
+    def step(state: object, row: object) -> object:
+        return jax.lax.dynamic_update_slice(state, row, (1, 0)), state.sum()  # type: ignore[attr-defined]
+
+    value, row = np.zeros((4, 6), np.float32), np.ones((1, 6), np.float32)
+    mesh = "x=2" if shardings else None
+    program = mw.from_jax(step, value, row, in_shardings=shardings, mesh=mesh)
+    state = laid(value, "x=2", "[_, x]") if shardings else laid(value)
+    at = buffers(state)
+    for k in range(3):
+        state, total = program(state, row)
+        assert buffers(state) == at and float(total) == 6 * (k > 0)
+        np.testing.assert_array_equal(np.asarray(state)[1], row[0])
+    assert "donate=preferred" in program.explain()
+    program.close()

@@ -111,6 +111,15 @@ class Array(Operators):
         return self
 
     @property
+    def is_alone(self) -> bool:
+        """Tell whether nothing else is known to hold the memory of this array."""
+        return self._alone
+
+    def moved_to(self, shards: Iterable[Values]) -> None:
+        """Let the array lie in other memory, which holds the same."""
+        self._held = tuple(shards)
+
+    @property
     def is_donated(self) -> bool:
         """Tell whether the array was donated: another one has its buffer, and it has no value any more."""
         return self._held is None
@@ -452,6 +461,25 @@ def place(executable: Executable, values: Sequence[Any]) -> list[list[Values]]:
 
     Raises MeshweaveError that names the argument and what is wrong with its dtype, shape or layout.
     """
+    manifest, arrays = executable.manifest, laid_out(executable, values)
+    columns = [a.given_up() if k in manifest.donated else a.held for k, a in enumerate(arrays)]
+    nranks = Mesh.parse(manifest.mesh).nranks
+    return [[column[rank] for column in columns] for rank in range(nranks)]
+
+
+def run_arrays(executable: Executable, values: Sequence[Any], fixed: int = 0) -> list[Array]:
+    """Run a program once on arrays; return the results as Arrays. values: as for `place`; fixed: as for `run`.
+
+    An engine that has this itself keeps Arrays where its ranks read them.
+    """
+    own_way = getattr(executable, "run_arrays", None)
+    if own_way is not None:
+        return list(own_way(values, fixed))
+    return collect(executable, executable.run(place(executable, values), fixed))
+
+
+def laid_out(executable: Executable, values: Sequence[Any]) -> list[Array]:
+    """Return the inputs of a program as Arrays that lie right, as `place` takes them; none is given up yet."""
     manifest = executable.manifest
     mesh = Mesh.parse(manifest.mesh)
     if len(values) != len(manifest.inputs):
@@ -461,8 +489,7 @@ def place(executable: Executable, values: Sequence[Any]) -> list[list[Values]]:
         for index, (port, value) in enumerate(zip(manifest.inputs, values, strict=True))
     ]
     check_given_once(manifest, values)
-    columns = [a.given_up() if k in manifest.donated else a.held for k, a in enumerate(arrays)]
-    return [[column[rank] for column in columns] for rank in range(mesh.nranks)]
+    return arrays
 
 
 def check_given_once(manifest: Manifest, values: Sequence[Any]) -> None:

@@ -18,6 +18,7 @@ from contextlib import AbstractContextManager
 from meshweave import errors
 from meshweave.bundle import Bundle
 from meshweave.errors import MeshweaveError, RankError
+from meshweave.runtime.arrays.array import Array, collect, laid_out
 from meshweave.runtime.engine import check_engine
 from meshweave.runtime.flight.board import StatusBoard
 from meshweave.runtime.flight.diagnosis import account
@@ -34,6 +35,7 @@ from meshweave.runtime.processes.launch import (
     RankProcesses,
     Silence,
 )
+from meshweave.runtime.processes.residents import Residents
 from meshweave.runtime.program import Values, buffer_bytes, check_all, place_buffers
 from meshweave.runtime.watchdog import Watchdog
 
@@ -133,9 +135,37 @@ class ProcessExecutable:
         with self.engine.busy:
             if self._scratch is None or not self._scratch.alive:
                 self._scratch = ProcessCall(self)
+            if self._scratch.residents.any():
+                self._scratch = ProcessCall(self)
             self._scratch.fill(rows, fixed)
             self._scratch()
             return [[value.copy() for value in row] for row in self._scratch.outputs]
+
+    def run_arrays(self, values: Sequence[object], fixed: int = 0) -> list[Array]:
+        """Run once on arrays; return the results as Arrays. Arrays that come again stay where the ranks read them.
+
+        values: global NumPy arrays, or Arrays that lie right. fixed: as for `run`. Raises as `run` does.
+        """
+        arrays, donated = laid_out(self, values), self.manifest.donated
+        with self.engine.busy:
+            call = self._scratch
+            if call is None or not call.alive or call.residents.blocked(arrays):
+                self._scratch = call = ProcessCall(self)
+            for index, array in enumerate(arrays):
+                if index not in donated:
+                    call.residents.take(index, array, index >= len(arrays) - fixed)
+            for index in donated:
+                given = arrays[index]
+                call.residents.take(index, given.holding(given.given_up()), False)
+            call()
+            rows = [
+                [v if p.takes is not None else v.copy() for v, p in zip(row, self.manifest.outputs)]
+                for row in call.outputs
+            ]
+            results = collect(self, rows)
+            for index, number in donated.items():
+                call.residents.settle(index, results[number])
+            return results
 
     def bind(self, inputs: Sequence[Sequence[Values]]) -> ProcessCall:
         """Bind the program to fixed buffers for many calls.
@@ -236,6 +266,7 @@ class ProcessCall:
         placed = [place_buffers(manifest, part) for part in parts]
         self.inputs = [inputs for inputs, _ in placed]
         self.outputs = [outputs for _, outputs in placed]
+        self.residents = Residents(self.inputs)
         self.seconds = [0.0] * nranks  # what `step` took on each rank the last time
         self._held: list[dict[int, Values | None]] = [{} for _ in range(nranks)]  # fixed inputs
         self._number = next(_numbers)
