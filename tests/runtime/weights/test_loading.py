@@ -259,13 +259,16 @@ def test_what_is_no_regular_file_is_not_waited_for(tmp_path: Path) -> None:
         mw.load_safetensors(tmp_path / "w.safetensors")
 
 
-# The most memory that the process had; getrusage would count that of the process it was forked from.
+# The most memory that the process had; getrusage would count that of the process it was forked from. Each rank writes a
+# file: a launcher may mix lines.
 READ = r"""
 import os, re, sys
 import meshweave as mw
 rank = int(os.environ.get("PMI_RANK", sys.argv[2]))
 part = mw.load_safetensors(sys.argv[1], sys.argv[3], mesh="x=4", rank=rank)["w"]
-print(part.nbytes, 1024 * int(re.search(r"VmHWM:\s*(\d+)", open("/proc/self/status").read())[1]), int(part.flat[-1]))
+peak = 1024 * int(re.search(r"VmHWM:\s*(\d+)", open("/proc/self/status").read())[1])
+with open(f"{sys.argv[4]}/rank{rank}", "w") as file:
+    file.write(f"{part.nbytes} {peak} {int(part.flat[-1])}")
 """
 
 
@@ -283,9 +286,9 @@ def big(folder: Path) -> Path:
     "layout", ["[x, _]", "[_, x]", "[_*x*2, _]", "[_, x] order(1, 0)", "[_, _*x]"]
 )
 def test_a_rank_takes_the_memory_of_its_shard(layout: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-c", READ, str(big(tmp_path)), "1", layout]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100)
-    nbytes, rss, last = map(int, done.stdout.split())
+    command = [sys.executable, "-c", READ, str(big(tmp_path)), "1", layout, str(tmp_path)]
+    subprocess.run(command, capture_output=True, text=True, check=True, timeout=100)
+    nbytes, rss, last = map(int, (tmp_path / "rank1").read_text().split())
     assert nbytes == 1 << 26 and rss <= nbytes + (64 << 20)
     assert last == (4095 if layout == "[x, _]" else 8187 if layout == "[_*x*2, _]" else 8191)
 
@@ -293,7 +296,9 @@ def test_a_rank_takes_the_memory_of_its_shard(layout: str, tmp_path: Path) -> No
 def test_ranks_of_mpiexec_take_the_memory_of_their_shards(tmp_path: Path) -> None:
     """Each process reads its own part, and nothing is gathered."""
     command = [mpiexec(), "-n", "4", sys.executable, "-c", READ, str(big(tmp_path)), "0", "[x, _]"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100)
-    found = sorted(tuple(map(int, line.split())) for line in done.stdout.splitlines())
+    subprocess.run(
+        [*command, str(tmp_path)], capture_output=True, text=True, check=True, timeout=100
+    )
+    found = [tuple(map(int, file.read_text().split())) for file in tmp_path.glob("rank*")]
     assert sorted(last for _, _, last in found) == [2047, 4095, 6143, 8191]
     assert all(nbytes == 1 << 26 and rss <= nbytes + (64 << 20) for nbytes, rss, _ in found)
