@@ -70,3 +70,12 @@ def test_what_a_gather_makes_of_a_block_is_the_index() -> None:
     wide = of_var(Var("i", "0", 24))
     digits = quotient(wide, 12), remainder(quotient(wide, 4), 3), remainder(wide, 4)
     assert plus(plus(times(digits[0], 12), times(digits[1], 4)), digits[2]) == wide
+
+
+def test_what_counts_backwards_has_one_form() -> None:
+    x, i = Var("x", "x", 2), Var("i", "i", 8)
+    back = plus(Expr(1), times(of_var(x), -1))
+    assert remainder(plus(of_var(x), Expr(1)), 2) == remainder(back, 2) == back
+    assert quotient(plus(of_var(x), Expr(1)), 2) == of_var(x)
+    last = plus(Expr(7), times(of_var(i), -1))
+    assert plus(times(quotient(last, 4), 4), remainder(last, 4)) == last

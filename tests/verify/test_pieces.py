@@ -31,10 +31,6 @@ func.func @main(%a: tensor<4x6xf32> {dist.global = tensor<8x6xf32>, dist.layout 
 """
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="unproven: places that wrap around an axis are choices",
-)
 def test_slices_put_where_the_rank_says_are_a_gather() -> None:
     assert compared(mesh("x=2") + GATHERED, mesh("x=2") + RING).status == 0
 

@@ -11,8 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from itertools import product
 from math import gcd
 from typing import NamedTuple, TypeAlias
+
+_MOST_SIGNS = 3
+"""Terms of which each is tried forwards and backwards: two to that power are looked at."""
 
 
 class Var(NamedTuple):
@@ -171,11 +175,11 @@ def _divided(expr: Expr, by: int) -> tuple[Expr, Expr]:
     rest = Expr(expr.const % by, tuple([(a, c % by) for a, c in expr.terms if c % by]))
     if inside(rest, by):
         return whole, rest
-    if any(c < 0 for _, c in expr.terms):  # a place that is counted from the end
-        near = Expr(expr.const // by, tuple([(a, n) for a, c in expr.terms if (n := int(c / by))]))
-        left = plus(expr, times(near, -by))
-        if inside(left, by):
-            return near, left
+    left = _counted_back(rest, by)
+    if left is not None:
+        kept = dict(left.terms)
+        turns = [(a, n) for a, c in expr.terms if (n := (c - kept.get(a, 0)) // by)]
+        return Expr((expr.const - left.const) // by, tuple(turns)), left
     for g in sorted({gcd(c, by) for _, c in rest.terms}, reverse=True):
         if 1 < g < by:
             fine = Expr(rest.const % g, tuple([(a, c % g) for a, c in rest.terms if c % g]))
@@ -187,6 +191,20 @@ def _divided(expr: Expr, by: int) -> tuple[Expr, Expr]:
                 return plus(whole, q), plus(times(r, g), fine)
     q, r = _atoms(rest, by)
     return plus(whole, q), r
+
+
+def _counted_back(rest: Expr, by: int) -> Expr | None:
+    """Return what is left of a division with parts that count backwards, as `1 - x` of `(1 + x) % 2`; else None.
+
+    rest: with all parts from 0 to by - 1, so that numbers which are left with the same have one form.
+    """
+    if len(rest.terms) > _MOST_SIGNS:
+        return None
+    for shifts in product((0, by), repeat=len(rest.terms)):
+        left = Expr(rest.const, tuple([(a, c - s) for (a, c), s in zip(rest.terms, shifts)]))
+        if any(shifts) and inside(left, by):
+            return left
+    return None
 
 
 def _atoms(rest: Expr, by: int) -> tuple[Expr, Expr]:
