@@ -23,6 +23,7 @@ from meshweave.bundle import numpy_dtype
 from meshweave.errors import MeshweaveError, UsageError
 from meshweave.frontends.python import tree
 from meshweave.frontends.python.dtypes import DType, as_dtype
+from meshweave.frontends.python.place import chosen_kernels
 from meshweave.frontends.python.program import ArgumentSpec, TracedProgram
 from meshweave.jax.placements import PyTree
 from meshweave.jax.tracing import Leaf, Traced, trace
@@ -53,7 +54,7 @@ def from_jax(
                   argument has, over several devices, else what propagation finds.
     mesh:         the devices: a Mesh, its text, or JAX's. The devices need not exist: JAX sees an abstract mesh. None
                   takes the mesh of the shardings, or of `jax.set_mesh`, or one rank.
-    engine, timeout (in seconds), verify: as in `meshweave.compile`.
+    engine, timeout (in seconds), verify: as in `meshweave.compile`. `mw.kernels(...)` around this call chooses kernels.
     Raises UsageError when jax is not installed or the arguments are wrong, and one CompileError that lists all that is
     not supported.
 
@@ -91,11 +92,13 @@ class JaxProgram:
         self._jax, self._traced, self.text = jax, traced, traced.text
         kept = [traced.inputs[i] for i in traced.kept]
         specs = [ArgumentSpec(leaf.shape, _our_dtype(leaf)) for leaf in kept]
+        kernels = chosen_kernels()
         bundle = api.build(
             traced.text,
             mesh=traced.mesh,
             engine=engine,
             name=traced.name,
+            kernels=kernels,
             here=True,
             verify=verify,
         )
@@ -104,7 +107,7 @@ class JaxProgram:
         structure = tree.Container(tuple, None, (tree.LEAF,) * len(traced.outputs))
         names = [leaf.name for leaf in kept]
         program = TracedProgram(traced.text, structure, captured=traced.captured)
-        lowered = Lowered(traced.name, program, specs, names, self.mesh, engine, verify=verify)
+        lowered = Lowered(traced.name, program, specs, names, self.mesh, engine, kernels, verify)
         self._compiled = Compiled(lowered, self.program, time.perf_counter() - began)
         self._fast: dict[object, Callable[[Sequence[object]], Sequence[Array]]] = {}
 

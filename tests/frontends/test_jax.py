@@ -279,3 +279,12 @@ def test_without_jax_only_this_frontend_says_so(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "jax", None)
     with pytest.raises(UsageError, match=r"^from_jax needs jax, which is not installed"):
         mw.from_jax(mlp)
+
+
+def test_kernels_around_from_jax_choose() -> None:
+    x = np.arange(64, dtype=np.float32).reshape(8, 8)
+    with mw.from_jax(lambda a: a @ a, x) as program:
+        assert "│ blas " in program.explain()
+    with mw.kernels(blas=False), mw.from_jax(lambda a: a @ a, x) as program:
+        assert "│ blas " not in program.explain()
+        np.testing.assert_allclose(program(x), x @ x, rtol=1e-6)
