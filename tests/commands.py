@@ -22,7 +22,8 @@ SECONDS = 20
 """After which a command is taken to hang: its status is then 128 + SIGALRM."""
 
 MEMORY = 8 << 30
-"""Bytes of address space that a command gets: one that takes all memory must not take the machine's."""
+"""Bytes of address space that a command gets beside what it finds: one that takes all memory must not take the
+machine's. A process of many tests has the stacks of many idle ranks."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,8 @@ def _forked(
             try:
                 _take(files)
                 signal.alarm(SECONDS)
-                resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+                most = _address_space() + MEMORY
+                resource.setrlimit(resource.RLIMIT_AS, (most, most))
                 os._exit(guarded(lambda stage: command(texts, stage), name))
             finally:
                 os._exit(70)
@@ -94,6 +96,11 @@ def _forked(
         if status == 128 + signal.SIGKILL and time.monotonic() - began >= SECONDS:
             status = 128 + signal.SIGALRM  # the guard kills what does not end
         return Outcome(status, files[1].read_text(), files[2].read_text(errors="replace"))
+
+
+def _address_space() -> int:
+    """Bytes of address space of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 
 
 def load() -> None:

@@ -1,5 +1,6 @@
 """The child process that commands run in: statuses, crashes, signals."""
 
+import mmap
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from commands import MEMORY, meshweave
 
 from meshweave.tools.guard import GRACE
 
@@ -154,3 +156,10 @@ def test_a_crash_after_ctrl_c_is_an_interruption() -> None:
 
 def children(pid: int) -> list[int]:
     return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def test_commands_have_their_memory_whatever_the_tests_before_them_hold(tmp_path: Path) -> None:
+    """Address space that this process has taken is not the command's; what it takes itself is bounded."""
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    with mmap.mmap(-1, MEMORY + (1 << 30), flags=flags, prot=mmap.PROT_READ):  # takes no memory
+        assert meshweave("doctor", "--dump", tmp_path).status == 2
