@@ -57,6 +57,10 @@ CASES = {
     "scans": (lambda a: mw.cumulative_sum(a, axis=1), floats(333, 401)),
     "a product": (lambda a, b: a @ b, floats(301, 260), floats(260, 173)),
     "a product of many columns": (lambda a, b: a @ b, floats(32, 260), floats(260, 1930)),
+    "one row": (lambda a, b: a @ b, floats(1, 517), floats(517, 1030)),
+    "three rows": (lambda a, b: a @ b, floats(3, 517), floats(517, 1030)),
+    "one row, turned weights": (lambda a, b: a @ b.T, floats(1, 517), floats(1030, 517)),
+    "three rows, turned weights": (lambda a, b: a @ b.T * 2, floats(3, 517), floats(1030, 517)),
     "products": (lambda a, b: a @ b, floats(12, 130, 70), floats(12, 70, 90)),
     "a perceptron": (
         lambda x, v, w: mw.maximum(x @ v, 0.0) @ w, floats(130, 257), floats(257, 300), floats(300, 99),

@@ -15,8 +15,9 @@ from typing import NamedTuple
 from meshweave.ir.bindings import ir
 from meshweave.ir.expressions import Gather, Index, Load
 from meshweave.ir.sorting import SWITCH
-from meshweave.lowering.buffers.steps import Root
+from meshweave.lowering.buffers.steps import Root, element_bytes
 from meshweave.lowering.cpu.products.blas import by_class, classes_of
+from meshweave.lowering.cpu.reuse import LARGE, reads_once, shape_of, volume
 from meshweave.lowering.nests.bind import (
     Access,
     Counter,
@@ -34,6 +35,7 @@ LEAST_PRODUCT = (
     1 << 22
 )  # multiplications that are worth two pieces, each of which reads an operand again
 LINE = 64  # elements of a row that a piece has at least where it cuts rows
+RUN_BYTES = 2 << 10  # of rows that are added up: shorter runs come from memory at half of its rate
 
 
 class PointerStride(NamedTuple):
@@ -86,6 +88,9 @@ def _candidates(unit: KernelUnit) -> Iterator[tuple[int, int]]:
     nest = unit.nests[0]
     if any(SWITCH in each.switches for each in unit.nests):
         return
+    if len(unit.nests) == 1 and not unit.rows and (runs := _of_weights(nest)) is not None:
+        yield runs
+        return
     work = sum(math.prod(each.sizes) for each in unit.nests)
     many = min(MOST, work // GRAIN)
     if _is_product(unit):
@@ -94,6 +99,25 @@ def _candidates(unit: KernelUnit) -> Iterator[tuple[int, int]]:
     loops = list(range(unit.rows)) or [d for d in loop_order(nest, 0) if d not in nest.reductions]
     if many > 1:
         yield from _outer_first(nest, loops, many)
+
+
+def _of_weights(nest: LoopNest) -> tuple[int, int] | None:
+    """Return the loop along which what a reduction reads once is cut, and in how many pieces; None for none.
+
+    These are sums down columns, and products of few rows: reading takes longer than anything else. Where a row of what
+    is read is cut, its parts are long, and each core has one.
+    """
+    shape = shape_of(nest, 0)
+    if shape is None or not (shape.row is None or reads_once(nest)):
+        return None
+    read = max(nest.loads, key=lambda load: volume(nest, load.access))
+    pieces = min(MOST, volume(nest, read.access) // LARGE)
+    if shape.outer or pieces < 2:
+        return None
+    if abs(read.access.strides[shape.column]) == 1:
+        runs = nest.sizes[shape.column] * element_bytes(read.type) // RUN_BYTES
+        pieces = min(pieces, max(2, runs))
+    return shape.column, 1 << (pieces.bit_length() - 1)
 
 
 def _of_product(nest: LoopNest, work: int, many: int) -> Iterator[tuple[int, int]]:
@@ -106,9 +130,8 @@ def _of_product(nest: LoopNest, work: int, many: int) -> Iterator[tuple[int, int
     few = 1 << ((work.bit_length() - LEAST_PRODUCT.bit_length()) // 5 + 1)
     sides = []
     for name, repeated in zip("mn", (1, 0)):
-        strides = nest.accesses[repeated].strides
-        volume = math.prod(n for n, s in zip(nest.sizes, strides) if s)
-        sides.append((volume, [d for d, found in enumerate(names) if found == name]))
+        repeats = volume(nest, nest.accesses[repeated])
+        sides.append((repeats, [d for d, found in enumerate(names) if found == name]))
     for _, loops in sorted(sides):
         yield from _outer_first(nest, loops, min(few, many))
 

@@ -65,7 +65,7 @@ def shape_of(nest: LoopNest, rows: int) -> InnerLoops | None:
     parallel = [d for d in order if d not in nest.reductions]
     if not depth or not parallel or not loads:
         return None
-    weights = max(loads, key=lambda access: _volume(nest, access))
+    weights = max(loads, key=lambda access: volume(nest, access))
     columns = [d for d in parallel if weights.strides[d]]
     if not columns or order[-1] not in (*columns, *depth):
         return None
@@ -91,7 +91,7 @@ def reads_once(nest: LoopNest) -> bool:
         return False
     first, second = (load.access for load in nest.loads)
     few, many = (first, second) if first.strides[shape.row] else (second, first)
-    if _volume(nest, many) < LARGE or not _apart(nest, many):
+    if volume(nest, many) < LARGE or not _apart(nest, many):
         return False
     if any(not many.strides[d] for d in nest.parallel if d != shape.row):
         return False
@@ -109,7 +109,8 @@ def _apart(nest: LoopNest, access: Access) -> bool:
     return True
 
 
-def _volume(nest: LoopNest, access: Access) -> int:
+def volume(nest: LoopNest, access: Access) -> int:
+    """Count the elements that an access walks."""
     return math.prod(n for n, s in zip(nest.sizes, access.strides) if s)
 
 
