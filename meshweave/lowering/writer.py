@@ -30,6 +30,11 @@ class Value:
         """Tell whether this is a floating-point number (or a vector of them)."""
         return element_of(self.type) in ("f64", "f32", "f16", "bf16")
 
+    @property
+    def is_vector(self) -> bool:
+        """Tell whether this is a vector."""
+        return self.type.startswith("vector")
+
     def _binary(self, other: Value | Number, integer: str, floating: str | None = None) -> Value:
         name = floating if self.is_float else integer
         assert name is not None, f"{integer} on {self.type}"
@@ -236,6 +241,11 @@ class Writer:
         names = f"{condition.name}, {left.name}, {right.name}"
         return self.let(f"arith.select {names} : {left.type}", left.type)
 
+    def least(self, left: Value, right: Value | Number) -> Value:
+        """Return the lesser of two signed integers."""
+        other = self.as_value(right, left.type)
+        return self.let(f"arith.minsi {left.name}, {other.name} : {left.type}", left.type)
+
     def convert(self, op: str, value: Value, type_: str) -> Value:
         """Write an op that gives a value another type, such as arith.extf or llvm.bitcast."""
         return self.let(f"{op} {value.name} : {value.type} to {type_}", type_)
@@ -272,10 +282,39 @@ class Writer:
         mark = f" {{alignment = {align} : i64}}" if align else ""
         return self.let(f"llvm.load {pointer.name}{mark} : {pointer.type} -> {type_}", type_)
 
+    def load_masked(self, pointer: Value, type_: str, mask: Value, align: int) -> Value:
+        """Load the lanes of a vector that a mask names; zeros for the others, whose memory is not touched."""
+        zero = self.constant(0, type_)
+        names = f"{pointer.name}, {mask.name}, {zero.name}"
+        types = f"({pointer.type}, {mask.type}, {type_}) -> {type_}"
+        settings = f"{{alignment = {align} : i32}}"
+        return self.let(f'"llvm.intr.masked.load"({names}) {settings} : {types}', type_)
+
+    def first_lanes(self, count: Value, lanes: int) -> Value:
+        """Make the mask of the first `count` (i64) of so many lanes."""
+        numbers = self.literal(str(list(range(lanes))), f"vector<{lanes}xi64>")
+        mask = f"vector<{lanes}xi1>"
+        most = self.spread(count, lanes)
+        return self.let(f"arith.cmpi slt, {numbers.name}, {most.name} : {most.type}", mask)
+
+    def total(self, vector: Value) -> Value:
+        """Add up the lanes of a vector of floats, in any order."""
+        kind = element_of(vector.type)
+        none = self.constant(-0.0, kind)
+        types = f"({kind}, {vector.type}) -> {kind}"
+        settings = "{fastmathFlags = #llvm.fastmath<reassoc>}"
+        names = f"{none.name}, {vector.name}"
+        return self.let(f'"llvm.intr.vector.reduce.fadd"({names}) {settings} : {types}', kind)
+
     def store(self, value: Value, pointer: Value, align: int = 0) -> None:
         """Store a value."""
         mark = f" {{alignment = {align} : i64}}" if align else ""
         self.add(f"llvm.store {value.name}, {pointer.name}{mark} : {value.type}, {pointer.type}")
+
+    def prefetch(self, pointer: Value) -> None:
+        """Ask for what lies at an address, to be read later: it comes to the second cache."""
+        settings = "{cache = 1 : i32, hint = 2 : i32, rw = 0 : i32}"
+        self.add(f'"llvm.intr.prefetch"({pointer.name}) {settings} : ({pointer.type}) -> ()')
 
     def vector(self, values: Sequence[Value]) -> Value:
         """Make a vector of values."""

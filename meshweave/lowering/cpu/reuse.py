@@ -1,28 +1,31 @@
 """Write reductions so that what several rows read is read once, and results stay in registers or in the cache.
 
 A product of few rows reads each weight once and uses it for all of them. Its rows are done in groups, written out side
-by side. Where the weights of a step of depth lie side by side, a panel of columns of the results stays in the first
-cache, and several steps are added to it at a time; with more rows than one group, a tile of weights stays in the second
-cache for all of them. Where the weights of a result lie side by side, its sum is in registers, next to those of the
+by side. Where the weights of a step of depth lie side by side, a panel of columns of the results stays in a cache, and
+several steps are added to it at a time, in vectors for all groups of rows, while the weights of the next steps are on
+their way from memory. Where the weights of a result lie side by side, its sum is in registers, next to those of the
 other rows and of a few neighbours.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from meshweave.ir.expressions import Accumulator, Apply, Load, gathered, needed, type_text
 from meshweave.lowering.buffers.steps import element_bytes
 from meshweave.lowering.cpu import tiles
-from meshweave.lowering.cpu.loops import Counters, NestLoops
+from meshweave.lowering.cpu.loops import VECTORS, Counters, NestLoops
+from meshweave.lowering.cpu.products.blocks import WIDTHS
 from meshweave.lowering.cpu.text import FunctionWriter
-from meshweave.lowering.nests.bind import Access, LoopNest
+from meshweave.lowering.nests.bind import Access, LoopNest, NestNode
 from meshweave.lowering.nests.evaluate import stored
 from meshweave.lowering.nests.rows import loop_order
 from meshweave.lowering.writer import Value
-from meshweave.plan.machine import cache_bytes
+from meshweave.plan.machine import cache_bytes, vectors
 
 PANEL = 4  # part of the second cache that the results of a panel may take
 ROOM = 1 << 17  # bytes of them at most: they are on the stack
@@ -30,10 +33,12 @@ MOST_ROWS = 64  # of a panel
 PADDING = 16  # elements between rows of a panel
 FEW = 16  # rows
 LARGE = 1 << 17  # elements that no cache keeps from call to call
-TOGETHER = 8  # rows, or sums of rows, that are written out side by side
-ROWS = 4  # of sums
+TOGETHER = 8  # sums, or rows without vectors, that are written out side by side
+ROWS = 4  # of sums, or of vectors
 STEPS = 8  # of depth that are added at a time
 MOST_CODE = 1024  # nodes that are written out for one step
+CACHE_LINE = 64  # bytes
+PER_LANE = VECTORS | {f"arith.{name}" for name in ("extf", "sitofp", "uitofp")}
 
 
 class ColumnBlock(NamedTuple):
@@ -125,7 +130,9 @@ class ReusingLoops(NestLoops):
         self.width = max(element_bytes(store.type) for store in nest.stores)
         self.count = 1 if shape.row is None else nest.sizes[shape.row]
         self.along = self.order[-1] in nest.reductions
-        groups = -(-self.count // (ROWS if self.along else TOGETHER))
+        self.lanes = 0 if self.along else self._lanes()
+        self.weights = self._of_all_rows()
+        groups = -(-self.count // (ROWS if self.along or self.lanes else TOGETHER))
         self.group = -(-self.count // groups)
         self.apart = 0  # elements from row to row of a panel
         self.buffers: list[Value] = []  # of a panel, for each result
@@ -224,7 +231,11 @@ class ReusingLoops(NestLoops):
         steps = max(1, min(STEPS, MOST_CODE // (self.group * len(self.nest.code))))
         size = self.nest.sizes[dim]
         whole = size // steps * steps
-        if whole:
+        if whole and self.lanes:
+            at = self.writer.open(whole, steps)
+            self._wide_step(dim, at, steps, panel)
+            self.writer.close()
+        elif whole:
             tile = whole
             if self.count > self.group:
                 fits = cache_bytes() // 2 // (width * self.width)
@@ -233,7 +244,7 @@ class ReusingLoops(NestLoops):
             last = self.writer.plus(first, tiles.minimum(self.writer, first, whole, tile))
             for group in self._groups():
                 at = self.writer.open(last, steps, first)
-                self._step(group, [{dim: self.writer.plus(at, k)} for k in range(steps)], panel)
+                self._step(group, self._depths(dim, at, steps), panel)
                 self.writer.close()
             self.writer.close()
         if whole < size:
@@ -241,12 +252,19 @@ class ReusingLoops(NestLoops):
             for group in self._groups():
                 self._step(group, rest, panel)
 
+    def _depths(self, dim: int, at: Value, steps: int) -> list[Counters]:
+        return [{dim: self.writer.plus(at, k)} for k in range(steps)]
+
     def _step(
-        self, rows: Sequence[Counters], depths: Sequence[Counters], panel: ColumnBlock
+        self,
+        rows: Sequence[Counters],
+        depths: Sequence[Counters],
+        panel: ColumnBlock,
+        first: Value | int = 0,
     ) -> None:
-        """Add a few steps of depth to a panel of a few rows."""
+        """Add a few steps of depth to a panel of a few rows, from its column `first` on."""
         known = [[self._values_at({**row, **depth}) for row in rows] for depth in depths]
-        column = self.writer.open(panel.width)
+        column = self.writer.open_loop(first, panel.width, 1).counter
         with self._at(self._column(panel, column)):
             held = [self._kept(row, column) for row in rows]
             for depth, values in zip(depths, known):
@@ -259,6 +277,123 @@ class ReusingLoops(NestLoops):
             for row, results in zip(rows, held):
                 self._keep(row, column, results)
         self.writer.close()
+
+    # Vectors of columns
+
+    def _of_all_rows(self) -> set[int]:
+        """Return the nodes that have one value for all rows, and one for each column."""
+        sums = gathered(self.nest.code, lambda n: [n] if isinstance(n, Accumulator) else [])
+        column, row = self.shape.column, self.shape.row
+        return {
+            number
+            for number, loops in enumerate(self.needs)
+            if column in loops and row not in loops and not sums[number]
+        }
+
+    def _lanes(self) -> int:
+        """Return how many columns of a panel are done as one vector; 0 where they are not."""
+        nest, column = self.nest, self.shape.column
+        nodes = [nest.code[k] for k in self.wanted if column in self.needs[k]]
+        steps = {node.access.strides[column] for node in nodes if isinstance(node, Load)}
+        fits = all(
+            isinstance(n, Load) or (isinstance(n, Apply) and n.name in PER_LANE) for n in nodes
+        )
+        kinds = set(self.types.values())
+        if len(nest.stores) != 1 or steps != {1} or not fits or not kinds <= WIDTHS.keys():
+            return 0
+        read = min(element_bytes(node.type) for node in nodes if isinstance(node, Load))
+        machine = vectors()
+        most = machine.registers // 2 // min(self.count, ROWS) * machine.nbytes // self.width
+        return min(most, CACHE_LINE // read)
+
+    def _wide_step(self, dim: int, at: Value, steps: int, panel: ColumnBlock) -> None:
+        """Add a few steps of depth to a panel, a vector of columns after the other, and ask for the next weights."""
+        writer, depths = self.writer, self._depths(dim, at, steps)
+        whole = writer.times(panel.width // self.lanes, self.lanes)
+        last = self.nest.sizes[dim] - 1
+        later = [{dim: writer.least(writer.plus(at, steps + k), last)} for k in range(steps)]
+        column = writer.open(whole, self.lanes)
+        for depth in later:
+            self._prefetch({**depth, **self._column(panel, column)})
+        for group in self._groups():
+            self._wide_rows(group, depths, panel, column)
+        writer.close()
+        for group in self._groups():
+            self._step(group, depths, panel, whole)
+
+    def _prefetch(self, counters: Counters) -> None:
+        """Ask for what a vector of columns reads, which is not used before other columns are done."""
+        with self._placed(counters):
+            for number in self.wanted:
+                node = self.nest.code[number]
+                if isinstance(node, Load) and node.access.strides[self.shape.column]:
+                    kind = stored(str(node.type))
+                    self.writer.prefetch(self.frame.address(node.access, kind, self.place))
+
+    def _wide_rows(
+        self,
+        rows: Sequence[Counters],
+        depths: Sequence[Counters],
+        panel: ColumnBlock,
+        column: Value,
+    ) -> None:
+        """Add a few steps of depth to a vector of columns of a few rows."""
+        kind, at = self.types[self.nest.stores[0].value], self._column(panel, column)
+        places = [self._room(0, row, column) for row in rows]
+        type_, align = f"vector<{self.lanes}x{kind}>", WIDTHS[kind]
+        sums = [self.writer.load(place, type_, align) for place in places]
+        for depth in depths:
+            shared: dict[int, Value] = {}
+            for k, row in enumerate(rows):
+                known = self._values_at({**row, **depth})
+                with self._placed({**at, **row, **depth}):
+                    sums[k] = self._wide(known, shared, sums[k])
+        for place, value in zip(places, sums):
+            self.writer.store(value, place, align)
+
+    def _wide(self, known: Mapping[int, Value], shared: dict[int, Value], held: Value) -> Value:
+        """Return what the result of a row holds after a step of depth, for a vector of columns.
+
+        known: numbers that are the same for all of them, or vectors; shared: vectors that are the same for all rows.
+        """
+        value, made = self.nest.stores[0].value, dict(shared)
+        for number in sorted(needed(self.nest.code, [value], made)):
+            node = self.nest.code[number]
+            if isinstance(node, Accumulator):
+                made[number] = held
+                continue
+            made[number] = self._wide_node(number, node, known, made)
+            if number in self.weights:
+                shared[number] = made[number]
+        return made[value]
+
+    def _wide_node(
+        self, number: int, node: NestNode, known: Mapping[int, Value], made: Mapping[int, Value]
+    ) -> Value:
+        """Compute a node for a vector of columns."""
+        if number in known:
+            value = known[number]
+            return value if value.is_vector else self.writer.spread(value, self.lanes)
+        type_ = f"vector<{self.lanes}x{type_text(node)}>"
+        if isinstance(node, Load):
+            place = self.frame.address(node.access, type_text(node), self.place)
+            return self._lanes_at(place, type_, element_bytes(node.type))
+        assert isinstance(node, Apply)
+        operands = [made[k] for k in node.operands]
+        return self.writer.op(node.name, self.settings(node), operands, type_)
+
+    def _lanes_at(self, place: Value, type_: str, nbytes: int) -> Value:
+        """Load lanes, `nbytes` each."""
+        return self.writer.load(place, type_, nbytes)
+
+    @contextmanager
+    def _placed(self, counters: Counters) -> Iterator[None]:
+        """Have loops at numbers for a while, and compute nothing yet."""
+        kept = list(self.place)
+        for dim, counter in counters.items():
+            self.place[dim] = counter
+        yield
+        self.place = kept
 
     def _values_at(self, counters: Counters) -> dict[int, Value]:
         with self._at(counters):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from meshweave.ir.sorting import SWITCH
+from meshweave.lowering.cpu.dots import RowDots
 from meshweave.lowering.cpu.held import with_fast_types
 from meshweave.lowering.cpu.loops import NestLoops, ShortRows, short
 from meshweave.lowering.cpu.products.blocks import blocks_of, blocks_text
@@ -45,6 +46,7 @@ def _loops_of(writer: FunctionWriter, nest: LoopNest, rows: Sequence[Value]) -> 
         return DepthwiseRows(writer, nest, rows)
     nest = with_fast_types(nest)
     shape = shape_of(nest, len(rows))
-    return (
-        NestLoops(writer, nest, rows) if shape is None else ReusingLoops(writer, nest, rows, shape)
-    )
+    if shape is None:
+        return NestLoops(writer, nest, rows)
+    dots = RowDots(writer, nest, rows, shape)
+    return dots if dots.fits else ReusingLoops(writer, nest, rows, shape)

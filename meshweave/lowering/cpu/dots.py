@@ -1,0 +1,220 @@
+"""Write products of few rows whose weights lie along the depth, as in `x @ w.T`: sums of vectors along the depth.
+
+A few rows times a few columns of sums stay in registers over a part of the depth, for which the rows are put together
+first, in the type of the sums. While a few columns are done the weights of the next ones are on their way from memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from meshweave.ir.expressions import Apply, Load, inputs, needed, type_text
+from meshweave.lowering.buffers.steps import element_bytes
+from meshweave.lowering.cpu import tiles
+from meshweave.lowering.cpu.loops import Counters
+from meshweave.lowering.cpu.products.blocks import WIDTHS
+from meshweave.lowering.cpu.reuse import CACHE_LINE, FEW, PER_LANE, ColumnBlock, ReusingLoops
+from meshweave.lowering.writer import Value
+from meshweave.plan.machine import vectors
+
+COLUMNS = 256  # of a panel
+BESIDE = 4  # columns, of which each row has a sum
+LEFT_BYTES = 1 << 15  # of rows that are put together: the first cache keeps them
+
+
+class RowDots(ReusingLoops):
+    """Write one nest of a shape inside loops `rows`, which are open."""
+
+    @property
+    def fits(self) -> bool:
+        """Tell whether this is a sum of products of few rows whose weights lie along the depth."""
+        nest, last, store = self.nest, self.shape.depth[-1], self.nest.stores[0]
+        nodes = [nest.code[k] for k in self._of_columns()]
+        return (
+            self.along
+            and 1 < self.count <= FEW
+            and len(nest.stores) == 1
+            and self._sums(0, store)
+            and len(self._left()) == 1
+            and type_text(nest.code[self._left()[0]]) == self.types[store.value]
+            and {n.access.strides[last] for n in nodes if isinstance(n, Load)} == {1}
+            and all(isinstance(n, Load) or (isinstance(n, Apply) and n.name in PER_LANE) for n in nodes)
+        )  # fmt: skip
+
+    def _of_columns(self) -> list[int]:
+        """List the nodes that depend on the column."""
+        wanted = needed(self.nest.code, [self.nest.stores[0].value])
+        return sorted(k for k in wanted if self.shape.column in self.needs[k])
+
+    def _left(self) -> list[int]:
+        """List the nodes that stand for the rows: those that depend on the depth, and the column's nodes use."""
+        used = {k for number in self._of_columns() for k in inputs(self.nest.code[number])}
+        column, last = self.shape.column, self.shape.depth[-1]
+        return sorted(k for k in used if column not in self.needs[k] and last in self.needs[k])
+
+    def _sums_of_rows(self) -> None:
+        """Write results whose addends lie side by side."""
+        self._measure()
+        writer, size = self.writer, self.nest.sizes[self.shape.column]
+        start = writer.open(size, self.panel)
+        panel = ColumnBlock(start, tiles.minimum(writer, start, size, self.panel))
+        number = writer.open(self.count * self.panel)
+        writer.store(self.zero, writer.offset(self.sums, number, self.kind))
+        writer.close()
+        *outer, last = self.shape.depth
+        with self._at({d: writer.open(self.nest.sizes[d]) for d in outer}):
+            at = writer.open(self.nest.sizes[last], self.tile)
+            length = tiles.minimum(writer, at, self.nest.sizes[last], self.tile)
+            self._put_together(at, length)
+            self._columns(panel, at, length)
+            writer.close()
+        for _ in outer:
+            writer.close()
+        self._finish(panel)
+        writer.close()
+
+    def _measure(self) -> None:
+        """Choose the sizes of parts, and reserve buffers."""
+        machine, writer, nest = vectors(), self.writer, self.nest
+        self.mask: Value | None = None  # of lanes that are within the depth, where some are not
+        self.kind = self.types[nest.stores[0].value]
+        self.zero = writer.constant(0.0, self.kind)
+        self.lanes = machine.nbytes // WIDTHS[self.kind]  # lanes
+        nodes = [nest.code[k] for k in self._of_columns()]
+        read = min(element_bytes(n.type) for n in nodes if isinstance(n, Load))
+        self.unrolled = max(1, CACHE_LINE // (self.lanes * read))
+        self.beside = BESIDE if machine.registers >= 32 else BESIDE // 2
+        depth, step = nest.sizes[self.shape.depth[-1]], self.lanes * self.unrolled
+        parts = -(-depth * self.count * WIDTHS[self.kind] // LEFT_BYTES)
+        self.tile = -(-depth // (parts * step)) * step
+        self.panel = min(nest.sizes[self.shape.column], COLUMNS)
+        self.spacing = (
+            self.tile + self.lanes
+        )  # no power of two, as lines of one place in the cache would be
+        self.left = writer.local_buffer(self.count * self.spacing, self.kind)
+        self.sums = writer.local_buffer(self.count * self.panel, self.kind)
+
+    def _put_together(self, at: Value, length: Value) -> None:
+        """Copy a part of the depth of all rows, with zeros behind it to whole vectors."""
+        writer, (left,) = self.writer, self._left()
+        row, last = self.shape.row, self.shape.depth[-1]
+        assert row is not None
+        number = writer.open(self.count)
+        line = writer.offset(self.left, writer.times(number, self.spacing), self.kind)
+        step = writer.open(length)
+        with self._at({row: number, last: writer.plus(at, step)}):
+            writer.store(self.values[left], writer.offset(line, step, self.kind))
+        writer.close()
+        step = writer.open_loop(length, writer.plus(length, self.lanes), 1).counter
+        writer.store(self.zero, writer.offset(line, step, self.kind))
+        writer.close()
+        writer.close()
+
+    def _columns(self, panel: ColumnBlock, at: Value, length: Value) -> None:
+        """Add a part of the depth to all sums of a panel, a few columns after the other."""
+        writer = self.writer
+        whole = writer.times(panel.width // self.beside, self.beside)
+        for first, end, count in ((0, whole, self.beside), (whole, panel.width, 1)):
+            start = writer.open_loop(first, end, count).counter
+            numbers = [writer.plus(start, k) for k in range(count)]
+            for group in self._groups():
+                self._block(group, numbers, panel, at, length)
+            writer.close()
+
+    def _block(
+        self,
+        rows: Sequence[Counters],
+        numbers: Sequence[Value],
+        panel: ColumnBlock,
+        at: Value,
+        length: Value,
+    ) -> None:
+        """Add a part of the depth to the sums of a few rows and columns."""
+        writer, step = self.writer, self.lanes * self.unrolled
+        zero = writer.constant(0.0, f"vector<{self.lanes}x{self.kind}>")
+        sums = [zero] * (len(rows) * len(numbers))
+        whole = writer.times(length // step, step)
+        loop = writer.open_loop(0, whole, step, sums)
+        sums = loop.carried
+        self._prefetch_next(numbers, panel, writer.plus(at, loop.counter))
+        for k in range(self.unrolled):
+            here = writer.plus(loop.counter, k * self.lanes)
+            sums = self._added(rows, numbers, panel, (at, here), sums)
+        writer.close(sums)
+        sums = loop.results
+        if self.nest.sizes[self.shape.depth[-1]] % step:
+            loop = writer.open_loop(whole, length, self.lanes, sums)
+            rest = length - loop.counter
+            writer.close(self._added(rows, numbers, panel, (at, loop.counter), loop.carried, rest))
+            sums = loop.results
+        for k, (row, number) in enumerate((r, n) for r in rows for n in numbers):
+            place = self._place_of(row, number)
+            writer.store(writer.load(place, self.kind) + writer.total(sums[k]), place)
+
+    def _added(
+        self,
+        rows: Sequence[Counters],
+        numbers: Sequence[Value],
+        panel: ColumnBlock,
+        place: tuple[Value, Value],
+        sums: Sequence[Value],
+        rest: Value | None = None,
+    ) -> list[Value]:
+        """Return sums with a vector of the depth added. place: where the part begins, and the vector in it.
+
+        rest: how many steps of depth there are from there on, where the vector may be longer.
+        """
+        writer, (at, here), last = self.writer, place, self.shape.depth[-1]
+        (left,) = self._left()
+        lines = [writer.offset(self._line(row), here, self.kind) for row in rows]
+        type_ = f"vector<{self.lanes}x{self.kind}>"
+        given = [writer.load(line, type_, WIDTHS[self.kind]) for line in lines]
+        self.mask = None if rest is None else writer.first_lanes(rest, self.lanes)
+        made = list(sums)
+        for c, number in enumerate(numbers):
+            shared: dict[int, Value] = {}
+            column = {self.shape.column: writer.plus(panel.start, number)}
+            for r, row in enumerate(rows):
+                k = r * len(numbers) + c
+                with self._placed({**row, **column, last: writer.plus(at, here)}):
+                    made[k] = self._wide({**self.values, left: given[r]}, shared, made[k])
+        self.mask = None
+        return made
+
+    def _lanes_at(self, place: Value, type_: str, nbytes: int) -> Value:
+        """Load lanes, but for those behind the end of the depth."""
+        if self.mask is None:
+            return super()._lanes_at(place, type_, nbytes)
+        return self.writer.load_masked(place, type_, self.mask, nbytes)
+
+    def _prefetch_next(self, numbers: Sequence[Value], panel: ColumnBlock, at: Value) -> None:
+        """Ask for what the next columns read at this place of the depth."""
+        column, writer = self.shape.column, self.writer
+        last = self.nest.sizes[column] - 1
+        for number in numbers:
+            later = writer.plus(writer.plus(panel.start, number), len(numbers))
+            self._prefetch({column: writer.least(later, last), self.shape.depth[-1]: at})
+
+    def _finish(self, panel: ColumnBlock) -> None:
+        """Store the results of a panel."""
+        column, row = self.shape.column, self.shape.row
+        assert row is not None
+        here = {row: self.writer.open(self.count)}
+        number = self.writer.open(panel.width)
+        with self._at({**here, column: self.writer.plus(panel.start, number)}):
+            (store,) = self.nest.stores
+            found = self.writer.load(self._place_of(here, number), self.kind)
+            self.store(store, self._start(store) + found)
+        self.writer.close()
+        self.writer.close()
+
+    def _line(self, row: Counters) -> Value:
+        """Return where the part of a row begins that was put together."""
+        (number,) = row.values()
+        return self.writer.offset(self.left, self.writer.times(number, self.spacing), self.kind)
+
+    def _place_of(self, row: Counters, number: Value) -> Value:
+        """Return where the sum of a row and a column of the panel is."""
+        (line,) = row.values()
+        place = self.writer.plus(self.writer.times(line, self.panel), number)
+        return self.writer.offset(self.sums, place, self.kind)
