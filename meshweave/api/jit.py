@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import partial, update_wrapper
 from typing import Any, NamedTuple, TypeAlias, overload
@@ -148,6 +148,16 @@ def jit(
     return make if function is None else make(function)
 
 
+def _fast_key(args: _Args) -> tuple[Hashable | None, Sequence[Any]]:
+    """Return a cheap key of a call on pytrees of NumPy arrays and Arrays, None for any other call; and the leaves."""
+    key = fast_key(args)
+    if key is not None:
+        return (chosen_kernels(), key), args
+    leaves, structure = tree.flatten(args, _is_array)
+    key = fast_key(leaves)
+    return (None if key is None else (chosen_kernels(), structure, key)), leaves
+
+
 class Jitted:
     """Run a function compiled; call it like the function that `jit` was given."""
 
@@ -202,18 +212,15 @@ class Jitted:
         if current() is not None:
             return self._inside(args, kwargs)
         self._calls += 1
-        key = None
-        if not kwargs and not self._static:
-            key = fast_key(args)
-            if key is not None:
-                key = (chosen_kernels(), key)
-                found = self._fast.get(key)
-                if found is not None:
-                    return found(args)
+        key, given = (None, ()) if kwargs or self._static else _fast_key(args)
+        if key is not None:
+            found = self._fast.get(key)
+            if found is not None:
+                return found(given)
         leaves, compiled = self._compiled(args, kwargs)
         returned = compiled.call(leaves)
         if key is not None:
-            self._fast[key] = compiled.fast(args)
+            self._fast[key] = compiled.fast(leaves)
         return returned
 
     def _inside(self, args: _Args, kwargs: _Kwargs) -> Any:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from traced import mw
 
+from meshweave.api.lowered import Compiled
 from meshweave.errors import CompileError, LayoutError, UsageError
 
 X = np.arange(24, dtype=np.float32).reshape(4, 6)
@@ -258,3 +259,15 @@ def test_arrays_in_any_memory_order_go_the_fast_path_too():
     for view in (X, wide[::2], wide[::-2], np.asfortranarray(X), wide.reshape(6, 8).T[::2], X):
         assert np.array_equal(f(view).numpy(), 2 * view)
     assert f.cache_info().misses == 1
+
+
+def test_trees_of_arrays_go_the_fast_path_too(monkeypatch):
+    f = mw.jit(lambda p, q: sum(p) - sum(q))
+    a, b, c = (mw.Array.from_numpy(X + k, mesh="", layout="[_, _]") for k in range(3))
+    calls = [(((a, b), (c,)), X - 1), (((a,), (b, c)), -X - 3), (([a, b], [c]), X - 1)]
+    for given, right in calls:
+        assert np.array_equal(f(*given).numpy(), right)
+    monkeypatch.setattr(Compiled, "call", None)
+    for given, right in calls:
+        assert np.array_equal(f(*given).numpy(), right)
+    assert f.cache_info() == (3, 3, 3)
