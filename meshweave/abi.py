@@ -199,8 +199,9 @@ class StatusRow:
 
     How many collectives the rank has ever started, and how many of them have ended: all, or all but the last; the
     state; how far a device is; how many collectives it had started when this call began, and how many calls have begun;
-    the process, and when it began (0: not told). From RING on a word for each of the last ENTRIES collectives, used in
-    turn: the op's number, plus START or WAIT where it was that half of an async collective.
+    the process, and when it began (0: not told); whether the rank is to leave (not 0: loops that data keeps going look
+    at it). From RING on a word for each of the last ENTRIES collectives, used in turn: the op's number, plus START or
+    WAIT where it was that half of an async collective.
     """
 
     STARTED = 0
@@ -211,7 +212,8 @@ class StatusRow:
     CALLS = 5
     PID = 6
     BORN = 7
-    RING = 8
+    LEAVE = 8
+    RING = 9
     ENTRIES = 256
     WORDS = RING + ENTRIES
     START = 1 << 32

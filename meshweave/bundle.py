@@ -26,7 +26,7 @@ from meshweave.files.records import record
 from meshweave.files.whole import replacing
 from meshweave.layout import Layout, Mesh
 
-FORMAT = 8
+FORMAT = 9
 # NumPy has no bf16: its bits travel as uint16.
 NUMPY_DTYPES = {
     "f64": "float64", "f32": "float32", "f16": "float16", "bf16": "uint16",
@@ -166,6 +166,7 @@ class Manifest:
     kernels, gemms: what is launched, in the order of their slots (`device.GpuTable`).
     events, streams: the number it uses; streams are for computing.
     graph:       whether a step may be captured in a graph, since the host waits for nothing in it.
+    ends:        whether every call ends for sure, whatever the data: who makes a short one cannot leave it.
     certificate: what is proven of it.
     """
 
@@ -190,6 +191,7 @@ class Manifest:
     streams: int = 1
     graph: bool = False
     features: tuple[str, ...] = ()
+    ends: bool = True
     certificate: Certificate = UNCHECKED
     format: int = FORMAT
 

@@ -77,7 +77,7 @@ def jit(
     engine: str = "local",
     static_argnames: str | Sequence[str] = (),
     donate: Donations = (),
-    timeout: float = 60.0,
+    timeout: float | None = None,
     flight: str | None = None,
     verify: bool = True,
 ) -> Jitted: ...
@@ -91,7 +91,7 @@ def jit(
     engine: str = "local",
     static_argnames: str | Sequence[str] = (),
     donate: Donations = (),
-    timeout: float = 60.0,
+    timeout: float | None = None,
     flight: str | None = None,
     verify: bool = True,
 ) -> Callable[[Callable[..., Any]], Jitted]: ...
@@ -104,7 +104,7 @@ def jit(
     engine: str = "local",
     static_argnames: str | Sequence[str] = (),
     donate: Donations = (),
-    timeout: float = 60.0,
+    timeout: float | None = None,
     flight: str | None = None,
     verify: bool = True,
 ) -> Jitted | Callable[[Callable[..., Any]], Jitted]:
@@ -119,7 +119,8 @@ def jit(
     static_argnames: names of arguments that are values for Python, not arrays; they must be hashable.
     donate:      names or positions of arguments whose buffers results may take: such a state is updated in place, and
                  its Arrays cannot be used again. A dict gives strengths, "preferred" (the default) or "required".
-    timeout:     seconds without progress, while a rank waits for another, after which a call ends with RankError.
+    timeout:     seconds without progress after which a call ends with RankError; None: 60 while a rank
+                 waits for another, and no limit while all compute.
     flight:      a folder where a call that fails leaves what each rank did last, for `meshweave doctor --dump`.
     verify:      check each program of one rank against the whole program (`docs/verify.md`): a wrong one is refused.
 
@@ -171,13 +172,13 @@ class Jitted:
         engine: str,
         static_argnames: str | Sequence[str],
         donate: Donations,
-        timeout: float,
+        timeout: float | None,
         flight: str | None,
         verify: bool,
     ) -> None:
         if not callable(function):
             raise UsageError(f"jit: a function is needed, got {type(function).__name__}")
-        if not isinstance(timeout, int | float) or not timeout > 0:
+        if timeout is not None and not (isinstance(timeout, int | float) and timeout > 0):
             raise UsageError(f"jit: timeout={timeout!r:.40}, seconds above 0 are right")
         self._function, self._engine = function, engine
         self._timeout, self._flight, self._verify = timeout, flight, verify

@@ -79,10 +79,11 @@ class Lowered:
                 run_pipeline(module, ",".join(passes))
             return str(hoist_aliases(str(module)))
 
-    def compile(self, timeout: float = 60.0, flight: str | None = None) -> Compiled:
+    def compile(self, timeout: float | None = None, flight: str | None = None) -> Compiled:
         """Compile and load the program.
 
-        timeout: seconds without progress, while a rank waits for another, after which a call ends with RankError.
+        timeout: seconds without progress after which a call ends with RankError; None: 60 while a rank
+                 waits for another, and no limit while all compute.
         flight: as for `mw.jit`. Raises MeshweaveError, at the line at fault.
         """
         from meshweave.api import program as api

@@ -74,7 +74,7 @@ def compile(
     target: str | None = None,
     chip: str | None = None,
     progress: Progress | None = None,
-    timeout: float = 60.0,
+    timeout: float | None = None,
     kernels: "str | Choice | None" = None,
     verify: bool = True,
     flight: str | None = None,
@@ -88,7 +88,8 @@ def compile(
               "nccl" (a process per gpu, the default) or "emulate" (no gpu needed) on target gpu.
     target:   what code is made for: "cpu" or "gpu"; by default what the engine runs. chip: the gpu, "sm_90".
     progress: called with the name of each stage as it begins; by default a bar shows what takes long on a terminal.
-    timeout:  seconds without progress, while a rank waits for another, after which a run ends with RankError.
+    timeout:  seconds without progress after which a run ends with RankError; None: 60 while a rank
+              waits for another, and no limit while all compute.
     kernels:  fast paths that ops may take: "-flash" for all but that one, "reference" for that one only,
               "+gemm_tf32" for one that is off by default.
     verify:   check the program of one rank against the whole program (`docs/verify.md`): a wrong one is refused.

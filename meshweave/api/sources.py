@@ -15,7 +15,7 @@ def from_stablehlo(
     *,
     mesh: Mesh | str | None = None,
     engine: str = "local",
-    timeout: float = 60.0,
+    timeout: float | None = None,
     verify: bool = True,
 ) -> Program:
     """Compile a StableHLO program, with Shardy shardings or without, to a Program to call with its arguments in order.
@@ -47,7 +47,7 @@ def from_mlir(
     *,
     mesh: Mesh | str | None = None,
     engine: str = "local",
-    timeout: float = 60.0,
+    timeout: float | None = None,
     verify: bool = True,
 ) -> Program:
     """Compile an MLIR program: `@main` on linalg, tensor, arith, math and scf, with `dist` and `hint` ops.

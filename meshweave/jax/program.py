@@ -41,7 +41,7 @@ def from_jax(
     in_shardings: PyTree = None,
     mesh: MeshLike | None = None,
     engine: str = "local",
-    timeout: float = 60.0,
+    timeout: float | None = None,
     verify: bool = True,
     **kwargs: PyTree,
 ) -> JaxProgram:
@@ -84,7 +84,7 @@ class JaxProgram:
         jax: ModuleType,
         traced: Traced,
         engine: str,
-        timeout: float,
+        timeout: float | None,
         verify: bool,
         began: float,
     ) -> None:

@@ -1,7 +1,8 @@
 """Watch whether the ranks still make progress.
 
-A job is stalled when no row of its status board has changed for the stated time and some rank waits, in a collective
-or because it has returned, for another.
+A job is stalled when no row of its status board has changed for some time. Who states a time means ranks that compute
+as well. Else the time is WAITING, and counts while some rank waits, in a collective or because it has returned, for
+another: a long kernel is no fault.
 """
 
 from __future__ import annotations
@@ -10,14 +11,18 @@ from meshweave.bundle import Manifest
 from meshweave.runtime.flight.board import StatusBoard
 from meshweave.runtime.flight.diagnosis import account, stragglers
 
+WAITING = 60.0  # seconds without progress while a rank waits, where none are stated
+
 
 class Watchdog:
     """Compare looks at a board. One watcher may use it at a time."""
 
-    def __init__(self, board: StatusBoard, manifest: Manifest, seconds: float) -> None:
+    def __init__(self, board: StatusBoard, manifest: Manifest, seconds: float | None) -> None:
+        """Watch a program's board. seconds: without progress that are a stall; None: WAITING, in waits alone."""
         self.board = board
         self.manifest = manifest
-        self.seconds = seconds
+        self.seconds = seconds or WAITING
+        self._waits_only = seconds is None
         self._last = b""
         self._since = 0.0
 
@@ -34,7 +39,7 @@ class Watchdog:
         if seen != self._last:
             self._last, self._since = seen, now
             return None
-        if now - self._since < self.seconds or self.board.all_compute():
+        if now - self._since < self.seconds or (self._waits_only and self.board.all_compute()):
             return None
         ranks = self.board.records()
         if not stragglers(ranks):

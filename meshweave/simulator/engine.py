@@ -23,6 +23,7 @@ from meshweave.runtime.gpu.call import RankCall
 from meshweave.runtime.gpu.rank import GpuRank
 from meshweave.runtime.limits import check_machine
 from meshweave.runtime.program import Values, bind_rows
+from meshweave.runtime.watchdog import WAITING
 from meshweave.simulator.driver.emulated import EmulatedKernels
 from meshweave.simulator.driver.interleaving import Interleaving, StuckRankError
 from meshweave.simulator.driver.kernels import KernelRunner
@@ -36,7 +37,7 @@ T = TypeVar("T")
 class EmulateEngine:
     """Run bundles of target gpu without a GPU.
 
-    timeout: seconds that a rank's host code may run without a call, after which a run ends with
+    timeout: seconds that a rank's host code may run without a call, 60 by default, after which a run ends with
     RankError. seed: of the interleaving of the streams; None: a fixed one. checks: look for races
     between operations and within kernels. graph: run steps as graphs from the second time on.
     kernels: what runs kernels; by default the emulator. failures: calls that are to fail. flight: as
@@ -47,7 +48,7 @@ class EmulateEngine:
 
     def __init__(
         self,
-        timeout: float = 60.0,
+        timeout: float | None = None,
         seed: int | None = None,
         checks: bool = True,
         graph: bool = False,
@@ -56,7 +57,7 @@ class EmulateEngine:
         flight: str | None = None,
     ) -> None:
         self.flight = flight_folder(flight)
-        self.timeout, self.seed, self.checks, self.graph = timeout, seed, checks, graph
+        self.timeout, self.seed, self.checks, self.graph = timeout or WAITING, seed, checks, graph
         self.kernels = kernels if kernels is not None else EmulatedKernels(checks)
         self.failures = tuple(failures)
 

@@ -193,9 +193,9 @@ def _add_run(commands: Commands) -> None:
     add(
         "--timeout",
         type=_number("--timeout", float, 1e-3, "a positive number of seconds"),
-        default=60.0,
         metavar="S",
-        help="end a run in which no rank makes progress for S seconds (default: 60)",
+        help="end a run in which no rank makes progress for S seconds (default: 60 while one waits for another, no "
+        "limit while all compute)",
     )
     add(
         "--flight",

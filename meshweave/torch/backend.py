@@ -35,7 +35,7 @@ def torch_backend(
     mesh: Mesh | str | DeviceMesh | None = None,
     placements: Mapping[str, Placement] | None = None,
     engine: str = "local",
-    timeout: float = 60.0,
+    timeout: float | None = None,
     frozen: bool = False,
     verify: bool = True,
 ) -> Callable[[GraphModule, Sequence[object]], Callable[..., tuple[Tensor, ...]]]:

@@ -50,7 +50,7 @@ def from_torch(
     kwargs: Mapping[str, object] | None = None,
     out_placements: Placement | list[Placement | None] | None = None,
     state: Mapping[str, object] | None = None,
-    timeout: float = 60.0,
+    timeout: float | None = None,
     verify: bool = True,
 ) -> TorchProgram:
     """Compile a PyTorch module for a mesh.
@@ -65,7 +65,8 @@ def from_torch(
     out_placements: the layouts of the results: one for all, or a list of one for each (None: what propagation finds).
     state:      whole tensors by name that replace the module's own: needed for DTensors whose other shards this
                 process cannot see (a fake process group).
-    timeout:    seconds without progress, while a rank waits for another, after which a call ends with RankError.
+    timeout:    seconds without progress after which a call ends with RankError; None: 60 while a rank
+                waits for another, and no limit while all compute.
     verify:     check the program of one rank against the whole program (`docs/verify.md`): a wrong one is refused.
     `mw.kernels(...)` around this call, or torch's `sdpa_kernel(SDPBackend.MATH)`, chooses the fast paths.
     Raises UsageError for wrong arguments, LayoutError for layouts that do not fit, CompileError for what the program
@@ -250,7 +251,7 @@ class TorchProgram:
         name: str,
         mesh: Mesh,
         engine: str,
-        timeout: float,
+        timeout: float | None,
         verify: bool,
         kernels: Choice | None = None,
     ) -> None:

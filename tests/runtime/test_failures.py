@@ -9,6 +9,7 @@ import sys
 import tempfile
 import threading
 import time
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -153,9 +154,12 @@ def test_a_local_rank_that_never_comes_back_is_given_up():
         executable.run(inputs())
 
 
-def test_long_computing_is_no_stall():
-    executable = engine("local", timeout=1.0).load(failing("local", sleeps(2)))
-    assert executable.run(inputs())[0][0][0] == 3.0
+def test_long_computing_is_no_stall_unless_a_limit_is_stated():
+    code = failing("local", sleeps(2))
+    with patch("meshweave.runtime.watchdog.WAITING", 0.5):
+        assert engine("local").load(code).run(inputs())[0][0][0] == 3.0
+        with pytest.raises(RankError, match=r"no progress for 0\.4 s: ranks 0 to 2 compute"):
+            engine("local", timeout=0.4).load(code).run(inputs())
 
 
 def test_a_closed_program_says_so():

@@ -18,7 +18,7 @@ from meshweave.bundle import Bundle
 from meshweave.errors import MeshweaveError, RankError
 from meshweave.ir.bindings import ir
 from meshweave.lowering.buffers.steps import Step
-from meshweave.lowering.cpu.collectives.serve import can_be_served, serve_object
+from meshweave.lowering.cpu.collectives.serve import always_ends, serve_object
 from meshweave.runtime import engine
 from meshweave.runtime.local import serving
 from meshweave.runtime.local.engine import LocalExecutable, RankThread
@@ -256,6 +256,6 @@ def test_programs_that_data_may_keep_running_are_not_served():
         return Step(what, cast(ir.Operation, None), bodies=list(bodies))
 
     loop = entry("scf.for", [entry("kernel"), entry("scf.if", [entry("scf.while")])])
-    assert can_be_served([[entry("kernel")], [entry("scf.for", [entry("kernel")])]])
-    assert not can_be_served([[entry("kernel")], [loop]])
+    assert always_ends([[entry("kernel")], [entry("scf.for", [entry("kernel")])]])
+    assert not always_ends([[entry("kernel")], [loop]])
     assert SHORT < LONG < 0.1

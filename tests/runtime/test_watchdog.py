@@ -9,7 +9,7 @@ from meshweave.bundle import Manifest, OpInfo
 from meshweave.runtime.flight.board import StatusBoard
 from meshweave.runtime.flight.diagnosis import named
 from meshweave.runtime.flight.records import ELSEWHERE, LEFT
-from meshweave.runtime.watchdog import Watchdog
+from meshweave.runtime.watchdog import WAITING, Watchdog
 
 OPS = tuple(OpInfo(n, name, f"a.mlir:{n}:1") for n, name in enumerate(("reduce", "gather"), 1))
 MANIFEST = Manifest("x=4", "local", (), (), 0, ops=OPS)
@@ -30,8 +30,8 @@ def at(board, rank, op, within, count=None):
     board.rows[rank, [StatusRow.STARTED, StatusRow.ENDED]] = (count, count - within)
 
 
-def report(board, seconds=5.0):
-    dog = Watchdog(board, MANIFEST, 2.0)
+def report(board, seconds=5.0, stated=2.0):
+    dog = Watchdog(board, MANIFEST, stated)
     dog.start(0.0)
     return dog.report(seconds)
 
@@ -63,8 +63,15 @@ def test_progress_starts_the_clock_again(board):
     assert dog.report(6.6) is not None
 
 
-def test_ranks_that_all_compute_do_not_stall(board):
-    assert report(board, 1000.0) is None
+def test_a_stated_limit_means_ranks_that_compute_too(board):
+    assert report(board) == "no progress for 2 s: ranks 0 to 3 compute, before the first collective"
+
+
+def test_ranks_that_all_compute_do_not_stall_where_no_limit_is_stated(board):
+    assert report(board, 1000.0, stated=None) is None
+    at(board, 0, 1, True)
+    assert report(board, WAITING - 1, stated=None) is None
+    assert report(board, WAITING + 1, stated=None).startswith("no progress for 60 s: ")
 
 
 def test_a_rank_that_others_have_left_behind_stalls(board):
@@ -133,7 +140,7 @@ def test_a_rank_that_has_left_before_the_call_of_the_others_is_named(board):
 
 def test_a_rank_that_has_left_waits_for_none(board):
     board.mark(2, LEFT)
-    assert report(board, 1000.0) is None  # the others compute
+    assert report(board, 1000.0, stated=None) is None  # the others compute
 
 
 def test_all_in_one_collective_are_named_together(board):

@@ -18,7 +18,7 @@ from meshweave.lowering.buffers.constants import constant_buffers
 from meshweave.lowering.cpu.codegen import check_functions, declares, llvm_functions, machine_code
 from meshweave.lowering.cpu.collectives.cores import SHARE, cores_object
 from meshweave.lowering.cpu.collectives.objects import collectives_object, runtime_of
-from meshweave.lowering.cpu.collectives.serve import can_be_served, serve_object
+from meshweave.lowering.cpu.collectives.serve import always_ends, serve_object
 from meshweave.lowering.cpu.collectives.staging import staging_bytes
 from meshweave.lowering.cpu.emitter import CpuEmitter
 from meshweave.lowering.cpu.fft import TransformWriter
@@ -103,7 +103,7 @@ def _code(program: LoweredProgram) -> tuple[ir.Module, CodeFacts]:
         runs=frozenset[int]().union(*(call.runs for call in collectives.calls)),
         staging_bytes=_staging(program) if calls else 0,
         libraries=("m", "openblas") if kernels.declared else ("m",),
-        served=can_be_served(body.plan.entries for body in program.bodies),
+        ends=always_ends(body.plan.entries for body in program.bodies),
         features=tuple(sorted(kernels.features)),
     )
     return module, facts
@@ -143,7 +143,7 @@ def _bundle(
     if facts.calls:
         others.append(collectives_object(engine, facts.calls, facts.staging_bytes, facts.runs))
         libraries |= set(runtime_of(engine).libraries)
-    if traits.reads_peers and facts.served and Mesh.parse(mesh).nranks > 1:
+    if traits.reads_peers and facts.ends and Mesh.parse(mesh).nranks > 1:
         others.append(serve_object())
     manifest = Manifest(
         mesh=mesh,
@@ -159,6 +159,7 @@ def _bundle(
         exchanges=interface.exchanges,
         libraries=tuple(sorted(libraries)),
         features=tuple(sorted({*facts.features, *generated()})),
+        ends=facts.ends,
         certificate=certificate,
     )
     if declares(module, SHARE):

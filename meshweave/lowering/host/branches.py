@@ -35,6 +35,10 @@ class Branches(ABC):
     def _entries(self, entries: Sequence[Entry]) -> None:
         """Write the steps of a block."""
 
+    @abstractmethod
+    def _leave_if_told(self) -> None:
+        """Leave the function where the rank has been told to: a loop that data keeps going may never end."""
+
     def let(self, text: str) -> str:
         """Write an op with a result, and return its name."""
         self._count += 1
@@ -107,6 +111,7 @@ class Branches(ABC):
             f"llvm.br {test}{self._handed(list(op.operands), list(before.arguments))}"
         )
         self._label(test, list(before.arguments))
+        self._leave_if_told()
         self._entries(step.bodies[0])
         condition, *handed = terminator(before).operands
         into = self._handed(handed, list(body.arguments))

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
-from meshweave.abi import Slots, StatusRow
+from meshweave.abi import ABORTED, Slots, StatusRow
 from meshweave.errors import CompileError
 from meshweave.exchange.table import Loop, loops_of
 from meshweave.ir.bindings import ir
@@ -286,6 +286,14 @@ class Emitter(Branches):
         following = self.let(f"llvm.add {count}, {self.i64(1)} : i64")
         self._set_word(status, StatusRow.STARTED, following)
         return following
+
+    def _leave_if_told(self) -> None:
+        at = self._behind(self._slot(self.slots.status), 8 * StatusRow.LEAVE)
+        told = self.let(f"llvm.load volatile {at} : !llvm.ptr -> i64")
+        leaves = self.let(f'llvm.icmp "ne" {told}, {self.i64(0)} : i64')
+        code, on = self.let(f"llvm.mlir.constant({ABORTED} : i32) : i32"), self._fresh_block()
+        self.lines.append(f"llvm.cond_br {leaves}, ^failed({code} : i32), {on}")
+        self.lines.append(f"{on}:")
 
     def _set_word(self, status: str, word: int, value: str) -> None:
         """Write a word of the status row, which others read at any time."""

@@ -139,7 +139,7 @@ class CodeFacts:
     arena_bytes, early_bytes, core_bytes, ops, collectives: as in the manifest. calls: the functions of the engine's
     collectives that the code calls. runs: the lengths in bytes of what they copy at a time. staging_bytes: what they
     need of a window that ranks share. libraries: those that the code itself needs. features: those of the
-    processor that it asks for by name. served: whether every call of the program ends for sure.
+    processor that it asks for by name. ends: whether every call of the program ends for sure.
     """
 
     arena_bytes: int
@@ -151,7 +151,7 @@ class CodeFacts:
     runs: frozenset[int]
     staging_bytes: int
     libraries: tuple[str, ...]
-    served: bool
+    ends: bool
     features: tuple[str, ...] = ()
 
 
@@ -168,7 +168,7 @@ def write_code(module: ir.Module, facts: CodeFacts) -> None:
             "runs": ir.DenseI64ArrayAttr.get(sorted(facts.runs)),
             "staging_bytes": i64(facts.staging_bytes),
             "libraries": _texts(facts.libraries),
-            "served": ir.BoolAttr.get(facts.served),
+            "ends": ir.BoolAttr.get(facts.ends),
             "features": _texts(facts.features),
         }
     )
@@ -196,7 +196,7 @@ def read_code(module: ir.Module) -> CodeFacts:
         runs=frozenset(code["runs"]),
         staging_bytes=code["staging_bytes"].value,
         libraries=tuple(library.value for library in code["libraries"]),
-        served=code["served"].value,
+        ends=code["ends"].value,
         features=tuple(feature.value for feature in code["features"]),
     )
 

@@ -96,6 +96,10 @@ class StatusBoard:
         """Note how far a rank's device is; the number means nothing except that it changes."""
         self._words[rank][StatusRow.PROGRESS] = count
 
+    def leave_loops(self) -> None:
+        """Make every rank leave the loops that its data may keep going, and its call."""
+        self.rows[:, StatusRow.LEAVE] = 1
+
     def clear(self) -> None:
         """Note that no rank has begun the next call."""
         self.rows[:, StatusRow.STATE : StatusRow.PROGRESS + 1] = 0

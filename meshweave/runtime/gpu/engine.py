@@ -18,8 +18,7 @@ from meshweave.runtime.processes.launch import Launcher
 class NcclEngine(ProcessEngine):
     """Run bundles of target gpu in processes of this host, one for each GPU.
 
-    timeout: seconds without progress, while a rank waits, after which a run ends with RankError; a single kernel or
-             collective must not take longer.
+    timeout: as for LocalEngine; a single kernel or collective must not take longer.
     share:   ranks may share a GPU (correctness only: they take turns, and NCCL talks over the loopback device).
     graph:   run steps as CUDA graphs from the second time on.
     flight:  as for LocalEngine.
@@ -28,7 +27,7 @@ class NcclEngine(ProcessEngine):
     name = "nccl"
 
     def __init__(
-        self, timeout: float = 60.0, share: bool = False, graph: bool = False,
+        self, timeout: float | None = None, share: bool = False, graph: bool = False,
         flight: str | None = None,
     ) -> None:  # fmt: skip
         super().__init__(timeout, flight)

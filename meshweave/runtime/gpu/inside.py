@@ -34,19 +34,18 @@ class GpuProgram:
     """Run a bundle on every rank of a job; every rank makes the same calls, from one thread."""
 
     def __init__(
-        self, bundle: Bundle, timeout: float = 60.0, *, share: bool = False, graph: bool = False,
+        self, bundle: Bundle, timeout: float | None = None, *, share: bool = False, graph: bool = False,
         library: Library | None = None, environ: Mapping[str, str] = os.environ,
         flight: str | None = None,
     ) -> None:  # fmt: skip
         """Load.
 
-        timeout: seconds without progress of this rank's device after which it ends the job; a single kernel or
-        collective must
-        not take longer. share, graph, flight: as for NcclEngine. library, environ: instead of the real ones.
+        timeout: seconds without progress of this rank's device after which it ends the job, 60 by default; a single
+        kernel or collective must not take longer. share, graph, flight: as for NcclEngine. library, environ: instead
+        of the real ones.
 
         Raises MeshweaveError when the program or this process's rank does not fit, RankError when a call fails or the
-        ranks
-        differ.
+        ranks differ.
         """
         check_engine(bundle.manifest, "nccl")
         place = discover(environ)
@@ -150,7 +149,7 @@ class GpuProgram:
 
 
 def run_inside(
-    bundle: Bundle, inputs: Sequence[object], timeout: float = 60.0, share: bool = False,
+    bundle: Bundle, inputs: Sequence[object], timeout: float | None = None, share: bool = False,
     flight: str | None = None,
 ) -> list[Values]:  # fmt: skip
     """Run a bundle once as one rank of the job that this process belongs to; every rank makes this call.

@@ -52,8 +52,9 @@ _SPINS, _SPINS_CROWDED = 200, 100  # looks before a wait yields: with a core per
 class LocalEngine:
     """Run bundles in threads of this process.
 
-    timeout: seconds without progress of any rank, while one waits, after which a run ends with
-    RankError. flight: a folder for dumps of what the ranks did last, written when a run fails or is interrupted.
+    timeout: seconds without progress of any rank after which a run ends with RankError; None: 60 while a rank
+    waits for another, and no limit while all compute. Ranks leave their waits and the loops that data keeps going.
+    flight: a folder for dumps of what the ranks did last, written when a run fails or is interrupted.
     cores: how many share the work of each rank's larger kernels; None: those that the process may use, divided
     among the ranks. The results have the same bits with any number.
     """
@@ -61,7 +62,7 @@ class LocalEngine:
     name = "local"
 
     def __init__(
-        self, timeout: float = 60.0, flight: str | None = None, cores: int | None = None
+        self, timeout: float | None = None, flight: str | None = None, cores: int | None = None
     ) -> None:
         self.timeout = timeout
         self.flight = flight_folder(flight)
@@ -85,8 +86,8 @@ class World:
     It has the abort flag, and for every group of ranks the lines where its members meet.
     """
 
-    def __init__(self, mesh: Mesh, groups: Sequence[tuple[str, ...]]) -> None:
-        self.mesh = mesh
+    def __init__(self, mesh: Mesh, groups: Sequence[tuple[str, ...]], board: StatusBoard) -> None:
+        self.mesh, self._board = mesh, board
         places: dict[tuple[int, tuple[int, ...]], int] = {}
         end = WorldLayout.WORLD_BYTES
         for number, axes in enumerate(groups):
@@ -127,8 +128,9 @@ class World:
                 self._words[first + k * WorldLayout.LINE // 8] = self.arenas[member]
 
     def abort(self) -> None:
-        """Make every rank leave its wait."""
+        """Make every rank leave its wait, and its loops that have no end for sure."""
         self._words[WorldLayout.ABORT // 8] = 1
+        self._board.leave_loops()
 
     @property
     def aborted(self) -> bool:
@@ -225,7 +227,7 @@ class LocalExecutable:
     def __init__(
         self,
         bundle: Bundle,
-        timeout: float = 60.0,
+        timeout: float | None = None,
         flight: str | None = None,
         cores: int | None = None,
     ) -> None:
@@ -233,14 +235,14 @@ class LocalExecutable:
         self.bundle, self.manifest, self.timeout = bundle, manifest, timeout
         self.mesh, self.slots = check_machine(manifest, manifest.engine), slots(manifest)
         self._code, self._step = load_code(bundle)
-        self._world = World(self.mesh, manifest.groups)
+        self._board = StatusBoard.private(self.mesh.nranks)
+        self._world = World(self.mesh, manifest.groups, self._board)
         nranks = self.mesh.nranks
         self.cores = cores_of(cores, nranks)
         crowded = self.cores * nranks > usable_cores()
         self._helpers = [
             Helpers(self._code, self.cores, manifest.core_bytes, crowded) for _ in range(nranks)
         ]
-        self._board = StatusBoard.private(nranks)
         self._flight = FlightRecorder(self._board, manifest, flight)
         self._tables = [
             SlotTable(
@@ -323,7 +325,7 @@ class LocalExecutable:
             else:
                 began = time.perf_counter()
                 self._execute(call)
-                short = time.perf_counter() - began < SHORT
+                short = self.manifest.ends and time.perf_counter() - began < SHORT
                 call.is_short = short and (alone or self._serving is not None)
 
     def execute_here(self, call: LocalCall) -> None:
@@ -472,7 +474,7 @@ class LocalExecutable:
         watchdog = Watchdog(self._board, self.manifest, self.timeout)
         watchdog.start(time.monotonic())
         while pending:
-            tick = min(_TICK, self.timeout / 4)
+            tick = min(_TICK, watchdog.seconds / 4)
             if self._workers[pending[0]].wait(tick):
                 pending.pop(0)
             elif (report := watchdog.report(time.monotonic())) is not None:

@@ -67,7 +67,7 @@ class MpiEngine(ProcessEngine):
 
     def __init__(
         self,
-        timeout: float = 60.0,
+        timeout: float | None = None,
         window: bool | None = None,
         flight: str | None = None,
         cores: int | None = None,
@@ -87,7 +87,7 @@ class MpiEngine(ProcessEngine):
 
 
 def run_inside(
-    bundle: Bundle, inputs: Sequence[Values], timeout: float = 60.0, window: bool | None = None,
+    bundle: Bundle, inputs: Sequence[Values], timeout: float | None = None, window: bool | None = None,
     flight: str | None = None, cores: int | None = None,
 ) -> list[Values]:  # fmt: skip
     """Run a bundle once as one rank of the `mpiexec` job that this process belongs to.
@@ -95,7 +95,7 @@ def run_inside(
     Every rank makes this call.
 
     inputs: this rank's local arrays. Returns this rank's outputs. COMM_WORLD must have as many
-    ranks as the mesh. A rank that fails or stalls for `timeout` seconds ends the whole job with
+    ranks as the mesh. A rank that fails or stalls for `timeout` seconds (see InsideProgram) ends the whole job with
     status 3 and one line on stderr. window, flight, cores: as for MpiEngine.
     """
     program = InsideProgram(bundle, timeout, window, flight, cores)

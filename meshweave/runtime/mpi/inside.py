@@ -45,15 +45,16 @@ class InsideProgram:
     """
 
     def __init__(
-        self, bundle: Bundle, timeout: float = 60.0, window: bool | None = None,
+        self, bundle: Bundle, timeout: float | None = None, window: bool | None = None,
         flight: str | None = None, cores: int | None = None,
     ) -> None:  # fmt: skip
         """Load.
 
         Raises MeshweaveError when the bundle does not fit this job, RankError when the ranks load different ones.
 
-        timeout: seconds without progress of the ranks of a host, while one waits, after which a run
-        ends the job. window, cores: as for MpiEngine. flight: as for LocalEngine; a folder on each host.
+        timeout: seconds without progress of the ranks of a host after which a run ends the job; None: 60 while one
+        waits, and no limit while all compute. window, cores: as for MpiEngine. flight: as for LocalEngine; a folder on
+        each host.
         """
         from mpi4py import MPI
 

@@ -46,13 +46,12 @@ _numbers = itertools.count(1)
 class ProcessEngine:
     """Start the ranks at the first load, and keep them until `close` or the program's end.
 
-    timeout: seconds without progress of any rank, while one waits, after which a run ends with RankError. To start and
-    to load a program the ranks get START_SECONDS. flight: as for LocalEngine.
+    timeout, flight: as for LocalEngine. To start and to load a program the ranks get START_SECONDS.
     """
 
     name: str
 
-    def __init__(self, timeout: float = 60.0, flight: str | None = None) -> None:
+    def __init__(self, timeout: float | None = None, flight: str | None = None) -> None:
         self.timeout, self.flight = timeout, flight_folder(flight)
         self.busy = new_reentrant_lock()
         self._jobs: dict[int, RankProcesses] = {}

@@ -22,10 +22,7 @@ def serve_object() -> bytes:
     return kept_object(link(sources, SYMBOLS))
 
 
-def can_be_served(bodies: Iterable[Sequence[Entry]]) -> bool:
-    """Tell whether every call of a program ends for sure, whatever its data: the caller cannot leave it.
-
-    bodies: the entries of its functions. A loop that data may keep going need not end.
-    """
+def always_ends(bodies: Iterable[Sequence[Entry]]) -> bool:
+    """Tell whether every call of a program ends for sure, whatever its data; bodies: the entries of its functions."""
     every = (entry for entries in bodies for entry in in_order(entries))
     return not any(isinstance(entry, Step) and entry.what == "scf.while" for entry in every)
