@@ -213,7 +213,7 @@ class StatusRow:
     PID = 6
     BORN = 7
     LEAVE = 8
-    RING = 9
+    RING = 16  # so that a row is whole cache lines
     ENTRIES = 256
     WORDS = RING + ENTRIES
     START = 1 << 32

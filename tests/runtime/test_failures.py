@@ -158,7 +158,7 @@ def test_long_computing_is_no_stall_unless_a_limit_is_stated():
     code = failing("local", sleeps(2))
     with patch("meshweave.runtime.watchdog.WAITING", 0.5):
         assert engine("local").load(code).run(inputs())[0][0][0] == 3.0
-        with pytest.raises(RankError, match=r"no progress for 0\.4 s: ranks 0 to 2 compute"):
+        with pytest.raises(RankError, match=r"no progress for 0\.4 s: ranks 0, 1 and 2 compute"):
             engine("local", timeout=0.4).load(code).run(inputs())
 
 

@@ -64,7 +64,10 @@ def test_progress_starts_the_clock_again(board):
 
 
 def test_a_stated_limit_means_ranks_that_compute_too(board):
-    assert report(board) == "no progress for 2 s: ranks 0 to 3 compute, before the first collective"
+    assert (
+        report(board)
+        == "no progress for 2 s: ranks 0, 1, 2 and 3 compute, before the first collective"
+    )
 
 
 def test_ranks_that_all_compute_do_not_stall_where_no_limit_is_stated(board):

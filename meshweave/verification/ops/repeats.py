@@ -44,8 +44,10 @@ from meshweave.verification.terms.scalars import apply
 from meshweave.verification.terms.terms import Guard, Node, Term, Terms, dim_var, view_variables
 from meshweave.verification.walk import NotReadError, ProgramWalk, TripError, handles
 
+FEW_TRIPS = 3
+"""Trips of a loop that is followed trip by trip at once: one trip for all of them takes a look more."""
 MOST_TRIPS = 64
-"""Trips of a loop that is followed trip by trip."""
+"""Trips of a loop that is followed trip by trip where one trip does not say what all of them do."""
 MOST_READINGS = 5
 """How often the body of a loop is read to find where the values that it carries lie."""
 
@@ -64,8 +66,10 @@ def _for(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
         made = _read_once(walk, op, trips, carried)
         if made is not None:
             return made
-    if len(trips) > MOST_TRIPS:
-        return _many_trips(walk, op, trips, carried)
+    if len(trips) > FEW_TRIPS:
+        made = _many_trips(walk, op, trips, carried, len(trips) > MOST_TRIPS)
+        if made is not None:
+            return made
     for trip in trips:
         carried = _trip(walk, op, Expr(trip), carried)
     return carried
@@ -92,8 +96,6 @@ def _trip(walk: ProgramWalk, op: ir.Operation, place: Expr, carried: Sequence[Te
     block = body_of(op)
     index, *inside = block.arguments
     type_ = walk.shape(index)[1]
-    if type_ != "index" and place.terms:
-        raise NotReadError("a loop of many trips that is counted in integers")
     known = walk.terms.iota(place)
     walk.views[index] = known if type_ == "index" else walk.terms.constant(type_, place.const)
     walk.views.update(zip(inside, carried))
@@ -132,9 +134,17 @@ def _before(walk: ProgramWalk, block: ir.Block, states: Sequence[Term]) -> list[
 
 
 def _many_trips(
-    walk: ProgramWalk, op: ir.Operation, trips: range, carried: Sequence[Term]
-) -> Sequence[Term]:
-    """Read one trip for all of them."""
+    walk: ProgramWalk, op: ir.Operation, trips: range, carried: Sequence[Term], only: bool
+) -> list[Term] | None:
+    """Read one trip for all of them.
+
+    Return None where that does not say what all of them do. only: there is no other way; then it is a NotReadError.
+    """
+    if walk.shape(body_of(op).arguments[0])[1] != "index":
+        if only:
+            raise NotReadError("a loop of many trips that is counted in integers")
+        return None
+    unread = len(walk.unread)
     trip = Var("b", f"_{walk.terms.fresh()}", len(trips))
     place = total([(of_var(trip), trips.step)], trips.start)
     values = body_of(op).arguments[1:]
@@ -145,9 +155,11 @@ def _many_trips(
         _Closed(walk.terms, view, init, trip, states, walk.shape(v)[0]).of(new)
         for view, init, new, v in zip(own, carried, made, values)
     ]
-    if None not in closed:
+    if None not in closed and (only or len(walk.unread) == unread):
         return [v for v in closed if v is not None]
-    raise NotReadError(f"a loop of {len(trips)} trips that carries more than sums and slices")
+    if only:
+        raise NotReadError(f"a loop of {len(trips)} trips that carries more than sums and slices")
+    return None
 
 
 def _state(walk: ProgramWalk, number: int, type_: tuple[tuple[int, ...], str]) -> Term:

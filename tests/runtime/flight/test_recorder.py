@@ -140,7 +140,10 @@ def test_a_rank_that_is_stopped_in_the_op_of_the_others_is_named(
 def test_a_rank_that_is_killed_leaves_a_dump(ranks: Engine, folder: Path) -> None:
     executable = ranks.load(failing("mpi", on_rank(0, sleeps(40), "s")))
     board, pid = board_of(executable), executable.pids[2]
-    when(lambda: board.record(2).in_collective, lambda: os.kill(pid, signal.SIGKILL))
+    when(
+        lambda: board.record(2).in_collective and board.record(2).op == 3,
+        lambda: os.kill(pid, signal.SIGKILL),
+    )
     with pytest.raises(RankError, match=r"^rank 2 died .*signal 9.*, last seen: in mw_all_gather"):
         executable.run(inputs())
     fault = told(folder)
