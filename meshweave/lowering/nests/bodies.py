@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import operator
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from meshweave.ir.bindings import ir
 from meshweave.ir.expressions import (
@@ -12,12 +14,18 @@ from meshweave.ir.expressions import (
     Argument,
     Body,
     BodyNode,
+    Constant,
     Expression,
     Gather,
     Index,
+    Node,
     Scalar,
     renumber,
 )
+
+A = TypeVar("A", bound=Hashable)
+I = TypeVar("I", bound=Hashable)  # noqa: E741
+S = TypeVar("S", bound=Hashable)
 
 
 def exact(body: Body) -> Body:
@@ -126,3 +134,34 @@ def constant_of(value: ir.Value) -> ir.Attribute | None:
     if isinstance(owner, ir.Block) or owner.name != "arith.constant":
         return None
     return owner.attributes["value"]
+
+
+_COMPARISONS = (
+    *(operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge),
+    *(operator.lt, operator.le, operator.gt, operator.ge),  # without signs
+)
+
+
+def folded(node: Node[A, I, S], nodes: Sequence[Node[A, I, S]]) -> Node[A, I, S] | int:
+    """Return a comparison of two known integers as what it is, a choice by it as the number of what it takes.
+
+    Any other node is returned as it is. What reads constants of the program becomes known only in a kernel.
+    """
+    if not isinstance(node, Apply) or node.name not in ("arith.cmpi", "arith.select"):
+        return node
+    values = [_integer(nodes[k]) for k in node.operands]
+    if node.name == "arith.select":
+        return node if values[0] is None else node.operands[1 if values[0] else 2]
+    predicate, (left, right) = node.attribute("predicate"), values
+    if left is None or right is None or predicate is None:
+        return node
+    if predicate.value > 5 and min(left, right) < 0:
+        return node
+    holds = _COMPARISONS[predicate.value](left, right)
+    return Constant(ir.IntegerAttr.get(node.type, int(holds)), node.type)
+
+
+def _integer(node: AnyNode) -> int | None:
+    """Return the integer that a node is."""
+    number = node.value if isinstance(node, Constant) else None
+    return number.value if isinstance(number, ir.IntegerAttr) else None

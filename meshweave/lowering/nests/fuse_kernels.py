@@ -20,16 +20,20 @@ from typing import ClassVar
 from meshweave.ir.bindings import ir
 from meshweave.ir.build import OpBuilder, i64
 from meshweave.ir.expressions import Apply, Argument
+from meshweave.ir.ops import ops_named
 from meshweave.lowering.buffers.bufferize import run_passes
 from meshweave.lowering.host.functions import erase_unreached, kept_functions, name_of
 from meshweave.lowering.host.narrow import round_once
 from meshweave.lowering.host.prepare import PREPARE, refuse_unknown, spell_out
 from meshweave.lowering.host.program_op import engine_of
 from meshweave.lowering.nests import linear
-from meshweave.lowering.nests.bodies import cost, with_tensor
+from meshweave.lowering.nests.bodies import with_tensor
+from meshweave.lowering.nests.direct import read_directly
 from meshweave.lowering.nests.items import Item, Reader
 from meshweave.lowering.nests.kernel_ops import KernelWriter
 from meshweave.lowering.nests.kernels import FusedKernel, KernelBuilder, view_access
+from meshweave.lowering.nests.prices import PRICED, Prices
+from meshweave.lowering.nests.unroll import unroll
 from meshweave.targets import Goal
 from meshweave.transforms.base import Pass, walk
 from meshweave.transforms.kernels.generalize import decompose
@@ -44,7 +48,6 @@ WIDENING = {
     "arith.shrsi",
 }  # make floats of weights of few bits
 FEW_ROWS = 16  # that share each element of an operand
-LARGEST = 160.0  # price above which a map is stored, so that no kernel grows without bound
 
 
 @dataclass(frozen=True)
@@ -69,10 +72,14 @@ def fuse(module: ir.Module) -> dict[str, FusedKernel]:
         names = {name_of(function) for function in kept}
         writer = KernelWriter(module)
         for function in kept:
+            if unroll(function):
+                run_passes(module, PREPARE)
             ops = walk(function)
             refuse_unknown(ops, names, target)
             round_once(ops)
             spell_out(function, target)
+            for op in ops_named(function.operation, "linalg.generic"):
+                read_directly(op)
             Fusion(function.operation.regions[0].blocks[0], writer, target == "cpu").run()
         return {name: kernel for kernel, name in writer.names.items()}
 
@@ -96,7 +103,6 @@ class Fusion:
 
     def run(self) -> None:
         """Rewrite the function: afterwards its linalg ops are launches."""
-        self._price()
         self._decide()
         written: list[Item] = []  # transposes that a contraction writes
         for item in self.reader.items:
@@ -106,33 +112,11 @@ class Fusion:
                 written += self._make(item)
         self._erase()
 
-    # What an element costs with all elementwise producers inside, and how many tensors it then
-    # reads.
-    def _price(self) -> None:
-        self._large: dict[int, set[ir.Value]] = {}
-        for item in self.reader.items:
-            if item.kind not in ("map", "copy", "view", "splat"):
-                continue
-            item.cost = float(cost(item.body))
-            large: set[ir.Value] = set()
-            for value in item.sources:
-                made = self.reader.made.get(value)
-                if made is None or made.kind not in ("map", "copy", "view", "splat"):
-                    large.add(value)
-                    continue
-                ratio = min(1.0, max(made.elements, 1) / max(item.elements, 1))
-                item.cost += made.cost * (1.0 if item.kind == "view" else ratio)
-                if ratio >= 0.5 or item.kind == "view":
-                    large |= self._large[made.number]
-            self._large[item.number] = large
-            if item.kind == "view":
-                shape = item.op.results[0].type.shape
-                item.sizes = tuple(shape)
-
     def _decide(self) -> None:
+        prices = Prices(self.reader)
         readers: dict[int, set[int]] = {}
         for item in reversed(self.reader.items):
-            if item.kind not in ("map", "copy", "view", "splat"):
+            if item.kind not in PRICED:
                 continue
             kernels: set[int] = set()
             exists = False
@@ -140,9 +124,9 @@ class Fusion:
                 exists |= self._read_by(item, user, number, kernels, readers)
                 exists |= self._kept_apart(item, user)
             if item.kind == "map":
-                exists |= item.cost > LARGEST
+                exists |= item.number in prices.full
                 if len(kernels) > 1 and not exists:
-                    exists = item.cost > CHEAP or len(self._large[item.number]) > 1
+                    exists = item.cost > CHEAP or len(prices.large[item.number]) > 1
             elif item.kind == "view":
                 exists |= not self._foldable(item)
             item.exists = exists

@@ -26,7 +26,7 @@ from meshweave.ir.expressions import (
     renumber,
 )
 from meshweave.lowering.nests import linear
-from meshweave.lowering.nests.bodies import constant_of
+from meshweave.lowering.nests.bodies import constant_of, folded
 from meshweave.lowering.nests.items import Item, Reader
 from meshweave.lowering.nests.linear import IndexMap, Linear
 
@@ -136,11 +136,37 @@ class KernelBuilder:
         return self._tensor(value, index)
 
     def _tensor(self, value: ir.Value, index: IndexMap) -> int:
-        """Return the node of element `index` of `value`: a load if the tensor exists, else what computes it."""
-        key = (value, index)
-        if key not in self._tensors:
-            self._tensors[key] = self._new_tensor(value, index)
-        return self._tensors[key]
+        """Return the node of element `index` of `value`: a load if the tensor exists, else what computes it.
+
+        What it is computed from comes first, by a list of what is to be done: chains may be longer than Python calls
+        may be deep.
+        """
+        waiting = [(value, index)]
+        while waiting:
+            key = waiting[-1]
+            if key not in self._tensors:
+                missing = [k for k in self._needed(*key) if k not in self._tensors]
+                if missing:
+                    waiting += reversed(missing)
+                    continue
+                self._tensors[key] = self._new_tensor(*key)
+            waiting.pop()
+        return self._tensors[value, index]
+
+    def _needed(self, value: ir.Value, index: IndexMap) -> list[tuple[ir.Value, IndexMap]]:
+        """Return the elements of other tensors that this one is computed from."""
+        made = self.reader.made.get(value)
+        if made is None or made.exists or made.kind == "splat":
+            return []
+        if made.kind == "view":
+            access = view_access(made, index, self.reader)
+            assert access is not None, "only views that can be folded do not exist"
+            return [(made.sources[0], access)]
+        return [
+            (v, tuple([f.over(index) for f in a]))
+            for k, (v, a) in enumerate(zip(made.sources, made.accesses))
+            if k in made.body.used and isinstance(v.type, ir.RankedTensorType)
+        ]
 
     def _new_tensor(self, value: ir.Value, index: IndexMap) -> int:
         made = self.reader.made.get(value)
@@ -151,9 +177,8 @@ class KernelBuilder:
             element = ElementRef(self._number(value), index)
             return self._table.put(Load(element, value.type.element_type))
         if made.kind == "view":
-            access = view_access(made, index, self.reader)
-            assert access is not None, "only views that can be folded do not exist"
-            return self._tensor(made.sources[0], access)
+            (source,) = self._needed(value, index)
+            return self._tensors[source]
         return self._inline(made, self._arguments(made, index), index)[0]
 
     def _arguments(self, made: Item, index: IndexMap) -> list[int]:
@@ -208,7 +233,8 @@ class KernelBuilder:
             element = ElementRef(self._number(node.access))
             return self._table.put(Gather(element, node.operands, node.type))
         assert not isinstance(node, Load), "the body of a linalg op loads nothing"
-        return self._table.put(node)
+        known = folded(node, self._table.nodes)
+        return known if isinstance(known, int) else self._table.put(known)
 
 
 def view_access(item: Item, index: IndexMap, reader: Reader) -> IndexMap | None:
