@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 
 from meshweave.ir.bindings import arith, ir
-from meshweave.ir.build import OpBuilder, Values, dims_map
+from meshweave.ir.build import Index, IteratorType, OpBuilder, Values, dims_map, tensor_type
 from meshweave.ir.ops import body_of, producer
 
 SCATTER = "mw.scatter"
@@ -19,6 +20,7 @@ Update = Callable[
 """Build an update from the indices of the loops, an element of each tensor that is read, and what is there by now:
 whether there is one, the places, the new elements."""
 
+LONG = 8  # elements of a row that are written together
 _Cmp = arith.CmpIPredicate
 
 
@@ -100,16 +102,19 @@ def scatter(
     return list(op.results)
 
 
-def in_rounds(op: ir.Operation) -> list[ir.Value]:
-    """Write a scatter as loops: those that tell where it writes around one choice, the others within it."""
-    return _Rounds(Scatter(op)).values()
+def in_rounds(op: ir.Operation, in_rows: bool) -> list[ir.Value]:
+    """Write a scatter as loops: those that tell where it writes around one choice, the others within it.
+
+    in_rows: whether the inner ones are one elementwise op on rows, where these are long enough.
+    """
+    return _Rounds(Scatter(op), in_rows).values()
 
 
 class _Rounds:
     """Write the loops of one scatter, round by round."""
 
-    def __init__(self, what: Scatter) -> None:
-        self.what, self.block = what, body_of(what.op)
+    def __init__(self, what: Scatter, in_rows: bool) -> None:
+        self.what, self.block, self.in_rows = what, body_of(what.op), in_rows
         self.b = OpBuilder.before(what.op)
         self.loops = len(what.sizes)
         *ops, end = [view.operation for view in self.block.operations]
@@ -196,6 +201,8 @@ class _Rounds:
         left = [k for k in range(self.loops) if k not in known]
         rest = [op for op in self.ops if op not in self.first]
         news = self.yielded[1 + self.what.places :]
+        if self.in_rows and prod(self.what.sizes[k] for k in left) >= LONG:
+            return self._row(b, known, values, places, state)
 
         def element(w: OpBuilder, at: Values, now: Values) -> Values:
             every = {**known, **dict(zip(left, at, strict=True))}
@@ -209,16 +216,95 @@ class _Rounds:
 
         return b.loops([self.what.sizes[k] for k in left], state, element)
 
+    def _row(
+        self,
+        b: OpBuilder,
+        known: dict[int, ir.Value],
+        values: dict[ir.Value, ir.Value],
+        places: Values,
+        state: Values,
+    ) -> Values:
+        """Write the new elements of all loops that are left by one elementwise op."""
+        what, arguments = self.what, list(self.block.arguments)
+        left = [k for k in range(self.loops) if k not in known]
+        rest = [op for op in self.ops if op not in self.first]
+        news = self.yielded[1 + what.places :]
+        read = {v for op in rest for v in op.operands} | set(news)
+        fixed, rows = dict(values), list[tuple[ir.Value, ir.Value, tuple[int, ...]]]()
+        for k, number in known.items():
+            fixed[arguments[k]] = number
+        for a, value, row in zip(arguments[self.loops :], what.inputs, what.rows):
+            if a in read and a not in fixed and any(k in left for k in row) and not _filling(value):
+                rows.append((a, value, row))
+            elif a in read and a not in fixed:
+                fixed[a] = _element(b, value, [known.get(k, b.index(0)) for k in row])
+        where = {**known, **{self.loops + n: place for n, place in enumerate(places)}}
+
+        def body(inner: OpBuilder, elements: list[ir.Value]) -> Values:
+            own = {
+                **fixed,
+                **dict(
+                    zip([a for a, _, _ in rows] + arguments[-what.count :], elements, strict=True)
+                ),
+            }
+            own.update(
+                {
+                    arguments[k]: inner.loop_index(n)
+                    for n, k in enumerate(left)
+                    if arguments[k] in read
+                }
+            )
+            _copied(inner, rest, own)
+            return [own.get(v, v) for v in news]
+
+        parts = [_part(b, value, row, where) for _, value, row in rows]
+        olds = [_part(b, value, what.to, where) for value in state]
+        numbers = {k: n for n, k in enumerate(left)}
+        maps = [
+            dims_map(len(left), [numbers[k] for k in row if k in numbers]) for _, _, row in rows
+        ]
+        maps += [dims_map(len(left), [numbers[k] for k in what.to if k in numbers])] * what.count
+        made = b.generic(parts, olds, maps, [IteratorType.PARALLEL] * len(left), body).results
+        offsets, sizes = _box(state[0], what.to, where)
+        return [
+            b.insert_slice(part, v, offsets, sizes) for part, v in zip(made, state, strict=True)
+        ]
+
+
+def _box(
+    tensor: ir.Value, row: Sequence[int], where: Mapping[int, ir.Value]
+) -> tuple[list[Index], list[int]]:
+    """Return offsets and sizes of the part of a tensor that is at these places, all of it along the other dims."""
+    shape = tensor.type.shape
+    return [where.get(k, 0) for k in row], [1 if k in where else n for k, n in zip(row, shape)]
+
+
+def _part(
+    b: OpBuilder, tensor: ir.Value, row: Sequence[int], where: Mapping[int, ir.Value]
+) -> ir.Value:
+    """Return that part, without the dims of the places."""
+    offsets, sizes = _box(tensor, row, where)
+    kept = [n for k, n in zip(row, tensor.type.shape) if k not in where]
+    return b.extract_slice(tensor, tensor_type(kept, tensor.type.element_type), offsets, sizes)
+
 
 def _element(b: OpBuilder, tensor: ir.Value, indices: Values) -> ir.Value:
     """Read an element of a tensor: of one that is filled what fills it, so that no loop makes the whole of it."""
+    number = _filling(tensor)
+    if isinstance(number, ir.Attribute):
+        return b.constant(number)
+    return b.element(tensor, indices) if number is None else number
+
+
+def _filling(tensor: ir.Value) -> ir.Value | ir.Attribute | None:
+    """Return what a tensor is filled with; None where its elements may differ."""
     made = producer(tensor)
     if made is not None and made.name == "linalg.fill":
         return made.operands[0]
     value = made.attributes["value"] if made is not None and made.name == "arith.constant" else None
     if isinstance(value, ir.DenseElementsAttr) and value.is_splat:
-        return b.constant(value.get_splat_value())
-    return b.element(tensor, indices)
+        return value.get_splat_value()
+    return None
 
 
 def _number(value: ir.Value) -> int | None:

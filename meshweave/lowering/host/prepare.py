@@ -88,7 +88,7 @@ def spell_out(function: ir.OpView, target: str) -> None:
         made = by_doubling(op.operation) if target == "gpu" else generic_scan(op.operation)
         replace_op(op.operation, made)
     for op in ops_of(function, SCATTER):
-        replace_op(op.operation, in_rounds(op.operation))
+        replace_op(op.operation, in_rounds(op.operation, target == "cpu"))
     for op in ops_of(function, ORDER):
         replace_op(
             op.operation, [in_loops(op.operation) if target == "gpu" else _order(op.operation)]
