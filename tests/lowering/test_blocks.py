@@ -5,6 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import meshweave as mw
 from meshweave.api.program import Program, build
 from meshweave.lowering.cpu.products import blocks
 from meshweave.plan.machine import Vectors
@@ -98,3 +99,16 @@ def test_what_is_not_finite_goes_where_it_goes():
     engine.close()
     assert np.isnan(result[3]).all() and not np.isnan(np.delete(result, 3, 0)).any()
     assert np.isposinf(np.delete(result[:, 7], 3)).all()
+
+
+@pytest.mark.parametrize("size, count", [(8, 1), (24, 1), (48, 0)])
+def test_small_products_of_a_batch_call_no_library(size, count, monkeypatch):
+    made, write = [], blocks.blocks_text
+    monkeypatch.setattr(
+        "meshweave.lowering.cpu.units.blocks_text", lambda *a: made.append(a) or write(*a)
+    )
+    rng = np.random.default_rng(size)
+    a, b = (rng.standard_normal((5, size, size)).astype(np.float32) for _ in range(2))
+    result = np.asarray(mw.jit(lambda a, b: a @ b)(a, b))
+    np.testing.assert_allclose(result, a @ b, rtol=1e-4, atol=1e-4)
+    assert len(made) == count

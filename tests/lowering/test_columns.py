@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import meshweave as mw
+from meshweave.lowering.cpu import reuse
 
 FLOATS = {"f4": 1e-5, "f8": 1e-13, "f2": 2e-3, "bf16": 2e-2}
 SIZES = st.sampled_from([1, 2, 3, 5, 8, 17, 33, 64, 130])
@@ -197,3 +198,20 @@ def test_weights_that_are_made_longer_first(rows, turned):
     wide = a.astype("f8")
     wanted = x.astype("f8") @ (wide.T if turned else wide)
     np.testing.assert_allclose(np.asarray(mw.jit(f)(x, a)), wanted, rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", list(FLOATS))
+@pytest.mark.parametrize("rows, depth", [(5, 2), (64, 33), (130, 512), (3, 1000)])
+@pytest.mark.parametrize("columns", [2, 3, 7, 16])
+def test_results_of_few_columns(rows, depth, columns, dtype, monkeypatch):
+    """The few columns are laid along their depth first."""
+    laid, inner = [], reuse._may_be_turned
+    monkeypatch.setattr(reuse, "LARGE", 1)
+    monkeypatch.setattr(reuse, "_may_be_turned", lambda *a: laid.append(a) or inner(*a))
+    rng = np.random.default_rng(rows + columns)
+    x, w = (drawn(rng, shape, dtype) for shape in ((rows, depth), (depth, columns)))
+    made = np.asarray(mw.jit(lambda a, b: a @ b)(x, w)).astype(np.float64)
+    right = x.astype(np.float64) @ w.astype(np.float64)
+    tolerance = FLOATS[dtype]
+    np.testing.assert_allclose(made, right, rtol=tolerance, atol=tolerance * depth)
+    assert laid or rows < 64 or columns > 7 or dtype == "bf16"

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from meshweave.ir.expressions import Accumulator, Apply, Load, gathered, needed, type_text
@@ -36,6 +36,7 @@ LARGE = 1 << 17  # elements that no cache keeps from call to call
 TOGETHER = 8  # sums, or rows without vectors, that are written out side by side
 ROWS = 4  # of sums, or of vectors
 STEPS = 8  # of depth that are added at a time
+TURNED = 1 << 14  # elements of few rows that are laid along their depth first
 MOST_CODE = 1024  # nodes that are written out for one step
 CACHE_LINE = 64  # bytes
 PER_LANE = VECTORS | {f"arith.{name}" for name in ("extf", "sitofp", "uitofp")}
@@ -100,8 +101,45 @@ def reads_once(nest: LoopNest) -> bool:
         return False
     if any(not many.strides[d] for d in nest.parallel if d != shape.row):
         return False
-    last = shape.depth[-1]
-    return many.strides[shape.column] == 1 or few.strides[last] == many.strides[last] == 1
+    if many.strides[shape.column] == 1:
+        return True
+    if many.strides[shape.depth[-1]] != 1:
+        return False
+    return few.strides[shape.depth[-1]] == 1 or _may_be_turned(nest, shape, few)
+
+
+def _may_be_turned(nest: LoopNest, shape: InnerLoops, few: Access) -> bool:
+    """Tell whether the operand of few rows fits a local buffer in which its depth lies side by side."""
+    apart = any(few.strides[d] for d in (*shape.outer, shape.column))
+    return volume(nest, few) <= TURNED and not apart
+
+
+def turned(writer: FunctionWriter, nest: LoopNest) -> LoopNest:
+    """Return a product that reads few rows along their depth: from a local buffer, where they lie otherwise."""
+    shape = shape_of(nest, 0)
+    if shape is None or not reads_once(nest) or shape.row is None:
+        return nest
+    few = next(load for load in nest.loads if load.access.strides[shape.row])
+    (many,) = [load for load in nest.loads if load is not few]
+    if many.access.strides[shape.column] == 1 or few.access.strides[shape.depth[-1]] == 1:
+        return nest
+    loops, kind = (shape.row, *shape.depth), str(few.type)
+    place: list[Value | None] = [None] * len(nest.sizes)
+    strides, step = [0] * len(nest.sizes), 1
+    for d in reversed(loops):
+        strides[d], step = step, step * nest.sizes[d]
+    buffer = writer.local_buffer(step, stored(kind))
+    frame = replace(writer.frame, pointers=(*writer.frame.pointers, buffer))
+    access = Access(len(writer.frame.pointers), tuple(strides))
+    for d in loops:
+        place[d] = writer.open(nest.sizes[d])
+    element = writer.load(writer.frame.address(few.access, kind, place), stored(kind))
+    writer.store(element, frame.address(access, kind, place))
+    for _ in loops:
+        writer.close()
+    writer.frame = frame
+    code = [replace(few, access=access) if node is few else node for node in nest.code]
+    return replace(nest, code=tuple(code))
 
 
 def _apart(nest: LoopNest, access: Access) -> bool:

@@ -10,7 +10,7 @@ from meshweave.lowering.cpu.held import with_fast_types
 from meshweave.lowering.cpu.loops import NestLoops, ShortRows, short
 from meshweave.lowering.cpu.products.blocks import blocks_of, blocks_text
 from meshweave.lowering.cpu.products.depthwise import DepthwiseRows, row_of
-from meshweave.lowering.cpu.reuse import ReusingLoops, reads_once, shape_of
+from meshweave.lowering.cpu.reuse import ReusingLoops, reads_once, shape_of, turned
 from meshweave.lowering.cpu.scans import ScanLoops, is_scan
 from meshweave.lowering.cpu.sorting import order_text
 from meshweave.lowering.cpu.text import FunctionWriter
@@ -30,7 +30,7 @@ def unit_text(name: str, unit: KernelUnit) -> str:
     writer = FunctionWriter(unit)
     rows = [writer.open(size) for size in unit.nests[0].sizes[: unit.rows]]
     for nest in unit.nests:
-        _loops_of(writer, nest, rows).write()
+        _loops_of(writer, nest if rows else turned(writer, nest), rows).write()
     for _ in rows:
         writer.close()
     return writer.text(name)

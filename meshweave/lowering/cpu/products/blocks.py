@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from meshweave.ir.expressions import Apply
 from meshweave.lowering.cpu import tiles
-from meshweave.lowering.cpu.products.blas import Gemm, product_of
+from meshweave.lowering.cpu.products.blas import SMALLEST, Gemm, product_of
 from meshweave.lowering.cpu.text import FunctionWriter
 from meshweave.lowering.nests.bind import Access, LoopNest
 from meshweave.lowering.nests.rows import KernelUnit
@@ -22,17 +22,26 @@ from meshweave.plan.machine import Vectors, vectors
 
 PANEL_BYTES = 1 << 16  # of a panel of B at most
 FEWEST = 4  # columns
+SMALL = 1 << 14  # multiplications of each of a batch below which calls of the library take longer
+MOST_ROWS = 8  # of a block
 WIDTHS = {"f32": 4, "f64": 8}
 
 
 def blocks_of(nest: LoopNest) -> Gemm | None:
     """Return the product that a contraction is, where blocks suit it; None where plain loops or the library do it."""
-    if nest.library or any(isinstance(n, Apply) and n.is_exact for n in nest.code):
+    if any(isinstance(n, Apply) and n.is_exact for n in nest.code):
         return None
     gemm = product_of(nest)
-    if gemm is None or gemm.m < 0 or gemm.n < 0 or nest.reductions != {gemm.k}:
+    if gemm is None or (nest.library and not _is_small(gemm)):
+        return None
+    if gemm.m < 0 or gemm.n < 0 or nest.reductions != {gemm.k}:
         return None  # of several depths, a convolution's, the sums would not stay in registers
     return gemm if gemm.size(gemm.n) >= FEWEST and gemm.size(gemm.m) > 1 else None
+
+
+def _is_small(gemm: Gemm) -> bool:
+    """Tell whether a product is one of a batch, each so small that a call of the library costs more than it saves."""
+    return bool(gemm.outer) and SMALLEST <= gemm.work <= SMALL
 
 
 def blocks_text(name: str, unit: KernelUnit, gemm: Gemm) -> str:
@@ -62,7 +71,7 @@ class _Blocks:
     ) -> None:
         self.writer, self.gemm, self.counters = writer, gemm, counters
         self.dtype, self.width = gemm.dtype, WIDTHS[gemm.dtype]
-        self.rows, self.most = 6, 4 if machine.registers >= 32 else 2
+        self.registers, self.most = machine.registers, 4 if machine.registers >= 32 else 2
         self.lanes = machine.nbytes // self.width
         self.m, self.n, self.k = (gemm.size(d) for d in (gemm.m, gemm.n, gemm.k))
         self.columns = self.most * self.lanes
@@ -96,16 +105,22 @@ class _Blocks:
         """Write all rows for one panel. first: the sums begin here."""
         if self.turned is not None:
             self._turn(panel, self.turned)
-        for size, low, high in self._row_blocks():
+        for size, low, high in self._row_blocks(panel.width):
             row = self.writer.open(high, size, low)
             self._block(row, size, panel, first)
             self.writer.close()
 
-    def _row_blocks(self) -> Iterator[tuple[int, int, int]]:
-        """Yield (rows of a block, from, to): blocks of one size, then what is left."""
-        whole = self.m // self.rows * self.rows
+    def _row_blocks(self, width: int) -> Iterator[tuple[int, int, int]]:
+        """Yield (rows of a block, from, to): blocks of one size, then what is left.
+
+        The sums of a block of so many columns take three of four registers at most.
+        """
+        count = len(list(parts_of(width, self.lanes)))
+        most = max(1, min(MOST_ROWS, self.registers * 3 // 4 // count))
+        rows = -(-self.m // -(-self.m // most))
+        whole = self.m // rows * rows
         if whole:
-            yield self.rows, 0, whole
+            yield rows, 0, whole
         if self.m - whole:
             yield self.m - whole, whole, self.m
 
