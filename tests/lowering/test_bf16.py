@@ -121,6 +121,10 @@ def products_of_few(m, n, k):
         (("mkl", "kln", "mn"), {"m": 34, "n": 50, "k": 3, "l": 64}),
         (("mlk", "lkn", "mn"), {"m": 34, "n": 50, "l": 3, "k": 64}),
         (("uvk", "kn", "uvn"), {"u": 3, "v": 32, "n": 50, "k": 64}),
+        (("uvk", "kn", "uvn"), {"u": 5, "v": 28, "n": 33, "k": 64}),
+        (("uvk", "nk", "nuv"), {"u": 7, "v": 7, "n": 40, "k": 96}),
+        (("uvwk", "kn", "uvwn"), {"u": 2, "v": 3, "w": 5, "n": 64, "k": 544}),
+        (("uvk", "kn", "vun"), {"u": 6, "v": 9, "n": 48, "k": 32}),
         (("uvk", "kxy", "uvxy"), {"u": 3, "v": 32, "x": 2, "y": 16, "k": 64}),
         (("mk", "kn", "mn"), {"m": 100, "n": 700, "k": 1100}),
         (("mk", "kn", "mn"), {"m": 16, "n": 64, "k": 64}),
@@ -128,6 +132,58 @@ def products_of_few(m, n, k):
 )
 def test_several_loops(maps, sizes, unit):
     assert check(tuple(tuple(m) for m in maps), sizes, unit) >= 1
+
+
+CONVOLUTION = """func.func @main(%x: tensor<{0}xbf16>, %w: tensor<{1}xbf16>) -> tensor<{2}xf32> {{
+  %z = arith.constant 0.0 : f32
+  %e = tensor.empty() : tensor<{2}xf32>
+  %s = linalg.fill ins(%z : f32) outs(%e : tensor<{2}xf32>) -> tensor<{2}xf32>
+  %r = linalg.conv_2d_nhwc_hwcf {{strides = dense<{3}> : tensor<2xi64>, dilations = dense<{4}> : tensor<2xi64>}}
+    ins(%x, %w : tensor<{0}xbf16>, tensor<{1}xbf16>) outs(%s : tensor<{2}xf32>) -> tensor<{2}xf32>
+  return %r : tensor<{2}xf32>
+}}"""
+
+
+@here
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize(
+    "image, size, channels, out, stride, dilation",
+    [
+        ((2, 28, 28), 3, 32, 64, 1, 1),
+        ((1, 9, 7), 3, 64, 33, 1, 1),
+        ((3, 13, 15), 5, 32, 16, 2, 1),
+        ((1, 15, 14), 3, 96, 40, 1, 2),
+        ((2, 7, 5), 1, 544, 48, 1, 1),
+    ],
+)
+def test_convolutions_of_any_image(image, size, channels, out, stride, dilation, unit):
+    batch, *sides = image
+    reach = dilation * (size - 1)
+    ends = [(n - reach - 1) // stride + 1 for n in sides]
+    shapes = ((batch, *sides, channels), (size, size, channels, out), (batch, *ends, out))
+    rng = np.random.default_rng(channels)
+    x, w = (rng.standard_normal(shape).astype(BF16) for shape in shapes[:2])
+    made, write = [], products.product_text
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(products, "bf16_unit", lambda: unit)
+        patch.setattr(
+            "meshweave.lowering.cpu.target.product_text", lambda *a: made.append(a) or write(*a)
+        )
+        texts = ["x".join(map(str, shape)) for shape in shapes]
+        bundle = build(CONVOLUTION.format(*texts, stride, dilation))
+    engine = Program(bundle, LocalEngine())
+    result = np.array(engine(x, w)[0])
+    engine.close()
+    expected = np.zeros(shapes[2])
+    for i, j in np.ndindex(size, size):
+        rows, columns = (
+            slice(k * dilation, k * dilation + (n - 1) * stride + 1, stride)
+            for k, n in zip((i, j), ends)
+        )
+        window = x[:, rows, columns].astype(np.float64)
+        expected += window @ w[i, j].astype(np.float64)
+    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-5 * (size**2 * channels) ** 0.5)
+    assert made
 
 
 @here

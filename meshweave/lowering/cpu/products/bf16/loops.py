@@ -137,7 +137,7 @@ def _product(
         result,
     )
     few = min(product.rows, product.columns, product.depth) < FEWEST
-    return product if not few and product.left.is_even and product.right.is_even else None
+    return product if not few and product.left.fits and product.right.fits else None
 
 
 def _is_one_walk(sizes: tuple[int, ...], loops: tuple[int, ...], access: Access) -> bool:
@@ -276,7 +276,10 @@ class _Loops:
             self.machine.add(writer, beside)
             self._copy(row, rows, column, columns, begins)
 
-        if p.step != 1 or not is_even(p.nest.sizes, p.left.lines, self.rows):
+        apart_alike = is_even(p.nest.sizes, p.left.lines, self.rows) or _is_one_walk(
+            p.nest.sizes, p.left.lines, p.result
+        )
+        if p.step != 1 or not apart_alike:
             through()
             return
         last = p.result.strides[p.left.lines[-1]]

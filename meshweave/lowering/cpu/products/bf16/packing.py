@@ -44,12 +44,14 @@ class PackedSide:
 
     @property
     def is_even(self) -> bool:
-        """Tell whether one step leads from line to line of each block, and one along its depth, and either is 1."""
-        return (
-            is_even(self.sizes, self.lines, LINES)
-            and is_even(self.sizes, self.depth, DEPTH)
-            and 1 in (self.line_step, self.depth_step)
-        )
+        """Tell whether one step leads from line to line of each block."""
+        return is_even(self.sizes, self.lines, LINES)
+
+    @property
+    def fits(self) -> bool:
+        """Tell whether blocks can be packed: one step leads along their depth, and lines or their words lie in rows."""
+        by_words = self.depth_step == 1 or (self.is_even and self.line_step == 1)
+        return by_words and is_even(self.sizes, self.depth, DEPTH)
 
     @property
     def lies_by_line(self) -> bool:
@@ -83,38 +85,51 @@ class BlockPacker:
 
         into: where blocks go, one row of blocks after the other; apart: blocks of a row.
         """
-        writer = self.writer
+        writer, s = self.writer, self.side
         line = writer.open(lines, LINES)
+        begin, left = writer.plus(first, line), lines - line
+        places = [] if s.is_even else [self._line(begin, k, left) for k in range(LINES)]
         step = writer.open(depth, DEPTH)
         row = writer.times(writer.plus(writer.times(line // LINES, apart), step // DEPTH), BLOCK)
         target = writer.offset(into, row)
-        source = self._place(writer.plus(first, line), writer.plus(start, step))
-        left, rest = lines - line, depth - step
-        whole = writer.compare("sge", left, LINES) & writer.compare("sge", rest, DEPTH)
+        deep, rest = writer.plus(start, step), depth - step
+        whole = writer.compare("sge", rest, DEPTH)
+        if s.is_even:
+            whole = writer.compare("sge", left, LINES) & whole
 
         def vectors() -> None:
-            self._vectors(source, target)
+            if places:
+                rows = [self._moved(place, s.depth, deep) for place in places]
+                self._stored([writer.load(r, "vector<16xi32>", 2) for r in rows], target)
+            else:
+                source = self._moved(self._moved(self.pointer, s.lines, begin), s.depth, deep)
+                self._stored([self._words(source, k) for k in range(LINES)], target)
 
         def elements() -> None:
-            self._elements(source, target, left, rest)
+            self._elements(begin, deep, target, left, rest)
 
         writer.if_(whole, vectors, elements)
         writer.close()
         writer.close()
 
-    def _place(self, line: Value, step: Value) -> Value:
-        """Return where an element is."""
-        s, writer, place = self.side, self.writer, self.pointer
-        for loops, number in ((s.lines, line), (s.depth, step)):
-            for d, index in digits(s.sizes, loops, number).items():
-                if s.access.strides[d]:
-                    place = writer.offset(place, writer.times(index, s.access.strides[d]), "i16")
+    def _line(self, begin: Value, number: Value | int, left: Value) -> Value:
+        """Return where a line of a block begins; where there is none, where the last one does: nobody reads it."""
+        writer = self.writer
+        number = writer.as_value(number, "i64")
+        held = writer.let(f"arith.minsi {number.name}, {(left - 1).name} : i64", "i64")
+        return self._moved(self.pointer, self.side.lines, writer.plus(begin, held))
+
+    def _moved(self, place: Value, loops: Sequence[int], number: Value) -> Value:
+        """Return the place in iteration `number` of some loops, given that in their first."""
+        s, writer = self.side, self.writer
+        for d, index in digits(s.sizes, loops, number).items():
+            if s.access.strides[d]:
+                place = writer.offset(place, writer.times(index, s.access.strides[d]), "i16")
         return place
 
-    def _vectors(self, source: Value, target: Value) -> None:
-        """Pack a whole block."""
+    def _stored(self, rows: Sequence[Value], target: Value) -> None:
+        """Store a whole block, whose words have been loaded line by line where they lie so."""
         writer, s = self.writer, self.side
-        rows = [self._words(source, k) for k in range(LINES)]
         if s.lies_by_line != s.by_line:
             rows = tiles.turn(writer, rows)
         for k, row in enumerate(rows):
@@ -131,13 +146,16 @@ class BlockPacker:
         mixed = writer.shuffle(first, second, [k // 2 + k % 2 * 16 for k in range(32)])
         return writer.convert("llvm.bitcast", mixed, "vector<16xi32>")
 
-    def _elements(self, source: Value, target: Value, lines: Value, depth: Value) -> None:
+    def _elements(
+        self, begin: Value, deep: Value, target: Value, lines: Value, depth: Value
+    ) -> None:
         """Pack a block of which only a part is in the matrix."""
         writer, s = self.writer, self.side
-        line, step = writer.open(LINES), writer.open(DEPTH)
+        line = writer.open(LINES)
+        source = self._moved(self._line(begin, line, lines), s.depth, deep)
+        step = writer.open(DEPTH)
         inside = writer.compare("slt", line, lines) & writer.compare("slt", step, depth)
-        place = writer.offset(source, writer.times(line, s.line_step), "i16")
-        place = writer.offset(place, writer.times(step, s.depth_step), "i16")
+        place = writer.offset(source, writer.times(step, s.depth_step), "i16")
         read: Callable[[], list[Value]] = lambda: [writer.load(place, "i16")]  # noqa: E731
         (value,) = writer.if_(inside, read, lambda: [writer.constant(0, "i16")], ["i16"])
         row, word = (line, step // 2) if s.by_line else (step // 2, line)
