@@ -11,7 +11,7 @@ class Certificate:
     """Say which results of a program of one rank are proven to be those of the whole program. Empty: not checked.
 
     checker:  what proved them, with its version.
-    whole:    SHA-256 of the text of the whole program, as it is before layouts are chosen.
+    whole:    SHA-256 of the bytecode of the whole program, as it is before layouts are chosen.
     local:    the same of the program of one rank.
     proven:   names of the results that are.
     unproven: for each of the others its name, its place and the reason.

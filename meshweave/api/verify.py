@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,8 @@ from meshweave.verification.answer import WAY_OUT, Answer
 if TYPE_CHECKING:
     from meshweave.ir.bindings import ir
 
+BYTECODE = 1
+"""The version of MLIR's bytecode that is hashed. Later ones also tell in which order ops came to read a value."""
 MOST_TERMS = 20_000
 """Terms that a compile makes for this, before the rest is left unproven."""
 
@@ -75,10 +78,11 @@ def certificate(whole: ir.Module, local: ir.Module) -> Certificate:
             wrong = f"{found.value} is not what the program says, a fault of the passes"
             raise CompileError(f"{wrong}: {found.reason} ({WAY_OUT})", found.place)
         proven, unproven = answer.proven, tuple(map(str, answer.unproven))
-    return Certificate(f"meshweave {__version__}", _digest(whole), _digest(local), proven, unproven)
+    return Certificate(f"meshweave {__version__}", digest(whole), digest(local), proven, unproven)
 
 
-def _digest(module: ir.Module) -> str:
-    """Return the SHA-256 of the text of a module."""
-    text = module.operation.get_asm(binary=True, assume_verified=True)
-    return hashlib.sha256(text).hexdigest()
+def digest(module: ir.Module) -> str:
+    """Return the SHA-256 of the bytecode of a module, which takes a quarter of the time that its text takes."""
+    code = io.BytesIO()
+    module.operation.write_bytecode(code, BYTECODE)
+    return hashlib.sha256(code.getbuffer()).hexdigest()

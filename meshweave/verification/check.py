@@ -31,13 +31,14 @@ from meshweave.verification.ops import (
     sorting,
     tensors,
 )
+from meshweave.verification.said import AttributeReader, NotReadError
 from meshweave.verification.terms.differences import explained
-from meshweave.verification.terms.indices import Expr, Var, of_var
-from meshweave.verification.terms.ranks import Placing, Ranks, index_var
+from meshweave.verification.terms.indices import Expr, Var
+from meshweave.verification.terms.ranks import Placing, Ranks, places_of, placing_of
 from meshweave.verification.terms.reductions import part
 from meshweave.verification.terms.scalars import apply
 from meshweave.verification.terms.terms import Guard, LimitError, Node, Term, Terms, apart
-from meshweave.verification.walk import AttributeReader, NotReadError, ProgramWalk, results_of
+from meshweave.verification.walk import ProgramWalk, results_of
 
 MOST_TERMS = 1_000_000
 """Terms that are made before the rest is left unproven; half as many ops are read of each program."""
@@ -146,7 +147,7 @@ class _Check:
                 if 0 in here.shape(values[k][0])[0]:
                     self.proven.append(names[k])  # nothing to compute
                     continue
-                self._result(here, names[k], location_text(values[k][1]), want, got, placing)
+                self._result(here, names[k], values[k][1], want, got, placing)
         except (LimitError, NotReadError) as error:
             open_ = {*names} - {*self.proven, *[f.value for f in self.refuted + self.unproven]}
             for what, (_, value) in zip(names, values):
@@ -197,7 +198,7 @@ class _Check:
         ]
         number, element = walk.terms.nodes[view.node].detail[0], walk.terms.type_of(view)
         return part(walk.terms, number, element, placing.shape, pending)(
-            [of_var(index_var(d, n)) for d, n in enumerate(placing.shape)], ()
+            places_of(placing.shape), ()
         )
 
     def _placing(
@@ -230,7 +231,7 @@ class _Check:
             layout = LayoutAttr(said["dist.layout"]).layout
         else:
             layout = Layout.replicated(len(shape))
-        placing = Placing(self.ranks, layout, shape)
+        placing = placing_of(self.ranks, layout, shape)
         try:
             layout.check(self.ranks.mesh, shape)
             allocation = placing.allocation
@@ -247,7 +248,7 @@ class _Check:
         self,
         here: ProgramWalk,
         what: str,
-        place: str,
+        value: ir.Value,
         want: Term,
         got: Term,
         placing: Placing | None,
@@ -262,21 +263,24 @@ class _Check:
                 want = collectives.part_of(here, want, placing)
                 valid = list(zip(placing.indices, placing.shape))
         except NotReadError as error:
-            self.unproven.append(Finding(what, place, str(error)))
+            self.unproven.append(Finding(what, location_text(value), str(error)))
             return
         if same(terms, got, want, valid):
             self.proven.append(what)
             return
         refuted, reason = explained(terms, got, want, valid) if terms.algebra else (False, "")
-        (self.refuted if refuted else self.unproven).append(Finding(what, place, reason))
+        found = Finding(what, location_text(value), reason)
+        (self.refuted if refuted else self.unproven).append(found)
 
 
 def same(terms: Terms, got: Term, want: Term, valid: Sequence[Guard]) -> bool:
     """Tell whether a value is surely what is wanted, wherever `valid` places are within their sizes."""
     if terms.nodes[got.node].op == "unknown" or got.node != want.node:
         return False
-    if list(map(bare, got.exprs)) != list(map(bare, want.exprs)):
+    if got.exprs != want.exprs and list(map(bare, got.exprs)) != list(map(bare, want.exprs)):
         return False
+    if not got.guards:
+        return True
     known = [_in_ones(g) for guard in (*valid, *want.guards) for g in (guard, *apart(guard))]
     return all(any(e == d and n >= m for d, m in known) for e, n in map(_in_ones, got.guards))
 
@@ -302,7 +306,7 @@ def _zero(atom: object) -> bool:
 def _argument(walk: ProgramWalk, number: int, value: ir.Value) -> Term:
     shape, element = walk.shape(value)
     node = walk.terms.put(Node("argument", (number,), (), element), shape)
-    return walk.terms.view(node, [of_var(index_var(d, n)) for d, n in enumerate(shape)])
+    return walk.terms.view(node, places_of(shape))
 
 
 _Said = tuple[ir.Attribute | None, ir.Attribute | None]

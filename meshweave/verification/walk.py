@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from meshweave.ir.bindings import ir
 from meshweave.ir.locations import location_text
 from meshweave.ir.ops import body_of, functions_of, terminator
 from meshweave.verification.answer import Finding
-from meshweave.verification.calls import called, with_symbols
-from meshweave.verification.terms.indices import Expr, of_var
-from meshweave.verification.terms.ranks import Ranks, index_var
+from meshweave.verification.calls import ReadCall, with_symbols
+from meshweave.verification.said import AttributeReader, ElementShape, NotReadError
+from meshweave.verification.terms.indices import Expr
+from meshweave.verification.terms.ranks import Ranks, index_var, places_of
 from meshweave.verification.terms.scalars import apply
 from meshweave.verification.terms.terms import LimitError, Node, Term, Terms
 
@@ -39,26 +40,6 @@ class TripError(Exception):
     """Say that a loop's body is no function of the number of the trip that can be read once."""
 
 
-class NotReadError(Exception):
-    """Say why an op cannot be read."""
-
-
-@dataclass
-class AttributeReader:
-    """Hold what types, attributes and index maps say: each is asked once for both programs, which have most in common.
-
-    forms: what is worked out of maps and shapes. shapes: a shape, () for a scalar, and the element type.
-    """
-
-    maps: dict[ir.Attribute, tuple[tuple[int, tuple[tuple[int, int], ...]], ...]] = field(
-        default_factory=dict
-    )
-    forms: dict[Hashable, object] = field(default_factory=dict)
-    types: dict[ir.Type, str] = field(default_factory=dict)
-    shapes: dict[ir.Type, tuple[tuple[int, ...], str]] = field(default_factory=dict)
-    texts: dict[ir.Attribute, str] = field(default_factory=dict)
-
-
 @dataclass
 class ProgramWalk:
     """Hold what is known of the values of a program."""
@@ -69,12 +50,14 @@ class ProgramWalk:
     once: Callable[[Hashable], bool]
     functions: dict[str, ir.Operation] = field(default_factory=dict)
     views: dict[ir.Value, Term] = field(default_factory=dict)
+    shapes: dict[ir.Value, ElementShape] = field(default_factory=dict)
     unread: dict[int, Finding] = field(default_factory=dict)
     ops: int = 0
     depth: int = 0  # calls and loops around, of those that are read once
     known: dict[Hashable, Term] = field(default_factory=dict)
     saved: int = 0  # ops that are not read again
-    _read: dict[Hashable, tuple[list[Term], int]] = field(default_factory=dict)
+    _read: dict[Hashable, ReadCall] = field(default_factory=dict)
+    _last: dict[Hashable, tuple[list[Term], ReadCall]] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -112,24 +95,27 @@ class ProgramWalk:
     ) -> list[Term]:
         """Return what something that repeats makes of its arguments; read it once for all that lie in the same way."""
         given, nodes = with_symbols(self.terms, arguments, self.depth)
-        key = what, self.depth, tuple(given)
-        known = self._read.get(key)
+        last = self._last.get((what, self.depth))  # most lie like the last: that needs no hash
+        known = last[1] if last is not None and last[0] == given else None
         if known is None:
-            known = self._read[key] = self._one_deeper(read, given)
-        else:
-            self.saved += known[1]
-        return called(self.terms, known[0], nodes, self.depth)
+            key = what, self.depth, tuple(given)
+            known = self._read.get(key)
+            if known is None:
+                known = self._read[key] = self._one_deeper(read, given)
+                self.saved -= known.ops
+            self._last[what, self.depth] = given, known
+        self.saved += known.ops
+        return known.of_nodes(self.terms, nodes)
 
-    def _one_deeper(
-        self, read: Callable[[list[Term]], list[Term]], given: list[Term]
-    ) -> tuple[list[Term], int]:
-        """Return what is made of symbols, and how many ops were read for it."""
+    def _one_deeper(self, read: Callable[[list[Term]], list[Term]], given: list[Term]) -> ReadCall:
+        """Return what is made of symbols."""
         before = self.ops
         self.depth += 1
         try:
-            return read(given), self.ops - before
+            made = read(given)
         finally:
             self.depth -= 1
+        return ReadCall.of(self.terms, made, self.depth, self.ops - before)
 
     def block(self, block: ir.Block) -> list[Term]:
         """Read the ops of a block; return what its last op hands on."""
@@ -149,8 +135,10 @@ class ProgramWalk:
         try:
             if 2 * self.ops > self.terms.most:
                 raise LimitError(f"the limit of {self.terms.most // 2} ops, trips of loops counted")
-            if all(0 in self.shape(r)[0] for r in results):  # tensors without elements only
-                made: Sequence[Term] = [self.terms.undefined(self.shape(r)[1]) for r in results]
+            shapes = list(map(self.shape, results))
+            empty = [element for shape, element in shapes if 0 in shape]
+            if len(empty) == len(results):  # tensors without elements only
+                made: Sequence[Term] = [self.terms.undefined(element) for element in empty]
             else:
                 made = _handler(name)(self, op)
         except (NotReadError, RecursionError) as error:
@@ -166,42 +154,25 @@ class ProgramWalk:
         self.unread[made.node] = Finding(op.name, location_text(op), reason)
         return made
 
-    def shape(self, value: ir.Value) -> tuple[tuple[int, ...], str]:
+    def shape(self, value: ir.Value) -> ElementShape:
         """Return the shape of a value, () for a scalar, and its element type as text."""
-        type_ = value.type
-        found = self.said.shapes.get(type_)
+        found = self.shapes.get(value)
         if found is None:
-            if isinstance(type_, ir.RankedTensorType):
-                if not type_.has_static_shape:
-                    raise NotReadError(f"{type_} has a size that is not known")
-                found = tuple(type_.shape), str(type_.element_type)
-            else:
-                found = (), str(type_)
-            self.said.shapes[type_] = found
+            type_ = value.type
+            found = self.shapes[value] = self.said.shapes.get(type_) or self.said.shape(type_)
         return found
 
     def type_text(self, type_: ir.Type) -> str:
         """Write a type."""
-        found = self.said.types.get(type_)
-        if found is None:
-            found = self.said.types[type_] = str(type_)
-        return found
+        return self.said.text(type_)
 
-    def places(self, value: ir.Value) -> list[Expr]:
+    def places(self, value: ir.Value) -> tuple[Expr, ...]:
         """Return the index along each dim of a tensor."""
-        shape, _ = self.shape(value)
-        return [of_var(index_var(d, n)) for d, n in enumerate(shape)]
+        return places_of(self.shape(value)[0])
 
     def detail(self, attributes: Sequence[tuple[str, ir.Attribute]]) -> tuple[Hashable, ...]:
         """Return attributes as text, without what says nothing of the value."""
-        found, texts = [], self.said.texts
-        for name, value in attributes:
-            if not name.startswith(("mw.", "dist.", "hint")) and name not in _HOW:
-                text = texts.get(value)
-                if text is None:
-                    text = texts[value] = str(value)
-                found.append((name, text))
-        return tuple(found)
+        return self.said.detail(attributes)
 
     def integer(self, value: ir.Value) -> int | None:
         """Return a number that is known now."""
@@ -228,8 +199,6 @@ _ENDS = (
     "linalg.yield",
     "tensor.yield",
 )
-_HOW = ("fastmath", "overflowFlags", "exact", "isExact", "nonNeg", "denormal")
-"""Attributes that say how something is computed, or what may be assumed, but not what."""
 
 
 @lru_cache(maxsize=1 << 10)
@@ -255,12 +224,18 @@ def _elementwise(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
 
 @handles("arith.constant")
 def _constant(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
-    value, (shape, element) = op.attributes["value"], walk.shape(op.results[0])
+    attr, (shape, element) = op.attributes["value"], walk.shape(op.results[0])
+    value = walk.said.once(attr, partial(_splat, attr))
     if isinstance(value, ir.DenseElementsAttr):
-        if not value.is_splat:
-            return [_table(walk, value, shape, element)]
-        value = value.get_splat_value()
+        return [_table(walk, value, shape, element)]
     return [scalar(walk, value, element)]
+
+
+def _splat(value: ir.Attribute) -> ir.Attribute:
+    """Return the number that all elements of a constant are, or the constant where they differ."""
+    if isinstance(value, ir.DenseElementsAttr) and value.is_splat:
+        return value.get_splat_value()
+    return value
 
 
 def scalar(walk: ProgramWalk, value: ir.Attribute, element: str) -> Term:
@@ -277,7 +252,7 @@ def scalar(walk: ProgramWalk, value: ir.Attribute, element: str) -> Term:
 
 def _table(walk: ProgramWalk, value: ir.Attribute, shape: Sequence[int], element: str) -> Term:
     node = walk.terms.put(Node("table", (value,), (), element), tuple(shape))
-    return walk.terms.view(node, [of_var(index_var(d, n)) for d, n in enumerate(shape)])
+    return walk.terms.view(node, places_of(tuple(shape)))
 
 
 @handles("func.call")

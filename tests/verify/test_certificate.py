@@ -2,6 +2,7 @@
 
 import json
 from hashlib import sha256
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from verify.pairs import EXAMPLES, matmul, texts
 
 import meshweave as mw
 from meshweave.api.program import build, lowered
-from meshweave.api.verify import certificate
+from meshweave.api.verify import BYTECODE, certificate
 from meshweave.bundle import Bundle
 from meshweave.certificate import UNCHECKED
 from meshweave.dialects import context
@@ -30,7 +31,9 @@ def test_a_bundle_carries_the_certificate(tmp_path: Path, monkeypatch: pytest.Mo
     assert found.proven == ("@main result 0",) and found.unproven == ()
     assert found.checker == f"meshweave {mw.__version__}"
     with lowered(PROGRAM, "product", None) as (module, program):
-        assert found.local == sha256(str(module).encode()).hexdigest() != found.whole
+        code = BytesIO()
+        module.operation.write_bytecode(code, BYTECODE)
+        assert found.local == sha256(code.getvalue()).hexdigest() != found.whole
         assert program.certificate == found
     assert Bundle.from_bytes(bundle.to_bytes()).manifest.certificate == found
     assert build(PROGRAM, name="product").manifest.certificate == found  # from the cache

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -83,10 +83,7 @@ def _areas(after: CheckedProgram) -> list[Finding]:
     """Check that what is sent early waits behind the arena, where nothing else lies."""
     found, taken = list[Finding](), list[tuple[int, int]]()
     arena = after.functions["main"].arena if "main" in after.functions else 0
-    for step in (s for f in after.functions.values() for s in _steps(f.body.steps)):
-        work = step.key
-        if not isinstance(work, Work) or work.kind != "start":
-            continue
+    for step, work in (s for f in after.functions.values() for s in _started(f.body.steps)):
         start, end = work.area, work.area + AsyncArea.nbytes(work.sent)
         meets = any(start < e and s < end for s, e in taken)
         if start < arena or start % ALIGNMENT or meets:
@@ -96,6 +93,12 @@ def _areas(after: CheckedProgram) -> list[Finding]:
     return found
 
 
-def _steps(steps: tuple[CheckedStep, ...]) -> list[CheckedStep]:
-    """Return steps and those inside of them."""
-    return [s for step in steps for s in (step, *[i for b in step.bodies for i in _steps(b.steps)])]
+def _started(steps: tuple[CheckedStep, ...]) -> Iterator[tuple[CheckedStep, Work]]:
+    """Yield the collectives that are started, also inside of steps."""
+    for step in steps:
+        if isinstance(step.key, Work):
+            if step.key.kind == "start":
+                yield step, step.key
+        elif step.bodies:
+            for body in step.bodies:
+                yield from _started(body.steps)

@@ -19,7 +19,7 @@ from meshweave.verification.buffers.regions import ByteRegion, Form, apart, insi
 from meshweave.verification.buffers.scalars import ComputedScalar, Scalars
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(eq=False, slots=True)  # frozen it would take longer to make
 class Content:
     """Hold what `nbytes` bytes hold. Equal contents of one table are one object."""
 
@@ -55,21 +55,35 @@ class Contents:
     scalars: Scalars = field(default_factory=Scalars)
     _made: dict[object, Content] = field(default_factory=dict)
 
-    def _put(self, content: Content) -> Content:
-        c = content
-        return self._made.setdefault((c.kind, c.nbytes, c.detail, c.parts, c.region), content)
+    def _put(
+        self,
+        kind: str,
+        nbytes: int,
+        detail: Hashable = None,
+        parts: tuple[Content, ...] = (),
+        region: ByteRegion | None = None,
+    ) -> Content:
+        key = kind, nbytes, detail, parts, region
+        found = self._made.get(key)
+        if found is None:
+            found = self._made[key] = Content(*key)
+        return found
 
     def leaf(self, detail: Hashable, nbytes: int) -> Content:
-        """Return a value that is no other."""
-        return self._put(Content("leaf", nbytes, detail))
+        """Return the value that `detail` tells from all others."""
+        return self._put("leaf", nbytes, detail)
+
+    def fresh(self, detail: Hashable, nbytes: int) -> Content:
+        """Return a value that is no other. detail: that of no other."""
+        return Content("leaf", nbytes, detail)
 
     def nothing(self, nbytes: int, why: Hashable = "") -> Content:
         """Return bytes that may hold anything. why: how they have come to."""
-        return self._put(Content("nothing", nbytes, why))
+        return self._put("nothing", nbytes, why)
 
     def unknown(self, kind: str, detail: Hashable, nbytes: int) -> Content:
         """Return a head or a join."""
-        return self._put(Content(kind, nbytes, detail))
+        return self._put(kind, nbytes, detail)
 
     def slice(self, of: Content, region: ByteRegion) -> Content:
         """Return the bytes of a region of a content."""
@@ -90,7 +104,7 @@ class Contents:
             found = within(region, of.region, self.scalars.bounds)
             if found is not None:
                 return self.slice(of.parts[0], found)
-        return self._put(Content("slice", region.nbytes, None, (of,), region))
+        return self._put("slice", region.nbytes, None, (of,), region)
 
     def _cut(self, of: Content, region: ByteRegion) -> Content:
         """Return the bytes of a region that meets the one which was put in last."""
@@ -102,7 +116,7 @@ class Contents:
         found = inside(of.region, region, self.scalars.bounds)
         if found is not None:
             return self.insert(self.slice(base, region), found, value)
-        return self._put(Content("slice", region.nbytes, None, (of,), region))
+        return self._put("slice", region.nbytes, None, (of,), region)
 
     def insert(self, base: Content, region: ByteRegion, value: Content) -> Content:
         """Return `base` with `value` in the bytes of a region."""
@@ -114,7 +128,7 @@ class Contents:
             base = base.parts[0]
         if value.kind == "slice" and value.parts[0] is base and value.region == region:
             return base
-        return self._put(Content("insert", base.nbytes, None, (base, value), region))
+        return self._put("insert", base.nbytes, None, (base, value), region)
 
 
 def covers(regions: Mapping[ByteRegion, object], nbytes: int) -> bool:

@@ -16,7 +16,7 @@ from meshweave.verification.buffers.relation import Span
 class Lost(NamedTuple):
     """Tell what has overwritten a span. name: of what, where: in the source. unclear: on some way it has not."""
 
-    name: str
+    name: object
     where: Where
     unclear: bool = False
 
@@ -44,10 +44,26 @@ class Memory:
 
     def write(self, span: Span, content: Content, who: Lost) -> None:
         """Let a span hold something. who: what is told of those that are lost."""
-        for other in list(self.meeting(span)):
-            if other != span:
-                self.lose(other, who)
+        order = self._order
+        at = bisect_left(order, span)
+        if (at and meets(order[at - 1], span)) or (at < len(order) and meets(order[at], span)):
+            for other in list(self.meeting(span)):
+                if other != span:
+                    self.lose(other, who)
         self._put(span, content)
+
+    def rewrite(self, span: Span, content: Content) -> bool:
+        """Let a span that holds something hold something else; tell whether it does hold something.
+
+        It then meets no other that does, since those share no byte.
+        """
+        old = self.held.get(span)
+        if old is None:
+            return False
+        if self._before:
+            self._before[-1].setdefault(span, old)
+        self.held[span] = content
+        return True
 
     def lose(self, span: Span, who: Lost) -> None:
         """Let a span hold nothing that is known."""
@@ -56,12 +72,12 @@ class Memory:
 
     def meeting(self, span: Span) -> Iterator[Span]:
         """Yield the spans that share a byte with this one."""
-        at = bisect_left(self._order, span)
-        before = at - 1
-        if before >= 0 and meets(self._order[before], span):
-            yield self._order[before]
-        while at < len(self._order) and meets(self._order[at], span):
-            yield self._order[at]
+        order = self._order
+        at = bisect_left(order, span)
+        if at and meets(order[at - 1], span):
+            yield order[at - 1]
+        while at < len(order) and meets(order[at], span):
+            yield order[at]
             at += 1
 
     def _put(self, span: Span, content: Content | None) -> None:

@@ -29,6 +29,8 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from meshweave.verification.buffers.regions import ByteRegion
+
 
 class Where(Protocol):
     """A place in the source, made into text where it is reported."""
@@ -40,7 +42,8 @@ class Where(Protocol):
 class Shape(NamedTuple):
     """Describe how the elements of a tensor or buffer lie.
 
-    strides, offset: in bytes; offset None: not known. width: bytes of one. nbytes: of all.
+    strides, offset: in bytes; offset None: not known. width: bytes of one. nbytes: of all. region: their bytes, from
+    that of the first on. dense: whether they lie in order, with nothing between them.
     """
 
     sizes: tuple[int, ...]
@@ -49,6 +52,8 @@ class Shape(NamedTuple):
     width: int
     element: str
     nbytes: int
+    region: ByteRegion
+    dense: bool
 
 
 class Subview(NamedTuple):
@@ -65,6 +70,10 @@ class BufferAddress(NamedTuple):
     offset: int
     nbytes: int
     number: int
+
+    def __str__(self) -> str:
+        """Name the buffer, for a message."""
+        return f"buffer {self.number} at bytes {self.offset} to {self.offset + self.nbytes}"
 
 
 class Work(NamedTuple):

@@ -25,6 +25,7 @@ from meshweave.verification.buffers.program import (
     Subview,
     Work,
 )
+from meshweave.verification.buffers.regions import ZERO, region
 from meshweave.verification.buffers.scalars import ComputedScalar
 from meshweave.verification.terms.samples import OpenError, applied
 
@@ -36,6 +37,11 @@ _WORK = {
     "mw.launch": "launch", "mw.collective": "collective", "mw.start": "start", "mw.wait": "wait",
     "mw.call": "call", "func.call": "call", **dict.fromkeys(CALLS, "routine"),
 }  # fmt: skip
+_MEETING = (
+    "mw.collective",
+    "mw.start",
+    "mw.wait",
+)  # which must be in both programs if they are read
 _VIEWS = ("tensor.extract_slice", "memref.subview")
 _RESHAPES = (
     "tensor.expand_shape", "tensor.collapse_shape", "tensor.cast", "memref.expand_shape",
@@ -140,7 +146,7 @@ class _FunctionReader:
             known = key if isinstance(key, int) else self._folded(key, operands)
             if known is not None:
                 self._constants[results[0]], key, operands = known, known, ()
-        dead = what == "work" and not any(True for value in op.results for _ in value.uses)
+        dead = name in _MEETING and not any(True for value in op.results for _ in value.uses)
         return [CheckedStep(what, operands, results, key, SourcePlace(op.location), bodies, dead)]
 
     def _folded(self, key: Hashable, operands: Sequence[int]) -> int | None:
@@ -260,7 +266,9 @@ def _shape_of(type_: ir.Type) -> Shape | None:
         strides = [math.prod(sizes[d + 1 :]) for d in range(len(sizes))]
     known = None if offset == DYNAMIC else offset * width
     nbytes = math.prod(sizes) * width
-    return Shape(sizes, tuple([s * width for s in strides]), known, width, element, nbytes)
+    steps = tuple([s * width for s in strides])
+    own = region(ZERO, sizes, steps, width)
+    return Shape(sizes, steps, known, width, element, nbytes, own, own.is_all_of(nbytes))
 
 
 def _takes(program: ir.Operation) -> tuple[int, ...]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NamedTuple
 
 from meshweave.verification.answer import Finding
 from meshweave.verification.buffers.contents import Content, Contents, Number
 from meshweave.verification.buffers.memory import Lost, Memory, meets
 from meshweave.verification.buffers.program import (
+    AffineIndex,
     BufferAddress,
     CheckedProgram,
     CheckedStep,
@@ -17,11 +19,19 @@ from meshweave.verification.buffers.program import (
     Subview,
     Work,
 )
-from meshweave.verification.buffers.regions import ZERO, ByteRegion, Form, apart
+from meshweave.verification.buffers.regions import ByteRegion, Form, apart
 from meshweave.verification.buffers.relation import Doubt, Given, Held, Relation, Span
 from meshweave.verification.buffers.tensors import StepCursor, Tensors, element, scalar, tag
 from meshweave.verification.buffers.touches import Touched, copied, in_place, launched
-from meshweave.verification.buffers.views import Buffer, EitherView, StridedView, buffers_of
+from meshweave.verification.buffers.views import (
+    Buffer,
+    EitherView,
+    StridedView,
+    Tensor,
+    buffers_of,
+    shaped,
+    strided,
+)
 
 ARENA = "arena"
 NOT_TAKEN: Mapping[Form, int] = {}
@@ -55,14 +65,17 @@ class Steps:
         self.relation = Relation(self.contents)
         self.memory = Memory(self.contents)
         self.values: dict[int, Buffer | EitherView | Form] = {}
-        self.names: dict[Span, str] = {}
+        self.names: dict[Span, str | BufferAddress] = {}
         self.pending: dict[int, PendingCollective] = {}
         self.unit: list[Touched] | None = None
         self.given_up = {f"input {number}" for number in self.function.taken}  # may be written
 
-    def say(self, doubt: Doubt | None, value: str, where: object) -> None:
+    def say(
+        self, doubt: Doubt | None, value: str | Buffer | EitherView | Form, where: object
+    ) -> None:
         if doubt is not None:
-            finding = Finding(value, str(where), doubt.reason)
+            name = value if isinstance(value, str) else self.name(value)
+            finding = Finding(name, str(where), doubt.reason)
             (self.refuted if doubt.sure else self.unproven).append(finding)
 
     def lose(self, number: int) -> None:
@@ -74,7 +87,7 @@ class Steps:
         shape = self.after.shapes[number]
         span = Span(name, 0, shape.nbytes)
         self.names[span] = name
-        self.values[number] = StridedView(span, ZERO, shape.sizes, shape.strides, shape.width)
+        self.values[number] = shaped(span, shape)
         return span
 
     # Values.
@@ -95,7 +108,9 @@ class Steps:
     def content(self, view: Buffer | EitherView, taken: Mapping[Form, int] = NOT_TAKEN) -> Content:
         """Return what a buffer holds. taken: the way that was taken in branches, by their condition."""
         if isinstance(view, StridedView):
-            held = self.contents.slice(self.memory.read(view.base), view.region)
+            held = self.memory.read(view.base)
+            if not view.is_all:
+                held = self.contents.slice(held, view.region)
             for condition, k in taken.items():
                 held = self.tensors.ways(condition)[k].content(held)
             return held
@@ -111,10 +126,9 @@ class Steps:
         self.tensors.joined(condition, {found: contents})
         return found
 
-    def name(self, view: Buffer | EitherView) -> str:
-        return (
-            self.names.get(view.base, "a buffer") if isinstance(view, StridedView) else "a buffer"
-        )
+    def name(self, view: Buffer | EitherView | Form) -> str:
+        found = self.names.get(view.base) if isinstance(view, StridedView) else None
+        return "a buffer" if found is None else str(found)
 
     def holds(self, view: Buffer | EitherView, want: Content) -> Doubt | None:
         """Return None where a buffer holds a content."""
@@ -123,23 +137,23 @@ class Steps:
     def made(self, step: CheckedStep) -> Buffer | EitherView | Form:
         """Return the value of a step that touches no memory."""
         what, operands, key = step.what, step.operands, step.key
+        if what == "place":
+            assert isinstance(key, BufferAddress)
+            span = Span(ARENA, key.offset, key.offset + key.nbytes)
+            self._placed(span, key, step)
+            return shaped(span, self.after.shapes[step.results[0]])
         if what == "scalar":
             return scalar(self.contents, key, self.forms(operands))
         if what == "choose":
             one, other = self.buffer(operands[1]), self.buffer(operands[2])
             return EitherView(self.form(operands[0]), one, other)
         shape = self.after.shapes[step.results[0]]
-        if what == "place":
-            assert isinstance(key, BufferAddress)
-            span = Span(ARENA, key.offset, key.offset + key.nbytes)
-            self._placed(span, key, step)
-            return StridedView(span, ZERO, shape.sizes, shape.strides, shape.width)
         if what == "constant":
             name = f"constant {step.results[0]}"
             span = self.space(step.results[0], name)
             held = self.contents.leaf(Given("constant", key), span.nbytes)
             self.memory.write(span, held, Lost(name, step.where))
-            return StridedView(span, ZERO, shape.sizes, shape.strides, shape.width)
+            return shaped(span, shape)
         return self._view(self.buffer(operands[0]), step)
 
     def _view(self, source: Buffer | EitherView, step: CheckedStep) -> Buffer | EitherView:
@@ -152,35 +166,34 @@ class Steps:
         if step.what == "view":
             assert isinstance(step.key, Subview)
             offset = source.window(step.key, self.forms(step.operands[1:]), shape).offset
-        return StridedView(source.base, offset, shape.sizes, shape.strides, shape.width)
+        return strided(source.base, offset, shape.sizes, shape.strides, shape.width)
 
     def _placed(self, span: Span, spot: BufferAddress, step: CheckedStep) -> None:
         """Check where a buffer lies."""
-        self.names[span] = name = f"buffer {spot.number} at bytes {span.start} to {span.end}"
+        self.names[span] = spot
         if span.end > self.function.arena:
             reason = f"ends at byte {span.end} of an arena of {self.function.arena}"
-            self.say(Doubt(True, reason), name, step.where)
+            self.say(Doubt(True, reason), str(spot), step.where)
         if spot.offset % self.alignment:
             reason = f"lies at byte {spot.offset}, which is no multiple of {self.alignment}"
-            self.say(Doubt(True, reason), name, step.where)
+            self.say(Doubt(True, reason), str(spot), step.where)
 
     # What touches memory.
 
     def _may(
-        self, value: Buffer | EitherView, step: CheckedStep, writes: bool, ticket: int = -1
+        self, views: Sequence[Buffer], step: CheckedStep, writes: bool, ticket: int = -1
     ) -> None:
-        """Check that a buffer may be touched now."""
-        for view in buffers_of(value):
-            region = view.region
-            fixed = view.base.space.startswith(("input", "constant"))
-            if writes and fixed and region.nbytes and view.base.space not in self.given_up:
+        """Check that buffers may be touched now."""
+        for view in views:
+            fixed = writes and view.base.space.startswith(("input", "constant"))
+            if fixed and view.region.nbytes and view.base.space not in self.given_up:
                 reason = "is written, though it is an input or a constant"
-                self.say(Doubt(True, reason), self.name(view), step.where)
-            if not region.is_all_of(view.base.nbytes) and region.nbytes:
-                at = region.offset
-                if not at.terms and not 0 <= at.const <= view.base.nbytes - region.reach:
+                self.say(Doubt(True, reason), view, step.where)
+            if not view.is_all and view.region.nbytes:
+                at, reach = view.region.offset, view.region.reach
+                if not at.terms and not 0 <= at.const <= view.base.nbytes - reach:
                     reason = "a view reaches beyond its buffer"
-                    self.say(Doubt(True, reason), self.name(view), step.where)
+                    self.say(Doubt(True, reason), view, step.where)
             if self.pending:
                 self._may_now(view, step, writes, ticket)
 
@@ -203,20 +216,24 @@ class Steps:
                 self._write(one, self.contents.nothing(content.nbytes, who), step)
             self.say(Doubt(False, "one of two buffers is written"), "a buffer", step.where)
         elif content.nbytes:
-            held = self.contents.insert(self.memory.read(view.base), view.region, content)
-            self.memory.write(view.base, held, Lost(self.name(view), step.where))
+            held = content
+            if not view.is_all:
+                held = self.contents.insert(self.memory.read(view.base), view.region, content)
+            if not self.memory.rewrite(view.base, held):
+                name = self.names.get(view.base, "a buffer")
+                self.memory.write(view.base, held, Lost(name, step.where))
 
     def copy(self, step: CheckedStep, cursor: StepCursor) -> None:
         """Check a copy, and do it."""
         source, target = (self.buffer(number) for number in step.operands)
-        self._may(source, step, False)
-        self._may(target, step, True)
+        self._may(buffers_of(source), step, False)
+        self._may(buffers_of(target), step, True)
         ours, theirs = (self.after.shapes[number] for number in step.operands)
         if (ours.sizes, ours.element) != (theirs.sizes, theirs.element):
             self.say(Doubt(True, "a copy between shapes"), self.name(target), step.where)
         elif isinstance(target, StridedView):
             touched = copied(buffers_of(source), target)
-            self.say(in_place(touched), self.name(target), step.where)
+            self.say(in_place(touched), target, step.where)
             self._note(touched)
         self._write(target, self.content(source), step)
 
@@ -227,12 +244,12 @@ class Steps:
     def store(self, step: CheckedStep, cursor: StepCursor) -> None:
         view = self.buffer(step.operands[1])
         content = self.contents.leaf(Number(self.form(step.operands[0])), buffers_of(view)[0].width)
-        self._may(view, step, True)
+        self._may(buffers_of(view), step, True)
         self._write(self._element(view, self.forms(step.operands[2:])), content, step)
 
     def load(self, step: CheckedStep, cursor: StepCursor) -> None:
         view = self._element(self.buffer(step.operands[0]), self.forms(step.operands[1:]))
-        self._may(view, step, False)
+        self._may(buffers_of(view), step, False)
         content = self.content(view)
         known = None if _is_open(content) else element(self.contents, content)
         if known is not None and cursor.drop_load(known):
@@ -250,7 +267,7 @@ class Steps:
         tensor = self.tensors.view(wanted.operands[0])
         at = tensor.element(self.tensors.forms(wanted.operands[1:]))
         doubt = self.holds(view, self.contents.slice(tensor.base, at))
-        self.say(doubt, self.name(view), step.where)
+        self.say(doubt, view, step.where)
         self.values[step.results[0]] = self.tensors.form(wanted.results[0])
 
     def _element(self, view: Buffer | EitherView, indices: Sequence[Form]) -> Buffer | EitherView:
@@ -258,7 +275,7 @@ class Steps:
             return EitherView(
                 view.condition, *(self._element(v, indices) for v in (view.one, view.other))
             )
-        return StridedView(view.base, view.element(indices).offset, (), (), view.width)
+        return strided(view.base, view.element(indices).offset, (), (), view.width)
 
     # Kernels, collectives, calls.
 
@@ -266,7 +283,7 @@ class Steps:
         work = step.key
         assert isinstance(work, Work)
         count = len(step.operands) - work.outs - work.memory
-        given = [self.values[number] for number in step.operands[:count]]
+        given = list(map(self.values.__getitem__, step.operands[:count]))
         written = [self.buffer(number) for number in step.operands[count:]]
         outs, memory = written[: work.outs], written[work.outs :]
         self._touched(step, work, given, outs, memory)
@@ -291,27 +308,24 @@ class Steps:
     ) -> None:  # fmt: skip
         """Check what a step touches, without looking at what is there."""
         ticket = work.ticket if work.kind in ("start", "wait") else -1
-        read = {k: value for k, value in enumerate(given) if not isinstance(value, Form)}
-        for value in read.values():
-            self._may(value, step, False, ticket)
-        for value in (*outs, *memory):
-            self._may(value, step, True, ticket)
-        written = [view for view in (*outs, *memory) if isinstance(view, StridedView)]
-        if len(written) < len(outs) + len(memory):
+        views = {k: buffers_of(v) for k, v in enumerate(given) if not isinstance(v, Form)}
+        every = [view for one in views.values() for view in one]
+        written = [view for value in (*outs, *memory) for view in buffers_of(value)]
+        self._may(every, step, False, ticket)
+        self._may(written, step, True, ticket)
+        if len(written) > len(outs) + len(memory):
             return  # one of two buffers, which is said where it is written
-        views = {k: buffers_of(value) for k, value in read.items()}
         if work.kind == "launch":
-            spans = [view.base for one in views.values() for view in one]
+            spans = [view.base for view in every]
             if self.unit is None and not _any_meet(spans, [view.base for view in written]):
                 return
             forms = {k: value for k, value in enumerate(given) if isinstance(value, Form)}
             touched = launched(
                 f"@{work.name}", self.after.kernels[work.name], forms, views, written
             )
-            self.say(in_place(touched), self.name(written[0]), step.where)
+            self.say(in_place(touched), written[0], step.where)
             self._note(touched)
             return
-        every = [view for one in views.values() for view in one]
         self._no_overlap(step, work, [*every, *written], len(written))
         if len(every) == 1:
             self._early(step, work, [*every, *written])
@@ -362,8 +376,9 @@ class Steps:
         """Check that a step is given what it is given on tensors."""
         work = step.key
         assert isinstance(work, Work)
+        values, shapes, held = self.tensors.values, self.before.shapes, self.memory.held
         for k, number in enumerate(reference.operands[: count + work.outs]):
-            value, shape = self.values[step.operands[k]], self.before.shapes.get(number)
+            value, shape = self.values[step.operands[k]], shapes.get(number)
             if isinstance(value, Form) or shape is None:
                 same = isinstance(value, Form) and value == self.tensors.form(number)
                 doubt = (
@@ -371,14 +386,18 @@ class Steps:
                 )
                 self.say(doubt, "a number", step.where)
                 continue
-            own = self.after.shapes[step.operands[k]]
-            if (own.sizes, own.element) != (shape.sizes, shape.element):
+            own, want = self.after.shapes[step.operands[k]], values[number]
+            if own.sizes != shape.sizes or own.element != shape.element:
                 ours, theirs = (f"{s.element} {list(s.sizes)}" for s in (own, shape))
                 reason = f"operand {k} is {ours}, on tensors {theirs}"
                 self.say(Doubt(True, reason), self.name(value), step.where)
+            elif _is_all_of(value, want, held):
+                continue  # most operands
             elif k < count or self._continues(work, k - count, shape.sizes):
                 doubt = self.holds(value, self.tensors.content(number))
-                self.say(_of_operand(doubt, k), self.name(value), step.where)
+                if doubt is not None:
+                    doubt = doubt._replace(reason=f"operand {k}: {doubt.reason}")
+                    self.say(doubt, value, step.where)
 
     def _continues(self, work: Work, out: int, sizes: Sequence[int]) -> bool:
         """Tell whether what an op writes may hold something of before: it goes on from it, or leaves a part of it."""
@@ -388,13 +407,19 @@ class Steps:
         indices = kernel.outputs[out]
         if kernel.continues[out] or indices is None:
             return True
-        loops = [index.loops for index, size in zip(indices, sizes) if size != 1]
-        return len(set(loops)) != len(loops) or any(
-            index.const
-            or index.operands
-            or (size != 1 and not _is_all(index.loops, kernel.sizes, size))
-            for index, size in zip(indices, sizes)
-        )
+        return not _writes_all(indices, kernel.sizes, tuple(sizes))
+
+
+@lru_cache(maxsize=1 << 12)
+def _writes_all(
+    indices: tuple[AffineIndex, ...], loops: tuple[int, ...], sizes: tuple[int, ...]
+) -> bool:
+    """Tell whether loops of these sizes go over all elements of a tensor."""
+    wide = [index.loops for index, size in zip(indices, sizes) if size != 1]
+    return len(set(wide)) == len(wide) and not any(
+        index.const or index.operands or (size != 1 and not _is_all(index.loops, loops, size))
+        for index, size in zip(indices, sizes)
+    )
 
 
 def _is_all(loops: tuple[tuple[int, int], ...], sizes: Sequence[int], size: int) -> bool:
@@ -402,8 +427,13 @@ def _is_all(loops: tuple[tuple[int, int], ...], sizes: Sequence[int], size: int)
     return len(loops) == 1 and loops[0][1] == 1 and sizes[loops[0][0]] == size
 
 
-def _of_operand(doubt: Doubt | None, number: int) -> Doubt | None:
-    return doubt and doubt._replace(reason=f"operand {number}: {doubt.reason}")
+def _is_all_of(
+    value: Buffer | EitherView, want: Tensor | Form, held: Mapping[Span, Content]
+) -> bool:
+    """Tell whether a value is all of a buffer, which holds all that is wanted."""
+    if isinstance(value, EitherView) or isinstance(want, Form):
+        return False
+    return value.is_all and want.is_all and held.get(value.base) is want.base
 
 
 def _is_open(content: Content) -> bool:
@@ -422,12 +452,16 @@ def _any_meet(read: Sequence[Span], written: Sequence[Span]) -> bool:
 
 def _near(views: Sequence[Buffer], first: int) -> list[tuple[int, int]]:
     """Return the pairs of views whose spans share a byte, the later one first, which is at least the `first`-th."""
-    found, open_ = list[tuple[int, int]](), list[int]()
-    for k in sorted(range(len(views)), key=lambda k: views[k].base):
-        space, start, _ = views[k].base
-        open_ = [j for j in open_ if views[j].base.space == space and views[j].base.end > start]
-        found += [(max(j, k), min(j, k)) for j in open_ if max(j, k) >= first]
-        open_.append(k)
+    found, open_ = list[tuple[int, int]](), list[tuple[int, int]]()  # of these: end and number
+    here, reach = "", 0
+    for (space, start, end), k in sorted([(view.base, k) for k, view in enumerate(views)]):
+        if space != here or start >= reach:
+            here, reach, open_ = space, end, [(end, k)]
+            continue
+        open_ = [pair for pair in open_ if pair[0] > start]
+        found += [(max(j, k), min(j, k)) for _, j in open_ if max(j, k) >= first]
+        open_.append((end, k))
+        reach = max(reach, end)
     return sorted(found)
 
 

@@ -24,7 +24,7 @@ from meshweave.verification.buffers.program import (
 from meshweave.verification.buffers.regions import ByteRegion, Form, region, whole
 from meshweave.verification.buffers.relation import Given, Made
 from meshweave.verification.buffers.scalars import ComputedScalar
-from meshweave.verification.buffers.views import Tensor, reshaped, tensor
+from meshweave.verification.buffers.views import Tensor, reshaped, shaped
 
 
 @dataclass
@@ -55,8 +55,9 @@ class Tensors:
 
     def content(self, number: int) -> Content:
         """Return what a tensor holds."""
-        view = self.view(number)
-        return self.contents.slice(view.base, view.region)
+        view = self.values[number]
+        assert not isinstance(view, Form)
+        return view.base if view.is_all else self.contents.slice(view.base, view.region)
 
     def shape(self, number: int) -> Shape | None:
         """Return the shape of a tensor; None for a scalar."""
@@ -64,13 +65,13 @@ class Tensors:
 
     def give(self, number: int, content: Content) -> None:
         """Let a tensor hold a content."""
-        self.values[number] = tensor(self.contents, content, self.program.shapes[number])
+        self.values[number] = shaped(content, self.program.shapes[number])
 
     def leaf(self, number: int, detail: Hashable) -> Content:
         """Let a tensor be a value that is no other."""
         shape = self.program.shapes[number]
         content = self.contents.leaf(detail, shape.nbytes)
-        self.values[number] = tensor(self.contents, content, shape)
+        self.values[number] = shaped(content, shape)
         return content
 
     def fresh(
@@ -78,12 +79,13 @@ class Tensors:
     ) -> None:
         """Let values be no others: what an op gives that is not looked into, or a loop carries."""
         self._made += 1
+        shapes, values, contents = self.program.shapes, self.values, self.contents
         for k, number in enumerate(numbers):
-            made = Made(self._made, k, what, step.where, plain)
-            if self.shape(number) is None:
-                self.values[number] = self.contents.scalars.atom(made)
+            made, shape = Made(self._made, k, what, step.where, plain), shapes.get(number)
+            if shape is None:
+                values[number] = contents.scalars.atom(made)
             else:
-                self.leaf(number, made)
+                values[number] = shaped(contents.fresh(made, shape.nbytes), shape)
 
     def replacing(self, numbers: Sequence[int], by: Sequence[int]) -> Replacing:
         """Return what puts values in the place of others, which are no others."""
@@ -138,12 +140,12 @@ class Tensors:
             self.values[result] = source.window(step.key, self.forms(operands[1:]), shape)
         elif what == "insert":
             assert isinstance(step.key, Subview)
-            target = tensor(contents, self.content(operands[1]), shape)
+            target = shaped(self.content(operands[1]), shape)
             part = self.program.shapes[operands[0]]
             at = target.window(step.key, self.forms(operands[2:]), part).region
             self.give(result, contents.insert(target.base, at, self.content(operands[0])))
         elif what == "put":
-            target = tensor(contents, self.content(operands[1]), shape)
+            target = shaped(self.content(operands[1]), shape)
             at = target.element(self.forms(operands[2:]))
             number = contents.leaf(Number(self.form(operands[0])), shape.width)
             self.give(result, contents.insert(target.base, at, number))
@@ -230,12 +232,13 @@ class StepCursor:
         default_factory=dict
     )  # passed over, by what finds them
     places: dict[Hashable, list[int]] = field(default_factory=dict)
-    _evaluated: bool = False
+    tags: list[Hashable] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Note where each step is found."""
-        for k, step in enumerate(self.steps):
-            self.places.setdefault(tag(step), []).append(k)
+        self.tags = list(map(tag, self.steps))
+        for k, what in enumerate(self.tags):
+            self.places.setdefault(what, []).append(k)
 
     def find(self, wanted: Hashable) -> CheckedStep | None:
         """Return the next step of that tag, or the first that was passed over, and evaluate all before it."""
@@ -255,11 +258,11 @@ class StepCursor:
     def pass_to(self, end: int) -> None:
         """Evaluate the steps before number `end`."""
         while self.at < end:
-            step = self.steps[self.at]
+            step, what = self.steps[self.at], self.tags[self.at]
             self.at += 1
             self.tensors.step(step)
-            if tag(step) is not None:
-                self.left.setdefault(tag(step), []).append(step)
+            if what is not None:
+                self.left.setdefault(what, []).append(step)
 
     def missing(self) -> list[CheckedStep]:
         """Return the collectives that have not been found, though something needs what they give."""
@@ -274,7 +277,7 @@ class StepCursor:
     def _loads(self) -> list[CheckedStep]:
         """Return the loads that have been passed over, and those that come before anything else is done."""
         end = self.at
-        while end < len(self.steps) and tag(self.steps[end]) in (None, "load"):
+        while end < len(self.steps) and self.tags[end] in (None, "load"):
             end += 1
         self.pass_to(end)
         return self.left.setdefault("load", [])

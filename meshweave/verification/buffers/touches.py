@@ -8,17 +8,17 @@ writing, must lie in one row of both.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from functools import lru_cache
 from itertools import combinations
+from typing import NamedTuple
 
-from meshweave.verification.buffers.program import Indices, Kernel
-from meshweave.verification.buffers.regions import ByteRegion, Form, apart, merged
+from meshweave.verification.buffers.program import AffineIndex, Indices, Kernel
+from meshweave.verification.buffers.regions import ByteRegion, Dims, Form, apart, merged
 from meshweave.verification.buffers.relation import Doubt, Span
 from meshweave.verification.buffers.views import Buffer
 
 
-@dataclass(frozen=True)
-class Touch:
+class Touch(NamedTuple):
     """Describe elements of `width` bytes that iterations read or write.
 
     span: what they are in. offset: of the first, in bytes of the space. steps: from one iteration to the next, for each
@@ -33,8 +33,7 @@ class Touch:
     region: ByteRegion
 
 
-@dataclass(frozen=True)
-class Touched:
+class Touched(NamedTuple):
     """Hold what the iterations of a kernel touch."""
 
     name: str
@@ -66,10 +65,7 @@ def launched(
 def copied(sources: Sequence[Buffer], target: Buffer) -> Touched:
     """Return what a copy touches. sources: which buffers it may be from."""
     pairs = [*[(source, False) for source in sources], (target, True)]
-    touches = [
-        _touched(b, Form(b.base.start).plus(b.offset), b.strides, target.sizes, writes)
-        for b, writes in pairs
-    ]
+    touches = [_touched(b, _start(b, 0), b.strides, target.sizes, writes) for b, writes in pairs]
     return Touched("a copy", target.sizes, frozenset(), tuple(touches))
 
 
@@ -80,28 +76,51 @@ def _touch(
     forms: Mapping[int, Form],
     writes: bool,
 ) -> Touch:
-    offset = Form(buffer.base.start).plus(buffer.offset)
     if indices is None:
         region = buffer.region
         moved = ByteRegion(Form(buffer.base.start).plus(region.offset), region.dims)
-        return Touch(buffer.base, offset, None, buffer.width, writes, moved)
-    steps = [0] * len(sizes)
-    for index, stride in zip(indices, buffer.strides):
-        offset = offset.plus(Form(index.const * stride))
+        return Touch(buffer.base, _start(buffer, 0), None, buffer.width, writes, moved)
+    const, steps, operands = _walked(len(sizes), indices, buffer.strides)
+    offset = _start(buffer, const)
+    for operand, factor in operands:
+        offset = offset.plus(forms[operand], factor)
+    return _touched(buffer, offset, steps, sizes, writes)
+
+
+def _start(buffer: Buffer, const: int) -> Form:
+    """Return where a buffer begins in its space, and so many bytes on."""
+    return Form(buffer.base.start + buffer.offset.const + const, buffer.offset.terms)
+
+
+@lru_cache(maxsize=1 << 12)
+def _walked(
+    count: int, indices: tuple[AffineIndex, ...], strides: tuple[int, ...]
+) -> tuple[int, tuple[int, ...], list[tuple[int, int]]]:
+    """Return the bytes before the first element, the step of each of `count` loops, and that of each operand."""
+    const, steps = 0, [0] * count
+    operands = list[tuple[int, int]]()
+    for index, stride in zip(indices, strides):
+        const += index.const * stride
         for loop, factor in index.loops:
             steps[loop] += factor * stride
-        for operand, factor in index.operands:
-            offset = offset.plus(forms[operand], factor * stride)
-    return _touched(buffer, offset, tuple(steps), sizes, writes)
+        operands += [(operand, factor * stride) for operand, factor in index.operands]
+    return const, tuple(steps), operands
 
 
 def _touched(
     buffer: Buffer, offset: Form, steps: tuple[int, ...], sizes: tuple[int, ...], writes: bool
 ) -> Touch:
+    low, dims = _covered(sizes, steps, buffer.width)
+    region = ByteRegion(Form(offset.const + low, offset.terms), dims)
+    return Touch(buffer.base, offset, steps, buffer.width, writes, region)
+
+
+@lru_cache(maxsize=1 << 12)
+def _covered(sizes: tuple[int, ...], steps: tuple[int, ...], width: int) -> tuple[int, Dims]:
+    """Return where the first byte that loops touch lies, and the bytes from there on."""
     low = sum(min(0, step * (size - 1)) for size, step in zip(sizes, steps))
     dims = sorted(((size, abs(s)) for size, s in zip(sizes, steps) if s), key=lambda d: -d[1])
-    region = ByteRegion(offset.plus(Form(low)), merged([*dims, (buffer.width, 1)]))
-    return Touch(buffer.base, offset, steps, buffer.width, writes, region)
+    return low, merged([*dims, (width, 1)])
 
 
 def meet(a: Touch, b: Touch) -> bool:
@@ -161,15 +180,53 @@ def _distinct(dims: Sequence[tuple[int, int]], width: int) -> bool:
 def row_by_row(members: Sequence[Touched], rows: int) -> Doubt | None:
     """Return None where kernels may run row after row of their `rows` outer loops; else what is wrong."""
     orders = [_order(member, members[0]) for member in members]
-    for (a, first), (b, second) in combinations(list(zip(members, orders)), 2):
-        for one in a.touches:
-            for other in b.touches:
+    every = [
+        [
+            (t, _row(member.sizes, t.steps, t.width, tuple(order[:rows]), rows))
+            for t in member.touches
+        ]
+        for member, order in zip(members, orders)
+    ]
+    for a, b in combinations(range(len(members)), 2):
+        for one, first in every[a]:
+            space, start, end = one.span
+            for other, second in every[b]:
+                there, begin, stop = other.span
+                if start >= stop or begin >= end or space != there:
+                    continue
                 if not (one.writes or other.writes) or not meet(one, other):
                     continue
-                if not _in_one_row((a, first, one), (b, second, other), rows):
-                    reason = f"{a.name} and {b.name}, which run row by row, touch other rows of it"
+                if not _in_one_row(first, second, other.offset.plus(one.offset, -1)):
+                    who = f"{members[a].name} and {members[b].name}"
+                    reason = f"{who}, which run row by row, touch other rows of it"
                     return Doubt(False, reason)
     return None
+
+
+class _Row(NamedTuple):
+    """Describe what a kernel touches in a row: size and step of its outer loops, from where to where without them."""
+
+    outer: tuple[tuple[int, int], ...]
+    low: int
+    high: int
+
+
+@lru_cache(maxsize=1 << 12)
+def _row(
+    sizes: tuple[int, ...],
+    steps: tuple[int, ...] | None,
+    width: int,
+    outer: tuple[int, ...],
+    rows: int,
+) -> _Row | None:
+    """Return what a touch of these steps touches in a row; None where that is not known. outer: the loops over rows."""
+    if steps is None or len(outer) < rows:
+        return None
+    low, high = 0, width
+    for d, (size, step) in enumerate(zip(sizes, steps)):
+        if step and d not in outer:
+            low, high = low + min(0, step * (size - 1)), high + max(0, step * (size - 1))
+    return _Row(tuple([(sizes[d], steps[d]) for d in outer]), low, high)
 
 
 def _order(member: Touched, first: Touched) -> list[int]:
@@ -193,27 +250,9 @@ def _order(member: Touched, first: Touched) -> list[int]:
     return order
 
 
-Placed = tuple[Touched, Sequence[int], Touch]
-
-
-def _in_one_row(a: Placed, b: Placed, rows: int) -> bool:
-    """Tell whether two touches of the same bytes are always in the same row of both kernels."""
-    outer, lows, highs = [], [], []
-    start = a[2].offset
-    for touched, order, touch in (a, b):
-        if touch.steps is None or len(order) < rows:
-            return False
-        outer.append([(touched.sizes[d], touch.steps[d]) for d in order[:rows]])
-        between = touch.offset.plus(start, -1)
-        if between.terms:
-            return False
-        inner = [
-            touch.steps[d] * (touched.sizes[d] - 1)
-            for d in range(len(touched.sizes))
-            if d not in order[:rows]
-        ]
-        lows.append(between.const + sum(min(0, reach) for reach in inner))
-        highs.append(between.const + sum(max(0, reach) for reach in inner) + touch.width)
-    if outer[0] != outer[1]:
+def _in_one_row(a: _Row | None, b: _Row | None, between: Form) -> bool:
+    """Tell whether two touches of the same bytes are always in the same row of both kernels. between: their offsets."""
+    if a is None or b is None or between.terms or a.outer != b.outer:
         return False
-    return _distinct([(size, abs(step)) for size, step in outer[0]], max(highs) - min(lows))
+    high, low = max(a.high, between.const + b.high), min(a.low, between.const + b.low)
+    return _distinct([(size, abs(step)) for size, step in a.outer], high - low)

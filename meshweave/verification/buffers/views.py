@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Generic, NamedTuple, TypeVar
 
 from meshweave.verification.buffers.contents import Content, Contents
@@ -15,20 +14,20 @@ from meshweave.verification.buffers.relation import Span
 Base = TypeVar("Base", Content, Span)
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # frozen it would take five times as long to make, and many are made
 class StridedView(Generic[Base]):
-    """Describe elements of a content or span: offset and strides are in bytes."""
+    """Describe elements of a content or span: offset and strides are in bytes.
+
+    region: the bytes. is_all: whether these are all of the content or span, in order.
+    """
 
     base: Base
     offset: Form
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
     width: int
-
-    @cached_property
-    def region(self) -> ByteRegion:
-        """Return the bytes."""
-        return region(self.offset, self.sizes, self.strides, self.width)
+    region: ByteRegion
+    is_all: bool
 
     def element(self, indices: Sequence[Form]) -> ByteRegion:
         """Return the bytes of one element."""
@@ -47,7 +46,7 @@ class StridedView(Generic[Base]):
         for size, stride in zip(window.sizes, strides):
             if len(kept) < len(shape.sizes) and shape.sizes[len(kept)] == size:
                 kept.append(stride)
-        return StridedView(self.base, offset, shape.sizes, tuple(kept), self.width)
+        return strided(self.base, offset, shape.sizes, tuple(kept), self.width)
 
 
 Tensor = StridedView[Content]
@@ -71,18 +70,27 @@ def buffers_of(view: Buffer | EitherView) -> list[Buffer]:
     )
 
 
-def tensor(contents: Contents, content: Content, shape: Shape) -> Tensor:
-    """Return all of a content as a tensor of a shape."""
-    return StridedView(content, ZERO, shape.sizes, shape.strides, shape.width)
+def shaped(base: Base, shape: Shape) -> StridedView[Base]:
+    """Return elements of a shape that begin where a content or span does."""
+    is_all = shape.dense and base.nbytes == shape.nbytes
+    return StridedView(base, ZERO, shape.sizes, shape.strides, shape.width, shape.region, is_all)
+
+
+def strided(
+    base: Base, offset: Form, sizes: tuple[int, ...], strides: tuple[int, ...], width: int
+) -> StridedView[Base]:
+    """Return elements that begin anywhere in a content or span."""
+    own = region(offset, sizes, strides, width)
+    return StridedView(base, offset, sizes, strides, width, own, own.is_all_of(base.nbytes))
 
 
 def reshaped(contents: Contents, view: Tensor, shape: Shape) -> Tensor:
     """Return the elements of a tensor, in order, as one of another shape."""
     if view.region.dims in (((view.region.nbytes, 1),), ((1, 1),)):
-        return StridedView(view.base, view.offset, shape.sizes, shape.strides, view.width)
+        return strided(view.base, view.offset, shape.sizes, shape.strides, view.width)
     wide = [(size, stride) for size, stride in zip(view.sizes, view.strides) if size != 1]
     if [size for size, _ in wide] == [size for size in shape.sizes if size != 1]:
         left = iter(wide)
         strides = tuple([0 if size == 1 else next(left)[1] for size in shape.sizes])
-        return StridedView(view.base, view.offset, shape.sizes, strides, view.width)
-    return tensor(contents, contents.slice(view.base, view.region), shape)
+        return strided(view.base, view.offset, shape.sizes, strides, view.width)
+    return shaped(contents.slice(view.base, view.region), shape)

@@ -10,6 +10,7 @@ from meshweave.dialects.dist import LayoutAttr, axes_of
 from meshweave.ir.bindings import ir
 from meshweave.layout.layout import Layout
 from meshweave.layout.places import is_run, run_at
+from meshweave.verification.said import NotReadError
 from meshweave.verification.terms.indices import (
     ZERO,
     Expr,
@@ -26,7 +27,7 @@ from meshweave.verification.terms.ranks import Placing, index_var
 from meshweave.verification.terms.reductions import reduce
 from meshweave.verification.terms.scalars import apply
 from meshweave.verification.terms.terms import Guard, Term, view_variables
-from meshweave.verification.walk import NotReadError, ProgramWalk, handles
+from meshweave.verification.walk import ProgramWalk, handles
 
 MOST_RANKS = 1 << 16
 """Ranks of which it is looked where their windows lie."""
@@ -85,7 +86,7 @@ def _reduced(walk: ProgramWalk, op: ir.Operation) -> Term:
 def reduced_over(walk: ProgramWalk, view: Term, kind: str, names: Sequence[str]) -> Term:
     """Reduce a value over the ranks of the groups along some axes."""
     terms, ranks = walk.terms, walk.ranks
-    bound = [Var("b", f"_{terms.fresh()}", ranks.mesh.size(name)) for name in names]
+    bound = [Var("b", f"@{name}", ranks.mesh.size(name)) for name in names]
     values = ranks.at(names, [of_var(v) for v in bound])
     moved = terms.composed(view, values)
     if kind == "avg" and terms.nodes[view.node].op == "part":
@@ -212,8 +213,9 @@ def part_of(walk: ProgramWalk, view: Term, placing: Placing) -> Term:
     """Return the part of a whole tensor that a layout gives each rank."""
     if 0 in placing.shape:
         return walk.terms.undefined(walk.terms.type_of(view))
-    guards = [g for e, n in zip(placing.indices, placing.shape) for g in _beyond(e, n)]
-    return walk.terms.composed(view, placing.places, guards)
+    if placing.ends:
+        return walk.terms.composed(view, placing.places, placing.ends)
+    return placing.part.of(walk.terms, view)
 
 
 @handles("dist.to_local")

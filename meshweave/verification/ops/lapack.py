@@ -7,10 +7,11 @@ from typing import NamedTuple
 
 from meshweave.ir.bindings import ir
 from meshweave.ir.routines import LAPACK, RoutineCall
+from meshweave.verification.said import NotReadError
 from meshweave.verification.terms.indices import Var, of_var, variables
 from meshweave.verification.terms.ranks import index_var
 from meshweave.verification.terms.terms import Abstraction, MixedError, Node, Term
-from meshweave.verification.walk import NotReadError, ProgramWalk, handles
+from meshweave.verification.walk import ProgramWalk, handles
 
 
 class WholeCall(NamedTuple):

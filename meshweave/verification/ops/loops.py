@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
+from functools import lru_cache, partial
 
-from meshweave.errors import CompileError
 from meshweave.ir.bindings import ir, linalg
 from meshweave.ir.expressions import (
     Apply,
     Argument,
-    Body,
     Constant,
     Gather,
     Index,
     Scalar,
-    read_body,
+    needed,
 )
 from meshweave.ir.selections import selection_of
-from meshweave.verification.terms.arith import COMBINES, kind_of, neutral
+from meshweave.verification.ops.bodies import CombiningStep, ReadBody, read
+from meshweave.verification.said import NotReadError
+from meshweave.verification.terms.arith import neutral
 from meshweave.verification.terms.indices import (
     ZERO,
     Expr,
@@ -26,17 +27,17 @@ from meshweave.verification.terms.indices import (
     inside,
     of_var,
     plus,
-    substitute,
     total,
     variables,
 )
-from meshweave.verification.terms.nodes import plain
+from meshweave.verification.terms.nodes import is_neutral, plain
 from meshweave.verification.terms.ranks import index_var
 from meshweave.verification.terms.reductions import reduce
 from meshweave.verification.terms.scalars import apply, limits
 from meshweave.verification.terms.selections import Fold, joined, unmasked
+from meshweave.verification.terms.substitution import Substitution
 from meshweave.verification.terms.terms import Guard, MixedError, Node, Term, Terms
-from meshweave.verification.walk import NotReadError, ProgramWalk, handles, scalar
+from meshweave.verification.walk import ProgramWalk, handles, scalar
 
 Row = tuple[int, tuple[tuple[int, int], ...]]
 """A result of an index map: a number, and a factor for each loop."""
@@ -44,27 +45,59 @@ Row = tuple[int, tuple[tuple[int, int], ...]]
 
 @handles("linalg.")
 def _linalg(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
-    return LinalgReader(walk, op).results()
+    maps, regions = linalg.get_indexing_maps(op), op.regions
+    block = next(iter(regions[0].blocks), None) if len(regions) == 1 else None
+    if maps is None or block is None:
+        raise NotReadError(f"no rule for {op.name}")
+    operands = list(op.operands)
+    what, outer = read(walk.said, block)
+    form = _form(walk, maps, operands, what.count)
+    if what.only is None or not form.is_plain:
+        return LinalgReader(walk, op, operands, what, outer, form).results()
+    reads, only = [], what.only
+    for k in only.operands:
+        view, into = walk.views[operands[k]], form.places[k]
+        reads.append(into.of(walk.terms, view) if into.values else view)
+    if not only.name:
+        return reads
+    return [apply(walk.terms, only.name, only.detail, only.type, reads)]
+
+
+def _form(
+    walk: ProgramWalk, maps: ir.ArrayAttr, operands: Sequence[ir.Value], inits: int
+) -> LoopForm:
+    """Return the form of an op, made once for all that are alike."""
+    try:
+        kinds = tuple(map(walk.shapes.__getitem__, operands))
+    except KeyError:
+        kinds = tuple(map(walk.shape, operands))
+    said, key = walk.said, (maps, inits, kinds)
+    found = said.forms.get(key)
+    if found is None:
+        rows = said.once(maps, partial(_rows, maps))
+        found = said.forms[key] = _loop_form(rows, tuple([shape for shape, _ in kinds]), inits)
+    assert isinstance(found, LoopForm)
+    return found
 
 
 class LoopForm:
     """Hold what the index maps and shapes of a linalg op say, the same for all ops that have them.
 
     loops: the variable of each: the index of the result's dim, or a bound one. places: for each operand what to put in
-    the place of its indices.
+    the place of its indices. is_plain: whether each element of the one result is made of one of each operand.
     """
 
     def __init__(
-        self, rows: Sequence[tuple[Row, ...]], shapes: Sequence[tuple[int, ...]], inits: int
+        self, rows: tuple[tuple[Row, ...], ...], shapes: tuple[tuple[int, ...], ...], inits: int
     ) -> None:
         self.rows, self.shapes, self.inits = rows, shapes, inits
         self.loops = self._loops()
         self.bound = [v for v in self.loops if v.kind == "b"]
         self.is_reduction = any(v.size != 1 for v in self.bound)
-        self.places = [self._places(k) for k in range(len(shapes))]
+        self.places = [Substitution(self._places(k)) for k in range(len(shapes))]
         self.empty = any(0 in shape for shape in shapes)
+        self.is_plain = not self.bound and not self.empty and inits == 1
         self.in_order = inits == 1 or all(row == rows[-inits] for row in rows[-inits:])
-        self._placed: dict[tuple[int, tuple[Expr, ...]], tuple[Expr, ...]] = {}
 
     def _loops(self) -> list[Var]:
         extents: dict[int, int] = {}
@@ -105,50 +138,23 @@ class LoopForm:
                 values[var] = of_var(self.loops[factors[0][0]])
         return values
 
-    def placed(self, number: int, exprs: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """Return what expressions of the indices of an operand are over the loops."""
-        key = number, exprs
-        found = self._placed.get(key)
-        if found is None:
-            values = self.places[number]
-            found = self._placed[key] = tuple([substitute(e, values) for e in exprs])
-        return found
+
+_loop_form = lru_cache(maxsize=1 << 10)(LoopForm)
 
 
 class LinalgReader:
     """Read one linalg op."""
 
-    def __init__(self, walk: ProgramWalk, op: ir.Operation) -> None:
+    def __init__(
+        self, walk: ProgramWalk, op: ir.Operation, operands: Sequence[ir.Value],
+        what: ReadBody, outer: Sequence[ir.Value], form: LoopForm,
+    ) -> None:  # fmt: skip
         self.walk, self.op, self.terms = walk, op, walk.terms
-        maps, regions = linalg.get_indexing_maps(op.opview), op.regions
-        blocks = list(regions[0].blocks) if len(regions) == 1 else []
-        if maps is None or not blocks:
-            raise NotReadError(f"no rule for {op.name}")
-        self.inits = len(op.results)
-        self.operands = list(op.operands)
-        self.form = self._form(maps)
-        self.loops = self.form.loops
-        try:
-            self.body: Body = read_body(blocks[0])
-        except CompileError as error:
-            raise NotReadError(str(error)) from None
-
-    def _form(self, maps: ir.ArrayAttr) -> LoopForm:
-        """Return the form of the op, made once for all that are alike."""
-        key = (maps, self.inits, *[v.type for v in self.operands])
-        found = self.walk.said.forms.get(key)
-        if not isinstance(found, LoopForm):
-            shapes = [self.walk.shape(v)[0] for v in self.operands]
-            found = LoopForm([_rows(self.walk, attr) for attr in maps], shapes, self.inits)
-            self.walk.said.forms[key] = found
-        return found
+        self.operands, self.what, self.outer, self.form = operands, what, outer, form
+        self.body, self.inits, self.loops = what.body, what.count, form.loops
 
     def _operand(self, number: int) -> Term:
-        view, values = self.walk.views[self.operands[number]], self.form.places[number]
-        if not values or view.guards:
-            return self.terms.composed(view, values) if values else view
-        exprs = self.form.placed(number, view.exprs)
-        return view if exprs == view.exprs else self.terms.view(view.node, exprs, view.fills)
+        return self.form.places[number].of(self.terms, self.walk.views[self.operands[number]])
 
     def results(self) -> list[Term]:
         """Return what the op computes."""
@@ -161,82 +167,49 @@ class LinalgReader:
             return [self.terms.undefined(self.walk.shape(r)[1]) for r in self.op.results]
         bound = self.form.bound
         if not self.form.is_reduction:
-            views = self._evaluated({})
+            views = self._evaluated(self.what.all)
             made = [views[k] for k in self.body.results]
             start = dict.fromkeys(bound, ZERO) if bound else {}
             return [self.terms.composed(v, start) for v in made] if start else made
-        steps = [self._step(k, root, first + k) for k, root in enumerate(self.body.results)]
+        steps = self.what.steps(first)
         if None in steps:
             return self._folded(bound, first)
         return [self._reduced(s, bound, first + k) for k, s in enumerate(steps) if s]
 
-    def _step(self, number: int, root: int, out: int) -> tuple[Apply, int, int | None] | None:
-        """Return the op that combines the accumulator with an element, the element, and the condition to do so."""
-        nodes, condition = self.body.nodes, None
-        node = nodes[root]
-        if isinstance(node, Apply) and node.name == "arith.select" and node.operands[2] == out:
-            condition, node = node.operands[0], nodes[node.operands[1]]
-        if not isinstance(node, Apply) or node.name not in COMBINES or len(node.operands) != 2:
-            return None
-        first = len(self.operands) - self.inits
-        for acc, element in (node.operands, node.operands[::-1]):
-            roots = [element] if condition is None else [element, condition]
-            if acc == out and not self._reads(roots) & set(range(first, first + self.inits)):
-                return node, element, condition
-        return None
-
-    def _reads(self, roots: list[int]) -> set[int]:
-        found: set[int] = set()
-        todo = list(roots)
-        while todo:
-            k = todo.pop()
-            if k not in found:
-                found.add(k)
-                node = self.body.nodes[k]
-                todo += node.operands if isinstance(node, (Apply, Gather)) else ()
-        return found
-
-    def _reduced(self, step: tuple[Apply, int, int | None], bound: list[Var], out: int) -> Term:
-        node, element, condition = step
-        roots = [element] if condition is None else [element, condition]
-        views = self._evaluated({}, self._reads(roots))
-        type_ = self._type(node.type)
-        kind = kind_of(node.name, type_) or ""
-        value = views[element]
-        if condition is not None:
-            rest = neutral(kind, type_)
+    def _reduced(self, step: CombiningStep, bound: list[Var], out: int) -> Term:
+        views, op = self._evaluated(step.reads), step.op
+        value = views[step.element]
+        if step.condition is not None:
+            rest = neutral(step.kind, op.type)
             if rest is None:
-                raise NotReadError(f"{node.name} has no neutral element")
-            other = self.terms.constant(type_, rest)
-            value = apply(self.terms, "arith.select", (), type_, [views[condition], value, other])
-        made = reduce(self.terms, kind, value, bound)
-        detail = self.walk.detail(node.attributes)
-        return apply(self.terms, node.name, detail, type_, [self._operand(out), made])
+                raise NotReadError(f"{op.name} has no neutral element")
+            other = self.terms.constant(op.type, rest)
+            reads = [views[step.condition], value, other]
+            value = apply(self.terms, "arith.select", (), op.type, reads)
+        made, start = reduce(self.terms, step.kind, value, bound), self._operand(out)
+        if not self.terms.algebra and is_neutral(self.terms, start, step.kind):
+            return made  # as `apply` finds, after it has looked for other rules
+        return apply(self.terms, op.name, op.detail, op.type, [start, made])
 
-    def _type(self, type_: ir.Type) -> str:
-        return self.walk.type_text(type_)
-
-    def _evaluated(
-        self, known: Mapping[int, Term], wanted: set[int] | None = None
-    ) -> dict[int, Term]:
-        """Return the value of each node of the body."""
-        views: dict[int, Term] = dict(known)
-        for k, node in enumerate(self.body.nodes):
-            if k in views or (wanted is not None and k not in wanted):
+    def _evaluated(self, wanted: Sequence[int]) -> dict[int, Term]:
+        """Return the values of nodes of the body. wanted: their numbers, in order, with all that they read."""
+        views: dict[int, Term] = {}
+        terms, nodes, applied = self.terms, self.body.nodes, self.what.applied
+        for k in wanted:
+            op = applied[k]
+            if op is not None:
+                reads = [views[n] for n in op.operands]
+                views[k] = apply(terms, op.name, op.detail, op.type, reads)
                 continue
+            node = nodes[k]
             if isinstance(node, Argument):
-                if k < len(self.operands):
-                    views[k] = self._operand(k)
-            elif isinstance(node, Apply):
-                reads = [views[n] for n in node.operands]
-                detail = self.walk.detail(node.attributes) if node.attributes else ()
-                views[k] = apply(self.terms, node.name, detail, self._type(node.type), reads)
+                views[k] = self._operand(k)
             elif isinstance(node, Index):
-                views[k] = self.terms.iota(of_var(self.loops[node.form]))
+                views[k] = terms.iota(of_var(self.loops[node.form]))
             elif isinstance(node, Constant):
-                views[k] = scalar(self.walk, node.value, self._type(node.type))
+                views[k] = scalar(self.walk, node.value, self.walk.said.text(node.type))
             elif isinstance(node, Scalar):
-                views[k] = self.walk.views[node.source]
+                views[k] = self.walk.views[self.outer[self.what.scalars.index(k)]]
             elif isinstance(node, Gather):
                 views[k] = gathered(self.walk, node.access, [views[n] for n in node.operands])
         return views
@@ -248,7 +221,7 @@ class LinalgReader:
         operands = [self._operand(k) for k in range(len(self.operands))]
         indices = sorted({n.form for n in self.body.nodes if isinstance(n, Index)})
         operands += [self.terms.iota(of_var(self.loops[d])) for d in indices]
-        operands += [self.walk.views[n.source] for n in self.body.nodes if isinstance(n, Scalar)]
+        operands += [self.walk.views[value] for value in self.outer]
         keys: list[Hashable] = []
         for number, body_node in enumerate(self.body.nodes):
             keys.append(self._key(number, body_node, keys, indices))
@@ -289,7 +262,9 @@ class LinalgReader:
         if selects is None or not selects.reads_plain or len(bound) != 1:
             return None
         key = tuple([keys[k] for k in body.results])
-        holds = self._evaluated({}, self._reads([condition]))[condition] if condition else None
+        holds = None
+        if condition:
+            holds = self._evaluated(sorted(needed(self.body.nodes, [condition])))[condition]
         return joined(self.terms, Fold(key, tuple(operands[: 2 * self.inits]), holds, bound[0]))
 
     def _refuse_padding(
@@ -311,7 +286,8 @@ class LinalgReader:
         """Say what a node of the body computes, whatever the order in which it stands there."""
         if isinstance(node, Apply):
             reads = tuple([keys[k] for k in node.operands])
-            return (node.name, self.walk.detail(node.attributes), reads, self._type(node.type))
+            kind = self.walk.type_text(node.type)
+            return (node.name, self.walk.detail(node.attributes), reads, kind)
         if isinstance(node, Constant):
             return str(node.value)
         if isinstance(node, Index):
@@ -319,12 +295,9 @@ class LinalgReader:
         return number
 
 
-def _rows(walk: ProgramWalk, attr: ir.Attribute) -> tuple[Row, ...]:
-    """Return the results of an index map."""
-    found = walk.said.maps.get(attr)
-    if found is None:
-        found = walk.said.maps[attr] = tuple([_row(e) for e in attr.value.results])
-    return found
+def _rows(maps: ir.ArrayAttr) -> tuple[tuple[Row, ...], ...]:
+    """Return the results of index maps."""
+    return tuple([tuple([_row(e) for e in attr.value.results]) for attr in maps])
 
 
 def _row(expr: ir.AffineExpr) -> Row:

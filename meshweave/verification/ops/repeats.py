@@ -17,6 +17,7 @@ from functools import partial
 
 from meshweave.ir.bindings import ir
 from meshweave.ir.ops import body_of
+from meshweave.verification.said import NotReadError
 from meshweave.verification.terms.arith import kind_of
 from meshweave.verification.terms.indices import (
     Expr,
@@ -38,11 +39,11 @@ from meshweave.verification.terms.pieces import (
     pieces_of,
     replaced,
 )
-from meshweave.verification.terms.ranks import index_var
+from meshweave.verification.terms.ranks import index_var, places_of
 from meshweave.verification.terms.reductions import operands_of, reduce
 from meshweave.verification.terms.scalars import apply
 from meshweave.verification.terms.terms import Guard, Node, Term, Terms, dim_var, view_variables
-from meshweave.verification.walk import NotReadError, ProgramWalk, TripError, handles
+from meshweave.verification.walk import ProgramWalk, TripError, handles
 
 FEW_TRIPS = 3
 """Trips of a loop that is followed trip by trip at once: one trip for all of them takes a look more."""
@@ -167,7 +168,7 @@ def _state(walk: ProgramWalk, number: int, type_: tuple[tuple[int, ...], str]) -
     shape, element = type_
     detail = (walk.terms.fresh(), number)
     node = walk.terms.put(Node("state", detail, (), element), shape)
-    return walk.terms.view(node, [of_var(index_var(d, n)) for d, n in enumerate(shape)])
+    return walk.terms.view(node, places_of(shape))
 
 
 @dataclass(frozen=True)

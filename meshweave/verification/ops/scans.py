@@ -13,6 +13,7 @@ from meshweave.ir.bindings import ir
 from meshweave.ir.expressions import Apply, Argument, Body, Constant, read_body
 from meshweave.ir.ops import body_of
 from meshweave.ir.scans import SCAN, Scan
+from meshweave.verification.said import NotReadError
 from meshweave.verification.terms.arith import COMBINES, kind_of, neutral
 from meshweave.verification.terms.indices import (
     Expr,
@@ -29,7 +30,7 @@ from meshweave.verification.terms.ranks import index_var
 from meshweave.verification.terms.reductions import clipped, reduce
 from meshweave.verification.terms.scalars import apply
 from meshweave.verification.terms.terms import Guard, MixedError, Node, Term
-from meshweave.verification.walk import NotReadError, ProgramWalk, handles
+from meshweave.verification.walk import ProgramWalk, handles
 
 _BELOW, _ABOVE = (("predicate", "6 : i64"),), (("predicate", "8 : i64"),)
 """How places are compared, as the attribute of arith.cmpi says it: both without a sign."""

@@ -23,13 +23,14 @@ from meshweave.ir.expressions import (
 )
 from meshweave.ir.ops import body_of
 from meshweave.ir.scatters import SCATTER, Scatter
+from meshweave.verification.said import NotReadError
 from meshweave.verification.terms.arith import COMBINES, kind_of, neutral
 from meshweave.verification.terms.indices import Var, inside, of_var, plus, times, variables
 from meshweave.verification.terms.ranks import index_var
 from meshweave.verification.terms.reductions import reduce
 from meshweave.verification.terms.scalars import apply, limits
 from meshweave.verification.terms.terms import MixedError, Node, Term, dims_values
-from meshweave.verification.walk import NotReadError, ProgramWalk, handles, scalar
+from meshweave.verification.walk import ProgramWalk, handles, scalar
 
 _EQUAL = (("predicate", "0 : i64"),)
 _SHIFTS = {"arith.subi": 1, "arith.addi": -1}

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from meshweave.ir.bindings import ir
 from meshweave.ir.sorting import ORDER, Order
+from meshweave.verification.said import NotReadError
 from meshweave.verification.terms.indices import Var, of_var, variables
 from meshweave.verification.terms.ranks import index_var
 from meshweave.verification.terms.terms import MixedError, Node, Term
-from meshweave.verification.walk import NotReadError, ProgramWalk, handles
+from meshweave.verification.walk import ProgramWalk, handles
 
 
 @handles(ORDER)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache, partial
+from typing import NamedTuple
 
 from meshweave.ir.bindings import ir
 from meshweave.ir.build import DYNAMIC, reassociation, static_offsets, static_sizes, static_strides
 from meshweave.ir.expressions import Apply, Argument, Constant, Gather, Scalar, read_body
 from meshweave.ir.ops import body_of, terminator
 from meshweave.verification.ops.loops import gathered, sliced
+from meshweave.verification.said import NotReadError
 from meshweave.verification.terms.indices import (
     Expr,
     Var,
     bounds,
+    inside,
     number,
     of_var,
     plus,
@@ -24,8 +28,9 @@ from meshweave.verification.terms.indices import (
 from meshweave.verification.terms.pieces import StridedRange, concat, moved, put_at, replaced
 from meshweave.verification.terms.ranks import index_var
 from meshweave.verification.terms.scalars import apply
+from meshweave.verification.terms.substitution import Substitution
 from meshweave.verification.terms.terms import Term
-from meshweave.verification.walk import NotReadError, ProgramWalk, handles, scalar
+from meshweave.verification.walk import ProgramWalk, handles, scalar
 
 
 @handles("tensor.empty")
@@ -134,14 +139,52 @@ def _dims_kept(shape: Sequence[int], sizes: Sequence[int]) -> list[int | None]:
 @handles("tensor.extract_slice")
 def _extract_slice(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
     shape, _ = walk.shape(op.results[0])
-    sizes, strides = static_sizes(op), static_strides(op)
-    if DYNAMIC in sizes or DYNAMIC in strides:
+    box = _static_box(walk, op)
+    if DYNAMIC not in box.offsets:
+        window = _window(box, walk.shape(op.operands[0])[0], shape)
+        if window is not None:
+            return [window.of(walk.terms, walk.views[op.operands[0]])]
+    if DYNAMIC in box.sizes or DYNAMIC in box.strides:
         raise NotReadError("a slice whose size is not known")
+    return [sliced(walk, op.operands[0], _offsets(walk, op, 1), _steps(box, shape))]
+
+
+class _Box(NamedTuple):
+    """Hold what a slice op says of its place, DYNAMIC for what it does not."""
+
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+def _static_box(walk: ProgramWalk, op: ir.Operation) -> _Box:
+    said, once = op.attributes, walk.said.once
+    every = [said[name] for name in ("static_offsets", "static_sizes", "static_strides")]
+    return _Box(*[once(attr, partial(_numbers, attr)) for attr in every])
+
+
+def _numbers(attr: ir.DenseI64ArrayAttr) -> tuple[int, ...]:
+    return tuple(attr)
+
+
+def _steps(box: _Box, shape: Sequence[int]) -> list[Expr]:
+    """Return how far behind the offset an element of a slice lies along each dim."""
     places = []
-    for stride, kept in zip(strides, _dims_kept(shape, sizes)):
+    for stride, kept in zip(box.strides, _dims_kept(shape, box.sizes)):
         here = number(0) if kept is None else of_var(index_var(kept, shape[kept]))
         places.append(times(here, stride))
-    return [sliced(walk, op.operands[0], _offsets(walk, op, 1), places)]
+    return places
+
+
+@lru_cache(maxsize=1 << 10)
+def _window(box: _Box, whole: tuple[int, ...], shape: tuple[int, ...]) -> Substitution | None:
+    """Return what to put in the place of the indices of a tensor; None where a slice may reach beyond its end."""
+    if DYNAMIC in box.sizes or DYNAMIC in box.strides:
+        return None
+    places = [plus(Expr(n), place) for n, place in zip(box.offsets, _steps(box, shape))]
+    if not all(map(inside, places, whole)):
+        return None
+    return Substitution({index_var(d, n): e for d, (e, n) in enumerate(zip(places, whole))})
 
 
 @handles("tensor.insert_slice")
@@ -241,13 +284,27 @@ def _pad(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
 @handles("tensor.expand_shape")
 def _expand(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
     given, made = walk.shape(op.operands[0])[0], walk.shape(op.results[0])[0]
+    into = _expanding(given, made, _groups(walk, op))
+    return [into.of(walk.terms, walk.views[op.operands[0]])]
+
+
+def _groups(walk: ProgramWalk, op: ir.Operation) -> tuple[tuple[int, ...], ...]:
+    """Return the groups of dims of a reshape."""
+    said = op.attributes["reassociation"]
+    return walk.said.once(said, lambda: tuple(map(tuple, reassociation(op))))
+
+
+@lru_cache(maxsize=1 << 10)
+def _expanding(
+    given: tuple[int, ...], made: tuple[int, ...], groups: tuple[tuple[int, ...], ...]
+) -> Substitution:
     values: dict[Var, Expr] = {}
-    for dim, group in enumerate(reassociation(op)):
+    for dim, group in enumerate(groups):
         place = number(0)
         for d in group:
             place = total(((place, made[d]), (of_var(index_var(d, made[d])), 1)))
         values[index_var(dim, given[dim])] = place
-    return [walk.terms.composed(walk.views[op.operands[0]], values)]
+    return Substitution(values)
 
 
 @handles("tensor.collapse_shape")
@@ -255,8 +312,15 @@ def _collapse(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
     given, made = walk.shape(op.operands[0])[0], walk.shape(op.results[0])[0]
     if 0 in given:
         return [walk.terms.undefined(walk.shape(op.results[0])[1])]
+    into = _collapsing(given, made, _groups(walk, op))
+    return [into.of(walk.terms, walk.views[op.operands[0]])]
+
+
+@lru_cache(maxsize=1 << 10)
+def _collapsing(
+    given: tuple[int, ...], made: tuple[int, ...], groups: tuple[tuple[int, ...], ...]
+) -> Substitution:
     values: dict[Var, Expr] = {}
-    groups = reassociation(op)
     for d in range(len(given)):
         values[index_var(d, given[d])] = number(0)
     for dim, group in enumerate(groups):
@@ -264,4 +328,4 @@ def _collapse(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
         for d in reversed(group):
             values[index_var(d, given[d])] = remainder(rest, given[d])
             rest = quotient(rest, given[d])
-    return [walk.terms.composed(walk.views[op.operands[0]], values)]
+    return Substitution(values)

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from functools import lru_cache
+from itertools import repeat
+from operator import itemgetter
+from typing import NamedTuple
 
 from meshweave.verification.terms.arith import folded, is_integer, neutral
 from meshweave.verification.terms.indices import Expr
 from meshweave.verification.terms.levels import is_finite, is_not_zero
 from meshweave.verification.terms.terms import (
-    Guard,
     Node,
     Term,
     Terms,
+    at_only_place,
     dim_place,
     dims_values,
     is_only,
+    term,
 )
 
 Factor = tuple[Term, int]
@@ -26,27 +30,39 @@ def plain(
     terms: Terms, name: str, detail: tuple[Hashable, ...], type_: str, reads: Sequence[Term]
 ) -> Term:
     """Return the node of an op as it stands, over the places that differ in what it reads."""
-    places, exprs, sizes = _shared(
-        tuple([view.exprs for view in reads]), tuple([terms.sizes[view.node] for view in reads])
-    )
-    inner = [Term(v.node, dims, (None,) * len(dims)) for v, dims in zip(reads, places)]
-    node = terms.put(Node(name, detail, tuple(inner), type_), sizes)
-    fills: list[int | None] = []
-    guards: list[Guard] = []
-    filled = False
-    for view in reads:
-        filled = filled or view.fills.count(None) != len(view.fills)
-        guards += view.guards
-    if filled:
-        fills = [_fill(terms, name, detail, type_, reads, expr) for expr in exprs]
-    return terms.view(node, exprs, fills, guards)
+    numbers = tuple(map(NODE, reads))
+    shared = _shared(tuple(map(EXPRS, reads)), tuple(map(terms.sizes.__getitem__, numbers)))
+    inner = tuple(map(term, zip(numbers, shared.dims, shared.ends, repeat(()))))
+    node = terms.put(Node(name, detail, inner, type_), shared.sizes)
+    filled = tuple(map(FILLS, reads)) != shared.ends
+    if not filled and shared.made is not None and not any(map(GUARDS, reads)):
+        return term((node, *shared.made, ()))
+    fills = [_fill(terms, name, detail, type_, reads, e) for e in shared.exprs] if filled else ()
+    return terms.view(node, shared.exprs, fills, [g for view in reads for g in view.guards])
+
+
+NODE, EXPRS, FILLS, GUARDS = map(itemgetter, range(4))
+"""Take a field of a term; of several terms with `map`, which is faster than a loop."""
+
+
+class _SharedPlaces(NamedTuple):
+    """Hold the dims of a node: one for each place that is different.
+
+    dims, ends: for each operand where it is read over them, and that nothing is known beyond their ends. exprs, sizes:
+    the places, and how far each is defined. made: places and fills of the view of the node; None where it has guards.
+    """
+
+    dims: tuple[tuple[Expr, ...], ...]
+    ends: tuple[tuple[None, ...], ...]
+    exprs: tuple[Expr, ...]
+    sizes: tuple[int | None, ...]
+    made: tuple[tuple[Expr, ...], tuple[None, ...]] | None
 
 
 @lru_cache(maxsize=1 << 12)
 def _shared(
     exprs: tuple[tuple[Expr, ...], ...], sizes: tuple[tuple[int | None, ...], ...]
-) -> tuple[list[tuple[Expr, ...]], tuple[Expr, ...], tuple[int | None, ...]]:
-    """Make a dim of each place that is different: where each operand is read over them, the places, and their sizes."""
+) -> _SharedPlaces:
     numbers: dict[Expr, int] = {}
     found: list[int | None] = []
     reads = []
@@ -65,7 +81,10 @@ def _shared(
                 found[number] = size if known is None else min(size, known)
             dims.append(dim_place(number))
         reads.append(tuple(dims))
-    return reads, tuple(numbers), tuple(found)
+    places, guards = at_only_place(tuple(numbers), found, (), ())
+    made = None if guards else (tuple(places), (None,) * len(found))
+    ends = tuple([(None,) * len(dims) for dims in reads])
+    return _SharedPlaces(tuple(reads), ends, tuple(numbers), tuple(found), made)
 
 
 def _fill(

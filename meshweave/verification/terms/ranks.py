@@ -15,6 +15,7 @@ from meshweave.verification.terms.indices import (
     Expr,
     Owned,
     Var,
+    inside,
     number,
     of_var,
     plus,
@@ -23,12 +24,19 @@ from meshweave.verification.terms.indices import (
     times,
     total,
 )
+from meshweave.verification.terms.substitution import Substitution
 
 
 @lru_cache(maxsize=1 << 14)
 def index_var(dim: int, size: int) -> Var:
     """Return the variable that is the index along a dim of a tensor at hand."""
     return Var("i", str(dim), size)
+
+
+@lru_cache(maxsize=1 << 12)
+def places_of(shape: tuple[int, ...]) -> tuple[Expr, ...]:
+    """Return the index along each dim of a tensor, as places."""
+    return tuple([of_var(index_var(d, n)) for d, n in enumerate(shape)])
 
 
 @dataclass(frozen=True)
@@ -131,6 +139,16 @@ class Placing:
         """Return what to put in the place of the indices of the whole tensor, to read a rank's part."""
         return {index_var(d, n): e for d, (n, e) in enumerate(zip(self.shape, self.indices))}
 
+    @cached_property
+    def part(self) -> Substitution:
+        """Return what puts the places of a rank's part in the place of the indices of the whole tensor."""
+        return Substitution(self.places)
+
+    @cached_property
+    def ends(self) -> list[tuple[Expr, int]]:
+        """Return the places of a rank's part that may lie beyond the end of the whole, each with that end."""
+        return [(e, n) for e, n in zip(self.indices, self.shape) if not inside(e, n)]
+
     def _index(self, dim: int) -> Expr:
         mesh = self.ranks.mesh
         if not self._has_formula(dim):
@@ -190,3 +208,7 @@ class Placing:
             if self.layout.order is None:
                 found[index_var(dim, shape[dim])] = place
         return {**found, **self.ranks.at(names, coordinates)}
+
+
+placing_of = lru_cache(maxsize=1 << 10)(Placing)
+"""Return where a layout puts a tensor; what is asked of it is worked out once."""

@@ -11,7 +11,7 @@ from functools import lru_cache
 from itertools import combinations, pairwise
 from itertools import product as product_of
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from meshweave.verification.terms.arith import kind_of, predicate_of
 from meshweave.verification.terms.indices import (
@@ -53,14 +53,87 @@ MOST_COORDINATES = 1 << 12
 _LINEAR = ("product", "complex.mul")
 _SUMS = ("arith.addf", "arith.addi", "arith.subf", "arith.subi", "arith.negf", "complex.add")
 
+_LOOKED_INTO = ("part", "arith.select", "concat", "reduce", "const", "unknown", *_LINEAR, *_SUMS)
+"""Nodes that rules of reductions look into, beside those of a reduction's own kind."""
+
 
 def reduce(terms: Terms, kind: str, view: Term, over: Sequence[Var]) -> Term:
     """Reduce a view over all values of some of its variables; what was asked before is not done again."""
+    alike = _alike_of(terms, kind, view, over)
+    if alike is not None:
+        return alike
     key = (kind, view, tuple(over))
     found = terms.known.get(key)
     if found is None:
         found = terms.known[key] = _over(terms, kind, view, over)
     return found
+
+
+def _alike_of(terms: Terms, kind: str, view: Term, over: Sequence[Var]) -> Term | None:
+    """Reduce what no rule looks into, or a reduction of that, as any such; None for anything else."""
+    number, exprs, fills, guards = view
+    if guards or fills.count(None) != len(fills):
+        return None
+    node, sizes, bound = terms.nodes[number], terms.sizes[number], tuple(over)
+    if _is_plain(node, kind):
+        made = _of_any(kind, exprs, (sizes,), (), bound, terms.algebra)
+        return made and made.of(terms, [number])
+    if node.op != "reduce" or node.detail[0] != kind:
+        return None
+    (body,) = node.reads
+    if body.fills.count(None) != len(body.fills) or not _is_plain(terms.nodes[body.node], kind):
+        return None
+    inner = node.detail, (0, *body[1:])
+    made = _of_any(kind, exprs, (terms.sizes[body.node], sizes), inner, bound, terms.algebra)
+    return made and made.of(terms, [body.node, number])
+
+
+def _is_plain(node: Node, kind: str) -> bool:
+    """Tell whether a reduction of a node does not depend on what the node computes."""
+    return node.op not in _LOOKED_INTO and kind_of(node.op, node.type) != kind
+
+
+class _Alike(NamedTuple):
+    """Hold the nodes that a reduction makes of any node that no rule looks into. view: what it gives.
+
+    They are numbered behind that node, which is 0, and a reduction of it, which is 1 where there is one.
+    """
+
+    nodes: tuple[Node, ...]
+    sizes: tuple[tuple[int | None, ...], ...]
+    view: Term
+
+    def of(self, terms: Terms, numbers: list[int]) -> Term:
+        """Return what the reduction makes of a node. numbers: of it, and of the reduction of it."""
+        type_ = terms.nodes[numbers[0]].type
+        for node, sizes in zip(self.nodes, self.sizes):
+            reads = tuple([Term(numbers[r.node], *r[1:]) for r in node.reads])
+            numbers.append(terms.put(Node(node.op, node.detail, reads, type_), sizes))
+        return Term(numbers[self.view.node], *self.view[1:])
+
+
+@lru_cache(maxsize=1 << 12)
+def _of_any(
+    kind: str,
+    exprs: tuple[Expr, ...],
+    sizes: tuple[tuple[int | None, ...], ...],
+    inner: tuple[Any, ...],
+    over: tuple[Var, ...],
+    algebra: bool,
+) -> _Alike | None:
+    """Reduce a node that no rule looks into, by its places alone; None where nothing is known of the result.
+
+    sizes: of it, and of a reduction of it, which then is what is read. inner: detail and view of that; else empty.
+    """
+    terms = Terms(1 << 10, None, algebra)
+    terms.put(Node("argument", (0,), (), ""), sizes[0])
+    if inner:
+        detail, read = inner
+        terms.put(Node("reduce", detail, (Term(*read),), ""), sizes[1])
+    made = _over(terms, kind, Term(len(sizes) - 1, exprs, (None,) * len(exprs)), over)
+    if any(node.op == "unknown" for node in terms.nodes):
+        return None
+    return _Alike(tuple(terms.nodes[len(sizes) :]), tuple(terms.sizes[len(sizes) :]), made)
 
 
 def _over(terms: Terms, kind: str, view: Term, over: Sequence[Var]) -> Term:
@@ -770,8 +843,7 @@ def _windows(terms: Terms, kind: str, view: Term) -> tuple[Term, list[Var]]:
 
 
 def _reads(terms: Terms, view: Term) -> list[Term]:
-    values = dims_values(view.exprs)
-    return [terms.composed(r, values, view.guards) for r in terms.nodes[view.node].reads]
+    return [terms.at_dims(r, view.exprs, view.guards) for r in terms.nodes[view.node].reads]
 
 
 def _factored(terms: Terms, a: Term, b: Term, depth: int) -> Term | None:

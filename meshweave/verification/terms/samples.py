@@ -121,7 +121,8 @@ class Sampler:
             node = self.terms.nodes[number]
             made = self.calls[number] = Sampler(self.terms, self.seed, self)
             _, made.depth, used = node.detail
-            made.symbols = {k: r.node for k, r in zip(used, node.reads)}
+            given = self.terms.nodes[node.reads[0].node].reads
+            made.symbols = {k: r.node for k, r in zip(used, given)}
         return self.calls[number]
 
     def _caller(self, depth: int, number: int) -> tuple[Sampler, int]:

@@ -9,7 +9,14 @@ import operator
 from collections.abc import Callable, Hashable, Sequence
 from math import inf
 
-from meshweave.verification.terms.arith import folded, is_integer, is_real, kind_of, predicate_of
+from meshweave.verification.terms.arith import (
+    folded,
+    is_integer,
+    is_real,
+    kind_of,
+    neutral,
+    predicate_of,
+)
 from meshweave.verification.terms.indices import (
     Expr,
     bounds,
@@ -20,7 +27,7 @@ from meshweave.verification.terms.indices import (
     times,
 )
 from meshweave.verification.terms.levels import NUMBER, level
-from meshweave.verification.terms.nodes import is_neutral, plain
+from meshweave.verification.terms.nodes import NODE, is_neutral, plain
 from meshweave.verification.terms.pieces import by_place
 from meshweave.verification.terms.products import exponential, product
 from meshweave.verification.terms.reductions import combine, in_turn
@@ -39,6 +46,8 @@ _EXACT: dict[str, Callable[..., int]] = {
     "arith.subi": operator.sub,
     "arith.muli": operator.mul,
 }
+_LOOKED_INTO = ("arith.select", "arith.cmpi", "arith.andi", "arith.ori")
+"""Ops with rules that hold for what is no number and no place."""
 _CASTS = ("arith.index_cast", "arith.index_castui")
 
 
@@ -48,19 +57,38 @@ def apply(
     """Return what a scalar op makes of values. detail: its attributes; those of a product are its exponents."""
     if name == "product":
         return product(terms, type_, [(r, e) for r, e in zip(reads, detail) if isinstance(e, int)])
-    made = _special(terms, name, detail, type_, reads)
-    if made is not None:
-        return made
-    kind = kind_of(name, type_)
-    if kind is not None and len(reads) == 2:
-        for one, other in (reads, reads[::-1]):
-            if is_neutral(terms, one, kind):
-                return other
-        joined = _combined(terms, kind, name, reads) if terms.algebra else None
-        if joined is not None:
-            return joined
-        reads = sorted(reads)
-    return plain(terms, name, detail, type_, reads)
+    kind = kind_of(name, type_) if len(reads) == 2 else None
+    if terms.algebra or name in _LOOKED_INTO or _may_have_rule(terms, kind, reads):
+        made = _special(terms, name, detail, type_, reads)
+        if made is None and kind is not None:
+            made = _of_neutral(terms, kind, reads)
+            if made is None and terms.algebra:
+                made = _combined(terms, kind, name, reads)
+        if made is not None:
+            return made
+    return plain(terms, name, detail, type_, reads if kind is None else sorted(reads))
+
+
+def _may_have_rule(terms: Terms, kind: str | None, reads: Sequence[Term]) -> bool:
+    """Tell whether a rule may hold for what is read: all numbers, a place, or a neutral element."""
+    if terms.numbers.isdisjoint(map(NODE, reads)):
+        return False
+    known = [read for read in reads if read.node in terms.numbers]
+    if len(known) == len(reads):
+        return True
+    for read in known:
+        node = terms.nodes[read.node]
+        if node.op == "iota" or (kind is not None and node.detail[0] == neutral(kind, node.type)):
+            return True
+    return False
+
+
+def _of_neutral(terms: Terms, kind: str, reads: Sequence[Term]) -> Term | None:
+    """Return what a neutral element is combined with, None where there is none."""
+    for one, other in (reads, reads[::-1]):
+        if is_neutral(terms, one, kind):
+            return other
+    return None
 
 
 def _combined(terms: Terms, kind: str, name: str, reads: Sequence[Term]) -> Term | None:

@@ -11,9 +11,9 @@ Nothing is said of places outside a node's dims: what padding holds is undefined
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple, Protocol
 
 from meshweave.verification.terms.indices import (
@@ -43,6 +43,10 @@ class Term(NamedTuple):
     guards: tuple[Guard, ...] = ()
 
 
+term: Callable[[tuple[Any, ...]], Term] = partial(tuple.__new__, Term)
+"""Make a term of its four fields, in half the time."""
+
+
 class Node(NamedTuple):
     """Describe a node. sizes: for each dim how far it is defined, from 0 on; None: everywhere."""
 
@@ -68,9 +72,10 @@ class Rules(Protocol):
 
 @dataclass
 class Terms:
-    """Number nodes, `most` at most.
+    """Number nodes, `most` at most, `given` ones not counted.
 
     rules: how scalar ops are applied. Reductions ask them too, though many of these rules are about reductions.
+    numbers: the nodes that are known numbers, or places.
     algebra: whether rules of arithmetic make terms equal. Without them a sum or a product is as the program writes it,
     which is enough where both programs write it alike, and takes half the time.
     """
@@ -81,13 +86,16 @@ class Terms:
     nodes: list[Node] = field(default_factory=list)
     sizes: list[tuple[int | None, ...]] = field(default_factory=list)
     places: list[object] = field(default_factory=list)
+    numbers: set[int] = field(default_factory=set)
     place: object = None
     levels: dict[int, int] = field(default_factory=dict)
     parts: dict[tuple[str, str, int], tuple[int, ...]] = field(default_factory=dict)
     known: dict[Hashable, Term] = field(default_factory=dict)
     _numbers: dict[Node, int] = field(default_factory=dict)
-    _symbols: list[frozenset[tuple[int, int]]] = field(default_factory=list)
+    symbols: dict[Hashable, int] = field(default_factory=dict)
+    _symbols: dict[int, frozenset[tuple[int, int]]] = field(default_factory=dict)
     _fresh: int = 0
+    _given: int = 0
 
     def apply(
         self, name: str, detail: tuple[Hashable, ...], type_: str, reads: Sequence[Term]
@@ -100,28 +108,38 @@ class Terms:
         """Return the number of a node."""
         count = len(self.nodes)
         number = self._numbers.setdefault(node, count)  # asked once: what a node reads is long
-        if number == count:
-            if count == self.most:
-                del self._numbers[node]
-                raise LimitError(f"the limit of {self.most} terms")
-            self.nodes.append(node)
-            self.sizes.append(tuple(sizes))
-            self.places.append(self.place)
+        if number != count:
+            return number
+        if count == self.most + self._given:
+            del self._numbers[node]
+            raise LimitError(f"the limit of {self.most} terms")
+        self.nodes.append(node)
+        self.sizes.append(tuple(sizes))
+        self.places.append(self.place)
+        if node.op in ("const", "iota"):
+            self.numbers.add(number)
+        elif node.op == "given":  # what results of a call have in common
+            self._given += 1
         return number
 
-    def symbols(self, number: int) -> frozenset[tuple[int, int]]:
+    def symbols_of(self, number: int) -> frozenset[tuple[int, int]]:
         """Return depth and number of the symbols that a node is a function of; a call has those of what it reads."""
-        if number < len(self._symbols):
-            return self._symbols[number]
-        own: frozenset[tuple[int, int]]
-        for node in self.nodes[len(self._symbols) : number + 1]:
-            own = frozenset()
-            if node.op == "symbol":
-                own = frozenset([node.detail[:2]])
-            elif node.op == "call":
-                own = frozenset([s for s in self._symbols[node.detail[0]] if s[0] < node.detail[1]])
-            self._symbols.append(own.union(*[self._symbols[r.node] for r in node.reads]))
-        return self._symbols[number]
+        known, todo = self._symbols, [number]
+        while todo:
+            op, detail, reads, _ = self.nodes[todo[-1]]
+            below = [r.node for r in reads]
+            if op == "call":
+                below.append(detail[0])
+            if missing := [k for k in below if k not in known]:
+                todo += missing
+                continue
+            found = frozenset[tuple[int, int]]().union(*[known[r.node] for r in reads])
+            if op == "symbol":
+                found = frozenset([detail[:2]])
+            elif op == "call":  # its body may read symbols of the calls around it
+                found = found.union([s for s in known[detail[0]] if s[0] < detail[1]])
+            known[todo.pop()] = found
+        return known[number]
 
     def fresh(self) -> int:
         """Return a number that was not given before."""
@@ -138,7 +156,10 @@ class Terms:
         """Make a view in normal form; of a concatenation, where the place is within one piece, that piece."""
         sizes = self.sizes[node]
         if 1 in sizes:
-            exprs, guards = _at_only_place(exprs, sizes, fills, guards)
+            if guards or fills.count(None) != len(fills):
+                exprs, guards = at_only_place(exprs, sizes, fills, guards)
+            else:
+                exprs, guards = _only_places(tuple(exprs), sizes)
         known: tuple[int | None, ...] = (None,) * len(sizes)
         if fills.count(None) != len(fills):
             known = tuple(
@@ -148,7 +169,7 @@ class Terms:
                 ]
             )
         kept = self._guards(guards, exprs, sizes, known) if guards else ()
-        made = Term(node, tuple(exprs), known, kept)
+        made = term((node, tuple(exprs), known, kept))
         if self.nodes[node].op == "concat" and known.count(None) == len(known):
             return self._piece(made)
         return made
@@ -191,6 +212,13 @@ class Terms:
         if not guards and not inner and exprs == view.exprs:
             return view
         return self.view(view.node, exprs, view.fills, (*inner, *guards))
+
+    def at_dims(self, view: Term, exprs: tuple[Expr, ...], guards: Sequence[Guard] = ()) -> Term:
+        """Return a view over the dims of a node at the places that these are."""
+        if guards or view.guards:
+            return self.composed(view, dims_values(exprs), guards)
+        made = _at_dims(view.exprs, exprs)
+        return view if made == view.exprs else self.view(view.node, made, view.fills)
 
     def constant(self, type_: str, value: Hashable) -> Term:
         """Return a scalar known now."""
@@ -285,7 +313,7 @@ class MixedError(Exception):
     """Say that an expression mixes bound variables with others in a quotient or remainder."""
 
 
-def _at_only_place(
+def at_only_place(
     exprs: Sequence[Expr],
     sizes: Sequence[int | None],
     fills: Sequence[int | None],
@@ -299,6 +327,20 @@ def _at_only_place(
             made[dim] = Expr(0)
             kept += [] if inside(expr, 1) else apart((expr, 1))
     return made, kept
+
+
+@lru_cache(maxsize=1 << 14)
+def _at_dims(exprs: tuple[Expr, ...], places: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    values = dims_values(places)
+    return tuple([substitute(e, values) for e in exprs])
+
+
+@lru_cache(maxsize=1 << 12)
+def _only_places(
+    exprs: tuple[Expr, ...], sizes: tuple[int | None, ...]
+) -> tuple[tuple[Expr, ...], tuple[Guard, ...]]:
+    made, guards = at_only_place(exprs, sizes, (), ())
+    return tuple(made), tuple(guards)
 
 
 def apart(guard: Guard) -> list[Guard]:
