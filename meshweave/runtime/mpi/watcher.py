@@ -57,7 +57,7 @@ def start_watcher(
         os.write(settings, json.dumps(what).encode())
         os.lseek(settings, 0, os.SEEK_SET)
         command = [sys.executable, "-m", "meshweave.runtime.mpi.watcher", str(settings), str(board)]
-        return subprocess.Popen(
+        watcher = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=environment(1),
             pass_fds=(settings, board), start_new_session=True,
         )  # fmt: skip
@@ -65,6 +65,9 @@ def start_watcher(
         return None
     finally:
         os.close(settings)
+    with contextlib.suppress(OSError):  # it need not start on the core that this rank is bound to
+        os.sched_setaffinity(watcher.pid, range(os.cpu_count() or 1))
+    return watcher
 
 
 class Watcher:
