@@ -79,8 +79,8 @@ def _function(
     """Check function `g` of one rank against `f` of the whole program.
 
     On one rank they may be written alike. Else terms are compared as they are written first; where that does not prove
-    all, with the rules of arithmetic. What both call or repeat is read once; then, where that does not prove all
-    either, written out.
+    all, with the rules of arithmetic. What both call or repeat is read once, and one trip for all of a loop; then,
+    where that does not prove all either, written out.
     """
     if alike(ranks, f, g, functions_of(whole), functions_of(local)):
         return Answer(tuple([f"@{name} result {k}" for k in range(len(results_of(g)))]), (), ())
@@ -90,7 +90,7 @@ def _function(
         return found
     check = _Check(ranks, said, Terms(most, apply), once=True)
     found = check.function(name, f, g, whole, local)
-    if found.status == 3 and check.repeated and (again or check.saved <= check.ops):
+    if found.status == 3 and check.was_short and (again or check.saved <= check.ops):
         enough = most if again else min(most, max(LEAST_TERMS, 4 * check.ops))
         check = _Check(ranks, said, Terms(enough, apply), once=False)
         more = check.function(name, f, g, whole, local)
@@ -126,6 +126,7 @@ class _Check:
     repeated: set[Hashable] = field(default_factory=set)
     ops: int = 0
     saved: int = 0
+    was_short: bool = False
     proven: list[str] = field(default_factory=list)
     refuted: list[Finding] = field(default_factory=list)
     unproven: list[Finding] = field(default_factory=list)
@@ -135,8 +136,9 @@ class _Check:
         self, name: str, f: ir.Operation, g: ir.Operation, whole: ir.Module, local: ir.Module
     ) -> Answer:
         """Return what is found of function `g` of one rank, beside `f` of the whole program."""
-        there = ProgramWalk.of(self.terms, self.ranks, self.said, whole, self._repeats)
-        here = ProgramWalk.of(self.terms, self.ranks, self.said, local, self.repeated.__contains__)
+        known = self.terms, self.ranks, self.said
+        there = ProgramWalk.of(*known, whole, self._repeats, self.once)
+        here = ProgramWalk.of(*known, local, self.repeated.__contains__, self.once)
         values = list(zip(results_of(f), results_of(g)))
         names = [f"@{name} result {k}" for k in range(len(values))]
         try:
@@ -154,6 +156,7 @@ class _Check:
                 if what in open_:
                     self.unproven.append(Finding(what, location_text(value), str(error)))
         self.ops, self.saved = there.ops + here.ops, there.saved + here.saved
+        self.was_short = bool(self.repeated) or there.shortened or here.shortened
         return Answer(
             tuple(self.proven), tuple(self.refuted), tuple(self.unproven), len(here.views)
         )

@@ -48,6 +48,7 @@ class ProgramWalk:
     ranks: Ranks
     said: AttributeReader
     once: Callable[[Hashable], bool]
+    shortens: bool
     functions: dict[str, ir.Operation] = field(default_factory=dict)
     views: dict[ir.Value, Term] = field(default_factory=dict)
     shapes: dict[ir.Value, ElementShape] = field(default_factory=dict)
@@ -56,6 +57,7 @@ class ProgramWalk:
     depth: int = 0  # calls and loops around, of those that are read once
     known: dict[Hashable, Term] = field(default_factory=dict)
     saved: int = 0  # ops that are not read again
+    shortened: bool = False
     _read: dict[Hashable, ReadCall] = field(default_factory=dict)
     _last: dict[Hashable, tuple[list[Term], ReadCall]] = field(default_factory=dict)
 
@@ -67,9 +69,14 @@ class ProgramWalk:
         said: AttributeReader,
         module: ir.Module,
         once: Callable[[Hashable], bool],
+        shortens: bool = True,
     ) -> ProgramWalk:
-        """Make the walk of a module. once: whether calls, or loops of a kind, are read once."""
-        return cls(terms, ranks, said, once, functions_of(module))
+        """Make the walk of a module.
+
+        once: whether calls, or loops of a kind, are read once. shortens: one trip is read for all of a loop where that
+        says what all do; `shortened` tells whether there was one that could be followed.
+        """
+        return cls(terms, ranks, said, once, shortens, functions_of(module))
 
     def enter(self, function: ir.Operation, arguments: Sequence[Term]) -> list[Term]:
         """Return what a function makes of its arguments."""

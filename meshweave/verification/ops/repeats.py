@@ -46,9 +46,9 @@ from meshweave.verification.terms.terms import Guard, Node, Term, Terms, dim_var
 from meshweave.verification.walk import ProgramWalk, TripError, handles
 
 FEW_TRIPS = 3
-"""Trips of a loop that is followed trip by trip at once: one trip for all of them takes a look more."""
+"""Trips of a loop that is followed trip by trip in any case: to read one for all of them would take as long."""
 MOST_TRIPS = 64
-"""Trips of a loop that is followed trip by trip where one trip does not say what all of them do."""
+"""Trips of a loop that is followed trip by trip where one trip does not say what all of them do, or not enough."""
 MOST_READINGS = 5
 """How often the body of a loop is read to find where the values that it carries lie."""
 
@@ -67,9 +67,13 @@ def _for(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
         made = _read_once(walk, op, trips, carried)
         if made is not None:
             return made
-    if len(trips) > FEW_TRIPS:
+    if len(trips) > MOST_TRIPS or (len(trips) > FEW_TRIPS and walk.shortens):
+        before = walk.ops
         made = _many_trips(walk, op, trips, carried, len(trips) > MOST_TRIPS)
         if made is not None:
+            if len(trips) <= MOST_TRIPS:
+                walk.shortened = True
+                walk.saved += (walk.ops - before) * (len(trips) - 1)
             return made
     for trip in trips:
         carried = _trip(walk, op, Expr(trip), carried)
@@ -145,7 +149,6 @@ def _many_trips(
         if only:
             raise NotReadError("a loop of many trips that is counted in integers")
         return None
-    unread = len(walk.unread)
     trip = Var("b", f"_{walk.terms.fresh()}", len(trips))
     place = total([(of_var(trip), trips.step)], trips.start)
     values = body_of(op).arguments[1:]
@@ -156,8 +159,9 @@ def _many_trips(
         _Closed(walk.terms, view, init, trip, states, walk.shape(v)[0]).of(new)
         for view, init, new, v in zip(own, carried, made, values)
     ]
-    if None not in closed and (only or len(walk.unread) == unread):
-        return [v for v in closed if v is not None]
+    made = [v for v in closed if v is not None]
+    if len(made) == len(closed) and (only or not any(_is_open(walk.terms, v) for v in made)):
+        return made
     if only:
         raise NotReadError(f"a loop of {len(trips)} trips that carries more than sums and slices")
     return None
@@ -262,6 +266,11 @@ class _Closed:
 
     def _is_free(self, view: Term) -> bool:
         return not self.states & nodes_of(self.terms, view)
+
+
+def _is_open(terms: Terms, view: Term) -> bool:
+    """Tell whether a part of a view is not known."""
+    return any(terms.nodes[number].op == "unknown" for number in nodes_of(terms, view))
 
 
 def nodes_of(terms: Terms, view: Term) -> set[int]:
