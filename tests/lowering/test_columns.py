@@ -101,7 +101,9 @@ def test_nothing_to_add(depth, columns):
 
 
 @pytest.mark.parametrize("dtype", list(FLOATS))
-@pytest.mark.parametrize("rows, depth, columns", [(2, 300, 517), (9, 517, 300), (16, 131, 1100)])
+@pytest.mark.parametrize(
+    "rows, depth, columns", [(1, 9001, 65), (2, 300, 517), (9, 517, 300), (16, 1101, 300)]
+)
 @pytest.mark.parametrize("turned", ["", "a", "x", "ax"])
 def test_few_rows_of_large_weights(rows, depth, columns, turned, dtype):
     """As rows and as columns of the result, whichever way the operands lie; and of a batch."""

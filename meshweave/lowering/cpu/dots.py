@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from meshweave.ir.expressions import Apply, Load, inputs, needed, type_text
+from meshweave.ir.expressions import Apply, Load
 from meshweave.lowering.buffers.steps import element_bytes
 from meshweave.lowering.cpu import tiles
 from meshweave.lowering.cpu.loops import Counters
@@ -19,6 +19,7 @@ from meshweave.plan.machine import vectors
 
 COLUMNS = 256  # of a panel
 BESIDE = 4  # columns, of which each row has a sum
+CHAINS = 4  # sums of one row and column: a processor adds to so many before the first is there
 LEFT_BYTES = 1 << 15  # of rows that are put together: the first cache keeps them
 
 
@@ -29,28 +30,16 @@ class RowDots(ReusingLoops):
     def fits(self) -> bool:
         """Tell whether this is a sum of products of few rows whose weights lie along the depth."""
         nest, last, store = self.nest, self.shape.depth[-1], self.nest.stores[0]
-        nodes = [nest.code[k] for k in self._of_columns()]
+        nodes = [nest.code[k] for k in self._of_columns]
         return (
             self.along
-            and 1 < self.count <= FEW
+            and self.count <= FEW
             and len(nest.stores) == 1
             and self._sums(0, store)
-            and len(self._left()) == 1
-            and type_text(nest.code[self._left()[0]]) == self.types[store.value]
+            and self.left is not None
             and {n.access.strides[last] for n in nodes if isinstance(n, Load)} == {1}
             and all(isinstance(n, Load) or (isinstance(n, Apply) and n.name in PER_LANE) for n in nodes)
         )  # fmt: skip
-
-    def _of_columns(self) -> list[int]:
-        """List the nodes that depend on the column."""
-        wanted = needed(self.nest.code, [self.nest.stores[0].value])
-        return sorted(k for k in wanted if self.shape.column in self.needs[k])
-
-    def _left(self) -> list[int]:
-        """List the nodes that stand for the rows: those that depend on the depth, and the column's nodes use."""
-        used = {k for number in self._of_columns() for k in inputs(self.nest.code[number])}
-        column, last = self.shape.column, self.shape.depth[-1]
-        return sorted(k for k in used if column not in self.needs[k] and last in self.needs[k])
 
     def _sums_of_rows(self) -> None:
         """Write results whose addends lie side by side."""
@@ -65,7 +54,7 @@ class RowDots(ReusingLoops):
         with self._at({d: writer.open(self.nest.sizes[d]) for d in outer}):
             at = writer.open(self.nest.sizes[last], self.tile)
             length = tiles.minimum(writer, at, self.nest.sizes[last], self.tile)
-            self._put_together(at, length)
+            self._copy_rows(at, length)
             self._columns(panel, at, length)
             writer.close()
         for _ in outer:
@@ -80,35 +69,38 @@ class RowDots(ReusingLoops):
         self.kind = self.types[nest.stores[0].value]
         self.zero = writer.constant(0.0, self.kind)
         self.lanes = machine.nbytes // WIDTHS[self.kind]  # lanes
-        nodes = [nest.code[k] for k in self._of_columns()]
+        nodes = [nest.code[k] for k in self._of_columns]
         read = min(element_bytes(n.type) for n in nodes if isinstance(n, Load))
         self.unrolled = max(1, CACHE_LINE // (self.lanes * read))
         self.beside = BESIDE if machine.registers >= 32 else BESIDE // 2
+        self.chains = 1
+        if (
+            self.count == 1
+        ):  # one line of memory after the other, which comes without being asked for
+            self.beside, self.unrolled, self.chains = 1, CHAINS, CHAINS
         depth, step = nest.sizes[self.shape.depth[-1]], self.lanes * self.unrolled
-        parts = -(-depth * self.count * WIDTHS[self.kind] // LEFT_BYTES)
+        parts = max(1, -(-depth * self.count * WIDTHS[self.kind] // LEFT_BYTES))
         self.tile = -(-depth // (parts * step)) * step
         self.panel = min(nest.sizes[self.shape.column], COLUMNS)
         self.spacing = (
             self.tile + self.lanes
         )  # no power of two, as lines of one place in the cache would be
-        self.left = writer.local_buffer(self.count * self.spacing, self.kind)
+        self.lines = writer.local_buffer(self.count * self.spacing, self.kind)
         self.sums = writer.local_buffer(self.count * self.panel, self.kind)
 
-    def _put_together(self, at: Value, length: Value) -> None:
+    def _copy_rows(self, at: Value, length: Value) -> None:
         """Copy a part of the depth of all rows, with zeros behind it to whole vectors."""
-        writer, (left,) = self.writer, self._left()
-        row, last = self.shape.row, self.shape.depth[-1]
-        assert row is not None
-        number = writer.open(self.count)
-        line = writer.offset(self.left, writer.times(number, self.spacing), self.kind)
-        step = writer.open(length)
-        with self._at({row: number, last: writer.plus(at, step)}):
-            writer.store(self.values[left], writer.offset(line, step, self.kind))
-        writer.close()
-        step = writer.open_loop(length, writer.plus(length, self.lanes), 1).counter
-        writer.store(self.zero, writer.offset(line, step, self.kind))
-        writer.close()
-        writer.close()
+        writer, left, last = self.writer, self.left, self.shape.depth[-1]
+        assert left is not None
+        for row in self._rows():
+            line = self._line(row)
+            step = writer.open(length)
+            with self._at({**row, last: writer.plus(at, step)}):
+                writer.store(self.values[left], writer.offset(line, step, self.kind))
+            writer.close()
+            step = writer.open_loop(length, writer.plus(length, self.lanes), 1).counter
+            writer.store(self.zero, writer.offset(line, step, self.kind))
+            writer.close()
 
     def _columns(self, panel: ColumnBlock, at: Value, length: Value) -> None:
         """Add a part of the depth to all sums of a panel, a few columns after the other."""
@@ -132,16 +124,21 @@ class RowDots(ReusingLoops):
         """Add a part of the depth to the sums of a few rows and columns."""
         writer, step = self.writer, self.lanes * self.unrolled
         zero = writer.constant(0.0, f"vector<{self.lanes}x{self.kind}>")
-        sums = [zero] * (len(rows) * len(numbers))
+        count = len(rows) * len(numbers)
         whole = writer.times(length // step, step)
-        loop = writer.open_loop(0, whole, step, sums)
+        loop = writer.open_loop(0, whole, step, [zero] * (count * self.chains))
         sums = loop.carried
-        self._prefetch_next(numbers, panel, writer.plus(at, loop.counter))
+        if self.count > 1:
+            self._prefetch_next(numbers, panel, writer.plus(at, loop.counter))
         for k in range(self.unrolled):
             here = writer.plus(loop.counter, k * self.lanes)
-            sums = self._added(rows, numbers, panel, (at, here), sums)
+            added = self._added(rows, numbers, panel, (at, here), sums[:count])
+            sums = [*sums[count:], *added]
         writer.close(sums)
         sums = loop.results
+        while len(sums) > count:
+            both = [a + b for a, b in zip(sums[:count], sums[count : 2 * count])]
+            sums = [*both, *sums[2 * count :]]
         if self.nest.sizes[self.shape.depth[-1]] % step:
             loop = writer.open_loop(whole, length, self.lanes, sums)
             rest = length - loop.counter
@@ -165,7 +162,8 @@ class RowDots(ReusingLoops):
         rest: how many steps of depth there are from there on, where the vector may be longer.
         """
         writer, (at, here), last = self.writer, place, self.shape.depth[-1]
-        (left,) = self._left()
+        left = self.left
+        assert left is not None
         lines = [writer.offset(self._line(row), here, self.kind) for row in rows]
         type_ = f"vector<{self.lanes}x{self.kind}>"
         given = [writer.load(line, type_, WIDTHS[self.kind]) for line in lines]
@@ -197,24 +195,25 @@ class RowDots(ReusingLoops):
 
     def _finish(self, panel: ColumnBlock) -> None:
         """Store the results of a panel."""
-        column, row = self.shape.column, self.shape.row
-        assert row is not None
-        here = {row: self.writer.open(self.count)}
-        number = self.writer.open(panel.width)
-        with self._at({**here, column: self.writer.plus(panel.start, number)}):
-            (store,) = self.nest.stores
-            found = self.writer.load(self._place_of(here, number), self.kind)
-            self.store(store, self._start(store) + found)
-        self.writer.close()
-        self.writer.close()
+        (store,) = self.nest.stores
+        for row in self._rows():
+            number = self.writer.open(panel.width)
+            with self._at({**row, **self._column(panel, number)}):
+                found = self.writer.load(self._place_of(row, number), self.kind)
+                self.store(store, self._start(store) + found)
+            self.writer.close()
 
     def _line(self, row: Counters) -> Value:
         """Return where the part of a row begins that was put together."""
-        (number,) = row.values()
-        return self.writer.offset(self.left, self.writer.times(number, self.spacing), self.kind)
+        place = self.writer.times(self._number_in(row), self.spacing)
+        return self.writer.offset(self.lines, place, self.kind)
 
     def _place_of(self, row: Counters, number: Value) -> Value:
         """Return where the sum of a row and a column of the panel is."""
-        (line,) = row.values()
-        place = self.writer.plus(self.writer.times(line, self.panel), number)
+        line = self.writer.times(self._number_in(row), self.panel)
+        place = self.writer.plus(line, number)
         return self.writer.offset(self.sums, place, self.kind)
+
+    def _number_in(self, row: Counters) -> Value:
+        """Return the number of a row."""
+        return next(iter(row.values()), self.writer.number(0))

@@ -13,9 +13,10 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
-from meshweave.ir.expressions import Accumulator, Apply, Load, gathered, needed, type_text
+from meshweave.ir.expressions import Accumulator, Apply, Load, gathered, inputs, needed, type_text
 from meshweave.lowering.buffers.steps import element_bytes
 from meshweave.lowering.cpu import tiles
 from meshweave.lowering.cpu.loops import VECTORS, Counters, NestLoops
@@ -170,6 +171,7 @@ class ReusingLoops(NestLoops):
         self.along = self.order[-1] in nest.reductions
         self.lanes = 0 if self.along else self._lanes()
         self.weights = self._of_all_rows()
+        self.left = self._of_rows()
         groups = -(-self.count // (ROWS if self.along or self.lanes else TOGETHER))
         self.group = -(-self.count // groups)
         self.apart = 0  # elements from row to row of a panel
@@ -223,7 +225,7 @@ class ReusingLoops(NestLoops):
         most = max(64, room // (self.count * self.width) // 64 * 64)
         self.apart = min(size, most) + PADDING
         self.buffers = [
-            writer.local_buffer(self.count * self.apart, stored(self.types[store.value]))
+            writer.local_buffer(self.count * (self.apart + STEPS), stored(self.types[store.value]))
             for store in self.nest.stores
         ]
         start = writer.open(size, most)
@@ -328,10 +330,25 @@ class ReusingLoops(NestLoops):
             if column in loops and row not in loops and not sums[number]
         }
 
+    @cached_property
+    def _of_columns(self) -> list[int]:
+        """List the nodes that a result of a column needs, and that depend on the column."""
+        wanted = needed(self.nest.code, [store.value for store in self.nest.stores])
+        return sorted(k for k in wanted if self.shape.column in self.needs[k])
+
+    def _of_rows(self) -> int | None:
+        """Return the one node that stands for a row in what its columns use, in the type of sums; None for none."""
+        code, column = self.nest.code, self.shape.column
+        around = {self.shape.row, *self.shape.depth}
+        used = {k for number in self._of_columns for k in inputs(code[number])}
+        left = [k for k in used if column not in self.needs[k] and around & self.needs[k]]
+        kinds = {type_text(code[k]) for k in left}
+        return left[0] if len(left) == 1 and kinds == set(self.types.values()) else None
+
     def _lanes(self) -> int:
         """Return how many columns of a panel are done as one vector; 0 where they are not."""
         nest, column = self.nest, self.shape.column
-        nodes = [nest.code[k] for k in self.wanted if column in self.needs[k]]
+        nodes = [nest.code[k] for k in self._of_columns]
         steps = {node.access.strides[column] for node in nodes if isinstance(node, Load)}
         fits = all(
             isinstance(n, Load) or (isinstance(n, Apply) and n.name in PER_LANE) for n in nodes
@@ -341,7 +358,8 @@ class ReusingLoops(NestLoops):
             return 0
         read = min(element_bytes(node.type) for node in nodes if isinstance(node, Load))
         machine = vectors()
-        most = machine.registers // 2 // min(self.count, ROWS) * machine.nbytes // self.width
+        nbytes = max(WIDTHS[kind] for kind in kinds)
+        most = machine.registers // 2 // min(self.count, ROWS) * machine.nbytes // nbytes
         return min(most, CACHE_LINE // read)
 
     def _wide_step(self, dim: int, at: Value, steps: int, panel: ColumnBlock) -> None:
@@ -350,6 +368,8 @@ class ReusingLoops(NestLoops):
         whole = writer.times(panel.width // self.lanes, self.lanes)
         last = self.nest.sizes[dim] - 1
         later = [{dim: writer.least(writer.plus(at, steps + k), last)} for k in range(steps)]
+        if self.puts_together:
+            self._put_together(depths)
         column = writer.open(whole, self.lanes)
         for depth in later:
             self._prefetch({**depth, **self._column(panel, column)})
@@ -358,6 +378,30 @@ class ReusingLoops(NestLoops):
         writer.close()
         for group in self._groups():
             self._step(group, depths, panel, whole)
+
+    @property
+    def puts_together(self) -> bool:
+        """Tell whether the numbers of rows are put together before they are used: there are more than registers."""
+        return self.left is not None and self.count > 2
+
+    def _put_together(self, depths: Sequence[Counters]) -> None:
+        """Copy the numbers of all rows at a few steps of depth to where they are read for each vector of columns."""
+        row, left = self.shape.row, self.left
+        assert row is not None and left is not None
+        number = self.writer.open(self.count)
+        for k, depth in enumerate(depths):
+            value = self._values_at({row: number, **depth})[left]
+            self.writer.store(value, self._number_of(number, k))
+        self.writer.close()
+
+    def _number_of(self, row: Value, step: int) -> Value:
+        """Return where the number of a row at a step of depth is.
+
+        It is behind the results in one buffer. In one of its own LLVM would read it before the loop over columns, into
+        a register that there is not.
+        """
+        place = self.writer.plus(self.writer.times(row, STEPS), self.count * self.apart + step)
+        return self.writer.offset(self.buffers[0], place, self.types[self.nest.stores[0].value])
 
     def _prefetch(self, counters: Counters) -> None:
         """Ask for what a vector of columns reads, which is not used before other columns are done."""
@@ -380,14 +424,22 @@ class ReusingLoops(NestLoops):
         places = [self._room(0, row, column) for row in rows]
         type_, align = f"vector<{self.lanes}x{kind}>", WIDTHS[kind]
         sums = [self.writer.load(place, type_, align) for place in places]
-        for depth in depths:
+        for step, depth in enumerate(depths):
             shared: dict[int, Value] = {}
             for k, row in enumerate(rows):
-                known = self._values_at({**row, **depth})
+                known = self._known(row, depth, step)
                 with self._placed({**at, **row, **depth}):
                     sums[k] = self._wide(known, shared, sums[k])
         for place, value in zip(places, sums):
             self.writer.store(value, place, align)
+
+    def _known(self, row: Counters, depth: Counters, step: int) -> Mapping[int, Value]:
+        """Return the numbers of a row at a step of depth."""
+        if not self.puts_together or self.left is None:
+            return self._values_at({**row, **depth})
+        (number,) = row.values()
+        kind = self.types[self.nest.stores[0].value]
+        return {**self.values, self.left: self.writer.load(self._number_of(number, step), kind)}
 
     def _wide(self, known: Mapping[int, Value], shared: dict[int, Value], held: Value) -> Value:
         """Return what the result of a row holds after a step of depth, for a vector of columns.
