@@ -191,7 +191,9 @@ class RowDots(ReusingLoops):
         last = self.nest.sizes[column] - 1
         for number in numbers:
             later = writer.plus(writer.plus(panel.start, number), len(numbers))
-            self._prefetch({column: writer.least(later, last), self.shape.depth[-1]: at})
+            there = {column: writer.least(later, last), self.shape.depth[-1]: at}
+            for place in self._weights_at(there):
+                writer.prefetch(place)
 
     def _finish(self, panel: ColumnBlock) -> None:
         """Store the results of a panel."""

@@ -169,6 +169,7 @@ class ReusingLoops(NestLoops):
         self.width = max(element_bytes(store.type) for store in nest.stores)
         self.count = 1 if shape.row is None else nest.sizes[shape.row]
         self.along = self.order[-1] in nest.reductions
+        self.element = 1  # bytes of an element of the weights
         self.lanes = 0 if self.along else self._lanes()
         self.weights = self._of_all_rows()
         self.left = self._of_rows()
@@ -356,26 +357,44 @@ class ReusingLoops(NestLoops):
         kinds = set(self.types.values())
         if len(nest.stores) != 1 or steps != {1} or not fits or not kinds <= WIDTHS.keys():
             return 0
-        read = min(element_bytes(node.type) for node in nodes if isinstance(node, Load))
+        self.element = min(element_bytes(node.type) for node in nodes if isinstance(node, Load))
         machine = vectors()
         nbytes = max(WIDTHS[kind] for kind in kinds)
         most = machine.registers // 2 // min(self.count, ROWS) * machine.nbytes // nbytes
-        return min(most, CACHE_LINE // read)
+        return min(most, CACHE_LINE // self.element * (2 if self.count == 1 else 1))
 
     def _wide_step(self, dim: int, at: Value, steps: int, panel: ColumnBlock) -> None:
-        """Add a few steps of depth to a panel, a vector of columns after the other, and ask for the next weights."""
+        """Add a few steps of depth to a panel, a vector of columns after the other, and ask for the next weights.
+
+        They are asked for in the order in which they lie, row by row: memory is fastest that way.
+        """
         writer, depths = self.writer, self._depths(dim, at, steps)
         whole = writer.times(panel.width // self.lanes, self.lanes)
-        last = self.nest.sizes[dim] - 1
-        later = [{dim: writer.least(writer.plus(at, steps + k), last)} for k in range(steps)]
         if self.puts_together:
             self._put_together(depths)
-        column = writer.open(whole, self.lanes)
-        for depth in later:
-            self._prefetch({**depth, **self._column(panel, column)})
+        none = writer.number(0)
+        loop = writer.open_loop(0, whole, self.lanes, [none, none])
+        step, first = loop.carried
+        after = writer.plus(first, steps * self.lanes)
+        last, later = self.nest.sizes[dim] - 1, writer.plus(at, writer.plus(step, steps))
+        here = {dim: writer.least(later, last), **self._column(panel, first)}
+        then = {
+            dim: writer.least(writer.plus(later, 1), last),
+            **self._column(panel, first - whole),
+        }
+        for one, other in zip(self._weights_at(here), self._weights_at(then)):
+            for k in range(0, steps * self.lanes, CACHE_LINE // self.element):
+                is_here = writer.compare("slt", writer.plus(first, k), whole)
+                writer.prefetch(writer.offset(writer.select(is_here, one, other), k * self.element))
         for group in self._groups():
-            self._wide_rows(group, depths, panel, column)
-        writer.close()
+            self._wide_rows(group, depths, panel, loop.counter)
+        is_done = writer.compare("sge", after, whole)
+        writer.close(
+            [
+                writer.select(is_done, writer.plus(step, 1), step),
+                writer.select(is_done, after - whole, after),
+            ]
+        )
         for group in self._groups():
             self._step(group, depths, panel, whole)
 
@@ -403,14 +422,15 @@ class ReusingLoops(NestLoops):
         place = self.writer.plus(self.writer.times(row, STEPS), self.count * self.apart + step)
         return self.writer.offset(self.buffers[0], place, self.types[self.nest.stores[0].value])
 
-    def _prefetch(self, counters: Counters) -> None:
-        """Ask for what a vector of columns reads, which is not used before other columns are done."""
+    def _weights_at(self, counters: Counters) -> list[Value]:
+        """Return where what depends on the column is read."""
         with self._placed(counters):
-            for number in self.wanted:
-                node = self.nest.code[number]
-                if isinstance(node, Load) and node.access.strides[self.shape.column]:
-                    kind = stored(str(node.type))
-                    self.writer.prefetch(self.frame.address(node.access, kind, self.place))
+            nodes = [self.nest.code[k] for k in self._of_columns]
+            return [
+                self.frame.address(node.access, str(node.type), self.place)
+                for node in nodes
+                if isinstance(node, Load)
+            ]
 
     def _wide_rows(
         self,
