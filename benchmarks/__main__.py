@@ -18,6 +18,7 @@ NAMES = (
     "dispatch",
     "operators",
     "decode",
+    "few_rows",
 )
 
 
@@ -41,7 +42,11 @@ def main() -> None:
         metavar="OUT.svg",
         help="of slices: bytes over width; of operators: a strip a family",
     )
-    parser.add_argument("--quick", action="store_true", help="of operators: every tenth case")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="of operators: every tenth case; of few_rows: one shape",
+    )
     parser.add_argument(
         "--only", nargs="+", default=(), metavar="FAMILY", help="of operators: these families"
     )

@@ -297,6 +297,15 @@ class Writer:
         most = self.spread(count, lanes)
         return self.let(f"arith.cmpi slt, {numbers.name}, {most.name} : {most.type}", mask)
 
+    def add_pairs(self, left: Value, right: Value, sums: Value) -> Value:
+        """Add the products of pairs of bf16 to 16 sums in f32, by AVX512-BF16. left, right: bits of bf16, as i16."""
+        kind = "vector<32xbf16>"
+        pairs = [self.convert("llvm.bitcast", value, kind) for value in (left, right)]
+        names = ", ".join(value.name for value in (sums, *pairs))
+        types = f"({sums.type}, {kind}, {kind}) -> {sums.type}"
+        name = "llvm.x86.avx512bf16.dpbf16ps.512"
+        return self.let(f'llvm.call_intrinsic "{name}"({names}) : {types}', sums.type)
+
     def total(self, vector: Value) -> Value:
         """Add up the lanes of a vector of floats, in any order."""
         kind = element_of(vector.type)

@@ -7,15 +7,18 @@ first, in the type of the sums. While a few columns are done the weights of the 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
-from meshweave.ir.expressions import Apply, Load
+from meshweave.hints.fast_paths import BF16
+from meshweave.ir.expressions import Apply, Load, inputs
 from meshweave.lowering.buffers.steps import element_bytes
 from meshweave.lowering.cpu import tiles
 from meshweave.lowering.cpu.loops import Counters
 from meshweave.lowering.cpu.products.blocks import WIDTHS
 from meshweave.lowering.cpu.reuse import CACHE_LINE, FEW, PER_LANE, ColumnBlock, ReusingLoops
+from meshweave.lowering.nests.bind import Access
 from meshweave.lowering.writer import Value
-from meshweave.plan.machine import vectors
+from meshweave.plan.machine import bf16_unit, vectors
 
 COLUMNS = 256  # of a panel
 BESIDE = 4  # columns, of which each row has a sum
@@ -40,6 +43,24 @@ class RowDots(ReusingLoops):
             and {n.access.strides[last] for n in nodes if isinstance(n, Load)} == {1}
             and all(isinstance(n, Load) or (isinstance(n, Apply) and n.name in PER_LANE) for n in nodes)
         )  # fmt: skip
+
+    @cached_property
+    def pairs(self) -> tuple[Load[Access], Load[Access]] | None:
+        """Return what is read of rows and of weights where a processor adds products of pairs of bf16, else None."""
+        code, (store,) = self.nest.code, self.nest.stores
+        if BF16 not in self.nest.switches or bf16_unit() != "dots" or self.left is None:
+            return None
+        product = next(n for k in inputs(code[store.value]) if isinstance(n := code[k], Apply))
+        factors = [code[k] for k in inputs(product)]
+        read = [
+            code[f.operands[0]] for f in factors if isinstance(f, Apply) and f.name == "arith.extf"
+        ]
+        if product.name != "arith.mulf" or product.is_exact or len(read) != 2:
+            return None
+        row, weights = read if product.operands[0] == self.left else reversed(read)
+        if not isinstance(row, Load) or not isinstance(weights, Load):
+            return None
+        return (row, weights) if str(row.type) == str(weights.type) == "bf16" else None
 
     def _sums_of_rows(self) -> None:
         """Write results whose addends lie side by side."""
@@ -73,7 +94,10 @@ class RowDots(ReusingLoops):
         read = min(element_bytes(n.type) for n in nodes if isinstance(n, Load))
         self.unrolled = max(1, CACHE_LINE // (self.lanes * read))
         self.beside = BESIDE if machine.registers >= 32 else BESIDE // 2
-        self.chains = 1
+        self.chains, self.held = 1, self.kind
+        self.totals = f"vector<{self.lanes}x{self.kind}>"
+        if self.pairs is not None:
+            self.lanes, self.unrolled, self.held = 2 * self.lanes, 1, "i16"
         if (
             self.count == 1
         ):  # one line of memory after the other, which comes without being asked for
@@ -85,22 +109,30 @@ class RowDots(ReusingLoops):
         self.spacing = (
             self.tile + self.lanes
         )  # no power of two, as lines of one place in the cache would be
-        self.lines = writer.local_buffer(self.count * self.spacing, self.kind)
+        self.lines = writer.local_buffer(self.count * self.spacing, self.held)
         self.sums = writer.local_buffer(self.count * self.panel, self.kind)
 
     def _copy_rows(self, at: Value, length: Value) -> None:
         """Copy a part of the depth of all rows, with zeros behind it to whole vectors."""
-        writer, left, last = self.writer, self.left, self.shape.depth[-1]
-        assert left is not None
+        writer, last = self.writer, self.shape.depth[-1]
         for row in self._rows():
             line = self._line(row)
             step = writer.open(length)
             with self._at({**row, last: writer.plus(at, step)}):
-                writer.store(self.values[left], writer.offset(line, step, self.kind))
+                writer.store(self._number(), writer.offset(line, step, self.held))
             writer.close()
             step = writer.open_loop(length, writer.plus(length, self.lanes), 1).counter
-            writer.store(self.zero, writer.offset(line, step, self.kind))
+            zero = writer.constant(0, self.held)
+            writer.store(zero, writer.offset(line, step, self.held))
             writer.close()
+
+    def _number(self) -> Value:
+        """Return the number of a row here: of pairs of bf16 its bits."""
+        if self.pairs is not None:
+            row, _ = self.pairs
+            return self.writer.load(self.frame.address(row.access, "i16", self.place), "i16")
+        assert self.left is not None
+        return self.values[self.left]
 
     def _columns(self, panel: ColumnBlock, at: Value, length: Value) -> None:
         """Add a part of the depth to all sums of a panel, a few columns after the other."""
@@ -123,7 +155,7 @@ class RowDots(ReusingLoops):
     ) -> None:
         """Add a part of the depth to the sums of a few rows and columns."""
         writer, step = self.writer, self.lanes * self.unrolled
-        zero = writer.constant(0.0, f"vector<{self.lanes}x{self.kind}>")
+        zero = writer.constant(0.0, self.totals)
         count = len(rows) * len(numbers)
         whole = writer.times(length // step, step)
         loop = writer.open_loop(0, whole, step, [zero] * (count * self.chains))
@@ -162,11 +194,9 @@ class RowDots(ReusingLoops):
         rest: how many steps of depth there are from there on, where the vector may be longer.
         """
         writer, (at, here), last = self.writer, place, self.shape.depth[-1]
-        left = self.left
-        assert left is not None
-        lines = [writer.offset(self._line(row), here, self.kind) for row in rows]
-        type_ = f"vector<{self.lanes}x{self.kind}>"
-        given = [writer.load(line, type_, WIDTHS[self.kind]) for line in lines]
+        lines = [writer.offset(self._line(row), here, self.held) for row in rows]
+        type_ = f"vector<{self.lanes}x{self.held}>"
+        given = [writer.load(line, type_, 2) for line in lines]
         self.mask = None if rest is None else writer.first_lanes(rest, self.lanes)
         made = list(sums)
         for c, number in enumerate(numbers):
@@ -175,9 +205,19 @@ class RowDots(ReusingLoops):
             for r, row in enumerate(rows):
                 k = r * len(numbers) + c
                 with self._placed({**row, **column, last: writer.plus(at, here)}):
-                    made[k] = self._wide({**self.values, left: given[r]}, shared, made[k])
+                    made[k] = self._with(given[r], shared, made[k])
         self.mask = None
         return made
+
+    def _with(self, row: Value, shared: dict[int, Value], held: Value) -> Value:
+        """Return a sum with a vector of a row times one of weights added. shared: as for `_wide`."""
+        if self.pairs is None:
+            assert self.left is not None
+            return self._wide({**self.values, self.left: row}, shared, held)
+        if not shared:
+            place = self.frame.address(self.pairs[1].access, "i16", self.place)
+            shared[0] = self._lanes_at(place, row.type, 2)
+        return self.writer.add_pairs(row, shared[0], held)
 
     def _lanes_at(self, place: Value, type_: str, nbytes: int) -> Value:
         """Load lanes, but for those behind the end of the depth."""
@@ -208,7 +248,7 @@ class RowDots(ReusingLoops):
     def _line(self, row: Counters) -> Value:
         """Return where the part of a row begins that was put together."""
         place = self.writer.times(self._number_in(row), self.spacing)
-        return self.writer.offset(self.lines, place, self.kind)
+        return self.writer.offset(self.lines, place, self.held)
 
     def _place_of(self, row: Counters, number: Value) -> Value:
         """Return where the sum of a row and a column of the panel is."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
+from operator import is_
 from typing import Any
 
 from meshweave.bundle import Manifest, Port, numpy_dtype
@@ -123,7 +124,7 @@ class Dispatch:
     def _point(self, index: int, shards: Sequence[Values]) -> None:
         """Let the program read shards of an array, or copies of those that it cannot read."""
         seen = self._seen.get(index)
-        if seen is not None and all(ref() is shard for ref, shard in zip(seen, shards)):
+        if seen is not None and all(map(is_, [ref() for ref in seen], shards)):
             return
         read = [prepared(shard, self._ports[index]) for shard in shards]
         for rank, value in enumerate(read):

@@ -158,7 +158,7 @@ class DotUnit:
         sums: list[Value],
     ) -> list[Value]:
         """Add the products of one word of depth."""
-        kind = f"vector<{2 * LINES}xbf16>"
+        kind = f"vector<{2 * LINES}xi16>"
         line = writer.offset(writer.offset(block.right, at), writer.times(word, ROW))
         columns = [
             writer.load(writer.offset(line, c * block.apart), kind, ROW)
@@ -170,15 +170,7 @@ class DotUnit:
             pair = writer.load(writer.offset(place, word, "i32"), "i32")
             wide = writer.convert("llvm.bitcast", writer.spread(pair, LINES), kind)
             for column in columns:
-                total = sums[len(made)]
-                names = f"{total.name}, {wide.name}, {column.name}"
-                made.append(
-                    writer.let(
-                        f'llvm.call_intrinsic "llvm.x86.avx512bf16.dpbf16ps.512"({names}) : '
-                        f"({total.type}, {kind}, {kind}) -> {total.type}",
-                        total.type,
-                    )
-                )
+                made.append(writer.add_pairs(wide, column, sums[len(made)]))
         return made
 
 
