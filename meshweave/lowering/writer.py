@@ -237,9 +237,10 @@ class Writer:
         return self.let(f"{op} {predicate}, {left.name}, {other.name} : {left.type}", "i1")
 
     def select(self, condition: Value, left: Value, right: Value) -> Value:
-        """Take `left` where the condition holds, else `right`."""
+        """Take `left` where the condition holds, else `right`; of vectors lane by lane where the condition is one."""
         names = f"{condition.name}, {left.name}, {right.name}"
-        return self.let(f"arith.select {names} : {left.type}", left.type)
+        types = f"{condition.type}, {left.type}" if condition.is_vector else left.type
+        return self.let(f"arith.select {names} : {types}", left.type)
 
     def least(self, left: Value, right: Value | Number) -> Value:
         """Return the lesser of two signed integers."""

@@ -122,6 +122,28 @@ def test_few_rows_of_large_weights(rows, depth, columns, turned, dtype):
         np.testing.assert_allclose(np.asarray(got).astype("f8"), wanted, rtol=0, atol=atol)
 
 
+@pytest.mark.parametrize(
+    "rows, depth, columns", [(1, 37, 300), (3, 301, 900), (5, 300, 4), (16, 45, 70)]
+)
+@pytest.mark.parametrize("dtype", ["f4", "bf16"])
+def test_addends_that_are_not_zero_where_both_factors_are(rows, depth, columns, dtype):
+    """Sums of products and more, over few rows, by weights that lie either way."""
+    rng = np.random.default_rng(rows)
+    x, a = drawn(rng, (rows, depth), dtype), drawn(rng, (columns, depth), dtype)
+
+    def f(m, x, a, b):
+        x, a, b = (m.astype(v, m.float32) for v in (x, a, b))
+        x = x[:, None, :]
+        return (
+            m.sum(x * a[None] * 2 + 1, axis=2), m.sum(x[:, 0, :, None] * b[None] + 3, axis=1),
+            m.sum((x - a[None]) * (x - a[None]), axis=2), m.max(x * a[None], axis=2),
+        )  # fmt: skip
+
+    wanted = f(np, *(v.astype("f4") for v in (x, a, a.T)))
+    for got, right in zip(mw.jit(lambda *v: f(mw, *v))(x, a, a.T.copy()), wanted, strict=True):
+        np.testing.assert_allclose(np.asarray(got), right, rtol=0, atol=1e-3)
+
+
 def test_what_is_not_finite_in_weights_stays_in_its_column():
     x, a = np.ones((3, 400), "f4"), np.ones((400, 400), "f4")
     a[5, 7], a[6, 8], a[9, 8] = np.nan, np.inf, -np.inf

@@ -7,18 +7,15 @@ first, in the type of the sums. While a few columns are done the weights of the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 
-from meshweave.hints.fast_paths import BF16
-from meshweave.ir.expressions import Apply, Load, inputs
+from meshweave.ir.expressions import Apply, Load
 from meshweave.lowering.buffers.steps import element_bytes
 from meshweave.lowering.cpu import tiles
 from meshweave.lowering.cpu.loops import Counters
 from meshweave.lowering.cpu.products.blocks import WIDTHS
 from meshweave.lowering.cpu.reuse import CACHE_LINE, FEW, PER_LANE, ColumnBlock, ReusingLoops
-from meshweave.lowering.nests.bind import Access
 from meshweave.lowering.writer import Value
-from meshweave.plan.machine import bf16_unit, vectors
+from meshweave.plan.machine import vectors
 
 COLUMNS = 256  # of a panel
 BESIDE = 4  # columns, of which each row has a sum
@@ -43,24 +40,6 @@ class RowDots(ReusingLoops):
             and {n.access.strides[last] for n in nodes if isinstance(n, Load)} == {1}
             and all(isinstance(n, Load) or (isinstance(n, Apply) and n.name in PER_LANE) for n in nodes)
         )  # fmt: skip
-
-    @cached_property
-    def pairs(self) -> tuple[Load[Access], Load[Access]] | None:
-        """Return what is read of rows and of weights where a processor adds products of pairs of bf16, else None."""
-        code, (store,) = self.nest.code, self.nest.stores
-        if BF16 not in self.nest.switches or bf16_unit() != "dots" or self.left is None:
-            return None
-        product = next(n for k in inputs(code[store.value]) if isinstance(n := code[k], Apply))
-        factors = [code[k] for k in inputs(product)]
-        read = [
-            code[f.operands[0]] for f in factors if isinstance(f, Apply) and f.name == "arith.extf"
-        ]
-        if product.name != "arith.mulf" or product.is_exact or len(read) != 2:
-            return None
-        row, weights = read if product.operands[0] == self.left else reversed(read)
-        if not isinstance(row, Load) or not isinstance(weights, Load):
-            return None
-        return (row, weights) if str(row.type) == str(weights.type) == "bf16" else None
 
     def _sums_of_rows(self) -> None:
         """Write results whose addends lie side by side."""
@@ -129,8 +108,7 @@ class RowDots(ReusingLoops):
     def _number(self) -> Value:
         """Return the number of a row here: of pairs of bf16 its bits."""
         if self.pairs is not None:
-            row, _ = self.pairs
-            return self.writer.load(self.frame.address(row.access, "i16", self.place), "i16")
+            return self._bits_of_row()
         assert self.left is not None
         return self.values[self.left]
 
@@ -213,7 +191,8 @@ class RowDots(ReusingLoops):
         """Return a sum with a vector of a row times one of weights added. shared: as for `_wide`."""
         if self.pairs is None:
             assert self.left is not None
-            return self._wide({**self.values, self.left: row}, shared, held)
+            after = self._wide({**self.values, self.left: row}, shared, held)
+            return after if self.mask is None else self.writer.select(self.mask, after, held)
         if not shared:
             place = self.frame.address(self.pairs[1].access, "i16", self.place)
             shared[0] = self._lanes_at(place, row.type, 2)

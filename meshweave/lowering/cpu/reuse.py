@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
+from meshweave.hints.fast_paths import BF16
 from meshweave.ir.expressions import Accumulator, Apply, Load, gathered, inputs, needed, type_text
 from meshweave.lowering.buffers.steps import element_bytes
 from meshweave.lowering.cpu import tiles
@@ -26,7 +27,7 @@ from meshweave.lowering.nests.bind import Access, LoopNest, NestNode
 from meshweave.lowering.nests.evaluate import stored
 from meshweave.lowering.nests.rows import loop_order
 from meshweave.lowering.writer import Value
-from meshweave.plan.machine import cache_bytes, vectors
+from meshweave.plan.machine import bf16_unit, cache_bytes, vectors
 
 PANEL = 4  # part of the second cache that the results of a panel may take
 ROOM = 1 << 17  # bytes of them at most: they are on the stack
@@ -40,6 +41,7 @@ STEPS = 8  # of depth that are added at a time
 TURNED = 1 << 14  # elements of few rows that are laid along their depth first
 MOST_CODE = 1024  # nodes that are written out for one step
 CACHE_LINE = 64  # bytes
+PAIR_LANES = 16  # sums that a processor adds pairs of bf16 to
 PER_LANE = VECTORS | {f"arith.{name}" for name in ("extf", "sitofp", "uitofp")}
 
 
@@ -346,6 +348,27 @@ class ReusingLoops(NestLoops):
         kinds = {type_text(code[k]) for k in left}
         return left[0] if len(left) == 1 and kinds == set(self.types.values()) else None
 
+    @cached_property
+    def pairs(self) -> tuple[Load[Access], Load[Access]] | None:
+        """Return what is read of rows and of weights where a processor adds products of pairs of bf16, else None."""
+        code, (store,) = self.nest.code, self.nest.stores
+        if BF16 not in self.nest.switches or bf16_unit() != "dots" or self.left is None:
+            return None
+        value = code[store.value]
+        products = [n for k in inputs(value) if isinstance(n := code[k], Apply)]
+        if len(products) != 1 or not self._sums(0, store) or products[0].name != "arith.mulf":
+            return None
+        factors = [code[k] for k in inputs(products[0])]
+        read = [
+            code[f.operands[0]] for f in factors if isinstance(f, Apply) and f.name == "arith.extf"
+        ]
+        if products[0].is_exact or len(read) != 2:
+            return None
+        row, weights = read if products[0].operands[0] == self.left else reversed(read)
+        if not isinstance(row, Load) or not isinstance(weights, Load):
+            return None
+        return (row, weights) if str(row.type) == str(weights.type) == "bf16" else None
+
     def _lanes(self) -> int:
         """Return how many columns of a panel are done as one vector; 0 where they are not."""
         nest, column = self.nest, self.shape.column
@@ -371,7 +394,7 @@ class ReusingLoops(NestLoops):
         writer, depths = self.writer, self._depths(dim, at, steps)
         whole = writer.times(panel.width // self.lanes, self.lanes)
         if self.puts_together:
-            self._put_together(depths)
+            self._put_together(depths, self._takes_pairs(steps))
         none = writer.number(0)
         loop = writer.open_loop(0, whole, self.lanes, [none, none])
         step, first = loop.carried
@@ -403,24 +426,37 @@ class ReusingLoops(NestLoops):
         """Tell whether the numbers of rows are put together before they are used: there are more than registers."""
         return self.left is not None and self.count > 2
 
-    def _put_together(self, depths: Sequence[Counters]) -> None:
+    def _takes_pairs(self, steps: int) -> bool:
+        """Tell whether pairs of steps of bf16 are added at a time: for two rows memory is slower than single ones."""
+        return self.puts_together and self.pairs is not None and steps % 2 == 0
+
+    def _put_together(self, depths: Sequence[Counters], in_pairs: bool) -> None:
         """Copy the numbers of all rows at a few steps of depth to where they are read for each vector of columns."""
         row, left = self.shape.row, self.left
         assert row is not None and left is not None
         number = self.writer.open(self.count)
         for k, depth in enumerate(depths):
-            value = self._values_at({row: number, **depth})[left]
-            self.writer.store(value, self._number_of(number, k))
+            with self._at({row: number, **depth}):
+                value = self._bits_of_row() if in_pairs else self.values[left]
+            self.writer.store(value, self._number_of(number, k, value.type))
         self.writer.close()
 
-    def _number_of(self, row: Value, step: int) -> Value:
+    def _bits_of_row(self) -> Value:
+        """Load the bf16 of a row here."""
+        assert self.pairs is not None
+        place = self.frame.address(self.pairs[0].access, "i16", self.place)
+        return self.writer.load(place, "i16")
+
+    def _number_of(self, row: Value, step: int, kind: str) -> Value:
         """Return where the number of a row at a step of depth is.
 
         It is behind the results in one buffer. In one of its own LLVM would read it before the loop over columns, into
         a register that there is not.
         """
-        place = self.writer.plus(self.writer.times(row, STEPS), self.count * self.apart + step)
-        return self.writer.offset(self.buffers[0], place, self.types[self.nest.stores[0].value])
+        room = self.types[self.nest.stores[0].value]
+        first = self.writer.offset(self.buffers[0], self.count * self.apart, room)
+        place = self.writer.plus(self.writer.times(row, STEPS), step)
+        return self.writer.offset(first, place, kind)
 
     def _weights_at(self, counters: Counters) -> list[Value]:
         """Return where what depends on the column is read."""
@@ -442,6 +478,9 @@ class ReusingLoops(NestLoops):
         """Add a few steps of depth to a vector of columns of a few rows."""
         kind, at = self.types[self.nest.stores[0].value], self._column(panel, column)
         places = [self._room(0, row, column) for row in rows]
+        if self._takes_pairs(len(depths)):
+            self._wide_pairs(rows, depths, at, places)
+            return
         type_, align = f"vector<{self.lanes}x{kind}>", WIDTHS[kind]
         sums = [self.writer.load(place, type_, align) for place in places]
         for step, depth in enumerate(depths):
@@ -453,13 +492,49 @@ class ReusingLoops(NestLoops):
         for place, value in zip(places, sums):
             self.writer.store(value, place, align)
 
+    def _wide_pairs(
+        self,
+        rows: Sequence[Counters],
+        depths: Sequence[Counters],
+        column: Counters,
+        places: Sequence[Value],
+    ) -> None:
+        """Add pairs of steps of depth to a vector of columns of a few rows, whose results are at `places`."""
+        assert self.pairs is not None
+        writer, half, (_, weights) = self.writer, PAIR_LANES, self.pairs
+        starts = range(0, self.lanes, half)
+        into = [writer.offset(place, k, "f32") for place in places for k in starts]
+        sums = [writer.load(place, f"vector<{half}xf32>", 4) for place in into]
+        for step in range(0, len(depths), 2):
+            lines = []
+            for depth in depths[step : step + 2]:
+                with self._placed({**column, **depth}):
+                    place = self.frame.address(weights.access, "i16", self.place)
+                    lines.append(writer.load(place, f"vector<{self.lanes}xi16>", 2))
+            orders = [
+                [at + k for at in range(s, s + half) for k in (0, self.lanes)] for s in starts
+            ]
+            pairs = [writer.shuffle(lines[0], lines[1], order) for order in orders]
+            for r, row in enumerate(rows):
+                (number,) = row.values()
+                both = writer.load(self._number_of(number, step, "i16"), "i32", 2)
+                left = writer.convert("llvm.bitcast", writer.spread(both, half), pairs[0].type)
+                for c, pair in enumerate(pairs):
+                    k = r * len(pairs) + c
+                    sums[k] = writer.add_pairs(left, pair, sums[k])
+        for place, value in zip(into, sums):
+            writer.store(value, place, 4)
+
     def _known(self, row: Counters, depth: Counters, step: int) -> Mapping[int, Value]:
         """Return the numbers of a row at a step of depth."""
         if not self.puts_together or self.left is None:
             return self._values_at({**row, **depth})
         (number,) = row.values()
         kind = self.types[self.nest.stores[0].value]
-        return {**self.values, self.left: self.writer.load(self._number_of(number, step), kind)}
+        return {
+            **self.values,
+            self.left: self.writer.load(self._number_of(number, step, kind), kind),
+        }
 
     def _wide(self, known: Mapping[int, Value], shared: dict[int, Value], held: Value) -> Value:
         """Return what the result of a row holds after a step of depth, for a vector of columns.
