@@ -19,7 +19,6 @@ import numpy as np
 from meshweave.api import program as api
 from meshweave.api.lowered import Compiled, Lowered
 from meshweave.api.signature import fast_key
-from meshweave.bundle import numpy_dtype
 from meshweave.errors import MeshweaveError, UsageError
 from meshweave.frontends.python import tree
 from meshweave.frontends.python.dtypes import DType, as_dtype
@@ -136,9 +135,7 @@ class JaxProgram:
         return self._jax.tree.unflatten(traced.out_tree, given)
 
     def _given(self, array: Array, leaf: Leaf) -> PyTree:
-        """Return a result as JAX's types are: unsigned, or PRNG keys of its own."""
-        if leaf.dtype.kind == "u":
-            array = _retyped(array, f"u{array.dtype_name}")
+        """Return a result as JAX's types are: PRNG keys of its own."""
         if leaf.key is None:
             return array
         data = self._jax.numpy.asarray(np.asarray(array))
@@ -147,8 +144,6 @@ class JaxProgram:
     def _taken(self, value: object, leaf: Leaf) -> Array | np.ndarray[Any, Any]:
         """Return an argument as the program takes it: only JAX's own conversions (float64 to float32) are made."""
         if isinstance(value, Array):
-            if leaf.dtype.kind == "u" and value.dtype_name.startswith("ui"):
-                return _retyped(value, value.dtype_name[1:])
             return value
         if leaf.key is not None:
             value = _key_data(self._jax, value, leaf)
@@ -164,7 +159,7 @@ class JaxProgram:
             if canonical != leaf.dtype and not python:
                 raise MeshweaveError(f"{leaf.name}: dtype {array.dtype}, {leaf.dtype} is right")
             array = array.astype(leaf.dtype)
-        return array.view(f"i{array.dtype.itemsize}") if array.dtype.kind == "u" else array
+        return array
 
     def explain(self) -> str:
         """Return tables about the program: layouts, collectives with their bytes, memory."""
@@ -244,9 +239,3 @@ def _holds(dtype: np.dtype[Any], value: bool | int | float) -> bool:
             return int(limits.min) <= value <= int(limits.max)
         return dtype.kind not in "b"
     return dtype.kind not in "biu"
-
-
-def _retyped(array: Array, dtype: str) -> Array:
-    """Return the same bits as elements of another type of their size."""
-    shards = [shard.view(numpy_dtype(dtype)) for shard in array.shards]
-    return Array(shards, array.mesh, array.layout, array.shape, dtype)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, TypeAlias
 
-from meshweave.dialects.dist import DONATE, TAKES, LayoutAttr
+from meshweave.dialects.dist import DONATE, TAKES, UNSIGNED, LayoutAttr
 from meshweave.errors import CompileError, LayoutError
 from meshweave.frontends.shardy.shardings import (
     MeshText,
@@ -187,7 +187,7 @@ def _value_attributes(
             found[name] = attrs[name]
     element = getattr(kind, "element_type", None)
     if isinstance(element, ir.IntegerType) and element.is_unsigned:
-        found["dist.unsigned"] = ir.UnitAttr.get()
+        found[UNSIGNED] = ir.UnitAttr.get()
     return found
 
 

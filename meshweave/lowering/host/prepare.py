@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
 
 from meshweave.bundle import Port
-from meshweave.dialects.dist import COMPLEX, TAKES
+from meshweave.dialects.dist import COMPLEX, TAKES, UNSIGNED
 from meshweave.errors import CompileError
 from meshweave.hints.fast_paths import KERNEL, SWITCHES
 from meshweave.ir.bindings import ir
@@ -216,7 +216,8 @@ def _port(name: str, type_: ir.Type, attrs: Mapping[str, ir.Attribute], op: ir.O
     layout = Layout.replicated(len(shape))
     text = attrs["dist.layout"].value if "dist.layout" in attrs else str(layout)
     takes = attrs[TAKES].value if TAKES in attrs else None
-    port = Port(name, str(type_.element_type), tuple(whole.shape), shape, text, takes)
+    element = f"{'u' if UNSIGNED in attrs else ''}{type_.element_type}"
+    port = Port(name, element, tuple(whole.shape), shape, text, takes)
     return _complex(port) if COMPLEX in attrs else port
 
 

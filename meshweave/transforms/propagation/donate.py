@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from meshweave.dialects.dist import DONATE, DONATIONS, TAKES
+from meshweave.dialects.dist import DONATE, DONATIONS, TAKES, UNSIGNED
 from meshweave.errors import CompileError
 from meshweave.hints.ledger import HONOURED, INFEASIBLE, UNSUPPORTED
 from meshweave.ir.bindings import ir
@@ -159,6 +159,8 @@ class _Donations:
         if own != type_:
             return f"it is {own}, result {result} is {type_}"
         ends = [self.arguments[number], self.results[result]]
+        if (UNSIGNED in ends[0]) != (UNSIGNED in ends[1]):
+            return f"only one of it and result {result} has integers without a sign"
         if any("dist.layout" not in end or "dist.open" in end for end in ends):
             return ""
         here, there = (end["dist.layout"].value for end in ends)
