@@ -23,7 +23,7 @@ Elements: TypeAlias = np.ndarray[Any, Any]
 def take_captured(module: JaxModule) -> tuple[str, tuple[Elements, ...]]:
     """Return the text of a module without its large constants, and those, in the order of their numbers.
 
-    The module stays as it is. Integers come signless, bf16 as bits.
+    The module stays as it is. bf16 comes as bits.
     """
     ir = import_module("jax.extend.mlir.ir")
     copy = module.operation.clone()
@@ -68,8 +68,7 @@ def _elements(ir: JaxModule, value: Any) -> Elements:
     """Return a copy of the elements of an attribute."""
     if isinstance(value.type.element_type, ir.BF16Type):
         return np.array(_bits(ir, value, value.type)).view(np.uint16)
-    array = np.array(value)
-    return array.view(f"i{array.itemsize}") if array.dtype.kind == "u" else array
+    return np.array(value)
 
 
 def _bits(ir: JaxModule, value: Any, type_: Any) -> Any:

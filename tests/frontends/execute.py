@@ -38,7 +38,7 @@ def run(module: Any, inputs: list[np.ndarray]) -> list[np.ndarray]:
         for op in ops_of(module.operation, SCAN):
             replace_op(op.operation, by_doubling(op.operation))
         for op in ops_of(module.operation, SCATTER):
-            replace_op(op.operation, in_rounds(op.operation))
+            replace_op(op.operation, in_rounds(op.operation, in_rows=False))
         for op in ops_of(module.operation, ORDER):
             replace_op(op.operation, [in_loops(op.operation)])
         for op in ops_of(module.operation, LAPACK):
