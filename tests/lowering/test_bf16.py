@@ -101,7 +101,16 @@ SIZES = st.sampled_from([1, 7, 8, 15, 16, 17, 31, 32, 33, 64, 79, 130])
 def test_any_product(way, m, n, k, turned, adds, unit):
     maps = (*way, "nm" if turned else "mn")
     count = check(maps, {"m": m, "n": n, "k": k}, unit, adds=adds)
-    assert count == (min(m, n, k) >= products.FEWEST and not products_of_few(m, n, k))
+    fills = unit == "tiles" or max(used(m, n, k), used(n, m, k)) >= products.LEAST_USED
+    few = min(m, n, k) < products.FEWEST or products_of_few(m, n, k)
+    assert count == (fills and not few)
+
+
+def used(m, n, k):
+    """Which part of blocks of 8 rows, 32 columns and 32 steps of depth such a product fills."""
+    return np.prod(
+        [size / (-(-size // block) * block) for size, block in ((m, 8), (n, 32), (k, 32))]
+    )
 
 
 def products_of_few(m, n, k):

@@ -21,7 +21,13 @@ from meshweave.lowering.cpu.products.bf16.packing import (
     digits,
     is_even,
 )
-from meshweave.lowering.cpu.products.bf16.units import Bf16Unit, DotUnit, SumBlock, TileUnit
+from meshweave.lowering.cpu.products.bf16.units import (
+    ROWS_TOGETHER,
+    Bf16Unit,
+    DotUnit,
+    SumBlock,
+    TileUnit,
+)
 from meshweave.lowering.cpu.products.blas import by_class, classes_of, starts_at_zero
 from meshweave.lowering.cpu.text import FunctionWriter
 from meshweave.lowering.nests.bind import Access, LoopNest, merged
@@ -33,6 +39,8 @@ from meshweave.processor import AMX
 PANEL = 1 << 18  # bytes of the right matrix that are packed at a time: they are on the stack
 DEEP = 512  # steps of depth at a time
 FEWEST = 8  # rows, columns and steps of depth, below which other loops are faster
+LEAST_USED = 0.2  # part of blocks, below which products in f32 are faster
+RATE = 64  # multiplications a cycle
 APART = 1.0  # cycles to write a result whose neighbours in a row lie apart
 
 
@@ -75,11 +83,19 @@ class Bf16Product:
 
     @property
     def cycles(self) -> float:
-        """Estimate the time of what is not multiplying."""
+        """Estimate the time."""
         panels = -(-self.columns // _width(self))
         packing = self.rows * panels * self.left.cost + self.columns * self.right.cost
         writing = self.rows * self.columns * (1 / LINES if self.step == 1 else APART)
-        return packing * self.depth + writing * -(-self.depth // DEEP)
+        multiplying = self.rows * self.columns * self.depth / self.used / RATE
+        return packing * self.depth + writing * -(-self.depth // DEEP) + multiplying
+
+    @property
+    def used(self) -> float:
+        """Return which part of what vectors multiply belongs to the product: blocks are filled up."""
+        block = (ROWS_TOGETHER, DotUnit.columns * LINES, DEPTH)
+        sizes = (self.rows, self.columns, self.depth)
+        return math.prod(n / (-(-n // b) * b) for n, b in zip(sizes, block))
 
 
 def product_of(nest: LoopNest) -> Bf16Product | None:
@@ -137,7 +153,9 @@ def _product(
         result,
     )
     few = min(product.rows, product.columns, product.depth) < FEWEST
-    return product if not few and product.left.fits and product.right.fits else None
+    if few or (bf16_unit() == "dots" and product.used < LEAST_USED):
+        return None
+    return product if product.left.fits and product.right.fits else None
 
 
 def _is_one_walk(sizes: tuple[int, ...], loops: tuple[int, ...], access: Access) -> bool:
@@ -270,7 +288,7 @@ class _Loops:
         depth = writer.plus(part.depth, DEPTH - 1) // DEPTH
         apart = self.blocks * BLOCK
         step = writer.constant(4 * self.columns, "i64")
-        beside = SumBlock(self.lines, right, apart, depth, self.sums, step, True)
+        beside = SumBlock(self.lines, right, apart, depth, self.sums, step, True, rows)
 
         def through() -> None:
             self.machine.add(writer, beside)
@@ -286,7 +304,14 @@ class _Loops:
         place = self._row(row)
         place = writer.offset(place, column, "f32")
         there = SumBlock(
-            self.lines, right, apart, depth, place, writer.constant(4 * last, "i64"), begins
+            self.lines,
+            right,
+            apart,
+            depth,
+            place,
+            writer.constant(4 * last, "i64"),
+            begins,
+            self.rows,
         )
         if p.rows % self.rows == 0 and p.columns % self.columns == 0:
             self.machine.add(writer, there)

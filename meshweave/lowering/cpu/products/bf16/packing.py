@@ -6,7 +6,7 @@ right one word by word, 16 lines each: one is the other turned over. What a bloc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from meshweave.lowering.cpu import tiles
@@ -97,7 +97,7 @@ class BlockPacker:
         if s.is_even:
             whole = writer.compare("sge", left, LINES) & whole
 
-        def vectors() -> None:
+        def all_of_it() -> None:
             if places:
                 rows = [self._moved(place, s.depth, deep) for place in places]
                 self._stored([writer.load(r, "vector<16xi32>", 2) for r in rows], target)
@@ -105,10 +105,20 @@ class BlockPacker:
                 source = self._moved(self._moved(self.pointer, s.lines, begin), s.depth, deep)
                 self._stored([self._words(source, k) for k in range(LINES)], target)
 
-        def elements() -> None:
-            self._elements(begin, deep, target, left, rest)
+        def part_of_it() -> None:
+            if s.lies_by_line:
+                rows = places or [self._line(begin, k, left) for k in range(LINES)]
+                rows = [self._some(self._moved(r, s.depth, deep), DEPTH, rest) for r in rows]
+                self._stored(
+                    [writer.convert("llvm.bitcast", r, "vector<16xi32>") for r in rows], target
+                )
+            else:
+                source = self._moved(self._moved(self.pointer, s.lines, begin), s.depth, deep)
+                self._stored(
+                    [self._some_words(source, k, left, rest) for k in range(LINES)], target
+                )
 
-        writer.if_(whole, vectors, elements)
+        writer.if_(whole, all_of_it, part_of_it)
         writer.close()
         writer.close()
 
@@ -142,28 +152,35 @@ class BlockPacker:
             place = writer.offset(source, number * s.line_step, "i16")
             return writer.load(place, "vector<16xi32>", 2)
         places = [writer.offset(source, (2 * number + k) * s.depth_step, "i16") for k in range(2)]
-        first, second = (writer.load(place, "vector<16xi16>", 2) for place in places)
-        mixed = writer.shuffle(first, second, [k // 2 + k % 2 * 16 for k in range(32)])
-        return writer.convert("llvm.bitcast", mixed, "vector<16xi32>")
+        return self._paired(*(writer.load(place, "vector<16xi16>", 2) for place in places))
 
-    def _elements(
-        self, begin: Value, deep: Value, target: Value, lines: Value, depth: Value
-    ) -> None:
-        """Pack a block of which only a part is in the matrix."""
-        writer, s = self.writer, self.side
-        line = writer.open(LINES)
-        source = self._moved(self._line(begin, line, lines), s.depth, deep)
-        step = writer.open(DEPTH)
-        inside = writer.compare("slt", line, lines) & writer.compare("slt", step, depth)
-        place = writer.offset(source, writer.times(step, s.depth_step), "i16")
-        read: Callable[[], list[Value]] = lambda: [writer.load(place, "i16")]  # noqa: E731
-        (value,) = writer.if_(inside, read, lambda: [writer.constant(0, "i16")], ["i16"])
-        row, word = (line, step // 2) if s.by_line else (step // 2, line)
-        at = writer.plus(writer.times(row, LINES), word)
-        at = writer.plus(writer.times(at, 2), step % 2)
-        writer.store(value, writer.offset(target, at, "i16"))
-        writer.close()
-        writer.close()
+    def _some_words(self, source: Value, number: int, lines: Value, depth: Value) -> Value:
+        """Load one word of up to 16 lines, as far as there are lines, and depth."""
+        writer, found = self.writer, []
+        for step in (2 * number, 2 * number + 1):
+            place = writer.offset(source, step * self.side.depth_step, "i16")
+            none = writer.constant(0, "i64")
+            count = writer.select(writer.compare("sgt", depth, step), lines, none)
+            found.append(self._some(place, LINES, count))
+        return self._paired(*found)
+
+    def _paired(self, first: Value, second: Value) -> Value:
+        """Return words of two steps of depth, of 16 lines."""
+        mixed = self.writer.shuffle(first, second, [k // 2 + k % 2 * 16 for k in range(32)])
+        return self.writer.convert("llvm.bitcast", mixed, "vector<16xi32>")
+
+    def _some(self, place: Value, lanes: int, count: Value) -> Value:
+        """Load the first elements of a vector, as many as there are; the others are zero, and not touched."""
+        writer, kind = self.writer, f"vector<{lanes}xi16>"
+        wide = writer.spread(writer.convert("arith.trunci", count, "i32"), lanes)
+        order = writer.literal(str(list(range(lanes))), wide.type)
+        inside = f"vector<{lanes}xi1>"
+        mask = writer.let(f"arith.cmpi slt, {order.name}, {wide.name} : {wide.type}", inside)
+        zero = writer.constant(0, kind)
+        text = (
+            f"llvm.intr.masked.load {place.name}, {mask.name}, {zero.name} {{alignment = 2 : i32}}"
+        )
+        return writer.let(f"{text} : ({place.type}, {inside}, {kind}) -> {kind}", kind)
 
 
 def digits(sizes: Sequence[int], loops: Sequence[int], number: Value) -> dict[int, Value]:

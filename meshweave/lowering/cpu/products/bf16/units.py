@@ -21,6 +21,7 @@ class SumBlock:
 
     left, right: packed blocks of the first 16 rows and columns; `apart` bytes on are the next 16. depth: how many
     blocks are added up. sums: where the sums are, f32, rows `step` bytes apart. begins: whether they begin at zero.
+    rows: how many are wanted; more may be made.
     """
 
     left: Value
@@ -30,6 +31,7 @@ class SumBlock:
     sums: Value
     step: Value
     begins: Value | bool
+    rows: Value | int
 
 
 class Bf16Unit(Protocol):
@@ -120,7 +122,7 @@ class DotUnit:
 
     def add(self, writer: Writer, block: SumBlock) -> None:
         """Add the products of blocks to 8 rows of sums after the other."""
-        group = writer.open(self.rows * LINES, ROWS_TOGETHER)
+        group = writer.open(block.rows, ROWS_TOGETHER)
         half, line = group // LINES, group % LINES
         left = writer.offset(block.left, writer.times(half, block.apart))
         left = writer.offset(left, writer.times(line, ROW))
