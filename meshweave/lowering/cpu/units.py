@@ -12,6 +12,7 @@ from meshweave.lowering.cpu.products.blocks import blocks_of, blocks_text
 from meshweave.lowering.cpu.products.depthwise import DepthwiseRows, row_of
 from meshweave.lowering.cpu.reuse import ReusingLoops, reads_once, shape_of, turned
 from meshweave.lowering.cpu.scans import ScanLoops, is_scan
+from meshweave.lowering.cpu.short_sums import ShortReductions
 from meshweave.lowering.cpu.sorting import order_text
 from meshweave.lowering.cpu.text import FunctionWriter
 from meshweave.lowering.nests.bind import LoopNest
@@ -45,6 +46,9 @@ def _loops_of(writer: FunctionWriter, nest: LoopNest, rows: Sequence[Value]) -> 
     if row_of(nest, len(rows)) is not None:
         return DepthwiseRows(writer, nest, rows)
     nest = with_fast_types(nest)
+    short_sums = ShortReductions(writer, nest, rows)
+    if short_sums.fits:
+        return short_sums
     shape = shape_of(nest, len(rows))
     if shape is None:
         return NestLoops(writer, nest, rows)
