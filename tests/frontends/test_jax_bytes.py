@@ -63,8 +63,8 @@ def test_places_of_extremes_bring_pairs(cut: tuple[str, str], dtype: str) -> Non
 def test_an_extreme_of_columns_brings_a_number_and_a_place_of_each() -> None:
     x = drawn((64, 10), "f4", 3)
     by = lambda x: jnp.argmax(x, 0)  # noqa: E731
-    assert runs(by, x, mesh="x=2", layouts=("[x, _]",)) == {"all_gather": 10 * (4 + 4)}
-    assert runs(by, x, mesh="x=4", layouts=("[x, _]",)) == {"all_gather": 3 * 10 * (4 + 4)}
+    assert runs(by, x, mesh="x=2", layouts=("[x, _]",)) == {"all_reduce": 10 * (4 + 4)}
+    assert runs(by, x, mesh="x=4", layouts=("[x, _]",)) == {"all_reduce": 15 * (4 + 4)}
 
 
 @pytest.mark.parametrize("cut", some(CASES, 6))
