@@ -155,6 +155,10 @@ class _Check:
             for what, (_, value) in zip(names, values):
                 if what in open_:
                     self.unproven.append(Finding(what, location_text(value), str(error)))
+        if here.beyond:
+            place, reason = here.beyond[0].place, here.beyond[0].reason
+            self.unproven += [Finding(what, place, reason) for what in self.proven]
+            self.proven = []
         self.ops, self.saved = there.ops + here.ops, there.saved + here.saved
         self.was_short = bool(self.repeated) or there.shortened or here.shortened
         return Answer(

@@ -16,7 +16,7 @@ from meshweave.ir.ops import body_of, functions_of, terminator
 from meshweave.verification.answer import Finding
 from meshweave.verification.calls import ReadCall, with_symbols
 from meshweave.verification.said import AttributeReader, ElementShape, NotReadError
-from meshweave.verification.terms.indices import Expr
+from meshweave.verification.terms.indices import Expr, bounds
 from meshweave.verification.terms.ranks import Ranks, index_var, places_of
 from meshweave.verification.terms.scalars import apply
 from meshweave.verification.terms.terms import LimitError, Node, Term, Terms
@@ -53,6 +53,7 @@ class ProgramWalk:
     views: dict[ir.Value, Term] = field(default_factory=dict)
     shapes: dict[ir.Value, ElementShape] = field(default_factory=dict)
     unread: dict[int, Finding] = field(default_factory=dict)
+    beyond: list[Finding] = field(default_factory=list)  # slices that may lie beyond an end
     ops: int = 0
     depth: int = 0  # calls and loops around, of those that are read once
     known: dict[Hashable, Term] = field(default_factory=dict)
@@ -160,6 +161,21 @@ class ProgramWalk:
         made = self.terms.unknown(reason, element, depends)
         self.unread[made.node] = Finding(op.name, location_text(op), reason)
         return made
+
+    def check_within(self, op: ir.Operation, offset: Term, last: int, size: int) -> bool:
+        """Note a slice that may lie beyond the end of a tensor: a program with one has no meaning, whatever it returns.
+
+        last: how far its last element is from the first. A beginning that is computed from data leaves room.
+        """
+        if self.terms.nodes[offset.node].op != "iota":
+            return True
+        low, high = bounds(offset.exprs[0])
+        if low >= 0 and high + last < size:
+            return True
+        self.beyond.append(
+            Finding(op.name, location_text(op), "a slice beyond the end of a tensor")
+        )
+        return False
 
     def shape(self, value: ir.Value) -> ElementShape:
         """Return the shape of a value, () for a scalar, and its element type as text."""

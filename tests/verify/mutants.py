@@ -18,7 +18,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from verify import test_pieces, test_products
+from verify import parts, test_pieces, test_products
 from verify.corpus import random_programs
 from verify.own_ops import texts_of_ops
 from verify.pairs import EXAMPLES, PROGRAMS, compared, mesh, texts
@@ -30,6 +30,8 @@ from meshweave.errors import CompileError, MeshweaveError
 from meshweave.ir.bindings import ir
 from meshweave.ir.locations import parse_module
 
+GROUPS = ("named", "part", "own", "random")
+"""Kinds of programs: examples and small ones, parts at a time, ops of our own, random ones."""
 RANDOM = 60
 """Random programs that are changed."""
 Change = Callable[[random.Random, str], "str | None"]
@@ -132,6 +134,90 @@ def one_more_trip(rng: random.Random, text: str) -> "str | None":
     return _put(text, match, lines)
 
 
+def other_share(rng: random.Random, text: str) -> "str | None":
+    """Let a loop begin or end a step earlier or later: it overlaps with another one, or leaves out an iteration."""
+    match = _pick(rng, r"( *)(%\S+ = scf\.for %\w+ = )(%\w+) to (%\w+) step (%\w+)", text)
+    if match is None:
+        return None
+    ends, number, op = [match[3], match[4]], rng.randrange(2), rng.choice(("addi", "subi"))
+    line = f"{match[1]}%moved = arith.{op} {ends[number]}, {match[5]} : index\n"
+    ends[number] = "%moved"
+    loop = f"{match[1]}{match[2]}{ends[0]} to {ends[1]} step {match[5]}"
+    return _put(text, match, line + loop)
+
+
+def other_place(rng: random.Random, text: str) -> "str | None":
+    """Let a slice be where another one is: parts of two cores in one place, a panel for another."""
+    match = _pick(rng, r"tensor\.(?:extract|insert)_slice [^\[]*\[([^\]]*%[^\]]*)\]", text)
+    moving = match and _pick(rng, r"%\w+", match[1])
+    if match is None or moving is None:
+        return None
+    indices = re.findall(r"(%\w+) = [^\n]* : index\n|scf\.for (%\w+) =", text)
+    names = sorted({name for pair in indices for name in pair if name})
+    at = match.start(1) + moving.start()
+    return text[:at] + rng.choice(names) + text[at + len(moving[0]) :]
+
+
+def other_state(rng: random.Random, text: str) -> "str | None":
+    """Let a loop begin with, or hand on, another value of the same type: an accumulator is shared, or not kept."""
+    match = _pick(rng, r"iter_args\(([^)]*)\)|scf\.yield (%[^:\n]*) : ", text)
+    if match is None:
+        return None
+    given = rng.choice(re.findall(r"%[\w#]+(?=,|$)", (match[1] or match[2]).strip()))
+    alike = [n for n in _alike(text, given) if n != given]
+    if not alike:
+        return None
+    return _put(text, match, re.sub(rf"{given}(?![\w#])", rng.choice(alike), match[0], count=1))
+
+
+def _alike(text: str, name: str) -> list[str]:
+    """The values that have the type of a value."""
+    types = dict(re.findall(r"(%\w+) = [^\n]*[ >(](tensor<[^\n ]*>)(?: \{)?\n", text))
+    types |= dict(re.findall(r"(%arg\w+): (tensor<[^ ]*>)", text))
+    long = r"(%\w+) = linalg\.generic [^\n]*\{\n(?:[^\n]*\n)*?\s*\} -> (tensor<[^\n ]*>)"
+    types |= dict(re.findall(long, text))
+    for names, kinds in re.findall(r"iter_args\(([^)]*)\) -> \(([^)]*)\)", text):
+        types |= dict(zip(re.findall(r"(%\w+) =", names), kinds.split(", ")))
+    return sorted(n for n, t in types.items() if t == types.get(name))
+
+
+def short_halo(rng: random.Random, text: str) -> "str | None":
+    """Lose the first or the last row of what ranks have exchanged, or move it all by a row."""
+    pattern = (
+        r'(%\w+) = ("dist\.(?:exchange|permute|all_gather)"[^\n]*-> tensor<([\dx]+)x(f\d+)>)\n'
+    )
+    match = _pick(rng, pattern, text)
+    if match is None:
+        return None
+    made, op, shape, kind = match.groups()
+    sizes = [int(n) for n in shape.split("x")]
+    dim = rng.randrange(len(sizes))
+    if sizes[dim] < 2:
+        return None
+
+    def row(there: int, others: "list[int] | None" = None) -> str:
+        return ", ".join(
+            str(there if d == dim else n) for d, n in enumerate(others or [0] * len(sizes))
+        )
+
+    first, low = rng.choice(((0, 0), (1, 1), (1, 0), (0, 1)))
+    less = f"tensor<{row(sizes[dim] - 1, sizes).replace(', ', 'x')}x{kind}>"
+    ones, places = (
+        ", ".join("1" * len(sizes)),
+        ", ".join(f"%p{d}: index" for d in range(len(sizes))),
+    )
+    lines = f"""%whole = {op}
+%row = tensor.extract_slice %whole[{row(first)}] [{row(sizes[dim] - 1, sizes)}] [{ones}]
+  : tensor<{shape}x{kind}> to {less}
+%nothing = arith.constant 0.0 : {kind}
+{made} = tensor.pad %row low[{row(low)}] high[{row(1 - low)}] {{
+^bb0({places}):
+  tensor.yield %nothing : {kind}
+}} : {less} to tensor<{shape}x{kind}>
+"""
+    return _put(text, match, lines)
+
+
 def other_number(rng: random.Random, text: str) -> "str | None":
     """Change a neutral element, or another constant."""
     match = _pick(rng, r"(0\.000000e\+00|0xFF800000|1\.000000e\+00)", text)
@@ -188,9 +274,7 @@ def other_start(rng: random.Random, text: str) -> "str | None":
     if match is None:
         return None
     given = rng.choice([n.strip() for n in (match[1] or match[2]).split(",")])
-    types = dict(re.findall(r"(%\w+) = [^\n]*(tensor<[^\n ]*>)(?: \{)?\n", text))
-    types |= dict(re.findall(r"(%arg\w+): (tensor<[^ ]*>)", text))
-    alike = sorted(n for n, t in types.items() if n != given and t == types.get(given))
+    alike = [n for n in _alike(text, given) if n != given]
     if not alike:
         return None
     changed = re.sub(rf"{given}(?![\w#])", rng.choice(alike), match[0], count=1)
@@ -231,7 +315,13 @@ CHANGES: tuple[Change, ...] = (
     other_coordinate,
     other_start,
     other_flag,
+    other_share,
+    other_place,
+    other_state,
+    short_halo,
 )
+OF_PARTS: tuple[Change, ...] = (other_share, other_place, other_state, short_halo)
+"""Changes of programs that do a part at a time (`parts.py`): half of theirs are such."""
 
 
 def programs(examples: bool = False) -> dict[str, tuple[str, str]]:
@@ -245,6 +335,7 @@ def programs(examples: bool = False) -> dict[str, tuple[str, str]]:
     for name, scores in (("plain", test_products.PLAIN), ("masked", test_products.MASKED)):
         sides = (test_products.WHOLE, test_products.ONLINE)
         found[f"online softmax, {name}"] = tuple([s.replace("SCORES", scores) for s in sides])
+    found |= {f"part {name}": pair for name, pair in parts.on_tensors().items()}
     for name, text in texts_of_ops().items():
         pair = texts(text)
         if compared(*pair).status == 0:
@@ -257,12 +348,12 @@ def programs(examples: bool = False) -> dict[str, tuple[str, str]]:
 
 
 def mutants(count: int, seed: int, made: dict[str, tuple[str, str]]) -> Iterator[Mutant]:
-    """Changed programs, `count` of them that can be read, a third each of examples, ops of our own and random ones."""
+    """Changed programs, `count` of them that can be read, as many of each group."""
     rng = random.Random(seed)
-    groups = [[n for n in sorted(made) if _group(n) == g] for g in ("named", "own", "random")]
+    groups = [[n for n in sorted(made) if _group(n) == g] for g in GROUPS]
     while count:
         name = rng.choice(rng.choice([g for g in groups if g]))
-        change = rng.choice(CHANGES)
+        change = rng.choice(OF_PARTS if _group(name) == "part" and rng.randrange(2) else CHANGES)
         whole, right = made[name]
         local = change(rng, right)
         if local is not None and local != right and is_program(local):
@@ -272,7 +363,7 @@ def mutants(count: int, seed: int, made: dict[str, tuple[str, str]]) -> Iterator
 
 def _group(name: str) -> str:
     first = name.partition(" ")[0]
-    return first if first in ("own", "random") else "named"
+    return first if first in GROUPS else GROUPS[0]
 
 
 def is_program(text: str) -> bool:
@@ -316,12 +407,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", choices=GROUPS, help="programs of this kind")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="end after so long")
     options = parser.parse_args()
     counts: Counter[str] = Counter()
     changes: dict[str, Counter[str]] = {}
     end = time.monotonic() + options.seconds
-    for mutant in mutants(options.count, options.seed, programs(examples=True)):
+    made = programs(examples=True)
+    made = {n: pair for n, pair in made.items() if options.only in (None, _group(n))}
+    for mutant in mutants(options.count, options.seed, made):
         found = verdict(mutant)
         if time.monotonic() > end:
             break

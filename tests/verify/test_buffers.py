@@ -523,3 +523,23 @@ def test_a_state_that_is_written_wrongly_is_found(offset: str, change: str) -> N
     found = answer(before, "".join(lines))
     assert found.status == (3 if offset == "%at" else 1), str(found)
     assert any("operand 0" in f.reason for f in found.refuted + found.unproven), str(found)
+
+
+def test_a_kernel_that_is_another_one_proves_nothing() -> None:
+    before, after = planned(LOOP)
+    found = answer(before, changed(after, r"arith\.addf", "arith.subf"))
+    assert found.status == 3 and not found.proven
+    assert "is another kernel than that of this name" in str(found)
+
+
+def test_a_buffer_lies_at_one_place() -> None:
+    """Kernels are written by the number of a buffer: places that differ would be one."""
+    before, after = lowered(PROGRAMS["softmax of columns"])
+    place = r'("mw\.place"\(\) {buffer = )\d+(.*offset = )\d+'
+    first, other = list(re.finditer(place, after))[:2]
+    number, offset = re.findall(r"\d+", first[0])[0], re.findall(r"\d+", other[0])[-1]
+    wrong = after.replace(other[0], other[0].replace(re.findall(r"\d+", other[0])[0], number, 1))
+    found = answer(before, wrong)
+    assert found.status == 3 and f"mw.place: buffer {number} lies at byte" in str(found)
+    with pytest.raises(CompileError, match=f"buffer {number} lies at byte .*, here at {offset}"):
+        build(wrong)

@@ -181,3 +181,44 @@ def test_padding_that_is_masked_is_no_part_of_a_row_of_ones() -> None:
     assert compared(whole, local).status in (0, 3)
     wrong = local.replace("constant 5 : index", "constant 6 : index")
     assert wrong != local and compared(whole, wrong).status != 0
+
+
+BEYOND = """
+func.func @main(%a: tensor<7x6xf32>) -> tensor<7x6xf32> {
+  %first = arith.constant FIRST : index
+  %seven = arith.constant 7 : index
+  %one = arith.constant 1 : index
+  %e = tensor.empty() : tensor<7x6xf32>
+  %b = tensor.extract_slice %a[%first, 0] [1, 6] [1, 1] : tensor<7x6xf32> to tensor<1x6xf32>
+  %m = scf.for %i = %first to %seven step %one iter_args(%to = %e) -> (tensor<7x6xf32>) {
+    %c = tensor.extract_slice %a[%i, 0] [1, 6] [1, 1] : tensor<7x6xf32> to tensor<1x6xf32>
+    %n = tensor.insert_slice %c into %to[%i, 0] [1, 6] [1, 1] : tensor<1x6xf32> into tensor<7x6xf32>
+    scf.yield %n : tensor<7x6xf32>
+  }
+  return %m : tensor<7x6xf32>
+}
+"""
+
+
+def test_a_slice_beyond_the_end_of_a_tensor_has_no_meaning_though_nothing_reads_it() -> None:
+    assert compared(SAME, BEYOND.replace("FIRST", "0")).status == 0
+    found = compared(SAME, BEYOND.replace("FIRST", "-1"))
+    assert found.status == 3 and "a slice beyond the end of a tensor" in str(found)
+
+
+def test_the_sum_of_pieces_is_that_of_each() -> None:
+    head = "func.func @main(%a: tensor<7x6xf32>) -> tensor<6xf32> {\n  %z = arith.constant dense<0.0> : tensor<6xf32>\n"
+    total = "linalg.reduce { arith.addf } ins(%IN : tensor<NxF>) outs(%z : tensor<6xf32>) dimensions = [0]\n"
+    whole = f"{head}%s = {total.replace('IN', 'a').replace('NxF', '7x6xf32')} return %s : tensor<6xf32> }}"
+    local = f"""{head}
+  %b = tensor.extract_slice %a[0, 0] [5, 6] [1, 1] : tensor<7x6xf32> to tensor<5x6xf32>
+  %c = tensor.extract_slice %a[FROM, 0] [2, 6] [1, 1] : tensor<7x6xf32> to tensor<2x6xf32>
+  %p = {total.replace("IN", "b").replace("NxF", "5x6xf32")}
+  %q = {total.replace("IN", "c").replace("NxF", "2x6xf32")}
+  %e = arith.constant dense<0.0> : tensor<2x6xf32>
+  %m = tensor.insert_slice %p into %e[0, 0] [1, 6] [1, 1] : tensor<6xf32> into tensor<2x6xf32>
+  %n = tensor.insert_slice %q into %m[1, 0] [1, 6] [1, 1] : tensor<6xf32> into tensor<2x6xf32>
+  %s = {total.replace("IN", "n").replace("NxF", "2x6xf32")} return %s : tensor<6xf32>
+}}"""
+    assert compared(whole, local.replace("FROM", "5")).status == 0
+    assert compared(whole, local.replace("FROM", "4")).status == 1

@@ -177,11 +177,16 @@ class Buffers:
 
     def _placed(self, value: ir.Value, op: ir.Operation) -> Place:
         """Return the place of an `mw.place`: ops with the same number are one buffer."""
-        number = op.attributes["buffer"].value
+        number, offset = op.attributes["buffer"].value, op.attributes["offset"].value
         if number not in self._arena:
             self._arena[number] = self._root(value, "arena", len(self.roots)).root
+            self._arena[number].offset = offset
         root = self._arena[number]
-        root.offset = op.attributes["offset"].value
+        if root.offset != offset:
+            raise CompileError(
+                f"mw.place: buffer {number} lies at byte {root.offset}, here at {offset}",
+                location_text(op.location),
+            )
         first, last = op.attributes["lifetime"]
         self.blocks[root] = ArenaBlock(root.nbytes, first, last, root.offset)
         return Place(root, *self._form(value, "arena"))

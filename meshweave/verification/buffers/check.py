@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -10,7 +10,7 @@ from meshweave.abi import ALIGNMENT, AsyncArea
 from meshweave.ir.bindings import ir
 from meshweave.verification.answer import Answer, Finding
 from meshweave.verification.buffers.program import CheckedProgram, CheckedStep, Work
-from meshweave.verification.buffers.read import NoRuleError, read
+from meshweave.verification.buffers.read import NoRuleError, changed_kernels, read
 from meshweave.verification.buffers.walk import FunctionCheck
 
 
@@ -43,7 +43,8 @@ class Reference:
             unread = self.unread if self.program is None else after
             assert isinstance(unread, Finding)
             return partial(Answer, (), (), (unread,))
-        return partial(check, self.program, replace(after, kernels=dict(after.kernels)))
+        changed = changed_kernels(self.program, after)
+        return partial(check, self.program, replace(after, kernels=dict(after.kernels)), changed)
 
 
 def _read(module: ir.Module) -> CheckedProgram | Finding:
@@ -53,10 +54,13 @@ def _read(module: ir.Module) -> CheckedProgram | Finding:
         return Finding("the program", error.location or "<unknown>", error.message)
 
 
-def check(before: CheckedProgram, after: CheckedProgram) -> Answer:
-    """Check a program on buffers against the same program on tensors."""
+def check(before: CheckedProgram, after: CheckedProgram, changed: Sequence[Finding] = ()) -> Answer:
+    """Check a program on buffers against the same program on tensors.
+
+    changed: kernels that are not the same ones: with any, nothing is proven.
+    """
     proven: list[str] = []
-    refuted, unproven, values = list(_areas(after)), list[Finding](), 0
+    refuted, unproven, values = list(_areas(after)), list(changed), 0
     for name, function in after.functions.items():
         if name not in before.functions:
             unproven.append(
@@ -73,7 +77,7 @@ def check(before: CheckedProgram, after: CheckedProgram) -> Answer:
         refuted += walk.refuted
         unproven += walk.unproven
         values += walk.checked
-        if not walk.refuted and not walk.unproven:
+        if not walk.refuted and not walk.unproven and not changed:
             results = [f"@{name} output {k}" for k in range(function.outputs)]
             proven += results or [f"@{name}"]
     return Answer(tuple(proven), tuple(refuted), tuple(unproven), values)

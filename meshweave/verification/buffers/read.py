@@ -12,6 +12,7 @@ from meshweave.ir.calls import CALLS, called
 from meshweave.ir.locations import location_text
 from meshweave.ir.ops import functions_of
 from meshweave.layout.mesh import Mesh
+from meshweave.verification.answer import Finding
 from meshweave.verification.buffers.program import (
     AffineIndex,
     BufferAddress,
@@ -68,6 +69,12 @@ class SourcePlace:
         return location_text(self.location)
 
 
+def changed_kernels(before: CheckedProgram, after: CheckedProgram) -> list[Finding]:
+    """Return a finding for each kernel that is not what its name says in the program on tensors."""
+    kernels = after.kernels
+    return kernels.changed_from(before.kernels) if isinstance(kernels, _Kernels) else []
+
+
 def read(module: ir.Module) -> CheckedProgram:
     """Return a program that fuse-kernels or plan-memory has made. Raises NoRuleError for an op without a rule."""
     reader = _FunctionReader(module)
@@ -83,6 +90,7 @@ class _FunctionReader:
         self._numbers: dict[ir.Value, int] = {}
         self._forms: dict[ir.Type, Shape | None] = {}
         self._constants: dict[int, int] = {}
+        self._places: dict[int, int] = {}  # of the buffers of a function, by number
         ops = [view.operation for view in module.operation.regions[0].blocks[0].operations]
         globals_ = [op.attributes for op in ops if op.name == "memref.global"]
         self._globals = {a["sym_name"].value: a["initial_value"] for a in globals_}
@@ -92,6 +100,7 @@ class _FunctionReader:
     def function(self, name: str, op: ir.Operation) -> Function:
         """Return a function. `outputs` is 0 on tensors."""
         blocks, attributes = op.regions[0].blocks, op.attributes
+        self._places = {}
         body = self._body(blocks[0]) if len(blocks) else StepBlock((), (), ())
         outputs, arena = (
             attributes[key].value if key in attributes else 0
@@ -214,6 +223,12 @@ class _FunctionReader:
             shape = self._shape(op.results[0].type)
             assert shape is not None
             place, number = attributes["offset"].value, attributes["buffer"].value
+            known = self._places.setdefault(number, place)
+            if known != place:
+                raise NoRuleError(
+                    f"mw.place: buffer {number} lies at byte {known}, here at {place}",
+                    location_text(op.location),
+                )
             return "place", BufferAddress(place, shape.nbytes, number)
         if name == "memref.get_global":
             return "constant", self._globals[attributes["name"].value]
@@ -345,6 +360,16 @@ class _Kernels(Mapping[str, Kernel]):
 
     def __len__(self) -> int:
         return len(self._ops)
+
+    def changed_from(self, before: Mapping[str, Kernel]) -> list[Finding]:
+        """Return a finding for each kernel that is another one than that of its name before."""
+        ops = before._ops if isinstance(before, _Kernels) else {}
+        reason = "is another kernel than that of this name in the program on tensors"
+        return [
+            Finding(f"mw.kernel @{name}", location_text(op.location), reason)
+            for name, op in self._ops.items()
+            if name in ops and ops[name] != op and str(ops[name]) != str(op)
+        ]
 
     def _indices(self, attr: ir.AffineMapAttr) -> Indices:
         if attr not in self._maps:

@@ -15,7 +15,6 @@ from meshweave.verification.said import NotReadError
 from meshweave.verification.terms.indices import (
     Expr,
     Var,
-    bounds,
     inside,
     number,
     of_var,
@@ -25,7 +24,14 @@ from meshweave.verification.terms.indices import (
     times,
     total,
 )
-from meshweave.verification.terms.pieces import StridedRange, concat, moved, put_at, replaced
+from meshweave.verification.terms.pieces import (
+    StridedRange,
+    concat,
+    moved,
+    narrowed,
+    put_at,
+    replaced,
+)
 from meshweave.verification.terms.ranks import index_var
 from meshweave.verification.terms.scalars import apply
 from meshweave.verification.terms.substitution import Substitution
@@ -58,7 +64,10 @@ def _dim(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
 
 @handles("tensor.extract")
 def _extract(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
-    return [gathered(walk, op.operands[0], [walk.views[v] for v in list(op.operands)[1:]])]
+    indices = [walk.views[v] for v in list(op.operands)[1:]]
+    for index, size in zip(indices, walk.shape(op.operands[0])[0]):
+        walk.check_within(op, index, 0, size)
+    return [gathered(walk, op.operands[0], indices)]
 
 
 @handles("tensor.from_elements")
@@ -143,10 +152,15 @@ def _extract_slice(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
     if DYNAMIC not in box.offsets:
         window = _window(box, walk.shape(op.operands[0])[0], shape)
         if window is not None:
-            return [window.of(walk.terms, walk.views[op.operands[0]])]
+            made = window.of(walk.terms, walk.views[op.operands[0]])
+            return [narrowed(walk.terms, made)]
     if DYNAMIC in box.sizes or DYNAMIC in box.strides:
         raise NotReadError("a slice whose size is not known")
-    return [sliced(walk, op.operands[0], _offsets(walk, op, 1), _steps(box, shape))]
+    offsets, given = _offsets(walk, op, 1), walk.shape(op.operands[0])[0]
+    for offset, size, stride, end in zip(offsets, box.sizes, box.strides, given):
+        walk.check_within(op, offset, (size - 1) * stride, end)
+    made = sliced(walk, op.operands[0], offsets, _steps(box, shape))
+    return [narrowed(walk.terms, made)]
 
 
 class _Box(NamedTuple):
@@ -213,6 +227,10 @@ def _put(
 ) -> Term:
     """Put the first operand into the second. dims: for each dim of the second that of the first."""
     shape, whole = walk.shape(op.operands[0])[0], walk.shape(op.operands[1])[0]
+    ends = zip(offsets, sizes, strides, whole)
+    within = [walk.check_within(op, o, (n - 1) * by, end) for o, n, by, end in ends]
+    if not all(within):
+        raise NotReadError("a slice put beyond the end of a tensor")
     own, values = dict[Var, StridedRange](), dict[Var, Expr]()
     boxes, moving = list[StridedRange](), list[tuple[Var, Term, int]]()
     for dim, (offset, size, stride, kept) in enumerate(zip(offsets, sizes, strides, dims)):
@@ -229,7 +247,6 @@ def _put(
             raise NotReadError("a slice whose stride is not known")
         if index is not None and kept is not None:
             values[index_var(kept, shape[kept])] = of_var(index)
-    _check_within(boxes)
     into = walk.views[op.operands[1]]
     given = walk.terms.composed(walk.views[op.operands[0]], values)
     chosen = bool(moving) or not all(b.is_fixed for b in boxes)
@@ -238,13 +255,6 @@ def _put(
         value = put_at(walk.terms, into, value, moving)
     parts = [b for b in boxes if not b.is_all]
     return replaced(walk.terms, into, value, sorted(parts, key=lambda b: not b.is_fixed))
-
-
-def _check_within(boxes: Sequence[StridedRange]) -> None:
-    for box in boxes:
-        low, high = bounds(box.begin)
-        if low < 0 or high + box.last >= box.place.size:
-            raise NotReadError("a slice put beyond the end of a tensor")
 
 
 @handles("tensor.concat")

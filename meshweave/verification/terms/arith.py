@@ -28,6 +28,8 @@ COMBINES = {
 """The reduction that an op is a step of."""
 MOST_EXACT = 128
 """An integer that floats of all types hold."""
+UNSIGNED = {6: 2, 7: 3, 8: 4, 9: 5}
+"""The predicates of unsigned comparisons, and those that are the same for numbers that are not negative."""
 _BITS = {"or": "max", "and": "min"}  # of a single bit
 
 
@@ -45,6 +47,23 @@ def kind_of(name: str, type_: str) -> str | None:
     """Return the reduction that an op is a step of, None for an op that is none."""
     kind = COMBINES.get(name)
     return _BITS.get(kind, kind) if type_ == "i1" and kind else kind
+
+
+def step_of(kind: str, type_: str) -> str | None:
+    """Return the op that is a step of a reduction of numbers, None for none."""
+    names = {
+        "sum": "arith.add",
+        "prod": "arith.mul",
+        "max": "arith.maximum",
+        "min": "arith.minimum",
+    }
+    if is_real(type_):
+        return f"{names[kind]}f" if kind in names else None
+    if not is_integer(type_):
+        return None
+    return {"max": "arith.maxsi", "min": "arith.minsi"}.get(kind) or (
+        f"{names[kind]}i" if kind in names else None
+    )
 
 
 @lru_cache(maxsize=1 << 10)

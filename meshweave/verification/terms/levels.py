@@ -1,4 +1,7 @@
-"""Say what a value may be: a number, a number or -inf, or anything. It decides which rules of arithmetic hold."""
+"""Say what a value may be: a number, a number or -inf, or anything; and its sign.
+
+It decides which rules of arithmetic hold.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,13 @@ import numpy as np
 
 from meshweave.verification.terms.arith import predicate_of
 from meshweave.verification.terms.indices import inside
+from meshweave.verification.terms.masks import seen
 from meshweave.verification.terms.terms import Node, Term, Terms, dims_values
 
 NUMBER, LOW, ANY = 2, 1, 0
 """What a value may be, for arguments that are numbers: a number; a number or -inf; anything."""
+_CHOSEN = ("arith.maximumf", "arith.maxnumf")
+_LEAST = ("arith.minimumf", "arith.minnumf")
 _KEPT = (
     "arith.negf",
     "arith.extf",
@@ -26,7 +32,21 @@ _KEPT = (
     "arith.uitofp",
 )
 """Ops that make numbers of numbers."""
-_CHOSEN = ("arith.maximumf", "arith.maxnumf")
+_SIGN_KEPT = (
+    "reduce",
+    "counted",
+    "concat",
+    "at",
+    "math.sqrt",
+    "arith.extf",
+    "arith.truncf",
+    *_LEAST,
+)
+"""Ops, also reductions of each kind, whose results have a sign that all they read have."""
+_ROOTS = {"math.sqrt": 1, "math.rsqrt": 2, "math.log": 2}
+"""Ops that make numbers of numbers of a sign."""
+POSITIVE, NOT_NEGATIVE, ANY_SIGN = 2, 1, 0
+"""What the sign of a value may be, where it is a number."""
 
 
 def level(terms: Terms, view: Term) -> int:
@@ -38,7 +58,12 @@ def level(terms: Terms, view: Term) -> int:
 def _level(terms: Terms, number: int) -> int:
     found = terms.levels.get(number)
     if found is None:
-        found = terms.levels[number] = _computed(terms, terms.nodes[number])
+        node = terms.nodes[number]
+        found = _computed(terms, node)
+        if found == LOW and node.op == "reduce":
+            elements = seen(terms, node, terms.sizes[number])
+            found = max([LOW, *[level(terms, e) for e in elements]])
+        terms.levels[number] = found
     return found
 
 
@@ -71,6 +96,11 @@ def _computed(terms: Terms, node: Node) -> int:
         return known[0] if known[1] == NUMBER else ANY
     if node.op == "arith.addf" or node.op == "concat":
         return min(known)
+    if node.op == "counted" or node.op in _LEAST:
+        return NUMBER if min(known) == NUMBER else ANY
+    if node.op in _ROOTS:
+        is_root = known[0] == NUMBER and sign(terms, node.reads[0]) >= _ROOTS[node.op]
+        return NUMBER if is_root else ANY
     if node.op == "reduce":
         kind = node.detail[0]
         return known[0] if kind == "max" or (kind in ("sum", "min") and known[0] == NUMBER) else ANY
@@ -94,22 +124,62 @@ def _of_constant(value: Hashable) -> int:
 
 def is_finite(terms: Terms, view: Term) -> bool:
     """Tell whether a value is surely a number wherever it is looked at."""
-    inner = [
-        n is None or f is not None or inside(e, n)
-        for e, n, f in zip(
-            view.exprs, terms.sizes[view.node], view.fills or (None,) * len(view.exprs)
-        )
-    ]
-    return level(terms, view) == NUMBER and not view.guards and all(inner)
+    return level(terms, view) == NUMBER and is_defined(terms, view)
+
+
+def is_defined(terms: Terms, view: Term) -> bool:
+    """Tell whether a value is no padding wherever it is looked at."""
+    sizes, fills = terms.sizes[view.node], view.fills or (None,) * len(view.exprs)
+    ends = zip(view.exprs, sizes, fills)
+    return not view.guards and all(n is None or f is not None or inside(e, n) for e, n, f in ends)
 
 
 def is_not_zero(terms: Terms, view: Term) -> bool:
     """Tell whether a value is surely not 0, nor infinite."""
-    exponent = exponent_of(terms, view)
-    if exponent is not None:
-        return level(terms, exponent) == NUMBER
     value = terms.constant_of(view)
-    return isinstance(value, float) and value not in (0.0, inf, -inf)
+    if value is not None:
+        return isinstance(value, float) and value not in (0.0, inf, -inf)
+    return sign(terms, view) == POSITIVE and level(terms, view) == NUMBER
+
+
+def sign(terms: Terms, view: Term) -> int:
+    """Return what the sign of a value may be, where it is a number: POSITIVE, NOT_NEGATIVE or ANY_SIGN."""
+    fills = [_sign(terms, f) for f in view.fills if f is not None]
+    return min([_sign(terms, view.node), *fills])
+
+
+def _sign(terms: Terms, number: int) -> int:
+    found = terms.signs.get(number)
+    if found is None:
+        node = terms.nodes[number]
+        found = _sign_of(terms, node)
+        if found == NOT_NEGATIVE and node.op == "reduce" and node.detail[0] in ("sum", "max"):
+            elements = seen(terms, node, terms.sizes[number])
+            found = max([NOT_NEGATIVE, *[sign(terms, e) for e in elements]])
+        terms.signs[number] = found
+    return found
+
+
+def _sign_of(terms: Terms, node: Node) -> int:
+    if node.op == "const":
+        value = node.detail[0]
+        is_low = not isinstance(value, (int, float)) or value < 0
+        return ANY_SIGN if is_low else POSITIVE if value else NOT_NEGATIVE
+    if node.op == "math.exp":
+        return POSITIVE if level(terms, node.reads[0]) == NUMBER else NOT_NEGATIVE
+    if node.op in ("math.absf", "math.rsqrt"):
+        return NOT_NEGATIVE if node.op == "math.absf" else POSITIVE
+    if node.op == "call":
+        return _sign(terms, node.detail[0])
+    known = [sign(terms, r) for r in node.reads]
+    if node.op == "product":
+        squares = [max(s, NOT_NEGATIVE) if e % 2 == 0 else s for s, e in zip(known, node.detail)]
+        return min(squares)
+    if node.op in ("arith.addf", *_CHOSEN):
+        return max(known) if min(known) or node.op in _CHOSEN else ANY_SIGN
+    if node.op == "arith.select":
+        return min(known[1:])
+    return min(known) if node.op in _SIGN_KEPT else ANY_SIGN
 
 
 def exponent_of(terms: Terms, view: Term) -> Term | None:

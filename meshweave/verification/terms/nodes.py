@@ -113,6 +113,16 @@ def _fill(
     return None if made is None else terms.constant(type_, made).node
 
 
+def turn(view: Term) -> tuple[object, ...]:
+    """Return what orders operands that have no order of their own: last of all how far places are moved.
+
+    So they are in the same order in each slice.
+    """
+    exprs = view.exprs
+    places = tuple([e.terms for e in exprs]), tuple([e.const for e in exprs])
+    return (view.node, *places, tuple([-1 if f is None else f for f in view.fills]), view.guards)
+
+
 def _zero_fill(
     terms: Terms,
     exponents: tuple[Hashable, ...],

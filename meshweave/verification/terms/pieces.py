@@ -22,6 +22,7 @@ from meshweave.verification.terms.indices import (
     times,
     variables,
 )
+from meshweave.verification.terms.masks import is_masked, settled
 from meshweave.verification.terms.nodes import plain
 from meshweave.verification.terms.samples import OpenError, place
 from meshweave.verification.terms.terms import (
@@ -88,6 +89,8 @@ def _continued(terms: Terms, place: Var, one: Piece, two: Piece) -> Piece | None
     ((start, middle), a), ((_, end), b) = one, two
     if a == b:
         return (start, end), a
+    if terms.algebra and a.node != b.node and (covering := _covering(terms, place, one, two)):
+        return (start, end), covering
     if a.node != b.node or a.fills != b.fills or a.guards != b.guards:
         return None
     if any(place in variables(e) for e, _ in a.guards):
@@ -108,9 +111,26 @@ def _continued(terms: Terms, place: Var, one: Piece, two: Piece) -> Piece | None
     return (start, end), terms.view(a.node, exprs, a.fills, a.guards)
 
 
+def _covering(terms: Terms, place: Var, one: Piece, two: Piece) -> Term | None:
+    """Return that of two pieces which, behind its mask, is the other one too."""
+    for (_, view), ((start, end), other) in ((one, two), (two, one)):
+        if is_masked(terms, view.node, within=1):
+            there = {place: _place(start, end)}
+            if settled(terms, terms.composed(view, there), within=1) == terms.composed(
+                other, there
+            ):
+                return view
+    return None
+
+
 def _from(expr: Expr, place: Var, start: int, end: int) -> Expr:
     """Return an expression as a function of how far a place is from where a piece starts."""
-    return substitute(expr, {place: plus(of_var(_local(end - start)), Expr(start))})
+    return substitute(expr, {place: _place(start, end)})
+
+
+def _place(start: int, end: int) -> Expr:
+    """Return a place in a piece, by how far it is from where the piece starts."""
+    return plus(of_var(_local(end - start)), Expr(start)) if end - start > 1 else Expr(start)
 
 
 def _local(size: int) -> Var:
@@ -177,6 +197,21 @@ def pieces_of(terms: Terms, view: Term, place: Var, start: int, end: int) -> lis
             own = terms.composed(piece, dims_values(view.exprs), view.guards)
             found.append(((low, high), own))
     return found
+
+
+def narrowed(terms: Terms, view: Term) -> Term:
+    """Return a view of pieces as what is put together of the pieces that it reads, each as far as it does."""
+    node = terms.nodes[view.node]
+    if node.op != "concat" or len(view.exprs[0].terms) != 1:
+        return view
+    place, factor = view.exprs[0].terms[0]
+    if not isinstance(place, Var) or place.kind == "h" or factor != 1:
+        return view
+    found = pieces_of(terms, view, place, 0, place.size)
+    if found[0][0][0] > 0:
+        return view
+    made = concat(terms, place, found)
+    return view if _is_unknown(terms, made) else made
 
 
 def _apart(terms: Terms, place: Var, piece: Piece) -> list[Piece]:
@@ -434,9 +469,17 @@ def _settled(terms: Terms, along: Var, piece: Piece) -> Term:
     at, view = piece
     known = choice_of(terms, view)
     found = None if known is None else taken_at(known[0], {along: range(*at)})
-    if known is None or found is None or len(found) != 1:
+    if known is not None and found is not None and len(found) == 1:
+        return known[1] if True in found else known[2]
+    if not terms.algebra or not is_masked(terms, view.node, within=1):
         return view
-    return known[1] if True in found else known[2]
+    start, end = at
+    here = _local(end - start)
+    moved_here = terms.composed(view, {along: _place(start, end)})
+    made = settled(terms, moved_here, within=1)
+    if is_masked(terms, made.node, within=1):
+        return view
+    return terms.composed(made, {here: plus(of_var(along), Expr(-start))})
 
 
 def taken_at(taken: Sequence[Guard], ranges: Mapping[Var, range]) -> set[bool] | None:

@@ -18,13 +18,14 @@ from meshweave.verification.terms.levels import (
     NUMBER,
     compared_with_low,
     exponent_of,
+    is_defined,
     is_finite,
     is_not_zero,
     level,
 )
-from meshweave.verification.terms.nodes import Factor, factors_of, plain
-from meshweave.verification.terms.reductions import joined_factors, opened, reduce
-from meshweave.verification.terms.terms import Term, Terms, dims_values
+from meshweave.verification.terms.nodes import Factor, factors_of, plain, turn
+from meshweave.verification.terms.reductions import joined_factors, reduce
+from meshweave.verification.terms.terms import Term, Terms, dims_values, opened
 
 
 def inverse(factors: Sequence[Factor]) -> list[Factor]:
@@ -52,7 +53,8 @@ def product(terms: Terms, type_: str, factors: Sequence[Factor]) -> Term:
         return zero
     ups.pop(one, None)
     downs.pop(one, None)
-    made = sorted([*ups.items(), *[(v, -e) for v, e in downs.items()]])
+    made = [*ups.items(), *[(v, -e) for v, e in downs.items()]]
+    made.sort(key=lambda factor: (turn(factor[0]), factor[1]))
     if not made:
         return one
     if len(made) == 1 and made[0][1] == 1:
@@ -84,6 +86,8 @@ def _cancelled(terms: Terms, ups: dict[Term, int], downs: dict[Term, int]) -> No
     """Let factors go with their inverses, where that changes no number."""
     for view in [v for v in ups if v in downs]:
         below = [d for d in downs if d != view]
+        if not is_defined(terms, view):
+            continue  # what padding holds does not go
         if not is_not_zero(terms, view) and not any(_vanishes(terms, view, d) for d in below):
             continue
         _remove(ups, downs, view, view)

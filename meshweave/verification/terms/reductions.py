@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from itertools import combinations, pairwise
+from itertools import combinations, pairwise, permutations
 from itertools import product as product_of
 from math import prod
 from typing import Any, NamedTuple
 
-from meshweave.verification.terms.arith import kind_of, predicate_of
+from meshweave.verification.terms.arith import kind_of, predicate_of, step_of
 from meshweave.verification.terms.indices import (
     DivMod,
     Expr,
@@ -30,6 +30,7 @@ from meshweave.verification.terms.indices import (
     total,
     variables,
 )
+from meshweave.verification.terms.masks import is_masked, is_plain, settled
 from meshweave.verification.terms.nodes import Factor, factors_of, is_neutral
 from meshweave.verification.terms.pieces import concat
 from meshweave.verification.terms.terms import (
@@ -40,6 +41,7 @@ from meshweave.verification.terms.terms import (
     Term,
     Terms,
     dims_values,
+    opened,
     view_variables,
 )
 
@@ -75,6 +77,8 @@ def _alike_of(terms: Terms, kind: str, view: Term, over: Sequence[Var]) -> Term 
     if guards or fills.count(None) != len(fills):
         return None
     node, sizes, bound = terms.nodes[number], terms.sizes[number], tuple(over)
+    if terms.algebra and is_masked(terms, number, within=1):
+        return None
     if _is_plain(node, kind):
         made = _of_any(kind, exprs, (sizes,), (), bound, terms.algebra)
         return made and made.of(terms, [number])
@@ -176,9 +180,13 @@ def _reduced(terms: Terms, kind: str, view: Term, bound: list[Var]) -> Term:
         flat = _flattened(terms, view, bound)
         if flat is not None:
             return reduce(terms, kind, *flat)
-    is_plain = not any(f is not None for f in view.fills)  # a fill is no part of the pieces
-    if node.op == "concat" and is_plain and not any(v in variables(view.exprs[0]) for v in bound):
+    no_fill = not any(f is not None for f in view.fills)  # a fill is no part of the pieces
+    if node.op == "concat" and no_fill and not any(v in variables(view.exprs[0]) for v in bound):
         return _of_pieces(terms, kind, view, bound)
+    if node.op == "concat" and no_fill and terms.algebra:
+        made = _along_pieces(terms, kind, view, bound)
+        if made is not None:
+            return made
     if node.op == "reduce" and node.detail[0] == kind:
         body, inner = opened(terms, view)
         return closed(terms, kind, body, [*bound, *inner])
@@ -313,6 +321,28 @@ def _of_pieces(terms: Terms, kind: str, view: Term, bound: list[Var]) -> Term:
     return terms.composed(made, {place: view.exprs[0]})
 
 
+def _along_pieces(terms: Terms, kind: str, view: Term, bound: list[Var]) -> Term | None:
+    """Reduce the pieces that a variable runs through one by one; None where a place is more than the variable."""
+    node, place = terms.nodes[view.node], view.exprs[0]
+    along = next((v for v in bound if place.terms == ((v, 1),)), None)
+    combining = step_of(kind, node.type)
+    first = node.detail[0][0]
+    if along is None or combining is None or place.const < first or len(node.reads) > MOST_PARTS:
+        return None
+    made: Term | None = None
+    values = dims_values(view.exprs)
+    for (start, end), piece in zip(node.detail, node.reads):
+        low, high = max(start - place.const, 0), min(end - place.const, along.size)
+        if low >= high:
+            continue
+        here = Var("b", f"_{terms.fresh()}", high - low)
+        own = terms.composed(piece, values, view.guards)
+        own = terms.composed(own, {along: plus(of_var(here), Expr(low))})
+        part = reduce(terms, kind, own, [here if v == along else v for v in bound])
+        made = part if made is None else terms.apply(combining, (), node.type, [made, part])
+    return made
+
+
 def bounds_size(expr: Expr) -> int:
     """Return a size that an expression stays below."""
     return bounds(expr)[1] + 1
@@ -358,19 +388,6 @@ def _solved(expr: Expr, value: Expr, bound: list[Var]) -> dict[Var, Expr] | None
     return found if inside(value, weight) else None
 
 
-def opened(terms: Terms, view: Term) -> tuple[Term, list[Var]]:
-    """Return the body of a reduction at the places of a view, and its bound variables, new ones."""
-    node = terms.nodes[view.node]
-    sizes = node.detail[1]
-    assert isinstance(sizes, tuple)
-    values = dims_values(view.exprs)
-    inner = []
-    for k, size in enumerate(sizes):
-        inner.append(Var("b", f"_{terms.fresh()}", size))
-        values[Var("b", str(k), size)] = of_var(inner[-1])
-    return terms.composed(node.reads[0], values, view.guards), inner
-
-
 def closed(terms: Terms, kind: str, body: Term, bound: Sequence[Var]) -> Term:
     """Return the reduction of a body over variables that it depends on, in normal form."""
     over = list(bound)
@@ -391,6 +408,11 @@ def closed(terms: Terms, kind: str, body: Term, bound: Sequence[Var]) -> Term:
     pushed = _pushed(terms, body, over) if kind == "sum" and terms.algebra else None
     if pushed is not None:
         return pushed
+    if terms.algebra and is_masked(terms, body.node) and is_plain(body):
+        made = settled(terms, body)
+        if made != body and not is_masked(terms, made.node):
+            return reduce(terms, kind, made, over)
+        body, over = _widened(terms, kind, body, over)
     guards = [_for_all(guard, over) for guard in body.guards]
     known = [guard for guard in guards if guard is not None]
     if len(known) < len(guards) or not _defined(terms, kind, body, over):
@@ -594,6 +616,37 @@ def clipped(terms: Terms, kind: str, body: Term, over: list[Var]) -> tuple[Term,
     return body, over
 
 
+def _widened(terms: Terms, kind: str, body: Term, over: list[Var]) -> tuple[Term, list[Var]]:
+    """Run over all places of a dim where a mask leaves nothing of those that are not reduced."""
+    for number, var in enumerate(over):
+        first, end = _room(terms, body, var)
+        if first < 0 and not _is_nothing(terms, kind, body, var, first, 0):
+            first = 0
+        if end > var.size and not _is_nothing(terms, kind, body, var, var.size, end):
+            end = var.size
+        if (first, end) != (0, var.size):
+            wide = Var("b", f"_{terms.fresh()}", end - first)
+            body = terms.composed(body, {var: plus(of_var(wide), Expr(first))})
+            over = [*over[:number], wide, *over[number + 1 :]]
+    return body, over
+
+
+def _room(terms: Terms, body: Term, var: Var) -> tuple[int, int]:
+    """Return from where to where a variable may run: as far as all dims that it is the place in."""
+    own = [(e, n) for e, n in zip(body.exprs, terms.sizes[body.node]) if var in variables(e)]
+    sizes = [(e.const, n) for e, n in own if n is not None]
+    if not sizes or any(e.terms != ((var, 1),) for e, _ in own):
+        return 0, var.size
+    return min(0, max(-c for c, _ in sizes)), max(var.size, min(n - c for c, n in sizes))
+
+
+def _is_nothing(terms: Terms, kind: str, body: Term, var: Var, first: int, end: int) -> bool:
+    """Tell whether a mask leaves nothing of the places from `first` to `end`."""
+    here = Var("b", f"_{terms.fresh()}", end - first)
+    there = terms.composed(body, {var: plus(of_var(here), Expr(first))})
+    return is_neutral(terms, settled(terms, there), kind)
+
+
 def combine(terms: Terms, kind: str, a: Term, b: Term, depth: int = 0) -> Term | None:
     """Join two reductions over places side by side, or sums that hold such; None where there are none.
 
@@ -614,7 +667,10 @@ def combine(terms: Terms, kind: str, a: Term, b: Term, depth: int = 0) -> Term |
 def _alike(terms: Terms, kind: str, a: int, b: int, depth: int) -> bool:
     """Tell whether terms can be such that `combine` joins them, from what they are, wherever they are read."""
     one, other = terms.nodes[a], terms.nodes[b]
-    if _inner_node(terms, kind, a) == _inner_node(terms, kind, b) or "concat" in (one.op, other.op):
+    inner = _inner_node(terms, kind, a), _inner_node(terms, kind, b)
+    if inner[0] == inner[1] or "concat" in (one.op, other.op):
+        return True
+    if any(is_masked(terms, number) for number in inner):
         return True
     shared = {r.node for r in one.reads} & {r.node for r in other.reads}
     if kind == "sum" and one.op in _LINEAR and one.op == other.op and shared:
@@ -632,7 +688,7 @@ def _alike(terms: Terms, kind: str, a: int, b: int, depth: int) -> bool:
 def _side_by_side(terms: Terms, kind: str, a: Term, b: Term) -> Term | None:
     """Join reductions of one body whose places differ by as much as the one is long, or by a number."""
     if _inner_node(terms, kind, a.node) != _inner_node(terms, kind, b.node):
-        return None
+        return _behind_mask(terms, kind, a, b) or _behind_mask(terms, kind, b, a)
     (first, over), (second, others) = _windows(terms, kind, a), _windows(terms, kind, b)
     if first.guards or second.guards or first == second:
         return None
@@ -661,6 +717,25 @@ def _side_by_side(terms: Terms, kind: str, a: Term, b: Term) -> Term | None:
                 base = [e for e in low if e is not None]
                 return _joined(terms, kind, first, fills, base, steps, new, rest)
     return _stepped(terms, kind, (first, over), (second, others), fills)
+
+
+def _behind_mask(terms: Terms, kind: str, a: Term, b: Term) -> Term | None:
+    """Join a reduction, `b`, with that of a masked body, `a`, which at its places is the same without the mask."""
+    (body, over), (part, own) = _windows(terms, kind, a), _windows(terms, kind, b)
+    if not is_masked(terms, body.node) or not is_plain(body) or not is_plain(part):
+        return None
+    for grown, gone in product_of(over, own if len(own) == len(over) else [None]):
+        rest, left = [v for v in over if v != grown], [v for v in own if v != gone]
+        if sorted(v.size for v in rest) != sorted(v.size for v in left):
+            continue
+        length, place = (gone.size, of_var(gone)) if gone else (1, Expr(0))
+        for order, shift in product_of(permutations(left), (-length, grown.size)):
+            names = {x: of_var(y) for x, y in zip(rest, order)} | {grown: plus(place, Expr(shift))}
+            if settled(terms, terms.composed(body, names)) == part:
+                new = Var("b", f"_{terms.fresh()}", grown.size + length)
+                wide = terms.composed(body, {grown: plus(of_var(new), Expr(min(0, shift)))})
+                return closed(terms, kind, wide, [new, *rest])
+    return None
 
 
 def _without(expr: Expr, var: Var) -> Expr | None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable, Sequence
 from math import inf
 
 from meshweave.verification.terms.arith import (
+    UNSIGNED,
     folded,
     is_integer,
     is_real,
@@ -19,6 +20,7 @@ from meshweave.verification.terms.arith import (
 )
 from meshweave.verification.terms.indices import (
     Expr,
+    Var,
     bounds,
     is_number,
     plus,
@@ -27,10 +29,10 @@ from meshweave.verification.terms.indices import (
     times,
 )
 from meshweave.verification.terms.levels import NUMBER, level
-from meshweave.verification.terms.nodes import NODE, is_neutral, plain
+from meshweave.verification.terms.nodes import NODE, is_neutral, plain, turn
 from meshweave.verification.terms.pieces import by_place
 from meshweave.verification.terms.products import exponential, product
-from meshweave.verification.terms.reductions import combine, in_turn
+from meshweave.verification.terms.reductions import combine, in_turn, reduce
 from meshweave.verification.terms.terms import (
     Term,
     Terms,
@@ -54,7 +56,12 @@ _CASTS = ("arith.index_cast", "arith.index_castui")
 def apply(
     terms: Terms, name: str, detail: tuple[Hashable, ...], type_: str, reads: Sequence[Term]
 ) -> Term:
-    """Return what a scalar op makes of values. detail: its attributes; those of a product are its exponents."""
+    """Return what a scalar op makes of values. detail: its attributes.
+
+    Those of a product are its exponents, those of a reduction its kind and the variables that it is over.
+    """
+    if name == "reduce":
+        return reduce(terms, str(detail[0]), reads[0], [v for v in detail if isinstance(v, Var)])
     if name == "product":
         return product(terms, type_, [(r, e) for r, e in zip(reads, detail) if isinstance(e, int)])
     kind = kind_of(name, type_) if len(reads) == 2 else None
@@ -66,7 +73,7 @@ def apply(
                 made = _combined(terms, kind, name, reads)
         if made is not None:
             return made
-    return plain(terms, name, detail, type_, reads if kind is None else sorted(reads))
+    return plain(terms, name, detail, type_, reads if kind is None else sorted(reads, key=turn))
 
 
 def _may_have_rule(terms: Terms, kind: str | None, reads: Sequence[Term]) -> bool:
@@ -199,7 +206,6 @@ def _equal_to_low(terms: Terms, reads: Sequence[Term]) -> Term | None:
 
 _ORDER = {2: (0, False), 3: (0, True), 4: (1, False), 5: (1, True)}
 _REFLEXIVE = (0, 3, 5, 7, 9)
-_UNSIGNED = {6: 2, 7: 3, 8: 4, 9: 5}
 
 
 def _compared(terms: Terms, detail: tuple[Hashable, ...], reads: Sequence[Term]) -> Term | None:
@@ -219,10 +225,10 @@ def _compared(terms: Terms, detail: tuple[Hashable, ...], reads: Sequence[Term])
 
 
 def _answer(predicate: int, low: int, high: int, least: int, most: int) -> bool | None:
-    if predicate in _UNSIGNED:
+    if predicate in UNSIGNED:
         if min(low, least) < 0:
             return None
-        predicate = _UNSIGNED[predicate]
+        predicate = UNSIGNED[predicate]
     if predicate in (0, 1):
         if high < least or most < low:
             return predicate == 1

@@ -89,6 +89,8 @@ class Terms:
     numbers: set[int] = field(default_factory=set)
     place: object = None
     levels: dict[int, int] = field(default_factory=dict)
+    signs: dict[int, int] = field(default_factory=dict)
+    masked: dict[tuple[int, int], bool] = field(default_factory=dict)
     parts: dict[tuple[str, str, int], tuple[int, ...]] = field(default_factory=dict)
     known: dict[Hashable, Term] = field(default_factory=dict)
     _numbers: dict[Node, int] = field(default_factory=dict)
@@ -100,7 +102,7 @@ class Terms:
     def apply(
         self, name: str, detail: tuple[Hashable, ...], type_: str, reads: Sequence[Term]
     ) -> Term:
-        """Return what a scalar op makes of values, by the rules. detail: its attributes, or exponents of a product."""
+        """Return what a scalar op makes of values, by the rules. detail: see `scalars.apply`."""
         assert self.rules is not None, "terms without rules only hold what they are given"
         return self.rules(self, name, detail, type_, reads)
 
@@ -371,6 +373,19 @@ def dim_place(number: int) -> Expr:
 def dims_values(exprs: Sequence[Expr]) -> dict[Var, Expr]:
     """Return what to put in the place of the dims of a node."""
     return {dim_var(k): e for k, e in enumerate(exprs)}
+
+
+def opened(terms: Terms, view: Term) -> tuple[Term, list[Var]]:
+    """Return the body of a reduction at the places of a view, and its bound variables, new ones."""
+    node = terms.nodes[view.node]
+    sizes = node.detail[1]
+    assert isinstance(sizes, tuple)
+    values = dims_values(view.exprs)
+    inner = []
+    for k, size in enumerate(sizes):
+        inner.append(Var("b", f"_{terms.fresh()}", size))
+        values[Var("b", str(k), size)] = of_var(inner[-1])
+    return terms.composed(node.reads[0], values, view.guards), inner
 
 
 def _joined(dim: Var, part: Expr) -> Expr:
