@@ -23,7 +23,7 @@ class CollectiveRow:
     rounds:   rounds(ranks): messages that follow each other.
     cuts:     the detail that names a dim: of its pieces of ceil(n / ranks) each member gets one; "": none is cut.
     joins:    the detail that names a dim along which the members' pieces are joined, up to the extent of the result.
-    fuses:    the collectives that may read its result and be one with it: transforms/communication/fuse_chains.py.
+    fuses:    the collectives that may read its result and be one with it: transforms/communication/fusion/chains.py.
     in_place: every element stays at its place on its rank, so that operand and result may share one buffer.
     direct:   the suffix of a form for ranks that read each other's buffers: `box` for `all_gather_box`, which moves
               elements straight to where they belong; otherwise they are packed. "": there is none.

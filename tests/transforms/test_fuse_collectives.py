@@ -16,7 +16,7 @@ from meshweave.layout import Mesh
 from meshweave.lowering import compile_local
 from meshweave.pipeline import run_pipeline
 from meshweave.transforms.base import walk
-from meshweave.transforms.communication.fuse_chains import disjoint, group_of, merge_axes
+from meshweave.transforms.communication.fusion.chains import disjoint, group_of, merge_axes
 
 MESHES = {
     "x=2": ("x",),

@@ -6,7 +6,7 @@ after:   s = all_reduce(concat(a, b)) over x, y               where q was reduce
 Equal collectives become one, those in a group of one rank go. Two in a row become one: all_reduces, all_gathers,
 reduce_scatters and all_slices over one axis after the other; an all_reduce and an all_slice become a reduce_scatter, an
 all_gather and an all_slice an all_to_all, or nothing where the slice takes back what was gathered; a reduce_scatter
-and an all_gather an all_reduce (fuse_chains.py has the conditions). The one op stands where the first stood; what
+and an all_gather an all_reduce (fusion/chains.py has the conditions). The one op stands where the first stood; what
 makes the result larger only happens where no more than a few views lie in between.
 
 Then small all_reduces of one group, kind and element type become one of their elements back to back. One more joins
@@ -32,14 +32,14 @@ from meshweave.ir.build import OpBuilder
 from meshweave.layout.mesh import Mesh
 from meshweave.plan.collectives import dist_ops
 from meshweave.transforms.base import Pass, mesh_of_module, ops_of, use_count
-from meshweave.transforms.communication.fuse_chains import (
+from meshweave.transforms.communication.fusion.chains import (
     CollectivePair,
     group_of,
     merge_axes,
     rounds,
 )
-from meshweave.transforms.communication.fuse_small import BlockOrder, merge_small
-from meshweave.transforms.communication.fuse_windows import EXCHANGE, merge_windows
+from meshweave.transforms.communication.fusion.small import BlockOrder, merge_small
+from meshweave.transforms.communication.fusion.windows import EXCHANGE, merge_windows
 
 BLOCKWISE = dist_ops(lambda row: row.is_blockwise)
 MAX_BYTES = 1 << 20

@@ -2,9 +2,9 @@
 
 A collective that nobody waits for at once is marked `dist.early`: it is started where it stands, and done where it is
 first read. For that ops of other trips and slices are put in between: a loop's collectives go a trip ahead of the
-compute that needs them, or its compute a trip ahead of the collectives that need it (overlap_loops.py); in slices that
-are written out, what needs a collective stands back until the next one has been issued (overlap_lines.py). A ring is
-so by itself.
+compute that needs them, or its compute a trip ahead of the collectives that need it (overlapping/loops.py); in slices
+that are written out, what needs a collective stands back until the next one has been issued (overlapping/lines.py). A
+ring is so by itself.
 
 The hint is then honoured, or infeasible where no collective of the region can run under anything. How much that saves
 is up to the engine: those of target cpu hide the time that ranks wait for each other, the copying takes its core.
@@ -18,8 +18,8 @@ from meshweave.hints.ledger import HONOURED, INFEASIBLE, UNSUPPORTED, Ledger, Ou
 from meshweave.ir.bindings import ir
 from meshweave.layout.mesh import Mesh
 from meshweave.transforms.base import Pass, mesh_of_module, walk
-from meshweave.transforms.communication.overlap_lines import reorder
-from meshweave.transforms.communication.overlap_loops import (
+from meshweave.transforms.communication.overlapping.lines import reorder
+from meshweave.transforms.communication.overlapping.loops import (
     COLLECTIVES,
     TripLoop,
     ahead,

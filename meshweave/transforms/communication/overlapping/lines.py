@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from meshweave.ir.bindings import ir
-from meshweave.transforms.communication.overlap_loops import is_heavy, ops_in, runs_ahead
+from meshweave.transforms.communication.overlapping.loops import is_heavy, ops_in, runs_ahead
 from meshweave.transforms.slicing.program import reads
 
 

@@ -9,7 +9,7 @@ from meshweave.ir.build import OpBuilder, i64, tensor_type
 from meshweave.ir.ops import replace_op
 from meshweave.layout.mesh import Mesh
 from meshweave.plan import cost
-from meshweave.transforms.communication.fuse_chains import group_of
+from meshweave.transforms.communication.fusion.chains import group_of
 from meshweave.transforms.propagation.bodies import is_tensor
 from meshweave.transforms.propagation.rules import is_free, item_bytes
 

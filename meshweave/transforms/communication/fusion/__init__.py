@@ -1,0 +1,1 @@
+"""What dist-fuse-collectives joins: chains of collectives, small ones that go together, exchanges of windows."""

@@ -1,0 +1,1 @@
+"""What dist-overlap moves: collectives of loops, and of slices that are written out."""
