@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from commands import Outcome
+from depth import deep
 from hypothesis import HealthCheck, settings
 
 from meshweave import cache
@@ -39,6 +40,19 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ[OBJECTS] = tempfile.mkdtemp(prefix="meshweave-objects-")
         config.add_cleanup(lambda: shutil.rmtree(os.environ.pop(OBJECTS), ignore_errors=True))
     _share_objects(Path(os.environ[OBJECTS]))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as deep what a test that is sampled leaves out."""
+    seen = Counter[str]()
+    for item in items:
+        sampled = item.get_closest_marker("sampled")
+        if sampled is not None and item.get_closest_marker("deep") is None:
+            name = item.nodeid.partition("[")[0]
+            if seen[name] % sampled.args[0]:
+                item.add_marker(deep)
+            seen[name] += 1
 
 
 def _share_objects(shared: Path) -> None:

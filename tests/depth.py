@@ -17,6 +17,11 @@ def examples(count: int) -> int:
     return count if DEEP else -(-count // 3)
 
 
+def sampled(every: int) -> pytest.MarkDecorator:
+    """Mark a test of which each `every`-th case, from the first on, is run by every run: together they take long."""
+    return pytest.mark.sampled(every)
+
+
 def some(values: Iterable[Any], every: int) -> list[Any]:
     """Return the values of a parameter of which each `every`-th, from the first on, is tried in every run."""
     return [

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from depth import sampled
 
 import meshweave as mw
 
@@ -66,6 +67,7 @@ def run(functions, mesh, layout, shape):
     return made
 
 
+@sampled(4)
 @pytest.mark.parametrize(("mesh", "layout", "shape"), CASES)
 def test_rows_that_agree_stay_where_they_lie(mesh, layout, shape):
     made = run(STAY, mesh, layout, shape)
@@ -73,6 +75,7 @@ def test_rows_that_agree_stay_where_they_lie(mesh, layout, shape):
         assert "0 collectives bring the busiest rank 0 bytes" in str(made.explain())
 
 
+@sampled(4)
 @pytest.mark.parametrize(("mesh", "layout", "shape"), CASES)
 def test_rows_that_meet_give_what_numpy_gives(mesh, layout, shape):
     run(MEET, mesh, layout, shape)

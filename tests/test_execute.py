@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from depth import examples
+from depth import examples, sampled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from program_ops import (
@@ -76,6 +76,7 @@ FAMILIES = {
 """Ops that are tried together, and how many programs of them."""
 
 
+@sampled(4)
 @pytest.mark.parametrize("family", list(FAMILIES))
 def test_programs_give_what_numpy_gives(family: str) -> None:
     steps, count = FAMILIES[family]

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from depth import sampled
 
 import meshweave as mw
 from meshweave.api import program as api
@@ -65,6 +66,7 @@ def check(kind, shape, dim, length, element="f32", engine="local", **placed):
     assert np.abs(y - right).max(initial=0.0) <= TOLERANCE[element] * largest
 
 
+@sampled(4)
 @pytest.mark.parametrize("length", SHORT)
 def test_columns_and_rows_of_short_transforms(length):
     for kind in KINDS:
@@ -75,6 +77,7 @@ def test_columns_and_rows_of_short_transforms(length):
         check(kind, [2, 0, 5], 1, length, apart=True)
 
 
+@sampled(4)
 @pytest.mark.parametrize("length", LONG)
 def test_rows_of_long_transforms(length):
     check("fft", [0], 0, length, "f64")

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from depth import some
+from depth import sampled, some
 
 import meshweave as mw
 from meshweave.api import program as api
@@ -55,6 +55,7 @@ def scores(q, k):
     return q @ mw.matrix_transpose(k) * 0.125
 
 
+@sampled(4)
 @pytest.mark.parametrize(
     "queries, keys", [(256, 256), (200, 333), (129, 1000), (700, 40), (1000, 257)]
 )
@@ -119,6 +120,7 @@ def causal(q, k, v, window=None, shift=0):
     return mw.softmax(mw.where(kept, scores(q, k), -INF)) @ v
 
 
+@sampled(4)
 @pytest.mark.parametrize("sizes", some([(300, 300), (256, 256), (400, 150), (150, 400)], 2))
 @pytest.mark.parametrize("window, shift", [(None, 0), (None, 37), (60, 0), (260, 0), (None, -20)])
 def test_causal_masks_and_windows(sizes, window, shift):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from depth import sampled
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -233,6 +234,7 @@ def causal(q, k, v):
     return mw.softmax(mw.where(kept, scores(q, k), -INF)) @ v
 
 
+@sampled(4)
 @pytest.mark.parametrize("value", [np.nan, INF, -INF])
 @pytest.mark.parametrize("where", ["q", "k"])
 def test_what_is_not_finite_under_a_causal_mask(value, where):

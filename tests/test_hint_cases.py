@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from depth import sampled
 from hint_programs import (
     REDUCE,
     attention,
@@ -23,6 +24,7 @@ from hint_programs import (
 from meshweave.errors import CompileError
 
 
+@sampled(4)
 @pytest.mark.parametrize("n, slices", [(16, 4), (16, 16), (3, 3), (10, 4), (5, 4), (7, 2), (1, 1)])
 def test_elementwise_chain(n: int, slices: int) -> None:
     T = tensor(n, 6)
@@ -50,6 +52,7 @@ def test_ragged_slices_copy_no_whole_tensor(hints: str) -> None:
     np.testing.assert_allclose(run(text, [a])[0], np.exp(a) * a, rtol=2e-5)
 
 
+@sampled(4)
 @pytest.mark.parametrize("size, slices", [(4, 4), (5, 4), (16, 1), (100, 1)])
 def test_slices_of_a_size(size: int, slices: int) -> None:
     T = tensor(16, 6)
@@ -63,6 +66,7 @@ def test_slices_of_a_size(size: int, slices: int) -> None:
     assert f"{slices} slices" in built(make('order = "dfs"'))[1].report()
 
 
+@sampled(4)
 @pytest.mark.parametrize("slices", [1, 2, 5, 8])
 @pytest.mark.parametrize("along", ["[t, _]", "[_, t]", "K"])
 def test_matmul(along: str, slices: int) -> None:
@@ -136,6 +140,7 @@ def test_softmax_along_its_own_dim_is_refused_by_name() -> None:
         built(text)
 
 
+@sampled(4)
 @pytest.mark.parametrize(
     "op, init, fold",
     [("arith.addf", "0.0", np.sum), ("arith.maximumf", "0xFF800000", np.max),

@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import pytest
+from depth import sampled
 from hint_programs import built
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
@@ -39,6 +40,7 @@ def in_region(p: Program, start: int, hints: str) -> str:
     return text.replace(f"return {old_end} :", f"return {new_end} :", 1)
 
 
+@sampled(4)
 @pytest.mark.parametrize("family", list(FAMILIES))
 def test_a_region_in_slices_gives_what_numpy_gives(family: str) -> None:
     steps, count = FAMILIES[family]

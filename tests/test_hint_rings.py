@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from depth import sampled
 from hint_programs import (
     HINTED,
     STRIPPED,
@@ -43,6 +44,7 @@ def gathered_on_m(m: int, k: int, n: int, ranks: int, slices: int) -> str:
     return function(given, [laid_out(C, "[_, x]")], f"{inside}return %r : {C}", f"x={ranks}")
 
 
+@sampled(4)
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 @pytest.mark.parametrize("kind", ["K", "K said of the gathered operand", "M"])
 def test_a_gather_in_as_many_slices_becomes_a_ring(kind: str, ranks: int) -> None:

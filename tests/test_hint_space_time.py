@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from depth import examples
+from depth import examples, sampled
 from hint_programs import (
     HINTED,
     built,
@@ -34,6 +34,7 @@ def preferred(slices: int) -> str:
 # A time axis and a mesh axis on one dim.
 
 
+@sampled(4)
 @pytest.mark.parametrize("layout", ["[t*x, _]", "[x*t, _]"])
 @pytest.mark.parametrize("n, x, t", EVEN + UNEVEN)
 def test_both_orders_on_one_dim(n: int, x: int, t: int, layout: str) -> None:
@@ -119,6 +120,7 @@ def on_k(n: int, layout: str, x: int) -> str:
     return function([A, tensor(n, 6)], [C], f"{inside}return %r : {C}", f"x={x}")
 
 
+@sampled(4)
 @pytest.mark.parametrize("layout", ["[t*x, _]", "[x*t, _]"])
 @pytest.mark.parametrize("n, x", [(16, 4), (10, 4), (9, 8), (3, 2)])
 def test_a_sum_over_a_dim_with_both(n: int, x: int, layout: str) -> None:
@@ -248,6 +250,7 @@ def gathered_by_columns(ranks: int, slices: int) -> str:
     return function(given, [laid_out(C, "[x, _]")], f"{inside}return %r : {C}", f"x={ranks}")
 
 
+@sampled(4)
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize("slices", [1, 2, 3, 5])
 def test_collectives_a_trip_ahead_change_nothing(ranks: int, slices: int) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from commands import ROOT
+from depth import sampled
 from pages import snippets
 from stripped import agree, asks_for_hints, listen
 
@@ -27,6 +28,7 @@ def test_the_modules_that_the_pages_show(page: Path) -> None:
             assert agree(text) > 0
 
 
+@sampled(4)
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda p: p.stem)
 def test_what_the_example_scripts_do(
     script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from depth import sampled
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -30,6 +31,7 @@ def test_importing_costs_nothing() -> None:
     assert loaded_by("import meshweave") == ["meshweave"]
 
 
+@sampled(4)
 @pytest.mark.parametrize("name", ["jit", "Array", "load", "show", "from_jax", "exp"])
 def test_names_load_little(name: str) -> None:
     code = (

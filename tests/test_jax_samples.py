@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from depth import sampled
 
 import meshweave
 from meshweave.api.program import one_rank
@@ -45,6 +46,7 @@ def agree(result: np.ndarray, wanted: np.ndarray, dtype: str) -> None:
     np.testing.assert_allclose(result, wanted, rtol=tolerance, atol=tolerance * float(finite))
 
 
+@sampled(4)
 @pytest.mark.parametrize("path", SAMPLES, ids=[p.stem for p in SAMPLES])
 def test_a_sample_gives_what_jax_gives(path: Path) -> None:
     if path.stem in REFUSED:

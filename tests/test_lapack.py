@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+from depth import sampled
 
 import meshweave as mw
 from meshweave.api import program as api
@@ -152,6 +153,7 @@ def test_lu_tells_the_first_step_without_a_pivot():
         assert call("getrf", a, kernels=kernels)[2].tolist() == [0, 2]
 
 
+@sampled(4)
 @pytest.mark.parametrize("dtype", ELEMENTS.values())
 @pytest.mark.parametrize("routine", ["trsm_left", "trsm_right"])
 @pytest.mark.parametrize("kernels", [None, "-lapack"])

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from commands import ROOT, Outcome, meshweave, meshweave_opt, real
+from depth import sampled
 
 from meshweave.runtime import limits
 
@@ -159,6 +160,7 @@ def write(folder: Path, text: "str | bytes") -> Path:
     return file
 
 
+@sampled(4)
 @pytest.mark.parametrize("name", BOTH)
 def test_both_commands_refuse(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
@@ -168,6 +170,7 @@ def test_both_commands_refuse(tmp_path, monkeypatch, name):
     refused(meshweave_opt("p.mlir", *PIPELINE), says)
 
 
+@sampled(4)
 @pytest.mark.parametrize("name", RUN)
 def test_run_refuses_and_opt_settles(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
@@ -178,6 +181,7 @@ def test_run_refuses_and_opt_settles(tmp_path, monkeypatch, name):
         settled(meshweave_opt("p.mlir", *PIPELINE))
 
 
+@sampled(4)
 @pytest.mark.parametrize(
     ("mesh", "layout", "shape"),
     [
@@ -246,6 +250,7 @@ def test_long_names_and_lines_do_no_harm(tmp_path):
     )
 
 
+@sampled(4)
 @pytest.mark.parametrize(
     ("name", "tool"),
     [

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from depth import sampled
 from hint_programs import NO_MESH, attention, data, np_softmax
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
@@ -70,6 +71,7 @@ def allocations(monkeypatch: pytest.MonkeyPatch) -> Iterator[Allocations]:
     yield found
 
 
+@sampled(4)
 @pytest.mark.parametrize("hints", [*SLICED, 'order = "strict"'])
 def test_the_arena_is_what_was_planned_and_used_to_its_end(
     allocations: Allocations, hints: str
@@ -145,6 +147,7 @@ def test_depth_first_takes_a_slice_and_each_more_in_flight_a_slice_more() -> Non
         assert found[width] == width * one + one + rows, found
 
 
+@sampled(4)
 @pytest.mark.parametrize(
     ("budget", "slices"), [(1 << 20, 1), (160_000, 2), (70_000, 4), (40_000, 8), (20_000, 16)]
 )

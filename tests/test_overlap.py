@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from depth import sampled
 from hint_programs import constrain, data, function, laid_out, matmul, region, tensor
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -176,12 +177,14 @@ def check_bits(
     assert np.isfinite(auto[0]).all() and auto[0].any()
 
 
+@sampled(4)
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_the_same_bits_as_without(engines: Any, name: str, ranks: int) -> None:
     check_bits(CASES[name][0](ranks), shapes_of(name, ranks), engines)
 
 
+@sampled(4)
 @pytest.mark.parametrize(
     "name, where, ranks",
     [

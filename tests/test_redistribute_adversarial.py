@@ -5,6 +5,7 @@ Every element must arrive in its place, and the plan must state truly what it mo
 
 import pytest
 from commands import meshweave
+from depth import sampled
 from plan.engines import run_cases
 from plan.sweep import check
 
@@ -109,6 +110,7 @@ def test_simulator(name):
         check(*case)
 
 
+@sampled(4)
 @pytest.mark.parametrize("name", CASES)
 def test_engine_local(name):
     asked = parsed(CASES[name])

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from depth import sampled
 
 from meshweave.dialects import context
 from meshweave.frontends.load import load_module
@@ -72,6 +73,7 @@ MESHES = {
 }
 
 
+@sampled(4)
 @pytest.mark.parametrize("kind", COMBINE)
 @pytest.mark.parametrize("mesh", MESHES)
 def test_updates_and_tensors_in_any_parts(mesh: str, kind: str) -> None:

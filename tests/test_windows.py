@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from depth import sampled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -255,6 +256,7 @@ def windows_of(x: Any, stride: int, dilation: int) -> Any:
     return seen[:, ::stride, ::stride, :, ::dilation, ::dilation]
 
 
+@sampled(4)
 @pytest.mark.parametrize("stride, dilation", [(1, 1), (2, 1), (1, 2)])
 @pytest.mark.parametrize(
     ("mesh", "layout", "rows"),

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from depth import sampled
 
 import meshweave as mw
 from meshweave.errors import CompileError, LayoutError, MeshweaveError, UsageError
@@ -142,6 +143,7 @@ def test_gradients() -> None:
     )  # fmt: skip
 
 
+@sampled(4)
 @pytest.mark.parametrize(
     ("dtype", "tolerance"),
     [("bfloat16", 1e-2), ("float16", 2e-3), ("int8", 0), ("uint8", 0), ("uint32", 0), ("bool", 0)],
@@ -226,6 +228,7 @@ def test_wrong_shardings_name_the_argument(given: Any, error: Any, says: str) ->
 UNEVEN = ["[x, _]", "[_, x]", "[x*y, _]", "[y, x]", "[_*x, _]", "[x{1,2}, _]", "[_, x] order(1, 0)"]
 
 
+@sampled(4)
 @pytest.mark.parametrize("layout", UNEVEN)
 def test_layouts_that_jax_has_no_words_for(layout: str) -> None:
     a, b = values(3, 5), values(3, 5)

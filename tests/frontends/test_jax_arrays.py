@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from depth import deep
+from depth import deep, sampled
 
 import meshweave as mw
 from meshweave.errors import CompileError, MeshweaveError, UsageError
@@ -167,6 +167,7 @@ def test_static_arguments_and_leaves_that_are_no_arrays_keep_their_values() -> N
 UNEVEN = ["[x, _]", "[_*x, _]", "[_, x]", "[x{0,3,3,1}, _]", "[_, _*x*2]"]
 
 
+@sampled(4)
 @pytest.mark.parametrize("layout", UNEVEN)
 def test_the_text_knows_the_mesh_where_jax_does_not(layout: str) -> None:
     x = jnp.arange(35.0).reshape(7, 5)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from depth import some
+from depth import sampled, some
 
 import meshweave as mw
 from meshweave.api.explain import report
@@ -51,6 +51,7 @@ def drawn(shape: tuple[int, ...], dtype: str, seed: int) -> np.ndarray[Any, Any]
     return values
 
 
+@sampled(4)
 @pytest.mark.parametrize("dtype", ["f4", "i4", "f2", "i1"])
 @pytest.mark.parametrize("cut", some(CASES, 4))
 def test_places_of_extremes_bring_pairs(cut: tuple[str, str], dtype: str) -> None:

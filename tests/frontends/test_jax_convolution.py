@@ -7,6 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from depth import sampled
 
 import meshweave as mw
 from meshweave.frontends.windows import WindowDim, phases
@@ -79,6 +80,7 @@ def agree(function: Any, args: Any, tolerance: float = 1e-5, **options: Any) -> 
     return certificate
 
 
+@sampled(4)
 @pytest.mark.parametrize("seed", range(24))
 def test_every_kind(seed: int) -> None:
     kind, dtype = drawn(seed), DTYPES[seed % len(DTYPES)]
@@ -86,6 +88,7 @@ def test_every_kind(seed: int) -> None:
     agree(kind, [values(shape, dtype, seed) for shape in kind.shapes], tolerance)
 
 
+@sampled(4)
 @pytest.mark.parametrize("seed", range(100, 108))
 def test_gradients(seed: int) -> None:
     kind = drawn(seed)
@@ -126,6 +129,7 @@ SHARDED = {
 }  # fmt: skip
 
 
+@sampled(4)
 @pytest.mark.parametrize("name", SHARDED)
 @pytest.mark.parametrize("function", [strided, slopes, transposed, grouped])
 def test_on_meshes_with_uneven_parts(name: str, function: Any) -> None:

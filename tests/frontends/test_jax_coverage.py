@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from depth import sampled
 from frontends.jax_cases import DTYPES, Case, arguments, cases, differs, function, over_axes
 
 import meshweave as mw
@@ -56,6 +57,7 @@ def agree(members: list[Case], dtype: str, **options: Any) -> None:
     assert not wrong
 
 
+@sampled(4)
 @pytest.mark.parametrize(
     ("members", "dtype"), batches((case, case.types[0]) for case in CASES[::3])
 )
@@ -66,6 +68,7 @@ def test_expressions_give_what_jax_gives(members: list[Case], dtype: str) -> Non
 OTHERS = [case for case in CASES if len(case.types) > 1]
 
 
+@sampled(4)
 @pytest.mark.parametrize(
     ("members", "dtype"),
     batches(
@@ -88,6 +91,7 @@ def known_to_jax(case: Case, dtype: str) -> bool:
     return True
 
 
+@sampled(4)
 @pytest.mark.parametrize(
     ("members", "dtype"), batches((case, case.types[0]) for case in CASES[2::11])
 )

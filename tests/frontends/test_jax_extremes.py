@@ -3,6 +3,7 @@
 import ml_dtypes
 import numpy as np
 import pytest
+from depth import sampled
 
 import meshweave as mw
 
@@ -46,6 +47,7 @@ def test_special_values(name):
     np.testing.assert_array_equal(np.asarray(made), getattr(np, name)(x, 1))
 
 
+@sampled(4)
 @pytest.mark.parametrize(
     "mesh, layout", [("x=2", "[x, _]"), ("x=3", "[_, x]"), ("x=2, y=2", "[y, x]")]
 )

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from depth import sampled
 
 import meshweave as mw
 
@@ -38,6 +39,7 @@ def agree(function, *args, **options):
         )
 
 
+@sampled(4)
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("batch", [(), (3,), (0,)])
 def test_decompositions(dtype, batch):

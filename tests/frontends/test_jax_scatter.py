@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from depth import some
+from depth import sampled, some
 
 import meshweave as mw
 
@@ -56,6 +56,7 @@ def indices(shape: Any, end: int, mode: str) -> Any:
     return RNG.integers(low, high, shape).astype(np.int32)
 
 
+@sampled(4)
 @pytest.mark.parametrize("form", some(FORMS, 2))
 def test_every_mode_on_one_rank(form: str) -> None:
     numbers, operand, shape, updates, end = FORMS[form]
@@ -64,6 +65,7 @@ def test_every_mode_on_one_rank(form: str) -> None:
         agree(lambda o, i, u: scatter(o, i, u, numbers, mode=mode), args)  # noqa: B023
 
 
+@sampled(4)
 @pytest.mark.parametrize("mesh", SHARDED)
 @pytest.mark.parametrize("form", ["rows", "windows", "turned", "batched"])
 def test_operands_indices_and_updates_over_axes(form: str, mesh: str) -> None:
@@ -84,6 +86,7 @@ def test_operands_indices_and_updates_over_axes(form: str, mesh: str) -> None:
 GRID = ("[x, _]", "[_, y]", "[x, y]", "[y*x, _]", "[_*x, _]")
 
 
+@sampled(4)
 @pytest.mark.parametrize("form", some(FORMS, 2))
 def test_each_layout_of_each_argument_on_a_grid(form: str) -> None:
     numbers, operand, shape, updates, end = FORMS[form]
@@ -173,6 +176,7 @@ MOST: dict[str, Any] = {  # function, arguments, and for layouts of these on a m
 }  # fmt: skip
 
 
+@sampled(4)
 @pytest.mark.parametrize("name", MOST)
 def test_no_more_moves_than_must(name: str) -> None:
     function, args, placed = MOST[name]
@@ -184,6 +188,7 @@ def test_no_more_moves_than_must(name: str) -> None:
                 assert bytes_of(compiled) <= most, asked
 
 
+@sampled(4)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8", "uint8", "int32", "uint32"])
 def test_sums_and_extremes_of_every_type(dtype: str) -> None:
     numbers, operand, shape, updates, end = FORMS["rows"]

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from depth import sampled
 from frontends.execute import run
 
 import meshweave as mw
@@ -36,6 +37,7 @@ NOT_HERE = [*MANUAL, "fft"]
 """What upstream's loops do not compute; `test_jax_samples.py` runs it."""
 
 
+@sampled(4)
 @pytest.mark.parametrize("name", [name for name in LOADED if name not in NOT_HERE])
 def test_results_are_those_of_jax(name):
     values = np.load(DATA / f"{name.removesuffix('.generic')}.npz")
@@ -58,6 +60,7 @@ def test_results_are_those_of_jax(name):
             assert np.array_equal(got.astype(want.dtype), want)
 
 
+@sampled(4)
 @pytest.mark.parametrize("engine", ["local", "emulate"])
 @pytest.mark.parametrize("mesh", [None, "x=2"])
 def test_linear_algebra_is_that_of_jax_by_lapack_and_in_loops(engine, mesh):

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from depth import sampled
 
 import meshweave
 from meshweave.api import program as api
@@ -27,6 +28,7 @@ def test_there_are_samples() -> None:
     assert {path.stem for path in SAMPLES} >= {"mlp", "block", "hinted_block", "embedding", "conv"}
 
 
+@sampled(4)
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda p: p.stem)
 @pytest.mark.parametrize("single", [False, True], ids=["mesh", "one rank"])
 def test_recorded_programs_give_what_torch_gave(path: Path, single: bool) -> None:

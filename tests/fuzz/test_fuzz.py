@@ -12,6 +12,7 @@ from typing import Any
 import commands
 import pytest
 from commands import meshweave
+from depth import sampled
 from hypothesis import strategies as st
 
 from fuzz.__main__ import KINDS, main
@@ -19,6 +20,7 @@ from fuzz.search import Failure, Kind, Refused, apart, batch
 from fuzz.stablehlo import settled
 
 
+@sampled(4)
 @pytest.mark.parametrize("name", list(KINDS))
 def test_a_short_run_finds_nothing(name: str, tmp_path: Path, record_property: Any) -> None:
     counts: Counter[str] = Counter()

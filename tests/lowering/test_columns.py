@@ -3,7 +3,7 @@
 import ml_dtypes
 import numpy as np
 import pytest
-from depth import examples
+from depth import examples, sampled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -100,6 +100,7 @@ def test_nothing_to_add(depth, columns):
     np.testing.assert_array_equal(got, x @ a + 1)
 
 
+@sampled(4)
 @pytest.mark.parametrize("dtype", list(FLOATS))
 @pytest.mark.parametrize(
     "rows, depth, columns", [(1, 9001, 65), (2, 300, 517), (9, 517, 300), (16, 1101, 300)]
@@ -122,6 +123,7 @@ def test_few_rows_of_large_weights(rows, depth, columns, turned, dtype):
         np.testing.assert_allclose(np.asarray(got).astype("f8"), wanted, rtol=0, atol=atol)
 
 
+@sampled(4)
 @pytest.mark.parametrize(
     "rows, depth, columns", [(1, 37, 300), (3, 301, 900), (5, 300, 4), (16, 45, 70)]
 )
@@ -165,6 +167,7 @@ def test_two_reductions_down_columns_share_a_loop():
     np.testing.assert_array_equal(where, x.argmax(0))
 
 
+@sampled(4)
 @pytest.mark.parametrize("dtype", ["f2", "bf16"])
 @pytest.mark.parametrize("shape", [(17, 33, 65), (128, 96, 200), (40, 1, 7), (19, 700, 24)])
 @pytest.mark.parametrize("turned", ["", "a", "x", "ax"])
@@ -186,6 +189,7 @@ def test_products_of_16_bits_are_added_in_f32(shape, turned, dtype):
         np.testing.assert_allclose(np.asarray(got).astype("f8"), wanted, rtol=0, atol=atol)
 
 
+@sampled(4)
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize("dtype", ["f4", "bf16"])
 def test_uneven_shards_and_slices(ranks, dtype):
@@ -224,6 +228,7 @@ def test_weights_that_are_made_longer_first(rows, turned):
     np.testing.assert_allclose(np.asarray(mw.jit(f)(x, a)), wanted, rtol=0, atol=1e-3)
 
 
+@sampled(4)
 @pytest.mark.parametrize("dtype", list(FLOATS))
 @pytest.mark.parametrize("rows, depth", [(5, 2), (64, 33), (130, 512), (3, 1000)])
 @pytest.mark.parametrize("columns", [2, 3, 7, 16])

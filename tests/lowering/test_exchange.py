@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from depth import sampled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lowering.exchanges import Exchange, compiled, run_and_check, tensor
@@ -79,6 +80,7 @@ def cases_for(mesh, number):
     return found
 
 
+@sampled(4)
 @pytest.mark.parametrize("text", MESHES)
 def test_random_exchanges(running, text):
     mesh = Mesh.parse(text)
@@ -87,6 +89,7 @@ def test_random_exchanges(running, text):
     assert run_and_check(running, mesh, cases, bundle) > 1000
 
 
+@sampled(4)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_element_width(running, dtype):
     mesh = Mesh.parse("x=2, y=2")

@@ -5,7 +5,7 @@ from contextlib import nullcontext
 import ml_dtypes
 import numpy as np
 import pytest
-from depth import some
+from depth import sampled, some
 from lowering.harness import run_text
 
 import meshweave as mw
@@ -22,6 +22,7 @@ def drawn(shape, kind):
     return x
 
 
+@sampled(4)
 @pytest.mark.parametrize("kernels", [None, ("reference",)])
 @pytest.mark.parametrize("kind", some(KINDS, 2))
 @pytest.mark.parametrize("nan", [False, True])

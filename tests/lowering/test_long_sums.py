@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from depth import sampled
 
 import meshweave as mw
 
@@ -18,6 +19,7 @@ def close(got, wanted, theirs):
     assert ours <= 4 * max(peer, np.finfo(got.dtype).eps), (ours, peer)
 
 
+@sampled(4)
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 @pytest.mark.parametrize("count", [2049, 1 << 14, (1 << 20) + 3, 1 << 23])
 def test_equal_addends_whose_roundings_do_not_cancel(dtype, count):

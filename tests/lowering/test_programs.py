@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from depth import sampled
 from lowering.harness import DTYPES, compile_text, run_text
 
 from meshweave.dialects import context
@@ -396,6 +397,7 @@ def test_what_cannot_be_lowered_is_an_error_with_its_place(text, message):
         compile_text(text)
 
 
+@sampled(4)
 @pytest.mark.parametrize("shape", [(64, 96), (40, 72), (33, 50), (8, 8), (3, 100)])
 @pytest.mark.parametrize("dtype", ["f32", "f64", "f16", "i8", "i1"])
 def test_transposed_operands_of_every_size(shape, dtype):

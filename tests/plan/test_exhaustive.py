@@ -3,7 +3,7 @@ engines, the count printed; and whatever else the notation can say.
 """
 
 import pytest
-from depth import examples, some
+from depth import examples, sampled, some
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plan.engines import run_cases
@@ -27,6 +27,7 @@ def test_all_layouts_to_all_layouts(mesh, record_property):
     assert count > 300
 
 
+@sampled(4)
 @pytest.mark.parametrize("mesh", some(MESHES, 2), ids=str)
 @pytest.mark.parametrize("engine", SAMPLES)
 def test_all_layouts_to_all_layouts_compiled(engine, mesh, record_property):

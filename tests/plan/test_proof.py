@@ -3,6 +3,7 @@
 from itertools import product
 
 import pytest
+from depth import sampled
 from plan.every_step import fewest_bytes
 from strategies import all_layouts
 
@@ -13,6 +14,7 @@ from meshweave.plan.redistribute import plan_redistribute
 CUBE = Mesh(x=2, y=2, z=2)
 
 
+@sampled(4)
 @pytest.mark.parametrize(
     "mesh, shape, part",
     [

@@ -7,7 +7,7 @@ from statistics import median
 
 import numpy as np
 import pytest
-from depth import examples
+from depth import examples, sampled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import KINDS, all_layouts, any_layouts, layouts, meshes, numbered, shapes
@@ -236,6 +236,7 @@ def test_plans_are_cached_by_value_and_the_same_every_time():
     assert plan("[x*y, _]", "[_, y]") == made
 
 
+@sampled(4)
 @pytest.mark.parametrize(
     "mesh, shape, pairs",
     list(questions()),

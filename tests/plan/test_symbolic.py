@@ -5,6 +5,7 @@ from itertools import product
 from math import ceil
 
 import pytest
+from depth import sampled
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import all_layouts
@@ -59,6 +60,7 @@ def python_value(formula, **sizes):
     return eval(str(formula), {"ceil": ceil, "max": max, "__builtins__": {}}, names)
 
 
+@sampled(4)
 @pytest.mark.parametrize("ops", [OPS, BLOCK_OPS])
 @pytest.mark.parametrize("shape", [(24, 16), (7, 10)])
 def test_formulas_give_the_bytes_of_every_size(shape, ops):

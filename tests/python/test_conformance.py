@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 import pytest
+from depth import sampled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from traced import BINARY, UNARY, mw, run_all
@@ -80,6 +81,7 @@ def complaints(name, got, right, arguments, dtype):
     ]
 
 
+@sampled(4)
 @pytest.mark.parametrize("dtype", FLOATS)
 @np.errstate(all="ignore")
 def test_floats_with_every_pair_of_special_values(dtype):

@@ -6,6 +6,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from depth import sampled
 
 import meshweave as mw
 from meshweave.errors import CompileError, UsageError
@@ -29,6 +30,7 @@ def copied_bytes(text: str) -> int:
     return int(found[1].replace(",", ""))
 
 
+@sampled(4)
 @pytest.mark.parametrize("engine", ["local", "mpi"])
 @pytest.mark.parametrize(
     ("mesh", "layout"),

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from depth import sampled
 from traced import BINARY, COMPARISONS, LOGICAL, UNARY, check, mw, run_all
 
 from meshweave.errors import CompileError, UsageError
@@ -34,6 +35,7 @@ def test_floats(dtype):
     assert np.array_equal(found["nextafter"], wanted["nextafter"], equal_nan=True)
 
 
+@sampled(4)
 @pytest.mark.parametrize("dtype", ["int32", "int64", "int8", "int16"])
 @np.errstate(all="ignore")
 def test_integers(dtype):

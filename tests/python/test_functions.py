@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from depth import sampled
 from traced import check, mw, run_all
 
 from meshweave.errors import CompileError, MeshweaveError
@@ -65,6 +66,7 @@ def test_manipulation():
     compare(cases, A)
 
 
+@sampled(4)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64", "bool"])
 def test_reductions(dtype):
     x = (RNG.standard_normal((3, 4, 5)) * 3).astype(dtype)
@@ -200,6 +202,7 @@ def test_creation():
         assert np.array_equal(found[name], right, equal_nan=right.dtype.kind == "f"), name
 
 
+@sampled(4)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int32", "int64"])
 def test_linear_algebra(dtype):
     def values(*shape):

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from depth import sampled
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from strategies import any_layouts
@@ -104,6 +105,7 @@ def gathered(q: Any) -> np.ndarray[Any, Any]:
     return numbers * scales.repeat(q.blocks[0], 0).repeat(q.blocks[1], 1)
 
 
+@sampled(4)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("rows", [1, 3, 20])
 @pytest.mark.parametrize(

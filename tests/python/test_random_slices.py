@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from depth import examples
+from depth import examples, sampled
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from traced import mw
@@ -153,6 +153,7 @@ def test_slices_of_shared_values_give_what_numpy_gives(case: Case) -> None:
 X = np.arange(48, dtype=np.float32).reshape(8, 6)
 
 
+@sampled(4)
 @pytest.mark.parametrize("strength", ["required", "preferred"])
 @pytest.mark.parametrize("mesh", MESHES)
 @pytest.mark.parametrize("axes", ["t=2, u=2", "t=3, u=4", "u=2, t=2, v=2"])

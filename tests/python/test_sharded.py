@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from depth import sampled
 from traced import mw, run_all
 
 RNG = np.random.default_rng(11)
@@ -72,6 +73,7 @@ def one_rank():
     return run_all(FUNCTIONS, A, B, I)
 
 
+@sampled(4)
 @pytest.mark.parametrize("layouts", LAYOUTS, ids=str)
 def test_four_ranks_agree_with_one(one_rank, layouts):
     found = run_all(FUNCTIONS, A, B, I, mesh="x=2, y=2", in_layouts=layouts)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from depth import some
+from depth import sampled, some
 from runtime.programs import ENGINES, CallOf, program, started
 
 from meshweave.abi import DTYPES, KINDS
@@ -188,6 +188,7 @@ def bundle_of(mesh, cases, name):
     )
 
 
+@sampled(4)
 @pytest.mark.parametrize("text", some(MESHES, 2))
 def test_collectives_agree_with_numpy(running, text):
     mesh = Mesh.parse(text)
@@ -195,6 +196,7 @@ def test_collectives_agree_with_numpy(running, text):
     run_and_check(running, mesh, cases, bundle_of(mesh, cases, running.name))
 
 
+@sampled(4)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_reduction_of_a_dtype(running, dtype):
     mesh = Mesh.parse("x=3")

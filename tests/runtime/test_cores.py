@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from depth import examples
+from depth import examples, sampled
 from hypothesis import HealthCheck, given, settings
 from python_programs import NUMPY, Case, cases
 from traced import mw
@@ -96,6 +96,7 @@ def small(monkeypatch):
     monkeypatch.setattr(pieces, "LEAST_PRODUCT", 1 << 14)
 
 
+@sampled(4)
 @pytest.mark.parametrize("name", CASES)
 def test_the_number_of_cores_does_not_show_in_the_bits(name, small):
     function, *arrays = CASES[name]

@@ -7,7 +7,7 @@ import random
 
 import numpy as np
 import pytest
-from depth import some
+from depth import sampled, some
 from runtime.programs import ENGINES, CallOf, exits, on_rank, program, sleeps, started
 from runtime.test_collectives import (
     OPS,
@@ -88,6 +88,7 @@ def bundle_of(mesh, cases, name, rounds=1):
     )  # fmt: skip
 
 
+@sampled(4)
 @pytest.mark.parametrize("text", some(["x=2", "x=1", "x=2, y=3", "x=4"], 2))
 def test_many_on_their_way_at_once_agree_with_numpy(running, text):
     mesh = Mesh.parse(text)

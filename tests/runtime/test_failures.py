@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from depth import some
+from depth import sampled, some
 from runtime.programs import ENGINES, CallOf, exits, on_rank, program, sleeps, started
 
 from meshweave.errors import MeshweaveError, RankError
@@ -181,6 +181,7 @@ def test_a_rank_that_exits_is_named(ranks):
         executable.run(inputs())
 
 
+@sampled(4)
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
 def test_a_rank_that_is_killed_is_named(ranks, number):
     executable = ranks.load(failing("mpi", sleeps(40)))

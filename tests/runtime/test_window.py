@@ -17,7 +17,7 @@ import time
 
 import numpy as np
 import pytest
-from depth import some
+from depth import sampled, some
 from lowering.harness import compile_text
 from runtime.programs import CallOf, on_rank, program, started
 
@@ -100,6 +100,7 @@ def ranks():
 WHERES = [("arena", "arena"), ("port", "arena"), ("arena", "port"), ("port", "port")]
 
 
+@sampled(4)
 @pytest.mark.parametrize("op", OPS)
 def test_operands_in_the_arena_and_in_ports(ranks, op):
     sources = numbers(op)

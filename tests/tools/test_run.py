@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from commands import ROOT, Outcome, meshweave, real, start
+from depth import sampled
 from runtime.programs import CallOf, exits, on_rank, program, sleeps
 
 from meshweave.runtime.processes.launch import descendants
@@ -451,6 +452,7 @@ def _lives(pid: int) -> bool:
         return False
 
 
+@sampled(4)
 @pytest.mark.parametrize("engine", ["local", "mpi"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_leaves_nothing(tmp_path, engine, number):

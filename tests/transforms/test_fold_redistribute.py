@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from depth import some
+from depth import sampled, some
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from programs import tensor_type
@@ -72,6 +72,7 @@ def trees(draw: st.DrawFn, mesh: Mesh, general: bool = False) -> Tree:
     return tree
 
 
+@sampled(4)
 @pytest.mark.parametrize("general", [False, True], ids=["blocks", "any layouts"])
 @pytest.mark.parametrize("mesh", MESHES)
 def test_each_result_is_the_argument(mesh: str, general: bool) -> None:
@@ -114,6 +115,7 @@ def _layout(attr: Any) -> Layout:
     return Layout.parse(ir.StringAttr(attr.text).value)
 
 
+@sampled(4)
 @pytest.mark.parametrize("passes", ["dist-fold-redistribute", "dist-legalize-redistribute"])
 @pytest.mark.parametrize("mesh", some(MESHES, 2))
 def test_folding_never_takes_longer_and_once_is_enough(mesh: str, passes: str) -> None:

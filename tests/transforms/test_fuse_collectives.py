@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from depth import some
+from depth import sampled, some
 from hypothesis import given, settings
 from local_programs import Program, local_programs
 from lowering.harness import run_ranks
@@ -57,6 +57,7 @@ def check(p: Program) -> int:
     return counts[0] - counts[1]
 
 
+@sampled(4)
 @pytest.mark.parametrize("mesh", some(MESHES, 2))
 def test_fused_programs_give_the_same(mesh: str, record_property: Any) -> None:
     gone = []

@@ -6,7 +6,7 @@ from math import ceil
 from pathlib import Path
 
 import pytest
-from depth import deep, examples
+from depth import deep, examples, sampled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from programs import programs
@@ -68,6 +68,7 @@ def same_late_as_concrete(source, symbolic, sizes):
     assert outcome(source, symbolic, early) == wanted
 
 
+@sampled(4)
 @pytest.mark.parametrize("model", [*MODELS[:-1], pytest.param(MODELS[-1], marks=deep)])
 @pytest.mark.parametrize("mesh", ["dp=N, tp=2", "dp=2, tp=N", "dp=N, tp=M", "dp=N, tp=N"])
 def test_models(model, mesh):
@@ -221,6 +222,7 @@ def plans(module):
     return found
 
 
+@sampled(4)
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("mesh", ["dp=N, tp=2", "dp=N, tp=M"])
 def test_formulas_are_the_bytes_of_the_concrete_program(model, mesh):
@@ -279,6 +281,7 @@ def test_every_symbol_needs_a_number():
     assert "mesh (x=2, y=M) still has symbolic sizes" in outcome(SAID, "x=N, y=M", late("N=2"))
 
 
+@sampled(4)
 @pytest.mark.parametrize("mesh", ["x=y, y=2", "x=y, y=x", "x=self, y=2", "x=N, y=N"])
 def test_symbols_of_any_name(mesh):
     for sizes in ((2, 3), (4, 2)):

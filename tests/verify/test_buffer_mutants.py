@@ -3,10 +3,11 @@
 from collections import Counter
 
 import pytest
-from depth import some
+from depth import sampled, some
 from verify.buffer_mutants import CHANGES, Change, computes_the_same, mutants, programs, verdict
 
 
+@sampled(4)
 @pytest.mark.parametrize("change", some(CHANGES, 3), ids=lambda c: c.__name__)
 def test_no_mutant_that_computes_something_else_is_proven(change: Change) -> None:
     counts: Counter[str] = Counter()

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from depth import sampled
 from verify.pairs import answer, compared
 
 import meshweave as mw
@@ -175,6 +176,7 @@ def causal(q, k, v, window=None, shift=0):
     return mw.softmax(mw.where(kept, q @ mw.matrix_transpose(k), -np.inf)) @ v
 
 
+@sampled(4)
 @pytest.mark.parametrize("rows, keys", [(200, 200), (129, 300), (300, 129)])
 @pytest.mark.parametrize("window, shift", [(None, 0), (None, 37), (60, 0), (None, -20)])
 def test_flash_leaves_out_slices(rows: int, keys: int, window: "int | None", shift: int) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from depth import some
+from depth import sampled, some
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lowering.gpu import machine_code
@@ -79,6 +79,7 @@ FORMS = {
 FEW = ("ragged", "C turned", "added to")  # for types whose kernel another type has, too
 
 
+@sampled(4)
 @pytest.mark.parametrize(
     "kind, form",
     [(k, f) for k in KINDS for f in (FORMS if k in ("bf16", "tf32", "f32") else FEW)],
@@ -94,6 +95,7 @@ def test_random_numbers_within_rounding(kind):
     check(Case(70, 50, 90, dtype, result), target, family, whole=False)
 
 
+@sampled(4)
 @pytest.mark.parametrize("shape", gemm_mma.SHAPES, ids=lambda s: f"{s.m}x{s.n}")
 @pytest.mark.parametrize("dtype, turned", [("bf16", False), ("bf16", True), ("f32", True)])
 def test_every_tile_of_the_tensor_cores(shape, turned, dtype, monkeypatch):
@@ -163,6 +165,7 @@ def test_a_part_of_a_wider_matrix():
     np.testing.assert_array_equal(doubles(found, "bf16"), doubles(stored(wanted, "bf16"), "bf16"))
 
 
+@sampled(4)
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("kind", ["bf16", "tf32"])
 def test_copies_and_fragments_touch_no_bank_twice(kind, turned, monkeypatch):

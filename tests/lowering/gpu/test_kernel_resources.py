@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from depth import some
+from depth import sampled, some
 
 pytest.importorskip("llvmlite")
 
@@ -154,6 +154,7 @@ SMALL = {
 LOOSE = {"tiles": 1.4, "row sums": 1.1, "softmax of short rows": 1.0, "layer norm": 1.0}
 
 
+@sampled(4)
 @pytest.mark.parametrize("name", SMALL)
 def test_the_least_sectors_and_no_bank_conflicts(name):
     made = DeviceRun(SMALL[name])

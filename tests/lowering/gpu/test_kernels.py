@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from depth import sampled
 from lowering.harness import run_text as run_on_cpu
 
 pytest.importorskip("llvmlite")
@@ -54,6 +55,7 @@ MAPS = {
 WHOLE = ("i64", "i32", "i16", "i8", "i1")
 
 
+@sampled(4)
 @pytest.mark.parametrize("dtype", [*programs.FLOATS, *WHOLE])
 def test_ops_of_every_type_round_as_the_cpu_does(dtype):
     """One kernel per op; floats agree to the last bit with the element computed in f32 or f64."""
@@ -197,7 +199,7 @@ def test_maps_of_the_same_elements_hand_over_in_registers(shape):
 )
 def test_maps_in_place_of_what_an_earlier_kernel_left(target):
     """A chain too long for one kernel: the next one begins with a map that writes where it reads."""
-    kind, steps = tensor((3, 8), "f32"), 170
+    kind, steps = tensor((3, 8), "f32"), 420
     body = ["%t0 = math.tanh %a0 : " + kind]
     for k in range(steps):
         body += [f"%s{k} = math.tanh %t{k} : {kind}", f"%t{k + 1} = arith.addf %s{k}, %a0 : {kind}"]
@@ -283,6 +285,7 @@ LONG = [
 ]  # fmt: skip
 
 
+@sampled(4)
 @pytest.mark.parametrize("shape, over, dtype, target", LONG)
 def test_long_sums_are_no_further_from_the_truth_than_four_times_numpy(shape, over, dtype, target):
     made = DeviceRun(programs.reduced(shape, over, dtype, programs.SUM), target)
@@ -360,6 +363,7 @@ ROWS = [
 ]  # fmt: skip
 
 
+@sampled(4)
 @pytest.mark.parametrize("case", ROWS, ids=str)
 def test_softmax(case):
     rows, columns, dtype = case
@@ -369,6 +373,7 @@ def test_softmax(case):
     close(made.run(x)[0], programs.softmax_of(doubles(x, dtype)), dtype)
 
 
+@sampled(4)
 @pytest.mark.parametrize("case", ROWS, ids=str)
 def test_layer_norm(case):
     rows, columns, dtype = case

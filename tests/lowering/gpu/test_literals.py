@@ -7,6 +7,7 @@ import struct
 
 import numpy as np
 import pytest
+from depth import sampled
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,6 +39,7 @@ def bytes_of_global(ptx: str) -> bytes:
     return bytes(int(number) for number in found[1].split(","))
 
 
+@sampled(4)
 @pytest.mark.parametrize("name", TYPES.values())
 def test_constants_keep_their_bits_all_the_way_to_ptx(name):
     pytest.importorskip("llvmlite")

@@ -9,7 +9,7 @@ import re
 import numpy as np
 import pytest
 from commands import meshweave as command
-from depth import some
+from depth import sampled, some
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lowering.exchanges import Exchange, compiled, run_and_check
@@ -31,6 +31,7 @@ from meshweave.simulator.driver.recorder import InjectedFailure
 pytest.importorskip("llvmlite", reason="the back end for gpus is not installed")
 
 
+@sampled(4)
 @pytest.mark.parametrize("dtype", some(TOLERANCE, len(TOLERANCE)))
 @pytest.mark.parametrize("name", NAMES)
 def test_an_example_gives_what_jax_gives(name: str, dtype: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from commands import meshweave as command
-from depth import some
+from depth import sampled, some
 from lowering.gpu.examples import EXAMPLES, MESH, NAMES, text_of
 
 import meshweave
@@ -37,6 +37,7 @@ def compiled(name: str, dtype: str = "f32", chip: str = "sm_90", **more: Any) ->
     return build(text_of(name, dtype), name=name, mesh=MESH, target="gpu", chip=chip, **more)
 
 
+@sampled(4)
 @pytest.mark.parametrize("chip", some(CHIPS, len(CHIPS)))
 @pytest.mark.parametrize("name", NAMES)
 def test_the_examples_compile_for_every_chip(name: str, chip: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from commands import meshweave
+from depth import sampled
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -105,6 +106,7 @@ def test_the_name_of_a_dump_may_be_taken_by_a_link(tmp_path: Path) -> None:
 VALUE = json.loads(STUCK.to_json())
 
 
+@sampled(4)
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from depth import sampled
 from runtime.gpu.programs import Collect, Launch, Multiply, OnRank, engine, program
 
 from meshweave.bundle import numpy_dtype
@@ -55,6 +56,7 @@ def test_all_reduce(kind, dtype):
         assert np.array_equal(shown(output, dtype), expected)
 
 
+@sampled(4)
 @pytest.mark.parametrize("mesh", MESHES)
 def test_groups_of_every_shape(mesh):
     for seed, group in enumerate([Mesh.parse(mesh).names[:1], Mesh.parse(mesh).names]):

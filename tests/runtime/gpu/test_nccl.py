@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from depth import sampled
 from runtime.gpu.programs import Launch, program
 
 from meshweave.errors import MeshweaveError, RankError
@@ -101,6 +102,7 @@ def test_a_failing_call_is_named_by_the_rank(ranks, monkeypatch):
         ranks.load(twice()).run(inputs())
 
 
+@sampled(4)
 @pytest.mark.parametrize(
     ("failure", "kind", "line"),
     [

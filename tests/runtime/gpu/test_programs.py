@@ -6,6 +6,7 @@ import importlib.util
 
 import numpy as np
 import pytest
+from depth import sampled
 from test_overlap import data, gathered, mlp, reduced, ring, with_overlap
 
 from meshweave.api.program import compile
@@ -27,6 +28,7 @@ PROGRAM = """module {{
 """
 
 
+@sampled(4)
 @pytest.mark.parametrize(
     ("mesh", "shape", "source", "target"),
     [
@@ -51,6 +53,7 @@ def test_moves(mesh, shape, source, target):
         executable.close()
 
 
+@sampled(4)
 @pytest.mark.parametrize("make", [reduced, mlp, gathered, ring])
 def test_collectives_under_compute_in_any_order(make):
     """Waits stand where results are read: each order gives the bits of the first one, and nothing

@@ -6,6 +6,7 @@ import ctypes
 
 import numpy as np
 import pytest
+from depth import sampled
 from runtime.gpu.programs import Collect, Launch, engine, program
 
 from meshweave.errors import RankError
@@ -116,6 +117,7 @@ def traced_calls():
 CALLS = traced_calls()
 
 
+@sampled(4)
 @pytest.mark.parametrize("number", range(1, len(CALLS) + 1))
 def test_any_call_may_fail(number):
     """Its name and code are told, nothing is left, and the other rank does not hang."""

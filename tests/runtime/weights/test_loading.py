@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from depth import sampled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import any_layouts, meshes
@@ -282,6 +283,7 @@ def big(folder: Path) -> Path:
     return folder / "big.safetensors"
 
 
+@sampled(4)
 @pytest.mark.parametrize(
     "layout", ["[x, _]", "[_, x]", "[_*x*2, _]", "[_, x] order(1, 0)", "[_, _*x]"]
 )
