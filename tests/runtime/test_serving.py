@@ -22,7 +22,7 @@ from meshweave.lowering.cpu.collectives.serve import always_ends, serve_object
 from meshweave.runtime import engine
 from meshweave.runtime.local import serving
 from meshweave.runtime.local.engine import LocalExecutable, RankThread
-from meshweave.runtime.local.serving import LONG, SHORT, Spread, current_core, own_cores
+from meshweave.runtime.local.serving import LONG, SHORT, own_cores
 
 COUNT = 64
 SLEEPS, FAILS = 100.0, 1e6  # what input 1 says of a rank: milliseconds beyond SLEEPS
@@ -259,26 +259,3 @@ def test_programs_that_data_may_keep_running_are_not_served():
     assert always_ends([[entry("kernel")], [entry("scf.for", [entry("kernel")])]])
     assert not always_ends([[entry("kernel")], [loop]])
     assert SHORT < LONG < 0.1
-
-
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
-def test_ranks_that_begin_on_one_core_are_given_different_ones():
-    allowed = os.sched_getaffinity(0)
-    found = []
-
-    def begins(spread, rank):
-        os.sched_setaffinity(0, {min(allowed)})
-        os.sched_setaffinity(0, allowed)
-        spread.begin(rank)
-        found.append((current_core(), os.sched_getaffinity(0)))
-
-    spread = Spread(2)
-    for rank in (0, 1):
-        thread = threading.Thread(target=begins, args=(spread, rank))
-        thread.start()
-        thread.join()
-    (_, first), (core, second) = found
-    assert spread._cores[0] != spread._cores[1] and core in allowed
-    assert first == second == allowed
-    spread.end(0)
-    assert spread._cores == [-1, spread._cores[1]]

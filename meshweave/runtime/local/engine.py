@@ -32,7 +32,7 @@ from meshweave.runtime.flight.dump import flight_folder
 from meshweave.runtime.flight.recorder import FlightRecorder
 from meshweave.runtime.forks import new_lock, tell_of_forks
 from meshweave.runtime.limits import check_machine
-from meshweave.runtime.local.serving import LONG, SHORT, Lookout, Serving, Spread
+from meshweave.runtime.local.serving import LONG, SHORT, Lookout, Serving
 from meshweave.runtime.program import (
     SlotTable,
     StepFunction,
@@ -144,11 +144,8 @@ class RankThread:
     It holds no reference to the executable, so dropping the executable ends the thread.
     """
 
-    def __init__(
-        self, rank: int, step: StepFunction, world: World, board: StatusBoard, spread: Spread
-    ) -> None:
+    def __init__(self, rank: int, step: StepFunction, world: World, board: StatusBoard) -> None:
         self._rank, self._step, self._world, self._board = rank, step, world, board
-        self._spread = spread
         self._go = _thread.allocate_lock()
         self._done = _thread.allocate_lock()
         self._go.acquire()
@@ -190,7 +187,6 @@ class RankThread:
                 context.serve(self._rank)
                 self._end()
                 continue
-            self._spread.begin(self._rank)
             self._board.begin(self._rank)
             self.error = None
             try:
@@ -200,7 +196,6 @@ class RankThread:
             if self.result:
                 self._world.abort()
             self._board.end(self._rank)
-            self._spread.end(self._rank)
             self._end()
 
 
@@ -464,10 +459,9 @@ class LocalExecutable:
     def _started(self) -> list[RankThread]:
         """Start a thread for every rank, or none."""
         workers: list[RankThread] = []
-        spread = Spread(self.mesh.nranks)
         try:
             for rank in range(self.mesh.nranks):
-                workers.append(RankThread(rank, self._step, self._world, self._board, spread))
+                workers.append(RankThread(rank, self._step, self._world, self._board))
         except (RuntimeError, MemoryError):
             _stop(workers, None)
             raise MeshweaveError(

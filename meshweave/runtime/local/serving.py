@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -169,30 +169,6 @@ def own_cores(cores: set[int], index: int, count: int, taken: int) -> set[int]:
     """
     free = sorted(cores - {taken})
     return set(free[index::count]) if count <= len(free) else cores
-
-
-class Spread:
-    """Give ranks that begin a call on one core different ones. Where they go from there is the system's to say."""
-
-    def __init__(self, nranks: int) -> None:
-        self._cores = [-1] * nranks  # on which each began its call
-
-    def begin(self, rank: int) -> None:
-        """Move this thread if it is on the core of another rank, and one is free."""
-        taken = {core for other, core in enumerate(self._cores) if other != rank}
-        here = current_core()
-        if here in taken:
-            with suppress(OSError):  # a system that does not allow it places threads itself
-                allowed = os.sched_getaffinity(0)
-                if free := sorted(allowed - taken):
-                    here = free[rank % len(free)]
-                    os.sched_setaffinity(0, {here})
-                    os.sched_setaffinity(0, allowed)
-        self._cores[rank] = here
-
-    def end(self, rank: int) -> None:
-        """Note that a rank's call has ended."""
-        self._cores[rank] = -1
 
 
 @contextmanager
