@@ -118,8 +118,10 @@ class _Rounds:
         self.b = OpBuilder.before(what.op)
         self.loops = len(what.sizes)
         *ops, end = [view.operation for view in self.block.operations]
-        self.ops, self.yielded = ops, list(end.operands)
+        self.yielded = list(end.operands)
         self.first = _needed(ops, self.yielded[: 1 + what.places])
+        self.rest = [op for op in ops if op not in self.first]
+        self.news = self.yielded[1 + what.places :]
         self.outer = self._outer()
 
     def _outer(self) -> list[int]:
@@ -199,19 +201,17 @@ class _Rounds:
     ) -> Values:
         """Go through the loops that are left, and write the new elements."""
         left = [k for k in range(self.loops) if k not in known]
-        rest = [op for op in self.ops if op not in self.first]
-        news = self.yielded[1 + self.what.places :]
         if self.in_rows and prod(self.what.sizes[k] for k in left) >= LONG:
-            return self._row(b, known, values, places, state)
+            return self._row(b, left, known, values, places, state)
 
         def element(w: OpBuilder, at: Values, now: Values) -> Values:
             every = {**known, **dict(zip(left, at, strict=True))}
-            own = self._given(w, every, values, rest, news)
+            own = self._given(w, every, values, self.rest, self.news)
             where = [every[k] if k in every else places[k - self.loops] for k in self.what.to]
             old = list(self.block.arguments)[-self.what.count :]
             own.update({a: w.element(v, where) for a, v in zip(old, now, strict=True)})
-            _copied(w, rest, own)
-            made = [own.get(v, v) for v in news]
+            _copied(w, self.rest, own)
+            made = [own.get(v, v) for v in self.news]
             return [w.put_element(m, v, where) for m, v in zip(made, now, strict=True)]
 
         return b.loops([self.what.sizes[k] for k in left], state, element)
@@ -219,17 +219,15 @@ class _Rounds:
     def _row(
         self,
         b: OpBuilder,
+        left: Sequence[int],
         known: dict[int, ir.Value],
         values: dict[ir.Value, ir.Value],
         places: Values,
         state: Values,
     ) -> Values:
-        """Write the new elements of all loops that are left by one elementwise op."""
+        """Write the new elements of all loops that are `left` by one elementwise op."""
         what, arguments = self.what, list(self.block.arguments)
-        left = [k for k in range(self.loops) if k not in known]
-        rest = [op for op in self.ops if op not in self.first]
-        news = self.yielded[1 + what.places :]
-        read = {v for op in rest for v in op.operands} | set(news)
+        read = {v for op in self.rest for v in op.operands} | set(self.news)
         fixed, rows = dict(values), list[tuple[ir.Value, ir.Value, tuple[int, ...]]]()
         for k, number in known.items():
             fixed[arguments[k]] = number
@@ -254,8 +252,8 @@ class _Rounds:
                     if arguments[k] in read
                 }
             )
-            _copied(inner, rest, own)
-            return [own.get(v, v) for v in news]
+            _copied(inner, self.rest, own)
+            return [own.get(v, v) for v in self.news]
 
         parts = [_part(b, value, row, where) for _, value, row in rows]
         olds = [_part(b, value, what.to, where) for value in state]
