@@ -16,7 +16,7 @@ from meshweave import __version__
 from meshweave.device import CHIPS
 from meshweave.errors import MeshweaveError, UsageError, did_you_mean
 from meshweave.targets import CHIP, ENGINES, TARGETS
-from meshweave.tools.guard import Stage, guarded, silent
+from meshweave.tools.guard import GRACE, Stage, guarded, silent
 
 Commands: TypeAlias = "argparse._SubParsersAction[Any]"
 """What `add_subparsers` returns, with parsers of any class; argparse has no public name for it."""
@@ -37,7 +37,8 @@ class _CommandParser(argparse.ArgumentParser):
 
 def main() -> int:
     """Run the command in a child process, so that a crash of native code still ends in a line and a status."""
-    return guarded(lambda stage: command(sys.argv[1:], stage), "meshweave")
+    grace = None if sys.argv[1:2] == ["serve"] else GRACE  # a server has a limit of its own
+    return guarded(lambda stage: command(sys.argv[1:], stage), "meshweave", grace)
 
 
 def command(arguments: Sequence[str], stage: Stage = silent) -> int:
@@ -76,6 +77,7 @@ def _parser() -> tuple[_CommandParser, Mapping[str, argparse.ArgumentParser]]:
     parser.add_argument("--version", action="version", version=f"meshweave {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     _add_run(commands)
+    _add_serve(commands)
     _add_compile(commands)
     _add_report(commands)
     _add_plan(commands)
@@ -190,6 +192,14 @@ def _add_run(commands: Commands) -> None:
         metavar="N",
         help="run N times, report the fastest",
     )
+    _add_running(run)
+    add("--json", action="store_true", help="print JSON instead of a table")
+    run.set_defaults(command=_loaded_later("run", "run"))
+
+
+def _add_running(command: argparse.ArgumentParser) -> None:
+    """Add what says how an engine runs a program."""
+    add = command.add_argument
     add(
         "--timeout",
         type=_number("--timeout", float, 1e-3, "a positive number of seconds"),
@@ -209,8 +219,55 @@ def _add_run(commands: Commands) -> None:
         metavar="PUBLIC.pem",
         help="run only a bundle that the owner of this Ed25519 key has signed",
     )
-    add("--json", action="store_true", help="print JSON instead of a table")
-    run.set_defaults(command=_loaded_later("run", "run"))
+
+
+def _add_serve(commands: Commands) -> None:
+    served = commands.add_parser(
+        "serve",
+        help="answer requests over HTTP with a program",
+        description="Answer requests over HTTP by running FILE, a program or what meshweave compile wrote, on the "
+        "arrays that they carry. See docs/serving.md.",
+    )
+    _add_program(served)
+    _add_running(served)
+    add, whole = served.add_argument, "a whole number of at least 1"
+    add("--host", default="127.0.0.1", help="the address to listen on (default: 127.0.0.1)")
+    add(
+        "--port",
+        type=_number("--port", int, 0, "a whole number of at least 0"),
+        default=8000,
+        metavar="N",
+        help="the port (default: 8000); 0 takes one that is free",
+    )
+    add(
+        "--queue",
+        type=_number("--queue", int, 1, whole),
+        default=256,
+        metavar="N",
+        help="requests that may wait (default: 256); more are told to come back, with status 429",
+    )
+    add(
+        "--max-body",
+        type=_number("--max-body", int, 1, whole),
+        default=64 << 20,
+        metavar="BYTES",
+        help="bytes that a request may have (default: 64 MiB)",
+    )
+    add(
+        "--time-limit",
+        type=_number("--time-limit", float, 1e-3, "a positive number of seconds"),
+        default=120.0,
+        metavar="S",
+        help="seconds that a request may take, its wait included (default: 120)",
+    )
+    add(
+        "--grace",
+        type=_number("--grace", float, 0, "a number of seconds"),
+        default=30.0,
+        metavar="S",
+        help="seconds in which requests may finish after SIGTERM (default: 30)",
+    )
+    served.set_defaults(command=_loaded_later("serve", "serve_command"))
 
 
 def _add_compile(commands: Commands) -> None:

@@ -32,10 +32,11 @@ def silent(doing: str) -> None:
     """Ignore the stages."""
 
 
-def guarded(command: Callable[[Stage], int], name: str) -> int:
+def guarded(command: Callable[[Stage], int], name: str, grace: int | None = GRACE) -> int:
     """Run `command` in a child process; return its exit status, or 1, with a line, if native code crashed.
 
-    name: of the program, for that line. A signal that ends the parent ends the child.
+    name: of the program, for that line. A signal that ends the parent ends the child. grace: seconds that it then has;
+    None: as many as it takes.
     """
     note = mmap.mmap(-1, _STAGE_BYTES)
     sys.stdout.flush()
@@ -46,7 +47,7 @@ def guarded(command: Callable[[Stage], int], name: str) -> int:
     if child == 0:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os._exit(_in_child(command, name, note))
-    status = _wait(child, mask)
+    status = _wait(child, mask, grace)
     if os.WIFEXITED(status):
         return os.WEXITSTATUS(status)
     number = signal.Signals(os.WTERMSIG(status))
@@ -94,17 +95,17 @@ def _status(command: Callable[[], int]) -> int:
         return leave.code if isinstance(leave.code, int) else int(leave.code is not None)
 
 
-def _wait(child: int, mask: set[int | signal.Signals]) -> int:
+def _wait(child: int, mask: set[int | signal.Signals], grace: int | None) -> int:
     """Wait for `child`, hand signals on to it meanwhile, and return its wait status.
 
-    Native code ignores signals: a child that does not end within GRACE seconds is killed, and one that crashes on a
+    Native code ignores signals: a child that does not end within `grace` seconds is killed, and one that crashes on a
     signal counts as ended by it. mask: of signals, from now on.
     """
     asked: list[int] = []
 
     def end(number: int, _: FrameType | None) -> None:
-        if not asked:
-            signal.alarm(GRACE)
+        if not asked and grace is not None:
+            signal.alarm(grace)
         asked.append(number)
         if number != signal.SIGINT:  # Ctrl-C reaches the whole group, so the child has it already
             os.kill(child, number)

@@ -57,12 +57,12 @@ def run(options: argparse.Namespace) -> int:
         StageDisplay(options.file, options.stage, quiet=options.json) as progress,
         ended_by_signals(),
     ):
-        source = _source(options.file)
+        source = open_program(options.file)
         if options.require_signature is not None:
             check_signature(source.bundle, source.name, options.require_signature)
         if options.check and source.bundle is not None:
             raise UsageError("--check needs the program's text: a bundle holds only compiled code")
-        program = _program(source, options, progress)
+        program = load_program(source, options, progress)
         with program:
             given = _arguments(program, options)
             wanted = (
@@ -152,13 +152,14 @@ def _explained(source: ProgramFile, options: argparse.Namespace, progress: Progr
 
 def read_text(file: str) -> ProgramFile:
     """Read a program from a file that holds text. Raises UsageError for a bundle."""
-    source = _source(file)
+    source = open_program(file)
     if source.bundle is not None:
         raise UsageError(f"{source.name} is compiled already")
     return source
 
 
-def _source(file: str) -> ProgramFile:
+def open_program(file: str) -> ProgramFile:
+    """Read a program's text, or a bundle. Raises MeshweaveError for what is neither."""
     name, data = read_bytes(file)
     if data.startswith(_ZIP):
         return ProgramFile(name, bundle=Bundle.from_bytes(data, name))
@@ -206,7 +207,7 @@ def read_mesh(options: argparse.Namespace) -> Mesh | None:
     return mesh
 
 
-def _program(source: ProgramFile, options: argparse.Namespace, progress: Progress) -> Program:
+def load_program(source: ProgramFile, options: argparse.Namespace, progress: Progress) -> Program:
     """Load the program, and note the seconds that it took."""
     began = time.perf_counter()
     bundle = source.bundle
