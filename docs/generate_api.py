@@ -22,7 +22,7 @@ inside a traced function at the line that calls it."""
 SECTIONS = (
     (
         "Programs",
-        "jit compile from_jax from_torch torch_backend from_stablehlo from_mlir Program verify",
+        "jit Dim ShapeDtype compile from_jax from_torch torch_backend from_stablehlo from_mlir Program verify",
     ),
     (
         "Arrays and layouts",

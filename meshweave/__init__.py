@@ -12,10 +12,12 @@ __array_api_version__ = "2024.12"
 
 _HOMES = {
     "Array": "meshweave.runtime.arrays.array",
+    "Dim": "meshweave.layout.lengths",
     "Layout": "meshweave.layout",
     "Mesh": "meshweave.layout",
     "P": "meshweave.layout.spec",
     "Program": "meshweave.api.program",
+    "ShapeDtype": "meshweave.layout.lengths",
     "compile": "meshweave.api.program",
     "from_jax": "meshweave.jax.program",
     "from_mlir": "meshweave.api.sources",
@@ -35,11 +37,13 @@ _HOMES = {
 # Python's own `sum`, `max`, ..
 __all__ = [
     "Array",
+    "Dim",
     "Layout",
     "Mesh",
     "MeshweaveError",
     "P",
     "Program",
+    "ShapeDtype",
     "__version__",
     "compile",
     "cond",

@@ -185,6 +185,8 @@ from meshweave.frontends.python.place import kernels as kernels
 from meshweave.jax.program import from_jax as from_jax
 from meshweave.layout import Layout as Layout
 from meshweave.layout import Mesh as Mesh
+from meshweave.layout.lengths import Dim as Dim
+from meshweave.layout.lengths import ShapeDtype as ShapeDtype
 from meshweave.layout.spec import P as P
 from meshweave.runtime.arrays.array import Array as Array
 from meshweave.tools.picture import show as show
@@ -197,11 +199,13 @@ __array_api_version__: str
 
 __all__ = [
     "Array",
+    "Dim",
     "Layout",
     "Mesh",
     "MeshweaveError",
     "P",
     "Program",
+    "ShapeDtype",
     "__version__",
     "compile",
     "cond",

@@ -13,9 +13,11 @@ import re
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import partial, update_wrapper
-from typing import Any, NamedTuple, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, overload
 
 from meshweave.api.donations import Donations, donated_leaves, donated_names
+from meshweave.api.lengths.call import LengthsCompiled
+from meshweave.api.lengths.lowered import LengthsLowered, dims_of, lower_lengths
 from meshweave.api.lowered import Compiled, Lowered
 from meshweave.api.signature import (
     argument_paths,
@@ -40,6 +42,9 @@ from meshweave.hints.fast_paths import Choice
 from meshweave.layout import Layout, Mesh
 from meshweave.plan import search_info
 from meshweave.runtime.forks import new_lock
+
+if TYPE_CHECKING:
+    from meshweave.api.program import Program
 
 MANY = (
     16  # programs of one function, of which the logger warns, and again whenever they have doubled
@@ -196,6 +201,7 @@ class Jitted:
         self._where = _where(function)
         self._programs: dict[Any, Compiled] = {}
         self._fast: dict[Any, Callable[[Any], Any]] = {}
+        self._open: list[LengthsCompiled] = []  # programs for sizes that calls choose
         self._misses: list[_Miss] = []
         self._calls = 0
         self._last: Compiled | None = None
@@ -220,7 +226,7 @@ class Jitted:
                 return found(given)
         leaves, compiled = self._compiled(args, kwargs)
         returned = compiled.call(leaves)
-        if key is not None:
+        if key is not None and not isinstance(compiled, LengthsCompiled):
             self._fast[key] = compiled.fast(leaves)
         return returned
 
@@ -270,15 +276,35 @@ class Jitted:
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
         """Trace the function for arguments of this kind (arrays, or anything with shape and dtype), uncompiled.
 
+        A `ShapeDtype` may have `Dim`s, sizes that each call chooses: calls of the function of any such sizes take the
+        program from when it is compiled, and none compiles another.
+
         Raises MeshweaveError, at the line at fault.
         """
-        _, key = self._key(args, kwargs)
-        return self._lowered(key)
+        leaves, structure = tree.flatten((args, kwargs), _is_array)
+        dims = dims_of(leaves)
+        if not dims:
+            _, key = self._key(args, kwargs)
+            return self._lowered(key)
+
+        def lower(given: Sequence[object]) -> Lowered:
+            args, kwargs = tree.unflatten(structure, iter(given))
+            return self._lowered(self._key(args, kwargs)[1])
+
+        def compiled(lowered: LengthsLowered, program: Program, seconds: float) -> LengthsCompiled:
+            _, key = self._key(*tree.unflatten(structure, iter(lowered.bound_leaves(leaves))))
+            made = LengthsCompiled(lowered, program, seconds, lowered.lengths, key.rest)
+            with self._lock:
+                self._open.append(made)
+            return made
+
+        return lower_lengths(leaves, dims, lower, compiled)
 
     def cache_info(self) -> CacheInfo:
         """Count the calls that found their program, and those that compiled one."""
         misses = len(self._misses)
-        return CacheInfo(self._calls - misses, misses, len(self._programs))
+        size = len(self._programs) + sum(not program.is_closed for program in self._open)
+        return CacheInfo(self._calls - misses, misses, size)
 
     def explain_misses(self) -> str:
         """Say for each call that compiled, in a line, how it differs from the nearest earlier one.
@@ -308,9 +334,10 @@ class Jitted:
     def close(self) -> None:
         """Release all compiled programs, their threads, processes and memory."""
         with self._lock:
-            for program in self._programs.values():
+            for program in (*self._programs.values(), *self._open):
                 program.close()
             self._programs.clear()
+            self._open.clear()
             self._fast.clear()
             self._last = None
 
@@ -324,6 +351,15 @@ class Jitted:
         return f"<meshweave.jit {self.__name__} on ({self.mesh})>"
 
     # What a call is.
+
+    def _leaves(self, compiled: _Key, args: Sequence[Any], kwargs: _Kwargs) -> list[Any]:
+        """Return the leaves of the arguments of a call of a program that was compiled for a key."""
+        leaves, key = self._key(tuple(args), kwargs)
+        if (key.structure, key.static) != (compiled.structure, compiled.static):
+            raise UsageError(
+                f"{self.__name__}: arguments of another structure, or other static ones, than it was compiled for"
+            )
+        return leaves
 
     def _key(self, args: _Args, kwargs: _Kwargs) -> tuple[list[Any], _Key]:
         static, args, kwargs = self._without_static(args, kwargs)
@@ -375,7 +411,7 @@ class Jitted:
     def _compiled(self, args: _Args, kwargs: _Kwargs) -> tuple[list[Any], Compiled]:
         leaves, key = self._key(args, kwargs)
         with self._lock:
-            found = self._programs.get(key)
+            found = self._programs.get(key) or self._serving(key)
             if found is None:
                 known = search_info()
                 found = self._lowered(key).compile(self._timeout, self._flight)
@@ -388,6 +424,16 @@ class Jitted:
                 self._told()
             self._last = found
         return leaves, found
+
+    def _serving(self, key: _Key) -> Compiled | None:
+        """Return a program that takes arguments of these sizes among others.
+
+        Raises UsageError for arguments that one would take, but for a size above its bound.
+        """
+        for program in reversed(self._open):
+            if not program.is_closed and program.takes(key.rest, key.specs):
+                return program
+        return None
 
     def _told(self) -> None:
         """Tell the logger of the last program: how long it took, and what was new about the call."""
@@ -412,7 +458,7 @@ class Jitted:
         )  # fmt: skip
         return Lowered(
             *(self.__name__, program, program.specs, key.paths, self.mesh, self._engine),
-            *(key.kernels, self._verify),
+            *(key.kernels, self._verify, partial(self._leaves, key)),
         )
 
     def _layouts(self, key: _Key, mesh: Mesh) -> list[Layout | None]:
@@ -500,6 +546,11 @@ class _Key:
     kernels: Choice | None
     paths: tuple[str, ...]
     values: dict[str, Any] = field(compare=False)
+
+    @property
+    def rest(self) -> Hashable:
+        """Return all but the kinds of the arguments."""
+        return self.structure, self.static, self.kernels
 
 
 def _is_array(value: object) -> bool:

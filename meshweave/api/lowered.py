@@ -38,6 +38,13 @@ def _passes(stage: str, every: Sequence[str]) -> tuple[str, ...]:
     return tuple(every)
 
 
+def _unknown(args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+    """Return the leaves of arguments that are arrays."""
+    if kwargs:
+        raise UsageError("arguments are given by position, and this call names some")
+    return list(args)
+
+
 class Lowered:
     """Hold a function traced for arguments of one kind."""
 
@@ -51,7 +58,10 @@ class Lowered:
         engine: str,
         kernels: Choice | None = None,
         verify: bool = True,
+        leaves_of: Callable[[Sequence[Any], dict[str, Any]], list[Any]] = _unknown,
     ) -> None:
+        """Hold all this. leaves_of: returns the leaves of the arguments of a call."""
+        self.leaves_of = leaves_of
         self.name, self.program, self.specs, self.names = name, program, specs, names
         self.mesh, self.engine, self.kernels, self.verify = mesh, engine, kernels, verify
 
@@ -86,10 +96,15 @@ class Lowered:
                  waits for another, and no limit while all compute.
         flight: as for `mw.jit`. Raises MeshweaveError, at the line at fault.
         """
+        began = time.perf_counter()
+        loaded = self.loaded(timeout, flight)
+        return Compiled(self, loaded, time.perf_counter() - began)
+
+    def loaded(self, timeout: float | None = None, flight: str | None = None) -> Program:
+        """Compile the program and let its engine load it."""
         from meshweave.api import program as api
         from meshweave.runtime.engine import engine
 
-        began = time.perf_counter()
         runs_on = engine(self.engine, timeout=timeout, flight=flight)
         bundle = api.build(
             self.program.text,
@@ -99,8 +114,7 @@ class Lowered:
             here=True,
             verify=self.verify,
         )
-        loaded = api.Program(bundle, runs_on)
-        return Compiled(self, loaded, time.perf_counter() - began)
+        return api.Program(bundle, runs_on)
 
     def report(self) -> Report:
         """Report what compiling decides: memory, slices, what became of each hint, kernels, collectives."""
@@ -116,6 +130,8 @@ class Lowered:
 class Compiled:
     """Hold a loaded program. seconds: how long compiling and loading took."""
 
+    chosen: tuple[str, ...] = ()  # names of the sizes that each call chooses
+
     def __init__(self, lowered: Lowered, program: Program, seconds: float) -> None:
         self.lowered, self.program, self.seconds = lowered, program, seconds
         self._executable: Any = program.executable  # of any engine; Dispatch asks which
@@ -125,6 +141,10 @@ class Compiled:
         self.whole = self._structure == tree.LEAF
         self._templates: list[Array] = []  # Arrays of the first call: later ones have other shards
         self.captured = self._laid_out(lowered.program.captured)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the program as the function that was lowered is called. Raises MeshweaveError for other arguments."""
+        return self.call(self.lowered.leaves_of(args, kwargs))
 
     def call(self, leaves: Sequence[Any]) -> Any:
         """Run the program on the leaves of the arguments; return what the function returns, with Arrays as leaves."""
@@ -172,7 +192,7 @@ class Compiled:
 
     def _laid_out(self, captured: Sequence[Values]) -> list[Array]:
         """Lay the arrays that the function holds out over the ranks, once for all calls."""
-        ports = self._ports[len(self.lowered.specs) :]
+        ports = self._ports[len(self.lowered.specs) :][: len(captured)]
         return [
             Array.from_numpy(value, mesh=self.lowered.mesh, layout=port.layout, dtype=port.dtype)
             for value, port in zip(captured, ports, strict=True)
@@ -197,10 +217,13 @@ class Compiled:
         from meshweave.api.explain import explanation
 
         results = [f"result{path}" for path in tree.paths(self._structure)]
-        title = f"{self.lowered.name} on ({self.lowered.mesh}), engine {self.lowered.engine}"
         held = [f"captured{number}" for number in range(len(self.captured))]
-        names = (*self.lowered.names, *held, *results)
-        return explanation(title, names, self.program, self.lowered.report(), self.seconds)
+        names = (*self.lowered.names, *held, *self.chosen, *results)
+        return explanation(self.title(), names, self.program, self.lowered.report(), self.seconds)
+
+    def title(self) -> str:
+        """Return what tables about the program are called."""
+        return f"{self.lowered.name} on ({self.lowered.mesh}), engine {self.lowered.engine}"
 
     def close(self) -> None:
         """Release threads, processes and memory."""

@@ -1,0 +1,214 @@
+"""Call a program whose sizes each call chooses: arguments go to the start of buffers that are as large as the bounds.
+
+Results come from there. Only the elements that there are get copied; behind them lies what earlier calls left, or zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from meshweave.api.lowered import Compiled, Lowered
+from meshweave.api.signature import check_fits
+from meshweave.bundle import Port, numpy_dtype
+from meshweave.errors import UsageError
+from meshweave.frontends.python.program import ArgumentSpec
+from meshweave.layout import Layout, Mesh
+from meshweave.layout.lengths import Dim, Sizes
+from meshweave.runtime.arrays.array import Array, run_arrays
+from meshweave.runtime.forks import new_lock
+from meshweave.runtime.local.dispatch import pieces, plain
+from meshweave.runtime.program import Values, buffer
+
+if TYPE_CHECKING:
+    from meshweave.api.program import Program
+
+OpenShape = tuple[int | Dim, ...]
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Describe what calls of a program may choose.
+
+    dims: the sizes. planned: what memory is planned for, at least the bounds. shapes: of the arguments, with dims;
+    None: as in `specs`. results: of each dim of each result the name of its size, or "".
+    """
+
+    dims: tuple[Dim, ...]
+    planned: Sizes
+    shapes: tuple[OpenShape | None, ...]
+    results: Sequence[Sequence[str]]
+
+
+class LengthsCompiled(Compiled):
+    """Hold a loaded program for arguments of any size up to the bounds of its dims; call it like the function."""
+
+    def __init__(
+        self,
+        lowered: Lowered,
+        program: Program,
+        seconds: float,
+        lengths: Lengths,
+        rest: Hashable,
+    ) -> None:
+        """Make it ready for calls. rest: what it is compiled for but for the kinds of arguments."""
+        super().__init__(lowered, program, seconds)
+        self.dims, self.shapes = lengths.dims, lengths.shapes
+        self._planned = lengths.planned
+        self.chosen = tuple(dim.name for dim in self.dims)
+        self._rest = rest
+        self.is_closed = False
+        self._lock = new_lock()
+        self._buffers = [
+            None
+            if shape is None or not any(isinstance(s, Dim) for s in shape)
+            else _Input(p, lowered.mesh)
+            for shape, p in zip(self.shapes, self._ports)
+        ]
+        self._results = [
+            _Result(p, names, lowered.mesh) for p, names in zip(program.outputs, lengths.results)
+        ]
+
+    def takes(self, rest: Hashable, specs: Sequence[ArgumentSpec]) -> bool:
+        """Tell whether a call is one of this program.
+
+        Raises UsageError, naming argument and dim, where but for its sizes it would be.
+        """
+        mine = self.lowered.specs
+        if rest != self._rest or len(specs) != len(mine):
+            return False
+        for given, spec, shape in zip(specs, mine, self.shapes):
+            wanted: OpenShape = spec.shape if shape is None else shape
+            if (given.dtype, given.weak, len(given.shape)) != (spec.dtype, spec.weak, len(wanted)):
+                return False
+            if any(
+                n != right and not isinstance(right, Dim) for n, right in zip(given.shape, wanted)
+            ):
+                return False
+        self.sizes([spec.shape for spec in specs])
+        return True
+
+    def sizes(self, shapes: Sequence[Sequence[int]]) -> dict[str, int]:
+        """Return the size of each dim in a call, given the shapes of its arguments.
+
+        Raises UsageError, which names argument and dim, where one does not fit.
+        """
+        found: dict[str, int] = {}
+        for given, spec, shape, name in zip(
+            shapes, self.lowered.specs, self.shapes, self.lowered.names
+        ):
+            wanted: OpenShape = spec.shape if shape is None else shape
+            if len(given) != len(wanted):
+                raise UsageError(f"argument {name}: {len(given)} dims, {len(wanted)} are right")
+            for d, (size, right) in enumerate(zip(given, wanted)):
+                _check_size(f"argument {name}: dim {d}", size, right, found)
+        return found
+
+    def call(self, leaves: Sequence[Any]) -> Any:
+        """Run the program on the leaves of the arguments; return what the function returns, with Arrays as leaves."""
+        sizes = self.sizes([np.shape(value) for value in leaves])
+        for value, spec, name in zip(leaves, self.lowered.specs, self.lowered.names):
+            check_fits(value, spec, name)
+        counts = [np.asarray(sizes[dim.name], np.int64) for dim in self.dims]
+        held = self.captured
+        with self._lock:
+            values = [
+                self._ready(value, spec, layout) if into is None else into.filled(value, spec, name)
+                for value, spec, layout, into, name in zip(
+                    *(leaves, self.lowered.specs, self._layouts, self._buffers, self.lowered.names)
+                )
+            ]
+            arrays = run_arrays(self._executable, [*values, *held, *counts], len(held))
+        return self.returned([r.cut(a, sizes) for r, a in zip(self._results, arrays)])
+
+    def title(self) -> str:
+        """Return what tables about the program are called, with the sizes that calls may choose."""
+        ends = ", ".join(f"{dim.name} up to {dim.max}" for dim in self.dims)
+        planned = ", ".join(f"{name}={size}" for name, size in self._planned.items())
+        return f"{super().title()}, {ends}, memory for {planned}"
+
+    def close(self) -> None:
+        """Release threads, processes and memory."""
+        self.is_closed = True
+        super().close()
+
+    def fast(self, args: Sequence[Any]) -> Callable[[Sequence[Any]], Any]:
+        """Return what calls of this kind need: sizes differ from one to the next."""
+        return self.call
+
+
+def _check_size(who: str, size: int, right: int | Dim, found: dict[str, int]) -> None:
+    """Note the size of a dim. Raises UsageError, after `who`, for one that is not right."""
+    if not isinstance(right, Dim):
+        if size != right:
+            raise UsageError(f"{who} has size {size}, {right} is right")
+        return
+    if not 1 <= size <= right.max:
+        raise UsageError(f"{who} has size {size}, {right.name} may be 1 to {right.max}")
+    if found.setdefault(right.name, size) != size:
+        raise UsageError(f"{who} has size {size}, {right.name} is {found[right.name]} in this call")
+
+
+class _Input:
+    """Keep the buffers of an argument, as large as the bounds."""
+
+    def __init__(self, port: Port, mesh: Mesh) -> None:
+        self._port, self._mesh, self._layout = port, mesh, Layout.parse(port.layout)
+        self._shards: list[Values] = []
+        self._places: list[tuple[Values, Any]] = []
+
+    def filled(self, value: Any, spec: ArgumentSpec, name: str) -> Array:
+        """Put the elements of an argument into the buffers; return them as an Array."""
+        given = np.asarray(value)
+        if given.dtype != spec.dtype.numpy:
+            raise UsageError(f"argument {name}: dtype {given.dtype}, {spec.dtype.numpy} is right")
+        if not plain(self._layout) or self._port.dtype == "bf16":
+            whole = np.zeros(self._port.global_shape, given.dtype)
+            whole[tuple(map(slice, given.shape))] = given
+            return Array.from_numpy(
+                whole, mesh=self._mesh, layout=self._layout, dtype=self._port.dtype
+            )
+        if not self._shards:
+            self._shards = [buffer(self._port) for _ in range(self._mesh.nranks)]
+            for shard in self._shards:
+                shard.fill(0)
+            self._places = pieces(self._port, self._mesh, self._shards)
+        for into, place in self._places:
+            part = given if place is ... else given[place]
+            into[tuple(map(slice, part.shape))] = part
+        return Array(
+            self._shards, self._mesh, self._layout, self._port.global_shape, self._port.dtype
+        )
+
+
+class _Result:
+    """Take the elements of a result that there are out of one as large as the bounds."""
+
+    def __init__(self, port: Port, names: Sequence[str], mesh: Mesh) -> None:
+        """names: of the dim whose size each of its dims has, or ""."""
+        self._port, self._mesh, self._layout = port, mesh, Layout.parse(port.layout)
+        self._names = tuple(names)
+
+    def cut(self, array: Array, sizes: Mapping[str, int]) -> Array:
+        """Return the result of a call of these sizes."""
+        shape = tuple(
+            sizes[name] if name else size
+            for name, size in zip(self._names, self._port.global_shape)
+        )
+        if shape == self._port.global_shape:
+            return array
+        inside = tuple(map(slice, shape))
+        if self._mesh.nranks == 1:
+            shard = np.ascontiguousarray(array.held[0][inside])
+            return Array([shard], self._mesh, self._layout, shape, self._port.dtype)
+        if not plain(self._layout) or self._port.dtype == "bf16":
+            whole = array.numpy()[inside]
+        else:
+            whole = np.empty(shape, numpy_dtype(self._port.dtype))
+            for part, place in pieces(self._port, self._mesh, array.held):
+                into = whole if place is ... else whole[place]
+                into[...] = part[tuple(map(slice, into.shape))]
+        return Array.from_numpy(whole, mesh=self._mesh, layout=self._layout, dtype=self._port.dtype)

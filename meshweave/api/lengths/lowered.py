@@ -1,0 +1,122 @@
+"""Lower a function for arguments with `Dim`s: trace it at the bounds and at other sizes, and make one of all."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeAlias
+
+from meshweave.api.lengths.call import Lengths, LengthsCompiled
+from meshweave.api.lowered import Lowered
+from meshweave.errors import CompileError, MeshweaveError, UsageError
+from meshweave.frontends.python.program import TracedProgram
+from meshweave.layout.lengths import Dim, ShapeDtype, Sizes, probes, roomier
+
+if TYPE_CHECKING:
+    from meshweave.api.program import Program
+
+
+def dims_of(leaves: Sequence[object]) -> tuple[Dim, ...]:
+    """Return the dims in the shapes of arguments, each once. Raises UsageError where two bounds are one dim's."""
+    found: dict[str, Dim] = {}
+    for leaf in leaves:
+        for size in leaf.shape if isinstance(leaf, ShapeDtype) else ():
+            if isinstance(size, Dim) and found.setdefault(size.name, size) != size:
+                raise UsageError(
+                    f"dim {size.name} has max={found[size.name].max} and max={size.max}: one bound is right"
+                )
+    return tuple(found.values())
+
+
+def lower_lengths(
+    leaves: Sequence[object],
+    dims: Sequence[Dim],
+    lower: Callable[[Sequence[object]], Lowered],
+    compiled: MakeCompiled,
+) -> LengthsLowered:
+    """Return a function lowered for arguments with dims.
+
+    lower: for arguments of known sizes.
+
+    Raises MeshweaveError, at the line at fault, for what cannot have a size that is known only when it is called.
+    """
+    ones = dict.fromkeys([dim.name for dim in dims], 1)
+    fixed = {n for leaf in leaves for n in getattr(_at(leaf, ones), "shape", ())}
+    shapes = tuple([leaf.shape if isinstance(leaf, ShapeDtype) else None for leaf in leaves])
+    refused: CompileError | None = None
+    for planned in roomier(dims):
+        sizes = probes(planned, fixed)
+        traced = [lower([_at(leaf, planned) for leaf in leaves])]
+        traced += [_traced(leaves, probe, lower) for probe in sizes[1:]]
+        first = traced[0]
+        try:
+            program, results = _masked([one.program for one in traced], sizes, dims, first.name)
+        except CompileError as error:
+            refused = refused or error
+            continue
+        lengths = Lengths(tuple(dims), planned, shapes, results)
+        return LengthsLowered(first, program, lengths, compiled)
+    assert refused is not None
+    raise refused
+
+
+def _traced(
+    leaves: Sequence[object], sizes: Sizes, lower: Callable[[Sequence[object]], Lowered]
+) -> Lowered:
+    """Trace for some sizes; errors say which."""
+    try:
+        return lower([_at(leaf, sizes) for leaf in leaves])
+    except MeshweaveError as error:
+        said = ", ".join(f"{name}={size}" for name, size in sizes.items())
+        raise type(error)(f"for {said}: {error.message}", error.location) from None
+
+
+def _masked(
+    programs: Sequence[TracedProgram], sizes: Sequence[Sizes], dims: Sequence[Dim], name: str
+) -> tuple[TracedProgram, list[list[str]]]:
+    """Return the program for all sizes, and of each dim of each result the name of its size, or ""."""
+    from meshweave.dialects import context
+    from meshweave.dialects.alias import module_text
+    from meshweave.frontends.load import load_module
+    from meshweave.transforms.lengths.family import compared
+    from meshweave.transforms.lengths.mask import mask_lengths
+
+    ctx = context(unregistered=True)
+    with ctx:
+        modules = [load_module(program.text, ctx, name) for program in programs]
+        results = mask_lengths(modules[0], compared(modules, sizes, dims))
+        return replace(programs[0], text=module_text(modules[0], debuginfo=True)), results
+
+
+def _at(leaf: object, sizes: Sizes) -> object:
+    """Return an argument with numbers in the place of dims."""
+    return leaf.at(sizes) if isinstance(leaf, ShapeDtype) else leaf
+
+
+class LengthsLowered(Lowered):
+    """Hold a function traced for arguments whose sizes each call chooses, up to bounds."""
+
+    def __init__(
+        self, bound: Lowered, program: TracedProgram, lengths: Lengths, compiled: MakeCompiled
+    ) -> None:
+        """Replace the program of `bound`, which is lowered for the sizes that memory is planned for."""
+        super().__init__(
+            *(bound.name, program, bound.specs, bound.names, bound.mesh, bound.engine),
+            *(bound.kernels, bound.verify, bound.leaves_of),
+        )
+        self.lengths, self._compiled = lengths, compiled
+
+    def bound_leaves(self, leaves: Sequence[object]) -> list[object]:
+        """Return arguments with the sizes that memory is planned for in the place of dims."""
+        return [_at(leaf, self.lengths.planned) for leaf in leaves]
+
+    def compile(self, timeout: float | None = None, flight: str | None = None) -> LengthsCompiled:
+        """Compile and load the program, as `Lowered.compile`. The function that was lowered takes it from now on."""
+        began = time.perf_counter()
+        loaded = self.loaded(timeout, flight)
+        return self._compiled(self, loaded, time.perf_counter() - began)
+
+
+MakeCompiled: TypeAlias = Callable[[LengthsLowered, "Program", float], LengthsCompiled]
+"""Makes what is called, of a program and the seconds that compiling it took."""

@@ -1,0 +1,184 @@
+"""Find the sizes that each call chooses: compare a program traced for the bounds with the same traced for other sizes.
+
+A dim of a tensor that is a formula in all of them has that formula for every size. So has a number that the program
+holds, the count that a mean divides by, say. Anything else that differs is refused at its op.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from meshweave.ir.bindings import ir
+from meshweave.layout.lengths import Dim, Formula, Sizes, fitted
+from meshweave.transforms.base import fail, walk
+
+SHAPES = ("static_output_shape", "static_sizes", "function_type", "operandSegmentSizes")
+"""Attributes that repeat sizes of types."""
+_PACKED = {"f64": "d", "f32": "f", "f16": "e"}
+
+
+@dataclass(frozen=True)
+class CountedConstant:
+    """Describe a constant that depends on sizes: `formula`, or one divided by it."""
+
+    op: ir.Operation
+    formula: Formula
+    inverse: bool
+
+
+@dataclass
+class Family:
+    """Hold what differs with the sizes in a program.
+
+    shapes: the dims of each tensor of the program for the bounds that has such a dim. constants: those that depend on
+    sizes. offsets: of slices whose places do.
+    """
+
+    dims: Sequence[Dim]
+    shapes: dict[ir.Value, tuple[Formula, ...]] = field(default_factory=dict)
+    constants: list[CountedConstant] = field(default_factory=list)
+    offsets: dict[ir.Operation, tuple[Formula, ...]] = field(default_factory=dict)
+
+    def shape(self, value: ir.Value) -> tuple[Formula, ...]:
+        """Return the dims of a tensor."""
+        known = self.shapes.get(value)
+        return known if known is not None else tuple(Formula(n) for n in value.type.shape)
+
+
+def compared(modules: Sequence[ir.Module], sizes: Sequence[Sizes], dims: Sequence[Dim]) -> Family:
+    """Compare a program, traced for the sizes of `probes`; refuse at its op what is no formula."""
+    family = Family(dims)
+    programs = [walk(module.operation) for module in modules]
+    for ops in zip(*programs):
+        if len({op.name for op in ops}) > 1:
+            _other_form(ops[0], dims)
+        _compare(ops, sizes, family)
+    if len({len(ops) for ops in programs}) > 1:
+        _other_form(programs[0][-1], dims)
+    return family
+
+
+def _other_form(op: ir.Operation, dims: Sequence[Dim]) -> None:
+    """Refuse a program whose ops are others for other sizes."""
+    names = " and ".join(dim.name for dim in dims)
+    fail(
+        op,
+        f"the program is another one for other sizes of {names}: what Python does must not depend on them "
+        f"({op.name} is where they differ)",
+    )
+
+
+def _compare(ops: Sequence[ir.Operation], sizes: Sequence[Sizes], family: Family) -> None:
+    """Compare one op of each program."""
+    op = ops[0]
+    if len({(len(o.operands), len(o.results), len(o.regions)) for o in ops}) > 1:
+        _other_form(op, family.dims)
+    for same in zip(*(o.results for o in ops)):
+        _note(op, same, sizes, family)
+    for regions in zip(*(o.regions for o in ops)):
+        for blocks in zip(*(region.blocks for region in regions)):
+            for same in zip(*(block.arguments for block in blocks)):
+                _note(op, same, sizes, family)
+    for name in op.attributes:
+        if name in SHAPES:
+            continue
+        values = [o.attributes.get(name) for o in ops]
+        if all(value == values[0] for value in values):
+            continue
+        if name == "static_offsets" and op.name == "tensor.extract_slice":
+            found = [fitted(sizes, numbers) for numbers in zip(*values)]
+            if None not in found:
+                family.offsets[op] = tuple(f for f in found if f is not None)
+                continue
+        if op.name != "arith.constant":
+            fail(
+                op,
+                f"{op.name}: {name} depends on the size of {_named(family.dims)}: {_brief(values)}",
+            )
+        counted = _constant(ops, sizes)
+        if counted is None:
+            fail(
+                op,
+                f"a number that depends on the size of {_named(family.dims)}, {_brief(values)}: "
+                "sums of multiples of sizes, and one divided by such a sum, can be told for each call",
+            )
+        family.constants.append(counted)
+
+
+def _named(dims: Sequence[Dim]) -> str:
+    return " or ".join(dim.name for dim in dims)
+
+
+def _brief(values: Sequence[ir.Attribute | None]) -> str:
+    return ", ".join(f"{value!s:.40}" for value in values)
+
+
+def _note(
+    op: ir.Operation, same: Sequence[ir.Value], sizes: Sequence[Sizes], family: Family
+) -> None:
+    """Note the shape of a value, given it in each program."""
+    types = [value.type for value in same]
+    if all(type_ == types[0] for type_ in types):
+        return
+    tensors = [type_ for type_ in types if isinstance(type_, ir.RankedTensorType)]
+    kinds = {(len(t.shape), str(t.element_type)) for t in tensors}
+    if len(tensors) < len(types) or len(kinds) > 1:
+        _other_form(op, family.dims)
+    shape = []
+    for d, numbers in enumerate(zip(*(t.shape for t in tensors))):
+        formula = fitted(sizes, numbers)
+        if formula is None:
+            fail(
+                op,
+                f"{op.name}: dim {d} of its result is {', '.join(map(str, numbers))} for "
+                f"{'; '.join(_text(s) for s in sizes)}: a sum of multiples of sizes is right",
+            )
+        shape.append(formula)
+    family.shapes[same[0]] = tuple(shape)
+
+
+def _text(sizes: Sizes) -> str:
+    return ", ".join(f"{name}={size}" for name, size in sizes.items())
+
+
+def _constant(ops: Sequence[ir.Operation], sizes: Sequence[Sizes]) -> CountedConstant | None:
+    """Return what a constant that differs is: a formula, or one divided by it; None for anything else."""
+    numbers = [_number(op.attributes["value"]) for op in ops]
+    found = [n for n in numbers if n is not None and math.isfinite(n)]
+    if len(found) < len(numbers):
+        return None
+    element = str(getattr(ops[0].results[0].type, "element_type", ops[0].results[0].type))
+    if all(n == int(n) for n in found):
+        formula = fitted(sizes, [int(n) for n in found])
+        if formula is not None:
+            return CountedConstant(ops[0], formula, False)
+    if 0 in found or any(round(1 / n) == 0 for n in found) or element not in _PACKED:
+        return None
+    formula = fitted(sizes, [round(1 / n) for n in found])
+    if formula is None:
+        return None
+    if any(
+        not formula.at(s) or _rounded(1 / formula.at(s), element) != n for s, n in zip(sizes, found)
+    ):
+        return None
+    return CountedConstant(ops[0], formula, True)
+
+
+def _number(attr: ir.Attribute) -> float | int | None:
+    """Return the number that a constant is, everywhere; None where it holds several."""
+    if isinstance(attr, ir.DenseElementsAttr):
+        return _number(attr.get_splat_value()) if attr.is_splat else None
+    if isinstance(attr, ir.IntegerAttr | ir.FloatAttr):
+        value: float | int = attr.value
+        return value
+    return None
+
+
+def _rounded(number: float, element: str) -> float:
+    """Round a number to an element type."""
+    kind = _PACKED[element]
+    rounded: float = struct.unpack(kind, struct.pack(kind, number))[0]
+    return rounded

@@ -1,0 +1,260 @@
+"""Let one program serve every size of its dims: what lies behind a size never enters a result.
+
+Tensors are as large as the bounds. The sizes of a call are arguments, tensors of one i64 each, behind the others. A
+loop that reduces along such a dim gets the neutral element behind the end, as on the padding of an uneven shard; ops
+that would need more than that are refused. What elements behind the end hold is never told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from meshweave.ir.bindings import arith, ir
+from meshweave.ir.build import (
+    DYNAMIC,
+    Index,
+    OpBuilder,
+    static_offsets,
+    static_sizes,
+    static_strides,
+    tensor_type,
+)
+from meshweave.ir.ops import body_of, functions_of, terminator
+from meshweave.ir.scans import Scan
+from meshweave.layout.factors import JOINED, ORDERED, PARALLEL, REDUCTION, Rule
+from meshweave.layout.lengths import Formula
+from meshweave.transforms.base import fail, port_attrs, set_port_attrs, walk
+from meshweave.transforms.lengths.family import CountedConstant, Family
+from meshweave.transforms.partitioning.masking import mask
+from meshweave.transforms.propagation.bodies import captured_by, is_tensor
+from meshweave.transforms.propagation.rules import RuleTable
+
+LENGTH = "dist.length"
+"""Attribute of an argument of @main that is a size: its name."""
+
+_CONTROL = ("scf.", "hint.region", "hint.yield", "func.", "linalg.yield", "builtin.", "dist.mesh")
+_FREE = ("tensor.empty", "arith.constant", "dist.constrain")
+
+
+@dataclass(frozen=True)
+class Size:
+    """Hold a size that a call chooses, an i64 and the same as an index; loops along such a dim end there."""
+
+    number: ir.Value
+    end: ir.Value
+
+    def inside(self, b: OpBuilder, index: ir.Value) -> ir.Value:
+        """Compare the loop's `index` with its end: an i1, true before it."""
+        return b.compare(arith.CmpIPredicate.ult, index, self.end)
+
+
+def mask_lengths(module: ir.Module, family: Family) -> list[list[str]]:
+    """Rewrite a program for the bounds of `family` so that it serves every size up to them.
+
+    Return of each dim of each result the name of its size, or "". Raises CompileError at an op that cannot have a dim
+    of such a size.
+    """
+    with module.operation.context, ir.Location.unknown():
+        main = functions_of(module)["main"]
+        ends = _arguments(main, family)
+        rules = RuleTable()
+        for op in walk(main):
+            if not op.name.startswith((*_CONTROL, *_FREE)):
+                _mask(op, rules, family, ends)
+        for constant in family.constants:
+            _computed(constant, ends)
+        return _result_lengths(main, family)
+
+
+def _result_lengths(main: ir.Operation, family: Family) -> list[list[str]]:
+    """Return the names of the sizes of results."""
+    found = []
+    for value in terminator(body_of(main)).operands:
+        shape = family.shape(value)
+        for d, formula in enumerate(shape):
+            if formula.terms and formula.dim is None:
+                fail(
+                    main,
+                    f"dim {d} of a result is {formula}: a dim of a result is a number or one size",
+                )
+        found.append([formula.dim or "" for formula in shape])
+    return found
+
+
+def _arguments(main: ir.Operation, family: Family) -> dict[str, Size]:
+    """Add an argument for each size; return the sizes as values."""
+    block, kind = body_of(main), main.attributes["function_type"].value
+    scalar = tensor_type([], ir.IntegerType.get_signless(64))
+    ports = port_attrs(main, "arg_attrs")
+    added = [block.add_argument(scalar, main.location) for _ in family.dims]
+    types = [*kind.inputs, *[scalar] * len(added)]
+    main.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(types, kind.results))
+    ports += [{LENGTH: ir.StringAttr.get(dim.name)} for dim in family.dims]
+    set_port_attrs(main, "arg_attrs", ports)
+    b = OpBuilder(ir.InsertionPoint.at_block_begin(block), main.location)
+    numbers = [b.element(value) for value in added]
+    index = ir.IndexType.get()
+    return {
+        dim.name: Size(number, b.one("arith.index_cast", index, number))
+        for dim, number in zip(family.dims, numbers)
+    }
+
+
+def _mask(op: ir.Operation, rules: RuleTable, family: Family, ends: Mapping[str, Size]) -> None:
+    """Keep what lies behind a size out of the reductions of an op; refuse what it cannot have."""
+    captured = captured_by(op)
+    values = [*op.operands, *[c.value for c in captured], *op.results]
+    if not any(value in family.shapes for value in values):
+        return
+    if _within_body(op):
+        return
+    if op.name == "tensor.extract_slice":
+        _slice(op, family, ends)
+        return
+    number, _ = rules.rule(op)
+    rule = rules.rules[number]
+    found = _factors(op, rule, values, len(op.operands), family)
+    bounds = {}
+    for factor, formula in found.items():
+        kind = rule.factors[factor].kind
+        if kind == PARALLEL or (kind == ORDERED and not Scan(op).reverse):
+            continue  # what a scan has made of the elements before the end does not change behind it
+        if kind not in (REDUCTION, JOINED) or not op.name.startswith("linalg."):
+            _refuse(op, formula)
+        bounds[factor] = ends[str(formula.dim)]
+    if not rule.padding_safe:
+        fail(
+            op,
+            f"{op.name}: it would divide by, or read at, what lies behind the end of "
+            f"{_named(found)}: that is not masked yet",
+        )
+    if bounds:
+        mask(op, bounds)
+
+
+def _slice(op: ir.Operation, family: Family, ends: Mapping[str, Size]) -> None:
+    """Let a slice take all of a dim whose size a call chooses, its first place or its last one; refuse any other."""
+    source = op.operands[0]
+    offsets = family.offsets.get(op) or tuple(Formula(n) for n in static_offsets(op))
+    extents, strides = static_sizes(op), static_strides(op)
+    for d, formula in enumerate(family.shape(source)):
+        if not formula.terms:
+            continue
+        whole = offsets[d] == Formula(0) and extents[d] == source.type.shape[d] and strides[d] == 1
+        ends_of_dim = (Formula(0), Formula(formula.const - 1, formula.terms))
+        if not whole and (extents[d] != 1 or offsets[d] not in ends_of_dim):
+            _refuse(op, formula, "a slice takes all of it, the first place or the last")
+    if op not in family.offsets:
+        return
+    b, number, index = OpBuilder.before(op), 0, ir.IndexType.get()
+    given = list(op.operands)[1:]
+    moved: list[Index] = []
+    for static, formula in zip(static_offsets(op), offsets):
+        if formula.terms:
+            moved.append(b.one("arith.index_cast", index, _total(b, formula, ends)))
+        elif static == DYNAMIC:
+            moved.append(given[number])
+            number += 1
+        else:
+            moved.append(static)
+    made = b.extract_slice(source, op.results[0].type, moved, extents, strides)
+    op.results[0].replace_all_uses_with(made)
+    op.erase()
+
+
+def _within_body(op: ir.Operation) -> bool:
+    """Tell whether an op is one of the body of a linalg op: that op's rule says what it does."""
+    parent = op.parent
+    while parent is not None and parent.name != "func.func":
+        if parent.name.startswith(("linalg.", "tensor.", "dist.scan", "dist.scatter", "mw.")):
+            return True
+        parent = parent.operation.parent
+    return False
+
+
+def _factors(
+    op: ir.Operation, rule: Rule, values: Sequence[ir.Value], operands: int, family: Family
+) -> dict[int, Formula]:
+    """Return the size of each factor that has one which a call chooses."""
+    found: dict[int, Formula] = {}
+    for t, (value, dims) in enumerate(zip(values, rule.tensors)):
+        if not is_tensor(value.type):
+            continue
+        for d, formula in enumerate(family.shape(value)):
+            row = dims[d] if dims is not None else ()
+            if not formula.terms:
+                continue
+            if len(row) != 1:
+                _refuse(op, formula, "a reshape keeps such a dim apart")
+            if formula.dim is None:
+                _refuse(op, formula, "a dim is a number or one size")
+            captured = operands <= t < len(rule.operands)
+            if captured and rule.factors[row[0]].kind not in (PARALLEL, REDUCTION):
+                continue  # read at computed places, which are places of elements
+            known = found.setdefault(row[0], formula)
+            if known != formula:
+                fail(op, f"{op.name}: {known} and {formula} meet: they may be two sizes")
+    for t, (value, dims) in enumerate(zip(values, rule.tensors)):
+        for d, row in enumerate(dims or ()):
+            formula = family.shape(value)[d] if is_tensor(value.type) else Formula(1)
+            if len(row) == 1 and row[0] in found and not formula.terms:
+                fail(
+                    op,
+                    f"{op.name}: dim {d} of {'an operand' if t < len(rule.operands) else 'its result'} has size "
+                    f"{formula}, and meets {found[row[0]]}, which is known at run time: the same size is right",
+                )
+    return found
+
+
+def _named(found: Mapping[int, Formula]) -> str:
+    return ", ".join(dict.fromkeys(map(str, found.values())))
+
+
+def _refuse(op: ir.Operation, formula: Formula, right: str = "") -> None:
+    more = right or "elementwise ops, products, reductions and lookups may have it there"
+    fail(op, f"{op.name}: along a dim of size {formula}, which is known at run time: {more}")
+
+
+def _computed(constant: CountedConstant, ends: Mapping[str, Size]) -> None:
+    """Compute a number from the sizes where the program had the one for the bounds."""
+    op, result = constant.op, constant.op.results[0]
+    if any(use.owner.name.startswith("scf.") for use in result.uses):
+        fail(op, f"a loop of {constant.formula} iterations, which are known at run time")
+    b = OpBuilder.before(op)
+    element = result.type.element_type if is_tensor(result.type) else result.type
+    scalar = _scalar(b, constant, element, ends)
+    if is_tensor(result.type):
+        whole = len(result.type.shape) > 0
+        scalar = b.fill(scalar, result.type) if whole else b.scalar_tensor(scalar)
+    result.replace_all_uses_with(scalar)
+    op.erase()
+
+
+def _scalar(
+    b: OpBuilder, constant: CountedConstant, element: ir.Type, ends: Mapping[str, Size]
+) -> ir.Value:
+    """Compute a number of a type, in the ops that `canonicalize` leaves as they are."""
+    i64, total = ir.IntegerType.get_signless(64), _total(b, constant.formula, ends)
+    if isinstance(element, ir.IndexType):
+        return b.one("arith.index_cast", element, total)
+    if isinstance(element, ir.IntegerType):
+        return total if element == i64 else b.one("arith.trunci", element, total)
+    if not constant.inverse:
+        return b.one("arith.sitofp", element, total)
+    f64 = ir.F64Type.get()
+    number = b.binary(
+        "divf", b.constant(ir.FloatAttr.get(f64, 1.0)), b.one("arith.sitofp", f64, total)
+    )
+    return number if element == f64 else b.one("arith.truncf", element, number)
+
+
+def _total(b: OpBuilder, formula: Formula, ends: Mapping[str, Size]) -> ir.Value:
+    """Compute a formula, as an i64."""
+    i64, total = ir.IntegerType.get_signless(64), None
+    for name, factor in formula.terms:
+        part = ends[name].number
+        part = part if factor == 1 else b.binary("muli", part, b.integer(factor, i64))
+        total = part if total is None else b.binary("addi", total, part)
+    assert total is not None, "a number that depends on no size"
+    return b.binary("addi", total, b.integer(formula.const, i64)) if formula.const else total

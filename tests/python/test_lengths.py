@@ -1,0 +1,234 @@
+"""Sizes that each call chooses: one program gives for every size what a program for that size gives."""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+import meshweave as mw
+from meshweave.errors import MeshweaveError, UsageError
+from meshweave.frontends.python import tree
+from meshweave.layout.lengths import Dim, Formula, ShapeDtype, fitted, probes, roomier
+
+MOST = 11
+N = mw.Dim("n", max=MOST)
+SIZES = (1, 5, 11)
+RNG = np.random.default_rng(3)
+
+
+def numbers(*shape: int) -> np.ndarray:
+    return (RNG.standard_normal(shape) * 0.5).astype(np.float32)
+
+
+W, TABLE, GAIN = numbers(8, 8), numbers(13, 8), numbers(8)
+
+
+def attention(x: Any, w: Any) -> Any:
+    q = x @ w
+    place = mw.arange(x.shape[0])
+    scores = mw.where(place[:, None] >= place[None, :], q @ x.T, -1e9)
+    return mw.softmax(scores, axis=-1) @ x
+
+
+def heads(x: Any, w: Any) -> Any:
+    y = mw.permute_dims((x @ w).reshape(x.shape[0], 2, 4), (1, 0, 2))
+    y = mw.softmax(y @ mw.permute_dims(y, (0, 2, 1)), axis=-1) @ y
+    return mw.permute_dims(y, (1, 0, 2)).reshape(x.shape[0], 8), y
+
+
+def norm(x: Any, gain: Any) -> Any:
+    mean = mw.mean(x, axis=-1, keepdims=True)
+    return (x - mean) / mw.sqrt(mw.var(x, axis=-1, keepdims=True) + 1e-5) * gain
+
+
+def statistics(x: Any, w: Any) -> Any:
+    return (
+        mw.mean(x, axis=0), mw.var(x, axis=0, correction=0), mw.std(x), mw.min(x, axis=0), mw.max(x),
+        mw.prod(x, axis=0), x.T @ x, mw.sum(x * (1.0 / x.shape[0])), x @ w - mw.mean(x, axis=0),
+    )  # fmt: skip
+
+
+def places(x: Any, w: Any) -> Any:
+    return (
+        mw.argmax(x, axis=0), mw.argmin(x, axis=1), mw.cumulative_sum(x, axis=0), mw.sort(x, axis=1), x[0],
+        x[-1] + x[:, :1], mw.concat([x, x @ w], axis=1), mw.any(x > 0.5, axis=0),
+        mw.sum(mw.astype(x > 0, mw.int32), axis=0),
+    )  # fmt: skip
+
+
+def repeated(x: Any, w: Any) -> Any:
+    for _ in range(3):
+        x = x + mw.tanh(mw.softmax(x @ x.T, axis=-1) @ x @ w) - mw.mean(x, axis=0)
+
+    def step(carry: Any, _: Any) -> Any:
+        carry = mw.tanh(carry @ w)
+        return carry, mw.sum(carry, axis=0)
+
+    return mw.scan(step, x, None, length=2)
+
+
+def lookup(tokens: Any, table: Any) -> Any:
+    return mw.take(table, tokens, axis=0) * 2.0
+
+
+PROGRAMS: dict[str, tuple[Callable[..., Any], Any]] = {
+    f.__name__: (f, w)
+    for f, w in [
+        (attention, W), (heads, W), (norm, GAIN), (statistics, W), (places, W), (repeated, W), (lookup, TABLE),
+    ]
+}  # fmt: skip
+PLACES: list[tuple[str, str | None, str | None]] = [
+    *((name, None, None) for name in PROGRAMS), *((name, "x=3", "[x, _]") for name in PROGRAMS),
+    ("attention", "x=2, y=2", "[x, y]"), ("statistics", "x=2, y=2", "[x, y]"), ("heads", "x=2", "[_, x]"),
+]  # fmt: skip
+
+
+def first_argument(name: str, size: int) -> np.ndarray:
+    rng = np.random.default_rng(size)
+    if name == "lookup":
+        return rng.integers(0, 13, size).astype(np.int32)
+    return (rng.standard_normal((size, 8)) * 0.5).astype(np.float32)
+
+
+@cache
+def results(name: str, size: int) -> list[np.ndarray]:
+    """Return what a program for this size alone gives."""
+    function, w = PROGRAMS[name]
+    jitted = mw.jit(function)
+    leaves, _ = tree.flatten(jitted(first_argument(name, size), w))
+    found = [np.asarray(leaf) for leaf in leaves]
+    jitted.close()
+    return found
+
+
+@pytest.mark.parametrize(("name", "mesh", "layout"), PLACES)
+def test_every_size_gives_what_its_own_program_gives(
+    name: str, mesh: str | None, layout: str | None
+) -> None:
+    function, w = PROGRAMS[name]
+    x = first_argument(name, MOST)
+    layout = "[x]" if layout and x.ndim == 1 else layout
+    jitted = mw.jit(function, mesh=mesh, in_layouts=(layout, None) if layout else None)
+    kind = mw.ShapeDtype((N, *x.shape[1:]), x.dtype.name)
+    jitted.lower(kind, w).compile()
+    for size in SIZES:
+        found, _ = tree.flatten(jitted(first_argument(name, size), w))
+        for one, other in zip(found, results(name, size), strict=True):
+            assert one.shape == other.shape
+            np.testing.assert_allclose(one, other, rtol=2e-4, atol=2e-5, err_msg=f"n={size}")
+    assert jitted.cache_info() == (len(SIZES), 0, 1)
+    jitted.close()
+
+
+def test_what_lies_behind_the_end_never_shows() -> None:
+    """A call of few rows after one of many, whose rows are NaN and infinite, gives what it gives alone."""
+    jitted = mw.jit(statistics)
+    program = jitted.lower(mw.ShapeDtype((N, 8), "f32"), W).compile()
+    x = numbers(3, 8)
+    before = [np.asarray(y) for y in program(x, W)]
+    program(np.full((MOST, 8), np.nan, np.float32), W)
+    program(np.full((MOST, 8), np.inf, np.float32), W)
+    for one, other in zip(before, program(x, W), strict=True):
+        assert np.array_equal(one, np.asarray(other))
+
+
+def test_two_sizes_and_a_square() -> None:
+    m = mw.Dim("m", max=7)
+
+    def cross(x: Any, y: Any, square: Any) -> Any:
+        return mw.softmax(x @ y.T, axis=-1) @ y, square @ x
+
+    jitted = mw.jit(cross)
+    jitted.lower(
+        mw.ShapeDtype((N, 4), "f32"), mw.ShapeDtype((m, 4), "f32"), mw.ShapeDtype((N, N), "f32")
+    ).compile()
+    for size, other in ((1, 1), (4, 7), (11, 3)):
+        x, y, square = numbers(size, 4), numbers(other, 4), numbers(size, size)
+        scores = np.exp(x @ y.T)
+        one, two = jitted(x, y, square)
+        np.testing.assert_allclose(
+            one, scores / scores.sum(1, keepdims=True) @ y, rtol=1e-4, atol=1e-5
+        )
+        np.testing.assert_allclose(two, square @ x, rtol=1e-4, atol=1e-5)
+    with pytest.raises(UsageError, match="argument square: dim 0 has size 5, n is 4 in this call"):
+        jitted(numbers(4, 4), numbers(2, 4), numbers(5, 5))
+
+
+def test_a_bound_that_is_a_fixed_size_too() -> None:
+    """Shapes that agree by chance are told apart: memory is planned for a little more."""
+    n = mw.Dim("n", max=8)
+    lowered = mw.jit(lambda x: mw.mean(x @ x.T, axis=0) + mw.mean(x.T @ x)).lower(
+        mw.ShapeDtype((n, 8), "f32")
+    )
+    program = lowered.compile()
+    for size in (1, 7, 8):
+        x = numbers(size, 8)
+        wanted = (x @ x.T).mean(0) + (x.T @ x).mean()
+        np.testing.assert_allclose(program(x), wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_calls_that_do_not_fit_are_refused() -> None:
+    jitted = mw.jit(lambda x: x + 1.0)
+    program = jitted.lower(mw.ShapeDtype((N, 8), "f32")).compile()
+    for call in (jitted, program):
+        with pytest.raises(UsageError, match="argument x: dim 0 has size 12, n may be 1 to 11"):
+            call(numbers(12, 8))
+        with pytest.raises(UsageError, match="argument x: dim 0 has size 0, n may be 1 to 11"):
+            call(numbers(0, 8))
+    with pytest.raises(UsageError, match="argument x: dim 1 has size 7, 8 is right"):
+        program(numbers(3, 7))
+    with pytest.raises(UsageError, match="argument x: 1 dims, 2 are right"):
+        program(numbers(3))
+    with pytest.raises(UsageError, match="argument x: dtype float64, float32 is right"):
+        program(np.zeros((3, 8)))
+    with pytest.raises(UsageError, match="another structure"):
+        program([numbers(3, 8)])
+    assert jitted(numbers(3, 7)).shape == (3, 7)  # another program, for this size alone
+    assert jitted.cache_info().misses == 1
+
+
+X = mw.ShapeDtype((N, 8), "f32")
+REFUSED: dict[str, tuple[Callable[..., Any], tuple[Any, ...], str]] = {
+    "slice": (lambda x: x[:4], (X,), "tensor.extract_slice: along a dim of size n.*the first place or the last"),
+    "concat": (lambda x: mw.concat([x, x], axis=0), (X,), "along a dim of size"),
+    "reshape": (lambda x: x.reshape(-1), (X,), "of size 8\\*n.*a reshape keeps such a dim apart"),
+    "flip": (lambda x: mw.flip(x, axis=0), (X,), "indexing_maps depends on the size of n"),
+    "sort": (lambda x: mw.sort(x, axis=0), (X,), "mw.order: along a dim of size n"),
+    "branch": (lambda x: x if x.shape[0] > 10 else x * 2, (X,), "another one for other sizes of n"),
+    "root": (lambda x: x / x.shape[0] ** 0.5, (X,), "a number that depends on the size of n"),
+    "loop": (lambda x: sum(x[i] for i in range(x.shape[0])), (X,), "another one for other sizes of n"),
+    "fixed": (lambda x, y: x + y, (X, np.zeros((11, 8), np.float32)), "for n=7: .*do not broadcast"),
+    "division": (lambda x, y: x // y, (mw.ShapeDtype((N,), "i32"),) * 2, "divide by.*behind the end of n"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_have_such_a_size_is_refused_by_name(case: str) -> None:
+    function, arguments, message = REFUSED[case]
+    with pytest.raises(MeshweaveError, match=message) as caught:
+        mw.jit(function).lower(*arguments)
+    assert "test_lengths.py" in str(caught.value)
+
+
+def test_dims_say_what_is_wrong_with_them() -> None:
+    with pytest.raises(UsageError, match="an identifier is right"):
+        Dim("2n", max=4)
+    with pytest.raises(UsageError, match="max=0, a number from 1 on is right"):
+        Dim("n", max=0)
+    with pytest.raises(UsageError, match="a number or a Dim is right"):
+        ShapeDtype(("n",), "f32")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="dim n has max=11 and max=12"):
+        mw.jit(lambda x, y: x).lower(X, mw.ShapeDtype((mw.Dim("n", max=12),), "f32"))
+
+
+def test_formulas_are_those_of_all_probes() -> None:
+    dims = [Dim("n", max=64), Dim("m", max=9)]
+    sizes = probes(next(roomier(dims)), {7, 22})
+    assert sizes[0] == {"n": 64, "m": 9} and all(s["n"] % 11 for s in sizes[1:])
+    at = [3 * s["n"] - 2 * s["m"] + 5 for s in sizes]
+    assert fitted(sizes, at) == Formula(5, (("m", -2), ("n", 3)))
+    assert str(Formula(5, (("m", -2), ("n", 1)))) == "-2*m + n + 5"
+    assert fitted(sizes, [s["n"] * s["m"] for s in sizes]) is None
+    assert fitted(sizes, [s["n"] // 2 for s in sizes]) is None
