@@ -69,10 +69,10 @@ class Generator:
     def program(self, count: int) -> Any:
         """Return the program of `step` for `count` new tokens of each sequence."""
         if count not in self._programs:
-            like = (np.zeros((self.batch, count), np.int32), np.int32(0), self.noise(0.0, 0))
+            more = (np.zeros((self.batch, count), np.int32), np.int32(0), self.noise(0.0, 0))
             step: Callable[..., Any] = jax.jit(self.step, donate_argnums=1)
             self._programs[count] = mw.from_jax(
-                step, *jax.tree.map(_like, (self.params, self.empty())), *like,
+                step, *jax.tree.map(like, (self.params, self.empty())), *more,
                 in_shardings=self._shardings, mesh=self._mesh or None, engine=self._engine,
             )  # fmt: skip
         return self._programs[count]
@@ -102,7 +102,8 @@ class Generator:
             program.close()
 
 
-def _like(array: mw.Array) -> Any:
+def like(array: mw.Array) -> Any:
+    """Return what a program is traced with in place of an array."""
     return jax.ShapeDtypeStruct(array.shape, array.dtype)
 
 

@@ -65,25 +65,57 @@ def empty_cache(config: Config, batch: int, dtype: Any = np.float32) -> Cache:
     ]
 
 
-def forward(config: Config, params: Params, cache: Cache, tokens: Any, start: Any) -> Any:
-    """Return (cache, logits of the last token) after tokens, int32 of (batch, count), from place `start` on."""
-    count = tokens.shape[1]
+def forward(
+    config: Config,
+    params: Params,
+    cache: Cache,
+    tokens: Any,
+    start: Any,
+    slot: Any = None,
+    last: Any = -1,
+) -> Any:
+    """Return (cache, logits of the last token) after tokens, int32 of (batch, count).
+
+    start: the place of the first of them in the cache, of all sequences, or int32 of (batch) with that of each.
+    slot:  the row of the cache that is meant, where tokens are of one sequence. last: which token is the last.
+    """
+    places = jnp.asarray(start)[..., None] + jnp.arange(tokens.shape[1])
     x = params["table"][tokens]
-    places = start + jnp.arange(count)
     cosine, sine = _rotation(config, places)
-    seen = jnp.arange(config.length)[None, :] <= places[:, None]
+    seen = jnp.arange(config.length) <= places[..., None]
+    if places.ndim == 2:  # a dim for heads, as in all that these meet
+        cosine, sine, seen = cosine[:, None], sine[:, None], seen[:, None, None]
     new = []
     for layer, kept in zip(params["layers"], cache):
         h = _normal(x, layer["norm1"])
         q, k, v = (_heads(h @ layer[name], config.head) for name in "qkv")
         q, k = _rotated(q, cosine, sine), _rotated(k, cosine, sine)
-        keys = jax.lax.dynamic_update_slice(kept["k"], k, (0, 0, start, 0))
-        values = jax.lax.dynamic_update_slice(kept["v"], v, (0, 0, start, 0))
-        new.append({"k": keys, "v": values})
+        whole = {"k": _put(kept["k"], k, start, slot), "v": _put(kept["v"], v, start, slot)}
+        new.append(whole)
+        keys, values = _row(whole["k"], slot), _row(whole["v"], slot)
         x = x + _attention(q, keys, values, seen) @ layer["o"]
         h = _normal(x, layer["norm2"])
         x = x + (jax.nn.silu(h @ layer["gate"]) * (h @ layer["up"])) @ layer["down"]
-    return new, _normal(x[:, -1], params["norm"]) @ params["head"]
+    return new, _normal(_token(x, last), params["norm"]) @ params["head"]
+
+
+def _put(cache: Any, new: Any, start: Any, slot: Any) -> Any:
+    """Write new keys or values, (batch, heads, count, size), into a cache."""
+    if jnp.ndim(start):  # a place for each sequence
+        return jax.vmap(lambda c, n, at: jax.lax.dynamic_update_slice(c, n, (0, at, 0)))(
+            cache, new, start
+        )
+    return jax.lax.dynamic_update_slice(cache, new, (0 if slot is None else slot, 0, start, 0))
+
+
+def _row(cache: Any, slot: Any) -> Any:
+    """Return the part of a cache that the tokens attend to."""
+    return cache if slot is None else jax.lax.dynamic_slice_in_dim(cache, slot, 1)
+
+
+def _token(x: Any, last: Any) -> Any:
+    """Return one token of each sequence of x."""
+    return x[:, last] if isinstance(last, int) else jax.lax.dynamic_index_in_dim(x, last, 1, False)
 
 
 def _normal(x: Any, gain: Any) -> Any:

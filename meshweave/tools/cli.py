@@ -224,9 +224,9 @@ def _add_running(command: argparse.ArgumentParser) -> None:
 def _add_serve(commands: Commands) -> None:
     served = commands.add_parser(
         "serve",
-        help="answer requests over HTTP with a program",
-        description="Answer requests over HTTP by running FILE, a program or what meshweave compile wrote, on the "
-        "arrays that they carry. See docs/serving.md.",
+        help="answer requests over HTTP with a program, or with a model that decodes",
+        description="Answer requests over HTTP: with arrays, where FILE is a program or what meshweave compile wrote; "
+        "with completions, where FILE is Python whose function decoder returns a model. See docs/serving.md.",
     )
     _add_program(served)
     _add_running(served)
@@ -238,6 +238,13 @@ def _add_serve(commands: Commands) -> None:
         default=8000,
         metavar="N",
         help="the port (default: 8000); 0 takes one that is free",
+    )
+    add("--tokenizer", metavar="FILE", help="tokenizer.json of the model: prompts may be text")
+    add(
+        "--slots",
+        type=_number("--slots", int, 1, whole),
+        metavar="N",
+        help="sequences that are decoded at a time (default: the file's own)",
     )
     add(
         "--queue",

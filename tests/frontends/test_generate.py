@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ jax = pytest.importorskip("jax")
 sys.path.insert(0, str(Path(__file__).parent.parent.parent / "examples" / "generate"))
 
 from generate import Generator  # noqa: E402
-from llama_jax import Config, empty_cache, parameters  # noqa: E402
+from llama_jax import Config, empty_cache, forward, parameters  # noqa: E402
+from slots import SlotDecoder  # noqa: E402
 
 CONFIG = Config(2, 32, 4, 2, 48, 50, 16)
 PARAMS = parameters(CONFIG)
@@ -42,4 +44,42 @@ def test_tokens_are_those_of_jax(mesh: str, engine: str, batch: int, temperature
     np.testing.assert_array_equal(again, found[:, :3])
     lines = [line for line in model.program(1).explain().splitlines() if "copied of don" in line]
     assert len(lines) == 1 and lines[0].split("│")[2].strip() == "0"
+    model.close()
+
+
+@pytest.mark.parametrize(("mesh", "engine"), [("", "local"), ("tp=2", "local")])
+def test_slots_of_their_own_lengths_give_what_jax_gives(mesh: str, engine: str) -> None:
+    """Prompts in parts and tokens at other places, in slots that are used again, beside each whole sequence in JAX."""
+    config = Config(1, 32, 4, 2, 48, 50, 48)
+    params = jax.tree.map(jax.numpy.asarray, parameters(config))
+    cache = jax.tree.map(jax.numpy.asarray, empty_cache(config, 1))
+
+    @jax.jit
+    def whole(tokens: Any, last: Any) -> Any:
+        return forward(config, params, cache, tokens, 0, last=last)[1][0]
+
+    def check(logits: np.ndarray, tokens: list[int]) -> None:
+        row = np.zeros((1, config.length), np.int32)
+        row[0, : len(tokens)] = tokens
+        wanted = whole(row, np.int32(len(tokens) - 1))
+        np.testing.assert_allclose(logits, wanted, atol=1e-4, rtol=0)
+
+    rng = np.random.default_rng(5)
+    model = SlotDecoder(config, parameters(config), 3, mesh, engine)
+    held = [rng.integers(0, 50, count).tolist() for count in (1, 20, 32)]
+    for slot, tokens in enumerate(held):
+        check(model.prefill(slot, np.array(tokens)), tokens)
+    for step in range(10):
+        if step == 5:
+            held[1] = rng.integers(0, 50, 17).tolist()
+            check(model.prefill(1, np.array(held[1])), held[1])
+        for tokens in held:
+            tokens.append(int(rng.integers(0, 50)))
+        last = np.array([tokens[-1] for tokens in held], np.int32)
+        logits = model.decode(last, np.array([len(t) - 1 for t in held], np.int32))
+        for slot, tokens in enumerate(held):
+            check(logits[slot], tokens)
+    for text in model.explain():
+        (line,) = (line for line in text.splitlines() if "copied of don" in line)
+        assert line.split("│")[2].strip() == "0"
     model.close()
