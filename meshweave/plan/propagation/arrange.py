@@ -12,7 +12,7 @@ a family ends.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from meshweave.layout.factors import JOINED, ORDERED, PLACED, Rule
+from meshweave.layout.factors import IN_ORDER, Rule
 from meshweave.layout.layout import Factor, Layout
 from meshweave.layout.mesh import Mesh
 from meshweave.layout.notation import REST, AxisFactor
@@ -249,13 +249,10 @@ class _Arranging:
         return ("op", op, dims[dim][0])
 
 
-_IN_ORDER = (ORDERED, PLACED, JOINED)
-
-
 def _in_order(rule: Rule) -> set[int]:
     """Return the factors whose indices must be in order: of scans and windows, say, and of dims that are shared."""
     rows = [dim for dims in rule.tensors if dims is not None for dim in dims]
     shared = {f for dim in rows if len(dim) > 1 for f in dim}
     apart = [*[(t, d) for t, d, _ in rule.windows], *rule.mirrored]
     shared |= {(rule.tensors[t] or ())[d][0] for t, d in apart}
-    return shared | {f for f, factor in enumerate(rule.factors) if factor.kind in _IN_ORDER}
+    return shared | {f for f, factor in enumerate(rule.factors) if factor.kind in IN_ORDER}

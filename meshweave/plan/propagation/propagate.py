@@ -17,9 +17,10 @@ from itertools import product
 from typing import Protocol
 
 from meshweave.layout.factors import (
+    FOUND,
+    IN_ORDER,
     JOINED,
     NEUTRAL_FREE,
-    ORDERED,
     PARALLEL,
     PLACED,
     REDUCTION,
@@ -363,14 +364,14 @@ def _work(rule: Rule, placed: dict[int, Axes], sizes: dict[str, int]) -> float:
     """Return the busiest rank's share of the op's loops, as the bytes it could receive in that time."""
     iterations = 1.0
     for number, factor in enumerate(rule.factors):
-        if factor.kind != PLACED:
+        if factor.kind not in (PLACED, FOUND):
             iterations *= max(factor.size / pieces(placed.get(number, ()), sizes), 1)
     return WORK * iterations
 
 
 def _may_cut(rule: Rule, factor: int, slices: bool) -> bool:
     kind = rule.factors[factor].kind
-    if kind in (ORDERED, PLACED, JOINED) and slices:
+    if kind in IN_ORDER and slices:
         return False
     return kind != WHOLE and (kind != REDUCTION or rule.reduction is not None)
 
@@ -501,8 +502,9 @@ def _gathered(
 
 
 def _reduced(rule: Rule, placed: dict[int, Axes]) -> Axes:
-    """Return the axes on reduction factors, in the order of the factors."""
-    return tuple(a for f in sorted(placed) if rule.factors[f].kind == REDUCTION for a in placed[f])
+    """Return the axes over which the result is partial, in the order of the factors."""
+    summed = [f for f in sorted(placed) if rule.factors[f].kind in (REDUCTION, FOUND)]
+    return tuple(a for f in summed for a in placed[f])
 
 
 def _decision(

@@ -11,6 +11,7 @@ from meshweave.ir.bindings import ir, linalg
 from meshweave.ir.build import OpBuilder, i64_array, static_offsets, static_sizes
 from meshweave.layout.layout import Layout
 from meshweave.transforms.partitioning.local import Local
+from meshweave.transforms.partitioning.lookups import fix_lookup
 from meshweave.transforms.partitioning.masking import mask
 from meshweave.transforms.partitioning.mirrors import turn
 from meshweave.transforms.partitioning.place import CutDim, GlobalIndex
@@ -21,6 +22,7 @@ from meshweave.transforms.propagation.bodies import BODIES, captured_by, is_tens
 def fix_linalg(op: ir.Operation, operands: list[Layout | None], local: Local) -> None:
     """Fix loop indices and padding of a linalg op whose types are local."""
     turn(op, operands, local)
+    fix_lookup(op, operands, local)
     loops = None
     selects = selection(op)  # before padding is kept out of it
     if op.name in BODIES:

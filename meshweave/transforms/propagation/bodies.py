@@ -23,6 +23,7 @@ from meshweave.ir.expressions import (
     integer_of,
     read_body,
 )
+from meshweave.ir.ops import terminator
 from meshweave.ir.scans import SCAN
 from meshweave.ir.scatters import SCATTER
 from meshweave.ir.selections import Selection, selection_of
@@ -241,6 +242,34 @@ def selection(op: ir.Operation, body: Body | None = None) -> Selection | None:
         return None
     body = body or body_of(op)
     return None if body is None or captured_by(op) else selection_of(body)
+
+
+def lookup(op: ir.Operation, body: Body | None) -> ir.Operation | None:
+    """Return the `tensor.extract` by which each element of the result of a linalg op is read from another tensor.
+
+    None for any other op, and where a place might lie beyond the end of a dim. body: of `op`.
+    """
+    if op.name not in BODIES or len(op.results) != 1 or _reduces(op) or body is None:
+        return None
+    made = body.nodes[body.results[0]]
+    if not isinstance(made, Gather) or "complex" in _element(op):
+        return None
+    (given,) = terminator(op.regions[0].blocks[0]).operands
+    return given.owner if all(_within_ends(k, body) for k in made.operands) else None
+
+
+def found_kind(op: ir.Operation) -> str:
+    """Return how what ranks have found for an op is combined."""
+    return "max" if _element(op) == "i1" else "sum"
+
+
+def found_dims(captured: Captured, reader: ir.Operation | None) -> tuple[int, ...]:
+    """Return the dims of a tensor that `reader` reads at places held within them; () where something else reads it."""
+    if reader is None or captured.reader != reader or captured.operand != 0:
+        return ()
+    places = list(reader.operands)[1:]
+    loose = [d for d, loop in enumerate(captured.loops) if loop is None]
+    return tuple([d for d in loose if getattr(places[d].owner, "name", "") == "arith.minsi"])
 
 
 def scatter_combiner(op: ir.Operation) -> str | None:

@@ -27,6 +27,7 @@ from meshweave.ir.scans import SCAN, Scan
 from meshweave.ir.scatters import SCATTER, Scatter
 from meshweave.ir.sorting import ORDER
 from meshweave.layout.factors import (
+    FOUND,
     JOINED,
     ORDERED,
     PARALLEL,
@@ -47,7 +48,10 @@ from meshweave.transforms.propagation.bodies import (
     body_of,
     captured_by,
     combiner,
+    found_dims,
+    found_kind,
     is_tensor,
+    lookup,
     monomials,
     padding_safe,
     scan_combiner,
@@ -74,13 +78,15 @@ class BodyTraits(NamedTuple):
     padding_safe: bool
     monomials: tuple[frozenset[int], ...]
     selects: bool = False
+    looks_up: bool = False
 
     @classmethod
     def of(cls, op: ir.Operation) -> BodyTraits:
         """Read the body of `op`."""
         body = body_of(op)
-        selects = selection(op, body) is not None
-        return cls(combiner(op, body), padding_safe(body), monomials(op, body), selects)
+        selects, looks_up = selection(op, body) is not None, lookup(op, body) is not None
+        kind = found_kind(op) if looks_up else combiner(op, body)
+        return cls(kind, padding_safe(body), monomials(op, body), selects, looks_up)
 
 
 @dataclass
@@ -318,7 +324,8 @@ def _linalg(op: ir.Operation, captured: list[Captured]) -> Rule:
     windows: list[tuple[int, int, SlidingWindow]] = []
     for t, (type_, map_) in enumerate(zip(operands, maps)):
         dims.append(_mapped(type_, map_, factors, windows, t, mirrored))
-    dims += [_read_at(c, factors) for c in captured]
+    reader = lookup(op, body_of(op)) if traits.looks_up else None
+    dims += [_read_at(c, factors, found_dims(c, reader)) for c in captured]
     dims += [dims[len(operands) - n_inits + i] for i in range(n_inits)]
     operands += [c.value.type for c in captured]
     inits = tuple(len(op.operands) - n_inits + i for i in range(n_inits))
@@ -415,14 +422,17 @@ def _mapped(
     return tuple(dims)
 
 
-def _read_at(captured: Captured, factors: list[Factor]) -> Dims:
-    """Map a dim read at a loop's index to that loop, where their extents agree and no dim before it is."""
+def _read_at(captured: Captured, factors: list[Factor], found: Sequence[int]) -> Dims:
+    """Map a dim read at a loop's index to that loop, where their extents agree and no dim before it is.
+
+    found: the dims in which ranks may look for what they have.
+    """
     dims: list[tuple[int, ...]] = []
-    for extent, loop in zip(captured.value.type.shape, captured.loops):
+    for d, (extent, loop) in enumerate(zip(captured.value.type.shape, captured.loops)):
         if loop is not None and factors[loop].size == extent and (loop,) not in dims:
             dims.append((loop,))
         else:
-            factors.append(Factor(extent, WHOLE))
+            factors.append(Factor(extent, FOUND if d in found else WHOLE))
             dims.append((len(factors) - 1,))
     return tuple(dims)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from meshweave.ir.bindings import ir
 from meshweave.ir.ops import terminator
-from meshweave.layout.factors import JOINED, ORDERED, PARALLEL, PLACED, REDUCTION, WHOLE
+from meshweave.layout.factors import IN_ORDER, PARALLEL, REDUCTION, WHOLE
 from meshweave.layout.layout import Factor
 from meshweave.transforms.base import walk
 from meshweave.transforms.propagation.bodies import is_tensor
@@ -144,9 +144,7 @@ class Ties:
             for node, dim in zip(nodes, dims or ()):
                 for k in dim:
                     kind = rule.factors[k].kind if len(dim) == 1 else WHOLE
-                    kind = (
-                        WHOLE if kind in (ORDERED, PLACED, JOINED) else kind
-                    )  # the slices would not be the whole
+                    kind = WHOLE if kind in IN_ORDER else kind  # the slices would not be the whole
                     self._tie(node, OpFactor(op, k, kind, rule.padding_safe))
 
     def operand_row(self, op: ir.Operation, i: int) -> list[Node]:

@@ -30,6 +30,7 @@ from meshweave.verification.terms.indices import (
     total,
     variables,
 )
+from meshweave.verification.terms.lookups import gather
 from meshweave.verification.terms.nodes import is_neutral, plain
 from meshweave.verification.terms.ranks import index_var
 from meshweave.verification.terms.reductions import reduce
@@ -354,7 +355,7 @@ def _sliced(
 ) -> Term:
     """Return that element. Raises MixedError where parts of the tensor are read at sums of a place and an offset."""
     terms, view = walk.terms, walk.views[tensor]
-    shape, element = walk.shape(tensor)
+    shape, _ = walk.shape(tensor)
     values: dict[Var, Expr] = {}
     guards, computed = list[Guard](), list[Term]()
     placeholders: list[Var] = []
@@ -373,6 +374,4 @@ def _sliced(
     bound = frozenset(placeholders)
     if any(variables(e) & bound for e, _ in at.guards):
         raise NotReadError("a gather from a part of a tensor")
-    found = terms.free([at, *computed], bound)
-    number = terms.put(Node("gather", (), found.views, element), found.sizes)
-    return terms.view(number, found.exprs, (), found.guards)
+    return gather(terms, at, computed)

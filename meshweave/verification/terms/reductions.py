@@ -30,6 +30,7 @@ from meshweave.verification.terms.indices import (
     total,
     variables,
 )
+from meshweave.verification.terms.lookups import looked_up
 from meshweave.verification.terms.masks import is_masked, is_plain, settled
 from meshweave.verification.terms.nodes import Factor, factors_of, is_neutral
 from meshweave.verification.terms.pieces import concat
@@ -166,7 +167,7 @@ def _reduced(terms: Terms, kind: str, view: Term, bound: list[Var]) -> Term:
         rest, left = _settled(terms, kind, view, bound)
         if left != bound:
             return reduce(terms, kind, rest, left)
-    chosen = _one_hot(terms, kind, view, bound)
+    chosen = _one_hot(terms, kind, view, bound) or looked_up(terms, kind, view, bound)
     if chosen is not None:
         return chosen
     of_kind = kind_of(node.op, node.type) == kind and len(node.reads) == 2
@@ -189,7 +190,8 @@ def _reduced(terms: Terms, kind: str, view: Term, bound: list[Var]) -> Term:
             return made
     if node.op == "reduce" and node.detail[0] == kind:
         body, inner = opened(terms, view)
-        return closed(terms, kind, body, [*bound, *inner])
+        over = [*bound, *inner]
+        return looked_up(terms, kind, body, over) or closed(terms, kind, body, over)
     return closed(terms, kind, view, bound)
 
 

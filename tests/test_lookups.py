@@ -1,0 +1,126 @@
+"""Reads at computed places of tensors whose dims are cut, against NumPy; proofs of them, and of none that is wrong."""
+
+import re
+
+import numpy as np
+import pytest
+from depth import sampled
+from test_scatters import status
+
+import meshweave as mw
+from tests.executed import on, partitioned, run
+
+RNG = np.random.default_rng(8)
+
+
+def program(table: tuple[int, int], count: int, layouts: tuple[str, str, str], kind: str) -> str:
+    """Rows of %t that %i says."""
+    (rows, columns), (t, i, r) = table, layouts
+    return f"""
+func.func @main(%t: tensor<{rows}x{columns}x{kind}> {{{t}}}, %i: tensor<{count}xi32> {{{i}}})
+    -> (tensor<{count}x{columns}x{kind}> {{{r}}}) {{
+  %0 = tensor.empty() : tensor<{count}x{columns}x{kind}>
+  %1 = linalg.generic {{indexing_maps = [affine_map<(d0, d1) -> (d0)>, affine_map<(d0, d1) -> (d0, d1)>],
+                        iterator_types = ["parallel", "parallel"]}}
+      ins(%i : tensor<{count}xi32>) outs(%0 : tensor<{count}x{columns}x{kind}>) {{
+  ^bb0(%at: i32, %old: {kind}):
+    %first = arith.constant 0 : index
+    %last = arith.constant {rows - 1} : index
+    %p = arith.index_cast %at : i32 to index
+    %q = arith.maxsi %p, %first : index
+    %place = arith.minsi %q, %last : index
+    %j = linalg.index 1 : index
+    %x = tensor.extract %t[%place, %j] : tensor<{rows}x{columns}x{kind}>
+    linalg.yield %x : {kind}
+  }} -> tensor<{count}x{columns}x{kind}>
+  return %1 : tensor<{count}x{columns}x{kind}>
+}}
+"""
+
+
+MESHES = {
+    "x=3": [
+        ("[x, _]", "[_]", "[_, _]"),
+        ("[x, _]", "[x]", "[x, _]"),
+        ("[_, x]", "[_]", "[_, x]"),
+    ],
+    "x=2, y=2": [
+        ("[x, _]", "[y]", "[y, _]"),
+        ("[x*y, _]", "[_]", "[_, _]"),
+        ("[y*x, _]", "[x]", "[x, y]"),
+        ("[x, y]", "[_]", "[_, y]"),
+        ("[x, y]", "[x]", "[_, _]"),
+    ],
+}
+KINDS = {"f32": np.float32, "i8": np.int8, "i1": np.bool_, "f64": np.float64}
+
+
+@sampled(4)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("mesh", MESHES)
+def test_tables_and_places_in_any_parts(mesh: str, kind: str) -> None:
+    for number, layouts in enumerate(MESHES[mesh]):
+        rows, columns, count = [(8, 4, 6), (7, 5, 9), (4, 1, 1), (11, 3, 5)][number % 4]
+        t = RNG.integers(-3, 4, (rows, columns)).astype(KINDS[kind])
+        if kind[0] == "f":
+            t.flat[:3] = np.nan, -0.0, -np.inf
+        i = RNG.integers(-2, rows + 2, count).astype(np.int32)
+        (made,) = run(mesh, program((rows, columns), count, layouts, kind), t, i)
+        wanted = t[np.clip(i, 0, rows - 1)]
+        np.testing.assert_array_equal(made, wanted)
+        np.testing.assert_array_equal(np.signbit(made * 1.0), np.signbit(wanted * 1.0))
+
+
+WRONG = {
+    "arith.subi": "arith.addi",
+    "cmpi ult": "cmpi ule",
+    'kind = "sum"': 'kind = "max"',
+    "arith.constant -0.0": "arith.constant 1.0",
+    "arith.minsi": "arith.maxsi",
+    "dist.axis_index": None,
+}
+
+
+@pytest.mark.parametrize("table", [(8, 3), (7, 3), (2, 3)])
+def test_what_ranks_look_up_is_proven_and_a_wrong_one_is_not(table: tuple[int, int]) -> None:
+    text = program(table, 1, ("[x, _]", "[_]", "[_, _]"), "f32")
+    local = partitioned("x=2", text)
+    assert '"dist.all_reduce"' in local and "dist.all_gather" not in local
+    assert status(on("x=2", text), local) == 0
+    for a, b in WRONG.items():
+        wrong = re.sub(r'"dist.axis_index"\(.*', "arith.constant 1 : index", local)
+        wrong = local.replace(a, b) if b else wrong
+        assert wrong != local, a
+        assert status(on("x=2", text), wrong) != 0, a
+
+
+def test_a_place_that_may_be_in_no_block_is_not_proven() -> None:
+    """There what the ranks make is 0, and the whole tensor has nothing."""
+    text = program((8, 3), 1, ("[x, _]", "[_]", "[_, _]"), "f32")
+    local = partitioned("x=2", text)
+    far = [s.replace("arith.constant 7", "arith.constant 9") for s in (on("x=2", text), local)]
+    assert far[1] != local
+    assert status(*far) != 0
+
+
+@pytest.mark.parametrize("mesh", ["tp=2", "dp=2, tp=2"])
+def test_cross_entropy_moves_numbers_of_rows_only(mesh: str) -> None:
+    """The vocabulary is cut over tp: of a row move its maximum, its sum and the logit of its label."""
+    batch, words, dp = 12, 64, "dp" if "dp" in mesh else "_"
+    logits = RNG.standard_normal((batch, words)).astype(np.float32)
+    labels = RNG.integers(0, words, batch).astype(np.int32)
+
+    @mw.jit(mesh=mesh, in_layouts=(f"[{dp}, tp]", f"[{dp}]"))
+    def loss(x, at):  # type: ignore[no-untyped-def]
+        chosen = mw.take_along_axis(mw.log_softmax(x, axis=-1), at[:, None], axis=1)
+        return -mw.mean(chosen)
+
+    rows = batch // (2 if dp == "dp" else 1)
+    said = " ".join(str(loss.lower(logits, labels).compile().explain()).split())
+    assert "1 of 1 results proven" in said and "all_gather" not in said and "all_to_all" not in said
+    received = int(re.search(r"busiest rank ([\d,]+) bytes", said)[1].replace(",", ""))  # type: ignore[index]
+    assert received <= 3 * 4 * rows + 4
+    made = loss(logits, labels)
+    shifted = logits - logits.max(1, keepdims=True)
+    wanted = np.log(np.exp(shifted).sum(1)) - shifted[np.arange(batch), labels]
+    np.testing.assert_allclose(np.asarray(made), wanted.mean(), rtol=1e-5)
