@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +16,7 @@ from meshweave.frontends.python import tree
 from meshweave.frontends.python.program import ArgumentSpec, TracedProgram
 from meshweave.hints.fast_paths import Choice, as_choice
 from meshweave.layout import Layout, Mesh
-from meshweave.runtime.arrays.array import Array, run_arrays
+from meshweave.runtime.arrays.array import Array, in_place_or_copied, run_arrays
 from meshweave.runtime.arrays.kind import Kind, kind_of
 from meshweave.runtime.program import Values
 from meshweave.targets import Goal
@@ -116,6 +118,12 @@ class Lowered:
         )
         return api.Program(bundle, runs_on)
 
+    def released(self) -> Lowered:
+        """Return the same without the arrays that the function holds, which a program has laid out for itself."""
+        released = copy.copy(self)
+        released.program = replace(self.program, captured=())
+        return released
+
     def report(self) -> Report:
         """Report what compiling decides: memory, slices, what became of each hint, kernels, collectives."""
         from meshweave.api.explain import report  # here, for a call needs no tables
@@ -141,6 +149,7 @@ class Compiled:
         self.whole = self._structure == tree.LEAF
         self._templates: list[Array] = []  # Arrays of the first call: later ones have other shards
         self.captured = self._laid_out(lowered.program.captured)
+        self.lowered = lowered.released()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the program as the function that was lowered is called. Raises MeshweaveError for other arguments."""
@@ -191,11 +200,15 @@ class Compiled:
         ]
 
     def _laid_out(self, captured: Sequence[Values]) -> list[Array]:
-        """Lay the arrays that the function holds out over the ranks, once for all calls."""
-        ports = self._ports[len(self.lowered.specs) :][: len(captured)]
+        """Lay the arrays that the function holds out over the ranks, once for all calls.
+
+        The ranks read the copies that tracing has made, where those lie right.
+        """
+        first, mesh = len(self.lowered.specs), self.lowered.mesh
+        placed = zip(captured, self._ports[first:], self._layouts[first:])  # sizes come behind
         return [
-            Array.from_numpy(value, mesh=self.lowered.mesh, layout=port.layout, dtype=port.dtype)
-            for value, port in zip(captured, ports, strict=True)
+            in_place_or_copied(value, mesh, layout, port.dtype).alone()
+            for value, port, layout in placed
         ]
 
     def returned(self, arrays: Sequence[Any]) -> Any:

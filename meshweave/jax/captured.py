@@ -65,10 +65,10 @@ def _ops(op: JaxOp) -> Iterator[JaxOp]:
 
 
 def _elements(ir: JaxModule, value: Any) -> Elements:
-    """Return a copy of the elements of an attribute."""
+    """Return the elements of an attribute, in its own memory, which stays for as long as they do."""
     if isinstance(value.type.element_type, ir.BF16Type):
-        return np.array(_bits(ir, value, value.type)).view(np.uint16)
-    return np.array(value)
+        return np.asarray(_bits(ir, value, value.type)).view(np.uint16)
+    return np.asarray(value)
 
 
 def _bits(ir: JaxModule, value: Any, type_: Any) -> Any:

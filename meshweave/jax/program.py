@@ -88,7 +88,7 @@ class JaxProgram:
         began: float,
     ) -> None:
         runs_on = engine_named(engine, timeout=timeout)
-        self._jax, self._traced, self.text = jax, traced, traced.text
+        self._jax, self._traced, self.text = jax, traced._replace(captured=()), traced.text
         kept = [traced.inputs[i] for i in traced.kept]
         specs = [ArgumentSpec(leaf.shape, _our_dtype(leaf)) for leaf in kept]
         kernels = chosen_kernels()

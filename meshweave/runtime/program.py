@@ -114,9 +114,14 @@ def usable(value: Values) -> bool:
     return bool(value.flags.c_contiguous and value.ctypes.data % ALIGNMENT == 0)
 
 
+def readable(value: Values) -> bool:
+    """Tell whether compiled code can read this array in place: it is contiguous, its elements aligned."""
+    return bool(value.flags.c_contiguous and value.flags.aligned)
+
+
 def prepared(value: Values, port: Port) -> Values:
     """Return the array itself where compiled code can read it in place, else an aligned copy."""
-    if usable(value):
+    if readable(value):
         return value
     copy = buffer(port)
     copy[...] = value

@@ -20,6 +20,8 @@ from meshweave.frontends.python.place import chosen_kernels
 from meshweave.frontends.torch.export import torch_package
 from meshweave.frontends.torch.layouts import Placement, is_dtensor
 from meshweave.layout import Mesh
+from meshweave.runtime.arrays.array import Array
+from meshweave.runtime.arrays.blocks import plain
 from meshweave.runtime.forks import new_lock
 from meshweave.torch.aliases import Result, outputs_of
 from meshweave.torch.ports import to_torch
@@ -114,21 +116,25 @@ class _CapturedGraph:
         inputs = [value for value, name in zip(args, self._states) if name is None]
         key = (tuple(map(_kind, inputs)), tuple(map(_kind, states)), chosen_kernels())
         kept = self._programs.get(key)
-        if kept is None:
-            marks = [_Mark(value, self._frozen) for value in states]
-            self._programs[key] = kept = (self._compiled(states, inputs), marks)
-        program, marks = kept
         names = [name for name in self._states if name is not None]
+        if kept is None:
+            program = self._compiled(states, inputs)
+            marks = [
+                _Mark(value, program.parameters.get(name), self._frozen)
+                for name, value in zip(names, states)
+            ]
+            self._programs[key] = kept = (program, marks)
+        program, marks = kept
         for k, (name, value) in enumerate(zip(names, states)):
-            if not marks[k].holds(value):
-                marks[k] = _Mark(value, self._frozen)
+            if not marks[k].holds(value, program.parameters.get(name)):
                 program.bind({name: value})
+                marks[k] = _Mark(value, program.parameters.get(name), self._frozen)
         found = tuple(program(*inputs))
         for k, (name, value) in enumerate(zip(names, states)):
             if name in program.written:
                 with self._torch.no_grad():
                     value.copy_(to_torch(program.parameters[name]))
-                marks[k] = _Mark(value, self._frozen)
+                marks[k] = _Mark(value, program.parameters.get(name), self._frozen)
         return found
 
     def _refuse_gradients(self, args: Sequence[Tensor]) -> None:
@@ -164,20 +170,46 @@ def _kind(value: Tensor) -> object:
 class _Mark:
     """Remember a tensor, to tell whether another one is given or it has been written.
 
-    It keeps torch's count of writes and, unless the tensor is `frozen`, a copy of its bits.
+    It keeps torch's count of writes. A tensor that is not `frozen` is compared with what is laid out of it, or with a
+    copy of its bits where its parts are no blocks.
     """
 
-    def __init__(self, value: Tensor, frozen: bool) -> None:
+    def __init__(self, value: Tensor, laid: Array | None, frozen: bool) -> None:
         self._tensor, self._place = weakref.ref(value), value.data_ptr()
         self._version = None if value.is_inference() else value._version
-        self._bits = None if frozen else _bits(value).clone()
+        self._frozen = frozen
+        self._in_blocks = laid is not None and plain(laid.layout)
+        self._bits = None if frozen or self._in_blocks else _bits(value).clone()
 
-    def holds(self, value: Tensor) -> bool:
-        """Tell whether `value` is the same tensor with the same elements."""
-        if self._bits is None:
+    def holds(self, value: Tensor, laid: Array | None) -> bool:
+        """Tell whether `value` is the same tensor with the same elements. laid: what the ranks hold of it."""
+        if self._frozen:
             same = self._place == value.data_ptr() and self._tensor() is value
             return same and self._version is not None and self._version == value._version
+        if self._in_blocks:
+            assert laid is not None
+            return _is_laid_out(value, laid)
         return bool(torch_package().equal(self._bits, _bits(value)))
+
+
+def _is_laid_out(value: Tensor, laid: Array) -> bool:
+    """Tell whether the blocks of an array hold the bits of a tensor."""
+    torch, bits, seen = torch_package(), _bits(value), set()
+    layout, mesh = laid.layout, laid.mesh
+    if tuple(bits.shape) != laid.shape:
+        return False
+    for rank, shard in enumerate(laid.held):
+        offsets = layout.offsets(mesh, laid.shape, rank)
+        valid = layout.valid_shape(mesh, laid.shape, rank)
+        if 0 in valid or offsets in seen:
+            continue
+        seen.add(offsets)
+        place = tuple([slice(o, o + n) for o, n in zip(offsets, valid, strict=True)])
+        inside: Any = (*[slice(0, n) for n in valid], ...)
+        whole = shard if shard.itemsize > 8 else shard.view(f"i{shard.itemsize}")
+        if not torch.equal(torch.from_numpy(whole[inside]), bits[place]):
+            return False
+    return True
 
 
 def _bits(value: Tensor) -> Tensor:

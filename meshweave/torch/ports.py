@@ -14,11 +14,12 @@ from meshweave.frontends.torch.export import Exported, torch_package
 from meshweave.frontends.torch.layouts import is_dtensor
 from meshweave.layout import Layout, Mesh
 from meshweave.runtime.arrays.array import Array, collect
+from meshweave.runtime.arrays.blocks import SMALL, plain
 from meshweave.runtime.arrays.elements import wide
 from meshweave.runtime.engine import Executable
-from meshweave.runtime.local.dispatch import pieces, plain
+from meshweave.runtime.local.dispatch import pieces
 from meshweave.runtime.local.engine import LocalCall
-from meshweave.runtime.program import buffer, usable
+from meshweave.runtime.program import buffer, readable, usable
 
 if TYPE_CHECKING:  # PyTorch is optional, and takes seconds to import
     from torch import Tensor
@@ -68,9 +69,13 @@ class Ports:
     def put(self, index: int, value: object) -> bool:
         """Copy an input from a tensor that fits as it is; return False for any other value.
 
-        One that the program writes is not copied where the program can work in its memory.
+        One that the program writes is not copied where the program can work in its memory, nor is a large one of a
+        program that writes none, which might be the same.
         """
-        if index in self._written and self._worked_in(index, value):
+        large = self._inputs[index].column[0].nbytes >= SMALL
+        if (index in self._written or (large and not self._written)) and self._worked_in(
+            index, value
+        ):
             return True
         return self._inputs[index].put(value)
 
@@ -78,7 +83,7 @@ class Ports:
         """Let the program work in the memory of a tensor, if it can; else in its own."""
         if not isinstance(self.call, LocalCall) or len(self.call.inputs) > 1:
             return False
-        memory = self._inputs[index].memory(value)
+        memory = self._inputs[index].memory(value, index in self._written)
         self._direct[index] = memory
         self.call.read(0, index, self.call.inputs[0][index] if memory is None else memory)
         return memory is not None
@@ -158,10 +163,10 @@ class _TensorPort:
             target[...] = array[source]
         return True
 
-    def memory(self, value: object) -> Buffer | None:
-        """Return the memory of a tensor, if compiled code can work in it as the whole of this input."""
-        array = self._array(value)
-        whole = array is not None and self.column[0].shape == self.shape and usable(array)
+    def memory(self, value: object, written: bool) -> Buffer | None:
+        """Return the memory of a tensor, if compiled code can read it, or work in it, as the whole of this input."""
+        array, fits = self._array(value), usable if written else readable
+        whole = array is not None and self.column[0].shape == self.shape and fits(array)
         return array if whole else None
 
     def _array(self, value: Any) -> Buffer | None:  # any argument of the user's

@@ -19,8 +19,9 @@ from meshweave.frontends.python.program import ArgumentSpec
 from meshweave.layout import Layout, Mesh
 from meshweave.layout.lengths import Dim, Sizes
 from meshweave.runtime.arrays.array import Array, run_arrays
+from meshweave.runtime.arrays.blocks import plain
 from meshweave.runtime.forks import new_lock
-from meshweave.runtime.local.dispatch import pieces, plain
+from meshweave.runtime.local.dispatch import pieces
 from meshweave.runtime.program import Values, buffer
 
 if TYPE_CHECKING:

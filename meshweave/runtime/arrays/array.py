@@ -15,6 +15,7 @@ from meshweave.layout import Layout, Mesh, gather, scatter
 from meshweave.layout.arguments import as_layout
 from meshweave.layout.spec import LayoutLike
 from meshweave.runtime.arrays import text
+from meshweave.runtime.arrays.blocks import views
 from meshweave.runtime.arrays.dlpack import HasDLPack, bf16_bits, bf16_capsule
 from meshweave.runtime.arrays.elements import narrow, stored, wide
 from meshweave.runtime.arrays.kind import Kind, kind_of
@@ -532,13 +533,22 @@ def _placed(port: Port, index: int, value: object, mesh: Mesh) -> Array:
     name = f'input {index} "{port.name}"'
     if not isinstance(value, Array):
         try:
-            return Array.from_numpy(value, mesh=mesh, layout=layout, dtype=port.dtype)
+            return in_place_or_copied(as_numpy(value, name), mesh, layout, port.dtype)
         except MeshweaveError as error:
             raise MeshweaveError(f"{name}: {error.message}") from None
     if (value.mesh, value.layout, value.dtype_name) != (mesh, layout, port.dtype):
         raise MeshweaveError(f"{name}: {value._kind()}, {port.dtype} {layout} on ({mesh}) is right")
     value.check_usable()
     return value
+
+
+def in_place_or_copied(array: Values, mesh: Mesh, layout: Layout, dtype: str) -> Array:
+    """Lay a global array out: over its own memory where the ranks can read that, else over copies."""
+    right = array.dtype == numpy_dtype(dtype) or (dtype == _BF16 and array.dtype.name == "bfloat16")
+    parts = views(stored(array, dtype), mesh, layout) if right else None
+    if parts is None:
+        return Array.from_numpy(array, mesh=mesh, layout=layout, dtype=dtype)
+    return Array(parts, mesh, layout, array.shape, dtype)
 
 
 def collect(executable: Executable, outputs: Sequence[Sequence[Values]]) -> list[Array]:

@@ -16,6 +16,7 @@ from typing import Any
 from meshweave.bundle import Manifest, Port, numpy_dtype
 from meshweave.layout import Layout, Mesh
 from meshweave.runtime.arrays.array import check_given_once
+from meshweave.runtime.arrays.blocks import plain
 from meshweave.runtime.engine import Executable
 from meshweave.runtime.forks import new_lock
 from meshweave.runtime.local.engine import LocalCall, LocalExecutable
@@ -140,11 +141,6 @@ class Dispatch:
 def _alike(port: Port) -> bool:
     """Tell whether every rank holds the whole of a port."""
     return port.local_shape == port.global_shape and plain(Layout.parse(port.layout))
-
-
-def plain(layout: Layout) -> bool:
-    """Tell whether each rank holds one block of the global array, in its order."""
-    return layout.is_block and not layout.partial and layout.without_order() == layout
 
 
 def pieces(port: Port, mesh: Mesh, buffers: Sequence[Values]) -> list[tuple[Values, Any]]:
