@@ -48,11 +48,14 @@ class _Block(NamedTuple):
         return terms.apply("arith.select", (), "index", reads)
 
 
-def looked_up(terms: Terms, kind: str, view: Term, bound: Sequence[Var]) -> Term | None:
-    """Return what is read of a whole tensor, where the sum over `bound` is that of what its blocks have of it.
+def looked_up(
+    terms: Terms, kind: str, view: Term, bound: Sequence[Var]
+) -> tuple[Term, list[Var]] | None:
+    """Return what is read of a whole tensor, where `view` is what its blocks have of it, to be added up over `bound`.
 
-    Where the blocks together are a larger block that is what is read of that. None for any other view, and where a
-    place might lie in none of the blocks: there the sum is 0, and the whole tensor has nothing.
+    With it come the variables over which that is to be added up. Where the blocks together are a larger block, it is
+    what is read of that. None for any other view, and where a place might lie in none of the blocks: there the sum is
+    0, and the whole tensor has nothing.
     """
     if terms.nodes[view.node].op != "arith.select" or view.fills.count(None) < len(view.fills):
         return None
@@ -60,7 +63,7 @@ def looked_up(terms: Terms, kind: str, view: Term, bound: Sequence[Var]) -> Term
     if terms.nodes[yes.node].op != "gather" or yes.fills.count(None) < len(yes.fills):
         return None
     guards = {*view.guards, *yes.guards}
-    if not is_neutral(terms, no, kind) or any(variables(e) & set(bound) for e, _ in guards):
+    if not is_neutral(terms, no, kind):
         return None
     table, *indices = _reads(terms, yes._replace(guards=()))
     left, conditions = set(bound), _conditions(terms, condition)
@@ -80,7 +83,9 @@ def looked_up(terms: Terms, kind: str, view: Term, bound: Sequence[Var]) -> Term
         else:
             indices[number] = block.place
         left -= variables(block.begin)
-    if left or any(view_variables(v) & set(bound) for v in (table, no, *indices, *conditions)):
+    own = set(bound) - left
+    parts = [view_variables(v) for v in (table, no, *indices, *conditions)]
+    if not own or any(read & own for read in (*parts, *[variables(e) for e, _ in guards])):
         return None
     try:
         made = gather(terms, table, indices)
@@ -90,7 +95,7 @@ def looked_up(terms: Terms, kind: str, view: Term, bound: Sequence[Var]) -> Term
         made = terms.apply(
             "arith.select", (), terms.type_of(no), [_all(terms, conditions), made, no]
         )
-    return terms.composed(made, {}, sorted(guards))
+    return terms.composed(made, {}, sorted(guards)), [v for v in bound if v in left]
 
 
 def _all(terms: Terms, conditions: Sequence[Term]) -> Term:

@@ -167,9 +167,12 @@ def _reduced(terms: Terms, kind: str, view: Term, bound: list[Var]) -> Term:
         rest, left = _settled(terms, kind, view, bound)
         if left != bound:
             return reduce(terms, kind, rest, left)
-    chosen = _one_hot(terms, kind, view, bound) or looked_up(terms, kind, view, bound)
+    chosen = _one_hot(terms, kind, view, bound)
     if chosen is not None:
         return chosen
+    found = looked_up(terms, kind, view, bound)
+    if found is not None:
+        return reduce(terms, kind, *found)
     of_kind = kind_of(node.op, node.type) == kind and len(node.reads) == 2
     is_product = node.op == "product" and kind == "prod"
     is_linear = node.op in _SUMS or (terms.algebra and node.op in _LINEAR)
@@ -191,7 +194,8 @@ def _reduced(terms: Terms, kind: str, view: Term, bound: list[Var]) -> Term:
     if node.op == "reduce" and node.detail[0] == kind:
         body, inner = opened(terms, view)
         over = [*bound, *inner]
-        return looked_up(terms, kind, body, over) or closed(terms, kind, body, over)
+        found = looked_up(terms, kind, body, over)
+        return closed(terms, kind, body, over) if found is None else reduce(terms, kind, *found)
     return closed(terms, kind, view, bound)
 
 
