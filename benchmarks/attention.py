@@ -31,7 +31,7 @@ from meshweave.api.program import Program, build
 from meshweave.runtime.arrays.array import place
 from meshweave.runtime.libraries import openblas
 from meshweave.runtime.local.engine import LocalEngine
-from meshweave.runtime.program import aligned
+from meshweave.runtime.memory import aligned
 
 HEADS, LENGTH, SIZE = 64, 1024, 64
 MIB = 1 << 20

@@ -17,7 +17,8 @@ from meshweave.runtime.gpu.driver import Driver, allocate, open_device
 from meshweave.runtime.gpu.interface import STREAM_NON_BLOCKING
 from meshweave.runtime.gpu.libraries import SystemLibrary
 from meshweave.runtime.gpu.rank import GpuRank
-from meshweave.runtime.program import aligned, prepared
+from meshweave.runtime.memory import aligned
+from meshweave.runtime.program import prepared
 
 COPIED = 1 << 30  # bytes of the copy that is the floor
 SAMPLES = 5

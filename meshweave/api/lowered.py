@@ -18,7 +18,7 @@ from meshweave.hints.fast_paths import Choice, as_choice
 from meshweave.layout import Layout, Mesh
 from meshweave.runtime.arrays.array import Array, in_place_or_copied, run_arrays
 from meshweave.runtime.arrays.kind import Kind, kind_of
-from meshweave.runtime.program import Values
+from meshweave.runtime.memory import Values
 from meshweave.targets import Goal
 
 if TYPE_CHECKING:  # here, for loading a program needs neither

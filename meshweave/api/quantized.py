@@ -34,7 +34,7 @@ from meshweave.layout.digits import dim_indices, from_allocation
 from meshweave.layout.notation import Factor
 from meshweave.runtime.arrays.array import Array, as_numpy
 from meshweave.runtime.arrays.elements import wide
-from meshweave.runtime.program import Values
+from meshweave.runtime.memory import Values
 
 Held: TypeAlias = "Array | Tracer"
 BITS = {"int8": 8, "int4": 4}

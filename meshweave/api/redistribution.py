@@ -27,7 +27,7 @@ from meshweave.runtime.engine import Engine, Executable
 from meshweave.runtime.engine import engine as engine_named
 from meshweave.runtime.forks import new_reentrant_lock
 from meshweave.runtime.limits import check_ranks
-from meshweave.runtime.program import Values
+from meshweave.runtime.memory import Values
 from meshweave.targets import engine_traits
 
 TIMEOUT = 60.0  # seconds without progress of any rank

@@ -19,7 +19,7 @@ from meshweave.frontends.python.tree import LEAF, Container, Structure, flatten
 from meshweave.layout import Layout, Mesh
 from meshweave.runtime.arrays import saved
 from meshweave.runtime.arrays.array import Array, as_mesh, as_numpy, dtype_name
-from meshweave.runtime.program import Values
+from meshweave.runtime.memory import Values
 from meshweave.runtime.weights.bands import bands
 from meshweave.runtime.weights.formats import as_path
 from meshweave.runtime.weights.loading import fitting, layouts_of, read_shards

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 Number = int | float
+_AS_WRITTEN = "#llvm.loop_annotation<unroll = <disable = true>>"
 _FLOATS = {"f64": ">d", "f32": ">f", "f16": ">e"}
 
 
@@ -165,12 +166,16 @@ class Writer:
         """Begin a loop that carries nothing; return its counter, an i64."""
         return self.open_loop(start, end, step).counter
 
-    def close(self, values: Sequence[Value] = ()) -> None:
-        """End the innermost loop or branch, which hands these on."""
+    def close(self, values: Sequence[Value] = (), as_written: bool = False) -> None:
+        """End the innermost loop or branch, which hands these on.
+
+        as_written: LLVM is not to write out the iterations of the loop one after the other, for that hides what could
+        be vectors.
+        """
         if values:
             names, types = (", ".join(x) for x in zip(*((v.name, v.type) for v in values)))
             self.add(f"scf.yield {names} : {types}")
-        self.add("}")
+        self.add(f"}} {{llvm.loop_annotation = {_AS_WRITTEN}}}" if as_written else "}")
 
     def for_(
         self,

@@ -15,7 +15,7 @@ import numpy as np
 from meshweave.abi import CoresBlock
 from meshweave.errors import MeshweaveError
 from meshweave.runtime.loader import LoadedCode
-from meshweave.runtime.program import Values, aligned
+from meshweave.runtime.memory import Values, aligned
 
 MOST = 32  # cores of a rank: no kernel has more pieces
 _SPINS, _SPINS_CROWDED = 2000, 1  # looks before a wait yields: with a core per thread, and without

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from meshweave.bundle import Bundle, Manifest
 from meshweave.errors import MeshweaveError
-from meshweave.runtime.program import Values
+from meshweave.runtime.memory import Values
 from meshweave.targets import ENGINES, engine_traits
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import math
 import mmap
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,27 +15,12 @@ from meshweave.bundle import Bundle, Manifest, Port, numpy_dtype, slots
 from meshweave.errors import MeshweaveError
 from meshweave.runtime.libraries import libraries
 from meshweave.runtime.loader import LoadedCode, load
+from meshweave.runtime.memory import Values, aligned, aligned_array
 from meshweave.runtime.processors import check_processor
 
 Memory = mmap.mmap | memoryview | npt.NDArray[np.uint8]
-Values = npt.NDArray[Any]
 StepFunction = Callable[[int], int]
 """Call a step with the address of its table; the interpreter lock is free while it runs."""
-
-
-def aligned(nbytes: int) -> Values:
-    """Allocate bytes that begin at a multiple of ALIGNMENT, not initialised. Raises MeshweaveError without memory."""
-    try:
-        whole = np.empty(nbytes + ALIGNMENT, np.uint8)
-    except (MemoryError, ValueError):
-        raise MeshweaveError(f"no memory for a buffer of {nbytes} bytes") from None
-    start = -whole.ctypes.data % ALIGNMENT
-    return whole[start : start + nbytes]
-
-
-def aligned_array(shape: Sequence[int], dtype: np.dtype[Any]) -> Values:
-    """Allocate an array of a shape and dtype that code can work in, not initialised."""
-    return aligned(math.prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
 
 
 def buffer(port: Port) -> Values:

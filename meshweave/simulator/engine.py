@@ -22,7 +22,8 @@ from meshweave.runtime.gpu.bootstrap import JobRank, MemoryStore
 from meshweave.runtime.gpu.call import RankCall
 from meshweave.runtime.gpu.rank import GpuRank
 from meshweave.runtime.limits import check_machine
-from meshweave.runtime.program import Values, bind_rows
+from meshweave.runtime.memory import Values
+from meshweave.runtime.program import bind_rows
 from meshweave.runtime.watchdog import WAITING
 from meshweave.simulator.driver.emulated import EmulatedKernels
 from meshweave.simulator.driver.interleaving import Interleaving, StuckRankError

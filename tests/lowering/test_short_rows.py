@@ -73,3 +73,13 @@ def test_infinities_and_nan_are_as_in_numpy(written):
     with np.errstate(all="ignore"):
         np.testing.assert_array_equal(np.asarray(mw.jit(lambda x, y: x * y - x)(x, y)), x * y - x)
     assert written
+
+
+@pytest.mark.parametrize("columns", [9, 17, 31, 32, 64])
+def test_rows_of_several_types(columns):
+    rng = np.random.default_rng(0)
+    x, row = rng.standard_normal((37, columns)), rng.standard_normal(columns)
+    x, row = x.astype(np.float32), row.astype(np.float32)
+    f = mw.jit(lambda x, row: (x > row, mw.where(x > 0, x, row), mw.astype(x * 9, mw.int8)))
+    for made, right in zip(f(x, row), (x > row, np.where(x > 0, x, row), (x * 9).astype(np.int8))):
+        np.testing.assert_array_equal(np.asarray(made), right)

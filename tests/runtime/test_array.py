@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import meshweave
 from meshweave.bundle import Port
 from meshweave.errors import LayoutError, MeshweaveError, UsageError
 from meshweave.layout import Layout, Mesh
-from meshweave.runtime import Array, collect, engine, limits, place
+from meshweave.runtime import Array, collect, engine, limits, memory, place
 from meshweave.runtime.arrays.array import dtype_name
 from meshweave.runtime.arrays.elements import narrow, wide
 
@@ -314,7 +315,8 @@ def test_values_are_compared_element_by_element():
 
 
 @pytest.mark.parametrize("layout", ["[_, _]", "[x, _]", "[_, x]"])
-def test_from_numpy_takes_the_memory_of_its_shards_once(layout: str) -> None:
+def test_from_numpy_takes_the_memory_of_its_shards_once(layout: str, monkeypatch: Any) -> None:
+    monkeypatch.setattr(memory, "_left", [])
     value = np.zeros((512, 512))
     tracemalloc.start()
     array = Array.from_numpy(value, mesh="x=2", layout=layout)

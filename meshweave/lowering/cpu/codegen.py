@@ -63,6 +63,7 @@ def llvm_functions(
         run_passes(module, f"builtin.module({small}{KERNELS})")
     except CompileError as error:
         raise _in_source(error, kernels, places) from None
+    _tell_of_loops(module)
     for view in module.body.operations if small else ():
         if not ops_where(view.operation, lambda op: not _is_moved(op)):
             _as_bits(view.operation)
@@ -77,6 +78,14 @@ def llvm_functions(
                 op.attributes[plain] = ir.UnitAttr.get()
     check_functions(module, calls, places)
     return module
+
+
+def _tell_of_loops(module: ir.Module) -> None:
+    """Say to LLVM what is said of loops: upstream's conversions leave it under a name that its translation ignores."""
+    for op in ops_named(module.operation, "llvm.br"):
+        if "llvm.loop_annotation" in op.attributes:
+            op.attributes["loop_annotation"] = op.attributes["llvm.loop_annotation"]
+            del op.attributes["llvm.loop_annotation"]
 
 
 def _use_whole_vectors(module: ir.Module) -> None:

@@ -27,6 +27,8 @@ from meshweave.lowering.writer import Value, corrected, two_sum
 from meshweave.plan.machine import vectors
 
 SHORT = 32  # LLVM unrolls rows of so few elements before it looks for vectors, and then finds none
+TINY = 8  # elements of rows that LLVM had better write out, and take several together
+WRITTEN_OUT = 64  # iterations of loops at most that LLVM writes out before it looks for vectors
 Counters = Mapping[int, Value]
 VECTORS = {f"arith.{name}f" for name in ("add", "sub", "mul", "div", "neg")} | {"math.fma"}
 RUN = 2 << 10  # bytes that are added in lanes: 32 addends in each, with one vector of 512 bits
@@ -94,9 +96,13 @@ class NestLoops(Iteration):
             self.place[dim] = self.writer.open(self.nest.sizes[dim])
             self._emit()
         inside()
-        for dim in dims:
+        for dim in reversed(dims):
             self.place[dim] = None
-            self.writer.close()
+            self.writer.close(as_written=self._has_vectors(dim))
+
+    def _has_vectors(self, dim: int) -> bool:
+        """Tell whether a loop is one of whole vectors, which LLVM would write out element by element."""
+        return dim == self.order[-1] and TINY < self.nest.sizes[dim] <= WRITTEN_OUT
 
     def _emit(self) -> None:
         """Compute every wanted node that the open loops suffice for."""
@@ -140,7 +146,8 @@ class NestLoops(Iteration):
         for number, (buffer, nbytes) in buffers.items():
             self.staged[number] = tiles.element(writer, buffer, nbytes, row, column)
         self._store_all()
-        for _ in range(4):
+        writer.close(as_written=True)
+        for _ in range(3):
             writer.close()
 
     def _stage(

@@ -16,6 +16,7 @@ from meshweave.lowering.writer import Value, Writer
 TILE = 32
 WIDE = 8  # lanes of a vector, rows of a block
 Address = Callable[[Value, Value], Value]
+Part = tuple[tuple[Value | int, Value | int], tuple[Value | int, Value | int]]
 
 
 def transposed(nest: LoopNest, order: list[int]) -> tuple[int, list[int]] | None:
@@ -59,12 +60,26 @@ def stage(
 
     Rows are what memory holds apart. extents: rows and columns; whole: both are multiples of WIDE.
     """
-    step = WIDE if whole else 1
+    rows, columns = extents if whole else [writer.times(extent // WIDE, WIDE) for extent in extents]
+    _blocks(writer, tile, nbytes, ((0, rows), (0, columns)), WIDE, address)
+    if not whole:
+        _blocks(writer, tile, nbytes, ((rows, extents[0]), (0, columns)), 1, address)
+        _blocks(writer, tile, nbytes, ((0, extents[0]), (columns, extents[1])), 1, address)
+
+
+def _blocks(
+    writer: Writer, tile: Value, nbytes: int, part: Part, step: int, address: Address
+) -> None:
+    """Copy a part of a tile in blocks of `step` by `step` elements.
+
+    part: its first row and the row behind it, then columns alike.
+    """
+    (first, last), (left, right) = part
     # Along memory's rows in the inner loop: 8 of them fit in the cache in any case.
-    column, row = writer.open(extents[1], step), writer.open(extents[0], step)
-    kind = f"vector<{WIDE}xi{8 * nbytes}>" if whole else f"i{8 * nbytes}"
+    column, row = writer.open(right, step, left), writer.open(last, step, first)
+    kind = f"vector<{step}xi{8 * nbytes}>" if step > 1 else f"i{8 * nbytes}"
     values = [writer.load(address(row, writer.plus(column, k)), kind, nbytes) for k in range(step)]
-    for k, value in enumerate(turn(writer, values) if whole else values):
+    for k, value in enumerate(turn(writer, values)):
         writer.store(value, element(writer, tile, nbytes, writer.plus(row, k), column), nbytes)
     writer.close()
     writer.close()

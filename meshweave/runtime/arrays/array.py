@@ -22,7 +22,8 @@ from meshweave.runtime.arrays.kind import Kind, kind_of
 from meshweave.runtime.arrays.operators import Operators
 from meshweave.runtime.arrays.saving import save
 from meshweave.runtime.engine import Executable
-from meshweave.runtime.program import Values, aligned_array, check_shape, usable
+from meshweave.runtime.memory import Values, aligned_array
+from meshweave.runtime.program import check_shape, usable
 
 _BF16 = "bf16"
 

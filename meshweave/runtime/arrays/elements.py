@@ -4,7 +4,7 @@ import numpy as np
 
 from meshweave.bundle import numpy_dtype
 from meshweave.errors import MeshweaveError
-from meshweave.runtime.program import Values
+from meshweave.runtime.memory import Values
 
 _BF16 = "bf16"
 

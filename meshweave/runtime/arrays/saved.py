@@ -29,7 +29,7 @@ from meshweave.layout.digits import dim_indices, padding, to_allocation
 from meshweave.layout.places import dim_addresses, locate
 from meshweave.runtime.arrays.array import Array, as_mesh
 from meshweave.runtime.arrays.saving import FORMAT, KIND, MANIFEST, folder_path, rank_file
-from meshweave.runtime.program import Values
+from meshweave.runtime.memory import Values
 
 MAX_HEADER = 1 << 16  # bytes of a file beside the elements
 

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from meshweave.errors import MeshweaveError, UsageError
-from meshweave.runtime.program import Values
+from meshweave.runtime.memory import Values
 
 FORMAT = 1
 KIND = "meshweave array"

@@ -24,7 +24,8 @@ from meshweave.runtime.flight.records import (
     CollectiveRecord,
     RankRecord,
 )
-from meshweave.runtime.program import Memory, aligned
+from meshweave.runtime.memory import aligned
+from meshweave.runtime.program import Memory
 
 _CODES = {name: code for code, name in enumerate(STATES)}
 _AWAY = [_CODES[ELSEWHERE], _CODES[LEFT], _CODES[TOLD]]

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from meshweave.runtime.flight.board import StatusBoard
 from meshweave.runtime.flight.records import DEVICE
 from meshweave.runtime.gpu.rank import GpuRank
-from meshweave.runtime.program import Values
+from meshweave.runtime.memory import Values
 
 
 class RankCall:

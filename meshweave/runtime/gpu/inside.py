@@ -24,7 +24,8 @@ from meshweave.runtime.gpu.driver import Library
 from meshweave.runtime.gpu.libraries import SystemLibrary
 from meshweave.runtime.gpu.progress import Progress
 from meshweave.runtime.gpu.rank import GpuRank
-from meshweave.runtime.program import Values, buffer, check_local, prepared
+from meshweave.runtime.memory import Values
+from meshweave.runtime.program import buffer, check_local, prepared
 from meshweave.runtime.watchdog import Watchdog
 
 _GRACE = 2.0  # seconds that NCCL gets to give up

@@ -44,8 +44,9 @@ from meshweave.runtime.gpu.products import WORKSPACE_BYTES, Products
 from meshweave.runtime.libraries import libraries
 from meshweave.runtime.limits import check_job
 from meshweave.runtime.loader import load
+from meshweave.runtime.memory import Values
 from meshweave.runtime.processors import check_processor
-from meshweave.runtime.program import SlotTable, Values, entry_of, fault
+from meshweave.runtime.program import SlotTable, entry_of, fault
 
 _HOST_BYTES = 64
 _OURS = ("cuda", "nccl", "cublaslt")  # libraries of a manifest whose functions `Library` has

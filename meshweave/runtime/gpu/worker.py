@@ -21,9 +21,10 @@ from meshweave.runtime.gpu.driver import Library
 from meshweave.runtime.gpu.libraries import SystemLibrary
 from meshweave.runtime.gpu.progress import Progress
 from meshweave.runtime.gpu.rank import GpuRank
+from meshweave.runtime.memory import Values
 from meshweave.runtime.processes.server import Server, follow, link_to
 from meshweave.runtime.processes.wire import send
-from meshweave.runtime.program import Values, place_buffers
+from meshweave.runtime.program import place_buffers
 
 FAILED = 75  # status of a rank whose collectives NCCL has given up
 

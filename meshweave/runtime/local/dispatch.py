@@ -20,7 +20,8 @@ from meshweave.runtime.arrays.blocks import plain
 from meshweave.runtime.engine import Executable
 from meshweave.runtime.forks import new_lock
 from meshweave.runtime.local.engine import LocalCall, LocalExecutable
-from meshweave.runtime.program import Values, aligned, buffer, prepared
+from meshweave.runtime.memory import Values, aligned
+from meshweave.runtime.program import buffer, prepared
 
 LIMIT = 1 << 20  # bytes of arguments to copy: above, that costs more than the checks
 COPIED = 1 << 14  # bytes of a result that is copied: above, that costs more than new memory

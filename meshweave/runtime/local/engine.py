@@ -33,15 +33,8 @@ from meshweave.runtime.flight.recorder import FlightRecorder
 from meshweave.runtime.forks import new_lock, tell_of_forks
 from meshweave.runtime.limits import check_machine
 from meshweave.runtime.local.serving import LONG, SHORT, Lookout, Serving
-from meshweave.runtime.program import (
-    SlotTable,
-    StepFunction,
-    Values,
-    aligned,
-    bind_rows,
-    fault,
-    load_code,
-)
+from meshweave.runtime.memory import Values, aligned
+from meshweave.runtime.program import SlotTable, StepFunction, bind_rows, fault, load_code
 from meshweave.runtime.watchdog import Watchdog
 
 GRACE = 2.0  # seconds that ranks get to leave after an abort

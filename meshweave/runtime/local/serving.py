@@ -19,7 +19,7 @@ from meshweave.abi import ServeBlock
 from meshweave.errors import MeshweaveError
 from meshweave.runtime.forks import new_lock
 from meshweave.runtime.loader import LoadedCode
-from meshweave.runtime.program import aligned
+from meshweave.runtime.memory import aligned
 from meshweave.runtime.watchdog import Watchdog
 
 SHORT = 2e-3  # seconds up to which the caller may be rank 0: it does not listen to Ctrl-C meanwhile

@@ -8,7 +8,8 @@ from typing import Any
 from meshweave.runtime.forks import new_lock
 from meshweave.runtime.local.dispatch import COPIED
 from meshweave.runtime.local.engine import LocalCall, LocalExecutable
-from meshweave.runtime.program import Values, buffer
+from meshweave.runtime.memory import Values
+from meshweave.runtime.program import buffer
 
 
 class SmallCall:

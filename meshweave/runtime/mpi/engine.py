@@ -16,11 +16,11 @@ from contextlib import AbstractContextManager, nullcontext
 from meshweave.bundle import Bundle
 from meshweave.errors import MeshweaveError
 from meshweave.runtime.cores import checked_cores
+from meshweave.runtime.memory import Values
 from meshweave.runtime.mpi.inside import InsideProgram
 from meshweave.runtime.mpi.window import wanted
 from meshweave.runtime.processes.engine import ProcessEngine
 from meshweave.runtime.processes.launch import Launcher, environment, own_launcher
-from meshweave.runtime.program import Values
 
 _LOCAL = {"UCX_TLS": "self,sm", "FI_TCP_IFACE": "lo", "FI_SOCKETS_IFACE": "lo"}
 

@@ -25,11 +25,12 @@ from meshweave.runtime.flight.board import StatusBoard
 from meshweave.runtime.flight.recorder import FlightRecorder, new_incident
 from meshweave.runtime.flight.records import ELSEWHERE, TOLD
 from meshweave.runtime.local.serving import Lookout
+from meshweave.runtime.memory import Values
 from meshweave.runtime.mpi.rank import MpiRank, code_meaning
 from meshweave.runtime.mpi.watcher import alive_pipe, start_watcher
 from meshweave.runtime.mpi.window import ranks_of, wanted
 from meshweave.runtime.processes.shared_files import mpi_memory, remove
-from meshweave.runtime.program import Values, bind_row, fault
+from meshweave.runtime.program import bind_row, fault
 from meshweave.runtime.watchdog import Watchdog
 
 if TYPE_CHECKING:  # importing mpi4py initialises MPI

@@ -25,8 +25,9 @@ from meshweave.runtime.flight.board import StatusBoard
 from meshweave.runtime.libraries import mpi as mpi_library
 from meshweave.runtime.limits import check_job
 from meshweave.runtime.loader import LoadedCode
+from meshweave.runtime.memory import Values
 from meshweave.runtime.mpi.window import Groups, Window, control_bytes, everyone, ranks_of
-from meshweave.runtime.program import SlotTable, StepFunction, Values, load_code
+from meshweave.runtime.program import SlotTable, StepFunction, load_code
 
 if TYPE_CHECKING:  # importing mpi4py initialises MPI
     from mpi4py.MPI import Comm

@@ -21,7 +21,7 @@ import numpy as np
 from meshweave.abi import ALIGNMENT, GroupRecord
 from meshweave.bundle import Manifest
 from meshweave.layout import Mesh
-from meshweave.runtime.program import Values
+from meshweave.runtime.memory import Values
 
 if TYPE_CHECKING:  # importing mpi4py initialises MPI
     from mpi4py.MPI import Comm, Intracomm

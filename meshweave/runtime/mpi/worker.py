@@ -12,10 +12,11 @@ import numpy as np
 from meshweave.bundle import Bundle
 from meshweave.errors import RankError
 from meshweave.runtime.flight.board import StatusBoard
+from meshweave.runtime.memory import Values
 from meshweave.runtime.mpi.rank import MpiRank, code_meaning
 from meshweave.runtime.processes.server import Server, follow, leave, link_to
 from meshweave.runtime.processes.shared_files import mpi_memory
-from meshweave.runtime.program import Values, fault, place_buffers
+from meshweave.runtime.program import fault, place_buffers
 
 
 class _MpiCall(NamedTuple):

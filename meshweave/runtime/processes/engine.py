@@ -27,6 +27,7 @@ from meshweave.runtime.flight.faults import as_died
 from meshweave.runtime.flight.recorder import FlightRecorder
 from meshweave.runtime.forks import new_reentrant_lock
 from meshweave.runtime.limits import check_machine
+from meshweave.runtime.memory import Values
 from meshweave.runtime.processes.launch import (
     Death,
     Failure,
@@ -36,7 +37,7 @@ from meshweave.runtime.processes.launch import (
     Silence,
 )
 from meshweave.runtime.processes.residents import Residents
-from meshweave.runtime.program import Values, buffer_bytes, check_all, place_buffers
+from meshweave.runtime.program import buffer_bytes, check_all, place_buffers
 from meshweave.runtime.watchdog import Watchdog
 
 START_SECONDS = 60.0

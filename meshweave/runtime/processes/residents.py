@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Sequence
 
 from meshweave.runtime.arrays.array import Array, copied
-from meshweave.runtime.program import Values
+from meshweave.runtime.memory import Values
 
 
 class Residents:

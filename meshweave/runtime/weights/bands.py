@@ -12,7 +12,7 @@ from meshweave.bundle import numpy_dtype
 from meshweave.layout.digits import dim_indices, from_allocation
 from meshweave.runtime.arrays.array import Array
 from meshweave.runtime.arrays.elements import narrow
-from meshweave.runtime.program import Values
+from meshweave.runtime.memory import Values
 from meshweave.runtime.weights.boxes import at, raw_bytes
 
 BAND = 16 << 20  # bytes that are put together at a time

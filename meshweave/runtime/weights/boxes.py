@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from meshweave.errors import MeshweaveError
-from meshweave.runtime.program import Values
+from meshweave.runtime.memory import Values
 
 BAND = 4 << 20  # bytes that are read at a time where not all of them are wanted
 GAP = 4096  # bytes between runs that are read too: a disk gives whole pages

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from meshweave.errors import MeshweaveError
-from meshweave.runtime.program import Values
+from meshweave.runtime.memory import Values
 from meshweave.runtime.weights.boxes import OpenFile
 from meshweave.runtime.weights.stored import Packing, Stored
 

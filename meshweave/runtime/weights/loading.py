@@ -10,7 +10,7 @@ from pathlib import Path
 from meshweave.errors import LayoutError, MeshweaveError, UsageError, did_you_mean
 from meshweave.layout import Layout, Mesh
 from meshweave.layout.arguments import as_layout
-from meshweave.runtime.program import Values
+from meshweave.runtime.memory import Values
 from meshweave.runtime.weights.boxes import OpenFile
 from meshweave.runtime.weights.formats import tensor_in
 from meshweave.runtime.weights.stored import Stored

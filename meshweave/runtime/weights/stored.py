@@ -14,7 +14,7 @@ from meshweave.bundle import numpy_dtype
 from meshweave.layout import Layout, Mesh
 from meshweave.layout.digits import dim_indices, neutral, padding, to_allocation
 from meshweave.layout.places import step_of
-from meshweave.runtime.program import Values, aligned_array
+from meshweave.runtime.memory import Values, aligned_array
 from meshweave.runtime.weights.boxes import OpenFile, at
 
 _BLOCK_BYTES = 16 << 20  # of numbers that blocks are turned into at a time
