@@ -22,6 +22,7 @@ from meshweave.layout import Mesh
 from meshweave.lowering.budget import cache_bytes, fewest
 from meshweave.lowering.buffers.memory import moments, region_bytes
 from meshweave.lowering.cpu.target import bundle_of
+from meshweave.runtime import memory as runtime_memory
 from meshweave.runtime import program as runtime_program
 from meshweave.runtime.local.engine import LocalEngine
 from meshweave.transforms.slicing.ledger import read_ledger
@@ -49,6 +50,12 @@ class Allocations:
         self.made.append((whole, start, nbytes))
         return whole[start : start + nbytes]
 
+    def patch(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Have arenas and arrays lie in these buffers; none lies in what an earlier array has left."""
+        for module in (runtime_program, runtime_memory):
+            monkeypatch.setattr(module, "aligned", self.aligned)
+        monkeypatch.setattr(runtime_memory, "LEAST", 1 << 60)
+
     def check(self) -> None:
         for whole, start, nbytes in self.made:
             assert np.all(whole[:start] == FILL) and np.all(whole[start + nbytes :] == FILL)
@@ -67,7 +74,7 @@ class Allocations:
 @pytest.fixture
 def allocations(monkeypatch: pytest.MonkeyPatch) -> Iterator[Allocations]:
     found = Allocations()
-    monkeypatch.setattr(runtime_program, "aligned", found.aligned)
+    found.patch(monkeypatch)
     yield found
 
 
@@ -109,7 +116,7 @@ def test_no_program_writes_beyond_its_buffers(data: st.DataObject) -> None:
         text = in_region(drawn, first, ", ".join(filter(None, [slices, schedule])))
     found = Allocations()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runtime_program, "aligned", found.aligned)
+        found.patch(patch)
         bundle = build(text if "dist.mesh" in text else NO_MESH + text)
         with Program(bundle, LocalEngine(timeout=30)) as program:
             ranks = program.mesh.nranks

@@ -14,7 +14,6 @@ from test_memory import Allocations
 from meshweave.abi import ALIGNMENT
 from meshweave.api.program import Program, build, lowered, random_arguments
 from meshweave.lowering.host import functions
-from meshweave.runtime import program as runtime_program
 from meshweave.runtime.local.engine import LocalEngine
 from meshweave.runtime.mpi.engine import mpiexec
 from meshweave.runtime.mpi.window import VARIABLE
@@ -99,7 +98,7 @@ def test_a_rank_of_the_local_engine_takes_what_was_planned(
     name: str, mesh: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = Allocations()
-    monkeypatch.setattr(runtime_program, "aligned", found.aligned)
+    found.patch(monkeypatch)
     bundle = build(PROGRAMS[name](mesh))
     arena = bundle.manifest.arena_bytes
     with Program(bundle, LocalEngine(timeout=30)) as program:

@@ -136,3 +136,26 @@ def test_gpus_scan_in_rounds():
     x = np.random.default_rng(0).standard_normal((5, 37)).astype(np.float32)
     with mw.compile(on("x=2", source), engine="emulate", timeout=60) as program:
         np.testing.assert_allclose(program(x)[0], wanted(x, 1, "sum", True), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [None, 1, 8, 11])
+@pytest.mark.parametrize("size", [64, 256, 700])
+def test_what_each_element_is_made_from_is_computed_before(rows, size):
+    shape = (size,) if rows is None else (rows, size)
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+
+    def f(x):
+        return (
+            mw.cumulative_sum(mw.exp(x) * x, axis=-1),
+            mw.cumulative_sum(mw.astype(x > 0, mw.int32) * 2, axis=-1),
+            mw.flip(mw.cumulative_prod(1 + 0.01 * mw.flip(mw.sin(x), axis=-1), axis=-1), axis=-1),
+            mw.cumulative_sum(mw.astype(x, mw.float16), axis=-1),
+        )
+
+    made = [np.asarray(each) for each in mw.jit(f)(x)]
+    wide, half = x.astype(float), x.astype(np.float16)
+    flipped = np.flip(np.cumprod(1 + 0.01 * np.flip(np.sin(wide), -1), -1), -1)
+    np.testing.assert_allclose(made[0], np.cumsum(np.exp(wide) * wide, -1), rtol=1e-4, atol=1e-3)
+    np.testing.assert_array_equal(made[1], np.cumsum((x > 0).astype(np.int32) * 2, -1))
+    np.testing.assert_allclose(made[2], flipped, rtol=1e-4)
+    np.testing.assert_allclose(made[3], np.cumsum(half.astype(float), -1), rtol=0.03, atol=0.5)

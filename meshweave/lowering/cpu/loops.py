@@ -110,7 +110,8 @@ class NestLoops(Iteration):
         for number, node in enumerate(self.nest.code):
             if number in self.values or number not in self.wanted or isinstance(node, Accumulator):
                 continue
-            if self.needs[number] <= opened and all(k in self.values for k in inputs(node)):
+            before = () if number in self.staged else inputs(node)
+            if self.needs[number] <= opened and all(k in self.values for k in before):
                 self.values[number] = self._computed(number, node)
 
     def _computed(self, number: int, node: NestNode) -> Value:
