@@ -22,7 +22,8 @@ from meshweave.runtime.arrays.array import Array, run_arrays
 from meshweave.runtime.arrays.blocks import plain
 from meshweave.runtime.forks import new_lock
 from meshweave.runtime.local.dispatch import pieces
-from meshweave.runtime.program import Values, buffer
+from meshweave.runtime.memory import Values
+from meshweave.runtime.program import buffer
 
 if TYPE_CHECKING:
     from meshweave.api.program import Program

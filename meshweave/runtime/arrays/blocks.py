@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from meshweave.layout import Layout, Mesh
-from meshweave.runtime.program import Values, readable
+from meshweave.runtime.memory import Values
+from meshweave.runtime.program import readable
 
 SMALL = 1 << 16  # bytes of an array whose copy costs less than finding its views
 
