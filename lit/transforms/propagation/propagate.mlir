@@ -136,3 +136,24 @@ func.func @reverse(%a: tensor<8x6xf32> {dist.layout = #dist.layout<"[_, _]">})
   } -> tensor<8x6xf32>
   return %r : tensor<8x6xf32>
 }
+
+// -----
+
+// A vector is moved before it becomes a matrix, whose columns would be moved.
+// CHECK-DAG: #[[ROWS:[a-z0-9]+]] = #dist.layout<"[x, _]">
+// CHECK-DAG: #[[ALL:[a-z0-9]+]] = #dist.layout<"[_]">
+// CHECK-LABEL: func.func @outer
+// CHECK: linalg.broadcast
+// CHECK: linalg.broadcast
+// CHECK-SAME: dist.layouts = {operands = [#[[ALL]], #[[ROWS]]], results = [#[[ROWS]]]
+// CHECK: linalg.sub
+// CHECK-SAME: dist.layouts = {operands = [#[[ROWS]], #[[ROWS]], #[[ROWS]]], results = [#[[ROWS]]]
+"dist.mesh"() {sym_name = "mesh", axes = "x=4"} : () -> ()
+func.func @outer(%a: tensor<8xf32> {dist.layout = #dist.layout<"[x]">}, %b: tensor<8xf32> {dist.layout = #dist.layout<"[x]">})
+    -> tensor<8x8xf32> {
+  %e = tensor.empty() : tensor<8x8xf32>
+  %rows = linalg.broadcast ins(%a : tensor<8xf32>) outs(%e : tensor<8x8xf32>) dimensions = [1]
+  %columns = linalg.broadcast ins(%b : tensor<8xf32>) outs(%e : tensor<8x8xf32>) dimensions = [0]
+  %r = linalg.sub ins(%rows, %columns : tensor<8x8xf32>, tensor<8x8xf32>) outs(%e : tensor<8x8xf32>) -> tensor<8x8xf32>
+  return %r : tensor<8x8xf32>
+}

@@ -1,9 +1,9 @@
-"""Let values that are read through windows, or made of them, lie where that moves fewer bytes in all.
+"""Let values that are read through windows, made of them, or spread lie where that moves fewer bytes in all.
 
 `propagate` carries axes from op to op, also through windows: where `concat` reads blocks its result is in blocks. That
-is dearer than to run whole where the reader wants it whole: windows are moved first, then all of the result. So each
-such value is looked at, with the op that makes it and the ops that read it, last ones first: whole, and in the blocks
-that its readers want.
+is dearer than to run whole where the reader wants it whole: windows are moved first, then all of the result. And where
+a vector becomes a matrix, it is cheaper to move the vector. So each such value is looked at, with the op that makes it
+and the ops that read it, last ones first: whole, and in the blocks that its readers want.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,8 @@ def bring_nearer(
 ) -> tuple[list[Layout | None], list[Decision]]:
     """Return the layouts and decisions of `propagate`, with some values elsewhere; refines `graph.specs`."""
     work = _Nearer(graph, list(layouts), list(decisions), mesh)
-    if any(_reads_windows(decision) for decision in decisions):
+    spread = any(map(_spreads, graph.rules))
+    if spread or any(_reads_windows(decision) for decision in decisions):
         for _ in range(SWEEPS):
             if not sum(work.look_at(op) for op in reversed(range(len(decisions)))):
                 break
@@ -38,6 +39,13 @@ def _reads_windows(decision: Decision) -> bool:
         if layout is not None
         for d in range(layout.ndim)
     )
+
+
+def _spreads(rule: Rule) -> bool:
+    """Tell whether the result of an op is larger than all that it is made of, as that of a broadcast is."""
+    nops = len(rule.operands)
+    given = [n for k, n in enumerate(rule.nbytes[:nops]) if k not in rule.inits]
+    return len(rule.results) == 1 and bool(given) and sum(given) < rule.nbytes[nops]
 
 
 class _Nearer:
@@ -79,10 +87,12 @@ class _Nearer:
         return True
 
     def _is_free(self, ops: Sequence[int], spec: Spec) -> bool:
-        """Tell whether a value that these ops make and read may be moved, and windows are read there."""
+        """Tell whether a value that these ops make and read may be moved, and is spread, or windows are read there."""
         held = any(self._rule(op).held for op in ops)
-        windows = any(_reads_windows(self.decisions[op]) for op in ops)
-        return len(ops) > 1 and windows and not (held or spec.fixed or spec.partial)
+        moves = _spreads(self._rule(ops[0])) or any(
+            _reads_windows(self.decisions[op]) for op in ops
+        )
+        return len(ops) > 1 and moves and not (held or spec.fixed or spec.partial)
 
     def _rule(self, op: int) -> Rule:
         return self.graph.rules[self.graph.rule_of[op]]
