@@ -226,7 +226,7 @@ class Jitted:
                 return found(given)
         leaves, compiled = self._compiled(args, kwargs)
         returned = compiled.call(leaves)
-        if key is not None and not isinstance(compiled, LengthsCompiled):
+        if key is not None:
             self._fast[key] = compiled.fast(leaves)
         return returned
 

@@ -22,6 +22,9 @@ from meshweave.ir.fft import misfit as fft_misfit
 from meshweave.ir.lapack import misfit, misplaced
 from meshweave.ir.routines import ROUTINES
 
+TIMES = "times:"
+"""Begins an argument of a collective that is a multiple of an input of the program: "times:3*64"."""
+
 
 class Mw(ext.Dialect, name="mw"):
     """Describe the program of one rank: kernels, their launches, collectives, and places in memory."""
@@ -302,7 +305,8 @@ class KernelOp(Mw.Operation, name="kernel", traits=[ir.IsIsolatedFromAboveTrait]
     element is loaded by `mw.load`, computed by arith and math ops, and stored at the place that its affine map in
     `outputs` gives. `inputs` are the types of what a launch gives it to read; symbol k of a map is operand k of the
     launch. Optional: `contraction` (a multiply-add with reuse), `no_library` (no library may do it), `switches`
-    (kernels that are on and off for it).
+    (kernels that are on and off for it), `limits` (loop, operand, loop, operand, ..: loops that may end at such a
+    number of the launch, which is at most their size; one that reduces must).
     """
 
     sym_name: ir.StringAttr
@@ -451,7 +455,8 @@ class CollectiveOp(_TransferOp, name="collective"):
     """Call a collective of the engine: operands are what is sent, what is received, and perhaps scratch memory.
 
     `symbol` is the function, `group` the number of the group. `arguments` are the numbers after the two buffers, a text
-    `"table:2,0,1"` being the entry at this rank's member number; `exchange` is the number of the exchange that it does.
+    `"table:2,0,1"` being the entry at this rank's member number, `"times:3*64"` the number that input 3 of the program
+    holds times 64; `exchange` is the number of the exchange that it does.
     `what`, `axes`, `bytes` and `title` say what it is for reports; `runs` the lengths in bytes of what it copies at a
     time; `scratch` the bytes of scratch memory.
     """

@@ -17,11 +17,21 @@ from meshweave.lowering.cpu.to_llvm import ToLlvm
 from meshweave.lowering.gpu.to_gpu import ToGpu
 from meshweave.lowering.host.program import LoweredProgram
 from meshweave.lowering.nests.fuse_kernels import FuseKernels
+from meshweave.lowering.nests.limit_kernels import LimitKernels
 from meshweave.lowering.stages import lower
 from meshweave.targets import Goal
 from meshweave.verification.answer import Answer
 
-_ALL = (HintBudget, LowerCollectives, FuseKernels, PlanMemory, VerifyBuffers, ToLlvm, ToGpu)
+_ALL = (
+    HintBudget,
+    LowerCollectives,
+    FuseKernels,
+    LimitKernels,
+    PlanMemory,
+    VerifyBuffers,
+    ToLlvm,
+    ToGpu,
+)
 PASSES = {p.name: p for p in _ALL}
 """The passes of the lowering, in pipeline order, after the one that needs it to decide."""
 

@@ -23,6 +23,7 @@ from meshweave.lowering.host.program_op import CHIP, engine_of, program_op, read
 from meshweave.lowering.nests.fuse_kernels import fuse
 from meshweave.lowering.nests.kernel_ops import read_kernels
 from meshweave.lowering.nests.kernels import FusedKernel
+from meshweave.lowering.nests.limit_kernels import limit
 from meshweave.transforms.base import copied, functions
 from meshweave.verification.answer import Answer
 from meshweave.verification.buffers.check import Reference
@@ -104,7 +105,7 @@ def _lowered(
     if begun < STAGES.index(TENSORS) <= wanted:
         LowerCollectives(engine).run(module)
     if begun < STAGES.index(KERNELS) <= wanted:
-        kernels = fuse(module)
+        kernels = limit(module, fuse(module))
     if begun < STAGES.index(BUFFERS) <= wanted:
         kernels = read_kernels(module) if kernels is None else kernels
         reference = Reference.of(module) if verify else None

@@ -169,6 +169,28 @@ def test_a_bound_that_is_a_fixed_size_too() -> None:
         np.testing.assert_allclose(program(x), wanted, rtol=1e-4, atol=1e-5)
 
 
+def test_large_sizes_are_cut_for_the_cores() -> None:
+    """Each core does its part of the rows that there are."""
+    n = mw.Dim("n", max=1500)
+
+    def block(x: Any, w: Any) -> Any:
+        hidden = mw.maximum(x @ w, 0.0)
+        scores = mw.softmax(hidden @ x.T, axis=-1)
+        return scores @ x, x - mw.mean(hidden, axis=0), mw.sum(scores, axis=0), mw.exp(x).T
+
+    jitted = mw.jit(block)
+    w = numbers(96, 96) * 0.2
+    jitted.lower(mw.ShapeDtype((n, 96), "f32"), w).compile()
+    for size in (1, 15, 130, 777, 1500):
+        x = numbers(size, 96)
+        hidden = np.maximum(x @ w, 0)
+        scores = np.exp(hidden @ x.T - (hidden @ x.T).max(1, keepdims=True))
+        scores /= scores.sum(1, keepdims=True)
+        wanted = (scores @ x, x - hidden.mean(0), scores.sum(0), np.exp(x).T)
+        for one, other in zip(jitted(x, w), wanted, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
+
+
 def test_calls_that_do_not_fit_are_refused() -> None:
     jitted = mw.jit(lambda x: x + 1.0)
     program = jitted.lower(mw.ShapeDtype((N, 8), "f32")).compile()
@@ -232,3 +254,21 @@ def test_formulas_are_those_of_all_probes() -> None:
     assert str(Formula(5, (("m", -2), ("n", 1)))) == "-2*m + n + 5"
     assert fitted(sizes, [s["n"] * s["m"] for s in sizes]) is None
     assert fitted(sizes, [s["n"] // 2 for s in sizes]) is None
+
+
+@pytest.mark.parametrize("engine", ["local", "mpi"])
+def test_a_sum_over_ranks_moves_the_rows_that_there_are(engine: str) -> None:
+    """Weights are cut, rows are not: the same program on every size, and what it adds up ends where the rows do."""
+    n = mw.Dim("n", max=64)
+    w, v = numbers(16, 32), numbers(32, 16)
+    jitted = mw.jit(
+        lambda x, w, v: x + mw.maximum(x @ w, 0.0) @ v,
+        mesh="x=2", in_layouts=("[_, _]", "[_, x]", "[x, _]"), engine=engine,
+    )  # fmt: skip
+    lowered = jitted.lower(mw.ShapeDtype((n, 16), "f32"), w, v)
+    lowered.compile()
+    for size in (1, 5, 64, 5):
+        x = numbers(size, 16)
+        wanted = x + np.maximum(x @ w, 0) @ v
+        np.testing.assert_allclose(jitted(x, w, v), wanted, rtol=1e-4, atol=1e-4)
+    jitted.close()

@@ -5,8 +5,9 @@ Results come from there. Only the elements that there are get copied; behind the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from meshweave.layout.lengths import Dim, Sizes
 from meshweave.runtime.arrays.array import Array, run_arrays
 from meshweave.runtime.arrays.blocks import plain
 from meshweave.runtime.forks import new_lock
-from meshweave.runtime.local.dispatch import pieces
+from meshweave.runtime.local.dispatch import Dispatch, pieces
 from meshweave.runtime.memory import Values
 from meshweave.runtime.program import buffer
 
@@ -64,6 +65,7 @@ class LengthsCompiled(Compiled):
         self._rest = rest
         self.is_closed = False
         self._lock = new_lock()
+        self._dispatches: dict[tuple[bool, ...], Dispatch] = {}
         self._buffers = [
             None
             if shape is None or not any(isinstance(s, Dim) for s in shape)
@@ -124,7 +126,43 @@ class LengthsCompiled(Compiled):
                 )
             ]
             arrays = run_arrays(self._executable, [*values, *held, *counts], len(held))
-        return self.returned([r.cut(a, sizes) for r, a in zip(self._results, arrays)])
+        cuts = zip(self._results, arrays)
+        return self.returned([result.cutter(sizes)(array.held) for result, array in cuts])
+
+    def fast(self, args: Sequence[Any]) -> Callable[[Sequence[Any]], Any]:
+        """Return a call for arguments just like these, of these sizes, that checks nothing again."""
+        chosen = [into is not None for into in self._buffers]
+        right = [
+            isinstance(a, np.ndarray | Array) if own else self._ready(a, spec, layout) is a
+            for a, own, spec, layout in zip(args, chosen, self.lowered.specs, self._layouts)
+        ]
+        sharded = (
+            *(own or isinstance(a, Array) for a, own in zip(args, chosen)),
+            *(True for _ in self.captured), *(False for _ in self.dims),
+        )  # fmt: skip
+        if not all(right) or not Dispatch.applies(self._executable, sharded):
+            return self.call
+        if sharded not in self._dispatches:
+            self._dispatches[sharded] = Dispatch(self._executable, sharded)
+        dispatch, sizes = self._dispatches[sharded], self.sizes([np.shape(a) for a in args])
+        filled = [(k, f) for k, f in enumerate(self._buffers) if f is not None]
+        moves = [(k, into.moves(np.shape(args[k]))) for k, into in filled]
+        held = {k: into.array for k, into in filled}
+        rest = (*self.captured, *(np.asarray(sizes[dim.name], np.int64) for dim in self.dims))
+        cuts = [result.cutter(sizes) for result in self._results]
+
+        def run(given: Sequence[Any]) -> Any:
+            values = [*given, *rest]
+            with self._lock:
+                for k, places in moves:
+                    value = given[k] if isinstance(given[k], np.ndarray) else np.asarray(given[k])
+                    for into, place in places:
+                        into[...] = value[place]
+                    values[k] = held[k]
+                rows = dispatch(values)
+            return self.returned([cut([r[k] for r in rows]) for k, cut in enumerate(cuts)])
+
+        return run if all(into.is_plain for _, into in filled) else self.call
 
     def title(self) -> str:
         """Return what tables about the program are called, with the sizes that calls may choose."""
@@ -136,10 +174,6 @@ class LengthsCompiled(Compiled):
         """Release threads, processes and memory."""
         self.is_closed = True
         super().close()
-
-    def fast(self, args: Sequence[Any]) -> Callable[[Sequence[Any]], Any]:
-        """Return what calls of this kind need: sizes differ from one to the next."""
-        return self.call
 
 
 def _check_size(who: str, size: int, right: int | Dim, found: dict[str, int]) -> None:
@@ -159,31 +193,42 @@ class _Input:
 
     def __init__(self, port: Port, mesh: Mesh) -> None:
         self._port, self._mesh, self._layout = port, mesh, Layout.parse(port.layout)
-        self._shards: list[Values] = []
-        self._places: list[tuple[Values, Any]] = []
+        self.is_plain = plain(self._layout) and port.dtype != "bf16"
+
+    @cached_property
+    def array(self) -> Array:
+        """Return the buffers as an Array."""
+        shards = [buffer(self._port) for _ in range(self._mesh.nranks)]
+        for shard in shards:
+            shard.fill(0)
+        return Array(shards, self._mesh, self._layout, self._port.global_shape, self._port.dtype)
+
+    def moves(self, shape: Sequence[int]) -> list[tuple[Values, tuple[slice, ...]]]:
+        """Return the parts of the buffers that an argument of this shape goes to, and where each comes from."""
+        found = []
+        for into, place in pieces(self._port, self._mesh, self.array.held):
+            whole = tuple([slice(0, n) for n in into.shape])
+            begins = [s.start for s in (whole if place is ... else place)]
+            counts = [max(0, min(n, size - at)) for n, size, at in zip(into.shape, shape, begins)]
+            if 0 not in counts:
+                source = tuple([slice(at, at + n) for at, n in zip(begins, counts)])
+                found.append((into[tuple([slice(0, n) for n in counts])], source))
+        return found
 
     def filled(self, value: Any, spec: ArgumentSpec, name: str) -> Array:
         """Put the elements of an argument into the buffers; return them as an Array."""
         given = np.asarray(value)
         if given.dtype != spec.dtype.numpy:
             raise UsageError(f"argument {name}: dtype {given.dtype}, {spec.dtype.numpy} is right")
-        if not plain(self._layout) or self._port.dtype == "bf16":
+        if not self.is_plain:
             whole = np.zeros(self._port.global_shape, given.dtype)
             whole[tuple(map(slice, given.shape))] = given
             return Array.from_numpy(
                 whole, mesh=self._mesh, layout=self._layout, dtype=self._port.dtype
             )
-        if not self._shards:
-            self._shards = [buffer(self._port) for _ in range(self._mesh.nranks)]
-            for shard in self._shards:
-                shard.fill(0)
-            self._places = pieces(self._port, self._mesh, self._shards)
-        for into, place in self._places:
-            part = given if place is ... else given[place]
-            into[tuple(map(slice, part.shape))] = part
-        return Array(
-            self._shards, self._mesh, self._layout, self._port.global_shape, self._port.dtype
-        )
+        for into, place in self.moves(given.shape):
+            into[...] = given[place]
+        return self.array
 
 
 class _Result:
@@ -194,23 +239,32 @@ class _Result:
         self._port, self._mesh, self._layout = port, mesh, Layout.parse(port.layout)
         self._names = tuple(names)
 
-    def cut(self, array: Array, sizes: Mapping[str, int]) -> Array:
-        """Return the result of a call of these sizes."""
+    def cutter(self, sizes: Sizes) -> Callable[[Sequence[Values]], Array]:
+        """Return what makes the result of a call of these sizes from what the ranks hold."""
+        port = self._port
         shape = tuple(
-            sizes[name] if name else size
-            for name, size in zip(self._names, self._port.global_shape)
+            sizes[name] if name else size for name, size in zip(self._names, port.global_shape)
         )
-        if shape == self._port.global_shape:
-            return array
-        inside = tuple(map(slice, shape))
-        if self._mesh.nranks == 1:
-            shard = np.ascontiguousarray(array.held[0][inside])
-            return Array([shard], self._mesh, self._layout, shape, self._port.dtype)
-        if not plain(self._layout) or self._port.dtype == "bf16":
-            whole = array.numpy()[inside]
+        chosen = [d for d, name in enumerate(self._names) if name]
+        alone = shape != port.global_shape and not self._layout.partial
+        if not alone or any(self._layout.axes_of(d) for d in chosen) or not plain(self._layout):
+            return lambda shards: self._cut(shards, shape)
+        inside = tuple([slice(shape[d]) if d in chosen else slice(None) for d in range(len(shape))])
+        local = self._layout.allocation_shape(self._mesh, shape)
+        shards = [np.empty(local, numpy_dtype(port.dtype))] * self._mesh.nranks
+        like = Array(shards, self._mesh, self._layout, shape, port.dtype)
+        return lambda shards: like.holding([np.ascontiguousarray(s[inside]) for s in shards])
+
+    def _cut(self, shards: Sequence[Values], shape: tuple[int, ...]) -> Array:
+        port = self._port
+        array = Array(shards, self._mesh, self._layout, port.global_shape, port.dtype)
+        if shape == port.global_shape:
+            return array.alone()
+        if not plain(self._layout) or port.dtype == "bf16":
+            whole = array.numpy()[tuple(map(slice, shape))]
         else:
-            whole = np.empty(shape, numpy_dtype(self._port.dtype))
-            for part, place in pieces(self._port, self._mesh, array.held):
+            whole = np.empty(shape, numpy_dtype(port.dtype))
+            for part, place in pieces(port, self._mesh, shards):
                 into = whole if place is ... else whole[place]
                 into[...] = part[tuple(map(slice, into.shape))]
-        return Array.from_numpy(whole, mesh=self._mesh, layout=self._layout, dtype=self._port.dtype)
+        return Array.from_numpy(whole, mesh=self._mesh, layout=self._layout, dtype=port.dtype)

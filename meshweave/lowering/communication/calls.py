@@ -20,7 +20,7 @@ class Call:
     """Describe a call of a collective.
 
     arguments: the i64 arguments after the two buffers. One is a number, or "table:2,0,1": the entry at this rank's
-               member index.
+               member index, or "times:3*64": 64 times what input 3 of the program holds, a tensor of one i64.
     exchange:  the number of the exchange that it does, -1 for others. The address of the rank's section follows the
                arguments, then that of the step's own memory.
     early:     the bytes that a call sends which is started before it is waited for; 0 for others.

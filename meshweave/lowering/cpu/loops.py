@@ -89,11 +89,15 @@ class NestLoops(Iteration):
 
     # Loops.
 
+    def end(self, dim: int) -> Value | int:
+        """Return where a loop ends."""
+        return self.writer.end(self.nest, dim)
+
     def _loops(self, dims: Sequence[int], inside: Callable[[], None]) -> None:
         """Write loops; each node is computed in the outermost loop that suffices for it."""
         self._emit()
         for dim in dims:
-            self.place[dim] = self.writer.open(self.nest.sizes[dim])
+            self.place[dim] = self.writer.open(self.end(dim))
             self._emit()
         inside()
         for dim in reversed(dims):
@@ -130,12 +134,12 @@ class NestLoops(Iteration):
 
     def _tiled(self, dims: tuple[int, int], loads: Sequence[int]) -> None:
         """Write two loops in tiles, for which the transposed loads are copied first."""
-        writer, sizes = self.writer, [self.nest.sizes[d] for d in dims]
+        writer, sizes = self.writer, [self.end(d) for d in dims]
         starts, extents = [], []
         for size in sizes:
             starts.append(writer.open(size, tiles.TILE))
             extents.append(tiles.minimum(writer, starts[-1], size))
-        whole = all(size % tiles.WIDE == 0 for size in sizes)
+        whole = all(isinstance(n, int) and n % tiles.WIDE == 0 for n in sizes)
 
         def enter(*inside: Value) -> None:
             for dim, start, part in zip(dims, starts, inside):
@@ -222,7 +226,7 @@ class NestLoops(Iteration):
         starts: dict[int, Value] = {}  # of the runs of a dim that is cut
         for dim in outer:
             cut = dim == outer[-1] and step > 1
-            loop = self.writer.open_loop(0, self.nest.sizes[dim], step if cut else 1, current)
+            loop = self.writer.open_loop(0, self.end(dim), step if cut else 1, current)
             opened.append(loop.results)
             current = loop.carried
             if cut:
@@ -266,7 +270,7 @@ class NestLoops(Iteration):
         """Write the innermost loops, those of a run; return what they carry out."""
         opened = []
         for dim in dims:
-            size, start = self.nest.sizes[dim], starts.get(dim)
+            size, start = self.end(dim), starts.get(dim)
             end: Value | int = size
             if start is not None:
                 end = self.writer.plus(start, tiles.minimum(self.writer, start, size, step))
@@ -344,6 +348,8 @@ class NestLoops(Iteration):
 def short(nest: LoopNest, rows: int) -> bool:
     """Tell whether the innermost loop, inside another one, is short arithmetic on rows of one type of float."""
     if nest.reductions or len(nest.sizes) - rows < 2 or not 4 <= nest.sizes[-1] <= SHORT:
+        return False
+    if nest.limit(len(nest.sizes) - 1) is not None:
         return False
     types = {type_text(each) for each in nest.code} | {str(store.type) for store in nest.stores}
     return (

@@ -50,6 +50,9 @@ class Pieces:
     """Describe a kernel in pieces: `count` of `step` iterations, of which the last has fewer where there is a `rest`.
 
     moves: of the pointers of a piece, in order. counts: whether its last scalar is the number of its first iteration.
+    limit: the kernel's scalar at which the loop that is cut ends, None for one that runs to its size. There are then as
+    many pieces as `fewer` says, (from how many iterations on, pieces), of a multiple of `multiple` iterations. They
+    have a scalar more, behind the kernel's: how many iterations the piece has.
     """
 
     whole: KernelUnit
@@ -58,6 +61,9 @@ class Pieces:
     step: int
     moves: tuple[PointerStride, ...]
     counts: bool
+    limit: int | None = None
+    fewer: tuple[tuple[int, int], ...] = ()
+    multiple: int = 1
 
 
 def pieces_of(unit: KernelUnit) -> Pieces | None:
@@ -65,9 +71,10 @@ def pieces_of(unit: KernelUnit) -> Pieces | None:
     unit = _arranged(unit)
     for loop, wanted in _candidates(unit):
         size = unit.nests[0].sizes[loop]
-        step = _step(size, wanted, _whole_lines(unit, loop))
+        multiple = _whole_lines(unit, loop)
+        step = _step(size, wanted, multiple)
         if step < size and _apart(unit, loop):
-            return _cut(unit, loop, step)
+            return _cut(unit, loop, step, multiple)
     return None
 
 
@@ -174,9 +181,9 @@ def _apart(unit: KernelUnit, loop: int) -> bool:
     )
 
 
-def _cut(unit: KernelUnit, loop: int, step: int) -> Pieces:
-    """Cut a loop of a unit into pieces of `step` iterations."""
-    size = unit.nests[0].sizes[loop]
+def _cut(unit: KernelUnit, loop: int, step: int, multiple: int) -> Pieces:
+    """Cut a loop of a unit into pieces of `step` iterations, a multiple of `multiple`."""
+    size, limit = unit.nests[0].sizes[loop], unit.nests[0].limit(loop)
     moves: dict[tuple[int, int], int] = {}
     for nest in unit.nests:
         for begin in _begins(nest, loop):
@@ -187,29 +194,46 @@ def _cut(unit: KernelUnit, loop: int, step: int) -> Pieces:
         for node in nest.code
     )
     places = unit.pointers.places
+    given, number = unit.pointers.scalars, Counter(ir.IndexType.get())
     pointers = Pointers(
         [places[pointer] for pointer, _ in moves],
         {number for (pointer, _), number in moves.items() if pointer in unit.pointers.written},
-        [*unit.pointers.scalars, *([Counter(ir.IndexType.get())] if counts else [])],
+        [*given, *([] if limit is None else [number]), *([number] if counts else [])],
     )
+    own = None if limit is None else len(given)
+    first = len(given) + (limit is not None)
 
     def part(length: int) -> KernelUnit:
-        nests = [
-            _part(nest, loop, length, moves, len(unit.pointers.scalars)) for nest in unit.nests
-        ]
-        rows = unit.rows - (length == 1 and loop < unit.rows)
+        nests = [_part(nest, loop, length, moves, first, own) for nest in unit.nests]
+        rows = unit.rows - (length == 1 and own is None and loop < unit.rows)
         return KernelUnit(nests, rows, pointers, unit.steps)
 
     return Pieces(
         part(step),
-        part(size % step) if size % step else None,
+        part(size % step) if size % step and limit is None else None,
         -(-size // step),
         step,
         tuple(
             [PointerStride(pointer, stride * places[pointer].nbytes) for pointer, stride in moves]
         ),
         counts,
+        limit,
+        () if limit is None else _fewer(unit, size, -(-size // step)),
+        multiple,
     )
+
+
+def _fewer(unit: KernelUnit, size: int, count: int) -> tuple[tuple[int, int], ...]:
+    """Return from how many iterations of a loop of `size` on there are how many pieces, `count` of all of them."""
+    work = sum(math.prod(nest.sizes) for nest in unit.nests)
+    found, pieces = [], 2
+    while pieces <= count:
+        worth = GRAIN * pieces
+        if _is_product(unit):
+            worth = LEAST_PRODUCT << 5 * (pieces.bit_length() - 2)
+        found.append((-(-worth * size // work), pieces))
+        pieces *= 2
+    return tuple(found)
 
 
 def _begins(nest: LoopNest, loop: int) -> list[tuple[int, int]]:
@@ -219,9 +243,17 @@ def _begins(nest: LoopNest, loop: int) -> list[tuple[int, int]]:
 
 
 def _part(
-    nest: LoopNest, loop: int, length: int, moves: dict[tuple[int, int], int], scalar: int
+    nest: LoopNest,
+    loop: int,
+    length: int,
+    moves: dict[tuple[int, int], int],
+    scalar: int,
+    limit: int | None,
 ) -> LoopNest:
-    """Return a nest with `length` iterations of a loop. scalar: number of the first of them."""
+    """Return a nest with `length` iterations of a loop.
+
+    scalar: number of the first of them. limit: the scalar that says how many there are, None: all of them.
+    """
     code: list[NestNode] = []
     for node in nest.code:
         if isinstance(node, Load):
@@ -234,8 +266,9 @@ def _part(
         code.append(node)
     stores = tuple([replace(s, access=_moved(s.access, loop, moves)) for s in nest.stores])
     sizes = (*nest.sizes[:loop], length, *nest.sizes[loop + 1 :])
-    nest = replace(nest, sizes=sizes, code=tuple(code), stores=stores)
-    if length > 1:
+    limits = tuple([(d, k if d != loop or limit is None else limit) for d, k in nest.limits])
+    nest = replace(nest, sizes=sizes, code=tuple(code), stores=stores, limits=limits)
+    if length > 1 or limit is not None:
         return nest
     keep = [d for d in range(len(sizes)) if d != loop]
     reductions = frozenset(k for k, d in enumerate(keep) if d in nest.reductions)

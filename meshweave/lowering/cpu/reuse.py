@@ -95,7 +95,8 @@ def reads_once(nest: LoopNest) -> bool:
     These loops then read them once, where any other kernel first copies them. They need vectors along the columns, or
     along the depth of both operands.
     """
-    shape = shape_of(nest, 0) if nest.contraction and len(nest.loads) == 2 else None
+    fits = nest.contraction and len(nest.loads) == 2 and not nest.limits
+    shape = shape_of(nest, 0) if fits else None
     if shape is None or shape.row is None or nest.sizes[shape.row] > FEW:
         return False
     first, second = (load.access for load in nest.loads)

@@ -67,6 +67,10 @@ class ScanLoops(NestLoops):
     def _rows(self, dim: int) -> None:
         """Write the loop over rows `dim`, in groups that are scanned side by side, and the rest."""
         size = self.nest.sizes[dim]
+        if self.nest.limit(dim) is not None:
+            self._side_by_side([{dim: self.writer.open(self.end(dim))}])
+            self.writer.close()
+            return
         whole = size - size % ROWS
         if whole:
             base = self.writer.open(whole, ROWS)
@@ -79,7 +83,7 @@ class ScanLoops(NestLoops):
         """Scan rows at these places in one loop, in chunks where what does not wait is computed before."""
         rows = [self._row(place) for place in places]
         current = [row._start(self.nest.stores[k]) for row in rows for k in self.held]
-        size, chunks = self.nest.sizes[self.along], None
+        size, chunks = self.end(self.along), None
         if self.before:
             chunks = self.writer.open_loop(0, size, CHUNK, current)
             current = chunks.carried

@@ -50,8 +50,12 @@ def _piece_text(name: str, types: Sequence[str], pieces: Pieces, parts: Sequence
     cells = Value(writer, "%cells", POINTER)
     number = Value(writer, "%number", "i64")
     given = [_argument(writer, cells, k, type_) for k, type_ in enumerate(types)]
-    begin = writer.times(number, pieces.step)
     scalars = [value for value in given if value.type != POINTER]
+    if pieces.limit is None:
+        begin = writer.times(number, pieces.step)
+    else:
+        begin, length = _share_of(writer, number, scalars[pieces.limit], pieces)
+        scalars.append(length)
     moved = [
         writer.offset(given[move.pointer], writer.times(begin, move.nbytes))
         if move.nbytes
@@ -70,6 +74,27 @@ def _piece_text(name: str, types: Sequence[str], pieces: Pieces, parts: Sequence
             partial(_call, writer, parts[1], values),
         )
     return _function(name, [f"%cells: {POINTER}", "%number: i64", f"%scratch: {POINTER}"], writer)
+
+
+def _share_of(writer: Writer, number: Value, limit: Value, pieces: Pieces) -> tuple[Value, Value]:
+    """Return where piece `number` of a loop that ends at a limit begins, and how many iterations it has."""
+    end = writer.convert("arith.index_cast", limit, "i64")
+    count = writer.constant(1, "i64")
+    for first, more in pieces.fewer:
+        count = writer.select(
+            writer.compare("sge", end, first), writer.constant(more, "i64"), count
+        )
+    step = (writer.plus(end, count) - 1) // count
+    step = writer.times(_rounded_up(writer, step, pieces.multiple), pieces.multiple)
+    step = writer.least(step, pieces.step)
+    begin = writer.least(writer.times(number, step), end)
+    length = writer.least(end - begin, step)
+    return begin, writer.convert("arith.index_cast", length, "index")
+
+
+def _rounded_up(writer: Writer, value: Value, by: int) -> Value:
+    """Return an i64 divided by a number, rounded up."""
+    return value if by == 1 else writer.plus(value, by - 1) // by
 
 
 def _call(writer: Writer, name: str, values: Sequence[Value]) -> None:

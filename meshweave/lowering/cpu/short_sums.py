@@ -34,6 +34,7 @@ class ShortReductions(NestLoops):
         if (
             nest.contraction
             or nest.reductions != {last}
+            or nest.limit(last) is not None
             or not SHORTEST <= nest.sizes[last] <= LONGEST
         ):
             return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from meshweave.lowering.nests.bind import LoopNest
 from meshweave.lowering.nests.evaluate import Frame
 from meshweave.lowering.nests.rows import KernelUnit
 from meshweave.lowering.writer import Value, Writer, passed
@@ -22,7 +23,18 @@ class FunctionWriter(Writer):
             s if s.type == type_ else self.let_first(f"arith.bitcast {s.name} : i16 to bf16", type_)
             for s, type_ in zip(self.given, types)
         ]
+        self._ends: dict[int, Value] = {}
         self.frame = Frame(self, tuple(pointers), tuple(scalars), "i64")
+
+    def end(self, nest: LoopNest, loop: int) -> Value | int:
+        """Return where a loop ends: at its size, or at a scalar."""
+        scalar = nest.limit(loop)
+        if scalar is None:
+            return nest.sizes[loop]
+        if scalar not in self._ends:
+            given = self.frame.scalars[scalar].name
+            self._ends[scalar] = self.let_first(f"arith.index_cast {given} : index to i64", "i64")
+        return self._ends[scalar]
 
     def number(self, value: int) -> Value:
         """Return an index."""

@@ -113,10 +113,10 @@ def every_second(writer: Writer, first: Value, second: Value, lanes: int) -> Val
     return writer.shuffle(first, second, [k + (k >= lanes) for k in range(0, 2 * lanes, 2)])
 
 
-def minimum(writer: Writer, start: Value, size: int, step: int = TILE) -> Value:
+def minimum(writer: Writer, start: Value, size: Value | int, step: int = TILE) -> Value:
     """Return how many of `size` iterations the tile of `step` that begins at `start` has."""
     whole = writer.constant(step, "i64")
-    if size % step == 0:
+    if not isinstance(size, Value) and size % step == 0:
         return whole
-    left = writer.constant(size, "i64") - start
+    left = writer.as_value(size, "i64") - start
     return writer.let(f"arith.minsi {left.name}, {whole.name} : i64", "i64")

@@ -29,9 +29,9 @@ def unit_text(name: str, unit: KernelUnit) -> str:
         if product is not None:
             return blocks_text(name, unit, product)
     writer = FunctionWriter(unit)
-    rows = [writer.open(size) for size in unit.nests[0].sizes[: unit.rows]]
+    rows = [writer.open(writer.end(unit.nests[0], d)) for d in range(unit.rows)]
     for nest in unit.nests:
-        _loops_of(writer, nest if rows else turned(writer, nest), rows).write()
+        _loops_of(writer, nest if rows or nest.limits else turned(writer, nest), rows).write()
     for _ in rows:
         writer.close()
     return writer.text(name)
@@ -43,14 +43,14 @@ def _loops_of(writer: FunctionWriter, nest: LoopNest, rows: Sequence[Value]) -> 
         return ScanLoops(writer, nest, rows)
     if short(nest, len(rows)):
         return ShortRows(writer, nest, rows)
-    if row_of(nest, len(rows)) is not None:
+    if row_of(nest, len(rows)) is not None and not nest.limits:
         return DepthwiseRows(writer, nest, rows)
     nest = with_fast_types(nest)
     short_sums = ShortReductions(writer, nest, rows)
     if short_sums.fits:
         return short_sums
     shape = shape_of(nest, len(rows))
-    if shape is None:
+    if shape is None or any(d >= len(rows) for d, _ in nest.limits):
         return NestLoops(writer, nest, rows)
     dots = RowDots(writer, nest, rows, shape)
     return dots if dots.fits else ReusingLoops(writer, nest, rows, shape)

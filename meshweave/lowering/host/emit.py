@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import numpy as np
 
 from meshweave.abi import ABORTED, Slots, StatusRow
+from meshweave.dialects.mw import TIMES
 from meshweave.errors import CompileError
 from meshweave.exchange.table import Loop, loops_of
 from meshweave.ir.bindings import ir
@@ -320,9 +321,13 @@ class Emitter(Branches):
         return self._place(step.scratch)
 
     def _argument(self, argument: int | str, call: Call) -> str:
-        """Return a number, or the entry of a table ("table:1,2,0") at this rank's member index."""
+        """Return a number, the entry of a table ("table:1,2,0") at this member index, or a multiple of an input."""
         if isinstance(argument, int):
             return self.i64(argument)
+        if argument.startswith(TIMES):
+            number, factor = map(int, argument.removeprefix(TIMES).split("*"))
+            size = self.let(f"llvm.load {self._slot(self.slots.input(number))} : !llvm.ptr -> i64")
+            return self.let(f"llvm.mul {size}, {self.i64(factor)} : i64")
         entries = np.array(argument.split(":")[1].split(","), np.int64)
         member = self._slot(self.slots.member(call.group), "i64")
         result = ""

@@ -14,7 +14,8 @@ from meshweave.errors import CompileError
 from meshweave.ir.bindings import ir
 from meshweave.ir.locations import location_text
 from meshweave.lowering.communication.trips import trips_around
-from meshweave.transforms.base import functions, ops_of, walk
+from meshweave.transforms.base import functions, ops_of, port_attrs, walk
+from meshweave.transforms.lengths.mask import LENGTH
 
 MAIN = "main"
 SMALLEST = 16  # ops from which on a call is worth its frame
@@ -25,8 +26,10 @@ def keep_functions(module: ir.Module) -> set[str]:
 
     These are called several times, take and give tensors, have several ops, and are not recursive.
     """
-    kept = set()
+    kept: set[str] = set()
     by_name = {name_of(f): f for f in functions(module)}
+    if any(LENGTH in mark for mark in port_attrs(by_name[MAIN], "arg_attrs")):
+        return kept  # where sizes end is known in @main
     calls = {
         name: Counter(op.operation.attributes["callee"].value for op in ops_of(f, "func.call"))
         for name, f in by_name.items()

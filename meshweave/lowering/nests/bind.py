@@ -55,7 +55,10 @@ Store: TypeAlias = Output[Access]
 
 @dataclass(frozen=True)
 class LoopNest:
-    """Describe a loop nest over `sizes` (no size is 1 once `ordered`), on pointers."""
+    """Describe a loop nest over `sizes` (no size is 1 once `ordered`), on pointers.
+
+    limits: (loop, scalar): see `FusedKernel`.
+    """
 
     sizes: tuple[int, ...]
     reductions: frozenset[int]
@@ -64,6 +67,11 @@ class LoopNest:
     contraction: bool = False
     library: bool = True
     switches: frozenset[str] = frozenset()
+    limits: tuple[tuple[int, int], ...] = ()
+
+    def limit(self, loop: int) -> int | None:
+        """Return the number of the scalar at which a loop may end before its size; None for none."""
+        return next((scalar for d, scalar in self.limits if d == loop), None)
 
     @cached_property
     def loads(self) -> list[Load[Access]]:
@@ -188,6 +196,7 @@ def bind(kernel: FusedKernel, step: Step, pointers: Pointers, symbol_form: Symbo
         kernel.contraction,
         kernel.library,
         kernel.switches,
+        tuple([(d, pointers.scalar(step.operands[k])) for d, k in kernel.limits]),
     )
 
 
@@ -256,7 +265,15 @@ def restrided(
             node = Index(node.form._replace(strides=strides))
         code.append(node)
     stores = [replace(s, access=pick(s.access)) for s in nest.stores]
-    return replace(nest, sizes=sizes, reductions=reductions, code=tuple(code), stores=tuple(stores))
+    limits = tuple([(keep.index(d), scalar) for d, scalar in nest.limits if d in keep])
+    return replace(
+        nest,
+        sizes=sizes,
+        reductions=reductions,
+        code=tuple(code),
+        stores=tuple(stores),
+        limits=limits,
+    )
 
 
 def reordered(nest: LoopNest, order: list[int]) -> LoopNest:
@@ -278,6 +295,7 @@ def merged(nest: LoopNest, first: int = 0) -> LoopNest:
     while dim >= first:
         inner = nest.sizes[dim + 1]
         same_kind = (dim in nest.reductions) == (dim + 1 in nest.reductions)
+        same_kind &= nest.limit(dim) is None and nest.limit(dim + 1) is None
         if same_kind and all(s[dim] == s[dim + 1] * inner for s in all_strides(nest)):
             nest = merged_at(nest, dim)
         dim -= 1

@@ -6,7 +6,7 @@ are ops of `mw`, constants and arithmetic are upstream's. Symbol k of an affine 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from meshweave.errors import CompileError
@@ -58,6 +58,10 @@ class KernelWriter:
         if kernel.switches:
             words = [ir.StringAttr.get(word) for word in sorted(kernel.switches)]
             attributes["switches"] = ir.ArrayAttr.get(words)
+        if kernel.limits:
+            attributes["limits"] = ir.DenseI64ArrayAttr.get(
+                [n for pair in kernel.limits for n in pair]
+            )
         b = OpBuilder(ir.InsertionPoint(first), ir.Location.unknown())
         inner, _ = b.block(b.op("mw.kernel", regions=1, **attributes).regions[0])
         values: list[ir.Value] = []
@@ -137,7 +141,13 @@ def _read(op: ir.Operation) -> FusedKernel:
         "contraction" in attributes,
         "no_library" not in attributes,
         frozenset(word.value for word in switches),
+        _pairs(attributes.get("limits", ())),
     )  # fmt: skip
+
+
+def _pairs(numbers: Iterable[int]) -> tuple[tuple[int, int], ...]:
+    each = iter(numbers)
+    return tuple(zip(each, each))
 
 
 def _node(op: ir.Operation, inputs: tuple[int, ...]) -> KernelNode:

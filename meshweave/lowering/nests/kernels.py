@@ -64,7 +64,8 @@ class FusedKernel:
 
     operands: types of what the kernel is called with: tensors it reads, and scalars. In linear
     forms symbol s is scalar operand s. library: whether a library may do it. switches: kernels off
-    and on for all that it computes, such as "-rows".
+    and on for all that it computes, such as "-rows". limits: (loop, scalar operand) of loops that may end
+    there, which is at most their size: a parallel one may run on, one that reduces must not.
     """
 
     sizes: tuple[int, ...]
@@ -75,6 +76,7 @@ class FusedKernel:
     contraction: bool = False
     library: bool = True
     switches: frozenset[str] = frozenset()
+    limits: tuple[tuple[int, int], ...] = ()
 
     @property
     def ndim(self) -> int:

@@ -121,7 +121,7 @@ def shared_rows(nests: list[LoopNest], pointers: Pointers, most: int = MOST_LOOP
     if all(p == len(n.sizes) == most for p, n in zip(parallel, nests)):
         most -= 1
     for k in range(most):
-        if len({n.sizes[k] for n in nests}) != 1:
+        if len({(n.sizes[k], n.limit(k)) for n in nests}) != 1:
             most = k
             break
     roots = pointers.roots
@@ -189,7 +189,8 @@ def finished(unit: KernelUnit) -> KernelUnit:
     while k >= 0:
         inner = nests[0].sizes[k + 1]
         everything = [s for n in nests for s in all_strides(n)]
-        if all(s[k] == s[k + 1] * inner for s in everything):
+        limited = nests[0].limit(k) is not None or nests[0].limit(k + 1) is not None
+        if not limited and all(s[k] == s[k + 1] * inner for s in everything):
             nests = [merged_at(n, k) for n in nests]
             rows -= 1
         k -= 1

@@ -30,8 +30,8 @@ from meshweave.transforms.partitioning.masking import mask
 from meshweave.transforms.propagation.bodies import captured_by, is_tensor
 from meshweave.transforms.propagation.rules import RuleTable
 
-LENGTH = "dist.length"
-"""Attribute of an argument of @main that is a size: its name."""
+LENGTH, LENGTHS = "dist.length", "dist.lengths"
+"""Attributes of @main: of an argument that is a size its name; of a result those of the sizes of its dims, or ""."""
 
 _CONTROL = ("scf.", "hint.region", "hint.yield", "func.", "linalg.yield", "builtin.", "dist.mesh")
 _FREE = ("tensor.empty", "arith.constant", "dist.constrain")
@@ -64,7 +64,13 @@ def mask_lengths(module: ir.Module, family: Family) -> list[list[str]]:
                 _mask(op, rules, family, ends)
         for constant in family.constants:
             _computed(constant, ends)
-        return _result_lengths(main, family)
+        results = _result_lengths(main, family)
+        marks = port_attrs(main, "res_attrs")
+        for mark, names in zip(marks, results):
+            if any(names):
+                mark[LENGTHS] = ir.ArrayAttr.get([ir.StringAttr.get(name) for name in names])
+        set_port_attrs(main, "res_attrs", marks)
+        return results
 
 
 def _result_lengths(main: ir.Operation, family: Family) -> list[list[str]]:

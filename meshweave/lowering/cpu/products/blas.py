@@ -152,7 +152,7 @@ def gemm_text(name: str, unit: KernelUnit, gemm: Gemm) -> str:
     writer = FunctionWriter(unit)
     place: list[Value | None] = [None] * len(gemm.nest.sizes)
     for dim in gemm.outer:
-        place[dim] = writer.open(gemm.nest.sizes[dim])
+        place[dim] = writer.open(writer.end(gemm.nest, dim))
     _call(writer, gemm, place)
     for _ in gemm.outer:
         writer.close()
@@ -166,12 +166,20 @@ def _call(writer: FunctionWriter, gemm: Gemm, place: Place) -> None:
     )  # fmt: skip
     a, b, c = (_start(writer, access, gemm, place) for access, _, _ in matrices)
     (ta, lda), (tb, ldb), (_, ldc) = (_leading(gemm, *matrix) or (0, 0) for matrix in matrices)
-    numbers = (_ROW_MAJOR, ta, tb, gemm.size(gemm.m), gemm.size(gemm.n), gemm.size(gemm.k))
-    given = [writer.constant(number) for number in numbers]
+    given = [writer.constant(number) for number in (_ROW_MAJOR, ta, tb)]
+    given += [_extent(writer, gemm, dim) for dim in (gemm.m, gemm.n, gemm.k)]
     given += [writer.constant(1.0, gemm.dtype), a, writer.constant(lda), b, writer.constant(ldb)]
     given += [_beta(writer, gemm, place), c, writer.constant(ldc)]
     names = ", ".join(value.name for value in given)
     writer.add(f"func.call @{SYMBOLS[gemm.dtype]}({names}) : {signature(gemm.dtype)}")
+
+
+def _extent(writer: FunctionWriter, gemm: Gemm, dim: int) -> Value:
+    """Return how many iterations of a loop there are, as an i32."""
+    end = 1 if dim < 0 else writer.end(gemm.nest, dim)
+    if isinstance(end, Value):
+        return writer.convert("arith.trunci", end, "i32")
+    return writer.constant(end)
 
 
 def _start(writer: FunctionWriter, access: Access, gemm: Gemm, place: Place) -> Value:

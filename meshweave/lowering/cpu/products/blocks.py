@@ -32,7 +32,7 @@ def blocks_of(nest: LoopNest) -> Gemm | None:
     if any(isinstance(n, Apply) and n.is_exact for n in nest.code):
         return None
     gemm = product_of(nest)
-    if gemm is None or (nest.library and not _is_small(gemm)):
+    if gemm is None or nest.limits or (nest.library and not _is_small(gemm)):
         return None
     if gemm.m < 0 or gemm.n < 0 or nest.reductions != {gemm.k}:
         return None  # of several depths, a convolution's, the sums would not stay in registers

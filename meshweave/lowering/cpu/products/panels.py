@@ -64,7 +64,7 @@ def panels_of(nest: LoopNest) -> Product | None:
 
     Return None where panels may not compute it, or loops serve it better.
     """
-    if PANELS not in nest.switches or not _suits(nest):
+    if PANELS not in nest.switches or nest.limits or not _suits(nest):
         return None
     nest = merged(by_class(nest))
     names = classes_of(nest)

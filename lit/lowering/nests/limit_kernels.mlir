@@ -1,0 +1,94 @@
+// RUN: meshweave-opt %s --split-input-file -p lower-collectives,fuse-kernels,limit-kernels | filecheck %s
+
+// Rows that nobody reads are not computed, and a mean ends where its mask does, which is gone.
+
+// CHECK:      "mw.kernel"
+// CHECK-NOT:    arith.select
+// CHECK:        "mw.accumulator"
+// CHECK:      {inputs = [tensor<64x8xf32>, index], limits = array<i64: 1, 1>, {{.*}}reductions = array<i64: 1>, sizes = array<i64: 8, 64>
+// CHECK:      "mw.kernel"
+// CHECK:        arith.subf
+// CHECK:      {inputs = [tensor<64x8xf32>, tensor<8xf32>, index], limits = array<i64: 0, 2>, {{.*}}sizes = array<i64: 64, 8>
+// CHECK-LABEL: func.func @main
+// CHECK-NEXT:    %[[N:.*]] = tensor.extract %arg1[]
+// CHECK-NEXT:    %[[END:.*]] = arith.index_cast %[[N]]
+// CHECK:         %[[SUM:.*]] = "mw.launch"(%arg0, %[[END]], %{{.*}}) {kernel = @k{{.*}}, outs = 1 : i64}
+// CHECK:         "mw.launch"(%arg0, %[[SUM]], %[[END]], %{{.*}}) {kernel = @k{{.*}}, outs = 1 : i64}
+func.func @main(%x: tensor<64x8xf32>, %n: tensor<i64> {dist.length = "n"}) -> (tensor<64x8xf32> {dist.lengths = ["n", ""]}) {
+  %size = tensor.extract %n[] : tensor<i64>
+  %end = arith.index_cast %size : i64 to index
+  %zero = arith.constant 0.0 : f32
+  %e = tensor.empty() : tensor<8xf32>
+  %start = linalg.fill ins(%zero : f32) outs(%e : tensor<8xf32>) -> tensor<8xf32>
+  %sum = linalg.generic {indexing_maps = [affine_map<(d0, d1) -> (d1, d0)>, affine_map<(d0, d1) -> (d0)>], iterator_types = ["parallel", "reduction"]} ins(%x : tensor<64x8xf32>) outs(%start : tensor<8xf32>) {
+  ^bb0(%in: f32, %out: f32):
+    %i = linalg.index 1 : index
+    %valid = arith.cmpi ult, %i, %end : index
+    %kept = arith.select %valid, %in, %zero : f32
+    %s = arith.addf %out, %kept : f32
+    linalg.yield %s : f32
+  } -> tensor<8xf32>
+  %e2 = tensor.empty() : tensor<64x8xf32>
+  %y = linalg.generic {indexing_maps = [affine_map<(d0, d1) -> (d0, d1)>, affine_map<(d0, d1) -> (d1)>, affine_map<(d0, d1) -> (d0, d1)>], iterator_types = ["parallel", "parallel"]} ins(%x, %sum : tensor<64x8xf32>, tensor<8xf32>) outs(%e2 : tensor<64x8xf32>) {
+  ^bb0(%a: f32, %b: f32, %out: f32):
+    %d = arith.subf %a, %b : f32
+    linalg.yield %d : f32
+  } -> tensor<64x8xf32>
+  return %y : tensor<64x8xf32>
+}
+
+// -----
+
+// A product whose depth ends: both operands hold zeros behind it, so their copies go, and the loop ends there.
+
+// CHECK:      "mw.kernel"
+// CHECK:        arith.mulf
+// CHECK:      {contraction, inputs = [tensor<8x64xf32>, tensor<64x4xf32>, index], limits = array<i64: 2, 2>, {{.*}}sizes = array<i64: 8, 4, 64>
+// CHECK-NOT:  "mw.kernel"
+// CHECK-LABEL: func.func @main
+// CHECK:         "mw.launch"(%arg0, %arg1, %{{.*}}, %{{.*}}) {kernel = @k{{.*}}, outs = 1 : i64}
+// CHECK-NEXT:    return
+func.func @main(%a: tensor<8x64xf32>, %b: tensor<64x4xf32>, %n: tensor<i64> {dist.length = "n"}) -> tensor<8x4xf32> {
+  %size = tensor.extract %n[] : tensor<i64>
+  %end = arith.index_cast %size : i64 to index
+  %zero = arith.constant 0.0 : f32
+  %e0 = tensor.empty() : tensor<8x64xf32>
+  %a0 = linalg.generic {indexing_maps = [affine_map<(d0, d1) -> (d0, d1)>, affine_map<(d0, d1) -> (d0, d1)>], iterator_types = ["parallel", "parallel"]} ins(%a : tensor<8x64xf32>) outs(%e0 : tensor<8x64xf32>) {
+  ^bb0(%in: f32, %out: f32):
+    %i = linalg.index 1 : index
+    %valid = arith.cmpi ult, %i, %end : index
+    %kept = arith.select %valid, %in, %zero : f32
+    linalg.yield %kept : f32
+  } -> tensor<8x64xf32>
+  %e1 = tensor.empty() : tensor<64x4xf32>
+  %b0 = linalg.generic {indexing_maps = [affine_map<(d0, d1) -> (d0, d1)>, affine_map<(d0, d1) -> (d0, d1)>], iterator_types = ["parallel", "parallel"]} ins(%b : tensor<64x4xf32>) outs(%e1 : tensor<64x4xf32>) {
+  ^bb0(%in: f32, %out: f32):
+    %i = linalg.index 0 : index
+    %valid = arith.cmpi ult, %i, %end : index
+    %kept = arith.select %valid, %in, %zero : f32
+    linalg.yield %kept : f32
+  } -> tensor<64x4xf32>
+  %e2 = tensor.empty() : tensor<8x4xf32>
+  %start = linalg.fill ins(%zero : f32) outs(%e2 : tensor<8x4xf32>) -> tensor<8x4xf32>
+  %c = linalg.matmul ins(%a0, %b0 : tensor<8x64xf32>, tensor<64x4xf32>) outs(%start : tensor<8x4xf32>) -> tensor<8x4xf32>
+  return %c : tensor<8x4xf32>
+}
+
+// -----
+
+// What a gather may read has all its rows, and with them whatever they are computed from.
+
+// CHECK-NOT:  limits = array<i64: 0
+// CHECK-LABEL: func.func @main
+func.func @main(%x: tensor<64x8xf32>, %places: tensor<4xindex>, %n: tensor<i64> {dist.length = "n"}) -> tensor<4x8xf32> {
+  %e0 = tensor.empty() : tensor<64x8xf32>
+  %y = linalg.exp ins(%x : tensor<64x8xf32>) outs(%e0 : tensor<64x8xf32>) -> tensor<64x8xf32>
+  %e = tensor.empty() : tensor<4x8xf32>
+  %z = linalg.generic {indexing_maps = [affine_map<(d0, d1) -> (d0)>, affine_map<(d0, d1) -> (d0, d1)>], iterator_types = ["parallel", "parallel"]} ins(%places : tensor<4xindex>) outs(%e : tensor<4x8xf32>) {
+  ^bb0(%p: index, %out: f32):
+    %j = linalg.index 1 : index
+    %v = tensor.extract %y[%p, %j] : tensor<64x8xf32>
+    linalg.yield %v : f32
+  } -> tensor<4x8xf32>
+  return %z : tensor<4x8xf32>
+}
