@@ -112,6 +112,21 @@ def _writes(node: Node) -> bool:
     return (in_place and not name.endswith("__")) or name in _WRITING
 
 
+def written_arguments(captured: GraphModule) -> set[Node]:
+    """Return the arguments of a graph whose memory its nodes write."""
+    nodes = list(captured.graph.nodes)
+    given = {_memory(node): node for node in nodes if node.op == "placeholder"}
+    found = {_memory(target) for node in nodes if _writes(node) for target in _targets(node)}
+    return {given[memory] for memory in found if memory is not None and memory in given}
+
+
+def _targets(node: Node) -> Sequence[object]:
+    """Return what a node that writes may write: its first argument, and the statistics of a normalization."""
+    name = getattr(node.target, "__name__", "")
+    named = [node.kwargs.get(key) for key in ("running_mean", "running_var", "input")]
+    return [*node.args[: 3 if name in ("batch_norm", "instance_norm") else 1], *named]
+
+
 _WRITING = {
     "setitem", "iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor",
     "batch_norm", "instance_norm", "copy_",

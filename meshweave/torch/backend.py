@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import warnings
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from types import ModuleType
@@ -23,7 +23,7 @@ from meshweave.layout import Mesh
 from meshweave.runtime.arrays.array import Array
 from meshweave.runtime.arrays.blocks import plain
 from meshweave.runtime.forks import new_lock
-from meshweave.torch.aliases import Result, outputs_of
+from meshweave.torch.aliases import Result, outputs_of, written_arguments
 from meshweave.torch.ports import to_torch
 from meshweave.torch.program import TorchProgram, from_torch
 
@@ -100,7 +100,7 @@ class _CapturedGraph:
         self._frozen, self._lock = frozen, new_lock()
         self._constants = _constants(graph)
         self._outputs, self._results = outputs_of(graph)
-        self._graph, self._states = _parted(self._torch, graph, self._results)
+        self._graph, self._states, self._inputs = _parted(self._torch, graph, self._results)
         self._build, self._placements = build, dict(placements)
         self._programs: dict[object, tuple[TorchProgram, list[_Mark]]] = {}
 
@@ -148,15 +148,17 @@ class _CapturedGraph:
         names = [name for name in self._states if name is not None]
         attributes = {**self._constants, **dict(zip(names, states))}
         module = self._torch.fx.GraphModule(attributes, self._graph, "Captured")
-        arguments = [n.name for n in self._graph.nodes if n.op == "placeholder"]
-        here = {}
-        for name, layout in self._placements.items():
-            if any(fnmatchcase(one, name) for one in (*names, *arguments)):
-                here[name] = layout
-            else:
+        owners = (
+            dict(zip(names, names)) | self._inputs
+        )  # what the piece calls a tensor -> the user's name
+        here: dict[str, Placement] = {}
+        for key, layout in sorted(self._placements.items(), key=lambda p: p[0] in owners.values()):
+            matched = [one for one, own in owners.items() if fnmatchcase(own, key)]
+            here |= dict.fromkeys(matched, layout)  # an exact name comes last, and wins
+            if not matched:
                 warnings.warn(
-                    f'torch.compile: placements: "{name}" is not in the piece that torch has captured '
-                    f"({', '.join((*names, *arguments))})",
+                    f'torch.compile: placements: "{key}" is not in the piece that torch has captured '
+                    f"({', '.join(owners.values())})",
                     stacklevel=2,
                 )
         return self._build(module.eval(), tuple(inputs), here)
@@ -229,30 +231,43 @@ def _constants(captured: GraphModule) -> dict[str, object]:
 
 def _parted(
     torch: ModuleType, captured: GraphModule, results: Sequence[Result]
-) -> tuple[Graph, list[str | None]]:
+) -> tuple[Graph, list[str | None], dict[str, str]]:
     """Return the graph with parameters and buffers as attributes, and inputs, under their own names.
 
-    It returns `results`.
+    It returns `results`. Buffers that it writes are inputs: a program works in the memory of such where it can.
 
-    Also return for each argument of the captured graph the name of its parameter or buffer, None for an input.
+    Also return for each argument of the captured graph the name of its parameter or buffer, None for an input; and the
+    user's name of each input.
     """
     graph = torch.fx.Graph()
     states: list[str | None] = []
+    inputs: dict[str, str] = {}
     values: dict[Node, Node] = {}
+    written = written_arguments(captured)
     for node in captured.graph.nodes:
         name = _source(node) if node.op == "placeholder" else None
+        if name is not None and node in written:
+            name = name[0], False
         if node.op == "placeholder":
             states.append(name[0] if name is not None and name[1] else None)
         if name is not None and name[1]:
             values[node] = graph.create_node("get_attr", name[0])
         elif name is not None:
-            values[node] = graph.placeholder(name[0])
+            values[node] = graph.placeholder(_unused(name[0].replace(".", "_"), inputs))
+            inputs[str(values[node].target)] = name[0]
         elif node.op == "output":
             values[node] = graph.output(tuple(values[result.node] for result in results))
         else:
             values[node] = graph.node_copy(node, lambda old: values[old])
         values[node].meta = {k: v for k, v in node.meta.items() if k in _KEPT}
-    return graph, states
+        if node.op == "placeholder" and name is None:
+            inputs[str(values[node].target)] = values[node].name
+    return graph, states, inputs
+
+
+def _unused(name: str, taken: Collection[str]) -> str:
+    """Return a name that nothing has yet."""
+    return name if name not in taken else _unused(f"{name}_", taken)
 
 
 _KEPT = ("custom", "stack_trace", "nn_module_stack")

@@ -102,10 +102,13 @@ class Ports:
             if index not in self._inputs
         }
 
-    def write_back(self, index: int, value: object) -> None:
+    def write_back(self, index: int, value: Any) -> None:
         """Copy what an input has become to the argument that it came from, unless it is there already."""
         number = self._written[index]
         if self._direct.get(index) is not None:
+            torch = torch_package()
+            if not value.is_inference():  # torch has not seen that it was written
+                torch.autograd.graph.increment_version(value)
             return
         if isinstance(value, Array):
             for shard, row in zip(value.shards, self.call.outputs, strict=True):

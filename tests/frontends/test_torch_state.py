@@ -176,3 +176,130 @@ def test_results_that_lie_in_a_written_argument(function: Any) -> None:
     pairs = zip(found, right, strict=True) if isinstance(right, tuple) else [(found, right)]
     for got, want in pairs:
         assert torch.equal(got, want)
+
+
+class StaticLayer(nn.Module):
+    """A cache of keys and values as that of transformers: how long it is, is a tensor that is written too."""
+
+    def __init__(self, sizes: tuple[int, ...] = (), form: str = "index_copy_") -> None:
+        super().__init__()
+        self.form = form
+        self.keys = self.values = torch.zeros(0)
+        self.length = torch.tensor(0)
+        if sizes:
+            self.keys, self.values = torch.zeros(sizes), torch.zeros(sizes)
+
+    def update(self, k: Any, v: Any) -> tuple[Any, Any]:
+        place = torch.arange(k.shape[-2]) + self.length
+        self.length.add_(k.shape[-2])
+        for whole, new in ((self.keys, k), (self.values, v)):
+            if self.form == "setitem":
+                whole[:, :, place] = new
+            else:
+                whole.index_copy_(2, place, new)
+        return self.keys, self.values
+
+
+class Attending(nn.Module):
+    """Two layers of attention over such caches, and the logits of the next token."""
+
+    def __init__(self, form: str, buffers: bool) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(20, 16), nn.Linear(16, 20)
+        self.mix = nn.ModuleList(nn.Linear(16, 48) for _ in range(2))
+        self.form, self.caches = form, nn.ModuleList()
+        for _ in range(2 if buffers else 0):
+            cache = StaticLayer((2, 2, 12, 8), form)
+            for name in ("keys", "values", "length"):
+                value = getattr(cache, name)
+                delattr(cache, name)
+                cache.register_buffer(name, value)
+            self.caches.append(cache)
+
+    def forward(self, tokens: Any, caches: Any = None) -> Any:
+        x = self.words(tokens)
+        for mix, cache in zip(self.mix, caches or self.caches):
+            heads = mix(x).view(*x.shape[:2], 3, 2, 8).permute(2, 0, 3, 1, 4)
+            place = torch.arange(x.shape[1]) + cache.length
+            keys, values = cache.update(heads[1], heads[2])
+            seen = torch.arange(12) <= place[:, None]
+            weights = (heads[0] @ keys.mT).masked_fill(~seen, -1e9).softmax(-1)
+            x = x + (weights @ values).transpose(1, 2).reshape(x.shape)
+        return self.head(x[:, -1])
+
+
+def decoded(module: Any, step: Any, caches: Any, count: int = 5) -> Any:
+    """Greedy tokens behind a prompt, which is read by eager torch; then `step` decodes."""
+    tokens, made = torch.arange(6).view(2, 3), []
+    with torch.no_grad():
+        logits = module(tokens, caches)
+        for _ in range(count):
+            made.append(logits.argmax(-1, keepdim=True))
+            logits = step(made[-1], caches)
+    return torch.cat(made, 1)
+
+
+@pytest.mark.parametrize(
+    ("form", "buffers", "mesh"),
+    [
+        ("index_copy_", False, ""),
+        ("setitem", True, ""),
+        ("index_copy_", True, "tp=2"),
+        ("setitem", False, "tp=2"),
+    ],
+)
+def test_a_static_cache_is_decoded_in_place(
+    form: str, buffers: bool, mesh: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same tokens and caches as eager, nothing copied in a step, and, on one rank, in the memory of the tensors."""
+    module = Attending(form, buffers).eval()
+    eager = copy.deepcopy(module)
+    ours, theirs = (
+        None if buffers else [StaticLayer((2, 2, 12, 8), form) for _ in range(2)] for _ in range(2)
+    )
+    programs: list[Any] = []
+    from_torch = mw.from_torch
+
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        programs.append(from_torch(*args, **kwargs))
+        return programs[-1]
+
+    placements = {"*keys*": "[_, tp, _, _]"} if buffers and mesh else {}
+    monkeypatch.setattr("meshweave.torch.backend.from_torch", noted)
+    backend = mw.torch_backend(mesh=mesh or None, placements=placements)
+    fast = torch.compile(module, backend=backend)
+    assert torch.equal(decoded(module, fast, ours), decoded(eager, eager, theirs))
+    held = [module.caches if buffers else ours, eager.caches if buffers else theirs]
+    for mine, right in zip(*held, strict=True):
+        near(mine.keys, right.keys)
+        near(mine.values, right.values)
+        assert int(mine.length) == int(right.length) == 8
+    (program,) = programs
+    written = program.program.bundle.manifest.donated
+    assert len(written) == 6 and len(program.written) == 6
+    (line,) = (t for t in program.explain().splitlines() if "copied of donated state" in t)
+    assert line.split("│")[2].strip() == "0"
+    direct = program._ports._direct
+    assert mesh or [memory is not None for memory in direct.values()] == [True] * 6
+
+
+def test_pieces_of_a_module_see_what_the_others_write() -> None:
+    """A buffer that a program writes where it lies counts as written, also where buffers are frozen to others."""
+
+    class Pieces(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("state", torch.zeros(64))
+
+        def forward(self, x: Any) -> Any:
+            self.state.add_(x)
+            torch._dynamo.graph_break()
+            return self.state * 2
+
+    for frozen in (False, True):
+        torch._dynamo.reset()
+        module = Pieces().eval()
+        fast = torch.compile(module, backend=mw.torch_backend(frozen=frozen))
+        with torch.no_grad():
+            for k in range(3):
+                near(fast(torch.ones(64)), torch.full((64,), 2.0 * (k + 1)))

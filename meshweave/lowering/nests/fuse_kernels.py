@@ -7,7 +7,8 @@ after:   mw.kernel @k0 {..}, mw.kernel @k1 {..}
 An elementwise op is computed inside its reader when one kernel alone reads it, or when computing it again is
 cheaper than storing it; transposes, broadcasts, slices and reshapes are folded into their readers' accesses.
 Contractions read and write tensors, so that a library can do them; a transpose that alone reads one is written by
-it. A launch reads its operands and writes a tensor.empty, or updates the tensor that it is given.
+it. A launch reads its operands and writes a tensor.empty, or updates the tensor that it is given. One that makes a new
+state, in the buffer of an argument, comes behind all that reads the old one.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from meshweave.lowering.nests.items import Item, Reader
 from meshweave.lowering.nests.kernel_ops import KernelWriter
 from meshweave.lowering.nests.kernels import FusedKernel, KernelBuilder, view_access
 from meshweave.lowering.nests.prices import PRICED, Prices
+from meshweave.lowering.nests.states import put_off_states
 from meshweave.lowering.nests.unroll import unroll
 from meshweave.targets import Goal
 from meshweave.transforms.base import Pass, walk
@@ -81,6 +83,7 @@ def fuse(module: ir.Module) -> dict[str, FusedKernel]:
             for op in ops_named(function.operation, "linalg.generic"):
                 read_directly(op)
             Fusion(function.operation.regions[0].blocks[0], writer, target == "cpu").run()
+            put_off_states(function)
         return {name: kernel for kernel, name in writer.names.items()}
 
 
