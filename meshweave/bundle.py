@@ -7,13 +7,14 @@ run, carries the SHA-256 of everything in it and never contains a pickle.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -21,12 +22,13 @@ from meshweave.abi import Slots
 from meshweave.certificate import UNCHECKED, Certificate
 from meshweave.device import DeviceModule, GemmInfo, KernelInfo
 from meshweave.errors import MeshweaveError
-from meshweave.files.archive import packed, unpacked
+from meshweave.files.archive import SECTIONS, pack_to, unpack_from
 from meshweave.files.records import record
+from meshweave.files.sections import Section
 from meshweave.files.whole import replacing
 from meshweave.layout import Layout, Mesh
 
-FORMAT = 9
+FORMAT = 10
 # NumPy has no bf16: its bits travel as uint16.
 NUMPY_DTYPES = {
     "f64": "float64", "f32": "float32", "f16": "float16", "bf16": "uint16",
@@ -65,6 +67,7 @@ class Port:
     global_shape: of the whole value. local_shape: of the allocation of every rank.
     layout:       where it lies, as text: "[x, _]".
     takes:        of an output: the input whose buffer it takes, which a call writes; None: it has its own.
+    weight:       of an input that the program has itself: the SHA-256 of its global value, row-major; else empty.
     """
 
     name: str
@@ -73,6 +76,7 @@ class Port:
     local_shape: tuple[int, ...]
     layout: str
     takes: int | None = None
+    weight: str = ""
 
     @property
     def nbytes(self) -> int:
@@ -209,6 +213,8 @@ class Manifest:
                     f"{port.global_shape} on ({self.mesh}) is {right} on a rank"
                 )
         self._check_donations()
+        if any(port.weight for port in self.inputs[: len(self.given)]):
+            raise MeshweaveError("the inputs that the program has itself are not the last ones")
 
     def _check_donations(self) -> None:
         """Raise MeshweaveError unless outputs take buffers of different inputs like them."""
@@ -223,6 +229,16 @@ class Manifest:
                 raise MeshweaveError(
                     f"{port.name} takes the buffer of input {port.takes}: there is none like it that is free"
                 )
+
+    @cached_property
+    def given(self) -> tuple[Port, ...]:
+        """Return the inputs that a call gives: all but those that the program has itself, which are the last."""
+        return tuple([port for port in self.inputs if not port.weight])
+
+    @cached_property
+    def held(self) -> tuple[Port, ...]:
+        """Return the inputs that the program has itself."""
+        return self.inputs[len(self.given) :]
 
     @cached_property
     def donated(self) -> dict[int, int]:
@@ -276,6 +292,7 @@ class Bundle:
     devices:   for a gpu its device modules, PTX and machine code.
     constants: for a gpu, the bytes of one block of device memory.
     signature: of its digest, or empty.
+    weights:   the values of inputs that the program has itself, each once; none where only the code is kept.
 
     >>> import numpy as np
     >>> import meshweave as mw
@@ -291,6 +308,32 @@ class Bundle:
     devices: tuple[DeviceModule, ...] = ()
     constants: bytes = b""
     signature: bytes = b""
+    weights: tuple[Section, ...] = ()
+
+    def with_weights(self, weights: Mapping[str, Section]) -> Bundle:
+        """Return the bundle with the values of the inputs that the program has itself, by their SHA-256.
+
+        Raises MeshweaveError for one that is not among them, or of another size.
+        """
+        needed = {port.weight: port for port in self.manifest.held}
+        for digest, port in needed.items():
+            if digest not in weights or weights[digest].nbytes != port.global_nbytes:
+                raise MeshweaveError(
+                    f"{port.name}: the bundle has not the {port.global_nbytes} bytes of this weight: {digest}"
+                )
+        return replace(self, weights=tuple([weights[digest] for digest in sorted(needed)]))
+
+    @property
+    def code(self) -> Bundle:
+        """Return the bundle without its weights."""
+        return replace(self, weights=()) if self.weights else self
+
+    def weight(self, port: Port) -> Section:
+        """Return the value of a port that the program has itself. Raises MeshweaveError where it is not here."""
+        found = next((each for each in self.weights if each.digest == port.weight), None)
+        if found is None:
+            raise MeshweaveError(f"{port.name}: the bundle has no weights, only code")
+        return found
 
     def certified(self, certificate: Certificate) -> Bundle:
         """Return the bundle with a certificate, which its code was compiled without.
@@ -324,11 +367,16 @@ class Bundle:
 
     def to_bytes(self) -> bytes:
         """Return the bytes of the bundle's file; equal bundles give equal bytes."""
+        out = io.BytesIO()
+        self._write(out)
+        return out.getvalue()
+
+    def _write(self, out: IO[bytes]) -> None:
         members = {"manifest.json": self.manifest.to_json().encode(), **self._parts}
         members["digest"] = self.claim
         if self.signature:
             members["signature"] = self.signature
-        return packed(members)
+        pack_to(out, members, self.weights)
 
     @property
     def claim(self) -> bytes:
@@ -341,9 +389,29 @@ class Bundle:
 
         Raises MeshweaveError, prefixed with `name`, when it is truncated, foreign or damaged.
         """
-        members = unpacked(data, name, "bundle")
+        if SECTIONS.encode() in data:  # which lie in a file: of a pipe, they are put into one
+            import tempfile  # imported here: it loads much
+
+            with tempfile.TemporaryFile(prefix="meshweave-") as file:
+                file.write(data)
+                file.flush()
+                return Bundle._of_file(os.fdopen(os.dup(file.fileno()), "rb"), name)
+        return Bundle._of_file(io.BytesIO(data), name)
+
+    @staticmethod
+    def _of_file(file: IO[bytes], name: str) -> Bundle:
+        nbytes = file.seek(0, os.SEEK_END)
+        members, sections = unpack_from(file, nbytes, name, "bundle")
         try:
-            return _assemble(members)
+            bundle = _assemble(members)
+            if not sections:
+                file.close()
+                return bundle
+            if damaged := [digest for digest, s in sections.items() if not s.is_whole()]:
+                raise MeshweaveError(f"the bundle is damaged: weight {damaged[0]} is another")
+            if len(sections) != len({port.weight for port in bundle.manifest.held}):
+                raise MeshweaveError("the bundle is damaged: it has weights that no input is")
+            return bundle.with_weights(sections)
         except MeshweaveError as error:
             raise MeshweaveError(f"{name}: {error.message}") from None
 
@@ -354,23 +422,24 @@ class Bundle:
         """
         try:
             with replacing(path) as file:
-                file.write(self.to_bytes())
+                self._write(file)
         except OSError as error:
             raise MeshweaveError(f"{path}: cannot write the bundle: {error.strerror}") from None
 
     @staticmethod
     def read(path: str | os.PathLike[str]) -> Bundle:
-        """Read the bundle in the file `path` and check its digest.
+        """Read the bundle in the file `path` and check its digest; its weights stay in the file.
 
         Raises MeshweaveError naming the file and what is wrong with it.
         """
         path = os.fspath(path)
         try:
-            with open(path, "rb") as file:
-                data = file.read()
+            file = open(path, "rb")  # noqa: SIM115 - the weights keep it open
+            if not file.seekable():
+                return Bundle.from_bytes(file.read(), path)
         except OSError as error:
             raise MeshweaveError(f"{path}: cannot read the bundle: {error.strerror}") from None
-        return Bundle.from_bytes(data, path)
+        return Bundle._of_file(file, path)
 
 
 def op_of(ops: Sequence[OpInfo], number: int) -> OpInfo:

@@ -22,14 +22,15 @@ from meshweave.bundle import Bundle, Port, numpy_dtype, port_bytes
 from meshweave.cache import cached
 from meshweave.certificate import UNCHECKED, Certificate
 from meshweave.errors import CompileError, MeshweaveError, UsageError
-from meshweave.files.sources import read_source
+from meshweave.files.sources import Source, program_source
 from meshweave.hints.fast_paths import ALL, Choice, as_choice
 from meshweave.ir.pipeline_text import GLOBAL_PASSES
 from meshweave.layout import Mesh
-from meshweave.runtime.arrays.array import Array, collect, place
+from meshweave.runtime.arrays.array import Array, collect, place, run_arrays
 from meshweave.runtime.engine import Engine
 from meshweave.runtime.engine import engine as engine_named
 from meshweave.runtime.limits import check_ranks
+from meshweave.runtime.weights.bundled import weights_of
 from meshweave.targets import Goal
 
 if TYPE_CHECKING:  # here, for what is read from the disk needs no compiler
@@ -107,6 +108,25 @@ def compile(
     >>> y.tolist()
     [0.0, 1.0, 2.0, 3.0]
     """
+    return compiled(
+        *(source, mesh, engine, target, chip, progress, timeout, kernels, verify, flight, donate)
+    )
+
+
+def compiled(
+    source: "str | os.PathLike[str] | Source",
+    mesh: "str | Mesh | None" = None,
+    engine: str | None = None,
+    target: str | None = None,
+    chip: str | None = None,
+    progress: Progress | None = None,
+    timeout: float | None = None,
+    kernels: "str | Choice | None" = None,
+    verify: bool = True,
+    flight: str | None = None,
+    donate: Donations = (),
+) -> "Program":
+    """Do what `compile` does, also for a program that was read already."""
     began = time.perf_counter()
     goal = Goal.of(target, engine, chip)
     runs_on = engine_named(goal.engine, timeout=timeout, flight=flight)
@@ -129,7 +149,7 @@ def compile(
 
 
 def build(
-    source: "str | os.PathLike[str]",
+    source: "str | os.PathLike[str] | Source",
     *,
     mesh: "str | Mesh | None" = None,
     engine: str | None = None,
@@ -150,7 +170,7 @@ def build(
     here:  it is to run on this machine: refuse more ranks than it takes, before the work of compiling.
     What an earlier process has compiled is read from the disk (`meshweave.cache`).
     """
-    if not isinstance(source, str | os.PathLike):
+    if not isinstance(source, str | os.PathLike | Source):
         raise UsageError(
             f"source: a path or a program's text is needed, got {type(source).__name__}"
         )
@@ -158,15 +178,16 @@ def build(
     given = donated_numbers(donate)
     if progress is not None:
         progress("read")
-    text, own_name = read_source(source, name is not None)
-    name = name or own_name
-    return cached(
+    read = program_source(source, name is not None)
+    text, name = read.text, name or read.name
+    made, _ = cached(
         (
             *("program", text, name, where and str(where), goal, _tools(goal), whole),
             *(choice.disabled, choice.enabled, verify, tuple(given.items())),
         ),
         lambda: _built(text, name, where, goal, progress, whole, choice, here, verify, given),
-    )[0]
+    )
+    return made.with_weights(read.weights)
 
 
 def _tools(goal: Goal) -> tuple[str, ...]:
@@ -398,6 +419,8 @@ class Program:
     engine:  what runs it: `meshweave.runtime.engine("local")`. It is closed with the program.
     seconds: how long compiling (where known) and the last run took, as "compile" and "run".
 
+    weights: the inputs that the program has itself, laid out once.
+
     A call takes NumPy arrays, or Arrays that lie right, in the order of `inputs`, and returns a tuple of NumPy arrays.
     Raises MeshweaveError if the engine cannot load the bundle, and from a call for arguments that do not fit, naming
     the argument and the dim; RankError if a rank fails.
@@ -419,6 +442,7 @@ class Program:
         manifest = self.bundle.manifest
         self.mesh = Mesh.parse(manifest.mesh) if manifest.mesh else Mesh()
         try:
+            self.weights = tuple(weights_of(self.bundle))
             self.executable = self.engine.load(self.bundle)
         except BaseException:
             self.engine.close()
@@ -426,8 +450,8 @@ class Program:
 
     @property
     def inputs(self) -> Sequence[Port]:
-        """List the inputs, in order: name, dtype, global and local shape, layout."""
-        return self.bundle.manifest.inputs
+        """List the inputs that a call gives, in order: name, dtype, global and local shape, layout."""
+        return self.bundle.manifest.given
 
     @property
     def outputs(self) -> Sequence[Port]:
@@ -437,7 +461,7 @@ class Program:
     @property
     def peak_bytes(self) -> int:
         """Return the most bytes a rank holds at a time: its inputs, its results and the arena of everything between."""
-        ports = (*self.inputs, *self.outputs)
+        ports = (*self.bundle.manifest.inputs, *self.outputs)
         return self.bundle.manifest.arena_bytes + port_bytes(ports)
 
     def __call__(self, *arrays: object) -> tuple[Any, ...]:
@@ -445,16 +469,26 @@ class Program:
 
         A result in the buffer of an Array that is donated is an Array again, the others are NumPy arrays.
         """
-        shards = place(self.executable, arrays)
-        began = time.perf_counter()
-        results = self.executable.run(shards)
-        self.seconds["run"] = time.perf_counter() - began
+        if len(arrays) != len(self.inputs):
+            raise MeshweaveError(f"{len(arrays)} inputs, the program has {len(self.inputs)}")
+        results = self._run((*arrays, *self.weights))
         return tuple(
             made
             if port.takes is not None and isinstance(arrays[port.takes], Array)
             else made.numpy()
-            for made, port in zip(collect(self.executable, results), self.outputs, strict=True)
+            for made, port in zip(results, self.outputs, strict=True)
         )
+
+    def _run(self, values: Sequence[object]) -> list[Array]:
+        if self.weights:
+            began = time.perf_counter()
+            results = run_arrays(self.executable, values, len(self.weights))
+        else:
+            shards = place(self.executable, values)
+            began = time.perf_counter()
+            results = collect(self.executable, self.executable.run(shards))
+        self.seconds["run"] = time.perf_counter() - began
+        return results
 
     def close(self) -> None:
         """Release threads, processes and memory."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from meshweave.api.program import Program, compile
+from meshweave.api.program import Program, compile, compiled
 from meshweave.errors import UsageError
-from meshweave.files.sources import read_source
+from meshweave.files.sources import program_source
 from meshweave.layout import Mesh
 
 
@@ -33,12 +33,13 @@ def from_stablehlo(
     [2.0, 2.0, 2.0]
     """
     if isinstance(source, str | os.PathLike):
-        text, name = read_source(source, named=False)
-        if not any(f"{dialect}." in text for dialect in ("stablehlo", "chlo", "sdy")):
+        read = program_source(source, named=False)
+        if not any(f"{dialect}." in read.text for dialect in ("stablehlo", "chlo", "sdy")):
             raise UsageError(
-                f"from_stablehlo: {name} has no op of stablehlo, chlo or sdy: "
+                f"from_stablehlo: {read.name} has no op of stablehlo, chlo or sdy: "
                 "from_mlir takes programs on linalg"
             )
+        return compiled(read, mesh=mesh, engine=engine, timeout=timeout, verify=verify)
     return compile(source, mesh=mesh, engine=engine, timeout=timeout, verify=verify)
 
 

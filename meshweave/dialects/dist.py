@@ -24,6 +24,9 @@ COMPLEX = "dist.complex"
 """Mark of an argument or result that is complex for its user: the last dim, of 2, holds both parts."""
 DONATE, TAKES = "dist.donate", "dist.takes"
 UNSIGNED = "dist.unsigned"  # of an argument or result: its integers have no sign for who calls
+WEIGHT = (
+    "dist.weight"  # of an argument of @main that the program has itself: the SHA-256 of its value
+)
 """Attributes of an argument that may be written ("preferred" or "required"), and of the result that takes its buffer,
 with the argument's number."""
 DONATIONS = "dist.donations"

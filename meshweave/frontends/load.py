@@ -6,6 +6,7 @@ from meshweave.errors import CompileError
 from meshweave.files.sources import read_source
 from meshweave.frontends.complex.split import split_complex
 from meshweave.frontends.stablehlo.frontend import is_stablehlo, load_stablehlo
+from meshweave.frontends.weights import add_weights
 from meshweave.ir.bindings import ir
 from meshweave.ir.locations import parse_module
 
@@ -34,6 +35,8 @@ def read_text(text: str, ctx: ir.Context, name: str) -> ir.Module:
     """Return the module of a text, as `load_module` does; errors and locations call it `name`."""
     read = load_stablehlo if is_stablehlo(text) else parse_module
     module = read(text, ctx, name)
+    with ctx, ir.Location.unknown(ctx):
+        add_weights(module, text)
     if "complex<" in text:
         with ctx, ir.Location.unknown(ctx):
             split_complex(module)

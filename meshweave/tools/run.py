@@ -8,7 +8,8 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -29,6 +30,7 @@ from meshweave.api.program import (
 from meshweave.api.progress import Bar
 from meshweave.bundle import Bundle
 from meshweave.errors import CompileError, MeshweaveError, UsageError
+from meshweave.files.sources import Source, decoded, program_source, separated
 from meshweave.layout import Mesh
 from meshweave.runtime.engine import Engine
 from meshweave.runtime.engine import engine as engine_named
@@ -36,7 +38,7 @@ from meshweave.targets import ENGINES, Goal, engine_traits
 from meshweave.tools.arrays import Difference, arguments, difference, dump, expected
 from meshweave.tools.guard import Stage
 from meshweave.tools.sign import check_signature
-from meshweave.tools.streams import read_bytes
+from meshweave.tools.streams import begins_with, read_bytes
 
 _ZIP = b"PK\x03\x04"  # how a bundle begins, and no text does
 _LARGEST = sys.float_info.max  # JSON has no infinity
@@ -47,8 +49,13 @@ class ProgramFile:
     """Hold what the user gave: a program's text and its name in errors, or a bundle."""
 
     name: str
-    text: str = ""
+    read: Source = field(default_factory=partial(Source, "", ""))
     bundle: Bundle | None = None
+
+    @property
+    def text(self) -> str:
+        """Return the text, without large constants."""
+        return self.read.text
 
 
 def run(options: argparse.Namespace) -> int:
@@ -104,7 +111,8 @@ def write_bundle(options: argparse.Namespace) -> int:
         else:
             bundle = _explained(source, options, progress)
         bundle.write(output)
-    mesh, nbytes = bundle.manifest.mesh or "one rank", len(bundle.to_bytes())
+    nbytes = len(bundle.code.to_bytes()) + sum(weight.nbytes for weight in bundle.weights)
+    mesh = bundle.manifest.mesh or "one rank"
     print(f"{output}: {mesh}, engine {bundle.manifest.engine}, {nbytes:,} bytes")
     return 0
 
@@ -141,7 +149,7 @@ def _explained(source: ProgramFile, options: argparse.Namespace, progress: Progr
 
     goal = read_goal(options)
     with _lowered(source, options, progress) as (module, program):
-        bundle = bundle_of(program, goal)
+        bundle = bundle_of(program, goal).with_weights(source.read.weights)
         if options.report_json is not None:
             report = report_of(module, program).as_dict()
             write_text(options.report_json, json.dumps(report, indent=1) + "\n")
@@ -160,22 +168,25 @@ def read_text(file: str) -> ProgramFile:
 
 def open_program(file: str) -> ProgramFile:
     """Read a program's text, or a bundle. Raises MeshweaveError for what is neither."""
-    name, data = read_bytes(file)
-    if data.startswith(_ZIP):
-        return ProgramFile(name, bundle=Bundle.from_bytes(data, name))
-    from meshweave.files.sources import decoded
-
-    text = decoded(data, name)
-    if not text.strip():
-        raise CompileError("the program is empty", name)
-    return ProgramFile(name, text)
+    if file == "-":
+        name, data = read_bytes(file)
+        if data.startswith(_ZIP):
+            return ProgramFile(name, bundle=Bundle.from_bytes(data, name))
+        source = separated(decoded(data, name), name)
+    elif begins_with(file, _ZIP):
+        return ProgramFile(file, bundle=Bundle.read(file))
+    else:
+        source = program_source(Path(file), named=True)
+    if not source.text.strip():
+        raise CompileError("the program is empty", source.name)
+    return ProgramFile(source.name, source)
 
 
 def _bundle(
     source: ProgramFile, options: argparse.Namespace, progress: Progress, here: bool
 ) -> Bundle:
     return build(
-        source.text,
+        source.read,
         mesh=read_mesh(options),
         engine=options.engine,
         target=options.target,
@@ -279,7 +290,7 @@ def _unsharded(
     goal = _reference(program)
     try:
         bundle = build(
-            source.text,
+            source.read,
             mesh=one_rank(program.mesh),
             engine=goal.engine,
             chip=goal.chip or None,

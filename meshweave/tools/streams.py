@@ -1,6 +1,7 @@
 """Read files and standard input for the commands, and hold back standard error."""
 
 import os
+import stat
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -18,6 +19,19 @@ def read_bytes(file: str) -> tuple[str, bytes]:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise CompileError(f"cannot read {file}: {reason}") from None
     return "<stdin>" if file == "-" else file, data
+
+
+def begins_with(file: str, start: bytes) -> bool:
+    """Tell whether a file begins with these bytes; a pipe is not looked at. Raises CompileError."""
+    try:
+        mode = os.stat(file).st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            return False
+        with open(file, "rb") as opened:
+            return opened.read(len(start)) == start
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise CompileError(f"cannot read {file}: {reason}") from None
 
 
 def read_text(file: str) -> tuple[str, str]:

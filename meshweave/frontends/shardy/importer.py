@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, TypeAlias
 
-from meshweave.dialects.dist import DONATE, TAKES, UNSIGNED, LayoutAttr
+from meshweave.dialects.dist import DONATE, TAKES, UNSIGNED, WEIGHT, LayoutAttr
 from meshweave.errors import CompileError, LayoutError
 from meshweave.frontends.shardy.shardings import (
     MeshText,
@@ -182,7 +182,8 @@ def _value_attributes(
     elif "mhlo.sharding" in attrs:
         refuse_gspmd(attrs["mhlo.sharding"], main)
         found["dist.layout"] = LayoutAttr.make(str(Layout.replicated(len(kind.shape))))
-    for name in ("dist.layout", "dist.open", "dist.replicated", "dist.priorities", DONATE, TAKES):
+    kept = ("dist.layout", "dist.open", "dist.replicated", "dist.priorities", DONATE, TAKES, WEIGHT)
+    for name in kept:
         if name in attrs and name not in found:  # a program that has ours already
             found[name] = attrs[name]
     element = getattr(kind, "element_type", None)

@@ -31,6 +31,7 @@ from meshweave.frontends.stablehlo.refusals import (
     refuse_unsupported,
 )
 from meshweave.frontends.stablehlo.scalars import scalarise
+from meshweave.frontends.weights import add_weights
 from meshweave.ir.bindings import PassManager, ir, stablehlo
 from meshweave.ir.locations import compile_error, location_text, parse_module
 from meshweave.ir.ops import Ops, ops_by_name, ops_named, ops_where
@@ -97,6 +98,7 @@ def _load(text: str, ctx: ir.Context, name: str) -> ir.Module:
     main = entry_function(module)
     check_program(module)
     inline_calls(module, main)
+    add_weights(module, text)
     if CAPTURED in text:
         add_captured(main, ops_named(module.operation, "stablehlo.custom_call"))
     ops = ops_by_name(module.operation)

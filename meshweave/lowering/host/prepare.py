@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
 
 from meshweave.bundle import Port
-from meshweave.dialects.dist import COMPLEX, TAKES, UNSIGNED
+from meshweave.dialects.dist import COMPLEX, TAKES, UNSIGNED, WEIGHT
 from meshweave.errors import CompileError
 from meshweave.hints.fast_paths import KERNEL, SWITCHES
 from meshweave.ir.bindings import ir
@@ -217,7 +217,8 @@ def _port(name: str, type_: ir.Type, attrs: Mapping[str, ir.Attribute], op: ir.O
     text = attrs["dist.layout"].value if "dist.layout" in attrs else str(layout)
     takes = attrs[TAKES].value if TAKES in attrs else None
     element = f"{'u' if UNSIGNED in attrs else ''}{type_.element_type}"
-    port = Port(name, element, tuple(whole.shape), shape, text, takes)
+    weight = attrs[WEIGHT].value if WEIGHT in attrs else ""
+    port = Port(name, element, tuple(whole.shape), shape, text, takes, weight)
     return _complex(port) if COMPLEX in attrs else port
 
 

@@ -54,6 +54,7 @@ def _port(port: Port) -> ir.DictAttr:
             "local_shape": ir.DenseI64ArrayAttr.get(port.local_shape),
             "layout": ir.StringAttr.get(port.layout),
             **({"takes": i64(port.takes)} if port.takes is not None else {}),
+            **({"weight": ir.StringAttr.get(port.weight)} if port.weight else {}),
         }
     )
 
@@ -119,6 +120,7 @@ def _read_port(attr: ir.DictAttr) -> Port:
         attr["name"].value, attr["dtype"].value, tuple(attr["global_shape"]),
         tuple(attr["local_shape"]), attr["layout"].value,
         attr["takes"].value if "takes" in attr else None,
+        attr["weight"].value if "weight" in attr else "",
     )  # fmt: skip
 
 

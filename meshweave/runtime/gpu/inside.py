@@ -27,6 +27,7 @@ from meshweave.runtime.gpu.rank import GpuRank
 from meshweave.runtime.memory import Values
 from meshweave.runtime.program import buffer, check_local, prepared
 from meshweave.runtime.watchdog import Watchdog
+from meshweave.runtime.weights.bundled import weights_of_rank
 
 _GRACE = 2.0  # seconds that NCCL gets to give up
 
@@ -67,6 +68,7 @@ class GpuProgram:
         self._flight = FlightRecorder(self._board, self.manifest, flight, incident)
         self._watchdog = Watchdog(self._board, self.manifest, timeout)
         self._bound = RankCall(self._program, self._board, graph)
+        self._weights = weights_of_rank(bundle, self.rank)
 
     def _met(self, store: JobStore, nranks: int) -> str:
         """Keep the store open until all ranks have read it; return a name for what may go wrong, the same on all."""
@@ -82,7 +84,8 @@ class GpuProgram:
     def run(self, inputs: Sequence[object]) -> list[Values]:
         """Run once on this rank's local arrays; return its outputs as new NumPy arrays.
 
-        inputs: of NumPy, or on its GPU: anything with DLPack or the CUDA array interface.
+        inputs: those that the program does not have itself, of NumPy, or on its GPU: anything with DLPack or the CUDA
+        array interface.
 
         Raises MeshweaveError for arrays that do not fit, RankError when something fails. A rank that stalls ends its
         process with status 3 and a line on stderr.
@@ -109,7 +112,7 @@ class GpuProgram:
         self._program.close()
 
     def _step(self, inputs: Sequence[object]) -> None:
-        program, ports = self._program, self.manifest.inputs
+        program, ports = self._program, self.manifest.given
         if len(inputs) != len(ports):
             raise MeshweaveError(
                 f"rank {self.rank}: {len(inputs)} inputs, the program has {len(ports)}"
@@ -117,13 +120,15 @@ class GpuProgram:
         program.attach()
         if any(is_foreign(value) for value in inputs):
             program.settle()  # what others still compute into them
-        kept = [self._copied_in(index, value) for index, value in enumerate(inputs)]
+        given = [*inputs, *self._weights]
+        kept = [self._copied_in(index, value) for index, value in enumerate(given)]
         try:
             with Progress(program, self._board, self._abort, self._watchdog):
                 self._bound.step()
         except RankError as error:
             raise RankError(self._flight.written("failure", error.message)) from None
         del kept
+        self._weights = []  # they are on the device now
 
     def _copied_in(self, index: int, value: object) -> Any:
         """Enqueue the copy of an input; return what has to live until it is done."""

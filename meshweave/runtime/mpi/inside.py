@@ -32,6 +32,7 @@ from meshweave.runtime.mpi.window import ranks_of, wanted
 from meshweave.runtime.processes.shared_files import mpi_memory, remove
 from meshweave.runtime.program import bind_row, fault
 from meshweave.runtime.watchdog import Watchdog
+from meshweave.runtime.weights.bundled import weights_of_rank
 
 if TYPE_CHECKING:  # importing mpi4py initialises MPI
     from mpi4py.MPI import Comm
@@ -78,13 +79,14 @@ class InsideProgram:
         self._program = MpiRank(
             bundle, self._board, window=wanted(window), foreign=True, cores=checked_cores(cores)
         )
+        self._weights = weights_of_rank(bundle, self.rank)
         watchdog = Watchdog(self._board, self.manifest, timeout)
         self._lookout = Lookout(watchdog, self._stalled)
 
     def run(self, inputs: Sequence[Values]) -> list[Values]:
         """Run once on this rank's local arrays; return its outputs as new arrays.
 
-        inputs: an array of `manifest.inputs[i].local_shape` for each input.
+        inputs: an array of `manifest.given[i].local_shape` for each input that the program does not have itself.
 
         Raises MeshweaveError for arrays that do not fit. A rank that fails or stalls ends the job
         with status 3.
@@ -100,7 +102,7 @@ class InsideProgram:
 
         Raises MeshweaveError for arrays that do not fit.
         """
-        return InsideCall(self, *bind_row(self.manifest, self.rank, inputs))
+        return InsideCall(self, *bind_row(self.manifest, self.rank, [*inputs, *self._weights]))
 
     def table(self, inputs: Sequence[Values], outputs: Sequence[Values]) -> Values:
         """Return the table of `step` for these buffers, inputs and outputs."""

@@ -195,7 +195,7 @@ class ProcessExecutable:
                 self._number = next(_numbers)
                 with self.engine.loading() as more:
                     message = {"do": "load", "program": self._number, **more}
-                    code, files = self.bundle.to_bytes(), [self._memory.file]
+                    code, files = self.bundle.code.to_bytes(), [self._memory.file]
                     answers = self.ask(job, message, code, files)
                 self._job = job
                 self.through_window = all(answer["window"] for answer in answers)
