@@ -38,6 +38,10 @@ from meshweave.frontends.python.dtypes import isdtype as isdtype
 from meshweave.frontends.python.dtypes import nan as nan
 from meshweave.frontends.python.dtypes import pi as pi
 from meshweave.frontends.python.dtypes import result_type as result_type
+from meshweave.frontends.python.dtypes import uint8 as uint8
+from meshweave.frontends.python.dtypes import uint16 as uint16
+from meshweave.frontends.python.dtypes import uint32 as uint32
+from meshweave.frontends.python.dtypes import uint64 as uint64
 from meshweave.frontends.python.functions import fft as fft
 from meshweave.frontends.python.functions import linalg as linalg
 from meshweave.frontends.python.functions.create import arange as arange

@@ -18,7 +18,7 @@ from meshweave.runtime.arrays.array import Array
 from meshweave.runtime.arrays.kind import Kind, kind_of
 
 LIMIT = 1 << 14  # bytes of all shards, above which compiled code is at least as quick
-_FLOATS, _INTEGERS = ("f32", "f64"), ("i8", "i16", "i32", "i64")
+_FLOATS, _INTEGERS = ("f32", "f64"), ("i8", "i16", "i32", "i64", "ui8", "ui16", "ui32", "ui64")
 _NUMBERS = (*_FLOATS, *_INTEGERS)
 _UFUNCS: dict[str, tuple[Any, tuple[str, ...], bool]] = {
     # name -> NumPy's function, the dtypes for which the bits are the same, is the result a bool?

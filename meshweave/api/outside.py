@@ -10,7 +10,7 @@ import numpy as np
 
 from meshweave.errors import UsageError
 from meshweave.frontends.python.builder import STATE
-from meshweave.frontends.python.dtypes import DType, as_dtype, promoted, weak_kind
+from meshweave.frontends.python.dtypes import INTEGERS, DType, as_dtype, promoted, weak_kind
 from meshweave.layout import Layout, Mesh
 from meshweave.runtime.arrays.array import Array, as_mesh, as_numpy, dtype_name
 
@@ -66,10 +66,10 @@ def _numbers(value: Any, dtype: DType | None) -> tuple[np.ndarray[Any, Any], DTy
     if dtype is None:
         weak = plain and _is_weak(value)
         dtype = promoted([], [array.dtype.kind]) if weak else as_dtype(array.dtype)
-    if dtype.kind == "i" and array.dtype.kind in "fu" and plain and array.size:
-        _check_range(array, dtype)
-    if dtype.kind == "i" and array.dtype.kind == "i" and array.size:
-        _check_range(array, dtype)
+    if dtype.kind in INTEGERS and array.size:
+        whole = array.dtype.kind in INTEGERS
+        if whole or (array.dtype.kind == "f" and plain):
+            _check_range(array, dtype)
     target = np.dtype(np.float32) if dtype.name == "bf16" else dtype.numpy
     return (array if array.dtype.name == "bfloat16" else array.astype(target, copy=False)), dtype
 

@@ -10,7 +10,7 @@ import numpy as np
 from meshweave.errors import UsageError
 from meshweave.frontends.python import tree
 from meshweave.frontends.python.builder import where
-from meshweave.frontends.python.dtypes import Scalar, as_dtype, promoted, weak_kind
+from meshweave.frontends.python.dtypes import Scalar, as_dtype, limits, promoted, weak_kind
 from meshweave.frontends.python.program import ArgumentSpec
 from meshweave.runtime.arrays.array import Array
 
@@ -43,8 +43,8 @@ def check_fits(value: float, spec: ArgumentSpec, path: str) -> None:
     """Raise UsageError, naming the argument, if a Python scalar is too large for the integers that it meets."""
     if spec.narrow is None:
         return
-    half = 1 << (spec.narrow.bits - 1)
-    if not -half <= value < half:
+    low, high = limits(spec.narrow)
+    if not low <= value <= high:
         raise UsageError(
             f"argument {path}: {value} is no {spec.narrow!r}, the type of what it meets", where()
         )

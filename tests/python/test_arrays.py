@@ -52,7 +52,8 @@ def test_what_numpy_computes_has_the_bits_of_a_program(data):
 
     def value():
         if data.draw(st.booleans()):
-            return np.array(data.draw(st.lists(near, min_size=6, max_size=6)), dtype).reshape(2, 3)
+            some = np.array(data.draw(st.lists(near, min_size=6, max_size=6)))
+            return some.astype(dtype).reshape(2, 3)
         raw = np.array(data.draw(st.lists(bits, min_size=6, max_size=6)))
         return (
             raw.astype(f"u{dtype.itemsize}").view(dtype).reshape(2, 3)

@@ -24,10 +24,12 @@ import numpy as np
 from meshweave.errors import CompileError
 from meshweave.frontends.python.dtypes import (
     DEFAULT_FLOAT,
+    INTEGERS,
     DType,
     Scalar,
     float32,
     float64,
+    int64,
     literal,
     part,
 )
@@ -79,7 +81,7 @@ def tensor_type(shape: tuple[int, ...], dtype: DType) -> str:
     """Return the MLIR type of a tensor. Raises CompileError at the user's line if no machine can address it."""
     if prod(shape) > MAX_ELEMENTS:
         fail(f"a tensor of {'x'.join(map(str, shape))} elements is more than can be addressed")
-    return f"tensor<{''.join(f'{n}x' for n in shape)}{dtype.name}>"
+    return f"tensor<{''.join(f'{n}x' for n in shape)}{dtype.element}>"
 
 
 @lru_cache(maxsize=4096)
@@ -167,7 +169,7 @@ class Body:
 
     def op(self, name: str, dtype: DType, *operands: str) -> str:
         """Add an op whose operands and result have one type, such as `arith.addf`; return the name of its result."""
-        return self.let(f"{name} {', '.join(operands)} : {dtype.name}")
+        return self.let(f"{name} {', '.join(operands)} : {dtype.element}")
 
     def constant(self, value: Scalar, dtype: DType) -> str:
         """Return the name of a scalar constant."""
@@ -185,13 +187,13 @@ class Body:
     def compare(self, predicate: str, dtype: DType, a: str, b: str) -> str:
         """Compare by a predicate of arith (olt, slt, eq, ...), complex numbers by oeq or une; the result is an i1."""
         if dtype.kind == "c":
-            return self.let(f"complex.{_EQUAL[predicate]} {a}, {b} : {dtype.name}")
+            return self.let(f"complex.{_EQUAL[predicate]} {a}, {b} : {dtype.element}")
         op = "arith.cmpf" if dtype.kind == "f" else "arith.cmpi"
-        return self.let(f"{op} {predicate}, {a}, {b} : {dtype.name}")
+        return self.let(f"{op} {predicate}, {a}, {b} : {dtype.element}")
 
     def select(self, condition: str, dtype: DType, a: str, b: str) -> str:
         """Choose `a` where the condition holds, else `b`."""
-        return self.let(f"arith.select {condition}, {a}, {b} : {dtype.name}")
+        return self.let(f"arith.select {condition}, {a}, {b} : {dtype.element}")
 
     def loop(self, dim: int) -> str:
         """Return the name of a loop's index."""
@@ -210,24 +212,42 @@ class Body:
             fail(
                 f"{source!r} does not become {target!r}: mw.real, mw.imag or mw.abs make real numbers"
             )
+        if target.kind == "u" and source.kind == "f":
+            return self._to_unsigned(value, source, target)
+        if target.element == source.element:
+            return value
         if target.kind == "f" and target.bits == 16:
-            if source.bits >= 32 and source.kind == "i":
+            if source.bits >= 32 and source.kind in INTEGERS:
                 value, source = self.cast(value, source, float64), float64
             elif source.kind == "f" and source.bits == 16:
                 value, source = self.cast(value, source, float32), float32
         return self.let(
-            f"arith.{_cast_op(source, target)} {value} : {source.name} to {target.name}"
+            f"arith.{_cast_op(source, target)} {value} : {source.element} to {target.element}"
         )
+
+    def _to_unsigned(self, value: str, source: DType, target: DType) -> str:
+        """Truncate a float to an integer without sign; as in C, a negative one wraps around."""
+        if source.bits == 16:
+            value, source = self.cast(value, source, float32), float32
+        if target.bits < 64:
+            return self.cast(self.cast(value, source, int64), int64, target)
+        half = self.constant(2.0**63, source)
+        less = self.op("arith.subf", source, value, half)
+        high = self.cast(less, source, int64)
+        high = self.op("arith.xori", int64, high, self.constant(-(1 << 63), int64))
+        is_low = self.compare("olt", source, value, half)
+        inside = self.select(is_low, source, value, self.constant(0, source))
+        return self.select(is_low, int64, self.cast(inside, source, int64), high)
 
     def part(self, number: int, dtype: DType, value: str) -> str:
         """Return the real part (0) or the imaginary one (1) of a number."""
         if dtype.kind != "c":
             return self.constant(0, dtype) if number else value
-        return self.let(f"complex.{('re', 'im')[number]} {value} : {dtype.name}")
+        return self.let(f"complex.{('re', 'im')[number]} {value} : {dtype.element}")
 
     def complex(self, dtype: DType, re: str, im: str) -> str:
         """Make a complex number of its parts."""
-        return self.let(f"complex.create {re}, {im} : {dtype.name}")
+        return self.let(f"complex.create {re}, {im} : {dtype.element}")
 
     def _to_complex(self, value: str, source: DType, target: DType) -> str:
         if source.kind != "c":
@@ -242,10 +262,11 @@ _EQUAL = {"oeq": "eq", "une": "neq"}
 def _cast_op(source: DType, target: DType) -> str:
     if source.kind == "b":
         return "uitofp" if target.kind == "f" else "extui"
-    if source.kind == "i":
+    if source.kind in INTEGERS:
+        sign = "s" if source.kind == "i" else "u"
         if target.kind == "f":
-            return "sitofp"
-        return "extsi" if target.bits > source.bits else "trunci"
+            return f"{sign}itofp"
+        return f"ext{sign}i" if target.bits > source.bits else "trunci"
     if target.kind == "i":
         return "fptosi"
     return "extf" if target.bits > source.bits else "truncf"
@@ -259,6 +280,7 @@ class CapturedArray(NamedTuple):
 
     name: str
     type: str
+    dtype: DType
     source: object
     elements: Elements
 
@@ -376,14 +398,14 @@ class TraceBuilder:
         type_ = tensor_type(shape, dtype)
         empty = self.empty(type_)
         return self.let(
-            f"linalg.fill ins({start} : {dtype.name}) outs({empty} : {type_}) -> {type_}"
+            f"linalg.fill ins({start} : {dtype.element}) outs({empty} : {type_}) -> {type_}"
         )
 
     def index(self, value: int) -> str:
         """Return the name of a constant of type index."""
         return self.let(f"arith.constant {value} : index")
 
-    def capture(self, source: object, elements: Elements, type_: str) -> str:
+    def capture(self, source: object, elements: Elements, type_: str, dtype: DType) -> str:
         """Make an array an argument of the program, behind those of the function; return its name.
 
         source: the user's array. elements: what it holds now, copied: what is written to it later changes nothing.
@@ -392,7 +414,7 @@ class TraceBuilder:
             if known.source is source and np.array_equal(_bits(known.elements), _bits(elements)):
                 return known.name
         name = f"%captured{len(self.captured)}"
-        self.captured.append(CapturedArray(name, type_, source, elements.copy()))
+        self.captured.append(CapturedArray(name, type_, dtype, source, elements.copy()))
         return name
 
     @contextlib.contextmanager
@@ -423,7 +445,7 @@ class TraceBuilder:
         lines = Body(loc)
         result = body(lines, [f"%i{k}" for k in range(len(inputs))], "%o")
         out_element = _element(out_type)
-        arguments = [f"%i{k}: {value.dtype.name}" for k, value in enumerate(inputs)]
+        arguments = [f"%i{k}: {value.dtype.element}" for k, value in enumerate(inputs)]
         arguments.append(f"%o: {out_element}")
         names = ", ".join([self.name(value) for value in inputs])
         types = ", ".join([value.type for value in inputs])
@@ -452,8 +474,8 @@ def scalar(value: Scalar, dtype: DType) -> str:
     text = literal(value, dtype)
     if dtype.kind == "c":
         parts = ", ".join(f"{half} : {part(dtype)}" for half in text.strip("()").split(", "))
-        return f"complex.constant [{parts}] : {dtype.name}"
-    return f"arith.constant {text}" + ("" if dtype.kind == "b" else f" : {dtype.name}")
+        return f"complex.constant [{parts}] : {dtype.element}"
+    return f"arith.constant {text}" + ("" if dtype.kind == "b" else f" : {dtype.element}")
 
 
 def _column(frame: FrameType) -> int:

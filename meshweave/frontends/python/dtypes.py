@@ -4,6 +4,7 @@ Promotion is that of the array API standard, with these choices where it leaves 
 float32; an integer array beside a floating one takes the floating type (as in JAX and PyTorch); bool beside a number
 takes the number's type. Python scalars (and `np.float64` values, which are Python floats) are weak: they take the
 arrays' type, unless their kind is higher: then an int gives int64, a float float32. These two are the default types.
+An integer with sign beside one without gives the narrowest with sign that holds both, and float64 beside uint64.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from meshweave.layout import Mesh
 
 @dataclass(frozen=True, eq=False)
 class DType:
-    """Describe an element type. name: as in IR ("f32"); kind: "b", "i", "f" or "c"; bits: of one element.
+    """Describe an element type. name: "f32"; kind: "b", "i", "u", "f" or "c"; bits: of one element.
 
     It is equal to its names and to the NumPy dtype that Arrays of it have, and NumPy takes it for that.
     """
@@ -49,6 +50,11 @@ class DType:
     def dtype(self) -> np.dtype[Any]:
         """Return the NumPy dtype of Arrays of such elements; of bfloat16 that of the package ml_dtypes."""
         return public_dtype(self.name)
+
+    @property
+    def element(self) -> str:
+        """Return the type of elements in IR, where integers have no sign."""
+        return self.name.removeprefix("u")
 
     @property
     def itemsize(self) -> int:
@@ -80,6 +86,10 @@ int8 = DType("i8", "i", 8)
 int16 = DType("i16", "i", 16)
 int32 = DType("i32", "i", 32)
 int64 = DType("i64", "i", 64)
+uint8 = DType("ui8", "u", 8)
+uint16 = DType("ui16", "u", 16)
+uint32 = DType("ui32", "u", 32)
+uint64 = DType("ui64", "u", 64)
 float16 = DType("f16", "f", 16)
 bfloat16 = DType("bf16", "f", 16)
 float32 = DType("f32", "f", 32)
@@ -90,16 +100,22 @@ e, inf, nan, pi = math.e, math.inf, math.nan, math.pi
 
 _LONG = {
     "i1": "bool", "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64",
+    "ui8": "uint8", "ui16": "uint16", "ui32": "uint32", "ui64": "uint64",
     "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64",
     "complex<f32>": "complex64", "complex<f64>": "complex128",
 }  # fmt: skip
 _FLOATS, _COMPLEX = (float16, bfloat16, float32, float64), (complex64, complex128)
-DTYPES = {d.name: d for d in (bool_, int8, int16, int32, int64, *_FLOATS, *_COMPLEX)}
+_UNSIGNED = (uint8, uint16, uint32, uint64)
+DTYPES = {d.name: d for d in (bool_, int8, int16, int32, int64, *_UNSIGNED, *_FLOATS, *_COMPLEX)}
 DEFAULT_INT, DEFAULT_FLOAT, DEFAULT_COMPLEX = int64, float32, complex64
 _BY_NAME = {**DTYPES, **{_LONG[n]: d for n, d in DTYPES.items()}}
 _BY_NUMPY = {d.numpy: d for d in DTYPES.values() if d is not bfloat16}
-_KINDS = "bifc"
-_WEAK = {"b": bool_, "i": DEFAULT_INT, "f": DEFAULT_FLOAT, "c": DEFAULT_COMPLEX}
+INTEGERS = "iu"
+"""The kinds of integers."""
+_LEVELS = {"b": 0, "i": 1, "u": 1, "f": 2, "c": 3}  # of kinds: the higher one wins
+_WEAK = {
+    "b": bool_, "i": DEFAULT_INT, "u": uint64, "f": DEFAULT_FLOAT, "c": DEFAULT_COMPLEX
+}  # fmt: skip
 
 
 def as_dtype(value: DTypeLike) -> DType:
@@ -158,15 +174,15 @@ def finfo(dtype: object, /) -> TypeLimits:
 def iinfo(dtype: object, /) -> TypeLimits:
     """Return bits, min and max of an integer dtype. Raises UsageError for another."""
     found = own_dtype(dtype)
-    if found.kind != "i":
+    if found.kind not in INTEGERS:
         raise UsageError(f"iinfo: {found!r} is no integer dtype")
     low, high = limits(found)
     return TypeLimits(found.bits, low, high, found)
 
 
 _CLASSES = {
-    "bool": "b", "signed integer": "i", "unsigned integer": "", "integral": "i",
-    "real floating": "f", "complex floating": "c", "numeric": "ifc",
+    "bool": "b", "signed integer": "i", "unsigned integer": "u", "integral": "iu",
+    "real floating": "f", "complex floating": "c", "numeric": "iufc",
 }  # fmt: skip
 
 
@@ -175,7 +191,7 @@ def isdtype(dtype: DTypeLike, kind: Kind) -> bool:
     if isinstance(kind, tuple):
         return any(isdtype(dtype, one) for one in kind)
     if isinstance(kind, str) and kind in _CLASSES:
-        return as_dtype(dtype).kind in _CLASSES[kind] and _CLASSES[kind] != ""
+        return as_dtype(dtype).kind in _CLASSES[kind]
     if isinstance(kind, str) and kind not in _BY_NAME:
         raise UsageError(f'isdtype: kind "{kind}": known are {", ".join(_CLASSES)}')
     return as_dtype(dtype) == as_dtype(kind)
@@ -233,18 +249,26 @@ def weak_kind(value: object) -> str | None:
 def promoted(strong: list[DType], weak: list[str]) -> DType:
     """Return the dtype of an operation on arrays of dtypes `strong` and Python scalars of kinds `weak`."""
     if not strong:
-        return _WEAK[max(weak, key=_KINDS.index)]
+        return _WEAK[max(weak, key=lambda kind: _LEVELS[kind])]
     result = strong[0]
     for other in strong[1:]:
-        if (other.kind, other.bits) == (result.kind, result.bits) and other != result:
-            result = float32  # of float16 and bfloat16 neither holds the other
-        else:
-            result = max(result, other, key=lambda d: (_KINDS.index(d.kind), d.bits))
+        result = _joined(result, other)
     for kind in weak:
-        if _KINDS.index(kind) > _KINDS.index(result.kind):
+        if _LEVELS[kind] > _LEVELS[result.kind]:
             result = _WEAK[kind] if kind != "c" else complex_of(result)
     wide = any(other in (float64, complex128) for other in strong)
     return complex128 if wide and result.kind == "c" else result
+
+
+def _joined(one: DType, other: DType) -> DType:
+    """Return the dtype of an operation on arrays of two dtypes."""
+    if {one.kind, other.kind} == set(INTEGERS):
+        signed, unsigned = (one, other) if one.kind == "i" else (other, one)
+        bits = max(signed.bits, 2 * unsigned.bits)
+        return DTYPES[f"i{bits}"] if bits <= DEFAULT_INT.bits else float64
+    if (one.kind, one.bits) == (other.kind, other.bits) and one != other:
+        return float32  # of float16 and bfloat16 neither holds the other
+    return max(one, other, key=lambda d: (_LEVELS[d.kind], d.bits))
 
 
 def result_type(*values: object) -> DType:
@@ -280,7 +304,9 @@ def complex_of(dtype: DType) -> DType:
 
 def op_of(word: str, dtype: DType) -> str:
     """Return the op that adds, subtracts or multiplies (`add`, `sub`, `mul`) numbers of a dtype."""
-    return f"complex.{word}" if dtype.kind == "c" else f"arith.{word}{dtype.kind}"
+    if dtype.kind == "c":
+        return f"complex.{word}"
+    return f"arith.{word}{'i' if dtype.kind in INTEGERS else dtype.kind}"
 
 
 def accumulator(dtype: DType) -> DType:
@@ -294,6 +320,8 @@ def limits(dtype: DType) -> tuple[float | int, float | int]:
         return float("-inf"), float("inf")
     if dtype.kind == "b":
         return 0, 1
+    if dtype.kind == "u":
+        return 0, (1 << dtype.bits) - 1
     return -(1 << (dtype.bits - 1)), (1 << (dtype.bits - 1)) - 1
 
 
@@ -306,14 +334,15 @@ def literal(value: Scalar, dtype: DType) -> str:
         return f"({_float_literal(number.real, part(dtype))}, {_float_literal(number.imag, part(dtype))})"
     if isinstance(value, complex):
         raise UsageError(f"{value} is no {_LONG[dtype.name]}")
-    if dtype.kind == "i":
+    if dtype.kind in INTEGERS:
         low, high = limits(dtype)
         if value in (math.inf, -math.inf) or value != value:
             raise UsageError(f"{value} is no {_LONG[dtype.name]}")
         number = int(value)
         if not low <= number <= high:
             raise UsageError(f"{number} is no {_LONG[dtype.name]}")
-        return str(number)
+        signed = number >> (dtype.bits - 1) & 1 and dtype.kind == "u"
+        return str(number - (1 << dtype.bits) if signed else number)
     return _float_literal(float(value), dtype)
 
 

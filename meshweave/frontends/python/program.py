@@ -40,7 +40,9 @@ class ArgumentSpec:
 
     def taking(self, types: Collection[DType]) -> ArgumentSpec:
         """Let the spec of a Python integer have the narrowest of the dtypes that it took."""
-        kinds = [d for d in types if d.kind == self.dtype.kind == "i" and d.bits < self.dtype.bits]
+        if self.dtype.kind != "i":
+            return self
+        kinds = [d for d in types if d.kind == "u" or (d.kind == "i" and d.bits < self.dtype.bits)]
         return replace(self, narrow=min(kinds, key=lambda d: d.bits)) if kinds else self
 
     def __str__(self) -> str:
@@ -102,11 +104,11 @@ def trace_program(
     body = render(trace.top.lines)
     types = [v.type for v in results]
     parameters = [
-        f"%arg{i}: {tensor_type(s.shape, s.dtype)}{_attrs(layout, strength)}"
+        f"%arg{i}: {tensor_type(s.shape, s.dtype)}{_attrs(s.dtype, layout, strength)}"
         for i, (s, layout, strength) in enumerate(zip(specs, layouts, donated or repeat(None)))
     ]
-    parameters += [f"{array.name}: {array.type}" for array in trace.captured]
-    outs = ", ".join(f"{t}{_attrs(layout)}" for t, layout in zip(types, wanted))
+    parameters += [f"{array.name}: {array.type}{_attrs(array.dtype)}" for array in trace.captured]
+    outs = ", ".join(f"{v.type}{_attrs(v.dtype, layout)}" for v, layout in zip(results, wanted))
     places = "".join(f"{alias} = {place}\n" for alias, place in trace.locations.items())
     code = getattr(function, "__code__", None)
     own = f" loc({quoted(code.co_filename)}:{code.co_firstlineno}:1)" if code else " loc(unknown)"
@@ -161,8 +163,9 @@ def _results(returned: object, where: str) -> tuple[list[Tracer], tree.Structure
     return [tensor(leaf) for leaf in leaves], structure
 
 
-def _attrs(layout: Layout | None, strength: str | None = None) -> str:
+def _attrs(dtype: DType, layout: Layout | None = None, strength: str | None = None) -> str:
     said = [] if layout is None else [f"dist.layout = {layout_attr(layout)}"]
+    said += ["dist.unsigned"] if dtype.kind == "u" else []
     said += [] if strength is None else [f'dist.donate = "{strength}"']
     return f" {{{', '.join(said)}}}" if said else ""
 

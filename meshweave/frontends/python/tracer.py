@@ -324,7 +324,7 @@ def constant(
     data = np.ascontiguousarray(array)
     data = data.view(np.uint16) if data.dtype.name == "bfloat16" else data
     if data.nbytes > CAPTURED_BYTES:
-        found = Tracer(trace, trace.capture(source, data, type_), array.shape, dtype)
+        found = Tracer(trace, trace.capture(source, data, type_, dtype), array.shape, dtype)
         found.block = trace.top  # an argument belongs to no inner block
         return found
     if dtype is bool_:

@@ -13,6 +13,7 @@ from meshweave.frontends.python.builder import Body, fail
 from meshweave.frontends.python.dtypes import (
     DEFAULT_FLOAT,
     DEFAULT_INT,
+    INTEGERS,
     DType,
     DTypeLike,
     RealScalar,
@@ -74,13 +75,13 @@ def _plain(value: Nested, dtype: DType | None) -> np.ndarray[Any, Any]:
         array = np.asarray(value)
     except ValueError:
         fail("asarray: the lists are not of one length, or hold what is no number")
-    if array.dtype.kind not in "bifc":
+    if array.dtype.kind not in "biufc":
         fail(f"asarray: a list of {array.dtype}")
     if array.size and weak_kind(tree.flatten(value)[0][0]) is None:
         return array
     if dtype is None:
         return array.astype(promoted([], [array.dtype.kind]).numpy)
-    if array.size and dtype.kind == "i":
+    if array.size and dtype.kind in INTEGERS:
         low, high = limits(dtype)
         for end in (array.min(), array.max()):
             if not low <= end <= high:
@@ -183,7 +184,7 @@ def arange(
     count = max(0, math.ceil((stop - start) / step))
     if wanted.kind == "b":
         fail(f"arange: dtype {wanted!r}, a number is right")
-    if wanted.kind == "i" and count:
+    if wanted.kind in INTEGERS and count:
         low, high = limits(wanted)
         for end in (int(start), int(start) + (count - 1) * int(step)):
             if not low <= end <= high:
@@ -239,7 +240,7 @@ def linspace(
         if endpoint and num > 1:  # exactly there, whatever the sum is rounded to
             last = b.compare("eq", int64, index, b.constant(num - 1, int64))
             value = b.select(last, float64, b.constant(stop, float64), value)
-        if wanted.kind == "i":
+        if wanted.kind in INTEGERS:
             value = b.op("math.floor", float64, value)
         return b.cast(value, float64, wanted)
 

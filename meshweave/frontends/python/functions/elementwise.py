@@ -15,6 +15,7 @@ from typing import TypeAlias, TypeVar
 from meshweave.errors import UsageError
 from meshweave.frontends.python.builder import Body, fail
 from meshweave.frontends.python.dtypes import (
+    INTEGERS,
     DType,
     DTypeLike,
     Scalar,
@@ -87,7 +88,7 @@ def refuse(name: str, dtype: DType, right: str) -> None:
 def checked(name: str, values: Sequence[ArrayLike], kinds: str = "fi") -> DType:
     """Return the dtype that operands promote to. Raises CompileError at the user's line: no kind of `kinds`."""
     dtype = operand_dtype(operands(values))
-    if dtype.kind not in kinds:
+    if dtype.kind not in kinds and not (dtype.kind == "u" and "i" in kinds):
         refuse(name, dtype, _WORDS[kinds])
     return dtype
 
@@ -103,11 +104,15 @@ _WORDS = {
 
 
 def binary(name: str, doc: str, **ops: str) -> Binary:
-    """Make the function of two arrays that computes, for each kind of dtype, an op: of arith for f, i and b."""
+    """Make the function of two arrays that computes, for each kind of dtype, an op: of arith for f, i, u and b.
+
+    Integers without sign have the op of those with it where nothing is said.
+    """
+    by_kind = {"u": ops["i"], **ops}
 
     def function(x1: ArrayLike, x2: ArrayLike, /) -> Tracer:
-        dtype = checked(name, [x1, x2], "".join(ops))
-        op = f"{'complex' if dtype.kind == 'c' else 'arith'}.{ops[dtype.kind]}"
+        dtype = checked(name, [x1, x2], "".join([kind for kind in ops if kind != "u"]))
+        op = f"{'complex' if dtype.kind == 'c' else 'arith'}.{by_kind[dtype.kind]}"
         return apply([x1, x2], lambda b, t, x, y: b.op(op, t, x, y), dtype, dtype)
 
     return named(function, name, doc)
@@ -292,7 +297,13 @@ def _int_division(b: Body, t: DType, x: str, y: str) -> tuple[str, str, str, str
 
     Return the quotient, the remainder, whether the divisor is 0, and whether it is -1.
     """
-    zero, one, minus = b.constant(0, t), b.constant(1, t), b.constant(-1, t)
+    zero, one = b.constant(0, t), b.constant(1, t)
+    if t.kind == "u":
+        by_zero = b.compare("eq", t, y, zero)
+        safe = b.select(by_zero, t, one, y)
+        quotient, rest = b.op("arith.divui", t, x, safe), b.op("arith.remui", t, x, safe)
+        return quotient, rest, by_zero, b.constant(False, bool_)
+    minus = b.constant(-1, t)
     by_zero, by_minus = b.compare("eq", t, y, zero), b.compare("eq", t, y, minus)
     safe = b.select(b.op("arith.ori", bool_, by_zero, by_minus), t, one, y)
     quotient, rest = b.op("arith.divsi", t, x, safe), b.op("arith.remsi", t, x, safe)
@@ -301,6 +312,8 @@ def _int_division(b: Body, t: DType, x: str, y: str) -> tuple[str, str, str, str
 
 def _signs_differ(b: Body, t: DType, rest: str, y: str) -> str:
     """Tell whether the remainder is not 0 and its sign differs from the divisor's."""
+    if t.kind == "u":
+        return b.constant(False, bool_)
     zero = b.constant(0, t)
     less = "olt" if t.kind == "f" else "slt"
     differ = b.op("arith.xori", bool_, b.compare(less, t, rest, zero), b.compare(less, t, y, zero))
@@ -357,7 +370,7 @@ def remainder(x1: ArrayLike, x2: ArrayLike, /) -> Tracer:
 
 def _quotient(name: str, x1: ArrayLike, x2: ArrayLike, integers: Emit, floats: Emit) -> Tracer:
     dtype = checked(name, [x1, x2])
-    if dtype.kind == "i":
+    if dtype.kind in INTEGERS:
         return apply([x1, x2], integers, dtype, dtype)
     return apply([x1, x2], floats, accumulator(dtype), dtype)
 
@@ -392,13 +405,16 @@ def _power(b: Body, t: DType, x: str, exponent: int) -> str:
 
 def _int_power(b: Body, t: DType, x: str, y: str) -> str:
     """Compute an integer power by squaring, bit by bit; for a negative exponent 1/x, truncated, is the base."""
-    zero, one, minus = b.constant(0, t), b.constant(1, t), b.constant(-1, t)
+    zero, one = b.constant(0, t), b.constant(1, t)
     result, square = one, x
-    for bit in range(t.bits - 1):
+    for bit in range(t.bits if t.kind == "u" else t.bits - 1):
         on = b.op("arith.andi", t, y, b.constant(1 << bit, t))
         times = b.op("arith.muli", t, result, square)
         result = b.select(b.compare("ne", t, on, zero), t, times, result)
         square = b.op("arith.muli", t, square, square)
+    if t.kind == "u":
+        return result
+    minus = b.constant(-1, t)
     odd = b.compare("ne", t, b.op("arith.andi", t, y, one), zero)
     of_minus = b.select(odd, t, minus, one)
     inverse = b.select(b.compare("eq", t, x, minus), t, of_minus, zero)
@@ -438,6 +454,8 @@ def abs(x: ArrayLike, /) -> Tracer:
     def emit(b: Body, t: DType, a: str) -> str:
         if t.kind == "f":
             return b.op("math.absf", t, a)
+        if t.kind == "u":
+            return a
         opposite = b.op("arith.subi", t, b.constant(0, t), a)
         return b.select(b.compare("slt", t, a, b.constant(0, t)), t, opposite, a)
 
@@ -452,6 +470,8 @@ def sign(x: ArrayLike, /) -> Tracer:
 
     def emit(b: Body, t: DType, a: str) -> str:
         zero = b.constant(0, t)
+        if t.kind == "u":
+            return b.select(b.compare("ne", t, a, zero), t, b.constant(1, t), zero)
         less, more = ("olt", "ogt") if t.kind == "f" else ("slt", "sgt")
         if t.kind == "f":  # 0.0 of -0.0 too; NaN stays
             a = b.select(b.compare("oeq", t, a, zero), t, zero, a)
@@ -481,10 +501,20 @@ round = _rounding("round", "Round to the nearest whole number, ties to even", "r
 
 _NAN = "elementwise; NaN where either is NaN"
 maximum = binary(
-    "maximum", f"Return the larger of x1 and x2, {_NAN}.", f="maximumf", i="maxsi", b="ori"
+    "maximum",
+    f"Return the larger of x1 and x2, {_NAN}.",
+    f="maximumf",
+    i="maxsi",
+    u="maxui",
+    b="ori",
 )
 minimum = binary(
-    "minimum", f"Return the smaller of x1 and x2, {_NAN}.", f="minimumf", i="minsi", b="andi"
+    "minimum",
+    f"Return the smaller of x1 and x2, {_NAN}.",
+    f="minimumf",
+    i="minsi",
+    u="minui",
+    b="andi",
 )
 
 

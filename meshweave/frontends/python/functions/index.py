@@ -14,9 +14,16 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from meshweave.frontends.python.builder import Body, affine_map, fail, tensor_type
-from meshweave.frontends.python.dtypes import DType, bool_, int64
+from meshweave.frontends.python.dtypes import INTEGERS, DType, bool_, int64, limits
 from meshweave.frontends.python.functions.create import asarray
-from meshweave.frontends.python.functions.elementwise import add, astype, clip, named, where
+from meshweave.frontends.python.functions.elementwise import (
+    add,
+    astype,
+    clip,
+    minimum,
+    named,
+    where,
+)
 from meshweave.frontends.python.functions.logic import isnan, less, less_equal, logical_or
 from meshweave.frontends.python.functions.manipulate import (
     axis_of,
@@ -164,6 +171,14 @@ class _Places(NamedTuple):
     size: int
 
 
+def _signed(indices: Tracer, size: int) -> Tracer:
+    """Return indices without sign as others: those beyond a dim of this size stay beyond it."""
+    if indices.dtype.kind != "u":
+        return indices
+    last = min(size, int(limits(indices.dtype)[1]))
+    return astype(minimum(indices, last), int64)
+
+
 def _in_range(key: object, size: int, dim: int) -> Tracer | np.ndarray[Any, Any]:
     """Return an index that counts from 0. One known when tracing is checked, a traced one is clamped."""
     if isinstance(key, _Places):
@@ -173,9 +188,9 @@ def _in_range(key: object, size: int, dim: int) -> Tracer | np.ndarray[Any, Any]
     if isinstance(key, Tracer):
         if key.dtype is bool_:
             fail("an index is a mask: its result has a shape that only the run knows; use mw.where")
-        if key.dtype.kind != "i":
+        if key.dtype.kind not in INTEGERS:
             fail(f"an index of dtype {key.dtype!r}, integers are right")
-        wide = astype(key, int64)
+        wide = astype(_signed(key, size), int64)
         own = where(less(wide, 0), add(wide, size), wide)
         return clip(own, 0, max(size - 1, 0))
     if not isinstance(key, np.ndarray):
@@ -209,8 +224,9 @@ def take(x: ArrayLike, indices: ArrayLike | list[int], /, *, axis: int | None = 
 
 
 def _gather(value: Tracer, indices: Tracer, dim: int) -> Tracer:
-    if indices.dtype.kind != "i":
+    if indices.dtype.kind not in INTEGERS:
         fail(f"take: indices of dtype {indices.dtype!r}, integers are right")
+    indices = _signed(indices, value.shape[dim])
     k = indices.ndim
     shape = value.shape[:dim] + indices.shape + value.shape[dim + 1 :]
     reads = tuple(f"d{dim + i}" for i in range(k))
@@ -231,9 +247,10 @@ def take_along_axis(x: ArrayLike, indices: ArrayLike, /, *, axis: int = -1) -> T
     value, places = tensor(x), tensor(indices)
     if value.ndim != places.ndim:
         fail(f"take_along_axis: indices have {places.ndim} dims, x has {value.ndim}")
-    if places.dtype.kind != "i":
+    if places.dtype.kind not in INTEGERS:
         fail(f"take_along_axis: indices of dtype {places.dtype!r}, integers are right")
     dim = axis_of("take_along_axis", axis, value.ndim)
+    places = _signed(places, value.shape[dim])
     others = [v.shape[:dim] + v.shape[dim + 1 :] for v in (value, places)]
     whole = list(broadcast_shapes(*others))
     whole.insert(dim, places.shape[dim])

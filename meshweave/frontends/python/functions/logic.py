@@ -5,7 +5,16 @@ from __future__ import annotations
 import math
 
 from meshweave.frontends.python.builder import Body
-from meshweave.frontends.python.dtypes import DTYPES, DType, bool_, float32, int32, int64
+from meshweave.frontends.python.dtypes import (
+    DTYPES,
+    INTEGERS,
+    DType,
+    bool_,
+    float32,
+    int32,
+    int64,
+    limits,
+)
 from meshweave.frontends.python.functions.elementwise import (
     Binary,
     Emit,
@@ -27,7 +36,7 @@ def _comparison(name: str, sign: str, predicates: tuple[str, str, str]) -> Binar
         dtype = operand_dtype(operands([x1, x2]))
         if dtype.kind == "c" and predicates[0] not in ("oeq", "une"):
             refuse(name, dtype, "a real one")
-        predicate = predicates["fibc".index(dtype.kind) % 3]
+        predicate = predicates[{"i": 1, "u": 2, "b": 2}.get(dtype.kind, 0)]
         emit = lambda b, t, x, y: b.compare(predicate, t, x, y)  # noqa: E731
         return apply([x1, x2], emit, dtype, bool_, bool_)
 
@@ -67,7 +76,7 @@ isfinite = _test("isfinite", "neither infinite nor NaN", _against_infinity("olt"
 def signbit(x: ArrayLike, /) -> Tracer:
     """Tell whether the sign bit of x is set, for -0.0 and NaN too, elementwise; bool."""
     dtype = checked("signbit", [x])
-    if dtype.kind == "i":
+    if dtype.kind in INTEGERS:
         return less(x, 0)
 
     def emit(b: Body, t: DType, a: str) -> str:
@@ -87,7 +96,7 @@ bitwise_xor = binary("bitwise_xor", f"Compute x1 ^ x2 {_BITS}.", i="xori", b="xo
 def bitwise_invert(x: ArrayLike, /) -> Tracer:
     """Compute ~x for integers, `not x` for bools, elementwise."""
     dtype = checked("bitwise_invert", [x], "ib")
-    ones = True if dtype.kind == "b" else -1
+    ones = -1 if dtype.kind == "i" else limits(dtype)[1]
     return apply([x], lambda b, t, a: b.op("arith.xori", t, a, b.constant(ones, t)), dtype, dtype)
 
 
@@ -108,6 +117,9 @@ def bitwise_right_shift(x1: ArrayLike, x2: ArrayLike, /) -> Tracer:
     dtype = checked("bitwise_right_shift", [x1, x2], "i")
 
     def emit(b: Body, t: DType, x: str, y: str) -> str:
+        if t.kind == "u":
+            fits, zero = b.compare("ult", t, y, b.constant(t.bits, t)), b.constant(0, t)
+            return b.select(fits, t, b.op("arith.shrui", t, x, b.select(fits, t, y, zero)), zero)
         amount = b.op("arith.minui", t, y, b.constant(t.bits - 1, t))
         return b.op("arith.shrsi", t, x, amount)
 

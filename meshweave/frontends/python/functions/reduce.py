@@ -1,6 +1,6 @@
 """Define the reductions and cumulative functions of the array API standard, and softmax.
 
-Sums of float16 and bfloat16 add up in float32; sums of narrower integers and bools are int64.
+Sums of float16 and bfloat16 add up in float32; sums of narrower integers and bools are int64, without sign uint64.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable
 from meshweave.frontends.python.builder import fail, tensor_type
 from meshweave.frontends.python.dtypes import (
     DEFAULT_INT,
+    DTYPES,
     DType,
     DTypeLike,
     Scalar,
@@ -19,6 +20,7 @@ from meshweave.frontends.python.dtypes import (
     floating,
     limits,
     op_of,
+    uint64,
     weak_kind,
 )
 from meshweave.frontends.python.functions import elementwise as e
@@ -84,13 +86,15 @@ def _accumulated(
 
 
 def _summed_type(dtype: DType) -> DType:
-    return dtype if dtype.kind in "fc" or dtype.bits >= DEFAULT_INT.bits else DEFAULT_INT
+    if dtype.kind in "fc" or dtype.bits >= DEFAULT_INT.bits:
+        return dtype
+    return uint64 if dtype.kind == "u" else DEFAULT_INT
 
 
 def sum(
     x: ArrayLike, /, *, axis: Axes = None, dtype: DTypeLike | None = None, keepdims: bool = False
 ) -> Tracer:
-    """Sum along `axis` (a dim, several, or None: all). dtype: of the result, by default int64 for narrower integers.
+    """Sum along `axis` (a dim, several, or None: all). dtype: of the result, of narrow integers int64 or uint64.
 
     >>> import numpy as np
     >>> import meshweave as mw
@@ -108,6 +112,18 @@ def prod(
     return _accumulated("prod", x, axis, dtype, keepdims, "mul", 1)
 
 
+def _signed(value: Tracer) -> Tracer:
+    """Return numbers without sign as ones with it, in the same order: ranks know the extremes of these."""
+    return value if value.dtype.kind != "u" else _sign_flipped(value, DTYPES[value.dtype.element])
+
+
+def _sign_flipped(value: Tracer, dtype: DType) -> Tracer:
+    sign = DTYPES[value.dtype.element]
+    low, _ = limits(sign)
+    flip: e.Emit = lambda b, t, x: b.op("arith.xori", t, x, b.constant(low, t))  # noqa: E731
+    return e.apply([value], flip, sign, dtype, sign)
+
+
 def _extreme(name: str, doc: str, ops: dict[str, str], end: int) -> Callable[..., Tracer]:
     def function(x: ArrayLike, /, *, axis: Axes = None, keepdims: bool = False) -> Tracer:
         value = tensor(x)
@@ -115,8 +131,10 @@ def _extreme(name: str, doc: str, ops: dict[str, str], end: int) -> Callable[...
         dims = axes_of(name, axis, value.ndim)
         if 0 in [value.shape[d] for d in dims]:
             fail(f"{name}: there are no elements along dims {dims}")
-        op, start = ops[value.dtype.kind], limits(value.dtype)[end]
-        return _reduce(value, dims, keepdims, f"arith.{op}", start)
+        given = _signed(value)
+        op, start = ops[given.dtype.kind], limits(given.dtype)[end]
+        best = _reduce(given, dims, keepdims, f"arith.{op}", start)
+        return best if given is value else _sign_flipped(best, value.dtype)
 
     return named(function, name, f"Return the {doc} element along `axis`; NaN where there is one.")
 
@@ -260,8 +278,8 @@ def _scan(value: Tracer, dim: int, op: str, initial: float) -> Tracer:
     start = trace.filled(rest, dtype, initial if dtype.kind in "fc" else int(initial))
     loc = trace.loc()
     name = trace.let(
-        f'"mw.scan"({trace.name(value)}, {start}) ({{\n^bb0(%a: {dtype.name}, %b: {dtype.name}):\n'
-        f'  %c = {op} %a, %b : {dtype.name}{loc}\n  "mw.yield"(%c) : ({dtype.name}) -> (){loc}\n'
+        f'"mw.scan"({trace.name(value)}, {start}) ({{\n^bb0(%a: {dtype.element}, %b: {dtype.element}):\n'
+        f'  %c = {op} %a, %b : {dtype.element}{loc}\n  "mw.yield"(%c) : ({dtype.element}) -> (){loc}\n'
         f"}}) {{dim = {dim} : i64}} : ({value.type}, {tensor_type(rest, dtype)}) -> {value.type}"
     )
     return Tracer(trace, name, value.shape, dtype)

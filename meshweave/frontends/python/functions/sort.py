@@ -48,8 +48,9 @@ def _places(value: Tracer, dim: int, count: int, descending: bool) -> Tracer:
     """Return the places of the first `count` elements in order along `dim`."""
     trace = tracing(value)
     shape = (*value.shape[:dim], count, *value.shape[dim + 1 :])
+    marks = [", descending"] * descending + [", unsigned"] * (value.dtype.kind == "u")
     name = trace.let(
-        f'"mw.order"({trace.name(value)}) {{dim = {dim} : i64{", descending" if descending else ""}}}'
+        f'"mw.order"({trace.name(value)}) {{dim = {dim} : i64{"".join(marks)}}}'
         f" : ({value.type}) -> {tensor_type(shape, int32)}"
     )
     return astype(Tracer(trace, name, shape, int32), DEFAULT_INT)
