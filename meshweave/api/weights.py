@@ -21,9 +21,10 @@ from meshweave.runtime.arrays import saved
 from meshweave.runtime.arrays.array import Array, as_mesh, as_numpy, dtype_name
 from meshweave.runtime.memory import Values
 from meshweave.runtime.weights.bands import bands
+from meshweave.runtime.weights.checkpoints import tensors
 from meshweave.runtime.weights.formats import as_path
 from meshweave.runtime.weights.loading import fitting, layouts_of, read_shards
-from meshweave.runtime.weights.safetensors import NAMES, read_header, tensors, write
+from meshweave.runtime.weights.safetensors import NAMES, read_header, write
 from meshweave.runtime.weights.stored import Stored
 
 QUANTIZED = (

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from meshweave.errors import MeshweaveError, UsageError, did_you_mean
 from meshweave.runtime.weights.boxes import OpenFile
+from meshweave.runtime.weights.checkpoints import tensors as checkpoint
 from meshweave.runtime.weights.gguf import gguf
 from meshweave.runtime.weights.npy import npy, npz
 from meshweave.runtime.weights.pytorch import pytorch
-from meshweave.runtime.weights.safetensors import tensors as safetensors
 from meshweave.runtime.weights.stored import Stored
 
 _MAGIC: tuple[tuple[bytes, Callable[[Path], dict[str, Stored]]], ...] = (
@@ -35,13 +35,13 @@ def tensors_in(path: Path) -> dict[str, Stored]:
     Raises MeshweaveError for what is no file of tensors that we know.
     """
     if path.is_dir() or path.suffix in (".safetensors", ".json"):
-        return safetensors(path)
+        return checkpoint(path)
     if path.suffix == ".npz":
         return npz(path)
     with OpenFile(path) as file:
         start = file.read(0, min(9, file.nbytes))
     if start[8:9] == b"{":
-        return safetensors(path)
+        return checkpoint(path)
     for magic, read in _MAGIC:
         if start.startswith(magic):
             return read(path)

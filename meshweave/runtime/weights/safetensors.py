@@ -8,7 +8,6 @@ the rest  the elements of each tensor, row-major, one tensor after the other, no
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import prod
 from pathlib import Path
@@ -27,7 +26,6 @@ DTYPES = {
 """Our name of each dtype of the format that arrays have."""
 NAMES = {ours: name for name, ours in DTYPES.items()}
 MAX_HEADER = 100_000_000  # bytes, as in the format's own library
-INDEX = "model.safetensors.index.json"
 METADATA = "__metadata__"
 _WORD = 8
 
@@ -41,7 +39,7 @@ def read_header(path: Path) -> tuple[dict[str, Stored], dict[str, str]]:
                 f"{path}: no safetensors file: a header of {size} bytes in a file of {file.nbytes}"
             )
         data, end = file.read(_WORD, size), file.nbytes
-    header = _object(path, data, "the header")
+    header = json_object(path, data, "the header")
     metadata = header.pop(METADATA, {})
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
         raise MeshweaveError(f"{path}: {METADATA} is no object of texts")
@@ -50,54 +48,7 @@ def read_header(path: Path) -> tuple[dict[str, Stored], dict[str, str]]:
     return found, metadata
 
 
-def tensors(path: Path) -> dict[str, Stored]:
-    """Return the tensors of a file, or of a checkpoint in several: its folder, or its index.
-
-    Raises MeshweaveError for what is none, or not whole.
-    """
-    if path.is_dir():
-        index = path / INDEX
-        if not index.exists():
-            return _all_of(path)
-        return _indexed(index)
-    return _indexed(path) if path.name.endswith(".index.json") else read_header(path)[0]
-
-
-def _all_of(folder: Path) -> dict[str, Stored]:
-    """Return the tensors of all files of a folder without an index."""
-    files = sorted(folder.glob("*.safetensors"))
-    if not files:
-        raise MeshweaveError(f"{folder}: no {INDEX}, and no *.safetensors, is in this folder")
-    found: dict[str, Stored] = {}
-    for file in files:
-        for name, stored in read_header(file)[0].items():
-            if name in found:
-                raise MeshweaveError(f"{file}: tensor {name} is in {found[name].path.name} too")
-            found[name] = stored
-    return found
-
-
-def _indexed(index: Path) -> dict[str, Stored]:
-    """Return the tensors that an index names, each from the file that it says, beside it."""
-    with OpenFile(index) as file:
-        if file.nbytes > MAX_HEADER:
-            raise MeshweaveError(f"{index}: {file.nbytes} bytes, an index has at most {MAX_HEADER}")
-        weights = _object(index, file.read(0, file.nbytes), "the index").get("weight_map")
-    if not isinstance(weights, dict):
-        raise MeshweaveError(f"{index}: no weight_map, which says in which file each tensor is")
-    for name, file_name in weights.items():
-        if not isinstance(file_name, str) or file_name != os.path.basename(file_name):
-            raise MeshweaveError(
-                f"{index}: tensor {name} in {file_name!r:.60}: a file of this folder is right"
-            )
-    headers = {name: read_header(index.parent / name)[0] for name in sorted({*weights.values()})}
-    for name, file_name in weights.items():
-        if name not in headers[file_name]:
-            raise MeshweaveError(f"{index}: tensor {name} is not in {file_name}")
-    return {name: headers[file_name][name] for name, file_name in weights.items()}
-
-
-def _object(path: Path, data: bytes, what: str) -> dict[str, Any]:
+def json_object(path: Path, data: bytes, what: str) -> dict[str, Any]:
     """Return the JSON object in bytes, no key twice."""
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

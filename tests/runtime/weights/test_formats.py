@@ -1,6 +1,7 @@
 """Files of NumPy, llama.cpp and PyTorch: the tensors that they hold, in any layout; no code of theirs runs."""
 
 import io
+import json
 import os
 import pickle
 import struct
@@ -271,3 +272,28 @@ def test_the_tensor_of_a_pickle_by_hand(tmp_path: Path) -> None:
     archive(tensor(1, 3, 1), {"0": b"\0" * 16}, tmp_path / "m.pt", zipfile.ZIP_DEFLATED)
     with pytest.raises(MeshweaveError, match=r"no checkpoint of torch.save"):
         mw.Array.from_file(tmp_path / "m.pt")
+
+
+@pytest.mark.torch
+def test_checkpoints_of_torch_in_several_files(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    values = {name: torch.randn(6, 8) for name in ("layers.0.up", "layers.1.up", "norm")}
+    where = {name: f"pytorch_model-0000{k % 2}.bin" for k, name in enumerate(values)}
+    for file in set(where.values()):
+        torch.save({n: v for n, v in values.items() if where[n] == file}, tmp_path / file)
+    index = tmp_path / "pytorch_model.bin.index.json"
+    index.write_text(json.dumps({"metadata": {}, "weight_map": where}))
+    for path in (tmp_path, index):
+        found = mw.load_safetensors(path, {"*.up": "[_, x]"}, mesh="x=2")
+        assert {n: str(a.layout) for n, a in found.items()} == {
+            n: "[_, x]" if "up" in n else "[_, _]" for n in values
+        }
+        for name, value in values.items():
+            np.testing.assert_array_equal(found[name].numpy(), value.numpy())
+    one = mw.Array.from_file(tmp_path, "layers.1.up", mesh="x=2", layout="[x, _]")
+    np.testing.assert_array_equal(one.numpy(), values["layers.1.up"].numpy())
+    index.unlink()
+    assert sorted(mw.load_safetensors(tmp_path)) == sorted(values)
+    index.write_text(json.dumps({"weight_map": {"gone": "pytorch_model-00000.bin"}}))
+    with pytest.raises(MeshweaveError, match=r"tensor gone is not in pytorch_model-00000\.bin"):
+        mw.load_safetensors(tmp_path)
