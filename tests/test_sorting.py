@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_scatters import status
 
 import meshweave as mw
 from meshweave.api.program import build
-from tests.executed import on
+from meshweave.transforms.partitioning import orders
+from tests.executed import on, partitioned, run
 
 FLOATS, INTEGERS = ("float32", "float64", "float16"), ("int8", "int32", "int64", "bool")
 
@@ -124,3 +126,65 @@ func.func public @main(%a: tensor<3x9xf32> {[_, _]}) -> (tensor<3x4xi32> {[_, _]
     x = sample((3, 9), "float32", 0)
     with mw.compile(on("x=1", source), engine="emulate", timeout=60) as program:
         np.testing.assert_array_equal(program(x)[0], first(x, 1, 4, False))
+
+
+def places(shape: tuple[int, int], count: int, layouts: tuple[str, str], how: str) -> str:
+    """Where the first `count` of each row of %t are."""
+    (rows, columns), (t, r) = shape, layouts
+    return f"""
+func.func @main(%t: tensor<{rows}x{columns}xf32> {{{t}}}) -> (tensor<{rows}x{count}xi32> {{{r}}}) {{
+  %0 = "mw.order"(%t) {{dim = 1 : i64{how}}} : (tensor<{rows}x{columns}xf32>) -> tensor<{rows}x{count}xi32>
+  return %0 : tensor<{rows}x{count}xi32>
+}}
+"""
+
+
+ROWS_CUT = {
+    "x=4": [("[_, x]", "[_, _]"), ("[_, x]", "[_, x]")],
+    "x=2, y=3": [("[_, y*x]", "[_, _]"), ("[x, y]", "[x, _]"), ("[_, x*y]", "[y, x]")],
+}
+
+
+@pytest.mark.parametrize("how", ["", ", descending", ", descending, total"])
+@pytest.mark.parametrize("mesh", ROWS_CUT)
+def test_few_in_order_of_rows_that_are_cut(mesh: str, how: str) -> None:
+    """Each rank finds its own first ones, of which all find the first: among equal ones those of the first ranks."""
+    for number, layouts in enumerate(ROWS_CUT[mesh]):
+        shape, count = [((5, 48), 3), ((3, 48), 6), ((1, 96), 1)][number]
+        x = np.random.default_rng(count).integers(-2, 3, shape).astype(np.float32)
+        keys = -x if "descending" in how else x
+        if "total" not in how:
+            x[0, ::7] = np.nan
+            keys = np.where(np.isnan(x), -9 if "descending" in how else 9, keys)
+        else:
+            x[0, ::7], x[0, 1::7] = 0.0, -0.0
+            keys = -(x + np.where(np.signbit(x), -0.5, 0) * (x == 0))
+        text = places(shape, count, layouts, how)
+        assert partitioned(mesh, text).count("mw.order") == 2
+        (made,) = run(mesh, text, x)
+        np.testing.assert_array_equal(made, np.argsort(keys, 1, kind="stable")[:, :count])
+
+
+def test_what_ranks_find_first_is_proven_and_a_wrong_one_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    text = places((5, 32), 3, ("[_, x]", "[_, _]"), ", descending")
+    local = partitioned("x=2", text)
+    assert local.count("mw.order") == 2
+    assert status(on("x=2", text), local) == 0
+    once, last = local.index("descending, "), local.rindex("descending, ")
+    gone = len("descending, ")
+    wrongs = [
+        local.replace("arith.constant 16 : index", "arith.constant 15 : index"),
+        local.replace("arith.constant 5 : index", "arith.constant 4 : index"),
+        local.replace("arith.addi", "arith.subi"),
+        local.replace("arith.maxsi", "arith.minsi", 1),
+        local[:once] + local[once + gone :],
+        local[:last] + local[last + gone :],
+        local.replace("descending, ", ""),
+    ]
+    # Two of each rank are not enough for the first three.
+    monkeypatch.setattr(orders, "min", lambda a, b: min(a, b) - 1, raising=False)
+    wrongs.append(partitioned("x=2", text))
+    for wrong in wrongs:
+        assert wrong != local and status(on("x=2", text), wrong) != 0

@@ -82,11 +82,19 @@ def order(b: OpBuilder, keys: ir.Value, dim: int, count: int, how: Order) -> ir.
 
 
 def taken(b: OpBuilder, tensor: ir.Value, places: ir.Value, dim: int) -> ir.Value:
-    """Take the elements of `tensor` at `places` along `dim`, each at its own place along the other dims."""
+    """Take the elements of `tensor` at `places` along `dim`, each at its own place along the other dims.
+
+    A few places are held within the dim, which they are in anyway, so that ranks may look them up in parts of it.
+    """
+    size = tensor.type.shape[dim]
 
     def element(inner: OpBuilder, arguments: list[ir.Value]) -> ir.Value:
         at = [inner.loop_index(d) for d in range(len(places.type.shape))]
-        at[dim] = inner.one("arith.index_cast", ir.IndexType.get(), arguments[0])
+        place = inner.one("arith.index_cast", ir.IndexType.get(), arguments[0])
+        if places.type.shape[dim] < size:
+            place = inner.binary("maxsi", place, inner.index(0))
+            place = inner.binary("minsi", place, inner.index(size - 1))
+        at[dim] = place
         return inner.element(tensor, at)
 
     into = b.empty(tensor_type(list(places.type.shape), tensor.type.element_type))

@@ -72,6 +72,7 @@ class Rule:
                        such sum.
     held:              axes that a factor must be cut along where possible, whatever it costs.
     turns:             whether an axis of a dim that must be whole may go to another dim, which all its tensors have.
+    even:              factors that are cut evenly or not at all.
     mirrored:          (operand, dim) of each dim, made of one factor, that is read from its end on: ranks hold even
                        blocks, and the last one has what the first one reads.
     windows:           (operand, dim, Window) of each dim, made of one factor, that is read through a window; of all
@@ -90,6 +91,7 @@ class Rule:
     held: tuple[tuple[int, Axes], ...] = ()
     windows: tuple[tuple[int, int, SlidingWindow], ...] = ()
     mirrored: tuple[tuple[int, int], ...] = ()
+    even: tuple[int, ...] = ()
     turns: bool = False
     name: str = ""
     tensors: tuple[Dims | None, ...] = field(init=False, repr=False)

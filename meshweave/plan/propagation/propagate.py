@@ -396,7 +396,7 @@ def _holds(rule: Rule, placed: dict[int, Axes], sizes: dict[str, int]) -> bool:
         if dims is not None and not all(merge_axes(placed, dim, rule, sizes)[1] for dim in dims):
             return False
     turned = [rule.tensors[t][d][0] for t, d in rule.mirrored]  # type: ignore[index]
-    if any(rule.factors[f].size % pieces(placed.get(f, ()), sizes) for f in turned):
+    if any(rule.factors[f].size % pieces(placed.get(f, ()), sizes) for f in (*turned, *rule.even)):
         return False
     if rule.padding_safe:
         return True

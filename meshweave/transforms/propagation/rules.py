@@ -67,6 +67,9 @@ KNOWN_WHOLE = (
     "tensor.generate",
 )
 """Ops that are known to need whole tensors, or to make them: no remark about these."""
+FEW = (
+    8  # times as many elements as are wanted in order, from which on ranks look for their own first
+)
 MOST_PIECES = 8  # tensors side by side of which a rank takes each element from one
 ITEM_BITS = {"index": 64, "complex<f32>": 64, "complex<f64>": 128}
 
@@ -490,14 +493,20 @@ def _scan(op: ir.Operation, captured: list[Captured]) -> Rule:
 
 
 def _order(op: ir.Operation, captured: list[Captured]) -> Rule:
-    """Read the rule of an order: rows go through, the dim is whole, and so are its places."""
+    """Read the rule of an order: rows go through, the dim is whole, and so are its places.
+
+    Where few places are wanted each rank may find as many of its own, of which all find the first.
+    """
     (given,), (made,) = [v.type for v in op.operands], [r.type for r in op.results]
     along = op.attributes["dim"].value
-    factors = [Factor(n, WHOLE if d == along else PARALLEL) for d, n in enumerate(given.shape)]
+    few = FEW * made.shape[along] <= given.shape[along] and given.shape[along] < 1 << 31
+    kind = JOINED if few else WHOLE
+    factors = [Factor(n, kind if d == along else PARALLEL) for d, n in enumerate(given.shape)]
     factors.append(Factor(made.shape[along], WHOLE))
     mine: Dims = tuple((d,) for d in range(len(given.shape)))
     theirs: Dims = tuple((len(given.shape) if d == along else d,) for d in range(len(given.shape)))
-    return _rule(op.name, factors, [given], [made], [mine, theirs])
+    even = (along,) if few else ()
+    return _rule(op.name, factors, [given], [made], [mine, theirs], even=even)
 
 
 def _lapack(op: ir.Operation, captured: list[Captured]) -> Rule:

@@ -8,8 +8,9 @@ from meshweave.ir.bindings import ir
 from meshweave.ir.sorting import ORDER, Order
 from meshweave.verification.said import NotReadError
 from meshweave.verification.terms.indices import Var, of_var, variables
+from meshweave.verification.terms.orders import ordered
 from meshweave.verification.terms.ranks import index_var
-from meshweave.verification.terms.terms import MixedError, Node, Term
+from meshweave.verification.terms.terms import MixedError, Term
 from meshweave.verification.walk import ProgramWalk, handles
 
 
@@ -23,12 +24,8 @@ def _order(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
     keys = terms.composed(walk.views[op.operands[0]], {index_var(dim, given[dim]): of_var(bound)})
     if any(bound in variables(e) for e, _ in keys.guards):
         raise NotReadError("an order of what holds padding")
+    place = of_var(index_var(dim, made[dim]))
     try:
-        found = terms.free([keys], frozenset([bound]))
+        return [ordered(terms, Order.of(op), keys, given[dim], place)]
     except MixedError:
         raise NotReadError("an order over places that mix") from None
-    number = terms.put(
-        Node("order", (Order.of(op), given[dim]), found.views, "i32"), (*found.sizes, given[dim])
-    )
-    place = of_var(index_var(dim, made[dim]))
-    return [terms.view(number, (*found.exprs, place), (), found.guards)]

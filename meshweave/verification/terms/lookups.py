@@ -13,6 +13,7 @@ from meshweave.verification.terms.arith import predicate_of
 from meshweave.verification.terms.indices import Expr, Var, bounds, of_var, plus, variables
 from meshweave.verification.terms.masks import is_plain
 from meshweave.verification.terms.nodes import is_neutral
+from meshweave.verification.terms.orders import first_of_blocks
 from meshweave.verification.terms.terms import (
     MixedError,
     Node,
@@ -110,6 +111,9 @@ def gather(terms: Terms, table: Term, indices: Sequence[Term]) -> Term:
 
     Raises MixedError where parts of the table are read at sums of such a place and another.
     """
+    first = first_of_blocks(terms, table, indices)
+    if first is not None:
+        return first
     bound = frozenset(v for e in table.exprs for v in variables(e) if v.kind == "g")
     found = terms.free([table, *indices], bound)
     node = Node("gather", (), found.views, terms.type_of(table))
