@@ -103,6 +103,63 @@ def test_a_place_that_may_be_in_no_block_is_not_proven() -> None:
     assert status(*far) != 0
 
 
+def sliced(rows: int, put: bool, layouts: tuple[str, str]) -> str:
+    """A row of %t at a place that is held within it, or %u put there."""
+    t, u = layouts
+    made = (
+        f"tensor.insert_slice %u into %t[%p, 0] [1, 4] [1, 1] : tensor<1x4xf32> into tensor<{rows}x4xf32>"
+        if put
+        else f"tensor.extract_slice %t[%p, 0] [1, 4] [1, 1] : tensor<{rows}x4xf32> to tensor<1x4xf32>"
+    )
+    count, given = (rows, f"{{{t}}}") if put else (1, "")
+    return f"""
+func.func @main(%t: tensor<{rows}x4xf32> {{{t}}}, %u: tensor<1x4xf32> {{{u}}}, %i: tensor<index>)
+    -> (tensor<{count}x4xf32> {given}) {{
+  %first = arith.constant 0 : index
+  %last = arith.constant {rows - 1} : index
+  %at = tensor.extract %i[] : tensor<index>
+  %low = arith.maxsi %at, %first : index
+  %p = arith.minsi %low, %last : index
+  %r = {made}
+  return %r : tensor<{count}x4xf32>
+}}
+"""
+
+
+@pytest.mark.parametrize("put", [False, True])
+@pytest.mark.parametrize("rows", [8, 7, 2])
+def test_a_row_at_a_computed_place_is_read_and_put_where_it_lies(rows: int, put: bool) -> None:
+    cuts = [("x=3", ("[x, _]", "[_, _]")), ("x=2, y=2", ("[x, y]", "[_, y]"))]
+    for mesh, layouts in [*cuts, ("x=2, y=2", ("[y*x, _]", "[_, _]"))]:
+        text = sliced(rows, put, layouts)
+        local = partitioned(mesh, text)
+        assert not re.search(r"dist\.(all_gather|all_to_all)", local) or not put
+        assert status(on(mesh, text), local) == 0
+        t, u = (RNG.integers(-3, 4, (n, 4)).astype(np.float32) for n in (rows, 1))
+        for place in (-1, 0, rows // 2, rows):
+            (made,) = run(mesh, text, t, u, np.array(place))
+            wanted, at = t.copy(), min(max(place, 0), rows - 1)
+            wanted[at] = u[0] if put else t[at]
+            np.testing.assert_array_equal(made, wanted if put else wanted[at : at + 1])
+
+
+@pytest.mark.parametrize("put", [False, True])
+def test_a_row_read_or_put_elsewhere_is_not_proven(put: bool) -> None:
+    text = sliced(8, put, ("[x, _]", "[_, _]"))
+    local = partitioned("x=2", text)
+    assert status(on("x=2", text), local) == 0
+    wrongs = {
+        "arith.subi": "arith.addi",
+        "cmpi ult": "cmpi ule",
+        "arith.constant 4": "arith.constant 3",
+        "arith.select %(\\d+), %(in\\w*), %(\\w+) : f32": "arith.select %\\1, %\\3, %\\2 : f32",
+        "extract_slice %arg0\\[%\\w+, 0\\]": "extract_slice %arg0[0, 0]",
+    }
+    for a, b in wrongs.items():
+        wrong = re.sub(a, b, local)
+        assert wrong != local and status(on("x=2", text), wrong) != 0, a
+
+
 @pytest.mark.parametrize("mesh", ["tp=2", "dp=2, tp=2"])
 def test_cross_entropy_moves_numbers_of_rows_only(mesh: str) -> None:
     """The vocabulary is cut over tp: of a row move its maximum, its sum and the logit of its label."""

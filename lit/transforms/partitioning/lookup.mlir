@@ -46,3 +46,20 @@ func.func @anywhere(%t: tensor<8x3xf32> {dist.layout = #dist.layout<"[x, _]">}, 
   } -> tensor<2x3xf32>
   return %1 : tensor<2x3xf32>
 }
+
+// The rank that has the row puts the slice there, the others put back what they have.
+// CHECK-LABEL: func.func @put
+// CHECK-SAME:    ([[T:%[a-z0-9]+]]: tensor<2x3xf32> {{.*}}, [[U:%[a-z0-9]+]]: tensor<1x3xf32>
+// CHECK:         %[[AT:.*]] = arith.select %[[MINE:.*]], %{{.*}}, %{{.*}} : index
+// CHECK:         %[[OLD:.*]] = tensor.extract_slice [[T]][%[[AT]], 0] [1, 3]
+// CHECK:         linalg.generic {{.*}} ins([[U]], %[[OLD]] :
+// CHECK:         tensor.insert_slice %{{.*}} into [[T]][%[[AT]], 0] [1, 3]
+func.func @put(%t: tensor<8x3xf32> {dist.layout = #dist.layout<"[x, _]">}, %u: tensor<1x3xf32>, %i: index)
+    -> (tensor<8x3xf32> {dist.layout = #dist.layout<"[x, _]">}) {
+  %first = arith.constant 0 : index
+  %last = arith.constant 7 : index
+  %q = arith.maxsi %i, %first : index
+  %p = arith.minsi %q, %last : index
+  %r = tensor.insert_slice %u into %t[%p, 0] [1, 3] [1, 1] : tensor<1x3xf32> into tensor<8x3xf32>
+  return %r : tensor<8x3xf32>
+}

@@ -1,17 +1,25 @@
 """Let ranks look up what they have of a tensor that is read at computed places: what another rank has counts nothing.
 
 t[p]   =   sum over ranks of (p in this rank's block ? block[p - begin] : 0)
+
+What is put at a computed place is put there by the rank that has it; the others put back what is there.
 """
 
 from collections.abc import Sequence
 
 from meshweave.ir.bindings import arith, ir
-from meshweave.ir.build import OpBuilder
+from meshweave.ir.build import DYNAMIC, OpBuilder, static_offsets
 from meshweave.ir.ops import terminator
 from meshweave.layout.layout import Layout
 from meshweave.transforms.partitioning.local import Local
 from meshweave.transforms.partitioning.place import CutDim, GlobalIndex
-from meshweave.transforms.propagation.bodies import body_of, captured_by, found_dims, lookup
+from meshweave.transforms.propagation.bodies import (
+    body_of,
+    captured_by,
+    found_dims,
+    is_tensor,
+    lookup,
+)
 
 
 def fix_lookup(op: ir.Operation, operands: Sequence[Layout | None], local: Local) -> None:
@@ -30,18 +38,86 @@ def _look_up(op: ir.Operation, reader: ir.Operation, cut: dict[int, Layout], loc
     b, tensor = OpBuilder.before(reader), reader.operands[0]
     held: ir.Value | None = None
     for dim, layout in cut.items():
-        size, whole = tensor.type.shape[dim], local.uneven.get(tensor)
-        ranks = local.mesh.axis_count(layout.axes_of(dim))
-        end = whole[dim] if whole else size * ranks
-        begin = GlobalIndex.of(OpBuilder.before(op), CutDim.of(layout, dim, end), local).offset
-        place = b.binary("subi", reader.operands[dim + 1], begin)
-        mine = b.compare(arith.CmpIPredicate.ult, place, b.index(size))
-        reader.operands[dim + 1] = b.select(mine, place, b.index(0))
+        begin = _begin(OpBuilder.before(op), tensor, dim, layout, local)
+        mine, place = _here(b, reader.operands[dim + 1], begin, tensor.type.shape[dim])
+        reader.operands[dim + 1] = place
         held = mine if held is None else b.binary("andi", held, mine)
     end_of_body = terminator(op.regions[0].blocks[0])
     after = OpBuilder.before(end_of_body)
     nothing = after.constant(_nothing(reader.result.type))
     end_of_body.operands[0] = after.select(held, reader.result, nothing)
+
+
+def look_up_slice(op: ir.Operation, layout: Layout, local: Local) -> list[int]:
+    """Let a slice, whose types are local, read at computed places in the rank's block; return the dims of these."""
+    b, tensor = OpBuilder.before(op), op.operands[0]
+    held: ir.Value | None = None
+    found = _moving(op, 1, layout, local)
+    for dim, operand in found.items():
+        begin = _begin(b, tensor, dim, layout, local)
+        mine, op.operands[operand] = _here(b, op.operands[operand], begin, tensor.type.shape[dim])
+        held = mine if held is None else b.binary("andi", held, mine)
+    if held is None:
+        return []
+    result, after = op.results[0], OpBuilder.after(op)
+    readers = [(use.owner.operation, use.operand_number) for use in result.uses]
+    nothing = after.constant(_nothing(result.type.element_type))
+    made = _chosen(after, held, result, nothing)
+    if result in local.uneven:
+        local.uneven[made] = local.uneven[result]
+    for reader, number in readers:
+        reader.operands[number] = made
+    return list(found)
+
+
+def put_slice(op: ir.Operation, layout: Layout, local: Local) -> bool:
+    """Let the rank that has the computed place of a slice put it there, the others what is there; tell whether it does.
+
+    layout: of the tensor that it is put into. Along all other dims the slice is full.
+    """
+    b, into = OpBuilder.before(op), op.operands[1]
+    for dim, operand in _moving(op, 2, layout, local).items():
+        begin = _begin(b, into, dim, layout, local)
+        mine, place = _here(b, op.operands[operand], begin, into.type.shape[dim])
+        op.operands[operand] = place
+        value = op.operands[0]
+        at = [place if d == dim else 0 for d in range(layout.ndim)]
+        sizes = [1 if d == dim else n for d, n in enumerate(into.type.shape)]
+        old = b.extract_slice(into, value.type, at, sizes)
+        op.operands[0] = _chosen(b, mine, value, old)
+        return True
+    return False
+
+
+def _moving(op: ir.Operation, first: int, layout: Layout, local: Local) -> dict[int, int]:
+    """Return the dims that are cut and where a slice takes one index, each with the operand that says which."""
+    moving = [d for d, offset in enumerate(static_offsets(op)) if offset == DYNAMIC]
+    ranks = local.mesh.axis_count
+    return {d: first + k for k, d in enumerate(moving) if ranks(layout.axes_of(d)) > 1}
+
+
+def _begin(b: OpBuilder, tensor: ir.Value, dim: int, layout: Layout, local: Local) -> ir.Value:
+    """Return where the rank's block of a dim begins in the whole."""
+    size, whole = tensor.type.shape[dim], local.uneven.get(tensor)
+    end = whole[dim] if whole else size * local.mesh.axis_count(layout.axes_of(dim))
+    return GlobalIndex.of(b, CutDim.of(layout, dim, end), local).offset
+
+
+def _here(b: OpBuilder, place: ir.Value, begin: ir.Value, size: int) -> tuple[ir.Value, ir.Value]:
+    """Return whether a place lies in the `size` places from `begin` on, and where in them, the first if it does not."""
+    here = b.binary("subi", place, begin)
+    mine = b.compare(arith.CmpIPredicate.ult, here, b.index(size))
+    return mine, b.select(mine, here, b.index(0))
+
+
+def _chosen(b: OpBuilder, held: ir.Value, value: ir.Value, other: ir.Value) -> ir.Value:
+    """Return a tensor where a condition holds, else another, or a number."""
+    rest = [other] if is_tensor(other.type) else []
+
+    def body(inner: OpBuilder, elements: list[ir.Value]) -> ir.Value:
+        return inner.select(held, elements[0], elements[1] if rest else other)
+
+    return b.elementwise([value, *rest], b.empty(value.type), body)
 
 
 def _nothing(type_: ir.Type) -> ir.Attribute:

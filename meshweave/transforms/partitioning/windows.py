@@ -24,6 +24,7 @@ from meshweave.ir.build import (
 from meshweave.ir.ops import producer, replace_op, terminator
 from meshweave.layout.layout import Layout
 from meshweave.transforms.partitioning.local import Local
+from meshweave.transforms.partitioning.lookups import look_up_slice, put_slice
 from meshweave.transforms.partitioning.ops import slice_sizes
 from meshweave.transforms.partitioning.place import CutDim, GlobalIndex
 from meshweave.transforms.propagation.bodies import is_tensor
@@ -104,8 +105,9 @@ def _extract_slice(it: LocalOp) -> None:
     offsets, sizes, strides = static_offsets(op), static_sizes(op), static_strides(op)
     shape, mesh = op.operands[0].type.shape, it.local.mesh
     assert layout is not None
+    found = look_up_slice(op, layout, it.local)
     for d in range(layout.ndim):
-        if layout.window(d) is None and mesh.axis_count(layout.axes_of(d)) == 1:
+        if d in found or (layout.window(d) is None and mesh.axis_count(layout.axes_of(d)) == 1):
             continue
         offsets[d], sizes[d] = 0, (shape[d] - 1) // strides[d] + 1
     op.attributes["static_offsets"] = i64_array(offsets)
@@ -160,6 +162,9 @@ def _insert_slice(it: LocalOp) -> None:
     Dims along which places are apart, or not known, come first, and of the others the last: dist-verify reads them so.
     """
     op, b = it.op, OpBuilder.before(it.op)
+    if it.operands[1] is not None and put_slice(op, it.operands[1], it.local):
+        slice_sizes(op)
+        return
     value, into = op.operands[0], op.operands[1]
     spans = list(map(SliceRange, mixed_offsets(op, 2), static_sizes(op), static_strides(op)))
     dims = sorted(range(len(spans)), key=lambda d: (spans[d].order, -d))

@@ -137,6 +137,8 @@ class RuleTable:
         if read is _aligned_op:
             return ()
         said = [op.attributes[name] for name in op.attributes if name != "dist.layouts"]
+        if read in (_extract_slice, _insert_slice):
+            said += held_offsets(op)
         return (*said, body)
 
     def _traits(self, op: ir.Operation, types: ir.Attribute, body: BodyKey | None) -> BodyTraits:
@@ -597,7 +599,12 @@ def _extract_slice(op: ir.Operation, captured: list[Captured]) -> Rule:
     if DYNAMIC in strides or 0 in [*small, *large]:
         return rule
     windows, read, factors = [], list(rule.tensors[0] or ()), list(rule.factors)
+    looked_up = (
+        _single(op) if not str(op.results[0].type.element_type).startswith("complex") else ()
+    )
     for d, (offset, extent) in enumerate(zip(offsets, extents)):
+        if offset == DYNAMIC and d in looked_up and large[d] > 1:
+            factors[d] = Factor(large[d], FOUND)
         if offset == DYNAMIC or factors[d].kind != WHOLE:
             continue
         if d in kept:
@@ -606,12 +613,37 @@ def _extract_slice(op: ir.Operation, captured: list[Captured]) -> Rule:
         factors[d] = Factor(1, WHOLE)  # of a dim that is left out; else nothing is made of it
         windows.append((0, d, SlidingWindow(strides[d], offset)))
     operands = (tuple(read), *rule.operands[1:])
-    return replace(rule, factors=tuple(factors), operands=operands, windows=tuple(windows))
+    kind = found_kind(op) if any(f.kind == FOUND for f in factors) else None
+    return replace(
+        rule, factors=tuple(factors), operands=operands, windows=tuple(windows), reduction=kind
+    )
+
+
+def held_offsets(op: ir.Operation) -> list[bool]:
+    """Tell for each offset of a slice that is computed whether it is held within a dim, as frontends hold it."""
+    first = 2 if op.name == "tensor.insert_slice" else 1
+    makers = [producer(offset) for offset in list(op.operands)[first:]]
+    return [made is not None and made.name == "arith.minsi" for made in makers]
+
+
+def _single(op: ir.Operation) -> list[int]:
+    """Return the dims of which a slice takes one index, at a computed place within the dim."""
+    offsets, held = static_offsets(op), held_offsets(op)
+    moving = [d for d, offset in enumerate(offsets) if offset == DYNAMIC]
+    sizes = static_sizes(op)
+    return [d for d, inside in zip(moving, held) if inside and sizes[d] == 1]
 
 
 def _insert_slice(op: ir.Operation, captured: list[Captured]) -> Rule:
-    """Read the rule of insert_slice: each place of the result reads its own of the slice, where there is one."""
+    """Read the rule of insert_slice: each place of the result reads its own of the slice, where there is one.
+
+    A slice of one index at a computed place is put in by the rank that has the place, where it is full otherwise.
+    """
     rule, large = _slice_like(op, captured), list(op.operands[1].type.shape)
+    parts = [d for d in range(len(large)) if rule.factors[d].kind == WHOLE]
+    if len(parts) == 1 and parts == _single(op) and large[parts[0]] > 1:
+        placed = [Factor(n.size, PLACED) if d in parts else n for d, n in enumerate(rule.factors)]
+        return replace(rule, factors=tuple(placed))
     offsets, strides = static_offsets(op), static_strides(op)
     small = list(op.operands[0].type.shape)
     if len(small) != len(large) or 0 in [*small, *large]:

@@ -99,6 +99,33 @@ def looked_up(
     return terms.composed(made, {}, sorted(guards)), [v for v in bound if v in left]
 
 
+def put_in_block(
+    terms: Terms, into: Term, value: Term, place: Var, begin: Term
+) -> tuple[Term, Term, Term] | None:
+    """Return what is put, the place of an element and the one where it is put, as in the whole; None for anything else.
+
+    So where a block puts a value at a place that it has, and what is there at another one. `into` is read at `place`.
+    """
+    block = _block(terms, begin)
+    if block is None or terms.nodes[value.node].op != "arith.select":
+        return None
+    here = plus(of_var(place), block.begin)
+    # What is there is read at any place of the block: where that has padding too, it is not what is put.
+    sizes = [n for e, n in zip(into.exprs, terms.sizes[into.node]) if e == here and n is not None]
+    guards = [
+        g for g in value.guards if g not in {(block.begin, n - block.size + 1) for n in sizes}
+    ]
+    condition, new, old = _reads(terms, value._replace(guards=()))
+    there = terms.composed(into, {place: of_var(Var("g", "0", place.size))})
+    try:
+        kept = gather(terms, there, [begin])
+    except MixedError:
+        return None
+    if condition != block.condition(terms) or old != kept or place.size != block.size:
+        return None
+    return terms.composed(new, {}, guards), terms.iota(here), block.place
+
+
 def _all(terms: Terms, conditions: Sequence[Term]) -> Term:
     held = conditions[0]
     for condition in conditions[1:]:

@@ -22,6 +22,7 @@ from meshweave.verification.terms.indices import (
     times,
     variables,
 )
+from meshweave.verification.terms.lookups import put_in_block
 from meshweave.verification.terms.masks import is_masked, settled
 from meshweave.verification.terms.nodes import plain
 from meshweave.verification.terms.samples import OpenError, place
@@ -392,6 +393,10 @@ def put_at(
     sizes = tuple([n for _, _, n in moving])
     bound = frozenset(Var("g", str(k), n) for k, n in enumerate(sizes))
     pairs = [v for place, begin, _ in moving for v in (terms.iota(of_var(place)), begin)]
+    if sizes == (1,):
+        whole = put_in_block(terms, into, value, *moving[0][:2])
+        if whole is not None:
+            value, *pairs = whole
     kind = terms.type_of(value)
     views = [value, into, *pairs]
     if any(variables(e) & bound for v in views for e, _ in v.guards):
