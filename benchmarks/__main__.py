@@ -19,6 +19,7 @@ NAMES = (
     "operators",
     "decode",
     "few_rows",
+    "lengths",
 )
 
 

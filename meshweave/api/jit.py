@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, overload
 
 from meshweave.api.donations import Donations, donated_leaves, donated_names
 from meshweave.api.lengths.call import LengthsCompiled
+from meshweave.api.lengths.dims import DimsOf, checked_dims, opened
 from meshweave.api.lengths.lowered import LengthsLowered, dims_of, lower_lengths
 from meshweave.api.lowered import Compiled, Lowered
 from meshweave.api.signature import (
@@ -82,6 +83,7 @@ def jit(
     engine: str = "local",
     static_argnames: str | Sequence[str] = (),
     donate: Donations = (),
+    dims: DimsOf | None = None,
     timeout: float | None = None,
     flight: str | None = None,
     verify: bool = True,
@@ -96,6 +98,7 @@ def jit(
     engine: str = "local",
     static_argnames: str | Sequence[str] = (),
     donate: Donations = (),
+    dims: DimsOf | None = None,
     timeout: float | None = None,
     flight: str | None = None,
     verify: bool = True,
@@ -109,6 +112,7 @@ def jit(
     engine: str = "local",
     static_argnames: str | Sequence[str] = (),
     donate: Donations = (),
+    dims: DimsOf | None = None,
     timeout: float | None = None,
     flight: str | None = None,
     verify: bool = True,
@@ -124,6 +128,8 @@ def jit(
     static_argnames: names of arguments that are values for Python, not arrays; they must be hashable.
     donate:      names or positions of arguments whose buffers results may take: such a state is updated in place, and
                  its Arrays cannot be used again. A dict gives strengths, "preferred" (the default) or "required".
+    dims:        sizes that each call chooses, up to a bound: for an argument by its name a shape of `mw.Dim`s, None and
+                 numbers, or a dict of its dims, as `{"x": (n, None)}` or `{"x": {0: n}}`. One program serves them all.
     timeout:     seconds without progress after which a call ends with RankError; None: 60 while a rank
                  waits for another, and no limit while all compute.
     flight:      a folder where a call that fails leaves what each rank did last, for `meshweave doctor --dump`.
@@ -149,7 +155,8 @@ def jit(
     """
     make = partial(
         Jitted, mesh=mesh, in_layouts=in_layouts, out_layouts=out_layouts, engine=engine,
-        static_argnames=static_argnames, donate=donate, timeout=timeout, flight=flight, verify=verify,
+        static_argnames=static_argnames, donate=donate, dims=dims, timeout=timeout, flight=flight,
+        verify=verify,
     )  # fmt: skip
     return make if function is None else make(function)
 
@@ -177,6 +184,7 @@ class Jitted:
         engine: str,
         static_argnames: str | Sequence[str],
         donate: Donations,
+        dims: DimsOf | None,
         timeout: float | None,
         flight: str | None,
         verify: bool,
@@ -198,6 +206,7 @@ class Jitted:
         if unknown:
             raise UsageError(f"jit: static_argnames {unknown} are no arguments: {self._names}")
         self._donated = donated_names(donate, self._names, self._static)
+        self._dims = checked_dims(dims, self._names, self._static)
         self._where = _where(function)
         self._programs: dict[Any, Compiled] = {}
         self._fast: dict[Any, Callable[[Any], Any]] = {}
@@ -282,10 +291,24 @@ class Jitted:
         Raises MeshweaveError, at the line at fault.
         """
         leaves, structure = tree.flatten((args, kwargs), _is_array)
-        dims = dims_of(leaves)
-        if not dims:
+        if not dims_of(leaves):
             _, key = self._key(args, kwargs)
             return self._lowered(key)
+        return self._lengths(leaves, structure)
+
+    def _open_for(self, leaves: Sequence[object], key: _Key) -> Lowered:
+        """Trace the function for arguments like these, with the sizes that calls choose open."""
+        given = [
+            opened(leaf, spec, path, self._dims)
+            for leaf, spec, path in zip(leaves, key.specs, key.paths)
+        ]
+        values = dict(key.values)
+        args, kwargs = tree.unflatten(key.structure, iter(given))
+        return self.lower(*args, **kwargs, **values)
+
+    def _lengths(self, leaves: Sequence[object], structure: tree.Structure) -> Lowered:
+        """Trace the function for arguments with `Dim`s."""
+        dims = dims_of(leaves)
 
         def lower(given: Sequence[object]) -> Lowered:
             args, kwargs = tree.unflatten(structure, iter(given))
@@ -294,8 +317,7 @@ class Jitted:
         def compiled(lowered: LengthsLowered, program: Program, seconds: float) -> LengthsCompiled:
             _, key = self._key(*tree.unflatten(structure, iter(lowered.bound_leaves(leaves))))
             made = LengthsCompiled(lowered, program, seconds, lowered.lengths, key.rest)
-            with self._lock:
-                self._open.append(made)
+            self._open.append(made)
             return made
 
         return lower_lengths(leaves, dims, lower, compiled)
@@ -414,8 +436,11 @@ class Jitted:
             found = self._programs.get(key) or self._serving(key)
             if found is None:
                 known = search_info()
-                found = self._lowered(key).compile(self._timeout, self._flight)
-                self._programs[key] = found
+                if self._dims:
+                    found = self._open_for(leaves, key).compile(self._timeout, self._flight)
+                else:
+                    found = self._lowered(key).compile(self._timeout, self._flight)
+                    self._programs[key] = found
                 rest, plans = (
                     (key.structure, key.static, key.kernels),
                     _plans(known.hits, known.misses),

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from meshweave.api import program as api
+from meshweave.api.lengths.call import Lengths, LengthsCompiled
+from meshweave.api.lengths.lowered import dims_of, one_of_all
 from meshweave.api.lowered import Compiled, Lowered
 from meshweave.api.signature import fast_key
 from meshweave.errors import MeshweaveError, UsageError
@@ -26,6 +28,7 @@ from meshweave.frontends.python.place import chosen_kernels
 from meshweave.frontends.python.program import ArgumentSpec, TracedProgram
 from meshweave.jax.placements import PyTree
 from meshweave.jax.tracing import Leaf, Traced, trace
+from meshweave.layout.lengths import Dim, ShapeDtype, Sizes
 from meshweave.runtime.arrays.array import Array
 from meshweave.runtime.engine import engine as engine_named
 
@@ -47,7 +50,8 @@ def from_jax(
     """Compile a JAX function for arguments like `args` and `kwargs`. JAX traces it, but runs nothing of it.
 
     fn:           a function, or the result of `jax.jit` (its own shardings count where in_shardings is None).
-    args, kwargs: arrays, PRNG keys, or anything with shape and dtype (`jax.ShapeDtypeStruct`), in pytrees.
+    args, kwargs: arrays, PRNG keys, or anything with shape and dtype (`jax.ShapeDtypeStruct`), in pytrees. A
+                  `mw.ShapeDtype` may have `Dim`s, sizes that each call chooses.
     in_shardings: the layouts of `args`: a pytree like them, or a prefix of it, of layout texts, Layouts (of any kind,
                   uneven and cyclic ones too), PartitionSpecs, NamedShardings, or None for the sharding that the
                   argument has, over several devices, else what propagation finds.
@@ -67,8 +71,30 @@ def from_jax(
     """
     began = time.perf_counter()
     jax = _jax()
-    traced = trace(jax, fn, args, kwargs, in_shardings, mesh)
-    return JaxProgram(jax, traced, engine, timeout, verify, began)
+    leaves, structure = jax.tree.flatten((args, kwargs))
+    dims = dims_of(leaves)
+
+    def traced(sizes: Sizes) -> Traced:
+        given = [_for_jax(jax, leaf, sizes) for leaf in leaves]
+        args, kwargs = jax.tree.unflatten(structure, given)
+        return trace(jax, fn, args, kwargs, in_shardings, mesh)
+
+    if not dims:
+        return JaxProgram(jax, traced({}), engine, timeout, verify, began)
+    made = one_of_all(leaves, dims, traced, lambda one: one.text)
+    kept = [leaves[i] for i in made.traced.kept]
+    shapes = tuple([leaf.shape if isinstance(leaf, ShapeDtype) else None for leaf in kept])
+    lengths = Lengths(dims, made.planned, shapes, made.results)
+    whole = made.traced._replace(text=made.text)
+    return JaxProgram(jax, whole, engine, timeout, verify, began, lengths)
+
+
+def _for_jax(jax: ModuleType, leaf: object, sizes: Sizes) -> object:
+    """Return an argument as JAX traces it."""
+    if not isinstance(leaf, ShapeDtype):
+        return leaf
+    made = leaf.at(sizes)
+    return jax.ShapeDtypeStruct(made.shape, as_dtype(made.dtype).numpy)
 
 
 class JaxProgram:
@@ -86,6 +112,7 @@ class JaxProgram:
         timeout: float | None,
         verify: bool,
         began: float,
+        lengths: Lengths | None = None,
     ) -> None:
         runs_on = engine_named(engine, timeout=timeout)
         self._jax, self._traced, self.text = jax, traced._replace(captured=()), traced.text
@@ -107,7 +134,12 @@ class JaxProgram:
         names = [leaf.name for leaf in kept]
         program = TracedProgram(traced.text, structure, captured=traced.captured)
         lowered = Lowered(traced.name, program, specs, names, self.mesh, engine, kernels, verify)
-        self._compiled = Compiled(lowered, self.program, time.perf_counter() - began)
+        seconds = time.perf_counter() - began
+        self._shapes: list[Sequence[int | Dim]] = [leaf.shape for leaf in kept]
+        self._compiled = Compiled(lowered, self.program, seconds)
+        if lengths is not None:
+            self._compiled = LengthsCompiled(lowered, self.program, seconds, lengths)
+            self._shapes = [s or leaf.shape for s, leaf in zip(lengths.shapes, kept)]
         self._fast: dict[object, Callable[[Sequence[object]], Sequence[Array]]] = {}
 
     def __call__(self, /, *args: PyTree, **kwargs: PyTree) -> PyTree:
@@ -123,7 +155,10 @@ class JaxProgram:
             )
         if traced.held:
             leaves = _without_held(leaves, traced)
-        taken = [self._taken(leaves[i], traced.inputs[i]) for i in traced.kept]
+        taken = [
+            self._taken(leaves[i], traced.inputs[i], shape)
+            for i, shape in zip(traced.kept, self._shapes)
+        ]
         key = fast_key(taken)
         found = self._fast.get(key)
         if found is None:
@@ -141,7 +176,9 @@ class JaxProgram:
         data = self._jax.numpy.asarray(np.asarray(array))
         return self._jax.random.wrap_key_data(data, impl=leaf.key.impl)
 
-    def _taken(self, value: object, leaf: Leaf) -> Array | np.ndarray[Any, Any]:
+    def _taken(
+        self, value: object, leaf: Leaf, shape: Sequence[int | Dim]
+    ) -> Array | np.ndarray[Any, Any]:
         """Return an argument as the program takes it: only JAX's own conversions (float64 to float32) are made."""
         if isinstance(value, Array):
             return value
@@ -150,8 +187,8 @@ class JaxProgram:
         array = np.asarray(value)
         if len(array.shape) != len(leaf.shape):
             raise MeshweaveError(f"{leaf.name}: {array.ndim} dims, {len(leaf.shape)} are right")
-        for dim, (size, right) in enumerate(zip(array.shape, leaf.shape)):
-            if size != right:
+        for dim, (size, right) in enumerate(zip(array.shape, shape)):
+            if size != right and not isinstance(right, Dim):
                 raise MeshweaveError(f"{leaf.name}: dim {dim} has size {size}, {right} is right")
         if array.dtype != leaf.dtype:
             canonical = self._jax.dtypes.canonicalize_dtype(array.dtype)

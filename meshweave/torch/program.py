@@ -10,14 +10,20 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from meshweave.api import program as api
 from meshweave.api.explain import explanation, report
+from meshweave.api.lengths.call import Lengths, LengthsCompiled
+from meshweave.api.lengths.lowered import at, dims_of, one_of_all
+from meshweave.api.lowered import Lowered
 from meshweave.errors import LayoutError, MeshweaveError, UsageError
+from meshweave.frontends.python import tree
+from meshweave.frontends.python.dtypes import as_dtype
 from meshweave.frontends.python.place import chosen_kernels
+from meshweave.frontends.python.program import ArgumentSpec, TracedProgram
 from meshweave.frontends.torch.export import Exported, export, torch_package
 from meshweave.frontends.torch.layouts import (
     Placement,
@@ -28,10 +34,11 @@ from meshweave.frontends.torch.layouts import (
 )
 from meshweave.hints.fast_paths import Choice, as_choice
 from meshweave.layout import Layout, Mesh
+from meshweave.layout.lengths import Dim, ShapeDtype, Sizes
 from meshweave.runtime.arrays.array import Array
 from meshweave.runtime.engine import engine as engine_named
 from meshweave.runtime.forks import new_lock
-from meshweave.torch.ports import Ports, placed
+from meshweave.torch.ports import Ports, from_tensor, placed, to_torch
 
 if TYPE_CHECKING:  # PyTorch is optional, and takes seconds to import
     from torch import Tensor, nn
@@ -56,7 +63,8 @@ def from_torch(
     """Compile a PyTorch module for a mesh.
 
     module:     an nn.Module in evaluation mode, or an ExportedProgram of torch.export.
-    args, kwargs: arguments like those of later calls, for their shapes and dtypes; an ExportedProgram has its own.
+    args, kwargs: arguments like those of later calls, for their shapes and dtypes; an ExportedProgram has its own. A
+                `mw.ShapeDtype` may have `Dim`s, sizes that each call chooses.
     placements: the layouts of parameters, buffers and inputs by name (of the state_dict, and of `forward`), `*` matches
                 anything: layout text, `mw.P(...)`, a Layout, DTensor placements, or (mesh, placements). What is not
                 named takes the placements of its DTensor, if it is one, else what propagation finds.
@@ -85,14 +93,60 @@ def from_torch(
         raise UsageError(f"from_torch: args: a tuple is needed, got {type(args).__name__}")
     from torch.utils import _pytree
 
-    given = _pytree.tree_leaves((tuple(args), dict(kwargs or {})))
+    leaves, structure = _pytree.tree_flatten((tuple(args), dict(kwargs or {})))
+
+    def imported(sizes: Sizes) -> _Imported:
+        given = [_example(torch, at(leaf, sizes)) for leaf in leaves]
+        called = _pytree.tree_unflatten(given, structure)
+        return _import(torch, module, called, placements, mesh, out_placements, state)
+
+    dims, kind, chosen = dims_of(leaves), type(module).__name__, _kernels(torch)
+    if not dims:
+        exported, text, where = imported({})
+        return TorchProgram(exported, text, kind, where, engine, timeout, verify, chosen)
+    made = one_of_all(leaves, dims, imported, lambda one: one.text)
+    exported, _, where = made.traced
+    if exported.written:
+        raise UsageError(
+            f"from_torch: {kind} writes {exported.names[next(iter(exported.written.values()))]}: "
+            "a program whose sizes each call chooses writes no argument and no buffer"
+        )
+    shapes: list[tuple[int | Dim, ...] | None] = [None] * len(exported.names)
+    for leaf, index in zip(leaves, exported.inputs):
+        if index is not None and isinstance(leaf, ShapeDtype):
+            shapes[index] = leaf.shape
+    lengths = Lengths(dims, made.planned, tuple(shapes), made.results)
+    return TorchLengths(exported, made.text, kind, where, engine, timeout, verify, chosen, lengths)
+
+
+class _Imported(NamedTuple):
+    """Hold a module as torch.export sees it, its program in MLIR, and the mesh that it is for."""
+
+    exported: Exported
+    text: str
+    mesh: Mesh
+
+
+def _import(
+    torch: ModuleType,
+    module: nn.Module | ExportedProgram,
+    called: tuple[tuple[object, ...], dict[str, object]],
+    placements: Mapping[str, Placement] | None,
+    mesh: Mesh | str | DeviceMesh | None,
+    out_placements: Placement | list[Placement | None] | None,
+    state: Mapping[str, object] | None,
+) -> _Imported:
+    """Export a module called with these arguments; the others are those of `from_torch`."""
+    from torch.utils import _pytree
+
+    given = _pytree.tree_leaves(called)
     with ExitStack() as undo:
         sharded = _dtensors(torch, module)
         meshes = [t.device_mesh for t in (*sharded.values(), *filter(is_dtensor, given))]
         where = choose_mesh(mesh, meshes)
         if sharded:
             undo.enter_context(_whole(torch, module, sharded, state or {}))
-        whole = _pytree.tree_map(lambda v: _like(torch, v), (tuple(args), dict(kwargs or {})))
+        whole = _pytree.tree_map(lambda v: _like(torch, v), called)
         exported = export(module, *whole)
     _take_state(torch, exported, state or {})
     own = _own_layouts(exported, sharded, given, where)
@@ -104,8 +158,15 @@ def from_torch(
     from meshweave.frontends.torch.importer import linalg_text  # loads MLIR
 
     text = linalg_text(exported.graph, layouts, results, where, exported.written)
-    name = type(module).__name__
-    return TorchProgram(exported, text, name, where, engine, timeout, verify, _kernels(torch))
+    return _Imported(exported, text, where)
+
+
+def _example(torch: ModuleType, leaf: object) -> object:
+    """Return an argument that torch.export takes: zeros where only its kind is known."""
+    if not isinstance(leaf, ShapeDtype):
+        return leaf
+    shape = tuple([size for size in leaf.shape if isinstance(size, int)])
+    return torch.from_numpy(np.zeros(shape, as_dtype(leaf.dtype).numpy))
 
 
 def _kernels(torch: ModuleType) -> Choice | None:
@@ -389,3 +450,56 @@ class TorchProgram:
 
     def __repr__(self) -> str:
         return f"<meshweave.from_torch {self.name} on ({self.mesh})>"
+
+
+class TorchLengths(TorchProgram):
+    """Run a compiled PyTorch program, its parameters bound, on arguments of any size up to the bounds of their dims."""
+
+    def __init__(
+        self,
+        exported: Exported,
+        text: str,
+        name: str,
+        mesh: Mesh,
+        engine: str,
+        timeout: float | None,
+        verify: bool,
+        kernels: Choice | None,
+        lengths: Lengths,
+    ) -> None:
+        """Compile the program, as TorchProgram does. lengths: the shapes are those of all ports, None for weights."""
+        super().__init__(exported, text, name, mesh, engine, timeout, verify, kernels)
+        ports = self.program.inputs[: len(exported.names)]
+        specs = [ArgumentSpec(tuple(p.global_shape), as_dtype(p.dtype)) for p in ports]
+        structure = tree.Container(tuple, None, (tree.LEAF,) * len(self.program.outputs))
+        program = TracedProgram(text, structure)
+        lowered = Lowered(name, program, specs, exported.names, mesh, engine, kernels, verify)
+        self._compiled = LengthsCompiled(lowered, self.program, self.seconds["compile"], lengths)
+
+    def __call__(self, *args: object, **kwargs: object) -> Any:
+        """Run it on torch tensors; return torch tensors in the structure that the module returns.
+
+        With NumPy arrays or Arrays among the arguments it returns Arrays. Raises MeshweaveError for wrong arguments,
+        RankError when a rank fails.
+        """
+        from torch.utils import _pytree
+
+        leaves, given = self._leaves(args, kwargs), dict[int, object]()
+        for leaf, index in zip(leaves, self._exported.inputs, strict=True):
+            if index is not None:
+                given[index] = leaf if isinstance(leaf, Array | np.ndarray) else from_tensor(leaf)
+        values = [self.parameters.get(n, given.get(k)) for k, n in enumerate(self._exported.names)]
+        began = time.perf_counter()
+        try:
+            results: Sequence[Array] = self._compiled.call(values)
+        except MeshweaveError as error:
+            raise type(error)(f"{self.name}: {error.message}") from None
+        self.seconds["run"] = time.perf_counter() - began
+        as_arrays = any(isinstance(leaf, Array | np.ndarray) for leaf in leaves)
+        found = list(results) if as_arrays else [to_torch(array) for array in results]
+        outputs = [constant if i is None else found[i] for i, constant in self._exported.outputs]
+        return _pytree.tree_unflatten(outputs, self._exported.out_spec)
+
+    def explain(self) -> str:
+        """Return tables about the program, as `TorchProgram.explain` does."""
+        return self._compiled.explain()

@@ -234,6 +234,110 @@ def test_what_cannot_have_such_a_size_is_refused_by_name(case: str) -> None:
     assert "test_lengths.py" in str(caught.value)
 
 
+def test_calls_may_leave_sizes_open() -> None:
+    """The first call compiles one program for all sizes of the dims that `dims` names."""
+    m = mw.Dim("m", max=6)
+
+    @mw.jit(dims={"x": (N, None), "y": {0: m}})
+    def cross(x: Any, y: Any, scale: float = 1.0) -> Any:
+        return mw.softmax(x @ y.T, axis=-1) @ y * scale
+
+    for size, other in ((3, 4), (11, 6), (1, 1)):
+        x, y = numbers(size, 5), numbers(other, 5)
+        scores = np.exp(x @ y.T)
+        wanted = 2 * (scores / scores.sum(1, keepdims=True) @ y)
+        np.testing.assert_allclose(cross(x, y, 2.0), wanted, rtol=1e-4, atol=1e-5)
+    assert cross.cache_info() == (2, 1, 1)
+    assert "arguments and results, whole: 40*n + 20*m + 4 bytes" in cross.explain()
+    assert "n up to 11, m up to 6" in cross.explain()
+    with pytest.raises(UsageError, match="argument x: dim 0 has size 12, n may be 1 to 11"):
+        cross(numbers(12, 5), numbers(2, 5), 2.0)
+    assert cross(numbers(2, 4), numbers(2, 4), 2.0).shape == (2, 4)
+    assert cross.cache_info().misses == 2  # other columns: another program, for all sizes too
+    cross.close()
+
+
+@pytest.mark.parametrize(
+    ("dims", "message"),
+    [
+        ({"z": (N,)}, "dims: z is no array of the function: x are"),
+        ({"x": 3}, "dims.'x'. is 3: a shape with Dims is right"),
+        ({"x": ("n", None)}, "a shape with Dims is right"),
+        ([N], "dims is a list, a dict by arguments is right"),
+    ],
+)
+def test_dims_that_name_nothing_are_refused(dims: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        mw.jit(lambda x: x, dims=dims)
+
+
+def test_dims_that_do_not_fit_a_call_are_refused() -> None:
+    with pytest.raises(UsageError, match="argument x: 1 dims, dims says"):
+        mw.jit(lambda x: x + 1, dims={"x": (N, None)})(numbers(3))
+    with pytest.raises(UsageError, match="dim 1 has size 4, 8 is right"):
+        mw.jit(lambda x: x + 1, dims={"x": (N, 8)})(numbers(3, 4))
+    with pytest.raises(UsageError, match="it is donated, and has a size that each call chooses"):
+        mw.jit(lambda x: x + 1, dims={"x": (N, 8)}, donate=("x",))(numbers(3, 8))
+
+
+def test_jax_functions_may_have_such_sizes() -> None:
+    jax = pytest.importorskip("jax")
+    jnp = jax.numpy
+    w = {"a": numbers(16, 16), "g": np.ones(16, np.float32)}
+
+    def layer(x: Any, w: Any) -> Any:
+        h = (x - x.mean(-1, keepdims=True)) / jnp.sqrt(x.var(-1, keepdims=True) + 1e-5) * w["g"]
+        q = (h @ w["a"]).reshape(-1, 4, 4).transpose(1, 0, 2)
+        place = jnp.arange(x.shape[0])
+        scores = jnp.einsum("hid,hjd->hij", q, q)
+        scores = jnp.where(place[:, None] >= place[None, :], scores, -1e9)
+        mixed = jnp.einsum("hij,hjd->ihd", jax.nn.softmax(scores, -1), q).reshape(-1, 16)
+        return x + jax.nn.gelu(mixed @ w["a"]) - x.mean(0), x[-1]
+
+    kind = mw.ShapeDtype((N, 16), "f32")
+    with mw.from_jax(layer, kind, w, mesh="x=2", in_shardings=("[x, _]", None)) as program:
+        for size in SIZES:
+            x = numbers(size, 16)
+            for one, other in zip(program(x, w), layer(x, w), strict=True):
+                np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
+        with pytest.raises(UsageError, match="argument x: dim 0 has size 12, n may be 1 to 11"):
+            program(numbers(12, 16), w)
+
+
+@pytest.mark.torch
+def test_modules_of_pytorch_may_have_such_sizes() -> None:
+    torch = pytest.importorskip("torch")
+    nn = torch.nn
+
+    class Block(nn.Module):  # type: ignore[name-defined,misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.norm = nn.Embedding(30, 8), nn.LayerNorm(8)
+            self.into, self.out = nn.Linear(8, 24), nn.Linear(8, 8)
+
+        def forward(self, tokens: Any) -> Any:
+            x, size = self.table(tokens), tokens.shape[0]
+            parts = self.into(self.norm(x)).split(8, dim=-1)
+            q, k, v = (part.view(size, 2, 4).transpose(0, 1) for part in parts)
+            mixed = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+            y = x + self.out(mixed.transpose(0, 1).reshape(size, 8))
+            return y, y[-1], y.mean(0)
+
+    torch.manual_seed(0)
+    module = Block().eval()
+    kind = mw.ShapeDtype((N,), "i64")
+    with mw.from_torch(module, (kind,), {"out.weight": "[x, _]"}, mesh="x=2") as program:
+        for size in SIZES:
+            tokens = torch.randint(0, 30, (size,))
+            with torch.no_grad():
+                wanted = module(tokens)
+            for one, other in zip(program(tokens), wanted, strict=True):
+                assert one.shape == other.shape and torch.allclose(one, other, atol=1e-5)
+        with pytest.raises(UsageError, match="Block: argument tokens: dim 0 has size 12"):
+            program(torch.zeros(12, dtype=torch.int64))
+        assert "n up to 11" in program.explain()
+
+
 def test_dims_say_what_is_wrong_with_them() -> None:
     with pytest.raises(UsageError, match="an identifier is right"):
         Dim("2n", max=4)
@@ -254,6 +358,20 @@ def test_formulas_are_those_of_all_probes() -> None:
     assert str(Formula(5, (("m", -2), ("n", 1)))) == "-2*m + n + 5"
     assert fitted(sizes, [s["n"] * s["m"] for s in sizes]) is None
     assert fitted(sizes, [s["n"] // 2 for s in sizes]) is None
+
+
+def test_gpus_run_the_same_program() -> None:
+    """On the emulator: rows behind the end hold NaN."""
+    n = mw.Dim("n", max=12)
+    w = numbers(8, 8)
+    jitted = mw.jit(lambda x, w: mw.softmax(x @ x.T, axis=-1) @ (x @ w) - mw.mean(x, axis=0))
+    text = jitted.lower(mw.ShapeDtype((n, 8), "f32"), w).program.text
+    with mw.compile(text, engine="emulate") as program:
+        for size in (1, 5, 12):
+            x = np.full((12, 8), np.nan, np.float32)
+            x[:size] = numbers(size, 8)
+            (y,) = program(x, w, np.asarray(size))
+            np.testing.assert_allclose(y[:size], jitted(x[:size], w), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("engine", ["local", "mpi"])

@@ -92,3 +92,33 @@ func.func @main(%x: tensor<64x8xf32>, %places: tensor<4xindex>, %n: tensor<i64> 
   } -> tensor<4x8xf32>
   return %z : tensor<4x8xf32>
 }
+
+// -----
+
+// Ranks that share rows compute those of their blocks that there are, also where a gather puts them together.
+
+// CHECK-LABEL: func.func {{.*}}@main
+// CHECK:         %[[N:.*]] = arith.index_cast
+// CHECK:         %[[M:.*]] = "mw.member"() {group = 0 : i64}
+// CHECK:         %[[AT:.*]] = arith.muli %[[M]], %{{.*}} : index
+// CHECK-NEXT:    %[[LEFT:.*]] = arith.subi %[[N]], %[[AT]] : index
+// CHECK:         %[[ROWS:.*]] = arith.minsi %{{.*}}, %{{.*}} : index
+// CHECK:         %[[E:.*]] = "mw.launch"(%arg0, %[[ROWS]], %{{.*}})
+// CHECK:         "mw.collective"(%[[E]], %{{.*}})
+// CHECK:         "mw.launch"(%{{.*}}, %{{.*}}, %[[ROWS]], %[[N]], %{{.*}})
+"dist.mesh"() {sym_name = "mesh", axes = "x=2"} : () -> ()
+func.func public @main(%x: tensor<8x4xf32> {dist.layout = #dist.layout<"[x, _]">, dist.global = tensor<16x4xf32>}, %n: tensor<i64> {dist.length = "n", dist.layout = #dist.layout<"[]">, dist.global = tensor<i64>}) -> (tensor<8x16xf32> {dist.layout = #dist.layout<"[x, _]">, dist.global = tensor<16x16xf32>, dist.lengths = ["n", "n"]}) {
+  %e0 = tensor.empty() : tensor<8x4xf32>
+  %y = linalg.exp ins(%x : tensor<8x4xf32>) outs(%e0 : tensor<8x4xf32>) -> tensor<8x4xf32>
+  %all = "dist.all_gather"(%y) {axes = ["x"], dim = 0 : i64} : (tensor<8x4xf32>) -> tensor<16x4xf32>
+  %zero = arith.constant 0.0 : f32
+  %e1 = tensor.empty() : tensor<8x16xf32>
+  %start = linalg.fill ins(%zero : f32) outs(%e1 : tensor<8x16xf32>) -> tensor<8x16xf32>
+  %z = linalg.generic {indexing_maps = [affine_map<(i, j, k) -> (i, k)>, affine_map<(i, j, k) -> (j, k)>, affine_map<(i, j, k) -> (i, j)>], iterator_types = ["parallel", "parallel", "reduction"]} ins(%y, %all : tensor<8x4xf32>, tensor<16x4xf32>) outs(%start : tensor<8x16xf32>) {
+  ^bb0(%a: f32, %b: f32, %out: f32):
+    %p = arith.mulf %a, %b : f32
+    %s = arith.addf %out, %p : f32
+    linalg.yield %s : f32
+  } -> tensor<8x16xf32>
+  return %z : tensor<8x16xf32>
+}

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -55,7 +56,7 @@ class LengthsCompiled(Compiled):
         program: Program,
         seconds: float,
         lengths: Lengths,
-        rest: Hashable,
+        rest: Hashable = None,
     ) -> None:
         """Make it ready for calls. rest: what it is compiled for but for the kinds of arguments."""
         super().__init__(lowered, program, seconds)
@@ -72,6 +73,12 @@ class LengthsCompiled(Compiled):
             else _Input(p, lowered.mesh)
             for shape, p in zip(self.shapes, self._ports)
         ]
+        for port in program.outputs:
+            if port.takes is not None and self._buffers[port.takes] is not None:
+                raise UsageError(
+                    f"argument {lowered.names[port.takes]}: it is donated, and has a size that each call chooses: "
+                    "its buffer is as large as the bound, and stays"
+                )
         self._results = [
             _Result(p, names, lowered.mesh) for p, names in zip(program.outputs, lengths.results)
         ]
@@ -170,6 +177,28 @@ class LengthsCompiled(Compiled):
         planned = ", ".join(f"{name}={size}" for name, size in self._planned.items())
         return f"{super().title()}, {ends}, memory for {planned}"
 
+    def explain(self) -> str:
+        """Draw tables about the program for the bounds, then say what arguments and results take of any size."""
+        shapes = [
+            tuple([s.name if isinstance(s, Dim) else s for s in shape or spec.shape])
+            for shape, spec in zip(self.shapes, self.lowered.specs)
+        ]
+        names = [result.shape for result in self._results]
+        ports = [*self._ports[: len(shapes)], *self.program.outputs]
+        terms: dict[tuple[str, ...], int] = {}
+        for port, shape in zip(ports, [*shapes, *names], strict=True):
+            sizes = tuple(sorted([size for size in shape if isinstance(size, str)]))
+            counted = prod([size for size in shape if not isinstance(size, str)])
+            nbytes = counted * numpy_dtype(port.dtype).itemsize
+            terms[sizes] = terms.get(sizes, 0) + (nbytes if port.takes is None else 0)
+        parts = [
+            f"{'*'.join((f'{n:,}', *sizes))}"
+            for sizes, n in sorted(terms.items(), reverse=True)
+            if n
+        ]
+        said = f"arguments and results, whole: {' + '.join(parts)} bytes"
+        return f"{super().explain().rstrip()}\n{said}\n"
+
     def close(self) -> None:
         """Release threads, processes and memory."""
         self.is_closed = True
@@ -238,6 +267,12 @@ class _Result:
         """names: of the dim whose size each of its dims has, or ""."""
         self._port, self._mesh, self._layout = port, mesh, Layout.parse(port.layout)
         self._names = tuple(names)
+
+    @property
+    def shape(self) -> tuple[int | str, ...]:
+        """Return the shape, with names in the place of sizes that a call chooses."""
+        sizes = zip(self._names, self._port.global_shape)
+        return tuple([name or size for name, size in sizes])
 
     def cutter(self, sizes: Sizes) -> Callable[[Sequence[Values]], Array]:
         """Return what makes the result of a call of these sizes from what the ranks hold."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, TypeAlias
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
 from meshweave.api.lengths.call import Lengths, LengthsCompiled
 from meshweave.api.lowered import Lowered
@@ -15,6 +15,8 @@ from meshweave.layout.lengths import Dim, ShapeDtype, Sizes, probes, roomier
 
 if TYPE_CHECKING:
     from meshweave.api.program import Program
+
+T = TypeVar("T")
 
 
 def dims_of(leaves: Sequence[object]) -> tuple[Dim, ...]:
@@ -41,40 +43,68 @@ def lower_lengths(
 
     Raises MeshweaveError, at the line at fault, for what cannot have a size that is known only when it is called.
     """
-    ones = dict.fromkeys([dim.name for dim in dims], 1)
-    fixed = {n for leaf in leaves for n in getattr(_at(leaf, ones), "shape", ())}
     shapes = tuple([leaf.shape if isinstance(leaf, ShapeDtype) else None for leaf in leaves])
+
+    def trace(sizes: Sizes) -> Lowered:
+        return lower([at(leaf, sizes) for leaf in leaves])
+
+    made = one_of_all(leaves, dims, trace, lambda lowered: lowered.program.text)
+    lengths = Lengths(tuple(dims), made.planned, shapes, made.results)
+    program = replace(made.traced.program, text=made.text)
+    return LengthsLowered(made.traced, program, lengths, compiled)
+
+
+@dataclass(frozen=True)
+class OneOfAll(Generic[T]):
+    """Hold the text of a program that serves all sizes.
+
+    traced: what was traced for the sizes that memory is planned for. results: as in `Lengths`.
+    """
+
+    traced: T
+    planned: Sizes
+    text: str
+    results: list[list[str]]
+
+
+def one_of_all(
+    leaves: Sequence[object],
+    dims: Sequence[Dim],
+    trace: Callable[[Sizes], T],
+    text_of: Callable[[T], str],
+) -> OneOfAll[T]:
+    """Return one program that serves all sizes of a function of `leaves`, traced for some of them.
+
+    Raises CompileError, at the line at fault, for what cannot have a size that is known only when it is called.
+    """
+    ones = dict.fromkeys([dim.name for dim in dims], 1)
+    fixed = {n for leaf in leaves for n in getattr(at(leaf, ones), "shape", ())}
     refused: CompileError | None = None
     for planned in roomier(dims):
         sizes = probes(planned, fixed)
-        traced = [lower([_at(leaf, planned) for leaf in leaves])]
-        traced += [_traced(leaves, probe, lower) for probe in sizes[1:]]
-        first = traced[0]
+        traced = [trace(planned), *[_traced(probe, trace) for probe in sizes[1:]]]
         try:
-            program, results = _masked([one.program for one in traced], sizes, dims, first.name)
+            text, results = _masked([text_of(one) for one in traced], sizes, dims)
         except CompileError as error:
             refused = refused or error
             continue
-        lengths = Lengths(tuple(dims), planned, shapes, results)
-        return LengthsLowered(first, program, lengths, compiled)
+        return OneOfAll(traced[0], planned, text, results)
     assert refused is not None
     raise refused
 
 
-def _traced(
-    leaves: Sequence[object], sizes: Sizes, lower: Callable[[Sequence[object]], Lowered]
-) -> Lowered:
+def _traced(sizes: Sizes, trace: Callable[[Sizes], T]) -> T:
     """Trace for some sizes; errors say which."""
     try:
-        return lower([_at(leaf, sizes) for leaf in leaves])
+        return trace(sizes)
     except MeshweaveError as error:
         said = ", ".join(f"{name}={size}" for name, size in sizes.items())
         raise type(error)(f"for {said}: {error.message}", error.location) from None
 
 
 def _masked(
-    programs: Sequence[TracedProgram], sizes: Sequence[Sizes], dims: Sequence[Dim], name: str
-) -> tuple[TracedProgram, list[list[str]]]:
+    texts: Sequence[str], sizes: Sequence[Sizes], dims: Sequence[Dim]
+) -> tuple[str, list[list[str]]]:
     """Return the program for all sizes, and of each dim of each result the name of its size, or ""."""
     from meshweave.dialects import context
     from meshweave.dialects.alias import module_text
@@ -84,12 +114,12 @@ def _masked(
 
     ctx = context(unregistered=True)
     with ctx:
-        modules = [load_module(program.text, ctx, name) for program in programs]
+        modules = [load_module(text, ctx, "the function") for text in texts]
         results = mask_lengths(modules[0], compared(modules, sizes, dims))
-        return replace(programs[0], text=module_text(modules[0], debuginfo=True)), results
+        return module_text(modules[0], debuginfo=True), results
 
 
-def _at(leaf: object, sizes: Sizes) -> object:
+def at(leaf: object, sizes: Sizes) -> object:
     """Return an argument with numbers in the place of dims."""
     return leaf.at(sizes) if isinstance(leaf, ShapeDtype) else leaf
 
@@ -109,7 +139,7 @@ class LengthsLowered(Lowered):
 
     def bound_leaves(self, leaves: Sequence[object]) -> list[object]:
         """Return arguments with the sizes that memory is planned for in the place of dims."""
-        return [_at(leaf, self.lengths.planned) for leaf in leaves]
+        return [at(leaf, self.lengths.planned) for leaf in leaves]
 
     def compile(self, timeout: float | None = None, flight: str | None = None) -> LengthsCompiled:
         """Compile and load the program, as `Lowered.compile`. The function that was lowered takes it from now on."""

@@ -11,14 +11,21 @@ right as well.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from meshweave.dialects.dist import LayoutAttr
 from meshweave.dialects.mw import TIMES
 from meshweave.ir.bindings import arith, ir
-from meshweave.ir.build import OpBuilder, i64, reassociation, static_offsets, static_sizes
+from meshweave.ir.build import (
+    OpBuilder,
+    i64,
+    reassociation,
+    static_offsets,
+    static_sizes,
+    static_strides,
+)
 from meshweave.ir.expressions import (
     Accumulator,
     Apply,
@@ -32,8 +39,9 @@ from meshweave.ir.expressions import (
     needed,
     renumber,
 )
-from meshweave.ir.ops import body_of, functions_of, is_used, replace_op, terminator
-from meshweave.lowering.host.program_op import engine_of
+from meshweave.ir.ops import body_of, functions_of, is_used, producer, replace_op, terminator
+from meshweave.layout.layout import Layout
+from meshweave.lowering.host.program_op import engine_of, program_op
 from meshweave.lowering.nests import linear
 from meshweave.lowering.nests.kernel_ops import KernelWriter, read_kernels
 from meshweave.lowering.nests.kernels import ElementRef, FusedKernel, KernelNode
@@ -70,7 +78,8 @@ def limit(module: ir.Module, kernels: dict[str, FusedKernel]) -> dict[str, Fused
         sizes = _sizes(main)
         if not sizes or Goal.of(engine=engine_of(module)).target != "cpu":
             return kernels
-        return _Limiting(module, main, kernels, sizes).run()
+        groups = [tuple(a.value for a in axes) for axes in _groups(module)]
+        return _Limiting(module, main, kernels, sizes, _Offsets.of(main, groups, sizes)).run()
 
 
 def _sizes(main: ir.Operation) -> dict[str, ir.Value]:
@@ -94,13 +103,81 @@ def _sizes(main: ir.Operation) -> dict[str, ir.Value]:
     return found
 
 
+def _groups(module: ir.Module) -> Iterable[Iterable[ir.StringAttr]]:
+    program = program_op(module)
+    return () if program is None else program.attributes["groups"]
+
+
+@dataclass
+class _Offsets:
+    """Know where the block of a rank begins, as values that begin the function.
+
+    known: by the number of a group and the size of a block. last: the op behind which such values may be made.
+    """
+
+    groups: Sequence[tuple[str, ...]]
+    last: ir.Operation
+    known: dict[tuple[int, int], ir.Value] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, main: ir.Operation, groups: Sequence[tuple[str, ...]], sizes: Mapping[str, ir.Value]
+    ) -> _Offsets:
+        """Put those that the function has where it begins, each once."""
+        made = cls(groups, next(iter(sizes.values())).owner.operation)
+        for op in walk(main):
+            if op.name != "arith.muli" or op.parent != main:
+                continue
+            member, number = (producer(value) for value in op.operands)
+            if member is None or number is None or number.name != "arith.constant":
+                continue
+            if member.name == "mw.member":
+                group, block = member.attributes["group"].value, number.attributes["value"].value
+                replace_op(op, [made.value(group, block)])
+        return made
+
+    def value(self, group: int, block: int) -> ir.Value:
+        """Return where the block of this member of a group begins."""
+        if (group, block) not in self.known:
+            index = ir.IndexType.get()
+            member = self._made("mw.member", [], index, group=i64(group))
+            number = ir.IntegerAttr.get(index, block)
+            size = self._made("arith.constant", [], index, value=number)
+            self.known[group, block] = self._made("arith.muli", [member, size], index)
+        return self.known[group, block]
+
+    def along(self, axes: Sequence[str], block: int) -> ir.Value | None:
+        """Return where the block of a rank along some axes begins; None where no group has them."""
+        if tuple(axes) not in self.groups:
+            return None
+        return self.value(self.groups.index(tuple(axes)), block)
+
+    def _made(
+        self, name: str, operands: Sequence[ir.Value], type_: ir.Type, **attributes: ir.Attribute
+    ) -> ir.Value:
+        self.last = OpBuilder.after(self.last).op(name, [type_], operands, **attributes)
+        return self.last.results[0]
+
+    def ended(self, limit: Limit, size: int) -> ir.Value:
+        """Return a limit of a block of `size` as an index of 0 to `size`."""
+        index, total = ir.IndexType.get(), limit.end
+        if limit.begin is not None:
+            total = self._made("arith.subi", [total, limit.begin], index)
+        zero, most = (
+            self._made("arith.constant", [], index, value=ir.IntegerAttr.get(index, n))
+            for n in (0, size)
+        )
+        return self._made(
+            "arith.minsi", [self._made("arith.maxsi", [total, zero], index), most], index
+        )
+
+
 @dataclass(frozen=True)
 class Limit:
-    """Say where a loop ends: at `end` less `const` and less the sum of factor * value over `offset`."""
+    """Say where a loop ends: at `end`, less where the block of a rank begins."""
 
     end: ir.Value
-    const: int = 0
-    offset: tuple[tuple[ir.Value, int], ...] = ()
+    begin: ir.Value | None = None
 
 
 WHOLE = "whole"
@@ -121,6 +198,8 @@ class _Limiting:
     main: ir.Operation
     kernels: dict[str, FusedKernel]
     sizes: Mapping[str, ir.Value]
+    offsets: _Offsets
+    ended: dict[tuple[Limit, int], ir.Value] = field(default_factory=dict)
     wanted: dict[ir.Value, list[Wanted]] = field(default_factory=dict)
     neutral: dict[tuple[ir.Value, int, Limit], ir.Attribute] = field(default_factory=dict)
     reductions: dict[ir.Value, dict[int, Limit]] = field(default_factory=dict)
@@ -130,8 +209,13 @@ class _Limiting:
         """Decide, then rewrite the launches."""
         block = body_of(self.main)
         launches = [op for op in walk(self.main) if op.name == "mw.launch"]
-        for op in launches:
-            self._learn(op)
+        for op in walk(self.main):
+            if op.name == "mw.launch":
+                self._learn(op)
+            elif (source := _gathered(op)) is not None:
+                self._learn_gathered(op, source)
+            elif op.name == "tensor.extract_slice":
+                self._learn_slice(op)
         self.changed = True
         while self.changed:  # loops carry what is wanted from round to round
             self.changed = False
@@ -172,16 +256,19 @@ class _Limiting:
                 continue
             predicate = node.attribute("predicate")
             index, end = (kernel.code[k] for k in node.operands)
+            begin: ir.Value | None = None
+            if isinstance(index, Apply) and index.name == "arith.addi":
+                index, offset = (kernel.code[k] for k in index.operands)
+                begin = op.operands[offset.source] if isinstance(offset, Scalar) else None
+                if begin not in self.offsets.known.values():
+                    continue
             if predicate is None or predicate.value not in _BELOW:
                 continue
             if not isinstance(index, Index) or not isinstance(end, Scalar):
                 continue
-            value = op.operands[end.source]
-            loops = [(d, f) for d, f in index.form.terms if d >= 0]
-            if len(loops) != 1 or loops[0][1] != 1 or value not in self.sizes.values():
-                continue
-            offset = tuple([(op.operands[-1 - d], f) for d, f in index.form.terms if d < 0])
-            found[number] = (loops[0][0], Limit(value, index.form.const, offset))
+            value, loop = op.operands[end.source], index.form.dim
+            if loop is not None and value in self.sizes.values():
+                found[number] = (loop, Limit(value, begin))
         return found
 
     def _learn(self, op: ir.Operation) -> None:
@@ -214,6 +301,31 @@ class _Limiting:
                 dims = [d for d, form in enumerate(output.access) if form.dim == loop]
                 if isinstance(value, Constant) and len(dims) == 1:
                     self.neutral[result, dims[0], limit] = value.value
+
+    def _learn_slice(self, op: ir.Operation) -> None:
+        """Note what the first places of a tensor hold behind a size."""
+        if len(static_sizes(op)) != len(op.results[0].type.shape):
+            return
+        for (value, dim, limit), element in list(self.neutral.items()):
+            first = (
+                static_offsets(op)[dim] == 0 and static_strides(op)[dim] == 1
+                if value == op.operands[0]
+                else False
+            )
+            if first:
+                self.neutral[op.results[0], dim, limit] = element
+
+    def _learn_gathered(self, op: ir.Operation, source: _Gathered) -> None:
+        """Note what a tensor that is put together of the blocks of ranks holds behind a size."""
+        begin = self.offsets.value(source.group, source.block)
+        result = op.results[0]
+        for (value, dim, limit), element in list(self.neutral.items()):
+            if value != source.value:
+                continue
+            if dim == source.dim and limit.begin == begin:
+                self.neutral[result, dim, Limit(limit.end)] = element
+            elif dim != source.dim:
+                self.neutral[result, dim, limit] = element
 
     def _behind(
         self, op: ir.Operation, loop: int, limit: Limit, conditions: Mapping[int, tuple[int, Limit]]
@@ -273,14 +385,15 @@ class _Limiting:
                 self._want_all(value)
                 continue
             layout = LayoutAttr(mark["dist.layout"]).layout if "dist.layout" in mark else None
-            cut = [layout is not None and bool(layout.axes_of(d)) for d in range(len(names))]
-            self._want(
-                value,
-                [
-                    Limit(self.sizes[name]) if name in self.sizes and not axes else WHOLE
-                    for name, axes in zip(names, cut)
-                ],
-            )
+            wanted: list[Wanted] = []
+            for d, name in enumerate(names):
+                axes = () if layout is None else layout.axes_of(d)
+                begin = None
+                if axes and layout is not None and _is_plain(layout):
+                    begin = self.offsets.along(axes, value.type.shape[d])
+                known = name in self.sizes and (begin is not None or not axes)
+                wanted.append(Limit(self.sizes[name], begin) if known else WHOLE)
+            self._want(value, wanted)
 
     def _block(self, block: ir.Block) -> None:
         for view in reversed(list(block.operations)):
@@ -297,8 +410,12 @@ class _Limiting:
             return
         elif name == "tensor.extract_slice":
             self._slice(op, op.operands[0], op.results[0])
+        elif (source := _gathered(op)) is not None:
+            self._gather(op, source)
         elif name in ("tensor.collapse_shape", "tensor.expand_shape"):
             self._reshape(op)
+        elif name == "mw.collective" and _gathers(op) and not self._is_wanted(op.results[0]):
+            return  # what reads it wants of the blocks of ranks
         elif _adds_up(op):
             for value in op.operands:
                 self._want(value, self._of(op.results[0]))
@@ -310,6 +427,19 @@ class _Limiting:
                     for value in terminator(inner).operands:
                         self._want_all(value)
                     self._block(inner)
+
+    def _is_wanted(self, value: ir.Value) -> bool:
+        return any(wanted is not None for wanted in self._of(value))
+
+    def _gather(self, op: ir.Operation, source: _Gathered) -> None:
+        """Want of the block of a rank what is wanted of the whole there."""
+        wanted = self._of(op.results[0])
+        end = wanted[source.dim]
+        if isinstance(end, Limit):
+            begin = self.offsets.value(source.group, source.block)
+            wanted = [*wanted]
+            wanted[source.dim] = Limit(end.end, begin) if end.begin is None else WHOLE
+        self._want(source.value, wanted)
 
     def _loop(self, op: ir.Operation) -> None:
         block = body_of(op)
@@ -326,16 +456,14 @@ class _Limiting:
                 self._want(start, self._of(result))
 
     def _slice(self, op: ir.Operation, large: ir.Value, small: ir.Value) -> None:
-        """Want of a tensor what is wanted of its slice, in dims that the slice takes in full and keeps."""
+        """Want of a tensor what is wanted of its slice, in dims of which it takes the first places."""
         extents, wanted = static_sizes(op), self._of(small)
         if len(extents) != len(wanted):
             self._want_all(large)
             return
-        full = [
-            offset == 0 and extent == size
-            for offset, extent, size in zip(static_offsets(op), extents, large.type.shape)
-        ]
-        self._want(large, [w if whole else WHOLE for w, whole in zip(wanted, full)])
+        first = [offset == 0 for offset in static_offsets(op)]
+        steps = [step == 1 for step in static_strides(op)]
+        self._want(large, [w if a and b else WHOLE for w, a, b in zip(wanted, first, steps)])
 
     def _reshape(self, op: ir.Operation) -> None:
         """Want what is wanted of a reshape, in dims that it leaves alone but for dims of 1."""
@@ -440,7 +568,7 @@ class _Limiting:
         numbers: dict[tuple[Limit, int], int] = {}
         for loop, limit in sorted(limits.items(), key=lambda pair: pair[0]):
             if (limit, kernel.sizes[loop]) not in numbers:
-                value = self._ended(op, limit, kernel.sizes[loop])
+                value = self._ended(limit, kernel.sizes[loop])
                 known = operands.index(value) if value in operands else len(operands)
                 if known == len(operands):
                     operands.append(value)
@@ -465,7 +593,7 @@ class _Limiting:
         end = None if wide is None else wanted[wide]
         if (
             not isinstance(end, Limit)
-            or end != Limit(end.end)
+            or end.begin is not None
             or not isinstance(count, ir.IntegerAttr)
         ):
             return
@@ -478,16 +606,13 @@ class _Limiting:
             old.replace_all_uses_with(new)
         op.erase()
 
-    def _ended(self, op: ir.Operation, limit: Limit, size: int) -> ir.Value:
+    def _ended(self, limit: Limit, size: int) -> ir.Value:
         """Return a limit as an index of at most `size`."""
-        if not limit.const and not limit.offset:
+        if limit.begin is None:
             return limit.end
-        b = OpBuilder.before(op)
-        total = b.index(limit.const)
-        for value, factor in limit.offset:
-            total = b.binary("addi", total, b.times(value, factor))
-        rest = b.binary("maxsi", b.binary("subi", limit.end, total), b.index(0))
-        return b.binary("minsi", rest, b.index(size))
+        if (limit, size) not in self.ended:
+            self.ended[limit, size] = self.offsets.ended(limit, size)
+        return self.ended[limit, size]
 
     def _stripped(self, op: ir.Operation, limits: Mapping[int, Limit]) -> FusedKernel:
         """Return the kernel of a launch without the masks that hold in all iterations that are left."""
@@ -528,6 +653,49 @@ def _is_held(node: KernelNode, same: Mapping[int, int], true: Collection[int]) -
     """Tell whether a node takes what a mask lets through, where the mask holds."""
     masks = isinstance(node, Apply) and node.name == "arith.select"
     return masks and same.get(inputs(node)[0], inputs(node)[0]) in true
+
+
+class _Gathered(NamedTuple):
+    """Describe a tensor that is put together of the blocks of ranks: along which dim, of which group."""
+
+    value: ir.Value
+    dim: int
+    block: int
+    group: int
+
+
+def _is_plain(layout: Layout) -> bool:
+    """Tell whether a rank holds the block that its place along the axes says."""
+    plain = layout.is_block and not layout.partial and layout.without_order() == layout
+    return plain and layout.uneven == "flat"
+
+
+def _gathers(op: ir.Operation) -> bool:
+    return op.name == "mw.collective" and str(op.attributes["what"].value) == "all_gather"
+
+
+def _gathered(op: ir.Operation) -> _Gathered | None:
+    """Return what blocks a tensor is put together of: by a collective, or by the reshape behind one.
+
+    Return None for any other op.
+    """
+    made: ir.Operation | None = op
+    if op.name == "tensor.collapse_shape":
+        made = producer(op.operands[0])
+    if made is None or not _gathers(made):
+        return None
+    value, result, group = made.operands[0], op.results[0], made.attributes["group"].value
+    own, whole = list(value.type.shape), list(result.type.shape)
+    if op.name == "mw.collective":
+        differ = [d for d, (a, b) in enumerate(zip(own, whole)) if a != b]
+        if len(own) != len(whole) or len(differ) != 1:
+            return None
+        return _Gathered(value, differ[0], own[differ[0]], group)
+    members = list(made.results[0].type.shape)
+    front = members[1:] == own and [list(g) for g in reassociation(op)][:1] == [[0, 1]]
+    if not front or whole != [members[0] * own[0], *own[1:]]:
+        return None
+    return _Gathered(value, 0, own[0], group)
 
 
 def _adds_up(op: ir.Operation) -> bool:

@@ -98,6 +98,8 @@ def _compare(ops: Sequence[ir.Operation], sizes: Sequence[Sizes], family: Family
                 op,
                 f"{op.name}: {name} depends on the size of {_named(family.dims)}: {_brief(values)}",
             )
+        if _is_one_number(values):
+            continue
         counted = _constant(ops, sizes)
         if counted is None:
             fail(
@@ -165,6 +167,13 @@ def _constant(ops: Sequence[ir.Operation], sizes: Sequence[Sizes]) -> CountedCon
     ):
         return None
     return CountedConstant(ops[0], formula, True)
+
+
+def _is_one_number(values: Sequence[ir.Attribute]) -> bool:
+    """Tell whether constants are one number everywhere, in tensors of different shapes."""
+    numbers = [_number(value) for value in values]
+    first = numbers[0]
+    return first is not None and all(n == first or (n != n and first != first) for n in numbers)
 
 
 def _number(attr: ir.Attribute) -> float | int | None:
