@@ -1,6 +1,7 @@
 """Tokens a second of a Llama-like model: one token at a time, the cache in place, beside JAX with donation and PyTorch.
 
-The limit is what reading all weights once takes, at the rate at which this process reads memory.
+The limit is what reading all weights once takes, at the rate at which this process reads memory. Weights of int8 have a
+scale for each column; activations are f32 then. PyTorch multiplies by them with its product for packed weights.
 """
 
 import argparse
@@ -31,6 +32,7 @@ def main(options: argparse.Namespace) -> None:
     """Print the table."""
     sys.path.insert(0, str(ROOT / "examples" / "generate"))
     import ml_dtypes
+    from generate import quantized
     from llama_jax import Config, parameters
 
     config = Config(8, 1024, 16, 8, 2816, 8192, 256)
@@ -39,11 +41,13 @@ def main(options: argparse.Namespace) -> None:
         f"decode: 8 layers of 1024, 8192 words, cache of 256; reads {rate / 1e9:.1f} GB/s",
         "weights", "batch", "limit", "one rank", "of limit", "tp=2", "tp=2 mpi", "JAX", "torch", "same tokens as",
     )  # fmt: skip
-    for dtype in (np.float32, ml_dtypes.bfloat16):
+    kinds = {"f32": np.float32, "bf16": ml_dtypes.bfloat16, "int8": np.float32}
+    for kind, dtype in kinds.items():
         params = parameters(config, dtype=dtype)
+        params = quantized(params) if kind == "int8" else params
         read = _weights(params)
         for batch in (1, 8):
-            steps = _steps(config, params, batch, dtype != np.float32)
+            steps = _steps(config, params, batch, kind == "bf16")
             seconds, tokens = _timed(steps, batch, options.repeat)
             limit = rate / read * batch
             rates = {name: batch / s for name, s in seconds.items()}
@@ -51,7 +55,7 @@ def main(options: argparse.Namespace) -> None:
             same = [n for n in ("JAX", "torch") if all(np.array_equal(t, tokens[n]) for t in ours)]
             row = (rates[name] for name in ("tp=2", "tp=2 mpi", "JAX", "torch"))
             made.add_row(
-                "f32" if dtype == np.float32 else "bf16", str(batch), f"{limit:.1f}",
+                kind, str(batch), f"{limit:.1f}",
                 f"{rates['one rank']:.1f}", f"{rates['one rank'] / limit:.2f}",
                 *(f"{value:.1f}" for value in row), " ".join(same) or "-",
             )  # fmt: skip
@@ -60,8 +64,10 @@ def main(options: argparse.Namespace) -> None:
 
 def _weights(params: Any) -> int:
     """Count the bytes that a token reads: all weights but the table of words."""
-    layers = sum(value.nbytes for layer in params["layers"] for value in layer.values())
-    return int(layers + params["head"].nbytes)
+    import jax
+
+    read = jax.tree.leaves((params["layers"], params["head"]))
+    return int(sum(value.nbytes for value in read))
 
 
 def _steps(config: Any, params: Any, batch: int, bf16: bool) -> dict[str, Step]:

@@ -16,7 +16,18 @@ def decoder(
     kind = torch.bfloat16 if bf16 else torch.float32
 
     def tensor(value: Any) -> Any:
+        if isinstance(
+            value, dict
+        ):  # numbers of int8, which torch wants turned, and a scale for each column
+            turned = np.ascontiguousarray(value["values"].T)
+            return torch.from_numpy(turned), torch.from_numpy(value["scales"][0])
         return torch.from_numpy(np.asarray(value, np.float32)).to(kind)
+
+    def times(x: Any, weight: Any) -> Any:
+        if not isinstance(weight, tuple):
+            return x @ weight
+        made = torch._weight_int8pack_mm(x.reshape(-1, x.shape[-1]), *weight)
+        return made.view(*x.shape[:-1], -1)
 
     table, norm, head = (tensor(params[name]) for name in ("table", "norm", "head"))
     layers = [{name: tensor(value) for name, value in layer.items()} for layer in params["layers"]]
@@ -44,15 +55,15 @@ def decoder(
         cosine, sine = torch.cos(angles), torch.sin(angles)
         for layer, (keys, values) in zip(layers, caches, strict=True):
             h = normal(x, layer["norm1"])
-            q, k, v = (heads(h @ layer[name]) for name in "qkv")
+            q, k, v = (heads(times(h, layer[name])) for name in "qkv")
             keys[:, :, place] = rotated(k, cosine, sine)[:, :, 0]
             values[:, :, place] = v[:, :, 0]
             seen = keys[:, :, : place + 1], values[:, :, : place + 1]
             mixed = scaled_dot_product_attention(rotated(q, cosine, sine), *seen, enable_gqa=True)
-            x = x + mixed.transpose(1, 2).reshape(batch, 1, -1) @ layer["o"]
+            x = x + times(mixed.transpose(1, 2).reshape(batch, 1, -1), layer["o"])
             h = normal(x, layer["norm2"])
-            x = x + (silu(h @ layer["gate"]) * (h @ layer["up"])) @ layer["down"]
-        logits = normal(x[:, -1], norm) @ head
+            x = x + times(silu(times(h, layer["gate"])) * times(h, layer["up"]), layer["down"])
+        logits = times(normal(x[:, -1], norm), head)
         return np.asarray(logits.float().argmax(-1, keepdim=True).numpy(), np.int32)
 
     return step

@@ -33,6 +33,27 @@ def layouts(config: Config) -> tuple[dict[str, Any], list[dict[str, str]]]:
     return params, [{"k": HEADS, "v": HEADS}] * config.layers
 
 
+def quantized(params: Params) -> Params:
+    """Return parameters whose matrices are int8 with a scale for each column; the table of words stays as it is."""
+
+    def few_bits(value: np.ndarray) -> Any:
+        held = mw.quantize(value, "int8[_, 1]")
+        return {"values": held.values.numpy(), "scales": held.scales.numpy()}
+
+    layers = [
+        {name: few_bits(value) if value.ndim == 2 else value for name, value in layer.items()}
+        for layer in params["layers"]
+    ]
+    return {**params, "head": few_bits(params["head"]), "layers": layers}
+
+
+def _laid_out_like(layout: str, value: Any) -> Any:
+    """Return the layout of a matrix, or of the two parts of one of few bits: its scales have one row."""
+    if not isinstance(value, dict):
+        return layout
+    return {"values": layout, "scales": layout if layout == COLUMNS else "[_, _]"}
+
+
 def placed(tree: Any, where: Any, mesh: str) -> Any:
     """Lay the arrays of a tree out over a mesh, once for all calls."""
 
@@ -49,6 +70,7 @@ class Generator:
     def __init__(self, config: Config, params: Params, batch: int, mesh: str, engine: str) -> None:
         self.config, self.batch = config, batch
         where, cache_where = layouts(config)
+        where = jax.tree.map(_laid_out_like, where, params)
         self.params = placed(params, where, mesh)
         self._cache_layouts, self._dtype = cache_where, params["norm"].dtype
         self._shardings = (where, cache_where, None, None, None) if mesh else None

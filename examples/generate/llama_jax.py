@@ -88,15 +88,25 @@ def forward(
     new = []
     for layer, kept in zip(params["layers"], cache):
         h = _normal(x, layer["norm1"])
-        q, k, v = (_heads(h @ layer[name], config.head) for name in "qkv")
+        q, k, v = (_heads(_times(h, layer[name]), config.head) for name in "qkv")
         q, k = _rotated(q, cosine, sine), _rotated(k, cosine, sine)
         whole = {"k": _put(kept["k"], k, start, slot), "v": _put(kept["v"], v, start, slot)}
         new.append(whole)
         keys, values = _row(whole["k"], slot), _row(whole["v"], slot)
-        x = x + _attention(q, keys, values, seen) @ layer["o"]
+        x = x + _times(_attention(q, keys, values, seen), layer["o"])
         h = _normal(x, layer["norm2"])
-        x = x + (jax.nn.silu(h @ layer["gate"]) * (h @ layer["up"])) @ layer["down"]
-    return new, _normal(_token(x, last), params["norm"]) @ params["head"]
+        x = x + _times(
+            jax.nn.silu(_times(h, layer["gate"])) * _times(h, layer["up"]), layer["down"]
+        )
+    return new, _times(_normal(_token(x, last), params["norm"]), params["head"])
+
+
+def _times(x: Any, weight: Any) -> Any:
+    """Multiply by a matrix, or by one of few bits: numbers of int8, and the scale of each column."""
+    if not isinstance(weight, dict):
+        return x @ weight
+    product = x.astype(jnp.float32) @ weight["values"].astype(jnp.float32)
+    return (product * weight["scales"]).astype(x.dtype)
 
 
 def _put(cache: Any, new: Any, start: Any, slot: Any) -> Any:

@@ -10,7 +10,7 @@ import pytest
 jax = pytest.importorskip("jax")
 sys.path.insert(0, str(Path(__file__).parent.parent.parent / "examples" / "generate"))
 
-from generate import Generator  # noqa: E402
+from generate import Generator, quantized  # noqa: E402
 from llama_jax import Config, empty_cache, forward, parameters  # noqa: E402
 from slots import SlotDecoder  # noqa: E402
 
@@ -18,13 +18,14 @@ CONFIG = Config(2, 32, 4, 2, 48, 50, 16)
 PARAMS = parameters(CONFIG)
 
 
-def of_jax(prompt: np.ndarray, temperature: float, count: int) -> np.ndarray:
+def of_jax(prompt: np.ndarray, temperature: float, count: int, params: Any = PARAMS) -> np.ndarray:
     """The tokens that JAX makes of the same functions."""
-    model = Generator(CONFIG, PARAMS, len(prompt), "", "local")
+    model = Generator(CONFIG, params, len(prompt), "", "local")
     step, cache = jax.jit(model.step), empty_cache(CONFIG, len(prompt))
     tokens, start, made = prompt, 0, []
+    params = jax.tree.map(jax.numpy.asarray, params)
     for _ in range(count):
-        cache, picked = step(PARAMS, cache, tokens, start, model.noise(temperature, start))
+        cache, picked = step(params, cache, tokens, start, model.noise(temperature, start))
         start, tokens = start + tokens.shape[1], np.asarray(picked)
         made.append(tokens[:, 0])
     return np.stack(made, axis=1)
@@ -44,6 +45,16 @@ def test_tokens_are_those_of_jax(mesh: str, engine: str, batch: int, temperature
     np.testing.assert_array_equal(again, found[:, :3])
     lines = [line for line in model.program(1).explain().splitlines() if "copied of don" in line]
     assert len(lines) == 1 and lines[0].split("│")[2].strip() == "0"
+    model.close()
+
+
+def test_tokens_of_int8_weights_are_those_of_jax() -> None:
+    """On two ranks, of which each has a part of the numbers and of the scales."""
+    prompt = np.random.default_rng(4).integers(0, 50, (2, 3)).astype(np.int32)
+    params = quantized(PARAMS)
+    model = Generator(CONFIG, params, 2, "tp=2", "local")
+    found = np.stack([row for row, _ in zip(model.generate(prompt), range(6))], axis=1)
+    np.testing.assert_array_equal(found, of_jax(prompt, 0.0, 6, params))
     model.close()
 
 

@@ -227,3 +227,13 @@ def test_wrong_operands_are_refused() -> None:
         np.ones((2, 3), "f4") @ q
     with pytest.raises(CompileError, match="i32 @ a QuantizedArray: floats are right"):
         np.ones((2, 64), "i4") @ q
+
+
+@pytest.mark.parametrize("shape", [(601, 257), (1030, 128), (129, 1025)])
+def test_products_of_one_row_with_weights_that_no_cache_keeps(shape: tuple[int, int]) -> None:
+    """Narrow ones are read a few steps of depth at a time, wide ones more; sizes divide by neither."""
+    rng = np.random.default_rng(6)
+    w, x = rng.standard_normal(shape).astype("f4"), rng.standard_normal((1, shape[0])).astype("f4")
+    q = mw.quantize(w, "int8[_, 1]")
+    want = x.astype("f8") @ q.dequantize().numpy().astype("f8")
+    np.testing.assert_allclose(x @ q, want, atol=1e-5 * np.abs(want).max(), rtol=0)

@@ -38,6 +38,9 @@ LARGE = 1 << 17  # elements that no cache keeps from call to call
 TOGETHER = 8  # sums, or rows without vectors, that are written out side by side
 ROWS = 4  # of sums, or of vectors
 STEPS = 8  # of depth that are added at a time
+NARROW = 1024  # weights of a byte in a step of depth: that many STEPS at once are no streams that memory is fast at
+NARROW_STEPS = 2  # of these at a time
+NARROW_AHEAD = 4  # times as many are asked for ahead
 TURNED = 1 << 14  # elements of few rows that are laid along their depth first
 MOST_CODE = 1024  # nodes that are written out for one step
 CACHE_LINE = 64  # bytes
@@ -273,11 +276,14 @@ class ReusingLoops(NestLoops):
     def _depth(self, dim: int, width: int, panel: ColumnBlock) -> None:
         """Add all depth to a panel; for several groups of rows in tiles that the second cache keeps."""
         steps = max(1, min(STEPS, MOST_CODE // (self.group * len(self.nest.code))))
+        ahead = 1
+        if self.lanes and self.element == 1 and self.count == 1 and width <= NARROW:
+            steps, ahead = min(steps, NARROW_STEPS), NARROW_AHEAD
         size = self.nest.sizes[dim]
         whole = size // steps * steps
         if whole and self.lanes:
             at = self.writer.open(whole, steps)
-            self._wide_step(dim, at, steps, panel)
+            self._wide_step(dim, at, steps, ahead, panel)
             self.writer.close()
         elif whole:
             tile = whole
@@ -387,10 +393,11 @@ class ReusingLoops(NestLoops):
         most = machine.registers // 2 // min(self.count, ROWS) * machine.nbytes // nbytes
         return min(most, CACHE_LINE // self.element * (2 if self.count == 1 else 1))
 
-    def _wide_step(self, dim: int, at: Value, steps: int, panel: ColumnBlock) -> None:
+    def _wide_step(self, dim: int, at: Value, steps: int, ahead: int, panel: ColumnBlock) -> None:
         """Add a few steps of depth to a panel, a vector of columns after the other, and ask for the next weights.
 
-        They are asked for in the order in which they lie, row by row: memory is fastest that way.
+        They are asked for in the order in which they lie, row by row: memory is fastest that way. ahead: how many times
+        as many steps they are ahead.
         """
         writer, depths = self.writer, self._depths(dim, at, steps)
         whole = writer.times(panel.width // self.lanes, self.lanes)
@@ -400,7 +407,8 @@ class ReusingLoops(NestLoops):
         loop = writer.open_loop(0, whole, self.lanes, [none, none])
         step, first = loop.carried
         after = writer.plus(first, steps * self.lanes)
-        last, later = self.nest.sizes[dim] - 1, writer.plus(at, writer.plus(step, steps))
+        last = self.nest.sizes[dim] - 1
+        later = writer.plus(at, writer.plus(step, ahead * steps))
         here = {dim: writer.least(later, last), **self._column(panel, first)}
         then = {
             dim: writer.least(writer.plus(later, 1), last),
