@@ -294,6 +294,55 @@ def test_windows_over_images_that_are_cut(
         assert sum(c.bytes for c in manifest.collectives) <= 2 * dilation * 4 * 44 * 2
 
 
+PADDED = """
+    %z = arith.constant 3.0 : f32
+    %p = tensor.pad %x low[0, 1, LEFT, 0] high[0, 1, 0, 0] {
+    ^bb0(%a: index, %b: index, %c: index, %d: index):
+      tensor.yield %z : f32
+    } : IN to PAD
+    %e = tensor.empty() : OUT
+    %i = linalg.fill ins(%z : f32) outs(%e : OUT) -> OUT
+    %r = linalg.conv_2d_nhwc_hwcf {dilations = dense<1> : tensor<2xi64>, strides = dense<STRIDE> : tensor<2xi64>}
+      ins(%p, %w : PAD, tensor<3x2x2x4xf32>) outs(%i : OUT) -> OUT
+    return %r : OUT
+"""
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize(
+    ("mesh", "layout", "rows", "left", "nbytes"),
+    [
+        ("x=4", "[_, x, _, _]", 40, 0, 2 * 4 * 44),
+        ("x=4", "[_, x, _, _]", 39, 2, None),
+        ("x=2, y=2", "[_, x, y, _]", 12, 1, None),
+        ("x=2, y=2", "[_, y*x, _, _]", 13, 0, None),
+    ],
+)
+def test_what_is_padded_is_read_in_one_exchange(
+    mesh: str, layout: str, rows: int, left: int, nbytes: int | None, stride: int
+) -> None:
+    """Padded rows lie in other blocks than those of the result: what a rank reads is padded, and nothing else."""
+    x, w = numbers((2, rows, 11, 2)), numbers((3, 2, 2, 4)) - 50
+    padded = np.pad(x, ((0, 0), (1, 1), (left, 0), (0, 0)), constant_values=3)
+    seen = windows_of(padded, stride, 1).astype(np.float64)
+    wanted = (np.einsum("nhwcab,abco->nhwo", seen, w) + 3).astype(np.float32)
+    body = PADDED.replace("LEFT", str(left)).replace("STRIDE", str(stride))
+    for name, shape in {"OUT": wanted.shape, "IN": x.shape, "PAD": padded.shape}.items():
+        body = body.replace(name, f"tensor<{'x'.join(map(str, shape))}xf32>")
+    text = f"""
+    "dist.mesh"() {{axes = "{mesh}", sym_name = "mesh"}} : () -> ()
+    func.func @main(%x: tensor<2x{rows}x11x2xf32> {{dist.layout = #dist.layout<"{layout}">}},
+        %w: tensor<3x2x2x4xf32>) -> {body.split("return %r : ")[1].strip()} {{{body}}}
+    """
+    with mw.from_mlir(text) as program:
+        np.testing.assert_array_equal(program(x, w)[0], wanted)
+        manifest = program.bundle.manifest
+    assert manifest.certificate.unproven == ()
+    moved = [c for c in manifest.collectives if c.op == "exchange"]
+    if nbytes is not None:  # a row of each neighbour, of 2 x 11 x 2 elements
+        assert len(moved) == 1 and moved[0].bytes <= nbytes
+
+
 @pytest.mark.parametrize("shift", [400, 7])
 @pytest.mark.parametrize(
     ("mesh", "layout", "out", "nbytes"),

@@ -138,3 +138,27 @@ func.func @slice_into_windows(%a: tensor<1000xf32>) -> tensor<1xf32> {
   %2 = "dist.redistribute"(%1) {source = #dist.layout<"[_]">, target = #dist.layout<"[x*_{250,0,250}]">} : (tensor<1xf32>) -> tensor<1xf32>
   return %2 : tensor<1xf32>
 }
+
+// -----
+
+"dist.mesh"() {sym_name = "mesh", axes = "x=4"} : () -> ()
+
+// A pad that goes into windows alone pads windows of its operand.
+// CHECK: #[[B:.*]] = #dist.layout<"[x]">
+// CHECK: #[[R:.*]] = #dist.layout<"[x*_{10,-1,12}]">
+// CHECK: #[[T:.*]] = #dist.layout<"[x*_{10,0,12}]">
+// CHECK-LABEL: func.func @pad_into_windows
+// CHECK: %[[M:.*]] = "dist.redistribute"(%arg0) {source = #[[B]], target = #[[R]]}
+// CHECK: %[[P:.*]] = tensor.pad %[[M]] low[1] high[1]
+// CHECK: dist.layouts = {operands = [#[[R]]], results = [#[[T]]]}
+// CHECK: return %[[P]]
+func.func @pad_into_windows(%a: tensor<40xf32>) -> tensor<42xf32> {
+  %z = arith.constant 0.0 : f32
+  %0 = "dist.redistribute"(%a) {source = #dist.layout<"[x]">, target = #dist.layout<"[x*_{11,-1,11}]">} : (tensor<40xf32>) -> tensor<40xf32>
+  %1 = tensor.pad %0 low[1] high[1] {
+  ^bb0(%i: index):
+    tensor.yield %z : f32
+  } {dist.layouts = {operands = [#dist.layout<"[x*_{11,-1,11}]">], results = [#dist.layout<"[x]">]}} : tensor<40xf32> to tensor<42xf32>
+  %2 = "dist.redistribute"(%1) {source = #dist.layout<"[x]">, target = #dist.layout<"[x*_{10,0,12}]">} : (tensor<42xf32>) -> tensor<42xf32>
+  return %2 : tensor<42xf32>
+}

@@ -21,6 +21,8 @@ class Local:
         self._layouts: dict[ir.Attribute, Layout | None] = {}
         # Local values with padding: their global shapes.
         self.uneven: dict[ir.Value, tuple[int, ...]] = {}
+        # Local values in windows: their global shapes.
+        self.windowed: dict[ir.Value, tuple[int, ...]] = {}
         # Fills and splats that have their local type already.
         self.settled: set[ir.Value] = set()
 
@@ -51,6 +53,8 @@ class Local:
         local_type, padded = self._allocation(global_type, layout)
         if padded:
             self.uneven[value] = tuple(global_type.shape)
+        if any(layout.window(d) is not None for d in range(layout.ndim)):
+            self.windowed[value] = tuple(global_type.shape)
         if local_type != global_type:
             value.set_type(local_type)
 

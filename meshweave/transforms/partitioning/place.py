@@ -58,8 +58,11 @@ class GlobalIndex:
             number = axis_index(b, cut.axes)
             begins, ends = run_at(cut.layout, mesh, shape, 0, _ranks(local, cut.axes))
             return cls(_entry(b, begins, number), (_Term(1, None, 1),), _entry(b, ends, number))
-        row = digits(cut.layout, mesh, shape)[0]
-        return cls(_offset(b, row), _terms(row), b.index(cut.whole))
+        row, window = digits(cut.layout, mesh, shape)[0], cut.layout.window(0)
+        offset = _offset(b, row)
+        if window is not None and window[1]:
+            offset = b.binary("addi", offset, b.index(window[1]))
+        return cls(offset, _terms(row), b.index(cut.whole))
 
     def whole(self, b: OpBuilder, index: ir.Value) -> ir.Value:
         """Return where the element at a local index lies in the whole dim."""

@@ -64,7 +64,7 @@ class LocalOp:
     def extent(self, dim: int) -> int:
         """Return the extent of a dim of the whole result."""
         result = self.op.results[0]
-        whole = self.local.uneven.get(result)
+        whole = self.local.uneven.get(result, self.local.windowed.get(result))
         if whole is not None:
             return whole[dim]
         return int(result.type.shape[dim]) * self.local.mesh.axis_count(self.axes(dim))

@@ -40,7 +40,7 @@ from meshweave.transforms.base import (
 )
 from meshweave.transforms.propagation.rules import is_made_free, item_bytes
 from meshweave.transforms.propagation.symbolic import is_given
-from meshweave.transforms.redistribution.through_slices import SLICE, read_for
+from meshweave.transforms.redistribution.through_slices import PAD, SLICE, read_for
 
 MOVE = "dist.redistribute"
 MAX_RANKS = 1 << 20  # the planner looks at every rank
@@ -188,9 +188,9 @@ def _fold_slices(module: ir.Module, plans: Plans | None) -> bool:
     changed = False
     for op in _moves(module) if plans is not None else []:
         made = producer(op.operands[0])
-        if made is None or plans is None or made.name != SLICE or made.block != op.block:
+        if made is None or plans is None or made.block != op.block:
             continue
-        if use_count(op.operands[0]) == 1:
+        if made.name in (SLICE, PAD) and use_count(op.operands[0]) == 1:
             changed |= _sliced_in_windows(made, op, plans)
     return changed
 

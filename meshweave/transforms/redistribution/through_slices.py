@@ -1,9 +1,10 @@
-"""Let a slice that is moved to windows run on them: its operand comes in windows of its own, in one move.
+"""Let a slice or a pad that is moved to windows run on them: its operand comes in windows of its own, in one move.
 
 before:  b = slice(redistribute(a, "[_{0,999,1}]"));  c = redistribute(b, "[x*_{250,0,250}]")
 after:   c = slice(redistribute(a, "[x*_{250,999,250}]"))
 
-Rolls and stencils put slices side by side: what lies in its place already is not moved at all.
+Rolls and stencils put slices side by side: what lies in its place already is not moved at all. A convolution reads what
+is padded through windows: these are padded.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from meshweave.layout.mesh import Mesh
 from meshweave.layout.notation import REST, AxisFactor, LocalFactor
 from meshweave.transforms.propagation.rules import kept_dims
 
-SLICE = "tensor.extract_slice"
+SLICE, PAD = "tensor.extract_slice", "tensor.pad"
 Factors = tuple[Factor, ...]
 
 
@@ -53,11 +54,15 @@ class SlicedDim:
 
 
 def read_for(op: ir.Operation, read: Layout, target: Layout, mesh: Mesh) -> Layout | None:
-    """Return the layout in which a slice reads its operand to make its result in `target`; None for no such.
+    """Return the layout in which a slice or pad reads its operand to make its result in `target`; None for no such.
 
     read: the layout that it is read in now. Dims that the slice drops, or takes whole on each rank, stay as they are.
     """
-    if op.name != SLICE or target.partial or read.partial or target.order or read.order:
+    if target.partial or read.partial or target.order or read.order:
+        return None
+    if op.name == PAD:
+        return _padded(op, read, target)
+    if op.name != SLICE:
         return None
     shape, whole = tuple(op.results[0].type.shape), op.operands[0].type.shape
     sizes, offsets, strides = static_sizes(op), static_offsets(op), static_strides(op)
@@ -77,4 +82,27 @@ def read_for(op: ir.Operation, read: Layout, target: Layout, mesh: Mesh) -> Layo
         if found is None:
             return None
         rows.append(found)
+    return Layout(tuple(rows))
+
+
+def _padded(op: ir.Operation, read: Layout, target: Layout) -> Layout | None:
+    """Return the layout in which a pad reads its operand to make its result in windows; None for no such.
+
+    Dims in windows are those that it runs on in parts already.
+    """
+    lows, highs = (list(op.attributes[name]) for name in ("static_low", "static_high"))
+    rows: list[Factors] = []
+    for d, (low, high) in enumerate(zip(lows, highs)):
+        window, axes = target.window(d), target.axes_of(d)
+        if window is None:
+            if (low or high) and (axes or read.axes_of(d) or read.window(d) is not None):
+                return None
+            rows.append(read.dims[d] if low or high else target.dims[d])
+            continue
+        last = target.dims[d][-1]
+        if not axes or read.axes_of(d) != axes or min(low, high) < 0:
+            return None
+        assert isinstance(last, LocalFactor)
+        part = LocalFactor(last.extent, (window[0], window[1] - low))
+        rows.append((*target.dims[d][:-1], part))
     return Layout(tuple(rows))

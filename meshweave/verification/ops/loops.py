@@ -32,6 +32,7 @@ from meshweave.verification.terms.indices import (
 )
 from meshweave.verification.terms.lookups import gather
 from meshweave.verification.terms.nodes import is_neutral, plain
+from meshweave.verification.terms.pieces import reached
 from meshweave.verification.terms.ranks import index_var
 from meshweave.verification.terms.reductions import reduce
 from meshweave.verification.terms.scalars import apply, limits
@@ -155,7 +156,8 @@ class LinalgReader:
         self.body, self.inits, self.loops = what.body, what.count, form.loops
 
     def _operand(self, number: int) -> Term:
-        return self.form.places[number].of(self.terms, self.walk.views[self.operands[number]])
+        view = self.form.places[number].of(self.terms, self.walk.views[self.operands[number]])
+        return reached(self.terms, view)
 
     def results(self) -> list[Term]:
         """Return what the op computes."""

@@ -23,7 +23,7 @@ from meshweave.verification.terms.indices import (
     variables,
 )
 from meshweave.verification.terms.lookups import put_in_block
-from meshweave.verification.terms.masks import is_masked, settled
+from meshweave.verification.terms.masks import is_masked, is_plain, settled
 from meshweave.verification.terms.nodes import plain
 from meshweave.verification.terms.samples import OpenError, place
 from meshweave.verification.terms.terms import (
@@ -213,6 +213,24 @@ def narrowed(terms: Terms, view: Term) -> Term:
         return view
     made = concat(terms, place, found)
     return view if _is_unknown(terms, made) else made
+
+
+def reached(terms: Terms, view: Term) -> Term:
+    """Return a view of pieces without those that lie behind all places that it reads, as rows of padding may."""
+    node = terms.nodes[view.node]
+    if node.op != "concat" or not is_plain(view):
+        return view
+    end = bounds(view.exprs[0])[1]
+    spans = [span for span in node.detail if span[0] <= end]
+    reads, sizes = node.reads[: len(spans)], terms.sizes[view.node]
+    used = set[Var]().union(*map(view_variables, reads))
+    if len(spans) == len(node.detail) or not used.issuperset(map(dim_var, range(1, len(sizes)))):
+        return view
+    if len(spans) == 1:
+        return terms.composed(reads[0], dims_values(view.exprs))
+    spans[-1] = spans[-1][0], FAR
+    made = terms.put(Node("concat", tuple(spans), reads, node.type), sizes)
+    return terms.view(made, view.exprs)
 
 
 def _apart(terms: Terms, place: Var, piece: Piece) -> list[Piece]:
