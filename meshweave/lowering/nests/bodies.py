@@ -87,6 +87,7 @@ def _product(node: BodyNode, nodes: list[BodyNode]) -> int | None:
     return None
 
 
+_FUNCTION = 16
 # Rough price of a scalar op in additions; what is not here costs 1 (arith) or 16 (math).
 _COSTS = {
     "arith.divf": 4, "arith.divsi": 16, "arith.divui": 16, "arith.remf": 16, "arith.remsi": 16, "arith.remui": 16,
@@ -100,10 +101,21 @@ def cost(body: Body) -> int:
     return sum(map(_node_cost, body.nodes))
 
 
+def functions(body: Body) -> int:
+    """Count the functions of an element that are many instructions each, such as a sine."""
+    return sum(
+        [
+            _node_cost(n) >= _FUNCTION and n.name.startswith("math.")
+            for n in body.nodes
+            if isinstance(n, Apply)
+        ]
+    )
+
+
 def _node_cost(node: AnyNode) -> int:
     if isinstance(node, Apply):
         known = _COSTS.get(node.name)
-        return known if known is not None else 16 if node.name.startswith("math.") else 1
+        return known if known is not None else _FUNCTION if node.name.startswith("math.") else 1
     return 4 if isinstance(node, Gather) else int(isinstance(node, Index))
 
 

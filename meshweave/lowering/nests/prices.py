@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from meshweave.ir.bindings import ir
-from meshweave.lowering.nests.bodies import cost
+from meshweave.lowering.nests.bodies import cost, functions
 from meshweave.lowering.nests.items import Item, Reader
 from meshweave.lowering.nests.linear import IndexMap
 
 LARGEST = 400.0  # price above which a map is stored, so that no kernel grows without bound
+FUNCTIONS = (
+    4  # of a kernel: instructions of several do not overlap, and memory in between takes less time
+)
 REPEATED = (
     160.0  # part of a price, for what is computed at several places, above which it is stored
 )
@@ -34,6 +37,7 @@ class Prices:
         self.large: dict[int, set[ir.Value]] = {}
         self.full: set[int] = set()
         self._own: dict[int, float] = {}
+        self._functions: dict[int, int] = {}
         self._inside: dict[int, dict[tuple[int, Path], float]] = {}
         for item in reader.items:
             if item.kind in PRICED:
@@ -42,6 +46,7 @@ class Prices:
     def _price(self, item: Item) -> None:
         """Set the price of an item whose sources have theirs."""
         self._own[item.number] = float(cost(item.body))
+        self._functions[item.number] = functions(item.body)
         inside: dict[tuple[int, Path], float] = {(item.number, ()): 1.0}
         large: set[ir.Value] = set()
         for number, value in enumerate(item.sources):
@@ -60,8 +65,12 @@ class Prices:
                 large |= self.large[made.number]
         self._inside[item.number], self.large[item.number] = inside, large
         item.cost = self._sum(inside.items())
-        once = self._sum({key[0]: (key, share) for key, share in inside.items()}.values())
-        if item.kind == "map" and (once > LARGEST or item.cost - once > REPEATED):
+        each = {key[0]: (key, share) for key, share in inside.items()}
+        once = self._sum(each.values())
+        many = sum([self._functions[number] * share for number, (_, share) in each.items()])
+        if item.kind == "map" and (
+            once > LARGEST or many > FUNCTIONS or item.cost - once > REPEATED
+        ):
             self.full.add(item.number)
         if item.kind == "view":
             item.sizes = tuple(item.op.results[0].type.shape)
