@@ -72,7 +72,7 @@ KERNELS: dict[str, FastPath] = {
         FastPath("blas", "a product of matrices, by the library", _FLOATS, _CPU, DETERMINISTIC),
         FastPath("lapack", "a factorisation or triangular system, by the library", _FLOATS, _CPU, DETERMINISTIC),
         FastPath("gemm_bf16", "a product of bf16, by the processor's instructions", _BF16, _CPU, DETERMINISTIC),
-        FastPath("panels", "a convolution or a 16-bit product, by panels", SHORT | _FLOATS, _CPU, DETERMINISTIC),
+        FastPath("panels", "a convolution, 16-bit or strided product, by panels", SHORT | _FLOATS, _CPU, DETERMINISTIC),
         FastPath(_TF32, "a product of matrices, factors rounded to tf32", frozenset({"f32"}), _GPU, TOL, default=False),
         FastPath("cublaslt", "a product of matrices, by the library", SHORT | _FLOATS, _GPU, DETERMINISTIC),
         FastPath("gemm_mma", "a product of matrices, on tensor cores", SHORT, _GPU, DETERMINISTIC),
@@ -99,6 +99,8 @@ module a row for each op, for reports.
 They are attributes of ops of linalg and builtin, which no dialect defined in Python can extend or verify: `known`
 judges the names where they are read.
 """
+NO_PANELS = "-panels"
+"""Switch of a product of the library that may not be computed by panels where the library cannot read its operands."""
 ROUNDED, PANELS, BF16 = f"+{_TF32}", "+panels", "+gemm_bf16"
 """Switches of an op whose factors are rounded to tf32, of what is computed by panels, and of what the processor's
 instructions for bf16 compute.

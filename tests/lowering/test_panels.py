@@ -9,7 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import meshweave as mw
 from meshweave.api.program import Program, build
+from meshweave.lowering.cpu import target
 from meshweave.lowering.cpu.products import depthwise, panels
 from meshweave.plan.machine import Vectors
 from meshweave.runtime.local.engine import LocalEngine
@@ -278,3 +280,29 @@ def test_depthwise_rows_stay_in_registers(monkeypatch, order, step):
     dims = ["n", "g", "p0", "p1"], ["g", "k0", "k1"], ["n", "g", "p0", "p1"]
     check(Case(sizes, (step, step), (1, 1), tuple(tuple(order(d)) for d in dims)))
     assert len(written) == 1
+
+
+STRIDED = {
+    "columns of the left": lambda x, w: x[:, ::2] @ w,
+    "rows of the left": lambda x, w: x[::2, :40] @ w,
+    "columns of the right": lambda x, w: x[:, :40] @ w[:, ::3],
+    "turned": lambda x, w: x[:, 39::-1] @ w,
+    "of a third dim": lambda x, w: x.reshape(30, 40, 2)[:, :, 1] @ w,
+    "turned and transposed": lambda x, w: x[::-1, ::2] @ w[::-1, ::-2],
+}
+
+
+@pytest.mark.parametrize("name", STRIDED)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("allowed", [True, False])
+def test_operands_that_the_library_cannot_read(name, dtype, allowed, monkeypatch):
+    written, inner = [], panels.panels_text
+    monkeypatch.setattr(target, "panels_text", lambda *a: written.append(a) or inner(*a))
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal(shape).astype(dtype) for shape in ((30, 80), (40, 35)))
+    f = STRIDED[name]
+    with mw.kernels(panels=allowed):
+        made = np.asarray(mw.jit(f)(x, w))
+    tolerance = 1e-4 if dtype == np.float32 else 1e-12
+    np.testing.assert_allclose(made, f(x, w), rtol=tolerance, atol=tolerance)
+    assert bool(written) == (allowed and name != "rows of the left")

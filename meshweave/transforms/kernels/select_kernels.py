@@ -22,6 +22,7 @@ from meshweave.hints.fast_paths import (
     FAMILIES,
     KERNEL,
     KERNELS,
+    NO_PANELS,
     PANELS,
     PRODUCTS,
     REFERENCE,
@@ -241,6 +242,8 @@ def _switch(op: ir.Operation, off: Sequence[str], product: bool) -> None:
     """Mark on an op which families it may not take."""
     families = (*FAMILIES, *(PRODUCTS if product else ()))
     words = [f"-{name}" for name in off if name in families and KERNELS[name].targets == {"gpu"}]
+    if product and PANELS[1:] in off and "blas" not in off:
+        words.append(NO_PANELS)
     if words:
         op.attributes[SWITCHES] = ir.StringAttr.get(" ".join(words))
 

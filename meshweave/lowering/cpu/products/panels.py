@@ -14,10 +14,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from meshweave.hints.fast_paths import PANELS
+from meshweave.hints.fast_paths import NO_PANELS, PANELS
 from meshweave.ir.expressions import Apply
 from meshweave.lowering.cpu import tiles
-from meshweave.lowering.cpu.products.blas import by_class, classes_of, starts_at_zero
+from meshweave.lowering.cpu.products.blas import (
+    SMALLEST,
+    by_class,
+    classes_of,
+    product_of,
+    starts_at_zero,
+)
 from meshweave.lowering.cpu.products.blocks import WIDTHS, parts_of
 from meshweave.lowering.cpu.text import FunctionWriter
 from meshweave.lowering.nests.bind import Access, LoopNest, merged
@@ -64,7 +70,9 @@ def panels_of(nest: LoopNest) -> Product | None:
 
     Return None where panels may not compute it, or loops serve it better.
     """
-    if PANELS not in nest.switches or nest.limits or not _suits(nest):
+    if not (PANELS in nest.switches or _beyond_the_library(nest)):
+        return None
+    if nest.limits or not _suits(nest):
         return None
     nest = merged(by_class(nest))
     names = classes_of(nest)
@@ -78,6 +86,13 @@ def panels_of(nest: LoopNest) -> Product | None:
     )
     found = [product for product in both if product is not None]
     return min(found, key=lambda product: _cycles(product, vectors()), default=None)
+
+
+def _beyond_the_library(nest: LoopNest) -> bool:
+    """Tell whether a product is the library's but for how its operands lie, such as `x[:, ::2]`."""
+    if not nest.library or NO_PANELS in nest.switches or product_of(nest) is not None:
+        return False
+    return math.prod(nest.sizes) >= SMALLEST
 
 
 def _suits(nest: LoopNest) -> bool:
