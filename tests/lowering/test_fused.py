@@ -99,3 +99,15 @@ def test_what_neighbours_would_repeat_is_stored(levels: int) -> None:
         x = (x[1:] - x[:-1]) ** 2
     np.testing.assert_allclose(made, x, rtol=1e-6)
     assert fused(text)[1] <= 400 * levels
+
+
+@pytest.mark.parametrize("count, launches", [(4, 1), (5, 1), (6, 2), (20, 4)])
+def test_a_kernel_computes_few_functions(count: int, launches: int) -> None:
+    text = chain(["%{m} = math.sin %{k} : {t}"] * count, 9)
+    found, _ = fused(text)
+    assert found == launches
+    x = np.linspace(-2, 2, 9, dtype=np.float32)
+    right = x
+    for _ in range(count):
+        right = np.sin(right)
+    np.testing.assert_allclose(run_text(text, x)[0], right, rtol=1e-5)
