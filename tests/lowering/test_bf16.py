@@ -137,17 +137,20 @@ def products_of_few(m, n, k):
         (("uvk", "kxy", "uvxy"), {"u": 3, "v": 32, "x": 2, "y": 16, "k": 64}),
         (("mk", "kn", "mn"), {"m": 100, "n": 700, "k": 1100}),
         (("mk", "kn", "mn"), {"m": 16, "n": 64, "k": 64}),
+        (("mk", "kn", "mn"), {"m": 17, "n": 1700, "k": 96}),
+        (("mk", "kn", "mn"), {"m": 40, "n": 4000, "k": 160}),
     ],
 )
 def test_several_loops(maps, sizes, unit):
     assert check(tuple(tuple(m) for m in maps), sizes, unit) >= 1
 
 
+FIRST = ((0, 3, 1, 2), (3, 2, 0, 1), (0, 3, 1, 2))
 CONVOLUTION = """func.func @main(%x: tensor<{0}xbf16>, %w: tensor<{1}xbf16>) -> tensor<{2}xf32> {{
   %z = arith.constant 0.0 : f32
   %e = tensor.empty() : tensor<{2}xf32>
   %s = linalg.fill ins(%z : f32) outs(%e : tensor<{2}xf32>) -> tensor<{2}xf32>
-  %r = linalg.conv_2d_nhwc_hwcf {{strides = dense<{3}> : tensor<2xi64>, dilations = dense<{4}> : tensor<2xi64>}}
+  %r = linalg.conv_2d_{5} {{strides = dense<{3}> : tensor<2xi64>, dilations = dense<{4}> : tensor<2xi64>}}
     ins(%x, %w : tensor<{0}xbf16>, tensor<{1}xbf16>) outs(%s : tensor<{2}xf32>) -> tensor<{2}xf32>
   return %r : tensor<{2}xf32>
 }}"""
@@ -163,15 +166,22 @@ CONVOLUTION = """func.func @main(%x: tensor<{0}xbf16>, %w: tensor<{1}xbf16>) -> 
         ((3, 13, 15), 5, 32, 16, 2, 1),
         ((1, 15, 14), 3, 96, 40, 1, 2),
         ((2, 7, 5), 1, 544, 48, 1, 1),
+        ((2, 16, 19), 3, -33, 16, 1, 1),
+        ((1, 9, 9), 3, -64, 40, 1, 1),
+        ((3, 11, 18), 2, -32, 24, 1, 2),
+        ((1, 30, 58), 3, -8, 65, 1, 1),
     ],
 )
 def test_convolutions_of_any_image(image, size, channels, out, stride, dilation, unit):
+    first, channels = channels < 0, abs(channels)  # channels in front of the dims of space
     batch, *sides = image
     reach = dilation * (size - 1)
     ends = [(n - reach - 1) // stride + 1 for n in sides]
     shapes = ((batch, *sides, channels), (size, size, channels, out), (batch, *ends, out))
     rng = np.random.default_rng(channels)
     x, w = (rng.standard_normal(shape).astype(BF16) for shape in shapes[:2])
+    if first:
+        shapes = [[shape[d] for d in dims] for shape, dims in zip(shapes, FIRST)]
     made, write = [], products.product_text
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(products, "bf16_unit", lambda: unit)
@@ -179,11 +189,14 @@ def test_convolutions_of_any_image(image, size, channels, out, stride, dilation,
             "meshweave.lowering.cpu.target.product_text", lambda *a: made.append(a) or write(*a)
         )
         texts = ["x".join(map(str, shape)) for shape in shapes]
-        bundle = build(CONVOLUTION.format(*texts, stride, dilation))
+        name = "nchw_fchw" if first else "nhwc_hwcf"
+        bundle = build(CONVOLUTION.format(*texts, stride, dilation, name))
     engine = Program(bundle, LocalEngine())
-    result = np.array(engine(x, w)[0])
+    given = [np.ascontiguousarray(v.transpose(d)) if first else v for v, d in zip((x, w), FIRST)]
+    result = np.array(engine(*given)[0])
     engine.close()
-    expected = np.zeros(shapes[2])
+    result = result.transpose(0, 2, 3, 1) if first else result
+    expected = np.zeros(result.shape)
     for i, j in np.ndindex(size, size):
         rows, columns = (
             slice(k * dilation, k * dilation + (n - 1) * stride + 1, stride)

@@ -7,6 +7,7 @@ a block of rows. Which of the two matrices is the right one is decided by what p
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from meshweave.hints.fast_paths import BF16
@@ -20,6 +21,7 @@ from meshweave.lowering.cpu.products.bf16.packing import (
     PackedSide,
     digits,
     is_even,
+    is_one_walk,
 )
 from meshweave.lowering.cpu.products.bf16.units import (
     ROWS_TOGETHER,
@@ -110,8 +112,23 @@ def product_of(nest: LoopNest) -> Bf16Product | None:
     if "?" in names:
         return None
     a, b, c = nest.accesses
-    found = (_product(nest, names, "mn", (a, b, c)), _product(nest, names, "nm", (b, a, c)))
+    found = []
+    for order in _orders(nest, [d for d, name in enumerate(names) if name == "k"]):
+        found.append(_product(nest, names, "mn", (a, b, c), order))
+        found.append(_product(nest, names, "nm", (b, a, c), order))
     return min((p for p in found if p is not None), key=lambda p: p.cycles, default=None)
+
+
+def _orders(nest: LoopNest, depth: Sequence[int]) -> list[tuple[int, ...]]:
+    """List orders of the loops over the depth: an even one innermost, or as one of the operands lies."""
+    left, right = (access.strides for access in nest.accesses[:2])
+
+    def even(d: int) -> tuple[bool, int]:
+        return nest.sizes[d] % DEPTH == 0, (left[d] == 1) + (right[d] == 1)
+
+    orders = [sorted(depth, key=even)]
+    orders += [sorted(depth, key=lambda d: -steps[d]) for steps in (left, right)]
+    return list(dict.fromkeys(map(tuple, orders)))
 
 
 def _suits(nest: LoopNest) -> bool:
@@ -125,7 +142,11 @@ def _suits(nest: LoopNest) -> bool:
 
 
 def _product(
-    nest: LoopNest, names: list[str], sides: str, accesses: tuple[Access, Access, Access]
+    nest: LoopNest,
+    names: list[str],
+    sides: str,
+    accesses: tuple[Access, Access, Access],
+    depth: tuple[int, ...],
 ) -> Bf16Product | None:
     """Return the product whose rows and columns are loops of these classes; None where it does not fit blocks."""
     left, right, result = accesses
@@ -135,15 +156,9 @@ def _product(
         return tuple(d for d, found in enumerate(names) if found == name)
 
     rows, columns = loops(sides[0]), loops(sides[1])
-    depth = tuple(
-        sorted(
-            loops("k"),
-            key=lambda d: (sizes[d] % DEPTH == 0, (left.strides[d] == 1) + (right.strides[d] == 1)),
-        )
-    )
     taken = {*rows, *columns, *depth}
     outer = tuple(d for d in range(len(names)) if d not in taken)
-    if not rows or not columns or not depth or not _is_one_walk(sizes, columns, result):
+    if not rows or not columns or not depth or not is_one_walk(sizes, columns, result):
         return None
     product = Bf16Product(
         nest,
@@ -158,16 +173,6 @@ def _product(
     return product if product.left.fits and product.right.fits else None
 
 
-def _is_one_walk(sizes: tuple[int, ...], loops: tuple[int, ...], access: Access) -> bool:
-    """Tell whether loops walk memory as one, forwards."""
-    step = access.strides[loops[-1]]
-    for d in reversed(loops):
-        if access.strides[d] != step or step < 1:
-            return False
-        step *= sizes[d]
-    return True
-
-
 def _deep(product: Bf16Product) -> int:
     """Return how many steps of depth are packed at a time."""
     return min(DEEP, -(-product.depth // DEPTH) * DEPTH)
@@ -175,8 +180,9 @@ def _deep(product: Bf16Product) -> int:
 
 def _width(product: Bf16Product) -> int:
     """Return how many columns are packed at a time."""
-    most = PANEL // (2 * _deep(product))
-    return min(most, -(-product.columns // (4 * LINES)) * 4 * LINES)
+    block = 4 * LINES
+    most = PANEL // (2 * _deep(product)) // block * block
+    return min(most, -(-product.columns // block) * block)
 
 
 def product_text(name: str, unit: KernelUnit, product: Bf16Product) -> str:
@@ -294,7 +300,7 @@ class _Loops:
             self.machine.add(writer, beside)
             self._copy(row, rows, column, columns, begins)
 
-        apart_alike = is_even(p.nest.sizes, p.left.lines, self.rows) or _is_one_walk(
+        apart_alike = is_even(p.nest.sizes, p.left.lines, self.rows) or is_one_walk(
             p.nest.sizes, p.left.lines, p.result
         )
         if p.step != 1 or not apart_alike:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from meshweave.lowering.cpu import tiles
 from meshweave.lowering.nests.bind import Access
@@ -17,6 +18,7 @@ LINES = 16  # of a block
 DEPTH = 32  # steps of a block
 BLOCK = 1024  # bytes of a block
 ROW = 64  # bytes of a line of 16 words
+MOST_RUNS = 4  # in memory, of the lines of a block
 
 
 @dataclass(frozen=True)
@@ -49,26 +51,55 @@ class PackedSide:
 
     @property
     def fits(self) -> bool:
-        """Tell whether blocks can be packed: one step leads along their depth, and lines or their words lie in rows."""
-        by_words = self.depth_step == 1 or (self.is_even and self.line_step == 1)
-        return by_words and is_even(self.sizes, self.depth, DEPTH)
+        """Tell whether blocks can be packed: the words of a line lie side by side, or its lines do, in few runs."""
+        return self.lies_by_line or (self.line_step == 1 and self.runs <= MOST_RUNS)
+
+    @property
+    def is_evenly_deep(self) -> bool:
+        """Tell whether one step leads along the depth of each block."""
+        return is_even(self.sizes, self.depth, DEPTH)
+
+    @property
+    def runs(self) -> int:
+        """Return in how many runs of the innermost loop the lines of a block lie at most."""
+        size = self.sizes[self.lines[-1]]
+        return 1 if self.is_even else (LINES + size - 2) // size + 1
 
     @property
     def lies_by_line(self) -> bool:
         """Tell whether the words of a line lie side by side."""
-        return self.depth_step == 1
+        walk = self.is_evenly_deep or is_one_walk(self.sizes, self.depth, self.access)
+        return self.depth_step == 1 and walk
 
     @property
     def cost(self) -> float:
         """Estimate the cycles that packing an element takes."""
         if self.lies_by_line:
             return 0.06 if self.by_line else 0.25
-        return 0.35 if self.by_line else 0.15
+        more = 0.06 * (self.runs - 1) + (0 if self.is_evenly_deep else 0.15)
+        return (0.35 if self.by_line else 0.15) + more
+
+
+def is_one_walk(sizes: Sequence[int], loops: Sequence[int], access: Access) -> bool:
+    """Tell whether loops walk memory as one, forwards."""
+    step = access.strides[loops[-1]]
+    for d in reversed(loops):
+        if access.strides[d] != step or step < 1:
+            return False
+        step *= sizes[d]
+    return True
 
 
 def is_even(sizes: Sequence[int], loops: Sequence[int], block: int) -> bool:
     """Tell whether the innermost of some loops alone counts within blocks of their iterations."""
     return len(loops) == 1 or sizes[loops[-1]] % block == 0
+
+
+class _Run(NamedTuple):
+    """Name lines of a block that follow each other in memory: where line 0 would be, and which lines they are."""
+
+    place: Value
+    mask: Value
 
 
 class BlockPacker:
@@ -88,22 +119,26 @@ class BlockPacker:
         writer, s = self.writer, self.side
         line = writer.open(lines, LINES)
         begin, left = writer.plus(first, line), lines - line
-        places = [] if s.is_even else [self._line(begin, k, left) for k in range(LINES)]
+        one_by_one = s.lies_by_line and not s.is_even
+        places = [self._line(begin, k, left) for k in range(LINES)] if one_by_one else []
+        runs = self._runs(begin, left) if s.runs > 1 and not places else []
         step = writer.open(depth, DEPTH)
         row = writer.times(writer.plus(writer.times(line // LINES, apart), step // DEPTH), BLOCK)
         target = writer.offset(into, row)
         deep, rest = writer.plus(start, step), depth - step
         whole = writer.compare("sge", rest, DEPTH)
-        if s.is_even:
+        if not (places or runs):
             whole = writer.compare("sge", left, LINES) & whole
 
         def all_of_it() -> None:
             if places:
                 rows = [self._moved(place, s.depth, deep) for place in places]
                 self._stored([writer.load(r, "vector<16xi32>", 2) for r in rows], target)
+            elif runs:
+                self._stored_from(runs, deep, None, target)
             else:
-                source = self._moved(self._moved(self.pointer, s.lines, begin), s.depth, deep)
-                self._stored([self._words(source, k) for k in range(LINES)], target)
+                source = self._moved(self.pointer, s.lines, begin)
+                self._stored([self._words(source, deep, k) for k in range(LINES)], target)
 
         def part_of_it() -> None:
             if s.lies_by_line:
@@ -112,15 +147,71 @@ class BlockPacker:
                 self._stored(
                     [writer.convert("llvm.bitcast", r, "vector<16xi32>") for r in rows], target
                 )
+            elif runs:
+                self._stored_from(runs, deep, rest, target)
             else:
-                source = self._moved(self._moved(self.pointer, s.lines, begin), s.depth, deep)
-                self._stored(
-                    [self._some_words(source, k, left, rest) for k in range(LINES)], target
-                )
+                source = self._moved(self.pointer, s.lines, begin)
+                words = [self._some_words(source, deep, k, left, rest) for k in range(LINES)]
+                self._stored(words, target)
 
         writer.if_(whole, all_of_it, part_of_it)
         writer.close()
         writer.close()
+
+    def _runs(self, begin: Value, left: Value) -> list[_Run]:
+        """Return the runs that the lines of a block lie in, each as if its first lines stood before it in memory."""
+        writer, s = self.writer, self.side
+        size, kind = s.sizes[s.lines[-1]], "vector<16xi32>"
+        order = writer.literal(str(list(range(LINES))), kind)
+
+        def before(number: Value) -> Value:
+            wide = writer.spread(writer.convert("arith.trunci", number, "i32"), LINES)
+            text = f"arith.cmpi slt, {order.name}, {wide.name} : {kind}"
+            return writer.let(text, f"vector<{LINES}xi1>")
+
+        found, low = [], writer.constant(0, "i64")
+        whole, ended = before(left), before(low)
+        for k in range(s.runs):
+            end = writer.times(writer.plus(begin // size, k + 1), size)
+            place = self._moved(self.pointer, s.lines, begin + low)
+            back = (writer.constant(0, "i64") - low).name
+            text = f"llvm.getelementptr {place.name}[{back}] : ({place.type}, i64) -> {place.type}, i16"
+            place, low = writer.let(text, place.type), end - begin
+            reached = before(low)
+            found.append(_Run(place, (reached ^ ended) & whole))
+            ended = reached
+        return found
+
+    def _deeper(self, place: Value, deep: Value, step: int) -> Value:
+        """Return a place some steps of depth further than `deep`."""
+        s, writer = self.side, self.writer
+        if s.is_evenly_deep:
+            return writer.offset(self._moved(place, s.depth, deep), step * s.depth_step, "i16")
+        return self._moved(place, s.depth, writer.plus(deep, step))
+
+    def _stored_from(
+        self, runs: Sequence[_Run], deep: Value, depth: Value | None, target: Value
+    ) -> None:
+        """Store a block whose lines lie in runs. depth: how many of its steps there are, None for all."""
+        words = []
+        for step in range(0, DEPTH, 2):
+            pair = [self._step(runs, deep, step + k, depth) for k in range(2)]
+            words.append(self._paired(*pair))
+        self._stored(words, target)
+
+    def _step(self, runs: Sequence[_Run], deep: Value, step: int, depth: Value | None) -> Value:
+        """Load one step of depth of 16 lines; what there is not is zero."""
+        writer = self.writer
+        value = writer.constant(0, f"vector<{LINES}xi16>")
+        for run in runs:
+            mask = run.mask
+            if depth is not None:
+                mask = mask & writer.spread(writer.compare("sgt", depth, step), LINES)
+            place = self._deeper(run.place, deep, step)
+            text = f"llvm.intr.masked.load {place.name}, {mask.name}, {value.name} {{alignment = 2 : i32}}"
+            types = f"({place.type}, {mask.type}, {value.type}) -> {value.type}"
+            value = writer.let(f"{text} : {types}", value.type)
+        return value
 
     def _line(self, begin: Value, number: Value | int, left: Value) -> Value:
         """Return where a line of a block begins; where there is none, where the last one does: nobody reads it."""
@@ -145,20 +236,22 @@ class BlockPacker:
         for k, row in enumerate(rows):
             writer.store(row, writer.offset(target, k * ROW), 64)
 
-    def _words(self, source: Value, number: int) -> Value:
+    def _words(self, source: Value, deep: Value, number: int) -> Value:
         """Load 16 words: of a line where those lie side by side, else one of 16 lines."""
         writer, s = self.writer, self.side
         if s.lies_by_line:
-            place = writer.offset(source, number * s.line_step, "i16")
+            place = writer.offset(self._moved(source, s.depth, deep), number * s.line_step, "i16")
             return writer.load(place, "vector<16xi32>", 2)
-        places = [writer.offset(source, (2 * number + k) * s.depth_step, "i16") for k in range(2)]
+        places = [self._deeper(source, deep, 2 * number + k) for k in range(2)]
         return self._paired(*(writer.load(place, "vector<16xi16>", 2) for place in places))
 
-    def _some_words(self, source: Value, number: int, lines: Value, depth: Value) -> Value:
+    def _some_words(
+        self, source: Value, deep: Value, number: int, lines: Value, depth: Value
+    ) -> Value:
         """Load one word of up to 16 lines, as far as there are lines, and depth."""
         writer, found = self.writer, []
         for step in (2 * number, 2 * number + 1):
-            place = writer.offset(source, step * self.side.depth_step, "i16")
+            place = self._deeper(source, deep, step)
             none = writer.constant(0, "i64")
             count = writer.select(writer.compare("sgt", depth, step), lines, none)
             found.append(self._some(place, LINES, count))
