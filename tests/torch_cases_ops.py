@@ -216,6 +216,18 @@ add(
     rand(5, 4),
 )
 add("scatter_add", lambda x, i, s: x.scatter_add(1, i, s), M, ints(6, 8, 4), rand(8, 4))
+add(  # counted from the back
+    "scatter_back",
+    lambda x, i, s: (
+        x.scatter_add(-1, i, s),
+        x.scatter(-1, i, s[:1, :1].expand(8, 4), reduce="add"),
+        x.scatter(-1, i, 2.0, reduce="multiply"),
+        x.scatter_reduce(-1, i, s, "amin"),
+    ),
+    M,
+    ints(6, 8, 4),
+    rand(8, 4),
+)
 add(
     "scatter_reduce",
     lambda x, i, s: x.scatter_reduce(0, i, s, "amax"),

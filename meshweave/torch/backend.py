@@ -1,6 +1,6 @@
-"""Serve torch.compile as a backend, for inference.
+"""Serve torch.compile as a backend, for inference and training.
 
-fast = torch.compile(module.eval(), backend="meshweave")
+fast = torch.compile(module, backend="meshweave")
 fast = torch.compile(module.eval(), backend=mw.torch_backend(mesh="tp=2", placements={"up.weight": "[tp, _]"}))
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from meshweave.errors import UsageError
 from meshweave.frontends.python.place import chosen_kernels
@@ -26,6 +26,7 @@ from meshweave.runtime.forks import new_lock
 from meshweave.torch.aliases import Result, outputs_of, written_arguments
 from meshweave.torch.ports import to_torch
 from meshweave.torch.program import TorchProgram, from_torch
+from meshweave.torch.training import TrainedGraph
 
 if TYPE_CHECKING:  # PyTorch is optional, and takes seconds to import
     from torch import Tensor
@@ -41,7 +42,7 @@ def torch_backend(
     frozen: bool = False,
     verify: bool = True,
 ) -> Callable[[GraphModule, Sequence[object]], Callable[..., tuple[Tensor, ...]]]:
-    """Return a backend for `torch.compile(module, backend=...)`, for inference.
+    """Return a backend for `torch.compile(module, backend=...)`, with and without gradients.
 
     mesh, placements, engine, timeout (in seconds), verify: as in `from_torch`; placements by the names of the module's
     state_dict and of the arguments of `forward`, where the piece of the module that torch hands over has them.
@@ -52,8 +53,9 @@ def torch_backend(
     Each piece is compiled when it is first called with arguments of its kind: shapes, dtypes, and `mw.kernels` around
     the call. Its parameters are laid out once, and again after they have been written. Results that are views of an
     argument in eager torch, or share memory, do here too. Regions annotated with
-    `torch.fx.traceback.annotate({"meshweave": {...}})` are hints, as for `from_torch`. Calls that would have to record
-    gradients raise UsageError.
+    `torch.fx.traceback.annotate({"meshweave": {...}})` are hints, as for `from_torch`. A call that records gradients
+    runs a forward program, and `backward()` another one; what the one saves for the other stays on its ranks. Raises
+    UsageError where torch is not installed; the first call of a piece raises CompileError for what is not supported.
 
     >>> import torch
     >>> import meshweave as mw
@@ -86,6 +88,9 @@ def backend(
     return torch_backend(**given)(graph, example)
 
 
+_Key = TypeVar("_Key")
+
+
 class _CapturedGraph:
     """Run a graph that torch has captured. Call it with torch's arguments: parameters and inputs."""
 
@@ -98,14 +103,20 @@ class _CapturedGraph:
     ) -> None:
         self._torch = torch_package()
         self._frozen, self._lock = frozen, new_lock()
+        graph, self._held = _with_arguments(self._torch, graph)
         self._constants = _constants(graph)
         self._outputs, self._results = outputs_of(graph)
         self._graph, self._states, self._inputs = _parted(self._torch, graph, self._results)
+        self._captured = graph  # torch forgets where its arguments come from once this returns
+        self._sources = [_source(node) for node in graph.graph.nodes if node.op == "placeholder"]
         self._build, self._placements = build, dict(placements)
         self._programs: dict[object, tuple[TorchProgram, list[_Mark]]] = {}
+        self.trained: dict[object, TrainedGraph] = {}
 
-    def __call__(self, *args: Tensor) -> tuple[Any, ...]:
-        self._refuse_gradients(args)
+    def __call__(self, *given: Tensor) -> tuple[Any, ...]:
+        args = (*given, *self._held)
+        if self._torch.is_grad_enabled() and any(map(_needs_gradient, args)):
+            return tuple(self._trained(args)(*args))
         with self._lock:
             found = self._run(args)
         made = [one.laid_out(value) for one, value in zip(self._results, found, strict=True)]
@@ -137,21 +148,27 @@ class _CapturedGraph:
                 marks[k] = _Mark(value, program.parameters.get(name), self._frozen)
         return found
 
-    def _refuse_gradients(self, args: Sequence[Tensor]) -> None:
-        if self._torch.is_grad_enabled() and any(getattr(a, "requires_grad", False) for a in args):
-            raise UsageError(
-                "backend meshweave is for inference, and this call would record gradients: "
-                "call it under torch.no_grad() or torch.inference_mode()"
-            )
+    def _trained(self, args: Sequence[Tensor]) -> TrainedGraph:
+        """Return what runs the graph with gradients, for arguments of this kind."""
+        key = (tuple([(_kind(a), _needs_gradient(a)) for a in args]), chosen_kernels())
+        with self._lock:
+            found = self.trained.get(key)
+            if found is None:
+                owners = {k: one[0] for k, one in enumerate(self._sources) if one is not None}
+                found = TrainedGraph(self._captured, args, self._placed(owners), self._build)
+                self.trained[key] = found
+            return found
 
     def _compiled(self, states: Sequence[Tensor], inputs: Sequence[Tensor]) -> TorchProgram:
         names = [name for name in self._states if name is not None]
         attributes = {**self._constants, **dict(zip(names, states))}
         module = self._torch.fx.GraphModule(attributes, self._graph, "Captured")
-        owners = (
-            dict(zip(names, names)) | self._inputs
-        )  # what the piece calls a tensor -> the user's name
-        here: dict[str, Placement] = {}
+        owners = dict(zip(names, names)) | self._inputs
+        return self._build(module.eval(), tuple(inputs), self._placed(owners))
+
+    def _placed(self, owners: Mapping[_Key, str]) -> dict[_Key, Placement]:
+        """Return the placements of values, given the name that each has in the user's program."""
+        here: dict[_Key, Placement] = {}
         for key, layout in sorted(self._placements.items(), key=lambda p: p[0] in owners.values()):
             matched = [one for one, own in owners.items() if fnmatchcase(own, key)]
             here |= dict.fromkeys(matched, layout)  # an exact name comes last, and wins
@@ -161,7 +178,11 @@ class _CapturedGraph:
                     f"({', '.join(owners.values())})",
                     stacklevel=2,
                 )
-        return self._build(module.eval(), tuple(inputs), here)
+        return here
+
+
+def _needs_gradient(value: object) -> bool:
+    return bool(getattr(value, "requires_grad", False))
 
 
 def _kind(value: Tensor) -> object:
@@ -223,6 +244,41 @@ def _bits(value: Tensor) -> Tensor:
     return whole.view(kinds[whole.element_size()]) if whole.element_size() in kinds else whole
 
 
+def _with_arguments(
+    torch: ModuleType, captured: GraphModule
+) -> tuple[GraphModule, tuple[Tensor, ...]]:
+    """Return the graph with the tensors that it holds itself as further arguments, and these tensors.
+
+    An optimizer's parameters and state are held so, and written.
+    """
+    held = {
+        node.target: node
+        for node in captured.graph.nodes
+        if node.op == "get_attr" and isinstance(getattr(captured, node.target, None), torch.Tensor)
+    }
+    if not held:
+        return captured, ()
+    graph, values = torch.fx.Graph(), {}
+    given = [node for node in captured.graph.nodes if node.op == "placeholder"]
+    for node in given:
+        values[node] = graph.node_copy(node)
+    for name, node in held.items():
+        made = graph.placeholder(name)
+        made.meta = {**node.meta, _HELD: name}
+        made.meta.setdefault("example_value", getattr(captured, name))
+        held[name] = made
+    for node in captured.graph.nodes:
+        if node.op == "get_attr" and node.target in held:
+            values[node] = held[node.target]
+        elif node not in values:
+            values[node] = graph.node_copy(node, lambda old: values[old])
+    tensors = tuple(getattr(captured, name) for name in held)
+    return torch.fx.GraphModule(captured, graph), tensors
+
+
+_HELD = "meshweave_held"
+
+
 def _constants(captured: GraphModule) -> dict[str, object]:
     """Return the graphs (of `torch.cond`) and tensors that a captured graph holds itself, by name."""
     targets = [n.target for n in captured.graph.nodes if n.op == "get_attr"]
@@ -275,6 +331,8 @@ _KEPT = ("custom", "stack_trace", "nn_module_stack")
 
 def _source(node: Node) -> tuple[str, bool] | None:
     """Return the name of a placeholder in the user's program, and whether it is a parameter or buffer."""
+    if _HELD in node.meta:
+        return node.meta[_HELD], True
     argument = node.meta.get("grapharg")
     if argument is None:
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -22,6 +22,7 @@ from meshweave.runtime.local.engine import LocalCall
 from meshweave.runtime.program import buffer, readable, usable
 
 if TYPE_CHECKING:  # PyTorch is optional, and takes seconds to import
+    import torch
     from torch import Tensor
 
 Buffer: TypeAlias = npt.NDArray[np.generic]
@@ -130,11 +131,24 @@ class Ports:
         copies = [[value.copy() for value in row] for row in self.call.outputs]
         return collect(self._executable, copies)
 
-    def tensors(self) -> list[Tensor]:
-        """Return the results as torch tensors."""
-        if all(port.pieces is not None for port in self._outputs):
+    def results(self, as_arrays: Container[int | None]) -> list[Array | Tensor]:
+        """Return the results, those `as_arrays` as Arrays, the others as torch tensors."""
+        plain = [port.pieces is not None for port in self._outputs]
+        if all(plain) and not any(k in as_arrays for k in range(len(plain))):
             return [port.tensor() for port in self._outputs]
-        return [to_torch(array) for array in self.arrays()]
+        rows = [
+            [
+                value.copy() if k in as_arrays or not plain[k] else value
+                for k, value in enumerate(row)
+            ]
+            for row in self.call.outputs
+        ]
+        return [
+            array if k in as_arrays else port.tensor() if plain[k] else to_torch(array)
+            for k, (array, port) in enumerate(
+                zip(collect(self._executable, rows), self._outputs, strict=True)
+            )
+        ]
 
 
 class _TensorPort:
@@ -153,9 +167,7 @@ class _TensorPort:
         self._first = list({repr(place): (values, place) for values, place in held}.values())
         self._tensor, self._torch = torch_package().Tensor, torch_package()
         self._is_bf16 = port.dtype == "bf16"
-        self._kind = self._torch.bfloat16 if self._is_bf16 else None
-        if self._kind is None and self.pieces is not None:
-            self._kind = self._torch.from_numpy(column[0]).dtype
+        self._kind = torch_dtype(port.dtype) if self.pieces is not None else None
 
     def put(self, value: object) -> bool:
         """Copy a tensor in; return False where it needs more than that."""
@@ -236,6 +248,14 @@ def from_tensor(value: object) -> Buffer:
     if whole.dtype == torch.bfloat16:
         return _bits(whole)
     return np.asarray(whole.numpy())
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """Return torch's name of an element type."""
+    torch = torch_package()
+    if name == "bf16":
+        return torch.bfloat16
+    return torch.from_numpy(np.empty(0, numpy_dtype(name))).dtype
 
 
 def to_torch(array: Array) -> Tensor:

@@ -7,7 +7,7 @@ y = program(x)                           # torch tensors in, torch tensors out
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -38,7 +38,7 @@ from meshweave.layout.lengths import Dim, ShapeDtype, Sizes
 from meshweave.runtime.arrays.array import Array
 from meshweave.runtime.engine import engine as engine_named
 from meshweave.runtime.forks import new_lock
-from meshweave.torch.ports import Ports, from_tensor, placed, to_torch
+from meshweave.torch.ports import Ports, from_tensor, placed, to_torch, torch_dtype
 
 if TYPE_CHECKING:  # PyTorch is optional, and takes seconds to import
     from torch import Tensor, nn
@@ -238,7 +238,7 @@ def _like(torch: ModuleType, value: object) -> object:
     if is_dtensor(value):
         return torch.zeros(value.shape, dtype=value.dtype)
     if isinstance(value, Array):
-        return torch.from_numpy(np.ascontiguousarray(value.numpy()))
+        return torch.zeros(value.shape, dtype=torch_dtype(value.dtype_name))
     if isinstance(value, np.ndarray):
         return torch.from_numpy(np.ascontiguousarray(value))
     if isinstance(value, torch.Tensor) and value._is_view():
@@ -362,6 +362,18 @@ class TorchProgram:
 
         leaves = self._leaves(args, kwargs)
         as_arrays = any(isinstance(leaf, Array | np.ndarray) for leaf in leaves)
+        every = range(len(self._exported.outputs))
+        found = self.results(leaves, every if as_arrays else ())
+        return _pytree.tree_unflatten(found, self._exported.out_spec)
+
+    def results(self, leaves: Sequence[object], as_arrays: Container[int]) -> list[Any]:
+        """Run it on the leaves of its arguments; return those of what it returns.
+
+        as_arrays: which of them stay on their ranks, as Arrays; the others are torch tensors, or constants.
+        """
+        outputs = self._exported.outputs
+        whole = {one.result for k, one in enumerate(outputs) if k not in as_arrays}
+        kept = {one.result for one in outputs} - whole
         with self._lock:
             ports = self._ports
             if ports is None or not ports.alive:
@@ -376,9 +388,8 @@ class TorchProgram:
             ports.call()
             self.seconds["run"] = time.perf_counter() - began
             self._write_back(ports, leaves)
-            found = ports.arrays() if as_arrays else ports.tensors()
-        outputs = [constant if i is None else found[i] for i, constant in self._exported.outputs]
-        return _pytree.tree_unflatten(outputs, self._exported.out_spec)
+            found = ports.results(kept)
+        return [one.constant if one.result is None else found[one.result] for one in outputs]
 
     def _write_back(self, ports: Ports, leaves: Sequence[object]) -> None:
         """Let arguments that the program writes be what they are after it."""

@@ -214,12 +214,6 @@ def test_a_break_in_the_graph_gives_pieces_and_unknown_names_a_warning() -> None
     assert len(kept.pieces) == 2
 
 
-def test_calls_that_record_gradients_are_refused() -> None:
-    module, x = tm.Mlp().eval(), torch.randn(3, tm.WIDTH)
-    with pytest.raises(UsageError, match="for inference, and this call would record gradients"):
-        torch.compile(module, backend=Kept())(x)
-
-
 def test_options_by_name() -> None:
     def named(graph: Any, example: Any) -> Any:
         return backends.backend(graph, example, options={"mesh": "x=2"})

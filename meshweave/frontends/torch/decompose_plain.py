@@ -4,8 +4,10 @@ Each function takes and returns what torch's op does, NaNs and signed zeros too.
 op as it is.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,8 +18,10 @@ Combine = Callable[[Tensor, Tensor], Tensor]
 
 def decompositions() -> dict[OpOverload, Callable[..., object]]:
     """Return the decompositions by op."""
-    aten = torch.ops.aten
+    aten, prims = torch.ops.aten, torch.ops.prims
+    fused = {prims.fma.default: lambda x, y, z: x * y + z} if hasattr(prims, "fma") else {}
     return {
+        **fused,
         aten.constant_pad_nd.default: _pad,
         aten.roll.default: _roll,
         aten.view.default: _view,
@@ -26,6 +30,9 @@ def decompositions() -> dict[OpOverload, Callable[..., object]]:
         aten.diagonal_scatter.default: _diagonal_scatter,
         aten.block_diag.default: _block_diag,
         aten.index_put.default: _index_put,
+        aten.scatter.reduce: _scatter_by_name,
+        aten.scatter.value_reduce: _scatter_by_name,
+        **{op: _from_the_front(op) for op in _scatters()},
         aten._to_copy.default: _to_copy,
         aten.isfinite.default: lambda x: (x.abs() < math.inf) if x.is_floating_point() else x == x,
         aten.signbit.default: _negative,
@@ -43,6 +50,11 @@ def decompositions() -> dict[OpOverload, Callable[..., object]]:
         aten.var.correction: lambda *args, **options: _var_mean(*args, **options)[0],
         aten.var_mean.correction: _var_mean,
         aten.native_group_norm.default: _group_norm,
+        aten.max_pool3d_with_indices.default: _max_pool,
+        aten.max_pool2d_with_indices.default: _batched(aten.max_pool2d_with_indices.default, 4),
+        aten.avg_pool1d.default: _batched(aten.avg_pool1d.default, 3),
+        aten.avg_pool2d.default: _batched(aten.avg_pool2d.default, 4),
+        aten.avg_pool3d.default: _batched(aten.avg_pool3d.default, 5),
         aten.adaptive_max_pool1d.default: _adaptive_max_pool,
         aten.adaptive_max_pool2d.default: _adaptive_max_pool,
         aten.adaptive_max_pool3d.default: _adaptive_max_pool,
@@ -211,6 +223,29 @@ def _block_diag(tensors: Sequence[Tensor]) -> Tensor:
     return torch.cat(rows, 0)
 
 
+def _scatters() -> list[OpOverload]:
+    aten = torch.ops.aten
+    scatter, reduced = aten.scatter, aten.scatter_reduce.two
+    return [aten.scatter_add.default, scatter.src, scatter.value, reduced]
+
+
+def _from_the_front(op: OpOverload) -> Callable[..., Tensor]:
+    """Count the dim of a scatter from the front: upstream's lowering ends the process for one that counts backwards."""
+
+    def counted(x: Tensor, dim: int, *rest: Any, **options: Any) -> Tensor:
+        return NotImplemented if dim >= 0 else op(x, dim + max(1, x.dim()), *rest, **options)
+
+    return counted
+
+
+def _scatter_by_name(
+    x: Tensor, dim: int, index: Tensor, given: Tensor | float, *, reduce: str
+) -> Tensor:
+    source = given if isinstance(given, Tensor) else torch.full(index.shape, given, dtype=x.dtype)
+    name = {"add": "sum", "multiply": "prod"}[reduce]
+    return torch.scatter_reduce(x, dim % max(1, x.dim()), index, source, name)
+
+
 def _index_put(
     x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False
 ) -> Tensor:
@@ -339,6 +374,67 @@ def _adaptive_max_pool(x: Tensor, output_size: Sequence[int]) -> tuple[Tensor, T
     flat = flat.flatten(ndim).expand(x.shape)
     best = torch.argmax(x, -1, keepdim=True)
     return torch.amax(x, -1), torch.gather(flat, -1, best).squeeze(-1)
+
+
+def _batched(op: OpOverload, rank: int) -> Callable[..., Any]:
+    """Give an image without a batch one: upstream's lowering fails on it, or ends the process."""
+
+    def batched(x: Tensor, *settings: Any, **options: Any) -> Any:
+        if x.dim() == rank:
+            return NotImplemented
+        made = op(x.unsqueeze(0), *settings, **options)
+        return [m.squeeze(0) for m in made] if isinstance(made, tuple) else made.squeeze(0)
+
+    return batched
+
+
+def _max_pool(
+    x: Tensor,
+    kernel_size: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0,),
+    dilation: Sequence[int] = (1,),
+    ceil_mode: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Return the largest element of each window of three dims, and its place: upstream's lowering ends the process."""
+    kernel, low, far = (_thrice(numbers) for numbers in (kernel_size, padding, dilation))
+    step = _thrice(stride) if len(stride) else kernel
+    sizes = x.shape[-3:]
+    spans = [d * (k - 1) + 1 for k, d in zip(kernel, far)]
+    counts = []
+    for size, span, s, p in zip(sizes, spans, step, low):
+        reach = size + 2 * p - span
+        count = (-(-reach // s) if ceil_mode else reach // s) + 1
+        counts.append(count - (ceil_mode and (count - 1) * s >= size + p))  # none begins beyond
+    pads = [
+        (p, max(0, (n - 1) * s + span - size - p))
+        for n, s, span, size, p in zip(counts, step, spans, sizes, low)
+    ]
+    wide = torch.nn.functional.pad(x, [n for pair in reversed(pads) for n in pair], value=-math.inf)
+    parts = []
+    for offsets in itertools.product(*map(range, kernel)):
+        part = wide
+        for dim, (offset, d, s, n) in enumerate(zip(offsets, far, step, counts)):
+            begin = offset * d
+            index: list[Any] = [..., *([slice(None)] * 3)]
+            index[1 + dim] = slice(begin, begin + (n - 1) * s + 1, s)
+            part = part[tuple(index)]
+        parts.append(part)
+    windows = torch.stack(parts)
+    best = torch.argmax(windows, 0)
+    flat, rest = torch.zeros(1, dtype=torch.int64), best
+    inner = []
+    for k in reversed(kernel):
+        inner.append(rest % k)
+        rest = torch.div(rest, k, rounding_mode="floor")
+    for dim, place in enumerate(reversed(inner)):
+        begin = torch.arange(counts[dim]).reshape(-1, *[1] * (2 - dim)) * step[dim] - low[dim]
+        flat = flat * sizes[dim] + begin + place * far[dim]
+    return torch.amax(windows, 0), flat
+
+
+def _thrice(numbers: Sequence[int]) -> list[int]:
+    return list(numbers) * (3 if len(numbers) == 1 else 1)
 
 
 # In order along a dim

@@ -183,7 +183,8 @@ def _check(torch: ModuleType, program: ExportedProgram) -> None:
 def _check_signature(torch: ModuleType, program: ExportedProgram) -> None:
     """Refuse programs that give anything but results and what their buffers and arguments become, and open shapes."""
     kinds = torch.export.graph_signature.OutputKind
-    known = (kinds.USER_OUTPUT, kinds.BUFFER_MUTATION, kinds.USER_INPUT_MUTATION)
+    known = [kinds.USER_OUTPUT, kinds.BUFFER_MUTATION, kinds.USER_INPUT_MUTATION]
+    known += [kinds.PARAMETER_MUTATION] if hasattr(kinds, "PARAMETER_MUTATION") else []
     for spec in program.graph_signature.output_specs:
         if spec.kind not in known:
             what = f"a {spec.kind.name.lower().replace('_', ' ')}"

@@ -1,0 +1,142 @@
+"""Decompose the ops that torch's autograd goes back by into ops that torch-mlir takes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+from torch._decomp import decomposition_table
+from torch._ops import OpOverload
+
+
+def decompositions() -> dict[OpOverload, Callable[..., object]]:
+    """Return the decompositions by op: torch's own of some, ours of those that torch has none of."""
+    aten = torch.ops.aten
+    theirs = (aten.silu_backward.default, aten.mish_backward.default)
+    return {
+        **{op: decomposition_table[op] for op in theirs},
+        aten.avg_pool2d_backward.default: _avg_pool,
+        aten.avg_pool3d_backward.default: _avg_pool,
+        aten._adaptive_avg_pool2d_backward.default: _adaptive_avg_pool,
+        aten._adaptive_avg_pool3d_backward.default: _adaptive_avg_pool,
+        aten.max_pool3d_with_indices_backward.default: _max_pool,
+        aten.adaptive_max_pool2d_backward.default: _adaptive_max_pool,
+        aten.adaptive_max_pool3d_backward.default: _adaptive_max_pool,
+        aten.replication_pad1d_backward.default: _replication_pad,
+        aten.replication_pad2d_backward.default: _replication_pad,
+        aten.replication_pad3d_backward.default: _replication_pad,
+    }
+
+
+def _avg_pool(
+    grad_output: Tensor,
+    input: Tensor,
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor_override: int | None,
+) -> Tensor:
+    """Spread each mean over its window: the gradient of a convolution of each channel by ones."""
+    rank = 3 if grad_output.dim() == 5 or (input.dim() == 4 and len(kernel_size) == 3) else 2
+    kernel, low = _each(kernel_size, rank), _each(padding, rank)
+    step = _each(stride, rank) if stride else kernel
+    share = grad_output
+    if divisor_override:
+        share = share / divisor_override
+    else:
+        sizes = (input.shape[-rank:], grad_output.shape[-rank:], kernel, step, low)
+        for dim, along in enumerate(zip(*sizes, strict=True)):
+            counts = _counts(grad_output, *along, count_include_pad)
+            share = share / counts.reshape(-1, *[1] * (rank - 1 - dim))
+    if rank == 3:  # of which there is no convolution of each channel
+        for dim, size, k, s, p in zip(range(-3, 0), input.shape[-3:], kernel, step, low):
+            begin = torch.arange(share.shape[dim]).unsqueeze(-1) * s - p
+            share = _to_windows(share, dim, size, begin, begin + k)
+        return share
+    channels = math.prod(input.shape[:-rank])
+    image = input.reshape(1, channels, *input.shape[-rank:])
+    ones = torch.ones(channels, 1, *kernel, dtype=input.dtype)
+    settings = ([0], step, low, [1] * rank, False, [0] * rank, channels, [True, False, False])
+    slope = share.reshape(1, channels, *share.shape[-rank:])
+    made = torch.ops.aten.convolution_backward.default(slope, image, ones, *settings)[0]
+    return made.reshape(input.shape)
+
+
+def _each(numbers: Sequence[int], rank: int) -> list[int]:
+    return list(numbers) * (rank if len(numbers) == 1 else 1)
+
+
+def _counts(
+    like: Tensor, size: int, windows: int, kernel: int, step: int, low: int, padded: bool
+) -> Tensor:
+    """Return how many elements each window along a dim divides by."""
+    begin = torch.arange(windows, dtype=like.dtype) * step - low
+    end = (begin + kernel).clamp(max=size + low if padded else size)
+    return end - (begin if padded else begin.clamp(min=0))
+
+
+def _adaptive_avg_pool(grad_output: Tensor, input: Tensor) -> Tensor:
+    """Spread each mean over its window, dim by dim."""
+    rank = grad_output.dim() - 2 if grad_output.dim() > 3 else grad_output.dim() - 1
+    made = grad_output
+    for dim in range(-rank, 0):
+        made = _spread(made, dim, input.shape[dim])
+    return made
+
+
+def _spread(x: Tensor, dim: int, size: int) -> Tensor:
+    windows = x.shape[dim]
+    if size % windows == 0:
+        return x.repeat_interleave(size // windows, dim) / (size // windows)
+    window = torch.arange(windows).unsqueeze(-1)
+    begin, end = window * size // windows, ((window + 1) * size + windows - 1) // windows
+    counts = (end - begin).to(x.dtype).reshape(-1, *[1] * (-1 - dim))
+    return _to_windows(x / counts, dim, size, begin, end)
+
+
+def _to_windows(x: Tensor, dim: int, size: int, begin: Tensor, end: Tensor) -> Tensor:
+    """Add each element along a dim to all places of its window, from `begin` to `end`."""
+    place = torch.arange(size)
+    inside = ((place >= begin) & (place < end)).to(x.dtype)
+    return torch.matmul(x.transpose(dim, -1), inside).transpose(dim, -1)
+
+
+def _max_pool(
+    grad_output: Tensor, input: Tensor, *settings: object, indices: Tensor | None = None
+) -> Tensor:
+    """Add each slope to where its maximum lies. The last of the settings are the indices."""
+    places = settings[-1] if indices is None else indices
+    assert isinstance(places, Tensor)
+    return _to_maxima(grad_output, input, places, 3)
+
+
+def _adaptive_max_pool(grad_output: Tensor, input: Tensor, indices: Tensor) -> Tensor:
+    rank = grad_output.dim() - 2 if grad_output.dim() > 3 else grad_output.dim() - 1
+    return _to_maxima(grad_output, input, indices, rank)
+
+
+def _to_maxima(slope: Tensor, input: Tensor, places: Tensor, rank: int) -> Tensor:
+    flat = (*input.shape[:-rank], -1)
+    blank = torch.zeros_like(input).reshape(flat)
+    return blank.scatter_add(-1, places.reshape(flat), slope.reshape(flat)).reshape(input.shape)
+
+
+def _replication_pad(grad_output: Tensor, input: Tensor, padding: Sequence[int]) -> Tensor:
+    """Add what lies outside to the edge, dim by dim."""
+    made = grad_output
+    for k in range(len(padding) // 2):
+        made = _to_edges(made, -1 - k, padding[2 * k], padding[2 * k + 1])
+    return made
+
+
+def _to_edges(x: Tensor, dim: int, low: int, high: int) -> Tensor:
+    size = x.shape[dim] - low - high
+    if size == 1:
+        return x.sum(dim, keepdim=True)
+    first = x.narrow(dim, 0, low + 1).sum(dim, keepdim=True)
+    last = x.narrow(dim, low + size - 1, high + 1).sum(dim, keepdim=True)
+    return torch.cat([first, x.narrow(dim, low + 1, size - 2), last], dim)

@@ -1,0 +1,359 @@
+"""torch.compile with gradients: losses, gradients and states beside eager PyTorch, on one rank and on meshes."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+from torch import Tensor, nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+import meshweave as mw  # noqa: E402
+from meshweave.errors import UsageError  # noqa: E402
+
+WIDTH, WORDS = 16, 20
+MESHES: dict[str, dict[str, Any]] = {
+    "one rank": {},
+    "dp and tp": {
+        "mesh": "dp=2, tp=2",
+        "placements": {
+            "words": "[dp, _]",
+            "block.up.weight": "[tp, _]",
+            "block.up.bias": "[tp]",
+            "block.down.weight": "[_, tp]",
+        },
+    },
+    "uneven": {"mesh": "x=3", "placements": {"words": "[x, _]"}},
+}
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    yield
+    torch._dynamo.reset()
+
+
+class Block(nn.Module):
+    """A layer of a transformer, with dropout."""
+
+    def __init__(self, dropout: float = 0.2) -> None:
+        super().__init__()
+        self.norm, self.qkv = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 3 * WIDTH)
+        self.up, self.down = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH)
+        self.drop = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        count, length, _ = x.shape
+        q, k, v = (
+            self.qkv(self.norm(x)).view(count, length, 3, 2, WIDTH // 2).permute(2, 0, 3, 1, 4)
+        )
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.drop(mixed.transpose(1, 2).reshape(count, length, WIDTH))
+        return x + self.drop(self.down(F.gelu(self.up(x))))
+
+
+class Language(nn.Module):
+    """Words to words, with tied weights."""
+
+    def __init__(self, recompute: bool = False, dropout: float = 0.2) -> None:
+        super().__init__()
+        self.table, self.block, self.recompute = (
+            nn.Embedding(WORDS, WIDTH),
+            Block(dropout),
+            recompute,
+        )
+
+    def forward(self, words: Tensor) -> Tensor:
+        x = self.table(words)
+        x = checkpoint(self.block, x, use_reentrant=False) if self.recompute else self.block(x)
+        return x @ self.table.weight.T
+
+
+class Images(nn.Module):
+    """Convolutions, with running statistics."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4)
+        self.second, self.last = nn.Conv2d(4, 4, 3, stride=2), nn.Linear(4, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.max_pool2d(F.silu(self.norm(self.first(x))), 2)
+        return self.last(self.second(x).mean((2, 3)))
+
+
+class Kept:
+    """A backend that keeps the pieces it is given."""
+
+    def __init__(self, **options: Any) -> None:
+        self.pieces: list[Any] = []
+        self._compile = mw.torch_backend(**options)
+
+    def __call__(self, graph: Any, example: Any) -> Any:
+        self.pieces.append(self._compile(graph, example))
+        return self.pieces[-1]
+
+    @property
+    def trained(self) -> list[Any]:
+        return [one for piece in self.pieces for one in piece.trained.values()]
+
+
+def twins(make: Callable[[], nn.Module]) -> tuple[nn.Module, nn.Module]:
+    """Two modules with the same parameters."""
+    one, other = make(), make()
+    other.load_state_dict(one.state_dict())
+    return one, other
+
+
+def words() -> Tensor:
+    return torch.randint(WORDS, (4, 6))
+
+
+def loss_of(module: Callable[..., Tensor], given: Tensor) -> Tensor:
+    return F.cross_entropy(module(given).reshape(-1, WORDS).float(), given.reshape(-1))
+
+
+def near(one: Tensor, other: Tensor, tolerance: float = 1e-5) -> None:
+    assert one.dtype == other.dtype
+    wide, wanted = one.detach().double(), other.detach().double()
+    assert float((wide - wanted).abs().max()) <= tolerance * (0.1 + float(wanted.abs().max()))
+
+
+def same_gradients(one: nn.Module, other: nn.Module, tolerance: float = 1e-5) -> None:
+    for found, wanted in zip(one.parameters(), other.parameters(), strict=True):
+        assert (found.grad is None) == (wanted.grad is None)
+        if wanted.grad is not None:
+            near(found.grad, wanted.grad, tolerance)
+
+
+@pytest.mark.parametrize("options", MESHES.values(), ids=MESHES)
+def test_losses_of_a_language_model_are_those_of_eager(options: dict[str, Any]) -> None:
+    """With dropout: torch draws the same numbers, whatever the mesh."""
+    given: list[Tensor] = [words(), words()]
+    losses: list[list[float]] = []
+    for module, fast in zip(twins(Language), (True, False), strict=True):
+        call = torch.compile(module, backend=Kept(**options)) if fast else module
+        optimizer = torch.optim.AdamW(module.parameters(), 1e-2)
+        torch.manual_seed(5)
+        losses.append([])
+        for step in range(3):
+            optimizer.zero_grad()
+            loss = loss_of(call, given[step % 2])
+            loss.backward()
+            nn.utils.clip_grad_norm_(module.parameters(), 1.0)
+            optimizer.step()
+            losses[-1].append(loss.item())
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    assert losses[0][-1] < losses[0][0]
+
+
+def test_what_is_saved_lies_where_the_forward_program_leaves_it() -> None:
+    kept, module = Kept(**MESHES["dp and tp"]), Language()
+    loss_of(torch.compile(module, backend=kept), words()).backward()
+    (trained,) = kept.trained
+    forward, backward = trained.forward.program, trained.backward.program
+    saved = [(port.layout, tuple(port.global_shape)) for port in forward.outputs[1:]]
+    assert ("[dp, tp]", (24, 32)) in saved
+    read = [(port.layout, tuple(port.global_shape)) for port in backward.inputs]
+    assert all(one in read for one in saved)
+
+
+@pytest.mark.parametrize("mesh", [None, "x=2"])
+def test_running_statistics_are_updated(mesh: str | None) -> None:
+    ones = twins(Images)
+    for module, fast in zip(ones, (True, False), strict=True):
+        options = {"mesh": mesh, "placements": {"x": "[x, _, _, _]"}} if mesh else {}
+        call = torch.compile(module, backend=Kept(**options)) if fast else module
+        torch.manual_seed(1)
+        for _ in range(2):
+            call(torch.randn(5, 2, 9, 9)).square().sum().backward()
+    same_gradients(*ones)
+    for found, wanted in zip(*[one.buffers() for one in ones], strict=True):
+        near(found, wanted)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_what_is_computed_again_is_drawn_again(dropout: float) -> None:
+    ones = twins(lambda: Language(recompute=True, dropout=dropout))
+    given = words()
+    for module, fast in zip(ones, (True, False), strict=True):
+        torch.manual_seed(2)
+        loss_of(torch.compile(module, backend="meshweave") if fast else module, given).backward()
+    same_gradients(*ones)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_autocast(inside: bool) -> None:
+    class Cast(Language):
+        def forward(self, words: Tensor) -> Tensor:
+            with torch.autocast("cpu", torch.bfloat16, enabled=inside):
+                return super().forward(words)
+
+    ones, given, losses = twins(Cast), words(), []
+    for module, fast in zip(ones, (True, False), strict=True):
+        torch.manual_seed(2)
+        call = torch.compile(module, backend="meshweave") if fast else module
+        with torch.autocast("cpu", torch.bfloat16, enabled=not inside):
+            loss = loss_of(call, given)
+        loss.backward()
+        losses.append(loss.item())
+    assert losses[0] == pytest.approx(losses[1], rel=2e-2)
+    same_gradients(*ones, 5e-2)
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4))
+
+
+def test_gradients_add_up_over_calls() -> None:
+    ones = twins(mlp)
+    for module, fast in zip(ones, (True, False), strict=True):
+        call = torch.compile(module, backend="meshweave") if fast else module
+        call(torch.ones(3, 6)).square().sum().backward()
+        call(torch.full((3, 6), 0.5)).square().sum().backward()
+    same_gradients(*ones)
+
+
+def test_frozen_parameters_gradients_of_inputs_and_other_shapes() -> None:
+    kept, ones, given = Kept(), twins(mlp), []
+    for module, fast in zip(ones, (True, False), strict=True):
+        module[0].weight.requires_grad_(False)
+        call = torch.compile(module, backend=kept) if fast else module
+        for rows in (3, 5, 3, 7):
+            x = torch.linspace(-1, 1, rows * 6).reshape(rows, 6).requires_grad_(True)
+            call(x).square().sum().backward()
+            given.append(x.grad)
+    same_gradients(*ones)
+    for found, wanted in zip(given[:4], given[4:], strict=True):
+        near(found, wanted)
+    assert len(kept.trained) <= 4  # the first shape, then each once in the piece of any size
+
+
+def test_results_that_share_memory_and_writes_in_place() -> None:
+    class Writes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(6, 6)
+            self.register_buffer("seen", torch.zeros(6))
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            made = self.layer(x).relu_()
+            self.seen.add_(made.detach().sum(0))
+            return made, made.T
+
+    ones = twins(Writes)
+    for module, fast in zip(ones, (True, False), strict=True):
+        call = torch.compile(module, backend="meshweave") if fast else module
+        for _ in range(2):
+            made, turned = call(torch.linspace(0, 1, 18).reshape(3, 6))
+            assert made.data_ptr() == turned.data_ptr()
+            (made.sum() + turned[0].sum()).backward()
+    same_gradients(*ones)
+    near(ones[0].seen, ones[1].seen)
+
+
+OPTIMIZERS = {
+    "sgd": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9),
+    "adamw": lambda p: torch.optim.AdamW(p, 0.01),
+}
+
+
+@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
+def test_the_step_of_an_optimizer_is_compiled(make: Callable[..., torch.optim.Optimizer]) -> None:
+    ones = twins(mlp)
+    for module, fast in zip(ones, (True, False), strict=True):
+        optimizer = make(module.parameters())
+        step = torch.compile(optimizer.step, backend="meshweave") if fast else optimizer.step
+        for _ in range(3):
+            optimizer.zero_grad()
+            module(torch.ones(3, 6)).square().sum().backward()
+            step()
+    for found, wanted in zip(*[one.parameters() for one in ones], strict=True):
+        near(found, wanted, 1e-4)
+
+
+def test_kernels_around_a_call_count_for_its_gradients_too() -> None:
+    kept, module = Kept(), mlp()
+    call = torch.compile(module, backend=kept)
+    with mw.kernels(only=("reference",)):
+        loss = call(torch.ones(3, 6)).sum()
+    loss.backward()
+    (trained,) = kept.trained
+    assert trained.forward.kernels == trained.backward.kernels
+    assert "blas" in trained.backward.kernels.disabled
+
+
+def test_saved_tensors_cannot_be_moved() -> None:
+    call = torch.compile(mlp(), backend="meshweave")
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t.clone(), lambda t: t):
+        loss = call(torch.ones(3, 6)).sum()
+    with pytest.raises(
+        UsageError, match="saved_tensors_hooks that move or copy it are not supported"
+    ):
+        loss.backward()
+
+
+EDGES = {
+    "activations": lambda x: [
+        *(one(x) for one in (F.silu, F.mish, F.gelu, F.elu, F.softplus, F.hardswish, F.logsigmoid)),
+        F.glu(x.flatten(1), 1),
+        F.leaky_relu(x),
+        F.log_softmax(x, -1),
+        F.gelu(x, approximate="tanh"),
+    ],
+    "pooling": lambda x: [
+        F.avg_pool2d(x, 3, 2, 1),
+        F.avg_pool2d(x, 3, 2, 1, ceil_mode=True, count_include_pad=False),
+        F.avg_pool2d(x, 2, divisor_override=3),
+        F.avg_pool1d(x[0], 2),
+        F.avg_pool3d(x, 2),
+        F.adaptive_avg_pool2d(x, (3, 4)),
+        F.adaptive_avg_pool2d(x, 1),
+        F.max_pool2d(x, 3, 2, 1),
+        F.max_pool3d(x, 2),
+        F.adaptive_max_pool2d(x, (2, 3)),
+    ],
+    "padding": lambda x: [
+        F.pad(x, (1, 2, 0, 3), mode=mode) for mode in ("constant", "reflect", "replicate")
+    ],
+    "places": lambda x: [
+        x.sort(-1)[0],
+        x.cumsum(-1),
+        x.amax(-1),
+        x[:, :, [0, 2, 2]],
+        x.roll(1, -1),
+        torch.einsum("abij,abkj->abik", x, x),
+        F.interpolate(x, scale_factor=2, mode="bilinear"),
+        F.layer_norm(x, x.shape[-1:]),
+        torch.linalg.inv(x[0, 0, :, :7] + 9 * torch.eye(7)),
+    ],
+}
+
+
+@pytest.mark.parametrize("several", EDGES.values(), ids=EDGES)
+def test_gradients_of_ops(several: Callable[[Tensor], list[Tensor]]) -> None:
+    start, found = torch.randn(2, 4, 7, 9), []
+    for fast in (True, False):
+        x = start.clone().requires_grad_(True)
+        made = (torch.compile(several, backend="meshweave") if fast else several)(x)
+        torch.manual_seed(3)
+        total = sum((one * torch.randn(one.shape)).sum() for one in made)
+        found.append(torch.autograd.grad(total, x)[0])
+    near(*found, 1e-4)
+
+
+def test_three_dims_of_maxima_and_their_places() -> None:
+    class Largest(nn.Module):
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            return F.max_pool3d(x, (2, 3, 2), 2, (1, 0, 1), (1, 2, 1), True, return_indices=True)
+
+    module, x = Largest().eval(), torch.randn(2, 2, 6, 7, 8)
+    with mw.from_torch(module, (x,)) as program:
+        for made, wanted in zip(program(x), module(x), strict=True):
+            assert torch.equal(made, wanted)
