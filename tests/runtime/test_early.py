@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import time
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from meshweave.abi import DTYPES, KINDS, AsyncArea
 from meshweave.bundle import numpy_dtype
 from meshweave.errors import RankError
 from meshweave.layout import Mesh
+from meshweave.runtime.processes import launch
 
 OURS = tuple(op for op in OPS if op != "in_place")
 EXTERNALS = ("sleep", "usleep", "_exit")
@@ -201,6 +203,24 @@ def test_a_rank_that_dies_in_between_is_named_with_its_op(name):
     running.close()
     assert "rank 0 died" in line
     assert "last seen: computes, after mw_all_gather_start at test.mlir:1:1" in line
+
+
+def test_the_first_to_die_is_named_though_another_takes_no_message_after_it(monkeypatch):
+    """The launcher ends the others before they are told what to run."""
+    running, sent = started("library"), []
+
+    def late(link, data, *rest):
+        sent.append(data)
+        if b'"run"' in data and sum(b'"run"' in one for one in sent) == 2:
+            time.sleep(1.0)
+        launch_send(link, data, *rest)
+
+    launch_send = launch.send_frame
+    monkeypatch.setattr(launch, "send_frame", late)
+    line = said_by(running, START, on_rank(0, exits(9), "e"), WAIT)
+    running.close()
+    assert sum(b'"run"' in one for one in sent) == 2
+    assert "rank 0 died" in line
 
 
 def test_without_the_wait_the_result_is_not_there(running):

@@ -117,7 +117,19 @@ class RankProcesses:
             except TimeoutError:
                 raise Silence(f"rank {rank} takes no message") from None
             except OSError:
-                raise self._job.death(rank) from None
+                raise self._job.death(self._first_gone(rank)) from None
+
+    def _first_gone(self, rank: int) -> int:
+        """Return the rank that went first, where `rank` takes no message: the launcher may have ended it for another."""
+        for number, _ in self._job.readable.poll(0):
+            other = self._job.numbers[number]
+            try:
+                ended = not self._job.links[other].recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+            except OSError:
+                ended = True
+            if ended:
+                return other
+        return rank
 
     def answers(self, watch: Callable[[float], str | None]) -> list[Message]:
         """Return one answer of each rank. `watch(now)` is asked now and then, and ends the wait by returning a line.
