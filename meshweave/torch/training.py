@@ -19,6 +19,7 @@ from meshweave.hints.fast_paths import Choice
 from meshweave.runtime.arrays.array import Array
 from meshweave.runtime.forks import new_lock
 from meshweave.torch.draws import lifted
+from meshweave.torch.ports import to_torch
 from meshweave.torch.program import TorchProgram
 
 if TYPE_CHECKING:  # PyTorch is optional, and takes seconds to import
@@ -58,6 +59,7 @@ class TrainedGraph:
         own: dict[str, Placement] = {}
         kernels = chosen_kernels()
         given, results = [k for k, a in enumerate(args) if isinstance(a, package.Tensor)], 0
+        sizes = {k: a for k, a in enumerate(args) if k not in given}
 
         def parted(joint: GraphModule, inputs: Any, *, num_fwd_outputs: int, **options: Any) -> Any:
             nonlocal results
@@ -70,7 +72,9 @@ class TrainedGraph:
             )
 
         def half(piece: GraphModule, _: Sequence[Any]) -> Callable[..., list[Any]]:
-            made = _Half(piece, own, build, results if not self.halves else None, kernels)
+            names = [n.name for n in piece.graph.nodes if n.op == "placeholder"]
+            goes_back = any(name.startswith("tangents_") for name in names)
+            made = _Half(piece, own, build, None if goes_back else results, kernels)
             self.halves.append(made)
             return made
 
@@ -78,10 +82,8 @@ class TrainedGraph:
             """Fill in the sizes among the arguments, which are numbers now."""
 
             def forward(self, *tensors: Tensor) -> Any:
-                whole = list(args)
-                for number, tensor in zip(given, tensors, strict=True):
-                    whole[number] = tensor
-                return graph(*whole)
+                whole = {**sizes, **dict(zip(given, tensors, strict=True))}
+                return graph(*[whole[k] for k in range(len(whole))])
 
         # Fused attention has no backward op that can be lowered, its parts have. A view that is saved is a copy.
         with sdpa_kernel([SDPBackend.MATH]), config.patch(recompute_views=True):
@@ -93,12 +95,12 @@ class TrainedGraph:
     @property
     def forward(self) -> TorchProgram | None:
         """Return the program of the forward graph, once it has run."""
-        return self.halves[0].program
+        return next((one.program for one in self.halves if one.is_forward), None)
 
     @property
     def backward(self) -> TorchProgram | None:
         """Return the program of the backward graph, once it has run."""
-        return self.halves[1].program if len(self.halves) > 1 else None
+        return next((one.program for one in self.halves if not one.is_forward), None)
 
     def __call__(self, *args: Any) -> Sequence[Any]:
         """Return the results, which autograd can go back from."""
@@ -147,6 +149,7 @@ class _Half:
         self._module = fx.GraphModule(graph, whole)
         names = {given[k].name for k in self._read}
         self._placements = {name: one for name, one in placements.items() if name in names}
+        self.is_forward = results is not None
         self._count, self._saved = len(returned), len(returned) if results is None else results
         self._build, self._kernels, self._lock = build, kernels, new_lock()
         self.program: TorchProgram | None = None
@@ -159,7 +162,8 @@ class _Half:
             given.append(draw(given))
         found: list[Any] = [None] * self._count
         for k, number in self._same.items():
-            found[k] = given[number]
+            value = given[number]
+            found[k] = to_torch(value) if isinstance(value, Array) else value
         if self._left:
             read = [given[k] for k in self._read]
             kept = frozenset(n for n, k in enumerate(self._left) if k >= self._saved)

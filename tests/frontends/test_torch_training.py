@@ -1,5 +1,7 @@
 """torch.compile with gradients: losses, gradients and states beside eager PyTorch, on one rank and on meshes."""
 
+import gc
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -357,3 +359,33 @@ def test_three_dims_of_maxima_and_their_places() -> None:
     with mw.from_torch(module, (x,)) as program:
         for made, wanted in zip(program(x), module(x), strict=True):
             assert torch.equal(made, wanted)
+
+
+@pytest.mark.parametrize("mesh", [None, "x=2"])
+def test_what_is_saved_may_be_a_gradient_itself(mesh: str | None) -> None:
+    class Linear(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            slope = x * x + 1
+            ctx.save_for_backward(slope)
+            return x.sum()
+
+        @staticmethod
+        def backward(ctx: Any, *slopes: Tensor) -> Tensor:
+            (slope,) = ctx.saved_tensors
+            return slope
+
+    x = torch.randn(4, 6, requires_grad=True)
+    options = {"mesh": mesh, "placements": {"x": "[x, _]"}} if mesh else {}
+    torch.compile(lambda x: Linear.apply(x), backend=Kept(**options))(x).backward()
+    near(x.grad, x.detach() * x.detach() + 1)
+
+
+def test_the_arguments_of_the_first_call_are_not_kept() -> None:
+    module, kept = mlp(), Kept()
+    call, x = torch.compile(module, backend=kept), torch.randn(3, 6)
+    gone = weakref.ref(x)
+    call(x).sum().backward()
+    del x
+    gc.collect()
+    assert gone() is None

@@ -120,7 +120,7 @@ class RankProcesses:
                 raise self._job.death(self._first_gone(rank)) from None
 
     def _first_gone(self, rank: int) -> int:
-        """Return the rank that went first, where `rank` takes no message: the launcher may have ended it for another."""
+        """Return the rank that went first, where `rank` takes no message: another may be why it was ended."""
         for number, _ in self._job.readable.poll(0):
             other = self._job.numbers[number]
             try:
