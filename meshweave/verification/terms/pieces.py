@@ -218,7 +218,7 @@ def narrowed(terms: Terms, view: Term) -> Term:
 def reached(terms: Terms, view: Term) -> Term:
     """Return a view of pieces without those that lie behind all places that it reads, as rows of padding may."""
     node = terms.nodes[view.node]
-    if node.op != "concat" or not is_plain(view):
+    if node.op != "concat" or view.fills[:1] not in ((), (None,)):
         return view
     end = bounds(view.exprs[0])[1]
     spans = [span for span in node.detail if span[0] <= end]
@@ -227,10 +227,11 @@ def reached(terms: Terms, view: Term) -> Term:
     if len(spans) == len(node.detail) or not used.issuperset(map(dim_var, range(1, len(sizes)))):
         return view
     if len(spans) == 1:
-        return terms.composed(reads[0], dims_values(view.exprs))
+        return terms.composed(reads[0], dims_values(view.exprs)) if is_plain(view) else view
+    # What guards and the ends of other dims say of the view holds without these pieces too.
     spans[-1] = spans[-1][0], FAR
     made = terms.put(Node("concat", tuple(spans), reads, node.type), sizes)
-    return terms.view(made, view.exprs)
+    return view._replace(node=made)
 
 
 def _apart(terms: Terms, place: Var, piece: Piece) -> list[Piece]:
