@@ -1,10 +1,12 @@
 """The objects that a program is cut into."""
 
+import sys
+
 import numpy as np
 import pytest
 from lowering.harness import compile_text, run_ranks
 
-from meshweave.lowering.cpu import parts
+from meshweave.lowering.cpu import codegen, parts
 
 TEXT = """
 !rows = tensor<300x200xf32>
@@ -43,3 +45,14 @@ def test_a_program_in_parts_computes_the_same(ops: int, monkeypatch: pytest.Monk
 def test_the_same_program_is_cut_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "PART_OPS", 50)
     assert compile_text(TEXT).objects == compile_text(TEXT).objects
+
+
+def test_threads_take_short_turns_until_the_last_compile_is_done():
+    before = sys.getswitchinterval()
+    outer, inner = codegen._SWITCHING, codegen._SWITCHING
+    with pytest.raises(ZeroDivisionError), outer:
+        with inner:
+            assert sys.getswitchinterval() < before
+        assert sys.getswitchinterval() < before
+        raise ZeroDivisionError
+    assert sys.getswitchinterval() == before

@@ -10,6 +10,8 @@ import ctypes
 import ctypes.util
 import os
 import re
+import sys
+import threading
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
@@ -153,6 +155,33 @@ def step_object(text: str, known: Collection[str]) -> bytes:
     return object_of(module, _externals(module), 0)
 
 
+class _QuickSwitching:
+    """Let a thread that comes back from LLVM have Python's lock soon: it waits 5 ms for it by default.
+
+    Several compiles may be inside at once; after the last the interval is what it was before the first.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._inside, self._before = threading.Lock(), 0, 0.0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._inside:
+                self._before = sys.getswitchinterval()
+                sys.setswitchinterval(min(self._before, _SECONDS))
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside:
+                sys.setswitchinterval(self._before)
+
+
+_SECONDS = 0.0003  # of a thread's turn
+_SWITCHING = _QuickSwitching()
+
+
 def machine_code(
     module: ir.Module, meanwhile: Callable[[], object] = lambda: None
 ) -> tuple[bytes, ...]:
@@ -162,7 +191,8 @@ def machine_code(
     What it raises is raised.
     """
     parts = take_parts(module)
-    with ThreadPoolExecutor(min(len(parts), len(os.sched_getaffinity(0))) + 1) as threads:
+    workers = min(len(parts), len(os.sched_getaffinity(0))) + 1
+    with _SWITCHING, ThreadPoolExecutor(workers) as threads:
         work = threads.submit(meanwhile)
         made = threads.map(_part_object, parts)
         first = object_of(module, _externals(module))
