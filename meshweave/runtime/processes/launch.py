@@ -66,7 +66,7 @@ class Launcher:
     """Say what starts the processes of a job.
 
     name: in messages. command: for a number of ranks, which connect to a socket's path. environment: of the processes.
-    When a rank fails, the launcher writes `EXIT STRING: how` and ends all others.
+    When a rank fails, the launcher writes `rank N: EXIT STRING: how` and ends all others.
     """
 
     name: str
@@ -117,19 +117,7 @@ class RankProcesses:
             except TimeoutError:
                 raise Silence(f"rank {rank} takes no message") from None
             except OSError:
-                raise self._job.death(self._first_gone(rank)) from None
-
-    def _first_gone(self, rank: int) -> int:
-        """Return the rank that went first, where `rank` takes no message: another may be why it was ended."""
-        for number, _ in self._job.readable.poll(0):
-            other = self._job.numbers[number]
-            try:
-                ended = not self._job.links[other].recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-            except OSError:
-                ended = True
-            if ended:
-                return other
-        return rank
+                raise self._job.death(rank) from None
 
     def answers(self, watch: Callable[[float], str | None]) -> list[Message]:
         """Return one answer of each rank. `watch(now)` is asked now and then, and ends the wait by returning a line.
@@ -260,19 +248,18 @@ class _Job:
         return " / ".join(said[-3:])[:400] or "they wrote nothing"
 
     def death(self, rank: int) -> Death:
-        """Describe the death of a rank whose link has closed.
-
-        The launcher tells how processes of the job ended, mixed; which one was the first it does not
-        tell reliably, but links become readable in the order of deaths.
-        """
+        """Describe the death of a rank whose link has closed, or of the rank for which the launcher has ended it."""
         assert self._process is not None and self._output is not None
         when = int(time.time() * 1000)
         self.wait(2.0)
         self._output.seek(0)
         said = self._output.read().decode(errors="replace")
         status = self._process.returncode
-        if (told := re.search(r"EXIT STRING: (.*)", said)) is not None:
-            return Death(rank, when, f"{self._launcher.name}: {told[1].strip()}")
+        if (
+            told := re.search(r"^(?:rank (\d+): )?EXIT STRING: (.*)", said, re.MULTILINE)
+        ) is not None:
+            first = rank if told[1] is None else int(told[1])
+            return Death(first, when, f"{self._launcher.name}: {told[2].strip()}")
         return Death(
             rank, when, "" if status is None else f"{self._launcher.name}: status {status}"
         )
