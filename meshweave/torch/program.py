@@ -487,29 +487,28 @@ class TorchLengths(TorchProgram):
         lowered = Lowered(name, program, specs, exported.names, mesh, engine, kernels, verify)
         self._compiled = LengthsCompiled(lowered, self.program, self.seconds["compile"], lengths)
 
-    def __call__(self, *args: object, **kwargs: object) -> Any:
-        """Run it on torch tensors; return torch tensors in the structure that the module returns.
-
-        With NumPy arrays or Arrays among the arguments it returns Arrays. Raises MeshweaveError for wrong arguments,
-        RankError when a rank fails.
-        """
-        from torch.utils import _pytree
-
-        leaves, given = self._leaves(args, kwargs), dict[int, object]()
-        for leaf, index in zip(leaves, self._exported.inputs, strict=True):
-            if index is not None:
-                given[index] = leaf if isinstance(leaf, Array | np.ndarray) else from_tensor(leaf)
+    def results(self, leaves: Sequence[object], as_arrays: Container[int]) -> list[Any]:
+        """Run it on the leaves of its arguments, as `TorchProgram.results` does."""
+        given = {
+            index: leaf if isinstance(leaf, Array | np.ndarray) else from_tensor(leaf)
+            for leaf, index in zip(leaves, self._exported.inputs, strict=True)
+            if index is not None
+        }
         values = [self.parameters.get(n, given.get(k)) for k, n in enumerate(self._exported.names)]
         began = time.perf_counter()
         try:
-            results: Sequence[Array] = self._compiled.call(values)
+            made: Sequence[Array] = self._compiled.call(values)
         except MeshweaveError as error:
             raise type(error)(f"{self.name}: {error.message}") from None
         self.seconds["run"] = time.perf_counter() - began
-        as_arrays = any(isinstance(leaf, Array | np.ndarray) for leaf in leaves)
-        found = list(results) if as_arrays else [to_torch(array) for array in results]
-        outputs = [constant if i is None else found[i] for i, constant in self._exported.outputs]
-        return _pytree.tree_unflatten(outputs, self._exported.out_spec)
+        return [
+            one.constant
+            if one.result is None
+            else made[one.result]
+            if k in as_arrays
+            else to_torch(made[one.result])
+            for k, one in enumerate(self._exported.outputs)
+        ]
 
     def explain(self) -> str:
         """Return tables about the program, as `TorchProgram.explain` does."""

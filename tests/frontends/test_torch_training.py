@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import meshweave as mw  # noqa: E402
 from meshweave.errors import UsageError  # noqa: E402
+from meshweave.frontends.torch import gradients  # noqa: E402
 
 WIDTH, WORDS = 16, 20
 MESHES: dict[str, dict[str, Any]] = {
@@ -356,6 +357,7 @@ def test_three_dims_of_maxima_and_their_places() -> None:
             return F.max_pool3d(x, (2, 3, 2), 2, (1, 0, 1), (1, 2, 1), True, return_indices=True)
 
     module, x = Largest().eval(), torch.randn(2, 2, 6, 7, 8)
+    x[0, :, :4] = -torch.inf  # windows of nothing else, where padding is no place
     with mw.from_torch(module, (x,)) as program:
         for made, wanted in zip(program(x), module(x), strict=True):
             assert torch.equal(made, wanted)
@@ -389,3 +391,15 @@ def test_the_arguments_of_the_first_call_are_not_kept() -> None:
     del x
     gc.collect()
     assert gone() is None
+
+
+@pytest.mark.parametrize("padded", [True, False])
+def test_means_of_many_windows_in_bf16(padded: bool) -> None:
+    """Places beyond 256 are no numbers of bf16: what a window counts is computed in integers."""
+    x = torch.randn(1, 1, 3, 700, dtype=torch.bfloat16, requires_grad=True)
+    slope = torch.ones_like(made := F.avg_pool2d(x, 3, 2, 1, count_include_pad=padded))
+    settings = ([3, 3], [2, 2], [1, 1], False, padded, None)
+    found = gradients.decompositions()[torch.ops.aten.avg_pool2d_backward.default](
+        slope, x.detach(), *settings
+    )
+    assert torch.equal(found, torch.autograd.grad(made, x, slope)[0])

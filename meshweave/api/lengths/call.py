@@ -132,7 +132,8 @@ class LengthsCompiled(Compiled):
                     *(leaves, self.lowered.specs, self._layouts, self._buffers, self.lowered.names)
                 )
             ]
-            arrays = run_arrays(self._executable, [*values, *held, *counts], len(held))
+            rest = (*held, *counts)
+            arrays = run_arrays(self._executable, [*values, *rest], len(rest))
         cuts = zip(self._results, arrays)
         return self.returned([result.cutter(sizes)(array.held) for result, array in cuts])
 

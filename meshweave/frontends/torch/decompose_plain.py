@@ -421,16 +421,18 @@ def _max_pool(
             part = part[tuple(index)]
         parts.append(part)
     windows = torch.stack(parts)
-    best = torch.argmax(windows, 0)
-    flat, rest = torch.zeros(1, dtype=torch.int64), best
-    inner = []
+    largest, rest = torch.amax(windows, 0), torch.argmax(windows, 0)
+    flat, inner = torch.zeros(1, dtype=torch.int64), []
     for k in reversed(kernel):
         inner.append(rest % k)
         rest = torch.div(rest, k, rounding_mode="floor")
     for dim, place in enumerate(reversed(inner)):
         begin = torch.arange(counts[dim]).reshape(-1, *[1] * (2 - dim)) * step[dim] - low[dim]
+        # Of nothing but -inf torch takes the first place that is no padding.
+        first = torch.div(far[dim] - 1 - begin.clamp(max=0), far[dim], rounding_mode="floor")
+        place = torch.where(largest == -math.inf, first, place)
         flat = flat * sizes[dim] + begin + place * far[dim]
-    return torch.amax(windows, 0), flat
+    return largest, flat
 
 
 def _thrice(numbers: Sequence[int]) -> list[int]:

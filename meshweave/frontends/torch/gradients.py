@@ -50,7 +50,7 @@ def _avg_pool(
     else:
         sizes = (input.shape[-rank:], grad_output.shape[-rank:], kernel, step, low)
         for dim, along in enumerate(zip(*sizes, strict=True)):
-            counts = _counts(grad_output, *along, count_include_pad)
+            counts = _counts(*along, count_include_pad).to(share.dtype)
             share = share / counts.reshape(-1, *[1] * (rank - 1 - dim))
     if rank == 3:  # of which there is no convolution of each channel
         for dim, size, k, s, p in zip(range(-3, 0), input.shape[-3:], kernel, step, low):
@@ -70,11 +70,9 @@ def _each(numbers: Sequence[int], rank: int) -> list[int]:
     return list(numbers) * (rank if len(numbers) == 1 else 1)
 
 
-def _counts(
-    like: Tensor, size: int, windows: int, kernel: int, step: int, low: int, padded: bool
-) -> Tensor:
+def _counts(size: int, windows: int, kernel: int, step: int, low: int, padded: bool) -> Tensor:
     """Return how many elements each window along a dim divides by."""
-    begin = torch.arange(windows, dtype=like.dtype) * step - low
+    begin = torch.arange(windows) * step - low
     end = (begin + kernel).clamp(max=size + low if padded else size)
     return end - (begin if padded else begin.clamp(min=0))
 
@@ -106,12 +104,17 @@ def _to_windows(x: Tensor, dim: int, size: int, begin: Tensor, end: Tensor) -> T
 
 
 def _max_pool(
-    grad_output: Tensor, input: Tensor, *settings: object, indices: Tensor | None = None
+    grad_output: Tensor,
+    input: Tensor,
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    ceil_mode: bool,
+    indices: Tensor,
 ) -> Tensor:
-    """Add each slope to where its maximum lies. The last of the settings are the indices."""
-    places = settings[-1] if indices is None else indices
-    assert isinstance(places, Tensor)
-    return _to_maxima(grad_output, input, places, 3)
+    """Add each slope to where its maximum lies."""
+    return _to_maxima(grad_output, input, indices, 3)
 
 
 def _adaptive_max_pool(grad_output: Tensor, input: Tensor, indices: Tensor) -> Tensor:
