@@ -423,6 +423,9 @@ def closed(terms: Terms, kind: str, body: Term, bound: Sequence[Var]) -> Term:
     known = [guard for guard in guards if guard is not None]
     if len(known) < len(guards) or not _defined(terms, kind, body, over):
         return _padded(terms, body, over)
+    if known and not view_variables(body._replace(guards=())).issuperset(over):
+        # a variable that only guards had, which hold for all its values
+        return reduce(terms, kind, body._replace(guards=tuple(known)), over)
     limits = [n if f is None else None for n, f in zip(terms.sizes[body.node], body.fills)]
     try:
         found = _over_dims(body.exprs, tuple(limits), tuple(over))
