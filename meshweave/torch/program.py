@@ -24,7 +24,7 @@ from meshweave.frontends.python import tree
 from meshweave.frontends.python.dtypes import as_dtype
 from meshweave.frontends.python.place import chosen_kernels
 from meshweave.frontends.python.program import ArgumentSpec, TracedProgram
-from meshweave.frontends.torch.export import Exported, export, torch_package
+from meshweave.frontends.torch.export import Exported, OutputLeaf, export, torch_package
 from meshweave.frontends.torch.layouts import (
     Placement,
     choose_mesh,
@@ -34,11 +34,12 @@ from meshweave.frontends.torch.layouts import (
 )
 from meshweave.hints.fast_paths import Choice, as_choice
 from meshweave.layout import Layout, Mesh
-from meshweave.layout.lengths import Dim, ShapeDtype, Sizes
+from meshweave.layout.lengths import Dim, Formula, ShapeDtype, Sizes, fitted
 from meshweave.runtime.arrays.array import Array
 from meshweave.runtime.engine import engine as engine_named
 from meshweave.runtime.forks import new_lock
 from meshweave.torch.ports import Ports, from_tensor, placed, to_torch, torch_dtype
+from meshweave.torch.sizes import has_open_sizes, open_arguments, without_checks
 
 if TYPE_CHECKING:  # PyTorch is optional, and takes seconds to import
     from torch import Tensor, nn
@@ -64,7 +65,8 @@ def from_torch(
 
     module:     an nn.Module in evaluation mode, or an ExportedProgram of torch.export.
     args, kwargs: arguments like those of later calls, for their shapes and dtypes; an ExportedProgram has its own. A
-                `mw.ShapeDtype` may have `Dim`s, sizes that each call chooses.
+                `mw.ShapeDtype` may have `Dim`s, sizes that each call chooses; so are symbolic sizes with a bound, that
+                an ExportedProgram has of `torch.export.Dim("n", max=..)`.
     placements: the layouts of parameters, buffers and inputs by name (of the state_dict, and of `forward`), `*` matches
                 anything: layout text, `mw.P(...)`, a Layout, DTensor placements, or (mesh, placements). What is not
                 named takes the placements of its DTensor, if it is one, else what propagation finds.
@@ -93,29 +95,39 @@ def from_torch(
         raise UsageError(f"from_torch: args: a tuple is needed, got {type(args).__name__}")
     from torch.utils import _pytree
 
-    leaves, structure = _pytree.tree_flatten((tuple(args), dict(kwargs or {})))
+    kind, given = type(module).__name__, (tuple(args), dict(kwargs or {}))
+    if has_open_sizes(torch, module):
+        given = given if args or kwargs else open_arguments(torch, module)
+        module = without_checks(torch, module)
+    leaves, structure = _pytree.tree_flatten(given)
 
     def imported(sizes: Sizes) -> _Imported:
-        given = [_example(torch, at(leaf, sizes)) for leaf in leaves]
-        called = _pytree.tree_unflatten(given, structure)
+        examples = [_example(torch, at(leaf, sizes)) for leaf in leaves]
+        called = _pytree.tree_unflatten(examples, structure)
         return _import(torch, module, called, placements, mesh, out_placements, state)
 
-    dims, kind, chosen = dims_of(leaves), type(module).__name__, _kernels(torch)
+    dims, chosen = dims_of(leaves), _kernels(torch)
     if not dims:
         exported, text, where = imported({})
         return TorchProgram(exported, text, kind, where, engine, timeout, verify, chosen)
     made = one_of_all(leaves, dims, imported, lambda one: one.text)
-    exported, _, where = made.traced
+    exported, _, where = made.traced[0]
     if exported.written:
         raise UsageError(
             f"from_torch: {kind} writes {exported.names[next(iter(exported.written.values()))]}: "
             "a program whose sizes each call chooses writes no argument and no buffer"
         )
+    exported.outputs = [
+        one._replace(
+            constant=_constant(k, made.sizes, [t.exported.outputs[k] for t in made.traced])
+        )
+        for k, one in enumerate(exported.outputs)
+    ]
     shapes: list[tuple[int | Dim, ...] | None] = [None] * len(exported.names)
     for leaf, index in zip(leaves, exported.inputs):
         if index is not None and isinstance(leaf, ShapeDtype):
             shapes[index] = leaf.shape
-    lengths = Lengths(dims, made.planned, tuple(shapes), made.results)
+    lengths = Lengths(dims, made.sizes[0], tuple(shapes), made.results)
     return TorchLengths(exported, made.text, kind, where, engine, timeout, verify, chosen, lengths)
 
 
@@ -161,12 +173,33 @@ def _import(
     return _Imported(exported, text, where)
 
 
+def _constant(number: int, sizes: Sequence[Sizes], traced: Sequence[OutputLeaf]) -> object:
+    """Return what stands in the place of a result that is no tensor: a formula where it depends on sizes of a call.
+
+    Raises UsageError for one that is none.
+    """
+    found = [one.constant for one in traced]
+    if all(value == found[0] for value in found):
+        return found[0]
+    numbers = [value for value in found if isinstance(value, int)]
+    made = fitted(sizes, numbers) if len(numbers) == len(found) else None
+    if made is None:
+        said = [
+            f"{value} for {', '.join(f'{name}={size}' for name, size in one.items())}"
+            for one, value in zip(sizes, found)
+        ]
+        raise UsageError(
+            f"from_torch: result {number} is {said[0]} and {said[-1]}: a sum of multiples of sizes is right"
+        )
+    return made
+
+
 def _example(torch: ModuleType, leaf: object) -> object:
     """Return an argument that torch.export takes: zeros where only its kind is known."""
     if not isinstance(leaf, ShapeDtype):
         return leaf
     shape = tuple([size for size in leaf.shape if isinstance(size, int)])
-    return torch.from_numpy(np.zeros(shape, as_dtype(leaf.dtype).numpy))
+    return torch.zeros(shape, dtype=torch_dtype(as_dtype(leaf.dtype).name))
 
 
 def _kernels(torch: ModuleType) -> Choice | None:
@@ -494,15 +527,18 @@ class TorchLengths(TorchProgram):
             for leaf, index in zip(leaves, self._exported.inputs, strict=True)
             if index is not None
         }
-        values = [self.parameters.get(n, given.get(k)) for k, n in enumerate(self._exported.names)]
+        values: list[Any] = [
+            self.parameters.get(n, given.get(k)) for k, n in enumerate(self._exported.names)
+        ]
         began = time.perf_counter()
         try:
             made: Sequence[Array] = self._compiled.call(values)
         except MeshweaveError as error:
             raise type(error)(f"{self.name}: {error.message}") from None
         self.seconds["run"] = time.perf_counter() - began
+        sizes = self._compiled.sizes([np.shape(value) for value in values])
         return [
-            one.constant
+            (one.constant.at(sizes) if isinstance(one.constant, Formula) else one.constant)
             if one.result is None
             else made[one.result]
             if k in as_arrays

@@ -338,6 +338,53 @@ def test_modules_of_pytorch_may_have_such_sizes() -> None:
         assert "n up to 11" in program.explain()
 
 
+@pytest.mark.torch
+def test_numbers_that_a_module_returns_are_those_of_the_call() -> None:
+    torch = pytest.importorskip("torch")
+
+    class Sizes(torch.nn.Module):  # type: ignore[name-defined,misc]
+        def __init__(self, power: int) -> None:
+            super().__init__()
+            self.power = power
+
+        def forward(self, x: Any) -> Any:
+            return x * 2, {"rows": x.shape[0] ** self.power, "next": 3 * x.shape[0] + 1}, "text"
+
+    kind = mw.ShapeDtype((N, 3), "f32")
+    with mw.from_torch(Sizes(1), (kind,)) as program:
+        for size in SIZES:
+            doubled, numbers, text = program(torch.ones(size, 3))
+            assert doubled.shape == (size, 3) and text == "text"
+            assert numbers == {"rows": size, "next": 3 * size + 1}
+    with pytest.raises(UsageError, match=r"result 1 is 121 for n=11 and .*a sum of multiples"):
+        mw.from_torch(Sizes(2), (kind,))
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_exported_programs_bring_their_sizes_and_bounds(dtype: str) -> None:
+    torch = pytest.importorskip("torch")
+    export, dim = torch.export.export, torch.export.Dim
+    module = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Softmax(0)).eval()
+    module, x = module.to(getattr(torch, dtype)), torch.ones(7, 4, dtype=getattr(torch, dtype))
+    exported = export(module, (x,), dynamic_shapes=({0: dim("n", max=11)},))
+    with mw.from_torch(exported, placements={"0.weight": "[x, _]"}, mesh="x=2") as program:
+        for size in SIZES:
+            x = torch.randn(size, 4).to(x.dtype)
+            near = 1e-6 if dtype == "float32" else 1e-2
+            assert torch.allclose(program(x), module(x), atol=near)
+        with pytest.raises(UsageError, match="ExportedProgram: argument input: dim 0 has size 12"):
+            program(torch.zeros(12, 4, dtype=x.dtype))
+    open_end = export(module, (x,), dynamic_shapes=({0: dim.DYNAMIC},))
+    with pytest.raises(UsageError, match=r"argument input: dim 0 has no bound: torch.export.Dim"):
+        mw.from_torch(open_end)
+    with mw.from_torch(open_end, (mw.ShapeDtype((N, 4), dtype),)) as program:
+        assert program(x).shape == (len(x), 6)
+    double = export(module, (x[:6],), dynamic_shapes=({0: 2 * dim("h", max=5)},))
+    with pytest.raises(UsageError, match=r"argument input: dim 0 is 2\*\w+: a size of its own"):
+        mw.from_torch(double)
+
+
 def test_dims_say_what_is_wrong_with_them() -> None:
     with pytest.raises(UsageError, match="an identifier is right"):
         Dim("2n", max=4)

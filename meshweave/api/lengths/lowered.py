@@ -49,20 +49,21 @@ def lower_lengths(
         return lower([at(leaf, sizes) for leaf in leaves])
 
     made = one_of_all(leaves, dims, trace, lambda lowered: lowered.program.text)
-    lengths = Lengths(tuple(dims), made.planned, shapes, made.results)
-    program = replace(made.traced.program, text=made.text)
-    return LengthsLowered(made.traced, program, lengths, compiled)
+    lengths = Lengths(tuple(dims), made.sizes[0], shapes, made.results)
+    program = replace(made.traced[0].program, text=made.text)
+    return LengthsLowered(made.traced[0], program, lengths, compiled)
 
 
 @dataclass(frozen=True)
 class OneOfAll(Generic[T]):
     """Hold the text of a program that serves all sizes.
 
-    traced: what was traced for the sizes that memory is planned for. results: as in `Lengths`.
+    sizes: those traced, first the ones that memory is planned for. traced: what was traced for each. results: as in
+    `Lengths`.
     """
 
-    traced: T
-    planned: Sizes
+    sizes: Sequence[Sizes]
+    traced: Sequence[T]
     text: str
     results: list[list[str]]
 
@@ -88,7 +89,7 @@ def one_of_all(
         except CompileError as error:
             refused = refused or error
             continue
-        return OneOfAll(traced[0], planned, text, results)
+        return OneOfAll(sizes, traced, text, results)
     assert refused is not None
     raise refused
 
