@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from functools import cached_property
 from importlib import import_module
+from operator import attrgetter
 from typing import Any
 
 from functions import EXAMPLES, FAMILIES
@@ -32,6 +33,7 @@ SECTIONS = (
     ("Errors", "MeshweaveError"),
 )
 MORE = {
+    "Programs": "jax.jit",
     "Errors": "LayoutError PlanError CompileError UsageError RankError",
     "Bundles, engines, ranks of your own": "Bundle Port engine InsideProgram",
     "Layouts of others": "from_spec to_spec from_dtensor to_dtensor from_shardy to_shardy",
@@ -39,6 +41,7 @@ MORE = {
 """Public names that live in modules of their own, by section."""
 HOMES = {
     **dict.fromkeys(MORE["Errors"].split(), "meshweave.errors"),
+    "jax.jit": "meshweave",
     **dict.fromkeys(("Bundle", "Port"), "meshweave.bundle"),
     "engine": "meshweave.runtime.engine",
     "InsideProgram": "meshweave.runtime.mpi.inside",
@@ -46,6 +49,7 @@ HOMES = {
 }
 RETURNED = {
     "jit": ("meshweave.api.jit", "Jitted"),
+    "jax.jit": ("meshweave.jax.function", "JaxFunction"),
     "from_jax": ("meshweave.jax.program", "JaxProgram"),
     "from_torch": ("meshweave.torch.program", "TorchProgram"),
 }
@@ -55,7 +59,7 @@ RETURNED = {
 def shown() -> dict[str, Any]:
     """Everything that has a section of its own, by its full name."""
     found = {f"mw.{n}": getattr(mw, n) for _, names in SECTIONS for n in names.split()}
-    return found | {f"{h}.{n}": getattr(import_module(h), n) for n, h in HOMES.items()}
+    return found | {f"{h}.{n}": attrgetter(n)(import_module(h)) for n, h in HOMES.items()}
 
 
 def returned(name: str) -> Any:
@@ -100,7 +104,8 @@ def page(note: str) -> str:
 def _more(title: str) -> list[str]:
     parts: list[str] = []
     for name in MORE.get(title, "").split():
-        parts += _section(f"{HOMES[name]}.{name}", getattr(import_module(HOMES[name]), name))
+        value = attrgetter(name)(import_module(HOMES[name]))
+        parts += _section(f"{HOMES[name]}.{name}", value, returned(name))
     return parts
 
 

@@ -16,6 +16,7 @@ def text() -> str:
     homes = {name: (home, name) for name, home in {**mw._HOMES, **PUBLIC}.items()}
     homes |= {name: (home.rpartition(".")[0], name) for name, home in MODULES.items()}
     homes |= {f"_{name}": place for name, place in RENAMED.items()}
+    homes["jax"] = ("meshweave", "jax")
     homes["_Info"] = ("meshweave.frontends.python.dtypes", "Info")
     imports = sorted((home, _order(own), own, name) for name, (home, own) in homes.items())
     lines = [f"from {home} import {own} as {name}" for home, _, own, name in imports]

@@ -73,8 +73,10 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'meshweave' has no attribute {name!r}")
     from meshweave.frontends.python import MODULES, PUBLIC, RENAMED
 
-    if name in MODULES:
-        value: Any = import_module("meshweave.api.namespace").inner(name)
+    if name == "jax":
+        value: Any = import_module("meshweave.jax")
+    elif name in MODULES:
+        value = import_module("meshweave.api.namespace").inner(name)
     else:
         home, own = RENAMED.get(name) or (_HOMES.get(name) or PUBLIC.get(name), name)
         if home is None:
@@ -98,7 +100,7 @@ def _spelt(name: str) -> str:
 def __dir__() -> list[str]:
     from meshweave.frontends.python import MODULES, PUBLIC, RENAMED
 
-    return sorted({*__all__, *PUBLIC, *RENAMED, *MODULES})
+    return sorted({*__all__, *PUBLIC, *RENAMED, *MODULES, "jax"})
 
 
 def __array_namespace_info__() -> Any:

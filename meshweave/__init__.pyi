@@ -1,5 +1,6 @@
 """Declare the public names for editors and type checkers. Written by docs/generate.py (`make docs`)."""
 
+from meshweave import jax as jax
 from meshweave.api.arrays import from_dlpack as from_dlpack
 from meshweave.api.jit import jit as jit
 from meshweave.api.program import Program as Program

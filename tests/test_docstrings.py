@@ -22,7 +22,12 @@ SHOWN = api.shown()
 """What has a section of its own in docs/api.md, by its full name."""
 FUNCTIONS = sorted({*PUBLIC, *RENAMED} - {name.removeprefix("mw.") for name in SHOWN})
 MADE = {f"what mw.{name} makes": api.returned(name) for name in api.RETURNED}
-NEED = {"mw.from_jax": "jax", "mw.from_torch": "torch", "mw.torch_backend": "torch"}
+NEED = {
+    "mw.from_jax": "jax",
+    "meshweave.jax.jit": "jax",
+    "mw.from_torch": "torch",
+    "mw.torch_backend": "torch",
+}
 UNITS = {"timeout": "second", "seconds": "second", "nbytes": "byte", "peak_bytes": "byte"}
 """Names of arguments, fields and members that have a unit -> the word for it."""
 

@@ -20,16 +20,12 @@ JaxOp: TypeAlias = Any
 Elements: TypeAlias = np.ndarray[Any, Any]
 
 
-def take_captured(module: JaxModule) -> tuple[str, tuple[Elements, ...]]:
-    """Return the text of a module without its large constants, and those, in the order of their numbers.
-
-    The module stays as it is. bf16 comes as bits.
-    """
+def take_captured(module: JaxOp) -> tuple[Elements, ...]:
+    """Take the large constants out of a module, and return them in the order of their numbers. bf16 comes as bits."""
     ir = import_module("jax.extend.mlir.ir")
-    copy = module.operation.clone()
     numbers: dict[Any, int] = {}  # of attributes, of which equal ones are one
     with module.context:
-        for op in [op for op in _ops(copy) if op.name == "stablehlo.constant"]:
+        for op in [op for op in _ops(module) if op.name == "stablehlo.constant"]:
             type_ = op.results[0].type
             if isinstance(type_.element_type, ir.ComplexType):
                 continue  # refused, with its place, when the text is read
@@ -50,9 +46,7 @@ def take_captured(module: JaxModule) -> tuple[str, tuple[Elements, ...]]:
             )
             op.results[0].replace_all_uses_with(call.results[0])
             op.erase()
-        found = tuple(_elements(ir, value) for value in numbers)
-    text = copy.get_asm(enable_debug_info=True)  # errors are at the lines of the function
-    return text, found
+        return tuple(_elements(ir, value) for value in numbers)
 
 
 def _ops(op: JaxOp) -> Iterator[JaxOp]:

@@ -6,8 +6,8 @@ made.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -17,7 +17,7 @@ from meshweave.layout.arguments import as_layout
 from meshweave.layout.interchange import to_spec
 from meshweave.layout.notation import REST
 from meshweave.layout.spec import P
-from meshweave.runtime.arrays.array import as_mesh
+from meshweave.runtime.arrays.array import Array, as_mesh
 
 if TYPE_CHECKING:  # JAX is optional, and takes a second to import
     from jax.sharding import AbstractMesh, NamedSharding
@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # JAX is optional, and takes a second to import
     MeshLike: TypeAlias = Mesh | str | JaxMesh | AbstractMesh
 
 PyTree: TypeAlias = Any  # nested containers of leaves: JAX gives them no type either
+Shape: TypeAlias = tuple[int, ...]
 
 
 class Placements(NamedTuple):
@@ -51,41 +52,114 @@ class _Asked(NamedTuple):
 
 
 def placements(
-    jax: ModuleType, given: PyTree, arguments: PyTree, names: Sequence[str], mesh: MeshLike | None
+    jax: ModuleType,
+    given: PyTree,
+    arguments: PyTree,
+    names: Sequence[str],
+    mesh: MeshLike | None,
+    results: PyTree = None,
 ) -> Placements:
     """Read `in_shardings`, a prefix of the first of `arguments`, (args, kwargs), whose leaves have these names.
 
-    Where it says nothing, what an argument itself has of a sharding counts. Raises UsageError and LayoutError that
-    name the argument, and the dim where there is one.
+    Where it says nothing, what an argument itself has of a sharding counts. The meshes of what is asked of `results`
+    count too. Raises UsageError and LayoutError that name the argument, and the dim where there is one.
     """
     leaves, tree = jax.tree.flatten(arguments)
     asked = _asked(jax, given, arguments[0], leaves, names)
-    meshes = _meshes(jax, [ask.value for ask in asked])
-    hidden = _meshes(jax, [_own(jax, leaf) for leaf in leaves])  # behind what in_shardings says
-    chosen = next(iter((*meshes, *hidden)), None) if mesh is None else mesh
+    said = [ask.value for ask in asked] + jax.tree.leaves(results, is_leaf=_is_said(jax))
+    meshes = _meshes(jax, said)
+    own = [_own(jax, leaf) for leaf in leaves]  # behind what is said
+    hidden = [*_meshes(jax, own), *(leaf.mesh for leaf in leaves if isinstance(leaf, Array))]
+    chosen = next((m for m in (*meshes, *hidden)), None) if mesh is None else mesh
     ours = None if chosen is None else program_mesh(chosen)
     abstract = _abstract(jax, ours, (mesh, *meshes))
     layouts: dict[int, str] = {}
     for number, (leaf, ask) in enumerate(zip(leaves, asked, strict=True)):
-        found = _placed(jax, ask, tuple(jax.numpy.shape(leaf)), ours, abstract)
-        if isinstance(found, Layout):
-            layouts[number] = str(_of_data(jax, leaf, found))
-            found = None
-        leaves[number] = _abstracted(jax, leaf, found)
+        if isinstance(leaf, Array) and ask.value is leaf.layout and leaf.mesh != ours:
+            ask = ask._replace(value=None)  # of another mesh: it is laid out again
+        layout = _layout(ask, _shape(jax, leaf), ours)
+        theirs = layout if ours is None or layout is None else _theirs(layout, abstract, ours, leaf)
+        if isinstance(theirs, Layout):
+            layouts[number], theirs = str(_of_data(jax, leaf, theirs)), None
+        leaves[number] = _abstracted(jax, leaf, theirs)
     return Placements(jax.tree.unflatten(tree, leaves), layouts, ours, abstract)
+
+
+def result_layouts(
+    jax: ModuleType,
+    given: PyTree,
+    results: PyTree,
+    mesh: Mesh | None,
+) -> dict[int, str]:
+    """Read `out_shardings`, a prefix of `results`, which has shapes and dtypes for leaves: layouts by their number."""
+    if given is None:
+        return {}
+    wanted = _spread(jax, given, results, "out_shardings does not fit the results")
+    paths = jax.tree_util.tree_flatten_with_path(results)[0]
+    found = {}
+    for number, (value, (path, leaf)) in enumerate(zip(wanted, paths, strict=True)):
+        who = f"out_shardings of result{jax.tree_util.keystr(path)}"
+        layout = _layout(_Asked(value, who), tuple(leaf.shape), mesh)
+        if layout is not None:
+            found[number] = str(_of_data(jax, leaf, layout))
+    return found
+
+
+def constrained(
+    jax: ModuleType,
+    given: PyTree,
+    values: PyTree,
+    what: str,
+    mesh: Mesh | None,
+    abstract: AbstractMesh | None,
+) -> PyTree:
+    """Constrain values that JAX is tracing to what is asked of them, `what`: in_shardings or out_shardings."""
+    wanted = _spread(jax, given, values, f"{what} does not fit")
+    leaves, tree = jax.tree.flatten(values)
+    for number, (value, leaf) in enumerate(zip(wanted, leaves, strict=True)):
+        who = f"{what}, leaf {number}"
+        layout = _layout(_Asked(value, who), _shape(jax, leaf), mesh)
+        if layout is None or mesh is None or abstract is None:
+            continue
+        theirs = _theirs(layout, abstract, mesh, leaf)
+        if isinstance(theirs, Layout):
+            raise UsageError(
+                f"{who} is {layout}, which JAX does not have: inside another function blocks of equal size are right"
+            )
+        leaves[number] = jax.lax.with_sharding_constraint(leaf, theirs)
+    return jax.tree.unflatten(tree, leaves)
+
+
+def says(jax: ModuleType, given: PyTree, args: PyTree) -> list[bool]:
+    """Tell for each leaf of `args` whether `in_shardings` says where it lies."""
+    wanted = _spread(jax, given, args, "in_shardings does not fit the arguments")
+    return [value is not None for value in wanted]
+
+
+def _is_said(jax: ModuleType) -> Callable[[object], bool]:
+    """Return what tells the leaves of shardings."""
+    kinds = (str, Layout, P, jax.sharding.PartitionSpec, jax.sharding.Sharding)
+    return lambda value: value is None or isinstance(value, kinds)
+
+
+def _spread(jax: ModuleType, given: PyTree, values: PyTree, error: str) -> list[PyTree]:
+    """Return what is said of each leaf of `values`, of which `given` is a prefix."""
+    try:
+        wide = jax.tree.broadcast(given, values, is_leaf=_is_said(jax))
+    except ValueError as found:
+        raise UsageError(f"from_jax: {error}: {str(found).partition(chr(10))[0]}") from None
+    return list(jax.tree.structure(values).flatten_up_to(wide))
+
+
+def _shape(jax: ModuleType, leaf: PyTree) -> Shape:
+    return tuple(leaf.shape) if hasattr(leaf, "shape") else tuple(jax.numpy.shape(leaf))
 
 
 def _asked(
     jax: ModuleType, given: PyTree, args: PyTree, leaves: Sequence[PyTree], names: Sequence[str]
 ) -> list[_Asked]:
     """Return what is asked for each leaf: by `in_shardings`, a prefix of `args`, else by the leaf itself."""
-    kinds = (str, Layout, P, jax.sharding.PartitionSpec, jax.sharding.Sharding)
-    try:
-        wide = jax.tree.broadcast(given, args, is_leaf=lambda v: v is None or isinstance(v, kinds))
-    except ValueError as error:
-        reason = str(error).partition("\n")[0]
-        raise UsageError(f"from_jax: in_shardings does not fit the arguments: {reason}") from None
-    wanted = jax.tree.structure(args).flatten_up_to(wide)
+    wanted = _spread(jax, given, args, "in_shardings does not fit the arguments")
     wanted += [None] * (len(leaves) - len(wanted))  # of keyword arguments
     return [
         _Asked(_own(jax, leaf), f"the sharding of {name}")
@@ -97,6 +171,8 @@ def _asked(
 
 def _own(jax: ModuleType, leaf: PyTree) -> PyTree:
     """Return the sharding that an argument has itself; one on a single device says nothing."""
+    if isinstance(leaf, Array):
+        return leaf.layout
     sharding = getattr(leaf, "sharding", None)
     alone = isinstance(sharding, jax.sharding.Sharding) and sharding.num_devices == 1
     return None if alone else sharding
@@ -133,24 +209,18 @@ def _abstract(jax: ModuleType, mesh: Mesh | None, seen: Sequence[PyTree]) -> Abs
     return jax.sharding.AbstractMesh(sizes, mesh.names)
 
 
-def _placed(
-    jax: ModuleType,
-    ask: _Asked,
-    shape: tuple[int, ...],
-    mesh: Mesh | None,
-    abstract: AbstractMesh | None,
-) -> NamedSharding | Layout | None:
-    """Return JAX's sharding, or our Layout where JAX has none, or None for what propagation finds."""
-    named, spec = jax.sharding.NamedSharding, jax.sharding.PartitionSpec
+def _layout(ask: _Asked, shape: Shape, mesh: Mesh | None) -> Layout | None:
+    """Return the layout that is asked for, None for what propagation finds."""
+    sharding = import_module("jax.sharding")
     value, who = ask
-    if value is None or isinstance(value, jax.sharding.SingleDeviceSharding):
+    if value is None or isinstance(value, sharding.SingleDeviceSharding):
         return None
-    if not isinstance(value, str | Layout | P | spec | named):
+    if not isinstance(value, str | Layout | P | sharding.PartitionSpec | sharding.NamedSharding):
         raise UsageError(
             f"from_jax: {who} is {value!r:.60}: a layout, a PartitionSpec, a "
             "NamedSharding or None is right"
         )
-    if isinstance(value, named):
+    if isinstance(value, sharding.NamedSharding):
         theirs = program_mesh(value.mesh)
         if mesh is not None and theirs != mesh:
             raise UsageError(f"from_jax: {who} is over the mesh {theirs}, the program's is {mesh}")
@@ -162,14 +232,24 @@ def _placed(
         layout.check(mesh, shape)
     except LayoutError as error:
         raise LayoutError(f"from_jax: {who}: {error.message}") from None
-    if abstract is None:
-        return None
-    return named(abstract, spec(*to_spec(layout))) if _jax_has(layout, mesh, shape) else layout
+    return layout if mesh.axes else None
+
+
+def _theirs(
+    layout: Layout, abstract: AbstractMesh | None, mesh: Mesh, leaf: PyTree
+) -> NamedSharding | Layout:
+    """Return a layout as JAX's sharding, or as it is where JAX does not have it."""
+    sharding = import_module("jax.sharding")
+    if abstract is None or not jax_has(layout, mesh, tuple(leaf.shape)):
+        return layout
+    return sharding.NamedSharding(abstract, sharding.PartitionSpec(*to_spec(layout)))
 
 
 def _abstracted(jax: ModuleType, leaf: PyTree, sharding: NamedSharding | None) -> PyTree:
     """Return an argument as JAX shall see it: what is no array of JAX's and has no sharding stays."""
     made = jax.ShapeDtypeStruct
+    if isinstance(leaf, Array):
+        return made(leaf.shape, leaf.dtype, sharding=sharding, weak_type=leaf.weak_type)
     if not isinstance(leaf, made | jax.Array):
         if sharding is None:
             return leaf
@@ -187,7 +267,7 @@ def _of_data(jax: ModuleType, leaf: PyTree, layout: Layout) -> Layout:
     return Layout((*layout.dims, (REST,)), layout.partial, order, layout.uneven)
 
 
-def _jax_has(layout: Layout, mesh: Mesh, shape: tuple[int, ...]) -> bool:
+def jax_has(layout: Layout, mesh: Mesh, shape: tuple[int, ...]) -> bool:
     """Tell whether JAX has the layout: blocks of one size, and nothing pending."""
     if not layout.is_block or layout.partial:
         return False
@@ -195,22 +275,46 @@ def _jax_has(layout: Layout, mesh: Mesh, shape: tuple[int, ...]) -> bool:
     return all(size % count == 0 for size, count in zip(shape, parts, strict=True))
 
 
-_MAIN = "func.func public @main("
+_LAYOUT = "dist.layout"
 
 
-_HAS_MESH = re.compile(r'sdy\.mesh @\w+ = <\["')
+def set_layouts(
+    module: Any, arguments: Mapping[int, str], results: Mapping[int, str], mesh: Mesh | None
+) -> str:
+    """Return the text of a JAX program with these layouts on its arguments and results, by number, and their mesh.
 
-
-def with_layouts(text: str, layouts: Mapping[int, str], mesh: Mesh | None) -> str:
-    """Return the text of a JAX program with these layouts on its arguments, by number, and the mesh they are over."""
-    head, main, rest = text.partition(_MAIN)
-    signature, arrow, body = rest.partition(") -> ")
-    for number, layout in layouts.items():
-        argument = re.search(rf"(%arg{number}: tensor<[^<>]*(?:<[^>]*>)?>)( \{{)?", signature)
-        assert argument is not None  # JAX numbers the arguments so
-        said = f'dist.layout = #dist.layout<"{layout}">' + (", " if argument[2] else "}")
-        signature = f"{signature[: argument.end(1)]} {{{said}{signature[argument.end() :]}"
-    if mesh is not None and mesh.axes and not _HAS_MESH.search(head):
+    Layouts of ours take the place of shardings that JAX has noted.
+    """
+    ir = import_module("jax.extend.mlir.ir")
+    main = entry_of(module)
+    with module.context:
+        for key, layouts in (("arg_attrs", arguments), ("res_attrs", results)):
+            kind = main.attributes["function_type"].value
+            kinds = kind.inputs if key == "arg_attrs" else kind.results
+            given = main.attributes[key] if key in main.attributes else [{}] * len(kinds)
+            entries = [{e.name: e.attr for e in entry} if entry else {} for entry in given]
+            for number, layout in layouts.items():
+                entries[number].pop("sdy.sharding", None)
+                entries[number][_LAYOUT] = ir.StringAttr.get(layout)
+            if layouts:
+                main.attributes[key] = ir.ArrayAttr.get([ir.DictAttr.get(e) for e in entries])
+    text = str(module.get_asm(enable_debug_info=True))  # errors are at the lines of the function
+    for layout in {*arguments.values(), *results.values()}:
+        text = text.replace(f'{_LAYOUT} = "{layout}"', f'{_LAYOUT} = #{_LAYOUT}<"{layout}">')
+    body = module.regions[0].blocks[0].operations
+    declared = any(op.operation.name == "sdy.mesh" and "<[]>" not in str(op) for op in body)
+    if mesh is not None and mesh.axes and not declared:
         axes = ", ".join(f'"{axis.name}"={axis.size}' for axis in mesh.axes)
-        head += f"sdy.mesh @mesh = <[{axes}]>\n  "
-    return head + main + signature + arrow + body
+        head, main_text, rest = text.partition(_MAIN)
+        text = f"{head}sdy.mesh @mesh = <[{axes}]>\n  {main_text}{rest}"
+    return text
+
+
+def entry_of(module: Any) -> Any:
+    """Return the entry function of a module of JAX's."""
+    ops = [op.operation for op in module.regions[0].blocks[0].operations]
+    functions = [op for op in ops if op.name == "func.func"]
+    return next(op for op in functions if op.attributes["sym_name"].value == "main")
+
+
+_MAIN = "func.func public @main("

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from importlib import import_module
 from types import ModuleType
@@ -26,8 +26,10 @@ from meshweave.frontends.python import tree
 from meshweave.frontends.python.dtypes import DType, as_dtype
 from meshweave.frontends.python.place import chosen_kernels
 from meshweave.frontends.python.program import ArgumentSpec, TracedProgram
+from meshweave.jax.arrays import from_shards, is_spread, let_jax_take_arrays
 from meshweave.jax.placements import PyTree
-from meshweave.jax.tracing import Leaf, Traced, trace
+from meshweave.jax.tracing import Leaf, Traced, Wanted, trace
+from meshweave.layout import Layout
 from meshweave.layout.lengths import Dim, ShapeDtype, Sizes
 from meshweave.runtime.arrays.array import Array
 from meshweave.runtime.engine import engine as engine_named
@@ -70,14 +72,14 @@ def from_jax(
     [4.0, 4.0, 4.0, 4.0]
     """
     began = time.perf_counter()
-    jax = _jax()
+    jax = the_jax()
     leaves, structure = jax.tree.flatten((args, kwargs))
     dims = dims_of(leaves)
 
     def traced(sizes: Sizes) -> Traced:
         given = [_for_jax(jax, leaf, sizes) for leaf in leaves]
         args, kwargs = jax.tree.unflatten(structure, given)
-        return trace(jax, fn, args, kwargs, in_shardings, mesh)
+        return trace(jax, fn, args, kwargs, Wanted(in_shardings, mesh=mesh))
 
     if not dims:
         return JaxProgram(jax, traced({}), engine, timeout, verify, began)
@@ -136,6 +138,7 @@ class JaxProgram:
         lowered = Lowered(traced.name, program, specs, names, self.mesh, engine, kernels, verify)
         seconds = time.perf_counter() - began
         self._shapes: list[Sequence[int | Dim]] = [leaf.shape for leaf in kept]
+        self._layouts = [Layout.parse(port.layout) for port in self.program.inputs[: len(kept)]]
         self._compiled = Compiled(lowered, self.program, seconds)
         if lengths is not None:
             self._compiled = LengthsCompiled(lowered, self.program, seconds, lengths)
@@ -154,36 +157,78 @@ class JaxProgram:
                 f"{traced.name}: arguments of structure {structure}, {traced.in_tree} is right"
             )
         if traced.held:
-            leaves = _without_held(leaves, traced)
+            _check_held(leaves, traced)
+        return self.returned(map(self.given, self.run(leaves), traced.outputs))
+
+    def run(self, leaves: Sequence[PyTree]) -> Sequence[Array]:
+        """Run it on the leaves of its arguments, held ones among them; return its results, of PRNG keys their data."""
+        traced = self._traced
+        if traced.held:
+            leaves = [leaf for number, leaf in enumerate(leaves) if number not in traced.held]
         taken = [
-            self._taken(leaves[i], traced.inputs[i], shape)
-            for i, shape in zip(traced.kept, self._shapes)
+            self._taken(leaves[i], traced.inputs[i], shape, layout)
+            for i, shape, layout in zip(traced.kept, self._shapes, self._layouts)
         ]
         key = fast_key(taken)
         found = self._fast.get(key)
-        if found is None:
-            results = self._compiled.call(taken)
-            self._fast[key] = self._compiled.fast(taken)
-        else:
-            results = found(taken)
-        given = map(self._given, results, traced.outputs)
-        return self._jax.tree.unflatten(traced.out_tree, given)
+        if found is not None:
+            return found(taken)
+        results: Sequence[Array] = self._compiled.call(taken)
+        self._fast[key] = self._compiled.fast(taken)
+        return results
 
-    def _given(self, array: Array, leaf: Leaf) -> PyTree:
-        """Return a result as JAX's types are: PRNG keys of its own."""
+    def returned(self, results: Iterable[PyTree]) -> PyTree:
+        """Return what the function returns, of its arrays.
+
+        results: these, in order.
+        """
+        traced, arrays = self._traced, iter(results)
+        held, count = traced.held_results, traced.out_tree.num_leaves
+        leaves = [held[n] if n in held else next(arrays) for n in range(count)] if held else arrays
+        return self._jax.tree.unflatten(traced.out_tree, leaves)
+
+    @property
+    def held_values(self) -> list[object]:
+        """List the leaves of the arguments that are no inputs: the program is for these."""
+        return [value for _, value in self._traced.held.values()]
+
+    @property
+    def donated(self) -> tuple[int, ...]:
+        """Number the leaves of the arguments, held ones among them, whose buffers a call writes."""
+        held, taken = self._traced.held, self.program.bundle.manifest.donated
+        given = [n for n in range(self._traced.in_tree.num_leaves) if n not in held]
+        kept = self._traced.kept
+        return tuple(given[kept[n]] for n in taken if n < len(kept))
+
+    @property
+    def outputs(self) -> tuple[Leaf, ...]:
+        """Describe the results that are arrays."""
+        return self._traced.outputs
+
+    def given(self, array: Array, leaf: Leaf) -> PyTree:
+        """Return a result as JAX's types are: PRNG keys of its own.
+
+        array: the result, of keys their data. leaf: what the program knows of it.
+        """
         if leaf.key is None:
+            if leaf.weak:
+                array.weak_type = True
             return array
         data = self._jax.numpy.asarray(np.asarray(array))
         return self._jax.random.wrap_key_data(data, impl=leaf.key.impl)
 
     def _taken(
-        self, value: object, leaf: Leaf, shape: Sequence[int | Dim]
+        self, value: object, leaf: Leaf, shape: Sequence[int | Dim], layout: Layout
     ) -> Array | np.ndarray[Any, Any]:
         """Return an argument as the program takes it: only JAX's own conversions (float64 to float32) are made."""
         if isinstance(value, Array):
             return value
         if leaf.key is not None:
             value = _key_data(self._jax, value, leaf)
+        if is_spread(value) and tuple(getattr(value, "shape", ())) == leaf.shape:
+            value = from_shards(value, leaf.name, self.mesh, layout)
+            if isinstance(value, Array):
+                return value
         array = np.asarray(value)
         if len(array.shape) != len(leaf.shape):
             raise MeshweaveError(f"{leaf.name}: {array.ndim} dims, {len(leaf.shape)} are right")
@@ -193,6 +238,8 @@ class JaxProgram:
         if array.dtype != leaf.dtype:
             canonical = self._jax.dtypes.canonicalize_dtype(array.dtype)
             python = isinstance(value, bool | int | float) and _holds(leaf.dtype, value)
+            if isinstance(value, int) and leaf.dtype.kind in "iu" and not python:
+                raise MeshweaveError(f"{leaf.name}: {value} is too large for {leaf.dtype}")
             if canonical != leaf.dtype and not python:
                 raise MeshweaveError(f"{leaf.name}: dtype {array.dtype}, {leaf.dtype} is right")
             array = array.astype(leaf.dtype)
@@ -217,7 +264,8 @@ class JaxProgram:
         return f"<meshweave.from_jax {self._traced.name}({kinds}) on ({self.mesh})>"
 
 
-def _jax() -> ModuleType:
+def the_jax() -> ModuleType:
+    """Return JAX, which knows of us then. Raises UsageError where it is not installed."""
     try:
         jax = import_module("jax")
     except ImportError:
@@ -226,6 +274,7 @@ def _jax() -> ModuleType:
             "from_stablehlo takes what jax exports"
         ) from None
     _leave_out_our_lines()
+    let_jax_take_arrays()
     return jax
 
 
@@ -237,15 +286,14 @@ def _leave_out_our_lines() -> None:
     source_info_util.register_exclusion(os.path.dirname(os.path.dirname(__file__)))
 
 
-def _without_held(leaves: Sequence[PyTree], traced: Traced) -> list[PyTree]:
-    """Return the leaves that are inputs. Raises UsageError for one of the others that is not as it was."""
+def _check_held(leaves: Sequence[PyTree], traced: Traced) -> None:
+    """Raise UsageError for a leaf that is no input and is not as it was."""
     for number, (name, value) in traced.held.items():
         given = leaves[number]
         if given is not value and (type(given) is not type(value) or given != value):
             raise UsageError(
                 f"{traced.name}: {name} is {given!r:.60}, the program is for {value!r:.60}"
             )
-    return [leaf for number, leaf in enumerate(leaves) if number not in traced.held]
 
 
 def _key_data(jax: ModuleType, value: object, leaf: Leaf) -> object:

@@ -7,9 +7,9 @@ matter here.
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from contextvars import ContextVar
 from functools import wraps
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,11 +18,18 @@ import numpy as np
 
 from meshweave.errors import CompileError, UsageError
 from meshweave.jax.captured import take_captured
-from meshweave.jax.placements import PyTree, placements, with_layouts
+from meshweave.jax.placements import (
+    PyTree,
+    entry_of,
+    placements,
+    result_layouts,
+    set_layouts,
+)
 from meshweave.layout import Mesh
 
 if TYPE_CHECKING:  # JAX is optional, and takes a second to import
     from jax.extend.core import Jaxpr
+    from jax.sharding import AbstractMesh
     from jax.stages import Lowered as JaxLowered
     from jax.stages import Traced as JaxTraced
     from jax.tree_util import PyTreeDef
@@ -40,13 +47,34 @@ class PrngKeys(NamedTuple):
 class Leaf(NamedTuple):
     """Describe an argument or result as the program has it. name: as Python writes it, `params["w"]`.
 
-    key: of PRNG keys, which are their data in the program: `uint32` with a dim more.
+    key:  of PRNG keys, which are their data in the program: `uint32` with a dim more.
+    weak: whether it takes the dtype of what it meets, as a Python number does.
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     key: PrngKeys | None
+    weak: bool = False
+
+
+class Wanted(NamedTuple):
+    """Hold what is asked of a program besides its function and arguments.
+
+    donate_argnums, donate_argnames: the arguments that are donated, as `jax.jit` has them.
+    """
+
+    in_shardings: PyTree = None
+    out_shardings: PyTree = None
+    mesh: MeshLike | None = None
+    donate_argnums: tuple[int, ...] = ()
+    donate_argnames: tuple[str, ...] = ()
+
+    @property
+    def leaves_it(self) -> bool:
+        """Tell whether all is left to what the function says, when it is jitted already."""
+        rest = (self.in_shardings, self.out_shardings)
+        return rest == (None, None) and not self.donate_argnums and not self.donate_argnames
 
 
 class Traced(NamedTuple):
@@ -59,9 +87,25 @@ class Traced(NamedTuple):
     kept: tuple[int, ...]  # the inputs that the program takes
     outputs: tuple[Leaf, ...]
     held: Mapping[int, tuple[str, Any]]  # leaves of the arguments that are no inputs: names, values
+    held_results: Mapping[int, Any]  # leaves of the results that are no arrays
     in_tree: PyTreeDef  # of all leaves
-    out_tree: PyTreeDef
+    out_tree: PyTreeDef  # likewise
     mesh: Mesh | None  # that it is for, if known
+
+
+class Inside(NamedTuple):
+    """Hold the mesh of a program that is being traced."""
+
+    mesh: Mesh | None
+    abstract: AbstractMesh | None
+
+
+_INSIDE: ContextVar[Inside | None] = ContextVar("inside", default=None)
+
+
+def inside() -> Inside | None:
+    """Return the mesh of the program that is being traced here; None while none is."""
+    return _INSIDE.get()
 
 
 def trace(
@@ -69,8 +113,7 @@ def trace(
     fn: Callable[..., PyTree],
     args: Sequence[PyTree],
     kwargs: Mapping[str, PyTree],
-    in_shardings: PyTree,
-    mesh: MeshLike | None,
+    wanted: Wanted,
 ) -> Traced:
     """Trace and lower a function for these arguments, on an abstract mesh where one is known.
 
@@ -81,22 +124,22 @@ def trace(
         raise UsageError(f"from_jax: a function is needed, got {type(fn).__name__}")
     given = (tuple(args), dict(kwargs))
     leaves = jax.tree.leaves(given)
-    held = {n: v for n, v in enumerate(leaves) if not isinstance(v, _NUMBERS) and not _is_array(v)}
+    held = {n: v for n, v in enumerate(leaves) if not isinstance(v, _NUMBERS) and not is_array(v)}
     numbers = {n: v for n, v in enumerate(leaves) if isinstance(v, _NUMBERS)}
     jitted = hasattr(fn, "trace") and hasattr(fn, "lower")
-    own = jitted and in_shardings is None
+    own = jitted and wanted.leaves_it
     try:
-        traced = _traced(jax, fn, given, {} if own else held, in_shardings, mesh)
+        traced = _traced(jax, fn, given, {} if own else held, wanted)
     except (TypeError, ValueError):  # of JAX, where a tracer is static
         if not (jitted and numbers):
             raise
         traced = None
     if traced is None:
-        traced = _traced(jax, fn, given, held | numbers, in_shardings, mesh)
+        traced = _traced(jax, fn, given, held | numbers, wanted)
     if traced is not None:
         return traced
     raise UsageError(
-        f"from_jax: {_name(fn)} has static arguments: give a function that has their values in it "
+        f"from_jax: {name_of(fn)} has static arguments: give a function that has their values in it "
         "(functools.partial)"
     )
 
@@ -104,11 +147,13 @@ def trace(
 _NUMBERS = (bool, int, float, complex)
 
 
-def _is_array(value: object) -> bool:
+def is_array(value: object) -> bool:
+    """Tell whether JAX takes a value as an array, which Python numbers are not here."""
     return hasattr(value, "dtype") or hasattr(value, "__jax_array__")
 
 
-def _name(fn: Callable[..., PyTree]) -> str:
+def name_of(fn: Callable[..., PyTree]) -> str:
+    """Return what a function is called."""
     return getattr(fn, "__name__", type(fn).__name__)
 
 
@@ -117,46 +162,86 @@ def _traced(
     fn: Callable[..., PyTree],
     given: tuple[PyTree, PyTree],
     held: Mapping[int, PyTree],
-    in_shardings: PyTree,
-    mesh: MeshLike | None,
+    wanted: Wanted,
 ) -> Traced | None:
     """Trace and lower a function that holds these leaves of its arguments; None if it has static ones besides."""
     names, tree = _leaf_names(jax, given, _parameters(fn)), jax.tree.structure(given)
     if held:
         fn, given = _holding(jax, fn, given, held)
     left = [name for n, name in enumerate(names) if n not in held]
-    placed = placements(jax, in_shardings, given, left, mesh)
-    own = in_shardings is None and hasattr(fn, "trace") and hasattr(fn, "lower")
-    abstract = placed.abstract
-    with nullcontext() if abstract is None else jax.sharding.use_abstract_mesh(abstract):
-        jitted: Any = fn if own else _jitted(jax, fn, placed.arguments)
-        stage = jitted.trace(*placed.arguments[0], **placed.arguments[1])
-        lowered = _lowered(stage)
+    placed = placements(
+        jax, wanted.in_shardings, given, left, wanted.mesh, results=wanted.out_shardings
+    )
+    own = wanted.leaves_it and hasattr(fn, "trace") and hasattr(fn, "lower")
+    abstract, returned = placed.abstract, _Returned(jax)
+    token = _INSIDE.set(Inside(placed.mesh, abstract))
+    try:
+        with nullcontext() if abstract is None else jax.sharding.use_abstract_mesh(abstract):
+            jitted: Any = fn if own else _jitted(jax, fn, placed.arguments, returned, wanted)
+            stage = jitted.trace(*placed.arguments[0], **placed.arguments[1])
+            lowered = _lowered(stage)
+    finally:
+        _INSIDE.reset(token)
     if lowered.in_tree != jax.tree.structure(given):
         return None
     inputs = _leaves(jax, lowered.args_info, left)
-    outputs = _leaves(jax, lowered.out_info, _leaf_names(jax, lowered.out_info, None))
-    text, captured = take_captured(lowered.compiler_ir("stablehlo"))
-    kept = _kept(lowered, text, len(inputs), _name(fn))
+    weak = [aval.weak_type for aval in stage.jaxpr.out_avals]
+    outputs = _leaves(jax, lowered.out_info, _leaf_names(jax, lowered.out_info, None), weak)
+    asked = result_layouts(jax, wanted.out_shardings, lowered.out_info, placed.mesh)
+    module = lowered.compiler_ir("stablehlo").operation.clone()
+    captured = take_captured(module)
+    kept = _kept(lowered, module, len(inputs), name_of(fn))
     layouts = {kept.index(n): text for n, text in placed.layouts.items() if n in kept}
-    text = with_layouts(text, layouts, placed.mesh)
+    text = set_layouts(module, layouts, asked, placed.mesh)
     named = {n: (names[n], value) for n, value in held.items()}
-    trees = (named, tree, lowered.out_tree, placed.mesh)
-    return Traced(_name(fn), text, captured, inputs, kept, outputs, *trees)
+    out_tree = lowered.out_tree if own else returned.tree
+    trees = (named, returned.held, tree, out_tree, placed.mesh)
+    return Traced(name_of(fn), text, captured, inputs, kept, outputs, *trees)
 
 
-def _jitted(jax: ModuleType, fn: Any, given: tuple[PyTree, PyTree]) -> Any:
+class _Returned:
+    """Note what a function returns when it is traced: the structure, and what is no array in it (`held`)."""
+
+    def __init__(self, jax: ModuleType) -> None:
+        self._jax, self.tree = jax, jax.tree.structure(None)
+        self.held: dict[int, Any] = {}
+
+    def of(self, fn: Callable[..., PyTree]) -> Callable[..., PyTree]:
+        """Return the function with None, which has no leaves, in the place of what is no array."""
+
+        @wraps(fn)
+        def noted(*args: PyTree, **kwargs: PyTree) -> PyTree:
+            leaves, self.tree = self._jax.tree.flatten(fn(*args, **kwargs))
+            self.held = {
+                n: leaf
+                for n, leaf in enumerate(leaves)
+                if not isinstance(leaf, _NUMBERS) and not is_array(leaf)
+            }
+            left = [None if n in self.held else leaf for n, leaf in enumerate(leaves)]
+            return self._jax.tree.unflatten(self.tree, left)
+
+        return noted
+
+
+def _jitted(
+    jax: ModuleType, fn: Any, given: tuple[PyTree, PyTree], returned: _Returned, wanted: Wanted
+) -> Any:
     """Return a function as JAX jits it, with the donations of one that is jitted already."""
-    if not hasattr(fn, "trace"):
-        return jax.jit(fn, keep_unused=True)
-    positional, named = fn.trace(*given[0], **given[1]).args_info
+    numbers, names = set(wanted.donate_argnums), set(wanted.donate_argnames)
+    if hasattr(fn, "trace"):
+        positional, named = fn.trace(*given[0], **given[1]).args_info
 
-    def donated(info: PyTree) -> bool:
-        return any(leaf.donated for leaf in jax.tree.leaves(info))
+        def donated(info: PyTree) -> bool:
+            return any(leaf.donated for leaf in jax.tree.leaves(info))
 
-    numbers = [number for number, info in enumerate(positional) if donated(info)]
-    names = [name for name, info in named.items() if donated(info)]
-    return jax.jit(fn, keep_unused=True, donate_argnums=numbers, donate_argnames=names)
+        numbers |= {number for number, info in enumerate(positional) if donated(info)}
+        names |= {name for name, info in named.items() if donated(info)}
+    return jax.jit(
+        returned.of(fn),
+        keep_unused=True,
+        donate_argnums=sorted(n for n in numbers if n < len(given[0])),
+        donate_argnames=sorted(name for name in names if name in given[1]) or None,
+    )
 
 
 def _holding(
@@ -204,14 +289,13 @@ def _callbacks(jaxpr: Jaxpr) -> Iterator[tuple[str, str]]:
             yield from _callbacks(inner)
 
 
-def _kept(lowered: JaxLowered, text: str, count: int, name: str) -> tuple[int, ...]:
+def _kept(lowered: JaxLowered, module: Any, count: int, name: str) -> tuple[int, ...]:
     """Return the numbers of the arguments that the program has: jit leaves out those that nothing reads."""
     inside = getattr(lowered, "_lowering", None)
     kept = (getattr(inside, "compile_args", None) or {}).get("kept_var_idx")
     if kept is not None:
         return tuple(sorted(kept))
-    signature = text.partition("func.func public @main(")[2].partition("->")[0]
-    if len(re.findall(r"%arg\d+: ", signature)) != count:
+    if len(entry_of(module).attributes["function_type"].value.inputs) != count:
         raise UsageError(
             f"from_jax: {name} has arguments that nothing reads: jit it with keep_unused=True"
         )
@@ -241,11 +325,16 @@ def _leaf_names(jax: ModuleType, values: PyTree, parameters: list[str] | None) -
     return found
 
 
-def _leaves(jax: ModuleType, infos: PyTree, names: Sequence[str]) -> tuple[Leaf, ...]:
+def _leaves(
+    jax: ModuleType, infos: PyTree, names: Sequence[str], weak: Sequence[bool] | None = None
+) -> tuple[Leaf, ...]:
     """Describe the leaves of arguments or of results."""
-    return tuple(
+    found = [
         _leaf(jax, name, info) for name, info in zip(names, jax.tree.leaves(infos), strict=True)
-    )
+    ]
+    if weak is None:
+        return tuple(found)
+    return tuple(leaf._replace(weak=one) for leaf, one in zip(found, weak, strict=True))
 
 
 def _leaf(jax: ModuleType, name: str, info: Any) -> Leaf:

@@ -9,6 +9,7 @@ from frontends.test_jax_arrays import agree
 
 import meshweave as mw
 from meshweave.errors import UsageError
+from meshweave.jax.arrays import from_shards
 
 jax = pytest.importorskip("jax")
 jnp, lax = jax.numpy, jax.lax
@@ -121,3 +122,49 @@ def test_shardings_that_do_not_fit_are_named() -> None:
     alone = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("x",))
     with mw.from_jax(lambda a: a + 1, lay(alone, jnp.ones((4, 6)), "x"), mesh="x=4") as compiled:
         assert compiled.program.inputs[0].layout == "[_, _]"  # one device says nothing
+
+
+@MESHES
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "uint8", "bool"])
+def test_shards_go_in_without_a_copy_and_come_out_on_the_devices(
+    mesh: Any, dtype: str, caplog: Any
+) -> None:
+    a = lay(mesh, jnp.arange(24.0).reshape(4, 6).astype(dtype), "x", "y")
+    taken = from_shards(a, "a", mw.Mesh(x=2, y=2), mw.Layout.parse("[x, y]"))
+    assert isinstance(taken, mw.Array)
+    memory = {shard.data.unsafe_buffer_pointer() for shard in a.addressable_shards}
+    assert {shard.ctypes.data for shard in taken.held} == memory
+    twice = mw.jax.jit(lambda v: v | v if v.dtype == bool else v + v, results="jax", mesh=mesh)
+    found, right = twice(a), a | a if dtype == "bool" else a + a
+    assert found.sharding.is_equivalent_to(a.sharding, 2) and found.dtype == a.dtype
+    assert (found == right).all() and (twice(found).sharding, twice.cache_info().misses) == (
+        found.sharding,
+        1,
+    )
+    assert not caplog.records
+
+
+def test_what_lies_elsewhere_is_moved_and_told(caplog: Any) -> None:
+    a, _ = operands(AUTO)
+    rows = mw.jax.jit(lambda v: v * 2, mesh="x=2, y=2", in_shardings=P(None, "y"))
+    np.testing.assert_array_equal(rows(a), 2 * a)
+    assert "v lies as P('x',), the program takes [_, y]: it is moved" in caplog.text
+    caplog.clear()
+    other = jax.make_mesh((4,), ("z",), axis_types=(AxisType.Auto,))
+    np.testing.assert_array_equal(rows(lay(other, jnp.ones((4, 8)), "z")), 2 * np.ones((4, 8)))
+    assert "it is put together and cut again" in caplog.text
+    turned = jax.sharding.Mesh(AUTO.devices.T, ("x", "y"), axis_types=(AxisType.Auto,) * 2)
+    caplog.clear()
+    same = mw.jax.jit(lambda v: v * 2, mesh="x=2, y=2", in_shardings=P("x"))
+    np.testing.assert_array_equal(same(lay(turned, a, "x")), 2 * a)
+    assert not caplog.records  # each rank finds its part, on whatever device
+
+
+def test_devices_are_those_of_jax() -> None:
+    a, b = operands(AUTO)
+    step = mw.jax.jit(lambda a, b: (a @ b, (a.sum(), a[:3])), results="jax")
+    wanted = jax.jit(lambda a, b: (a @ b, (a.sum(), a[:3])))(a, b)
+    found = step(a, b)
+    for ours, right in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        assert isinstance(ours, jax.Array) and ours.sharding.device_set == set(jax.devices())
+        np.testing.assert_allclose(ours, right)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from importlib import import_module
 from operator import index as as_index
 from typing import Any, SupportsIndex
 
@@ -54,6 +55,8 @@ class Array(Operators):
     """
 
     kind: Kind
+    weak_type: bool = False
+    """Whether JAX lets the array take the dtype of what it meets, as a Python number does."""
 
     def __init__(
         self, shards: Sequence[Values], mesh: Mesh, layout: Layout, shape: Sequence[int], dtype: str
@@ -369,6 +372,11 @@ class Array(Operators):
             return value
         value = self.numpy()
         return value if dtype is None else value.astype(dtype, copy=False)
+
+    def __jax_array__(self) -> Any:
+        """Give the value to JAX, in this dtype: jax.numpy takes the array so."""
+        value = self.numpy().astype(self.dtype, copy=False)
+        return import_module("jax.numpy").asarray(value)
 
     def __repr__(self) -> str:
         """Show the values, of a large array those at the edges, and what the first ranks hold."""

@@ -1,0 +1,423 @@
+"""Compile a JAX function for a mesh when it is called: what `jax.jit` is to JAX.
+
+@mw.jax.jit(mesh="dp=2, tp=2", in_shardings=({"w": P(None, "tp")}, P("dp")), donate_argnums=0)
+def step(params, x):
+    ...
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import time
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import partial, update_wrapper
+from types import MethodType, ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, overload
+
+import numpy as np
+
+from meshweave.api.jit import CacheInfo
+from meshweave.api.signature import told_apart
+from meshweave.errors import UsageError
+from meshweave.frontends.python.place import chosen_kernels
+from meshweave.jax.arrays import is_spread, to_jax
+from meshweave.jax.placements import PyTree, constrained, says
+from meshweave.jax.program import JaxProgram, the_jax
+from meshweave.jax.statics import Chosen, SplitCall, chosen, signature_of, split
+from meshweave.jax.tracing import Inside, Wanted, inside, is_array, name_of, trace
+from meshweave.runtime.arrays.array import Array
+from meshweave.runtime.forks import new_lock
+
+if TYPE_CHECKING:  # JAX is optional
+    from meshweave.jax.placements import MeshLike
+
+_LOG = logging.getLogger("meshweave")
+_NUMBERS = (bool, int, float, complex)
+_Numbers: TypeAlias = int | Sequence[int]
+_Names: TypeAlias = str | Sequence[str]
+RESULTS = ("mw", "jax")
+
+
+@overload
+def jit(
+    fn: Callable[..., PyTree],
+    *,
+    mesh: MeshLike | None = None,
+    in_shardings: PyTree = None,
+    out_shardings: PyTree = None,
+    donate_argnums: _Numbers = (),
+    donate_argnames: _Names = (),
+    static_argnums: _Numbers = (),
+    static_argnames: _Names = (),
+    results: str = "mw",
+    engine: str = "local",
+    timeout: float | None = None,
+    verify: bool = True,
+) -> JaxFunction: ...
+@overload
+def jit(
+    fn: None = None,
+    *,
+    mesh: MeshLike | None = None,
+    in_shardings: PyTree = None,
+    out_shardings: PyTree = None,
+    donate_argnums: _Numbers = (),
+    donate_argnames: _Names = (),
+    static_argnums: _Numbers = (),
+    static_argnames: _Names = (),
+    results: str = "mw",
+    engine: str = "local",
+    timeout: float | None = None,
+    verify: bool = True,
+) -> Callable[[Callable[..., PyTree]], JaxFunction]: ...
+def jit(
+    fn: Callable[..., PyTree] | None = None,
+    *,
+    mesh: MeshLike | None = None,
+    in_shardings: PyTree = None,
+    out_shardings: PyTree = None,
+    donate_argnums: _Numbers = (),
+    donate_argnames: _Names = (),
+    static_argnums: _Numbers = (),
+    static_argnames: _Names = (),
+    results: str = "mw",
+    engine: str = "local",
+    timeout: float | None = None,
+    verify: bool = True,
+) -> JaxFunction | Callable[[Callable[..., PyTree]], JaxFunction]:
+    """Compile a JAX function when it is called, once for each kind of call; JAX traces it, and runs nothing of it.
+
+    It is called, and decorates, as `jax.jit` is.
+
+    fn:            a function, or the result of `jax.jit`. None makes a decorator.
+    mesh:          the devices: a Mesh, its text, or JAX's, whose devices need not exist. None takes the mesh of the
+                   shardings, or of `jax.set_mesh`, or one rank.
+    in_shardings:  where the arguments lie that are not static: a pytree like them, or a prefix of it, of
+                   PartitionSpecs, NamedShardings, layout texts, Layouts, or None for where the argument lies already,
+                   else what propagation finds. out_shardings: where the results lie, likewise.
+    donate_argnums, donate_argnames: arguments whose buffers results may take; they cannot be used again.
+    static_argnums, static_argnames: arguments that are values for Python; they must be hashable.
+    results:       "mw" gives Arrays, which stay on the ranks and which jax.numpy takes; "jax" gives `jax.Array`s, over
+                   the devices of `mesh` where that is one of JAX's with devices, else put together on the default one.
+    engine, timeout (in seconds), verify: as in `meshweave.compile`. `mw.kernels(...)` around a call chooses kernels.
+
+    A kind of call is: the structure of the arguments, shapes, dtypes, whether they are weakly typed, where Arrays and
+    sharded `jax.Array`s lie, static values, leaves that are no arrays, kernels, and JAX's configuration. Under
+    `jax.jit`, `jax.grad` and `jax.vmap` the function is a call of a compiled program; inside another one it is a part
+    of that. Raises UsageError for what is wrong with the arguments, and one CompileError that lists all that is not
+    supported.
+
+    >>> import numpy as np
+    >>> import meshweave as mw
+    >>> @mw.jax.jit(mesh="x=2", in_shardings=("[x, _]", None))
+    ... def product(a, b):
+    ...     return a @ b
+    >>> y = product(np.ones((4, 4), np.float32), np.ones((4, 2), np.float32))
+    >>> y.numpy()[0].tolist(), str(y.layout), product.cache_info().misses
+    ([4.0, 4.0], '[x, _]', 1)
+    """
+    make = partial(
+        JaxFunction, mesh=mesh, in_shardings=in_shardings, out_shardings=out_shardings,
+        donate=(donate_argnums, donate_argnames), static=(static_argnums, static_argnames),
+        results=results, engine=engine, timeout=timeout, verify=verify,
+    )  # fmt: skip
+    return make if fn is None else make(fn)
+
+
+class _Call(NamedTuple):
+    """Hold a call: what is left of it without static arguments, the leaves, and the key of its program."""
+
+    rest: SplitCall
+    leaves: list[PyTree]
+    key: Hashable
+
+
+class JaxFunction:
+    """Run a JAX function compiled; call it like the function that `jit` was given."""
+
+    def __init__(
+        self,
+        fn: Callable[..., PyTree],
+        *,
+        mesh: MeshLike | None,
+        in_shardings: PyTree,
+        out_shardings: PyTree,
+        donate: tuple[_Numbers, _Names],
+        static: tuple[_Numbers, _Names],
+        results: str,
+        engine: str,
+        timeout: float | None,
+        verify: bool,
+    ) -> None:
+        if not callable(fn):
+            raise UsageError(f"jax.jit: a function is needed, got {type(fn).__name__}")
+        if results not in RESULTS:
+            raise UsageError(f'jax.jit: results={results!r:.40}: "mw" or "jax" is right')
+        self._function, self._mesh, self._results = fn, mesh, results
+        self._in, self._out = in_shardings, out_shardings
+        self._engine, self._timeout, self._verify = engine, timeout, verify
+        self._static, self._donated = chosen(fn, "static", *static), chosen(fn, "donate", *donate)
+        self._signature = signature_of(fn)
+        self._holds_numbers = False  # programs are for the values of Python numbers
+        self._said: dict[Hashable, list[bool]] = {}
+        self._programs: dict[Hashable, JaxProgram] = {}
+        self._calls = self._misses = 0
+        self._last: JaxProgram | None = None
+        self._lock = new_lock()
+        update_wrapper(self, fn)
+        self.__name__: str = name_of(fn)
+
+    def __call__(self, /, *args: PyTree, **kwargs: PyTree) -> PyTree:
+        """Run the function; the first call of a kind compiles it.
+
+        Raises MeshweaveError for what is wrong with the arguments or the program; RankError if a rank fails.
+        """
+        jax = the_jax()
+        around = inside()
+        if around is not None:
+            return self._inline(jax, around, args, kwargs)
+        call = self._call(jax, args, kwargs)
+        self._calls += 1
+        program = self._program(jax, call, (args, kwargs))
+        results = program.run(call.leaves)
+        self._give_up(jax, program, call)
+        return program.returned(self._given(jax, program, results, call.leaves))
+
+    def _call(self, jax: ModuleType, args: Sequence[PyTree], kwargs: dict[str, PyTree]) -> _Call:
+        rest = split(self._static, args, kwargs)
+        if self._in is not None and rest.kwargs:
+            rest = self._by_position(rest)
+        leaves, structure = jax.tree.flatten((rest.args, rest.kwargs))
+        kinds = [_kind(jax, leaf) for leaf in leaves]
+        if self._holds_numbers:
+            held = {n: v for n, v in enumerate(leaves) if type(v) in _NUMBERS}
+            kinds = [told_apart(held[n]) if n in held else kind for n, kind in enumerate(kinds)]
+        said = self._says(jax, rest, structure)
+        for number, leaf in enumerate(leaves):
+            if isinstance(leaf, Array):
+                free = leaf.kind.is_plain or (number < len(said) and said[number])
+                lies = None if free else leaf.kind
+                kinds[number] = (leaf.shape, leaf.dtype, leaf.weak_type, lies)
+        key = (structure, rest.key, tuple(kinds), chosen_kernels(), _config(jax))
+        return _Call(rest, leaves, key)
+
+    def _by_position(self, rest: SplitCall) -> SplitCall:
+        """Return a call that gives by position what it gave by name, where it can: in_shardings is by position."""
+        args, kwargs = list(rest.args), dict(rest.kwargs)
+        parameters = [] if self._signature is None else list(self._signature.parameters.values())
+        left = [
+            p
+            for n, p in enumerate(parameters)
+            if n not in rest.positional and p.name not in rest.named
+        ]
+        for parameter in left[len(args) :]:
+            by_name = parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+            if not by_name or parameter.name not in kwargs:
+                break
+            args.append(kwargs.pop(parameter.name))
+        return rest._replace(args=tuple(args), kwargs=kwargs)
+
+    def _in_for(self, rest: SplitCall) -> PyTree:
+        """Return in_shardings for the arguments that a call gives: those at the end may have defaults."""
+        given = self._in
+        if type(given) not in (tuple, list) or self._signature is None:
+            return given
+        parameters = self._signature.parameters.values()
+        optional = sum(p.default is not inspect.Parameter.empty for p in parameters)
+        missing = len(rest.args) - len(given)
+        if not 0 < missing <= optional:
+            return tuple(given[: len(rest.args)])
+        return (*given, *(None,) * missing)
+
+    def _says(self, jax: ModuleType, rest: SplitCall, structure: Hashable) -> list[bool]:
+        """Tell for which leaves in_shardings says where they lie: there it is no matter where an Array does."""
+        if self._in is None:
+            return []
+        found = self._said.get(structure)
+        if found is None:
+            found = self._said[structure] = _ours(says, jax, self._in_for(rest), rest.args)
+        return found
+
+    def _program(
+        self, jax: ModuleType, call: _Call, given: tuple[Sequence[PyTree], dict[str, PyTree]]
+    ) -> JaxProgram:
+        found = self._programs.get(call.key)
+        if found is None:
+            with self._lock:
+                found = self._programs.get(call.key)
+                if found is None:
+                    found = self._compiled(jax, call)
+                    if not self._holds_numbers and any(map(_is_number, found.held_values)):
+                        self._holds_numbers = True  # as static arguments of a function of jax.jit
+                        call = self._call(jax, *given)
+                    self._programs[call.key] = found
+        self._last = found
+        return found
+
+    def _compiled(self, jax: ModuleType, call: _Call) -> JaxProgram:
+        began, rest = time.perf_counter(), call.rest
+        donated = _left(self._donated, rest)
+        wanted = Wanted(self._in_for(rest), self._out, self._mesh, donated.numbers, donated.names)
+        args, kwargs = jax.tree.unflatten(
+            jax.tree.structure((rest.args, rest.kwargs)), [_for_trace(jax, v) for v in call.leaves]
+        )
+        traced = _ours(trace, jax, rest.bound(self._function), args, kwargs, wanted)
+        made = JaxProgram(jax, traced, self._engine, self._timeout, self._verify, began)
+        self._misses += 1
+        _LOG.info("%s compiled in %.0f ms", self.__name__, 1000 * (time.perf_counter() - began))
+        return made
+
+    def _given(
+        self,
+        jax: ModuleType,
+        program: JaxProgram,
+        results: Iterable[Array],
+        leaves: Sequence[PyTree],
+    ) -> Iterable[PyTree]:
+        """Return the results as `results` asks for them."""
+        if self._results == "mw":
+            return map(program.given, results, program.outputs)
+        devices = _devices(self._mesh, leaves)
+        return [
+            program.given(array, leaf)
+            if leaf.key is not None
+            else to_jax(jax, array, devices, leaf.weak)
+            for array, leaf in zip(results, program.outputs, strict=True)
+        ]
+
+    def _give_up(self, jax: ModuleType, program: JaxProgram, call: _Call) -> None:
+        """Delete JAX's arrays that a call was given for good, as JAX does."""
+        for number in program.donated:
+            leaf = call.leaves[number]
+            if isinstance(leaf, jax.Array) and not leaf.is_deleted():
+                leaf.delete()
+
+    def _inline(
+        self, jax: ModuleType, around: Inside, args: Sequence[PyTree], kwargs: dict[str, PyTree]
+    ) -> PyTree:
+        """Trace the function as a part of another one, whose mesh it shares."""
+        rest = split(self._static, args, kwargs)
+        if self._in is not None:
+            rest = self._by_position(rest)
+            placed = _ours(
+                constrained,
+                *(jax, self._in_for(rest), rest.args, "in_shardings"),
+                *(around.mesh, around.abstract),
+            )
+            rest = rest._replace(args=tuple(placed))
+        returned = rest.bound(self._function)(*rest.args, **rest.kwargs)
+        if self._out is None:
+            return returned
+        out = (jax, self._out, returned, "out_shardings", around.mesh, around.abstract)
+        return _ours(constrained, *out)
+
+    def cache_info(self) -> CacheInfo:
+        """Count the calls that found their program, and those that compiled one."""
+        return CacheInfo(self._calls - self._misses, self._misses, len(self._programs))
+
+    def lower(self, /, *args: PyTree, **kwargs: PyTree) -> JaxProgram:
+        """Compile the function for arguments like these, arrays or `jax.ShapeDtypeStruct`s, without a call.
+
+        The JaxProgram takes all arguments but the static ones. Calls of this kind find it.
+        """
+        jax = the_jax()
+        return self._program(jax, self._call(jax, args, kwargs), (args, kwargs))
+
+    def explain(self) -> str:
+        """Return tables about the program of the last call: layouts, collectives with their bytes, memory.
+
+        Raises UsageError if nothing has been called yet.
+        """
+        if self._last is None:
+            raise UsageError(f"{self.__name__}.explain: no call has compiled yet: call it")
+        return self._last.explain()
+
+    def close(self) -> None:
+        """Free the threads, processes and memory of all its programs; a later call compiles again."""
+        with self._lock:
+            programs, self._programs, self._last = self._programs, {}, None
+        for program in programs.values():
+            program.close()
+
+    clear_cache = close  # as functions of jax.jit have it
+
+    def __get__(self, instance: object, owner: type | None = None) -> Callable[..., PyTree]:
+        """Bind a method: the instance is its first argument."""
+        return self if instance is None else MethodType(self, instance)
+
+    def __repr__(self) -> str:
+        return f"<meshweave.jax.jit {self.__name__} on ({self._mesh})>"
+
+
+def _ours(work: Callable[..., Any], *args: Any) -> Any:
+    """Let errors say that `jax.jit` was called, not `from_jax`."""
+    try:
+        return work(*args)
+    except UsageError as error:
+        if not error.message.startswith("from_jax: "):
+            raise
+        message = error.message.replace("from_jax: ", "jax.jit: ", 1)
+        raise type(error)(message, error.location) from None
+
+
+def _is_number(value: object) -> bool:
+    return type(value) in _NUMBERS
+
+
+def _kind(jax: ModuleType, leaf: PyTree) -> Hashable:
+    """Return what a program depends on of a leaf of the arguments."""
+    kind = type(leaf)
+    if kind is np.ndarray or isinstance(leaf, np.generic):
+        return leaf.shape, jax.dtypes.canonicalize_dtype(leaf.dtype), False, None
+    if kind in _NUMBERS:
+        return (), jax.dtypes.canonicalize_dtype(kind), kind is not bool, None
+    if is_array(leaf) and hasattr(leaf, "shape"):
+        sharding = getattr(leaf, "sharding", None)
+        lies = sharding if sharding is not None and sharding.num_devices > 1 else None
+        dtype = jax.dtypes.canonicalize_dtype(leaf.dtype, allow_extended_dtype=True)
+        return tuple(leaf.shape), dtype, bool(getattr(leaf, "weak_type", False)), lies
+    try:
+        hash(leaf)
+    except TypeError:
+        raise UsageError(
+            f"jax.jit: an argument has a {kind.__name__}, which is no array and has no hash"
+        ) from None
+    return told_apart(leaf)
+
+
+def _for_trace(jax: ModuleType, leaf: PyTree) -> PyTree:
+    """Return an argument as JAX traces it: arrays on one device without their values."""
+    if isinstance(leaf, jax.Array) and not is_spread(leaf):
+        weak = getattr(leaf, "weak_type", False)  # PRNG keys have none
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=weak)
+    return leaf
+
+
+def _config(jax: ModuleType) -> Hashable:
+    """Return what programs depend on of JAX's configuration."""
+    config, mesh = jax.config, jax.sharding.get_abstract_mesh()
+    return (
+        *(config.jax_enable_x64, config.jax_default_matmul_precision),
+        *(config.jax_numpy_dtype_promotion, config.jax_default_prng_impl),
+        *(config.jax_threefry_partitionable, mesh),
+    )
+
+
+def _left(asked: Chosen, rest: SplitCall) -> Chosen:
+    """Return the numbers and names of arguments in a call without its static ones."""
+    numbers = [n - sum(s < n for s in rest.positional) for n in asked.numbers]
+    kept = [n for n, old in zip(numbers, asked.numbers, strict=True) if old not in rest.positional]
+    return Chosen(tuple(kept), tuple(name for name in asked.names if name not in rest.named))
+
+
+def _devices(mesh: MeshLike | None, leaves: Sequence[PyTree]) -> Any:
+    """Return JAX's mesh with devices, that of the function or of an argument; None where there is none."""
+    if hasattr(mesh, "devices") and hasattr(mesh, "axis_names"):
+        return mesh
+    for leaf in leaves:
+        if not isinstance(leaf, Array) and is_spread(leaf):
+            found = getattr(leaf.sharding, "mesh", None)
+            if hasattr(found, "devices"):
+                return found
+    return None
