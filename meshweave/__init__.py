@@ -72,6 +72,7 @@ def __getattr__(name: str) -> Any:
     if name.startswith("_"):
         raise AttributeError(f"module 'meshweave' has no attribute {name!r}")
     from meshweave.frontends.python import MODULES, PUBLIC, RENAMED
+    from meshweave.frontends.python.spelling import spelt
 
     if name == "jax":
         value: Any = import_module("meshweave.jax")
@@ -80,21 +81,12 @@ def __getattr__(name: str) -> Any:
     else:
         home, own = RENAMED.get(name) or (_HOMES.get(name) or PUBLIC.get(name), name)
         if home is None:
-            raise AttributeError(f"module 'meshweave' has no attribute {name!r}{_spelt(name)}")
+            raise AttributeError(f"module 'meshweave' has no attribute {name!r}{spelt(name)}")
         value = getattr(import_module(home), own)
         if home.startswith("meshweave.frontends.python."):
             value = import_module("meshweave.api.namespace").public(name, value)
     globals()[name] = value
     return value
-
-
-def _spelt(name: str) -> str:
-    """Return how a name of NumPy's is spelt here, for an error; nothing where there is no such function."""
-    from meshweave.frontends.python.tracer import NEAR, SYNONYMS
-
-    if name in SYNONYMS:
-        return f": mw.{SYNONYMS[name]} is np.{name} of the array API"
-    return f": mw.{NEAR[name]} does what np.{name} does, or more" if name in NEAR else ""
 
 
 def __dir__() -> list[str]:

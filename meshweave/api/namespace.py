@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
+
+import numpy as np
 
 from meshweave.api.eager import eager
 from meshweave.api.indexing import getitem, setitem
@@ -15,7 +17,7 @@ from meshweave.frontends.python import MODULES, PUBLIC
 
 __all__ = ["getitem", "inner", "numpy_function", "numpy_ufunc", "public", "setitem"]
 
-_TRACED = ("functions.", "control")
+_TRACED = ("functions.", "extras.", "control")
 """Modules of the frontend whose functions take arrays."""
 
 
@@ -40,4 +42,16 @@ def inner(name: str) -> ModuleType:
     for function in source.__all__:
         setattr(module, function, eager(getattr(source, function), f"{name}.{function}"))
     module.__dict__["__all__"] = list(source.__all__)
+    module.__dict__["__dir__"] = lambda: list(source.__all__)
+    module.__dict__["__getattr__"] = lambda wanted: _missing(name, wanted)
     return module
+
+
+def _missing(module: str, name: str) -> NoReturn:
+    """Raise AttributeError that says how a name of NumPy's, missing in a module, is spelt here."""
+    hint = ""
+    if name in PUBLIC:
+        hint = f": mw.{name} is right"
+    elif callable(getattr(getattr(np, module, None), name, None)):
+        hint = f": np.{module}.{name}(np.asarray(x), ..) computes it on this process"
+    raise AttributeError(f"module 'meshweave.{module}' has no attribute {name!r}{hint}")

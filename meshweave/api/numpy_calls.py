@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from meshweave.errors import UsageError
-from meshweave.frontends.python.tracer import SYNONYMS
+from meshweave.frontends.python.spelling import SYNONYMS
 from meshweave.runtime.arrays.array import Array
 
 _METHODS = {

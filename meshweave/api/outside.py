@@ -119,8 +119,24 @@ def _data_dependent(function: _Function, made: _Function) -> _Function:
     return found
 
 
+def _bincount(function: _Function, made: _Function) -> _Function:
+    """Let bincount find its length outside of programs."""
+
+    @wraps(made)
+    def bincount(
+        x: Any, /, weights: Any = None, minlength: int = 0, *, length: int | None = None
+    ) -> Any:
+        if STATE.trace is None and length is None:
+            value = np.asarray(x)
+            length = max(int(value.max(initial=-1)) + 1, minlength)
+        return made(x, weights, minlength, length=length)
+
+    return bincount
+
+
 OUTSIDE: dict[str, Callable[[_Function, _Function], _Function]] = {
     "asarray": _asarray,
+    "bincount": _bincount,
     **dict.fromkeys(
         ("nonzero", "unique_all", "unique_counts", "unique_inverse", "unique_values"),
         _data_dependent,

@@ -189,7 +189,7 @@ def test_functions_of_numpy_compute_on_the_ranks():
     b = X.copy()
     b += a
     np.testing.assert_array_equal(b, X + X)
-    for wrong in (lambda: np.frexp(a), lambda: np.kron(a, a), lambda: np.add(a, a, where=X > 0)):
+    for wrong in (lambda: np.frexp(a), lambda: np.packbits(a), lambda: np.add(a, a, where=X > 0)):
         with pytest.raises(
             UsageError, match=r"does not work on Arrays: np.asarray\(a\) is the value"
         ):
@@ -235,7 +235,7 @@ def test_dtypes_are_those_of_numpy():
 
 
 def test_a_name_of_numpys_says_how_it_is_spelt():
-    for name, ours in (("concatenate", "concat"), ("power", "pow"), ("dot", "matmul")):
+    for name, ours in (("concatenate", "concat"), ("power", "pow"), ("unique", "unique_values")):
         with pytest.raises(AttributeError, match=rf"no attribute '{name}': mw\.{ours} "):
             getattr(mw, name)
     with pytest.raises(AttributeError, match=r"no attribute 'nothing'$"):

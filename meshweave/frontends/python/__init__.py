@@ -36,6 +36,28 @@ _NAMES = {
         "zeros zeros_like"
     ),
     "frontends.python.functions.sort": "argsort sort top_k",
+    "frontends.python.extras.elementwise": (
+        "allclose angle array_equal cbrt deg2rad divmod float_power fmax fmin fmod heaviside isclose iscomplex "
+        "isneginf isposinf isreal ldexp logaddexp2 modf nan_to_num rad2deg sinc"
+    ),
+    "frontends.python.extras.manipulate": (
+        "append array_split atleast_1d atleast_2d atleast_3d block choose column_stack delete dsplit dstack fliplr "
+        "flipud hsplit hstack insert piecewise ravel ravel_multi_index resize rollaxis rot90 select split swapaxes "
+        "transpose unravel_index vsplit vstack"
+    ),
+    "frontends.python.extras.create": (
+        "bartlett blackman copy diag diag_indices diagflat fromfunction geomspace hamming hanning identity indices ix_ "
+        "kaiser logspace tri tril_indices triu_indices vander"
+    ),
+    "frontends.python.extras.reduce": (
+        "average bincount corrcoef cov digitize ediff1d gradient histogram interp isin lexsort median nanargmax "
+        "nanargmin nancumprod nancumsum nanmax nanmean nanmedian nanmin nanpercentile nanprod nanquantile nanstd "
+        "nansum nanvar percentile ptp quantile trapezoid unwrap"
+    ),
+    "frontends.python.extras.linalg": (
+        "convolve correlate cross diagonal dot inner kron matvec polyadd polyder polymul polysub polyval trace vdot "
+        "vecmat"
+    ),
     "frontends.python.control": "cond scan while_loop",
     "frontends.python.place": "constrain hint kernels",
     "api.arrays": "from_dlpack",
@@ -52,5 +74,9 @@ METHODS = {"getitem": "meshweave.frontends.python.functions.index"}
 RENAMED = {"bool": ("meshweave.frontends.python.dtypes", "bool_")}
 """Public names that differ from those in the code."""
 
-MODULES = {name: f"meshweave.frontends.python.functions.{name}" for name in ("fft", "linalg")}
+MODULES = {
+    "fft": "meshweave.frontends.python.functions.fft",
+    "linalg": "meshweave.frontends.python.functions.linalg",
+    "nn": "meshweave.frontends.python.nn",
+}
 """Public names that are modules."""

@@ -394,12 +394,16 @@ class TraceBuilder:
 
     def filled(self, shape: tuple[int, ...], dtype: DType, value: Scalar) -> str:
         """Return a tensor filled with one value, for a reduction to start from."""
-        start = self.let(scalar(value, dtype))
+        start = self.scalar(value, dtype)
         type_ = tensor_type(shape, dtype)
         empty = self.empty(type_)
         return self.let(
             f"linalg.fill ins({start} : {dtype.element}) outs({empty} : {type_}) -> {type_}"
         )
+
+    def scalar(self, value: Scalar, dtype: DType) -> str:
+        """Return the name of a scalar constant."""
+        return self.let(scalar(value, dtype))
 
     def index(self, value: int) -> str:
         """Return the name of a constant of type index."""

@@ -34,6 +34,7 @@ from meshweave.frontends.python.dtypes import (
     promoted,
     weak_kind,
 )
+from meshweave.frontends.python.spelling import NEAR, SYNONYMS, UFUNCS, spelt
 from meshweave.layout import Mesh
 
 
@@ -59,6 +60,16 @@ def _unary(name: str) -> Callable[[Tracer], Tracer]:
     def method(self: Tracer) -> Tracer:
         return _function(name)(self)
 
+    return method
+
+
+def _method(name: str) -> Callable[..., Any]:
+    """Make a method of a public function that takes the value first."""
+
+    def method(self: Tracer, *args: Any, **kwargs: Any) -> Any:
+        return _function(name)(self, *args, **kwargs)
+
+    method.__name__, method.__doc__ = name, f"Return `mw.{name}` of the value."
     return method
 
 
@@ -108,9 +119,41 @@ class Tracer:
         """Return each matrix (the last two dims) transposed."""
         return _function("matrix_transpose")(self)
 
-    def astype(self, dtype: DTypeLike) -> Tracer:
-        """Convert the elements to another dtype."""
-        return _function("astype")(self, dtype)
+    sum, prod, mean, std, var = map(_method, ("sum", "prod", "mean", "std", "var"))
+    min, max, all, any, ptp = map(_method, ("min", "max", "all", "any", "ptp"))
+    argmin, argmax, argsort = map(_method, ("argmin", "argmax", "argsort"))
+    astype, round, clip, conj = map(_method, ("astype", "round", "clip", "conj"))
+    take, repeat, squeeze = map(_method, ("take", "repeat", "squeeze"))
+    cumsum, cumprod = _method("cumulative_sum"), _method("cumulative_prod")
+    dot, diagonal = map(_method, ("dot", "diagonal"))
+    swapaxes, searchsorted, choose = map(_method, ("swapaxes", "searchsorted", "choose"))
+    flatten = ravel = _method("ravel")
+    copy, conjugate = _method("copy"), _method("conj")
+
+    def transpose(self, *axes: Any) -> Tracer:
+        """Return `mw.transpose` of the value: the order of the dims as one argument or as several, or none."""
+        order = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes
+        return _function("transpose")(self, tuple(order) if order else None)
+
+    @property
+    def itemsize(self) -> int:
+        """Return the bytes of an element."""
+        return self.dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of the global value."""
+        return self.size * self.itemsize
+
+    @property
+    def real(self) -> Tracer:
+        """Return the real parts."""
+        return _function("real")(self)
+
+    @property
+    def imag(self) -> Tracer:
+        """Return the imaginary parts."""
+        return _function("imag")(self)
 
     def reshape(self, *shape: Shape) -> Tracer:
         """Give the same elements another shape, as `mw.reshape`."""
@@ -164,7 +207,7 @@ class Tracer:
         self, ufunc: np.ufunc, method: str, *inputs: ArrayLike, **options: object
     ) -> Tracer:
         """Compute `array + traced` and the like; refuse other functions of NumPy."""
-        own = _UFUNCS.get(ufunc.__name__)
+        own = UFUNCS.get(ufunc.__name__)
         if own is None or method != "__call__" or options:
             _not_numpys(ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}")
         return _function(own)(*inputs)
@@ -173,7 +216,7 @@ class Tracer:
         _not_numpys(function.__name__)
 
     def __getattr__(self, name: str) -> NoReturn:
-        hint = f": mw.{name}(x) is right" if name in PUBLIC else ""
+        hint = f": mw.{name}(x) is right" if name in PUBLIC else spelt(name)
         raise AttributeError(f"a traced value has no attribute {name!r}{hint}")
 
     def __format__(self, spec: str) -> str:
@@ -225,31 +268,6 @@ _Key: TypeAlias = int | slice | EllipsisType | Tracer | np.ndarray[Any, Any] | l
 Index: TypeAlias = _Key | tuple[_Key, ...]
 """What stands between the brackets of `x[...]`."""
 _Binary: TypeAlias = Callable[[Tracer, ArrayLike], Tracer]
-
-# NumPy's name -> ours: what its arrays and scalars call when they are left of an operator
-_UFUNCS = {
-    "add": "add", "subtract": "subtract", "multiply": "multiply", "divide": "divide",
-    "true_divide": "divide", "floor_divide": "floor_divide", "remainder": "remainder",
-    "mod": "remainder", "power": "pow", "matmul": "matmul", "bitwise_and": "bitwise_and",
-    "bitwise_or": "bitwise_or", "bitwise_xor": "bitwise_xor", "left_shift": "bitwise_left_shift",
-    "right_shift": "bitwise_right_shift", "equal": "equal", "not_equal": "not_equal",
-    "less": "less", "less_equal": "less_equal", "greater": "greater",
-    "greater_equal": "greater_equal",
-}  # fmt: skip
-SYNONYMS = {
-    **{name: own for name, own in _UFUNCS.items() if name != own},
-    "absolute": "abs", "amax": "max", "amin": "min", "arccos": "acos", "arccosh": "acosh", "arcsin": "asin",
-    "arcsinh": "asinh", "arctan": "atan", "arctan2": "atan2", "arctanh": "atanh", "concatenate": "concat",
-    "conjugate": "conj", "cumprod": "cumulative_prod", "cumsum": "cumulative_sum", "fabs": "abs",
-    "invert": "bitwise_invert", "rint": "round",
-}  # fmt: skip
-"""NumPy's names -> ours, of functions that do the same."""
-NEAR = {
-    "transpose": "permute_dims", "add.reduce": "sum", "multiply.reduce": "prod", "maximum.reduce": "max",
-    "minimum.reduce": "min", "add.accumulate": "cumulative_sum", "vstack": "concat", "hstack": "concat",
-    "dot": "matmul", "swapaxes": "moveaxis",
-}  # fmt: skip
-"""NumPy's names -> ours, of functions that do what is wanted as a rule, or more than that."""
 
 
 def _not_numpys(name: str) -> NoReturn:
@@ -328,7 +346,7 @@ def constant(
         found.block = trace.top  # an argument belongs to no inner block
         return found
     if dtype is bool_:
-        return constant(trace, data.view(np.int8), int8, source).astype(bool_)
+        return _function("astype")(constant(trace, data.view(np.int8), int8, source), bool_)
     text = f'dense<"0x{data.tobytes().hex().upper()}">'
     return Tracer(trace, trace.let(f"arith.constant {text} : {type_}"), array.shape, dtype)
 

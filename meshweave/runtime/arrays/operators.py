@@ -138,12 +138,14 @@ class Operators:
     __hash__ = None  # type: ignore[assignment]  # its value may change, and == is an array
 
     sum, prod, mean, std, var = map(_function, ("sum", "prod", "mean", "std", "var"))
-    min, max, all, any = map(_function, ("min", "max", "all", "any"))
+    min, max, all, any, ptp = map(_function, ("min", "max", "all", "any", "ptp"))
     argmin, argmax, argsort = map(_function, ("argmin", "argmax", "argsort"))
     astype, round, clip, conj = map(_function, ("astype", "round", "clip", "conj"))
     take, repeat, squeeze = map(_function, ("take", "repeat", "squeeze"))
     cumsum, cumprod = _function("cumulative_sum"), _function("cumulative_prod")
-    dot = _function("matmul")
+    dot, diagonal = map(_function, ("dot", "diagonal"))
+    swapaxes, searchsorted, choose = map(_function, ("swapaxes", "searchsorted", "choose"))
+    conjugate = _function("conj")
 
     @property
     def ndim(self) -> int:
@@ -199,10 +201,18 @@ class Operators:
         return _namespace().reshape(self, sizes, copy=copy)
 
     def transpose(self, *axes: Any) -> Any:
-        """Return `mw.permute_dims` of the array by `axes`; without any in reverse order."""
+        """Return `mw.transpose` of the array: its dims in the order `axes`, one argument or several."""
         order = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes
-        order = tuple(order or reversed(range(self.ndim)))
-        return _namespace().permute_dims(self, order)
+        return _namespace().transpose(self, tuple(order) if order else None)
+
+    def trace(self, *args: Any, **kwargs: Any) -> Any:
+        """Return `mw.trace` of the array."""
+        return _namespace().trace(self, *args, **kwargs)
+
+    def tobytes(self) -> bytes:
+        """Return the bytes of the value, in row-major order."""
+        made: bytes = self.numpy().astype(self.dtype).tobytes()
+        return made
 
     def flatten(self) -> Any:
         """Return the elements as a vector."""
@@ -244,6 +254,15 @@ class Operators:
         if not self.shape:
             raise TypeError("iteration over an array without dims")
         return iter([self[i] for i in range(self.shape[0])])
+
+    def __getattr__(self, name: str) -> Any:
+        hint = ""
+        if not name.startswith("_"):
+            try:
+                hint = f": mw.{name}(x) is right" if callable(getattr(_namespace(), name)) else ""
+            except AttributeError as error:
+                hint = str(error).partition(f"{name!r}")[2]
+        raise AttributeError(f"an Array has no attribute {name!r}{hint}")
 
     def __contains__(self, value: object) -> bool:
         return bool((self == value).any())

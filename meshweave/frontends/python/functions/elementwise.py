@@ -8,6 +8,7 @@ float32 inside each function and round once.
 
 from __future__ import annotations
 
+import builtins
 import math
 from collections.abc import Callable, Sequence
 from typing import TypeAlias, TypeVar
@@ -42,7 +43,7 @@ from meshweave.frontends.python.tracer import (
     tracing,
 )
 
-Function = TypeVar("Function", bound=Callable[..., Tracer])
+Function = TypeVar("Function", bound=Callable[..., object])
 Unary: TypeAlias = Callable[[ArrayLike], Tracer]
 Binary: TypeAlias = Callable[[ArrayLike, ArrayLike], Tracer]
 
@@ -496,7 +497,19 @@ def _rounding(name: str, doc: str, op: str) -> Unary:
 ceil = _rounding("ceil", "Round up to a whole number", "ceil")
 floor = _rounding("floor", "Round down to a whole number", "floor")
 trunc = _rounding("trunc", "Round towards 0 to a whole number", "trunc")
-round = _rounding("round", "Round to the nearest whole number, ties to even", "roundeven")
+_whole = _rounding("round", "Round to the nearest whole number, ties to even", "roundeven")
+
+
+def round(x: ArrayLike, /, decimals: int = 0) -> Tracer:
+    """Round to the nearest number of `decimals` digits behind the point, ties to even; integers stay as they are."""
+    value = tensor(x)
+    if not decimals or value.dtype.kind != "f":
+        if decimals < 0:
+            refuse(f"round: decimals={decimals}", value.dtype, "a floating one")
+        return _whole(x)
+    scale = 10.0 ** builtins.abs(decimals)
+    near, far = (multiply, divide) if decimals > 0 else (divide, multiply)
+    return far(_whole(near(value, scale)), scale)
 
 
 _NAN = "elementwise; NaN where either is NaN"

@@ -204,10 +204,11 @@ def _in_range(key: object, size: int, dim: int) -> Tracer | np.ndarray[Any, Any]
     return np.where(found < 0, found + size, found)
 
 
-def take(x: ArrayLike, indices: ArrayLike | list[int], /, *, axis: int | None = None) -> Tracer:
+def take(x: ArrayLike, indices: ArrayLike | list[int], /, axis: int | None = None) -> Tracer:
     """Take the slices of x at `indices` (integers of any shape) along `axis`, which the dims of `indices` replace.
 
-    Negative indices count from the end; those out of range take the first or the last slice.
+    axis: None takes elements of the flattened array. Negative indices count from the end; those out of range take the
+    first or the last slice.
 
     >>> import numpy as np
     >>> import meshweave as mw
@@ -217,9 +218,7 @@ def take(x: ArrayLike, indices: ArrayLike | list[int], /, *, axis: int | None = 
     """
     value, places = tensor(x), tensor(np.asarray(indices) if isinstance(indices, list) else indices)
     if axis is None:
-        if value.ndim != 1:
-            fail(f"take: x has {value.ndim} dims: say along which axis")
-        axis = 0
+        value, axis = reshaped(value, (value.size,)), 0
     return _gather(value, places, axis_of("take", axis, value.ndim))
 
 
@@ -239,7 +238,7 @@ def _gather(value: Tracer, indices: Tracer, dim: int) -> Tracer:
     return _lookup("take", value, indices, dim, shape, reads, place)
 
 
-def take_along_axis(x: ArrayLike, indices: ArrayLike, /, *, axis: int = -1) -> Tracer:
+def take_along_axis(x: ArrayLike, indices: ArrayLike, /, axis: int = -1) -> Tracer:
     """Take the elements of x at `indices` along `axis`, each at its own place along the other dims, which broadcast.
 
     Negative indices count from the end; those out of range take the first or the last element.
@@ -304,7 +303,7 @@ def clamped(b: Body, index: str, dtype: DType, size: int) -> str:
 
 
 def repeat(
-    x: ArrayLike, repeats: Shape | np.ndarray[Any, Any], /, *, axis: int | None = None
+    x: ArrayLike, repeats: Shape | np.ndarray[Any, Any], /, axis: int | None = None
 ) -> Tracer:
     """Repeat each element `repeats` times along `axis`; None: in the flattened array.
 

@@ -52,7 +52,7 @@ from meshweave.frontends.python.tracer import (
 
 __all__ = [
     "cholesky", "cross", "det", "diagonal", "eigh", "eigvalsh", "inv", "matmul", "matrix_norm", "matrix_power",
-    "matrix_rank", "matrix_transpose", "outer", "pinv", "qr", "slogdet", "solve", "svd", "svdvals", "tensordot",
+    "matrix_rank", "matrix_transpose", "norm", "outer", "pinv", "qr", "slogdet", "solve", "svd", "svdvals", "tensordot",
     "trace", "vecdot", "vector_norm",
 ]  # fmt: skip
 
@@ -304,7 +304,7 @@ def cross(x1: ArrayLike, x2: ArrayLike, /, *, axis: int = -1) -> Tracer:
 
 
 def vector_norm(
-    x: ArrayLike, /, *, axis: Axes = None, keepdims: bool = False, ord: float = 2
+    x: ArrayLike, /, *, axis: Axes = None, keepdims: bool = False, ord: float | str = 2
 ) -> Tracer:
     """Compute the norm of vectors along `axis` (None: of all elements): (sum |x|**ord) ** (1 / ord); also inf, -inf, 0.
 
@@ -328,6 +328,23 @@ def vector_norm(
     else:
         found = e.pow(total(e.pow(wide, ord), axis=dims, keepdims=keepdims), 1.0 / ord)
     return e.astype(found, value.dtype)
+
+
+def norm(
+    x: ArrayLike, /, ord: float | str | None = None, axis: Axes = None, *, keepdims: bool = False
+) -> Tracer:
+    """Compute `vector_norm` along one dim, `matrix_norm` along two; axis: None: of all, with an ord of x's dims.
+
+    ord: None: the square root of the sum of squares.
+    """
+    value = tensor(x)
+    dims = axes_of("norm", axis, value.ndim)
+    if ord is None or len(dims) == 1:
+        return vector_norm(value, axis=dims, keepdims=keepdims, ord=2 if ord is None else ord)
+    if len(dims) != 2:
+        fail(f"norm: ord={ord!r:.40} of {len(dims)} dims, one or two are right")
+    found = matrix_norm(moveaxis(value, dims, (-2, -1)), keepdims=keepdims, ord=ord)
+    return moveaxis(found, (-2, -1), dims) if keepdims else found
 
 
 def matrix_norm(x: ArrayLike, /, *, keepdims: bool = False, ord: float | str = "fro") -> Tracer:

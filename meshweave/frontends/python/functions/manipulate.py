@@ -169,10 +169,11 @@ def expand_dims(x: ArrayLike, /, axis: int | Sequence[int] = 0) -> Tracer:
     return reshaped(value, shape)
 
 
-def squeeze(x: ArrayLike, /, axis: int | Sequence[int]) -> Tracer:
-    """Remove the dims `axis`, which must have extent 1."""
+def squeeze(x: ArrayLike, /, axis: Axes = None) -> Tracer:
+    """Remove the dims `axis`, which must have extent 1; None: all that have."""
     value = tensor(x)
-    dims = axes_of("squeeze", axis, value.ndim)
+    ones = tuple([d for d, n in enumerate(value.shape) if n == 1])
+    dims = ones if axis is None else axes_of("squeeze", axis, value.ndim)
     for d in dims:
         if value.shape[d] != 1:
             fail(f"squeeze: dim {d} has size {value.shape[d]}, 1 is right")

@@ -92,7 +92,7 @@ def _summed_type(dtype: DType) -> DType:
 
 
 def sum(
-    x: ArrayLike, /, *, axis: Axes = None, dtype: DTypeLike | None = None, keepdims: bool = False
+    x: ArrayLike, /, axis: Axes = None, *, dtype: DTypeLike | None = None, keepdims: bool = False
 ) -> Tracer:
     """Sum along `axis` (a dim, several, or None: all). dtype: of the result, of narrow integers int64 or uint64.
 
@@ -106,7 +106,7 @@ def sum(
 
 
 def prod(
-    x: ArrayLike, /, *, axis: Axes = None, dtype: DTypeLike | None = None, keepdims: bool = False
+    x: ArrayLike, /, axis: Axes = None, *, dtype: DTypeLike | None = None, keepdims: bool = False
 ) -> Tracer:
     """Multiply along `axis`, with the dtypes of `sum`."""
     return _accumulated("prod", x, axis, dtype, keepdims, "mul", 1)
@@ -125,7 +125,7 @@ def _sign_flipped(value: Tracer, dtype: DType) -> Tracer:
 
 
 def _extreme(name: str, doc: str, ops: dict[str, str], end: int) -> Callable[..., Tracer]:
-    def function(x: ArrayLike, /, *, axis: Axes = None, keepdims: bool = False) -> Tracer:
+    def function(x: ArrayLike, /, axis: Axes = None, *, keepdims: bool = False) -> Tracer:
         value = tensor(x)
         e.checked(name, [value], "fib")
         dims = axes_of(name, axis, value.ndim)
@@ -143,24 +143,24 @@ max = _extreme("max", "largest", {"f": "maximumf", "i": "maxsi", "b": "ori"}, 0)
 min = _extreme("min", "smallest", {"f": "minimumf", "i": "minsi", "b": "andi"}, 1)
 
 
-def any(x: ArrayLike, /, *, axis: Axes = None, keepdims: bool = False) -> Tracer:
+def any(x: ArrayLike, /, axis: Axes = None, *, keepdims: bool = False) -> Tracer:
     """Tell whether an element along `axis` is not 0; bool."""
     value = e.astype(tensor(x), bool_)
     return _reduce(value, axes_of("any", axis, value.ndim), keepdims, "arith.ori", False)
 
 
-def all(x: ArrayLike, /, *, axis: Axes = None, keepdims: bool = False) -> Tracer:
+def all(x: ArrayLike, /, axis: Axes = None, *, keepdims: bool = False) -> Tracer:
     """Tell whether no element along `axis` is 0; bool."""
     value = e.astype(tensor(x), bool_)
     return _reduce(value, axes_of("all", axis, value.ndim), keepdims, "arith.andi", True)
 
 
-def count_nonzero(x: ArrayLike, /, *, axis: Axes = None, keepdims: bool = False) -> Tracer:
+def count_nonzero(x: ArrayLike, /, axis: Axes = None, *, keepdims: bool = False) -> Tracer:
     """Count the elements along `axis` that are not 0; int64."""
     return sum(e.astype(tensor(x), bool_), axis=axis, keepdims=keepdims)
 
 
-def mean(x: ArrayLike, /, *, axis: Axes = None, keepdims: bool = False) -> Tracer:
+def mean(x: ArrayLike, /, axis: Axes = None, *, keepdims: bool = False) -> Tracer:
     """Compute the mean along `axis`; float32 for integers."""
     value = tensor(x)
     dims, out = axes_of("mean", axis, value.ndim), floating(value.dtype)
@@ -181,22 +181,34 @@ def _wide(value: Tracer) -> Tracer:
 
 
 def var(
-    x: ArrayLike, /, *, axis: Axes = None, correction: float = 0.0, keepdims: bool = False
+    x: ArrayLike,
+    /,
+    axis: Axes = None,
+    *,
+    correction: float = 0.0,
+    keepdims: bool = False,
+    ddof: float | None = None,
 ) -> Tracer:
     """Compute the variance along `axis`: the sum of squared deviations from the mean over (count - correction).
 
-    The result is NaN if that divisor is not above 0.
+    The result is NaN if that divisor is not above 0. ddof: NumPy's name of correction.
     """
-    value = tensor(x)
-    return e.astype(_variance("var", value, axis, correction, keepdims), floating(value.dtype))
+    value, less = tensor(x), correction if ddof is None else ddof
+    return e.astype(_variance("var", value, axis, less, keepdims), floating(value.dtype))
 
 
 def std(
-    x: ArrayLike, /, *, axis: Axes = None, correction: float = 0.0, keepdims: bool = False
+    x: ArrayLike,
+    /,
+    axis: Axes = None,
+    *,
+    correction: float = 0.0,
+    keepdims: bool = False,
+    ddof: float | None = None,
 ) -> Tracer:
-    """Compute the square root of the variance along `axis`."""
-    value = tensor(x)
-    found = e.sqrt(_variance("std", value, axis, correction, keepdims))
+    """Compute the square root of the variance along `axis`, with the arguments of `var`."""
+    value, less = tensor(x), correction if ddof is None else ddof
+    found = e.sqrt(_variance("std", value, axis, less, keepdims))
     return e.astype(found, floating(value.dtype))
 
 
@@ -212,7 +224,7 @@ def _variance(name: str, value: Tracer, axis: Axes, correction: float, keepdims:
 
 
 def _where_extreme(name: str, doc: str, extreme: Callable[..., Tracer]) -> Callable[..., Tracer]:
-    def function(x: ArrayLike, /, *, axis: int | None = None, keepdims: bool = False) -> Tracer:
+    def function(x: ArrayLike, /, axis: int | None = None, *, keepdims: bool = False) -> Tracer:
         value = given = tensor(x)
         in_a_row = axis is None
         if axis is None:
@@ -259,7 +271,7 @@ def log_softmax(x: ArrayLike, /, axis: int = -1) -> Tracer:
     return e.astype(found, floating(value.dtype))
 
 
-def logsumexp(x: ArrayLike, /, *, axis: Axes = None, keepdims: bool = False) -> Tracer:
+def logsumexp(x: ArrayLike, /, axis: Axes = None, *, keepdims: bool = False) -> Tracer:
     """Compute log(sum(exp(x))) along `axis`, without overflow."""
     value = tensor(x)
     dims = axes_of("logsumexp", axis, value.ndim)
@@ -289,8 +301,8 @@ def _cumulative(name: str, doc: str, op: str, initial: float) -> Callable[..., T
     def function(
         x: ArrayLike,
         /,
-        *,
         axis: int | None = None,
+        *,
         dtype: DTypeLike | None = None,
         include_initial: bool = False,
     ) -> Tracer:

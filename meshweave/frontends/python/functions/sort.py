@@ -11,7 +11,7 @@ from meshweave.frontends.python.tracer import ArrayLike, Tracer, tensor, tracing
 
 
 def argsort(
-    x: ArrayLike, /, *, axis: int = -1, descending: bool = False, stable: bool = True
+    x: ArrayLike, /, axis: int = -1, *, descending: bool = False, stable: bool = True
 ) -> Tracer:
     """Return the indices that sort x along `axis`, as int64; equal elements keep their order, NaNs are the largest."""
     value = tensor(x)
@@ -20,7 +20,7 @@ def argsort(
 
 
 def sort(
-    x: ArrayLike, /, *, axis: int = -1, descending: bool = False, stable: bool = True
+    x: ArrayLike, /, axis: int = -1, *, descending: bool = False, stable: bool = True
 ) -> Tracer:
     """Sort x along `axis`; NaNs are the largest."""
     value = tensor(x)
