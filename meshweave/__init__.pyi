@@ -312,6 +312,7 @@ from meshweave.layout.lengths import Dim as Dim
 from meshweave.layout.lengths import ShapeDtype as ShapeDtype
 from meshweave.layout.spec import P as P
 from meshweave.runtime.arrays.array import Array as Array
+from meshweave.see.expect import expect as expect
 from meshweave.tools.picture import show as show
 from meshweave.torch.backend import torch_backend as torch_backend
 from meshweave.torch.program import from_torch as from_torch
@@ -333,6 +334,7 @@ __all__ = [
     "compile",
     "cond",
     "constrain",
+    "expect",
     "from_jax",
     "from_mlir",
     "from_stablehlo",

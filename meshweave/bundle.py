@@ -11,8 +11,8 @@ import io
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import IO, Any
 
@@ -293,6 +293,7 @@ class Bundle:
     constants: for a gpu, the bytes of one block of device memory.
     signature: of its digest, or empty.
     weights:   the values of inputs that the program has itself, each once; none where only the code is kept.
+    origin:    compiles the program again and returns its report; None where only the bundle is here. Not kept on disk.
 
     >>> import numpy as np
     >>> import meshweave as mw
@@ -309,6 +310,7 @@ class Bundle:
     constants: bytes = b""
     signature: bytes = b""
     weights: tuple[Section, ...] = ()
+    origin: Callable[[], Any] | None = field(default=None, compare=False, repr=False)
 
     def with_weights(self, weights: Mapping[str, Section]) -> Bundle:
         """Return the bundle with the values of the inputs that the program has itself, by their SHA-256.
@@ -450,7 +452,7 @@ def op_of(ops: Sequence[OpInfo], number: int) -> OpInfo:
 
 def _values_of(record: Any) -> dict[str, Any]:
     """Return the values of a dataclass's fields, for JSON."""
-    return {field.name: getattr(record, field.name) for field in fields(record)}
+    return {each.name: getattr(record, each.name) for each in fields(record)}
 
 
 def _assemble(members: dict[str, bytes]) -> Bundle:

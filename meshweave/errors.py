@@ -62,3 +62,7 @@ class RankError(MeshweaveError):
     """Report a rank that raised, died or fell silent while a program ran; names rank, step and source line."""
 
     exit_status = 3
+
+
+class BudgetError(MeshweaveError, AssertionError):
+    """Report that programs took more than was expected of them; its further lines say why."""

@@ -60,11 +60,75 @@ class KernelRow(_Row):
 
 
 @dataclass(frozen=True)
+class Link:
+    """Name one thing that decides where a value lies: an "argument", "constraint", "result" or "op", and its place."""
+
+    kind: str
+    text: str
+    where: str
+
+    def as_dict(self) -> dict[str, str]:
+        """Return the link for JSON."""
+        return {"kind": self.kind, "text": self.text, "where": self.where}
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Say why a tensor moves from one layout to another, what that costs, and what else would do.
+
+    tensor: its global shape and dtype, `64x96xf32`. steps: op, axes and bytes of each step of the plan. nbytes: what
+    the busiest rank receives; lower_bound: the least of any plan. given: why it lies as `source`, the nearest first.
+    wanted: who wants it as `target`. following: the best plan without the first move of this one, and its bytes.
+    remedy: what one would write to move less.
+    """
+
+    tensor: str
+    source: str
+    target: str
+    where: str
+    steps: tuple[tuple[str, tuple[str, ...], int], ...]
+    nbytes: int
+    lower_bound: int
+    given: tuple[Link, ...] = ()
+    wanted: tuple[Link, ...] = ()
+    following: str = ""
+    remedy: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the reason for JSON."""
+        plain = {name: value for name, value in vars(self).items() if isinstance(value, str | int)}
+        steps = [{"op": op, "axes": list(axes), "bytes": n} for op, axes, n in self.steps]
+        chains = {name: [link.as_dict() for link in getattr(self, name)] for name in _CHAINS}
+        return {**plain, "steps": steps, **chains}
+
+    def lines(self) -> list[str]:
+        """Return the reason as text, a line for each link."""
+        found = [f"{self.tensor} comes as {self.source} and is wanted as {self.target}"]
+        for word, chain in (("it lies so", self.given), ("it is wanted so", self.wanted)):
+            for number, link in enumerate(chain):
+                say = "since" if number else f"{word} since"
+                at = f" ({_short(link.where)})" if link.where else ""
+                found.append(f"  {say} {link.text}{at}")
+        least = "the least of any plan" if self.nbytes == self.lower_bound else ""
+        found.append(
+            f"  {self.nbytes:,} bytes, {least or f'at least {self.lower_bound:,} by any plan'}"
+        )
+        if self.following:
+            found.append(f"  next best: {self.following}")
+        if self.remedy:
+            found.append(f"  to move less: {self.remedy}")
+        return found
+
+
+_CHAINS = ("given", "wanted")
+
+
+@dataclass(frozen=True)
 class TransferRow:
     """Describe a collective of a step.
 
     nbytes: bytes that the busiest rank receives. tensor: its operand on a rank, `f32 64x96`. where: its place in the
-            source.
+            source. reasons: the numbers of those in `Report.reasons` that it is there for.
     """
 
     op: str
@@ -72,6 +136,7 @@ class TransferRow:
     nbytes: int
     tensor: str = ""
     where: str = ""
+    reasons: tuple[int, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Return the row for JSON."""
@@ -95,6 +160,7 @@ class Report:
     moments:     the ops of a step in the order they run, with the bytes that are live.
     certificate: what is proven of it.
     state_bytes: what a step copies of the arguments that are donated.
+    reasons:     why tensors move, where that was asked for.
     """
 
     peak_bytes: int
@@ -106,6 +172,7 @@ class Report:
     moments: tuple[Moment, ...] = ()
     certificate: Certificate = UNCHECKED
     state_bytes: int = 0
+    reasons: tuple[Reason, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Return the report for JSON, with the keys that scripts rely on."""

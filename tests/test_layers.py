@@ -40,6 +40,17 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("dialects", "exchange", "hints", "ir", "layout", "plan", "transforms", "verification"),
     },
     "pipeline": {"dialects", "ir", "lowering", "transforms"},
+    "see": {
+        "bundle",
+        "dialects",
+        "files",
+        "ir",
+        "layout",
+        "plan",
+        "report",
+        "runtime",
+        "transforms",
+    },
     "frontends.python": {"bundle", "hints", "ir", "layout"},  # of ir what loads no MLIR
 }
 TOP = {"api", "jax", "serving", "torch", "tools", "__init__"}  # the faces: they may import anything

@@ -21,7 +21,7 @@ import numpy as np
 import meshweave as mw
 from benchmarks.operators.case import RANKS, Case, Split
 from benchmarks.operators.families import CASES
-from meshweave.api.explain import report
+from meshweave.api.program import reported
 from meshweave.errors import MeshweaveError
 
 try:
@@ -90,7 +90,7 @@ class Ours:
 
     def received(self) -> int:
         """Return the bytes that the busiest rank receives."""
-        decided = report(self.program.text, "case", "local", None, verify=False)
+        decided = reported(self.program.text, "case", None, "local", verify=False)
         return sum(row.nbytes for row in decided.collectives)
 
 

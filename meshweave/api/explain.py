@@ -8,24 +8,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from meshweave.bundle import port_bytes
-from meshweave.hints.fast_paths import Choice, as_choice
 from meshweave.report import Report
 
 if TYPE_CHECKING:  # here, since program.py loads much that an error message does not need
     from meshweave.api.program import Program
-
-
-def report(text: str, name: str, engine: str, kernels: Choice | None, verify: bool) -> Report:
-    """Report what compiling a program decides: memory, slices, what became of each hint, kernels, collectives.
-
-    The program is compiled again for this, without code generation.
-    """
-    from meshweave.api import program as api
-    from meshweave.lowering.report import report_of
-
-    made = api.lowered(text, name, None, engine, kernels=as_choice(kernels), verify=verify)
-    with made as (module, program):
-        return report_of(module, program)
 
 
 def explanation(

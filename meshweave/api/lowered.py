@@ -115,6 +115,7 @@ class Lowered:
             kernels=self.kernels,
             here=True,
             verify=self.verify,
+            names=self.names,
         )
         return api.Program(bundle, runs_on)
 
@@ -126,9 +127,14 @@ class Lowered:
 
     def report(self) -> Report:
         """Report what compiling decides: memory, slices, what became of each hint, kernels, collectives."""
-        from meshweave.api.explain import report  # here, for a call needs no tables
+        from meshweave.api.program import reported  # here, for loading a program needs none
 
-        return report(self.program.text, self.name, self.engine, self.kernels, self.verify)
+        return reported(
+            *(self.program.text, self.name, None, self.engine),
+            kernels=as_choice(self.kernels),
+            verify=self.verify,
+            names=self.names,
+        )
 
     def __repr__(self) -> str:
         kinds = ", ".join(f"{n}: {s}" for n, s in zip(self.names, self.specs))

@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -26,10 +26,12 @@ from meshweave.files.sources import Source, program_source
 from meshweave.hints.fast_paths import ALL, Choice, as_choice
 from meshweave.ir.pipeline_text import GLOBAL_PASSES
 from meshweave.layout import Mesh
+from meshweave.report import Reason, Report
 from meshweave.runtime.arrays.array import Array, collect, place, run_arrays
 from meshweave.runtime.engine import Engine
 from meshweave.runtime.engine import engine as engine_named
 from meshweave.runtime.limits import check_ranks
+from meshweave.runtime.watched import told_compiled
 from meshweave.runtime.weights.bundled import weights_of
 from meshweave.targets import Goal
 
@@ -162,12 +164,14 @@ def build(
     here: bool = False,
     verify: bool = True,
     donate: Donations = (),
+    names: Sequence[str] = (),
 ) -> Bundle:
     """Compile a program to a bundle, without loading it; the arguments are those of `compile`.
 
     name:  what errors call a `source` that is text.
     whole: for a `mesh` of one rank, keep tensors whole where a layout (of sub-axes, with extents listed) does not fit.
     here:  it is to run on this machine: refuse more ranks than it takes, before the work of compiling.
+    names: what reports call the arguments.
     What an earlier process has compiled is read from the disk (`meshweave.cache`).
     """
     if not isinstance(source, str | os.PathLike | Source):
@@ -187,7 +191,34 @@ def build(
         ),
         lambda: _built(text, name, where, goal, progress, whole, choice, here, verify, given),
     )
-    return made.with_weights(read.weights)
+    told_compiled()
+    origin = partial(reported, text, name, where, goal.engine, whole, choice, False, given, names)
+    return replace(made.with_weights(read.weights), origin=origin)
+
+
+def reported(
+    text: str,
+    name: str,
+    mesh: Mesh | None,
+    engine: str,
+    whole: bool = False,
+    kernels: Choice = ALL,
+    verify: bool = True,
+    donate: Mapping[int, str] = NONE_DONATED,
+    names: Sequence[str] = (),
+) -> Report:
+    """Report what compiling a program decides: memory, slices, what became of each hint, kernels, collectives and why.
+
+    The program is compiled again for this, without code generation. The arguments are those of `build`.
+    """
+    from meshweave.lowering.report import report_of
+
+    made = lowered(
+        *(text, name, mesh, engine), whole=whole, kernels=kernels, verify=verify, donate=donate,
+        reasons=names,
+    )  # fmt: skip
+    with made as (module, program):
+        return report_of(module, program)
 
 
 def _tools(goal: Goal) -> tuple[str, ...]:
@@ -267,11 +298,12 @@ def lowered(
     verify: bool = True,
     later: bool = False,
     donate: Mapping[int, str] = NONE_DONATED,
+    reasons: Sequence[str] | None = None,
 ) -> Iterator[tuple[Any, Any]]:
     """Give the module in the local view, with its ledger, and the program before code generation.
 
-    strip: remove its hints first. later: leave the checks to `bundle_of`, which makes them beside code generation. The
-    other arguments are those of `build`.
+    strip: remove its hints first. later: leave the checks to `bundle_of`, which makes them beside code generation.
+    reasons: find why tensors move, and call the arguments so there. The other arguments are those of `build`.
     """
     from meshweave.dialects import lent_context
     from meshweave.frontends.entry import check_entry
@@ -285,6 +317,7 @@ def lowered(
     with _collector_paused(), lent_context(len(text) <= _SMALL) as ctx, ctx:
         module = load_module(text, ctx, name)
         certify: Callable[[], Certificate] | None = None
+        found: tuple[Reason, ...] = ()
         with ir.Location.unknown():
             if stage_of(module) == GLOBAL:
                 check_entry(module)
@@ -297,7 +330,7 @@ def lowered(
                     check_ranks(engine, placed)
                 chosen = passes_with(kernels, target=Goal.of(engine=engine).target)
                 passes = ("hint-strip", *chosen) if strip else chosen
-                certify = _cut(module, passes, progress, verify)
+                certify, found = _cut(module, passes, progress, verify, reasons)
             else:
                 _check_mesh(module, mesh)
             certificate = UNCHECKED
@@ -312,14 +345,22 @@ def lowered(
                     certify()  # a wrong program may be why it cannot be lowered
                 raise
             program.certificate, program.certify = certificate, certify if later else None
+            program.reasons = found
             check_budgets(module, program)
             yield module, program
 
 
 def _cut(
-    module: "ir.Module", passes: Sequence[str], progress: Progress, verify: bool
-) -> "Callable[[], Certificate] | None":
-    """Make the program of one rank of a module. Return what checks it against the module before layouts were chosen."""
+    module: "ir.Module",
+    passes: Sequence[str],
+    progress: Progress,
+    verify: bool,
+    names: Sequence[str] | None,
+) -> "tuple[Callable[[], Certificate] | None, tuple[Reason, ...]]":
+    """Make the program of one rank of a module.
+
+    Return what checks it against the module before layouts were chosen; and why tensors move, where there are `names`.
+    """
     from meshweave.api.verify import certificate
     from meshweave.pipeline import run_pipeline
     from meshweave.transforms.base import copied
@@ -327,9 +368,33 @@ def _cut(
     first = passes.index(LAST_WHOLE) + 1
     run_pipeline(module, ",".join(passes[:first]), progress=progress, verify=False)
     whole = copied(module) if verify else None
-    run_pipeline(module, ",".join(passes[first:]), progress=progress, verify=False)
+    found: tuple[Reason, ...] = ()
+    if names is None:
+        run_pipeline(module, ",".join(passes[first:]), progress=progress, verify=False)
+    else:
+        found = _run_and_ask(module, passes[first:], progress, names)
     _verified(module)
-    return None if whole is None else partial(certificate, whole, module)
+    return None if whole is None else partial(certificate, whole, module), found
+
+
+def _run_and_ask(
+    module: "ir.Module", passes: Sequence[str], progress: Progress, names: Sequence[str]
+) -> "tuple[Reason, ...]":
+    """Run the passes that choose layouts and those behind them; return why tensors move."""
+    from meshweave.pipeline import run_pipeline
+    from meshweave.see.reasons import find_reasons, note_constraints, note_said
+
+    def run(some: Sequence[str]) -> None:
+        run_pipeline(module, ",".join(some), progress=progress, verify=False)
+
+    chosen, planned = passes.index("dist-insert-redistribute"), passes.index("dist-partition")
+    note_said(module)
+    run(passes[:chosen])
+    note_constraints(module)
+    run(passes[chosen:planned])
+    found = find_reasons(module, names)
+    run(passes[planned:])
+    return found
 
 
 def _check_mesh(module: "ir.Module", mesh: Mesh | None) -> None:

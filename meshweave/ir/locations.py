@@ -40,6 +40,19 @@ def _position(loc: ir.Location) -> str | None:
     return None
 
 
+_NUMBER = re.compile(r"mw\.number\.(\d+)")
+
+
+def numbered(where: ir.Location, number: int) -> ir.Location:
+    """Return a location with a number, which it keeps through all passes; its place in the source stays."""
+    return ir.Location.name(f"mw.number.{number}", where, where.context)
+
+
+def numbers_in(where: ir.Location) -> tuple[int, ...]:
+    """Return the numbers of a location, of a fused one those of all its parts."""
+    return tuple(dict.fromkeys(int(n) for n in _NUMBER.findall(str(where))))
+
+
 def one_line(message: str) -> str:
     """Return the first line of MLIR's message; what follows repeats the op."""
     return message.strip().split("\n", 1)[0].strip()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from meshweave.bundle import port_bytes
 from meshweave.dialects.dist import DONATIONS
 from meshweave.ir.bindings import ir
-from meshweave.ir.locations import location_text
+from meshweave.ir.locations import location_text, numbers_in
 from meshweave.lowering.buffers.memory import moments, region_bytes, state_copies, unit_kernels
 from meshweave.lowering.gpu.choices import taken_rows
 from meshweave.lowering.host.prepare import main_function
@@ -26,6 +26,7 @@ def report_of(module: ir.Module, program: LoweredProgram) -> Report:
     nbytes = region_bytes(program)
     ports = (*program.inputs, *program.outputs)
     _, arena = program.areas
+    made = program.collectives
     return Report(
         peak_bytes=arena + port_bytes(ports),
         arena_bytes=arena,
@@ -45,13 +46,17 @@ def report_of(module: ir.Module, program: LoweredProgram) -> Report:
         ),
         kernels=_kernels(module, program),
         collectives=tuple(
-            TransferRow(info.op, tuple(info.axes), info.bytes, source.tensor, source.location)
-            for info, source in zip(program.collectives.infos, program.collectives.sources)
+            TransferRow(
+                *(info.op, tuple(info.axes), info.bytes, source.tensor, source.location),
+                numbers_in(where),
+            )
+            for info, source, where in zip(made.infos, made.sources, made.locations)
             if info.op != "relayout"
         ),
         moments=moments(program),
         certificate=program.certificate,
         state_bytes=sum(state_copies(program).values()),
+        reasons=program.reasons,
     )
 
 

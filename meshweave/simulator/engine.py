@@ -25,6 +25,7 @@ from meshweave.runtime.limits import check_machine
 from meshweave.runtime.memory import Values
 from meshweave.runtime.program import bind_rows
 from meshweave.runtime.watchdog import WAITING
+from meshweave.runtime.watched import told_begins, told_ended
 from meshweave.simulator.driver.emulated import EmulatedKernels
 from meshweave.simulator.driver.interleaving import Interleaving, StuckRankError
 from meshweave.simulator.driver.kernels import KernelRunner
@@ -222,6 +223,7 @@ class EmulateCall:
                 self._bind(ranks)
             executable.board.clear()
             executable.recorder.begin()
+            told_begins(executable)
             try:
                 executable.each(self._run)
             except RankError as error:
@@ -230,6 +232,7 @@ class EmulateCall:
             except KeyboardInterrupt as error:
                 executable.flight.interrupted(error)
                 raise
+            told_ended(executable)
 
     def free(self) -> None:
         """Free the device memory."""

@@ -80,6 +80,7 @@ def _parser() -> tuple[_CommandParser, Mapping[str, argparse.ArgumentParser]]:
     _add_serve(commands)
     _add_compile(commands)
     _add_report(commands)
+    _add_check(commands)
     _add_plan(commands)
     _add_verify(commands)
     _add_sign(commands)
@@ -314,6 +315,19 @@ def _add_report(commands: Commands) -> None:
         "--svg", metavar="OUT.svg", help="draw the live bytes op by op, with and without hints"
     )
     report.set_defaults(command=_loaded_later("report", "report_command"))
+
+
+def _add_check(commands: Commands) -> None:
+    check = commands.add_parser(
+        "check",
+        help="hold a program to a budget: bytes, collectives, memory",
+        description="Compare what a call of FILE takes with limits: bytes, peak, compiles, [collectives]. "
+        "Exit status: 0 within them; 1 not, with the reasons. See docs/see.md.",
+    )
+    _add_program(check)
+    check.add_argument("--budget", metavar="BUDGET.toml", required=True, help="the limits")
+    check.add_argument("--json", action="store_true", help="print JSON: within, spent, reasons")
+    check.set_defaults(command=_loaded_later("check", "check_command"))
 
 
 def _add_verify(commands: Commands) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from meshweave.api import program as api
-from meshweave.api.explain import explanation, report
+from meshweave.api.explain import explanation
 from meshweave.api.lengths.call import Lengths, LengthsCompiled
 from meshweave.api.lengths.lowered import at, dims_of, one_of_all
 from meshweave.api.lowered import Lowered
@@ -475,7 +475,11 @@ class TorchProgram:
         results = [f"result{k}" for k in range(len(self.program.outputs))]
         title = f"{self.name} on ({self.mesh}), engine {self._engine}"
         names = (*self._exported.names, *results)
-        decided = report(self.text, self.name, self._engine, self.kernels, self.verify)
+        decided = api.reported(
+            *(self.text, self.name, None, self._engine),
+            kernels=as_choice(self.kernels),
+            verify=self.verify,
+        )
         return explanation(title, names, self.program, decided, self.seconds["compile"])
 
     @property

@@ -9,7 +9,7 @@ import pytest
 from depth import sampled, some
 
 import meshweave as mw
-from meshweave.api.explain import report
+from meshweave.api.program import reported
 from meshweave.frontends.stablehlo.lowerings.reshape import middle
 
 jax = pytest.importorskip("jax")
@@ -33,7 +33,7 @@ def runs(function: Any, *arrays: Any, mesh: str, layouts: tuple[str, ...]) -> di
         jax.tree.leaves(found, is_leaf=is_ours), jax.tree.leaves(right), strict=True
     ):
         np.testing.assert_allclose(np.asarray(mine), np.asarray(theirs), rtol=1e-5, atol=1e-5)
-    decided = report(program.text, "f", "local", None, verify=True)
+    decided = reported(program.text, "f", None, "local")
     assert decided.certificate.proven, str(decided.certificate)
     moved: dict[str, int] = {}
     for row in decided.collectives:

@@ -47,7 +47,7 @@ class Calls:
     """Number the collectives of a program.
 
     groups: the mesh axes of each group. calls: what the step calls. ops: what the op numbers in codes mean. infos: an
-    entry for each time that a collective runs; sources: the op of each.
+    entry for each time that a collective runs; sources, locations: the op of each.
     """
 
     groups: tuple[tuple[str, ...], ...]
@@ -55,6 +55,7 @@ class Calls:
     infos: list[CollectiveInfo] = field(default_factory=list)
     ops: list[OpInfo] = field(default_factory=list)
     sources: list[OpInfo] = field(default_factory=list)
+    locations: list[ir.Location] = field(default_factory=list)
     areas: dict[int, int] = field(default_factory=dict)
 
     def add(self, entries: Sequence[Entry], times: int) -> None:
@@ -82,6 +83,7 @@ class Calls:
         listed = _listed(info, times * trips_around(op))
         self.infos += listed
         self.sources += [self.ops[-1]] * len(listed)
+        self.locations += [op.location] * len(listed)
         if "area" in attributes:
             self.areas[number] = attributes["area"].value
 

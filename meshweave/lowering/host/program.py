@@ -17,6 +17,7 @@ from meshweave.lowering.host.program_op import Interface, read_interface
 from meshweave.lowering.nests.kernel_ops import read_kernels
 from meshweave.lowering.nests.kernels import FusedKernel
 from meshweave.lowering.nests.rows import Follow
+from meshweave.report import Reason
 from meshweave.targets import Goal
 from meshweave.verification.answer import Answer
 
@@ -66,7 +67,8 @@ class LoweredProgram:
 
     bodies: its functions, callees first, the step last. certificate: what is proven of it. verified: what the check of
     its buffers has found; None for a program that came with buffers, or was not checked. certify, unchecked: what gives
-    each of these where that check is still to be made; it raises CompileError for what is wrong.
+    each of these where that check is still to be made; it raises CompileError for what is wrong. reasons: why tensors
+    move, where that was asked for.
     """
 
     target: str
@@ -82,6 +84,7 @@ class LoweredProgram:
     verified: Answer | None = None
     certify: Callable[[], Certificate] | None = None
     unchecked: Callable[[], Answer] | None = None
+    reasons: tuple[Reason, ...] = ()
 
     @property
     def interface(self) -> Interface:

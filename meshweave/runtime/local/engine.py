@@ -36,6 +36,7 @@ from meshweave.runtime.local.serving import LONG, SHORT, Lookout, Serving
 from meshweave.runtime.memory import Values, aligned
 from meshweave.runtime.program import SlotTable, StepFunction, bind_rows, fault, load_code
 from meshweave.runtime.watchdog import Watchdog
+from meshweave.runtime.watched import WATCHERS, told_begins, told_ended
 
 GRACE = 2.0  # seconds that ranks get to leave after an abort
 _TICK = 0.1  # seconds between looks at the board
@@ -308,27 +309,40 @@ class LocalExecutable:
                     f"{named(self._lost)} never came back from an earlier run: "
                     "load the program again"
                 )
-            alone = len(call.contexts) == 1
-            if not self._workers and call.is_short and not sys.is_finalizing():
-                self._have_workers()  # in a copy of the process
-            if alone and (call.is_short or sys.is_finalizing()):
-                self._execute_here(call)
-            elif call.is_short:
-                self._execute_short(call)
+            if WATCHERS:
+                told_begins(self)
+                self._execute_somehow(call)
+                told_ended(self)
             else:
-                began = time.perf_counter()
-                self._execute(call)
-                short = self.manifest.ends and time.perf_counter() - began < SHORT
-                call.is_short = short and (alone or self._serving is not None)
+                self._execute_somehow(call)
+
+    def _execute_somehow(self, call: LocalCall) -> None:
+        """Run a call in the way that is fastest for it."""
+        alone = len(call.contexts) == 1
+        if not self._workers and call.is_short and not sys.is_finalizing():
+            self._have_workers()  # in a copy of the process
+        if alone and (call.is_short or sys.is_finalizing()):
+            self._execute_here(call)
+        elif call.is_short:
+            self._execute_short(call)
+        else:
+            began = time.perf_counter()
+            self._execute(call)
+            short = self.manifest.ends and time.perf_counter() - began < SHORT
+            call.is_short = short and (alone or self._serving is not None)
 
     def execute_here(self, call: LocalCall) -> None:
         """Run the only rank in this thread, a short call that is neither timed nor told to the board."""
         with self._busy:
             if self._closed:
                 raise MeshweaveError("the program is closed: load it again")
+            if WATCHERS:
+                told_begins(self)
             code = self._step(call.contexts[0])
             if code:
                 raise RankError(self._failure([code]) or "the rank failed")
+            if WATCHERS:
+                told_ended(self)
 
     def _execute_here(self, call: LocalCall) -> None:
         """Run the only rank in this thread, which does not listen to Ctrl-C meanwhile."""

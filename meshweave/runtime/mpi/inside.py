@@ -32,6 +32,7 @@ from meshweave.runtime.mpi.window import ranks_of, wanted
 from meshweave.runtime.processes.shared_files import mpi_memory, remove
 from meshweave.runtime.program import bind_row, fault
 from meshweave.runtime.watchdog import Watchdog
+from meshweave.runtime.watched import told_begins, told_ended
 from meshweave.runtime.weights.bundled import weights_of_rank
 
 if TYPE_CHECKING:  # importing mpi4py initialises MPI
@@ -61,6 +62,7 @@ class InsideProgram:
         from mpi4py import MPI
 
         self._world = MPI.COMM_WORLD
+        self.bundle = bundle.code
         self.manifest, self.rank = bundle.manifest, int(self._world.rank)
         self._host = self._world.Split_type(MPI.COMM_TYPE_SHARED)
         self._board, file = _host_board(self._world, self._host)
@@ -110,6 +112,7 @@ class InsideProgram:
 
     def execute(self, context: int) -> None:
         """Call `step` with the table at the address `context`."""
+        told_begins(self)
         self._board.begin(self.rank)
         self._lookout.begin()
         code = self._program.step(context)
@@ -118,6 +121,7 @@ class InsideProgram:
         if code:
             line = fault(self.manifest, self.rank, code, code_meaning(code))
             self._abort(self._flight.written("failure", line))
+        told_ended(self)
 
     def close(self) -> None:
         """Free what the program holds. The job goes on."""

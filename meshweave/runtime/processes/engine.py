@@ -39,6 +39,7 @@ from meshweave.runtime.processes.launch import (
 from meshweave.runtime.processes.residents import Residents
 from meshweave.runtime.program import buffer_bytes, check_all, place_buffers
 from meshweave.runtime.watchdog import Watchdog
+from meshweave.runtime.watched import told_begins, told_ended
 
 START_SECONDS = 60.0
 _numbers = itertools.count(1)
@@ -301,5 +302,7 @@ class ProcessCall:
             watchdog = Watchdog(executable.board, executable.manifest, executable.timeout)
             watchdog.start(time.monotonic())
             message = {"do": "run", "call": self._number}
+            told_begins(executable)
             answers = executable.ask(self._job, message, watch=watchdog.report)
             self.seconds = [float(answer["seconds"]) for answer in answers]
+            told_ended(executable)

@@ -1,0 +1,50 @@
+"""Tell whoever watches (`mw.expect`, `mw.trace`) of programs that are compiled and of their calls.
+
+Nobody watches most of the time: a call then looks once whether the list is empty.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from meshweave.bundle import Bundle
+
+
+class Watched(Protocol):
+    """Be a loaded program, of any engine."""
+
+    bundle: Bundle
+
+
+class Watcher(Protocol):
+    """Hear of all programs that this process calls while it is in WATCHERS."""
+
+    def compiled(self) -> None:
+        """Hear that a program was made."""
+
+    def begins(self, program: Watched) -> None:
+        """Hear that a program is about to run. Calls of one program do not overlap."""
+
+    def ended(self, program: Watched) -> None:
+        """Hear that it has run."""
+
+
+WATCHERS: list[Watcher] = []
+
+
+def told_compiled() -> None:
+    """Tell that a program was made: compiled, or read from the disk where an earlier process has compiled it."""
+    for watcher in tuple(WATCHERS):
+        watcher.compiled()
+
+
+def told_begins(program: Watched) -> None:
+    """Tell that a program is about to run."""
+    for watcher in tuple(WATCHERS):
+        watcher.begins(program)
+
+
+def told_ended(program: Watched) -> None:
+    """Tell that a program has run."""
+    for watcher in tuple(WATCHERS):
+        watcher.ended(program)

@@ -1,0 +1,518 @@
+"""Find why a program moves data: which argument, op or constraint made a value lie as it does, and who wants otherwise.
+
+`note_said` notes, before layouts are chosen, what the user has said; `note_constraints` before constraints go; and
+`find_reasons`, once each redistribute has its plan, follows the axes that are moved: back from the redistribute to the
+argument or constraint that they come from, and on to the constraint, result or op that wants them elsewhere. It gives
+each redistribute a number in its location, which the collectives that it becomes keep.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from meshweave.dialects.dist import LayoutAttr
+from meshweave.errors import MeshweaveError
+from meshweave.ir.bindings import ir
+from meshweave.ir.build import i64
+from meshweave.ir.locations import location_text, numbered
+from meshweave.layout import Layout, Mesh
+from meshweave.layout.layout import AxisFactor
+from meshweave.plan import plan_redistribute
+from meshweave.plan.steps import COLLECTIVES, OPS
+from meshweave.report import Link, Reason
+from meshweave.transforms.base import functions, mesh_of_module, ops_of, port_attrs, walk
+from meshweave.transforms.kernels.kernel_patterns import is_product
+from meshweave.transforms.redistribution.fold_redistribute import MOVE
+
+SAID, CONSTRAINTS = "see.said", "see.constraints"  # what is noted on ops and functions
+_MOST_LINKS = 12  # of a chain, which a loop of ops must not make endless
+_MOST_STEPS = 200
+_MOST_VISITS = 2000  # of values on the way back
+
+
+def note_said(module: ir.Module) -> None:
+    """Note on each function which of its arguments and results have a layout that the user has said."""
+    with module.context:
+        for f in functions(module):
+            said = [
+                ["dist.layout" in entry for entry in port_attrs(f, key)]
+                for key in ("arg_attrs", "res_attrs")
+            ]
+            rows = [ir.ArrayAttr.get([ir.BoolAttr.get(b) for b in row]) for row in said]
+            f.operation.attributes[SAID] = ir.ArrayAttr.get(rows)
+
+
+def note_constraints(module: ir.Module) -> None:
+    """Note constraints where they are about: on the op that makes the value, on the function for an argument."""
+    with module.context:
+        for view in ops_of(module, "dist.constrain"):
+            op = view.operation
+            value = op.operands[0]
+            while _is_constraint(value):
+                value = value.owner.operands[0]
+            if isinstance(value.owner, ir.Block):
+                holder, number = value.owner.owner.operation, -1 - value.arg_number
+            else:
+                holder, number = value.owner.operation, value.result_number
+            layout = ir.DictAttr(op.attributes["dist.layouts"])["results"][0]
+            row = ir.ArrayAttr.get([i64(number), ir.StringAttr.get(location_text(op)), layout])
+            old = list(holder.attributes[CONSTRAINTS]) if CONSTRAINTS in holder.attributes else []
+            holder.attributes[CONSTRAINTS] = ir.ArrayAttr.get([*old, row])
+
+
+def find_reasons(module: ir.Module, names: Sequence[str] = ()) -> tuple[Reason, ...]:
+    """Return why each redistribute that moves data does so; its location then has its number in this tuple.
+
+    names: of the program's arguments, where they have any.
+    """
+    mesh = mesh_of_module(module)
+    if mesh is None:
+        return ()
+    with module.context:
+        known, found = _Known(module, mesh, names), list[Reason]()
+        for view in ops_of(module, MOVE):
+            op = view.operation
+            reason = known.reason(op)
+            if reason is not None:
+                op.location = numbered(op.location, len(found))
+                found.append(reason)
+        for op in walk(module.operation):
+            for name in (SAID, CONSTRAINTS):
+                if name in op.attributes:
+                    del op.attributes[name]
+        return tuple(found)
+
+
+def _is_constraint(value: ir.Value) -> bool:
+    return not isinstance(value.owner, ir.Block) and value.owner.name == "dist.constrain"
+
+
+def axes_of(layout: Layout) -> tuple[str, ...]:
+    """Return the axes that a layout cuts dims over, in order."""
+    return tuple(f.name for dim in layout.dims for f in dim if isinstance(f, AxisFactor))
+
+
+def _partial_axes(layout: Layout) -> tuple[str, ...]:
+    return tuple(axis for part in layout.partial for axis in part.axes)
+
+
+@dataclass
+class _Known:
+    """Know a module between legalisation and partition."""
+
+    module: ir.Module
+    mesh: Mesh
+    names: Sequence[str]
+    callers: dict[str, list[ir.Operation]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for view in ops_of(self.module, "func.call"):
+            name = view.operation.attributes["callee"].value
+            self.callers.setdefault(name, []).append(view.operation)
+
+    def reason(self, op: ir.Operation) -> Reason | None:
+        """Return why a redistribute is there; None where it moves nothing between ranks."""
+        steps = [_Step.read(entry) for entry in op.attributes.get("plan", ())]
+        if not any(step.moves for step in steps):
+            return None
+        source, target = (LayoutAttr(op.attributes[n]).layout for n in ("source", "target"))
+        partial = _partial_axes(source)
+        moved = partial or tuple(
+            dict.fromkeys(a for step in steps if step.moves for a in step.axes)
+        )
+        given = tuple(self.back(op.operands[0], moved, bool(partial)))
+        wanted = tuple(self.ahead(op, target, moved))
+        type_ = ir.RankedTensorType(op.operands[0].type)
+        prices = _Prices(source, target, self.mesh, tuple(type_.shape), _itemsize(type_))
+        nbytes, bound, following = prices.next_best(steps)
+        return Reason(
+            tensor="x".join(map(str, (*type_.shape, type_.element_type))),
+            source=str(source),
+            target=str(target),
+            where=location_text(op),
+            steps=tuple((s.op, s.axes, s.nbytes) for s in steps),
+            nbytes=nbytes,
+            lower_bound=bound,
+            given=given,
+            wanted=wanted,
+            following=following,
+            remedy=prices.remedy(given, wanted, moved),
+        )
+
+    # Backwards: where the axes come from.
+
+    def back(self, value: ir.Value, moved: tuple[str, ...], partial: bool) -> Iterator[Link]:
+        """Yield what made a value lie over these axes, the nearest first: the shortest way to what was said."""
+        path = self._path(value, moved, partial)
+        for step in path[:-1]:
+            if step.own is not None and step.own.name != MOVE:
+                yield _link_back(step.own, moved, step is path[0] and partial, False)
+        last = path[-1]
+        if said := self._constraint(last.value, moved):
+            yield said
+        elif last.own is None:
+            yield self._argument(last.value)
+        else:
+            yield _link_back(last.own, moved, len(path) == 1 and partial, True)
+
+    def _path(self, value: ir.Value, moved: tuple[str, ...], partial: bool) -> list[_Visit]:
+        """Return the shortest way back to an argument or constraint over these axes, else to what begins with them."""
+        queue = [_Visit(value, _owner(value), None)]
+        seen, best = {value}, None
+        for visit in queue:  # it grows meanwhile
+            argument = visit.own is None and self._outside(visit.value) is None
+            if argument or self._constraint(visit.value, moved) is not None:
+                return visit.way()
+            following = self._before(visit, moved)
+            if not following and best is None:
+                best = visit
+            for each in following:
+                if each not in seen and len(seen) < _MOST_VISITS:
+                    seen.add(each)
+                    queue.append(_Visit(each, _owner(each), visit))
+        return (best or queue[0]).way()
+
+    def _before(self, visit: _Visit, moved: tuple[str, ...]) -> list[ir.Value]:
+        """Return the values over these axes that one is made of."""
+        if visit.own is None:
+            outside = self._outside(visit.value)
+            return [] if outside is None else [outside]
+        return self._operands_over(visit.own, visit.value, moved)
+
+    def _operands_over(
+        self, op: ir.Operation, result: ir.Value, moved: tuple[str, ...]
+    ) -> list[ir.Value]:
+        """Return the operands of an op that lie over these axes, the largest first."""
+        if op.name == "func.call":
+            returned = self._returned(op, result)
+            return [] if returned is None else [returned]
+        if op.name == MOVE:
+            over = set(axes_of(LayoutAttr(op.attributes["source"]).layout)) & set(moved)
+            return [op.operands[0]] if over else []
+        found = [
+            value
+            for value, layout in zip(op.operands, _layouts(op, "operands"))
+            if layout is not None and set(axes_of(layout)) & set(moved) and not _is_new(value)
+        ]
+        return sorted(found, key=_elements, reverse=True)
+
+    def _returned(self, call: ir.Operation, result: ir.Value) -> ir.Value | None:
+        """Return what the function that is called returns."""
+        name = call.attributes["callee"].value
+        for f in functions(self.module):
+            if f.operation.attributes["sym_name"].value == name:
+                block = f.operation.regions[0].blocks[0]
+                end = list(block.operations)[-1].operation
+                value: ir.Value = end.operands[result.result_number]
+                return value
+        return None
+
+    def _outside(self, value: ir.Value) -> ir.Value | None:
+        """Return what the first call of a function gives an argument; None for one of the program."""
+        f, number = value.owner.owner.operation, value.arg_number
+        if f.name == "scf.for" and number > 0:
+            return f.operands[2 + number]
+        if f.name != "func.func":
+            return f.operands[number] if number < len(f.operands) else None
+        calls = self.callers.get(f.attributes["sym_name"].value, ())
+        return calls[0].operands[number] if calls else None
+
+    def _argument(self, value: ir.Value) -> Link:
+        f, number = value.owner.owner.operation, value.arg_number
+        layout = port_attrs(f, "arg_attrs")[number].get("dist.layout")
+        lies = f'lies in "{LayoutAttr(layout).layout}"' if layout is not None else "is here"
+        how = "as it was said" if _said(f, 0, number) else "where propagation has put it"
+        where = location_text(value)
+        place = (
+            where if "." in where else ""
+        )  # of a program that was traced: no place in its source
+        return Link("argument", f"argument {self.name(number)} {lies}, {how}", place)
+
+    def name(self, number: int) -> str:
+        """Return what the user calls an argument."""
+        return self.names[number] if number < len(self.names) else f"{number}"
+
+    def _constraint(self, value: ir.Value, moved: tuple[str, ...]) -> Link | None:
+        for where, layout in _constraints(value):
+            if set(axes_of(layout)) & set(moved):
+                return Link("constraint", f'constraint "{layout}"', where)
+        return None
+
+    # Forwards: who wants them elsewhere.
+
+    def ahead(self, move: ir.Operation, target: Layout, moved: tuple[str, ...]) -> Iterator[Link]:
+        """Yield who wants the value as `target`, the nearest first."""
+        for where, layout in _constraints(move.operands[0]):
+            if layout == target:
+                yield Link("constraint", f'constraint "{layout}"', where)
+                return
+        value, links = move.results[0], 0
+        for _ in range(_MOST_STEPS):
+            use = _first_use(value)
+            if use is None or links >= _MOST_LINKS:
+                return
+            op, number = use
+            if op.name == "func.return":
+                following = self._returned_to(op, number)
+                if following is None:
+                    yield self._result(op, number)
+                    return
+                value = following
+                continue
+            if op.name == "func.call":
+                inside = self._inside(op, number)
+                if inside is None:
+                    return
+                value = inside
+                continue
+            if op.name == MOVE:
+                value = op.results[0]
+                continue
+            other = self._other_over(op, number, moved)
+            yield _link_ahead(op, number, moved, other is not None)
+            links += 1
+            if other is not None:
+                yield from self.back(other, moved, False)
+                return
+            if not _elementwise(op, number) or not len(op.results):
+                return
+            value = op.results[0]
+
+    def _other_over(self, op: ir.Operation, number: int, moved: tuple[str, ...]) -> ir.Value | None:
+        """Return another operand of an op that lies over one of these axes."""
+        found = [
+            value
+            for k, (value, layout) in enumerate(zip(op.operands, _layouts(op, "operands")))
+            if k != number
+            and layout is not None
+            and set(axes_of(layout)) & set(moved)
+            and not _is_new(value)
+        ]
+        return max(found, key=_elements, default=None)
+
+    def _returned_to(self, op: ir.Operation, number: int) -> ir.Value | None:
+        """Return the result of the first call of a function that returns here; None in the program's own."""
+        name = op.parent.operation.attributes["sym_name"].value
+        calls = self.callers.get(name, ())
+        value: ir.Value | None = calls[-1].results[number] if calls else None
+        return value
+
+    def _inside(self, call: ir.Operation, number: int) -> ir.Value | None:
+        name = call.attributes["callee"].value
+        for f in functions(self.module):
+            if f.operation.attributes["sym_name"].value == name:
+                value: ir.Value = f.operation.regions[0].blocks[0].arguments[number]
+                return value
+        return None
+
+    def _result(self, op: ir.Operation, number: int) -> Link:
+        f = op.parent.operation
+        layout = port_attrs(f, "res_attrs")[number].get("dist.layout")
+        lies = f'"{LayoutAttr(layout).layout}"' if layout is not None else "its layout"
+        how = "as it was said" if _said(f, 1, number) else "as propagation has chosen"
+        return Link("result", f"result {number} is wanted in {lies}, {how}", location_text(op))
+
+
+@dataclass(frozen=True)
+class _Visit:
+    """Hold a value on the way back from another. own: the op that makes it; None for what enters a block."""
+
+    value: ir.Value
+    own: ir.Operation | None
+    after: _Visit | None
+
+    def way(self) -> list[_Visit]:
+        """Return the visits from the first one to this."""
+        found: list[_Visit] = []
+        visit: _Visit | None = self
+        while visit is not None:
+            found.append(visit)
+            visit = visit.after
+        return found[::-1]
+
+
+def _owner(value: ir.Value) -> ir.Operation | None:
+    return None if isinstance(value.owner, ir.Block) else value.owner.operation
+
+
+@dataclass(frozen=True)
+class _Step:
+    """Hold a step of a plan, read from its attribute."""
+
+    op: str
+    axes: tuple[str, ...]
+    nbytes: int
+
+    @staticmethod
+    def read(entry: ir.Attribute) -> _Step:
+        """Read an entry of `plan`."""
+        fields = {a.name: a.attr for a in ir.DictAttr(entry)}
+        axes = tuple(axis.value for axis in fields["axes"])
+        return _Step(fields["op"].value, axes, fields["bytes"].value)
+
+    @property
+    def moves(self) -> bool:
+        """Tell whether ranks talk to each other in it."""
+        return self.op in COLLECTIVES
+
+
+@dataclass(frozen=True)
+class _Prices:
+    """Price other ways to move a tensor."""
+
+    source: Layout
+    target: Layout
+    mesh: Mesh
+    shape: tuple[int, ...]
+    itemsize: int
+
+    def next_best(self, steps: list[_Step]) -> tuple[int, int, str]:
+        """Return the bytes of the plan that was taken, the least of any, and the best plan without its first move."""
+        nbytes = sum(step.nbytes for step in steps)
+        bound = nbytes
+        try:
+            made = plan_redistribute(self.source, self.target, self.mesh, self.shape, self.itemsize)
+            bound = made.lower_bound
+            first = next(step.op for step in steps if step.moves)
+            ops = tuple(op for op in OPS if op != first)
+            other = plan_redistribute(
+                self.source, self.target, self.mesh, self.shape, self.itemsize, ops=ops
+            )
+        except MeshweaveError:
+            return nbytes, min(bound, nbytes), ""
+        names = ", ".join(f"{step.op} over {', '.join(step.axes)}" for step in other if step.nbytes)
+        return nbytes, bound, f"{names}: {other.nbytes:,} bytes" if names else ""
+
+    def remedy(
+        self, given: tuple[Link, ...], wanted: tuple[Link, ...], moved: tuple[str, ...]
+    ) -> str:
+        """Say what one would write so that nothing, or less, is moved."""
+        ways = []
+        if wanted and wanted[-1].kind in ("result", "constraint"):
+            what = "that result" if wanted[-1].kind == "result" else "the constraint"
+            ways += [way.format(what=what) for way in self._kept(moved)]
+        if [link.kind for link in given] == ["argument"] and not self.source.partial:
+            what = given[0].text.split(" lies")[0]
+            ways.append(f'give {what} as "{self.target}": every rank then holds that much of it')
+        return "; or ".join(ways)
+
+    def _kept(self, moved: tuple[str, ...]) -> Iterator[str]:
+        """Offer the target with the axes kept where they are, or, for a sum, put on the first dim that they divide."""
+        if not self.source.partial:
+            yield f'leave {{what}} in "{self.source}": then nothing is moved'
+            return
+        axes = [[f.name for f in dim if isinstance(f, AxisFactor)] for dim in self.target.dims]
+        for dim in range(len(axes)):
+            row = [[*own, *moved] if d == dim else own for d, own in enumerate(axes)]
+            try:
+                layout = Layout.blocks(row)
+                layout.check(self.mesh, self.shape)
+                plan = plan_redistribute(self.source, layout, self.mesh, self.shape, self.itemsize)
+            except MeshweaveError:
+                continue
+            yield f'ask for {{what}} in "{layout}": {plan.nbytes:,} bytes'
+            return
+
+
+def _link_back(op: ir.Operation, moved: tuple[str, ...], partial: bool, last: bool) -> Link:
+    over, what = " and ".join(moved), word(op)
+    if partial:
+        text = f"{what} sums over a dim that lies over {over}: each rank has an addend"
+    elif last:
+        text = f"{what} is shared out over {over}"
+    else:
+        text = f"{what} works over {over}"
+    return Link("op", text, location_text(op))
+
+
+def _link_ahead(op: ir.Operation, number: int, moved: tuple[str, ...], other: bool) -> Link:
+    over, what = " and ".join(moved), word(op)
+    if other:
+        text = f"{what} reads it beside an operand that lies over {over} in another dim"
+    elif _elementwise(op, number):
+        text = f"{what} hands it on"
+    else:
+        text = f"{what} reads all of it that lies over {over}"
+    return Link("op", text, location_text(op))
+
+
+_WORDS = {
+    "linalg.reduce": "a reduction",
+    "linalg.matmul": "a product",
+    "linalg.batch_matmul": "a product",
+    "tensor.expand_shape": "a reshape",
+    "tensor.collapse_shape": "a reshape",
+}
+
+
+def word(op: ir.Operation) -> str:
+    """Return what users call an op."""
+    name: str = op.name
+    if name == "linalg.generic":
+        if "reduction" not in str(op.attributes["iterator_types"]):
+            return "an elementwise op"
+        return "a product" if is_product(op) else "a reduction"
+    if name == "linalg.map":
+        return "an elementwise op"
+    return _WORDS.get(name, name.split(".", 1)[-1].replace("_", " "))
+
+
+def _layouts(op: ir.Operation, side: str) -> list[Layout | None]:
+    record = op.attributes.get("dist.layouts")
+    if record is None:
+        return [None] * len(op.operands)
+    return [
+        None if isinstance(a, ir.UnitAttr) else LayoutAttr(a).layout
+        for a in ir.DictAttr(record)[side]
+    ]
+
+
+def _is_new(value: ir.Value) -> bool:
+    """Tell whether a value is only room for a result, or the same everywhere."""
+    owner = value.owner
+    return not isinstance(owner, ir.Block) and owner.name in ("tensor.empty", "linalg.fill")
+
+
+def _elements(value: ir.Value) -> int:
+    count = 1
+    for size in ir.RankedTensorType(value.type).shape:
+        count *= size
+    return count
+
+
+def _elementwise(op: ir.Operation, number: int) -> bool:
+    """Tell whether an op only hands on how its operand lies: all loops over it are parallel, or it changes the type."""
+    if op.name == "linalg.generic":
+        return "reduction" not in str(op.attributes["iterator_types"])
+    name: str = op.name
+    return name.startswith(("arith.", "math.", "tensor.cast", "linalg.map"))
+
+
+def _itemsize(type_: ir.RankedTensorType) -> int:
+    width = re.search(r"\d+", str(type_.element_type))
+    return max(1, (int(width[0]) if width else 64) // 8)
+
+
+def _first_use(value: ir.Value) -> tuple[ir.Operation, int] | None:
+    uses = [(use.owner.operation, use.operand_number) for use in value.uses]
+    return uses[-1] if uses else None  # MLIR lists the last one first
+
+
+def _said(f: ir.Operation, side: int, number: int) -> bool:
+    said = f.attributes.get(SAID)
+    return said is not None and bool(said[side][number].value)
+
+
+def _constraints(value: ir.Value) -> list[tuple[str, Layout]]:
+    """Return the constraints on a value: place and layout."""
+    if isinstance(value.owner, ir.Block):
+        holder, number = value.owner.owner.operation, -1 - value.arg_number
+    else:
+        holder, number = value.owner.operation, value.result_number
+    return [
+        (where.value, LayoutAttr(layout).layout)
+        for own, where, layout in holder.attributes.get(CONSTRAINTS, ())
+        if own.value == number
+    ]
