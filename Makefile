@@ -16,7 +16,7 @@ TORCH_NEEDS := filelock typing-extensions sympy mpmath networkx jinja2 MarkupSaf
 QUICK := tests/layout tests/plan --ignore=tests/plan/test_exhaustive.py tests/test_layers.py tests/test_registry.py tests/test_docs.py tests/test_examples.py
 PYTEST := $(BIN)/pytest -q -n $(JOBS) --dist worksteal
 
-.PHONY: demo quick test test-torch test-deep lint types lit unit bench test-gpu bench-gpu docs clean
+.PHONY: demo quick test test-torch test-deep lint types lit unit bench test-gpu bench-gpu array-api docs clean
 
 demo: $(READY)
 	@$(BIN)/python examples/demo.py
@@ -54,6 +54,10 @@ test-torch: $(TORCH_READY)
 test-deep: $(TORCH_READY)
 	@echo "==> every test, with all its random examples: pytest"
 	@MESHWEAVE_TESTS=deep $(PYTEST)
+
+# CHECKOUT: a folder with data-apis/array-api-tests and its submodule; nothing is fetched.
+array-api: $(READY)
+	@$(BIN)/python -m tests.array_api $(CHECKOUT)
 
 bench: $(READY)
 	@$(BIN)/python -m benchmarks

@@ -99,6 +99,7 @@ def __dir__() -> list[str]:
 
 def __array_namespace_info__() -> Any:
     """Return what this namespace has of the array API standard: its capabilities, dtypes and devices."""
+    from meshweave.frontends.python.builder import STATE
     from meshweave.frontends.python.dtypes import Info
 
-    return Info()
+    return Info(traced=STATE.trace is not None)

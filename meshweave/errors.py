@@ -52,6 +52,10 @@ class CompileError(MeshweaveError):
     """Report a program that cannot be parsed, verified, propagated, partitioned or lowered."""
 
 
+class DimError(CompileError, IndexError):
+    """Report an axis or an index that is out of range: Python and NumPy have an IndexError for these."""
+
+
 class UsageError(MeshweaveError):
     """Report wrong use of a command or function: an unknown pass, option or engine, or arguments that do not fit."""
 

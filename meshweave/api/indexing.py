@@ -8,6 +8,7 @@ import numpy as np
 
 from meshweave.api.alike import made
 from meshweave.api.eager import eager
+from meshweave.api.outside import whole
 from meshweave.errors import UsageError
 from meshweave.frontends.python.builder import STATE
 from meshweave.frontends.python.dtypes import as_dtype, promoted, weak_kind
@@ -35,6 +36,8 @@ def getitem(array: Array, key: Any) -> Any:
         layout = array.layout.replicated(found.ndim)
         return made(kind_of(array.mesh, layout, found.shape, array.dtype_name), (found,))
     np.broadcast_to(np.int8(0), array.shape)[keys]  # raises IndexError
+    if any(isinstance(k, bool | np.bool_) for k in keys):  # a dim of size 0 or 1 more: for NumPy
+        return whole(array.numpy()[keys], array.mesh, array.dtype_name)
     return _by_program(array, tuple(part for k in keys for part in _places(k)))
 
 
@@ -50,12 +53,9 @@ def _plain(key: Any) -> Any:
 
 def _places(key: Any) -> tuple[Any, ...]:
     """Return the places where a mask holds, one array for each of its dims; other parts of an index as they are."""
-    mask = np.asarray(key) if isinstance(key, bool | np.bool_ | np.ndarray) else None
-    if mask is None or mask.dtype != bool:
+    if not isinstance(key, np.ndarray) or key.dtype != bool:
         return (key,)
-    if mask.ndim == 0:
-        raise UsageError("an index is one bool: x[None] adds a dim, mw.where chooses")
-    return np.nonzero(mask)
+    return np.nonzero(key)
 
 
 def setitem(array: Array, key: Any, value: Any) -> None:
@@ -74,9 +74,9 @@ def setitem(array: Array, key: Any, value: Any) -> None:
         shard[keys] = narrow(taken, array.dtype_name) if array.dtype_name == "bf16" else taken
         array.become(made(array.kind, (shard,)))
         return
-    whole = array.numpy()
-    whole[keys] = taken
-    laid = Array.from_numpy(whole, mesh=array.mesh, layout=array.layout, dtype=array.dtype_name)
+    value = array.numpy()
+    value[keys] = taken
+    laid = Array.from_numpy(value, mesh=array.mesh, layout=array.layout, dtype=array.dtype_name)
     array.become(laid)
 
 

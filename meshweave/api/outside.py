@@ -134,9 +134,36 @@ def _bincount(function: _Function, made: _Function) -> _Function:
     return bincount
 
 
+def _repeat(function: _Function, made: _Function) -> _Function:
+    """Read how often elements are repeated, which the size of the result depends on."""
+
+    @wraps(made)
+    def repeat(x: Any, repeats: Any, /, *, axis: int | None = None) -> Any:
+        if STATE.trace is None and isinstance(repeats, Array):
+            repeats = repeats.numpy()
+        return made(x, repeats, axis=axis)
+
+    return repeat
+
+
+def _unstack(function: _Function, made: _Function) -> _Function:
+    """Return no arrays where a dim has no places: programs give at least one."""
+
+    @wraps(made)
+    def unstack(x: Any, /, *, axis: int = 0) -> Any:
+        sizes = np.shape(x)
+        if STATE.trace is None and -len(sizes) <= axis < len(sizes) and not sizes[axis]:
+            return ()
+        return made(x, axis=axis)
+
+    return unstack
+
+
 OUTSIDE: dict[str, Callable[[_Function, _Function], _Function]] = {
     "asarray": _asarray,
     "bincount": _bincount,
+    "repeat": _repeat,
+    "unstack": _unstack,
     **dict.fromkeys(
         ("nonzero", "unique_all", "unique_counts", "unique_inverse", "unique_values"),
         _data_dependent,

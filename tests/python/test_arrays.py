@@ -83,7 +83,12 @@ def test_functions_compile_once_for_each_kind_of_call():
     np.testing.assert_array_equal(low.numpy(), X.clip(0, 3))
     np.testing.assert_array_equal(high.numpy(), X.clip(None, -1))
     np.testing.assert_array_equal(mw.where(a > 0, a, 0.0).numpy(), np.where(X > 0, X, 0))
-    assert [v.shape for v in mw.unstack(a)] == [(5,)] * 3
+    assert [v.shape for v in mw.unstack(a)] == [(5,)] * 3 and mw.unstack(a[:0]) == ()
+    times = mw.asarray([2, 0, 1])
+    np.testing.assert_array_equal(mw.repeat(a, times, axis=0).numpy(), X.repeat([2, 0, 1], 0))
+    for wrong in (lambda: mw.expand_dims(a, axis=3), lambda: mw.sum(a, axis=2)):
+        with pytest.raises(IndexError, match="there is no dim"):
+            wrong()
     assert mw.linalg.eigh(mw.asarray(np.eye(2))).eigenvalues.tolist() == [1.0, 1.0]
 
 
@@ -125,6 +130,9 @@ def test_masks_choose_and_set():
     for a in (mw.asarray(X), laid(X)):
         np.testing.assert_array_equal(a[a > 2].numpy(), X[X > 2])
         np.testing.assert_array_equal(a[np.array([True, False, True])].numpy(), X[[0, 2]])
+        for key in (True, np.bool_(False), (True, 1)):
+            np.testing.assert_array_equal(a[key].numpy(), X[key])
+        np.testing.assert_array_equal(a[a[0, 0] < 0].numpy(), X[None])
         a[a > 2] = 0
         np.testing.assert_array_equal(a.numpy(), np.where(X > 2, 0, X))
         for key in (3, (slice(None), -6), ([5],)):

@@ -71,9 +71,9 @@ def where() -> str | None:
     return None if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
-def fail(message: str) -> NoReturn:
-    """Raise CompileError at the user's line."""
-    raise CompileError(message, where())
+def fail(message: str, kind: type[CompileError] = CompileError) -> NoReturn:
+    """Raise CompileError, or a kind of it, at the user's line."""
+    raise kind(message, where())
 
 
 @lru_cache(maxsize=4096)
@@ -256,6 +256,8 @@ class Body:
         return self.complex(target, *parts)
 
 
+Emit: TypeAlias = Callable[..., str]
+"""Writes scalar ops into a Body, given it, a dtype and names of operands, and returns the name of what they make."""
 _EQUAL = {"oeq": "eq", "une": "neq"}
 
 

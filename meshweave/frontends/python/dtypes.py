@@ -197,12 +197,20 @@ def isdtype(dtype: DTypeLike, kind: Kind) -> bool:
     return as_dtype(dtype) == as_dtype(kind)
 
 
+@dataclass(frozen=True)
 class Info:
-    """Describe the capabilities, devices and dtypes of meshweave as an array library (`__array_namespace_info__`)."""
+    """Describe the capabilities, devices and dtypes of meshweave as an array library (`__array_namespace_info__`).
+
+    traced: whether a function is traced: the shapes in its program do not depend on elements.
+    """
+
+    traced: bool = False
 
     def capabilities(self) -> dict[str, bool | int]:
-        """Return the limits: no results whose shapes depend on elements, at most 64 dims."""
-        return {"boolean indexing": False, "data-dependent shapes": False, "max dimensions": 64}
+        """Return whether masks may be indices and shapes may depend on elements; and the most dims, 64."""
+        any_shape = not self.traced
+        names = ("boolean indexing", "data-dependent shapes")
+        return dict.fromkeys(names, any_shape) | {"max dimensions": 64}
 
     def default_device(self) -> None:
         """Return None, which means the mesh of the program."""
@@ -218,8 +226,11 @@ class Info:
         return floats | {"integral": DEFAULT_INT, "indexing": DEFAULT_INT}
 
     def dtypes(self, *, device: Mesh | None = None, kind: Kind | None = None) -> dict[str, DType]:
-        """Return the dtypes by name; kind: only those of a kind, as `isdtype` takes it."""
-        every = {repr(d).partition(".")[2]: d for d in DTYPES.values()}
+        """Return the standard's dtypes by name; kind: only those of a kind, as `isdtype` takes it.
+
+        float16 and bfloat16 are no names of the standard's.
+        """
+        every = {_LONG[d.name]: d for d in DTYPES.values() if d not in (float16, bfloat16)}
         return {name: d for name, d in every.items() if kind is None or isdtype(d, kind)}
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias, TypeVar
 
 from meshweave.errors import UsageError
-from meshweave.frontends.python.builder import Body, fail
+from meshweave.frontends.python.builder import Body, Emit, fail
 from meshweave.frontends.python.dtypes import (
     INTEGERS,
     DType,
@@ -26,6 +26,7 @@ from meshweave.frontends.python.dtypes import (
     op_of,
     part,
 )
+from meshweave.frontends.python.functions.of_complex import OF_COMPLEX
 from meshweave.frontends.python.tracer import (
     ArrayLike,
     Device,
@@ -46,8 +47,6 @@ from meshweave.frontends.python.tracer import (
 Function = TypeVar("Function", bound=Callable[..., object])
 Unary: TypeAlias = Callable[[ArrayLike], Tracer]
 Binary: TypeAlias = Callable[[ArrayLike, ArrayLike], Tracer]
-
-Emit = Callable[..., str]
 
 
 def apply(
@@ -142,45 +141,13 @@ def _math(name: str, doc: str, op: str | None = None) -> Unary:
     emit = lambda b, t, x: b.op(f"math.{op or name}", t, x)  # noqa: E731
 
     def function(x: ArrayLike, /) -> Tracer:
-        return _floats(name, [x], emit, _COMPLEX.get(name))
+        return _floats(name, [x], emit, OF_COMPLEX.get(name))
 
     return named(function, name, f"{doc}, elementwise. Shape of x; its dtype, float32 of integers.")
 
 
 def _complex_op(name: str) -> Emit:
     return lambda b, t, x: b.op(f"complex.{name}", t, x)
-
-
-def _complex_log(base: float) -> Emit:
-    def emit(b: Body, t: DType, x: str) -> str:
-        found = b.op("complex.log", t, x)
-        return b.op("complex.mul", t, found, b.constant(1 / math.log(base), t))
-
-    return emit
-
-
-def _hyperbolic(real_op: str, other: str, circular: tuple[str, str]) -> Emit:
-    """Compute sinh or cosh of a + ib by those of a, and the cosine and sine of b."""
-
-    def emit(b: Body, t: DType, x: str) -> str:
-        p, (re, im) = part(t), (b.part(k, t, x) for k in (0, 1))
-        cosine, sine = (b.op(f"math.{name}", p, im) for name in circular)
-        parts = [b.op(f"math.{name}", p, re) for name in (real_op, other)]
-        return b.complex(t, *(b.op("arith.mulf", p, y, z) for y, z in zip(parts, (cosine, sine))))
-
-    return emit
-
-
-_COMPLEX: dict[str, Emit] = {
-    name: _complex_op(name)
-    for name in ("exp", "expm1", "log", "log1p", "sqrt", "rsqrt", "sin", "cos", "tan", "tanh")
-} | {
-    "log2": _complex_log(2),
-    "log10": _complex_log(10),
-    "sinh": _hyperbolic("sinh", "cosh", ("cos", "sin")),
-    "cosh": _hyperbolic("cosh", "sinh", ("cos", "sin")),
-}
-"""How functions of complex numbers are computed, where there are any."""
 
 
 def named(function: Function, name: str, doc: str) -> Function:
@@ -467,7 +434,7 @@ def sign(x: ArrayLike, /) -> Tracer:
     """Return -1, 0 or 1, elementwise, of a complex number x / abs(x), and NaN for NaN."""
     dtype = checked("sign", [x], "fic")
     if dtype.kind == "c":
-        return apply([x], _complex_op("sign"), dtype, dtype)
+        return apply([x], _complex_sign, dtype, dtype)
 
     def emit(b: Body, t: DType, a: str) -> str:
         zero = b.constant(0, t)
@@ -480,6 +447,12 @@ def sign(x: ArrayLike, /) -> Tracer:
         return b.select(b.compare(more, t, a, zero), t, b.constant(1, t), below)
 
     return apply([x], emit, dtype, dtype)
+
+
+def _complex_sign(b: Body, t: DType, z: str) -> str:
+    zero = b.constant(0, t)
+    none = b.compare("oeq", t, z, zero)
+    return b.select(none, t, zero, b.op("complex.sign", t, z))
 
 
 def _rounding(name: str, doc: str, op: str) -> Unary:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
+from meshweave.errors import DimError
 from meshweave.frontends.python.builder import Body, affine_map, fail, tensor_type
 from meshweave.frontends.python.dtypes import INTEGERS, DType, bool_, int64, limits
 from meshweave.frontends.python.functions.create import asarray
@@ -81,7 +82,7 @@ def _complete(value: Tracer, keys: tuple[Any, ...]) -> list[Any]:
     """Return an entry for each dim, and None for each new one."""
     count = sum(k is not None and k is not Ellipsis for k in keys)
     if count > value.ndim:
-        fail(f"{count} indices for {value.ndim} dims")
+        fail(f"{count} indices for {value.ndim} dims", DimError)
     places = [i for i, k in enumerate(keys) if k is Ellipsis]
     if len(places) > 1:
         fail("an index has one ellipsis at most")
@@ -97,7 +98,7 @@ def _number(key: object, size: int, dim: int) -> int:
     except TypeError:
         fail(f"index {key!r}: integers, slices, None, ... and integer arrays are right")
     if not -size <= number < size:
-        fail(f"index {number} is out of range: dim {dim} has size {size}")
+        fail(f"index {number} is out of range: dim {dim} has size {size}", DimError)
     return number % size
 
 
@@ -199,7 +200,7 @@ def _in_range(key: object, size: int, dim: int) -> Tracer | np.ndarray[Any, Any]
         fail(f"an index of dtype {key.dtype}, integers are right")
     wrong = key[(key < -size) | (key >= size)]
     if wrong.size:
-        fail(f"index {wrong.flat[0]} is out of range: dim {dim} has size {size}")
+        fail(f"index {wrong.flat[0]} is out of range: dim {dim} has size {size}", DimError)
     found = key.astype(np.int64)
     return np.where(found < 0, found + size, found)
 

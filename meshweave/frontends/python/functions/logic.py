@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from meshweave.frontends.python.builder import Body
+from meshweave.frontends.python.builder import Body, Emit
 from meshweave.frontends.python.dtypes import (
     DTYPES,
     INTEGERS,
@@ -17,7 +17,6 @@ from meshweave.frontends.python.dtypes import (
 )
 from meshweave.frontends.python.functions.elementwise import (
     Binary,
-    Emit,
     Unary,
     apply,
     astype,

@@ -6,6 +6,7 @@ import operator
 from collections.abc import Sequence
 from math import prod
 
+from meshweave.errors import DimError
 from meshweave.frontends.python.builder import affine_map, broadcast_map, fail, tensor_type
 from meshweave.frontends.python.functions.elementwise import astype
 from meshweave.frontends.python.tracer import (
@@ -30,7 +31,7 @@ def axis_of(name: str, axis: object, ndim: int) -> int:
     except TypeError:
         fail(f"{name}: axis {axis!r} is no integer")
     if not -ndim <= number < ndim:
-        fail(f"{name}: there is no dim {number} of {ndim} dims")
+        fail(f"{name}: there is no dim {number} of {ndim} dims", DimError)
     return number % ndim
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from meshweave.frontends.python.builder import fail, tensor_type
+from meshweave.frontends.python.builder import Emit, fail, tensor_type
 from meshweave.frontends.python.dtypes import (
     DEFAULT_INT,
     DTYPES,
@@ -120,7 +120,7 @@ def _signed(value: Tracer) -> Tracer:
 def _sign_flipped(value: Tracer, dtype: DType) -> Tracer:
     sign = DTYPES[value.dtype.element]
     low, _ = limits(sign)
-    flip: e.Emit = lambda b, t, x: b.op("arith.xori", t, x, b.constant(low, t))  # noqa: E731
+    flip: Emit = lambda b, t, x: b.op("arith.xori", t, x, b.constant(low, t))  # noqa: E731
     return e.apply([value], flip, sign, dtype, sign)
 
 
