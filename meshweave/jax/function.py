@@ -22,7 +22,8 @@ from meshweave.api.signature import told_apart
 from meshweave.errors import UsageError
 from meshweave.frontends.python.place import chosen_kernels
 from meshweave.jax.arrays import is_spread, to_jax
-from meshweave.jax.placements import PyTree, constrained, says
+from meshweave.jax.foreign import ForeignFunction
+from meshweave.jax.placements import PyTree, constrained, spread
 from meshweave.jax.program import JaxProgram, the_jax
 from meshweave.jax.statics import Chosen, SplitCall, chosen, signature_of, split
 from meshweave.jax.tracing import Inside, Wanted, inside, is_array, name_of, trace
@@ -162,6 +163,8 @@ class JaxFunction:
         self._holds_numbers = False  # programs are for the values of Python numbers
         self._said: dict[Hashable, list[bool]] = {}
         self._programs: dict[Hashable, JaxProgram] = {}
+        self._foreigns: dict[Hashable, ForeignFunction] = {}
+        self._foreign_programs: list[JaxProgram] = []
         self._calls = self._misses = 0
         self._last: JaxProgram | None = None
         self._lock = new_lock()
@@ -178,6 +181,8 @@ class JaxFunction:
         if around is not None:
             return self._inline(jax, around, args, kwargs)
         call = self._call(jax, args, kwargs)
+        if any(isinstance(leaf, jax.core.Tracer) for leaf in call.leaves):
+            return self._foreign(jax, call)
         self._calls += 1
         program = self._program(jax, call, (args, kwargs))
         results = program.run(call.leaves)
@@ -236,8 +241,48 @@ class JaxFunction:
             return []
         found = self._said.get(structure)
         if found is None:
-            found = self._said[structure] = _ours(says, jax, self._in_for(rest), rest.args)
+            asked = _ours(spread, jax, self._in_for(rest), rest.args)
+            found = self._said[structure] = [value is not None for value in asked]
         return found
+
+    def _foreign(self, jax: ModuleType, call: _Call) -> PyTree:
+        """Call it where JAX traces: under `jax.jit`, `jax.grad`, `jax.vmap`."""
+        numbers = [n for n, v in enumerate(call.leaves) if is_array(v) or type(v) in _NUMBERS]
+        arrays = [_jax_array(jax, call.leaves[n]) for n in numbers]
+        foreign = self._foreigns.get(call.key)
+        if foreign is None:
+            foreign = self._foreigns[call.key] = self._as_foreign(jax, call, numbers)
+        program = foreign.program(arrays)
+        return program.returned(foreign(*arrays))
+
+    def _as_foreign(self, jax: ModuleType, call: _Call, numbers: Sequence[int]) -> ForeignFunction:
+        """Return the function of the arrays among its leaves."""
+        rest, fn = call.rest, call.rest.bound(self._function)
+        structure = jax.tree.structure((rest.args, rest.kwargs))
+        held = {n: leaf for n, leaf in enumerate(call.leaves) if n not in numbers}
+        asked: list[PyTree] = [None] * len(call.leaves)
+        if self._in is not None:
+            said = _ours(spread, jax, self._in_for(rest), rest.args)
+            asked[: len(said)] = said
+
+        def flat(*arrays: PyTree) -> PyTree:
+            given = iter(arrays)
+            leaves = [held[n] if n in held else next(given) for n in range(len(call.leaves))]
+            args, kwargs = jax.tree.unflatten(structure, leaves)
+            return fn(*args, **kwargs)
+
+        flat.__name__ = self.__name__
+        return ForeignFunction(jax, flat, [asked[n] for n in numbers], self._compile_flat)
+
+    def _compile_flat(
+        self, fn: Callable[..., PyTree], shardings: Sequence[PyTree], shapes: Sequence[PyTree]
+    ) -> JaxProgram:
+        """Compile a function that JAX shall call; counted as any other program."""
+        jax, began = the_jax(), time.perf_counter()
+        traced = _ours(trace, jax, fn, shapes, {}, Wanted(tuple(shardings), mesh=self._mesh))
+        made = JaxProgram(jax, traced, self._engine, self._timeout, self._verify, began)
+        self._foreign_programs.append(made)
+        return made
 
     def _program(
         self, jax: ModuleType, call: _Call, given: tuple[Sequence[PyTree], dict[str, PyTree]]
@@ -313,8 +358,12 @@ class JaxFunction:
         return _ours(constrained, *out)
 
     def cache_info(self) -> CacheInfo:
-        """Count the calls that found their program, and those that compiled one."""
-        return CacheInfo(self._calls - self._misses, self._misses, len(self._programs))
+        """Count the calls that found their program, and those that compiled one.
+
+        The programs that are kept now include those that JAX calls, of which a gradient is one.
+        """
+        kept = len(self._programs) + len(self._foreign_programs)
+        return CacheInfo(self._calls - self._misses, self._misses, kept)
 
     def lower(self, /, *args: PyTree, **kwargs: PyTree) -> JaxProgram:
         """Compile the function for arguments like these, arrays or `jax.ShapeDtypeStruct`s, without a call.
@@ -336,8 +385,11 @@ class JaxFunction:
     def close(self) -> None:
         """Free the threads, processes and memory of all its programs; a later call compiles again."""
         with self._lock:
-            programs, self._programs, self._last = self._programs, {}, None
-        for program in programs.values():
+            programs = [*self._programs.values(), *self._foreign_programs]
+            for kept in (self._programs, self._foreigns, self._foreign_programs):
+                kept.clear()
+            self._last = None
+        for program in programs:
             program.close()
 
     clear_cache = close  # as functions of jax.jit have it
@@ -361,6 +413,11 @@ def _ours(work: Callable[..., Any], *args: Any) -> Any:
         raise type(error)(message, error.location) from None
 
 
+def _jax_array(jax: ModuleType, leaf: PyTree) -> PyTree:
+    """Return an argument as JAX's array, as JAX takes it: a Python number weakly typed."""
+    return leaf if isinstance(leaf, jax.Array) else jax.numpy.asarray(leaf)
+
+
 def _is_number(value: object) -> bool:
     return type(value) in _NUMBERS
 
@@ -370,6 +427,8 @@ def _kind(jax: ModuleType, leaf: PyTree) -> Hashable:
     kind = type(leaf)
     if kind is np.ndarray or isinstance(leaf, np.generic):
         return leaf.shape, jax.dtypes.canonicalize_dtype(leaf.dtype), False, None
+    if isinstance(leaf, jax.core.Tracer):
+        return leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False), None
     if kind in _NUMBERS:
         return (), jax.dtypes.canonicalize_dtype(kind), kind is not bool, None
     if is_array(leaf) and hasattr(leaf, "shape"):

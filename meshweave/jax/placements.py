@@ -130,10 +130,21 @@ def constrained(
     return jax.tree.unflatten(tree, leaves)
 
 
-def says(jax: ModuleType, given: PyTree, args: PyTree) -> list[bool]:
-    """Tell for each leaf of `args` whether `in_shardings` says where it lies."""
-    wanted = _spread(jax, given, args, "in_shardings does not fit the arguments")
-    return [value is not None for value in wanted]
+def spread(jax: ModuleType, given: PyTree, args: PyTree) -> list[PyTree]:
+    """Return what `in_shardings` says of each leaf of `args`."""
+    return _spread(jax, given, args, "in_shardings does not fit the arguments")
+
+
+def batched_sharding(jax: ModuleType, given: PyTree, ndim: int) -> PyTree:
+    """Return what is said of an array of `ndim` dims for a batch of it: a dim in front, which each rank holds whole."""
+    if given is None or isinstance(given, jax.sharding.SingleDeviceSharding):
+        return None
+    if isinstance(given, jax.sharding.NamedSharding):
+        return jax.sharding.NamedSharding(given.mesh, jax.sharding.PartitionSpec(None, *given.spec))
+    layout = as_layout(given, ndim)
+    if layout.order is not None or layout.uneven:
+        return None  # for propagation: dims are numbered in these
+    return Layout(((REST,), *layout.dims), layout.partial)
 
 
 def _is_said(jax: ModuleType) -> Callable[[object], bool]:

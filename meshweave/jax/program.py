@@ -160,13 +160,16 @@ class JaxProgram:
             _check_held(leaves, traced)
         return self.returned(map(self.given, self.run(leaves), traced.outputs))
 
-    def run(self, leaves: Sequence[PyTree]) -> Sequence[Array]:
-        """Run it on the leaves of its arguments, held ones among them; return its results, of PRNG keys their data."""
+    def run(self, leaves: Sequence[PyTree], keys_are_data: bool = False) -> Sequence[Array]:
+        """Run it on the leaves of its arguments, held ones among them; return its results, of PRNG keys their data.
+
+        leaves: as the function's, in order. keys_are_data: PRNG keys come as their data too.
+        """
         traced = self._traced
         if traced.held:
             leaves = [leaf for number, leaf in enumerate(leaves) if number not in traced.held]
         taken = [
-            self._taken(leaves[i], traced.inputs[i], shape, layout)
+            self._taken(leaves[i], _as_data(traced.inputs[i], keys_are_data), shape, layout)
             for i, shape, layout in zip(traced.kept, self._shapes, self._layouts)
         ]
         key = fast_key(taken)
@@ -223,6 +226,11 @@ class JaxProgram:
         """Return an argument as the program takes it: only JAX's own conversions (float64 to float32) are made."""
         if isinstance(value, Array):
             return value
+        if isinstance(value, self._jax.core.Tracer):
+            raise UsageError(
+                f"{leaf.name}: JAX traces this call (in jit, grad, vmap, ..), which a program of from_jax cannot "
+                "be in: what mw.jax.jit makes can"
+            )
         if leaf.key is not None:
             value = _key_data(self._jax, value, leaf)
         if is_spread(value) and tuple(getattr(value, "shape", ())) == leaf.shape:
@@ -303,6 +311,10 @@ def _key_data(jax: ModuleType, value: object, leaf: Leaf) -> object:
     if kind != leaf.key.dtype:
         raise MeshweaveError(f"{leaf.name}: dtype {kind}, {leaf.key.dtype} is right")
     return jax.random.key_data(value)
+
+
+def _as_data(leaf: Leaf, keys_are_data: bool) -> Leaf:
+    return leaf._replace(key=None) if keys_are_data else leaf
 
 
 def _our_dtype(leaf: Leaf) -> DType:

@@ -398,3 +398,73 @@ def test_jax_takes_arrays_in_their_dtype(name: str) -> None:
     found, right = TAKEN[name](ARRAY), TAKEN[name](jnp.asarray(ARRAY.numpy()).astype(jnp.bfloat16))
     assert isinstance(found, jax.Array) and found.dtype == right.dtype == jnp.bfloat16
     np.testing.assert_array_equal(np.asarray(found, np.float32), np.asarray(right, np.float32))
+
+
+def scored(p: Any, x: Any, n: Any = 2) -> Any:
+    hidden = jnp.tanh(x @ p["w"])
+    return {"loss": (hidden**2).sum() * n, "rows": hidden.sum(1), "count": x.shape[0] + n}
+
+
+FOREIGN: dict[str, Any] = {
+    "jit": lambda f, p, x: jax.jit(lambda p, x: f(p, 2 * x)["rows"] + 1)(p, x),
+    "numbers": lambda f, p, x: jax.jit(lambda p, n: f(p, x, n))(p, 3),
+    "grad": lambda f, p, x: jax.jit(jax.value_and_grad(lambda p, x: f(p, x)["loss"], (0, 1)))(p, x),
+    "vmap": lambda f, p, x: jax.vmap(f, (None, 0, None))(p, jnp.stack([x, 2 * x, x + 1]), 2),
+    "vmap of grad": lambda f, p, x: jax.jit(
+        jax.vmap(jax.grad(lambda p, x: f(p, x)["loss"]), (None, 0))
+    )(p, jnp.stack([x, 2 * x])),
+    "grad of vmap": lambda f, p, x: jax.grad(
+        lambda p: jax.vmap(lambda x: f(p, x)["rows"])(jnp.stack([x, 2 * x])).sum()
+    )(p),
+    "vmap of vmap": lambda f, p, x: jax.vmap(
+        jax.vmap(lambda x, n: f(p, x, n)["loss"], (None, 0)), (0, None)
+    )(jnp.stack([x, 2 * x]), jnp.arange(3.0)),
+    "jacrev": lambda f, p, x: jax.jacrev(lambda x: f(p, x)["rows"])(x),
+    "grad of grad": lambda f, p, x: jax.grad(
+        lambda x: (jax.grad(lambda x: f(p, x)["loss"])(x) ** 2).sum()
+    )(x),
+    "scan": lambda f, p, x: jax.lax.scan(
+        lambda c, s: (c + f(p, s * x)["loss"], f(p, x)["rows"]), 0.0, jnp.arange(3.0)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", some(FOREIGN, 3))
+def test_jax_calls_it_where_it_traces(name: str) -> None:
+    rng = np.random.default_rng(3)
+    p = {"w": jnp.asarray(rng.standard_normal((3, 4)), jnp.float32)}
+    x = jnp.asarray(rng.standard_normal((5, 3)), jnp.float32)
+    ours = mw.jax.jit(scored, mesh="x=2", in_shardings=(None, P("x"), None))
+    found, right = FOREIGN[name](ours, p, x), FOREIGN[name](scored, p, x)
+    assert ours.cache_info().size > 0
+    same(found, jax.tree.map(jnp.asarray, right))
+    ours.close()
+
+
+def test_keys_and_large_arrays_where_jax_traces() -> None:
+    def draw(key: Any, x: Any) -> Any:
+        return jax.random.split(key)[0], x + jax.random.normal(key, x.shape, x.dtype)
+
+    ours = mw.jax.jit(draw, mesh="x=2", in_shardings=(None, P("x")))
+    key, x = jax.random.key(1), jnp.ones((1024, 512), jnp.bfloat16)
+    following, y = jax.jit(ours)(key, x * 2)
+    right, z = jax.jit(draw)(key, x * 2)
+    assert (jax.random.key_data(following) == jax.random.key_data(right)).all()
+    same(y, z)
+
+
+def test_what_jax_does_not_permit_is_a_line() -> None:
+    f, x = mw.jax.jit(jnp.sin), jnp.ones(3)
+    with pytest.raises(TypeError, match=r"^can't apply forward-mode .* to a custom_vjp function\."):
+        jax.jvp(f, (x,), (x,))
+    with (
+        mw.from_jax(jnp.sin, x) as program,
+        pytest.raises(UsageError, match=r"JAX traces this call .* what mw.jax.jit makes can"),
+    ):
+        jax.jit(program)(x)
+
+
+def test_arrays_compute_with_what_jax_traces() -> None:
+    a = mw.Array.from_numpy(np.ones((2, 3), np.float32), mesh="x=2", layout="[x, _]")
+    found = jax.jit(lambda x: (a * x, x - a, a @ x.T))(jnp.full((2, 3), 2.0))
+    assert [float(v[0, 0]) for v in found] == [2, 1, 6]

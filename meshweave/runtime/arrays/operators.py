@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from math import prod
@@ -28,7 +29,13 @@ def _eager() -> ModuleType:
 
 def _is_operand(value: object) -> bool:
     """Tell whether an operator computes with a value: an array or a number."""
-    return isinstance(value, _NUMBERS) or hasattr(value, "__array__")
+    return isinstance(value, _NUMBERS) or (hasattr(value, "__array__") and not _is_traced(value))
+
+
+def _is_traced(value: object) -> bool:
+    """Tell whether a value stands for an array that JAX traces: JAX computes with it, and takes Arrays."""
+    jax = sys.modules.get("jax")
+    return jax is not None and isinstance(value, jax.core.Tracer)
 
 
 _NUMBERS = (bool, int, float, complex)
