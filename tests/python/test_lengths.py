@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import meshweave as mw
-from meshweave.errors import MeshweaveError, UsageError
+from meshweave.errors import CompileError, MeshweaveError, UsageError
 from meshweave.frontends.python import tree
 from meshweave.layout.lengths import Dim, Formula, ShapeDtype, fitted, probes, roomier
 
@@ -302,6 +302,55 @@ def test_jax_functions_may_have_such_sizes() -> None:
                 np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
         with pytest.raises(UsageError, match="argument x: dim 0 has size 12, n may be 1 to 11"):
             program(numbers(12, 16), w)
+
+
+def test_what_jax_has_exported_for_symbolic_shapes_is_called_with_any_size() -> None:
+    jax = pytest.importorskip("jax")
+    shapes, kind = jax.export.symbolic_shape, jax.ShapeDtypeStruct
+
+    def mixed(x: Any, w: Any) -> Any:
+        scores = jax.nn.softmax(x @ x.T, axis=-1)
+        return {"y": scores @ (x @ w), "mean": x.mean(0), "rows": x.shape[0] * x[0]}
+
+    (n,) = shapes("n")
+    exported = jax.export.export(jax.jit(mixed))(kind((n, 4), "float32"), kind((4, 6), "float32"))
+    w = numbers(4, 6)
+    lengths = mw.ShapeDtype((N, 4), "f32")
+    layouts = ("[x, _]", None)
+    with mw.from_jax(exported.call, lengths, w, in_shardings=layouts, mesh="x=2") as program:
+        for size in SIZES:
+            x = numbers(size, 4)
+            for name, wanted in mixed(x, w).items():
+                np.testing.assert_allclose(program(x, w)[name], wanted, rtol=1e-5, atol=1e-6)
+    (even,) = shapes("2*n")
+    exported = jax.export.export(jax.jit(mixed))(
+        kind((even, 4), "float32"), kind((4, 6), "float32")
+    )
+    x = numbers(6, 4)
+    with mw.from_jax(exported.call, x, w) as program:
+        np.testing.assert_allclose(program(x, w)["mean"], x.mean(0), rtol=1e-5, atol=1e-6)
+
+
+def test_an_assertion_on_sizes_that_does_not_hold_is_told_with_its_place() -> None:
+    text = """
+    func.func public @main(%a: tensor<7x8xf32>) -> tensor<7x8xf32> {
+      %0 = stablehlo.convert %a : (tensor<7x8xf32>) -> tensor<?x8xf32>
+      %least = stablehlo.constant dense<LEAST> : tensor<i32>
+      %n = stablehlo.get_dimension_size %0, dim = 0 : (tensor<?x8xf32>) -> tensor<i32>
+      %c = stablehlo.compare GE, %n, %least, SIGNED : (tensor<i32>, tensor<i32>) -> tensor<i1>
+      stablehlo.custom_call @shape_assertion(%c, %n) {api_version = 2 : i32, error_message = "n is {0}, 9 is the least",
+        has_side_effect = true} : (tensor<i1>, tensor<i32>) -> ()
+      %1 = stablehlo.add %0, %0 : tensor<?x8xf32>
+      %2 = stablehlo.convert %1 : (tensor<?x8xf32>) -> tensor<7x8xf32>
+      return %2 : tensor<7x8xf32>
+    }
+    """
+    a = numbers(7, 8)
+    with mw.from_mlir(text.replace("LEAST", "7")) as program:
+        np.testing.assert_array_equal(program(a)[0], a + a)
+    with pytest.raises(CompileError, match="n is 7, 9 is the least") as refused:
+        mw.from_mlir(text.replace("LEAST", "9"))
+    assert refused.value.location
 
 
 @pytest.mark.torch

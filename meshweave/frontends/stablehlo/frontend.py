@@ -31,6 +31,7 @@ from meshweave.frontends.stablehlo.refusals import (
     refuse_unsupported,
 )
 from meshweave.frontends.stablehlo.scalars import scalarise
+from meshweave.frontends.stablehlo.sizes import settle_sizes
 from meshweave.frontends.weights import add_weights
 from meshweave.ir.bindings import PassManager, ir, stablehlo
 from meshweave.ir.locations import compile_error, location_text, parse_module
@@ -96,6 +97,7 @@ def _load(text: str, ctx: ir.Context, name: str) -> ir.Module:
     if "stablehlo.composite" in text:
         _run(module, _COMPOSITES)
     main = entry_function(module)
+    settle_sizes(module, main, text)
     check_program(module)
     inline_calls(module, main)
     add_weights(module, text)

@@ -1,0 +1,50 @@
+"""Work out the sizes inside a program whose arguments have known ones, as a call of what `jax.export` has exported."""
+
+import re
+
+from meshweave.errors import CompileError
+from meshweave.frontends.stablehlo.inline import inline_calls
+from meshweave.ir.bindings import PassManager, ir
+from meshweave.ir.locations import location_text
+from meshweave.ir.ops import ops_named, producer
+
+_OPEN = re.compile(r"tensor<[\dx]*\?")
+_REFINE = "builtin.module(stablehlo-refine-shapes,func.func(stablehlo-canonicalize-dynamism))"
+
+
+def settle_sizes(module: ir.Module, main: ir.Operation, text: str) -> None:
+    """Give all tensors the sizes that follow from those of the arguments; take out assertions on them that hold.
+
+    Nothing is done where an argument has a size that is not known, and what nothing says stays so. text: the program.
+
+    Raises CompileError, with the message of the program, for an assertion that does not hold.
+    """
+    inputs = main.attributes["function_type"].value.inputs
+    if not _OPEN.search(text) or not all(kind.has_static_shape for kind in inputs):
+        return
+    inline_calls(
+        module, main
+    )  # upstream refines functions only where all calls have the same sizes
+    PassManager.parse(_REFINE).run(module.operation)
+    for op in ops_named(module.operation, "stablehlo.custom_call"):
+        if op.attributes["call_target_name"].value == "shape_assertion":
+            _check(op)
+
+
+def _check(op: ir.Operation) -> None:
+    holds, *numbers = [_number(value) for value in op.operands]
+    if holds is None:
+        return
+    if not holds:
+        said = op.attributes["error_message"].value
+        for k, number in enumerate(numbers):
+            said = said.replace(f"{{{k}}}", str(number))
+        raise CompileError(said.partition(" Using the following")[0], location_text(op))
+    op.erase()
+
+
+def _number(value: ir.Value) -> int | None:
+    made = producer(value)
+    if made is None or made.name != "stablehlo.constant":
+        return None
+    return int(made.attributes["value"].get_splat_value().value)
