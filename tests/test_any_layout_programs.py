@@ -1,6 +1,7 @@
 """Programs whose arguments, results and constraints are in any layouts, against NumPy."""
 
 import numpy as np
+from depth import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from strategies import any_layouts, meshes
@@ -67,7 +68,7 @@ def check(text, arguments, results, engine):
             assert np.array_equal(found, right), text
 
 
-@settings(max_examples=15, **SLOW)
+@settings(max_examples=examples(15), **SLOW)
 @given(programs())
 def test_programs_take_and_give_any_layout_on_threads(case):
     check(*case, "local")

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from commands import meshweave
+from depth import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_weights import peaks
@@ -339,7 +340,7 @@ def test_processes_of_the_users_take_their_part_of_weights(tmp_path: Path) -> No
     right(np.concatenate(parts, axis=1))
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(data=st.data())
 def test_a_text_is_read_in_pieces_of_any_size(data: st.DataObject) -> None:
     words = st.sampled_from(

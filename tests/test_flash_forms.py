@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from depth import sampled
+from depth import examples, sampled
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -10,7 +10,10 @@ import meshweave as mw
 from tests.test_flash import INF, arrays, attention, check, is_flash, kernels_of, scores
 
 QUICK = settings(
-    max_examples=12, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
+    max_examples=examples(12),
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    derandomize=True,
 )
 
 

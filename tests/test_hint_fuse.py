@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from depth import examples
 from hint_programs import NO_MESH, data, function, matmul, region, run, softmax, tensor
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -76,7 +77,7 @@ def test_in_slices_too() -> None:
     assert "each op is a kernel of its own" in kernels(text)[1]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.data())
 def test_random_programs_unfused(draws: Any) -> None:
     p = draws.draw(st.sampled_from(MESHES).flatmap(programs))

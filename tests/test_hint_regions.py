@@ -142,7 +142,7 @@ def test_loop_indices_within_a_loop_of_the_region() -> None:
 EXP_PLUS = "%e = math.exp {x} : {T}\n%f = arith.addf %e, {x} : {T}\n"
 
 
-@sampled(4)
+@sampled(8)
 @pytest.mark.parametrize("mesh", ["", "x=2"])
 @pytest.mark.parametrize("layout", [None, "[_, u]", "[t, u]", "[u, _]", "[t*u, _]"])
 @pytest.mark.parametrize("shape", [(8, 12), (7, 5), (3, 9)])
@@ -179,7 +179,7 @@ def test_a_sum_in_the_only_op_of_a_region() -> None:
     assert "3 slices along t" in report and "4 slices along u" in report
 
 
-@sampled(4)
+@sampled(8)
 @pytest.mark.parametrize("layout", ["[t, u]", "[u, t]", "[t*u, _]", "[_, u*t]", None])
 @pytest.mark.parametrize("shape", [(8, 12), (9, 13)])
 def test_two_time_axes(layout: "str | None", shape: tuple[int, int]) -> None:

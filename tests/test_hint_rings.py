@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from depth import sampled
+from depth import examples, sampled
 from hint_programs import (
     HINTED,
     STRIPPED,
@@ -73,7 +73,7 @@ def test_the_ring_holds_two_shards_not_the_gathered_matrix() -> None:
     assert ring <= 2.1 * k * n * 4 / ranks
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(
     st.sampled_from(["K", "M"]), st.integers(2, 4), st.integers(1, 13), st.integers(1, 13),
     st.integers(1, 13), st.integers(1, 6),
@@ -137,7 +137,7 @@ def on_two_time_axes(kind: str, ranks: int, sizes: tuple[int, int, int], slices:
     return text.replace(*[f'layout<"{layout}">' for layout in layouts]).replace("t=1", slices)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(st.sampled_from("KM"), st.integers(2, 4), st.integers(1, 3), st.booleans())
 def test_a_ring_along_one_of_two_time_axes(kind: str, ranks: int, u: int, first: bool) -> None:
     """All slices of u run while a shard is here: as many permutes as with one time axis."""
@@ -150,7 +150,7 @@ def test_a_ring_along_one_of_two_time_axes(kind: str, ranks: int, u: int, first:
     assert moves(text) == [("permute", shard)] * (ranks - 1)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(
     st.sampled_from("KM"), st.integers(2, 4), st.tuples(*[st.integers(1, 13)] * 3),
     st.integers(1, 5), st.integers(1, 3),

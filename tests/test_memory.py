@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from depth import sampled
+from depth import examples, sampled
 from hint_programs import NO_MESH, attention, data, np_softmax
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
@@ -104,7 +104,7 @@ def test_the_arena_is_what_was_planned_and_used_to_its_end(
 MESHES = [Mesh(one=1), Mesh(x=2), Mesh(x=2, y=2)]
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(st.data())
 def test_no_program_writes_beyond_its_buffers(data: st.DataObject) -> None:
     drawn: Drawn = data.draw(st.sampled_from(MESHES).flatmap(programs))
@@ -215,7 +215,7 @@ OPEN = (
 )
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(st.data())
 def test_programs_with_open_numbers_of_slices_give_what_numpy_gives(data: st.DataObject) -> None:
     drawn: Drawn = data.draw(st.sampled_from(MESHES).flatmap(programs))

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from depth import sampled
+from depth import examples, sampled
 from hint_programs import constrain, data, function, laid_out, matmul, region, tensor
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -197,7 +197,7 @@ def test_the_same_bits_of_processes(engines: Any, name: str, where: str, ranks: 
     check_bits(CASES[name][0](ranks), shapes_of(name, ranks), engines, where)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(
     st.sampled_from(("reduced", "mlp", "gathered", "nested", "written")),
     st.integers(2, 4),
@@ -297,7 +297,7 @@ def loops(draw: Any) -> tuple[str, int]:
     ), state
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(loops())
 def test_random_loops_keep_their_bits(engines: Any, case: tuple[str, int]) -> None:
     text, state = case

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from depth import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_scatters import status
@@ -35,7 +36,7 @@ def first(x, axis, count, descending):
     return np.take(places, range(count), axis=axis)
 
 
-@settings(max_examples=14, deadline=None)
+@settings(max_examples=examples(14), deadline=None)
 @given(
     shape=st.sampled_from([(1,), (0, 3), (9,), (5, 7), (3, 130), (2, 3, 40), (40, 6), (2, 900)]),
     dtype=st.sampled_from([*FLOATS, *INTEGERS]),

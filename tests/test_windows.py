@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from depth import sampled
+from depth import examples, sampled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -195,7 +195,7 @@ def test_parts_put_in_places_apart_or_not_known(body: str, layout: str) -> None:
 
 
 @given(st.data())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_dims_in_reverse(data: st.DataObject) -> None:
     shape = tuple(data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=2)))
     dims = data.draw(st.sets(st.sampled_from(range(len(shape))), min_size=1))

@@ -1,6 +1,7 @@
 """What one rank does in an exchange, as words: boxes by hand, and messages that both ends agree on."""
 
 import numpy as np
+from depth import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import any_layouts, meshes, shapes
@@ -52,7 +53,7 @@ def test_blocks_that_never_meet_make_many_pieces():
     assert len(pieces) > 5_000
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(meshes(), st.data(), st.integers(0, 3), st.sampled_from([1, 2, 4]))
 def test_what_devices_pack_and_unpack_is_the_exchange(mesh, data, ndim, width):
     shape = data.draw(shapes(ndim))

@@ -1,6 +1,7 @@
 """The table of an exchange: pieces by hand, and the laws that make it least and complete."""
 
 import pytest
+from depth import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import any_layouts, meshes, shapes, valid_count
@@ -54,7 +55,7 @@ def test_of_replicas_the_nearest_sends():
     assert [set(made.counts(rank)) for rank in range(4)] == [{0, 2}, {1, 3}, {0, 2}, {1, 3}]
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(meshes(), st.data(), st.integers(0, 3))
 def test_every_element_comes_once_and_none_that_is_there(mesh, data, ndim):
     shape = data.draw(shapes(ndim))
@@ -71,7 +72,7 @@ def test_every_element_comes_once_and_none_that_is_there(mesh, data, ndim):
     assert found.missing <= found.wanted
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(meshes(), st.data(), st.integers(0, 3))
 def test_a_rank_sends_what_the_others_receive_from_it(mesh, data, ndim):
     shape = data.draw(shapes(ndim))

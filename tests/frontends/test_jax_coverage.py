@@ -57,7 +57,7 @@ def agree(members: list[Case], dtype: str, **options: Any) -> None:
     assert not wrong
 
 
-@sampled(4)
+@sampled(6)
 @pytest.mark.parametrize(
     ("members", "dtype"), batches((case, case.types[0]) for case in CASES[::3])
 )

@@ -5,6 +5,7 @@ from dataclasses import replace
 import ml_dtypes
 import numpy as np
 import pytest
+from depth import examples, sampled
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -97,7 +98,12 @@ SIZES = st.sampled_from([1, 7, 8, 15, 16, 17, 31, 32, 33, 64, 79, 130])
     adds=st.booleans(),
     unit=st.sampled_from(UNITS or [""]),
 )
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@settings(
+    max_examples=examples(60),
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    derandomize=True,
+)
 def test_any_product(way, m, n, k, turned, adds, unit):
     maps = (*way, "nm" if turned else "mn")
     count = check(maps, {"m": m, "n": n, "k": k}, unit, adds=adds)
@@ -121,6 +127,7 @@ def products_of_few(m, n, k):
 
 @here
 @pytest.mark.parametrize("unit", UNITS)
+@sampled(3)
 @pytest.mark.parametrize(
     "maps, sizes",
     [

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from depth import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -71,7 +72,12 @@ def ran(monkeypatch, machine, m, n, k, turned, dtype, batch, adds):
     adds=st.booleans(),
     machine=st.sampled_from(MACHINES),
 )
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@settings(
+    max_examples=examples(40),
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    derandomize=True,
+)
 def test_any_product(m, n, k, turned, dtype, batch, adds, machine):
     with pytest.MonkeyPatch.context() as patch:
         result, expected, count = ran(patch, machine, m, n, k, turned, dtype, batch, adds)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from depth import sampled
+from depth import examples, sampled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lowering.exchanges import Exchange, compiled, run_and_check, tensor
@@ -178,7 +178,7 @@ def test_messages_that_lie_back_to_back_need_no_memory():
     assert described("[_*x, _]", "[_, x]", "x=4", (8, 8), messages=False).info.staging == 0
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(meshes(), st.data(), st.integers(0, 3))
 def test_no_rank_needs_more_memory_for_messages_than_it_is_given(mesh, data, ndim):
     shape = data.draw(shapes(ndim))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import ml_dtypes
 import numpy as np
 import pytest
+from depth import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -181,7 +182,12 @@ def cases(draw):
 
 
 @given(case=cases(), machine=st.sampled_from(MACHINES))
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@settings(
+    max_examples=examples(40),
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    derandomize=True,
+)
 def test_any_convolution(case, machine):
     check(case, machine)
 
@@ -256,7 +262,12 @@ def test_what_is_not_finite_goes_where_it_goes(dims):
     gradient=st.booleans(),
     machine=st.sampled_from(MACHINES),
 )
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@settings(
+    max_examples=examples(30),
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    derandomize=True,
+)
 def test_depthwise(places, window, steps, apart, groups, order, dtype, adds, gradient, machine):
     sizes = {"n": 2, "g": groups}
     sizes |= dict(zip(("p0", "p1", "k0", "k1"), (*places, *window)))

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from depth import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -42,7 +43,7 @@ def written(monkeypatch):
     return found
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=examples(25), deadline=None, derandomize=True)
 @given(
     columns=st.integers(1, 36),
     steps=st.lists(st.tuples(st.sampled_from(list(OPS)), st.sampled_from(list(SHAPES))), min_size=1, max_size=4),

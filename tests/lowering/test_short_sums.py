@@ -3,6 +3,7 @@
 import ml_dtypes
 import numpy as np
 import pytest
+from depth import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -38,7 +39,7 @@ def rows(monkeypatch):
     return found
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=examples(60), deadline=None, derandomize=True)
 @given(
     length=st.sampled_from([1, 5, 15, 16, 17, 31, 32, 48, 63, 100, 255, 256, 257, 600]),
     count=st.sampled_from([1, 2, 7, 33]),

@@ -5,6 +5,7 @@ import pickle
 
 import numpy as np
 import pytest
+from depth import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -40,7 +41,7 @@ def test_operators_compute_at_once_and_stay_where_they_are(function):
         assert function(a, a).layout == a.layout
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.data())
 def test_what_numpy_computes_has_the_bits_of_a_program(data):
     name = data.draw(st.sampled_from(sorted(_UFUNCS)))
@@ -109,7 +110,7 @@ def test_arrays_of_one_rank_go_to_the_mesh_of_others():
     assert a.to_device(mw.Mesh(z=2)).mesh == mw.Mesh(z=2) and a.to_device(a.device) is a
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.data())
 def test_indices_are_those_of_numpy(data):
     layout = data.draw(st.sampled_from(LAYOUTS))
@@ -216,7 +217,7 @@ def test_sizes_that_the_elements_decide():
         mw.asarray(300, dtype=mw.int8)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.sampled_from(LAYOUTS), st.integers(1, 3), st.booleans())
 def test_a_large_array_shows_its_edges(layout, edge, partial):
     value = np.arange(77, dtype=np.float32).reshape(7, 11)

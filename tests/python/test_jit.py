@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from depth import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from traced import mw
@@ -448,7 +449,7 @@ def expressions():
     size=st.sampled_from([4, 5]),  # 5 leaves padding on the last ranks
     layouts=st.tuples(*[st.sampled_from(["[x, _]", "[_, y]", "[x, y]", "[y*x, _]", "[_, _]"])] * 3),
 )
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 def test_random_expressions_on_four_ranks_agree_with_numpy(texts, size, layouts):
     rng = np.random.default_rng(9)
     arrays = [rng.standard_normal((size, size)).astype(np.float32) for _ in range(3)]

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from depth import sampled
+from depth import examples, sampled
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from strategies import any_layouts
@@ -71,7 +71,7 @@ def test_other_floats(dtype: str) -> None:
     np.testing.assert_array_equal(mw.quantize(array, "int8[32, 1]").dequantize().numpy(), near)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(data=st.data())
 def test_any_layout_that_keeps_blocks_whole(data: st.DataObject) -> None:
     """Each rank turns its own part; what it all stands for is the same in every layout, or the layout is refused."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from depth import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import any_layouts, meshes
@@ -56,7 +57,7 @@ def test_bf16_keeps_its_bits(tmp_path: Path) -> None:
     assert again.dtype_name == "bf16" and np.array_equal(np.concatenate(again.shards), bits)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(data=st.data())
 def test_any_layout_on_any_mesh(data: st.DataObject, tmp_path_factory: Any) -> None:
     """The value is the same, and what a rank gets is what scattering the value would give it."""

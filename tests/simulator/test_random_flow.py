@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from depth import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulator.kernels import entry, run
@@ -120,7 +121,7 @@ def alone(program: list[Any], number: int) -> int:
     return (r[1] + 7 * r[2] + 11 * r[3]) & MASK
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(program=programs)
 def test_each_thread_gets_what_it_would_get_alone(program):
     body = "mov.u32 %r1, %r30; mul.lo.u32 %r2, %r30, 37; mov.u32 %r3, 5;\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from depth import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulator.kernels import entry, run
@@ -41,7 +42,7 @@ def words(count: int) -> np.ndarray:
 
 
 @given(used=st.integers(0, 0xFFFF), threads=st.sampled_from([1, 5, 32]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_used_bytes_are_read_and_others_are_poison(used, threads):
     x = words(4 * threads)
     found = loaded(x, used, threads=threads).view(np.uint8).reshape(threads, 16)

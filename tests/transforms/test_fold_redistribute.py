@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from depth import sampled, some
+from depth import examples, sampled, some
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from programs import tensor_type
@@ -76,7 +76,7 @@ def trees(draw: st.DrawFn, mesh: Mesh, general: bool = False) -> Tree:
 @pytest.mark.parametrize("general", [False, True], ids=["blocks", "any layouts"])
 @pytest.mark.parametrize("mesh", MESHES)
 def test_each_result_is_the_argument(mesh: str, general: bool) -> None:
-    @settings(max_examples=12)
+    @settings(max_examples=examples(12))
     @given(trees(Mesh.parse(mesh), general))
     def run(tree: Tree) -> None:
         rng = np.random.default_rng(0)
@@ -119,7 +119,7 @@ def _layout(attr: Any) -> Layout:
 @pytest.mark.parametrize("passes", ["dist-fold-redistribute", "dist-legalize-redistribute"])
 @pytest.mark.parametrize("mesh", some(MESHES, 2))
 def test_folding_never_takes_longer_and_once_is_enough(mesh: str, passes: str) -> None:
-    @settings(max_examples=40)
+    @settings(max_examples=examples(40))
     @given(st.booleans().flatmap(lambda general: trees(Mesh.parse(mesh), general)))
     def run(tree: Tree) -> None:
         before, after = folded(tree, passes)

@@ -4,6 +4,7 @@ import re
 from typing import Any
 
 import pytest
+from depth import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -86,7 +87,7 @@ def orders(draw: st.DrawFn) -> list[str]:
     return passes
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(orders())
 def test_the_ledger_closes_whatever_runs_in_between(passes: list[str]) -> None:
     ledger = run(passes)
@@ -102,7 +103,7 @@ def test_the_ledger_closes_whatever_runs_in_between(passes: list[str]) -> None:
     assert not cleaned or set(sine) <= {"dead"}  # none at all where it was gone before
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.permutations(OURS[:-1]))
 def test_passes_out_of_order_never_lose_a_hint_silently(passes: list[str]) -> None:
     """Any order: the ledger closes, or an error says what is missing."""
@@ -116,7 +117,7 @@ def test_passes_out_of_order_never_lose_a_hint_silently(passes: list[str]) -> No
         assert ledger.entries()
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(st.lists(st.sampled_from(BETWEEN[:-1]), max_size=6))
 def test_upstream_passes_ahead_of_hint_apply_keep_every_region_that_runs(passes: list[str]) -> None:
     """In front of hint-apply no ledger could tell: they are counted. One stands where nothing ever runs."""

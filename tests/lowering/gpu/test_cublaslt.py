@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from depth import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lowering.gpu.products import Case, doubles, einsum, stored, units_of
@@ -41,7 +42,7 @@ def done(info: GemmInfo, a: np.ndarray, b: np.ndarray, d: np.ndarray) -> np.ndar
     return made
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(30), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     st.sampled_from(["f64", "f32", "f16", "bf16"]),
     st.tuples(st.integers(8, 30), st.integers(8, 30), st.integers(2, 30)),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from depth import sampled, some
+from depth import examples, sampled, some
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lowering.gpu import machine_code
@@ -111,7 +111,7 @@ def test_many_small_products_share_a_launch_and_large_tiles_take_over():
     assert large.kernels[0].grid == (32 * 32, 1, 1)
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(15), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     st.sampled_from(sorted(KINDS)),
     st.integers(8, 70),

@@ -9,7 +9,7 @@ import re
 import numpy as np
 import pytest
 from commands import meshweave as command
-from depth import sampled, some
+from depth import examples, sampled, some
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lowering.exchanges import Exchange, compiled, run_and_check
@@ -66,7 +66,7 @@ def test_a_bundle_of_a_gpu_program_runs(tmp_path) -> None:
     assert done.status == 0 and '"all_reduce"' in done.out, done
 
 
-@settings(max_examples=16)
+@settings(max_examples=examples(16))
 @given(
     st.sampled_from([Mesh(x=1), Mesh(x=2), Mesh(x=3), Mesh(x=2, y=2), Mesh(x=2, y=3)]).flatmap(
         programs

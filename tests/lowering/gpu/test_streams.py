@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from depth import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -46,7 +47,7 @@ def before(ops: list[StreamWork], waits: list[tuple[int, ...]]) -> set[tuple[int
 A, B = Range("a", 0, 8), Range("a", 8, 16)
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(OPS)
 @example([StreamWork(1, (), (A,)), StreamWork(2, (A,)), StreamWork(1, (), (A,))])
 def test_what_conflicts_is_ordered_and_nothing_more(ops: list[StreamWork]) -> None:
@@ -62,7 +63,7 @@ def test_what_conflicts_is_ordered_and_nothing_more(ops: list[StreamWork]) -> No
             assert (a, b) not in before(ops, fewer)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(OPS)
 def test_a_planned_event_stands_for_the_operation_that_is_waited_for(ops: list[StreamWork]) -> None:
     recorded: dict[int, int] = {}

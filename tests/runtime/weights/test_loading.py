@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from depth import sampled
+from depth import examples, sampled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import any_layouts, meshes
@@ -31,7 +31,7 @@ def same(array: mw.Array, value: np.ndarray[Any, Any]) -> None:
         np.testing.assert_array_equal(found, right)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(data=st.data())
 def test_any_layout_of_any_shape(data: st.DataObject, tmp_path_factory: Any) -> None:
     """Saved in one layout, loaded in another; bands and gaps of any size are read."""
