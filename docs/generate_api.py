@@ -29,7 +29,10 @@ SECTIONS = (
         "Arrays and layouts",
         "Array Mesh Layout P redistribute save load load_safetensors quantize show",
     ),
-    ("What a traced program may say besides", "constrain hint kernels cond scan while_loop"),
+    (
+        "What a traced program may say besides",
+        "constrain hint kernels default_float cond scan while_loop",
+    ),
     ("Errors", "MeshweaveError"),
 )
 MORE = {

@@ -49,6 +49,7 @@ __all__ = [
     "compile",
     "cond",
     "constrain",
+    "default_float",
     "expect",
     "from_jax",
     "from_mlir",

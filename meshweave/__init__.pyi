@@ -303,6 +303,7 @@ from meshweave.frontends.python.functions.sort import argsort as argsort
 from meshweave.frontends.python.functions.sort import sort as sort
 from meshweave.frontends.python.functions.sort import top_k as top_k
 from meshweave.frontends.python.place import constrain as constrain
+from meshweave.frontends.python.place import default_float as default_float
 from meshweave.frontends.python.place import hint as hint
 from meshweave.frontends.python.place import kernels as kernels
 from meshweave.jax.program import from_jax as from_jax
@@ -334,6 +335,7 @@ __all__ = [
     "compile",
     "cond",
     "constrain",
+    "default_float",
     "expect",
     "from_jax",
     "from_mlir",

@@ -20,6 +20,7 @@ from meshweave.api.lowered import Compiled, Lowered
 from meshweave.api.signature import check_fits, leaf_spec, told_apart
 from meshweave.errors import UsageError
 from meshweave.frontends.python.builder import STATE
+from meshweave.frontends.python.dtypes import CHOSEN, DType, float32, float64
 from meshweave.frontends.python.program import ArgumentSpec, trace_program
 from meshweave.frontends.python.tracer import Tracer
 from meshweave.layout import Mesh
@@ -43,7 +44,7 @@ class _Kept:
         self._most, self._lock = most, new_lock()
         self._places: OrderedDict[Any, dict[Any, Run]] = OrderedDict()
 
-    def add(self, name: str, key: Hashable, where: dict[Any, Run]) -> None:
+    def add(self, name: Hashable, key: Hashable, where: dict[Any, Run]) -> None:
         """Note that `where[key]` is a program."""
         with self._lock:
             self._places[name, key] = where
@@ -58,12 +59,13 @@ _ALONE, _TOGETHER = _Kept(KEPT), _Kept(KEPT_APART)
 def eager(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     """Return a public function that traces inside traced functions, and computes at once outside of them."""
     takes, rest = _parameters(function)
-    programs: dict[Any, Run] = {}
+    kept: dict[DType, dict[Any, Run]] = {float32: {}, float64: {}}  # by the default floating dtype
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         if STATE.trace is not None:
             return function(*args, **kwargs)
+        programs = kept[CHOSEN.floating]
         if not kwargs and STATE.kernels is None:
             if len(args) == 2:
                 a, b = args
@@ -173,7 +175,7 @@ class Call:
         quick = self._quick_key()
         for one in (key, quick) if quick is not None else (key,):
             programs[one] = run
-            (_TOGETHER if several else _ALONE).add(self._name, one, programs)
+            (_TOGETHER if several else _ALONE).add((self._name, CHOSEN.floating), one, programs)
         return run(*self.leaves)
 
     def _quick_key(self) -> Hashable | None:

@@ -31,6 +31,7 @@ from meshweave.api.signature import (
 from meshweave.errors import CompileError, MeshweaveError, UsageError
 from meshweave.frontends.python import tree
 from meshweave.frontends.python.builder import current, fail, where
+from meshweave.frontends.python.dtypes import DType, default_floating
 from meshweave.frontends.python.place import chosen_kernels, constrain, is_layout
 from meshweave.frontends.python.program import (
     ArgumentSpec,
@@ -163,12 +164,12 @@ def jit(
 
 def _fast_key(args: _Args) -> tuple[Hashable | None, Sequence[Any]]:
     """Return a cheap key of a call on pytrees of NumPy arrays and Arrays, None for any other call; and the leaves."""
-    key = fast_key(args)
+    key, chosen = fast_key(args), (chosen_kernels(), default_floating())
     if key is not None:
-        return (chosen_kernels(), key), args
+        return (*chosen, key), args
     leaves, structure = tree.flatten(args, _is_array)
     key = fast_key(leaves)
-    return (None if key is None else (chosen_kernels(), structure, key)), leaves
+    return (None if key is None else (*chosen, structure, key)), leaves
 
 
 class Jitted:
@@ -389,7 +390,8 @@ class Jitted:
         paths = tuple(argument_paths(structure, self._dynamic))
         specs = tuple(leaf_spec(leaf, path) for leaf, path in zip(leaves, paths))
         told = tuple((name, told_apart(value)) for name, value in static.items())
-        return leaves, _Key(structure, specs, told, chosen_kernels(), paths, static)
+        floats = default_floating()
+        return leaves, _Key(structure, specs, told, chosen_kernels(), floats, paths, static)
 
     @property
     def _dynamic(self) -> list[str]:
@@ -562,20 +564,21 @@ class Jitted:
 class _Key:
     """Identify what a program is compiled for; equal keys have equal programs.
 
-    values: of the static arguments, which `static` tells apart.
+    values: of the static arguments, which `static` tells apart. floats: the default floating dtype.
     """
 
     structure: tree.Structure
     specs: tuple[ArgumentSpec, ...]
     static: tuple[Any, ...]
     kernels: Choice | None
+    floats: DType
     paths: tuple[str, ...]
     values: dict[str, Any] = field(compare=False)
 
     @property
     def rest(self) -> Hashable:
         """Return all but the kinds of the arguments."""
-        return self.structure, self.static, self.kernels
+        return self.structure, self.static, (self.kernels, self.floats)
 
 
 def _is_array(value: object) -> bool:
@@ -616,4 +619,8 @@ def _why(miss: _Miss, before: Sequence[_Miss]) -> str:
         return "other static arguments" if same else "arguments of another structure"
     changes = [differences(miss.specs, m.specs, miss.names) for m in alike]
     nearest = min(changes, key=len)
-    return "; ".join(nearest) if nearest else "other kernels are chosen (mw.kernels)"
+    return (
+        "; ".join(nearest)
+        if nearest
+        else "other kernels or floats are chosen (mw.kernels, mw.default_float)"
+    )

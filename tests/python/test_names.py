@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from traced import check, mw, run_all
 
-from meshweave.errors import CompileError
+from meshweave.errors import CompileError, UsageError
 from meshweave.frontends.python.spelling import NEAR, SYNONYMS
 from meshweave.frontends.python.tracer import Tracer
 from meshweave.runtime.arrays.operators import Operators
@@ -151,7 +151,7 @@ SAME = {
     "median even": lambda m, x: m.median(x.B, axis=1, keepdims=True),
     **{
         f"quantile {n}": lambda m, x, n=n: m.quantile(
-            x.M, np.float32([0, 0.3, 1]), axis=1, method=n
+            x.M, np.float32([0, 0.375, 1]), axis=1, method=n
         )
         for n in ("linear", "lower", "higher", "midpoint", "nearest")
     },
@@ -243,6 +243,36 @@ def test_names_of_numpys_mean_what_they_mean_there(part, mesh, layouts):
     check(ours, real, 2e-5)
     wrong = [n for n in cases if found[n].dtype.kind != np.asarray(right[n]).dtype.kind]
     assert not wrong
+
+
+WIDE = tuple(x.astype(x.dtype.name.replace("32", "64").replace("x64", "x128")) for x in ARRAYS)
+
+
+@pytest.mark.parametrize("part", range(2))
+def test_with_wide_floats_as_the_default_dtypes_and_digits_are_numpys(part):
+    cases = dict(list(SAME.items())[part::2])
+    with np.errstate(all="ignore"):
+        right = {name: np.asarray(f(np, Named(*WIDE))) for name, f in cases.items()}
+    traced = {name: (lambda *xs, f=f: f(mw, Named(*xs))) for name, f in cases.items()}
+    with mw.default_float("float64"):
+        found = run_all(traced, *WIDE)
+    wrong = {n: (found[n].dtype, v.dtype) for n, v in right.items() if found[n].dtype != v.dtype}
+    assert wrong == {}
+    for name, value in right.items():
+        np.testing.assert_allclose(found[name], value, 1e-10, 1e-10, err_msg=name)
+
+
+def test_the_default_float_holds_for_the_calls_within():
+    f = mw.jit(lambda i: mw.zeros((2,)) + i / 3)
+    with mw.default_float("float64"):
+        assert f(I[0, :2]).dtype == np.float64 and mw.mean(I).dtype == np.float64
+        assert mw.asarray([1.5]).dtype == np.float64 and mw.asarray([1j]).dtype == np.complex128
+        with pytest.raises(CompileError, match="holds around calls"):
+            mw.jit(mw.default_float("float32")(lambda x: x))(M)
+    assert f(I[0, :2]).dtype == np.float32 and mw.mean(I).dtype == np.float32
+    assert "other kernels or floats" in f.explain_misses()
+    with pytest.raises(UsageError, match=r"default_float: meshweave\.float16, float32 or float64"):
+        mw.default_float("float16")
 
 
 COMMON = """abs absolute add all allclose any append arange arccos arcsin arctan arctan2 argmax argmin argsort argwhere

@@ -59,7 +59,7 @@ _NAMES = {
         "vecmat"
     ),
     "frontends.python.control": "cond scan while_loop",
-    "frontends.python.place": "constrain hint kernels",
+    "frontends.python.place": "constrain default_float hint kernels",
     "api.arrays": "from_dlpack",
     "api.jit": "jit",
     "api.redistribution": "redistribute",

@@ -23,10 +23,10 @@ import numpy as np
 
 from meshweave.errors import CompileError
 from meshweave.frontends.python.dtypes import (
-    DEFAULT_FLOAT,
     INTEGERS,
     DType,
     Scalar,
+    default_floating,
     float32,
     float64,
     int64,
@@ -309,7 +309,7 @@ class TraceBuilder:
     def __init__(
         self,
         mesh: Mesh | None = None,
-        weak_float: DType = DEFAULT_FLOAT,
+        weak_float: DType | None = None,
         place: str | None = None,
     ) -> None:
         """Begin a program.
@@ -317,7 +317,7 @@ class TraceBuilder:
         weak_float: the dtype in which floats of Python scalars alone are computed. place: the name of all its
         locations; by default they are the user's lines.
         """
-        self.mesh, self.weak_float = mesh or Mesh(), weak_float
+        self.mesh, self.weak_float = mesh or Mesh(), weak_float or default_floating()
         self._place = None if place is None else f" loc({quoted(place)})"
         self.needs_float64 = False  # has a float of Python scalars alone met float64?
         self.block = self.top = Block(None, "the function")

@@ -3,13 +3,15 @@
 Promotion is that of the array API standard, with these choices where it leaves some: float16 with bfloat16 gives
 float32; an integer array beside a floating one takes the floating type (as in JAX and PyTorch); bool beside a number
 takes the number's type. Python scalars (and `np.float64` values, which are Python floats) are weak: they take the
-arrays' type, unless their kind is higher: then an int gives int64, a float float32. These two are the default types.
+arrays' type, unless their kind is higher: then an int gives int64, a float float32. These two are the default types;
+`mw.default_float` chooses another floating one.
 An integer with sign beside one without gives the narrowest with sign that holds both, and float64 beside uint64.
 """
 
 from __future__ import annotations
 
 import math
+import threading
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
@@ -107,15 +109,34 @@ _LONG = {
 _FLOATS, _COMPLEX = (float16, bfloat16, float32, float64), (complex64, complex128)
 _UNSIGNED = (uint8, uint16, uint32, uint64)
 DTYPES = {d.name: d for d in (bool_, int8, int16, int32, int64, *_UNSIGNED, *_FLOATS, *_COMPLEX)}
-DEFAULT_INT, DEFAULT_FLOAT, DEFAULT_COMPLEX = int64, float32, complex64
+DEFAULT_INT = int64
 _BY_NAME = {**DTYPES, **{_LONG[n]: d for n, d in DTYPES.items()}}
 _BY_NUMPY = {d.numpy: d for d in DTYPES.values() if d is not bfloat16}
 INTEGERS = "iu"
 """The kinds of integers."""
 _LEVELS = {"b": 0, "i": 1, "u": 1, "f": 2, "c": 3}  # of kinds: the higher one wins
-_WEAK = {
-    "b": bool_, "i": DEFAULT_INT, "u": uint64, "f": DEFAULT_FLOAT, "c": DEFAULT_COMPLEX
-}  # fmt: skip
+_WEAK = {"b": bool_, "i": DEFAULT_INT, "u": uint64}
+
+
+class _Chosen(threading.local):
+    """Hold the default floating dtype of this thread."""
+
+    floating: DType = float32
+
+
+CHOSEN = _Chosen()
+
+
+def default_floating() -> DType:
+    """Return the dtype of floats where nothing else says one: float32, but within `mw.default_float`."""
+    return CHOSEN.floating
+
+
+def _weak(kind: str) -> DType:
+    """Return the dtype of a Python scalar of a kind that meets no array."""
+    if kind == "f":
+        return CHOSEN.floating
+    return complex_of(CHOSEN.floating) if kind == "c" else _WEAK[kind]
 
 
 def as_dtype(value: DTypeLike) -> DType:
@@ -128,7 +149,7 @@ def as_dtype(value: DTypeLike) -> DType:
     if isinstance(value, str) and value in _BY_NAME:
         return _BY_NAME[value]
     if isinstance(value, type) and value in (bool, int, float, complex):
-        return _WEAK[value.__name__[0]]
+        return _weak(value.__name__[0])
     try:
         known = np.dtype(value)
     except TypeError:
@@ -222,7 +243,7 @@ class Info:
 
     def default_dtypes(self, *, device: Mesh | None = None) -> dict[str, DType]:
         """Return the dtypes of results where none is given."""
-        floats = {"real floating": DEFAULT_FLOAT, "complex floating": DEFAULT_COMPLEX}
+        floats = {"real floating": _weak("f"), "complex floating": _weak("c")}
         return floats | {"integral": DEFAULT_INT, "indexing": DEFAULT_INT}
 
     def dtypes(self, *, device: Mesh | None = None, kind: Kind | None = None) -> dict[str, DType]:
@@ -260,13 +281,13 @@ def weak_kind(value: object) -> str | None:
 def promoted(strong: list[DType], weak: list[str]) -> DType:
     """Return the dtype of an operation on arrays of dtypes `strong` and Python scalars of kinds `weak`."""
     if not strong:
-        return _WEAK[max(weak, key=lambda kind: _LEVELS[kind])]
+        return _weak(max(weak, key=lambda kind: _LEVELS[kind]))
     result = strong[0]
     for other in strong[1:]:
         result = _joined(result, other)
     for kind in weak:
         if _LEVELS[kind] > _LEVELS[result.kind]:
-            result = _WEAK[kind] if kind != "c" else complex_of(result)
+            result = _weak(kind) if kind != "c" else complex_of(result)
     wide = any(other in (float64, complex128) for other in strong)
     return complex128 if wide and result.kind == "c" else result
 
@@ -300,7 +321,7 @@ def result_type(*values: object) -> DType:
 
 def floating(dtype: DType) -> DType:
     """Return a floating or complex dtype itself, the default floating dtype for others."""
-    return dtype if dtype.kind in "fc" else DEFAULT_FLOAT
+    return dtype if dtype.kind in "fc" else CHOSEN.floating
 
 
 def part(dtype: DType) -> DType:
@@ -310,7 +331,8 @@ def part(dtype: DType) -> DType:
 
 def complex_of(dtype: DType) -> DType:
     """Return the complex dtype that holds numbers of a dtype, as precise as floats of it are."""
-    return complex128 if dtype in (float64, complex128) else complex64
+    like = dtype if dtype.kind in "fc" else CHOSEN.floating
+    return complex128 if like in (float64, complex128) else complex64
 
 
 def op_of(word: str, dtype: DType) -> str:

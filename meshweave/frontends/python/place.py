@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ContextDecorator
 
 from meshweave.errors import LayoutError, UsageError
 from meshweave.frontends.python.builder import (
@@ -14,6 +14,15 @@ from meshweave.frontends.python.builder import (
     fail,
     quoted,
     where,
+)
+from meshweave.frontends.python.dtypes import (
+    CHOSEN,
+    DType,
+    DTypeLike,
+    as_dtype,
+    default_floating,
+    float32,
+    float64,
 )
 from meshweave.frontends.python.tracer import ArrayLike, Tracer, tensor, tracing
 from meshweave.hints.fast_paths import Choice
@@ -174,6 +183,38 @@ class kernels(AbstractContextManager["kernels"]):
             before.__exit__()
         else:
             STATE.kernels = before
+
+
+class default_float(ContextDecorator):
+    """Choose the dtype of floats where nothing else says one: `with mw.default_float("float64"):`, or as a decorator.
+
+    dtype: "float64", or "float32", which holds elsewhere. It is that of `mw.zeros` and other creation functions, of
+    lists and Python floats that meet no floating array, and of what floating functions make of integers; complex dtypes
+    follow. It holds for this thread, and is part of the key of the cache of compiled programs. Raises UsageError for
+    another dtype.
+
+    >>> import meshweave as mw
+    >>> with mw.default_float("float64"):
+    ...     x = mw.asarray([1.5, 2.5])
+    >>> x.dtype, mw.asarray([1.5]).dtype
+    (dtype('float64'), dtype('float32'))
+    """
+
+    def __init__(self, dtype: DTypeLike) -> None:
+        self._dtype = as_dtype(dtype)
+        if self._dtype not in (float32, float64):
+            raise UsageError(f"default_float: {self._dtype!r}, float32 or float64 is right")
+        self._before: list[DType] = []
+
+    def __enter__(self) -> default_float:
+        if current() is not None:
+            fail("default_float: it holds around calls of compiled functions, not inside of them")
+        self._before.append(default_floating())
+        CHOSEN.floating = self._dtype
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        CHOSEN.floating = self._before.pop()
 
 
 def chosen_kernels() -> Choice | None:

@@ -18,7 +18,7 @@ from meshweave.frontends.python.builder import (
     render,
     tensor_type,
 )
-from meshweave.frontends.python.dtypes import DEFAULT_FLOAT, DType, float64
+from meshweave.frontends.python.dtypes import DType, default_floating, float64
 from meshweave.frontends.python.place import checked, is_layout, layout_attr
 from meshweave.frontends.python.tracer import Tracer, is_operand, tensor
 from meshweave.layout import Layout, Mesh
@@ -73,7 +73,7 @@ def trace_program(
     mesh: Mesh,
     out_layouts: object,
     where: str,
-    weak_float: DType = DEFAULT_FLOAT,
+    weak_float: DType | None = None,
     donated: Sequence[str | None] = (),
     place: str | None = None,
 ) -> TracedProgram:
@@ -84,6 +84,7 @@ def trace_program(
     weak_float: the dtype of floats of Python scalars alone: if they turn out to be needed in float64, so that no digit
     is lost, the function runs once more. place: what all locations of the program are called; None: the user's lines.
     """
+    weak_float = weak_float or default_floating()
     trace = TraceBuilder(mesh, weak_float, place)
     specs = [replace(s, dtype=weak_float) if s.weak and s.dtype.kind == "f" else s for s in specs]
     with trace.active():

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from meshweave.frontends.python.builder import fail
-from meshweave.frontends.python.dtypes import DEFAULT_FLOAT, DEFAULT_INT, DTypeLike
+from meshweave.frontends.python.dtypes import DEFAULT_INT, DTypeLike, default_floating
 from meshweave.frontends.python.functions import elementwise as e
 from meshweave.frontends.python.functions.create import eye, full, iota, linspace
 from meshweave.frontends.python.functions.elementwise import named
@@ -34,7 +34,7 @@ def tri(N: int, M: int | None = None, k: int = 0, *, dtype: DTypeLike | None = N
     shape = (N, N if M is None else M)
     rows, columns = (iota(shape, d, DEFAULT_INT) for d in (0, 1))
     below = less_equal(columns, e.add(rows, k))
-    return e.astype(below, dtype_of("tri", dtype, DEFAULT_FLOAT))
+    return e.astype(below, dtype_of("tri", dtype, default_floating()))
 
 
 def indices(dimensions: Shape, /, *, dtype: DTypeLike | None = None) -> Tracer:
@@ -46,7 +46,7 @@ def indices(dimensions: Shape, /, *, dtype: DTypeLike | None = None) -> Tracer:
 def fromfunction(function: Callable[..., Any], shape: Shape, /) -> Tracer:
     """Call a function with the places along each dim of a grid of this shape."""
     sizes = sizes_of("fromfunction", shape)
-    return tensor(function(*[iota(sizes, d, DEFAULT_FLOAT) for d in range(len(sizes))]))
+    return tensor(function(*[iota(sizes, d, default_floating()) for d in range(len(sizes))]))
 
 
 def logspace(
@@ -61,7 +61,7 @@ def logspace(
 ) -> Tracer:
     """Make `num` numbers from base**start to base**stop, evenly spaced in their logarithms."""
     powers = linspace(start, stop, num, dtype="f64", endpoint=endpoint)
-    return e.astype(e.pow(base, powers), dtype_of("logspace", dtype, DEFAULT_FLOAT))
+    return e.astype(e.pow(base, powers), dtype_of("logspace", dtype, default_floating()))
 
 
 def geomspace(
@@ -84,7 +84,7 @@ def geomspace(
     exact = e.where(e.astype(at, "bool"), made, float(start))
     if last > 0:
         exact = e.where(less_equal(float(last), at), float(stop), exact)
-    return e.astype(exact, dtype_of("geomspace", dtype, DEFAULT_FLOAT))
+    return e.astype(exact, dtype_of("geomspace", dtype, default_floating()))
 
 
 def vander(x: ArrayLike, /, N: int | None = None, *, increasing: bool = False) -> Tracer:
@@ -131,7 +131,7 @@ _CONSTANTS = {
 
 def _window(name: str) -> Callable[..., Tracer]:
     def function(M: int, /) -> Tracer:
-        return tensor(getattr(np, name)(M).astype(DEFAULT_FLOAT.numpy))
+        return tensor(getattr(np, name)(M).astype(default_floating().numpy))
 
     return named(function, name, f"Make {_CONSTANTS[name]}.")
 
@@ -141,7 +141,7 @@ bartlett, blackman, hamming, hanning = map(_window, _CONSTANTS)
 
 def kaiser(M: int, beta: float, /) -> Tracer:
     """Make the Kaiser window of M places and shape `beta`."""
-    return tensor(np.kaiser(M, beta).astype(DEFAULT_FLOAT.numpy))
+    return tensor(np.kaiser(M, beta).astype(default_floating().numpy))
 
 
 def _places(name: str, what: str) -> Callable[..., tuple[Tracer, ...]]:

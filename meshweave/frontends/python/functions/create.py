@@ -11,7 +11,6 @@ import numpy as np
 from meshweave.frontends.python import tree
 from meshweave.frontends.python.builder import Body, fail
 from meshweave.frontends.python.dtypes import (
-    DEFAULT_FLOAT,
     DEFAULT_INT,
     INTEGERS,
     DType,
@@ -19,6 +18,7 @@ from meshweave.frontends.python.dtypes import (
     RealScalar,
     Scalar,
     bool_,
+    default_floating,
     float64,
     int64,
     limits,
@@ -111,12 +111,12 @@ def _sizes(name: str, shape: Shape) -> tuple[int, ...]:
 
 def zeros(shape: Shape, *, dtype: DTypeLike | None = None, device: Device = None) -> Tracer:
     """Make a tensor of zeros, by default float32."""
-    return full(shape, 0, dtype=dtype_of("zeros", dtype, DEFAULT_FLOAT), device=device)
+    return full(shape, 0, dtype=dtype_of("zeros", dtype, default_floating()), device=device)
 
 
 def ones(shape: Shape, *, dtype: DTypeLike | None = None, device: Device = None) -> Tracer:
     """Make a tensor of ones, by default float32."""
-    return full(shape, 1, dtype=dtype_of("ones", dtype, DEFAULT_FLOAT), device=device)
+    return full(shape, 1, dtype=dtype_of("ones", dtype, default_floating()), device=device)
 
 
 def empty(shape: Shape, *, dtype: DTypeLike | None = None, device: Device = None) -> Tracer:
@@ -179,7 +179,7 @@ def arange(
     if any(weak_kind(v) in (None, "c") or not math.isfinite(v) for v in numbers) or numbers[2] == 0:
         fail(f"arange: {numbers}, finite Python numbers and a step that is not 0 are right")
     start, stop, step = numbers
-    default = DEFAULT_FLOAT if any(isinstance(v, float) for v in numbers) else DEFAULT_INT
+    default = default_floating() if any(isinstance(v, float) for v in numbers) else DEFAULT_INT
     wanted = dtype_of("arange", dtype, default)
     count = max(0, math.ceil((stop - start) / step))
     if wanted.kind == "b":
@@ -220,7 +220,7 @@ def linspace(
     endpoint: bool = True,
 ) -> Tracer:
     """Make `num` evenly spaced numbers from start to stop, which is included unless `endpoint` is False."""
-    wanted = dtype_of("linspace", dtype, DEFAULT_FLOAT)
+    wanted = dtype_of("linspace", dtype, default_floating())
     check_device("linspace", device)
     start, stop, num = _python(start), _python(stop), _python(num)
     ends = [weak_kind(start), weak_kind(stop)]
@@ -258,7 +258,7 @@ def eye(
 ) -> Tracer:
     """Make a matrix with ones on diagonal `k` (above the main one when positive) and zeros elsewhere."""
     check_device("eye", device)
-    wanted = dtype_of("eye", dtype, DEFAULT_FLOAT)
+    wanted = dtype_of("eye", dtype, default_floating())
     shape = _sizes("eye", (n_rows, n_rows if n_cols is None else n_cols))
 
     def body(b: Body) -> str:

@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 
 from meshweave.frontends.python.builder import fail, tensor_type
 from meshweave.frontends.python.dtypes import (
-    DEFAULT_FLOAT,
     DType,
     DTypeLike,
     complex_of,
+    default_floating,
+    float32,
     floating,
     part,
 )
@@ -145,7 +146,7 @@ def _one(name: str, kind: str, x: ArrayLike, n: int | None, axis: int, norm: str
     if kind == "rfft" and value.dtype.kind == "c":
         e.refuse(name, value.dtype, "a real one")
     wide = floating(value.dtype)
-    wide = wide if wide.bits > 16 else DEFAULT_FLOAT
+    wide = wide if wide.bits > 16 else float32
     given = e.astype(value, wide if kind == "rfft" else complex_of(wide))
     size = value.shape[dim]
     length = n if n is not None else 2 * (size - 1) if kind == "irfft" else size
@@ -193,7 +194,7 @@ def fftfreq(
     """Return the frequencies of the elements of `fft` of n samples `d` apart: from 0, then negative ones."""
     if n < 1:
         fail(f"fftfreq: n={n}, at least 1 is right")
-    index = arange(n, dtype=dtype or DEFAULT_FLOAT, device=device)
+    index = arange(n, dtype=dtype or default_floating(), device=device)
     half = (n + 1) // 2
     return e.divide(e.where(index < half, index, e.subtract(index, n)), float(n * d))
 
@@ -204,7 +205,7 @@ def rfftfreq(
     """Return the frequencies of the elements of `rfft` of n samples `d` apart."""
     if n < 1:
         fail(f"rfftfreq: n={n}, at least 1 is right")
-    index = arange(n // 2 + 1, dtype=dtype or DEFAULT_FLOAT, device=device)
+    index = arange(n // 2 + 1, dtype=dtype or default_floating(), device=device)
     return e.divide(index, float(n * d))
 
 

@@ -6,11 +6,11 @@ import math
 
 from meshweave.frontends.python.builder import fail
 from meshweave.frontends.python.dtypes import (
-    DEFAULT_FLOAT,
     DEFAULT_INT,
     DTypeLike,
     accumulator,
     bool_,
+    default_floating,
     floating,
 )
 from meshweave.frontends.python.functions import elementwise as e
@@ -120,7 +120,7 @@ def one_hot(
     value = tensor(x)
     e.checked("one_hot", [value], "ib")
     hot = logic.equal(expand_dims(value, -1), e.astype(arange(num_classes), value.dtype))
-    made = e.astype(hot, dtype_of("one_hot", dtype, DEFAULT_FLOAT))
+    made = e.astype(hot, dtype_of("one_hot", dtype, default_floating()))
     return moveaxis(made, -1, axis)
 
 
