@@ -55,6 +55,7 @@ __all__ = [
     "from_mlir",
     "from_stablehlo",
     "from_torch",
+    "grad",
     "hint",
     "jit",
     "kernels",
@@ -65,8 +66,11 @@ __all__ = [
     "save",
     "scan",
     "show",
+    "stop_gradient",
     "torch_backend",
+    "value_and_grad",
     "verify",
+    "vjp",
     "while_loop",
 ]
 

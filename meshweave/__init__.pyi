@@ -2,6 +2,9 @@
 
 from meshweave import jax as jax
 from meshweave.api.arrays import from_dlpack as from_dlpack
+from meshweave.api.gradients.functions import grad as grad
+from meshweave.api.gradients.functions import value_and_grad as value_and_grad
+from meshweave.api.gradients.functions import vjp as vjp
 from meshweave.api.jit import jit as jit
 from meshweave.api.program import Program as Program
 from meshweave.api.program import compile as compile
@@ -306,6 +309,7 @@ from meshweave.frontends.python.place import constrain as constrain
 from meshweave.frontends.python.place import default_float as default_float
 from meshweave.frontends.python.place import hint as hint
 from meshweave.frontends.python.place import kernels as kernels
+from meshweave.frontends.python.tape import stop_gradient as stop_gradient
 from meshweave.jax.program import from_jax as from_jax
 from meshweave.layout import Layout as Layout
 from meshweave.layout import Mesh as Mesh
@@ -341,6 +345,7 @@ __all__ = [
     "from_mlir",
     "from_stablehlo",
     "from_torch",
+    "grad",
     "hint",
     "jit",
     "kernels",
@@ -351,8 +356,11 @@ __all__ = [
     "save",
     "scan",
     "show",
+    "stop_gradient",
     "torch_backend",
+    "value_and_grad",
     "verify",
+    "vjp",
     "while_loop",
 ]
 

@@ -194,7 +194,7 @@ class Jitted:
             raise UsageError(f"jit: a function is needed, got {type(function).__name__}")
         if timeout is not None and not (isinstance(timeout, int | float) and timeout > 0):
             raise UsageError(f"jit: timeout={timeout!r:.40}, seconds above 0 are right")
-        self._function, self._engine = function, engine
+        self._function, self.engine = function, engine
         self._timeout, self._flight, self._verify = timeout, flight, verify
         self.mesh = _mesh(mesh)
         self._in_layouts: object = in_layouts  # a layout, or a pytree of layouts
@@ -484,7 +484,7 @@ class Jitted:
             self._where, donated=donated_leaves(self._donated, key.paths, [spec.weak for spec in key.specs]),
         )  # fmt: skip
         return Lowered(
-            *(self.__name__, program, program.specs, key.paths, self.mesh, self._engine),
+            *(self.__name__, program, program.specs, key.paths, self.mesh, self.engine),
             *(key.kernels, self._verify, partial(self._leaves, key)),
         )
 

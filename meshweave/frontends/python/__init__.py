@@ -61,6 +61,8 @@ _NAMES = {
     "frontends.python.control": "cond scan while_loop",
     "frontends.python.place": "constrain default_float hint kernels",
     "api.arrays": "from_dlpack",
+    "frontends.python.tape": "stop_gradient",
+    "api.gradients.functions": "grad value_and_grad vjp",
     "api.jit": "jit",
     "api.redistribution": "redistribute",
 }

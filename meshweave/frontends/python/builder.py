@@ -112,6 +112,9 @@ class Block:
         self.open = True
 
 
+TimeAxes: TypeAlias = tuple[tuple[str, int | None], ...]
+
+
 class HintRegion:
     """Build a hint.region; its results are those of its values that are used after it."""
 
@@ -120,13 +123,20 @@ class HintRegion:
         trace: TraceBuilder,
         hints: str,
         loc: str,
-        time_axes: tuple[tuple[str, int | None], ...],
+        time_axes: TimeAxes,
+        back: tuple[str, TimeAxes] | None = None,
+        place: str | None = None,
     ) -> None:
-        """Begin a region. time_axes: of the slices that the hints ask for: names, and counts where given."""
-        self.hints, self.time_axes, self.place = hints, time_axes, where() or ""
+        """Begin a region.
+
+        time_axes: of the slices that the hints ask for: names, and counts where given. back: hints and time axes of
+        the gradients of its ops, by default the same. place: the user's line, by default the current one.
+        """
+        self.hints, self.time_axes, self.place = hints, time_axes, place or where() or ""
+        self.back = (hints, time_axes) if back is None else back
         trace.regions.append(self)
         self.block = Block(trace.block, "hint", self)
-        self._trace, self._loc = trace, loc
+        self._trace, self.loc = trace, loc
         self._results: dict[str, tuple[str, str]] = {}
 
     def export(self, name: str, type_: str) -> str:
@@ -143,8 +153,8 @@ class HintRegion:
         start = f"{outside} = " if outside else ""
         return (
             f'{start}"hint.region"() ({{\n{render(self.block.lines)}\n'
-            f'"hint.yield"({inside}) : ({types}) -> (){self._loc}\n'
-            f"}}) {{hints = {{{self.hints}}}}} : () -> ({types}){self._loc}"
+            f'"hint.yield"({inside}) : ({types}) -> (){self.loc}\n'
+            f"}}) {{hints = {{{self.hints}}}}} : () -> ({types}){self.loc}"
         )
 
 
@@ -256,6 +266,15 @@ class Body:
         return self.complex(target, *parts)
 
 
+def _stands_in(block: Block | None, body: Block) -> bool:
+    """Tell whether a block that has ended is a body, or stands in it."""
+    while block is not None and not block.open:
+        if block is body:
+            return True
+        block = block.parent
+    return False
+
+
 Emit: TypeAlias = Callable[..., str]
 """Writes scalar ops into a Body, given it, a dtype and names of operands, and returns the name of what they make."""
 _EQUAL = {"oeq": "eq", "une": "neq"}
@@ -299,8 +318,15 @@ class TracedValue(Protocol):
     trace: TraceBuilder
     block: Block
     name: str
+    key: str
     type: str
     dtype: DType
+
+
+class Recorder(Protocol):
+    """Describe what notes ops for a gradient to the builder: it follows the values that have these keys."""
+
+    tracked: set[str]
 
 
 class TraceBuilder:
@@ -327,6 +353,10 @@ class TraceBuilder:
         self.locations: dict[str, str] = {}  # alias -> location
         self.taken: dict[str, set[DType]] = {}  # argument that is a Python scalar -> types it took
         self.captured: list[CapturedArray] = []
+        self.tapes: list[Recorder] = []  # of the gradients around, the innermost last
+        self.within = 0  # how many primitives are being traced, one inside of the other
+        self.at: str | None = None  # the location of all ops; None: the user's lines
+        self._noted: tuple[Block, dict[str, TracedValue]] | None = None
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
@@ -347,6 +377,8 @@ class TraceBuilder:
         """Return the location suffix of an op at the user's current line."""
         if self._place is not None:
             return self._place
+        if self.at is not None:
+            return self.at
         frame = user_frame()
         if frame is None:
             return ""
@@ -373,7 +405,12 @@ class TraceBuilder:
         """Return the name of a value in this block. Raises CompileError if it left its trace or its body."""
         if value.trace is not self:
             fail("a value of another traced call is used here: give it in as an argument")
+        if self.tapes and not self.within:
+            self._refuse_unknown(value)
         name, block = value.name, value.block
+        if self._noted is not None and _stands_in(block, self._noted[0]):
+            self._noted[1].setdefault(value.key, value)
+            return name
         while not block.open:
             if block.region is None or block.parent is None:
                 fail(
@@ -382,6 +419,36 @@ class TraceBuilder:
             name = block.region.export(name, value.type)
             block = block.parent
         return name
+
+    def _refuse_unknown(self, value: TracedValue) -> None:
+        """Raise CompileError where an op outside of all primitives reads a value that a gradient follows."""
+        if any(value.key in tape.tracked for tape in self.tapes):
+            fail("mw.grad: an op that is no part of a function of mw has no derivative")
+
+    @contextlib.contextmanager
+    def rehearsed(self, body: Block) -> Iterator[dict[str, TracedValue]]:
+        """Trace what is thrown away; give the values of a block that has ended which were used, by their keys."""
+        before = self.tapes, self._noted, len(self.regions), self.block
+        found: dict[str, TracedValue] = {}
+        self.tapes, self._noted, self.block = [], (body, found), Block(self.block, "a rehearsal")
+        try:
+            yield found
+        finally:
+            self.tapes, self._noted, count, self.block = before
+            del self.regions[count:]
+
+    @contextlib.contextmanager
+    def reopened(self, block: Block) -> Iterator[None]:
+        """Add lines to a block that has ended."""
+        before, self.block = self.block, block
+        block.open = True
+        self.within += 1
+        try:
+            yield
+        finally:
+            self.within -= 1
+            block.open = False
+            self.block = before
 
     def empty(self, type_: str) -> str:
         """Return an uninitialised tensor for an op to write; each block makes one of a type."""

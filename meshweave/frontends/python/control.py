@@ -11,7 +11,9 @@ import numpy as np
 from meshweave.frontends.python import tree
 from meshweave.frontends.python.builder import Block, TraceBuilder, fail, tensor_type
 from meshweave.frontends.python.dtypes import DType, Scalar, bool_, promoted
+from meshweave.frontends.python.functions.create import zeros_like
 from meshweave.frontends.python.functions.elementwise import astype
+from meshweave.frontends.python.tape import Tape, note, taped, unnoted
 from meshweave.frontends.python.tracer import ArrayLike, Tracer, is_weak, tensor, tracing
 
 _Leaves = list[Tracer]
@@ -58,23 +60,96 @@ def _scan(
         at = iv
         if reverse:
             at = trace.let(f"arith.subi {trace.index(rounds - 1)}, {iv} : index")
-        rows = [_row(trace, x, at) for x in sources]
-        returned = f(given.value(arguments), tree.unflatten(form, iter(rows)))
-        if not isinstance(returned, tuple) or len(returned) != 2:
-            fail("scan: f must return two things: the next carry and a y (None for none)")
-        following = given.like("scan: the carry", returned[0], carry)
-        ys, y_form = _tensors(returned[1])
-        buffers = [Tracer(trace, trace.fresh(), (rounds, *y.shape), y.dtype) for y in ys]
-        written = [_write(trace, y, into, at) for y, into in zip(ys, buffers)]
+        with unnoted(trace):
+            rows = [_row(trace, x, at) for x in sources]
+        followed = [r for r, x in zip(rows, sources) if any(_follows(trace, x))]
+        with taped(trace, [*arguments, *followed]) as tape:
+            returned = f(given.value(arguments), tree.unflatten(form, iter(rows)))
+            if not isinstance(returned, tuple) or len(returned) != 2:
+                fail("scan: f must return two things: the next carry and a y (None for none)")
+            following = given.like("scan: the carry", returned[0], carry)
+            ys, y_form = _tensors(returned[1])
+    results = [*following, *ys]
+    known = {v.key for v in (*rows, *ys)}
+    kept = [v for v in _kept(trace, tape, block, results) if v.key not in known]
+    buffers = [Tracer(trace, trace.fresh(), (rounds, *y.shape), y.dtype) for y in (*ys, *kept)]
+    with trace.reopened(block):
+        written = [_write(trace, y, into, at) for y, into in zip((*ys, *kept), buffers)]
         names = [*[trace.name(v) for v in following], *written]
     empties = [trace.let(f"tensor.empty() : {b.type}") for b in buffers]
-    bound = zip([*arguments, *buffers], [*[trace.name(v) for v in carry], *empties])
+    with unnoted(trace):
+        starts = [*[trace.name(v) for v in carry], *empties]
+    bound = zip([*arguments, *buffers], starts)
     types = [v.type for v in (*arguments, *buffers)]
     zero, end, one = (trace.index(n) for n in (0, rounds, 1))
     carried = [(v.name, start) for v, start in bound]
-    results = for_loop(trace, f"{iv} = {zero} to {end} step {one}", carried, types, block, names)
-    made = _results(trace, results, [*carry, *buffers])
-    return given.value(made[: len(carry)]), tree.unflatten(y_form, iter(made[len(carry) :]))
+    made = _results(
+        trace,
+        for_loop(trace, f"{iv} = {zero} to {end} step {one}", carried, types, block, names),
+        [*carry, *buffers],
+    )
+    if tape is not None:
+        saved = dict(zip([v.key for v in kept], made[len(results) :]))
+        held = dict(zip([v.key for v in (*rows, *ys)], [*sources, *made[len(carry) :]]))
+        body = LoopBody(tape, arguments, rows, results, len(carry), saved, held, rounds, reverse)
+        free = list(tape.free.values())
+        note(trace, "scan", (body,), {}, [*carry, *sources, *free], made)
+    return given.value(made[: len(carry)]), tree.unflatten(
+        y_form, iter(made[len(carry) : len(results)])
+    )
+
+
+class LoopBody(NamedTuple):
+    """Hold what the gradient of a scan needs of its body.
+
+    arguments, rows: what a round takes. results: what it gives, first the carry, of which there are `carried`. saved,
+    held: by the key of a value of the body all rounds' values, stacked: those kept for this, and those there anyway.
+    """
+
+    tape: Tape
+    arguments: _Leaves
+    rows: _Leaves
+    results: _Leaves
+    carried: int
+    saved: dict[str, Tracer]
+    held: dict[str, Tracer]
+    rounds: int
+    reverse: bool
+
+
+class BranchBody(NamedTuple):
+    """Hold what the gradient of a cond needs of a branch.
+
+    saved, held: by the key of a value inside what holds it outside: those kept for this, and those there anyway.
+    """
+
+    tape: Tape
+    results: _Leaves
+    saved: dict[str, Tracer]
+    held: dict[str, Tracer]
+
+
+def _follows(trace: TraceBuilder, value: Tracer) -> list[bool]:
+    return [value.key in tape.tracked for tape in trace.tapes]
+
+
+def _kept(trace: TraceBuilder, tape: Tape | None, block: Block, results: _Leaves) -> _Leaves:
+    """Return the values of a body that going back over it uses.
+
+    Where gradients are nested, those too that going back over what follows from these uses.
+    """
+    if tape is None:
+        return []
+    tape.reads(results)
+    found: dict[str, Tracer] = {}
+    while True:
+        ends = [v for v in (*results, *found.values()) if v.dtype.kind in "fc"]
+        with trace.rehearsed(block) as noted:
+            tape.walk(tape, {v.key: zeros_like(v) for v in ends}, {})
+        fresh = {k: v for k, v in noted.items() if k not in found and isinstance(v, Tracer)}
+        found |= fresh
+        if not fresh or len(trace.tapes) < 2:
+            return list(found.values())
 
 
 class _Retyped(Exception):
@@ -248,23 +323,40 @@ def cond(
     if isinstance(pred, bool | np.bool_):
         return true_fun(*args) if pred else false_fun(*args)
     trace = tracing(pred)
-    condition = _scalar(trace, _predicate("cond", pred))
-    with trace.inside("a branch of a cond") as yes:
+    pred = _predicate("cond", pred)
+    condition = _scalar(trace, pred)
+    with trace.inside("a branch of a cond") as yes, taped(trace, []) as yes_tape:
         first, structure = _tensors(true_fun(*args))
-        kept = [trace.name(v) for v in first]
-    with trace.inside("a branch of a cond") as no:
+    with trace.inside("a branch of a cond") as no, taped(trace, []) as no_tape:
         second = _Carried(structure).like(
             "cond: what the second branch returns", false_fun(*args), first
         )
-        given = [trace.name(v) for v in second]
     made: T
     if not first:
         made = tree.unflatten(structure, iter(()))
         return made
-    types = [v.type for v in first]
+    kept = [_kept(trace, yes_tape, yes, first), _kept(trace, no_tape, no, second)]
+    for number, ends in enumerate((first, second)):
+        known = {v.key for v in ends}
+        kept[number] = [v for v in kept[number] if v.key not in known]
+    with trace.reopened(yes):
+        given = [trace.name(v) for v in (*first, *kept[0], *map(zeros_like, kept[1]))]
+    with trace.reopened(no):
+        other = [trace.name(v) for v in (*second, *map(zeros_like, kept[0]), *kept[1])]
+    every = [*first, *kept[0], *kept[1]]
+    types = [v.type for v in every]
     head = f"scf.if {condition} -> ({', '.join(types)}) {{"
-    names = structured(trace, head, [(yes, kept, ""), (no, given, "} else {")], types)
-    made = tree.unflatten(structure, iter(_results(trace, names, first)))
+    names = structured(trace, head, [(yes, given, ""), (no, other, "} else {")], types)
+    results = _results(trace, names, every)
+    if yes_tape is not None and no_tape is not None:
+        saved = dict(zip([v.key for v in (*kept[0], *kept[1])], results[len(first) :]))
+        bodies = [
+            BranchBody(tape, ends, saved, dict(zip([v.key for v in ends], results)))
+            for tape, ends in ((yes_tape, first), (no_tape, second))
+        ]
+        free = list({**yes_tape.free, **no_tape.free}.values())
+        note(trace, "cond", (pred, *bodies), {}, free, results)
+    made = tree.unflatten(structure, iter(results[: len(first)]))
     return made
 
 
@@ -295,19 +387,27 @@ def _while(
         fail("while_loop: init has no leaves")
     with trace.inside("the condition of a while_loop") as before:
         tested = _arguments(trace, carry)
-        holds = _predicate("while_loop", cond_fun(given.value(tested)))
+        with taped(trace, []):
+            holds = _predicate("while_loop", cond_fun(given.value(tested)))
         types = [v.type for v in carry]
         flag, names = _scalar(trace, holds), ", ".join([v.name for v in tested])
         trace.add(f"scf.condition({flag}) {names} : {', '.join(types)}")
     with trace.inside("the body of a while_loop") as body:
         inside = _arguments(trace, carry)
-        made = body_fun(given.value(inside))
-        following = [trace.name(v) for v in given.like("while_loop: the value", made, carry)]
-    starts = ", ".join([f"{v.name} = {trace.name(c)}" for v, c in zip(tested, carry)])
+        with taped(trace, inside) as tape:
+            made = body_fun(given.value(inside))
+            results = given.like("while_loop: the value", made, carry)
+        with unnoted(trace):
+            following = [trace.name(v) for v in results]
+    with unnoted(trace):
+        starts = ", ".join([f"{v.name} = {trace.name(c)}" for v, c in zip(tested, carry)])
     joined = ", ".join(types)
     head = f"scf.while ({starts}) : ({joined}) -> ({joined}) {{"
     arguments = ", ".join([f"{v.name}: {v.type}" for v in inside])
     parts = [(before, [], ""), (body, following, f"}} do {{\n^bb0({arguments}):")]
-    results = structured(trace, head, parts, types)
-    last: T = given.value(_results(trace, results, carry))
+    ends = _results(trace, structured(trace, head, parts, types), carry)
+    if tape is not None:
+        tape.reads(results)
+        note(trace, "while_loop", (), {}, [*carry, *tape.free.values()], ends)
+    last: T = given.value(ends)
     return last

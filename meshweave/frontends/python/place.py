@@ -24,6 +24,7 @@ from meshweave.frontends.python.dtypes import (
     float32,
     float64,
 )
+from meshweave.frontends.python.tape import primitive
 from meshweave.frontends.python.tracer import ArrayLike, Tracer, tensor, tracing
 from meshweave.hints.fast_paths import Choice
 from meshweave.hints.keys import Hint, HintError
@@ -52,6 +53,7 @@ def layout_attr(layout: Layout) -> str:
     return f'#dist.layout<"{layout}">'
 
 
+@primitive
 def constrain(x: ArrayLike, layout: LayoutLike) -> Tracer:
     """Give x a layout (text, `P(...)` or a Layout) from here on; its global value does not change.
 

@@ -83,16 +83,18 @@ class Tracer:
     """Represent a tensor of a program under construction.
 
     shape, dtype: of the global value. weak: an argument that was a Python scalar, or a float computed elementwise from
-    Python scalars alone: it takes the type of what it meets. Operators and indexing are those of the array API.
+    Python scalars alone: it takes the type of what it meets. key: what gradients know it by: its name, but for what
+    stands for another value. Operators and indexing are those of the array API.
     """
 
-    __slots__ = ("block", "dtype", "name", "shape", "trace", "type", "weak")
+    __slots__ = ("block", "dtype", "key", "name", "shape", "trace", "type", "weak")
     __array_priority__ = 1000
 
     def __init__(
         self, trace: TraceBuilder, name: str, shape: Sequence[int], dtype: DType, weak: bool = False
     ) -> None:
         self.trace, self.name, self.dtype, self.weak = trace, name, dtype, weak
+        self.key = name
         self.shape = tuple(shape)
         self.block: Block = trace.block
         self.type = tensor_type(self.shape, dtype)
@@ -274,6 +276,13 @@ def _not_numpys(name: str) -> NoReturn:
     own = SYNONYMS.get(name) or NEAR.get(name, name)
     hint = f": mw.{own} does" if own in PUBLIC else ""
     fail(f"np.{name} does not work on traced values{hint}")
+
+
+def same(value: Tracer, key: str, weak: bool = False) -> Tracer:
+    """Return a value under a key: gradients take it for the value that has this key."""
+    found = Tracer(value.trace, value.name, value.shape, value.dtype, weak)
+    found.block, found.key = value.block, key
+    return found
 
 
 def is_operand(value: object) -> TypeGuard[ArrayLike]:

@@ -23,8 +23,9 @@ from meshweave.transforms.base import copied, functions, ops_of, port_attrs, use
 BUFFERIZE = (
     "builtin.module(eliminate-empty-tensors,empty-tensor-to-alloc-tensor,"
     "one-shot-bufferize{bufferize-function-boundaries=true function-boundary-type-conversion=identity-layout-map},"
-    "func.func(cse,canonicalize))"
+    "func.func(cse,canonicalize{disable-patterns={anonymous}::CombineIfs}))"
 )
+"""Two branches of one condition stay two, as they are on tensors, where the checker looks."""
 
 
 MOST_LEVELS = 2  # of branches in branches between copies

@@ -28,6 +28,7 @@ from meshweave.frontends.python.dtypes import (
 )
 from meshweave.frontends.python.functions.elementwise import astype
 from meshweave.frontends.python.functions.manipulate import broadcast_to, reshaped, sizes_of, stack
+from meshweave.frontends.python.tape import primitive
 from meshweave.frontends.python.tracer import (
     ArrayLike,
     Device,
@@ -283,6 +284,7 @@ def triu(x: ArrayLike, /, *, k: int = 0) -> Tracer:
     return _triangle("triu", x, k, "sge")
 
 
+@primitive
 def _triangle(name: str, x: ArrayLike, k: int, predicate: str) -> Tracer:
     value = tensor(x)
     if value.ndim < 2:

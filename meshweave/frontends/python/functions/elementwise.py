@@ -27,6 +27,7 @@ from meshweave.frontends.python.dtypes import (
     part,
 )
 from meshweave.frontends.python.functions.of_complex import OF_COMPLEX
+from meshweave.frontends.python.tape import primitive
 from meshweave.frontends.python.tracer import (
     ArrayLike,
     Device,
@@ -39,6 +40,7 @@ from meshweave.frontends.python.tracer import (
     operand_dtype,
     operands,
     pointwise,
+    same,
     splat,
     tensor,
     tracing,
@@ -115,7 +117,7 @@ def binary(name: str, doc: str, **ops: str) -> Binary:
         op = f"{'complex' if dtype.kind == 'c' else 'arith'}.{by_kind[dtype.kind]}"
         return apply([x1, x2], lambda b, t, x, y: b.op(op, t, x, y), dtype, dtype)
 
-    return named(function, name, doc)
+    return primitive(named(function, name, doc))
 
 
 def _floats(
@@ -143,7 +145,8 @@ def _math(name: str, doc: str, op: str | None = None) -> Unary:
     def function(x: ArrayLike, /) -> Tracer:
         return _floats(name, [x], emit, OF_COMPLEX.get(name))
 
-    return named(function, name, f"{doc}, elementwise. Shape of x; its dtype, float32 of integers.")
+    doc = f"{doc}, elementwise. Shape of x; its dtype, float32 of integers."
+    return primitive(named(function, name, doc))
 
 
 def _complex_op(name: str) -> Emit:
@@ -186,6 +189,7 @@ def reciprocal(x: ArrayLike, /) -> Tracer:
     return divide(1, x)
 
 
+@primitive
 def sigmoid(x: ArrayLike, /) -> Tracer:
     """Compute 1 / (1 + exp(-x)), elementwise."""
 
@@ -197,16 +201,19 @@ def sigmoid(x: ArrayLike, /) -> Tracer:
     return _floats("sigmoid", [x], emit)
 
 
+@primitive
 def atan2(x1: ArrayLike, x2: ArrayLike, /) -> Tracer:
     """Compute the angle of the point (x2, x1), in radians, elementwise."""
     return _floats("atan2", [x1, x2], lambda b, t, y, x: b.op("math.atan2", t, y, x))
 
 
+@primitive
 def copysign(x1: ArrayLike, x2: ArrayLike, /) -> Tracer:
     """Return the magnitude of x1 with the sign of x2, elementwise."""
     return _floats("copysign", [x1, x2], lambda b, t, x, y: b.op("math.copysign", t, x, y))
 
 
+@primitive
 def hypot(x1: ArrayLike, x2: ArrayLike, /) -> Tracer:
     """Compute sqrt(x1**2 + x2**2) without intermediate overflow, elementwise."""
 
@@ -226,6 +233,7 @@ def hypot(x1: ArrayLike, x2: ArrayLike, /) -> Tracer:
     return _floats("hypot", [x1, x2], emit)
 
 
+@primitive
 def logaddexp(x1: ArrayLike, x2: ArrayLike, /) -> Tracer:
     """Compute log(exp(x1) + exp(x2)) without intermediate overflow, elementwise."""
 
@@ -253,6 +261,7 @@ multiply = binary(
 )
 
 
+@primitive
 def divide(x1: ArrayLike, x2: ArrayLike, /) -> Tracer:
     """Compute x1 / x2, elementwise; the result is floating, float32 for integers."""
     dtype = _float_dtype([x1, x2])
@@ -289,6 +298,7 @@ def _signs_differ(b: Body, t: DType, rest: str, y: str) -> str:
     return b.op("arith.andi", bool_, some, differ)
 
 
+@primitive
 def floor_divide(x1: ArrayLike, x2: ArrayLike, /) -> Tracer:
     """Return the largest integer not above x1 / x2, elementwise; an integer divided by 0 gives 0."""
 
@@ -317,6 +327,7 @@ def floor_divide(x1: ArrayLike, x2: ArrayLike, /) -> Tracer:
     return _quotient("floor_divide", x1, x2, integers, floats)
 
 
+@primitive
 def remainder(x1: ArrayLike, x2: ArrayLike, /) -> Tracer:
     """Compute x1 - floor(x1 / x2) * x2, elementwise, with the sign of x2; an integer remainder by 0 is 0."""
 
@@ -343,6 +354,7 @@ def _quotient(name: str, x1: ArrayLike, x2: ArrayLike, integers: Emit, floats: E
     return apply([x1, x2], floats, accumulator(dtype), dtype)
 
 
+@primitive
 def pow(x1: ArrayLike, x2: ArrayLike, /) -> Tracer:
     """Compute x1 to the power of x2, elementwise. Integers wrap around; their negative powers are 0, 1 or -1.
 
@@ -395,6 +407,7 @@ def square(x: ArrayLike, /) -> Tracer:
     return multiply(x, x)
 
 
+@primitive
 def negative(x: ArrayLike, /) -> Tracer:
     """Compute -x, elementwise."""
     dtype = checked("negative", [x], "fic")
@@ -412,6 +425,7 @@ def positive(x: ArrayLike, /) -> Tracer:
     return tensor(x)
 
 
+@primitive
 def abs(x: ArrayLike, /) -> Tracer:
     """Compute the absolute value, elementwise, of complex numbers as real ones; the most negative integer stays."""
     dtype = checked("abs", [x], "fic")
@@ -430,6 +444,7 @@ def abs(x: ArrayLike, /) -> Tracer:
     return apply([x], emit, dtype, dtype)
 
 
+@primitive
 def sign(x: ArrayLike, /) -> Tracer:
     """Return -1, 0 or 1, elementwise, of a complex number x / abs(x), and NaN for NaN."""
     dtype = checked("sign", [x], "fic")
@@ -464,7 +479,7 @@ def _rounding(name: str, doc: str, op: str) -> Unary:
             return tensor(x)
         return apply([x], lambda b, t, a: b.op(f"math.{op}", t, a), accumulator(dtype), dtype)
 
-    return named(function, name, f"{doc}, elementwise; integers stay as they are.")
+    return primitive(named(function, name, f"{doc}, elementwise; integers stay as they are."))
 
 
 ceil = _rounding("ceil", "Round up to a whole number", "ceil")
@@ -512,6 +527,7 @@ def clip(x: ArrayLike, /, min: ArrayLike | None = None, max: ArrayLike | None = 
     return astype(result, given.dtype)
 
 
+@primitive
 def relu(x: ArrayLike, /) -> Tracer:
     """Return x where it is positive, else 0, elementwise."""
     return maximum(x, 0)
@@ -530,6 +546,7 @@ def imag(x: ArrayLike, /) -> Tracer:
     return _part(value, 1)
 
 
+@primitive
 def _part(value: Tracer, number: int) -> Tracer:
     dtype = value.dtype
     if dtype.kind != "c":
@@ -537,6 +554,7 @@ def _part(value: Tracer, number: int) -> Tracer:
     return apply([value], lambda b, t, a: b.part(number, t, a), dtype, part(dtype), part(dtype))
 
 
+@primitive
 def conj(x: ArrayLike, /) -> Tracer:
     """Return the complex conjugate, elementwise; real numbers are their own."""
     value = tensor(x)
@@ -545,6 +563,7 @@ def conj(x: ArrayLike, /) -> Tracer:
     return apply([value], _complex_op("conj"), value.dtype, value.dtype)
 
 
+@primitive
 def astype(
     x: ArrayLike, dtype: DTypeLike, /, *, copy: bool = True, device: Device = None
 ) -> Tracer:
@@ -560,10 +579,11 @@ def astype(
     if given.weak:
         meets(given, wanted)
     if given.dtype == wanted:
-        return Tracer(given.trace, given.trace.name(given), given.shape, wanted)
+        return same(given, given.key)
     return pointwise([given], wanted, lambda b, a: b.cast(a, given.dtype, wanted))
 
 
+@primitive
 def where(condition: ArrayLike, x1: ArrayLike, x2: ArrayLike, /) -> Tracer:
     """Choose x1 where the condition holds, else x2, elementwise; all three broadcast.
 

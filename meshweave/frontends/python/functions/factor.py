@@ -17,6 +17,7 @@ from meshweave.frontends.python.functions.logic import equal, greater, not_equal
 from meshweave.frontends.python.functions.manipulate import broadcast_to, concat, expand_dims
 from meshweave.frontends.python.functions.reduce import prod
 from meshweave.frontends.python.functions.reduce import sum as total
+from meshweave.frontends.python.tape import primitive
 from meshweave.frontends.python.tracer import ArrayLike, Tracer, broadcast_shapes, tensor, tracing
 from meshweave.ir.routines import RoutineCall
 
@@ -50,12 +51,14 @@ class SVDResult(NamedTuple):
     Vh: Tracer
 
 
+@primitive
 def cholesky(x: ArrayLike, /, *, upper: bool = False) -> Tracer:
     """Factor positive matrices: x = L Lᵀ, or Uᵀ U where `upper`. Only that triangle of x is read."""
     factor, info = _call("cholesky", "potrf", [x], () if upper else ("lower",))
     return _or_nan(triu(factor) if upper else tril(factor), info)
 
 
+@primitive
 def qr(x: ArrayLike, /, *, mode: str = "reduced") -> QRResult:
     """Factor matrices x = Q R, R upper triangular; mode: "reduced", or "complete" for a square Q."""
     if mode not in ("reduced", "complete"):
@@ -70,6 +73,7 @@ def qr(x: ArrayLike, /, *, mode: str = "reduced") -> QRResult:
     return QRResult(_call("qr", "orgqr", [concat([first, rest], axis=-1), scales])[0], r)
 
 
+@primitive
 def svd(x: ArrayLike, /, *, full_matrices: bool = True) -> SVDResult:
     """Decompose matrices x = U diag(S) Vh; full_matrices: whether U and Vh are square."""
     routine = "gesdd_full" if full_matrices else "gesdd"
@@ -77,22 +81,26 @@ def svd(x: ArrayLike, /, *, full_matrices: bool = True) -> SVDResult:
     return SVDResult(_or_nan(u, info), _or_nan(values, info), _or_nan(vh, info))
 
 
+@primitive
 def svdvals(x: ArrayLike, /) -> Tracer:
     """Compute the singular values of matrices, the largest first."""
     return _or_nan(*_call("svdvals", "gesdd_values", [x]))
 
 
+@primitive
 def eigh(x: ArrayLike, /) -> EighResult:
     """Decompose symmetric matrices, of which the lower triangle is read: x V = V diag(w)."""
     vectors, values, info = _call("eigh", "syevd", [x], ("lower",))
     return EighResult(_or_nan(values, info), _or_nan(vectors, info))
 
 
+@primitive
 def eigvalsh(x: ArrayLike, /) -> Tracer:
     """Compute the eigenvalues of symmetric matrices, the smallest first; the lower triangle is read."""
     return _or_nan(*_call("eigvalsh", "syevd_values", [x], ("lower",)))
 
 
+@primitive
 def solve(x1: ArrayLike, x2: ArrayLike, /) -> Tracer:
     """Solve x1 y = x2 for matrices x1; x2: matrices whose columns are right sides, or one vector."""
     sides = tensor(x2)
@@ -100,6 +108,7 @@ def solve(x1: ArrayLike, x2: ArrayLike, /) -> Tracer:
     return y[..., 0] if sides.ndim == 1 else y
 
 
+@primitive
 def inv(x: ArrayLike, /) -> Tracer:
     """Invert matrices."""
     value = tensor(x)
@@ -108,12 +117,14 @@ def inv(x: ArrayLike, /) -> Tracer:
     return _solved("inv", value, eye(value.shape[-1], dtype=floating(value.dtype)))
 
 
+@primitive
 def det(x: ArrayLike, /) -> Tracer:
     """Compute the determinants of matrices."""
     factors, pivots, _ = _call("det", "getrf", [x])
     return e.multiply(_parity(pivots, factors), prod(_diagonal(factors), axis=-1))
 
 
+@primitive
 def slogdet(x: ArrayLike, /) -> SlogdetResult:
     """Compute the signs and the logarithms of the magnitudes of determinants."""
     factors, pivots, _ = _call("slogdet", "getrf", [x])
@@ -122,6 +133,7 @@ def slogdet(x: ArrayLike, /) -> SlogdetResult:
     return SlogdetResult(sign, total(e.log(e.abs(diagonal)), axis=-1))
 
 
+@primitive
 def pinv(x: ArrayLike, /, *, rtol: ArrayLike | None = None) -> Tracer:
     """Compute pseudo-inverses; singular values of at most `rtol` times the largest one count as 0."""
     u, values, vh = svd(x, full_matrices=False)

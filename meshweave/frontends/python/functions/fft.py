@@ -18,6 +18,7 @@ from meshweave.frontends.python.dtypes import (
 from meshweave.frontends.python.functions import elementwise as e
 from meshweave.frontends.python.functions.create import arange, zeros
 from meshweave.frontends.python.functions.manipulate import axes_of, axis_of, concat, roll
+from meshweave.frontends.python.tape import primitive
 from meshweave.frontends.python.tracer import ArrayLike, Axes, Device, Tracer, tensor, tracing
 
 __all__ = [
@@ -178,6 +179,7 @@ def _fitted(value: Tracer, dim: int, size: int) -> Tracer:
     return concat([value, zeros(rest, dtype=value.dtype)], axis=dim)
 
 
+@primitive
 def _transformed(value: Tracer, kind: str, dim: int, length: int) -> Tracer:
     made: DType = part(value.dtype) if kind == "irfft" else complex_of(value.dtype)
     size = length // 2 + 1 if kind == "rfft" else length

@@ -36,6 +36,7 @@ from meshweave.frontends.python.functions.manipulate import (
     sizes_of,
 )
 from meshweave.frontends.python.functions.reduce import sum as total
+from meshweave.frontends.python.tape import primitive
 from meshweave.frontends.python.tracer import (
     ArrayLike,
     Index,
@@ -114,6 +115,7 @@ def _slice(key: slice, size: int) -> tuple[int, int, int, bool]:
     return (start + (count - 1) * step if count else 0), count, -step, True
 
 
+@primitive
 def _extract(value: Tracer, starts: list[int], sizes: list[int], steps: list[int]) -> Tracer:
     if tuple(sizes) == value.shape:
         return value
@@ -223,6 +225,7 @@ def take(x: ArrayLike, indices: ArrayLike | list[int], /, axis: int | None = Non
     return _gather(value, places, axis_of("take", axis, value.ndim))
 
 
+@primitive
 def _gather(value: Tracer, indices: Tracer, dim: int) -> Tracer:
     if indices.dtype.kind not in INTEGERS:
         fail(f"take: indices of dtype {indices.dtype!r}, integers are right")
@@ -239,6 +242,7 @@ def _gather(value: Tracer, indices: Tracer, dim: int) -> Tracer:
     return _lookup("take", value, indices, dim, shape, reads, place)
 
 
+@primitive
 def take_along_axis(x: ArrayLike, indices: ArrayLike, /, axis: int = -1) -> Tracer:
     """Take the elements of x at `indices` along `axis`, each at its own place along the other dims, which broadcast.
 

@@ -39,6 +39,7 @@ from meshweave.frontends.python.functions.manipulate import (
 from meshweave.frontends.python.functions.reduce import max as most
 from meshweave.frontends.python.functions.reduce import min as least
 from meshweave.frontends.python.functions.reduce import sum as total
+from meshweave.frontends.python.tape import primitive
 from meshweave.frontends.python.tracer import (
     ArrayLike,
     Axes,
@@ -57,6 +58,7 @@ __all__ = [
 ]  # fmt: skip
 
 
+@primitive
 def contract(name: str, a: Tracer, b: Tracer, left: str, right: str, out: str) -> Tracer:
     """Contract two tensors whose dims are letters, none twice in one operand; dims of extent 1 broadcast."""
     dtype = operand_dtype([a, b])
@@ -267,6 +269,7 @@ def _spelled(
     return spelled, out
 
 
+@primitive
 def diagonal(x: ArrayLike, /, *, offset: int = 0) -> Tracer:
     """Return the diagonal of each matrix (the last two dims), `offset` above the main one, as a last dim."""
     value = _matrices("diagonal", x)

@@ -27,6 +27,7 @@ from meshweave.frontends.python.functions.elementwise import (
     real,
     refuse,
 )
+from meshweave.frontends.python.tape import primitive
 from meshweave.frontends.python.tracer import ArrayLike, Tracer, operand_dtype, operands, tensor
 
 
@@ -39,7 +40,7 @@ def _comparison(name: str, sign: str, predicates: tuple[str, str, str]) -> Binar
         emit = lambda b, t, x, y: b.compare(predicate, t, x, y)  # noqa: E731
         return apply([x1, x2], emit, dtype, bool_, bool_)
 
-    return named(function, name, f"Tell whether x1 {sign} x2, elementwise; bool.")
+    return primitive(named(function, name, f"Tell whether x1 {sign} x2, elementwise; bool."))
 
 
 equal = _comparison("equal", "==", ("oeq", "eq", "eq"))
@@ -60,7 +61,7 @@ def _test(name: str, doc: str, emit: Emit, otherwise: bool) -> Unary:
             return apply([x], lambda b, t, a: b.constant(otherwise, bool_), dtype, bool_, bool_)
         return apply([x], emit, dtype, bool_, bool_)
 
-    return named(function, name, f"Tell whether x is {doc}, elementwise; bool.")
+    return primitive(named(function, name, f"Tell whether x is {doc}, elementwise; bool."))
 
 
 def _against_infinity(predicate: str) -> Emit:
@@ -72,6 +73,7 @@ isinf = _test("isinf", "infinite", _against_infinity("oeq"), False)
 isfinite = _test("isfinite", "neither infinite nor NaN", _against_infinity("olt"), True)
 
 
+@primitive
 def signbit(x: ArrayLike, /) -> Tracer:
     """Tell whether the sign bit of x is set, for -0.0 and NaN too, elementwise; bool."""
     dtype = checked("signbit", [x])
@@ -92,6 +94,7 @@ bitwise_or = binary("bitwise_or", f"Compute x1 | x2 {_BITS}.", i="ori", b="ori")
 bitwise_xor = binary("bitwise_xor", f"Compute x1 ^ x2 {_BITS}.", i="xori", b="xori")
 
 
+@primitive
 def bitwise_invert(x: ArrayLike, /) -> Tracer:
     """Compute ~x for integers, `not x` for bools, elementwise."""
     dtype = checked("bitwise_invert", [x], "ib")
@@ -99,6 +102,7 @@ def bitwise_invert(x: ArrayLike, /) -> Tracer:
     return apply([x], lambda b, t, a: b.op("arith.xori", t, a, b.constant(ones, t)), dtype, dtype)
 
 
+@primitive
 def bitwise_left_shift(x1: ArrayLike, x2: ArrayLike, /) -> Tracer:
     """Compute x1 * 2**x2 for integers, elementwise, wrapping around; 0 where x2 is the number of bits or more."""
     dtype = checked("bitwise_left_shift", [x1, x2], "i")
@@ -111,6 +115,7 @@ def bitwise_left_shift(x1: ArrayLike, x2: ArrayLike, /) -> Tracer:
     return apply([x1, x2], emit, dtype, dtype)
 
 
+@primitive
 def bitwise_right_shift(x1: ArrayLike, x2: ArrayLike, /) -> Tracer:
     """Compute floor(x1 / 2**x2) for integers, elementwise."""
     dtype = checked("bitwise_right_shift", [x1, x2], "i")
@@ -130,9 +135,8 @@ def _logical(name: str, word: str, op: str) -> Binary:
         emit = lambda b, t, x, y: b.op(f"arith.{op}", t, x, y)  # noqa: E731
         return apply([astype(tensor(x1), bool_), astype(tensor(x2), bool_)], emit, bool_, bool_)
 
-    return named(
-        function, name, f"Compute x1 {word} x2, elementwise, where 0 counts as false; bool."
-    )
+    doc = f"Compute x1 {word} x2, elementwise, where 0 counts as false; bool."
+    return primitive(named(function, name, doc))
 
 
 logical_and = _logical("logical_and", "and", "andi")
@@ -145,6 +149,7 @@ def logical_not(x: ArrayLike, /) -> Tracer:
     return bitwise_invert(astype(tensor(x), bool_))
 
 
+@primitive
 def nextafter(x1: ArrayLike, x2: ArrayLike, /) -> Tracer:
     """Return the next float after x1 in the direction of x2, elementwise; x2 where both are equal."""
     dtype = checked("nextafter", [x1, x2], "f")

@@ -9,6 +9,7 @@ from math import prod
 from meshweave.errors import DimError
 from meshweave.frontends.python.builder import affine_map, broadcast_map, fail, tensor_type
 from meshweave.frontends.python.functions.elementwise import astype
+from meshweave.frontends.python.tape import primitive
 from meshweave.frontends.python.tracer import (
     ArrayLike,
     Axes,
@@ -79,6 +80,7 @@ def _by(shape: Sequence[int]) -> str:
     return "x".join(map(str, shape)) or "a scalar"
 
 
+@primitive
 def reshaped(value: Tracer, shape: tuple[int, ...]) -> Tracer:
     """Give a tensor another shape of as many elements."""
     if value.shape == shape:
@@ -136,6 +138,7 @@ def mapped(value: Tracer, shape: tuple[int, ...], reads: Sequence[str]) -> Trace
     return parallel([value], maps, shape, value.dtype, lambda b, ins: ins[0])
 
 
+@primitive
 def permute_dims(x: ArrayLike, /, axes: Sequence[int]) -> Tracer:
     """Put the dims in the order `axes`."""
     value = tensor(x)
@@ -181,6 +184,7 @@ def squeeze(x: ArrayLike, /, axis: Axes = None) -> Tracer:
     return reshaped(value, tuple(n for d, n in enumerate(value.shape) if d not in dims))
 
 
+@primitive
 def broadcast_to(x: ArrayLike, /, shape: Shape) -> Tracer:
     """Repeat x along dims that it lacks, or has with extent 1."""
     value, sizes = tensor(x), sizes_of("broadcast_to", shape)
@@ -199,6 +203,7 @@ def broadcast_arrays(*arrays: ArrayLike) -> list[Tracer]:
     return [broadcast_to(v, shape) for v in values]
 
 
+@primitive
 def concat(arrays: Sequence[ArrayLike], /, axis: int | None = 0) -> Tracer:
     """Join arrays along `axis`; None: flatten them first."""
     given = operands(list(arrays))
@@ -247,6 +252,7 @@ def unstack(x: ArrayLike, /, *, axis: int = 0) -> tuple[Tracer, ...]:
     return tuple(value[(slice(None),) * dim + (i,)] for i in range(value.shape[dim]))
 
 
+@primitive
 def flip(x: ArrayLike, /, axis: Axes = None) -> Tracer:
     """Reverse the order of the elements along `axis` (None: along every dim)."""
     value = tensor(x)

@@ -34,6 +34,7 @@ from meshweave.frontends.python.functions.manipulate import (
     expand_dims,
     reshaped,
 )
+from meshweave.frontends.python.tape import primitive
 from meshweave.frontends.python.tracer import (
     ArrayLike,
     Axes,
@@ -45,6 +46,7 @@ from meshweave.frontends.python.tracer import (
 )
 
 
+@primitive
 def _reduce(
     value: Tracer, dims: tuple[int, ...], keepdims: bool, op: str, initial: Scalar
 ) -> Tracer:
@@ -248,6 +250,7 @@ argmax = _where_extreme("argmax", "largest", max)
 argmin = _where_extreme("argmin", "smallest", min)
 
 
+@primitive
 def softmax(x: ArrayLike, /, axis: int = -1) -> Tracer:
     """Compute exp(x) divided by its sum along `axis`, without overflow."""
     value, dim, below = _below_largest("softmax", x, axis)
@@ -264,6 +267,7 @@ def _below_largest(name: str, x: ArrayLike, axis: int) -> tuple[Tracer, int, Tra
     return value, dim, e.subtract(wide, max(wide, axis=dim, keepdims=True))
 
 
+@primitive
 def log_softmax(x: ArrayLike, /, axis: int = -1) -> Tracer:
     """Compute the logarithm of softmax, without overflow."""
     value, dim, below = _below_largest("log_softmax", x, axis)
@@ -271,6 +275,7 @@ def log_softmax(x: ArrayLike, /, axis: int = -1) -> Tracer:
     return e.astype(found, floating(value.dtype))
 
 
+@primitive
 def logsumexp(x: ArrayLike, /, axis: Axes = None, *, keepdims: bool = False) -> Tracer:
     """Compute log(sum(exp(x))) along `axis`, without overflow."""
     value = tensor(x)
@@ -283,7 +288,8 @@ def logsumexp(x: ArrayLike, /, axis: Axes = None, *, keepdims: bool = False) -> 
     return e.astype(found, floating(value.dtype))
 
 
-def _scan(value: Tracer, dim: int, op: str, initial: float) -> Tracer:
+@primitive
+def _scan_elements(value: Tracer, dim: int, op: str, initial: float) -> Tracer:
     """Combine the elements along `dim` in order with an op of arith, starting from `initial`."""
     trace, dtype = tracing(value), value.dtype
     rest = value.shape[:dim] + value.shape[dim + 1 :]
@@ -314,7 +320,7 @@ def _cumulative(name: str, doc: str, op: str, initial: float) -> Callable[..., T
         if out.kind == "b":
             fail(f"{name}: dtype {out!r}, a number is right")
         wide = accumulator(out)
-        made = _scan(e.astype(value, wide), dim, op_of(op, wide), initial)
+        made = _scan_elements(e.astype(value, wide), dim, op_of(op, wide), initial)
         if include_initial:
             rest = value.shape[:dim] + value.shape[dim + 1 :]
             start = splat(tracing(), rest, int(initial), wide)

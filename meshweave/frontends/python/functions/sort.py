@@ -7,6 +7,7 @@ from meshweave.frontends.python.dtypes import DEFAULT_INT, int32
 from meshweave.frontends.python.functions.elementwise import astype
 from meshweave.frontends.python.functions.index import take_along_axis
 from meshweave.frontends.python.functions.manipulate import axis_of
+from meshweave.frontends.python.tape import primitive
 from meshweave.frontends.python.tracer import ArrayLike, Tracer, tensor, tracing
 
 
@@ -44,6 +45,7 @@ def top_k(
     return take_along_axis(value, places, axis=dim), places
 
 
+@primitive
 def _places(value: Tracer, dim: int, count: int, descending: bool) -> Tracer:
     """Return the places of the first `count` elements in order along `dim`."""
     trace = tracing(value)
