@@ -20,6 +20,7 @@ from meshweave.api.lengths.call import LengthsCompiled
 from meshweave.api.lengths.dims import DimsOf, checked_dims, opened
 from meshweave.api.lengths.lowered import LengthsLowered, dims_of, lower_lengths
 from meshweave.api.lowered import Compiled, Lowered
+from meshweave.api.program import is_auto
 from meshweave.api.signature import (
     argument_paths,
     argument_structures,
@@ -34,6 +35,7 @@ from meshweave.frontends.python.builder import current, fail, where
 from meshweave.frontends.python.dtypes import DType, default_floating
 from meshweave.frontends.python.place import chosen_kernels, constrain, is_layout
 from meshweave.frontends.python.program import (
+    AUTO,
     ArgumentSpec,
     result_layouts,
     spread_layouts,
@@ -88,6 +90,8 @@ def jit(
     timeout: float | None = None,
     flight: str | None = None,
     verify: bool = True,
+    layouts: str | None = None,
+    ranks: int | None = None,
 ) -> Jitted: ...
 @overload
 def jit(
@@ -103,6 +107,8 @@ def jit(
     timeout: float | None = None,
     flight: str | None = None,
     verify: bool = True,
+    layouts: str | None = None,
+    ranks: int | None = None,
 ) -> Callable[[Callable[..., Any]], Jitted]: ...
 def jit(
     function: Callable[..., Any] | None = None,
@@ -117,10 +123,12 @@ def jit(
     timeout: float | None = None,
     flight: str | None = None,
     verify: bool = True,
+    layouts: str | None = None,
+    ranks: int | None = None,
 ) -> Jitted | Callable[[Callable[..., Any]], Jitted]:
     """Compile a function of arrays for a mesh when it is called.
 
-    mesh:        the devices, a Mesh or its text; None: one rank.
+    mesh:        the devices, a Mesh or its text; None: one rank; "auto": `ranks` of them, whose axes are chosen too.
     in_layouts:  where the arguments lie: a layout (text, `P(...)`, Layout, None for any) for each argument, or a pytree
                  of layouts, or one for several; a dict gives them by the arguments' names; by default an Array's own,
                  and else what propagation finds.
@@ -135,6 +143,10 @@ def jit(
                  waits for another, and no limit while all compute.
     flight:      a folder where a call that fails leaves what each rank did last, for `meshweave doctor --dump`.
     verify:      check each program of one rank against the whole program (`docs/verify.md`): a wrong one is refused.
+    layouts:     "auto": what in_layouts, out_layouts and constraints do not say is chosen so that the predicted time is
+                 least (`docs/placement.md`); None: propagation finds it. "auto" in in_layouts or out_layouts leaves one
+                 open, whatever layout an Array has, and asks for this too.
+    ranks:       for the mesh "auto".
 
     Arguments and results are pytrees (tuples, lists, dicts, None, namedtuples, dataclasses) of arrays: NumPy arrays,
     anything with `__array__`, Python scalars, or Arrays; results are Arrays. A program is compiled for each kind of
@@ -157,7 +169,7 @@ def jit(
     make = partial(
         Jitted, mesh=mesh, in_layouts=in_layouts, out_layouts=out_layouts, engine=engine,
         static_argnames=static_argnames, donate=donate, dims=dims, timeout=timeout, flight=flight,
-        verify=verify,
+        verify=verify, layouts=layouts, ranks=ranks,
     )  # fmt: skip
     return make if function is None else make(function)
 
@@ -189,6 +201,8 @@ class Jitted:
         timeout: float | None,
         flight: str | None,
         verify: bool,
+        layouts: str | None,
+        ranks: int | None,
     ) -> None:
         if not callable(function):
             raise UsageError(f"jit: a function is needed, got {type(function).__name__}")
@@ -196,9 +210,10 @@ class Jitted:
             raise UsageError(f"jit: timeout={timeout!r:.40}, seconds above 0 are right")
         self._function, self.engine = function, engine
         self._timeout, self._flight, self._verify = timeout, flight, verify
-        self.mesh = _mesh(mesh)
+        self.mesh = _mesh(mesh, ranks)
         self._in_layouts: object = in_layouts  # a layout, or a pytree of layouts
         self._out_layouts = out_layouts
+        self._auto = is_auto(layouts) or _leaves_open(in_layouts) or _leaves_open(out_layouts)
         self._signature = inspect.signature(function)
         self._names = tuple(self._signature.parameters)
         static = (static_argnames,) if isinstance(static_argnames, str) else static_argnames
@@ -309,6 +324,12 @@ class Jitted:
 
     def _lengths(self, leaves: Sequence[object], structure: tree.Structure) -> Lowered:
         """Trace the function for arguments with `Dim`s."""
+        if self._auto or self.mesh.ranks_to_arrange is not None:
+            raise UsageError(
+                f"{self.__name__}: layouts are chosen for sizes that are known, and calls choose "
+                f"{', '.join(map(str, dims_of(leaves)))}: state the mesh and in_layouts",
+                self._where,
+            )
         dims = dims_of(leaves)
 
         def lower(given: Sequence[object]) -> Lowered:
@@ -486,6 +507,7 @@ class Jitted:
         return Lowered(
             *(self.__name__, program, program.specs, key.paths, self.mesh, self.engine),
             *(key.kernels, self._verify, partial(self._leaves, key)),
+            auto=self._auto or self.mesh.ranks_to_arrange is not None,
         )
 
     def _layouts(self, key: _Key, mesh: Mesh) -> list[Layout | None]:
@@ -493,8 +515,9 @@ class Jitted:
         shapes = [spec.shape for spec in key.specs]
         args, kwargs = argument_structures(key.structure)
         given: Any = self._in_layouts
+        own = [None if mesh.ranks_to_arrange else spec.layout for spec in key.specs]
         if given is None:
-            return [spec.layout for spec in key.specs]
+            return list(own)
         if not is_layout(given) and not isinstance(given, dict | tuple | list):
             raise UsageError(
                 f"in_layouts is {given!r:.40}: a layout, or one for each argument is right",
@@ -512,7 +535,11 @@ class Jitted:
             found = spread_layouts(given, key.structure, shapes, mesh, "in_layouts")
         except MeshweaveError as error:
             raise type(error)(self._named(error.message), self._where) from None
-        return [s.layout if one is None else one for one, s in zip(found, key.specs)]
+        is_open = tree.broadcast_prefix(given, key.structure, is_layout, "in_layouts")
+        return [
+            None if said == AUTO else layout if one is None else one
+            for one, layout, said in zip(found, own, is_open)
+        ]
 
     def _left_out(self, names: Sequence[str]) -> bool:
         """Tell whether all of these arguments have defaults."""
@@ -585,7 +612,16 @@ def _is_array(value: object) -> bool:
     return hasattr(value, "shape") and hasattr(value, "dtype")
 
 
-def _mesh(mesh: Mesh | str | None) -> Mesh:
+def _mesh(mesh: Mesh | str | None, ranks: int | None) -> Mesh:
+    """Return the mesh that arguments mean; for "auto" one whose axes are to be chosen."""
+    if mesh == AUTO:
+        if ranks is None:
+            raise UsageError('jit: mesh="auto" needs the number of ranks: ranks=4')
+        mesh = f"{AUTO}={ranks}"
+    elif ranks is not None:
+        raise UsageError(
+            f'jit: ranks={ranks} goes with mesh="auto": ({mesh or "one rank"}) is said'
+        )
     if isinstance(mesh, str):
         mesh = Mesh.parse(mesh)
     if mesh is not None and not isinstance(mesh, Mesh):
@@ -593,6 +629,13 @@ def _mesh(mesh: Mesh | str | None) -> Mesh:
     if mesh is not None and mesh.is_symbolic:
         raise UsageError(f"jit: mesh ({mesh}) has a symbol for a size, a number is needed")
     return mesh or Mesh()
+
+
+def _leaves_open(given: object) -> bool:
+    """Tell whether layouts, or a pytree of some, leave one to be chosen."""
+    if isinstance(given, dict | tuple | list):
+        return any(map(_leaves_open, given.values() if isinstance(given, dict) else given))
+    return isinstance(given, str) and given == AUTO
 
 
 def _where(function: Callable[..., Any]) -> str:

@@ -34,7 +34,7 @@ def _passes(stage: str, every: Sequence[str]) -> tuple[str, ...]:
     if stage == "traced":
         return ()
     if stage == "propagated":
-        return tuple(every[: every.index("dist-propagate") + 1])
+        return tuple(every[: every.index("dist-insert-redistribute")])
     if stage == "redistributed":
         return tuple(every[: every.index("dist-partition")])
     return tuple(every)
@@ -61,9 +61,10 @@ class Lowered:
         kernels: Choice | None = None,
         verify: bool = True,
         leaves_of: Callable[[Sequence[Any], dict[str, Any]], list[Any]] = _unknown,
+        auto: bool = False,
     ) -> None:
-        """Hold all this. leaves_of: returns the leaves of the arguments of a call."""
-        self.leaves_of = leaves_of
+        """Hold all this. leaves_of: returns the leaves of the arguments of a call. auto: choose the layouts."""
+        self.leaves_of, self.auto = leaves_of, auto
         self.name, self.program, self.specs, self.names = name, program, specs, names
         self.mesh, self.engine, self.kernels, self.verify = mesh, engine, kernels, verify
 
@@ -82,7 +83,12 @@ class Lowered:
         from meshweave.pipeline import run_pipeline
 
         passes = _passes(
-            stage, passes_with(as_choice(self.kernels), target=Goal.of(engine=self.engine).target)
+            stage,
+            passes_with(
+                as_choice(self.kernels),
+                target=Goal.of(engine=self.engine).target,
+                auto=self.auto,
+            ),
         )
         ctx = context(unregistered=True)
         with ctx:
@@ -116,6 +122,7 @@ class Lowered:
             here=True,
             verify=self.verify,
             names=self.names,
+            layouts="auto" if self.auto else None,
         )
         return api.Program(bundle, runs_on)
 
@@ -124,6 +131,12 @@ class Lowered:
         released = copy.copy(self)
         released.program = replace(self.program, captured=())
         return released
+
+    def on(self, mesh: Mesh) -> Lowered:
+        """Return the same for a mesh, which stands for the one that was to be chosen."""
+        placed = copy.copy(self)
+        placed.mesh = mesh
+        return placed
 
     def report(self) -> Report:
         """Report what compiling decides: memory, slices, what became of each hint, kernels, collectives."""
@@ -134,6 +147,7 @@ class Lowered:
             kernels=as_choice(self.kernels),
             verify=self.verify,
             names=self.names,
+            auto=self.auto,
         )
 
     def __repr__(self) -> str:
@@ -147,6 +161,8 @@ class Compiled:
     chosen: tuple[str, ...] = ()  # names of the sizes that each call chooses
 
     def __init__(self, lowered: Lowered, program: Program, seconds: float) -> None:
+        if lowered.mesh.ranks_to_arrange is not None:
+            lowered = lowered.on(program.mesh)
         self.lowered, self.program, self.seconds = lowered, program, seconds
         self._executable: Any = program.executable  # of any engine; Dispatch asks which
         self._ports = program.inputs

@@ -46,9 +46,17 @@ _SMALL = 1 << 16  # bytes of a program's text
 
 
 def passes_with(
-    kernels: Choice = ALL, passes: Sequence[str] = GLOBAL_PASSES, target: str = "cpu"
+    kernels: Choice = ALL,
+    passes: Sequence[str] = GLOBAL_PASSES,
+    target: str = "cpu",
+    auto: bool = False,
 ) -> tuple[str, ...]:
-    """Return the passes for a target, with the kernels that `kernels` disables and enables as options."""
+    """Return the passes for a target, with the kernels that `kernels` disables and enables as options.
+
+    auto: layouts are placed at the optimum, not propagated.
+    """
+    if auto:
+        passes = tuple("dist-place" if name == "dist-propagate" else name for name in passes)
     options: dict[str, list[str]] = {
         name: [] for name in ("hint-apply", "dist-donate", "hint-budget", "select-kernels")
     }
@@ -82,11 +90,13 @@ def compile(
     verify: bool = True,
     flight: str | None = None,
     donate: Donations = (),
+    layouts: str | None = None,
 ) -> "Program":
     """Compile a program for a mesh and load it.
 
     source:   a file, or its text: StableHLO as JAX exports it (with Shardy shardings), or MLIR with `dist` ops.
-    mesh:     sizes to use instead of the module's own, with the same axis names; None: the module's, or one rank.
+    mesh:     sizes to use instead of the module's own, with the same axis names; None: the module's, or one rank;
+              "auto=4": so many ranks, whose axes and layouts are chosen (`docs/placement.md`).
     engine:   what runs it: "local" (a thread per rank, the default) or "mpi" (a process per rank) on target cpu,
               "nccl" (a process per gpu, the default) or "emulate" (no gpu needed) on target gpu.
     target:   what code is made for: "cpu" or "gpu"; by default what the engine runs. chip: the gpu, "sm_90".
@@ -99,6 +109,7 @@ def compile(
     flight:   a folder where a run that fails leaves what each rank did last, for `meshweave doctor --dump`.
     donate:   numbers of arguments whose buffers results may take, besides those that the program itself donates; a dict
               gives each its strength, "preferred" (the default) or "required".
+    layouts:  "auto": what the program does not say of layouts is chosen at the least predicted time; None: propagated.
     Raises MeshweaveError: the program, its mesh or its layouts are wrong, or too large for this machine. UsageError:
     the arguments are.
 
@@ -111,7 +122,8 @@ def compile(
     [0.0, 1.0, 2.0, 3.0]
     """
     return compiled(
-        *(source, mesh, engine, target, chip, progress, timeout, kernels, verify, flight, donate)
+        *(source, mesh, engine, target, chip, progress, timeout, kernels, verify, flight, donate),
+        layouts,
     )
 
 
@@ -127,6 +139,7 @@ def compiled(
     verify: bool = True,
     flight: str | None = None,
     donate: Donations = (),
+    layouts: str | None = None,
 ) -> "Program":
     """Do what `compile` does, also for a program that was read already."""
     began = time.perf_counter()
@@ -142,6 +155,7 @@ def compiled(
         here=True,
         verify=verify,
         donate=donate,
+        layouts=layouts,
     )
     if progress is not None:
         progress("load")
@@ -165,6 +179,7 @@ def build(
     verify: bool = True,
     donate: Donations = (),
     names: Sequence[str] = (),
+    layouts: str | None = None,
 ) -> Bundle:
     """Compile a program to a bundle, without loading it; the arguments are those of `compile`.
 
@@ -179,7 +194,7 @@ def build(
             f"source: a path or a program's text is needed, got {type(source).__name__}"
         )
     where, choice, goal = _mesh(mesh), as_choice(kernels), Goal.of(target, engine, chip)
-    given = donated_numbers(donate)
+    given, auto = donated_numbers(donate), is_auto(layouts)
     if progress is not None:
         progress("read")
     read = program_source(source, name is not None)
@@ -187,12 +202,14 @@ def build(
     made, _ = cached(
         (
             *("program", text, name, where and str(where), goal, _tools(goal), whole),
-            *(choice.disabled, choice.enabled, verify, tuple(given.items())),
+            *(choice.disabled, choice.enabled, verify, tuple(given.items()), auto),
         ),
-        lambda: _built(text, name, where, goal, progress, whole, choice, here, verify, given),
+        lambda: _built(text, name, where, goal, progress, whole, choice, here, verify, given, auto),
     )
     told_compiled()
-    origin = partial(reported, text, name, where, goal.engine, whole, choice, False, given, names)
+    origin = partial(
+        reported, text, name, where, goal.engine, whole, choice, False, given, names, auto
+    )
     return replace(made.with_weights(read.weights), origin=origin)
 
 
@@ -206,6 +223,7 @@ def reported(
     verify: bool = True,
     donate: Mapping[int, str] = NONE_DONATED,
     names: Sequence[str] = (),
+    auto: bool = False,
 ) -> Report:
     """Report what compiling a program decides: memory, slices, what became of each hint, kernels, collectives and why.
 
@@ -215,7 +233,7 @@ def reported(
 
     made = lowered(
         *(text, name, mesh, engine), whole=whole, kernels=kernels, verify=verify, donate=donate,
-        reasons=names,
+        reasons=names, auto=auto,
     )  # fmt: skip
     with made as (module, program):
         return report_of(module, program)
@@ -241,6 +259,7 @@ def _built(
     here: bool,
     verify: bool,
     donate: Mapping[int, str],
+    auto: bool,
 ) -> Bundle:
     """Compile what `build` has not found on the disk."""
     from meshweave.lowering import bundle_of
@@ -259,6 +278,7 @@ def _built(
             verify=verify,
             later=True,
             donate=donate,
+            auto=auto,
         ) as (_, made),
     ):
         say("code")
@@ -299,11 +319,13 @@ def lowered(
     later: bool = False,
     donate: Mapping[int, str] = NONE_DONATED,
     reasons: Sequence[str] | None = None,
+    auto: bool = False,
 ) -> Iterator[tuple[Any, Any]]:
     """Give the module in the local view, with its ledger, and the program before code generation.
 
     strip: remove its hints first. later: leave the checks to `bundle_of`, which makes them beside code generation.
-    reasons: find why tensors move, and call the arguments so there. The other arguments are those of `build`.
+    reasons: find why tensors move, and call the arguments so there. auto: place it, do not propagate. The other
+    arguments are those of `build`.
     """
     from meshweave.dialects import lent_context
     from meshweave.frontends.entry import check_entry
@@ -326,9 +348,12 @@ def lowered(
                 if whole:
                     forget_interfaces(module)
                 placed = _placed(module, mesh)
+                if placed.ranks_to_arrange is not None:
+                    placed, auto = _arranged(module, placed), True
                 if here:
                     check_ranks(engine, placed)
-                chosen = passes_with(kernels, target=Goal.of(engine=engine).target)
+                target = Goal.of(engine=engine).target
+                chosen = passes_with(kernels, target=target, auto=auto)
                 passes = ("hint-strip", *chosen) if strip else chosen
                 certify, found = _cut(module, passes, progress, verify, reasons)
             else:
@@ -348,6 +373,22 @@ def lowered(
             program.reasons = found
             check_budgets(module, program)
             yield module, program
+
+
+def is_auto(layouts: str | None) -> bool:
+    """Tell what an argument `layouts` asks for. Raises UsageError if it is neither None nor "auto"."""
+    if layouts not in (None, "auto"):
+        raise UsageError(f'layouts={layouts!r:.40}: "auto" or None is right')
+    return layouts == "auto"
+
+
+def _arranged(module: "ir.Module", mesh: Mesh) -> Mesh:
+    """Give a module whose ranks are to be arranged the mesh on which it takes the least predicted time."""
+    from meshweave.transforms.propagation.place import arrange_ranks
+
+    chosen = arrange_ranks(module, mesh)
+    _verified(module)
+    return chosen
 
 
 def _cut(
@@ -451,7 +492,7 @@ def _placed(module: "ir.Module", mesh: Mesh | None) -> Mesh:
     from meshweave.ir.bindings import ir
     from meshweave.ir.build import OpBuilder
     from meshweave.ir.locations import location_text
-    from meshweave.transforms.base import mesh_of_module, mesh_op
+    from meshweave.transforms.base import mesh_of_module, mesh_op, set_mesh
     from meshweave.transforms.propagation.specialize_mesh import SpecializeMesh
 
     own = mesh_of_module(module)
@@ -463,6 +504,9 @@ def _placed(module: "ir.Module", mesh: Mesh | None) -> Mesh:
         _verified(module)  # the layouts that it has, against a mesh that nobody has looked at yet
         return mesh or Mesh()
     where = location_text(mesh_op(module))
+    if mesh is not None and mesh.ranks_to_arrange is not None:
+        set_mesh(module, mesh)
+        return mesh
     if mesh is None and own.is_symbolic:
         raise CompileError(f"mesh ({own}) has symbolic sizes: say which mesh to compile for", where)
     if mesh is None:

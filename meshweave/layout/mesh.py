@@ -58,6 +58,10 @@ class Axis:
             raise LayoutError(f"axis {self.name}={self.size}: a size is at least 1")
 
 
+AUTO = "auto"
+"""The name of no axis: `auto=4` are 4 ranks whose axes are to be chosen."""
+
+
 @dataclass(frozen=True, init=False, eq=False)
 class Mesh:
     """Arrange devices along ordered axes: `Mesh(x=2, y=4)`, or `Mesh(Axis("x", 2, link), ...)`.
@@ -86,6 +90,10 @@ class Mesh:
         for name in names:
             if names.count(name) > 1:
                 raise LayoutError(f"a mesh has axis {name} only once, got {', '.join(names)}")
+        if AUTO in names and len(names) > 1:
+            raise LayoutError(
+                f"mesh {_text(every)}: {AUTO} is no axis, but lets all axes be chosen: it stands alone"
+            )
         places: dict[str, tuple[int, int]] = {}
         stride = 1
         for axis in reversed(every):
@@ -142,6 +150,11 @@ class Mesh:
     def nranks(self) -> int:
         """Return the number of ranks. Raises LayoutError on a symbolic mesh."""
         return self._nranks or self._refuse_symbols()
+
+    @property
+    def ranks_to_arrange(self) -> int | None:
+        """Return the number of ranks of `auto=N`, whose axes are to be chosen; None of any other mesh."""
+        return self._nranks if self.names == (AUTO,) else None
 
     def has(self, name: str) -> bool:
         """Tell whether the mesh has an axis of this plain `name`."""

@@ -8,6 +8,7 @@ from meshweave.transforms.partitioning.partition import Partition
 from meshweave.transforms.partitioning.verify import Verify
 from meshweave.transforms.propagation.donate import Donate
 from meshweave.transforms.propagation.outline_repeats import OutlineRepeats
+from meshweave.transforms.propagation.place import Place
 from meshweave.transforms.propagation.propagate import Propagate
 from meshweave.transforms.propagation.report import Report
 from meshweave.transforms.propagation.specialize_mesh import SpecializeMesh
@@ -26,6 +27,7 @@ _CLASSES: tuple[type[Pass], ...] = (
     OutlineRepeats,
     Donate,
     Propagate,
+    Place,
     InsertRedistribute,
     FoldRedistribute,
     LegalizeRedistribute,

@@ -200,6 +200,13 @@ def mesh_op(module: ir.Module) -> ir.OpView | None:
     return found[0] if found else None
 
 
+def set_mesh(module: ir.Module, mesh: Mesh) -> None:
+    """Write another mesh into the module's `dist.mesh`, which it has."""
+    op = mesh_op(module)
+    assert op is not None
+    op.operation.attributes["axes"] = ir.StringAttr.get(str(mesh))
+
+
 def mesh_of_module(module: ir.Module, concrete: bool = False) -> Mesh | None:
     """Return the module's mesh; None when it has none (a program for one rank).
 

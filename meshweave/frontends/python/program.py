@@ -23,6 +23,9 @@ from meshweave.frontends.python.place import checked, is_layout, layout_attr
 from meshweave.frontends.python.tracer import Tracer, is_operand, tensor
 from meshweave.layout import Layout, Mesh
 
+AUTO = "auto"
+"""In place of a layout: it is to be chosen."""
+
 
 @dataclass(frozen=True)
 class ArgumentSpec:
@@ -174,7 +177,7 @@ def _attrs(dtype: DType, layout: Layout | None = None, strength: str | None = No
 def spread_layouts(
     given: object, structure: tree.Structure, shapes: Sequence[Sequence[int]], mesh: Mesh, what: str
 ) -> list[Layout | None]:
-    """Return a layout for each leaf of a pytree, given a prefix of it. Errors name the leaf.
+    """Return a layout for each leaf of a pytree, given a prefix of it: None where any will do. Errors name the leaf.
 
     Raises LayoutError, or UsageError where the prefix does not fit.
     """
@@ -182,7 +185,8 @@ def spread_layouts(
     found: list[Layout | None] = []
     for path, leaf, shape in zip(tree.paths(structure), leaves, shapes):
         try:
-            found.append(None if leaf is None else checked(leaf, mesh, tuple(shape)))
+            is_open = leaf is None or (isinstance(leaf, str) and leaf == AUTO)
+            found.append(None if is_open else checked(leaf, mesh, tuple(shape)))
         except LayoutError as error:
             raise LayoutError(f"{what}{path}: {error.message}") from None
     return found

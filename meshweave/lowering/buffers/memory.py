@@ -11,7 +11,7 @@ from meshweave.ir.locations import location_text
 from meshweave.lowering.buffers.arena import ArenaBlock
 from meshweave.lowering.buffers.function_plan import FunctionPlan
 from meshweave.lowering.buffers.schedule import length
-from meshweave.lowering.buffers.steps import Place, Step
+from meshweave.lowering.buffers.steps import MemrefPlace, Step
 from meshweave.lowering.communication.trips import trips_around
 from meshweave.lowering.cpu.products import blas
 from meshweave.lowering.host.program import LoweredProgram
@@ -142,7 +142,7 @@ def state_copies(program: LoweredProgram) -> dict[int, int]:
 def _copied_state(step: Step) -> tuple[int, int]:
     """Return the input that a copy is of, and the bytes; -1 for no input, or for a part that is written alone."""
     source, target = step.operands[0], step.outputs[0]
-    assert isinstance(source, Place)
+    assert isinstance(source, MemrefPlace)
     nbytes = math.prod(source.shape) * source.width
     if source.root.kind == "input":
         return source.root.index, nbytes

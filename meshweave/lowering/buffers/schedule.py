@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from meshweave.ir.bindings import ir
 from meshweave.lowering.buffers.arena import ArenaBlock, plan
-from meshweave.lowering.buffers.steps import Buffers, Place, Root, Step
+from meshweave.lowering.buffers.steps import Buffers, MemrefPlace, Root, Step
 from meshweave.lowering.nests.bind import LoopNest, Pointers
 from meshweave.lowering.nests.rows import (
     MOST_NESTS,
@@ -110,7 +110,7 @@ class Schedule:
                     self._live(body, (*around, (entry_position, end)))
                 self._position = end
             for value in (*entry.operands, *entry.outputs, entry.scratch):
-                if isinstance(value, Place):
+                if isinstance(value, MemrefPlace):
                     self._touch(value.root, around, entry_position)
             entry.position = entry_position
 

@@ -1,6 +1,6 @@
 """Read a bufferised function into steps: which kernel reads and writes which place of which buffer, and control flow.
 
-A `Place` is a view of a root buffer: an offset in elements (a linear form over run-time symbols)
+A `MemrefPlace` is a view of a root buffer: an offset in elements (a linear form over run-time symbols)
 and one stride per dim. Roots are inputs, outputs, allocations, constants, and pointers that control
 flow hands on.
 """
@@ -48,7 +48,7 @@ class Root:
 
 
 @dataclass(frozen=True)
-class Place:
+class MemrefPlace:
     """Tell where a memref lies.
 
     offset: in elements from the root. strides: elements per dim. element: its type. width: bytes of one.
@@ -76,17 +76,19 @@ class Step:
     what: str
     op: ir.Operation
     number: int = -1  # of the collective or function
-    operands: list[Place | ir.Value] = field(default_factory=list)  # place of a memref, or scalar
-    outputs: list[Place] = field(default_factory=list)
+    operands: list[MemrefPlace | ir.Value] = field(
+        default_factory=list
+    )  # place of a memref, or scalar
+    outputs: list[MemrefPlace] = field(default_factory=list)
     bodies: list[list[Any]] = field(default_factory=list)  # of control flow: one per region
     position: int = 0  # in program order
-    scratch: Place | None = None  # memory that only this step uses
+    scratch: MemrefPlace | None = None  # memory that only this step uses
     ticket: int = -1  # of a collective that is started early, or of its wait
     kernel: FusedKernel | None = None  # of a launch
 
 
 class BufferForm(NamedTuple):
-    """Describe how the elements of a memref lie, as `Place` does, from its first byte on."""
+    """Describe how the elements of a memref lie, as `MemrefPlace` does, from its first byte on."""
 
     offset: Linear
     strides: tuple[int, ...]
@@ -104,7 +106,7 @@ class Buffers:
         self.kernels = kernels
         self.roots: list[Root] = []
         self.aliases: list[tuple[Root, Root]] = []
-        self.places: dict[ir.Value, Place] = {}
+        self.places: dict[ir.Value, MemrefPlace] = {}
         self._forms: dict[tuple[ir.Type, str], BufferForm] = {}
         self.depths: dict[Root, int] = {}  # regions of control flow around an allocation
         self.blocks: dict[Root, ArenaBlock] = {}  # of buffers that have their place already
@@ -119,7 +121,7 @@ class Buffers:
             self._root(value, *kind)
         self.steps = self._block(block)
 
-    def place(self, value: ir.Value) -> Place:
+    def place(self, value: ir.Value) -> MemrefPlace:
         """Return where the memref `value` lies."""
         found = self.places.get(value)
         if found is None:
@@ -131,11 +133,11 @@ class Buffers:
             self.places[value] = found
         return found
 
-    def _root(self, value: ir.Value, kind: str, index: int) -> Place:
+    def _root(self, value: ir.Value, kind: str, index: int) -> MemrefPlace:
         form = self._form(value, kind)
         root = Root(kind, index, form.width * math.prod(form.shape), value)
         self.roots.append(root)
-        self.places[value] = place = Place(root, *form)
+        self.places[value] = place = MemrefPlace(root, *form)
         return place
 
     def _form(self, value: ir.Value, kind: str) -> BufferForm:
@@ -160,7 +162,7 @@ class Buffers:
         self._forms[type_, kind] = form
         return form
 
-    def _made(self, value: ir.Value, op: ir.Operation) -> Place:
+    def _made(self, value: ir.Value, op: ir.Operation) -> MemrefPlace:
         if op.name == "memref.alloc":
             return self._root(value, "arena", len(self.roots))
         if op.name == "mw.place":
@@ -175,7 +177,7 @@ class Buffers:
             return self._view(value, op)
         return self._root(value, "pointer", len(self.roots))
 
-    def _placed(self, value: ir.Value, op: ir.Operation) -> Place:
+    def _placed(self, value: ir.Value, op: ir.Operation) -> MemrefPlace:
         """Return the place of an `mw.place`: ops with the same number are one buffer."""
         number, offset = op.attributes["buffer"].value, op.attributes["offset"].value
         if number not in self._arena:
@@ -189,13 +191,13 @@ class Buffers:
             )
         first, last = op.attributes["lifetime"]
         self.blocks[root] = ArenaBlock(root.nbytes, first, last, root.offset)
-        return Place(root, *self._form(value, "arena"))
+        return MemrefPlace(root, *self._form(value, "arena"))
 
-    def _shared(self, value: ir.Value, op: ir.Operation) -> Place:
+    def _shared(self, value: ir.Value, op: ir.Operation) -> MemrefPlace:
         """Return the place of an `mw.share`: that of its operand, in another shape."""
-        return Place(self.place(op.operands[0]).root, *self._form(value, "pointer"))
+        return MemrefPlace(self.place(op.operands[0]).root, *self._form(value, "pointer"))
 
-    def _addressed(self, op: ir.Operation) -> Place:
+    def _addressed(self, op: ir.Operation) -> MemrefPlace:
         """Return the place of an `mw.address`: a single element."""
         source, symbols = self.place(op.operands[0]), list(op.operands)[1:]
         forms = linear.from_map(op.attributes["map"])
@@ -206,7 +208,7 @@ class Buffers:
             offset = offset.plus(self.symbols.form(symbols[-1 - dim]).scaled(factor))
         return replace(source, offset=offset, strides=(), shape=())
 
-    def _view(self, value: ir.Value, op: ir.Operation) -> Place:
+    def _view(self, value: ir.Value, op: ir.Operation) -> MemrefPlace:
         source = self.place(op.operands[0])
         type_ = value.type
         strides, offset = _strides_and_offset(type_)
@@ -218,9 +220,9 @@ class Buffers:
             if op.name in ("memref.subview", "memref.reinterpret_cast"):
                 form = self._offset(op, source)
         shape = tuple(type_.shape)
-        return Place(source.root, form, strides, shape, source.element, source.width)
+        return MemrefPlace(source.root, form, strides, shape, source.element, source.width)
 
-    def _offset(self, op: ir.Operation, source: Place) -> Linear:
+    def _offset(self, op: ir.Operation, source: MemrefPlace) -> Linear:
         offsets = self.symbols.offsets(op)
         if op.name == "memref.reinterpret_cast":
             return offsets[0]
@@ -229,7 +231,7 @@ class Buffers:
             form = form.plus(part.scaled(stride))
         return form
 
-    def _operand(self, value: ir.Value) -> Place | ir.Value:
+    def _operand(self, value: ir.Value) -> MemrefPlace | ir.Value:
         return self.place(value) if isinstance(value.type, ir.MemRefType) else value
 
     def _block(self, block: ir.Block) -> list[Step]:
@@ -269,7 +271,7 @@ class Buffers:
             raise CompileError(f"{name}: no lowering for this op", location_text(op.location))
         return step
 
-    def _given(self, value: ir.Value) -> Place | ir.Value:
+    def _given(self, value: ir.Value) -> MemrefPlace | ir.Value:
         """Return what a device kernel is given: an address or a number."""
         owner = value.owner
         is_address = not isinstance(owner, ir.Block) and owner.operation.name == "mw.address"

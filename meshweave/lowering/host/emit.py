@@ -26,7 +26,7 @@ from meshweave.ir.bindings import ir
 from meshweave.ir.calls import Called, called
 from meshweave.ir.locations import location_text
 from meshweave.lowering.buffers.function_plan import FunctionPlan
-from meshweave.lowering.buffers.steps import Place, Root, Step
+from meshweave.lowering.buffers.steps import MemrefPlace, Root, Step
 from meshweave.lowering.communication.calls import Call
 from meshweave.lowering.host.branches import Branches, type_text
 from meshweave.lowering.nests.linear import Linear
@@ -181,7 +181,7 @@ class Emitter(Branches):
             pointer = self._moved(pointer, value, factor * nbytes)
         return pointer
 
-    def _place(self, place: Place) -> str:
+    def _place(self, place: MemrefPlace) -> str:
         return self._address(place.root, place.offset, place.width)
 
     # Steps.
@@ -413,7 +413,7 @@ class Emitter(Branches):
         extend = "llvm.sext" if op.name == "arith.index_cast" else "llvm.zext"
         return self.let(f"{extend if wider else 'llvm.trunc'} {value} : {given} to {wanted}")
 
-    def _element(self, place: Place, indices: Sequence[ir.Value]) -> str:
+    def _element(self, place: MemrefPlace, indices: Sequence[ir.Value]) -> str:
         pointer = self._place(place)
         for value, stride in zip(indices, place.strides):
             pointer = self._moved(pointer, value, stride * place.width)

@@ -22,7 +22,7 @@ from meshweave.ir.expressions import (
     Scalar,
     gathered,
 )
-from meshweave.lowering.buffers.steps import Place, Root, Step
+from meshweave.lowering.buffers.steps import MemrefPlace, Root, Step
 from meshweave.lowering.nests.kernels import FusedKernel, KernelNode, Output
 from meshweave.lowering.nests.linear import IndexMap, Linear
 
@@ -207,7 +207,7 @@ class _Binder:
         self.ndim, self.pointers, self.symbol_form = kernel.ndim, pointers, symbol_form
         self.operands = step.operands
 
-    def access(self, place: Place, index: IndexMap) -> Access:
+    def access(self, place: MemrefPlace, index: IndexMap) -> Access:
         """Return where `index` of `place` is, over the kernel's loops."""
         offset, strides, start = place.offset, [0] * self.ndim, 0
         for form, stride in zip(index, place.strides):

@@ -128,7 +128,7 @@ class _Deferral:
         }
         if len(axes) != 1 or used & set(inner[0][1].axes):
             return None
-        chosen = _linear_in(rule, {i for i, _ in inner})
+        chosen = linear_in(rule, {i for i, _ in inner})
         if chosen is None:
             return None
         nodes = tuple(self.nodes.pop(node.value) for _, node in inner)
@@ -188,7 +188,7 @@ class _Deferral:
                     waiting.append(inner)
 
 
-def _linear_in(rule: Rule, partial: set[int]) -> tuple[int, ...] | None:
+def linear_in(rule: Rule, partial: set[int]) -> tuple[int, ...] | None:
     """Return the operands that must be partial sums for the result to be one, given that those of `partial` are.
 
     They are these and addends (a whole one becomes a partial sum for free: the first rank keeps it). Returns None when

@@ -344,14 +344,14 @@ def decide_by_cost(
     chosen: dict[int, Axes] = {}
     for pick in product(*choices):
         placed = _placement(names, pick, rows)
-        if placed is None or not _holds(rule, placed, sizes):
+        if placed is None or not holds(rule, placed, sizes):
             continue
         cost = _moved(rule, specs, placed, sizes, slices) + _work(rule, placed, sizes)
         let_go = sum(axis not in placed.get(f, ()) for f, axes in rule.held for axis in axes)
         score = (let_go, cost, pick.count(-1), pick)
         if best is None or score < best:
             best, chosen = score, placed
-    return _decision(rule, specs, chosen, sizes), best[1] if best is not None else 0.0
+    return run_decision(rule, specs, chosen, sizes), best[1] if best is not None else 0.0
 
 
 WORK = 0.2
@@ -390,7 +390,7 @@ def _placement(
     return placed
 
 
-def _holds(rule: Rule, placed: dict[int, Axes], sizes: dict[str, int]) -> bool:
+def holds(rule: Rule, placed: dict[int, Axes], sizes: dict[str, int]) -> bool:
     """Tell whether every tensor of the op can be laid out so: digits in order, and cuts that the op may run on."""
     for dims in rule.tensors:
         if dims is not None and not all(merge_axes(placed, dim, rule, sizes)[1] for dim in dims):
@@ -425,7 +425,7 @@ def _moved(
             continue
         run = tuple(merge_axes(placed, dim, rule, sizes)[0] for dim in dims)
         if t < nops:
-            total += scale * _read(rule, t, spec.dims, run, sizes)
+            total += scale * bytes_missing(rule, t, spec.dims, run, sizes)
             if any(run[d] for at, d in rule.mirrored if at == t):
                 total += scale * rule.nbytes[t] / pieces([a for axes in run for a in axes], sizes)
             continue
@@ -439,7 +439,7 @@ def _moved(
     return total
 
 
-def _read(
+def bytes_missing(
     rule: Rule, tensor: int, have: tuple[Axes, ...], run: tuple[Axes, ...], sizes: dict[str, int]
 ) -> float:
     """Return the bytes missing on a rank that holds `have` of an operand and runs on `run`."""
@@ -507,9 +507,13 @@ def _reduced(rule: Rule, placed: dict[int, Axes]) -> Axes:
     return tuple(a for f in summed for a in placed[f])
 
 
-def _decision(
+def run_decision(
     rule: Rule, specs: _Specs, placed: dict[int, Axes], sizes: dict[str, int]
 ) -> Decision:
+    """Return the layouts of an op whose factors run over the axes of `placed`.
+
+    specs: of its values, which windows depend on.
+    """
     reduced = _reduced(rule, placed)
     partial: tuple[tuple[str, Axes], ...] = ()
     if reduced and rule.reduction is not None:

@@ -64,10 +64,10 @@ class Propagate(Pass):
             symbolic.ran(module, str(self), [sizes_text(each) for each in sizes])
         for op in built.table.unknown:
             remark(op, f"dist-propagate: no rule for '{op.name}': its operands are gathered whole")
-        _Writer(built, layouts).write(module, decisions)
+        LayoutWriter(built, layouts).write(module, decisions)
 
 
-class _Writer:
+class LayoutWriter:
     """Write layouts back as attributes, each distinct one made once."""
 
     def __init__(self, built: Built, layouts: list[Layout | None]) -> None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from meshweave.abi import rounded
-from meshweave.lowering.buffers.steps import Place, Step
+from meshweave.lowering.buffers.steps import MemrefPlace, Step
 from meshweave.lowering.nests.rows import Entry, in_order
 from meshweave.plan.collectives import row_of_symbol
 
@@ -33,5 +33,5 @@ def staging_bytes(entries: Iterable[Entry], symbols: Sequence[str]) -> int:
     return most
 
 
-def _nbytes(place: Place) -> int:
+def _nbytes(place: MemrefPlace) -> int:
     return math.prod(place.shape) * place.width

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 
 from meshweave.ir.bindings import ir
 from meshweave.lowering.buffers.function_plan import FunctionPlan
-from meshweave.lowering.buffers.steps import Place, Root, Step
+from meshweave.lowering.buffers.steps import MemrefPlace, Root, Step
 from meshweave.lowering.gpu.host.streams import BARRIER, EVERYTHING, Range, StreamWork
 from meshweave.lowering.nests.bind import Access, LoopNest
 from meshweave.lowering.nests.linear import Linear
@@ -129,9 +129,9 @@ class StreamAccesses:
             return StreamWork(0, self._place(step.operands[0]), ())
         return StreamWork(0, (), self._place(step.operands[1]))
 
-    def _place(self, place: Place | ir.Value) -> tuple[Range, ...]:
+    def _place(self, place: MemrefPlace | ir.Value) -> tuple[Range, ...]:
         """Return all of the buffer that a place is in."""
-        if not isinstance(place, Place):
+        if not isinstance(place, MemrefPlace):
             return ()
         return self._ranges(place.root, place.offset, place.width, None)
 

@@ -17,7 +17,7 @@ from meshweave.errors import CompileError
 from meshweave.ir.bindings import ir
 from meshweave.ir.locations import location_text
 from meshweave.lowering.buffers.constants import constant_buffers
-from meshweave.lowering.buffers.steps import Place, Root, Step
+from meshweave.lowering.buffers.steps import MemrefPlace, Root, Step
 from meshweave.lowering.communication.calls import Call
 from meshweave.lowering.gpu import device_ops
 from meshweave.lowering.gpu.device_ops import LaunchShape, kernel_number, launch_shape, read_product
@@ -166,7 +166,7 @@ class HostEmitter(Emitter):
     def _launch(self, step: Step, launch: Launch) -> None:
         given, types = ["%ctx"], [_PTR]
         for value in step.operands:
-            if isinstance(value, Place):
+            if isinstance(value, MemrefPlace):
                 given.append(self._place(value))
                 types.append(_PTR)
             else:
@@ -228,7 +228,7 @@ class HostEmitter(Emitter):
     def store(self, step: Step) -> None:
         self._through(step, step.operands[1], step.operands[2:])
 
-    def _through(self, step: Step, place: Place, indices: list[Any]) -> None:
+    def _through(self, step: Step, place: MemrefPlace, indices: list[Any]) -> None:
         fetched = step.what == "memref.load"
         kind = type_text(place.element)
         memory = "i8" if kind == "i1" else kind

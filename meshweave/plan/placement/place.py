@@ -1,0 +1,328 @@
+"""Place a graph: the layouts of all values and the runs of all ops whose predicted time is least.
+
+Each op has a variable, whose choices are its runs, and each value has one, whose choices are the layouts that some op
+makes or wants it in, or the one that was said. An op costs the time it computes; each of its operands costs the move
+from the layout of its value to the one that the run reads, each result the move from the run's to its value's. All
+costs are of one variable or two, so their sum is minimised exactly (elimination.py).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from meshweave.layout.layout import Layout
+from meshweave.layout.mesh import Mesh
+from meshweave.plan.placement.elimination import Choices, CostTerm, Numbers, minimise
+from meshweave.plan.placement.prices import MachinePrices
+from meshweave.plan.placement.runs import OpRun, runs_of
+from meshweave.plan.propagation.arrange import StatedLayout
+from meshweave.plan.propagation.propagate import (
+    Decision,
+    Graph,
+    Spec,
+    bytes_missing,
+    run_decision,
+)
+from meshweave.plan.redistribute import plan_redistribute
+
+VIEWS = ("pass", "tensor.expand_shape", "tensor.collapse_shape", "tensor.reshape", "tensor.cast")
+"""Ops that make no new elements."""
+
+
+@dataclass(frozen=True)
+class Times:
+    """Say how often each op of a graph runs, and each value is made, in a run of the program."""
+
+    ops: Sequence[float]
+    values: Sequence[float]
+
+
+@dataclass(frozen=True)
+class Edges:
+    """Say what the IR adds to a graph.
+
+    passes: the numbers of ops that only hand a value on.
+    same: values that have the layout of another one: a result in the buffer of an argument.
+    said: values that come, or are wanted, in layouts beyond blocks.
+    """
+
+    passes: frozenset[int] = frozenset()
+    same: Mapping[int, int] = field(default_factory=dict)
+    said: Sequence[StatedLayout] = ()
+
+
+@dataclass
+class PlacementProblem:
+    """Hold the problem of placing a graph: variables with their choices, and what they cost together.
+
+    Values come first, then ops, by number. `layouts[v]` and `runs[op]` list the choices.
+    """
+
+    graph: Graph
+    mesh: Mesh
+    times: Times
+    edges: Edges
+    prices: MachinePrices = field(default_factory=MachinePrices)
+    layouts: list[tuple[Layout, ...]] = field(init=False)
+    runs: list[tuple[OpRun, ...]] = field(init=False)
+    terms: list[CostTerm] = field(init=False)
+    sizes: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        graph = self.graph
+        self.runs = [
+            () if op in self.edges.passes else runs_of(graph.rules[rule], self.mesh)
+            for op, rule in enumerate(graph.rule_of)
+        ]
+        self._axes = {axis.name: self.mesh.size(axis.name) for axis in self.mesh.axes}
+        self._bytes = [0] * len(graph.specs)
+        for rule, values in zip(graph.rule_of, graph.values_of):
+            for v, nbytes in zip(values, graph.rules[rule].nbytes):
+                if v >= 0:
+                    self._bytes[self.variable(v)] = nbytes
+        self._tables: dict[tuple[object, ...], Numbers] = {}
+        self.layouts = _domains(self)
+        self.sizes = [max(1, len(x)) for x in self.layouts] + [max(1, len(x)) for x in self.runs]
+        self.terms = [*self._moves(), *self._work(), *self._interfaces()]
+
+    def variable(self, value: int) -> int:
+        """Return the variable of a value."""
+        return self.edges.same.get(value, value)
+
+    def solve(self, terms: Sequence[CostTerm] = ()) -> Choices:
+        """Return the best choices. terms: what to count besides."""
+        return minimise(self.sizes, [*self.terms, *terms])
+
+    def placed(self, choices: Choices) -> tuple[list[Layout | None], list[Decision]]:
+        """Return the layout of each value and the decision of each op, as `propagate` does; sets `graph.specs`."""
+        graph, first = self.graph, len(self.graph.specs)
+        layouts: list[Layout | None] = []
+        for v in range(first):
+            options = self.layouts[self.variable(v)]
+            layouts.append(options[choices.picks[self.variable(v)]] if options else None)
+        for v, layout in enumerate(layouts):
+            if layout is not None:
+                graph.specs[v] = _closed(graph.specs[v], layout)
+        decisions = []
+        for op, (rule, values) in enumerate(zip(graph.rule_of, graph.values_of)):
+            if not self.runs[op]:
+                ends = tuple(layouts[v] if v >= 0 else None for v in values)
+                decisions.append(Decision((ends[-1],), (ends[-1],)))
+                continue
+            run = self.runs[op][choices.picks[first + op]]
+            if graph.rules[rule].windows:
+                specs = tuple(graph.specs[v] if v >= 0 else None for v in values)
+                placed = dict(run.placed)
+                decisions.append(run_decision(graph.rules[rule], specs, placed, self._axes))
+            else:
+                decisions.append(Decision(run.operands, run.results))
+        return layouts, decisions
+
+    def _work(self) -> list[CostTerm]:
+        found, first = [], len(self.graph.specs)
+        for op, runs in enumerate(self.runs):
+            if runs:
+                rule, times = self.graph.rule_of[op], self.times.ops[op]
+                key = ("work", rule, times)
+                if key not in self._tables:
+                    views = self.graph.rules[rule].name in VIEWS
+                    row = [times * self.prices.work(run, views) for run in runs]
+                    self._tables[key] = np.array(row)
+                found.append(CostTerm((first + op,), self._tables[key]))
+        return found
+
+    def _moves(self) -> list[CostTerm]:
+        found = []
+        for op, (rule, values) in enumerate(zip(self.graph.rule_of, self.graph.values_of)):
+            places: dict[int, list[int]] = {}
+            for t, v in enumerate(values):
+                if v >= 0:
+                    places.setdefault(self.variable(v), []).append(t)
+            if not self.runs[op]:
+                found += self._handed_on(values)
+                continue
+            for v, tensors in places.items():
+                table = self._table(rule, v, tuple(tensors))
+                found.append(CostTerm((v, len(self.graph.specs) + op), table))
+        return found
+
+    def _handed_on(self, values: Sequence[int]) -> list[CostTerm]:
+        """Return the cost of a pass, from one value to another."""
+        ends = [self.variable(v) for v in values if v >= 0]
+        if len(ends) != 2 or ends[0] == ends[1]:
+            return []
+        source, target = ends
+        times = self.times.values[source]
+        nbytes = self._bytes[source]
+        key = ("pass", self.layouts[source], self.layouts[target], nbytes, times)
+        if key not in self._tables:
+            self._tables[key] = times * np.array(
+                [
+                    [self._move(a, b, nbytes) for b in self.layouts[target]]
+                    for a in self.layouts[source]
+                ]
+            )
+        return [CostTerm((source, target), self._tables[key])]
+
+    def _move(self, source: Layout, target: Layout, nbytes: int) -> float:
+        return self.prices.move(source, target, self.mesh, nbytes)
+
+    def _table(self, number: int, v: int, tensors: tuple[int, ...]) -> Numbers:
+        """Return what a value costs an op that reads or makes it, for each layout and each run.
+
+        tensors: where it reads it; two operands in one layout are moved once.
+        """
+        times = self.times.values[v]
+        key = (number, tensors, self.layouts[v], times)
+        if key not in self._tables:
+            rule, layouts = self.graph.rules[number], self.layouts[v]
+            runs, made = runs_of(rule, self.mesh), len(rule.operands)
+            rows: dict[object, list[float]] = {}
+            table = np.zeros((len(layouts), len(runs)))
+            for column, run in enumerate(runs):
+                wanted = {}
+                for t in tensors:
+                    end = (*run.operands, *run.results)[t]
+                    if end is not None:
+                        seen = any(at == t for at, _, _ in rule.windows)
+                        wanted[(end, t >= made, t if seen else -1)] = t
+                for (end, is_result, seen_by), t in wanted.items():
+                    known = (end, is_result, seen_by)
+                    if known not in rows:
+                        rows[known] = [
+                            self._end(rule, t, layout, end, is_result, seen_by >= 0)
+                            for layout in layouts
+                        ]
+                    table[:, column] += rows[known]
+            self._tables[key] = times * table
+        return self._tables[key]
+
+    def _end(
+        self, rule: object, t: int, layout: Layout, end: Layout, is_result: bool, seen: bool
+    ) -> float:
+        """Return the seconds to bring tensor t of an op from or to the layout of its value."""
+        nbytes = rule.nbytes[t]  # type: ignore[attr-defined]
+        if is_result:
+            return self._move(end, layout, nbytes)
+        if not seen:
+            return self._move(layout, end, nbytes)
+        plain = layout.without_partial()
+        before = self._move(layout, plain, nbytes)
+        run = tuple(end.axes_of(d) for d in range(end.ndim))
+        missing = bytes_missing(rule, t, plain.block_axes(), run, self._axes)  # type: ignore[arg-type]
+        return before + self.prices.window(missing)
+
+    def _interfaces(self) -> list[CostTerm]:
+        """Return what values that were said to lie beyond blocks cost, from there to the blocks that ops work on."""
+        found = []
+        made = {
+            v
+            for rule, values in zip(self.graph.rule_of, self.graph.values_of)
+            for v in values[len(self.graph.rules[rule].operands) :]
+        }
+        for stated in self.edges.said:
+            v, row = self.variable(stated.value), []
+            for layout in self.layouts[v]:
+                ends = (layout, stated.layout) if stated.value in made else (stated.layout, layout)
+                size = max(1, int(np.prod(stated.shape)))
+                plan = plan_redistribute(*ends, self.mesh, stated.shape, stated.nbytes // size or 1)
+                row.append(plan.seconds)
+            found.append(CostTerm((v,), np.array(row)))
+        return found
+
+
+def _closed(spec: Spec | None, layout: Layout) -> Spec:
+    """Return the spec of exactly this layout."""
+    partial = tuple((p.kind, p.axes) for p in layout.partial)
+    dims = layout.block_axes()
+    fixed = spec is not None and spec.fixed
+    return Spec(dims, (False,) * len(dims), fixed=fixed, partial=partial)
+
+
+def _domains(work: PlacementProblem) -> list[tuple[Layout, ...]]:
+    """Return the layouts that each value may have: what some op makes or wants it in, or what was said.
+
+    A value is handed on as a partial sum only to ops of its own region.
+    """
+    graph = work.graph
+    found: list[dict[Layout, None]] = [{} for _ in graph.specs]
+    linear = _may_stay_partial(work)
+    for runs, values in zip(work.runs, graph.values_of):
+        for run in runs:
+            for v, layout in zip(values, (*run.operands, *run.results)):
+                if v < 0 or layout is None:
+                    continue
+                v = work.variable(v)
+                blocks = Layout.blocks([layout.axes_of(d) for d in range(layout.ndim)])
+                found[v].setdefault(blocks)
+                if layout.partial and linear[v]:
+                    found[v].setdefault(blocks.with_partial(layout.partial))
+    _handed(work, found)
+    sizes = work._axes
+    return [
+        () if spec is None else _allowed(spec, options, sizes)
+        for spec, options in zip(graph.specs, found)
+    ]
+
+
+def _handed(work: PlacementProblem, found: list[dict[Layout, None]]) -> None:
+    """Let values that are handed on have the layouts of what they come from and become."""
+    passes = [
+        tuple(work.variable(v) for v in work.graph.values_of[op] if v >= 0)
+        for op in sorted(work.edges.passes)
+    ]
+    pairs = [ends for ends in passes if len(ends) == 2]
+    for v, spec in enumerate(work.graph.specs):
+        if spec is not None:
+            found[work.variable(v)].setdefault(spec.layout().without_partial())
+    changed = True
+    while changed:
+        changed = False
+        for a, b in pairs:
+            for here, there in ((a, b), (b, a)):
+                for layout in found[here]:
+                    if not layout.partial and layout not in found[there]:
+                        found[there][layout] = None
+                        changed = True
+
+
+def _may_stay_partial(work: PlacementProblem) -> list[bool]:
+    """Tell of each value whether it may be handed on as a sum to do: it is read by ops of its own region alone."""
+    graph = work.graph
+    good = [spec is not None and not spec.fixed for spec in graph.specs]
+    region: dict[int, int] = {}
+    for op, (rule, values) in enumerate(zip(graph.rule_of, graph.values_of)):
+        made = values[len(graph.rules[rule].operands) :]
+        for v in values:
+            if v >= 0 and op in work.edges.passes:
+                good[work.variable(v)] = False
+        for v in made:
+            if v >= 0:
+                region[v] = graph.region_of[op]
+    for op, (rule, values) in enumerate(zip(graph.rule_of, graph.values_of)):
+        for v in values[: len(graph.rules[rule].operands)]:
+            if v >= 0 and region.get(v) != graph.region_of[op]:
+                good[work.variable(v)] = False
+    return good
+
+
+def _allowed(
+    spec: Spec, options: Mapping[Layout, None], sizes: Mapping[str, int]
+) -> tuple[Layout, ...]:
+    """Return the options that agree with what was said of a value."""
+    if not spec.fixed and not any(spec.dims):
+        return tuple(options) or (spec.layout(),)
+    own = spec.layout()
+    kept = {own: None}
+    for layout in options:
+        partial = tuple((p.kind, p.axes) for p in layout.partial)
+        rows = zip(layout.block_axes(), spec.dims, spec.open)
+        if partial == spec.partial and all(
+            row[: len(said)] == said
+            and (is_open or row == said)
+            and not set(row[len(said) :]) & set(spec.forbidden)
+            for row, said, is_open in rows
+        ):
+            kept[layout] = None
+    return tuple(kept)

@@ -1,0 +1,157 @@
+"""List the ways in which one op may run on a mesh: which axes each of its factors runs over, in which order.
+
+Axes that no factor takes leave the work whole on each rank, or, where the op is linear in some operands, hand partial
+sums on: its operands and its result are then sums over these axes that are still to do.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import permutations, product
+from math import ceil
+
+from meshweave.layout.factors import (
+    FOUND,
+    JOINED,
+    PLACED,
+    REDUCTION,
+    WHOLE,
+    Axes,
+    Rule,
+    merge_axes,
+    pieces,
+)
+from meshweave.layout.layout import Layout, Partial
+from meshweave.layout.mesh import Mesh
+from meshweave.plan.propagation.defer import linear_in
+from meshweave.plan.propagation.propagate import holds, run_decision
+
+MOST_RUNS = 600
+"""Ways to run an op that are looked at; the first axes of a mesh of many keep theirs."""
+
+
+@dataclass(frozen=True)
+class OpRun:
+    """Say how an op runs.
+
+    placed: the axes of each factor that has any. operands, results: the layouts, None for what is no tensor.
+    iterations: of its loops, of the busiest rank. nbytes: what a rank reads and writes of its tensors.
+    joined: bytes that a rank receives to finish what is reduced by more than a collective.
+    """
+
+    placed: tuple[tuple[int, Axes], ...]
+    pending: Axes
+    operands: tuple[Layout | None, ...]
+    results: tuple[Layout | None, ...]
+    iterations: int
+    nbytes: float
+    joined: float
+
+
+@lru_cache(maxsize=1 << 12)
+def runs_of(rule: Rule, mesh: Mesh) -> tuple[OpRun, ...]:
+    """Return the ways to run an op, fewest cuts first in the order of factors; one at least."""
+    sizes = {axis.name: mesh.size(axis.name) for axis in mesh.axes if mesh.size(axis.name) > 1}
+    found: dict[object, OpRun] = {}
+    fewest = None
+    for placed, pending in _placements(rule, sizes):
+        let_go = sum(axis not in placed.get(f, ()) for f, axes in rule.held for axis in axes)
+        if fewest is None or let_go < fewest:
+            fewest, found = let_go, {}
+        if let_go > fewest:
+            continue
+        for linear in _linear(rule, placed, pending):
+            run = _run(rule, placed, pending, linear, sizes)
+            found.setdefault((run.operands, run.results, *_read_through(rule, run)), run)
+            if len(found) >= MOST_RUNS:
+                return tuple(found.values())
+    return tuple(found.values())
+
+
+def _read_through(rule: Rule, run: OpRun) -> tuple[object, ...]:
+    """Return what tells two runs with the same layouts apart: factors that are read through windows."""
+    read = {rule.tensors[t][d][0] for t, d, _ in rule.windows}  # type: ignore[index]
+    return tuple((f, axes) for f, axes in run.placed if f in read)
+
+
+def _placements(rule: Rule, sizes: dict[str, int]) -> Iterator[tuple[dict[int, Axes], Axes]]:
+    """Give each way to put axes on factors, or on none, or to leave them for sums."""
+    factors = [f for f in range(len(rule.factors)) if _may_cut(rule, f)]
+    nothing, pending = -1, -2
+    spots = [nothing, *([pending] if rule.monomials else []), *factors]
+    for pick in product(spots, repeat=len(sizes)):
+        rows: dict[int, list[str]] = {}
+        for axis, spot in zip(sizes, pick):
+            rows.setdefault(spot, []).append(axis)
+        rows.pop(nothing, None)
+        waiting = tuple(rows.pop(pending, ()))
+        for orders in product(*[permutations(rows[f]) for f in rows]):
+            placed = dict(zip(rows, orders))
+            if all(pieces(a, sizes) <= rule.factors[f].size for f, a in placed.items()) and holds(
+                rule, placed, sizes
+            ):
+                yield placed, waiting
+
+
+def _may_cut(rule: Rule, factor: int) -> bool:
+    kind = rule.factors[factor].kind
+    return kind != WHOLE and (kind != REDUCTION or rule.reduction is not None)
+
+
+def _linear(rule: Rule, placed: dict[int, Axes], pending: Axes) -> Iterator[tuple[int, ...]]:
+    """Give each set of operands that are partial sums over the pending axes; the empty one where none are."""
+    if not pending:
+        yield ()
+        return
+    if any(rule.factors[f].kind in (REDUCTION, FOUND, JOINED) for f in placed):
+        return
+    if len(rule.results) != 1 or rule.windows or rule.mirrored:
+        return
+    seen: set[tuple[int, ...]] = set()
+    for operand in sorted({o for product_ in rule.monomials for o in product_}):
+        chosen = linear_in(rule, {operand})
+        if chosen is not None and chosen not in seen:
+            seen.add(chosen)
+            yield chosen
+
+
+def _run(
+    rule: Rule,
+    placed: dict[int, Axes],
+    pending: Axes,
+    linear: tuple[int, ...],
+    sizes: dict[str, int],
+) -> OpRun:
+    decision = run_decision(rule, (None,) * len(rule.tensors), placed, sizes)
+    operands, results = decision.operands, decision.results
+    if pending:
+        waits = (Partial("sum", pending),)
+        operands = tuple(
+            x.with_partial(waits) if x is not None and i in linear else x
+            for i, x in enumerate(operands)
+        )
+        results = tuple(x.with_partial(waits) if x is not None else x for x in results)
+    iterations = 1
+    for number, factor in enumerate(rule.factors):
+        if factor.kind not in (PLACED, FOUND):
+            iterations *= ceil(factor.size / pieces(placed.get(number, ()), sizes))
+    nbytes, joined = 0.0, 0.0
+    gathered = [a for f, axes in placed.items() if rule.factors[f].kind == JOINED for a in axes]
+    for t, dims in enumerate(rule.tensors):
+        if dims is None:
+            continue
+        axes = [a for dim in dims for a in merge_axes(placed, dim, rule, sizes)[0]]
+        local = rule.nbytes[t] / pieces(axes, sizes)
+        nbytes += local
+        if t >= len(rule.operands):
+            joined += local * (pieces(gathered, sizes) - 1)
+        elif any(merge_axes(placed, dims[d], rule, sizes)[0] for at, d in rule.mirrored if at == t):
+            joined += local
+    return OpRun(
+        tuple(sorted(placed.items())), pending, operands, results, iterations, nbytes, joined
+    )
+
+
+def without_partial(layout: Layout) -> Layout:
+    """Return the layout with nothing left to reduce."""
+    return replace(layout, partial=()) if layout.partial else layout

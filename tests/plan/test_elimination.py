@@ -1,0 +1,113 @@
+"""The least sum of tables is found: as by trying all choices, and as by an integer program. Moves have their prices."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from meshweave.layout.layout import Layout
+from meshweave.layout.mesh import Axis, Link, Mesh
+from meshweave.plan.placement.elimination import CostTerm, cost_of, minimise
+from meshweave.plan.placement.prices import MachinePrices
+from meshweave.plan.redistribute import plan_redistribute
+
+
+def problem(
+    rng: np.random.Generator, count: int, most: int, edges: int
+) -> tuple[list[int], list[CostTerm]]:
+    """Draw tables of small whole numbers, so that ties are common, over one to three variables."""
+    sizes = [int(n) for n in rng.integers(1, most + 1, count)]
+    scopes = [(v,) for v in range(count)]
+    for _ in range(edges):
+        width = min(count, int(rng.integers(2, 4)))
+        scopes.append(tuple(int(v) for v in rng.permutation(count)[:width]))
+    tables = [rng.integers(0, 10, [sizes[v] for v in scope]) for scope in scopes]
+    return sizes, [CostTerm(s, t.astype(float)) for s, t in zip(scopes, tables)]
+
+
+@settings(max_examples=150)
+@given(st.integers(0, 1 << 30))
+def test_no_choices_cost_less_than_what_is_found(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    sizes, terms = problem(rng, int(rng.integers(1, 6)), 4, int(rng.integers(0, 7)))
+    best = min(cost_of(picks, terms) for picks in product(*map(range, sizes)))
+    found = minimise(sizes, terms)
+    assert found.cost == best == cost_of(found.picks, terms)
+    assert found.gap == 0 and found == minimise(sizes, terms)
+
+
+@settings(max_examples=150)
+@given(st.integers(0, 1 << 30))
+def test_a_bound_is_a_bound_where_tables_would_be_too_large(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    sizes, terms = problem(rng, 6, 4, 9)
+    best, found = minimise(sizes, terms), minimise(sizes, terms, most_entries=8)
+    assert found.bound <= best.cost <= found.cost == cost_of(found.picks, terms)
+    assert found.gap >= 1 - best.cost / found.cost if found.cost else found.gap == 0
+
+
+def integer_program(sizes: list[int], terms: list[CostTerm]) -> float:
+    """Return the least sum by an integer program: a 0-1 variable for each choice, and for each entry of a table."""
+    optimize = pytest.importorskip("scipy.optimize")
+    sparse = pytest.importorskip("scipy.sparse")
+    first = np.concatenate([[0], np.cumsum(sizes)])
+    cost = [0.0] * int(first[-1])
+    rows, columns, values, right = [], [], [], []
+
+    def equal(entries: list[tuple[int, float]], to: float) -> None:
+        for column, value in entries:
+            rows.append(len(right))
+            columns.append(column)
+            values.append(value)
+        right.append(to)
+
+    for v, n in enumerate(sizes):
+        equal([(int(first[v]) + i, 1.0) for i in range(n)], 1.0)
+    for term in terms:
+        at = np.arange(term.table.size).reshape(term.table.shape) + len(cost)
+        cost += term.table.ravel().tolist()
+        for place, v in enumerate(term.variables):
+            for i in range(sizes[v]):
+                entries = np.take(at, i, axis=place).ravel()
+                equal([(int(e), 1.0) for e in entries] + [(int(first[v]) + i, -1.0)], 0.0)
+    matrix = sparse.csr_matrix((values, (rows, columns)), shape=(len(right), len(cost)))
+    whole = np.zeros(len(cost))
+    whole[: int(first[-1])] = 1
+    solved = optimize.milp(
+        cost, constraints=optimize.LinearConstraint(matrix, right, right),
+        integrality=whole, bounds=optimize.Bounds(0, 1),
+    )  # fmt: skip
+    assert solved.success, solved.message
+    return float(solved.fun)
+
+
+@settings(max_examples=12)
+@given(st.integers(0, 1 << 30))
+def test_an_integer_program_finds_the_same_least_cost(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    sizes = [int(n) for n in rng.integers(2, 7, 14)]
+    scopes = [(v,) for v in range(14)] + [(v, v + 1) for v in range(13)]
+    scopes += [tuple(sorted(map(int, rng.permutation(14)[:2]))) for _ in range(8)]
+    terms = [CostTerm(s, rng.random([sizes[v] for v in s])) for s in scopes]
+    found = minimise(sizes, terms)
+    assert found.gap == 0
+    assert found.cost == pytest.approx(integer_program(sizes, terms), rel=1e-6)
+
+
+LAYOUTS = [
+    *("[_, _]", "[x, _]", "[_, x]", "[x*y, _]", "[y*x, _]", "[x, y]", "[y, x]", "[_, y]"),
+    *("[_, _] +sum(x)", "[y, _] +sum(x)", "[_, _] +sum(x, y)", "[_, _] +sum(y)"),
+]
+
+
+@pytest.mark.parametrize(
+    "mesh", [Mesh(x=4, y=2), Mesh(Axis("x", 2, Link(1e-5, 1e-9)), Axis("y", 4))]
+)
+def test_moves_are_priced_as_the_planner_prices_them(mesh: Mesh) -> None:
+    shape, prices = (1024, 2048), MachinePrices()
+    for source, target in product(map(Layout.parse, LAYOUTS), repeat=2):
+        plan = plan_redistribute(source, target, mesh, shape, 4)
+        price = prices.move(source, target, mesh, 4 * 1024 * 2048)
+        assert price == pytest.approx(plan.seconds, rel=0.02, abs=1e-9), f"{source} -> {target}"
