@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from functools import partial, update_wrapper
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, overload
 
+from meshweave.api.callables.methods import Method
+from meshweave.api.callables.pickles import pickled
 from meshweave.api.donations import Donations, donated_leaves, donated_names
 from meshweave.api.lengths.call import LengthsCompiled
 from meshweave.api.lengths.dims import DimsOf, checked_dims, opened
@@ -33,6 +35,7 @@ from meshweave.errors import CompileError, MeshweaveError, UsageError
 from meshweave.frontends.python import tree
 from meshweave.frontends.python.builder import current, fail, where
 from meshweave.frontends.python.dtypes import DType, default_floating
+from meshweave.frontends.python.instances import Attributes, unchanged
 from meshweave.frontends.python.place import chosen_kernels, constrain, is_layout
 from meshweave.frontends.python.program import (
     AUTO,
@@ -85,6 +88,7 @@ def jit(
     out_layouts: object = None,
     engine: str = "local",
     static_argnames: str | Sequence[str] = (),
+    static_argnums: int | Sequence[int] = (),
     donate: Donations = (),
     dims: DimsOf | None = None,
     timeout: float | None = None,
@@ -102,6 +106,7 @@ def jit(
     out_layouts: object = None,
     engine: str = "local",
     static_argnames: str | Sequence[str] = (),
+    static_argnums: int | Sequence[int] = (),
     donate: Donations = (),
     dims: DimsOf | None = None,
     timeout: float | None = None,
@@ -118,6 +123,7 @@ def jit(
     out_layouts: object = None,
     engine: str = "local",
     static_argnames: str | Sequence[str] = (),
+    static_argnums: int | Sequence[int] = (),
     donate: Donations = (),
     dims: DimsOf | None = None,
     timeout: float | None = None,
@@ -135,6 +141,7 @@ def jit(
     out_layouts: where the results lie, likewise.
     engine:      what runs it: "local" (a thread per rank) or "mpi" (a process per rank).
     static_argnames: names of arguments that are values for Python, not arrays; they must be hashable.
+    static_argnums: the numbers of such arguments.
     donate:      names or positions of arguments whose buffers results may take: such a state is updated in place, and
                  its Arrays cannot be used again. A dict gives strengths, "preferred" (the default) or "required".
     dims:        sizes that each call chooses, up to a bound: for an argument by its name a shape of `mw.Dim`s, None and
@@ -168,8 +175,8 @@ def jit(
     """
     make = partial(
         Jitted, mesh=mesh, in_layouts=in_layouts, out_layouts=out_layouts, engine=engine,
-        static_argnames=static_argnames, donate=donate, dims=dims, timeout=timeout, flight=flight,
-        verify=verify, layouts=layouts, ranks=ranks,
+        static_argnames=static_argnames, static_argnums=static_argnums, donate=donate, dims=dims,
+        timeout=timeout, flight=flight, verify=verify, layouts=layouts, ranks=ranks,
     )  # fmt: skip
     return make if function is None else make(function)
 
@@ -196,6 +203,7 @@ class Jitted:
         out_layouts: object,
         engine: str,
         static_argnames: str | Sequence[str],
+        static_argnums: int | Sequence[int],
         donate: Donations,
         dims: DimsOf | None,
         timeout: float | None,
@@ -208,6 +216,12 @@ class Jitted:
             raise UsageError(f"jit: a function is needed, got {type(function).__name__}")
         if timeout is not None and not (isinstance(timeout, int | float) and timeout > 0):
             raise UsageError(f"jit: timeout={timeout!r:.40}, seconds above 0 are right")
+        self._options = {
+            "mesh": mesh, "in_layouts": in_layouts, "out_layouts": out_layouts, "engine": engine,
+            "static_argnames": static_argnames, "static_argnums": static_argnums, "donate": donate,
+            "dims": dims, "timeout": timeout, "flight": flight, "verify": verify,
+            "layouts": layouts, "ranks": ranks,
+        }  # fmt: skip
         self._function, self.engine = function, engine
         self._timeout, self._flight, self._verify = timeout, flight, verify
         self.mesh = _mesh(mesh, ranks)
@@ -217,7 +231,7 @@ class Jitted:
         self._signature = inspect.signature(function)
         self._names = tuple(self._signature.parameters)
         static = (static_argnames,) if isinstance(static_argnames, str) else static_argnames
-        self._static = tuple(static)
+        self._static = (*static, *self._numbered(static_argnums))
         unknown = [name for name in self._static if name not in self._names]
         if unknown:
             raise UsageError(f"jit: static_argnames {unknown} are no arguments: {self._names}")
@@ -233,6 +247,24 @@ class Jitted:
         self._lock = new_lock()
         update_wrapper(self, function)
         self.__name__: str = getattr(function, "__name__", "function")
+
+    def _numbered(self, static: int | Sequence[int]) -> list[str]:
+        """Return the names of arguments that are static by their numbers. Raises UsageError where there is none."""
+        numbers = (static,) if isinstance(static, int) else tuple(static)
+        count = len(self._names)
+        for number in numbers:
+            if not isinstance(number, int) or not -count <= number < count:
+                raise UsageError(f"jit: static_argnums {number!r}: there are {count} arguments")
+        return [self._names[number] for number in numbers]
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Jitted | Method:
+        """Bind a method: the instance is a static argument if it is named so, else its arrays are arguments."""
+        if instance is None:
+            return self
+        return Method(self, instance, self._names[:1] == self._static[:1] != ())
+
+    def __reduce__(self) -> Any:
+        return pickled(self, self._function, self._options)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function; the first call with arguments of a kind compiles it.
@@ -385,11 +417,12 @@ class Jitted:
             self._fast.clear()
             self._last = None
 
-    def __get__(self, instance: object, owner: type | None = None) -> Callable[..., Any]:
-        """Bind a method: the instance is a static argument if it is named so, else a pytree."""
-        if instance is None:
-            return self
-        return lambda *args, **kwargs: self(instance, *args, **kwargs)
+    def _traced(self, key: _Key) -> Callable[..., Any]:
+        """Return the function, of an object that is taken apart one that sets nothing there."""
+        args, _ = argument_structures(key.structure)
+        first = args.children[0] if args.children else None
+        taken = isinstance(first, tree.Container) and isinstance(first.kind, Attributes)
+        return unchanged(self._function, self.__name__) if taken else self._function
 
     def __repr__(self) -> str:
         return f"<meshweave.jit {self.__name__} on ({self.mesh})>"
@@ -501,7 +534,7 @@ class Jitted:
             return args, {**kwargs, **key.values}
 
         program = trace_program(
-            *(self._function, arguments, key.specs, layouts, self.mesh, self._out_layouts),
+            *(self._traced(key), arguments, key.specs, layouts, self.mesh, self._out_layouts),
             self._where, donated=donated_leaves(self._donated, key.paths, [spec.weak for spec in key.specs]),
         )  # fmt: skip
         return Lowered(

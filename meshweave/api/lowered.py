@@ -260,6 +260,14 @@ class Compiled:
         """Return what tables about the program are called."""
         return f"{self.lowered.name} on ({self.lowered.mesh}), engine {self.lowered.engine}"
 
+    def __reduce__(self) -> Any:
+        if type(self) is not Compiled:
+            raise TypeError(f"{self.title()}: a program for sizes that calls choose is not pickled")
+        held = replace(self.lowered.program, captured=tuple([a.numpy() for a in self.captured]))
+        lowered = copy.copy(self.lowered)
+        lowered.program = held
+        return Compiled, (lowered, self.program, self.seconds)
+
     def close(self) -> None:
         """Release threads, processes and memory."""
         self.program.close()

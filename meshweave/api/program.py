@@ -599,6 +599,10 @@ class Program:
         self.seconds["run"] = time.perf_counter() - began
         return results
 
+    def __reduce__(self) -> Any:
+        limit = getattr(self.engine, "timeout", None)
+        return _unpickled, (self.bundle.to_bytes(), self.engine.name, limit, self.seconds)
+
     def close(self) -> None:
         """Release threads, processes and memory."""
         self.executable.close()
@@ -609,6 +613,12 @@ class Program:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _unpickled(data: bytes, name: str, timeout: float | None, seconds: dict[str, float]) -> Program:
+    """Load a program that was pickled in this process."""
+    runs_on = engine_named(name, timeout=timeout)
+    return Program(Bundle.from_bytes(data, "a pickled program"), runs_on, seconds)
 
 
 def random_arguments(ports: Sequence[Port], seed: int) -> list[np.ndarray]:

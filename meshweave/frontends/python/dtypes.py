@@ -48,6 +48,9 @@ class DType:
     def __hash__(self) -> int:
         return self._hash
 
+    def __reduce__(self) -> Any:
+        return as_dtype, (self.name,)
+
     @cached_property
     def dtype(self) -> np.dtype[Any]:
         """Return the NumPy dtype of Arrays of such elements; of bfloat16 that of the package ml_dtypes."""

@@ -1,11 +1,12 @@
 """Take pytrees apart into leaves and a structure, and put them together again.
 
-Containers are tuples, lists, dicts (subclasses become plain ones), None, namedtuples and dataclasses; everything else
-is a leaf. A structure is a plain, hashable value.
+Containers are tuples, lists, dicts (subclasses become plain ones), None, namedtuples, dataclasses, and what is
+registered with JAX or optree; everything else is a leaf. A structure is a plain, hashable value.
 """
 
 from __future__ import annotations
 
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
@@ -47,17 +48,29 @@ def _flatten(
 ) -> Structure:
     if depth > MAX_DEPTH:
         raise UsageError(f"containers nested deeper than {MAX_DEPTH}: does one hold itself?")
-    found = None if is_leaf is not None and is_leaf(value) else _parts(value)
+    found = None if is_leaf is not None and is_leaf(value) else container(value)
     if found is None:
-        leaves.append(value)
+        leaves.append(value.value if isinstance(value, Opened) else value)
         return LEAF
     inside = [_flatten(child, leaves, is_leaf, depth + 1) for child in found.children]
     return Container(found.kind, found.keys, tuple(inside))
 
 
-def _parts(value: object) -> Container | None:
+class Opened:
+    """Be a container that says itself what its children are, around a value that is none of its own."""
+
+    value: Any
+
+    def parts(self) -> Container | None:
+        """Return the children; None where the value is a leaf."""
+        raise NotImplementedError
+
+
+def container(value: object) -> Container | None:
     """Describe one container, with its values as children; return None for a leaf."""
     kind = type(value)
+    if isinstance(value, Opened):
+        return value.parts()
     if isinstance(value, tuple | list) and kind in (tuple, list):
         return Container(kind, None, tuple(value))
     if value is None:
@@ -73,7 +86,38 @@ def _parts(value: object) -> Container | None:
         names = tuple(f.name for f in fields(value) if f.init)
         if names and not getattr(kind, "__meshweave_leaf__", False):
             return Container(kind, names, tuple([getattr(value, name) for name in names]))
-    return None
+    return None if kind in _LEAVES or hasattr(value, "dtype") else _registered(value)
+
+
+_LEAVES = (bool, int, float, complex, str, bytes, type)
+
+
+class Registered(NamedTuple):
+    """Put together what a library that it is registered with takes apart: `form` is that library's."""
+
+    form: Any
+
+    def __call__(self, *children: Any) -> Any:
+        """Return the container around other children."""
+        return self.form.unflatten(children)
+
+
+def _registered(value: object) -> Container | None:
+    """Describe a container that is registered with JAX or optree; neither is imported for this."""
+    inside: Callable[[Any], bool] = lambda v: v is not value  # noqa: E731
+    jax, optree = sys.modules.get("jax"), sys.modules.get("optree")
+    found: tuple[Any, Any] | None = None
+    if jax is not None and hasattr(jax, "tree_util"):
+        found = jax.tree_util.tree_flatten(value, inside)
+    if (found is None or _is_whole(found[0], value)) and hasattr(optree, "tree_flatten"):
+        found = optree.tree_flatten(value, inside, none_is_leaf=True)  # type: ignore[union-attr]
+    if found is None or _is_whole(found[0], value):
+        return None
+    return Container(Registered(found[1]), None, tuple(found[0]))
+
+
+def _is_whole(children: Sequence[Any], value: object) -> bool:
+    return len(children) == 1 and children[0] is value
 
 
 def _ordered(value: dict[Any, Any]) -> list[Any]:
@@ -127,7 +171,7 @@ def broadcast_prefix(
     """
     if is_leaf(prefix):
         return [prefix] * count(structure)
-    found = _parts(prefix)
+    found = container(prefix)
     if found is None or not isinstance(structure, Container):
         here = "a container" if isinstance(structure, Container) else "one value"
         raise UsageError(f"{what}: {prefix!r} for {here}")
