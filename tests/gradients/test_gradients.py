@@ -212,3 +212,63 @@ def test_what_no_gradient_follows_may_be_of_any_kind() -> None:
         )
 
     near(mw.grad(f)(X, np.int32(0)), np.full_like(X, 6))
+
+
+def hinted(p: Any, x: Any, **said: Any) -> Any:
+    with mw.hint(slice="t=2", order="dfs", **said):
+        back = "[dp, tp]" if said else None  # no t there
+        h = mw.constrain(mw.tanh(x @ p["a"]), "[dp*t, tp]", backward=back)
+        y = h @ p["b"]
+    return mw.mean(y * y)
+
+
+def test_hints_and_layouts_carry_over_to_the_way_back() -> None:
+    p = {"a": W[:, :4], "b": W[:2, :4].T.copy()}
+    placed = ({"a": "[_, tp]", "b": "[tp, _]"}, "[dp, _]")
+    theirs = jax.grad(lambda p: jnp.mean((jnp.tanh(X @ p["a"]) @ p["b"]) ** 2))(p)
+
+    def compiled(**said: Any) -> str:
+        slope = mw.grad(lambda p, x: hinted(p, x, **said))
+        f = mw.jit(slope, mesh="dp=2, tp=2", in_layouts=placed)
+        found = f(p, X)
+        near(found, theirs)
+        assert [str(found[k].layout) for k in "ab"] == ["[_, tp]", "[tp, _]"]
+        return f.explain()
+
+    both, there, apart = compiled(), compiled(backward={}), compiled(backward={"order": "bfs"})
+    assert both.count("region1") == 1 and "honoured" in both
+    assert "region0" in there and "region1" not in there
+    assert "order=bfs" in apart and "order=dfs" in apart
+    with pytest.raises(mw.MeshweaveError, match="orders"):
+        mw.jit(lambda p, x: hinted(p, x, backward={"orders": "bfs"}))(p, X)
+
+
+def test_a_constraint_may_say_another_layout_for_the_way_back() -> None:
+    def slope(**said: Any) -> Any:
+        f = lambda x: mw.sum(mw.sin(mw.constrain(x * 2, "[x, _]", **said)))  # noqa: E731
+        return mw.jit(mw.grad(f), mesh="x=2")
+
+    same, other = slope(), slope(backward="[_, x]")
+    near(same(X), 2 * np.cos(2 * X))
+    near(other(X), 2 * np.cos(2 * X))
+    assert str(same(X).layout) == "[x, _]" and str(other(X).layout) == "[_, x]"
+
+
+def test_gradients_of_compiled_functions_and_of_arrays_on_ranks() -> None:
+    f = mw.jit(lambda x, w: mw.sum(mw.tanh(x @ w)), mesh="x=2", in_layouts=("[x, _]", None))
+    theirs = jax.grad(lambda x, w: jnp.sum(jnp.tanh(x @ w)), (0, 1))(X, W)
+    near(mw.grad(f, (0, 1))(X, W), theirs)
+    on_ranks = mw.Array.from_numpy(X, mesh="x=2", layout="[x, _]")
+    found = mw.grad(lambda x, w: mw.sum(mw.tanh(x @ w)), (0, 1))(on_ranks, W)
+    near(found, theirs)
+    assert found[0].mesh == mw.Mesh(x=2)
+
+
+def test_gradients_of_a_batch_move_as_many_bytes_as_there_are_parameters() -> None:
+    slope = mw.jit(
+        mw.grad(lambda w, x: mw.mean(mw.tanh(x @ w) ** 2)),
+        mesh="dp=2",
+        in_layouts=(None, "[dp, _]"),
+    )
+    slope(W, X)
+    assert f"1 collective brings the busiest rank {W.nbytes} bytes" in slope.explain()

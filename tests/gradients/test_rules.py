@@ -10,19 +10,20 @@ import pytest
 from depth import DEEP, some
 
 import meshweave as mw
-from meshweave.frontends.python import functions, place, tape
+from meshweave.frontends.python import extras, functions, nn, place, tape
 from meshweave.frontends.python.gradients.rules import REFUSED, RULES
 
 jax = pytest.importorskip("jax")
-jnp = jax.numpy
+jnp, lax = jax.numpy, jax.lax
 DTYPES = some([np.float64, np.float32], 2)
 Case = tuple[Callable[..., Any], Callable[..., Any], tuple[np.ndarray[Any, Any], ...]]
 
 
 def test_every_primitive_has_a_rule_or_a_reason() -> None:
     modules = [
-        importlib.import_module(f"{functions.__name__}.{m.name}")
-        for m in pkgutil.iter_modules(functions.__path__)
+        importlib.import_module(f"{room.__name__}.{m.name}")
+        for room in (functions, extras, nn)
+        for m in pkgutil.iter_modules(room.__path__)
     ]
     known = {
         value.primitive
@@ -40,13 +41,18 @@ def numbers(seed: int, *shape: int, low: float = -2.0, high: float = 2.0) -> np.
 
 
 def compare(
-    cases: dict[str, Case], dtype: Any, rtol: float, mesh: str = "", layout: str | None = None
+    cases: dict[str, Case],
+    dtype: Any,
+    rtol: float,
+    mesh: str = "",
+    layout: Callable[[int], str] | None = None,
+    part: int = 3,
 ) -> None:
     """Compare pullbacks of random cotangents with JAX's: all cases are one program.
 
-    `make test` takes each third, from the first on.
+    `make test` takes each third, or each of `part`, from the first on.
     """
-    cases = cases if DEEP else dict(list(cases.items())[::3])
+    cases = cases if DEEP else dict(list(cases.items())[::part])
     with jax.enable_x64(True):
         given = {name: _given(case, dtype) for name, case in cases.items()}
         wanted = {n: _pulled(jax.vjp, case[1], *given[n]) for n, case in cases.items()}
@@ -54,7 +60,8 @@ def compare(
     def run(given: Any) -> Any:
         return {n: _pulled(mw.vjp, case[0], *given[n]) for n, case in cases.items()}
 
-    made = mw.jit(run, mesh=mesh, in_layouts=layout)(given)
+    lies = None if layout is None else (jax.tree.map(lambda v: layout(v.ndim), given),)
+    made = mw.jit(run, mesh=mesh, in_layouts=lies)(given)
     for name, slopes in wanted.items():
         for number, (ours, theirs) in enumerate(zip(made[name], slopes, strict=True)):
             assert ours.dtype == theirs.dtype, (name, number)
@@ -310,3 +317,87 @@ def test_matrices() -> None:
 
 def test_complex_numbers_and_fourier_transforms() -> None:
     compare(FOURIER, np.float64, 1e-11)
+
+
+IMAGE, KERNEL = numbers(21, 2, 7, 6, 4), numbers(22, 3, 2, 2, 6)
+
+
+def _conv(x: Any, w: Any, stride: Any, padding: Any, dilation: Any, groups: int) -> Any:
+    return lax.conv_general_dilated(
+        x, w, stride, padding, rhs_dilation=dilation, feature_group_count=groups,
+        dimension_numbers=("NHWC", "HWIO", "NHWC"),
+    )  # fmt: skip
+
+
+def _max_pool(x: Any, window: Any, stride: Any, padding: str) -> Any:
+    sizes, steps = (1, *window, 1), (1, *stride, 1)
+    return lax.reduce_window(x, -jnp.inf, lax.max, sizes, steps, padding)
+
+
+WINDOWS = {
+    "conv": (
+        lambda x, w: mw.nn.conv(x, w, stride=(2, 1), padding=[(1, 0), (2, 1)], groups=2),
+        lambda x, w: _conv(x, w, (2, 1), [(1, 0), (2, 1)], (1, 1), 2),
+        (IMAGE, KERNEL),
+    ),
+    "conv dilated": (
+        lambda x, w: mw.nn.conv(x[..., :2], w, stride=2, padding="VALID", dilation=2),
+        lambda x, w: _conv(x[..., :2], w, (2, 2), "VALID", (2, 2), 1),
+        (IMAGE, KERNEL),
+    ),
+    "max_pool": (
+        lambda x: mw.nn.max_pool(x, (3, 2), stride=(2, 2), padding="SAME"),
+        lambda x: _max_pool(x, (3, 2), (2, 2), "SAME"),
+        (np.round(IMAGE),),
+    ),
+    "avg_pool": (
+        lambda x: mw.nn.avg_pool(x, 2, stride=1),
+        lambda x: lax.reduce_window(x, 0.0, lax.add, (1, 2, 2, 1), (1, 1, 1, 1), "VALID") / 4,
+        (IMAGE,),
+    ),
+}
+
+
+def test_windows() -> None:
+    compare(WINDOWS, np.float64, 1e-11, part=1)
+
+
+LAID = {
+    **{n: UNARY[n] for n in ("tanh", "abs")},
+    **{n: BINARY[n] for n in ("where", "maximum")},
+    **{n: MOVES[n] for n in ("slice", "steps", "concat", "take first", "along", "roll", "sort", "diff")},
+    **{n: PRODUCTS[n] for n in ("matmul", "mean", "max", "softmax", "cumsum", "prod", "var", "einsum sums")},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("mesh", "first", "last"), [("x=2", "x", "_"), ("x=2", "_", "x"), ("x=2, y=2", "y", "x")]
+)
+def test_uneven_layouts(mesh: str, first: str, last: str) -> None:
+    def layout(ndim: int) -> str:
+        dims = [first, *["_"] * (ndim - 2), last] if ndim > 1 else [first] * ndim
+        return f"[{', '.join(dims)}]"
+
+    compare(LAID, np.float64, 1e-11, mesh, layout, part=2)
+
+
+NETS = {
+    **{
+        name: (getattr(mw.nn, name), getattr(jax.nn, name), (X,))
+        for name in ("gelu", "silu", "softplus", "elu", "leaky_relu", "log_sigmoid")
+    },
+    "layer_norm": (
+        lambda x, w, b: mw.nn.layer_norm(x, w, b),
+        lambda x, w, b: (x - x.mean(-1, keepdims=True)) / jnp.sqrt(x.var(-1, keepdims=True) + 1e-5) * w + b,
+        (X, ROW, ROW),
+    ),
+    "attention": (
+        lambda q, k, v: mw.nn.dot_product_attention(q[:, :, None], k[:, :, None], v[:, :, None])[:, :, 0],
+        lambda q, k, v: jax.nn.softmax(q @ k.mT / 2.0) @ v,
+        (BATCH, BATCH + 1, BATCH * 2),
+    ),
+}  # fmt: skip
+
+
+def test_parts_of_networks() -> None:
+    compare(NETS, np.float64, 1e-6, part=1)

@@ -109,10 +109,11 @@ def vjp(function: Callable[..., Any], *primals: Any, has_aux: bool = False) -> t
 
 def _either(function: Callable[..., Any], derived: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that is traced inside of traced functions, and compiled outside, once for each mesh."""
-    derived = wraps(function)(derived)
+    named = wraps(function, updated=())  # without the attributes of what `jit` made
+    derived = named(derived)
     compiled: dict[Mesh, Jitted] = {}
 
-    @wraps(function)
+    @named
     def call(*args: Any, **kwargs: Any) -> Any:
         if current() is not None:
             return derived(*args, **kwargs)

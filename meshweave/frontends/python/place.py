@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ContextDecorator
 
 from meshweave.errors import LayoutError, UsageError
 from meshweave.frontends.python.builder import (
     STATE,
     HintRegion,
+    TimeAxes,
     TraceBuilder,
     current,
     fail,
@@ -54,11 +55,12 @@ def layout_attr(layout: Layout) -> str:
 
 
 @primitive
-def constrain(x: ArrayLike, layout: LayoutLike) -> Tracer:
+def constrain(x: ArrayLike, layout: LayoutLike, *, backward: LayoutLike | None = None) -> Tracer:
     """Give x a layout (text, `P(...)` or a Layout) from here on; its global value does not change.
 
-    Under `mw.hint(slice="t=4")` the layout may name the time axis t too. Raises CompileError, at the line of
-    the call, for what is no layout, or does not fit x or the mesh.
+    backward: the layout of what flows back to x in a gradient, by default the same. Under `mw.hint(slice="t=4")`
+    the layout may name the time axis t too. Raises CompileError, at the line of the call, for what is no layout, or
+    does not fit x or the mesh.
 
     >>> import numpy as np
     >>> import meshweave as mw
@@ -93,7 +95,8 @@ def _with_time_axes(trace: TraceBuilder) -> Mesh:
 class hint(AbstractContextManager["hint"]):
     """Ask something of the ops traced inside: `with mw.hint(slice="t=4", order="dfs"):`; hints nest.
 
-    strength: "required", "preferred" or "advisory"; by default that of each key. The keys are those of the `hint`
+    strength: "required", "preferred" or "advisory"; by default that of each key. backward: what is asked of the ops of
+    a gradient that come of those inside, by default the same, with {} nothing. The keys are those of the `hint`
     dialect (slice, order, width, peak_bytes, ...), their values texts or numbers.
 
     >>> import numpy as np
@@ -107,24 +110,22 @@ class hint(AbstractContextManager["hint"]):
     True
     """
 
-    def __init__(self, *, strength: str | None = None, **hints: str | int) -> None:
-        place = where()
-        try:
-            said = [Hint.make(key, value, strength, place or "") for key, value in hints.items()]
-        except HintError as error:
-            raise HintError(error.message, place) from None
-        if not said:
-            raise HintError('hint: nothing is asked for, slice="t=4" for example', place)
-        form = "{}" if strength is None else f'{{{{value = {{}}, strength = "{strength}"}}}}'
-        self._text = ", ".join(f"{h.key} = {form.format(quoted(h.value))}" for h in said)
-        self._axes = tuple(
-            (axis.name, axis.count) for h in said if h.key == "slice" for axis in h.parsed
-        )
+    def __init__(
+        self,
+        *,
+        strength: str | None = None,
+        backward: Mapping[str, str | int] | None = None,
+        **hints: str | int,
+    ) -> None:
+        self._text, self._axes = _said(hints, strength)
+        if not self._text:
+            raise HintError('hint: nothing is asked for, slice="t=4" for example', where())
+        self._back = None if backward is None else _said(backward, strength)
         self._regions: list[tuple[TraceBuilder, HintRegion]] = []
 
     def __enter__(self) -> hint:
         trace = tracing()
-        region = HintRegion(trace, self._text, trace.loc(), self._axes)
+        region = HintRegion(trace, self._text, trace.loc(), self._axes, self._back)
         trace.block.lines.append(region)
         trace.block = region.block
         self._regions.append((trace, region))
@@ -135,6 +136,18 @@ class hint(AbstractContextManager["hint"]):
         region.block.open = False
         assert region.block.parent is not None
         trace.block = region.block.parent
+
+
+def _said(hints: Mapping[str, str | int], strength: str | None) -> tuple[str, TimeAxes]:
+    """Return hints as text in IR, and the time axes of the slices that they ask for."""
+    place = where()
+    try:
+        said = [Hint.make(key, value, strength, place or "") for key, value in hints.items()]
+    except HintError as error:
+        raise HintError(error.message, place) from None
+    form = "{}" if strength is None else f'{{{{value = {{}}, strength = "{strength}"}}}}'
+    axes = [(axis.name, axis.count) for h in said if h.key == "slice" for axis in h.parsed]
+    return ", ".join(f"{h.key} = {form.format(quoted(h.value))}" for h in said), tuple(axes)
 
 
 class kernels(AbstractContextManager["kernels"]):

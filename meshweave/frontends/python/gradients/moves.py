@@ -92,8 +92,10 @@ def _triangle(g: Tracer, y: Tracer, name: str, x: Tracer, k: int, predicate: str
     return (tril if name == "tril" else triu)(g, k=k)
 
 
-def _constrain(g: Tracer, y: Tracer, x: Tracer, layout: LayoutLike) -> Tracer:
-    return constrain(g, layout)
+def _constrain(
+    g: Tracer, y: Tracer, x: Tracer, layout: LayoutLike, backward: LayoutLike | None = None
+) -> Tracer:
+    return constrain(g, layout if backward is None else backward)
 
 
 MOVES: dict[str, Any] = {

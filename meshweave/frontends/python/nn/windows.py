@@ -11,6 +11,7 @@ from meshweave.frontends.python.dtypes import DType, accumulator, floating, limi
 from meshweave.frontends.python.functions import elementwise as e
 from meshweave.frontends.python.functions.create import ones
 from meshweave.frontends.python.functions.manipulate import concat, sizes_of
+from meshweave.frontends.python.tape import primitive
 from meshweave.frontends.python.tracer import (
     ArrayLike,
     Shape,
@@ -56,12 +57,12 @@ def conv(
     steps = [_each("conv: stride", s, ndim) for s in (stride, dilation)]
     ends = _ends("conv", padding, image.shape[1:-1], sizes, *steps)
     image, window = (e.astype(v, dtype) for v in (image, window))
-    image = _padded(image, ends, 0)
+    image = padded(image, ends, 0)
     if groups == 1:
-        return _convolved(image, window, steps, dtype)
+        return convolved(image, window, steps, dtype)
     per = features // groups
     parts = [
-        _convolved(
+        convolved(
             image[..., g * inner : (g + 1) * inner],
             window[..., g * per : (g + 1) * per],
             steps,
@@ -72,7 +73,8 @@ def conv(
     return concat(parts, axis=-1)
 
 
-def _convolved(image: Tracer, window: Tracer, steps: list[list[int]], dtype: DType) -> Tracer:
+@primitive
+def convolved(image: Tracer, window: Tracer, steps: list[list[int]], dtype: DType) -> Tracer:
     """Sum products over loops: batch, places, features, then those of the window and its channels."""
     space, wide = len(steps[0]), accumulator(dtype)
     reads = [f"d{d + 1} * {s} + d{space + 2 + d} * {t}" for d, (s, t) in enumerate(zip(*steps))]
@@ -176,7 +178,16 @@ def _pooled(
     steps = [
         _each(f"{name}: stride", s, ndim) for s in (sizes if stride is None else stride, dilation)
     ]
-    image = _padded(value, _ends(name, padding, value.shape[1:-1], sizes, *steps), start)
+    image = padded(value, _ends(name, padding, value.shape[1:-1], sizes, *steps), start)
+    return folded(image, sizes, steps, op, start)
+
+
+@primitive
+def folded(
+    value: Tracer, sizes: list[int], steps: list[list[int]], op: str, start: float
+) -> Tracer:
+    """Fold each window of an image by an op of arith."""
+    image, ndim = value, value.ndim - 2
     places = _places(image.shape[1:-1], sizes, *steps)
     shape = (value.shape[0], *places, value.shape[-1])
     reads = [f"d{d + 1} * {s} + d{ndim + 2 + d} * {t}" for d, (s, t) in enumerate(zip(*steps))]
@@ -233,7 +244,8 @@ def _places(
     return [max((n - span) // s + 1, 0) for n, span, s in zip(image, spans, stride)]
 
 
-def _padded(value: Tracer, ends: Sequence[tuple[int, int]], fill: float) -> Tracer:
+@primitive
+def padded(value: Tracer, ends: Sequence[tuple[int, int]], fill: float) -> Tracer:
     """Put `fill` around the dims of space."""
     if not any(map(any, ends)):
         return value
