@@ -12,10 +12,6 @@ from meshweave.errors import CompileError
 
 DATA = Path(__file__).resolve().parent / "data"
 SAMPLES = sorted(p for p in DATA.glob("*.mlir") if not p.name.endswith(".generic.mlir"))
-REFUSED = {
-    "partial_manual": "axis dp is left to the compiler inside the region",
-}
-"""Samples that are refused by design, and what is said of each."""
 ONE_MESH = "'dist.to_local' op .* on a rank, not"
 """What is said of a shard_map on another mesh: shapes in its body are those of one rank."""
 TOLERANCE = {"float32": 2e-5, "float64": 1e-12, "float16": 4e-3}
@@ -49,10 +45,6 @@ def agree(result: np.ndarray, wanted: np.ndarray, dtype: str) -> None:
 @sampled(4)
 @pytest.mark.parametrize("path", SAMPLES, ids=[p.stem for p in SAMPLES])
 def test_a_sample_gives_what_jax_gives(path: Path) -> None:
-    if path.stem in REFUSED:
-        with pytest.raises(CompileError, match=REFUSED[path.stem]):
-            meshweave.compile(path)
-        return
     arguments, wanted = sample(path)
     shard_map = "sdy.manual_computation" in path.read_text()
     with meshweave.compile(path, timeout=30) as program:

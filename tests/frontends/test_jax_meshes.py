@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import meshweave as mw
-from meshweave.errors import CompileError
 
 jax = pytest.importorskip("jax")
 jnp, lax = jax.numpy, jax.lax
@@ -118,7 +117,34 @@ def test_the_mesh_of_shard_map_may_be_the_programs() -> None:
     agree(halves, (A,), HALVES, mesh="x=2, y=2", in_shardings=("[x, _]",))
 
 
-def test_axes_left_to_the_compiler_are_refused_at_the_users_line() -> None:
-    function = mapped(lambda a: lax.psum(a, "x"), P("x"), P(), axis_names={"x"})
-    with pytest.raises(CompileError, match=r"test_jax_meshes.py:\d+:\d+: .*axis y is left"):
-        mw.from_jax(function, A, in_shardings=(P("x", "y"),), mesh=MESH)
+def test_axes_that_are_not_manual_are_the_compilers() -> None:
+    """Each rank computes the whole along them; constraints over them inside say nothing."""
+
+    def body(a: Any, b: Any) -> Any:
+        total = lax.psum(a * 2, "x") + lax.axis_index("x")
+        return lax.with_sharding_constraint(total @ b, P(None, "y"))
+
+    partly = jax.shard_map(
+        body, mesh=MESH, in_specs=(P("x"), P()), out_specs=P("x"), axis_names={"x"}
+    )
+    wanted = np.concatenate([(2 * HALVES) @ B, (2 * HALVES + 1) @ B])
+    for shardings in (None, (P("x", "y"), P(None, "y")), (P("y"), P("y", "x"))):
+        agree(partly, (A, B), wanted, mesh=MESH, in_shardings=shardings)
+
+
+def test_a_shard_map_over_other_axes_inside_another() -> None:
+    def inner(b: Any) -> Any:
+        return b * 2 + lax.psum(b.sum(), "y") * lax.axis_index("y")
+
+    def outer(a: Any) -> Any:
+        return (
+            jax.shard_map(inner, in_specs=P(None, "y"), out_specs=P(None, "y"), axis_names={"y"})(a)
+            + 1
+        )
+
+    both = jax.shard_map(outer, mesh=MESH, in_specs=P("x"), out_specs=P("x"), axis_names={"x"})
+    sums = np.repeat(A.reshape(2, -1).sum(1), 2)[:, None] * np.repeat([0, 1], 3)
+    agree(both, (A,), 2 * A + sums + 1, mesh=MESH)
+    again = jax.shard_map(outer, mesh=MESH, in_specs=P("x", "y"), out_specs=P("x"))
+    with pytest.raises(ValueError, match="y"):  # JAX refuses it before us
+        mw.from_jax(again, A)

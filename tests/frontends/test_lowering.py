@@ -126,7 +126,7 @@ def test_an_axis_named_nowhere_may_be_left_out():
         ),
         (
             manual("%r = stablehlo.negate %x : tensor<2x4xf32>", axes='"tp"'),
-            "axis dp is left to the compiler",
+            "operand 0 of shape [4, 8] in layout [_, tp] is [4, 4] on a rank",
         ),
         (
             manual('%r = sdy.sharding_constraint %x <@mesh, [{"dp"}, {}]> : tensor<2x4xf32>'),

@@ -9,24 +9,19 @@ from frontends.execute import run
 
 import meshweave as mw
 from meshweave.dialects import context
-from meshweave.errors import CompileError
 from meshweave.frontends.load import load_module
 
 DATA = Path(__file__).parents[1] / "data"
 SAMPLES = sorted(path.name.removesuffix(".mlir") for path in DATA.glob("*.mlir"))
-REFUSED = {
-    "partial_manual": "axis dp is left to the compiler",
-}
 FOREIGN = ("stablehlo", "chlo", "sdy", "mhlo", "jax", "unrealized", "dynamic")
-LOADED = [name for name in SAMPLES if name not in REFUSED]
-MANUAL = [name for name in LOADED if "manual_computation" in (DATA / f"{name}.mlir").read_text()]
+MANUAL = [name for name in SAMPLES if "manual_computation" in (DATA / f"{name}.mlir").read_text()]
 
 
 def load(name):
     return load_module(DATA / f"{name}.mlir", context())
 
 
-@pytest.mark.parametrize("name", LOADED)
+@pytest.mark.parametrize("name", SAMPLES)
 def test_nothing_foreign_is_left(name):
     text = str(load(name).operation.get_asm(assume_verified=True))
     assert not [word for word in FOREIGN if word in text]
@@ -38,7 +33,7 @@ NOT_HERE = [*MANUAL, "fft"]
 
 
 @sampled(4)
-@pytest.mark.parametrize("name", [name for name in LOADED if name not in NOT_HERE])
+@pytest.mark.parametrize("name", [name for name in SAMPLES if name not in NOT_HERE])
 def test_results_are_those_of_jax(name):
     values = np.load(DATA / f"{name.removesuffix('.generic')}.npz")
     module = load(name)
@@ -71,16 +66,7 @@ def test_linear_algebra_is_that_of_jax_by_lapack_and_in_loops(engine, mesh):
         np.testing.assert_allclose(got, values[f"out{i}"], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_is_refused_says_why(name):
-    with pytest.raises(CompileError) as caught:
-        load(name)
-    assert REFUSED[name] in str(caught.value)
-    assert "\n" not in str(caught.value)
-    assert f"{name}.mlir:" in caught.value.location
-
-
-@pytest.mark.parametrize("name", [n for n in LOADED if n.endswith(".generic")])
+@pytest.mark.parametrize("name", [n for n in SAMPLES if n.endswith(".generic")])
 def test_generic_form_gives_the_same_program(name):
     pretty, generic = load(name.removesuffix(".generic")), load(name)
     assert pretty.operation.get_asm(assume_verified=True) == generic.operation.get_asm(

@@ -1,8 +1,10 @@
 """Shardy's words in ours: nothing is dropped, and what cannot be said is refused with its place."""
 # ruff: noqa: E501 (lines of MLIR text)
 
+import numpy as np
 import pytest
 
+import meshweave as mw
 from meshweave.dialects import context
 from meshweave.errors import CompileError
 from meshweave.frontends.load import load_module
@@ -158,10 +160,20 @@ def test_a_sharding_on_an_op_constrains_its_result():
         (program('@mesh, [{"x"}, {"x"}, {}]'), "axis x"),
         (program('@mesh, [{"x"}, {}]'), "2 dims"),
         (program('@mesh, [{"x"}, {}, {}], odd={"y"}'), "a sharding has no 'odd'"),
-        (program("@mesh, []", mesh="sdy.mesh @mesh = <[], device_ids=[3]>"), "maximal sharding"),
         (
-            program('@mesh, [{"x"}, {}, {}]', mesh='sdy.mesh @mesh = <["x"=2], device_ids=[1, 0]>'),
-            "its own order of devices",
+            program('@mesh, [{"x"}, {}, {}]', mesh='sdy.mesh @mesh = <["x"=2], device_ids=[1, 2]>'),
+            "device_ids=[1, 2]: the numbers from 0 to 1, each once, are right",
+        ),
+        (
+            program('@mesh, [{}, {}, {}], unreduced={"y":(1)2}'),
+            "unreduced over y:(1)2, a part of an axis: a reduction is pending over whole axes only",
+        ),
+        (program('@mesh, [{}, {}, {}], unreduced=mean{"y"}'), "sum, max, min are known"),
+        (
+            constrained("")
+            .replace("sdy.sharding_constraint %0 <>", "stablehlo.negate %0")
+            .replace("%1 =", "sdy.sharding_group %0 group_id=3 : tensor<8x16xf32>\n    %1 ="),
+            "sdy.sharding_group 3: none of its values has a sharding",
         ),
         (
             program('@mesh, [{"x"}, {}, {}]', mesh='sdy.mesh @mesh = <["x-1"=2]>').replace(
@@ -191,7 +203,7 @@ def test_what_cannot_be_said_is_refused(text, says):
     assert says in refusal(text)
 
 
-@pytest.mark.parametrize("op", ["all_gather", "sharding_group", "frobnicate"])
+@pytest.mark.parametrize("op", ["all_gather", "named_computation", "frobnicate"])
 def test_unknown_sdy_ops_are_refused_at_their_place(op):
     text = constrained('@mesh, [{"x"}, {}]').replace("sdy.sharding_constraint", f"sdy.{op}")
     assert refusal(text).startswith(f"p.mlir:5:10: sdy.{op}")
@@ -231,3 +243,97 @@ def test_the_context_is_left_as_it_was():
     assert not ctx.allow_unregistered_dialects
     with pytest.raises(ir.MLIRError), ctx:
         ir.Module.parse('"foo.bar"() : () -> ()')
+
+
+FORMS = {
+    "a mesh in full": (MESH.replace("= <", "= #sdy.mesh<"), '<@mesh, [{"x"}, {}]>', "[x, _]"),
+    "a sharding in full": (MESH, '#sdy.sharding<@mesh, [{"x"}, {}]>', "[x, _]"),
+    "a maximum": (MESH, '<@mesh, [{"x"}, {}], unreduced=max{"y"}>', "[x, _] +max(y)"),
+    "one device": (MESH + "\n  sdy.mesh @one = <[], device_ids=[3]>", "<@one, []>", "[_, _]"),
+    "other devices": (MESH.replace("]>", "], device_ids=[7, 6, 5, 4, 0, 1, 2, 3]>"), '<@mesh, [{"x"}, {}]>', "[x, _]"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_forms_of_meshes_and_shardings(form):
+    mesh, sharding, wanted = FORMS[form]
+    text = constrained("@mesh, []", mesh).replace("<@mesh, []>", sharding)
+    found = str(load(text))
+    assert '"dist.constrain"' in found and f'{{layout = #dist.layout<"{wanted}">}}' in found
+
+
+def test_forms_of_shardings_on_ops_and_calls():
+    long = '#sdy.sharding_per_value<[#sdy.sharding<@mesh, [{"x"}, {}]>]>'
+    op = constrained("@mesh, [{}, {}]").replace(
+        "stablehlo.add %a, %a :", f"stablehlo.add %a, %a {{sdy.sharding = {long}}} :"
+    )
+    call = f"""module {{
+  {MESH}
+  func.func public @main(%a: tensor<8x16xf32>) -> tensor<8x16xf32> {{
+    %0 = func.call @f(%a) {{sdy.sharding = {long}}} : (tensor<8x16xf32>) -> tensor<8x16xf32>
+    return %0 : tensor<8x16xf32>
+  }}
+  func.func private @f(%a: tensor<8x16xf32>) -> tensor<8x16xf32> {{
+    %0 = stablehlo.tanh %a : tensor<8x16xf32>
+    return %0 : tensor<8x16xf32>
+  }}
+}}"""
+    for text in (op, call):
+        assert '{layout = #dist.layout<"[x, _]">}' in str(load(text))
+
+
+def test_values_of_a_group_share_a_sharding_and_a_barrier_is_passed():
+    text = f"""module {{
+  {MESH}
+  func.func public @main(%a: tensor<8x16xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{"x"}}, {{"y"}}]>}}) -> tensor<8x16xf32> {{
+    %0 = stablehlo.tanh %a : tensor<8x16xf32>
+    sdy.sharding_group %a group_id=0 : tensor<8x16xf32>
+    sdy.sharding_group %0 group_id=0 : tensor<8x16xf32>
+    %1 = sdy.propagation_barrier %0 allowed_direction=NONE : tensor<8x16xf32>
+    %2 = stablehlo.negate %1 : tensor<8x16xf32>
+    return %2 : tensor<8x16xf32>
+  }}
+}}"""
+    found = str(load(text))
+    assert found.count('"dist.constrain"') == 1 and '{layout = #dist.layout<"[x, y]">}' in found
+    assert "sdy" not in found
+
+
+ORDERED = """module {
+  sdy.mesh @mesh = <["x"=2, "y"=2], device_ids=[DEVICES]>
+  func.func public @main(%a: tensor<4x4xi32>) -> tensor<4x4xi32> {
+    %0 = sdy.manual_computation(%a) in_shardings=[<@mesh, [{"x"}, {"y"}]>] out_shardings=[<@mesh, [{"x"}, {"y"}]>] manual_axes={"x", "y"} (%b: tensor<2x2xi32>) {
+      %1 = "stablehlo.all_reduce"(%b) <{replica_groups = dense<GROUPS> : tensor<2x2xi64>}> ({
+      ^bb0(%p: tensor<i32>, %q: tensor<i32>):
+        %s = stablehlo.add %p, %q : tensor<i32>
+        stablehlo.return %s : tensor<i32>
+      }) : (tensor<2x2xi32>) -> tensor<2x2xi32>
+      %2 = "stablehlo.collective_permute"(%1) <{source_target_pairs = dense<PAIRS> : tensor<4x2xi64>}> : (tensor<2x2xi32>) -> tensor<2x2xi32>
+      %3 = stablehlo.partition_id : tensor<ui32>
+      %4 = stablehlo.convert %3 : (tensor<ui32>) -> tensor<i32>
+      %5 = stablehlo.broadcast_in_dim %4, dims = [] : (tensor<i32>) -> tensor<2x2xi32>
+      %6 = stablehlo.constant dense<1000> : tensor<2x2xi32>
+      %7 = stablehlo.multiply %5, %6 : tensor<2x2xi32>
+      %8 = stablehlo.add %2, %7 : tensor<2x2xi32>
+      sdy.return %8 : tensor<2x2xi32>
+    } : (tensor<4x4xi32>) -> tensor<4x4xi32>
+    return %0 : tensor<4x4xi32>
+  }
+}"""
+
+
+@pytest.mark.parametrize("devices", [[0, 1, 2, 3], [2, 0, 3, 1], [3, 2, 1, 0]])
+def test_collectives_name_the_devices_of_a_mesh_in_any_order(devices):
+    """Sums over y, then a swap along x; and the number of each rank's device."""
+    groups = [devices[:2], devices[2:]]
+    pairs = [[devices[a], devices[b]] for a, b in ((0, 2), (1, 3), (2, 0), (3, 1))]
+    words = {"DEVICES": str(devices)[1:-1], "GROUPS": str(groups), "PAIRS": str(pairs)}
+    text = ORDERED
+    for word, said in words.items():
+        text = text.replace(word, said)
+    value = np.arange(16, dtype=np.int32).reshape(4, 4)
+    with mw.compile(text) as program:
+        (found,) = program(value)
+    sums = np.tile(value[:, :2] + value[:, 2:], 2)
+    wanted = np.roll(sums, 2, 0) + 1000 * np.kron(np.reshape(devices, (2, 2)), np.ones((2, 2), int))
+    np.testing.assert_array_equal(found, wanted)

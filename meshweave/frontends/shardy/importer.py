@@ -13,6 +13,7 @@ from meshweave.errors import CompileError, LayoutError
 from meshweave.frontends.shardy.shardings import (
     MeshText,
     ShardyLayout,
+    parse_axes,
     parse_mesh,
     parse_per_value,
     parse_sharding,
@@ -50,19 +51,18 @@ class Meshes:
         self.used_at = ""
         self.axes_named: set[str] = set()
 
-    def read(self, sharding: ShardyLayout, where: Place) -> ShardyLayout:
-        """Check that `sharding` is over the program's one mesh, and return it. Errors are at `where`."""
+    def read(self, sharding: ShardyLayout, kind: ir.Type, where: Place) -> ShardyLayout:
+        """Check that the sharding of a value of type `kind` is over the program's one mesh, and return it.
+
+        A tensor that one device alone holds (a maximal sharding) is whole on all ranks. Errors are at `where`.
+        """
         mesh = sharding.mesh
         if isinstance(mesh, str):
             if mesh not in self.declared:
                 raise CompileError(f"sharding over @{mesh}: no such mesh", location_text(where))
             mesh = self.declared[mesh]
         if mesh.is_maximal:
-            raise CompileError(
-                f"a maximal sharding (one whole tensor on device {mesh.device_ids}) is not "
-                "supported: shard it over mesh axes or replicate it",
-                location_text(where),
-            )
+            return ShardyLayout.whole(mesh, len(getattr(kind, "shape", ())))
         self.axes_named |= sharding.named_axes
         if mesh.axes:
             self._use(mesh, where)
@@ -78,13 +78,22 @@ class Meshes:
                 location_text(where),
             )
 
+    def _chosen(self) -> MeshText | None:
+        chosen = {self.used} if self.used else {m for m in self.declared.values() if m.axes}
+        return chosen.pop() if len(chosen) == 1 else None
+
+    def devices(self) -> tuple[int, ...]:
+        """Return the numbers that the program has for the ranks of its mesh, in order."""
+        chosen, mesh = self._chosen(), self.mesh()
+        return () if chosen is None or mesh is None else chosen.devices(mesh.nranks)
+
     def mesh(self) -> Mesh | None:
         """Return the program's mesh: the one its shardings use, else the one it declares, else None."""
-        chosen = {self.used} if self.used else {m for m in self.declared.values() if m.axes}
-        if len(chosen) != 1:
+        chosen = self._chosen()
+        if chosen is None:
             return None
         try:
-            return chosen.pop().mesh()
+            return chosen.mesh()
         except CompileError as error:
             raise CompileError(error.message, self.used_at or None) from None
 
@@ -109,11 +118,11 @@ def _axes_text(mesh: MeshText) -> str:
     return ", ".join(f"{name}={size}" for name, size in mesh.axes)
 
 
-def read_at(where: Place, text: str, meshes: Meshes) -> ShardyLayout:
-    """Read the sharding `text`. Errors are at `where`."""
+def read_at(where: Place, text: str, kind: ir.Type, meshes: Meshes) -> ShardyLayout:
+    """Read the sharding `text` of a value of type `kind`. Errors are at `where`."""
     with errors_at(where, f"{text}: "):
         sharding = parse_sharding(text)
-    return meshes.read(sharding, where)
+    return meshes.read(sharding, kind, where)
 
 
 def layout_attributes(sharding: ShardyLayout, where: Place) -> dict[str, ir.Attribute]:
@@ -177,7 +186,7 @@ def _value_attributes(
 ) -> Attributes:
     found: dict[str, ir.Attribute] = {}
     if "sdy.sharding" in attrs:
-        sharding = read_at(main, str(attrs["sdy.sharding"]), meshes)
+        sharding = read_at(main, str(attrs["sdy.sharding"]), kind, meshes)
         found = {f"dist.{k}": v for k, v in layout_attributes(sharding, main).items()}
     elif "mhlo.sharding" in attrs:
         refuse_gspmd(attrs["mhlo.sharding"], main)
@@ -206,8 +215,8 @@ def refuse_gspmd(annotation: ir.Attribute, where: Place) -> None:
 def import_constraints(ops: Ops, meshes: Meshes) -> None:
     """Turn every sdy.sharding_constraint into dist.constrain."""
     for op in ops.get("sdy.sharding_constraint", ()):
-        sharding = read_at(op, str(op.attributes["sharding"]), meshes)
         value, result = op.operands[0], op.results[0]
+        sharding = read_at(op, str(op.attributes["sharding"]), value.type, meshes)
         around = op.parent.name
         # In a reducer or comparator values are elements, which have no layout.
         scalar = around.startswith("stablehlo.") and around not in _CONTROL
@@ -234,10 +243,16 @@ def constrain(value: ir.Value, sharding: ShardyLayout, where: ir.Operation) -> i
 
 
 def _says_nothing(sharding: ShardyLayout, op: ir.Operation) -> bool:
-    """Tell whether a constraint is inside a manual computation, which takes all axes. Raises if it names one."""
-    if not manual_around(op):
+    """Tell whether a constraint is inside a manual computation. Raises if it names an axis that is manual there.
+
+    Along the others each rank computes the whole there, whatever a constraint says.
+    """
+    manual = manual_around(op)
+    if manual is None:
         return False
-    if sharding.named_axes:
+    with errors_at(op):
+        axes = parse_axes(str(manual.attributes["manual_axes"]))
+    if sharding.named_axes & set(axes):
         raise CompileError(
             f"sharding_constraint over {', '.join(sorted(sharding.named_axes))} inside "
             "sdy.manual_computation, whose values are local already",
@@ -246,12 +261,63 @@ def _says_nothing(sharding: ShardyLayout, op: ir.Operation) -> bool:
     return True
 
 
-def manual_around(op: ir.Operation) -> bool:
-    """Tell whether an op is inside a manual computation."""
+def manual_around(op: ir.Operation) -> ir.Operation | None:
+    """Return the manual computation that an op is in, None for an op in none."""
     parent = op.parent
     while parent is not None and parent.operation.name != "sdy.manual_computation":
         parent = parent.operation.parent
-    return parent is not None
+    return None if parent is None else parent.operation
+
+
+def import_groups(
+    main: ir.Operation, ops: Ops, meshes: Meshes, arguments: Sequence[Attributes]
+) -> None:
+    """Give the values of each sdy.sharding_group the sharding that one of them has. Raises where none has."""
+    groups: dict[int, list[ir.Operation]] = {}
+    for op in ops.get("sdy.sharding_group", ()):
+        groups.setdefault(op.attributes["group_id"].value, []).append(op)
+    for number, members in groups.items():
+        said = [_said_of(main, op, meshes, arguments) for op in members]
+        known = next((attrs for attrs in said if attrs), None)
+        if known is None:
+            raise CompileError(
+                f"sdy.sharding_group {number}: none of its values has a sharding: a sharding_constraint of one "
+                "is right",
+                location_text(members[0]),
+            )
+        for op, attrs in zip(members, said, strict=True):
+            value = op.operands[0]
+            if not attrs:
+                new = OpBuilder.before(op).op("dist.constrain", [value.type], [value], **known)
+                _apply_to_all_uses(new)
+            op.erase()
+
+
+def _said_of(
+    main: ir.Operation, group: ir.Operation, meshes: Meshes, arguments: Sequence[Attributes]
+) -> dict[str, ir.Attribute] | None:
+    """Return what is said of a value in a group: of an argument, or by a constraint that makes or reads it."""
+    value = group.operands[0]
+    maker = producer(value)
+    if maker is None and value.owner == main.regions[0].blocks[0]:
+        given = arguments[ir.BlockArgument(value).arg_number]
+        names = ("layout", "open", "replicated", "priorities")
+        found = {n: given[f"dist.{n}"] for n in names if f"dist.{n}" in given}
+        if found:
+            return found
+    around = [use.owner.operation for use in value.uses] + ([maker] if maker is not None else [])
+    for op in around:
+        if op.name == "sdy.sharding_constraint":
+            sharding = read_at(op, str(op.attributes["sharding"]), value.type, meshes)
+            return layout_attributes(sharding, op)
+    return None
+
+
+def import_barriers(ops: Ops) -> None:
+    """Take off every sdy.propagation_barrier: its result is its operand, and layouts are chosen by what they cost."""
+    for op in ops.get("sdy.propagation_barrier", ()):
+        op.results[0].replace_all_uses_with(op.operands[0])
+        op.erase()
 
 
 def _apply_to_all_uses(constraint: ir.Operation) -> None:
@@ -286,7 +352,7 @@ def _op_shardings(op: ir.Operation, meshes: Meshes) -> Iterator[tuple[ir.Value, 
             f"{len(shardings)} shardings for {len(op.results)} results", location_text(op)
         )
     for result, sharding in zip(op.results, shardings, strict=True):
-        yield result, meshes.read(sharding, op)
+        yield result, meshes.read(sharding, result.type, op)
 
 
 def apply_signature(main: ir.Operation, signature: EntryAttributes, mesh: Mesh | None) -> None:

@@ -17,7 +17,7 @@ from meshweave.frontends.shardy.shardings import ShardyLayout, parse_axes, parse
 from meshweave.ir.bindings import ir
 from meshweave.ir.build import OpBuilder, i64, tensor_type
 from meshweave.ir.locations import location_text
-from meshweave.ir.ops import Ops, body_of, ops_where, producer, replace_op, terminator
+from meshweave.ir.ops import Ops, body_of, move_body, ops_where, producer, replace_op, terminator
 from meshweave.layout.layout import Layout
 from meshweave.layout.mesh import Mesh
 
@@ -41,19 +41,25 @@ class _ManualInterface(NamedTuple):
 def import_manual(ops: Ops, meshes: Meshes) -> None:
     """Turn every sdy.manual_computation into a region marked dist.manual, with the collectives in its body.
 
-    Raises CompileError for axes left to the compiler that matter, for nested manual computations, for collectives
-    outside of any, and for groups or reductions that our dialect cannot express.
+    Along axes that are not manual each rank computes the whole; a computation inside another is made of parts of that.
+    Raises CompileError for collectives outside of any, and for groups or reductions that our dialect cannot express.
     """
     manuals = [(op, _interface(op, meshes)) for op in ops.get("sdy.manual_computation", ())]
     mesh = meshes.mesh()
     mesh = mesh or (Mesh() if manuals else None)
     for op, interface in manuals:
         assert mesh is not None
-        _check_axes(op, interface.axes, mesh, meshes.axes_named)
         _check_types(op, mesh, interface)
-    _import_collectives(ops, mesh)
-    for op, interface in manuals:
-        _to_dist(op, interface)
+    if ops.keys() & _CONVERT.keys():
+        _number_ranks(ops, meshes.devices())
+        _import_collectives(ops, mesh)
+    is_inner = [manual_around(op) is not None for op, _ in manuals]
+    for (op, interface), inner in zip(manuals, is_inner, strict=True):
+        if inner:
+            _into_outer(op, interface)
+    for (op, interface), inner in zip(manuals, is_inner, strict=True):
+        if not inner:
+            _to_dist(op, interface)
 
 
 def close_regions(module: ir.Module) -> None:
@@ -106,26 +112,19 @@ def _interface(op: ir.Operation, meshes: Meshes) -> _ManualInterface:
                 f"sdy.manual_computation: {len(shardings)} shardings for {len(values)} values",
                 location_text(op),
             )
-        for sharding in shardings:
-            meshes.read(sharding, op)
-    if manual_around(op):
+        for sharding, value in zip(shardings, values, strict=True):
+            meshes.read(sharding, value.type, op)
+    around = manual_around(op)
+    outer = parse_axes(str(around.attributes["manual_axes"])) if around is not None else ()
+    if set(outer) & set(axes):
         raise CompileError(
-            "a manual computation inside another is not supported: name all axes in the outer one",
+            f"a manual computation over {', '.join(axes)} inside one over {', '.join(outer)}: other axes are right",
             location_text(op),
         )
-    return _ManualInterface(axes, ins, outs)
-
-
-def _check_axes(op: ir.Operation, manual: Sequence[str], mesh: Mesh, named: set[str]) -> None:
-    """Refuse an axis that is not manual, unless nothing happens along it: it has size 1, or is named nowhere."""
-    left = [a for a in mesh.names if a not in manual and mesh.size(a) > 1 and a in named]
-    if left:
-        raise CompileError(
-            f"manual over {', '.join(manual)} only: axis {', '.join(left)} is left to the compiler "
-            "inside the region, which is not supported; name every axis that shardings use "
-            "(shard_map without axis_names)",
-            location_text(op),
-        )
+    mesh = meshes.mesh()
+    left = set() if mesh is None else set(mesh.names) - set(axes)
+    local = [tuple(sharding.without(left) for sharding in side) for side in (ins, outs)]
+    return _ManualInterface(axes, *local)
 
 
 def _check_types(op: ir.Operation, mesh: Mesh, interface: _ManualInterface) -> None:
@@ -184,6 +183,64 @@ def _to_dist(op: ir.Operation, interface: _ManualInterface) -> None:
     inner.op("scf.yield", [], values)
     end.erase()
     replace_op(op, list(new.results))
+
+
+def _into_outer(op: ir.Operation, interface: _ManualInterface) -> None:
+    """Put the body of a manual computation into the one around it, with operands sliced and results gathered."""
+    b, block = OpBuilder.before(op), body_of(op)
+    for sharding in (*interface.operands, *interface.results):
+        if sharding.unreduced:
+            raise CompileError(
+                "a manual computation inside another: a pending reduction cannot pass its border",
+                location_text(op),
+            )
+    for sharding, value, argument in zip(
+        interface.operands, op.operands, list(block.arguments), strict=True
+    ):
+        argument.replace_all_uses_with(_along(b, "dist.all_slice", value, argument.type, sharding))
+    ends = move_body(block, ir.InsertionPoint(op))
+    replace_op(
+        op,
+        [
+            _along(b, "dist.all_gather", value, old.type, sharding)
+            for sharding, value, old in zip(interface.results, ends, op.results, strict=True)
+        ],
+    )
+
+
+def _along(
+    b: OpBuilder, name: str, value: ir.Value, kind: ir.Type, sharding: ShardyLayout
+) -> ir.Value:
+    """Slice or gather a value along each dim that is sharded, until it has the type `kind`."""
+    shape = list(value.type.shape)
+    for dim, axes in enumerate(sharding.axes):
+        if axes:
+            shape[dim] = kind.shape[dim]
+            made = tensor_type(shape, kind.element_type)
+            value = b.one(name, made, value, axes=axes_attr(axes), dim=i64(dim))
+    return value
+
+
+def _number_ranks(ops: Ops, devices: Sequence[int]) -> None:
+    """Let collectives name ranks, where the program's mesh has devices in another order."""
+    if list(devices) == list(range(len(devices))):
+        return
+    rank = np.full(max(devices) + 1, -1)
+    rank[list(devices)] = range(len(devices))
+    for name in _CONVERT:
+        for op in ops.get(name, ()):
+            for key in ("replica_groups", "source_target_pairs"):
+                if key in op.attributes:
+                    numbers = np.array(op.attributes[key])
+                    known = (numbers >= 0) & (numbers < len(rank))
+                    made = np.where(known, rank[np.where(known, numbers, 0)], numbers)
+                    op.attributes[key] = ir.DenseElementsAttr.get(made.astype(np.int64))
+            if name == "stablehlo.partition_id":
+                table = np.array(devices, np.int64)
+                op.attributes[_DEVICES] = ir.DenseI64ArrayAttr.get(table.tolist())
+
+
+_DEVICES = "dist.devices"  # of a partition_id: the numbers of the ranks, where these are others
 
 
 def _import_collectives(ops: Ops, mesh: Mesh | None) -> None:
@@ -369,7 +426,13 @@ def _partition_id(op: ir.Operation, mesh: Mesh) -> list[ir.Value]:
     """Return this rank's number: its linear coordinate over all axes."""
     b = OpBuilder.before(op)
     index = b.one("dist.axis_index", ir.IndexType.get(), axes=axes_attr(mesh.names))
-    number = b.one("arith.index_cast", ir.IntegerType.get_signless(32), index)
+    i32 = ir.IntegerType.get_signless(32)
+    if _DEVICES in op.attributes:
+        numbers = [ir.IntegerAttr.get(i32, int(n)) for n in op.attributes[_DEVICES]]
+        table = b.constant(ir.DenseElementsAttr.get(numbers, tensor_type([len(numbers)], i32)))
+        number = b.element(table, [index])
+    else:
+        number = b.one("arith.index_cast", i32, index)
     return [b.one("stablehlo.bitcast_convert", op.results[0].type, b.scalar_tensor(number))]
 
 

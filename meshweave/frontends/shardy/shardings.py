@@ -7,7 +7,8 @@ is the layout `[dp, tp, _] +sum(y)` with dims 1 and 2 open, axis x kept from ope
 notation cannot say is a CompileError.
 """
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from meshweave.errors import CompileError, LayoutError
@@ -29,16 +30,21 @@ class MeshText:
         return not self.axes and self.device_ids is not None
 
     def mesh(self) -> Mesh:
-        """Return the mesh in our terms. Raises CompileError for another order of devices, or a name we cannot use."""
-        if self.device_ids is not None and self.device_ids != tuple(range(len(self.device_ids))):
-            raise CompileError(
-                f"a mesh with its own order of devices (device_ids={list(self.device_ids)}) "
-                "is not supported: export the program with devices in the order of the mesh's axes"
-            )
+        """Return the mesh in our terms. Raises CompileError for wrong numbers of devices, or a name we cannot use."""
         try:
-            return Mesh.parse(", ".join(f"{name}={size}" for name, size in self.axes))
+            mesh = Mesh.parse(", ".join(f"{name}={size}" for name, size in self.axes))
         except LayoutError as error:
             raise CompileError(f"mesh: {error}") from None
+        if sorted(self.devices(mesh.nranks)) != list(range(mesh.nranks)):
+            raise CompileError(
+                f"mesh: device_ids={list(self.devices(mesh.nranks))}: the numbers from 0 to "
+                f"{mesh.nranks - 1}, each once, are right"
+            )
+        return mesh
+
+    def devices(self, nranks: int) -> tuple[int, ...]:
+        """Return the number of the device of each rank."""
+        return tuple(range(nranks)) if self.device_ids is None else self.device_ids
 
 
 @dataclass(frozen=True)
@@ -51,6 +57,22 @@ class ShardyLayout:
     priorities: tuple[int | None, ...]
     replicated: tuple[str, ...] = ()
     unreduced: tuple[str, ...] = ()
+    pending: str = "sum"  # the kind of reduction that is pending over `unreduced`
+
+    @staticmethod
+    def whole(mesh: "str | MeshText", ndim: int) -> "ShardyLayout":
+        """Return the sharding of a tensor that each rank holds whole."""
+        return ShardyLayout(mesh, ((),) * ndim, (False,) * ndim, (None,) * ndim)
+
+    def without(self, axes: Collection[str]) -> "ShardyLayout":
+        """Return the sharding without what it says of these axes."""
+
+        def left(refs: tuple[str, ...]) -> tuple[str, ...]:
+            return tuple(ref for ref in refs if ref.split(":", 1)[0] not in axes)
+
+        kept = tuple(left(dim) for dim in self.axes)
+        sets = left(self.replicated), left(self.unreduced)
+        return replace(self, axes=kept, replicated=sets[0], unreduced=sets[1])
 
     @property
     def open_dims(self) -> tuple[int, ...]:
@@ -66,7 +88,13 @@ class ShardyLayout:
     def layout(self) -> str:
         """Return the layout text."""
         dims = ", ".join("*".join(dim) or "_" for dim in self.axes)
-        partial = f" +sum({', '.join(self.unreduced)})" if self.unreduced else ""
+        parts = [ref for ref in self.unreduced if ":" in ref]
+        if parts:
+            raise CompileError(
+                f"sharding: unreduced over {', '.join(parts)}, a part of an axis: a reduction is pending over "
+                "whole axes only: give the mesh an axis for the part"
+            )
+        partial = f" +{self.pending}({', '.join(self.unreduced)})" if self.unreduced else ""
         try:
             return str(Layout.parse(f"[{dims}]{partial}"))
         except LayoutError as error:
@@ -76,11 +104,7 @@ class ShardyLayout:
 @lru_cache(maxsize=4096)
 def parse_sharding(text: str) -> ShardyLayout:
     """Read `#sdy.sharding<@mesh, [...], ...>`, or the part from `<` on. Raises CompileError at what cannot be read."""
-    cursor = Cursor(text, name="sharding")
-    for prefix in ("#sdy.sharding", "#sdy<sharding"):
-        if cursor.take_if(prefix):
-            break
-    return _sharding(cursor)
+    return _sharding(Cursor(text, name="sharding"))
 
 
 @lru_cache(maxsize=256)
@@ -89,6 +113,18 @@ def parse_per_value(text: str) -> tuple[ShardyLayout, ...]:
     cursor = Cursor(text, name="sharding")
     cursor.take_if("#sdy.sharding_per_value<")
     return tuple(cursor.take_list(lambda: _sharding(cursor), "[", "]"))
+
+
+def per_value_texts(text: str) -> list[str]:
+    """Return the text of each sharding of `#sdy.sharding_per_value<[<@mesh, ...>, ...]>`."""
+    cursor = Cursor(text, name="sharding")
+    cursor.take_if("#sdy.sharding_per_value<")
+
+    def one() -> str:
+        cursor.take_if("#sdy.sharding")
+        return f"#sdy.sharding{cursor.take_group('<')}"
+
+    return cursor.take_list(one, "[", "]")
 
 
 def parse_axes(text: str) -> tuple[str, ...]:
@@ -121,7 +157,13 @@ def _mesh(c: Cursor) -> MeshText:
     return MeshText(tuple(axes), ids)
 
 
+_PENDING = ("sum", "max", "min")
+
+
 def _sharding(c: Cursor) -> ShardyLayout:
+    for prefix in ("#sdy.sharding", "#sdy<sharding"):
+        if c.take_if(prefix):
+            break
     c.take("<")
     if c.at("@"):
         mesh: str | MeshText = c.take_symbol()
@@ -131,6 +173,7 @@ def _sharding(c: Cursor) -> ShardyLayout:
     c.take(",")
     dims = c.take_list(lambda: _dim(c), "[", "]")
     more: dict[str, tuple[str, ...]] = {}
+    pending = "sum"
     while c.take_if(","):
         key = c.take_name()
         if key not in ("replicated", "unreduced") or key in more:
@@ -139,10 +182,14 @@ def _sharding(c: Cursor) -> ShardyLayout:
                 "follow the dims"
             )
         c.take("=")
+        if key == "unreduced" and not c.at("{"):
+            pending = c.take_name()
+            if pending not in _PENDING:
+                raise c.error(f"unreduced={pending}{{..}}: {', '.join(_PENDING)} are known")
         more[key] = _axes(c)
     c.take(">")
     axes, is_open, priorities = zip(*dims, strict=True) if dims else ((), (), ())
-    return ShardyLayout(mesh, axes, is_open, priorities, **more)
+    return ShardyLayout(mesh, axes, is_open, priorities, **more, pending=pending)
 
 
 def _dim(c: Cursor) -> tuple[tuple[str, ...], bool, int | None]:

@@ -24,8 +24,6 @@ _REFUSED = {
     "named_computation func_data_flow_edge data_flow_edge constant": (
         "export the program before Shardy's import passes"
     ),
-    "sharding_group": "values that must share a sharding: give each its own sharding_constraint",
-    "propagation_barrier": "directions of propagation cannot be restricted",
 }
 _REASONS = {name: reason for names, reason in _REFUSED.items() for name in names.split()}
 """Why an op is not supported."""
@@ -113,6 +111,7 @@ def _mesh(c: Cursor, start: int) -> list[Edit]:
     """Rewrite `sdy.mesh @mesh = <["x"=2]> {...}`."""
     symbol = c.take_symbol()
     c.take("=")
+    c.take_if("#sdy.mesh")
     mesh = c.take_group("<")
     if c.at("{"):  # the same mesh once more, as StableHLO writes it
         c.take_group("{")
@@ -124,6 +123,7 @@ def _mesh(c: Cursor, start: int) -> list[Edit]:
 def _constraint(c: Cursor, start: int) -> list[Edit]:
     """Rewrite `sdy.sharding_constraint %0 <@mesh, [...]> {...} : type`, and `sdy.reshard`, which means the same."""
     value = c.take_value()
+    c.take_if("#sdy.sharding")
     sharding = c.take_group("<")
     if c.at("{"):
         c.take_group("{")
@@ -131,6 +131,28 @@ def _constraint(c: Cursor, start: int) -> list[Edit]:
     kind = c.take_type()
     attrs = f"{{sharding = #sdy.sharding{sharding}}}"
     return [(start, c.pos, f'"sdy.sharding_constraint"({value}) {attrs} : ({kind}) -> {kind}')]
+
+
+def _group(c: Cursor, start: int) -> list[Edit]:
+    """Rewrite `sdy.sharding_group %0 group_id=1 : type`."""
+    value = c.take_value()
+    c.take("group_id")
+    c.take("=")
+    number = c.take_number()
+    c.take(":")
+    kind, attrs = c.take_type(), f"{{group_id = {number} : i64}}"
+    return [(start, c.pos, f'"sdy.sharding_group"({value}) {attrs} : ({kind}) -> ()')]
+
+
+def _barrier(c: Cursor, start: int) -> list[Edit]:
+    """Rewrite `sdy.propagation_barrier %0 allowed_direction=NONE : type`."""
+    value = c.take_value()
+    c.take("allowed_direction")
+    c.take("=")
+    c.take_name()
+    c.take(":")
+    kind = c.take_type()
+    return [(start, c.pos, f'"sdy.propagation_barrier"({value}) : ({kind}) -> {kind}')]
 
 
 def _return(c: Cursor, start: int) -> list[Edit]:
@@ -194,7 +216,9 @@ def _calls(c: Cursor, start: int, end: int) -> Iterator[Edit]:
             continue
         callee = inner.take_symbol()
         operands = inner.take_group("(")
-        yield (m.start(), inner.pos, f'"sdy.call"{operands} {{callee = @"{callee}"}}')
+        given = inner.take_group("{")[1:-1] if inner.at("{") else ""
+        attrs = f'{{callee = @"{callee}"{given and f", {given}"}}}'
+        yield (m.start(), inner.pos, f'"sdy.call"{operands} {attrs}')
 
 
 def _generic_op(c: Cursor, use: _Use) -> list[Edit]:
@@ -223,5 +247,7 @@ _READERS = {
     "sharding_constraint": _constraint,
     "reshard": _constraint,
     "return": _return,
+    "sharding_group": _group,
+    "propagation_barrier": _barrier,
     "manual_computation": _manual,
 }

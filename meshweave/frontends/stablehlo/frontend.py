@@ -12,7 +12,9 @@ from meshweave.frontends.shardy.importer import (
     Meshes,
     add_mesh,
     apply_signature,
+    import_barriers,
     import_constraints,
+    import_groups,
     import_op_shardings,
     import_signature,
     refuse_gspmd,
@@ -110,7 +112,10 @@ def _load(text: str, ctx: ir.Context, name: str) -> ir.Module:
     meshes = Meshes(ops)
     signature = import_signature(main, meshes)
     _drop_gspmd(ops)
-    _import_shardings(module, ops, meshes, on_ops="sdy.sharding = #sdy.sharding_per_value" in text)
+    on_ops = "sdy.sharding_per_value" in text
+    import_barriers(ops)
+    import_groups(main, ops, meshes, signature.arguments)
+    _import_shardings(module, ops, meshes, on_ops)
     mesh = meshes.mesh()
     # Upstream passes crash on regions of ops they do not know.
     refuse_unknown(module, (*_OURS, *_UPSTREAM))
@@ -154,7 +159,10 @@ def _import_shardings(module: ir.Module, ops: Ops, meshes: Meshes, on_ops: bool)
         op.erase()
 
 
-_SDY_OPS = ("sdy.mesh", "sdy.sharding_constraint", "sdy.manual_computation", "sdy.return")
+_SDY_OPS = (
+    *("sdy.mesh", "sdy.sharding_constraint", "sdy.manual_computation", "sdy.return"),
+    *("sdy.propagation_barrier", "sdy.sharding_group"),
+)
 
 
 def _drop_gspmd(ops: Ops) -> None:

@@ -8,6 +8,7 @@ a copy.
 from collections import Counter
 
 from meshweave.errors import CompileError
+from meshweave.frontends.shardy.shardings import per_value_texts
 from meshweave.ir.bindings import ir
 from meshweave.ir.build import OpBuilder
 from meshweave.ir.locations import location_text
@@ -128,7 +129,15 @@ def _place_under(op: ir.Operation, loc: ir.Location) -> None:
 
 
 def _keep_shardings(call: ir.Operation, callee: ir.Operation) -> None:
-    """Make constraints around the call of the shardings in the signature of `callee`."""
+    """Make constraints around the call of the shardings that it has, and of those in the signature of `callee`."""
+    if "sdy.sharding" in call.attributes:
+        texts = per_value_texts(str(call.attributes["sdy.sharding"]))
+        if len(texts) != len(call.results):
+            raise CompileError(
+                f"{len(texts)} shardings for {len(call.results)} results", location_text(call)
+            )
+        for value, text in zip(call.results, texts, strict=True):
+            _constrain_result(call, value, ir.Attribute.parse(text))
     for key, values in (("arg_attrs", call.operands), ("res_attrs", call.results)):
         if key not in callee.attributes:
             continue
@@ -137,11 +146,18 @@ def _keep_shardings(call: ir.Operation, callee: ir.Operation) -> None:
                 continue
             value = values[i]
             sharding = attrs["sdy.sharding"]
+            if key == "res_attrs":
+                _constrain_result(call, value, sharding)
+                continue
             constraint = OpBuilder.before(call).op(
                 "sdy.sharding_constraint", [value.type], [value], sharding=sharding
             )
-            if key == "arg_attrs":
-                call.operands[i] = constraint.result
-            else:
-                constraint.move_after(call)
-                value.replace_all_uses_except(constraint.result, constraint)
+            call.operands[i] = constraint.result
+
+
+def _constrain_result(call: ir.Operation, value: ir.Value, sharding: ir.Attribute) -> None:
+    constraint = OpBuilder.before(call).op(
+        "sdy.sharding_constraint", [value.type], [value], sharding=sharding
+    )
+    constraint.move_after(call)
+    value.replace_all_uses_except(constraint.result, constraint)
