@@ -23,7 +23,7 @@ _HOMES = {
     "from_jax": "meshweave.jax.program",
     "from_mlir": "meshweave.api.sources",
     "from_stablehlo": "meshweave.api.sources",
-    "from_torch": "meshweave.torch.program",
+    "from_torch": "meshweave.torch.entry",
     "load": "meshweave.api.weights",
     "load_safetensors": "meshweave.api.weights",
     "quantize": "meshweave.api.quantized",

@@ -320,7 +320,7 @@ from meshweave.runtime.arrays.array import Array as Array
 from meshweave.see.expect import expect as expect
 from meshweave.tools.picture import show as show
 from meshweave.torch.backend import torch_backend as torch_backend
-from meshweave.torch.program import from_torch as from_torch
+from meshweave.torch.entry import from_torch as from_torch
 
 bool = _bool
 __version__: str

@@ -24,8 +24,9 @@ from meshweave.runtime.arrays.array import Array
 from meshweave.runtime.arrays.blocks import plain
 from meshweave.runtime.forks import new_lock
 from meshweave.torch.aliases import Result, outputs_of, written_arguments
+from meshweave.torch.entry import from_torch
 from meshweave.torch.ports import to_torch
-from meshweave.torch.program import TorchProgram, from_torch
+from meshweave.torch.program import TorchProgram
 from meshweave.torch.training import TrainedGraph
 
 if TYPE_CHECKING:  # PyTorch is optional, and takes seconds to import

@@ -197,9 +197,17 @@ class _TensorPort:
         whole = np.empty(self.shape, self.dtype)
         for held, place in self._first:
             whole[place] = held
-        if self._is_bf16:
-            return self._torch.from_numpy(whole.view(np.int16)).view(self._kind)
-        return self._torch.from_numpy(whole)
+        return viewed(whole, "bf16" if self._is_bf16 else "")
+
+
+def viewed(array: Buffer, dtype: str) -> Tensor:
+    """Return a torch tensor in the memory of an array with elements of a dtype."""
+    torch = torch_package()
+    if dtype == "bf16":
+        bits: Tensor = torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+        return bits
+    whole: Tensor = torch.from_numpy(array)
+    return whole
 
 
 def _bits(value: Tensor) -> Buffer:

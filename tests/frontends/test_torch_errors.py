@@ -101,8 +101,8 @@ def test_complex_numbers() -> None:
 def test_wrong_arguments() -> None:
     mlp = tm.Mlp().eval()
     assert "Mlp.forward: missing a required argument: 'x'" in refused(UsageError, mlp)
-    assert "an nn.Module or an ExportedProgram is needed, got function" in refused(
-        UsageError, lambda x: x, torch.ones(3)
+    assert "an nn.Module or an ExportedProgram is needed, got str" in refused(
+        UsageError, "mlp", torch.ones(3)
     )
     with pytest.raises(UsageError, match=r"args: a tuple is needed, got Tensor"):
         mw.from_torch(mlp, torch.ones(3, tm.WIDTH))

@@ -110,14 +110,19 @@ def layouts_by_name(
             raise UsageError(f'placements: no tensor "{key}": there are {", ".join(names)}')
     found: list[Layout | None] = []
     for name, shape in zip(names, shapes, strict=True):
-        keys = [key for key in said if _matches(name, key)]
-        chosen = name if name in said else keys[-1] if keys else None
-        value = None if chosen is None else said[chosen]
+        value = matching(said, name)
         try:
             found.append(None if value is None else layout_from(value, mesh, shape))
         except (LayoutError, UsageError) as error:
             raise type(error)(f"placements of {name}: {error.message}") from None
     return found
+
+
+def matching(said: Mapping[str, Placement], name: str) -> Placement | None:
+    """Return what is said of a name: under the name itself, else under the last key that matches it."""
+    keys = [key for key in said if _matches(name, key)]
+    chosen = name if name in said else keys[-1] if keys else None
+    return None if chosen is None else said[chosen]
 
 
 def _matches(name: str, key: object) -> bool:

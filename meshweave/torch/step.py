@@ -1,0 +1,316 @@
+"""Run a whole step of training as one program: `from_torch` of a function that calls modules and optimizers.
+
+What the step keeps (parameters, buffers, state of optimizers) is donated state of the program: it lies with the ranks
+and is written there. On one rank the tensors of PyTorch are that memory. On several they are away: whatever reads one
+gets its value from the ranks, and what was read may have been written, so that the next call lays it out again.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Container, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree
+
+from meshweave.errors import MeshweaveError, UsageError
+from meshweave.frontends.torch.export import Exported, export
+from meshweave.frontends.torch.layouts import Placement, choose_mesh, layout_from, matching
+from meshweave.hints.fast_paths import Choice
+from meshweave.layout import Layout, Mesh
+from meshweave.runtime.local.engine import LocalCall
+from meshweave.torch.away import fetch, home_of, release, send
+from meshweave.torch.imports import laid_out, shapes_of
+from meshweave.torch.ports import Ports, placed, to_torch, viewed
+from meshweave.torch.program import TorchProgram
+from meshweave.torch.traced import RateGroup, StepGraph, StepSubjects, subjects_of, traced_step
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+
+def compiled_step(
+    step: Callable[..., Any],
+    leaves: Sequence[Any],
+    structure: _pytree.TreeSpec,
+    placements: Mapping[str, Placement] | None,
+    mesh: Mesh | str | DeviceMesh | None,
+    out_placements: Placement | list[Placement | None] | None,
+    engine: str,
+    timeout: float | None,
+    verify: bool,
+    kernels: Choice | None,
+) -> TorchStep:
+    """Compile a step called with these leaves of arguments; the other arguments are those of `from_torch`."""
+    name = getattr(step, "__name__", type(step).__name__)
+    args, kwargs = _pytree.tree_unflatten(list(leaves), structure)
+    subjects = subjects_of(step, args, kwargs)
+    traced = traced_step(step, leaves, structure, subjects)
+    exported = _exported(step, traced, subjects, leaves, structure)
+    where = choose_mesh(mesh, [])
+    own = _beside_parameters(exported, placements or {}, where)
+    results = out_placements
+    if isinstance(out_placements, list) and len(out_placements) != traced.count:
+        raise UsageError(
+            f"out_placements: {len(out_placements)} entries, {name} returns {traced.count} tensors"
+        )
+    if out_placements is not None:
+        each = (
+            out_placements if isinstance(out_placements, list) else [out_placements] * traced.count
+        )
+        results = [*[None] * len(exported.written), *each]
+    _, text, _ = laid_out(exported, own, placements, where, results)
+    return TorchStep(
+        exported,
+        text,
+        name,
+        where,
+        engine,
+        timeout,
+        verify,
+        kernels,
+        traced,
+        subjects,
+        leaves,
+        structure,
+    )
+
+
+class _Functional(nn.Module):  # type: ignore[misc]
+    """Call a graph with what it keeps as buffers, and write these."""
+
+    def __init__(self, graph: StepGraph, kept: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self.graph = graph.graph
+        self.count, self.names = graph.count, list(kept)
+        self.places = [self.names.index(one) for one in graph.written]
+        for number, value in enumerate(kept.values()):
+            self.register_buffer(
+                f"kept{number}",
+                torch.empty_strided(tuple(value.shape), value.stride(), dtype=value.dtype),
+            )
+        for number, value in enumerate(graph.constants):
+            self.register_buffer(f"constant{number}", value)
+        self.constants, self.drawn = len(graph.constants), len(graph.draws)
+
+    def forward(self, *given: Tensor) -> Any:
+        kept = [getattr(self, f"kept{k}") for k in range(len(self.names))]
+        constants = [getattr(self, f"constant{k}") for k in range(self.constants)]
+        place = len(given) - self.drawn
+        made = self.graph(*kept, *given[:place], *constants, *given[place:])
+        for place, value in zip(self.places, made[self.count :], strict=True):
+            kept[place].copy_(value)
+        return tuple(made[: self.count])
+
+
+def _exported(
+    step: Callable[..., Any],
+    traced: StepGraph,
+    subjects: StepSubjects,
+    leaves: Sequence[Any],
+    structure: _pytree.TreeSpec,
+) -> Exported:
+    """Export the graph of a step, with the names of what it keeps and takes."""
+    kept = subjects.tensors()
+    given = [node.meta["val"] for node in traced.graph.graph.nodes if node.op == "placeholder"]
+    places = range(len(kept), len(given) - len(traced.draws) - len(traced.constants))
+    given = [*[given[k] for k in places], *given[len(given) - len(traced.draws) :]]
+    inputs = [torch.zeros(tuple(t.shape), dtype=t.dtype) for t in given]
+    exported = export(_Functional(traced, kept), tuple(inputs), {})
+    tensors = _names_of_arguments(step, leaves, structure)
+    named = iter([*subjects.rates, *tensors, *[f"drawn.{k}" for k in range(len(traced.draws))]])
+    ours = {f"kept{k}": name for k, name in enumerate(kept)}
+    bound = exported.bound
+    renamed = [ours.get(one) or (one if one in bound else next(named)) for one in exported.names]
+    exported.bound = {
+        new: kept.get(new, bound[old])
+        for old, new in zip(exported.names, renamed, strict=True)
+        if old in bound
+    }
+    exported.names = renamed
+    return exported
+
+
+def _names_of_arguments(
+    step: Callable[..., Any], leaves: Sequence[Any], structure: _pytree.TreeSpec
+) -> list[str]:
+    """Return the name of each tensor among the arguments: that of its parameter, and its place inside of it."""
+    args, _ = structure.unflatten(list(leaves))
+    parameters = list(inspect.signature(step).parameters.values())
+    names = [one.name for one in parameters if one.kind != one.VAR_POSITIONAL]
+    names += [f"{parameters[-1].name}.{k}" for k in range(len(args) - len(names))]
+    found = []
+    for path, leaf in _pytree.tree_flatten_with_path(structure.unflatten(list(leaves)))[0]:
+        if isinstance(leaf, Tensor):
+            keys = [
+                getattr(key, "key", getattr(key, "idx", getattr(key, "name", key))) for key in path
+            ]
+            first = names[keys[1]] if keys[0] == 0 else keys[1]
+            found.append(".".join(map(str, [first, *keys[2:]])))
+    return found
+
+
+def _beside_parameters(
+    exported: Exported, placements: Mapping[str, Placement], mesh: Mesh
+) -> list[Layout | None]:
+    """Return layouts for state of optimizers: those of the parameters, where these have some and the same shape."""
+    sizes = dict(zip(exported.names, shapes_of(exported), strict=True))
+    found: list[Layout | None] = []
+    for name, shape in sizes.items():
+        owner = name.rpartition(".")[0]
+        said = matching(placements, owner) if sizes.get(owner) == shape else None
+        found.append(None if said is None else layout_from(said, mesh, shape))
+    return found
+
+
+class TorchStep(TorchProgram):
+    """Run a compiled step of training. Call it like the function, with the same modules and optimizers."""
+
+    def __init__(
+        self,
+        exported: Exported,
+        text: str,
+        name: str,
+        mesh: Mesh,
+        engine: str,
+        timeout: float | None,
+        verify: bool,
+        kernels: Choice | None,
+        traced: StepGraph,
+        subjects: StepSubjects,
+        leaves: Sequence[Any],
+        structure: _pytree.TreeSpec,
+    ) -> None:
+        super().__init__(exported, text, name, mesh, engine, timeout, verify, kernels)
+        self._traced, self._subjects = traced, subjects
+        self._structure = structure
+        self._fixed = {k: v for k, v in enumerate(leaves) if not isinstance(v, Tensor)}
+        self._groups = {n: _options(group) for n, group in subjects.rates.items()}
+        self._kept = {n: one for n, one in subjects.kept.items() if n in exported.names}
+        self._trained = {n: t.requires_grad for n, t in subjects.tensors().items()}
+        self._memory: dict[str, int] = {}  # addresses of those that are the memory of the one rank
+        self._stale: set[str] = (
+            set()
+        )  # those that are away and have been written since they were read
+        self._read: set[str] = set()  # those that are away and have been read, and perhaps written
+        with self._lock:
+            self._bound()
+
+    def __call__(self, *args: object, **kwargs: object) -> Any:
+        """Run the step; return torch tensors in the structure that the function returns.
+
+        Raises UsageError for other modules, optimizers or options than it was compiled for.
+        """
+        leaves, structure = _pytree.tree_flatten((args, kwargs))
+        if structure != self._structure:
+            raise UsageError(
+                f"{self.name}: arguments of another structure than it was compiled for"
+            )
+        for k, value in self._fixed.items():
+            given = leaves[k]
+            same = given is value or (isinstance(value, int | float | str) and given == value)
+            if isinstance(given, Tensor) or not same:
+                raise UsageError(
+                    f"{self.name}: argument {k}: {_short(given)}, it was compiled for {_short(value)}"
+                )
+        given = [
+            *[torch.tensor(self._rate(name), dtype=torch.float64) for name in self._subjects.rates],
+            *[leaf for k, leaf in enumerate(leaves) if k not in self._fixed],
+        ]
+        for draw in self._traced.draws:
+            given.append(draw(()))
+        found = self.results(given, ())
+        whole = [one if k is None else found[k] for k, one in self._traced.leaves]
+        return _pytree.tree_unflatten(whole, self._traced.structure)
+
+    def _rate(self, name: str) -> float:
+        """Return the learning rate of a group. Raises UsageError where another option has changed."""
+        group = self._subjects.rates[name]
+        now = _options(group)
+        for key, value in self._groups[name].items():
+            if now.get(key) != value:
+                raise UsageError(
+                    f"{self.name}: {key} of {type(group.optimizer).__name__} is {now.get(key)}, it was compiled for"
+                    f" {value}: only learning rates may change"
+                )
+        return float(group.options["lr"])
+
+    def results(self, leaves: Sequence[object], as_arrays: Container[int]) -> list[Any]:
+        """Run it on the leaves of its arguments, as `TorchProgram.results` does."""
+        found = super().results(leaves, as_arrays)
+        self._stale |= self.written - self._memory.keys()
+        return found
+
+    def _bound(self) -> Ports:
+        """Return the buffers of the program, with what the tensors hold that it keeps."""
+        fresh = self._ports is None or not self._ports.alive
+        ports = super()._bound()
+        with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
+            for name, entry in self._kept.items():
+                tensor = entry.find()
+                if tensor is None or tensor.requires_grad != self._trained[name]:
+                    what = (
+                        "is not there any more" if tensor is None else "has another requires_grad"
+                    )
+                    raise UsageError(f"{self.name}: {name} {what}: compile the step again")
+                if fresh or not self._holds(name, tensor):
+                    self._take(ports, name, tensor)
+        return ports
+
+    def _holds(self, name: str, tensor: Tensor) -> bool:
+        """Tell whether the ranks hold the value of a tensor."""
+        if name in self._memory:
+            return tensor.data_ptr() == self._memory[name] and home_of(tensor) is None
+        return home_of(tensor) == (self, name) and name not in self._read
+
+    def _take(self, ports: Ports, name: str, tensor: Tensor) -> None:
+        """Copy the value of a tensor to the ranks; from then on it lies there."""
+        index = self._exported.names.index(name)
+        port, rows = self.program.inputs[index], ports.call.inputs
+        if home_of(tensor) == (self, name):
+            release(tensor)  # it was read, and has its value
+        else:
+            fetch(tensor)
+        try:
+            array = placed(tensor, port, self.mesh)
+        except MeshweaveError as error:
+            raise type(error)(f"{self.name}: {name}: {error.message}") from None
+        for row, shard in zip(rows, array.shards, strict=True):
+            row[index][...] = shard
+        self._stale.discard(name)
+        self._read.discard(name)
+        if len(rows) == 1 and isinstance(ports.call, LocalCall):
+            tensor.data = viewed(rows[0][index], port.dtype)
+            self._memory[name] = tensor.data_ptr()
+        else:
+            send(tensor, self, name)
+        self.parameters[name] = array.holding(row[index] for row in rows)
+
+    def here(self, name: str, tensor: Tensor, reads: bool) -> Tensor:
+        """Return a tensor that this program keeps, with its value."""
+        if reads:
+            with self._lock, torch._C.DisableTorchFunctionSubclass():
+                if name in self._stale:
+                    tensor.detach().copy_(to_torch(self.parameters[name]))
+                    self._stale.discard(name)
+                self._read.add(name)
+        return tensor
+
+    def close(self) -> None:
+        """Free threads, processes and memory. Tensors that it keeps have their values again."""
+        for name, entry in self._kept.items():
+            tensor = entry.find()
+            if tensor is not None and home_of(tensor) == (self, name):
+                fetch(tensor)
+        super().close()
+
+
+def _options(group: RateGroup) -> dict[str, Any]:
+    """Return the options of a group that are compiled in."""
+    return {k: v for k, v in group.options.items() if k not in ("params", "lr", "initial_lr")}
+
+
+def _short(value: object) -> str:
+    return f"a {type(value).__name__}" if isinstance(value, nn.Module) else f"{value!r:.60}"

@@ -1,0 +1,551 @@
+"""Trace a step of training, a function that calls modules and optimizers, as one graph without writes.
+
+step(model, optimizer, x) -> a graph: (what it keeps, learning rates, x, drawn numbers) -> (results, what it writes)
+
+What a step keeps are the parameters and buffers of its modules and the state of its optimizers. The function runs once,
+on tensors without elements, with torch's autograd and its optimizers.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch._dispatch.python import enable_python_dispatcher
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.functional_tensor import FunctionalTensorMode, dispatch_functionalize
+from torch.fx import GraphModule, traceback
+from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.optim import Optimizer
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree
+
+from meshweave.errors import CompileError, UsageError
+from meshweave.frontends.torch.export import first_line
+from meshweave.frontends.torch.gradients import decompositions
+from meshweave.torch.away import replaced
+from meshweave.torch.draws import Draw, lifted
+
+
+class ModuleEntry(NamedTuple):
+    """Name an entry of a module's dictionary of parameters or buffers."""
+
+    row: dict[str, Any]
+    key: str
+
+    def find(self) -> Tensor | None:
+        """Return the tensor that is there now."""
+        found: Tensor | None = self.row.get(self.key)
+        return found
+
+
+class StateEntry(NamedTuple):
+    """Name a tensor of an optimizer's state."""
+
+    optimizer: Optimizer
+    parameter: Tensor
+    key: str
+
+    def find(self) -> Tensor | None:
+        """Return the tensor that is there now."""
+        found: Tensor | None = self.optimizer.state.get(self.parameter, {}).get(self.key)
+        return found
+
+
+class RateGroup(NamedTuple):
+    """Name a group of an optimizer's parameters, whose learning rate each call reads."""
+
+    optimizer: Optimizer
+    number: int
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Return the options of the group, as they are now."""
+        found: dict[str, Any] = self.optimizer.param_groups[self.number]
+        return found
+
+
+@dataclass
+class StepSubjects:
+    """Hold what a step reads and writes beside its arguments: tensors by name, and learning rates by name."""
+
+    kept: dict[str, ModuleEntry | StateEntry]
+    rates: dict[str, RateGroup]
+    optimizers: dict[str, Optimizer]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the tensors that the step keeps now."""
+        found = {name: one.find() for name, one in self.kept.items()}
+        return {name: value for name, value in found.items() if value is not None}
+
+
+@dataclass
+class StepGraph:
+    """Hold the graph of a step.
+
+    graph:   its arguments are those that are kept, the learning rates, the tensors among the arguments, `constants`,
+             and what `draws` make. It returns `count` results, and then what `written` names, as it is after the step.
+    leaves:  of each leaf of what the step returns its result, or None and the constant in its place.
+    """
+
+    graph: GraphModule
+    count: int
+    written: list[str]
+    leaves: list[tuple[int | None, object]]
+    structure: _pytree.TreeSpec
+    constants: list[Tensor]
+    draws: list[Draw]
+
+
+def subjects_of(
+    step: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> StepSubjects:
+    """Find the modules and optimizers that a step is called with, or that it refers to.
+
+    Parameters and buffers are named as in the state_dict; behind the name of the module in the step where there are
+    several modules. State of an optimizer is named behind its parameter: `up.weight.exp_avg`.
+    """
+    named = _named(step, args, kwargs)
+    modules = {k: v for k, v in named.items() if isinstance(v, nn.Module)}
+    optimizers = {k: v for k, v in named.items() if isinstance(v, Optimizer)}
+    states = {k: m for k, m in modules.items() if [*m.parameters(), *m.buffers()]}
+    kept: dict[str, ModuleEntry | StateEntry] = {}
+    names: dict[int, str] = {}  # of each tensor, by its identity: tied ones have one name
+    for key, module in states.items():
+        for path, inner in module.named_modules():
+            for row in (inner._parameters, inner._buffers):
+                for leaf, value in row.items():
+                    if value is None or id(value) in names:
+                        continue
+                    prefix = [key] if len(states) > 1 else []
+                    name = ".".join([*prefix, *([path] if path else []), leaf])
+                    names[id(value)], kept[name] = name, ModuleEntry(row, leaf)
+    rates: dict[str, RateGroup] = {}
+    for key, optimizer in optimizers.items():
+        _make_state(optimizer)
+        for number, group in enumerate(optimizer.param_groups):
+            suffix = f".{number}" if len(optimizer.param_groups) > 1 else ""
+            rates[f"{key}.lr{suffix}"] = RateGroup(optimizer, number)
+            for place, parameter in enumerate(group["params"]):
+                owner = names.get(id(parameter))
+                if owner is None:
+                    raise UsageError(
+                        f"from_torch: {key}: parameter {place} of group {number}, {tuple(parameter.shape)}, is of no"
+                        " module that the step is called with or refers to"
+                    )
+                for entry, value in optimizer.state.get(parameter, {}).items():
+                    if isinstance(value, Tensor):
+                        own = f"{owner}.{entry}"
+                        own = own if own not in kept else f"{key}.{own}"
+                        kept[own] = StateEntry(optimizer, parameter, entry)
+    if not kept:
+        raise UsageError(
+            f"from_torch: {_name(step)} is called with no nn.Module that has parameters, and refers to none"
+        )
+    return StepSubjects(kept, rates, optimizers)
+
+
+def _name(step: Callable[..., Any]) -> str:
+    return getattr(step, "__name__", type(step).__name__)
+
+
+def _named(
+    step: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the arguments of a call and what the function refers to, by name."""
+    try:
+        bound = inspect.signature(step).bind(*args, **kwargs)
+    except TypeError as error:
+        raise UsageError(f"from_torch: {_name(step)}: {error}") from None
+    found: dict[str, Any] = {}
+    for name, value in bound.arguments.items():
+        several = [v for v in _pytree.tree_leaves(value) if isinstance(v, nn.Module | Optimizer)]
+        keys = [name] if len(several) == 1 else [f"{name}.{k}" for k in range(len(several))]
+        found |= dict(zip(keys, several, strict=True))
+    function = inspect.unwrap(getattr(step, "__func__", step))
+    if inspect.isfunction(function):
+        variables = inspect.getclosurevars(function)
+        found = {**variables.globals, **variables.nonlocals, **found}
+    owner = getattr(step, "__self__", None)
+    if owner is not None and not isinstance(owner, nn.Module | Optimizer):
+        found = {**getattr(owner, "__dict__", {}), **found}
+    seen: dict[int, str] = {}
+    for name, value in found.items():
+        if isinstance(value, nn.Module | Optimizer):
+            whole = getattr(value, "_orig_mod", value)  # torch.compile's wrapper
+            seen.setdefault(id(whole), name)
+    by_name = {name: getattr(value, "_orig_mod", value) for name, value in found.items()}
+    return {name: by_name[name] for name in seen.values()}
+
+
+def _make_state(optimizer: Optimizer) -> None:
+    """Let an optimizer make the state that it would make in its first step, where that is known."""
+    given = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+    if all(optimizer.state.get(p) for p in given) or not hasattr(optimizer, "_init_group"):
+        return
+    before = [(p, p.grad) for p in given]
+    count = len(inspect.signature(optimizer._init_group).parameters) - 1
+    try:
+        for p in given:
+            p.grad = torch.zeros((), dtype=p.dtype).expand(p.shape)
+        for group in optimizer.param_groups:
+            optimizer._init_group(group, *[[] for _ in range(count)])
+            if (
+                isinstance(optimizer, torch.optim.SGD)
+                and group["momentum"]
+                and not group["dampening"]
+            ):
+                for p in group["params"]:  # zeros before the first step: the same as none
+                    row = optimizer.state[p]
+                    if p.requires_grad and row.get("momentum_buffer") is None:
+                        row["momentum_buffer"] = torch.zeros_like(p)
+    finally:
+        for p, grad in before:
+            p.grad = grad
+
+
+class _Traced:
+    """Give the tensors of a trace in the place of those that a step keeps."""
+
+    def __init__(self, values: dict[str, Tensor]) -> None:
+        self.values = values
+
+    def here(self, name: str, tensor: Tensor, reads: bool) -> Tensor:
+        return self.values[name]
+
+
+def traced_step(
+    step: Callable[..., Any],
+    leaves: Sequence[Any],
+    structure: _pytree.TreeSpec,
+    subjects: StepSubjects,
+) -> StepGraph:
+    """Trace a step on the leaves of its arguments. Raises CompileError where torch cannot."""
+    found = _traced(step, leaves, structure, subjects, with_gradients=True)
+    if found is None:  # it ends without gradients: so it begins
+        old = [
+            n for n, value in subjects.tensors().items() if getattr(value, "grad", None) is not None
+        ]
+        if old:
+            raise UsageError(
+                f"from_torch: {_name(step)} adds to gradients, and {old[0]} has one already: call"
+                " optimizer.zero_grad() first"
+            )
+        found = _traced(step, leaves, structure, subjects, with_gradients=False)
+    assert found is not None
+    return found
+
+
+def _traced(
+    step: Callable[..., Any],
+    leaves: Sequence[Any],
+    structure: _pytree.TreeSpec,
+    subjects: StepSubjects,
+    with_gradients: bool,
+) -> StepGraph | None:
+    """Trace a step; return None where gradients from before are added to, and it leaves none.
+
+    with_gradients: whether parameters have gradients before it.
+    """
+    kept, name = subjects.tensors(), _name(step)
+    trained = [n for n, value in kept.items() if value.requires_grad and with_gradients]
+    places = [k for k, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+    returned: list[Any] = []
+    leaves_gradients = False
+
+    def run(*given: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+        nonlocal leaves_gradients
+        values = dict(zip(kept, given))
+        rates = dict(zip(subjects.rates, given[len(kept) :]))
+        behind = given[len(kept) + len(rates) :]
+        for one, value in values.items():
+            value.requires_grad_(kept[one].requires_grad)
+        for one, value in zip(trained, behind[len(places) :], strict=True):
+            values[one].grad = value
+        whole = list(leaves)
+        for place, value in zip(places, behind):
+            whole[place] = value.requires_grad_(leaves[place].requires_grad)
+        args, kwargs = _pytree.tree_unflatten(whole, structure)
+        with ExitStack() as stack:
+            stack.enter_context(replaced(kept, _Traced(values)))
+            for optimizer in subjects.optimizers.values():
+                stack.enter_context(_stepping(optimizer, subjects, rates, name))
+            found = step(*args, **kwargs)
+            after = _after(subjects, kept, values)
+            leaves_gradients = any(values[one].grad is not None for one in trained)
+            made, spec = _pytree.tree_flatten(found)
+            returned[:] = [
+                spec,
+                *[None if isinstance(one, Tensor) else (None, one) for one in made],
+            ]
+            results = [one.detach() for one in made if isinstance(one, Tensor)]
+            return results, [value.detach() for value in after]
+
+    examples = [*kept.values(), *[torch.zeros((), dtype=torch.float64)] * len(subjects.rates)]
+    examples += [*[leaves[k] for k in places], *[kept[one] for one in trained]]
+    stream = _Stream()
+    with _tracing(), stream.watched():
+        fakes = [torch.empty_strided(tuple(t.shape), t.stride(), dtype=t.dtype) for t in examples]
+        try:
+            graph = make_fx(
+                dispatch_functionalize(run, FunctionalTensorMode()),
+                decomposition_table=decompositions(),
+            )(*fakes)
+        except (UsageError, CompileError):
+            raise
+        except Exception as error:  # whatever torch raises: it is about the user's step
+            raise CompileError(f"torch cannot trace {name}: {first_line(error)}") from None
+    stream.draw_once(graph)
+    return _finished(graph, subjects, returned, len(places), trained, leaves_gradients, name)
+
+
+def _after(
+    subjects: StepSubjects, kept: Mapping[str, Tensor], values: Mapping[str, Tensor]
+) -> list[Tensor]:
+    """Return what a step leaves of what it keeps. Modules have again the tensors that they had before."""
+    found = []
+    for name, value in values.items():
+        entry = subjects.kept[name]
+        now = entry.find()
+        if isinstance(entry, ModuleEntry) and now is not kept[name]:
+            entry.row[entry.key] = kept[name]
+            if not isinstance(now, Tensor) or (now.shape, now.dtype) != (value.shape, value.dtype):
+                raise UsageError(f"from_torch: the step puts a tensor of another form into {name}")
+            value = now
+        found.append(value)
+    return found
+
+
+def _finished(
+    graph: GraphModule,
+    subjects: StepSubjects,
+    returned: list[Any],
+    inputs: int,
+    trained: list[str],
+    leaves_gradients: bool,
+    name: str,
+) -> StepGraph | None:
+    """Take out of a graph what it does not need, and its random numbers."""
+    for node in list(graph.graph.nodes):
+        if node.op == "call_function" and "profiler" in str(node.target):
+            node.replace_all_uses_with(None)
+            graph.graph.erase_node(node)
+    kept = list(subjects.tensors())
+    spec, entries = returned[0], returned[1:]
+    output = graph.graph.output_node()
+    results, after = output.args[0]
+    given = [node for node in graph.graph.nodes if node.op == "placeholder"]
+    before = given[: len(kept)]
+    written = [
+        k for k, (old, new) in enumerate(zip(before, after, strict=True)) if not _same(old, new)
+    ]
+    output.args = ((*results, *[after[k] for k in written]),)
+    graph.graph.eliminate_dead_code()
+    gradients = given[len(kept) + len(subjects.rates) + inputs :]
+    if any(node.users for node in gradients):
+        if not leaves_gradients:
+            return None
+        which = next(one for one, node in zip(trained, gradients, strict=True) if node.users)
+        raise UsageError(
+            f"from_torch: {name} adds to the gradient of {which} that an earlier call has left: call"
+            " optimizer.zero_grad() in it"
+        )
+    if leaves_gradients and not subjects.optimizers:
+        raise UsageError(
+            f"from_torch: {name} leaves gradients, and calls no optimizer: return them (torch.autograd.grad), or step"
+        )
+    for node in gradients:
+        graph.graph.erase_node(node)
+    constants = _constants(graph)
+    draws = lifted(graph.graph)
+    graph.recompile()
+    count, leaves = 0, list[tuple[int | None, object]]()
+    for one in entries:
+        leaves.append((count, None) if one is None else one)
+        count += one is None
+    return StepGraph(graph, count, [kept[k] for k in written], leaves, spec, constants, draws)
+
+
+def _constants(graph: GraphModule) -> list[Tensor]:
+    """Make arguments of the tensors that a graph holds itself, behind its own; return them."""
+    found: dict[str, Tensor] = {}
+    last = [node for node in graph.graph.nodes if node.op == "placeholder"][-1]
+    for node in [n for n in graph.graph.nodes if n.op == "get_attr"]:
+        value = getattr(graph, node.target, None)
+        if isinstance(value, Tensor):
+            if node.target not in found:
+                found[node.target] = value
+                with graph.graph.inserting_after(last):
+                    last = graph.graph.placeholder(node.target)
+                last.meta = dict(node.meta) | {"val": value}
+            argument = next(
+                n for n in graph.graph.nodes if n.op == "placeholder" and n.target == node.target
+            )
+            node.replace_all_uses_with(argument)
+            graph.graph.erase_node(node)
+    for name in found:
+        delattr(graph, name)
+    return list(found.values())
+
+
+def _same(old: Any, new: Any) -> bool:
+    """Tell whether a value is an argument as it came."""
+    while new.op == "call_function" and new.target is torch.ops.aten.detach.default:
+        new = new.args[0]
+    return old is new
+
+
+@contextmanager
+def _tracing() -> Iterator[None]:
+    """Let torch trace in this block, without fused attention, which has no backward op that can be lowered."""
+    flag = torch.compiler._is_compiling_flag
+    with ExitStack() as stack:
+        stack.enter_context(FakeTensorMode())
+        stack.enter_context(enable_python_dispatcher())
+        stack.enter_context(torch.enable_grad())
+        stack.enter_context(sdpa_kernel([SDPBackend.MATH]))
+        stack.enter_context(traceback.preserve_node_meta())
+        stack.enter_context(torch.compiler.set_stance("force_eager"))
+        torch.compiler._is_compiling_flag = True
+        try:
+            yield
+        finally:
+            torch.compiler._is_compiling_flag = flag
+
+
+class _Stream:
+    """Follow the state of torch's random numbers in a trace: what is computed again draws the same ones again."""
+
+    def __init__(self) -> None:
+        self._states: list[
+            tuple[int, int, bool]
+        ] = []  # nodes before it; the state; whether it is taken up again
+        self._count = 0
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Let states of the generator be numbers in this block."""
+        saved = torch.get_rng_state, torch.set_rng_state
+        torch.get_rng_state, torch.set_rng_state = self._get, self._set
+        try:
+            yield
+        finally:
+            torch.get_rng_state, torch.set_rng_state = saved
+
+    def _get(self) -> int:
+        self._count += 1
+        self._note(self._count, False)
+        return self._count
+
+    def _set(self, state: int) -> None:
+        self._note(state, True)
+
+    def _note(self, state: int, again: bool) -> None:
+        mode = get_proxy_mode()
+        assert mode is not None
+        self._states.append((len(mode.tracer.graph.nodes), state, again))
+
+    def draw_once(self, graph: GraphModule) -> None:
+        """Let a node that draws the numbers of an earlier one be that one."""
+        places: dict[int, int] = {}  # of each state: how many have drawn before
+        drawn: list[Any] = []
+        position, states = 0, list(self._states)
+        for number, node in enumerate(list(graph.graph.nodes)):
+            while states and states[0][0] <= number:
+                _, state, again = states.pop(0)
+                if again:
+                    position = places[state]
+                else:
+                    places[state] = position
+            if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+                if position == len(drawn):
+                    drawn.append(node)
+                else:
+                    assert drawn[position].target == node.target
+                    node.replace_all_uses_with(drawn[position])
+                    graph.graph.erase_node(node)
+                position += 1
+
+
+@contextmanager
+def _stepping(
+    optimizer: Optimizer, subjects: StepSubjects, rates: Mapping[str, Tensor], step: str
+) -> Iterator[None]:
+    """Let an optimizer step with learning rates that are tensors.
+
+    Raises UsageError where its state is not there yet, or is more than tensors.
+    """
+    groups = {id(one.options): rates[name] for name, one in subjects.rates.items()}
+    said = [dict(group) for group in optimizer.param_groups]
+    state = {p: dict(row) for p, row in optimizer.state.items()}
+    exact = _ExactNumbers()
+
+    def begin(*_: Any) -> None:
+        for group in optimizer.param_groups:
+            group |= {k: v for k, v in _TRACEABLE.items() if k in group}
+            group["lr"] = groups[id(group)]
+        exact.__enter__()
+
+    def end(*_: Any) -> None:
+        exact.__exit__(None, None, None)
+        for group, old in zip(optimizer.param_groups, said, strict=True):
+            group |= {k: old[k] for k in ("lr", *_TRACEABLE) if k in old}
+
+    hooks = [optimizer.register_step_pre_hook(begin), optimizer.register_step_post_hook(end)]
+    kind = type(optimizer).__name__
+    try:
+        yield
+        for group, old in zip(optimizer.param_groups, said, strict=True):
+            for key, value in group.items():
+                if key != "params" and value is not old.get(key) and value != old.get(key):
+                    raise UsageError(
+                        f"from_torch: {step} changes {key} of {kind}: call the scheduler outside of the step"
+                    )
+        for p, row in optimizer.state.items():
+            for key, value in row.items():
+                old_value = state.get(p, {}).get(key)
+                same = value is old_value if isinstance(value, Tensor) else value == old_value
+                if not same:
+                    what = (
+                        "makes its state in its first step: take one in eager PyTorch before this"
+                    )
+                    what = what if old_value is None else "changes state that is no tensor"
+                    raise UsageError(f"from_torch: {kind}: {key}: {step} {what}")
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for group, old in zip(optimizer.param_groups, said, strict=True):
+            group.clear()
+            group |= old
+        for p in list(optimizer.state):
+            if p not in state:
+                del optimizer.state[p]
+            else:
+                row = optimizer.state[p]
+                row.clear()
+                row |= state[p]
+
+
+_TRACEABLE = {"capturable": True, "foreach": False, "fused": False}
+
+
+class _ExactNumbers(TorchFunctionMode):  # type: ignore[misc]
+    """Compute in an optimizer's step with tensors of f64 what eager PyTorch computes with numbers of Python."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        name = getattr(func, "__name__", "")
+        for key in ("alpha", "value"):
+            if isinstance(kwargs.get(key), Tensor):
+                factor = kwargs.pop(key)
+                args = list(args)
+                args[1] = args[1] * factor
+        if name == "__rpow__" and args[0].dim() == 0:
+            return torch.pow(args[1], args[0].double())
+        return func(*args, **kwargs)

@@ -1,0 +1,255 @@
+"""A whole step of training as one program: losses, parameters and state of optimizers beside eager PyTorch."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+from torch import Tensor, nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+import meshweave as mw  # noqa: E402
+from meshweave.errors import CompileError, MeshweaveError, UsageError  # noqa: E402
+
+MESHES: dict[str, dict[str, Any]] = {
+    "one rank": {},
+    "dp and tp": {
+        "mesh": "dp=2, tp=2",
+        "placements": {
+            "x": "[dp, _]",
+            "up.weight": "[tp, _]",
+            "up.bias": "[tp]",
+            "down.weight": "[_, tp]",
+            "up.weight.exp_avg": "[_, dp]",
+        },
+    },
+    "uneven": {"mesh": "x=3", "placements": {"x": "[x, _]"}},
+}
+
+
+class Mlp(nn.Module):
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.up, self.drop, self.down = nn.Linear(6, 8), nn.Dropout(dropout), nn.Linear(8, 5)
+        self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen += 1
+        return self.down(self.drop(torch.tanh(self.up(x))))
+
+
+def clearing_first(model: nn.Module, optimizer: Any, x: Tensor, y: Tensor) -> Tensor:
+    optimizer.zero_grad()
+    loss = F.cross_entropy(model(x), y)
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+    optimizer.step()
+    return loss
+
+
+def clearing_last(model: nn.Module, optimizer: Any, x: Tensor, y: Tensor) -> dict[str, Any]:
+    total: Any = 0.0
+    for rows in (slice(0, 2), slice(2, 5)):  # micro-batches
+        loss = F.cross_entropy(model(x[rows]), y[rows]) / 2
+        loss.backward()
+        total = total + loss.detach()
+    optimizer.step()
+    optimizer.zero_grad()
+    return {"loss": total, "kind": "mean"}
+
+
+OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "sgd": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, weight_decay=0.01),
+    "adamw": lambda p: torch.optim.AdamW(p, 0.02),
+    "adam": lambda p: torch.optim.Adam(p, 0.02, amsgrad=True, foreach=True),
+    "rmsprop": lambda p: torch.optim.RMSprop(p, 0.01),
+}
+
+
+def data() -> tuple[Tensor, Tensor]:
+    return torch.linspace(-2, 2, 30).reshape(5, 6).sin(), torch.tensor([0, 4, 2, 1, 3])
+
+
+def twins(dropout: float = 0.0) -> tuple[Mlp, Mlp]:
+    torch.manual_seed(0)
+    one = Mlp(dropout)
+    return one, copy.deepcopy(one)
+
+
+def same_state(one: nn.Module, other: nn.Module) -> None:
+    for name, wanted in other.state_dict().items():
+        torch.testing.assert_close(one.state_dict()[name], wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "optimizer"),
+    [
+        ("one rank", "sgd"),
+        ("dp and tp", "adamw"),
+        ("uneven", "rmsprop"),
+        ("one rank", "adam"),
+    ],
+)
+def test_fifty_steps_are_those_of_eager(options: str, optimizer: str) -> None:
+    """With dropout, clipping, a schedule of learning rates, and writes between steps."""
+    losses: list[list[float]] = []
+    modules, (x, y) = twins(0.2), data()
+    optimizers = []
+    for model, fast in zip(modules, (True, False), strict=True):
+        made = OPTIMIZERS[optimizer](model.parameters())
+        optimizers.append(made)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(made, 60)
+        step: Any = clearing_first
+        if fast:
+            step = mw.from_torch(step, (model, made, x, y), **MESHES[options])
+        torch.manual_seed(5)
+        losses.append([])
+        for k in range(50):
+            losses[-1].append(step(model, made, x, y).item())
+            schedule.step()
+            if k == 20:
+                with torch.no_grad():
+                    model.up.weight.mul_(0.5)
+            if k == 30:  # optimizers then hold other tensors
+                made.load_state_dict(copy.deepcopy(made.state_dict()))
+        if fast:
+            (line,) = (row for row in step.explain().split("\n") if "donated state" in row)
+            if options != "dp and tp":
+                assert line.split("│")[2].strip() == "0"
+            else:
+                layouts = {name: str(one.layout) for name, one in step.parameters.items()}
+                assert layouts["up.weight"] == layouts["up.weight.exp_avg_sq"] == "[tp, _]"
+                assert layouts["up.weight.exp_avg"] == "[_, dp]"
+    assert losses[0] == pytest.approx(losses[1], rel=2e-5)
+    assert losses[0][-1] < losses[0][0]
+    same_state(*modules)
+    found, wanted = (one.state_dict()["state"] for one in optimizers)
+    for number, row in wanted.items():
+        for key, value in row.items():
+            torch.testing.assert_close(found[number][key], value, rtol=1e-4, atol=1e-5)
+
+
+def closure(model: nn.Module, optimizer: Any) -> Callable[..., dict[str, Any]]:
+    return lambda x, y: clearing_last(model, optimizer, x, y)
+
+
+@pytest.mark.parametrize("mesh", [None, "dp=2"])
+def test_a_closure_of_two_programs_and_eager_calls_between(mesh: str | None) -> None:
+    """Steps for batches of two sizes share what they keep; evaluation in between reads it."""
+    modules, (x, y) = twins(), data()
+    found = []
+    for model, fast in zip(modules, (True, False), strict=True):
+        optimizer = torch.optim.AdamW(model.parameters(), 0.02)
+
+        step, small = closure(model, optimizer), closure(model, optimizer)
+        one, other = step, small
+        if fast:
+            one = mw.from_torch(step, (x, y), mesh=mesh)
+            other = mw.from_torch(small, (x[:4], y[:4]), mesh=mesh)
+        found.append([])
+        for _ in range(2):
+            found[-1].append(one(x, y)["loss"].item())
+            found[-1].append(other(x[:4], y[:4])["loss"].item())
+            with torch.no_grad():
+                found[-1].append(model(x).sum().item())
+            model.down.bias.data.add_(0.5)  # leaves no trace that torch keeps
+        if fast:
+            assert one(x, y)["kind"] == "mean"
+            copied = copy.deepcopy(model)
+            assert type(copied.up.weight) is nn.Parameter
+            with mw.from_torch(copied.eval(), (x,)) as program:
+                torch.testing.assert_close(program(x), copied(x))
+            one.close(), other.close()
+            assert type(model.up.weight) is nn.Parameter
+        else:
+            step(x, y)
+    assert found[0] == pytest.approx(found[1], rel=1e-5)
+    same_state(*modules)
+
+
+def test_what_is_computed_again_draws_the_same() -> None:
+    class Twice(Mlp):
+        def forward(self, x: Tensor) -> Tensor:
+            return checkpoint(super().forward, x, use_reentrant=False) + self.drop(x[:, :5])
+
+    torch.manual_seed(0)
+    one = Twice(0.4)
+    losses, (x, y) = [], data()
+    for model, fast in zip((one, copy.deepcopy(one)), (True, False), strict=True):
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        torch.manual_seed(3)
+        step: Any = clearing_first
+        if fast:
+            step = mw.from_torch(step, (model, optimizer, x, y))
+        torch.manual_seed(3)
+        losses.append([step(model, optimizer, x, y).item() for _ in range(4)])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def refused(step: Any, *args: Any, **options: Any) -> str:
+    with pytest.raises((UsageError, CompileError)) as error:
+        mw.from_torch(step, args, **options)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_refusals() -> None:
+    (model, _), (x, y) = twins(), data()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def adds(x: Tensor) -> Tensor:
+        loss = model(x).sum()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    def leaves(x: Tensor) -> None:
+        model(x).sum().backward()
+
+    assert "leaves gradients, and calls no optimizer: return them" in refused(leaves, x)
+    assert "adds to the gradient of up.weight that an earlier call has left" in refused(adds, x)
+    assert "of no module that the step is called with" in refused(
+        lambda o, x: x, torch.optim.SGD([torch.ones(3, requires_grad=True)], 0.1), x
+    )
+    assert "is called with no nn.Module that has parameters" in refused(lambda x: x, x)
+
+    def reads(x: Tensor) -> float:
+        return model(x).sum().item()
+
+    assert "cannot trace reads" in refused(reads, x)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+
+    def schedules(x: Tensor, y: Tensor) -> Tensor:
+        loss = clearing_first(model, optimizer, x, y)
+        schedule.step()
+        return loss
+
+    assert "changes lr of SGD: call the scheduler outside of the step" in refused(schedules, x, y)
+    assert optimizer.param_groups[0]["lr"] == 0.1
+    damped = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, dampening=0.5)
+    assert "makes its state in its first step" in refused(clearing_first, model, damped, x, y)
+    assert not any(damped.state.values())
+    assert 'no tensor "up"' in refused(
+        clearing_first, model, optimizer, x, y, placements={"up": "[_]"}
+    )
+    step = mw.from_torch(clearing_first, (model, optimizer, x, y))
+    with pytest.raises(UsageError, match="argument 0: a Mlp, it was compiled for a Mlp"):
+        step(twins()[0], optimizer, x, y)
+    with pytest.raises(UsageError, match="of another structure"):
+        step(model, optimizer, x)
+    with pytest.raises(
+        MeshweaveError, match=r"clearing_first: x: shape \(4, 6\), \(5, 6\) is right"
+    ):
+        step(model, optimizer, x[:4], y)
+    optimizer.param_groups[0]["momentum"] = 0.5
+    with pytest.raises(UsageError, match=r"momentum of SGD is 0.5, it was compiled for 0"):
+        step(model, optimizer, x, y)
+    optimizer.param_groups[0]["momentum"] = 0
+    model.up.weight.requires_grad_(False)
+    with pytest.raises(UsageError, match=r"up.weight has another requires_grad"):
+        step(model, optimizer, x, y)
