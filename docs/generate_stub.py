@@ -13,7 +13,7 @@ _HEAD = '''\
 
 def text() -> str:
     """Return the text of the stub: an import of each public name from where it is defined, then what is left."""
-    homes = {name: (home, name) for name, home in {**mw._HOMES, **PUBLIC}.items()}
+    homes = {name: (home, name) for name, home in {**PUBLIC, **mw._HOMES}.items()}
     homes |= {name: (home.rpartition(".")[0], name) for name, home in MODULES.items()}
     homes |= {f"_{name}": place for name, place in RENAMED.items()}
     homes["jax"] = ("meshweave", "jax")

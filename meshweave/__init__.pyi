@@ -6,6 +6,7 @@ from meshweave.api.gradients.functions import grad as grad
 from meshweave.api.gradients.functions import value_and_grad as value_and_grad
 from meshweave.api.gradients.functions import vjp as vjp
 from meshweave.api.jit import jit as jit
+from meshweave.api.namespace import trace as trace
 from meshweave.api.program import Program as Program
 from meshweave.api.program import compile as compile
 from meshweave.api.quantized import quantize as quantize
@@ -101,7 +102,6 @@ from meshweave.frontends.python.extras.linalg import polyder as polyder
 from meshweave.frontends.python.extras.linalg import polymul as polymul
 from meshweave.frontends.python.extras.linalg import polysub as polysub
 from meshweave.frontends.python.extras.linalg import polyval as polyval
-from meshweave.frontends.python.extras.linalg import trace as trace
 from meshweave.frontends.python.extras.linalg import vdot as vdot
 from meshweave.frontends.python.extras.linalg import vecmat as vecmat
 from meshweave.frontends.python.extras.manipulate import append as append
@@ -358,6 +358,7 @@ __all__ = [
     "show",
     "stop_gradient",
     "torch_backend",
+    "trace",
     "value_and_grad",
     "verify",
     "vjp",

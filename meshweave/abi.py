@@ -200,8 +200,8 @@ class StatusRow:
     How many collectives the rank has ever started, and how many of them have ended: all, or all but the last; the
     state; how far a device is; how many collectives it had started when this call began, and how many calls have begun;
     the process, and when it began (0: not told); whether the rank is to leave (not 0: loops that data keeps going look
-    at it). From RING on a word for each of the last ENTRIES collectives, used in turn: the op's number, plus START or
-    WAIT where it was that half of an async collective.
+    at it); the address of a `TraceBuffer` (0: nobody traces). From RING on a word for each of the last ENTRIES
+    collectives, used in turn: the op's number, plus START or WAIT where it was that half of an async collective.
     """
 
     STARTED = 0
@@ -213,11 +213,33 @@ class StatusRow:
     PID = 6
     BORN = 7
     LEAVE = 8
+    TRACE = 9
     RING = 16  # so that a row is whole cache lines
     ENTRIES = 256
     WORDS = RING + ENTRIES
     START = 1 << 32
     WAIT = 2 << 32
+
+
+class TraceBuffer:
+    """Lay out what a rank writes while it is traced, in words (i64).
+
+    How many marks it has made, and for how many there is room; from HEAD on two words for each: the processor's time
+    stamp, and what begins then. That is the op's number for a collective, plus START or WAIT of `StatusRow` for a half
+    of an async one; KERNEL and its number for a kernel; NOTHING where the step ends.
+    """
+
+    COUNT = 0
+    ROOM = 1
+    HEAD = 2
+    NOTHING = 0
+    KERNEL = 4 << 32
+    MARK = "mw_mark"
+
+    @classmethod
+    def words(cls, marks: int) -> int:
+        """Return the words of a buffer with room for so many marks."""
+        return cls.HEAD + 2 * marks
 
 
 # Calls of engine `local`.

@@ -28,7 +28,7 @@ from meshweave.files.sections import Section
 from meshweave.files.whole import replacing
 from meshweave.layout import Layout, Mesh
 
-FORMAT = 10
+FORMAT = 11
 # NumPy has no bf16: its bits travel as uint16.
 NUMPY_DTYPES = {
     "f64": "float64", "f32": "float32", "f16": "float16", "bf16": "uint16",
@@ -113,13 +113,15 @@ def _allocation(port: Port, mesh: str) -> tuple[int, ...]:
 class OpInfo:
     """Describe an op that compiled code reports on: its number from 1, its name and its place.
 
-    name: such as `all_reduce[tp] f32 64x96`. location: `file:line:col`. bytes: what the busiest rank receives.
+    name: such as `all_reduce[tp] f32 64x96`. location: `file:line:col`. bytes: what the busiest rank receives. axes: of
+    the group that a collective is among.
     """
 
     id: int
     name: str
     location: str
     bytes: int = 0
+    axes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.name} at {self.location}"
@@ -172,6 +174,7 @@ class Manifest:
     graph:       whether a step may be captured in a graph, since the host waits for nothing in it.
     ends:        whether every call ends for sure, whatever the data: who makes a short one cannot leave it.
     certificate: what is proven of it.
+    marks:       the kernels that a traced step tells of, by their number.
     """
 
     mesh: str
@@ -197,6 +200,7 @@ class Manifest:
     features: tuple[str, ...] = ()
     ends: bool = True
     certificate: Certificate = UNCHECKED
+    marks: tuple[OpInfo, ...] = ()
     format: int = FORMAT
 
     def __post_init__(self) -> None:

@@ -60,7 +60,7 @@ class KernelRow(_Row):
 
 
 @dataclass(frozen=True)
-class Link:
+class Cause:
     """Name one thing that decides where a value lies: an "argument", "constraint", "result" or "op", and its place."""
 
     kind: str
@@ -89,8 +89,8 @@ class Reason:
     steps: tuple[tuple[str, tuple[str, ...], int], ...]
     nbytes: int
     lower_bound: int
-    given: tuple[Link, ...] = ()
-    wanted: tuple[Link, ...] = ()
+    given: tuple[Cause, ...] = ()
+    wanted: tuple[Cause, ...] = ()
     following: str = ""
     remedy: str = ""
 
@@ -121,6 +121,26 @@ class Reason:
 
 
 _CHAINS = ("given", "wanted")
+
+
+@dataclass(frozen=True)
+class OpRow:
+    """Describe an op of the whole program, once its layouts are chosen.
+
+    function, times: the function that it stands in, and how often a step runs that. op: what users call it. tensor: its
+    result, `64x96xf32`; shape, layout: of that. work: iterations of its loops on a rank. reason: of a move, its number
+    in `Report.reasons`. where: its place in the source.
+    """
+
+    function: str
+    times: int
+    op: str
+    tensor: str
+    shape: tuple[int, ...]
+    layout: str
+    where: str
+    work: int = 0
+    reason: int | None = None
 
 
 @dataclass(frozen=True)
@@ -160,7 +180,7 @@ class Report:
     moments:     the ops of a step in the order they run, with the bytes that are live.
     certificate: what is proven of it.
     state_bytes: what a step copies of the arguments that are donated.
-    reasons:     why tensors move, where that was asked for.
+    reasons:     why tensors move, and ops the whole program, where that was asked for.
     """
 
     peak_bytes: int
@@ -173,6 +193,7 @@ class Report:
     certificate: Certificate = UNCHECKED
     state_bytes: int = 0
     reasons: tuple[Reason, ...] = ()
+    ops: tuple[OpRow, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Return the report for JSON, with the keys that scripts rely on."""

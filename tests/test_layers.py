@@ -41,6 +41,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "pipeline": {"dialects", "ir", "lowering", "transforms"},
     "see": {
+        "abi",
         "bundle",
         "dialects",
         "files",

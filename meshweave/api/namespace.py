@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, overload
 
 import numpy as np
 
@@ -14,8 +15,10 @@ from meshweave.api.indexing import getitem, setitem
 from meshweave.api.numpy_calls import numpy_function, numpy_ufunc
 from meshweave.api.outside import OUTSIDE
 from meshweave.frontends.python import MODULES, PUBLIC
+from meshweave.frontends.python.extras.linalg import trace as diagonal_sum
+from meshweave.see.trace import ROOM, RankTrace
 
-__all__ = ["getitem", "inner", "numpy_function", "numpy_ufunc", "public", "setitem"]
+__all__ = ["getitem", "inner", "numpy_function", "numpy_ufunc", "public", "setitem", "trace"]
 
 _TRACED = ("functions.", "extras.", "control")
 """Modules of the frontend whose functions take arrays."""
@@ -33,6 +36,39 @@ def _either(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that computes at once outside of traced functions, in a way of its own if it has one."""
     made, other = eager(function, name), OUTSIDE.get(name)
     return made if other is None else other(function, made)
+
+
+@overload
+def trace(*, room: int = ROOM) -> RankTrace: ...
+@overload
+def trace(x: Any, /, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any: ...
+def trace(*x: Any, room: int = ROOM, **how: Any) -> Any:
+    """RankTrace the programs that are called in a `with`: what each rank did and when. Of an array: sum its diagonal.
+
+    room: marks that a rank may make in a call, of 16 bytes each; `dropped` counts those beyond.
+
+    The engines `local` and `mpi` write marks: kernels, collectives, and copies; of a collective, the wait for its last
+    member is told apart. Programs of other engines are counted in `unseen`. Nothing is compiled anew. See docs/see.md.
+
+    >>> import numpy as np
+    >>> import meshweave as mw
+    >>> f = mw.jit(lambda x: x + 1.0, mesh="x=2", in_layouts="[x]", out_layouts="[_]")
+    >>> y = f(np.ones(4, np.float32))
+    >>> with mw.trace() as t:
+    ...     y = f(np.ones(4, np.float32))
+    >>> {s.rank for s in t.slices}, {s.name for s in t.slices if s.kind == "collective"}
+    ({0, 1}, {'all_gather[x] f32 2'})
+    >>> mw.trace(np.eye(3, dtype=np.float32)).item()
+    3.0
+    """
+    if not x and not how:
+        return RankTrace(room)
+    return _diagonal_sum()(*x, **how)
+
+
+@cache
+def _diagonal_sum() -> Callable[..., Any]:
+    return _either("trace", diagonal_sum)
 
 
 def inner(name: str) -> ModuleType:

@@ -26,7 +26,7 @@ from meshweave.files.sources import Source, program_source
 from meshweave.hints.fast_paths import ALL, Choice, as_choice
 from meshweave.ir.pipeline_text import GLOBAL_PASSES
 from meshweave.layout import Mesh
-from meshweave.report import Reason, Report
+from meshweave.report import OpRow, Reason, Report
 from meshweave.runtime.arrays.array import Array, collect, place, run_arrays
 from meshweave.runtime.engine import Engine
 from meshweave.runtime.engine import engine as engine_named
@@ -340,6 +340,7 @@ def lowered(
         module = load_module(text, ctx, name)
         certify: Callable[[], Certificate] | None = None
         found: tuple[Reason, ...] = ()
+        rows: tuple[OpRow, ...] = ()
         with ir.Location.unknown():
             if stage_of(module) == GLOBAL:
                 check_entry(module)
@@ -355,7 +356,7 @@ def lowered(
                 target = Goal.of(engine=engine).target
                 chosen = passes_with(kernels, target=target, auto=auto)
                 passes = ("hint-strip", *chosen) if strip else chosen
-                certify, found = _cut(module, passes, progress, verify, reasons)
+                certify, found, rows = _cut(module, passes, progress, verify, reasons)
             else:
                 _check_mesh(module, mesh)
             certificate = UNCHECKED
@@ -370,7 +371,7 @@ def lowered(
                     certify()  # a wrong program may be why it cannot be lowered
                 raise
             program.certificate, program.certify = certificate, certify if later else None
-            program.reasons = found
+            program.reasons, program.whole = found, rows
             check_budgets(module, program)
             yield module, program
 
@@ -397,10 +398,11 @@ def _cut(
     progress: Progress,
     verify: bool,
     names: Sequence[str] | None,
-) -> "tuple[Callable[[], Certificate] | None, tuple[Reason, ...]]":
+) -> "tuple[Callable[[], Certificate] | None, tuple[Reason, ...], tuple[OpRow, ...]]":
     """Make the program of one rank of a module.
 
-    Return what checks it against the module before layouts were chosen; and why tensors move, where there are `names`.
+    Return what checks it against the module before layouts were chosen; and, where there are `names`, why tensors move,
+    and all ops.
     """
     from meshweave.api.verify import certificate
     from meshweave.pipeline import run_pipeline
@@ -410,19 +412,21 @@ def _cut(
     run_pipeline(module, ",".join(passes[:first]), progress=progress, verify=False)
     whole = copied(module) if verify else None
     found: tuple[Reason, ...] = ()
+    rows: tuple[OpRow, ...] = ()
     if names is None:
         run_pipeline(module, ",".join(passes[first:]), progress=progress, verify=False)
     else:
-        found = _run_and_ask(module, passes[first:], progress, names)
+        found, rows = _run_and_ask(module, passes[first:], progress, names)
     _verified(module)
-    return None if whole is None else partial(certificate, whole, module), found
+    return None if whole is None else partial(certificate, whole, module), found, rows
 
 
 def _run_and_ask(
     module: "ir.Module", passes: Sequence[str], progress: Progress, names: Sequence[str]
-) -> "tuple[Reason, ...]":
-    """Run the passes that choose layouts and those behind them; return why tensors move."""
+) -> "tuple[tuple[Reason, ...], tuple[OpRow, ...]]":
+    """Run the passes that choose layouts and those behind them; return why tensors move, and the ops in between."""
     from meshweave.pipeline import run_pipeline
+    from meshweave.see.outline import outline
     from meshweave.see.reasons import find_reasons, note_constraints, note_said
 
     def run(some: Sequence[str]) -> None:
@@ -433,9 +437,9 @@ def _run_and_ask(
     run(passes[:chosen])
     note_constraints(module)
     run(passes[chosen:planned])
-    found = find_reasons(module, names)
+    found, rows = find_reasons(module, names), outline(module)
     run(passes[planned:])
-    return found
+    return found, rows
 
 
 def _check_mesh(module: "ir.Module", mesh: Mesh | None) -> None:

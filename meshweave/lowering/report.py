@@ -57,6 +57,7 @@ def report_of(module: ir.Module, program: LoweredProgram) -> Report:
         certificate=program.certificate,
         state_bytes=sum(state_copies(program).values()),
         reasons=program.reasons,
+        ops=program.whole,
     )
 
 

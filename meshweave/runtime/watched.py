@@ -16,7 +16,7 @@ class Watched(Protocol):
     bundle: Bundle
 
 
-class Watcher(Protocol):
+class CallWatcher(Protocol):
     """Hear of all programs that this process calls while it is in WATCHERS."""
 
     def compiled(self) -> None:
@@ -29,7 +29,7 @@ class Watcher(Protocol):
         """Hear that it has run."""
 
 
-WATCHERS: list[Watcher] = []
+WATCHERS: list[CallWatcher] = []
 
 
 def told_compiled() -> None:

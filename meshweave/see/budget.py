@@ -42,7 +42,7 @@ _LIMIT = re.compile(r"(<=|<|==|>=|>)?\s*(\d[\d_,]*(?:\.\d+)?)\s*([A-Za-z]*)")
 
 
 @dataclass(frozen=True)
-class Limit:
+class Bound:
     """Bound a number. sign: one of `<=`, `<`, `==`, `>=`, `>`. said: the bound as the user wrote it."""
 
     sign: str
@@ -50,11 +50,11 @@ class Limit:
     said: str
 
     @staticmethod
-    def read(what: str, value: object, units: bool) -> Limit:
+    def read(what: str, value: object, units: bool) -> Bound:
         """Read a number or text such as `"<= 3 MiB"`. Raises UsageError, which names what it is about."""
         right = '"<= 3 MiB" or a number of bytes' if units else 'a number such as 2, or "== 2"'
         if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-            return Limit("<=", value, f"{value:,}{' bytes' if units else ''}")
+            return Bound("<=", value, f"{value:,}{' bytes' if units else ''}")
         found = _LIMIT.fullmatch(value.strip()) if isinstance(value, str) else None
         if found is None:
             raise UsageError(f"{what}: {value!r:.40} is no limit; {right} is right")
@@ -66,7 +66,7 @@ class Limit:
         if bound != int(bound):
             raise UsageError(f"{what}: {value!r:.40} is no whole number; {right} is right")
         size = f"{found[2]} {unit or 'bytes'}" if units else found[2]
-        return Limit(sign, int(bound), size)
+        return Bound(sign, int(bound), size)
 
     def holds(self, number: int) -> bool:
         """Tell whether a number is within it."""
@@ -108,10 +108,10 @@ class Excess:
 class Budget:
     """Hold a limit for each thing that has one. collectives: by name; "" for all together."""
 
-    nbytes: Limit | None = None
-    peak: Limit | None = None
-    compiles: Limit | None = None
-    collectives: tuple[tuple[str, Limit], ...] = ()
+    nbytes: Bound | None = None
+    peak: Bound | None = None
+    compiles: Bound | None = None
+    collectives: tuple[tuple[str, Bound], ...] = ()
 
     @staticmethod
     def of(given: Mapping[str, object], who: str) -> Budget:
@@ -121,7 +121,7 @@ class Budget:
                 near = did_you_mean(key, KEYS) or f"; there are {', '.join(KEYS)}"
                 raise UsageError(f'{who}: no limit is called "{key}"{near}')
         nbytes, peak, compiles = (
-            None if (value := given.get(key)) is None else Limit.read(f"{who}: {key}", value, units)
+            None if (value := given.get(key)) is None else Bound.read(f"{who}: {key}", value, units)
             for key, units in zip(KEYS, (True, True, False))
         )
         counts = given.get("collectives")
@@ -153,16 +153,16 @@ class Budget:
         return found
 
 
-def _collectives(given: object, who: str) -> tuple[tuple[str, Limit], ...]:
+def _collectives(given: object, who: str) -> tuple[tuple[str, Bound], ...]:
     if isinstance(given, int | str):
-        return (("", Limit.read(who, given, False)),)
+        return (("", Bound.read(who, given, False)),)
     if not isinstance(given, Mapping):
         raise UsageError(f'{who}: {given!r:.40}: a number, or {{"all_gather": 0}} is right')
     for name in given:
         if name not in COLLECTIVES:
             near = did_you_mean(str(name), COLLECTIVES) or f"; there are {', '.join(COLLECTIVES)}"
             raise UsageError(f'{who}: no collective is called "{name}"{near}')
-    return tuple((n, Limit.read(f"{who}: {n}", limit, False)) for n, limit in given.items())
+    return tuple((n, Bound.read(f"{who}: {n}", limit, False)) for n, limit in given.items())
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:

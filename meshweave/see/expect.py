@@ -20,7 +20,7 @@ def expect(
     collectives: int | str | Mapping[str, int | str] | None = None,
     peak: int | str | None = None,
     compiles: int | str | None = None,
-) -> Expectation:
+) -> Expected:
     """Expect that the programs called in a `with` take no more than this; raise BudgetError at its end if they do.
 
     bytes:       what the busiest rank receives in the collectives of all calls together: `"<= 3 MiB"`, or a number.
@@ -46,10 +46,10 @@ def expect(
     given = {"bytes": bytes, "collectives": collectives, "peak": peak, "compiles": compiles}
     if all(value is None for value in given.values()):
         raise UsageError("expect: a limit is needed, such as bytes=0")
-    return Expectation(Budget.of(given, "expect"))
+    return Expected(Budget.of(given, "expect"))
 
 
-class Expectation:
+class Expected:
     """Count what programs take while it is entered."""
 
     def __init__(self, budget: Budget) -> None:

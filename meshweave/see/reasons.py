@@ -21,7 +21,7 @@ from meshweave.layout import Layout, Mesh
 from meshweave.layout.layout import AxisFactor
 from meshweave.plan import plan_redistribute
 from meshweave.plan.steps import COLLECTIVES, OPS
-from meshweave.report import Link, Reason
+from meshweave.report import Cause, Reason
 from meshweave.transforms.base import functions, mesh_of_module, ops_of, port_attrs, walk
 from meshweave.transforms.kernels.kernel_patterns import is_product
 from meshweave.transforms.redistribution.fold_redistribute import MOVE
@@ -71,7 +71,7 @@ def find_reasons(module: ir.Module, names: Sequence[str] = ()) -> tuple[Reason, 
     if mesh is None:
         return ()
     with module.context:
-        known, found = _Known(module, mesh, names), list[Reason]()
+        known, found = _Causes(module, mesh, names), list[Reason]()
         for view in ops_of(module, MOVE):
             op = view.operation
             reason = known.reason(op)
@@ -99,7 +99,7 @@ def _partial_axes(layout: Layout) -> tuple[str, ...]:
 
 
 @dataclass
-class _Known:
+class _Causes:
     """Know a module between legalisation and partition."""
 
     module: ir.Module
@@ -143,7 +143,7 @@ class _Known:
 
     # Backwards: where the axes come from.
 
-    def back(self, value: ir.Value, moved: tuple[str, ...], partial: bool) -> Iterator[Link]:
+    def back(self, value: ir.Value, moved: tuple[str, ...], partial: bool) -> Iterator[Cause]:
         """Yield what made a value lie over these axes, the nearest first: the shortest way to what was said."""
         path = self._path(value, moved, partial)
         for step in path[:-1]:
@@ -219,7 +219,7 @@ class _Known:
         calls = self.callers.get(f.attributes["sym_name"].value, ())
         return calls[0].operands[number] if calls else None
 
-    def _argument(self, value: ir.Value) -> Link:
+    def _argument(self, value: ir.Value) -> Cause:
         f, number = value.owner.owner.operation, value.arg_number
         layout = port_attrs(f, "arg_attrs")[number].get("dist.layout")
         lies = f'lies in "{LayoutAttr(layout).layout}"' if layout is not None else "is here"
@@ -228,25 +228,25 @@ class _Known:
         place = (
             where if "." in where else ""
         )  # of a program that was traced: no place in its source
-        return Link("argument", f"argument {self.name(number)} {lies}, {how}", place)
+        return Cause("argument", f"argument {self.name(number)} {lies}, {how}", place)
 
     def name(self, number: int) -> str:
         """Return what the user calls an argument."""
         return self.names[number] if number < len(self.names) else f"{number}"
 
-    def _constraint(self, value: ir.Value, moved: tuple[str, ...]) -> Link | None:
+    def _constraint(self, value: ir.Value, moved: tuple[str, ...]) -> Cause | None:
         for where, layout in _constraints(value):
             if set(axes_of(layout)) & set(moved):
-                return Link("constraint", f'constraint "{layout}"', where)
+                return Cause("constraint", f'constraint "{layout}"', where)
         return None
 
     # Forwards: who wants them elsewhere.
 
-    def ahead(self, move: ir.Operation, target: Layout, moved: tuple[str, ...]) -> Iterator[Link]:
+    def ahead(self, move: ir.Operation, target: Layout, moved: tuple[str, ...]) -> Iterator[Cause]:
         """Yield who wants the value as `target`, the nearest first."""
         for where, layout in _constraints(move.operands[0]):
             if layout == target:
-                yield Link("constraint", f'constraint "{layout}"', where)
+                yield Cause("constraint", f'constraint "{layout}"', where)
                 return
         value, links = move.results[0], 0
         for _ in range(_MOST_STEPS):
@@ -307,12 +307,12 @@ class _Known:
                 return value
         return None
 
-    def _result(self, op: ir.Operation, number: int) -> Link:
+    def _result(self, op: ir.Operation, number: int) -> Cause:
         f = op.parent.operation
         layout = port_attrs(f, "res_attrs")[number].get("dist.layout")
         lies = f'"{LayoutAttr(layout).layout}"' if layout is not None else "its layout"
         how = "as it was said" if _said(f, 1, number) else "as propagation has chosen"
-        return Link("result", f"result {number} is wanted in {lies}, {how}", location_text(op))
+        return Cause("result", f"result {number} is wanted in {lies}, {how}", location_text(op))
 
 
 @dataclass(frozen=True)
@@ -386,7 +386,7 @@ class _Prices:
         return nbytes, bound, f"{names}: {other.nbytes:,} bytes" if names else ""
 
     def remedy(
-        self, given: tuple[Link, ...], wanted: tuple[Link, ...], moved: tuple[str, ...]
+        self, given: tuple[Cause, ...], wanted: tuple[Cause, ...], moved: tuple[str, ...]
     ) -> str:
         """Say what one would write so that nothing, or less, is moved."""
         ways = []
@@ -416,7 +416,7 @@ class _Prices:
             return
 
 
-def _link_back(op: ir.Operation, moved: tuple[str, ...], partial: bool, last: bool) -> Link:
+def _link_back(op: ir.Operation, moved: tuple[str, ...], partial: bool, last: bool) -> Cause:
     over, what = " and ".join(moved), word(op)
     if partial:
         text = f"{what} sums over a dim that lies over {over}: each rank has an addend"
@@ -424,10 +424,10 @@ def _link_back(op: ir.Operation, moved: tuple[str, ...], partial: bool, last: bo
         text = f"{what} is shared out over {over}"
     else:
         text = f"{what} works over {over}"
-    return Link("op", text, location_text(op))
+    return Cause("op", text, location_text(op))
 
 
-def _link_ahead(op: ir.Operation, number: int, moved: tuple[str, ...], other: bool) -> Link:
+def _link_ahead(op: ir.Operation, number: int, moved: tuple[str, ...], other: bool) -> Cause:
     over, what = " and ".join(moved), word(op)
     if other:
         text = f"{what} reads it beside an operand that lies over {over} in another dim"
@@ -435,7 +435,7 @@ def _link_ahead(op: ir.Operation, number: int, moved: tuple[str, ...], other: bo
         text = f"{what} hands it on"
     else:
         text = f"{what} reads all of it that lies over {over}"
-    return Link("op", text, location_text(op))
+    return Cause("op", text, location_text(op))
 
 
 _WORDS = {

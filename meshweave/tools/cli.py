@@ -193,6 +193,9 @@ def _add_run(commands: Commands) -> None:
         metavar="N",
         help="run N times, report the fastest",
     )
+    add(
+        "--trace", metavar="OUT.json", help="write what each rank did and when, for ui.perfetto.dev"
+    )
     _add_running(run)
     add("--json", action="store_true", help="print JSON instead of a table")
     run.set_defaults(command=_loaded_later("run", "run"))

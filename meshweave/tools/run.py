@@ -76,7 +76,8 @@ def run(options: argparse.Namespace) -> int:
                 expected(program.outputs, options.expect) if options.expect is not None else None
             )
             progress("run")
-            results = _fastest(program, given, options.repeat)
+            with traced(options.trace):
+                results = _fastest(program, given, options.repeat)
         differences = [] if wanted is None else _compared(program, results, wanted, "--expect")
         if options.check:
             progress("check")
@@ -88,6 +89,19 @@ def run(options: argparse.Namespace) -> int:
     else:
         _table(program, source.name, files, differences)
     return _verdict(differences)
+
+
+@contextmanager
+def traced(path: str | None) -> Iterator[None]:
+    """RankTrace what runs inside, and write that to a file, where there is one."""
+    if path is None:
+        yield
+        return
+    from meshweave.see.trace import RankTrace
+
+    with RankTrace() as found:
+        yield
+    found.save(path)
 
 
 def write_bundle(options: argparse.Namespace) -> int:

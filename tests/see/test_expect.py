@@ -8,7 +8,7 @@ import pytest
 import meshweave as mw
 from meshweave.api.jit import Jitted
 from meshweave.errors import BudgetError, UsageError
-from meshweave.see.budget import Limit
+from meshweave.see.budget import Bound
 
 X = np.arange(48, dtype=np.float32).reshape(8, 6)
 W = np.ones((6, 4), np.float32)
@@ -144,9 +144,9 @@ def test_what_is_no_limit_is_refused(given: dict[str, object], message: str) -> 
 
 
 def test_limits_read_units_and_signs() -> None:
-    read = [Limit.read("x", text, True) for text in ("1.5 KiB", "< 2 KB", "1_000", ">= 1 GiB")]
+    read = [Bound.read("x", text, True) for text in ("1.5 KiB", "< 2 KB", "1_000", ">= 1 GiB")]
     assert [(limit.sign, limit.bound) for limit in read] == [
         *(("<=", 1536), ("<", 2000), ("<=", 1000), (">=", 1 << 30)),
     ]
     assert [limit.holds(2000) for limit in read] == [False, False, False, False]
-    assert Limit.read("x", "< 2 KB", True).holds(1999)
+    assert Bound.read("x", "< 2 KB", True).holds(1999)

@@ -65,7 +65,7 @@ def _live(plan: FunctionPlan) -> list[int]:
 def _name(entry: Entry, program: LoweredProgram) -> str:
     """Return the name of an entry; "" for numbers and control flow."""
     if isinstance(entry, KernelUnit):
-        return "matrix product" if any(n.contraction for n in entry.nests) else "loops"
+        return entry.title
     if entry.what == "collective":
         return program.collectives.ops[entry.number].name
     if entry.what == "routine":
@@ -118,7 +118,7 @@ def unit_kernels(program: LoweredProgram) -> tuple[KernelRow, ...]:
 def _unit_kernel(unit: KernelUnit) -> KernelRow:
     if not any(n.contraction for n in unit.nests):
         why = "loops, one over the rows of several ops" if len(unit.nests) > 1 else "loops"
-        return KernelRow("loops", "codegen", why, unit.where)
+        return KernelRow(unit.title, "codegen", why, unit.where)
     gemm = blas.gemm_of(unit.nests[0]) if len(unit.nests) == 1 else None
     if gemm is not None:
         return KernelRow("matrix product", "blas", f"a product of {gemm.dtype}", unit.where)

@@ -77,8 +77,8 @@ class Calls:
         self.calls.append(_call(attributes, op_id))
         nbytes = attributes["bytes"].value
         where = location_text(op.location)
-        self.ops.append(OpInfo(op_id, attributes["title"].value, where, nbytes))
         axes = tuple(axis.value for axis in attributes["axes"])
+        self.ops.append(OpInfo(op_id, attributes["title"].value, where, nbytes, axes))
         info = CollectiveInfo(attributes["what"].value, axes, nbytes)
         listed = _listed(info, times * trips_around(op))
         self.infos += listed

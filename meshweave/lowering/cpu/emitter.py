@@ -7,13 +7,17 @@ where there is none.
 
 from __future__ import annotations
 
+from meshweave.abi import TraceBuffer
 from meshweave.ir.bindings import ir
+from meshweave.ir.calls import called
+from meshweave.ir.locations import location_text
 from meshweave.lowering.buffers.function_plan import FunctionPlan
 from meshweave.lowering.buffers.steps import Root, Step
 from meshweave.lowering.cpu.collectives.cores import SHARE
 from meshweave.lowering.cpu.iterations import SharedLoop, shared_loop
 from meshweave.lowering.host.branches import type_text
 from meshweave.lowering.host.emit import Code, Emitter
+from meshweave.lowering.host.marks import MARK, MARK_TYPES
 from meshweave.lowering.nests.rows import KernelUnit
 
 _POINTER = "!llvm.ptr"
@@ -24,7 +28,13 @@ class CpuEmitter(Emitter):
 
     def unit(self, unit: KernelUnit) -> None:
         """Call a kernel, which may take the cores of the rank."""
+        self._mark(self._kernel(unit.title, unit.where))
         self._call_kernel(unit, self.code.name_of(unit))
+
+    def routine(self, step: Step) -> None:
+        """Call a routine."""
+        self._mark(self._kernel(called(step.op).title, location_text(step.op.location)))
+        super().routine(step)
 
     def for_loop(self, step: Step) -> None:
         """Write an scf.for, or have the cores do its iterations."""
@@ -32,6 +42,7 @@ class CpuEmitter(Emitter):
         if loop is None:
             super().for_loop(step)
             return
+        self._mark(self._kernel("loop", location_text(step.op.location)))
         body = _LoopBody(self.code, self.plan, self.called, loop)
         name = self.code.add_loop(body.text_of(step), loop.high - loop.low)
         outer = [(name, _POINTER) for name in body.outer]
@@ -46,6 +57,15 @@ class CpuEmitter(Emitter):
         types = f"({_POINTER}, {_POINTER}, {_POINTER}, i64)"
         self.code.declared[SHARE] = types
         self.lines.append(f"llvm.call @{SHARE}({', '.join(given)}) : {types} -> ()")
+
+    def _kernel(self, name: str, where: str) -> int:
+        return TraceBuffer.KERNEL + self.code.mark(name, where)
+
+    def _mark(self, what: int) -> None:
+        """Tell whoever traces what begins now."""
+        given = f"{self._slot(self.slots.status)}, {self.i64(what)}"
+        self.code.declared[MARK] = MARK_TYPES
+        self.lines.append(f"llvm.call @{MARK}({given}) : {MARK_TYPES} -> ()")
 
     def _cells(self, count: int) -> str:
         """Reserve memory where the function begins: in a loop it would be reserved again and again."""

@@ -32,6 +32,7 @@ from meshweave.lowering.cpu.reuse import reads_once
 from meshweave.lowering.cpu.sharing import DECLARATION, shared_text
 from meshweave.lowering.cpu.units import unit_text
 from meshweave.lowering.host.emit import Code
+from meshweave.lowering.host.marks import MARK_TEXT
 from meshweave.lowering.host.program import LoweredProgram
 from meshweave.lowering.host.program_op import (
     CodeFacts,
@@ -93,7 +94,7 @@ def _code(program: LoweredProgram) -> tuple[ir.Module, CodeFacts]:
     )
     program.write(code)
     calls = sorted(program.called(code))
-    module = llvm_functions(code.text(), kernels.text(), kernels.places, calls)
+    module = llvm_functions(code.text(), kernels.text() + MARK_TEXT, kernels.places, calls)
     facts = CodeFacts(
         arena_bytes=arena_bytes,
         core_bytes=code.core_bytes,
@@ -106,6 +107,7 @@ def _code(program: LoweredProgram) -> tuple[ir.Module, CodeFacts]:
         libraries=("m", "openblas") if kernels.declared else ("m",),
         ends=always_ends(body.plan.entries for body in program.bodies),
         features=tuple(sorted(kernels.features)),
+        marks=tuple(code.marks),
     )
     return module, facts
 
@@ -161,6 +163,7 @@ def _bundle(
         libraries=tuple(sorted(libraries)),
         features=tuple(sorted({*facts.features, *generated()})),
         ends=facts.ends,
+        marks=facts.marks,
         certificate=certificate,
     )
     if declares(module, SHARE):

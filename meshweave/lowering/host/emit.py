@@ -18,7 +18,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
-from meshweave.abi import ABORTED, Slots, StatusRow
+from meshweave.abi import ABORTED, Slots, StatusRow, TraceBuffer
+from meshweave.bundle import OpInfo
 from meshweave.dialects.mw import TIMES
 from meshweave.errors import CompileError
 from meshweave.exchange.table import Loop, loops_of
@@ -65,6 +66,8 @@ class Code:
         self.routine_of = routine_of
         self.alone_of = alone_of or name_of
         self.core_bytes = 0  # of memory that each further core needs
+        self.marks: list[OpInfo] = []  # what a traced step tells of besides collectives
+        self._numbers: dict[tuple[str, str], int] = {}
         self._loops = 0
         self.declared: dict[str, str] = {}  # external function -> its type
         self.globals: set[str] = set()
@@ -74,6 +77,13 @@ class Code:
     def add(self, plan: FunctionPlan, number: int | None) -> None:
         """Write a function. number: of one that others call; None: the step itself."""
         self._functions.append(self.emitter(self, plan, number is not None).text(number))
+
+    def mark(self, name: str, where: str) -> int:
+        """Return the number of what a traced step tells of, the same for all calls of a name at a place."""
+        number = self._numbers.setdefault((name, where), len(self.marks))
+        if number == len(self.marks):
+            self.marks.append(OpInfo(number, name, where))
+        return number
 
     def add_loop(self, text: str, nbytes: int) -> str:
         """Add the function that does an iteration of a loop, in `nbytes` of memory; return its name."""
@@ -103,6 +113,8 @@ class Emitter(Branches):
         if not self.called:
             self.lines.append(f"%frame = llvm.load {self._slot_at(self.slots.arena)} : {_LOADED}")
         self._entries(self.plan.entries)
+        if not self.called:
+            self._mark(TraceBuffer.NOTHING)
         name, arguments = "step", ["%ctx"]
         if self.called:
             name = function_symbol(number)
@@ -269,12 +281,16 @@ class Emitter(Branches):
     ) -> None:
         """Call `symbol` between two announcements. half: of an async collective, what this call is: START or WAIT."""
         status = self._slot(self.slots.status)
+        self._mark(call.op_id + half)
         following = self._announce(status, call.op_id + half)
         values, types = (", ".join(column) for column in zip(*given))
         self.code.declared[symbol] = f"({types}) -> i32"
         code = self.let(f"llvm.call @{symbol}({values}) : ({types}) -> i32")
         self._check(code, call.op_id)
         self._set_word(status, StatusRow.ENDED, following)
+
+    def _mark(self, what: int) -> None:
+        """Tell whoever traces what begins now; see `abi.TraceBuffer`. Only targets that can be traced do."""
 
     def _announce(self, status: str, entry: int) -> str:
         """Write in the status row that a collective starts; return how many have started."""

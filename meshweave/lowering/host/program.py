@@ -17,7 +17,7 @@ from meshweave.lowering.host.program_op import Interface, read_interface
 from meshweave.lowering.nests.kernel_ops import read_kernels
 from meshweave.lowering.nests.kernels import FusedKernel
 from meshweave.lowering.nests.rows import Follow
-from meshweave.report import Reason
+from meshweave.report import OpRow, Reason
 from meshweave.targets import Goal
 from meshweave.verification.answer import Answer
 
@@ -68,7 +68,7 @@ class LoweredProgram:
     bodies: its functions, callees first, the step last. certificate: what is proven of it. verified: what the check of
     its buffers has found; None for a program that came with buffers, or was not checked. certify, unchecked: what gives
     each of these where that check is still to be made; it raises CompileError for what is wrong. reasons: why tensors
-    move, where that was asked for.
+    move, and whole: the ops of the whole program, where that was asked for.
     """
 
     target: str
@@ -85,6 +85,7 @@ class LoweredProgram:
     certify: Callable[[], Certificate] | None = None
     unchecked: Callable[[], Answer] | None = None
     reasons: tuple[Reason, ...] = ()
+    whole: tuple[OpRow, ...] = ()
 
     @property
     def interface(self) -> Interface:

@@ -142,6 +142,7 @@ class CodeFacts:
     collectives that the code calls. runs: the lengths in bytes of what they copy at a time. staging_bytes: what they
     need of a window that ranks share. libraries: those that the code itself needs. features: those of the
     processor that it asks for by name. ends: whether every call of the program ends for sure.
+    marks: as in the manifest.
     """
 
     arena_bytes: int
@@ -155,6 +156,7 @@ class CodeFacts:
     libraries: tuple[str, ...]
     ends: bool
     features: tuple[str, ...] = ()
+    marks: tuple[OpInfo, ...] = ()
 
 
 def write_code(module: ir.Module, facts: CodeFacts) -> None:
@@ -172,6 +174,7 @@ def write_code(module: ir.Module, facts: CodeFacts) -> None:
             "libraries": _texts(facts.libraries),
             "ends": ir.BoolAttr.get(facts.ends),
             "features": _texts(facts.features),
+            "marks": ir.ArrayAttr.get([_op(each) for each in facts.marks]),
         }
     )
 
@@ -186,10 +189,7 @@ def read_code(module: ir.Module) -> CodeFacts:
         arena_bytes=code["arena_bytes"].value,
         early_bytes=code["early_bytes"].value,
         core_bytes=code["core_bytes"].value,
-        ops=tuple(
-            OpInfo(o["id"].value, o["name"].value, o["where"].value, o["bytes"].value)
-            for o in code["ops"]
-        ),
+        ops=tuple(map(_read_op, code["ops"])),
         collectives=tuple(
             CollectiveInfo(c["op"].value, tuple(a.value for a in c["axes"]), c["bytes"].value)
             for c in code["collectives"]
@@ -200,12 +200,22 @@ def read_code(module: ir.Module) -> CodeFacts:
         libraries=tuple(library.value for library in code["libraries"]),
         ends=code["ends"].value,
         features=tuple(feature.value for feature in code["features"]),
+        marks=tuple(map(_read_op, code["marks"])),
     )
 
 
 def _op(op: OpInfo) -> ir.DictAttr:
     texts = {"name": ir.StringAttr.get(op.name), "where": ir.StringAttr.get(op.location)}
-    return ir.DictAttr.get({"id": i64(op.id), **texts, "bytes": i64(op.bytes)})
+    return ir.DictAttr.get(
+        {"id": i64(op.id), **texts, "bytes": i64(op.bytes), "axes": _texts(op.axes)}
+    )
+
+
+def _read_op(attr: ir.DictAttr) -> OpInfo:
+    axes = tuple(axis.value for axis in attr["axes"])
+    return OpInfo(
+        attr["id"].value, attr["name"].value, attr["where"].value, attr["bytes"].value, axes
+    )
 
 
 def _collective(info: CollectiveInfo) -> ir.DictAttr:

@@ -52,6 +52,14 @@ class KernelUnit:
         return location_text(self.steps[0].op.location)
 
     @property
+    def title(self) -> str:
+        """Return what it does in a word or two, for reports."""
+        if any(nest.contraction for nest in self.nests):
+            return "matrix product"
+        copies = all(isinstance(node, Load) for nest in self.nests for node in nest.code)
+        return "copy" if copies else "loops"
+
+    @property
     def key(self) -> tuple[object, ...]:
         """Return a value that is equal for units with the same code."""
         sizes = tuple([place.nbytes for place in self.pointers.places])

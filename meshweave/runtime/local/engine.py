@@ -35,6 +35,7 @@ from meshweave.runtime.limits import check_machine
 from meshweave.runtime.local.serving import LONG, SHORT, Lookout, Serving
 from meshweave.runtime.memory import Values, aligned
 from meshweave.runtime.program import SlotTable, StepFunction, bind_rows, fault, load_code
+from meshweave.runtime.tracing import NO_MARKS, ClockReading, Marks, Taken, hide, read_clock
 from meshweave.runtime.watchdog import Watchdog
 from meshweave.runtime.watched import WATCHERS, told_begins, told_ended
 
@@ -260,6 +261,7 @@ class LocalExecutable:
             self._serve_short_calls()
         self._busy = new_lock()
         self._closed = False
+        self._marks: Marks | None = None
         self._lost: list[int] = []  # ranks still in code after an abort
         tell_of_forks(self)
 
@@ -292,6 +294,17 @@ class LocalExecutable:
         """
         return LocalCall(self, *bind_rows(self.manifest, self.mesh.nranks, inputs))
 
+    def trace(self, room: int) -> ClockReading | None:
+        """Have the ranks write marks, so many in a call; 0: no more. Return what the clocks say, where they can."""
+        self._marks = Marks(range(self.mesh.nranks), room) if room else None
+        if not room:
+            hide(self._board, range(self.mesh.nranks))
+        return read_clock(self._code)
+
+    def marks(self) -> Taken:
+        """Return the marks of each rank since the last time."""
+        return NO_MARKS if self._marks is None else self._marks.take()
+
     def close(self) -> None:
         """End the rank threads. The executable cannot run any more."""
         with self._busy:
@@ -311,10 +324,16 @@ class LocalExecutable:
                 )
             if WATCHERS:
                 told_begins(self)
+                self._show_marks()
                 self._execute_somehow(call)
                 told_ended(self)
             else:
                 self._execute_somehow(call)
+
+    def _show_marks(self) -> None:
+        """Have the ranks find the buffers of a trace, also after a failure has cleared the board."""
+        if self._marks is not None:
+            self._marks.show(self._board)
 
     def _execute_somehow(self, call: LocalCall) -> None:
         """Run a call in the way that is fastest for it."""
@@ -338,6 +357,7 @@ class LocalExecutable:
                 raise MeshweaveError("the program is closed: load it again")
             if WATCHERS:
                 told_begins(self)
+                self._show_marks()
             code = self._step(call.contexts[0])
             if code:
                 raise RankError(self._failure([code]) or "the rank failed")

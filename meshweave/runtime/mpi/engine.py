@@ -64,6 +64,7 @@ class MpiEngine(ProcessEngine):
     """
 
     name = "mpi"
+    traces = True
 
     def __init__(
         self,

@@ -31,6 +31,7 @@ from meshweave.runtime.mpi.watcher import alive_pipe, start_watcher
 from meshweave.runtime.mpi.window import ranks_of, wanted
 from meshweave.runtime.processes.shared_files import mpi_memory, remove
 from meshweave.runtime.program import bind_row, fault
+from meshweave.runtime.tracing import NO_MARKS, ClockReading, Marks, Taken, hide, read_clock
 from meshweave.runtime.watchdog import Watchdog
 from meshweave.runtime.watched import told_begins, told_ended
 from meshweave.runtime.weights.bundled import weights_of_rank
@@ -81,6 +82,7 @@ class InsideProgram:
         self._program = MpiRank(
             bundle, self._board, window=wanted(window), foreign=True, cores=checked_cores(cores)
         )
+        self._marks: Marks | None = None
         self._weights = weights_of_rank(bundle, self.rank)
         watchdog = Watchdog(self._board, self.manifest, timeout)
         self._lookout = Lookout(watchdog, self._stalled)
@@ -122,6 +124,18 @@ class InsideProgram:
             line = fault(self.manifest, self.rank, code, code_meaning(code))
             self._abort(self._flight.written("failure", line))
         told_ended(self)
+
+    def trace(self, room: int) -> ClockReading | None:
+        """Have this rank write marks, so many in a call; 0: no more. Return what the clocks say, where they can."""
+        self._marks = Marks([self.rank], room) if room else None
+        hide(self._board, [self.rank])
+        if self._marks is not None:
+            self._marks.show(self._board)
+        return read_clock(self._program.code)
+
+    def marks(self) -> Taken:
+        """Return the marks of this rank since the last time."""
+        return NO_MARKS if self._marks is None else self._marks.take()
 
     def close(self) -> None:
         """Free what the program holds. The job goes on."""

@@ -70,19 +70,19 @@ class MpiRank:
         self.manifest, self.rank = bundle.manifest, int(self.world.rank)
         check_engine(self.manifest, "mpi")
         self.mesh = check_job(self.manifest, self.world.size)
-        self._code, self.step, self._exchanges = self._loaded(bundle)
+        self.code, self.step, self._exchanges = self._loaded(bundle)
         self._comms = [
             self.world.Split(self._color(axes), self.mesh.group_index(axes, self.rank))
             for axes in self.manifest.groups
         ]
-        self._handles = Handles(self._code, self.manifest)
+        self._handles = Handles(self.code, self.manifest)
         host = self.world.Split_type(MPI.COMM_TYPE_SHARED)
         assert isinstance(host, MPI.Intracomm)  # a part of COMM_WORLD
         self._host = host
         sharing = self._host.allgather(os.sched_getaffinity(0)).count(os.sched_getaffinity(0))
         self.cores = cores_of(cores, sharing)
         crowded = self.cores * sharing > usable_cores()
-        self._helpers = Helpers(self._code, self.cores, self.manifest.core_bytes, crowded)
+        self._helpers = Helpers(self.code, self.cores, self.manifest.core_bytes, crowded)
         self._window, arena = self._allocated(window, foreign)
         comms = [word(MPI._handleof(comm)) for comm in self._comms]
         here = ranks_of(self._host, self.rank)
@@ -123,8 +123,8 @@ class MpiRank:
         use = everyone(self.world, window) and self._host.size > 1 and bool(self.manifest.groups)
         self._staging_at = rounded(self.manifest.arena_bytes)
         self._staging_bytes = 0
-        if foreign and STAGING in self._code:
-            ask = ctypes.CFUNCTYPE(ctypes.c_int64)(self._code.address(STAGING))
+        if foreign and STAGING in self.code:
+            ask = ctypes.CFUNCTYPE(ctypes.c_int64)(self.code.address(STAGING))
             self._staging_bytes = ask()
         if not use:
             return None, 0

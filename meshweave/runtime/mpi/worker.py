@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from meshweave.abi import TraceBuffer
 from meshweave.bundle import Bundle
 from meshweave.errors import RankError
 from meshweave.runtime.flight.board import StatusBoard
@@ -17,6 +18,7 @@ from meshweave.runtime.mpi.rank import MpiRank, code_meaning
 from meshweave.runtime.processes.server import Server, follow, leave, link_to
 from meshweave.runtime.processes.shared_files import mpi_memory
 from meshweave.runtime.program import fault, place_buffers
+from meshweave.runtime.tracing import Marks, hide, read_clock
 
 
 class _MpiCall(NamedTuple):
@@ -35,6 +37,7 @@ class MpiWorker(Server):
         super().__init__(rank, nranks)
         self._programs: dict[int, tuple[MpiRank, StatusBoard]] = {}
         self._calls: dict[int, _MpiCall] = {}
+        self._marks: dict[int, Marks] = {}  # of a program that is traced
         self._last: dict[int, int] = {}  # of each program, the call that ran last
 
     def _load(self, message: dict[str, Any], payload: bytes, files: list[int]) -> dict[str, Any]:
@@ -48,6 +51,7 @@ class MpiWorker(Server):
 
     def _unload(self, message: dict[str, Any], payload: bytes, files: list[int]) -> dict[str, Any]:
         program, _ = self._programs.pop(message["program"])
+        self._marks.pop(message["program"], None)
         program.close()
         return {}
 
@@ -62,6 +66,18 @@ class MpiWorker(Server):
 
     def _drop(self, message: dict[str, Any], payload: bytes, files: list[int]) -> None:
         self._calls.pop(message["call"], None)
+
+    def _trace(self, message: dict[str, Any], payload: bytes, files: list[int]) -> dict[str, Any]:
+        program, board = self._programs[message["program"]]
+        hide(board, [self.rank])
+        self._marks.pop(message["program"], None)
+        if room := message["room"]:
+            words = TraceBuffer.words(room)
+            memory = np.frombuffer(mmap.mmap(files[0], 0), np.int64)
+            marks = Marks([self.rank], room, memory[self.rank * words :])
+            marks.show(board)
+            self._marks[message["program"]] = marks
+        return {"clock": read_clock(program.code)}
 
     def _run(self, message: dict[str, Any], payload: bytes, files: list[int]) -> dict[str, Any]:
         call = self._calls[message["call"]]

@@ -15,7 +15,10 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 
+import numpy as np
+
 from meshweave import errors
+from meshweave.abi import TraceBuffer
 from meshweave.bundle import Bundle
 from meshweave.errors import MeshweaveError, RankError
 from meshweave.runtime.arrays.array import Array, collect, laid_out
@@ -38,6 +41,7 @@ from meshweave.runtime.processes.launch import (
 )
 from meshweave.runtime.processes.residents import Residents
 from meshweave.runtime.program import buffer_bytes, check_all, place_buffers
+from meshweave.runtime.tracing import NO_MARKS, ClockReading, Marks, Taken
 from meshweave.runtime.watchdog import Watchdog
 from meshweave.runtime.watched import told_begins, told_ended
 
@@ -52,6 +56,7 @@ class ProcessEngine:
     """
 
     name: str
+    traces = False  # whether the ranks can write marks
 
     def __init__(self, timeout: float | None = None, flight: str | None = None) -> None:
         self.timeout, self.flight = timeout, flight_folder(flight)
@@ -115,6 +120,8 @@ class ProcessExecutable:
         self.timeout = engine.timeout
         self._job: RankProcesses | None = None
         self._number = 0
+        self._marks: Marks | None = None
+        self._traced: RankProcesses | None = None  # the ranks that write them
         self._scratch: ProcessCall | None = None
         self.through_window = False  # whether all groups of ranks meet in shared memory
         self.cores = 1
@@ -184,6 +191,28 @@ class ProcessExecutable:
             if self._job is not None and self._job.alive:
                 self.ask(self._job, {"do": "unload", "program": self._number})
             self._job = self._scratch = None
+
+    def trace(self, room: int) -> ClockReading | None:
+        """Have the ranks write marks, so many in a call; 0: no more. Return what the clocks say, where they can."""
+        if not self.engine.traces:
+            return None
+        with self.engine.busy:
+            job, number = self.attach()
+            nranks, nbytes = self.mesh.nranks, 8 * TraceBuffer.words(room)
+            memory = _SharedMemory(-(-nbytes * nranks // mmap.PAGESIZE) * mmap.PAGESIZE)
+            message = {"do": "trace", "program": number, "room": room}
+            answers = self.ask(job, message, files=[memory.file])
+            words = np.frombuffer(memory.map, np.int64)
+            self._marks = Marks(range(nranks), room, words) if room else None
+            self._traced = job
+            clock = answers[0].get("clock")
+            return None if clock is None else ClockReading(*clock)
+
+    def marks(self) -> Taken:
+        """Return the marks of each rank since the last time; none where they had to be started again."""
+        if self._marks is None or self._traced is not self._job:
+            return NO_MARKS
+        return self._marks.take()
 
     def attach(self) -> tuple[RankProcesses, int]:
         """Return the ranks, with this program loaded, and its number there."""

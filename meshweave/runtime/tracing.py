@@ -1,0 +1,95 @@
+"""Record what ranks do and when: the buffers that compiled code writes its marks to (`abi.TraceBuffer`), and its clock.
+
+Marks carry the processor's time stamp, which all cores of a host share; two readings of it beside the system's clock
+say what it means.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from meshweave.abi import StatusRow, TraceBuffer
+from meshweave.runtime.flight.board import StatusBoard
+from meshweave.runtime.loader import LoadedCode
+from meshweave.runtime.memory import Values, aligned
+
+_READINGS = 9  # of the clock, of which the quickest counts
+
+
+class ClockReading(NamedTuple):
+    """Hold the processor's time stamp, and nanoseconds of the system's monotonic clock at the same time."""
+
+    stamp: int
+    nanoseconds: int
+
+
+class Taken(NamedTuple):
+    """Hold the marks of each rank, a row (time stamp, what) for each, and how many there was no room for."""
+
+    rows: dict[int, Values]
+    dropped: int
+
+
+class Marks:
+    """Hold the buffers of some ranks. Each has room for so many marks between two calls of `take`."""
+
+    def __init__(self, ranks: Sequence[int], room: int, memory: Values | None = None) -> None:
+        """Begin with no marks. memory: for the buffers, one after the other; None: new memory."""
+        words = TraceBuffer.words(room)
+        if memory is None:
+            memory = aligned(8 * words * len(ranks)).view(np.int64)
+        rows = memory[: words * len(ranks)].reshape(len(ranks), words)
+        self.rows = dict(zip(ranks, rows))
+        for row in rows:
+            row[TraceBuffer.COUNT], row[TraceBuffer.ROOM] = 0, room
+
+    def show(self, board: StatusBoard) -> None:
+        """Have the ranks of this process write to the buffers, from their beginning on."""
+        for rank, row in self.rows.items():
+            row[TraceBuffer.COUNT] = 0
+            board.rows[rank, StatusRow.TRACE] = row.ctypes.data
+
+    def take(self) -> Taken:
+        """Return the marks since the last time, and forget them."""
+        found, dropped = {}, 0
+        for rank, row in self.rows.items():
+            count, room = int(row[TraceBuffer.COUNT]), int(row[TraceBuffer.ROOM])
+            kept = min(count, room)
+            dropped += count - kept
+            found[rank] = row[TraceBuffer.HEAD :][: 2 * kept].reshape(kept, 2).copy()
+            row[TraceBuffer.COUNT] = 0
+        return Taken(found, dropped)
+
+
+NO_MARKS = Taken({}, 0)
+
+
+def hide(board: StatusBoard, ranks: Sequence[int]) -> None:
+    """Have ranks write no marks any more."""
+    for rank in ranks:
+        board.rows[rank, StatusRow.TRACE] = 0
+
+
+def read_clock(code: LoadedCode) -> ClockReading | None:
+    """Read both clocks by loaded code; None where it writes no marks, since it has nothing to run."""
+    if TraceBuffer.MARK not in code:
+        return None
+    mark: Callable[[int, int], None] = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(
+        code.address(TraceBuffer.MARK)
+    )
+    status, buffer = np.zeros(StatusRow.RING, np.int64), np.zeros(TraceBuffer.words(1), np.int64)
+    status[StatusRow.TRACE], buffer[TraceBuffer.ROOM] = buffer.ctypes.data, 1
+    readings = []
+    for _ in range(_READINGS):
+        buffer[TraceBuffer.COUNT] = 0
+        before = time.monotonic_ns()
+        mark(status.ctypes.data, 0)
+        after = time.monotonic_ns()
+        stamp = int(buffer[TraceBuffer.HEAD])
+        readings.append((after - before, ClockReading(stamp, (before + after) // 2)))
+    return min(readings)[1]

@@ -1,0 +1,90 @@
+"""List the ops of a whole program, once layouts are chosen and moves are planned: what a page shows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import prod
+
+from meshweave.dialects.dist import LayoutAttr
+from meshweave.ir.bindings import ir
+from meshweave.ir.locations import location_text, numbers_in
+from meshweave.layout import Layout, Mesh
+from meshweave.report import OpRow
+from meshweave.see.reasons import word
+from meshweave.transforms.base import functions, mesh_of_module, ops_of
+from meshweave.transforms.redistribution.fold_redistribute import MOVE
+
+_LEFT_OUT = ("tensor.empty", "linalg.fill", "arith.constant", "dist.mesh", "func.return")
+
+
+def outline(module: ir.Module) -> tuple[OpRow, ...]:
+    """Return the ops of a module between legalisation and partition, the program's own first, then those it calls."""
+    mesh = mesh_of_module(module) or Mesh()
+    calls = _calls(module)
+    rows = []
+    for f in functions(module):
+        name = f.operation.attributes["sym_name"].value
+        for view in f.operation.regions[0].blocks[0].operations:
+            row = _row(view.operation, name, calls.get(name, 1), mesh)
+            if row is not None:
+                rows.append(row)
+    return tuple(sorted(rows, key=lambda row: row.function != "main"))
+
+
+def _calls(module: ir.Module) -> Counter[str]:
+    """Count how often a step calls each function, of calls that no loop repeats."""
+    names = [view.operation.attributes["callee"].value for view in ops_of(module, "func.call")]
+    return Counter(names)
+
+
+def _row(op: ir.Operation, function: str, times: int, mesh: Mesh) -> OpRow | None:
+    if op.name in _LEFT_OUT or not len(op.results):
+        return None
+    type_ = op.results[0].type
+    if not isinstance(type_, ir.RankedTensorType):
+        return None
+    shape = tuple(type_.shape)
+    layout = _layout(op, len(shape))
+    numbers = numbers_in(op.location) if op.name == MOVE else ()
+    called = f"call of {op.attributes['callee'].value}" if op.name == "func.call" else word(op)
+    return OpRow(
+        *(function, times, called, "x".join(map(str, (*shape, type_.element_type))), shape),
+        *(str(layout), location_text(op), _work(op, layout, mesh)),
+        numbers[0] if numbers else None,
+    )
+
+
+def _layout(op: ir.Operation, ndim: int) -> Layout:
+    if op.name == MOVE:
+        found: Layout = LayoutAttr(op.attributes["target"]).layout
+        return found
+    record = op.attributes.get("dist.layouts")
+    results = list(ir.DictAttr(record)["results"]) if record is not None else []
+    if len(results) and not isinstance(results[0], ir.UnitAttr):
+        own: Layout = LayoutAttr(results[0]).layout
+        return own
+    return Layout.replicated(ndim)
+
+
+def _work(op: ir.Operation, layout: Layout, mesh: Mesh) -> int:
+    """Count the iterations of the loops of a linalg op on a rank."""
+    if not op.name.startswith("linalg."):
+        return 0
+    result = ir.RankedTensorType(op.results[0].type)
+    whole = _iterations(op) if "indexing_maps" in op.attributes else prod(result.shape)
+    axes = {axis for dim in range(layout.ndim) for axis in layout.axes_of(dim)}
+    axes |= {axis for part in layout.partial for axis in part.axes}
+    names = [name for name in mesh.names if name in axes]
+    return -(-whole // max(1, prod(mesh.axis_count([name]) for name in names)))
+
+
+def _iterations(op: ir.Operation) -> int:
+    """Count the iterations of a linalg.generic, of all ranks together."""
+    sizes: dict[int, int] = {}
+    for value, attr in zip(op.operands, op.attributes["indexing_maps"]):
+        if not isinstance(value.type, ir.RankedTensorType):
+            continue
+        for expression, size in zip(ir.AffineMapAttr(attr).value.results, value.type.shape):
+            if isinstance(expression, ir.AffineDimExpr):
+                sizes[expression.position] = size
+    return prod(sizes.values())

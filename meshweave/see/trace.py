@@ -1,0 +1,240 @@
+"""Define what `mw.trace()` gives: what each rank did and when, in slices, written as Chrome's trace events.
+
+Compiled code marks what begins when (`abi.TraceBuffer`): a slice lasts until the next mark. A collective cannot be done
+before its last member has arrived: what a rank spends in it until then is a wait.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from meshweave.abi import StatusRow, TraceBuffer
+from meshweave.bundle import Manifest, OpInfo
+from meshweave.errors import UsageError
+from meshweave.files.whole import write_text
+from meshweave.layout import Mesh
+from meshweave.runtime.memory import Values
+from meshweave.runtime.tracing import ClockReading, Taken
+from meshweave.runtime.watched import WATCHERS, Watched
+
+ROOM = 1 << 16  # marks of a rank in a call, 16 bytes each
+KINDS = ("kernel", "copy", "collective", "wait")
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Say what a rank did for a while. kind: one of KINDS.
+
+    start, duration: in nanoseconds, from when the trace began. call: the number of the call, of all programs. where:
+    its place in the source. nbytes: of a collective, what the busiest rank receives. waits_for: of a wait, the
+    last rank.
+    """
+
+    rank: int
+    kind: str
+    name: str
+    start: float
+    duration: float
+    call: int
+    where: str = ""
+    nbytes: int = 0
+    waits_for: int | None = None
+
+    @property
+    def end(self) -> float:
+        """Return when it ended."""
+        return self.start + self.duration
+
+
+class RankTrace:
+    """Hold what ranks did while it was entered: `slices`, in order of time for each rank.
+
+    dropped: marks for which there was no room. unseen: programs whose engine writes none.
+    """
+
+    def __init__(self, room: int = ROOM) -> None:
+        if room < 1:
+            raise UsageError(f"trace: room={room}, a number of marks of at least 1 is right")
+        self.slices: tuple[Slice, ...] = ()
+        self.calls = self.dropped = self.unseen = 0
+        self._room, self._began = room, 0
+        self._programs: dict[int, _Traced] = {}
+
+    def __enter__(self) -> RankTrace:
+        if any(isinstance(watcher, RankTrace) for watcher in WATCHERS):
+            raise UsageError("trace: a trace is under way already")
+        self._began = time.monotonic_ns()
+        WATCHERS.append(self)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        WATCHERS.remove(self)
+        found: list[Slice] = []
+        for traced in self._programs.values():
+            traced.stop()
+            self.dropped += traced.dropped
+            found += traced.slices(self._began)
+        self._programs = {}
+        self.slices = tuple(sorted(found, key=lambda s: (s.rank, s.start, -s.duration)))
+
+    def compiled(self) -> None:
+        """Do nothing: compiling is no part of a trace."""
+
+    def begins(self, program: Watched) -> None:
+        """Have a program write marks from its first call on."""
+        if id(program) not in self._programs:
+            traced = _Traced(program, self._room)
+            self._programs[id(program)] = traced
+            self.unseen += traced.first is None
+
+    def ended(self, program: Watched) -> None:
+        """Take the marks of a call."""
+        self._programs[id(program)].take(self.calls)
+        self.calls += 1
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the trace as Chrome's trace events: a track for each rank, times in microseconds."""
+        ranks = sorted({s.rank for s in self.slices})
+        events: list[dict[str, Any]] = [
+            {"ph": "M", "name": "process_name", "pid": 0, "args": {"name": "meshweave"}}
+        ]
+        for rank in ranks:
+            about = {"ph": "M", "pid": 0, "tid": rank}
+            events.append({**about, "name": "thread_name", "args": {"name": f"rank {rank}"}})
+            events.append({**about, "name": "thread_sort_index", "args": {"sort_index": rank}})
+        events += [_event(each) for each in self.slices]
+        more = {"calls": self.calls, "dropped_marks": self.dropped, "programs_unseen": self.unseen}
+        return {"traceEvents": events, "displayTimeUnit": "ns", "otherData": more}
+
+    def save(self, path: str) -> None:
+        """Write the trace to a file, for ui.perfetto.dev or chrome://tracing. Raises UsageError where it cannot."""
+        write_text(path, json.dumps(self.as_dict(), separators=(",", ":")) + "\n")
+
+    def __repr__(self) -> str:
+        ranks = len({s.rank for s in self.slices})
+        return f"<trace of {self.calls} calls: {len(self.slices)} slices on {ranks} ranks>"
+
+
+def _event(each: Slice) -> dict[str, Any]:
+    said: dict[str, Any] = {"call": each.call}
+    if each.where:
+        said["where"] = each.where
+    if each.kind == "collective":
+        said["bytes"] = each.nbytes
+    if each.waits_for is not None:
+        said["for"] = f"rank {each.waits_for}"
+    times = {"ts": round(each.start / 1e3, 3), "dur": round(each.duration / 1e3, 3)}
+    return {
+        "ph": "X", "name": each.name, "cat": each.kind, "pid": 0, "tid": each.rank, **times, "args": said
+    }  # fmt: skip
+
+
+class _Traced:
+    """Hold the marks of a program's calls."""
+
+    def __init__(self, program: Watched, room: int) -> None:
+        self.program, self.manifest = program, program.bundle.manifest
+        begin = getattr(program, "trace", None)  # engines that write marks have it
+        self.first: ClockReading | None = None if begin is None else begin(room)
+        self.last = self.first
+        self.calls: list[tuple[int, dict[int, Values]]] = []
+        self.dropped = 0
+
+    def take(self, call: int) -> None:
+        """Take the marks of a call."""
+        if self.first is not None:
+            taken: Taken = self.program.marks()  # type: ignore[attr-defined]
+            self.calls.append((call, taken.rows))
+            self.dropped += taken.dropped
+
+    def stop(self) -> None:
+        """End the tracing of the program."""
+        if self.first is not None:
+            self.last = self.program.trace(0)  # type: ignore[attr-defined]
+
+    def slices(self, began: int) -> Iterator[Slice]:
+        """Yield the slices of all calls, with times from `began` on."""
+        if self.first is None or self.last is None:
+            return
+        stamps = self.last.stamp - self.first.stamp
+        rate = (self.last.nanoseconds - self.first.nanoseconds) / max(stamps, 1)
+        for call, marks in self.calls:
+            times = {
+                rank: (rows[:, 0] - self.first.stamp) * rate + (self.first.nanoseconds - began)
+                for rank, rows in marks.items()
+            }
+            whats = {rank: rows[:, 1] for rank, rows in marks.items()}
+            yield from slices_of(self.manifest, call, times, whats)
+
+
+def slices_of(
+    manifest: Manifest,
+    call: int,
+    times: dict[int, np.ndarray[Any, Any]],
+    whats: dict[int, np.ndarray[Any, Any]],
+) -> Iterator[Slice]:
+    """Yield the slices of a call, given when each rank made its marks and what they say."""
+    mesh = Mesh.parse(manifest.mesh) if manifest.mesh else Mesh()
+    arrived = _arrivals(times, whats)
+    for rank, when in times.items():
+        seen: dict[int, int] = defaultdict(int)
+        for start, end, what in zip(when[:-1], when[1:], whats[rank][:-1].tolist()):
+            if what == TraceBuffer.NOTHING:
+                continue
+            op, kind, half = _meaning(manifest, what)
+            name = f"{op.name}{half}"
+            at = (rank, kind, name, float(start), float(end - start), call, op.location, op.bytes)
+            yield Slice(*at)
+            number, seen[what] = seen[what], seen[what] + 1
+            if kind == "collective" and not half:
+                members = mesh.group(op.axes, rank) if op.axes else (rank,)
+                last = max(members, key=lambda r: arrived.get((r, what, number), 0.0))
+                until = min(arrived.get((last, what, number), 0.0), float(end))
+                if last != rank and until > start:
+                    wait = ("wait", f"wait for rank {last}", float(start), float(until - start))
+                    yield Slice(rank, *wait, call, op.location, waits_for=last)
+
+
+def _arrivals(
+    times: dict[int, np.ndarray[Any, Any]], whats: dict[int, np.ndarray[Any, Any]]
+) -> dict[tuple[int, int, int], float]:
+    """Return when each rank made its n-th mark of each kind: (rank, what, n)."""
+    found: dict[tuple[int, int, int], float] = {}
+    for rank, when in times.items():
+        seen: dict[int, int] = defaultdict(int)
+        for at, what in zip(when.tolist(), whats[rank].tolist()):
+            found[rank, what, seen[what]] = at
+            seen[what] += 1
+    return found
+
+
+def _meaning(manifest: Manifest, what: int) -> tuple[OpInfo, str, str]:
+    """Return what a mark is about, the kind of its slice, and which half of an async collective it is."""
+    if what >= TraceBuffer.KERNEL:
+        op = _of(manifest.marks, what - TraceBuffer.KERNEL)
+        return op, "copy" if op.name == "copy" else "kernel", ""
+    op = manifest.op(what % StatusRow.START)
+    if what >= StatusRow.WAIT:
+        return op, "wait", ", wait"
+    if what >= StatusRow.START:
+        return op, "collective", ", start"
+    return op, "collective" if op.axes else "copy", ""
+
+
+def _of(ops: Sequence[OpInfo], number: int) -> OpInfo:
+    if number < len(ops):
+        return ops[number]
+    return OpInfo(number, f"kernel {number}", "")

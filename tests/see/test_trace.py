@@ -1,0 +1,156 @@
+"""`mw.trace`: slices of each rank, the file, and what is left when it is over."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import meshweave
+
+import meshweave as mw
+from meshweave.abi import StatusRow, TraceBuffer
+from meshweave.bundle import Manifest, OpInfo
+from meshweave.errors import UsageError
+from meshweave.see.trace import RankTrace, Slice, slices_of
+
+X = np.arange(64, dtype=np.float32).reshape(8, 8)
+W = np.ones((8, 8), np.float32)
+
+
+@pytest.fixture
+def layer() -> mw.Program:
+    f = mw.jit(
+        lambda x, w: mw.exp(x @ w * 1e-3) @ w,
+        mesh="dp=2, tp=2", in_layouts=("[dp, tp]", "[tp, _]"), out_layouts="[dp, _]",
+    )  # fmt: skip
+    yield f
+    f.close()
+
+
+def outer(slices: tuple[Slice, ...], rank: int) -> list[Slice]:
+    """The slices of a rank that lie in no other."""
+    found: list[Slice] = []
+    for each in (s for s in slices if s.rank == rank):
+        if found and each.start < found[-1].end - 1e-6:
+            assert each.kind == "wait" and each.end <= found[-1].end + 1e-6
+        else:
+            found.append(each)
+    return found
+
+
+def test_each_rank_has_its_slices_in_order(layer: mw.Program) -> None:
+    plain = np.asarray(layer(X, W))
+    ops = [c.op for c in layer._last.program.bundle.manifest.collectives]
+    with mw.trace() as t:
+        for _ in range(3):
+            assert np.array_equal(np.asarray(layer(X, W)), plain)
+    assert (t.calls, t.dropped, t.unseen) == (3, 0, 0)
+    for rank in range(4):
+        row = outer(t.slices, rank)
+        moved = [s for s in row if s.kind == "collective"]
+        assert [s.name.partition("[")[0] for s in moved] == ops * 3
+        assert [s.call for s in row] == sorted(s.call for s in row)
+        assert {"matrix product"} <= {s.name for s in row if s.kind == "kernel"}
+        assert all(s.duration >= 0 and "test_trace.py:" in s.where for s in row)
+
+
+def test_a_first_call_and_short_calls_are_traced_alike(layer: mw.Program) -> None:
+    with mw.trace() as t:
+        for _ in range(4):
+            layer(X, W)
+    counts = {(s.rank, s.call): 0 for s in t.slices}
+    for s in t.slices:
+        counts[s.rank, s.call] += s.kind != "wait"
+    assert len(counts) == 16 and len(set(counts.values())) == 1
+
+
+def test_nothing_is_recorded_when_it_is_over(layer: mw.Program) -> None:
+    with mw.trace() as t:
+        layer(X, W)
+    count = len(t.slices)
+    layer(X, W)
+    executable = layer._last.program.executable
+    assert len(t.slices) == count and executable._marks is None
+    assert not executable._board.rows[:, StatusRow.TRACE].any()
+
+
+def test_marks_beyond_the_room_are_counted(layer: mw.Program) -> None:
+    layer(X, W)
+    with mw.trace() as t:
+        layer(X, W)
+    per_rank = len(outer(t.slices, 0)) + 1  # a slice ends at the next mark
+    with mw.trace(room=2) as small:
+        layer(X, W)
+    assert small.dropped == 4 * (per_rank - 2)
+    assert all(len(outer(small.slices, rank)) == 1 for rank in range(4))
+
+
+def test_the_engine_mpi_writes_marks() -> None:
+    f = mw.jit(
+        lambda x: mw.exp(x), mesh="x=2", in_layouts="[x, _]", out_layouts="[_, _]", engine="mpi"
+    )
+    with mw.trace() as t:
+        assert np.allclose(np.asarray(f(X * 0)), 1)
+        f(X)
+    for rank in range(2):
+        assert [s.kind for s in outer(t.slices, rank)] == ["kernel", "collective"] * 2
+    f.close()
+
+
+def test_a_wait_ends_when_the_last_member_arrives() -> None:
+    manifest = Manifest(
+        *("x=2, y=2", "local", (), (), 0),
+        ops=(OpInfo(1, "all_reduce[x] f32 4", "a.py:3:1", 8, ("x",)),),
+        marks=(OpInfo(0, "loops", "a.py:2:1"), OpInfo(1, "copy", "a.py:1:1")),
+    )
+    kernel, copy = TraceBuffer.KERNEL, TraceBuffer.KERNEL + 1
+    begins = {0: 10.0, 1: 30.0, 2: 25.0, 3: 12.0}  # groups over x: ranks 0 and 2, 1 and 3
+    times = {rank: np.array([0.0, 5.0, at, 40.0]) for rank, at in begins.items()}
+    whats = {rank: np.array([kernel, copy, 1, 0]) for rank in begins}
+    found = list(slices_of(manifest, 0, times, whats))
+    waits = {s.rank: (s.start, s.end, s.waits_for) for s in found if s.kind == "wait"}
+    assert waits == {0: (10.0, 25.0, 2), 3: (12.0, 30.0, 1)}
+    assert [(s.kind, s.start, s.end, s.nbytes) for s in found if s.rank == 1] == [
+        *(("kernel", 0.0, 5.0, 0), ("copy", 5.0, 30.0, 0), ("collective", 30.0, 40.0, 8)),
+    ]
+
+
+def test_the_file_has_a_track_for_each_rank(tmp_path: Path, layer: mw.Program) -> None:
+    with mw.trace() as t:
+        layer(X, W)
+    file = tmp_path / "t.json"
+    t.save(str(file))
+    events = json.loads(file.read_text())["traceEvents"]
+    names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert names == {rank: f"rank {rank}" for rank in range(4)}
+    complete = [e for e in events if e["ph"] == "X"]
+    assert len(complete) == len(t.slices) and {e["tid"] for e in complete} == set(range(4))
+    assert all(e["dur"] >= 0 and e["ts"] >= 0 and e["pid"] == 0 for e in complete)
+    assert all(e["args"]["bytes"] > 0 for e in complete if e["cat"] == "collective")
+
+
+def test_a_program_in_a_file_and_its_bundle_are_traced(tmp_path: Path) -> None:
+    program = tmp_path / "p.mlir"
+    program.write_text(
+        'func.func @main(%a: tensor<8xf32> {dist.layout = #dist.layout<"[x]">})\n'
+        '    -> (tensor<8xf32> {dist.layout = #dist.layout<"[_]">}) {\n'
+        "  %e = math.exp %a : tensor<8xf32>\n  return %e : tensor<8xf32>\n}\n"
+        '"dist.mesh"() {sym_name = "mesh", axes = "x=2"} : () -> ()\n'
+    )
+    bundle, out = tmp_path / "p.mwb", tmp_path / "t.json"
+    assert meshweave("compile", program, "-o", bundle).status == 0
+    for file in (program, bundle):
+        assert meshweave("run", file, "--trace", out, "--repeat", 2).status == 0
+        events = json.loads(out.read_text())["traceEvents"]
+        gathers = [e for e in events if e.get("cat") == "collective"]
+        assert len(gathers) == 4 and "p.mlir:3:8" in gathers[0]["args"]["where"]
+        out.unlink()
+    refused = meshweave("run", program, "--trace", tmp_path / "none" / "t.json")
+    assert refused.status == 2 and refused.err.count("\n") == 1, refused
+
+
+def test_a_trace_within_a_trace_is_refused() -> None:
+    with mw.trace(), pytest.raises(UsageError, match="a trace is under way already"), mw.trace():
+        pass
+    with pytest.raises(UsageError, match="room=0, a number of marks of at least 1"):
+        RankTrace(0)
