@@ -12,12 +12,12 @@ import numpy as np
 
 from meshweave.bundle import Bundle, Manifest
 from meshweave.runtime.arrays.elements import narrow
-from meshweave.runtime.gpu.bootstrap import JobRank, open_store
 from meshweave.runtime.gpu.driver import Driver, allocate, open_device
 from meshweave.runtime.gpu.interface import STREAM_NON_BLOCKING
 from meshweave.runtime.gpu.libraries import SystemLibrary
 from meshweave.runtime.gpu.rank import GpuRank
 from meshweave.runtime.memory import aligned
+from meshweave.runtime.processes.bootstrap import JobRank, open_store
 from meshweave.runtime.program import prepared
 
 COPIED = 1 << 30  # bytes of the copy that is the floor

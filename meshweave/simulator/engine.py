@@ -18,11 +18,11 @@ from meshweave.runtime.engine import check_engine
 from meshweave.runtime.flight.board import StatusBoard
 from meshweave.runtime.flight.dump import flight_folder
 from meshweave.runtime.flight.recorder import FlightRecorder
-from meshweave.runtime.gpu.bootstrap import JobRank, MemoryStore
 from meshweave.runtime.gpu.call import RankCall
 from meshweave.runtime.gpu.rank import GpuRank
 from meshweave.runtime.limits import check_machine
 from meshweave.runtime.memory import Values
+from meshweave.runtime.processes.bootstrap import JobRank, MemoryStore
 from meshweave.runtime.program import bind_rows
 from meshweave.runtime.watchdog import WAITING
 from meshweave.runtime.watched import told_begins, told_ended

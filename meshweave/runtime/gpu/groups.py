@@ -9,9 +9,9 @@ from typing import Any
 
 from meshweave.errors import MeshweaveError, RankError
 from meshweave.layout import Mesh
-from meshweave.runtime.gpu.bootstrap import JobStore
 from meshweave.runtime.gpu.driver import Driver
 from meshweave.runtime.gpu.interface import UniqueId
+from meshweave.runtime.processes.bootstrap import JobStore
 
 OLDEST_NCCL = 21800  # 2.18: ncclCommSplit
 

@@ -17,7 +17,6 @@ from meshweave.runtime.engine import check_engine
 from meshweave.runtime.flight.board import StatusBoard
 from meshweave.runtime.flight.recorder import FlightRecorder, new_incident
 from meshweave.runtime.flight.records import ELSEWHERE
-from meshweave.runtime.gpu.bootstrap import JobStore, discover, open_store
 from meshweave.runtime.gpu.call import RankCall
 from meshweave.runtime.gpu.device_array import DeviceArray, check_foreign, is_foreign
 from meshweave.runtime.gpu.driver import Library
@@ -25,6 +24,7 @@ from meshweave.runtime.gpu.libraries import SystemLibrary
 from meshweave.runtime.gpu.progress import Progress
 from meshweave.runtime.gpu.rank import GpuRank
 from meshweave.runtime.memory import Values
+from meshweave.runtime.processes.bootstrap import JobStore, discover, open_store
 from meshweave.runtime.program import buffer, check_local, prepared
 from meshweave.runtime.watchdog import Watchdog
 from meshweave.runtime.weights.bundled import weights_of_rank

@@ -20,7 +20,6 @@ from meshweave.exchange.device import device_section
 from meshweave.exchange.section import Section
 from meshweave.layout import Mesh
 from meshweave.runtime.exchanges import sections
-from meshweave.runtime.gpu.bootstrap import JobRank, JobStore
 from meshweave.runtime.gpu.driver import (
     Device,
     Driver,
@@ -45,6 +44,7 @@ from meshweave.runtime.libraries import libraries
 from meshweave.runtime.limits import check_job
 from meshweave.runtime.loader import load
 from meshweave.runtime.memory import Values
+from meshweave.runtime.processes.bootstrap import JobRank, JobStore
 from meshweave.runtime.processors import check_processor
 from meshweave.runtime.program import SlotTable, entry_of, fault
 

@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 
 from meshweave.bundle import Bundle
 from meshweave.runtime.flight.board import StatusBoard
-from meshweave.runtime.gpu.bootstrap import JobRank, discover, open_store
 from meshweave.runtime.gpu.call import RankCall
 from meshweave.runtime.gpu.driver import Library
 from meshweave.runtime.gpu.libraries import SystemLibrary
 from meshweave.runtime.gpu.progress import Progress
 from meshweave.runtime.gpu.rank import GpuRank
 from meshweave.runtime.memory import Values
+from meshweave.runtime.processes.bootstrap import JobRank, discover, open_store
 from meshweave.runtime.processes.server import Server, follow, link_to
 from meshweave.runtime.processes.wire import send
 from meshweave.runtime.program import place_buffers

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from runtime.gpu.numpy_kernels import NumpyKernels
 from runtime.gpu.programs import Launch, program
-from runtime.gpu.test_bootstrap import free_port
+from runtime.test_bootstrap import free_port
 
 from meshweave.errors import MeshweaveError, RankError
 from meshweave.runtime.flight.dump import read_dumps
@@ -216,9 +216,9 @@ def test_a_rank_that_fails_leaves_a_dump(tmp_path):
 def test_nccl_reports_what_happened_in_the_background():
     library = recorder(1, failures=[InjectedFailure(0, 1, 3, "ncclCommGetAsyncError")])
     from meshweave.layout import Mesh
-    from meshweave.runtime.gpu.bootstrap import MemoryStore
     from meshweave.runtime.gpu.driver import Driver
     from meshweave.runtime.gpu.groups import Communicators
+    from meshweave.runtime.processes.bootstrap import MemoryStore
 
     store = MemoryStore(lambda ready, what: None)
     made = Communicators(Driver(library, 0), Mesh.parse("x=1"), (("x",),), store)

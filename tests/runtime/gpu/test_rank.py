@@ -16,8 +16,8 @@ from runtime.gpu.programs import Collect, Fetch, Launch, engine, program
 
 from meshweave.errors import MeshweaveError, RankError
 from meshweave.runtime.flight.board import StatusBoard
-from meshweave.runtime.gpu.bootstrap import JobRank
 from meshweave.runtime.gpu.worker import GpuWorker
+from meshweave.runtime.processes.bootstrap import JobRank
 from meshweave.runtime.processes.wire import receive
 from meshweave.runtime.program import buffer_bytes, place_buffers
 from meshweave.simulator.driver.move import move

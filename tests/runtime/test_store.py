@@ -10,12 +10,12 @@ import time
 from pathlib import Path
 
 import pytest
-from runtime.gpu.test_bootstrap import TOKEN, free_port
+from runtime.test_bootstrap import TOKEN, free_port
 
 from meshweave.errors import MeshweaveError, RankError
-from meshweave.runtime.gpu import store as store_module
-from meshweave.runtime.gpu.bootstrap import JobRank, open_store
-from meshweave.runtime.gpu.store import MOST_STRANGERS, TcpStore, account_token
+from meshweave.runtime.processes import store as store_module
+from meshweave.runtime.processes.bootstrap import JobRank, open_store
+from meshweave.runtime.processes.store import MOST_STRANGERS, TcpStore, account_token
 from meshweave.runtime.processes.wire import receive, send
 
 

@@ -13,7 +13,7 @@ from typing import Protocol
 from urllib.parse import urlsplit
 
 from meshweave.errors import MeshweaveError, RankError
-from meshweave.runtime.gpu.store import STORE_SECONDS, TcpStore, account_token, late
+from meshweave.runtime.processes.store import STORE_SECONDS, TcpStore, account_token, late
 
 _FIRST_PORT, _PORTS = 20000, 20000  # for jobs of Slurm, by the job's number
 _POLL = 0.01

@@ -8,7 +8,8 @@ import threading
 import pytest
 
 from meshweave.errors import MeshweaveError, RankError
-from meshweave.runtime.gpu.bootstrap import (
+from meshweave.runtime.gpu.groups import agree
+from meshweave.runtime.processes.bootstrap import (
     FileStore,
     JobRank,
     MemoryStore,
@@ -16,8 +17,7 @@ from meshweave.runtime.gpu.bootstrap import (
     first_host,
     open_store,
 )
-from meshweave.runtime.gpu.groups import agree
-from meshweave.runtime.gpu.store import TcpStore
+from meshweave.runtime.processes.store import TcpStore
 
 TORCHRUN = {
     "RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "MASTER_ADDR": "node1",
