@@ -317,6 +317,9 @@ from meshweave.layout.lengths import Dim as Dim
 from meshweave.layout.lengths import ShapeDtype as ShapeDtype
 from meshweave.layout.spec import P as P
 from meshweave.runtime.arrays.array import Array as Array
+from meshweave.runtime.job.current import rank as rank
+from meshweave.runtime.job.current import size as size
+from meshweave.runtime.job.member import init as init
 from meshweave.see.expect import expect as expect
 from meshweave.tools.picture import show as show
 from meshweave.torch.backend import torch_backend as torch_backend
@@ -347,15 +350,18 @@ __all__ = [
     "from_torch",
     "grad",
     "hint",
+    "init",
     "jit",
     "kernels",
     "load",
     "load_safetensors",
     "quantize",
+    "rank",
     "redistribute",
     "save",
     "scan",
     "show",
+    "size",
     "stop_gradient",
     "torch_backend",
     "trace",

@@ -46,6 +46,12 @@ def cached(parts: Sequence[object], make: Callable[[], Bundle]) -> tuple[Bundle,
     return cached_in("", SUFFIX, parts, make, Bundle.to_bytes, Bundle.from_bytes)
 
 
+def found(parts: Sequence[object]) -> bytes | None:
+    """Return the bundle, as bytes, that an earlier call of `cached` with equal parts has kept; None where none has."""
+    place, name = folder(), key(parts)
+    return None if place is None else _read(place / f"{name}{SUFFIX}", name)
+
+
 def cached_object(parts: Sequence[object], make: Callable[[], bytes]) -> bytes:
     """Return the object that `make` gives, or gave to an earlier call with equal parts, also in another process."""
     return cached_in(OBJECTS, OBJECT_SUFFIX, parts, make, bytes, bytes)[0]

@@ -69,7 +69,7 @@ def alike(name: str, leaves: Sequence[Any]) -> Callable[..., Any] | None:
         return None
     if not all(type(v) is Array or _fits(v, kind.element) for v in leaves):
         return None
-    result = kind_of(kind.mesh, kind.layout, kind.shape, "i1") if compares else kind
+    result = kind_of(kind.mesh, kind.layout, kind.shape, "i1", kind.rank) if compares else kind
     return _run(ufunc, result, [type(v) is Array for v in leaves])
 
 
@@ -110,10 +110,10 @@ def _of_two(ufunc: np.ufunc, kind: Kind) -> Callable[..., Any]:
 
 def _on_each(ufunc: np.ufunc, kind: Kind, sharded: Sequence[bool]) -> Callable[..., Any]:
     """Return what computes the shard of each rank, also of arrays without dims, of which NumPy makes scalars."""
-    ranks = range(kind.mesh.nranks)
+    parts = range(kind.nparts)
 
     def run(*values: Any) -> Any:
-        rows = [[v.held[r] if local else v for v, local in zip(values, sharded)] for r in ranks]
+        rows = [[v.here[k] if local else v for v, local in zip(values, sharded)] for k in parts]
         return made(kind, tuple([np.asarray(_QUIET.run(ufunc, *row)) for row in rows]))
 
     return run

@@ -18,6 +18,7 @@ from meshweave.hints.fast_paths import Choice, as_choice
 from meshweave.layout import Layout, Mesh
 from meshweave.runtime.arrays.array import Array, in_place_or_copied, run_arrays
 from meshweave.runtime.arrays.kind import Kind, kind_of
+from meshweave.runtime.job.current import engine_of
 from meshweave.runtime.memory import Values
 from meshweave.targets import Goal
 
@@ -66,7 +67,8 @@ class Lowered:
         """Hold all this. leaves_of: returns the leaves of the arguments of a call. auto: choose the layouts."""
         self.leaves_of, self.auto = leaves_of, auto
         self.name, self.program, self.specs, self.names = name, program, specs, names
-        self.mesh, self.engine, self.kernels, self.verify = mesh, engine, kernels, verify
+        self.mesh, self.engine = mesh, engine_of(engine, mesh)
+        self.kernels, self.verify = kernels, verify
 
     def as_text(self, stage: str = "traced") -> str:
         """Return the program in MLIR at a stage.
@@ -124,7 +126,7 @@ class Lowered:
             names=self.names,
             layouts="auto" if self.auto else None,
         )
-        return api.Program(bundle, runs_on)
+        return api.Program(bundle, runs_on, name=self.name)
 
     def released(self) -> Lowered:
         """Return the same without the arrays that the function holds, which a program has laid out for itself."""

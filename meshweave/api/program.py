@@ -5,6 +5,7 @@ program = meshweave.compile("block.mlir", mesh="dp=2, tp=2")
 """
 
 import gc
+import hashlib
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +20,7 @@ import numpy as np
 from meshweave.api.donations import Donations, donated_numbers
 from meshweave.api.progress import Bar
 from meshweave.bundle import Bundle, Port, numpy_dtype, port_bytes
-from meshweave.cache import cached
+from meshweave.cache import cached, found
 from meshweave.certificate import UNCHECKED, Certificate
 from meshweave.errors import CompileError, MeshweaveError, UsageError
 from meshweave.files.sources import Source, program_source
@@ -30,6 +31,7 @@ from meshweave.report import OpRow, Reason, Report
 from meshweave.runtime.arrays.array import Array, collect, place, run_arrays
 from meshweave.runtime.engine import Engine
 from meshweave.runtime.engine import engine as engine_named
+from meshweave.runtime.job import current
 from meshweave.runtime.limits import check_ranks
 from meshweave.runtime.watched import told_compiled
 from meshweave.runtime.weights.bundled import weights_of
@@ -143,6 +145,10 @@ def compiled(
 ) -> "Program":
     """Do what `compile` does, also for a program that was read already."""
     began = time.perf_counter()
+    if current.current() is not None and (target or Goal.target) == Goal.target:
+        source = source if isinstance(source, Source) else program_source(source, False)
+        on = _mesh(mesh) or _own_mesh(source)
+        engine = current.engine_of(engine or Goal.engine, on)
     goal = Goal.of(target, engine, chip)
     runs_on = engine_named(goal.engine, timeout=timeout, flight=flight)
     bundle = build(
@@ -199,12 +205,13 @@ def build(
         progress("read")
     read = program_source(source, name is not None)
     text, name = read.text, name or read.name
-    made, _ = cached(
+    made = shared(
         (
             *("program", text, name, where and str(where), goal, _tools(goal), whole),
             *(choice.disabled, choice.enabled, verify, tuple(given.items()), auto),
         ),
         lambda: _built(text, name, where, goal, progress, whole, choice, here, verify, given, auto),
+        os.path.basename(name) if goal.engine == current.ENGINE and here else "",
     )
     told_compiled()
     origin = partial(
@@ -237,6 +244,20 @@ def reported(
     )  # fmt: skip
     with made as (module, program):
         return report_of(module, program)
+
+
+def shared(parts: Sequence[object], make: Callable[[], Bundle], name: str) -> Bundle:
+    """Return the bundle that `make` gives or gave for equal parts; in a job rank 0 makes it, for all.
+
+    name: what the program is called in messages to ranks that do something else; empty for a program of this process
+    alone.
+    """
+    job = current.current()
+    if job is None or not name:
+        return cached(parts, make)[0]
+    job.agree(hashlib.sha256(repr(tuple(parts)).encode()).digest(), lambda: f"compile {name}")
+    data = job.from_first(lambda: cached(parts, make)[0].to_bytes(), lambda: found(parts))
+    return Bundle.from_bytes(data)
 
 
 def _tools(goal: Goal) -> tuple[str, ...]:
@@ -491,6 +512,17 @@ def _mesh(mesh: "str | Mesh | None") -> Mesh | None:
     return parsed
 
 
+def _own_mesh(source: Source) -> Mesh:
+    """Return the mesh that a program is written for."""
+    from meshweave.dialects import lent_context
+    from meshweave.frontends.load import load_module
+    from meshweave.ir.bindings import ir
+    from meshweave.transforms.base import mesh_of_module
+
+    with lent_context(len(source.text) <= _SMALL) as ctx, ctx, ir.Location.unknown():
+        return mesh_of_module(load_module(source.text, ctx, source.name)) or Mesh()
+
+
 def _placed(module: "ir.Module", mesh: Mesh | None) -> Mesh:
     """Set the module's mesh, or its sizes; a module without any gets `mesh`, by default that of one rank."""
     from meshweave.ir.bindings import ir
@@ -532,7 +564,7 @@ class Program:
     engine:  what runs it: `meshweave.runtime.engine("local")`. It is closed with the program.
     seconds: how long compiling (where known) and the last run took, as "compile" and "run".
 
-    weights: the inputs that the program has itself, laid out once.
+    weights: the inputs that the program has itself, laid out once. name: what messages call it.
 
     A call takes NumPy arrays, or Arrays that lie right, in the order of `inputs`, and returns a tuple of NumPy arrays.
     Raises MeshweaveError if the engine cannot load the bundle, and from a call for arguments that do not fit, naming
@@ -550,13 +582,18 @@ class Program:
     bundle: Bundle
     engine: Engine
     seconds: dict[str, float] = field(default_factory=dict)
+    name: str = ""
 
     def __post_init__(self) -> None:
+        current.warn_of_launcher()
         manifest = self.bundle.manifest
         self.mesh = Mesh.parse(manifest.mesh) if manifest.mesh else Mesh()
         try:
             self.weights = tuple(weights_of(self.bundle))
             self.executable = self.engine.load(self.bundle)
+            called: Any = self.executable
+            if self.name and current.own_rank(self.mesh) is not None:
+                called.called = self.name
         except BaseException:
             self.engine.close()
             raise
@@ -580,11 +617,14 @@ class Program:
     def __call__(self, *arrays: object) -> tuple[Any, ...]:
         """Run the program once. Raises MeshweaveError for wrong arguments, RankError when a rank fails.
 
-        A result in the buffer of an Array that is donated is an Array again, the others are NumPy arrays.
+        A result in the buffer of an Array that is donated is an Array again, the others are NumPy arrays; in a job
+        (`mw.init`) all are Arrays, of which this process has its part.
         """
         if len(arrays) != len(self.inputs):
             raise MeshweaveError(f"{len(arrays)} inputs, the program has {len(self.inputs)}")
         results = self._run((*arrays, *self.weights))
+        if current.own_rank(self.mesh) is not None:
+            return tuple(results)
         return tuple(
             made
             if port.takes is not None and isinstance(arrays[port.takes], Array)
@@ -593,7 +633,7 @@ class Program:
         )
 
     def _run(self, values: Sequence[object]) -> list[Array]:
-        if self.weights:
+        if self.weights or current.own_rank(self.mesh) is not None:
             began = time.perf_counter()
             results = run_arrays(self.executable, values, len(self.weights))
         else:

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any, NamedTuple, overload
 
+from meshweave.api.program import shared
 from meshweave.bundle import Bundle, numpy_dtype
-from meshweave.cache import cached
 from meshweave.errors import UsageError
 from meshweave.frontends.python.place import constrain
 from meshweave.frontends.python.tracer import Tracer
@@ -26,6 +26,7 @@ from meshweave.runtime.arrays.array import Array
 from meshweave.runtime.engine import Engine, Executable
 from meshweave.runtime.engine import engine as engine_named
 from meshweave.runtime.forks import new_reentrant_lock
+from meshweave.runtime.job.current import ENGINE, engine_of
 from meshweave.runtime.limits import check_ranks
 from meshweave.runtime.memory import Values
 from meshweave.targets import engine_traits
@@ -69,10 +70,15 @@ def moved(array: Array, layout: LayoutLike, engine: str) -> Array:
     target = as_layout(layout, len(array.shape))
     target.check(array.mesh, array.shape)
     itemsize = numpy_dtype(array.dtype_name).itemsize
+    engine = engine_of(engine, array.mesh)
     steps = plan_redistribute(array.layout, target, array.mesh, array.shape, itemsize).steps
     move = Redistribution(
         array.layout, target, array.mesh, array.shape, array.dtype_name, steps, engine
     )
+    if array.kind.rank is not None:
+        if steps:
+            return run_part(move, array)
+        return Array(array.here, array.mesh, target, array.shape, array.dtype_name, array.kind.rank)
     shards = replayed(move, array.shards) if _ONCE.first(move) else run(move, array.shards)
     return Array(shards, array.mesh, target, array.shape, array.dtype_name)
 
@@ -138,6 +144,14 @@ def run(move: Redistribution, shards: Sequence[Values]) -> list[Values]:
     return [row[0] for row in outputs]
 
 
+def run_part(move: Redistribution, array: Array) -> Array:
+    """Return this rank's part of an array of a job after the steps."""
+    with _LOADED.lock:
+        executable: Any = _LOADED.get(move, engine_named(move.engine, timeout=TIMEOUT))
+        made: Array = executable.run_arrays([array])[0]
+    return made
+
+
 class _Loaded:
     """Keep programs, the one used last at the end. A run holds the lock: a program runs once at a time."""
 
@@ -187,9 +201,11 @@ def clear() -> None:
 def compiled(move: Redistribution) -> Bundle:
     """Return the bundle of a redistribution, read from the disk if an earlier process has compiled it."""
     check_ranks(move.engine, move.mesh)
-    return cached(
-        ("move", *map(str, move[:5]), move.engine, *map(str, move.steps)), lambda: _compiled(move)
-    )[0]
+    return shared(
+        ("move", *map(str, move[:5]), move.engine, *map(str, move.steps)),
+        lambda: _compiled(move),
+        f"redistribute {move.source} to {move.target}" if move.engine == ENGINE else "",
+    )
 
 
 def _compiled(move: Redistribution) -> Bundle:

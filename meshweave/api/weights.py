@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import is_dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, overload
+from typing import IO, Any, overload
 
 import numpy as np
 
@@ -19,6 +20,8 @@ from meshweave.frontends.python.tree import LEAF, Container, Structure, flatten
 from meshweave.layout import Layout, Mesh
 from meshweave.runtime.arrays import saved
 from meshweave.runtime.arrays.array import Array, as_mesh, as_numpy, dtype_name
+from meshweave.runtime.job import current
+from meshweave.runtime.job.current import own_rank, ranks_here
 from meshweave.runtime.memory import Values
 from meshweave.runtime.weights.bands import bands
 from meshweave.runtime.weights.checkpoints import tensors
@@ -94,9 +97,10 @@ def _read(
 ) -> dict[str, Array]:
     """Return the tensors as arrays."""
     laid, read = _fitting(found, layouts, mesh), {}
-    for name, shards in read_shards(found, mesh, laid, range(mesh.nranks), bar):
+    rank = own_rank(mesh)
+    for name, shards in read_shards(found, mesh, laid, ranks_here(mesh), bar):
         stored = found[name]
-        read[name] = Array(shards, mesh, laid[name], stored.shape, stored.dtype)
+        read[name] = Array(shards, mesh, laid[name], stored.shape, stored.dtype, rank)
     return read
 
 
@@ -172,7 +176,8 @@ def save(tree: Any, path: str | os.PathLike[str]) -> None:
     tree: an array (an Array, NumPy's, a number, or of any library with DLPack), or dicts, lists and tuples of them, at
           any depth. A tensor is named by its place in them: `layers.0.up`.
     path: of the file. It is written whole, or what was there stays.
-    A part of an array is put together at a time, not the whole. Raises UsageError for keys that are no text or number,
+    A part of an array is put together at a time, not the whole; in a job (`mw.init`) every rank makes this call, and
+    rank 0 writes. Raises UsageError for keys that are no text or number,
     and for dtypes that the format lacks; MeshweaveError when the file cannot be written.
 
     >>> import tempfile
@@ -196,12 +201,67 @@ def save(tree: Any, path: str | os.PathLike[str]) -> None:
         _LAYOUTS: json.dumps({n: [str(a.mesh), str(a.layout)] for n, a in arrays.items()}),
     }
     entries = [(name, array.dtype_name, array.shape) for name, array in arrays.items()]
+    job = current.current()
+    if job is not None and any(array.kind.rank is not None for array in arrays.values()):
+        _save_of_a_job(job, place, entries, arrays, metadata)
+        return
     try:
         with replacing(place) as file, Bar(f"saving {place.name}", len(entries)) as bar:
             for name in write(file, entries, lambda name: bands(arrays[name]), metadata):
                 bar(name)
     except OSError as error:
         raise MeshweaveError(f"{place}: cannot be written: {error.strerror}") from None
+
+
+def _save_of_a_job(
+    job: current.Member,
+    place: Path,
+    entries: Sequence[tuple[str, str, Sequence[int]]],
+    arrays: Mapping[str, Array],
+    metadata: Mapping[str, str],
+) -> None:
+    """Write a file whose arrays lie on the ranks of a job: rank 0 writes, a band of rows at a time."""
+    job.agree(repr(entries).encode(), lambda: f"save {place}")
+    careful = _Careful()
+    file: Any = careful  # of all that a file is, `write` needs that it can be written
+    with ExitStack() as stack:
+        if job.rank == 0:
+            careful.open(stack, place)
+        for _ in write(file, entries, lambda name: bands(arrays[name]), metadata):
+            pass
+        job.from_first(lambda: careful.ended(stack), lambda: b"")
+
+
+class _Careful:
+    """Write a file on rank 0; keep an error until the other ranks have given all that they have."""
+
+    file: IO[bytes] | None = None
+    problem: str = ""
+
+    def open(self, stack: ExitStack, place: Path) -> None:
+        try:
+            self.file = stack.enter_context(replacing(place))
+        except OSError as error:
+            self.problem = f"{place}: cannot be written: {error.strerror}"
+
+    def write(self, data: Any) -> int:
+        """Write, unless that has failed before."""
+        if self.file is not None and not self.problem:
+            try:
+                self.file.write(data)
+            except OSError as error:
+                self.problem = f"cannot be written: {error.strerror}"
+        return len(data)
+
+    def ended(self, stack: ExitStack) -> bytes:
+        """Give the file its name. Raises MeshweaveError where something went wrong."""
+        if self.problem:
+            raise MeshweaveError(self.problem)
+        try:
+            stack.close()
+        except OSError as error:
+            raise MeshweaveError(f"cannot be written: {error.strerror}") from None
+        return b""
 
 
 def _is_array(value: Any) -> bool:

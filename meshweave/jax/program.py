@@ -33,6 +33,7 @@ from meshweave.layout import Layout
 from meshweave.layout.lengths import Dim, ShapeDtype, Sizes
 from meshweave.runtime.arrays.array import Array
 from meshweave.runtime.engine import engine as engine_named
+from meshweave.runtime.job.current import engine_of
 
 if TYPE_CHECKING:  # JAX is optional
     from meshweave.jax.placements import MeshLike
@@ -116,6 +117,7 @@ class JaxProgram:
         began: float,
         lengths: Lengths | None = None,
     ) -> None:
+        engine = engine_of(engine, traced.mesh) if traced.mesh is not None else engine
         runs_on = engine_named(engine, timeout=timeout)
         self._jax, self._traced, self.text = jax, traced._replace(captured=()), traced.text
         kept = [traced.inputs[i] for i in traced.kept]
@@ -130,7 +132,7 @@ class JaxProgram:
             here=True,
             verify=verify,
         )
-        self.program = api.Program(bundle, runs_on)
+        self.program = api.Program(bundle, runs_on, name=traced.name)
         self.mesh = self.program.mesh
         structure = tree.Container(tuple, None, (tree.LEAF,) * len(traced.outputs))
         names = [leaf.name for leaf in kept]

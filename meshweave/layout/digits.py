@@ -114,24 +114,59 @@ def scatter(
     neutral element; for avg, which has no neutral element, all of them hold the value.
     """
     layout.check(mesh, value.shape)
-    shards: list[Values] = []
-    for rank in range(mesh.nranks):
-        indices = _local_indices(layout, mesh, value.shape, rank)
-        shard: Values = empty([len(i) for i in indices], value.dtype)
-        if any((i < 0).any() for i in indices):
-            shard[...] = padding(value.dtype)
-        inside = np.ix_(*[np.flatnonzero(i >= 0) for i in indices])
-        shard[_boxed(inside)] = value[_boxed(np.ix_(*[i[i >= 0] for i in indices]))]
-        for partial in layout.partial:
-            if partial.kind != "avg" and mesh.group_index(partial.axes, rank) != 0:
-                # The last pending reduction is the outermost: where it reads a neutral element, the
-                # inner ones must result in one, and they do: their first rank holds it and the
-                # others hold their own.
-                fill = neutral(partial.kind, value.dtype)
-                shard[_boxed(inside)] = fill
-                break
-        shards.append(to_allocation(shard, layout, mesh, value.shape))
-    return shards
+    return [scatter_to(rank, value, mesh, layout, empty) for rank in range(mesh.nranks)]
+
+
+def scatter_to(
+    rank: int,
+    value: Values,
+    mesh: Mesh,
+    layout: Layout,
+    empty: Callable[[list[int], np.dtype[Any]], Values] = np.empty,
+) -> Values:
+    """Return the allocation of one rank, as `scatter` does for all; the layout is known to fit."""
+    indices = _local_indices(layout, mesh, value.shape, rank)
+    part = value[_boxed(np.ix_(*[i[i >= 0] for i in indices]))]
+    for partial in layout.partial:
+        if partial.kind != "avg" and mesh.group_index(partial.axes, rank) != 0:
+            # The last pending reduction is the outermost: where it reads a neutral element, the
+            # inner ones must result in one, and they do: their first rank holds it and the
+            # others hold their own.
+            part = np.broadcast_to(neutral(partial.kind, value.dtype), part.shape)
+            break
+    return with_padding(part, mesh, layout, value.shape, rank, empty)
+
+
+def with_padding(
+    part: Values,
+    mesh: Mesh,
+    layout: Layout,
+    shape: Sequence[int],
+    rank: int,
+    empty: Callable[[list[int], np.dtype[Any]], Values] = np.empty,
+) -> Values:
+    """Return the allocation of a rank whose elements, without padding and in the order of the dims, are `part`."""
+    indices = _local_indices(layout, mesh, shape, rank)
+    shard: Values = empty([len(i) for i in indices], part.dtype)
+    if any((i < 0).any() for i in indices):
+        shard[...] = padding(part.dtype)
+    shard[_boxed(np.ix_(*[np.flatnonzero(i >= 0) for i in indices]))] = part
+    return to_allocation(shard, layout, mesh, shape)
+
+
+def without_padding(
+    shard: Values, mesh: Mesh, layout: Layout, shape: Sequence[int], rank: int
+) -> Values:
+    """Return the elements of a rank's allocation, without padding and in the order of the dims: a view where one is."""
+    local = from_allocation(shard, layout, mesh, shape)
+    indices = _local_indices(layout, mesh, shape, rank)
+    found: Values = local[_boxed(np.ix_(*[np.flatnonzero(i >= 0) for i in indices]))]
+    return found
+
+
+def part_shape(mesh: Mesh, layout: Layout, shape: Sequence[int], rank: int) -> tuple[int, ...]:
+    """Return how many elements a rank holds along each dim, without padding."""
+    return tuple(int((i >= 0).sum()) for i in _local_indices(layout, mesh, shape, rank))
 
 
 def gather(shards: Sequence[Values], mesh: Mesh, layout: Layout, shape: Sequence[int]) -> Values:

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from meshweave.bundle import Bundle, Manifest
 from meshweave.errors import MeshweaveError
+from meshweave.runtime.job import current
 from meshweave.runtime.memory import Values
 from meshweave.targets import ENGINES, engine_traits
 
@@ -66,8 +67,9 @@ class Engine(Protocol):
 def engine(name: str, **options: object) -> Engine:
     """Make the engine of that name: "local", "mpi", "nccl" or "emulate".
 
-    options: `timeout`, the seconds without progress after which a run ends with RankError; and those of the engine's
-    class. Raises UsageError when there is no such engine, MeshweaveError when a part of it is not installed.
+    In a job (`mw.init`) "mpi" runs on its processes. options: `timeout`, the seconds without progress after which a run
+    ends with RankError; and those of the engine's class. Raises UsageError when there is no such engine, MeshweaveError
+    when a part of it is not installed.
 
     >>> from meshweave.runtime import engine
     >>> engine("local", timeout=10.0).name
@@ -75,6 +77,8 @@ def engine(name: str, **options: object) -> Engine:
     """
     row = engine_traits(name)
     module, _, kind = row.home.partition(":")
+    if current.current() is not None and name == current.ENGINE:
+        module, kind = "meshweave.runtime.job.engine", "JobEngine"
     try:
         home = import_module(module)
     except ModuleNotFoundError as error:

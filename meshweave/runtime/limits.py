@@ -11,6 +11,7 @@ from pathlib import Path
 from meshweave.bundle import Manifest, port_bytes
 from meshweave.errors import MeshweaveError
 from meshweave.layout import Mesh
+from meshweave.runtime.job import current
 from meshweave.targets import engine_traits
 
 MAX_THREADS = 1024  # ranks of engine local: more than a machine has cores for, few enough to start
@@ -31,6 +32,8 @@ def max_ranks(engine: str) -> int:
 
 def check_ranks(engine: str, mesh: Mesh) -> None:
     """Raise MeshweaveError when a mesh has more ranks than an engine starts on this machine."""
+    if engine == current.ENGINE and current.own_rank(mesh) is not None:
+        return  # its ranks are running already
     if mesh.nranks > max_ranks(engine):
         raise MeshweaveError(
             f"mesh ({mesh}) has {mesh.nranks} ranks, engine {engine} runs at most "

@@ -20,9 +20,10 @@ from meshweave.frontends.torch.export import Exported
 from meshweave.hints.fast_paths import Choice, as_choice
 from meshweave.layout import Mesh
 from meshweave.layout.lengths import Formula
-from meshweave.runtime.arrays.array import Array
+from meshweave.runtime.arrays.array import Array, run_arrays
 from meshweave.runtime.engine import engine as engine_named
 from meshweave.runtime.forks import new_lock
+from meshweave.runtime.job.current import engine_of, own_rank
 from meshweave.torch.ports import Ports, from_tensor, placed, to_torch
 
 
@@ -44,13 +45,14 @@ class TorchProgram:
         kernels: Choice | None = None,
     ) -> None:
         began = time.perf_counter()
+        engine = engine_of(engine, mesh)
         runs_on = engine_named(engine, timeout=timeout)
         self.text, self.name, self.mesh = text, name, mesh
         self.kernels, self.verify = kernels, verify
         bundle = api.build(
             text, engine=engine, name=name, kernels=kernels, here=True, verify=verify
         )
-        self.program = api.Program(bundle, runs_on)
+        self.program = api.Program(bundle, runs_on, name=name)
         self._exported, self._executable = exported, self.program.executable
         self.parameters: dict[str, Array] = {}
         self._ports: Ports | None = None
@@ -82,8 +84,8 @@ class TorchProgram:
     def __call__(self, *args: object, **kwargs: object) -> Any:
         """Run it on torch tensors; return torch tensors in the structure that the module returns.
 
-        With NumPy arrays or Arrays among the arguments it returns Arrays. Raises MeshweaveError for wrong arguments,
-        RankError when a rank fails.
+        With NumPy arrays or Arrays among the arguments or in a job (`mw.init`), it returns Arrays. Raises
+        MeshweaveError for wrong arguments, RankError when a rank fails.
         """
         from torch.utils import _pytree
 
@@ -99,6 +101,8 @@ class TorchProgram:
         as_arrays: which of them stay on their ranks, as Arrays; the others are torch tensors, or constants.
         """
         outputs = self._exported.outputs
+        if own_rank(self.program.mesh) is not None:
+            return self._on_a_job(leaves)
         whole = {one.result for k, one in enumerate(outputs) if k not in as_arrays}
         kept = {one.result for one in outputs} - whole
         with self._lock:
@@ -122,6 +126,40 @@ class TorchProgram:
             )
             self.parameters |= ports.states()
         return ports
+
+    def _on_a_job(self, leaves: Sequence[object]) -> list[Any]:
+        """Run it on the own parts of a job: tensors are whole, and the same on all ranks; results are Arrays.
+
+        Arguments that the program writes are Arrays, and become what it has made of them.
+        """
+        names, ports, given = self._exported.names, self.program.inputs, dict(self.parameters)
+        states: dict[str, Array] = {}
+        for leaf, index in zip(leaves, self._exported.inputs, strict=True):
+            if index is None:
+                continue
+            name = names[index]
+            try:
+                given[name] = placed(leaf, ports[index], self.mesh)
+            except MeshweaveError as error:
+                raise type(error)(f"{self.name}: {name}: {error.message}") from None
+            if name in self.written:
+                if not isinstance(leaf, Array):
+                    raise UsageError(
+                        f"{self.name}: {name} is written: in a job an mw.Array is right, not a {type(leaf).__name__}"
+                    )
+                states[name] = leaf
+        with self._lock:
+            began = time.perf_counter()
+            made = run_arrays(self._executable, [given[name] for name in names])
+            self.seconds["run"] = time.perf_counter() - began
+        for number, index in self._exported.written.items():
+            name = names[index]
+            if name in states:
+                states[name].become(made[number])
+            else:
+                self.parameters[name] = made[number]
+        outputs = self._exported.outputs
+        return [one.constant if one.result is None else made[one.result] for one in outputs]
 
     def _write_back(self, ports: Ports, leaves: Sequence[object]) -> None:
         """Let arguments that the program writes be what they are after it."""

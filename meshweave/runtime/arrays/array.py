@@ -12,8 +12,9 @@ import numpy as np
 
 from meshweave.bundle import NUMPY_DTYPES, Manifest, Port, numpy_dtype
 from meshweave.errors import MeshweaveError, UsageError
-from meshweave.layout import Layout, Mesh, gather, scatter
+from meshweave.layout import Layout, Mesh, gather
 from meshweave.layout.arguments import as_layout
+from meshweave.layout.digits import part_shape, scatter, scatter_to, with_padding, without_padding
 from meshweave.layout.spec import LayoutLike
 from meshweave.runtime.arrays import text
 from meshweave.runtime.arrays.blocks import views
@@ -21,8 +22,9 @@ from meshweave.runtime.arrays.dlpack import HasDLPack, bf16_bits, bf16_capsule
 from meshweave.runtime.arrays.elements import narrow, stored, wide
 from meshweave.runtime.arrays.kind import Kind, kind_of
 from meshweave.runtime.arrays.operators import Operators
-from meshweave.runtime.arrays.saving import save
+from meshweave.runtime.arrays.saving import save, save_part
 from meshweave.runtime.engine import Executable
+from meshweave.runtime.job.current import own_rank, ranks_here
 from meshweave.runtime.memory import Values, aligned_array
 from meshweave.runtime.program import check_shape, usable
 
@@ -33,7 +35,8 @@ class Array(Operators):
     """Hold a global tensor that is laid out over the ranks of a mesh.
 
     shards: what each rank holds, one NumPy array per rank, of `layout.allocation_shape(mesh, shape)`, which is the
-            local shape unless the layout has a memory order of its own. Padding is undefined.
+            local shape unless the layout has a memory order of its own. Padding is undefined. In a job (`mw.init`) an
+            Array of a mesh of several ranks holds the own part alone, `local()`.
     mesh:   the ranks. layout: where the elements lie on them. shape: the global shape.
     dtype:  of the elements, as "f32", "bf16" (shards hold the bits as uint16), "i1" (bool), ... The attribute `dtype`
             is NumPy's, `dtype_name` is this name.
@@ -59,23 +62,28 @@ class Array(Operators):
     """Whether JAX lets the array take the dtype of what it meets, as a Python number does."""
 
     def __init__(
-        self, shards: Sequence[Values], mesh: Mesh, layout: Layout, shape: Sequence[int], dtype: str
-    ) -> None:
-        """Check every shard. Raises MeshweaveError, which names the rank and the dim that do not fit."""
+        self, shards: Sequence[Values], mesh: Mesh, layout: Layout, shape: Sequence[int], dtype: str,
+        rank: int | None = None,
+    ) -> None:  # fmt: skip
+        """Check every shard. Raises MeshweaveError, which names the rank and the dim that do not fit.
+
+        rank: the one of a job whose shard alone is given; None: those of all ranks are.
+        """
         layout.check(mesh, shape)
         layout.check_owned()
-        self.kind = kind_of(mesh, layout, tuple(shape), dtype)
+        self.kind = kind_of(mesh, layout, tuple(shape), dtype, rank)
         self._held: tuple[Values, ...] | None = tuple(shards)  # None: donated
         self._alone = False  # whether nothing else is known to hold this memory
-        if len(self.held) != mesh.nranks:
-            raise MeshweaveError(f"{len(self.held)} shards, the mesh ({mesh}) has {mesh.nranks}")
+        if len(self.here) != self.kind.nparts:
+            who = f"the mesh ({mesh}) has {mesh.nranks}" if rank is None else f"rank {rank} has one"
+            raise MeshweaveError(f"{len(self.here)} shards, {who}")
         local = layout.allocation_shape(mesh, self.shape)
-        for rank, shard in enumerate(self.held):
+        for whose, shard in enumerate(self.here, rank or 0):
             if shard.dtype != numpy_dtype(dtype):
                 raise MeshweaveError(
-                    f"rank {rank}: a shard of dtype {shard.dtype}, {numpy_dtype(dtype)} is right"
+                    f"rank {whose}: a shard of dtype {shard.dtype}, {numpy_dtype(dtype)} is right"
                 )
-            check_shape(f"the shard of rank {rank}", shard.shape, local)
+            check_shape(f"the shard of rank {whose}", shard.shape, local)
 
     def holding(self, shards: Iterable[Values]) -> Array:
         """Return an Array like this one with other shards, of its own and known to fit: nothing is checked."""
@@ -94,10 +102,45 @@ class Array(Operators):
 
     @property
     def held(self) -> tuple[Values, ...]:
-        """Return the shards, for who keeps none of them."""
+        """Return the shards of all ranks, for who keeps none of them. Raises UsageError where they are elsewhere."""
+        if self.kind.rank is not None:
+            raise UsageError(
+                f"{self._kind()}: the parts of other ranks are in other processes, this one is rank {self.kind.rank}: "
+                f'a.local() is its part, mw.redistribute(a, "{Layout.replicated(len(self.shape))}") '
+                "gives all of them the whole"
+            )
+        return self.here
+
+    @property
+    def here(self) -> tuple[Values, ...]:
+        """Return the shards that are in this process: of all ranks, or of the own one in a job."""
         self.check_usable()
         assert self._held is not None
         return self._held
+
+    def local(self, rank: int | None = None) -> Values:
+        """Return what a rank holds, without padding, in the order of the dims: a view of its shard where one is.
+
+        rank: by default this process's, in a job (`mw.init`), or the only one. bf16 comes as f32, which holds it. Of a
+        layout with a pending reduction it is the rank's summand. Raises UsageError for a rank that is elsewhere.
+
+        >>> import numpy as np
+        >>> import meshweave as mw
+        >>> a = mw.Array.from_numpy(np.arange(5), mesh="x=3", layout="[x]")
+        >>> [a.local(rank).tolist() for rank in range(3)]
+        [[0, 1], [2, 3], [4]]
+        """
+        own, count = self.kind.rank, self.mesh.nranks
+        if rank is None and own is None and count > 1:
+            raise UsageError(f"{self._kind()}: this process has the parts of all ranks: say which")
+        rank = (own or 0) if rank is None else rank
+        if not 0 <= rank < count or own not in (None, rank):
+            right = f"0 to {count - 1}" if own is None else str(own)
+            raise UsageError(f"{self._kind()}: no part of rank {rank} is here: {right} is right")
+        self._alone = False
+        shard = self.here[0 if own is not None else rank]
+        part = without_padding(shard, self.mesh, self.layout, self.shape, rank)
+        return wide(part, self.dtype_name) if self.dtype_name == _BF16 else part
 
     def check_usable(self) -> None:
         """Raise UsageError for an array that was donated."""
@@ -108,7 +151,7 @@ class Array(Operators):
 
     def copy(self) -> Array:
         """Return an Array like this one in memory of its own."""
-        return self.holding([copied(shard) for shard in self.held])
+        return self.holding([copied(shard) for shard in self.here])
 
     def alone(self) -> Array:
         """Note that nothing else holds the memory of this array, and return it."""
@@ -134,7 +177,7 @@ class Array(Operators):
 
         They are copied first where something else may hold their memory, or where compiled code cannot work in it.
         """
-        shards = self.held
+        shards = self.here
         if not self._alone or not all(usable(shard) for shard in shards):
             shards = tuple([copied(shard) for shard in shards])
         self._held = None
@@ -142,7 +185,7 @@ class Array(Operators):
 
     def become(self, other: Array) -> None:
         """Take the value of the Array `other`, of this shape and dtype: what assignment to elements does."""
-        self._held, self.kind, self._alone = other.held, other.kind, other._alone
+        self._held, self.kind, self._alone = other.here, other.kind, other._alone
 
     @property
     def mesh(self) -> Mesh:
@@ -190,15 +233,18 @@ class Array(Operators):
         array, on = as_numpy(value, "from_numpy"), as_mesh(mesh)
         laid = as_layout(layout, array.ndim)
         try:
-            wanted = dtype_name(array) if dtype is None else as_dtype_name(dtype)
+            wanted, rank = (
+                dtype_name(array) if dtype is None else as_dtype_name(dtype),
+                own_rank(on),
+            )
             if laid.partial:  # neutral elements are numbers
-                held = [narrow(part, wanted) for part in scatter(wide(array, wanted), on, laid)]
+                held = [narrow(p, wanted) for p in _scattered(wide(array, wanted), on, laid, rank)]
             else:
-                held = scatter(stored(array, wanted), on, laid, aligned_array)
+                held = _scattered(stored(array, wanted), on, laid, rank)
         except MeshweaveError as error:
             raise type(error)(f"from_numpy: {error.message}") from None
         shards = [own(shard) for shard in held]
-        made = Array(shards, on, laid, array.shape, wanted)
+        made = Array(shards, on, laid, array.shape, wanted, rank)
         made._alone = not any(np.may_share_memory(shard, array) for shard in shards)
         return made
 
@@ -235,9 +281,45 @@ class Array(Operators):
                 kept.append(stored(array, wanted))
             except MeshweaveError as error:
                 raise MeshweaveError(f"rank {rank}: {error.message}") from None
-        return Array(
-            kept, as_mesh(mesh), as_layout(layout, len(sizes)), sizes, as_dtype_name(wanted)
-        )
+        on, laid = as_mesh(mesh), as_layout(layout, len(sizes))
+        own = own_rank(on)
+        if own is not None and len(kept) == on.nranks:
+            return Array([kept[own]], on, laid, sizes, as_dtype_name(wanted), own)
+        return Array(kept, on, laid, sizes, as_dtype_name(wanted))
+
+    @staticmethod
+    def from_local(
+        part: object, *, mesh: Mesh | str, layout: object, shape: Sequence[int], dtype: Any = None
+    ) -> Array:
+        """Make the tensor of global `shape` of which this rank of a job (`mw.init`) holds `part`: nothing is sent.
+
+        part:   what `local()` of the result is: without padding, of any library that knows DLPack or `__array__`. It is
+                not copied where it can be kept. For a pending reduction it is the summand of this rank.
+        mesh:   of as many ranks as the job has, or of one. layout: text, a Layout, or a PartitionSpec.
+        dtype:  of the elements; by default that of the part. bf16 comes as 16-bit patterns or as f32.
+        Raises MeshweaveError naming the rank and dim that do not fit.
+
+        >>> import numpy as np
+        >>> import meshweave as mw
+        >>> mw.Array.from_local(np.ones(2), mesh="x=1", layout="[x]", shape=(2,)).numpy().tolist()
+        [1.0, 1.0]
+        """
+        sizes, on = as_shape("from_local", shape), as_mesh(mesh)
+        laid, rank = as_layout(layout, len(sizes)), own_rank(on)
+        if rank is None and on.nranks > 1:
+            raise UsageError(
+                f"from_local: all ranks of ({on}) are in this process: from_shards takes the parts of all, and after "
+                "mw.init() under a launcher each process is one rank"
+            )
+        laid.check(on, sizes)
+        who = f"from_local: the part of rank {rank or 0}"
+        array = as_numpy(part, who)
+        check_shape(who, array.shape, part_shape(on, laid, sizes, rank or 0))
+        wanted = dtype_name(array) if dtype is None else as_dtype_name(dtype)
+        kept = stored(array, wanted)
+        if kept.shape != laid.allocation_shape(on, sizes) or laid.order is not None:
+            kept = with_padding(kept, on, laid, sizes, rank or 0, aligned_array)
+        return Array([kept], on, laid, sizes, wanted, rank)
 
     @staticmethod
     def from_dlpack(value: HasDLPack, *, mesh: Mesh | str = "", layout: object = None) -> Array:
@@ -290,8 +372,9 @@ class Array(Operators):
         from meshweave.runtime.weights.loading import read_tensor
 
         place, on = as_path("from_file", path), as_mesh(mesh)
-        shards, laid, stored = read_tensor(place, name, on, layout)
-        return Array(shards, on, laid, stored.shape, stored.dtype)
+        rank = own_rank(on)
+        shards, laid, stored = read_tensor(place, name, on, layout, ranks_here(on))
+        return Array(shards, on, laid, stored.shape, stored.dtype, rank)
 
     def __dlpack__(
         self,
@@ -336,6 +419,8 @@ class Array(Operators):
 
         `meshweave.load` reads it.
 
+        In a job (`mw.init`) every rank makes this call, and writes its own file: to a folder that all of them see.
+
         folder: its path. overwrite: a saved array that is there already is replaced. Raises
         MeshweaveError when it cannot be written.
         """
@@ -345,7 +430,10 @@ class Array(Operators):
             "shape": list(self.shape),
             "dtype": self.dtype_name,
         }
-        save(folder, self.shards, about, overwrite)
+        if self.kind.rank is None:
+            save(folder, self.shards, about, overwrite)
+        else:
+            save_part(folder, self.kind.rank, self.here[0], about, overwrite)
 
     def redistribute(self, layout: LayoutLike, engine: str = "local") -> Array:
         """Return the same global value in another layout, moved by `engine`; see `meshweave.redistribute`."""
@@ -355,7 +443,13 @@ class Array(Operators):
         return moved
 
     def numpy(self) -> Values:
-        """Return the global value with pending reductions done; bf16 as f32, which holds it exactly."""
+        """Return the global value with pending reductions done; bf16 as f32, which holds it exactly.
+
+        In a job (`mw.init`) every rank has to hold the whole: nothing is sent. Raises UsageError where parts are
+        elsewhere.
+        """
+        if self.kind.rank is not None and self.kind.is_everywhere:
+            return np.array(self.local())
         shards = [wide(shard, self.dtype_name) for shard in self.held]
         if self.kind.is_plain:
             return np.array(shards[0])
@@ -384,10 +478,14 @@ class Array(Operators):
             f"Array({self._kind()}: donated)"
             if self.is_donated
             else text.described(self.kind, self.held)
+            if self.kind.rank is None
+            else text.part(self.kind, self.local())
         )
 
     def __str__(self) -> str:
-        """Show the values alone, as NumPy does."""
+        """Show the values alone, as NumPy does; in a job those of the own part."""
+        if self.kind.rank is not None:
+            return str(self.local())
         return text.values(self.kind, self.held)
 
     def _kind(self) -> str:
@@ -545,7 +643,8 @@ def _placed(port: Port, index: int, value: object, mesh: Mesh) -> Array:
             return in_place_or_copied(as_numpy(value, name), mesh, layout, port.dtype)
         except MeshweaveError as error:
             raise MeshweaveError(f"{name}: {error.message}") from None
-    if (value.mesh, value.layout, value.dtype_name) != (mesh, layout, port.dtype):
+    right = (mesh, layout, port.dtype, own_rank(mesh))
+    if (value.mesh, value.layout, value.dtype_name, value.kind.rank) != right:
         raise MeshweaveError(f"{name}: {value._kind()}, {port.dtype} {layout} on ({mesh}) is right")
     value.check_usable()
     return value
@@ -554,16 +653,17 @@ def _placed(port: Port, index: int, value: object, mesh: Mesh) -> Array:
 def in_place_or_copied(array: Values, mesh: Mesh, layout: Layout, dtype: str) -> Array:
     """Lay a global array out: over its own memory where the ranks can read that, else over copies."""
     right = array.dtype == numpy_dtype(dtype) or (dtype == _BF16 and array.dtype.name == "bfloat16")
-    parts = views(stored(array, dtype), mesh, layout) if right else None
+    parts, rank = views(stored(array, dtype), mesh, layout) if right else None, own_rank(mesh)
     if parts is None:
         return Array.from_numpy(array, mesh=mesh, layout=layout, dtype=dtype)
-    return Array(parts, mesh, layout, array.shape, dtype)
+    return Array(parts if rank is None else [parts[rank]], mesh, layout, array.shape, dtype, rank)
 
 
 def collect(executable: Executable, outputs: Sequence[Sequence[Values]]) -> list[Array]:
-    """Return the outputs `[rank][index]` of a program as arrays laid out as its manifest says."""
+    """Return the outputs `[rank][index]` of a program as arrays laid out as its manifest says; in a job of one."""
     manifest = executable.manifest
     mesh = Mesh.parse(manifest.mesh)
+    rank = own_rank(mesh) if len(outputs) == 1 else None
     return [
         Array(
             [row[index] for row in outputs],
@@ -571,9 +671,18 @@ def collect(executable: Executable, outputs: Sequence[Sequence[Values]]) -> list
             Layout.parse(port.layout),
             port.global_shape,
             port.dtype,
+            rank,
         ).alone()
         for index, port in enumerate(manifest.outputs)
     ]
+
+
+def _scattered(value: Values, mesh: Mesh, layout: Layout, rank: int | None) -> list[Values]:
+    """Return the shards of all ranks, or of one."""
+    if rank is None:
+        return scatter(value, mesh, layout, aligned_array)
+    layout.check(mesh, value.shape)
+    return [scatter_to(rank, value, mesh, layout, aligned_array)]
 
 
 def own(value: Values) -> Values:

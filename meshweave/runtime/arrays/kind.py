@@ -17,13 +17,27 @@ from meshweave.layout.places import is_run, run_at
 class Kind:
     """Hold mesh, layout, global shape and dtype of an Array; kinds are told apart as objects, which costs nothing.
 
-    element: the short name of the dtype, as in IR.
+    element: the short name of the dtype, as in IR. rank: the one whose part is in this process, a rank of a job; None:
+    the parts of all ranks are.
     """
 
     mesh: Mesh
     layout: Layout
     shape: tuple[int, ...]
     element: str
+    rank: int | None = None
+
+    @cached_property
+    def nparts(self) -> int:
+        """Return of how many ranks the parts are in this process."""
+        return self.mesh.nranks if self.rank is None else 1
+
+    @cached_property
+    def is_everywhere(self) -> bool:
+        """Tell whether each rank holds all elements."""
+        layout, mesh = self.layout, self.mesh
+        axes = [axis for dim in range(len(self.shape)) for axis in layout.axes_of(dim)]
+        return not layout.partial and all(mesh.size(axis) == 1 for axis in axes)
 
     @cached_property
     def dtype(self) -> np.dtype[Any]:
@@ -53,6 +67,8 @@ class Kind:
 
 
 @lru_cache(maxsize=1 << 14)
-def kind_of(mesh: Mesh, layout: Layout, shape: tuple[int, ...], element: str) -> Kind:
+def kind_of(
+    mesh: Mesh, layout: Layout, shape: tuple[int, ...], element: str, rank: int | None = None
+) -> Kind:
     """Return the kind of these Arrays, as a rule the same object each time: another one costs a compile, no more."""
-    return Kind(mesh, layout, shape, element)
+    return Kind(mesh, layout, shape, element, rank)

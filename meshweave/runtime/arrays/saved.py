@@ -29,6 +29,7 @@ from meshweave.layout.digits import dim_indices, padding, to_allocation
 from meshweave.layout.places import dim_addresses, locate
 from meshweave.runtime.arrays.array import Array, as_mesh
 from meshweave.runtime.arrays.saving import FORMAT, KIND, MANIFEST, folder_path, rank_file
+from meshweave.runtime.job.current import own_rank, ranks_here
 from meshweave.runtime.memory import Values
 
 MAX_HEADER = 1 << 16  # bytes of a file beside the elements
@@ -73,7 +74,7 @@ def load(
         shards = saved.shards(on, laid, verify)
     except MemoryError as error:
         raise MeshweaveError(f"{saved.folder}: more than this machine holds: {error}") from None
-    return Array(shards, on, laid, saved.shape, saved.dtype)
+    return Array(shards, on, laid, saved.shape, saved.dtype, own_rank(on))
 
 
 @dataclass(frozen=True)
@@ -116,16 +117,16 @@ class Saved:
             raise MeshweaveError(f"{place / MANIFEST}: {error.message}") from None
 
     def shards(self, mesh: Mesh, layout: Layout, verify: bool = True) -> list[Values]:
-        """Return what each rank of another mesh holds in another layout."""
-        reader = _SavedFiles(self, verify)
+        """Return what the ranks of another mesh that are in this process hold in another layout."""
+        reader, ranks = _SavedFiles(self, verify), ranks_here(mesh)
         if (mesh, layout) == (self.mesh, self.layout):
-            return [np.array(reader.file(rank)) for rank in range(mesh.nranks)]
+            return [np.array(reader.file(rank)) for rank in ranks]
         if self.layout.partial or layout.partial:  # what is still to be reduced is no one's part
             parts = [np.array(reader.file(rank)) for rank in range(self.mesh.nranks)]
             whole = Array(parts, self.mesh, self.layout, self.shape, self.dtype).numpy()
-            return list(Array.from_numpy(whole, mesh=mesh, layout=layout, dtype=self.dtype).shards)
+            return list(Array.from_numpy(whole, mesh=mesh, layout=layout, dtype=self.dtype).here)
         reader.check_sizes()
-        return [self._shard(reader, mesh, layout, rank) for rank in range(mesh.nranks)]
+        return [self._shard(reader, mesh, layout, rank) for rank in ranks]
 
     def _shard(self, reader: _SavedFiles, mesh: Mesh, layout: Layout, rank: int) -> Values:
         """Assemble what one rank holds from the files that have parts of it."""

@@ -7,14 +7,15 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
 from meshweave.errors import MeshweaveError, UsageError
+from meshweave.runtime.job import current
 from meshweave.runtime.memory import Values
 
 FORMAT = 1
@@ -33,18 +34,74 @@ def save(
     _check_free(target, overwrite)
     temporary: Path | None = None
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = _beside(target)
-        temporary.mkdir()
-        files = [_write(temporary / rank_file(r), shard) for r, shard in enumerate(shards)]
-        _write_manifest(temporary, about, files)
-        _sync(temporary)
-        _put(temporary, target)
-    except OSError as error:
-        raise MeshweaveError(f"{target}: cannot save the array: {error.strerror}") from None
+        with _told(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            temporary = _beside(target)
+            temporary.mkdir()
+            files = [_write(temporary / rank_file(r), shard) for r, shard in enumerate(shards)]
+            _write_manifest(temporary, about, files)
+            _sync(temporary)
+            _put(temporary, target)
     finally:
         if temporary is not None:
             shutil.rmtree(temporary, ignore_errors=True)
+
+
+def save_part(
+    folder: str | os.PathLike[str],
+    rank: int,
+    shard: Values,
+    about: Mapping[str, object],
+    overwrite: bool,
+) -> None:
+    """Write the part of one rank of a job, as `save` does all: rank 0 makes the folder, and names it when all are done.
+
+    Every rank makes this call. Raises MeshweaveError on all of them where one cannot write.
+    """
+    job = current.current()
+    assert job is not None
+    target = folder_path("save", folder)
+
+    def begun() -> bytes:
+        _check_free(target, overwrite)
+        temporary = _beside(target)
+        with _told(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            temporary.mkdir()
+        return os.fsencode(temporary)
+
+    job.agree(b"save", lambda: f"save {target}")
+    temporary = Path(os.fsdecode(job.from_first(begun, lambda: None)))
+    try:
+        problem = ""
+        entry: dict[str, Any] = {}
+        try:
+            entry = _write(temporary / rank_file(rank), shard)
+        except OSError as error:
+            problem = f"{target}: cannot save the part of rank {rank}: {error.strerror}"
+        said = job.all_gather((problem, entry))
+        if problems := [text for text, _ in said if text]:
+            raise MeshweaveError(problems[0])
+
+        def ended() -> bytes:
+            with _told(target):
+                _write_manifest(temporary, about, [found for _, found in said])
+                _sync(temporary)
+                _put(temporary, target)
+            return b""
+
+        job.from_first(ended, lambda: b"")
+    finally:
+        if rank == 0:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextmanager
+def _told(target: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise MeshweaveError(f"{target}: cannot save the array: {error.strerror}") from None
 
 
 def folder_path(who: str, folder: str | os.PathLike[str]) -> Path:

@@ -24,6 +24,13 @@ def described(kind: Kind, shards: Shards) -> str:
     return f"Array({shown},{' ' if together else chr(10) + '      '}{told})"
 
 
+def part(kind: Kind, own: Values) -> str:
+    """Return the values of a rank's own part and, behind them, what `described` says: the others are elsewhere."""
+    shown = np.array2string(own, separator=", ", prefix="Array(")
+    told = f"{kind}: {ownership_summary(kind.layout, kind.mesh, kind.shape)}"
+    return f"Array({shown},\n      rank {kind.rank}'s part of {told})"
+
+
 def values(kind: Kind, shards: Shards, prefix: str = "") -> str:
     """Return the values as NumPy writes them, with its print options: of a large array those at the edges.
 

@@ -66,7 +66,7 @@ class InsideProgram:
         self.bundle = bundle.code
         self.manifest, self.rank = bundle.manifest, int(self._world.rank)
         self._host = self._world.Split_type(MPI.COMM_TYPE_SHARED)
-        self._board, file = _host_board(self._world, self._host)
+        self._board, file = host_board(self._world, self._host)
         incident = self._world.bcast(new_incident(), 0)
         self._flight = FlightRecorder(self._board, self.manifest, flight, incident)
         self._left = weakref.finalize(self, self._board.leave, self.rank)
@@ -181,7 +181,7 @@ def _dismiss(watcher: subprocess.Popen[bytes] | None) -> None:
         watcher.wait()
 
 
-def _host_board(world: Comm, host: Comm) -> tuple[StatusBoard, int]:
+def host_board(world: Comm, host: Comm) -> tuple[StatusBoard, int]:
     """Make a board that the ranks of a host share, with their processes on it; return it and its open file.
 
     The file's name is removed before anything can fail. Ranks in different name spaces of processes do not know each

@@ -44,20 +44,33 @@ _LAUNCHERS = (
 )
 
 
+def launcher_variables(environ: Mapping[str, str]) -> tuple[str, int, int] | None:
+    """Return the name of the variable with the number of ranks, this process's rank, and that number; None: no job.
+
+    Raises MeshweaveError when the variables contradict each other.
+    """
+    for names in _LAUNCHERS:
+        if names[0] in environ and names[1] in environ:
+            rank, nranks = (_number(environ, name) for name in names[:2])
+            if not 0 <= rank < nranks:
+                raise MeshweaveError(f"{names[0]}={rank} is no rank of {names[1]}={nranks}")
+            return names[1], rank, nranks
+    return None
+
+
 def discover(environ: Mapping[str, str]) -> JobRank:
     """Return the rank that a launcher gave this process: ours, torchrun, mpiexec or srun.
 
     Without one it is a job of its own. Raises MeshweaveError when the variables contradict each other.
     """
-    for names in _LAUNCHERS:
-        if names[0] in environ and names[1] in environ:
-            rank, nranks = (_number(environ, name) for name in names[:2])
-            local = _number(environ, names[2]) if names[2] in environ else rank
-            if not 0 <= rank < nranks:
-                raise MeshweaveError(f"{names[0]}={rank} is no rank of {names[1]}={nranks}")
-            store = _store_of(environ) if nranks > 1 else ""
-            return JobRank(rank, nranks, local, store, environ.get("MESHWEAVE_TOKEN", ""))
-    return JobRank(0, 1, 0)
+    found = launcher_variables(environ)
+    if found is None:
+        return JobRank(0, 1, 0)
+    name, rank, nranks = found
+    local = next(local for _, size, local in _LAUNCHERS if size == name)
+    number = _number(environ, local) if local in environ else rank
+    store = _store_of(environ) if nranks > 1 else ""
+    return JobRank(rank, nranks, number, store, environ.get("MESHWEAVE_TOKEN", ""))
 
 
 def _number(environ: Mapping[str, str], name: str) -> int:

@@ -38,7 +38,7 @@ from meshweave.runtime.processes.wire import frame, receive, send_frame
 
 Message = dict[str, Any]
 _TICK = 0.1  # seconds between looks at whatever the caller watches
-_FORGET = ("PMI_", "PMIX_", "PMI2_", "HYDI_", "HYDRA_", "MPI_LOCAL", "OMPI_COMM_WORLD", "MPIEXEC_")
+FOREIGN = ("PMI_", "PMIX_", "PMI2_", "HYDI_", "HYDRA_", "MPI_LOCAL", "OMPI_COMM_WORLD", "MPIEXEC_")
 
 
 class Death(Exception):
@@ -329,7 +329,7 @@ def own_launcher(
 
 def environment(nranks: int) -> dict[str, str]:
     """Return the ranks' environment: this package importable, one thread each, yielding waits where cores are few."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(_FORGET)}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
     root = str(Path(__file__).resolve().parents[3])
     kept["PYTHONPATH"] = os.pathsep.join(filter(None, (root, kept.get("PYTHONPATH"))))
     kept |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}

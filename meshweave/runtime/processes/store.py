@@ -71,7 +71,7 @@ def account_token() -> bytes:
 
 def late(key: str, seconds: float) -> RankError:
     """Return the error of a value that has not come."""
-    found = re.fullmatch(r"facts(\d+)", key)
+    found = re.fullmatch(r"(?:facts|host)(\d+)", key)
     if found:
         return RankError(f"rank {found[1]} has not come within {seconds:g} s")
     return RankError(f"rank 0 has not said {key} within {seconds:g} s")
@@ -88,14 +88,19 @@ class TcpStore:
     def __init__(
         self, host: str, port: int, token: bytes, serve: bool, seconds: float = STORE_SECONDS
     ) -> None:
-        """Connect. serve: be the server too.
+        """Connect.
+
+        port: 0 for any free one, of a server. serve: be the server too, for this host alone where `host` is a loopback
+        address.
 
         Raises RankError when the port is taken, no server listens in time, or the other side has another token.
         """
-        self._seconds, self._where = seconds, f"{host}:{port}"
-        self._server = _StoreServer(port, token) if serve else None
+        self._seconds = seconds
+        self._server = _StoreServer(host, port, token) if serve else None
+        self.port = port if self._server is None else self._server.port
+        self._where = f"{host}:{self.port}"
         try:
-            self._link = self._connect("127.0.0.1" if serve else host, port, token)
+            self._link = self._connect("127.0.0.1" if serve else host, self.port, token)
         except BaseException:
             self.close()
             raise
@@ -152,6 +157,18 @@ class TcpStore:
             raise RankError(str(answer["error"]))
         return value
 
+    def watched(self, rank: int, token: bytes) -> socket.socket:
+        """Return a link of its own, by which the server knows that this rank lives, and tells it of the others.
+
+        What the rank says on it (`{"left": ..}`, `{"end": line}`, `{"done": ..}`) comes to all others, with its number
+        as `"rank"`. When it closes without a word of `left` or `end`, the others are told that.
+        """
+        host = "127.0.0.1" if self._server is not None else self._where.rpartition(":")[0]
+        link = self._connect(host, self.port, token)
+        link.settimeout(None)
+        send(link, {"live": rank})
+        return link
+
     def close(self) -> None:
         """Do as JobStore says. Rank 0 closes last: the others must have got what they asked for."""
         if hasattr(self, "_link"):
@@ -163,19 +180,22 @@ class TcpStore:
 class _StoreServer:
     """Hold the values, and answer each link from a thread of its own."""
 
-    def __init__(self, port: int, token: bytes) -> None:
+    def __init__(self, host: str, port: int, token: bytes) -> None:
         self._token = token
         self._values: dict[str, bytes] = {}
         self._strangers: list[socket.socket] = []  # the oldest first
+        self._living: dict[int, socket.socket] = {}  # the links of ranks that are watched
+        self._said: list[dict[str, Any]] = []  # by them, for those that come later
         self._changed = threading.Condition()
         self._closed = False
         try:
-            self._listener = socket.create_server(("", port), reuse_port=False)
+            self._listener = socket.create_server((_address(host), port), reuse_port=False)
         except OSError as error:
             raise RankError(
                 f"rank 0 cannot listen at port {port} ({error.strerror}): set MESHWEAVE_STORE to "
                 "another"
             ) from None
+        self.port = int(self._listener.getsockname()[1])
         threading.Thread(target=self._accept, name="meshweave-store", daemon=True).start()
 
     def _accept(self) -> None:
@@ -203,7 +223,37 @@ class _StoreServer:
                 link.recv(1, socket.MSG_PEEK)  # a rank may take its time until it asks
                 link.settimeout(MESSAGE_SECONDS)
                 message, value = _message(link)
+                if "live" in message:
+                    self._watch(link, int(message["live"]))
+                    return
                 send(link, *self._reply(message, value))
+
+    def _watch(self, link: socket.socket, rank: int) -> None:
+        """Pass on what a rank says, until its link closes; say so if it has not left before."""
+        link.settimeout(None)
+        with self._changed:
+            self._living[rank] = link
+            for said in self._said:
+                send(link, said)
+        known = False
+        try:
+            while True:
+                message, _ = _message(link)
+                known = known or bool({"left", "end"} & set(message))
+                self._tell({**message, "rank": rank})
+        except (OSError, EOFError, ValueError):
+            with self._changed:
+                self._living.pop(rank, None)
+            if not known and not self._closed:
+                self._tell({"end": f"rank {rank} has died", "rank": rank})
+
+    def _tell(self, message: dict[str, Any]) -> None:
+        """Tell all ranks that are watched, those that come later too."""
+        with self._changed:
+            self._said.append(message)
+            for link in self._living.values():
+                with contextlib.suppress(OSError):
+                    send(link, message)
 
     def _knows(self, link: socket.socket) -> bool:
         """Tell whether a stranger knows the token; show that this server does."""
@@ -251,6 +301,14 @@ class _StoreServer:
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+
+
+def _address(host: str) -> str:
+    """Return the address at which a server listens that others know as `host`: loopback alone, or all."""
+    with contextlib.suppress(OSError):
+        if socket.gethostbyname(host).startswith("127."):
+            return "127.0.0.1"
+    return ""
 
 
 def _message(link: socket.socket) -> tuple[dict[str, Any], bytes]:

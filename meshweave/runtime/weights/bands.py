@@ -12,6 +12,7 @@ from meshweave.bundle import numpy_dtype
 from meshweave.layout.digits import dim_indices, from_allocation
 from meshweave.runtime.arrays.array import Array
 from meshweave.runtime.arrays.elements import narrow
+from meshweave.runtime.job import current
 from meshweave.runtime.memory import Values
 from meshweave.runtime.weights.boxes import at, raw_bytes
 
@@ -25,13 +26,33 @@ def bands(array: Array) -> Iterator[memoryview]:
         return
     row = prod(array.shape[1:]) * numpy_dtype(array.dtype_name).itemsize
     step = max(1, BAND // max(1, row))
-    parts = [_RankPart(array, rank) for rank in _owners(array)]
+    if array.kind.rank is not None:
+        yield from _of_a_job(array, array.kind.rank, step)
+        return
+    parts = [_RankPart(array, rank, array.shards[rank]) for rank in _owners(array)]
     for begin in range(0, array.shape[0], step):
         end = min(begin + step, array.shape[0])
         band: Values = np.empty((end - begin, *array.shape[1:]), numpy_dtype(array.dtype_name))
         for part in parts:
             part.put(band, begin, end)
         yield raw_bytes(band)
+
+
+def _of_a_job(array: Array, own: int, step: int) -> Iterator[memoryview]:
+    """Yield the bytes on rank 0 of a job, to which the others send their parts of a band; every rank iterates."""
+    job = current.current()
+    assert job is not None
+    part, owners = _RankPart(array, own, array.here[0]), _owners(array)
+    for begin in range(0, array.shape[0], step):
+        end = min(begin + step, array.shape[0])
+        pieces = job.to_first(part.piece(begin, end) if own in owners else None)
+        if own == 0:
+            shape = (end - begin, *array.shape[1:])
+            band: Values = np.empty(shape, numpy_dtype(array.dtype_name))
+            for piece in pieces:
+                if piece is not None:
+                    band[at(piece[0])] = piece[1]
+            yield raw_bytes(band)
 
 
 def _owners(array: Array) -> list[int]:
@@ -43,10 +64,8 @@ def _owners(array: Array) -> list[int]:
 class _RankPart:
     """Hold what a rank has of an array: its elements, and their indices along each dim."""
 
-    def __init__(self, array: Array, rank: int) -> None:
-        self._local = from_allocation(
-            np.asarray(array.shards[rank]), array.layout, array.mesh, array.shape
-        )
+    def __init__(self, array: Array, rank: int, shard: Values) -> None:
+        self._local = from_allocation(np.asarray(shard), array.layout, array.mesh, array.shape)
         self._indices = [
             dim_indices(array.layout, array.mesh, array.shape, dim, rank)
             for dim in range(len(array.shape))
@@ -55,11 +74,17 @@ class _RankPart:
 
     def put(self, band: Values, begin: int, end: int) -> None:
         """Copy what lies in rows `begin` to `end` into a band of them."""
+        found = self.piece(begin, end)
+        if found is not None:
+            band[at(found[0])] = found[1]
+
+    def piece(self, begin: int, end: int) -> tuple[list[Any], Values] | None:
+        """Return where what lies in rows `begin` to `end` goes in a band of them, and its elements, if there is any."""
         rows = self._indices[0]
         first = np.flatnonzero((rows >= begin) & (rows < end))
         places = [first, *self._places[1:]]
         if not all(map(len, places)):
-            return
+            return None
         targets = [rows[first] - begin]
         targets += [i[p] for i, p in zip(self._indices[1:], places[1:])]
-        band[at(targets)] = self._local[at(places)]
+        return targets, np.ascontiguousarray(self._local[at(places)])

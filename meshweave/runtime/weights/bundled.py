@@ -10,6 +10,7 @@ from meshweave.bundle import Bundle, Port, numpy_dtype
 from meshweave.layout import Layout, Mesh
 from meshweave.runtime.arrays.array import Array
 from meshweave.runtime.arrays.blocks import views
+from meshweave.runtime.job.current import own_rank
 from meshweave.runtime.memory import Values
 from meshweave.runtime.weights.boxes import OpenFile
 from meshweave.runtime.weights.stored import Stored
@@ -18,10 +19,11 @@ from meshweave.runtime.weights.stored import Stored
 def weights_of(bundle: Bundle) -> Iterator[Array]:
     """Yield the inputs that a program has itself as Arrays. Raises MeshweaveError where the bundle has only code."""
     mesh = Mesh.parse(bundle.manifest.mesh)
+    rank = own_rank(mesh)
     for port in bundle.manifest.held:
         layout, shape = Layout.parse(port.layout), port.global_shape
-        shards = _held(bundle, port, mesh, layout, range(mesh.nranks))
-        yield Array(shards, mesh, layout, shape, port.dtype).alone()
+        shards = _held(bundle, port, mesh, layout, range(mesh.nranks) if rank is None else [rank])
+        yield Array(shards, mesh, layout, shape, port.dtype, rank).alone()
 
 
 def weights_of_rank(bundle: Bundle, rank: int) -> list[Values]:

@@ -17,16 +17,16 @@ from meshweave.runtime.weights.stored import Stored
 
 
 def read_tensor(
-    path: Path, name: str | None, mesh: Mesh, layout: object
+    path: Path, name: str | None, mesh: Mesh, layout: object, ranks: Sequence[int]
 ) -> tuple[list[Values], Layout, Stored]:
-    """Return what each rank holds of a tensor of a file, its layout, and what the file says of it.
+    """Return what these ranks hold of a tensor of a file, its layout, and what the file says of it.
 
     Raises MeshweaveError when there is no such tensor, LayoutError, which names it, for a layout that does not fit.
     """
     found, stored = tensor_in(path, name)
     laid = fitting(found, stored, mesh, layout)
     with OpenFile(stored.path) as file:
-        return [stored.shard(file, mesh, laid, r) for r in range(mesh.nranks)], laid, stored
+        return [stored.shard(file, mesh, laid, r) for r in ranks], laid, stored
 
 
 def read_shards(

@@ -1,0 +1,55 @@
+"""Run as one rank of a job where one rank goes wrong. Usage: failing.py HOW RANK."""
+
+import os
+import signal
+import sys
+import time
+
+import numpy as np
+
+import meshweave as mw
+from meshweave.runtime.processes.shared_files import mpi_memory
+
+how, guilty = sys.argv[1], int(sys.argv[2])
+mw.init(timeout=3.0 if how in ("sleep", "stop") else 60.0)
+sys.stdout.write("".join(f"has {path}\n" for path in mpi_memory("self")))
+sys.stdout.flush()
+mesh, x = mw.Mesh(dp=mw.size()), np.arange(6, dtype="f4")
+
+
+@mw.jit(mesh=mesh, in_layouts="[dp]", out_layouts="[_]")
+def first(x: mw.Array) -> mw.Array:
+    return x + mw.sum(x)
+
+
+@mw.jit(mesh=mesh, in_layouts="[dp]", out_layouts="[_]")
+def second(x: mw.Array) -> mw.Array:
+    return x - mw.sum(x)
+
+
+first(x)
+if how == "loaded":
+    second(x)
+if mw.rank() == guilty:
+    if how == "raise":
+        raise ValueError("no such thing")
+    if how in ("kill", "stop"):
+        os.kill(os.getpid(), signal.SIGKILL if how == "kill" else signal.SIGSTOP)
+    if how == "exit":
+        sys.exit(0)
+    if how == "sleep":
+        time.sleep(60)
+    if how in ("program", "loaded"):
+        second(x)
+if how == "values":
+    second(x + (mw.rank() == guilty))
+if how == "mesh":
+    mw.jit(lambda x: x, mesh="a=3", in_layouts="[a]")(x)
+if how == "compile":
+    mw.jit(lambda x: mw.reshape(x, (5,)), mesh=mesh)(x)
+if how == "whole":
+    np.asarray(mw.Array.from_numpy(x, mesh=mesh, layout="[dp]"))
+if how == "part":
+    mw.Array.from_local(np.zeros(2), mesh=mesh, layout="[dp]", shape=(6,))
+first(x)
+sys.stdout.write("done\n")

@@ -1,0 +1,173 @@
+"""Processes that others have started become ranks: right answers under every launcher, and one line when one fails."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from meshweave.runtime.mpi.engine import mpiexec
+
+HERE = Path(__file__).parent
+PYTHON = [sys.executable, "-W", "error::UserWarning"]
+
+
+def environment(**more: str) -> dict[str, str]:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PMI", "MESHWEAVE_MPI"))}
+    path = os.pathsep.join(filter(None, sys.path))
+    return {**kept, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **more}
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+class Ended:
+    """How a job has ended: the status and the text of each process; under a launcher it is one."""
+
+    def __init__(self, commands: list[tuple[list[str], dict[str, str]]], seconds: float) -> None:
+        began = time.monotonic()
+        processes = [
+            subprocess.Popen(
+                command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE, text=True, start_new_session=True,
+            )
+            for command, env in commands
+        ]  # fmt: skip
+        try:
+            said = [
+                p.communicate(timeout=max(1, began + seconds - time.monotonic())) for p in processes
+            ]
+        finally:
+            for process in processes:
+                if process.poll() is None:
+                    os.killpg(process.pid, 9)
+                    process.communicate()
+        self.out, self.err = [out for out, _ in said], [err for _, err in said]
+        self.status = [process.returncode for process in processes]
+        had = re.findall("^has (.*)$", "".join(self.out), re.M)
+        self.left = {path for path in had if os.path.exists(path)}
+
+
+def by_variables(nranks: int, *arguments: str, seconds: float = 100) -> Ended:
+    """Start the processes one by one, each told its rank."""
+    store = f"tcp://127.0.0.1:{free_port()}"
+    commands = []
+    for rank in range(nranks):
+        env = environment(
+            MESHWEAVE_RANK=str(rank), MESHWEAVE_SIZE=str(nranks), MESHWEAVE_STORE=store,
+            MESHWEAVE_TOKEN="a secret of this test",
+        )  # fmt: skip
+        commands.append(([*PYTHON, *arguments], env))
+    return Ended(commands, seconds)
+
+
+def by_slurm(nranks: int, *arguments: str) -> Ended:
+    """Start them with what srun puts in the environment."""
+    commands, job = [], str(free_port() % 20000)
+    for rank in range(nranks):
+        env = environment(
+            SLURM_PROCID=str(rank), SLURM_NTASKS=str(nranks), SLURM_LOCALID=str(rank),
+            SLURM_JOB_NODELIST="localhost", SLURM_JOB_ID=job,
+            MESHWEAVE_TOKEN="a secret of this test",
+        )  # fmt: skip
+        commands.append(([*PYTHON, *arguments], env))
+    return Ended(commands, 100)
+
+
+def by_mpiexec(nranks: int, *arguments: str) -> Ended:
+    return Ended([([mpiexec(), "-n", str(nranks), *PYTHON, *arguments], environment())], 100)
+
+
+def by_torchrun(nranks: int, *arguments: str) -> Ended:
+    command = [
+        *(sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={nranks}"),
+        *("--master-addr=127.0.0.1", f"--master-port={free_port()}", *arguments),
+    ]
+    return Ended([(command, environment(MESHWEAVE_TOKEN="a secret of this test"))], 100)
+
+
+def check_done(ended: Ended, nranks: int) -> None:
+    told = sorted(re.findall(r"rank \d of \d is done", "".join(ended.out)))
+    assert told == [f"rank {rank} of {nranks} is done" for rank in range(nranks)], ended.err
+    assert set(ended.status) == {0}
+
+
+@pytest.mark.parametrize(
+    ("launch", "nranks", "more"),
+    [(by_variables, 4, ()), (by_mpiexec, 2, ("jax",))],
+)
+def test_a_job_computes_what_one_process_does(tmp_path, launch, nranks, more):
+    more = tuple(name for name in more if find_spec(name))
+    check_done(launch(nranks, str(HERE / "everything.py"), str(tmp_path), *more), nranks)
+
+
+def test_a_job_of_srun():
+    code = "import meshweave as mw; mw.init(); print(f'rank {mw.rank()} of {mw.size()} is done')"
+    check_done(by_slurm(2, "-c", code), 2)
+
+
+@pytest.mark.torch
+def test_a_job_of_torchrun(tmp_path):
+    check_done(by_torchrun(2, str(HERE / "everything.py"), str(tmp_path), "torch"), 2)
+
+
+@pytest.mark.parametrize(
+    ("how", "line"),
+    [
+        ("raise", "rank 1 raised ValueError: no such thing"),
+        ("kill", "rank 1 has died"),
+        ("exit", "rank 1 has left the job, rank . is about to call first: every rank makes the same calls"),
+        ("sleep", "no progress for 3 s: rank 1 has not come to call first"),
+    ],
+)  # fmt: skip
+def test_all_ranks_end_when_one_does(how, line):
+    ended = by_variables(3, str(HERE / "failing.py"), how, "1", seconds=45)
+    for rank in (0, 2):
+        assert re.search(f"^meshweave: {line}$", ended.err[rank], re.M), ended.err
+        assert "Traceback" not in ended.err[rank] and ended.status[rank] == 3
+        assert "done" not in ended.out[rank]
+    assert not ended.left
+
+
+def test_all_ranks_end_when_the_first_does():
+    ended = by_variables(2, str(HERE / "failing.py"), "kill", "0", seconds=45)
+    assert ended.err[1] == "meshweave: rank 0 has died\n" and ended.status[1] == 3
+    assert not ended.left
+
+
+@pytest.mark.parametrize(
+    ("how", "line"),
+    [
+        ("program", r"RankError: the ranks call different programs: rank 0: call first; rank 1: compile second"),
+        ("loaded", r"RankError: the ranks call different programs: rank 0: call first; rank 1: call second"),
+        ("values", r"RankError: second: argument arg0 is not the same on all ranks: each gives the same whole"),
+        ("mesh", r"MeshweaveError: the mesh \(a=3\) has 3 ranks, this job has 2 processes: as many, or one"),
+        ("compile", r"CompileError: .*failing.py:\d+: reshape: 6 has 6 elements, 5 has 5"),
+        ("whole", r"UsageError: 6xf32 \[dp\] on \(dp=2\): the parts of other ranks are in other processes, this"),
+        ("part", r"MeshweaveError: from_local: the part of rank . has .*dim 0 has size 2, 3 is right"),
+    ],
+)  # fmt: skip
+def test_what_ranks_do_wrong_together_is_told_in_a_line(how, line):
+    ended = by_variables(2, str(HERE / "failing.py"), how, "1", seconds=45)
+    assert re.search(
+        line.replace("part of rank . has .*", "part of rank .: "), "".join(ended.err)
+    ), ended.err
+    assert all(ended.status) and not ended.left
+
+
+def test_who_forgets_init_is_told_once():
+    code = "import numpy as np, meshweave as mw; f = mw.jit(lambda x: x + 1); f(np.ones(2)); f(np.ones(3))"
+    for rank, count in ((0, 1), (1, 0)):
+        env = environment(RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT="1")
+        ended = Ended([([sys.executable, "-c", code], env)], 60)
+        assert ended.err[0].count("WORLD_SIZE=2: a launcher has started 2 processes") == count
+        assert ended.status == [0]
