@@ -31,7 +31,7 @@ SECTIONS = (
     ),
     (
         "What a traced program may say besides",
-        "constrain hint kernels default_float cond scan while_loop",
+        "constrain hint kernels default_float cond scan while_loop vmap",
     ),
     ("Gradients", "grad value_and_grad vjp stop_gradient"),
     ("Errors", "MeshweaveError"),

@@ -79,6 +79,7 @@ __all__ = [
     "value_and_grad",
     "verify",
     "vjp",
+    "vmap",
     "while_loop",
 ]
 

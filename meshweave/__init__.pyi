@@ -2,6 +2,7 @@
 
 from meshweave import jax as jax
 from meshweave.api.arrays import from_dlpack as from_dlpack
+from meshweave.api.callables.mapping import vmap as vmap
 from meshweave.api.gradients.functions import grad as grad
 from meshweave.api.gradients.functions import value_and_grad as value_and_grad
 from meshweave.api.gradients.functions import vjp as vjp
@@ -368,6 +369,7 @@ __all__ = [
     "value_and_grad",
     "verify",
     "vjp",
+    "vmap",
     "while_loop",
 ]
 

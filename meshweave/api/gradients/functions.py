@@ -47,7 +47,7 @@ def grad(
         )
         return (slopes, value[1]) if has_aux else slopes
 
-    return _either(function, derived)
+    return either("mw.grad", function, derived)
 
 
 def value_and_grad(
@@ -71,7 +71,7 @@ def value_and_grad(
             "mw.value_and_grad", function, args, kwargs, argnums, has_aux
         )
 
-    return _either(function, derived)
+    return either("mw.value_and_grad", function, derived)
 
 
 def vjp(function: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
@@ -101,13 +101,15 @@ def vjp(function: Callable[..., Any], *primals: Any, has_aux: bool = False) -> t
     def backward(args: Any, cotangents: Any) -> Any:
         return transform.vjp(function, args, has_aux)[1](cotangents)
 
-    once = _either(function, forward)
+    once = either("mw.vjp", function, forward)
     value, *rest = once(*primals)
-    again = jit(backward, mesh=_mesh(function, primals))
+    again = jit(backward, mesh=mesh_of("mw.vjp", function, primals))
     return value, lambda cotangents: again(primals, cotangents), *rest
 
 
-def _either(function: Callable[..., Any], derived: Callable[..., Any]) -> Callable[..., Any]:
+def either(
+    name: str, function: Callable[..., Any], derived: Callable[..., Any]
+) -> Callable[..., Any]:
     """Return a function that is traced inside of traced functions, and compiled outside, once for each mesh."""
     named = wraps(function, updated=())  # without the attributes of what `jit` made
     derived = named(derived)
@@ -117,7 +119,7 @@ def _either(function: Callable[..., Any], derived: Callable[..., Any]) -> Callab
     def call(*args: Any, **kwargs: Any) -> Any:
         if current() is not None:
             return derived(*args, **kwargs)
-        mesh = _mesh(function, (args, kwargs))
+        mesh = mesh_of(name, function, (args, kwargs))
         if mesh not in compiled:
             engine = function.engine if isinstance(function, Jitted) else "local"
             compiled[mesh] = jit(derived, mesh=mesh, engine=engine)
@@ -126,7 +128,7 @@ def _either(function: Callable[..., Any], derived: Callable[..., Any]) -> Callab
     return call
 
 
-def _mesh(function: Callable[..., Any], values: Any) -> Mesh:
+def mesh_of(name: str, function: Callable[..., Any], values: Any) -> Mesh:
     """Return the mesh of a function that is compiled for one, else that of the Arrays among its arguments.
 
     Raises UsageError for two meshes of several ranks.
@@ -137,7 +139,7 @@ def _mesh(function: Callable[..., Any], values: Any) -> Mesh:
     several = list(dict.fromkeys(v.mesh for v in leaves if isinstance(v, Array) and v.mesh.axes))
     if len(several) > 1:
         raise UsageError(
-            f"mw.grad: arrays on the meshes ({several[0]}) and ({several[1]}): "
+            f"{name}: arrays on the meshes ({several[0]}) and ({several[1]}): "
             "mw.redistribute or x.to_device(mesh) takes one to the other"
         )
     return several[0] if several else Mesh()

@@ -63,6 +63,7 @@ _NAMES = {
     "api.arrays": "from_dlpack",
     "frontends.python.tape": "stop_gradient",
     "api.gradients.functions": "grad value_and_grad vjp",
+    "api.callables.mapping": "vmap",
     "api.jit": "jit",
     "api.redistribution": "redistribute",
 }

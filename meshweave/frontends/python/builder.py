@@ -319,8 +319,16 @@ class TracedValue(Protocol):
     block: Block
     name: str
     key: str
+    is_batched: bool
     type: str
     dtype: DType
+
+
+class MapLevel(Protocol):
+    """Describe a map that is being traced to the builder."""
+
+    def compute(self, name: str, function: Any, call: Any, args: Any, kwargs: Any) -> Any:
+        """Compute a primitive on values of which some may have a place for each of the map's."""
 
 
 class Recorder(Protocol):
@@ -354,6 +362,7 @@ class TraceBuilder:
         self.taken: dict[str, set[DType]] = {}  # argument that is a Python scalar -> types it took
         self.captured: list[CapturedArray] = []
         self.tapes: list[Recorder] = []  # of the gradients around, the innermost last
+        self.levels: list[MapLevel] = []  # of the maps around, the innermost last
         self.within = 0  # how many primitives are being traced, one inside of the other
         self.at: str | None = None  # the location of all ops; None: the user's lines
         self._noted: tuple[Block, dict[str, TracedValue]] | None = None
@@ -405,6 +414,12 @@ class TraceBuilder:
         """Return the name of a value in this block. Raises CompileError if it left its trace or its body."""
         if value.trace is not self:
             fail("a value of another traced call is used here: give it in as an argument")
+        if value.is_batched:
+            fail(
+                "mw.vmap: an op that is no part of a function of mw has no rule"
+                if self.levels
+                else "mw.vmap: a value of a mapped function is used outside of it: return it from there"
+            )
         if self.tapes and not self.within:
             self._refuse_unknown(value)
         name, block = value.name, value.block

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -13,6 +14,7 @@ from meshweave.frontends.python.builder import Block, TraceBuilder, fail, tensor
 from meshweave.frontends.python.dtypes import DType, Scalar, bool_, promoted
 from meshweave.frontends.python.functions.create import zeros_like
 from meshweave.frontends.python.functions.elementwise import astype
+from meshweave.frontends.python.mapping import control as mapped
 from meshweave.frontends.python.tape import Tape, note, taped, unnoted
 from meshweave.frontends.python.tracer import ArrayLike, Tracer, is_weak, tensor, tracing
 
@@ -41,6 +43,12 @@ def scan(
     >>> float(last), np.asarray(each).tolist()
     (6.0, [0.0, 1.0, 3.0, 6.0])
     """
+    level = mapped.innermost()
+    if level is not None:
+        mapped_scan: tuple[Any, Any] = mapped.scan(
+            scan, level, f, init, xs, length=length, reverse=reverse
+        )
+        return mapped_scan
     return _loop(init, lambda carry, given: _scan(f, carry, given, xs, length, reverse))
 
 
@@ -324,6 +332,11 @@ def cond(
         return true_fun(*args) if pred else false_fun(*args)
     trace = tracing(pred)
     pred = _predicate("cond", pred)
+    level = mapped.innermost()
+    if level is not None:
+        yes_side, no_side = (partial(side, *args) for side in (true_fun, false_fun))
+        chosen: T = mapped.cond(cond, level, pred, yes_side, no_side)
+        return chosen
     condition = _scalar(trace, pred)
     with trace.inside("a branch of a cond") as yes, taped(trace, []) as yes_tape:
         first, structure = _tensors(true_fun(*args))
@@ -373,6 +386,10 @@ def while_loop(
     >>> np.asarray(double(np.ones(3, np.float32))).tolist()
     [4.0, 4.0, 4.0]
     """
+    level = mapped.innermost()
+    if level is not None:
+        ended: T = mapped.while_loop(while_loop, level, cond_fun, body_fun, init)
+        return ended
     return _loop(init, lambda carry, given: _while(cond_fun, body_fun, carry, given))
 
 

@@ -78,14 +78,22 @@ def primitive(function: Callable[Parameters, Result]) -> Callable[Parameters, Re
     """Make a function one whose calls tapes note; its rule has the function's name, without what hides it."""
     name = function.__name__.strip("_")
 
+    def _computed(trace: TraceBuilder, args: Any, kwargs: Any) -> Result:
+        if not trace.levels:
+            return function(*args, **kwargs)
+        made: Result = trace.levels[-1].compute(name, function, call, args, kwargs)
+        return made
+
     @wraps(function)
     def call(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
         trace = current()
-        if trace is None or trace.within or not trace.tapes:
+        if trace is None:
             return function(*args, **kwargs)
+        if trace.within or not trace.tapes:
+            return _computed(trace, args, kwargs)
         trace.within += 1
         try:
-            found = function(*args, **kwargs)
+            found = _computed(trace, args, kwargs)
         finally:
             trace.within -= 1
         note(trace, name, args, kwargs, tracers((args, kwargs)), tracers(found))

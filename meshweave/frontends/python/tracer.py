@@ -89,6 +89,7 @@ class Tracer:
 
     __slots__ = ("block", "dtype", "key", "name", "shape", "trace", "type", "weak")
     __array_priority__ = 1000
+    is_batched = False  # does it stand for more than one value, as those of mapped functions do?
 
     def __init__(
         self, trace: TraceBuilder, name: str, shape: Sequence[int], dtype: DType, weak: bool = False
@@ -98,6 +99,12 @@ class Tracer:
         self.shape = tuple(shape)
         self.block: Block = trace.block
         self.type = tensor_type(self.shape, dtype)
+
+    def under(self, key: str, weak: bool) -> Tracer:
+        """Return the value under a key."""
+        found = Tracer(self.trace, self.name, self.shape, self.dtype, weak)
+        found.block, found.key = self.block, key
+        return found
 
     @property
     def ndim(self) -> int:
@@ -280,9 +287,7 @@ def _not_numpys(name: str) -> NoReturn:
 
 def same(value: Tracer, key: str, weak: bool = False) -> Tracer:
     """Return a value under a key: gradients take it for the value that has this key."""
-    found = Tracer(value.trace, value.name, value.shape, value.dtype, weak)
-    found.block, found.key = value.block, key
-    return found
+    return value.under(key, weak)
 
 
 def is_operand(value: object) -> TypeGuard[ArrayLike]:

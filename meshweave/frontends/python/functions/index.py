@@ -140,7 +140,7 @@ def _by_arrays(value: Tracer, keys: tuple[Any, ...]) -> Tracer:
     at = [i for i, k in enumerate(every) if k is not None and not isinstance(k, slice)]
     rest = getitem(value, tuple(slice(None) if i in at else k for i, k in enumerate(every)))
     sizes = [rest.shape[i] for i in at]
-    indices = [_in_range(every[i], n, i) for i, n in zip(at, sizes)]
+    indices = [in_range(every[i], n, i) for i, n in zip(at, sizes)]
     if len(at) == 1:
         return _gather(rest, tensor(indices[0]), at[0])
     adjacent = at == list(range(at[0], at[0] + len(at)))
@@ -182,7 +182,7 @@ def _signed(indices: Tracer, size: int) -> Tracer:
     return astype(minimum(indices, last), int64)
 
 
-def _in_range(key: object, size: int, dim: int) -> Tracer | np.ndarray[Any, Any]:
+def in_range(key: object, size: int, dim: int) -> Tracer | np.ndarray[Any, Any]:
     """Return an index that counts from 0. One known when tracing is checked, a traced one is clamped."""
     if isinstance(key, _Places):
         if key.size != size:
