@@ -173,6 +173,75 @@ class Moment:
 
 
 @dataclass(frozen=True)
+class PortChoice:
+    """Say where an argument or result was placed, and in which other layout it would cost least, how much more.
+
+    of: "argument 0", "result 1". otherwise: empty where it has no other layout.
+    """
+
+    of: str
+    layout: str
+    otherwise: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class PlanChoice:
+    """Describe a plan that was not chosen: its predicted seconds, and which arguments and results lie otherwise."""
+
+    seconds: float
+    differs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Hold what a program that was placed is predicted to take, how far from the optimum at most, and what decided it.
+
+    gap: as a share of the time; 0 is a proof.
+    """
+
+    mesh: str
+    seconds: float
+    gap: float
+    decisions: tuple[PortChoice, ...] = ()
+    plans: tuple[PlanChoice, ...] = ()
+
+    def as_dict(self, nbytes: int) -> dict[str, Any]:
+        """Return it for JSON. nbytes: what the busiest rank receives."""
+        return {
+            "mesh": self.mesh.replace(" ", ""),
+            "gap": self.gap,
+            "predicted_seconds": self.seconds,
+            "bytes": nbytes,
+            "decisions": [vars(d) for d in self.decisions],
+            "plans": [{"seconds": p.seconds, "differs": list(p.differs)} for p in self.plans],
+        }
+
+    def tables(self) -> list[Any]:
+        """Return tables for `rich`: what each decision would cost otherwise, the next best plans."""
+        proven = "proven" if self.gap == 0 else f"at most {100 * self.gap:.1f} % from the optimum"
+        rows = [
+            (
+                d.of,
+                d.layout,
+                d.otherwise or "none",
+                f"{1e6 * d.seconds:,.1f} us" if d.otherwise else "",
+            )
+            for d in self.decisions
+        ]
+        title = f"placement on ({self.mesh}): {1e6 * self.seconds:,.1f} us predicted, {proven}"
+        plans = [(f"{1e6 * p.seconds:,.1f} us", "; ".join(p.differs)) for p in self.plans]
+        return [
+            _table(title, columns, found)
+            for title, columns, found in (
+                (title, "of,lies in,else best in,costs more", rows),
+                ("next best plans", "predicted,differs in", plans),
+            )
+            if found
+        ]
+
+
+@dataclass(frozen=True)
 class Report:
     """Hold what a compilation decided about a program.
 
@@ -181,6 +250,7 @@ class Report:
     certificate: what is proven of it.
     state_bytes: what a step copies of the arguments that are donated.
     reasons:     why tensors move, and ops the whole program, where that was asked for.
+    placement:   how it was placed, if it was.
     """
 
     peak_bytes: int
@@ -194,6 +264,7 @@ class Report:
     state_bytes: int = 0
     reasons: tuple[Reason, ...] = ()
     ops: tuple[OpRow, ...] = ()
+    placement: Placement | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return the report for JSON, with the keys that scripts rely on."""

@@ -1,7 +1,13 @@
 """Programs that are placed, not propagated, give what NumPy gives: random ones on several meshes."""
 
+import json
+import re
+from typing import Any
+
+import commands
 import numpy as np
 import pytest
+from commands import ROOT
 from depth import examples, sampled
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,6 +15,8 @@ from programs import Program, programs
 from test_execute import FAMILIES, MESHES
 
 import meshweave
+import meshweave as mw
+from meshweave.errors import MeshweaveError, UsageError
 from meshweave.plan.placement.elimination import Choices, cost_of
 from meshweave.plan.placement.place import PlacementProblem
 
@@ -52,3 +60,79 @@ def test_any_choices_give_what_numpy_gives(family: str, monkeypatch: pytest.Monk
         check(p)
 
     run()
+
+
+def product(x: Any, w: Any) -> Any:
+    return mw.maximum(x @ w, 0.0) @ w.T
+
+
+X, W = np.ones((48, 40), np.float32), np.full((40, 30), 0.25, np.float32)
+WANTED = np.maximum(X @ W, 0) @ W.T
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"mesh": "dp=2, tp=3", "layouts": "auto"},
+        {"mesh": "auto", "ranks": 4},
+        {"mesh": "dp=2, tp=2", "layouts": "auto", "in_layouts": ("[dp, _]", "[_, tp]")},
+        {"mesh": "dp=2, tp=2", "in_layouts": ("[tp, dp]", "auto"), "out_layouts": "auto"},
+        {"mesh": "x=3", "layouts": "auto", "in_layouts": ("[_*x, _]", "[x, _]")},
+    ],
+)
+def test_what_is_said_is_kept_and_the_rest_is_chosen(said: dict[str, Any]) -> None:
+    placed = mw.jit(product, **said)
+    np.testing.assert_allclose(np.asarray(placed(X, W)), WANTED, rtol=1e-5)
+    ports = placed.lower(X, W).compile().program.inputs
+    for port, layout in zip(ports, said.get("in_layouts", ())):
+        assert layout in ("auto", str(port.layout))
+    placed.close()
+
+
+def test_explain_says_what_other_layouts_cost_and_how_to_pin_the_plan() -> None:
+    placed = mw.jit(product, mesh="dp=2, tp=2", layouts="auto", in_layouts=(None, "[_, tp]"))
+    placed(X, W)
+    text = placed.explain()
+    assert "proven" in text and "costs more" in text and "next best plans" in text
+    assert 'in_layouts=("' in text and 'layouts="auto"' in text.replace("\n", "")
+    placed.close()
+
+
+def test_an_array_with_a_layout_keeps_it_unless_auto_is_said() -> None:
+    array = mw.Array.from_numpy(X, mesh="x=2", layout="[_, x]")
+    for layouts, kept in ((None, True), (("auto", None), False)):
+        placed = mw.jit(product, mesh="x=2", layouts="auto", in_layouts=layouts)
+        np.testing.assert_allclose(np.asarray(placed(array, W)), WANTED, rtol=1e-5)
+        first = placed.lower(array, W).compile().program.inputs[0]
+        assert (str(first.layout) == "[_, x]") == kept
+        placed.close()
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"mesh": "auto"}, 'mesh="auto" needs the number of ranks'),
+        ({"mesh": "x=2", "ranks": 2}, 'ranks=2 goes with mesh="auto"'),
+        ({"mesh": "x=2", "layouts": "best"}, "layouts='best': \"auto\" or None is right"),
+        ({"mesh": "auto=2, x=2"}, "auto is no axis"),
+    ],
+)
+def test_what_cannot_be_placed_is_refused(said: dict[str, Any], message: str) -> None:
+    with pytest.raises(MeshweaveError, match=re.escape(message)):
+        mw.jit(product, **said)
+
+
+def test_sizes_that_calls_choose_are_refused() -> None:
+    placed = mw.jit(product, mesh="x=2", layouts="auto")
+    n = mw.Dim("n", max=64)
+    with pytest.raises(UsageError, match="layouts are chosen for sizes that are known"):
+        placed.lower(mw.ShapeDtype((n, 40), "f32"), W)
+
+
+def test_run_tells_of_the_placement() -> None:
+    file = ROOT / "examples/mlp/mlp.mlir"
+    done = commands.meshweave("run", file, "--mesh", "auto=2", "--check", "--json")
+    assert done.status == 0, done.err
+    said = json.loads(done.out)["placement"]
+    assert said["mesh"] in ("dp=2,tp=1", "dp=1,tp=2") and said["gap"] == 0.0
+    assert said["predicted_seconds"] > 0 and said["bytes"] >= 0 and said["decisions"]

@@ -46,13 +46,27 @@ def explanation(
         f"{count} {words} the busiest rank {moved:,} bytes; compiled in {1000 * seconds:.0f} ms; "
         f"each rank computes on {cores} core{'s' if cores > 1 else ''}"
     )
+    placed = [] if decided.placement is None else decided.placement.tables()
+    if decided.placement is not None:
+        placed.append(Text(_pinned(program)))
     out = io.StringIO()
     width = min(110, shutil.get_terminal_size((110, 24)).columns)
     # In a notebook rich would draw the tables there, and leave nothing to return.
     console = Console(file=out, width=width, force_jupyter=False)
-    for table in (ports, memory, *decided.tables(), Text(str(decided.certificate)), last):
+    for table in (ports, *placed, memory, *decided.tables(), Text(str(decided.certificate)), last):
         console.print(table)
     return out.getvalue()
+
+
+def _pinned(program: Program) -> str:
+    """Return what one writes to get these layouts again, whatever is chosen by then."""
+    held = [f'"{port.layout}"' for port in program.inputs]
+    given = [f'"{port.layout}"' for port in program.outputs]
+    ends = ", ".join(held) + ("," if len(held) == 1 else "")
+    out = given[0] if len(given) == 1 else f"({', '.join(given)})"
+    return (
+        f'to pin it: mesh="{program.mesh}", in_layouts=({ends}), out_layouts={out}, layouts="auto"'
+    )
 
 
 def _shape(shape: Sequence[int], dtype: str) -> str:

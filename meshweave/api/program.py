@@ -52,24 +52,27 @@ def passes_with(
     passes: Sequence[str] = GLOBAL_PASSES,
     target: str = "cpu",
     auto: bool = False,
+    explain: bool = False,
 ) -> tuple[str, ...]:
     """Return the passes for a target, with the kernels that `kernels` disables and enables as options.
 
-    auto: layouts are placed at the optimum, not propagated.
+    auto: layouts are placed at the optimum, not propagated. explain: note what other layouts would cost.
     """
     if auto:
         passes = tuple("dist-place" if name == "dist-propagate" else name for name in passes)
     options: dict[str, list[str]] = {
         name: [] for name in ("hint-apply", "dist-donate", "hint-budget", "select-kernels")
     }
+    if explain:
+        options["dist-place"] = ["explain=true"]
     if kernels.disabled:
         for name in ("select-kernels", "hint-budget"):
             options[name].append(f"disable={','.join(kernels.disabled)}")
     if kernels.enabled:
         options["select-kernels"].append(f"enable={','.join(kernels.enabled)}")
     if target != Goal.target:
-        for found in options.values():
-            found.append(f"target={target}")
+        for name, found in options.items():
+            found += [f"target={target}"] if name != "dist-place" else []
     return tuple(
         f"{name}{{{' '.join(said)}}}" if (said := options.get(name)) else name for name in passes
     )
@@ -369,13 +372,14 @@ def lowered(
                     mark_donated(module, donate)
                 if whole:
                     forget_interfaces(module)
+                named = _axis_names(module)
                 placed = _placed(module, mesh)
                 if placed.ranks_to_arrange is not None:
-                    placed, auto = _arranged(module, placed), True
+                    placed, auto = _arranged(module, placed, named), True
                 if here:
                     check_ranks(engine, placed)
                 target = Goal.of(engine=engine).target
-                chosen = passes_with(kernels, target=target, auto=auto)
+                chosen = passes_with(kernels, target=target, auto=auto, explain=reasons is not None)
                 passes = ("hint-strip", *chosen) if strip else chosen
                 certify, found, rows = _cut(module, passes, progress, verify, reasons)
             else:
@@ -404,11 +408,19 @@ def is_auto(layouts: str | None) -> bool:
     return layouts == "auto"
 
 
-def _arranged(module: "ir.Module", mesh: Mesh) -> Mesh:
+def _axis_names(module: "ir.Module") -> tuple[str, ...]:
+    """Return the axes that layouts of a module may name."""
+    from meshweave.transforms.base import mesh_of_module
+
+    own = mesh_of_module(module)
+    return own.names if own is not None and own.ranks_to_arrange is None else ()
+
+
+def _arranged(module: "ir.Module", mesh: Mesh, names: Sequence[str]) -> Mesh:
     """Give a module whose ranks are to be arranged the mesh on which it takes the least predicted time."""
     from meshweave.transforms.propagation.place import arrange_ranks
 
-    chosen = arrange_ranks(module, mesh)
+    chosen = arrange_ranks(module, mesh, names)
     _verified(module)
     return chosen
 

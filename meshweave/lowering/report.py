@@ -12,8 +12,18 @@ from meshweave.lowering.buffers.memory import moments, region_bytes, state_copie
 from meshweave.lowering.gpu.choices import taken_rows
 from meshweave.lowering.host.prepare import main_function
 from meshweave.lowering.host.program import LoweredProgram
-from meshweave.report import KernelRow, LedgerRow, RegionRow, Report, TransferRow
+from meshweave.report import (
+    KernelRow,
+    LedgerRow,
+    Placement,
+    PlanChoice,
+    PortChoice,
+    RegionRow,
+    Report,
+    TransferRow,
+)
 from meshweave.transforms.kernels.select_kernels import kernel_rows
+from meshweave.transforms.propagation.place import PLACEMENT
 from meshweave.transforms.slicing.ledger import read_ledger
 
 
@@ -58,6 +68,24 @@ def report_of(module: ir.Module, program: LoweredProgram) -> Report:
         state_bytes=sum(state_copies(program).values()),
         reasons=program.reasons,
         ops=program.whole,
+        placement=_placement(module),
+    )
+
+
+def _placement(module: ir.Module) -> Placement | None:
+    """Return what dist-place noted; None for a program that was propagated."""
+    noted = module.operation.attributes.get(PLACEMENT)
+    if noted is None:
+        return None
+    said = {entry.name: entry.attr for entry in ir.DictAttr(noted)}
+    decisions = [{e.name: e.attr.value for e in ir.DictAttr(d)} for d in said.get("decisions", ())]
+    plans = [ir.DictAttr(plan) for plan in said.get("plans", ())]
+    return Placement(
+        *(said["mesh"].value, said["seconds"].value, said["gap"].value),
+        tuple([PortChoice(**decision) for decision in decisions]),
+        tuple(
+            [PlanChoice(p["seconds"].value, tuple([d.value for d in p["differs"]])) for p in plans]
+        ),
     )
 
 

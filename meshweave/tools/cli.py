@@ -137,7 +137,10 @@ def _number(
 def _add_program(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("file", metavar="FILE", help="the program; - reads standard input")
-    add("--mesh", help='axes and sizes, "x=2,y=2" (default: the program\'s own, or one rank)')
+    add(
+        "--mesh",
+        help='axes and sizes, "x=2,y=2" (default: the program\'s own, or one rank); "auto=4": choose them',
+    )
     add(
         "--engine",
         type=_choice("engine", *ENGINES),

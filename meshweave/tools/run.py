@@ -260,7 +260,7 @@ def _engine(bundle: Bundle, options: argparse.Namespace) -> Engine:
 def _check_bundle(source: ProgramFile, bundle: Bundle, options: argparse.Namespace) -> None:
     """Raise UsageError if the options ask for another mesh, target or engine than the bundle's."""
     manifest, mesh = bundle.manifest, read_mesh(options)
-    if mesh is not None and mesh != Mesh.parse(manifest.mesh):
+    if mesh is not None and mesh.ranks_to_arrange is None and mesh != Mesh.parse(manifest.mesh):
         raise UsageError(f"--mesh {mesh}: {source.name} is compiled for ({manifest.mesh})")
     if options.target not in (None, manifest.target):
         raise UsageError(
@@ -361,7 +361,17 @@ def _summary(
         {"op": c.op, "axes": list(c.axes), "bytes": c.bytes}
         for c in program.bundle.manifest.collectives
     ]
+    if options.mesh is not None and _arranges(options) and program.bundle.origin is not None:
+        placement = program.bundle.origin().placement
+        nbytes = sum(c.bytes for c in program.bundle.manifest.collectives)
+        summary["placement"] = placement.as_dict(nbytes)
     return summary
+
+
+def _arranges(options: argparse.Namespace) -> bool:
+    """Tell whether the axes of the mesh are to be chosen."""
+    mesh = read_mesh(options)
+    return mesh is not None and mesh.ranks_to_arrange is not None
 
 
 def _table(program: Program, name: str, files: list[str], differences: list[Difference]) -> None:

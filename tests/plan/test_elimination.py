@@ -109,5 +109,5 @@ def test_moves_are_priced_as_the_planner_prices_them(mesh: Mesh) -> None:
     shape, prices = (1024, 2048), MachinePrices()
     for source, target in product(map(Layout.parse, LAYOUTS), repeat=2):
         plan = plan_redistribute(source, target, mesh, shape, 4)
-        price = prices.move(source, target, mesh, 4 * 1024 * 2048)
+        price = prices.moves([source], [target], mesh, 4 * 1024 * 2048)[0, 0]
         assert price == pytest.approx(plan.seconds, rel=0.02, abs=1e-9), f"{source} -> {target}"

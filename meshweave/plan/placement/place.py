@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from meshweave.layout.factors import Rule
 from meshweave.layout.layout import Layout
 from meshweave.layout.mesh import Mesh
 from meshweave.plan.placement.elimination import Choices, CostTerm, Numbers, minimise
 from meshweave.plan.placement.prices import MachinePrices
-from meshweave.plan.placement.runs import OpRun, runs_of
+from meshweave.plan.placement.runs import OpRun, RuleRuns
 from meshweave.plan.propagation.arrange import StatedLayout
 from meshweave.plan.propagation.propagate import (
     Decision,
@@ -28,6 +29,9 @@ from meshweave.plan.redistribute import plan_redistribute
 
 VIEWS = ("pass", "tensor.expand_shape", "tensor.collapse_shape", "tensor.reshape", "tensor.cast")
 """Ops that make no new elements."""
+
+FORBIDDEN = 1e9
+"""Seconds that stand for never."""
 
 
 @dataclass(frozen=True)
@@ -64,16 +68,18 @@ class PlacementProblem:
     times: Times
     edges: Edges
     prices: MachinePrices = field(default_factory=MachinePrices)
+    rules: dict[int, RuleRuns] = field(init=False)
     layouts: list[tuple[Layout, ...]] = field(init=False)
     runs: list[tuple[OpRun, ...]] = field(init=False)
     terms: list[CostTerm] = field(init=False)
     sizes: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
-        graph = self.graph
+        graph, passes = self.graph, self.edges.passes
+        used = {rule for op, rule in enumerate(graph.rule_of) if op not in passes}
+        self.rules = {rule: RuleRuns.of(graph.rules[rule], self.mesh) for rule in sorted(used)}
         self.runs = [
-            () if op in self.edges.passes else runs_of(graph.rules[rule], self.mesh)
-            for op, rule in enumerate(graph.rule_of)
+            () if op in passes else self.rules[rule].runs for op, rule in enumerate(graph.rule_of)
         ]
         self._axes = {axis.name: self.mesh.size(axis.name) for axis in self.mesh.axes}
         self._bytes = [0] * len(graph.specs)
@@ -93,6 +99,21 @@ class PlacementProblem:
     def solve(self, terms: Sequence[CostTerm] = ()) -> Choices:
         """Return the best choices. terms: what to count besides."""
         return minimise(self.sizes, [*self.terms, *terms])
+
+    def otherwise(self, value: int, choices: Choices) -> Choices | None:
+        """Return the best choices in which a value has another layout than in these; None where it has no other."""
+        v = self.variable(value)
+        if self.sizes[v] == 1:
+            return None
+        forbidden = np.zeros(self.sizes[v])
+        forbidden[choices.picks[v]] = FORBIDDEN
+        found = self.solve([CostTerm((v,), forbidden)])
+        return None if found.cost >= FORBIDDEN else found
+
+    def layout(self, value: int, choices: Choices) -> Layout:
+        """Return the layout of a value among these choices."""
+        v = self.variable(value)
+        return self.layouts[v][choices.picks[v]]
 
     def placed(self, choices: Choices) -> tuple[list[Layout | None], list[Decision]]:
         """Return the layout of each value and the decision of each op, as `propagate` does; sets `graph.specs`."""
@@ -157,16 +178,9 @@ class PlacementProblem:
         nbytes = self._bytes[source]
         key = ("pass", self.layouts[source], self.layouts[target], nbytes, times)
         if key not in self._tables:
-            self._tables[key] = times * np.array(
-                [
-                    [self._move(a, b, nbytes) for b in self.layouts[target]]
-                    for a in self.layouts[source]
-                ]
-            )
+            here, there = self.layouts[source], self.layouts[target]
+            self._tables[key] = times * self.prices.moves(here, there, self.mesh, nbytes)
         return [CostTerm((source, target), self._tables[key])]
-
-    def _move(self, source: Layout, target: Layout, nbytes: int) -> float:
-        return self.prices.move(source, target, self.mesh, nbytes)
 
     def _table(self, number: int, v: int, tensors: tuple[int, ...]) -> Numbers:
         """Return what a value costs an op that reads or makes it, for each layout and each run.
@@ -176,42 +190,50 @@ class PlacementProblem:
         times = self.times.values[v]
         key = (number, tensors, self.layouts[v], times)
         if key not in self._tables:
-            rule, layouts = self.graph.rules[number], self.layouts[v]
-            runs, made = runs_of(rule, self.mesh), len(rule.operands)
-            rows: dict[object, list[float]] = {}
-            table = np.zeros((len(layouts), len(runs)))
-            for column, run in enumerate(runs):
-                wanted = {}
-                for t in tensors:
-                    end = (*run.operands, *run.results)[t]
-                    if end is not None:
-                        seen = any(at == t for at, _, _ in rule.windows)
-                        wanted[(end, t >= made, t if seen else -1)] = t
-                for (end, is_result, seen_by), t in wanted.items():
-                    known = (end, is_result, seen_by)
-                    if known not in rows:
-                        rows[known] = [
-                            self._end(rule, t, layout, end, is_result, seen_by >= 0)
-                            for layout in layouts
-                        ]
-                    table[:, column] += rows[known]
-            self._tables[key] = times * table
+            self._tables[key] = times * self._ends(number, self.layouts[v], tensors)
         return self._tables[key]
 
-    def _end(
-        self, rule: object, t: int, layout: Layout, end: Layout, is_result: bool, seen: bool
-    ) -> float:
-        """Return the seconds to bring tensor t of an op from or to the layout of its value."""
-        nbytes = rule.nbytes[t]  # type: ignore[attr-defined]
-        if is_result:
-            return self._move(end, layout, nbytes)
-        if not seen:
-            return self._move(layout, end, nbytes)
-        plain = layout.without_partial()
-        before = self._move(layout, plain, nbytes)
-        run = tuple(end.axes_of(d) for d in range(end.ndim))
-        missing = bytes_missing(rule, t, plain.block_axes(), run, self._axes)  # type: ignore[arg-type]
-        return before + self.prices.window(missing)
+    def _ends(self, number: int, layouts: tuple[Layout, ...], tensors: tuple[int, ...]) -> Numbers:
+        rule, runs = self.graph.rules[number], self.rules[number]
+        made, through = len(rule.operands), {t for t, _, _ in rule.windows}
+        table: Numbers = np.zeros((len(layouts), len(runs.runs)))
+        for place, t in enumerate(tensors):
+            ends, nbytes = runs.ends[t], rule.nbytes[t]
+            if t in through:
+                costs = self._windows(rule, t, layouts, ends)
+            elif t >= made:
+                costs = self.prices.moves(ends, layouts, self.mesh, nbytes).T
+            else:
+                costs = self.prices.moves(layouts, ends, self.mesh, nbytes)
+            column = costs[:, runs.at[t]]
+            for before in tensors[:place] if t < made and t not in through else ():
+                if before not in through:
+                    again = [
+                        ends[i] == runs.ends[before][j] for i, j in zip(runs.at[t], runs.at[before])
+                    ]
+                    column = np.where(again, 0.0, column)
+            table += column
+        return table
+
+    def _windows(
+        self, rule: Rule, t: int, layouts: tuple[Layout, ...], ends: tuple[Layout, ...]
+    ) -> Numbers:
+        """Return the seconds to read windows of an operand: to add it up, if it is a sum, and to exchange the rest."""
+        plain = [layout.without_partial() for layout in layouts]
+        before = [
+            self.prices.moves([a], [b], self.mesh, rule.nbytes[t])[0, 0]
+            for a, b in zip(layouts, plain)
+        ]
+        runs = [tuple(end.axes_of(d) for d in range(end.ndim)) for end in ends]
+        rows = [
+            [
+                self.prices.window(bytes_missing(rule, t, layout.block_axes(), run, self._axes))
+                for run in runs
+            ]
+            for layout in plain
+        ]
+        found: Numbers = np.array(before)[:, None] + np.array(rows)
+        return found
 
     def _interfaces(self) -> list[CostTerm]:
         """Return what values that were said to lie beyond blocks cost, from there to the blocks that ops work on."""
@@ -248,16 +270,17 @@ def _domains(work: PlacementProblem) -> list[tuple[Layout, ...]]:
     graph = work.graph
     found: list[dict[Layout, None]] = [{} for _ in graph.specs]
     linear = _may_stay_partial(work)
-    for runs, values in zip(work.runs, graph.values_of):
-        for run in runs:
-            for v, layout in zip(values, (*run.operands, *run.results)):
-                if v < 0 or layout is None:
-                    continue
+    for op, (number, values) in enumerate(zip(graph.rule_of, graph.values_of)):
+        if op in work.edges.passes:
+            continue
+        runs = work.rules[number]
+        for v, ends, blocks in zip(values, runs.ends, runs.blocks):
+            if v >= 0:
                 v = work.variable(v)
-                blocks = Layout.blocks([layout.axes_of(d) for d in range(layout.ndim)])
-                found[v].setdefault(blocks)
-                if layout.partial and linear[v]:
-                    found[v].setdefault(blocks.with_partial(layout.partial))
+                found[v].update(dict.fromkeys(blocks))
+                if linear[v]:
+                    sums = [x for x, y in zip(ends, blocks) if x.partial and x.is_block]
+                    found[v].update(dict.fromkeys(sums))
     _handed(work, found)
     sizes = work._axes
     return [

@@ -9,15 +9,21 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
+import numpy as np
+
 from meshweave.layout.factors import Axes
 from meshweave.layout.layout import Layout, Partial
 from meshweave.layout.mesh import Axis, Link, Mesh
-from meshweave.plan.cost import SHARED_MEMORY, Profile
+from meshweave.plan.cost import SHARED_MEMORY, Profile, copy_seconds, link_of, seconds
+from meshweave.plan.placement.elimination import Numbers
 from meshweave.plan.placement.runs import OpRun
 from meshweave.plan.redistribute import plan_redistribute
 
 ITERATION = 2e-11
 """Seconds of a multiply-add in the loops of an op: 50 G/s, of one core with vectors."""
+
+MOST_SEARCHED = 2
+"""Axes of a move that is planned; beyond, a formula prices it, since the planner searches among many orders."""
 
 LARGE = 1 << 20
 """Elements of the tensor whose plan stands for those of all: its launches are a small part, as the planner counts."""
@@ -41,11 +47,11 @@ class MachinePrices:
             return joined
         return joined + max(run.iterations * self.iteration, run.nbytes * self.profile.copy_beta)
 
-    def move(self, source: Layout, target: Layout, mesh: Mesh, nbytes: int) -> float:
-        """Return the seconds that a tensor of nbytes in all takes from one layout in blocks to another."""
-        if source == target:
-            return 0.0
-        once, each = _rate(source, target, mesh, self.profile)
+    def moves(
+        self, sources: Sequence[Layout], targets: Sequence[Layout], mesh: Mesh, nbytes: int
+    ) -> Numbers:
+        """Return the seconds of a tensor of nbytes in all from each of some layouts in blocks to each of others."""
+        once, each = _rates(mesh, self.profile).between(sources, targets)
         return once + each * nbytes
 
     def window(self, nbytes: float) -> float:
@@ -56,9 +62,52 @@ class MachinePrices:
         return profile.launch + profile.link.alpha + nbytes * profile.link.beta
 
 
-@lru_cache(maxsize=1 << 16)
+class _Rates:
+    """Keep the rates of moves between the layouts seen so far on one mesh, in two matrices that grow."""
+
+    def __init__(self, mesh: Mesh, profile: Profile) -> None:
+        self.mesh, self.profile = mesh, profile
+        self.numbers: dict[Layout, int] = {}
+        self.layouts: list[Layout] = []
+        self.once = np.full((64, 64), np.nan)
+        self.each = np.full((64, 64), np.nan)
+
+    def between(
+        self, sources: Sequence[Layout], targets: Sequence[Layout]
+    ) -> tuple[Numbers, Numbers]:
+        """Return the seconds of launches, and of each byte, from each of the sources to each of the targets."""
+        at = np.ix_([self._number(x) for x in sources], [self._number(x) for x in targets])
+        once = self.once[at]
+        if np.isnan(once).any():
+            for i, j in zip(*np.nonzero(np.isnan(once))):
+                a, b = self.numbers[sources[i]], self.numbers[targets[j]]
+                self.once[a, b], self.each[a, b] = _rate(
+                    sources[i], targets[j], self.mesh, self.profile
+                )
+            once = self.once[at]
+        return once, self.each[at]
+
+    def _number(self, layout: Layout) -> int:
+        number = self.numbers.get(layout)
+        if number is None:
+            number = self.numbers[layout] = len(self.layouts)
+            self.layouts.append(layout)
+            if number == len(self.once):
+                pad = ((0, number), (0, number))
+                self.once = np.pad(self.once, pad, constant_values=np.nan)
+                self.each = np.pad(self.each, pad, constant_values=np.nan)
+        return number
+
+
+@lru_cache(maxsize=64)
+def _rates(mesh: Mesh, profile: Profile) -> _Rates:
+    return _Rates(mesh, profile)
+
+
 def _rate(source: Layout, target: Layout, mesh: Mesh, profile: Profile) -> tuple[float, float]:
     """Return the seconds of a move's launches, and those of each byte of the whole tensor."""
+    if source == target:
+        return 0.0, 0.0
     rows, share = [], 1
     sizes = {axis.name: mesh.size(axis.name) for axis in mesh.axes}
     for have, want in zip(source.block_axes(), target.block_axes()):
@@ -76,6 +125,11 @@ def _rate(source: Layout, target: Layout, mesh: Mesh, profile: Profile) -> tuple
     names = {a: f"a{number}" for number, a in enumerate(dict.fromkeys(met))}
     if not names:
         return 0.0, 0.0
+    if len(names) > MOST_SEARCHED:
+        ends = [tuple(dict.fromkeys(a for row in rows for a in row[end])) for end in (0, 1)]
+        reduced = tuple(a for _, a in left[0] if (_, a) not in left[1])
+        found = _formula(ends[0], ends[1], reduced, mesh, profile)
+        return found[0], found[1] / share
     used = {*source.used_axes, *target.used_axes, *[a for p in pending for _, a in p]}
     for axis in mesh.axes:  # an idle axis helps: each of its ranks moves a part
         if sizes[axis.name] > 1 and axis.name not in used:
@@ -93,6 +147,39 @@ def _rate(source: Layout, target: Layout, mesh: Mesh, profile: Profile) -> tuple
         profile,
     )
     return found[0], found[1] / share
+
+
+def _formula(
+    have: Axes, want: Axes, reduced: Axes, mesh: Mesh, profile: Profile
+) -> tuple[float, float]:
+    """Return what `_rate` does for a move of many axes, which the planner would search long for.
+
+    Axes that are added cut first; then what is pending is reduced, to where it goes or on all ranks, axes change their
+    dims, and those that go away are gathered: each in one collective.
+    """
+    once, each, copied = 0.0, 0.0, 0.0
+    share = 1.0 / mesh.axis_count(have)
+    gone, kept = (tuple(a for a in have if (a in want) == stays) for stays in (False, True))
+    scattered = tuple(a for a in reduced if a in want)
+    new = tuple(a for a in want if a not in have and a not in scattered)
+    share /= mesh.axis_count(new)
+    copied += share if new else 0.0
+    for op, axes in (
+        ("reduce_scatter", scattered),
+        ("all_reduce", tuple(a for a in reduced if a not in want)),
+        ("all_to_all", kept),
+        ("all_gather", gone),
+    ):
+        if not axes:
+            continue
+        ranks, link = mesh.axis_count(axes), link_of(mesh, axes, profile)
+        share *= {"reduce_scatter": 1 / ranks, "all_gather": float(ranks)}.get(op, 1.0)
+        part = share * (ranks - 1) / ranks
+        each += link.beta * {"all_reduce": 2 * part, "reduce_scatter": share * (ranks - 1)}.get(
+            op, part
+        )
+        once += seconds(op, 0, ranks, link, profile)
+    return once, each + copy_seconds(1, profile) / 4 * copied
 
 
 def _pending(layout: Layout, sizes: dict[str, int]) -> list[tuple[str, str]]:
@@ -116,14 +203,14 @@ def _canonical(
     for end, partial in ((0, had), (1, wanted)):
         dims = [row[end] for row in rows] or [()]
         ends.append(Layout.blocks(dims, _partials(partial)))
-    seconds, own = [], None if profile == SHARED_MEMORY else profile
+    taken, own = [], None if profile == SHARED_MEMORY else profile
     for times in (1, 2):
         tensor = (*shape[:-1], times * shape[-1])
         plan = plan_redistribute(ends[0], ends[1], mesh, tensor, 4, profile=own)
-        seconds.append(plan.seconds)
+        taken.append(plan.seconds)
     nbytes = 4 * prod(shape)
-    each = max(0.0, (seconds[1] - seconds[0]) / nbytes)
-    return max(0.0, seconds[0] - each * nbytes), each
+    each = max(0.0, (taken[1] - taken[0]) / nbytes)
+    return max(0.0, taken[0] - each * nbytes), each
 
 
 def _partials(pending: Sequence[tuple[str, str]]) -> list[Partial]:

@@ -5,10 +5,13 @@ sums on: its operands and its result are then sums over these axes that are stil
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import permutations, product
 from math import ceil
+
+import numpy as np
+import numpy.typing as npt
 
 from meshweave.layout.factors import (
     FOUND,
@@ -152,6 +155,29 @@ def _run(
     )
 
 
-def without_partial(layout: Layout) -> Layout:
-    """Return the layout with nothing left to reduce."""
-    return replace(layout, partial=()) if layout.partial else layout
+@dataclass(frozen=True)
+class RuleRuns:
+    """Hold the ways to run an op, and for each of its tensors the layouts that they read or make it in.
+
+    ends: of each tensor its distinct layouts, () for what is no tensor. at: for each run the place in these.
+    blocks: the same layouts in blocks, without windows and sums.
+    """
+
+    runs: tuple[OpRun, ...]
+    ends: tuple[tuple[Layout, ...], ...]
+    at: tuple[npt.NDArray[np.intp], ...]
+    blocks: tuple[tuple[Layout, ...], ...]
+
+    @staticmethod
+    def of(rule: Rule, mesh: Mesh) -> "RuleRuns":
+        """Return those of an op with this rule."""
+        runs = runs_of(rule, mesh)
+        ends, at, blocks = [], [], []
+        for layouts in zip(*[(*run.operands, *run.results) for run in runs]):
+            places = {x: number for number, x in enumerate(dict.fromkeys(layouts)) if x is not None}
+            ends.append(tuple(places))
+            at.append(np.array([places[x] for x in layouts] if places else [], np.intp))
+            blocks.append(
+                tuple([Layout.blocks([x.axes_of(d) for d in range(x.ndim)]) for x in places])
+            )
+        return RuleRuns(runs, tuple(ends), tuple(at), tuple(blocks))

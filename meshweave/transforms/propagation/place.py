@@ -9,17 +9,19 @@ chosen so that computing and moving together take the least predicted time (plan
 the number of ranks is said, `auto=4`, the axes are chosen too: one, or two whose product that number is.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from meshweave.dialects.dist import TAKES
 from meshweave.ir.bindings import ir
-from meshweave.layout.mesh import Mesh
+from meshweave.layout.mesh import Axis, Mesh
 from meshweave.plan.placement.elimination import Choices
 from meshweave.plan.placement.place import Edges, PlacementProblem, Times
 from meshweave.plan.propagation.arrange import arrange
 from meshweave.transforms.base import (
     Pass,
+    PassFailure,
     copied,
     fail,
     functions,
@@ -42,9 +44,13 @@ UNKNOWN_TRIPS = 8.0  # rounds of a loop that ends when its body says so
 
 @dataclass(frozen=True)
 class Place(Pass):
-    """Give every value the layout, and every op the run, that make the predicted time least."""
+    """Give every value the layout, and every op the run, that make the predicted time least.
+
+    explain: note in `dist.placement` what other layouts of arguments and results would cost, and the next best plans.
+    """
 
     name: ClassVar[str] = "dist-place"
+    explain: bool = False
 
     def run(self, module: ir.Module) -> None:
         mesh = mesh_of_module(module)
@@ -63,45 +69,127 @@ class Place(Pass):
         for op in built.table.unknown:
             remark(op, f"dist-place: no rule for '{op.name}': its operands are gathered whole")
         LayoutWriter(built, layouts).write(module, decisions)
-        f64 = ir.F64Type.get()
-        module.operation.attributes[PLACEMENT] = ir.DictAttr.get(
-            {
-                "mesh": ir.StringAttr.get(str(mesh)),
-                "seconds": ir.FloatAttr.get(f64, choices.cost),
-                "gap": ir.FloatAttr.get(f64, choices.gap),
-            }
-        )
+        said: dict[str, ir.Attribute] = {
+            "mesh": ir.StringAttr.get(str(mesh)),
+            "seconds": _float(choices.cost),
+            "gap": _float(choices.gap),
+        }
+        if self.explain:
+            said |= _explained(module, built, placing, choices)
+        module.operation.attributes[PLACEMENT] = ir.DictAttr.get(said)
+
+
+MOST_PORTS = 24
+"""Arguments and results of which is asked what another layout would cost."""
+
+MOST_PLANS = 3
+"""Next best plans that are noted."""
+
+
+def _float(number: float) -> ir.Attribute:
+    return ir.FloatAttr.get(ir.F64Type.get(), number)
+
+
+def _explained(
+    module: ir.Module, built: Built, placing: PlacementProblem, choices: Choices
+) -> dict[str, ir.Attribute]:
+    """Return what each argument and result of the entry costs more in its next best layout, and the next best plans."""
+    ports = _ports(module, built)
+    decisions, others = [], dict[tuple[str, ...], Choices]()
+    for name, value in ports[:MOST_PORTS]:
+        own, other = str(placing.layout(value, choices)), placing.otherwise(value, choices)
+        said = {"of": ir.StringAttr.get(name), "layout": ir.StringAttr.get(own)}
+        if other is not None:
+            said["otherwise"] = ir.StringAttr.get(str(placing.layout(value, other)))
+            said["seconds"] = _float(max(0.0, other.cost - choices.cost))
+            others.setdefault(tuple(_differs(ports, placing, choices, other)), other)
+        decisions.append(ir.DictAttr.get(said))
+    best = sorted(others.items(), key=lambda item: (item[1].cost, item[0]))[:MOST_PLANS]
+    plans = [
+        {
+            "seconds": _float(other.cost),
+            "differs": ir.ArrayAttr.get([*map(ir.StringAttr.get, where)]),
+        }
+        for where, other in best
+    ]
+    return {
+        "decisions": ir.ArrayAttr.get(decisions),
+        "plans": ir.ArrayAttr.get([ir.DictAttr.get(plan) for plan in plans]),
+    }
+
+
+def _ports(module: ir.Module, built: Built) -> list[tuple[str, int]]:
+    """Return the tensors that the entry takes and gives, by name, with their numbers."""
+    entry = functions(module)[0]
+    for f in functions(module):
+        if f.operation.attributes["sym_name"].value == "main":
+            entry = f
+    arguments = entry.operation.regions[0].blocks[0].arguments
+    numbers = [built.values.get(a, -1) for a in arguments]
+    results = built.results[entry.operation.attributes["sym_name"].value]
+    named = [(f"argument {i}", n) for i, n in enumerate(numbers)]
+    named += [(f"result {i}", n) for i, n in enumerate(results)]
+    return [(name, number) for name, number in named if number >= 0]
+
+
+def _differs(
+    ports: list[tuple[str, int]], placing: PlacementProblem, choices: Choices, other: Choices
+) -> list[str]:
+    """Return which arguments and results lie otherwise in other choices, and how."""
+    return [
+        f"{name}: {placing.layout(value, other)}"
+        for name, value in ports
+        if placing.layout(value, choices) != placing.layout(value, other)
+    ]
 
 
 NAMES = ("dp", "tp")
 """The axes of meshes that are chosen."""
 
 
-def arrange_ranks(module: ir.Module, mesh: Mesh) -> Mesh:
-    """Give a module for `auto=N` the axes on which its predicted time is least; of equal ones the fewest axes.
+def arrange_ranks(module: ir.Module, mesh: Mesh, names: Sequence[str] = ()) -> Mesh:
+    """Give a module for `auto=N` the axes on which its predicted time is least; of equal ones the first.
 
-    Raises PassFailure for a program whose layouts name axes: of ranks to be arranged none has a name yet.
+    names: axes that layouts of the program name; they get sizes. Raises PassFailure where the layouts fit none.
     """
     best: tuple[float, Mesh] | None = None
+    refused: PassFailure | None = None
     with module.context, module.operation.location:
-        for axes in arrangements(mesh.nranks):
+        for axes in arrangements(mesh.nranks, names):
             trial = copied(module)
             set_mesh(trial, axes)
             OutlineRepeats().run(trial)
-            open_interfaces(trial, axes)
-            _, _, choices = placed(trial, axes)
+            try:
+                open_interfaces(trial, axes)
+                _, _, choices = placed(trial, axes)
+            except PassFailure as failure:
+                refused = refused or failure
+                continue
             if best is None or choices.cost < best[0] * (1 - 1e-9):
                 best = choices.cost, axes
-        assert best is not None  # one axis is always possible
+        if best is None:
+            assert refused is not None  # there is one arrangement at least
+            raise refused
         set_mesh(module, best[1])
     return best[1]
 
 
-def arrangements(ranks: int) -> list[Mesh]:
-    """Return the meshes of so many ranks with one axis, and with two, the larger one first."""
-    divisors = [d for d in range(2, ranks) if d * d <= ranks and ranks % d == 0]
-    pairs = [Mesh(**dict(zip(NAMES, (ranks // d, d)))) for d in divisors]
-    return [Mesh(**{NAMES[0]: ranks}), *pairs]
+def arrangements(ranks: int, names: Sequence[str] = ()) -> list[Mesh]:
+    """Return the meshes of so many ranks with one axis, and with two, the larger one first.
+
+    names: return those with these axes instead, whatever their sizes.
+    """
+    divisors = [d for d in range(1, ranks + 1) if ranks % d == 0]
+    if not names:
+        pairs = [(ranks // d, d) for d in divisors if d > 1 and d * d <= ranks]
+        return [Mesh(**dict(zip(NAMES, sizes))) for sizes in ((ranks,), *pairs)]
+    if len(names) == 1:
+        return [Mesh(**{names[0]: ranks})]
+    found = []
+    for first in reversed(divisors):
+        for rest in arrangements(ranks // first, names[1:]):
+            found.append(Mesh(Axis(names[0], first), *rest.axes))
+    return found
 
 
 def placed(module: ir.Module, mesh: Mesh) -> tuple[Built, PlacementProblem, Choices]:
