@@ -136,3 +136,22 @@ def test_run_tells_of_the_placement() -> None:
     said = json.loads(done.out)["placement"]
     assert said["mesh"] in ("dp=2,tp=1", "dp=1,tp=2") and said["gap"] == 0.0
     assert said["predicted_seconds"] > 0 and said["bytes"] >= 0 and said["decisions"]
+
+
+def test_jax_functions_are_placed() -> None:
+    pytest.importorskip("jax")
+    for mesh in ("dp=2, tp=2", "auto=4"):
+        with mw.from_jax(lambda x, w: (x @ w).sum(0), X, W, mesh=mesh, layouts="auto") as program:
+            assert program.mesh.nranks == 4
+            np.testing.assert_allclose(np.asarray(program(X, W)), (X @ W).sum(0), rtol=1e-5)
+
+
+@pytest.mark.torch
+def test_torch_modules_are_placed() -> None:
+    torch = pytest.importorskip("torch")
+    module, x = torch.nn.Linear(12, 6).eval(), torch.ones(4, 12)
+    for mesh in ("dp=2, tp=2", "auto=4"):
+        placements = {"weight": "[tp, _]"} if mesh != "auto=4" else None
+        with mw.from_torch(module, (x,), placements, mesh=mesh, layouts="auto") as program:
+            assert program.mesh.nranks == 4
+            assert torch.allclose(program(x), module(x), atol=1e-5)

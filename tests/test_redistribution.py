@@ -1,14 +1,22 @@
 """mw.Array and mw.redistribute: what goes in comes out, in memory as the layout says; what does not fit is named."""
 
+from math import prod
+from typing import Any
+
 import numpy as np
 import pytest
+from depth import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import any_layouts, meshes, shapes
 
 import meshweave as mw
 from meshweave.abi import DTYPES
 from meshweave.api import redistribution
 from meshweave.bundle import numpy_dtype
 from meshweave.errors import LayoutError, MeshweaveError, UsageError
-from meshweave.layout import Layout, Mesh
+from meshweave.layout import Layout, Mesh, digits
+from meshweave.layout.digits import gather_at
 
 MESH = Mesh(x=2, y=2)
 VALUE = np.arange(48, dtype="f4").reshape(8, 6)
@@ -161,3 +169,59 @@ def test_what_cannot_be_moved_is_refused(array, layout, engine, kind, message):
     with pytest.raises(kind, match=message) as caught:
         mw.redistribute(array, layout, engine=engine)
     assert "\n" not in str(caught.value)
+
+
+@settings(max_examples=examples(60))
+@given(st.data())
+def test_an_array_goes_to_another_mesh(data: st.DataObject) -> None:
+    """Of any size, from and to any layouts; each rank reads what it will hold, and no more."""
+    shape = data.draw(shapes(data.draw(st.integers(0, 3))))
+    source, target = data.draw(meshes()), data.draw(meshes())
+    before, after = (data.draw(any_layouts(mesh, shape)) for mesh in (source, target))
+    value = np.random.default_rng(0).integers(-4, 5, shape).astype("f4")
+    array = mw.Array.from_numpy(value, mesh=source, layout=before)
+    read = []
+
+    def counting(*arguments: Any) -> Any:
+        found = gather_at(*arguments)
+        read.append(found.size)
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(digits, "gather_at", counting)
+        moved = mw.redistribute(array, after, mesh=target)
+    assert (moved.mesh, moved.layout) == (target, after)
+    assert np.array_equal(moved.numpy(), value)
+    assert all(n <= prod(after.local_shape(target, shape)) for n in read)
+
+
+def test_bf16_sums_go_to_another_mesh() -> None:
+    array = mw.Array.from_numpy(VALUE, mesh="x=2", layout="[_, x]", dtype="bf16")
+    partial = mw.redistribute(array, "[_, _] +sum(x)")
+    served = mw.redistribute(partial, "[y*_, _]", mesh="y=3")
+    assert served.dtype_name == "bf16" and np.array_equal(served.numpy(), VALUE)
+    assert np.array_equal(partial.redistribute("[_, y] +sum(x)", mesh="x=2, y=4").numpy(), VALUE)
+
+
+@pytest.mark.parametrize(
+    ("more", "error", "message"),
+    [
+        ({"layout": "[x, _]", "mesh": "z=3"}, LayoutError, 'no axis "x"'),
+        ({"layout": "[z, _]", "mesh": "z=N"}, UsageError, "has no axes of known sizes"),
+        ({"layout": "[_, _]", "mesh": "auto=2"}, UsageError, "has no axes of known sizes"),
+        ({"layout": "[z, _]", "mesh": "z=3", "engine": "mpi"}, UsageError, '"local" is right'),
+        ({"layout": "[z, _]", "mesh": 7}, UsageError, "mesh: text or a Mesh is needed, got int"),
+    ],
+)
+def test_a_mesh_that_an_array_cannot_go_to_is_named(
+    more: dict[str, Any], error: type[MeshweaveError], message: str
+) -> None:
+    array = mw.Array.from_numpy(VALUE, mesh="x=2", layout="[x, _]")
+    with pytest.raises(error, match=message):
+        mw.redistribute(array, **more)
+
+
+def test_a_traced_value_stays_on_its_mesh() -> None:
+    f = mw.jit(lambda a: mw.redistribute(a, "[_, _]", mesh="y=3"), mesh="x=2")
+    with pytest.raises(MeshweaveError, match="a program has one mesh"):
+        f(VALUE)

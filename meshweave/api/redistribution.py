@@ -13,16 +13,18 @@ from typing import Any, NamedTuple, overload
 from meshweave.api.program import shared
 from meshweave.bundle import Bundle, numpy_dtype
 from meshweave.errors import UsageError
+from meshweave.frontends.python.builder import fail
 from meshweave.frontends.python.place import constrain
 from meshweave.frontends.python.tracer import Tracer
 from meshweave.layout import Layout, Mesh
 from meshweave.layout.arguments import as_layout
+from meshweave.layout.digits import carried
 from meshweave.layout.spec import LayoutLike
 from meshweave.plan.boxes import copied
 from meshweave.plan.redistribute import plan_redistribute
 from meshweave.plan.simulate import simulate
 from meshweave.plan.steps import PlanStep
-from meshweave.runtime.arrays.array import Array
+from meshweave.runtime.arrays.array import Array, as_mesh
 from meshweave.runtime.engine import Engine, Executable
 from meshweave.runtime.engine import engine as engine_named
 from meshweave.runtime.forks import new_reentrant_lock
@@ -39,16 +41,28 @@ KEPT, KEPT_APART = (
 
 
 @overload
-def redistribute(x: Array, layout: LayoutLike, engine: str = "local") -> Array: ...
+def redistribute(
+    x: Array, layout: LayoutLike, engine: str = "local", *, mesh: Mesh | str | None = None
+) -> Array: ...
 @overload
-def redistribute(x: Tracer, layout: LayoutLike, engine: str = "local") -> Tracer: ...
-def redistribute(x: Array | Tracer, layout: LayoutLike, engine: str = "local") -> Array | Tracer:
-    """Give the same global value another layout.
+def redistribute(
+    x: Tracer, layout: LayoutLike, engine: str = "local", *, mesh: Mesh | str | None = None
+) -> Tracer: ...
+def redistribute(
+    x: Array | Tracer,
+    layout: LayoutLike,
+    engine: str = "local",
+    *,
+    mesh: Mesh | str | None = None,
+) -> Array | Tracer:
+    """Give the same global value another layout, on its mesh or on another one.
 
     x: an Array, which `engine` moves at once; or a traced value, for which this is `constrain`.
     layout: text, `P(...)` or a Layout. The result shares the shards of x if nothing has to move.
+    mesh: other ranks that the value goes to, of any number, as from training to serving; None: it stays on its own.
+          Each of them reads what it will hold and nothing else. Engine "local" only.
     Raises LayoutError (inside a traced function CompileError, at the line of the call) for a layout that does not fit
-    x or its mesh, UsageError for an x of another kind, PlanError if there is no plan, RankError if a rank fails.
+    x or the mesh, UsageError for an x of another kind, PlanError if there is no plan, RankError if a rank fails.
 
     >>> import numpy as np
     >>> import meshweave as mw
@@ -56,7 +70,35 @@ def redistribute(x: Array | Tracer, layout: LayoutLike, engine: str = "local") -
     >>> mw.redistribute(rows, "[_, x]").shards[1].tolist()
     [[2, 3], [6, 7]]
     """
-    return constrain(x, layout) if isinstance(x, Tracer) else moved(x, layout, engine)
+    if isinstance(x, Tracer):
+        if mesh is not None:
+            fail(f"redistribute: mesh ({mesh}): a program has one mesh, that of its values")
+        return constrain(x, layout)
+    if mesh is None or not isinstance(x, Array) or as_mesh(mesh) == x.mesh:
+        return moved(x, layout, engine)
+    return _carried(x, layout, as_mesh(mesh), engine)
+
+
+def _carried(array: Array, layout: LayoutLike, mesh: Mesh, engine: str) -> Array:
+    """Take an array to another mesh. What is pending is reduced before, what is to be pending becomes so behind."""
+    target = as_layout(layout, len(array.shape))
+    if array.kind.rank is not None:
+        raise UsageError(
+            f"redistribute: to another mesh, ({mesh}): in a job each process holds one rank of ({array.mesh}) alone, "
+            "and arrays stay on their mesh"
+        )
+    if engine != "local":
+        raise UsageError(
+            f'redistribute: to another mesh, ({mesh}), by engine "{engine}": "local" is right'
+        )
+    if mesh.is_symbolic or mesh.ranks_to_arrange is not None:
+        raise UsageError(f"redistribute: mesh ({mesh}) has no axes of known sizes")
+    target.check(mesh, array.shape)
+    check_ranks(engine, mesh)
+    whole = moved(array, array.layout.without_partial(), engine)
+    plain = target.without_partial()
+    shards = carried(whole.held, (whole.mesh, whole.layout), (mesh, plain), array.shape)
+    return moved(Array(shards, mesh, plain, array.shape, array.dtype_name), target, engine)
 
 
 def moved(array: Array, layout: LayoutLike, engine: str) -> Array:

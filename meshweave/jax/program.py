@@ -48,6 +48,7 @@ def from_jax(
     engine: str = "local",
     timeout: float | None = None,
     verify: bool = True,
+    layouts: str | None = None,
     **kwargs: PyTree,
 ) -> JaxProgram:
     """Compile a JAX function for arguments like `args` and `kwargs`. JAX traces it, but runs nothing of it.
@@ -60,7 +61,8 @@ def from_jax(
                   argument has, over several devices, else what propagation finds.
     mesh:         the devices: a Mesh, its text, or JAX's. The devices need not exist: JAX sees an abstract mesh. None
                   takes the mesh of the shardings, or of `jax.set_mesh`, or one rank.
-    engine, timeout (in seconds), verify: as in `meshweave.compile`. `mw.kernels(...)` around this call chooses kernels.
+    engine, timeout (in seconds), verify, layouts: as in `meshweave.compile`. `mw.kernels(...)` around this call chooses
+    kernels.
     Raises UsageError when jax is not installed or the arguments are wrong, and one CompileError that lists all that is
     not supported.
 
@@ -83,7 +85,9 @@ def from_jax(
         return trace(jax, fn, args, kwargs, Wanted(in_shardings, mesh=mesh))
 
     if not dims:
-        return JaxProgram(jax, traced({}), engine, timeout, verify, began)
+        return JaxProgram(jax, traced({}), engine, timeout, verify, began, layouts=layouts)
+    if layouts is not None:
+        raise UsageError(f"from_jax: layouts={layouts!r}: sizes that calls choose cannot be placed")
     made = one_of_all(leaves, dims, traced, lambda one: one.text)
     kept = [leaves[i] for i in made.traced[0].kept]
     shapes = tuple([leaf.shape if isinstance(leaf, ShapeDtype) else None for leaf in kept])
@@ -116,6 +120,7 @@ class JaxProgram:
         verify: bool,
         began: float,
         lengths: Lengths | None = None,
+        layouts: str | None = None,
     ) -> None:
         engine = engine_of(engine, traced.mesh) if traced.mesh is not None else engine
         runs_on = engine_named(engine, timeout=timeout)
@@ -131,13 +136,15 @@ class JaxProgram:
             kernels=kernels,
             here=True,
             verify=verify,
+            layouts=layouts,
         )
         self.program = api.Program(bundle, runs_on, name=traced.name)
         self.mesh = self.program.mesh
         structure = tree.Container(tuple, None, (tree.LEAF,) * len(traced.outputs))
         names = [leaf.name for leaf in kept]
         program = TracedProgram(traced.text, structure, captured=traced.captured)
-        lowered = Lowered(traced.name, program, specs, names, self.mesh, engine, kernels, verify)
+        described = (traced.name, program, specs, names, self.mesh, engine, kernels, verify)
+        lowered = Lowered(*described, auto=layouts is not None)
         seconds = time.perf_counter() - began
         self._shapes: list[Sequence[int | Dim]] = [leaf.shape for leaf in kept]
         self._layouts = [Layout.parse(port.layout) for port in self.program.inputs[: len(kept)]]

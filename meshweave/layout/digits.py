@@ -169,6 +169,26 @@ def part_shape(mesh: Mesh, layout: Layout, shape: Sequence[int], rank: int) -> t
     return tuple(int((i >= 0).sum()) for i in _local_indices(layout, mesh, shape, rank))
 
 
+def carried(
+    shards: Sequence[Values],
+    source: tuple[Mesh, Layout],
+    target: tuple[Mesh, Layout],
+    shape: Sequence[int],
+) -> list[Values]:
+    """Return the allocations of every rank of another mesh for the value whose allocations are `shards`.
+
+    source, target: the mesh and the layout. Nothing is pending in either. Each rank of the target reads the elements
+    that it holds, and no others, from the ranks of the source: no rank needs more than its own allocation.
+    """
+    assert not source[1].partial and not target[1].partial
+    found = []
+    for rank in range(target[0].nranks):
+        indices = _local_indices(target[1], target[0], shape, rank)
+        part = gather_at(shards, *source, shape, [i[i >= 0] for i in indices])
+        found.append(with_padding(part, *target, shape, rank))
+    return found
+
+
 def gather(shards: Sequence[Values], mesh: Mesh, layout: Layout, shape: Sequence[int]) -> Values:
     """Return the global value that one allocation per rank represents, with pending reductions done.
 

@@ -43,6 +43,7 @@ def from_torch(
     state: Mapping[str, object] | None = None,
     timeout: float | None = None,
     verify: bool = True,
+    layouts: str | None = None,
 ) -> TorchProgram:
     """Compile a PyTorch module, or a whole step of training, for a mesh.
 
@@ -63,6 +64,7 @@ def from_torch(
     timeout:    seconds without progress after which a call ends with RankError; None: 60 while a rank
                 waits for another, and no limit while all compute.
     verify:     check the program of one rank against the whole program (`docs/verify.md`): a wrong one is refused.
+    layouts:    "auto": what is not said is chosen at the least predicted time (`docs/placement.md`).
     `mw.kernels(...)` around this call, or torch's `sdpa_kernel(SDPBackend.MATH)`, chooses the fast paths.
     Raises UsageError for wrong arguments, LayoutError for layouts that do not fit, CompileError for what the program
     does that is not supported; each is one line.
@@ -89,13 +91,13 @@ def from_torch(
     dims, chosen = dims_of(leaves), kernels_around(torch)
     known = isinstance(module, torch.nn.Module | torch.export.ExportedProgram)
     if not known and callable(module):
-        if dims or state:
-            what = "dims of any size" if dims else "state"
+        if dims or state or layouts:
+            what = "dims of any size" if dims else "state" if state else "layouts"
             raise UsageError(f"from_torch: {what}: of modules only, not of a step of training")
         from meshweave.torch.step import compiled_step  # imports torch
 
-        layouts = (placements, mesh, out_placements)
-        return compiled_step(module, leaves, structure, *layouts, engine, timeout, verify, chosen)
+        where_to = (placements, mesh, out_placements)
+        return compiled_step(module, leaves, structure, *where_to, engine, timeout, verify, chosen)
 
     def at_sizes(sizes: Sizes) -> Imported:
         examples = [_example(torch, at(leaf, sizes)) for leaf in leaves]
@@ -105,7 +107,12 @@ def from_torch(
 
     if not dims:
         exported, text, where = at_sizes({})
-        return TorchProgram(exported, text, kind, where, engine, timeout, verify, chosen)
+        described = (exported, text, kind, where, engine, timeout, verify, chosen)
+        return TorchProgram(*described, layouts=layouts)
+    if layouts is not None:
+        raise UsageError(
+            f"from_torch: layouts={layouts!r}: sizes that calls choose cannot be placed"
+        )
     made = one_of_all(leaves, dims, at_sizes, lambda one: one.text)
     exported, _, where = made.traced[0]
     if exported.written:

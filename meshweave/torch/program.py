@@ -43,16 +43,24 @@ class TorchProgram:
         timeout: float | None,
         verify: bool,
         kernels: Choice | None = None,
+        layouts: str | None = None,
     ) -> None:
         began = time.perf_counter()
         engine = engine_of(engine, mesh)
         runs_on = engine_named(engine, timeout=timeout)
-        self.text, self.name, self.mesh = text, name, mesh
-        self.kernels, self.verify = kernels, verify
+        self.text, self.name = text, name
+        self.kernels, self.verify, self.layouts = kernels, verify, layouts
         bundle = api.build(
-            text, engine=engine, name=name, kernels=kernels, here=True, verify=verify
+            text,
+            engine=engine,
+            name=name,
+            kernels=kernels,
+            here=True,
+            verify=verify,
+            layouts=layouts,
         )
         self.program = api.Program(bundle, runs_on, name=name)
+        self.mesh = mesh if mesh.ranks_to_arrange is None else self.program.mesh
         self._exported, self._executable = exported, self.program.executable
         self.parameters: dict[str, Array] = {}
         self._ports: Ports | None = None
@@ -202,8 +210,9 @@ class TorchProgram:
 
         kernels = as_choice(self.kernels)
         made = api.lowered(
-            self.text, self.name, None, self._engine, kernels=kernels, verify=self.verify
-        )
+            *(self.text, self.name, None, self._engine), kernels=kernels, verify=self.verify,
+            auto=self.layouts is not None,
+        )  # fmt: skip
         with made as (module, _):
             return read_ledger(module).rows()
 
@@ -216,6 +225,7 @@ class TorchProgram:
             *(self.text, self.name, None, self._engine),
             kernels=as_choice(self.kernels),
             verify=self.verify,
+            auto=self.layouts is not None,
         )
         return explanation(title, names, self.program, decided, self.seconds["compile"])
 

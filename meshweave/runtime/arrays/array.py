@@ -435,11 +435,16 @@ class Array(Operators):
         else:
             save_part(folder, self.kind.rank, self.here[0], about, overwrite)
 
-    def redistribute(self, layout: LayoutLike, engine: str = "local") -> Array:
-        """Return the same global value in another layout, moved by `engine`; see `meshweave.redistribute`."""
+    def redistribute(
+        self, layout: LayoutLike, engine: str = "local", *, mesh: Mesh | str | None = None
+    ) -> Array:
+        """Return the same global value in another layout, moved by `engine`, on this mesh or another one.
+
+        See `meshweave.redistribute`.
+        """
         import meshweave  # planning and compiling are loaded when they are asked for
 
-        moved: Array = meshweave.redistribute(self, layout, engine=engine)
+        moved: Array = meshweave.redistribute(self, layout, engine=engine, mesh=mesh)
         return moved
 
     def numpy(self) -> Values:
