@@ -165,7 +165,8 @@ class _TensorPort:
             self.pieces = list(pieces(port, mesh, column))
         held = reversed(self.pieces or [])  # of each part, that of the first rank that holds it
         self._first = list({repr(place): (values, place) for values, place in held}.values())
-        self._tensor, self._torch = torch_package().Tensor, torch_package()
+        self._torch = torch_package()
+        self._tensors = (self._torch.Tensor, self._torch.nn.Parameter)
         self._is_bf16 = port.dtype == "bf16"
         self._kind = torch_dtype(port.dtype) if self.pieces is not None else None
 
@@ -186,7 +187,7 @@ class _TensorPort:
 
     def _array(self, value: Any) -> Buffer | None:  # any argument of the user's
         """Return a tensor that fits as a NumPy array of its memory, None for any other value."""
-        if self.pieces is None or type(value) is not self._tensor:
+        if self.pieces is None or type(value) not in self._tensors:
             return None
         if value.dtype is not self._kind or value.shape != self.shape or value.device.type != "cpu":
             return None

@@ -16,7 +16,8 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import meshweave as mw  # noqa: E402
 from meshweave.errors import UsageError  # noqa: E402
-from meshweave.frontends.torch import gradients  # noqa: E402
+from meshweave.frontends.torch import gradients, special  # noqa: E402
+from meshweave.torch import program  # noqa: E402
 
 WIDTH, WORDS = 16, 20
 MESHES: dict[str, dict[str, Any]] = {
@@ -336,6 +337,15 @@ EDGES = {
         F.layer_norm(x, x.shape[-1:]),
         torch.linalg.inv(x[0, 0, :, :7] + 9 * torch.eye(7)),
     ],
+    "special": lambda x: [
+        torch.erfc(x),
+        torch.lgamma(x),
+        torch.digamma(x.abs() + 0.1),
+        torch.fmod(x, 0.7),
+        torch.take(x, torch.tensor([[0, -1], [5, 5]])),
+        *(torch.cdist(x[0], x[1].flip(1)[:, :5], p=p) for p in (0.5, 1.0, 2.0, 3.0, torch.inf)),
+        torch.cdist(x[0], x[0]),
+    ],
 }
 
 
@@ -349,6 +359,29 @@ def test_gradients_of_ops(several: Callable[[Tensor], list[Tensor]]) -> None:
         total = sum((one * torch.randn(one.shape)).sum() for one in made)
         found.append(torch.autograd.grad(total, x)[0])
     near(*found, 1e-4)
+
+
+def test_special_functions_are_as_exact_as_those_of_torch() -> None:
+    x = torch.cat([torch.linspace(-6.03, 27, 999), torch.tensor([0.0, 1, 2, 1e30, torch.inf])])
+    x = x.double()
+    for name, *rest in (("erfc",), ("lgamma",), ("digamma",), ("polygamma", 1)):
+        op = getattr(torch.ops.aten, name).default
+        found, wanted = special.decompositions()[op](*rest, x), op(*rest, x)
+        within = 1e-8 if rest else 1e-11  # torch's own polygamma has no more digits
+        torch.testing.assert_close(found, wanted, rtol=within, atol=1e-13)
+    assert torch.isnan(special.decompositions()[torch.ops.aten.digamma.default](-x[-4:-2])).all()
+
+
+def test_parameters_are_copied_as_plain_tensors_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each call lays them out, so it must not take the long way that Arrays of any layout need."""
+    module, kept, taken = mlp(), Kept(), []
+    call = torch.compile(module, backend=kept)
+    call(torch.ones(3, 6)).sum().backward()
+    whole = program.placed
+    monkeypatch.setattr(program, "placed", lambda *a: taken.append(type(a[0])) or whole(*a))
+    call(torch.ones(3, 6)).sum().backward()
+    assert taken
+    assert set(taken) == {mw.Array}
 
 
 def test_three_dims_of_maxima_and_their_places() -> None:

@@ -24,6 +24,7 @@ def decompositions() -> dict[OpOverload, Callable[..., object]]:
         aten.max_pool3d_with_indices_backward.default: _max_pool,
         aten.adaptive_max_pool2d_backward.default: _adaptive_max_pool,
         aten.adaptive_max_pool3d_backward.default: _adaptive_max_pool,
+        aten._cdist_backward.default: _cdist,
         aten.replication_pad1d_backward.default: _replication_pad,
         aten.replication_pad2d_backward.default: _replication_pad,
         aten.replication_pad3d_backward.default: _replication_pad,
@@ -126,6 +127,25 @@ def _to_maxima(slope: Tensor, input: Tensor, places: Tensor, rank: int) -> Tenso
     flat = (*input.shape[:-rank], -1)
     blank = torch.zeros_like(input).reshape(flat)
     return blank.scatter_add(-1, places.reshape(flat), slope.reshape(flat)).reshape(input.shape)
+
+
+def _cdist(grad: Tensor, x1: Tensor, x2: Tensor, p: float, cdist: Tensor) -> Tensor:
+    """Pull each row of `x1` along its differences from the rows of `x2`."""
+    apart = x1.unsqueeze(-2) - x2.unsqueeze(-3)
+    slope, distance = grad.unsqueeze(-1), cdist.unsqueeze(-1)
+    sign, size = torch.sign(apart), apart.abs()
+    if p == 0:
+        return torch.zeros_like(x1)
+    if p == 1:
+        pull = sign
+    elif p == math.inf:
+        pull = sign * (size == distance).to(sign.dtype)
+    elif p == 2:
+        pull = torch.where(distance == 0, 0.0, apart / distance)
+    else:
+        part = torch.where(apart == 0, 0.0, size / distance) if p > 1 else size / distance
+        pull = torch.where(apart == 0, 0.0, sign * part ** (p - 1))
+    return (slope * pull).sum(-2)
 
 
 def _replication_pad(grad_output: Tensor, input: Tensor, padding: Sequence[int]) -> Tensor:
