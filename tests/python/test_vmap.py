@@ -79,6 +79,49 @@ def test_each_kind_of_function_is_mapped_along_any_dim(axes):
     check(found, right, 1e-5)
 
 
+def test_images_and_windows_are_mapped():
+    images = RNG.standard_normal((3, 2, 7, 6, 4)).astype(np.float32)
+    windows = RNG.standard_normal((3, 2, 3, 4, 5)).astype(np.float32)
+
+    def conv(x, w):
+        return mw.nn.conv(x, w, stride=2, padding=1)
+
+    apart = {
+        "image": lambda x, w, k: conv(x[k], w[0]),
+        "window": lambda x, w, k: conv(x[0], w[k]),
+        "both": lambda x, w, k: conv(x[k], w[k]),
+        "pool": lambda x, w, k: mw.nn.max_pool(x[k], 2, padding=1),
+        "slope": lambda x, w, k: mw.grad(lambda v: mw.sum(conv(x[k], v) ** 2))(w[0]),
+    }
+    mapped = {
+        "image": lambda x, w: mw.vmap(conv, (0, None))(x, w[0]),
+        "window": lambda x, w: mw.vmap(conv, (None, 0))(x[0], w),
+        "both": lambda x, w: mw.vmap(conv)(x, w),
+        "pool": lambda x, w: mw.vmap(lambda v: mw.nn.max_pool(v, 2, padding=1))(x),
+        "slope": lambda x, w: mw.vmap(lambda v: mw.grad(lambda u: mw.sum(conv(v, u) ** 2))(w[0]))(
+            x
+        ),
+    }
+    right = {
+        n: lambda x, w, f=f: mw.stack([f(x, w, k) for k in range(3)]) for n, f in apart.items()
+    }
+    check(run_all(mapped, images, windows), run_all(right, images, windows), 1e-4)
+
+
+def test_gradients_of_lookups_are_mapped():
+    table = RNG.standard_normal((6, 5)).astype(np.float32)
+    ids = np.array([[0, 5, 5], [-1, 2, 9], [1, 1, 1]])
+
+    def loss(t, i):
+        return mw.sum(mw.take(t, i, axis=0) ** 3)
+
+    found = mw.vmap(mw.grad(loss), (None, 0))(table, ids)
+    wanted = np.zeros((3, 6, 5), np.float32)
+    for k, row in enumerate(np.clip(np.where(ids < 0, ids + 6, ids), 0, 5)):
+        np.add.at(wanted[k], row, 3 * table[row] ** 2)
+    np.testing.assert_allclose(found, wanted, 1e-5)
+
+
 def primitives():
     home = meshweave.frontends.python
     for module in pkgutil.walk_packages(home.__path__, home.__name__ + "."):

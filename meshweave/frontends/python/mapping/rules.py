@@ -18,6 +18,8 @@ from meshweave.frontends.python.functions.manipulate import (
     axis_of,
     moveaxis,
     reshaped,
+    stack,
+    unstack,
 )
 from meshweave.frontends.python.mapping.batched import Batched, Level
 from meshweave.frontends.python.tracer import Tracer, tensor
@@ -150,6 +152,37 @@ def _add_along(level: Level, call: Rule, value: Any, indices: Any, dim: int, sha
     return call(*level.wholes_outside([value, indices]), dim + 1, (level.size, *shape))
 
 
+def _add_rows(level: Level, call: Rule, value: Any, indices: Any, dim: int, size: int) -> Any:
+    """Add rows up: to those of all places, side by side."""
+    values, at = level.wholes_outside([value, indices])
+    own = iota((level.size, *(1,) * indices.ndim), 0, DEFAULT_INT)
+    at = add(in_range(at, size, dim), multiply(own, size))
+    found = call(moveaxis(values, 0, dim), at, dim, level.size * size)
+    apart = (*found.shape[:dim], level.size, size, *found.shape[dim + 1 :])
+    return moveaxis(reshaped(found, apart), dim, 0)
+
+
+def _images(level: Level, call: Rule, image: Any, *rest: Any) -> Any:
+    """Compute on more images: the first dim of the function's is theirs."""
+    whole, count = image.whole, image.shape[0]
+    made = call(reshaped(whole, (level.size * count, *whole.shape[2:])), *rest)
+    return reshaped(made, (level.size, count, *made.shape[1:]))
+
+
+def _convolved(level: Level, call: Rule, image: Any, window: Any, *rest: Any) -> Any:
+    """Convolve: windows of all places have their features side by side, unless images differ too."""
+    if not level.has(window):
+        return _images(level, call, image, window, *rest)
+    windows, features = window.whole, window.shape[-1]
+    if level.has(image):
+        pairs = zip(unstack(image.whole), unstack(windows))
+        return stack([call(x, w, *rest) for x, w in pairs])
+    beside = moveaxis(windows, 0, -2)
+    beside = reshaped(beside, (*beside.shape[:-2], level.size * features))
+    made = call(image, beside, *rest)
+    return moveaxis(reshaped(made, (*made.shape[:-1], level.size, features)), -2, 0)
+
+
 _ELEMENTWISE = (
     "abs", "acos", "acosh", "add", "asin", "asinh", "astype", "atan", "atan2", "atanh", "bitwise_and",
     "bitwise_invert", "bitwise_left_shift", "bitwise_or", "bitwise_right_shift", "bitwise_xor", "ceil", "conj",
@@ -165,7 +198,8 @@ RULES: dict[str, Rule] = {
         ("cholesky", "det", "diagonal", "eigh", "eigvalsh", "inv", "qr", "slogdet", "svd", "svdvals"), _direct
     ),
     "triangle": lambda level, call, name, x, k, predicate: call(name, x.whole, k, predicate),
-    "add_along": _add_along, "broadcast_to": _broadcast, "concat": _concat, "contract": _contract,
+    "add_along": _add_along, "add_rows": _add_rows, "convolved": _convolved, "folded": _images, "padded": _images,
+    "broadcast_to": _broadcast, "concat": _concat, "contract": _contract,
     "extract": _extract, "flip": _flip, "gather": _gather, "insert": _insert, "permute_dims": _permuted,
     "places": _along, "reduce": _reduce, "reshaped": _reshaped, "scan_elements": _along, "solve": _solve,
     "take_along_axis": _take_along, "transformed": _transformed,
@@ -175,6 +209,5 @@ MADE_OF_OTHERS = {"alias", "log_softmax", "logsumexp", "pinv", "softmax"}
 """Primitives that are traced as they are: what they call has rules."""
 REFUSED = {
     "constrain": "says where all dims of a value lie: constrain the whole, around mw.vmap",
-    "add_rows": "is what a gradient of take adds rows by: mw.grad around mw.vmap is right",
 }
 """Primitive -> why it has no rule, for an error."""
