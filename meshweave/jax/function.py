@@ -23,6 +23,7 @@ from meshweave.errors import UsageError
 from meshweave.frontends.python.place import chosen_kernels
 from meshweave.jax.arrays import is_spread, to_jax
 from meshweave.jax.foreign import ForeignFunction
+from meshweave.jax.modules import ModuleCall, module_call
 from meshweave.jax.placements import PyTree, constrained, spread
 from meshweave.jax.program import JaxProgram, the_jax
 from meshweave.jax.statics import Chosen, SplitCall, chosen, signature_of, split
@@ -132,6 +133,7 @@ class _Call(NamedTuple):
     rest: SplitCall
     leaves: list[PyTree]
     key: Hashable
+    anywhere: Hashable  # the key, but for where Arrays lie
 
 
 class JaxFunction:
@@ -163,8 +165,10 @@ class JaxFunction:
         self._holds_numbers = False  # programs are for the values of Python numbers
         self._said: dict[Hashable, list[bool]] = {}
         self._programs: dict[Hashable, JaxProgram] = {}
+        self._pure: dict[Hashable, JaxFunction] = {}  # for calls with modules of flax.nnx
         self._foreigns: dict[Hashable, ForeignFunction] = {}
         self._foreign_programs: list[JaxProgram] = []
+        self._anywhere: dict[Hashable, list[JaxProgram]] = {}
         self._calls = self._misses = 0
         self._last: JaxProgram | None = None
         self._lock = new_lock()
@@ -180,6 +184,11 @@ class JaxFunction:
         around = inside()
         if around is not None:
             return self._inline(jax, around, args, kwargs)
+        modules = module_call(args, kwargs)
+        if modules is not None:
+            returned, changed = self._of_modules(modules)(*modules.args, **modules.kwargs)
+            modules.put_back(changed)
+            return returned
         call = self._call(jax, args, kwargs)
         if any(isinstance(leaf, jax.core.Tracer) for leaf in call.leaves):
             return self._foreign(jax, call)
@@ -198,14 +207,16 @@ class JaxFunction:
         if self._holds_numbers:
             held = {n: v for n, v in enumerate(leaves) if type(v) in _NUMBERS}
             kinds = [told_apart(held[n]) if n in held else kind for n, kind in enumerate(kinds)]
-        said = self._says(jax, rest, structure)
+        said, anywhere = self._says(jax, rest, structure), list(kinds)
         for number, leaf in enumerate(leaves):
             if isinstance(leaf, Array):
                 free = leaf.kind.is_plain or (number < len(said) and said[number])
                 lies = None if free else leaf.kind
                 kinds[number] = (leaf.shape, leaf.dtype, leaf.weak_type, lies)
-        key = (structure, rest.key, tuple(kinds), chosen_kernels(), _config(jax))
-        return _Call(rest, leaves, key)
+                anywhere[number] = (leaf.shape, leaf.dtype, leaf.weak_type, None)
+        more = (chosen_kernels(), _config(jax))
+        keys = [(structure, rest.key, tuple(found), *more) for found in (kinds, anywhere)]
+        return _Call(rest, leaves, keys[0], keys[1])
 
     def _by_position(self, rest: SplitCall) -> SplitCall:
         """Return a call that gives by position what it gave by name, where it can: in_shardings is by position."""
@@ -243,6 +254,19 @@ class JaxFunction:
         if found is None:
             asked = _ours(spread, jax, self._in_for(rest), rest.args)
             found = self._said[structure] = [value is not None for value in asked]
+        return found
+
+    def _of_modules(self, call: ModuleCall) -> JaxFunction:
+        """Return the pure function for a call with modules of flax.nnx."""
+        found = self._pure.get(call.key)
+        if found is None:
+            found = self._pure[call.key] = JaxFunction(
+                call.pure(self._function), mesh=self._mesh, in_shardings=self._in,
+                out_shardings=None if self._out is None else (self._out, None),
+                donate=self._donated, static=self._static, results=self._results,
+                engine=self._engine, timeout=self._timeout, verify=self._verify,
+            )  # fmt: skip
+            found._signature = self._signature
         return found
 
     def _foreign(self, jax: ModuleType, call: _Call) -> PyTree:
@@ -291,14 +315,28 @@ class JaxFunction:
         if found is None:
             with self._lock:
                 found = self._programs.get(call.key)
+                found = found or self._lying_so(call)
                 if found is None:
                     found = self._compiled(jax, call)
                     if not self._holds_numbers and any(map(_is_number, found.held_values)):
                         self._holds_numbers = True  # as static arguments of a function of jax.jit
                         call = self._call(jax, *given)
-                    self._programs[call.key] = found
+                    self._anywhere.setdefault(call.anywhere, []).append(found)
+                self._programs[call.key] = found
         self._last = found
         return found
+
+    def _lying_so(self, call: _Call) -> JaxProgram | None:
+        """Return a program whose arguments lie where the Arrays of a call do, as those of the step before do."""
+        arrays = [(n, leaf) for n, leaf in enumerate(call.leaves) if isinstance(leaf, Array)]
+        for program in self._anywhere.get(call.anywhere, ()):
+            layouts = program.argument_layouts
+            if all(
+                leaf.mesh == program.mesh and layouts.get(n, leaf.layout) == leaf.layout
+                for n, leaf in arrays
+            ):
+                return program
+        return None
 
     def _compiled(self, jax: ModuleType, call: _Call) -> JaxProgram:
         began, rest = time.perf_counter(), call.rest
@@ -360,10 +398,16 @@ class JaxFunction:
     def cache_info(self) -> CacheInfo:
         """Count the calls that found their program, and those that compiled one.
 
-        The programs that are kept now include those that JAX calls, of which a gradient is one.
+        A call whose Arrays lie as the arguments of a program do finds that. The programs that are kept now include
+        those that JAX calls, of which a gradient is one.
         """
-        kept = len(self._programs) + len(self._foreign_programs)
-        return CacheInfo(self._calls - self._misses, self._misses, kept)
+        kept = len(self._all_programs()) + len(self._foreign_programs)
+        pure = [function.cache_info() for function in self._pure.values()]
+        return CacheInfo(
+            self._calls - self._misses + sum(info.hits for info in pure),
+            self._misses + sum(info.misses for info in pure),
+            kept + sum(info.size for info in pure),
+        )
 
     def lower(self, /, *args: PyTree, **kwargs: PyTree) -> JaxProgram:
         """Compile the function for arguments like these, arrays or `jax.ShapeDtypeStruct`s, without a call.
@@ -371,6 +415,8 @@ class JaxFunction:
         The JaxProgram takes all arguments but the static ones. Calls of this kind find it.
         """
         jax = the_jax()
+        if module_call(args, kwargs) is not None:
+            raise UsageError("jax.jit: lower: modules of flax.nnx are taken by a call")
         return self._program(jax, self._call(jax, args, kwargs), (args, kwargs))
 
     def explain(self) -> str:
@@ -385,12 +431,18 @@ class JaxFunction:
     def close(self) -> None:
         """Free the threads, processes and memory of all its programs; a later call compiles again."""
         with self._lock:
-            programs = [*self._programs.values(), *self._foreign_programs]
-            for kept in (self._programs, self._foreigns, self._foreign_programs):
+            programs = [*self._all_programs(), *self._foreign_programs]
+            for kept in (self._programs, self._anywhere, self._foreigns, self._foreign_programs):
                 kept.clear()
             self._last = None
+        for function in self._pure.values():
+            function.close()
         for program in programs:
             program.close()
+
+    def _all_programs(self) -> list[JaxProgram]:
+        """Return the programs that calls have compiled; several kinds of call may have one."""
+        return [program for found in self._anywhere.values() for program in found]
 
     clear_cache = close  # as functions of jax.jit have it
 

@@ -115,6 +115,8 @@ def constrained(
 ) -> PyTree:
     """Constrain values that JAX is tracing to what is asked of them, `what`: in_shardings or out_shardings."""
     wanted = _spread(jax, given, values, f"{what} does not fit")
+    if all(value is None for value in wanted):
+        return values
     leaves, tree = jax.tree.flatten(values)
     for number, (value, leaf) in enumerate(zip(wanted, leaves, strict=True)):
         who = f"{what}, leaf {number}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
+from functools import cache, cached_property
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -207,10 +207,20 @@ class JaxProgram:
     @property
     def donated(self) -> tuple[int, ...]:
         """Number the leaves of the arguments, held ones among them, whose buffers a call writes."""
-        held, taken = self._traced.held, self.program.bundle.manifest.donated
+        numbers = self._leaf_numbers()
+        taken = self.program.bundle.manifest.donated
+        return tuple(numbers[n] for n in taken if n < len(numbers))
+
+    @cached_property
+    def argument_layouts(self) -> dict[int, Layout]:
+        """Return where the leaves of the arguments lie that the program takes, by their numbers."""
+        return dict(zip(self._leaf_numbers(), self._layouts, strict=True))
+
+    def _leaf_numbers(self) -> list[int]:
+        """Return which leaf of the arguments, held ones among them, each input is."""
+        held = self._traced.held
         given = [n for n in range(self._traced.in_tree.num_leaves) if n not in held]
-        kept = self._traced.kept
-        return tuple(given[kept[n]] for n in taken if n < len(kept))
+        return [given[n] for n in self._traced.kept]
 
     @property
     def outputs(self) -> tuple[Leaf, ...]:

@@ -187,6 +187,20 @@ def test_results_stay_where_they_are_and_go_in_again() -> None:
     assert step.cache_info().misses == 1
 
 
+def test_the_second_step_takes_the_program_of_the_first() -> None:
+    step = mw.jax.jit(
+        lambda p, x: (p * 0.5 + x.sum(), p.sum()), mesh="x=2", in_shardings=(None, "[x]")
+    )
+    p, x = jnp.ones((3, 4)), jnp.ones(5)
+    for _ in range(3):
+        p, _ = step(p, x)
+    assert step.cache_info() == (2, 1, 1)
+    elsewhere = p.redistribute("[_, x]")
+    assert str(p.layout) == "[_, _]"
+    np.testing.assert_allclose(step(elsewhere, x)[0], step(p, x)[0])
+    assert step.cache_info() == (3, 2, 2)
+
+
 def test_layouts_that_jax_does_not_have() -> None:
     f = mw.jax.jit(
         lambda x: (x + 1, x.sum(1)),
