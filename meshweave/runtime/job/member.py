@@ -26,14 +26,17 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from meshweave import errors
+from meshweave.bundle import Manifest
 from meshweave.errors import MeshweaveError, RankError, UsageError
 from meshweave.runtime.flight.diagnosis import named
+from meshweave.runtime.flight.recorder import FlightRecorder
 from meshweave.runtime.flight.records import TOLD
 from meshweave.runtime.job import current
 from meshweave.runtime.job.lifeline import Lifeline, reach
 from meshweave.runtime.job.pmi import Served, host_name
 from meshweave.runtime.libraries import mpi as mpi_library
 from meshweave.runtime.mpi.inside import host_board
+from meshweave.runtime.mpi.watcher import alive_pipe, start_watcher
 from meshweave.runtime.processes.bootstrap import discover, launcher_variables, open_store
 from meshweave.runtime.processes.shared_files import mpi_memory, remove
 from meshweave.runtime.processes.store import TcpStore
@@ -100,6 +103,7 @@ class Job:
         self.comm = world.Dup()
         self.host = world.Split_type(MPI.COMM_TYPE_SHARED)
         self.board, file = host_board(world, self.host)
+        self._dismiss = self._watched(file)
         os.close(file)
         self.hosts: tuple[str, ...] = tuple(world.allgather(host_name()))
         self.calls = 0  # meetings of all ranks so far
@@ -108,6 +112,24 @@ class Job:
         self._lock = threading.Lock()
         self._closers: list[Callable[[], None]] = []
         self._lifeline = self._linked()
+
+    def _watched(self, file: int) -> Callable[[], None]:
+        """Start the watcher of this host, for ranks that a launcher ends before they have said why; return its end.
+
+        file: the open file that the board lies in.
+        """
+        pipes = self.host.allgather((self.rank, alive_pipe()))
+        if self.host.rank:
+            return lambda: None
+        nothing = Manifest("", current.ENGINE, (), (), 0)  # ranks are in programs of any kind
+        watcher = start_watcher(FlightRecorder(self.board, nothing), file, dict(pipes))
+
+        def dismiss() -> None:
+            if watcher is not None:
+                watcher.kill()
+                watcher.wait()
+
+        return dismiss
 
     def _linked(self) -> Lifeline:
         """Link this rank to rank 0, whose server listens at a port of its own, with a secret of this job."""
@@ -301,6 +323,8 @@ class Job:
         for close in reversed(self._closers):
             close()
         self.board.leave(self.rank)
+        self.host.Barrier()  # the watcher is to see nobody end who has not left
+        self._dismiss()
         self.comm.Free()
         self.host.Free()
         self._finalize()

@@ -164,6 +164,12 @@ def test_what_ranks_do_wrong_together_is_told_in_a_line(how, line):
     assert all(ended.status) and not ended.left
 
 
+def test_a_killed_rank_of_mpiexec_is_named():
+    ended = by_mpiexec(3, str(HERE / "failing.py"), "kill", "1")
+    assert re.search("^meshweave: (.*; )?rank 1 (has )?died", ended.err[0], re.M), ended.err
+    assert ended.status[0] and not ended.left
+
+
 def test_who_forgets_init_is_told_once():
     code = "import numpy as np, meshweave as mw; f = mw.jit(lambda x: x + 1); f(np.ones(2)); f(np.ones(3))"
     for rank, count in ((0, 1), (1, 0)):
