@@ -15,16 +15,19 @@ import secrets
 import socket
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from meshweave.errors import MeshweaveError, RankError
+from meshweave.runtime.flight.diagnosis import named
 from meshweave.runtime.processes.wire import receive, send
 
 STORE_SECONDS = 60.0  # how long a rank waits for a value of another
 MESSAGE_SECONDS = (
     5.0  # in which a message has come that has begun, or a stranger has shown the token
 )
+TOGETHER_SECONDS = 0.1  # within which it is not known whose link has closed first
 MOST_STRANGERS = 64  # links that have not shown the token: of more, the oldest is closed
 MOST_KEYS = 1 << 16
 MOST_KEY = 64  # characters
@@ -185,6 +188,7 @@ class _StoreServer:
         self._values: dict[str, bytes] = {}
         self._strangers: list[socket.socket] = []  # the oldest first
         self._living: dict[int, socket.socket] = {}  # the links of ranks that are watched
+        self._died: list[int] = []  # in the order in which their links have closed
         self._said: list[dict[str, Any]] = []  # by them, for those that come later
         self._changed = threading.Condition()
         self._closed = False
@@ -244,15 +248,19 @@ class _StoreServer:
         except (OSError, EOFError, ValueError):
             with self._changed:
                 self._living.pop(rank, None)
-            if not known and not self._closed:
-                self._tell({"end": f"rank {rank} has died", "rank": rank})
+                if not known:
+                    self._died.append(rank)
+                first = not known and len(self._died) == 1
+            if first and not self._closed:
+                time.sleep(TOGETHER_SECONDS)
+                self._tell({"end": _died(sorted(self._died)), "rank": rank})
 
     def _tell(self, message: dict[str, Any]) -> None:
         """Tell all ranks that are watched, those that come later too."""
         with self._changed:
             self._said.append(message)
-            for link in self._living.values():
-                with contextlib.suppress(OSError):
+            for _, link in sorted(self._living.items(), reverse=True):
+                with contextlib.suppress(OSError):  # rank 0 last: this server may end with it
                     send(link, message)
 
     def _knows(self, link: socket.socket) -> bool:
@@ -301,6 +309,11 @@ class _StoreServer:
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+
+
+def _died(ranks: Sequence[int]) -> str:
+    """Say which ranks have died: of several the first, and those that a launcher has ended for it."""
+    return f"{named(ranks)} {'has' if len(ranks) == 1 else 'have'} died"
 
 
 def _address(host: str) -> str:
