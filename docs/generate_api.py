@@ -23,7 +23,8 @@ inside a traced function at the line that calls it."""
 SECTIONS = (
     (
         "Programs",
-        "jit Dim ShapeDtype compile from_jax from_torch torch_backend from_stablehlo from_mlir Program verify",
+        "jit log_compiles Dim ShapeDtype compile from_jax from_torch torch_backend from_stablehlo from_mlir Program "
+        "verify",
     ),
     (
         "Arrays and layouts",

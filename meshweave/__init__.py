@@ -66,6 +66,7 @@ __all__ = [
     "kernels",
     "load",
     "load_safetensors",
+    "log_compiles",
     "quantize",
     "rank",
     "redistribute",

@@ -3,6 +3,7 @@
 from meshweave import jax as jax
 from meshweave.api.arrays import from_dlpack as from_dlpack
 from meshweave.api.callables.mapping import vmap as vmap
+from meshweave.api.callables.told import log_compiles as log_compiles
 from meshweave.api.gradients.functions import grad as grad
 from meshweave.api.gradients.functions import value_and_grad as value_and_grad
 from meshweave.api.gradients.functions import vjp as vjp
@@ -356,6 +357,7 @@ __all__ = [
     "kernels",
     "load",
     "load_safetensors",
+    "log_compiles",
     "quantize",
     "rank",
     "redistribute",

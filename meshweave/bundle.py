@@ -298,6 +298,7 @@ class Bundle:
     signature: of its digest, or empty.
     weights:   the values of inputs that the program has itself, each once; none where only the code is kept.
     origin:    compiles the program again and returns its report; None where only the bundle is here. Not kept on disk.
+    is_kept:   whether it was compiled by an earlier process, and read from the disk. Not kept there.
 
     >>> import numpy as np
     >>> import meshweave as mw
@@ -315,6 +316,7 @@ class Bundle:
     signature: bytes = b""
     weights: tuple[Section, ...] = ()
     origin: Callable[[], Any] | None = field(default=None, compare=False, repr=False)
+    is_kept: bool = field(default=False, compare=False, repr=False)
 
     def with_weights(self, weights: Mapping[str, Section]) -> Bundle:
         """Return the bundle with the values of the inputs that the program has itself, by their SHA-256.

@@ -7,7 +7,6 @@ other arguments by value. Small Arrays that lie alike need no program where NumP
 from __future__ import annotations
 
 import inspect
-import logging
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import wraps
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from meshweave.api.alike import alike, made
+from meshweave.api.callables.told import tell
 from meshweave.api.lowered import Compiled, Lowered
 from meshweave.api.signature import check_fits, leaf_spec, told_apart
 from meshweave.errors import UsageError
@@ -30,7 +30,6 @@ from meshweave.runtime.local.engine import LocalExecutable
 from meshweave.runtime.local.small import SmallCall
 
 ONE_RANK = Mesh()
-_LOG = logging.getLogger("meshweave")
 KEPT, KEPT_APART = 2048, 64  # programs kept loaded: of one rank, and of several, which have threads
 _NUMBERS = (bool, int, float, complex)
 
@@ -207,7 +206,7 @@ class Call:
         lowered = Lowered(self._name, program, program.specs, names, mesh, "local", STATE.kernels)
         compiled = lowered.compile()
         kinds = ", ".join(map(str, specs))
-        _LOG.info("mw.%s(%s) compiled in %.0f ms", self._name, kinds, 1000 * compiled.seconds)
+        tell(f"mw.{self._name}({kinds})", compiled, "")
         return runner(compiled, self.leaves), mesh.nranks > 1
 
     def _spec(self, number: int, value: Any, mesh: Mesh) -> ArgumentSpec:

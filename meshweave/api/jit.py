@@ -8,7 +8,6 @@ def product(x, w):
 from __future__ import annotations
 
 import inspect
-import logging
 import re
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, overload
 
 from meshweave.api.callables.methods import Method
 from meshweave.api.callables.pickles import pickled
+from meshweave.api.callables.told import LOG, MANY, tell
 from meshweave.api.donations import Donations, donated_leaves, donated_names
 from meshweave.api.lengths.call import LengthsCompiled
 from meshweave.api.lengths.dims import DimsOf, checked_dims, opened
@@ -53,10 +53,6 @@ from meshweave.runtime.forks import new_lock
 if TYPE_CHECKING:
     from meshweave.api.program import Program
 
-MANY = (
-    16  # programs of one function, of which the logger warns, and again whenever they have doubled
-)
-_LOG = logging.getLogger("meshweave")
 _Args: TypeAlias = tuple[Any, ...]
 _Kwargs: TypeAlias = dict[str, Any]
 
@@ -502,7 +498,7 @@ class Jitted:
                     _plans(known.hits, known.misses),
                 )
                 self._misses.append(_Miss(key.specs, key.paths, rest, found.seconds, plans))
-                self._told()
+                self._told(found)
             self._last = found
         return leaves, found
 
@@ -516,13 +512,13 @@ class Jitted:
                 return program
         return None
 
-    def _told(self) -> None:
+    def _told(self, compiled: Compiled) -> None:
         """Tell the logger of the last program: how long it took, and what was new about the call."""
         *before, last = self._misses
         why, count = _why(last, before), len(self._misses)
-        _LOG.info("%s compiled in %.0f ms: %s", self.__name__, 1000 * last.seconds, why)
+        tell(self.__name__, compiled, why, count)
         if count >= MANY and count & (count - 1) == 0:
-            _LOG.warning(
+            LOG.warning(
                 "%s (%s) has compiled %d times, last: %s", self.__name__, self._where, count, why
             )
 

@@ -208,19 +208,28 @@ def build(
         progress("read")
     read = program_source(source, name is not None)
     text, name = read.text, name or read.name
+    here_made: list[Bundle] = []
+
+    def make() -> Bundle:
+        here_made.append(
+            _built(text, name, where, goal, progress, whole, choice, here, verify, given, auto)
+        )
+        return here_made[0]
+
     made = shared(
         (
             *("program", text, name, where and str(where), goal, _tools(goal), whole),
             *(choice.disabled, choice.enabled, verify, tuple(given.items()), auto),
         ),
-        lambda: _built(text, name, where, goal, progress, whole, choice, here, verify, given, auto),
+        make,
         os.path.basename(name) if goal.engine == current.ENGINE and here else "",
     )
     told_compiled()
+    is_kept = not here_made and current.current() is None  # else rank 0 may have made it
     origin = partial(
         reported, text, name, where, goal.engine, whole, choice, False, given, names, auto
     )
-    return replace(made.with_weights(read.weights), origin=origin)
+    return replace(made.with_weights(read.weights), origin=origin, is_kept=is_kept)
 
 
 def reported(

@@ -1,6 +1,8 @@
 """Compiled functions are what functions are: methods, partial ones, of any pytree; and they are pickled."""
 
+import io
 import pickle
+import re
 import subprocess
 import sys
 from dataclasses import dataclass, replace
@@ -257,3 +259,37 @@ def test_a_program_for_many_sizes_is_not_pickled():
     made = mw.jit(lambda x: x * 2).lower(mw.ShapeDtype((n,), "f32")).compile()
     with pytest.raises(TypeError, match="a program for sizes that calls choose is not pickled"):
         pickle.dumps(made)
+
+
+# What the logger says.
+
+
+def test_the_logger_says_what_was_kept_on_disk(tmp_path, monkeypatch):
+    monkeypatch.setenv("MESHWEAVE_CACHE", str(tmp_path / "cache"))
+    said = io.StringIO()
+    with mw.log_compiles(said):
+        for _ in range(2):
+            mw.jit(lambda x: x * 3.25 - 1)(X)
+    first, second = said.getvalue().splitlines()
+    assert re.fullmatch(r"meshweave: <lambda> compiled in \d+ ms: the first call", first)
+    assert re.fullmatch(
+        r"meshweave: <lambda> compiled in \d+ ms \(kept on disk\): the first call", second
+    )
+    mw.jit(lambda x: x + 3.25)(X)
+    assert len(said.getvalue().splitlines()) == 2
+
+
+def test_a_line_that_compiles_many_programs_is_warned_of_once(caplog):
+    with caplog.at_level("WARNING", logger="meshweave"):
+        for size in range(1, 20):
+            mw.sinh(np.ones(size, np.float32))
+        for _ in range(16):
+            mw.jit(lambda x: x + 1)(X)
+    one, two = [record.getMessage() for record in caplog.records]
+    assert (
+        f"{__file__}:" in one
+        and "compiled 16 programs, last sinh(16xf32), before it sinh(15xf32)" in one
+    )
+    assert (
+        "last <lambda>(2x3xf32), before it <lambda>(2x3xf32)" in two and "outside of loops" in two
+    )

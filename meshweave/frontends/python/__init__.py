@@ -64,6 +64,7 @@ _NAMES = {
     "frontends.python.tape": "stop_gradient",
     "api.gradients.functions": "grad value_and_grad vjp",
     "api.callables.mapping": "vmap",
+    "api.callables.told": "log_compiles",
     "api.jit": "jit",
     "api.redistribution": "redistribute",
 }
