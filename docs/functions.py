@@ -252,7 +252,6 @@ EXAMPLES = {
     "polymul": ("polymul(v, w[:2])", "[4, 9, 18, 4]"),
     "polysub": ("polysub(v, w[:2])", "[1, -2, 3]"),
     "polyval": ("polyval(v, w)", "[28, 7, 12]"),
-    "trace": ("trace(m)", "6"),
     "vdot": ("vdot(v, w)", "14"),
     "vecmat": ("vecmat(v, m.mT)", "[17, 38]"),
     # fft

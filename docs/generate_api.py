@@ -34,6 +34,7 @@ SECTIONS = (
         "What a traced program may say besides",
         "constrain hint kernels default_float cond scan while_loop vmap",
     ),
+    ("What programs do, and what they may take", "trace expect"),
     ("Gradients", "grad value_and_grad vjp stop_gradient"),
     ("Errors", "MeshweaveError"),
 )

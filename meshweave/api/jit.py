@@ -52,6 +52,8 @@ from meshweave.runtime.forks import new_lock
 
 if TYPE_CHECKING:
     from meshweave.api.program import Program
+    from meshweave.see.page import Page
+    from meshweave.see.trace import RankTrace
 
 _Args: TypeAlias = tuple[Any, ...]
 _Kwargs: TypeAlias = dict[str, Any]
@@ -402,6 +404,17 @@ class Jitted:
                 f"{self.__name__}.explain: no call has compiled yet: call it, or give arguments"
             )
         return self._last.explain()
+
+    def view(self, trace: RankTrace | None = None) -> Page:
+        """Return the page about the program of the last call; see `Program.view`.
+
+        trace: what was measured, to show beside the prediction.
+
+        Raises UsageError if nothing has been called yet.
+        """
+        if self._last is None:
+            raise UsageError(f"{self.__name__}.view: no call has compiled yet: call it first")
+        return self._last.view(trace)
 
     def close(self) -> None:
         """Release all compiled programs, their threads, processes and memory."""

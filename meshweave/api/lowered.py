@@ -25,6 +25,8 @@ from meshweave.targets import Goal
 if TYPE_CHECKING:  # here, for loading a program needs neither
     from meshweave.api.program import Program
     from meshweave.report import Report
+    from meshweave.see.page import Page
+    from meshweave.see.trace import RankTrace
 
 STAGES = ("traced", "propagated", "redistributed", "local")
 """The stages that `as_text` shows."""
@@ -253,10 +255,18 @@ class Compiled:
         """Draw tables about the program, as `Jitted.explain` does."""
         from meshweave.api.explain import explanation
 
+        decided = self.lowered.report()
+        return explanation(self.title(), self._names(), self.program, decided, self.seconds)
+
+    def view(self, trace: RankTrace | None = None) -> Page:
+        """Return the page about the program, as `Program.view` does."""
+        return self.program.view(trace, title=self.title(), names=self._names())
+
+    def _names(self) -> tuple[str, ...]:
+        """Return what the user calls arguments and results."""
         results = [f"result{path}" for path in tree.paths(self._structure)]
         held = [f"captured{number}" for number in range(len(self.captured))]
-        names = (*self.lowered.names, *held, *self.chosen, *results)
-        return explanation(self.title(), names, self.program, self.lowered.report(), self.seconds)
+        return (*self.lowered.names, *held, *self.chosen, *results)
 
     def title(self) -> str:
         """Return what tables about the program are called."""

@@ -46,6 +46,9 @@ def trace(*x: Any, room: int = ROOM, **how: Any) -> Any:
     """RankTrace the programs that are called in a `with`: what each rank did and when. Of an array: sum its diagonal.
 
     room: marks that a rank may make in a call, of 16 bytes each; `dropped` counts those beyond.
+    x, how: an array, and what np.trace takes besides: offset, axis1, axis2.
+
+    Raises UsageError for a room of less than 1 mark, and where a trace is under way already.
 
     The engines `local` and `mpi` write marks: kernels, collectives, and copies; of a collective, the wait for its last
     member is told apart. Programs of other engines are counted in `unseen`. Nothing is compiled anew. See docs/see.md.

@@ -35,10 +35,12 @@ from meshweave.runtime.job import current
 from meshweave.runtime.limits import check_ranks
 from meshweave.runtime.watched import told_compiled
 from meshweave.runtime.weights.bundled import weights_of
+from meshweave.see.trace import RankTrace
 from meshweave.targets import Goal
 
 if TYPE_CHECKING:  # here, for what is read from the disk needs no compiler
     from meshweave.ir.bindings import ir
+    from meshweave.see.page import Page
 
 Progress = Callable[[str], None]
 LAST_WHOLE = "outline-repeats"  # the last pass before layouts are chosen
@@ -651,6 +653,26 @@ class Program:
             if port.takes is not None and isinstance(arrays[port.takes], Array)
             else made.numpy()
             for made, port in zip(results, self.outputs, strict=True)
+        )
+
+    def view(
+        self, trace: RankTrace | None = None, *, title: str = "", names: Sequence[str] = ()
+    ) -> "Page":
+        """Return the page about the program: what moves and why, layouts, time, memory. A notebook shows it.
+
+        trace: what was measured, to show beside the prediction. title: of the page. names: of arguments and results.
+        `view().save("page.html")` writes it: one file that needs no network. See docs/see.md.
+        """
+        from meshweave.see.account import known_of  # here, for a call needs no page
+        from meshweave.see.page import Page
+
+        manifest = self.bundle.manifest
+        return Page(
+            title or f"program on ({self.mesh}), engine {manifest.engine}",
+            *(self.mesh, manifest.engine, known_of(self.bundle)),
+            ports=(*self.inputs, *self.outputs),
+            names=tuple(names),
+            trace=None if trace is None else trace.as_dict(),
         )
 
     def _run(self, values: Sequence[object]) -> list[Array]:

@@ -81,6 +81,7 @@ def _parser() -> tuple[_CommandParser, Mapping[str, argparse.ArgumentParser]]:
     _add_compile(commands)
     _add_report(commands)
     _add_check(commands)
+    _add_view(commands)
     _add_plan(commands)
     _add_verify(commands)
     _add_sign(commands)
@@ -323,6 +324,25 @@ def _add_report(commands: Commands) -> None:
     report.set_defaults(command=_loaded_later("report", "report_command"))
 
 
+def _add_view(commands: Commands) -> None:
+    view = commands.add_parser(
+        "view",
+        help="write a page about a program: what moves and why, layouts, time, memory",
+        description="Write one HTML file about FILE, or what meshweave compile wrote, that needs no network. See "
+        "docs/see.md.",
+    )
+    _add_program(view)
+    add = view.add_argument
+    add("-o", dest="output", metavar="PAGE.html", help="default: FILE with .html")
+    add(
+        "--trace",
+        metavar="T.json",
+        help="what meshweave run --trace has written, to show beside the prediction",
+    )
+    add("--diff", metavar="OTHER", help="another program or bundle to compare with")
+    view.set_defaults(command=_loaded_later("see", "view_command"))
+
+
 def _add_check(commands: Commands) -> None:
     check = commands.add_parser(
         "check",
@@ -333,7 +353,7 @@ def _add_check(commands: Commands) -> None:
     _add_program(check)
     check.add_argument("--budget", metavar="BUDGET.toml", required=True, help="the limits")
     check.add_argument("--json", action="store_true", help="print JSON: within, spent, reasons")
-    check.set_defaults(command=_loaded_later("check", "check_command"))
+    check.set_defaults(command=_loaded_later("see", "check_command"))
 
 
 def _add_verify(commands: Commands) -> None:

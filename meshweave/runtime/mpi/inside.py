@@ -126,7 +126,10 @@ class InsideProgram:
         told_ended(self)
 
     def trace(self, room: int) -> ClockReading | None:
-        """Have this rank write marks, so many in a call; 0: no more. Return what the clocks say, where they can."""
+        """Have this rank write marks; return what the clocks say, where they can.
+
+        room: marks in a call, 16 bytes each; 0: no more.
+        """
         self._marks = Marks([self.rank], room) if room else None
         hide(self._board, [self.rank])
         if self._marks is not None:

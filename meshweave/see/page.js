@@ -1,0 +1,46 @@
+"use strict";
+// The page says everything without this. With it, ops are filtered, and a layout says who holds an element.
+(function () {
+  const filter = document.getElementById("filter");
+  const found = document.getElementById("found");
+  const ops = Array.from(document.querySelectorAll("#program tr[data-op]"));
+  filter.addEventListener("input", function () {
+    const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
+    let count = 0;
+    for (const row of ops) {
+      const fits = words.every((word) => row.dataset.op.includes(word));
+      row.hidden = !fits;
+      count += fits ? 1 : 0;
+    }
+    for (const group of document.querySelectorAll("#program details")) {
+      const rows = Array.from(group.querySelectorAll("tr[data-op]"));
+      group.hidden = words.length > 0 && !rows.some((row) => !row.hidden);
+      if (words.length > 0 && !group.hidden) group.open = true;
+    }
+    found.textContent = words.length > 0 ? count + " of " + ops.length + " ops" : "";
+  });
+
+  const layouts = JSON.parse(document.getElementById("layout-data").textContent);
+  function holders(layout, index) {
+    return layout.held.flatMap(function (dims, rank) {
+      const holds = dims.every((runs, d) => runs.some((run) => run[0] <= index[d] && index[d] < run[1]));
+      return holds ? [rank] : [];
+    });
+  }
+  for (const field of document.querySelectorAll("input[data-layout]")) {
+    const layout = layouts[Number(field.dataset.layout)];
+    const answer = document.getElementById(field.getAttribute("aria-describedby"));
+    field.addEventListener("input", function () {
+      const index = field.value.split(",").map((part) => Number(part.trim()));
+      const fits = index.length === layout.shape.length &&
+        index.every((at, d) => Number.isInteger(at) && at >= 0 && at < layout.shape[d]);
+      answer.textContent = !fits
+        ? "an index of each dim is right: " + layout.shape.map((size) => "0.." + (size - 1)).join(", ")
+        : "held by rank " + holders(layout, index).join(", ");
+      for (const cell of document.querySelectorAll('[data-cells="' + field.dataset.layout + '"] [data-low]')) {
+        const low = cell.dataset.low.split(",").map(Number), high = cell.dataset.high.split(",").map(Number);
+        cell.classList.toggle("off", fits && !low.every((at, d) => at <= index[d] && index[d] < high[d]));
+      }
+    });
+  }
+})();

@@ -1,0 +1,399 @@
+"""Write the page about a program: one HTML file that needs nothing else, and says everything without its script."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from html import escape
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from meshweave.bundle import Port
+from meshweave.files.whole import write_text
+from meshweave.layout import Layout, Mesh
+from meshweave.report import Cause, KernelRow, OpRow, Report, TransferRow, human_bytes
+from meshweave.see.account import place
+from meshweave.see.tiles import HEIGHT, WIDTH, drawing, held, tile
+from meshweave.see.timeline import draw, measured, predicted
+
+_HERE = Path(__file__).parent
+_MOST_MOMENTS = 4000  # ops of a step whose live bytes are drawn
+_TOP = 3  # collectives that are open at first
+
+
+@dataclass(frozen=True)
+class Page:
+    """Hold what a page is about. In a notebook it shows itself; `save` writes it.
+
+    title: of the page. names: of the arguments, then of the results. before: the same program without its hints.
+    trace: trace events that were measured, and the name of their file. other: what it is compared with, and its name.
+    """
+
+    title: str
+    mesh: Mesh
+    engine: str
+    report: Report
+    ports: tuple[Port, ...] = ()
+    names: tuple[str, ...] = ()
+    before: Report | None = None
+    trace: Mapping[str, Any] | None = field(default=None, repr=False)
+    trace_name: str = ""
+    other: Report | None = field(default=None, repr=False)
+    other_name: str = ""
+
+    @property
+    def html(self) -> str:
+        """Return the page as HTML."""
+        return _Writer(self).text()
+
+    def save(self, path: str) -> None:
+        """Write the page to a file. Raises UsageError where it cannot be written."""
+        write_text(path, self.html)
+
+    def _repr_html_(self) -> str:
+        """Return the page for a notebook, in a frame of its own."""
+        return (
+            f'<iframe title="{escape(self.title)}" style="width:100%;height:42rem;border:1px solid #8888" '
+            f'srcdoc="{escape(self.html)}"></iframe>'
+        )
+
+    def __repr__(self) -> str:
+        return f"<page about {self.title}: save(path) writes it>"
+
+
+class _Writer:
+    """Write the parts of a page; each layout that is shown gets a number."""
+
+    def __init__(self, page: Page) -> None:
+        self.page, self.report, self.mesh = page, page.report, page.mesh
+        self.layouts: dict[tuple[str, tuple[int, ...]], int] = {}
+
+    def text(self) -> str:
+        """Return the whole page."""
+        parts = {
+            "moves": ("What moves, and why", self.moves()),
+            "program": ("Program", self.program()),
+            "time": ("Time", self.time()),
+            "memory": ("Memory", self.memory()),
+            "hints": ("Hints", self.hints()),
+            "difference": ("Difference", self.difference()),
+        }
+        parts["layouts"] = ("Layouts", self.drawn())  # last, when all are known
+        shown = {key: part for key, part in parts.items() if part[1]}
+        nav = "".join(f'<a href="#{key}">{escape(name)}</a>' for key, (name, _) in shown.items())
+        sections = "".join(
+            f'<section id="{key}" aria-labelledby="{key}-h"><h2 id="{key}-h">{escape(name)}</h2>{text}</section>'
+            for key, (name, text) in shown.items()
+        )
+        style, script = ((_HERE / f"page.{kind}").read_text() for kind in ("css", "js"))
+        data = json.dumps(self._data(), separators=(",", ":")).replace("<", "\\u003c")
+        return (
+            '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+            '<meta name="viewport" content="width=device-width, initial-scale=1">'
+            f"<title>{escape(self.page.title)}</title><style>{style}</style></head><body>"
+            f"<header><h1>{escape(self.page.title)}</h1>{self.figures()}<nav>{nav}</nav></header>"
+            f"<main>{sections}</main>{self.symbols()}"
+            f'<script type="application/json" id="layout-data">{data}</script><script>{script}</script>'
+            "</body></html>\n"
+        )
+
+    def figures(self) -> str:
+        """Return the figures at the head of the page."""
+        report, counts = self.report, Counter(row.op for row in self.report.collectives)
+        moved = sum(row.nbytes for row in report.collectives)
+        said = ", ".join(f"{n} x {op}" for op, n in sorted(counts.items())) or "none"
+        rows = (
+            ("mesh", str(self.mesh) or "one rank"),
+            ("engine", self.page.engine),
+            ("received by the busiest rank", human_bytes(moved)),
+            ("collectives", said),
+            ("peak of a rank", human_bytes(report.peak_bytes)),
+        )
+        items = "".join(f"<li>{escape(k)} <b>{escape(v)}</b></li>" for k, v in rows)
+        proof = f'<p class="faint">{escape(str(report.certificate))}</p>'
+        return f'<ul class="figures">{items}</ul>{proof}'
+
+    # What moves.
+
+    def moves(self) -> str:
+        """Return each collective with its reasons, those of most bytes first."""
+        counts = Counter(self.report.collectives)
+        rows = sorted(counts, key=lambda row: -row.nbytes * counts[row])
+        if not rows:
+            return "<p>Nothing: no rank receives anything from another.</p>"
+        return "".join(self._move(row, counts[row], n < _TOP) for n, row in enumerate(rows))
+
+    def _move(self, row: TransferRow, count: int, is_open: bool) -> str:
+        head = (
+            f"<b>{escape(row.op)}</b> over {escape(', '.join(row.axes))}: {count} x, "
+            f"{human_bytes(count * row.nbytes)} <code>{escape(place(row.where))}</code>"
+        )
+        reasons = [self.report.reasons[number] for number in row.reasons]
+        cause = "; ".join(self._cause(r.given, r.wanted) for r in reasons)
+        inside = "".join(self._reason(number) for number in row.reasons)
+        if not inside:
+            inside = '<div class="inside">The program\'s source is not at hand: no reasons are known.</div>'
+        because = f'<br><span class="faint">{cause}</span>' if cause else ""
+        return f'<details{" open" * is_open} class="move"><summary>{head}{because}</summary>{inside}</details>'
+
+    def _cause(self, given: Sequence[Cause], wanted: Sequence[Cause]) -> str:
+        return ", but ".join(escape(chain[-1].text) for chain in (given, wanted) if chain)
+
+    def _reason(self, number: int) -> str:
+        reason = self.report.reasons[number]
+        shape = tuple(map(int, reason.tensor.split("x")[:-1]))
+        ends = " to ".join(self.layout(text, shape) for text in (reason.source, reason.target))
+        steps = ", ".join(
+            f"{op} over {', '.join(axes)} ({human_bytes(n)})" for op, axes, n in reason.steps if n
+        )
+        least = (
+            "the least of any plan"
+            if reason.nbytes == reason.lower_bound
+            else f"at least {reason.lower_bound:,} by any plan"
+        )
+        rows = [
+            ("why it lies so", self._chain(reason.given)),
+            ("why it is wanted so", self._chain(reason.wanted)),
+            ("the plan", escape(steps)),
+            ("bytes", f"{reason.nbytes:,}: {least}"),
+            ("next best plan", escape(reason.following) or "none is known"),
+            ("to move less", escape(reason.remedy) or "nothing simple is known"),
+        ]
+        body = "".join(f'<tr><th scope="row">{k}</th><td>{v}</td></tr>' for k, v in rows)
+        head = f"<div><code>{escape(reason.tensor)}</code> from {ends}</div>"
+        return f'<div class="inside">{head}<table>{body}</table></div>'
+
+    def _chain(self, chain: Sequence[Cause]) -> str:
+        lines = []
+        for cause in chain:
+            at = f" <code>{escape(place(cause.where))}</code>" if cause.where else ""
+            lines.append(f"<li>{escape(cause.text)}{at}</li>")
+        return f"<ol>{''.join(lines)}</ol>" if lines else "not known"
+
+    # The program.
+
+    def program(self) -> str:
+        """Return the arguments and results, then the ops, by function and line."""
+        parts = [self._ports()]
+        if self.report.ops:
+            parts.append(
+                '<p><label>Filter <input id="filter" placeholder="all_gather, f32, a file.."></label> '
+                '<span id="found" role="status" class="faint"></span></p>'
+            )
+        for function, rows in groupby(self.report.ops, key=lambda row: row.function):
+            parts.append(self._function(function, list(rows)))
+        if not self.report.ops:
+            parts.append(
+                '<input id="filter" type="hidden"><span id="found"></span>'
+                '<p class="faint">The program\'s source is not at hand: its ops are not known.</p>'
+            )
+        return "".join(parts)
+
+    def _ports(self) -> str:
+        rows = []
+        names = [*self.page.names, *(port.name for port in self.page.ports)][: len(self.page.ports)]
+        for name, port in zip(names, self.page.ports):
+            sizes = "x".join(map(str, (*port.global_shape, port.dtype)))
+            layout = self.layout(port.layout, tuple(port.global_shape))
+            cells = f"<td>{escape(name)}</td><td><code>{sizes}</code></td><td>{layout}</td>"
+            rows.append(f'<tr>{cells}<td class="n">{human_bytes(port.nbytes)}</td></tr>')
+        table = _table(("argument or result", "global", "layout", "#on a rank"), rows)
+        return f"<details open><summary>Arguments and results</summary>{table}</details>"
+
+    def _function(self, function: str, rows: list[OpRow]) -> str:
+        times = rows[0].times
+        what = (
+            "the program" if function == "main" else f"{function}, a layer that runs {times} times"
+        )
+        groups = groupby(rows, key=lambda row: row.where.rsplit(":", 1)[0])
+        inside = "".join(self._line(list(ops)) for _, ops in groups)
+        return f"<details open><summary><b>{escape(what)}</b> ({len(rows)} ops)</summary>{inside}</details>"
+
+    def _line(self, rows: list[OpRow]) -> str:
+        last = rows[-1]
+        head = f"<code>{escape(place(last.where))}</code> {self.layout(last.layout, last.shape)}"
+        titles = ("op", "result", "layout", "kernel", "hints", "#work")
+        table = _table(titles, [self._op(row) for row in rows])
+        return f"<details><summary>{head}</summary>{table}</details>"
+
+    def _op(self, row: OpRow) -> str:
+        kernels = [k for k in self._kernels().get(row.where, ()) if row.work]
+        kernel = "; ".join(dict.fromkeys(f"{k.kernel}: {k.why}" for k in kernels))
+        hints = "; ".join(
+            dict.fromkeys(
+                f"{e.hint} {e.outcome}" for e in self.report.ledger if e.location == row.where
+            )
+        )
+        cost = f"{row.work:,}" if row.work else ""
+        if row.reason is not None:
+            cost = human_bytes(self.report.reasons[row.reason].nbytes)
+        words = f"{row.op} {row.tensor} {row.layout} {row.where} {kernel} {hints}"
+        if row.reason is not None:
+            words += " ".join(op for op, _, _ in self.report.reasons[row.reason].steps)
+        cells = (
+            f"<td>{escape(row.op)}</td><td><code>{escape(row.tensor)}</code></td>"
+            f"<td>{self.layout(row.layout, row.shape)}</td><td>{escape(kernel)}</td><td>{escape(hints)}</td>"
+        )
+        return f'<tr data-op="{escape(words.lower())}">{cells}<td class="n">{cost}</td></tr>'
+
+    def _kernels(self) -> Mapping[str, Sequence[KernelRow]]:
+        found: dict[str, list[KernelRow]] = {}
+        for row in self.report.kernels:
+            found.setdefault(row.where, []).append(row)
+        return found
+
+    # Layouts.
+
+    def layout(self, text: str, shape: tuple[int, ...]) -> str:
+        """Return a layout with its tile, a link to its drawing."""
+        number = self.layouts.setdefault((text, shape), len(self.layouts))
+        drawn = f'<svg class="tile" width="{WIDTH}" height="{HEIGHT}" aria-hidden="true"><use href="#t{number}"/></svg>'
+        return f'<a href="#layout{number}">{drawn}<code>{escape(text)}</code></a>'
+
+    def symbols(self) -> str:
+        """Return the tiles of all layouts, which the page shows by their numbers."""
+        found = "".join(
+            f'<g id="t{number}">{tile(Layout.parse(text), self.mesh, shape)}</g>'
+            for (text, shape), number in self.layouts.items()
+        )
+        return f'<svg width="0" height="0" aria-hidden="true"><defs>{found}</defs></svg>'
+
+    def drawn(self) -> str:
+        """Return the drawing of each layout that the page shows."""
+        parts = []
+        for (text, shape), number in self.layouts.items():
+            layout = Layout.parse(text)
+            sizes = "x".join(map(str, shape)) or "a number"
+            ask = ""
+            if shape and held(layout, self.mesh, shape) is not None:
+                ask = (
+                    f'<p><label>Who holds element <input data-layout="{number}" aria-describedby="held{number}" '
+                    f'placeholder="{", ".join("0" for _ in shape)}"></label> '
+                    f'<span id="held{number}" role="status"></span></p>'
+                )
+            parts.append(
+                f'<details id="layout{number}"><summary><code>{escape(text)}</code> of {sizes}</summary>'
+                f'<div class="inside">{drawing(layout, self.mesh, shape)}{ask}</div></details>'
+            )
+        return "".join(parts)
+
+    def _data(self) -> list[Any]:
+        return [
+            held(Layout.parse(text), self.mesh, shape) or {"shape": list(shape), "held": []}
+            for text, shape in self.layouts
+        ]
+
+    # Time and memory.
+
+    def time(self) -> str:
+        """Return what the planner predicts above what was measured."""
+        planned = predicted(self.report, self.mesh)
+        rows = {} if self.page.trace is None else measured(self.page.trace, self.page.trace_name)
+        if not planned and not rows:
+            return ""
+        note = (
+            "Predicted: the planner's model of costs, one op after the other. "
+            + (
+                ""
+                if rows
+                else "Nothing was measured: give a file of <code>meshweave run --trace</code>. "
+            )
+            + "Point at a slice for its name and time."
+        )
+        return f'<p class="faint">{note}</p>{draw(planned, rows)}'
+
+    def memory(self) -> str:
+        """Return the live bytes over a step, with and without hints."""
+        moments = self.report.moments[:_MOST_MOMENTS]
+        if not moments:
+            return ""
+        most = max(moments, key=lambda m: m.nbytes)
+        before = self.page.before.moments[:_MOST_MOMENTS] if self.page.before is not None else ()
+        top = max(m.nbytes for m in (*moments, *before)) or 1
+        curves = [f'<path class="live" d="{_steps([m.nbytes for m in moments], top)}"/>']
+        if before:
+            curves.append(f'<path class="other" d="{_steps([m.nbytes for m in before], top)}"/>')
+        note = "; the line: without hints" if before else ""
+        peak, arena = self.report.peak_bytes, self.report.arena_bytes
+        return (
+            f"<p>A rank holds {human_bytes(peak)} at most: {human_bytes(peak - arena)} of arguments and results, "
+            f"{human_bytes(arena)} for all between. Most is live in <b>{escape(most.op)}</b> at "
+            f"<code>{escape(place(most.where))}</code>: {human_bytes(most.nbytes)}{note}.</p>"
+            f'<svg viewBox="0 0 1000 160" role="img" aria-label="live bytes op by op" preserveAspectRatio="none" '
+            f'width="1000" height="160">{"".join(curves)}</svg>'
+        )
+
+    def hints(self) -> str:
+        """Return what became of each hint."""
+        rows = Counter(self.report.ledger)
+        if not rows:
+            return ""
+        cells = [
+            f"<tr><td><code>{escape(row.hint)}</code></td><td>{escape(row.op)} ({n} x)</td>"
+            f"<td><code>{escape(place(row.location))}</code></td><td>{escape(row.outcome)}</td><td>{escape(row.reason)}</td></tr>"
+            for row, n in rows.items()
+        ]
+        return _table(("hint", "op", "place", "outcome", "reason"), cells)
+
+    def difference(self) -> str:
+        """Return what another compile does otherwise."""
+        other = self.page.other
+        if other is None:
+            return ""
+        own, names = self.report, ("this", escape(self.page.other_name))
+        rows = [
+            ("received by the busiest rank", _received(own), _received(other)),
+            ("peak of a rank", own.peak_bytes, other.peak_bytes),
+            ("collectives", len(own.collectives), len(other.collectives)),
+        ]
+        cells = [
+            f'<tr><th scope="row">{name}</th>'
+            + "".join(f'<td class="n">{n:,}</td>' for n in (a, b, a - b))
+            + "</tr>"
+            for name, a, b in rows
+        ]
+        table = _table(("", f"#{names[0]}", f"#{names[1]}", "#less there"), cells)
+        moves = "".join(f"<li>{line}</li>" for line in _changes(own, other))
+        return f"{table}<ul>{moves or '<li>the same collectives</li>'}</ul>"
+
+
+def _table(titles: Sequence[str], rows: Sequence[str]) -> str:
+    """Return a table; titles that begin with # are those of numbers."""
+    head = "".join(
+        f'<th class="n">{t[1:]}</th>' if t.startswith("#") else f"<th>{t}</th>" for t in titles
+    )
+    return f'<div class="scroll"><table><tr>{head}</tr>{"".join(rows)}</table></div>'
+
+
+def _received(report: Report) -> int:
+    return sum(row.nbytes for row in report.collectives)
+
+
+def _changes(own: Report, other: Report) -> Iterator[str]:
+    """Yield what moves here alone, and what there alone."""
+    here, there = (Counter(map(_without_reasons, r.collectives)) for r in (own, other))
+    for word, rows in (("only here", here - there), ("only there", there - here)):
+        for row, count in rows.items():
+            size, at = human_bytes(count * row.nbytes), escape(place(row.where))
+            yield (
+                f"{word}: {count} x {escape(row.op)} over {escape(', '.join(row.axes))} of "
+                f"<code>{escape(row.tensor)}</code>, {size}, <code>{at}</code>"
+            )
+
+
+def _without_reasons(row: TransferRow) -> TransferRow:
+    return replace(row, reasons=())
+
+
+def _steps(sizes: Sequence[int], top: int) -> str:
+    """Return the path of a curve with a step for each size."""
+    wide = 1000 / len(sizes)
+    points = [f"M0 160V{160 - 150 * sizes[0] / top:.1f}"]
+    points += [
+        f"H{wide * (k + 1):.1f}V{160 - 150 * (sizes[min(k + 1, len(sizes) - 1)]) / top:.1f}"
+        for k in range(len(sizes))
+    ]
+    return "".join([*points, "V160Z"])

@@ -1,0 +1,118 @@
+"""Draw what ranks do over time: as the planner prices it, above what a trace has measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from math import prod
+from typing import Any
+
+from meshweave.errors import UsageError
+from meshweave.layout import Mesh
+from meshweave.plan.cost import SHARED_MEMORY, link_of, seconds
+from meshweave.plan.propagation.propagate import WORK
+from meshweave.report import Report
+
+_WIDTH, _ROW, _LEFT = 1100, 16, 130
+MOST_BARS = 4000  # that are drawn
+KINDS = ("kernel", "copy", "collective", "wait")
+
+
+@dataclass(frozen=True)
+class Bar:
+    """Hold a slice of a row. kind: one of KINDS. start, end: in microseconds."""
+
+    kind: str
+    name: str
+    start: float
+    end: float
+
+
+def predicted(report: Report, mesh: Mesh) -> list[Bar]:
+    """Return what a rank does in the planner's model of costs, one op after the other; all ranks do alike."""
+    bars: list[Bar] = []
+    at = 0.0
+    for row in report.ops:
+        for _ in range(1 if row.op.startswith("call of ") else row.times):
+            if len(bars) >= MOST_BARS:
+                return bars
+            took = WORK * row.work * SHARED_MEMORY.link.beta * 1e6
+            if row.reason is not None:
+                took = sum(_moves(report.reasons[row.reason].steps, mesh))
+            if took:
+                kind = "kernel" if row.reason is None else "collective"
+                bars.append(Bar(kind, f"{row.op} {row.tensor}", at, at + took))
+            at += took
+    return bars
+
+
+def _moves(steps: Sequence[tuple[str, tuple[str, ...], int]], mesh: Mesh) -> list[float]:
+    """Return the microseconds of each step of a plan."""
+    found = []
+    for op, axes, nbytes in steps:
+        ranks = prod(mesh.axis_count([name]) for name in axes)
+        found.append(1e6 * seconds(op, nbytes, ranks, link_of(mesh, axes)) if nbytes else 0.0)
+    return found
+
+
+def measured(trace: Mapping[str, Any], name: str) -> dict[str, list[Bar]]:
+    """Return the rows of the last call in a file of trace events. Raises UsageError, which names it, for others."""
+    try:
+        events = trace["traceEvents"]
+        names = {e["tid"]: e["args"]["name"] for e in events if e.get("name") == "thread_name"}
+        complete = [e for e in events if e.get("ph") == "X"]
+        last = max((e["args"]["call"] for e in complete), default=0)
+        rows: dict[str, list[Bar]] = {str(names[tid]): [] for tid in sorted(names)}
+        chosen = [e for e in complete if e["args"]["call"] == last]
+        first = min((float(e["ts"]) for e in chosen), default=0.0)
+        for e in chosen[:MOST_BARS]:
+            start = float(e["ts"]) - first
+            bar = Bar(str(e["cat"]), str(e["name"]), start, start + float(e["dur"]))
+            rows[str(names[e["tid"]])].append(bar)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise UsageError(f"{name}: no trace that meshweave has written") from None
+    return rows
+
+
+def draw(planned: Sequence[Bar], rows: Mapping[str, Sequence[Bar]]) -> str:
+    """Return both as SVG, each on its own scale."""
+    parts: list[str] = []
+    top = 14
+    if planned:
+        parts.append(_axis(top, planned[-1].end, "predicted"))
+        parts += _row("every rank", planned, planned[-1].end, top + 6)
+        top += _ROW + 30
+    end = max((bar.end for bars in rows.values() for bar in bars), default=0.0)
+    if rows:
+        parts.append(_axis(top, end, "measured, the last call"))
+        for number, (name, bars) in enumerate(rows.items()):
+            parts += _row(name, bars, end, top + 6 + number * (_ROW + 4))
+        top += 6 + len(rows) * (_ROW + 4)
+    return (
+        f'<div class="scroll"><svg viewBox="0 0 {_WIDTH + _LEFT} {top + 10}" width="{_WIDTH + _LEFT}" role="img" '
+        f'aria-label="what each rank does over time">{"".join(parts)}</svg></div>'
+    )
+
+
+def _axis(top: int, end: float, name: str) -> str:
+    return (
+        f'<text x="0" y="{top}">{escape(name)}</text>'
+        f'<text class="faint" x="{_LEFT}" y="{top}">0</text>'
+        f'<text class="faint" x="{_LEFT + _WIDTH}" y="{top}" text-anchor="end">{end:,.1f} us</text>'
+    )
+
+
+def _row(name: str, bars: Sequence[Bar], end: float, top: float) -> list[str]:
+    scale = _WIDTH / end if end else 0.0
+    parts = [f'<text class="faint" x="0" y="{top + 12}">{escape(name)}</text>']
+    for bar in bars:
+        kind = bar.kind if bar.kind in KINDS else "other"
+        width = max((bar.end - bar.start) * scale, 0.4)
+        low = _ROW / 2 if kind == "wait" else 0.0  # a wait lies within its collective
+        said = escape(f"{bar.name}: {bar.end - bar.start:,.2f} us from {bar.start:,.2f} us on")
+        parts.append(
+            f'<rect class="{kind}" x="{_LEFT + bar.start * scale:.2f}" y="{top + low}" width="{width:.2f}" '
+            f'height="{_ROW - low}"><title>{said}</title></rect>'
+        )
+    return parts

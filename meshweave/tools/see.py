@@ -1,0 +1,119 @@
+"""Define `meshweave check`, which holds a program to a budget, and `meshweave view`, the page about a program."""
+
+import argparse
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from meshweave.api.program import Progress, lowered
+from meshweave.errors import UsageError
+from meshweave.layout import Mesh
+from meshweave.report import Report, human_bytes
+from meshweave.see.account import report_of_bundle, spent_by, why
+from meshweave.see.budget import Spent, read_budget
+from meshweave.see.page import Page
+from meshweave.tools.run import (
+    ProgramFile,
+    StageDisplay,
+    ended_by_signals,
+    open_program,
+    read_goal,
+    read_mesh,
+)
+
+
+def check_command(options: argparse.Namespace) -> int:
+    """Run the command `check`; return the exit status."""
+    budget = read_budget(options.budget)
+    with (
+        StageDisplay(options.file, options.stage, quiet=options.json) as progress,
+        ended_by_signals(),
+    ):
+        source = open_program(options.file)
+        report = reasoned(source, options, progress)
+    spent = spent_by(report, compiles=0 if source.bundle is not None else 1)
+    found = budget.exceeded(spent)
+    lines = [line for excess in found for line in why(excess, [report])]
+    if options.json:
+        print(json.dumps({"within": not found, "spent": spent.as_dict(), "reasons": lines}))
+    else:
+        print("\n".join(lines) if found else f"{source.name}: within the budget: {_words(spent)}")
+    return 1 if found else 0
+
+
+def reasoned(source: ProgramFile, options: argparse.Namespace, progress: Progress) -> Report:
+    """Return the report of a program, with the reasons of its collectives unless it is compiled already."""
+    if source.bundle is not None:
+        return report_of_bundle(source.bundle)
+    where = (source.text, source.name, read_mesh(options), read_goal(options).engine, progress)
+    with lowered(*where, verify=options.verify, reasons=()) as (module, program):
+        from meshweave.lowering.report import report_of
+
+        return report_of(module, program)
+
+
+def _words(spent: Spent) -> str:
+    counts = ", ".join(f"{n} x {op}" for op, n in sorted(spent.collectives.items()))
+    return (
+        f"{human_bytes(spent.nbytes)} received ({counts or 'no collectives'}), "
+        f"peak {human_bytes(spent.peak_bytes)}"
+    )
+
+
+def view_command(options: argparse.Namespace) -> int:
+    """Run the command `view`; return the exit status."""
+    output = (
+        options.output or f"{Path(options.file).stem if options.file != '-' else 'program'}.html"
+    )
+    trace = None if options.trace is None else _json(options.trace)
+    with (
+        StageDisplay(options.file, options.stage, quiet=False) as progress,
+        ended_by_signals(),
+    ):
+        source = open_program(options.file)
+        page = _page(source, options, progress)
+        other, name = None, ""
+        if options.diff is not None:
+            with_other = open_program(options.diff)
+            other, name = reasoned(with_other, options, progress), os.path.basename(options.diff)
+    page = Page(
+        *(page.title, page.mesh, page.engine, page.report, page.ports, (), page.before),
+        *(trace, options.trace or "", other, name),
+    )
+    page.save(output)
+    print(f"{output}: {len(page.html.encode()):,} bytes")
+    return 0
+
+
+def _page(source: ProgramFile, options: argparse.Namespace, progress: Progress) -> Page:
+    """Return the page about a program, without what it is compared with."""
+    title = os.path.basename(source.name)
+    if source.bundle is not None:
+        manifest = source.bundle.manifest
+        mesh = Mesh.parse(manifest.mesh) if manifest.mesh else Mesh()
+        ports = (*manifest.inputs, *manifest.outputs)
+        return Page(title, mesh, manifest.engine, reasoned(source, options, progress), ports)
+    from meshweave.lowering.report import report_of
+
+    engine = read_goal(options).engine
+    where = (source.text, source.name, read_mesh(options), engine, progress)
+    with lowered(*where, verify=options.verify, reasons=()) as (module, program):
+        report = report_of(module, program)
+        mesh = Mesh.parse(program.mesh) if program.mesh else Mesh()
+        ports = (*program.inputs, *program.outputs)
+    before: Report | None = None
+    if report.regions:
+        with lowered(*where, verify=False, strip=True) as (module, program):
+            before = report_of(module, program)
+    return Page(title, mesh, engine, report, ports, before=before)
+
+
+def _json(path: str) -> Any:
+    """Read a file of JSON. Raises UsageError where it is none."""
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"--trace {path}: {error.strerror}") from None
+    except ValueError:
+        raise UsageError(f"--trace {path}: no trace that meshweave has written") from None

@@ -1,0 +1,234 @@
+"""The page about a program: what it says, that it needs nothing else, and, where a browser is here, that it works."""
+
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import meshweave
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import any_layouts, meshes, shapes
+
+import meshweave as mw
+from meshweave.errors import UsageError
+from meshweave.layout.places import owners
+from meshweave.see.page import Page
+from meshweave.see.tiles import held
+
+BROWSER = next(
+    filter(None, map(shutil.which, ("chromium-headless-shell", "chromium", "google-chrome"))), None
+)
+VOID = {"meta", "input", "br", "path", "rect", "use", "link"}
+X, W = np.ones((8, 16), np.float32), np.ones((16, 16), np.float32)
+
+
+class Read(HTMLParser):
+    """Reads a page: tags must match; ids, links and what is loaded are kept."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.loaded: list[str] = []
+        self.said: list[str] = []
+        self.feed(page)
+        assert self.open == [], self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        if tag not in VOID:
+            self.open.append(tag)
+        if "id" in given:
+            self.ids.append(given["id"] or "")
+        if "href" in given:
+            self.links.append(given["href"] or "")
+        self.loaded += [given[name] or "" for name in ("src", "srcset", "action") if name in given]
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID:
+            assert self.open and self.open[-1] == tag, (tag, self.open[-3:], self.getpos())
+            self.open.pop()
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] not in ("script", "style"):
+            self.said.append(data)
+
+    @property
+    def text(self) -> str:
+        """What a reader sees."""
+        return " ".join(" ".join(self.said).split())
+
+
+def read(page: Page) -> Read:
+    """A page, which must be sound: ids once, links that lead somewhere in it, nothing from elsewhere."""
+    html = page.html
+    found = Read(html)
+    assert len(set(found.ids)) == len(found.ids)
+    assert {link.removeprefix("#") for link in found.links} <= set(found.ids)
+    assert all(link.startswith("#") for link in found.links)
+    assert (
+        found.loaded == [] and "http" not in html and "@import" not in html and "url(" not in html
+    )
+    return found
+
+
+def gathering() -> mw.Program:
+    @mw.jit(mesh="x=2, y=2", in_layouts=("[x, _]", "[_, _]"), out_layouts="[_, _]")
+    def layer(rows: mw.Array, w: mw.Array) -> mw.Array:
+        h = mw.constrain(mw.tanh(rows), "[_, _]")  # the planted gather
+        return mw.exp(h) @ w
+
+    return layer
+
+
+def test_a_planted_gather_is_named_with_its_cause_on_the_first_screen() -> None:
+    layer = gathering()
+    layer(X, W)
+    text = read(layer.view()).text
+    first = text[: text.index("Arguments and results")]
+    assert "all_gather over x: 1 x, 256 B" in first
+    assert 'argument rows lies in "[x, _]", as it was said' in first
+    assert 'constraint "[_, _]"' in first and "the planted gather" in first
+    assert "next best plan" in first and "to move less" in first
+
+
+def test_the_page_shows_ops_layouts_memory_and_both_times() -> None:
+    layer = gathering()
+    layer(X, W)
+    with mw.trace() as t:
+        layer(X, W)
+    page = layer.view(t)
+    found = read(page)
+    for said in (
+        "a product",
+        "8x16xf32",
+        "[x, _]",
+        "codegen",
+        "A rank holds",
+        "predicted",
+        "measured",
+    ):
+        assert said in found.text, said
+    for rank in range(4):
+        assert f"rank {rank}" in found.text
+    shown = page._repr_html_()
+    assert shown.startswith("<iframe") and "<script" not in shown
+
+
+def test_names_of_the_user_are_no_markup() -> None:
+    page = Page("<script>alert(1)</script>", mw.Mesh(x=2, y=2), "local", gathering_report())
+    assert "<script>alert" not in page.html
+    read(page)
+
+
+def gathering_report() -> object:
+    return gathering().lower(X, W).report()
+
+
+def test_48_layers_fit_in_2_mb() -> None:
+    @mw.jit(mesh="dp=2, tp=2", in_layouts=("[dp, _]", "[_, tp]", "[tp, _]"), out_layouts="[dp, _]")
+    def model(x: mw.Array, up: mw.Array, down: mw.Array) -> mw.Array:
+        for _ in range(48):
+            x = x + mw.maximum(x @ up, 0.0) @ down
+            x = x / (1.0 + mw.sum(x * x, axis=1, keepdims=True))
+        return x
+
+    lowered = model.lower(X, W, W)
+    page = Page("model", mw.Mesh(dp=2, tp=2), "local", lowered.report())
+    assert len(page.html.encode()) < 2_000_000
+    assert "48 x" in read(page).text
+
+
+@given(data=st.data())
+@settings(max_examples=40, deadline=None)
+def test_who_holds_an_element(data: st.DataObject) -> None:
+    mesh, shape = data.draw(meshes()), data.draw(shapes(2))
+    layout = data.draw(any_layouts(mesh, shape))
+    found = held(layout, mesh, shape)
+    if found is None:
+        return
+    for index in np.ndindex(*shape):
+        holders = [
+            rank
+            for rank, dims in enumerate(found["held"])
+            if all(any(a <= i < b for a, b in runs) for i, runs in zip(index, dims))
+        ]
+        assert holders == sorted(owners(layout, mesh, shape, list(index)))
+
+
+PROGRAM = """func.func @main(%a: tensor<8x6xf32> {dist.layout = #dist.layout<"[x, _]">})
+    -> (tensor<8x6xf32> {dist.layout = #dist.layout<"[OUT]">}) {
+  %e = math.exp %a : tensor<8x6xf32>
+  return %e : tensor<8x6xf32>
+}
+"dist.mesh"() {sym_name = "mesh", axes = "x=2"} : () -> ()
+"""
+
+
+def test_the_command_writes_the_page_of_a_program_or_a_bundle(tmp_path: Path) -> None:
+    program, other = tmp_path / "p.mlir", tmp_path / "q.mlir"
+    program.write_text(PROGRAM.replace("OUT", "_, _"))
+    other.write_text(PROGRAM.replace("OUT", "x, _"))
+    page, trace, bundle = tmp_path / "p.html", tmp_path / "t.json", tmp_path / "p.mwb"
+    assert meshweave("run", program, "--trace", trace).status == 0
+    done = meshweave("view", program, "-o", page, "--trace", trace, "--diff", other)
+    assert done.status == 0, done
+    text = Read(page.read_text()).text
+    assert (
+        'argument 0 lies in "[x, _]", as it was said' in text and "measured, the last call" in text
+    )
+    assert "only here: 1 x all_gather over x" in text and "q.mlir" in text
+    assert meshweave("compile", program, "-o", bundle).status == 0
+    assert meshweave("view", bundle, "-o", page).status == 0
+    text = Read(page.read_text()).text
+    assert "all_gather over x: 1 x, 96 B" in text and "source is not at hand" in text
+    wrong = tmp_path / "wrong.json"
+    for content in ("[", "[1]", json.dumps({"traceEvents": [{"name": "thread_name"}]})):
+        wrong.write_text(content)
+        refused = meshweave("view", program, "-o", page, "--trace", wrong)
+        assert refused.status == 2 and "no trace that meshweave has written" in refused.err, refused
+
+
+def test_a_function_that_was_not_called_has_no_page() -> None:
+    with pytest.raises(UsageError, match=r"view: no call has compiled yet: call it first"):
+        gathering().view()
+
+
+STEPS = """<script>
+const say = (what) => document.body.setAttribute("data-found", (document.body.dataset.found || "") + what + ";");
+const rows = () => Array.from(document.querySelectorAll("#program tr[data-op]")).filter((row) => !row.hidden).length;
+const type = (field, text) => { field.value = text; field.dispatchEvent(new Event("input")); };
+const filter = document.getElementById("filter");
+say("all " + rows()); type(filter, "product"); say("products " + rows());
+type(filter, "no such op"); say("none " + rows());
+type(filter, ""); say("again " + rows());
+const move = document.querySelector(".move"); move.open = true; move.querySelector("summary").click();
+setTimeout(() => say("closed " + !move.open), 0);
+const field = document.querySelector("input[data-layout]");
+const answer = document.getElementById(field.getAttribute("aria-describedby"));
+type(field, "7, 3"); say(answer.textContent); type(field, "8, 3"); say(answer.textContent);
+</script></body>"""
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium is here")
+def test_the_page_works_in_a_browser(tmp_path: Path) -> None:
+    layer = gathering()
+    layer(X, W)
+    page = tmp_path / "page.html"
+    page.write_text(layer.view().html.replace("</body>", STEPS))
+    command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", page.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    said = re.search(r'data-found="([^"]*)"', done.stdout)
+    assert said is not None, done.stderr[-500:]
+    found = said[1].split(";")
+    counts = dict(part.split(" ") for part in found if re.fullmatch(r"\w+ \d+", part))
+    assert counts["all"] == counts["again"] and int(counts["all"]) > int(counts["products"]) == 1
+    assert counts["none"] == "0" and "closed true" in found
+    assert "held by rank 2, 3" in found
+    assert "an index of each dim is right: 0..7, 0..15" in found
