@@ -22,7 +22,7 @@ from meshweave.errors import UsageError
 from meshweave.frontends.python.builder import STATE
 from meshweave.frontends.python.dtypes import CHOSEN, DType, float32, float64
 from meshweave.frontends.python.program import ArgumentSpec, trace_program
-from meshweave.frontends.python.tracer import Tracer
+from meshweave.frontends.python.tracer import Tracer, apart
 from meshweave.layout import Mesh
 from meshweave.runtime.arrays.array import Array
 from meshweave.runtime.forks import new_lock
@@ -63,7 +63,7 @@ def eager(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         if STATE.trace is not None:
-            return function(*args, **kwargs)
+            return apart(function(*args, **kwargs), args)
         programs = kept[CHOSEN.floating]
         if not kwargs and STATE.kernels is None:
             if len(args) == 2:

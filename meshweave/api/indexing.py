@@ -9,11 +9,14 @@ import numpy as np
 from meshweave.api.alike import made
 from meshweave.api.eager import eager
 from meshweave.api.outside import whole
+from meshweave.api.redistribution import redistribute
 from meshweave.errors import UsageError
 from meshweave.frontends.python.builder import STATE
 from meshweave.frontends.python.dtypes import as_dtype, promoted, weak_kind
-from meshweave.frontends.python.functions import index
+from meshweave.frontends.python.functions import index, update
+from meshweave.frontends.python.place import constrain
 from meshweave.frontends.python.tracer import ArrayLike, Tracer, tensor
+from meshweave.layout.digits import dim_indices
 from meshweave.runtime.arrays.array import Array
 from meshweave.runtime.arrays.elements import narrow
 from meshweave.runtime.arrays.kind import kind_of
@@ -74,10 +77,106 @@ def setitem(array: Array, key: Any, value: Any) -> None:
         shard[keys] = narrow(taken, array.dtype_name) if array.dtype_name == "bf16" else taken
         array.become(made(array.kind, (shard,)))
         return
+    if _by_ranks(array, keys, np.asarray(taken)):
+        return
     value = array.numpy()
     value[keys] = taken
     laid = Array.from_numpy(value, mesh=array.mesh, layout=array.layout, dtype=array.dtype_name)
     array.become(laid)
+
+
+def _by_ranks(array: Array, keys: tuple[Any, ...], value: np.ndarray[Any, Any]) -> bool:
+    """Assign at slices and integers: each rank to the elements that it holds. Tell whether that can be."""
+    layout, mesh = array.layout, array.mesh
+    basic = all(k is None or k is ... or isinstance(k, int | np.integer | slice) for k in keys)
+    if (
+        any(isinstance(k, bool) for k in keys)
+        or not basic
+        or layout.partial
+        or layout.order is not None
+    ):
+        return False
+    chosen, shape = _chosen(array.shape, keys)
+    spread = np.broadcast_to(value, shape).reshape([len(row) for row in chosen])
+    if array.dtype_name == "bf16":
+        spread = narrow(spread, "bf16")
+    shards = []
+    for rank, held in enumerate(array.held):
+        shard, to, of = held.copy(), list[Any](), list[Any]()
+        for dim, row in enumerate(chosen):
+            places = np.full(array.shape[dim], -1)
+            local = dim_indices(layout, mesh, array.shape, dim, rank)
+            places[local[local >= 0]] = np.flatnonzero(local >= 0)
+            mine = np.flatnonzero(places[row] >= 0)
+            of.append(mine)
+            to.append(places[row[mine]])
+        shard[np.ix_(*to)] = spread[np.ix_(*of)]
+        shards.append(shard)
+    array.become(made(array.kind, tuple(shards)))
+    return True
+
+
+def _chosen(
+    shape: tuple[int, ...], keys: tuple[Any, ...]
+) -> tuple[list[np.ndarray[Any, Any]], tuple[int, ...]]:
+    """Return the indices that slices and integers choose along each dim, and the shape of what they choose.
+
+    Raises IndexError as NumPy does.
+    """
+    found = np.broadcast_to(np.int8(0), shape)[keys].shape
+    count = sum(k is not None and k is not ... for k in keys)
+    at = keys.index(...) if ... in keys else len(keys)
+    every = [*keys[:at], *[slice(None)] * (len(shape) - count), *keys[at + 1 :]]
+    own = [k for k in every if k is not None]
+    return [np.atleast_1d(np.arange(n)[k]) for n, k in zip(shape, own)], found
+
+
+def _updated(x: ArrayLike, key: Any, value: ArrayLike, how: str, layout: Any) -> Tracer:
+    made = update.updated(tensor(x), key, value, how)
+    return made if layout is None else constrain(made, layout)
+
+
+_update = eager(_updated, "at")
+_UFUNCS = {
+    "add": np.add, "subtract": np.subtract, "multiply": np.multiply, "divide": np.divide,
+    "min": np.minimum, "max": np.maximum,
+}  # fmt: skip
+
+
+def at(array: Array) -> update.At:
+    """Return `x.at` of an Array: what it makes is another Array, in the same layout."""
+    return update.At(array, _changed)
+
+
+def _changed(array: Array, key: Any, value: Any, how: str) -> Any:
+    """Return an Array with other elements at `key`, set or combined with what is there."""
+    if STATE.trace is not None:
+        return update.updated(tensor(array), key, value, how)
+    given = key if isinstance(key, tuple) else (key,)
+    plain = array.kind.is_plain and array.dtype_name != "bf16"
+    if how == "set" and all(not isinstance(k, Array) or plain for k in given):
+        changed = array.copy()
+        setitem(changed, key, value)
+        return changed
+    if plain and (how != "divide" or array.dtype.kind in "fc"):
+        shard = array.held[0].copy()
+        keys = tuple(_plain(k) for k in given)
+        with np.errstate(all="ignore"):
+            _UFUNCS[how].at(shard, keys, _taken(array, value))
+        return made(array.kind, (shard,))
+    layout = None if array.layout.partial else array.layout
+    parts = tuple(part for k in given for part in _mask_or_places(array, k, value, len(given) == 1))
+    found = _update(array, parts[0] if len(parts) == 1 else parts, value, how, layout)
+    return found if layout in (None, found.layout) else redistribute(found, layout)
+
+
+def _mask_or_places(array: Array, key: Any, value: Any, alone: bool) -> tuple[Any, ...]:
+    """Return a mask that chooses for one value as it is, and another one as the places where it holds."""
+    if not isinstance(key, Array) or key.dtype != bool:
+        return (np.asarray(key),) if isinstance(key, list) else (key,)
+    if alone and np.ndim(value) <= array.ndim - key.ndim:
+        return (key,)
+    return np.nonzero(key.numpy())
 
 
 def _taken(array: Array, value: Any) -> Any:

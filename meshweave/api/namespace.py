@@ -11,14 +11,14 @@ from typing import Any, NoReturn, overload
 import numpy as np
 
 from meshweave.api.eager import eager
-from meshweave.api.indexing import getitem, setitem
+from meshweave.api.indexing import at, getitem, setitem
 from meshweave.api.numpy_calls import numpy_function, numpy_ufunc
 from meshweave.api.outside import OUTSIDE
 from meshweave.frontends.python import MODULES, PUBLIC
 from meshweave.frontends.python.extras.linalg import trace as diagonal_sum
 from meshweave.see.trace import ROOM, RankTrace
 
-__all__ = ["getitem", "inner", "numpy_function", "numpy_ufunc", "public", "setitem", "trace"]
+__all__ = ["at", "getitem", "inner", "numpy_function", "numpy_ufunc", "public", "setitem", "trace"]
 
 _TRACED = ("functions.", "extras.", "control")
 """Modules of the frontend whose functions take arrays."""

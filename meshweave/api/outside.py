@@ -34,7 +34,7 @@ def _asarray(function: _Function, made: _Function) -> _Function:
         copy: bool | None = None,
     ) -> Any:
         if STATE.trace is not None:
-            return function(value, dtype, device=device, copy=copy)
+            return made(value, dtype, device=device, copy=copy)
         if isinstance(value, Array):
             return _converted(value, dtype, device, copy)
         array, wanted = _numbers(value, None if dtype is None else as_dtype(dtype))
@@ -100,9 +100,10 @@ def _data_dependent(function: _Function, made: _Function) -> _Function:
     name = made.__name__
 
     @wraps(made)
-    def found(x: Any, /) -> Any:
-        if STATE.trace is not None:
-            return function(x)
+    def found(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> Any:
+        if STATE.trace is not None or size is not None:
+            fill = {} if fill_value is None else {"fill_value": fill_value}
+            return made(x, size=size, **fill)
         import meshweave
 
         array = x if isinstance(x, Array) else meshweave.asarray(x)
@@ -138,7 +139,7 @@ def _repeat(function: _Function, made: _Function) -> _Function:
     """Read how often elements are repeated, which the size of the result depends on."""
 
     @wraps(made)
-    def repeat(x: Any, repeats: Any, /, *, axis: int | None = None) -> Any:
+    def repeat(x: Any, repeats: Any, /, axis: int | None = None) -> Any:
         if STATE.trace is None and isinstance(repeats, Array):
             repeats = repeats.numpy()
         return made(x, repeats, axis=axis)
@@ -151,17 +152,38 @@ def _unstack(function: _Function, made: _Function) -> _Function:
 
     @wraps(made)
     def unstack(x: Any, /, *, axis: int = 0) -> Any:
-        sizes = np.shape(x)
-        if STATE.trace is None and -len(sizes) <= axis < len(sizes) and not sizes[axis]:
+        sizes = () if STATE.trace is not None else np.shape(x)
+        if -len(sizes) <= axis < len(sizes) and not sizes[axis]:
             return ()
         return made(x, axis=axis)
 
     return unstack
 
 
+def _put_along_axis(function: _Function, made: _Function) -> _Function:
+    """Change the Array that is given, as NumPy's function does."""
+
+    @wraps(made)
+    def put_along_axis(x: Any, indices: Any, values: Any, /, axis: int) -> Any:
+        if STATE.trace is not None or not isinstance(x, Array):
+            return made(x, indices, values, axis)
+        x.become(_like(x, made(x, indices, values, axis)))
+        return x
+
+    return put_along_axis
+
+
+def _like(x: Array, found: Array) -> Array:
+    """Return an Array of x's shape and dtype in its layout."""
+    from meshweave.api.redistribution import redistribute
+
+    return found if found.layout == x.layout else redistribute(found, x.layout)
+
+
 OUTSIDE: dict[str, Callable[[_Function, _Function], _Function]] = {
     "asarray": _asarray,
     "bincount": _bincount,
+    "put_along_axis": _put_along_axis,
     "repeat": _repeat,
     "unstack": _unstack,
     **dict.fromkeys(

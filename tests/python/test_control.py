@@ -101,7 +101,10 @@ WRONG = {
     "must keep its structure": lambda x: mw.while_loop(lambda s: False, lambda s: (s, s), x),
     "a branch on a value": lambda x: x if mw.max(x) > 0 else -x,
     "cannot become a number": lambda x: float(x[0, 0]),
-    "values do not change": lambda x: x.__setitem__(0, 1),
+    "made inside the body of a while_loop": lambda x: (
+        mw.while_loop(lambda s: s < 1, lambda s: x.__setitem__(0, 1.0) or s + 1, 0),
+        x,
+    ),
 }
 
 

@@ -24,9 +24,10 @@ _NAMES = {
         "broadcast_arrays broadcast_to concat expand_dims flip moveaxis permute_dims reshape roll squeeze stack tile "
         "unstack"
     ),
-    "frontends.python.functions.index": (
-        "newaxis nonzero repeat searchsorted take take_along_axis unique_all unique_counts unique_inverse unique_values"
-    ),
+    "frontends.python.functions.index": ("newaxis repeat searchsorted take take_along_axis"),
+    "frontends.python.functions.update": "put_along_axis",
+    "frontends.python.functions.padding": "pad",
+    "frontends.python.functions.sized": "nonzero unique_all unique_counts unique_inverse unique_values",
     "frontends.python.functions.reduce": (
         "all any argmax argmin count_nonzero cumulative_prod cumulative_sum diff log_softmax logsumexp max mean "
         "min prod softmax std sum var"
@@ -72,7 +73,11 @@ _NAMES = {
 PUBLIC = {name: f"meshweave.{home}" for home, names in _NAMES.items() for name in names.split()}
 """Public name -> the module that defines it. `bool` is `dtypes.bool_`; `Array` is the runtime's."""
 
-METHODS = {"getitem": "meshweave.frontends.python.functions.index"}
+METHODS = {
+    "getitem": "meshweave.frontends.python.functions.index",
+    "updated": "meshweave.frontends.python.functions.update",
+    "at": "meshweave.frontends.python.functions.update",
+}
 """Functions that methods of traced values call, and that have no public name -> the module that defines them."""
 
 RENAMED = {"bool": ("meshweave.frontends.python.dtypes", "bool_")}

@@ -72,7 +72,8 @@ def _scan(
             rows = [_row(trace, x, at) for x in sources]
         followed = [r for r, x in zip(rows, sources) if any(_follows(trace, x))]
         with taped(trace, [*arguments, *followed]) as tape:
-            returned = f(given.value(arguments), tree.unflatten(form, iter(rows)))
+            own = tree.unflatten(form, iter([row.again() for row in rows]))
+            returned = f(given.value(arguments), own)
             if not isinstance(returned, tuple) or len(returned) != 2:
                 fail("scan: f must return two things: the next carry and a y (None for none)")
             following = given.like("scan: the carry", returned[0], carry)
@@ -174,8 +175,8 @@ class _Carried(NamedTuple):
     weak: frozenset[int] = frozenset()
 
     def value(self, leaves: _Leaves) -> Any:
-        """Return leaves in the structure."""
-        return tree.unflatten(self.structure, iter(leaves))
+        """Return leaves in the structure, each a value of its own."""
+        return tree.unflatten(self.structure, iter([v.again() for v in leaves]))
 
     def like(self, what: str, value: object, wanted: _Leaves) -> _Leaves:
         """Return the leaves of a value. Raises CompileError unless it has the structure and types of another."""
@@ -210,7 +211,7 @@ def _loop(init: object, body: Callable[[_Leaves, _Carried], T]) -> T:
 
 def _tensors(value: object) -> tuple[_Leaves, tree.Structure]:
     leaves, structure = tree.flatten(value)
-    return [tensor(leaf) for leaf in leaves], structure
+    return [tensor(leaf).again() for leaf in leaves], structure
 
 
 def _arguments(trace: TraceBuilder, like: _Leaves) -> _Leaves:

@@ -71,7 +71,7 @@ class Tape:
 
     def reads(self, values: Sequence[Tracer]) -> None:
         """Note values that are used, from outside of a body too."""
-        self.free.update((v.key, v) for v in values if v.key in self._outer)
+        self.free.update((v.key, v.again()) for v in values if v.key in self._outer)
 
 
 def primitive(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
@@ -120,11 +120,19 @@ def note(
     known = {v.key for v in inputs}
     if all(v.key in known for v in outputs):
         return  # nothing is computed
+    ends = tuple([v.again() for v in inputs]), tuple([v.again() for v in outputs])
+    args = tuple([_kept(v) for v in args])
     for tape in trace.tapes:
         assert isinstance(tape, Tape)
         regions = _regions(trace.block, tape.base)
-        ends = tuple(inputs), tuple(outputs)
         tape.note(Call(name, args, kwargs, *ends, regions, trace.loc(), where()))
+
+
+def _kept(value: Any) -> Any:
+    """Return an argument with values of its own: those of the user may stand for others later."""
+    if isinstance(value, Tracer):
+        return value.again()
+    return type(value)([_kept(v) for v in value]) if type(value) in (list, tuple) else value
 
 
 def _regions(block: Block | None, base: Block) -> tuple[HintRegion, ...]:

@@ -57,8 +57,8 @@ def _binary(name: str, reflected: bool = False) -> _Binary:
 
 
 def _unary(name: str) -> Callable[[Tracer], Tracer]:
-    def method(self: Tracer) -> Tracer:
-        return _function(name)(self)
+    def method(self: Tracer) -> Any:
+        return apart(_function(name)(self), (self,))
 
     return method
 
@@ -67,7 +67,7 @@ def _method(name: str) -> Callable[..., Any]:
     """Make a method of a public function that takes the value first."""
 
     def method(self: Tracer, *args: Any, **kwargs: Any) -> Any:
-        return _function(name)(self, *args, **kwargs)
+        return apart(_function(name)(self, *args, **kwargs), (self, *args))
 
     method.__name__, method.__doc__ = name, f"Return `mw.{name}` of the value."
     return method
@@ -166,7 +166,8 @@ class Tracer:
 
     def reshape(self, *shape: Shape) -> Tracer:
         """Give the same elements another shape, as `mw.reshape`."""
-        return _function("reshape")(self, shape[0] if len(shape) == 1 else shape)
+        made = _function("reshape")(self, shape[0] if len(shape) == 1 else shape)
+        return made.again() if made is self else made
 
     @property
     def device(self) -> Mesh:
@@ -187,12 +188,31 @@ class Tracer:
         return import_module("meshweave")
 
     def __getitem__(self, key: Index) -> Tracer:
-        return _function("getitem")(self, key)
+        found = _function("getitem")(self, key)
+        return found.again() if found is self else found
 
     def __setitem__(self, key: Index, value: ArrayLike) -> None:
-        fail(
-            "x[...] = y: values do not change in traced programs; mw.where or mw.concat make new ones"
-        )
+        """Make this name stand for the updated value: what was computed from the old one stays as it is."""
+        self.become(_function("updated")(self, key, value))
+
+    @property
+    def at(self) -> Any:
+        """Return what `x.at[key].set(y)` and its like make a new value with."""
+        return _function("at")(self)
+
+    def become(self, other: Tracer) -> None:
+        """Stand for another value from now on."""
+        if type(other) is not type(self):
+            fail(
+                "x[...] = y: x is one value for all places of mw.vmap, y is not: x.at[...].set(y) makes another"
+            )
+        self.block, self.name, self.weak = other.block, other.name, other.weak
+        self.key = other.key
+        self.dtype, self.shape, self.type = other.dtype, other.shape, other.type
+
+    def again(self) -> Tracer:
+        """Return the same value under another name, which assignments to this one do not reach."""
+        return same(self, self.key, self.weak)
 
     def __len__(self) -> int:
         if not self.shape:
@@ -261,6 +281,19 @@ class Tracer:
 
     def __repr__(self) -> str:
         return f"Tracer({'x'.join(map(str, self.shape))}{'x' if self.shape else ''}{self.dtype})"
+
+
+def apart(found: Any, given: Sequence[Any]) -> Any:
+    """Return what a function gives, under a name of its own where it is an argument: that may be assigned to."""
+    if isinstance(found, Tracer):
+        return found.again() if any(found is v or _within(found, v) for v in given) else found
+    if type(found) in (list, tuple):
+        return type(found)([apart(v, given) for v in found])
+    return found
+
+
+def _within(found: Tracer, value: object) -> bool:
+    return isinstance(value, list | tuple) and any(found is v or _within(found, v) for v in value)
 
 
 Operand: TypeAlias = Tracer | bool | int | float | complex

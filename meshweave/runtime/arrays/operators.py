@@ -252,6 +252,11 @@ class Operators:
     def __setitem__(self, key: Any, value: Any) -> None:
         _eager().setitem(self, key, value)
 
+    @property
+    def at(self) -> Any:
+        """Return what `x.at[key].set(y)`, `.add(y)` and so on make an Array of, with other elements at `key`."""
+        return _eager().at(self)
+
     def __len__(self) -> int:
         if not self.shape:
             raise TypeError("len() of an array without dims")

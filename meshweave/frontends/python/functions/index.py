@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 from math import prod
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,7 +22,6 @@ from meshweave.frontends.python.functions.elementwise import (
     astype,
     clip,
     minimum,
-    named,
     where,
 )
 from meshweave.frontends.python.functions.logic import isnan, less, less_equal, logical_or
@@ -363,24 +362,3 @@ def searchsorted(
         if wanted.dtype.kind == "f":
             before = logical_or(before, isnan(wanted))
     return total(astype(before, "i64"), axis=-1)
-
-
-def _refused(name: str, instead: str) -> Callable[..., Tracer]:
-    def function(x: ArrayLike, /) -> NoReturn:
-        tracing(x)
-        fail(
-            f"{name}: the shape of the result depends on the elements, and programs have fixed shapes: {instead}"
-        )
-
-    doc = "Raise CompileError: the shape of the result would be known only when the program runs. "
-    doc += f"{instead[0].upper()}{instead[1:]}."
-    return named(function, name, doc)
-
-
-_SORTED = "mw.sort puts equal elements side by side, or do it on NumPy arrays outside"
-
-nonzero = _refused("nonzero", "mw.where keeps the shape, mw.count_nonzero counts")
-unique_all = _refused("unique_all", _SORTED)
-unique_counts = _refused("unique_counts", _SORTED)
-unique_inverse = _refused("unique_inverse", _SORTED)
-unique_values = _refused("unique_values", _SORTED)

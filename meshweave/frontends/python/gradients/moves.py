@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from meshweave.frontends.python.builder import fail
 from meshweave.frontends.python.dtypes import int64
 from meshweave.frontends.python.functions import elementwise as e
 from meshweave.frontends.python.functions import logic
-from meshweave.frontends.python.functions.create import full, iota, tril, triu
+from meshweave.frontends.python.functions.create import full, iota, tril, triu, zeros_like
 from meshweave.frontends.python.functions.index import (
     _extract,
     _gather,
@@ -24,6 +25,7 @@ from meshweave.frontends.python.functions.manipulate import (
     reshaped,
 )
 from meshweave.frontends.python.functions.put import add_along, add_rows, insert
+from meshweave.frontends.python.functions.update import Reach, put_at, put_slice, read_at
 from meshweave.frontends.python.place import constrain
 from meshweave.frontends.python.tracer import Axes, Tracer
 from meshweave.layout.spec import LayoutLike
@@ -98,6 +100,60 @@ def _constrain(
     return constrain(g, layout if backward is None else backward)
 
 
+def _slice_old(
+    g: Tracer, y: Tracer, whole: Tracer, new: Tracer, starts: Sequence[int], steps: Sequence[int]
+) -> Tracer:
+    return put_slice(g, zeros_like(new), starts, steps)
+
+
+def _slice_new(
+    g: Tracer, y: Tracer, whole: Tracer, new: Tracer, starts: Sequence[int], steps: Sequence[int]
+) -> Tracer:
+    return _extract(g, list(starts), list(new.shape), list(steps))
+
+
+def _put_old(
+    g: Tracer,
+    y: Tracer,
+    whole: Tracer,
+    new: Tracer,
+    places: Sequence[Tracer],
+    reach: Reach,
+    how: str,
+) -> Tracer:
+    if how == "set":
+        return put_at(g, zeros_like(new), places, reach, "set")
+    return _added_alone(g, how)
+
+
+def _put_new(
+    g: Tracer,
+    y: Tracer,
+    whole: Tracer,
+    new: Tracer,
+    places: Sequence[Tracer],
+    reach: Reach,
+    how: str,
+) -> Tracer:
+    """Read the cotangent where each element went; of several that were set at one place the last one has it."""
+    if how == "subtract":
+        return e.negative(read_at(g, places, reach))
+    found = read_at(_added_alone(g, how), places, reach)
+    if how != "set":
+        return found
+    own = reshaped(iota((new.size,), 0, int64), new.shape)
+    last = put_at(full(whole.shape, -1, dtype=int64), own, places, reach, "set")
+    return e.where(logic.equal(read_at(last, places, reach), own), found, 0)
+
+
+def _added_alone(g: Tracer, how: str) -> Tracer:
+    if how not in ("set", "add", "subtract"):
+        fail(
+            f"mw.grad: x.at[..].{how} at index arrays has no derivative here: set and add have one"
+        )
+    return g
+
+
 MOVES: dict[str, Any] = {
     "alias": (lambda g, y, x: g,),
     "reshaped": (lambda g, y, x, shape: reshaped(g, x.shape),),
@@ -112,6 +168,12 @@ MOVES: dict[str, Any] = {
     "take_along_axis": (_along, None),
     "add_along": (
         lambda g, y, x, indices, dim, shape: take_along_axis(g, indices, axis=dim),
+        None,
+    ),
+    "put_slice": (_slice_old, _slice_new),
+    "put_at": (_put_old, _put_new, None),
+    "read_at": (
+        lambda g, y, x, places, reach: put_at(zeros_like(x), g, places, reach, "add"),
         None,
     ),
     "diagonal": (_diagonal,),

@@ -47,7 +47,7 @@ def follow(
     raw, structure = tree.flatten(tuple(chosen.values()))
     paths = [path for n, a in chosen.items() for path in tree.paths(tree.flatten(a)[1], f"{n}")]
     leaves = [_leaf(name, trace, leaf, path) for leaf, path in zip(raw, paths)]
-    for number, value in zip(chosen, tree.unflatten(structure, iter(leaves))):
+    for number, value in zip(chosen, tree.unflatten(structure, iter([v.again() for v in leaves]))):
         given[number] = value
     with _taping(trace, leaves) as tape:
         returned = function(*given, **kwargs)
@@ -59,7 +59,7 @@ def follow(
                 )
             returned, aux = returned
         found, form = tree.flatten(returned)
-        results = [tensor(leaf) for leaf in found]
+        results = [tensor(leaf).again() for leaf in found]
     return Followed(tape, leaves, structure, results, form, aux)
 
 
@@ -151,7 +151,8 @@ def vjp(
         values = [_like(g, v) for g, v in zip(leaves, followed.results)]
         return back(followed, values)
 
-    return tree.unflatten(followed.form, iter(followed.results)), pullback, followed.aux
+    results = [v.again() for v in followed.results]
+    return tree.unflatten(followed.form, iter(results)), pullback, followed.aux
 
 
 def _like(g: Any, value: Tracer) -> Tracer:

@@ -25,8 +25,7 @@ Steps = Sequence[Sequence[int]]
 def _padded(
     g: Tracer, y: Tracer, x: Tracer, ends: Sequence[tuple[int, int]], fill: float
 ) -> Tracer:
-    starts = [0, *(low for low, _ in ends), 0]
-    return _extract(g, starts, list(x.shape), [1] * x.ndim)
+    return _extract(g, [low for low, _ in ends], list(x.shape), [1] * x.ndim)
 
 
 def _image(

@@ -29,6 +29,15 @@ class Batched(Tracer):
         """Return the value under a key."""
         return Batched(self.level, self.whole, key)
 
+    def become(self, other: Tracer) -> None:
+        """Stand for another value of this map from now on."""
+        if not isinstance(other, Batched) or other.level is not self.level:
+            fail(
+                "x[...] = y: y is of another mw.vmap than x: x.at[...].set(y) makes a value of both"
+            )
+        super().become(other)
+        self.whole = other.whole
+
     def __repr__(self) -> str:
         return f"{super().__repr__()} of {self.level.size}"
 

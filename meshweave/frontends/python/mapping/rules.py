@@ -21,6 +21,7 @@ from meshweave.frontends.python.functions.manipulate import (
     stack,
     unstack,
 )
+from meshweave.frontends.python.functions.update import Reach
 from meshweave.frontends.python.mapping.batched import Batched, Level
 from meshweave.frontends.python.tracer import Tracer, tensor
 
@@ -126,6 +127,28 @@ def _solve(level: Level, call: Rule, a: Any, b: Any) -> Any:
     return _aligned(level, call, a, Batched(level, column) if level.has(b) else column)[..., 0]
 
 
+def _padded(level: Level, call: Rule, x: Any, ends: Any, fill: Any) -> Any:
+    return call(x.whole, [(0, 0), *ends], fill)
+
+
+def _put_slice(level: Level, call: Rule, whole: Any, new: Any, starts: Any, steps: Any) -> Any:
+    return call(*level.wholes_outside([whole, new]), [0, *starts], [1, *steps])
+
+
+def _put_at(
+    level: Level, call: Rule, whole: Any, new: Any, places: Any, reach: Reach, how: str
+) -> Any:
+    own = [_whole(level, v) for v in places]
+    further = reach.mapped(level.size, [level.has(v) for v in places])
+    return call(*level.wholes_outside([whole, new]), own, further, how)
+
+
+def _read_at(level: Level, call: Rule, whole: Any, places: Any, reach: Reach) -> Any:
+    own = [_whole(level, v) for v in places]
+    further = reach.mapped(level.size, [level.has(v) for v in places])
+    return call(*level.wholes_outside([whole]), own, further)
+
+
 def _gather(level: Level, call: Rule, x: Any, indices: Any, dim: int) -> Any:
     """Look rows up: where both have places, in rows of all of them side by side."""
     if not level.has(indices):
@@ -198,7 +221,8 @@ RULES: dict[str, Rule] = {
         ("cholesky", "det", "diagonal", "eigh", "eigvalsh", "inv", "qr", "slogdet", "svd", "svdvals"), _direct
     ),
     "triangle": lambda level, call, name, x, k, predicate: call(name, x.whole, k, predicate),
-    "add_along": _add_along, "add_rows": _add_rows, "convolved": _convolved, "folded": _images, "padded": _images,
+    "add_along": _add_along, "add_rows": _add_rows, "convolved": _convolved, "folded": _images, "padded": _padded,
+    "put_at": _put_at, "put_slice": _put_slice, "read_at": _read_at,
     "broadcast_to": _broadcast, "concat": _concat, "contract": _contract,
     "extract": _extract, "flip": _flip, "gather": _gather, "insert": _insert, "permute_dims": _permuted,
     "places": _along, "reduce": _reduce, "reshaped": _reshaped, "scan_elements": _along, "solve": _solve,

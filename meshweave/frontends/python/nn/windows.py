@@ -11,6 +11,7 @@ from meshweave.frontends.python.dtypes import DType, accumulator, floating, limi
 from meshweave.frontends.python.functions import elementwise as e
 from meshweave.frontends.python.functions.create import ones
 from meshweave.frontends.python.functions.manipulate import concat, sizes_of
+from meshweave.frontends.python.functions.padding import padded
 from meshweave.frontends.python.tape import primitive
 from meshweave.frontends.python.tracer import (
     ArrayLike,
@@ -57,7 +58,7 @@ def conv(
     steps = [_each("conv: stride", s, ndim) for s in (stride, dilation)]
     ends = _ends("conv", padding, image.shape[1:-1], sizes, *steps)
     image, window = (e.astype(v, dtype) for v in (image, window))
-    image = padded(image, ends, 0)
+    image = padded(image, [(0, 0), *ends, (0, 0)], 0)
     if groups == 1:
         return convolved(image, window, steps, dtype)
     per = features // groups
@@ -178,7 +179,8 @@ def _pooled(
     steps = [
         _each(f"{name}: stride", s, ndim) for s in (sizes if stride is None else stride, dilation)
     ]
-    image = padded(value, _ends(name, padding, value.shape[1:-1], sizes, *steps), start)
+    ends = _ends(name, padding, value.shape[1:-1], sizes, *steps)
+    image = padded(value, [(0, 0), *ends, (0, 0)], start)
     return folded(image, sizes, steps, op, start)
 
 
@@ -242,21 +244,3 @@ def _places(
     """Return how many windows there are along each dim of space."""
     spans = [(w - 1) * d + 1 for w, d in zip(window, dilation)]
     return [max((n - span) // s + 1, 0) for n, span, s in zip(image, spans, stride)]
-
-
-@primitive
-def padded(value: Tracer, ends: Sequence[tuple[int, int]], fill: float) -> Tracer:
-    """Put `fill` around the dims of space."""
-    if not any(map(any, ends)):
-        return value
-    trace = tracing(value)
-    low, high = ([0, *(end[k] for end in ends), 0] for k in (0, 1))
-    shape = tuple(n + a + b for n, a, b in zip(value.shape, low, high))
-    type_ = tensor_type(shape, value.dtype)
-    start, loc = trace.scalar(fill, value.dtype), trace.loc()
-    places = ", ".join(f"%p{d}: index" for d in range(value.ndim))
-    name = trace.let(
-        f"tensor.pad {trace.name(value)} low{low} high{high} {{\n^bb0({places}):\n"
-        f"  tensor.yield {start} : {value.dtype.element}{loc}\n}} : {value.type} to {type_}"
-    )
-    return Tracer(trace, name, shape, value.dtype)
