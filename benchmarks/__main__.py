@@ -20,6 +20,7 @@ NAMES = (
     "decode",
     "few_rows",
     "lengths",
+    "placement",
 )
 
 

@@ -3,7 +3,8 @@
 To eliminate a variable, all tables that name it are added up, and the least over its choices becomes a new table over
 its neighbours [Dechter, Bucket elimination, AIJ 1999]. The largest table that arises decides the work: it is small
 where the graph is like a tree, as those of programs are. Equal tables are known by number, so what a program repeats is
-added up once. Choices that another choice beats, whatever the others do, go first [Desmet et al., Nature 1992].
+added up once. Where tables get too large, choices that another choice beats, whatever the others do, go first [Desmet
+et al., Nature 1992].
 
 Where a table would be larger than a limit, its parts are minimised apart: the result is a lower bound then [Dechter,
 Rish, Mini-buckets, JACM 2003], and the best choices found have a gap to it.
@@ -11,6 +12,7 @@ Rish, Mini-buckets, JACM 2003], and the best choices found have a gap to it.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 from math import prod
 
 import numpy as np
@@ -52,8 +54,14 @@ def minimise(
     """Return the choices with the least sum of terms.
 
     sizes: how many choices each variable has, at least 1. Ties go to the smaller number of a choice, in a fixed order
-    of the variables: the same problem has the same answer.
+    of the variables: the same problem has the same answer. Choices that others beat are only looked for where tables
+    would be too large with them.
     """
+    plain = _Elimination(sizes, terms, most_entries)
+    if plain.is_exact():
+        picks = plain.decoded()
+        cost = cost_of(picks, terms)
+        return Choices(tuple(picks), cost, cost)
     kept = _undominated(sizes, terms)
     known: dict[tuple[object, ...], Numbers] = {}
     small = [_restricted(term, kept, known) for term in terms]
@@ -97,48 +105,50 @@ def _undominated(sizes: Sequence[int], terms: Sequence[CostTerm]) -> list[npt.ND
             of[v].append(term)
     dirty = dict.fromkeys(range(len(sizes)))
     answers: dict[tuple[object, ...], npt.NDArray[np.intp]] = {}
+    marks = [k.tobytes() for k in kept]
     while dirty:
         v = next(iter(dirty))
         del dirty[v]
         if len(kept[v]) == 1 or any(len(t.variables) > 2 for t in of[v]):
             continue
         key = tuple(
-            (id(t.table), t.variables.index(v), *[kept[u].tobytes() for u in t.variables])
-            for t in of[v]
+            (id(t.table), t.variables.index(v), *[marks[u] for u in t.variables]) for t in of[v]
         )
         left = answers.get(key)
         if left is None:
             left = answers[key] = _beaten(v, kept, of[v])
         if len(left) < len(kept[v]):
-            kept[v] = left
+            kept[v], marks[v] = left, left.tobytes()
             for term in of[v]:
                 dirty.update(dict.fromkeys(u for u in term.variables if u != v))
     return kept
 
 
-MOST_COMPARED = 1 << 24
-"""Numbers that are compared to find choices that others beat; larger tables are left as they are."""
+RIVALS = 8
+"""Choices of a variable that all others are compared with: those that cost least on average."""
 
 
 def _beaten(
     v: int, kept: Sequence[npt.NDArray[np.intp]], terms: Sequence[CostTerm]
 ) -> npt.NDArray[np.intp]:
-    """Return the choices of v that no other one beats."""
+    """Return the choices of v that none of its rivals beats."""
     mine = kept[v]
-    n = len(mine)
-    better = np.zeros((n, n))  # what choosing b instead of a saves at least
+    rows = []
     for term in terms:
-        table = term.table[np.ix_(*[kept[u] for u in term.variables])]
-        rows = np.moveaxis(table, term.variables.index(v), 0).reshape(n, -1)
-        if n * rows.size > MOST_COMPARED:
-            return mine
-        better += (rows[:, None, :] - rows[None, :, :]).min(axis=2)
-    wins = better >= 0
-    alive = np.ones(n, bool)
-    for a in range(n - 1, -1, -1):
-        others = wins[a] & alive
-        others[a] = False
-        alive[a] = not others.any()
+        table = term.table
+        if any(len(kept[u]) < n for u, n in zip(term.variables, table.shape)):
+            table = table[np.ix_(*[kept[u] for u in term.variables])]
+        place = term.variables.index(v)
+        rows.append((table if place == 0 else table.T).reshape(len(mine), -1))
+    means = sum([row.mean(axis=1) for row in rows], np.zeros(len(mine)))
+    rivals = np.argsort(means, kind="stable")[:RIVALS]
+    saved = np.zeros((len(mine), len(rivals)))  # what a rival instead saves at least
+    for row in rows:
+        saved += (row[:, None, :] - row[None, rivals, :]).min(axis=2)
+    wins = saved >= 0
+    alive = np.ones(len(mine), bool)
+    for a in range(len(mine) - 1, -1, -1):
+        alive[a] = not (wins[a] & alive[rivals] & (rivals != a)).any()
     return mine[alive]
 
 
@@ -160,7 +170,7 @@ def _summed(terms: Sequence[CostTerm], first: int | None = None) -> CostTerm:
 class _Elimination:
     """Eliminate all variables, cheapest first, and remember how each follows from those that are left."""
 
-    def __init__(self, sizes: Sequence[int], terms: list[CostTerm], most: int) -> None:
+    def __init__(self, sizes: Sequence[int], terms: Sequence[CostTerm], most: int) -> None:
         self.sizes, self.terms, self.most = sizes, terms, most
         self.split, self.made = False, len(terms)
         self.steps: list[tuple[int, tuple[int, ...], npt.NDArray[np.intp]]] = []
@@ -183,18 +193,32 @@ class _Elimination:
         """Return the entries of the table that eliminating v takes."""
         return self.sizes[v] * prod([self.sizes[u] for u in self.neighbours[v]])
 
-    def run(self) -> float:
-        """Eliminate all; return the least sum, or a bound below it."""
+    def is_exact(self) -> bool:
+        """Eliminate all, or stop where a table would be larger than the limit; tell whether all are eliminated."""
+        self.run(stop=True)
+        return not self.split
+
+    def run(self, stop: bool = False) -> float:
+        """Eliminate all; return the least sum, or a bound below it. stop: end where a table would be too large."""
         left = {v: self.entries(v) for v in range(len(self.sizes))}
+        queue = [(entries, v) for v, entries in left.items()]
+        heapify(queue)
         total = 0.0
         while left:
-            v = min(left, key=lambda u: (left[u], u))
+            entries, v = heappop(queue)
+            if left.get(v) != entries:
+                continue  # it has changed since
+            if stop and entries > self.most:
+                self.split = True
+                return total
             del left[v]
             touched = self.neighbours[v]
             total += self._eliminate(v)
             for u in touched:
                 self._look(u)
-                left[u] = self.entries(u)
+                if left[u] != (entries := self.entries(u)):
+                    left[u] = entries
+                    heappush(queue, (entries, u))
         return total
 
     def _eliminate(self, v: int) -> float:
