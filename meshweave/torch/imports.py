@@ -52,14 +52,21 @@ def imported(
     from torch.utils import _pytree
 
     given = _pytree.tree_leaves(called)
+    module = _plain(torch, module)
     with ExitStack() as undo:
         sharded = _dtensors(torch, module)
         meshes = [t.device_mesh for t in (*sharded.values(), *filter(is_dtensor, given))]
         where = choose_mesh(mesh, meshes)
         if sharded:
+            from meshweave.torch.constraints import constrained, gather, gathered  # imports torch
+
+            used = gathered(module, sharded, where)
             undo.enter_context(_whole(torch, module, sharded, state or {}))
+            undo.enter_context(constrained(module, where))
         whole = _pytree.tree_map(lambda v: _like(torch, v), called)
         exported = export(module, *whole)
+    if sharded:
+        gather(exported, used, where)
     _take_state(torch, exported, state or {})
     own = _own_layouts(exported, sharded, given, where)
     return laid_out(exported, own, placements, where, out_placements)
@@ -94,6 +101,17 @@ def kernels_around(torch: ModuleType) -> Choice | None:
 
 
 # DTensors
+
+
+def _plain(torch: ModuleType, module: nn.Module | ExportedProgram) -> nn.Module | ExportedProgram:
+    """Return the module that DistributedDataParallel wraps; let what `fully_shard` has made hold its shards alone."""
+    if isinstance(module, torch.nn.parallel.DistributedDataParallel):
+        module = module.module
+    if isinstance(module, torch.nn.Module):
+        for inner in module.modules():
+            if type(inner).__name__.startswith("FSDP") and hasattr(inner, "reshard"):
+                inner.reshard()
+    return module
 
 
 def _dtensors(torch: ModuleType, module: nn.Module | ExportedProgram) -> dict[str, DTensor]:

@@ -29,6 +29,7 @@ from torch.utils import _pytree
 from meshweave.errors import CompileError, UsageError
 from meshweave.frontends.torch.export import first_line
 from meshweave.frontends.torch.gradients import decompositions
+from meshweave.frontends.torch.layouts import is_dtensor
 from meshweave.torch.away import replaced
 from meshweave.torch.draws import Draw, lifted
 
@@ -144,6 +145,12 @@ def subjects_of(
                         own = f"{owner}.{entry}"
                         own = own if own not in kept else f"{key}.{own}"
                         kept[own] = StateEntry(optimizer, parameter, entry)
+    for name, entry in kept.items():
+        if is_dtensor(entry.find()):
+            raise UsageError(
+                f"from_torch: {_name(step)}: {name} is a DTensor: give the step the module as it was before it was"
+                " distributed, and layouts as placements="
+            )
     if not kept:
         raise UsageError(
             f"from_torch: {_name(step)} is called with no nn.Module that has parameters, and refers to none"

@@ -14,6 +14,7 @@ import torch.multiprocessing as processes  # noqa: E402
 from torch import distributed  # noqa: E402
 
 import meshweave as mw  # noqa: E402
+from meshweave.errors import UsageError  # noqa: E402
 
 ROWS, WIDTH = 5, 6  # rows do not divide by two
 
@@ -84,3 +85,125 @@ def test_placements_on_a_mesh_of_two_axes(fake_group: Any) -> None:
     with mw.from_torch(torch.nn.ReLU(), (uneven,), mesh=mesh) as program:
         assert program.program.inputs[0].layout == "[tp, _]"
         assert torch.equal(program(torch.ones(5, 3)), torch.ones(5, 3))
+
+
+class Parallel(torch.nn.Module):
+    """A layer as tensor parallelism is explained with: a norm, a product cut by columns, one cut by rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(WIDTH)
+        self.up, self.down = torch.nn.Linear(WIDTH, 8), torch.nn.Linear(8, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(torch.relu(self.up(self.norm(x))))
+
+
+def parallel(mesh: Any) -> torch.nn.Module:
+    """A module whose sequence is cut between its products, and whose parameters are cut over `dp` too."""
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import Shard
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        SequenceParallel,
+        parallelize_module,
+    )
+
+    torch.manual_seed(0)
+    plan = {
+        "norm": SequenceParallel(),
+        "up": ColwiseParallel(input_layouts=Shard(1)),
+        "down": RowwiseParallel(output_layouts=Shard(1)),
+    }
+    module = parallelize_module(Parallel().eval(), mesh["tp"], plan, src_data_rank=None)
+    fully_shard(module.up, mesh=mesh["dp"])
+    return fully_shard(module, mesh=mesh["dp"])
+
+
+def plain_parallel() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return Parallel().eval()
+
+
+def _two_by_two(rank: int, port: int) -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    wait = datetime.timedelta(seconds=100)
+    distributed.init_process_group("gloo", rank=rank, world_size=4, timeout=wait)
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    module, x = parallel(mesh), torch.linspace(-2, 2, 4 * 6 * WIDTH).sin().reshape(4, 6, WIDTH)
+    rows, columns = (slice(n * k, n * k + n) for n, k in zip((2, 3), mesh.get_coordinate()))
+    with torch.no_grad():
+        part, wanted = module(x[rows, columns].contiguous()), plain_parallel()(x)
+    assert torch.allclose(part, wanted[rows, columns], atol=1e-5)
+    module.reshard()
+    whole = {name: value.full_tensor().detach() for name, value in module.named_parameters()}
+    if rank == 0:
+        with mw.from_torch(module, (x,), {"x": "[dp, tp, _]"}, state=whole) as program:
+            assert torch.allclose(program(x)[rows, columns], part, atol=1e-5)
+            assert torch.allclose(program(x), wanted, atol=1e-5)
+    distributed.barrier()
+    distributed.destroy_process_group()
+
+
+def test_tensor_and_sequence_parallel_and_fully_shard_on_two_by_two() -> None:
+    """Beside their own forward pass in four processes over gloo."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    processes.spawn(_two_by_two, (port,), nprocs=4)
+
+
+def test_hooks_are_layouts(fake_group: Any) -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    module, x = parallel(mesh), torch.ones(4, 6, WIDTH)
+    state = plain_parallel().state_dict()
+    hooks = [len(one._forward_hooks) for one in module.modules()]
+    with mw.from_torch(module, (x,), {"x": "[dp, _, _]"}, state=state) as program:
+        layouts = {name: str(one.layout) for name, one in program.parameters.items()}
+        assert layouts["up.weight"].removesuffix(" uneven(nested)") == "[tp*dp, _]"
+        assert layouts["down.weight"].removesuffix(" uneven(nested)") == "[dp, tp]"
+        assert layouts["norm.weight"].removesuffix(" uneven(nested)") == "[dp]"
+        assert program.program.outputs[0].layout == "[dp, tp, _]"  # as RowwiseParallel says
+        assert torch.allclose(program(x), plain_parallel()(x), atol=1e-5)
+        # six parameters are gathered over dp; what goes into three modules, and what comes out of two
+        assert program.text.count("dist.constrain") == 11
+        rows = program.explain().split("\n")
+        assert sum("all_gather" in row and "dp" in row for row in rows) >= 1
+    assert [len(one._forward_hooks) for one in module.modules()] == hooks
+
+
+def test_hooks_of_the_user_are_refused(fake_group: Any) -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import distribute_module
+
+    mesh = init_device_mesh("cpu", (4,), mesh_dim_names=("tp",))
+    module = distribute_module(
+        torch.nn.Sequential(torch.nn.Linear(4, 4)), mesh, input_fn=lambda m, args, where: args
+    )
+    state = {name: torch.ones(value.shape) for name, value in module.named_parameters()}
+    with pytest.raises(
+        UsageError, match=r"Sequential: distribute_module has the hook .*, which is not torch's"
+    ):
+        mw.from_torch(module.eval(), (torch.ones(2, 4),), state=state)
+
+
+def test_steps_of_dtensors_are_refused(fake_group: Any) -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+
+    module = parallel(init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp")))
+    with pytest.raises(
+        UsageError, match=r"norm.weight is a DTensor: give the step the module as it was before"
+    ):
+        mw.from_torch(lambda x: module(x).sum(), (torch.ones(4, 6, WIDTH),))
+
+
+def test_distributed_data_parallel_is_the_module_inside(fake_group: Any) -> None:
+    module, x = plain_parallel(), torch.randn(4, 6, WIDTH)
+    wrapped = torch.nn.parallel.DistributedDataParallel(module).eval()
+    with mw.from_torch(wrapped, (x,), {"x": "[dp, _, _]"}, "dp=2") as program:
+        assert torch.allclose(program(x), module(x), atol=1e-5)

@@ -28,7 +28,14 @@ from meshweave.frontends.torch.export import first_line
 from meshweave.frontends.torch.leftovers import simplify, unfold_products
 from meshweave.frontends.torch.loops import lower_tm_tensor
 from meshweave.frontends.torch.probe import failing_ops, refusal
-from meshweave.frontends.torch.routines import LIBRARY_OP, call_routines, declare_routine
+from meshweave.frontends.torch.routines import (
+    CONSTRAIN_OP,
+    LIBRARY_OP,
+    call_routines,
+    declare_constraint,
+    declare_routine,
+    place_constraints,
+)
 from meshweave.ir.bindings import PassManager, ir, torch_importer
 from meshweave.ir.build import OpBuilder, i64
 from meshweave.ir.locations import compile_error, location_text
@@ -83,7 +90,7 @@ def linalg_text(
     except CompileError as error:
         if not error.message.startswith("not supported: "):
             raise
-        problems = failing_ops(graph, lambda one: _text(one, (), (), Mesh()))
+        problems = failing_ops(graph, lambda one: _text(one, (), (), mesh))
         raise (refusal(problems) if problems else error) from None
 
 
@@ -109,10 +116,11 @@ def _text(
         lower_tm_tensor(module)
         simplify(module)
         unfold_products(module)
+        add_mesh(module, mesh)
+        place_constraints(module)
         _place_regions(module, regions)
         _run(module, _CLEAN_UP)
         refuse_unknown(module, _OURS)
-        add_mesh(module, mesh)
         _set_layouts(module, arguments, results)
         _set_donations(module, written)
         for op in (module.operation, *(o.operation for o in module.body.operations)):
@@ -164,7 +172,16 @@ def _node_importer(importer: FxImporter, regions: dict[str, OutlinedRegion]) -> 
         def _import_torch_op_overload(
             self, loc: ir.Location, node: Node, concrete_target: object = None
         ) -> None:
-            """Import calls of LAPACK as calls of functions without a body."""
+            """Import calls of LAPACK, and constraints, as calls of functions without a body."""
+            if str(node.target) == CONSTRAIN_OP:
+                of, layout, axes = node.args
+                value = self._import_argument(loc, of)
+                name = declare_constraint(self.fx_importer.module, layout, axes, value.type)
+                b = OpBuilder(ir.InsertionPoint.current, loc)
+                called = ir.FlatSymbolRefAttr.get(name)
+                call = b.op("func.call", [value.type], [value], callee=called)
+                self.bind_node_value(node, call.results[0])
+                return
             if str(node.target) != LIBRARY_OP:
                 super()._import_torch_op_overload(loc, node, concrete_target)
                 return

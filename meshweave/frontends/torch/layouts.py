@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 from meshweave.errors import LayoutError, MeshweaveError, UsageError
 from meshweave.layout import Layout, Mesh
 from meshweave.layout.arguments import as_layout
-from meshweave.layout.interchange import from_dtensor
+from meshweave.layout.interchange import Replicate, from_dtensor
 from meshweave.layout.spec import P, is_spec
 
 if TYPE_CHECKING:  # PyTorch is optional, and takes seconds to import
@@ -51,10 +51,13 @@ def choose_mesh(given: Mesh | str | DeviceMesh | None, device_meshes: Sequence[D
             f"mesh: text, a Mesh or a DeviceMesh is needed, got {type(given).__name__}"
         )
     found: Mesh | None = given
-    for mesh in map(mesh_of, device_meshes):
-        if found is not None and mesh != found:
-            raise UsageError(f"a DTensor lies on the mesh ({mesh}), the program on ({found})")
-        found = mesh
+    for device_mesh in device_meshes:
+        own = mesh_of(device_mesh)
+        if found is None:  # that of which it is a part, as `mesh["tp"]` is
+            root = getattr(device_mesh, "_get_root_mesh", None)
+            found = mesh_of(device_mesh if root is None else root())
+        if not set(own.axes) <= set(found.axes):
+            raise UsageError(f"a DTensor lies on the mesh ({own}), the program on ({found})")
     if found is not None and found.is_symbolic:
         raise UsageError(f"mesh: {found} has a symbol for a size, a number is needed")
     return found or Mesh()
@@ -70,8 +73,10 @@ def layout_from(said: Placement, mesh: Mesh, shape: Sequence[int]) -> Layout:
         said = (said.device_mesh, said.placements)
     if isinstance(said, tuple) and len(said) == 2 and _are_placements(said[1]):
         own, said = choose_mesh(said[0], ()), said[1]
-        if own != mesh:
+        if not set(own.axes) <= set(mesh.axes):
             raise UsageError(f"placements on the mesh ({own}), the program is on ({mesh})")
+        if own != mesh:
+            return layout_on_axes(said, own, mesh, shape)
     if _are_placements(said) and not isinstance(said, P):
         layout = from_dtensor(said, mesh, len(shape), shape=shape)
     elif isinstance(said, Layout | str) or is_spec(said):
@@ -82,6 +87,19 @@ def layout_from(said: Placement, mesh: Mesh, shape: Sequence[int]) -> Layout:
             f" needed, got {said!r:.60}"
         )
     layout.check(mesh, shape)
+    return layout
+
+
+def layout_on_axes(
+    placements: Sequence[Any], own: Mesh, mesh: Mesh, shape: Sequence[int]
+) -> Layout:
+    """Return the layout of placements on some axes of a mesh; over the others it is replicated."""
+    if len(placements) != len(own.axes):
+        raise LayoutError(f"{len(placements)} placements, mesh ({own}) has {len(own.axes)} axes")
+    said = dict(zip(own.names, placements, strict=True))
+    each = [said.get(name, Replicate()) for name in mesh.names]
+    layout = from_dtensor(each, mesh, len(shape), shape=tuple(shape))
+    layout.check(mesh, tuple(shape))
     return layout
 
 
