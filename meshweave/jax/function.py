@@ -412,7 +412,8 @@ class JaxFunction:
     def lower(self, /, *args: PyTree, **kwargs: PyTree) -> JaxProgram:
         """Compile the function for arguments like these, arrays or `jax.ShapeDtypeStruct`s, without a call.
 
-        The JaxProgram takes all arguments but the static ones. Calls of this kind find it.
+        The JaxProgram takes all arguments but the static ones. Calls of this kind find it. Raises UsageError for modules
+        of flax.nnx.
         """
         jax = the_jax()
         if module_call(args, kwargs) is not None:
