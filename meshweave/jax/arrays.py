@@ -87,7 +87,7 @@ def _over_shards(value: Any, mesh: Mesh, layout: Layout) -> Array | None:
         held.append(np.asarray(part))
     name = dtype_name(held[0])
     bits = [part.view(np.uint16) for part in held] if name == "bf16" else held
-    return Array(bits, mesh, layout, value.shape, name)
+    return Array.from_shards(bits, mesh=mesh, layout=layout, shape=value.shape, dtype=name)
 
 
 def _index(index: Sequence[slice], shape: Sequence[int]) -> _Index:
@@ -99,14 +99,22 @@ def to_jax(jax: ModuleType, array: Array, devices: Any, weak: bool) -> Any:
 
     devices: None for JAX's default device, where the array is put together.
     """
-    if devices is not None and program_mesh(devices) == array.mesh:
+    here = array.kind.rank is None  # not the part of one process alone
+    if here and devices is not None and program_mesh(devices) == array.mesh:
         found = _on_devices(jax, array, devices)
     else:
-        found = array.__jax_array__()
+        found = jax.numpy.asarray(elements(array))
     if not weak:
         return found
     convert = import_module("jax.extend.core.primitives").convert_element_type_p
     return convert.bind(found, new_dtype=found.dtype, weak_type=True, sharding=None)
+
+
+def elements(array: Array) -> np.ndarray[Any, Any]:
+    """Return the global value in its dtype. In a job (`mw.init`) all ranks make this call."""
+    if array.kind.rank is not None:
+        array = array.redistribute(Layout.replicated(len(array.shape)))
+    return array.numpy().astype(array.dtype, copy=False)
 
 
 def _on_devices(jax: ModuleType, array: Array, devices: Any) -> Any:

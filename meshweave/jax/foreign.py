@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from meshweave.jax.arrays import elements
 from meshweave.jax.placements import PyTree, batched_sharding
 from meshweave.jax.program import JaxProgram
 
@@ -69,7 +70,7 @@ class ForeignFunction:
 
         def run(*given: Any) -> list[np.ndarray[Any, Any]]:
             results = program.run([np.asarray(value) for value in given], keys_are_data=True)
-            return [array.numpy().astype(array.dtype, copy=False) for array in results]
+            return [elements(array) for array in results]
 
         found = jax.pure_callback(run, made, *data)
         return [_as(jax, value, leaf) for value, leaf in zip(found, program.outputs, strict=True)]

@@ -56,6 +56,7 @@ def jit(
     engine: str = "local",
     timeout: float | None = None,
     verify: bool = True,
+    layouts: str | None = None,
 ) -> JaxFunction: ...
 @overload
 def jit(
@@ -72,6 +73,7 @@ def jit(
     engine: str = "local",
     timeout: float | None = None,
     verify: bool = True,
+    layouts: str | None = None,
 ) -> Callable[[Callable[..., PyTree]], JaxFunction]: ...
 def jit(
     fn: Callable[..., PyTree] | None = None,
@@ -87,6 +89,7 @@ def jit(
     engine: str = "local",
     timeout: float | None = None,
     verify: bool = True,
+    layouts: str | None = None,
 ) -> JaxFunction | Callable[[Callable[..., PyTree]], JaxFunction]:
     """Compile a JAX function when it is called, once for each kind of call; JAX traces it, and runs nothing of it.
 
@@ -102,7 +105,8 @@ def jit(
     static_argnums, static_argnames: arguments that are values for Python; they must be hashable.
     results:       "mw" gives Arrays, which stay on the ranks and which jax.numpy takes; "jax" gives `jax.Array`s, over
                    the devices of `mesh` where that is one of JAX's with devices, else put together on the default one.
-    engine, timeout (in seconds), verify: as in `meshweave.compile`. `mw.kernels(...)` around a call chooses kernels.
+    engine, timeout (in seconds), verify, layouts: as in `meshweave.compile`. `mw.kernels(...)` around a call chooses
+    kernels.
 
     A kind of call is: the structure of the arguments, shapes, dtypes, whether they are weakly typed, where Arrays and
     sharded `jax.Array`s lie, static values, leaves that are no arrays, kernels, and JAX's configuration. Under
@@ -122,7 +126,7 @@ def jit(
     make = partial(
         JaxFunction, mesh=mesh, in_shardings=in_shardings, out_shardings=out_shardings,
         donate=(donate_argnums, donate_argnames), static=(static_argnums, static_argnames),
-        results=results, engine=engine, timeout=timeout, verify=verify,
+        results=results, engine=engine, timeout=timeout, verify=verify, layouts=layouts,
     )  # fmt: skip
     return make if fn is None else make(fn)
 
@@ -152,6 +156,7 @@ class JaxFunction:
         engine: str,
         timeout: float | None,
         verify: bool,
+        layouts: str | None,
     ) -> None:
         if not callable(fn):
             raise UsageError(f"jax.jit: a function is needed, got {type(fn).__name__}")
@@ -160,6 +165,7 @@ class JaxFunction:
         self._function, self._mesh, self._results = fn, mesh, results
         self._in, self._out = in_shardings, out_shardings
         self._engine, self._timeout, self._verify = engine, timeout, verify
+        self._layouts = layouts
         self._static, self._donated = chosen(fn, "static", *static), chosen(fn, "donate", *donate)
         self._signature = signature_of(fn)
         self._holds_numbers = False  # programs are for the values of Python numbers
@@ -203,17 +209,20 @@ class JaxFunction:
         if self._in is not None and rest.kwargs:
             rest = self._by_position(rest)
         leaves, structure = jax.tree.flatten((rest.args, rest.kwargs))
-        kinds = [_kind(jax, leaf) for leaf in leaves]
-        if self._holds_numbers:
-            held = {n: v for n, v in enumerate(leaves) if type(v) in _NUMBERS}
-            kinds = [told_apart(held[n]) if n in held else kind for n, kind in enumerate(kinds)]
-        said, anywhere = self._says(jax, rest, structure), list(kinds)
+        said = self._says(jax, rest, structure)
+        kinds: list[Hashable] = []
+        anywhere: list[Hashable] = []
         for number, leaf in enumerate(leaves):
             if isinstance(leaf, Array):
-                free = leaf.kind.is_plain or (number < len(said) and said[number])
-                lies = None if free else leaf.kind
-                kinds[number] = (leaf.shape, leaf.dtype, leaf.weak_type, lies)
-                anywhere[number] = (leaf.shape, leaf.dtype, leaf.weak_type, None)
+                kind = leaf.kind
+                loose: Hashable = (kind.shape, kind.dtype, leaf.weak_type, None)
+                free = kind.is_plain or (number < len(said) and said[number])
+                kinds.append(loose if free else (kind, leaf.weak_type))
+            else:
+                held = self._holds_numbers and _is_number(leaf)
+                loose = told_apart(leaf) if held else _kind(jax, leaf)
+                kinds.append(loose)
+            anywhere.append(loose)
         more = (chosen_kernels(), _config(jax))
         keys = [(structure, rest.key, tuple(found), *more) for found in (kinds, anywhere)]
         return _Call(rest, leaves, keys[0], keys[1])
@@ -265,6 +274,7 @@ class JaxFunction:
                 out_shardings=None if self._out is None else (self._out, None),
                 donate=self._donated, static=self._static, results=self._results,
                 engine=self._engine, timeout=self._timeout, verify=self._verify,
+                layouts=self._layouts,
             )  # fmt: skip
             found._signature = self._signature
         return found
@@ -304,7 +314,8 @@ class JaxFunction:
         """Compile a function that JAX shall call; counted as any other program."""
         jax, began = the_jax(), time.perf_counter()
         traced = _ours(trace, jax, fn, shapes, {}, Wanted(tuple(shardings), mesh=self._mesh))
-        made = JaxProgram(jax, traced, self._engine, self._timeout, self._verify, began)
+        options = (self._engine, self._timeout, self._verify, began)
+        made = JaxProgram(jax, traced, *options, layouts=self._layouts)
         self._foreign_programs.append(made)
         return made
 
@@ -346,7 +357,8 @@ class JaxFunction:
             jax.tree.structure((rest.args, rest.kwargs)), [_for_trace(jax, v) for v in call.leaves]
         )
         traced = _ours(trace, jax, rest.bound(self._function), args, kwargs, wanted)
-        made = JaxProgram(jax, traced, self._engine, self._timeout, self._verify, began)
+        options = (self._engine, self._timeout, self._verify, began)
+        made = JaxProgram(jax, traced, *options, layouts=self._layouts)
         self._misses += 1
         _LOG.info("%s compiled in %.0f ms", self.__name__, 1000 * (time.perf_counter() - began))
         return made
@@ -412,8 +424,8 @@ class JaxFunction:
     def lower(self, /, *args: PyTree, **kwargs: PyTree) -> JaxProgram:
         """Compile the function for arguments like these, arrays or `jax.ShapeDtypeStruct`s, without a call.
 
-        The JaxProgram takes all arguments but the static ones. Calls of this kind find it. Raises UsageError for modules
-        of flax.nnx.
+        The JaxProgram takes all arguments but the static ones. Calls of this kind find it. Raises UsageError where
+        there are modules of flax.nnx.
         """
         jax = the_jax()
         if module_call(args, kwargs) is not None:

@@ -1,15 +1,19 @@
 """`mw.jax.jit` is called as `jax.jit` is, and gives what it gives: on random programs, meshes, dtypes and donations."""
 
 import logging
+import os
+import subprocess
+import sys
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from depth import some
+from depth import deep, some
 
 import meshweave as mw
 from meshweave.errors import CompileError, LayoutError, MeshweaveError, UsageError
+from meshweave.runtime.mpi.engine import mpiexec
 
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
@@ -482,3 +486,54 @@ def test_arrays_compute_with_what_jax_traces() -> None:
     a = mw.Array.from_numpy(np.ones((2, 3), np.float32), mesh="x=2", layout="[x, _]")
     found = jax.jit(lambda x: (a * x, x - a, a @ x.T))(jnp.full((2, 3), 2.0))
     assert [float(v[0, 0]) for v in found] == [2, 1, 6]
+
+
+def test_layouts_may_be_chosen_for_it() -> None:
+    f = mw.jax.jit(lambda x, w: jnp.tanh(x @ w), mesh="x=2", layouts="auto")
+    x, w = np.ones((8, 4), np.float32), np.ones((4, 6), np.float32)
+    np.testing.assert_allclose(f(x, w), np.tanh(x @ w), rtol=1e-6)
+    with pytest.raises(UsageError, match="layouts"):
+        mw.jax.jit(jnp.sin, mesh="x=2", layouts="best")(x)
+
+
+RANK = """
+import numpy as np
+import jax
+import jax.numpy as jnp
+import meshweave as mw
+
+mw.init()
+P = jax.sharding.PartitionSpec
+
+
+def step(p, x):
+    value, g = jax.value_and_grad(lambda p: ((x @ p) ** 2).mean())(p)
+    return p - 0.1 * g, value
+
+
+p, right = jnp.ones((3, 2)), jnp.ones((3, 2))
+x = np.arange(15, dtype=np.float32).reshape(5, 3) / 10
+ours = mw.jax.jit(step, mesh="x=2", in_shardings=(None, P("x")), donate_argnums=0)
+for _ in range(3):
+    p, value = ours(p, x)
+    right, wanted = step(right, x)
+    np.testing.assert_allclose(value, wanted, rtol=1e-5)
+np.testing.assert_allclose(jnp.asarray(p), right, rtol=1e-5)
+assert ours.cache_info() == (2, 1, 1)
+tanh = mw.jax.jit(jnp.tanh, mesh="x=2", in_shardings=P("x"), results="jax")
+np.testing.assert_allclose(tanh(x), jnp.tanh(x), rtol=1e-5)
+np.testing.assert_allclose(jax.grad(lambda x: tanh(x).sum())(x), 1 - jnp.tanh(x) ** 2, rtol=1e-4, atol=1e-5)
+print("rank", mw.rank(), "agrees")
+"""
+
+
+@deep
+def test_each_process_is_a_rank_under_a_launcher() -> None:
+    command = [mpiexec(), "-n", "2", sys.executable, "-c", RANK]
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("PMI")}
+    ran = subprocess.run(command, env=kept, capture_output=True, text=True, timeout=200)
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    assert sorted(line for line in ran.stdout.splitlines() if line) == [
+        "rank 0 agrees",
+        "rank 1 agrees",
+    ]
