@@ -55,6 +55,14 @@ dim, negative from the end.
 """,
     ),
     (
+        "Random numbers",
+        "random",
+        """
+`mw.random`, with JAX's keys and numbers ([random.md](random.md)). A key alone decides what is drawn: not the mesh, the
+layout, slices or the engine. shape: of what is drawn. Floats are float32 unless dtype says otherwise.
+""",
+    ),
+    (
         "Shapes and places",
         "manipulate index",
         """
@@ -269,6 +277,30 @@ EXAMPLES = {
     "fft.rfftfreq": ("fft.rfftfreq(4)", "[0, 0.25, 0.5]"),
     "fft.fftshift": ("fft.fftshift(v)", "[4, 1, 2]"),
     "fft.ifftshift": ("fft.ifftshift(v)", "[2, 4, 1]"),
+    # random
+    "random.bernoulli": (
+        "random.bernoulli(random.key(0), 0.5, (4,))",
+        "[False, False, True, True]",
+    ),
+    "random.bits": ("random.bits(random.key(0), (2,))", "[4070199207, 4202968722]"),
+    "random.categorical": ("random.categorical(random.key(0), m)", "[1, 1]"),
+    "random.choice": ("random.choice(random.key(0), 5, (4,))", "[4, 0, 2, 3]"),
+    "random.exponential": ("random.exponential(random.key(0), (3,))", "[2.95, 3.843, 0.4039]"),
+    "random.fold_in": ("random.fold_in(random.key(0), 7)", "[2716826189, 292468403]"),
+    "random.gumbel": ("random.gumbel(random.key(0), (3,))", "[2.923, 3.833, -0.09689]"),
+    "random.key": ("random.key(7)", "[0, 7]"),
+    "random.normal": ("random.normal(random.key(0), (3,))", "[1.623, 2.025, -0.4336]"),
+    "random.permutation": ("random.permutation(random.key(0), 5)", "[0, 1, 4, 3, 2]"),
+    "random.randint": ("random.randint(random.key(0), (4,), 0, 10)", "[9, 0, 2, 3]"),
+    "random.split": (
+        "random.split(random.key(0))",
+        "[[1797259609, 2579123966], [928981903, 3453687069]]",
+    ),
+    "random.truncated_normal": (
+        "random.truncated_normal(random.key(0), -1.0, 1.0, (3,))",
+        "[0.8619, 0.9413, -0.291]",
+    ),
+    "random.uniform": ("random.uniform(random.key(0), (3,))", "[0.9477, 0.9786, 0.3323]"),
     # nn
     "nn.avg_pool": ("nn.avg_pool(m[None, :, :, None], (2, 1))[0, 0, :, 0]", "[2.5, 3.5, 4.5]"),
     "nn.batch_norm": ("nn.batch_norm(m, *nn.batch_statistics(m))", "[[-1, -1, -1], [1, 1, 1]]"),

@@ -21,6 +21,7 @@ from meshweave.api.weights import load_safetensors as load_safetensors
 from meshweave.api.weights import save as save
 from meshweave.errors import MeshweaveError as MeshweaveError
 from meshweave.frontends.python import nn as nn
+from meshweave.frontends.python import random as random
 from meshweave.frontends.python.control import cond as cond
 from meshweave.frontends.python.control import scan as scan
 from meshweave.frontends.python.control import while_loop as while_loop

@@ -10,7 +10,7 @@ import pytest
 from depth import DEEP, some
 
 import meshweave as mw
-from meshweave.frontends.python import extras, functions, nn, place, tape
+from meshweave.frontends.python import extras, functions, nn, place, random, tape
 from meshweave.frontends.python.gradients.rules import REFUSED, RULES
 
 jax = pytest.importorskip("jax")
@@ -22,7 +22,7 @@ Case = tuple[Callable[..., Any], Callable[..., Any], tuple[np.ndarray[Any, Any],
 def test_every_primitive_has_a_rule_or_a_reason() -> None:
     modules = [
         importlib.import_module(f"{room.__name__}.{m.name}")
-        for room in (functions, extras, nn)
+        for room in (functions, extras, nn, random)
         for m in pkgutil.iter_modules(room.__path__)
     ]
     known = {

@@ -87,5 +87,6 @@ MODULES = {
     "fft": "meshweave.frontends.python.functions.fft",
     "linalg": "meshweave.frontends.python.functions.linalg",
     "nn": "meshweave.frontends.python.nn",
+    "random": "meshweave.frontends.python.random",
 }
 """Public names that are modules."""

@@ -85,10 +85,13 @@ def _is_scalar(node: Node) -> bool:
 
 def _on_places(terms: Terms, number: int) -> bool:
     """Tell whether a node is computed from places and numbers only."""
-    node = terms.nodes[number]
-    if node.op in ("iota", "const"):
-        return True
-    return _is_scalar(node) and all(_on_places(terms, r.node) for r in node.reads)
+    found = terms.on_places.get(number)
+    if found is None:
+        node = terms.nodes[number]
+        found = node.op in ("iota", "const")
+        found = found or (_is_scalar(node) and all(_on_places(terms, r.node) for r in node.reads))
+        terms.on_places[number] = found
+    return found
 
 
 def settled(terms: Terms, view: Term, within: int = 0) -> Term:

@@ -91,6 +91,7 @@ class Terms:
     levels: dict[int, int] = field(default_factory=dict)
     signs: dict[int, int] = field(default_factory=dict)
     masked: dict[tuple[int, int], bool] = field(default_factory=dict)
+    on_places: dict[int, bool] = field(default_factory=dict)
     parts: dict[tuple[str, str, int], tuple[int, ...]] = field(default_factory=dict)
     known: dict[Hashable, Term] = field(default_factory=dict)
     _numbers: dict[Node, int] = field(default_factory=dict)

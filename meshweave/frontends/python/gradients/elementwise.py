@@ -105,6 +105,12 @@ ELEMENTWISE: dict[str, Any] = {
     "acosh": (lambda g, y, x: g * e.rsqrt((x - 1) * (x + 1)),),
     "atanh": (lambda g, y, x: g / ((1 - x) * (1 + x)),),
     "erf": (lambda g, y, x: g * (2 / math.sqrt(math.pi) * e.exp(-(x * x))),),
+    "erf_inv": (lambda g, y, x: g * (math.sqrt(math.pi) / 2 * e.exp(y * y)),),
+    "scaled": (
+        lambda g, y, x, times, more: g * times,
+        lambda g, y, x, times, more: g * x,
+        lambda g, y, x, times, more: g,
+    ),
     "sigmoid": (lambda g, y, x: g * (y * (1 - y)),),
     "relu": (lambda g, y, x: e.where(logic.greater(x, 0), g, 0),),
     "atan2": (
