@@ -14,6 +14,19 @@ if TYPE_CHECKING:  # here, since program.py loads much that an error message doe
     from meshweave.api.program import Program
 
 
+_PAGE = '<pre style="line-height: 1.2">{code}</pre>'
+
+
+class Explanation(str):
+    """Be the text of tables; a notebook shows them drawn."""
+
+    page: str = ""
+
+    def _repr_html_(self) -> str:
+        """Return the tables as HTML."""
+        return self.page
+
+
 def explanation(
     title: str, names: Sequence[str], program: Program, decided: Report, seconds: float
 ) -> str:
@@ -52,10 +65,12 @@ def explanation(
     out = io.StringIO()
     width = min(110, shutil.get_terminal_size((110, 24)).columns)
     # In a notebook rich would draw the tables there, and leave nothing to return.
-    console = Console(file=out, width=width, force_jupyter=False)
+    console = Console(file=out, width=width, force_jupyter=False, record=True)
     for table in (ports, *placed, memory, *decided.tables(), Text(str(decided.certificate)), last):
         console.print(table)
-    return out.getvalue()
+    made = Explanation(out.getvalue())
+    made.page = console.export_html(inline_styles=True, code_format=_PAGE)
+    return made
 
 
 def _pinned(program: Program) -> str:

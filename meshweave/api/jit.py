@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, overload
 from meshweave.api.callables.methods import Method
 from meshweave.api.callables.pickles import pickled
 from meshweave.api.callables.told import LOG, MANY, tell
+from meshweave.api.callables.waiting import in_a_thread
 from meshweave.api.donations import Donations, donated_leaves, donated_names
 from meshweave.api.lengths.call import LengthsCompiled
 from meshweave.api.lengths.dims import DimsOf, checked_dims, opened
@@ -284,6 +285,10 @@ class Jitted:
         if key is not None:
             self._fast[key] = compiled.fast(leaves)
         return returned
+
+    async def call_async(self, *args: Any, **kwargs: Any) -> Any:
+        """Call it in a thread, while other coroutines run; what it returns is what `await` gives."""
+        return await in_a_thread(self, args, kwargs)
 
     def _inside(self, args: _Args, kwargs: _Kwargs) -> Any:
         """Trace the function as a part of another, with arguments and results in its layouts.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from meshweave.api.callables.waiting import in_a_thread
 from meshweave.api.signature import check_fits
 from meshweave.errors import UsageError
 from meshweave.frontends.python import tree
@@ -180,6 +181,10 @@ class Compiled:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the program as the function that was lowered is called. Raises MeshweaveError for other arguments."""
         return self.call(self.lowered.leaves_of(args, kwargs))
+
+    async def call_async(self, *args: Any, **kwargs: Any) -> Any:
+        """Call it in a thread, while other coroutines run; what it returns is what `await` gives."""
+        return await in_a_thread(self, args, kwargs)
 
     def call(self, leaves: Sequence[Any]) -> Any:
         """Run the program on the leaves of the arguments; return what the function returns, with Arrays as leaves."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from meshweave.api.callables.waiting import in_a_thread
 from meshweave.api.donations import Donations, donated_numbers
 from meshweave.api.progress import Bar
 from meshweave.bundle import Bundle, Port, numpy_dtype, port_bytes
@@ -674,6 +675,11 @@ class Program:
             names=tuple(names),
             trace=None if trace is None else trace.as_dict(),
         )
+
+    async def call_async(self, *arrays: object) -> tuple[Any, ...]:
+        """Call it with the global `arrays` in a thread, while other coroutines run; `await` gives the results."""
+        made: tuple[Any, ...] = await in_a_thread(self, arrays, {})
+        return made
 
     def _run(self, values: Sequence[object]) -> list[Array]:
         if self.weights or current.own_rank(self.mesh) is not None:

@@ -1,10 +1,12 @@
 """Compiled functions are what functions are: methods, partial ones, of any pytree; and they are pickled."""
 
+import asyncio
 import io
 import pickle
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -292,4 +294,66 @@ def test_a_line_that_compiles_many_programs_is_warned_of_once(caplog):
     )
     assert (
         "last <lambda>(2x3xf32), before it <lambda>(2x3xf32)" in two and "outside of loops" in two
+    )
+
+
+# Coroutines and threads.
+
+
+def test_programs_are_awaited_under_the_choices_around():
+    f = mw.jit(lambda x: mw.zeros((2,)) + mw.sum(x) / 3)
+    program = f.lower(X).compile()
+
+    async def several():
+        with mw.default_float("float64"):
+            wide = await f.call_async(np.arange(3))
+        found = await asyncio.gather(
+            f.call_async(X), program.call_async(X), program.program.call_async(X),
+            Linear(np.eye(3, dtype=np.float32)).several.call_async(X, times=1),
+        )  # fmt: skip
+        with pytest.raises(UsageError, match="is no array"):
+            await f.call_async("text")
+        return wide, found
+
+    wide, (first, second, (third,), fourth) = asyncio.run(several())
+    assert wide.dtype == np.float64 and first.dtype == np.float32
+    np.testing.assert_array_equal(first, [5, 5])
+    np.testing.assert_array_equal(second, [5, 5])
+    np.testing.assert_array_equal(third, [5, 5])
+    np.testing.assert_array_equal(fourth, X * 2)
+
+
+def test_many_threads_compile_a_program_once():
+    f = mw.jit(lambda x: x * 2 + 1.5, mesh="x=2", in_layouts="[x, _]")
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda k: f(X + k), range(8)))
+    for k, y in enumerate(found):
+        np.testing.assert_array_equal(y, (X + k) * 2 + 1.5)
+    assert f.cache_info().misses == 1
+
+
+# Other libraries.
+
+
+def test_arrow_tensors_come_in_and_go_out():
+    pa = pytest.importorskip("pyarrow")
+    a = mw.asarray(pa.Tensor.from_numpy(X))
+    assert a.dtype == np.float32
+    np.testing.assert_array_equal(a, X)
+    np.testing.assert_array_equal(mw.asarray(pa.array([1, 2, 4])), [1, 2, 4])
+    np.testing.assert_array_equal(pa.Tensor.from_numpy(np.asarray(a * 2)).to_numpy(), X * 2)
+
+
+class OnlyInterface:
+    """An array that nothing but its interface describes."""
+
+    def __init__(self, value):
+        self.__array_interface__ = value.__array_interface__
+        self.value = value
+
+
+def test_objects_with_an_array_interface_are_arrays():
+    np.testing.assert_array_equal(mw.asarray(OnlyInterface(X)), X)
+    np.testing.assert_array_equal(
+        mw.Array.from_numpy(OnlyInterface(X), mesh="x=2", layout="[x, _]"), X
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from meshweave.api.callables.waiting import in_a_thread
 from meshweave.frontends.python import tree
 from meshweave.frontends.python.builder import current
 from meshweave.frontends.python.instances import Receiver
@@ -31,6 +32,10 @@ class Method:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function."""
         return self.__wrapped__(self._first(), *args, **kwargs)
+
+    async def call_async(self, *args: Any, **kwargs: Any) -> Any:
+        """Call it in a thread, while other coroutines run; what it returns is what `await` gives."""
+        return await in_a_thread(self, args, kwargs)
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
         """Trace the function for arguments of this kind, uncompiled."""
