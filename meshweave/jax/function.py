@@ -19,7 +19,7 @@ import numpy as np
 
 from meshweave.api.jit import CacheInfo
 from meshweave.api.signature import told_apart
-from meshweave.errors import UsageError
+from meshweave.errors import MeshweaveError, UsageError
 from meshweave.frontends.python.place import chosen_kernels
 from meshweave.jax.arrays import is_spread, to_jax
 from meshweave.jax.foreign import ForeignFunction
@@ -315,7 +315,8 @@ class JaxFunction:
         jax, began = the_jax(), time.perf_counter()
         traced = _ours(trace, jax, fn, shapes, {}, Wanted(tuple(shardings), mesh=self._mesh))
         options = (self._engine, self._timeout, self._verify, began)
-        made = JaxProgram(jax, traced, *options, layouts=self._layouts)
+        make = partial(JaxProgram, layouts=self._layouts)
+        made: JaxProgram = _ours(make, jax, traced, *options)
         self._foreign_programs.append(made)
         return made
 
@@ -358,7 +359,8 @@ class JaxFunction:
         )
         traced = _ours(trace, jax, rest.bound(self._function), args, kwargs, wanted)
         options = (self._engine, self._timeout, self._verify, began)
-        made = JaxProgram(jax, traced, *options, layouts=self._layouts)
+        make = partial(JaxProgram, layouts=self._layouts)
+        made: JaxProgram = _ours(make, jax, traced, *options)
         self._misses += 1
         _LOG.info("%s compiled in %.0f ms", self.__name__, 1000 * (time.perf_counter() - began))
         return made
@@ -471,7 +473,7 @@ def _ours(work: Callable[..., Any], *args: Any) -> Any:
     """Let errors say that `jax.jit` was called, not `from_jax`."""
     try:
         return work(*args)
-    except UsageError as error:
+    except MeshweaveError as error:
         if not error.message.startswith("from_jax: "):
             raise
         message = error.message.replace("from_jax: ", "jax.jit: ", 1)

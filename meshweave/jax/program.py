@@ -257,6 +257,10 @@ class JaxProgram:
             if isinstance(value, Array):
                 return value
         array = np.asarray(value)
+        if array.dtype == object:
+            raise UsageError(
+                f"{leaf.name}: a {type(value).__name__} has no values: arrays are right"
+            )
         if len(array.shape) != len(leaf.shape):
             raise MeshweaveError(f"{leaf.name}: {array.ndim} dims, {len(leaf.shape)} are right")
         for dim, (size, right) in enumerate(zip(array.shape, shape)):
@@ -271,6 +275,10 @@ class JaxProgram:
                 raise MeshweaveError(f"{leaf.name}: dtype {array.dtype}, {leaf.dtype} is right")
             array = array.astype(leaf.dtype)
         return array
+
+    def compile(self) -> JaxProgram:
+        """Return the program, which is compiled already: `jax.jit(f).lower(..).compile()` reads so."""
+        return self
 
     def explain(self) -> str:
         """Return tables about the program: layouts, collectives with their bytes, memory."""
