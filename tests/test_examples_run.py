@@ -1,5 +1,7 @@
 """The example programs on meshes of several shapes and on both engines, against the results of JAX on one device."""
 
+import importlib
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -51,3 +53,12 @@ def test_a_block_adds_up_behind_attention_and_behind_its_mlp() -> None:
     found = collectives("block", "dp=2, tp=2")
     assert found.count("all_reduce[tp]") == 2
     assert not any("[dp]" in c for c in found)
+
+
+def test_training_has_the_same_losses_on_every_mesh() -> None:
+    sys.path.insert(0, str(EXAMPLES / "train"))
+    train = importlib.import_module("train")
+    for one in (train.train_mlp, train.train_attention):
+        alone, spread = one("dp=1, tp=1", 12), one("dp=2, tp=2", 12)
+        np.testing.assert_allclose(spread, alone, rtol=1e-4)
+        assert alone[-1] < 0.8 * alone[0]
