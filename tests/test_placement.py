@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import commands
@@ -19,6 +20,7 @@ import meshweave as mw
 from meshweave.errors import MeshweaveError, UsageError
 from meshweave.plan.placement.elimination import Choices, cost_of
 from meshweave.plan.placement.place import PlacementProblem
+from meshweave.see import profile
 
 
 def check(p: Program) -> None:
@@ -155,3 +157,51 @@ def test_torch_modules_are_placed() -> None:
         with mw.from_torch(module, (x,), placements, mesh=mesh, layouts="auto") as program:
             assert program.mesh.nranks == 4
             assert torch.allclose(program(x), module(x), atol=1e-5)
+
+
+def test_a_machine_is_measured_written_and_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(profile, "SECONDS", 0.02)
+    prices, about = profile.measured(2)
+    assert about.startswith("measured on engine local, 2 ranks") and prices.iteration > 0
+    file = tmp_path / "machine.toml"
+    file.write_text(profile.prices_text(prices, about))
+    again = profile.read_prices(file)
+    assert again.iteration == pytest.approx(prices.iteration, rel=1e-3)
+    assert again.profile.copy_beta == pytest.approx(prices.profile.copy_beta, rel=1e-3)
+    assert again.profile.link.beta == pytest.approx(prices.profile.link.beta, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("iteration = 1.0", r"a table \[machine\] with iteration"),
+        ("[machine]\nbetta = 1.0", 'a machine has no "betta"'),
+        ("[machine]\nbeta = -1.0", "beta is -1.0: seconds, 0 or more, are right"),
+        ("[machine", "no TOML"),
+    ],
+)
+def test_what_is_no_machine_is_named(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "machine.toml"
+    file.write_text(text)
+    with pytest.raises(UsageError, match=message):
+        profile.read_prices(file)
+
+
+def test_choices_follow_the_machine(tmp_path: Path) -> None:
+    """Where bytes cost much rows are cut on both ranks; where work costs nothing each rank does it all."""
+    file, text = tmp_path / "machine.toml", tmp_path / "program.mlir"
+    kind = "tensor<256x256xf32>"
+    text.write_text(
+        f'func.func @main(%a: {kind} {{dist.layout = #dist.layout<"[_, _]">}}) -> ({kind} '
+        f'{{dist.layout = #dist.layout<"[_, _]">}}) {{\n%e = tensor.empty() : {kind}\n'
+        f"%0 = linalg.exp ins(%a : {kind}) outs(%e : {kind}) -> {kind}\nreturn %0 : {kind}\n}}\n"
+    )
+    for iteration, collectives in ((1e-12, 0), (1e-3, 1)):
+        file.write_text(f"[machine]\niteration = {iteration}\ncopy_beta = 0.0\n")
+        done = commands.meshweave("run", text, "--mesh", "auto=2", "--profile", file, "--json")
+        assert done.status == 0, done.err
+        assert len(json.loads(done.out)["collectives"]) == collectives
+    refused = commands.meshweave("run", text, "--mesh", "x=2", "--profile", file)
+    assert refused.status == 2 and "--profile goes with --mesh auto=N" in refused.err

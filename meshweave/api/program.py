@@ -28,6 +28,7 @@ from meshweave.files.sources import Source, program_source
 from meshweave.hints.fast_paths import ALL, Choice, as_choice
 from meshweave.ir.pipeline_text import GLOBAL_PASSES
 from meshweave.layout import Mesh
+from meshweave.plan.placement.prices import MachinePrices, machine_option
 from meshweave.report import OpRow, Reason, Report
 from meshweave.runtime.arrays.array import Array, collect, place, run_arrays
 from meshweave.runtime.engine import Engine
@@ -56,18 +57,21 @@ def passes_with(
     target: str = "cpu",
     auto: bool = False,
     explain: bool = False,
+    machine: MachinePrices | None = None,
 ) -> tuple[str, ...]:
     """Return the passes for a target, with the kernels that `kernels` disables and enables as options.
 
     auto: layouts are placed at the optimum, not propagated. explain: note what other layouts would cost.
+    machine: that placement predicts for; None: ranks as threads of one host.
     """
     if auto:
         passes = tuple("dist-place" if name == "dist-propagate" else name for name in passes)
     options: dict[str, list[str]] = {
         name: [] for name in ("hint-apply", "dist-donate", "hint-budget", "select-kernels")
     }
-    if explain:
-        options["dist-place"] = ["explain=true"]
+    options["dist-place"] = ["explain=true"] if explain else []
+    if machine is not None:
+        options["dist-place"].append(machine_option(machine))
     if kernels.disabled:
         for name in ("select-kernels", "hint-budget"):
             options[name].append(f"disable={','.join(kernels.disabled)}")
@@ -192,6 +196,7 @@ def build(
     donate: Donations = (),
     names: Sequence[str] = (),
     layouts: str | None = None,
+    machine: MachinePrices | None = None,
 ) -> Bundle:
     """Compile a program to a bundle, without loading it; the arguments are those of `compile`.
 
@@ -215,14 +220,16 @@ def build(
 
     def make() -> Bundle:
         here_made.append(
-            _built(text, name, where, goal, progress, whole, choice, here, verify, given, auto)
+            _built(
+                text, name, where, goal, progress, whole, choice, here, verify, given, auto, machine
+            )
         )
         return here_made[0]
 
     made = shared(
         (
             *("program", text, name, where and str(where), goal, _tools(goal), whole),
-            *(choice.disabled, choice.enabled, verify, tuple(given.items()), auto),
+            *(choice.disabled, choice.enabled, verify, tuple(given.items()), auto, machine),
         ),
         make,
         os.path.basename(name) if goal.engine == current.ENGINE and here else "",
@@ -230,7 +237,7 @@ def build(
     told_compiled()
     is_kept = not here_made and current.current() is None  # else rank 0 may have made it
     origin = partial(
-        reported, text, name, where, goal.engine, whole, choice, False, given, names, auto
+        reported, text, name, where, goal.engine, whole, choice, False, given, names, auto, machine
     )
     return replace(made.with_weights(read.weights), origin=origin, is_kept=is_kept)
 
@@ -246,6 +253,7 @@ def reported(
     donate: Mapping[int, str] = NONE_DONATED,
     names: Sequence[str] = (),
     auto: bool = False,
+    machine: MachinePrices | None = None,
 ) -> Report:
     """Report what compiling a program decides: memory, slices, what became of each hint, kernels, collectives and why.
 
@@ -255,7 +263,7 @@ def reported(
 
     made = lowered(
         *(text, name, mesh, engine), whole=whole, kernels=kernels, verify=verify, donate=donate,
-        reasons=names, auto=auto,
+        reasons=names, auto=auto, machine=machine,
     )  # fmt: skip
     with made as (module, program):
         return report_of(module, program)
@@ -296,6 +304,7 @@ def _built(
     verify: bool,
     donate: Mapping[int, str],
     auto: bool,
+    machine: MachinePrices | None,
 ) -> Bundle:
     """Compile what `build` has not found on the disk."""
     from meshweave.lowering import bundle_of
@@ -315,6 +324,7 @@ def _built(
             later=True,
             donate=donate,
             auto=auto,
+            machine=machine,
         ) as (_, made),
     ):
         say("code")
@@ -356,6 +366,7 @@ def lowered(
     donate: Mapping[int, str] = NONE_DONATED,
     reasons: Sequence[str] | None = None,
     auto: bool = False,
+    machine: MachinePrices | None = None,
 ) -> Iterator[tuple[Any, Any]]:
     """Give the module in the local view, with its ledger, and the program before code generation.
 
@@ -387,11 +398,17 @@ def lowered(
                 named = _axis_names(module)
                 placed = _placed(module, mesh)
                 if placed.ranks_to_arrange is not None:
-                    placed, auto = _arranged(module, placed, named), True
+                    placed, auto = _arranged(module, placed, named, machine), True
                 if here:
                     check_ranks(engine, placed)
                 target = Goal.of(engine=engine).target
-                chosen = passes_with(kernels, target=target, auto=auto, explain=reasons is not None)
+                chosen = passes_with(
+                    kernels,
+                    target=target,
+                    auto=auto,
+                    explain=reasons is not None,
+                    machine=machine,
+                )
                 passes = ("hint-strip", *chosen) if strip else chosen
                 certify, found, rows = _cut(module, passes, progress, verify, reasons)
             else:
@@ -428,11 +445,13 @@ def _axis_names(module: "ir.Module") -> tuple[str, ...]:
     return own.names if own is not None and own.ranks_to_arrange is None else ()
 
 
-def _arranged(module: "ir.Module", mesh: Mesh, names: Sequence[str]) -> Mesh:
+def _arranged(
+    module: "ir.Module", mesh: Mesh, names: Sequence[str], machine: MachinePrices | None
+) -> Mesh:
     """Give a module whose ranks are to be arranged the mesh on which it takes the least predicted time."""
     from meshweave.transforms.propagation.place import arrange_ranks
 
-    chosen = arrange_ranks(module, mesh, names)
+    chosen = arrange_ranks(module, mesh, machine or MachinePrices(), names)
     _verified(module)
     return chosen
 

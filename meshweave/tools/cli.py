@@ -99,6 +99,12 @@ def _parser() -> tuple[_CommandParser, Mapping[str, argparse.ArgumentParser]]:
         nargs="+",
         help="read flight recorders (files, or folders of them) side by side and name the rank that held the others up",
     )
+    doctor.add_argument(
+        "--profile",
+        action="store_true",
+        help="measure this machine, in some seconds, for the predictions of placement",
+    )
+    doctor.add_argument("-o", dest="output", metavar="PROFILE.toml", help="where --profile writes")
     doctor.set_defaults(command=_loaded_later("doctor", "doctor_command"))
     return parser, commands.choices
 
@@ -141,6 +147,11 @@ def _add_program(command: argparse.ArgumentParser) -> None:
     add(
         "--mesh",
         help='axes and sizes, "x=2,y=2" (default: the program\'s own, or one rank); "auto=4": choose them',
+    )
+    add(
+        "--profile",
+        metavar="PROFILE.toml",
+        help="the machine that --mesh auto=N chooses for, as meshweave doctor --profile has measured it",
     )
     add(
         "--engine",
@@ -378,6 +389,7 @@ def _add_plan(commands: Commands) -> None:
     )
     add = plan.add_argument
     add("--mesh", required=True, help='axes and sizes, "x=2,y=2"; a symbol, "x=N", for formulas')
+    add("--profile", metavar="PROFILE.toml", help="the machine, of meshweave doctor --profile")
     add("--shape", required=True, help='sizes of the tensor, "16x8"; "" for a scalar')
     add("--dtype", default="f32", help="element type: f32 (default), bf16, i8, i1, ...")
     add("--from", dest="source", required=True, metavar="LAYOUT", help='"[x, _]"')

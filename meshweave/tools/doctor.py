@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from importlib import metadata
 
 from meshweave import __version__
-from meshweave.errors import MeshweaveError
+from meshweave.errors import MeshweaveError, UsageError
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,25 @@ def doctor_command(options: argparse.Namespace) -> int:
         from meshweave.tools.dump import dump_command
 
         return dump_command(options.dump, options.json)
+    if options.profile:
+        return _profile(options.output)
+    if options.output is not None:
+        raise UsageError("doctor: -o goes with --profile")
     return doctor(options.json)
+
+
+def _profile(output: str | None) -> int:
+    """Measure this machine, and write or print what was found; return the exit status."""
+    from meshweave.files.whole import write_text
+    from meshweave.see.profile import measured, prices_text
+
+    text = prices_text(*measured())
+    if output is None:
+        print(text, end="")
+    else:
+        write_text(output, text)
+        print(f"{output}: {text.splitlines()[0].removeprefix('# ')}")
+    return 0
 
 
 def doctor(as_json: bool = False) -> int:

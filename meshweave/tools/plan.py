@@ -22,6 +22,7 @@ from meshweave.plan.simulate import simulate
 from meshweave.plan.steps import OPS
 from meshweave.plan.symbolic import symbolic_plan
 from meshweave.runtime.arrays.elements import narrow, wide
+from meshweave.see.profile import read_prices
 from meshweave.targets import ENGINES, Goal
 from meshweave.tools.arrays import save
 from meshweave.tools.picture import picture
@@ -53,6 +54,7 @@ def plan_command(options: argparse.Namespace) -> int:
         mesh,
         shape,
         itemsize,
+        profile=None if options.profile is None else read_prices(options.profile).profile,
         memory_bytes=_bytes(options.memory),
         ops=_ops(options.steps),
     )

@@ -14,6 +14,7 @@ from meshweave.tools.run import (
     StageDisplay,
     ended_by_signals,
     read_goal,
+    read_machine,
     read_mesh,
     read_text,
 )
@@ -41,7 +42,10 @@ def _report(
     source: ProgramFile, options: argparse.Namespace, progress: Progress, strip: bool
 ) -> Report:
     where = (source.text, source.name, read_mesh(options), read_goal(options).engine, progress)
-    with lowered(*where, strip=strip, verify=options.verify) as (module, program):
+    with lowered(*where, strip=strip, verify=options.verify, machine=read_machine(options)) as (
+        module,
+        program,
+    ):
         from meshweave.lowering.report import report_of
 
         return report_of(module, program)

@@ -32,8 +32,10 @@ from meshweave.bundle import Bundle
 from meshweave.errors import CompileError, MeshweaveError, UsageError
 from meshweave.files.sources import Source, decoded, program_source, separated
 from meshweave.layout import Mesh
+from meshweave.plan.placement.prices import MachinePrices
 from meshweave.runtime.engine import Engine
 from meshweave.runtime.engine import engine as engine_named
+from meshweave.see.profile import read_prices
 from meshweave.targets import ENGINES, Goal, engine_traits
 from meshweave.tools.arrays import Difference, arguments, difference, dump, expected
 from meshweave.tools.guard import Stage
@@ -140,7 +142,7 @@ def _check_gpu(options: argparse.Namespace) -> None:
 
 def _lowered(source: ProgramFile, options: argparse.Namespace, progress: Progress) -> Any:
     where = (source.text, source.name, read_mesh(options), read_goal(options).engine, progress)
-    return lowered(*where, verify=options.verify)
+    return lowered(*where, verify=options.verify, machine=read_machine(options))
 
 
 @contextmanager
@@ -209,12 +211,22 @@ def _bundle(
         name=source.name,
         here=here,
         verify=options.verify,
+        machine=read_machine(options),
     )
 
 
 def read_goal(options: argparse.Namespace) -> Goal:
     """Return what to compile for: `--target`, `--engine`, `--chip`. Raises UsageError if they do not fit together."""
     return Goal.of(options.target, options.engine, options.chip)
+
+
+def read_machine(options: argparse.Namespace) -> MachinePrices | None:
+    """Return the machine of `--profile`. Raises UsageError where nothing is chosen for it."""
+    if options.profile is None:
+        return None
+    if not _arranges(options):
+        raise UsageError("--profile goes with --mesh auto=N: nothing else is chosen by predictions")
+    return read_prices(options.profile)
 
 
 def read_mesh(options: argparse.Namespace) -> Mesh | None:

@@ -26,7 +26,7 @@ func.func @free(%a: tensor<6000x512xf32>) -> tensor<6000x512xf32> {
 // CHECK-LABEL: func.func @twice
 // CHECK-SAME: %{{.*}}: tensor<512x2048xf32> {dist.layout = #[[COLUMNS]]}
 // CHECK-SAME: -> (tensor<512x512xf32> {dist.layout = #[[WHOLE]]})
-// CHECK: linalg.matmul {dist.layouts = {operands = [#[[COLUMNS]], #[[ROWS]], #[[SUM]]], results = [#[[SUM]]]}}
+// CHECK: linalg.matmul {dist.layouts = {operands = [#[[COLUMNS]], #[[ROWS]], #[[SUM]]], results = [#[[SUM]]], values = [#[[ROWS]]]}}
 // CHECK: linalg.add {dist.layouts = {operands = [#[[ROWS]], #[[ROWS]], #[[ROWS]]], results = [#[[ROWS]]], values = [#[[WHOLE]]]}}
 func.func @twice(%a: tensor<512x2048xf32> {dist.layout = #dist.layout<"[_, x]">}, %b: tensor<2048x512xf32>, %c: tensor<2048x512xf32>)
     -> (tensor<512x512xf32> {dist.layout = #dist.layout<"[_, _]">}) {

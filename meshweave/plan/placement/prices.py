@@ -5,12 +5,13 @@ on the tensor: each pair is planned once, without the digits that both have, and
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import lru_cache
 from math import prod
 
 import numpy as np
 
+from meshweave.errors import PlanError
 from meshweave.layout.factors import Axes
 from meshweave.layout.layout import Layout, Partial
 from meshweave.layout.mesh import Axis, Link, Mesh
@@ -60,6 +61,23 @@ class MachinePrices:
         if not nbytes:
             return 0.0
         return profile.launch + profile.link.alpha + nbytes * profile.link.beta
+
+
+def machine_option(prices: MachinePrices) -> str:
+    """Return the machine as an option of dist-place: iteration, copy_beta, launch, alpha and beta, in seconds."""
+    profile = prices.profile
+    rates = (prices.iteration, profile.copy_beta, profile.launch, *astuple(profile.link))
+    return f"machine={','.join(map(repr, rates))}"
+
+
+def machine_of(rates: Sequence[float]) -> MachinePrices:
+    """Return the machine of such an option. Raises PlanError for another number of rates."""
+    if len(rates) != 5:
+        raise PlanError(
+            f"machine: {len(rates)} rates; iteration, copy_beta, launch, alpha, beta are right"
+        )
+    iteration, copied, launch, alpha, beta = rates
+    return MachinePrices(Profile(Link(alpha, beta), launch, copied), iteration)
 
 
 class _Rates:

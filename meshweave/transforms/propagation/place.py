@@ -18,6 +18,7 @@ from meshweave.ir.bindings import ir
 from meshweave.layout.mesh import Axis, Mesh
 from meshweave.plan.placement.elimination import Choices
 from meshweave.plan.placement.place import Edges, PlacementProblem, Times
+from meshweave.plan.placement.prices import MachinePrices, machine_of
 from meshweave.plan.propagation.arrange import arrange
 from meshweave.transforms.base import (
     Pass,
@@ -47,23 +48,30 @@ class Place(Pass):
     """Give every value the layout, and every op the run, that make the predicted time least.
 
     explain: note in `dist.placement` what other layouts of arguments and results would cost, and the next best plans.
+    machine: seconds of a multiply-add, a byte copied, a collective, a message, and a byte received.
     """
 
     name: ClassVar[str] = "dist-place"
     explain: bool = False
+    machine: tuple[float, ...] = ()
+
+    @property
+    def prices(self) -> MachinePrices:
+        """Return what the machine takes."""
+        return machine_of(self.machine) if self.machine else MachinePrices()
 
     def run(self, module: ir.Module) -> None:
         mesh = mesh_of_module(module)
         if mesh is None:
             return
         if mesh.ranks_to_arrange is not None:
-            mesh = arrange_ranks(module, mesh)
+            mesh = arrange_ranks(module, mesh, self.prices)
         if mesh.is_symbolic:
             fail(
                 mesh_op(module), f"dist-place: mesh ({mesh}) has symbolic sizes: numbers are needed"
             )
         open_interfaces(module, mesh)
-        built, placing, choices = placed(module, mesh)
+        built, placing, choices = placed(module, mesh, self.prices)
         layouts, decisions = placing.placed(choices)
         layouts, decisions = arrange(built.graph, layouts, decisions, placing.edges.said, mesh)
         for op in built.table.unknown:
@@ -147,7 +155,12 @@ NAMES = ("dp", "tp")
 """The axes of meshes that are chosen."""
 
 
-def arrange_ranks(module: ir.Module, mesh: Mesh, names: Sequence[str] = ()) -> Mesh:
+def arrange_ranks(
+    module: ir.Module,
+    mesh: Mesh,
+    prices: MachinePrices,
+    names: Sequence[str] = (),
+) -> Mesh:
     """Give a module for `auto=N` the axes on which its predicted time is least; of equal ones the first.
 
     names: axes that layouts of the program name; they get sizes. Raises PassFailure where the layouts fit none.
@@ -161,7 +174,7 @@ def arrange_ranks(module: ir.Module, mesh: Mesh, names: Sequence[str] = ()) -> M
             OutlineRepeats().run(trial)
             try:
                 open_interfaces(trial, axes)
-                _, _, choices = placed(trial, axes)
+                _, _, choices = placed(trial, axes, prices)
             except PassFailure as failure:
                 refused = refused or failure
                 continue
@@ -192,12 +205,14 @@ def arrangements(ranks: int, names: Sequence[str] = ()) -> list[Mesh]:
     return found
 
 
-def placed(module: ir.Module, mesh: Mesh) -> tuple[Built, PlacementProblem, Choices]:
+def placed(
+    module: ir.Module, mesh: Mesh, prices: MachinePrices
+) -> tuple[Built, PlacementProblem, Choices]:
     """Return the graph of a module whose interfaces are open, the problem of placing it, and the best choices."""
     built = build(module, mesh, windows=True)
     passes = frozenset(op for op, site in enumerate(built.sites) if not site.results)
     edges = Edges(passes, _same(module, built), beyond_blocks(module, built))
-    placing = PlacementProblem(built.graph, mesh, _times(module, built), edges)
+    placing = PlacementProblem(built.graph, mesh, _times(module, built), edges, prices)
     return built, placing, placing.solve()
 
 
