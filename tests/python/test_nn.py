@@ -190,3 +190,14 @@ def test_mistakes_are_said_in_a_line(said):
     with pytest.raises((CompileError, AttributeError)) as caught:
         mw.jit(lambda *xs: MISTAKES[said](Given(*xs)))(*ARRAYS)
     assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_dropout_draws_its_mask_by_a_key():
+    key, x = mw.random.key(5), np.ones((40, 6), np.float32)
+    kept = np.asarray(mw.random.bernoulli(key, 0.75, x.shape))
+    assert 0.6 < kept.mean() < 0.9
+    np.testing.assert_array_equal(
+        mw.nn.dropout(x, key, 0.25), np.where(kept, x / np.float32(0.75), 0)
+    )
+    laid = mw.Array.from_numpy(x, mesh="x=2", layout="[x, _]")
+    np.testing.assert_array_equal(mw.nn.dropout(laid, key, 0.25), mw.nn.dropout(x, key, 0.25))

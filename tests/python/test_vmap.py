@@ -108,6 +108,34 @@ def test_images_and_windows_are_mapped():
     check(run_all(mapped, images, windows), run_all(right, images, windows), 1e-4)
 
 
+DRAWS = {
+    "normal": lambda k: mw.random.normal(k, (3, 2)),
+    "uniform": lambda k: mw.random.uniform(k, (4,), minval=1.0, maxval=3.0),
+    "bernoulli": lambda k: mw.random.bernoulli(k, 0.3, (5,)),
+    "randint": lambda k: mw.random.randint(k, (3,), 0, 10),
+    "split": lambda k: mw.random.split(k, 3),
+    "fold_in": lambda k: mw.random.fold_in(k, 7),
+    "permutation": lambda k: mw.random.permutation(k, 6),
+    "categorical": lambda k: mw.random.categorical(k, mw.asarray(X[0]), axis=0),
+    "choice": lambda k: mw.random.choice(k, 5, (4,)),
+}  # fmt: skip
+
+
+def test_random_numbers_of_many_keys_are_those_of_each():
+    keys = mw.random.split(mw.random.key(3), 3)
+    given = {n: lambda ks, f=f: mw.vmap(f)(ks) for n, f in DRAWS.items()}
+    nested = {"nested": lambda ks: mw.vmap(mw.vmap(DRAWS["normal"]))(mw.vmap(DRAWS["split"])(ks))}
+    found = run_all({**given, **nested}, keys)
+    for name, f in DRAWS.items():
+        for k in range(3):
+            np.testing.assert_array_equal(found[name][k], f(keys[k]), err_msg=name)
+    inner = mw.random.split(keys[1], 3)
+    np.testing.assert_array_equal(found["nested"][1, 2], DRAWS["normal"](inner[2]))
+    slope = mw.vmap(mw.grad(lambda s, k: mw.sum(mw.random.normal(k, (4,)) * s)))(X[0, 0, :3], keys)
+    each = [float(mw.sum(mw.random.normal(keys[k], (4,)))) for k in range(3)]
+    np.testing.assert_allclose(slope, each, 1e-5)
+
+
 def test_gradients_of_lookups_are_mapped():
     table = RNG.standard_normal((6, 5)).astype(np.float32)
     ids = np.array([[0, 5, 5], [-1, 2, 9], [1, 1, 1]])

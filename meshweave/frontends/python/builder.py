@@ -168,6 +168,7 @@ class Body:
 
     def __init__(self, loc: str) -> None:
         self.lines: list[str] = []
+        self.outer = 0  # loops around those that are known here: over the places of maps
         self._loc = loc
         self._constants: dict[str, str] = {}
 
@@ -207,7 +208,7 @@ class Body:
 
     def loop(self, dim: int) -> str:
         """Return the name of a loop's index."""
-        return self.let(f"linalg.index {dim} : index")
+        return self.let(f"linalg.index {dim + self.outer} : index")
 
     def cast(self, value: str, source: DType, target: DType) -> str:
         """Convert a value: from float to integer by truncation, to bool as `!= 0`."""
@@ -330,6 +331,9 @@ class MapLevel(Protocol):
     def compute(self, name: str, function: Any, call: Any, args: Any, kwargs: Any) -> Any:
         """Compute a primitive on values of which some may have a place for each of the map's."""
 
+    def spread(self, parallel: Any, inputs: Any, *said: Any) -> Any:
+        """Add a linalg.generic without reductions for all places of the map."""
+
 
 class Recorder(Protocol):
     """Describe what notes ops for a gradient to the builder: it follows the values that have these keys."""
@@ -421,7 +425,7 @@ class TraceBuilder:
                 else "mw.vmap: a value of a mapped function is used outside of it: return it from there"
             )
         if self.tapes and not self.within:
-            self._refuse_unknown(value)
+            self.refuse_unknown(value)
         name, block = value.name, value.block
         if self._noted is not None and _stands_in(block, self._noted[0]):
             self._noted[1].setdefault(value.key, value)
@@ -435,7 +439,7 @@ class TraceBuilder:
             block = block.parent
         return name
 
-    def _refuse_unknown(self, value: TracedValue) -> None:
+    def refuse_unknown(self, value: TracedValue) -> None:
         """Raise CompileError where an op outside of all primitives reads a value that a gradient follows."""
         if any(value.key in tape.tracked for tape in self.tapes):
             fail("mw.grad: an op that is no part of a function of mw has no derivative")

@@ -515,6 +515,9 @@ def parallel(
     maps: how each input is read. body(b, ins): the name of the element, from those of the inputs.
     """
     trace, type_ = tracing(*inputs), tensor_type(shape, dtype)
+    if trace.levels and any(v.is_batched for v in inputs):
+        found: Tracer = trace.levels[-1].spread(parallel, inputs, maps, shape, dtype, body, weak)
+        return found
     every, kinds = [*maps, broadcast_map(shape, shape)], ["parallel"] * len(shape)
     into = trace.empty(type_)
     name = trace.generic(every, kinds, inputs, into, type_, lambda b, ins, out: body(b, ins))

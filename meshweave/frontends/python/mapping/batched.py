@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from meshweave.frontends.python.builder import TraceBuilder, fail
+from meshweave.frontends.python.builder import Body, TraceBuilder, affine_map, fail
+from meshweave.frontends.python.dtypes import DType
 from meshweave.frontends.python.functions.manipulate import broadcast_to
 from meshweave.frontends.python.tape import tracers
 from meshweave.frontends.python.tracer import Tracer, tensor
@@ -105,6 +107,37 @@ class Level:
         level = max(found, key=active.index)
         return self._compute(level, name, function, call, args, kwargs)
 
+    def spread(
+        self,
+        parallel: Compute,
+        inputs: Sequence[Tracer],
+        maps: Sequence[str],
+        shape: tuple[int, ...],
+        dtype: DType,
+        body: Callable[[Body, list[str]], str],
+        weak: bool,
+    ) -> Tracer:
+        """Add a linalg.generic without reductions for all places of the innermost map among its inputs."""
+        trace = self.trace
+        batched = [v for v in inputs if isinstance(v, Batched)]
+        if trace.tapes and not trace.within:
+            for value in batched:
+                trace.refuse_unknown(value)
+        level = max([v.level for v in batched], key=trace.levels.index)
+        own = [level.has(v) for v in inputs]
+
+        def inside(b: Body, ins: list[str]) -> str:
+            b.outer += 1
+            found = body(b, ins)
+            b.outer -= 1
+            return found
+
+        with level.outside():
+            wholes = [v.whole if isinstance(v, Batched) and o else v for v, o in zip(inputs, own)]
+            spread = [_with_place(text, o) for text, o in zip(maps, own)]
+            made = parallel(wholes, spread, (level.size, *shape), dtype, inside, weak)
+        return Batched(level, made)
+
     def has(self, value: object) -> bool:
         """Tell whether a value has a place for each of this map."""
         return isinstance(value, Batched) and value.level is self
@@ -127,6 +160,14 @@ class Level:
     def wholes(self, values: Sequence[Any]) -> list[Tracer]:
         """Return the tensors of all places of several values."""
         return [self.whole(v) for v in values]
+
+
+def _with_place(text: str, reads: bool) -> str:
+    """Return an affine map with one more dim in front; reads: it is read along that dim."""
+    head, _, results = text.removesuffix(">").partition(" -> ")
+    moved = re.sub(r"d(\d+)", lambda m: f"d{int(m[1]) + 1}", results.strip("()"))
+    parts = ["d0"] * reads + [moved] * bool(moved)
+    return affine_map(len(re.findall(r"d\d+", head)) + 1, tuple(parts))
 
 
 def _repeated(size: int, value: Any) -> Tracer:

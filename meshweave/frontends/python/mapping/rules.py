@@ -216,7 +216,7 @@ _ELEMENTWISE = (
     "sin", "sinh", "sqrt", "subtract", "tan", "tanh", "trunc", "where",
 )  # fmt: skip
 RULES: dict[str, Rule] = {
-    **dict.fromkeys(_ELEMENTWISE, _aligned),
+    **dict.fromkeys((*_ELEMENTWISE, "erf_inv", "scaled"), _aligned),
     **dict.fromkeys(
         ("cholesky", "det", "diagonal", "eigh", "eigvalsh", "inv", "qr", "slogdet", "svd", "svdvals"), _direct
     ),

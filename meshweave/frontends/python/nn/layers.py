@@ -12,6 +12,7 @@ from meshweave.frontends.python.dtypes import (
     bool_,
     default_floating,
     floating,
+    uint32,
 )
 from meshweave.frontends.python.functions import elementwise as e
 from meshweave.frontends.python.functions import logic, reduce
@@ -24,6 +25,7 @@ from meshweave.frontends.python.functions.manipulate import (
     moveaxis,
     reshape,
 )
+from meshweave.frontends.python.random.distributions import bernoulli
 from meshweave.frontends.python.tracer import ArrayLike, Axes, Tracer, dtype_of, tensor
 
 
@@ -125,15 +127,18 @@ def one_hot(
 
 
 def dropout(x: ArrayLike, mask: ArrayLike, rate: float, /) -> Tracer:
-    """Return x / (1 - rate) where the mask, bools that `mw.random.bernoulli(key, 1 - rate, ..)` draws, holds, else 0.
+    """Return x / (1 - rate) where the mask holds, else 0.
 
-    rate: the share that is left out, from 0 to below 1.
+    mask: bools that broadcast to x, or a key of `mw.random`, by which they are drawn. rate: the share that is left out,
+    from 0 to below 1.
     """
     value, kept = tensor(x), tensor(mask)
-    if kept.dtype is not bool_:
-        fail(f"dropout: a mask of {kept.dtype!r}, bool is right")
     if not 0 <= rate < 1:
         fail(f"dropout: rate={rate}, from 0 to below 1 is right")
+    if kept.dtype is uint32 and kept.shape == (2,):
+        kept = bernoulli(kept, 1 - rate, value.shape)
+    if kept.dtype is not bool_:
+        fail(f"dropout: a mask of {kept.dtype!r}, bools or a key are right")
     return e.where(kept, e.divide(value, 1 - rate), 0)
 
 
