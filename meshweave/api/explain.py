@@ -5,10 +5,12 @@ from __future__ import annotations
 import io
 import shutil
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from meshweave.bundle import port_bytes
 from meshweave.report import Report
+from meshweave.see.account import transfers
+from meshweave.see.page import Page
 
 if TYPE_CHECKING:  # here, since program.py loads much that an error message does not need
     from meshweave.api.program import Program
@@ -18,18 +20,74 @@ _PAGE = '<pre style="line-height: 1.2">{code}</pre>'
 
 
 class Explanation(str):
-    """Be the text of tables; a notebook shows them drawn."""
+    """Be the text of an explanation, and hold what it says as values: `as_dict()`, `rows()`, `html`, `reasons`.
 
-    page: str = ""
+    page: the same as a page. tables: the text as HTML, which a notebook shows.
+    """
+
+    page: Page
+    tables: str
+
+    def __new__(cls, text: str, page: Page, tables: str) -> Explanation:
+        """Make one of its text."""
+        made = super().__new__(cls, text)
+        made.page, made.tables = page, tables
+        return made
+
+    def __getnewargs__(self) -> tuple[str, Page, str]:  # type: ignore[override]
+        """Return what a copy is made of."""
+        return str(self), self.page, self.tables
+
+    @property
+    def report(self) -> Report:
+        """Return what compiling has decided."""
+        return self.page.report
+
+    @property
+    def reasons(self) -> str:
+        """Return why each collective is there, as text."""
+        ops = dict.fromkeys(row.op for row in self.report.collectives)
+        return "\n".join(transfers(self.report, tuple(ops)))
+
+    @property
+    def html(self) -> str:
+        """Return the page about the program, as HTML; `page.save` writes it."""
+        return self.page.html
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what it says for JSON: the report, arguments and results, reasons and ops."""
+        ports = [
+            {
+                "name": name,
+                "dtype": p.dtype,
+                "global_shape": list(p.global_shape),
+                "layout": p.layout,
+            }
+            | {"local_shape": list(p.local_shape), "bytes": p.nbytes}
+            for name, p in zip(self.page.names, self.page.ports, strict=True)
+        ]
+        reasons = [reason.as_dict() for reason in self.report.reasons]
+        return {**self.report.as_dict(), "ports": ports, "reasons": reasons, "ops": self.rows()}
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row for each op of the whole program, as data frames take them: `pandas.DataFrame(rows)`."""
+        return [
+            {name: value for name, value in vars(row).items() if name != "shape"}
+            for row in self.report.ops
+        ]
+
+    def extended(self, text: str) -> Explanation:
+        """Return the explanation with more text at its end."""
+        return Explanation(f"{self.rstrip()}\n{text}", self.page, self.tables)
 
     def _repr_html_(self) -> str:
-        """Return the tables as HTML."""
-        return self.page
+        """Return the tables for a notebook; `page` shows the page there."""
+        return self.tables
 
 
 def explanation(
     title: str, names: Sequence[str], program: Program, decided: Report, seconds: float
-) -> str:
+) -> Explanation:
     """Draw tables about a loaded program: where its arguments and results lie, memory, and what was decided.
 
     names: of the arguments, then of the results. seconds: how long compiling took.
@@ -68,9 +126,14 @@ def explanation(
     console = Console(file=out, width=width, force_jupyter=False, record=True)
     for table in (ports, *placed, memory, *decided.tables(), Text(str(decided.certificate)), last):
         console.print(table)
-    made = Explanation(out.getvalue())
-    made.page = console.export_html(inline_styles=True, code_format=_PAGE)
-    return made
+    manifest = program.bundle.manifest
+    page = Page(
+        *(title, program.mesh, manifest.engine, decided),
+        ports=(*program.inputs, *program.outputs),
+        names=tuple(names),
+    )
+    tables = console.export_html(inline_styles=True, code_format=_PAGE)
+    return Explanation(out.getvalue(), page, tables)
 
 
 def _pinned(program: Program) -> str:

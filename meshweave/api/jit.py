@@ -52,6 +52,7 @@ from meshweave.plan import search_info
 from meshweave.runtime.forks import new_lock
 
 if TYPE_CHECKING:
+    from meshweave.api.explain import Explanation
     from meshweave.api.program import Program
     from meshweave.see.page import Page
     from meshweave.see.trace import RankTrace
@@ -396,7 +397,7 @@ class Jitted:
             lines.append(f"{number + 1}. {why} ({1000 * miss.seconds:.0f} ms{miss.plans})")
         return "\n".join(lines) or "no call has compiled"
 
-    def explain(self, *args: Any, **kwargs: Any) -> str:
+    def explain(self, *args: Any, **kwargs: Any) -> Explanation:
         """Draw tables about the program of the last call, or of arguments like these.
 
         They show layouts, collectives with their bytes, memory, what became of each hint, and kernels. Raises

@@ -24,6 +24,7 @@ from meshweave.runtime.memory import Values
 from meshweave.targets import Goal
 
 if TYPE_CHECKING:  # here, for loading a program needs neither
+    from meshweave.api.explain import Explanation
     from meshweave.api.program import Program
     from meshweave.report import Report
     from meshweave.see.page import Page
@@ -256,11 +257,12 @@ class Compiled:
             return value.numpy()  # `place` lays it out
         return np.asarray(value, dtype=spec.dtype.numpy) if spec.weak else np.asarray(value)
 
-    def explain(self) -> str:
+    def explain(self) -> Explanation:
         """Draw tables about the program, as `Jitted.explain` does."""
         from meshweave.api.explain import explanation
+        from meshweave.see.account import known_of
 
-        decided = self.lowered.report()
+        decided = known_of(self.program.bundle)
         return explanation(self.title(), self._names(), self.program, decided, self.seconds)
 
     def view(self, trace: RankTrace | None = None) -> Page:

@@ -236,7 +236,7 @@ def build(
     )
     told_compiled()
     is_kept = not here_made and current.current() is None  # else rank 0 may have made it
-    origin = partial(
+    origin = _Once(
         reported, text, name, where, goal.engine, whole, choice, False, given, names, auto, machine
     )
     return replace(made.with_weights(read.weights), origin=origin, is_kept=is_kept)
@@ -281,6 +281,20 @@ def shared(parts: Sequence[object], make: Callable[[], Bundle], name: str) -> Bu
     job.agree(hashlib.sha256(repr(tuple(parts)).encode()).digest(), lambda: f"compile {name}")
     data = job.from_first(lambda: cached(parts, make)[0].to_bytes(), lambda: found(parts))
     return Bundle.from_bytes(data)
+
+
+class _Once:
+    """Make a report when it is first asked for, and keep it."""
+
+    def __init__(self, make: Callable[..., Report], *given: Any, **more: Any) -> None:
+        self._make = partial(make, *given, **more)
+        self._made: Report | None = None
+
+    def __call__(self) -> Report:
+        """Return the report."""
+        if self._made is None:
+            self._made = self._make()
+        return self._made
 
 
 def _tools(goal: Goal) -> tuple[str, ...]:

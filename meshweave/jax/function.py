@@ -32,6 +32,7 @@ from meshweave.runtime.arrays.array import Array
 from meshweave.runtime.forks import new_lock
 
 if TYPE_CHECKING:  # JAX is optional
+    from meshweave.api.explain import Explanation
     from meshweave.jax.placements import MeshLike
 
 _LOG = logging.getLogger("meshweave")
@@ -434,7 +435,7 @@ class JaxFunction:
             raise UsageError("jax.jit: lower: modules of flax.nnx are taken by a call")
         return self._program(jax, self._call(jax, args, kwargs), (args, kwargs))
 
-    def explain(self) -> str:
+    def explain(self) -> Explanation:
         """Return tables about the program of the last call: layouts, collectives with their bytes, memory.
 
         Raises UsageError if nothing has been called yet.

@@ -36,6 +36,7 @@ from meshweave.runtime.engine import engine as engine_named
 from meshweave.runtime.job.current import engine_of
 
 if TYPE_CHECKING:  # JAX is optional
+    from meshweave.api.explain import Explanation
     from meshweave.jax.placements import MeshLike
 
 
@@ -280,7 +281,7 @@ class JaxProgram:
         """Return the program, which is compiled already: `jax.jit(f).lower(..).compile()` reads so."""
         return self
 
-    def explain(self) -> str:
+    def explain(self) -> Explanation:
         """Return tables about the program: layouts, collectives with their bytes, memory."""
         return self._compiled.explain()
 

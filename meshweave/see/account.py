@@ -6,6 +6,7 @@ import linecache
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from meshweave.bundle import Bundle, port_bytes
 from meshweave.report import Moment, Report, TransferRow, human_bytes
@@ -38,7 +39,9 @@ def known_of(bundle: Bundle) -> Report:
     if bundle.origin is None:
         return report_of_bundle(bundle)
     report: Report = bundle.origin()
-    return report
+    return replace(
+        report, certificate=bundle.manifest.certificate
+    )  # it was checked when it was made
 
 
 def spent_by(report: Report, times: int = 1, compiles: int = 0) -> Spent:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from meshweave.api import program as api
-from meshweave.api.explain import explanation
+from meshweave.api.explain import Explanation, explanation
 from meshweave.api.lengths.call import Lengths, LengthsCompiled
 from meshweave.api.lowered import Lowered
 from meshweave.errors import MeshweaveError, UsageError
@@ -216,7 +216,7 @@ class TorchProgram:
         with made as (module, _):
             return read_ledger(module).rows()
 
-    def explain(self) -> str:
+    def explain(self) -> Explanation:
         """Return tables about the program: layouts, memory, what became of each hint, kernels and collectives."""
         results = [f"result{k}" for k in range(len(self.program.outputs))]
         title = f"{self.name} on ({self.mesh}), engine {self._engine}"
@@ -297,6 +297,6 @@ class TorchLengths(TorchProgram):
             for k, one in enumerate(self._exported.outputs)
         ]
 
-    def explain(self) -> str:
+    def explain(self) -> Explanation:
         """Return tables about the program, as `TorchProgram.explain` does."""
         return self._compiled.explain()

@@ -28,6 +28,7 @@ from meshweave.runtime.memory import Values
 from meshweave.runtime.program import buffer
 
 if TYPE_CHECKING:
+    from meshweave.api.explain import Explanation
     from meshweave.api.program import Program
 
 OpenShape = tuple[int | Dim, ...]
@@ -178,7 +179,7 @@ class LengthsCompiled(Compiled):
         planned = ", ".join(f"{name}={size}" for name, size in self._planned.items())
         return f"{super().title()}, {ends}, memory for {planned}"
 
-    def explain(self) -> str:
+    def explain(self) -> Explanation:
         """Draw tables about the program for the bounds, then say what arguments and results take of any size."""
         shapes = [
             tuple([s.name if isinstance(s, Dim) else s for s in shape or spec.shape])
@@ -198,7 +199,8 @@ class LengthsCompiled(Compiled):
             if n
         ]
         said = f"arguments and results, whole: {' + '.join(parts)} bytes"
-        return f"{super().explain().rstrip()}\n{said}\n"
+        found = super().explain()
+        return found.extended(f"{said}\n")
 
     def close(self) -> None:
         """Release threads, processes and memory."""
