@@ -9,17 +9,20 @@ from __future__ import annotations
 import re
 import warnings
 import weakref
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from fnmatch import fnmatchcase
 from functools import partial
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from meshweave.errors import UsageError
+from meshweave.api.jit import CacheInfo
+from meshweave.errors import MeshweaveError, UsageError
 from meshweave.frontends.python.place import chosen_kernels
 from meshweave.frontends.torch.export import torch_package
 from meshweave.frontends.torch.layouts import Placement, is_dtensor
 from meshweave.layout import Mesh
+from meshweave.layout.lengths import Dim
 from meshweave.runtime.arrays.array import Array
 from meshweave.runtime.arrays.blocks import plain
 from meshweave.runtime.forks import new_lock
@@ -27,6 +30,14 @@ from meshweave.torch.aliases import Result, outputs_of, written_arguments
 from meshweave.torch.entry import from_torch
 from meshweave.torch.ports import to_torch
 from meshweave.torch.program import TorchProgram
+from meshweave.torch.sizes import (
+    OpenInputs,
+    numbers_in,
+    open_inputs,
+    sizes_in,
+    with_metas,
+    with_numbers,
+)
 from meshweave.torch.training import TrainedGraph
 
 if TYPE_CHECKING:  # PyTorch is optional, and takes seconds to import
@@ -42,7 +53,7 @@ def torch_backend(
     timeout: float | None = None,
     frozen: bool = False,
     verify: bool = True,
-) -> Callable[[GraphModule, Sequence[object]], Callable[..., tuple[Tensor, ...]]]:
+) -> TorchBackend:
     """Return a backend for `torch.compile(module, backend=...)`, with and without gradients.
 
     mesh, placements, engine, timeout (in seconds), verify: as in `from_torch`; placements by the names of the module's
@@ -52,11 +63,15 @@ def torch_backend(
     What a piece writes, of its parameters, buffers or arguments, is written when the call ends: on one rank an argument
     where it lies, without copies, as the cache of a language model.
     Each piece is compiled when it is first called with arguments of its kind: shapes, dtypes, and `mw.kernels` around
-    the call. Its parameters are laid out once, and again after they have been written. Results that are views of an
-    argument in eager torch, or share memory, do here too. Regions annotated with
+    the call. Sizes that torch leaves open, with `dynamic=True` or where it has seen several, are left to each call: one
+    program serves all up to the bound of `torch._dynamo.mark_dynamic(x, 0, min=2, max=512)`, else up to a power of two
+    from 64 on. A piece that does more than such a program can (docs/lengths.md), or records gradients, has one for each
+    size. Parameters are laid out once, and again after they have been written. Results that are views of an argument in
+    eager torch, or share memory, do here too. Regions annotated with
     `torch.fx.traceback.annotate({"meshweave": {...}})` are hints, as for `from_torch`. A call that records gradients
-    runs a forward program, and `backward()` another one; what the one saves for the other stays on its ranks. Raises
-    UsageError where torch is not installed; the first call of a piece raises CompileError for what is not supported.
+    runs a forward program, and `backward()` another one; what the one saves for the other stays on its ranks.
+    `cache_info()` of the backend counts calls and programs. Raises UsageError where torch is not installed; the first
+    call of a piece raises CompileError for what is not supported.
 
     >>> import torch
     >>> import meshweave as mw
@@ -67,12 +82,52 @@ def torch_backend(
     True
     """
     torch_package()
+    build = partial(from_torch, mesh=mesh, engine=engine, timeout=timeout, verify=verify)
+    return TorchBackend(build, placements or {}, frozen)
 
-    def compile_piece(graph: GraphModule, _: Sequence[object]) -> Callable[..., tuple[Tensor, ...]]:
-        build = partial(from_torch, mesh=mesh, engine=engine, timeout=timeout, verify=verify)
-        return _CapturedGraph(graph, placements or {}, build, frozen)
 
-    return compile_piece
+class TorchBackend:
+    """Compile the pieces of programs that `torch.compile` captures, and count their calls."""
+
+    def __init__(
+        self,
+        build: Callable[..., TorchProgram],
+        placements: Mapping[str, Placement],
+        frozen: bool,
+    ) -> None:
+        """Keep what `torch_backend` says. build: compiles a module."""
+        self._build, self._placements, self._frozen = build, placements, frozen
+        self._pieces: weakref.WeakSet[_CapturedGraph | _CapturedNumbers] = weakref.WeakSet()
+        self._hits = self._misses = 0
+        self._lock = new_lock()
+
+    def __call__(
+        self, graph: GraphModule, _: Sequence[object]
+    ) -> Callable[..., tuple[Tensor, ...]]:
+        """Return what runs a graph that torch has captured."""
+        rest = (self._placements, self._counted, self._frozen, self._found)
+        numbers = numbers_in(graph.graph)
+        piece = _CapturedNumbers(graph, numbers, *rest) if numbers else _CapturedGraph(graph, *rest)
+        self._pieces.add(piece)
+        return piece
+
+    def cache_info(self) -> CacheInfo:
+        """Count the calls of pieces that compiled nothing, the programs that were compiled, and those kept now."""
+        return CacheInfo(self._hits, self._misses, sum(piece.size for piece in self._pieces))
+
+    def _counted(self, *args: Any, **options: Any) -> TorchProgram:
+        made = self._build(*args, **options)
+        with self._lock:
+            self._misses += 1
+        return made
+
+    @contextmanager
+    def _found(self) -> Iterator[None]:
+        """Count a call that compiles nothing meanwhile."""
+        before = self._misses
+        yield
+        with self._lock:
+            self._hits += self._misses == before
 
 
 def backend(
@@ -101,21 +156,35 @@ class _CapturedGraph:
         placements: Mapping[str, Placement],
         build: Callable[..., TorchProgram],
         frozen: bool,
+        called: Callable[[], AbstractContextManager[None]],
     ) -> None:
+        """Prepare it. called: is around each call."""
         self._torch = torch_package()
-        self._frozen, self._lock = frozen, new_lock()
+        self._frozen, self._called, self._lock = frozen, called, new_lock()
         graph, self._held = _with_arguments(self._torch, graph)
         self._constants = _constants(graph)
         self._outputs, self._results = outputs_of(graph)
         self._graph, self._states, self._inputs = _parted(self._torch, graph, self._results)
+        self._open = self._open_inputs(graph)
         self._captured = graph  # torch forgets where its arguments come from once this returns
         self._sources = [_source(node) for node in graph.graph.nodes if node.op == "placeholder"]
         self._build, self._placements = build, dict(placements)
         self._programs: dict[object, tuple[TorchProgram, list[_Mark]]] = {}
+        self._of_any_size: dict[object, _Sized | None] = {}
         self.trained: dict[object, TrainedGraph] = {}
 
     def __call__(self, *given: Tensor) -> tuple[Any, ...]:
-        args = (*given, *self._held)
+        with self._called():
+            return self._call((*given, *self._held))
+
+    @property
+    def size(self) -> int:
+        """Return how many programs are kept."""
+        kept = sum(one is not None for one in self._of_any_size.values())
+        halves = [half for graph in self.trained.values() for half in graph.halves]
+        return len(self._programs) + kept + sum(half.program is not None for half in halves)
+
+    def _call(self, args: tuple[Tensor, ...]) -> tuple[Any, ...]:
         if self._torch.is_grad_enabled() and any(map(_needs_gradient, args)):
             return tuple(self._trained(args)(*args))
         with self._lock:
@@ -124,19 +193,10 @@ class _CapturedGraph:
         return tuple(output.value(args, made) for output in self._outputs)
 
     def _run(self, args: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        states = [value for value, name in zip(args, self._states) if name is not None]
+        states = [value for value, name in zip(args, self._states) if name]
         inputs = [value for value, name in zip(args, self._states) if name is None]
-        key = (tuple(map(_kind, inputs)), tuple(map(_kind, states)), chosen_kernels())
-        kept = self._programs.get(key)
-        names = [name for name in self._states if name is not None]
-        if kept is None:
-            program = self._compiled(states, inputs)
-            marks = [
-                _Mark(value, program.parameters.get(name), self._frozen)
-                for name, value in zip(names, states)
-            ]
-            self._programs[key] = kept = (program, marks)
-        program, marks = kept
+        names = [name for name in self._states if name]
+        program, marks = self._program(names, states, inputs)
         for k, (name, value) in enumerate(zip(names, states)):
             if not marks[k].holds(value, program.parameters.get(name)):
                 program.bind({name: value})
@@ -149,6 +209,54 @@ class _CapturedGraph:
                 marks[k] = _Mark(value, program.parameters.get(name), self._frozen)
         return found
 
+    def _program(
+        self, names: Sequence[str], states: Sequence[Tensor], inputs: Sequence[Tensor]
+    ) -> tuple[TorchProgram, list[_Mark]]:
+        """Return the program for arguments of this kind, and what tells whether its parameters are still right."""
+        rest = (tuple(map(_kind, states)), chosen_kernels())
+        made = None if self._open is None else self._sized(self._open, rest, names, states, inputs)
+        if made is not None:
+            return made
+        key = (tuple(map(_kind, inputs)), *rest)
+        if key not in self._programs:
+            self._programs[key] = self._made(names, states, inputs)
+        return self._programs[key]
+
+    def _sized(
+        self,
+        opened: OpenInputs,
+        rest: Hashable,
+        names: Sequence[str],
+        states: Sequence[Tensor],
+        inputs: Sequence[Tensor],
+    ) -> tuple[TorchProgram, list[_Mark]] | None:
+        """Return the one program for all sizes of the inputs; None where the graph does what such a program cannot."""
+        fixed = tuple([_kind(v) for v, shape in zip(inputs, opened.shapes) if shape is None])
+        key, sizes = (fixed, rest), opened.sizes(inputs)
+        known = self._of_any_size.get(key)
+        if known is None and key in self._of_any_size:
+            return None
+        if known is None or any(size > known.dims[name].max for name, size in sizes.items()):
+            if known is not None:
+                known.program.close()
+            self._of_any_size[key] = None
+            for dims in opened.dims(sizes):
+                with suppress(MeshweaveError):
+                    made = self._made(names, states, opened.arguments(inputs, dims))
+                    self._of_any_size[key] = _Sized(*made, dims)
+                    break
+        known = self._of_any_size[key]
+        return None if known is None else (known.program, known.marks)
+
+    def _made(
+        self, names: Sequence[str], states: Sequence[Tensor], inputs: Sequence[object]
+    ) -> tuple[TorchProgram, list[_Mark]]:
+        program = self._compiled(names, states, inputs)
+        return program, [
+            _Mark(value, program.parameters.get(name), self._frozen)
+            for name, value in zip(names, states)
+        ]
+
     def _trained(self, args: Sequence[Tensor]) -> TrainedGraph:
         """Return what runs the graph with gradients, for arguments of this kind."""
         key = (tuple([(_kind(a), _needs_gradient(a)) for a in args]), chosen_kernels())
@@ -160,12 +268,22 @@ class _CapturedGraph:
                 self.trained[key] = found
             return found
 
-    def _compiled(self, states: Sequence[Tensor], inputs: Sequence[Tensor]) -> TorchProgram:
-        names = [name for name in self._states if name is not None]
+    def _compiled(
+        self, names: Sequence[str], states: Sequence[Tensor], inputs: Sequence[object]
+    ) -> TorchProgram:
         attributes = {**self._constants, **dict(zip(names, states))}
         module = self._torch.fx.GraphModule(attributes, self._graph, "Captured")
         owners = dict(zip(names, names)) | self._inputs
         return self._build(module.eval(), tuple(inputs), self._placed(owners))
+
+    def _open_inputs(self, captured: GraphModule) -> OpenInputs | None:
+        """Return what sizes of inputs calls choose; None where results have strides or are written."""
+        given = [node for node in captured.graph.nodes if node.op == "placeholder"]
+        plain_results = all(one.strides is None for one in self._results)
+        if not plain_results or written_arguments(captured):
+            return None
+        inputs = [node for node, name in zip(given, self._states) if name is None]
+        return open_inputs(inputs)
 
     def _placed(self, owners: Mapping[_Key, str]) -> dict[_Key, Placement]:
         """Return the placements of values, given the name that each has in the user's program."""
@@ -180,6 +298,39 @@ class _CapturedGraph:
                     stacklevel=2,
                 )
         return here
+
+
+class _CapturedNumbers:
+    """Run a graph some of whose arguments are Python's floats, as tensors: it is one graph for each choice of these."""
+
+    def __init__(self, graph: GraphModule, numbers: Sequence[int], *rest: Any) -> None:
+        """Take the numbers of these arguments, and what _CapturedGraph is made of besides."""
+        self._graph, self._numbers, self._rest = with_metas(graph), numbers, rest
+        self._pieces: dict[tuple[str, ...], _CapturedGraph] = {}
+
+    @property
+    def size(self) -> int:
+        """Return how many programs are kept."""
+        return sum(piece.size for piece in self._pieces.values())
+
+    def __call__(self, *given: Tensor) -> tuple[Any, ...]:
+        values = {k: float(given[k]) for k in self._numbers}
+        key = tuple(
+            [value.hex() for value in values.values()]
+        )  # tells -0.0 from 0.0, and a NaN is itself
+        piece = self._pieces.get(key)
+        if piece is None:
+            piece = _CapturedGraph(with_numbers(self._graph, values), *self._rest)
+            piece = self._pieces.setdefault(key, piece)
+        return piece(*[value for k, value in enumerate(given) if k not in values])
+
+
+class _Sized(NamedTuple):
+    """Hold a program for all sizes up to the bounds of its dims, and marks of its parameters."""
+
+    program: TorchProgram
+    marks: list[_Mark]
+    dims: dict[str, Dim]
 
 
 def _needs_gradient(value: object) -> bool:
@@ -293,15 +444,22 @@ def _parted(
 
     It returns `results`. Buffers that it writes are inputs: a program works in the memory of such where it can.
 
-    Also return for each argument of the captured graph the name of its parameter or buffer, None for an input; and the
-    user's name of each input.
+    Also return for each argument of the captured graph the name of its parameter or buffer, None for an input, "" for
+    the size of another, which the graph reads there; and the user's name of each input.
     """
     graph = torch.fx.Graph()
     states: list[str | None] = []
     inputs: dict[str, str] = {}
     values: dict[Node, Node] = {}
-    written = written_arguments(captured)
+    written, sizes = written_arguments(captured), sizes_in(captured.graph)
     for node in captured.graph.nodes:
+        if node in sizes:
+            states.append("")
+            continue
+        if node.op != "placeholder" and sizes:  # all arguments are there
+            for one, (tensor, dim) in sizes.items():
+                values[one] = graph.call_method("size", (values[tensor], dim))
+            sizes = {}
         name = _source(node) if node.op == "placeholder" else None
         if name is not None and node in written:
             name = name[0], False

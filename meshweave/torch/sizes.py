@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from meshweave.errors import UsageError
-from meshweave.layout.lengths import Dim, ShapeDtype
+from meshweave.frontends.torch.export import torch_package
+from meshweave.layout.lengths import Dim, ShapeDtype, Sizes
 
 if TYPE_CHECKING:  # PyTorch is optional, and takes seconds to import
     from torch import Tensor
     from torch.export import ExportedProgram
-    from torch.fx import GraphModule
+    from torch.fx import Graph, GraphModule, Node
 
 Open: TypeAlias = Callable[[Any, str], Dim]
 """Return the dim that a symbolic size is, told whose it is."""
@@ -70,7 +72,7 @@ def kind_of(value: Tensor, who: str, dim: Open) -> ShapeDtype:
         size if isinstance(size, int) else dim(size, f"{who}: dim {d}")
         for d, size in enumerate(value.shape)
     ]
-    return ShapeDtype(tuple(shape), str(value.dtype).removeprefix("torch."))
+    return ShapeDtype(tuple(shape), _dtype(value))
 
 
 def _inputs(program: ExportedProgram) -> Mapping[Any, Tensor]:
@@ -83,3 +85,118 @@ def upper(bounds: Any) -> int | None:
     """Return the largest of a range of torch's; None for one without an end."""
     end = bounds.upper
     return int(end) if isinstance(end, int) or end.is_Integer else None
+
+
+@dataclass(frozen=True)
+class OpenInputs:
+    """Describe the inputs of a graph that `torch.compile` captured with symbolic sizes.
+
+    shapes: of each input with such, names in their place; None for any other input. most: the largest that torch says
+    a size may be, by name; None: it says nothing.
+    """
+
+    shapes: tuple[tuple[int | str, ...] | None, ...]
+    most: Mapping[str, int | None]
+
+    def sizes(self, inputs: Sequence[Tensor]) -> dict[str, int]:
+        """Return the sizes that a call chooses."""
+        return {
+            name: size
+            for shape, value in zip(self.shapes, inputs)
+            for name, size in zip(shape or (), value.shape if shape else ())
+            if isinstance(name, str)
+        }
+
+    def dims(self, sizes: Sizes) -> Iterator[dict[str, Dim]]:
+        """Yield dims for a program that these sizes are right for: up to what torch says, else up to powers of two.
+
+        A bound of torch's may be a fixed size of the program too, such as that of a table; a lesser one is none.
+        """
+        powers = {name: max(LEAST, 1 << (size - 1).bit_length()) for name, size in sizes.items()}
+        bounds = {name: self.most[name] or power for name, power in powers.items()}
+        yield {name: Dim(name, bound) for name, bound in bounds.items()}
+        lesser = {name: min(power, bounds[name]) for name, power in powers.items()}
+        if lesser != bounds:
+            yield {name: Dim(name, bound) for name, bound in lesser.items()}
+
+    def arguments(self, inputs: Sequence[Tensor], dims: Mapping[str, Dim]) -> list[object]:
+        """Return arguments like those of calls."""
+        return [
+            value
+            if shape is None
+            else ShapeDtype(tuple([dims.get(n, n) for n in shape]), _dtype(value))  # type: ignore[arg-type]
+            for shape, value in zip(self.shapes, inputs, strict=True)
+        ]
+
+
+LEAST = 64
+"""The least bound of a size for which torch gives none."""
+
+
+def open_inputs(inputs: Sequence[Node]) -> OpenInputs | None:
+    """Return what is open in the shapes of inputs of a captured graph; None for nothing, or more than sizes alone."""
+    shapes: list[tuple[int | str, ...] | None] = []
+    most: dict[str, int | None] = {}
+    for node in inputs:
+        value = node.meta.get("example_value")
+        symbols = [s for s in getattr(value, "shape", ()) if not isinstance(s, int)]
+        for size in symbols:
+            symbol = size.node.expr
+            if not symbol.is_Symbol:
+                return None
+            most[str(symbol)] = upper(size.node.shape_env.var_to_range[symbol])
+        named = [s if isinstance(s, int) else str(s.node.expr) for s in getattr(value, "shape", ())]
+        shapes.append(tuple(named) if symbols else None)
+    return OpenInputs(tuple(shapes), most) if most else None
+
+
+def sizes_in(graph: Graph) -> dict[Node, tuple[Node, int]]:
+    """Return the placeholders that are sizes of others, each with a tensor and a dim that has it."""
+    given = [(n, n.meta.get("example_value")) for n in graph.nodes if n.op == "placeholder"]
+    places: dict[str, tuple[Node, int]] = {}
+    for node, value in given:
+        for dim, size in enumerate(getattr(value, "shape", ())):
+            if not isinstance(size, int):
+                places.setdefault(str(size), (node, dim))
+    return {
+        node: places[str(value)]
+        for node, value in given
+        if not hasattr(value, "shape") and hasattr(value, "node") and str(value) in places
+    }
+
+
+def numbers_in(graph: Graph) -> list[int]:
+    """Return the numbers of the arguments that are Python's floats, which torch hands over as tensors."""
+    given = [node for node in graph.nodes if node.op == "placeholder"]
+    return [
+        k
+        for k, node in enumerate(given)
+        if getattr(node.meta.get("grapharg"), "pass_arg_as_tensor", False)
+        and all(user.op == "call_method" and user.target == "item" for user in node.users)
+    ]
+
+
+def with_metas(captured: GraphModule) -> GraphModule:
+    """Return a graph whose nodes keep what torch says of them now; it takes some of that back."""
+    return with_numbers(captured, {})
+
+
+def with_numbers(captured: GraphModule, values: Mapping[int, float]) -> GraphModule:
+    """Return a graph that has numbers in it, in the place of the arguments that they are."""
+    fx = torch_package().fx
+    graph, made = fx.Graph(), dict[Any, Any]()
+    given = [node for node in captured.graph.nodes if node.op == "placeholder"]
+    numbers = {given[k]: value for k, value in values.items()}
+    for node in captured.graph.nodes:
+        if node in numbers:
+            continue
+        if node.op == "call_method" and node.target == "item" and node.args[0] in numbers:
+            made[node] = numbers[node.args[0]]
+            continue
+        made[node] = graph.node_copy(node, lambda old: made[old])
+        made[node].meta = dict(node.meta)
+    return fx.GraphModule(captured, graph)
+
+
+def _dtype(value: Tensor) -> str:
+    return str(value.dtype).removeprefix("torch.")

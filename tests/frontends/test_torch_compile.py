@@ -58,7 +58,59 @@ def test_other_shapes_are_other_programs_and_known_ones_are_not_compiled_again()
         for size in (3, 5, 3, 9, 5):
             x = torch.randn(size, tm.WIDTH)
             near(fast(x), module(x))
-    assert len(kept.programs) <= 4  # the first shape, then each once in the piece of any size
+    assert kept.compile.cache_info() == (3, 2, 2)  # the first shape, then all sizes
+
+
+class Sized(torch.nn.Module):  # type: ignore[misc]
+    """Attention over sequences of any number and length; it returns a size too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.into = torch.nn.Embedding(30, 16), torch.nn.Linear(16, 24)
+        self.out = torch.nn.Linear(8, 5)
+
+    def forward(self, tokens: Any) -> Any:
+        q, k, v = (p[:, None] for p in self.into(self.table(tokens)).chunk(3, -1))
+        mixed = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)[:, 0]
+        return self.out(mixed), mixed.mean(1), tokens.shape[1]
+
+
+@pytest.mark.parametrize("mesh", ["", "x=2"])
+def test_sizes_that_torch_leaves_open_are_left_to_each_call(mesh: str) -> None:
+    module = Sized().eval()
+    compiler = mw.torch_backend(
+        mesh=mesh or None, placements={"into.weight": "[x, _]"} if mesh else {}
+    )
+    fast = torch.compile(module, backend=compiler, dynamic=True)
+    for batch, length, programs in ((2, 7, 1), (3, 9, 1), (5, 64, 1), (2, 65, 2), (4, 128, 2)):
+        tokens = torch.randint(0, 30, (batch, length))
+        with torch.no_grad():
+            found, wanted = fast(tokens), module(tokens)
+        near(found[0], wanted[0])
+        near(found[1], wanted[1])
+        assert found[2] == length and compiler.cache_info().misses == programs
+    assert compiler.cache_info() == (3, 2, 1)  # the smaller program is gone
+
+
+def test_a_bound_of_torch_is_that_of_the_program() -> None:
+    compiler, module = mw.torch_backend(), tm.Mlp().eval()
+    fast = torch.compile(module, backend=compiler)
+    x = torch.randn(7, tm.WIDTH)
+    torch._dynamo.mark_dynamic(x, 0, min=2, max=200)
+    with torch.no_grad():
+        for given in (x, torch.randn(200, tm.WIDTH), torch.randn(99, tm.WIDTH)):
+            near(fast(given), module(given))
+    assert compiler.cache_info() == (2, 1, 1)
+
+
+def test_what_cannot_have_open_sizes_has_a_program_for_each() -> None:
+    compiler = mw.torch_backend()
+    fast = torch.compile(lambda x: torch.sort(x, 0)[0] + x, backend=compiler, dynamic=True)
+    with torch.no_grad():
+        for size in (5, 9, 5, 12):
+            x = torch.randn(size, 3)
+            assert torch.equal(fast(x), torch.sort(x, 0)[0] + x)
+    assert compiler.cache_info() == (1, 3, 3)
 
 
 def test_parameters_that_were_written_or_replaced_count() -> None:

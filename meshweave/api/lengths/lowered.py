@@ -83,7 +83,10 @@ def one_of_all(
     refused: CompileError | None = None
     for planned in roomier(dims):
         sizes = probes(planned, fixed)
-        traced = [trace(planned), *[_traced(probe, trace) for probe in sizes[1:]]]
+        try:
+            traced = [trace(planned), *[_traced(probe, trace) for probe in sizes[1:]]]
+        except MeshweaveError as error:
+            raise refused or error from None  # sizes beyond the bound may fit nothing
         try:
             text, results = _masked([text_of(one) for one in traced], sizes, dims)
         except CompileError as error:
