@@ -138,16 +138,24 @@ def open_inputs(inputs: Sequence[Node]) -> OpenInputs | None:
     shapes: list[tuple[int | str, ...] | None] = []
     most: dict[str, int | None] = {}
     for node in inputs:
-        value = node.meta.get("example_value")
-        symbols = [s for s in getattr(value, "shape", ()) if not isinstance(s, int)]
-        for size in symbols:
-            symbol = size.node.expr
-            if not symbol.is_Symbol:
-                return None
-            most[str(symbol)] = upper(size.node.shape_env.var_to_range[symbol])
-        named = [s if isinstance(s, int) else str(s.node.expr) for s in getattr(value, "shape", ())]
-        shapes.append(tuple(named) if symbols else None)
+        shape = getattr(node.meta.get("example_value"), "shape", ())
+        named = list(map(_size, shape))
+        if None in named:
+            return None
+        for name, size in zip(named, shape):
+            if isinstance(name, str):
+                most[name] = upper(size.node.shape_env.var_to_range[size.node.expr])
+        is_open = any(isinstance(name, str) for name in named)
+        shapes.append(tuple([name for name in named if name is not None]) if is_open else None)
     return OpenInputs(tuple(shapes), most) if most else None
+
+
+def _size(size: Any) -> int | str | None:
+    """Return a size of torch's compiler, the name of one that is open; None for one that is computed from such."""
+    if isinstance(size, int):
+        return size
+    made = size.node.expr
+    return int(made) if made.is_number else str(made) if made.is_Symbol else None
 
 
 def sizes_in(graph: Graph) -> dict[Node, tuple[Node, int]]:
@@ -156,8 +164,8 @@ def sizes_in(graph: Graph) -> dict[Node, tuple[Node, int]]:
     places: dict[str, tuple[Node, int]] = {}
     for node, value in given:
         for dim, size in enumerate(getattr(value, "shape", ())):
-            if not isinstance(size, int):
-                places.setdefault(str(size), (node, dim))
+            if isinstance(name := _size(size), str):
+                places.setdefault(name, (node, dim))
     return {
         node: places[str(value)]
         for node, value in given

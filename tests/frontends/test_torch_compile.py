@@ -103,6 +103,24 @@ def test_a_bound_of_torch_is_that_of_the_program() -> None:
     assert compiler.cache_info() == (2, 1, 1)
 
 
+def test_floats_that_torch_leaves_open_are_numbers_of_a_program() -> None:
+    class Scaled(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.rate, self.into = 0.0, torch.nn.Linear(4, 4)
+
+        def forward(self, x: Any, by: float) -> Any:
+            return torch.nn.functional.dropout(self.into(x), self.rate, self.training) * by
+
+    compiler, module = mw.torch_backend(), Scaled().eval()
+    fast = torch.compile(module, backend=compiler, dynamic=True)
+    with torch.no_grad():
+        for size, by in ((3, 2.0), (5, 2.0), (5, -0.5), (7, -0.5)):
+            x = torch.randn(size, 4)
+            near(fast(x, by), module(x, by))
+    assert compiler.cache_info() == (2, 2, 2)
+
+
 def test_what_cannot_have_open_sizes_has_a_program_for_each() -> None:
     compiler = mw.torch_backend()
     fast = torch.compile(lambda x: torch.sort(x, 0)[0] + x, backend=compiler, dynamic=True)

@@ -80,21 +80,22 @@ def one_of_all(
     """
     ones = dict.fromkeys([dim.name for dim in dims], 1)
     fixed = {n for leaf in leaves for n in getattr(at(leaf, ones), "shape", ())}
-    refused: CompileError | None = None
+    refused: list[CompileError] = []
     for planned in roomier(dims):
         sizes = probes(planned, fixed)
         try:
             traced = [trace(planned), *[_traced(probe, trace) for probe in sizes[1:]]]
         except MeshweaveError as error:
-            raise refused or error from None  # sizes beyond the bound may fit nothing
+            raise (refused or [error])[-1] from None  # sizes beyond the bound may fit nothing
         try:
             text, results = _masked([text_of(one) for one in traced], sizes, dims)
         except CompileError as error:
-            refused = refused or error
+            refused.append(error)
+            if len(refused) > 1 and error.location == refused[-2].location:
+                break  # it is not by chance
             continue
         return OneOfAll(sizes, traced, text, results)
-    assert refused is not None
-    raise refused
+    raise refused[-1]
 
 
 def _traced(sizes: Sizes, trace: Callable[[Sizes], T]) -> T:
