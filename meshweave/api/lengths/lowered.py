@@ -80,7 +80,7 @@ def one_of_all(
     """
     ones = dict.fromkeys([dim.name for dim in dims], 1)
     fixed = {n for leaf in leaves for n in getattr(at(leaf, ones), "shape", ())}
-    refused: list[CompileError] = []
+    refused: list[MeshweaveError] = []
     for planned in roomier(dims):
         sizes = probes(planned, fixed)
         try:
