@@ -19,7 +19,7 @@ from meshweave.hints.fast_paths import Choice, as_choice
 from meshweave.layout import Layout, Mesh
 from meshweave.runtime.arrays.array import Array, in_place_or_copied, run_arrays
 from meshweave.runtime.arrays.kind import Kind, kind_of
-from meshweave.runtime.job.current import engine_of
+from meshweave.runtime.job.current import check_same, engine_of
 from meshweave.runtime.memory import Values
 from meshweave.targets import Goal
 
@@ -237,6 +237,7 @@ class Compiled:
         The ranks read the copies that tracing has made, where those lie right.
         """
         first, mesh = len(self.lowered.specs), self.lowered.mesh
+        check_same(mesh, {f"captured{k}": v for k, v in enumerate(captured)}, self.lowered.name)
         placed = zip(captured, self._ports[first:], self._layouts[first:])  # sizes come behind
         return [
             in_place_or_copied(value, mesh, layout, port.dtype).alone()

@@ -201,7 +201,8 @@ class _CapturedGraph:
             if not marks[k].holds(value, program.parameters.get(name)):
                 program.bind({name: value})
                 marks[k] = _Mark(value, program.parameters.get(name), self._frozen)
-        found = tuple(program(*inputs))
+        made = program(*inputs)  # Arrays on the ranks of a job; torch takes whole tensors
+        found = tuple([to_torch(one) if isinstance(one, Array) else one for one in made])
         for k, (name, value) in enumerate(zip(names, states)):
             if name in program.written:
                 with self._torch.no_grad():
@@ -353,7 +354,9 @@ class _Mark:
         self._tensor, self._place = weakref.ref(value), value.data_ptr()
         self._version = None if value.is_inference() else value._version
         self._frozen = frozen
-        self._in_blocks = laid is not None and plain(laid.layout)
+        # In a job all ranks have to find the same, whichever part has changed.
+        alone = laid is not None and laid.kind.rank is None
+        self._in_blocks = laid is not None and alone and plain(laid.layout)
         self._bits = None if frozen or self._in_blocks else _bits(value).clone()
 
     def holds(self, value: Tensor, laid: Array | None) -> bool:

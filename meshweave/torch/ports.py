@@ -13,7 +13,7 @@ from meshweave.errors import MeshweaveError
 from meshweave.frontends.torch.export import Exported, torch_package
 from meshweave.frontends.torch.layouts import is_dtensor
 from meshweave.layout import Layout, Mesh
-from meshweave.runtime.arrays.array import Array, collect
+from meshweave.runtime.arrays.array import Array, collect, laid_out_whole
 from meshweave.runtime.arrays.blocks import SMALL, plain
 from meshweave.runtime.arrays.elements import wide
 from meshweave.runtime.engine import Executable
@@ -233,13 +233,13 @@ def placed(value: object, port: Port, mesh: Mesh) -> Array:
         elif value.mesh == mesh:
             made = value.redistribute(layout)
         else:
-            made = Array.from_numpy(value.numpy(), mesh=mesh, layout=layout, dtype=port.dtype)
+            made = laid_out_whole(value.numpy(), mesh, layout, port.dtype)
     else:
         array = from_tensor(value)
         if tuple(array.shape) != tuple(port.global_shape):
             raise MeshweaveError(f"shape {tuple(array.shape)}, {tuple(port.global_shape)} is right")
         array = wide(array, port.dtype)
-        made = Array.from_numpy(array, mesh=mesh, layout=layout, dtype=port.dtype)
+        made = laid_out_whole(array, mesh, layout, port.dtype)
     if (made.shape, made.dtype_name) != (tuple(port.global_shape), port.dtype):
         raise MeshweaveError(
             f"{made.dtype_name} {made.shape}, {port.dtype} {tuple(port.global_shape)} is right"
@@ -268,7 +268,9 @@ def torch_dtype(name: str) -> torch.dtype:
 
 
 def to_torch(array: Array) -> Tensor:
-    """Return the global value of an Array as a torch tensor."""
+    """Return the global value of an Array as a torch tensor; of one on the ranks of a job each rank gets the whole."""
     torch = torch_package()
+    if array.kind.rank is not None and not array.kind.is_everywhere:
+        array = array.redistribute(Layout.replicated(len(array.shape)))
     value = torch.from_numpy(np.ascontiguousarray(array.numpy()).reshape(array.shape))
     return value.to(torch.bfloat16) if array.dtype_name == "bf16" else value

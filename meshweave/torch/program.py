@@ -23,7 +23,7 @@ from meshweave.layout.lengths import Formula
 from meshweave.runtime.arrays.array import Array, run_arrays
 from meshweave.runtime.engine import engine as engine_named
 from meshweave.runtime.forks import new_lock
-from meshweave.runtime.job.current import engine_of, own_rank
+from meshweave.runtime.job.current import check_same, engine_of, own_rank
 from meshweave.torch.ports import Ports, from_tensor, placed, to_torch
 
 
@@ -65,6 +65,7 @@ class TorchProgram:
         self.parameters: dict[str, Array] = {}
         self._ports: Ports | None = None
         self._lock = new_lock()
+        self._new = True  # whether no call has compared its tensors on the ranks of a job yet
         bound, exported.bound = exported.bound, {}  # the ranks hold them from now on
         self._held = tuple(bound)
         self.written = frozenset(exported.names[index] for index in exported.written.values())
@@ -78,6 +79,7 @@ class TorchProgram:
         """
         names = self._exported.names
         self._ports = None
+        self._check_same(values)
         for name, value in values.items():
             if name not in self._held:
                 known = ", ".join(self._held) or "none"
@@ -92,13 +94,14 @@ class TorchProgram:
     def __call__(self, *args: object, **kwargs: object) -> Any:
         """Run it on torch tensors; return torch tensors in the structure that the module returns.
 
-        With NumPy arrays or Arrays among the arguments or in a job (`mw.init`), it returns Arrays. Raises
+        With NumPy arrays or Arrays among the arguments, or in a job (`mw.init`), it returns Arrays. Raises
         MeshweaveError for wrong arguments, RankError when a rank fails.
         """
         from torch.utils import _pytree
 
         leaves = self._leaves(args, kwargs)
         as_arrays = any(isinstance(leaf, Array | np.ndarray) for leaf in leaves)
+        as_arrays |= own_rank(self.program.mesh) is not None
         every = range(len(self._exported.outputs))
         found = self.results(leaves, every if as_arrays else ())
         return _pytree.tree_unflatten(found, self._exported.out_spec)
@@ -110,7 +113,7 @@ class TorchProgram:
         """
         outputs = self._exported.outputs
         if own_rank(self.program.mesh) is not None:
-            return self._on_a_job(leaves)
+            return self._on_a_job(leaves, as_arrays)
         whole = {one.result for k, one in enumerate(outputs) if k not in as_arrays}
         kept = {one.result for one in outputs} - whole
         with self._lock:
@@ -135,13 +138,20 @@ class TorchProgram:
             self.parameters |= ports.states()
         return ports
 
-    def _on_a_job(self, leaves: Sequence[object]) -> list[Any]:
-        """Run it on the own parts of a job: tensors are whole, and the same on all ranks; results are Arrays.
+    def _check_same(self, values: Mapping[str, object]) -> None:
+        """See that all ranks of a job give the same tensors. Raises RankError where they differ."""
+        if own_rank(self.mesh) is not None:
+            whole = {n: from_tensor(v) for n, v in values.items() if not isinstance(v, Array)}
+            check_same(self.mesh, whole, self.name)
 
-        Arguments that the program writes are Arrays, and become what it has made of them.
-        """
+    def _on_a_job(self, leaves: Sequence[object], as_arrays: Container[int]) -> list[Any]:
+        """Run it on the own parts of a job, as `results` says: tensors are whole, and the same on all ranks."""
         names, ports, given = self._exported.names, self.program.inputs, dict(self.parameters)
-        states: dict[str, Array] = {}
+        states: dict[str, Any] = {}
+        if self._new:
+            leaves_of = zip(leaves, self._exported.inputs, strict=True)
+            self._check_same({names[k]: leaf for leaf, k in leaves_of if k is not None})
+            self._new = False
         for leaf, index in zip(leaves, self._exported.inputs, strict=True):
             if index is None:
                 continue
@@ -151,23 +161,30 @@ class TorchProgram:
             except MeshweaveError as error:
                 raise type(error)(f"{self.name}: {name}: {error.message}") from None
             if name in self.written:
-                if not isinstance(leaf, Array):
-                    raise UsageError(
-                        f"{self.name}: {name} is written: in a job an mw.Array is right, not a {type(leaf).__name__}"
-                    )
                 states[name] = leaf
         with self._lock:
             began = time.perf_counter()
             made = run_arrays(self._executable, [given[name] for name in names])
             self.seconds["run"] = time.perf_counter() - began
         for number, index in self._exported.written.items():
-            name = names[index]
-            if name in states:
-                states[name].become(made[number])
-            else:
+            leaf = states.get(name := names[index])
+            if leaf is None:
                 self.parameters[name] = made[number]
-        outputs = self._exported.outputs
-        return [one.constant if one.result is None else made[one.result] for one in outputs]
+            elif isinstance(leaf, Array):
+                leaf.become(made[number])
+            elif isinstance(leaf, np.ndarray):
+                leaf[...] = to_torch(made[number]).numpy()
+            else:
+                leaf.detach().copy_(to_torch(made[number]))
+        found = enumerate(self._exported.outputs)
+        return [
+            one.constant
+            if one.result is None
+            else made[one.result]
+            if k in as_arrays
+            else to_torch(made[one.result])
+            for k, one in found
+        ]
 
     def _write_back(self, ports: Ports, leaves: Sequence[object]) -> None:
         """Let arguments that the program writes be what they are after it."""

@@ -20,6 +20,7 @@ from meshweave.frontends.torch.export import Exported, export
 from meshweave.frontends.torch.layouts import Placement, choose_mesh, layout_from, matching
 from meshweave.hints.fast_paths import Choice
 from meshweave.layout import Layout, Mesh
+from meshweave.runtime.job.current import check_alone
 from meshweave.runtime.local.engine import LocalCall
 from meshweave.torch.away import fetch, home_of, release, send
 from meshweave.torch.imports import laid_out, shapes_of
@@ -183,6 +184,7 @@ class TorchStep(TorchProgram):
         leaves: Sequence[Any],
         structure: _pytree.TreeSpec,
     ) -> None:
+        check_alone(mesh, f"{name}: a step that keeps modules and optimizers on the ranks")
         super().__init__(exported, text, name, mesh, engine, timeout, verify, kernels)
         self._traced, self._subjects = traced, subjects
         self._structure = structure

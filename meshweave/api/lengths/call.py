@@ -23,6 +23,7 @@ from meshweave.layout.lengths import Dim, Sizes
 from meshweave.runtime.arrays.array import Array, run_arrays
 from meshweave.runtime.arrays.blocks import plain
 from meshweave.runtime.forks import new_lock
+from meshweave.runtime.job.current import check_alone
 from meshweave.runtime.local.dispatch import Dispatch, pieces
 from meshweave.runtime.memory import Values
 from meshweave.runtime.program import buffer
@@ -60,6 +61,7 @@ class LengthsCompiled(Compiled):
         rest: Hashable = None,
     ) -> None:
         """Make it ready for calls. rest: what it is compiled for but for the kinds of arguments."""
+        check_alone(lowered.mesh, f"{lowered.name}: sizes that each call chooses")
         super().__init__(lowered, program, seconds)
         self.dims, self.shapes = lengths.dims, lengths.shapes
         self._planned = lengths.planned

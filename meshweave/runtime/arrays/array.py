@@ -24,7 +24,7 @@ from meshweave.runtime.arrays.kind import Kind, kind_of
 from meshweave.runtime.arrays.operators import Operators
 from meshweave.runtime.arrays.saving import save, save_part
 from meshweave.runtime.engine import Executable
-from meshweave.runtime.job.current import own_rank, ranks_here
+from meshweave.runtime.job.current import check_same, own_rank, ranks_here
 from meshweave.runtime.memory import Values, aligned_array
 from meshweave.runtime.program import check_shape, usable
 
@@ -218,11 +218,10 @@ class Array(Operators):
 
         value:  anything that NumPy takes. mesh: a Mesh or its text. layout: text, a Layout, or a PartitionSpec.
         dtype:  of its elements ("f32", `mw.float32`, `np.float32`, ...); by default the array's own.
-        In a partial layout the first rank of each group holds the value, the others the neutral element (avg: all hold
-        the
+        In a job (`mw.init`) every rank makes this call, with the same array: they compare it by a checksum. In a
+        partial layout the first rank of each group holds the value, the others the neutral element (avg: all hold the
         value). NumPy has no bf16: it is taken from f32 (rounded to nearest even) or from 16-bit patterns. Raises
-        MeshweaveError
-        where any other conversion would be needed.
+        MeshweaveError where any other conversion would be needed.
 
         >>> import numpy as np
         >>> import meshweave as mw
@@ -231,22 +230,8 @@ class Array(Operators):
         ([[0, 1], [2, 3], [4, 5]], [0, 1, 2, 3, 4, 5])
         """
         array, on = as_numpy(value, "from_numpy"), as_mesh(mesh)
-        laid = as_layout(layout, array.ndim)
-        try:
-            wanted, rank = (
-                dtype_name(array) if dtype is None else as_dtype_name(dtype),
-                own_rank(on),
-            )
-            if laid.partial:  # neutral elements are numbers
-                held = [narrow(p, wanted) for p in _scattered(wide(array, wanted), on, laid, rank)]
-            else:
-                held = _scattered(stored(array, wanted), on, laid, rank)
-        except MeshweaveError as error:
-            raise type(error)(f"from_numpy: {error.message}") from None
-        shards = [own(shard) for shard in held]
-        made = Array(shards, on, laid, array.shape, wanted, rank)
-        made._alone = not any(np.may_share_memory(shard, array) for shard in shards)
-        return made
+        check_same(on, {"the array": array}, "from_numpy")
+        return laid_out_whole(array, on, layout, dtype)
 
     @staticmethod
     def from_shards(
@@ -388,7 +373,7 @@ class Array(Operators):
 
         bf16 goes as bf16. Raises BufferError when no rank holds the whole (`shards[r]` is what a rank holds).
         """
-        shard = self._whole()
+        shard = self._whole() if self.kind.rank is None else self._of_all()
         if self.mesh.nranks > 1:
             if copy is False:
                 raise BufferError(
@@ -403,6 +388,16 @@ class Array(Operators):
     def __dlpack_device__(self) -> tuple[int, int]:
         """Name the processor's memory."""
         return (1, 0)
+
+    def _of_all(self) -> Values:
+        """Return the own part of a job, which is the value. Raises BufferError when it is not."""
+        if not self.kind.is_everywhere or self.layout.order is not None:
+            whole = Layout.replicated(len(self.shape))
+            raise BufferError(
+                f"{self._kind()}: rank {self.kind.rank} does not hold the whole: redistribute it to {whole}, "
+                "or take local()"
+            )
+        return self.here[0]
 
     def _whole(self) -> Values:
         """Return the first rank's shard, which is the value in NumPy's order. Raises BufferError when it is not."""
@@ -498,6 +493,8 @@ class Array(Operators):
 
     def _repr_html_(self) -> str:
         """Draw the values, and what each rank holds, for notebooks."""
+        if self.kind.rank is not None:
+            return text.part_html(self.kind, self.local())
         return text.html(self.kind, self.held)
 
 
@@ -660,7 +657,7 @@ def in_place_or_copied(array: Values, mesh: Mesh, layout: Layout, dtype: str) ->
     right = array.dtype == numpy_dtype(dtype) or (dtype == _BF16 and array.dtype.name == "bfloat16")
     parts, rank = views(stored(array, dtype), mesh, layout) if right else None, own_rank(mesh)
     if parts is None:
-        return Array.from_numpy(array, mesh=mesh, layout=layout, dtype=dtype)
+        return laid_out_whole(array, mesh, layout, dtype)
     return Array(parts if rank is None else [parts[rank]], mesh, layout, array.shape, dtype, rank)
 
 
@@ -680,6 +677,26 @@ def collect(executable: Executable, outputs: Sequence[Sequence[Values]]) -> list
         ).alone()
         for index, port in enumerate(manifest.outputs)
     ]
+
+
+def laid_out_whole(array: Values, on: Mesh, layout: object, dtype: Any = None) -> Array:
+    """Lay a global array out, as `from_numpy` does; in a job it is taken to be the same on all ranks."""
+    laid = as_layout(layout, array.ndim)
+    try:
+        wanted, rank = (
+            dtype_name(array) if dtype is None else as_dtype_name(dtype),
+            own_rank(on),
+        )
+        if laid.partial:  # neutral elements are numbers
+            held = [narrow(p, wanted) for p in _scattered(wide(array, wanted), on, laid, rank)]
+        else:
+            held = _scattered(stored(array, wanted), on, laid, rank)
+    except MeshweaveError as error:
+        raise type(error)(f"from_numpy: {error.message}") from None
+    shards = [own(shard) for shard in held]
+    made = Array(shards, on, laid, array.shape, wanted, rank)
+    made._alone = not any(np.may_share_memory(shard, array) for shard in shards)
+    return made
 
 
 def _scattered(value: Values, mesh: Mesh, layout: Layout, rank: int | None) -> list[Values]:

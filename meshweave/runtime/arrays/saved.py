@@ -27,7 +27,7 @@ from meshweave.layout import Layout, Mesh
 from meshweave.layout.arguments import as_layout
 from meshweave.layout.digits import dim_indices, padding, to_allocation
 from meshweave.layout.places import dim_addresses, locate
-from meshweave.runtime.arrays.array import Array, as_mesh
+from meshweave.runtime.arrays.array import Array, as_mesh, laid_out_whole
 from meshweave.runtime.arrays.saving import FORMAT, KIND, MANIFEST, folder_path, rank_file
 from meshweave.runtime.job.current import own_rank, ranks_here
 from meshweave.runtime.memory import Values
@@ -124,7 +124,7 @@ class Saved:
         if self.layout.partial or layout.partial:  # what is still to be reduced is no one's part
             parts = [np.array(reader.file(rank)) for rank in range(self.mesh.nranks)]
             whole = Array(parts, self.mesh, self.layout, self.shape, self.dtype).numpy()
-            return list(Array.from_numpy(whole, mesh=mesh, layout=layout, dtype=self.dtype).here)
+            return list(laid_out_whole(whole, mesh, layout, self.dtype).here)
         reader.check_sizes()
         return [self._shard(reader, mesh, layout, rank) for rank in ranks]
 

@@ -31,6 +31,13 @@ def part(kind: Kind, own: Values) -> str:
     return f"Array({shown},\n      rank {kind.rank}'s part of {told})"
 
 
+def part_html(kind: Kind, own: Values) -> str:
+    """Return what `part` does, as HTML."""
+    from html import escape  # here, for what starts loads little
+
+    return f"<pre>{escape(part(kind, own))}</pre>"
+
+
 def values(kind: Kind, shards: Shards, prefix: str = "") -> str:
     """Return the values as NumPy writes them, with its print options: of a large array those at the edges.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -11,7 +12,7 @@ from warnings import warn
 
 import numpy as np
 
-from meshweave.errors import MeshweaveError
+from meshweave.errors import MeshweaveError, UsageError
 from meshweave.layout import Mesh
 from meshweave.runtime.processes.bootstrap import launcher_variables
 from meshweave.targets import ENGINES
@@ -127,6 +128,29 @@ def engine_of(name: str, mesh: Mesh) -> str:
     assert _HERE.job is not None
     check_placement(mesh, _HERE.job.hosts)
     return ENGINE
+
+
+def check_same(mesh: Mesh, values: Mapping[str, np.ndarray[Any, Any]], who: str) -> None:
+    """See that all ranks of a job give the same values, by name; of a mesh within one process nothing is asked.
+
+    Every rank makes this call. Raises RankError on all of them where values differ.
+    """
+    if own_rank(mesh) is not None and _HERE.job is not None:
+        _HERE.job.same({name: checksum(value) for name, value in values.items()}, who)
+
+
+def checksum(value: np.ndarray[Any, Any]) -> bytes:
+    """Return a checksum of an array: shape, dtype and elements."""
+    data = np.ascontiguousarray(value).view(np.uint8).data
+    return f"{value.shape} {value.dtype} {zlib.crc32(data)}".encode()
+
+
+def check_alone(mesh: Mesh, what: str) -> None:
+    """Raise UsageError where `what` is asked for on the processes of a job: it is for the ranks of one process."""
+    if own_rank(mesh) is not None:
+        raise UsageError(
+            f"{what} on ({mesh}), the processes of this job: that is for a mesh within one process, as one of one rank"
+        )
 
 
 @cache

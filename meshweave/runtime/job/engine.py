@@ -7,8 +7,7 @@ own part of each result; nothing goes to another rank but what the program itsel
 from __future__ import annotations
 
 import hashlib
-import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -92,7 +91,7 @@ class JobExecutable:
             arrays, donated = laid_out(self, values), self.manifest.donated
             self.job.agree(self._hash, lambda: f"call {self.called}")
             if self._new:
-                self.job.same(_digests(self.manifest.inputs, values), self.called)
+                current.check_same(self.mesh, self._whole(values), self.called)
                 self._new = False
             row = [
                 array.given_up()[0] if index in donated else array.here[0]
@@ -104,6 +103,11 @@ class JobExecutable:
             self._execute(int(table.ctypes.data))
             told_ended(self)
             return collect(self, [outputs])
+
+    def _whole(self, values: Sequence[object]) -> dict[str, Values]:
+        """Return the arguments that every rank gives as a whole."""
+        named = zip(self.manifest.inputs, values, strict=True)
+        return {f"argument {p.name}": np.asarray(v) for p, v in named if not isinstance(v, Array)}
 
     def run(self, inputs: Sequence[Sequence[Values]], fixed: int = 0) -> list[list[Values]]:
         """Refuse: the parts of other ranks are in other processes."""
@@ -135,14 +139,3 @@ class JobExecutable:
 
     def close(self) -> None:
         """Free nothing yet: the other ranks may still call it. `Job.leave` frees all programs, on all ranks."""
-
-
-def _digests(ports: Sequence[Any], values: Sequence[object]) -> Mapping[str, bytes]:
-    """Return a checksum of each argument that every rank gives as a whole."""
-    return {
-        f"argument {port.name}": zlib.crc32(
-            np.ascontiguousarray(value).view(np.uint8).data
-        ).to_bytes(4, "little")
-        for port, value in zip(ports, values, strict=True)
-        if not isinstance(value, Array)
-    }

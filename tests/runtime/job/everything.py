@@ -1,6 +1,7 @@
 """Run as one rank of a job: do everything that a program may do, against NumPy. Usage: everything.py FOLDER."""
 
 import sys
+from functools import partial
 
 import numpy as np
 
@@ -92,6 +93,16 @@ def sources(mesh: mw.Mesh, rng: np.random.Generator) -> None:
         wanted = module(torch.from_numpy(x)).detach().numpy()
         with mw.from_torch(module.eval(), (torch.from_numpy(x),), placed, mesh=mesh) as ours:
             assert np.allclose(whole(ours(torch.from_numpy(x))), wanted, atol=1e-5)
+        options = {"mesh": mesh, "placements": placed}
+        fast = torch.compile(module, backend="meshweave", options=options)
+        with torch.no_grad():
+            assert np.allclose(fast(torch.from_numpy(x)).numpy(), wanted, atol=1e-5)
+        gradients = []
+        for each in (module, fast):
+            module.zero_grad()
+            (each(torch.from_numpy(x)) ** 2).sum().backward()
+            gradients.append([p.grad.clone() for p in module.parameters()])
+        assert all(map(partial(torch.allclose, atol=1e-4), *gradients))
 
 
 def main() -> None:

@@ -43,6 +43,11 @@ if mw.rank() == guilty:
         second(x)
 if how == "values":
     second(x + (mw.rank() == guilty))
+if how == "numpy":
+    mw.Array.from_numpy(x + (mw.rank() == guilty), mesh=mesh, layout="[dp]")
+if how == "captured":
+    held = np.arange(1 << 15) + float(mw.rank() == guilty)
+    mw.jit(lambda x: mw.sum(held * x[0]), mesh=mesh)(x)
 if how == "mesh":
     mw.jit(lambda x: x, mesh="a=3", in_layouts="[a]")(x)
 if how == "compile":
