@@ -129,7 +129,7 @@ class OpRow:
 
     function, times: the function that it stands in, and how often a step runs that. op: what users call it. tensor: its
     result, `64x96xf32`; shape, layout: of that. work: iterations of its loops on a rank. reason: of a move, its number
-    in `Report.reasons`. where: its place in the source.
+    in `Report.reasons`. where: its place in the source. calls: the function that it calls.
     """
 
     function: str
@@ -141,6 +141,7 @@ class OpRow:
     where: str
     work: int = 0
     reason: int | None = None
+    calls: str = ""
 
 
 @dataclass(frozen=True)

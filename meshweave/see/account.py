@@ -73,6 +73,8 @@ def transfers(report: Report, ops: Sequence[str]) -> Iterator[str]:
         n = counts[row]
         size = human_bytes(n * row.nbytes)
         yield f"{row.op} over {', '.join(row.axes)}: {n} x, {size}, at {place(row.where)}"
+        if not row.reasons and report.ops:
+            yield "  the op itself makes it: it works along a dim that is cut"
         for number in row.reasons:
             yield from (f"  {line}" for line in report.reasons[number].lines())
     if len(rows) > MOST_SHOWN:

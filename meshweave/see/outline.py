@@ -46,11 +46,13 @@ def _row(op: ir.Operation, function: str, times: int, mesh: Mesh) -> OpRow | Non
     shape = tuple(type_.shape)
     layout = _layout(op, len(shape))
     numbers = numbers_in(op.location) if op.name == MOVE else ()
-    called = f"call of {op.attributes['callee'].value}" if op.name == "func.call" else word(op)
+    callee = op.attributes["callee"].value if op.name == "func.call" else ""
+    called = f"call of {callee}" if callee else word(op)
     return OpRow(
         *(function, times, called, "x".join(map(str, (*shape, type_.element_type))), shape),
         *(str(layout), location_text(op), _work(op, layout, mesh)),
         numbers[0] if numbers else None,
+        callee,
     )
 
 

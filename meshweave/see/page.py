@@ -135,7 +135,9 @@ class _Writer:
         cause = "; ".join(self._cause(r.given, r.wanted) for r in reasons)
         inside = "".join(self._reason(number) for number in row.reasons)
         if not inside:
-            inside = '<div class="inside">The program\'s source is not at hand: no reasons are known.</div>'
+            known = "The op itself makes it: it works along a dim that is cut."
+            unknown = "The program's source is not at hand: no reasons are known."
+            inside = f'<div class="inside">{known if self.report.ops else unknown}</div>'
         because = f'<br><span class="faint">{cause}</span>' if cause else ""
         return f'<details{" open" * is_open} class="move"><summary>{head}{because}</summary>{inside}</details>'
 

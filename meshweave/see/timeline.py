@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from math import prod
@@ -12,7 +12,7 @@ from meshweave.errors import UsageError
 from meshweave.layout import Mesh
 from meshweave.plan.cost import SHARED_MEMORY, link_of, seconds
 from meshweave.plan.propagation.propagate import WORK
-from meshweave.report import Report
+from meshweave.report import OpRow, Report
 
 _WIDTH, _ROW, _LEFT = 1100, 16, 130
 MOST_BARS = 4000  # that are drawn
@@ -33,18 +33,30 @@ def predicted(report: Report, mesh: Mesh) -> list[Bar]:
     """Return what a rank does in the planner's model of costs, one op after the other; all ranks do alike."""
     bars: list[Bar] = []
     at = 0.0
-    for row in report.ops:
-        for _ in range(1 if row.op.startswith("call of ") else row.times):
-            if len(bars) >= MOST_BARS:
-                return bars
-            took = WORK * row.work * SHARED_MEMORY.link.beta * 1e6
-            if row.reason is not None:
-                took = sum(_moves(report.reasons[row.reason].steps, mesh))
-            if took:
-                kind = "kernel" if row.reason is None else "collective"
-                bars.append(Bar(kind, f"{row.op} {row.tensor}", at, at + took))
-            at += took
+    for row in _in_order(report.ops):
+        if len(bars) >= MOST_BARS:
+            return bars
+        took = WORK * row.work * SHARED_MEMORY.link.beta * 1e6
+        if row.reason is not None:
+            took = sum(_moves(report.reasons[row.reason].steps, mesh))
+        if took:
+            kind = "kernel" if row.reason is None else "collective"
+            bars.append(Bar(kind, f"{row.op} {row.tensor}", at, at + took))
+        at += took
     return bars
+
+
+def _in_order(ops: Sequence[OpRow]) -> Iterator[OpRow]:
+    """Yield ops in the order in which a step runs them, those of a function in place of each call of it."""
+    functions: dict[str, list[OpRow]] = {}
+    for row in ops:
+        functions.setdefault(row.function, []).append(row)
+
+    def inside(name: str) -> Iterator[OpRow]:
+        for row in functions.get(name, ()):
+            yield from inside(row.calls) if row.calls else (row,)
+
+    return inside(ops[0].function) if ops else iter(())
 
 
 def _moves(steps: Sequence[tuple[str, tuple[str, ...], int]], mesh: Mesh) -> list[float]:

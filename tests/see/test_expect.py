@@ -89,6 +89,18 @@ def test_a_sum_is_named_with_the_argument_that_is_cut_along_it() -> None:
     assert 'argument weights lies in "[x, _]", as it was said' in text
 
 
+def test_a_collective_that_an_op_makes_itself_is_said_to_be_so() -> None:
+    f = mw.jit(
+        lambda x: mw.cumulative_sum(x, axis=0),
+        mesh="x=4",
+        in_layouts="[x, _]",
+        out_layouts="[x, _]",
+    )
+    with pytest.raises(BudgetError) as found, mw.expect(bytes=0):
+        f(X)
+    assert "the op itself makes it: it works along a dim that is cut" in lines_of(found.value)
+
+
 def test_each_layer_that_is_outlined_has_its_reason() -> None:
     @mw.jit(mesh="x=2", in_layouts=("[_, _]", "[_, x]"), out_layouts="[_, _]")
     def f(x: mw.Array, w: mw.Array) -> mw.Array:

@@ -19,6 +19,7 @@ from meshweave.errors import UsageError
 from meshweave.layout.places import owners
 from meshweave.see.page import Page
 from meshweave.see.tiles import held
+from meshweave.see.timeline import predicted
 
 BROWSER = next(
     filter(None, map(shutil.which, ("chromium-headless-shell", "chromium", "google-chrome"))), None
@@ -143,6 +144,9 @@ def test_48_layers_fit_in_2_mb() -> None:
     page = Page("model", mw.Mesh(dp=2, tp=2), "local", lowered.report())
     assert len(page.html.encode()) < 2_000_000
     assert "48 x" in read(page).text
+    names = [bar.name for bar in predicted(page.report, page.mesh)]
+    layer = names[len(names) // 2 :][: len(names) // 48]  # one after the other, not op by op of all
+    assert sum(name.startswith("redistribute") for name in layer) == 1 and len(set(layer)) > 4
 
 
 @given(data=st.data())
