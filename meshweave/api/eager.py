@@ -14,22 +14,24 @@ from typing import Any
 
 import numpy as np
 
-from meshweave.api.alike import alike, made
+from meshweave.api.alike import LIMIT, alike, made
 from meshweave.api.callables.told import tell
 from meshweave.api.lowered import Compiled, Lowered
 from meshweave.api.signature import check_fits, leaf_spec, told_apart
 from meshweave.errors import UsageError
 from meshweave.frontends.python.builder import STATE
-from meshweave.frontends.python.dtypes import CHOSEN, DType, float32, float64
+from meshweave.frontends.python.dtypes import CHOSEN, DTYPES, DType, float32, float64
 from meshweave.frontends.python.program import ArgumentSpec, trace_program
 from meshweave.frontends.python.tracer import Tracer, apart
-from meshweave.layout import Mesh
-from meshweave.runtime.arrays.array import Array
+from meshweave.layout import Layout, Mesh
+from meshweave.runtime.arrays.array import Array, copied
+from meshweave.runtime.arrays.kind import kind_of
 from meshweave.runtime.forks import new_lock
 from meshweave.runtime.local.engine import LocalExecutable
 from meshweave.runtime.local.small import SmallCall
 
 ONE_RANK = Mesh()
+_ELEMENTS = {d.numpy: name for name, d in DTYPES.items() if name != "bf16"}
 KEPT, KEPT_APART = 2048, 64  # programs kept loaded: of one rank, and of several, which have threads
 _NUMBERS = (bool, int, float, complex)
 
@@ -77,11 +79,26 @@ def eager(function: Callable[..., Any], name: str) -> Callable[..., Any]:
             found = programs.get(key)
             if found is not None:
                 return found(*args)
+        if not kwargs and any(type(v) is np.ndarray for v in args):
+            own = tuple([_as_array(v) if takes.get(k, rest) else v for k, v in enumerate(args)])
+            if any(a is not b for a, b in zip(own, args)):
+                return call(*own)
         asked = Call(function, name, takes, rest, args, kwargs)
         return asked.run(programs)
 
     call.__module__, call.__qualname__, call.__name__ = "meshweave", name, name.rpartition(".")[2]
     return call
+
+
+def _as_array(value: Any) -> Any:
+    """Return a small array of NumPy's as an Array of one rank, a large one and any other value as it is."""
+    if type(value) is not np.ndarray or value.nbytes > LIMIT or not value.size:
+        return value
+    element = _ELEMENTS.get(value.dtype)
+    if element is None:
+        return value
+    kind = kind_of(ONE_RANK, Layout.replicated(value.ndim), value.shape, element)
+    return made(kind, (copied(value),))
 
 
 def _parameters(function: Callable[..., Any]) -> tuple[dict[str | int, bool], bool]:

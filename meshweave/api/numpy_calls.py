@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -74,7 +75,15 @@ def numpy_function(
         raise UsageError(
             f"np.{name} does not work on Arrays: np.asarray(a) is the value{_hint(name)}"
         )
+    if any(_is_default(v) for v in kwargs.values()):
+        takes = inspect.signature(found).parameters
+        kwargs = {k: v for k, v in kwargs.items() if k in takes or not _is_default(v)}
     return found(*args, **kwargs)
+
+
+def _is_default(value: object) -> bool:
+    """Tell whether an option of NumPy's says nothing."""
+    return value is None or value is np._NoValue
 
 
 def _own(name: str) -> str:

@@ -95,6 +95,10 @@ def _is_weak(value: Any) -> bool:
     return weak_kind(value) is not None and not isinstance(value, np.generic)
 
 
+_FOUND: dict[str, _Function] = {"unique_values": lambda x: np.unique(x, equal_nan=False)}
+"""What finds results where NumPy's function of the name gives them in no order."""
+
+
 def _data_dependent(function: _Function, made: _Function) -> _Function:
     """Make a function whose result has a size that the elements decide: outside of programs NumPy finds it."""
     name = made.__name__
@@ -107,7 +111,7 @@ def _data_dependent(function: _Function, made: _Function) -> _Function:
         import meshweave
 
         array = x if isinstance(x, Array) else meshweave.asarray(x)
-        values = getattr(np, name)(array.numpy())
+        values = _FOUND.get(name, getattr(np, name))(array.numpy())
         parts = values if isinstance(values, tuple) else (values,)
         wanted = [
             array.dtype_name if v.dtype == array.numpy().dtype else dtype_name(v) for v in parts

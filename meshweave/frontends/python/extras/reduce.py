@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshweave.frontends.python.builder import fail
-from meshweave.frontends.python.dtypes import accumulator, floating, limits
+from meshweave.frontends.python.dtypes import DTypeLike, accumulator, floating, limits
 from meshweave.frontends.python.functions import elementwise as e
 from meshweave.frontends.python.functions import logic, reduce
 from meshweave.frontends.python.functions.create import arange, iota
@@ -75,10 +75,13 @@ nanmax = _filled("nanmax", "Return the largest element", reduce.max, lambda t: l
 nanmin = _filled("nanmin", "Return the smallest element", reduce.min, lambda t: limits(t)[1])
 
 
-def nanmean(x: ArrayLike, /, axis: Axes = None, *, keepdims: bool = False) -> Tracer:
-    """Compute the mean along `axis`, NaNs left out; NaN where there is nothing else."""
-    value, count, total = _counted(x, axis)
-    made = e.astype(e.divide(total, count), floating(value.dtype))
+def nanmean(
+    x: ArrayLike, /, axis: Axes = None, *, dtype: DTypeLike | None = None, keepdims: bool = False
+) -> Tracer:
+    """Compute the mean along `axis`, NaNs left out; NaN where there is nothing else. dtype: of the result."""
+    given = tensor(x) if dtype is None else e.astype(x, dtype)
+    value, count, total = _counted(given, axis)
+    made = e.astype(e.divide(total, count), floating(given.dtype if dtype else value.dtype))
     return made if keepdims else squeeze(made, axes_of("nanmean", axis, value.ndim))
 
 
