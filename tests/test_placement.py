@@ -12,15 +12,24 @@ from commands import ROOT
 from depth import examples, sampled
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from plan.test_elimination import integer_program
 from programs import Program, programs
 from test_execute import FAMILIES, MESHES
 
 import meshweave
 import meshweave as mw
+from meshweave.dialects import context
 from meshweave.errors import MeshweaveError, UsageError
-from meshweave.plan.placement.elimination import Choices, cost_of
+from meshweave.frontends.load import load_module
+from meshweave.ir.bindings import ir
+from meshweave.layout import Mesh
+from meshweave.plan.placement.elimination import Choices, CostTerm, cost_of
 from meshweave.plan.placement.place import PlacementProblem
+from meshweave.plan.placement.prices import MachinePrices
 from meshweave.see import profile
+from meshweave.transforms.base import set_mesh
+from meshweave.transforms.propagation.interface import open_interfaces
+from meshweave.transforms.propagation.place import placed
 
 
 def check(p: Program) -> None:
@@ -36,7 +45,7 @@ def check(p: Program) -> None:
 def test_placed_programs_give_what_numpy_gives(family: str) -> None:
     steps, count = FAMILIES[family]
 
-    @settings(max_examples=examples(count // 8))
+    @settings(max_examples=examples(count // 12))
     @given(st.sampled_from(MESHES).flatmap(lambda mesh: programs(mesh, only=steps)))
     def run(p: Program) -> None:
         check(p)
@@ -205,3 +214,17 @@ def test_choices_follow_the_machine(tmp_path: Path) -> None:
         assert len(json.loads(done.out)["collectives"]) == collectives
     refused = commands.meshweave("run", text, "--mesh", "x=2", "--profile", file)
     assert refused.status == 2 and "--profile goes with --mesh auto=N" in refused.err
+
+
+@pytest.mark.parametrize("mesh", ["dp=2, tp=2", "dp=4, tp=2"])
+def test_an_integer_program_finds_no_better_placement_of_an_example(mesh: str) -> None:
+    """In microseconds, since the solver takes differences of 1e-6 for none."""
+    ctx = context(unregistered=True)
+    with ctx, ir.Location.unknown():
+        module = load_module((ROOT / "examples/mlp/mlp.mlir").read_text(), ctx, "mlp.mlir")
+        set_mesh(module, Mesh.parse(mesh))
+        open_interfaces(module, Mesh.parse(mesh))
+        _, problem, choices = placed(module, Mesh.parse(mesh), MachinePrices())
+    terms = [CostTerm(term.variables, 1e6 * term.table) for term in problem.terms]
+    assert choices.gap == 0
+    assert 1e6 * choices.cost == pytest.approx(integer_program(problem.sizes, terms), rel=1e-4)
