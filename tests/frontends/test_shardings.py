@@ -168,6 +168,7 @@ def test_a_sharding_on_an_op_constrains_its_result():
             program('@mesh, [{}, {}, {}], unreduced={"y":(1)2}'),
             "unreduced over y:(1)2, a part of an axis: a reduction is pending over whole axes only",
         ),
+        (program("@mesh, [{?}p99999999999999999999, {}, {}]"), "64 bits are right"),
         (program('@mesh, [{}, {}, {}], unreduced=mean{"y"}'), "sum, max, min are known"),
         (
             constrained("")
@@ -294,6 +295,8 @@ def test_values_of_a_group_share_a_sharding_and_a_barrier_is_passed():
     return %2 : tensor<8x16xf32>
   }}
 }}"""
+    said = "allowed_direction=FORWARD {sdy.sharding=#sdy.sharding_per_value<[<@mesh, [{}, {}]>]>}"
+    assert "[_, _]" in str(load(text.replace("allowed_direction=NONE", said)))
     found = str(load(text))
     assert found.count('"dist.constrain"') == 1 and '{layout = #dist.layout<"[x, y]">}' in found
     assert "sdy" not in found
@@ -337,3 +340,18 @@ def test_collectives_name_the_devices_of_a_mesh_in_any_order(devices):
     sums = np.tile(value[:, :2] + value[:, 2:], 2)
     wanted = np.roll(sums, 2, 0) + 1000 * np.kron(np.reshape(devices, (2, 2)), np.ones((2, 2), int))
     np.testing.assert_array_equal(found, wanted)
+
+
+def test_open_sizes_in_a_manual_computation_are_refused():
+    text = """module {
+  sdy.mesh @mesh = <["x"=2]>
+  func.func public @main(%a: tensor<4x2xf32>) -> tensor<?x2xf32> {
+    %0 = stablehlo.add %a, %a : (tensor<4x2xf32>, tensor<4x2xf32>) -> tensor<?x2xf32>
+    %1 = sdy.manual_computation(%0) in_shardings=[<@mesh, [{"x"}, {}]>] out_shardings=[<@mesh, [{"x"}, {}]>] manual_axes={"x"} (%b: tensor<?x2xf32>) {
+      %2 = stablehlo.add %b, %b : tensor<?x2xf32>
+      sdy.return %2 : tensor<?x2xf32>
+    } : (tensor<?x2xf32>) -> tensor<?x2xf32>
+    return %1 : tensor<?x2xf32>
+  }
+}"""
+    assert "dynamic shapes are not supported" in refusal(text)

@@ -199,6 +199,8 @@ def _dim(c: Cursor) -> tuple[tuple[str, ...], bool, int | None]:
         raise c.error("'?' ends the axes of a dim")
     is_open = axes[-1:] == ["?"]
     priority = c.take_number() if c.take_if("p") else None
+    if priority is not None and priority >= 1 << 63:
+        raise c.error(f"a priority of {priority}: 64 bits are right")
     return tuple(axes[: len(axes) - is_open]), is_open, priority
 
 

@@ -134,25 +134,28 @@ def _constraint(c: Cursor, start: int) -> list[Edit]:
 
 
 def _group(c: Cursor, start: int) -> list[Edit]:
-    """Rewrite `sdy.sharding_group %0 group_id=1 : type`."""
+    """Rewrite `sdy.sharding_group %0 group_id=1 {...} : type`."""
     value = c.take_value()
     c.take("group_id")
     c.take("=")
     number = c.take_number()
+    if c.at("{"):
+        c.take_group("{")
     c.take(":")
     kind, attrs = c.take_type(), f"{{group_id = {number} : i64}}"
     return [(start, c.pos, f'"sdy.sharding_group"({value}) {attrs} : ({kind}) -> ()')]
 
 
 def _barrier(c: Cursor, start: int) -> list[Edit]:
-    """Rewrite `sdy.propagation_barrier %0 allowed_direction=NONE : type`."""
+    """Rewrite `sdy.propagation_barrier %0 allowed_direction=NONE {...} : type`."""
     value = c.take_value()
     c.take("allowed_direction")
     c.take("=")
     c.take_name()
+    attrs = f"{c.take_group('{')} " if c.at("{") else ""
     c.take(":")
     kind = c.take_type()
-    return [(start, c.pos, f'"sdy.propagation_barrier"({value}) : ({kind}) -> {kind}')]
+    return [(start, c.pos, f'"sdy.propagation_barrier"({value}) {attrs}: ({kind}) -> {kind}')]
 
 
 def _return(c: Cursor, start: int) -> list[Edit]:

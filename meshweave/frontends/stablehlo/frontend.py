@@ -113,9 +113,11 @@ def _load(text: str, ctx: ir.Context, name: str) -> ir.Module:
     signature = import_signature(main, meshes)
     _drop_gspmd(ops)
     on_ops = "sdy.sharding_per_value" in text
+    if on_ops:
+        import_op_shardings(module, meshes)
     import_barriers(ops)
     import_groups(main, ops, meshes, signature.arguments)
-    _import_shardings(module, ops, meshes, on_ops)
+    _import_shardings(ops, meshes)
     mesh = meshes.mesh()
     # Upstream passes crash on regions of ops they do not know.
     refuse_unknown(module, (*_OURS, *_UPSTREAM))
@@ -147,12 +149,10 @@ def _run(module: ir.Module, pipeline: str) -> None:
     manager.run(module.operation)
 
 
-def _import_shardings(module: ir.Module, ops: Ops, meshes: Meshes, on_ops: bool) -> None:
+def _import_shardings(ops: Ops, meshes: Meshes) -> None:
     for name in ops:
         if name.startswith("sdy.") and name not in _SDY_OPS:
             raise CompileError(f"{name} is not supported", location_text(ops[name][0]))
-    if on_ops:
-        import_op_shardings(module, meshes)
     import_constraints(ops, meshes)
     import_manual(ops, meshes)
     for op in ops.get("sdy.mesh", ()):
