@@ -1,8 +1,8 @@
 """Hold one rank of the `mpi` engine in its own process: communicators, MPI handles, the loaded program.
 
 The workers that the launcher starts use it, and programs that the user starts under an `mpiexec` of their own. mpi4py
-is imported here, in window.py, inside.py, worker.py and libraries.py only, inside functions: importing it initialises
-MPI.
+is imported here, in window.py, inside.py, worker.py, libraries.py and job/member.py only, inside functions: importing
+it initialises MPI.
 """
 
 from __future__ import annotations
