@@ -213,6 +213,7 @@ def _own_layouts(
 
 
 def shapes_of(exported: Exported) -> list[tuple[int, ...]]:
+    """Return the shape of each argument of an exported program."""
     nodes = [n for n in exported.graph.graph.nodes if n.op == "placeholder"]
     return [tuple(n.meta["val"].shape) for n in nodes]
 
