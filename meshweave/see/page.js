@@ -1,5 +1,6 @@
 "use strict";
-// The page says everything without this. With it, ops are filtered, and a layout says who holds an element.
+// The page says everything without this. With it, ops are filtered, a layout opens where a link leads to it, and says
+// who holds an element.
 (function () {
   const filter = document.getElementById("filter");
   const found = document.getElementById("found");
@@ -19,6 +20,13 @@
     }
     found.textContent = words.length > 0 ? count + " of " + ops.length + " ops" : "";
   });
+
+  function openTarget() {
+    const target = document.getElementById(location.hash.slice(1));
+    if (target && target.tagName === "DETAILS") target.open = true;
+  }
+  addEventListener("hashchange", openTarget);
+  openTarget();
 
   const layouts = JSON.parse(document.getElementById("layout-data").textContent);
   function holders(layout, index) {

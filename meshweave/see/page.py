@@ -17,7 +17,7 @@ from meshweave.layout import Layout, Mesh
 from meshweave.report import Cause, KernelRow, OpRow, Report, TransferRow, human_bytes
 from meshweave.see.account import place
 from meshweave.see.tiles import HEIGHT, WIDTH, drawing, held, tile
-from meshweave.see.timeline import draw, measured, predicted
+from meshweave.see.timeline import KINDS, draw, measured, predicted
 
 _HERE = Path(__file__).parent
 _MOST_MOMENTS = 4000  # ops of a step whose live bytes are drawn
@@ -223,7 +223,7 @@ class _Writer:
 
     def _op(self, row: OpRow) -> str:
         kernels = [k for k in self._kernels().get(row.where, ()) if row.work]
-        kernel = "; ".join(dict.fromkeys(f"{k.kernel}: {k.why}" for k in kernels))
+        kernel = "; ".join(dict.fromkeys(_chosen(k) for k in kernels))
         hints = "; ".join(
             dict.fromkeys(
                 f"{e.hint} {e.outcome}" for e in self.report.ledger if e.location == row.where
@@ -305,7 +305,12 @@ class _Writer:
             )
             + "Point at a slice for its name and time."
         )
-        return f'<p class="faint">{note}</p>{draw(planned, rows)}'
+        legend = "".join(
+            f'<svg class="tile" width="14" height="14" aria-hidden="true"><rect class="{kind}" width="14" '
+            f'height="14"/></svg>{kind} '
+            for kind in KINDS
+        )
+        return f'<p class="faint">{note}</p><p>{legend}</p>{draw(planned, rows)}'
 
     def memory(self) -> str:
         """Return the live bytes over a step, with and without hints."""
@@ -360,6 +365,12 @@ class _Writer:
         table = _table(("", f"#{names[0]}", f"#{names[1]}", "#less there"), cells)
         moves = "".join(f"<li>{line}</li>" for line in _changes(own, other))
         return f"{table}<ul>{moves or '<li>the same collectives</li>'}</ul>"
+
+
+def _chosen(row: KernelRow) -> str:
+    """Return a kernel, and why it was chosen."""
+    why = row.why.removeprefix(f"{row.kernel} is ")
+    return f"{row.kernel}: {why}" if why else row.kernel
 
 
 def _table(titles: Sequence[str], rows: Sequence[str]) -> str:

@@ -216,6 +216,7 @@ const move = document.querySelector(".move"); move.open = true; move.querySelect
 setTimeout(() => say("closed " + !move.open), 0);
 const field = document.querySelector("input[data-layout]");
 const answer = document.getElementById(field.getAttribute("aria-describedby"));
+location.hash = "#layout1"; setTimeout(() => say("shown " + document.getElementById("layout1").open), 50);
 type(field, "7, 3"); say(answer.textContent); type(field, "8, 3"); say(answer.textContent);
 </script></body>"""
 
@@ -226,7 +227,15 @@ def test_the_page_works_in_a_browser(tmp_path: Path) -> None:
     layer(X, W)
     page = tmp_path / "page.html"
     page.write_text(layer.view().html.replace("</body>", STEPS))
-    command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", page.as_uri()]
+    command = [
+        BROWSER,
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--virtual-time-budget=1000",
+        "--dump-dom",
+        page.as_uri(),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     said = re.search(r'data-found="([^"]*)"', done.stdout)
     assert said is not None, done.stderr[-500:]
@@ -234,5 +243,5 @@ def test_the_page_works_in_a_browser(tmp_path: Path) -> None:
     counts = dict(part.split(" ") for part in found if re.fullmatch(r"\w+ \d+", part))
     assert counts["all"] == counts["again"] and int(counts["all"]) > int(counts["products"]) == 1
     assert counts["none"] == "0" and "closed true" in found
-    assert "held by rank 2, 3" in found
+    assert "held by rank 2, 3" in found and "shown true" in found
     assert "an index of each dim is right: 0..7, 0..15" in found
