@@ -28,7 +28,6 @@ from meshweave.files.sources import Source, program_source
 from meshweave.hints.fast_paths import ALL, Choice, as_choice
 from meshweave.ir.pipeline_text import GLOBAL_PASSES
 from meshweave.layout import Mesh
-from meshweave.plan.placement.prices import MachinePrices, machine_option
 from meshweave.report import OpRow, Reason, Report
 from meshweave.runtime.arrays.array import Array, collect, place, run_arrays
 from meshweave.runtime.engine import Engine
@@ -42,6 +41,7 @@ from meshweave.targets import Goal
 
 if TYPE_CHECKING:  # here, for what is read from the disk needs no compiler
     from meshweave.ir.bindings import ir
+    from meshweave.plan.placement.prices import MachinePrices
     from meshweave.see.page import Page
 
 Progress = Callable[[str], None]
@@ -57,7 +57,7 @@ def passes_with(
     target: str = "cpu",
     auto: bool = False,
     explain: bool = False,
-    machine: MachinePrices | None = None,
+    machine: "MachinePrices | None" = None,
 ) -> tuple[str, ...]:
     """Return the passes for a target, with the kernels that `kernels` disables and enables as options.
 
@@ -71,6 +71,8 @@ def passes_with(
     }
     options["dist-place"] = ["explain=true"] if explain else []
     if machine is not None:
+        from meshweave.plan.placement.prices import machine_option
+
         options["dist-place"].append(machine_option(machine))
     if kernels.disabled:
         for name in ("select-kernels", "hint-budget"):
@@ -196,7 +198,7 @@ def build(
     donate: Donations = (),
     names: Sequence[str] = (),
     layouts: str | None = None,
-    machine: MachinePrices | None = None,
+    machine: "MachinePrices | None" = None,
 ) -> Bundle:
     """Compile a program to a bundle, without loading it; the arguments are those of `compile`.
 
@@ -253,7 +255,7 @@ def reported(
     donate: Mapping[int, str] = NONE_DONATED,
     names: Sequence[str] = (),
     auto: bool = False,
-    machine: MachinePrices | None = None,
+    machine: "MachinePrices | None" = None,
 ) -> Report:
     """Report what compiling a program decides: memory, slices, what became of each hint, kernels, collectives and why.
 
@@ -318,7 +320,7 @@ def _built(
     verify: bool,
     donate: Mapping[int, str],
     auto: bool,
-    machine: MachinePrices | None,
+    machine: "MachinePrices | None",
 ) -> Bundle:
     """Compile what `build` has not found on the disk."""
     from meshweave.lowering import bundle_of
@@ -380,7 +382,7 @@ def lowered(
     donate: Mapping[int, str] = NONE_DONATED,
     reasons: Sequence[str] | None = None,
     auto: bool = False,
-    machine: MachinePrices | None = None,
+    machine: "MachinePrices | None" = None,
 ) -> Iterator[tuple[Any, Any]]:
     """Give the module in the local view, with its ledger, and the program before code generation.
 
@@ -460,9 +462,10 @@ def _axis_names(module: "ir.Module") -> tuple[str, ...]:
 
 
 def _arranged(
-    module: "ir.Module", mesh: Mesh, names: Sequence[str], machine: MachinePrices | None
+    module: "ir.Module", mesh: Mesh, names: Sequence[str], machine: "MachinePrices | None"
 ) -> Mesh:
     """Give a module whose ranks are to be arranged the mesh on which it takes the least predicted time."""
+    from meshweave.plan.placement.prices import MachinePrices
     from meshweave.transforms.propagation.place import arrange_ranks
 
     chosen = arrange_ranks(module, mesh, machine or MachinePrices(), names)
