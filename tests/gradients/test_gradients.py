@@ -64,10 +64,23 @@ def branch_in_loop(m: Any, scan: Any, cond: Any, x: Any, w: Any) -> Any:
     return c * m.sum(ys)
 
 
+def swapped(m: Any, scan: Any, x: Any, w: Any) -> Any:
+    """Give what the body was given: a carry under another name, a row, what it holds, an integer."""
+
+    def body(state: Any, v: Any) -> Any:
+        a, b, n = state
+        return (b, a * v, n + 1), (v, a, w[0, :3])
+
+    start = (m.ones((3,), dtype=m.float32), w[1, :3], m.asarray(0, dtype=m.int32))
+    (a, b, _), (p, q, s) = scan(body, start, x)
+    return m.sum(a * b) + m.sum(p * q * s)
+
+
 CONTROL: dict[str, Callable[..., Any]] = {
     "loop": lambda m, scan, cond: lambda x, w: loop(m, scan, x, w),
     "back to front": lambda m, scan, cond: lambda x, w: back_to_front(m, scan, x, w),
     "nested": lambda m, scan, cond: lambda x, w: nested(m, scan, x, w),
+    "swapped": lambda m, scan, cond: lambda x, w: swapped(m, scan, x, w),
     "branch": lambda m, scan, cond: lambda x, w: branch(m, cond, x, w),
     "other branch": lambda m, scan, cond: lambda x, w: branch(m, cond, -x, w),
     "branch in loop": lambda m, scan, cond: lambda x, w: branch_in_loop(m, scan, cond, x, w),

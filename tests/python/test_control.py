@@ -237,3 +237,17 @@ def test_branches_that_nest_deep_compile_in_time_that_grows_with_them():
         x = np.full(2, start, "f4")
         wanted = nested(x, 8, lambda x, depth, left, right: (left if x.sum() > depth else right)(x))
         np.testing.assert_array_equal(program(x), wanted)
+
+
+def test_two_branches_on_one_condition_are_proven() -> None:
+    """What is between them is gone when tensors become buffers; they stay two, as the check knows them."""
+
+    def f(x: mw.Array) -> mw.Array:
+        above = mw.sum(x) > 0
+        a = mw.cond(above, lambda: mw.exp(x) @ mw.ones((3, 3)), lambda: mw.sin(x) @ mw.ones((3, 3)))
+        one = mw.broadcast_to(mw.reshape(mw.ones(()), (1, 1)), (4, 3))
+        return mw.cond(above, lambda: one * a, lambda: one * 2)
+
+    x = np.full((4, 3), 0.5, np.float32)
+    np.testing.assert_allclose(mw.jit(f)(x), np.exp(x) @ np.ones((3, 3)), rtol=1e-5)
+    np.testing.assert_allclose(mw.jit(f)(-x), np.full((4, 3), 2.0))

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from depth import examples, some
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import layouts
@@ -60,7 +61,7 @@ NEAR: dict[str, Callable[..., Any]] = {
 }
 
 
-@pytest.mark.parametrize("seed", [0, 20261126])
+@pytest.mark.parametrize("seed", some([20261126, 0], 2))
 def test_numbers_are_those_of_jax(seed: int) -> None:
     ours = mw.jit(lambda k: {n: f(mw, mw.random, k) for n, f in {**EXACT, **NEAR}.items()})
     found = ours(mw.random.key(seed))
@@ -88,7 +89,7 @@ def all_of(key: Any, shape: tuple[int, ...]) -> Any:
     )
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=examples(9), deadline=None)
 @given(st.data())
 def test_every_layout_has_the_same_bits(data: Any) -> None:
     """Uneven shards, cyclic ones, any order of axes: the bits are those of one rank."""
@@ -98,7 +99,7 @@ def test_every_layout_has_the_same_bits(data: Any) -> None:
     alone = mw.jit(lambda k: all_of(k, shape))(key)
     spread = mw.jit(lambda k: all_of(k, shape), mesh=MESH, out_layouts=layout)
     found = spread(np.asarray(key))
-    assert "no collective" in spread.explain() or "0 bytes" in spread.explain()
+    assert "0 collectives bring" in spread.explain()
     for one, other in zip(alone, found, strict=True):
         assert np.asarray(one).tobytes() == np.asarray(other).tobytes()
 

@@ -28,7 +28,6 @@ from meshweave.frontends.python.functions.create import arange
 from meshweave.frontends.python.functions.index import searchsorted, take, take_along_axis
 from meshweave.frontends.python.functions.manipulate import (
     axis_of,
-    broadcast_to,
     sizes_of,
 )
 from meshweave.frontends.python.functions.reduce import argmax, cumulative_sum
@@ -241,8 +240,19 @@ def _randint(
     span = e.add(span, e.astype(more, whole))
     times = _modulo(splat(tracing(), (), 1 << dtype.bits // 2, whole), span)
     times = _modulo(e.multiply(times, times), span)
-    offset = e.add(e.multiply(_modulo(upper, span), times), _modulo(lower, span))
-    return broadcast_to(e.add(low, e.astype(_modulo(offset, span), dtype)), shape)
+
+    def body(b: Body, upper: str, lower: str, span: str, times: str, low: str) -> str:
+        none = b.compare("eq", whole, span, b.constant(0, whole))
+        safe = b.select(none, whole, b.constant(1, whole), span)
+
+        def modulo(x: str) -> str:
+            return b.select(none, whole, x, b.op("arith.remui", whole, x, safe))
+
+        high = b.op("arith.muli", whole, modulo(upper), times)
+        offset = b.op("arith.addi", whole, high, modulo(lower))
+        return b.op("arith.addi", whole, modulo(offset), low)
+
+    return pointwise([upper, lower, span, times, low], dtype, body)
 
 
 def _modulo(x: Tracer, span: Tracer) -> Tracer:
