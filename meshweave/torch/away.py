@@ -34,7 +34,7 @@ class _Away:
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         with torch._C.DisableTorchFunctionSubclass():
             away = [one for one in _pytree.tree_leaves((args, kwargs)) if isinstance(one, _Away)]
-            used = partial(_used, reads=func not in _OF_FORM)
+            used = partial(_used, reads=func not in OF_FORM)
             args, kwargs = _pytree.tree_map(used, (args, kwargs or {}))
             found = func(*args, **kwargs)
             # What writes a tensor returns it.
@@ -56,7 +56,7 @@ class AwayParameter(_Away, nn.Parameter):  # type: ignore[misc]
     """Stand for a parameter whose value is elsewhere."""
 
 
-_OF_FORM = {
+OF_FORM = {
     *[
         getattr(Tensor, name).__get__
         for name in ("grad", "shape", "dtype", "device", "layout", "ndim")

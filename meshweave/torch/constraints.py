@@ -38,8 +38,12 @@ def constrained(module: nn.Module, mesh: Mesh) -> Iterator[None]:
     Raises UsageError for a hook of `distribute_module` that is the user's own.
     """
     kept: list[tuple[nn.Module, str, Any]] = []
+    wrappers: list[nn.Module] = []
     try:
         for path, inner in module.named_modules():
+            if isinstance(inner, nn.parallel.DistributedDataParallel):
+                wrappers.append(inner)
+                inner.__dict__["forward"] = inner.module.__call__
             for row in ("_forward_pre_hooks", "_forward_hooks"):
                 hooks = getattr(inner, row)
                 found = {
@@ -63,6 +67,8 @@ def constrained(module: nn.Module, mesh: Mesh) -> Iterator[None]:
     finally:
         for inner, row, hooks in kept:
             setattr(inner, row, hooks)
+        for wrapper in wrappers:
+            del wrapper.__dict__["forward"]
 
 
 def gathered(module: nn.Module, sharded: Mapping[str, Any], mesh: Mesh) -> dict[str, Layout]:

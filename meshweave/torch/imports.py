@@ -52,7 +52,7 @@ def imported(
     from torch.utils import _pytree
 
     given = _pytree.tree_leaves(called)
-    module = _plain(torch, module)
+    module = plain_module(torch, module)
     with ExitStack() as undo:
         sharded = _dtensors(torch, module)
         meshes = [t.device_mesh for t in (*sharded.values(), *filter(is_dtensor, given))]
@@ -103,7 +103,9 @@ def kernels_around(torch: ModuleType) -> Choice | None:
 # DTensors
 
 
-def _plain(torch: ModuleType, module: nn.Module | ExportedProgram) -> nn.Module | ExportedProgram:
+def plain_module(
+    torch: ModuleType, module: nn.Module | ExportedProgram
+) -> nn.Module | ExportedProgram:
     """Return the module that DistributedDataParallel wraps; let what `fully_shard` has made hold its shards alone."""
     if isinstance(module, torch.nn.parallel.DistributedDataParallel):
         module = module.module
@@ -137,7 +139,7 @@ def _whole(
             leaf = name.rpartition(".")[2]
             row = owner._parameters if leaf in owner._parameters else owner._buffers
             kept.append((row, leaf, row[leaf]))
-            whole = _full(torch, name, value, state)
+            whole = full_value(torch, name, value, state)
             row[leaf] = (
                 torch.nn.Parameter(whole, requires_grad=False)
                 if row is owner._parameters
@@ -149,7 +151,7 @@ def _whole(
             row[leaf] = value
 
 
-def _full(torch: ModuleType, name: str, value: DTensor, state: Mapping[str, object]) -> Tensor:
+def full_value(torch: ModuleType, name: str, value: DTensor, state: Mapping[str, object]) -> Tensor:
     """Return the whole value of a DTensor, or that of `state`."""
     if name in state:
         return torch.as_tensor(state[name]).detach()

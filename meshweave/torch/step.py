@@ -12,18 +12,26 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
+from torch.distributed.tensor import distribute_tensor
 from torch.utils import _pytree
 
 from meshweave.errors import MeshweaveError, UsageError
 from meshweave.frontends.torch.export import Exported, export
-from meshweave.frontends.torch.layouts import Placement, choose_mesh, layout_from, matching
+from meshweave.frontends.torch.layouts import (
+    Placement,
+    choose_mesh,
+    is_dtensor,
+    layout_from,
+    matching,
+)
 from meshweave.hints.fast_paths import Choice
 from meshweave.layout import Layout, Mesh
+from meshweave.runtime.arrays.array import Array
 from meshweave.runtime.job.current import check_alone
 from meshweave.runtime.local.engine import LocalCall
 from meshweave.torch.away import fetch, home_of, release, send
-from meshweave.torch.imports import laid_out, shapes_of
+from meshweave.torch.imports import full_value, laid_out, plain_module, shapes_of
 from meshweave.torch.ports import Ports, placed, to_torch, viewed
 from meshweave.torch.program import TorchProgram
 from meshweave.torch.traced import RateGroup, StepGraph, StepSubjects, subjects_of, traced_step
@@ -48,10 +56,18 @@ def compiled_step(
     name = getattr(step, "__name__", type(step).__name__)
     args, kwargs = _pytree.tree_unflatten(list(leaves), structure)
     subjects = subjects_of(step, args, kwargs)
-    traced = traced_step(step, leaves, structure, subjects)
+    for module in subjects.modules.values():
+        plain_module(torch, module)
+    sharded = {n: t for n, t in subjects.tensors().items() if is_dtensor(t)}
+    given = dict(zip(_names_of_arguments(step, leaves, structure), _tensors(leaves), strict=True))
+    sharded |= {name: value for name, value in given.items() if is_dtensor(value)}
+    where = choose_mesh(mesh, [value.device_mesh for value in sharded.values()])
+    traced = traced_step(step, leaves, structure, subjects, where)
     exported = _exported(step, traced, subjects, leaves, structure)
-    where = choose_mesh(mesh, [])
     own = _beside_parameters(exported, placements or {}, where)
+    for place, one in enumerate(exported.names):
+        if own[place] is None and one in sharded:
+            own[place] = layout_from(sharded[one], where, sharded[one].shape)
     results = out_placements
     if isinstance(out_placements, list) and len(out_placements) != traced.count:
         raise UsageError(
@@ -79,6 +95,10 @@ def compiled_step(
     )
 
 
+def _tensors(leaves: Sequence[Any]) -> list[Tensor]:
+    return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+
+
 class _Functional(nn.Module):  # type: ignore[misc]
     """Call a graph with what it keeps as buffers, and write these."""
 
@@ -89,8 +109,7 @@ class _Functional(nn.Module):  # type: ignore[misc]
         self.places = [self.names.index(one) for one in graph.written]
         for number, value in enumerate(kept.values()):
             self.register_buffer(
-                f"kept{number}",
-                torch.empty_strided(tuple(value.shape), value.stride(), dtype=value.dtype),
+                f"kept{number}", torch.empty(tuple(value.shape), dtype=value.dtype)
             )
         for number, value in enumerate(graph.constants):
             self.register_buffer(f"constant{number}", value)
@@ -196,6 +215,7 @@ class TorchStep(TorchProgram):
         self._stale: set[str] = (
             set()
         )  # those that are away and have been written since they were read
+        self._parts: dict[str, Tensor] = {}  # of DTensors: what this process has been given of them
         self._read: set[str] = set()  # those that are away and have been read, and perhaps written
         with self._lock:
             self._bound()
@@ -242,14 +262,29 @@ class TorchStep(TorchProgram):
     def results(self, leaves: Sequence[object], as_arrays: Container[int]) -> list[Any]:
         """Run it on the leaves of its arguments, as `TorchProgram.results` does."""
         found = super().results(leaves, as_arrays)
-        self._stale |= self.written - self._memory.keys()
+        self._stale |= self.written - self._memory.keys() - self._parts.keys()
+        for name in self._parts.keys() & self.written:
+            self._give_part(name)
         return found
+
+    def _give_part(self, name: str) -> None:
+        """Let a DTensor have its part of what the ranks hold."""
+        tensor: Any = self._kept[name].find()
+        with torch.no_grad():
+            part = distribute_tensor(
+                to_torch(self.parameters[name]),
+                *(tensor.device_mesh, tensor.placements),
+                src_data_rank=None,
+            ).to_local()
+            tensor.to_local().copy_(part)
+        self._parts[name] = part.clone()
 
     def _bound(self) -> Ports:
         """Return the buffers of the program, with what the tensors hold that it keeps."""
         fresh = self._ports is None or not self._ports.alive
         ports = super()._bound()
         with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
+            fresh = self._agreed(fresh)
             for name, entry in self._kept.items():
                 tensor = entry.find()
                 if tensor is None or tensor.requires_grad != self._trained[name]:
@@ -261,8 +296,23 @@ class TorchStep(TorchProgram):
                     self._take(ports, name, tensor)
         return ports
 
+    def _agreed(self, fresh: bool) -> bool:
+        """Tell whether all is laid out anew: where DTensors are kept, all processes do so as soon as one has to."""
+        tensors: dict[str, Any] = {n: entry.find() for n, entry in self._kept.items()}
+        sharded = {name: value for name, value in tensors.items() if is_dtensor(value)}
+        if not sharded:
+            return fresh
+        for name, value in sharded.items():
+            part = self._parts.get(name)
+            fresh = fresh or part is None or not torch.equal(part, value.to_local())
+        flag = torch.tensor(int(fresh))
+        distributed.all_reduce(flag, distributed.ReduceOp.MAX)
+        return bool(flag.item())
+
     def _holds(self, name: str, tensor: Tensor) -> bool:
         """Tell whether the ranks hold the value of a tensor."""
+        if name in self._parts:
+            return True  # all processes have agreed on that
         if name in self._memory:
             return tensor.data_ptr() == self._memory[name] and home_of(tensor) is None
         return home_of(tensor) == (self, name) and name not in self._read
@@ -271,19 +321,27 @@ class TorchStep(TorchProgram):
         """Copy the value of a tensor to the ranks; from then on it lies there."""
         index = self._exported.names.index(name)
         port, rows = self.program.inputs[index], ports.call.inputs
-        if home_of(tensor) == (self, name):
-            release(tensor)  # it was read, and has its value
+        whole: Tensor | Array = tensor
+        if is_dtensor(tensor):
+            whole = full_value(torch, name, tensor, {})
+        elif home_of(tensor) == (self, name):
+            # One that was read has its value, and may have been written.
+            whole = self.parameters[name] if name in self._stale else tensor
+            release(tensor)
         else:
             fetch(tensor)
         try:
-            array = placed(tensor, port, self.mesh)
+            array = placed(whole, port, self.mesh)
         except MeshweaveError as error:
             raise type(error)(f"{self.name}: {name}: {error.message}") from None
         for row, shard in zip(rows, array.shards, strict=True):
             row[index][...] = shard
-        self._stale.discard(name)
+        if not isinstance(whole, Array):
+            self._stale.discard(name)
         self._read.discard(name)
-        if len(rows) == 1 and isinstance(ports.call, LocalCall):
+        if is_dtensor(tensor):
+            self._parts[name] = tensor.to_local().clone()
+        elif len(rows) == 1 and isinstance(ports.call, LocalCall):
             tensor.data = viewed(rows[0][index], port.dtype)
             self._memory[name] = tensor.data_ptr()
         else:

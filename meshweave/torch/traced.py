@@ -27,10 +27,13 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree
 
 from meshweave.errors import CompileError, UsageError
+from meshweave.frontends.torch.constrain import constrain
 from meshweave.frontends.torch.export import first_line
 from meshweave.frontends.torch.gradients import decompositions
 from meshweave.frontends.torch.layouts import is_dtensor
-from meshweave.torch.away import replaced
+from meshweave.layout import Layout, Mesh
+from meshweave.torch.away import OF_FORM, replaced
+from meshweave.torch.constraints import constrained, gathered
 from meshweave.torch.draws import Draw, lifted
 
 
@@ -79,6 +82,7 @@ class StepSubjects:
     kept: dict[str, ModuleEntry | StateEntry]
     rates: dict[str, RateGroup]
     optimizers: dict[str, Optimizer]
+    modules: dict[str, nn.Module]
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors that the step keeps now."""
@@ -145,17 +149,11 @@ def subjects_of(
                         own = f"{owner}.{entry}"
                         own = own if own not in kept else f"{key}.{own}"
                         kept[own] = StateEntry(optimizer, parameter, entry)
-    for name, entry in kept.items():
-        if is_dtensor(entry.find()):
-            raise UsageError(
-                f"from_torch: {_name(step)}: {name} is a DTensor: give the step the module as it was before it was"
-                " distributed, and layouts as placements="
-            )
     if not kept:
         raise UsageError(
             f"from_torch: {_name(step)} is called with no nn.Module that has parameters, and refers to none"
         )
-    return StepSubjects(kept, rates, optimizers)
+    return StepSubjects(kept, rates, optimizers, modules)
 
 
 def _name(step: Callable[..., Any]) -> str:
@@ -200,7 +198,8 @@ def _make_state(optimizer: Optimizer) -> None:
     count = len(inspect.signature(optimizer._init_group).parameters) - 1
     try:
         for p in given:
-            p.grad = torch.zeros((), dtype=p.dtype).expand(p.shape)
+            blank = torch.zeros_like(p) if is_dtensor(p) else torch.zeros((), dtype=p.dtype)
+            p.grad = blank.expand(p.shape)
         for group in optimizer.param_groups:
             optimizer._init_group(group, *[[] for _ in range(count)])
             if (
@@ -218,13 +217,45 @@ def _make_state(optimizer: Optimizer) -> None:
 
 
 class _Traced:
-    """Give the tensors of a trace in the place of those that a step keeps."""
+    """Give the tensors of a trace in the place of those that a step keeps.
 
-    def __init__(self, values: dict[str, Tensor]) -> None:
-        self.values = values
+    used: those that are read in another layout outside of the steps of optimizers.
+    """
+
+    def __init__(self, values: dict[str, Tensor], used: dict[str, Tensor]) -> None:
+        self.values, self.used, self.stepping = values, used, False
 
     def here(self, name: str, tensor: Tensor, reads: bool) -> Tensor:
-        return self.values[name]
+        return (
+            self.values[name]
+            if self.stepping or not reads
+            else self.used.get(name, self.values[name])
+        )
+
+
+class _Redirected(TorchFunctionMode):  # type: ignore[misc]
+    """Give tensors of a trace in the place of DTensors, which cannot be away."""
+
+    def __init__(self, dtensors: dict[str, Tensor], home: _Traced) -> None:
+        super().__init__()
+        self._names = {id(value): name for name, value in dtensors.items()}
+        self._home = home
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found: dict[int, Any] = {}
+        reads = func not in OF_FORM
+
+        def given(value: Any) -> Any:
+            name = self._names.get(id(value)) if isinstance(value, Tensor) else None
+            if name is None:
+                return value
+            made = self._home.here(name, value, reads)
+            found[id(made)] = value
+            return made
+
+        args, kwargs = _pytree.tree_map(given, (args, kwargs or {}))
+        made = func(*args, **kwargs)
+        return found.get(id(made), made)
 
 
 def traced_step(
@@ -232,9 +263,10 @@ def traced_step(
     leaves: Sequence[Any],
     structure: _pytree.TreeSpec,
     subjects: StepSubjects,
+    mesh: Mesh,
 ) -> StepGraph:
     """Trace a step on the leaves of its arguments. Raises CompileError where torch cannot."""
-    found = _traced(step, leaves, structure, subjects, with_gradients=True)
+    found = _traced(step, leaves, structure, subjects, mesh, with_gradients=True)
     if found is None:  # it ends without gradients: so it begins
         old = [
             n for n, value in subjects.tensors().items() if getattr(value, "grad", None) is not None
@@ -244,7 +276,7 @@ def traced_step(
                 f"from_torch: {_name(step)} adds to gradients, and {old[0]} has one already: call"
                 " optimizer.zero_grad() first"
             )
-        found = _traced(step, leaves, structure, subjects, with_gradients=False)
+        found = _traced(step, leaves, structure, subjects, mesh, with_gradients=False)
     assert found is not None
     return found
 
@@ -254,6 +286,7 @@ def _traced(
     leaves: Sequence[Any],
     structure: _pytree.TreeSpec,
     subjects: StepSubjects,
+    mesh: Mesh,
     with_gradients: bool,
 ) -> StepGraph | None:
     """Trace a step; return None where gradients from before are added to, and it leaves none.
@@ -265,6 +298,11 @@ def _traced(
     places = [k for k, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
     returned: list[Any] = []
     leaves_gradients = False
+    sharded = {n: value for n, value in kept.items() if is_dtensor(value)}
+    plain = {n: value for n, value in kept.items() if n not in sharded}
+    at_use: dict[str, Layout] = {}
+    for module in subjects.modules.values():
+        at_use |= gathered(module, sharded, mesh)
 
     def run(*given: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         nonlocal leaves_gradients
@@ -280,9 +318,15 @@ def _traced(
             whole[place] = value.requires_grad_(leaves[place].requires_grad)
         args, kwargs = _pytree.tree_unflatten(whole, structure)
         with ExitStack() as stack:
-            stack.enter_context(replaced(kept, _Traced(values)))
+            used = {
+                n: constrain(values[n], str(layout), mesh.names) for n, layout in at_use.items()
+            }
+            home = _Traced(values, used)
+            stack.enter_context(replaced(plain, home))
+            if sharded:
+                stack.enter_context(_Redirected(sharded, home))
             for optimizer in subjects.optimizers.values():
-                stack.enter_context(_stepping(optimizer, subjects, rates, name))
+                stack.enter_context(_stepping(optimizer, subjects, rates, name, home))
             found = step(*args, **kwargs)
             after = _after(subjects, kept, values)
             leaves_gradients = any(values[one].grad is not None for one in trained)
@@ -297,7 +341,11 @@ def _traced(
     examples = [*kept.values(), *[torch.zeros((), dtype=torch.float64)] * len(subjects.rates)]
     examples += [*[leaves[k] for k in places], *[kept[one] for one in trained]]
     stream = _Stream()
-    with _tracing(), stream.watched():
+    with ExitStack() as around:
+        for module in subjects.modules.values():
+            around.enter_context(constrained(module, mesh))
+        around.enter_context(_tracing())
+        around.enter_context(stream.watched())
         fakes = [torch.empty_strided(tuple(t.shape), t.stride(), dtype=t.dtype) for t in examples]
         try:
             graph = make_fx(
@@ -482,7 +530,11 @@ class _Stream:
 
 @contextmanager
 def _stepping(
-    optimizer: Optimizer, subjects: StepSubjects, rates: Mapping[str, Tensor], step: str
+    optimizer: Optimizer,
+    subjects: StepSubjects,
+    rates: Mapping[str, Tensor],
+    step: str,
+    home: _Traced,
 ) -> Iterator[None]:
     """Let an optimizer step with learning rates that are tensors.
 
@@ -497,10 +549,12 @@ def _stepping(
         for group in optimizer.param_groups:
             group |= {k: v for k, v in _TRACEABLE.items() if k in group}
             group["lr"] = groups[id(group)]
+        home.stepping = True
         exact.__enter__()
 
     def end(*_: Any) -> None:
         exact.__exit__(None, None, None)
+        home.stepping = False
         for group, old in zip(optimizer.param_groups, said, strict=True):
             group |= {k: old[k] for k in ("lr", *_TRACEABLE) if k in old}
 

@@ -99,10 +99,10 @@ class Parallel(torch.nn.Module):
         return self.down(torch.relu(self.up(self.norm(x))))
 
 
-def parallel(mesh: Any) -> torch.nn.Module:
+def parallel(mesh: Any, whole_results: bool = False) -> torch.nn.Module:
     """A module whose sequence is cut between its products, and whose parameters are cut over `dp` too."""
     from torch.distributed.fsdp import fully_shard
-    from torch.distributed.tensor import Shard
+    from torch.distributed.tensor import Replicate, Shard
     from torch.distributed.tensor.parallel import (
         ColwiseParallel,
         RowwiseParallel,
@@ -114,7 +114,7 @@ def parallel(mesh: Any) -> torch.nn.Module:
     plan = {
         "norm": SequenceParallel(),
         "up": ColwiseParallel(input_layouts=Shard(1)),
-        "down": RowwiseParallel(output_layouts=Shard(1)),
+        "down": RowwiseParallel(output_layouts=Replicate() if whole_results else Shard(1)),
     }
     module = parallelize_module(Parallel().eval(), mesh["tp"], plan, src_data_rank=None)
     fully_shard(module.up, mesh=mesh["dp"])
@@ -192,14 +192,53 @@ def test_hooks_of_the_user_are_refused(fake_group: Any) -> None:
         mw.from_torch(module.eval(), (torch.ones(2, 4),), state=state)
 
 
-def test_steps_of_dtensors_are_refused(fake_group: Any) -> None:
+def train_step(module: Any, optimizer: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    optimizer.zero_grad()
+    loss = (module(x) - y).square().mean()
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+
+
+def _train(rank: int, port: int, sizes: tuple[int, int]) -> None:
+    """Three steps of a module cut over dp and tp, in eager PyTorch and as one program."""
     from torch.distributed.device_mesh import init_device_mesh
 
-    module = parallel(init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp")))
-    with pytest.raises(
-        UsageError, match=r"norm.weight is a DTensor: give the step the module as it was before"
-    ):
-        mw.from_torch(lambda x: module(x).sum(), (torch.ones(4, 6, WIDTH),))
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    wait, world = datetime.timedelta(seconds=100), sizes[0] * sizes[1]
+    distributed.init_process_group("gloo", rank=rank, world_size=world, timeout=wait)
+    mesh = init_device_mesh("cpu", sizes, mesh_dim_names=("dp", "tp"))
+    theirs, ours = (parallel(mesh, whole_results=True).train() for _ in range(2))
+    x, y = (torch.linspace(k, 4, 4 * 6 * WIDTH).sin().reshape(4, 6, WIDTH) for k in (-2, 3))
+    parts = zip((4 // sizes[0], 6 // sizes[1]), mesh.get_coordinate(), strict=True)
+    rows, columns = (slice(n * k, n * k + n) for n, k in parts)
+    optimizers = [torch.optim.SGD(one.parameters(), 0.1, 0.9) for one in (theirs, ours)]
+    placements = {"x": "[dp, tp, _]", "y": "[dp, _, _]"}
+    step = mw.from_torch(train_step, (ours, optimizers[1], x, y), placements, mesh)
+    for k in range(3):
+        wanted = train_step(theirs, optimizers[0], x[rows, columns].contiguous(), y[rows])
+        distributed.all_reduce(wanted, distributed.ReduceOp.SUM)
+        found = step(ours, optimizers[1], x, y)
+        assert torch.allclose(found, wanted / world, rtol=1e-5)
+        if k == 1:  # written between calls, by all processes
+            with torch.no_grad():
+                for one in (theirs, ours):
+                    one.reshard()
+                    next(one.parameters()).mul_(0.5)
+    for one in (theirs, ours):
+        one.reshard()
+    for (name, one), other in zip(theirs.named_parameters(), ours.parameters(), strict=True):
+        apart = (one.full_tensor() - other.full_tensor()).abs().max()
+        assert apart < 1e-5, (name, apart, one.full_tensor(), other.full_tensor())
+    distributed.barrier()
+    distributed.destroy_process_group()
+
+
+def test_fully_shard_trains() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    processes.spawn(_train, (port, (2, 1)), nprocs=2)
 
 
 def test_distributed_data_parallel_is_the_module_inside(fake_group: Any) -> None:
@@ -207,3 +246,10 @@ def test_distributed_data_parallel_is_the_module_inside(fake_group: Any) -> None
     wrapped = torch.nn.parallel.DistributedDataParallel(module).eval()
     with mw.from_torch(wrapped, (x,), {"x": "[dp, _, _]"}, "dp=2") as program:
         assert torch.allclose(program(x), module(x), atol=1e-5)
+    plain = plain_parallel()
+    steps = [torch.optim.SGD(one.parameters(), 0.1) for one in (wrapped, plain)]
+    step = mw.from_torch(train_step, (wrapped, steps[0], x, x), {"x": "[dp, _, _]"}, "dp=2")
+    for _ in range(3):
+        wanted = train_step(plain, steps[1], x, x)
+        assert torch.allclose(step(wrapped, steps[0], x, x), wanted, rtol=1e-5)
+    assert torch.allclose(wrapped.state_dict()["module.up.weight"], plain.up.weight, atol=1e-6)

@@ -20,6 +20,8 @@ def decompositions() -> dict[object, Callable[..., object]]:
             x, torch.full((), y, dtype=torch.result_type(x, y))
         ),
         aten.put.default: _put,
+        # Strides, which gradients of convolutions have, are the same elements.
+        torch.ops.prims.copy_strided.default: lambda x, strides: x.clone(),
     }
 
 
