@@ -132,7 +132,7 @@ def scatter_to(
             # The last pending reduction is the outermost: where it reads a neutral element, the
             # inner ones must result in one, and they do: their first rank holds it and the
             # others hold their own.
-            part = np.broadcast_to(neutral(partial.kind, value.dtype), part.shape)
+            part = np.full(part.shape, neutral(partial.kind, value.dtype), value.dtype)
             break
     return with_padding(part, mesh, layout, value.shape, rank, empty)
 
