@@ -20,7 +20,7 @@ from meshweave.api.lowered import Compiled, Lowered
 from meshweave.api.signature import check_fits, leaf_spec, told_apart
 from meshweave.errors import UsageError
 from meshweave.frontends.python.builder import STATE
-from meshweave.frontends.python.dtypes import CHOSEN, DTYPES, DType, float32, float64
+from meshweave.frontends.python.dtypes import CHOSEN, DTYPES, float32
 from meshweave.frontends.python.program import ArgumentSpec, trace_program
 from meshweave.frontends.python.tracer import Tracer, apart
 from meshweave.layout import Layout, Mesh
@@ -60,13 +60,14 @@ _ALONE, _TOGETHER = _Kept(KEPT), _Kept(KEPT_APART)
 def eager(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     """Return a public function that traces inside traced functions, and computes at once outside of them."""
     takes, rest = _parameters(function)
-    kept: dict[DType, dict[Any, Run]] = {float32: {}, float64: {}}  # by the default floating dtype
+    narrow: dict[Any, Run] = {}  # programs, by the default floating dtype
+    wide: dict[Any, Run] = {}
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         if STATE.trace is not None:
             return apart(function(*args, **kwargs), args)
-        programs = kept[CHOSEN.floating]
+        programs = narrow if CHOSEN.floating is float32 else wide
         if not kwargs and STATE.kernels is None:
             if len(args) == 2:
                 a, b = args

@@ -28,7 +28,8 @@ NEAR = {
     "add.reduce": "sum", "multiply.reduce": "prod", "maximum.reduce": "max", "minimum.reduce": "min",
     "add.accumulate": "cumulative_sum", "argpartition": "argsort", "partition": "sort", "array_equiv": "array_equal",
     "argwhere": "nonzero", "flatnonzero": "nonzero", "compress": "take", "extract": "where", "fill_diagonal": "where",
-    "apply_along_axis": "vmap", "issubdtype": "isdtype", "sort_complex": "sort", "unique": "unique_values", "vectorize": "vmap",
+    "apply_along_axis": "vmap", "issubdtype": "isdtype", "sort_complex": "sort", "unique": "unique_values",
+    "vectorize": "vmap",
 }  # fmt: skip
 """NumPy's names -> ours, of functions that do what is wanted as a rule, or more than that."""
 _MEMBERS = {
