@@ -64,7 +64,7 @@ layout, slices or the engine. shape: of what is drawn. Floats are float32 unless
     ),
     (
         "Shapes and places",
-        "manipulate index",
+        "manipulate index update padding sized",
         """
 The elements as they are, in another shape or order; the dtype is that of x, of several arrays what they promote to.
 axis: a dim, negative from the end; shape: a tuple of whole numbers. Slices, integers, `...` and `mw.newaxis` in
@@ -342,6 +342,8 @@ EXAMPLES = {
     "permute_dims": ("permute_dims(m, (1, 0))", "[[1, 4], [2, 5], [3, 6]]"),
     "repeat": ("repeat(v, 2)", "[1, 1, 2, 2, 4, 4]"),
     "reshape": ("reshape(m, (3, -1))", "[[1, 2], [3, 4], [5, 6]]"),
+    "pad": ("pad(v, (1, 2))", "[0, 1, 2, 4, 0, 0]"),
+    "put_along_axis": ("put_along_axis(copy(v), argmax(v, keepdims=True), 9, axis=0)", "[1, 2, 9]"),
     "roll": ("roll(v, 1)", "[4, 1, 2]"),
     "squeeze": ("squeeze(m[:1], axis=0)", "[1, 2, 3]"),
     "stack": ("stack([v, w])", "[[1, 2, 4], [4, 1, 2]]"),

@@ -35,6 +35,7 @@ SECTIONS = (
         "constrain hint kernels default_float cond scan while_loop vmap",
     ),
     ("What programs do, and what they may take", "trace expect"),
+    ("Ranks that others start", "init rank size"),
     ("Gradients", "grad value_and_grad vjp stop_gradient"),
     ("Errors", "MeshweaveError"),
 )

@@ -79,6 +79,8 @@ def current() -> Member | None:
 def rank() -> int:
     """Return the number of this process among those of its job; 0 without `mw.init`.
 
+    It raises no Error.
+
     >>> import meshweave as mw
     >>> mw.rank(), mw.size()
     (0, 1)
@@ -88,6 +90,8 @@ def rank() -> int:
 
 def size() -> int:
     """Return the number of processes of the job; 1 without `mw.init`.
+
+    It raises no Error.
 
     >>> import meshweave as mw
     >>> mw.size()
