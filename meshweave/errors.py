@@ -56,6 +56,10 @@ class DimError(CompileError, IndexError):
     """Report an axis or an index that is out of range: Python and NumPy have an IndexError for these."""
 
 
+class ShapeError(CompileError, ValueError):
+    """Report a shape that does not suit a function: Python and NumPy have a ValueError for these."""
+
+
 class UsageError(MeshweaveError):
     """Report wrong use of a command or function: an unknown pass, option or engine, or arguments that do not fit."""
 

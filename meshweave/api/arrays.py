@@ -25,7 +25,7 @@ def from_dlpack(
         if not hasattr(x, "__dlpack__"):
             fail(f"from_dlpack: a {type(x).__name__} has no __dlpack__")
         return asarray(as_numpy(x, "from_dlpack"), device=device)
-    if device is not None:
+    if device not in (None, Mesh()):
         raise UsageError(f"from_dlpack: device={device!r:.40}: the processor's memory is the only")
     made = Array.from_dlpack(x)
     return made.holding([shard.copy() for shard in made.shards]) if copy else made

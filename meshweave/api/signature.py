@@ -10,7 +10,14 @@ import numpy as np
 from meshweave.errors import UsageError
 from meshweave.frontends.python import tree
 from meshweave.frontends.python.builder import where
-from meshweave.frontends.python.dtypes import Scalar, as_dtype, limits, promoted, weak_kind
+from meshweave.frontends.python.dtypes import (
+    Scalar,
+    as_dtype,
+    complex128,
+    limits,
+    promoted,
+    weak_kind,
+)
 from meshweave.frontends.python.program import ArgumentSpec
 from meshweave.runtime.arrays.array import Array
 
@@ -20,7 +27,8 @@ def leaf_spec(value: object, path: str) -> ArgumentSpec:
     if isinstance(value, Array):
         return ArgumentSpec(tuple(value.shape), as_dtype(value.dtype_name), layout=value.layout)
     if isinstance(value, Scalar):
-        dtype = promoted([], [weak_kind(value) or "f"])
+        kind = weak_kind(value) or "f"
+        dtype = complex128 if kind == "c" else promoted([], [kind])  # no digit is lost beside it
         if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
             raise UsageError(f"argument {path}: {value:.10e} is no {dtype!r}", where())
         return ArgumentSpec((), dtype, weak=True)

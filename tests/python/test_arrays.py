@@ -85,6 +85,9 @@ def test_functions_compile_once_for_each_kind_of_call():
     np.testing.assert_array_equal(high.numpy(), X.clip(None, -1))
     np.testing.assert_array_equal(mw.where(a > 0, a, 0.0).numpy(), np.where(X > 0, X, 0))
     assert [v.shape for v in mw.unstack(a)] == [(5,)] * 3 and mw.unstack(a[:0]) == ()
+    assert mw.repeat(a[:0], mw.asarray(np.zeros(0, np.int64)), axis=0).shape == (0, 5)
+    with pytest.raises(ValueError, match="squeeze: dim 1 has size 5"):
+        mw.squeeze(a, 1)
     times = mw.asarray([2, 0, 1])
     np.testing.assert_array_equal(mw.repeat(a, times, axis=0).numpy(), X.repeat([2, 0, 1], 0))
     for wrong in (lambda: mw.expand_dims(a, axis=3), lambda: mw.sum(a, axis=2)):

@@ -167,6 +167,17 @@ def test_functions_are_right_near_branch_points_and_far_out(dtype: str) -> None:
             assert np.all((x == 0)[zero]), (name, part)
 
 
+def test_python_numbers_keep_their_digits() -> None:
+    z, v = np.zeros(2, np.complex128), 16777217j
+    for found in (
+        mw.asarray(z) + v,
+        mw.jit(lambda a, s: a + s)(z, v),
+        mw.full((2,), v, dtype="complex128"),
+    ):
+        assert found.tolist() == [v, v]
+    assert (mw.asarray(Z) * v).dtype == mw.jit(lambda s: s * 2)(v).dtype == np.complex64
+
+
 def test_logarithms_keep_digits_near_the_unit_circle() -> None:
     """Near it |z|**2 - 1 cancels: the sum of exact squares is the oracle."""
     rng = np.random.default_rng(2)

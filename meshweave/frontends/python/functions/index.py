@@ -318,6 +318,8 @@ def repeat(
         value, axis = reshaped(value, (value.size,)), 0
     dim = axis_of("repeat", axis, value.ndim)
     counts = _repeats(repeats, value.shape[dim])
+    if not counts:
+        return value
     if len(counts) > 1:
         return take(value, np.repeat(np.arange(len(counts)), counts), axis=dim)
     count = counts[0]

@@ -6,7 +6,7 @@ import operator
 from collections.abc import Sequence
 from math import prod
 
-from meshweave.errors import DimError
+from meshweave.errors import DimError, ShapeError
 from meshweave.frontends.python.builder import affine_map, broadcast_map, fail, tensor_type
 from meshweave.frontends.python.functions.elementwise import astype
 from meshweave.frontends.python.tape import primitive
@@ -180,7 +180,7 @@ def squeeze(x: ArrayLike, /, axis: Axes = None) -> Tracer:
     dims = ones if axis is None else axes_of("squeeze", axis, value.ndim)
     for d in dims:
         if value.shape[d] != 1:
-            fail(f"squeeze: dim {d} has size {value.shape[d]}, 1 is right")
+            fail(f"squeeze: dim {d} has size {value.shape[d]}, 1 is right", ShapeError)
     return reshaped(value, tuple(n for d, n in enumerate(value.shape) if d not in dims))
 
 
