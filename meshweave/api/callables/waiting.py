@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +16,8 @@ async def in_a_thread(
 
     A call that is under way runs to its end, also where nobody waits for it any more.
     """
+    import asyncio  # it takes long to load, and whoever waits has it
+
     kernels, floating = STATE.kernels, CHOSEN.floating
 
     def run() -> Any:

@@ -14,7 +14,7 @@ import numpy as np
 
 from meshweave.errors import MeshweaveError, UsageError
 from meshweave.layout import Mesh
-from meshweave.runtime.processes.bootstrap import launcher_variables
+from meshweave.runtime.processes.variables import launcher_variables
 from meshweave.targets import ENGINES
 
 ENGINE = "mpi"  # the engine of a job's programs

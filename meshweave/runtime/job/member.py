@@ -37,9 +37,10 @@ from meshweave.runtime.job.pmi import Served, host_name
 from meshweave.runtime.libraries import mpi as mpi_library
 from meshweave.runtime.mpi.inside import host_board
 from meshweave.runtime.mpi.watcher import alive_pipe, start_watcher
-from meshweave.runtime.processes.bootstrap import discover, launcher_variables, open_store
+from meshweave.runtime.processes.bootstrap import discover, open_store
 from meshweave.runtime.processes.shared_files import mpi_memory, remove
 from meshweave.runtime.processes.store import TcpStore
+from meshweave.runtime.processes.variables import launcher_variables
 
 if TYPE_CHECKING:  # importing mpi4py initialises MPI, unless it is told not to
     from mpi4py.MPI import Request

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from meshweave.errors import MeshweaveError, RankError
 from meshweave.runtime.processes.store import STORE_SECONDS, TcpStore, account_token, late
+from meshweave.runtime.processes.variables import LAUNCHERS, launcher_variables, number_in
 
 _FIRST_PORT, _PORTS = 20000, 20000  # for jobs of Slurm, by the job's number
 _POLL = 0.01
@@ -34,30 +35,6 @@ class JobRank:
     token: str = field(default="", repr=False)
 
 
-# Of each launcher: the variables for rank, number of ranks, and number on the host.
-_LAUNCHERS = (
-    ("MESHWEAVE_RANK", "MESHWEAVE_SIZE", "MESHWEAVE_LOCAL_RANK"),
-    ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
-    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
-    ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
-)
-
-
-def launcher_variables(environ: Mapping[str, str]) -> tuple[str, int, int] | None:
-    """Return the name of the variable with the number of ranks, this process's rank, and that number; None: no job.
-
-    Raises MeshweaveError when the variables contradict each other.
-    """
-    for names in _LAUNCHERS:
-        if names[0] in environ and names[1] in environ:
-            rank, nranks = (_number(environ, name) for name in names[:2])
-            if not 0 <= rank < nranks:
-                raise MeshweaveError(f"{names[0]}={rank} is no rank of {names[1]}={nranks}")
-            return names[1], rank, nranks
-    return None
-
-
 def discover(environ: Mapping[str, str]) -> JobRank:
     """Return the rank that a launcher gave this process: ours, torchrun, mpiexec or srun.
 
@@ -67,17 +44,10 @@ def discover(environ: Mapping[str, str]) -> JobRank:
     if found is None:
         return JobRank(0, 1, 0)
     name, rank, nranks = found
-    local = next(local for _, size, local in _LAUNCHERS if size == name)
-    number = _number(environ, local) if local in environ else rank
+    local = next(local for _, size, local in LAUNCHERS if size == name)
+    number = number_in(environ, local) if local in environ else rank
     store = _store_of(environ) if nranks > 1 else ""
     return JobRank(rank, nranks, number, store, environ.get("MESHWEAVE_TOKEN", ""))
-
-
-def _number(environ: Mapping[str, str], name: str) -> int:
-    try:
-        return int(environ[name])
-    except ValueError:
-        raise MeshweaveError(f"{name}={environ[name]!r:.40} is no number") from None
 
 
 def _store_of(environ: Mapping[str, str]) -> str:
@@ -85,9 +55,9 @@ def _store_of(environ: Mapping[str, str]) -> str:
     if "MESHWEAVE_STORE" in environ:
         return environ["MESHWEAVE_STORE"]
     if "MASTER_ADDR" in environ and "MASTER_PORT" in environ:  # at that port torchrun's own listens
-        return f"tcp://{environ['MASTER_ADDR']}:{_number(environ, 'MASTER_PORT') + 1}"
+        return f"tcp://{environ['MASTER_ADDR']}:{number_in(environ, 'MASTER_PORT') + 1}"
     if "SLURM_JOB_NODELIST" in environ and "SLURM_JOB_ID" in environ:
-        port = _FIRST_PORT + _number(environ, "SLURM_JOB_ID") % _PORTS
+        port = _FIRST_PORT + number_in(environ, "SLURM_JOB_ID") % _PORTS
         return f"tcp://{first_host(environ['SLURM_JOB_NODELIST'])}:{port}"
     raise MeshweaveError(
         "the ranks of this job do not know where to meet: set MESHWEAVE_STORE to tcp://HOST:PORT, "
