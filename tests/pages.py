@@ -40,7 +40,7 @@ SET_UP = ("pip install ", "git clone ", "cd ", "source .venv/bin/activate")
 """How commands begin that set a machine up, as has been done where tests run: not run either."""
 
 _FENCE = re.compile(r"^```([^\n`]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_OPTIONAL = {"jax": "jax", "torch": "torch", "llvmlite": "--target gpu|emulate",
+_OPTIONAL = {"jax": "jax", "torch": "torchrun ", "llvmlite": "--target gpu|emulate",
              "aiohttp": "meshweave serve"}  # fmt: skip
 """Package -> what in a page says, besides an import, that it is needed."""
 

@@ -288,9 +288,8 @@ def test_a_line_that_compiles_many_programs_is_warned_of_once(caplog):
         for _ in range(16):
             mw.jit(lambda x: x + 1)(X)
     one, two = [record.getMessage() for record in caplog.records]
-    assert (
-        f"{__file__}:" in one
-        and "compiled 16 programs, last sinh(16xf32), before it sinh(15xf32)" in one
+    assert f"{__file__}:" in one and re.search(
+        r"16 programs, last sinh\(16xf32.*\), before it sinh\(15xf32", one
     )
     assert (
         "last <lambda>(2x3xf32), before it <lambda>(2x3xf32)" in two and "outside of loops" in two

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from depth import examples, sampled, some
+from depth import sampled, some
 from hypothesis import given, settings
 from local_programs import Program, local_programs
 from lowering.harness import run_ranks
@@ -62,7 +62,7 @@ def check(p: Program) -> int:
 def test_fused_programs_give_the_same(mesh: str, record_property: Any) -> None:
     gone = []
 
-    @settings(max_examples=examples(15))
+    @settings(max_examples=15)
     @given(local_programs(Mesh.parse(mesh), MESHES[mesh]))
     def run(p: Program) -> None:
         gone.append(check(p))

@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -45,6 +46,18 @@ class Hosts:
             self._ip("-n", name, "addr", "add", f"{self.network}.{number}/24", "dev", name)
             self._ip("-n", name, "link", "set", name, "up")
             self._ip("-n", name, "link", "set", "lo", "up")
+        end = time.monotonic() + 10
+        while not all(map(self._carries, self._names)):  # the kernel says so up to a second later
+            if time.monotonic() > end:
+                pytest.skip("two hosts: the cable between them carries nothing")
+            time.sleep(0.05)
+
+    def _carries(self, name: str) -> bool:
+        command = ["ip", "-n", name, "link", "show", name]
+        return (
+            " state UP "
+            in subprocess.run(command, capture_output=True, text=True, timeout=20).stdout
+        )
 
     def end(self) -> None:
         for name in self._names:

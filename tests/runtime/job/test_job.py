@@ -54,7 +54,10 @@ class Ended:
         self.out, self.err = [out for out, _ in said], [err for _, err in said]
         self.status = [process.returncode for process in processes]
         had = re.findall("^has (.*)$", "".join(self.out), re.M)
-        self.left = {path for path in had if os.path.exists(path)}
+        end = time.monotonic() + 5  # who watches a host tidies up once its ranks are gone
+        while (left := {path for path in had if os.path.exists(path)}) and time.monotonic() < end:
+            time.sleep(0.05)
+        self.left = left
 
 
 def by_variables(nranks: int, *arguments: str, seconds: float = 100) -> Ended:
