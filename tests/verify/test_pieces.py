@@ -6,6 +6,9 @@ from verify.pairs import compared, mesh, texts
 
 import meshweave as mw
 from meshweave.errors import CompileError
+from meshweave.verification.terms.indices import Expr, Var, of_var, plus
+from meshweave.verification.terms.pieces import concat, narrowed
+from meshweave.verification.terms.terms import Node, Term, Terms
 
 GATHERED = """
 func.func @main(%a: tensor<8x6xf32> {dist.layout = #dist.layout<"[x, _]">})
@@ -222,3 +225,14 @@ def test_the_sum_of_pieces_is_that_of_each() -> None:
 }}"""
     assert compared(whole, local.replace("FROM", "5")).status == 0
     assert compared(whole, local.replace("FROM", "4")).status == 1
+
+
+def test_a_view_in_front_of_all_pieces_stays_as_it_is() -> None:
+    terms = Terms(100)
+    a, b = [terms.put(Node("argument", (k,), (), "f32"), (n,)) for k, n in ((0, 1), (1, 3))]
+    row, at = Var("i", "i0", 4), Var("i", "i0", 2)
+    first = Term(a, (of_var(row),), (None,))
+    second = Term(b, (plus(of_var(row), Expr(-1)),), (None,))
+    whole = concat(terms, row, [((0, 1), first), ((1, 4), second)])
+    before = terms.composed(whole, {row: plus(of_var(at), Expr(-9))})
+    assert narrowed(terms, before) == before

@@ -209,7 +209,7 @@ def narrowed(terms: Terms, view: Term) -> Term:
     if not isinstance(place, Var) or place.kind == "h" or factor != 1:
         return view
     found = pieces_of(terms, view, place, 0, place.size)
-    if found[0][0][0] > 0:
+    if not found or found[0][0][0] > 0:  # nothing is read of it, or not from its begin
         return view
     made = concat(terms, place, found)
     return view if _is_unknown(terms, made) else made
