@@ -170,7 +170,8 @@ class _CapturedGraph:
         self._sources = [_source(node) for node in graph.graph.nodes if node.op == "placeholder"]
         self._build, self._placements = build, dict(placements)
         self._programs: dict[object, tuple[TorchProgram, list[_Mark]]] = {}
-        self._of_any_size: dict[object, _Sized | None] = {}
+        self._of_any_size: dict[object, _Sized] = {}
+        self._refused: set[object] = set()  # what has no program for more sizes than it has one for
         self.trained: dict[object, TrainedGraph] = {}
 
     def __call__(self, *given: Tensor) -> tuple[Any, ...]:
@@ -180,9 +181,12 @@ class _CapturedGraph:
     @property
     def size(self) -> int:
         """Return how many programs are kept."""
-        kept = sum(one is not None for one in self._of_any_size.values())
         halves = [half for graph in self.trained.values() for half in graph.halves]
-        return len(self._programs) + kept + sum(half.program is not None for half in halves)
+        return (
+            len(self._programs)
+            + len(self._of_any_size)
+            + sum(half.program is not None for half in halves)
+        )
 
     def _call(self, args: tuple[Tensor, ...]) -> tuple[Any, ...]:
         if self._torch.is_grad_enabled() and any(map(_needs_gradient, args)):
@@ -235,19 +239,21 @@ class _CapturedGraph:
         fixed = tuple([_kind(v) for v, shape in zip(inputs, opened.shapes) if shape is None])
         key, sizes = (fixed, rest), opened.sizes(inputs)
         known = self._of_any_size.get(key)
-        if known is None and key in self._of_any_size:
+        if known is not None and all(size <= known.dims[n].max for n, size in sizes.items()):
+            return known.program, known.marks
+        if key in self._refused:
             return None
-        if known is None or any(size > known.dims[name].max for name, size in sizes.items()):
-            if known is not None:
-                known.program.close()
-            self._of_any_size[key] = None
-            for dims in opened.dims(sizes):
-                with suppress(MeshweaveError):
-                    made = self._made(names, states, opened.arguments(inputs, dims))
-                    self._of_any_size[key] = _Sized(*made, dims)
-                    break
-        known = self._of_any_size[key]
-        return None if known is None else (known.program, known.marks)
+        if known is not None:  # as large along each dim as before
+            sizes = {name: max(size, known.dims[name].max) for name, size in sizes.items()}
+        for dims in opened.dims(sizes):
+            with suppress(MeshweaveError):
+                made = self._made(names, states, opened.arguments(inputs, dims))
+                self._of_any_size[key] = _Sized(*made, dims)
+                if known is not None:
+                    known.program.close()
+                return made
+        self._refused.add(key)
+        return None
 
     def _made(
         self, names: Sequence[str], states: Sequence[Tensor], inputs: Sequence[object]
@@ -316,9 +322,8 @@ class _CapturedNumbers:
 
     def __call__(self, *given: Tensor) -> tuple[Any, ...]:
         values = {k: float(given[k]) for k in self._numbers}
-        key = tuple(
-            [value.hex() for value in values.values()]
-        )  # tells -0.0 from 0.0, and a NaN is itself
+        # Texts tell -0.0 from 0.0, and a NaN is itself.
+        key = tuple([value.hex() for value in values.values()])
         piece = self._pieces.get(key)
         if piece is None:
             piece = _CapturedGraph(with_numbers(self._graph, values), *self._rest)

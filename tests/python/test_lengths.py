@@ -486,3 +486,25 @@ def test_a_sum_over_ranks_moves_the_rows_that_there_are(engine: str) -> None:
         wanted = x + np.maximum(x @ w, 0) @ v
         np.testing.assert_allclose(jitted(x, w, v), wanted, rtol=1e-4, atol=1e-4)
     jitted.close()
+
+
+@pytest.mark.parametrize(
+    "condition", ["dense<true> : tensor<2xi1>", "dense<[true, false]> : tensor<2xi1>"]
+)
+def test_an_assertion_that_is_no_number_is_refused_in_a_line(condition: str) -> None:
+    kind = condition.split(" : ")[1]
+    text = f"""
+    func.func public @main(%a: tensor<7xf32>) -> tensor<7xf32> {{
+      %0 = stablehlo.convert %a : (tensor<7xf32>) -> tensor<?xf32>
+      %c = stablehlo.constant {condition}
+      stablehlo.custom_call @shape_assertion(%c) {{api_version = 2 : i32, has_side_effect = true}} : ({kind}) -> ()
+      %2 = stablehlo.convert %0 : (tensor<?xf32>) -> tensor<7xf32>
+      return %2 : tensor<7xf32>
+    }}
+    """
+    if "false" not in condition:
+        with mw.from_mlir(text) as program:
+            assert program(np.ones(7, np.float32))[0].shape == (7,)
+        return
+    with pytest.raises(CompileError, match="shape_assertion"):
+        mw.from_mlir(text)

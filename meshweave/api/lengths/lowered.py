@@ -91,7 +91,7 @@ def one_of_all(
             text, results = _masked([text_of(one) for one in traced], sizes, dims)
         except CompileError as error:
             refused.append(error)
-            if len(refused) > 1 and error.location == refused[-2].location:
+            if error.location and any(error.location == one.location for one in refused[:-1]):
                 break  # it is not by chance
             continue
         return OneOfAll(sizes, traced, text, results)

@@ -26,7 +26,7 @@ def settle_sizes(module: ir.Module, main: ir.Operation, text: str) -> None:
         return
     inline_calls(
         module, main
-    )  # upstream refines functions only where all calls have the same sizes
+    )  # upstream refines only functions whose calls all have the same sizes
     PassManager.parse(_REFINE).run(module.operation)
     for op in ops_named(module.operation, "stablehlo.custom_call"):
         if op.attributes["call_target_name"].value == "shape_assertion":
@@ -34,11 +34,11 @@ def settle_sizes(module: ir.Module, main: ir.Operation, text: str) -> None:
 
 
 def _check(op: ir.Operation) -> None:
-    holds, *numbers = [_number(value) for value in op.operands]
+    holds, *numbers = [_number(value) for value in op.operands] or [None]
     if holds is None:
         return
     if not holds:
-        said = op.attributes["error_message"].value
+        said = op.attributes["error_message"].value if "error_message" in op.attributes else op.name
         for k, number in enumerate(numbers):
             said = said.replace(f"{{{k}}}", str(number))
         raise CompileError(said.partition(" Using the following")[0], location_text(op))
@@ -49,4 +49,6 @@ def _number(value: ir.Value) -> int | None:
     made = producer(value)
     if made is None or made.name != "stablehlo.constant":
         return None
-    return int(made.attributes["value"].get_splat_value().value)
+    held = made.attributes["value"]
+    whole = isinstance(held, ir.DenseIntElementsAttr) and held.is_splat
+    return int(held.get_splat_value().value) if whole else None
