@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from meshweave import errors
+from meshweave.abi import StatusRow
 from meshweave.bundle import Manifest
 from meshweave.errors import MeshweaveError, RankError, UsageError
 from meshweave.runtime.flight.diagnosis import named
@@ -110,7 +111,6 @@ class Job:
         self.calls = 0  # meetings of all ranks so far
         self.doing = "begin"
         self._gone: dict[int, int] = {}  # ranks that have left, and the meetings that they had
-        self._lock = threading.Lock()
         self._closers: list[Callable[[], None]] = []
         self._lifeline = self._linked()
 
@@ -156,8 +156,8 @@ class Job:
     def same(self, values: Mapping[str, bytes], who: str) -> None:
         """Do as Member says."""
         self._meet(lambda: who)
-        names = list(values)
-        differing = self._differ([values[name] for name in names]) if names else []
+        names = list(values) or ["an argument"]  # another rank may give a whole array here
+        differing = self._differ(list(values.values()) or [b""])
         if differing:
             raise RankError(
                 f"{who}: {names[differing[0]]} is not the same on all ranks: each gives the same whole array, or "
@@ -197,7 +197,7 @@ class Job:
         self.calls += 1
         self.doing = say()
         self.board.progress(self.rank, self.calls)
-        for rank, calls in self._gone.items():
+        for rank, calls in tuple(self._gone.items()):  # the lifeline's thread adds to it
             self._check_gone(rank, calls)
 
     def _differ(self, values: list[bytes]) -> list[int]:
@@ -257,7 +257,9 @@ class Job:
     def _give_up(self) -> NoReturn:
         rows = self.board.records()
         late = [
-            r.rank for r in rows if r.pid and int(self.board.rows[r.rank, _PROGRESS]) < self.calls
+            r.rank
+            for r in rows
+            if r.pid and int(self.board.rows[r.rank, StatusRow.PROGRESS]) < self.calls
         ]
         who = named(late) if late else "another rank"
         has = "have" if len(late) > 1 else "has"
@@ -329,9 +331,6 @@ class Job:
         self.comm.Free()
         self.host.Free()
         self._finalize()
-
-
-_PROGRESS = 3  # of abi.StatusRow
 
 
 def _flush() -> None:

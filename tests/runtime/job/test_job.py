@@ -153,6 +153,7 @@ def test_all_ranks_end_when_the_first_does():
         ("program", r"RankError: the ranks call different programs: rank 0: call first; rank 1: compile second"),
         ("loaded", r"RankError: the ranks call different programs: rank 0: call first; rank 1: call second"),
         ("values", r"RankError: second: argument arg0 is not the same on all ranks: each gives the same whole"),
+        ("mixed", r"RankError: second: (argument arg0|an argument) is not the same on all ranks: each gives the"),
         ("numpy", r"RankError: from_numpy: the array is not the same on all ranks: each gives the same whole array"),
         ("captured", r"RankError: <lambda>: captured0 is not the same on all ranks"),
         ("mesh", r"MeshweaveError: the mesh \(a=3\) has 3 ranks, this job has 2 processes: as many, or one"),
