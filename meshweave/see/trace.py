@@ -26,12 +26,11 @@ from meshweave.runtime.tracing import ClockReading, Taken
 from meshweave.runtime.watched import WATCHERS, Watched
 
 ROOM = 1 << 16  # marks of a rank in a call, 16 bytes each
-KINDS = ("kernel", "copy", "collective", "wait")
 
 
 @dataclass(frozen=True)
 class Slice:
-    """Say what a rank did for a while. kind: one of KINDS.
+    """Say what a rank did for a while. kind: one of `timeline.KINDS`.
 
     start, duration: in nanoseconds, from when the trace began. call: the number of the call, of all programs. where:
     its place in the source. nbytes: of a collective, what the busiest rank receives. waits_for: of a wait, the
@@ -101,9 +100,11 @@ class RankTrace:
             self.unseen += traced.first is None
 
     def ended(self, program: Watched) -> None:
-        """Take the marks of a call."""
-        self._programs[id(program)].take(self.calls)
-        self.calls += 1
+        """Take the marks of a call; of one that another thread began before the trace there are none."""
+        traced = self._programs.get(id(program))
+        if traced is not None:
+            traced.take(self.calls)
+            self.calls += 1
 
     def as_dict(self) -> dict[str, Any]:
         """Return the trace as Chrome's trace events: a track for each rank, times in microseconds."""
@@ -163,7 +164,7 @@ class _Traced:
     def stop(self) -> None:
         """End the tracing of the program."""
         if self.first is not None:
-            self.last = self.program.trace(0)  # type: ignore[attr-defined]
+            self.last = self.program.untrace()  # type: ignore[attr-defined]
 
     def slices(self, began: int) -> Iterator[Slice]:
         """Yield the slices of all calls, with times from `began` on."""

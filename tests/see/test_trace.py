@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ import meshweave as mw
 from meshweave.abi import StatusRow, TraceBuffer
 from meshweave.bundle import Manifest, OpInfo
 from meshweave.errors import UsageError
+from meshweave.runtime.tracing import Marks
+from meshweave.runtime.watched import told_ended
 from meshweave.see.trace import RankTrace, Slice, slices_of
 
 X = np.arange(64, dtype=np.float32).reshape(8, 8)
@@ -72,6 +75,28 @@ def test_nothing_is_recorded_when_it_is_over(layer: mw.Program) -> None:
     executable = layer._last.program.executable
     assert len(t.slices) == count and executable._marks is None
     assert not executable._board.rows[:, StatusRow.TRACE].any()
+
+
+def test_a_trace_ends_when_the_call_of_another_thread_has(layer: mw.Program) -> None:
+    layer(X, W)
+    executable = layer._last.program.executable
+    executable._busy.acquire()  # as a call does, whose ranks may be about to write a mark
+    executable._marks = marks = Marks(range(4), 8)
+    marks.show(executable._board)
+    ending = Thread(target=executable.untrace)
+    ending.start()
+    ending.join(0.1)
+    assert executable._marks is marks and executable._board.rows[:, StatusRow.TRACE].all()
+    executable._busy.release()
+    ending.join()
+    assert executable._marks is None and not executable._board.rows[:, StatusRow.TRACE].any()
+
+
+def test_a_call_that_began_before_the_trace_is_left_out(layer: mw.Program) -> None:
+    layer(X, W)
+    with mw.trace() as t:
+        told_ended(layer._last.program.executable)
+    assert (t.calls, t.slices) == (0, ())
 
 
 def test_marks_beyond_the_room_are_counted(layer: mw.Program) -> None:

@@ -295,10 +295,18 @@ class LocalExecutable:
         return LocalCall(self, *bind_rows(self.manifest, self.mesh.nranks, inputs))
 
     def trace(self, room: int) -> ClockReading | None:
-        """Have the ranks write marks, so many in a call; 0: no more. Return what the clocks say, where they can."""
-        self._marks = Marks(range(self.mesh.nranks), room) if room else None
-        if not room:
+        """Have the ranks write marks, so many in a call. Return what the clocks say, where they can.
+
+        For who hears that a call begins: no other call runs then.
+        """
+        self._marks = Marks(range(self.mesh.nranks), room)
+        return read_clock(self._code)
+
+    def untrace(self) -> ClockReading | None:
+        """Have the ranks write no marks any more, once a call of another thread is over: it may still write some."""
+        with self._busy:
             hide(self._board, range(self.mesh.nranks))
+            self._marks = None
         return read_clock(self._code)
 
     def marks(self) -> Taken:

@@ -128,12 +128,16 @@ class InsideProgram:
     def trace(self, room: int) -> ClockReading | None:
         """Have this rank write marks; return what the clocks say, where they can.
 
-        room: marks in a call, 16 bytes each; 0: no more.
+        room: marks in a call, 16 bytes each.
         """
-        self._marks = Marks([self.rank], room) if room else None
+        self._marks = Marks([self.rank], room)
+        self._marks.show(self._board)
+        return read_clock(self._program.code)
+
+    def untrace(self) -> ClockReading | None:
+        """Have this rank write no marks any more; return what the clocks say."""
         hide(self._board, [self.rank])
-        if self._marks is not None:
-            self._marks.show(self._board)
+        self._marks = None
         return read_clock(self._program.code)
 
     def marks(self) -> Taken:

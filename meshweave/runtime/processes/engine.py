@@ -193,7 +193,7 @@ class ProcessExecutable:
             self._job = self._scratch = None
 
     def trace(self, room: int) -> ClockReading | None:
-        """Have the ranks write marks, so many in a call; 0: no more. Return what the clocks say, where they can."""
+        """Have the ranks write marks, so many in a call. Return what the clocks say, where they can."""
         if not self.engine.traces:
             return None
         with self.engine.busy:
@@ -207,6 +207,10 @@ class ProcessExecutable:
             self._traced = job
             clock = answers[0].get("clock")
             return None if clock is None else ClockReading(*clock)
+
+    def untrace(self) -> ClockReading | None:
+        """Have the ranks write no marks any more; return what the clocks say."""
+        return self.trace(0)
 
     def marks(self) -> Taken:
         """Return the marks of each rank since the last time; none where they had to be started again."""
