@@ -151,6 +151,10 @@ def test_what_does_not_fit_into_an_array_is_refused():
             whole[0] = value
     with pytest.raises(UsageError, match="divide in place: the result is f32"):
         whole /= 2
+    with pytest.raises(
+        UsageError, match=r"x \+= y: an Array from outside does not change in a traced"
+    ):
+        mw.jit(lambda x: whole.__iadd__(x))(whole)
     same = other = mw.asarray(np.arange(3.0))
     same += 1
     assert same is other and other.tolist() == [1.0, 2.0, 3.0]

@@ -184,7 +184,14 @@ class Array(Operators):
         return shards
 
     def become(self, other: Array) -> None:
-        """Take the value of the Array `other`, of this shape and dtype: what assignment to elements does."""
+        """Take the value of the Array `other`, of this shape and dtype: what assignment to elements does.
+
+        Raises UsageError where `other` is what a traced function has made: it has no value yet.
+        """
+        if not isinstance(other, Array):
+            raise UsageError(
+                "x += y: an Array from outside does not change in a traced function: give it in, or write x = x + y"
+            )
         self._held, self.kind, self._alone = other.here, other.kind, other._alone
 
     @property
