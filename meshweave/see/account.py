@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from meshweave.bundle import Bundle, port_bytes
+from meshweave.bundle import Bundle, CollectiveInfo, port_bytes
 from meshweave.report import Moment, Report, TransferRow, human_bytes
 from meshweave.see.budget import Excess, Spent
 
@@ -17,13 +17,22 @@ _LONGEST = 72  # characters of a line of the source
 
 
 def report_of_bundle(bundle: Bundle) -> Report:
-    """Return what a bundle that was read from the disk knows of itself: no reasons."""
-    manifest = bundle.manifest
-    rows = []
+    """Return what a bundle that was read from the disk knows of itself: no reasons.
+
+    Of ops that are alike in all but their place, each is taken to run equally often.
+    """
+    manifest, rows = bundle.manifest, []
+    times, seen = Counter(manifest.collectives), Counter[CollectiveInfo]()
     for info in manifest.collectives:
-        ops = [op for op in manifest.ops if op.name.startswith(info.op)]
-        op = next((op for op in ops if op.bytes == info.bytes), None)
-        place = (op.tensor, op.location) if op is not None else ("", "")
+        alike = [
+            op for op in manifest.ops
+            if (op.axes, op.bytes) == (info.axes, info.bytes) and op.name.startswith(info.op)
+        ]  # fmt: skip
+        place = ("", "")
+        if alike:
+            op = alike[seen[info] * len(alike) // times[info]]
+            place = (op.tensor, op.location)
+        seen[info] += 1
         rows.append(TransferRow(info.op, info.axes, info.bytes, *place))
     ports = (*manifest.inputs, *manifest.outputs)
     return Report(

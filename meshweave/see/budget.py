@@ -17,6 +17,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -62,8 +63,8 @@ class Bound:
         if unit not in (_UNITS if units else {"": 1}):
             known = ", ".join(name for name in _UNITS if name) if units else "none"
             raise UsageError(f'{what}: no unit "{unit}"; there are {known}')
-        bound = float(number) * _UNITS[unit]
-        if bound != int(bound):
+        bound = Fraction(number) * _UNITS[unit]
+        if bound.denominator != 1:
             raise UsageError(f"{what}: {value!r:.40} is no whole number; {right} is right")
         size = f"{found[2]} {unit or 'bytes'}" if units else found[2]
         return Bound(sign, int(bound), size)

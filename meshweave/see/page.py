@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from html import escape
 from itertools import groupby
 from pathlib import Path
@@ -70,6 +71,13 @@ class _Writer:
     def __init__(self, page: Page) -> None:
         self.page, self.report, self.mesh = page, page.report, page.mesh
         self.layouts: dict[tuple[str, tuple[int, ...]], int] = {}
+        self.held = cache(lambda text, shape: held(Layout.parse(text), self.mesh, shape))
+        self.kernels: dict[str, list[str]] = defaultdict(list)  # by place, and what became of hints
+        self.outcomes: dict[str, list[str]] = defaultdict(list)
+        for kernel in self.report.kernels:
+            self.kernels[kernel.where].append(_chosen(kernel))
+        for entry in self.report.ledger:
+            self.outcomes[entry.location].append(f"{entry.hint} {entry.outcome}")
 
     def text(self) -> str:
         """Return the whole page."""
@@ -222,13 +230,8 @@ class _Writer:
         return f"<details><summary>{head}</summary>{table}</details>"
 
     def _op(self, row: OpRow) -> str:
-        kernels = [k for k in self._kernels().get(row.where, ()) if row.work]
-        kernel = "; ".join(dict.fromkeys(_chosen(k) for k in kernels))
-        hints = "; ".join(
-            dict.fromkeys(
-                f"{e.hint} {e.outcome}" for e in self.report.ledger if e.location == row.where
-            )
-        )
+        kernel = "; ".join(dict.fromkeys(self.kernels[row.where])) if row.work else ""
+        hints = "; ".join(dict.fromkeys(self.outcomes[row.where]))
         cost = f"{row.work:,}" if row.work else ""
         if row.reason is not None:
             cost = human_bytes(self.report.reasons[row.reason].nbytes)
@@ -240,12 +243,6 @@ class _Writer:
             f"<td>{self.layout(row.layout, row.shape)}</td><td>{escape(kernel)}</td><td>{escape(hints)}</td>"
         )
         return f'<tr data-op="{escape(words.lower())}">{cells}<td class="n">{cost}</td></tr>'
-
-    def _kernels(self) -> Mapping[str, Sequence[KernelRow]]:
-        found: dict[str, list[KernelRow]] = {}
-        for row in self.report.kernels:
-            found.setdefault(row.where, []).append(row)
-        return found
 
     # Layouts.
 
@@ -270,7 +267,7 @@ class _Writer:
             layout = Layout.parse(text)
             sizes = "x".join(map(str, shape)) or "a number"
             ask = ""
-            if shape and held(layout, self.mesh, shape) is not None:
+            if shape and self.held(text, shape) is not None:
                 ask = (
                     f'<p><label>Who holds element <input data-layout="{number}" aria-describedby="held{number}" '
                     f'placeholder="{", ".join("0" for _ in shape)}"></label> '
@@ -284,7 +281,7 @@ class _Writer:
 
     def _data(self) -> list[Any]:
         return [
-            held(Layout.parse(text), self.mesh, shape) or {"shape": list(shape), "held": []}
+            self.held(text, shape) or {"shape": list(shape), "held": []}
             for text, shape in self.layouts
         ]
 

@@ -100,7 +100,7 @@ class TestBudgets:
     def _write(self) -> int:
         """Write what the tests took, of those that call programs; return how many."""
         parts = [
-            f"[{json.dumps(test)}]\nbytes = {taken['bytes']}\npeak = {taken['peak']}\n"
+            f"[{json.dumps(test, ensure_ascii=False)}]\nbytes = {taken['bytes']}\npeak = {taken['peak']}\n"
             f"collectives = {_inline(taken['collectives'])}\n"
             for test, taken in self.taken.items()
             if taken["peak"]

@@ -95,7 +95,7 @@ def run(options: argparse.Namespace) -> int:
 
 @contextmanager
 def traced(path: str | None) -> Iterator[None]:
-    """RankTrace what runs inside, and write that to a file, where there is one."""
+    """Trace what runs inside, and write that to a file, where there is one."""
     if path is None:
         yield
         return

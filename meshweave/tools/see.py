@@ -3,11 +3,13 @@
 import argparse
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from meshweave.api.program import Progress, lowered
 from meshweave.errors import UsageError
+from meshweave.files.whole import write_text
 from meshweave.layout import Mesh
 from meshweave.report import Report, human_bytes
 from meshweave.see.account import report_of_bundle, spent_by, why
@@ -81,12 +83,11 @@ def view_command(options: argparse.Namespace) -> int:
         if options.diff is not None:
             with_other = open_program(options.diff)
             other, name = reasoned(with_other, options, progress), os.path.basename(options.diff)
-    page = Page(
-        *(page.title, page.mesh, page.engine, page.report, page.ports, (), page.before),
-        *(trace, options.trace or "", other, name),
-    )
-    page.save(output)
-    print(f"{output}: {len(page.html.encode()):,} bytes")
+    text = replace(
+        page, trace=trace, trace_name=options.trace or "", other=other, other_name=name
+    ).html
+    write_text(output, text)
+    print(f"{output}: {len(text.encode()):,} bytes")
     return 0
 
 

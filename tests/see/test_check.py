@@ -5,8 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from commands import meshweave
+
+import meshweave as mw
+from meshweave.see.account import report_of_bundle
 
 GATHERED = """func.func @main(%a: tensor<8x6xf32> {dist.layout = #dist.layout<"[x, _]">})
     -> (tensor<8x6xf32> {dist.layout = #dist.layout<"[_, _]">}) {
@@ -56,6 +60,22 @@ def test_a_bundle_is_held_to_a_budget_too(program: Path, tmp_path: Path) -> None
     done = meshweave("check", bundle, "--budget", budget(tmp_path, "bytes = 95\n"))
     assert done.status == 1
     assert "all_gather over x: 1 x, 96 B, at gathered.mlir:3:8" in done.out
+
+
+@pytest.mark.parametrize("axes", ["xy", "xx"])
+def test_collectives_of_a_bundle_that_receive_as_much_have_their_own_places(axes: str) -> None:
+    def gathers(a: mw.Array, b: mw.Array) -> tuple[mw.Array, mw.Array]:
+        first = mw.redistribute(a + a, "[_, _]")
+        return first, mw.redistribute(b * b, "[_, _]")
+
+    value = np.ones((8, 4), np.float32)
+    f = mw.jit(gathers, mesh="x=2, y=2", in_layouts=tuple(f"[{axis}, _]" for axis in axes))
+    f(value, value)
+    rows = report_of_bundle(f._last.program.bundle).collectives
+    f.close()
+    assert [row.axes for row in rows] == [(axis,) for axis in axes]
+    lines = [int(row.where.split(":")[1]) for row in rows]
+    assert lines == [gathers.__code__.co_firstlineno + n for n in (1, 2)]
 
 
 @pytest.mark.parametrize(

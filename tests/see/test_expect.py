@@ -156,6 +156,7 @@ def test_what_is_no_limit_is_refused(given: dict[str, object], message: str) -> 
 
 
 def test_limits_read_units_and_signs() -> None:
+    assert Bound.read("x", "1.001 KB", True).bound == 1001  # 1000.9999999999999 as floats
     read = [Bound.read("x", text, True) for text in ("1.5 KiB", "< 2 KB", "1_000", ">= 1 GiB")]
     assert [(limit.sign, limit.bound) for limit in read] == [
         *(("<=", 1536), ("<", 2000), ("<=", 1000), (">=", 1 << 30)),

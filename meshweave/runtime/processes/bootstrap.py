@@ -1,4 +1,4 @@
-"""Let processes on GPUs find each other without MPI: which rank each is, and a store of values that all can read."""
+"""Let the processes of a job find each other without MPI: which rank each is, and a store that all can read."""
 
 from __future__ import annotations
 
