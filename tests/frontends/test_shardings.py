@@ -300,6 +300,10 @@ def test_values_of_a_group_share_a_sharding_and_a_barrier_is_passed():
     found = str(load(text))
     assert found.count('"dist.constrain"') == 1 and '{layout = #dist.layout<"[x, y]">}' in found
     assert "sdy" not in found
+    on_op = text.replace(' {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {"y"}]>}', "").replace(
+        "tanh %a", 'tanh %a {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{"x"}, {}]>]>}'
+    )
+    assert str(load(on_op)).count('{layout = #dist.layout<"[x, _]">}') == 2  # and on the argument
 
 
 ORDERED = """module {

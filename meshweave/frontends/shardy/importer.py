@@ -301,8 +301,7 @@ def _said_of(
     maker = producer(value)
     if maker is None and value.owner == main.regions[0].blocks[0]:
         given = arguments[ir.BlockArgument(value).arg_number]
-        names = ("layout", "open", "replicated", "priorities")
-        found = {n: given[f"dist.{n}"] for n in names if f"dist.{n}" in given}
+        found = {n: given[f"dist.{n}"] for n in _SAID if f"dist.{n}" in given}
         if found:
             return found
     around = [use.owner.operation for use in value.uses] + ([maker] if maker is not None else [])
@@ -310,7 +309,12 @@ def _said_of(
         if op.name == "sdy.sharding_constraint":
             sharding = read_at(op, str(op.attributes["sharding"]), value.type, meshes)
             return layout_attributes(sharding, op)
+        if op.name == "dist.constrain":  # of a sharding on the op that makes it
+            return {name: op.attributes[name] for name in _SAID if name in op.attributes}
     return None
+
+
+_SAID = ("layout", "open", "replicated", "priorities")
 
 
 def import_barriers(ops: Ops) -> None:
