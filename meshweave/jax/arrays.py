@@ -104,10 +104,13 @@ def to_jax(jax: ModuleType, array: Array, devices: Any, weak: bool) -> Any:
         found = _on_devices(jax, array, devices)
     else:
         found = jax.numpy.asarray(elements(array))
-    if not weak:
-        return found
+    return weakly_typed(found) if weak else found
+
+
+def weakly_typed(value: Any) -> Any:
+    """Return a `jax.Array` that takes the dtype of what it meets, as a Python number does."""
     convert = import_module("jax.extend.core.primitives").convert_element_type_p
-    return convert.bind(found, new_dtype=found.dtype, weak_type=True, sharding=None)
+    return convert.bind(value, new_dtype=value.dtype, weak_type=True, sharding=None)
 
 
 def elements(array: Array) -> np.ndarray[Any, Any]:

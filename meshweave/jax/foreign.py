@@ -8,15 +8,15 @@ all of the batch at once. Gradients of gradients, and batches of either, come of
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from types import ModuleType
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from meshweave.jax.arrays import elements
+from meshweave.jax.arrays import elements, weakly_typed
 from meshweave.jax.placements import PyTree, batched_sharding
 from meshweave.jax.program import JaxProgram
+from meshweave.jax.tracing import Leaf, is_value
 
 JaxValue: TypeAlias = Any  # a jax.Array, or what stands for one while JAX traces
 Compile: TypeAlias = Callable[
@@ -96,7 +96,7 @@ class ForeignFunction:
     def _arrays_of(self, *arrays: JaxValue) -> list[JaxValue]:
         """Return the results of the original function that are arrays."""
         leaves = self._jax.tree.leaves(self._function(*arrays))
-        return [leaf for leaf in leaves if hasattr(leaf, "dtype") or isinstance(leaf, _NUMBERS)]
+        return [leaf for leaf in leaves if is_value(leaf)]
 
     def _pull(
         self, arrays: Sequence[JaxValue], given: Sequence[JaxValue]
@@ -137,9 +137,6 @@ class ForeignFunction:
         return ForeignFunction(self._jax, backward, shardings, self._compile)
 
 
-_NUMBERS = (bool, int, float, complex)
-
-
 def _is_key(jax: ModuleType, value: JaxValue) -> bool:
     return bool(jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key))
 
@@ -148,11 +145,8 @@ def _is_float(jax: ModuleType, value: JaxValue) -> bool:
     return bool(jax.numpy.issubdtype(value.dtype, jax.numpy.inexact))
 
 
-def _as(jax: ModuleType, value: JaxValue, leaf: Any) -> JaxValue:
+def _as(jax: ModuleType, value: JaxValue, leaf: Leaf) -> JaxValue:
     """Return a result as JAX's types are: a PRNG key, or weakly typed."""
     if leaf.key is not None:
         return jax.random.wrap_key_data(value, impl=leaf.key.impl)
-    if not leaf.weak:
-        return value
-    convert = import_module("jax.extend.core.primitives").convert_element_type_p
-    return convert.bind(value, new_dtype=value.dtype, weak_type=True, sharding=None)
+    return weakly_typed(value) if leaf.weak else value

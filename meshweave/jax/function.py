@@ -27,7 +27,7 @@ from meshweave.jax.modules import ModuleCall, module_call
 from meshweave.jax.placements import PyTree, constrained, spread
 from meshweave.jax.program import JaxProgram, the_jax
 from meshweave.jax.statics import Chosen, SplitCall, chosen, signature_of, split
-from meshweave.jax.tracing import Inside, Wanted, inside, is_array, name_of, trace
+from meshweave.jax.tracing import NUMBERS, Inside, Wanted, inside, is_array, name_of, trace
 from meshweave.runtime.arrays.array import Array
 from meshweave.runtime.forks import new_lock
 
@@ -36,7 +36,6 @@ if TYPE_CHECKING:  # JAX is optional
     from meshweave.jax.placements import MeshLike
 
 _LOG = logging.getLogger("meshweave")
-_NUMBERS = (bool, int, float, complex)
 _Numbers: TypeAlias = int | Sequence[int]
 _Names: TypeAlias = str | Sequence[str]
 RESULTS = ("mw", "jax")
@@ -282,7 +281,7 @@ class JaxFunction:
 
     def _foreign(self, jax: ModuleType, call: _Call) -> PyTree:
         """Call it where JAX traces: under `jax.jit`, `jax.grad`, `jax.vmap`."""
-        numbers = [n for n, v in enumerate(call.leaves) if is_array(v) or type(v) in _NUMBERS]
+        numbers = [n for n, v in enumerate(call.leaves) if is_array(v) or type(v) in NUMBERS]
         arrays = [_jax_array(jax, call.leaves[n]) for n in numbers]
         foreign = self._foreigns.get(call.key)
         if foreign is None:
@@ -342,6 +341,8 @@ class JaxFunction:
     def _lying_so(self, call: _Call) -> JaxProgram | None:
         """Return a program whose arguments lie where the Arrays of a call do, as those of the step before do."""
         arrays = [(n, leaf) for n, leaf in enumerate(call.leaves) if isinstance(leaf, Array)]
+        if not arrays:
+            return None  # it is for propagation, whatever was called before
         for program in self._anywhere.get(call.anywhere, ()):
             layouts = program.argument_layouts
             if all(
@@ -487,7 +488,7 @@ def _jax_array(jax: ModuleType, leaf: PyTree) -> PyTree:
 
 
 def _is_number(value: object) -> bool:
-    return type(value) in _NUMBERS
+    return type(value) in NUMBERS
 
 
 def _kind(jax: ModuleType, leaf: PyTree) -> Hashable:
@@ -497,7 +498,7 @@ def _kind(jax: ModuleType, leaf: PyTree) -> Hashable:
         return leaf.shape, jax.dtypes.canonicalize_dtype(leaf.dtype), False, None
     if isinstance(leaf, jax.core.Tracer):
         return leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False), None
-    if kind in _NUMBERS:
+    if kind in NUMBERS:
         return (), jax.dtypes.canonicalize_dtype(kind), kind is not bool, None
     if is_array(leaf) and hasattr(leaf, "shape"):
         sharding = getattr(leaf, "sharding", None)

@@ -77,8 +77,11 @@ def placements(
     for number, (leaf, ask) in enumerate(zip(leaves, asked, strict=True)):
         if isinstance(leaf, Array) and ask.value is leaf.layout and leaf.mesh != ours:
             ask = ask._replace(value=None)  # of another mesh: it is laid out again
-        layout = _layout(ask, _shape(jax, leaf), ours)
-        theirs = layout if ours is None or layout is None else _theirs(layout, abstract, ours, leaf)
+        shape = _shape(jax, leaf)
+        layout = _layout(ask, shape, ours)
+        theirs = (
+            layout if ours is None or layout is None else _theirs(layout, abstract, ours, shape)
+        )
         if isinstance(theirs, Layout):
             layouts[number], theirs = str(_of_data(jax, leaf, theirs)), None
         leaves[number] = _abstracted(jax, leaf, theirs)
@@ -120,10 +123,11 @@ def constrained(
     leaves, tree = jax.tree.flatten(values)
     for number, (value, leaf) in enumerate(zip(wanted, leaves, strict=True)):
         who = f"{what}, leaf {number}"
-        layout = _layout(_Asked(value, who), _shape(jax, leaf), mesh)
+        shape = _shape(jax, leaf)
+        layout = _layout(_Asked(value, who), shape, mesh)
         if layout is None or mesh is None or abstract is None:
             continue
-        theirs = _theirs(layout, abstract, mesh, leaf)
+        theirs = _theirs(layout, abstract, mesh, shape)
         if isinstance(theirs, Layout):
             raise UsageError(
                 f"{who} is {layout}, which JAX does not have: inside another function blocks of equal size are right"
@@ -249,11 +253,11 @@ def _layout(ask: _Asked, shape: Shape, mesh: Mesh | None) -> Layout | None:
 
 
 def _theirs(
-    layout: Layout, abstract: AbstractMesh | None, mesh: Mesh, leaf: PyTree
+    layout: Layout, abstract: AbstractMesh | None, mesh: Mesh, shape: Shape
 ) -> NamedSharding | Layout:
     """Return a layout as JAX's sharding, or as it is where JAX does not have it."""
     sharding = import_module("jax.sharding")
-    if abstract is None or not jax_has(layout, mesh, tuple(leaf.shape)):
+    if abstract is None or not jax_has(layout, mesh, shape):
         return layout
     return sharding.NamedSharding(abstract, sharding.PartitionSpec(*to_spec(layout)))
 
@@ -280,7 +284,7 @@ def _of_data(jax: ModuleType, leaf: PyTree, layout: Layout) -> Layout:
     return Layout((*layout.dims, (REST,)), layout.partial, order, layout.uneven)
 
 
-def jax_has(layout: Layout, mesh: Mesh, shape: tuple[int, ...]) -> bool:
+def jax_has(layout: Layout, mesh: Mesh, shape: Shape) -> bool:
     """Tell whether JAX has the layout: blocks of one size, and nothing pending."""
     if not layout.is_block or layout.partial:
         return False

@@ -101,7 +101,9 @@ def chosen(
 
 
 def _as_tuple(given: Any, kind: type, what: str, right: str) -> tuple[Any, ...]:
-    found = (given,) if isinstance(given, kind) else tuple(() if given is None else given)
+    found = () if given is None else (given,)
+    if isinstance(given, Iterable) and not isinstance(given, str):
+        found = tuple(given)
     if not all(isinstance(one, kind) and not isinstance(one, bool) for one in found):
         raise UsageError(f"jax.jit: {what} is {given!r:.40}: {right} is right")
     return found

@@ -124,8 +124,8 @@ def trace(
         raise UsageError(f"from_jax: a function is needed, got {type(fn).__name__}")
     given = (tuple(args), dict(kwargs))
     leaves = jax.tree.leaves(given)
-    held = {n: v for n, v in enumerate(leaves) if not isinstance(v, _NUMBERS) and not is_array(v)}
-    numbers = {n: v for n, v in enumerate(leaves) if isinstance(v, _NUMBERS)}
+    held = {n: v for n, v in enumerate(leaves) if not is_value(v)}
+    numbers = {n: v for n, v in enumerate(leaves) if isinstance(v, NUMBERS)}
     jitted = hasattr(fn, "trace") and hasattr(fn, "lower")
     own = jitted and wanted.leaves_it
     try:
@@ -144,12 +144,17 @@ def trace(
     )
 
 
-_NUMBERS = (bool, int, float, complex)
+NUMBERS = (bool, int, float, complex)
 
 
 def is_array(value: object) -> bool:
     """Tell whether JAX takes a value as an array, which Python numbers are not here."""
     return hasattr(value, "dtype") or hasattr(value, "__jax_array__")
+
+
+def is_value(value: object) -> bool:
+    """Tell whether programs compute with a leaf, an array or a Python number; others they hold."""
+    return isinstance(value, NUMBERS) or is_array(value)
 
 
 def name_of(fn: Callable[..., PyTree]) -> str:
@@ -212,11 +217,7 @@ class _Returned:
         @wraps(fn)
         def noted(*args: PyTree, **kwargs: PyTree) -> PyTree:
             leaves, self.tree = self._jax.tree.flatten(fn(*args, **kwargs))
-            self.held = {
-                n: leaf
-                for n, leaf in enumerate(leaves)
-                if not isinstance(leaf, _NUMBERS) and not is_array(leaf)
-            }
+            self.held = {n: leaf for n, leaf in enumerate(leaves) if not is_value(leaf)}
             left = [None if n in self.held else leaf for n, leaf in enumerate(leaves)]
             return self._jax.tree.unflatten(self.tree, left)
 

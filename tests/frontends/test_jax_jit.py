@@ -205,6 +205,23 @@ def test_the_second_step_takes_the_program_of_the_first() -> None:
     assert step.cache_info() == (3, 2, 2)
 
 
+def test_where_whole_arrays_go_is_no_matter_of_the_calls_before() -> None:
+    f = mw.jax.jit(lambda x: x + 1)
+    x = np.arange(4, dtype=np.float32)
+    assert f(mw.Array.from_numpy(x, mesh="x=2", layout="[x]")).mesh == mw.Mesh(x=2)
+    assert f(x).mesh == mw.Mesh() and f.cache_info() == (0, 2, 2)
+
+
+def test_python_numbers_have_shardings_too() -> None:
+    x = np.arange(4, dtype=np.float32)
+    scaled = mw.jax.jit(lambda x, s: x * s, mesh="x=2", in_shardings=("[x]", P()))
+    outer = mw.jax.jit(lambda x: scaled(x, 2.0) + 1, mesh="x=2")
+    np.testing.assert_array_equal(scaled(x, 2.0), x * 2)
+    np.testing.assert_array_equal(outer(x), x * 2 + 1)
+    with pytest.raises(LayoutError, match="in_shardings of s"):
+        mw.jax.jit(lambda s: s, mesh="x=2", in_shardings=(P("x"),))(2.0)
+
+
 def test_layouts_that_jax_does_not_have() -> None:
     f = mw.jax.jit(
         lambda x: (x + 1, x.sum(1)),
@@ -336,6 +353,11 @@ WRONG: list[Any] = [
         lambda: mw.jax.jit(lambda a: a, donate_argnames="b"),
         UsageError,
         "donate_argnames has 'b', the function's arguments are a",
+    ),
+    (
+        lambda: mw.jax.jit(lambda a: a, static_argnums=1.5),
+        UsageError,
+        "static_argnums is 1.5: a number or several is right",
     ),
     (
         lambda: mw.jax.jit(lambda a: a, static_argnums="a"),
