@@ -105,7 +105,23 @@ def test_explain_says_what_other_layouts_cost_and_how_to_pin_the_plan() -> None:
     placed(X, W)
     text = placed.explain()
     assert "proven" in text and "costs more" in text and "next best plans" in text
-    assert 'in_layouts=("' in text and 'layouts="auto"' in text.replace("\n", "")
+    placed.close()
+    held = np.ones((40, 2048), np.float32)  # large enough to be an argument of the program
+    for fn, values in ((product, (X, W)), (lambda x: mw.maximum(x @ held, 0.0), (X,))):
+        placed = mw.jit(fn, mesh="dp=2, tp=2", layouts="auto")
+        placed(*values)
+        pins = str(placed.explain()).replace("\n", " ").partition("to pin it: ")[2]
+        said = pins.partition('"auto"')[0]
+        pinned = mw.jit(fn, **eval(f"dict({said}'auto')"))
+        pinned(*values)
+        layouts = [[p.layout for p in one._last.program.inputs] for one in (placed, pinned)]
+        assert layouts[0] == layouts[1] and pins.count('"[') == len(values) + 1
+        placed.close()
+        pinned.close()
+    placed = mw.jit(lambda p: {"y": p["x"] @ p["w"]}, mesh="x=2", layouts="auto")
+    placed({"x": X, "w": W})
+    said = " ".join(str(placed.explain()).split())
+    assert "in pytrees like the arguments and the results" in said
     placed.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import shutil
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -119,7 +120,7 @@ def explanation(
     )
     placed = [] if decided.placement is None else decided.placement.tables()
     if decided.placement is not None:
-        placed.append(Text(_pinned(program)))
+        placed.append(Text(_pinned(program, names)))
     out = io.StringIO()
     width = min(110, shutil.get_terminal_size((110, 24)).columns)
     # In a notebook rich would draw the tables there, and leave nothing to return.
@@ -136,10 +137,18 @@ def explanation(
     return Explanation(out.getvalue(), page, tables)
 
 
-def _pinned(program: Program) -> str:
+def _pinned(program: Program, names: Sequence[str]) -> str:
     """Return what one writes to get these layouts again, whatever is chosen by then."""
-    held = [f'"{port.layout}"' for port in program.inputs]
+    taken = dict(zip(names, program.inputs))
+    arguments = {n: p for n, p in taken.items() if not re.fullmatch(r"captured\d+", n)}
+    held = [f'"{port.layout}"' for port in arguments.values()]
     given = [f'"{port.layout}"' for port in program.outputs]
+    flat = ["result"] if len(given) == 1 else [f"result[{k}]" for k in range(len(given))]
+    if not all(name.isidentifier() for name in arguments) or [*names[len(taken) :]] != flat:
+        return (
+            f'to pin it: mesh="{program.mesh}", layouts="auto", and in_layouts and out_layouts as they are above, '
+            "in pytrees like the arguments and the results"
+        )
     ends = ", ".join(held) + ("," if len(held) == 1 else "")
     out = given[0] if len(given) == 1 else f"({', '.join(given)})"
     return (

@@ -97,6 +97,8 @@ def _by_ranks(array: Array, keys: tuple[Any, ...], value: np.ndarray[Any, Any]) 
     ):
         return False
     chosen, shape = _chosen(array.shape, keys)
+    if value.ndim > len(shape):
+        return False  # NumPy knows when it leaves out dims of size 1 in front
     spread = np.broadcast_to(value, shape).reshape([len(row) for row in chosen])
     if array.dtype_name == "bf16":
         spread = narrow(spread, "bf16")

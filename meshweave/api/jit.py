@@ -36,7 +36,7 @@ from meshweave.errors import CompileError, MeshweaveError, UsageError
 from meshweave.frontends.python import tree
 from meshweave.frontends.python.builder import current, fail, where
 from meshweave.frontends.python.dtypes import DType, default_floating
-from meshweave.frontends.python.instances import Attributes, unchanged
+from meshweave.frontends.python.instances import Attributes, Receiver, unchanged
 from meshweave.frontends.python.place import chosen_kernels, constrain, is_layout
 from meshweave.frontends.python.program import (
     AUTO,
@@ -250,7 +250,7 @@ class Jitted:
 
     def _numbered(self, static: int | Sequence[int]) -> list[str]:
         """Return the names of arguments that are static by their numbers. Raises UsageError where there is none."""
-        numbers = (static,) if isinstance(static, int) else tuple(static)
+        numbers = tuple(static) if isinstance(static, Sequence) else (static,)
         count = len(self._names)
         for number in numbers:
             if not isinstance(number, int) or not -count <= number < count:
@@ -296,11 +296,13 @@ class Jitted:
 
         Errors say that it is called from there.
         """
-        called = where()
+        called, function = where(), self._function
         try:
-            if self._in_layouts is not None:
-                args, kwargs = self._placed(args, kwargs)
-            returned = self._function(*args, **kwargs)
+            if self._in_layouts is None:
+                args = tuple([v.value if isinstance(v, Receiver) else v for v in args])
+            else:
+                function, args, kwargs = self._placed(args, kwargs)
+            returned = function(*args, **kwargs)
             return returned if self._out_layouts is None else self._laid_out(returned)
         except CompileError as error:
             if error.location is None or error.location == called:
@@ -308,13 +310,13 @@ class Jitted:
             within = f"{error.message} (in {self.__name__}, called at {called})"
             raise type(error)(within, error.location) from None
 
-    def _placed(self, args: _Args, kwargs: _Kwargs) -> tuple[_Args, _Kwargs]:
-        """Constrain the arguments of a call in another traced function to in_layouts."""
+    def _placed(self, args: _Args, kwargs: _Kwargs) -> tuple[Callable[..., Any], _Args, _Kwargs]:
+        """Constrain the arguments of a call in another traced function to in_layouts; return what takes them too."""
         leaves, key = self._key(args, kwargs)
         layouts = self._layouts(key, self._outer_mesh())
         placed = [x if lay is None else constrain(x, lay) for x, lay in zip(leaves, layouts)]
         args, kwargs = tree.unflatten(key.structure, iter(placed))
-        return args, {**kwargs, **key.values}
+        return self._traced(key), args, {**kwargs, **key.values}
 
     def _laid_out(self, returned: object) -> Any:
         """Constrain what is returned to another traced function to out_layouts."""

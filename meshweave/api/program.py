@@ -730,7 +730,13 @@ class Program:
 
     def __reduce__(self) -> Any:
         limit = getattr(self.engine, "timeout", None)
-        return _unpickled, (self.bundle.to_bytes(), self.engine.name, limit, self.seconds)
+        return _unpickled, (
+            self.bundle.to_bytes(),
+            self.engine.name,
+            limit,
+            self.seconds,
+            self.name,
+        )
 
     def close(self) -> None:
         """Release threads, processes and memory."""
@@ -744,10 +750,12 @@ class Program:
         self.close()
 
 
-def _unpickled(data: bytes, name: str, timeout: float | None, seconds: dict[str, float]) -> Program:
+def _unpickled(
+    data: bytes, engine: str, timeout: float | None, seconds: dict[str, float], name: str
+) -> Program:
     """Load a program that was pickled in this process."""
-    runs_on = engine_named(name, timeout=timeout)
-    return Program(Bundle.from_bytes(data, "a pickled program"), runs_on, seconds)
+    runs_on = engine_named(engine, timeout=timeout)
+    return Program(Bundle.from_bytes(data, "a pickled program"), runs_on, seconds, name)
 
 
 def random_arguments(ports: Sequence[Port], seed: int) -> list[np.ndarray]:

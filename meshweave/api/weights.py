@@ -222,11 +222,11 @@ def _save_of_a_job(
 ) -> None:
     """Write a file whose arrays lie on the ranks of a job: rank 0 writes, a band of rows at a time."""
     job.agree(repr(entries).encode(), lambda: f"save {place}")
-    careful = _Careful()
+    careful = _Careful(place)
     file: Any = careful  # of all that a file is, `write` needs that it can be written
     with ExitStack() as stack:
         if job.rank == 0:
-            careful.open(stack, place)
+            careful.open(stack)
         for _ in write(file, entries, lambda name: bands(arrays[name]), metadata):
             pass
         job.from_first(lambda: careful.ended(stack), lambda: b"")
@@ -235,32 +235,37 @@ def _save_of_a_job(
 class _Careful:
     """Write a file on rank 0; keep an error until the other ranks have given all that they have."""
 
-    file: IO[bytes] | None = None
-    problem: str = ""
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.file: IO[bytes] | None = None
+        self.problem: MeshweaveError | None = None
 
-    def open(self, stack: ExitStack, place: Path) -> None:
+    def _failed(self, error: OSError) -> MeshweaveError:
+        return MeshweaveError(f"{self.place}: cannot be written: {error.strerror}")
+
+    def open(self, stack: ExitStack) -> None:
         try:
-            self.file = stack.enter_context(replacing(place))
+            self.file = stack.enter_context(replacing(self.place))
         except OSError as error:
-            self.problem = f"{place}: cannot be written: {error.strerror}"
+            self.problem = self._failed(error)
 
     def write(self, data: Any) -> int:
         """Write, unless that has failed before."""
-        if self.file is not None and not self.problem:
+        if self.file is not None and self.problem is None:
             try:
                 self.file.write(data)
             except OSError as error:
-                self.problem = f"cannot be written: {error.strerror}"
+                self.problem = self._failed(error)
         return len(data)
 
     def ended(self, stack: ExitStack) -> bytes:
         """Give the file its name. Raises MeshweaveError where something went wrong."""
-        if self.problem:
-            raise MeshweaveError(self.problem)
+        if self.problem is not None:
+            raise self.problem
         try:
             stack.close()
         except OSError as error:
-            raise MeshweaveError(f"cannot be written: {error.strerror}") from None
+            raise self._failed(error) from None
         return b""
 
 

@@ -61,6 +61,34 @@ class Model:
         return x
 
 
+class Placed:
+    def __init__(self):
+        self.weight = np.arange(9, dtype=np.float32).reshape(3, 3)
+
+    @mw.jit(mesh="x=2", in_layouts=(None, "[x, _]"))
+    def loss(self, x):
+        return mw.sum((x @ self.weight) ** 2)
+
+    @mw.jit(mesh="x=2", in_layouts=(None, "[x, _]"))
+    def keeps(self, x):
+        self.last = x
+        return x
+
+
+def test_a_method_with_in_layouts_is_a_part_of_other_functions_too():
+    p = Placed()
+    right, slope = np.sum((X @ p.weight) ** 2), 2 * X @ p.weight @ p.weight.T
+    assert p.loss(X).item() == right
+    assert mw.jit(lambda x: p.loss(x), mesh="x=2")(X).item() == right
+    derived = mw.grad(p.loss)(X)
+    np.testing.assert_array_equal(derived, slope)
+    assert derived.mesh == Placed.loss.mesh
+    _, back = mw.vjp(p.loss, X)
+    np.testing.assert_array_equal(back(np.float32(1))[0], slope)
+    with pytest.raises(CompileError, match="last"):
+        mw.jit(lambda x: p.keeps(x), mesh="x=2")(X)
+
+
 def test_a_method_takes_the_arrays_of_its_object_as_arguments():
     m = Linear(np.eye(3, dtype=np.float32))
     np.testing.assert_array_equal(m(X), X * 2)

@@ -75,6 +75,19 @@ def test_updates_of_arrays_are_those_of_numpy(case: Any, layout: str | None) -> 
     np.testing.assert_array_equal(a, right(X, key, value, "set"))
 
 
+@pytest.mark.parametrize("shape", [(1,), (1, 1), (1, 7), (2, 1), (1, 1, 7), (2, 1, 7)])
+@pytest.mark.parametrize("key", [(0,), (0, 1), (0, 1, ...), (slice(2), 1), (None, 0)])
+def test_dims_in_front_are_left_out_where_numpy_leaves_them_out(key: Any, shape: Any) -> None:
+    value, found = np.arange(np.prod(shape), dtype=np.float32).reshape(shape) + 90, []
+    for made in (X.copy(), laid(X, "[x, y]")):
+        try:
+            made[key] = value
+            found.append(np.asarray(made))
+        except ValueError:
+            found.append(X)
+    np.testing.assert_array_equal(*found)
+
+
 def test_assignments_in_a_program_reach_no_other_name() -> None:
     @mw.jit(mesh="x=2, y=2", in_layouts=("[x, y]", None))
     def run(x: Any, i: Any) -> Any:

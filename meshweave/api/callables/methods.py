@@ -6,7 +6,6 @@ from typing import Any
 
 from meshweave.api.callables.waiting import in_a_thread
 from meshweave.frontends.python import tree
-from meshweave.frontends.python.builder import current
 from meshweave.frontends.python.instances import Receiver
 
 
@@ -25,9 +24,7 @@ class Method:
     def _first(self) -> Any:
         value = self.__self__
         whole = not isinstance(value, type) and tree.container(value) is not None
-        if whole or self._static or current() is not None:
-            return value
-        return Receiver(value)
+        return value if whole or self._static else Receiver(value)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
+from meshweave.api.callables.methods import Method
 from meshweave.api.jit import Jitted, jit
 from meshweave.errors import UsageError
 from meshweave.frontends.python import tree
@@ -103,7 +104,7 @@ def vjp(function: Callable[..., Any], *primals: Any, has_aux: bool = False) -> t
 
     once = either("mw.vjp", function, forward)
     value, *rest = once(*primals)
-    again = jit(backward, mesh=mesh_of("mw.vjp", function, primals))
+    again = jit(backward, mesh=mesh_of("mw.vjp", function, primals), engine=_engine(function))
     return value, lambda cotangents: again(primals, cotangents), *rest
 
 
@@ -121,8 +122,7 @@ def either(
             return derived(*args, **kwargs)
         mesh = mesh_of(name, function, (args, kwargs))
         if mesh not in compiled:
-            engine = function.engine if isinstance(function, Jitted) else "local"
-            compiled[mesh] = jit(derived, mesh=mesh, engine=engine)
+            compiled[mesh] = jit(derived, mesh=mesh, engine=_engine(function))
         return compiled[mesh](*args, **kwargs)
 
     return call
@@ -133,8 +133,9 @@ def mesh_of(name: str, function: Callable[..., Any], values: Any) -> Mesh:
 
     Raises UsageError for two meshes of several ranks.
     """
-    if isinstance(function, Jitted):
-        return function.mesh
+    made = _compiled(function)
+    if made is not None:
+        return made.mesh
     leaves, _ = tree.flatten(values, lambda v: isinstance(v, Array))
     several = list(dict.fromkeys(v.mesh for v in leaves if isinstance(v, Array) and v.mesh.axes))
     if len(several) > 1:
@@ -143,3 +144,14 @@ def mesh_of(name: str, function: Callable[..., Any], values: Any) -> Mesh:
             "mw.redistribute or x.to_device(mesh) takes one to the other"
         )
     return several[0] if several else Mesh()
+
+
+def _compiled(function: Callable[..., Any]) -> Jitted | None:
+    """Return what `jit` made of a function or method, None for any other."""
+    made = function.__wrapped__ if isinstance(function, Method) else function
+    return made if isinstance(made, Jitted) else None
+
+
+def _engine(function: Callable[..., Any]) -> str:
+    made = _compiled(function)
+    return "local" if made is None else made.engine

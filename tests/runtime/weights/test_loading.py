@@ -4,8 +4,10 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 from strategies import any_layouts, meshes
 
 import meshweave as mw
+from meshweave.api.weights import _Careful
 from meshweave.bundle import numpy_dtype
 from meshweave.errors import LayoutError, MeshweaveError, UsageError
 from meshweave.layout import Layout, Mesh, scatter
@@ -174,6 +177,19 @@ def test_other_mistakes_are_named(tmp_path: Path) -> None:
     ):  # fmt: skip
         with pytest.raises(kind, match=words):
             call()
+
+
+def test_rank_0_of_a_job_names_the_file_that_it_cannot_write(tmp_path: Path) -> None:
+    for place, at in ((tmp_path / "no" / "x", 0), (tmp_path / "x", 1)):
+        careful = _Careful(place)
+        with ExitStack() as stack:
+            careful.open(stack)
+            if at:
+                full = stack.enter_context(open("/dev/full", "wb", 0))
+                stack.enter_context(patch.object(careful, "file", full))
+            assert careful.write(b"abc") == 3 and careful.write(b"d") == 1  # for the other ranks
+            with pytest.raises(MeshweaveError, match=f"^{place}: cannot be written: No s"):
+                careful.ended(stack)
 
 
 def header(value: object, data: bytes = b"") -> bytes:
