@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from meshweave.abi import rounded
 from meshweave.ir.calls import called
 from meshweave.ir.locations import location_text
+from meshweave.ir.trips import trips_around
 from meshweave.lowering.buffers.arena import ArenaBlock
 from meshweave.lowering.buffers.function_plan import FunctionPlan
 from meshweave.lowering.buffers.schedule import length
 from meshweave.lowering.buffers.steps import MemrefPlace, Step
-from meshweave.lowering.communication.trips import trips_around
 from meshweave.lowering.cpu.products import blas
 from meshweave.lowering.host.program import LoweredProgram
 from meshweave.lowering.nests.rows import Entry, KernelUnit

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from meshweave.bundle import CollectiveInfo, OpInfo
 from meshweave.ir.bindings import ir
 from meshweave.ir.locations import location_text
+from meshweave.ir.trips import trips_around
 from meshweave.lowering.buffers.steps import Step
-from meshweave.lowering.communication.trips import trips_around
 from meshweave.lowering.nests.rows import Entry, in_order
 
 MOST_LISTED = 1024  # entries of the manifest for one collective; of more only the sum of the bytes

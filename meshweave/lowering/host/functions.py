@@ -13,7 +13,7 @@ from collections.abc import Collection
 from meshweave.errors import CompileError
 from meshweave.ir.bindings import ir
 from meshweave.ir.locations import location_text
-from meshweave.lowering.communication.trips import trips_around
+from meshweave.ir.trips import trips_around
 from meshweave.transforms.base import functions, ops_of, port_attrs, walk
 from meshweave.transforms.lengths.mask import LENGTH
 

@@ -15,6 +15,7 @@ from typing import ClassVar
 
 from meshweave.dialects.dist import TAKES
 from meshweave.ir.bindings import ir
+from meshweave.ir.trips import trips
 from meshweave.layout.mesh import Axis, Mesh
 from meshweave.plan.placement.elimination import Choices
 from meshweave.plan.placement.place import Edges, PlacementProblem, Times
@@ -297,16 +298,5 @@ def _trips(op: ir.Operation) -> float:
         return UNKNOWN_TRIPS
     if op.name != "scf.for":
         return 1.0
-    bounds = [_constant(value) for value in list(op.operands)[:3]]
-    if None in bounds:
-        return UNKNOWN_TRIPS
-    low, high, step = bounds
-    return float(max(0, -(-(high - low) // step))) if step else UNKNOWN_TRIPS  # type: ignore[operator]
-
-
-def _constant(value: ir.Value) -> int | None:
-    owner = value.owner
-    if isinstance(owner, ir.Block) or owner.name != "arith.constant":
-        return None
-    said = owner.attributes["value"]
-    return int(said.value) if isinstance(said, ir.IntegerAttr) else None
+    known = trips(op)
+    return UNKNOWN_TRIPS if known is None else float(known)
