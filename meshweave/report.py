@@ -198,7 +198,7 @@ class PlanChoice:
 class Placement:
     """Hold what a program that was placed is predicted to take, how far from the optimum at most, and what decided it.
 
-    gap: as a share of the time; 0 is a proof.
+    gap: as a share of the time; 0 is a proof, 1 no bound.
     """
 
     mesh: str
@@ -220,7 +220,9 @@ class Placement:
 
     def tables(self) -> list[Any]:
         """Return tables for `rich`: what each decision would cost otherwise, the next best plans."""
-        proven = "proven" if self.gap == 0 else f"at most {100 * self.gap:.1f} % from the optimum"
+        proven = {0.0: "proven", 1.0: "with no bound"}.get(
+            self.gap, f"at most {100 * self.gap:.1f} % from the optimum"
+        )
         rows = [
             (
                 d.of,

@@ -232,6 +232,27 @@ def test_choices_follow_the_machine(tmp_path: Path) -> None:
     assert refused.status == 2 and "--profile goes with --mesh auto=N" in refused.err
 
 
+def test_all_ranks_work_where_there_are_too_many_ways_to_run_an_op() -> None:
+    """On five axes not all ways to run a product are looked at: those with neighbours together are, without a bound."""
+    text = """func.func public @main(%a: tensor<256x256xf32>, %b: tensor<256x256xf32>) -> tensor<256x256xf32> {
+      %z = arith.constant dense<0.0> : tensor<256x256xf32>
+      %0 = linalg.matmul ins(%a, %b : tensor<256x256xf32>, tensor<256x256xf32>) outs(%z : tensor<256x256xf32>)
+        -> tensor<256x256xf32>
+      return %0 : tensor<256x256xf32>
+    }"""
+    found = {}
+    for mesh in (Mesh(a=32), Mesh(a=2, b=2, c=2, d=2, e=2)):
+        ctx = context(unregistered=True)
+        with ctx, ir.Location.unknown():
+            module = load_module(
+                f'"dist.mesh"() {{sym_name = "mesh", axes = "{mesh}"}} : () -> ()\n{text}', ctx, "x"
+            )
+            open_interfaces(module, mesh)
+            found[len(mesh.axes)] = placed(module, mesh, MachinePrices())[2]
+    assert (found[1].gap, found[5].gap) == (0, 1)
+    assert found[5].cost <= found[1].cost * 1.001
+
+
 @pytest.mark.parametrize("mesh", ["dp=2, tp=2", "dp=4, tp=2"])
 def test_an_integer_program_finds_no_better_placement_of_an_example(mesh: str) -> None:
     """In microseconds, since the solver takes differences of 1e-6 for none."""

@@ -324,10 +324,7 @@ NEAR = 24  # variables that are chosen anew together
 
 def _near(start: int, of: list[list[CostTerm]], work: _Elimination) -> list[int]:
     """Return variables around one, nearest first."""
-    found = {start: None}
-    for v in found.copy():
-        found.setdefault(v)
-    queue = [start]
+    found, queue = {start: None}, [start]
     while queue and len(found) < NEAR:
         v = queue.pop(0)
         for u in sorted({u for term in of[v] for u in term.variables} - set(found)):

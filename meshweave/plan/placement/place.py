@@ -7,7 +7,7 @@ costs are of one variable or two, so their sum is minimised exactly (elimination
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -97,8 +97,12 @@ class PlacementProblem:
         return self.edges.same.get(value, value)
 
     def solve(self, terms: Sequence[CostTerm] = ()) -> Choices:
-        """Return the best choices. terms: what to count besides."""
-        return minimise(self.sizes, [*self.terms, *terms])
+        """Return the best choices, with no bound where ops have runs that are not looked at.
+
+        terms: what to count besides.
+        """
+        found = minimise(self.sizes, [*self.terms, *terms])
+        return found if all(r.every for r in self.rules.values()) else replace(found, bound=0.0)
 
     def otherwise(self, value: int, choices: Choices) -> Choices | None:
         """Return the best choices in which a value has another layout than in these; None where it has no other."""

@@ -4,10 +4,10 @@ Axes that no factor takes leave the work whole on each rank, or, where the op is
 sums on: its operands and its result are then sums over these axes that are still to do.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import permutations, product
+from itertools import chain, pairwise, permutations, product
 from math import ceil
 
 import numpy as np
@@ -30,7 +30,7 @@ from meshweave.plan.propagation.defer import linear_in
 from meshweave.plan.propagation.propagate import holds, run_decision
 
 MOST_RUNS = 600
-"""Ways to run an op that are looked at; the first axes of a mesh of many keep theirs."""
+"""Ways to run an op that are looked at; of more axes, neighbours stay together until there are no more."""
 
 
 @dataclass(frozen=True)
@@ -51,13 +51,27 @@ class OpRun:
     joined: float
 
 
-@lru_cache(maxsize=1 << 12)
-def runs_of(rule: Rule, mesh: Mesh) -> tuple[OpRun, ...]:
-    """Return the ways to run an op, fewest cuts first in the order of factors; one at least."""
+def _runs_of(rule: Rule, mesh: Mesh) -> tuple[list[OpRun], bool]:
+    """Return the ways to run an op, fewest cuts first in the order of factors, one at least; and whether these are all.
+
+    Where there are too many, axes that are neighbours stay together, those of fewest ranks first: all ranks can work.
+    """
     sizes = {axis.name: mesh.size(axis.name) for axis in mesh.axes if mesh.size(axis.name) > 1}
+    groups: list[Axes] = [(name,) for name in sizes]
+    found = _runs(rule, groups, sizes)
+    while len(found) > MOST_RUNS and len(groups) > 1:
+        pairs = [pieces((*a, *b), sizes) for a, b in pairwise(groups)]
+        at = pairs.index(min(pairs))
+        groups[at : at + 2] = [groups[at] + groups[at + 1]]
+        found = _runs(rule, groups, sizes)
+    return found, len(groups) == len(sizes)
+
+
+def _runs(rule: Rule, groups: Sequence[Axes], sizes: dict[str, int]) -> list[OpRun]:
+    """Return the ways to run an op with the axes of each group together: all, or one more than are looked at."""
     found: dict[object, OpRun] = {}
     fewest = None
-    for placed, pending in _placements(rule, sizes):
+    for placed, pending in _placements(rule, groups, sizes):
         let_go = sum(axis not in placed.get(f, ()) for f, axes in rule.held for axis in axes)
         if fewest is None or let_go < fewest:
             fewest, found = let_go, {}
@@ -66,9 +80,9 @@ def runs_of(rule: Rule, mesh: Mesh) -> tuple[OpRun, ...]:
         for linear in _linear(rule, placed, pending):
             run = _run(rule, placed, pending, linear, sizes)
             found.setdefault((run.operands, run.results, *_read_through(rule, run)), run)
-            if len(found) >= MOST_RUNS:
-                return tuple(found.values())
-    return tuple(found.values())
+        if len(found) > MOST_RUNS and len(groups) > 1:
+            break
+    return list(found.values())
 
 
 def _read_through(rule: Rule, run: OpRun) -> tuple[object, ...]:
@@ -77,19 +91,21 @@ def _read_through(rule: Rule, run: OpRun) -> tuple[object, ...]:
     return tuple((f, axes) for f, axes in run.placed if f in read)
 
 
-def _placements(rule: Rule, sizes: dict[str, int]) -> Iterator[tuple[dict[int, Axes], Axes]]:
-    """Give each way to put axes on factors, or on none, or to leave them for sums."""
+def _placements(
+    rule: Rule, groups: Sequence[Axes], sizes: dict[str, int]
+) -> Iterator[tuple[dict[int, Axes], Axes]]:
+    """Give each way to put groups of axes on factors, or on none, or to leave them for sums."""
     factors = [f for f in range(len(rule.factors)) if _may_cut(rule, f)]
     nothing, pending = -1, -2
     spots = [nothing, *([pending] if rule.monomials else []), *factors]
-    for pick in product(spots, repeat=len(sizes)):
-        rows: dict[int, list[str]] = {}
-        for axis, spot in zip(sizes, pick):
-            rows.setdefault(spot, []).append(axis)
+    for pick in product(spots, repeat=len(groups)):
+        rows: dict[int, list[Axes]] = {}
+        for group, spot in zip(groups, pick):
+            rows.setdefault(spot, []).append(group)
         rows.pop(nothing, None)
-        waiting = tuple(rows.pop(pending, ()))
+        waiting = tuple(chain(*rows.pop(pending, ())))
         for orders in product(*[permutations(rows[f]) for f in rows]):
-            placed = dict(zip(rows, orders))
+            placed = {f: tuple(chain(*order)) for f, order in zip(rows, orders)}
             if all(pieces(a, sizes) <= rule.factors[f].size for f, a in placed.items()) and holds(
                 rule, placed, sizes
             ):
@@ -160,18 +176,20 @@ class RuleRuns:
     """Hold the ways to run an op, and for each of its tensors the layouts that they read or make it in.
 
     ends: of each tensor its distinct layouts, () for what is no tensor. at: for each run the place in these.
-    blocks: the same layouts in blocks, without windows and sums.
+    blocks: the same layouts in blocks, without windows and sums. every: whether the op has no other runs.
     """
 
     runs: tuple[OpRun, ...]
     ends: tuple[tuple[Layout, ...], ...]
     at: tuple[npt.NDArray[np.intp], ...]
     blocks: tuple[tuple[Layout, ...], ...]
+    every: bool
 
     @staticmethod
+    @lru_cache(maxsize=1 << 12)
     def of(rule: Rule, mesh: Mesh) -> "RuleRuns":
         """Return those of an op with this rule."""
-        runs = runs_of(rule, mesh)
+        runs, every = _runs_of(rule, mesh)
         ends, at, blocks = [], [], []
         for layouts in zip(*[(*run.operands, *run.results) for run in runs]):
             places = {x: number for number, x in enumerate(dict.fromkeys(layouts)) if x is not None}
@@ -180,4 +198,4 @@ class RuleRuns:
             blocks.append(
                 tuple([Layout.blocks([x.axes_of(d) for d in range(x.ndim)]) for x in places])
             )
-        return RuleRuns(runs, tuple(ends), tuple(at), tuple(blocks))
+        return RuleRuns(tuple(runs), tuple(ends), tuple(at), tuple(blocks), every)
