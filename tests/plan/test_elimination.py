@@ -1,5 +1,7 @@
 """The least sum of tables is found: as by trying all choices, and as by an integer program. Moves have their prices."""
 
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 
 import numpy as np
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 
 from meshweave.layout.layout import Layout
 from meshweave.layout.mesh import Axis, Link, Mesh
-from meshweave.plan.placement.elimination import CostTerm, cost_of, minimise
+from meshweave.plan.placement.elimination import CostTerm, Numbers, cost_of, minimise
 from meshweave.plan.placement.prices import MachinePrices
 from meshweave.plan.redistribute import plan_redistribute
 
@@ -111,3 +113,28 @@ def test_moves_are_priced_as_the_planner_prices_them(mesh: Mesh) -> None:
         plan = plan_redistribute(source, target, mesh, shape, 4)
         price = prices.moves([source], [target], mesh, 4 * 1024 * 2048)[0, 0]
         assert price == pytest.approx(plan.seconds, rel=0.02, abs=1e-9), f"{source} -> {target}"
+
+
+def test_threads_price_moves_as_one_does() -> None:
+    rows = product(["_", "x", "y", "z", "x*y"], repeat=4)
+    texts = ["[" + ", ".join(row) + "]" for row in rows]
+    layouts = [Layout.parse(t) for t in texts if all(t.count(axis) < 2 for axis in "xyz")][:90]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-7)
+    try:
+        for size in range(2, 5):
+            mesh = Mesh(x=size, y=2, z=2)
+
+            def priced(first: int, mesh: Mesh = mesh) -> Numbers:
+                some = layouts[first:] + layouts[:first]
+                parts = [some[at : at + 9] for at in range(0, len(some), 9)]
+                tables = [MachinePrices().moves(p, p, mesh, 1 << 20).ravel() for p in parts]
+                return np.concatenate(tables)
+
+            firsts = [9 * n for n in range(8)]
+            with ThreadPoolExecutor(4) as threads:
+                found = list(threads.map(priced, firsts))
+            for first, prices in zip(firsts, found):
+                np.testing.assert_array_equal(prices, priced(first))
+    finally:
+        sys.setswitchinterval(interval)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from functools import lru_cache
 from math import prod
+from threading import get_ident
 
 import numpy as np
 
@@ -52,7 +53,7 @@ class MachinePrices:
         self, sources: Sequence[Layout], targets: Sequence[Layout], mesh: Mesh, nbytes: int
     ) -> Numbers:
         """Return the seconds of a tensor of nbytes in all from each of some layouts in blocks to each of others."""
-        once, each = _rates(mesh, self.profile).between(sources, targets)
+        once, each = _rates(mesh, self.profile, get_ident()).between(sources, targets)
         return once + each * nbytes
 
     def window(self, nbytes: float) -> float:
@@ -118,7 +119,8 @@ class _Rates:
 
 
 @lru_cache(maxsize=64)
-def _rates(mesh: Mesh, profile: Profile) -> _Rates:
+def _rates(mesh: Mesh, profile: Profile, thread: int) -> _Rates:
+    """Return those of a thread: no other one changes them meanwhile."""
     return _Rates(mesh, profile)
 
 
