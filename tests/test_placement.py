@@ -25,7 +25,7 @@ from meshweave.ir.bindings import ir
 from meshweave.layout import Mesh
 from meshweave.plan.placement.elimination import Choices, CostTerm, cost_of
 from meshweave.plan.placement.place import PlacementProblem
-from meshweave.plan.placement.prices import MachinePrices
+from meshweave.plan.placement.prices import MachinePrices, machine_of
 from meshweave.see import profile
 from meshweave.transforms.base import set_mesh
 from meshweave.transforms.propagation.interface import open_interfaces
@@ -265,3 +265,20 @@ def test_an_integer_program_finds_no_better_placement_of_an_example(mesh: str) -
     terms = [CostTerm(term.variables, 1e6 * term.table) for term in problem.terms]
     assert choices.gap == 0
     assert 1e6 * choices.cost == pytest.approx(integer_program(problem.sizes, terms), rel=1e-4)
+
+
+def test_layouts_beyond_blocks_cost_what_the_machine_takes() -> None:
+    kind = "tensor<16x16xf32>"
+    text = (
+        f'"dist.mesh"() {{sym_name = "mesh", axes = "x=2"}} : () -> ()\nfunc.func public @main(%a: {kind} '
+        f'{{dist.layout = #dist.layout<"[_*x, _]">}}) -> {kind} {{\n%e = tensor.empty() : {kind}\n'
+        f"%0 = linalg.exp ins(%a : {kind}) outs(%e : {kind}) -> {kind}\nreturn %0 : {kind}\n}}\n"
+    )
+    costs = []
+    for machine in (MachinePrices(), machine_of((2e-11, 1e-10, 1e-5, 1e-5, 1.0))):
+        ctx = context(unregistered=True)
+        with ctx, ir.Location.unknown():
+            module = load_module(text, ctx, "x")
+            open_interfaces(module, Mesh(x=2))
+            costs.append(placed(module, Mesh(x=2), machine)[2].cost)
+    assert costs[0] < 1 < costs[1]

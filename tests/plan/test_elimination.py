@@ -115,6 +115,22 @@ def test_moves_are_priced_as_the_planner_prices_them(mesh: Mesh) -> None:
         assert price == pytest.approx(plan.seconds, rel=0.02, abs=1e-9), f"{source} -> {target}"
 
 
+def test_moves_of_three_axes_are_priced_near_what_the_planner_takes() -> None:
+    mesh, shape, prices = Mesh(x=2, y=2, z=2), (1024, 2048), MachinePrices()
+    texts = [
+        "[_, _]",
+        "[x*y*z, _]",
+        "[z, x*y]",
+        "[x, y]",
+        "[_, _] +sum(x, y, z)",
+        "[z, _] +sum(x, y)",
+    ]
+    for source, target in product(map(Layout.parse, texts), repeat=2):
+        plan = plan_redistribute(source, target, mesh, shape, 4)
+        price = prices.moves([source], [target], mesh, 4 * 1024 * 2048)[0, 0]
+        assert plan.seconds / 4 <= price <= 2 * plan.seconds, f"{source} -> {target}"
+
+
 def test_threads_price_moves_as_one_does() -> None:
     rows = product(["_", "x", "y", "z", "x*y"], repeat=4)
     texts = ["[" + ", ".join(row) + "]" for row in rows]

@@ -15,7 +15,7 @@ from meshweave.layout.factors import Rule
 from meshweave.layout.layout import Layout
 from meshweave.layout.mesh import Mesh
 from meshweave.plan.placement.elimination import Choices, CostTerm, Numbers, minimise
-from meshweave.plan.placement.prices import MachinePrices
+from meshweave.plan.placement.prices import MachinePrices, planned_for
 from meshweave.plan.placement.runs import OpRun, RuleRuns
 from meshweave.plan.propagation.arrange import StatedLayout
 from meshweave.plan.propagation.propagate import (
@@ -241,7 +241,7 @@ class PlacementProblem:
 
     def _interfaces(self) -> list[CostTerm]:
         """Return what values that were said to lie beyond blocks cost, from there to the blocks that ops work on."""
-        found = []
+        found, profile = [], planned_for(self.prices.profile)
         made = {
             v
             for rule, values in zip(self.graph.rule_of, self.graph.values_of)
@@ -252,7 +252,8 @@ class PlacementProblem:
             for layout in self.layouts[v]:
                 ends = (layout, stated.layout) if stated.value in made else (stated.layout, layout)
                 size = max(1, int(np.prod(stated.shape)))
-                plan = plan_redistribute(*ends, self.mesh, stated.shape, stated.nbytes // size or 1)
+                item = stated.nbytes // size or 1
+                plan = plan_redistribute(*ends, self.mesh, stated.shape, item, profile=profile)
                 row.append(plan.seconds)
             found.append(CostTerm((v,), np.array(row)))
         return found

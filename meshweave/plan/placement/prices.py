@@ -16,7 +16,7 @@ from meshweave.errors import PlanError
 from meshweave.layout.factors import Axes
 from meshweave.layout.layout import Layout, Partial
 from meshweave.layout.mesh import Axis, Link, Mesh
-from meshweave.plan.cost import SHARED_MEMORY, Profile, copy_seconds, link_of, seconds
+from meshweave.plan.cost import SHARED_MEMORY, Profile, link_of, local_seconds, seconds
 from meshweave.plan.placement.elimination import Numbers
 from meshweave.plan.placement.runs import OpRun
 from meshweave.plan.redistribute import plan_redistribute
@@ -62,6 +62,11 @@ class MachinePrices:
         if not nbytes:
             return 0.0
         return profile.launch + profile.link.alpha + nbytes * profile.link.beta
+
+
+def planned_for(profile: Profile) -> Profile | None:
+    """Return the machine as the planner is told of it: None if nobody has measured it."""
+    return None if profile == SHARED_MEMORY else profile
 
 
 def machine_option(prices: MachinePrices) -> str:
@@ -147,8 +152,11 @@ def _rate(source: Layout, target: Layout, mesh: Mesh, profile: Profile) -> tuple
         return 0.0, 0.0
     if len(names) > MOST_SEARCHED:
         ends = [tuple(dict.fromkeys(a for row in rows for a in row[end])) for end in (0, 1)]
-        reduced = tuple(a for _, a in left[0] if (_, a) not in left[1])
-        found = _formula(ends[0], ends[1], reduced, mesh, profile)
+        reduced, made = [
+            tuple(axis for kind, axis in row if (kind, axis) not in other)
+            for row, other in (left, left[::-1])
+        ]
+        found = _formula(ends[0], ends[1], reduced, made, mesh, profile)
         return found[0], found[1] / share
     used = {*source.used_axes, *target.used_axes, *[a for p in pending for _, a in p]}
     for axis in mesh.axes:  # an idle axis helps: each of its ranks moves a part
@@ -170,20 +178,23 @@ def _rate(source: Layout, target: Layout, mesh: Mesh, profile: Profile) -> tuple
 
 
 def _formula(
-    have: Axes, want: Axes, reduced: Axes, mesh: Mesh, profile: Profile
+    have: Axes, want: Axes, reduced: Axes, made: Axes, mesh: Mesh, profile: Profile
 ) -> tuple[float, float]:
     """Return what `_rate` does for a move of many axes, which the planner would search long for.
 
     Axes that are added cut first; then what is pending is reduced, to where it goes or on all ranks, axes change their
-    dims, and those that go away are gathered: each in one collective.
+    dims, and those that go away are gathered: each in one collective. Over axes that become pending each rank puts its
+    part among neutral elements, or all ranks but the first are filled with them.
     """
-    once, each, copied = 0.0, 0.0, 0.0
+    once, each = 0.0, 0.0
     share = 1.0 / mesh.axis_count(have)
-    gone, kept = (tuple(a for a in have if (a in want) == stays) for stays in (False, True))
+    kept = tuple(a for a in have if a in want)
+    gone = tuple(a for a in have if a not in want and a not in made)
+    embedded = tuple(a for a in made if a in have)
     scattered = tuple(a for a in reduced if a in want)
     new = tuple(a for a in want if a not in have and a not in scattered)
     share /= mesh.axis_count(new)
-    copied += share if new else 0.0
+    local = local_seconds("all_slice", 0, 0, profile) * share if new else 0.0
     for op, axes in (
         ("reduce_scatter", scattered),
         ("all_reduce", tuple(a for a in reduced if a not in want)),
@@ -199,7 +210,11 @@ def _formula(
             op, part
         )
         once += seconds(op, 0, ranks, link, profile)
-    return once, each + copy_seconds(1, profile) / 4 * copied
+    if made:
+        share *= mesh.axis_count(embedded)
+        op = "embed" if len(embedded) == len(made) else "local"
+        local += local_seconds(op, 0, 0, profile) * share
+    return once, each + local
 
 
 def _pending(layout: Layout, sizes: dict[str, int]) -> list[tuple[str, str]]:
@@ -223,10 +238,10 @@ def _canonical(
     for end, partial in ((0, had), (1, wanted)):
         dims = [row[end] for row in rows] or [()]
         ends.append(Layout.blocks(dims, _partials(partial)))
-    taken, own = [], None if profile == SHARED_MEMORY else profile
+    taken = []
     for times in (1, 2):
         tensor = (*shape[:-1], times * shape[-1])
-        plan = plan_redistribute(ends[0], ends[1], mesh, tensor, 4, profile=own)
+        plan = plan_redistribute(ends[0], ends[1], mesh, tensor, 4, profile=planned_for(profile))
         taken.append(plan.seconds)
     nbytes = 4 * prod(shape)
     each = max(0.0, (taken[1] - taken[0]) / nbytes)
