@@ -26,8 +26,9 @@ from benchmarks.transformer_text import Size, transformer
 from meshweave.dialects import context
 from meshweave.frontends.load import load_module
 from meshweave.ir.bindings import ir
+from meshweave.layout import Mesh
 from meshweave.pipeline import run_pipeline
-from meshweave.transforms.base import mesh_op
+from meshweave.transforms.base import set_mesh
 
 FREE: dict[str, Any] = {"layouts": "auto"}
 
@@ -146,9 +147,7 @@ def pass_seconds(text: str, mesh: str) -> tuple[float, float, float]:
         with ctx, ir.Location.unknown():
             module = load_module(text, ctx, "transformer")
             run_pipeline(module, "hint-apply,outline-repeats,dist-donate")
-            op = mesh_op(module)
-            assert op is not None
-            op.operation.attributes["axes"] = ir.StringAttr.get(mesh)
+            set_mesh(module, Mesh.parse(mesh))
             began = time.process_time()
             run_pipeline(module, "dist-place", verify=False)
             found.append(time.process_time() - began)
