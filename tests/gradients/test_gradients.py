@@ -205,6 +205,7 @@ def test_what_has_no_gradient_is_refused_in_a_line() -> None:
     assert "one floating scalar" in refusal(lambda: mw.grad(lambda x: mw.sum(x) > 0)(X))
     assert "has_aux" in refusal(lambda: mw.grad(lambda x: mw.sum(x), has_aux=True)(X))
     assert "argnums 3" in refusal(lambda: mw.grad(lambda x: mw.sum(x), 3)(X))
+    assert "argnums (0, 0)" in refusal(lambda: mw.grad(lambda x: mw.sum(x), (0, 0))(X))
     assert "while_loop has no gradient" in refusal(
         lambda: mw.grad(lambda x: mw.while_loop(lambda v: v < 9, lambda v: v * 2, mw.sum(x)))(X)
     )

@@ -60,10 +60,8 @@ class Opened:
     """Be a container that says itself what its children are, around a value that is none of its own."""
 
     value: Any
-
-    def parts(self) -> Container | None:
-        """Return the children; None where the value is a leaf."""
-        raise NotImplementedError
+    parts: Callable[[], Container | None]
+    """Return the children; None where the value is a leaf."""
 
 
 def container(value: object) -> Container | None:

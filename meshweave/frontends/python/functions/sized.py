@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import prod
 from typing import NamedTuple
 
 from meshweave.frontends.python.builder import fail
@@ -130,7 +129,7 @@ def _unique(
     name: str, x: ArrayLike, size: int | None, fill_value: Scalar | None
 ) -> UniqueAllResult:
     value, count = tensor(x), _size(name, size, x)
-    n = prod(value.shape)
+    n = value.size
     flat, none = reshaped(value, (n,)), zeros((count,), dtype=int64)
     if not n:
         empty = full((count,), fill_value or 0, dtype=value.dtype)

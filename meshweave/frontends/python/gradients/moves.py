@@ -44,13 +44,11 @@ def _concat(
     g: Tracer, y: Tracer, arrays: Sequence[Tracer], axis: int | None = 0
 ) -> list[Tracer | None]:
     """Cut the cotangent where the arrays met."""
-    if axis is None:
-        g, axis = g, 0
-    dim, at, found = axis_of("concat", axis, g.ndim), 0, list[Tracer | None]()
+    dim, at, found = axis_of("concat", axis or 0, g.ndim), 0, list[Tracer | None]()
     for value in arrays:
         shape = getattr(value, "shape", ())
         size = shape[dim] if len(shape) == g.ndim else int(getattr(value, "size", 1))
-        cut = g.__getitem__((*[slice(None)] * dim, slice(at, at + size)))
+        cut = g[(slice(None),) * dim + (slice(at, at + size),)]
         found.append(reshaped(cut, value.shape) if isinstance(value, Tracer) else None)
         at += size
     return found

@@ -132,7 +132,10 @@ def _checked(name: str, argnums: Sequence[int], count: int) -> list[int]:
     for number in argnums:
         if not isinstance(number, int) or not -count <= number < count:
             fail(f"{name}: argnums {number!r}: the call has {count} positional arguments")
-    return [number % count for number in argnums]
+    chosen = [number % count for number in argnums]
+    if len(set(chosen)) < len(chosen):
+        fail(f"{name}: argnums {tuple(argnums)!r}: an argument is there twice, once is right")
+    return chosen
 
 
 def vjp(

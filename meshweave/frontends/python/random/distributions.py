@@ -330,7 +330,7 @@ def choice(
         )
     if p is None and not replace:
         order = permutation(key, value, axis=dim)
-        places = order.__getitem__((*[slice(None)] * dim, slice(draws)))
+        places = order[(slice(None),) * dim + (slice(draws),)]
         return _shaped(places, dim, sizes)
     if p is None:
         places = randint(key, sizes, 0, count)
