@@ -38,11 +38,14 @@ SAME = {
     "fmax": lambda m, x: m.fmax(x.A, x.B),
     "fmin": lambda m, x: m.fmin(x.B, x.A),
     "fmod": lambda m, x: m.fmod(x.M, x.V[:6]),
+    "fmod near 0": lambda m, x: m.fmod(x.M * 1e-6, 3.0) * 1e6,
     "fmod of integers": lambda m, x: m.fmod(x.I - 2, 3),
     "heaviside": lambda m, x: m.heaviside(x.B, 0.5),
     "float_power": lambda m, x: m.float_power(x.I, 2.5),
     "logaddexp2": lambda m, x: m.logaddexp2(x.M, x.M[0]),
     "ldexp": lambda m, x: m.ldexp(x.M, x.I),
+    "ldexp far": lambda m, x: m.ldexp(m.ldexp(x.M, -120), 121),
+    "ldexp up": lambda m, x: m.ldexp(x.M * 1e-38, 140) * 1e-4,
     "divmod": lambda m, x: m.divmod(x.I, 3)[1],
     "modf": lambda m, x: m.modf(x.B)[0],
     "modf whole": lambda m, x: m.modf(x.M)[1],
@@ -83,6 +86,7 @@ SAME = {
     **{f"rot90 {k}": lambda m, x, k=k: m.rot90(x.M, k) for k in (-1, 0, 1, 2)},
     "rot90 other": lambda m, x: m.rot90(x.M, 1, (1, 0)),
     "append": lambda m, x: m.append(x.M, x.V),
+    "append a number": lambda m, x: m.append(x.M, 0.1),
     "append rows": lambda m, x: m.append(x.M, x.M, axis=0),
     "delete": lambda m, x: m.delete(x.M, (1, -1), axis=0),
     "delete one": lambda m, x: m.delete(x.M, 3),
@@ -90,11 +94,15 @@ SAME = {
     "insert number": lambda m, x: m.insert(x.M, (1, 4), 7.0, axis=0),
     "insert flat": lambda m, x: m.insert(x.V, 3, 1.0),
     "insert some": lambda m, x: m.insert(x.V, (1, 1, 6), x.V[:3]),
+    "insert a number": lambda m, x: m.insert(x.V, 3, 0.1),
+    "array_split by NumPy's": lambda m, x: m.array_split(x.M, np.int64(3))[0],
+    "fmax with a number": lambda m, x: m.fmax(x.A, 0.1),
+    "float_power of a number": lambda m, x: m.float_power(x.I, 0.1),
     "resize": lambda m, x: m.resize(x.M, (7, 5)),
-    "choose": lambda m, x: m.choose(x.I, (x.M, 1.0, x.M * 2, 3.0)),
+    "choose": lambda m, x: m.choose(x.I, (x.M, 0.1, x.M * 2, 3.0)),
     "select": lambda m, x: m.select([x.M > 1, x.M < 0], [x.M, x.M * 2], 5.0),
     "piecewise": lambda m, x: m.piecewise(
-        x.M, [x.M < 0, x.M > 1], [lambda v: -v, 3.0, lambda v: v * 2]
+        x.M, [x.M < 0, x.M > 1], [lambda v: -v, 0.1, lambda v: v * 2]
     ),
     "unravel_index": lambda m, x: m.unravel_index(x.I, (2, 3))[1],
     "ravel_multi_index": lambda m, x: m.ravel_multi_index((x.I, x.I), (4, 5)),
@@ -146,6 +154,9 @@ SAME = {
     "nanargmax": lambda m, x: m.nanargmax(x.A, axis=1),
     "nanargmin": lambda m, x: m.nanargmin(x.A),
     "nancumsum": lambda m, x: m.nancumsum(x.A, axis=1),
+    "nansum complex": lambda m, x: m.nansum(m.where(x.M > 0, x.Z, np.nan), axis=1),
+    "nanprod complex": lambda m, x: m.nanprod(m.where(x.M > 0, x.Z, np.nan), axis=1),
+    "nanmean complex": lambda m, x: m.nanmean(m.where(x.M > 0, x.Z, np.nan), axis=0),
     "nancumprod": lambda m, x: m.nancumprod(x.A),
     "median odd": lambda m, x: m.median(x.M, axis=0),
     "median even": lambda m, x: m.median(x.B, axis=1, keepdims=True),
@@ -155,18 +166,31 @@ SAME = {
         )
         for n in ("linear", "lower", "higher", "midpoint", "nearest")
     },
+    **{
+        f"{n} at {q}": lambda m, x, n=n, q=q: m.stack(
+            [
+                m.quantile(m.arange(11.0), q, method=n),
+                m.percentile(m.arange(11.0), 100 * q, method=n),
+                m.percentile(m.arange(11.0), np.float32(100 * q), method=n),
+            ]
+        )
+        for n in ("lower", "higher")
+        for q in (0.1, 0.7, 0.9)
+    },
     "quantile all": lambda m, x: m.quantile(x.M, 0.7),
     "percentile": lambda m, x: m.percentile(x.M, 20, axis=0, keepdims=True),
     "nanquantile": lambda m, x: m.nanquantile(x.A, 0.4, axis=0),
     "nanpercentile": lambda m, x: m.nanpercentile(x.A, 40),
     "cov": lambda m, x: m.cov(x.M),
     "cov columns": lambda m, x: m.cov(x.M, rowvar=False),
+    "cov of a row": lambda m, x: m.cov(x.M[:1]),
     "cov of one": lambda m, x: m.cov(x.V),
     "corrcoef": lambda m, x: m.corrcoef(x.M),
     "histogram": lambda m, x: m.histogram(x.M, 4)[0],
     "histogram edges": lambda m, x: m.histogram(x.M, 4)[1],
     "histogram range": lambda m, x: m.histogram(x.I, 3, (0.0, 3.0))[0],
     "histogram at": lambda m, x: m.histogram(x.M, np.float32([-1, 0, 2]), weights=x.I)[0],
+    "histogram at integers": lambda m, x: m.histogram(x.M, np.array([0, 1, 3]))[0],
     "histogram density": lambda m, x: m.histogram(x.M, 5, density=True)[0],
     "digitize": lambda m, x: m.digitize(x.M, np.float32([-1, 0, 2])),
     "digitize right": lambda m, x: m.digitize(x.I, np.array([1, 2]), right=True),
@@ -176,6 +200,7 @@ SAME = {
     "gradient": lambda m, x: m.gradient(x.M)[1],
     "gradient one": lambda m, x: m.gradient(x.M, 2.0, axis=0),
     "interp": lambda m, x: m.interp(x.M, x.LEFT, x.V),
+    "interp at a number": lambda m, x: m.interp(0.1, x.LEFT, x.V),
     "interp one": lambda m, x: m.interp(x.V[0], x.LEFT, x.V),
     "isin": lambda m, x: m.isin(x.I, np.array([0, 3])),
     "isin not": lambda m, x: m.isin(x.I, x.I[0, :2], invert=True),
@@ -184,7 +209,7 @@ SAME = {
     # products
     "dot": lambda m, x: m.dot(x.M, x.V[:6]),
     "dot of many": lambda m, x: m.dot(x.M[:, :5], x.M[None]),
-    "dot of numbers": lambda m, x: m.dot(x.M, 3.0),
+    "dot of numbers": lambda m, x: m.dot(x.M, 0.1),
     "inner": lambda m, x: m.inner(x.M, x.M[:2]),
     "vdot": lambda m, x: m.vdot(x.Z, x.Z),
     "kron": lambda m, x: m.kron(x.M[:2], x.V[:3]),
@@ -200,6 +225,7 @@ SAME = {
     "correlate short": lambda m, x: m.correlate(x.M[0, :3], x.V, "same"),
     "correlate complex": lambda m, x: m.correlate(x.Z[0], x.Z[1, :3], "full"),
     "polyval": lambda m, x: m.polyval(x.V[:3], x.M),
+    "polyval at a number": lambda m, x: m.polyval(x.V, 0.1),
     "polymul": lambda m, x: m.polymul(x.V[:3], x.V[3:]),
     "polyadd": lambda m, x: m.polyadd(x.V[:3], x.V),
     "polysub": lambda m, x: m.polysub(x.V, x.V[:3]),
@@ -362,6 +388,46 @@ def test_an_attribute_that_arrays_lack_says_what_is_right():
             getattr(mw.linalg, name)
     assert not hasattr(a, "no_such_name") and not hasattr(mw.linalg, "no_such_name")
     assert dir(mw.linalg) == sorted(mw.linalg.__all__)
+
+
+def test_counts_are_right_beyond_what_a_narrow_dtype_counts():
+    for value in (np.array([0, 1, 1, 2, 255], np.uint8), np.array([True, False, True])):
+        traced = mw.jit(lambda x: mw.bincount(x, length=258))(value)
+        np.testing.assert_array_equal(traced, np.bincount(value, minlength=258))
+        hot = np.asarray(mw.nn.one_hot(value, 258))
+        np.testing.assert_array_equal(hot, value.astype(int)[:, None] == np.arange(258))
+
+
+def test_histogram_takes_a_number_of_bins_outside_of_programs():
+    for bins in (4, np.float32([-1, 0, 2])):
+        for ours, theirs in zip(mw.histogram(M, bins), np.histogram(M, bins), strict=True):
+            np.testing.assert_allclose(ours, theirs, 1e-6)
+
+
+WITH_NUMBERS = (
+    lambda m, x: m.fmax(x, 0.1), lambda m, x: m.append(x, 0.1), lambda m, x: m.insert(x, 1, 0.1),
+    lambda m, x: m.polyval(x + 1, 0.1), lambda m, x: m.dot(x + 1, 0.1), lambda m, x: m.kron(x + 1, 0.1),
+    lambda m, x: m.interp(0.1, x, x), lambda m, x: m.piecewise(x, [x > 0], [0.1, 0.2]),
+    lambda m, x: m.fmod(x + 5, 0.3), lambda m, x: m.heaviside(x, 0.1),
+)  # fmt: skip
+
+
+def test_numbers_keep_the_digits_of_wide_arrays_and_the_dtype_of_narrow_ones():
+    for dtype, tolerance in ((np.float64, 1e-14), (np.float16, 2e-3)):
+        x = np.array([0, 1], dtype)
+        for f in WITH_NUMBERS:
+            found = np.asarray(f(mw, x))
+            assert found.dtype == dtype
+            np.testing.assert_allclose(found, f(np, x), tolerance)
+    row = np.array([0.1, 0.2])
+    assert np.asarray(mw.isin(row, 0.1)).tolist() == [True, False]
+    assert int(mw.searchsorted(row, 0.1)) == 0
+
+
+def test_what_has_no_order_is_refused_with_complex_numbers():
+    for f in (mw.nan_to_num, mw.nanvar, mw.nanmax):
+        with pytest.raises(CompileError, match="complex64, a real one is right"):
+            f(Z)
 
 
 def test_bincount_finds_its_length_outside_of_programs():

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from meshweave.frontends.python.dtypes import finfo, float64, floating, limits
+from meshweave.frontends.python.dtypes import accumulator, finfo, float64, floating, limits
 from meshweave.frontends.python.functions import elementwise as e
 from meshweave.frontends.python.functions import logic
-from meshweave.frontends.python.functions.elementwise import Binary, Unary, named
+from meshweave.frontends.python.functions.elementwise import Binary, Unary, alike, named
 from meshweave.frontends.python.functions.reduce import all as every
 from meshweave.frontends.python.tracer import ArrayLike, Tracer, tensor
 
@@ -24,8 +24,10 @@ def _unary(name: str, doc: str, of: Callable[[Tracer], Tracer], floats: bool = T
 
 
 def _binary(name: str, doc: str, of: Callable[[Tracer, Tracer], Tracer]) -> Binary:
+    """Make a function of two arrays of one dtype by others."""
+
     def function(x1: ArrayLike, x2: ArrayLike, /) -> Tracer:
-        return of(tensor(x1), tensor(x2))
+        return of(*alike(x1, x2))
 
     return named(function, name, f"{doc}, elementwise.")
 
@@ -68,12 +70,13 @@ def _heaviside(x: Tracer, at_zero: Tracer) -> Tracer:
 
 
 def _truncated_rest(a: Tracer, b: Tracer) -> Tracer:
+    if a.dtype.kind == "f":
+        return e.copysign(e.remainder(e.abs(a), e.abs(b)), a)
     rest = e.remainder(a, b)
     across = logic.logical_and(
         logic.not_equal(rest, 0), logic.not_equal(logic.less(rest, 0), logic.less(a, 0))
     )
-    found = e.where(across, e.subtract(rest, b), rest)
-    return e.copysign(found, a) if found.dtype.kind == "f" else found
+    return e.where(across, e.subtract(rest, b), rest)
 
 
 cbrt = _unary("cbrt", "Compute the cube root", _root)
@@ -96,14 +99,27 @@ fmod = _binary("fmod", "Compute the remainder of x1 / x2 with the sign of x1", _
 heaviside = _binary(
     "heaviside", "Return 0 where x1 is negative, x2 where it is 0, else 1", _heaviside
 )
-float_power = _binary("float_power", "Compute x1 to the power of x2 in float64",
-                      lambda a, b: e.pow(e.astype(a, float64), e.astype(b, float64)))  # fmt: skip
 logaddexp2 = _binary("logaddexp2", "Compute log2(2**x1 + 2**x2) without intermediate overflow",
     lambda a, b: e.divide(
         e.logaddexp(e.multiply(a, math.log(2)), e.multiply(b, math.log(2))), math.log(2)
     ))  # fmt: skip
-ldexp = _binary("ldexp", "Compute x1 * 2**x2", lambda a, b: e.multiply(
-    e.astype(a, floating(a.dtype)), e.exp2(e.astype(b, floating(a.dtype)))))  # fmt: skip
+
+
+def float_power(x1: ArrayLike, x2: ArrayLike, /) -> Tracer:
+    """Compute x1 to the power of x2 in float64, elementwise."""
+    return e.pow(e.astype(x1, float64), e.astype(x2, float64))
+
+
+def ldexp(x1: ArrayLike, x2: ArrayLike, /) -> Tracer:
+    """Compute x1 * 2**x2, elementwise, also where 2**x2 alone is no number of x1's dtype."""
+    value = tensor(x1)
+    out = floating(value.dtype)
+    wide = accumulator(out)
+    third = e.floor_divide(x2, 3)
+    made = e.astype(value, wide)
+    for power in (third, third, e.subtract(x2, e.multiply(third, 2))):
+        made = e.multiply(made, e.exp2(e.astype(power, wide)))
+    return e.astype(made, out)
 
 
 def divmod(x1: ArrayLike, x2: ArrayLike, /) -> tuple[Tracer, Tracer]:
@@ -124,7 +140,7 @@ def nan_to_num(
 ) -> Tracer:
     """Replace NaN by `nan`, infinities by `posinf` and `neginf` (None: the largest and the least number)."""
     value = tensor(x)
-    if value.dtype.kind != "f":
+    if e.checked("nan_to_num", [value], "fib").kind != "f":
         return value
     ends = finfo(value.dtype)
     value = e.where(logic.isnan(value), nan, value)
@@ -145,9 +161,7 @@ def isclose(
 
     equal_nan: whether two NaNs are close.
     """
-    a, b = tensor(x1), tensor(x2)
-    wide = floating(e.add(a, b).dtype)
-    a, b = e.astype(a, wide), e.astype(b, wide)
+    a, b = (e.astype(v, floating(v.dtype)) for v in alike(x1, x2))
     bound = e.add(e.multiply(e.abs(b), rtol), atol)
     finite = logic.logical_and(logic.isfinite(a), logic.isfinite(b))
     near = logic.logical_and(finite, logic.less_equal(e.abs(e.subtract(a, b)), bound))
@@ -174,7 +188,7 @@ def allclose(
 
 def array_equal(x1: ArrayLike, x2: ArrayLike, /, *, equal_nan: bool = False) -> Tracer:
     """Tell whether shapes and all elements are equal; bool. equal_nan: whether two NaNs are equal."""
-    a, b = tensor(x1), tensor(x2)
+    a, b = alike(x1, x2)
     if a.shape != b.shape:
         return tensor(False)
     same = logic.equal(a, b)

@@ -6,6 +6,7 @@ from meshweave.frontends.python.builder import fail
 from meshweave.frontends.python.functions import elementwise as e
 from meshweave.frontends.python.functions import linalg
 from meshweave.frontends.python.functions.create import arange, zeros
+from meshweave.frontends.python.functions.elementwise import alike
 from meshweave.frontends.python.functions.manipulate import (
     concat,
     flip,
@@ -20,7 +21,7 @@ def dot(x1: ArrayLike, x2: ArrayLike, /) -> Tracer:
     """Sum products over the last dim of x1 and the last but one (of a vector the only one) of x2; numbers multiply."""
     a, b = tensor(x1), tensor(x2)
     if not a.ndim or not b.ndim:
-        return e.multiply(a, b)
+        return e.multiply(x1, x2)
     return linalg.tensordot(a, b, axes=([a.ndim - 1], [max(b.ndim - 2, 0)]))
 
 
@@ -28,7 +29,7 @@ def inner(x1: ArrayLike, x2: ArrayLike, /) -> Tracer:
     """Sum products over the last dims; numbers multiply."""
     a, b = tensor(x1), tensor(x2)
     if not a.ndim or not b.ndim:
-        return e.multiply(a, b)
+        return e.multiply(x1, x2)
     return linalg.tensordot(a, b, axes=([a.ndim - 1], [b.ndim - 1]))
 
 
@@ -50,7 +51,7 @@ def vecmat(x1: ArrayLike, x2: ArrayLike, /) -> Tracer:
 
 def kron(x1: ArrayLike, x2: ArrayLike, /) -> Tracer:
     """Compute the Kronecker product: each element of x1 times all of x2."""
-    a, b = tensor(x1), tensor(x2)
+    a, b = alike(x1, x2)
     ndim = max(a.ndim, b.ndim)
     left = (1,) * (ndim - a.ndim) + a.shape
     right = (1,) * (ndim - b.ndim) + b.shape
@@ -115,7 +116,7 @@ def cross(x1: ArrayLike, x2: ArrayLike, /, *, axis: int = -1) -> Tracer:
 
 def polyval(p: ArrayLike, x: ArrayLike, /) -> Tracer:
     """Compute the polynomial with the coefficients p, the highest power first, at x."""
-    coefficients, at = tensor(p), tensor(x)
+    coefficients, at = alike(p, x)
     if coefficients.ndim != 1:
         fail(f"polyval: p has {coefficients.ndim} dims, a vector is right")
     made = e.multiply(at, 0)

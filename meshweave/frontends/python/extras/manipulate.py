@@ -12,11 +12,10 @@ from meshweave.frontends.python.builder import fail
 from meshweave.frontends.python.dtypes import INTEGERS
 from meshweave.frontends.python.functions import elementwise as e
 from meshweave.frontends.python.functions import logic
-from meshweave.frontends.python.functions.elementwise import named
+from meshweave.frontends.python.functions.elementwise import alike, named
 from meshweave.frontends.python.functions.index import take
 from meshweave.frontends.python.functions.manipulate import (
     axis_of,
-    broadcast_arrays,
     broadcast_to,
     concat,
     expand_dims,
@@ -126,17 +125,22 @@ def block(arrays: ArrayLike | Nested, /) -> Tracer:
     return joined(arrays, levels)
 
 
+def _plain(said: Any) -> Shape:
+    """Return integers of NumPy's as Python's."""
+    plain: Shape = said.tolist() if isinstance(said, np.ndarray | np.generic) else said
+    return plain
+
+
 def array_split(x: ArrayLike, indices_or_sections: Shape, /, axis: int = 0) -> list[Tracer]:
     """Split x along `axis` into so many parts, the first ones longer by one where they are uneven, or before places."""
-    value = tensor(x)
+    value, indices_or_sections = tensor(x), _plain(indices_or_sections)
     dim = axis_of("array_split", axis, value.ndim)
     size = value.shape[dim]
     if isinstance(indices_or_sections, int):
         if indices_or_sections < 1:
             fail(f"array_split: {indices_or_sections} parts, 1 or more are right")
         each, more = divmod(size, indices_or_sections)
-        sizes = [each + (k < more) for k in range(indices_or_sections)]
-        cuts = [sum(sizes[:k]) for k in range(1, len(sizes))]
+        cuts = [k * each + min(k, more) for k in range(1, indices_or_sections)]
     else:
         cuts = list(sizes_of("array_split", tuple(indices_or_sections)))
     before = (slice(None),) * dim
@@ -147,7 +151,7 @@ def array_split(x: ArrayLike, indices_or_sections: Shape, /, axis: int = 0) -> l
 
 def split(x: ArrayLike, indices_or_sections: Shape, /, axis: int = 0) -> list[Tracer]:
     """Split x along `axis` into so many equal parts, or before each of the places."""
-    value = tensor(x)
+    value, indices_or_sections = tensor(x), _plain(indices_or_sections)
     size = value.shape[axis_of("split", axis, value.ndim)]
     if isinstance(indices_or_sections, int) and size % max(indices_or_sections, 1):
         fail(f"split: {size} places do not divide into {indices_or_sections}: see mw.array_split")
@@ -195,7 +199,7 @@ def rot90(x: ArrayLike, /, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Tracer
 
 def append(x: ArrayLike, values: ArrayLike, /, axis: int | None = None) -> Tracer:
     """Join `values` behind x along `axis`; None: flatten both first."""
-    return concat([tensor(x), tensor(values)], axis=axis)
+    return concat([x, values], axis=axis)
 
 
 def _known(name: str, places: object) -> np.ndarray[Any, Any]:
@@ -221,7 +225,8 @@ def delete(x: ArrayLike, places: Any, /, axis: int | None = None) -> Tracer:
 
 def insert(x: ArrayLike, places: Any, values: ArrayLike, /, axis: int | None = None) -> Tracer:
     """Put `values` in front of the `places` (known when tracing) along `axis`; None: of the flattened array."""
-    value, new = tensor(x), tensor(values)
+    value = tensor(x)
+    new = e.astype(values, value.dtype)
     if axis is None:
         value, axis = ravel(value), 0
     dim, at = axis_of("insert", axis, value.ndim), _known("insert", places)
@@ -235,8 +240,7 @@ def insert(x: ArrayLike, places: Any, values: ArrayLike, /, axis: int | None = N
     except (IndexError, ValueError) as error:
         fail(f"insert: {error}")
     shape = (*value.shape[:dim], at.size, *value.shape[dim + 1 :])
-    more = e.astype(broadcast_to(new, shape), value.dtype)
-    return take(concat([value, more], axis=dim), order, axis=dim)
+    return take(concat([value, broadcast_to(new, shape)], axis=dim), order, axis=dim)
 
 
 def resize(x: ArrayLike, new_shape: Shape, /) -> Tracer:
@@ -250,10 +254,11 @@ def resize(x: ArrayLike, new_shape: Shape, /) -> Tracer:
 
 def choose(x: ArrayLike, choices: Sequence[ArrayLike], /) -> Tracer:
     """Take each element from the array among `choices` whose number x gives; all broadcast."""
-    chosen, *rest = broadcast_arrays(x, *choices)
+    chosen = tensor(x)
     if chosen.dtype.kind not in INTEGERS:
         fail(f"choose: x of dtype {chosen.dtype!r}, integers are right")
-    return select([logic.equal(chosen, k) for k in range(len(rest))], rest)
+    conditions = [logic.equal(chosen, k) for k in range(len(choices))]
+    return select(conditions, alike(*choices), False)
 
 
 def select(
@@ -282,7 +287,7 @@ def piecewise(x: ArrayLike, condlist: Sequence[ArrayLike], funclist: Sequence[An
 
 def _piece(function: Any, value: Tracer) -> Tracer:
     made = function(value) if callable(function) else function
-    return broadcast_to(e.astype(tensor(made), value.dtype), value.shape)
+    return broadcast_to(e.astype(made, value.dtype), value.shape)
 
 
 def unravel_index(indices: ArrayLike, shape: Shape, /) -> tuple[Tracer, ...]:

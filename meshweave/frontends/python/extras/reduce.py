@@ -7,11 +7,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshweave.frontends.python.builder import fail
-from meshweave.frontends.python.dtypes import DTypeLike, accumulator, floating, limits
+from meshweave.frontends.python.dtypes import (
+    DEFAULT_INT,
+    DTypeLike,
+    accumulator,
+    float64,
+    floating,
+    limits,
+)
 from meshweave.frontends.python.functions import elementwise as e
 from meshweave.frontends.python.functions import logic, reduce
 from meshweave.frontends.python.functions.create import arange, iota
-from meshweave.frontends.python.functions.elementwise import named
+from meshweave.frontends.python.functions.elementwise import alike, named
 from meshweave.frontends.python.functions.index import searchsorted, take, take_along_axis
 from meshweave.frontends.python.functions.linalg import diagonal
 from meshweave.frontends.python.functions.manipulate import (
@@ -26,7 +33,14 @@ from meshweave.frontends.python.functions.manipulate import (
     unstack,
 )
 from meshweave.frontends.python.functions.sort import argsort, sort
-from meshweave.frontends.python.tracer import ArrayLike, Axes, Tracer, tensor
+from meshweave.frontends.python.tracer import (
+    ArrayLike,
+    Axes,
+    Tracer,
+    is_weak,
+    operands,
+    tensor,
+)
 
 
 def ptp(x: ArrayLike, /, axis: Axes = None, *, keepdims: bool = False) -> Tracer:
@@ -47,8 +61,8 @@ def average(x: ArrayLike, /, axis: int | None = None, weights: ArrayLike | None 
         ((dim,), rest) = axes_of("average", axis, value.ndim), value.ndim
         share = reshape(share, [share.size if d == dim else 1 for d in range(rest)])
         share = broadcast_to(share, value.shape)
-    wide = floating(e.multiply(value, share).dtype)
-    share = e.astype(share, wide)
+    value, share = alike(value, share)
+    share = e.astype(share, floating(share.dtype))
     return e.divide(reduce.sum(e.multiply(value, share), axis=axis), reduce.sum(share, axis=axis))
 
 
@@ -57,7 +71,7 @@ def _filled(name: str, doc: str, of: Callable[..., Tracer], start: Any) -> Calla
 
     def function(x: ArrayLike, /, axis: Axes = None, *, keepdims: bool = False) -> Tracer:
         value = tensor(x)
-        if value.dtype.kind != "f":
+        if value.dtype.kind not in ("f" if callable(start) else "fc"):
             return of(value, axis=axis, keepdims=keepdims)
         number = start if not callable(start) else start(value.dtype)
         full = of(e.where(logic.isnan(value), number, value), axis=axis, keepdims=keepdims)
@@ -104,6 +118,7 @@ def nanvar(
     ddof: float | None = None,
 ) -> Tracer:
     """Compute the variance along `axis`, NaNs left out, with the arguments of `var`."""
+    e.checked("nanvar", [x], "fib")
     value, count, total = _counted(x, axis)
     apart = e.subtract(value, e.divide(total, count))
     apart = e.where(logic.isnan(value), 0, apart)
@@ -165,98 +180,99 @@ nancumprod = _cumulative("nancumprod", "Multiply", reduce.cumulative_prod, 1)
 _METHODS = ("linear", "lower", "higher", "midpoint", "nearest")
 
 
-def quantile(
-    x: ArrayLike,
-    q: ArrayLike,
-    /,
-    axis: Axes = None,
-    *,
-    method: str = "linear",
-    keepdims: bool = False,
-) -> Tracer:
+def _quantiles(name: str, doc: str, whole: int, skips: bool) -> Callable[..., Tracer]:
+    """Make a function of shares of a whole; skips: NaNs."""
+
+    def function(
+        x: ArrayLike,
+        q: ArrayLike,
+        /,
+        axis: Axes = None,
+        *,
+        method: str = "linear",
+        keepdims: bool = False,
+    ) -> Tracer:
+        return _quantile(name, tensor(x), q, axis, method, keepdims, skips, whole)
+
+    return named(function, name, doc)
+
+
+quantile = _quantiles(
+    "quantile",
     """Compute the quantiles q (from 0 to 1) along `axis`; the dims of q come first in the result.
 
     method: what is between two elements: "linear", "lower", "higher", "midpoint" or "nearest". NaN where x has one.
-    """
-    return _quantile("quantile", tensor(x), tensor(q), axis, method, keepdims, False)
-
-
-def percentile(
-    x: ArrayLike,
-    q: ArrayLike,
-    /,
-    axis: Axes = None,
-    *,
-    method: str = "linear",
-    keepdims: bool = False,
-) -> Tracer:
-    """Compute the percentiles q (from 0 to 100) along `axis`, as `quantile`."""
-    shares = e.divide(tensor(q), 100.0)
-    return _quantile("percentile", tensor(x), shares, axis, method, keepdims, False)
+    """,
+    1,
+    False,
+)
+percentile = _quantiles(
+    "percentile",
+    "Compute the percentiles q (from 0 to 100) along `axis`, as `quantile`.",
+    100,
+    False,
+)
+nanquantile = _quantiles("nanquantile", "Compute quantiles as `quantile`, NaNs left out.", 1, True)
+nanpercentile = _quantiles(
+    "nanpercentile", "Compute percentiles as `percentile`, NaNs left out.", 100, True
+)
 
 
 def median(x: ArrayLike, /, axis: Axes = None, *, keepdims: bool = False) -> Tracer:
     """Compute the median along `axis`: of an even number of elements the mean of the two in the middle."""
-    return _quantile("median", tensor(x), tensor(0.5), axis, "midpoint", keepdims, False)
+    return _quantile("median", tensor(x), 0.5, axis, "midpoint", keepdims, False)
 
 
 def nanmedian(x: ArrayLike, /, axis: Axes = None, *, keepdims: bool = False) -> Tracer:
     """Compute the median along `axis`, NaNs left out."""
-    return _quantile("nanmedian", tensor(x), tensor(0.5), axis, "midpoint", keepdims, True)
-
-
-def nanquantile(
-    x: ArrayLike,
-    q: ArrayLike,
-    /,
-    axis: Axes = None,
-    *,
-    method: str = "linear",
-    keepdims: bool = False,
-) -> Tracer:
-    """Compute quantiles as `quantile`, NaNs left out."""
-    return _quantile("nanquantile", tensor(x), tensor(q), axis, method, keepdims, True)
-
-
-def nanpercentile(
-    x: ArrayLike,
-    q: ArrayLike,
-    /,
-    axis: Axes = None,
-    *,
-    method: str = "linear",
-    keepdims: bool = False,
-) -> Tracer:
-    """Compute percentiles as `percentile`, NaNs left out."""
-    shares = e.divide(tensor(q), 100.0)
-    return _quantile("nanpercentile", tensor(x), shares, axis, method, keepdims, True)
+    return _quantile("nanmedian", tensor(x), 0.5, axis, "midpoint", keepdims, True)
 
 
 def _quantile(
-    name: str, value: Tracer, q: Tracer, axis: Axes, method: str, keepdims: bool, skips: bool
+    name: str,
+    value: Tracer,
+    share: ArrayLike,
+    axis: Axes,
+    method: str,
+    keepdims: bool,
+    skips: bool,
+    whole: int = 1,
 ) -> Tracer:
-    """Compute quantiles; skips: NaNs, which sort last, do not count."""
+    """Compute quantiles of shares of a whole; skips: NaNs, which sort last, do not count."""
     if method not in _METHODS:
         fail(f"{name}: method={method!r}: known are {', '.join(_METHODS)}")
+    dims = axes_of(name, axis, value.ndim)
+    size = math.prod(value.shape[d] for d in dims)
+    q = _shares(share, whole, size)
     if q.ndim > 1:
         fail(f"{name}: q has {q.ndim} dims, a number or a vector is right")
     e.checked(name, [value], "fib")
-    dims, out, many = axes_of(name, axis, value.ndim), floating(value.dtype), q.ndim
+    out, many = floating(value.dtype), q.ndim
     wide = e.astype(value, accumulator(out))
     rest = tuple([n for d, n in enumerate(value.shape) if d not in dims])
-    size = math.prod(value.shape[d] for d in dims)
     if not size:
         fail(f"{name}: there are no elements along dims {dims}")
     row = moveaxis(wide, dims, tuple(range(len(rest), wide.ndim)))
     row = sort(reshape(row, (*rest, size)))
     lost = reduce.sum(logic.isnan(row), axis=-1, keepdims=True)
-    last = e.astype(e.maximum(e.subtract(size - 1, lost if skips else 0), 0), "f64")
-    at = e.multiply(e.astype(reshape(q, (1,) * len(rest) + (q.size,)), "f64"), last)
+    last = e.astype(e.maximum(e.subtract(size - 1, lost if skips else 0), 0), q.dtype)
+    at = e.multiply(reshape(q, (1,) * len(rest) + (q.size,)), last)
     found = _between(row, broadcast_to(at, (*rest, q.size)), method)
     wrong = logic.equal(lost, size) if skips else logic.greater(lost, 0)
     made = moveaxis(e.astype(e.where(wrong, math.nan, found), out), -1, 0)
     kept = [1 if d in dims else n for d, n in enumerate(value.shape)] if keepdims else rest
     return reshape(made, (*made.shape[:many], *kept))
+
+
+def _shares(q: ArrayLike, whole: int, size: int) -> Tracer:
+    """Return shares of a whole as parts of 1 in which places are computed, as in NumPy: Python numbers in float64.
+
+    Arrays have their own precision, unless it does not tell the places of so many elements apart.
+    """
+    (given,) = operands([q])
+    exact = is_weak(given) or size > 1 << 24
+    own = e.astype(given, float64 if exact else accumulator(floating(tensor(given).dtype)))
+    return own if whole == 1 else e.divide(own, whole)
 
 
 def _between(row: Tracer, at: Tracer, method: str) -> Tracer:
@@ -278,13 +294,12 @@ def cov(x: ArrayLike, /, *, rowvar: bool = True, ddof: float = 1) -> Tracer:
     value = tensor(x)
     if value.ndim > 2:
         fail(f"cov: x has {value.ndim} dims, 2 are right")
-    alone = value.ndim < 2
-    rows = reshape(value, (1, -1)) if alone else value if rowvar else value.mT
+    rows = reshape(value, (1, -1)) if value.ndim < 2 else value if rowvar else value.mT
     rows = e.astype(rows, floating(rows.dtype))
     apart = e.subtract(rows, reduce.mean(rows, axis=1, keepdims=True))
     left = rows.shape[1] - ddof
     found = e.divide(apart @ e.conj(apart).mT, float(left) if left > 0 else math.nan)
-    return found[0, 0] if alone else found
+    return found[0, 0] if rows.shape[0] == 1 else found
 
 
 def corrcoef(x: ArrayLike, /, *, rowvar: bool = True) -> Tracer:
@@ -300,7 +315,7 @@ def corrcoef(x: ArrayLike, /, *, rowvar: bool = True) -> Tracer:
 def histogram(
     x: ArrayLike,
     /,
-    bins: int | ArrayLike = 10,
+    bins: int | Tracer = 10,
     range: tuple[float, float] | None = None,
     *,
     weights: ArrayLike | None = None,
@@ -315,7 +330,8 @@ def histogram(
     flat = reshape(value, (-1,))
     edges = _edges(flat, bins, range) if isinstance(bins, int) else tensor(bins)
     count = edges.size - 1
-    right = searchsorted(edges, e.astype(flat, edges.dtype), side="right")
+    edges, flat = alike(edges, flat)
+    right = searchsorted(edges, flat, side="right")
     right = e.where(logic.equal(flat, edges[-1]), count, right)
     within = logic.equal(expand_dims(right, 1), arange(1, count + 1))
     if weights is None:
@@ -363,7 +379,7 @@ def bincount(
         fail(f"bincount: x is {value.dtype!r} of {value.ndim} dims, a vector of integers is right")
     if length is None:
         fail("bincount: the shape of the result depends on the elements: length=.. says it")
-    same = logic.equal(expand_dims(value, 1), e.astype(arange(max(length, minlength)), value.dtype))
+    same = logic.equal(expand_dims(e.astype(value, DEFAULT_INT), 1), arange(max(length, minlength)))
     if weights is None:
         return reduce.sum(same, axis=0)
     return reduce.sum(e.where(same, expand_dims(weights, 1), 0), axis=0)
@@ -412,13 +428,12 @@ def gradient(x: ArrayLike, /, spacing: float = 1.0, axis: Axes = None) -> Any:
 
 def interp(x: ArrayLike, xp: ArrayLike, fp: ArrayLike, /) -> Tracer:
     """Interpolate linearly between the points (xp, fp), whose xp rise; outside of them the first and the last fp."""
-    at, places, values = tensor(x), tensor(xp), tensor(fp)
+    places, values = tensor(xp), tensor(fp)
     if places.ndim != 1 or places.shape != values.shape or not places.size:
         fail(
             f"interp: xp of shape {places.shape} and fp of {values.shape}: two vectors of one size"
         )
-    wide = floating(e.add(e.add(at[..., None] if at.ndim else at, places), values).dtype)
-    at, places, values = (e.astype(v, wide) for v in (at, places, values))
+    at, places, values = (e.astype(v, floating(v.dtype)) for v in alike(x, places, values))
     if places.size == 1:
         return e.where(logic.isnan(at), at, values[0])
     upper = e.clip(searchsorted(places, at, side="right"), 1, places.size - 1)
@@ -433,8 +448,9 @@ def interp(x: ArrayLike, xp: ArrayLike, fp: ArrayLike, /) -> Tracer:
 
 def isin(x: ArrayLike, values: ArrayLike, /, *, invert: bool = False) -> Tracer:
     """Tell which elements of x are among `values`; invert: which are not."""
-    value, among = tensor(x), reshape(values, (-1,))
-    found = reduce.any(logic.equal(expand_dims(value, -1), among), axis=-1)
+    value, among = alike(x, values)
+    found = logic.equal(expand_dims(value, -1), reshape(among, (-1,)))
+    found = reduce.any(found, axis=-1)
     return logic.logical_not(found) if invert else found
 
 

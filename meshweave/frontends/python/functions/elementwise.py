@@ -95,6 +95,12 @@ def checked(name: str, values: Sequence[ArrayLike], kinds: str = "fi") -> DType:
     return dtype
 
 
+def alike(*values: ArrayLike) -> list[Tracer]:
+    """Return values in the dtype that they promote to, of which Python scalars keep all digits."""
+    dtype = operand_dtype(operands(values))
+    return [astype(v, dtype) for v in values]
+
+
 _WORDS = {
     "fi": "a real number",
     "fic": "a number",

@@ -19,6 +19,7 @@ from meshweave.frontends.python.dtypes import INTEGERS, DType, bool_, int64, lim
 from meshweave.frontends.python.functions.create import asarray
 from meshweave.frontends.python.functions.elementwise import (
     add,
+    alike,
     astype,
     clip,
     minimum,
@@ -347,7 +348,7 @@ def searchsorted(
     side: "left" before equal elements, "right" behind them; NaNs are the largest. sorter: the indices that sort x1,
     if it is not sorted.
     """
-    row, wanted = tensor(x1), tensor(x2)
+    row, wanted = alike(x1, x2)
     if row.ndim != 1:
         fail(f"searchsorted: x1 has {row.ndim} dims, 1 is right")
     if side not in ("left", "right"):

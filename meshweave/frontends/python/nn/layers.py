@@ -121,7 +121,7 @@ def one_hot(
     """Make vectors along a new dim `axis`, each with a one at the place that x says; none where x is outside."""
     value = tensor(x)
     e.checked("one_hot", [value], "ib")
-    hot = logic.equal(expand_dims(value, -1), e.astype(arange(num_classes), value.dtype))
+    hot = logic.equal(expand_dims(e.astype(value, DEFAULT_INT), -1), arange(num_classes))
     made = e.astype(hot, dtype_of("one_hot", dtype, default_floating()))
     return moveaxis(made, -1, axis)
 
