@@ -91,7 +91,7 @@ def eager(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     return call
 
 
-def _as_array(value: Any) -> Any:
+def _as_array(value: object) -> object:
     """Return a small array of NumPy's as an Array of one rank, a large one and any other value as it is."""
     if type(value) is not np.ndarray or value.nbytes > LIMIT or not value.size:
         return value
@@ -250,7 +250,7 @@ class Call:
         return several[0] if several else ONE_RANK
 
 
-def _is_leaf(value: Any, within: bool) -> bool:
+def _is_leaf(value: object, within: bool) -> bool:
     """Tell whether an argument for arrays is one, or a number; numbers within lists are part of the program."""
     if type(value) in _NUMBERS:
         return not within

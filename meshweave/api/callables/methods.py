@@ -17,11 +17,11 @@ class Method:
     attributes are those of the function: `lower`, `explain`, `cache_info`, ..
     """
 
-    def __init__(self, function: Any, instance: Any, static: bool = False) -> None:
+    def __init__(self, function: Any, instance: object, static: bool = False) -> None:
         """Bind a function of `jit` to an object; static: which is a static argument."""
         self.__wrapped__, self.__self__, self._static = function, instance, static
 
-    def _first(self) -> Any:
+    def _first(self) -> object:
         value = self.__self__
         whole = not isinstance(value, type) and tree.container(value) is not None
         return value if whole or self._static else Receiver(value)

@@ -10,7 +10,9 @@ from typing import Any
 from meshweave.errors import UsageError
 
 
-def pickled(made: Any, function: Callable[..., Any], options: dict[str, Any]) -> Any:
+def pickled(
+    made: Callable[..., Any], function: Callable[..., Any], options: dict[str, object]
+) -> tuple[Callable[..., Any], tuple[object, ...]]:
     """Return what pickle writes of the compiled function `made`: its name where that leads to it, else what it is.
 
     A name in `__main__` leads to it in processes that run the same script; for all others, as those of Ray and Dask,
@@ -31,7 +33,7 @@ def _named(module: str | None, name: str) -> Any:
     return found.__func__ if isinstance(found, staticmethod | classmethod) else found
 
 
-def _by_value(kind: type, function: Callable[..., Any], options: dict[str, Any]) -> bytes | None:
+def _by_value(kind: type, function: Callable[..., Any], options: dict[str, object]) -> bytes | None:
     try:
         import cloudpickle
     except ImportError:
@@ -40,7 +42,9 @@ def _by_value(kind: type, function: Callable[..., Any], options: dict[str, Any])
     return made
 
 
-def _remade(kind: Callable[..., Any], function: Callable[..., Any], options: dict[str, Any]) -> Any:
+def _remade(
+    kind: Callable[..., Any], function: Callable[..., Any], options: dict[str, object]
+) -> Any:
     return kind(function, **options)
 
 
