@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -75,10 +76,23 @@ def numpy_function(
         raise UsageError(
             f"np.{name} does not work on Arrays: np.asarray(a) is the value{_hint(name)}"
         )
-    if any(_is_default(v) for v in kwargs.values()):
-        takes = inspect.signature(found).parameters
+    takes, takes_any = _parameters(found)
+    if not kwargs.keys() <= takes:
         kwargs = {k: v for k, v in kwargs.items() if k in takes or not _is_default(v)}
+        more = ", ".join(k for k in kwargs if k not in takes)
+        if more and not takes_any:
+            raise UsageError(
+                f"np.{name} with {more} does not work on Arrays: np.asarray(a) is the value"
+            )
     return found(*args, **kwargs)
+
+
+@cache
+def _parameters(function: Callable[..., Any]) -> tuple[frozenset[str], bool]:
+    """Return the names of the arguments of a function, and whether it takes any besides."""
+    found = inspect.signature(function).parameters.values()
+    takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in found)
+    return frozenset(p.name for p in found), takes_any
 
 
 def _is_default(value: object) -> bool:

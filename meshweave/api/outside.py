@@ -133,7 +133,7 @@ def _bincount(function: _Function, made: _Function) -> _Function:
     ) -> Any:
         if STATE.trace is None and length is None:
             value = np.asarray(x)
-            length = max(int(value.max(initial=-1)) + 1, minlength)
+            length = max(int(value.max()) + 1 if value.size else 0, minlength)
         return made(x, weights, minlength, length=length)
 
     return bincount

@@ -205,7 +205,10 @@ def test_functions_of_numpy_compute_on_the_ranks():
     b = X.copy()
     b += a
     np.testing.assert_array_equal(b, X + X)
-    for wrong in (lambda: np.frexp(a), lambda: np.packbits(a), lambda: np.add(a, a, where=X > 0)):
+    for wrong in (
+        *(lambda: np.frexp(a), lambda: np.packbits(a), lambda: np.add(a, a, where=X > 0)),
+        *(lambda: np.sum(a, where=X > 0), lambda: np.clip(a, a_min=None, a_max=3)),
+    ):
         with pytest.raises(
             UsageError, match=r"does not work on Arrays: np.asarray\(a\) is the value"
         ):

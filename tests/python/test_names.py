@@ -430,6 +430,16 @@ def test_what_has_no_order_is_refused_with_complex_numbers():
             f(Z)
 
 
+@pytest.mark.parametrize("dtype", ["bool", "i1", "u1", "i2", "u2", "u8"])
+def test_bincount_counts_far_beyond_what_the_dtype_holds(dtype):
+    x, none = np.array([1, 0, 1], dtype), np.array([], dtype)
+    for given in (x, none):
+        wanted = np.bincount(given.astype(int), minlength=301)
+        np.testing.assert_array_equal(mw.bincount(given, minlength=301), wanted)
+        np.testing.assert_array_equal(mw.jit(lambda v: mw.bincount(v, length=301))(given), wanted)
+    np.testing.assert_array_equal(mw.bincount(x), [1, 2])
+
+
 def test_bincount_finds_its_length_outside_of_programs():
     np.testing.assert_array_equal(mw.bincount(I[0]), np.bincount(I[0]))
     np.testing.assert_array_equal(
