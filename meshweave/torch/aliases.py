@@ -94,7 +94,7 @@ def outputs_of(captured: GraphModule) -> tuple[list[OutputSource], list[Result]]
             outputs.append(_of_argument(given.index(base), base, node))
         elif base.op == "placeholder":
             outputs.append(OutputSource(make=_making(captured, node)))
-        elif shared.count(memory) > 1 and (base is node or _view(base, node)):
+        elif shared.count(memory) > 1 and _known(base) and (base is node or _view(base, node)):
             strides = base.meta["example_value"].stride()
             view = None if base is node else _view(base, node)
             outputs.append(OutputSource(result=_number(results, Result(base, strides)), view=view))
@@ -192,6 +192,11 @@ def _view(base: Node, node: Node) -> View | None:
     if offset < 0 or offset + _span(part) > _span(whole) or _span(whole) != whole.numel():
         return None
     return View(part.dtype, tuple(part.shape), tuple(part.stride()), offset)
+
+
+def _known(node: Node) -> bool:
+    """Tell whether the strides of a node's value are numbers, not sizes of a call."""
+    return all(type(n) is int for n in node.meta["example_value"].stride())
 
 
 def _span(value: Tensor) -> int:

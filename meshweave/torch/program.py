@@ -22,7 +22,7 @@ from meshweave.layout import Mesh
 from meshweave.layout.lengths import Formula
 from meshweave.runtime.arrays.array import Array, run_arrays
 from meshweave.runtime.engine import engine as engine_named
-from meshweave.runtime.forks import new_lock
+from meshweave.runtime.forks import new_reentrant_lock
 from meshweave.runtime.job.current import check_same, engine_of, own_rank
 from meshweave.torch.ports import Ports, from_tensor, placed, to_torch
 
@@ -64,12 +64,12 @@ class TorchProgram:
         self._exported, self._executable = exported, self.program.executable
         self.parameters: dict[str, Array] = {}
         self._ports: Ports | None = None
-        self._lock = new_lock()
+        self._lock = new_reentrant_lock()  # an argument may be a tensor that this program keeps
         self._new = True  # whether no call has compared its tensors on the ranks of a job yet
         bound, exported.bound = exported.bound, {}  # the ranks hold them from now on
         self._held = tuple(bound)
         self.written = frozenset(exported.names[index] for index in exported.written.values())
-        self.bind(bound)
+        self._lay_out(bound)
         self.seconds = {"compile": time.perf_counter() - began}
 
     def bind(self, values: Mapping[str, object]) -> None:
@@ -77,6 +77,9 @@ class TorchProgram:
 
         Raises UsageError for a name that the program does not hold, MeshweaveError for another shape or dtype.
         """
+        self._lay_out(values)
+
+    def _lay_out(self, values: Mapping[str, object]) -> None:
         names = self._exported.names
         self._ports = None
         self._check_same(values)

@@ -232,8 +232,8 @@ class TorchStep(TorchProgram):
             )
         for k, value in self._fixed.items():
             given = leaves[k]
-            same = given is value or (isinstance(value, int | float | str) and given == value)
-            if isinstance(given, Tensor) or not same:
+            plain = isinstance(value, int | float | str) and type(given) is type(value)
+            if given is not value and not (plain and given == value):
                 raise UsageError(
                     f"{self.name}: argument {k}: {_short(given)}, it was compiled for {_short(value)}"
                 )
@@ -246,6 +246,12 @@ class TorchStep(TorchProgram):
         found = self.results(given, ())
         whole = [one if k is None else found[k] for k, one in self._traced.leaves]
         return _pytree.tree_unflatten(whole, self._traced.structure)
+
+    def bind(self, values: Mapping[str, object]) -> None:
+        """Refuse: what a step keeps are the tensors of its modules and optimizers."""
+        raise UsageError(
+            f"{self.name}: bind: a step keeps the tensors of modules and optimizers: write those"
+        )
 
     def _rate(self, name: str) -> float:
         """Return the learning rate of a group. Raises UsageError where another option has changed."""
@@ -285,6 +291,9 @@ class TorchStep(TorchProgram):
         ports = super()._bound()
         with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
             fresh = self._agreed(fresh)
+            if changed := self._subjects.changed():
+                raise UsageError(f"{self.name}: {changed}: compile the step again")
+            taken = {}
             for name, entry in self._kept.items():
                 tensor = entry.find()
                 if tensor is None or tensor.requires_grad != self._trained[name]:
@@ -293,7 +302,15 @@ class TorchStep(TorchProgram):
                     )
                     raise UsageError(f"{self.name}: {name} {what}: compile the step again")
                 if fresh or not self._holds(name, tensor):
-                    self._take(ports, name, tensor)
+                    taken[name] = tensor
+            if taken and (both := self._subjects.overlap()):
+                raise UsageError(f"{self.name}: {both[0]} and {both[1]} share memory")
+            own = set(self._memory.values())
+            for tensor in taken.values():
+                if home_of(tensor) is None and tensor.untyped_storage().data_ptr() in own:
+                    tensor.data = tensor.detach().clone()  # before that memory is written
+            for name, tensor in taken.items():
+                self._take(ports, name, tensor)
         return ports
 
     def _agreed(self, fresh: bool) -> bool:
@@ -314,7 +331,8 @@ class TorchStep(TorchProgram):
         if name in self._parts:
             return True  # all processes have agreed on that
         if name in self._memory:
-            return tensor.data_ptr() == self._memory[name] and home_of(tensor) is None
+            here = tensor.data_ptr() == self._memory[name] and tensor.is_contiguous()
+            return here and home_of(tensor) is None
         return home_of(tensor) == (self, name) and name not in self._read
 
     def _take(self, ports: Ports, name: str, tensor: Tensor) -> None:

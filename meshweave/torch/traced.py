@@ -12,6 +12,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -77,10 +78,15 @@ class RateGroup(NamedTuple):
 
 @dataclass
 class StepSubjects:
-    """Hold what a step reads and writes beside its arguments: tensors by name, and learning rates by name."""
+    """Hold what a step reads and writes beside its arguments: tensors by name, and learning rates by name.
+
+    tied: the further places of tensors that lie in several. groups: the parameters of each learning rate.
+    """
 
     kept: dict[str, ModuleEntry | StateEntry]
+    tied: list[tuple[str, ModuleEntry]]
     rates: dict[str, RateGroup]
+    groups: dict[str, list[str]]
     optimizers: dict[str, Optimizer]
     modules: dict[str, nn.Module]
 
@@ -88,6 +94,36 @@ class StepSubjects:
         """Return the tensors that the step keeps now."""
         found = {name: one.find() for name, one in self.kept.items()}
         return {name: value for name, value in found.items() if value is not None}
+
+    def changed(self) -> str | None:
+        """Return what is not as it was when the step was compiled: tied tensors, and the groups of optimizers."""
+        for name, entry in self.tied:
+            if entry.find() is not self.kept[name].find():
+                return f"{name} is not in all the places any more that it was in"
+        groups = [group for one in self.optimizers.values() for group in one.param_groups]
+        if len(groups) != len(self.rates):
+            return f"optimizers have {len(groups)} groups of parameters, not {len(self.rates)}"
+        for rate, names in self.groups.items():
+            now = self.rates[rate].options["params"]
+            if len(now) != len(names):
+                return f"the group of {rate} has {len(now)} parameters, not {len(names)}"
+            for name, value in zip(names, now):
+                if self.kept[name].find() is not value:
+                    return f"{name} is not the parameter of the optimizer any more"
+        return None
+
+    def overlap(self) -> tuple[str, str] | None:
+        """Return the names of two tensors that share memory."""
+        ends: list[tuple[int, int, str]] = []
+        with torch._C.DisableTorchFunctionSubclass():
+            for name, value in self.tensors().items():
+                memory = value.to_local() if is_dtensor(value) else value
+                if memory.numel():
+                    last = sum((n - 1) * s for n, s in zip(memory.shape, memory.stride()))
+                    begin = memory.data_ptr()
+                    ends.append((begin, begin + (last + 1) * memory.element_size(), name))
+        ends.sort()
+        return next(((a[2], b[2]) for a, b in pairwise(ends) if b[0] < a[1]), None)
 
 
 @dataclass
@@ -121,22 +157,28 @@ def subjects_of(
     optimizers = {k: v for k, v in named.items() if isinstance(v, Optimizer)}
     states = {k: m for k, m in modules.items() if [*m.parameters(), *m.buffers()]}
     kept: dict[str, ModuleEntry | StateEntry] = {}
+    tied: list[tuple[str, ModuleEntry]] = []
     names: dict[int, str] = {}  # of each tensor, by its identity: tied ones have one name
     for key, module in states.items():
         for path, inner in module.named_modules():
             for row in (inner._parameters, inner._buffers):
                 for leaf, value in row.items():
-                    if value is None or id(value) in names:
+                    if value is None:
+                        continue
+                    if id(value) in names:
+                        tied.append((names[id(value)], ModuleEntry(row, leaf)))
                         continue
                     prefix = [key] if len(states) > 1 else []
                     name = ".".join([*prefix, *([path] if path else []), leaf])
                     names[id(value)], kept[name] = name, ModuleEntry(row, leaf)
     rates: dict[str, RateGroup] = {}
+    groups: dict[str, list[str]] = {}
     for key, optimizer in optimizers.items():
         _make_state(optimizer)
         for number, group in enumerate(optimizer.param_groups):
             suffix = f".{number}" if len(optimizer.param_groups) > 1 else ""
             rates[f"{key}.lr{suffix}"] = RateGroup(optimizer, number)
+            members = groups.setdefault(f"{key}.lr{suffix}", [])
             for place, parameter in enumerate(group["params"]):
                 owner = names.get(id(parameter))
                 if owner is None:
@@ -144,6 +186,7 @@ def subjects_of(
                         f"from_torch: {key}: parameter {place} of group {number}, {tuple(parameter.shape)}, is of no"
                         " module that the step is called with or refers to"
                     )
+                members.append(owner)
                 for entry, value in optimizer.state.get(parameter, {}).items():
                     if isinstance(value, Tensor):
                         own = f"{owner}.{entry}"
@@ -153,7 +196,12 @@ def subjects_of(
         raise UsageError(
             f"from_torch: {_name(step)} is called with no nn.Module that has parameters, and refers to none"
         )
-    return StepSubjects(kept, rates, optimizers, modules)
+    made = StepSubjects(kept, tied, rates, groups, optimizers, modules)
+    if both := made.overlap():
+        raise UsageError(
+            f"from_torch: {both[0]} and {both[1]} share memory: one tensor in both places is right"
+        )
+    return made
 
 
 def _name(step: Callable[..., Any]) -> str:
@@ -336,6 +384,7 @@ def _traced(
                 *[None if isinstance(one, Tensor) else (None, one) for one in made],
             ]
             results = [one.detach() for one in made if isinstance(one, Tensor)]
+            after += behind[: len(places)]
             return results, [value.detach() for value in after]
 
     examples = [*kept.values(), *[torch.zeros((), dtype=torch.float64)] * len(subjects.rates)]
@@ -396,9 +445,15 @@ def _finished(
     output = graph.graph.output_node()
     results, after = output.args[0]
     given = [node for node in graph.graph.nodes if node.op == "placeholder"]
-    before = given[: len(kept)]
+    arguments = given[len(kept) + len(subjects.rates) :][:inputs]
+    for number, (old, new) in enumerate(zip(arguments, after[len(kept) :], strict=True)):
+        if not _same(old, new):
+            raise UsageError(
+                f"from_torch: {name} writes tensor {number} of its arguments, {tuple(old.meta['val'].shape)}: return"
+                " the new value, or keep it in a buffer of a module"
+            )
     written = [
-        k for k, (old, new) in enumerate(zip(before, after, strict=True)) if not _same(old, new)
+        k for k, (old, new) in enumerate(zip(given, after[: len(kept)])) if not _same(old, new)
     ]
     output.args = ((*results, *[after[k] for k in written]),)
     graph.graph.eliminate_dead_code()

@@ -93,6 +93,19 @@ def test_sizes_that_torch_leaves_open_are_left_to_each_call(mesh: str) -> None:
     assert compiler.cache_info() == (4, 3, 1)  # the smaller programs are gone
 
 
+def test_a_result_of_open_size_and_its_transpose() -> None:
+    def both(x: Any) -> Any:
+        y = x * 2
+        return y, y.t()
+
+    fast = torch.compile(both, backend=mw.torch_backend(), dynamic=True)
+    with torch.no_grad():
+        for size in (7, 9, 70):
+            x = torch.randn(4, size)
+            for found, wanted in zip(fast(x), both(x), strict=True):
+                near(found, wanted)
+
+
 def test_a_bound_of_torch_is_that_of_the_program() -> None:
     compiler, module = mw.torch_backend(), tm.Mlp().eval()
     fast = torch.compile(module, backend=compiler)

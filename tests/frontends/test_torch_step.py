@@ -213,6 +213,109 @@ def test_gradients_and_parameters_of_other_strides() -> None:
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
+def exchange(model: Any) -> None:
+    first, last = model.first.weight, model.last.weight
+    first.data, last.data = last.data, first.data
+
+
+def turn(model: Any) -> None:
+    model.first.weight.data = model.first.weight.data.t()
+
+
+@pytest.mark.parametrize("between", [exchange, turn])
+def test_memory_of_parameters_that_is_exchanged_or_turned_between_steps(between: Any) -> None:
+    class Pair(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Linear(3, 3), nn.Linear(3, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.last(torch.tanh(self.first(x)))
+
+    torch.manual_seed(0)
+    one, losses, (x, _) = Pair(), [], data()
+    for model, fast in zip((one, copy.deepcopy(one)), (True, False), strict=True):
+        optimizer = torch.optim.SGD(model.parameters(), 0.5)
+
+        def step(x: Tensor, model: Any = model, optimizer: Any = optimizer) -> Tensor:
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        call: Any = mw.from_torch(step, (x[:, :3], model, optimizer)) if fast else step
+        losses.append([])
+        for _ in range(4):
+            losses[-1].append(call(x[:, :3], model, optimizer).item())
+            between(model)
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def test_an_argument_may_be_what_a_step_keeps_on_its_ranks() -> None:
+    modules, y, losses = twins(), torch.arange(8) % 5, []
+    for model, fast in zip(modules, (True, False), strict=True):
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        step: Any = clearing_first
+        if fast:
+            step = mw.from_torch(step, (model, optimizer, torch.zeros(8, 6), y), mesh="dp=2")
+        losses.append([])
+        for _ in range(3):
+            given = model.up.weight if fast else model.up.weight.detach().clone()
+            losses[-1].append(step(model, optimizer, given, y).item())
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def test_what_changes_between_steps_is_refused_where_it_is_compiled_in() -> None:
+    (model, _), (x, y) = twins(), data()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def writes(model: nn.Module, optimizer: Any, x: Tensor, y: Tensor) -> Tensor:
+        loss = clearing_first(model, optimizer, x, y)
+        x.add_(1)
+        return loss
+
+    said = refused(writes, model, optimizer, x, y)
+    assert "writes tensor 0 of its arguments, (5, 6): return the new value" in said
+
+    def scaled(x: Tensor, y: Tensor, factor: float) -> Tensor:
+        clearing_first(model, optimizer, x, y)
+        return y * factor
+
+    step = mw.from_torch(scaled, (x, y, 1))
+    for factor in (1.0, True):
+        with pytest.raises(UsageError, match=f"argument 2: {factor}, it was compiled for 1"):
+            step(x, y, factor)
+    with pytest.raises(UsageError, match="bind: a step keeps the tensors of modules"):
+        step.bind({"up.bias": torch.zeros(8)})
+    weight = model.up.weight
+    model.up.weight = nn.Parameter(torch.zeros(8, 6))
+    with pytest.raises(UsageError, match=r"up.weight is not the parameter of the optimizer any mo"):
+        step(x, y, 1)
+    model.up.weight = weight
+    optimizer.add_param_group({"params": [torch.zeros(1, requires_grad=True)]})
+    with pytest.raises(UsageError, match="optimizers have 2 groups of parameters, not 1"):
+        step(x, y, 1)
+
+
+def test_tied_tensors_are_one_and_memory_is_shared_by_none() -> None:
+    layers = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6))
+    layers[0].weight = layers[1].weight
+    optimizer, (x, y) = torch.optim.SGD(layers.parameters(), 0.1), data()
+    step = mw.from_torch(clearing_first, (layers, optimizer, x, y))
+    step(layers, optimizer, x, y)
+    layers[0].bias.data = layers[1].bias.data
+    with pytest.raises(UsageError, match=r"first: 0.bias and 1.bias share memory"):
+        step(layers, optimizer, x, y)
+    assert "share memory: one tensor in both places" in refused(
+        clearing_first, layers, optimizer, x, y
+    )
+    layers[1].bias.data = torch.zeros(6)
+    layers[0].weight = nn.Parameter(torch.zeros(6, 6))
+    with pytest.raises(UsageError, match=r"0.weight is not in all the places any more"):
+        step(layers, optimizer, x, y)
+
+
 def refused(step: Any, *args: Any, **options: Any) -> str:
     with pytest.raises((UsageError, CompileError)) as error:
         mw.from_torch(step, args, **options)
