@@ -17,6 +17,12 @@ _GENERATED = (
     "popcnt",
 )
 """How the names of features begin that LLVM uses by itself, beyond those of every 64-bit processor."""
+COMMON = "x86-64-v3"
+"""What LLVM calls the processors of this level and above: all of the last ten years."""
+OF_COMMON = (
+    "abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe", "popcnt", "sse4_1", "sse4_2", "ssse3",
+)  # fmt: skip
+"""Its features beyond those of every 64-bit processor (System V ABI, x86-64 supplement)."""
 AMX = frozenset({"amx_tile", "amx_bf16"})
 """Tiles: code that uses them says so, and the system must be asked for them."""
 

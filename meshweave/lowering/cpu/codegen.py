@@ -148,11 +148,14 @@ def _in_source(error: CompileError, text: str, places: Mapping[str, str]) -> Com
     return CompileError(what, places.get(names[-1]) if names else None)
 
 
-def step_object(text: str, known: Collection[str]) -> bytes:
-    """Compile the step function alone, which may call the functions `known` and the C library."""
+def step_object(text: str, known: Collection[str], processor: str) -> bytes:
+    """Compile the step function alone, which may call the functions `known` and the C library.
+
+    processor: see `object_of`.
+    """
     module = _step_module(text)
     check_functions(module, known, {})
-    return object_of(module, _externals(module), 0)
+    return object_of(module, _externals(module), 0, processor=processor)
 
 
 class _QuickSwitching:

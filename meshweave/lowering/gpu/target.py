@@ -22,7 +22,7 @@ from meshweave.lowering.gpu.launches import device_program
 from meshweave.lowering.gpu.toolchain.ptx import compile_kernels
 from meshweave.lowering.host.program import LoweredProgram, read_program
 from meshweave.lowering.host.program_op import CHIP, program_op
-from meshweave.processor import generated
+from meshweave.processor import COMMON, OF_COMMON
 
 
 class Texts(NamedTuple):
@@ -104,12 +104,14 @@ def _bundle(
         events=table.events,
         streams=table.streams,
         graph=not code.waits,
-        features=generated(),
+        features=OF_COMMON,
         certificate=certificate,
     )
-    objects = [step_object(step + manifest.constant, {*code.called, *code.declared, *SIGNATURES})]
+    known = {*code.called, *code.declared, *SIGNATURES}
+    objects = [step_object(step + manifest.constant, known, COMMON)]
     if collectives:
-        objects.append(compile_text(f"module {{\n{collectives}}}", SIGNATURES, opt_level=0))
+        text = f"module {{\n{collectives}}}"
+        objects.append(compile_text(text, SIGNATURES, opt_level=0, processor=COMMON))
     return Bundle(manifest, tuple(objects), devices, code.device.block)
 
 

@@ -18,7 +18,9 @@ from meshweave.api.program import build
 from meshweave.bundle import Bundle, Manifest
 from meshweave.device import CHIPS, GpuTable
 from meshweave.errors import CompileError, MeshweaveError, UsageError
+from meshweave.lowering.cpu.collectives.objects import compile_text
 from meshweave.lowering.gpu.host.calls import SIGNATURES
+from meshweave.processor import COMMON, OF_COMMON
 from meshweave.runtime.gpu import interface
 from meshweave.targets import Goal
 
@@ -66,6 +68,17 @@ def test_what_a_program_needs_is_in_its_manifest() -> None:
     ]  # fmt: skip
     assert "nccl" not in compiled("attention").manifest.libraries
     assert compiled("attention").manifest.events == 0
+
+
+def test_host_code_runs_on_other_processors_than_the_one_that_compiled_it() -> None:
+    manifest = compiled(NAMES[0]).manifest
+    assert set(manifest.features) == set(OF_COMMON)
+    text = """llvm.func @f(%a: f64) -> f64 {
+      %r = llvm.intr.fma(%a, %a, %a) : (f64, f64, f64) -> f64
+      llvm.return %r : f64
+    }"""
+    called = {p: b"\0fma\0" in compile_text(text, ["fma"], processor=p) for p in ("x86-64", COMMON)}
+    assert called == {"x86-64": True, COMMON: False}
 
 
 def test_without_the_library_all_products_are_kernels() -> None:

@@ -266,18 +266,21 @@ def kept_object(linked: Linked) -> bytes:
     return cached_object(linked, lambda: compile_text(*linked))
 
 
-def compile_text(text: str, externals: Iterable[str], opt_level: int = 3) -> bytes:
+def compile_text(
+    text: str, externals: Iterable[str], opt_level: int = 3, processor: str = ""
+) -> bytes:
     """Compile a module of `llvm.func`s whose bodies may use arith, scf and cf to an ELF object.
 
     It is parsed in the current context, if there is one.
 
-    externals: every function that it only declares; one left out makes the compilation fail.
+    externals: every function that it only declares; one left out makes the compilation fail. processor: see
+    `object_of`.
     """
     context = ir.Context.current or ir.Context()
     with context, ir.Location.unknown():
         module = ir.Module.parse(text)
         PassManager.parse(_PIPELINE).run(module.operation)
-        return object_of(module, externals, opt_level)
+        return object_of(module, externals, opt_level, processor=processor)
 
 
 _LIBCALLS = ("memcpy", "memmove", "memset")  # what LLVM calls by itself
@@ -288,17 +291,21 @@ def object_of(
     externals: Iterable[str],
     opt_level: int = 3,
     alone: bool = False,
+    processor: str = "",
 ) -> bytes:
     """Return the ELF object (large code model) of a module in the LLVM dialect.
 
     Other threads of Python go on while LLVM makes code; alone: nobody else uses the module's context, so that they
-    go on while it translates and optimises the module, too.
+    go on while it translates and optimises the module, too. processor: as LLVM names it, whose instructions the code
+    may use; "": this machine's.
 
     Raises CompileError when LLVM makes none, or when the module has no function that others may call.
     """
     exported = _exported(module)
     if exported is None:
         raise CompileError("the module defines no function that others may call")
+    if processor:
+        _made_for(module, processor)
     engine = LlvmCompiler(module, opt_level, alone)
     if not engine.made:
         raise CompileError("LLVM does not take the module")
@@ -314,6 +321,19 @@ def object_of(
     if not code:
         raise CompileError("LLVM made no object: a function that the code calls is not known")
     return code
+
+
+def _made_for(module: ir.Module, processor: str) -> None:
+    """Let the functions of a module use the instructions of a processor, and no others that this machine has."""
+    with module.context:
+        name, features = ir.StringAttr.get(processor), ir.Attribute.parse(_NO_FEATURES)
+        for view in module.body.operations:
+            if view.operation.name == "llvm.func" and len(view.operation.regions[0].blocks):
+                view.operation.attributes["target_cpu"] = name
+                view.operation.attributes["target_features"] = features
+
+
+_NO_FEATURES = '#llvm.target_features<["+sse2"]>'  # beyond the processor's; instead of all that this machine has
 
 
 def _exported(module: ir.Module) -> str | None:
