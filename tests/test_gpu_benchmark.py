@@ -7,12 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from depth import deep
 
 from benchmarks.gpu import __main__ as gpu
 from benchmarks.gpu import device as gpu_device
+from benchmarks.gpu import groups
 from benchmarks.gpu.device import Device
+from benchmarks.gpu.groups import OF_COPY
 from meshweave.simulator.driver.emulated import EmulatedKernels
 from meshweave.simulator.driver.move import move
 from meshweave.simulator.driver.recorder import Recorder
@@ -39,25 +42,39 @@ def test_it_measures_all_that_it_lists(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(gpu_device, "COPIED", 1 << 10)
     monkeypatch.setattr(gpu, "gpus", lambda: 1)
     monkeypatch.setattr(gpu, "Device", lambda: Device(recorder))
-    monkeypatch.setattr(gpu, "LINKS", 2)
-    monkeypatch.setattr(gpu, "SQUARES", (2048,))
-    monkeypatch.setattr(gpu, "torch_seconds", lambda python, by: {"block bf16": 1.0})
+    monkeypatch.setattr(groups, "LINKS", 2)
+    peer = tmp_path / "peer.py"
+    peer.write_text('print(\'{"name": "block bf16", "torch_seconds": 1.0, "error": 0.5}\')')
+    monkeypatch.setattr(gpu, "PEER", (str(peer),))
     out = tmp_path / "r.json"
-    assert gpu.main(["--divide", "128", "--repeat", "1", "--out", str(out)]) == 0
-    results = json.loads(out.read_text())
-    assert results["about"]["chip"] == "sm_90a" and results["about"]["driver"] == "13.0"
-    for rows in ("memory", "products", "launch", "block"):
-        assert results[rows], rows
-    rates = [row["bytes_per_second"] for row in results["memory"]]
-    assert len(rates) == 13 and all(rate is not None for rate in rates)
-    assert results["launch"][0]["kernels"] >= 2
+    asked = ["--divide", "128", "--repeat", "1", "--out", str(out)]
+    assert gpu.main(asked) == 0
+    written = json.loads(out.read_text())
+    assert written["about"]["chip"] == "sm_90a" and written["about"]["driver"] == "13.0"
+    rows = {row["name"]: row for row in written["rows"]}
+    assert len(rows) == 2 + len(groups.timed(128)), "what is listed, a copy and launches"
+    assert all("seconds" in row for name, row in rows.items() if name != "copy")
+    assert all(
+        "of_copy" in r for r in rows.values() if r["group"] in OF_COPY and r["name"] != "copy"
+    )
+    assert "of_best" in rows["block bf16"] and rows["block bf16"]["error"] == 0.5
+    assert rows["launch"]["kernels"] >= 2
     assert recorder.live() == [], "all that was made is given back"
+    monkeypatch.setattr(Device, "run", None)
+    assert gpu.main([*asked, "--resume"]) == 0, "what is known is not measured again"
+    assert len(json.loads(out.read_text())["rows"]) == len(rows)
 
 
 @pytest.mark.torch
-def test_the_peer_prints_seconds_by_name() -> None:
+def test_the_peer_compares_and_prints_seconds_by_name(tmp_path) -> None:
     pytest.importorskip("torch", reason="needs PyTorch (make test-torch)")
+    for each in groups.timed(128):
+        value = each.case.function(np, *each.case.sampled(each.dtype))
+        np.save(tmp_path / f"{each.name.replace(' ', '_')}.npy", np.float32(value))
     command = [sys.executable, "-m", "benchmarks.peers.gpu", "--device", "cpu", "--divide", "128"]
-    done = subprocess.run([*command, "--repeat", "1"], capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    assert {"block bf16", "product_2048 f32"} <= set(json.loads(done.stdout))
+    command += ["--repeat", "1", "--results", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    found = {row["name"]: row for row in map(json.loads, done.stdout.splitlines())}
+    assert set(found) == {each.name for each in groups.timed(128) if each.peer}
+    assert max(row["error"] for row in found.values()) < 1e-4

@@ -1,11 +1,12 @@
-"""`python -m benchmarks.gpu`: what kernels, products, launches and a transformer block take on a GPU.
+"""`python -m benchmarks.gpu`: what programs of real sizes take on a GPU, beside a copy on the device and PyTorch.
 
-Each is beside its floor, measured in the same run: memory-bound kernels beside a copy on the device,
-products beside the library's and PyTorch's, a block beside PyTorch's. The results go, with device,
-driver and versions, to benchmarks/results/ as JSON. Without a GPU it says so and ends well.
+Kernels that memory bounds are beside a copy's bytes a second; all are beside PyTorch, as it runs them and compiled by
+inductor, in the same run; every time is of a CUDA graph. Results are compared with PyTorch's in f32. What is done is
+written at once, with device, driver and versions, to benchmarks/results/ as JSON; with --resume it is not done again.
+Without a GPU it says so and ends well.
 
---bundles DIR takes compiled programs from a folder, and puts there those that it has to compile;
---prepare does only that, for a machine with a GPU and no compiler.
+--bundles DIR takes compiled programs from a folder, and puts there those that it has to compile; --prepare does only
+that, for a machine with a GPU and no compiler.
 """
 
 from __future__ import annotations
@@ -15,226 +16,197 @@ import json
 import platform
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from benchmarks.common import ROOT, show, table
 from benchmarks.gpu.device import Device, gpus
-from benchmarks.gpu.programs import Case, block, cases, gelu, norm, softmax
+from benchmarks.gpu.groups import AIMS, OF_COPY, Timed, chain, timed
+from benchmarks.gpu.programs import Case
 from meshweave import __version__
 from meshweave.bundle import Bundle
+from meshweave.errors import MeshweaveError
 
-AIMS = {"memory": 0.90, "library": 0.98, "own": 0.55, "launch": 5e-6}
-"""Of copy bandwidth; of PyTorch's rate; of the library's rate; seconds a kernel."""
-
-
-def memory_bound(by: int) -> dict[str, Case]:
-    """Kernels that no arithmetic bounds; sizes are divided by `by`."""
-    n = 8192 // by
-    return cases(
-        (
-            ("gelu", lambda xp, x, y: gelu(xp, x) + y, [(n, n)] * 2),
-            ("softmax", softmax, [(n, n)]),
-            ("norm", norm, [(n, n), (n,), (n,)]),
-            ("sum_rows", lambda xp, x: xp.sum(x, axis=1), [(n, n)]),
-            ("sum_columns", lambda xp, x: xp.sum(x, axis=0), [(n, n)]),
-            ("transpose", lambda xp, x: xp.permute_dims(x, (1, 0)) + 0, [(n, n)]),
-        )
-    )
-
-
-def products(by: int) -> dict[str, Case]:
-    """Square products."""
-    return cases(
-        [(f"product_{n}", lambda xp, a, b: a @ b, [(n // by, n // by)] * 2) for n in SQUARES]
-    )
-
-
-def chain(xp: Any, x: Any) -> Any:
-    """Sums that nothing fuses: a kernel for each, of next to no work."""
-    for _ in range(LINKS):
-        x = x + xp.sum(x, axis=0) / x.shape[0]
-    return x
-
-
-LINKS = 32
-SQUARES = (2048, 4096, 8192)
-
-
-def blocks(by: int) -> dict[str, Case]:
-    """A transformer block: batch x positions x width, its parameters."""
-    width, positions = 4096 // by, 2048 // by
-    shapes = [(4, positions, width), (width,), (width,), (width,), (width,), (width, 3 * width),
-              (width, width), (width, 4 * width), (4 * width, width)]  # fmt: skip
-    return cases([("block", block, shapes)])
+LAUNCH_AIM = 5e-6  # seconds a kernel
+PEER = ("-m", "benchmarks.peers.gpu")
+Row = dict[str, Any]
 
 
 @dataclass
 class Bench:
-    """Programs and the device that they run on."""
+    """Programs and the device that they run on. values: a folder for their results; None: they are not kept."""
 
     device: Device | None
     folder: Path | None
     chip: str
     repeat: int
+    values: Path | None = None
 
-    def bundle(self, case: Case, dtype: str, kernels: str | None = None) -> Bundle:
+    def bundle(self, each: Timed) -> Bundle:
         """A program's bundle, from the folder where it is there."""
-        own = "_own" if kernels else ""
-        path = self.folder and self.folder / f"{case.name}_{dtype}{own}_{self.chip}.mwb"
+        own = "_own" if each.kernels else ""
+        path = self.folder and self.folder / f"{each.case.name}_{each.dtype}{own}_{self.chip}.mwb"
         if path is not None and path.exists():
             return Bundle.read(path)
-        made = case.build(dtype, "nccl", self.chip, kernels)
+        made = each.case.build(each.dtype, "nccl", self.chip, each.kernels)
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             made.write(path)
         return made
 
-    def seconds(self, case: Case, dtype: str, kernels: str | None = None) -> float | None:
-        """Of a step, as a graph; None where there is no device."""
-        bundle = self.bundle(case, dtype, kernels)
-        if self.device is None:
-            return None
-        return self.device.seconds(bundle, case.arguments(dtype), self.repeat)[0]
+    def row(self, each: Timed) -> Row:
+        """What a program takes, and the bytes of its arena."""
+        bundle = self.bundle(each)
+        assert self.device is not None
+        times, results = self.device.run(bundle, each.case.sampled(each.dtype), self.repeat)
+        if self.values is not None and each.peer:
+            value = results[0].astype(np.float32)
+            np.save(self.values / f"{each.name.replace(' ', '_')}.npy", value)
+        ports = (*bundle.manifest.inputs, *bundle.manifest.outputs)
+        return {
+            "group": each.group, "name": each.name, "seconds": times.graph,
+            "bytes": sum(port.nbytes for port in ports), "flops": each.flops,
+            "arena": bundle.manifest.arena_bytes, "kernels": len(bundle.manifest.ops), "aim": AIMS[each.group],
+        }  # fmt: skip
+
+    def launch(self) -> Row:
+        """Seconds of a step of many small kernels, for each: as the host enqueues it, and as a graph."""
+        each = Timed("launch", Case("chain", chain, ((64, 64),)), "f32")
+        bundle = self.bundle(each)
+        count = len(bundle.manifest.ops)
+        assert self.device is not None
+        times, _ = self.device.run(bundle, each.case.arguments("f32"), self.repeat)
+        return {"group": "launch", "name": "launch", "kernels": count, "aim": LAUNCH_AIM,
+                "enqueued": times.enqueued / count, "plain": times.plain / count,
+                "seconds": times.graph / count}  # fmt: skip
 
 
-Row = dict[str, Any]
+def measured(bench: Bench, programs: Sequence[Timed], known: Row, keep: Any) -> None:
+    """Put what is not known yet into the rows by name; keep: writes them down."""
+    assert bench.device is not None
+    if "copy" not in known:
+        rate = bench.device.copy_rate(bench.repeat)
+        known["copy"] = {"group": "memory", "name": "copy", "bytes_per_second": rate}
+        known["launch"] = bench.launch()
+    copied = known["copy"]["bytes_per_second"]
+    for each in programs:
+        key = each.name if each.peer else f"{each.name} own"
+        if key in known:
+            continue
+        try:
+            row = known[key] = bench.row(each) | {"name": key}
+        except MeshweaveError as error:
+            print(f"{key}: {error}", file=sys.stderr)
+            continue
+        if each.group in OF_COPY:
+            row["of_copy"] = row["bytes"] / row["seconds"] / copied
+        keep()
 
 
-def memory_rows(bench: Bench, by: int) -> list[Row]:
-    """Bytes a second of each family beside a copy's."""
-    floor = bench.device.copy_rate(bench.repeat) if bench.device else None
-    rows = [{"name": "copy", "bytes_per_second": floor}]
-    for name, case in memory_bound(by).items():
-        for dtype in ("f32", "bf16"):
-            seconds = bench.seconds(case, dtype)
-            manifest = bench.bundle(case, dtype).manifest
-            nbytes = sum(port.nbytes for port in (*manifest.inputs, *manifest.outputs))
-            rate = seconds and nbytes / seconds
-            rows.append(
-                {"name": f"{name} {dtype}", "seconds": seconds, "bytes_per_second": rate,
-                 "of_copy": rate and floor and rate / floor, "aim": AIMS["memory"]}
-            )  # fmt: skip
-    return rows
+def torch_rows(command: Sequence[str], known: Row, keep: Any) -> None:
+    """Put what PyTorch takes beside the rows; nothing where it is not installed."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as peer:
+        assert peer.stdout is not None
+        for line in peer.stdout:
+            found = json.loads(line)
+            if row := known.get(found.pop("name")):
+                row.update(found)
+                times = [found[k] for k in ("torch_seconds", "inductor_seconds") if k in found]
+                row["of_best"] = min(times) / row["seconds"]
+                keep()
+    for name, row in known.items():
+        beside = known.get(name.removesuffix(" own"), {})
+        if name.endswith(" own") and "torch_seconds" in beside:
+            row["of_best"] = beside["torch_seconds"] / row["seconds"]
+    keep()
 
 
-def product_rows(bench: Bench, by: int, torch: Row) -> list[Row]:
-    """FLOP a second by the library and by our own kernels, beside PyTorch's."""
-    rows = []
-    for name, case in products(by).items():
-        n = case.shapes[0][0]
-        for dtype in ("bf16", "f32"):
-            for who, kernels in (("library", None), ("own", "-cublaslt")):
-                if (who, dtype) == ("own", "f32"):
-                    continue  # no tensor cores: nobody's aim
-                seconds = bench.seconds(case, dtype, kernels)
-                peer = torch.get(f"{name} {dtype}")
-                rows.append(
-                    {"name": f"{name} {dtype} {who}", "seconds": seconds,
-                     "flops": seconds and 2 * n**3 / seconds, "torch_seconds": peer,
-                     "of_torch": seconds and peer and peer / seconds, "aim": AIMS[who]}
-                )  # fmt: skip
-    return rows
-
-
-def launch_rows(bench: Bench) -> list[Row]:
-    """Seconds of a step of many small kernels, for each: as the host enqueues it, and as a graph."""
-    case = Case("chain", chain, ((64, 64),))
-    bundle = bench.bundle(case, "f32")
-    count = len(bundle.manifest.ops)
-    if bench.device is None:
-        return [{"name": "launch", "kernels": count, "aim": AIMS["launch"]}]
-    given = case.arguments("f32")
-    graph, plain, enqueued = bench.device.seconds(bundle, given, bench.repeat)
-    return [
-        {"name": "launch", "kernels": count, "enqueued": enqueued / count, "plain": plain / count,
-         "graph": graph / count, "aim": AIMS["launch"]}
-    ]  # fmt: skip
-
-
-def block_rows(bench: Bench, by: int, torch: Row) -> list[Row]:
-    """A transformer block beside PyTorch's."""
-    rows = []
-    for name, case in blocks(by).items():
-        seconds, peer = bench.seconds(case, "bf16"), torch.get("block bf16")
-        rows.append(
-            {"name": f"{name} bf16", "seconds": seconds, "torch_seconds": peer,
-             "of_torch": seconds and peer and peer / seconds}
-        )  # fmt: skip
-    return rows
-
-
-def torch_seconds(python: str | None, by: int) -> Row:
-    """What PyTorch takes, by name; nothing where it is not installed."""
-    command = [python or sys.executable, "-m", "benchmarks.peers.gpu", "--divide", str(by)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=600)
-    if done.returncode:
-        print(f"no column for PyTorch: {(done.stderr.strip() or 'no output').splitlines()[-1]}")
-        return {}
-    return json.loads(done.stdout.strip().splitlines()[-1])
-
-
-def measured(bench: Bench, by: int, torch: Row) -> Row:
-    """All rows."""
-    return {
-        "memory": memory_rows(bench, by),
-        "products": product_rows(bench, by, torch),
-        "launch": launch_rows(bench),
-        "block": block_rows(bench, by, torch),
-    }
-
-
-def _shown(title: str, rows: list[Row]) -> None:
-    columns = list(dict.fromkeys(key for row in rows for key in row))
-    made = table(title, *columns)
-    for row in rows:
-        made.add_row(*(_cell(row.get(column)) for column in columns))
-    show(made)
+def shown(rows: Row) -> None:
+    """Print the rows as tables, a group each."""
+    for group in dict.fromkeys(row["group"] for row in rows.values()):
+        of = [
+            {k: v for k, v in row.items() if k != "group"}
+            for row in rows.values()
+            if row["group"] == group
+        ]
+        columns = list(dict.fromkeys(key for row in of for key in row))
+        made = table(group, *columns)
+        for row in of:
+            made.add_row(*(_cell(row.get(column)) for column in columns))
+        show(made)
 
 
 def _cell(value: Any) -> str:
-    return "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+    return "-" if value is None else f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """The command; the exit status."""
+def options_of(arguments: list[str] | None) -> argparse.Namespace:
+    """Read the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
     parser.add_argument("--bundles", metavar="DIR", type=Path, help="compiled programs")
     parser.add_argument("--prepare", action="store_true", help="compile only")
     parser.add_argument("--chip", help="instead of the GPU's own")
     parser.add_argument("--repeat", type=int, default=20, help="steps of a measurement")
     parser.add_argument("--divide", type=int, default=1, help="sizes by so much, for a trial")
+    parser.add_argument("--only", nargs="+", metavar="GROUP", help=f"of {', '.join(AIMS)}")
+    parser.add_argument("--resume", action="store_true", help="keep what is in the file of results")
     parser.add_argument("--torch-python", help="an interpreter that has PyTorch")
+    parser.add_argument(
+        "--inductor", type=float, default=300.0, metavar="SECONDS", help="to spend on its compiles"
+    )
     parser.add_argument("--out", metavar="FILE", type=Path, help="for the results")
     options = parser.parse_args(arguments)
-    if not options.prepare and not gpus():
-        count = 1 + 2 * len(memory_bound(1)) + 3 * len(SQUARES) + len(("launch", "block"))
-        print(f"skipped: no GPU ({count} measurements)")
-        return 0
     if options.prepare and options.bundles is None:
         parser.error("--prepare needs --bundles")
-    device = None if options.prepare else Device()
-    chip = options.chip or (device.chip if device else "sm_90a")
-    bench = Bench(device, options.bundles, chip, options.repeat)
-    if device is None:
-        measured(bench, options.divide, {})
+    return options
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command; the exit status."""
+    options = options_of(arguments)
+    programs = [
+        each for each in timed(options.divide) if not options.only or each.group in options.only
+    ]
+    if options.prepare:
+        bench = Bench(None, options.bundles, options.chip or "sm_90a", 0)
+        for each in programs:
+            bench.bundle(each)
+        bench.bundle(Timed("launch", Case("chain", chain, ((64, 64),)), "f32"))
         print(f"{options.bundles}: {len(list(options.bundles.glob('*.mwb')))} programs")
         return 0
-    results = measured(bench, options.divide, torch_seconds(options.torch_python, options.divide))
-    for title, rows in results.items():
-        _shown(title, rows)
-    about = {
-        "date": time.strftime("%Y-%m-%d"),
-        "meshweave": __version__,
-        "python": platform.python_version(),
-    }
+    if not gpus():
+        print(f"skipped: no GPU ({len(programs) + 2} measurements)")
+        return 0
+    device = Device()
+    chip = options.chip or device.chip
     name = device.name.lower().replace(" ", "_")
     out = options.out or ROOT / "benchmarks" / "results" / f"gpu_{name}.json"
     out.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps({"about": {**about, **device.about, "chip": chip}, **results}, indent=1)
-    out.write_text(text + "\n")
+    about = {
+        "date": time.strftime("%Y-%m-%d"), "meshweave": __version__,
+        "python": platform.python_version(), **device.about, "chip": chip,
+    }  # fmt: skip
+    known: Row = {}
+    if options.resume and out.exists():
+        known = {row["name"]: row for row in json.loads(out.read_text())["rows"]}
+
+    def keep() -> None:
+        out.write_text(json.dumps({"about": about, "rows": list(known.values())}, indent=1) + "\n")
+
+    with tempfile.TemporaryDirectory() as values:
+        bench = Bench(device, options.bundles, chip, options.repeat, Path(values))
+        measured(bench, programs, known, keep)
+        command = [options.torch_python or sys.executable, *PEER]
+        command += ["--divide", str(options.divide), "--results", values]
+        command += ["--inductor", str(options.inductor), "--repeat", str(options.repeat)]
+        torch_rows(command + (["--only", *options.only] if options.only else []), known, keep)
+    shown(known)
     print(f"written: {out}")
     return 0
 

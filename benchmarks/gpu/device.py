@@ -6,19 +6,19 @@ import ctypes
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from meshweave.bundle import Bundle, Manifest
-from meshweave.runtime.arrays.elements import narrow
+from meshweave.runtime.arrays.elements import narrow, wide
 from meshweave.runtime.gpu.driver import Driver, allocate, open_device
 from meshweave.runtime.gpu.interface import STREAM_NON_BLOCKING
 from meshweave.runtime.gpu.libraries import SystemLibrary
 from meshweave.runtime.gpu.rank import GpuRank
 from meshweave.runtime.memory import aligned
 from meshweave.runtime.processes.bootstrap import JobRank, open_store
-from meshweave.runtime.program import prepared
+from meshweave.runtime.program import buffer, prepared
 
 COPIED = 1 << 30  # bytes of the copy that is the floor
 SAMPLES = 5
@@ -71,10 +71,10 @@ class Device:
 
             return 2 * COPIED / each(copies, repeat)
 
-    def seconds(
+    def run(
         self, bundle: Bundle, inputs: Sequence[np.ndarray], repeat: int
-    ) -> tuple[float, float, float]:
-        """Of a step: as a graph, without one, and until the host has enqueued it."""
+    ) -> tuple[Times, list[np.ndarray]]:
+        """Time a step, and return its results; bf16 as f32."""
         status = aligned(64)
         place = JobRank(0, 1, 0)
         store = open_store(place)
@@ -84,14 +84,22 @@ class Device:
             store.close()
         try:
             with ExitStack() as held:
-                return _seconds(rank, bundle.manifest, inputs, repeat, held)
+                return _run(rank, bundle.manifest, inputs, repeat, held)
         finally:
             rank.close()
 
 
-def _seconds(
+class Times(NamedTuple):
+    """Seconds of a step: as a graph, without one, and until the host has enqueued it."""
+
+    graph: float
+    plain: float
+    enqueued: float
+
+
+def _run(
     rank: GpuRank, manifest: Manifest, inputs: Sequence[np.ndarray], repeat: int, held: ExitStack
-) -> tuple[float, float, float]:
+) -> tuple[Times, list[np.ndarray]]:
     sizes = [[port.nbytes for port in ports] for ports in (manifest.inputs, manifest.outputs)]
     given, made = (rank.buffers(held, each, "the benchmark") for each in sizes)
     kept = []
@@ -110,15 +118,22 @@ def _seconds(
     began = time.perf_counter()
     rank.enqueue(context)
     enqueued = time.perf_counter() - began
-    slow = each(plain, repeat)
-    graph = rank.capture(held, context)
+    slow = quick = each(plain, repeat)
+    if manifest.graph:
+        graph = rank.capture(held, context)
 
-    def captured(count: int) -> None:
-        for _ in range(count):
-            rank.launch(graph)
-        rank.synchronize()
+        def captured(count: int) -> None:
+            for _ in range(count):
+                rank.launch(graph)
+            rank.synchronize()
 
-    return each(captured, repeat), slow, enqueued
+        quick = each(captured, repeat)
+    results = [buffer(port) for port in manifest.outputs]
+    for value, address in zip(results, made, strict=True):
+        rank.copy_out(value, address)
+    rank.synchronize()
+    found = [wide(value, port.dtype) for value, port in zip(results, manifest.outputs, strict=True)]
+    return Times(quick, slow, enqueued), found
 
 
 def each(run: Callable[[int], None], repeat: int) -> float:

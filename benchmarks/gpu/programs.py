@@ -61,6 +61,12 @@ class Case:
         values = [rng.standard_normal(shape).astype(np.float32) for shape in self.shapes]
         return [rounded(value, dtype) for value in values]
 
+    def sampled(self, dtype: str) -> list[np.ndarray]:
+        """Like `arguments`, made soon however large: a sample of normal numbers, over and over."""
+        rng = np.random.default_rng(len(self.name))
+        some = rounded(rng.standard_normal(999_983).astype(np.float32), dtype)
+        return [np.resize(np.roll(some, i), shape) for i, shape in enumerate(self.shapes)]
+
     def expected(self, dtype: str) -> np.ndarray:
         """What float64 gives."""
         return self.function(np, *(a.astype(np.float64) for a in self.arguments(dtype)))
