@@ -85,7 +85,12 @@ ENGINES: dict[str, EngineTraits] = {row.name: row for row in _ROWS}
 
 
 def engine_traits(name: str) -> EngineTraits:
-    """Return the row of an engine. Raises UsageError when there is none of that name."""
+    """Return the row of an engine. Raises UsageError when there is none of that name, or for what is no name."""
+    if not isinstance(name, str):
+        raise UsageError(
+            f"engine {type(name).__name__}(..): an engine's name is right: {', '.join(ENGINES)}; "
+            "mw.Program(bundle, engine) takes an engine that is made already"
+        )
     if name not in ENGINES:
         raise UsageError(f'no engine "{name}"{_near(name, ENGINES)}')
     return ENGINES[name]

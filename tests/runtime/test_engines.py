@@ -75,6 +75,10 @@ def test_each_row_leads_to_a_class_of_its_name():
 def test_the_first_row_of_a_target_is_its_default():
     assert engines_of("cpu")[0] == "local" and engines_of("gpu")[0] == "nccl"
     assert Goal.of("gpu") == Goal("gpu", "nccl", "sm_90") and Goal.of().traits.reads_peers
+    with pytest.raises(
+        UsageError, match=r"^engine list\(..\): an engine's name is right: local, mpi"
+    ):
+        Goal.of(engine=["local"])
     with pytest.raises(UsageError, match='no engine "tcp"; there are local, mpi, nccl, emulate'):
         engine_traits("tcp")
 

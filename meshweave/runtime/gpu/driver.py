@@ -18,10 +18,12 @@ from meshweave.runtime.gpu.interface import (
     CAPABILITY_MAJOR,
     CAPABILITY_MINOR,
     DYNAMIC_SHARED,
-    NO_BINARY,
+    MOST_SHARED,
     NO_DEVICE,
+    REFUSED_IMAGES,
     SIGNATURES,
     UNSUPPORTED_PTX,
+    UUID_BYTES,
     error_name,
 )
 
@@ -101,12 +103,17 @@ class Driver:
 
 @dataclass(frozen=True)
 class Device:
-    """Describe a GPU: its number, name and compute capability, and the CUDA version of the driver."""
+    """Describe a GPU: its number, name and compute capability, and the CUDA version of the driver.
+
+    shared: bytes of shared memory that a block may have. uuid: in hexadecimal digits, of no other GPU.
+    """
 
     number: int
     name: str
     capability: tuple[int, int]
     driver: int
+    shared: int = 0
+    uuid: str = ""
 
     @property
     def driver_text(self) -> str:
@@ -120,11 +127,11 @@ def version_text(version: int) -> str:
 
 
 def open_device(driver: Driver, local_rank: int, share: bool = False) -> Device:
-    """Return the GPU of a rank, the one of its number on this host.
+    """Return the GPU of a rank, the one of its number on this host; the only one where a rank sees no other.
 
+    A job's launcher may show each rank the one GPU that is its own: `agree` finds out whether two ranks have the same.
     share: ranks may share GPUs, and take turns at their numbers. Raises MeshweaveError without a GPU or a driver that
-    is
-    new enough, or with too few GPUs.
+    is new enough, or with too few GPUs.
     """
     code = driver.code("cuInit", 0)
     if code == NO_DEVICE:
@@ -140,7 +147,7 @@ def open_device(driver: Driver, local_rank: int, share: bool = False) -> Device:
     count = driver.number("cuDeviceGetCount")
     if count == 0:
         raise MeshweaveError("engine nccl needs a GPU: the CUDA driver finds none on this host")
-    if local_rank >= count and not share:
+    if local_rank >= count > 1 and not share:
         raise MeshweaveError(
             f"rank {driver.rank} is number {local_rank} on this host, which has "
             f"{count} GPU{'s' if count > 1 else ''}: use more hosts or a smaller mesh"
@@ -148,11 +155,14 @@ def open_device(driver: Driver, local_rank: int, share: bool = False) -> Device:
     device = driver.number("cuDeviceGet", local_rank % count)
     name = ctypes.create_string_buffer(128)
     driver("cuDeviceGetName", ctypes.addressof(name), len(name), device)
-    major, minor = (
+    major, minor, shared = (
         driver.number("cuDeviceGetAttribute", what, device)
-        for what in (CAPABILITY_MAJOR, CAPABILITY_MINOR)
+        for what in (CAPABILITY_MAJOR, CAPABILITY_MINOR, MOST_SHARED)
     )
-    return Device(device, name.value.decode(errors="replace"), (major, minor), version)
+    uuid = ctypes.create_string_buffer(UUID_BYTES)
+    driver("cuDeviceGetUuid_v2", ctypes.addressof(uuid), device)
+    called = name.value.decode(errors="replace")
+    return Device(device, called, (major, minor), version, shared, uuid.raw.hex())
 
 
 def check_chip(chip: str, device: Device) -> None:
@@ -173,26 +183,27 @@ def check_chip(chip: str, device: Device) -> None:
 
 
 def load_module(driver: Driver, held: ExitStack, module: DeviceModule, device: Device) -> int:
-    """Load device code: the cubin, else the PTX, by the driver's own compiler.
+    """Load device code: the cubin or, where the driver refuses it, the PTX, by the driver's own compiler.
 
-    Raises MeshweaveError when the driver is too old for the PTX, RankError when it refuses it.
+    Raises MeshweaveError when the driver is too old for the PTX, RankError when it refuses it, too.
     """
-    made = ctypes.c_void_p()
+    made, refused = ctypes.c_void_p(), 0
     if module.cubin is not None:
-        code = _load(driver, made, module.cubin, None)
-        if code not in (0, NO_BINARY):
-            raise driver.error("cuModuleLoadDataEx", code)
-        if code == 0:
+        refused = _load(driver, made, module.cubin, None)
+        if refused == 0:
             held.callback(driver.code, "cuModuleUnload", made.value)
             return int(made.value or 0)
+        if refused not in REFUSED_IMAGES:
+            raise driver.error("cuModuleLoadDataEx", refused)
     log = ctypes.create_string_buffer(_LOG_BYTES)
     code = _load(driver, made, module.ptx.encode() + b"\0", log)
+    before = f"; its machine code: {error_name('cuda', refused)}" if refused else ""
     if code == UNSUPPORTED_PTX:
-        raise MeshweaveError(_too_old(module.ptx, device))
+        raise MeshweaveError(_too_old(module.ptx, device) + before)
     if code:
         said = " ".join(log.value.decode(errors="replace").split())
-        error = driver.error("cuModuleLoadDataEx", code)
-        raise RankError(f"{error.message}: {said[:300]}") if said else error
+        message = driver.error("cuModuleLoadDataEx", code).message
+        raise RankError(message + (f": {said[:300]}" if said else "") + before)
     held.callback(driver.code, "cuModuleUnload", made.value)
     return int(made.value or 0)
 
@@ -222,8 +233,19 @@ def _too_old(ptx: str, device: Device) -> str:
     )
 
 
-def kernel_function(driver: Driver, module: int, entry: str, shared_bytes: int) -> int:
-    """Return a kernel, allowed the shared memory that it asks for."""
+def kernel_function(
+    driver: Driver, module: int, entry: str, shared_bytes: int, device: Device
+) -> int:
+    """Return a kernel, allowed the shared memory that it asks for.
+
+    Raises MeshweaveError where a block of the GPU cannot have as much.
+    """
+    if shared_bytes > max(device.shared, _SHARED_WITHOUT_ASKING):
+        major, minor = device.capability
+        raise MeshweaveError(
+            f"kernel {entry} needs {shared_bytes} bytes of shared memory, a block of {device.name} has {device.shared} "
+            f"at most: compile the program with --chip sm_{major}{minor}"
+        )
     function = driver.handle("cuModuleGetFunction", module, entry.encode())
     if shared_bytes > _SHARED_WITHOUT_ASKING:
         driver("cuFuncSetAttribute", function, DYNAMIC_SHARED, shared_bytes)

@@ -35,8 +35,8 @@ def nccl_text(version: int) -> str:
 def agree(store: JobStore, rank: int, nranks: int, facts: dict[str, Any]) -> None:
     """Compare `facts` (JSON values) with those of all other ranks; every rank makes this call.
 
-    A fact "error" is the line of a rank that could not get so far. Raises RankError that names a
-    rank and what differs, on every rank.
+    A fact "error" is the line of a rank that could not get so far; "GPU" is what no other rank may have. Raises
+    RankError that names a rank and what differs, or what does not, on every rank.
     """
     store.put(f"facts{rank}", json.dumps(facts).encode())
     if rank == 0:
@@ -52,7 +52,14 @@ def _verdict(said: Sequence[dict[str, Any]]) -> str:
         if "error" in facts:
             line = facts["error"]
             return line if line.startswith(f"rank {rank}:") else f"rank {rank}: {line}"
+    users: dict[str, int] = {}  # of each GPU, the first rank
     for rank, facts in enumerate(said):
+        gpu = facts.pop("GPU", None)
+        if gpu is not None and users.setdefault(gpu, rank) != rank:
+            return (
+                f"ranks {users[gpu]} and {rank} have the same GPU: use more GPUs or a smaller mesh; "
+                "share=True lets ranks share one"
+            )
         for name, value in facts.items():
             if value != said[0].get(name):
                 return f"ranks 0 and {rank} differ in {name}: {said[0].get(name)} and {value}"

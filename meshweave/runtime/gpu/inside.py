@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from meshweave.bundle import Bundle
@@ -26,7 +27,7 @@ from meshweave.runtime.gpu.rank import GpuRank
 from meshweave.runtime.memory import Values
 from meshweave.runtime.processes.bootstrap import JobStore, discover, open_store
 from meshweave.runtime.program import buffer, check_local, prepared
-from meshweave.runtime.watchdog import Watchdog
+from meshweave.runtime.watchdog import WAITING, Watchdog
 from meshweave.runtime.weights.bundled import weights_of_rank
 
 _GRACE = 2.0  # seconds that NCCL gets to give up
@@ -43,8 +44,8 @@ class GpuProgram:
         """Load.
 
         timeout: seconds without progress of this rank's device after which it ends the job, 60 by default; a single
-        kernel or collective must not take longer. share, graph, flight: as for NcclEngine. library, environ: instead
-        of the real ones.
+        kernel or collective must not take longer, nor may making the communicators. share, graph, flight: as for
+        NcclEngine. library, environ: instead of the real ones.
 
         Raises MeshweaveError when the program or this process's rank does not fit, RankError when a call fails or the
         ranks differ.
@@ -61,6 +62,7 @@ class GpuProgram:
             self._program = GpuRank(
                 bundle, place, library or SystemLibrary(), store,
                 self._board.address(place.rank), share,
+                within(timeout or WAITING, lambda: self._unmet(place.nranks, timeout or WAITING)),
             )  # fmt: skip
             incident = self._met(store, place.nranks)
         finally:
@@ -142,6 +144,15 @@ class GpuProgram:
         self._program.copy_in(address, given)
         return given
 
+    def _unmet(self, nranks: int, seconds: float) -> None:
+        """End this process, whose NCCL waits for ranks that do not come."""
+        print(
+            f"meshweave: rank {self.rank}: NCCL did not make the communicators of {nranks} ranks within {seconds:g} s: "
+            "a rank is gone, or its host is not reached (NCCL_DEBUG=INFO says more)",
+            file=sys.stderr, flush=True,
+        )  # fmt: skip
+        os._exit(RankError.exit_status)
+
     def _abort(self, line: str) -> None:
         """Say why, let NCCL give up if it will, and end this process."""
         line = self._flight.written("timeout", f"rank {self.rank}: {line}")
@@ -152,6 +163,18 @@ class GpuProgram:
         giving_up.start()
         giving_up.join(_GRACE)
         os._exit(RankError.exit_status)
+
+
+@contextmanager
+def within(seconds: float, late: Callable[[], None]) -> Iterator[None]:
+    """Call `late()`, in a thread, unless what is inside the `with` ends within so many seconds."""
+    timer = threading.Timer(seconds, late)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def run_inside(

@@ -44,7 +44,7 @@ _LETTERS: dict[str, Any] = {
 
 _CUDA = {
     "cuInit": "u", "cuDriverGetVersion": "p", "cuDeviceGetCount": "p", "cuDeviceGet": "pi",
-    "cuDeviceGetName": "pii", "cuDeviceGetAttribute": "pii",
+    "cuDeviceGetName": "pii", "cuDeviceGetAttribute": "pii", "cuDeviceGetUuid_v2": "pi",
     "cuDevicePrimaryCtxRetain": "pi", "cuDevicePrimaryCtxRelease_v2": "i", "cuCtxSetCurrent": "p",
     "cuCtxSynchronize": "", "cuMemAlloc_v2": "pz", "cuMemFree_v2": "p", "cuMemHostAlloc": "pzu",
     "cuMemFreeHost": "p", "cuMemcpyHtoD_v2": "ppz", "cuMemcpyHtoDAsync_v2": "ppzp",
@@ -115,11 +115,15 @@ ERRORS = {
         200: "CUDA_ERROR_INVALID_IMAGE", 201: "CUDA_ERROR_INVALID_CONTEXT",
         209: "CUDA_ERROR_NO_BINARY_FOR_GPU", 214: "CUDA_ERROR_ECC_UNCORRECTABLE",
         218: "CUDA_ERROR_INVALID_PTX", 221: "CUDA_ERROR_JIT_COMPILER_NOT_FOUND",
-        222: "CUDA_ERROR_UNSUPPORTED_PTX_VERSION", 400: "CUDA_ERROR_INVALID_HANDLE",
+        222: "CUDA_ERROR_UNSUPPORTED_PTX_VERSION", 223: "CUDA_ERROR_JIT_COMPILATION_DISABLED",
+        225: "CUDA_ERROR_UNSUPPORTED_DEVSIDE_SYNC", 300: "CUDA_ERROR_INVALID_SOURCE",
+        302: "CUDA_ERROR_SHARED_OBJECT_SYMBOL_NOT_FOUND",
+        303: "CUDA_ERROR_SHARED_OBJECT_INIT_FAILED", 400: "CUDA_ERROR_INVALID_HANDLE",
         500: "CUDA_ERROR_NOT_FOUND", 600: "CUDA_ERROR_NOT_READY",
         700: "CUDA_ERROR_ILLEGAL_ADDRESS", 701: "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES",
         702: "CUDA_ERROR_LAUNCH_TIMEOUT", 716: "CUDA_ERROR_MISALIGNED_ADDRESS",
-        719: "CUDA_ERROR_LAUNCH_FAILED", 803: "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
+        719: "CUDA_ERROR_LAUNCH_FAILED", 801: "CUDA_ERROR_NOT_SUPPORTED",
+        803: "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
         900: "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
         901: "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
         904: "CUDA_ERROR_STREAM_CAPTURE_UNJOINED",
@@ -140,6 +144,8 @@ ERRORS = {
 INVALID_VALUE, NO_DEVICE, NO_BINARY, INVALID_PTX, UNSUPPORTED_PTX = 1, 100, 209, 218, 222
 INVALID_HANDLE, NOT_FOUND, NOT_READY, UNKNOWN = 400, 500, 600, 999
 CAPTURE_UNSUPPORTED, CAPTURE_UNJOINED, CAPTURE_ISOLATION = 900, 904, 905
+REFUSED_IMAGES = (200, 209, 218, 221, 222, 223, 225, 300, 302, 303, 801)
+"""What the driver says of machine code that it does not take; the same module's PTX may do."""
 NCCL_INVALID, NCCL_USAGE = 4, 5
 LT_INVALID, LT_UNSUPPORTED = 7, 15
 
@@ -183,5 +189,7 @@ PREFERENCE_ALIGNMENTS = (5, 6, 7, 8)  # least, in bytes, of A, B, C and D
 
 # CUdevice_attribute, CUfunction_attribute and flags.
 CAPABILITY_MAJOR, CAPABILITY_MINOR = 75, 76
+MOST_SHARED = 97  # bytes of shared memory that a block may ask for
+UUID_BYTES = 16
 DYNAMIC_SHARED = 8
 STREAM_NON_BLOCKING, EVENT_NO_TIMING, CAPTURE_THREAD_LOCAL = 1, 2, 1

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -61,11 +61,12 @@ class GpuRank:
 
     def __init__(
         self, bundle: Bundle, place: JobRank, library: Library, store: JobStore, status: int,
-        share: bool = False,
+        share: bool = False, meeting: AbstractContextManager[object] | None = None,
     ) -> None:  # fmt: skip
         """Load, and agree with all other ranks that it is the same program.
 
-        status: address of the rank's row of the status board. share: ranks may share a GPU.
+        status: address of the rank's row of the status board. share: ranks may share a GPU. meeting: entered while NCCL
+        makes the communicators, which may wait for other ranks for ever.
         Raises MeshweaveError when the program cannot run here, RankError when a call fails or the
         ranks differ; nothing is left then.
         """
@@ -76,7 +77,8 @@ class GpuRank:
         self._held = ExitStack()
         try:
             self._open(bundle, place, store, share)
-            self.comms = Communicators(self.driver, self.mesh, self.manifest.groups, store)
+            with meeting or nullcontext():
+                self.comms = Communicators(self.driver, self.mesh, self.manifest.groups, store)
             self.table = self._slots(status)
         except BaseException:
             self.broken = True
@@ -91,6 +93,8 @@ class GpuRank:
             check_job(self.manifest, place.nranks)
             self.device = self._device(place, share)
             self._load(bundle)
+            if not share:
+                facts["GPU"] = self.device.uuid
             if self.manifest.groups:
                 facts["NCCL version"] = nccl_text(nccl_version(self.driver))
         except Exception as error:
@@ -125,8 +129,8 @@ class GpuRank:
         if not data:
             return 0
         address = allocate(self.driver, self._held, len(data), what)
-        held = ctypes.create_string_buffer(data, len(data))
-        self.driver("cuMemcpyHtoD_v2", address, ctypes.addressof(held), len(data))
+        held = np.frombuffer(data, np.uint8)
+        self.driver("cuMemcpyHtoD_v2", address, held.ctypes.data, len(data))
         return address
 
     def _device(self, place: JobRank, share: bool) -> Device:
@@ -150,7 +154,9 @@ class GpuRank:
         self._step = entry_of(self._code, manifest)
         modules = [load_module(driver, held, each, self.device) for each in bundle.devices]
         self.functions = [
-            kernel_function(driver, modules[info.module], info.entry, info.shared_bytes)
+            kernel_function(
+                driver, modules[info.module], info.entry, info.shared_bytes, self.device
+            )
             for info in manifest.kernels
         ]
         self.streams = [
@@ -167,6 +173,8 @@ class GpuRank:
         self.arena = allocate(driver, held, manifest.arena_bytes, "the arena")
         self.constants = self._copied(bundle.constants, "constants")
         self._exchanges = [self._uploaded(section) for section in sections(manifest, self.rank)]
+        # Copies from pageable memory may return before the device has them, and no stream of ours waits for theirs.
+        self.settle()
         self._table = self._filled()
 
     def _calls(self, name: str) -> bool:

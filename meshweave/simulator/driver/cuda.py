@@ -14,13 +14,15 @@ from meshweave.runtime.gpu.interface import (
     INVALID_HANDLE,
     INVALID_PTX,
     INVALID_VALUE,
+    MOST_SHARED,
     NO_BINARY,
     NO_DEVICE,
     NOT_FOUND,
+    UUID_BYTES,
 )
 from meshweave.simulator.driver.kernels import KernelParameter
 from meshweave.simulator.driver.memory import put
-from meshweave.simulator.driver.races import one_range
+from meshweave.simulator.driver.races import no_ranges, one_range
 from meshweave.simulator.driver.session import Session
 
 
@@ -64,13 +66,17 @@ class RecordedCuda:
         put(version, self._r.driver_version, ctypes.c_int32)
 
     def cuDeviceGetCount(self, count: int) -> None:
-        put(count, self._r.devices, ctypes.c_int32)
+        put(count, 1 if self._r.own_alone else self._r.devices, ctypes.c_int32)
 
     def cuDeviceGet(self, device: int, ordinal: int) -> int | None:
-        if not 0 <= ordinal < self._r.devices:
+        if not 0 <= ordinal < (1 if self._r.own_alone else self._r.devices):
             return 101
-        put(device, ordinal, ctypes.c_int32)
+        put(device, self._r.rank if self._r.own_alone else ordinal, ctypes.c_int32)
         return None
+
+    def cuDeviceGetUuid_v2(self, uuid: int, device: int) -> None:
+        text = (device + 1).to_bytes(UUID_BYTES, "little")
+        ctypes.memmove(uuid, text, len(text))
 
     def cuDeviceGetName(self, name: int, nbytes: int, device: int) -> None:
         text = f"recorded device {device}".encode()[: nbytes - 1] + b"\0"
@@ -78,7 +84,9 @@ class RecordedCuda:
 
     def cuDeviceGetAttribute(self, value: int, attribute: int, device: int) -> int | None:
         major, minor = self._r.capability
-        known = {CAPABILITY_MAJOR: major, CAPABILITY_MINOR: minor}
+        known = {
+            CAPABILITY_MAJOR: major, CAPABILITY_MINOR: minor, MOST_SHARED: self._r.shared_bytes,
+        }  # fmt: skip
         if attribute not in known:
             return INVALID_VALUE
         put(value, known[attribute], ctypes.c_int32)
@@ -118,8 +126,20 @@ class RecordedCuda:
         return self.cuMemFree_v2(pointer)
 
     def cuMemcpyHtoD_v2(self, target: int, source: int, nbytes: int) -> None:
+        """Copy from pageable memory: the call has read it when it returns, and the device has it later.
+
+        It is an operation of the null stream, which streams that are non-blocking do not wait for.
+        """
         self._r.memory.view(self._r.rank, target, nbytes, "cuMemcpyHtoD")
-        ctypes.memmove(target, source, nbytes)
+        data = ctypes.string_at(source, nbytes)
+
+        def work() -> tuple[Any, Any]:
+            ctypes.memmove(target, data, nbytes)
+            return no_ranges(), one_range(target, nbytes)
+
+        self._r.streams.submit_to_null(
+            f"copy to device host -> {self._name(target)} {nbytes} bytes", work
+        )
 
     def cuMemcpyHtoDAsync_v2(
         self, target: int, source: int, nbytes: int, stream: int | None

@@ -50,6 +50,9 @@ class Recorder:
     functions: the callable of each name; addresses: for host code. calls: of each rank the names
     of the functions called; log: of each rank what it enqueued in the last call. error: what went wrong within a
     call, which can only return a code.
+
+    shared_bytes: of shared memory that a block may ask for. own_alone: each rank sees its own device and no other, as
+    under Slurm's --gpus-per-task=1.
     """
 
     def __init__(
@@ -62,10 +65,12 @@ class Recorder:
         driver_version: int = 13000,
         nccl_version: int = 22809,
         capability: tuple[int, int] = (9, 0),
+        shared_bytes: int = 232_448,
+        own_alone: bool = False,
     ) -> None:
         self.devices, self.scheduler, self.kernels = devices, scheduler, kernels
         self.driver_version, self.nccl_version = driver_version, nccl_version
-        self.capability = capability
+        self.capability, self.shared_bytes, self.own_alone = capability, shared_bytes, own_alone
         self.memory = DeviceMemory()
         self.failures = list(failures)
         self.calls: dict[int, list[str]] = collections.defaultdict(list)

@@ -29,6 +29,9 @@ class Streams(Protocol):
     ) -> int | None:
         """Enqueue an operation, or add it to the graph that is being captured."""
 
+    def submit_to_null(self, what: str, work: Work) -> None:
+        """Enqueue an operation on the null stream of the calling rank."""
+
 
 class GroupCheck(Protocol):
     """Know which groups of NCCL calls are open."""
@@ -44,6 +47,8 @@ class Session(Protocol):
     driver_version: int
     nccl_version: int
     capability: tuple[int, int]
+    shared_bytes: int
+    own_alone: bool
     memory: DeviceMemory
     kernels: KernelRunner
     scheduler: Scheduler

@@ -78,6 +78,7 @@ class RecordedStreams:
     def __init__(self, session: Session) -> None:
         self._r = session
         self._made: dict[int, int] = {}  # of each rank, how many streams
+        self._null: dict[int, Stream] = {}  # of each rank that has used it
         self._events: dict[int, int] = {}
         self._hosts: dict[int, list[int]] = {}  # of each rank, what the host knows to be done
         self._captures: dict[Stream, CapturedGraph] = {}
@@ -89,11 +90,15 @@ class RecordedStreams:
     # Streams and events.
 
     def cuStreamCreateWithPriority(self, stream: int, flags: int, priority: int) -> None:
+        put(stream, self._r.new(self._new("")))
+
+    def _new(self, name: str) -> Stream:
+        """Make a stream of the calling rank, named by its number unless it has a name."""
         rank = self._r.rank
         index = self._made[rank] = self._made.get(rank, -1) + 1
-        made = Stream(rank, index, f"s{index}")
+        made = Stream(rank, index, name or f"s{index - (rank in self._null)}")
         self._r.scheduler.add_stream(made)
-        put(stream, self._r.new(made))
+        return made
 
     def cuStreamDestroy_v2(self, stream: int) -> int | None:
         found = self._r.find(stream, Stream)
@@ -224,6 +229,13 @@ class RecordedStreams:
             issue()
         return None
 
+    def submit_to_null(self, what: str, work: Work) -> None:
+        """Enqueue an operation on the null stream of the calling rank, which our streams do not wait for."""
+        rank = self._r.rank
+        if rank not in self._null:
+            self._null[rank] = self._new("null")
+        self._push(self._null[rank], what, self._r.where(rank), work)
+
     def _push(
         self, stream: Stream, what: str, where: str = "", work: Work | None = None,
         items: tuple[NcclOp, ...] = (), wait: QueueEntry | None = None,
@@ -253,14 +265,21 @@ class RecordedStreams:
         for stream in streams:
             host += [0] * (len(stream.clock) - len(host))
             _merge(host, stream.clock)
-        if not any(stream.queue for stream in self._of_rank()):
+        if all(self._awaited(stream) for stream in self._of_rank()):
             self._r.scheduler.forget(rank)
         return None
+
+    def _awaited(self, stream: Stream) -> bool:
+        """Tell whether the host knows that all of a stream is done."""
+        known = self._hosts.get(stream.rank, [])
+        done = stream.clock[stream.index] if stream.clock else 0
+        return done <= (known[stream.index] if stream.index < len(known) else 0)
 
     def _of_rank(self) -> list[Stream]:
         rank = self._r.rank
         found = [s for s in self._r.objects.values() if isinstance(s, Stream)]
-        return [stream for stream in found if stream.rank == rank]
+        null = [self._null[rank]] if rank in self._null else []
+        return null + [stream for stream in found if stream.rank == rank]
 
 
 def _merge(clock: list[int], other: tuple[int, ...] | list[int]) -> None:

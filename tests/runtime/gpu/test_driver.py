@@ -10,9 +10,16 @@ from runtime.gpu.numpy_kernels import PTX, NumpyKernels
 
 from meshweave.device import DeviceModule
 from meshweave.errors import MeshweaveError, RankError
-from meshweave.runtime.gpu.driver import Device, Driver, check_chip, load_module, open_device
+from meshweave.runtime.gpu.driver import (
+    Device,
+    Driver,
+    check_chip,
+    kernel_function,
+    load_module,
+    open_device,
+)
 from meshweave.runtime.gpu.groups import nccl_version
-from meshweave.runtime.gpu.interface import SIGNATURES
+from meshweave.runtime.gpu.interface import REFUSED_IMAGES, SIGNATURES
 from meshweave.runtime.gpu.libraries import FILES, SystemLibrary, in_wheels
 from meshweave.simulator.driver.move import move
 from meshweave.simulator.driver.recorder import InjectedFailure, Recorder
@@ -28,6 +35,11 @@ def test_the_device_of_a_rank():
     assert (found.number, found.name, found.capability) == (1, "recorded device 1", (9, 0))
     assert found.driver_text == "13.0"
     assert open_device(driver(), 3, share=True).number == 1
+    assert found.shared == 232_448 and found.uuid != open_device(driver(), 0).uuid
+
+
+def test_a_rank_that_sees_one_gpu_takes_it():
+    assert open_device(driver(1), 3).number == 0
 
 
 @pytest.mark.parametrize(
@@ -70,12 +82,21 @@ def test_chips_and_gpus(chip, capability, fits):
 DEVICE = Device(0, "G", (9, 0), 12040)
 
 
-def test_machine_code_that_does_not_fit_gives_way_to_ptx():
-    made = driver()
+@pytest.mark.parametrize("code", REFUSED_IMAGES)
+def test_machine_code_that_is_refused_gives_way_to_ptx(code):
+    made = driver(failures=[InjectedFailure(0, 1, code)])
     with ExitStack() as held:
         assert load_module(made, held, DeviceModule("sm_80", PTX, b"\x7fELF"), DEVICE)
         assert made.library.calls[0] == ["cuModuleLoadDataEx"] * 2
     assert made.library.live() == []
+
+
+@pytest.mark.parametrize("code", [1, 2, 201, 719, 999])
+def test_a_driver_that_fails_is_not_asked_again(code):
+    made = driver(failures=[InjectedFailure(0, 1, code)])
+    with ExitStack() as held, pytest.raises(RankError, match=rf"cuModuleLoadDataEx .*\({code}\)$"):
+        load_module(made, held, DeviceModule("sm_80", PTX, b"\x7fELF"), DEVICE)
+    assert made.library.calls[0] == ["cuModuleLoadDataEx"]
 
 
 def test_a_driver_too_old_for_the_ptx_is_told():
@@ -87,11 +108,27 @@ def test_a_driver_too_old_for_the_ptx_is_told():
 
 
 def test_damaged_device_code_is_told():
-    made = driver()
-    line = r"^rank 0: cuModuleLoadDataEx failed: CUDA_ERROR_INVALID_IMAGE \(200\)$"
-    made.library.failures.append(InjectedFailure(0, 1, 200))
+    made = driver(failures=[InjectedFailure(0, 1, 200), InjectedFailure(0, 2, 218)])
+    line = (
+        r"^rank 0: cuModuleLoadDataEx failed: CUDA_ERROR_INVALID_PTX \(218\); its machine code: "
+        r"CUDA_ERROR_INVALID_IMAGE \(200\)$"
+    )
     with ExitStack() as held, pytest.raises(RankError, match=line):
         load_module(made, held, DeviceModule("sm_80", PTX, b"\x7fELF"), DEVICE)
+
+
+def test_a_kernel_that_needs_more_shared_memory_than_a_block_has():
+    made = driver(shared_bytes=101_376, capability=(8, 6))
+    device = open_device(made, 0)
+    with ExitStack() as held:
+        module = load_module(made, held, DeviceModule("sm_80", PTX), device)
+        assert kernel_function(made, module, "twice", 101_376, device)
+        line = (
+            r"^kernel twice needs 104448 bytes of shared memory, a block of recorded device 0 has 101376 at most: "
+            r"compile the program with --chip sm_86$"
+        )
+        with pytest.raises(MeshweaveError, match=line):
+            kernel_function(made, module, "twice", 104_448, device)
 
 
 def test_an_nccl_too_old_is_told():

@@ -46,24 +46,50 @@ def alone():
     assert library.live() == []
 
 
-def test_two_ranks_of_torchrun():
-    port, found = free_port(), {}
+def two_ranks(names, more, **options):
+    """What each of two ranks gives, or says; names: the variables of its rank, their number and its local rank."""
+    found = {}
 
     def run(rank):
-        environ = {
-            "RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank),
-            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port - 1), "MESHWEAVE_TOKEN": "a secret",
-        }  # fmt: skip
-        made = GpuProgram(twice(2), library=recorder(2), environ=environ)
-        found[rank] = made.run([np.full(N, rank + 1, "f4")])[0][0]
-        made.close()
+        environ = dict(zip(names, (str(rank), "2", str(rank)))) | more
+        library = recorder(**options)
+        library.set_current(rank)
+        try:
+            made = GpuProgram(twice(2), library=library, environ=environ)
+            found[rank] = made.run([np.full(N, rank + 1, "f4")])[0][0]
+            made.close()
+        except RankError as error:
+            found[rank] = str(error)
+        assert library.live() == []
 
     threads = [threading.Thread(target=run, args=(rank,)) for rank in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(20)
-    assert found == {0: 2, 1: 4}
+    return found
+
+
+TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+SLURM = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID")
+
+
+def test_two_ranks_of_torchrun():
+    more = {
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port() - 1), "MESHWEAVE_TOKEN": "a secret",
+    }  # fmt: skip
+    assert two_ranks(TORCHRUN, more, devices=2) == {0: 2, 1: 4}
+
+
+def test_ranks_of_slurm_that_see_a_gpu_each(tmp_path):
+    store = {"MESHWEAVE_STORE": f"file://{tmp_path}"}
+    assert two_ranks(SLURM, store, devices=2, own_alone=True) == {0: 2, 1: 4}
+
+
+def test_ranks_that_have_the_same_gpu_are_refused(tmp_path):
+    store = {"MESHWEAVE_STORE": f"file://{tmp_path}"}
+    line = "ranks 0 and 1 have the same GPU: use more GPUs or a smaller mesh; share=True lets ranks share one"
+    assert two_ranks(SLURM, store, devices=1) == {0: line, 1: line}
 
 
 def test_a_job_of_another_size_is_refused():
@@ -184,23 +210,37 @@ def test_an_asynchronous_error_of_nccl_is_noticed():
 
 
 STALLS = """
-import ctypes, time
-import numpy as np
+import time
+from runtime.gpu.programs import Collect
 from runtime.gpu.test_inside import *
 library = recorder(1)
-library.kernels.launch = lambda *_: time.sleep(20)
-GpuProgram(twice(), 0.5, library=library, environ={}).run([np.zeros(N, "f4")])
+port, told = [("f32", (N,))], {told}
+sum = Collect("mw_all_reduce_sum_f32", 0, ("input", 0), ("output", 0), (N,))
+summed = program("x=1", [("x",)], port, port, [sum])
+if told:
+    library.functions = {{**library.functions, "ncclCommInitRank": lambda *_: time.sleep(20)}}
+else:
+    library.kernels.launch = lambda *_: time.sleep(20)
+GpuProgram(summed if told else twice(), 0.5, library=library, environ={{}}).run([np.zeros(N, "f4")])
 """
 
 
-def test_a_rank_that_stalls_ends_its_process_with_a_line():
+@pytest.mark.parametrize(
+    "line",
+    [
+        "no progress for 0.5 s: rank 0 waits for its device",
+        "NCCL did not make the communicators of 1 ranks within 0.5 s: a rank is gone, or its host is not reached "
+        "(NCCL_DEBUG=INFO says more)",
+    ],
+)
+def test_a_rank_that_stalls_ends_its_process_with_a_line(line):
     ran = subprocess.run(
-        [sys.executable, "-c", STALLS], capture_output=True, text=True, timeout=30,
+        [sys.executable, "-c", STALLS.format(told="NCCL" in line)],
+        capture_output=True, text=True, timeout=30,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )  # fmt: skip
     assert ran.returncode == RankError.exit_status
-    expected = "meshweave: rank 0: no progress for 0.5 s: rank 0 waits for its device\n"
-    assert ran.stderr == expected
+    assert ran.stderr == f"meshweave: rank 0: {line}\n"
 
 
 def test_a_rank_that_fails_leaves_a_dump(tmp_path):

@@ -16,6 +16,7 @@ from runtime.gpu.programs import Collect, Fetch, Launch, engine, program
 
 from meshweave.errors import MeshweaveError, RankError
 from meshweave.runtime.flight.board import StatusBoard
+from meshweave.runtime.gpu.rank import GpuRank
 from meshweave.runtime.gpu.worker import GpuWorker
 from meshweave.runtime.processes.bootstrap import JobRank
 from meshweave.runtime.processes.wire import receive
@@ -37,6 +38,16 @@ def test_constants_are_on_the_device():
     outputs = executable.run([[np.zeros(N, "f4")]])
     assert np.array_equal(outputs[0][0], 2 * constants[N:])
     assert "twice(constants+256, out0, 64)" in executable.recorder.text(0)
+
+
+def test_a_kernel_may_not_read_constants_that_nobody_has_waited_for(monkeypatch):
+    """Their copy from pageable memory is in no stream that kernels wait for."""
+    monkeypatch.setattr(GpuRank, "settle", lambda rank: None)
+    constants, steps = np.ones(N, "f4").tobytes(), [Launch("twice", ("constants", 0), OUT, N)]
+    bundle = program("x=1", [], PORT, PORT, steps, constants=constants)
+    line = r"race on rank 0: twice\(constants, .* and copy to device host -> m\d 256 bytes read and write"
+    with pytest.raises(RankError, match=line):
+        engine().load(bundle).run([[np.zeros(N, "f4")]])
 
 
 def test_much_shared_memory_is_asked_for():
