@@ -4,7 +4,7 @@ That is how it reduces, what it reads besides its operands, whether padding harm
 that is not plain to see is answered with "no".
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from meshweave.errors import CompileError
@@ -17,16 +17,15 @@ from meshweave.ir.expressions import (
     Body,
     BodyNode,
     Gather,
-    Index,
     Scalar,
     inputs,
-    integer_of,
     read_body,
 )
-from meshweave.ir.ops import terminator
+from meshweave.ir.ops import producer, terminator
 from meshweave.ir.scans import SCAN
 from meshweave.ir.scatters import SCATTER
 from meshweave.ir.selections import Selection, selection_of
+from meshweave.transforms.propagation.padding import DIVISIONS, within_ends
 
 COMBINERS = {
     "arith.addf": "sum",
@@ -44,18 +43,6 @@ COMBINERS = {
 collectives compare signed."""
 
 COMBINERS_I1 = {"arith.ori": "max", "arith.andi": "min"}
-UNSAFE_ON_PADDING = (
-    "arith.divsi",
-    "arith.divui",
-    "arith.remsi",
-    "arith.remui",
-    "arith.ceildiv",
-    "arith.floordiv",
-    "math.ipowi",
-    "tensor.extract",
-    "memref.",
-)
-_DIVISIONS = ("arith.divsi", "arith.divui", "arith.remsi", "arith.remui")
 BODIES = ("linalg.generic", "linalg.map", "linalg.reduce")
 """Ops whose body may read a loop index."""
 SUM_OPS = (
@@ -129,15 +116,16 @@ def body_of(op: ir.Operation) -> Body | None:
         return None
 
 
-BodyKey = tuple[tuple["str | int", ...], ...]
-"""For each op of a body its name and the numbers of what it reads."""
+BodyKey = tuple[tuple["str | int | ir.Attribute", ...], ...]
+"""For each op of a body its name, the numbers of what it reads, and what it depends on besides."""
 
 
 def body_key(op: ir.Operation) -> BodyKey | None:
     """Return what tells the body of `op` from others, at less cost than reading it.
 
     For each inner op it has the name and where the operands come from (argument or inner result by number, -1 for a
-    scalar from outside).
+    scalar from outside). Whether integers may be divided depends on constants and comparisons too: a body that divides
+    has those, as attributes.
 
     () for an op without a body, None for one that a plain list does not say all of: several blocks, nested regions,
     tensors from outside.
@@ -150,7 +138,7 @@ def body_key(op: ir.Operation) -> BodyKey | None:
         return None if len(regions) > 1 or len(blocks) else ()
     block = blocks[0]
     numbers = {argument: i for i, argument in enumerate(block.arguments)}
-    key = []
+    key: list[tuple[str | int | ir.Attribute, ...]] = []
     for view in block.operations:
         inner = view.operation
         if len(inner.regions):
@@ -164,7 +152,19 @@ def body_key(op: ir.Operation) -> BodyKey | None:
         key.append((inner.name, *read))
         for result in inner.results:
             numbers[result] = len(numbers)
+    if any(name in DIVISIONS for name, *_ in key):
+        key += [tuple(_said(view.operation)) for view in block.operations]
     return tuple(key)
+
+
+def _said(op: ir.Operation) -> Iterator[ir.Attribute]:
+    """Yield what a comparison or a constant says, and the constants that an op reads from outside of its body."""
+    if op.name in ("arith.cmpi", "arith.constant"):
+        yield from (op.attributes[name] for name in op.attributes)
+    for value in op.operands:
+        made = producer(value)
+        if made is not None and made.name == "arith.constant":
+            yield made.attributes["value"]
 
 
 def _inside(op: ir.Operation) -> list[ir.Operation]:
@@ -255,7 +255,7 @@ def lookup(op: ir.Operation, body: Body | None) -> ir.Operation | None:
     if not isinstance(made, Gather) or "complex" in _element(op):
         return None
     (given,) = terminator(op.regions[0].blocks[0]).operands
-    return given.owner if all(_within_ends(k, body) for k in made.operands) else None
+    return given.owner if all(within_ends(k, body) for k in made.operands) else None
 
 
 def found_kind(op: ir.Operation) -> str:
@@ -301,42 +301,6 @@ def _element(op: ir.Operation) -> str:
         if len(op.results) and is_tensor(op.results[0].type)
         else ""
     )
-
-
-def padding_safe(body: Body | None) -> bool:
-    """Tell whether what a body computes may be computed on padding, whose content is undefined."""
-    return body is not None and not any(
-        (isinstance(node, Gather) and not all(_within_ends(k, body) for k in node.operands))
-        or (
-            isinstance(node, Apply)
-            and node.name.startswith(UNSAFE_ON_PADDING)
-            and not _divides_byinteger_of(node, body)
-        )
-        for node in body.nodes
-    )
-
-
-def _within_ends(place: int, body: Body) -> bool:
-    """Tell whether a place is that of a loop, or held between numbers whatever it is computed from."""
-    node = body.nodes[place]
-    if isinstance(node, Index) or integer_of(node) is not None:
-        return True
-    below = _held(node, "arith.minsi", body)
-    return below is not None and _held(below, "arith.maxsi", body) is not None
-
-
-def _held(node: BodyNode, name: str, body: Body) -> BodyNode | None:
-    """Return what an op of that name compares with a number of 0 or more; None for any other node."""
-    if not isinstance(node, Apply) or node.name != name:
-        return None
-    known = {k: integer_of(body.nodes[k]) for k in node.operands}
-    rest = [body.nodes[k] for k, number in known.items() if number is None or number < 0]
-    return rest[0] if len(rest) == 1 else None
-
-
-def _divides_byinteger_of(node: Apply, body: Body) -> bool:
-    """Tell whether a node divides by a number above 0, which every dividend allows."""
-    return node.name in _DIVISIONS and (integer_of(body.nodes[node.operands[1]]) or 0) > 0
 
 
 def monomials(op: ir.Operation, body: Body | None = None) -> tuple[frozenset[int], ...]:

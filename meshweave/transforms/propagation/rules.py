@@ -41,7 +41,6 @@ from meshweave.layout.factors import (
 )
 from meshweave.plan.collectives import ROWS
 from meshweave.transforms.propagation.bodies import (
-    UNSAFE_ON_PADDING,
     BodyKey,
     Captured,
     body_key,
@@ -53,11 +52,11 @@ from meshweave.transforms.propagation.bodies import (
     is_tensor,
     lookup,
     monomials,
-    padding_safe,
     scan_combiner,
     scatter_combiner,
     selection,
 )
+from meshweave.transforms.propagation.padding import UNSAFE_ON_PADDING, padding_safe
 
 KNOWN_WHOLE = (
     "arith.constant",
