@@ -23,6 +23,8 @@ from hint_programs import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import meshweave as mw
+
 
 def gathered_on_k(m: int, k: int, n: int, ranks: int, slices: int, where: str = "a0") -> str:
     """a b with the rows of both over x: b is needed whole, and the sum runs in slices."""
@@ -192,3 +194,18 @@ def test_the_ledger_says_why_a_gather_is_no_ring(text: str, reason: str) -> None
     _, ledger, program = built(text)
     assert f"behind a gather that is no ring: {reason}" in ledger.report()
     assert "dist.permute" not in program
+
+
+def test_there_is_no_ring_where_slices_exchange_along_it() -> None:
+    """A member of a ring is at another slice than the others, so that a gather of slices over it would mix them up."""
+
+    def f(a: Any, b: Any) -> Any:
+        with mw.hint(slice="t=2"):
+            return a @ ((b * 2) @ (b * 2).T)
+
+    a, b = data(8, 8), data(8, 8)
+    program = mw.jit(f, mesh="x=2, y=2", in_layouts=("[_, _]", "[y, x]"))
+    right = a @ ((b * 2) @ (b * 2).T)
+    np.testing.assert_allclose(program(a, b), right, rtol=1e-4, atol=1e-4)
+    said = " ".join(program.explain().replace("│", " ").split())
+    assert "slices need dist.all_gather over y" in said and "permutes around" not in said

@@ -7,8 +7,9 @@ member t. So member m begins at slice m, holds its own shard, and hands on what 
     slice at step k of member m: (m + k) mod n        shard at step k + 1: a permute by one of that at step k
 
 As many bytes as the gather, in n - 1 steps, and no gathered tensor. Slices run in another order on each rank: they are
-independent, or add up in an order of their own, which `numerics = "bit_exact"` forbids. Slices along further time axes
-run one after the other while a shard is here.
+independent, or add up in an order of their own, which `numerics = "bit_exact"` forbids. So members must not exchange
+what belongs to a slice: there is no ring where slices communicate over its axes. Slices along further time axes run one
+after the other while a shard is here.
 """
 
 from collections.abc import Collection
@@ -20,7 +21,7 @@ from meshweave.ir.build import OpBuilder, i64
 from meshweave.ir.ops import replace_op
 from meshweave.layout.mesh import Mesh
 from meshweave.transforms.base import users, walk
-from meshweave.transforms.slicing.program import BEFORE, MOVES, SliceProgram
+from meshweave.transforms.slicing.program import BEFORE, MOVES, REDUCTIONS, SLICED, SliceProgram
 
 GATHERS = ("dist.all_gather", "dist.exchange")
 WITHIN = "hint.within"
@@ -73,7 +74,7 @@ def ring_of(
         if cut is None:
             continue
         time, cuts = cut
-        problem = _problem(program, op, time, cuts, space)
+        problem = _problem(program, op, time, cuts, space) or _exchanged(program, axes_of(op))
         if problem:
             reasons.append(problem)
         else:
@@ -134,6 +135,17 @@ def _problem(
         return f"a slice along {time} is not a shard over {over}"
     if len(program.body.mesh.axes) == 1 and program.trips != slices:
         return f"only {program.trips} of {slices} slices along {time} hold anything"
+    return ""
+
+
+def _exchanged(program: SliceProgram, axes: tuple[str, ...]) -> str:
+    """Say which op of a slice communicates over axes along which each member would be at another slice; "" for none."""
+    own = {axis.partition(":")[0] for axis in axes}
+    for op in [inner for o in program.ops if program.phases[o] == SLICED for inner in walk(o)]:
+        if op.name in (*MOVES, *REDUCTIONS) and own & {
+            axis.partition(":")[0] for axis in axes_of(op)
+        }:
+            return f"slices need {op.name} over {', '.join(axes_of(op))}, and each rank would be at another one"
     return ""
 
 
