@@ -225,8 +225,8 @@ class _Step:
         desc, a, b, d, algorithm = (f.word(record, k, "!llvm.ptr") for k in range(5))
         place = self.address(op.d)
         self.call(
-            number, 0x1000, "cublasLtMatmul", f.table(table.LT), desc, one, self.address(op.a), a,
-            self.address(op.b), b, zero, place, d, place, d, algorithm, f.table(table.WORKSPACE),
+            number, 0x1000, "cublasLtMatmul", f.table(table.LT), desc, one, self.address(op.b), b,
+            self.address(op.a), a, zero, place, d, place, d, algorithm, f.table(table.WORKSPACE),
             f.word(f.word("%ctx", 3, "!llvm.ptr"), table.WORKSPACE_BYTES), f.table(table.COMPUTE),
         )  # fmt: skip
 

@@ -315,7 +315,11 @@ def launcher(
 
 
 def multiplier(symbol: str, info: GemmInfo, table: GpuTable, number: int) -> HostFunction:
-    """Return the function that has the library do product `number` on the pointers to A, B and D."""
+    """Return the function that has the library do product `number` on the pointers to A, B and D.
+
+    To the library each matrix is its transpose, by columns, which is how it has its fastest algorithms: it makes
+    D' = B' A'.
+    """
     a, b, d = "%p0", "%p1", "%p2"
     f = HostFunction(symbol, [(a, _PTR), (b, _PTR), (d, _PTR)])
     scale = "f64" if info.dtype == "f64" else "f32"
@@ -328,7 +332,7 @@ def multiplier(symbol: str, info: GemmInfo, table: GpuTable, number: int) -> Hos
         f.word(record, k, _PTR)
         for k in (GemmRecord.DESC, GemmRecord.A, GemmRecord.B, GemmRecord.D, GemmRecord.ALGORITHM)
     )
-    given = [f.table(table.LT), desc, factors[0], a, layout_a, b, layout_b]
+    given = [f.table(table.LT), desc, factors[0], b, layout_b, a, layout_a]
     given += [factors[1], d, layout_d, d, layout_d, algorithm]
     nbytes = f.word(f.word("%ctx", PRIVATE, _PTR), table.WORKSPACE_BYTES)
     f.call("cublasLtMatmul", *given, f.table(table.WORKSPACE), nbytes, f.table(table.COMPUTE))
