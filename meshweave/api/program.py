@@ -67,7 +67,7 @@ def passes_with(
     if auto:
         passes = tuple("dist-place" if name == "dist-propagate" else name for name in passes)
     options: dict[str, list[str]] = {
-        name: [] for name in ("hint-apply", "dist-donate", "hint-budget", "select-kernels")
+        name: [] for name in ("hint-apply", "hint-budget", "select-kernels")
     }
     options["dist-place"] = ["explain=true"] if explain else []
     if machine is not None:
@@ -718,7 +718,8 @@ class Program:
         return made
 
     def _run(self, values: Sequence[object]) -> list[Array]:
-        if self.weights or current.own_rank(self.mesh) is not None:
+        with_arrays = any(isinstance(value, Array) for value in values)
+        if with_arrays or current.own_rank(self.mesh) is not None:
             began = time.perf_counter()
             results = run_arrays(self.executable, values, len(self.weights))
         else:

@@ -7,23 +7,35 @@ It is for finding what is wrong with a program, not for speed.
 
 from __future__ import annotations
 
+import itertools
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from meshweave.bundle import Bundle
+import numpy as np
+
+from meshweave.bundle import Bundle, Port
 from meshweave.errors import MeshweaveError, RankError
+from meshweave.runtime.arrays.array import Array, laid_out
 from meshweave.runtime.engine import check_engine
 from meshweave.runtime.flight.board import StatusBoard
 from meshweave.runtime.flight.dump import flight_folder
 from meshweave.runtime.flight.recorder import FlightRecorder
 from meshweave.runtime.gpu.call import RankCall
 from meshweave.runtime.gpu.rank import GpuRank
+from meshweave.runtime.gpu.resident import (
+    DeviceBuffers,
+    DeviceShards,
+    PlacedCall,
+    Places,
+    run_placed,
+)
 from meshweave.runtime.limits import check_machine
 from meshweave.runtime.memory import Values
 from meshweave.runtime.processes.bootstrap import JobRank, MemoryStore
-from meshweave.runtime.program import bind_rows
+from meshweave.runtime.program import bind_rows, buffer
 from meshweave.runtime.watchdog import WAITING
 from meshweave.runtime.watched import told_begins, told_ended
 from meshweave.simulator.driver.emulated import EmulatedKernels
@@ -34,6 +46,7 @@ from meshweave.simulator.driver.recorder import InjectedFailure, Recorder
 from meshweave.simulator.driver.replay import Scheduler
 
 T = TypeVar("T")
+_NOTHING = np.empty(0)  # in the place of an input that is not copied
 
 
 class EmulateEngine:
@@ -88,6 +101,7 @@ class EmulateExecutable:
         self._closed = False
         self._ranks: list[GpuRank] = []
         self.calls: set[EmulateCall] = set()
+        self.placed: EmulateCall | None = None  # what runs on Arrays
         self._open()
 
     @property
@@ -107,6 +121,25 @@ class EmulateExecutable:
         finally:
             call.close()
         return call.outputs
+
+    def run_arrays(self, values: Sequence[object], fixed: int = 0) -> list[Array]:
+        """Run once on arrays; return the results as Arrays, which lie on the devices, as those of engine nccl do.
+
+        values, fixed: as for `run`. An Array whose memory nobody else may write is copied to the devices once.
+        """
+        arrays = laid_out(self, values)
+        with self.busy:
+            self.ranks()
+            placed = PlacedCall(self.devices, self.manifest, values, arrays)
+            if self.placed is None:
+                self.placed = EmulateCall(self, [], [])
+            columns = [placed.fresh.get(k, ()) for k in range(len(arrays))]
+            rows = [
+                [column[rank] if column else _NOTHING for column in columns]
+                for rank in range(self.mesh.nranks)
+            ]
+            self.placed.run_placed(placed.places, rows)
+            return placed.results()
 
     def bind(self, inputs: Sequence[Sequence[Values]]) -> EmulateCall:
         """Bind fixed buffers for a call that is made many times."""
@@ -140,6 +173,7 @@ class EmulateExecutable:
         try:
             return self._turns.run([partial(of, rank) for rank in range(self.mesh.nranks)])
         except BaseException as error:
+            self.devices.is_lost = True
             for rank in self._ranks:
                 rank.broken = True
             recorder.scheduler.clear()
@@ -158,6 +192,7 @@ class EmulateExecutable:
         )  # fmt: skip
         self._turns = Interleaving(scheduler.run, scheduler.stuck, recorder.count, engine.timeout)
         recorder.block = self._turns.block
+        self.devices = EmulatedDevices(self, recorder)
         self.board = StatusBoard.private(nranks)
         self.flight = FlightRecorder(self.board, self.manifest, engine.flight)
         recorder.where = self._where
@@ -171,6 +206,7 @@ class EmulateExecutable:
 
         self._ranks = []
         self._ranks = self.each(opening)
+        self.devices.buffers = [DeviceBuffers(rank) for rank in self._ranks]
         for rank in self._ranks:
             recorder.memory.rename(rank.arena, "arena")
             if rank.constants:
@@ -184,6 +220,7 @@ class EmulateExecutable:
     def _shut(self) -> None:
         for call in self.calls:
             call.free()
+        self.devices.close()
         for rank in self._ranks:
             self._recorder.set_current(rank.rank)
             rank.close()
@@ -195,6 +232,55 @@ def _capability(chip: str) -> tuple[int, int]:
     """Parse a chip's name: (9, 0) for sm_90a."""
     digits = "".join(c for c in chip if c.isdigit())
     return int(digits[:-1]), int(digits[-1])
+
+
+class EmulatedDevices:
+    """Reach the devices of a program's ranks, which are played in this process.
+
+    buffers: of each rank, what Arrays lie in there; set when the ranks are loaded.
+    """
+
+    def __init__(self, executable: EmulateExecutable, recorder: Recorder) -> None:
+        self._executable, self._recorder = executable, recorder
+        self.buffers: list[DeviceBuffers] = []
+        self.is_lost = False
+        self._shards = weakref.WeakSet[DeviceShards]()
+        self._numbers = itertools.count(1)
+
+    def new_number(self, shards: DeviceShards) -> int:
+        """Do as RankDevices says."""
+        self._shards.add(shards)
+        return next(self._numbers)
+
+    def fetch(self, number: int, port: Port) -> tuple[Values, ...]:
+        """Do as RankDevices says."""
+        with self._executable.busy:
+            if self.is_lost:
+                raise RankError(
+                    "this Array lay on devices of ranks that have ended: its value is lost with them"
+                )
+            parts = [buffer(port) for _ in self.buffers]
+            self._each(lambda rank: self.buffers[rank].fetch(number, parts[rank]))
+        return tuple(parts)
+
+    def drop(self, number: int) -> None:
+        """Do as RankDevices says."""
+        for each in self.buffers:
+            each.drop(number)
+
+    def close(self) -> None:
+        """Free everything. What Arrays have there alone is copied here first, unless it is lost."""
+        for shards in list(self._shards):
+            if not (self.is_lost or shards.is_copy):
+                shards.come_home()
+        self._each(lambda rank: self.buffers[rank].close())
+        self.is_lost = True
+
+    def _each(self, body: Callable[[int], None]) -> None:
+        for rank in range(len(self.buffers)):
+            self._recorder.set_current(rank)
+            body(rank)
+        self._recorder.set_current(None)
 
 
 _LOST: list[Any] = []  # programs whose code may still run: their memory must stay
@@ -216,6 +302,20 @@ class EmulateCall:
 
     def __call__(self) -> None:
         """Run. Raises RankError when a rank fails or a check finds something."""
+        self._run_on(self._run)
+
+    def run_placed(self, places: Places, rows: Sequence[Sequence[Values]]) -> None:
+        """Run on what lies on the devices. rows: of each rank the inputs, of which the fresh ones are copied."""
+        buffers = self._executable.devices.buffers
+
+        def run(number: int) -> None:
+            self._ranks[number].attach()
+            self._named_places(number, places)
+            run_placed(self._bound[number], buffers[number], places, rows[number])
+
+        self._run_on(run)
+
+    def _run_on(self, body: Callable[[int], None]) -> None:
         executable = self._executable
         with executable.busy:
             ranks = executable.ranks()
@@ -225,7 +325,7 @@ class EmulateCall:
             executable.recorder.begin()
             told_begins(executable)
             try:
-                executable.each(self._run)
+                executable.each(body)
             except RankError as error:
                 line = executable.flight.written("failure", error.message)
                 raise RankError(line, error.location) from None
@@ -256,18 +356,38 @@ class EmulateCall:
         executable.calls.add(self)
         executable.each(self._make)
         self._ranks = ranks
-        memory = executable.recorder.memory
-        for bound in self._bound.values():
-            for index, address in enumerate(bound.inputs):
-                memory.rename(address, f"in{index}")
-            for index, address in enumerate(bound.outputs):
-                memory.rename(address, f"out{index}")
+        if (
+            self is not executable.placed
+        ):  # what runs on Arrays makes its buffers when it needs them
+            executable.each(self._named)
 
     def _make(self, number: int) -> None:
         executable = self._executable
         rank = executable.ranks()[number]
         rank.attach()
         self._bound[number] = RankCall(rank, executable.board, executable.engine.graph)
+
+    def _named_places(self, number: int, places: Places) -> None:
+        """Give what lies on the devices names to read in the record."""
+        bound, memory = self._bound[number], self._executable.recorder.memory
+        buffers, manifest = self._executable.devices.buffers[number], bound.rank.manifest
+        for index, (place, port) in enumerate(zip(places.inputs, manifest.inputs)):
+            if place:
+                memory.rename(buffers.address(place, port.nbytes), f"array{place}")
+            else:
+                memory.rename(bound.input(index), f"in{index}")
+        for place, port in zip(places.outputs, manifest.outputs):
+            memory.rename(buffers.address(place, port.nbytes), f"array{place}")
+
+    def _named(self, number: int) -> None:
+        """Make the buffers of one rank, and give them names to read in the record."""
+        bound, memory = self._bound[number], self._executable.recorder.memory
+        bound.rank.attach()
+        for index, address in enumerate(bound.inputs):
+            memory.rename(address, f"in{index}")
+        for index, address in enumerate(bound.outputs):
+            if bound.rank.manifest.outputs[index].takes is None:
+                memory.rename(address, f"out{index}")
 
     def _run(self, number: int) -> None:
         """Run one rank."""

@@ -1,13 +1,9 @@
 // RUN: meshweave-opt %s --split-input-file -p dist-donate,dist-propagate | filecheck %s
-// RUN: meshweave-opt %s --split-input-file -p "dist-donate{target=gpu}" | filecheck %s --check-prefix GPU
 
 // The result that is an update of the argument takes its buffer, though another of its type comes first.
 // CHECK-LABEL: func.func @main
 // CHECK-SAME: %[[C:.*]]: tensor<8x4xf32> {dist.donate = "preferred", dist.layout = #[[L:[a-z0-9]+]]}
 // CHECK-SAME: -> (tensor<8x4xf32> {dist.layout = #[[L]]}, tensor<8x4xf32> {dist.layout = #[[L]], dist.takes = 0 : i64})
-// GPU: dist.donations = [{argument = 0 : i64, outcome = "unsupported", reason = "target gpu copies arguments and results
-// GPU-LABEL: func.func @main
-// GPU-SAME: (%{{.*}}: tensor<8x4xf32> {dist.layout = #{{.*}}}, %{{.*}}: tensor<1x4xf32>, %{{.*}}: index) -> (tensor<8x4xf32>, tensor<8x4xf32>)
 "dist.mesh"() {sym_name = "mesh", axes = "x=2"} : () -> ()
 func.func @main(%c: tensor<8x4xf32> {dist.donate = "preferred", dist.layout = #dist.layout<"[_, x]">},
                 %row: tensor<1x4xf32>, %at: index) -> (tensor<8x4xf32>, tensor<8x4xf32>) {
@@ -23,7 +19,6 @@ func.func @main(%c: tensor<8x4xf32> {dist.donate = "preferred", dist.layout = #d
 // CHECK: dist.donations = [{argument = 0 : i64, outcome = "honoured", reason = "result 0 takes its buffer", result = 0 : i64, strength = "preferred"}, {argument = 1 : i64, outcome = "infeasible", reason = "no result of its type is left", result = -1 : i64, strength = "preferred"}]
 // CHECK-LABEL: func.func @main
 // CHECK-SAME: %arg0: tensor<4xf32> {dist.donate = "preferred"}, %arg1: tensor<4xf32>) -> (tensor<4xf32> {dist.takes = 0 : i64})
-// GPU-LABEL: func.func @main
 func.func @main(%a: tensor<4xf32> {dist.donate = "preferred"}, %b: tensor<4xf32> {dist.donate = "preferred"}) -> tensor<4xf32> {
   %e = tensor.empty() : tensor<4xf32>
   %0 = linalg.add ins(%a, %b : tensor<4xf32>, tensor<4xf32>) outs(%e : tensor<4xf32>) -> tensor<4xf32>

@@ -17,6 +17,7 @@ from meshweave.layout.arguments import as_layout
 from meshweave.layout.digits import part_shape, scatter, scatter_to, with_padding, without_padding
 from meshweave.layout.spec import LayoutLike
 from meshweave.runtime.arrays import text
+from meshweave.runtime.arrays.away import AwayShards
 from meshweave.runtime.arrays.blocks import views
 from meshweave.runtime.arrays.dlpack import HasDLPack, bf16_bits, bf16_capsule
 from meshweave.runtime.arrays.elements import narrow, stored, wide
@@ -58,6 +59,12 @@ class Array(Operators):
     """
 
     kind: Kind
+    _held: tuple[Values, ...] | None  # None: not here, or donated
+    _alone: bool  # whether nothing else is known to hold this memory
+    _away: AwayShards | None = (
+        None  # the same shards elsewhere, and those in this process that they are equal to
+    )
+    _equal: tuple[Values, ...] | None = None
     weak_type: bool = False
     """Whether JAX lets the array take the dtype of what it meets, as a Python number does."""
 
@@ -72,8 +79,7 @@ class Array(Operators):
         layout.check(mesh, shape)
         layout.check_owned()
         self.kind = kind_of(mesh, layout, tuple(shape), dtype, rank)
-        self._held: tuple[Values, ...] | None = tuple(shards)  # None: donated
-        self._alone = False  # whether nothing else is known to hold this memory
+        self._held, self._alone = tuple(shards), False
         if len(self.here) != self.kind.nparts:
             who = f"the mesh ({mesh}) has {mesh.nranks}" if rank is None else f"rank {rank} has one"
             raise MeshweaveError(f"{len(self.here)} shards, {who}")
@@ -90,6 +96,24 @@ class Array(Operators):
         made = object.__new__(Array)
         made._held, made.kind, made._alone = tuple(shards), self.kind, True
         return made
+
+    @staticmethod
+    def lying(away: AwayShards, kind: Kind) -> Array:
+        """Return an Array whose shards are elsewhere, and come here when somebody looks at them."""
+        made = object.__new__(Array)
+        made._held, made.kind, made._alone, made._away = None, kind, True, away
+        return made
+
+    @property
+    def away(self) -> AwayShards | None:
+        """Return the shards elsewhere; None where there are none, or those here may have changed since."""
+        if self._held is None or (self._alone and self._equal is self._held):
+            return self._away
+        return None
+
+    def lies_too(self, away: AwayShards) -> None:
+        """Note that the shards are elsewhere too; what is here must be known to nobody else."""
+        self._away, self._equal = away, self.here
 
     @property
     def shards(self) -> tuple[Values, ...]:
@@ -115,7 +139,9 @@ class Array(Operators):
     def here(self) -> tuple[Values, ...]:
         """Return the shards that are in this process: of all ranks, or of the own one in a job."""
         self.check_usable()
-        assert self._held is not None
+        if self._held is None:
+            assert self._away is not None
+            self._held = self._equal = self._away.fetched()
         return self._held
 
     def local(self, rank: int | None = None) -> Values:
@@ -144,7 +170,7 @@ class Array(Operators):
 
     def check_usable(self) -> None:
         """Raise UsageError for an array that was donated."""
-        if self._held is None:
+        if self.is_donated:
             raise UsageError(
                 f"{self._kind()}: this Array was donated to a call, and its buffer is a result's now: use that result"
             )
@@ -165,12 +191,12 @@ class Array(Operators):
 
     def moved_to(self, shards: Iterable[Values]) -> None:
         """Let the array lie in other memory, which holds the same."""
-        self._held = tuple(shards)
+        self._held, self._away = tuple(shards), None
 
     @property
     def is_donated(self) -> bool:
         """Tell whether the array was donated: another one has its buffer, and it has no value any more."""
-        return self._held is None
+        return self._held is None and self._away is None
 
     def given_up(self) -> tuple[Values, ...]:
         """Give the shards to a call that writes them: the array cannot be used any more.
@@ -180,8 +206,15 @@ class Array(Operators):
         shards = self.here
         if not self._alone or not all(usable(shard) for shard in shards):
             shards = tuple([copied(shard) for shard in shards])
-        self._held = None
+        self._held = self._away = None
         return shards
+
+    def given_away(self) -> AwayShards | None:
+        """Give what is elsewhere, as `away` does, to a call that writes it: the array cannot be used any more."""
+        self.check_usable()
+        found = self.away
+        self._held = self._away = None
+        return found
 
     def become(self, other: Array) -> None:
         """Take the value of the Array `other`, of this shape and dtype: what assignment to elements does.
@@ -192,7 +225,9 @@ class Array(Operators):
             raise UsageError(
                 "x += y: an Array from outside does not change in a traced function: give it in, or write x = x + y"
             )
-        self._held, self.kind, self._alone = other.here, other.kind, other._alone
+        other.check_usable()
+        self._held, self.kind, self._alone = other._held, other.kind, other._alone
+        self._away, self._equal = other._away, other._equal
 
     @property
     def mesh(self) -> Mesh:

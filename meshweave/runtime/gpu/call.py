@@ -2,67 +2,112 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import ExitStack
 
 from meshweave.runtime.flight.board import StatusBoard
 from meshweave.runtime.flight.records import DEVICE
+from meshweave.runtime.gpu.driver import allocate
 from meshweave.runtime.gpu.rank import GpuRank
 from meshweave.runtime.memory import Values
 
+MOST_BINDINGS = 8  # of one call, for each of which there may be a graph
+
+
+class _Binding:
+    """Hold the table of a step on certain buffers, and the graph of it, once there is one."""
+
+    def __init__(self, table: Values) -> None:
+        self.table, self.graph = table, 0
+        self.held = ExitStack()
+
+    @property
+    def context(self) -> int:
+        """Return the address of the table."""
+        return int(self.table.ctypes.data)
+
 
 class RankCall:
-    """Hold device buffers for the inputs and outputs of a rank, and the table that points to them.
+    """Run a rank's program on buffers of its device: its own, which it makes when they are needed, or others.
 
-    inputs, outputs: addresses on the device.
+    A step may be a graph from the second time on: one for each choice of buffers, as far as they come again.
     """
 
     def __init__(self, rank: GpuRank, board: StatusBoard, graph: bool) -> None:
-        """Allocate the buffers. graph: run the step as a graph from the second time on.
-
-        Raises RankError without memory.
-        """
-        self._rank, self._board, self._graph = rank, board, graph
+        """Hold no buffer yet. graph: run the step as a graph from the second time on."""
+        self.rank, self._board, self._graph = rank, board, graph
         self._held = ExitStack()
-        manifest = rank.manifest
-        try:
-            sizes = [
-                [port.nbytes for port in ports] for ports in (manifest.inputs, manifest.outputs)
-            ]
-            self.inputs = rank.buffers(self._held, sizes[0], "inputs")
-            self.outputs = rank.buffers(self._held, sizes[1], "outputs")
-        except BaseException:
-            self._held.close()
-            raise
-        self._table = rank.bound(self.inputs, self.outputs)
+        self._inputs: dict[int, int] = {}
+        self._outputs: dict[int, int] = {}
+        self._bindings: OrderedDict[tuple[int, ...], _Binding] = OrderedDict()
         self._runs = 0
-        self._captured = 0
+
+    def input(self, index: int) -> int:
+        """Return the address of the call's own buffer for an input. Raises RankError without memory."""
+        if index not in self._inputs:
+            nbytes = self.rank.manifest.inputs[index].nbytes
+            self._inputs[index] = allocate(self.rank.driver, self._held, nbytes, "inputs")
+        return self._inputs[index]
+
+    def output(self, index: int) -> int:
+        """Return the address of the call's own buffer for an output: that of an input, where it takes one."""
+        port = self.rank.manifest.outputs[index]
+        if port.takes is not None:
+            return self.input(port.takes)
+        if index not in self._outputs:
+            made = allocate(self.rank.driver, self._held, port.nbytes, "outputs")
+            self._outputs[index] = made
+        return self._outputs[index]
+
+    @property
+    def inputs(self) -> list[int]:
+        """Return the call's own buffers for all inputs. Raises RankError without memory."""
+        return [self.input(index) for index in range(len(self.rank.manifest.inputs))]
+
+    @property
+    def outputs(self) -> list[int]:
+        """Return the call's own buffers for all outputs. Raises RankError without memory."""
+        return [self.output(index) for index in range(len(self.rank.manifest.outputs))]
 
     def run(self, read: Sequence[Values], written: Sequence[Values]) -> None:
         """Copy arrays in, run the step once, copy its results out. Raises RankError, which names what failed."""
-        rank = self._rank
-        for address, value in zip(self.inputs, read, strict=True):
+        rank, inputs, outputs = self.rank, self.inputs, self.outputs
+        for address, value in zip(inputs, read, strict=True):
             rank.copy_in(address, value)
-        self.step()
-        for value, address in zip(written, self.outputs, strict=True):
+        self.step(inputs, outputs)
+        for value, address in zip(written, outputs, strict=True):
             rank.copy_out(value, address)
         rank.synchronize()
 
-    def step(self) -> None:
-        """Run the step on the contents of the buffers."""
-        rank, board, context = self._rank, self._board, int(self._table.ctypes.data)
+    def step(self, inputs: Sequence[int], outputs: Sequence[int]) -> None:
+        """Run the step on the contents of buffers, and wait for it. Raises RankError, which names what failed."""
+        rank, board, bound = self.rank, self._board, self._binding(inputs, outputs)
         board.begin(rank.rank)
         if self._graph and self._runs:
-            if not self._captured:
-                self._captured = rank.capture(self._held, context)
-            rank.launch(self._captured)
+            if not bound.graph:
+                bound.graph = rank.capture(bound.held, bound.context)
+            rank.launch(bound.graph)
         else:
-            rank.enqueue(context)
+            rank.enqueue(bound.context)
         board.mark(rank.rank, DEVICE)
         rank.synchronize()
         board.end(rank.rank)
         self._runs += 1
 
+    def _binding(self, inputs: Sequence[int], outputs: Sequence[int]) -> _Binding:
+        """Return the binding to these buffers; of too many, the one used longest ago is let go."""
+        key = (*inputs, *outputs)
+        if key not in self._bindings:
+            if len(self._bindings) == MOST_BINDINGS:
+                self._bindings.popitem(last=False)[1].held.close()
+            self._bindings[key] = _Binding(self.rank.bound(inputs, outputs))
+        self._bindings.move_to_end(key)
+        return self._bindings[key]
+
     def close(self) -> None:
-        """Free the device memory, and the graph."""
+        """Free the device memory, and the graphs."""
+        for bound in self._bindings.values():
+            bound.held.close()
+        self._bindings.clear()
         self._held.close()

@@ -253,7 +253,14 @@ def kernel_function(
 
 
 def allocate(driver: Driver, held: ExitStack, nbytes: int, what: str) -> int:
-    """Allocate device memory in units of 16 bytes, at least one.
+    """Allocate device memory that is freed when `held` is closed. Raises RankError, which tells the size, without."""
+    address = acquire(driver, nbytes, what)
+    held.callback(driver.code, "cuMemFree_v2", address)
+    return address
+
+
+def acquire(driver: Driver, nbytes: int, what: str) -> int:
+    """Allocate device memory in units of 16 bytes, at least one, which the caller frees.
 
     LLVM makes kernels read whole units where only some bytes are wanted. Raises RankError, which tells the size,
     without memory.
@@ -264,5 +271,4 @@ def allocate(driver: Driver, held: ExitStack, nbytes: int, what: str) -> int:
     if code:
         error = driver.error("cuMemAlloc_v2", code)
         raise RankError(f"{error.message}, for {nbytes} bytes of {what}")
-    held.callback(driver.code, "cuMemFree_v2", out.value)
     return int(out.value or 0)

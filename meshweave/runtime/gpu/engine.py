@@ -6,13 +6,30 @@ hosts, there is `run_inside` (inside.py).
 
 from __future__ import annotations
 
+import mmap
 import tempfile
-from collections.abc import Iterator
+import weakref
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+import numpy as np
+
+from meshweave.abi import rounded
+from meshweave.bundle import Bundle, Port, numpy_dtype
+from meshweave.errors import RankError
+from meshweave.runtime.arrays.array import Array, laid_out
+from meshweave.runtime.engine import check_engine
 from meshweave.runtime.gpu.launcher import launcher
-from meshweave.runtime.processes.engine import ProcessEngine
-from meshweave.runtime.processes.launch import Launcher
+from meshweave.runtime.gpu.resident import DeviceShards, PlacedCall
+from meshweave.runtime.memory import Values
+from meshweave.runtime.processes.engine import (
+    ProcessCall,
+    ProcessEngine,
+    ProcessExecutable,
+    SharedMemory,
+    new_number,
+)
+from meshweave.runtime.processes.launch import Launcher, RankProcesses
 
 
 class NcclEngine(ProcessEngine):
@@ -32,6 +49,29 @@ class NcclEngine(ProcessEngine):
     ) -> None:  # fmt: skip
         super().__init__(timeout, flight)
         self.share, self.graph = share, graph
+        self._devices: dict[RankProcesses, JobDevices] = {}
+
+    def load(self, bundle: Bundle) -> NcclExecutable:
+        """Do as ProcessEngine does. Arrays stay on the GPUs, for all programs of the engine."""
+        check_engine(bundle.manifest, self.name)
+        return NcclExecutable(self, bundle)
+
+    def devices(self, executable: ProcessExecutable) -> JobDevices:
+        """Return what reaches the GPUs that a program is loaded on."""
+        job, _ = executable.attach()
+        if job not in self._devices:
+            self._devices = {known: d for known, d in self._devices.items() if known.alive}
+            self._devices[job] = JobDevices(job)
+        self._devices[job].executable = executable
+        return self._devices[job]
+
+    def close(self) -> None:
+        """End all ranks. What Arrays have on the GPUs is copied here first."""
+        with self.busy:
+            for devices in self._devices.values():
+                devices.leave()
+            self._devices = {}
+            super().close()
 
     def launcher(self) -> Launcher:
         """Return our own launcher, which gives each rank a GPU."""
@@ -42,3 +82,69 @@ class NcclEngine(ProcessEngine):
         """Tell the ranks to meet in a folder, which is removed when all have loaded."""
         with tempfile.TemporaryDirectory(prefix="meshweave-", ignore_cleanup_errors=True) as folder:
             yield {"graph": self.graph, "store": f"file://{folder}"}
+
+
+class JobDevices:
+    """Reach the GPUs of the ranks of a job, in processes of their own."""
+
+    def __init__(self, job: RankProcesses) -> None:
+        self._job = job
+        self.executable: ProcessExecutable | None = (
+            None  # the one used last: it knows how to ask the ranks
+        )
+        self._shards = weakref.WeakSet[DeviceShards]()
+
+    def new_number(self, shards: DeviceShards) -> int:
+        """Do as RankDevices says."""
+        self._shards.add(shards)
+        return new_number()
+
+    def fetch(self, number: int, port: Port) -> tuple[Values, ...]:
+        """Do as RankDevices says."""
+        executable = self.executable
+        if not self._job.alive or executable is None:
+            raise RankError(
+                "this Array lay on the GPUs of ranks that have ended: its value is lost with them"
+            )
+        with executable.engine.busy:
+            room = rounded(max(1, port.nbytes))
+            memory = SharedMemory(-(-room * self._job.nranks // mmap.PAGESIZE) * mmap.PAGESIZE)
+            message = {"do": "fetch", "number": number, "room": room, "nbytes": port.nbytes}
+            executable.ask(self._job, message, files=[memory.file])
+        whole = memoryview(memory.map)
+        parts = [whole[room * rank :][: port.nbytes] for rank in range(self._job.nranks)]
+        return tuple(
+            [np.frombuffer(p, numpy_dtype(port.dtype)).reshape(port.local_shape) for p in parts]
+        )
+
+    def drop(self, number: int) -> None:
+        """Do as RankDevices says."""
+        self._job.forget.append(number)
+
+    def leave(self) -> None:
+        """Copy here what Arrays have on the GPUs alone."""
+        if self._job.alive:
+            for shards in list(self._shards):
+                if not shards.is_copy:
+                    shards.come_home()
+
+
+class NcclExecutable(ProcessExecutable):
+    """Run a program on the GPUs of its mesh's ranks. Arrays that calls give and take stay there."""
+
+    engine: NcclEngine
+
+    def run_arrays(self, values: Sequence[object], fixed: int = 0) -> list[Array]:
+        """Run once on arrays; return the results as Arrays, which lie on the GPUs.
+
+        values, fixed: as for ProcessExecutable. An Array whose memory nobody else may write is copied to the GPUs once.
+        Raises as `run` does.
+        """
+        arrays = laid_out(self, values)
+        with self.engine.busy:
+            placed = PlacedCall(self.engine.devices(self), self.manifest, values, arrays)
+            if self._scratch is None or not self._scratch.alive:
+                self._scratch = ProcessCall(self)
+            self._scratch.put(placed.fresh)
+            self._scratch(places=placed.places)
+            return placed.results()

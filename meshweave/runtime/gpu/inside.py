@@ -126,7 +126,7 @@ class GpuProgram:
         kept = [self._copied_in(index, value) for index, value in enumerate(given)]
         try:
             with Progress(program, self._board, self._abort, self._watchdog):
-                self._bound.step()
+                self._bound.step(self._bound.inputs, self._bound.outputs)
         except RankError as error:
             raise RankError(self._flight.written("failure", error.message)) from None
         del kept

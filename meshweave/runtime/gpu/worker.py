@@ -13,6 +13,8 @@ import sys
 import time
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from meshweave.bundle import Bundle
 from meshweave.runtime.flight.board import StatusBoard
 from meshweave.runtime.gpu.call import RankCall
@@ -20,6 +22,7 @@ from meshweave.runtime.gpu.driver import Library
 from meshweave.runtime.gpu.libraries import SystemLibrary
 from meshweave.runtime.gpu.progress import Progress
 from meshweave.runtime.gpu.rank import GpuRank
+from meshweave.runtime.gpu.resident import DeviceBuffers, Places, run_placed
 from meshweave.runtime.memory import Values
 from meshweave.runtime.processes.bootstrap import JobRank, discover, open_store
 from meshweave.runtime.processes.server import Server, follow, link_to
@@ -50,6 +53,7 @@ class GpuWorker(Server):
         self._place, self._library, self._share = place, library, share
         self._programs: dict[int, _GpuProgram] = {}
         self._calls: dict[int, _GpuCall] = {}
+        self._buffers: DeviceBuffers | None = None  # what Arrays lie in, from the first program on
         self._link: socket.socket | None = None
 
     def serve(self, link: socket.socket) -> None:
@@ -61,6 +65,8 @@ class GpuWorker(Server):
         board = StatusBoard(mmap.mmap(files[0], StatusBoard.nbytes(self.nranks)), self.nranks)
         board.announce(self.rank)
         place = JobRank(self.rank, self.nranks, self._place.local_rank, message["store"])
+        if self._buffers is not None:
+            self._buffers.release()
         store = open_store(place)
         try:
             rank = GpuRank(
@@ -70,6 +76,7 @@ class GpuWorker(Server):
         finally:
             store.close()
         self._programs[message["program"]] = _GpuProgram(rank, board, message["graph"])
+        self._buffers = self._buffers or DeviceBuffers(rank)
         return {"window": False}
 
     def _unload(self, message: dict[str, Any], payload: bytes, files: list[int]) -> dict[str, Any]:
@@ -85,14 +92,16 @@ class GpuWorker(Server):
         whole = memoryview(mmap.mmap(files[0], nbytes * self.nranks))
         start = self.rank * nbytes
         inputs, outputs = place_buffers(program.rank.manifest, whole[start : start + nbytes])
-        program.rank.attach()
         bound = RankCall(program.rank, program.board, program.graph)
         self._calls[message["call"]] = _GpuCall(message["program"], bound, inputs, outputs)
 
     def _drop(self, message: dict[str, Any], payload: bytes, files: list[int]) -> None:
+        """Let go of a call, or of what Arrays of this process's starter lie in."""
         found = self._calls.pop(message["call"], None)
         if found is not None:
             found.bound.close()
+        elif self._buffers is not None:
+            self._buffers.drop(message["call"])
 
     def _run(self, message: dict[str, Any], payload: bytes, files: list[int]) -> dict[str, Any]:
         call = self._calls[message["call"]]
@@ -100,8 +109,20 @@ class GpuWorker(Server):
         program.rank.attach()
         start = time.perf_counter()
         with Progress(program.rank, program.board, self._give_up):
-            call.bound.run(call.inputs, call.outputs)
+            if "places" in message:
+                assert self._buffers is not None
+                run_placed(call.bound, self._buffers, Places(*message["places"]), call.inputs)
+            else:
+                call.bound.run(call.inputs, call.outputs)
         return {"seconds": time.perf_counter() - start}
+
+    def _fetch(self, message: dict[str, Any], payload: bytes, files: list[int]) -> dict[str, Any]:
+        """Copy what lies under a number to memory that all ranks share, `room` bytes for each."""
+        room, nbytes = message["room"], message["nbytes"]
+        whole = np.frombuffer(mmap.mmap(files[0], room * self.nranks), np.uint8)
+        assert self._buffers is not None
+        self._buffers.fetch(message["number"], whole[room * self.rank :][:nbytes])
+        return {}
 
     def _give_up(self, line: str) -> None:
         """End this rank: NCCL has failed while it waits in a call that may never return."""

@@ -12,7 +12,7 @@ import mmap
 import os
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 import numpy as np
@@ -95,7 +95,12 @@ class ProcessEngine:
             self._jobs = {}
 
 
-class _SharedMemory:
+def new_number() -> int:
+    """Return a number that no call, program or array of this process has yet."""
+    return next(_numbers)
+
+
+class SharedMemory:
     """Allocate memory that can be handed to other processes.
 
     It has no name in the file system, so nothing is left behind.
@@ -199,7 +204,7 @@ class ProcessExecutable:
         with self.engine.busy:
             job, number = self.attach()
             nranks, nbytes = self.mesh.nranks, 8 * TraceBuffer.words(room)
-            memory = _SharedMemory(-(-nbytes * nranks // mmap.PAGESIZE) * mmap.PAGESIZE)
+            memory = SharedMemory(-(-nbytes * nranks // mmap.PAGESIZE) * mmap.PAGESIZE)
             message = {"do": "trace", "program": number, "room": room}
             answers = self.ask(job, message, files=[memory.file])
             words = np.frombuffer(memory.map, np.int64)
@@ -223,7 +228,7 @@ class ProcessExecutable:
         with self.engine.busy:
             job = self.engine.job(self.mesh.nranks)
             if job is not self._job:
-                self._memory = _SharedMemory(StatusBoard.nbytes(self.mesh.nranks))
+                self._memory = SharedMemory(StatusBoard.nbytes(self.mesh.nranks))
                 self.board = StatusBoard(self._memory.map, self.mesh.nranks)
                 self._flight = FlightRecorder(self.board, self.manifest, self.engine.flight)
                 self._number = next(_numbers)
@@ -294,7 +299,7 @@ class ProcessCall:
         self._executable = executable
         manifest, nranks = executable.manifest, executable.mesh.nranks
         nbytes = -(-buffer_bytes(manifest) // mmap.PAGESIZE) * mmap.PAGESIZE
-        self._memory = _SharedMemory(nbytes * nranks)  # one for all: the ranks read each other's
+        self._memory = SharedMemory(nbytes * nranks)  # one for all: the ranks read each other's
         whole = memoryview(self._memory.map)
         parts = [whole[rank * nbytes : (rank + 1) * nbytes] for rank in range(nranks)]
         placed = [place_buffers(manifest, part) for part in parts]
@@ -325,8 +330,17 @@ class ProcessCall:
                     place[...] = value
                 held[index] = value if stays else None
 
-    def __call__(self) -> None:
-        """Run. Raises RankError when a rank raises, dies or stalls, or when an earlier failure has ended the ranks."""
+    def put(self, columns: Mapping[int, Sequence[Values]]) -> None:
+        """Copy the values of some inputs, `[rank]` of each index, to memory that the ranks read."""
+        for index, column in columns.items():
+            for row, value in zip(self.inputs, column, strict=True):
+                row[index][...] = value
+
+    def __call__(self, **more: object) -> None:
+        """Run. Raises RankError when a rank raises, dies or stalls, or when an earlier failure has ended the ranks.
+
+        more: of the message that asks the ranks to run, for engines that have more to say.
+        """
         executable = self._executable
         with executable.engine.busy:
             if not self.alive:
@@ -334,7 +348,7 @@ class ProcessCall:
             executable.board.clear()
             watchdog = Watchdog(executable.board, executable.manifest, executable.timeout)
             watchdog.start(time.monotonic())
-            message = {"do": "run", "call": self._number}
+            message = {"do": "run", "call": self._number, **more}
             told_begins(executable)
             answers = executable.ask(self._job, message, watch=watchdog.report)
             self.seconds = [float(answer["seconds"]) for answer in answers]

@@ -56,6 +56,7 @@ class RecordedCuda:
     def __init__(self, session: Session) -> None:
         self._r = session
         self._contexts: dict[int, int] = {}
+        self._kept: dict[int, int] = {}  # of each context, how often it is retained
 
     # Devices.
 
@@ -93,11 +94,14 @@ class RecordedCuda:
         return None
 
     def cuDevicePrimaryCtxRetain(self, context: int, device: int) -> None:
-        self._contexts[device] = self._r.new(Context(device))
+        if not self._kept.get(device):
+            self._contexts[device] = self._r.new(Context(device))
+        self._kept[device] = self._kept.get(device, 0) + 1
         put(context, self._contexts[device])
 
     def cuDevicePrimaryCtxRelease_v2(self, device: int) -> int | None:
-        return self._r.drop(self._contexts.get(device), Context)
+        self._kept[device] = self._kept.get(device, 0) - 1
+        return self._r.drop(self._contexts.get(device), Context) if self._kept[device] < 1 else None
 
     def cuCtxSetCurrent(self, context: int | None) -> int | None:
         found = self._r.find(context, Context)
@@ -139,6 +143,18 @@ class RecordedCuda:
 
         self._r.streams.submit_to_null(
             f"copy to device host -> {self._name(target)} {nbytes} bytes", work
+        )
+
+    def cuMemcpyDtoH_v2(self, target: int, source: int, nbytes: int) -> None:
+        """Copy to pageable memory: an operation of the null stream that the host waits for."""
+        self._r.memory.view(self._r.rank, source, nbytes, "cuMemcpyDtoH")
+
+        def work() -> tuple[Any, Any]:
+            ctypes.memmove(target, source, nbytes)
+            return one_range(source, nbytes), no_ranges()
+
+        self._r.streams.submit_to_null(
+            f"copy to host {self._name(source)} -> host {nbytes} bytes", work, waits=True
         )
 
     def cuMemcpyHtoDAsync_v2(

@@ -29,8 +29,8 @@ class Streams(Protocol):
     ) -> int | None:
         """Enqueue an operation, or add it to the graph that is being captured."""
 
-    def submit_to_null(self, what: str, work: Work) -> None:
-        """Enqueue an operation on the null stream of the calling rank."""
+    def submit_to_null(self, what: str, work: Work, waits: bool = False) -> None:
+        """Enqueue an operation on the null stream of the calling rank. waits: the host waits for it."""
 
 
 class GroupCheck(Protocol):

@@ -229,12 +229,17 @@ class RecordedStreams:
             issue()
         return None
 
-    def submit_to_null(self, what: str, work: Work) -> None:
-        """Enqueue an operation on the null stream of the calling rank, which our streams do not wait for."""
+    def submit_to_null(self, what: str, work: Work, waits: bool = False) -> None:
+        """Enqueue an operation on the null stream of the calling rank, which our streams do not wait for.
+
+        waits: the host waits for it.
+        """
         rank = self._r.rank
         if rank not in self._null:
             self._null[rank] = self._new("null")
         self._push(self._null[rank], what, self._r.where(rank), work)
+        if waits:
+            self._synchronized([self._null[rank]])
 
     def _push(
         self, stream: Stream, what: str, where: str = "", work: Work | None = None,

@@ -16,7 +16,7 @@ from typing import ClassVar
 
 from meshweave.dialects.dist import DONATE, DONATIONS, TAKES, UNSIGNED
 from meshweave.errors import CompileError
-from meshweave.hints.ledger import HONOURED, INFEASIBLE, UNSUPPORTED
+from meshweave.hints.ledger import HONOURED, INFEASIBLE
 from meshweave.ir.bindings import ir
 from meshweave.ir.build import i64
 from meshweave.ir.locations import location_text
@@ -30,10 +30,9 @@ Entry = dict[str, ir.Attribute]
 
 @dataclass(frozen=True)
 class Donate(Pass):
-    """Pair donated arguments with results. target: what code is made for."""
+    """Pair donated arguments with results."""
 
     name: ClassVar[str] = "dist-donate"
-    target: str = "cpu"
 
     def run(self, module: ir.Module) -> None:
         by_name = {f.operation.attributes["sym_name"].value: f.operation for f in functions(module)}
@@ -44,12 +43,8 @@ class Donate(Pass):
         if not any(DONATE in entry for entry in arguments):
             return
         pairs = _Donations(main, by_name, arguments, results)
-        if self.target != "gpu":
-            pairs.find()
-        rows = []
-        for number in pairs.donors:
-            found = UNSUPPORTED_HERE if self.target == "gpu" else pairs.outcome(number)
-            rows.append(_row(main, number, arguments[number], found))
+        pairs.find()
+        rows = [_row(main, k, arguments[k], pairs.outcome(k)) for k in pairs.donors]
         set_port_attrs(main, "arg_attrs", arguments)
         set_port_attrs(main, "res_attrs", results)
         module.operation.attributes[DONATIONS] = ir.ArrayAttr.get(rows)
@@ -74,11 +69,6 @@ class Found:
     outcome: str
     reason: str
     result: int = -1
-
-
-UNSUPPORTED_HERE = Found(
-    UNSUPPORTED, "target gpu copies arguments and results: none shares a buffer"
-)
 
 
 def _row(main: ir.Operation, number: int, entry: Entry, found: Found) -> ir.Attribute:
