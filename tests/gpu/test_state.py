@@ -1,0 +1,146 @@
+"""State that stays on the GPU over many calls: donated caches, parameters that are copied once, results that go in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from gpu.programs import TOLERANCE
+
+from benchmarks.gpu.programs import Function, gelu, rounded, softmax
+from meshweave.runtime.arrays.array import Array
+
+STEPS, ROWS, WIDTH = 5, 8, 64
+
+
+@dataclass(frozen=True)
+class Step:
+    """A program with state. function(xp, *arrays): gives a result, then the new state, which takes the buffers of the
+    last `len(state)` arguments; the first `new` arguments are other ones in each call, the others are parameters.
+    """
+
+    name: str
+    function: Function
+    shapes: tuple[tuple[int, ...], ...]
+    layouts: tuple[str, ...]
+    result: str
+    state: int
+    new: int = 2
+    mesh: str = "x=1"
+
+    def build(self, dtype: str, engine: str, chip: str) -> Any:
+        """Its bundle."""
+        import meshweave as mw
+        from meshweave.api.program import build
+
+        first = len(self.shapes) - self.state
+        jitted = mw.jit(
+            lambda *arrays: self.function(mw, *arrays), mesh=self.mesh, in_layouts=self.layouts,
+            out_layouts=(self.result, *self.layouts[first:]),
+        )  # fmt: skip
+        text = jitted.lower(*(np.zeros(s, np.float32) for s in self.shapes)).as_text()
+        if dtype != "f32":
+            text = text.replace("0xFF800000", "0xFF80").replace("f32", dtype)
+        donated = dict.fromkeys(range(first, len(self.shapes)), "required")
+        return build(text, name=self.name, engine=engine, chip=chip, donate=donated)
+
+    def arguments(self, dtype: str, call: int) -> list[np.ndarray]:
+        """What is new in a call, then the parameters, then the state at the beginning: zeros."""
+        given = []
+        for k, shape in enumerate(self.shapes):
+            rng = np.random.default_rng(100 * k + (call if k < self.new else 0))
+            given.append(rounded(rng.standard_normal(shape).astype(np.float32), dtype))
+        if self.name.startswith("decode"):
+            given[1] = (np.arange(ROWS) == call).astype(given[1].dtype)[:, None]
+        for k in range(self.state):
+            given[-1 - k] = np.zeros_like(given[-1 - k])
+        return given
+
+
+def decode(xp: Any, t: Any, at: Any, wk: Any, wv: Any, keys: Any, values: Any) -> Any:
+    """One token of a layer of attention: its key and value go to row `at` of the caches."""
+    keys, values = keys * (1 - at) + at * (t @ wk / 8), values * (1 - at) + at * (t @ wv / 8)
+    scores = t @ xp.permute_dims(keys, (1, 0))
+    return softmax(xp, scores) @ values, keys, values
+
+
+def momentum(xp: Any, x: Any, y: Any, w: Any, speed: Any) -> Any:
+    """One step of descent: the state is a matrix and how fast it moves."""
+    apart = gelu(xp, x @ w) - y
+    speed = 0.5 * speed + xp.permute_dims(x, (1, 0)) @ apart / 64
+    return xp.sum(apart * apart, axis=0), w - 0.1 * speed, speed
+
+
+_DECODE = ((1, WIDTH), (ROWS, 1), (WIDTH, WIDTH), (WIDTH, WIDTH), (ROWS, WIDTH), (ROWS, WIDTH))
+STEPPED = {
+    step.name: step
+    for step in (
+        Step("decode", decode, _DECODE, ("[_, _]",) * 6, "[_, _]", 2),
+        Step(
+            "decode_parallel", decode, _DECODE,
+            ("[_, _]", "[_, _]", "[_, x]", "[_, x]", "[_, x]", "[_, x]"), "[_, _]", 2, mesh="x=2",
+        ),
+        Step(
+            "momentum", momentum, ((32, 48), (32, 40), (48, 40), (48, 40)), ("[_, _]",) * 4, "[_]", 2,
+        ),
+        Step(
+            "momentum_parallel", momentum, ((32, 48), (32, 40), (48, 40), (48, 40)),
+            ("[x, _]", "[x, _]", "[_, _]", "[_, _]"), "[_]", 2, mesh="x=2",
+        ),
+    )
+}  # fmt: skip
+
+
+def arrays_of(step: Step, bundle: Any, given: list[np.ndarray]) -> list[Array]:
+    ports = bundle.manifest.inputs
+    return [
+        Array.from_numpy(value, mesh=step.mesh, layout=port.layout, dtype=port.dtype)
+        for value, port in zip(given[step.new :], ports[step.new :])
+    ]
+
+
+@pytest.mark.parametrize("graph", [False, True], ids=["enqueued", "graph"])
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("name", STEPPED)
+def test_state_stays_on_the_gpu(name: str, dtype: str, graph: bool, bundle_of, load) -> None:
+    step = STEPPED[name]
+    bundle = bundle_of(step, dtype)
+    assert len(bundle.manifest.donated) == step.state and bundle.manifest.graph
+    program = load(bundle, graph=graph)
+    kept = arrays_of(step, bundle, step.arguments(dtype, 0))
+    wanted = [a.astype(np.float64) for a in step.arguments(dtype, 0)[step.new :]]
+    parameters, state = kept[: len(kept) - step.state], kept[len(kept) - step.state :]
+    close = {"rtol": 0, "atol": STEPS * TOLERANCE[dtype]}
+    earlier: list[tuple[Any, np.ndarray]] = []
+    for call in range(STEPS):
+        new = step.arguments(dtype, call)[: step.new]
+        made = program.executable.run_arrays([*new, *parameters, *state])
+        result, state = made[0], made[1:]
+        right, *wanted[len(parameters) :] = step.function(
+            np, *(a.astype(np.float64) for a in new), *wanted
+        )
+        earlier.append((result, right))
+        assert all(a.away is not None for a in (*parameters, *state, result))
+    for result, right in earlier:  # those of earlier calls have kept their values
+        np.testing.assert_allclose(np.asarray(result), right, err_msg=name, **close)
+    for value, right in zip([*parameters, *state], wanted):
+        np.testing.assert_allclose(np.asarray(value), right, err_msg=name, **close)
+
+
+def test_states_take_turns_and_move_between_programs(bundle_of, load) -> None:
+    """States that take turns stay apart, and what one job of ranks gives goes into another."""
+    step = STEPPED["momentum"]
+    bundle = bundle_of(step, "f32")
+    first = step.arguments("f32", 0)
+    (x, y), states = first[: step.new], [arrays_of(step, bundle, first) for _ in range(2)]
+    programs = [load(bundle), load(bundle)]
+    for k, which in ((0, 0), (1, 1), (0, 0), (0, 1), (1, 1), (1, 0)):
+        states[k] = programs[which].executable.run_arrays([x, y, *states[k]])[1:]
+    for mine, other in zip(*states):
+        assert np.asarray(mine).tobytes() == np.asarray(other).tobytes()
+    left = states[0][0]
+    for program in programs:
+        program.close()
+    assert np.abs(np.asarray(left)).max() > 0.1  # it came home
