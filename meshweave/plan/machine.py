@@ -38,6 +38,11 @@ def bf16_unit() -> str:
     return "dots" if dots else ""
 
 
+def integer_unit() -> str:
+    """Return what multiplies pairs of 16-bit integers and adds them up in int32: "dots" (vectors), or ""."""
+    return "dots" if "avx512bw" in features() else ""
+
+
 @cache
 def vectors() -> Vectors:
     """Return the vectors of this machine; where the system does not say, those of any 64-bit machine."""

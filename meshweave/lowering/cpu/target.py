@@ -25,8 +25,8 @@ from meshweave.lowering.cpu.fft import TransformWriter
 from meshweave.lowering.cpu.lapack import RoutineWriter
 from meshweave.lowering.cpu.pieces import Pieces, pieces_of
 from meshweave.lowering.cpu.products import blas
-from meshweave.lowering.cpu.products.bf16.loops import features_of, product_of, product_text
 from meshweave.lowering.cpu.products.blocks import blocks_of
+from meshweave.lowering.cpu.products.pairs.loops import features_of, product_of, product_text
 from meshweave.lowering.cpu.products.panels import panels_of, panels_text
 from meshweave.lowering.cpu.reuse import reads_once
 from meshweave.lowering.cpu.sharing import DECLARATION, shared_text

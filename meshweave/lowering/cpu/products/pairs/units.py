@@ -1,6 +1,6 @@
 """Write products of packed blocks: a block of sums is loaded, added to and stored.
 
-On a processor with AMX the sums are in its tiles, four of 16x16; with AVX512-BF16 alone in vectors of 16.
+On a processor with AMX the sums of bf16 are in its tiles, four of 16x16; else sums are in vectors of 16.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from meshweave.lowering.cpu.products.bf16.packing import BLOCK, LINES, ROW
+from meshweave.lowering.cpu.products.pairs.packing import BLOCK, LINES, ROW
 from meshweave.lowering.writer import Value, Writer
 
 ROWS_TOGETHER = 8  # of sums in vectors: two of them each take half of the registers
@@ -20,8 +20,8 @@ class SumBlock:
     """Name a block of sums and what is added to it.
 
     left, right: packed blocks of the first 16 rows and columns; `apart` bytes on are the next 16. depth: how many
-    blocks are added up. sums: where the sums are, f32, rows `step` bytes apart. begins: whether they begin at zero.
-    rows: how many are wanted; more may be made.
+    blocks are added up. sums: where the sums are, of 32 bits, rows `step` bytes apart. begins: whether they begin at
+    zero. rows: how many are wanted; more may be made.
     """
 
     left: Value
@@ -34,7 +34,7 @@ class SumBlock:
     rows: Value | int
 
 
-class Bf16Unit(Protocol):
+class PairUnit(Protocol):
     """Write products of packed blocks, `rows` by `columns` blocks of sums."""
 
     rows: int
@@ -110,9 +110,13 @@ class TileUnit:
 
 
 class DotUnit:
-    """Multiply in vectors: each lane adds the products of two pairs of bf16."""
+    """Multiply in vectors: each lane adds the products of two pairs."""
 
     rows = columns = 2
+
+    def __init__(self, sums: str) -> None:
+        """Multiply pairs of bf16 where `sums`, the type of the sums, is f32; of integers where it is i32."""
+        self.sums = sums
 
     def begin(self, writer: Writer) -> None:
         """Write nothing."""
@@ -132,8 +136,8 @@ class DotUnit:
             for r in range(ROWS_TOGETHER)
             for c in range(self.columns)
         ]
-        kind = f"vector<{LINES}xf32>"
-        zero = writer.constant(0.0, kind)
+        kind = f"vector<{LINES}x{self.sums}>"
+        zero = writer.constant(0.0 if self.sums == "f32" else 0, kind)
         sums = [zero for _ in places]
         if block.begins is False:
             sums = [writer.load(place, kind, 4) for place in places]

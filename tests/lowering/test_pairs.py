@@ -1,4 +1,7 @@
-"""Products of bf16 by the processor's instructions: right for every arrangement, size, and part that blocks leave."""
+"""Products by the processor's instructions for pairs of bf16 or short integers.
+
+They are right for every arrangement, size, and part that blocks leave.
+"""
 
 from dataclasses import replace
 
@@ -11,7 +14,7 @@ from hypothesis import strategies as st
 
 from meshweave.api.program import Program, build
 from meshweave.errors import MeshweaveError
-from meshweave.lowering.cpu.products.bf16 import loops as products
+from meshweave.lowering.cpu.products.pairs import loops as products
 from meshweave.processor import AMX, features
 from meshweave.runtime import processors
 from meshweave.runtime.local.engine import LocalEngine
@@ -25,34 +28,44 @@ UNITS = [
 here = pytest.mark.skipif(not UNITS, reason="this processor multiplies no bf16")
 
 
-def text_of(maps, sizes, adds=False):
-    """A program that adds up products over the loops that the result has not. maps: dims of a, b and the result."""
+WIDE = pytest.mark.skipif("avx512bw" not in features(), reason="no pairs of integers here")
+FLOATS = ("bf16", "bf16", "f32")
+INTEGERS = [("i8", "i8", "i32"), ("i16", "i8", "i32"), ("i16", "i16", "i32")]
+
+
+def text_of(maps, sizes, adds=False, kinds=FLOATS):
+    """A program that adds up products over the loops that the result has not.
+
+    maps: dims of a, b and the result; kinds: their types.
+    """
+    left, right, sums = kinds
+    ext, mul, add = ("extf", "mulf", "addf") if sums == "f32" else ("extsi", "muli", "addi")
     loops = ", ".join(sizes)
     types = [
         f"tensor<{'x'.join(str(sizes[d]) for d in dims)}x{dtype}>"
-        for dims, dtype in zip(maps, ("bf16", "bf16", "f32"))
+        for dims, dtype in zip(maps, kinds)
     ]
     forms = ", ".join(f"affine_map<({loops}) -> ({', '.join(dims)})>" for dims in maps)
     kinds = ", ".join('"parallel"' if d in maps[2] else '"reduction"' for d in sizes)
     a, b, c = types
     return f"""func.func @main(%a: {a}, %b: {b}, %c: {c}) -> {c} {{
-  %z = arith.constant 0.0 : f32
+  %z = arith.constant {"0.0" if sums == "f32" else 0} : {sums}
   %e = tensor.empty() : {c}
-  %s = linalg.fill ins(%z : f32) outs(%e : {c}) -> {c}
+  %s = linalg.fill ins(%z : {sums}) outs(%e : {c}) -> {c}
   %r = linalg.generic {{indexing_maps = [{forms}], iterator_types = [{kinds}]}}
       ins(%a, %b : {a}, {b}) outs({"%c" if adds else "%s"} : {c}) {{
-    ^bb0(%x: bf16, %y: bf16, %w: f32):
-    %xw = arith.extf %x : bf16 to f32
-    %yw = arith.extf %y : bf16 to f32
-    %p = arith.mulf %xw, %yw : f32
-    %q = arith.addf %w, %p : f32
-    linalg.yield %q : f32
+    ^bb0(%x: {left}, %y: {right}, %w: {sums}):
+    %xw = arith.{ext} %x : {left} to {sums}
+    %yw = arith.{ext} %y : {right} to {sums}
+    %p = arith.{mul} %xw, %yw : {sums}
+    %q = arith.{add} %w, %p : {sums}
+    linalg.yield %q : {sums}
   }} -> {c}
   return %r : {c}
 }}"""
 
 
-def run(maps, sizes, unit, adds=False, kernels=None, arrays=None):
+def run(maps, sizes, unit, adds=False, kernels=None, arrays=None, kinds=FLOATS):
     """The result, the expected one in f64, and how many kernels were such products."""
     rng = np.random.default_rng(sum(sizes.values()))
     made = []
@@ -65,7 +78,7 @@ def run(maps, sizes, unit, adds=False, kernels=None, arrays=None):
         patch.setattr(
             "meshweave.lowering.cpu.target.product_text", lambda *a: made.append(a) or write(*a)
         )
-        bundle = build(text_of(maps, sizes, adds), kernels=kernels)
+        bundle = build(text_of(maps, sizes, adds, kinds), kernels=kernels)
     engine = Program(bundle, LocalEngine())
     result = np.array(engine(*arrays)[0])
     engine.close()
@@ -125,31 +138,98 @@ def products_of_few(m, n, k):
     return few <= 16 and many * k >= 1 << 17
 
 
+LOOPS = [
+    (("bmk", "bkn", "bmn"), {"b": 3, "m": 40, "n": 33, "k": 32}),
+    (("bmhk", "bnhk", "bhmn"), {"b": 2, "h": 3, "m": 33, "n": 48, "k": 64}),
+    (("bhmn", "bnhk", "bmhk"), {"b": 2, "h": 3, "m": 33, "n": 48, "k": 64}),
+    (("mkl", "kln", "mn"), {"m": 34, "n": 50, "k": 3, "l": 64}),
+    (("mlk", "lkn", "mn"), {"m": 34, "n": 50, "l": 3, "k": 64}),
+    (("uvk", "kn", "uvn"), {"u": 3, "v": 32, "n": 50, "k": 64}),
+    (("uvk", "kn", "uvn"), {"u": 5, "v": 28, "n": 33, "k": 64}),
+    (("uvk", "nk", "nuv"), {"u": 7, "v": 7, "n": 40, "k": 96}),
+    (("uvwk", "kn", "uvwn"), {"u": 2, "v": 3, "w": 5, "n": 64, "k": 544}),
+    (("uvk", "kn", "vun"), {"u": 6, "v": 9, "n": 48, "k": 32}),
+    (("uvk", "kxy", "uvxy"), {"u": 3, "v": 32, "x": 2, "y": 16, "k": 64}),
+    (("mk", "kn", "mn"), {"m": 100, "n": 700, "k": 1100}),
+    (("mk", "kn", "mn"), {"m": 16, "n": 64, "k": 64}),
+    (("mk", "kn", "mn"), {"m": 17, "n": 1700, "k": 96}),
+    (("mk", "kn", "mn"), {"m": 40, "n": 4000, "k": 160}),
+]
+
+
 @here
 @pytest.mark.parametrize("unit", UNITS)
 @sampled(3)
-@pytest.mark.parametrize(
-    "maps, sizes",
-    [
-        (("bmk", "bkn", "bmn"), {"b": 3, "m": 40, "n": 33, "k": 32}),
-        (("bmhk", "bnhk", "bhmn"), {"b": 2, "h": 3, "m": 33, "n": 48, "k": 64}),
-        (("bhmn", "bnhk", "bmhk"), {"b": 2, "h": 3, "m": 33, "n": 48, "k": 64}),
-        (("mkl", "kln", "mn"), {"m": 34, "n": 50, "k": 3, "l": 64}),
-        (("mlk", "lkn", "mn"), {"m": 34, "n": 50, "l": 3, "k": 64}),
-        (("uvk", "kn", "uvn"), {"u": 3, "v": 32, "n": 50, "k": 64}),
-        (("uvk", "kn", "uvn"), {"u": 5, "v": 28, "n": 33, "k": 64}),
-        (("uvk", "nk", "nuv"), {"u": 7, "v": 7, "n": 40, "k": 96}),
-        (("uvwk", "kn", "uvwn"), {"u": 2, "v": 3, "w": 5, "n": 64, "k": 544}),
-        (("uvk", "kn", "vun"), {"u": 6, "v": 9, "n": 48, "k": 32}),
-        (("uvk", "kxy", "uvxy"), {"u": 3, "v": 32, "x": 2, "y": 16, "k": 64}),
-        (("mk", "kn", "mn"), {"m": 100, "n": 700, "k": 1100}),
-        (("mk", "kn", "mn"), {"m": 16, "n": 64, "k": 64}),
-        (("mk", "kn", "mn"), {"m": 17, "n": 1700, "k": 96}),
-        (("mk", "kn", "mn"), {"m": 40, "n": 4000, "k": 160}),
-    ],
-)
+@pytest.mark.parametrize("maps, sizes", LOOPS)
 def test_several_loops(maps, sizes, unit):
     assert check(tuple(tuple(m) for m in maps), sizes, unit) >= 1
+
+
+def integers(maps, sizes, kinds, adds=False, kernels=None):
+    """How many products of pairs a program of integers has; its result is that of int32, which wraps."""
+    rng = np.random.default_rng(sum(sizes.values()))
+    ends = [np.iinfo(f"i{int(kind[1:]) // 8}") for kind in kinds]
+    shapes = [[sizes[d] for d in dims] for dims in maps]
+    arrays = [
+        rng.choice([end.min, end.min, end.max, -1, 7], shape).astype(end.dtype)
+        for end, shape in zip(ends, shapes)
+    ]
+    result, _, count = run(maps, sizes, "", adds, kernels, arrays, kinds)
+    spec = "->".join([",".join("".join(dims) for dims in maps[:2]), "".join(maps[2])])
+    expected = np.einsum(spec, *(x.astype(np.int64) for x in arrays[:2]))
+    expected += arrays[2] if adds else 0
+    np.testing.assert_array_equal(result, expected.astype(ends[2].dtype))
+    return count
+
+
+@WIDE
+@given(
+    way=st.sampled_from(WAYS),
+    m=SIZES,
+    n=SIZES,
+    k=st.sampled_from([1, 8, 31, 32, 33, 64, 200, 544]),
+    turned=st.booleans(),
+    adds=st.booleans(),
+    kinds=st.sampled_from(INTEGERS),
+)
+@settings(
+    max_examples=examples(45),
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    derandomize=True,
+)
+def test_any_product_of_integers(way, m, n, k, turned, adds, kinds):
+    count = integers((*way, "nm" if turned else "mn"), {"m": m, "n": n, "k": k}, kinds, adds)
+    fills = max(used(m, n, k), used(n, m, k)) >= products.LEAST_USED
+    few = min(m, n, k) < products.FEWEST or products_of_few(m, n, k)
+    assert count == (fills and not few)
+
+
+@WIDE
+@sampled(4)
+@pytest.mark.parametrize("maps, sizes", LOOPS[1:])
+def test_several_loops_of_integers(maps, sizes):
+    assert integers(tuple(tuple(m) for m in maps), sizes, INTEGERS[0]) >= 1
+
+
+@WIDE
+@pytest.mark.parametrize(("kernels", "count"), [("-gemm_bf16", 1), ("reference", 0)])
+def test_the_reference_multiplies_integers_as_written(kernels, count):
+    sizes = {"m": 40, "n": 48, "k": 64}
+    assert integers(("mk", "kn", "mn"), sizes, INTEGERS[0], kernels=kernels) == count
+
+
+@WIDE
+def test_what_is_no_product_of_pairs_is_multiplied_otherwise():
+    """The types are not those of the instructions, or what has no sign is multiplied."""
+    sizes = {"m": 40, "n": 48, "k": 64}
+    assert integers(("mk", "kn", "mn"), sizes, ("i32", "i8", "i64")) == 0
+    text = text_of(("mk", "kn", "mn"), sizes, kinds=INTEGERS[0]).replace("extsi %x", "extui %x")
+    engine = Program(build(text), LocalEngine())
+    x, w = np.full((40, 64), -1, np.int8), np.full((64, 48), 3, np.int8)
+    result = np.array(engine(x, w, np.zeros((40, 48), np.int32))[0])
+    engine.close()
+    np.testing.assert_array_equal(result, np.full((40, 48), 255 * 3 * 64, np.int32))
 
 
 FIRST = ((0, 3, 1, 2), (3, 2, 0, 1), (0, 3, 1, 2))

@@ -1,7 +1,8 @@
-"""Pack a matrix of bf16 into blocks of 16 lines by 32 steps of depth, 1 KiB each, as the processor takes them.
+"""Pack a matrix of 16-bit numbers into blocks of 16 lines by 32 steps of depth, as the processor takes them.
 
-Two neighbouring steps of depth are one word of 32 bits. The left matrix is packed line by line, 16 words each; the
-right one word by word, 16 lines each: one is the other turned over. What a block has beyond the matrix is zero.
+A block has 1 KiB. Two neighbouring steps of depth are one word of 32 bits; numbers of 8 bits become 16. The left matrix
+is packed line by line, 16 words each; the right one word by word, 16 lines each: one is the other turned over. What a
+block has beyond the matrix is zero.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ MOST_RUNS = 4  # in memory, of the lines of a block
 class PackedSide:
     """Describe a matrix in loops: those over its lines, those over its depth, outermost first, and its steps.
 
-    by_line: whether it is packed line by line.
+    by_line: whether it is packed line by line. element: i16, or i8, which has a sign.
     """
 
     sizes: tuple[int, ...]
@@ -33,6 +34,12 @@ class PackedSide:
     depth: tuple[int, ...]
     access: Access
     by_line: bool
+    element: str = "i16"
+
+    @property
+    def align(self) -> int:
+        """Return the bytes of an element."""
+        return int(self.element[1:]) // 8
 
     @property
     def line_step(self) -> int:
@@ -133,7 +140,7 @@ class BlockPacker:
         def all_of_it() -> None:
             if places:
                 rows = [self._moved(place, s.depth, deep) for place in places]
-                self._stored([writer.load(r, "vector<16xi32>", 2) for r in rows], target)
+                self._stored([self._line_words(r) for r in rows], target)
             elif runs:
                 self._stored_from(runs, deep, None, target)
             else:
@@ -144,9 +151,7 @@ class BlockPacker:
             if s.lies_by_line:
                 rows = places or [self._line(begin, k, left) for k in range(LINES)]
                 rows = [self._some(self._moved(r, s.depth, deep), DEPTH, rest) for r in rows]
-                self._stored(
-                    [writer.convert("llvm.bitcast", r, "vector<16xi32>") for r in rows], target
-                )
+                self._stored([self._as_words(r) for r in rows], target)
             elif runs:
                 self._stored_from(runs, deep, rest, target)
             else:
@@ -175,7 +180,7 @@ class BlockPacker:
             end = writer.times(writer.plus(begin // size, k + 1), size)
             place = self._moved(self.pointer, s.lines, begin + low)
             back = (writer.constant(0, "i64") - low).name
-            text = f"llvm.getelementptr {place.name}[{back}] : ({place.type}, i64) -> {place.type}, i16"
+            text = f"llvm.getelementptr {place.name}[{back}] : ({place.type}, i64) -> {place.type}, {s.element}"
             place, low = writer.let(text, place.type), end - begin
             reached = before(low)
             found.append(_Run(place, (reached ^ ended) & whole))
@@ -186,7 +191,7 @@ class BlockPacker:
         """Return a place some steps of depth further than `deep`."""
         s, writer = self.side, self.writer
         if s.is_evenly_deep:
-            return writer.offset(self._moved(place, s.depth, deep), step * s.depth_step, "i16")
+            return writer.offset(self._moved(place, s.depth, deep), step * s.depth_step, s.element)
         return self._moved(place, s.depth, writer.plus(deep, step))
 
     def _stored_from(
@@ -201,17 +206,17 @@ class BlockPacker:
 
     def _step(self, runs: Sequence[_Run], deep: Value, step: int, depth: Value | None) -> Value:
         """Load one step of depth of 16 lines; what there is not is zero."""
-        writer = self.writer
-        value = writer.constant(0, f"vector<{LINES}xi16>")
+        writer, s = self.writer, self.side
+        value = writer.constant(0, f"vector<{LINES}x{s.element}>")
         for run in runs:
             mask = run.mask
             if depth is not None:
                 mask = mask & writer.spread(writer.compare("sgt", depth, step), LINES)
             place = self._deeper(run.place, deep, step)
-            text = f"llvm.intr.masked.load {place.name}, {mask.name}, {value.name} {{alignment = 2 : i32}}"
+            text = f"llvm.intr.masked.load {place.name}, {mask.name}, {value.name} {{alignment = {s.align} : i32}}"
             types = f"({place.type}, {mask.type}, {value.type}) -> {value.type}"
             value = writer.let(f"{text} : {types}", value.type)
-        return value
+        return self._widened(value, LINES)
 
     def _line(self, begin: Value, number: Value | int, left: Value) -> Value:
         """Return where a line of a block begins; where there is none, where the last one does: nobody reads it."""
@@ -225,7 +230,7 @@ class BlockPacker:
         s, writer = self.side, self.writer
         for d, index in digits(s.sizes, loops, number).items():
             if s.access.strides[d]:
-                place = writer.offset(place, writer.times(index, s.access.strides[d]), "i16")
+                place = writer.offset(place, writer.times(index, s.access.strides[d]), s.element)
         return place
 
     def _stored(self, rows: Sequence[Value], target: Value) -> None:
@@ -240,10 +245,30 @@ class BlockPacker:
         """Load 16 words: of a line where those lie side by side, else one of 16 lines."""
         writer, s = self.writer, self.side
         if s.lies_by_line:
-            place = writer.offset(self._moved(source, s.depth, deep), number * s.line_step, "i16")
-            return writer.load(place, "vector<16xi32>", 2)
+            place = writer.offset(
+                self._moved(source, s.depth, deep), number * s.line_step, s.element
+            )
+            return self._line_words(place)
         places = [self._deeper(source, deep, 2 * number + k) for k in range(2)]
-        return self._paired(*(writer.load(place, "vector<16xi16>", 2) for place in places))
+        return self._paired(*(self._loaded(place, LINES) for place in places))
+
+    def _loaded(self, place: Value, lanes: int) -> Value:
+        """Load neighbours, as numbers of 16 bits."""
+        kind = f"vector<{lanes}x{self.side.element}>"
+        return self._widened(self.writer.load(place, kind, self.side.align), lanes)
+
+    def _widened(self, value: Value, lanes: int) -> Value:
+        """Return numbers of the matrix as numbers of 16 bits."""
+        if self.side.element == "i16":
+            return value
+        return self.writer.convert("arith.extsi", value, f"vector<{lanes}xi16>")
+
+    def _line_words(self, place: Value) -> Value:
+        """Load the 16 words of a line that lie side by side."""
+        return self._as_words(self._loaded(place, DEPTH))
+
+    def _as_words(self, line: Value) -> Value:
+        return self.writer.convert("llvm.bitcast", line, "vector<16xi32>")
 
     def _some_words(
         self, source: Value, deep: Value, number: int, lines: Value, depth: Value
@@ -264,16 +289,17 @@ class BlockPacker:
 
     def _some(self, place: Value, lanes: int, count: Value) -> Value:
         """Load the first elements of a vector, as many as there are; the others are zero, and not touched."""
-        writer, kind = self.writer, f"vector<{lanes}xi16>"
+        writer, s = self.writer, self.side
+        kind = f"vector<{lanes}x{s.element}>"
         wide = writer.spread(writer.convert("arith.trunci", count, "i32"), lanes)
         order = writer.literal(str(list(range(lanes))), wide.type)
         inside = f"vector<{lanes}xi1>"
         mask = writer.let(f"arith.cmpi slt, {order.name}, {wide.name} : {wide.type}", inside)
         zero = writer.constant(0, kind)
-        text = (
-            f"llvm.intr.masked.load {place.name}, {mask.name}, {zero.name} {{alignment = 2 : i32}}"
-        )
-        return writer.let(f"{text} : ({place.type}, {inside}, {kind}) -> {kind}", kind)
+        read = f"llvm.intr.masked.load {place.name}, {mask.name}, {zero.name}"
+        text = f"{read} {{alignment = {s.align} : i32}}"
+        types = f"({place.type}, {inside}, {kind}) -> {kind}"
+        return self._widened(writer.let(f"{text} : {types}", kind), lanes)
 
 
 def digits(sizes: Sequence[int], loops: Sequence[int], number: Value) -> dict[int, Value]:

@@ -1,4 +1,4 @@
-"""Write products of bf16 that are added up in f32: parts of both matrices are packed, blocks of sums added to.
+"""Write products of bf16, added up in f32, and of short integers, in int32: parts are packed, blocks of sums added to.
 
 A part of the right matrix, as much as the second cache has room for, is packed and used for all rows; of the left one
 a block of rows. Which of the two matrices is the right one is decided by what packing takes.
@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from meshweave.hints.fast_paths import BF16
 from meshweave.ir.expressions import Apply
 from meshweave.lowering.cpu import tiles
-from meshweave.lowering.cpu.products.bf16.packing import (
+from meshweave.lowering.cpu.products.blas import by_class, classes_of, starts_at_zero
+from meshweave.lowering.cpu.products.pairs.packing import (
     BLOCK,
     DEPTH,
     LINES,
@@ -23,34 +24,33 @@ from meshweave.lowering.cpu.products.bf16.packing import (
     is_even,
     is_one_walk,
 )
-from meshweave.lowering.cpu.products.bf16.units import (
+from meshweave.lowering.cpu.products.pairs.units import (
     ROWS_TOGETHER,
-    Bf16Unit,
     DotUnit,
+    PairUnit,
     SumBlock,
     TileUnit,
 )
-from meshweave.lowering.cpu.products.blas import by_class, classes_of, starts_at_zero
 from meshweave.lowering.cpu.text import FunctionWriter
 from meshweave.lowering.nests.bind import Access, LoopNest, merged
 from meshweave.lowering.nests.rows import KernelUnit
 from meshweave.lowering.writer import Value
-from meshweave.plan.machine import bf16_unit
+from meshweave.plan.machine import bf16_unit, integer_unit
 from meshweave.processor import AMX
 
 PANEL = 1 << 18  # bytes of the right matrix that are packed at a time: they are on the stack
 DEEP = 512  # steps of depth at a time
 FEWEST = 8  # rows, columns and steps of depth, below which other loops are faster
-LEAST_USED = 0.2  # part of blocks, below which products in f32 are faster
+LEAST_USED = 0.2  # part of blocks, below which products of the type of sums are faster
 RATE = 64  # multiplications a cycle
 APART = 1.0  # cycles to write a result whose neighbours in a row lie apart
 
 
 @dataclass(frozen=True)
-class Bf16Product:
+class PairProduct:
     """Describe a product in loops: result[rows, columns] is the sum of left[rows, depth] right[depth, columns].
 
-    outer: all other loops.
+    outer: all other loops. unit: what multiplies, "tiles" or "dots".
     """
 
     nest: LoopNest
@@ -58,6 +58,12 @@ class Bf16Product:
     left: PackedSide
     right: PackedSide
     result: Access
+    unit: str
+
+    @property
+    def sums(self) -> str:
+        """Return the type of the sums."""
+        return str(self.nest.stores[0].type)
 
     def size(self, loops: tuple[int, ...]) -> int:
         """Count the iterations of some loops."""
@@ -100,12 +106,12 @@ class Bf16Product:
         return math.prod(n / (-(-n // b) * b) for n, b in zip(sizes, block))
 
 
-def product_of(nest: LoopNest) -> Bf16Product | None:
+def product_of(nest: LoopNest) -> PairProduct | None:
     """Return the product that a contraction is, with the matrices arranged so that it takes the least time.
 
     Return None where this processor has no instructions for it, or other loops serve it better.
     """
-    if BF16 not in nest.switches or not bf16_unit() or not _suits(nest):
+    if not _unit_of(nest):
         return None
     nest = merged(by_class(nest))
     names = classes_of(nest)
@@ -131,14 +137,21 @@ def _orders(nest: LoopNest, depth: Sequence[int]) -> list[tuple[int, ...]]:
     return list(dict.fromkeys(map(tuple, orders)))
 
 
-def _suits(nest: LoopNest) -> bool:
-    """Tell whether a nest adds up products of two loads of bf16 in f32."""
+def _unit_of(nest: LoopNest) -> str:
+    """Return what multiplies the pairs of a nest that adds up products of two loads; "" where nothing does."""
     if not nest.contraction or len(nest.loads) != 2 or not starts_at_zero(nest):
-        return False
-    if str(nest.stores[0].type) != "f32" or any(str(load.type) != "bf16" for load in nest.loads):
-        return False
+        return ""
+    sums, kinds = str(nest.stores[0].type), {str(load.type) for load in nest.loads}
     applied = [node for node in nest.code if isinstance(node, Apply)]
-    return not any(node.is_exact or str(node.type) != "f32" for node in applied)
+    if any(node.is_exact or str(node.type) != sums for node in applied):
+        return ""
+    if sums == "f32" and kinds == {"bf16"}:
+        return bf16_unit() if BF16 in nest.switches else ""
+    signed = sorted(node.name for node in applied) == _OF_INTEGERS
+    return integer_unit() if sums == "i32" and kinds <= {"i8", "i16"} and signed else ""
+
+
+_OF_INTEGERS = ["arith.addi", "arith.extsi", "arith.extsi", "arith.muli"]
 
 
 def _product(
@@ -147,7 +160,7 @@ def _product(
     sides: str,
     accesses: tuple[Access, Access, Access],
     depth: tuple[int, ...],
-) -> Bf16Product | None:
+) -> PairProduct | None:
     """Return the product whose rows and columns are loops of these classes; None where it does not fit blocks."""
     left, right, result = accesses
     sizes = nest.sizes
@@ -160,32 +173,39 @@ def _product(
     outer = tuple(d for d in range(len(names)) if d not in taken)
     if not rows or not columns or not depth or not is_one_walk(sizes, columns, result):
         return None
-    product = Bf16Product(
+    product = PairProduct(
         nest,
         outer,
-        PackedSide(sizes, rows, depth, left, by_line=True),
-        PackedSide(sizes, columns, depth, right, by_line=False),
+        PackedSide(sizes, rows, depth, left, True, _element(nest, left)),
+        PackedSide(sizes, columns, depth, right, False, _element(nest, right)),
         result,
+        _unit_of(nest),
     )
     few = min(product.rows, product.columns, product.depth) < FEWEST
-    if few or (bf16_unit() == "dots" and product.used < LEAST_USED):
+    if few or (product.unit == "dots" and product.used < LEAST_USED):
         return None
     return product if product.left.fits and product.right.fits else None
 
 
-def _deep(product: Bf16Product) -> int:
+def _element(nest: LoopNest, access: Access) -> str:
+    """Return the type in which an operand is packed: bits of bf16 are integers."""
+    (kind,) = {str(load.type) for load in nest.loads if load.access == access}
+    return "i16" if kind == "bf16" else kind
+
+
+def _deep(product: PairProduct) -> int:
     """Return how many steps of depth are packed at a time."""
     return min(DEEP, -(-product.depth // DEPTH) * DEPTH)
 
 
-def _width(product: Bf16Product) -> int:
+def _width(product: PairProduct) -> int:
     """Return how many columns are packed at a time."""
     block = 4 * LINES
     most = PANEL // (2 * _deep(product)) // block * block
     return min(most, -(-product.columns // block) * block)
 
 
-def product_text(name: str, unit: KernelUnit, product: Bf16Product) -> str:
+def product_text(name: str, unit: KernelUnit, product: PairProduct) -> str:
     """Write the function `name` that does the product."""
     writer = FunctionWriter(unit)
     machine = _unit(product)
@@ -198,14 +218,16 @@ def product_text(name: str, unit: KernelUnit, product: Bf16Product) -> str:
     return writer.text(name)
 
 
-def features_of(product: Bf16Product) -> frozenset[str]:
+def features_of(product: PairProduct) -> frozenset[str]:
     """Return the features of the processor that the function of a product asks for by name."""
     return AMX if isinstance(_unit(product), TileUnit) else frozenset()
 
 
-def _unit(product: Bf16Product) -> Bf16Unit:
+def _unit(product: PairProduct) -> PairUnit:
     """Return what multiplies on this machine."""
-    return TileUnit(1 if product.rows <= LINES else 2) if bf16_unit() == "tiles" else DotUnit()
+    if product.unit == "tiles":
+        return TileUnit(1 if product.rows <= LINES else 2)
+    return DotUnit(product.sums)
 
 
 @dataclass(frozen=True)
@@ -224,9 +246,9 @@ class _Loops:
     def __init__(
         self,
         writer: FunctionWriter,
-        product: Bf16Product,
+        product: PairProduct,
         counters: dict[int, Value],
-        machine: Bf16Unit,
+        machine: PairUnit,
     ) -> None:
         self.writer, self.product, self.machine = writer, product, machine
         self.rows, self.columns = machine.rows * LINES, machine.columns * LINES
@@ -237,14 +259,14 @@ class _Loops:
             BlockPacker(
                 writer,
                 side,
-                self._placed(pointers[side.access.pointer], side.access, counters, "i16"),
+                self._placed(pointers[side.access.pointer], side.access, counters, side.element),
             )
             for side in (p.left, p.right)
         )
-        self.result = self._placed(pointers[p.result.pointer], p.result, counters, "f32")
+        self.result = self._placed(pointers[p.result.pointer], p.result, counters, p.sums)
         self.panel = writer.local_buffer(self.deep * self.width, "i16")
         self.lines = writer.local_buffer(self.deep * self.rows, "i16")
-        self.sums = writer.local_buffer(self.rows * self.columns, "f32")
+        self.sums = writer.local_buffer(self.rows * self.columns, p.sums)
         self.starts = p.nest.stores[0].initial is not None
 
     def write(self) -> None:
@@ -308,7 +330,7 @@ class _Loops:
             return
         last = p.result.strides[p.left.lines[-1]]
         place = self._row(row)
-        place = writer.offset(place, column, "f32")
+        place = writer.offset(place, column, p.sums)
         there = SumBlock(
             self.lines,
             right,
@@ -337,14 +359,14 @@ class _Loops:
         """Write sums of the local buffer to the result, or add them to it."""
         writer, p = self.writer, self.product
         r = writer.open(rows)
-        line = writer.offset(self.sums, writer.times(r, self.columns), "f32")
+        line = writer.offset(self.sums, writer.times(r, self.columns), p.sums)
         place = self._row(writer.plus(row, r))
-        place = writer.offset(place, writer.times(column, p.step), "f32")
+        place = writer.offset(place, writer.times(column, p.step), p.sums)
         c = writer.open(columns)
-        value = writer.load(writer.offset(line, c, "f32"), "f32")
-        into = writer.offset(place, writer.times(c, p.step), "f32")
+        value = writer.load(writer.offset(line, c, p.sums), p.sums)
+        into = writer.offset(place, writer.times(c, p.step), p.sums)
         if begins is not True:
-            both = writer.load(into, "f32") + value
+            both = writer.load(into, p.sums) + value
             value = both if begins is False else writer.select(begins, value, both)
         writer.store(value, into)
         writer.close()
@@ -354,7 +376,7 @@ class _Loops:
         """Return where a row of the result begins."""
         p = self.product
         indices = digits(p.nest.sizes, p.left.lines, row)
-        return self._placed(self.result, p.result, indices, "f32")
+        return self._placed(self.result, p.result, indices, p.sums)
 
     def _placed(
         self, pointer: Value, access: Access, indices: dict[int, Value], kind: str
