@@ -1,0 +1,81 @@
+"""Run the commands of the tests in forks of one process, which has loaded them: Python and MLIR take a second to start.
+
+forked.py FD                      serve: FD is a socket that listens; until standard input ends
+forked.py SOCKET COMMAND ARG..    run the command with this process's files, folder and environment
+"""
+
+import json
+import os
+import socket
+import sys
+
+COMMANDS = {
+    "meshweave": "meshweave.tools.cli",
+    "meshweave-opt": "meshweave.tools.opt",
+    "filecheck": "filecheck.main",
+}
+NO_ANSWER = 70  # the exit status where the fork died before it said its own
+
+
+def serve(listening: socket.socket) -> None:
+    """Answer each caller in a fork; return once standard input has ended: lit has gone."""
+    import selectors
+    import signal
+    from importlib import import_module
+
+    mains = {name: import_module(module).main for name, module in COMMANDS.items()}
+    for module in ("frontends.entry", "lowering", "pipeline", "tools.run", "tools.verify"):
+        import_module(f"meshweave.{module}")
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the forks
+    events = selectors.DefaultSelector()
+    events.register(listening, selectors.EVENT_READ)
+    events.register(0, selectors.EVENT_READ)
+    while all(key.fd != 0 for key, _ in events.select()):
+        caller, _ = listening.accept()
+        if os.fork() == 0:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            listening.close()
+            status = _answered(caller, mains)
+            caller.sendall(bytes([status]))
+            os._exit(0)
+        caller.close()
+
+
+def _answered(caller: socket.socket, mains: dict) -> int:
+    """Become the caller, and run what it asks for; return the exit status."""
+    text, files, _, _ = socket.recv_fds(caller, 1 << 20, 3)
+    asked = json.loads(text)
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+        os.close(file)
+    sys.stdin = os.fdopen(0, "r")
+    sys.stdout = os.fdopen(1, "w")
+    sys.stderr = os.fdopen(2, "w", buffering=1)
+    os.chdir(asked["folder"])
+    os.environ.clear()
+    os.environ.update(asked["environment"])
+    sys.argv = asked["command"]
+    try:
+        status = mains[asked["command"][0]]()
+    except SystemExit as end:
+        status = end.code
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    return int(status or 0)
+
+
+def call(path: str, command: list[str]) -> int:
+    """Have `command` run by the process behind the socket at `path`; return the exit status."""
+    asked = {"command": command, "folder": os.getcwd(), "environment": dict(os.environ)}
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
+        server.connect(path)
+        socket.send_fds(server, [json.dumps(asked).encode()], [0, 1, 2])
+        return (server.recv(1) or bytes([NO_ANSWER]))[0]
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 2:
+        serve(socket.socket(fileno=int(sys.argv[1])))
+    else:
+        sys.exit(call(sys.argv[1], sys.argv[2:]))
