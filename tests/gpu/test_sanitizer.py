@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 from gpu.programs import KERNELS, RANKS
 
+from benchmarks.gpu.device import gpus
+from meshweave.runtime.gpu.launcher import rank_environment
+
 ROOT = Path(__file__).resolve().parents[2]
 SANITIZER = shutil.which("compute-sanitizer", path="/usr/local/cuda/bin") or shutil.which(
     "compute-sanitizer"
@@ -33,8 +36,8 @@ def test_the_sanitizer_is_content(case, tool: str, bundle_of, runs_on, tmp_path)
             [*command, str(ROOT / "tests" / "gpu" / "inside.py"), str(path)],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             env=os.environ
-            | {"MESHWEAVE_RANK": str(rank), "MESHWEAVE_SIZE": str(ranks), "MESHWEAVE_LOCAL_RANK": str(rank),
-               "MESHWEAVE_STORE": f"file://{tmp_path}", "PYTHONPATH": str(ROOT)},
+            | rank_environment(rank, ranks, share=ranks > gpus())
+            | {"MESHWEAVE_STORE": f"file://{tmp_path}", "PYTHONPATH": str(ROOT)},
         )
         for rank in range(ranks)
     ]  # fmt: skip

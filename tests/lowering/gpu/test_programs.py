@@ -43,6 +43,28 @@ def test_an_example_gives_what_jax_gives(name: str, dtype: str) -> None:
     np.testing.assert_allclose(result, wanted, rtol=0, atol=limit)
 
 
+@pytest.mark.parametrize("exponent", ["2 : i64", "-3 : i32", "3 : i64", "0 : i32"])
+def test_whole_powers(exponent: str) -> None:
+    number, kind = exponent.split(" : ")
+    text = f"""
+    #map = affine_map<(d0) -> (d0)>
+    func.func @main(%a: tensor<37xf32>) -> tensor<37xf32> {{
+      %e = tensor.empty() : tensor<37xf32>
+      %n = arith.constant {exponent}
+      %r = linalg.generic {{indexing_maps = [#map, #map], iterator_types = ["parallel"]}}
+        ins(%a : tensor<37xf32>) outs(%e : tensor<37xf32>) {{
+      ^bb0(%x: f32, %o: f32):
+        %y = math.fpowi %x, %n : f32, {kind}
+        linalg.yield %y : f32
+      }} -> tensor<37xf32>
+      return %r : tensor<37xf32>
+    }}"""
+    given = np.random.default_rng(3).standard_normal(37, np.float32)
+    with meshweave.compile(text, engine="emulate", timeout=60) as program:
+        (result,) = program(given)
+    np.testing.assert_allclose(result, given.astype(np.float64) ** int(number), rtol=1e-5)
+
+
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_run_checks_a_gpu_program(dtype: str, tmp_path) -> None:
     path = tmp_path / "mlp.mlir"

@@ -192,6 +192,21 @@ declare float @llvm.pow.f32(float, float)"""
 EMPTY = "define ptx_kernel void @k() {\n  ret void\n}"
 
 
+MISCALLED = """define ptx_kernel void @k(ptr addrspace(1) %a) {
+  %x = load float, ptr addrspace(1) %a
+  %y = call float @__nv_powif(float %x, i64 2)
+  store float %y, ptr addrspace(1) %a
+  ret void
+}
+declare float @__nv_powif(float, i32)"""
+
+
+def test_a_call_with_arguments_of_other_types_is_refused():
+    assert "mul.rn.f32" in ptx.to_ptx(MISCALLED.replace("i64 2", "i32 2"), "sm_80")
+    with pytest.raises(CompileError, match="with arguments of other types than it has"):
+        ptx.to_ptx(MISCALLED, "sm_80")
+
+
 def request(text: str) -> dict[str, str]:
     return {"text": text, "chip": "sm_80", "features": "+ptx80", "libdevice": ""}
 
