@@ -171,6 +171,7 @@ class Manifest:
     chip:        for target gpu: the chip that the device modules are for.
     kernels, gemms: what is launched, in the order of their slots (`device.GpuTable`).
     events, streams: the number it uses; streams are for computing.
+    scratch_bytes: device memory of each compute stream in which kernels leave parts of results.
     graph:       whether a step may be captured in a graph, since the host waits for nothing in it.
     ends:        whether every call ends for sure, whatever the data: who makes a short one cannot leave it.
     certificate: what is proven of it.
@@ -196,6 +197,7 @@ class Manifest:
     gemms: tuple[GemmInfo, ...] = ()
     events: int = 0
     streams: int = 1
+    scratch_bytes: int = 0
     graph: bool = False
     features: tuple[str, ...] = ()
     ends: bool = True

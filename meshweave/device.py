@@ -72,7 +72,8 @@ class GpuTable:
     """Number the 8-byte slots of the table at the `private` slot of a gpu program.
 
     compute, comm: streams. constants: device memory with the program's constants. lt: the cublasLt handle; workspace
-    and its bytes: device memory for the library. host: 64 bytes of pinned host memory, for single elements that host
+    and its bytes: device memory for the library, and for parts of results between two kernels. host: 64
+    bytes of pinned host memory, for single elements that host
     code reads and writes. Then the function of each kernel, the record (`GemmRecord`) of each library product, the
     events, and of each compute stream its handle and a workspace of its own.
 

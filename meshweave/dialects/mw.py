@@ -578,6 +578,23 @@ class AddressOp(Mw.Operation, name="address", traits=[ext.Pure]):
         )
 
 
+class ScratchOp(Mw.Operation, name="scratch"):
+    """Give the address of byte `first` of the memory where kernels of a compute stream leave parts of results.
+
+    `nbytes` from there are used, by one launch and by the next, which joins the parts.
+    """
+
+    first: ir.IntegerAttr
+    nbytes: ir.IntegerAttr
+    output: ext.Result[Any]
+
+    def verify_invariants(self) -> bool:
+        first, nbytes = self.attributes["first"].value, self.attributes["nbytes"].value
+        return require(
+            self, first >= 0 and nbytes > 0, f"needs bytes from 0 on, not {nbytes} from {first}"
+        )
+
+
 class ProductOp(Mw.Operation, name="product"):
     """Let the library multiply matrices: D = A B, or D + A B, row-major; attributes are those of `device.GemmInfo`."""
 

@@ -77,6 +77,7 @@ KERNELS: dict[str, FastPath] = {
         FastPath("cublaslt", "a product of matrices, by the library", SHORT | _FLOATS, _GPU, DETERMINISTIC),
         FastPath("gemm_mma", "a product of matrices, on tensor cores", SHORT, _GPU, DETERMINISTIC),
         FastPath("gemm_fma", "a product of matrices, by multiply-adds", _FLOATS, _GPU, DETERMINISTIC),
+        FastPath("gemm_rows", "a product of few rows, weights read once", SHORT | _FLOATS, _GPU, DETERMINISTIC),
         FastPath("transpose", "a map that reads across the way its operand lies", _ANY, _GPU, BIT_EXACT),
         FastPath("elementwise", "maps over the same elements", _ANY, _GPU, BIT_EXACT),
         FastPath("rows", "ops that share rows, and sums along them", _ANY, _GPU, DETERMINISTIC),
@@ -86,7 +87,7 @@ KERNELS: dict[str, FastPath] = {
     )
 }  # fmt: skip
 """All kernels, the fastest first."""
-PRODUCTS = ("blas", _TF32, "cublaslt", "gemm_mma", "gemm_fma")
+PRODUCTS = ("blas", _TF32, "cublaslt", "gemm_mma", "gemm_fma", "gemm_rows")
 """Kernels that only compute products of matrices."""
 LIBRARIES = ("blas", _TF32, "cublaslt")
 """Kernels for products that a library may compute."""

@@ -17,6 +17,7 @@ from meshweave.lowering.gpu import device_ops
 from meshweave.lowering.gpu.facts import facts_of, start_alignment
 from meshweave.lowering.gpu.families import registry as families
 from meshweave.lowering.gpu.families.cublaslt import LibraryProduct
+from meshweave.lowering.gpu.families.pieces import SCRATCH
 from meshweave.lowering.gpu.host.access_sets import JOIN, OPERATION, StreamAccesses, forks, role_of
 from meshweave.lowering.gpu.host.exchange import copies_kernel
 from meshweave.lowering.gpu.host.streams import Point, planned
@@ -188,11 +189,11 @@ class _FunctionWriter:
             places, scalars = part.pointers.places, part.pointers.scalars
             if isinstance(made, LibraryProduct):
                 used = (made.a, made.b, made.d)
-                addresses = [self._address(*places[k], operands, b) for k in used]
+                addresses = [self._pointer(*places[k], operands, b) for k in used]
                 device_ops.product(launch, made.info, addresses)
                 continue
             kernel = self.program.kernels[made]
-            given = [self._address(*place, operands, b) for place in places]
+            given = [self._pointer(*place, operands, b) for place in places]
             types = kernel.parameters[len(given) :]
             given += [self._number(*pair, b) for pair in zip(scalars, types, strict=True)]
             sizes = [self._constant(size) for size in (*kernel.grid, *kernel.block)]
@@ -200,7 +201,7 @@ class _FunctionWriter:
             symbol = device_ops.kernel_symbol(made, kernel)
             device_ops.launch(launch, symbol, sizes, shared, given)
 
-    def _address(
+    def _pointer(
         self,
         root: Root,
         offset: Linear,
@@ -208,7 +209,10 @@ class _FunctionWriter:
         operands: Sequence[ir.Value],
         b: OpBuilder,
     ) -> ir.Value:
-        """Return the address of an element, relative to one of `operands` that lies in the same buffer."""
+        """Return the address of an element: of scratch memory, or relative to one of `operands` in the same buffer."""
+        if root.kind == SCRATCH:
+            type_ = ir.Type.parse(GLOBAL)
+            return b.one("mw.scratch", type_, first=i64(root.offset), nbytes=i64(root.nbytes))
         source = next(v for v in operands if self._lies_in(v, root, nbytes))
         form = offset.plus(self.plan.buffers.place(source).offset.scaled(-1))
         values = [self.plan.buffers.symbols.values[-1 - dim] for dim, _ in form.terms]

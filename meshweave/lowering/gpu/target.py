@@ -103,6 +103,7 @@ def _bundle(
         gemms=tuple(code.gemms),
         events=table.events,
         streams=table.streams,
+        scratch_bytes=code.scratch_bytes,
         graph=not code.waits,
         features=OF_COMMON,
         certificate=certificate,

@@ -200,7 +200,8 @@ class GpuRank:
         held.callback(driver.code, "cuMemFreeHost", out.value)
         table[places.HOST] = out.value or 0
         if manifest.gemms:
-            self._add_products(table, places, len(compute))
+            self._add_products(table, places)
+        self._add_workspaces(table, places, len(compute))
         for place, handles in (
             (places.function, self.functions),
             (places.event, self.events),
@@ -210,15 +211,20 @@ class GpuRank:
                 table[place(number)] = handle
         return table
 
-    def _add_products(self, table: npt.NDArray[np.int64], places: GpuTable, streams: int) -> None:
-        """Enter what the library's products need: a workspace for each stream, a record for each product."""
+    def _add_workspaces(self, table: npt.NDArray[np.int64], places: GpuTable, streams: int) -> None:
+        """Enter a workspace for each stream: for the library's products, and for parts of results."""
+        library = WORKSPACE_BYTES if self.manifest.gemms else 0
+        nbytes = max(library, self.manifest.scratch_bytes)
+        for number in range(streams if nbytes else 0):
+            space = allocate(self.driver, self._held, nbytes, "workspace")
+            table[places.workspace(number)] = space
+        table[places.WORKSPACE] = table[places.workspace(0)]
+
+    def _add_products(self, table: npt.NDArray[np.int64], places: GpuTable) -> None:
+        """Enter what the library's products need: a record for each product."""
         self._products = Products(self.driver, self._held, self.manifest.gemms)
         table[places.LT] = self._products.handle
         table[places.WORKSPACE_BYTES] = WORKSPACE_BYTES
-        for number in range(streams):
-            space = allocate(self.driver, self._held, WORKSPACE_BYTES, "workspace")
-            table[places.workspace(number)] = space
-        table[places.WORKSPACE] = table[places.workspace(0)]
         for number, record in enumerate(self._products.records):
             table[places.gemm(number)] = record.ctypes.data
 

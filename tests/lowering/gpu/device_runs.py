@@ -84,6 +84,15 @@ class DeviceRun:
             memory.buffer("constant", name, len(data))[:] = np.frombuffer(data, np.uint8)
         sizes = [int(np.prod(s)) * np.dtype(NUMPY[t]).itemsize for s, t in self.results]
         outputs = [memory.buffer("output", k, n) for k, n in enumerate(sizes)]
+        scratch = [
+            p.root
+            for e in self.entries
+            if isinstance(e, KernelUnit)
+            for p in e.pointers.places
+            if p.root.kind == "scratch"
+        ]
+        room = memory.buffer("scratch", 0, max([r.offset + r.nbytes for r in scratch], default=1))
+        room[:] = 0xFF
         self.counts: list[emulator.Counts] = []
         scalars: dict[Any, bytes] = {}
         todo = iter(zip(self.kernels, self.modules))
@@ -160,6 +169,8 @@ def _base(root: Any) -> tuple[str, Any, int]:
     """Kind and number of a buffer, and the byte of it where this one begins."""
     if root.kind == "arena":
         return "arena", 0, root.offset
+    if root.kind == "scratch":
+        return "scratch", 0, root.offset
     if root.kind == "constant":
         return "constant", root.value.owner.attributes["name"].value, 0
     return root.kind, root.index, 0

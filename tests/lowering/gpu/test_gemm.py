@@ -211,7 +211,8 @@ def test_every_barrier_and_every_wait_is_needed(kind):
 # What takes part.
 
 OTHERS = {
-    "too few rows": (Case(4, 64, 64, "bf16"), PLAIN),
+    "too few rows and columns": (Case(4, 24, 64, "bf16"), PLAIN),
+    "few rows switched off": (Case(4, 64, 64, "bf16"), Target("sm_80", disabled=frozenset({"gemm_rows"}))),
     "switched off": (Case(64, 64, 64, "bf16"), Target("sm_80", disabled=frozenset({"gemm_mma"}))),
     "f32 switched off": (Case(64, 64, 64, "f32"), Target("sm_80", disabled=frozenset({"gemm_fma"}))),
 }  # fmt: skip

@@ -66,6 +66,7 @@ LARGE = {
     "column sums f32": programs.reduced((16384, 4096), [0], "f32", programs.SUM),
     "column sums bf16": programs.reduced((16384, 65536), [0], "bf16", programs.SUM),
     "sum of all f32": programs.reduced((4096, 4096), [0, 1], "f32", programs.SUM),
+    "tall columns bf16": programs.reduced((1 << 20, 64), [0], "bf16", programs.SUM),
     "transpose f32": programs.transposed((4096, 4096), (1, 0), "f32"),
     "transpose bf16": programs.transposed((4096, 4096), (1, 0), "bf16"),
     "transpose f64": programs.transposed((4096, 4096), (1, 0), "f64"),

@@ -1,19 +1,22 @@
 """Reduce down columns: neighbouring threads reduce neighbouring results, so that what they read lies side by side.
 
-A block has several rows of threads, which share the values of a column and meet in shared memory.
+A block has several rows of threads, which share the values of a column and meet in shared memory. Columns that make
+too few blocks are cut in pieces, which meet in scratch memory (pieces.py).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from meshweave.hints.fast_paths import DETERMINISTIC
+from meshweave.lowering.buffers.steps import element_bytes
 from meshweave.lowering.gpu.facts import Facts
 from meshweave.lowering.gpu.families.groups import SLOT, word_bytes
 from meshweave.lowering.gpu.families.lanes import Lanes, piece
 from meshweave.lowering.gpu.families.launch import MOST_BLOCKS, REUSE, frame_for
+from meshweave.lowering.gpu.families.pieces import BLOCKS, PieceUnit, store_parts
 from meshweave.lowering.gpu.families.reduction import Combiner, combiners, loop
 from meshweave.lowering.gpu.kernel import DeviceKernel, Target
 from meshweave.lowering.gpu.nodes import DeviceFrame
@@ -23,9 +26,14 @@ from meshweave.lowering.nests.evaluate import stored
 from meshweave.lowering.nests.rows import KernelUnit
 from meshweave.lowering.writer import Value
 
-ACROSS = 32  # threads side by side
-MOST_DOWN = 16  # rows of threads
-BUSY = 264  # blocks that are worth narrower accesses
+ACROSS = 32  # threads side by side, at most
+MOST_DOWN = 16  # rows of so many threads
+BUSY, FEW = (
+    264,
+    128,
+)  # blocks that are worth narrower accesses; fewer than that leave multiprocessors idle
+SHORTEST = 8  # values of a thread for which columns are cut
+NARROW = 4  # bytes of an access, below which it has a price
 MOST_SHARED = 40 * 1024
 
 
@@ -33,51 +41,89 @@ MOST_SHARED = 40 * 1024
 class ColumnShape:
     """Say how columns are given to threads.
 
-    lanes: neighbouring results of a thread; down: rows of ACROSS threads side by side;
-    outer: sizes of the parallel loops but the last; columns: groups of lanes in the last one.
+    lanes: neighbouring results of a thread; down: rows of `across` threads side by side;
+    outer: sizes of the parallel loops but the last; columns: groups of lanes in the last one; pieces: of each column.
     """
 
     lanes: int
+    across: int
     down: int
     outer: tuple[int, ...]
     columns: int
+    pieces: int = 1
 
     @property
     def strips(self) -> int:
         """Count the blocks side by side."""
-        return -(-self.columns // ACROSS)
+        return -(-self.columns // self.across)
 
     @property
     def blocks(self) -> int:
         """Count the blocks of the grid."""
-        return math.prod(self.outer) * self.strips
+        return math.prod(self.outer) * self.strips * self.pieces
 
 
 def build(unit: KernelUnit, target: Target, facts: Facts) -> DeviceKernel | None:
     """Return a kernel for one nest that reduces along larger steps than those of its last parallel loop, else None."""
     nest = _turned(unit.nests[0])
+    if len(unit.nests) > 1 or not suits(unit):
+        return None
+    shape = _shape(nest, facts)
+    return _built(unit, nest, shape, facts) if shape.blocks <= MOST_BLOCKS else None
+
+
+def build_pieces(unit: PieceUnit, facts: Facts) -> DeviceKernel:
+    """Return the kernel that reduces pieces of columns."""
+    nest = _turned(unit.nests[0])
+    shape = replace(_widest(nest, facts), pieces=unit.pieces)
+    return _built(unit, nest, shape, facts)
+
+
+def suits(unit: KernelUnit) -> bool:
+    """Tell whether the first nest of a unit is a reduction down columns."""
+    nest = _turned(unit.nests[0])
+    return bool(nest.reductions) and combiners(nest) is not None and _suits(nest)
+
+
+def pieces_of(unit: KernelUnit, facts: Facts) -> tuple[int, int]:
+    """Return the pieces that columns are to be cut in, and the loop of the columns."""
+    nest = _turned(unit.nests[0])
+    wide, whole = _widest(nest, facts), _shape(nest, facts)
+    height = math.prod(nest.sizes[d] for d in nest.reductions)
+    pieces = min(-(-BLOCKS // wide.blocks), height // (wide.down * SHORTEST))
+    load = max(nest.loads, key=lambda n: piece(facts.alignments, n, _last(nest)))
+    nbytes = min(whole.lanes, piece(facts.alignments, load, _last(nest))) * element_bytes(load.type)
+    if wide.blocks >= BUSY or (whole.blocks >= FEW and nbytes >= NARROW):
+        pieces = 1
+    return pieces, _inner(unit.nests[0])
+
+
+def _built(unit: KernelUnit, nest: LoopNest, shape: ColumnShape, facts: Facts) -> DeviceKernel:
     joined = combiners(nest)
-    if len(unit.nests) > 1 or not nest.reductions or joined is None or not _suits(nest):
-        return None
-    shape = _shape(nest, facts, len(joined))
-    if shape.blocks > MOST_BLOCKS:
-        return None
-    threads = ACROSS * shape.down
+    assert joined is not None
+    threads = shape.across * shape.down
     shared = len(joined) * shape.lanes * threads * SLOT if shape.down > 1 else 0
     frame = frame_for("columns", unit, facts, threads, shared_bytes=shared)
-    _ColumnCode(frame, nest, joined, shape).write()
+    _ColumnCode(frame, unit, nest, joined, shape).write()
     return DeviceKernel.of(frame.writer, shape.blocks, "columns", DETERMINISTIC)
 
 
 def _turned(nest: LoopNest) -> LoopNest:
     """Return the nest with the parallel loop that most loads walk with step 1 as the last of them."""
-    loads = [load.access for load in nest.loads]
-    ones = [d for d in nest.parallel if any(a.strides[d] == 1 for a in loads)]
-    if not ones:
+    last = _inner(nest)
+    if last < 0:
         return nest
-    last = max(ones, key=lambda d: (sum(a.strides[d] == 1 for a in loads), nest.sizes[d], d))
     return reordered(
         nest, [*(d for d in nest.parallel if d != last), last, *sorted(nest.reductions)]
+    )
+
+
+def _inner(nest: LoopNest) -> int:
+    """Return the parallel loop that most loads walk with step 1; -1 where none does."""
+    loads = [load.access for load in nest.loads]
+    ones = [d for d in nest.parallel if any(a.strides[d] == 1 for a in loads)]
+    return max(
+        ones, key=lambda d: (sum(a.strides[d] == 1 for a in loads), nest.sizes[d], d), default=-1
     )
 
 
@@ -98,42 +144,58 @@ def _suits(nest: LoopNest) -> bool:
     return math.prod(nest.sizes) <= REUSE * volume
 
 
-def _shape(nest: LoopNest, facts: Facts, slots: int) -> ColumnShape:
+def _shape(nest: LoopNest, facts: Facts) -> ColumnShape:
+    """Decide how whole columns are given to threads."""
+    shape = _widest(nest, facts)
+    lanes = shape.lanes
+    while lanes > 1 and shape.blocks < BUSY:
+        lanes //= 2
+        shape = _with_lanes(nest, lanes)
+    return shape
+
+
+def _widest(nest: LoopNest, facts: Facts) -> ColumnShape:
+    """Give each thread what the widest access reads."""
     last = _last(nest)
     lanes = max(piece(facts.alignments, load, last) for load in nest.loads)
     while nest.sizes[last] % lanes:
         lanes //= 2
-    outer = nest.sizes[:last]
+    return _with_lanes(nest, lanes)
 
-    def shape(lanes: int, down: int) -> ColumnShape:
-        columns = nest.sizes[last] // lanes
-        return ColumnShape(lanes, down, outer, columns)
 
-    while lanes > 1 and shape(lanes, 1).blocks < BUSY:
-        lanes //= 2
+def _with_lanes(nest: LoopNest, lanes: int) -> ColumnShape:
+    last, across = _last(nest), ACROSS
+    columns = nest.sizes[last] // lanes
+    while across > 1 and across // 2 >= columns:
+        across //= 2
     height = math.prod(nest.sizes[d] for d in nest.reductions)
     down = 1
-    while down < MOST_DOWN and down * 2 <= height:
+    while across * down < ACROSS * MOST_DOWN and down * 2 <= height:
         down *= 2
-    while down > 1 and slots * lanes * ACROSS * down * SLOT > MOST_SHARED:
+    while down > 1 and len(nest.stores) * lanes * across * down * SLOT > MOST_SHARED:
         down //= 2
-    return shape(lanes, down)
+    while across * down < ACROSS:  # whole warps
+        down *= 2
+    return ColumnShape(lanes, across, down, nest.sizes[:last], columns)
 
 
 class _ColumnCode:
     """Write a kernel's text."""
 
     def __init__(
-        self, frame: DeviceFrame, nest: LoopNest, joined: list[Combiner], shape: ColumnShape
-    ) -> None:
-        self.frame, self.nest, self.joined, self.shape = frame, nest, joined, shape
+        self, frame: DeviceFrame, unit: KernelUnit, nest: LoopNest, joined: list[Combiner],
+        shape: ColumnShape,
+    ) -> None:  # fmt: skip
+        self.frame, self.unit, self.nest, self.joined, self.shape = frame, unit, nest, joined, shape
         writer = frame.writer
         thread = writer.thread()
-        self.across, self.row = thread % ACROSS, thread // ACROSS
+        self.across, self.row = thread % shape.across, thread // shape.across
         block = frame.as_index(writer.block())
+        self.piece = block % shape.pieces
+        block = block // shape.pieces
         strip = block % shape.strips
-        column = strip * ACROSS + frame.as_index(self.across)
-        self.inside = writer.inside(column, shape.columns, ACROSS)
+        column = strip * shape.across + frame.as_index(self.across)
+        self.inside = writer.inside(column, shape.columns, shape.across)
         self.outer = [*frame.digits(block // shape.strips, shape.outer), column * shape.lanes]
 
     def write(self) -> None:
@@ -161,8 +223,15 @@ class _ColumnCode:
             given = [c.given(self.frame, v) for c, vs in zip(self.joined, found) for v in vs]
             return [c.join(self.frame, a, v) for c, a, v in zip(joined, carried, given)]
 
-        first = self.frame.as_index(self.row)
-        return loop(self.frame, joined, starts, first, math.prod(sizes), self.shape.down, body)
+        first, height = self.frame.as_index(self.row), math.prod(sizes)
+        if not isinstance(self.unit, PieceUnit):
+            return loop(self.frame, joined, starts, first, height, self.shape.down, body)
+        each = -(-height // self.shape.pieces)
+        begin = self.piece * each
+        end = self.frame.writer.least(begin + each, height)
+        return loop(
+            self.frame, joined, starts, begin + first, end, self.shape.down, body, most=each
+        )  # fmt: skip
 
     def _together(self, parts: list[Value]) -> list[Value]:
         """Join the parts of all rows of threads, halving their number each time; the first row has the result.
@@ -183,8 +252,9 @@ class _ColumnCode:
 
     def _place(self, part: int, kind: str, below: int) -> Value:
         """Return where the row of threads `below` this one leaves a part of that type."""
-        writer, threads = self.frame.writer, ACROSS * self.shape.down
-        number = self.row * ACROSS + self.across + below * ACROSS
+        writer, across = self.frame.writer, self.shape.across
+        threads = across * self.shape.down
+        number = self.row * across + self.across + below * across
         start = writer.shared(part * threads * SLOT)
         return writer.offset(start, number * word_bytes(kind))
 
@@ -219,6 +289,9 @@ class _ColumnCode:
         below = [None] * len(self.nest.reductions)
         count, index = self.shape.lanes, [*self.outer, *below]
         lanes = Lanes(self.frame, self.nest, index, len(self.outer) - 1, count)
+        if isinstance(self.unit, PieceUnit):
+            store_parts(self.frame, self.unit, lanes, [*self.outer, self.piece], parts)
+            return
         for k, (combiner, store) in enumerate(zip(self.joined, self.nest.stores)):
             if store.initial is not None:
                 starts = lanes.compute([store.initial])[0]

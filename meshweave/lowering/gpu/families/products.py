@@ -98,7 +98,7 @@ def product_of(nest: LoopNest) -> Contraction | None:
     if dtype != other or str(store.type) not in _RESULTS.get(dtype, ()):
         return None
     groups = _groups(nest, a, b, store.access)
-    if groups is None or not (groups["m"] and groups["n"] and groups["k"]):
+    if groups is None or not ((groups["m"] or groups["n"]) and groups["k"]):
         return None
     if _turned(groups, store.access):
         a, b = b, a
@@ -161,7 +161,9 @@ def _groups(nest: LoopNest, a: Access, b: Access, c: Access) -> dict[str, list[i
 
 
 def _turned(groups: dict[str, list[int]], c: Access) -> bool:
-    """Tell whether C has rows, and not columns, of step 1."""
+    """Tell whether C has rows, and not columns, of step 1, or has no columns."""
+    if not (groups["m"] and groups["n"]):
+        return not groups["n"]
     return c.strides[groups["m"][-1]] == 1 and c.strides[groups["n"][-1]] != 1
 
 

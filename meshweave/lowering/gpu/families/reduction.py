@@ -91,20 +91,22 @@ def loop(
     joined: Sequence[Combiner],
     carried: Sequence[Value],
     first: Value | int,
-    end: int,
+    end: Value | int,
     step: int,
     body: Callable[[Value, list[Value]], list[Value]],
     inner: int = 1,
+    most: int = 0,
 ) -> list[Value]:
     """Write a loop over `first`, `first + step`, .. below `end`; return what it leaves of each value carried.
 
     joined: the reduction of each of them. body(counter, carried): combines one iteration with them, which has `inner`
-    values for each.
+    values for each. most: bounds the counters that are passed over, where `end` is known at run time alone.
     A long sum is right to a few units in the last place because its runs are summed each by itself, and then added
     together with what rounding loses.
     """
     writer, turns = frame.writer, max(1, RUN // inner)
-    if end * inner <= 2 * RUN * step or not any(c.sums for c in joined):
+    span = end if isinstance(end, int) else most
+    if span * inner <= 2 * RUN * step or not any(c.sums for c in joined):
         return writer.for_(first, end, step, carried, body, frame.index)
     summed = [k for k, c in enumerate(joined) if c.sums]
 
@@ -133,6 +135,14 @@ def loop(
     found = add(found, lambda starts: writer.for_(begin, end, step, starts, body, frame.index))
     lost = dict(zip(summed, found[len(joined) :]))
     return [corrected(v, lost[k]) if k in lost else v for k, v in enumerate(found[: len(joined)])]
+
+
+def tree(frame: DeviceFrame, combiner: Combiner, values: list[Value]) -> Value:
+    """Join values pair by pair."""
+    while len(values) > 1:
+        pairs = [combiner.join(frame, a, b) for a, b in zip(values[::2], values[1::2])]
+        values = pairs + values[len(values) // 2 * 2 :]
+    return values[0]
 
 
 def neutral(op: str, type_: str) -> str:

@@ -9,7 +9,7 @@ from meshweave.ir.expressions import Accumulator
 from meshweave.lowering.gpu.families.flow import NestAccesses, RowFlow, Spot
 from meshweave.lowering.gpu.families.groups import Group
 from meshweave.lowering.gpu.families.lanes import Lanes
-from meshweave.lowering.gpu.families.reduction import Combiner, combiners, loop
+from meshweave.lowering.gpu.families.reduction import Combiner, combiners, loop, tree
 from meshweave.lowering.gpu.nodes import DeviceFrame
 from meshweave.lowering.gpu.writer import Guard, both
 from meshweave.lowering.writer import Value
@@ -212,7 +212,7 @@ class RowCode:
             found = self._given(joined, self._turn(turn))
             for column, values in zip(columns, found):
                 column += values
-        return [self._tree(c, column) for c, column in zip(joined, columns)]
+        return [tree(self.frame, c, column) for c, column in zip(joined, columns)]
 
     def _walked(self, joined: list[Combiner]) -> list[Value]:
         """Return the same from a loop over the row; each lane has a part of its own until the end."""
@@ -231,7 +231,9 @@ class RowCode:
         )  # fmt: skip
         if self.shape.chunks % self.shape.group:
             parts = body(self._turn(whole), parts)
-        return [self._tree(c, parts[k * lanes : (k + 1) * lanes]) for k, c in enumerate(joined)]
+        return [
+            tree(self.frame, c, parts[k * lanes : (k + 1) * lanes]) for k, c in enumerate(joined)
+        ]
 
     def _given(self, joined: list[Combiner], place: tuple[Value, Guard, int]) -> list[list[Value]]:
         """Return what a chunk gives to each reduction; what does not exist changes nothing."""
@@ -245,10 +247,3 @@ class RowCode:
                 column = [self.frame.writer.select(guard, v, nothing) for v in column]
             given.append(column)
         return given
-
-    def _tree(self, combiner: Combiner, values: list[Value]) -> Value:
-        """Join values pair by pair."""
-        while len(values) > 1:
-            pairs = [combiner.join(self.frame, a, b) for a, b in zip(values[::2], values[1::2])]
-            values = pairs + values[len(values) // 2 * 2 :]
-        return values[0]

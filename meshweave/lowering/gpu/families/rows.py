@@ -35,7 +35,7 @@ MOST_OPS = 4000  # ops of a thread beyond which rows are walked in a loop
 
 def build(unit: KernelUnit, target: Target, facts: Facts) -> DeviceKernel | None:
     """Return a kernel for nests that share rows, or that reduce what lies side by side; None for any other unit."""
-    unit = _inner_last(unit)
+    unit = inner_last(unit)
     rows = unit.rows or len(unit.nests[0].parallel)
     phases = [phase_of(nest, rows) for nest in unit.nests]
     if not _suits(unit, rows):
@@ -53,7 +53,20 @@ def build(unit: KernelUnit, target: Target, facts: Facts) -> DeviceKernel | None
     return DeviceKernel.of(frame.writer, blocks, "rows", DETERMINISTIC if slots else BIT_EXACT)
 
 
-def _inner_last(unit: KernelUnit) -> KernelUnit:
+def suits(unit: KernelUnit) -> bool:
+    """Tell whether a unit of one nest is a reduction along what lies side by side."""
+    unit = inner_last(unit)
+    return _suits(unit, len(unit.nests[0].parallel))
+
+
+def volume(unit: KernelUnit) -> tuple[int, int]:
+    """Return the results of a unit of one nest, and the elements that each is reduced from."""
+    (nest,) = unit.nests
+    elements = math.prod(nest.sizes[d] for d in nest.reductions)
+    return math.prod(nest.sizes) // elements, elements
+
+
+def inner_last(unit: KernelUnit) -> KernelUnit:
     """Return the unit with the reduction that walks memory with step 1 as the innermost loop."""
     nests = []
     for nest in unit.nests:

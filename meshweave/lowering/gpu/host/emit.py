@@ -24,6 +24,7 @@ from meshweave.lowering.gpu.device_ops import LaunchShape, kernel_number, launch
 from meshweave.lowering.gpu.host.calls import PRIVATE, HostFunction, declarations, recording
 from meshweave.lowering.gpu.host.nccl import EVENTS, WAIT
 from meshweave.lowering.gpu.kernel import DeviceKernel
+from meshweave.lowering.gpu.writer import GLOBAL
 from meshweave.lowering.host.branches import type_text
 from meshweave.lowering.host.emit import Code, Emitter
 from meshweave.lowering.host.program import LoweredProgram
@@ -66,7 +67,7 @@ class HostCode(Code):
     kernels: with the place in the source that each was made for first. gemms: products by the
     library. device: the constants. ops: what the codes that it returns mean. waits: whether the
     host waits for the device somewhere in a step. streams: how many compute; crossings: events
-    between them.
+    between them. scratch_bytes: of each stream, for parts of results.
     """
 
     def __init__(self, program: LoweredProgram, texts: Mapping[int, str]) -> None:
@@ -81,6 +82,7 @@ class HostCode(Code):
         early = [number for number, call in enumerate(self.calls) if call.early]
         self.events = {number: event for event, number in enumerate(early, EVENTS)}
         self.streams, self.crossings = 1, 0
+        self.scratch_bytes = 0
         self._launches: dict[tuple[int, LaunchShape] | GemmInfo, Launch] = {}
         self._op_ids: dict[tuple[str, str], int] = {}
 
@@ -160,6 +162,8 @@ class HostEmitter(Emitter):
             self._launch(step, self.code.product(step.op))
         elif step.what in _ORDERS:
             self._order(step)
+        elif step.what == "mw.scratch":
+            self._find_scratch(step.op)
         elif step.what != "arith.constant" or not _is_size(step.op):
             super()._scalar(step)
 
@@ -171,9 +175,15 @@ class HostEmitter(Emitter):
                 types.append(_PTR)
             else:
                 given.append(self._value(value))
-                types.append(type_text(value.type))
+                types.append(_PTR if str(value.type) == GLOBAL else type_text(value.type))
         op_id = self.code.op_id(launch.name, location_text(step.op.location))
         self._own(launch.symbol, given, types, op_id)
+
+    def _find_scratch(self, op: ir.Operation) -> None:
+        """Read where the stream's scratch memory is."""
+        first, nbytes = op.attributes["first"].value, op.attributes["nbytes"].value
+        self.code.scratch_bytes = max(self.code.scratch_bytes, first + nbytes)
+        self._values[op.results[0]] = self._behind(self._handle(GpuTable.WORKSPACE), first)
 
     def _order(self, step: Step) -> None:
         """Choose a stream, or an event between streams."""

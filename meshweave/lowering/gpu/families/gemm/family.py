@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 
 from meshweave.lowering.gpu.facts import Facts
+from meshweave.lowering.gpu.families.gemm import few
 from meshweave.lowering.gpu.families.gemm import fma as gemm_fma
 from meshweave.lowering.gpu.families.gemm import mma as gemm_mma
 from meshweave.lowering.gpu.families.gemm.results import followers
@@ -14,19 +15,27 @@ from meshweave.lowering.gpu.kernel import DeviceKernel, Target
 from meshweave.lowering.gpu.nodes import SMALL
 from meshweave.lowering.nests.rows import KernelUnit
 
-SMALLEST = 8  # rows and columns below which a product is no more than a few sums
+SMALLEST = few.FEW  # rows and columns below which tiles do not pay
 
 
 def build(unit: KernelUnit, target: Target, facts: Facts) -> DeviceKernel | None:
     """Return the kernel of a unit that is a product, and perhaps something done with each element of it, else None.
 
-    `target.disabled` may name "gemm_tf32", "gemm_mma" and "gemm_fma".
+    `target.disabled` may name "gemm_tf32", "gemm_mma", "gemm_fma" and "gemm_rows".
     """
     product = product_of(unit.nests[0])
     if product is None or followers(unit, product) is None:
         return None
     family = _family(product, target)
     return family.build(unit, product, target, facts) if family else None
+
+
+def halves(unit: KernelUnit, target: Target, facts: Facts) -> list[tuple[KernelUnit, Facts]] | None:
+    """Return the two launches of a product whose depth is cut in pieces; None for a unit that is one launch."""
+    product = product_of(unit.nests[0])
+    if product is None or followers(unit, product) is None:
+        return None
+    return few.parts_of(unit, product, facts) if _family(product, target) is few else None
 
 
 def computes(unit: KernelUnit, target: Target) -> bool:
@@ -37,8 +46,10 @@ def computes(unit: KernelUnit, target: Target) -> bool:
 
 def _family(product: Contraction, target: Target) -> ModuleType | None:
     """Return the file whose kernel computes a product; None where none does."""
-    if min(product.m.count, product.n.count) < SMALLEST or _too_large(product):
+    if _too_large(product):
         return None
+    if min(product.m.count, product.n.count) < SMALLEST:
+        return few if few.FAMILY not in target.disabled and few.sides(product) else None
     small = product.dtype in SMALL
     if (small and "gemm_mma" not in target.disabled) or target.rounds(product.dtype):
         return gemm_mma

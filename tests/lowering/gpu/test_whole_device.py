@@ -1,0 +1,227 @@
+"""Reductions to few results and products of few rows: two launches that keep the whole device busy."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from depth import some
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("llvmlite")
+
+from lowering.gpu import machine_code, products
+from lowering.gpu import maps_and_rows as programs
+from lowering.gpu.device_runs import DeviceRun
+from lowering.gpu.maps_and_rows import FLOATS, ROUNDING, doubles, stored
+
+import meshweave as mw
+from meshweave.api.program import Program as Loaded
+from meshweave.lowering.gpu.families import pieces
+from meshweave.lowering.gpu.kernel import Target
+from meshweave.simulator.engine import EmulateEngine
+from meshweave.simulator.ptx import Checks
+
+SMS = 132
+SUM, LARGEST, WHOLE = programs.SUM, programs.LARGEST, programs.WHOLE_SUM
+
+
+def reduce(shape, over, dtype, how, target=None):
+    """Check a reduction of random numbers, and return what ran."""
+    made = DeviceRun(programs.reduced(shape, over, dtype, how), target, assemble=False)
+    rng = np.random.default_rng(math.prod(shape))
+    whole = rng.integers(-9, 10, shape)
+    x = stored(rng.standard_normal(shape) if dtype in FLOATS else whole, dtype)
+    (found,) = made.run(x)
+    (again,) = made.run(x)
+    np.testing.assert_array_equal(found, again)
+    wanted = how.numpy.reduce(doubles(x, dtype), axis=tuple(over))
+    scale = max(1.0, float(np.abs(wanted).max()))
+    error = np.abs(doubles(found, dtype) - wanted).max() / scale
+    assert error <= (ROUNDING[dtype] if dtype in FLOATS else 0), error
+    return made
+
+
+REDUCTIONS = {
+    "all of an odd length": ((20011,), [0], "f32", SUM),
+    "all of it in bf16, odd": ((40003,), [0], "bf16", SUM),
+    "all of a matrix": ((90, 417), [0, 1], "f16", LARGEST),
+    "all of it, whole numbers": ((90, 417), [0, 1], "i32", WHOLE),
+    "all of it in f64": ((16391,), [0], "f64", SUM),
+    "few long rows": ((3, 9001), [1], "f32", SUM),
+    "few long rows, aligned": ((3, 9216), [1], "bf16", LARGEST),
+    "a tall column or three": ((9001, 3), [0], "f32", SUM),
+    "tall columns": ((3001, 64), [0], "f32", SUM),
+    "tall columns of an odd number": ((3001, 61), [0], "bf16", LARGEST),
+    "statistics of channels": ((7, 3, 56, 57), [0, 2, 3], "f32", SUM),
+    "statistics, aligned": ((7, 3, 56, 56), [0, 2, 3], "bf16", SUM),
+    "channels last": ((7, 40, 41, 16), [0, 1, 2], "f32", SUM),
+    "columns of several matrices": ((5, 900, 44), [1], "f16", SUM),
+    "any": ((3001, 24), [0], "i8", programs.ANY),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_reductions_to_few_results_are_two_launches(name):
+    made = reduce(*REDUCTIONS[name])
+    first, second = made.kernels
+    assert first.grid[0] > second.grid[0] and first.family == second.family
+    assert first.numerics == "deterministic"
+
+
+@settings(max_examples=12)
+@given(
+    st.lists(st.integers(1, 40), min_size=1, max_size=3),
+    st.integers(1, 3000), st.integers(0, 7), st.sampled_from([*FLOATS, "i64"]),
+)  # fmt: skip
+def test_random_reductions(sizes, long, which, dtype):
+    shape = [*sizes, long] if which % 2 else [long, *sizes]
+    over = [d for d, n in enumerate(shape) if n == long or (which >> 1) + d & 1] or [0]
+    reduce(shape, over, dtype, SUM if dtype in FLOATS else WHOLE)
+
+
+@pytest.mark.parametrize(
+    ("shape", "over"),
+    [
+        ((1 << 20,), [0]), ((4096, 4096), [0, 1]), ((1 << 20, 64), [0]), ((8, 1 << 20), [1]),
+        ((32, 64, 56, 56), [0, 2, 3]), ((1 << 20, 3), [0]), ((1 << 20, 1), [0]),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_large_ones_have_a_block_for_each_multiprocessor(shape, over, dtype):
+    made = DeviceRun(programs.reduced(shape, over, dtype, SUM), assemble=False)
+    assert len(made.kernels) == 2 and made.kernels[0].grid[0] >= SMS
+    assert f"vector<{4 if dtype == 'f32' else 8}x{dtype}>" in made.kernels[0].text or shape[-1] < 4
+
+
+def test_what_the_result_begins_with_is_joined_last():
+    shape = (5003, 8)
+    kind = programs.tensor((8,), "f32")
+    body = [
+        programs.generic("%0", [("%a0", (0, 1), "f32")], ("%a1", (1,), "f32"), shape, [0],
+                         ["%r = arith.addf %o, %x0 : f32"]),
+    ]  # fmt: skip
+    text = programs.function([programs.tensor(shape, "f32"), kind], body, "%0", kind)
+    made = DeviceRun(text, assemble=False)
+    x, start = np.ones(shape, np.float32), np.arange(8, dtype=np.float32)
+    np.testing.assert_array_equal(made.run(x, start)[0], start + 5003)
+    assert "columns" in made.families
+
+
+def test_families_that_are_off_do_no_pieces():
+    off = Target(disabled=frozenset({"rows", "columns"}))
+    made = DeviceRun(programs.reduced((9001, 3), [0], "f32", SUM), off)
+    assert made.families == ["plain"]
+
+
+def test_pieces_follow_from_sizes_alone():
+    assert pieces.number_along(1, 1 << 24) == pieces.BLOCKS
+    assert pieces.number_along(64, 1 << 24) * 64 >= pieces.BLOCKS
+    assert pieces.number_along(1, 4096) <= 1 and pieces.number_along(1000, 1 << 24) == 1
+
+
+# Programs.
+
+
+def test_two_streams_have_scratch_memory_of_their_own():
+    def two(x, y):
+        with mw.hint(stream=1):
+            a = mw.sum(x, axis=0)
+        with mw.hint(stream=2):
+            b = mw.sum(y)
+        return a + b
+
+    rng = np.random.default_rng(3)
+    x, y = (rng.integers(-9, 9, (6007, 16)).astype(np.float32) for _ in range(2))
+    bundle = mw.jit(two, engine="emulate").lower(x, y).compile().program.bundle
+    assert bundle.manifest.streams > 1 and bundle.manifest.scratch_bytes > 0
+    for seed in range(2):
+        with Loaded(bundle, EmulateEngine(seed=seed)) as program:
+            (found,) = program(x, y)
+        np.testing.assert_array_equal(np.asarray(found), x.sum(0) + y.sum())
+
+
+def test_loops_and_functions_with_pieces():
+    def steps(x):
+        def body(total):
+            return mw.sum(x + total, axis=0)
+
+        return mw.while_loop(
+            lambda s: s[0] < 3, lambda s: (s[0] + 1, body(s[1])), (0, mw.sum(x, axis=0))
+        )[1]
+
+    x = np.full((5000, 4), 0.25, np.float32)
+    wanted = x.sum(0, dtype=np.float64)
+    for _ in range(3):
+        wanted = (x + wanted).sum(0)
+    np.testing.assert_allclose(np.asarray(mw.jit(steps, engine="emulate")(x)), wanted, rtol=1e-6)
+
+
+# Products of few rows.
+
+Case = products.Case
+FEW = {
+    "four rows": Case(4, 512, 512, "bf16"),
+    "four rows, turned": Case(4, 512, 512, "bf16", turned_b=True),
+    "odd": Case(3, 257, 333, "f32"),
+    "odd, turned": Case(7, 257, 333, "f16", turned_b=True),
+    "deep and narrow": Case(5, 36, 3000, "f64"),
+    "few columns": Case(300, 2, 500, "bf16"),
+    "few columns, turned": Case(300, 6, 500, "f32", turned_a=True),
+    "batches": Case(2, 64, 1000, "bf16", result="f32", batch=(3, 2)),
+    "rows that lie apart": Case(2, 64, 1000, "bf16", turned_a=True, batch=(3,)),
+    "added to what is there": Case(2, 64, 1000, "f16", accumulate=True),
+    "both turned, result too": Case(4, 64, 200, "f32", turned_a=True, turned_b=True, turned_c=True),
+}
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_products_of_few_rows_are_exact_on_whole_numbers(name):
+    case = FEW[name]
+    made = DeviceRun(case.text(), assemble=False)
+    assert "gemm_rows" in made.families
+    inputs = case.inputs(1, whole=True)
+    wanted = products.stored(case.expected(inputs), case.kind)
+    np.testing.assert_array_equal(made.run(*inputs)[0], wanted)
+
+
+@settings(max_examples=15)
+@given(
+    st.integers(2, 7), st.integers(32, 80), st.integers(64, 400), st.sampled_from(FLOATS),
+    st.tuples(*[st.booleans()] * 3), st.sampled_from([(), (2,)]),
+)  # fmt: skip
+def test_any_product_of_few_rows(m, n, k, dtype, flags, batch):
+    turned_a, turned_b, swap = flags
+    m, n = (n, m) if swap else (m, n)
+    case = Case(m, n, k, dtype, turned_a=turned_a, turned_b=turned_b, batch=batch)
+    made, inputs = DeviceRun(case.text(), assemble=False), case.inputs(k, whole=True)
+    wanted = products.stored(case.expected(inputs), dtype)
+    np.testing.assert_array_equal(made.run(*inputs)[0], wanted)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_decode_reads_each_weight_once(turned):
+    made = DeviceRun(Case(4, 4096, 4096, "bf16", turned_b=turned).text(), assemble=False)
+    assert made.kernels[0].family == "gemm_rows" and made.kernels[0].grid[0] >= SMS
+    assert "vector<8xbf16>" in made.kernels[0].text
+    small = Case(4, 256, 512, "bf16", turned_b=turned)
+    made = DeviceRun(small.text(), assemble=False)
+    made.run(*small.inputs(0, whole=True), checks=Checks(traffic=True))
+    weights = 256 * 512 * 2 // 32
+    assert max(sectors for sectors, _ in made.counts[0].by_line.values()) <= weights
+
+
+@pytest.mark.parametrize("chip", some(["sm_80", "sm_90a"], 1))
+def test_few_rows_spill_nothing(chip):
+    pytest.importorskip("nvidia")
+    for case in (
+        Case(7, 4096, 4096, "bf16"), Case(7, 4096, 4096, "bf16", turned_b=True),
+        Case(4, 4096, 4096, "f32"), Case(1 << 12, 3, 4096, "f16"),
+    ):  # fmt: skip
+        made = DeviceRun(case.text(), Target(chip))
+        for kernel, module in zip(made.kernels, made.modules):
+            taken = machine_code.resources(module)[kernel.entry]
+            assert taken.spill_bytes + taken.stack == 0, f"{case}: {taken}"
+            assert taken.registers <= 168, f"{case}: {taken}"
