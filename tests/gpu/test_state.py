@@ -11,6 +11,7 @@ from gpu.programs import TOLERANCE
 
 from benchmarks.gpu.programs import Function, gelu, rounded, softmax
 from meshweave.runtime.arrays.array import Array
+from meshweave.runtime.gpu.inside import GpuProgram
 
 STEPS, ROWS, WIDTH = 5, 8, 64
 
@@ -149,3 +150,32 @@ def test_states_take_turns_and_move_between_programs(bundle_of, load) -> None:
     for program in programs:
         program.close()
     assert np.abs(np.asarray(left)).max() > 0.1  # it came home
+
+
+def test_state_stays_on_the_gpu_of_a_rank_that_others_start(bundle_of, load, runs_on) -> None:
+    step = STEPPED["momentum"]
+    bundle, given = bundle_of(step, "f32"), step.arguments("f32", 0)
+    program = load(bundle)
+    state: Any = arrays_of(step, bundle, given)
+    inside = GpuProgram(bundle, environ={}, library=recorded() if runs_on == "emulate" else None)
+    held: Any = given[step.new :]
+    for call in range(STEPS):
+        new = step.arguments("f32", call)[: step.new]
+        state = program.executable.run_arrays([*new, *state])[1:]
+        if call == STEPS - 1:
+            _, *found = inside.run([*new, *held])
+        else:
+            _, *held = inside.run_on_device([*new, *held])
+    for mine, other in zip(found, state, strict=True):
+        assert mine.tobytes() == np.asarray(other).tobytes()
+    inside.close()
+
+
+def recorded() -> Any:
+    """What stands in for the libraries where there is no GPU."""
+    from meshweave.simulator.driver.emulated import EmulatedKernels
+    from meshweave.simulator.driver.move import move
+    from meshweave.simulator.driver.recorder import Recorder
+    from meshweave.simulator.driver.replay import Scheduler
+
+    return Recorder(1, EmulatedKernels(True), Scheduler(move))

@@ -1,7 +1,7 @@
 """Run bundles of the `nccl` engine: a process per GPU, whose host code calls the CUDA driver, NCCL and cuBLASLt.
 
-Our own launcher starts the processes, on this host. For ranks that another launcher has started, on any number of
-hosts, there is `run_inside` (inside.py).
+Our own launcher starts the processes, on this host, for all programs of as many ranks. For ranks that another launcher
+has started, on any number of hosts, there is `run_inside` (inside.py).
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from meshweave.bundle import Bundle, Port, numpy_dtype
 from meshweave.errors import RankError
 from meshweave.runtime.arrays.array import Array, laid_out
 from meshweave.runtime.engine import check_engine
+from meshweave.runtime.forks import new_reentrant_lock
 from meshweave.runtime.gpu.launcher import launcher
 from meshweave.runtime.gpu.resident import DeviceShards, PlacedCall
 from meshweave.runtime.memory import Values
 from meshweave.runtime.processes.engine import (
+    START_SECONDS,
     ProcessCall,
     ProcessEngine,
     ProcessExecutable,
@@ -49,29 +51,40 @@ class NcclEngine(ProcessEngine):
     ) -> None:  # fmt: skip
         super().__init__(timeout, flight)
         self.share, self.graph = share, graph
-        self._devices: dict[RankProcesses, JobDevices] = {}
+        self.busy = _BUSY
+        self._devices: dict[int, JobDevices] = {}  # by the number of ranks
 
     def load(self, bundle: Bundle) -> NcclExecutable:
-        """Do as ProcessEngine does. Arrays stay on the GPUs, for all programs of the engine."""
+        """Do as ProcessEngine does. Arrays stay on the GPUs, for the programs of all such engines."""
         check_engine(bundle.manifest, self.name)
         return NcclExecutable(self, bundle)
 
+    def job(self, nranks: int) -> RankProcesses:
+        """Return the running ranks for meshes of this size: those of another such engine, where there are some."""
+        with self.busy:
+            found = self._devices.get(nranks)
+            if found is None or not found.job.alive:
+                found = _RUNNING.get((nranks, self.share))
+            if found is None or not found.job.alive:
+                found = JobDevices(RankProcesses(nranks, START_SECONDS, self.launcher()))
+                _RUNNING[nranks, self.share] = found
+            found.users.add(self)
+            self._devices[nranks] = found
+            return found.job
+
     def devices(self, executable: ProcessExecutable) -> JobDevices:
         """Return what reaches the GPUs that a program is loaded on."""
-        job, _ = executable.attach()
-        if job not in self._devices:
-            self._devices = {known: d for known, d in self._devices.items() if known.alive}
-            self._devices[job] = JobDevices(job)
-        self._devices[job].executable = executable
-        return self._devices[job]
+        executable.attach()
+        found = self._devices[executable.mesh.nranks]
+        found.executable = executable
+        return found
 
     def close(self) -> None:
-        """End all ranks. What Arrays have on the GPUs is copied here first."""
+        """End all ranks that no other engine uses. What Arrays have on their GPUs is copied here first."""
         with self.busy:
             for devices in self._devices.values():
-                devices.leave()
+                devices.leave(self)
             self._devices = {}
-            super().close()
 
     def launcher(self) -> Launcher:
         """Return our own launcher, which gives each rank a GPU."""
@@ -88,10 +101,9 @@ class JobDevices:
     """Reach the GPUs of the ranks of a job, in processes of their own."""
 
     def __init__(self, job: RankProcesses) -> None:
-        self._job = job
-        self.executable: ProcessExecutable | None = (
-            None  # the one used last: it knows how to ask the ranks
-        )
+        self.job = job
+        self.users = weakref.WeakSet[NcclEngine]()
+        self.executable: ProcessExecutable | None = None  # used last; it knows how to ask the ranks
         self._shards = weakref.WeakSet[DeviceShards]()
 
     def new_number(self, shards: DeviceShards) -> int:
@@ -102,31 +114,40 @@ class JobDevices:
     def fetch(self, number: int, port: Port) -> tuple[Values, ...]:
         """Do as RankDevices says."""
         executable = self.executable
-        if not self._job.alive or executable is None:
+        if not self.job.alive or executable is None:
             raise RankError(
                 "this Array lay on the GPUs of ranks that have ended: its value is lost with them"
             )
         with executable.engine.busy:
             room = rounded(max(1, port.nbytes))
-            memory = SharedMemory(-(-room * self._job.nranks // mmap.PAGESIZE) * mmap.PAGESIZE)
+            memory = SharedMemory(-(-room * self.job.nranks // mmap.PAGESIZE) * mmap.PAGESIZE)
             message = {"do": "fetch", "number": number, "room": room, "nbytes": port.nbytes}
-            executable.ask(self._job, message, files=[memory.file])
+            executable.ask(self.job, message, files=[memory.file])
         whole = memoryview(memory.map)
-        parts = [whole[room * rank :][: port.nbytes] for rank in range(self._job.nranks)]
+        parts = [whole[room * rank :][: port.nbytes] for rank in range(self.job.nranks)]
         return tuple(
             [np.frombuffer(p, numpy_dtype(port.dtype)).reshape(port.local_shape) for p in parts]
         )
 
     def drop(self, number: int) -> None:
         """Do as RankDevices says."""
-        self._job.forget.append(number)
+        self.job.forget.append(number)
 
-    def leave(self) -> None:
-        """Copy here what Arrays have on the GPUs alone."""
-        if self._job.alive:
+    def leave(self, engine: NcclEngine) -> None:
+        """Let an engine go. The last one ends the ranks; what Arrays have on the GPUs alone is copied here before."""
+        self.users.discard(engine)
+        if self.users:
+            return
+        if self.job.alive:
             for shards in list(self._shards):
                 if not shards.is_copy:
                     shards.come_home()
+        self.job.close()
+
+
+_BUSY = new_reentrant_lock()  # the ranks of one job answer one engine at a time
+_RUNNING = weakref.WeakValueDictionary[tuple[int, bool], JobDevices]()
+"""The jobs that engines share, by the number of ranks and whether these share GPUs: a GPU is in one process, then."""
 
 
 class NcclExecutable(ProcessExecutable):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from meshweave.abi import ALIGNMENT
 from meshweave.bundle import Bundle
 from meshweave.errors import MeshweaveError, RankError
 from meshweave.runtime.engine import check_engine
@@ -100,7 +101,11 @@ class GpuProgram:
         return outputs
 
     def run_on_device(self, inputs: Sequence[object]) -> list[DeviceArray]:
-        """Run as `run` does, but leave the outputs on the GPU; they are valid until the next run."""
+        """Run as `run` does, but leave the outputs on the GPU; they are valid until the next run.
+
+        Nothing is copied of arrays that lie on the GPU, aligned to 64 bytes, nor of outputs that take the buffer of an
+        input (`donate=`) and are given for it in the next run.
+        """
         self._step(inputs)
         device = self._program.device.number
         return [
@@ -120,29 +125,43 @@ class GpuProgram:
                 f"rank {self.rank}: {len(inputs)} inputs, the program has {len(ports)}"
             )
         program.attach()
-        if any(is_foreign(value) for value in inputs):
+        if any(is_foreign(value) and not isinstance(value, DeviceArray) for value in inputs):
             program.settle()  # what others still compute into them
-        given = [*inputs, *self._weights]
-        kept = [self._copied_in(index, value) for index, value in enumerate(given)]
+        outputs = self._bound.outputs
+        kept = [self._placed(index, value) for index, value in enumerate(inputs)]
+        places = [address for address, _ in kept]
+        places += [self._bound.input(k) for k in range(len(ports), len(self.manifest.inputs))]
+        for address, value in zip(places[len(ports) :], self._weights):
+            program.copy_in(address, value)
         try:
             with Progress(program, self._board, self._abort, self._watchdog):
-                self._bound.step(self._bound.inputs, self._bound.outputs)
+                self._bound.step(places, outputs)
         except RankError as error:
             raise RankError(self._flight.written("failure", error.message)) from None
         del kept
         self._weights = []  # they are on the device now
 
-    def _copied_in(self, index: int, value: object) -> Any:
-        """Enqueue the copy of an input; return what has to live until it is done."""
-        port, address = self.manifest.inputs[index], self._bound.inputs[index]
-        if is_foreign(value):
-            device = self._program.device.number
-            found = check_foreign(port, index, self.rank, device, value)
-            self._program.copy_on(address, found.address, port.nbytes)
-            return found
-        given = prepared(check_local(port, index, "input", self.rank, value), port)
-        self._program.copy_in(address, given)
-        return given
+    def _placed(self, index: int, value: object) -> tuple[int, Any]:
+        """Return where the step reads an input, to which it may be copied, and what has to live until it is done."""
+        port, bound = self.manifest.inputs[index], self._bound
+        if not is_foreign(value):
+            given = prepared(check_local(port, index, "input", self.rank, value), port)
+            self._program.copy_in(bound.input(index), given)
+            return bound.input(index), given
+        found = check_foreign(port, index, self.rank, self._program.device.number, value)
+        if self._is_read_in_place(index, found.address, port.nbytes):
+            return found.address, found
+        if found.address != bound.input(index):
+            self._program.copy_on(bound.input(index), found.address, port.nbytes)
+        return bound.input(index), found
+
+    def _is_read_in_place(self, index: int, address: int, nbytes: int) -> bool:
+        """Tell whether a step may read an input where it lies: it is aligned, and the step does not write it."""
+        manifest = self.manifest
+        if index in manifest.donated or address % ALIGNMENT:
+            return False
+        written = zip(self._bound.outputs, [port.nbytes for port in manifest.outputs])
+        return all(at + n <= address or address + nbytes <= at for at, n in written)
 
     def _unmet(self, nranks: int, seconds: float) -> None:
         """End this process, whose NCCL waits for ranks that do not come."""

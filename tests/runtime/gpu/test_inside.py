@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -117,8 +118,34 @@ def test_arrays_on_the_device_go_in_and_out(alone):
     assert np.array_equal(view, 2 * np.arange(N))
     again = made.run([output])[0]  # its own result, as DLPack gives it
     assert np.array_equal(again, 4 * np.arange(N))
-    assert "copy in" not in library.text(0) and "copy m" in library.text(0)
+    copies = [line for line in library.text(0).splitlines() if "copy" in line]
+    assert len(copies) == 2 and "copy to host" in copies[1]  # its own result, which the step writes
     library.memory.remove(given.place.address)
+
+
+def test_state_on_the_device_is_copied_once():
+    """A parameter of another package, a donated state and a row that is new in each step."""
+    parameter, state, new = (("f32", (N,)) for _ in range(3))
+    steps = [
+        Launch("twice", ("input", 0), ("arena", 0), N),
+        Launch("twice", ("input", 2), ("output", 0), N),
+        Launch("plus_one", ("input", 1), ("output", 1), N),
+    ]
+    bundle = program("x=1", [], [parameter, state, new], [new, state], steps, 4 * N)
+    taking = replace(bundle.manifest.outputs[1], takes=1)
+    object.__setattr__(bundle.manifest, "outputs", (bundle.manifest.outputs[0], taking))
+    library = recorder(1)
+    made = GpuProgram(bundle, library=library, environ={})
+    given, held = Elsewhere(library, np.ones(N, "f4")), np.zeros(N, "f4")
+    for k in range(4):
+        y, held = made.run_on_device([given, held, np.full(N, k, "f4")])
+        assert (library.memory.view(0, y.address, y.nbytes, "test").view("f4") == 2 * k).all()
+        copies = [line for line in library.text(0).splitlines() if "copy" in line]
+        assert len(copies) == k + 2, copies  # the state, once; and the rows
+    assert (library.memory.view(0, held.address, held.nbytes, "test").view("f4") == 4).all()
+    made.close()
+    library.memory.remove(given.place.address)
+    assert library.live() == []
 
 
 @pytest.mark.parametrize(

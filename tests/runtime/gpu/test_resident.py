@@ -14,6 +14,7 @@ from runtime.gpu.test_nccl import folder, ranks  # noqa: F401 (fixtures)
 import meshweave as mw
 from meshweave.api.program import Program
 from meshweave.errors import RankError
+from meshweave.runtime.gpu.engine import NcclEngine
 from meshweave.simulator.driver.recorder import InjectedFailure
 from meshweave.simulator.engine import EmulateEngine
 
@@ -158,3 +159,18 @@ def test_arrays_stay_on_the_gpus_of_other_processes(ranks):  # noqa: F811
         first.run_arrays([value])
     with pytest.raises(RankError, match="ranks that have ended: its value is lost"):
         np.asarray(again)
+
+
+def test_programs_of_several_engines_share_their_ranks_and_arrays(ranks):  # noqa: F811
+    other = NcclEngine(timeout=1.5)
+    first, second = ranks.load(twice()), other.load(twice())
+    assert first.pids == second.pids
+    (one,) = first.run_arrays([laid(np.arange(N, dtype="f4"), "x=2", "[_]")])
+    (two,) = second.run_arrays([one])
+    first.close()
+    ranks.close()
+    (three,) = second.run_arrays([two])
+    assert all(array.away is not None for array in (one, two, three))
+    assert np.array_equal(np.asarray(three), 8 * np.arange(N))
+    other.close()
+    assert np.array_equal(np.asarray(one), 2 * np.arange(N))
