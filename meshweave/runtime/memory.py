@@ -7,6 +7,7 @@ next array of that size lies in it: in the one that was left last, which a cache
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -37,47 +38,55 @@ def aligned(nbytes: int) -> Values:
 def aligned_array(shape: Sequence[int], dtype: np.dtype[Any]) -> Values:
     """Allocate an array of a shape and dtype that code can work in, not initialised."""
     nbytes = math.prod(shape) * dtype.itemsize
-    memory = aligned(nbytes) if nbytes < LEAST else np.asarray(_Lent(_taken(nbytes)))
-    return memory.view(dtype).reshape(shape)
+    if nbytes < LEAST:
+        return aligned(nbytes).view(dtype).reshape(shape)
+    piece = _taken(nbytes)
+    lent = _Lent(shape, dtype, memoryview(piece))
+    lent.piece = piece
+    array: Values = lent.view(np.ndarray)
+    return array
 
 
-_left: list[Values] = []  # the last to be left comes last
+class _Lent(np.ndarray):
+    """Hold a piece of memory for as long as an array sees it: the first array is the base of all views.
 
+    NumPy looks for the base of a view as far as arrays of one class go, and so no further than here: what is below is
+    no array. A view of this class itself, which has no piece, leaves nothing.
+    """
 
-class _Lent:
-    """Hold memory for as long as an array sees it: NumPy keeps this object as the base of all views."""
-
-    __slots__ = ("__array_interface__", "_keep", "_memory")
-
-    def __init__(self, memory: Values) -> None:
-        self.__array_interface__ = memory.__array_interface__
-        self._memory, self._keep = memory, _keep  # at exit, the module's names go first
+    piece: Piece | None = None
 
     def __del__(self) -> None:
-        self._keep(self._memory)
+        if self.piece is not None and _left is not None:  # at exit, the module's names become None
+            _keep(self.piece)
 
 
-def _taken(nbytes: int) -> Values:
+Piece = ctypes.Array[ctypes.c_ubyte]
+
+_left: list[Piece] = []  # the last to be left comes last
+
+
+def _taken(nbytes: int) -> Piece:
     """Return memory of `nbytes` that was left, or new one.
 
     Threads may take and leave at any moment, so that the list may change between any two steps.
     """
     for number in reversed(range(len(_left))):
         try:
-            memory = _left.pop(number)
+            piece = _left.pop(number)
         except IndexError:
             continue
-        if memory.nbytes == nbytes:
-            return memory
-        _left.insert(number, memory)
-    return aligned(nbytes)
+        if len(piece) == nbytes:
+            return piece
+        _left.insert(number, piece)
+    return (ctypes.c_ubyte * nbytes).from_buffer(aligned(nbytes).data)
 
 
-def _keep(memory: Values) -> None:
+def _keep(piece: Piece) -> None:
     """Keep memory that no array sees any more; what was left first goes."""
-    if memory.nbytes <= LIMIT:
-        _left.append(memory)
-    while len(_left) > MOST or sum([m.nbytes for m in _left]) > LIMIT:
+    if len(piece) <= LIMIT:
+        _left.append(piece)
+    while len(_left) > MOST or sum(map(len, _left)) > LIMIT:
         try:
             _left.pop(0)
         except IndexError:
