@@ -1,5 +1,6 @@
 """Sizes that each call chooses: one program gives for every size what a program for that size gives."""
 
+import re
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -508,3 +509,14 @@ def test_an_assertion_that_is_no_number_is_refused_in_a_line(condition: str) -> 
         return
     with pytest.raises(CompileError, match="shape_assertion"):
         mw.from_mlir(text)
+
+
+def test_places_that_are_counted_from_no_offset_of_the_rank_compile() -> None:
+    """A program of a rank from elsewhere may compare them with the size of a call."""
+    n = mw.Dim("n", max=8)
+    f = mw.jit(lambda x: mw.sum(mw.tanh(x @ x.T), axis=0), mesh="x=2", in_layouts=("[x, _]",))
+    text = f.lower(mw.ShapeDtype((n, 6), "f32")).as_text("local")
+    changed = re.sub(r"(arith.addi (%\w+)), %\w+ : index", r"\1, \2 : index", text, count=1)
+    assert changed != text
+    with mw.compile(changed):
+        pass

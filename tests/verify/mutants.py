@@ -8,6 +8,7 @@ import random
 import re
 import sys
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from verify import parts, test_pieces, test_products
 from verify.corpus import random_programs
 from verify.own_ops import texts_of_ops
 from verify.pairs import EXAMPLES, PROGRAMS, compared, mesh, texts
+from verify.recent import traced
 
 import meshweave as mw
 from meshweave.api.program import random_arguments
@@ -30,8 +32,8 @@ from meshweave.errors import CompileError, MeshweaveError
 from meshweave.ir.bindings import ir
 from meshweave.ir.locations import parse_module
 
-GROUPS = ("named", "part", "own", "random")
-"""Kinds of programs: examples and small ones, parts at a time, ops of our own, random ones."""
+GROUPS = ("named", "part", "own", "recent", "random")
+"""Kinds of programs: examples and small ones, parts at a time, ops of our own, traced functions, random ones."""
 RANDOM = 60
 """Random programs that are changed."""
 Change = Callable[[random.Random, str], "str | None"]
@@ -340,6 +342,9 @@ def programs(examples: bool = False) -> dict[str, tuple[str, str]]:
         pair = texts(text)
         if compared(*pair).status == 0:
             found[f"own {name}"] = pair
+    for name, pair in traced().items():
+        if compared(*pair).status == 0:
+            found[f"recent {name}"] = pair
     for number, text in enumerate(random_programs(RANDOM, 0)):
         pair = texts(text)
         if compared(*pair).status == 0:
@@ -429,13 +434,18 @@ def main() -> int:
             counts["refused in the end"] += 1
             print(f"proven, and refused in the end: {mutant.name}, {mutant.change}: {error}")
             continue
+        except Exception:
+            counts["CRASHED"] += 1
+            print(f"proven, and crashed: {mutant.name}, {mutant.change}\n{mutant.local}")
+            traceback.print_exc(file=sys.stdout)
+            continue
         if not right:
             counts["WRONG"] += 1
             print(f"proven, but wrong: {mutant.name}, {mutant.change}\n{mutant.local}")
     for change, found_of in sorted(changes.items()):
         print(f"{change:18}", ", ".join(f"{n} {what}" for what, n in sorted(found_of.items())))
     print(", ".join(f"{n} {what}" for what, n in sorted(counts.items())))
-    return int(counts["WRONG"] > 0)
+    return int(counts["WRONG"] + counts["CRASHED"] > 0)
 
 
 if __name__ == "__main__":

@@ -4,8 +4,11 @@ from collections import Counter
 
 import pytest
 from depth import some
-from verify import parts
+from verify import parts, recent
 from verify.mutants import computes_the_same, mutants, programs, verdict
+from verify.pairs import compared
+
+import meshweave as mw
 
 
 @pytest.mark.parametrize("seed", some(range(2), 2))
@@ -26,3 +29,14 @@ def test_no_mutant_of_a_part_at_a_time_is_proven() -> None:
         counts[found] += 1
         assert found != "proven" or computes_the_same(mutant), f"{mutant.change}:\n{mutant.local}"
     assert counts["refuted"] > 5
+
+
+@pytest.mark.parametrize("name", some(["step", "step, placed", "updated rows", "any length"], 2))
+def test_no_mutant_of_a_step_or_an_update_is_proven(name: str) -> None:
+    f, given, options = recent.cases()[name]
+    lowered = mw.jit(f, **options).lower(*given)
+    made = {"recent": (lowered.as_text(), lowered.as_text("local"))}
+    assert compared(*made["recent"]).status == 0
+    for mutant in mutants(8, 2, made):
+        found = verdict(mutant)
+        assert found != "proven" or computes_the_same(mutant), f"{mutant.change}:\n{mutant.local}"

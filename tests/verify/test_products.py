@@ -1,4 +1,4 @@
-"""Products in one form: an online softmax is a softmax, whatever it takes off its scores; one that is wrong is none."""
+"""Products in one form: an online softmax is a softmax, if it takes the maximum off; one that is wrong is none."""
 
 import pytest
 from verify.pairs import compared
@@ -104,6 +104,34 @@ def test_a_slice_in_which_all_is_masked_needs_care() -> None:
     assert verdict(MASKED, *GUARD) == 3
 
 
+SHIFTED = [
+    ("outs(%low : tensor<4xf32>)", "outs(%zero : tensor<4xf32>)"),  # of low scores all become 0
+    ("%exp = math.exp %less", "%exp = math.exp %x"),  # of large ones none is a number
+    (
+        "%less =",
+        "%row = tensor.extract_slice %max[0] [1] [1] : tensor<4xf32> to tensor<1xf32>\n"
+        "%one = tensor.collapse_shape %row [] : tensor<1xf32> into tensor<f32>\n"
+        "%all = linalg.broadcast ins(%one : tensor<f32>) outs(%e : tensor<4x6xf32>) dimensions = [0, 1]\n"
+        "%less = arith.subf %x, %all : tensor<4x6xf32>\n%unread =",
+    ),  # that of another row
+]
+
+
+@pytest.mark.parametrize("right, wrong", SHIFTED)
+def test_a_softmax_takes_off_the_maximum_of_its_row(right: str, wrong: str) -> None:
+    """Of real numbers all of these are the same."""
+    whole = WHOLE.replace("SCORES", PLAIN)
+    assert right in whole
+    assert compared(whole, whole.replace(right, wrong)).status == 3
+    assert compared(whole.replace(right, wrong), whole).status == 3
+
+
+@pytest.mark.parametrize("scores", [PLAIN, MASKED], ids=["plain", "masked"])
+def test_slices_begin_with_no_maximum(scores: str) -> None:
+    assert verdict(scores, "%old = %low", "%old = %zero") == 3
+    assert verdict(scores, "outs(%old : tensor<4xf32>)", "outs(%low : tensor<4xf32>)") == 3
+
+
 SAME = "func.func @main(%a: tensor<4xf32>, %b: tensor<4xf32>) -> tensor<4xf32> { BODY return %r : tensor<4xf32> }"
 
 
@@ -122,16 +150,21 @@ def test_factors_have_no_order(one: str, other: str, same: bool) -> None:
 
 
 def test_what_may_be_0_does_not_go_with_its_inverse() -> None:
-    """`a / a * b` has no number where a is 0; `exp(a) / exp(a) * b` is b."""
+    """`a / a * b` has no number where a is 0; with `abs(a) + 1` it is b. An exponential may be too large."""
     whole = SAME.replace("BODY", "%r = arith.addf %b, %a : tensor<4xf32>").replace(
         "%b, %a", "%b, %b"
     )
     head = "%d = arith.addf %b, %b : tensor<4xf32> "
     tail = "%q = arith.divf %c, %c : tensor<4xf32> %r = arith.mulf %q, %d : tensor<4xf32>"
-    for make, status in (("math.exp %a", 0), ("math.sin %a", 3)):
+    some = "math.absf %a : tensor<4xf32> %o = arith.constant dense<1.0> : tensor<4xf32> "
+    more = f"{some} %c = arith.addf %p, %o"
+    for make, status in ((more, 0), ("math.exp %a", 3), ("math.sin %a", 3)):
         assert (
             compared(
-                whole, SAME.replace("BODY", f"{head}%c = {make} : tensor<4xf32> {tail}")
+                whole,
+                SAME.replace(
+                    "BODY", f"{head}%{'p' if make == more else 'c'} = {make} : tensor<4xf32> {tail}"
+                ),
             ).status
             == status
         )

@@ -260,7 +260,7 @@ class _Limiting:
             if isinstance(index, Apply) and index.name == "arith.addi":
                 index, offset = (kernel.code[k] for k in index.operands)
                 begin = op.operands[offset.source] if isinstance(offset, Scalar) else None
-                if begin not in self.offsets.known.values():
+                if begin is None or begin not in self.offsets.known.values():
                     continue
             if predicate is None or predicate.value not in _BELOW:
                 continue

@@ -85,7 +85,8 @@ def _computed(terms: Terms, node: Node) -> int:
         return NUMBER if known[0] != ANY else ANY
     if node.op == "product":
         below = [is_not_zero(terms, r) for r, e in zip(node.reads, node.detail) if e < 0]
-        return NUMBER if min(known) == NUMBER and all(below) else ANY
+        known = [k for k, e in zip(known, node.detail) if e]
+        return NUMBER if min(known, default=NUMBER) == NUMBER and all(below) else ANY
     if node.op == "arith.select":
         x = compared_with_low(terms, node.reads[0])
         is_guard = x == node.reads[2] and known[2] == LOW
@@ -173,8 +174,9 @@ def _sign_of(terms: Terms, node: Node) -> int:
         return _sign(terms, node.detail[0])
     known = [sign(terms, r) for r in node.reads]
     if node.op == "product":
-        squares = [max(s, NOT_NEGATIVE) if e % 2 == 0 else s for s, e in zip(known, node.detail)]
-        return min(squares)
+        factors = [(s, e) for s, e in zip(known, node.detail) if e]
+        squares = [max(s, NOT_NEGATIVE) if e % 2 == 0 else s for s, e in factors]
+        return min(squares, default=POSITIVE)
     if node.op in ("arith.addf", *_CHOSEN):
         return max(known) if min(known) or node.op in _CHOSEN else ANY_SIGN
     if node.op == "arith.select":

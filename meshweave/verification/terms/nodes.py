@@ -133,6 +133,8 @@ def _zero_fill(
     """Return 0 where a factor is 0 beyond the end of a dim and all others are numbers; None where nothing is known."""
     zeros = 0
     for view, exponent in zip(reads, exponents):
+        if not exponent:
+            continue
         at = view.exprs.index(expr) if expr in view.exprs else None
         fill = None if at is None else view.fills[at]
         up = isinstance(exponent, int) and exponent > 0

@@ -2,9 +2,9 @@
 
     exp(s - m) / sum exp(s - m)      exp(s) * exp(m)^-1 * (exp(m)^-1 * sum exp(s))^-1  =  exp(s) * (sum exp(s))^-1
 
-So a softmax is the same term whatever was taken off its scores, and an accumulator that is rescaled from slice to slice
-joins with what is added to it. A factor goes with its inverse only where it is surely a number and not 0, or where the
-product is none anyway.
+So an accumulator of a softmax that is rescaled from slice to slice joins with what is added to it. A factor goes with
+its inverse only where it is surely a number and not 0, or where the product is none anyway; an exponential leaves a
+factor of exponent 0, its shift (`shifts.py`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from meshweave.verification.terms.arith import is_integer
 from meshweave.verification.terms.levels import (
     ANY,
     NUMBER,
-    compared_with_low,
     exponent_of,
     is_defined,
     is_finite,
@@ -25,6 +24,7 @@ from meshweave.verification.terms.levels import (
 )
 from meshweave.verification.terms.nodes import Factor, factors_of, plain, turn
 from meshweave.verification.terms.reductions import joined_factors, reduce
+from meshweave.verification.terms.shifts import left_shifts, unguarded
 from meshweave.verification.terms.terms import Term, Terms, dims_values, opened
 
 
@@ -37,13 +37,15 @@ def product(terms: Terms, type_: str, factors: Sequence[Factor]) -> Term:
     """Return the product of factors, in its one form."""
     flat = [(f, e * k) for view, e in factors for f, k in factors_of(terms, view)]
     ups, downs = _gathered(terms, flat)
-    _cancelled(terms, ups, downs)
+    shifts = [view for view, exponent in flat if not exponent]
+    shifts += _cancelled(terms, ups, downs)
     while (found := joined_factors(terms, ups)) is not None:
         a, b, joined = found
         del ups[a], ups[b]
         ups[joined] = ups.get(joined, 0) + 1
     for view in [*ups, *downs]:
-        _guard_cancelled(terms, view, ups, downs)
+        shifts += _guard_cancelled(terms, view, ups, downs)
+    shifts = left_shifts(terms, shifts, list(ups), list(downs)) if shifts else []
     zero, one = [terms.constant(type_, n if is_integer(type_) else float(n)) for n in (0, 1)]
     if (
         zero in ups
@@ -53,7 +55,7 @@ def product(terms: Terms, type_: str, factors: Sequence[Factor]) -> Term:
         return zero
     ups.pop(one, None)
     downs.pop(one, None)
-    made = [*ups.items(), *[(v, -e) for v, e in downs.items()]]
+    made = [*ups.items(), *[(v, -e) for v, e in downs.items()], *[(v, 0) for v in shifts]]
     made.sort(key=lambda factor: (turn(factor[0]), factor[1]))
     if not made:
         return one
@@ -63,9 +65,11 @@ def product(terms: Terms, type_: str, factors: Sequence[Factor]) -> Term:
 
 
 def _gathered(terms: Terms, factors: Sequence[Factor]) -> tuple[dict[Term, int], dict[Term, int]]:
-    """Add up exponents, those above and those below 0 apart."""
+    """Add up exponents, those above and those below 0 apart; those that are 0 are left out."""
     ups, downs = dict[Term, int](), dict[Term, int]()
     for view, exponent in factors:
+        if not exponent:
+            continue
         value = terms.constant_of(view)
         if exponent < 0 and isinstance(value, float) and _is_power_of_two(value):
             view, exponent = terms.constant(terms.type_of(view), 1 / value), -exponent
@@ -82,8 +86,9 @@ def _is_power_of_two(value: float) -> bool:
     )
 
 
-def _cancelled(terms: Terms, ups: dict[Term, int], downs: dict[Term, int]) -> None:
-    """Let factors go with their inverses, where that changes no number."""
+def _cancelled(terms: Terms, ups: dict[Term, int], downs: dict[Term, int]) -> list[Term]:
+    """Let factors go with their inverses, where that changes no number; return the exponentials that went."""
+    gone = []
     for view in [v for v in ups if v in downs]:
         below = [d for d in downs if d != view]
         if not is_defined(terms, view):
@@ -91,6 +96,15 @@ def _cancelled(terms: Terms, ups: dict[Term, int], downs: dict[Term, int]) -> No
         if not is_not_zero(terms, view) and not any(_vanishes(terms, view, d) for d in below):
             continue
         _remove(ups, downs, view, view)
+        gone.append(view)
+    return [_shift(terms, v) for v in gone if exponent_of(terms, v) is not None]
+
+
+def _shift(terms: Terms, view: Term) -> Term:
+    """Return an exponential without what guards its exponent from being -inf."""
+    exponent = exponent_of(terms, view)
+    bare = unguarded(terms, exponent) if exponent else None
+    return plain(terms, "math.exp", (), terms.type_of(view), [bare]) if bare else view
 
 
 def _remove(ups: dict[Term, int], downs: dict[Term, int], up: Term, down: Term) -> None:
@@ -103,24 +117,20 @@ def _remove(ups: dict[Term, int], downs: dict[Term, int], up: Term, down: Term) 
 
 def _guard_cancelled(
     terms: Terms, view: Term, ups: dict[Term, int], downs: dict[Term, int]
-) -> None:
-    """Let `exp(x)` go with `exp(x == -inf ? number : x)` below it where another factor is 0 when x is -inf."""
-    guarded = _guarded(terms, exponent_of(terms, view)) if view in downs else None
+) -> list[Term]:
+    """Let `exp(x)` go with `exp(x == -inf ? number : x)` below it where another factor is 0 when x is -inf.
+
+    Return what went, if so.
+    """
+    exponent = exponent_of(terms, view) if view in downs else None
+    guarded = unguarded(terms, exponent) if exponent else None
     if guarded is None:
-        return
+        return []
     up = next((u for u in ups if exponent_of(terms, u) == guarded), None)
-    if up is not None and any(_vanishes(terms, up, u) for u in ups if u != up):
-        _remove(ups, downs, up, view)
-
-
-def _guarded(terms: Terms, view: Term | None) -> Term | None:
-    """Return x of `x == -inf ? number : x`, None for any other value."""
-    if view is None or terms.nodes[view.node].op != "arith.select":
-        return None
-    values = dims_values(view.exprs)
-    test, number, x = [terms.composed(r, values) for r in terms.nodes[view.node].reads]
-    compared = compared_with_low(terms, test)
-    return x if compared == x and level(terms, number) == NUMBER and not view.guards else None
+    if up is None or not any(_vanishes(terms, up, u) for u in ups if u != up):
+        return []
+    _remove(ups, downs, up, view)
+    return [up]
 
 
 def _vanishes(terms: Terms, view: Term, other: Term) -> bool:

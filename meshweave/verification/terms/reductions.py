@@ -951,7 +951,7 @@ def _factored(terms: Terms, a: Term, b: Term, depth: int) -> Term | None:
 
 def _is_scale(terms: Terms, factors: Sequence[Factor]) -> bool:
     """Tell whether factors are inverse exponentials: what two accumulators of a softmax are scaled by."""
-    return all(e < 0 and terms.nodes[v.node].op == "math.exp" for v, e in factors)
+    return all(e <= 0 and terms.nodes[v.node].op == "math.exp" for v, e in factors)
 
 
 def _absorbed(terms: Terms, kind: str, a: Term, b: Term, depth: int) -> Term | None:
