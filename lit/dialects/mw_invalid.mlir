@@ -266,3 +266,31 @@ func.func @gaps(%a: memref<4x4xf32, strided<[8, 1]>>, %b: memref<4x4xf32>, %i: m
   "mw.lapack"(%a, %b, %i) {routine = "potrf", outs = 2 : i64} : (memref<4x4xf32, strided<[8, 1]>>, memref<4x4xf32>, memref<i32>) -> ()
   return
 }
+
+// -----
+
+func.func @attention_of_other_tensors(%q: tensor<8x4xbf16>, %v: tensor<6x4xbf16>) -> tensor<8x4xbf16> {
+  // expected-error @below {{'mw.attention' op has a map affine_map<(d0, d1, d2, d3) -> (d2, d3)> whose loops do not run over all of tensor<6x4xbf16>}}
+  %0 = "mw.attention"(%q, %v, %v) ({
+  ^bb0(%s: bf16):
+    "mw.yield"(%s, %s) : (bf16, bf16) -> ()
+  }) {bounds = array<i64>, rounded = bf16, sizes = array<i64: 8, 4, 5, 4>, maps = [
+    affine_map<(d0, d1, d2, d3) -> (d0, d3)>, affine_map<(d0, d1, d2, d3) -> (d2, d3)>,
+    affine_map<(d0, d1, d2, d3) -> (d2, d1)>, affine_map<(d0, d1, d2, d3) -> (d0, d1)>
+  ]} : (tensor<8x4xbf16>, tensor<6x4xbf16>, tensor<6x4xbf16>) -> tensor<8x4xbf16>
+  return %0 : tensor<8x4xbf16>
+}
+
+// -----
+
+func.func @attention_that_yields_one_score(%q: tensor<8x4xbf16>) -> tensor<8x4xbf16> {
+  // expected-error @below {{'mw.attention' op needs a body of 1 scalars that yields two scores}}
+  %0 = "mw.attention"(%q, %q, %q) ({
+  ^bb0(%s: bf16):
+    "mw.yield"(%s) : (bf16) -> ()
+  }) {bounds = array<i64>, rounded = bf16, sizes = array<i64: 8, 4, 8, 4>, maps = [
+    affine_map<(d0, d1, d2, d3) -> (d0, d3)>, affine_map<(d0, d1, d2, d3) -> (d2, d3)>,
+    affine_map<(d0, d1, d2, d3) -> (d2, d1)>, affine_map<(d0, d1, d2, d3) -> (d0, d1)>
+  ]} : (tensor<8x4xbf16>, tensor<8x4xbf16>, tensor<8x4xbf16>) -> tensor<8x4xbf16>
+  return %0 : tensor<8x4xbf16>
+}

@@ -6,7 +6,7 @@ Two views. On *tensors*, after `lower-collectives` and `fuse-kernels`: the linal
 and how long it lives. `mw.program` says what holds for the whole program.
 
 `mw.scan`, `mw.order`, `mw.scatter`, `mw.lapack` and `mw.fft` stand in the global view too: frontends make them, since
-linalg has no such op.
+linalg has no such op. `mw.attention` is what `select-kernels` makes of an attention for gpus.
 """
 
 # No `from __future__ import annotations` here: the field types are read as classes.
@@ -17,6 +17,7 @@ from typing import Any
 from meshweave.dialects.checks import ends_in, in_module, require
 from meshweave.dialects.dist import I64Array
 from meshweave.dialects.rows import mixed_rows
+from meshweave.ir.attention import misfit as attention_misfit
 from meshweave.ir.bindings import ext, ir
 from meshweave.ir.fft import misfit as fft_misfit
 from meshweave.ir.lapack import misfit, misplaced
@@ -189,6 +190,43 @@ class FftOp(Mw.Operation, name="fft", traits=[_PureOnTensors]):
     def verify_invariants(self) -> bool:
         wrong = fft_misfit(self.operation)
         return require(self, not wrong, wrong)
+
+
+@mixed_rows
+class AttentionOp(Mw.Operation, name="attention", traits=[ext.Pure]):
+    """Compute softmax(f(q k^T)) v without its scores; f is the body.
+
+    Operands are q, k, v and whatever else f reads. `maps` says for each, and at last for the result, where its dims run
+    with loops of `sizes`: those of the batch, then query, column, key and the loop that scores add up. The body takes
+    the sum of products of a query and a key, then an element of each further operand, and yields the score, then the
+    score where all `bounds` hold. These are three numbers each, `upper, slope, offset`: a score is -inf but where
+    key <= slope * query + offset, or >= for an `upper` of 0. Weights are `rounded` to a type before they are summed;
+    a row that the body leaves nothing of is 0/0, or 0 with `zeros`.
+    """
+
+    values: Sequence[ext.Operand[Any]]
+    output: ext.Result[Any]
+    maps: ir.ArrayAttr
+    sizes: I64Array
+    bounds: I64Array
+    rounded: ir.TypeAttr
+    body: ext.Region
+
+    def verify_invariants(self) -> bool:
+        wrong = attention_misfit(self.operation)
+        return require(self, not wrong, wrong)
+
+    def verify_region_invariants(self) -> bool:
+        ops = ends_in(self, "mw.yield")
+        if ops is None:
+            return False
+        block, end = self.operation.regions[0].blocks[0], list(ops[-1].operands)
+        given = len(self.operation.operands) - 2
+        return require(
+            self,
+            len(block.arguments) == given and len(end) == 2,
+            f"needs a body of {given} scalars that yields two scores",
+        )
 
 
 @mixed_rows
@@ -372,6 +410,30 @@ class AccumulatorOp(Mw.Operation, name="accumulator", traits=[ext.Pure]):
 
     start: Sequence[ext.Operand[Any]]
     result: ir.IntegerAttr
+    output: ext.Result[Any]
+
+
+class ScoresOp(Mw.Operation, name="scores", traits=[ext.Pure]):
+    """Multiply two elements, of a query and a key, and add up along the loop that reduces both."""
+
+    query: ext.Operand[Any]
+    key: ext.Operand[Any]
+    output: ext.Result[Any]
+
+
+class WeightedOp(Mw.Operation, name="weighted", traits=[ext.Pure]):
+    """Weight elements with the softmax of their scores and add up, along the loop of the keys.
+
+    `inside` is the score where all `bounds` hold, which are of `query` and of the loop of the `keys`, so many. Bounds
+    and `zeros` are those of `mw.attention`.
+    """
+
+    score: ext.Operand[Any]
+    inside: ext.Operand[Any]
+    value: ext.Operand[Any]
+    query: ext.Operand[ir.IndexType]
+    bounds: I64Array
+    keys: ir.IntegerAttr
     output: ext.Result[Any]
 
 

@@ -68,7 +68,7 @@ _ANY, _BF16, _TF32 = frozenset[str](), frozenset({"bf16"}), "gemm_tf32"
 KERNELS: dict[str, FastPath] = {
     kernel.name: kernel
     for kernel in (
-        FastPath("flash", "attention without its score matrix", SHORT | _FLOATS, _CPU, DETERMINISTIC),
+        FastPath("flash", "attention without its score matrix", SHORT | _FLOATS, _BOTH, DETERMINISTIC),
         FastPath("blas", "a product of matrices, by the library", _FLOATS, _CPU, DETERMINISTIC),
         FastPath("lapack", "a factorisation or triangular system, by the library", _FLOATS, _CPU, DETERMINISTIC),
         FastPath("gemm_bf16", "a product of bf16, by the processor's instructions", _BF16, _CPU, DETERMINISTIC),

@@ -249,6 +249,8 @@ def read_body(block: ir.Block) -> Body:
             node: BodyNode = Gather(tensor, tuple([number_of(v) for v in places]), made[0].type)
         elif name == "linalg.index":
             node = Index(op.attributes["dim"].value)
+        elif name == "mw.index":
+            node = Index(op.attributes["map"].value.results[0].position)
         elif name == "arith.constant":
             node = Constant(op.attributes["value"], made[0].type)
         elif len(op.regions) or len(made) != 1:

@@ -21,6 +21,7 @@ from meshweave.layout.mesh import Mesh
 from meshweave.verification.alike import alike
 from meshweave.verification.answer import Answer, Finding, joined
 from meshweave.verification.ops import (
+    attention,
     collectives,
     fft,
     lapack,
@@ -44,7 +45,7 @@ MOST_TERMS = 1_000_000
 """Terms that are made before the rest is left unproven; half as many ops are read of each program."""
 LEAST_TERMS = 2_000
 """Terms that a compile may make in any case where it writes loops out; else twice the ops that it has read."""
-READERS = (collectives, fft, lapack, loops, repeats, scans, scatters, sorting, tensors)
+READERS = (attention, collectives, fft, lapack, loops, repeats, scans, scatters, sorting, tensors)
 """The files that say how ops are read; importing them registers what they say."""
 
 

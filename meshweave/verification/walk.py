@@ -59,6 +59,7 @@ class ProgramWalk:
     known: dict[Hashable, Term] = field(default_factory=dict)
     saved: int = 0  # ops that are not read again
     shortened: bool = False
+    spelled: list[ir.Module] = field(default_factory=list)  # what ops stand for, written out
     _read: dict[Hashable, ReadCall] = field(default_factory=dict)
     _last: dict[Hashable, tuple[list[Term], ReadCall]] = field(default_factory=dict)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
 from benchmarks.gpu.programs import Case, attention, cases, gelu, mlp, norm, softmax
@@ -15,6 +18,39 @@ def check(case: Case, result: np.ndarray, dtype: str) -> None:
     wanted = case.expected(dtype)
     limit = TOLERANCE[dtype] * np.abs(wanted).max()
     np.testing.assert_allclose(result.astype(np.float64), wanted, rtol=0, atol=limit)
+
+
+def scores(xp: Any, q: Any, k: Any) -> Any:
+    """Of heads x positions x width."""
+    return q @ xp.permute_dims(k, (0, 2, 1)) / q.shape[-1] ** 0.5
+
+
+def masked(keep: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    """Attention of the keys that stay: keep(query, key), the last query at the last key."""
+
+    def program(xp: Any, q: Any, k: Any, v: Any) -> Any:
+        rows, keys = q.shape[1], k.shape[1]
+        i, j = xp.arange(rows)[:, None] + (keys - rows), xp.arange(keys)[None, :]
+        return softmax(xp, xp.where(keep(i, j), scores(xp, q, k), -np.inf)) @ v
+
+    return program
+
+
+causal = masked(lambda i, j: j <= i)
+window = masked(lambda i, j: (j <= i) & (j > i - 40))
+
+
+def shared(xp: Any, q: Any, k: Any, v: Any) -> Any:
+    """Several heads share keys and values."""
+    heads, groups = q.shape[0], k.shape[0]
+    many = [
+        xp.reshape(
+            xp.broadcast_to(x[:, None], (groups, heads // groups, *x.shape[1:])),
+            (heads, *x.shape[1:]),
+        )
+        for x in (k, v)
+    ]
+    return attention(xp, q, *many)
 
 
 KERNELS = cases(
@@ -53,6 +89,11 @@ KERNELS = cases(
         ("product_one", lambda xp, a, b, c: a @ b * 2 + c, [(1, 520), (520, 264), (264,)]),
         ("product_bias", lambda xp, a, b, c: gelu(xp, a @ b / 8 + c), [(96, 64), (64, 72), (72,)]),
         ("attention", attention, [(2, 64, 32)] * 3),
+        ("attention_wide", attention, [(2, 150, 128), (2, 200, 128), (2, 200, 128)]),
+        ("attention_causal", causal, [(3, 200, 64), (3, 260, 64), (3, 260, 64)]),
+        ("attention_window", window, [(2, 200, 32), (2, 200, 32), (2, 200, 32)]),
+        ("attention_shared", shared, [(4, 70, 48), (2, 130, 48), (2, 130, 48)]),
+        ("attention_odd", attention, [(1, 33, 33), (1, 77, 33), (1, 77, 17)]),
     )
 )
 """A program for each family of kernels, ragged sizes among them."""

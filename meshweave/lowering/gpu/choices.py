@@ -15,6 +15,7 @@ from meshweave.lowering.nests.rows import KernelUnit
 from meshweave.report import KernelRow
 from meshweave.transforms.kernels.select_kernels import joined, reasons_of
 
+FLASH = "flash"
 _FUSED = "computed in the kernel of what reads it"
 _FORM = "its sizes, its strides or what shares its kernel is not for it"
 
@@ -57,6 +58,8 @@ def _taken(row: KernelRow, taken: Mapping[tuple[str, bool], list[str]]) -> Kerne
     if not found:
         return replace(row, why=_FUSED)
     kernel, *others = [name for name in KERNELS if name in found]
+    if kernel == row.kernel == FLASH:
+        return row
     names = list(KERNELS)
     faster = [r for r in reasons_of(row.why) if names.index(r[0]) < names.index(kernel)]
     reasons = [joined([reason]) for reason in faster]

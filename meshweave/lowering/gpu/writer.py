@@ -148,6 +148,25 @@ class DeviceWriter(Writer):
         text = f"nvvm.shfl.sync bfly {mask}, {value.name}, {self.constant(distance).name}, {lanes}"
         return self.let(f"{text} : {value.type} -> {value.type}", value.type)
 
+    # Numbers.
+
+    def most(self, left: Value, right: Value | int) -> Value:
+        """Return the greater of two signed integers."""
+        other = self.as_value(right, left.type)
+        return self.let(f"arith.maxsi {left.name}, {other.name} : {left.type}", left.type)
+
+    def larger(self, left: Value, right: Value) -> Value:
+        """Return the larger of two floats; of a NaN and a number the number."""
+        return self.let(f"arith.maxnumf {left.name}, {right.name} : {left.type}", left.type)
+
+    def negative(self, value: Value) -> Value:
+        """Return a float with the other sign."""
+        return self.let(f"arith.negf {value.name} : {value.type}", value.type)
+
+    def exp2(self, value: Value) -> Value:
+        """Return 2 to the power of an f32, a few units off in the last place; subnormal results are 0."""
+        return self.let(f"nvvm.ex2 {value.name} {{ftz = true}} : f32", "f32")
+
     # Asynchronous copies and tensor cores.
 
     def copy_async(self, target: Value, source: Value, nbytes: int, some: Value | None) -> None:

@@ -9,6 +9,7 @@ from meshweave.bundle import Port
 from meshweave.dialects.dist import COMPLEX, TAKES, UNSIGNED, WEIGHT
 from meshweave.errors import CompileError
 from meshweave.hints.fast_paths import KERNEL, SWITCHES
+from meshweave.ir.attention import ATTENTION, spelled
 from meshweave.ir.bindings import ir
 from meshweave.ir.build import OpBuilder, tensor_type
 from meshweave.ir.factorizations import LOOPS
@@ -82,7 +83,7 @@ def spell_out(function: ir.OpView, target: str) -> None:
     """Write scans, orders, scatters and LAPACK as linalg ops or loops, and tensor.pad and tensor.concat as insertions.
 
     So the ops that make the pieces write them in place. An op whose loops never run gives what it starts from. Kernels
-    of gpus run in no order: there scans take rounds.
+    of gpus run in no order: there scans take rounds. Attention of one op is written out where no kernel computes it.
     """
     for op in ops_of(function, SCAN):
         made = by_doubling(op.operation) if target == "gpu" else generic_scan(op.operation)
@@ -102,6 +103,10 @@ def spell_out(function: ir.OpView, target: str) -> None:
             replace_op(op.operation, of_nothing(op.operation))
         elif target == "gpu" or not _by_library(op.operation):
             replace_op(op.operation, factored_in_loops(op.operation))
+    if target == "cpu":
+        for op in ops_of(function, ATTENTION):
+            operands = list(op.operation.operands)
+            replace_op(op.operation, [spelled(op.operation, OpBuilder.before(op), operands)])
     for op in ops_of(function, "linalg.generic"):
         _without_iterations(op.operation)
     for op in ops_of(function, "tensor.pad", "tensor.concat"):

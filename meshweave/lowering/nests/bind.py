@@ -11,10 +11,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
+from meshweave.ir.attention import SCORES
 from meshweave.ir.bindings import ir
 from meshweave.ir.expressions import (
     Accumulator,
     AnyNode,
+    Apply,
     Gather,
     Index,
     Load,
@@ -290,11 +292,16 @@ def without_ones(nest: LoopNest) -> LoopNest:
 
 
 def merged(nest: LoopNest, first: int = 0) -> LoopNest:
-    """Merge neighbouring loops where every access allows; loops before `first` stay apart."""
+    """Merge neighbouring loops where every access allows; loops before `first` stay apart.
+
+    So do those that reduce an attention: the scores are added up along one of them only.
+    """
     dim = len(nest.sizes) - 2
+    apart = any(isinstance(node, Apply) and node.name == SCORES for node in nest.code)
     while dim >= first:
         inner = nest.sizes[dim + 1]
         same_kind = (dim in nest.reductions) == (dim + 1 in nest.reductions)
+        same_kind &= not (apart and dim in nest.reductions)
         same_kind &= nest.limit(dim) is None and nest.limit(dim + 1) is None
         if same_kind and all(s[dim] == s[dim + 1] * inner for s in all_strides(nest)):
             nest = merged_at(nest, dim)

@@ -30,7 +30,7 @@ from meshweave.lowering.host.program_op import engine_of
 from meshweave.lowering.nests import linear
 from meshweave.lowering.nests.bodies import with_tensor
 from meshweave.lowering.nests.direct import read_directly
-from meshweave.lowering.nests.items import Item, Reader
+from meshweave.lowering.nests.items import PRODUCTS, Item, Reader
 from meshweave.lowering.nests.kernel_ops import KernelWriter
 from meshweave.lowering.nests.kernels import FusedKernel, KernelBuilder, view_access
 from meshweave.lowering.nests.prices import PRICED, Prices
@@ -149,7 +149,7 @@ class Fusion:
         if number >= len(user.op.operands) - len(user.outs) and user.outs:
             out = number - (len(user.op.operands) - len(user.outs))
             return item.kind != "splat" and user.reads(out)
-        if user.kind == "contract":
+        if user.kind in PRODUCTS:
             kernels.add(user.number)
             if self._widened_once(item, user, value):
                 return False
@@ -244,7 +244,7 @@ class Fusion:
         its place, so that a library can still write it.
         """
         uses = self.reader.uses.get(item.op.results[0], ())
-        if item.kind != "contract" or len(uses) != 1 or kernel.outputs[0].reads:
+        if item.kind not in PRODUCTS or len(uses) != 1 or kernel.outputs[0].reads:
             return item, kernel
         (copy, _), out = uses[0], kernel.outputs[0]
         if self._apart(item, copy):
@@ -274,7 +274,7 @@ class Fusion:
             needed = (
                 user.kind == "other"
                 or (user.kind == "view" and user.exists)
-                or (user.kind == "contract" and number < len(user.sources))
+                or (user.kind in PRODUCTS and number < len(user.sources))
             )
             if not (needed or gathered):
                 continue

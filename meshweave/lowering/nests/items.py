@@ -2,8 +2,8 @@
 
 Kinds: "map" (elementwise, may be computed inside its readers), "copy" (a map that only moves:
 transpose, broadcast), "view" (reshape or slice), "splat" (one scalar everywhere), "contract"
-(multiply-add with reuse), "reduce" (any other linalg op), "other" (stays as it is: its operands
-must exist as tensors).
+(multiply-add with reuse), "attention" (`mw.attention`), "reduce" (any other linalg op), "other"
+(stays as it is: its operands must exist as tensors).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from meshweave.hints.fast_paths import (
     SWITCHES,
     known,
 )
+from meshweave.ir.attention import ATTENTION, AttentionForm
 from meshweave.ir.bindings import ir
 from meshweave.ir.build import DYNAMIC, IteratorType, iterator_types, static_offsets
 from meshweave.ir.expressions import (
@@ -39,6 +40,7 @@ from meshweave.ir.expressions import (
 )
 from meshweave.ir.locations import location_text
 from meshweave.lowering.nests import linear
+from meshweave.lowering.nests.attention import attention_body
 from meshweave.lowering.nests.bodies import (
     computes_nothing,
     constant_of,
@@ -48,6 +50,8 @@ from meshweave.lowering.nests.bodies import (
 )
 from meshweave.lowering.nests.linear import IndexMap, Linear
 
+PRODUCTS = ("contract", "attention")
+"""Kinds that read and write tensors: nothing is computed inside of them."""
 VIEWS = ("tensor.expand_shape", "tensor.collapse_shape", "tensor.extract_slice")
 
 
@@ -139,6 +143,8 @@ class Reader:
         name = op.name
         if name == "linalg.generic":
             return self._generic(op, block)
+        if name == ATTENTION:
+            return self._attention(op, block)
         if name in VIEWS:
             return Item(op, "view", len(self.items), block, sources=[op.operands[0]])
         if name == "arith.constant" and isinstance(op.results[0].type, ir.RankedTensorType):
@@ -168,6 +174,15 @@ class Reader:
         item.out_accesses = [linear.identity(len(shape))]
         return item
 
+    def _attention(self, op: ir.Operation, block: ir.Block) -> Item:
+        form = AttentionForm.of(op)
+        item = Item(op, "attention", len(self.items), block, attention_body(op, form))
+        *item.accesses, written = (_access(attr) for attr in op.attributes["maps"])
+        item.sources, item.out_accesses = list(op.operands), [written]
+        item.sizes = form.sizes
+        item.reductions = frozenset({len(form.sizes) - 1, len(form.sizes) - 2})
+        return item
+
     def _generic(self, op: ir.Operation, block: ir.Block) -> Item:
         operands, attributes = list(op.operands), op.attributes
         inputs = len(operands) - len(op.results)
@@ -193,6 +208,12 @@ class Reader:
             assert order is not None
             _in_result_order(item, order)
         return item
+
+
+def _access(attr: ir.AffineMapAttr) -> IndexMap:
+    access = linear.from_map(attr)
+    assert access is not None, f"{attr} is a sum of loops: its verifier has said so"
+    return access
 
 
 def _chosen(op: ir.Operation) -> str:

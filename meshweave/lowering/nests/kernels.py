@@ -27,7 +27,7 @@ from meshweave.ir.expressions import (
 )
 from meshweave.lowering.nests import linear
 from meshweave.lowering.nests.bodies import constant_of, folded
-from meshweave.lowering.nests.items import Item, Reader
+from meshweave.lowering.nests.items import PRODUCTS, Item, Reader
 from meshweave.lowering.nests.linear import IndexMap, Linear
 
 A = TypeVar("A")
@@ -116,7 +116,7 @@ class KernelBuilder:
             tuple([value.type for value in self.operands]),
             tuple(self._table.nodes),
             tuple([replace(output, value=v) for output, v in zip(outputs, values)]),
-            item.kind == "contract",
+            item.kind in PRODUCTS,
             item.library,
             self._switches,
         )

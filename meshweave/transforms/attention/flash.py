@@ -18,9 +18,8 @@ from meshweave.ir.expressions import Apply, Constant, inputs
 from meshweave.ir.expressions import Index as IndexNode
 from meshweave.transforms.attention.expressions import LoopIndex, Operand, dims_of, loops_in
 from meshweave.transforms.attention.mask import MaskBound, bounds_of
-from meshweave.transforms.attention.match import Attention
+from meshweave.transforms.attention.match import Attention, take_place
 from meshweave.transforms.attention.tiles import BodyWriter, LoopPiece, TensorTile, TileBody, Tiles
-from meshweave.transforms.base import unused
 from meshweave.transforms.kernels.kernel_patterns import FALLING
 
 QUERIES = 64
@@ -40,14 +39,7 @@ def rewrite(
     marks: attributes of the new linalg ops; product_marks: of those that are products. cache: bytes of the cache of
     which the scores of a tile may take half.
     """
-    result = _Flash(found, marks, product_marks, cache).run()
-    found.final.results[0].replace_all_uses_with(result)
-    found.final.erase()
-    left = list(dict.fromkeys(found.visited))
-    while dead := [op for op in left if unused(op)]:
-        left = [op for op in left if not unused(op)]
-        for op in dead:
-            op.erase()
+    take_place(found, _Flash(found, marks, product_marks, cache).run())
 
 
 class _TileRun(NamedTuple):

@@ -26,11 +26,12 @@ from meshweave.transforms.attention.expressions import (
 )
 from meshweave.transforms.attention.product import MatrixProduct, divided_product, product_of
 from meshweave.transforms.attention.softmax import NotAttention, Softmax
-from meshweave.transforms.base import users
+from meshweave.transforms.base import unused, users
 
 MIN_BYTES = 64 << 10
 """Of one score matrix: smaller ones stay in the first caches, and nothing is won without them."""
-_DTYPES = ("f32", "f64")
+FLOATS = ("f32", "f64")
+"""What scores may be where they are computed as they are written."""
 
 
 @dataclass
@@ -40,6 +41,7 @@ class Attention:
     final:   the last product; sizes: of all loops; score: node of the scores before softmax, made of the node `raw`,
              which is `scale` times the product of query and key.
     writes:  of the result, a coordinate for each dim.
+    weights: type of the softmax as the last product reads it.
     zeros:   whether a row that its mask leaves nothing of is 0; otherwise it is 0/0.
     visited: all ops that it replaces or looks through.
     """
@@ -59,14 +61,16 @@ class Attention:
     raw: int
     writes: tuple[Coordinate, ...]
     dtype: ir.Type
+    weights: ir.Type
     zeros: bool
     visited: list[ir.Operation] = field(default_factory=list)
 
 
-def match(op: ir.Operation) -> Attention:
+def match(op: ir.Operation, dtypes: Sequence[str] = FLOATS, least: int = MIN_BYTES) -> Attention:
     """Return the attention that ends in `op`: in a product, or in the division of one by the sum over its keys.
 
-    Raises NotAttention, with the reason.
+    dtypes: types that its scores may have; least: bytes that a head's scores must exceed. Raises NotAttention, with the
+    reason.
     """
     product, divided = product_of(op), None
     if product is None:
@@ -76,7 +80,7 @@ def match(op: ir.Operation) -> Attention:
     reason = NotAttention("no softmax before it")
     for which in (0, 1):
         try:
-            return _Match(product, which, divided).run()
+            return _Match(product, which, divided, dtypes, least).run()
         except NotAttention as error:
             reason = error if error.args[0].startswith("the scores") else reason
     raise reason
@@ -89,8 +93,14 @@ class _Match:
     """
 
     def __init__(
-        self, last: MatrixProduct, which: int, divided: ir.Operation | None = None
+        self,
+        last: MatrixProduct,
+        which: int,
+        divided: ir.Operation | None,
+        dtypes: Sequence[str],
+        least: int,
     ) -> None:
+        self.dtypes, self.least = dtypes, least
         self.last, self.which, self.divided = last, which, divided
         self.weights, self.v = last.operands[which], last.operands[1 - which]
         self.ex = Expressions()
@@ -115,15 +125,15 @@ class _Match:
         rounded = self.softmax.op(root, "arith.truncf")  # what is never stored is not rounded
         root, emptied = self.softmax.emptied(root if rounded is None else rounded[0])
         if any(self.softmax.op(n, "math.exp") for n in self.ex.below(root)):
-            _of_floats(self.softmax.element(root))
+            self._of_floats(self.softmax.element(root))
         exponent, zeros = self.softmax.matched(*self._parts(root))
         if emptied not in (None, exponent):
             raise NotAttention("no softmax before it: other scores say which rows are empty")
         dtype = last.op.results[0].type.element_type
-        _of_floats(str(dtype))
-        _of_floats(self.softmax.element(exponent), str(dtype))
+        self._of_floats(str(dtype))
+        self._of_floats(self.softmax.element(exponent), str(dtype))
         score, first, entries = self._score(exponent)
-        _of_floats(str(first.op.results[0].type.element_type), str(dtype))
+        self._of_floats(str(first.op.results[0].type.element_type), str(dtype))
         q, k, extent = self._sides(first, entries)
         raw = self.ex.node(first.op.results[0], entries)
         sizes = {**dict(enumerate(last.sizes)), self.inner: extent}
@@ -132,17 +142,25 @@ class _Match:
         final = last.op if self.divided is None else self.divided
         found = Attention(
             final, sizes, batch, query, key, columns[0], self.inner, q, k, v, self.ex, score, raw,
-            last.writes, dtype, zeros or emptied is not None,
+            last.writes, dtype, weights.value.type.element_type, zeros or emptied is not None,
         )  # fmt: skip
         visited = dict.fromkeys([last.op, *self.ex.visited, *self.softmax.reductions, first.op])
         found.visited = [op for op in visited if op != final]
         self._read_by_nothing_else(first.op, found.visited)
         return found
 
+    def _of_floats(self, element: str, wanted: str | None = None) -> None:
+        """Refuse an element type that scores cannot have, or that is not `wanted`."""
+        if element not in self.dtypes:
+            raise NotAttention(f"the scores are {element}, {' or '.join(self.dtypes)} is needed")
+        if wanted not in (None, element):
+            raise NotAttention(f"the scores are {element}, what they are multiplied with {wanted}")
+
     def _worth(self, sizes: dict[int, int], first: MatrixProduct) -> None:
-        width = 8 if str(first.op.results[0].type.element_type) == "f64" else 4
-        matrix = sizes[self.query] * sizes[self.key] * width
-        if matrix <= MIN_BYTES:
+        matrix = (
+            sizes[self.query] * sizes[self.key] * first.op.results[0].type.element_type.width // 8
+        )
+        if matrix <= self.least:
             raise NotAttention(f"the scores are {matrix} bytes for each head: they fit the caches")
 
     def _parts(self, root: int) -> tuple[int, int]:
@@ -223,14 +241,6 @@ class _Match:
             raise NotAttention("the scores are its values too")
 
 
-def _of_floats(element: str, wanted: str | None = None) -> None:
-    """Refuse an element type that scores cannot have, or that is not `wanted`."""
-    if element not in _DTYPES:
-        raise NotAttention(f"the scores are {element}, {' or '.join(_DTYPES)} is needed")
-    if wanted not in (None, element):
-        raise NotAttention(f"the scores are {element}, what they are multiplied with {wanted}")
-
-
 def _plain(entries: Sequence[Coordinate], dims: Sequence[int], needed: bool) -> None:
     """Refuse entries that read loops `dims` but as they are, each at most once (exactly once where `needed`)."""
     for d in dims:
@@ -242,4 +252,16 @@ def _plain(entries: Sequence[Coordinate], dims: Sequence[int], needed: bool) -> 
 def score_bytes(found: Attention) -> int:
     """Return the bytes of all score matrices that are never made."""
     rows = prod(found.sizes[d] for d in (*found.batch, found.query))
-    return rows * found.sizes[found.key] * (8 if str(found.dtype) == "f64" else 4)
+    width: int = found.dtype.width
+    return rows * found.sizes[found.key] * width // 8
+
+
+def take_place(found: Attention, result: ir.Value) -> None:
+    """Let `result` take the place of an attention, and erase what that was made of."""
+    found.final.results[0].replace_all_uses_with(result)
+    found.final.erase()
+    left = list(dict.fromkeys(found.visited))
+    while dead := [op for op in left if unused(op)]:
+        left = [op for op in left if not unused(op)]
+        for op in dead:
+            op.erase()

@@ -37,6 +37,7 @@ from meshweave.ir.locations import location_text
 from meshweave.ir.routines import LAPACK, LIBRARY
 from meshweave.plan.collectives import dist_ops
 from meshweave.plan.machine import bf16_unit, cache_bytes
+from meshweave.transforms.attention import whole
 from meshweave.transforms.attention.flash import rewrite
 from meshweave.transforms.attention.match import Attention, match, score_bytes
 from meshweave.transforms.attention.softmax import NotAttention
@@ -116,7 +117,7 @@ class SelectKernels(Pass):
         if not all(a.allows(name) for a in asked for name in self._general):
             take_over(module, generic_copy(module))  # so that every op can be marked
         cache = self.cache_bytes or cache_bytes()
-        rows, refused = _flash(module, asked, cache) if self._has("flash") else ([], {})
+        rows, refused = _flash(module, asked, cache, self.target)
         kernels = [n for n in KERNELS if n not in ("flash", LIBRARY) and self._has(n)]
         has_unit = (self.bf16 or bf16_unit() or "off") != "off"
         for op in linalg_ops(module):
@@ -278,8 +279,10 @@ def _is_float(op: ir.Operation) -> bool:
 # Attention
 
 
-def _flash(module: ir.Module, asked: Askings, cache: int) -> tuple[list[Row], dict[str, str]]:
-    """Rewrite all attentions that may be flash.
+def _flash(
+    module: ir.Module, asked: Askings, cache: int, target: str
+) -> tuple[list[Row], dict[str, str]]:
+    """Rewrite all attentions that may be flash: as loops over tiles, on gpus as the one op that has a kernel there.
 
     Return what they got, and why other products that come close end none.
     """
@@ -287,13 +290,13 @@ def _flash(module: ir.Module, asked: Askings, cache: int) -> tuple[list[Row], di
     if not any(a.allows("flash") for a in asked) or not has_softmax(module):
         return rows, {}
     made = generic_copy(module)
-    attentions, refused = _attentions(made)
+    attentions, refused = _attentions(made, target)
     if any(_may(found, asked) for found in attentions):
         take_over(module, made)
         # The last first: an attention may read what another one gives, which is replaced when its turn comes.
-        for found in reversed(_attentions(module)[0]):
+        for found in reversed(_attentions(module, target)[0]):
             if _may(found, asked):
-                rows.insert(0, _rewritten(found, asked, cache))
+                rows.insert(0, _rewritten(found, asked, cache, target))
         erase_unused(module, "linalg.generic", "tensor.empty")
     return rows, refused
 
@@ -303,21 +306,28 @@ def _may(found: Attention, asked: Askings) -> bool:
     return all(asked.of(op).allows("flash") for op in (found.final, *found.visited))
 
 
-def _attentions(module: ir.Module) -> tuple[list[Attention], dict[str, str]]:
+def _attentions(module: ir.Module, target: str) -> tuple[list[Attention], dict[str, str]]:
     """Return the attentions of a module of generics and, by place, why products that come close end none."""
     found: list[Attention] = []
     refused: dict[str, str] = {}
     for op in ops_of(module, "linalg.generic"):
         try:
-            found.append(match(op.operation))
+            if target == "gpu":
+                attention = match(op.operation, whole.SCORES, 0)
+                whole.suitable(attention)
+            else:
+                attention = match(op.operation)
+            found.append(attention)
         except NotAttention as error:
             if str(error).startswith("the scores"):
                 refused[location_text(op)] = str(error)
     return found, refused
 
 
-def _rewritten(found: Attention, asked: Askings, cache: int) -> Row:
+def _rewritten(found: Attention, asked: Askings, cache: int, target: str) -> Row:
     """Rewrite one attention; its parts take the fastest kernels that they may."""
+    if target == "gpu":
+        return _made_whole(found)
     mine = asked.of(found.final)
     other = "codegen" if mine.allows("codegen") else REFERENCE
     product = "blas" if other == REFERENCE and mine.allows("blas") else other
@@ -328,3 +338,17 @@ def _rewritten(found: Attention, asked: Askings, cache: int) -> Row:
     rewrite(found, marks, {**marks, KERNEL: ir.StringAttr.get(product)}, cache)
     why = f"the fastest there is: {saved} bytes of scores are never made, products of tiles by {product}"
     return Row(f"attention at {where}", "flash", why)
+
+
+def _made_whole(found: Attention) -> Row:
+    """Make one op of an attention."""
+    saved, where = score_bytes(found), location_text(found.final)
+    marks = {KERNEL: ir.StringAttr.get("flash")}
+    if OP in found.final.attributes:
+        marks[OP] = found.final.attributes[OP]
+    whole.suitable(found).rewrite(marks)
+    return Row(
+        f"attention at {where}",
+        "flash",
+        f"the fastest there is: {saved} bytes of scores are never made",
+    )

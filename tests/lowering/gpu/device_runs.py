@@ -19,6 +19,7 @@ from meshweave.lowering.gpu.toolchain.ptx import compile_kernels, device_llvm, t
 from meshweave.lowering.host.program import LoweredProgram
 from meshweave.lowering.nests.rows import KernelUnit
 from meshweave.lowering.stages import lower
+from meshweave.pipeline import run_pipeline
 from meshweave.simulator import ptx as emulator
 
 NUMPY = {"f64": np.float64, "f32": np.float32, "f16": np.float16, "bf16": np.uint16, "i64": np.int64,
@@ -30,13 +31,19 @@ MESH = '"dist.mesh"() {sym_name = "mesh", axes = "x=1"} : () -> ()\n'
 class DeviceRun:
     """A program of one rank, lowered: its units, their kernels, and their runs."""
 
-    def __init__(self, text: str, target: Target | None = None, assemble: bool = True) -> None:
+    def __init__(
+        self, text: str, target: Target | None = None, assemble: bool = True, passes: str = ""
+    ) -> None:
         """text: of a module, whose `@main` calls no collectives and has no control flow. assemble:
-        whether ptxas sees the kernels, which takes as long as all the rest.
+        whether ptxas sees the kernels, which takes as long as all the rest. passes: what runs on it
+        first; it then has its mesh.
         """
         self.target, self.assemble = target or Target(), assemble
         with context(), ir.Location.unknown():
-            self.program: LoweredProgram = lower(ir.Module.parse(MESH + text))
+            module = ir.Module.parse(text if passes else MESH + text)
+            if passes:
+                run_pipeline(module, passes)
+            self.program: LoweredProgram = lower(module, "emulate" if passes else "local")
             schedule = self.program.plan
             parts = {
                 k: families.launches_of(e, self.target, facts_of(e, schedule))

@@ -11,12 +11,14 @@ from meshweave.hints.fast_paths import KERNELS
 from meshweave.lowering.gpu.facts import Facts, facts_of
 from meshweave.lowering.gpu.families import columns, elementwise, pieces, plain, rows, transpose
 from meshweave.lowering.gpu.families.cublaslt import LibraryProduct, library_product
+from meshweave.lowering.gpu.families.flash import family as flash
 from meshweave.lowering.gpu.families.gemm import family as gemm
 from meshweave.lowering.gpu.families.reduction import combiners
 from meshweave.lowering.gpu.kernel import DeviceKernel, Target
 from meshweave.lowering.nests.rows import KernelUnit, finished
 
 FAMILIES = (
+    ("flash", flash.build),
     ("gemm", gemm.build),
     ("transpose", transpose.build),
     ("elementwise", elementwise.build),

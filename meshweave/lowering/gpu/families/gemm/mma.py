@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from meshweave.hints.fast_paths import DETERMINISTIC, TOL
 from meshweave.lowering.gpu.facts import Facts
+from meshweave.lowering.gpu.families.gemm.fragments import STEP, Fragments
 from meshweave.lowering.gpu.families.gemm.kernel import ProductKernel
 from meshweave.lowering.gpu.families.gemm.tiles import OperandSource, OperandTile, source_of
 from meshweave.lowering.gpu.families.products import Contraction
@@ -22,8 +23,6 @@ from meshweave.lowering.writer import Value
 THREADS = 128
 STAGES = 3
 BAND = 8  # rows of tiles that go together
-STEP = 32  # bytes of depth that one mma takes
-_SUMS = "!llvm.struct<(f32, f32, f32, f32)>"
 
 
 @dataclass(frozen=True)
@@ -155,122 +154,14 @@ class _MmaKernel(ProductKernel):
             ),
         )
         writer.commit_copies()
+        lanes = Fragments(writer, self.lane, self.product.dtype)
         stage = writer.offset(writer.shared(), (number % STAGES) * self.stage)
         second = writer.offset(stage, self.a.nbytes)
         for k in range(self.a.depth * self.nbytes // STEP):
-            rows = self._fragments_a(stage, k)
-            columns = self._fragments_b(second, k)
-            sums = self._multiply(rows, columns, sums)
+            rows = lanes.rows(self.a, stage, self.warp_m, self.shape.warp_m, k)
+            columns = lanes.columns(self.b, second, self.warp_n, self.shape.warp_n, k)
+            sums = lanes.multiply(rows, columns, sums)
         return sums
-
-    def _multiply(
-        self, rows: Sequence[Sequence[Value]], columns: Sequence[Sequence[Value]], sums: list[Value]
-    ) -> list[Value]:
-        """Multiply all tiles of 16 by 8, in an order in which neighbours share a fragment."""
-        sums, count = list(sums), len(columns)
-        for i, row in enumerate(rows):
-            for j in range(count) if i % 2 == 0 else reversed(range(count)):
-                at = (i * count + j) * 4
-                sums[at : at + 4] = self._mma(row, columns[j], sums[at : at + 4])
-        return sums
-
-    def _mma(self, a: Sequence[Value], b: Sequence[Value], sums: Sequence[Value]) -> list[Value]:
-        kind = {"f32": "tf32"}.get(self.product.dtype, self.product.dtype)
-        parts = [", ".join(v.name for v in values) for values in (a, b, sums)]
-        settings = (
-            "layoutA = #nvvm.mma_layout<row>, layoutB = #nvvm.mma_layout<col>, "
-            f"shape = #nvvm.shape<m = 16, n = 8, k = {STEP // self.nbytes}>, "
-            f"multiplicandAPtxType = #nvvm.mma_type<{kind}>, "
-            f"multiplicandBPtxType = #nvvm.mma_type<{kind}>"
-        )
-        made = self.writer.let(
-            f"nvvm.mma.sync A[{parts[0]}] B[{parts[1]}] C[{parts[2]}] {{{settings}}} : "
-            f"({a[0].type}, {b[0].type}, f32) -> {_SUMS}",
-            _SUMS,
-        )
-        return [self.writer.field(made, k, "f32") for k in range(4)]
-
-    # Fragments: what each lane holds of a tile of 16 rows (or 8 columns) by one step of depth.
-
-    def _fragments_a(self, stage: Value, step: int) -> list[list[Value]]:
-        """Return four registers for each 16 rows.
-
-        They are rows 0-7 and 8-15 of the first half of the step, then of the second half.
-        """
-        lane, tile, found = self.lane, self.a, []
-        for i in range(self.shape.warp_m // 16):
-            first = self.warp_m + i * 16
-            if tile.padded:
-                found.append(
-                    self._single(stage, tile, first, step, ((0, 0), (8, 0), (0, 4), (8, 4)))
-                )
-            elif tile.source.by_depth:
-                line = first + (lane & 15)
-                found.append(self._matrices(stage, tile, line, (lane >> 4) + 2 * step, False))
-            else:
-                line = (lane & 7) + ((lane >> 4) << 3) + 16 * step
-                chunk = ((lane >> 3) & 1) + (first >> 3)
-                found.append(self._matrices(stage, tile, line, chunk, True))
-        return found
-
-    def _fragments_b(self, stage: Value, step: int) -> list[list[Value]]:
-        """Return two registers for each 8 columns: the first and the second half of the step."""
-        lane, tile, found = self.lane, self.b, []
-        for j in range(self.shape.warp_n // 16):
-            first = self.warp_n + j * 16
-            if tile.padded:
-                for more in (0, 8):
-                    places = ((more, 0), (more, 4))
-                    found.append(self._single(stage, tile, first, step, places))
-                continue
-            if tile.source.by_depth:
-                line = (lane & 7) + ((lane >> 4) << 3) + first
-                chunk = ((lane >> 3) & 1) + 2 * step
-            else:
-                line, chunk = (lane & 15) + 16 * step, (lane >> 4) + (first >> 3)
-            four = self._matrices(stage, tile, line, chunk, not tile.source.by_depth)
-            found += [four[:2], four[2:]]
-        return found
-
-    def _matrices(
-        self, stage: Value, tile: OperandTile, line: Value, chunk: Value, transpose: bool
-    ) -> list[Value]:
-        writer = self.writer
-        place = line * tile.pitch + (tile.swizzled(chunk, line) << 4)
-        words = writer.load_matrices(writer.offset(stage, place), transpose)
-        return [self._operand(word) for word in words]
-
-    def _single(
-        self,
-        stage: Value,
-        tile: OperandTile,
-        first: Value,
-        step: int,
-        places: Sequence[tuple[int, int]],
-    ) -> list[Value]:
-        """Load elements of 4 bytes one by one. places: row and depth beyond those of the lane."""
-        writer, lane = self.writer, self.lane
-        start = (lane & 3) * tile.pitch + (first + (lane >> 2)) * 4
-        pointer = writer.offset(stage, start)
-        return [
-            self._operand(
-                writer.load(writer.offset(pointer, (8 * step + k) * tile.pitch + row * 4), "i32")
-            )
-            for row, k in places
-        ]
-
-    def _operand(self, word: Value) -> Value:
-        """Return a register as mma takes it; f32 rounded to tf32."""
-        writer, dtype = self.writer, self.product.dtype
-        if dtype == "f16":
-            return writer.convert("llvm.bitcast", word, "vector<2xf16>")
-        if dtype == "f32":
-            number = writer.convert("llvm.bitcast", word, "f32")
-            return writer.let(
-                f"nvvm.convert.float.to.tf32 {number.name} {{rnd = #nvvm.fp_rnd_mode<rna>}}",
-                "i32",
-            )
-        return word
 
     # Results.
 

@@ -1,0 +1,1 @@
+"""Compute attention on the tensor cores, without its scores in memory."""

@@ -1,0 +1,355 @@
+"""Write the kernel of an attention: tiles of keys run past a tile of queries, whose weights never leave registers.
+
+    for each tile of 64 keys:  S = Q K^T;  m' = max(m, S);  P = exp(S - m');  O = O exp(m - m') + P V;  l likewise
+
+A block of 4 warps makes the rows of a tile of queries. Q stays in registers, K and V come through two stages of shared
+memory: while one is multiplied the next is under way. Scores and sums are f32; P is rounded as it becomes an operand of
+the second product. Tiles that a mask leaves nothing of are never read, and only those that it goes through are masked.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from meshweave.hints.fast_paths import DETERMINISTIC
+from meshweave.lowering.gpu.facts import Facts
+from meshweave.lowering.gpu.families.flash.nest import AttentionNest, Bound
+from meshweave.lowering.gpu.families.gemm.fragments import STEP, Fragments
+from meshweave.lowering.gpu.families.gemm.kernel import ProductKernel
+from meshweave.lowering.gpu.families.gemm.tiles import DEPTH, OperandTile, source_of
+from meshweave.lowering.gpu.kernel import DeviceKernel
+from meshweave.lowering.gpu.nodes import DeviceIteration
+from meshweave.lowering.gpu.writer import Guard, both
+from meshweave.lowering.nests.rows import KernelUnit
+from meshweave.lowering.writer import Value
+
+THREADS = 128
+STAGES = 2
+NBYTES = 2  # of an element of Q, K, V
+KEYS = DEPTH // NBYTES  # of a tile
+WIDE = 64  # columns above which a warp has room for 16 rows only
+_WIDTHS = (16, 32, 64, 128)  # of tiles of V
+_LOG2E = math.log2(math.e)
+
+
+class _RunningSums(NamedTuple):
+    """Hold what goes from tile to tile: the sums O; the maximum and the sum of weights of each of this lane's rows."""
+
+    sums: list[Value]
+    most: list[Value]
+    total: list[Value]
+
+    def flat(self) -> list[Value]:
+        return [*self.sums, *self.most, *self.total]
+
+
+class FlashKernel(ProductKernel):
+    """Write the kernel of an attention."""
+
+    def __init__(self, unit: KernelUnit, attention: AttentionNest, facts: Facts) -> None:
+        columns = attention.values.n.count
+        self.width = next(width for width in _WIDTHS if width >= columns)
+        self.inner = attention.scores.depth
+        wide = max(self.width, self.inner) > WIDE
+        self.warp_rows = 16 if wide else 32
+        rows = THREADS // 32 * self.warp_rows
+        super().__init__("flash", unit, attention.values, facts, THREADS, (rows, self.width))
+        self.attention, self.tile_rows = attention, rows
+        writer = self.writer
+        thread = writer.thread()
+        self.lane, self.first_row = thread & 31, (thread >> 5) * self.warp_rows
+        self.lanes = Fragments(writer, self.lane, attention.values.dtype)
+        number = self.tile_number()
+        if any(upper for upper, _, _ in attention.bounds):  # the longest first
+            number = writer.constant(self.grid_m - 1) - number
+        self.first_m = number * rows
+        products = attention.scores, attention.values
+        self.q, self.k = (
+            source_of(products[0], each, facts.alignments, NBYTES)
+            for each in (products[0].a, products[0].b)
+        )
+        self.v = source_of(products[1], products[1].b, facts.alignments, NBYTES)
+        self.bases = [self.base(source.operand, NBYTES) for source in (self.q, self.k, self.v)]
+        self.panels = -(-self.inner // KEYS)
+        self.q_tile = self._tile(0, rows, self.first_m)
+        self.v_tile = self._tile(2, self.width, writer.constant(0))
+        self.k_bytes = KEYS * DEPTH  # of a panel of K
+        self.stages = self.panels * self.q_tile.nbytes  # where they begin
+        self.stage = self.panels * self.k_bytes + self.v_tile.nbytes
+        self.pitch = self.width * 4 + 32  # of a row of sums; 32: the next rows lie in other banks
+        self.shared_bytes = max(self.stages + STAGES * self.stage, rows * self.pitch)
+        self.pairs = self.warp_rows // 8  # rows of each lane
+
+    def _tile(self, which: int, rows: int, first: Value) -> OperandTile:
+        source = (self.q, self.k, self.v)[which]
+        return OperandTile(self.frame, source, rows, THREADS, self.bases[which], first)
+
+    def write(self) -> None:
+        """Write the whole kernel."""
+        writer, rows = self.writer, self.warp_rows
+        first, last = self._limits()
+        for panel in range(self.panels):
+            place = writer.shared(panel * self.q_tile.nbytes)
+            self.q_tile.copy(writer.constant(panel), place)
+        writer.commit_copies()
+        writer.where(self._any(first, last), lambda: self._copy(first, writer.constant(0)))
+        writer.commit_copies()
+        writer.wait_copies(1)
+        writer.barrier()
+        queries = [self._queries(step) for step in range(-(-self.inner * NBYTES // STEP))]
+        zero, low = writer.constant(0.0, "f32"), writer.constant(-math.inf, "f32")
+        begin = _RunningSums(
+            [zero] * (rows // 16 * self.width // 8 * 4), [low] * self.pairs, [zero] * self.pairs
+        )
+
+        def step(number: Value, held: list[Value]) -> list[Value]:
+            return self._step(number, first, last, queries, self._carried(held)).flat()
+
+        held = self._carried(writer.for_(first, last, 1, begin.flat(), step))
+        sums = self._finished(held)
+        writer.barrier()
+        self._keep(sums)
+        writer.barrier()
+        self._store()
+
+    def _carried(self, held: Sequence[Value]) -> _RunningSums:
+        count = len(held) - 2 * self.pairs
+        return _RunningSums(
+            list(held[:count]), list(held[count : count + self.pairs]), list(held[count + self.pairs :])
+        )  # fmt: skip
+
+    # Which tiles of keys.
+
+    def _limits(self) -> tuple[Value, Value]:
+        """Return the first tile of keys, and the one behind the last, that masks leave anything of."""
+        writer = self.writer
+        first, last = writer.constant(0), writer.constant(-(-self.attention.keys // KEYS))
+        for bound in self.attention.bounds:
+            edge = self._clamped(self._edge(bound, most=bound[0]) + int(bound[0]))
+            if bound[0]:
+                last = writer.least(last, (edge + (KEYS - 1)) // KEYS)
+            else:
+                first = writer.most(first, edge // KEYS)
+        return first, last
+
+    def _any(self, first: Value, last: Value) -> Guard:
+        return self.writer.compare("slt", first, last) if self.attention.bounds else None
+
+    def _edge(self, bound: Bound, most: bool) -> Value:
+        """Return the largest (or smallest) key of a bound over this block's queries."""
+        _, slope, offset = bound
+        last = self.tile_rows - 1 if (slope > 0) == most else 0
+        return (self.first_m + last) * slope + offset
+
+    def _clamped(self, key: Value) -> Value:
+        """Return a number of keys that is at least 0 and at most all."""
+        writer = self.writer
+        return writer.least(writer.most(key, 0), self.attention.keys)
+
+    def _cut(self, number: Value) -> Guard:
+        """Return whether some scores of a tile of keys are masked or do not exist; None for never."""
+        writer, cut = self.writer, None
+        if self.attention.keys % KEYS:
+            cut = writer.compare("eq", number, self.attention.keys // KEYS)
+        for bound in self.attention.bounds:
+            edge = self._edge(bound, most=not bound[0])
+            start = number * KEYS
+            if bound[0]:
+                beyond = writer.compare("sgt", start + (KEYS - 1), edge)
+            else:
+                beyond = writer.compare("slt", start, edge)
+            cut = beyond if cut is None else cut | beyond
+        return cut
+
+    # One tile of keys.
+
+    def _copy(self, number: Value, stage: Value) -> None:
+        """Begin to copy a tile of K and of V into a stage."""
+        writer = self.writer
+        place = writer.offset(writer.shared(self.stages), stage * self.stage)
+        tile = self._tile(1, KEYS, number * KEYS)
+        for panel in range(self.panels):
+            tile.copy(writer.constant(panel), writer.offset(place, panel * self.k_bytes))
+        self.v_tile.copy(number, writer.offset(place, self.panels * self.k_bytes))
+
+    def _queries(self, step: int) -> list[list[Value]]:
+        """Return the fragments of Q for a step of depth."""
+        panel, rest = divmod(step, DEPTH // STEP)
+        place = self.writer.shared(panel * self.q_tile.nbytes)
+        return self.lanes.rows(self.q_tile, place, self.first_row, self.warp_rows, rest)
+
+    def _step(
+        self, number: Value, first: Value, last: Value, queries: Sequence[list[list[Value]]],
+        held: _RunningSums,
+    ) -> _RunningSums:  # fmt: skip
+        writer = self.writer
+        writer.wait_copies(0)
+        writer.barrier()
+        at, later = number - first, number + 1
+        more = writer.compare("slt", later, last)
+        writer.if_(more, lambda: self._copy(later, (at + 1) & 1))
+        writer.commit_copies()
+        place = writer.offset(writer.shared(self.stages), (at & 1) * self.stage)
+        scores = self._scores(number, place, queries)
+        weights, held = self._softmax(scores, held)
+        return held._replace(sums=self._weighted(weights, place, held.sums))
+
+    def _scores(
+        self, number: Value, place: Value, queries: Sequence[list[list[Value]]]
+    ) -> list[Value]:
+        """Return this lane's scores of a tile of keys: 4 for each 16 rows and 8 keys."""
+        writer = self.writer
+        tile = self._tile(1, KEYS, writer.constant(0))
+        sums = [writer.constant(0.0, "f32")] * (self.warp_rows // 16 * KEYS // 8 * 4)
+        for step, rows in enumerate(queries):
+            panel, rest = divmod(step, DEPTH // STEP)
+            from_ = writer.offset(place, panel * self.k_bytes)
+            columns = self.lanes.columns(tile, from_, writer.constant(0), KEYS, rest)
+            sums = self.lanes.multiply(rows, columns, sums)
+        cut, attention = self._cut(number), self.attention
+        if cut is None:
+            return self._made(number, sums, attention.score, masked=False)
+        return writer.if_(
+            cut,
+            lambda: self._made(number, sums, attention.score, masked=True),
+            lambda: self._made(number, sums, attention.inside, masked=False),
+            ["f32"] * len(sums),
+        )
+
+    def _made(self, number: Value, sums: Sequence[Value], node: int, masked: bool) -> list[Value]:
+        """Return what is made of sums: `node`, and -inf where there is no key."""
+        attention, writer = self.attention, self.writer
+        if node == attention.scaled and not (masked and attention.keys % KEYS):
+            return list(sums)
+        row = self.first_m + self.first_row + (self.lane >> 2)
+        key = number * KEYS + ((self.lane & 3) << 1)
+        low = writer.constant(-math.inf, "f32")
+        found = []
+        for k, value in enumerate(sums):
+            tile, part = divmod(k, 4)
+            down, across = divmod(tile, KEYS // 8)
+            at = key + (across * 8 + part % 2)
+            there = None
+            if masked and attention.keys % KEYS:
+                there = writer.compare("slt", at, attention.keys)
+            if node != attention.scaled:
+                value = self._score(node, value, row + (down * 16 + part // 2 * 8), at, there)
+            found.append(value if there is None else writer.select(there, value, low))
+        return found
+
+    def _score(self, node: int, value: Value, row: Value, key: Value, there: Guard) -> Value:
+        attention, writer = self.attention, self.writer
+        product = attention.values
+        index: list[Value | None] = [None] * len(attention.nest.sizes)
+        groups = ((product.batch, self.batch), (product.m, row), (attention.scores.n, key))
+        for loops, number in groups:
+            for dim, digit in zip(loops.dims, self.frame.digits(writer.wide(number), loops.sizes)):
+                index[dim] = digit
+        guard = both(there, writer.inside(row, product.m.count, self.tile_rows))
+        here = DeviceIteration(self.frame, attention.nest, index, {attention.scaled: value}, guard)
+        (made,) = here.compute([node])
+        return made
+
+    def _softmax(self, scores: list[Value], held: _RunningSums) -> tuple[list[Value], _RunningSums]:
+        """Return the weights of a tile's scores, and what is carried on but for the products."""
+        writer = self.writer
+        by = writer.constant(self.attention.factor * _LOG2E, "f32")
+        low, zero = writer.constant(-math.inf, "f32"), writer.constant(0.0, "f32")
+        weights, sums = list(scores), list(held.sums)
+        most, total = list(held.most), list(held.total)
+        for pair in range(self.pairs):
+            here = self._of_row(pair, KEYS)
+            new = most[pair]
+            for k in here:
+                new = writer.larger(new, scores[k])
+            for distance in (1, 2):
+                new = writer.larger(new, writer.shuffle_xor(new, distance))
+            none = writer.compare("oeq", new, low)
+            taken = writer.select(none, zero, writer.negative(new * by))
+            shrink = writer.exp2(writer.fma(most[pair], by, taken))
+            added = total[pair] * shrink
+            for k in here:
+                weights[k] = writer.exp2(writer.fma(scores[k], by, taken))
+                added = added + weights[k]
+            most[pair], total[pair] = new, added
+            for k in self._of_row(pair, self.width):
+                sums[k] = sums[k] * shrink
+        return weights, _RunningSums(sums, most, total)
+
+    def _of_row(self, pair: int, columns: int) -> list[int]:
+        """Return which of a lane's numbers lie in its row number `pair`, of tiles with so many columns."""
+        down, half = divmod(pair, 2)
+        tiles = columns // 8
+        return [(down * tiles + n) * 4 + 2 * half + e for n in range(tiles) for e in (0, 1)]
+
+    def _weighted(self, weights: Sequence[Value], place: Value, sums: list[Value]) -> list[Value]:
+        """Add the products of weights and rows of V."""
+        writer, lanes, tiles = self.writer, self.lanes, KEYS // 8
+        values = writer.offset(place, self.panels * self.k_bytes)
+        for step in range(KEYS * NBYTES // STEP):
+            rows = []
+            for down in range(self.warp_rows // 16):
+                at = (down * tiles + 2 * step) * 4
+                parts = [weights[at + 2 * n : at + 2 * n + 2] for n in range(4)]
+                rows.append([lanes.packed(*part) for part in parts])
+            columns = lanes.columns(self.v_tile, values, writer.constant(0), self.width, step)
+            sums = lanes.multiply(rows, columns, sums)
+        return sums
+
+    # Results.
+
+    def _finished(self, held: _RunningSums) -> list[Value]:
+        """Return the sums divided by the sums of their weights."""
+        writer, sums = self.writer, list(held.sums)
+        one, zero = writer.constant(1.0, "f32"), writer.constant(0.0, "f32")
+        for pair, total in enumerate(held.total):
+            for distance in (1, 2):
+                total = total + writer.shuffle_xor(total, distance)
+            inverse = one / total
+            if self.attention.zeros:
+                inverse = writer.select(writer.compare("oeq", total, zero), zero, inverse)
+            for k in self._of_row(pair, self.width):
+                sums[k] = sums[k] * inverse
+        return sums
+
+    def _keep(self, sums: Sequence[Value]) -> None:
+        """Put the sums of this thread into shared memory, row by row."""
+        writer = self.writer
+        row, column = self.first_row + (self.lane >> 2), (self.lane & 3) << 1
+        place = writer.offset(writer.shared(), row * self.pitch + column * 4)
+        for number in range(0, len(sums), 2):
+            tile, half = divmod(number // 2, 2)
+            down, across = divmod(tile, self.width // 8)
+            where = writer.offset(place, (down * 16 + half * 8) * self.pitch + across * 32)
+            writer.store(writer.vector(sums[number : number + 2]), where, 8)
+
+    def _store(self) -> None:
+        """Read the sums by rows, a few columns a thread, and store them."""
+        writer, product = self.writer, self.attention.values
+        wide = 16 // self.results.nbytes
+        apart = THREADS * wide // self.width  # rows that are done at once
+        thread = writer.thread()
+        across = self.width // wide
+        row, column = thread // across, (thread % across) * wide
+        start = writer.offset(writer.shared(), row * self.pitch + column * 4)
+
+        def some(number: Value, _: Sequence[Value]) -> None:
+            at = self.first_m + row + number
+            place = writer.offset(start, number * self.pitch)
+
+            def write() -> None:
+                parts = [writer.load(writer.offset(place, 16 * k), "vector<4xf32>", 16)
+                         for k in range(wide // 4)]  # fmt: skip
+                totals = [writer.lane(part, k) for part in parts for k in range(4)]
+                self.results.row(self.batch, at, column, totals, self.width)
+
+            writer.where(writer.inside(at, product.m.count, self.tile_rows), write)
+
+        writer.for_(0, self.tile_rows, apart, [], some)
+
+    def kernel(self) -> DeviceKernel:
+        """Write the kernel, and return it."""
+        self.write()
+        return self.finished(DETERMINISTIC)

@@ -1,0 +1,199 @@
+"""Attention without its scores, in the emulator, beside NumPy in double precision."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from depth import some
+
+pytest.importorskip("llvmlite")
+
+from gpu.programs import TOLERANCE, causal, masked, scores, shared, window
+from lowering.gpu import machine_code
+from lowering.gpu.device_runs import DeviceRun
+from lowering.gpu.maps_and_rows import stored
+
+from benchmarks.gpu.programs import Case, attention, softmax
+from meshweave.device import DeviceModule
+from meshweave.lowering.gpu.kernel import Target
+from meshweave.lowering.gpu.toolchain.ptx import compile_kernels
+from meshweave.simulator.ptx import Checks, EmulationError
+
+PASSES = "dist-propagate,dist-partition,select-kernels{target=gpu},canonicalize,cse"
+
+
+later = masked(lambda i, j: j >= i)
+
+
+def biased(xp: Any, q: Any, k: Any, v: Any, bias: Any) -> Any:
+    return softmax(xp, scores(xp, q, k) + bias) @ v
+
+
+def penalised(xp: Any, q: Any, k: Any, v: Any, bias: Any) -> Any:
+    """A bias of each head, on queries, keys and values that all heads share."""
+    s = q @ xp.permute_dims(k, (0, 2, 1)) / 4 + bias
+    return softmax(xp, s) @ v
+
+
+def turned(xp: Any, q: Any, k: Any, v: Any) -> Any:
+    """Everything lies the other way: heads x width x positions."""
+    q, k, v = (xp.permute_dims(x, (0, 2, 1)) for x in (q, k, v))
+    return xp.permute_dims(attention(xp, q, k, v), (1, 0, 2))
+
+
+def cut(xp: Any, qkv: Any) -> Any:
+    """Queries, keys and values of one product, as a model has them: batch x positions x 3 x heads x width."""
+    batch, positions, _, heads, width = qkv.shape
+    parts = xp.permute_dims(qkv, (2, 0, 3, 1, 4))
+    q, k, v = (xp.reshape(parts[n], (batch * heads, positions, width)) for n in range(3))
+    mixed = xp.reshape(attention(xp, q, k, v), (batch, heads, positions, width))
+    return xp.reshape(xp.permute_dims(mixed, (0, 2, 1, 3)), (batch, positions, heads * width))
+
+
+def shapes(heads: int, queries: int, keys: int, inner: int, columns: int) -> tuple[Any, ...]:
+    return (heads, queries, inner), (heads, keys, inner), (heads, keys, columns)
+
+
+CASES = {
+    case.name: (case, dtype)
+    for case, dtype in (
+        (Case("plain", attention, shapes(2, 64, 128, 32, 32)), "bf16"),
+        (Case("wide", attention, shapes(1, 64, 64, 128, 128)), "f16"),
+        (Case("ragged", attention, shapes(2, 70, 90, 64, 48)), "f16"),
+        (Case("odd", attention, shapes(1, 9, 65, 33, 17)), "bf16"),
+        (Case("pairs", attention, shapes(1, 9, 3, 70, 100)), "bf16"),
+        (Case("two keys", attention, shapes(1, 9, 2, 16, 8)), "bf16"),
+        (Case("thin", attention, shapes(1, 130, 65, 1, 1)), "f16"),
+        (Case("causal", causal, shapes(1, 150, 200, 16, 16)), "bf16"),
+        (Case("window", window, shapes(1, 200, 300, 16, 16)), "f16"),
+        (Case("later", later, shapes(1, 128, 128, 16, 16)), "bf16"),
+        (Case("biased", biased, (*shapes(2, 40, 70, 16, 16), (40, 70))), "bf16"),
+        (Case("penalised", penalised, (*shapes(1, 40, 70, 16, 16), (3, 1, 70))), "f16"),
+        (Case("shared", shared, ((4, 40, 32), (2, 70, 32), (2, 70, 32))), "bf16"),
+        (Case("turned", turned, ((3, 32, 72), (3, 32, 64), (3, 40, 64))), "bf16"),
+        (Case("cut", cut, ((2, 40, 3, 2, 16),)), "f16"),
+    )
+}  # fmt: skip
+
+
+def made(name: str) -> DeviceRun:
+    case, dtype = CASES[name]
+    return DeviceRun(case.text(dtype), assemble=False, passes=PASSES)
+
+
+def given(name: str, run: DeviceRun) -> list[np.ndarray]:
+    case, dtype = CASES[name]
+    return [stored(x, dtype) for x in case.arguments(dtype)]
+
+
+def numbers(result: np.ndarray, dtype: str) -> np.ndarray:
+    if dtype == "bf16":
+        return (result.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+    return result.astype(np.float64)
+
+
+@pytest.mark.parametrize("name", some(CASES, 2))
+def test_an_attention_gives_what_float64_gives(name):
+    (case, dtype), run = CASES[name], made(name)
+    assert run.families == ["flash"] and run.program.plan.arena_bytes == 0
+    (result,) = run.run(*given(name, run))
+    wanted = case.expected(dtype)
+    limit = TOLERANCE[dtype] * np.abs(wanted).max()
+    np.testing.assert_allclose(numbers(result, dtype), wanted, rtol=0, atol=limit)
+
+
+def test_tiles_that_a_mask_leaves_nothing_of_are_never_computed():
+    """200 queries and 300 keys: of 2 x 5 tiles a window of 40 keys goes through 3 of each row of tiles."""
+    plain = DeviceRun(
+        Case("all", attention, CASES["window"][0].shapes).text("f16"), assemble=False, passes=PASSES
+    )
+    run = made("window")
+    for each in (run, plain):
+        each.run(*given("window", each), checks=Checks(traffic=True))
+    assert run.counts[0].sectors < 0.8 * plain.counts[0].sectors
+
+
+@pytest.mark.parametrize("name", ["plain", "wide"])
+def test_copies_and_fragments_meet_no_bank_twice(name):
+    run = made(name)
+    run.run(*given(name, run), checks=Checks(traffic=True))
+    (counts,), lines = run.counts, run.modules[0].ptx.split("\n")
+    assert counts.sectors == counts.least_sectors, counts
+    seen = set()
+    for (space, line), (found, least) in counts.by_line.items():
+        word = lines[line - 1].strip().split(".")[0]
+        if space == "shared" and word in ("ldmatrix", "cp"):
+            seen.add(word)
+            assert found == least, (lines[line - 1], found, least)
+    assert seen == {"ldmatrix", "cp"}
+
+
+SYNCHRONISES = ("bar.sync", "cp.async.wait_group", "cp.async.commit_group")
+
+
+def test_every_barrier_and_every_wait_is_needed():
+    """Without any one of them the emulator finds a race, or a read of what is not there yet."""
+    case = Case("seven", attention, shapes(1, 64, 200, 16, 64))
+    run = DeviceRun(case.text("bf16"), assemble=False, passes=PASSES)
+    inputs = [stored(x, "bf16") for x in case.arguments("bf16")]
+    (module,) = run.modules
+    lines = module.ptx.split("\n")
+    places = [k for k, line in enumerate(lines) if line.strip().startswith(SYNCHRONISES)]
+    missed = []
+    for place in places:
+        run.modules = [DeviceModule(module.chip, "\n".join(lines[:place] + lines[place + 1 :]))]
+        try:
+            run.run(*inputs)
+        except EmulationError:
+            continue
+        missed.append(lines[place].strip())
+    assert not missed, missed
+
+
+# What ptxas makes of it: see test_gemm.py.
+
+TABLE = Path(__file__).parents[2] / "data" / "gpu_flash.json"
+MORE_REGISTERS = 24
+LARGE = {
+    "128": Case("l", attention, shapes(32, 2048, 2048, 128, 128)),
+    "64": Case("l", attention, shapes(32, 2048, 2048, 64, 64)),
+    "causal 128": Case("l", causal, shapes(32, 2048, 2048, 128, 128)),
+    "causal 64": Case("l", causal, shapes(32, 2048, 2048, 64, 64)),
+    "ragged 96": Case("l", attention, shapes(32, 2000, 2000, 96, 96)),
+}
+
+
+def resources(chip: str) -> dict[str, dict[str, int]]:
+    """Of the kernel of each large attention."""
+    kernels = [
+        DeviceRun(case.text("bf16"), Target(chip), passes=PASSES).kernels[0]
+        for case in LARGE.values()
+    ]
+    found = {}
+    for name, kernel, module in zip(LARGE, kernels, compile_kernels(kernels, chip)):
+        (used,) = machine_code.resources(module).values()
+        counts = machine_code.opcodes(module.cubin or b"")
+        found[name] = {
+            "registers": used.registers,
+            "spilled": used.spill_bytes,
+            "shared": kernel.shared_bytes,
+            **{op: counts[op] for op in ("HMMA", "LDSM", "LDGSTS", "STG", "LDG")},
+        }
+    return found
+
+
+@pytest.mark.parametrize("chip", some(("sm_80", "sm_90"), 2))
+def test_registers_shared_memory_and_opcodes(chip):
+    pytest.importorskip("nvidia")
+    table = json.loads(TABLE.read_text())[chip]
+    for name, found in resources(chip).items():
+        wanted = table[name]
+        assert found["spilled"] == 0, (name, found)
+        assert found["registers"] <= wanted["registers"] + MORE_REGISTERS, (name, found)
+        assert {k: v for k, v in found.items() if k != "registers"} == {
+            k: v for k, v in wanted.items() if k != "registers"
+        }, name
