@@ -23,7 +23,7 @@ from meshweave.ir.locations import compile_error
 from meshweave.ir.pipeline_text import GLOBAL_PASSES, PassEntry, parse_options, parse_value, read
 from meshweave.transforms.base import Pass, PassFailure, remarks_to
 
-_TO_BUFFERS = "fuse-kernels,limit-kernels,plan-memory"
+_TO_BUFFERS = "fuse-kernels,limit-kernels,order-launches,plan-memory"
 
 # Named pipelines: a name in a pipeline is replaced by its text. Those that lower begin where dist-pipeline ends.
 PIPELINES: dict[str, str] = {

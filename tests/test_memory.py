@@ -15,11 +15,14 @@ from programs import Program as Drawn
 from programs import programs
 from test_hint_execute import SCHEDULES, in_region
 
+import meshweave as mw
 from meshweave.abi import ALIGNMENT
 from meshweave.api.program import Program, build, lowered
 from meshweave.errors import CompileError
 from meshweave.layout import Mesh
+from meshweave.lowering import stages
 from meshweave.lowering.budget import cache_bytes, fewest
+from meshweave.lowering.buffers import order_launches
 from meshweave.lowering.buffers.memory import moments, region_bytes
 from meshweave.lowering.cpu.target import bundle_of
 from meshweave.runtime import memory as runtime_memory
@@ -228,6 +231,65 @@ def test_programs_with_open_numbers_of_slices_give_what_numpy_gives(data: st.Dat
         event(f"{min(read_ledger(module).regions[0].slices, 3)} slices or more")
         read_ledger(module).entries()
         bundle = bundle_of(program)
+    with Program(bundle, LocalEngine(timeout=30)) as loaded:
+        results = loaded(*[v.value for v, _ in drawn.inputs])
+    for result, (value, _) in zip(results, drawn.results):
+        np.testing.assert_array_equal(result, value.value)
+
+
+# The order of launches.
+
+
+def chain(ws: list[mw.Array], x: mw.Array) -> mw.Array:
+    for w in ws:
+        x = mw.tanh(x @ w)
+    return mw.sum(x * x)
+
+
+def adam(
+    ws: list[mw.Array], ms: list[mw.Array], vs: list[mw.Array], x: mw.Array
+) -> tuple[mw.Array, list[mw.Array], list[mw.Array], list[mw.Array]]:
+    value, gradients = mw.value_and_grad(chain)(ws, x)
+    ms = [0.9 * m + g for m, g in zip(ms, gradients)]
+    vs = [0.9 * v + g * g for v, g in zip(vs, gradients)]
+    new = [w - 0.1 * m / (mw.sqrt(v) + 1e-6) for w, m, v in zip(ws, ms, vs)]
+    return value, new, ms, vs
+
+
+@pytest.mark.parametrize("mesh", ["dp=1", "dp=2"])
+def test_a_gradient_is_not_kept_until_all_are_made(mesh: str) -> None:
+    rng = np.random.default_rng(5)
+    ws, ms, vs = ([rng.random((192, 192), "f4") / 96 for _ in range(8)] for _ in range(3))
+    x = rng.normal(size=(6, 192)).astype("f4")
+    layouts = (["[_, _]"] * 8, ["[_, _]"] * 8, ["[_, _]"] * 8, "[dp, _]")
+    step = mw.jit(adam, mesh=mesh, in_layouts=layouts, donate=("ws", "ms", "vs"))
+    text = step.lower(ws, ms, vs, x).as_text()
+    found, arenas = [], []
+    for order in (stages.order_launches, lambda *_: None):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(stages, "order_launches", order)
+            with lowered(text, "-", None) as (_, program):
+                assert program.verified is not None and not program.verified.refuted
+                arenas.append(program.plan.arena_bytes)
+                bundle = bundle_of(program)
+        with Program(bundle, LocalEngine(timeout=30)) as loaded:
+            found.append([np.array(result) for result in loaded(*ws, *ms, *vs, x)])
+    one = 192 * 192 * 4
+    assert arenas[0] < 4 * one and arenas[1] >= 8 * one
+    for ordered, plain in zip(*found, strict=True):
+        np.testing.assert_array_equal(ordered, plain)
+
+
+@settings(max_examples=examples(25))
+@given(st.data())
+def test_programs_whose_launches_are_ordered_give_what_numpy_gives(data: st.DataObject) -> None:
+    drawn: Drawn = data.draw(st.sampled_from(MESHES).flatmap(programs))
+    text = drawn.text()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(order_launches, "LARGE", 1)  # whatever ends the life of anything moves
+        patch.setattr(order_launches._BlockOps, "peak", lambda self, order: 0)
+        with lowered(text if "dist.mesh" in text else NO_MESH + text, "-", None) as (_, program):
+            bundle = bundle_of(program)
     with Program(bundle, LocalEngine(timeout=30)) as loaded:
         results = loaded(*[v.value for v, _ in drawn.inputs])
     for result, (value, _) in zip(results, drawn.results):

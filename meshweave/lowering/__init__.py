@@ -8,6 +8,7 @@ from meshweave.errors import CompileError
 from meshweave.hints.fast_paths import ALL, Choice
 from meshweave.ir.bindings import ir
 from meshweave.lowering.budget import HintBudget
+from meshweave.lowering.buffers.order_launches import OrderLaunches
 from meshweave.lowering.buffers.plan_memory import PlanMemory
 from meshweave.lowering.buffers.verify_buffers import VerifyBuffers
 from meshweave.lowering.communication.lower_collectives import LowerCollectives
@@ -27,6 +28,7 @@ _ALL = (
     LowerCollectives,
     FuseKernels,
     LimitKernels,
+    OrderLaunches,
     PlanMemory,
     VerifyBuffers,
     ToLlvm,

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from meshweave.errors import CompileError, UsageError
 from meshweave.ir.bindings import ir
 from meshweave.lowering.buffers.function_plan import ARENA
+from meshweave.lowering.buffers.order_launches import order_launches
 from meshweave.lowering.buffers.plan_memory import plan_memory
 from meshweave.lowering.buffers.verify_buffers import checked
 from meshweave.lowering.communication.lower_collectives import LowerCollectives
@@ -106,6 +107,7 @@ def _lowered(
         LowerCollectives(engine).run(module)
     if begun < STAGES.index(KERNELS) <= wanted:
         kernels = limit(module, fuse(module))
+        order_launches(module, kernels)
     if begun < STAGES.index(BUFFERS) <= wanted:
         kernels = read_kernels(module) if kernels is None else kernels
         reference = Reference.of(module) if verify else None

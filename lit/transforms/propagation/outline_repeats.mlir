@@ -38,3 +38,26 @@ func.func @twice(%x: tensor<4x4xf32>) -> tensor<4x4xf32> {
   %3 = linalg.exp ins(%2 : tensor<4x4xf32>) outs(%e : tensor<4x4xf32>) -> tensor<4x4xf32>
   return %3 : tensor<4x4xf32>
 }
+
+// -----
+
+// Updates that do not read each other stay as they are, also where what one ends with begins the next repeat.
+// CHECK-LABEL: func.func @updates
+// CHECK-NOT: call
+func.func @updates(%a: tensor<4xf32>, %b: tensor<4xf32>, %c: tensor<4xf32>, %d: tensor<4xf32>, %g: tensor<4xf32>)
+    -> (tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>) {
+  %e = tensor.empty() : tensor<4xf32>
+  %0 = linalg.map { math.exp } ins(%a : tensor<4xf32>) outs(%e : tensor<4xf32>)
+  %1 = arith.mulf %0, %g : tensor<4xf32>
+  %2 = arith.subf %a, %1 : tensor<4xf32>
+  %3 = linalg.map { math.exp } ins(%b : tensor<4xf32>) outs(%e : tensor<4xf32>)
+  %4 = arith.mulf %3, %g : tensor<4xf32>
+  %5 = arith.subf %b, %4 : tensor<4xf32>
+  %6 = linalg.map { math.exp } ins(%c : tensor<4xf32>) outs(%e : tensor<4xf32>)
+  %7 = arith.mulf %6, %g : tensor<4xf32>
+  %8 = arith.subf %c, %7 : tensor<4xf32>
+  %9 = linalg.map { math.exp } ins(%d : tensor<4xf32>) outs(%e : tensor<4xf32>)
+  %10 = arith.mulf %9, %g : tensor<4xf32>
+  %11 = arith.subf %d, %10 : tensor<4xf32>
+  return %2, %5, %8, %11 : tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>
+}

@@ -6,6 +6,9 @@ after:   %1 = call @repeat_0(%x, weights of layer 1), %2 = call @repeat_0(%1, we
 Every pass and the lowering then look at one layer, however deep the model is. The same ops in the same order, with the
 same attributes and reading each other in the same way, are one function; what they read from elsewhere becomes its
 arguments, constants move into it. Tensors that come in with different layouts of the user keep their ops apart.
+
+Repeats that only map elements and do not read each other, as an optimiser's updates of each layer's parameters, stay as
+they are: each becomes a loop anyway, in the buffer of what it updates and right behind what it reads.
 """
 
 from collections import Counter
@@ -17,12 +20,16 @@ from typing import ClassVar
 import numpy as np
 
 from meshweave.ir.bindings import ir
-from meshweave.ir.build import OpBuilder
+from meshweave.ir.build import IteratorType, OpBuilder, iterator_types
 from meshweave.transforms.base import Pass, clone_with, functions
 from meshweave.transforms.propagation.bodies import is_tensor
 from meshweave.transforms.propagation.rules import is_free
 
 CANDIDATES = 32  # distances between equal ops that are tried as the length of a layer
+_MOVES = (
+    "linalg.map", "linalg.broadcast", "linalg.transpose", "linalg.fill", "linalg.copy", "tensor.empty",
+    "tensor.splat", "tensor.cast", "tensor.collapse_shape", "tensor.expand_shape",
+)  # fmt: skip
 MOST_RUNS = 8  # rows of repeats that are looked for in one function
 
 
@@ -45,13 +52,16 @@ class OutlineRepeats(Pass):
     def _outline(self, module: ir.Module, f: ir.Operation) -> bool:
         """Outline the row of repeats that saves most. Return whether there was one."""
         body = _BlockKeys(f)
-        run = self._longest_run(body.codes)
-        if run is None:
-            return False
-        segments = body.segments(run)
-        if (len(segments) - 1) * run.period < self.least_ops or len(segments) < self.least_times:
-            return False
-        return body.outline(module, segments)
+        while (run := self._longest_run(body.codes)) is not None:
+            segments = body.segments(run)
+            if (len(segments) - 1) * run.period < self.least_ops:
+                return False
+            if len(segments) < self.least_times:
+                return False
+            if not body.are_updates(segments):
+                return body.outline(module, segments)
+            body.leave(run)
+        return False
 
     def _longest_run(self, codes: Sequence[int]) -> "_Run | None":
         """Return the run whose repeats are the most ops; of equal ones the shortest period."""
@@ -173,6 +183,27 @@ class _BlockKeys:
             return ("constrained", _attributes(op)) if op.name == "dist.constrain" else ()
         return ("argument", self.placed[value]) if value in self.placed else ()
 
+    def are_updates(self, segments: list[_Segment]) -> bool:
+        """Tell whether the segments only map elements, and nothing goes through one into the next and on."""
+        if len(segments) < 3:
+            return False
+        first, second, third = (segment.start for segment in segments[:3])
+        if not all(_maps(op) for op in self.ops[first:second]):
+            return False
+        through: set[int] = set()  # ops of the second segment that need one of the first
+        for index in range(second, third):
+            read = [self.made[v][0] for v in self.reads[index] if v in self.made]
+            if any(first <= i < second or i in through for i in read):
+                through.add(index)
+        last = range(third, third + second - first)
+        after = (v for index in last for v in self.reads[index])
+        return not any(self.made.get(value, (-1, 0))[0] in through for value in after)
+
+    def leave(self, run: _Run) -> None:
+        """Let no op of a run be equal to any other, so that it is not found again."""
+        for number, index in enumerate(range(run.start, run.end), 1):
+            self.codes[index] = -number - run.start
+
     def outline(self, module: ir.Module, segments: list[_Segment]) -> bool:
         """Put calls of a new function in the place of the segments.
 
@@ -223,6 +254,13 @@ class _BlockKeys:
                     if not start + where * period <= reader < start + (where + 1) * period:
                         found.add(((index - start) % period, number))
         return sorted(found)
+
+
+def _maps(op: ir.Operation) -> bool:
+    """Tell whether an op computes each element of its result from elements of its operands, or moves elements."""
+    if op.name == "linalg.generic":
+        return IteratorType.REDUCTION not in iterator_types(op)
+    return op.name.startswith(("arith.", "math.")) or op.name in _MOVES
 
 
 def _build(
