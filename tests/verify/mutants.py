@@ -421,9 +421,15 @@ def main() -> int:
     made = programs(examples=True)
     made = {n: pair for n, pair in made.items() if options.only in (None, _group(n))}
     for mutant in mutants(options.count, options.seed, made):
-        found = verdict(mutant)
         if time.monotonic() > end:
             break
+        try:
+            found = verdict(mutant)
+        except Exception:
+            counts["CRASHED"] += 1
+            print(f"the check crashed: {mutant.name}, {mutant.change}\n{mutant.local}")
+            traceback.print_exc(file=sys.stdout)
+            continue
         counts[found] += 1
         changes.setdefault(mutant.change, Counter())[found] += 1
         if found != "proven":

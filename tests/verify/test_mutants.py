@@ -31,7 +31,9 @@ def test_no_mutant_of_a_part_at_a_time_is_proven() -> None:
     assert counts["refuted"] > 5
 
 
-@pytest.mark.parametrize("name", some(["step", "step, placed", "updated rows", "any length"], 2))
+@pytest.mark.parametrize(
+    "name", some(["step, uneven", "step, placed", "updated rows", "any length"], 2)
+)
 def test_no_mutant_of_a_step_or_an_update_is_proven(name: str) -> None:
     f, given, options = recent.cases()[name]
     lowered = mw.jit(f, **options).lower(*given)

@@ -7,8 +7,9 @@ from verify.pairs import compared, mesh, texts
 import meshweave as mw
 from meshweave.errors import CompileError
 from meshweave.verification.terms.indices import Expr, Var, of_var, plus
-from meshweave.verification.terms.pieces import concat, narrowed
-from meshweave.verification.terms.terms import Node, Term, Terms
+from meshweave.verification.terms.pieces import concat, narrowed, reached
+from meshweave.verification.terms.scalars import apply
+from meshweave.verification.terms.terms import Node, Term, Terms, dim_var
 
 GATHERED = """
 func.func @main(%a: tensor<8x6xf32> {dist.layout = #dist.layout<"[x, _]">})
@@ -236,3 +237,11 @@ def test_a_view_in_front_of_all_pieces_stays_as_it_is() -> None:
     whole = concat(terms, row, [((0, 1), first), ((1, 4), second)])
     before = terms.composed(whole, {row: plus(of_var(at), Expr(-9))})
     assert narrowed(terms, before) == before
+
+
+def test_what_lies_before_all_pieces_is_left_as_it_is() -> None:
+    terms = Terms(100, apply)
+    piece = Term(terms.put(Node("argument", (0,), (), "f32"), (8,)), (of_var(dim_var(0)),), (None,))
+    node = terms.put(Node("concat", ((2, 4), (4, 8)), (piece, piece), "f32"), (8,))
+    before = terms.view(node, [of_var(Var("i", "0", 2))])
+    assert reached(terms, before) == before

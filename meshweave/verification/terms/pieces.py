@@ -222,6 +222,8 @@ def reached(terms: Terms, view: Term) -> Term:
         return view
     end = bounds(view.exprs[0])[1]
     spans = [span for span in node.detail if span[0] <= end]
+    if not spans:  # all that is read lies before the first piece
+        return view
     reads, sizes = node.reads[: len(spans)], terms.sizes[view.node]
     used = set[Var]().union(*map(view_variables, reads))
     if len(spans) == len(node.detail) or not used.issuperset(map(dim_var, range(1, len(sizes)))):

@@ -404,6 +404,9 @@ def closed(terms: Terms, kind: str, body: Term, bound: Sequence[Var]) -> Term:
         body, over = _merged(terms, body, over) if len(over) > 1 else (body, over)
     if body.fills.count(None) != len(body.fills):
         body, over = clipped(terms, kind, body, over)
+        flat = _flat(terms, body)
+        if flat is not None:
+            return reduce(terms, kind, flat, over)
     used = view_variables(body)
     gone = [v for v in over if v not in used]
     if gone:
@@ -436,6 +439,17 @@ def closed(terms: Terms, kind: str, body: Term, bound: Sequence[Var]) -> Term:
     reads = (Term(body.node, found.body, body.fills),)
     node = Node("reduce", (kind, found.extents), reads, terms.type_of(body))
     return terms.view(terms.put(node, found.sizes), found.exprs, (), known)
+
+
+def _flat(terms: Terms, body: Term) -> Term | None:
+    """Return a product of products as one, where nothing is left of the ends that kept them apart; None for no such."""
+    node = terms.nodes[body.node]
+    if node.op != "product" or not terms.algebra or body.fills.count(None) != len(body.fills):
+        return None
+    if not any(terms.nodes[r.node].op == "product" and is_plain(r) for r in node.reads):
+        return None
+    made = _multiplied(terms, node.type, list(zip(_reads(terms, body), _exponents(node))))
+    return None if made.node == body.node else made
 
 
 def _for_all(guard: Guard, over: Sequence[Var]) -> Guard | None:
