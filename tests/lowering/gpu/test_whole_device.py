@@ -116,6 +116,24 @@ def test_families_that_are_off_do_no_pieces():
     assert made.families == ["plain"]
 
 
+def test_what_follows_sums_of_columns_does_not_make_them_rows():
+    """A kernel of rows would read every element of a column large steps apart."""
+
+    def scaled(x, w, b):
+        mean = mw.mean(x, axis=0)
+        return (x - mean) / mw.sqrt(mw.mean(x * x, axis=0) + 1e-3), x[:1] @ w * 2 + b
+
+    rng = np.random.default_rng(5)
+    x, w, b = (rng.standard_normal(s).astype(np.float32) for s in ((300, 260), (260, 256), (256,)))
+    with mw.jit(scaled, engine="emulate").lower(x, w, b).compile().program as program:
+        ran = [kernel.family for kernel in program.bundle.manifest.kernels]
+        first, second = program(x, w, b)
+    assert "columns" in ran and "elementwise" in ran and "rows" not in ran
+    wanted = (x - x.mean(0)) / np.sqrt((x * x).mean(0) + 1e-3)
+    np.testing.assert_allclose(np.asarray(first), wanted, rtol=2e-4, atol=2e-5)
+    np.testing.assert_allclose(np.asarray(second), x[:1] @ w * 2 + b, rtol=2e-4, atol=2e-4)
+
+
 def test_pieces_follow_from_sizes_alone():
     assert pieces.number_along(1, 1 << 24) == pieces.BLOCKS
     assert pieces.number_along(64, 1 << 24) * 64 >= pieces.BLOCKS

@@ -6,6 +6,7 @@ Each makes a kernel of a unit, or leaves it to the next. The last one takes ever
 from __future__ import annotations
 
 import math
+from itertools import groupby
 
 from meshweave.hints.fast_paths import KERNELS
 from meshweave.lowering.gpu.facts import Facts, facts_of
@@ -27,6 +28,7 @@ FAMILIES = (
     ("plain", plain.build),
 )
 ENOUGH_ROWS = 264  # blocks that keep a device busy: two for each multiprocessor
+LARGE = 1 << 16  # elements from which a launch costs less than reading them large steps apart
 
 
 def build(unit: KernelUnit, target: Target, facts: Facts | None = None) -> DeviceKernel:
@@ -44,11 +46,11 @@ def build(unit: KernelUnit, target: Target, facts: Facts | None = None) -> Devic
 
 
 def launches_of(unit: KernelUnit, target: Target, facts: Facts) -> list[tuple[KernelUnit, Facts]]:
-    """Return the unit, or its nests one by one, to be launched in this order.
+    """Return the unit, or parts of it, to be launched in this order.
 
-    Nests are launched alone where only a plain kernel could do them together and the rows that they
-    share are too few to be a block each. A reduction to few results is two launches,
-    and so is a product of few rows whose depth is cut.
+    Nests are launched in parts where only a plain kernel could do them together and the rows that they
+    share are too few to be a block each, and where a kernel of rows would read large steps apart what one of columns
+    reads side by side. A reduction to few results is two launches, and so is a product of few rows whose depth is cut.
     """
     halves = gemm.halves(unit, target.within(unit.nests), facts)
     if halves is not None:
@@ -56,15 +58,39 @@ def launches_of(unit: KernelUnit, target: Target, facts: Facts) -> list[tuple[Ke
     count = math.prod(unit.nests[0].sizes[: unit.rows])
     if len(unit.nests) == 1:
         return _in_pieces(unit, target, facts)
-    if count >= ENOUGH_ROWS:
-        return [(unit, facts)]
-    if build(unit, target, facts).family != "plain":
+    enough = count >= ENOUGH_ROWS or build(unit, target, facts).family != "plain"
+    if enough and not _across(unit, target):
         return [(unit, facts)]
     alone = Facts(facts.alignments)
     found: list[tuple[KernelUnit, Facts]] = []
+    for part in _in_turn(unit, target, alone):
+        found += _in_pieces(part, target, alone) if len(part.nests) == 1 else [(part, alone)]
+    return found
+
+
+def _across(unit: KernelUnit, target: Target) -> bool:
+    """Tell whether a large reduction among several nests reads down columns, not along rows."""
+    if {"columns", "elementwise"} & target.within(unit.nests).disabled or unit.nests[0].contraction:
+        return False
     for nest, step in zip(unit.nests, unit.steps):
-        one = finished(KernelUnit([nest], 0, unit.pointers, [step]))
-        found += _in_pieces(one, target, alone)
+        one = KernelUnit([nest], 0, unit.pointers, [step])
+        large = nest.reductions and math.prod(nest.sizes) >= LARGE
+        if large and columns.suits(one) and not rows.suits(one):
+            return True
+    return False
+
+
+def _in_turn(unit: KernelUnit, target: Target, facts: Facts) -> list[KernelUnit]:
+    """Return reductions alone, and together the maps between them that one kernel does element by element."""
+    found: list[KernelUnit] = []
+    for maps, run in groupby(zip(unit.nests, unit.steps), lambda pair: not pair[0].reductions):
+        nests, steps = (list(each) for each in zip(*run))
+        together = KernelUnit(nests, unit.rows, unit.pointers, steps)
+        if len(nests) > 1 and maps and build(together, target, facts).family == "elementwise":
+            found.append(together)
+            continue
+        for nest, step in zip(nests, steps):
+            found.append(finished(KernelUnit([nest], 0, unit.pointers, [step])))
     return found
 
 

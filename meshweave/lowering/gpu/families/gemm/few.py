@@ -360,7 +360,13 @@ class _Along(_FewKernel):
             return sums
 
         zeros = [writer.constant(0.0, self.kind)] * (self.rows * per)
-        sums = writer.for_(self.first + self.lane, self.end, 32, zeros, turn, "i64")
+
+        def twice(group: Value, carried: list[Value]) -> list[Value]:
+            return [carried[0] + 64, *turn(group + 32, turn(group, carried[1:]))]
+
+        begin, most = self.first + self.lane, self.end - 32
+        begin, *sums = writer.for_(begin, most, 64, [begin, *zeros], twice, "i64")
+        sums = writer.for_(begin, self.end, 32, sums, turn, "i64")
         distance = 16
         while distance:
             sums = [v + shuffled(writer, v, distance, 32) for v in sums]
