@@ -162,12 +162,15 @@ class _Speller:
             matrix, [], rows, 0.0, lambda b, e: b.binary("addf", e[1], e[0]), [(shares, matrix)]
         )
         pair = [(shares, matrix), (total, rows)]
-        weights = self._generic(matrix, [], matrix, None, self._divide, pair)
+        weights = self._generic(matrix, [], matrix, None, self._divide, pair, self.form.rounded)
         out = [loop for ((loop, _),) in self.form.maps[-1]]
+        made = self._generic([*out, key], [v], out, 0.0, self._add_weighted, [(weights, matrix)])
+        type_ = self.op.results[0].type.element_type
+        if type_ == self.dtype:
+            return made
         return self._generic(
-            [*out, key], [v], out, 0.0, self._add_weighted, [(weights, matrix)],
-            self.op.results[0].type.element_type,
-        )  # fmt: skip
+            out, [], out, None, lambda b, e: _resized(b, e[0], type_), [(made, out)], type_
+        )
 
     def _generic(
         self, loops: Sequence[int], numbers: Sequence[int], writes: Sequence[int],

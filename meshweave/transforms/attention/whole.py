@@ -7,8 +7,9 @@ from itertools import pairwise
 
 from meshweave.ir.attention import ATTENTION, AttentionForm, Form
 from meshweave.ir.bindings import ir
-from meshweave.ir.build import OpBuilder, tensor_type
+from meshweave.ir.build import IteratorType, OpBuilder, tensor_type
 from meshweave.ir.expressions import Apply, Load, type_text
+from meshweave.ir.ops import body_of
 from meshweave.transforms.attention.expressions import (
     Coordinate,
     Expressions,
@@ -18,11 +19,13 @@ from meshweave.transforms.attention.expressions import (
     Quotient,
     Remainder,
     Weighted,
+    reductions_of,
 )
 from meshweave.transforms.attention.mask import bounds_of
 from meshweave.transforms.attention.match import Attention, take_place
 from meshweave.transforms.attention.softmax import NotAttention
 from meshweave.transforms.attention.tiles import BodyWriter
+from meshweave.transforms.base import users
 
 SHORT = ("f16", "bf16")
 SCORES = (*SHORT, "f32")
@@ -43,7 +46,8 @@ class WholeAttention:
 
     def __init__(self, found: Attention) -> None:
         self.found = found
-        self.q, self.k, self.v = _narrow(found.q), _narrow(found.k), found.v
+        self.q, self.k, self.v = (_narrow(side) for side in (found.q, found.k, found.v))
+        self.rounding = _rounding(found.final)
         self._check()
         loads = found.expressions.loads_below(found.score)
         self.more = {n: read for n, read in loads.items() if n != found.raw}
@@ -64,11 +68,13 @@ class WholeAttention:
     def _check(self) -> None:
         found, sizes = self.found, self.found.sizes
         types = [str(o.value.type.element_type) for o in (self.q, self.k, self.v)]
-        kinds = {*types, str(found.weights)}
-        if len(kinds) > 1 or not kinds <= set(SHORT):
+        weights = str(found.weights)
+        if self.rounding is not None and weights == str(found.dtype):
+            weights = str(self.rounding.results[0].type.element_type)
+        if len({*types, weights}) > 1 or weights not in SHORT:
             raise NotAttention(
                 f"the scores are of {types[0]} and {types[1]}, their weights {found.weights} and the values "
-                f"{types[2]}: all f16 or all bf16 is needed on gpus"
+                f"{types[2]}: all f16 or all bf16 is needed on gpus, or a result that is rounded to it"
             )
         wide = max(sizes[found.inner], sizes[found.column])
         if wide > WIDEST:
@@ -95,6 +101,9 @@ class WholeAttention:
         """Put the op in the place of the attention, and erase what it was made of. marks: its attributes."""
         found, b = self.found, OpBuilder.before(self.found.final)
         type_ = found.final.results[0].type
+        if self.rounding is not None:
+            short = self.rounding.results[0].type.element_type
+            type_ = tensor_type(type_.shape, short)
         shape = [self.form.sizes[loop] for group in self.groups for loop in group]
         values = [operand.value for operand in self.operands]
         made = tensor_type(shape, type_.element_type)
@@ -106,7 +115,11 @@ class WholeAttention:
             result = b.collapse_shape(
                 result, type_, [[next(numbers) for _ in g] for g in self.groups]
             )
-        take_place(found, result)
+        if self.rounding is None:
+            take_place(found, result)
+            return
+        _move(self.rounding, result)
+        take_place(found, b.empty(found.final.results[0].type))
 
     def _body(self, b: OpBuilder, region: ir.Region) -> None:
         found = self.found
@@ -130,6 +143,32 @@ def _narrow(operand: Operand) -> Operand:
         if isinstance(made, Load) and type_text(made) in SHORT:
             return made.access
     return operand
+
+
+def _rounding(final: ir.Operation) -> ir.Operation | None:
+    """Return the op that alone reads a result and only rounds it to a shorter float."""
+    readers = [view.operation for view in users(final.results[0])]
+    if len(readers) != 1 or readers[0].name != "linalg.generic" or reductions_of(readers[0]):
+        return None
+    (reader,) = readers
+    ops = [view.operation.name for view in body_of(reader).operations]
+    shapes = [list(value.type.shape) for value in reader.operands]
+    one = len(reader.operands) == 2 and len(reader.results) == 1
+    whole = one and sorted(shapes[0]) == sorted(shapes[1])
+    short = str(reader.results[0].type.element_type) in SHORT
+    return reader if whole and short and ops == ["arith.truncf", "linalg.yield"] else None
+
+
+def _move(rounding: ir.Operation, source: ir.Value) -> None:
+    """Let what rounds a tensor only move one that is rounded already."""
+    b, type_ = OpBuilder.before(rounding), rounding.results[0].type
+    maps = [attr.value for attr in rounding.attributes["indexing_maps"]]
+    kinds = [IteratorType.PARALLEL] * len(type_.shape)
+    value = source
+    if maps[0] != maps[1]:
+        value = b.generic([source], [b.empty(type_)], maps, kinds, lambda _, e: [e[0]]).result
+    rounding.results[0].replace_all_uses_with(value)
+    rounding.erase()
 
 
 def _loop(entry: Coordinate) -> int:

@@ -252,6 +252,9 @@ def _select(terms: Terms, reads: Sequence[Term]) -> Term | None:
         return yes if value else no
     if yes == no and not condition.guards:
         return yes
+    holds = (terms.constant_of(yes), terms.constant_of(no)) == (1, 0)
+    if holds and terms.nodes[yes.node].type == "i1" and not condition.guards:
+        return condition
     return _masked(terms, condition, yes, no) or by_place(terms, condition, yes, no)
 
 

@@ -17,16 +17,30 @@ from lowering.gpu import machine_code
 from lowering.gpu.device_runs import DeviceRun
 from lowering.gpu.maps_and_rows import stored
 
+import meshweave as mw
 from benchmarks.gpu.programs import Case, attention, softmax
 from meshweave.device import DeviceModule
+from meshweave.dialects import context
+from meshweave.ir.bindings import ir
 from meshweave.lowering.gpu.kernel import Target
 from meshweave.lowering.gpu.toolchain.ptx import compile_kernels
+from meshweave.pipeline import run_pipeline
 from meshweave.simulator.ptx import Checks, EmulationError
 
 PASSES = "dist-propagate,dist-partition,select-kernels{target=gpu},canonicalize,cse"
 
 
 later = masked(lambda i, j: j >= i)
+
+
+def empty_rows(xp: Any, q: Any, k: Any, v: Any) -> Any:
+    """A causal mask that leaves the first queries nothing: these are 0."""
+    i, j = xp.arange(q.shape[1])[:, None], xp.arange(k.shape[1])[None, :]
+    s = xp.where(j + 9 <= i, scores(xp, q, k), -np.inf)
+    most = xp.max(s, axis=-1, keepdims=True)
+    e = xp.exp(s - xp.where(most == -np.inf, 0.0, most))
+    total = xp.sum(e, axis=-1, keepdims=True)
+    return e / xp.where(total == 0, 1.0, total) @ v
 
 
 def biased(xp: Any, q: Any, k: Any, v: Any, bias: Any) -> Any:
@@ -71,6 +85,7 @@ CASES = {
         (Case("causal", causal, shapes(1, 150, 200, 16, 16)), "bf16"),
         (Case("window", window, shapes(1, 200, 300, 16, 16)), "f16"),
         (Case("later", later, shapes(1, 128, 128, 16, 16)), "bf16"),
+        (Case("empty rows", empty_rows, shapes(1, 80, 70, 16, 16)), "bf16"),
         (Case("biased", biased, (*shapes(2, 40, 70, 16, 16), (40, 70))), "bf16"),
         (Case("penalised", penalised, (*shapes(1, 40, 70, 16, 16), (3, 1, 70))), "f16"),
         (Case("shared", shared, ((4, 40, 32), (2, 70, 32), (2, 70, 32))), "bf16"),
@@ -104,6 +119,51 @@ def test_an_attention_gives_what_float64_gives(name):
     wanted = case.expected(dtype)
     limit = TOLERANCE[dtype] * np.abs(wanted).max()
     np.testing.assert_allclose(numbers(result, dtype), wanted, rtol=0, atol=limit)
+
+
+@pytest.mark.parametrize("layout", ["[_, _, x, _]", "[_, x, _, _]"])
+def test_a_model_in_bf16_whose_softmax_is_f32(layout):
+    """Heads, or queries, over two ranks; several share keys. Weights are rounded as the result is."""
+    types = pytest.importorskip("ml_dtypes")
+    rng = np.random.default_rng(5)
+    sizes = (1, 40, 4, 16), (1, 70, 2, 16), (1, 70, 2, 16)
+    given = [rng.standard_normal(s).astype(types.bfloat16) for s in sizes]
+    keys = layout if layout.startswith("[_, _") else "[_, _, _, _]"
+    program = mw.jit(
+        lambda q, k, v: mw.nn.dot_product_attention(q, k, v, is_causal=True),
+        mesh=mw.Mesh(x=2), in_layouts=(layout, keys, keys), out_layouts=layout, engine="emulate",
+    )  # fmt: skip
+    compiled = program.lower(*given).compile()
+    manifest = compiled.program.bundle.manifest
+    assert [kernel.family for kernel in manifest.kernels][:1] == ["flash"]
+    assert str(manifest.certificate).startswith("1 of 1")
+    q, k, v = (x.astype(np.float64) for x in given)
+    k, v = (np.repeat(x, 2, axis=2) for x in (k, v))
+    s = np.einsum("bqhd,bkhd->bhqk", q, k) / 4
+    s = np.where(np.tri(40, 70, dtype=bool), s, -np.inf)
+    wanted = np.einsum("bhqk,bkhd->bqhd", softmax(np, s), v)
+    result = np.asarray(program(*given)).astype(np.float64)
+    np.testing.assert_allclose(result, wanted, rtol=0, atol=3e-2 * np.abs(wanted).max())
+
+
+MUTANTS = {
+    "operands": ("(%arg0, %arg1, %arg2)", "(%arg1, %arg0, %arg2)"),
+    "scale": ("arith.divf", "arith.mulf"),
+    "mask": ("arith.cmpi sle", "arith.cmpi slt"),
+}
+
+
+def test_the_checker_reads_the_op():
+    case = Case("checked", causal, shapes(2, 64, 64, 16, 16))
+    whole = case.text("bf16")
+    with context(), ir.Location.unknown():
+        module = ir.Module.parse(whole)
+        run_pipeline(module, PASSES)
+        local = str(module)
+    assert mw.verify(whole, local).proven
+    for name, (old, new) in MUTANTS.items():
+        assert local.count(old) >= 1, (name, local)
+        assert not mw.verify(whole, local.replace(old, new)).proven, name
 
 
 def test_tiles_that_a_mask_leaves_nothing_of_are_never_computed():
