@@ -138,6 +138,19 @@ def test_gpus_scan_in_rounds():
         np.testing.assert_allclose(program(x)[0], wanted(x, 1, "sum", True), rtol=1e-5, atol=1e-5)
 
 
+def test_short_rows_side_by_side():
+    """Eight rows are scanned together, what is left over one loop of fewer."""
+    rng = np.random.default_rng(2)
+    values = [rng.integers(-4, 5, (r, n)).astype("f4") for n in (2, 7, 15, 16) for r in (7, 8, 21)]
+
+    @mw.jit
+    def scans(*arrays):
+        return [mw.cumulative_sum(x * x, axis=1) for x in arrays]
+
+    for mine, x in zip(scans(*values), values, strict=True):
+        np.testing.assert_array_equal(mine, np.cumsum(x * x, axis=1))
+
+
 @pytest.mark.parametrize("rows", [None, 1, 8, 11])
 @pytest.mark.parametrize("size", [64, 256, 700])
 def test_what_each_element_is_made_from_is_computed_before(rows, size):

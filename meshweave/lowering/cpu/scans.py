@@ -14,7 +14,7 @@ from meshweave.lowering.nests.evaluate import stored
 from meshweave.lowering.writer import Value
 
 ROWS = 8  # that are scanned side by side: each step waits for the one before it in its row alone
-NARROW = 16  # rows of fewer elements are no vectors
+NARROW = 16  # rows of fewer elements are no vectors; LLVM would write them out, and shuffle what lies apart
 CHUNK = 256  # elements of a row that are computed before they are scanned
 
 
@@ -100,7 +100,7 @@ class ScanLoops(NestLoops):
             row._emit()
             row._hold(zip(self.held, loop.carried[number * count :]))
             made += row._steps()
-        self.writer.close(made)
+        self.writer.close(made, as_written=self.nest.sizes[self.along] < NARROW)
         results = loop.results
         if chunks:
             self.writer.close(results)
