@@ -28,7 +28,7 @@ from meshweave.files.sections import Section
 from meshweave.files.whole import replacing
 from meshweave.layout import Layout, Mesh
 
-FORMAT = 12
+FORMAT = 13
 # NumPy has no bf16: its bits travel as uint16.
 NUMPY_DTYPES = {
     "f64": "float64", "f32": "float32", "f16": "float16", "bf16": "uint16",

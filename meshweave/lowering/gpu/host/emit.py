@@ -327,8 +327,7 @@ def launcher(
 def multiplier(symbol: str, info: GemmInfo, table: GpuTable, number: int) -> HostFunction:
     """Return the function that has the library do product `number` on the pointers to A, B and D.
 
-    To the library each matrix is its transpose, by columns, which is how it has its fastest algorithms: it makes
-    D' = B' A'.
+    To the library each matrix is its transpose, by columns: it makes D' = B' A'.
     """
     a, b, d = "%p0", "%p1", "%p2"
     f = HostFunction(symbol, [(a, _PTR), (b, _PTR), (d, _PTR)])
