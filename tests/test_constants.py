@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from commands import meshweave
-from depth import examples
+from depth import examples, sampled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_weights import peaks
@@ -91,6 +91,7 @@ def test_a_constant_in_every_form_is_a_weight(form: str, tmp_path: Path) -> None
             assert sum(map(len, program.bundle.objects)) < W.nbytes
 
 
+@sampled(3)
 @pytest.mark.parametrize("layout", ["[x, _]", "[_, x]", "[_*x, _]", "[_, x] order(1, 0)", "[_, _]"])
 @pytest.mark.parametrize("name", ["local", "mpi"])
 def test_a_weight_is_laid_out_as_the_program_asks(name: str, layout: str, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from depth import sampled
 
 import meshweave
 from meshweave.api.program import build
@@ -22,6 +23,7 @@ def arguments(name: str) -> list[np.ndarray]:
     return [np.load(folder / f"in{i}.npy") for i in range(len(list(folder.glob("in*.npy"))))]
 
 
+@sampled(3)
 @pytest.mark.parametrize("engine", ["local", "mpi"])
 @pytest.mark.parametrize("mesh", MESHES)
 @pytest.mark.parametrize("name", NAMES)

@@ -100,6 +100,7 @@ def test_empty_batches(kind):
     check(kind, [0, 0], 0, 6)
 
 
+@sampled(5)
 @pytest.mark.parametrize("engine", ["local", "mpi"])
 @pytest.mark.parametrize(
     ("mesh", "layout"), [("x=2", "[_, x, _]"), ("x=3", "[x, _, _]"), ("x=2, y=2", "[x, y, _]")]

@@ -51,6 +51,7 @@ def test_both_orders_on_one_dim(n: int, x: int, t: int, layout: str) -> None:
     check(make, [a, b], [np.exp(a + b)], ('order = "dfs"', 'order = "bfs"'))
 
 
+@sampled(5)
 @pytest.mark.parametrize(
     "layout", ["[t*x, _]", "[x*t, _]", "[_, t*x]", "[t*x, y]", "[t*x*y, _]", "[x*t*y, _]"]
 )

@@ -42,6 +42,7 @@ def test_what_the_example_scripts_do(
     assert any(asked) == asks_for_hints(script.read_text())
 
 
+@sampled(2)
 @pytest.mark.parametrize("file", FILES, ids=lambda p: p.stem)
 def test_the_example_files(file: Path) -> None:
     assert agree(file.read_text()) == 0

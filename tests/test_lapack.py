@@ -92,6 +92,7 @@ def swapped(pivots, rows):
     return order
 
 
+@sampled(5)
 @pytest.mark.parametrize("dtype", ELEMENTS.values())
 @pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize("kernels", [None, "-lapack"])
@@ -135,6 +136,7 @@ def test_cholesky_tells_at_which_step_there_is_no_factor():
         assert call("potrf", a, flags=", lower", kernels=kernels)[1].tolist() == [0, 3, 1]
 
 
+@sampled(5)
 @pytest.mark.parametrize("dtype", ELEMENTS.values())
 @pytest.mark.parametrize("shape", [(1, 1), (5, 5), (7, 3), (3, 8), (0, 4), (40, 33)])
 @pytest.mark.parametrize("kernels", [None, "-lapack"])
@@ -200,6 +202,7 @@ def orthonormal(q):
     close(found, np.zeros_like(found) + np.eye(q.shape[-1], dtype=q.dtype))
 
 
+@sampled(3)
 @pytest.mark.parametrize("dtype", ELEMENTS.values())
 @pytest.mark.parametrize("shape", SHAPES)
 def test_qr(dtype, shape):
@@ -223,6 +226,7 @@ def test_the_first_columns_of_q_and_all_of_them():
     close(first[:, :2], q[:, :2])
 
 
+@sampled(3)
 @pytest.mark.parametrize("dtype", ELEMENTS.values())
 @pytest.mark.parametrize("shape", SHAPES)
 def test_singular_values_and_their_vectors(dtype, shape):
@@ -240,6 +244,7 @@ def test_singular_values_and_their_vectors(dtype, shape):
     assert not info.any()
 
 
+@sampled(5)
 @pytest.mark.parametrize("dtype", ELEMENTS.values())
 @pytest.mark.parametrize("size", [1, 2, 7, 40])
 @pytest.mark.parametrize("lower", [True, False])

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from depth import sampled
 
 jax = pytest.importorskip("jax")
 sys.path.insert(0, str(Path(__file__).parent.parent.parent / "examples" / "generate"))
@@ -58,7 +59,8 @@ def test_tokens_of_int8_weights_are_those_of_jax() -> None:
     model.close()
 
 
-@pytest.mark.parametrize(("mesh", "engine"), [("", "local"), ("tp=2", "local")])
+@sampled(2)
+@pytest.mark.parametrize(("mesh", "engine"), [("tp=2", "local"), ("", "local")])
 def test_slots_of_their_own_lengths_give_what_jax_gives(mesh: str, engine: str) -> None:
     """Prompts in parts and tokens at other places, in slots that are used again, beside each whole sequence in JAX."""
     config = Config(1, 32, 4, 2, 48, 50, 48)

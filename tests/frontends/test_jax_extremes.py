@@ -20,6 +20,7 @@ def drawn(shape, dtype):
     return rng.integers(0, 2 if dtype == "?" else 5, shape).astype(dtype)
 
 
+@sampled(3)
 @pytest.mark.parametrize("name", ["argmax", "argmin"])
 @pytest.mark.parametrize(
     "shape, axis", [((7,), 0), ((5, 33), 1), ((33, 5), 0), ((3, 4, 17), None), ((1, 1), 1)]

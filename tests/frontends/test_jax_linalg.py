@@ -70,6 +70,7 @@ def test_decompositions(dtype, batch):
     )
 
 
+@sampled(2)
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_systems(dtype):
     a, b = positive(2, 5, dtype=dtype), sample(2, 5, 3, dtype=dtype)

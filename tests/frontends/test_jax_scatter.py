@@ -226,6 +226,7 @@ def test_windows_of_one_row_beside_padding_are_proven(layout: str) -> None:
     assert compiled.program.bundle.manifest.certificate.unproven == ()
 
 
+@sampled(5)
 @pytest.mark.parametrize("mesh", ["", "x=2"])
 @pytest.mark.parametrize("shape", [(1, 5), (1, 1), (3, 5)])
 @pytest.mark.parametrize("dtype", ["int32", "float16", "bfloat16", "bool", "uint8"])

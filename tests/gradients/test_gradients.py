@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from depth import sampled
 
 import meshweave as mw
 
@@ -87,6 +88,7 @@ CONTROL: dict[str, Callable[..., Any]] = {
 }
 
 
+@sampled(3)
 @pytest.mark.parametrize("name", CONTROL)
 def test_control_flow_and_second_derivatives(name: str) -> None:
     ours, theirs = CONTROL[name](mw, mw.scan, mw.cond), CONTROL[name](jnp, lax.scan, lax.cond)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from depth import sampled
 from lowering.harness import compile_text, run_ranks
 
 from meshweave.dialects import context
@@ -102,6 +103,7 @@ def test_all_reduce_gives_every_member_the_reduction(kind, dtype):
         np.testing.assert_allclose(got[rank], want, rtol=1e-5)
 
 
+@sampled(5)
 @pytest.mark.parametrize("axes", SIZES)
 @pytest.mark.parametrize("shape", [(6, 12), (5, 7), (1, 8)])
 @pytest.mark.parametrize("dim", [0, 1])
@@ -117,6 +119,7 @@ def test_reduce_scatter_reduces_then_slices(axes, shape, dim, kind):
         np.testing.assert_allclose(np.take(got[rank], range(want.shape[dim]), dim), want, rtol=1e-4)
 
 
+@sampled(5)
 @pytest.mark.parametrize("axes", [("x",), ("y",), ("y", "x")])
 @pytest.mark.parametrize("split, concat", [(0, 1), (1, 0), (0, 2), (2, 0), (1, 2), (2, 1)])
 @pytest.mark.parametrize("shape", [(6, 12, 6), (4, 5, 7)])
@@ -273,6 +276,7 @@ def test_all_gather_cuts_whole_members_off(dim, cut):
         np.testing.assert_array_equal(got[rank], np.take(whole, range(result[dim]), dim))
 
 
+@sampled(5)
 @pytest.mark.parametrize("dtype", ["f32", "f64", "i8", "f16"])
 @pytest.mark.parametrize("split, concat", [(0, 1), (1, 0), (0, 2), (2, 0), (1, 2), (2, 1)])
 @pytest.mark.parametrize("shape, cut", [((7, 20, 33), 0), ((13, 16, 48), 9), ((1, 17, 64), 17)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from depth import sampled
 from lowering.harness import compile_text, run_ranks
 
 SPECIAL = [0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 1e-45, -1e-45, 1.2e-38, 3e-39, 1e-30,
@@ -235,6 +236,7 @@ func.func @main(%a: tensor<{x.size}xf32>) -> tensor<{x.size}xf32> {{
     assert errors.max() <= 2
 
 
+@sampled(3)
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("dtype", ["f16", "f64"])
 def test_other_widths(name, dtype):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from depth import sampled
 from lowering.harness import DTYPES, run_text
 
 BITS = {**DTYPES, "bf16": np.uint16}  # bf16 as its bits: moved about, they stay what they are
@@ -34,6 +35,7 @@ def padded(shape, low, high, dtype, body=""):
 }}"""
 
 
+@sampled(3)
 @pytest.mark.parametrize("dtype", BITS)
 @pytest.mark.parametrize("shape, low, high", SHAPES)
 def test_pads(shape, low, high, dtype):

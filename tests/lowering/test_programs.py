@@ -46,6 +46,7 @@ BINARY = {
 FLOATS, WHOLE = ("f32", "f64", "f16"), ("i32", "i64", "i8", "i1")
 
 
+@sampled(3)
 @pytest.mark.parametrize("op", BINARY)
 @pytest.mark.parametrize("dtype", FLOATS + WHOLE)
 def test_elementwise_ops_of_every_type(op, dtype):
@@ -141,6 +142,7 @@ def product(loops, maps, a, b, c, dtype, start="0.0"):
       return %0 : {v} }}"""
 
 
+@sampled(3)
 @pytest.mark.parametrize("name", PRODUCTS)
 @pytest.mark.parametrize("dtype", ["f32", "f64", "i32"])
 def test_products_in_every_orientation(name, dtype):

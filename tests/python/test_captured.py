@@ -4,6 +4,7 @@ import threading
 
 import numpy as np
 import pytest
+from depth import sampled
 from traced import mw
 
 LARGE = np.random.default_rng(5).standard_normal((200, 130)).astype(np.float32)
@@ -19,6 +20,7 @@ def taken(function, *args, **options):
     return np.asarray(found), len(inputs) - len(args)
 
 
+@sampled(5)
 @pytest.mark.parametrize("mesh", MESHES)
 @pytest.mark.parametrize(
     "array",

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from depth import sampled
 
 import meshweave as mw
 
@@ -74,6 +75,7 @@ def test_functions_of_one_number(name: str) -> None:
     check(lambda a: getattr(mw, name)(a), getattr(np, name), Z)
 
 
+@sampled(2)
 @pytest.mark.parametrize("mesh", [None, "x=2", "x=3"])
 @pytest.mark.parametrize("name", CASES)
 def test_functions_of_arrays(name: str, mesh: str | None) -> None:
@@ -81,6 +83,7 @@ def test_functions_of_arrays(name: str, mesh: str | None) -> None:
     check(*CASES[name], Z, **placed)
 
 
+@sampled(4)
 @pytest.mark.parametrize("norm", ["backward", "ortho", "forward"])
 @pytest.mark.parametrize("n", [None, 4, 9])
 @pytest.mark.parametrize("name", ["fft", "ifft", "hfft", "irfft", "rfft", "ihfft"])

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from depth import sampled
 
 import meshweave as mw
 from meshweave.errors import CompileError, MeshweaveError, UsageError
@@ -104,6 +105,7 @@ def results(name: str, size: int) -> list[np.ndarray]:
     return found
 
 
+@sampled(3)
 @pytest.mark.parametrize(("name", "mesh", "layout"), PLACES)
 def test_every_size_gives_what_its_own_program_gives(
     name: str, mesh: str | None, layout: str | None

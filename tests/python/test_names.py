@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+from depth import deep
 from traced import check, mw, run_all
 
 from meshweave.errors import CompileError, UsageError
@@ -252,7 +253,7 @@ ARRAYS = (A, B, M, V, I, Z, LEFT)
 @pytest.mark.parametrize(
     ("mesh", "layouts"),
     [
-        ("", None),
+        pytest.param("", None, marks=deep),
         ("x=2, y=2", ("[x, y]", "[y, x]", "[x*y, _]", "[x]", "[_, y]", "[_*x, _]", "[_]")),
     ],
     ids=["one", "four"],

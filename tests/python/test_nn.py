@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from depth import deep
 from traced import check, mw, run_all
 
 from meshweave.errors import CompileError
@@ -153,7 +154,9 @@ LAYOUTS = (
 
 
 @pytest.mark.parametrize(
-    ("mesh", "layouts"), [("", None), ("x=2, y=2", LAYOUTS)], ids=["one", "four"]
+    ("mesh", "layouts"),
+    [pytest.param("", None, marks=deep), ("x=2, y=2", LAYOUTS)],
+    ids=["one", "four"],
 )
 def test_functions_of_networks_are_those_of_jax(mesh, layouts):
     right = {name: np.asarray(theirs(Given(*ARRAYS))) for name, (_, theirs) in PAIRS.items()}

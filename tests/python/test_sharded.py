@@ -82,6 +82,7 @@ def test_four_ranks_agree_with_one(one_rank, layouts):
         assert np.allclose(found[name], right, 1e-5, 1e-5), name
 
 
+@sampled(3)
 @pytest.mark.parametrize("out", ["[x*y, _]", "[y, x]", "[_, y]"])
 def test_results_in_stated_layouts(one_rank, out):
     matrices = {n: f for n, f in FUNCTIONS.items() if one_rank[n].ndim == 2}

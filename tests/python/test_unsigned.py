@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from depth import sampled
 from traced import mw
 
 from meshweave.errors import MeshweaveError
@@ -40,6 +41,7 @@ UNARY = {
 }  # fmt: skip
 
 
+@sampled(3)
 @pytest.mark.parametrize("mesh", MESHES)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_elementwise_functions(dtype: str, mesh: str | None) -> None:
@@ -67,6 +69,7 @@ def test_elementwise_functions(dtype: str, mesh: str | None) -> None:
     )
 
 
+@sampled(5)
 @pytest.mark.parametrize("layout", [None, "[x, _]", "[_, x]"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_reductions_and_sorts(dtype: str, layout: str | None) -> None:

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from depth import sampled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from traced import mw
@@ -228,6 +229,7 @@ def test_what_does_not_fit_is_refused() -> None:
             mw.jit(wrong)(whole)
 
 
+@sampled(2)
 @pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "symmetric", "wrap"])
 def test_padding_is_that_of_numpy(mode: str) -> None:
     widths: list[Any] = [1, (2, 1), [(1, 2), (0, 3)], [(12, 11), (9, 20)]]

@@ -267,6 +267,7 @@ SUMS = [
 ]  # fmt: skip
 
 
+@sampled(2)
 @pytest.mark.parametrize("case", SUMS, ids=lambda c: f"{c[2]} {c[3].op} {c[0]} over {c[1]}")
 @pytest.mark.parametrize("target", [Target(), PLAIN], ids=["chosen", "plain"])
 def test_reductions_over_any_dims(case, target):

@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from depth import sampled
 
 from meshweave.runtime.mpi.engine import mpiexec
 
@@ -123,6 +124,7 @@ def test_a_job_of_torchrun(tmp_path):
     check_done(by_torchrun(2, str(HERE / "everything.py"), str(tmp_path), "torch"), 2)
 
 
+@sampled(2)
 @pytest.mark.parametrize(
     ("how", "line"),
     [
@@ -147,6 +149,7 @@ def test_all_ranks_end_when_the_first_does():
     assert not ended.left
 
 
+@sampled(3)
 @pytest.mark.parametrize(
     ("how", "line"),
     [
