@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from depth import some
+from depth import sampled, some
 
 import meshweave as mw
 
@@ -91,6 +91,7 @@ def test_scan_over_layers(layer: Any) -> None:
     agree(descend(loss), stacked, values(3, 5, 8), in_shardings=(deeper, "[dp, _, _]"))
 
 
+@sampled(2)
 @pytest.mark.parametrize("table", ["[_, tp]", "[tp, _]"])
 def test_language_model_with_dropout_and_adam(table: str) -> None:
     def loss(words: Any, tokens: Any, key: Any) -> Any:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from depth import sampled
+from depth import DEEP, sampled
 
 import meshweave as mw
 
@@ -113,8 +113,7 @@ def test_second_derivatives_of_functions() -> None:
 
     def run(grad: Any, m: Any, x: Any) -> Any:
         hessian = grad(lambda x: m.sum(grad(lambda v: f(m, v))(x) * m.cos(x)))
-        third = grad(lambda x: m.sum(hessian(x)))
-        return hessian(x), third(x)
+        return hessian(x), grad(lambda x: m.sum(hessian(x)))(x) if DEEP else 0
 
     near(mw.jit(lambda x: run(mw.grad, mw, x))(X), run(jax.grad, jnp, X), 2e-4)
 
