@@ -92,7 +92,7 @@ def _silent(_: str) -> None:
 
 
 def compile(
-    source: "str | os.PathLike[str]",
+    source: "str | os.PathLike[str] | Source",
     *,
     mesh: "str | Mesh | None" = None,
     engine: str | None = None,
@@ -108,7 +108,8 @@ def compile(
 ) -> "Program":
     """Compile a program for a mesh and load it.
 
-    source:   a file, or its text: StableHLO as JAX exports it (with Shardy shardings), or MLIR with `dist` ops.
+    source:   a file, or its text: StableHLO as JAX exports it (with Shardy shardings), or MLIR with `dist` ops; or
+              what `meshweave.files.sources.program_source` has read of it.
     mesh:     sizes to use instead of the module's own, with the same axis names; None: the module's, or one rank;
               "auto=4": so many ranks, whose axes and layouts are chosen (`docs/placement.md`).
     engine:   what runs it: "local" (a thread per rank, the default) or "mpi" (a process per rank) on target cpu,
@@ -135,27 +136,6 @@ def compile(
     >>> y.tolist()
     [0.0, 1.0, 2.0, 3.0]
     """
-    return compiled(
-        *(source, mesh, engine, target, chip, progress, timeout, kernels, verify, flight, donate),
-        layouts,
-    )
-
-
-def compiled(
-    source: "str | os.PathLike[str] | Source",
-    mesh: "str | Mesh | None" = None,
-    engine: str | None = None,
-    target: str | None = None,
-    chip: str | None = None,
-    progress: Progress | None = None,
-    timeout: float | None = None,
-    kernels: "str | Choice | None" = None,
-    verify: bool = True,
-    flight: str | None = None,
-    donate: Donations = (),
-    layouts: str | None = None,
-) -> "Program":
-    """Do what `compile` does, also for a program that was read already."""
     began = time.perf_counter()
     if current.current() is not None and (target or Goal.target) == Goal.target:
         source = source if isinstance(source, Source) else program_source(source, False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from meshweave.api.program import Program, compile, compiled
+from meshweave.api.program import Program, compile
 from meshweave.errors import UsageError
 from meshweave.files.sources import program_source
 from meshweave.layout import Mesh
@@ -39,7 +39,7 @@ def from_stablehlo(
                 f"from_stablehlo: {read.name} has no op of stablehlo, chlo or sdy: "
                 "from_mlir takes programs on linalg"
             )
-        return compiled(read, mesh=mesh, engine=engine, timeout=timeout, verify=verify)
+        return compile(read, mesh=mesh, engine=engine, timeout=timeout, verify=verify)
     return compile(source, mesh=mesh, engine=engine, timeout=timeout, verify=verify)
 
 

@@ -5,7 +5,6 @@ A call under which a rank fails is made once more, on ranks that are started ane
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -14,7 +13,7 @@ import numpy as np
 
 from meshweave.api.program import Program
 from meshweave.errors import RankError
-from meshweave.serving.work import MOST_LOST, Job, JobQueue
+from meshweave.serving.work import Job, JobService
 
 Arrays: TypeAlias = Sequence[np.ndarray[Any, Any]]
 
@@ -31,30 +30,17 @@ class ArrayJob(Job):
         self.answer(error)
 
 
-class ArrayService:
-    """Run a program for the jobs of a queue. lost: called with the error each time that a rank fails."""
+class ArrayService(JobService[ArrayJob]):
+    """Run a program for the jobs of a queue; `close` ends it after the call that runs, and closes the program."""
 
     def __init__(self, program: Program, most: int, lost: Callable[[RankError], None]) -> None:
-        self.program, self._lost = program, lost
-        self.queue: JobQueue[ArrayJob] = JobQueue(most)
-        self.running = 0
-        self._thread = threading.Thread(target=self._work, name="meshweave-arrays", daemon=True)
-        self._thread.start()
+        super().__init__(most, lost, program.close)
+        self.program, self.running = program, 0
+        self.start()
 
     def submit(self, job: ArrayJob) -> None:
         """Let a job wait its turn. Raises QueueFullError and ServerClosedError."""
         self.queue.put([job])
-
-    def close(self) -> None:
-        """End after the call that runs; the program is closed too."""
-        self.queue.close()
-        self._thread.join()
-
-    def _work(self) -> None:
-        try:
-            self._serve()
-        finally:  # here, for ranks that this thread has started may end with it
-            self.program.close()
 
     def _serve(self) -> None:
         while (job := self.queue.take()) is not None:
@@ -63,14 +49,7 @@ class ArrayService:
                 job.answer(self.program(*job.arguments))
             except RankError as error:
                 self._lost(error)
-                self._again(job, error)
+                self._begin_again([job], error)
             except Exception as error:  # whoever asked is told, and the next job is run
                 job.fail(error)
             self.running = 0
-
-    def _again(self, job: ArrayJob, error: RankError) -> None:
-        job.lost += 1
-        if job.lost > MOST_LOST:
-            job.fail(error)
-        else:
-            self.queue.put_back([job])

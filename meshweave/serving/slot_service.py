@@ -7,7 +7,6 @@ that are started anew.
 from __future__ import annotations
 
 import sys
-import threading
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ import numpy as np
 from meshweave.errors import MeshweaveError, RankError
 from meshweave.serving.decoder import Decoder, Logits
 from meshweave.serving.sampling import Sampling, pick
-from meshweave.serving.work import MOST_LOST, Job, JobQueue, ServerClosedError
+from meshweave.serving.work import Job, JobService, ServerClosedError
 
 
 @dataclass
@@ -48,8 +47,8 @@ class Generation(Job):
         self.ended(error)
 
 
-class SlotService:
-    """Decode the sequences of a queue. lost: called with the error each time that a rank fails.
+class SlotService(JobService[Generation]):
+    """Decode the sequences of a queue; `close` ends it between two steps, and fails those that are not done.
 
     counted: called with how many tokens were read, and how many were made.
     """
@@ -61,28 +60,16 @@ class SlotService:
         lost: Callable[[RankError], None],
         counted: Callable[[int, int], None] = lambda read, made: None,
     ) -> None:
-        self.decoder, self._lost, self._counted = decoder, lost, counted
-        self.queue: JobQueue[Generation] = JobQueue(most)
+        super().__init__(most, lost, decoder.close)
+        self.decoder, self._counted = decoder, counted
         self._slots: list[Generation | None] = [None] * decoder.slots
         self._fresh = True  # whether the decoder holds what the slots say
-        self._thread = threading.Thread(target=self._work, name="meshweave-slots", daemon=True)
-        self._thread.start()
+        self.start()
 
     @property
     def running(self) -> int:
         """Return how many slots have a sequence."""
         return sum(sequence is not None for sequence in self._slots)
-
-    def close(self) -> None:
-        """End between two steps; sequences that are not done fail."""
-        self.queue.close()
-        self._thread.join()
-
-    def _work(self) -> None:
-        try:
-            self._serve()
-        finally:  # here, for ranks that this thread has started may end with it
-            self.decoder.close()
 
     def _serve(self) -> None:
         while True:
@@ -91,7 +78,7 @@ class SlotService:
                     return
             except RankError as error:
                 self._lost(error)
-                self._begin_again(error)
+                self._begin_again(self._freed(), error)
             except Exception as error:  # who waits is told, and the next sequences are decoded
                 if not isinstance(error, MeshweaveError):
                     traceback.print_exc(file=sys.stderr)
@@ -156,18 +143,12 @@ class SlotService:
         self._slots[slot] = None
         sequence.ended(why)
 
-    def _begin_again(self, error: RankError) -> None:
-        """Put the sequences that a failed rank had back in the queue, or end them if that was so before."""
-        held = [sequence for sequence in self._slots if sequence is not None]
-        self._slots = [None] * len(self._slots)
-        for sequence in held:
-            sequence.lost += 1
-            if sequence.lost > MOST_LOST:
-                sequence.fail(error)
-        self.queue.put_back([sequence for sequence in held if sequence.lost <= MOST_LOST])
-
     def _fail_all(self, error: Exception) -> None:
+        for sequence in self._freed():
+            sequence.fail(error)
+
+    def _freed(self) -> list[Generation]:
+        """Free all slots, and return the sequences that were in them."""
         held = [sequence for sequence in self._slots if sequence is not None]
         self._slots = [None] * len(self._slots)
-        for sequence in held:
-            sequence.fail(error)
+        return held

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from meshweave.errors import MeshweaveError
+from meshweave.errors import MeshweaveError, RankError
 
 MOST_LOST = 1
 """Failures of a rank that a job survives: it is begun again."""
@@ -111,3 +111,45 @@ class JobQueue(Generic[Kind]):
             self._changed.notify_all()
         for job in left:
             job.fail(ServerClosedError("the server has stopped"))
+
+
+class JobService(Generic[Kind]):
+    """Do the jobs of a queue in a thread of its own, from `start` on; what it runs on is released there at the end.
+
+    most: jobs that may wait. lost: called with the error each time that a rank fails. release: called by the thread,
+    for ranks that it has started may end with it.
+    """
+
+    def __init__(
+        self, most: int, lost: Callable[[RankError], None], release: Callable[[], None]
+    ) -> None:
+        self.queue: JobQueue[Kind] = JobQueue(most)
+        self._lost, self._release = lost, release
+        self._thread = threading.Thread(target=self._work, name="meshweave-jobs", daemon=True)
+
+    def start(self) -> None:
+        """Begin with the jobs."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End: what runs is brought to an end, and jobs that wait fail."""
+        self.queue.close()
+        self._thread.join()
+
+    def _work(self) -> None:
+        try:
+            self._serve()
+        finally:
+            self._release()
+
+    def _serve(self) -> None:
+        """Do the jobs until the queue is closed."""
+        raise NotImplementedError
+
+    def _begin_again(self, jobs: Sequence[Kind], error: RankError) -> None:
+        """Put the jobs that a failed rank had back in the queue, or fail them if that was so before."""
+        for job in jobs:
+            job.lost += 1
+            if job.lost > MOST_LOST:
+                job.fail(error)
+        self.queue.put_back([job for job in jobs if job.lost <= MOST_LOST])
