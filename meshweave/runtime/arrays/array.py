@@ -99,7 +99,10 @@ class Array(Operators):
 
     @staticmethod
     def lying(away: AwayShards, kind: Kind) -> Array:
-        """Return an Array whose shards are elsewhere, and come here when somebody looks at them."""
+        """Return an Array whose shards are elsewhere, and come here when somebody looks at them.
+
+        away: where they are. kind: the mesh, layout, shape and dtype of the Array.
+        """
         made = object.__new__(Array)
         made._held, made.kind, made._alone, made._away = None, kind, True, away
         return made
