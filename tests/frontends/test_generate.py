@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from depth import sampled
+from depth import deep, sampled
 
 jax = pytest.importorskip("jax")
 sys.path.insert(0, str(Path(__file__).parent.parent.parent / "examples" / "generate"))
@@ -50,6 +50,7 @@ def test_tokens_are_those_of_jax(mesh: str, engine: str, batch: int, temperature
     model.close()
 
 
+@deep
 def test_tokens_of_int8_weights_are_those_of_jax() -> None:
     """On two ranks, of which each has a part of the numbers and of the scales."""
     prompt = np.random.default_rng(4).integers(0, 50, (2, 3)).astype(np.int32)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from depth import sampled
+from depth import deep, sampled
 
 import meshweave as mw
 
@@ -90,6 +90,7 @@ def test_what_has_no_factor_is_nan():
     )
 
 
+@deep
 def test_gradients():
     a, b = positive(2, 4, dtype="float64"), sample(2, 4, 3, dtype="float64")
     tall = sample(6, 4, dtype="float64")

@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 import pytest
-from depth import deep
+from depth import deep, sampled
 from traced import check, mw, run_all
 
 from meshweave.errors import CompileError, UsageError
@@ -275,6 +275,7 @@ def test_names_of_numpys_mean_what_they_mean_there(part, mesh, layouts):
 WIDE = tuple(x.astype(x.dtype.name.replace("32", "64").replace("x64", "x128")) for x in ARRAYS)
 
 
+@sampled(2)
 @pytest.mark.parametrize("part", range(2))
 def test_with_wide_floats_as_the_default_dtypes_and_digits_are_numpys(part):
     cases = dict(list(SAME.items())[part::2])

@@ -54,7 +54,7 @@ def test_names_of_numpys_are_mapped(mesh, layouts, part):
     check(ours, real, 5e-5)
 
 
-@sampled(3)
+@sampled(5)
 @pytest.mark.parametrize(
     "axes", [(0, 0, 0), (1, None, 2), (None, 2, 0), (-1, None, None), (None, None, 1)]
 )
