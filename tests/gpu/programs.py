@@ -59,6 +59,8 @@ KERNELS = cases(
         ("broadcast", lambda xp, x, y: x * y + 1, [(33, 4, 129), (129,)]),
         ("softmax", softmax, [(130, 1000)]),
         ("softmax_short", softmax, [(515, 7)]),
+        ("softmax_odd", softmax, [(130, 1001)]),
+        ("softmax_vocabulary", softmax, [(5, 50257)]),
         ("norm", norm, [(67, 768), (768,), (768,)]),
         ("sum_rows", lambda xp, x: xp.sum(x, axis=1), [(67, 1025)]),
         ("sum_columns", lambda xp, x: xp.sum(x, axis=0), [(300, 130)]),

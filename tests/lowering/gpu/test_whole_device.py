@@ -140,6 +140,42 @@ def test_pieces_follow_from_sizes_alone():
     assert pieces.number_along(1, 4096) <= 1 and pieces.number_along(1000, 1 << 24) == 1
 
 
+# Rows that begin anywhere.
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "dtype"),
+    [(5, 1001, "bf16"), (3, 513, "f16"), (4, 2047, "bf16"), (2, 40001, "bf16"), (9, 519, "f16")],
+)
+def test_odd_rows_are_read_16_bytes_at_a_time(rows, columns, dtype):
+    made = DeviceRun(programs.softmax(rows, columns, dtype), assemble=False)
+    x = stored(np.random.default_rng(columns).standard_normal((rows, columns)), dtype)
+    (found,) = made.run(x)
+    wanted = programs.softmax_of(doubles(x, dtype))
+    error = np.abs(doubles(found, dtype) - wanted).max() / wanted.max()
+    assert made.families == ["rows"] and error <= ROUNDING[dtype]
+    assert f"vector<8x{dtype}>" in made.kernels[0].text
+
+
+@settings(max_examples=8)
+@given(
+    st.integers(132, 140), st.integers(512, 1400), st.sampled_from(["bf16", "f16", "i16"]),
+    st.sampled_from([SUM, LARGEST]),
+)  # fmt: skip
+def test_sums_of_odd_rows(rows, columns, dtype, how):
+    how = how if dtype in FLOATS else WHOLE
+    reduce((rows, columns | 1), [1], dtype, how)
+
+
+def test_norms_of_odd_rows_read_their_scale_element_by_element():
+    made = DeviceRun(programs.layer_norm(3, 771, "bf16"), assemble=False)
+    rng = np.random.default_rng(8)
+    given = [stored(rng.standard_normal(s), "bf16") for s in ((3, 771), (771,), (771,))]
+    wanted = programs.layer_norm_of(*(doubles(v, "bf16") for v in given))
+    error = np.abs(doubles(made.run(*given)[0], "bf16") - wanted).max() / np.abs(wanted).max()
+    assert error <= ROUNDING["bf16"]
+
+
 # Programs.
 
 

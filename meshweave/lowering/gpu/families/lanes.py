@@ -6,7 +6,7 @@ loop between them is computed once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from meshweave.ir.expressions import Index, Load, inputs, needed
 from meshweave.lowering.buffers.steps import element_bytes
@@ -48,8 +48,11 @@ class Lanes:
         dim: int,
         count: int,
         guard: Guard = None,
+        aligned: Container[tuple[int, ...]] | None = None,
     ) -> None:
+        """aligned: where iterations do not begin at multiples of `count`, the strides of accesses that yet do."""
         self.frame, self.nest, self.dim, self.count, self.guard = frame, nest, dim, count, guard
+        self.aligned = aligned
         self.index = list(index)
         self.shared = DeviceIteration(frame, nest, index, guard=guard)
         self.varying = {k for k, dims in enumerate(loops_of(nest)) if dim in dims}
@@ -102,6 +105,13 @@ class Lanes:
         index[self.dim] = first + self.frame.constant(lane)
         return index
 
+    def _piece(self, touch: Load[Access] | Store, count: int) -> int:
+        """Return the elements that one instruction moves."""
+        if self.aligned is not None:
+            begins = touch.access.strides in self.aligned
+            return min(count, WIDEST // element_bytes(touch.type)) if begins else 1
+        return piece(self.frame.alignments, touch, self.dim, count)
+
     def _load(
         self, wanted: list[int], varying: set[int], known: dict[int, Sequence[Value]]
     ) -> None:
@@ -118,7 +128,7 @@ class Lanes:
         frame, writer, kind = self.frame, self.frame.writer, stored(str(read.type))
         nbytes = element_bytes(read.type)
         step = read.access.strides[self.dim] * nbytes
-        size = piece(frame.alignments, read, self.dim, count)
+        size = self._piece(read, count)
         address = frame.address(read.access, str(read.type), self.index)
         values: list[Value] = []
         for k in range(0, count, size):
@@ -139,7 +149,7 @@ class Lanes:
         frame, writer, access = self.frame, self.frame.writer, store.access
         nbytes = element_bytes(store.type)
         step = access.strides[self.dim] * nbytes
-        size = piece(frame.alignments, store, self.dim, len(values))
+        size = self._piece(store, len(values))
         address = frame.address(access, str(store.type), self.index)
         raw = [frame.in_memory(v) for v in values]
         for k in range(0, len(raw), size):

@@ -14,13 +14,16 @@ from meshweave.lowering.gpu.nodes import DeviceFrame
 from meshweave.lowering.gpu.writer import Guard, both
 from meshweave.lowering.writer import Value
 
+ALONE = -1  # the turn of an element that is in no group of lanes
+
 
 @dataclass(frozen=True)
 class RowShape:
     """Say how rows are given to threads.
 
     rows, elements: sizes; lanes: neighbouring elements of a thread; group: threads of a row;
-    together: rows of a block; held: whether rows stay in registers.
+    together: rows of a block; held: whether rows stay in registers. odd: strides of the rows in memory where these
+    begin anywhere: groups of lanes are then counted from the first place that is aligned; () where they all are.
     """
 
     rows: int
@@ -29,16 +32,23 @@ class RowShape:
     group: int
     together: int
     held: bool
+    odd: tuple[int, ...] = ()
 
     @property
     def chunks(self) -> int:
-        """Count the groups of lanes in a row."""
-        return -(-self.elements // self.lanes)
+        """Count the groups of lanes in a row, at most."""
+        return self.elements // self.lanes if self.odd else -(-self.elements // self.lanes)
 
     @property
     def turns(self) -> int:
         """Count the chunks of each thread; the last ones may lie beyond the row."""
         return -(-self.chunks // self.group)
+
+    @property
+    def whole(self) -> int:
+        """Count the turns in which every thread of a group has a chunk."""
+        least = (self.elements - self.lanes + 1) // self.lanes if self.odd else self.chunks
+        return max(0, least) // self.group
 
 
 class RowCode:
@@ -69,6 +79,11 @@ class RowCode:
         sizes = flow.phases[0].nest.sizes[:rows]
         self.outer: list[Value | None] = [*frame.digits(row, sizes)]
         self.values: dict[tuple[Spot, int], list[Value]] = {}  # by turn; turn 0 of a single spot
+        if shape.odd:
+            lanes = shape.lanes
+            start = frame.linear(0, [stride % lanes for stride in shape.odd], self.outer)
+            self.head = (frame.constant(lanes) - start % lanes) % lanes
+            self.groups = (frame.constant(shape.elements) - self.head) // lanes
 
     def write(self) -> None:
         """Write all phases in turn."""
@@ -90,22 +105,32 @@ class RowCode:
 
     def _each(self, body: Callable[[tuple[Value, Guard, int]], None]) -> None:
         """Write `body((chunk, guard, turn))` for each chunk of this thread."""
-        for turn in range(self.shape.turns if self.shape.held else 0):
-            body(self._turn(turn))
-        if not self.shape.held:
-            whole = self.shape.chunks // self.shape.group
+        shape = self.shape
+        if not shape.held:
             writer, index = self.frame.writer, self.frame.index
-            writer.for_(0, whole, 1, [], lambda iv, _: body((self._chunk(iv), self.live, 0)), index)
-            if self.shape.chunks % self.shape.group:
-                body((*self._turn(whole)[:2], 0))
+            writer.for_(
+                0, shape.whole, 1, [], lambda iv, _: body((self._chunk(iv), self.live, 0)), index
+            )
+        for place in self._turns(0 if shape.held else shape.whole):
+            body(place)
+
+    def _turns(self, first: int) -> list[tuple[Value, Guard, int]]:
+        """Return the chunks of this thread from turn `first` on, and then the element that is in none."""
+        places = [self._turn(turn) for turn in range(first, self.shape.turns)]
+        if self.shape.odd:
+            member = self.frame.as_index(self.member)
+            left = self.frame.constant(self.shape.elements) - self.groups * self.shape.lanes
+            inside = self.frame.writer.compare("ult", member, left)
+            places.append((member, both(self.live, inside), ALONE))
+        return places
 
     def _turn(self, turn: int) -> tuple[Value, Guard, int]:
         """Return a chunk of this thread: its number in the row, whether it exists, and which it is."""
         chunk = self._chunk(self.frame.constant(turn))
         guard = self.live
-        if (turn + 1) * self.shape.group > self.shape.chunks:
-            writer = self.frame.writer
-            guard = both(guard, writer.compare("ult", chunk, self.shape.chunks))
+        if turn >= self.shape.whole:
+            chunks = self.groups if self.shape.odd else self.shape.chunks
+            guard = both(guard, self.frame.writer.compare("ult", chunk, chunks))
         return chunk, guard, turn
 
     def _chunk(self, turn: Value) -> Value:
@@ -113,9 +138,18 @@ class RowCode:
         member = self.frame.as_index(self.member)
         return turn * self.shape.group + member
 
-    def _lanes(self, chunk: Value, guard: Guard) -> Lanes:
+    def _lanes(self, place: tuple[Value, Guard, int]) -> Lanes:
         """Return the iterations in a chunk."""
-        nest, lanes = self.phase.nest, self.shape.lanes
+        nest, lanes, (chunk, guard, turn) = self.phase.nest, self.shape.lanes, place
+        if self.shape.odd:
+            dim = len(nest.sizes) - 1
+            aligned = [(*self.shape.odd, 1)]
+            first = self.head + chunk * lanes
+            if turn == ALONE:  # before the first chunk, or behind the last
+                before = self.frame.writer.compare("ult", chunk, self.head)
+                first = self.frame.writer.select(before, chunk, chunk + self.groups * lanes)
+                lanes = 1
+            return Lanes(self.frame, nest, [*self.outer, first], dim, lanes, guard, aligned)
         sizes = nest.sizes[self.rows :]
         inner = self.frame.digits(chunk, [*sizes[:-1], sizes[-1] // lanes])
         index = [*self.outer, *inner[:-1], inner[-1] * lanes]
@@ -162,8 +196,7 @@ class RowCode:
     # Phases.
 
     def _map(self, place: tuple[Value, Guard, int]) -> None:
-        chunk, guard, turn = place
-        lanes, stores = self._lanes(chunk, guard), self.phase.nest.stores
+        lanes, stores, turn = self._lanes(place), self.phase.nest.stores, place[2]
         found = self._compute(lanes, turn, [s.value for s in stores])
         for k, (store, values) in enumerate(zip(stores, found)):
             self._keep(self.phase.stores[k], turn, values)
@@ -208,8 +241,8 @@ class RowCode:
     def _held(self, joined: list[Combiner]) -> list[Value]:
         """Return this thread's part of each result, its chunks one after another."""
         columns: list[list[Value]] = [[] for _ in joined]
-        for turn in range(self.shape.turns):
-            found = self._given(joined, self._turn(turn))
+        for place in self._turns(0):
+            found = self._given(joined, place)
             for column, values in zip(columns, found):
                 column += values
         return [tree(self.frame, c, column) for c, column in zip(joined, columns)]
@@ -221,24 +254,27 @@ class RowCode:
 
         def body(place: tuple[Value, Guard, int], carried: list[Value]) -> list[Value]:
             found = self._given(joined, place)
-            flat = [(c, v) for c, values in zip(joined, found) for v in values]
-            return [c.join(self.frame, a, v) for a, (c, v) in zip(carried, flat)]
+            starts = range(0, len(carried), lanes)
+            flat = {at + k: v for at, values in zip(starts, found) for k, v in enumerate(values)}
+            return [
+                joined[at // lanes].join(self.frame, a, flat[at]) if at in flat else a
+                for at, a in enumerate(carried)
+            ]
 
-        whole = self.shape.chunks // self.shape.group
         parts = loop(
-            self.frame, [c for c in joined for _ in range(lanes)], starts, 0, whole, 1,
+            self.frame, [c for c in joined for _ in range(lanes)], starts, 0, self.shape.whole, 1,
             lambda iv, carried: body((self._chunk(iv), self.live, 0), carried),
         )  # fmt: skip
-        if self.shape.chunks % self.shape.group:
-            parts = body(self._turn(whole), parts)
+        for place in self._turns(self.shape.whole):
+            parts = body(place, parts)
         return [
             tree(self.frame, c, parts[k * lanes : (k + 1) * lanes]) for k, c in enumerate(joined)
         ]
 
     def _given(self, joined: list[Combiner], place: tuple[Value, Guard, int]) -> list[list[Value]]:
         """Return what a chunk gives to each reduction; what does not exist changes nothing."""
-        chunk, guard, turn = place
-        found = self._compute(self._lanes(chunk, guard), turn, [c.value for c in joined])
+        _, guard, turn = place
+        found = self._compute(self._lanes(place), turn, [c.value for c in joined])
         given = []
         for combiner, values in zip(joined, found):
             column = [combiner.given(self.frame, v) for v in values]

@@ -14,10 +14,11 @@ from dataclasses import replace
 
 from meshweave.hints.fast_paths import BIT_EXACT, DETERMINISTIC
 from meshweave.ir.expressions import needed
-from meshweave.lowering.gpu.facts import Facts
+from meshweave.lowering.buffers.steps import element_bytes
+from meshweave.lowering.gpu.facts import MOST, Facts
 from meshweave.lowering.gpu.families import groups
 from meshweave.lowering.gpu.families.flow import NestAccesses, RowFlow, phase_of
-from meshweave.lowering.gpu.families.lanes import piece
+from meshweave.lowering.gpu.families.lanes import WIDEST, piece
 from meshweave.lowering.gpu.families.launch import MOST_BLOCKS, REUSE, frame_for
 from meshweave.lowering.gpu.families.reduction import combiners
 from meshweave.lowering.gpu.families.rowcode import RowCode, RowShape
@@ -30,6 +31,10 @@ BLOCK = 128  # threads of a block that does several rows
 MOST_THREADS = 1024
 REGISTERS, FEWER = 48, 32  # of a thread for its rows; with the most threads there are fewer
 BUSY = 132 * 512  # threads below which rows are given more of them
+LONG, NARROW = (
+    512,
+    4,
+)  # elements of a row, and bytes of an access, from and below which rows that begin anywhere pay
 MOST_OPS = 4000  # ops of a thread beyond which rows are walked in a loop
 
 
@@ -119,6 +124,35 @@ def _lanes(unit: KernelUnit, rows: int, facts: Facts) -> int:
     return count
 
 
+def _smallest(unit: KernelUnit) -> int:
+    """Return the bytes of the smallest element that a row has many of."""
+    return min(element_bytes(each.type) for nest in unit.nests for each in nest.strided)
+
+
+def _odd(unit: KernelUnit, rows: int, facts: Facts) -> tuple[int, tuple[int, ...]]:
+    """Return the lanes of rows that begin anywhere, and how they lie in memory; no strides where that does not help.
+
+    All that lies along rows must lie alike; it is moved 16 bytes at a time, but for the ends of a row.
+    """
+    lying = dict[tuple[int, ...], int]()
+    for nest in unit.nests:
+        if len(nest.sizes) == rows:
+            continue
+        if len(nest.sizes) != rows + 1:
+            return 1, ()
+        for each in nest.strided:
+            pointer, strides = each.access
+            if strides[-1] not in (0, 1) or (strides[-1] and facts.alignments[pointer] < MOST):
+                return 1, ()
+            if strides[-1]:
+                nbytes = element_bytes(each.type)
+                lying[strides] = min(nbytes, lying.get(strides, nbytes))
+    if len(lying) != 1:
+        return 1, ()
+    ((strides, nbytes),) = lying.items()
+    return WIDEST // nbytes, strides[:-1]
+
+
 def _shape(
     unit: KernelUnit, rows: int, phases: list[NestAccesses], facts: Facts
 ) -> tuple[RowShape, RowFlow]:
@@ -127,6 +161,10 @@ def _shape(
     count = math.prod(nests[0].sizes[:rows])
     elements = next(math.prod(n.sizes[rows:]) for n in nests if len(n.sizes) > rows)
     lanes = _lanes(unit, rows, facts)
+    odd: tuple[int, ...] = ()
+    if elements >= LONG and lanes * _smallest(unit) < NARROW:
+        wide, odd = _odd(unit, rows, facts)
+        lanes = wide if odd else lanes
     ops = sum(len(needed(n.code, n.results)) for n in nests)
     flow = RowFlow(unit, phases, facts, True)
     group = min(groups.WARP, _power(-(-elements // lanes)))
@@ -135,7 +173,7 @@ def _shape(
         together = BLOCK // group if group <= groups.WARP else 1
         least = max(1, groups.WARP // group)
         return RowShape(
-            count, elements, lanes, group, max(least, min(together, _power(count))), held
+            count, elements, lanes, group, max(least, min(together, _power(count))), held, odd
         )
 
     def fits() -> bool:
