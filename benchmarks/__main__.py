@@ -21,6 +21,7 @@ NAMES = (
     "few_rows",
     "lengths",
     "placement",
+    "training",
 )
 
 
@@ -47,10 +48,14 @@ def main() -> None:
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="of operators: every tenth case; of few_rows: one shape",
+        help="of operators: every tenth case; of few_rows: one shape; of training: small sizes",
     )
     parser.add_argument(
-        "--only", nargs="+", default=(), metavar="FAMILY", help="of operators: these families"
+        "--only",
+        nargs="+",
+        default=(),
+        metavar="FAMILY",
+        help="of operators: these families; of training: these models",
     )
     parser.add_argument("--json", metavar="OUT.json", help="of operators: all figures")
     parser.add_argument("--markdown", metavar="OUT.md", help="of operators: the tables of a page")
