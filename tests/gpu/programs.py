@@ -95,6 +95,8 @@ KERNELS = cases(
         ("attention_causal", causal, [(3, 200, 64), (3, 260, 64), (3, 260, 64)]),
         ("attention_window", window, [(2, 200, 32), (2, 200, 32), (2, 200, 32)]),
         ("attention_shared", shared, [(4, 70, 48), (2, 130, 48), (2, 130, 48)]),
+        ("attention_decode", attention, [(4, 1, 128), (4, 1000, 128), (4, 1000, 128)]),
+        ("attention_decode_shared", shared, [(8, 1, 64), (2, 700, 64), (2, 700, 64)]),
         ("attention_odd", attention, [(1, 33, 33), (1, 77, 33), (1, 77, 17)]),
     )
 )

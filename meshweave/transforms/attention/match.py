@@ -66,11 +66,13 @@ class Attention:
     visited: list[ir.Operation] = field(default_factory=list)
 
 
-def match(op: ir.Operation, dtypes: Sequence[str] = FLOATS, least: int = MIN_BYTES) -> Attention:
+def match(
+    op: ir.Operation, dtypes: Sequence[str] = FLOATS, least: int = MIN_BYTES, alone: bool = False
+) -> Attention:
     """Return the attention that ends in `op`: in a product, or in the division of one by the sum over its keys.
 
-    dtypes: types that its scores may have; least: bytes that a head's scores must exceed. Raises NotAttention, with the
-    reason.
+    dtypes: types that its scores may have; least: bytes that a head's scores must exceed; alone: whether a head may
+    have a single query. Raises NotAttention, with the reason.
     """
     product, divided = product_of(op), None
     if product is None:
@@ -80,7 +82,7 @@ def match(op: ir.Operation, dtypes: Sequence[str] = FLOATS, least: int = MIN_BYT
     reason = NotAttention("no softmax before it")
     for which in (0, 1):
         try:
-            return _Match(product, which, divided, dtypes, least).run()
+            return _Match(product, which, divided, dtypes, least, alone).run()
         except NotAttention as error:
             reason = error if error.args[0].startswith("the scores") else reason
     raise reason
@@ -99,8 +101,9 @@ class _Match:
         divided: ir.Operation | None,
         dtypes: Sequence[str],
         least: int,
+        alone: bool,
     ) -> None:
-        self.dtypes, self.least = dtypes, least
+        self.dtypes, self.least, self.alone = dtypes, least, alone
         self.last, self.which, self.divided = last, which, divided
         self.weights, self.v = last.operands[which], last.operands[1 - which]
         self.ex = Expressions()
@@ -121,6 +124,8 @@ class _Match:
         if any(d not in written for d in batch):
             raise NotAttention("its loops are not those of weights and values")
         self.query, self.key, self.inner = query, key, len(last.sizes)
+        alone = self.alone and last.sizes[query] == 1
+        self.rows: set[int] = set() if alone else {query}  # what reads queries runs with
         root = self.ex.node(weights.value, weights.entries)
         rounded = self.softmax.op(root, "arith.truncf")  # what is never stored is not rounded
         root, emptied = self.softmax.emptied(root if rounded is None else rounded[0])
@@ -180,7 +185,7 @@ class _Match:
         found = []
         for read in self.ex.loads_below(score).values():
             made = read.value.owner
-            if {self.query, self.key} <= read.loops and not isinstance(made, ir.Block):
+            if {*self.rows, self.key} <= read.loops and not isinstance(made, ir.Block):
                 product = product_of(made.operation)
                 if product is not None:
                     found.append((product, read.entries))
@@ -198,20 +203,20 @@ class _Match:
         loops = [written.get(k, ZERO) for k in range(len(first.sizes))]
         sides = [Operand(o.value, at_loops(o.entries, loops)) for o in first.operands]
         dims = [side.loops for side in sides]
-        if self.query not in dims[0]:
+        if self.key in dims[0]:
             sides, dims = sides[::-1], dims[::-1]
         if (
-            self.query not in dims[0]
+            not self.rows <= dims[0]
             or self.key in dims[0]
             or self.key not in dims[1]
             or self.query in dims[1]
         ):
             raise NotAttention("no product of queries and keys before it")
-        q = self._source(sides[0], (self.query, self.inner))
+        q = self._source(sides[0], (*self.rows, self.inner))
         k = self._source(sides[1], (self.key, self.inner))
         return q, k, first.sizes[first.reduced]
 
-    def _source(self, side: Operand, dims: tuple[int, int]) -> Operand:
+    def _source(self, side: Operand, dims: tuple[int, ...]) -> Operand:
         """Return the same elements before all copies and reshapes that only move them."""
         copies = Expressions()
         node = copies.nodes[copies.node(side.value, side.entries)]

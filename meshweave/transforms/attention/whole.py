@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
+from math import prod
 
 from meshweave.ir.attention import ATTENTION, AttentionForm, Form
 from meshweave.ir.bindings import ir
@@ -32,8 +33,8 @@ SCORES = (*SHORT, "f32")
 """What scores may be: they are computed in f32, and what is never stored is not rounded."""
 WIDEST = 128
 """Of a head: more do not fit a thread's registers."""
-LEAST = 8
-"""Queries below which a tensor core has nothing to do."""
+MOST = 1 << 30
+"""Queries or keys, heads of all batches times tiles of queries: what a grid and an i32 can count."""
 
 
 def suitable(found: Attention) -> WholeAttention:
@@ -79,10 +80,9 @@ class WholeAttention:
         wide = max(sizes[found.inner], sizes[found.column])
         if wide > WIDEST:
             raise NotAttention(f"the scores are of heads {wide} wide, at most {WIDEST} is needed")
-        if sizes[found.query] < LEAST:
-            raise NotAttention(
-                f"the scores are of {sizes[found.query]} queries, at least {LEAST} are needed"
-            )
+        heads = prod(sizes[loop] for loop in found.batch)
+        if max(sizes[found.key], sizes[found.query] * heads) > MOST:
+            raise NotAttention(f"the scores are of more than {MOST} queries or keys")
         if 0 in sizes.values() or found.final.results[0].type.element_type != found.dtype:
             raise NotAttention("the scores are of nothing")
         for n in found.expressions.below(found.score):

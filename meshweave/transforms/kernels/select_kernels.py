@@ -313,7 +313,7 @@ def _attentions(module: ir.Module, target: str) -> tuple[list[Attention], dict[s
     for op in ops_of(module, "linalg.generic"):
         try:
             if target == "gpu":
-                attention = match(op.operation, whole.SCORES, 0)
+                attention = match(op.operation, whole.SCORES, 0, alone=True)
                 whole.suitable(attention)
             else:
                 attention = match(op.operation)

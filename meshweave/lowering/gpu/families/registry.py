@@ -50,9 +50,10 @@ def launches_of(unit: KernelUnit, target: Target, facts: Facts) -> list[tuple[Ke
 
     Nests are launched in parts where only a plain kernel could do them together and the rows that they
     share are too few to be a block each, and where a kernel of rows would read large steps apart what one of columns
-    reads side by side. A reduction to few results is two launches, and so is a product of few rows whose depth is cut.
+    reads side by side. A reduction to few results is two launches, and so are a product of few
+    rows whose depth is cut and an attention of few queries.
     """
-    halves = gemm.halves(unit, target.within(unit.nests), facts)
+    halves = gemm.halves(unit, target.within(unit.nests), facts) or flash.halves(unit, facts)
     if halves is not None:
         return halves
     count = math.prod(unit.nests[0].sizes[: unit.rows])

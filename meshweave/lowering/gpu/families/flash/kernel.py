@@ -5,12 +5,16 @@
 A block of 4 warps makes the rows of a tile of queries. Q stays in registers, K and V come through two stages of shared
 memory: while one is multiplied the next is under way. Scores and sums are f32; P is rounded as it becomes an operand of
 the second product. Tiles that a mask leaves nothing of are never read, and only those that it goes through are masked.
+
+Of few queries each warp has all, and 16 keys of every tile; blocks share the keys. What each warp has seen goes to
+scratch memory, and a second kernel (`join.py`) puts the parts together, in order.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 from meshweave.hints.fast_paths import DETERMINISTIC
@@ -26,12 +30,13 @@ from meshweave.lowering.nests.rows import KernelUnit
 from meshweave.lowering.writer import Value
 
 THREADS = 128
+WARPS = THREADS // 32
 STAGES = 2
 NBYTES = 2  # of an element of Q, K, V
 KEYS = DEPTH // NBYTES  # of a tile
 WIDE = 64  # columns above which a warp has room for 16 rows only
 _WIDTHS = (16, 32, 64, 128)  # of tiles of V
-_LOG2E = math.log2(math.e)
+LOG2E = math.log2(math.e)
 
 
 class _RunningSums(NamedTuple):
@@ -45,23 +50,55 @@ class _RunningSums(NamedTuple):
         return [*self.sums, *self.most, *self.total]
 
 
+class PartLayout(NamedTuple):
+    """Say how parts of an attention lie in scratch memory: all sums, then the largest score and sum of weights of each.
+
+    each: parts of a row; width: columns of a part; sums: bytes of all sums; nbytes: of everything.
+    """
+
+    each: int
+    width: int
+    sums: int
+    nbytes: int
+
+    @staticmethod
+    def of(attention: AttentionNest, pieces: int) -> PartLayout:
+        """Return the layout of parts of so many pieces, one for each warp."""
+        values = attention.values
+        width = next(width for width in _WIDTHS if width >= values.n.count)
+        parts = values.batch.count * values.m.count * pieces * WARPS
+        return PartLayout(pieces * WARPS, width, parts * width * 4, parts * (width * 4 + 8))
+
+
 class FlashKernel(ProductKernel):
     """Write the kernel of an attention."""
 
-    def __init__(self, unit: KernelUnit, attention: AttentionNest, facts: Facts) -> None:
+    def __init__(
+        self, unit: KernelUnit, attention: AttentionNest, facts: Facts, pieces: int = 0
+    ) -> None:
+        """pieces: of the keys, a block for each, for few queries; 0: all keys for a tile of queries."""
         columns = attention.values.n.count
         self.width = next(width for width in _WIDTHS if width >= columns)
         self.inner = attention.scores.depth
         wide = max(self.width, self.inner) > WIDE
-        self.warp_rows = 16 if wide else 32
-        rows = THREADS // 32 * self.warp_rows
+        self.warp_rows = 16 if wide or pieces else 32
+        self.warp_keys = KEYS // WARPS if pieces else KEYS
+        rows = self.warp_rows * (1 if pieces else WARPS)
         super().__init__("flash", unit, attention.values, facts, THREADS, (rows, self.width))
-        self.attention, self.tile_rows = attention, rows
+        self.attention, self.tile_rows, self.pieces = attention, rows, pieces
         writer = self.writer
         thread = writer.thread()
-        self.lane, self.first_row = thread & 31, (thread >> 5) * self.warp_rows
+        self.lane, self.warp, zero = thread & 31, thread >> 5, writer.constant(0)
+        self.first_row = zero if pieces else self.warp * self.warp_rows
+        self.first_key = self.warp * self.warp_keys if pieces else zero
         self.lanes = Fragments(writer, self.lane, attention.values.dtype)
-        number = self.tile_number()
+        self.piece = zero
+        if pieces:
+            block = writer.block()
+            self.piece, self.batch = block % pieces, block // pieces
+            number = zero
+        else:
+            number = self.tile_number()
         if any(upper for upper, _, _ in attention.bounds):  # the longest first
             number = writer.constant(self.grid_m - 1) - number
         self.first_m = number * rows
@@ -108,6 +145,9 @@ class FlashKernel(ProductKernel):
             return self._step(number, first, last, queries, self._carried(held)).flat()
 
         held = self._carried(writer.for_(first, last, 1, begin.flat(), step))
+        if self.pieces:
+            self._store_part(held)
+            return
         sums = self._finished(held)
         writer.barrier()
         self._keep(sums)
@@ -132,10 +172,16 @@ class FlashKernel(ProductKernel):
                 last = writer.least(last, (edge + (KEYS - 1)) // KEYS)
             else:
                 first = writer.most(first, edge // KEYS)
+        if self.pieces:
+            tiles = -(-self.attention.keys // KEYS)
+            each = -(-tiles // self.pieces)
+            first = writer.most(first, self.piece * each)
+            last = writer.least(last, (self.piece + 1) * each)
         return first, last
 
     def _any(self, first: Value, last: Value) -> Guard:
-        return self.writer.compare("slt", first, last) if self.attention.bounds else None
+        certain = not self.attention.bounds and not self.pieces
+        return None if certain else self.writer.compare("slt", first, last)
 
     def _edge(self, bound: Bound, most: bool) -> Value:
         """Return the largest (or smallest) key of a bound over this block's queries."""
@@ -202,11 +248,11 @@ class FlashKernel(ProductKernel):
         """Return this lane's scores of a tile of keys: 4 for each 16 rows and 8 keys."""
         writer = self.writer
         tile = self._tile(1, KEYS, writer.constant(0))
-        sums = [writer.constant(0.0, "f32")] * (self.warp_rows // 16 * KEYS // 8 * 4)
+        sums = [writer.constant(0.0, "f32")] * (self.warp_rows // 16 * self.warp_keys // 8 * 4)
         for step, rows in enumerate(queries):
             panel, rest = divmod(step, DEPTH // STEP)
             from_ = writer.offset(place, panel * self.k_bytes)
-            columns = self.lanes.columns(tile, from_, writer.constant(0), KEYS, rest)
+            columns = self.lanes.columns(tile, from_, self.first_key, self.warp_keys, rest)
             sums = self.lanes.multiply(rows, columns, sums)
         cut, attention = self._cut(number), self.attention
         if cut is None:
@@ -224,12 +270,12 @@ class FlashKernel(ProductKernel):
         if node == attention.scaled and not (masked and attention.keys % KEYS):
             return list(sums)
         row = self.first_m + self.first_row + (self.lane >> 2)
-        key = number * KEYS + ((self.lane & 3) << 1)
+        key = number * KEYS + self.first_key + ((self.lane & 3) << 1)
         low = writer.constant(-math.inf, "f32")
         found = []
         for k, value in enumerate(sums):
             tile, part = divmod(k, 4)
-            down, across = divmod(tile, KEYS // 8)
+            down, across = divmod(tile, self.warp_keys // 8)
             at = key + (across * 8 + part % 2)
             there = None
             if masked and attention.keys % KEYS:
@@ -255,12 +301,12 @@ class FlashKernel(ProductKernel):
     def _softmax(self, scores: list[Value], held: _RunningSums) -> tuple[list[Value], _RunningSums]:
         """Return the weights of a tile's scores, and what is carried on but for the products."""
         writer = self.writer
-        by = writer.constant(self.attention.factor * _LOG2E, "f32")
+        by = writer.constant(self.attention.factor * LOG2E, "f32")
         low, zero = writer.constant(-math.inf, "f32"), writer.constant(0.0, "f32")
         weights, sums = list(scores), list(held.sums)
         most, total = list(held.most), list(held.total)
         for pair in range(self.pairs):
-            here = self._of_row(pair, KEYS)
+            here = self._of_row(pair, self.warp_keys)
             new = most[pair]
             for k in here:
                 new = writer.larger(new, scores[k])
@@ -286,15 +332,16 @@ class FlashKernel(ProductKernel):
 
     def _weighted(self, weights: Sequence[Value], place: Value, sums: list[Value]) -> list[Value]:
         """Add the products of weights and rows of V."""
-        writer, lanes, tiles = self.writer, self.lanes, KEYS // 8
+        writer, lanes, tiles = self.writer, self.lanes, self.warp_keys // 8
         values = writer.offset(place, self.panels * self.k_bytes)
-        for step in range(KEYS * NBYTES // STEP):
+        for step in range(self.warp_keys * NBYTES // STEP):
             rows = []
             for down in range(self.warp_rows // 16):
                 at = (down * tiles + 2 * step) * 4
                 parts = [weights[at + 2 * n : at + 2 * n + 2] for n in range(4)]
                 rows.append([lanes.packed(*part) for part in parts])
-            columns = lanes.columns(self.v_tile, values, writer.constant(0), self.width, step)
+            depth = self.warp if self.pieces else step  # with pieces a warp has one step
+            columns = lanes.columns(self.v_tile, values, writer.constant(0), self.width, depth)
             sums = lanes.multiply(rows, columns, sums)
         return sums
 
@@ -349,7 +396,44 @@ class FlashKernel(ProductKernel):
 
         writer.for_(0, self.tile_rows, apart, [], some)
 
+    def _store_part(self, held: _RunningSums) -> None:
+        """Store what this warp has seen of its keys: sums, largest scores and sums of weights, of each row."""
+        writer, product = self.writer, self.attention.values
+        parts = PartLayout.of(self.attention, self.pieces)
+        column, scratch = (self.lane & 3) << 1, self.frame.pointers[-1]
+        for pair in range(self.pairs):
+            row = (self.lane >> 2) + pair * 8
+            total = held.total[pair]
+            for distance in (1, 2):
+                total = total + writer.shuffle_xor(total, distance)
+            number = (writer.wide(self.batch) * product.m.count + writer.wide(row)) * parts.each
+            number = number + writer.wide(self.piece * WARPS + self.warp)
+            sums = [held.sums[k] for k in self._of_row(pair, self.width)]
+            store = partial(self._store_row, number, column, sums, [held.most[pair], total])
+            writer.where(
+                writer.compare("slt", row, product.m.count), partial(store, parts, scratch)
+            )
+
+    def _store_row(
+        self, number: Value, column: Value, sums: Sequence[Value], weights: Sequence[Value],
+        parts: PartLayout, scratch: Value,
+    ) -> None:  # fmt: skip
+        """Store what a lane has of a row of part `number`. weights: the largest score, and the sum of weights."""
+        writer = self.writer
+        place = writer.offset(scratch, number * (parts.width * 4))
+        place = writer.offset(place, column * 4)
+        for k in range(0, len(sums), 2):
+            writer.store(writer.vector(sums[k : k + 2]), writer.offset(place, k // 2 * 32), 8)
+        beside = writer.offset(writer.offset(scratch, parts.sums), number * 8)
+        writer.if_(
+            writer.compare("eq", column, 0),
+            lambda: writer.store(writer.vector(weights), beside, 8),
+        )
+
     def kernel(self) -> DeviceKernel:
         """Write the kernel, and return it."""
         self.write()
-        return self.finished(DETERMINISTIC)
+        if not self.pieces:
+            return self.finished(DETERMINISTIC)
+        blocks = self.attention.values.batch.count * self.pieces
+        return DeviceKernel.of(self.writer, blocks, "flash", DETERMINISTIC, self.shared_bytes)

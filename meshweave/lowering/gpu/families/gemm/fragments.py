@@ -73,22 +73,23 @@ class Fragments:
         return found
 
     def columns(
-        self, tile: OperandTile, place: Value, first: Value, count: int, step: int
+        self, tile: OperandTile, place: Value, first: Value, count: int, step: int | Value
     ) -> list[list[Value]]:
         """Return two registers for each 8 columns: the first and the second half of the step."""
         lane, found = self.lane, []
         for j in range(count // 16):
             begin = first + j * 16
             if tile.padded:
+                assert isinstance(step, int), "steps of f32 are written out"
                 for more in (0, 8):
                     places = ((more, 0), (more, 4))
                     found.append(self._single(place, tile, begin, step, places))
                 continue
             if tile.source.by_depth:
                 line = (lane & 7) + ((lane >> 4) << 3) + begin
-                chunk = ((lane >> 3) & 1) + 2 * step
+                chunk = ((lane >> 3) & 1) + step * 2
             else:
-                line, chunk = (lane & 15) + 16 * step, (lane >> 4) + (begin >> 3)
+                line, chunk = (lane & 15) + step * 16, (lane >> 4) + (begin >> 3)
             four = self._matrices(place, tile, line, chunk, not tile.source.by_depth)
             found += [four[:2], four[2:]]
         return found
