@@ -179,7 +179,9 @@ class JaxProgram:
         if traced.held:
             leaves = [leaf for number, leaf in enumerate(leaves) if number not in traced.held]
         taken = [
-            self._taken(leaves[i], _as_data(traced.inputs[i], keys_are_data), shape, layout)
+            leaf
+            if type(leaf := leaves[i]) is Array
+            else self._taken(leaf, _as_data(traced.inputs[i], keys_are_data), shape, layout)
             for i, shape, layout in zip(traced.kept, self._shapes, self._layouts)
         ]
         key = fast_key(taken)

@@ -130,7 +130,10 @@ class Array(Operators):
     @property
     def held(self) -> tuple[Values, ...]:
         """Return the shards of all ranks, for who keeps none of them. Raises UsageError where they are elsewhere."""
-        if self.kind.rank is not None:
+        shards, rank = self._held, self.kind.rank
+        if shards is not None and rank is None:
+            return shards
+        if rank is not None:
             raise UsageError(
                 f"{self._kind()}: the parts of other ranks are in other processes, this one is rank {self.kind.rank}: "
                 f'a.local() is its part, mw.redistribute(a, "{Layout.replicated(len(self.shape))}") '

@@ -107,7 +107,9 @@ class Dispatch:
                 check_given_once(self._manifest, arrays)
                 shards |= {index: arrays[index].given_up() for index in self._donated}
             for index, values in shards.items():
-                self._point(index, values)
+                seen = self._seen.get(index)
+                if seen is None or not all(map(is_, [ref() for ref in seen], values)):
+                    self._point(index, values)
             rows = [row.copy() for row in self._outputs]
             for rank, row in enumerate(rows):
                 for index, port in self._fresh:
@@ -125,9 +127,6 @@ class Dispatch:
 
     def _point(self, index: int, shards: Sequence[Values]) -> None:
         """Let the program read shards of an array, or copies of those that it cannot read."""
-        seen = self._seen.get(index)
-        if seen is not None and all(map(is_, [ref() for ref in seen], shards)):
-            return
         read = [prepared(shard, self._ports[index]) for shard in shards]
         for rank, value in enumerate(read):
             self._call.read(rank, index, value)

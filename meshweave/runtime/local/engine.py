@@ -376,8 +376,8 @@ class LocalExecutable:
         """Run the only rank in this thread, which does not listen to Ctrl-C meanwhile."""
         began = time.perf_counter()
         self._board.begin(0)
-        failure = self._failure([self._step(call.contexts[0])])
-        if failure is not None:
+        code = self._step(call.contexts[0])
+        if code and (failure := self._failure([code])) is not None:
             raise RankError(failure)
         call.is_short = time.perf_counter() - began < LONG
 
