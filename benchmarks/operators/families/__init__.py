@@ -7,6 +7,7 @@ from benchmarks.operators.families import (
     elementwise,
     indexing,
     linalg,
+    models,
     networks,
     pooling,
     products,
@@ -29,5 +30,6 @@ FAMILIES = (
     shapes,
     linalg,
     control,
+    models,
 )
 CASES: tuple[Case, ...] = tuple(case for family in FAMILIES for case in family.CASES)

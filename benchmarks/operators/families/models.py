@@ -1,0 +1,110 @@
+"""Forms that models bring, in the sizes that they bring them: seven columns, one row, 197 tokens, images of 223x225."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.operators.case import Case, Function, both
+
+FAMILY = "models"
+
+
+def _case(name: str, arguments: tuple[str, ...], jax: Function, torch: Function) -> Case:
+    return Case(FAMILY, f"{name} {arguments[0]}", arguments, jax, torch)
+
+
+def _alike(name: str, arguments: tuple[str, ...], written: Function) -> Case:
+    return Case(FAMILY, f"{name} {arguments[0]}", arguments, **both(written))
+
+
+def _partition(np: Any, x: Any) -> Any:
+    """Cut an image of Swin into windows of 7x7."""
+    parts = x.reshape(1, 8, 7, 8, 7, 96)
+    return np.moveaxis(parts, 2, 3).reshape(64, 49, 96)
+
+
+def _shuffle(np: Any, x: Any) -> Any:
+    """Make an image twice as wide and high from four times the channels."""
+    parts = np.moveaxis(x.reshape(1, 16, 2, 2, 28, 28), (2, 3), (3, 5))
+    return parts.reshape(1, 16, 56, 56)
+
+
+def _boxes(np: Any, a: Any, b: Any) -> Any:
+    """Compute how much each of some boxes overlaps with each of others."""
+    low = np.maximum(a[:, None, :2], b[None, :, :2])
+    high = np.minimum(a[:, None, 2:], b[None, :, 2:])
+    sides = np.clip(high - low, 0, None)
+    areas = [(x[:, 2] - x[:, 0]) * (x[:, 3] - x[:, 1]) for x in (a, b)]
+    shared = sides[..., 0] * sides[..., 1]
+    return shared / (areas[0][:, None] + areas[1][None] - shared + 1e3)
+
+
+def _rotated(np: Any, x: Any, c: Any, s: Any) -> Any:
+    """Turn neighbouring numbers of each head."""
+    a, b = x[..., ::2], x[..., 1::2]
+    return np.stack([a * c - b * s, a * s + b * c], -1).reshape(x.shape)
+
+
+def _merged(np: Any, x: Any) -> Any:
+    """Put the four neighbours of each square of an image of Swin side by side."""
+    squares = [x[:, i::2, j::2] for j in (0, 1) for i in (0, 1)]
+    return np.concatenate(squares, -1)
+
+
+def _pad(mode: str, torchs: str) -> Case:
+    widths = ((0, 0), (0, 0), (3, 3), (3, 3))
+    return _case(
+        f"pad by {mode}", ("f32[1,3,223,225]",),
+        lambda jax, x: jax.numpy.pad(x, widths, mode),
+        lambda torch, x: torch.nn.functional.pad(x, (3, 3, 3, 3), torchs),
+    )  # fmt: skip
+
+
+_WIDTHS = (3, 5, 7, 16, 32, 1, 9, 64, 11, 2, 8, 30)
+_HEAD = ("f32[1,197,8,64]", "f32[197,1,32]", "f32[197,1,32]")
+
+CASES = (
+    _alike("windows of", ("f32[1,56,56,96]",), _partition),
+    _alike("pixel shuffle of", ("f32[1,64,28,28]",), _shuffle),
+    _alike("overlap of boxes", ("f32[300,4]", "f32[301,4]"), _boxes),
+    _alike("rotation of neighbours", _HEAD, _rotated),
+    _alike("four squares of", ("f32[1,56,56,96]",), _merged),
+    _alike("every second of", ("f32[8,224,224]",), lambda np, x: x[:, ::2, ::2] * 1.0),
+    _pad("reflect", "reflect"),
+    _pad("edge", "replicate"),
+    _case("concatenate 12 columns", tuple(f"f32[64,{n}]" for n in _WIDTHS),
+          lambda jax, *x: jax.numpy.concatenate(x, 1), lambda torch, *x: torch.cat(x, 1)),
+    _case("concatenate 12 rows", tuple(f"f32[{n},64]" for n in _WIDTHS),
+          lambda jax, *x: jax.numpy.concatenate(x, 0), lambda torch, *x: torch.cat(x, 0)),
+    _case("softmax of", ("f32[10007,7]",),
+          lambda jax, x: jax.nn.softmax(x, 1), lambda torch, x: torch.softmax(x, 1)),
+    _case("softmax of", ("bf16[1,30522]",),
+          lambda jax, x: jax.nn.softmax(x, 1), lambda torch, x: torch.softmax(x, 1)),
+    _case("masked softmax of", ("f32[8,3,197,197]", "bool[197,197]"),
+          lambda jax, x, m: jax.nn.softmax(jax.numpy.where(m, x, -1e9), -1),
+          lambda torch, x, m: torch.softmax(x.masked_fill(~m, -1e9), -1)),
+    _case("cumsum along 1 of", ("f32[100000,8]",),
+          lambda jax, x: jax.numpy.cumsum(x, 1), lambda torch, x: torch.cumsum(x, 1)),
+    _case("cumprod along 1 of", ("f32[100000,7]",),
+          lambda jax, x: jax.numpy.cumprod(x, 1), lambda torch, x: torch.cumprod(x, 1)),
+    _case("cummax of", ("f32[100003]",),
+          lambda jax, x: jax.lax.cummax(x), lambda torch, x: torch.cummax(x, 0)[0]),
+    _case("max along 1 of", ("i32[10007,7]",),
+          lambda jax, x: x.max(1), lambda torch, x: x.amax(1)),
+    _case("gated half of", ("f32[7,1536]",),
+          lambda jax, x: jax.nn.glu(x), lambda torch, x: torch.nn.functional.glu(x)),
+    _case("silu of", ("f16[197,769]",),
+          lambda jax, x: jax.nn.silu(x), lambda torch, x: torch.nn.functional.silu(x)),
+    _case("product with sums of int32 of", ("i8[128,512]", "i8[512,512]"),
+          lambda jax, x, w: jax.lax.dot(x, w, preferred_element_type=jax.numpy.int32),
+          lambda torch, x, w: torch._int_mm(x, w)),
+    _alike("product of", ("i32[127,129]", "i32[129,65]"), lambda np, x, w: x @ w),
+    _alike("product of", ("f64[1000,7]", "f64[7,7]"), lambda np, x, w: x @ w),
+    _alike("products of", ("f32[12,197,64]", "f32[12,64,197]"), lambda np, a, b: a @ b),
+    _case("gather along 1 of", ("f32[64,1000]", "i32[64,5]<1000"),
+          lambda jax, x, i: jax.numpy.take_along_axis(x, i, 1),
+          lambda torch, x, i: torch.gather(x, 1, i.long())),
+    _case("five largest hit of", ("f32[64,1000]", "i32[64]<1000"),
+          lambda jax, x, y: (jax.lax.top_k(x, 5)[1] == y[:, None]).any(1).mean(),
+          lambda torch, x, y: (torch.topk(x, 5)[1] == y[:, None]).any(1).float().mean()),
+)  # fmt: skip
