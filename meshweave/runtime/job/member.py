@@ -30,8 +30,10 @@ from meshweave.abi import StatusRow
 from meshweave.bundle import Manifest
 from meshweave.errors import MeshweaveError, RankError, UsageError
 from meshweave.runtime.flight.diagnosis import named
-from meshweave.runtime.flight.recorder import FlightRecorder
-from meshweave.runtime.flight.records import TOLD
+from meshweave.runtime.flight.dump import flight_folder
+from meshweave.runtime.flight.processes import DEAD
+from meshweave.runtime.flight.recorder import FlightRecorder, new_incident
+from meshweave.runtime.flight.records import LEFT, TOLD
 from meshweave.runtime.job import current
 from meshweave.runtime.job.lifeline import Lifeline, reach
 from meshweave.runtime.job.pmi import Served, host_name
@@ -57,10 +59,11 @@ _POLLS, _SHORT, _LONG = (
 _FLUSH = 0.2  # seconds for what the program has printed
 
 
-def init(*, timeout: float = TIMEOUT) -> None:
+def init(*, timeout: float = TIMEOUT, flight: str | os.PathLike[str] | None = None) -> None:
     """Make this process one rank of the job that its launcher has started: mpiexec, torchrun, srun, or variables.
 
     timeout: seconds that a call waits for a rank that does not come, before all ranks end with a line that names it.
+    flight:  a folder where a job that fails leaves what each rank did last, for `meshweave doctor --dump`.
 
     From then on a mesh of as many ranks as the job has processes means these processes: every process makes the same
     calls, and an Array holds the own part alone. Called once, by every process, before any other use of MPI. Without a
@@ -80,7 +83,7 @@ def init(*, timeout: float = TIMEOUT) -> None:
     if found is None or found[2] == 1:
         current.enter(None)
         return
-    job = Job(*found, timeout)
+    job = Job(*found, timeout, flight_folder(flight))
     current.enter(job)
     sys.excepthook = job.raised(sys.excepthook)
     atexit.register(job.leave)
@@ -89,8 +92,10 @@ def init(*, timeout: float = TIMEOUT) -> None:
 class Job:
     """Hold what this rank shares with the others."""
 
-    def __init__(self, variable: str, rank: int, nranks: int, timeout: float) -> None:
-        """Start MPI, and meet all other ranks."""
+    def __init__(
+        self, variable: str, rank: int, nranks: int, timeout: float, folder: str | None
+    ) -> None:
+        """Start MPI, and meet all other ranks. folder: where it is written what ranks did last."""
         self.rank, self.size, self._timeout = rank, nranks, timeout
         self._finalize = _start_mpi(variable, rank, nranks)
         from mpi4py import MPI
@@ -105,6 +110,10 @@ class Job:
         self.comm = world.Dup()
         self.host = world.Split_type(MPI.COMM_TYPE_SHARED)
         self.board, file = host_board(world, self.host)
+        mesh = f"ranks={nranks}"  # they are in programs of any mesh
+        nothing = Manifest(mesh, current.ENGINE, (), (), 0)
+        incident = self.comm.bcast(new_incident(), 0)
+        self._flight = FlightRecorder(self.board, nothing, folder, incident)
         self._dismiss = self._watched(file)
         os.close(file)
         self.hosts: tuple[str, ...] = tuple(world.allgather(host_name()))
@@ -122,8 +131,7 @@ class Job:
         pipes = self.host.allgather((self.rank, alive_pipe()))
         if self.host.rank:
             return lambda: None
-        nothing = Manifest("", current.ENGINE, (), (), 0)  # ranks are in programs of any kind
-        watcher = start_watcher(FlightRecorder(self.board, nothing), file, dict(pipes))
+        watcher = start_watcher(self._flight, file, dict(pipes))
 
         def dismiss() -> None:
             if watcher is not None:
@@ -275,9 +283,22 @@ class Job:
 
     def _end(self, line: str) -> NoReturn:
         """Say why, and end this process."""
-        self.board.mark(self.rank, TOLD)
+        line = self._noted(line)
         print(f"meshweave: {line}", file=sys.stderr, flush=True)
         self._exit(RankError.exit_status)
+
+    def _noted(self, line: str) -> str:
+        """Write what the ranks of this host did last, where this is the first of them that goes on; return the line.
+
+        From now on the watcher is silent.
+        """
+        ranks = self.board.records()
+        self.board.mark(self.rank, TOLD)
+        here = [r.rank for r in ranks if r.pid and r.state != LEFT and not r.cannot_go_on]
+        if here[:1] != [self.rank]:
+            return line
+        died = any(r.process == DEAD and r.cannot_go_on for r in ranks)
+        return self._flight.written("death" if died else "failure", line, ranks)
 
     def _exit(self, status: int) -> NoReturn:
         """End this process at once: MPI would wait for the others, or for whoever is in compiled code."""
@@ -308,10 +329,9 @@ class Job:
         ) -> None:
             otherwise(kind, error, trace)
             said = " ".join(str(error).split())[:300]
-            self.board.mark(self.rank, TOLD)
-            self._lifeline.fail(
-                f"rank {self.rank} raised {kind.__name__}{f': {said}' if said else ''}"
-            )
+            line = f"rank {self.rank} raised {kind.__name__}{f': {said}' if said else ''}"
+            self._noted(line)
+            self._lifeline.fail(line)
             self._exit(getattr(error, "exit_status", 1))
 
         return hook

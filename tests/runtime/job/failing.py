@@ -1,4 +1,4 @@
-"""Run as one rank of a job where one rank goes wrong. Usage: failing.py HOW RANK."""
+"""Run as one rank of a job where one rank goes wrong. Usage: failing.py HOW RANK [FOLDER]."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ import meshweave as mw
 from meshweave.runtime.processes.shared_files import mpi_memory
 
 how, guilty = sys.argv[1], int(sys.argv[2])
-mw.init(timeout=3.0 if how in ("sleep", "stop") else 60.0)
+mw.init(timeout=3.0 if how in ("sleep", "stop") else 60.0, flight="".join(sys.argv[3:]) or None)
 sys.stdout.write("".join(f"has {path}\n" for path in mpi_memory("self")))
 sys.stdout.flush()
 mesh, x = mw.Mesh(dp=mw.size()), np.arange(6, dtype="f4")

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from depth import sampled
 
+from meshweave.runtime.flight.dump import read_dumps
+from meshweave.runtime.flight.faults import Fault, faults
 from meshweave.runtime.mpi.engine import mpiexec
 
 HERE = Path(__file__).parent
@@ -173,10 +175,31 @@ def test_what_ranks_do_wrong_together_is_told_in_a_line(how, line):
     assert all(ended.status) and not ended.left
 
 
-def test_a_killed_rank_of_mpiexec_is_named():
-    ended = by_mpiexec(3, str(HERE / "failing.py"), "kill", "1")
+def test_a_killed_rank_of_mpiexec_is_named(tmp_path):
+    ended = by_mpiexec(3, str(HERE / "failing.py"), "kill", "1", str(tmp_path))
     assert re.search("^meshweave: (.*; )?rank 1 (has )?died", ended.err[0], re.M), ended.err
     assert ended.status[0] and not ended.left
+    fault = left_by(tmp_path)
+    assert fault.dumps[0].reason == "death" and "rank 1 " in fault.dumps[0].line
+    assert [rank.calls for rank in fault.ranks] == [1, 1, 1]
+    assert [rank.process for rank in fault.ranks][1] == "dead"
+
+
+@pytest.mark.parametrize("how", ["raise", "kill", "sleep"])
+def test_a_job_that_fails_leaves_what_its_ranks_did_last(tmp_path, how):
+    by_variables(2, str(HERE / "failing.py"), how, "1", str(tmp_path), seconds=45)
+    fault = left_by(tmp_path)
+    assert "rank 1 " in fault.dumps[0].line
+    assert [rank.rank for rank in fault.ranks] == [0, 1]
+    assert fault.dumps[0].reason == ("death" if how == "kill" else "failure")
+
+
+def left_by(folder: Path) -> Fault:
+    """The one fault that the dumps of a folder tell of: that of who watches, and perhaps of a rank that was as fast."""
+    dumps, wrong = read_dumps([str(folder)])
+    (fault,) = faults(dumps)
+    assert not wrong
+    return fault
 
 
 def test_who_forgets_init_is_told_once():
