@@ -9,13 +9,16 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import combinations_with_replacement, count
+from math import prod
 from typing import Any, TypeAlias
 
 from meshweave.errors import UsageError
 
 Sizes: TypeAlias = Mapping[str, int]
 """The size of each dim, by name."""
+SizesOfDim: TypeAlias = tuple[str | int, ...]
+"""What the size of a dim is a product of: names of sizes that calls choose, and numbers."""
 STEP = 16  # of the sizes that memory is planned for, where that is not the bound: rows begin at lines of the cache
 
 
@@ -75,22 +78,42 @@ class ShapeDtype:
 
 @dataclass(frozen=True)
 class Formula:
-    """Hold const + sum of factor * size, over (name, factor) pairs in order of names, without zero factors."""
+    """Hold const + a sum of terms: products of sizes, as names in order, each with a factor that is not zero.
+
+    >>> str(Formula(-1, ((("b", "n"), 4),)))
+    '4*b*n - 1'
+    """
 
     const: int
-    terms: tuple[tuple[str, int], ...] = ()
+    terms: tuple[tuple[tuple[str, ...], int], ...] = ()
+
+    @classmethod
+    def product(cls, factor: int, names: Sequence[str]) -> Formula:
+        """Return a number times sizes."""
+        return cls(0, ((tuple(sorted(names)), factor),)) if names else cls(factor)
 
     @property
     def dim(self) -> str | None:
         """Return the name of the dim whose size this is, None for anything else."""
-        return self.terms[0][0] if not self.const and [f for _, f in self.terms] == [1] else None
+        names, factor = self.terms[0] if self.is_product else ((), 0)
+        return names[0] if factor == len(names) == 1 else None
+
+    @property
+    def is_product(self) -> bool:
+        """Tell whether this is a number times one size or several."""
+        return not self.const and len(self.terms) == 1
 
     def at(self, sizes: Sizes) -> int:
         """Return the number for these sizes."""
-        return self.const + sum(factor * sizes[name] for name, factor in self.terms)
+        return self.const + sum(
+            factor * prod(sizes[name] for name in names) for names, factor in self.terms
+        )
 
     def __str__(self) -> str:
-        parts = [name if factor == 1 else f"{factor}*{name}" for name, factor in self.terms]
+        parts = [
+            "*".join((*([] if factor == 1 else [str(factor)]), *names))
+            for names, factor in self.terms
+        ]
         parts += [str(self.const)] if self.const or not parts else []
         return " + ".join(parts).replace("+ -", "- ")
 
@@ -109,22 +132,55 @@ def probes(planned: Sizes, fixed: Collection[int]) -> list[dict[str, int]]:
     return found
 
 
-def roomier(dims: Sequence[Dim]) -> Iterator[dict[str, int]]:
-    """Yield sizes to plan memory for: the bounds, then larger ones, in case a bound is a fixed size too."""
+def roomier(dims: Sequence[Dim], fixed: Collection[int] = ()) -> Iterator[dict[str, int]]:
+    """Yield sizes to plan memory for: the bounds, then larger ones, in case a bound is a fixed size too.
+
+    fixed: sizes that the larger ones are not.
+    """
     yield {dim.name: dim.max for dim in dims}
     for step in range(1, 5):
-        yield {d.name: (-(-d.max // STEP) + step + k) * STEP for k, d in enumerate(dims)}
+        found: dict[str, int] = {}
+        for k, dim in enumerate(dims):
+            size = (-(-dim.max // STEP) + step + k) * STEP
+            while size in fixed or size in found.values():
+                size += STEP
+            found[dim.name] = size
+        yield found
 
 
 def fitted(sizes: Sequence[Sizes], numbers: Sequence[int]) -> Formula | None:
-    """Return the formula that gives these numbers for these `probes`; None where there is none."""
+    """Return the formula that gives these numbers for these `probes`: a sum of sizes, or one product of several.
+
+    Return None where there is none.
+    """
     base, terms = sizes[0], []
     for probe, number in zip(sizes[1:-1], numbers[1:]):
         (name,) = [n for n in base if probe[n] != base[n]]
         factor, rest = divmod(numbers[0] - number, base[name] - probe[name])
         if rest:
-            return None
-        terms += [(name, factor)] if factor else []
-    const = numbers[0] - sum(factor * base[name] for name, factor in terms)
+            return _fitted_product(sizes, numbers)
+        terms += [((name,), factor)] if factor else []
+    const = numbers[0] - sum(factor * base[name] for (name,), factor in terms)
     found = Formula(const, tuple(sorted(terms)))
-    return found if all(found.at(s) == n for s, n in zip(sizes, numbers)) else None
+    whole = all(found.at(s) == n for s, n in zip(sizes, numbers))
+    return found if whole else _fitted_product(sizes, numbers)
+
+
+def _fitted_product(sizes: Sequence[Sizes], numbers: Sequence[int]) -> Formula | None:
+    """Return a multiple of a product of sizes, and a number, that give these for `probes`; None where there is none."""
+    for names in _products(list(sizes[0])):
+        one, other = (prod(s[name] for name in names) for s in sizes[-2:])
+        factor, rest = divmod(numbers[-2] - numbers[-1], one - other) if one != other else (0, 0)
+        const = numbers[-1] - factor * other
+        found = Formula(const, ((names, factor),))
+        if factor and not rest and all(found.at(s) == n for s, n in zip(sizes, numbers)):
+            return found
+    return None
+
+
+def _products(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """Yield products of up to three sizes, each at most twice, as names in order."""
+    for many in (2, 3):
+        for found in combinations_with_replacement(sorted(names), many):
+            if max(map(found.count, found)) < 3:
+                yield found

@@ -214,11 +214,16 @@ def test_calls_that_do_not_fit_are_refused() -> None:
     assert jitted.cache_info().misses == 1
 
 
-X = mw.ShapeDtype((N, 8), "f32")
+B = mw.Dim("b", max=4)
+X, Y = mw.ShapeDtype((N, 8), "f32"), mw.ShapeDtype((B, N, 8), "f32")
 REFUSED: dict[str, tuple[Callable[..., Any], tuple[Any, ...], str]] = {
     "slice": (lambda x: x[:4], (X,), "tensor.extract_slice: along a dim of size n.*the first place or the last"),
     "concat": (lambda x: mw.concat([x, x], axis=0), (X,), "along a dim of size"),
-    "reshape": (lambda x: x.reshape(-1), (X,), "of size 8\\*n.*a reshape keeps such a dim apart"),
+    "reshape": (lambda x: x.reshape(-1, 8) + mw.permute_dims(x, (1, 0, 2)).reshape(-1, 8), (Y,),
+                "b\\*n and n\\*b meet: their elements are in other orders"),
+    "turned": (lambda x: x.reshape(x.shape[1], -1, 8), (Y,), "elements of b\\*n are read as those of n\\*b"),
+    "row": (lambda x: x.reshape(-1, 8)[-1], (Y,), "tensor.extract_slice: along a dim of size b\\*n.*the first place"),
+    "rows": (lambda x: mw.cumulative_sum(x.reshape(-1, 8), axis=0), (Y,), "mw.scan: along a dim of size b\\*n"),
     "flip": (lambda x: mw.flip(x, axis=0), (X,), "indexing_maps depends on the size of n"),
     "sort": (lambda x: mw.sort(x, axis=0), (X,), "mw.order: along a dim of size n"),
     "branch": (lambda x: x if x.shape[0] > 10 else x * 2, (X,), "another one for other sizes of n"),
@@ -403,13 +408,14 @@ def test_numbers_that_a_module_returns_are_those_of_the_call() -> None:
             return x * 2, {"rows": x.shape[0] ** self.power, "next": 3 * x.shape[0] + 1}, "text"
 
     kind = mw.ShapeDtype((N, 3), "f32")
-    with mw.from_torch(Sizes(1), (kind,)) as program:
-        for size in SIZES:
-            doubled, numbers, text = program(torch.ones(size, 3))
-            assert doubled.shape == (size, 3) and text == "text"
-            assert numbers == {"rows": size, "next": 3 * size + 1}
-    with pytest.raises(UsageError, match=r"result 1 is 121 for n=11 and .*a sum of multiples"):
-        mw.from_torch(Sizes(2), (kind,))
+    for power in (1, 2):
+        with mw.from_torch(Sizes(power), (kind,)) as program:
+            for size in SIZES:
+                doubled, numbers, text = program(torch.ones(size, 3))
+                assert doubled.shape == (size, 3) and text == "text"
+                assert numbers == {"rows": size**power, "next": 3 * size + 1}
+    with pytest.raises(UsageError, match=r"result 1 is 1331 for n=11 and .*a sum of multiples"):
+        mw.from_torch(Sizes(3), (kind,))
 
 
 @pytest.mark.torch
@@ -453,9 +459,11 @@ def test_formulas_are_those_of_all_probes() -> None:
     sizes = probes(next(roomier(dims)), {7, 22})
     assert sizes[0] == {"n": 64, "m": 9} and all(s["n"] % 11 for s in sizes[1:])
     at = [3 * s["n"] - 2 * s["m"] + 5 for s in sizes]
-    assert fitted(sizes, at) == Formula(5, (("m", -2), ("n", 3)))
-    assert str(Formula(5, (("m", -2), ("n", 1)))) == "-2*m + n + 5"
-    assert fitted(sizes, [s["n"] * s["m"] for s in sizes]) is None
+    assert fitted(sizes, at) == Formula(5, ((("m",), -2), (("n",), 3)))
+    assert str(Formula(5, ((("m",), -2), (("n",), 1)))) == "-2*m + n + 5"
+    assert str(fitted(sizes, [3 * s["n"] * s["m"] - 1 for s in sizes])) == "3*m*n - 1"
+    assert str(fitted(sizes, [s["n"] ** 2 for s in sizes])) == "n*n"
+    assert fitted(sizes, [s["n"] * s["m"] + s["n"] for s in sizes]) is None
     assert fitted(sizes, [s["n"] // 2 for s in sizes]) is None
 
 

@@ -19,7 +19,7 @@ from meshweave.bundle import Port, numpy_dtype
 from meshweave.errors import UsageError
 from meshweave.frontends.python.program import ArgumentSpec
 from meshweave.layout import Layout, Mesh
-from meshweave.layout.lengths import Dim, Sizes
+from meshweave.layout.lengths import Dim, Sizes, SizesOfDim
 from meshweave.runtime.arrays.array import Array, run_arrays
 from meshweave.runtime.arrays.blocks import plain
 from meshweave.runtime.forks import new_lock
@@ -40,13 +40,13 @@ class Lengths:
     """Describe what calls of a program may choose.
 
     dims: the sizes. planned: what memory is planned for, at least the bounds. shapes: of the arguments, with dims;
-    None: as in `specs`. results: of each dim of each result the name of its size, or "".
+    None: as in `specs`. results: the sizes of each dim of each result; the program has a dim for each of them.
     """
 
     dims: tuple[Dim, ...]
     planned: Sizes
     shapes: tuple[OpenShape | None, ...]
-    results: Sequence[Sequence[str]]
+    results: Sequence[Sequence[SizesOfDim]]
 
 
 class LengthsCompiled(Compiled):
@@ -187,10 +187,10 @@ class LengthsCompiled(Compiled):
             tuple([s.name if isinstance(s, Dim) else s for s in shape or spec.shape])
             for shape, spec in zip(self.shapes, self.lowered.specs)
         ]
-        names = [result.shape for result in self._results]
+        results = [result.shape for result in self._results]
         ports = [*self._ports[: len(shapes)], *self.program.outputs]
         terms: dict[tuple[str, ...], int] = {}
-        for port, shape in zip(ports, [*shapes, *names], strict=True):
+        for port, shape in zip(ports, [*shapes, *results], strict=True):
             sizes = tuple(sorted([size for size in shape if isinstance(size, str)]))
             counted = prod([size for size in shape if not isinstance(size, str)])
             nbytes = counted * numpy_dtype(port.dtype).itemsize
@@ -268,36 +268,38 @@ class _Input:
 class _Result:
     """Take the elements of a result that there are out of one as large as the bounds."""
 
-    def __init__(self, port: Port, names: Sequence[str], mesh: Mesh) -> None:
-        """names: of the dim whose size each of its dims has, or ""."""
+    def __init__(self, port: Port, dims: Sequence[SizesOfDim], mesh: Mesh) -> None:
+        """dims: the sizes of each dim; the port has a dim for each of them."""
         self._port, self._mesh, self._layout = port, mesh, Layout.parse(port.layout)
-        self._names = tuple(names)
+        self._dims = dims
 
     @property
     def shape(self) -> tuple[int | str, ...]:
-        """Return the shape, with names in the place of sizes that a call chooses."""
-        sizes = zip(self._names, self._port.global_shape)
-        return tuple([name or size for name, size in sizes])
+        """Return the shape of the port, with names in the place of sizes that a call chooses."""
+        return tuple([size for sizes in self._dims for size in sizes])
 
     def cutter(self, sizes: Sizes) -> Callable[[Sequence[Values]], Array]:
         """Return what makes the result of a call of these sizes from what the ranks hold."""
-        port = self._port
-        shape = tuple(
-            sizes[name] if name else size for name, size in zip(self._names, port.global_shape)
-        )
-        chosen = [d for d, name in enumerate(self._names) if name]
+        port, shape = self._port, tuple([_number(size, sizes) for size in self.shape])
+        chosen = [d for d, size in enumerate(self.shape) if isinstance(size, str)]
         alone = shape != port.global_shape and not self._layout.partial
+        inside = tuple([slice(shape[d]) if d in chosen else slice(None) for d in range(len(shape))])
+        if any(len(own) != 1 for own in self._dims):
+            merged = tuple([prod([_number(s, sizes) for s in own]) for own in self._dims])
+            return lambda shards: self._merged(shards, inside, merged)
         if not alone or any(self._layout.axes_of(d) for d in chosen) or not plain(self._layout):
             return lambda shards: self._cut(shards, shape)
-        inside = tuple([slice(shape[d]) if d in chosen else slice(None) for d in range(len(shape))])
         local = self._layout.allocation_shape(self._mesh, shape)
         shards = [np.empty(local, numpy_dtype(port.dtype))] * self._mesh.nranks
         like = Array(shards, self._mesh, self._layout, shape, port.dtype)
         return lambda shards: like.holding([np.ascontiguousarray(s[inside]) for s in shards])
 
-    def _cut(self, shards: Sequence[Values], shape: tuple[int, ...]) -> Array:
+    def _array(self, shards: Sequence[Values]) -> Array:
         port = self._port
-        array = Array(shards, self._mesh, self._layout, port.global_shape, port.dtype)
+        return Array(shards, self._mesh, self._layout, port.global_shape, port.dtype)
+
+    def _cut(self, shards: Sequence[Values], shape: tuple[int, ...]) -> Array:
+        port, array = self._port, self._array(shards)
         if shape == port.global_shape:
             return array.alone()
         if not plain(self._layout) or port.dtype == "bf16":
@@ -308,3 +310,17 @@ class _Result:
                 into = whole if place is ... else whole[place]
                 into[...] = part[tuple(map(slice, into.shape))]
         return Array.from_numpy(whole, mesh=self._mesh, layout=self._layout, dtype=port.dtype)
+
+    def _merged(
+        self, shards: Sequence[Values], inside: tuple[slice, ...], shape: tuple[int, ...]
+    ) -> Array:
+        """Return a result of which a dim is a product of sizes, laid out as its major sizes are."""
+        whole = np.ascontiguousarray(self._array(shards).numpy()[inside]).reshape(shape)
+        ends = np.cumsum([len(own) for own in self._dims])
+        dims = [self._layout.dims[end - len(own)] for end, own in zip(ends, self._dims)]
+        layout = Layout(tuple(dims))
+        return Array.from_numpy(whole, mesh=self._mesh, layout=layout, dtype=self._port.dtype)
+
+
+def _number(size: str | int, sizes: Sizes) -> int:
+    return sizes[size] if isinstance(size, str) else size

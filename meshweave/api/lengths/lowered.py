@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ from meshweave.api.lengths.call import Lengths, LengthsCompiled
 from meshweave.api.lowered import Lowered
 from meshweave.errors import CompileError, MeshweaveError, UsageError
 from meshweave.frontends.python.program import TracedProgram
-from meshweave.layout.lengths import Dim, ShapeDtype, Sizes, probes, roomier
+from meshweave.layout.lengths import Dim, ShapeDtype, Sizes, SizesOfDim, probes, roomier
 
 if TYPE_CHECKING:
     from meshweave.api.program import Program
@@ -65,7 +66,7 @@ class OneOfAll(Generic[T]):
     sizes: Sequence[Sizes]
     traced: Sequence[T]
     text: str
-    results: list[list[str]]
+    results: list[list[SizesOfDim]]
 
 
 def one_of_all(
@@ -81,10 +82,12 @@ def one_of_all(
     ones = dict.fromkeys([dim.name for dim in dims], 1)
     fixed = {n for leaf in leaves for n in getattr(at(leaf, ones), "shape", ())}
     refused: list[MeshweaveError] = []
-    for planned in roomier(dims):
-        sizes = probes(planned, fixed)
+    for planned in roomier(dims, fixed):
         try:
-            traced = [trace(planned), *[_traced(probe, trace) for probe in sizes[1:]]]
+            first = trace(planned)
+            fixed |= _extents(text_of(first))
+            sizes = probes(planned, fixed)
+            traced = [first, *[_traced(probe, trace) for probe in sizes[1:]]]
         except MeshweaveError as error:
             raise (refused or [error])[-1] from None  # sizes beyond the bound may fit nothing
         try:
@@ -98,6 +101,12 @@ def one_of_all(
     raise refused[-1]
 
 
+def _extents(text: str) -> set[int]:
+    """Return the sizes of dims in the text of a program."""
+    shapes = re.findall(r"tensor<((?:\d+x)+)", text)
+    return {int(size) for shape in set(shapes) for size in shape.split("x")[:-1]}
+
+
 def _traced(sizes: Sizes, trace: Callable[[Sizes], T]) -> T:
     """Trace for some sizes; errors say which."""
     try:
@@ -109,8 +118,8 @@ def _traced(sizes: Sizes, trace: Callable[[Sizes], T]) -> T:
 
 def _masked(
     texts: Sequence[str], sizes: Sequence[Sizes], dims: Sequence[Dim]
-) -> tuple[str, list[list[str]]]:
-    """Return the program for all sizes, and of each dim of each result the name of its size, or ""."""
+) -> tuple[str, list[list[SizesOfDim]]]:
+    """Return the program for all sizes, and the sizes of each dim of each result."""
     from meshweave.dialects import context
     from meshweave.dialects.alias import module_text
     from meshweave.frontends.load import load_module

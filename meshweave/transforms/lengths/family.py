@@ -33,11 +33,12 @@ class CountedConstant:
 class Family:
     """Hold what differs with the sizes in a program.
 
-    shapes: the dims of each tensor of the program for the bounds that has such a dim. constants: those that depend on
-    sizes. offsets: of slices whose places do.
+    planned: the sizes that memory is planned for; the rest is about the program for these. shapes: the dims of each
+    tensor that has such a dim. constants: those that depend on sizes. offsets: of slices whose places do.
     """
 
     dims: Sequence[Dim]
+    planned: Sizes
     shapes: dict[ir.Value, tuple[Formula, ...]] = field(default_factory=dict)
     constants: list[CountedConstant] = field(default_factory=list)
     offsets: dict[ir.Operation, tuple[Formula, ...]] = field(default_factory=dict)
@@ -50,7 +51,7 @@ class Family:
 
 def compared(modules: Sequence[ir.Module], sizes: Sequence[Sizes], dims: Sequence[Dim]) -> Family:
     """Compare a program, traced for the sizes of `probes`; refuse at its op what is no formula."""
-    family = Family(dims)
+    family = Family(dims, sizes[0])
     programs = [walk(module.operation) for module in modules]
     for ops in zip(*programs):
         if len({op.name for op in ops}) > 1:
@@ -136,7 +137,7 @@ def _note(
             fail(
                 op,
                 f"{op.name}: dim {d} of its result is {', '.join(map(str, numbers))} for "
-                f"{'; '.join(_text(s) for s in sizes)}: a sum of multiples of sizes is right",
+                f"{'; '.join(_text(s) for s in sizes)}: a sum of multiples of sizes, or a product, is right",
             )
         shape.append(formula)
     family.shapes[same[0]] = tuple(shape)

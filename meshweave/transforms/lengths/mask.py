@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from meshweave.dialects.dist import LayoutAttr
 from meshweave.ir.bindings import arith, ir
 from meshweave.ir.build import (
     DYNAMIC,
@@ -23,8 +24,10 @@ from meshweave.ir.build import (
 from meshweave.ir.ops import body_of, functions_of, terminator
 from meshweave.ir.scans import Scan
 from meshweave.layout.factors import JOINED, ORDERED, PARALLEL, REDUCTION, Rule
-from meshweave.layout.lengths import Formula
-from meshweave.transforms.base import fail, port_attrs, set_port_attrs, walk
+from meshweave.layout.layout import Layout
+from meshweave.layout.lengths import Formula, SizesOfDim
+from meshweave.transforms.base import at, fail, port_attrs, set_port_attrs, walk
+from meshweave.transforms.lengths.apart import CONTROL, Rows, SizesApart, is_merged
 from meshweave.transforms.lengths.family import CountedConstant, Family
 from meshweave.transforms.partitioning.masking import mask
 from meshweave.transforms.propagation.bodies import captured_by, is_tensor
@@ -33,7 +36,6 @@ from meshweave.transforms.propagation.rules import RuleTable
 LENGTH, LENGTHS = "dist.length", "dist.lengths"
 """Attributes of @main: of an argument that is a size its name; of a result those of the sizes of its dims, or ""."""
 
-_CONTROL = ("scf.", "hint.region", "hint.yield", "func.", "linalg.yield", "builtin.", "dist.mesh")
 _FREE = ("tensor.empty", "arith.constant", "dist.constrain")
 
 
@@ -49,43 +51,74 @@ class Size:
         return b.compare(arith.CmpIPredicate.ult, index, self.end)
 
 
-def mask_lengths(module: ir.Module, family: Family) -> list[list[str]]:
+def mask_lengths(module: ir.Module, family: Family) -> list[list[SizesOfDim]]:
     """Rewrite a program for the bounds of `family` so that it serves every size up to them.
 
-    Return of each dim of each result the name of its size, or "". Raises CompileError at an op that cannot have a dim
-    of such a size.
+    Return the sizes of each dim of each result. The program gives a dim for each of them. Raises CompileError at an op
+    that cannot have a dim of such a size.
     """
     with module.operation.context, ir.Location.unknown():
         main = functions_of(module)["main"]
         ends = _arguments(main, family)
         rules = RuleTable()
+        kept, results = _apart(main, rules, family, ends)
         for op in walk(main):
-            if not op.name.startswith((*_CONTROL, *_FREE)):
+            if not op.name.startswith((*CONTROL, *_FREE)) and op not in kept:
                 _mask(op, rules, family, ends)
         for constant in family.constants:
             _computed(constant, ends)
-        results = _result_lengths(main, family)
-        marks = port_attrs(main, "res_attrs")
-        for mark, names in zip(marks, results):
-            if any(names):
-                mark[LENGTHS] = ir.ArrayAttr.get([ir.StringAttr.get(name) for name in names])
-        set_port_attrs(main, "res_attrs", marks)
         return results
 
 
-def _result_lengths(main: ir.Operation, family: Family) -> list[list[str]]:
-    """Return the names of the sizes of results."""
-    found = []
-    for value in terminator(body_of(main)).operands:
-        shape = family.shape(value)
-        for d, formula in enumerate(shape):
-            if formula.terms and formula.dim is None:
+def _apart(
+    main: ir.Operation, rules: RuleTable, family: Family, ends: Mapping[str, Size]
+) -> tuple[set[ir.Operation], list[list[SizesOfDim]]]:
+    """Keep the sizes in products apart; return the reshapes that do so, and the sizes of each dim of each result."""
+    ops = [op for op in walk(main) if not _within_body(op) and op.name not in _FREE[:2]]
+    rows = Rows(family, ops, rules)
+    rows.find()
+    apart = SizesApart(family, rows, {name: size.end for name, size in ends.items()})
+    apart.run()
+    results = _results(main, family, apart)
+    apart.clean()
+    return set(apart.reshapes), results
+
+
+def _results(main: ir.Operation, family: Family, apart: SizesApart) -> list[list[SizesOfDim]]:
+    """Return results with their sizes apart; return the sizes of each dim that they had, and name them."""
+    end, found = terminator(body_of(main)), list[list[SizesOfDim]]()
+    marks, types = port_attrs(main, "res_attrs"), []
+    for k, (value, mark) in enumerate(zip(list(end.operands), marks)):
+        for d, formula in enumerate(family.shape(value)):
+            if formula.terms and not formula.is_product:
                 fail(
                     main,
-                    f"dim {d} of a result is {formula}: a dim of a result is a number or one size",
+                    f"dim {d} of a result is {formula}: a dim of a result is a number, a size, or a product of sizes",
                 )
-        found.append([formula.dim or "" for formula in shape])
+        given, row = apart.split(value, OpBuilder.before(end))
+        end.operands[k] = given
+        types.append(given.type)
+        parts = [[part.formula.dim or part.extent for part in one] for one in row]
+        found.append([tuple(sizes) for sizes in parts])
+        names = [size if isinstance(size, str) else "" for sizes in parts for size in sizes]
+        if any(names):
+            mark[LENGTHS] = ir.ArrayAttr.get([ir.StringAttr.get(name) for name in names])
+        if "dist.layout" in mark and len(names) > len(row):
+            with at(main, f"result {k}"):
+                mark["dist.layout"] = _spread(LayoutAttr(mark["dist.layout"]), [*map(len, row)])
+    set_port_attrs(main, "res_attrs", marks)
+    kind = main.attributes["function_type"].value
+    main.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(kind.inputs, types))
     return found
+
+
+def _spread(attr: LayoutAttr, counts: Sequence[int]) -> ir.Attribute:
+    """Return the layout of a result whose dims are each in so many parts: the first part lies as the dim did."""
+    layout = attr.layout
+    axes: list[Sequence[str]] = []
+    for own, count in zip(layout.block_axes(), counts):
+        axes += [own, *[()] * (count - 1)]
+    return LayoutAttr.make(Layout.blocks(axes, layout.partial))
 
 
 def _arguments(main: ir.Operation, family: Family) -> dict[str, Size]:
@@ -148,7 +181,9 @@ def _slice(op: ir.Operation, family: Family, ends: Mapping[str, Size]) -> None:
         if not formula.terms:
             continue
         whole = offsets[d] == Formula(0) and extents[d] == source.type.shape[d] and strides[d] == 1
-        ends_of_dim = (Formula(0), Formula(formula.const - 1, formula.terms))
+        ends_of_dim = [Formula(0), Formula(formula.const - 1, formula.terms)]
+        if is_merged(formula):
+            ends_of_dim.pop()  # elements lie where the bounds put them
         if not whole and (extents[d] != 1 or offsets[d] not in ends_of_dim):
             _refuse(op, formula, "a slice takes all of it, the first place or the last")
     if op not in family.offsets:
@@ -193,7 +228,9 @@ def _factors(
                 continue
             if len(row) != 1:
                 _refuse(op, formula, "a reshape keeps such a dim apart")
-            if formula.dim is None:
+            if formula.dim is None and (
+                not is_merged(formula) or rule.factors[row[0]].kind != PARALLEL
+            ):
                 _refuse(op, formula, "a dim is a number or one size")
             captured = operands <= t < len(rule.operands)
             if captured and rule.factors[row[0]].kind not in (PARALLEL, REDUCTION):
@@ -258,8 +295,10 @@ def _scalar(
 def _total(b: OpBuilder, formula: Formula, ends: Mapping[str, Size]) -> ir.Value:
     """Compute a formula, as an i64."""
     i64, total = ir.IntegerType.get_signless(64), None
-    for name, factor in formula.terms:
-        part = ends[name].number
+    for names, factor in formula.terms:
+        part = ends[names[0]].number
+        for name in names[1:]:
+            part = b.binary("muli", part, ends[name].number)
         part = part if factor == 1 else b.binary("muli", part, b.integer(factor, i64))
         total = part if total is None else b.binary("addi", total, part)
     assert total is not None, "a number that depends on no size"
