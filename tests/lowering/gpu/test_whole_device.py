@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from lowering.gpu.maps_and_rows import FLOATS, ROUNDING, doubles, stored
 import meshweave as mw
 from meshweave.api.program import Program as Loaded
 from meshweave.lowering.gpu.families import pieces
+from meshweave.lowering.gpu.families import rows as row_family
 from meshweave.lowering.gpu.kernel import Target
 from meshweave.simulator.engine import EmulateEngine
 from meshweave.simulator.ptx import Checks
@@ -165,6 +167,41 @@ def test_odd_rows_are_read_16_bytes_at_a_time(rows, columns, dtype):
 def test_sums_of_odd_rows(rows, columns, dtype, how):
     how = how if dtype in FLOATS else WHOLE
     reduce((rows, columns | 1), [1], dtype, how)
+
+
+LONG_ROWS = {"alone": "%0", "read twice": "%exp"}
+
+
+@pytest.mark.parametrize("result", LONG_ROWS)
+@pytest.mark.parametrize(("columns", "dtype"), [(4099, "bf16"), (4096, "f32"), (4097, "f32")])
+def test_long_rows_compute_again_what_nobody_else_reads(columns, dtype, result, monkeypatch):
+    monkeypatch.setattr(row_family, "REGISTERS", 0)  # no row fits
+    text = programs.softmax(3, columns, dtype)
+    kind, other = programs.tensor((3, columns), dtype), LONG_ROWS[result]
+    text = text.replace(f"-> {kind} {{", f"-> ({kind}, {kind}) {{", 1)
+    text = text.replace(f"return %0 : {kind}", f"return %0, {other} : {kind}, {kind}")
+    alone = result == "alone"
+    made = DeviceRun(programs.softmax(3, columns, dtype) if alone else text, assemble=False)
+    x = stored(np.random.default_rng(columns).standard_normal((3, columns)), dtype)
+    found = [doubles(each, dtype) for each in made.run(x, checks=Checks(traffic=True))]
+    wanted = programs.softmax_of(doubles(x, dtype))
+    assert np.abs(found[0] - wanted).max() <= ROUNDING[dtype] * wanted.max()
+    if not alone:
+        powers = np.exp(doubles(x, dtype) - doubles(x, dtype).max(1, keepdims=True))
+        assert np.abs(found[1] - powers).max() <= ROUNDING[dtype]
+    (kernel,) = made.kernels
+    assert len(_stored_through(kernel.text)) == (1 if alone else 2)
+
+
+def _stored_through(text):
+    """Return the pointers that a kernel stores through."""
+    made = dict(re.findall(r"(%v\d+) = llvm.getelementptr inbounds (%\w+)", text))
+    found = set()
+    for place in re.findall(r"llvm.store %\w+, (%\w+)[^\n]*ptr<1>", text):
+        while place in made:
+            place = made[place]
+        found.add(place)
+    return found
 
 
 def test_norms_of_odd_rows_read_their_scale_element_by_element():

@@ -20,6 +20,7 @@ from meshweave.lowering.gpu.families import groups
 from meshweave.lowering.gpu.families.flow import NestAccesses, RowFlow, phase_of
 from meshweave.lowering.gpu.families.lanes import WIDEST, piece
 from meshweave.lowering.gpu.families.launch import MOST_BLOCKS, REUSE, frame_for
+from meshweave.lowering.gpu.families.recompute import recomputed
 from meshweave.lowering.gpu.families.reduction import combiners
 from meshweave.lowering.gpu.families.rowcode import RowCode, RowShape
 from meshweave.lowering.gpu.kernel import DeviceKernel, Target
@@ -31,10 +32,9 @@ BLOCK = 128  # threads of a block that does several rows
 MOST_THREADS = 1024
 REGISTERS, FEWER = 48, 32  # of a thread for its rows; with the most threads there are fewer
 BUSY = 132 * 512  # threads below which rows are given more of them
-LONG, NARROW = (
-    512,
-    4,
-)  # elements of a row, and bytes of an access, from and below which rows that begin anywhere pay
+LONG = 512  # elements of a row from which it pays to begin at the first aligned one
+NARROW = 4  # bytes of an access below which that is done
+LONGER = 1 << 14  # elements from which it is done for every access that is not the widest
 MOST_OPS = 4000  # ops of a thread beyond which rows are walked in a loop
 
 
@@ -162,7 +162,7 @@ def _shape(
     elements = next(math.prod(n.sizes[rows:]) for n in nests if len(n.sizes) > rows)
     lanes = _lanes(unit, rows, facts)
     odd: tuple[int, ...] = ()
-    if elements >= LONG and lanes * _smallest(unit) < NARROW:
+    if elements >= LONG and lanes * _smallest(unit) < (MOST if elements >= LONGER else NARROW):
         wide, odd = _odd(unit, rows, facts)
         lanes = wide if odd else lanes
     ops = sum(len(needed(n.code, n.results)) for n in nests)
@@ -192,7 +192,8 @@ def _shape(
         group *= 2
     if fits():
         return shape(True), flow
-    return shape(False), RowFlow(unit, phases, facts, False)
+    again = recomputed(unit, rows, facts)
+    return shape(False), RowFlow(again, [phase_of(n, rows) for n in again.nests], facts, False)
 
 
 def _power(number: int) -> int:
