@@ -292,4 +292,4 @@ def test_registers_shared_memory_and_opcodes(chip):
 
 
 def test_families_are_asked_in_their_order():
-    assert next(name for name, _ in families.FAMILIES) == "gemm"
+    assert [name for name, _ in families.FAMILIES][:2] == ["flash", "gemm"]

@@ -93,6 +93,21 @@ def test_a_bias_and_an_activation_are_part_of_the_kernel(name):
     )
 
 
+@pytest.mark.parametrize("n", [96, 90])
+def test_what_follows_reads_and_writes_16_bytes_at_a_time(n):
+    body = "%s = arith.addf %x, %y : bf16\n%r = math.tanh %s : bf16"
+    case = Case(40, n, 64, "bf16")
+    made = DeviceRun(elementwise(case, body), PLAIN, assemble=False)
+    (kernel,) = made.kernels
+    wide = "vector<8xbf16>" in kernel.text
+    assert wide == (n == 96), "rows of 90 elements begin anywhere"
+    a, b = case.inputs(3, whole=True)
+    row = stored(np.linspace(-1, 1, n), "bf16")
+    found = doubles(made.run(a, b, row)[0], "bf16")
+    wanted = np.tanh(case.expected([a, b]) + doubles(row, "bf16"))
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-2)
+
+
 def test_what_only_the_kernel_reads_is_not_stored():
     case = Case(64, 64, 64, "bf16", "f32")
     made = DeviceRun(elementwise(case, relu_of_sum("f32")), PLAIN)

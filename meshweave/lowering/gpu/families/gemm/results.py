@@ -6,15 +6,17 @@ for nothing else, one iteration. What an earlier nest stored it reads from a reg
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
-from meshweave.ir.expressions import Apply, Load
+from meshweave.ir.expressions import Apply, Load, needed
 from meshweave.lowering.buffers.steps import element_bytes
 from meshweave.lowering.gpu.facts import Facts
+from meshweave.lowering.gpu.families.lanes import Lanes
 from meshweave.lowering.gpu.families.products import Contraction, starts_from
 from meshweave.lowering.gpu.nodes import DeviceFrame, DeviceIteration
-from meshweave.lowering.nests.bind import Access, LoopNest
+from meshweave.lowering.nests.bind import Access, LoopNest, Store
 from meshweave.lowering.nests.rows import KernelUnit
 from meshweave.lowering.writer import Value
 
@@ -71,6 +73,14 @@ def shortened(access: Access, rows: int) -> Access:
     return access._replace(strides=access.strides[:rows])
 
 
+class MadeElement(NamedTuple):
+    """Hold a result of an element of C, and where a nest stores it."""
+
+    nest: LoopNest
+    store: Store
+    value: Value
+
+
 class Results:
     """Write what is done with an element of C."""
 
@@ -96,17 +106,26 @@ class Results:
         writer, n = self.frame.writer, self.product.n
         columns = [writer.wide(column) + k for k in range(len(totals))]
 
-        def write(k: int) -> None:
+        def index_of(k: int) -> list[Value | None]:
             numbers = [writer.wide(batch), writer.wide(row), columns[k]]
             index: list[Value | None] = [None] * len(self.product.nest.sizes)
             for loops, number in zip((self.product.batch, self.product.m, n), numbers):
                 for dim, digit in zip(loops.dims, self.frame.digits(number, loops.sizes)):
                     index[dim] = digit
-            self.element(index, totals[k])
+            return index
+
+        def write(k: int) -> None:
+            self.element(index_of(k), totals[k])
 
         def all_of_them() -> None:
-            for k in range(len(totals)):
-                write(k)
+            places = [index_of(k) for k in range(len(totals))]
+            read = self._read_together(places)
+            made = [
+                self.made(index, total, {at: values[k] for at, values in read.items()})
+                for k, (index, total) in enumerate(zip(places, totals))
+            ]
+            for kept in zip(*made):
+                self._store_together(kept[0], places, [each.value for each in kept])
 
         if n.count % len(totals) == 0:
             writer.where(writer.inside(column, n.count, tile), all_of_them)
@@ -117,6 +136,61 @@ class Results:
 
     def element(self, index: Sequence[Value | None], total: Value) -> None:
         """Finish and store the element at `index`, whose products add up to `total`."""
+        for each in self.made(index, total):
+            here = DeviceIteration(self.frame, each.nest, index[: len(each.nest.sizes)])
+            here.store(each.store, each.value)
+
+    def _store_together(
+        self, first: MadeElement, places: Sequence[Sequence[Value | None]], values: list[Value]
+    ) -> None:
+        """Store one result of neighbouring elements, in as few instructions as its alignment allows."""
+        frame, nest, store = self.frame, first.nest, first.store
+        ndim = len(nest.sizes)
+        if self._side_by_side(len(values)):
+            dim = self.product.n.dims[-1]
+            Lanes(frame, nest, places[0][:ndim], dim, len(values)).store(store, values)
+            return
+        for index, value in zip(places, values):
+            DeviceIteration(frame, nest, index[:ndim]).store(store, value)
+
+    def _side_by_side(self, count: int) -> bool:
+        """Tell whether so many elements of a row that begin at a multiple of that are neighbours in one loop."""
+        loops = self.product.n
+        return bool(loops.dims) and loops.sizes[-1] % count == 0 and count & (count - 1) == 0
+
+    def _read_together(
+        self, places: Sequence[Sequence[Value | None]]
+    ) -> dict[tuple[int, int], list[Value]]:
+        """Return what nests after the product read for neighbouring elements: by nest and node, for each element."""
+        found = dict[tuple[int, int], list[Value]]()
+        if not self._side_by_side(len(places)):
+            return found
+        written, rows = set(self.unit.pointers.written_roots), self.unit.rows
+        for at, nest in enumerate(self.rest):
+            dim = self.product.n.dims[-1]
+            lanes = Lanes(self.frame, nest, places[0][:rows], dim, len(places))
+            for number in sorted(needed(nest.code, nest.results)):
+                node = nest.code[number]
+                if not isinstance(node, Load):
+                    continue
+                if self.unit.pointers.roots[node.access.pointer] in written:
+                    continue  # it comes from a register
+                alike = node.access.strides[dim] == 0
+                values = lanes.load(node, 1 if alike else len(places))
+                found[at, number] = values * len(places) if alike else values
+        return found
+
+    def made(
+        self,
+        index: Sequence[Value | None],
+        total: Value,
+        read: Mapping[tuple[int, int], Value] | None = None,
+    ) -> list[MadeElement]:
+        """Return what is to be stored of the element at `index`, whose products add up to `total`.
+
+        read: what nests after the product load, by nest and node, as far as it is known.
+        """
+        found = list[MadeElement]()
         frame, store = self.frame, self.product.c
         here = DeviceIteration(frame, self.product.nest, index)
         if starts_from(self.product) != "zero":
@@ -125,9 +199,10 @@ class Results:
         rows = self.unit.rows
         known = {shortened(store.access, rows): value}
         if store.access.pointer not in self.unread:
-            here.store(store, value)
-        for nest in self.rest:
-            values = {
+            found.append(MadeElement(self.product.nest, store, value))
+        for at, nest in enumerate(self.rest):
+            values = {number: value for (k, number), value in (read or {}).items() if k == at}
+            values |= {
                 number: known[shortened(node.access, rows)]
                 for number, node in enumerate(nest.code)
                 if isinstance(node, Load) and shortened(node.access, rows) in known
@@ -136,4 +211,5 @@ class Results:
             for each, made in zip(nest.stores, here.compute([s.value for s in nest.stores])):
                 known[shortened(each.access, rows)] = made
                 if each.access.pointer not in self.unread:
-                    here.store(each, made)
+                    found.append(MadeElement(nest, each, made))
+        return found
