@@ -115,7 +115,10 @@ class Array(Operators):
         return None
 
     def lies_too(self, away: AwayShards) -> None:
-        """Note that the shards are elsewhere too; what is here must be known to nobody else."""
+        """Note that the shards are elsewhere too; what is here must be known to nobody else.
+
+        away: where they are.
+        """
         self._away, self._equal = away, self.here
 
     @property
