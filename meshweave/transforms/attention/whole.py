@@ -31,7 +31,7 @@ from meshweave.transforms.base import users
 SHORT = ("f16", "bf16")
 SCORES = (*SHORT, "f32")
 """What scores may be: they are computed in f32, and what is never stored is not rounded."""
-WIDEST = 128
+WIDEST = 256
 """Of a head: more do not fit a thread's registers."""
 MOST = 1 << 30
 """Queries or keys, heads of all batches times tiles of queries: what a grid and an i32 can count."""

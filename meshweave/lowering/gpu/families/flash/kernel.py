@@ -35,7 +35,8 @@ STAGES = 2
 NBYTES = 2  # of an element of Q, K, V
 KEYS = DEPTH // NBYTES  # of a tile
 WIDE = 64  # columns above which a warp has room for 16 rows only
-_WIDTHS = (16, 32, 64, 128)  # of tiles of V
+HALF = 128  # columns of a tile of V, at most; elements of depth that a thread has room for as fragments of Q
+_WIDTHS = (16, 32, 64, HALF, 2 * HALF)  # of the columns, a tile or two of V
 LOG2E = math.log2(math.e)
 
 
@@ -111,10 +112,13 @@ class FlashKernel(ProductKernel):
         self.bases = [self.base(source.operand, NBYTES) for source in (self.q, self.k, self.v)]
         self.panels = -(-self.inner // KEYS)
         self.q_tile = self._tile(0, rows, self.first_m)
-        self.v_tile = self._tile(2, self.width, writer.constant(0))
+        half = min(self.width, HALF)
+        self.v_tiles = [
+            self._tile(2, half, writer.constant(start)) for start in range(0, self.width, half)
+        ]
         self.k_bytes = KEYS * DEPTH  # of a panel of K
         self.stages = self.panels * self.q_tile.nbytes  # where they begin
-        self.stage = self.panels * self.k_bytes + self.v_tile.nbytes
+        self.stage = self.panels * self.k_bytes + sum(tile.nbytes for tile in self.v_tiles)
         self.pitch = self.width * 4 + 32  # of a row of sums; 32: the next rows lie in other banks
         self.shared_bytes = max(self.stages + STAGES * self.stage, rows * self.pitch)
         self.pairs = self.warp_rows // 8  # rows of each lane
@@ -135,7 +139,9 @@ class FlashKernel(ProductKernel):
         writer.commit_copies()
         writer.wait_copies(1)
         writer.barrier()
-        queries = [self._queries(step) for step in range(-(-self.inner * NBYTES // STEP))]
+        held_queries = self.inner <= HALF
+        steps = range(-(-self.inner * NBYTES // STEP))
+        queries = [self._queries(step) if held_queries else None for step in steps]
         zero, low = writer.constant(0.0, "f32"), writer.constant(-math.inf, "f32")
         begin = _RunningSums(
             [zero] * (rows // 16 * self.width // 8 * 4), [low] * self.pairs, [zero] * self.pairs
@@ -218,7 +224,16 @@ class FlashKernel(ProductKernel):
         tile = self._tile(1, KEYS, number * KEYS)
         for panel in range(self.panels):
             tile.copy(writer.constant(panel), writer.offset(place, panel * self.k_bytes))
-        self.v_tile.copy(number, writer.offset(place, self.panels * self.k_bytes))
+        for tile, at in self._values(place):
+            tile.copy(number, at)
+
+    def _values(self, stage: Value) -> list[tuple[OperandTile, Value]]:
+        """Return the tiles of V of a stage, and where each lies."""
+        first, tiles = self.panels * self.k_bytes, self.v_tiles
+        return [
+            (tile, self.writer.offset(stage, first + k * tile.nbytes))
+            for k, tile in enumerate(tiles)
+        ]
 
     def _queries(self, step: int) -> list[list[Value]]:
         """Return the fragments of Q for a step of depth."""
@@ -227,7 +242,7 @@ class FlashKernel(ProductKernel):
         return self.lanes.rows(self.q_tile, place, self.first_row, self.warp_rows, rest)
 
     def _step(
-        self, number: Value, first: Value, last: Value, queries: Sequence[list[list[Value]]],
+        self, number: Value, first: Value, last: Value, queries: Sequence[list[list[Value]] | None],
         held: _RunningSums,
     ) -> _RunningSums:  # fmt: skip
         writer = self.writer
@@ -243,13 +258,14 @@ class FlashKernel(ProductKernel):
         return held._replace(sums=self._weighted(weights, place, held.sums))
 
     def _scores(
-        self, number: Value, place: Value, queries: Sequence[list[list[Value]]]
+        self, number: Value, place: Value, queries: Sequence[list[list[Value]] | None]
     ) -> list[Value]:
         """Return this lane's scores of a tile of keys: 4 for each 16 rows and 8 keys."""
         writer = self.writer
         tile = self._tile(1, KEYS, writer.constant(0))
         sums = [writer.constant(0.0, "f32")] * (self.warp_rows // 16 * self.warp_keys // 8 * 4)
-        for step, rows in enumerate(queries):
+        for step, known in enumerate(queries):
+            rows = self._queries(step) if known is None else known
             panel, rest = divmod(step, DEPTH // STEP)
             from_ = writer.offset(place, panel * self.k_bytes)
             columns = self.lanes.columns(tile, from_, self.first_key, self.warp_keys, rest)
@@ -332,8 +348,7 @@ class FlashKernel(ProductKernel):
 
     def _weighted(self, weights: Sequence[Value], place: Value, sums: list[Value]) -> list[Value]:
         """Add the products of weights and rows of V."""
-        writer, lanes, tiles = self.writer, self.lanes, self.warp_keys // 8
-        values = writer.offset(place, self.panels * self.k_bytes)
+        lanes, tiles = self.lanes, self.warp_keys // 8
         for step in range(self.warp_keys * NBYTES // STEP):
             rows = []
             for down in range(self.warp_rows // 16):
@@ -341,8 +356,12 @@ class FlashKernel(ProductKernel):
                 parts = [weights[at + 2 * n : at + 2 * n + 2] for n in range(4)]
                 rows.append([lanes.packed(*part) for part in parts])
             depth = self.warp if self.pieces else step  # with pieces a warp has one step
-            columns = lanes.columns(self.v_tile, values, writer.constant(0), self.width, depth)
-            sums = lanes.multiply(rows, columns, sums)
+            found: list[Value] = []
+            for tile, where in self._values(place):
+                columns = lanes.columns(tile, where, self.writer.constant(0), tile.rows, depth)
+                some = sums[len(found) :][: len(sums) // len(self.v_tiles)]
+                found += lanes.multiply(rows, columns, some)
+            sums = found
         return sums
 
     # Results.
