@@ -7,7 +7,39 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-CHIPS = ("sm_80", "sm_90", "sm_90a")
+
+@dataclass(frozen=True)
+class Chip:
+    """Describe what code is made for.
+
+    capability: of the GPUs. ptx: version of the PTX. processors: multiprocessors of the largest GPU. shared_bytes: of
+    shared memory that a block may have. tensor_cores: whether our kernels for them run: asynchronous copies to shared
+    memory, and products of bf16, f16 and tf32.
+    """
+
+    capability: tuple[int, int]
+    ptx: str
+    processors: int
+    shared_bytes: int
+    tensor_cores: bool = True
+
+
+_SMALL, _LARGE, _LARGEST = 101_376, 166_912, 232_448
+CHIPS = {
+    "sm_75": Chip((7, 5), "8.0", 72, 65_536, tensor_cores=False),
+    "sm_80": Chip((8, 0), "8.0", 108, _LARGE),
+    "sm_86": Chip((8, 6), "8.0", 84, _SMALL),
+    "sm_87": Chip((8, 7), "8.0", 16, _LARGE),
+    "sm_89": Chip((8, 9), "8.0", 142, _SMALL),
+    "sm_90": Chip((9, 0), "8.3", 132, _LARGEST),
+    "sm_90a": Chip((9, 0), "8.6", 132, _LARGEST),
+    "sm_100": Chip((10, 0), "8.6", 148, _LARGEST),
+    "sm_103": Chip((10, 3), "8.8", 160, _LARGEST),
+    "sm_120": Chip((12, 0), "8.7", 188, _SMALL),
+    "sm_121": Chip((12, 1), "8.8", 48, _SMALL),
+}
+"""Each chip by its name. Code for one whose name ends in "a" runs on that capability alone, other code on later ones.
+"""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from meshweave.device import CHIPS
 from meshweave.errors import UsageError, did_you_mean
 
-TARGETS: dict[str, tuple[str, ...]] = {"cpu": (), "gpu": CHIPS}
+TARGETS: dict[str, tuple[str, ...]] = {"cpu": (), "gpu": tuple(CHIPS)}
 """Each target, and the chips that it makes code for."""
 CHIP = "sm_90"  # the default chip
 

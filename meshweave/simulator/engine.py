@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from meshweave.bundle import Bundle, Port
+from meshweave.device import CHIPS
 from meshweave.errors import MeshweaveError, RankError
 from meshweave.runtime.arrays.array import Array, laid_out
 from meshweave.runtime.engine import check_engine
@@ -188,7 +189,8 @@ class EmulateExecutable:
         scheduler = Scheduler(move, engine.seed, engine.checks)
         recorder = self._recorder = Recorder(
             nranks, engine.kernels, scheduler, failures=engine.failures,
-            capability=_capability(self.manifest.chip),
+            capability=CHIPS[self.manifest.chip].capability,
+            shared_bytes=CHIPS[self.manifest.chip].shared_bytes,
         )  # fmt: skip
         self._turns = Interleaving(scheduler.run, scheduler.stuck, recorder.count, engine.timeout)
         recorder.block = self._turns.block
@@ -226,12 +228,6 @@ class EmulateExecutable:
             rank.close()
         self._recorder.set_current(None)
         self._ranks = []
-
-
-def _capability(chip: str) -> tuple[int, int]:
-    """Parse a chip's name: (9, 0) for sm_90a."""
-    digits = "".join(c for c in chip if c.isdigit())
-    return int(digits[:-1]), int(digits[-1])
 
 
 class EmulatedDevices:

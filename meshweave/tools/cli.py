@@ -169,7 +169,7 @@ def _add_program(command: argparse.ArgumentParser) -> None:
     add(
         "--chip",
         type=_choice("chip", *CHIPS),
-        metavar="{sm_80,sm_90,sm_90a}",
+        metavar=f"{{{','.join(CHIPS)}}}",
         help=f"the gpu (default: {CHIP})",
     )
     add(

@@ -30,7 +30,8 @@ class Target:
 
     def rounds(self, dtype: str) -> bool:
         """Tell whether products of that type round their factors to tf32."""
-        return dtype == "f32" and self.tf32 and "gemm_tf32" not in self.disabled
+        wanted = dtype == "f32" and self.tf32 and "gemm_tf32" not in self.disabled
+        return wanted and CHIPS[self.chip].tensor_cores
 
     def within(self, nests: Iterable[LoopNest]) -> Target:
         """Return the target of one kernel that does these nests: without what any of them may not take."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import ctypes
+import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,8 @@ from meshweave.errors import RankError
 Bytes = npt.NDArray[np.uint8]
 _ALIGNMENT = 256  # of cuMemAlloc
 _POISON = 0xFF  # what new memory holds: NaN in every float type
+_MOST_FILLED = 4 << 30  # bytes; larger memory is there as far as it is touched
+_NO_RESERVE = 0x4000  # MAP_NORESERVE
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,8 +49,13 @@ class DeviceMemory:
         return iter(self._found)
 
     def add(self, rank: int, nbytes: int, host: bool = False) -> Allocation:
-        """Allocate `nbytes`, filled with poison (NaN patterns)."""
-        whole = np.full(nbytes + _ALIGNMENT, _POISON, np.uint8)
+        """Allocate `nbytes`, filled with poison (NaN patterns); very many are zeros that are there once touched."""
+        size = nbytes + _ALIGNMENT
+        if nbytes > _MOST_FILLED:
+            flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
+            whole = np.frombuffer(mmap.mmap(-1, size, flags=flags), np.uint8)
+        else:
+            whole = np.full(size, _POISON, np.uint8)
         start = -whole.ctypes.data % _ALIGNMENT
         data = whole[start : start + nbytes]
         number = self._counts[rank] = self._counts.get(rank, -1) + 1

@@ -253,6 +253,22 @@ LARGE = {
 }
 
 
+def turned(chip: str) -> DeviceRun:
+    """A product of f32 rounded to tf32, whose A lies by columns: the tile that takes most shared memory."""
+    return DeviceRun(
+        Case(4096, 4096, 4096, "f32", turned_a=True, turned_b=False).text(), Target(chip, tf32=True)
+    )
+
+
+@pytest.mark.parametrize("chip", some(CHIPS, 3))
+def test_a_block_has_the_shared_memory_that_its_kernel_needs(chip):
+    (kernel,) = turned(chip).kernels
+    assert kernel.shared_bytes <= CHIPS[chip].shared_bytes
+    assert kernel.family == ("gemm_tf32" if CHIPS[chip].tensor_cores else "gemm_fma")
+    most = {"sm_80": 104_448, "sm_86": 79_872}
+    assert kernel.shared_bytes == most.get(chip, kernel.shared_bytes)
+
+
 SAME = ("bf16 4096", "bf16 ragged", "tf32 4096", "f32 batch")  # what is looked at on every chip
 
 
@@ -275,7 +291,7 @@ def resources(chip: str) -> dict[str, dict[str, int]]:
     return found
 
 
-@pytest.mark.parametrize("chip", some(CHIPS, len(CHIPS)))
+@pytest.mark.parametrize("chip", some(("sm_80", "sm_90", "sm_90a"), 3))
 def test_registers_shared_memory_and_opcodes(chip):
     pytest.importorskip("nvidia")
     table = json.loads(TABLE.read_text())[chip]

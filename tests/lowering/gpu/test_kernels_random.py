@@ -224,7 +224,7 @@ def check(program: Program, target: Target) -> None:
 
 
 @settings(max_examples=examples(70))
-@given(any_program(), st.sampled_from(CHIPS))
+@given(any_program(), st.sampled_from([*CHIPS]))
 def test_any_program_by_the_kernels_that_are_chosen(program, chip):
     check(program, Target(chip))
 

@@ -16,9 +16,10 @@ from runtime.gpu.programs import Collect, Fetch, Launch, engine, program
 
 from meshweave.errors import MeshweaveError, RankError
 from meshweave.runtime.flight.board import StatusBoard
+from meshweave.runtime.gpu.call import RankCall
 from meshweave.runtime.gpu.rank import GpuRank
 from meshweave.runtime.gpu.worker import GpuWorker
-from meshweave.runtime.processes.bootstrap import JobRank
+from meshweave.runtime.processes.bootstrap import JobRank, MemoryStore
 from meshweave.runtime.processes.wire import receive
 from meshweave.runtime.program import buffer_bytes, place_buffers
 from meshweave.simulator.driver.move import move
@@ -48,6 +49,25 @@ def test_a_kernel_may_not_read_constants_that_nobody_has_waited_for(monkeypatch)
     line = r"race on rank 0: twice\(constants, .* and copy to device host -> m\d 256 bytes read and write"
     with pytest.raises(RankError, match=line):
         engine().load(bundle).run([[np.zeros(N, "f4")]])
+
+
+def of_one_rank(bundle, kernels):
+    """The rank of a program of one, on a recorder, and what runs it."""
+    library, board = Recorder(1, kernels, Scheduler(move)), StatusBoard.private(1)
+    store = MemoryStore(lambda ready, what: None)
+    rank = GpuRank(bundle, JobRank(0, 1, 0), library, store, board.address(0))
+    return RankCall(rank, board, False), library
+
+
+def test_an_arena_of_80_gib():
+    """Offsets of host code have 64 bits."""
+    far = (80 << 30) - 4 * N
+    steps = [Launch("twice", IN, ("arena", far), N), Launch("plus_one", ("arena", far), OUT, N)]
+    call, library = of_one_rank(program("x=1", [], PORT, PORT, steps, 80 << 30), NumpyKernels())
+    library.memory.view(0, call.input(0), 4 * N, "test").view("f4")[:] = np.arange(N)
+    call.step(call.inputs, call.outputs)
+    found = library.memory.view(0, call.output(0), 4 * N, "test").view("f4")
+    assert np.array_equal(found, 2 * np.arange(N) + 1)
 
 
 def test_much_shared_memory_is_asked_for():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from meshweave.device import GemmInfo
+from meshweave.device import CHIPS, GemmInfo
 from meshweave.lowering.gpu.facts import Facts
 from meshweave.lowering.gpu.families.gemm.results import converts
 from meshweave.lowering.gpu.families.products import LoopGroup, product_of, starts_from
@@ -44,6 +44,8 @@ def library_product(
         return None
     begins = starts_from(product)
     if begins == "value" or (begins == "held" and len(unit.nests) > 1):
+        return None
+    if product.dtype == "bf16" and not CHIPS[target.chip].tensor_cores:
         return None
     a, b, d = product.a.access, product.b.access, store.access
     if min(product.m.count, product.n.count) < SMALLEST:

@@ -90,6 +90,8 @@ class HostFunction:
 
     def at(self, base: str, offset: int | str, unit: str = "i64") -> str:
         """Return the address that is `offset` units behind `base`."""
+        if isinstance(offset, int) and offset >> 31:  # a literal has 32 bits
+            offset = self.number(offset)
         if isinstance(offset, int):
             return self.let(f"llvm.getelementptr {base}[{offset}] : ({_PTR}) -> {_PTR}, {unit}")
         return self.let(f"llvm.getelementptr {base}[{offset}] : ({_PTR}, i64) -> {_PTR}, {unit}")

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from meshweave.device import DeviceModule
+from meshweave.device import CHIPS, DeviceModule
 from meshweave.errors import CompileError
 from meshweave.ir.bindings import PassManager, ir, llvm
 from meshweave.lowering.gpu.kernel import DeviceKernel
@@ -23,7 +23,6 @@ from meshweave.lowering.gpu.toolchain import versions as toolchain
 from meshweave.lowering.gpu.toolchain.workers import POOL
 from meshweave.transforms.base import walk
 
-FEATURES = {"sm_80": "+ptx80", "sm_90": "+ptx83", "sm_90a": "+ptx86"}  # the PTX of each chip
 PROCESSES = 4  # at most
 SECONDS = 300.0  # the time that ptxas may take for a module
 
@@ -94,7 +93,7 @@ def device_llvm(text: str) -> str:
 def to_ptx(text: str, chip: str) -> str:
     """Compile LLVM IR as the MLIR bindings print it to PTX. Raises CompileError for what cannot be selected."""
     library = toolchain.libdevice() if "@__nv_" in text else ""
-    request = {"text": literals.readable(text), "chip": chip, "features": FEATURES[chip]}
+    request = {"text": literals.readable(text), "chip": chip, "features": _features(chip)}
     reply = POOL.ask({**request, "libdevice": library})
     if "error" in reply:
         raise CompileError(": ".join(reply["error"].splitlines()[:2]))
@@ -102,6 +101,11 @@ def to_ptx(text: str, chip: str) -> str:
     if ".callprototype" in ptx:  # LLVM takes it for a call through a pointer
         raise CompileError("a function is called with arguments of other types than it has")
     return ptx
+
+
+def _features(chip: str) -> str:
+    """Return the version of PTX as LLVM has it: `+ptx83`."""
+    return "+ptx" + CHIPS[chip].ptx.replace(".", "")
 
 
 def assemble(ptx: str, chip: str) -> bytes | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
+from meshweave.device import CHIPS
 from meshweave.lowering.gpu.facts import Facts
 from meshweave.lowering.gpu.families.gemm import few
 from meshweave.lowering.gpu.families.gemm import fma as gemm_fma
@@ -51,7 +52,8 @@ def _family(product: Contraction, target: Target) -> ModuleType | None:
     if min(product.m.count, product.n.count) < SMALLEST:
         return few if few.FAMILY not in target.disabled and few.sides(product) else None
     small = product.dtype in SMALL
-    if (small and "gemm_mma" not in target.disabled) or target.rounds(product.dtype):
+    has_cores = CHIPS[target.chip].tensor_cores
+    if (small and has_cores and "gemm_mma" not in target.disabled) or target.rounds(product.dtype):
         return gemm_mma
     return None if small or "gemm_fma" in target.disabled else gemm_fma
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from meshweave.device import CHIPS, Chip
 from meshweave.hints.fast_paths import DETERMINISTIC, TOL
 from meshweave.lowering.gpu.facts import Facts
 from meshweave.lowering.gpu.families.gemm.fragments import STEP, Fragments
@@ -44,24 +45,35 @@ SHAPES = (
     MmaShape(32, 128, 32, 32),
     MmaShape(32, 32, 16, 16),
 )
-PROCESSORS = {"sm_80": 108, "sm_90": 132, "sm_90a": 132}
 
 
-def shape_for(product: Contraction, chip: str, gathered: bool) -> MmaShape:
-    """Return the tile with the least work on the busiest multiprocessor.
+def shape_for(product: Contraction, chip: Chip, sources: Sequence[OperandSource]) -> MmaShape:
+    """Return the tile with the least work on the busiest multiprocessor, of those that its shared memory has room for.
 
     Work is what is multiplied, ragged edges included, and what is copied for it. Ties go to the
-    largest. gathered: elements come one by one, through registers, of which a large tile leaves too
-    few.
+    largest. Where elements come one by one, through registers, a large tile leaves too few of these.
     """
+    gathered = any(not source.piece for source in sources)
 
     def price(shape: MmaShape) -> float:
         rows, columns = -(-product.m.count // shape.m), -(-product.n.count // shape.n)
-        rounds = -(-rows * columns * product.batch.count // PROCESSORS[chip])
+        rounds = -(-rows * columns * product.batch.count // chip.processors)
         return rounds * (shape.m * shape.n + 48.0 * (shape.m + shape.n))
 
-    fitting = [s for s in SHAPES if not gathered or s.warp_m * s.warp_n <= 32 * 32]
-    return min(fitting or SHAPES, key=price)
+    roomy = [s for s in SHAPES if shared_bytes(s, sources) <= chip.shared_bytes]
+    fitting = [s for s in roomy if not gathered or s.warp_m * s.warp_n <= 32 * 32]
+    return min(fitting or roomy, key=price)
+
+
+def shared_bytes(shape: MmaShape, sources: Sequence[OperandSource]) -> int:
+    """Return the shared memory of a block: for the stages of both operands, then for its sums."""
+    stage = sum(source.tile(rows) for source, rows in zip(sources, (shape.m, shape.n)))
+    return max(STAGES * stage, shape.m * pitch_of_sums(shape))
+
+
+def pitch_of_sums(shape: MmaShape) -> int:
+    """Return the bytes of a row of sums; 32 more than they take: the next rows lie in other banks."""
+    return shape.n * 4 + 32
 
 
 def build(unit: KernelUnit, product: Contraction, target: Target, facts: Facts) -> DeviceKernel:
@@ -71,7 +83,7 @@ def build(unit: KernelUnit, product: Contraction, target: Target, facts: Facts) 
     sources = [
         source_of(product, each, facts.alignments, nbytes) for each in (product.a, product.b)
     ]
-    shape = shape_for(product, target.chip, any(not source.piece for source in sources))
+    shape = shape_for(product, CHIPS[target.chip], sources)
     kernel = _MmaKernel(family, unit, product, facts, shape, sources)
     kernel.write()
     return kernel.finished(TOL if rounded else DETERMINISTIC)
@@ -103,8 +115,8 @@ class _MmaKernel(ProductKernel):
             )
         )
         self.stage = self.a.nbytes + self.b.nbytes
-        self.pitch = shape.n * 4 + 32  # of a row of sums; 32: the next rows lie in other banks
-        self.shared_bytes = max(STAGES * self.stage, shape.m * self.pitch)
+        self.pitch = pitch_of_sums(shape)
+        self.shared_bytes = shared_bytes(shape, sources)
 
     def _place(self) -> None:
         """Choose the tile that this block makes.

@@ -45,6 +45,27 @@ class OperandSource:
     piece: int
     by_depth: bool
 
+    @property
+    def is_padded(self) -> bool:
+        """Tell whether elements are read one by one, from lines that are padded."""
+        return not self.by_depth and self.nbytes == 4
+
+    def lines(self, rows: int) -> int:
+        """Return the lines of a tile of so many rows in shared memory."""
+        return rows if self.by_depth else DEPTH // self.nbytes
+
+    def chunks(self, rows: int) -> int:
+        """Return the chunks of a line of such a tile."""
+        return 8 if self.by_depth else rows // (CHUNK // self.nbytes)
+
+    def pitch(self, rows: int) -> int:
+        """Return the bytes from a line to the next."""
+        return self.chunks(rows) * CHUNK + (32 if self.is_padded else 0)
+
+    def tile(self, rows: int) -> int:
+        """Return the shared memory of a tile of so many rows."""
+        return self.lines(rows) * self.pitch(rows)
+
 
 def source_of(
     product: Contraction, operand: ProductOperand, alignments: Sequence[int], nbytes: int
@@ -88,10 +109,8 @@ class OperandTile:
         self.frame, self.writer, self.source, self.rows = frame, frame.writer, source, rows
         self.elements = CHUNK // source.nbytes  # of a chunk
         self.depth = DEPTH // source.nbytes
-        self.lines = rows if source.by_depth else self.depth
-        self.chunks = 8 if source.by_depth else rows // self.elements
-        self.padded = not source.by_depth and source.nbytes == 4
-        self.pitch = self.chunks * CHUNK + (32 if self.padded else 0)
+        self.lines, self.chunks = source.lines(rows), source.chunks(rows)
+        self.padded, self.pitch = source.is_padded, source.pitch(rows)
         self.each = threads // self.chunks  # lines that all threads together copy at once
         assert threads % self.chunks == 0 and self.lines % self.each == 0
         assert self.padded or self.each % 8 == 0, "a thread's swizzle must not change"
@@ -101,7 +120,7 @@ class OperandTile:
     @property
     def nbytes(self) -> int:
         """Return the shared memory of a tile."""
-        return self.lines * self.pitch
+        return self.source.tile(self.rows)
 
     def swizzled(self, chunk: Value, line: Value) -> Value:
         """Return where in its line a chunk lies."""
