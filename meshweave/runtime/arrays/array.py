@@ -107,6 +107,13 @@ class Array(Operators):
         made._held, made.kind, made._alone, made._away = None, kind, True, away
         return made
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is pickled and copied: the shards, wherever they lie."""
+        held = None if self.is_donated else self.here
+        return {k: v for k, v in vars(self).items() if k not in ("_away", "_equal")} | {
+            "_held": held
+        }
+
     @property
     def away(self) -> AwayShards | None:
         """Return the shards elsewhere; None where there are none, or those here may have changed since."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import pickle
 import signal
 
 import numpy as np
@@ -107,6 +108,7 @@ def test_results_come_home_when_the_program_is_closed():
     (first,) = made.run_arrays([laid(np.ones(N, "f4"), "x=1", "[_]")])
     (second,) = made.run_arrays([first])
     assert made.recorder.calls[0].count("cuMemcpyDtoH_v2") == 0
+    assert (np.asarray(pickle.loads(pickle.dumps(second))) == 4).all() and second.away is not None
     made.close()
     assert (np.asarray(first) == 2).all() and (np.asarray(second) == 4).all()
     assert made.recorder.live() == []
