@@ -351,3 +351,15 @@ def test_frames_of_any_length_go_through_pipes():
     text = EMPTY + "\n; " + "x" * 3_000_000
     assert ".entry k(" in Worker().ask(request(text))["ptx"]
     assert literals.readable(text) == text and backend.TRIPLE.startswith("nvptx64")
+
+
+def test_a_chip_without_tensor_cores_says_that_it_has_no_attention_kernel():
+    from gpu.programs import KERNELS
+
+    line = (
+        r'chip sm_75 has no kernel of attention without its scores: compile with kernels="-flash"'
+    )
+    with pytest.raises(CompileError, match=line):
+        KERNELS["attention"].build("bf16", "emulate", "sm_75")
+    bundle = KERNELS["attention"].build("bf16", "emulate", "sm_75", "-flash")
+    assert [kernel.family for kernel in bundle.manifest.kernels] == ["plain", "rows", "plain"]

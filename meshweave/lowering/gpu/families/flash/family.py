@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from meshweave.device import CHIPS
+from meshweave.errors import CompileError
 from meshweave.lowering.buffers.steps import Root
 from meshweave.lowering.gpu.facts import MOST, Facts
 from meshweave.lowering.gpu.families.flash.join import joining_kernel
@@ -42,6 +44,11 @@ def build(unit: KernelUnit, target: Target, facts: Facts) -> DeviceKernel | None
     attention = attention_of(unit.nests[0])
     if attention is None:
         return None
+    if not CHIPS[target.chip].tensor_cores:
+        raise CompileError(
+            f'chip {target.chip} has no kernel of attention without its scores: compile with kernels="-flash"',
+            unit.where,
+        )
     if not isinstance(unit, SplitAttention):
         return FlashKernel(unit, attention, facts).kernel()
     if unit.joins:
