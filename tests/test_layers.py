@@ -29,7 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "runtime": {
         *("abi", "bundle", "device", "exchange", "files", "layout", "processor", "targets"),
     },
-    "simulator": {"bundle", "runtime"},
+    "simulator": {"bundle", "device", "runtime"},
     "ir": set(),
     "dialects": {"hints", "ir", "layout", "plan"},
     "frontends": {"dialects", "files", "ir", "layout"},
