@@ -137,3 +137,18 @@ def test_lists_of_dims_that_are_none(dims):
     assert refusal(PROGRAM.format(line + dims)) == f"p.mlir:3:{len(line) + 4}: {said}"
     for right in ("[0]", "[ 0 ]"):
         load_module(PROGRAM.format(f"{line}{right} // outs(%a) dimensions = x"), context())
+
+
+def test_a_function_that_does_not_end_in_a_return() -> None:
+    """MLIR takes an op that it does not know for one that may end a block."""
+    text = """
+func.func public @main(%a: tensor<4xf32>) -> tensor<4xf32> {
+  %0 = call @f(%a) : (tensor<4xf32>) -> tensor<4xf32>
+  %1 = stablehlo.abs %0 : tensor<4xf32>
+  return %1 : tensor<4xf32>
+}
+func.func private @f(%a: tensor<4xf32>) -> tensor<4xf32> {
+  %0:2 = "sdy.manual_computation"(%a, %a) : (tensor<4xf32>, tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>)
+}
+"""
+    assert "@f ends in sdy.manual_computation, not in a return" in refusal(text)

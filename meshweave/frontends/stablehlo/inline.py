@@ -12,7 +12,7 @@ from meshweave.frontends.shardy.shardings import per_value_texts
 from meshweave.ir.bindings import ir
 from meshweave.ir.build import OpBuilder
 from meshweave.ir.locations import location_text
-from meshweave.ir.ops import body_of, functions_of, move_body, ops_named, replace_op
+from meshweave.ir.ops import body_of, functions_of, move_body, ops_named, replace_op, terminator
 
 CALLS = ("func.call", "sdy.call")
 _MAX_DEPTH = 200  # of calls within calls
@@ -73,6 +73,12 @@ def _visit(
     path: tuple[str, ...],
 ) -> None:
     """Append `name` to `order`, behind all functions that it calls; put its calls into `calls`."""
+    if len(functions[name].regions[0].blocks) == 1:
+        last = terminator(body_of(functions[name]))
+        if (
+            last.name != "func.return"
+        ):  # MLIR takes an op that it does not know for one that ends a block
+            raise CompileError(f"@{name} ends in {last.name}, not in a return", location_text(last))
     calls[name] = ops_named(functions[name], *CALLS)
     for call in calls[name]:
         callee = callee_of(call)
