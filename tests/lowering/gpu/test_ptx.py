@@ -11,6 +11,7 @@ import pytest
 from depth import some
 from lowering.gpu.machine_code import opcodes, resources
 
+from benchmarks.gpu.programs import Case, attention
 from meshweave.device import CHIPS
 from meshweave.errors import CompileError, MeshweaveError
 from meshweave.lowering.gpu.kernel import DeviceKernel
@@ -353,13 +354,18 @@ def test_frames_of_any_length_go_through_pipes():
     assert literals.readable(text) == text and backend.TRIPLE.startswith("nvptx64")
 
 
-def test_a_chip_without_tensor_cores_says_that_it_has_no_attention_kernel():
-    from gpu.programs import KERNELS
-
-    line = (
-        r'chip sm_75 has no kernel of attention without its scores: compile with kernels="-flash"'
-    )
-    with pytest.raises(CompileError, match=line):
-        KERNELS["attention"].build("bf16", "emulate", "sm_75")
-    bundle = KERNELS["attention"].build("bf16", "emulate", "sm_75", "-flash")
-    assert [kernel.family for kernel in bundle.manifest.kernels] == ["plain", "rows", "plain"]
+@pytest.mark.parametrize(
+    ("chip", "width", "line"),
+    [
+        ("sm_75", 32, "chip sm_75 has no kernel of attention"),
+        ("sm_86", 192, "chip sm_86: a block has 101376 bytes of shared memory, of 139264 for attention"),
+    ],
+)  # fmt: skip
+def test_a_chip_without_room_for_attention_says_what_does(chip, width, line):
+    case = Case("wide", attention, ((2, 64, width),) * 3)
+    with pytest.raises(
+        CompileError, match=rf'{line} without its scores: compile with kernels="-flash"'
+    ):
+        case.build("bf16", "emulate", chip)
+    bundle = case.build("bf16", "emulate", chip, "-flash -cublaslt")
+    assert bundle.manifest.kernels and "flash" not in {k.family for k in bundle.manifest.kernels}

@@ -44,16 +44,23 @@ def build(unit: KernelUnit, target: Target, facts: Facts) -> DeviceKernel | None
     attention = attention_of(unit.nests[0])
     if attention is None:
         return None
-    if not CHIPS[target.chip].tensor_cores:
+    chip = CHIPS[target.chip]
+    if not chip.tensor_cores:
+        raise CompileError(f"chip {target.chip} has no kernel of {_WITHOUT}", unit.where)
+    if isinstance(unit, SplitAttention) and unit.joins:
+        return joining_kernel(unit, attention, facts, unit.pieces)
+    pieces = unit.pieces if isinstance(unit, SplitAttention) else 0
+    kernel = FlashKernel(unit, attention, facts, pieces).kernel()
+    if kernel.shared_bytes > chip.shared_bytes:
         raise CompileError(
-            f'chip {target.chip} has no kernel of attention without its scores: compile with kernels="-flash"',
+            f"chip {target.chip}: a block has {chip.shared_bytes} bytes of shared memory, of {kernel.shared_bytes} for "
+            f"{_WITHOUT}",
             unit.where,
         )
-    if not isinstance(unit, SplitAttention):
-        return FlashKernel(unit, attention, facts).kernel()
-    if unit.joins:
-        return joining_kernel(unit, attention, facts, unit.pieces)
-    return FlashKernel(unit, attention, facts, unit.pieces).kernel()
+    return kernel
+
+
+_WITHOUT = 'attention without its scores: compile with kernels="-flash"'
 
 
 def halves(unit: KernelUnit, facts: Facts) -> list[tuple[KernelUnit, Facts]] | None:
