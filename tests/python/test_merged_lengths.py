@@ -129,6 +129,23 @@ def test_results_lie_as_their_major_size_does() -> None:
     np.testing.assert_array_equal(found, x.reshape(-1, 8) * 2)
 
 
+@pytest.mark.parametrize(("mesh", "layouts"), [(None, None), ("x=2", (None, "[x, _, _]"))])
+def test_gradients_sum_over_merged_sizes(mesh: str | None, layouts: Any) -> None:
+    def loss(w: Any, x: Any) -> Any:
+        return mw.mean(mw.tanh(x.reshape(-1, 8) @ w) ** 2)
+
+    jitted = mw.jit(mw.grad(loss), mesh=mesh, in_layouts=layouts)
+    jitted.lower(W, mw.ShapeDtype((B, N, 8), "f32")).compile()
+    for b, n in SIZES:
+        x = numbers(b, n, 8)
+        rows = x.reshape(-1, 8)
+        y = np.tanh(rows @ W)
+        wanted = rows.T @ (2 * y * (1 - y * y) / y.size)
+        np.testing.assert_allclose(jitted(W, x), wanted, rtol=1e-4, atol=1e-6)
+    assert jitted.cache_info() == (len(SIZES), 0, 1)
+    jitted.close()
+
+
 def test_jax_functions_may_merge_sizes() -> None:
     jax = pytest.importorskip("jax")
 
