@@ -126,6 +126,7 @@ func.func @main(%t: tensor<{rows}x4xf32> {{{t}}}, %u: tensor<1x4xf32> {{{u}}}, %
 """
 
 
+@sampled(2)
 @pytest.mark.parametrize("put", [False, True])
 @pytest.mark.parametrize("rows", [8, 7, 2])
 def test_a_row_at_a_computed_place_is_read_and_put_where_it_lies(rows: int, put: bool) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from depth import examples
+from depth import examples, sampled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import any_layouts, meshes, shapes
@@ -92,6 +92,7 @@ def test_an_array_takes_any_layout_and_keeps_its_value(target):
         assert np.array_equal(moved.redistribute("[_, y]").numpy(), VALUE)
 
 
+@sampled(2)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_dtype_moves(dtype):
     kind = "f4" if dtype == "bf16" else numpy_dtype(dtype)

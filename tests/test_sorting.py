@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from depth import examples
+from depth import examples, sampled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_scatters import status
@@ -54,6 +54,7 @@ def test_places_are_those_of_numpy(shape, dtype, axis, descending, seed):
         np.testing.assert_array_equal(values, np.take_along_axis(x, wanted, axis))
 
 
+@sampled(5)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("form", ["up", "down", "same", "random"])
 @pytest.mark.parametrize("count", [1, 20, 700])
@@ -146,6 +147,7 @@ ROWS_CUT = {
 }
 
 
+@sampled(2)
 @pytest.mark.parametrize("how", ["", ", descending", ", descending, total"])
 @pytest.mark.parametrize("mesh", ROWS_CUT)
 def test_few_in_order_of_rows_that_are_cut(mesh: str, how: str) -> None:

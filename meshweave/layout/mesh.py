@@ -7,6 +7,7 @@ Wherever this file takes the name of an axis it takes a sub-axis too.
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import NoReturn
 
 from meshweave.errors import LayoutError
@@ -114,16 +115,7 @@ class Mesh:
 
         Raises LayoutError naming the part that is not an axis with a size.
         """
-        axes = []
-        for part in text.split(",") if text.strip() else ():
-            name, equals, size = (piece.strip() for piece in part.partition("="))
-            if not equals or not name or not size:
-                raise LayoutError(
-                    f'mesh "{text}": "{part.strip()}" is not NAME=SIZE, e.g. x=2, y=4'
-                )
-            digits = size.isascii() and size.isdigit() and len(size) < 20
-            axes.append(Axis(name, int(size) if digits else size))
-        return Mesh(*axes)
+        return _parsed(text)
 
     def __str__(self) -> str:
         return _text(self.axes)
@@ -308,3 +300,16 @@ class Mesh:
 
 def _text(axes: Sequence[Axis]) -> str:
     return ", ".join(f"{axis.name}={axis.size}" for axis in axes)
+
+
+@lru_cache(maxsize=256)
+def _parsed(text: str) -> Mesh:
+    """Do what `Mesh.parse` does; passes ask for the same few meshes all the time."""
+    axes = []
+    for part in text.split(",") if text.strip() else ():
+        name, equals, size = (piece.strip() for piece in part.partition("="))
+        if not equals or not name or not size:
+            raise LayoutError(f'mesh "{text}": "{part.strip()}" is not NAME=SIZE, e.g. x=2, y=4')
+        digits = size.isascii() and size.isdigit() and len(size) < 20
+        axes.append(Axis(name, int(size) if digits else size))
+    return Mesh(*axes)

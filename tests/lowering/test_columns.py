@@ -100,7 +100,7 @@ def test_nothing_to_add(depth, columns):
     np.testing.assert_array_equal(got, x @ a + 1)
 
 
-@sampled(4)
+@sampled(7)
 @pytest.mark.parametrize("dtype", list(FLOATS))
 @pytest.mark.parametrize(
     "rows, depth, columns", [(1, 9001, 65), (2, 300, 517), (9, 517, 300), (16, 1101, 300)]

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from depth import deep
 
 import meshweave as mw
 
@@ -64,7 +65,9 @@ def arrays() -> list[Any]:
     return [mw.asarray(X), mw.Array.from_numpy(X, mesh="x=2, y=2", layout="[x, y]")]
 
 
-@pytest.mark.parametrize(("name", "text"), [("scipy", SCIPY), ("sklearn", SKLEARN)])
+@pytest.mark.parametrize(
+    ("name", "text"), [("scipy", SCIPY), pytest.param("sklearn", SKLEARN, marks=deep)]
+)
 def test_dispatch_by_namespace(name: str, text: str) -> None:
     if importlib.util.find_spec(name) is None:
         pytest.skip(f"{name} is not installed")

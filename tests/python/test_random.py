@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from depth import examples, some
+from depth import DEEP, examples, some
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import layouts
@@ -63,11 +63,12 @@ NEAR: dict[str, Callable[..., Any]] = {
 
 @pytest.mark.parametrize("seed", some([20261126, 0], 2))
 def test_numbers_are_those_of_jax(seed: int) -> None:
-    ours = mw.jit(lambda k: {n: f(mw, mw.random, k) for n, f in {**EXACT, **NEAR}.items()})
+    cases = list({**EXACT, **NEAR}.items())[:: 1 if DEEP else 2]
+    ours = mw.jit(lambda k: {n: f(mw, mw.random, k) for n, f in cases})
     found = ours(mw.random.key(seed))
     key = theirs.PRNGKey(seed)
     assert np.array_equal(np.asarray(mw.random.key(seed)), np.asarray(key))
-    for name, f in {**EXACT, **NEAR}.items():
+    for name, f in cases:
         with jax.enable_x64("64" in name):
             wanted, made = np.asarray(f(jnp, theirs, key)), np.asarray(found[name])
         if name in EXACT:
