@@ -1,5 +1,6 @@
 """Donated arguments: results take their buffers, on every mesh and engine, and nothing is copied in a step."""
 
+import copy
 import re
 from collections.abc import Callable
 from functools import partial
@@ -55,6 +56,15 @@ def test_a_state_is_updated_in_its_buffer(engine: str, mesh: str, layout: str) -
     assert copied_bytes(step.explain()) == 0
     assert step.cache_info().misses == 1
     step.close()
+
+
+def test_a_copy_keeps_its_value_when_the_array_is_donated() -> None:
+    twice = mw.jit(lambda x: x * 2, donate=(0,))
+    array = laid(np.arange(8, dtype=np.float32))
+    copies = [copy.copy(array), copy.deepcopy(array), array.copy()]
+    assert twice(array).numpy()[3] == 6
+    for each in copies:
+        np.testing.assert_array_equal(each.numpy(), np.arange(8))
 
 
 @pytest.mark.parametrize("engine", ["local", "emulate"])

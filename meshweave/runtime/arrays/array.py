@@ -98,8 +98,8 @@ class Array(Operators):
         return made
 
     @staticmethod
-    def lying(away: AwayShards, kind: Kind) -> Array:
-        """Return an Array whose shards are elsewhere, and come here when somebody looks at them.
+    def elsewhere(away: AwayShards, kind: Kind) -> Array:
+        """Return an Array whose shards are in other memory, and come here when somebody looks at them.
 
         away: where they are. kind: the mesh, layout, shape and dtype of the Array.
         """
@@ -121,8 +121,8 @@ class Array(Operators):
             return self._away
         return None
 
-    def lies_too(self, away: AwayShards) -> None:
-        """Note that the shards are elsewhere too; what is here must be known to nobody else.
+    def also_in(self, away: AwayShards) -> None:
+        """Note that the shards are in other memory too; what is here must be known to nobody else.
 
         away: where they are.
         """
@@ -194,6 +194,8 @@ class Array(Operators):
     def copy(self) -> Array:
         """Return an Array like this one in memory of its own."""
         return self.holding([copied(shard) for shard in self.here])
+
+    __copy__ = copy
 
     def alone(self) -> Array:
         """Note that nothing else holds the memory of this array, and return it."""

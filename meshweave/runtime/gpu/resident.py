@@ -119,11 +119,11 @@ class PlacedCall:
     def results(self) -> list[Array]:
         """Return the results of the call, which has run: they lie on the devices, as inputs do that stay there."""
         for array, shards in self._moved:
-            array.lies_too(shards)
+            array.also_in(shards)
             shards.is_copy = True
         mesh = Mesh.parse(self._manifest.mesh)
         return [
-            Array.lying(
+            Array.elsewhere(
                 shards, kind_of(mesh, Layout.parse(port.layout), port.global_shape, port.dtype)
             )
             for shards, port in zip(self._results, self._manifest.outputs)
