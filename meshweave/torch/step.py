@@ -307,7 +307,9 @@ class TorchStep(TorchProgram):
                 raise UsageError(f"{self.name}: {both[0]} and {both[1]} share memory")
             own = set(self._memory.values())
             for tensor in taken.values():
-                if home_of(tensor) is None and tensor.untyped_storage().data_ptr() in own:
+                if is_dtensor(tensor) or home_of(tensor) is not None:
+                    continue  # not in memory of the program
+                if tensor.untyped_storage().data_ptr() in own:
                     tensor.data = tensor.detach().clone()  # before that memory is written
             for name, tensor in taken.items():
                 self._take(ports, name, tensor)
