@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from meshweave.bundle import Bundle, CollectiveInfo, Manifest, OpInfo, Port, slots
+from meshweave.bundle import FORMAT, Bundle, CollectiveInfo, Manifest, OpInfo, Port, slots
 from meshweave.errors import MeshweaveError
 
 MANIFEST = Manifest(
@@ -91,7 +91,7 @@ def test_contents_that_do_not_match_the_digest_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": 99}, "bundle format 99, this runtime reads format 11"),
+        ({"format": 99}, f"bundle format 99, this runtime reads format {FORMAT}"),
         ({"arena_bytes": -1}, "manifest.arena_bytes should be a count, is -1"),
         ({"arena_bytes": 1 << 80}, "manifest.arena_bytes should be a count"),
         ({"arena_bytes": True}, "manifest.arena_bytes should be a count, is True"),

@@ -230,8 +230,18 @@ REFUSED: dict[str, tuple[Callable[..., Any], tuple[Any, ...], str]] = {
     "root": (lambda x: x / x.shape[0] ** 0.5, (X,), "a number that depends on the size of n"),
     "loop": (lambda x: sum(x[i] for i in range(x.shape[0])), (X,), "another one for other sizes of n"),
     "fixed": (lambda x, y: x + y, (X, np.zeros((11, 8), np.float32)), "for n=7: .*do not broadcast"),
-    "division": (lambda x, y: x // y, (mw.ShapeDtype((N,), "i32"),) * 2, "divide by.*behind the end of n"),
 }  # fmt: skip
+
+
+def test_integers_are_divided_whatever_lies_behind_the_end() -> None:
+    compiled = (
+        mw.jit(lambda x, y: (x // y, x % y)).lower(*(mw.ShapeDtype((N,), "i32"),) * 2).compile()
+    )
+    for n in (N.max, 1, N.max - 1, 2):
+        x = RNG.integers(-50, 50, n, dtype=np.int32)
+        y = RNG.choice(np.array([-7, -1, 1, 2, 9], np.int32), n)
+        for found, wanted in zip(compiled(x, y), (x // y, x % y), strict=True):
+            np.testing.assert_array_equal(found, wanted)
 
 
 @pytest.mark.parametrize("case", REFUSED)
