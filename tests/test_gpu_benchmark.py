@@ -46,6 +46,7 @@ def test_it_measures_all_that_it_lists(tmp_path, monkeypatch) -> None:
     peer = tmp_path / "peer.py"
     peer.write_text('print(\'{"name": "block bf16", "torch_seconds": 1.0, "error": 0.5}\')')
     monkeypatch.setattr(gpu, "PEER", (str(peer),))
+    monkeypatch.setattr(gpu, "find_spec", lambda name: name)
     out = tmp_path / "r.json"
     asked = ["--divide", "128", "--repeat", "1", "--out", str(out)]
     assert gpu.main(asked) == 0

@@ -18,8 +18,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from benchmarks.gpu.programs import Case
 from meshweave import __version__
 from meshweave.bundle import Bundle
 from meshweave.errors import MeshweaveError
+from meshweave.files.whole import write_text
 
 LAUNCH_AIM = 5e-6  # seconds a kernel
 PEER = ("-m", "benchmarks.peers.gpu")
@@ -87,7 +89,7 @@ class Bench:
                 "seconds": times.graph / count}  # fmt: skip
 
 
-def measured(bench: Bench, programs: Sequence[Timed], known: Row, keep: Any) -> None:
+def measured(bench: Bench, programs: Sequence[Timed], known: Row, keep: Callable[[], None]) -> None:
     """Put what is not known yet into the rows by name; keep: writes them down."""
     assert bench.device is not None
     if "copy" not in known:
@@ -109,8 +111,8 @@ def measured(bench: Bench, programs: Sequence[Timed], known: Row, keep: Any) -> 
         keep()
 
 
-def torch_rows(command: Sequence[str], known: Row, keep: Any) -> None:
-    """Put what PyTorch takes beside the rows; nothing where it is not installed."""
+def torch_rows(command: Sequence[str], known: Row, keep: Callable[[], None]) -> None:
+    """Put what PyTorch takes beside the rows."""
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as peer:
         assert peer.stdout is not None
         for line in peer.stdout:
@@ -120,6 +122,8 @@ def torch_rows(command: Sequence[str], known: Row, keep: Any) -> None:
                 times = [found[k] for k in ("torch_seconds", "inductor_seconds") if k in found]
                 row["of_best"] = min(times) / row["seconds"]
                 keep()
+    if peer.returncode:
+        print(f"PyTorch's column ends early: status {peer.returncode}", file=sys.stderr)
     for name, row in known.items():
         beside = known.get(name.removesuffix(" own"), {})
         if name.endswith(" own") and "torch_seconds" in beside:
@@ -197,7 +201,8 @@ def main(arguments: list[str] | None = None) -> int:
         known = {row["name"]: row for row in json.loads(out.read_text())["rows"]}
 
     def keep() -> None:
-        out.write_text(json.dumps({"about": about, "rows": list(known.values())}, indent=1) + "\n")
+        text = json.dumps({"about": about, "rows": list(known.values())}, indent=1)
+        write_text(str(out), text + "\n")
 
     with tempfile.TemporaryDirectory() as values:
         bench = Bench(device, options.bundles, chip, options.repeat, Path(values))
@@ -205,7 +210,11 @@ def main(arguments: list[str] | None = None) -> int:
         command = [options.torch_python or sys.executable, *PEER]
         command += ["--divide", str(options.divide), "--results", values]
         command += ["--inductor", str(options.inductor), "--repeat", str(options.repeat)]
-        torch_rows(command + (["--only", *options.only] if options.only else []), known, keep)
+        left = [e.name for e in programs if e.peer and "torch_seconds" not in known.get(e.name, {})]
+        if not options.torch_python and find_spec("torch") is None:
+            print("no column for PyTorch: it is not installed", file=sys.stderr)
+        elif left:
+            torch_rows([*command, "--names", *left], known, keep)
     shown(known)
     print(f"written: {out}")
     return 0

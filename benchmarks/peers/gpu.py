@@ -119,14 +119,14 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--divide", type=int, default=1)
     parser.add_argument("--repeat", type=int, default=20)
-    parser.add_argument("--only", nargs="+", metavar="GROUP")
+    parser.add_argument("--names", nargs="+", metavar="NAME", help="as the benchmark has them")
     parser.add_argument("--inductor", type=float, default=0.0, metavar="SECONDS", help="until then")
     parser.add_argument("--results", type=Path)
     options = parser.parse_args()
     began = time.monotonic()
     with torch.no_grad():
         for each in timed(options.divide):
-            if not each.peer or (options.only and each.group not in options.only):
+            if not each.peer or (options.names and each.name not in options.names):
                 continue
             compiled = time.monotonic() - began < options.inductor
             try:

@@ -392,28 +392,8 @@ class FlashKernel(ProductKernel):
             writer.store(writer.vector(sums[number : number + 2]), where, 8)
 
     def _store(self) -> None:
-        """Read the sums by rows, a few columns a thread, and store them."""
-        writer, product = self.writer, self.attention.values
-        wide = 16 // self.results.nbytes
-        apart = THREADS * wide // self.width  # rows that are done at once
-        thread = writer.thread()
-        across = self.width // wide
-        row, column = thread // across, (thread % across) * wide
-        start = writer.offset(writer.shared(), row * self.pitch + column * 4)
-
-        def some(number: Value, _: Sequence[Value]) -> None:
-            at = self.first_m + row + number
-            place = writer.offset(start, number * self.pitch)
-
-            def write() -> None:
-                parts = [writer.load(writer.offset(place, 16 * k), "vector<4xf32>", 16)
-                         for k in range(wide // 4)]  # fmt: skip
-                totals = [writer.lane(part, k) for part in parts for k in range(4)]
-                self.results.row(self.batch, at, column, totals, self.width)
-
-            writer.where(writer.inside(at, product.m.count, self.tile_rows), write)
-
-        writer.for_(0, self.tile_rows, apart, [], some)
+        """Finish the sums and store them."""
+        self.store_sums(THREADS, self.pitch, (self.tile_rows, self.width), self.first_m)
 
     def _store_part(self, held: _RunningSums) -> None:
         """Store what this warp has seen of its keys: sums, largest scores and sums of weights, of each row."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from meshweave.lowering.gpu.facts import Facts
 from meshweave.lowering.gpu.families.gemm.results import Results
 from meshweave.lowering.gpu.families.launch import frame_for
@@ -47,6 +49,43 @@ class ProductKernel:
         for digit, stride in zip(digits, batch.strides(access)):
             base = writer.offset(base, digit * (stride * nbytes))
         return base
+
+    def store_sums(
+        self,
+        threads: int,
+        pitch: int,
+        sizes: tuple[int, int],
+        row: Value,
+        column: Value | None = None,
+    ) -> None:
+        """Read the tile's sums from shared memory by rows, a few columns a thread; finish and store them.
+
+        threads: of a block. pitch: bytes from row to row there. sizes: rows and columns. row, column: of the result,
+        where they begin; None: 0.
+        """
+        writer, (rows, columns) = self.writer, sizes
+        wide = 16 // self.results.nbytes
+        across = columns // wide
+        thread = writer.thread()
+        down, right = thread // across, (thread % across) * wide
+        start = writer.offset(writer.shared(), down * pitch + right * 4)
+
+        def some(number: Value, _: Sequence[Value]) -> None:
+            at = row + down + number
+            place = writer.offset(start, number * pitch)
+
+            def write() -> None:
+                parts = [
+                    writer.load(writer.offset(place, 16 * k), "vector<4xf32>", 16)
+                    for k in range(wide // 4)
+                ]
+                totals = [writer.lane(part, k) for part in parts for k in range(4)]
+                here = right if column is None else column + right
+                self.results.row(self.batch, at, here, totals, columns)
+
+            writer.where(writer.inside(at, self.product.m.count, rows), write)
+
+        writer.for_(0, rows, threads // across, [], some)
 
     def finished(self, numerics: str) -> DeviceKernel:
         """Return what has been written."""

@@ -190,24 +190,6 @@ class _MmaKernel(ProductKernel):
             writer.store(writer.vector(sums[number : number + 2]), where, 8)
 
     def _finish(self) -> None:
-        """Read the sums by rows, a few columns a thread; finish and store them."""
-        writer, shape, product = self.writer, self.shape, self.product
-        wide = 16 // self.results.nbytes
-        apart = THREADS * wide // shape.n  # rows that are done at once
-        thread = writer.thread()
-        row, column = thread // (shape.n // wide), (thread % (shape.n // wide)) * wide
-        start = writer.offset(writer.shared(), row * self.pitch + column * 4)
-
-        def some(number: Value, _: Sequence[Value]) -> None:
-            at = self.first_m + row + number
-            place = writer.offset(start, number * self.pitch)
-
-            def write() -> None:
-                parts = [writer.load(writer.offset(place, 16 * k), "vector<4xf32>", 16)
-                         for k in range(wide // 4)]  # fmt: skip
-                totals = [writer.lane(part, k) for part in parts for k in range(4)]
-                self.results.row(self.batch, at, self.first_n + column, totals, shape.n)
-
-            writer.where(writer.inside(at, product.m.count, shape.m), write)
-
-        writer.for_(0, shape.m, apart, [], some)
+        """Finish the sums and store them."""
+        shape = self.shape
+        self.store_sums(THREADS, self.pitch, (shape.m, shape.n), self.first_m, self.first_n)
