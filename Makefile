@@ -8,6 +8,9 @@ READY := $(VENV)/ready
 TORCH_READY := $(VENV)/ready-torch
 JOBS ?= 2
 
+# The tests start some hundred processes: each would compile all sources again.
+unexport PYTHONDONTWRITEBYTECODE
+
 # The CPU needs PyTorch alone and the few packages that it imports, not the CUDA libraries it asks for.
 TORCH := torch==2.13.0
 TORCH_NEEDS := filelock typing-extensions sympy mpmath networkx jinja2 MarkupSafe fsspec 'setuptools>=77'
