@@ -175,6 +175,7 @@ class Compiled:
         self._layouts = [Layout.parse(port.layout) for port in self._ports]
         self._structure = lowered.program.structure
         self.whole = self._structure == tree.LEAF
+        self._flat = tree.is_flat(self._structure)
         self._templates: list[Array] = []  # Arrays of the first call: later ones have other shards
         self.captured = self._laid_out(lowered.program.captured)
         self.lowered = lowered.released()
@@ -246,7 +247,9 @@ class Compiled:
 
     def returned(self, arrays: Sequence[Any]) -> Any:
         """Return what the function returns, of its leaves."""
-        return arrays[0] if self.whole else tree.unflatten(self._structure, iter(arrays))
+        if self.whole:
+            return arrays[0]
+        return tuple(arrays) if self._flat else tree.unflatten(self._structure, iter(arrays))
 
     def _ready(self, value: object, spec: ArgumentSpec, layout: Layout) -> Array | Values:
         """Prepare an argument: an Array that lies right stays one, anything else becomes a NumPy array."""

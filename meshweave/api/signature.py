@@ -73,8 +73,20 @@ def told_apart(value: object) -> Hashable:
     return kind, value
 
 
+_ARRAYS = {Array}
+
+
 def fast_key(args: Sequence[Any]) -> tuple[Hashable, ...] | None:
     """Return a cheap key of a call on NumPy arrays and Arrays alone, None for any other call."""
+    return kinds_of(args) or _mixed_key(args)
+
+
+def kinds_of(args: Sequence[Any]) -> tuple[Hashable, ...] | None:
+    """Return the key of a call on Arrays alone, None for any other call, or one without arguments."""
+    return tuple([a.kind for a in args]) if set(map(type, args)) == _ARRAYS else None
+
+
+def _mixed_key(args: Sequence[Any]) -> tuple[Hashable, ...] | None:
     key: list[Any] = []
     for value in args:
         kind = type(value)

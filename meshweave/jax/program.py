@@ -20,7 +20,7 @@ from meshweave.api import program as api
 from meshweave.api.lengths.call import Lengths, LengthsCompiled
 from meshweave.api.lengths.lowered import dims_of, one_of_all
 from meshweave.api.lowered import Compiled, Lowered
-from meshweave.api.signature import fast_key
+from meshweave.api.signature import fast_key, kinds_of
 from meshweave.errors import MeshweaveError, UsageError
 from meshweave.frontends.python import tree
 from meshweave.frontends.python.dtypes import DType, as_dtype
@@ -178,18 +178,23 @@ class JaxProgram:
         traced = self._traced
         if traced.held:
             leaves = [leaf for number, leaf in enumerate(leaves) if number not in traced.held]
+        taken = [leaves[i] for i in traced.kept]
+        known = self._fast.get(kinds_of(taken))
+        if known is not None:
+            return known(taken)
         taken = [
             leaf
-            if type(leaf := leaves[i]) is Array
+            if type(leaf) is Array
             else self._taken(leaf, _as_data(traced.inputs[i], keys_are_data), shape, layout)
-            for i, shape, layout in zip(traced.kept, self._shapes, self._layouts)
+            for i, leaf, shape, layout in zip(traced.kept, taken, self._shapes, self._layouts)
         ]
         key = fast_key(taken)
         found = self._fast.get(key)
         if found is not None:
             return found(taken)
         results: Sequence[Array] = self._compiled.call(taken)
-        self._fast[key] = self._compiled.fast(taken)
+        if key is not None:  # of a subclass of NumPy's arrays there is none
+            self._fast[key] = self._compiled.fast(taken)
         return results
 
     def returned(self, results: Iterable[PyTree]) -> PyTree:
@@ -200,7 +205,7 @@ class JaxProgram:
         traced, arrays = self._traced, iter(results)
         held, count = traced.held_results, traced.out_tree.num_leaves
         leaves = [held[n] if n in held else next(arrays) for n in range(count)] if held else arrays
-        return self._jax.tree.unflatten(traced.out_tree, leaves)
+        return traced.out_tree.unflatten(leaves)
 
     @property
     def held_values(self) -> list[object]:

@@ -19,6 +19,7 @@ from meshweave.runtime.arrays.elements import wide
 from meshweave.runtime.engine import Executable
 from meshweave.runtime.local.dispatch import pieces
 from meshweave.runtime.local.engine import LocalCall
+from meshweave.runtime.memory import address_of
 from meshweave.runtime.program import buffer, readable, usable
 
 if TYPE_CHECKING:  # PyTorch is optional, and takes seconds to import
@@ -86,7 +87,8 @@ class Ports:
             return False
         memory = self._inputs[index].memory(value, index in self._written)
         self._direct[index] = memory
-        self.call.read(0, index, self.call.inputs[0][index] if memory is None else memory)
+        read = self.call.inputs[0][index] if memory is None else memory
+        self.call.read(0, index, address_of(read))
         return memory is not None
 
     def put_array(self, index: int, array: Array) -> None:

@@ -139,3 +139,24 @@ def test_a_result_of_the_fast_path_is_an_array_like_any_other() -> None:
     assert repr(first) == repr(second) and not np.shares_memory(first.shards[0], second.shards[0])
     assert double(second).numpy().tolist() == [0, 4, 8, 12]
     double.close()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_arrays_that_die_are_not_taken_for_others_that_get_their_ids(dtype) -> None:
+    many = mw.jit(lambda *x: mw.concat(x), mesh="x=2", in_layouts=("[x]",) * 5)
+    cast = mw.jit(lambda x: mw.astype(x, dtype), mesh="x=2", in_layouts="[x]", out_layouts="[x]")
+    rng = np.random.default_rng(0)
+    held = [cast(np.zeros(4, np.float32)) for _ in range(5)]
+    seen = set()
+    for _ in range(40):
+        values = [np.zeros(4, np.float32)] * 5
+        for place in range(5):
+            if rng.integers(2):
+                held[place] = None  # its memory and its ids are free
+                held[place] = cast(rng.integers(0, 9, 4).astype(np.float32))
+            values[place] = np.asarray(held[place]).astype(np.float32)
+        seen |= {id(shard) for array in held for shard in array.shards}
+        assert np.array_equal(np.asarray(many(*held)).astype(np.float32), np.concatenate(values))
+    assert len(seen) < 40 * 5  # some were used again
+    many.close()
+    cast.close()

@@ -142,6 +142,13 @@ def unflatten(structure: Structure, leaves: Iterator[Any]) -> Any:
     return kind(named) if kind in (dict, OrderedDict) else kind(**named)
 
 
+def is_flat(structure: Structure) -> bool:
+    """Tell whether a structure is a tuple of leaves."""
+    if not isinstance(structure, Container) or structure.kind is not tuple:
+        return False
+    return not any(isinstance(child, Container) for child in structure.children)
+
+
 def count(structure: Structure) -> int:
     """Count the leaves of a structure."""
     return sum(map(count, structure.children)) if isinstance(structure, Container) else 1

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from operator import is_
+from functools import partial
 from typing import Any
 
 from meshweave.bundle import Manifest, Port, numpy_dtype
@@ -20,7 +20,7 @@ from meshweave.runtime.arrays.blocks import plain
 from meshweave.runtime.engine import Executable
 from meshweave.runtime.forks import new_lock
 from meshweave.runtime.local.engine import LocalCall, LocalExecutable
-from meshweave.runtime.memory import Values, aligned
+from meshweave.runtime.memory import Values, address_of, addressed_array, aligned
 from meshweave.runtime.program import buffer, prepared
 
 LIMIT = 1 << 20  # bytes of arguments to copy: above, that costs more than the checks
@@ -53,24 +53,20 @@ class Dispatch:
                     row[index] = given[0][index]  # the ranks read one buffer
         self._manifest, self._donated = manifest, manifest.donated
         own = [(i, p) for i, p in enumerate(manifest.outputs) if p.takes is None]
-        self._fresh = [(i, p) for i, p in own if p.nbytes > COPIED]
-        small = {i for i, p in own if p.nbytes <= COPIED}
+        self._fresh = [
+            (i, p.local_shape, numpy_dtype(p.dtype), p.nbytes) for i, p in own if p.nbytes > COPIED
+        ]  # output, and what its array is like
+        self._small = [i for i, p in own if p.nbytes <= COPIED]
         results = [
-            [buffer(port) if i in small else _NOTHING for i, port in enumerate(manifest.outputs)]
+            [buffer(p) if i in self._small else _NOTHING for i, p in enumerate(manifest.outputs)]
             for _ in range(mesh.nranks)
         ]
         self._call = LocalCall(executable, given, results)
         self._execute = executable.execute
         self._lock = new_lock()
         self._ports, self._outputs = manifest.inputs, results
-        self._own: dict[
-            int, list[Values]
-        ] = {}  # argument -> copies of shards, where they are not read in place
         self._copies: list[tuple[int, Values, Any]] = []  # argument, target, place in its array
         self._shards: list[int] = []  # the arguments that are shards
-        self._seen: dict[
-            int, list[weakref.ref[Values]]
-        ] = {}  # argument -> the shards that the tables point at
         for index, (port, local) in enumerate(zip(manifest.inputs, sharded, strict=True)):
             column = [row[index] for row in given]
             if local:
@@ -79,6 +75,9 @@ class Dispatch:
                 self._copies.append((index, column[0], ...))
             else:
                 self._copies += [(index, *piece) for piece in pieces(port, mesh, column)]
+        # of each such argument and rank: the id of the shard that the table points at, 0 where it is a copy or none
+        self._seen = [0] * (len(self._shards) * mesh.nranks)
+        self._kept: list[Any] = [None] * len(self._seen)  # references to these, and the copies
 
     @staticmethod
     def applies(executable: Executable, sharded: Sequence[bool]) -> bool:
@@ -102,40 +101,47 @@ class Dispatch:
         with self._lock:
             for index, target, source in self._copies:
                 target[...] = arrays[index][source]
-            shards = {index: arrays[index].held for index in self._shards}
+            shards = [arrays[index].held for index in self._shards]
             if self._donated:
                 check_given_once(self._manifest, arrays)
-                shards |= {index: arrays[index].given_up() for index in self._donated}
-            for index, values in shards.items():
-                seen = self._seen.get(index)
-                if seen is None or not all(map(is_, [ref() for ref in seen], values)):
-                    self._point(index, values)
+                for index in self._donated:
+                    shards[self._shards.index(index)] = arrays[index].given_up()
+            found = [id(shard) for held in shards for shard in held]
+            if found != self._seen:
+                self._point(found, shards)
             rows = [row.copy() for row in self._outputs]
             for rank, row in enumerate(rows):
-                for index, port in self._fresh:
-                    row[index] = buffer(port)
-                    self._call.write(rank, index, row[index])
+                for index, shape, dtype, nbytes in self._fresh:
+                    row[index], address = addressed_array(shape, dtype, nbytes)
+                    self._call.write(rank, index, address)
                 for index, output in self._donated.items():
-                    row[output] = shards[index][rank]
+                    row[output] = shards[self._shards.index(index)][rank]
             self._call.held = (arrays, shards, rows)  # kept where a rank never comes back
             self._execute(self._call)
             self._call.held = None
-            return [
-                [v.copy() if v is own else v for v, own in zip(*r)]
-                for r in zip(rows, self._outputs)
-            ]
+            for row in rows:
+                for index in self._small:
+                    row[index] = row[index].copy()
+            return rows
 
-    def _point(self, index: int, shards: Sequence[Values]) -> None:
-        """Let the program read shards of an array, or copies of those that it cannot read."""
-        read = [prepared(shard, self._ports[index]) for shard in shards]
-        for rank, value in enumerate(read):
-            self._call.read(rank, index, value)
-        fit = all(value is shard for value, shard in zip(read, shards, strict=True))
-        self._own[index] = [] if fit else read
-        if fit:
-            self._seen[index] = [weakref.ref(shard) for shard in shards]
-        else:
-            self._seen.pop(index, None)
+    def _point(self, found: Sequence[int], shards: Sequence[Sequence[Values]]) -> None:
+        """Let the program read shards of arrays, or copies of those that it cannot read, where they are other ones."""
+        flat = [shard for held in shards for shard in held]
+        for place, (name, shard) in enumerate(zip(found, flat, strict=True)):
+            if name == self._seen[place]:
+                continue
+            number, rank = divmod(place, len(self._outputs))
+            index = self._shards[number]
+            value = prepared(shard, self._ports[index])
+            self._call.read(rank, index, address_of(value))
+            self._seen[place] = name if value is shard else 0
+            forget = partial(_forget, self._seen, place)
+            self._kept[place] = weakref.ref(shard, forget) if value is shard else value
+
+
+def _forget(seen: list[int], place: int, _: object) -> None:
+    """Note that a shard is no more: another one may get its id."""
+    seen[place] = 0
 
 
 def _alike(port: Port) -> bool:

@@ -559,21 +559,23 @@ class LocalCall:
             table.bound(read, written)
             for table, read, written in zip(executable._tables, inputs, outputs, strict=True)
         ]
+        self._words = [table.data for table in self._bound]  # faster to write than an array
+        self._slots = executable.slots
         self.contexts = [int(table.ctypes.data) for table in self._bound]
         self._addresses = np.array(self.contexts, np.int64)
         self.table_address = int(self._addresses.ctypes.data)
         self.is_short = False  # so far as is known
 
-    def read(self, rank: int, index: int, value: Values) -> None:
-        """Make the next calls read input `index` of a rank from this array, which fits, contiguous and aligned.
+    def read(self, rank: int, index: int, address: int) -> None:
+        """Make the next calls read input `index` of a rank from an array here, which fits, contiguous and aligned.
 
         Who calls keeps the array.
         """
-        self._bound[rank][self._executable.slots.input(index)] = value.ctypes.data
+        self._words[rank][self._slots.input(index)] = address
 
-    def write(self, rank: int, index: int, value: Values) -> None:
-        """Make the next calls write output `index` of a rank to this array, as `read` reads."""
-        self._bound[rank][self._executable.slots.output(index)] = value.ctypes.data
+    def write(self, rank: int, index: int, address: int) -> None:
+        """Make the next calls write output `index` of a rank to an array here, as `read` reads."""
+        self._words[rank][self._slots.output(index)] = address
 
     def __call__(self) -> None:
         """Run. Raises RankError when a rank fails or the job stalls."""
