@@ -2,6 +2,8 @@
 
 forked.py FD                      serve: FD is a socket that listens; until standard input ends
 forked.py SOCKET COMMAND ARG..    run the command with this process's files, folder and environment
+
+What runs tests calls `start` once and `write_commands` for its folder of commands.
 """
 
 import json
@@ -15,6 +17,42 @@ COMMANDS = {
     "filecheck": "filecheck.main",
 }
 NO_ANSWER = 70  # the exit status where the fork died before it said its own
+SOCKET = "MESHWEAVE_FORKS"  # the variable that says where the commands find the process that forks
+ROOT = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+
+
+def start() -> str:
+    """Start the process that forks, on this very tree; return the socket where it listens until this process ends."""
+    import atexit
+    import shutil
+    import subprocess
+    import tempfile
+
+    folder = tempfile.mkdtemp(prefix="meshweave-forks-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    address = os.path.join(folder, "commands")
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listening.bind(address)
+    listening.listen(64)
+    server = subprocess.Popen(
+        [sys.executable, __file__, str(listening.fileno())],
+        stdin=subprocess.PIPE,  # which ends when this process does
+        pass_fds=[listening.fileno()],
+        env={**os.environ, "PYTHONPATH": ROOT},
+    )
+    atexit.register(server.communicate)
+    listening.close()  # the server alone answers: a call of one that has died fails
+    return address
+
+
+def write_commands(folder: str) -> None:
+    """Write the commands into a folder: what runs them has the socket in its environment."""
+    for name in COMMANDS:
+        path = os.path.join(folder, name)
+        call = f'"{sys.executable}" -IS "{__file__}" "${SOCKET}" {name}'
+        with open(path, "w") as script:
+            script.write(f'#!/bin/sh\nexec {call} "$@"\n')
+        os.chmod(path, 0o755)
 
 
 def serve(listening: socket.socket) -> None:

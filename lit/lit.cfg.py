@@ -2,15 +2,13 @@
 environment's.
 """
 
-import atexit
 import importlib.util
 import os
+import runpy
 import shutil
-import socket
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import lit.formats
 
@@ -31,29 +29,13 @@ if shutil.which("objdump"):
     config.available_features.add("objdump")
 
 # Not the installed scripts: forks of one process of whatever Python started lit, on this very tree.
+forked = SimpleNamespace(**runpy.run_path(str(root / "lit" / "forked.py"), run_name="forked"))
 commands.mkdir(parents=True, exist_ok=True)
-forked = Path(__file__).resolve().parent / "forked.py"
-address = Path(tempfile.mkdtemp(prefix="meshweave-lit-")) / "commands"
-atexit.register(shutil.rmtree, address.parent, ignore_errors=True)
-listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-listening.bind(str(address))
-listening.listen(64)
-server = subprocess.Popen(
-    [sys.executable, forked, str(listening.fileno())],
-    stdin=subprocess.PIPE,  # which ends when lit does
-    pass_fds=[listening.fileno()],
-    env={**os.environ, "PYTHONPATH": str(root)},
-)
-listening.close()  # the server alone answers: a call of one that has died fails
-for name in ("meshweave-opt", "meshweave", "filecheck"):
-    script = commands / name
-    call = f'"{sys.executable}" -IS "{forked}" "$MESHWEAVE_LIT" {name}'
-    script.write_text(f'#!/bin/sh\nexec {call} "$@"\n')
-    script.chmod(0o755)
+forked.write_commands(str(commands))
 
 config.environment["PATH"] = os.pathsep.join(
     [str(commands), str(Path(sys.executable).parent), os.environ["PATH"]]
 )
-config.environment["MESHWEAVE_LIT"] = str(address)
+config.environment[forked.SOCKET] = forked.start()
 config.environment["PYTHONPATH"] = str(root)
 config.environment["MESHWEAVE_CACHE"] = "off"  # the user's compiled programs stay as they are

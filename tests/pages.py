@@ -20,11 +20,14 @@ import importlib.util
 import io
 import os
 import re
+import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -129,6 +132,18 @@ def not_in(shown: str, printed: str) -> str | None:
     return None
 
 
+@cache
+def _forked() -> SimpleNamespace:
+    """Return what lit's commands are run by: a fork each, of one process that has loaded them."""
+    return SimpleNamespace(**runpy.run_path(str(ROOT / "lit" / "forked.py"), run_name="forked"))
+
+
+@cache
+def _forks() -> str:
+    """Start that process, once; return where it listens."""
+    return str(_forked().start())
+
+
 class Reader:
     """Does what a page says, in a folder, as a reader would who copies snippet after snippet."""
 
@@ -139,12 +154,12 @@ class Reader:
         self.output = ""  # of the last command
         (folder / "bin").mkdir()
         (folder / "examples").symlink_to(ROOT / "examples")
-        for name, module in (("meshweave", "cli"), ("meshweave-opt", "opt")):
-            script = folder / "bin" / name
-            script.write_text(
-                f'#!/bin/sh\nexec {sys.executable} -m meshweave.tools.{module} "$@"\n'
-            )
-            script.chmod(0o755)
+        self.environment = self.write_commands(folder / "bin")
+
+    def write_commands(self, folder: Path) -> dict[str, str]:
+        """Write the commands of this tree into a folder; return what they need in their environment."""
+        _forked().write_commands(str(folder))
+        return {_forked().SOCKET: _forks()}
 
     def read(self) -> None:
         """Run all snippets in order, in a terminal of COLUMNS; AssertionError names the line of one that does not do
@@ -197,6 +212,7 @@ class Reader:
             cwd=self.folder,
             env={
                 **os.environ,
+                **self.environment,
                 "PATH": f"{self.folder / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}",
                 "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}",
             },

@@ -2,9 +2,11 @@
 
 import importlib.util
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
+from commands import MODULES
 from pages import ROOT, Reader, Snippet, snippets
 
 PAGE = ROOT / "CONTRIBUTING.md"
@@ -22,10 +24,17 @@ class Contributor(Reader):
                 ROOT / name,
                 folder / name,
                 symlinks=True,
-                ignore=shutil.ignore_patterns("__pycache__"),
             )
         for name in ("pyproject.toml", "README.md"):
             shutil.copy(ROOT / name, folder)
+
+    def write_commands(self, folder: Path) -> dict[str, str]:
+        """Write the commands of the copy, which a change is made of: each is a process of its own."""
+        for name, module in MODULES.items():
+            script = folder / name
+            script.write_text(f'#!/bin/sh\nexec {sys.executable} -m {module} "$@"\n')
+            script.chmod(0o755)
+        return {}
 
     def _python(self, snippet: Snippet) -> None:
         target = self.folder / snippet.name
