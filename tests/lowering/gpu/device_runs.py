@@ -71,7 +71,7 @@ class DeviceRun:
     @cached_property
     def modules(self) -> list[DeviceModule]:
         """Of each kernel; compiled when they are first asked for."""
-        return _compiled(self.kernels, self.target.chip, self.assemble)
+        return compiled(self.kernels, self.target.chip, self.assemble)
 
     @property
     def families(self) -> list[str]:
@@ -145,7 +145,8 @@ class DeviceRun:
             assert step.what in ("func.return", "arith.constant"), step.what
 
 
-def _compiled(kernels: list[DeviceKernel], chip: str, assemble: bool) -> list[DeviceModule]:
+def compiled(kernels: list[DeviceKernel], chip: str, assemble: bool) -> list[DeviceModule]:
+    """The device module of each kernel; with machine code if `assemble`."""
     if assemble:
         return compile_kernels(kernels, chip)
     return [DeviceModule(chip, to_ptx(device_llvm(kernel.text), chip)) for kernel in kernels]

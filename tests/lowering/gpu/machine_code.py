@@ -27,12 +27,16 @@ class Resources:
 
 def resources(module: DeviceModule) -> dict[str, Resources]:
     """Of each entry of a module."""
+    return assembled(module)[1]
+
+
+def assembled(module: DeviceModule) -> tuple[bytes, dict[str, Resources]]:
+    """The machine code of a module's PTX, and what each entry takes."""
     with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder, "kernel.ptx")
+        source, target = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
         source.write_text(module.ptx)
-        log = _printed(
-            "ptxas", f"-arch={module.chip}", "-v", source, "-o", source.with_suffix(".cubin")
-        )
+        log = _printed("ptxas", f"-arch={module.chip}", "-v", source, "-o", target)
+        cubin = target.read_bytes()
     found: dict[str, Resources] = {}
     for part in re.split(r"Compiling entry function ", log)[1:]:
         name = part.split("'")[1]
@@ -42,7 +46,7 @@ def resources(module: DeviceModule) -> dict[str, Resources]:
         (registers,) = _numbers(r"Used (\d+) registers", part)
         shared = re.search(r"(\d+) bytes smem", part)
         found[name] = Resources(registers, stores + loads, int(shared[1]) if shared else 0, stack)
-    return found
+    return cubin, found
 
 
 def opcodes(cubin: bytes) -> Counter[str]:

@@ -14,7 +14,7 @@ pytest.importorskip("llvmlite")
 
 from gpu.programs import TOLERANCE, causal, masked, scores, shared, window
 from lowering.gpu import machine_code
-from lowering.gpu.device_runs import DeviceRun
+from lowering.gpu.device_runs import DeviceRun, compiled
 from lowering.gpu.maps_and_rows import stored
 
 import meshweave as mw
@@ -23,7 +23,6 @@ from meshweave.device import DeviceModule
 from meshweave.dialects import context
 from meshweave.ir.bindings import ir
 from meshweave.lowering.gpu.kernel import Target
-from meshweave.lowering.gpu.toolchain.ptx import compile_kernels
 from meshweave.pipeline import run_pipeline
 from meshweave.simulator.ptx import Checks, EmulationError
 
@@ -247,9 +246,10 @@ def resources(chip: str) -> dict[str, dict[str, int]]:
         for case in LARGE.values()
     ]
     found = {}
-    for name, kernel, module in zip(LARGE, kernels, compile_kernels(kernels, chip)):
-        (used,) = machine_code.resources(module).values()
-        counts = machine_code.opcodes(module.cubin or b"")
+    for name, kernel, module in zip(LARGE, kernels, compiled(kernels, chip, assemble=False)):
+        cubin, taken_by = machine_code.assembled(module)
+        (used,) = taken_by.values()
+        counts = machine_code.opcodes(cubin)
         found[name] = {
             "registers": used.registers,
             "spilled": used.spill_bytes,

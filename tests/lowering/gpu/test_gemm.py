@@ -278,10 +278,10 @@ def resources(chip: str) -> dict[str, dict[str, int]]:
     for name, (case, tf32) in LARGE.items():
         if chip != "sm_80" and name not in SAME:
             continue
-        made = DeviceRun(case.text(), Target(chip, tf32=tf32))
+        made = DeviceRun(case.text(), Target(chip, tf32=tf32), assemble=False)
         (kernel,), (module,) = made.kernels, made.modules
-        taken = machine_code.resources(module)[kernel.entry]
-        counts = machine_code.opcodes(module.cubin)
+        cubin, taken_by = machine_code.assembled(module)
+        taken, counts = taken_by[kernel.entry], machine_code.opcodes(cubin)
         found[name] = {
             "registers": taken.registers,
             "spilled": taken.spill_bytes + taken.stack,

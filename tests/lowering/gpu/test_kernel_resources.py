@@ -22,12 +22,11 @@ pytest.importorskip("llvmlite")
 
 from lowering.gpu import machine_code
 from lowering.gpu import maps_and_rows as programs
-from lowering.gpu.device_runs import NUMPY, DeviceRun
+from lowering.gpu.device_runs import NUMPY, DeviceRun, compiled
 from lowering.gpu.maps_and_rows import generic, stored, tensor
 
 from meshweave.lowering.gpu.kernel import Target
 from meshweave.lowering.gpu.toolchain import versions as toolchain
-from meshweave.lowering.gpu.toolchain.ptx import compile_kernels
 from meshweave.simulator.ptx import Checks
 
 TABLE = Path(__file__).parents[2] / "data" / "gpu_kernels.json"
@@ -80,9 +79,9 @@ def resources(chip: str) -> dict[str, dict[str, int]]:
     """Of each large kernel, and the opcodes that tell how it works."""
     kernels = [DeviceRun(text, Target(chip)).kernels[0] for text in LARGE.values()]
     found = {}
-    for name, kernel, module in zip(LARGE, kernels, compile_kernels(kernels, chip)):
-        taken = machine_code.resources(module)[kernel.entry]
-        counts = opcodes(module.cubin)
+    for name, kernel, module in zip(LARGE, kernels, compiled(kernels, chip, assemble=False)):
+        cubin, taken_by = machine_code.assembled(module)
+        taken, counts = taken_by[kernel.entry], opcodes(cubin)
         found[name] = {
             "registers": taken.registers,
             "spilled": taken.spill_bytes + taken.stack,
