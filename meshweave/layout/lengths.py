@@ -7,9 +7,9 @@ them is so for every n. What is no such number is refused where it stands.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations_with_replacement, count
+from itertools import chain, combinations_with_replacement, count, islice
 from math import prod
 from typing import Any, TypeAlias
 
@@ -19,7 +19,7 @@ Sizes: TypeAlias = Mapping[str, int]
 """The size of each dim, by name."""
 SizesOfDim: TypeAlias = tuple[str | int, ...]
 """What the size of a dim is a product of: names of sizes that calls choose, and numbers."""
-STEP = 16  # of the sizes that memory is planned for, where that is not the bound: rows begin at lines of the cache
+SMALL = 5  # the least prime that programs are traced for, where bounds have room
 
 
 @dataclass(frozen=True)
@@ -118,34 +118,46 @@ class Formula:
         return " + ".join(parts).replace("+ -", "- ")
 
 
-def probes(planned: Sizes, fixed: Collection[int]) -> list[dict[str, int]]:
-    """Return the sizes to trace a program for: those planned; then another size of each dim; then others of all.
+def large_sizes(dims: Sequence[Dim], fixed: Collection[int]) -> dict[str, int]:
+    """Return a size of each dim to trace a program for, the last that are right before the bounds.
 
-    The others are different primes that divide none of the sizes `fixed`, and so none that reshapes make of these:
-    where two tensors had one shape by chance, a program would have another form.
+    They are different primes that divide none of the sizes `fixed`, and so none that reshapes make of these: where two
+    tensors had one shape by chance, a program would have another form.
     """
-    primes = (p for p in count(7) if all(p % q for q in range(2, int(p**0.5) + 1)))
-    others = (p for p in primes if p not in planned.values() and all(n % p or not n for n in fixed))
-    found = [dict(planned)]
-    found += [{**planned, name: next(others)} for name in planned]
-    found.append({name: next(others) for name in planned})
-    return found
+    found: dict[str, int] = {}
+    for dim in sorted(dims, key=lambda one: one.max):
+        few = list(islice(_primes(range(2, dim.max + 1), fixed, found.values()), 3))
+        within = range(dim.max, 1, -1) if len(few) == 3 else ()  # two are left for `probes`
+        found[dim.name] = next(_primes(chain(within, count(SMALL)), fixed, found.values()))
+    return {dim.name: found[dim.name] for dim in dims}
 
 
-def roomier(dims: Sequence[Dim], fixed: Collection[int] = ()) -> Iterator[dict[str, int]]:
-    """Yield sizes to plan memory for: the bounds, then larger ones, in case a bound is a fixed size too.
+def probes(dims: Sequence[Dim], large: Sizes, fixed: Collection[int]) -> list[dict[str, int]]:
+    """Return the sizes to trace for: `large` ones; then a small one of each dim; then other small ones of all.
 
-    fixed: sizes that the larger ones are not.
+    The small ones are such primes too, and sizes that calls may choose, as far as there are enough.
     """
-    yield {dim.name: dim.max for dim in dims}
-    for step in range(1, 5):
-        found: dict[str, int] = {}
-        for k, dim in enumerate(dims):
-            size = (-(-dim.max // STEP) + step + k) * STEP
-            while size in fixed or size in found.values():
-                size += STEP
-            found[dim.name] = size
-        yield found
+    taken = set(large.values())
+
+    def small(dim: Dim) -> int:
+        within = [p for p in (*range(SMALL, dim.max + 1), 3, 2) if p <= dim.max]
+        found = next(_primes(chain(within, count(SMALL)), fixed, taken))
+        taken.add(found)
+        return found
+
+    return [
+        dict(large),
+        *({**large, dim.name: small(dim)} for dim in dims),
+        {dim.name: small(dim) for dim in dims},
+    ]
+
+
+def _primes(sizes: Iterable[int], fixed: Collection[int], taken: Collection[int]) -> Iterator[int]:
+    """Yield those of `sizes` that are primes, none of those `taken`, and divide none of `fixed`."""
+    for p in sizes:
+        is_prime = all(p % q for q in range(2, int(p**0.5) + 1))
+        if is_prime and p not in taken and all(n % p or not n for n in fixed):
+            yield p
 
 
 def fitted(sizes: Sequence[Sizes], numbers: Sequence[int]) -> Formula | None:

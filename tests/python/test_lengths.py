@@ -12,7 +12,7 @@ from depth import sampled
 import meshweave as mw
 from meshweave.errors import CompileError, MeshweaveError, UsageError
 from meshweave.frontends.python import tree
-from meshweave.layout.lengths import Dim, Formula, ShapeDtype, fitted, probes, roomier
+from meshweave.layout.lengths import Dim, Formula, ShapeDtype, fitted, large_sizes, probes
 
 MOST = 11
 N = mw.Dim("n", max=MOST)
@@ -160,7 +160,7 @@ def test_two_sizes_and_a_square() -> None:
 
 
 def test_a_bound_that_is_a_fixed_size_too() -> None:
-    """Shapes that agree by chance are told apart: memory is planned for a little more."""
+    """Shapes that agree by chance are told apart: the program is traced for other sizes."""
     n = mw.Dim("n", max=8)
     lowered = mw.jit(lambda x: mw.mean(x @ x.T, axis=0) + mw.mean(x.T @ x)).lower(
         mw.ShapeDtype((n, 8), "f32")
@@ -170,6 +170,30 @@ def test_a_bound_that_is_a_fixed_size_too() -> None:
         x = numbers(size, 8)
         wanted = (x @ x.T).mean(0) + (x.T @ x).mean()
         np.testing.assert_allclose(program(x), wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("mesh", "layout"), [(None, None), ("x=2", ("[x, _]", None))])
+def test_a_bound_may_be_the_size_of_a_table(mesh: str | None, layout: Any) -> None:
+    """All of the table is read where n is the bound; a bound beyond its end is refused, at the slice."""
+    n, table = mw.Dim("n", max=29), numbers(29, 8)
+    positions = mw.jit(
+        lambda x, t: mw.softmax(x + t[: x.shape[0]], axis=0), mesh=mesh, in_layouts=layout
+    )
+    positions.lower(mw.ShapeDtype((n, 8), "f32"), table).compile()
+    for size in (29, 1, 28, 4):
+        x = numbers(size, 8)
+        wanted = np.exp(x + table[:size])
+        np.testing.assert_allclose(
+            positions(x, table), wanted / wanted.sum(0), rtol=1e-5, atol=1e-6
+        )
+    assert positions.cache_info() == (4, 0, 1)
+    for most, refused in (
+        (30, "for n=30: tensor.extract_slice: element 29 along dim 0, of size 29"),
+        (100, "for n=97: shapes 97x8 and 29x8 do not broadcast"),
+    ):
+        beyond = mw.ShapeDtype((mw.Dim("n", max=most), 8), "f32")
+        with pytest.raises(MeshweaveError, match=refused):
+            positions.lower(beyond, table)
 
 
 def test_large_sizes_are_cut_for_the_cores() -> None:
@@ -466,8 +490,9 @@ def test_dims_say_what_is_wrong_with_them() -> None:
 
 def test_formulas_are_those_of_all_probes() -> None:
     dims = [Dim("n", max=64), Dim("m", max=9)]
-    sizes = probes(next(roomier(dims)), {7, 22})
-    assert sizes[0] == {"n": 64, "m": 9} and all(s["n"] % 11 for s in sizes[1:])
+    sizes = probes(dims, large_sizes(dims, {7, 22}), {7, 22})
+    assert [(s["n"], s["m"]) for s in sizes] == [(61, 5), (13, 5), (61, 3), (17, 19)]
+    assert large_sizes([Dim("n", max=64), Dim("m", max=64)], {122}) == {"n": 59, "m": 53}
     at = [3 * s["n"] - 2 * s["m"] + 5 for s in sizes]
     assert fitted(sizes, at) == Formula(5, ((("m",), -2), (("n",), 3)))
     assert str(Formula(5, ((("m",), -2), (("n",), 1)))) == "-2*m + n + 5"

@@ -39,12 +39,11 @@ OpenShape = tuple[int | Dim, ...]
 class Lengths:
     """Describe what calls of a program may choose.
 
-    dims: the sizes. planned: what memory is planned for, at least the bounds. shapes: of the arguments, with dims;
-    None: as in `specs`. results: the sizes of each dim of each result; the program has a dim for each of them.
+    dims: the sizes; memory is planned for their bounds. shapes: of the arguments, with dims; None: as in `specs`.
+    results: the sizes of each dim of each result; the program has a dim for each of them.
     """
 
     dims: tuple[Dim, ...]
-    planned: Sizes
     shapes: tuple[OpenShape | None, ...]
     results: Sequence[Sequence[SizesOfDim]]
 
@@ -64,7 +63,6 @@ class LengthsCompiled(Compiled):
         check_alone(lowered.mesh, f"{lowered.name}: sizes that each call chooses")
         super().__init__(lowered, program, seconds)
         self.dims, self.shapes = lengths.dims, lengths.shapes
-        self._planned = lengths.planned
         self.chosen = tuple(dim.name for dim in self.dims)
         self._rest = rest
         self.is_closed = False
@@ -178,8 +176,7 @@ class LengthsCompiled(Compiled):
     def title(self) -> str:
         """Return what tables about the program are called, with the sizes that calls may choose."""
         ends = ", ".join(f"{dim.name} up to {dim.max}" for dim in self.dims)
-        planned = ", ".join(f"{name}={size}" for name, size in self._planned.items())
-        return f"{super().title()}, {ends}, memory for {planned}"
+        return f"{super().title()}, {ends}"
 
     def explain(self) -> Explanation:
         """Draw tables about the program for the bounds, then say what arguments and results take of any size."""

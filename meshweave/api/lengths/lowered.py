@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
 from meshweave.api.lengths.call import Lengths, LengthsCompiled
 from meshweave.api.lowered import Lowered
-from meshweave.errors import CompileError, MeshweaveError, UsageError
+from meshweave.errors import MeshweaveError, UsageError
 from meshweave.frontends.python.program import TracedProgram
-from meshweave.layout.lengths import Dim, ShapeDtype, Sizes, SizesOfDim, probes, roomier
+from meshweave.layout.lengths import Dim, ShapeDtype, Sizes, SizesOfDim, large_sizes, probes
 
 if TYPE_CHECKING:
     from meshweave.api.program import Program
@@ -50,7 +50,7 @@ def lower_lengths(
         return lower([at(leaf, sizes) for leaf in leaves])
 
     made = one_of_all(leaves, dims, trace, lambda lowered: lowered.program.text)
-    lengths = Lengths(tuple(dims), made.sizes[0], shapes, made.results)
+    lengths = Lengths(tuple(dims), shapes, made.results)
     program = replace(made.traced[0].program, text=made.text)
     return LengthsLowered(made.traced[0], program, lengths, compiled)
 
@@ -59,8 +59,7 @@ def lower_lengths(
 class OneOfAll(Generic[T]):
     """Hold the text of a program that serves all sizes.
 
-    sizes: those traced, first the ones that memory is planned for. traced: what was traced for each. results: as in
-    `Lengths`.
+    sizes: those traced. traced: what was traced for each. results: as in `Lengths`.
     """
 
     sizes: Sequence[Sizes]
@@ -81,24 +80,21 @@ def one_of_all(
     """
     ones = dict.fromkeys([dim.name for dim in dims], 1)
     fixed = {n for leaf in leaves for n in getattr(at(leaf, ones), "shape", ())}
-    refused: list[MeshweaveError] = []
-    for planned in roomier(dims, fixed):
-        try:
-            first = trace(planned)
-            fixed |= _extents(text_of(first))
-            sizes = probes(planned, fixed)
-            traced = [first, *[_traced(probe, trace) for probe in sizes[1:]]]
-        except MeshweaveError as error:
-            raise (refused or [error])[-1] from None  # sizes beyond the bound may fit nothing
-        try:
-            text, results = _masked([text_of(one) for one in traced], sizes, dims)
-        except CompileError as error:
-            refused.append(error)
-            if error.location and any(error.location == one.location for one in refused[:-1]):
-                break  # it is not by chance
-            continue
-        return OneOfAll(sizes, traced, text, results)
-    raise refused[-1]
+    for _ in range(TRIES):
+        large = large_sizes(dims, fixed)
+        first = _traced(large, trace)
+        found = _extents(text_of(first))
+        sizes = probes(dims, large, fixed | found)
+        traced = [first, *[_traced(probe, trace) for probe in sizes[1:]]]
+        same = found.intersection(*(_extents(text_of(one)) for one in traced[1:]))
+        if all(n % p or not n for n in same for p in large.values()):
+            break  # no size of the program is by chance one of `large`, or has it as a factor
+        fixed |= same
+    text, results = _masked([text_of(one) for one in traced], sizes, dims)
+    return OneOfAll(sizes, traced, text, results)
+
+
+TRIES = 3  # to find sizes that the program does not have by chance
 
 
 def _extents(text: str) -> set[int]:
@@ -124,12 +120,15 @@ def _masked(
     from meshweave.dialects.alias import module_text
     from meshweave.frontends.load import load_module
     from meshweave.transforms.lengths.family import compared
+    from meshweave.transforms.lengths.grow import grow
     from meshweave.transforms.lengths.mask import mask_lengths
 
     ctx = context(unregistered=True)
     with ctx:
         modules = [load_module(text, ctx, "the function") for text in texts]
-        results = mask_lengths(modules[0], compared(modules, sizes, dims))
+        family = compared(modules, sizes, dims)
+        grow(modules[0], family)
+        results = mask_lengths(modules[0], family)
         return module_text(modules[0], debuginfo=True), results
 
 
@@ -144,7 +143,7 @@ class LengthsLowered(Lowered):
     def __init__(
         self, bound: Lowered, program: TracedProgram, lengths: Lengths, compiled: MakeCompiled
     ) -> None:
-        """Replace the program of `bound`, which is lowered for the sizes that memory is planned for."""
+        """Replace the program of `bound`, which is lowered for some sizes."""
         super().__init__(
             *(bound.name, program, bound.specs, bound.names, bound.mesh, bound.engine),
             *(bound.kernels, bound.verify, bound.leaves_of),
@@ -152,8 +151,8 @@ class LengthsLowered(Lowered):
         self.lengths, self._compiled = lengths, compiled
 
     def bound_leaves(self, leaves: Sequence[object]) -> list[object]:
-        """Return arguments with the sizes that memory is planned for in the place of dims."""
-        return [at(leaf, self.lengths.planned) for leaf in leaves]
+        """Return arguments with their bounds in the place of dims."""
+        return [at(leaf, {dim.name: dim.max for dim in self.lengths.dims}) for leaf in leaves]
 
     def compile(self, timeout: float | None = None, flight: str | None = None) -> LengthsCompiled:
         """Compile and load the program, as `Lowered.compile`. The function that was lowered takes it from now on."""

@@ -1,4 +1,4 @@
-"""Find the sizes that each call chooses: compare a program traced for the bounds with the same traced for other sizes.
+"""Find the sizes that each call chooses: compare a program traced for some sizes with the same traced for others.
 
 A dim of a tensor that is a formula in all of them has that formula for every size. So has a number that the program
 holds, the count that a mean divides by, say. Anything else that differs is refused at its op.
@@ -10,12 +10,13 @@ import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from meshweave.ir.bindings import ir
 from meshweave.layout.lengths import Dim, Formula, Sizes, fitted
 from meshweave.transforms.base import fail, walk
 
-SHAPES = ("static_output_shape", "static_sizes", "function_type", "operandSegmentSizes")
+EXTENTS = ("static_output_shape", "static_sizes")
 """Attributes that repeat sizes of types."""
 _PACKED = {"f64": "d", "f32": "f", "f16": "e"}
 
@@ -33,8 +34,9 @@ class CountedConstant:
 class Family:
     """Hold what differs with the sizes in a program.
 
-    planned: the sizes that memory is planned for; the rest is about the program for these. shapes: the dims of each
-    tensor that has such a dim. constants: those that depend on sizes. offsets: of slices whose places do.
+    planned: the sizes that the program has. shapes: the dims of each tensor that has such a dim. constants: those that
+    depend on sizes. offsets: of slices whose places do. extents: the attributes that repeat sizes of types. uniform:
+    constants that are one number everywhere, in a tensor with such a dim.
     """
 
     dims: Sequence[Dim]
@@ -42,6 +44,8 @@ class Family:
     shapes: dict[ir.Value, tuple[Formula, ...]] = field(default_factory=dict)
     constants: list[CountedConstant] = field(default_factory=list)
     offsets: dict[ir.Operation, tuple[Formula, ...]] = field(default_factory=dict)
+    extents: list[tuple[ir.Operation, str, tuple[Formula, ...]]] = field(default_factory=list)
+    uniform: list[ir.Operation] = field(default_factory=list)
 
     def shape(self, value: ir.Value) -> tuple[Formula, ...]:
         """Return the dims of a tensor."""
@@ -84,10 +88,11 @@ def _compare(ops: Sequence[ir.Operation], sizes: Sequence[Sizes], family: Family
             for same in zip(*(block.arguments for block in blocks)):
                 _note(op, same, sizes, family)
     for name in op.attributes:
-        if name in SHAPES:
-            continue
         values = [o.attributes.get(name) for o in ops]
-        if all(value == values[0] for value in values):
+        if name == "function_type" or all(value == values[0] for value in values):
+            continue
+        if name in EXTENTS:
+            family.extents.append((op, name, _fitted_all(op, name, sizes, values)))
             continue
         if name == "static_offsets" and op.name == "tensor.extract_slice":
             found = [fitted(sizes, numbers) for numbers in zip(*values)]
@@ -100,6 +105,7 @@ def _compare(ops: Sequence[ir.Operation], sizes: Sequence[Sizes], family: Family
                 f"{op.name}: {name} depends on the size of {_named(family.dims)}: {_brief(values)}",
             )
         if _is_one_number(values):
+            family.uniform.append(op)
             continue
         counted = _constant(ops, sizes)
         if counted is None:
@@ -109,6 +115,16 @@ def _compare(ops: Sequence[ir.Operation], sizes: Sequence[Sizes], family: Family
                 "sums of multiples of sizes, and one divided by such a sum, can be told for each call",
             )
         family.constants.append(counted)
+
+
+def _fitted_all(
+    op: ir.Operation, name: str, sizes: Sequence[Sizes], values: Sequence[Any]
+) -> tuple[Formula, ...]:
+    """Return the formulas of sizes that an attribute lists; refuse others."""
+    found = [fitted(sizes, numbers) for numbers in zip(*values)]
+    if None in found:
+        fail(op, f"{op.name}: {name} is {_brief(values)}: sums of multiples of sizes are right")
+    return tuple([one for one in found if one is not None])
 
 
 def _named(dims: Sequence[Dim]) -> str:
