@@ -6,6 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 TORCH_READY := $(VENV)/ready-torch
+SITE_READY := $(VENV)/ready-site
 JOBS ?= 2
 
 # The tests start some hundred processes: each would compile all sources again.
@@ -19,7 +20,7 @@ TORCH_NEEDS := filelock typing-extensions sympy mpmath networkx jinja2 MarkupSaf
 QUICK := tests/layout tests/plan --ignore=tests/plan/test_exhaustive.py tests/test_layers.py tests/test_registry.py tests/test_docs.py tests/test_examples.py
 PYTEST := $(BIN)/pytest -q -n $(JOBS) --dist worksteal
 
-.PHONY: demo quick test test-torch test-deep lint types lit unit bench test-gpu bench-gpu array-api docs clean
+.PHONY: demo quick test test-torch test-deep lint types lit unit bench test-gpu bench-gpu array-api docs site clean
 
 demo: $(READY)
 	@$(BIN)/python examples/demo.py
@@ -74,6 +75,12 @@ bench-gpu: $(READY)
 docs: $(READY)
 	@$(BIN)/python docs/generate.py
 
+# The pages with a table of contents and a search; it opens from the disk.
+site: $(SITE_READY)
+	@echo "==> the documentation as a site: Sphinx"
+	@$(BIN)/python docs/website.py
+	@echo "open build/site/index.html"
+
 clean:
 	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -91,4 +98,9 @@ $(TORCH_READY): $(READY)
 	@echo "==> set-up, once: PyTorch for the CPU"
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps $(TORCH)
 	@$(BIN)/python -m pip install -q --disable-pip-version-check $(TORCH_NEEDS)
+	@touch $@
+
+$(SITE_READY): $(READY)
+	@echo "==> set-up, once: Sphinx"
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[site]'
 	@touch $@

@@ -42,6 +42,9 @@ NEEDS = ("needs a GPU", "needs two hosts")
 SET_UP = ("pip install ", "git clone ", "cd ", "source .venv/bin/activate")
 """How commands begin that set a machine up, as has been done where tests run: not run either."""
 
+GALLERY = "python examples/gallery/"
+"""How commands begin that run a program of the gallery, which tests/test_gallery.py does."""
+
 _FENCE = re.compile(r"^```([^\n`]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _OPTIONAL = {"jax": "jax", "torch": "torchrun ", "llvmlite": "--target gpu|emulate",
              "aiohttp": "meshweave serve"}  # fmt: skip
@@ -200,7 +203,7 @@ class Reader:
         if command.text.startswith("make "):  # what it does has a test of its own
             self._shell(f"make -n -C {ROOT} {command.text[5:]}")
             return
-        if command.text.startswith(SET_UP):
+        if command.text.startswith((*SET_UP, GALLERY)):
             return
         self.output = self._shell(command.text)
         line = not_in(command.shown, self.output)

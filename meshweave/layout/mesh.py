@@ -65,16 +65,16 @@ AUTO = "auto"
 
 @dataclass(frozen=True, init=False, eq=False)
 class Mesh:
-    """Arrange devices along ordered axes: `Mesh(x=2, y=4)`, or `Mesh(Axis("x", 2, link), ...)`.
+    """Arrange devices along ordered axes: `Mesh(x=2, y=4)`, `Mesh("x=2, y=4")`, or `Mesh(Axis("x", 2, link), ...)`.
 
-    axes:  Axis objects, in order. sizes: further axes by name, a number or a symbol each.
+    axes: Axis objects or texts of axes, in order. sizes: further axes by name, a number or a symbol each.
 
     Ranks count row-major over the axes, the last axis fastest. A mesh without axes has one rank. Methods take the
     `name` of an axis or of a sub-axis, `x:(2)2`, and a `rank` from 0 on. Raises LayoutError for two axes of one name,
-    for a size below 1, and for more than MAX_RANKS ranks.
+    for a size below 1, for more than MAX_RANKS ranks, and for a text that `parse` refuses.
 
     >>> mesh = Mesh(x=2, y=4)
-    >>> mesh.nranks, str(mesh), mesh == Mesh.parse("x=2, y=4")
+    >>> mesh.nranks, str(mesh), mesh == Mesh("x=2, y=4")
     (8, 'x=2, y=4', True)
     """
 
@@ -85,8 +85,9 @@ class Mesh:
     _nranks: int = field(repr=False)  # 0 while a size is a symbol
     _hash: int = field(repr=False)
 
-    def __init__(self, *axes: Axis, **sizes: int | str) -> None:
-        every = (*axes, *(Axis(name, size) for name, size in sizes.items()))
+    def __init__(self, *axes: Axis | str, **sizes: int | str) -> None:
+        given = [axis for part in axes for axis in _axes(part)]
+        every = (*given, *(Axis(name, size) for name, size in sizes.items()))
         names = [axis.name for axis in every]
         for name in names:
             if names.count(name) > 1:
@@ -300,6 +301,14 @@ class Mesh:
 
 def _text(axes: Sequence[Axis]) -> str:
     return ", ".join(f"{axis.name}={axis.size}" for axis in axes)
+
+
+def _axes(part: Axis | str) -> tuple[Axis, ...]:
+    if isinstance(part, str):
+        return _parsed(part).axes
+    if not isinstance(part, Axis):
+        raise LayoutError(f"a mesh has Axis objects or texts such as 'x=2, y=4', got {part!r:.80}")
+    return (part,)
 
 
 @lru_cache(maxsize=256)

@@ -18,6 +18,9 @@ from meshweave.errors import MeshweaveError, UsageError, did_you_mean
 from meshweave.targets import CHIP, ENGINES, TARGETS
 from meshweave.tools.guard import GRACE, Stage, guarded, silent
 
+_SHELLS = ("bash", "zsh", "fish")
+_FILES = ("FILE", "BUNDLE", "GLOBAL", "LOCAL", "OTHER")
+
 Commands: TypeAlias = "argparse._SubParsersAction[Any]"
 """What `add_subparsers` returns, with parsers of any class; argparse has no public name for it."""
 
@@ -106,6 +109,7 @@ def _parser() -> tuple[_CommandParser, Mapping[str, argparse.ArgumentParser]]:
     )
     doctor.add_argument("-o", dest="output", metavar="PROFILE.toml", help="where --profile writes")
     doctor.set_defaults(command=_loaded_later("doctor", "doctor_command"))
+    _add_completion(commands)
     return parser, commands.choices
 
 
@@ -417,6 +421,35 @@ def _add_sign(commands: Commands) -> None:
     sign.add_argument("file", metavar="BUNDLE", help="what meshweave compile wrote")
     sign.add_argument("--key", metavar="KEY.pem", required=True, help="a private Ed25519 key")
     sign.set_defaults(command=_loaded_later("sign", "sign"))
+
+
+def _add_completion(commands: Commands) -> None:
+    completion = commands.add_parser(
+        "completion",
+        help="print what a shell needs to complete these commands",
+        description="Print a script that has SHELL complete commands, options, their values and files. In bash: "
+        'eval "$(meshweave completion bash)".',
+    )
+    completion.add_argument(
+        "shell", metavar=f"{{{','.join(_SHELLS)}}}", type=_choice("shell", *_SHELLS)
+    )
+    completion.set_defaults(command=_completion)
+
+
+def _completion(options: argparse.Namespace) -> int:
+    """Print the script. What an option takes is read off its metavar: `{names}`, a folder, a file."""
+    import shtab  # which no other command needs
+
+    parser, commands = _parser()
+    for command in commands.values():
+        for action in command._actions:
+            name = action.metavar if isinstance(action.metavar, str) else ""
+            if name.startswith("{"):
+                action.choices = name.strip("{}").split(",")
+            elif name == "DIR" or name in _FILES or "." in name.strip("."):
+                action.complete = shtab.DIRECTORY if name == "DIR" else shtab.FILE  # type: ignore[attr-defined]
+    print(shtab.complete(parser, options.shell))
+    return 0
 
 
 def _loaded_later(module: str, name: str) -> Callable[[argparse.Namespace], int]:

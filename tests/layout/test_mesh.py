@@ -14,6 +14,7 @@ MESH = Mesh(x=2, y=3)
 def test_text_is_read_and_printed():
     assert str(Mesh.parse(" x=2 ,y = 4")) == "x=2, y=4"
     assert Mesh.parse("x=2, y=4") == Mesh(x=2, y=4) == Mesh(Axis("x", 2), Axis("y", 4))
+    assert Mesh("x=2", y=4) == Mesh("x=2, y=4") == Mesh(Axis("x", 2), "y=4") == Mesh(x=2, y=4)
     assert Mesh.parse("").nranks == 1 and str(Mesh()) == ""
     assert Mesh(x=2, y=4) != Mesh(y=4, x=2)
     assert Mesh(Axis("x", 2, Link(1e-6, 1e-9))) != Mesh(x=2)
@@ -83,6 +84,11 @@ def test_symbols_become_numbers():
 def test_wrong_text_is_refused(text, message):
     with pytest.raises(LayoutError, match=message):
         Mesh.parse(text)
+
+
+def test_an_axis_is_an_axis_or_a_text():
+    with pytest.raises(LayoutError, match="Axis objects or texts such as 'x=2, y=4', got 4"):
+        Mesh(4)
 
 
 def test_wrong_questions_are_refused():
