@@ -9,6 +9,7 @@ from meshweave.errors import UsageError
 
 GLOBAL_PASSES = (
     "hint-apply",
+    "remake-scores",
     "outline-repeats",
     "dist-donate",
     "dist-propagate",

@@ -1,5 +1,6 @@
 """PASSES: ours, in pipeline order. The lowerings add theirs in `meshweave.lowering`."""
 
+from meshweave.transforms.attention.remake_scores import RemakeScores
 from meshweave.transforms.base import Pass
 from meshweave.transforms.communication.fuse_collectives import FuseCollectives
 from meshweave.transforms.communication.overlap import Overlap
@@ -24,6 +25,7 @@ _CLASSES: tuple[type[Pass], ...] = (
     HintStrip,
     HintApply,
     SpecializeMesh,
+    RemakeScores,
     OutlineRepeats,
     Donate,
     Propagate,

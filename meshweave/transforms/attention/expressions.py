@@ -6,7 +6,7 @@ An index has a coordinate for its form.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import TypeAlias
@@ -24,6 +24,7 @@ from meshweave.ir.expressions import (
     NodeTable,
     Scalar,
     inputs,
+    is_number,
     needed,
     read_body,
 )
@@ -132,15 +133,15 @@ class Expressions(NodeTable[Operand, Coordinate, ir.Value]):
             self._known[key] = self._node(key)
         return self._known[key]
 
-    def below(self, node: int) -> list[int]:
-        """Return the node and all that it is made of, each once."""
+    def below(self, node: int, known: Container[int] = ()) -> list[int]:
+        """Return the node and all that it is made of, each once; nothing that nodes in `known` are made of."""
         found: dict[int, None] = {}
         left = [node]
         while left:
             n = left.pop()
             if n not in found:
                 found[n] = None
-                left += inputs(self.nodes[n])
+                left += () if n in known else inputs(self.nodes[n])
         return list(found)
 
     def loads_below(self, node: int) -> dict[int, Operand]:
@@ -163,12 +164,23 @@ class Expressions(NodeTable[Operand, Coordinate, ir.Value]):
                 return self.node(op.operands[0], reshaped(op, read.entries))
             elif op.name == "linalg.generic" and (looped := _loops(op, read.entries)) is not None:
                 try:
-                    found = self.body(op, *looped)
+                    found = self._mapped(op, *looped)
                 except Opaque:
                     return self._load(read)
                 self.visited[op] = None
                 return found
         return self._load(read)
+
+    def _mapped(self, op: ir.Operation, maps: Maps, loops: Sequence[Coordinate]) -> int:
+        """Return the node of an elementwise op, or of a sum over one element, which is that element."""
+        if not reductions_of(op):
+            return self.body(op, maps, loops)
+        start = op.operands[len(op.operands) - 1]
+        zeros = self.nodes[self.node(start, [ZERO] * len(start.type.shape))]
+        added = added_by(op, ("arith.addf",))
+        if added is None or not is_number(zeros, 0.0):
+            raise Opaque
+        return self.body(op, maps, loops, added)
 
     def _load(self, read: Operand) -> int:
         return self.put(Load(read, read.value.type.element_type))
@@ -224,16 +236,22 @@ class Expressions(NodeTable[Operand, Coordinate, ir.Value]):
 
 
 def _loops(op: ir.Operation, entries: Sequence[Coordinate]) -> tuple[Maps, list[Coordinate]] | None:
-    """Return the maps and loops of an elementwise op where its result is read at `entries`; None for any other op."""
-    kinds = iterator_types(op)
-    if len(op.results) != 1 or IteratorType.REDUCTION in kinds or (maps := maps_of(op)) is None:
-        return None
-    if any(True for _ in op.regions[0].blocks[0].arguments[len(op.operands) - 1].uses):
+    """Return the maps and loops of an op that reads one element of each operand for its result at `entries`.
+
+    None for any other op.
+    """
+    count = len(iterator_types(op))
+    if len(op.results) != 1 or (maps := maps_of(op)) is None:
         return None
     if not isinstance(op.results[0].type, ir.RankedTensorType):
         return None
-    loops = written_at(maps[-1], entries)
-    return (maps, [loops[k] for k in range(len(kinds))]) if len(loops) == len(kinds) else None
+    loops, reduced = written_at(maps[-1], entries), reductions_of(op)
+    if reduced:
+        extents = loop_extents(op, maps)
+        loops |= {loop: ZERO for loop in reduced if extents.get(loop) == 1}
+    elif any(True for _ in op.regions[0].blocks[0].arguments[len(op.operands) - 1].uses):
+        return None
+    return (maps, [loops[k] for k in range(count)]) if len(loops) == count else None
 
 
 def written_at(
@@ -274,6 +292,23 @@ def reductions_of(op: ir.Operation) -> tuple[int, ...]:
     return tuple(k for k, kind in enumerate(iterator_types(op)) if kind is IteratorType.REDUCTION)
 
 
+def added_by(op: ir.Operation, names: Sequence[str]) -> int | None:
+    """Return which operand of the last op of a body one of the ops `names` adds to the result in each iteration.
+
+    None where the body does something else with the result.
+    """
+    try:
+        body = read_body(op.regions[0].blocks[0])
+    except CompileError:
+        return None
+    last, out = body.nodes[body.results[0]], len(op.operands) - 1
+    if not isinstance(last, Apply) or last.name not in names or out not in last.operands:
+        return None
+    if sum(inputs(node).count(out) for node in body.nodes) != 1:
+        return None
+    return 1 - last.operands.index(out)
+
+
 def at_loops(entries: Sequence[Coordinate], loops: Sequence[Coordinate]) -> tuple[Coordinate, ...]:
     """Return an operand's coordinates where its loops are at `loops`."""
     return tuple([loops[e.loop] if isinstance(e, LoopIndex) else e for e in entries])
@@ -295,16 +330,44 @@ def reshaped(op: ir.Operation, entries: Sequence[Coordinate]) -> tuple[Coordinat
 
 def _merged(digits: Sequence[tuple[Coordinate, int]]) -> Coordinate:
     """Return one coordinate for several digits, each with its extent, major first."""
-    parts = [(e, prod(n for _, n in digits[i + 1 :])) for i, (e, n) in enumerate(digits) if n != 1]
+    joined: list[tuple[Coordinate, int]] = []  # minor first
+    for entry, extent in reversed([(e, n) for e, n in digits if n != 1]):
+        both = _joined(entry, extent, *joined[-1]) if joined else None
+        if both is None:
+            joined.append((entry, extent))
+        else:
+            joined[-1] = both
+    digits = joined[::-1]
+    parts = [(e, prod(n for _, n in digits[i + 1 :])) for i, (e, n) in enumerate(digits)]
     if not parts:
         return ZERO
     (first, factor), *others = parts
     return first if not others and factor == 1 else Weighted(tuple(parts))
 
 
+def _joined(
+    high: Coordinate, count: int, low: Coordinate, extent: int
+) -> tuple[Coordinate, int] | None:
+    """Return high * extent + low, and its extent, where both are digits of one coordinate."""
+    if not isinstance(low, Remainder) or low.divisor != extent:
+        return None
+    quotient = Quotient(low.of, extent)
+    if high == quotient:
+        return low.of, count * extent
+    if high == Remainder(quotient, count):
+        return Remainder(low.of, count * extent), count * extent
+    return None
+
+
 def _digits(entry: Coordinate, sizes: Sequence[int]) -> Iterator[Coordinate]:
     """Yield the digits of a coordinate, major first."""
     real = [k for k, n in enumerate(sizes) if n != 1]
+    if isinstance(entry, Weighted) and [by for _, by in entry.parts] == [
+        prod(sizes[k + 1 :]) for k in real
+    ]:
+        parts = iter([part for part, _ in entry.parts])
+        yield from (ZERO if n == 1 else next(parts) for n in sizes)
+        return
     for k, size in enumerate(sizes):
         below = prod(sizes[k + 1 :])
         if size == 1:

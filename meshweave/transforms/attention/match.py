@@ -7,7 +7,7 @@ masks, biases and positions. Nothing else may read what would be no more.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
@@ -43,10 +43,12 @@ class Attention:
     writes:  of the result, a coordinate for each dim.
     weights: type of the softmax as the last product reads it.
     zeros:   whether a row that its mask leaves nothing of is 0; otherwise it is 0/0.
+    first:   the product of queries and keys.
     visited: all ops that it replaces or looks through.
     """
 
     final: ir.Operation
+    first: ir.Operation
     sizes: dict[int, int]
     batch: tuple[int, ...]
     query: int
@@ -65,14 +67,23 @@ class Attention:
     zeros: bool
     visited: list[ir.Operation] = field(default_factory=list)
 
+    @property
+    def ops(self) -> tuple[ir.Operation, ...]:
+        """Return all ops that it is made of, and those that it looks through."""
+        return (self.final, *self.visited)
+
 
 def match(
-    op: ir.Operation, dtypes: Sequence[str] = FLOATS, least: int = MIN_BYTES, alone: bool = False
+    op: ir.Operation,
+    dtypes: Sequence[str] = FLOATS,
+    least: int = MIN_BYTES,
+    alone: bool = False,
+    shared: bool = False,
 ) -> Attention:
     """Return the attention that ends in `op`: in a product, or in the division of one by the sum over its keys.
 
     dtypes: types that its scores may have; least: bytes that a head's scores must exceed; alone: whether a head may
-    have a single query. Raises NotAttention, with the reason.
+    have a single query; shared: whether something else may read its scores. Raises NotAttention, with the reason.
     """
     product, divided = product_of(op), None
     if product is None:
@@ -82,7 +93,7 @@ def match(
     reason = NotAttention("no softmax before it")
     for which in (0, 1):
         try:
-            return _Match(product, which, divided, dtypes, least, alone).run()
+            return _Match(product, which, divided, dtypes, least, alone, shared).run()
         except NotAttention as error:
             reason = error if error.args[0].startswith("the scores") else reason
     raise reason
@@ -102,8 +113,9 @@ class _Match:
         dtypes: Sequence[str],
         least: int,
         alone: bool,
+        shared: bool,
     ) -> None:
-        self.dtypes, self.least, self.alone = dtypes, least, alone
+        self.dtypes, self.least, self.alone, self.shared = dtypes, least, alone, shared
         self.last, self.which, self.divided = last, which, divided
         self.weights, self.v = last.operands[which], last.operands[1 - which]
         self.ex = Expressions()
@@ -146,12 +158,17 @@ class _Match:
         v = self._source(self.v, (key, columns[0]))
         final = last.op if self.divided is None else self.divided
         found = Attention(
-            final, sizes, batch, query, key, columns[0], self.inner, q, k, v, self.ex, score, raw,
+            final, first.op, sizes, batch, query, key, columns[0], self.inner, q, k, v, self.ex, score, raw,
             last.writes, dtype, weights.value.type.element_type, zeros or emptied is not None,
         )  # fmt: skip
         visited = dict.fromkeys([last.op, *self.ex.visited, *self.softmax.reductions, first.op])
         found.visited = [op for op in visited if op != final]
-        self._read_by_nothing_else(first.op, found.visited)
+        inside, readers = made_of(first.op, set(found.visited))
+        outside = [op for op in readers if op != final]
+        if outside and not self.shared:
+            raise NotAttention(f"the scores are read by {outside[0].name} too")
+        if any(op.results[0] == self.v.value for op in inside):
+            raise NotAttention("the scores are its values too")
         return found
 
     def _of_floats(self, element: str, wanted: str | None = None) -> None:
@@ -190,7 +207,7 @@ class _Match:
                 if product is not None:
                     found.append((product, read.entries))
                     continue
-            _plain(read.entries, (self.query, self.key), needed=False)
+            plain(read.entries, (self.query, self.key), needed=False)
         if len(found) != 1:
             raise NotAttention("no product of queries and keys before it")
         return score, *found[0]
@@ -222,31 +239,31 @@ class _Match:
         node = copies.nodes[copies.node(side.value, side.entries)]
         if isinstance(node, Load):
             try:
-                _plain(node.access.entries, dims, needed=True)
+                plain(node.access.entries, dims, needed=True)
                 return node.access
             except NotAttention:
                 pass
-        _plain(side.entries, dims, needed=True)
+        plain(side.entries, dims, needed=True)
         return side
 
-    def _read_by_nothing_else(self, first: ir.Operation, visited: Sequence[ir.Operation]) -> None:
-        """Refuse where something outside reads the scores or what is made of them."""
-        inside, left, seen = set(visited), [first], {first}
-        while left:
-            op = left.pop()
-            for reader in users(op.results[0]):
-                if reader.operation == (self.divided or self.last.op):
-                    continue
-                if reader.operation not in inside:
-                    raise NotAttention(f"the scores are read by {reader.operation.name} too")
-                if reader.operation not in seen:
-                    seen.add(reader.operation)
-                    left.append(reader.operation)
-        if any(s.results[0] == self.v.value for s in seen):
-            raise NotAttention("the scores are its values too")
+
+def made_of(
+    first: ir.Operation, visited: Collection[ir.Operation]
+) -> tuple[list[ir.Operation], list[ir.Operation]]:
+    """Return those of `visited` that are made of the result of `first`, and the others that read them."""
+    inside, outside, left = {first: None}, dict[ir.Operation, None](), [first]
+    while left:
+        for reader in users(left.pop().results[0]):
+            op = reader.operation
+            if op not in visited:
+                outside[op] = None
+            elif op not in inside:
+                inside[op] = None
+                left.append(op)
+    return list(inside), list(outside)
 
 
-def _plain(entries: Sequence[Coordinate], dims: Sequence[int], needed: bool) -> None:
+def plain(entries: Sequence[Coordinate], dims: Sequence[int], needed: bool) -> None:
     """Refuse entries that read loops `dims` but as they are, each at most once (exactly once where `needed`)."""
     for d in dims:
         where = [e for e in entries if d in dims_of(e)]

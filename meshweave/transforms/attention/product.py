@@ -34,7 +34,7 @@ def product_of(op: ir.Operation) -> MatrixProduct | None:
     if op.name != "linalg.generic" or len(op.operands) != 3 or len(op.results) != 1:
         return None
     reductions = reductions_of(op)
-    if len(reductions) != 1 or not _adds_products(op) or (maps := maps_of(op)) is None:
+    if len(reductions) != 1 or not adds_products(op) or (maps := maps_of(op)) is None:
         return None
     if not filled_with(op.operands[2], 0.0):
         return None
@@ -44,8 +44,10 @@ def product_of(op: ir.Operation) -> MatrixProduct | None:
     return MatrixProduct(op, (left, right), maps[2], reductions[0], extents)
 
 
-def _adds_products(op: ir.Operation) -> bool:
-    """Tell whether the body is out + a * b, a and b perhaps widened first."""
+def adds_products(op: ir.Operation) -> bool:
+    """Tell whether the body of a generic of three operands is out + a * b, a and b perhaps widened first."""
+    if len(op.operands) != 3 or len(op.results) != 1:
+        return False
     block = op.regions[0].blocks[0]
     names = [name for view in block.operations if (name := view.operation.name) != "arith.extf"]
     if names != ["arith.mulf", "arith.addf", "linalg.yield"]:

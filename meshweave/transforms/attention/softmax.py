@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import isfinite, nan
 
-from meshweave.errors import CompileError
 from meshweave.ir.bindings import arith, ir
 from meshweave.ir.build import iterator_types
-from meshweave.ir.expressions import Apply, Constant, Load, inputs, read_body, type_text
+from meshweave.ir.expressions import Apply, Constant, Load, type_text
 from meshweave.transforms.attention.expressions import (
     ZERO,
     Coordinate,
@@ -19,6 +18,7 @@ from meshweave.transforms.attention.expressions import (
     LoopIndex,
     Maps,
     Opaque,
+    added_by,
     compared_by,
     loop_extents,
     maps_of,
@@ -170,14 +170,11 @@ class Softmax:
         self, op: ir.Operation, names: Sequence[str], maps: Maps, loops: Sequence[Coordinate]
     ) -> int | None:
         """Return the node that one of the ops `names` adds to the result of `op` in each iteration."""
+        added = added_by(op, names)
+        if added is None:
+            return None
+        self.reductions.append(op)
         try:
-            body = read_body(op.regions[0].blocks[0])
-            last, out = body.nodes[body.results[0]], len(op.operands) - 1
-            if not isinstance(last, Apply) or last.name not in names or out not in last.operands:
-                return None
-            if sum(inputs(node).count(out) for node in body.nodes) != 1:
-                return None
-            self.reductions.append(op)
-            return self.ex.body(op, maps, loops, 1 - last.operands.index(out))
-        except (Opaque, CompileError):
+            return self.ex.body(op, maps, loops, added)
+        except Opaque:
             return None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from meshweave.ir.bindings import ir
 from meshweave.ir.build import Index, IteratorType, OpBuilder, dims_map, tensor_type
-from meshweave.ir.expressions import Apply, Constant, Load, Scalar
+from meshweave.ir.expressions import Apply, Constant, Scalar
 from meshweave.ir.expressions import Index as IndexNode
 from meshweave.transforms.attention.expressions import (
     Coordinate,
@@ -165,12 +165,13 @@ class BodyWriter:
         self.expressions, self.loops, self.starts = expressions, loops, starts
 
     def write(self, b: OpBuilder, node: int, given: Mapping[int, ir.Value]) -> ir.Value:
-        """Return the value of `node`. given: the values of some nodes."""
+        """Return the value of `node`. given: the values of some nodes, those of all loads that are read among them."""
         known = dict(given)
-        for n in sorted(self.expressions.below(node)):  # a node reads nodes of smaller numbers
-            made = self.expressions.nodes[n]
-            if n not in known and not isinstance(made, Load):  # loads are given where they are read
-                known[n] = self._one(b, made, known)
+        for n in sorted(
+            self.expressions.below(node, known)
+        ):  # a node reads nodes of smaller numbers
+            if n not in known:
+                known[n] = self._one(b, self.expressions.nodes[n], known)
         return known[node]
 
     def _one(self, b: OpBuilder, node: ElementNode, known: Mapping[int, ir.Value]) -> ir.Value:

@@ -38,9 +38,11 @@ from meshweave.ir.routines import LAPACK, LIBRARY
 from meshweave.plan.collectives import dist_ops
 from meshweave.plan.machine import bf16_unit, cache_bytes
 from meshweave.transforms.attention import whole
+from meshweave.transforms.attention.backward import Backward, backward_of, matrix_bytes
 from meshweave.transforms.attention.flash import rewrite
 from meshweave.transforms.attention.match import Attention, match, score_bytes
 from meshweave.transforms.attention.softmax import NotAttention
+from meshweave.transforms.attention.strips import rewrite_backward
 from meshweave.transforms.base import Pass, at, erase_unused, ops_of
 from meshweave.transforms.kernels.generalize import generic_copy, take_over
 from meshweave.transforms.kernels.kernel_choice import Askings, settle_asked
@@ -291,19 +293,38 @@ def _flash(
         return rows, {}
     made = generic_copy(module)
     attentions, refused = _attentions(made, target)
-    if any(_may(found, asked) for found in attentions):
+    backwards = [] if target == "gpu" else _backwards(made, refused)
+    every: list[Attention | Backward] = [*attentions, *backwards]
+    if any(_may(found, asked) for found in every):
         take_over(module, made)
         # The last first: an attention may read what another one gives, which is replaced when its turn comes.
         for found in reversed(_attentions(module, target)[0]):
             if _may(found, asked):
                 rows.insert(0, _rewritten(found, asked, cache, target))
+        for begin in [found.begin for found in _backwards(module, {})] if backwards else []:
+            backward = backward_of(begin)  # anew: what it reads may have been replaced
+            if backward is not None and _may(backward, asked):
+                rows.append(_in_strips(backward, asked, cache))
         erase_unused(module, "linalg.generic", "tensor.empty")
     return rows, refused
 
 
-def _may(found: Attention, asked: Askings) -> bool:
-    """Tell whether all ops of an attention allow flash."""
-    return all(asked.of(op).allows("flash") for op in (found.final, *found.visited))
+def _may(found: Attention | Backward, asked: Askings) -> bool:
+    """Tell whether all ops of an attention, or of the backward of one, allow flash."""
+    return all(asked.of(op).allows("flash") for op in found.ops)
+
+
+def _backwards(module: ir.Module, refused: dict[str, str]) -> list[Backward]:
+    """Return the backwards of attentions in a module of generics. refused: as of `_attentions`, added to."""
+    found: list[Backward] = []
+    for op in ops_of(module, "linalg.generic"):
+        try:
+            backward = None if KERNEL in op.operation.attributes else backward_of(op.operation)
+        except NotAttention as error:
+            refused.setdefault(location_text(op), str(error))
+            continue
+        found += [] if backward is None else [backward]
+    return found
 
 
 def _attentions(module: ir.Module, target: str) -> tuple[list[Attention], dict[str, str]]:
@@ -328,16 +349,31 @@ def _rewritten(found: Attention, asked: Askings, cache: int, target: str) -> Row
     """Rewrite one attention; its parts take the fastest kernels that they may."""
     if target == "gpu":
         return _made_whole(found)
-    mine = asked.of(found.final)
-    other = "codegen" if mine.allows("codegen") else REFERENCE
-    product = "blas" if other == REFERENCE and mine.allows("blas") else other
-    marks = {KERNEL: ir.StringAttr.get(other)}
-    if OP in found.final.attributes:
-        marks[OP] = found.final.attributes[OP]
+    marks, product = _marks(found.final, asked)
     saved, where = score_bytes(found), location_text(found.final)
     rewrite(found, marks, {**marks, KERNEL: ir.StringAttr.get(product)}, cache)
     why = f"the fastest there is: {saved} bytes of scores are never made, products of tiles by {product}"
     return Row(f"attention at {where}", "flash", why)
+
+
+def _in_strips(found: Backward, asked: Askings, cache: int) -> Row:
+    """Rewrite the backward of an attention; its parts take the fastest kernels that they may."""
+    marks, product = _marks(found.begin, asked)
+    saved, where = matrix_bytes(found), location_text(found.begin)
+    rewrite_backward(found, marks, {**marks, KERNEL: ir.StringAttr.get(product)}, cache)
+    why = f"the fastest there is: matrices of {saved} bytes are made in strips, products of them by {product}"
+    return Row(f"backward of an attention at {where}", "flash", why)
+
+
+def _marks(op: ir.Operation, asked: Askings) -> tuple[dict[str, ir.Attribute], str]:
+    """Return the attributes of the parts of an attention, and the kernel of those that are products."""
+    mine = asked.of(op)
+    other = "codegen" if mine.allows("codegen") else REFERENCE
+    product = "blas" if other == REFERENCE and mine.allows("blas") else other
+    marks = {KERNEL: ir.StringAttr.get(other)}
+    if OP in op.attributes:
+        marks[OP] = op.attributes[OP]
+    return marks, product
 
 
 def _made_whole(found: Attention) -> Row:

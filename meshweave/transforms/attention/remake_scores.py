@@ -1,0 +1,200 @@
+"""remake-scores: let the backward of an attention make its scores anew, so that the forward need not keep them.
+
+before:  p = softmax(q kᵀ);  o = p v;  ..;  dv = pᵀ do
+after:   p = softmax(q kᵀ);  o = p v;  ..;  r = softmax(q kᵀ);  dv = rᵀ do
+
+Ops are copied, and nothing else: every value stays what it is. Then nothing but `o` reads the scores of the forward,
+and all that reads those of the backward is in one place: `select-kernels` makes neither of them as a whole. An
+attention stays as it is where that would not come of it: with `flash` off, or scores that something else needs too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from meshweave.hints.fast_paths import Choice
+from meshweave.ir.bindings import ir
+from meshweave.transforms.attention.backward import backward_of
+from meshweave.transforms.attention.expressions import RESHAPES
+from meshweave.transforms.attention.match import Attention, made_of, match
+from meshweave.transforms.attention.product import adds_products
+from meshweave.transforms.attention.softmax import NotAttention
+from meshweave.transforms.base import Pass, clone_with, functions, ops_of, unused, users
+from meshweave.transforms.kernels.generalize import decompose, generic_copy
+from meshweave.transforms.kernels.kernel_choice import Askings
+from meshweave.transforms.kernels.kernel_patterns import is_product
+from meshweave.transforms.slicing.ledger import read_ledger
+
+_PLACE = "mw.place"
+
+
+@dataclass(frozen=True)
+class RemakeScores(Pass):
+    """Copy the scores of attentions for their backward.
+
+    disable: kernels that nothing may take; target: what the program is compiled for.
+    """
+
+    name: ClassVar[str] = "remake-scores"
+    disable: tuple[str, ...] = ()
+    target: str = "cpu"
+
+    def run(self, module: ir.Module) -> None:
+        if self.target != "cpu" or not any(_is_shared(op) for op in _exponentials(module)):
+            return
+        asked = Askings(read_ledger(module), Choice.of(None, dict.fromkeys(self.disable, False)))
+        if not any(one.allows("flash") for one in asked):
+            return
+        decompose(module)
+        blocks = [f.operation.regions[0].blocks[0] for f in functions(module)]
+        ops = [view.operation for block in blocks for view in block.operations]
+        for n, op in enumerate(ops):
+            op.attributes[_PLACE] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), n)
+        plans = list(_plans(generic_copy(module), asked))
+        for op in ops:
+            del op.attributes[_PLACE]
+        for plan in plans:
+            _copy([ops[n] for n in plan.made], [ops[n] for n in plan.readers])
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """Hold the numbers of the ops to copy, and of those that read the copies."""
+
+    made: tuple[int, ...]
+    readers: tuple[int, ...]
+
+
+def _exponentials(module: ir.Module) -> Iterator[ir.Operation]:
+    """Yield the ops that take exponentials of tensors."""
+    for f in functions(module):
+        for view in f.operation.regions[0].blocks[0].operations:
+            op = view.operation
+            if op.name in ("math.exp", "linalg.exp", "linalg.softmax") or (
+                op.name in ("linalg.generic", "linalg.map")
+                and any(
+                    inner.operation.name == "math.exp"
+                    for inner in op.regions[0].blocks[0].operations
+                )
+            ):
+                yield op
+
+
+def _is_shared(op: ir.Operation) -> bool:
+    """Tell whether several products read what is made of an op, before any other product."""
+    seen, products, left = {op}, set[ir.Operation](), [op]
+    while left and len(products) < 2:
+        for view in (user for result in left.pop().results for user in users(result)):
+            reader = view.operation
+            if reader.name.startswith("linalg.") and is_product(reader):
+                products.add(reader)
+            elif reader not in seen and reader.block == op.block:
+                seen.add(reader)
+                left.append(reader)
+    return len(products) > 1
+
+
+def _plans(made: ir.Module, asked: Askings) -> Iterator[_Plan]:
+    """Yield what to copy of a module of generics, which is tried on it."""
+    for final in [op.operation for op in ops_of(made, "linalg.generic") if _found(op.operation)]:
+        found = _found(final)  # anew: what came before has changed the module
+        try:
+            if found is not None and all(asked.of(op).allows("flash") for op in found.ops):
+                plan = _plan(found)
+                yield from [] if plan is None else [plan]
+        except NotAttention:
+            pass
+
+
+def _found(op: ir.Operation) -> Attention | None:
+    """Return the attention that ends in an op, whatever else reads its scores."""
+    try:
+        return match(op, shared=True)
+    except NotAttention:
+        return None
+
+
+def _plan(found: Attention) -> _Plan | None:
+    """Try to copy the scores of one attention: return how, None where nothing comes of it."""
+    block = found.final.block
+    order = {view.operation: n for n, view in enumerate(block.operations)}
+    inside, outside = made_of(found.first, set(found.visited))
+    made, left = set(inside), [op for op in outside if op != found.final]
+    if any(op not in order for op in (*made, *left)):
+        return None
+    readers = set[ir.Operation]()
+    while left:
+        op = left.pop()
+        if _is_of_scores(op, made, order, order[found.first]):
+            made.add(op)
+            readers.discard(op)
+            more = [view.operation for view in users(op.results[0])]
+            if any(o not in order for o in more):
+                return None
+            left += [o for o in more if o not in made]
+            left += [o for o in readers if o in more]
+        else:
+            readers.add(op)
+    if not readers or any(op.name not in ("linalg.generic", *RESHAPES) for op in readers):
+        return None
+    copies = sorted(made, key=lambda op: order[op])
+    reading = sorted(readers, key=lambda op: order[op])
+    plan = _Plan(tuple(map(_place, copies)), tuple(map(_place, reading)))
+    new = _copy(copies, reading)
+    match(found.final)
+    return None if backward_of(new[found.first.results[0]].owner.operation) is None else plan
+
+
+def _is_of_scores(
+    op: ir.Operation, made: set[ir.Operation], order: Mapping[ir.Operation, int], first: int
+) -> bool:
+    """Tell whether an op reads nothing but scores, what is made of them, and what was there before them."""
+    if op.name not in ("linalg.generic", *RESHAPES):
+        return False
+    if op.name == "linalg.generic" and adds_products(op):
+        return False
+    for value in op.operands:
+        owner = value.owner
+        if isinstance(owner, ir.Block) or owner.operation in made:
+            continue
+        if order.get(owner.operation, len(order)) > first and not _is_constant(owner.operation):
+            return False
+    return True
+
+
+def _is_constant(op: ir.Operation) -> bool:
+    """Tell whether an op reads no tensor with numbers in it."""
+    if op.name in ("arith.constant", "tensor.empty", "linalg.fill", "tensor.splat"):
+        return True
+    return op.name == "linalg.generic" and all(
+        not isinstance(v.owner, ir.Block) and _is_constant(v.owner.operation) for v in op.operands
+    )
+
+
+def _place(op: ir.Operation) -> int:
+    """Return the number that an op, or arithmetic on tensors inside it, was given."""
+    if _PLACE in op.attributes:
+        return int(op.attributes[_PLACE].value)
+    inner = [v.operation for v in op.regions[0].blocks[0].operations]
+    return next(int(o.attributes[_PLACE].value) for o in inner if _PLACE in o.attributes)
+
+
+def _copy(
+    made: Sequence[ir.Operation], readers: Iterable[ir.Operation]
+) -> dict[ir.Value, ir.Value]:
+    """Copy ops in front of the first reader, and let the readers read the copies: return those by what they copy."""
+    first, *others = readers
+    new: dict[ir.Value, ir.Value] = {}
+    ip = ir.InsertionPoint(first)
+    for op in made:
+        clone_with(op, new, ip)
+    for reader in (first, *others):
+        for n, value in enumerate(reader.operands):
+            if value in new:
+                reader.operands[n] = new[value]
+    for op in reversed(made):
+        if unused(op):
+            op.erase()
+    return new
