@@ -453,3 +453,26 @@ add(
 )
 add("bf16_rms_norm", of(lambda: nn.RMSNorm(8).bfloat16()), rand(4, 8, dtype=torch.bfloat16))
 add("bf16_layer_norm", of(lambda: nn.LayerNorm(8).bfloat16()), rand(4, 8, dtype=torch.bfloat16))
+add(  # the merged dims are not those that the product is split into
+    "products_of_merged_dims",
+    lambda a, b: torch.bmm(a[:, :, 1].reshape(8, 4, 6), b.reshape(8, 6, 5)).view(2, 4, 4, 5),
+    rand(2, 4, 3, 4, 6),
+    rand(2, 4, 6, 5),
+)
+add(
+    "histc",
+    lambda x: (torch.histc(x, 5), torch.histc(x, 4, -1, 1), torch.histc(x * 0 + 2, 3)),
+    rand(4, 6),
+)
+
+
+def _ends(*ends: int) -> object:
+    return lambda: torch.tensor(ends, dtype=torch.int32)
+
+
+_grouped = torch.ops.aten._grouped_mm.default
+_HALF = {"dtype": torch.bfloat16}  # torch traces this op for them alone
+add("grouped_rows", _grouped, rand(7, 8, **_HALF), rand(3, 8, 8, **_HALF), _ends(2, 2, 7))
+add("grouped_columns", _grouped, rand(3, 8, 8, **_HALF), rand(8, 16, **_HALF), _ends(4, 12, 16))
+add("grouped_terms", _grouped, rand(8, 16, **_HALF), rand(16, 8, **_HALF), _ends(4, 4, 16))
+add("grouped_batch", lambda a, b: _grouped(a, b), rand(3, 8, 8, **_HALF), rand(3, 8, 16, **_HALF))

@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 import warnings
 import weakref
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from fnmatch import fnmatchcase
 from functools import partial
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from meshweave.api.jit import CacheInfo
 from meshweave.errors import MeshweaveError, UsageError
 from meshweave.frontends.python.place import chosen_kernels
-from meshweave.frontends.torch.export import torch_package
+from meshweave.frontends.torch.export import torch_package, unused_name
 from meshweave.frontends.torch.layouts import Placement, is_dtensor
 from meshweave.layout import Mesh
 from meshweave.layout.lengths import Dim
@@ -167,7 +168,8 @@ class _CapturedGraph:
         self._graph, self._states, self._inputs = _parted(self._torch, graph, self._results)
         self._open = self._open_inputs(graph)
         self._captured = graph  # torch forgets where its arguments come from once this returns
-        self._sources = [_source(node) for node in graph.graph.nodes if node.op == "placeholder"]
+        sources = _sources(graph.graph)
+        self._sources = [sources.get(n) for n in graph.graph.nodes if n.op == "placeholder"]
         self._build, self._placements = build, dict(placements)
         self._programs: dict[object, tuple[TorchProgram, list[_Mark]]] = {}
         self._of_any_size: dict[object, _Sized] = {}
@@ -460,6 +462,8 @@ def _parted(
     inputs: dict[str, str] = {}
     values: dict[Node, Node] = {}
     written, sizes = written_arguments(captured), sizes_in(captured.graph)
+    sources = _sources(captured.graph)
+    taken = {name for name, is_state in sources.values() if is_state}
     for node in captured.graph.nodes:
         if node in sizes:
             states.append("")
@@ -468,7 +472,7 @@ def _parted(
             for one, (tensor, dim) in sizes.items():
                 values[one] = graph.call_method("size", (values[tensor], dim))
             sizes = {}
-        name = _source(node) if node.op == "placeholder" else None
+        name = sources.get(node)
         if name is not None and node in written:
             name = name[0], False
         if node.op == "placeholder":
@@ -476,7 +480,9 @@ def _parted(
         if name is not None and name[1]:
             values[node] = graph.create_node("get_attr", name[0])
         elif name is not None:
-            values[node] = graph.placeholder(_unused(name[0].replace(".", "_"), inputs))
+            values[node] = graph.placeholder(
+                unused_name(name[0].replace(".", "_"), taken | set(inputs))
+            )
             inputs[str(values[node].target)] = name[0]
         elif node.op == "output":
             values[node] = graph.output(tuple(values[result.node] for result in results))
@@ -488,24 +494,36 @@ def _parted(
     return graph, states, inputs
 
 
-def _unused(name: str, taken: Collection[str]) -> str:
-    """Return a name that nothing has yet."""
-    return name if name not in taken else _unused(f"{name}_", taken)
-
-
 _KEPT = ("custom", "stack_trace", "nn_module_stack")
 
 
-def _source(node: Node) -> tuple[str, bool] | None:
-    """Return the name of a placeholder in the user's program, and whether it is a parameter or buffer."""
+def _sources(graph: Graph) -> dict[Node, tuple[str, bool]]:
+    """Return the name of each argument in the user's program, and whether it is a parameter or buffer.
+
+    Names of several modules that would be the same have that of the module in front.
+    """
+    nodes = [node for node in graph.nodes if node.op == "placeholder"]
+    found = {node: one for node in nodes if (one := _source(node)) is not None}
+    states = Counter(name for _, name, is_state in found.values() if is_state)
+    named: dict[Node, tuple[str, bool]] = {}
+    taken: set[str] = set()
+    for node, (root, name, is_state) in found.items():
+        whole = f"{root}.{name}" if is_state and states[name] > 1 else name
+        named[node] = (unused_name(whole, taken), True) if is_state else (whole, False)
+        taken |= {named[node][0]} if is_state else set()
+    return named
+
+
+def _source(node: Node) -> tuple[str, str, bool] | None:
+    """Return what a placeholder belongs to, its name there, and whether it is a parameter or buffer."""
     if _HELD in node.meta:
-        return node.meta[_HELD], True
+        return "", node.meta[_HELD], True
     argument = node.meta.get("grapharg")
     if argument is None:
         return None
     text = argument.source.name
-    text = text() if callable(text) else text
+    text = (text() if callable(text) else text).replace(".__dict__['_modules']", "._modules")
     keys = re.findall(r"\['([^']+)'\]", text)
     if re.search(r"\._(parameters|buffers)\[", text):
-        return ".".join(keys[1:]), True
-    return (keys[0], False) if re.fullmatch(r"L\['\w+'\]", text) else None
+        return keys[0], ".".join(keys[1:]), True
+    return (keys[0], keys[0], False) if re.fullmatch(r"L\['\w+'\]", text) else None

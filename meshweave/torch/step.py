@@ -17,7 +17,7 @@ from torch.distributed.tensor import distribute_tensor
 from torch.utils import _pytree
 
 from meshweave.errors import MeshweaveError, UsageError
-from meshweave.frontends.torch.export import Exported, export
+from meshweave.frontends.torch.export import Exported, export, unused_name
 from meshweave.frontends.torch.layouts import (
     Placement,
     choose_mesh,
@@ -140,7 +140,8 @@ def _exported(
     inputs = [torch.zeros(tuple(t.shape), dtype=t.dtype) for t in given]
     exported = export(_Functional(traced, kept), tuple(inputs), {})
     tensors = _names_of_arguments(step, leaves, structure)
-    named = iter([*subjects.rates, *tensors, *[f"drawn.{k}" for k in range(len(traced.draws))]])
+    drawn = [f"drawn.{k}" for k in range(len(traced.draws))]
+    named = iter([*subjects.rates, *[unused_name(one, kept) for one in tensors], *drawn])
     ours = {f"kept{k}": name for k, name in enumerate(kept)}
     bound = exported.bound
     renamed = [ours.get(one) or (one if one in bound else next(named)) for one in exported.names]

@@ -298,6 +298,48 @@ def test_a_break_in_the_graph_gives_pieces_and_unknown_names_a_warning() -> None
     assert len(kept.pieces) == 2
 
 
+class Named(torch.nn.Module):
+    """A module whose argument is called like its parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(3, 4))
+
+    def forward(self, weight: Any) -> Any:
+        return self.weight * weight - weight
+
+
+class Hidden(torch.nn.Module):
+    """A module with others behind it that are no modules of its own, and names that are none in its state_dict."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Named()
+        self.aside = {"inner": Named()}
+
+    def forward(self, x: Any) -> Any:
+        return self.inner(x) + 2 * self.aside["inner"](x)
+
+
+@pytest.mark.parametrize("mesh", [None, "x=2"])
+def test_tensors_that_have_one_name_are_not_taken_for_each_other(mesh: str | None) -> None:
+    here: dict[str, Any] = {"mesh": mesh, "placements": {"weight": "[x, _]"} if mesh else {}}
+    one, other, x = Named(), Named(), torch.randn(3, 4)
+    with torch.no_grad():
+        near(torch.compile(one, backend=mw.torch_backend(**here))(x), one(x))
+        with mw.from_torch(one, (x,), **here) as program:
+            near(program(x), one(x))
+            assert list(program.parameters) == ["weight"]
+        kept = Kept(mesh=mesh, placements={"p.weight": "[x, _]"} if mesh else {})
+        both = torch.compile(lambda p, q, x: p(x) - 2 * q(x), backend=kept)
+        near(both(one, other, x), one(x) - 2 * other(x))
+        assert list(kept.programs[0].parameters) == ["p.weight", "q.weight"]
+        if mesh:
+            assert str(kept.programs[0].parameters["p.weight"].layout) == "[x, _]"
+        module = Hidden()
+        near(torch.compile(module, backend=mw.torch_backend(mesh=mesh))(x), module(x))
+
+
 def test_options_by_name() -> None:
     def named(graph: Any, example: Any) -> Any:
         return backends.backend(graph, example, options={"mesh": "x=2"})

@@ -47,6 +47,7 @@ def decompositions() -> dict[OpOverload, Callable[..., object]]:
             x.unsqueeze(-2) - y.unsqueeze(-3), p, dim=-1
         ),
         aten.searchsorted.Tensor: _searchsorted,
+        aten.histc.default: _histc,
         aten.var.correction: lambda *args, **options: _var_mean(*args, **options)[0],
         aten.var_mean.correction: _var_mean,
         aten.native_group_norm.default: _group_norm,
@@ -100,6 +101,22 @@ def _nll_loss_backward(
     rise = rise.unsqueeze(dim) if rise.dim() else rise
     rise = rise if weight is None else rise * weight.view(shape)
     return torch.where((classes == target) & (target != ignore_index), rise, 0.0).to(self.dtype)
+
+
+def _histc(x: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
+    """Count by comparing the bin of each element with all bins. Bounds that are equal are those of the elements."""
+    flat = x.reshape(-1)
+    low: float | Tensor = min
+    high: float | Tensor = max
+    if min == max and flat.numel():
+        low, high = flat.amin(), flat.amax()
+        low, high = torch.where(low == high, low - 1, low), torch.where(low == high, high + 1, high)
+    elif min == max:
+        low, high = min - 1, max + 1
+    inside = (flat >= low) & (flat <= high)
+    place = torch.where(inside, (flat - low) * bins / (high - low), -1.0).to(torch.int64)
+    place = place.clamp(max=bins - 1)
+    return (place == torch.arange(bins).unsqueeze(-1)).sum(-1).to(x.dtype)
 
 
 def _int8_ops() -> list[OpOverload]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -252,6 +252,9 @@ def _described(torch: ModuleType, program: ExportedProgram) -> Exported:
     names: list[str] = []
     bound: dict[str, Tensor] = {}
     inputs: list[int | None] = []
+    places: dict[tuple[bool, str], int] = {}
+    states = {spec.target for spec in signature.input_specs if spec.kind != kinds.USER_INPUT}
+    taken = states | {spec.arg.name for spec in signature.input_specs}
     for spec in signature.input_specs:
         node = nodes[spec.arg.name]
         is_input = spec.kind == kinds.USER_INPUT
@@ -261,18 +264,21 @@ def _described(torch: ModuleType, program: ExportedProgram) -> Exported:
             program.graph.erase_node(node)
             inputs.append(None)
             continue
-        name = spec.arg.name if is_input else spec.target
+        own = spec.arg.name if is_input else spec.target
+        name = unused_name(own, taken) if is_input and own in states else own
         if is_input:
             inputs.append(len(names))
         else:
             held = program.state_dict.get(name)
             bound[name] = program.constants[name] if held is None else held
+        places[is_input, own] = len(names)
         names.append(name)
     outputs: list[OutputLeaf] = []
     count, written = 0, dict[int, int]()
+    given = torch.export.graph_signature.OutputKind
     for spec in signature.output_specs:
-        if spec.kind != torch.export.graph_signature.OutputKind.USER_OUTPUT:
-            written[count] = names.index(spec.target)
+        if spec.kind != given.USER_OUTPUT:
+            written[count] = places[spec.kind == given.USER_INPUT_MUTATION, spec.target]
             count += 1
             continue
         constant = not isinstance(spec.arg, torch.export.graph_signature.TensorArgument)
@@ -288,6 +294,11 @@ def _described(torch: ModuleType, program: ExportedProgram) -> Exported:
     return Exported(
         *(program.graph_module, names, bound, inputs, outputs, spec.in_spec, spec.out_spec), written
     )
+
+
+def unused_name(name: str, taken: Collection[str]) -> str:
+    """Return a name that nothing has yet."""
+    return name if name not in taken else unused_name(f"{name}_", taken)
 
 
 def first_line(error: BaseException) -> str:

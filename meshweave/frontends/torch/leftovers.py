@@ -181,8 +181,8 @@ def _unfolded(value: ir.Value, sizes: list[int]) -> ir.Value | None:
     if maker is None or maker.name != "tensor.collapse_shape":
         return None
     source = maker.operands[0]
-    fits = list(source.type.shape)[: len(sizes)] == sizes
-    return source if fits and _folds_first(maker) else None
+    shape, kept = list(source.type.shape), value.type.rank - 1
+    return source if shape[: len(shape) - kept] == sizes and _folds_first(maker) else None
 
 
 def _product(

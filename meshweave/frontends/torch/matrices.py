@@ -22,10 +22,55 @@ def decompositions() -> dict[OpOverload, Callable[..., object]]:
         )[:2],
         aten.lu_unpack.default: _lu_unpack,
         aten.ormqr.default: _times_q,
+        aten._grouped_mm.default: _grouped,
+        **_fallbacks(),
         aten.addbmm.default: lambda x, a, b, *, beta=1, alpha=1: torch.addmm(
             x, a.transpose(0, 1).flatten(1), b.flatten(0, 1), beta=beta, alpha=alpha
         ),
     }
+
+
+def _fallbacks() -> dict[OpOverload, Callable[..., object]]:
+    """Return those of the ops that the package transformers, where it is loaded, runs experts by: loops in Python."""
+    theirs = torch.ops.transformers
+    if not hasattr(theirs, "grouped_mm_fallback"):
+        return {}
+    return {
+        theirs.grouped_mm_fallback.default: _grouped,
+        theirs.grouped_mm_fallback_backward.default: lambda a, b, offs, slope: (
+            _grouped(slope, b.transpose(-2, -1), offs),
+            _grouped(a.t(), slope, offs),
+        ),
+    }
+
+
+def _grouped(
+    a: Tensor,
+    b: Tensor,
+    offs: Tensor | None = None,
+    bias: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> Tensor:
+    """Multiply a group of rows, columns, or terms by each matrix: whole products, of which each group keeps its part.
+
+    offs: where each group ends along the dim that has them; what lies behind the last one gives zeros.
+    """
+    kind = a.dtype if out_dtype is None else out_dtype
+    if offs is None:
+        made = torch.matmul(a, b)
+        return (made if bias is None else made + bias).to(kind)
+    of_rows, of_columns = a.dim() == 2 and b.dim() == 3, a.dim() == 3 and b.dim() == 2
+    size = a.shape[0] if of_rows else b.shape[1] if of_columns else a.shape[1]
+    place = torch.arange(size, device=a.device)
+    begin = torch.cat([torch.zeros_like(offs[:1]), offs[:-1]])
+    inside = (place >= begin.unsqueeze(-1)) & (place < offs.unsqueeze(-1))
+    if of_rows or of_columns:
+        inside = inside.unsqueeze(-1 if of_rows else -2)
+        made = torch.where(inside, torch.matmul(a, b), 0.0).sum(0)
+    else:  # both are masked: what is no number in another group stays there
+        terms = torch.where(inside.unsqueeze(-2), a, 0.0)
+        made = torch.matmul(terms, torch.where(inside.unsqueeze(-1), b, 0.0))
+    return (made if bias is None else made + bias).to(kind)
 
 
 def _norm(
