@@ -476,3 +476,26 @@ add("grouped_rows", _grouped, rand(7, 8, **_HALF), rand(3, 8, 8, **_HALF), _ends
 add("grouped_columns", _grouped, rand(3, 8, 8, **_HALF), rand(8, 16, **_HALF), _ends(4, 12, 16))
 add("grouped_terms", _grouped, rand(8, 16, **_HALF), rand(16, 8, **_HALF), _ends(4, 4, 16))
 add("grouped_batch", lambda a, b: _grouped(a, b), rand(3, 8, 8, **_HALF), rand(3, 8, 16, **_HALF))
+add(
+    "mask_writes",
+    lambda x, m, rows, v, r: (
+        x.masked_fill(m, 2.0),
+        torch.index_put(x, (m,), v),
+        torch.index_put(x, (m,), v, accumulate=True),
+        torch.index_put(x, (rows,), r),
+        torch.index_put(x, (rows,), r[0]),
+        torch.index_put(x, (rows,), r[:1], accumulate=True),
+        torch.index_put(x, (rows & False,), r[:0]),
+    ),
+    rand(4, 6),
+    lambda: (torch.arange(24) % 5 == 1).reshape(4, 6),
+    lambda: torch.tensor([True, False, False, True]),
+    rand(5),
+    rand(2, 6),
+)
+add(
+    "gcd_lcm",
+    lambda x, y: (torch.gcd(x, y), torch.lcm(x, y), torch.gcd(x.int(), y.int()), 7 % (y + 21)),
+    lambda: ints(99, 4, 6)() - 30,
+    lambda: ints(40, 6)() - 20,
+)

@@ -153,8 +153,10 @@ def _number(results: list[Result], one: Result) -> int:
 
 def _memory(node: object) -> int | None:
     """Return what tells the memory of a node's value apart, None for what is no plain tensor."""
-    value = getattr(node, "meta", {}).get("example_value")
-    if not isinstance(value, torch_package().Tensor) or is_dtensor(value):
+    value, torch = getattr(node, "meta", {}).get("example_value"), torch_package()
+    if not isinstance(value, torch.Tensor) or is_dtensor(value):
+        return None
+    if torch._C._functorch.is_functorch_wrapped_tensor(value):  # inside a torch.vmap
         return None
     memory: int = value.untyped_storage()._cdata
     return memory

@@ -48,6 +48,9 @@ def decompositions() -> dict[OpOverload, Callable[..., object]]:
         ),
         aten.searchsorted.Tensor: _searchsorted,
         aten.histc.default: _histc,
+        aten.gcd.default: _gcd,
+        aten.lcm.default: lambda x, y: (x // _gcd(x, y).clamp(min=1) * y).abs(),
+        aten.remainder.Scalar_Tensor: lambda x, y: torch.remainder(torch.full((), x), y),
         aten.var.correction: lambda *args, **options: _var_mean(*args, **options)[0],
         aten.var_mean.correction: _var_mean,
         aten.native_group_norm.default: _group_norm,
@@ -101,6 +104,16 @@ def _nll_loss_backward(
     rise = rise.unsqueeze(dim) if rise.dim() else rise
     rise = rise if weight is None else rise * weight.view(shape)
     return torch.where((classes == target) & (target != ignore_index), rise, 0.0).to(self.dtype)
+
+
+def _gcd(x: Tensor, y: Tensor) -> Tensor:
+    """Divide as often as the numbers of Fibonacci that have so many bits would need it."""
+    kind = torch.promote_types(x.dtype, y.dtype)
+    x, y = torch.broadcast_tensors(x.to(kind), y.to(kind))
+    for _ in range(math.ceil(1.4404 * torch.iinfo(kind).bits)):
+        done = y == 0
+        x, y = torch.where(done, x, y), torch.where(done, 0, torch.fmod(x, torch.where(done, 1, y)))
+    return x.abs()
 
 
 def _histc(x: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
@@ -266,13 +279,19 @@ def _scatter_by_name(
 def _index_put(
     x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False
 ) -> Tensor:
-    """Write `x[mask] = number`. Other writes by masks stay: what they write is known only at run time."""
+    """Write `x[mask] = values`: each place that the mask has takes the value of its number among them."""
     masks = [i for i in indices if i is not None and i.dtype == torch.bool]
-    if len(masks) != 1 or len(indices) != 1 or values.numel() != 1 or accumulate:
+    if len(masks) != 1 or len(indices) != 1:
         return NotImplemented
-    mask = masks[0]
-    mask = mask.reshape(*mask.shape, *[1] * (x.dim() - mask.dim()))
-    return torch.where(mask, values.reshape(()), x)
+    rest = x.shape[masks[0].dim() :]
+    mask, flat = masks[0].reshape(-1), x.reshape(-1, *rest)
+    if values.dim() > len(rest) and values.shape[0] != 1:
+        if not values.numel():
+            return x.clone()
+        place = (torch.cumsum(mask.to(torch.int64), 0) - 1).clamp(0, values.shape[0] - 1)
+        values = values[place]
+    made = flat + values if accumulate else values
+    return torch.where(mask.reshape(-1, *[1] * len(rest)), made, flat).reshape(x.shape)
 
 
 def _addmv(
