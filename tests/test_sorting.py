@@ -9,6 +9,7 @@ from test_scatters import status
 
 import meshweave as mw
 from meshweave.api.program import build
+from meshweave.runtime.mpi.engine import MpiEngine
 from meshweave.transforms.partitioning import orders
 from tests.executed import on, partitioned, run
 
@@ -191,3 +192,112 @@ def test_what_ranks_find_first_is_proven_and_a_wrong_one_is_not(
     wrongs.append(partitioned("x=2", text))
     for wrong in wrongs:
         assert wrong != local and status(on("x=2", text), wrong) != 0
+
+
+def sorts(shape, dim, layouts, how="", dtype="f32"):
+    """Elements in order along a dim, those of another tensor moved along, and the places where they were."""
+    t, r = layouts
+    x, other, places = ("x".join(map(str, shape)) + f"x{d}" for d in (dtype, "f64", "i32"))
+    return f"""
+func.func @main(%t: tensor<{x}> {{{t}}}, %v: tensor<{other}> {{{t}}})
+    -> (tensor<{x}> {{{r}}}, tensor<{other}> {{{r}}}, tensor<{places}> {{{r}}}) {{
+  %0:3 = "mw.sort"(%t, %v) {{dim = {dim} : i64{how}}}
+    : (tensor<{x}>, tensor<{other}>) -> (tensor<{x}>, tensor<{other}>, tensor<{places}>)
+  return %0#0, %0#1, %0#2 : tensor<{x}>, tensor<{other}>, tensor<{places}>
+}}
+"""
+
+
+DTYPES = {
+    "f32": "float32",
+    "f16": "float16",
+    "f64": "float64",
+    "i8": "int8",
+    "i64": "int64",
+    "i1": "bool",
+}
+CUT = {
+    "x=2": [((8,), 0, ("[x]", "[x]"))],
+    "x=3": [((9, 4), 0, ("[x, _]", "[x, _]")), ((5, 12), 1, ("[_, x]", "[_, x]"))],
+    "x=4": [((4,), 0, ("[x]", "[x]")), ((2, 400), 1, ("[_, x]", "[_, _]"))],
+    "x=2, y=2": [((3, 8, 2), 1, ("[_, y*x, _]", "[_, y*x, _]")), ((4, 30), 1, ("[y, x]", "[y, x]"))],
+}  # fmt: skip
+
+
+@sampled(3)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("mesh", CUT)
+def test_a_dim_that_is_cut_is_sorted_where_it_lies(mesh: str, dtype: str) -> None:
+    """Each rank receives what is in its part of the result, and no more; equal elements keep their order."""
+    for number, (shape, dim, layouts) in enumerate(CUT[mesh]):
+        how = ", descending" * ((number + len(dtype)) % 2)
+        text = sorts(shape, dim, layouts, how, dtype)
+        local = partitioned(mesh, text)
+        assert local.count("dist.merge") == 1 and "mw.sort" not in local
+        assert status(on(mesh, text), local) == 0
+        x, other = sample(shape, DTYPES[dtype], len(shape)), np.random.default_rng(1).random(shape)
+        wanted = first(x, dim, shape[dim], bool(how))
+        made, moved, places = run(mesh, text, x, other)
+        np.testing.assert_array_equal(places, wanted)
+        np.testing.assert_array_equal(made, np.take_along_axis(x, wanted, dim))
+        np.testing.assert_array_equal(
+            np.signbit(made), np.signbit(np.take_along_axis(x, wanted, dim))
+        )
+        np.testing.assert_array_equal(moved, np.take_along_axis(other, wanted, dim))
+
+
+@pytest.mark.parametrize("window", [True, False])
+def test_processes_merge_through_memory_and_by_messages(window: bool) -> None:
+    how = ", descending, total"
+    x = sample((4, 60), "float32", 3)
+    bits = x.view(np.int32)
+    keys = np.where(bits < 0, bits ^ 0x7FFFFFFF, bits).astype(np.int64)
+    wanted = np.argsort(-keys, 1, kind="stable")
+    text = on("x=3", sorts((4, 60), 1, ("[_, x]", "[_, x]"), how))
+    with mw.Program(build(text, engine="mpi"), MpiEngine(60.0, window=window)) as program:
+        made, _, places = program(x, x.astype(np.float64))
+    np.testing.assert_array_equal(places, wanted)
+    np.testing.assert_array_equal(made.view(np.int32), np.take_along_axis(bits, wanted, 1))
+
+
+def test_gpus_gather_what_they_sort() -> None:
+    x = sample((2, 8), "float32", 3)
+    text = on("x=2", sorts((2, 8), 1, ("[_, x]", "[_, x]")))
+    with mw.compile(text, engine="emulate", timeout=60) as program:
+        np.testing.assert_array_equal(program(x, x.astype(np.float64))[2], first(x, 1, 8, False))
+
+
+def test_what_ranks_merge_is_proven_and_a_wrong_one_is_not() -> None:
+    text = sorts((5, 8), 1, ("[_, x]", "[_, x]"), ", descending")
+    local = partitioned("x=2", text)
+    assert status(on("x=2", text), local) == 0
+    merge, order = '{axes = ["x"], descending, dim', "{descending, dim = 1 : i64}"
+    wrongs = {
+        "arith.addi": "arith.subi",
+        "arith.constant 4 : index": "arith.constant 3 : index",
+        merge: '{axes = ["x"], dim',
+        merge + " ": '{axes = ["x"], descending, total, dim ',
+        order: "{dim = 1 : i64}",
+        "%arg1[%11, %12]": "%arg1[%12, %11]",
+        "(%2, %4, %9)": "(%2, %arg1, %9)",
+        "(%2, %4, %9) ": "(%arg0, %4, %9) ",
+    }
+    for right, wrong in wrongs.items():
+        assert right in local and status(on("x=2", text), local.replace(right, wrong)) != 0
+
+
+def test_gradients_of_a_sort_move_as_much() -> None:
+    x, w = np.random.default_rng(0).random((2, 2, 12), np.float32)
+    w[0] = np.sort(w[0])
+
+    def loss(x, w):
+        return (mw.sort(x, axis=1, descending=True) * w).sum()
+
+    f = mw.jit(mw.grad(loss), mesh="x=4", in_layouts=("[_, x]", "[_, x]"), out_layouts="[_, x]")
+    wanted = np.take_along_axis(w, np.argsort(np.argsort(-x, 1), 1), 1)
+    np.testing.assert_array_equal(np.asarray(f(x, w)), wanted)
+    moves = f.lower(x, w).compile().program.bundle.manifest.collectives
+    assert [(c.op, c.bytes) for c in moves] == [("merge", 2 * 3 * 8)] * 2
+    np.testing.assert_array_equal(np.asarray(mw.jit(mw.grad(loss))(x, w)), wanted)
+    each = mw.jit(mw.vmap(mw.grad(lambda x, w: (mw.sort(x, descending=True) * w).sum())))
+    np.testing.assert_array_equal(np.asarray(each(x, w)), wanted)

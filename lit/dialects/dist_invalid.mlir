@@ -145,3 +145,12 @@ func.func @f(%a: tensor<4xf32>) -> tensor<4xi32> {
   %c = "dist.exchange"(%a) {axes = ["x"], shape = array<i64: 8>, source = #dist.layout<"[x]">, target = #dist.layout<"[_*x]">} : (tensor<4xf32>) -> tensor<4xi32>
   return %c : tensor<4xi32>
 }
+
+// -----
+
+"dist.mesh"() {sym_name = "mesh", axes = "x=2"} : () -> ()
+func.func @merged_apart(%a: tensor<4xf32>, %b: tensor<3xf32>) {
+  // expected-error @below {{'dist.merge' op needs ranked tensors of one shape, and gives as many of their types}}
+  %c:2 = "dist.merge"(%a, %b) {axes = ["x"], dim = 0 : i64} : (tensor<4xf32>, tensor<3xf32>) -> (tensor<4xf32>, tensor<3xf32>)
+  return
+}

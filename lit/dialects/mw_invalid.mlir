@@ -149,6 +149,22 @@ func.func @too_many(%a: tensor<4x2xf32>) -> tensor<5x2xi32> {
 
 // -----
 
+func.func @no_places(%a: tensor<4x2xf32>) -> tensor<4x2xi64> {
+  // expected-error @below {{'mw.sort' op gives i32 places last}}
+  %0:2 = "mw.sort"(%a) {dim = 0 : i64} : (tensor<4x2xf32>) -> (tensor<4x2xf32>, tensor<4x2xi64>)
+  return %0#1 : tensor<4x2xi64>
+}
+
+// -----
+
+func.func @no_such_dim(%a: tensor<4x2xf32>) -> tensor<4x2xi32> {
+  // expected-error @below {{'mw.sort' op dim must be one of the 2 dims}}
+  %0:2 = "mw.sort"(%a) {dim = 2 : i64} : (tensor<4x2xf32>) -> (tensor<4x2xf32>, tensor<4x2xi32>)
+  return %0#1 : tensor<4x2xi32>
+}
+
+// -----
+
 func.func @no_kind(%a: tensor<4x2xf32>) -> tensor<4x2xf32> {
   // expected-error @below {{'mw.fft' op needs a `kind`, one of fft, ifft, rfft, irfft}}
   %0 = "mw.fft"(%a) {kind = "dct", dim = 0 : i64, length = 4 : i64} : (tensor<4x2xf32>) -> tensor<4x2xf32>

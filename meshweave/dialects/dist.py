@@ -13,6 +13,7 @@ from itertools import combinations
 from typing import Any
 
 from meshweave.dialects.checks import layout_fits, mesh_of, require, same_type
+from meshweave.dialects.rows import mixed_rows
 from meshweave.errors import LayoutError
 from meshweave.ir.bindings import ext, ir
 from meshweave.layout.algebra import pending
@@ -357,6 +358,38 @@ class ExchangeOp(Dist.Operation, name="exchange", traits=[ext.Pure]):
         )  # fmt: skip
 
 
+@mixed_rows
+class MergeOp(Dist.Operation, name="merge", traits=[ext.Pure]):
+    """Join rows that each member has in order to rows in order along `dim`, of which member k gets part k.
+
+    The first tensor says which order: see `mw.order`, whose marks it has. All are of one shape, and the elements of the
+    others move as its elements do. Of equal ones those of earlier members come first, and else stay in their order.
+    """
+
+    values: Sequence[ext.Operand[Any]]
+    outputs: Sequence[ext.Result[Any]]
+    axes: ir.ArrayAttr
+    dim: ir.IntegerAttr
+
+    def verify_invariants(self) -> bool:
+        return _group(self) is not None and sorts(self)
+
+
+def sorts(op: ir.Operation, more: int = 0) -> bool:
+    """Verify an op that puts tensors of one shape in order along `dim`, and gives some `more` results."""
+    given, made = ([v.type for v in row] for row in (op.operation.operands, op.operation.results))
+    made = made[: len(made) - more]
+    ranked = all(isinstance(t, ir.RankedTensorType) for t in given)
+    text = "needs ranked tensors of one shape, and gives as many of their types"
+    if not require(op, ranked and bool(given) and given == made, text) or not require(
+        op, len({tuple(t.shape) for t in given}) == 1, text
+    ):
+        return False
+    dim, ndim = op.attributes.get("dim"), len(given[0].shape)
+    inside = isinstance(dim, ir.IntegerAttr) and 0 <= dim.value < ndim
+    return require(op, inside, f"dim must be one of the {ndim} dims")
+
+
 COLLECTIVES = (
     AllSliceOp,
     AllGatherOp,
@@ -365,6 +398,7 @@ COLLECTIVES = (
     AllToAllOp,
     PermuteOp,
     ExchangeOp,
+    MergeOp,
 )
 """The ops of the local view that look at other ranks, or at which rank this is."""
 

@@ -5,8 +5,8 @@ Two views. On *tensors*, after `lower-collectives` and `fuse-kernels`: the linal
 `plan-memory`: the same ops on memrefs, without results, and `mw.place` says where in the rank's arena each buffer lies
 and how long it lives. `mw.program` says what holds for the whole program.
 
-`mw.scan`, `mw.order`, `mw.scatter`, `mw.lapack` and `mw.fft` stand in the global view too: frontends make them, since
-linalg has no such op. `mw.attention` is what `select-kernels` makes of an attention for gpus.
+`mw.scan`, `mw.order`, `mw.sort`, `mw.scatter`, `mw.lapack` and `mw.fft` stand in the global view too: frontends make
+them, since linalg has no such op. `mw.attention` is what `select-kernels` makes of an attention for gpus.
 """
 
 # No `from __future__ import annotations` here: the field types are read as classes.
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from meshweave.dialects.checks import ends_in, in_module, require
-from meshweave.dialects.dist import I64Array
+from meshweave.dialects.dist import I64Array, sorts
 from meshweave.dialects.rows import mixed_rows
 from meshweave.ir.attention import misfit as attention_misfit
 from meshweave.ir.bindings import ext, ir
@@ -127,6 +127,28 @@ class OrderOp(Mw.Operation, name="order", traits=[ext.Pure]):
             and [*made[: dim.value], most, *made[dim.value + 1 :]] == given
             and str(types[1].element_type) == "i32",
             f"gives i32 places, at most {most} of them along dim {dim.value} of {given}",
+        )
+
+
+@mixed_rows
+class SortOp(Mw.Operation, name="sort", traits=[ext.Pure]):
+    """Put tensors of one shape in the order that the first one has along `dim`; see `mw.order`.
+
+    Each result has the elements of its operand, moved along the dim as those of the first are; the last one, of i32,
+    the places where they have been.
+    """
+
+    values: Sequence[ext.Operand[Any]]
+    outputs: Sequence[ext.Result[Any]]
+    dim: ir.IntegerAttr
+
+    def verify_invariants(self) -> bool:
+        made = [r.type for r in self.operation.results]
+        i32 = ir.IntegerType.get_signless(32, context=self.operation.context)
+        shape = list(getattr(made[-1], "shape", ())) if made else []
+        places = bool(made) and made[-1] == ir.RankedTensorType.get(shape, i32, loc=self.location)
+        return sorts(self, 1) and require(
+            self, places and shape == list(made[0].shape), "gives i32 places last"
         )
 
 

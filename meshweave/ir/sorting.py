@@ -18,7 +18,7 @@ from meshweave.ir.build import (
 Precedes = Callable[[OpBuilder, Values], ir.Value]
 """Build an i1 that tells whether an element must come before another, from both of each tensor: x0, y0, x1, y1, ..."""
 
-ORDER = "mw.order"
+ORDER, SORT = "mw.order", "mw.sort"
 SWITCH = "order"
 """Switch of the kernel that `coded` makes: its first output is where its codes are in order, the smallest first."""
 
@@ -79,6 +79,25 @@ def order(b: OpBuilder, keys: ir.Value, dim: int, count: int, how: Order) -> ir.
     shape[dim] = count
     type_ = tensor_type(shape, ir.IntegerType.get_signless(32))
     return b.one(ORDER, type_, keys, dim=i64(dim), **how.attributes)
+
+
+def sort(b: OpBuilder, values: Values, dim: int, how: Order) -> list[ir.Value]:
+    """Make an `mw.sort` of tensors of one shape, in the order of the first; its last result are the places."""
+    i32 = ir.IntegerType.get_signless(32)
+    types = [*[v.type for v in values], tensor_type(list(values[0].type.shape), i32)]
+    return list(b.op(SORT, types, list(values), dim=i64(dim), **how.attributes).results)
+
+
+def spread(op: ir.Operation) -> list[ir.Value]:
+    """Make what an `mw.sort` does on one rank: find the places in order, and take the elements there."""
+    b, (dim, how), values = (
+        OpBuilder.before(op),
+        (op.attributes["dim"].value, Order.of(op)),
+        list(op.operands),
+    )
+    places = order(b, values[0], dim, values[0].type.shape[dim], how)
+    used = [any(True for _ in result.uses) for result in op.results]
+    return [*[taken(b, v, places, dim) if on else v for v, on in zip(values, used)], places]
 
 
 def taken(b: OpBuilder, tensor: ir.Value, places: ir.Value, dim: int) -> ir.Value:

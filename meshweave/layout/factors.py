@@ -11,9 +11,11 @@ from dataclasses import dataclass, field, replace
 
 Axes = tuple[str, ...]
 PARALLEL, REDUCTION, ORDERED, WHOLE = "parallel", "reduction", "ordered", "whole"
-PLACED, JOINED, FOUND = "placed", "joined", "found"
-IN_ORDER = (ORDERED, PLACED, JOINED, FOUND)
+PLACED, JOINED, FOUND, SORTED = "placed", "joined", "found", "sorted"
+IN_ORDER = (ORDERED, PLACED, JOINED, FOUND, SORTED)
 """Kinds of factors that are cut over ranks only, and in blocks."""
+MOVING = (REDUCTION, JOINED, FOUND, SORTED)
+"""Kinds of factors over which ranks have to talk to each other."""
 NEUTRAL_FREE = ("max", "min")
 """Reductions in which counting the initial value once per rank changes nothing."""
 
@@ -22,14 +24,15 @@ NEUTRAL_FREE = ("max", "min")
 class Factor:
     """Describe a dim of an op's loops or tensors: its extent and kind.
 
-    These are parallel, reduced, ordered, placed, joined, found and whole.
+    These are parallel, reduced, ordered, placed, joined, found, sorted and whole.
 
     An ordered one is there in the result too, but needs what ranks before this one have made: it may be cut over ranks,
     not over time. Nor may a placed one: no loop runs over it, elements are found by computed places, and each rank
     leaves out those that are not its own. A joined one is reduced by more than a collective can do: each rank reduces
     its own, all gather what they have made, and reduce that. It may be cut over ranks only, in order. A found one is a
     dim that is read at a computed place, one for each element of the result: each rank reads what it has, nothing else
-    counts there, and the sum over ranks is the result. It too may be cut over ranks only, in order.
+    counts there, and the sum over ranks is the result. It too may be cut over ranks only, in order. A sorted one is
+    there in the result too, where a rank has its part of the elements of all ranks in order: again over ranks only.
     """
 
     size: int
@@ -99,7 +102,7 @@ class Rule:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tensors", self.operands + self.results)
-        through = all(f.kind not in (REDUCTION, JOINED, FOUND) for f in self.factors)
+        through = all(f.kind not in MOVING for f in self.factors)
         object.__setattr__(self, "passes_through", through)
 
     def window(self, tensor: int, dim: int) -> SlidingWindow | None:

@@ -29,6 +29,7 @@ class CollectiveRow:
               elements straight to where they belong; otherwise they are packed. "": there is none.
     nccl:     the NCCL function that does all of it; "" where it takes sends and receives.
     mpi:      the MPI function that does it; "" where nothing moves.
+    planned:  whether redistributions may be made of it.
     """
 
     op: str
@@ -42,6 +43,7 @@ class CollectiveRow:
     direct: str = ""
     nccl: str = ""
     mpi: str = ""
+    planned: bool = True
 
     @property
     def reduces(self) -> bool:
@@ -152,10 +154,13 @@ ROWS = (
         nccl="ncclAllReduce", mpi="MPI_Allreduce",
     ),
     CollectiveRow("exchange", (), lambda unit, ranks: unit, mpi="MPI_Alltoallv"),
+    CollectiveRow("merge", (), lambda unit, ranks: unit, mpi="MPI_Alltoallv", planned=False),
 )  # fmt: skip
 BY_OP = {row.op: row for row in ROWS}
-MOVING = tuple(row.op for row in ROWS if row.received is not None)
-"""The collectives that move data between ranks, in the order in which plans try them."""
+TALKING = tuple(row.op for row in ROWS if row.received is not None)
+"""The collectives that move data between ranks."""
+MOVING = tuple(row.op for row in ROWS if row.op in TALKING and row.planned)
+"""Those of plans, in the order in which these try them."""
 
 
 def dist_ops(wanted: Callable[[CollectiveRow], bool]) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from meshweave.errors import UsageError, did_you_mean
-from meshweave.plan.steps import COLLECTIVES
+from meshweave.plan.collectives import TALKING
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -138,13 +138,13 @@ class Budget:
         found = []
         if self.nbytes is not None and not self.nbytes.holds(spent.nbytes):
             line = f"bytes: the busiest rank receives {spent.nbytes:,} bytes, {self.nbytes} is expected"
-            found.append(Excess("bytes", line, COLLECTIVES))
+            found.append(Excess("bytes", line, TALKING))
         for name, limit in self.collectives:
             count = spent.collectives[name] if name else sum(spent.collectives.values())
             if not limit.holds(count):
                 what = name or "all together"
                 line = f"collectives: {what} runs {count:,} times, {limit} is expected"
-                found.append(Excess("collectives", line, (name,) if name else COLLECTIVES))
+                found.append(Excess("collectives", line, (name,) if name else TALKING))
         if self.peak is not None and not self.peak.holds(spent.peak_bytes):
             line = f"peak: a rank holds {spent.peak_bytes:,} bytes, {self.peak} is expected"
             found.append(Excess("peak", line))
@@ -160,8 +160,8 @@ def _collectives(given: object, who: str) -> tuple[tuple[str, Bound], ...]:
     if not isinstance(given, Mapping):
         raise UsageError(f'{who}: {given!r:.40}: a number, or {{"all_gather": 0}} is right')
     for name in given:
-        if name not in COLLECTIVES:
-            near = did_you_mean(str(name), COLLECTIVES) or f"; there are {', '.join(COLLECTIVES)}"
+        if name not in TALKING:
+            near = did_you_mean(str(name), TALKING) or f"; there are {', '.join(TALKING)}"
             raise UsageError(f'{who}: no collective is called "{name}"{near}')
     return tuple((n, Bound.read(f"{who}: {n}", limit, False)) for n, limit in given.items())
 

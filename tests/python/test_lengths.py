@@ -249,7 +249,7 @@ REFUSED: dict[str, tuple[Callable[..., Any], tuple[Any, ...], str]] = {
     "row": (lambda x: x.reshape(-1, 8)[-1], (Y,), "tensor.extract_slice: along a dim of size b\\*n.*the first place"),
     "rows": (lambda x: mw.cumulative_sum(x.reshape(-1, 8), axis=0), (Y,), "mw.scan: along a dim of size b\\*n"),
     "flip": (lambda x: mw.flip(x, axis=0), (X,), "indexing_maps depends on the size of n"),
-    "sort": (lambda x: mw.sort(x, axis=0), (X,), "mw.order: along a dim of size n"),
+    "sort": (lambda x: mw.sort(x, axis=0), (X,), "mw.sort: along a dim of size n"),
     "branch": (lambda x: x if x.shape[0] > 10 else x * 2, (X,), "another one for other sizes of n"),
     "root": (lambda x: x / x.shape[0] ** 0.5, (X,), "a number that depends on the size of n"),
     "loop": (lambda x: sum(x[i] for i in range(x.shape[0])), (X,), "another one for other sizes of n"),

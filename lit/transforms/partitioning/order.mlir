@@ -28,3 +28,14 @@ func.func @many(%t: tensor<5x32xf32> {dist.layout = #dist.layout<"[_, x]">}) -> 
   %0 = "mw.order"(%t) {dim = 1 : i64} : (tensor<5x32xf32>) -> tensor<5x9xi32>
   return %0 : tensor<5x9xi32>
 }
+
+// All in order: each rank puts its own in order, with what moves along, and they merge that. Of the places that are not
+// read nothing is moved.
+// CHECK-LABEL: func.func @sorted
+// CHECK:         %[[OWN:.*]] = "mw.order"(%arg0) {dim = 1 : i64} : (tensor<5x8xf32>) -> tensor<5x8xi32>
+// CHECK-COUNT-2: linalg.generic {{.*}} ins(%[[OWN]]
+// CHECK:         "dist.merge"(%{{.*}}, %{{.*}}) {axes = ["x"], dim = 1 : i64} : (tensor<5x8xf32>, tensor<5x8xf64>)
+func.func @sorted(%t: tensor<5x32xf32> {dist.layout = #dist.layout<"[_, x]">}, %v: tensor<5x32xf64>) -> (tensor<5x32xf32>, tensor<5x32xf64>) {
+  %0:3 = "mw.sort"(%t, %v) {dim = 1 : i64} : (tensor<5x32xf32>, tensor<5x32xf64>) -> (tensor<5x32xf32>, tensor<5x32xf64>, tensor<5x32xi32>)
+  return %0#0, %0#1 : tensor<5x32xf32>, tensor<5x32xf64>
+}

@@ -18,7 +18,7 @@ from meshweave.ir.locations import location_text
 from meshweave.ir.ops import body_of, is_used, move_body, ops_named, replace_op
 from meshweave.ir.scans import scan
 from meshweave.ir.scatters import scatter
-from meshweave.ir.sorting import Order, order, taken
+from meshweave.ir.sorting import Order, order, sort, taken
 
 _Int, _Float = arith.CmpIPredicate, arith.CmpFPredicate
 _ASCENDING = {
@@ -89,10 +89,10 @@ def _sort(op: ir.Operation, b: OpBuilder) -> list[ir.Value]:
     count = max([s.results[0].type.shape[dim] for s in first], default=shape[dim])
     if len(first) != sum(len(list(result.uses)) for result in op.results):
         count = shape[dim]
+    if count == shape[dim]:
+        return sort(b, inputs, dim, Order(descending=descends))[: len(inputs)]
     places = order(b, inputs[0], dim, count, Order(descending=descends))
     made = [taken(b, value, places, dim) for value in inputs]
-    if count == shape[dim]:
-        return made
     for slice_ in first:
         type_ = slice_.results[0].type
         number = ir.OpResult(slice_.operands[0]).result_number

@@ -24,6 +24,7 @@ class Call:
     exchange:  the number of the exchange that it does, -1 for others. The address of the rank's section follows the
                arguments, then that of the step's own memory.
     early:     the bytes that a call sends which is started before it is waited for; 0 for others.
+    scratch:   whether it has memory of its own besides, whose address comes last.
     runs:      the lengths, in bytes, of what a direct move copies at a time.
     """
 
@@ -34,6 +35,7 @@ class Call:
     exchange: int = -1
     early: int = 0
     runs: frozenset[int] = frozenset()
+    scratch: bool = False
 
     @property
     def symbols(self) -> tuple[str, ...]:
@@ -94,7 +96,8 @@ def _call(attributes: Mapping[str, ir.Attribute], op_id: int) -> Call:
     runs = frozenset(attributes["runs"]) if "runs" in attributes else frozenset[int]()
     sent = attributes["sent"].value if "sent" in attributes else 0
     symbol, group = attributes["symbol"].value, attributes["group"].value
-    return Call(symbol, group, op_id, arguments, exchange, sent, runs)
+    scratch = "scratch" in attributes and exchange < 0
+    return Call(symbol, group, op_id, arguments, exchange, sent, runs, scratch)
 
 
 def _listed(info: CollectiveInfo, times: int) -> list[CollectiveInfo]:

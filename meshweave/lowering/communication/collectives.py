@@ -12,11 +12,14 @@ from meshweave.exchange.table import Table
 from meshweave.ir.bindings import ir
 from meshweave.ir.build import OpBuilder, i64
 from meshweave.ir.locations import location_text
+from meshweave.ir.ops import replace_op
+from meshweave.ir.sorting import Order
 from meshweave.layout.mesh import Mesh
 from meshweave.lowering.buffers.steps import element_bytes
 from meshweave.lowering.communication.exchange import block_table, exchange_of
+from meshweave.lowering.communication.merge import KeyNumbers, merge_whole, packed, unpacked
 from meshweave.lowering.communication.reshape import Reshaper
-from meshweave.lowering.cpu.collectives.objects import Collective
+from meshweave.lowering.cpu.collectives.objects import LIMIT, Collective
 from meshweave.plan.cost import received
 from meshweave.targets import EngineTraits
 from meshweave.transforms.base import ops_of
@@ -24,6 +27,7 @@ from meshweave.transforms.communication.overlap import MARK
 from meshweave.transforms.partitioning.neutral import neutral_attr
 
 MOST_MEMBERS = 64  # beyond, MPI's own algorithms in fewer rounds move blocks that are packed first
+MERGE_COLUMNS, MERGE_WORDS = 4096, 8  # of a merge by messages: see library/mpi/merge.mlir
 LEAST_RUN = 16  # bytes; shorter ones would be a part of each cache line that all members read
 
 
@@ -43,6 +47,9 @@ class Collectives:
         self.exchanges: tuple[ExchangeInfo, ...] = ()
         self._tickets = 0
         self._wait: ir.Operation | None = None  # what ends the op at work, if that is started early
+        for op in ops_of(module, "dist.merge"):
+            if not self._merges(op.operation):
+                merge_whole(op.operation, self.mesh)
         for op in ops_of(module, "dist.axis_index", *COLLECTIVES):
             self._replace(op.operation)
         for op in ops_of(module, "dist.mesh"):
@@ -51,28 +58,29 @@ class Collectives:
     # One op.
 
     def _replace(self, op: ir.Operation) -> None:
-        make = _MAKERS.get(op.name)
+        make = _MAKERS.get(op.name, Collectives._axis_index)
         where = location_text(op.location)
-        if make is None:
+        if op.name not in (*_MAKERS, "dist.merge"):
             raise CompileError(f"{op.name}: no lowering for this op on target {self.target}", where)
         axes, self._wait = axes_of(op), None
         try:
             members = math.prod(self.mesh.size(axis) for axis in axes)
             if members == 1 and op.name not in ("dist.axis_index", "dist.exchange"):
-                result = op.operands[0]
+                results = list(op.operands)
                 for dim, extent in enumerate(op.results[0].type.shape):  # padding is cut off
-                    result = Reshaper(op).cut(result, dim, extent)
+                    results = [Reshaper(op).cut(result, dim, extent) for result in results]
+            elif op.name == "dist.merge":
+                results = self._merge(op, axes)
             else:
-                result = make(self, op, axes, members)
+                results = [make(self, op, axes, members)]
                 kind = op.attributes.get("kind")
                 if kind is not None and kind.value == "avg":
-                    result = Reshaper(op).divided(result, members)
+                    results = [Reshaper(op).divided(results[0], members)]
         except MeshweaveError as error:
             raise CompileError(error.message, error.location or where) from None
         if self._wait is not None:
             _move_behind(self._wait, op)
-        op.results[0].replace_all_uses_with(result)
-        op.erase()
+        replace_op(op, results)
 
     def _group(self, axes: Axes) -> int:
         if axes not in self.groups:
@@ -94,11 +102,11 @@ class Collectives:
     def _call(
         self, op: ir.Operation, collective: Collective, axes: Axes, sent: ir.Value, shape: Sequence[int],
         arguments: tuple[int | str, ...], unit: int, exchange: ExchangeInfo | None = None,
-        runs: frozenset[int] = frozenset(),
+        runs: frozenset[int] = frozenset(), scratch: int = 0,
     ) -> ir.Value:  # fmt: skip
         """Make the `mw.collective` that sends `sent` and gives a tensor of `shape`, or the start and wait of one.
 
-        unit: bytes, as in `plan.cost.received`. runs: see `Call`.
+        unit: bytes, as in `plan.cost.received`. runs: see `Call`. scratch: bytes of memory of its own.
         """
         if collective.kind:
             collective.checked()
@@ -122,6 +130,8 @@ class Collectives:
             attributes["exchange"] = i64(self._number(exchange))
             if exchange.staging:
                 attributes["scratch"] = i64(exchange.staging)
+        elif scratch:
+            attributes["scratch"] = i64(scratch)
         type_ = ir.RankedTensorType.get(list(shape), sent.type.element_type)
         b = OpBuilder.before(op)
         empty = b.empty(type_)
@@ -241,6 +251,30 @@ class Collectives:
         source, target = (LayoutAttr(op.attributes[n]).layout for n in ("source", "target"))
         table = Table(source, target, self.mesh, tuple(op.attributes["shape"]))
         return self._exchanged(op, axes if members > 1 else (), table, None)
+
+    def _merges(self, op: ir.Operation) -> bool:
+        """Tell whether there is a function that merges so much; the MPI library counts in 32 bits."""
+        return sum(_nbytes(v) for v in op.operands) * 8 < LIMIT
+
+    def _merge(self, op: ir.Operation, axes: Axes) -> list[ir.Value]:
+        b, values, how = OpBuilder.before(op), list(op.operands), Order.of(op)
+        x, width = packed(b, values, how)
+        dim, shape = op.attributes["dim"].value, list(values[0].type.shape)
+        numbers = KeyNumbers.of(values[0].type.element_type, how, 8 * width).arguments
+        sizes = (math.prod(shape[:dim]), shape[dim], math.prod(shape[dim + 1 :]))
+        collective, made = Collective(f"merge_{width}"), list(x.type.shape)
+        given = (len(values), *sizes, *numbers)
+        scratch = self._merge_scratch(sizes, axes, _nbytes(x))
+        y = self._call(op, collective, axes, x, made, given, _nbytes(x), scratch=scratch)
+        return unpacked(b, y, values)
+
+    def _merge_scratch(self, sizes: tuple[int, int, int], axes: Axes, nbytes: int) -> int:
+        """Return the bytes that members which may have to send messages need: see library/mpi/merge.mlir."""
+        members = math.prod(self.mesh.size(axis) for axis in axes)
+        columns = sizes[0] * sizes[2]
+        some = min(columns, MERGE_COLUMNS)
+        words = MERGE_WORDS * some * (members + 1)
+        return 8 if self.reads_peers else 8 * words + 2 * nbytes * some // max(columns, 1)
 
     def _exchanged(self, op: ir.Operation, axes: Axes, table: Table, unit: int | None) -> ir.Value:
         """Make the call of an exchange. unit: see `_call`; None: of an exchange."""

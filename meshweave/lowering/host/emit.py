@@ -269,6 +269,8 @@ class Emitter(Branches):
         if call.exchange >= 0:
             section = self._slot(self.slots.exchange(call.exchange))
             given += [(section, "!llvm.ptr"), (self._scratch(step), "!llvm.ptr")]
+        elif call.scratch:
+            given.append((self._scratch(step), "!llvm.ptr"))
         return given
 
     def _area(self, number: int, call: Call) -> list[tuple[str, str]]:

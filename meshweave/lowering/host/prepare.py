@@ -21,7 +21,7 @@ from meshweave.ir.ops import body_of, replace_op, terminator
 from meshweave.ir.routines import LAPACK, LIBRARY
 from meshweave.ir.scans import SCAN, by_doubling, generic_scan
 from meshweave.ir.scatters import SCATTER, in_rounds
-from meshweave.ir.sorting import ORDER, SWITCH, coded, in_loops
+from meshweave.ir.sorting import ORDER, SORT, SWITCH, coded, in_loops, spread
 from meshweave.layout.layout import Layout
 from meshweave.transforms.base import functions, ops_of
 
@@ -80,7 +80,7 @@ FILLED = 1 << 14
 
 
 def spell_out(function: ir.OpView, target: str) -> None:
-    """Write scans, orders, scatters and LAPACK as linalg ops or loops, and tensor.pad and tensor.concat as insertions.
+    """Write scans, sorts, scatters and LAPACK as linalg ops or loops, and tensor.pad and tensor.concat as insertions.
 
     So the ops that make the pieces write them in place. An op whose loops never run gives what it starts from. Kernels
     of gpus run in no order: there scans take rounds. Attention of one op is written out where no kernel computes it.
@@ -90,6 +90,8 @@ def spell_out(function: ir.OpView, target: str) -> None:
         replace_op(op.operation, made)
     for op in ops_of(function, SCATTER):
         replace_op(op.operation, in_rounds(op.operation, target == "cpu"))
+    for op in ops_of(function, SORT):
+        replace_op(op.operation, spread(op.operation))
     for op in ops_of(function, ORDER):
         replace_op(
             op.operation, [in_loops(op.operation) if target == "gpu" else _order(op.operation)]

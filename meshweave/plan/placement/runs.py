@@ -18,6 +18,7 @@ from meshweave.layout.factors import (
     JOINED,
     PLACED,
     REDUCTION,
+    SORTED,
     WHOLE,
     Axes,
     Rule,
@@ -27,7 +28,7 @@ from meshweave.layout.factors import (
 from meshweave.layout.layout import Layout, Partial
 from meshweave.layout.mesh import Mesh
 from meshweave.plan.propagation.defer import linear_in
-from meshweave.plan.propagation.propagate import holds, run_decision
+from meshweave.plan.propagation.propagate import holds, moved_inside, run_decision
 
 MOST_RUNS = 600
 """Ways to run an op that are looked at; of more axes, neighbours stay together until there are no more."""
@@ -39,7 +40,7 @@ class OpRun:
 
     placed: the axes of each factor that has any. operands, results: the layouts, None for what is no tensor.
     iterations: of its loops, of the busiest rank. nbytes: what a rank reads and writes of its tensors.
-    joined: bytes that a rank receives to finish what is reduced by more than a collective.
+    joined: bytes that a rank receives to finish what is reduced by more than a collective, or sorted.
     """
 
     placed: tuple[tuple[int, Axes], ...]
@@ -122,7 +123,7 @@ def _linear(rule: Rule, placed: dict[int, Axes], pending: Axes) -> Iterator[tupl
     if not pending:
         yield ()
         return
-    if any(rule.factors[f].kind in (REDUCTION, FOUND, JOINED) for f in placed):
+    if any(rule.factors[f].kind in (REDUCTION, FOUND, JOINED, SORTED) for f in placed):
         return
     if len(rule.results) != 1 or rule.windows or rule.mirrored:
         return
@@ -155,7 +156,7 @@ def _run(
         if factor.kind not in (PLACED, FOUND):
             iterations *= ceil(factor.size / pieces(placed.get(number, ()), sizes))
     nbytes, joined = 0.0, 0.0
-    gathered = [a for f, axes in placed.items() if rule.factors[f].kind == JOINED for a in axes]
+    inside = moved_inside(rule, placed, sizes)
     for t, dims in enumerate(rule.tensors):
         if dims is None:
             continue
@@ -163,7 +164,7 @@ def _run(
         local = rule.nbytes[t] / pieces(axes, sizes)
         nbytes += local
         if t >= len(rule.operands):
-            joined += local * (pieces(gathered, sizes) - 1)
+            joined += local * inside
         elif any(merge_axes(placed, dims[d], rule, sizes)[0] for at, d in rule.mirrored if at == t):
             joined += local
     return OpRun(

@@ -10,7 +10,7 @@ Both are pure functions of (rule, specs, mesh) behind caches keyed by value, so 
 lookup.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from itertools import product
@@ -24,6 +24,7 @@ from meshweave.layout.factors import (
     PARALLEL,
     PLACED,
     REDUCTION,
+    SORTED,
     WHOLE,
     Axes,
     Rule,
@@ -418,7 +419,7 @@ def _moved(
     total = 0.0
     scale = OUT_OF_REACH if slices else 1.0
     reduced = _reduced(rule, placed)
-    joined = [a for f, axes in placed.items() if rule.factors[f].kind == JOINED for a in axes]
+    inside = moved_inside(rule, placed, sizes)
     nops = len(rule.operands)
     for t, (spec, dims) in enumerate(zip(specs, rule.tensors, strict=True)):
         if dims is None or spec is None:
@@ -434,9 +435,21 @@ def _moved(
         if group > 1 and not slices:
             kept = {a for axes in spec.dims for a in axes} >= set(reduced)
             total += local * (group - 1) / group * (1 if kept else 2)
-        total += local * (pieces(joined, sizes) - 1)
+        total += local * inside
         total += scale * _gathered(run, spec.dims, rule.nbytes[t], sizes)
     return total
+
+
+def moved_inside(rule: Rule, placed: Mapping[int, Axes], sizes: dict[str, int]) -> float:
+    """Return what a rank receives while the op works, as a multiple of the bytes of its results.
+
+    Where it joins what ranks have made it is that of each other one, where it sorts the part that lay on others.
+    """
+    joined, merged = [
+        pieces([a for f, row in placed.items() if rule.factors[f].kind == kind for a in row], sizes)
+        for kind in (JOINED, SORTED)
+    ]
+    return joined - 1 / merged
 
 
 def bytes_missing(

@@ -1,6 +1,7 @@
 """Find what comes first in order of what ranks have: each finds its own, all gather these, and find the first of them.
 
 top_k(x)   =   top_k of the ranks' top_k, and where these lie in the whole
+sort(x)    =   the ranks' sorts, merged
 """
 
 from __future__ import annotations
@@ -32,6 +33,30 @@ def fix_order(op: ir.Operation, operands: Sequence[Layout | None], local: Local)
     if op.results[0] in local.uneven:
         local.uneven[made] = local.uneven[op.results[0]]
     replace_op(op, [made])
+
+
+def fix_sort(op: ir.Operation, operands: Sequence[Layout | None], local: Local) -> None:
+    """Let a sort whose types are local, of a dim that is cut, put in order what all ranks have: each gets its part.
+
+    Each puts its own in order, and they merge that.
+    """
+    dim, layout = op.attributes["dim"].value, operands[0]
+    axes = layout.axes_of(dim) if layout is not None else ()
+    if local.mesh.axis_count(axes) == 1:
+        return
+    b, how, values = OpBuilder.before(op), Order.of(op), list(op.operands)
+    places, size = op.results[-1], values[0].type.shape[dim]
+    if size == 1:
+        own, moved = b.fill(b.integer(0, places.type.element_type), places.type), values
+    else:
+        own = order(b, values[0], dim, size, how)
+        moved = [taken(b, value, own, dim) for value in values]
+    if any(True for _ in places.uses):
+        moved = [*moved, _in_whole(b, own, axes, size)]
+    ends = {"axes": axes_attr(axes), "dim": i64(dim), **how.attributes}
+    made = list(b.op("dist.merge", [v.type for v in moved], moved, **ends).results)
+    made = [*made, own] if len(made) == len(values) else made
+    replace_op(op, made)
 
 
 def _in_whole(b: OpBuilder, places: ir.Value, axes: Sequence[str], size: int) -> ir.Value:

@@ -14,7 +14,7 @@ from meshweave.ir.bindings import ir
 from meshweave.ir.ops import replace_op, terminator
 from meshweave.ir.scans import SCAN
 from meshweave.ir.scatters import SCATTER
-from meshweave.ir.sorting import ORDER
+from meshweave.ir.sorting import ORDER, SORT
 from meshweave.layout.layout import Layout
 from meshweave.transforms.base import (
     Pass,
@@ -29,7 +29,7 @@ from meshweave.transforms.base import (
 )
 from meshweave.transforms.partitioning.local import Local
 from meshweave.transforms.partitioning.ops import FIXERS, fix_linalg
-from meshweave.transforms.partitioning.orders import fix_order
+from meshweave.transforms.partitioning.orders import fix_order, fix_sort
 from meshweave.transforms.partitioning.scans import fix_scan
 from meshweave.transforms.partitioning.scatters import fix_scatter
 from meshweave.transforms.partitioning.steps import emit_plan
@@ -135,6 +135,8 @@ def _op(op: ir.Operation, local: Local) -> None:
         fix_scan(op, operands, local)
     elif op.name == ORDER:
         fix_order(op, operands, local)
+    elif op.name == SORT:
+        fix_sort(op, operands, local)
     elif op.name == SCATTER:
         fix_scatter(op, operands, local)
     elif op.name in WINDOWED:

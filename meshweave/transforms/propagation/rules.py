@@ -6,6 +6,7 @@ deep model costs a dictionary lookup an op. An op that nobody knows needs all it
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -25,7 +26,7 @@ from meshweave.ir.ops import producer
 from meshweave.ir.routines import LAPACK, RoutineCall
 from meshweave.ir.scans import SCAN, Scan
 from meshweave.ir.scatters import SCATTER, Scatter
-from meshweave.ir.sorting import ORDER
+from meshweave.ir.sorting import ORDER, SORT
 from meshweave.layout.factors import (
     FOUND,
     JOINED,
@@ -33,6 +34,7 @@ from meshweave.layout.factors import (
     PARALLEL,
     PLACED,
     REDUCTION,
+    SORTED,
     WHOLE,
     Dims,
     Factor,
@@ -510,6 +512,18 @@ def _order(op: ir.Operation, captured: list[Captured]) -> Rule:
     return _rule(op.name, factors, [given], [made], [mine, theirs], even=even)
 
 
+def _sort(op: ir.Operation, captured: list[Captured]) -> Rule:
+    """Read the rule of a sort: rows go through, of which ranks may have parts, before and after."""
+    types, results = [v.type for v in op.operands], [r.type for r in op.results]
+    along, shape = op.attributes["dim"].value, list(types[0].shape)
+    plain = all(isinstance(t.element_type, (ir.FloatType, ir.IntegerType)) for t in types)
+    kind = SORTED if plain and 0 < math.prod(shape) < 1 << 31 else WHOLE
+    factors = [Factor(n, kind if d == along else PARALLEL) for d, n in enumerate(shape)]
+    row: Dims = tuple((d,) for d in range(len(shape)))
+    dims: list[Dims | None] = [row] * (len(types) + len(results))
+    return _rule(op.name, factors, types, results, dims, even=(along,))
+
+
 def _lapack(op: ir.Operation, captured: list[Captured]) -> Rule:
     """Read the rule of a LAPACK routine: each matrix of the batch apart, its dims whole but for those that are free."""
     call = RoutineCall.of(op)
@@ -792,6 +806,7 @@ READERS: dict[str, Callable[[ir.Operation, list[Captured]], Rule]] = {
     "tensor.bitcast": _aligned_op,
     SCAN: _scan,
     ORDER: _order,
+    SORT: _sort,
     LAPACK: _lapack,
     FFT: _fft,
     SCATTER: _scatter,

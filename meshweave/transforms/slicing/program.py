@@ -22,7 +22,7 @@ from meshweave.transforms.propagation.bodies import is_tensor
 from meshweave.transforms.slicing.body import SliceBody
 
 BEFORE, SLICED, AFTER = "before", "sliced", "after"
-MOVES = dist_ops(lambda row: row.received is not None and not row.in_place)
+MOVES = dist_ops(lambda row: row.received is not None and not row.in_place and row.planned)
 REDUCTIONS = dist_ops(lambda row: row.reduces)
 
 

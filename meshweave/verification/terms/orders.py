@@ -36,6 +36,37 @@ def ordered(terms: Terms, how: Hashable, keys: Term, size: int, place: Expr) -> 
     return terms.view(number, (*found.exprs, place), (), found.guards)
 
 
+def in_order(terms: Terms, view: Term, along: Var) -> tuple[Term, Term] | None:
+    """Return the tensor, read at "g" 0, whose elements a view has in an order, and the place in that; None for others.
+
+    A place in a part that begins elsewhere is that of a tensor of places. along: what numbers the places of the order.
+    """
+    node = terms.nodes[view.node]
+    if not is_plain(view):
+        return None
+    if along.size == 1:  # there is only one order
+        place = as_place(terms, view)
+        return (view if place is None else terms.iota(place)), terms.iota(Expr(0))
+    if node.op == "gather":
+        table, *indices = _reads(terms, view)
+        place = _place(terms, indices[0]) if len(indices) == 1 else None
+    elif node.op == "arith.addi":
+        added = _reads(terms, view)
+        places = [p for p in (_place(terms, r) for r in added) if p is not None]
+        begins = [e for e in (as_place(terms, r) for r in added) if e is not None]
+        if len(places) != 1 or len(begins) != 1:
+            return None
+        (place,), (begin,) = places, begins
+        size = terms.nodes[place.node].detail[1]
+        table = terms.iota(plus(begin, of_var(Var("g", "0", size))))
+    else:
+        return None
+    if place is None or place.exprs[-1] != of_var(along) or not is_plain(table):
+        return None
+    within = [v for e in (*table.exprs, *place.exprs[:-1]) for v in variables(e)]
+    return None if along in within else (table, place)
+
+
 def first_of_blocks(terms: Terms, table: Term, indices: Sequence[Term]) -> Term | None:
     """Return which elements of a tensor come first, where what is read says so for its blocks; None for anything else.
 

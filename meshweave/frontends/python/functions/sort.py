@@ -1,6 +1,8 @@
-"""Define sort, argsort and top_k by `mw.order`, the places of the elements in order."""
+"""Define sort and argsort by `mw.sort`, top_k by `mw.order`, the places of the first elements in order."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from meshweave.frontends.python.builder import fail, tensor_type
 from meshweave.frontends.python.dtypes import DEFAULT_INT, int32
@@ -17,7 +19,7 @@ def argsort(
     """Return the indices that sort x along `axis`, as int64; equal elements keep their order, NaNs are the largest."""
     value = tensor(x)
     dim = axis_of("argsort", axis, value.ndim)
-    return _places(value, dim, value.shape[dim], descending)
+    return _sorted(value, dim, descending)[1]
 
 
 def sort(
@@ -26,8 +28,7 @@ def sort(
     """Sort x along `axis`; NaNs are the largest."""
     value = tensor(x)
     dim = axis_of("sort", axis, value.ndim)
-    places = argsort(value, axis=dim, descending=descending)
-    return take_along_axis(value, places, axis=dim)
+    return _sorted(value, dim, descending)[0]
 
 
 def top_k(
@@ -50,9 +51,42 @@ def _places(value: Tracer, dim: int, count: int, descending: bool) -> Tracer:
     """Return the places of the first `count` elements in order along `dim`."""
     trace = tracing(value)
     shape = (*value.shape[:dim], count, *value.shape[dim + 1 :])
-    marks = [", descending"] * descending + [", unsigned"] * (value.dtype.kind == "u")
     name = trace.let(
-        f'"mw.order"({trace.name(value)}) {{dim = {dim} : i64{"".join(marks)}}}'
+        f'"mw.order"({trace.name(value)}) {{dim = {dim} : i64{_marks(value, descending)}}}'
         f" : ({value.type}) -> {tensor_type(shape, int32)}"
     )
     return astype(Tracer(trace, name, shape, int32), DEFAULT_INT)
+
+
+@primitive
+def _sorted(value: Tracer, dim: int, descending: bool) -> tuple[Tracer, Tracer]:
+    """Return the elements in order along `dim`, and the places where they were."""
+    made, places = _sort([value], dim, _marks(value, descending))
+    return made, astype(places, DEFAULT_INT)
+
+
+@primitive
+def put_back(value: Tracer, places: Tracer, dim: int) -> Tracer:
+    """Return elements in the order that they had before a sort along `dim`, which took them from `places`.
+
+    Each place is there once: elements in order of these are where they were.
+    """
+    return _sort([astype(places, int32), value], dim, "")[1]
+
+
+def _sort(values: Sequence[Tracer], dim: int, marks: str) -> list[Tracer]:
+    """Add an `mw.sort`; return its results, of which the last are the places."""
+    trace, shape = tracing(*values), values[0].shape
+    given = ", ".join(v.type for v in values)
+    made, names = trace.fresh(), ", ".join(map(trace.name, values))
+    trace.block.lines.append(
+        f'{made}:{len(values) + 1} = "mw.sort"({names}) {{dim = {dim} : i64{marks}}}'
+        f" : ({given}) -> ({given}, {tensor_type(shape, int32)}){trace.loc()}"
+    )
+    kinds = [*[v.dtype for v in values], int32]
+    return [Tracer(trace, f"{made}#{k}", shape, kind) for k, kind in enumerate(kinds)]
+
+
+def _marks(value: Tracer, descending: bool) -> str:
+    """Return the marks of an order of values."""
+    return ", descending" * descending + ", unsigned" * (value.dtype.kind == "u")

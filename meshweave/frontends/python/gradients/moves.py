@@ -25,6 +25,7 @@ from meshweave.frontends.python.functions.manipulate import (
     reshaped,
 )
 from meshweave.frontends.python.functions.put import add_along, add_rows, insert
+from meshweave.frontends.python.functions.sort import put_back
 from meshweave.frontends.python.functions.update import Reach, put_at, put_slice, read_at
 from meshweave.frontends.python.place import constrain
 from meshweave.frontends.python.tracer import Axes, Tracer
@@ -164,6 +165,8 @@ MOVES: dict[str, Any] = {
     "gather": (_gather_rule, None),
     "add_rows": (lambda g, y, x, indices, dim, size: _gather(g, indices, dim), None),
     "take_along_axis": (_along, None),
+    "sorted": (lambda g, y, x, dim, descending: put_back(g[0], y[1], dim),),
+    "put_back": (lambda g, y, x, places, dim: take_along_axis(g, places, axis=dim), None),
     "add_along": (
         lambda g, y, x, indices, dim, shape: take_along_axis(g, indices, axis=dim),
         None,

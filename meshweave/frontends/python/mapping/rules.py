@@ -171,6 +171,10 @@ def _take_along(level: Level, call: Rule, x: Any, indices: Any, axis: int = -1) 
     return call(*whole, axis=dim + 1)
 
 
+def _put_back(level: Level, call: Rule, value: Any, places: Any, dim: int) -> Any:
+    return call(_whole(level, value), _whole(level, places), dim + 1)
+
+
 def _add_along(level: Level, call: Rule, value: Any, indices: Any, dim: int, shape: Any) -> Any:
     return call(*level.wholes_outside([value, indices]), dim + 1, (level.size, *shape))
 
@@ -225,7 +229,8 @@ RULES: dict[str, Rule] = {
     "put_at": _put_at, "put_slice": _put_slice, "read_at": _read_at,
     "broadcast_to": _broadcast, "concat": _concat, "contract": _contract,
     "extract": _extract, "flip": _flip, "gather": _gather, "insert": _insert, "permute_dims": _permuted,
-    "places": _along, "reduce": _reduce, "reshaped": _reshaped, "scan_elements": _along, "solve": _solve,
+    "places": _along, "put_back": _put_back, "reduce": _reduce, "reshaped": _reshaped,
+    "scan_elements": _along, "solve": _solve, "sorted": _along,
     "take_along_axis": _take_along, "transformed": _transformed,
 }  # fmt: skip
 """Primitive -> its rule."""

@@ -6,7 +6,7 @@ from meshweave.frontends.stablehlo.lowerings.loops import apply_reducer
 from meshweave.ir.bindings import ir
 from meshweave.ir.build import OpBuilder, Values, tensor_type
 from meshweave.ir.ops import body_of, producer, replace_op, terminator
-from meshweave.ir.sorting import Order, order, sorted_rows, taken
+from meshweave.ir.sorting import Order, order, sort, sorted_rows, taken
 
 
 def lower_sort(op: ir.Operation) -> None:
@@ -18,8 +18,12 @@ def lower_sort(op: ir.Operation) -> None:
     known = _order(comparator)
     if known is not None and shape:
         key, how = known
-        places = order(b, inputs[key], dim, shape[dim], how)
-        replace_op(op, [_in_order(b, value, places, dim) for value in inputs])
+        moved = [k for k in range(len(inputs)) if k != key and not _counts(inputs[k], dim)]
+        *made, places = sort(b, [inputs[k] for k in (key, *moved)], dim, how)
+        found = dict(zip((key, *moved), made, strict=True))
+        for k in set(range(len(inputs))) - set(found):
+            found[k] = _as(b, places, inputs[k].type)
+        replace_op(op, [found[k] for k in range(len(inputs))])
         return
 
     def precedes(inner: OpBuilder, pairs: Values) -> ir.Value:
@@ -28,14 +32,17 @@ def lower_sort(op: ir.Operation) -> None:
     replace_op(op, sorted_rows(b, inputs, dim, precedes))
 
 
-def _in_order(b: OpBuilder, value: ir.Value, places: ir.Value, dim: int) -> ir.Value:
-    """Return the elements of a tensor in an order; places along the dim are that order itself."""
+def _counts(value: ir.Value, dim: int) -> bool:
+    """Tell whether a tensor holds the places along a dim: in an order they are that order itself."""
     made = producer(value)
     if made is None or made.name != "stablehlo.iota":
-        return taken(b, value, places, dim)
-    if ir.IntegerAttr(made.attributes["iota_dimension"]).value != dim:
-        return taken(b, value, places, dim)
-    return b.one("stablehlo.convert", value.type, places)
+        return False
+    return bool(ir.IntegerAttr(made.attributes["iota_dimension"]).value == dim)
+
+
+def _as(b: OpBuilder, places: ir.Value, type_: ir.Type) -> ir.Value:
+    """Return places as numbers of another type."""
+    return places if places.type == type_ else b.one("stablehlo.convert", type_, places)
 
 
 def _order(comparator: ir.Block) -> tuple[int, Order] | None:
@@ -112,8 +119,7 @@ def lower_top_k(op: ir.Operation) -> None:
     unsigned = isinstance(element, ir.IntegerType) and element.is_unsigned
     places = order(b, value, dim, count, Order(True, True, unsigned))
     kind = tensor_type(list(found.type.shape), found.type.element_type)
-    found_places = places if kind == places.type else b.one("stablehlo.convert", kind, places)
-    replace_op(op, [taken(b, value, places, dim), found_places])
+    replace_op(op, [taken(b, value, places, dim), _as(b, places, kind)])
 
 
 LOWER = {"stablehlo.sort": lower_sort, "chlo.top_k": lower_top_k}

@@ -27,6 +27,7 @@ _MOVING = [BY_OP[op] for op in MOVING]
 REDUCTIONS = tuple(form for row in _MOVING if row.reduces for form in row.forms)
 BOXES = tuple(form for row in _MOVING for form in row.forms if form != row.op)
 MOVES = ("relayout", *(form for row in _MOVING if not row.reduces for form in row.forms))
+MERGES = tuple(f"merge_{width}" for width in (1, 2, 4, 8))  # of elements of so many bytes
 UNITS = (1, 2, 4, 8, 16)  # bytes of the runs that there are loops for
 
 _PIPELINE = (
@@ -67,7 +68,7 @@ class Collective:
         for end in ("_start", "_wait"):
             if symbol.endswith(end):
                 return replace(Collective.parse(symbol.removesuffix(end)), is_async=True)
-        for op in MOVES:
+        for op in (*MOVES, *MERGES):
             if symbol == f"mw_{op}":
                 return Collective(op)
         for op in REDUCTIONS:
@@ -135,6 +136,16 @@ def _reductions(
     return instances
 
 
+def _merges(wanted: Iterable[Collective], source: str = "merge", **numbers: int) -> list[Instance]:
+    """Instantiate `source` for each width of elements."""
+    made = []
+    for op in sorted({c.op for c in wanted if c.op in MERGES}):
+        width = int(op.removeprefix("merge_"))
+        sizes = {"unit_bytes": width, "unit_bits": 8 * width} | numbers
+        made.append(Instance(source, {"unit": f"i{8 * width}"}, sizes, {"_4": f"_{width}"}))
+    return made
+
+
 def _copies(units: Collection[int]) -> list[Instance]:
     """Instantiate the copies of short runs, as a chain that ends with the copy of runs of any length."""
     instances, head = [], "copy_runs"
@@ -158,7 +169,8 @@ def peers_module(wanted: Sequence[Collective], units: Collection[int] = UNITS) -
     """Make the module for ranks that are threads and read each other's buffers."""
     plain = [Instance(name) for name in (*_MEETING, "local", *_READING)]
     exports = [symbol for collective in wanted for symbol in collective.symbols]
-    return link([*plain, *_copies(units), *_reductions(wanted, _REDUCING)], exports)
+    made = [*plain, *_copies(units), *_reductions(wanted, _REDUCING), *_merges(wanted)]
+    return link(made, exports)
 
 
 def has_own_operation(kind: str, dtype: str) -> bool:
@@ -189,10 +201,15 @@ def window_module(
     through = [Instance(name) for name in (*_MEETING, "futex")]
     through += [Instance("window", numbers={"staging_bytes": staging})]
     through += [*_copies(units), *(Instance(name) for name in _READING)]
-    through += _reductions(wanted, _REDUCING)
+    through += [*_reductions(wanted, _REDUCING), *_merges(wanted)]
     library = [Instance(f"mpi/{name}", numbers=sizes) for name in ("common", *_READING)]
     sources = ["mpi/operation", *(f"mpi/{row.op}" for row in _MOVING if row.reduces)]
     library += _reductions(wanted, sources, **sizes)
+    numbers = {
+        "datatype_i64": MpiTable.datatype("i64"),
+        "sum_i64": MpiTable.reduction("sum", "i64"),
+    }
+    library += _merges(wanted, "mpi/merge", **numbers)
     exports = [symbol for collective in wanted for symbol in collective.symbols]
     reductions = {(c.kind, c.dtype) for c in wanted if c.kind}
     exports += [reduction_symbol(*pair) for pair in reductions if has_own_operation(*pair)]
@@ -205,7 +222,8 @@ def _within_window(instance: Instance) -> Instance:
     A relayout stays within its rank, and needs no other.
     """
     renamed = {
-        f"mw_{name}": f"window_{name}" for name in ("all_", "reduce_", "permute", "exchange")
+        f"mw_{name}": f"window_{name}"
+        for name in ("all_", "reduce_", "permute", "exchange", "merge")
     }
     return replace(instance, parts={**renamed, **instance.parts})
 
@@ -222,8 +240,12 @@ class Runtime(NamedTuple):
     ops: tuple[str, ...]
 
 
-_PEERS = Runtime(lambda wanted, units, _: peers_module(wanted, units), (), (*MOVES, *REDUCTIONS))
-_WINDOW = Runtime(window_module, ("mpi",), ("relayout", *(row.op for row in _MOVING if row.mpi)))
+_PEERS = Runtime(
+    lambda wanted, units, _: peers_module(wanted, units), (), (*MOVES, *MERGES, *REDUCTIONS)
+)
+_WINDOW = Runtime(
+    window_module, ("mpi",), ("relayout", *MERGES, *(row.op for row in _MOVING if row.mpi))
+)
 
 
 def runtime_of(engine: str) -> Runtime:

@@ -45,6 +45,9 @@ class DeviceCollectives(Collectives):
     def _direct(self, run: int, members: int = 1) -> bool:
         return False
 
+    def _merges(self, op: Any) -> bool:
+        return False
+
     def _call(self, op: Any, collective: Collective, *details: Any, **more: Any) -> Any:
         if collective.kind and collective.dtype not in DATATYPES:
             raise CompileError(f"{op.name}: NCCL cannot reduce {collective.dtype} on target gpu")
