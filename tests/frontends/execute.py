@@ -13,7 +13,7 @@ from meshweave.ir.ops import replace_op
 from meshweave.ir.routines import LAPACK
 from meshweave.ir.scans import SCAN, by_doubling
 from meshweave.ir.scatters import SCATTER, in_rounds
-from meshweave.ir.sorting import ORDER, in_loops
+from meshweave.ir.sorting import ORDER, SORT, in_loops, spread
 from meshweave.lowering.host.narrow import CONVERSIONS, round_once
 from meshweave.transforms.base import ops_of
 
@@ -39,6 +39,8 @@ def run(module: Any, inputs: list[np.ndarray]) -> list[np.ndarray]:
             replace_op(op.operation, by_doubling(op.operation))
         for op in ops_of(module.operation, SCATTER):
             replace_op(op.operation, in_rounds(op.operation, in_rows=False))
+        for op in ops_of(module.operation, SORT):
+            replace_op(op.operation, spread(op.operation))
         for op in ops_of(module.operation, ORDER):
             replace_op(op.operation, [in_loops(op.operation)])
         for op in ops_of(module.operation, LAPACK):

@@ -45,8 +45,8 @@ def in_order(terms: Terms, view: Term, along: Var) -> tuple[Term, Term] | None:
     if not is_plain(view):
         return None
     if along.size == 1:  # there is only one order
-        place = as_place(terms, view)
-        return (view if place is None else terms.iota(place)), terms.iota(Expr(0))
+        number = as_place(terms, view)
+        return (view if number is None else terms.iota(number)), terms.iota(Expr(0))
     if node.op == "gather":
         table, *indices = _reads(terms, view)
         place = _place(terms, indices[0]) if len(indices) == 1 else None
