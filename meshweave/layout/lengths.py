@@ -17,8 +17,8 @@ from meshweave.errors import UsageError
 
 Sizes: TypeAlias = Mapping[str, int]
 """The size of each dim, by name."""
-SizesOfDim: TypeAlias = tuple[str | int, ...]
-"""What the size of a dim is a product of: names of sizes that calls choose, and numbers."""
+SizesOfDim: TypeAlias = "tuple[str | int | Formula, ...]"
+"""What the size of a dim is a product of: names of sizes that calls choose, numbers, and sums of these."""
 SMALL = 5  # the least prime that programs are traced for, where bounds have room
 
 
@@ -102,6 +102,35 @@ class Formula:
     def is_product(self) -> bool:
         """Tell whether this is a number times one size or several."""
         return not self.const and len(self.terms) == 1
+
+    @property
+    def is_sum(self) -> bool:
+        """Tell whether this is a sum of multiples of sizes, and a number, which is never less than 0."""
+        sizes = all(len(names) == 1 for names, _ in self.terms)
+        return bool(self.terms) and sizes and self.is_never_negative
+
+    @property
+    def is_never_negative(self) -> bool:
+        """Tell whether this is at least 0 for all sizes, each of which is at least 1."""
+        factors = [factor for _, factor in self.terms]
+        return all(factor > 0 for factor in factors) and self.const + sum(factors) >= 0
+
+    def plus(self, other: Formula, times: int = 1) -> Formula:
+        """Return the sum of this and a number of times another one."""
+        terms = dict(self.terms)
+        for names, factor in other.terms:
+            terms[names] = terms.get(names, 0) + times * factor
+        left = tuple(sorted((names, factor) for names, factor in terms.items() if factor))
+        return Formula(self.const + times * other.const, left)
+
+    def times(self, other: Formula) -> Formula:
+        """Return the product of two."""
+        found = Formula(0)
+        for names, factor in ((), self.const), *self.terms:
+            for more, by in ((), other.const), *other.terms:
+                if factor * by:
+                    found = found.plus(Formula.product(factor * by, (*names, *more)))
+        return found
 
     def at(self, sizes: Sizes) -> int:
         """Return the number for these sizes."""

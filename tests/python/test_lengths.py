@@ -196,6 +196,40 @@ def test_a_bound_may_be_the_size_of_a_table(mesh: str | None, layout: Any) -> No
             positions.lower(beyond, table)
 
 
+def shifted(xp: Any, x: Any, z: Any) -> Any:
+    y = xp.concat([x[:1] - 1, x], axis=0)
+    pairs = x[1:] * x[:-1]
+    return (
+        y[1:] - y[:-1],
+        xp.mean(y, axis=0),
+        y @ y.T,
+        pairs,
+        xp.sum(pairs, axis=0),
+        x[:-1] - x[-1:],
+    )
+
+
+def joined(xp: Any, x: Any, z: Any) -> Any:
+    y = xp.concat([x, z, x[:1]], axis=0)
+    weights = xp.exp(y @ y.T)
+    return y, xp.max(y, axis=0), weights @ y, y[1:], xp.concat([y, x], axis=0).T @ xp.concat([x, y])
+
+
+@pytest.mark.parametrize("function", [shifted, joined])
+@pytest.mark.parametrize(("mesh", "layouts"), [(None, None), ("x=2", ("[x, _]", "[x, _]"))])
+def test_sums_of_sizes_are_sizes(function: Any, mesh: str | None, layouts: Any) -> None:
+    """Pieces that are put behind each other, and parts of them, have sums of sizes and numbers as theirs."""
+    m = mw.Dim("m", max=7)
+    jitted = mw.jit(lambda x, z: function(mw, x, z), mesh=mesh, in_layouts=layouts)
+    jitted.lower(mw.ShapeDtype((N, 8), "f32"), mw.ShapeDtype((m, 8), "f32")).compile()
+    for n, other in ((11, 7), (1, 1), (2, 5), (10, 3)):
+        x, z = numbers(n, 8), numbers(other, 8)
+        for one, right in zip(jitted(x, z), function(np, x, z), strict=True):
+            assert one.shape == right.shape
+            np.testing.assert_allclose(one, right, rtol=2e-4, atol=2e-5, err_msg=f"{n}, {other}")
+    assert jitted.cache_info() == (4, 0, 1)
+
+
 def test_large_sizes_are_cut_for_the_cores() -> None:
     """Each core does its part of the rows that there are."""
     n = mw.Dim("n", max=1500)
@@ -241,8 +275,10 @@ def test_calls_that_do_not_fit_are_refused() -> None:
 B = mw.Dim("b", max=4)
 X, Y = mw.ShapeDtype((N, 8), "f32"), mw.ShapeDtype((B, N, 8), "f32")
 REFUSED: dict[str, tuple[Callable[..., Any], tuple[Any, ...], str]] = {
-    "slice": (lambda x: x[:4], (X,), "tensor.extract_slice: along a dim of size n.*the first place or the last"),
-    "concat": (lambda x: mw.concat([x, x], axis=0), (X,), "along a dim of size"),
+    "slice": (lambda x: x[:4], (X,), "tensor.extract_slice: along a dim of size n.*a part that there is for all sizes"),
+    "short": (lambda x: mw.sum(x[2:], axis=0), (X,), "a slice takes a part that there is for all sizes"),
+    "steps": (lambda x: x[::2], (X,), "dim 0 of its result is"),
+    "joined": (lambda x: mw.concat([x.reshape(-1, 8), x[0]], axis=0), (Y,), "of its result is"),
     "reshape": (lambda x: x.reshape(-1, 8) + mw.permute_dims(x, (1, 0, 2)).reshape(-1, 8), (Y,),
                 "b\\*n and n\\*b meet: their elements are in other orders"),
     "turned": (lambda x: x.reshape(x.shape[1], -1, 8), (Y,), "elements of b\\*n are read as those of n\\*b"),
@@ -290,7 +326,7 @@ def test_calls_may_leave_sizes_open() -> None:
         wanted = 2 * (scores / scores.sum(1, keepdims=True) @ y)
         np.testing.assert_allclose(cross(x, y, 2.0), wanted, rtol=1e-4, atol=1e-5)
     assert cross.cache_info() == (2, 1, 1)
-    assert "arguments and results, whole: 40*n + 20*m + 4 bytes" in cross.explain()
+    assert "arguments and results, whole: 20*m + 40*n + 4 bytes" in cross.explain()
     assert "n up to 11, m up to 6" in cross.explain()
     with pytest.raises(UsageError, match="argument x: dim 0 has size 12, n may be 1 to 11"):
         cross(numbers(12, 5), numbers(2, 5), 2.0)

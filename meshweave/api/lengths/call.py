@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from meshweave.bundle import Port, numpy_dtype
 from meshweave.errors import UsageError
 from meshweave.frontends.python.program import ArgumentSpec
 from meshweave.layout import Layout, Mesh
-from meshweave.layout.lengths import Dim, Sizes, SizesOfDim
+from meshweave.layout.lengths import Dim, Formula, Sizes, SizesOfDim
 from meshweave.runtime.arrays.array import Array, run_arrays
 from meshweave.runtime.arrays.blocks import plain
 from meshweave.runtime.forks import new_lock
@@ -186,18 +186,11 @@ class LengthsCompiled(Compiled):
         ]
         results = [result.shape for result in self._results]
         ports = [*self._ports[: len(shapes)], *self.program.outputs]
-        terms: dict[tuple[str, ...], int] = {}
+        total = Formula(0)
         for port, shape in zip(ports, [*shapes, *results], strict=True):
-            sizes = tuple(sorted([size for size in shape if isinstance(size, str)]))
-            counted = prod([size for size in shape if not isinstance(size, str)])
-            nbytes = counted * numpy_dtype(port.dtype).itemsize
-            terms[sizes] = terms.get(sizes, 0) + (nbytes if port.takes is None else 0)
-        parts = [
-            f"{'*'.join((f'{n:,}', *sizes))}"
-            for sizes, n in sorted(terms.items(), reverse=True)
-            if n
-        ]
-        said = f"arguments and results, whole: {' + '.join(parts)} bytes"
+            nbytes = Formula(numpy_dtype(port.dtype).itemsize if port.takes is None else 0)
+            total = total.plus(reduce(Formula.times, map(_formula, shape), nbytes))
+        said = f"arguments and results, whole: {total} bytes"
         found = super().explain()
         return found.extended(f"{said}\n")
 
@@ -271,14 +264,14 @@ class _Result:
         self._dims = dims
 
     @property
-    def shape(self) -> tuple[int | str, ...]:
+    def shape(self) -> tuple[int | str | Formula, ...]:
         """Return the shape of the port, with names in the place of sizes that a call chooses."""
         return tuple([size for sizes in self._dims for size in sizes])
 
     def cutter(self, sizes: Sizes) -> Callable[[Sequence[Values]], Array]:
         """Return what makes the result of a call of these sizes from what the ranks hold."""
         port, shape = self._port, tuple([_number(size, sizes) for size in self.shape])
-        chosen = [d for d, size in enumerate(self.shape) if isinstance(size, str)]
+        chosen = [d for d, size in enumerate(self.shape) if not isinstance(size, int)]
         alone = shape != port.global_shape and not self._layout.partial
         inside = tuple([slice(shape[d]) if d in chosen else slice(None) for d in range(len(shape))])
         if any(len(own) != 1 for own in self._dims):
@@ -319,5 +312,12 @@ class _Result:
         return Array.from_numpy(whole, mesh=self._mesh, layout=layout, dtype=self._port.dtype)
 
 
-def _number(size: str | int, sizes: Sizes) -> int:
-    return sizes[size] if isinstance(size, str) else size
+def _number(size: str | int | Formula, sizes: Sizes) -> int:
+    return _formula(size).at(sizes)
+
+
+def _formula(size: str | int | Formula) -> Formula:
+    """Return a size as a formula."""
+    if isinstance(size, Formula):
+        return size
+    return Formula.product(1, [size]) if isinstance(size, str) else Formula(size)

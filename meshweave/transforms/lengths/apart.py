@@ -47,6 +47,11 @@ class SizePart:
     formula: Formula
     extent: int
 
+    @property
+    def size(self) -> str | int | Formula:
+        """Return a number, the name of a size, or a sum."""
+        return self.formula.dim or (self.formula if self.formula.is_sum else self.extent)
+
 
 Row = tuple[SizePart, ...]
 """The parts of a dim, major first: no two numbers side by side, and none that is 1."""

@@ -36,15 +36,16 @@ class Family:
 
     planned: the sizes that the program has. shapes: the dims of each tensor that has such a dim. constants: those that
     depend on sizes. offsets: of slices whose places do. extents: the attributes that repeat sizes of types. uniform:
-    constants that are one number everywhere, in a tensor with such a dim.
+    constants that are one number everywhere, in a tensor with such a dim. Ops are known by their results: what hash
+    an op has depends on its operands.
     """
 
     dims: Sequence[Dim]
     planned: Sizes
     shapes: dict[ir.Value, tuple[Formula, ...]] = field(default_factory=dict)
     constants: list[CountedConstant] = field(default_factory=list)
-    offsets: dict[ir.Operation, tuple[Formula, ...]] = field(default_factory=dict)
-    extents: list[tuple[ir.Operation, str, tuple[Formula, ...]]] = field(default_factory=list)
+    offsets: dict[ir.Value, tuple[Formula, ...]] = field(default_factory=dict)
+    extents: dict[tuple[ir.Value, str], tuple[Formula, ...]] = field(default_factory=dict)
     uniform: list[ir.Operation] = field(default_factory=list)
 
     def shape(self, value: ir.Value) -> tuple[Formula, ...]:
@@ -92,12 +93,12 @@ def _compare(ops: Sequence[ir.Operation], sizes: Sequence[Sizes], family: Family
         if name == "function_type" or all(value == values[0] for value in values):
             continue
         if name in EXTENTS:
-            family.extents.append((op, name, _fitted_all(op, name, sizes, values)))
+            family.extents[op.results[0], name] = _fitted_all(op, name, sizes, values)
             continue
         if name == "static_offsets" and op.name == "tensor.extract_slice":
             found = [fitted(sizes, numbers) for numbers in zip(*values)]
             if None not in found:
-                family.offsets[op] = tuple(f for f in found if f is not None)
+                family.offsets[op.results[0]] = tuple(f for f in found if f is not None)
                 continue
         if op.name != "arith.constant":
             fail(

@@ -34,7 +34,8 @@ def grow(module: ir.Module, family: Family) -> None:
     with module.operation.context, ir.Location.unknown():
         for value, formulas in family.shapes.items():
             value.set_type(tensor_type(numbers(formulas), value.type.element_type))
-        for op, name, formulas in family.extents:
+        for (made, name), formulas in family.extents.items():
+            op = made.owner
             kept = [
                 old if old == DYNAMIC else new
                 for old, new in zip(op.attributes[name], numbers(formulas))
@@ -43,8 +44,8 @@ def grow(module: ir.Module, family: Family) -> None:
         for op in family.uniform:
             splat = op.attributes["value"].get_splat_value()
             op.attributes["value"] = ir.DenseElementsAttr.get_splat(op.results[0].type, splat)
-        for op, formulas in family.offsets.items():
-            op.attributes["static_offsets"] = i64_array(numbers(formulas))
+        for made, formulas in family.offsets.items():
+            made.owner.attributes["static_offsets"] = i64_array(numbers(formulas))
         for function in functions_of(module).values():
             if not function.regions[0].blocks:
                 continue  # declared, for what lies elsewhere

@@ -8,7 +8,8 @@ that would need more than that are refused. What elements behind the end hold is
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import accumulate
 
 from meshweave.dialects.dist import LayoutAttr
 from meshweave.ir.bindings import arith, ir
@@ -51,6 +52,48 @@ class Size:
         return b.compare(arith.CmpIPredicate.ult, index, self.end)
 
 
+@dataclass
+class Ends:
+    """Know where dims end in a call: their sizes, as values that begin the function.
+
+    named: the sizes that the call chooses. computed: sums of them.
+    """
+
+    named: Mapping[str, Size]
+    computed: dict[Formula, Size] = field(default_factory=dict)
+
+    def of(self, formula: Formula) -> Size:
+        """Return the size of a dim, which is a size or a sum."""
+        if formula.dim is not None:
+            return self.named[formula.dim]
+        if formula not in self.computed:
+            last = [*self.named.values(), *self.computed.values()][-1].end.owner
+            b = OpBuilder.after(last)
+            number = self.total(b, formula)
+            size = Size(number, b.one("arith.index_cast", ir.IndexType.get(), number))
+            self.computed[formula] = size
+        return self.computed[formula]
+
+    def total(self, b: OpBuilder, formula: Formula) -> ir.Value:
+        """Compute a formula, as an i64."""
+        i64, total = ir.IntegerType.get_signless(64), None
+        for names, factor in formula.terms:
+            part = self.named[names[0]].number
+            for name in names[1:]:
+                part = b.binary("muli", part, self.named[name].number)
+            part = part if factor == 1 else b.binary("muli", part, b.integer(factor, i64))
+            total = part if total is None else b.binary("addi", total, part)
+        assert total is not None, "a number that depends on no size"
+        const = formula.const
+        return b.binary("addi", total, b.integer(const, i64)) if const else total
+
+    def index(self, b: OpBuilder, formula: Formula) -> Index:
+        """Return a formula as an index: a number where it is one, else computed."""
+        if not formula.terms:
+            return formula.const
+        return b.one("arith.index_cast", ir.IndexType.get(), self.total(b, formula))
+
+
 def mask_lengths(module: ir.Module, family: Family) -> list[list[SizesOfDim]]:
     """Rewrite a program for the bounds of `family` so that it serves every size up to them.
 
@@ -63,7 +106,7 @@ def mask_lengths(module: ir.Module, family: Family) -> list[list[SizesOfDim]]:
         rules = RuleTable()
         kept, results = _apart(main, rules, family, ends)
         for op in walk(main):
-            if not op.name.startswith((*CONTROL, *_FREE)) and op not in kept:
+            if not op.name.startswith((*CONTROL, *_FREE)) and kept.isdisjoint(op.results):
                 _mask(op, rules, family, ends)
         for constant in family.constants:
             _computed(constant, ends)
@@ -71,17 +114,17 @@ def mask_lengths(module: ir.Module, family: Family) -> list[list[SizesOfDim]]:
 
 
 def _apart(
-    main: ir.Operation, rules: RuleTable, family: Family, ends: Mapping[str, Size]
-) -> tuple[set[ir.Operation], list[list[SizesOfDim]]]:
-    """Keep the sizes in products apart; return the reshapes that do so, and the sizes of each dim of each result."""
+    main: ir.Operation, rules: RuleTable, family: Family, ends: Ends
+) -> tuple[set[ir.Value], list[list[SizesOfDim]]]:
+    """Keep the sizes in products apart; return what reshapes make for that, and the sizes of the dims of results."""
     ops = [op for op in walk(main) if not _within_body(op) and op.name not in _FREE[:2]]
     rows = Rows(family, ops, rules)
     rows.find()
-    apart = SizesApart(family, rows, {name: size.end for name, size in ends.items()})
+    apart = SizesApart(family, rows, {name: size.end for name, size in ends.named.items()})
     apart.run()
     results = _results(main, family, apart)
     apart.clean()
-    return set(apart.reshapes), results
+    return {op.results[0] for op in apart.reshapes}, results
 
 
 def _results(main: ir.Operation, family: Family, apart: SizesApart) -> list[list[SizesOfDim]]:
@@ -90,15 +133,16 @@ def _results(main: ir.Operation, family: Family, apart: SizesApart) -> list[list
     marks, types = port_attrs(main, "res_attrs"), []
     for k, (value, mark) in enumerate(zip(list(end.operands), marks)):
         for d, formula in enumerate(family.shape(value)):
-            if formula.terms and not formula.is_product:
+            if formula.terms and not formula.is_product and not formula.is_sum:
                 fail(
                     main,
-                    f"dim {d} of a result is {formula}: a dim of a result is a number, a size, or a product of sizes",
+                    f"dim {d} of a result is {formula}: a dim of a result is a number, a size, a product of sizes, or "
+                    "a sum that is never below 0",
                 )
         given, row = apart.split(value, OpBuilder.before(end))
         end.operands[k] = given
         types.append(given.type)
-        parts = [[part.formula.dim or part.extent for part in one] for one in row]
+        parts = [[part.size for part in one] for one in row]
         found.append([tuple(sizes) for sizes in parts])
         names = [size if isinstance(size, str) else "" for sizes in parts for size in sizes]
         if any(names):
@@ -121,7 +165,7 @@ def _spread(attr: LayoutAttr, counts: Sequence[int]) -> ir.Attribute:
     return LayoutAttr.make(Layout.blocks(axes, layout.partial))
 
 
-def _arguments(main: ir.Operation, family: Family) -> dict[str, Size]:
+def _arguments(main: ir.Operation, family: Family) -> Ends:
     """Add an argument for each size; return the sizes as values."""
     block, kind = body_of(main), main.attributes["function_type"].value
     scalar = tensor_type([], ir.IntegerType.get_signless(64))
@@ -134,13 +178,15 @@ def _arguments(main: ir.Operation, family: Family) -> dict[str, Size]:
     b = OpBuilder(ir.InsertionPoint.at_block_begin(block), main.location)
     numbers = [b.element(value) for value in added]
     index = ir.IndexType.get()
-    return {
-        dim.name: Size(number, b.one("arith.index_cast", index, number))
-        for dim, number in zip(family.dims, numbers)
-    }
+    return Ends(
+        {
+            dim.name: Size(number, b.one("arith.index_cast", index, number))
+            for dim, number in zip(family.dims, numbers)
+        }
+    )
 
 
-def _mask(op: ir.Operation, rules: RuleTable, family: Family, ends: Mapping[str, Size]) -> None:
+def _mask(op: ir.Operation, rules: RuleTable, family: Family, ends: Ends) -> None:
     """Keep what lies behind a size out of the reductions of an op; refuse what it cannot have."""
     captured = captured_by(op)
     values = [*op.operands, *[c.value for c in captured], *op.results]
@@ -153,7 +199,11 @@ def _mask(op: ir.Operation, rules: RuleTable, family: Family, ends: Mapping[str,
         return
     number, _ = rules.rule(op)
     rule = rules.rules[number]
-    found = _factors(op, rule, values, len(op.operands), family)
+    along = op.attributes["dim"].value if op.name == "tensor.concat" else None
+    found = _factors(op, rule, values, len(op.operands), family, along)
+    if along is not None:
+        _concat(op, along, family, ends)
+        return
     bounds = {}
     for factor, formula in found.items():
         kind = rule.factors[factor].kind
@@ -161,7 +211,7 @@ def _mask(op: ir.Operation, rules: RuleTable, family: Family, ends: Mapping[str,
             continue  # what a scan has made of the elements before the end does not change behind it
         if kind not in (REDUCTION, JOINED) or not op.name.startswith("linalg."):
             _refuse(op, formula)
-        bounds[factor] = ends[str(formula.dim)]
+        bounds[factor] = ends.of(formula)
     if not rule.padding_safe:
         fail(
             op,
@@ -172,35 +222,62 @@ def _mask(op: ir.Operation, rules: RuleTable, family: Family, ends: Mapping[str,
         mask(op, bounds)
 
 
-def _slice(op: ir.Operation, family: Family, ends: Mapping[str, Size]) -> None:
-    """Let a slice take all of a dim whose size a call chooses, its first place or its last one; refuse any other."""
+def _slice(op: ir.Operation, family: Family, ends: Ends) -> None:
+    """Let a slice take a part that is there for all sizes; refuse any other."""
     source = op.operands[0]
-    offsets = family.offsets.get(op) or tuple(Formula(n) for n in static_offsets(op))
+    offsets = family.offsets.get(op.results[0]) or tuple(Formula(n) for n in static_offsets(op))
     extents, strides = static_sizes(op), static_strides(op)
+    taken = family.extents.get((op.results[0], "static_sizes")) or tuple(
+        Formula(n) for n in extents
+    )
     for d, formula in enumerate(family.shape(source)):
         if not formula.terms:
             continue
-        whole = offsets[d] == Formula(0) and extents[d] == source.type.shape[d] and strides[d] == 1
-        ends_of_dim = [Formula(0), Formula(formula.const - 1, formula.terms)]
-        if is_merged(formula):
-            ends_of_dim.pop()  # elements lie where the bounds put them
-        if not whole and (extents[d] != 1 or offsets[d] not in ends_of_dim):
-            _refuse(op, formula, "a slice takes all of it, the first place or the last")
-    if op not in family.offsets:
+        whole = offsets[d] == Formula(0) and taken[d] == formula and strides[d] == 1
+        first = offsets[d] == Formula(0) and extents[d] == 1
+        if whole or first:
+            continue
+        if is_merged(formula):  # elements lie where the bounds put them
+            _refuse(op, formula, "a slice takes all of it, or the first place")
+        left = formula.plus(offsets[d], -1).plus(taken[d], -1)
+        is_part = static_offsets(op)[d] != DYNAMIC and (not taken[d].terms or taken[d].is_sum)
+        if strides[d] != 1 or not is_part or not left.is_never_negative:
+            _refuse(op, formula, "a slice takes a part that there is for all sizes")
+    if op.results[0] not in family.offsets:
         return
-    b, number, index = OpBuilder.before(op), 0, ir.IndexType.get()
+    b, number = OpBuilder.before(op), 0
     given = list(op.operands)[1:]
     moved: list[Index] = []
     for static, formula in zip(static_offsets(op), offsets):
-        if formula.terms:
-            moved.append(b.one("arith.index_cast", index, _total(b, formula, ends)))
-        elif static == DYNAMIC:
+        if static == DYNAMIC:
             moved.append(given[number])
             number += 1
         else:
-            moved.append(static)
+            moved.append(ends.index(b, formula))
     made = b.extract_slice(source, op.results[0].type, moved, extents, strides)
+    family.shapes[made] = family.shape(op.results[0])
     op.results[0].replace_all_uses_with(made)
+    op.erase()
+
+
+def _concat(op: ir.Operation, along: int, family: Family, ends: Ends) -> None:
+    """Put each piece behind the end of the one before it, where that depends on sizes."""
+    extents = [family.shape(piece)[along] for piece in op.operands]
+    for formula in extents:
+        if formula.terms and not formula.is_sum:
+            _refuse(op, formula, "a dim is a number, a size, or a sum that is never below 0")
+    begins = list(accumulate(extents[:-1], Formula.plus, initial=Formula(0)))
+    if not any(begin.terms for begin in begins):
+        return
+    b, result = OpBuilder.before(op), op.results[0]
+    whole = b.empty(result.type)
+    for piece, begin in zip(
+        op.operands, begins
+    ):  # in order: what lies behind an end is written over
+        places = [ends.index(b, begin) if d == along else 0 for d in range(result.type.rank)]
+        whole = b.insert_slice(piece, whole, places)
+        family.shapes[whole] = family.shape(result)
+    result.replace_all_uses_with(whole)
     op.erase()
 
 
@@ -215,23 +292,28 @@ def _within_body(op: ir.Operation) -> bool:
 
 
 def _factors(
-    op: ir.Operation, rule: Rule, values: Sequence[ir.Value], operands: int, family: Family
+    op: ir.Operation,
+    rule: Rule,
+    values: Sequence[ir.Value],
+    operands: int,
+    family: Family,
+    along: int | None = None,
 ) -> dict[int, Formula]:
-    """Return the size of each factor that has one which a call chooses."""
+    """Return the size of each factor that has one which a call chooses. along: a dim that is left out."""
     found: dict[int, Formula] = {}
     for t, (value, dims) in enumerate(zip(values, rule.tensors)):
         if not is_tensor(value.type):
             continue
         for d, formula in enumerate(family.shape(value)):
             row = dims[d] if dims is not None else ()
-            if not formula.terms:
+            if not formula.terms or d == along:
                 continue
             if len(row) != 1:
                 _refuse(op, formula, "a reshape keeps such a dim apart")
-            if formula.dim is None and (
+            if not formula.is_sum and (
                 not is_merged(formula) or rule.factors[row[0]].kind != PARALLEL
             ):
-                _refuse(op, formula, "a dim is a number or one size")
+                _refuse(op, formula, "a dim is a number, a size, or a sum that is never below 0")
             captured = operands <= t < len(rule.operands)
             if captured and rule.factors[row[0]].kind not in (PARALLEL, REDUCTION):
                 continue  # read at computed places, which are places of elements
@@ -259,7 +341,7 @@ def _refuse(op: ir.Operation, formula: Formula, right: str = "") -> None:
     fail(op, f"{op.name}: along a dim of size {formula}, which is known at run time: {more}")
 
 
-def _computed(constant: CountedConstant, ends: Mapping[str, Size]) -> None:
+def _computed(constant: CountedConstant, ends: Ends) -> None:
     """Compute a number from the sizes where the program had the one for the bounds."""
     op, result = constant.op, constant.op.results[0]
     if any(use.owner.name.startswith("scf.") for use in result.uses):
@@ -274,11 +356,9 @@ def _computed(constant: CountedConstant, ends: Mapping[str, Size]) -> None:
     op.erase()
 
 
-def _scalar(
-    b: OpBuilder, constant: CountedConstant, element: ir.Type, ends: Mapping[str, Size]
-) -> ir.Value:
+def _scalar(b: OpBuilder, constant: CountedConstant, element: ir.Type, ends: Ends) -> ir.Value:
     """Compute a number of a type, in the ops that `canonicalize` leaves as they are."""
-    i64, total = ir.IntegerType.get_signless(64), _total(b, constant.formula, ends)
+    i64, total = ir.IntegerType.get_signless(64), ends.total(b, constant.formula)
     if isinstance(element, ir.IndexType):
         return b.one("arith.index_cast", element, total)
     if isinstance(element, ir.IntegerType):
@@ -290,16 +370,3 @@ def _scalar(
         "divf", b.constant(ir.FloatAttr.get(f64, 1.0)), b.one("arith.sitofp", f64, total)
     )
     return number if element == f64 else b.one("arith.truncf", element, number)
-
-
-def _total(b: OpBuilder, formula: Formula, ends: Mapping[str, Size]) -> ir.Value:
-    """Compute a formula, as an i64."""
-    i64, total = ir.IntegerType.get_signless(64), None
-    for names, factor in formula.terms:
-        part = ends[names[0]].number
-        for name in names[1:]:
-            part = b.binary("muli", part, ends[name].number)
-        part = part if factor == 1 else b.binary("muli", part, b.integer(factor, i64))
-        total = part if total is None else b.binary("addi", total, part)
-    assert total is not None, "a number that depends on no size"
-    return b.binary("addi", total, b.integer(formula.const, i64)) if formula.const else total
