@@ -67,7 +67,14 @@ def passes_with(
     if auto:
         passes = tuple("dist-place" if name == "dist-propagate" else name for name in passes)
     options: dict[str, list[str]] = {
-        name: [] for name in ("hint-apply", "remake-scores", "hint-budget", "select-kernels")
+        name: []
+        for name in (
+            "hint-apply",
+            "remake-scores",
+            "hint-budget",
+            "hint-recompute",
+            "select-kernels",
+        )
     }
     options["dist-place"] = ["explain=true"] if explain else []
     if machine is not None:
@@ -75,7 +82,7 @@ def passes_with(
 
         options["dist-place"].append(machine_option(machine))
     if kernels.disabled:
-        for name in ("select-kernels", "hint-budget", "remake-scores"):
+        for name in ("select-kernels", "hint-budget", "hint-recompute", "remake-scores"):
             options[name].append(f"disable={','.join(kernels.disabled)}")
     if kernels.enabled:
         options["select-kernels"].append(f"enable={','.join(kernels.enabled)}")

@@ -17,6 +17,7 @@ GLOBAL_PASSES = (
     "dist-legalize-redistribute",
     "dist-partition",
     "hint-budget",
+    "hint-recompute",
     "hint-slice",
     "select-kernels",
     "dist-fuse-collectives",

@@ -19,12 +19,14 @@ from meshweave.lowering.gpu.to_gpu import ToGpu
 from meshweave.lowering.host.program import LoweredProgram
 from meshweave.lowering.nests.fuse_kernels import FuseKernels
 from meshweave.lowering.nests.limit_kernels import LimitKernels
+from meshweave.lowering.recompute import HintRecompute
 from meshweave.lowering.stages import lower
 from meshweave.targets import Goal
 from meshweave.verification.answer import Answer
 
 _ALL = (
     HintBudget,
+    HintRecompute,
     LowerCollectives,
     FuseKernels,
     LimitKernels,

@@ -44,6 +44,7 @@ from meshweave.transforms.slicing.ledger import (
     write_ledger,
 )
 from meshweave.transforms.slicing.slice import HintSlice, choose, extents_of_places
+from meshweave.transforms.slicing.works import keeps
 
 _NUMBERS = re.compile(r"hint\.(?:id|op) = \d+ : i64,? ?")
 _NAMES = re.compile(r"%[\w$.-]+")
@@ -78,14 +79,14 @@ class HintBudget(Pass):
                 if CHOSEN in region.attributes or not 0 <= which < len(ledger.regions):
                     continue
                 with at(region):
-                    asked = _asked(region, which, ledger)
+                    asked = asked_of(region, which, ledger)
                 if asked is not None:
                     alike = known.setdefault(_form(region, asked), _Known())
                     search = _Search(module, asked, select, alike, later if alike.nbytes else None)
                     _decide(search, region, ledger, self.cache_bytes or self._cache())
                     write_ledger(module, ledger)
             if later:
-                taken = _taken(copied(module), ledger, select)
+                taken = bytes_taken(copied(module), ledger, select)
                 for close in later:
                     close(taken)
                 write_ledger(module, ledger)
@@ -95,7 +96,7 @@ class HintBudget(Pass):
 
 
 @dataclass(frozen=True)
-class _BudgetRequest:
+class BudgetRequest:
     """Hold what a region asks for.
 
     axes: its time axes. said: its `slice`. budget: what it may take; None: what the cache holds.
@@ -107,23 +108,24 @@ class _BudgetRequest:
     budget: StatedHint | None
 
 
-def _asked(region: ir.Operation, which: int, ledger: Ledger) -> _BudgetRequest | None:
+def asked_of(region: ir.Operation, which: int, ledger: Ledger) -> BudgetRequest | None:
+    """Return what a region asks for; None where its number of slices is not open and no budget is said."""
     effective = ledger.effective(which)
     said, budget, order = (effective.get(key) for key in ("slice", "peak_bytes", "order"))
     if said is not None:
         axes = said.hint.parsed
         if budget is None and not any(axis.is_open for axis in axes):
             return None
-        return _BudgetRequest(which, axes, said, budget)
+        return BudgetRequest(which, axes, said, budget)
     axes = (TimeAxis(_free_name(region, ledger)),)
     if budget is not None:
-        return _BudgetRequest(which, axes, None, budget)
+        return BudgetRequest(which, axes, None, budget)
     depth_first = (
         order is not None and order.region == which and order.hint.parsed.schedule == "dfs"
     )
     if not depth_first or "width" in effective or _slices_near(which, ledger):
         return None
-    return _BudgetRequest(which, axes, None, None)
+    return BudgetRequest(which, axes, None, None)
 
 
 def _free_name(region: ir.Operation, ledger: Ledger) -> str:
@@ -180,7 +182,7 @@ class _Search:
     """
 
     module: ir.Module
-    asked: _BudgetRequest
+    asked: BudgetRequest
     select: SelectKernels
     known: _Known
     later: list[Callable[[Mapping[int, int]], None]] | None = None
@@ -203,7 +205,7 @@ class _Search:
             if number(region, REGION) == self.asked.which:
                 _choose(region, self.asked.axes, option, count)
         try:
-            taken = _taken(clone, read_ledger(self.module), self.select)
+            taken = bytes_taken(clone, read_ledger(self.module), self.select)
         except CompileError as error:
             said = error.message.rsplit(" is infeasible: ", 1)[-1].split("; ", 1)[0]
             self.known.problem = self.known.problem or said
@@ -221,7 +223,7 @@ class _Search:
         )
 
 
-def _taken(clone: ir.Module, ledger: Ledger, select: SelectKernels) -> Mapping[int, int]:
+def bytes_taken(clone: ir.Module, ledger: Ledger, select: SelectKernels) -> Mapping[int, int]:
     """Lower a copy of a program; return the intermediate bytes of each region."""
     write_ledger(clone, ledger)
     for region in regions_of(clone):
@@ -235,7 +237,7 @@ def _taken(clone: ir.Module, ledger: Ledger, select: SelectKernels) -> Mapping[i
     return region_bytes(lower(clone, engines_of(select.target)[0], verify=False))
 
 
-def _form(region: ir.Operation, asked: _BudgetRequest) -> Hashable:
+def _form(region: ir.Operation, asked: BudgetRequest) -> Hashable:
     """Return what regions that take as many bytes share: their ops, whatever their names, and what they ask for."""
     text = region.get_asm(enable_debug_info=False, use_local_scope=True, assume_verified=True)
     text = _NUMBERS.sub("", text)
@@ -275,7 +277,7 @@ def _choose(region: ir.Operation, axes: Sequence[TimeAxis], option: _Option, cou
     end.operands[option.result] = b.one("hint.place", value.type, value, layout=layout)
 
 
-def _options(region: ir.Operation, asked: _BudgetRequest) -> list[_Option]:
+def _options(region: ir.Operation, asked: BudgetRequest) -> list[_Option]:
     """Return the ways to lay the open axis, major dims first; without a budget the one that hint-slice takes."""
     placed = extents_of_places(region)
     names = [axis.name for axis in asked.axes if axis.is_open]
@@ -315,6 +317,8 @@ def _usual(region: ir.Operation, name: str, options: Sequence[_Option]) -> list[
 def _decide(search: _Search, region: ir.Operation, ledger: Ledger, cache: int) -> None:
     """Choose a number of slices, write it on the region, and settle the budget in the ledger."""
     asked = search.asked
+    if asked.budget is not None and asked.said is None and keeps(region.regions[0].blocks[0]):
+        return  # hint-recompute looks at it
     open_axes = [axis for axis in asked.axes if axis.is_open]
     if len(open_axes) > 1:
         names = ", ".join(axis.name for axis in open_axes)
@@ -359,7 +363,7 @@ def _in_one_piece(search: _Search, region: ir.Operation, ledger: Ledger) -> None
 
 
 def _check(
-    region: ir.Operation, asked: _BudgetRequest, search: _Search, option: _Option, ledger: Ledger
+    region: ir.Operation, asked: BudgetRequest, search: _Search, option: _Option, ledger: Ledger
 ) -> None:
     """Settle the budget of a region whose number of slices is said."""
     nbytes = search.nbytes(option, 0)
@@ -414,7 +418,7 @@ def _least(search: _Search, options: Sequence[_Option]) -> tuple[int, int, _Opti
 
 def _close(
     region: ir.Operation,
-    asked: _BudgetRequest,
+    asked: BudgetRequest,
     ledger: Ledger,
     nbytes: int,
     count: int,

@@ -30,13 +30,13 @@ def blocks(count: int, scale: float = 0.0) -> Any:
 def measured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The lowerings that were made to measure."""
     found: list[int] = []
-    taken = budget._taken
+    taken = budget.bytes_taken
 
     def counted(*args: Any) -> Any:
         found.append(1)
         return taken(*args)
 
-    monkeypatch.setattr(budget, "_taken", counted)
+    monkeypatch.setattr(budget, "bytes_taken", counted)
     return found
 
 

@@ -1,0 +1,157 @@
+"""hint-recompute: keep the budget of a region that slices do not cut by computing values again instead of keeping them.
+
+before:  a = f(x) .. b = g(a) .. c = h(b, a), in a region with peak_bytes where `a` is kept from g to h
+after:   a = f(x) .. b = g(a) .. a' = f(x) {hint.again = 0}, c = h(b, a')
+
+That is a step of training: what the forward ops leave for the backward ones is kept for long. A front of predicted time
+over bytes is drawn by `meshweave.plan.recompute`; of its points the first one is taken whose bytes, planned by the
+lowering itself in a copy of the program, are within the budget. hint-budget has left such a region open.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+from meshweave.hints.ledger import HONOURED, INFEASIBLE, Ledger, Outcome
+from meshweave.ir.bindings import ir
+from meshweave.lowering.budget import BudgetRequest, asked_of, bytes_taken
+from meshweave.plan.placement.prices import MachinePrices
+from meshweave.plan.recompute import Tradeoff, least_seconds, schedule, tradeoffs
+from meshweave.transforms.base import Pass, at, copied, mesh_of_module
+from meshweave.transforms.kernels.select_kernels import SelectKernels
+from meshweave.transforms.slicing.ledger import (
+    CHOSEN,
+    REGION,
+    number,
+    ops_met,
+    read_ledger,
+    regions_of,
+    settle,
+    write_ledger,
+)
+from meshweave.transforms.slicing.works import BlockWorks, run_again, works_of
+
+MOST_MEASURED = 8
+"""Points of the front that are planned by the lowering."""
+
+
+@dataclass(frozen=True)
+class HintRecompute(Pass):
+    """Compute values of a region again where its budget asks for it.
+
+    cache_bytes, disable, target: as for hint-budget.
+    """
+
+    name: ClassVar[str] = "hint-recompute"
+    cache_bytes: int = 0
+    disable: tuple[str, ...] = ()
+    target: str = "cpu"
+
+    def run(self, module: ir.Module) -> None:
+        context = module.operation.context
+        with context, ir.Location.unknown(context):
+            ledger = read_ledger(module)
+            select = SelectKernels(self.disable, target=self.target, cache_bytes=self.cache_bytes)
+            for region in regions_of(module):
+                which = number(region, REGION)
+                if CHOSEN in region.attributes or not 0 <= which < len(ledger.regions):
+                    continue
+                with at(region):
+                    asked = asked_of(region, which, ledger)
+                if asked is not None and asked.said is None and asked.budget is not None:
+                    _decide(_MeasuredFront(module, region, asked, select), ledger)
+                    write_ledger(module, ledger)
+
+
+@dataclass
+class _MeasuredFront:
+    """Measure points of the front of a region."""
+
+    module: ir.Module
+    region: ir.Operation
+    asked: BudgetRequest
+    select: SelectKernels
+
+    @cached_property
+    def works(self) -> BlockWorks:
+        """Return the ops of the region."""
+        return _works(self.region, self.module)
+
+    @cached_property
+    def front(self) -> list[Tradeoff]:
+        """Return the points, from nothing that runs again on."""
+        return tradeoffs(self.works.joined)
+
+    def nbytes(self, point: Tradeoff) -> int:
+        """Return the intermediate bytes of the region with a point of the front."""
+        clone = copied(self.module)
+        for region in regions_of(clone):
+            if number(region, REGION) == self.asked.which:
+                _apply(region, clone, point)
+        taken = bytes_taken(clone, read_ledger(self.module), self.select)
+        return taken.get(self.asked.which, 0)
+
+
+def _works(region: ir.Operation, module: ir.Module) -> BlockWorks:
+    return works_of(region.regions[0].blocks[0], mesh_of_module(module), MachinePrices())
+
+
+def _apply(region: ir.Operation, module: ir.Module, point: Tradeoff) -> None:
+    """Let the works of a point run again, and the region run in one piece."""
+    if point.again:
+        works = _works(region, module)
+        run_again(works, schedule(works.joined, point.again))
+    region.attributes[CHOSEN] = ir.StringAttr.get("")
+
+
+def _decide(choice: _MeasuredFront, ledger: Ledger) -> None:
+    """Choose what runs again, write it in the region, and settle the budget in the ledger."""
+    said, region = choice.asked.budget, choice.region
+    assert said is not None
+    limit = said.hint.parsed
+    point, nbytes = _found(choice, limit)
+    met = ops_met(region, ledger)
+    if nbytes <= limit:
+        outcome = Outcome(HONOURED, f"{_price(choice, point)}: {nbytes:,} bytes of {limit:,}")
+    else:
+        reason = f"the least possible is {nbytes:,} bytes, {_price(choice, point)}"
+        outcome = Outcome(INFEASIBLE, reason, f"allow {nbytes} bytes")
+    _apply(region, choice.module, point)
+    settle(ledger, [said], met, outcome, region)
+
+
+def _found(choice: _MeasuredFront, limit: int) -> tuple[Tradeoff, int]:
+    """Return the first point of the front whose bytes are within the limit, else that of the fewest bytes."""
+    nothing = Tradeoff(frozenset(), 0, 0.0)
+    known = {0: choice.nbytes(nothing)}
+    if known[0] <= limit or len(choice.front) == 1:
+        return nothing, known[0]
+    front, low, high = choice.front, 0, len(choice.front)
+    while high - low > 1 and len(known) <= MOST_MEASURED:
+        beyond = known[low] - front[low].peak  # what the lowering takes more than the row says
+        likely = [n for n in range(low + 1, high) if front[n].peak + beyond <= limit]
+        now = likely[0] if likely else high - 1
+        known[now] = choice.nbytes(front[now])
+        low, high = (low, now) if known[now] <= limit else (now, high)
+    fits = [n for n, nbytes in known.items() if nbytes <= limit]
+    best = min(fits) if fits else min(known, key=lambda n: (known[n], n))
+    return front[best], known[best]
+
+
+def _price(choice: _MeasuredFront, point: Tradeoff) -> str:
+    """Say what runs again, and what that costs."""
+    if not point.again:
+        return "one piece"
+    works, row = choice.works, choice.works.joined
+    again = sorted(point.again)
+    price, whole = works.price(again), works.price(range(len(row.works)))
+    ops = sum(len(row.members[n]) for n in again)
+    bound = least_seconds(row, point.peak)
+    received = f", {price.received:,} bytes received" if price.received else ""
+    return (
+        f"one piece in which {ops} ops run again ({price.flops:,} floating operations, {price.nbytes:,} bytes read "
+        f"and written{received}; {1000 * price.seconds:.3g} ms predicted, {price.seconds / whole.seconds:.1%} of the "
+        f"region; at least {1000 * bound:.3g} ms by bound)"
+    )

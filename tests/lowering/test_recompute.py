@@ -1,0 +1,91 @@
+"""Steps of training within a budget: the same bits in fewer bytes, on any mesh; what cannot be is refused."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import meshweave as mw
+from meshweave.errors import CompileError
+
+LAYERS = 6
+SPLIT = [("[_, tp]", "[tp]") if k % 2 == 0 else ("[tp, _]", "[_]") for k in range(LAYERS)]
+LAYOUTS: dict[str, Any] = {
+    "one=1": (None, None, None),
+    "dp=2, tp=2": (SPLIT, "[dp, _]", "[dp, _]"),
+}
+
+
+def loss(ps: Any, x: Any, y: Any) -> Any:
+    for w, b in ps:
+        x = mw.tanh(x @ w + b)
+    return mw.mean((x - y) ** 2)
+
+
+def step(ps: Any, x: Any, y: Any) -> Any:
+    value, slopes = mw.value_and_grad(loss)(ps, x, y)
+    return value, [(w - 0.1 * dw, b - 0.1 * db) for (w, b), (dw, db) in zip(ps, slopes)]
+
+
+def within(nbytes: int | str, strength: str | None = None) -> Callable[..., Any]:
+    def hinted(ps: Any, x: Any, y: Any) -> Any:
+        with mw.hint(peak_bytes=nbytes, strength=strength):
+            return step(ps, x, y)
+
+    return hinted
+
+
+def arguments(rows: int = 255, width: int = 32) -> tuple[Any, Any, Any]:
+    r = np.random.default_rng(3)
+    ps = [
+        (r.normal(size=(width, width)).astype("f4") / 6, np.zeros(width, "f4"))
+        for _ in range(LAYERS)
+    ]
+    return ps, *(r.normal(size=(rows, width)).astype("f4") for _ in range(2))
+
+
+def flat(results: Any) -> list[np.ndarray[Any, Any]]:
+    value, moved = results
+    return [np.asarray(a) for a in (value, *(a for pair in moved for a in pair))]
+
+
+def said(report: Any) -> tuple[int, float]:
+    """How many ops run again, and the milliseconds that this takes, of the one reason in the ledger."""
+    (reason,) = {row.reason for row in report.ledger if row.hint.startswith("peak")}
+    found = re.search(r"(\d+) ops run again .* ([\d.e-]+) ms predicted", reason)
+    return (int(found[1]), float(found[2])) if found else (0, 0.0)
+
+
+@pytest.mark.parametrize("mesh", LAYOUTS)
+def test_a_step_within_a_budget_has_the_same_bits_in_fewer_bytes(mesh: str) -> None:
+    args, layouts = arguments(256 if "dp" in mesh else 255), LAYOUTS[mesh]
+    plain = mw.jit(step, mesh=mesh, in_layouts=layouts)
+    wanted, whole = flat(plain(*args)), plain.explain().report.arena_bytes
+    before = (0, 0.0)
+    for share, donated in ((1.0, ()), (0.9, ("ps",)), (0.75, ())):
+        limit = int(whole * share)
+        f = mw.jit(within(limit), mesh=mesh, in_layouts=layouts, donate=donated)
+        for one, other in zip(wanted, flat(f(*args)), strict=True):
+            np.testing.assert_array_equal(one, other)
+        report = f.explain().report
+        assert {row.outcome for row in report.ledger} <= {"honoured", "dead"}
+        assert report.certificate.proven and not report.certificate.unproven
+        assert said(report) >= before and (share == 1.0) == (said(report)[0] == 0)
+        assert report.regions[0].intermediate_bytes <= limit
+        before = said(report)
+
+
+def test_a_budget_that_no_choice_keeps_is_refused_with_the_least_or_gets_it() -> None:
+    args = arguments()
+    with pytest.raises(
+        CompileError, match=r"infeasible: the least possible is .* ops run again"
+    ) as e:
+        mw.jit(within("10KiB"))(*args)
+    least = int(re.search(r"allow (\d+) bytes", str(e.value))[1])  # type: ignore[index]
+    f, wanted = mw.jit(within("10KiB", "preferred")), flat(mw.jit(step)(*args))
+    for one, other in zip(wanted, flat(f(*args)), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert f.explain().report.regions[0].intermediate_bytes == least
+    mw.jit(within(least))(*args)
