@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -58,6 +59,27 @@ class Order:
         if found.type != wide:
             found = b.one("arith.extui", wide, found)
         return b.binary("xori", found, b.integer(-1, wide)) if self.descending else found
+
+    def last(self, b: OpBuilder, element: ir.Type) -> ir.Value:
+        """Make a number of a type that no other comes behind."""
+        if isinstance(element, ir.FloatType) and not self.total:
+            number = -math.inf if self.descending else math.nan
+            return b.constant(ir.FloatAttr.get(element, number))
+        bits = ir.IntegerType.get_signless(element.width)
+        return (
+            b.one("arith.bitcast", element, b.integer(self.last_bits(element), bits))
+            if (element != bits)
+            else b.integer(self.last_bits(element), bits)
+        )
+
+    def last_bits(self, element: ir.Type) -> int:
+        """Return the bits of that number, as an integer with a sign: floats by their bits."""
+        highest = (1 << (element.width - 1)) - 1
+        if isinstance(element, ir.FloatType):
+            return -1 if self.descending else highest
+        if element.width == 1 or self.unsigned:
+            return 0 if self.descending else -1
+        return -highest - 1 if self.descending else highest
 
     def _float_code(self, b: OpBuilder, element: ir.Value) -> ir.Value:
         """Flip the sign of the bits of positive numbers, all bits of negative ones."""

@@ -15,6 +15,7 @@ from meshweave.ir.ops import replace_op
 from meshweave.ir.sorting import Order, order, taken
 from meshweave.layout.layout import Layout
 from meshweave.transforms.partitioning.local import Local, axis_index
+from meshweave.transforms.partitioning.place import CutDim, GlobalIndex
 
 
 def fix_order(op: ir.Operation, operands: Sequence[Layout | None], local: Local) -> None:
@@ -45,7 +46,12 @@ def fix_sort(op: ir.Operation, operands: Sequence[Layout | None], local: Local) 
     if local.mesh.axis_count(axes) == 1:
         return
     b, how, values = OpBuilder.before(op), Order.of(op), list(op.operands)
+    assert layout is not None
     places, size = op.results[-1], values[0].type.shape[dim]
+    whole = local.uneven.get(values[0], tuple(values[0].type.shape))[dim]
+    if values[0] in local.uneven and whole != size * local.mesh.axis_count(axes):
+        end = GlobalIndex.of(b, CutDim.of(layout, dim, whole), local)
+        values[0] = _padded_last(b, values[0], dim, end, how)
     if size == 1:
         own, moved = b.fill(b.integer(0, places.type.element_type), places.type), values
     else:
@@ -56,7 +62,20 @@ def fix_sort(op: ir.Operation, operands: Sequence[Layout | None], local: Local) 
     ends = {"axes": axes_attr(axes), "dim": i64(dim), **how.attributes}
     made = list(b.op("dist.merge", [v.type for v in moved], moved, **ends).results)
     made = [*made, own] if len(made) == len(values) else made
+    for old, new in zip(op.results, made, strict=True):
+        if old in local.uneven:
+            local.uneven[new] = local.uneven[old]
     replace_op(op, made)
+
+
+def _padded_last(b: OpBuilder, keys: ir.Value, dim: int, end: GlobalIndex, how: Order) -> ir.Value:
+    """Return keys with numbers in the place of padding that no other comes behind: of equal ones it is the last."""
+    last = how.last(b, keys.type.element_type)
+
+    def body(inner: OpBuilder, arguments: list[ir.Value]) -> ir.Value:
+        return inner.select(end.inside(inner, inner.loop_index(dim)), arguments[0], last)
+
+    return b.elementwise([keys], b.empty(keys.type), body)
 
 
 def _in_whole(b: OpBuilder, places: ir.Value, axes: Sequence[str], size: int) -> ir.Value:

@@ -521,7 +521,7 @@ def _sort(op: ir.Operation, captured: list[Captured]) -> Rule:
     factors = [Factor(n, kind if d == along else PARALLEL) for d, n in enumerate(shape)]
     row: Dims = tuple((d,) for d in range(len(shape)))
     dims: list[Dims | None] = [row] * (len(types) + len(results))
-    return _rule(op.name, factors, types, results, dims, even=(along,))
+    return _rule(op.name, factors, types, results, dims)
 
 
 def _lapack(op: ir.Operation, captured: list[Captured]) -> Rule:

@@ -6,6 +6,7 @@ part in that same order.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from meshweave.dialects.dist import axes_of
@@ -15,6 +16,7 @@ from meshweave.verification.said import NotReadError
 from meshweave.verification.terms.indices import (
     Expr,
     Var,
+    inside,
     of_var,
     plus,
     quotient,
@@ -23,8 +25,10 @@ from meshweave.verification.terms.indices import (
     variables,
 )
 from meshweave.verification.terms.lookups import gather
-from meshweave.verification.terms.orders import in_order, ordered
+from meshweave.verification.terms.masks import is_plain
+from meshweave.verification.terms.orders import before_last, in_order, ordered
 from meshweave.verification.terms.ranks import index_var
+from meshweave.verification.terms.scalars import apply
 from meshweave.verification.terms.terms import MixedError, Term
 from meshweave.verification.walk import ProgramWalk, handles
 
@@ -77,6 +81,18 @@ def _read_at(walk: ProgramWalk, table: Term, places: Term) -> Term:
         raise NotReadError("a sort over places that mix") from None
 
 
+def _last(walk: ProgramWalk, how: Order, element: ir.Type) -> Term:
+    """Return a number of a type that no other comes behind, as `Order.last` makes it."""
+    terms, kind = walk.terms, walk.type_text(element)
+    if isinstance(element, ir.IntegerType):
+        bits = how.last_bits(element)
+        return terms.constant(kind, bits % 2 if element.width == 1 else bits)
+    if how.total:
+        bits = terms.constant(f"i{element.width}", how.last_bits(element))
+        return apply(terms, "arith.bitcast", (), kind, [bits])
+    return terms.constant(kind, -math.inf if how.descending else "nan")
+
+
 @handles("dist.merge")
 def _merge(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
     """Read what ranks have in order as read at places of an order, and the result at places of that of all."""
@@ -103,12 +119,18 @@ def _merge(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
         return terms.composed(view, {**values, small: remainder(big, size)})
 
     here = plus(times(member, size), of_var(along))
-    places = _ordered(walk, how, of_all(own, b), Var("b", "0", count), here)
+    every, bound = of_all(own, b), Var("b", "0", count)
+    most = before_last(terms, every, bound, _last(walk, how, op.operands[0].type.element_type))
+    ends = Var("g", "0", count if most is None else most)
+    every = terms.composed(every, {bound: of_var(Var("b", "0", ends.size))})
+    places = _ordered(walk, how, every, Var("b", "0", ends.size), here)
+    guards = [] if inside(here, ends.size) else [(here, ends.size)]
+    places = terms.composed(places, {}, guards)
     found = []
     for table, _ in [(keys, place), *rest]:
-        whole = of_all(table, g)
-        is_place = terms.nodes[whole.node].op == "iota" and whole.exprs == (
-            of_var(Var("g", "0", count)),
-        )
+        whole = terms.composed(of_all(table, g), {Var("g", "0", count): of_var(ends)})
+        if not is_plain(whole):
+            raise NotReadError("a merge of what holds padding")
+        is_place = terms.nodes[whole.node].op == "iota" and whole.exprs == (of_var(ends),)
         found.append(places if is_place and not whole.guards else _read_at(walk, whole, places))
     return found

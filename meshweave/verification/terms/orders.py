@@ -42,11 +42,11 @@ def in_order(terms: Terms, view: Term, along: Var) -> tuple[Term, Term] | None:
     A place in a part that begins elsewhere is that of a tensor of places. along: what numbers the places of the order.
     """
     node = terms.nodes[view.node]
-    if not is_plain(view):
-        return None
     if along.size == 1:  # there is only one order
         number = as_place(terms, view)
         return (view if number is None else terms.iota(number)), terms.iota(Expr(0))
+    if not is_plain(view):
+        return None
     if node.op == "gather":
         table, *indices = _reads(terms, view)
         place = _place(terms, indices[0]) if len(indices) == 1 else None
@@ -61,10 +61,21 @@ def in_order(terms: Terms, view: Term, along: Var) -> tuple[Term, Term] | None:
         table = terms.iota(plus(begin, of_var(Var("g", "0", size))))
     else:
         return None
-    if place is None or place.exprs[-1] != of_var(along) or not is_plain(table):
+    if place is None or place.exprs[-1] != of_var(along):
         return None
     within = [v for e in (*table.exprs, *place.exprs[:-1]) for v in variables(e)]
     return None if along in within else (table, place)
+
+
+def before_last(terms: Terms, keys: Term, bound: Var, last: Term) -> int | None:
+    """Return how many keys, numbered by `bound`, come before those that are all one number; None where none are.
+
+    last: a number that no other comes behind: keys of it that lie behind all others come behind these.
+    """
+    for expr, size, fill in zip(keys.exprs, terms.sizes[keys.node], keys.fills):
+        if expr == of_var(bound) and size is not None and size < bound.size:
+            return size if fill is not None and Term(fill) == last else None
+    return None
 
 
 def first_of_blocks(terms: Terms, table: Term, indices: Sequence[Term]) -> Term | None:
