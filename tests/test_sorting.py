@@ -287,6 +287,13 @@ def test_what_ranks_merge_is_proven_and_a_wrong_one_is_not() -> None:
     }
     for right, wrong in wrongs.items():
         assert right in local and status(on("x=2", text), local.replace(right, wrong)) != 0
+    text = sorts((5, 7), 1, ("[_, x]", "[_, x]"))
+    local = partitioned("x=2", text)
+    for wrong in (
+        local.replace("0x7FC00000", "0x7F800000"),
+        local.replace("%c7 = arith.constant 7", "%c7 = arith.constant 6"),
+    ):
+        assert wrong != local and status(on("x=2", text), wrong) != 0
 
 
 def test_gradients_of_a_sort_move_as_much() -> None:

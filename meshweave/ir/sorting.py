@@ -65,16 +65,12 @@ class Order:
         if isinstance(element, ir.FloatType) and not self.total:
             number = -math.inf if self.descending else math.nan
             return b.constant(ir.FloatAttr.get(element, number))
-        bits = ir.IntegerType.get_signless(element.width)
-        return (
-            b.one("arith.bitcast", element, b.integer(self.last_bits(element), bits))
-            if (element != bits)
-            else b.integer(self.last_bits(element), bits)
-        )
+        bits = b.integer(self.last_bits(element), ir.IntegerType.get_signless(element.width))
+        return bits if bits.type == element else b.one("arith.bitcast", element, bits)
 
     def last_bits(self, element: ir.Type) -> int:
         """Return the bits of that number, as an integer with a sign: floats by their bits."""
-        highest = (1 << (element.width - 1)) - 1
+        highest: int = (1 << (element.width - 1)) - 1
         if isinstance(element, ir.FloatType):
             return -1 if self.descending else highest
         if element.width == 1 or self.unsigned:

@@ -28,7 +28,6 @@ from meshweave.verification.terms.lookups import gather
 from meshweave.verification.terms.masks import is_plain
 from meshweave.verification.terms.orders import before_last, in_order, ordered
 from meshweave.verification.terms.ranks import index_var
-from meshweave.verification.terms.scalars import apply
 from meshweave.verification.terms.terms import MixedError, Term
 from meshweave.verification.walk import ProgramWalk, handles
 
@@ -81,15 +80,14 @@ def _read_at(walk: ProgramWalk, table: Term, places: Term) -> Term:
         raise NotReadError("a sort over places that mix") from None
 
 
-def _last(walk: ProgramWalk, how: Order, element: ir.Type) -> Term:
-    """Return a number of a type that no other comes behind, as `Order.last` makes it."""
+def _last(walk: ProgramWalk, how: Order, element: ir.Type) -> Term | None:
+    """Return a number that no other comes behind, as `Order.last` makes it; None for one known by its bits."""
     terms, kind = walk.terms, walk.type_text(element)
     if isinstance(element, ir.IntegerType):
         bits = how.last_bits(element)
         return terms.constant(kind, bits % 2 if element.width == 1 else bits)
     if how.total:
-        bits = terms.constant(f"i{element.width}", how.last_bits(element))
-        return apply(terms, "arith.bitcast", (), kind, [bits])
+        return None
     return terms.constant(kind, -math.inf if how.descending else "nan")
 
 

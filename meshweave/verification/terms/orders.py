@@ -67,7 +67,7 @@ def in_order(terms: Terms, view: Term, along: Var) -> tuple[Term, Term] | None:
     return None if along in within else (table, place)
 
 
-def before_last(terms: Terms, keys: Term, bound: Var, last: Term) -> int | None:
+def before_last(terms: Terms, keys: Term, bound: Var, last: Term | None) -> int | None:
     """Return how many keys, numbered by `bound`, come before those that are all one number; None where none are.
 
     last: a number that no other comes behind: keys of it that lie behind all others come behind these.
