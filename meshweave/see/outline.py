@@ -12,7 +12,7 @@ from meshweave.layout import Layout, Mesh
 from meshweave.report import OpRow
 from meshweave.see.reasons import word
 from meshweave.transforms.base import functions, mesh_of_module, ops_of
-from meshweave.transforms.redistribution.fold_redistribute import MOVE
+from meshweave.transforms.redistribution.plans import MOVE
 
 _LEFT_OUT = ("tensor.empty", "linalg.fill", "arith.constant", "dist.mesh", "func.return")
 

@@ -24,7 +24,7 @@ from meshweave.plan.steps import COLLECTIVES, OPS
 from meshweave.report import Cause, Reason
 from meshweave.transforms.base import functions, mesh_of_module, ops_of, port_attrs, walk
 from meshweave.transforms.kernels.kernel_patterns import is_product
-from meshweave.transforms.redistribution.fold_redistribute import MOVE
+from meshweave.transforms.redistribution.plans import MOVE
 
 SAID, CONSTRAINTS = "see.said", "see.constraints"  # what is noted on ops and functions
 _MOST_LINKS = 12  # of a chain, which a loop of ops must not make endless

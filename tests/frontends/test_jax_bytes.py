@@ -91,6 +91,22 @@ def test_inner_points_that_are_set_bring_edges() -> None:
         return u.at[1:-1, 1:-1].set(sides / 4)
 
     assert runs(step, u, mesh="x=2", layouts=("[x, _]",)) == {"exchange": 64 * 4}
+    assert runs(step, u, mesh="x=4", layouts=("[x, _]",)) == {"exchange": 2 * 64 * 4}
+    assert runs(step, u, mesh="x=4", layouts=("[_, x]",)) == {"exchange": 2 * 64 * 4}
+    assert runs(step, u, mesh="x=2, y=2", layouts=("[x, y]",)) == {"exchange": 65 * 4}
+
+
+def test_points_are_computed_where_they_are_put() -> None:
+    """Divisions of integers must not meet what a rank has beyond the ends, and stay where they are."""
+    rng = np.random.default_rng(8)
+    for shape, mesh in (((13, 7), "x=3"), ((23, 3), "x=4")):
+        u = rng.integers(1, 9, shape).astype("i4")
+        for by in (
+            lambda u: u.at[1:-2].set(u[:-3] + u[3:] * 2),
+            lambda u: u.at[1:-1].set(u[2:] // u[:-2] + 1),
+            lambda u: u.at[1:-1].set(jnp.where(u[2:] > 4, u[:-2], u[1:-1]) ** 2 + u[:-2]),
+        ):
+            runs(by, u, mesh=mesh, layouts=("[x, _]",))
 
 
 def test_one_row_stays_where_it_is() -> None:

@@ -18,7 +18,7 @@ from meshweave.layout import Layout, Mesh
 from meshweave.layout.algebra import pending
 from meshweave.pipeline import run_pipeline
 from meshweave.transforms.base import ops_of
-from meshweave.transforms.redistribution.fold_redistribute import Plans
+from meshweave.transforms.redistribution.plans import Plans
 
 MESHES = ["x=2", "x=3", "x=2, y=2", "x=2, y=3", "x=2, y=1, z=2"]
 MOVE = "dist.redistribute"

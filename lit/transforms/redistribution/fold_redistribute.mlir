@@ -162,3 +162,29 @@ func.func @pad_into_windows(%a: tensor<40xf32>) -> tensor<42xf32> {
   %2 = "dist.redistribute"(%1) {source = #dist.layout<"[x]">, target = #dist.layout<"[x*_{10,0,12}]">} : (tensor<42xf32>) -> tensor<42xf32>
   return %2 : tensor<42xf32>
 }
+
+// -----
+
+"dist.mesh"() {sym_name = "mesh", axes = "x=4"} : () -> ()
+
+// Elementwise ops whose result goes into windows alone run on these: the slices that they read bring other rows.
+// CHECK: #[[B:.*]] = #dist.layout<"[x]">
+// CHECK: #[[DOWN:.*]] = #dist.layout<"[x*_{10,-1,10}]">
+// CHECK: #[[UP:.*]] = #dist.layout<"[x*_{10,1,10}]">
+// CHECK-LABEL: func.func @maps_into_windows
+// CHECK-DAG: %[[U:.*]] = "dist.redistribute"(%arg0) {source = #[[B]], target = #[[UP]]}
+// CHECK-DAG: %[[D:.*]] = "dist.redistribute"(%arg0) {source = #[[B]], target = #[[DOWN]]}
+// CHECK: linalg.map
+// CHECK-SAME: dist.layouts = {operands = [#[[DOWN]], #[[DOWN]], #[[DOWN]]], results = [#[[DOWN]]]}
+// CHECK-NOT: dist.redistribute
+// CHECK: tensor.insert_slice
+func.func @maps_into_windows(%a: tensor<40xf32>) -> tensor<40xf32> {
+  %0 = tensor.extract_slice %a[0] [38] [1] {dist.layouts = {operands = [#dist.layout<"[x]">], results = [#dist.layout<"[x]">]}} : tensor<40xf32> to tensor<38xf32>
+  %1 = "dist.redistribute"(%a) {source = #dist.layout<"[x]">, target = #dist.layout<"[x*_{10,2,10}]">} : (tensor<40xf32>) -> tensor<40xf32>
+  %2 = tensor.extract_slice %1[2] [38] [1] {dist.layouts = {operands = [#dist.layout<"[x*_{10,2,10}]">], results = [#dist.layout<"[x]">]}} : tensor<40xf32> to tensor<38xf32>
+  %e = tensor.empty() : tensor<38xf32>
+  %m = linalg.map { arith.addf } ins(%0, %2 : tensor<38xf32>, tensor<38xf32>) outs(%e : tensor<38xf32>) {dist.layouts = {operands = [#dist.layout<"[x]">, #dist.layout<"[x]">, #dist.layout<"[x]">], results = [#dist.layout<"[x]">]}}
+  %3 = "dist.redistribute"(%m) {source = #dist.layout<"[x]">, target = #dist.layout<"[x*_{10,-1,10}]">} : (tensor<38xf32>) -> tensor<38xf32>
+  %4 = tensor.insert_slice %3 into %a[1] [38] [1] {dist.layouts = {operands = [#dist.layout<"[x*_{10,-1,10}]">, #dist.layout<"[x]">], results = [#dist.layout<"[x]">]}} : tensor<38xf32> into tensor<40xf32>
+  return %4 : tensor<40xf32>
+}

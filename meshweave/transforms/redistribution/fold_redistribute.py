@@ -7,28 +7,22 @@ Five rules, until none applies: one that nothing reads goes; one that moves noth
 that stand below each other the first serves all; and of a chain a -> b -> c the end reads the start where that takes
 less time by the costs of plans, or no more and b goes with it. Chains into loops are judged by c alone, which runs more
 often than b. A slice that is moved to windows alone runs on them, and its operand comes in windows of its own, where
-that takes no longer (through_slices.py).
+that takes no longer (through_slices.py); elementwise ops whose result is moved to windows alone run on these, where that
+takes less time (through_maps.py).
 
 Values stay the same, but for rounding: where b goes with its last reader, reductions pending before and after b are
 done in one, not one after the other. Where b stays, nothing is reduced twice: c reads the start only if b has done no
 reduction.
 """
 
-from collections.abc import Hashable
-from dataclasses import dataclass, field
-from math import inf, prod
+from dataclasses import dataclass
+from math import inf
 from typing import ClassVar
 
 from meshweave.dialects.dist import LayoutAttr
-from meshweave.errors import MeshweaveError, PlanError
 from meshweave.ir.bindings import ir
 from meshweave.ir.build import OpBuilder
 from meshweave.ir.ops import producer, replace_op
-from meshweave.layout.algebra import pending
-from meshweave.layout.layout import Layout
-from meshweave.layout.mesh import Mesh
-from meshweave.plan.redistribute import plan_redistribute
-from meshweave.plan.steps import OPS, Plan
 from meshweave.transforms.base import (
     Pass,
     erase,
@@ -38,13 +32,11 @@ from meshweave.transforms.base import (
     use_count,
     users,
 )
-from meshweave.transforms.propagation.rules import is_made_free, item_bytes
+from meshweave.transforms.propagation.rules import is_made_free
 from meshweave.transforms.propagation.symbolic import is_given
+from meshweave.transforms.redistribution.plans import MOVE, Plans
+from meshweave.transforms.redistribution.through_maps import run_in_windows
 from meshweave.transforms.redistribution.through_slices import PAD, SLICE, read_for
-
-MOVE = "dist.redistribute"
-MAX_RANKS = 1 << 20  # the planner looks at every rank
-MAX_BYTES = 1 << 62  # and counts elements and bytes in 64-bit integers
 
 
 @dataclass(frozen=True)
@@ -61,54 +53,6 @@ class FoldRedistribute(Pass):
         if mesh is None:
             return
         fold_redistributes(module, None if mesh.is_symbolic else Plans(mesh))
-
-
-@dataclass
-class Plans:
-    """Plan the redistributes of one module. ops: the steps that plans may use."""
-
-    mesh: Mesh
-    ops: tuple[str, ...] = OPS
-    _plans: dict[Hashable, Plan | None] = field(default_factory=dict)
-
-    def plan(self, type_: ir.Type, source: Layout, target: ir.Attribute) -> Plan | None:
-        """Return the plan between two layout attributes for a tensor type; None where there is none."""
-        key = (type_, source, target)
-        if key not in self._plans:
-            try:
-                layouts = [LayoutAttr(attr).layout for attr in (source, target)]
-                self._plans[key] = self.made(type_, *layouts)
-            except MeshweaveError:
-                self._plans[key] = None
-        return self._plans[key]
-
-    def made(self, type_: ir.Type, source: Layout, target: Layout) -> Plan:
-        """Return the plan.
-
-        Raises PlanError or LayoutError where there is none, or the tensor is beyond what plans count.
-        """
-        shape, nbytes = tuple(type_.shape), item_bytes(type_.element_type)
-        check_size(type_, self.mesh)
-        return plan_redistribute(source, target, self.mesh, shape, nbytes, ops=self.ops)
-
-    def seconds(self, type_: ir.Type, source: ir.Attribute, target: ir.Attribute) -> float:
-        """Estimate the seconds that the plan takes; infinite where there is none."""
-        plan = self.plan(type_, source, target)
-        return inf if plan is None else plan.seconds
-
-    def reduces(self, source: ir.Attribute, target: ir.Attribute) -> bool:
-        """Tell whether other reductions are pending in `target` than in `source`."""
-        layouts = [LayoutAttr(attr).layout for attr in (source, target)]
-        return pending(layouts[0], self.mesh) != pending(layouts[1], self.mesh)
-
-
-def check_size(type_: ir.Type, mesh: Mesh) -> None:
-    """Raise PlanError for a mesh or a tensor beyond what the planner counts."""
-    nbytes = prod(type_.shape) * item_bytes(type_.element_type)
-    if mesh.nranks > MAX_RANKS:
-        raise PlanError(f"mesh ({mesh}) has {mesh.nranks} ranks, plans are for at most {MAX_RANKS}")
-    if nbytes > MAX_BYTES:
-        raise PlanError(f"{type_} has {nbytes} bytes, at most {MAX_BYTES} work")
 
 
 def fold_redistributes(module: ir.Module, plans: Plans | None = None) -> None:
@@ -192,6 +136,8 @@ def _fold_slices(module: ir.Module, plans: Plans | None) -> bool:
             continue
         if made.name in (SLICE, PAD) and use_count(op.operands[0]) == 1:
             changed |= _sliced_in_windows(made, op, plans)
+        elif run_in_windows(op, plans):
+            return True  # moves further down may be gone
     return changed
 
 

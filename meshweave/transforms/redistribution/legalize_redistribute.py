@@ -18,7 +18,8 @@ from meshweave.ir.bindings import ir
 from meshweave.plan.steps import BLOCK_OPS, OPS, PlanStep
 from meshweave.transforms.base import Pass, at, mesh_of_module, ops_of
 from meshweave.transforms.propagation.symbolic import legalize_symbolic
-from meshweave.transforms.redistribution.fold_redistribute import MOVE, Plans, fold_redistributes
+from meshweave.transforms.redistribution.fold_redistribute import fold_redistributes
+from meshweave.transforms.redistribution.plans import MOVE, Plans
 
 STEPS = {"all": OPS, "block": BLOCK_OPS}
 """Which steps plans may use, by the option `steps`."""

@@ -31,8 +31,13 @@ class SlicedDim:
     count: int
     stride: int
 
-    def read(self, target: Layout, dim: int, mesh: Mesh, shape: tuple[int, ...]) -> Factors | None:
-        """Return the factors of the operand's dim that give the result its dim in `target`; None for no such."""
+    def read(
+        self, target: Layout, dim: int, mesh: Mesh, shape: tuple[int, ...], ends: bool
+    ) -> Factors | None:
+        """Return the factors of the operand's dim that give the result its dim in `target`; None for no such.
+
+        ends: whether who reads the result is to see where it ends.
+        """
         axes, window = target.axes_of(dim), target.window(dim)
         block = target.dims[dim] == (*map(AxisFactor, axes), REST)
         if (self.offset, self.count, self.stride) == (0, self.whole, 1):
@@ -43,7 +48,11 @@ class SlicedDim:
         step, low = window if window is not None else (size, 0)
         ranks = mesh.axis_count(axes)
         beyond = step * (ranks - 1) + low + size - self.count
-        if 0 < beyond < ranks and self.offset + (self.count - 1) * self.stride + 1 < self.whole:
+        if (
+            ends
+            and 0 < beyond < ranks
+            and self.offset + (self.count - 1) * self.stride + 1 < self.whole
+        ):
             return None  # what is read instead of padding would hide from dist-verify where the result ends
         step, low = step * self.stride, low * self.stride + self.offset
         size = (size - 1) * self.stride + 1
@@ -53,10 +62,13 @@ class SlicedDim:
         return (*map(AxisFactor, axes), last)
 
 
-def read_for(op: ir.Operation, read: Layout, target: Layout, mesh: Mesh) -> Layout | None:
+def read_for(
+    op: ir.Operation, read: Layout, target: Layout, mesh: Mesh, ends: bool = True
+) -> Layout | None:
     """Return the layout in which a slice or pad reads its operand to make its result in `target`; None for no such.
 
     read: the layout that it is read in now. Dims that the slice drops, or takes whole on each rank, stay as they are.
+    ends: whether who reads the result is to see where it ends.
     """
     if target.partial or read.partial or target.order or read.order:
         return None
@@ -78,7 +90,7 @@ def read_for(op: ir.Operation, read: Layout, target: Layout, mesh: Mesh) -> Layo
         if DYNAMIC in (offsets[d], strides[d]):
             return None
         dim = SlicedDim(whole[d], offsets[d], sizes[d], strides[d])
-        found = dim.read(target, kept.index(d), mesh, shape)
+        found = dim.read(target, kept.index(d), mesh, shape, ends)
         if found is None:
             return None
         rows.append(found)
