@@ -6,9 +6,9 @@ after:   c = redistribute(a, "[x]")
 Five rules, until none applies: one that nothing reads goes; one that moves nothing hands on its operand; of equal ones
 that stand below each other the first serves all; and of a chain a -> b -> c the end reads the start where that takes
 less time by the costs of plans, or no more and b goes with it. Chains into loops are judged by c alone, which runs more
-often than b. A slice that is moved to windows alone runs on them, and its operand comes in windows of its own, where
-that takes no longer (through_slices.py); elementwise ops whose result is moved to windows alone run on these, where that
-takes less time (through_maps.py).
+often than b. A slice or a pad that is moved to windows alone runs on them, and its operand comes in windows of its own,
+where that takes no longer (through_slices.py); so does a pad for each of several windows, and elementwise ops whose
+result is moved to windows alone, where that takes less time (through_maps.py).
 
 Values stay the same, but for rounding: where b goes with its last reader, reductions pending before and after b are
 done in one, not one after the other. Where b stays, nothing is reduced twice: c reads the start only if b has done no
@@ -136,9 +136,54 @@ def _fold_slices(module: ir.Module, plans: Plans | None) -> bool:
             continue
         if made.name in (SLICE, PAD) and use_count(op.operands[0]) == 1:
             changed |= _sliced_in_windows(made, op, plans)
-        elif run_in_windows(op, plans):
+        elif (made.name == PAD and _padded_apart(made, plans)) or run_in_windows(op, plans):
             return True  # moves further down may be gone
     return changed
+
+
+def _padded_apart(pad: ir.Operation, plans: Plans) -> bool:
+    """Let a pad whose result is only moved to windows run on each of them, where that takes less time."""
+    moves = [u.operation for u in users(pad.results[0])]
+    record = pad.attributes.get("dist.layouts")
+    if record is None or "values" in ir.DictAttr(record) or is_made_free(pad.operands[0]):
+        return False
+    if any(m.name != MOVE or is_given(m) or m.block != pad.block for m in moves):
+        return False
+    now = list(ir.DictAttr(record)["operands"])
+    value, before = pad.operands[0], producer(pad.operands[0])
+    start, outer = now[0], value
+    if before is not None and before.name == MOVE and not is_given(before):
+        start, outer = before.attributes["source"], before.operands[0]
+    reads = {}
+    for move in moves:
+        target = LayoutAttr(move.attributes["target"]).layout
+        read = read_for(pad, LayoutAttr(now[0]).layout, target, plans.mesh)
+        if read is None or all(target.window(dim) is None for dim in range(target.ndim)):
+            return False
+        reads[move] = LayoutAttr.make(read)
+    types = value.type, pad.results[0].type
+    old = plans.seconds(types[0], start, now[0]) + sum(
+        plans.seconds(types[1], *_ends(m)) for m in moves
+    )
+    if not sum(plans.seconds(types[0], start, wanted) for wanted in set(reads.values())) < old:
+        return False
+    for move, wanted in reads.items():
+        b = OpBuilder.before(pad)
+        made = pad.clone(ir.InsertionPoint(pad)).operation
+        if start != wanted:
+            b = OpBuilder.before(made)
+            made.operands[0] = b.one(MOVE, types[0], outer, source=start, target=wanted)
+        else:
+            made.operands[0] = outer
+        entry = {"operands": [wanted, *now[1:]], "results": [move.attributes["target"]]}
+        made.attributes["dist.layouts"] = ir.DictAttr.get(
+            {name: ir.ArrayAttr.get(layouts) for name, layouts in entry.items()}
+        )
+        replace_op(move, [made.results[0]])
+    erase(pad)
+    if before is not None and outer != value and unused(before):
+        erase(before)
+    return True
 
 
 def _sliced_in_windows(made: ir.Operation, op: ir.Operation, plans: Plans) -> bool:

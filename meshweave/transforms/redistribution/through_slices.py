@@ -56,10 +56,13 @@ class SlicedDim:
             return None  # what is read instead of padding would hide from dist-verify where the result ends
         step, low = step * self.stride, low * self.stride + self.offset
         size = (size - 1) * self.stride + 1
-        chunk = -(-self.whole // ranks)
-        plain = bool(axes) and low == 0 and step == size == chunk
-        last: Factor = REST if plain else LocalFactor(size, (step, low))
-        return (*map(AxisFactor, axes), last)
+        return (*map(AxisFactor, axes), _last(size, step, low, self.whole, axes, mesh))
+
+
+def _last(size: int, step: int, low: int, whole: int, axes: tuple[str, ...], mesh: Mesh) -> Factor:
+    """Return the factor of `size` elements of a rank, from `low` on, `step` from rank to rank; of blocks theirs."""
+    block = bool(axes) and low == 0 and step == size == -(-whole // mesh.axis_count(axes))
+    return REST if block else LocalFactor(size, (step, low))
 
 
 def read_for(
@@ -73,7 +76,7 @@ def read_for(
     if target.partial or read.partial or target.order or read.order:
         return None
     if op.name == PAD:
-        return _padded(op, read, target)
+        return _padded(op, read, target, mesh)
     if op.name != SLICE:
         return None
     shape, whole = tuple(op.results[0].type.shape), op.operands[0].type.shape
@@ -97,12 +100,13 @@ def read_for(
     return Layout(tuple(rows))
 
 
-def _padded(op: ir.Operation, read: Layout, target: Layout) -> Layout | None:
+def _padded(op: ir.Operation, read: Layout, target: Layout, mesh: Mesh) -> Layout | None:
     """Return the layout in which a pad reads its operand to make its result in windows; None for no such.
 
     Dims in windows are those that it runs on in parts already.
     """
     lows, highs = (list(op.attributes[name]) for name in ("static_low", "static_high"))
+    whole = op.operands[0].type.shape
     rows: list[Factors] = []
     for d, (low, high) in enumerate(zip(lows, highs)):
         window, axes = target.window(d), target.axes_of(d)
@@ -114,7 +118,7 @@ def _padded(op: ir.Operation, read: Layout, target: Layout) -> Layout | None:
         last = target.dims[d][-1]
         if not axes or read.axes_of(d) != axes or min(low, high) < 0:
             return None
-        assert isinstance(last, LocalFactor)
-        part = LocalFactor(last.extent, (window[0], window[1] - low))
-        rows.append((*target.dims[d][:-1], part))
+        assert isinstance(last, LocalFactor) and last.extent is not None
+        step, low = window[0], window[1] - low
+        rows.append((*target.dims[d][:-1], _last(last.extent, step, low, whole[d], axes, mesh)))
     return Layout(tuple(rows))
