@@ -111,7 +111,11 @@ add("logcumsumexp", lambda x: x.logcumsumexp(-1), X)
 add("sort", lambda x: (*x.sort(-1), *x.sort(0, descending=True)), X)
 add("sort_stable", lambda x: torch.sort(x, dim=-1, stable=True), ints(3, 4, 9))
 add("argsort", lambda x: (x.argsort(-1), x.argsort(0, descending=True)), X)
-add("topk", lambda x: (*x.topk(3), *x.topk(2, dim=1, largest=False)), X)
+add(
+    "topk",
+    lambda x: (*x.topk(3), *x.topk(2, dim=1, largest=False), *x.topk(1, sorted=False)),
+    X,
+)
 add("kthvalue", lambda x: x.kthvalue(2, -1), X)
 add("median", lambda x: (x.median(), *x.median(-1)), X)
 add("quantile", lambda x: torch.quantile(x, 0.3, dim=-1), X)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from meshweave.api.jit import CacheInfo
 from meshweave.errors import MeshweaveError, UsageError
 from meshweave.frontends.python.place import chosen_kernels
-from meshweave.frontends.torch.export import torch_package, unused_name
+from meshweave.frontends.torch.export import RandomNumbersError, torch_package, unused_name
 from meshweave.frontends.torch.layouts import Placement, is_dtensor
 from meshweave.layout import Mesh
 from meshweave.layout.lengths import Dim
@@ -167,6 +167,7 @@ class _CapturedGraph:
         self._outputs, self._results = outputs_of(graph)
         self._graph, self._states, self._inputs = _parted(self._torch, graph, self._results)
         self._open = self._open_inputs(graph)
+        self._traced = any(map(_transforms, graph.graph.nodes))  # torch traces the graph, no module
         self._captured = graph  # torch forgets where its arguments come from once this returns
         sources = _sources(graph.graph)
         self._sources = [sources.get(n) for n in graph.graph.nodes if n.op == "placeholder"]
@@ -193,10 +194,20 @@ class _CapturedGraph:
     def _call(self, args: tuple[Tensor, ...]) -> tuple[Any, ...]:
         if self._torch.is_grad_enabled() and any(map(_needs_gradient, args)):
             return tuple(self._trained(args)(*args))
-        with self._lock:
-            found = self._run(args)
+        found = None if self._traced else self._found(args)
+        if found is None:
+            return tuple(self._trained(args)(*args))
         made = [one.laid_out(value) for one, value in zip(self._results, found, strict=True)]
         return tuple(output.value(args, made) for output in self._outputs)
+
+    def _found(self, args: Sequence[Tensor]) -> tuple[Tensor, ...] | None:
+        """Return the results; None, then and from now on, where torch has to draw random numbers first."""
+        try:
+            with self._lock:
+                return self._run(args)
+        except RandomNumbersError:
+            self._traced = True
+            return None
 
     def _run(self, args: Sequence[Tensor]) -> tuple[Tensor, ...]:
         states = [value for value, name in zip(args, self._states) if name]
@@ -267,8 +278,9 @@ class _CapturedGraph:
         ]
 
     def _trained(self, args: Sequence[Tensor]) -> TrainedGraph:
-        """Return what runs the graph with gradients, for arguments of this kind."""
-        key = (tuple([(_kind(a), _needs_gradient(a)) for a in args]), chosen_kernels())
+        """Return what runs the graph as torch's autograd traces it, for arguments of this kind."""
+        kinds = tuple([(_kind(a), _needs_gradient(a)) for a in args])
+        key = (kinds, self._torch.is_grad_enabled(), chosen_kernels())
         with self._lock:
             found = self.trained.get(key)
             if found is None:
@@ -339,6 +351,12 @@ class _Sized(NamedTuple):
     program: TorchProgram
     marks: list[_Mark]
     dims: dict[str, Dim]
+
+
+def _transforms(node: Node) -> bool:
+    """Tell whether a node is part of a transformation of functions, as `torch.vmap` is."""
+    home = getattr(node.target, "__module__", None)
+    return home in ("torch._C._functorch", "torch._functorch.predispatch")
 
 
 def _needs_gradient(value: object) -> bool:
@@ -480,9 +498,10 @@ def _parted(
         if name is not None and name[1]:
             values[node] = graph.create_node("get_attr", name[0])
         elif name is not None:
-            values[node] = graph.placeholder(
-                unused_name(name[0].replace(".", "_"), taken | set(inputs))
-            )
+            own = re.sub(
+                r"\W|^(?=\d)", "_", name[0]
+            )  # a name of Python's: a Sequential has numbers
+            values[node] = graph.placeholder(unused_name(own, taken | set(inputs)))
             inputs[str(values[node].target)] = name[0]
         elif node.op == "output":
             values[node] = graph.output(tuple(values[result.node] for result in results))

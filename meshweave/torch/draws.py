@@ -23,7 +23,8 @@ Draw: TypeAlias = "Callable[[Sequence[Any]], Tensor]"
 _OF_FORMS = (
     "rand.default", "rand_like.default", "randn.default", "randn_like.default", "randint.default", "randint.low",
     "randint_like.default", "randint_like.low_dtype", "randperm.default", "bernoulli.p", "uniform.default",
-    "normal_functional.default", "exponential.default", "geometric.default", "cauchy.default", "log_normal.default",
+    "normal.float_float", "normal_functional.default", "exponential.default", "geometric.default", "cauchy.default",
+    "log_normal.default",
 )  # fmt: skip
 """Ops that draw: of a tensor they read shape, strides and dtype alone."""
 

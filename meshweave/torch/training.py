@@ -1,7 +1,8 @@
 """Run a captured graph with gradients: torch cuts it into a forward and a backward graph, each becomes a program.
 
 torch's autograd calls them. What the forward program saves for the backward one stays on its ranks, in the layout that
-it has there: autograd is handed tensors without elements in its place.
+it has there: autograd is handed tensors without elements in its place. A graph that draws random numbers, or maps over
+a dim with `torch.vmap`, takes this way without gradients too, as one program.
 """
 
 from __future__ import annotations
@@ -85,10 +86,21 @@ class TrainedGraph:
                 whole = {**sizes, **dict(zip(given, tensors, strict=True))}
                 return graph(*[whole[k] for k in range(len(whole))])
 
+        def alone(piece: GraphModule, _: Sequence[Any]) -> Callable[..., list[Any]]:
+            """Make the only half: no gradients are recorded."""
+            names = [n.name for n in piece.graph.nodes if n.op == "placeholder"]
+            ours = names[len(names) - len(given) :]
+            placed = {ours[given.index(k)]: layout for k, layout in placements.items()}
+            count = len(piece.graph.output_node().args[0])
+            self.halves.append(_Half(piece, placed, build, count, kernels))
+            return self.halves[-1]
+
         # Fused attention has no backward op that can be lowered, its parts have. A view that is saved is a copy.
         with sdpa_kernel([SDPBackend.MATH]), config.patch(recompute_views=True):
             self._call = aot_module_simplified(
-                *(Fixed(), [args[k] for k in given], half, half, parted), decompositions()
+                *(Fixed(), [args[k] for k in given], half, half, parted),
+                decompositions(),
+                inference_compiler=alone,
             )
         self._given = given
 

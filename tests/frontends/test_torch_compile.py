@@ -214,10 +214,10 @@ def test_a_buffer_that_changes_between_calls() -> None:
         near(fast(x), x + 5)
 
 
-def test_training_is_refused() -> None:
+def test_numbers_drawn_by_chances_that_are_computed_are_refused() -> None:
     x = torch.randn(3, 4)
-    with torch.no_grad(), pytest.raises(CompileError, match="dropout in training mode"):
-        torch.compile(torch.nn.Dropout(0.5).train(), backend=Kept())(x)
+    with torch.no_grad(), pytest.raises(CompileError, match="random numbers"):
+        torch.compile(lambda x: torch.bernoulli(x.sigmoid()), backend=Kept())(x)
 
 
 def test_arguments_that_lie_otherwise_or_overlap() -> None:
@@ -338,6 +338,42 @@ def test_tensors_that_have_one_name_are_not_taken_for_each_other(mesh: str | Non
             assert str(kept.programs[0].parameters["p.weight"].layout) == "[x, _]"
         module = Hidden()
         near(torch.compile(module, backend=mw.torch_backend(mesh=mesh))(x), module(x))
+
+
+def noisy(x: Any) -> Any:
+    dropped = torch.nn.functional.dropout(x, 0.5, True)
+    return dropped + torch.randn_like(x) + torch.rand(4, 1) + torch.normal(1.0, 2.0, (6,))
+
+
+def mapped(x: Any) -> Any:
+    w = torch.linspace(-1, 1, 18).reshape(6, 3)
+    slope = torch.func.grad(lambda x: torch.sin(x @ w).sum())(x)
+    return torch.vmap(lambda r: torch.sin(r) @ w)(x), slope, torch.vmap(torch.t)(x[None])
+
+
+@pytest.mark.parametrize("function", [noisy, mapped])
+@pytest.mark.parametrize("mesh", [None, "x=2"])
+def test_without_gradients_torch_draws_and_maps(function: Any, mesh: str | None) -> None:
+    x = torch.randn(4, 6)
+    backend = mw.torch_backend(mesh=mesh, placements={"x": "[x, _]"} if mesh else {})
+    fast = torch.compile(function, backend=backend)
+    for _ in range(2):
+        torch.manual_seed(3)
+        found = fast(x)
+        torch.manual_seed(3)
+        torch.testing.assert_close(found, function(x))
+    assert backend.cache_info()[:3] == (1, 1, 1)
+
+
+def test_statistics_of_a_layer_that_has_a_number_for_a_name() -> None:
+    def made() -> Any:
+        torch.manual_seed(1)
+        return torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.BatchNorm1d(6)).train()
+
+    ours, theirs, x = made(), made(), torch.randn(5, 6)
+    with torch.no_grad():
+        near(torch.compile(ours, backend=mw.torch_backend())(x), theirs(x))
+    near(ours[1].running_var, theirs[1].running_var)
 
 
 def test_options_by_name() -> None:

@@ -72,6 +72,9 @@ def decompositions() -> dict[OpOverload, Callable[..., object]]:
         aten.sort.stable: lambda x, *, stable=None, dim=-1, descending=False: torch.sort(
             x, dim, descending
         ),
+        aten.topk.default: lambda x, k, dim=-1, largest=True, sorted=True: (
+            NotImplemented if sorted else torch.topk(x, k, dim, largest)
+        ),
         aten.kthvalue.default: _of_rows(_kthvalue),
         aten.median.dim: _of_rows(_median_along),
         aten.median.default: lambda x: _median_along(x.reshape(-1), 0)[0],

@@ -62,6 +62,13 @@ class Exported:
     written: dict[int, int]
 
 
+class RandomNumbersError(CompileError):
+    """Say that a program draws random numbers, which torch has to do before a call."""
+
+
+_DRAWS = ": random numbers"
+
+
 def torch_package() -> ModuleType:
     """Return the package torch. Raises UsageError where it is not installed."""
     try:
@@ -102,7 +109,9 @@ def export(
         problems += _problems(torch, graph)
     problems += _inner_hints(program.graph_module)
     if problems:
-        raise refusal(problems)
+        refused = refusal(problems)
+        drawn = all(what.endswith(_DRAWS) for what, _ in problems)
+        raise RandomNumbersError(refused.message, refused.location) if drawn else refused
     wrap_regions(program.graph_module, torch.ops.higher_order.hints_wrapper)
     return _described(torch, program)
 
@@ -175,7 +184,7 @@ def _check(torch: ModuleType, program: ExportedProgram) -> None:
                 given = node.args[4] if len(node.args) > 4 else node.kwargs.get("dropout_p", 0.0)
                 training = bool(given)
             if training:
-                raise CompileError(
+                raise RandomNumbersError(
                     "dropout in training mode: call module.eval() first", place_of(node)
                 )
 
@@ -214,7 +223,7 @@ def _problems(torch: ModuleType, graph: GraphModule) -> list[Problem]:
                 found.append((f"{name}: a shape that depends on data", place_of(node)))
         tags = getattr(node.target, "tags", ())
         if node.op == "call_function" and torch.Tag.nondeterministic_seeded in tags:
-            found.append((f"{name}: random numbers", place_of(node)))
+            found.append((f"{name}{_DRAWS}", place_of(node)))
     return found
 
 
