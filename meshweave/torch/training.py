@@ -22,6 +22,7 @@ from meshweave.runtime.forks import new_lock
 from meshweave.torch.draws import lifted
 from meshweave.torch.ports import to_torch
 from meshweave.torch.program import TorchProgram
+from meshweave.torch.scores import remake_scores
 
 if TYPE_CHECKING:  # PyTorch is optional, and takes seconds to import
     from torch import Tensor
@@ -68,6 +69,7 @@ class TrainedGraph:
             names = [n.name for n in joint.graph.nodes if n.name.startswith("primals_")]
             ours = names[len(names) - len(given) :]  # behind what orders the ops that may fail
             own.update((ours[given.index(k)], layout) for k, layout in placements.items())
+            remake_scores(joint.graph, kernels)
             return min_cut_rematerialization_partition(
                 joint, inputs, num_fwd_outputs=num_fwd_outputs, **options
             )

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequenc
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
+from functools import cmp_to_key
 from typing import ClassVar, NoReturn, TypeAlias, get_type_hints
 
 from meshweave.errors import CompileError, LayoutError, MeshweaveError
@@ -240,6 +241,14 @@ def set_port_attrs(
     if entries:
         made = [ir.DictAttr.get(dict(entry)) for entry in entries]
         f.operation.attributes[key] = ir.ArrayAttr.get(made)
+
+
+def _order(a: ir.Operation, b: ir.Operation) -> int:
+    return 0 if a == b else -1 if a.is_before_in_block(b) else 1
+
+
+in_block = cmp_to_key(_order)
+"""Key that sorts ops of one block by their places in it."""
 
 
 def users(value: ir.Value) -> list[ir.Operation]:

@@ -1,6 +1,7 @@
 """torch.compile with gradients: losses, gradients and states beside eager PyTorch, on one rank and on meshes."""
 
 import gc
+import math
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,6 +19,7 @@ import meshweave as mw  # noqa: E402
 from meshweave.errors import UsageError  # noqa: E402
 from meshweave.frontends.torch import gradients, special  # noqa: E402
 from meshweave.torch import program  # noqa: E402
+from tests.frontends.test_torch_hints import kernels_of  # noqa: E402
 
 WIDTH, WORDS = 16, 20
 MESHES: dict[str, dict[str, Any]] = {
@@ -436,3 +438,33 @@ def test_means_of_many_windows_in_bf16(padded: bool) -> None:
         slope, x.detach(), *settings
     )
     assert torch.equal(found, torch.autograd.grad(made, x, slope)[0])
+
+
+class Heads(nn.Module):
+    """PyTorch's attention of the parts of one product."""
+
+    def __init__(self, causal: bool) -> None:
+        super().__init__()
+        self.qkv, self.causal = nn.Linear(WIDTH, 3 * WIDTH), causal
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).unflatten(-1, (3, 2, 8)).permute(2, 0, 3, 1, 4)
+        return F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_an_attention_saves_no_scores(causal: bool) -> None:
+    module, x = Heads(causal), torch.randn(2, 160, WIDTH)
+    (module(x) ** 2).sum().backward()
+    wanted = [p.grad for p in module.parameters()]
+    module.zero_grad()
+    backend = Kept()
+    (torch.compile(module, backend=backend)(x) ** 2).sum().backward()
+    for parameter, right in zip(module.parameters(), wanted):
+        torch.testing.assert_close(parameter.grad, right, rtol=1e-4, atol=1e-4)
+    (graph,) = backend.trained
+    forward, backward = graph.forward, graph.backward
+    assert forward is not None and backward is not None
+    assert "flash" in kernels_of(forward) and "flash" in kernels_of(backward)
+    saved = [port.global_shape for port in forward.program.outputs[1:]]
+    assert not any(math.prod(shape) >= 160 * 160 * 4 for shape in saved)

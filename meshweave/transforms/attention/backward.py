@@ -42,9 +42,9 @@ from meshweave.transforms.attention.product import (
     product_of,
 )
 from meshweave.transforms.attention.softmax import NotAttention
-from meshweave.transforms.base import users
+from meshweave.transforms.base import in_block, users
 
-REDUCES = ("arith.addf", "arith.maximumf", "arith.maxnumf")
+REDUCES = ("arith.addf", "arith.maximumf", "arith.maxnumf", "arith.andi", "arith.ori")
 """What a row may be reduced by."""
 
 
@@ -439,22 +439,22 @@ def gather_leaves(found: Backward) -> None:
     """
     ends = {g.op for g in found.gradients}
     own = {*found.visited, *ends}
-    block = found.gradients[0].op.block
-    order = {view.operation: n for n, view in enumerate(block.operations)}
-    first = min(ends, key=lambda op: order[op])
+    first = min(ends, key=in_block)
     moved: set[ir.Operation] = set()
     left = [o for op in own for o in _operands(op)]
     while left:
         owner = left.pop().owner
-        if isinstance(owner, ir.Block) or order.get(owner.operation, -1) < order[first]:
+        if isinstance(owner, ir.Block) or owner.operation.block != first.block:
             continue
         op = owner.operation
+        if op in moved or op.is_before_in_block(first):
+            continue
         if op in ends:
             raise NotAttention("the scores are made of what a backward ends in")
-        if op not in own and op not in moved:
+        if op not in own:
             moved.add(op)
             left += _operands(op)
-    for op in sorted(moved, key=lambda op: order[op]):
+    for op in sorted(moved, key=in_block):
         op.move_before(first)
 
 

@@ -178,8 +178,8 @@ class Expressions(NodeTable[Operand, Coordinate, ir.Value]):
         start = op.operands[len(op.operands) - 1]
         zeros = self.nodes[self.node(start, [ZERO] * len(start.type.shape))]
         added = added_by(op, ("arith.addf",))
-        if added is None or not is_number(zeros, 0.0):
-            raise Opaque
+        if added is None or len(op.operands) != 2 or not is_number(zeros, 0.0):
+            raise Opaque  # a product of two tensors is one whatever it adds up
         return self.body(op, maps, loops, added)
 
     def _load(self, read: Operand) -> int:

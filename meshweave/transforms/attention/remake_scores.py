@@ -10,7 +10,7 @@ attention stays as it is where that would not come of it: with `flash` off, or s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -21,11 +21,11 @@ from meshweave.transforms.attention.expressions import RESHAPES
 from meshweave.transforms.attention.match import Attention, made_of, match
 from meshweave.transforms.attention.product import adds_products
 from meshweave.transforms.attention.softmax import NotAttention
-from meshweave.transforms.base import Pass, clone_with, functions, ops_of, unused, users
+from meshweave.transforms.base import Pass, clone_with, functions, in_block, ops_of, unused, users
 from meshweave.transforms.kernels.generalize import decompose, generic_copy
 from meshweave.transforms.kernels.kernel_choice import Askings
 from meshweave.transforms.kernels.kernel_patterns import is_product
-from meshweave.transforms.slicing.ledger import read_ledger
+from meshweave.transforms.slicing.ledger import number, read_ledger
 
 _PLACE = "mw.place"
 
@@ -42,7 +42,7 @@ class RemakeScores(Pass):
     target: str = "cpu"
 
     def run(self, module: ir.Module) -> None:
-        if self.target != "cpu" or not any(_is_shared(op) for op in _exponentials(module)):
+        if self.target != "cpu" or not any(map(_first_product, _exponentials(module))):
             return
         asked = Askings(read_ledger(module), Choice.of(None, dict.fromkeys(self.disable, False)))
         if not any(one.allows("flash") for one in asked):
@@ -50,9 +50,13 @@ class RemakeScores(Pass):
         decompose(module)
         blocks = [f.operation.regions[0].blocks[0] for f in functions(module)]
         ops = [view.operation for block in blocks for view in block.operations]
+        found = [_first_product(op) for op in _exponentials(module)]
+        firsts = {op for op in found if op is not None}
+        firsts |= {view.operation for op in firsts for view in users(op.results[0])}
         for n, op in enumerate(ops):
             op.attributes[_PLACE] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), n)
-        plans = list(_plans(generic_copy(module), asked))
+        ends = {_place(op) for op in firsts if _PLACE in op.attributes}
+        plans = list(_plans(generic_copy(module), ends, asked))
         for op in ops:
             del op.attributes[_PLACE]
         for plan in plans:
@@ -82,74 +86,60 @@ def _exponentials(module: ir.Module) -> Iterator[ir.Operation]:
                 yield op
 
 
-def _is_shared(op: ir.Operation) -> bool:
-    """Tell whether several products read what is made of an op, before any other product."""
+def _first_product(op: ir.Operation) -> ir.Operation | None:
+    """Return the first of the products that read what is made of an op, before any other; None for less than two."""
     seen, products, left = {op}, set[ir.Operation](), [op]
-    while left and len(products) < 2:
+    while left:
         for view in (user for result in left.pop().results for user in users(result)):
             reader = view.operation
+            if reader.block != op.block or reader in seen:
+                continue
+            seen.add(reader)
             if reader.name.startswith("linalg.") and is_product(reader):
                 products.add(reader)
-            elif reader not in seen and reader.block == op.block:
-                seen.add(reader)
+            else:
                 left.append(reader)
-    return len(products) > 1
+    return min(products, key=in_block) if len(products) > 1 else None
 
 
-def _plans(made: ir.Module, asked: Askings) -> Iterator[_Plan]:
-    """Yield what to copy of a module of generics, which is tried on it."""
-    for final in [op.operation for op in ops_of(made, "linalg.generic") if _found(op.operation)]:
-        found = _found(final)  # anew: what came before has changed the module
+def _plans(made: ir.Module, ends: Collection[int], asked: Askings) -> Iterator[_Plan]:
+    """Yield what to copy of a module of generics, which is tried on it. ends: where attentions may end."""
+    generics = [op.operation for op in ops_of(made, "linalg.generic")]
+    for final in [op for op in generics if _place(op) in ends]:
         try:
-            if found is not None and all(asked.of(op).allows("flash") for op in found.ops):
-                plan = _plan(found)
-                yield from [] if plan is None else [plan]
+            found = match(final, shared=True)
+            plan = _plan(found) if all(asked.of(o).allows("flash") for o in found.ops) else None
         except NotAttention:
-            pass
-
-
-def _found(op: ir.Operation) -> Attention | None:
-    """Return the attention that ends in an op, whatever else reads its scores."""
-    try:
-        return match(op, shared=True)
-    except NotAttention:
-        return None
+            continue
+        yield from [] if plan is None else [plan]
 
 
 def _plan(found: Attention) -> _Plan | None:
     """Try to copy the scores of one attention: return how, None where nothing comes of it."""
-    block = found.final.block
-    order = {view.operation: n for n, view in enumerate(block.operations)}
     inside, outside = made_of(found.first, set(found.visited))
     made, left = set(inside), [op for op in outside if op != found.final]
-    if any(op not in order for op in (*made, *left)):
-        return None
     readers = set[ir.Operation]()
     while left:
         op = left.pop()
-        if _is_of_scores(op, made, order, order[found.first]):
-            made.add(op)
-            readers.discard(op)
-            more = [view.operation for view in users(op.results[0])]
-            if any(o not in order for o in more):
-                return None
-            left += [o for o in more if o not in made]
-            left += [o for o in readers if o in more]
-        else:
+        if op.block != found.first.block:
+            return None
+        if not _is_of_scores(op, made, found.first):
             readers.add(op)
+            continue
+        made.add(op)
+        readers.discard(op)
+        more = [view.operation for view in users(op.results[0])]
+        left += [o for o in more if o not in made]
     if not readers or any(op.name not in ("linalg.generic", *RESHAPES) for op in readers):
         return None
-    copies = sorted(made, key=lambda op: order[op])
-    reading = sorted(readers, key=lambda op: order[op])
+    copies, reading = sorted(made, key=in_block), sorted(readers, key=in_block)
     plan = _Plan(tuple(map(_place, copies)), tuple(map(_place, reading)))
     new = _copy(copies, reading)
     match(found.final)
     return None if backward_of(new[found.first.results[0]].owner.operation) is None else plan
 
 
-def _is_of_scores(
-    op: ir.Operation, made: set[ir.Operation], order: Mapping[ir.Operation, int], first: int
-) -> bool:
+def _is_of_scores(op: ir.Operation, made: set[ir.Operation], first: ir.Operation) -> bool:
     """Tell whether an op reads nothing but scores, what is made of them, and what was there before them."""
     if op.name not in ("linalg.generic", *RESHAPES):
         return False
@@ -157,9 +147,9 @@ def _is_of_scores(
         return False
     for value in op.operands:
         owner = value.owner
-        if isinstance(owner, ir.Block) or owner.operation in made:
+        if isinstance(owner, ir.Block) or owner.operation in made or _is_constant(owner.operation):
             continue
-        if order.get(owner.operation, len(order)) > first and not _is_constant(owner.operation):
+        if owner.operation.block == first.block and first.is_before_in_block(owner.operation):
             return False
     return True
 
@@ -174,11 +164,11 @@ def _is_constant(op: ir.Operation) -> bool:
 
 
 def _place(op: ir.Operation) -> int:
-    """Return the number that an op, or arithmetic on tensors inside it, was given."""
-    if _PLACE in op.attributes:
-        return int(op.attributes[_PLACE].value)
+    """Return the number that an op, or arithmetic on tensors inside it, was given; -1 where there is none."""
+    if _PLACE in op.attributes or not len(op.regions):
+        return number(op, _PLACE)
     inner = [v.operation for v in op.regions[0].blocks[0].operations]
-    return next(int(o.attributes[_PLACE].value) for o in inner if _PLACE in o.attributes)
+    return next((number(o, _PLACE) for o in inner if _PLACE in o.attributes), -1)
 
 
 def _copy(

@@ -78,10 +78,13 @@ class Softmax:
     def emptied(self, root: int) -> tuple[int, int | None]:
         """Return (x, s) of x, or of an x that is 0 in rows where all s are -inf; s is None where it is always x."""
         parts = self.op(root, "arith.select")
-        if parts is None or self._number(parts[1]) != 0.0 or (seen := self._not(parts[0])) is None:
+        if parts is None or self._number(parts[1]) != 0.0:
             return root, None
-        inside = self._reduction(seen, ("arith.ori",), 0.0)
-        masked = None if inside is None else self._not(inside)
+        if (seen := self._not(parts[0])) is None:
+            masked = self._reduction(parts[0], ("arith.andi",), 1.0)
+        else:
+            inside = self._reduction(seen, ("arith.ori",), 0.0)
+            masked = None if inside is None else self._not(inside)
         pair = None if masked is None else self._compared(masked, arith.CmpFPredicate.OEQ)
         if pair is None or self._number(pair[1]) != float("-inf"):
             return root, None

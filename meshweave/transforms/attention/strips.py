@@ -8,7 +8,7 @@ are those of a strip only: they are made anew, as FlashAttention does [Dao, arXi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from meshweave.ir.bindings import ir
 from meshweave.ir.build import OpBuilder
@@ -16,7 +16,8 @@ from meshweave.ir.expressions import Apply, Load
 from meshweave.ir.expressions import Index as IndexNode
 from meshweave.transforms.attention.backward import Backward, Gradient
 from meshweave.transforms.attention.expressions import LoopIndex, Operand, dims_of, loops_in
-from meshweave.transforms.attention.tiles import BodyWriter, LoopPiece, TensorTile, Tiles
+from meshweave.transforms.attention.tiles import BodyWriter, LoopPiece, TensorTile, TileBody, Tiles
+from meshweave.transforms.base import in_block
 
 LIVE = 3
 """Matrices of a strip that are alive at a time."""
@@ -38,16 +39,9 @@ def rewrite_backward(
     results = _Strips(found, marks, product_marks, cache).run()
     for gradient, result in zip(found.gradients, results):
         gradient.op.results[0].replace_all_uses_with(result)
-    for op in (*(g.op for g in found.gradients), *reversed(_in_order(found.visited))):
+    for op in (*(g.op for g in found.gradients), *sorted(found.visited, key=in_block)[::-1]):
         if not any(True for _ in op.results[0].uses):
             op.erase()
-
-
-def _in_order(ops: Iterable[ir.Operation]) -> list[ir.Operation]:
-    """Return ops of one block in its order."""
-    wanted = set(ops)
-    block = next(iter(wanted)).block
-    return [view.operation for view in block.operations if view.operation in wanted]
 
 
 class _Strips:
@@ -67,8 +61,7 @@ class _Strips:
 
     def run(self) -> list[ir.Value]:
         """Build the loops; return the gradients."""
-        ends = {g.op for g in self.f.gradients}
-        b = OpBuilder.before(_in_order(ends)[0])
+        b = OpBuilder.before(min(self.f.ends, key=in_block))
         into = [self._whole(b, g) for g in self.f.gradients]
         outer = sorted(self.f.batch, key=lambda d: (self._is_summed(d), d))
         return self._over_heads(Tiles(b, {}, {}, self.marks), outer, into)
@@ -217,29 +210,31 @@ class _Strip:
     def _row(self, node: int) -> TensorTile:
         """Return what the rows of a strip are reduced to."""
         row = self.f.rows[node]
-        matrix = self._made(row.of, self.matrix)
+        self._prepare(row.of)
+        reads, write = self._reads(row.of, self.matrix)
         out = self.at.filled([self.f.query], row.start)
 
         def body(b: OpBuilder, elements: list[ir.Value]) -> ir.Value:
-            return b.one(row.name, elements[0].type, elements[1], elements[0])
+            return b.one(row.name, row.start.type, elements[-1], write(b, elements))
 
-        return self.at.compute(self.matrix, [matrix], out, body)
+        return self.at.compute(self.matrix, reads, out, body)
 
     def _elementwise(self, node: int, dims: Sequence[int]) -> TensorTile:
         """Compute a node from tiles that are known."""
+        reads, write = self._reads(node, dims)
+        made = self.ex.nodes[node]
+        assert isinstance(made, Apply)
+        return self.at.compute(dims, reads, self.at.empty(dims, made.type), write)
+
+    def _reads(self, node: int, dims: Sequence[int]) -> tuple[list[TensorTile], TileBody]:
+        """Return the known tiles that a node is made of, and how to write it from their elements."""
         at, ex = self.at, self.ex
         below = ex.below(node, self.known)
         reads = {n: self.known[n] for n in below if n in self.known}
         forms = [made.form for n in below if isinstance(made := ex.nodes[n], IndexNode)]
         starts = {d: at.index(at.start(LoopIndex(d))) for d in sorted(loops_in(forms))}
         writer = BodyWriter(ex, list(dims), starts)
-        made = ex.nodes[node]
-        assert isinstance(made, Apply)
-
-        def body(b: OpBuilder, elements: list[ir.Value]) -> ir.Value:
-            return writer.write(b, node, dict(zip(reads, elements)))
-
-        return at.compute(dims, list(reads.values()), at.empty(dims, made.type), body)
+        return list(reads.values()), lambda b, e: writer.write(b, node, dict(zip(reads, e)))
 
 
 def _multiply_add(b: OpBuilder, elements: list[ir.Value]) -> ir.Value:
