@@ -31,29 +31,13 @@ llvm.func @set_word(%table: !llvm.ptr, %index: i64, %value: i64) attributes {alw
   llvm.return
 }
 
-// Element `index` of a column whose elements lie `step` bytes apart, as a number. Of floats, of the sign bit `sign`, the
+// A key as a number. Of floats, of the sign bit `sign`, the
 // bits of negative numbers are flipped, all within `mask`, and those of others get the sign; integers have no `sign`
 // here. Where `canonical` is not 0, zeros are equal, and so is all of a size above `limit`, which are NaNs. In the end
 // the bits of `flip` are flipped.
-llvm.func @key_number_4(%column: !llvm.ptr, %index: i64, %step: i64, %how: !llvm.ptr) -> !unit
+llvm.func @number_of_4(%x: !unit, %flip: !unit, %sign: !unit, %mask: !unit, %limit: !unit, %canonical: !unit) -> !unit
     attributes {always_inline} {
   %none = arith.constant 0 : !unit
-  %c1 = arith.constant 1 : i64
-  %c2 = arith.constant 2 : i64
-  %c3 = arith.constant 3 : i64
-  %c4 = arith.constant 4 : i64
-  %offset = arith.muli %index, %step : i64
-  %at = llvm.getelementptr %column[%offset] : (!llvm.ptr, i64) -> !llvm.ptr, i8
-  %x = llvm.load %at : !llvm.ptr -> !unit
-  %flip = llvm.load %how : !llvm.ptr -> !unit
-  %sign_at = llvm.getelementptr %how[%c1] : (!llvm.ptr, i64) -> !llvm.ptr, i64
-  %sign = llvm.load %sign_at : !llvm.ptr -> !unit
-  %mask_at = llvm.getelementptr %how[%c2] : (!llvm.ptr, i64) -> !llvm.ptr, i64
-  %mask = llvm.load %mask_at : !llvm.ptr -> !unit
-  %limit_at = llvm.getelementptr %how[%c3] : (!llvm.ptr, i64) -> !llvm.ptr, i64
-  %limit = llvm.load %limit_at : !llvm.ptr -> !unit
-  %canonical_at = llvm.getelementptr %how[%c4] : (!llvm.ptr, i64) -> !llvm.ptr, i64
-  %canonical = llvm.load %canonical_at : !llvm.ptr -> !unit
   %is_canonical = arith.cmpi ne, %canonical, %none : !unit
   %size_bits = arith.xori %mask, %sign : !unit
   %size = arith.andi %x, %size_bits : !unit
@@ -70,6 +54,34 @@ llvm.func @key_number_4(%column: !llvm.ptr, %index: i64, %step: i64, %how: !llvm
   %number = arith.select %is_negative, %flipped, %raised : !unit
   %result = arith.xori %number, %flip : !unit
   llvm.return %result : !unit
+}
+
+// Word `index` of how keys become numbers.
+llvm.func @how_4(%how: !llvm.ptr, %index: i64) -> !unit attributes {always_inline} {
+  %at = llvm.getelementptr %how[%index] : (!llvm.ptr, i64) -> !llvm.ptr, i64
+  %x = llvm.load %at : !llvm.ptr -> !unit
+  llvm.return %x : !unit
+}
+
+// Element `index` of a column whose elements lie `step` bytes apart, as a number.
+llvm.func @key_number_4(%column: !llvm.ptr, %index: i64, %step: i64, %how: !llvm.ptr) -> !unit
+    attributes {always_inline} {
+  %c0 = arith.constant 0 : i64
+  %c1 = arith.constant 1 : i64
+  %c2 = arith.constant 2 : i64
+  %c3 = arith.constant 3 : i64
+  %c4 = arith.constant 4 : i64
+  %offset = arith.muli %index, %step : i64
+  %at = llvm.getelementptr %column[%offset] : (!llvm.ptr, i64) -> !llvm.ptr, i8
+  %x = llvm.load %at : !llvm.ptr -> !unit
+  %flip = llvm.call @how_4(%how, %c0) : (!llvm.ptr, i64) -> !unit
+  %sign = llvm.call @how_4(%how, %c1) : (!llvm.ptr, i64) -> !unit
+  %mask = llvm.call @how_4(%how, %c2) : (!llvm.ptr, i64) -> !unit
+  %limit = llvm.call @how_4(%how, %c3) : (!llvm.ptr, i64) -> !unit
+  %canonical = llvm.call @how_4(%how, %c4) : (!llvm.ptr, i64) -> !unit
+  %number = llvm.call @number_of_4(%x, %flip, %sign, %mask, %limit, %canonical)
+    : (!unit, !unit, !unit, !unit, !unit, !unit) -> !unit
+  llvm.return %number : !unit
 }
 
 // How many elements of a column, between `low` and `high`, come before those of `number`; where `also` is not 0, those
@@ -198,9 +210,146 @@ llvm.func @copy_next_4(%from: !llvm.ptr, %plane: i64, %to: !llvm.ptr, %to_plane:
   llvm.return
 }
 
+// Copy what is left of a run to `to`.
+llvm.func @copy_run_4(%from: !llvm.ptr, %left: i64, %run_step: i64, %plane: i64, %to: !llvm.ptr, %step: i64,
+    %to_plane: i64, %planes: i64) {
+  %c0 = arith.constant 0 : i64
+  %c1 = arith.constant 1 : i64
+  scf.for %t = %c0 to %left step %c1 : i64 {
+    %there = arith.muli %t, %run_step : i64
+    %here = arith.muli %t, %step : i64
+    %source = llvm.getelementptr %from[%there] : (!llvm.ptr, i64) -> !llvm.ptr, i8
+    %target = llvm.getelementptr %to[%here] : (!llvm.ptr, i64) -> !llvm.ptr, i8
+    llvm.call @copy_next_4(%source, %plane, %target, %to_plane, %planes) : (!llvm.ptr, i64, !llvm.ptr, i64, i64) -> ()
+  }
+  llvm.return
+}
+
+// Merge two runs, neither of them empty, without a branch on which one comes next: that would be a guess.
+llvm.func @merge_two_4(%one: !llvm.ptr, %other: !llvm.ptr, %to: !llvm.ptr, %step: i64, %to_plane: i64, %planes: i64,
+    %how: !llvm.ptr) {
+  %c0 = arith.constant 0 : i64
+  %c1 = arith.constant 1 : i64
+  %c2 = arith.constant 2 : i64
+  %c3 = arith.constant 3 : i64
+  %c4 = arith.constant 4 : i64
+  %flip = llvm.call @how_4(%how, %c0) : (!llvm.ptr, i64) -> !unit
+  %sign = llvm.call @how_4(%how, %c1) : (!llvm.ptr, i64) -> !unit
+  %mask = llvm.call @how_4(%how, %c2) : (!llvm.ptr, i64) -> !unit
+  %limit = llvm.call @how_4(%how, %c3) : (!llvm.ptr, i64) -> !unit
+  %canonical = llvm.call @how_4(%how, %c4) : (!llvm.ptr, i64) -> !unit
+  %a = llvm.load %one : !llvm.ptr -> !llvm.ptr
+  %b = llvm.load %other : !llvm.ptr -> !llvm.ptr
+  %a_count = llvm.call @word(%one, %c1) : (!llvm.ptr, i64) -> i64
+  %b_count = llvm.call @word(%other, %c1) : (!llvm.ptr, i64) -> i64
+  %run_step = llvm.call @word(%one, %c2) : (!llvm.ptr, i64) -> i64
+  %a_plane = llvm.call @word(%one, %c3) : (!llvm.ptr, i64) -> i64
+  %b_plane = llvm.call @word(%other, %c3) : (!llvm.ptr, i64) -> i64
+  %a_first = llvm.load %a : !llvm.ptr -> !unit
+  %b_first = llvm.load %b : !llvm.ptr -> !unit
+  %a_number = llvm.call @number_of_4(%a_first, %flip, %sign, %mask, %limit, %canonical)
+    : (!unit, !unit, !unit, !unit, !unit, !unit) -> !unit
+  %b_number = llvm.call @number_of_4(%b_first, %flip, %sign, %mask, %limit, %canonical)
+    : (!unit, !unit, !unit, !unit, !unit, !unit) -> !unit
+  %rest:7 = scf.while (%p = %a, %q = %b, %here = %to, %n = %a_count, %m = %b_count, %x = %a_number, %y = %b_number)
+      : (!llvm.ptr, !llvm.ptr, !llvm.ptr, i64, i64, !unit, !unit)
+      -> (!llvm.ptr, !llvm.ptr, !llvm.ptr, i64, i64, !unit, !unit) {
+    %some = arith.cmpi sgt, %n, %c0 : i64
+    %also = arith.cmpi sgt, %m, %c0 : i64
+    %both = arith.andi %some, %also : i1
+    scf.condition(%both) %p, %q, %here, %n, %m, %x, %y
+      : !llvm.ptr, !llvm.ptr, !llvm.ptr, i64, i64, !unit, !unit
+  } do {
+  ^bb0(%p: !llvm.ptr, %q: !llvm.ptr, %here: !llvm.ptr, %n: i64, %m: i64, %x: !unit, %y: !unit):
+    %takes_other = arith.cmpi ult, %y, %x : !unit
+    %from = arith.select %takes_other, %q, %p : !llvm.ptr
+    %plane = arith.select %takes_other, %b_plane, %a_plane : i64
+    llvm.call @copy_next_4(%from, %plane, %here, %to_plane, %planes) : (!llvm.ptr, i64, !llvm.ptr, i64, i64) -> ()
+    %one_less = arith.extui %takes_other : i1 to i64
+    %kept = arith.subi %c1, %one_less : i64
+    %n_left = arith.subi %n, %kept : i64
+    %m_left = arith.subi %m, %one_less : i64
+    %following = llvm.getelementptr %from[%run_step] : (!llvm.ptr, i64) -> !llvm.ptr, i8
+    %left = arith.select %takes_other, %m_left, %n_left : i64
+    %more = arith.cmpi sgt, %left, %c0 : i64
+    %readable = arith.select %more, %following, %from : !llvm.ptr
+    %key = llvm.load %readable : !llvm.ptr -> !unit
+    %number = llvm.call @number_of_4(%key, %flip, %sign, %mask, %limit, %canonical)
+      : (!unit, !unit, !unit, !unit, !unit, !unit) -> !unit
+    %p_next = arith.select %takes_other, %p, %following : !llvm.ptr
+    %q_next = arith.select %takes_other, %following, %q : !llvm.ptr
+    %x_next = arith.select %takes_other, %x, %number : !unit
+    %y_next = arith.select %takes_other, %number, %y : !unit
+    %behind = llvm.getelementptr %here[%step] : (!llvm.ptr, i64) -> !llvm.ptr, i8
+    scf.yield %p_next, %q_next, %behind, %n_left, %m_left, %x_next, %y_next
+      : !llvm.ptr, !llvm.ptr, !llvm.ptr, i64, i64, !unit, !unit
+  }
+  llvm.call @copy_run_4(%rest#0, %rest#3, %run_step, %a_plane, %rest#2, %step, %to_plane, %planes)
+    : (!llvm.ptr, i64, i64, i64, !llvm.ptr, i64, i64, i64) -> ()
+  llvm.call @copy_run_4(%rest#1, %rest#4, %run_step, %b_plane, %rest#2, %step, %to_plane, %planes)
+    : (!llvm.ptr, i64, i64, i64, !llvm.ptr, i64, i64, i64) -> ()
+  llvm.return
+}
+
+// Put the runs that are not empty first, in order; return how many there are.
+llvm.func @without_empty(%runs: !llvm.ptr, %members: i64) -> i64 {
+  %c0 = arith.constant 0 : i64
+  %c1 = arith.constant 1 : i64
+  %words = arith.constant #RUN_WORDS
+  %count = scf.for %j = %c0 to %members step %c1 iter_args(%kept = %c0) -> (i64) : i64 {
+    %row = arith.muli %j, %words : i64
+    %run = llvm.getelementptr %runs[%row] : (!llvm.ptr, i64) -> !llvm.ptr, i64
+    %left = llvm.call @word(%run, %c1) : (!llvm.ptr, i64) -> i64
+    %some = arith.cmpi sgt, %left, %c0 : i64
+    %next = scf.if %some -> (i64) {
+      %to_row = arith.muli %kept, %words : i64
+      %to = llvm.getelementptr %runs[%to_row] : (!llvm.ptr, i64) -> !llvm.ptr, i64
+      scf.for %k = %c0 to %words step %c1 : i64 {
+        %x = llvm.call @word(%run, %k) : (!llvm.ptr, i64) -> i64
+        llvm.call @set_word(%to, %k, %x) : (!llvm.ptr, i64, i64) -> ()
+      }
+      %more = arith.addi %kept, %c1 : i64
+      scf.yield %more : i64
+    } else {
+      scf.yield %kept : i64
+    }
+    scf.yield %next : i64
+  }
+  llvm.return %count : i64
+}
+
 // Merge the runs of a column, of `total` elements together, to `to`, where elements lie `step` bytes apart and planes
 // `to_plane`. heads: room for a number of each run.
 llvm.func @merge_runs_4(%runs: !llvm.ptr, %members: i64, %to: !llvm.ptr, %step: i64, %to_plane: i64, %planes: i64,
+    %total: i64, %heads: !llvm.ptr, %how: !llvm.ptr) {
+  %c1 = arith.constant 1 : i64
+  %c2 = arith.constant 2 : i64
+  %c3 = arith.constant 3 : i64
+  %words = arith.constant #RUN_WORDS
+  %count = llvm.call @without_empty(%runs, %members) : (!llvm.ptr, i64) -> i64
+  %is_one = arith.cmpi eq, %count, %c1 : i64
+  scf.if %is_one {
+    %from = llvm.load %runs : !llvm.ptr -> !llvm.ptr
+    %run_step = llvm.call @word(%runs, %c2) : (!llvm.ptr, i64) -> i64
+    %plane = llvm.call @word(%runs, %c3) : (!llvm.ptr, i64) -> i64
+    llvm.call @copy_run_4(%from, %total, %run_step, %plane, %to, %step, %to_plane, %planes)
+      : (!llvm.ptr, i64, i64, i64, !llvm.ptr, i64, i64, i64) -> ()
+  } else {
+    %is_two = arith.cmpi eq, %count, %c2 : i64
+    scf.if %is_two {
+      %other = llvm.getelementptr %runs[%words] : (!llvm.ptr, i64) -> !llvm.ptr, i64
+      llvm.call @merge_two_4(%runs, %other, %to, %step, %to_plane, %planes, %how)
+        : (!llvm.ptr, !llvm.ptr, !llvm.ptr, i64, i64, i64, !llvm.ptr) -> ()
+    } else {
+      llvm.call @merge_many_4(%runs, %count, %to, %step, %to_plane, %planes, %total, %heads, %how)
+        : (!llvm.ptr, i64, !llvm.ptr, i64, i64, i64, i64, !llvm.ptr, !llvm.ptr) -> ()
+    }
+  }
+  llvm.return
+}
+
+// The same for any number of runs.
+llvm.func @merge_many_4(%runs: !llvm.ptr, %members: i64, %to: !llvm.ptr, %step: i64, %to_plane: i64, %planes: i64,
     %total: i64, %heads: !llvm.ptr, %how: !llvm.ptr) {
   %c0 = arith.constant 0 : i64
   %c1 = arith.constant 1 : i64
