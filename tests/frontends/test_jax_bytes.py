@@ -184,6 +184,8 @@ def test_a_sort_of_columns_brings_whole_columns() -> None:
     assert moved == {"all_to_all": 32 * 8 * 4}
     moved = runs(lambda x: jnp.sort(x, 0), x, mesh="x=4", layouts=("[x, _]",))
     assert moved == {"all_to_all": 48 * 4 * 4}
+    moved = runs(lambda x: jnp.sort(x[:, :3], 0), x, mesh="x=2", layouts=("[x, _]",))
+    assert moved == {"merge": 32 * 3 * 4}
 
 
 def test_a_reshape_goes_group_by_group() -> None:

@@ -228,7 +228,9 @@ def refine(
                     extent = rule.sizes[t][d]  # type: ignore[index]
                     if extent < pieces(here, sizes):
                         thin[factor] = extent
-    placed |= _turned(rule, specs, placed, sizes)
+    turned = _turned(rule, specs, placed, sizes)
+    moved = {axis for axes in turned.values() for axis in axes}
+    placed = {f: a for f, a in placed.items() if not moved & set(a)} | turned
     targets = range(nops, len(specs)) if mode == FORWARD else range(len(specs))
     new = list(specs)
     for t in targets:
@@ -244,7 +246,8 @@ def _turned(
 ) -> dict[int, Axes]:
     """Return axes for a factor that all tensors of the op have, in place of a dim that must be whole.
 
-    A sort of the columns of `[x, _]` runs on `[_, x]`: all_to_all brings a rank its columns, where it would gather all.
+    A transform of the columns of `[x, _]` runs on `[_, x]`: all_to_all brings a rank its columns, where it would gather
+    all. So does a sort, unless its result is wanted where its operand lies: then it stays there.
     """
     if not rule.turns:
         return {}
@@ -255,14 +258,30 @@ def _turned(
         if spec is None or dims is None or not free:
             continue
         for axes, dim in zip(spec.dims, dims):
-            if axes and all(rule.factors[f].kind == WHOLE for f in dim):
+            if axes and all(_may_turn(rule, specs, f) for f in dim):
                 fits = [f for f in free if rule.factors[f].size % pieces(axes, sizes) == 0]
                 used = {
-                    a for f, row in placed.items() if rule.factors[f].kind != WHOLE for a in row
+                    a for f, row in placed.items() if not _may_turn(rule, specs, f) for a in row
                 }
                 if fits and not used & set(axes):
                     return {fits[0]: axes}
     return {}
+
+
+def _may_turn(rule: Rule, specs: _Specs, factor: int) -> bool:
+    """Tell whether axes of a factor may go to another one."""
+    kind = rule.factors[factor].kind
+    if kind != SORTED:
+        return kind == WHOLE
+    results = zip(specs[len(rule.operands) :], rule.results)
+    kept = [
+        spec.dims[d]
+        for spec, dims in results
+        if spec and dims
+        for d in range(len(dims))
+        if dims[d] == (factor,)
+    ]
+    return not any(kept)
 
 
 def _grown(

@@ -159,7 +159,7 @@ class RuleTable:
 
     def add(self, rule: Rule) -> int:
         """Add a rule that belongs to no op (a value that enters a region, say); return its number."""
-        turns = any(factor.kind == WHOLE for factor in rule.factors)
+        turns = any(factor.kind in (WHOLE, SORTED) for factor in rule.factors)
         rule = replace(rule, turns=True) if turns else rule
         self.rules.append(rule if self.windows else rule.without_windows())
         return len(self.rules) - 1
