@@ -1,10 +1,12 @@
 """JAX functions compiled: their results are JAX's, sharded and not; what does not fit is named."""
 
+import math
 import re
 import sys
 from functools import partial
 from typing import Any, NamedTuple
 
+import ml_dtypes
 import numpy as np
 import pytest
 from depth import sampled
@@ -291,3 +293,22 @@ def test_kernels_around_from_jax_choose() -> None:
     with mw.kernels(blas=False), mw.from_jax(lambda a: a @ a, x) as program:
         assert "│ blas " not in program.explain()
         np.testing.assert_allclose(program(x), x @ x, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype, near", [("f4", 1e-6), ("f2", 1e-3), ("bf16", 8e-3)])
+def test_erfc_is_right_to_its_end(dtype: str, near: float) -> None:
+    kind = ml_dtypes.bfloat16 if dtype == "bf16" else np.dtype(dtype)
+    ends = [0.0, -0.0, np.inf, -np.inf, np.nan, 1e-30, 3e4, -3e4, 10.3]
+    x = np.concatenate([np.linspace(-6, 9, 4001), ends]).astype(kind)
+    with mw.from_jax(jax.scipy.special.erfc, x) as program:
+        found = np.asarray(program(x)).astype(np.float64)
+    right = np.array([math.erfc(float(v)) for v in x])
+    with np.errstate(invalid="ignore"):
+        apart = np.abs(found - right)
+    first = x.astype(np.float64) < 3
+    assert np.nanmax((apart / right)[first]) < near
+    assert (
+        np.nanmax(apart - (5e-6 + near) * right) < 1e-7
+    )  # the rounding of x^2, and f16's denormals
+    assert found[4003:4006].tolist()[:2] == [0.0, 2.0] and np.isnan(found[4005])
+    assert not np.signbit(found[np.isfinite(found)]).any()
