@@ -20,7 +20,9 @@ DTYPES: dict[str, Any] = {
     "f64": np.float64,
     "f16": np.float16,
     "bf16": ml_dtypes.bfloat16,
+    "u8": np.uint8,
     "i8": np.int8,
+    "i16": np.int16,
     "i32": np.int32,
     "i64": np.int64,
     "bool": np.bool_,
@@ -112,7 +114,7 @@ def draw(text: str, rng: np.random.Generator) -> np.ndarray[Any, Any]:
     shape, dtype = tuple(int(n) for n in sizes.split(",") if n), DTYPES[kind]
     if kind == "bool":
         return rng.integers(0, 2, shape).astype(dtype)
-    if kind.startswith("i"):
+    if kind[0] in "iu":
         return rng.integers(0, int(rest[1:]) if rest else 100, shape).astype(dtype)
     values = rng.standard_normal(shape)
     return np.asarray(np.abs(values) + 0.125 if rest == "+" else values).astype(dtype)
