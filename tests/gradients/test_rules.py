@@ -3,6 +3,7 @@
 import importlib
 import pkgutil
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -53,15 +54,16 @@ def compare(
     `make test` takes each `part`-th, from the first on.
     """
     cases = cases if DEEP else dict(list(cases.items())[::part])
+
+    def pulled(vjp: Any, side: int, given: Any) -> Any:
+        return {n: _pulled(vjp, case[side], *given[n]) for n, case in cases.items()}
+
     with jax.enable_x64(True):
         given = {name: _given(case, dtype) for name, case in cases.items()}
-        wanted = {n: _pulled(jax.vjp, case[1], *given[n]) for n, case in cases.items()}
-
-    def run(given: Any) -> Any:
-        return {n: _pulled(mw.vjp, case[0], *given[n]) for n, case in cases.items()}
+        wanted = jax.jit(partial(pulled, jax.vjp, 1))(given)
 
     lies = None if layout is None else (jax.tree.map(lambda v: layout(v.ndim), given),)
-    made = mw.jit(run, mesh=mesh, in_layouts=lies)(given)
+    made = mw.jit(partial(pulled, mw.vjp, 0), mesh=mesh, in_layouts=lies)(given)
     for name, slopes in wanted.items():
         for number, (ours, theirs) in enumerate(zip(made[name], slopes, strict=True)):
             assert ours.dtype == theirs.dtype, (name, number)
