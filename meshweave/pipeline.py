@@ -127,6 +127,7 @@ def _check_anchor(e: PassEntry, ctx: ir.Context) -> None:
         raise UsageError(f'no op "{e.name}" to nest passes in{did_you_mean(e.name, _ANCHORS)}')
 
 
+@cache
 def make_pass(kind: type[Pass], options: str = "") -> Pass:
     """Make an instance of our pass `kind`, its options given as text, `max-uses=1 keep=a,b`. Raises UsageError."""
     types, values = kind.options(), {}

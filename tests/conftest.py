@@ -68,11 +68,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _share_objects(shared: Path) -> None:
-    """Keep the objects of collectives for the whole run: they depend on their text alone, and take LLVM most time."""
+    """Keep the objects of collectives and the kernels of gpus for the whole run: they depend on their text alone, and
+    take LLVM and ptxas most time.
+    """
     of_user = cache.folder
+    kept = {within: shared / within for within in (cache.OBJECTS, cache.KERNELS)}
+    for place in kept.values():
+        place.mkdir(exist_ok=True)
 
     def folder(within: str = "") -> "Path | None":
-        return of_user(within) or (shared if within == cache.OBJECTS else None)
+        return of_user(within) or kept.get(within)
 
     cache.folder = folder
 

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
 
@@ -40,6 +41,7 @@ class PassEntry:
     children: "tuple[PassEntry, ...] | None" = None
 
 
+@cache
 def read(text: str) -> tuple[PassEntry, ...]:
     """Parse the elements of a pipeline text. Raises UsageError that shows where it cannot be read."""
     reader = _PipelineReader(text)
