@@ -4,6 +4,7 @@ and arguments have types.
 
 import ast
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -59,6 +60,7 @@ TOP = {"api", "jax", "serving", "torch", "tools", "__init__"}  # the faces: they
 MLIR_PACKAGES = {"torch_mlir", "mlir"}
 
 
+@cache
 def files() -> list[Path]:
     return sorted(PACKAGE.rglob("*.py"))
 
@@ -70,8 +72,20 @@ def part_of(path: Path) -> str:
 
 @cache
 def nodes(path: Path) -> list[ast.AST]:
-    """Return every node of a file's syntax tree."""
-    return list(ast.walk(ast.parse(path.read_text())))
+    """Return the nodes of a file's syntax tree that are looked at here."""
+    wanted = (ast.Import, ast.ImportFrom, ast.ClassDef, ast.arg)
+    found = statements(ast.parse(path.read_text()).body)
+    return [n for n in found if isinstance(n, wanted)]
+
+
+def statements(body: Sequence[ast.AST]) -> Iterator[ast.AST]:
+    """Yield statements and those inside them, and the arguments of functions: expressions would take long."""
+    for node in body:
+        yield node
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from ast.walk(node.args)
+        for part in ("body", "orelse", "finalbody", "handlers", "cases"):
+            yield from statements(getattr(node, part, ()))
 
 
 @cache
@@ -150,9 +164,13 @@ def module_of(path: Path) -> str:
 
 
 @cache
+def known_modules() -> set[str]:
+    return {module_of(path) for path in files()}
+
+
 def imported_modules(path: Path) -> set[str]:
     """Return the modules of ours that a file imports, inside functions and for types too."""
-    known, found = {module_of(p) for p in files()}, set()
+    known, found = known_modules(), set()
     for node in nodes(path):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
