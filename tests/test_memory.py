@@ -3,7 +3,8 @@ and nowhere behind; and what a region of hints takes is what its budget allows.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ from meshweave.lowering.buffers.memory import moments, region_bytes
 from meshweave.lowering.cpu.target import bundle_of
 from meshweave.runtime import memory as runtime_memory
 from meshweave.runtime import program as runtime_program
+from meshweave.runtime.local import dispatch as runtime_dispatch
 from meshweave.runtime.local.engine import LocalEngine
 from meshweave.transforms.slicing.ledger import read_ledger
 
@@ -58,6 +60,15 @@ class Allocations:
         for module in (runtime_program, runtime_memory):
             monkeypatch.setattr(module, "aligned", self.aligned)
         monkeypatch.setattr(runtime_memory, "LEAST", 1 << 60)
+        for module in (runtime_dispatch, runtime_memory):
+            monkeypatch.setattr(module, "addressed_array", self.addressed)
+
+    def addressed(
+        self, shape: Sequence[int], dtype: np.dtype[Any], nbytes: int
+    ) -> tuple[np.ndarray, int]:
+        """As the engine's: a new result, and where it lies."""
+        array = self.aligned(nbytes).view(dtype).reshape(shape)
+        return array, array.ctypes.data
 
     def check(self) -> None:
         for whole, start, nbytes in self.made:
