@@ -107,17 +107,22 @@ def _entries(
                     f"{e.name} is a named pipeline: it takes no options and no nesting"
                 )
             yield from _entries(read(PIPELINES[e.name]), path, ctx)
-        elif (kind := all_passes().get(e.name)) is not None:
+        elif e.name in all_passes():
             if path:
                 raise UsageError(
                     f"{e.name} runs on the whole module: write it outside of {'('.join(path)}(...)"
                 )
-            made = make_pass(kind, e.options or "")
-            yield PipelineEntry(e.name, str(made), own=made)
+            yield _own_entry(e.name, e.options or "")
         else:
             yield PipelineEntry(
                 e.name, e.name + (f"{{{e.options}}}" if e.options is not None else ""), path
             )
+
+
+@cache
+def _own_entry(name: str, options: str) -> PipelineEntry:
+    made = make_pass(all_passes()[name], options)
+    return PipelineEntry(name, str(made), own=made)
 
 
 def _check_anchor(e: PassEntry, ctx: ir.Context) -> None:
@@ -127,7 +132,6 @@ def _check_anchor(e: PassEntry, ctx: ir.Context) -> None:
         raise UsageError(f'no op "{e.name}" to nest passes in{did_you_mean(e.name, _ANCHORS)}')
 
 
-@cache
 def make_pass(kind: type[Pass], options: str = "") -> Pass:
     """Make an instance of our pass `kind`, its options given as text, `max-uses=1 keep=a,b`. Raises UsageError."""
     types, values = kind.options(), {}
