@@ -47,9 +47,10 @@ lit: $(READY)
 	@echo "==> passes and diagnostics: lit"
 	@$(BIN)/lit -s -j $(JOBS) lit
 
+# Many of these wait for time limits, and for ranks that are stopped: one worker more than cores computes meanwhile.
 unit: $(READY)
 	@echo "==> unit, property and engine tests: pytest"
-	@$(PYTEST) -m "not torch and not deep"
+	@$(PYTEST) -n $$(($(JOBS) + 1)) -m "not torch and not deep"
 
 test-torch: $(TORCH_READY)
 	@echo "==> what needs PyTorch: pytest"
