@@ -31,6 +31,7 @@ from meshweave.torch.aliases import Result, outputs_of, written_arguments
 from meshweave.torch.entry import from_torch
 from meshweave.torch.ports import to_torch
 from meshweave.torch.program import TorchProgram
+from meshweave.torch.scalars import with_scalars
 from meshweave.torch.sizes import (
     OpenInputs,
     numbers_in,
@@ -107,7 +108,7 @@ class TorchBackend:
     ) -> Callable[..., tuple[Tensor, ...]]:
         """Return what runs a graph that torch has captured."""
         rest = (self._placements, self._counted, self._frozen, self._found)
-        numbers = numbers_in(graph.graph)
+        graph, numbers = with_scalars(graph, numbers_in(graph.graph))
         piece = _CapturedNumbers(graph, numbers, *rest) if numbers else _CapturedGraph(graph, *rest)
         self._pieces.add(piece)
         return piece
@@ -322,7 +323,10 @@ class _CapturedGraph:
 
 
 class _CapturedNumbers:
-    """Run a graph some of whose arguments are Python's floats, as tensors: it is one graph for each choice of these."""
+    """Run a graph some of whose arguments are Python's floats, as tensors: it is one graph for each choice of these.
+
+    Floats that are only used in arithmetic are tensors of the graph, and none of these.
+    """
 
     def __init__(self, graph: GraphModule, numbers: Sequence[int], *rest: Any) -> None:
         """Take the numbers of these arguments, and what _CapturedGraph is made of besides."""

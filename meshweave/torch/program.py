@@ -219,6 +219,12 @@ class TorchProgram:
                 f"{self.name}: {len(leaves)} arguments of another structure than it was compiled"
                 f" for ({', '.join(names)})"
             )
+        for k, (name, value) in self._exported.fixed.items():
+            if type(leaves[k]) is not type(value) or repr(leaves[k]) != repr(value):
+                raise UsageError(
+                    f"{self.name}: argument {name} is {leaves[k]!r:.60}, and {value!r:.60} is a part of the program: "
+                    "a number that changes is a tensor"
+                )
         return list(leaves)
 
     def ledger(self) -> list[dict[str, str]]:

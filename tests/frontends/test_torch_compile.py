@@ -117,22 +117,51 @@ def test_a_bound_of_torch_is_that_of_the_program() -> None:
     assert compiler.cache_info() == (2, 1, 1)
 
 
-def test_floats_that_torch_leaves_open_are_numbers_of_a_program() -> None:
-    class Scaled(torch.nn.Module):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.rate, self.into = 0.0, torch.nn.Linear(4, 4)
+@pytest.mark.parametrize(("mesh", "kind"), [(None, torch.float32), ("x=2", torch.bfloat16)])
+def test_floats_are_read_in_each_call(mesh: str | None, kind: Any) -> None:
+    """One program serves all floats that are only added, multiplied and compared, and all sizes."""
+    into = torch.nn.Linear(4, 4).to(kind)
 
-        def forward(self, x: Any, by: float) -> Any:
-            return torch.nn.functional.dropout(self.into(x), self.rate, self.training) * by
+    def scaled(x: Any, by: float) -> Any:
+        y = into(x) * (2 * by - 1 / by)
+        return torch.where(y > by, y - by, by / (y * y + 1)), x.clone().mul_(by)
 
-    compiler, module = mw.torch_backend(), Scaled().eval()
-    fast = torch.compile(module, backend=compiler, dynamic=True)
+    compiler = mw.torch_backend(mesh=mesh)
+    fast = torch.compile(scaled, backend=compiler, dynamic=True)
     with torch.no_grad():
-        for size, by in ((3, 2.0), (5, 2.0), (5, -0.5), (7, -0.5)):
-            x = torch.randn(size, 4)
-            near(fast(x, by), module(x, by))
-    assert compiler.cache_info() == (2, 2, 2)
+        for size, by in ((3, 2.5), (5, 2.5), (5, -0.5), (7, 1e-3), (7, 3e4)):
+            x = torch.randn(size, 4).to(kind)
+            for found, wanted in zip(fast(x, by), scaled(x, by), strict=True):
+                assert found.dtype == wanted.dtype
+                if kind == torch.float32:
+                    near(found, wanted)
+                else:
+                    assert torch.allclose(found, wanted, rtol=0.05, atol=0.05 * max(1, abs(by)))
+    assert compiler.cache_info() == (4, 1, 1)
+
+
+def test_floats_that_change_a_dtype_are_numbers_of_a_program() -> None:
+    compiler, x = mw.torch_backend(), torch.arange(6)
+    fast = torch.compile(lambda x, by: x * by, backend=compiler, dynamic=True)
+    for by in (0.25, 1.75, 0.25):
+        assert torch.equal(fast(x, by), x * by) and fast(x, by).dtype == torch.float32
+    assert compiler.cache_info() == (4, 2, 2)
+
+
+def test_numbers_that_are_a_part_of_a_program_do_not_change() -> None:
+    class Scaled(torch.nn.Module):  # type: ignore[misc]
+        def forward(self, x: Any, by: float, rows: bool = True) -> Any:
+            return x * by if rows else x
+
+    x = torch.randn(3)
+    with mw.from_torch(Scaled(), (x, 1.5), kwargs={"rows": True}) as program:
+        assert torch.equal(program(x, 1.5, rows=True), x * 1.5)
+        with pytest.raises(UsageError, match=r"argument by is 2\.5, and 1\.5 is a part"):
+            program(x, 2.5, rows=True)
+        with pytest.raises(UsageError, match="argument rows is False, and True is a part"):
+            program(x, 1.5, rows=False)
+    with mw.from_torch(Scaled(), (x, torch.tensor(1.5))) as program:
+        assert torch.equal(program(x, torch.tensor(2.5)), x * 2.5)
 
 
 def test_what_cannot_have_open_sizes_has_a_program_for_each() -> None:

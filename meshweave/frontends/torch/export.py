@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple
@@ -47,6 +47,7 @@ class Exported:
     names:   the names of parameters, buffers and constants as in the state_dict, and of inputs as in `forward`.
     bound:   the tensors that the program holds, by name; the others are inputs.
     inputs:  for each leaf of the arguments the index of its placeholder, None for a constant of the program.
+    fixed:   the leaves that are constants of the program, each with its name and value.
     outputs: for each leaf of the returned value.
     written: the results that are what an argument is afterwards, each with the index of its placeholder.
     in_spec, out_spec: the structure of arguments and results, as torch's pytrees describe it.
@@ -60,6 +61,7 @@ class Exported:
     in_spec: TreeSpec
     out_spec: TreeSpec
     written: dict[int, int]
+    fixed: dict[int, tuple[str, object]] = field(default_factory=dict)
 
 
 class RandomNumbersError(CompileError):
@@ -261,6 +263,7 @@ def _described(torch: ModuleType, program: ExportedProgram) -> Exported:
     names: list[str] = []
     bound: dict[str, Tensor] = {}
     inputs: list[int | None] = []
+    fixed: dict[int, tuple[str, object]] = {}
     places: dict[tuple[bool, str], int] = {}
     states = {spec.target for spec in signature.input_specs if spec.kind != kinds.USER_INPUT}
     taken = states | {spec.arg.name for spec in signature.input_specs}
@@ -271,6 +274,8 @@ def _described(torch: ModuleType, program: ExportedProgram) -> Exported:
             if node.users:
                 raise CompileError(f"{spec.arg.name} is no tensor: only tensors go into programs")
             program.graph.erase_node(node)
+            if is_input:
+                fixed[len(inputs)] = spec.arg.name, getattr(spec.arg, "value", None)
             inputs.append(None)
             continue
         own = spec.arg.name if is_input else spec.target
@@ -301,7 +306,8 @@ def _described(torch: ModuleType, program: ExportedProgram) -> Exported:
     program.graph_module.recompile()
     spec = program.call_spec
     return Exported(
-        *(program.graph_module, names, bound, inputs, outputs, spec.in_spec, spec.out_spec), written
+        *(program.graph_module, names, bound, inputs, outputs, spec.in_spec, spec.out_spec),
+        *(written, fixed),
     )
 
 
