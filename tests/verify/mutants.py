@@ -19,7 +19,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from verify import parts, test_pieces, test_products
+from verify import by_cases, parts, test_pieces, test_products
 from verify.corpus import random_programs
 from verify.own_ops import texts_of_ops
 from verify.pairs import EXAMPLES, PROGRAMS, compared, mesh, texts
@@ -32,8 +32,9 @@ from meshweave.errors import CompileError, MeshweaveError
 from meshweave.ir.bindings import ir
 from meshweave.ir.locations import parse_module
 
-GROUPS = ("named", "part", "own", "recent", "random")
-"""Kinds of programs: examples and small ones, parts at a time, ops of our own, traced functions, random ones."""
+GROUPS = ("named", "part", "own", "recent", "case", "random")
+"""Kinds of programs: examples and small ones, parts at a time, ops of our own, traced functions, what is proven case
+by case, random ones."""
 RANDOM = 60
 """Random programs that are changed."""
 Change = Callable[[random.Random, str], "str | None"]
@@ -301,6 +302,27 @@ def other_flag(rng: random.Random, text: str) -> "str | None":
     return _put(text, match, f"{{{', '.join(words)}}} : ")
 
 
+def other_source(rng: random.Random, text: str) -> "str | None":
+    """Let two ranks receive what the other one should."""
+    match = _pick(rng, r"sources = \[([\d, ]+)\]", text)
+    sources = match[1].split(", ") if match else []
+    if match is None or len(sources) < 2:
+        return None
+    a, b = rng.sample(range(len(sources)), 2)
+    sources[a], sources[b] = sources[b], sources[a]
+    return _put(text, match, f"sources = [{', '.join(sources)}]")
+
+
+def other_extent(rng: random.Random, text: str) -> "str | None":
+    """Change a number of a table, such as where the part of a rank begins."""
+    match = _pick(rng, r"dense<\[([\d, ]+)\]> : tensor<\d+xindex>", text)
+    place = match and _pick(rng, r"\d+", match[1])
+    if match is None or place is None:
+        return None
+    at = match.start(1) + place.start()
+    return text[:at] + str(_near(rng, place[0])) + text[at + len(place[0]) :]
+
+
 CHANGES: tuple[Change, ...] = (
     drop_collective,
     other_axes,
@@ -321,6 +343,8 @@ CHANGES: tuple[Change, ...] = (
     other_place,
     other_state,
     short_halo,
+    other_source,
+    other_extent,
 )
 OF_PARTS: tuple[Change, ...] = (other_share, other_place, other_state, short_halo)
 """Changes of programs that do a part at a time (`parts.py`): half of theirs are such."""
@@ -345,6 +369,7 @@ def programs(examples: bool = False) -> dict[str, tuple[str, str]]:
     for name, pair in traced().items():
         if compared(*pair).status == 0:
             found[f"recent {name}"] = pair
+    found |= {f"case {name}": pair for name, pair in by_cases.traced().items()}
     for number, text in enumerate(random_programs(RANDOM, 0)):
         pair = texts(text)
         if compared(*pair).status == 0:

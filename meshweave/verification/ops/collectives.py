@@ -10,12 +10,14 @@ from meshweave.dialects.dist import LayoutAttr, axes_of
 from meshweave.ir.bindings import ir
 from meshweave.layout.layout import Layout
 from meshweave.layout.places import is_run, run_at
+from meshweave.verification.cases.ranges import same_place
 from meshweave.verification.said import NotReadError
 from meshweave.verification.terms.indices import (
     ZERO,
     Expr,
     Var,
     inside,
+    number,
     of_var,
     plus,
     quotient,
@@ -23,6 +25,7 @@ from meshweave.verification.terms.indices import (
     substitute,
     times,
 )
+from meshweave.verification.terms.pieces import concat
 from meshweave.verification.terms.ranks import Placing, index_var
 from meshweave.verification.terms.reductions import reduce
 from meshweave.verification.terms.scalars import apply
@@ -123,9 +126,21 @@ def _permute(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
     names = axes_of(op)
     source = walk.ranks.source(names, [a.value for a in op.attributes["sources"]])
     if source is None:
-        raise NotReadError("a permutation that no sum of digits says")
+        return [_permuted(walk, op, names)]
     values = walk.ranks.at_member(names, source)
     return [walk.terms.composed(walk.views[op.operands[0]], values)]
+
+
+def _permuted(walk: ProgramWalk, op: ir.Operation, names: Sequence[str]) -> Term:
+    """Return what each rank of a group receives, put together along the number of the rank in its group."""
+    sources = [a.value for a in op.attributes["sources"]]
+    me, view = Var("p", "member", len(sources)), walk.views[op.operands[0]]
+    pieces = [
+        ((k, k + 1), walk.terms.composed(view, walk.ranks.at_member(names, number(source))))
+        for k, source in enumerate(sources)
+    ]
+    made = concat(walk.terms, me, pieces)
+    return walk.terms.composed(made, {me: walk.ranks.member(names)})
 
 
 @handles("dist.exchange")
@@ -164,7 +179,7 @@ def _check_moves(walk: ProgramWalk, old: Placing, new: Placing, names: Sequence[
             continue
         parts = [n for n in names if n.partition(":")[0] == var.name]
         same = walk.ranks.at(parts, [ZERO] * len(parts)).get(var, of_var(var))
-        moves = substitute(same, {var: substitute(value, places)}) != same
+        moves = not same_place(substitute(same, {var: substitute(value, places)}), same, new.ends)
         if moves and not _stays(old, new, var.name):
             raise NotReadError(f"an exchange along axis {var.name}, which it does not name")
 

@@ -18,7 +18,7 @@ from meshweave.ir.expressions import (
 from meshweave.ir.selections import selection_of
 from meshweave.verification.ops.bodies import CombiningStep, ReadBody, read
 from meshweave.verification.said import NotReadError
-from meshweave.verification.terms.arith import neutral
+from meshweave.verification.terms.arith import is_integer, neutral, predicate_of
 from meshweave.verification.terms.indices import (
     ZERO,
     Expr,
@@ -290,12 +290,43 @@ class LinalgReader:
         if isinstance(node, Apply):
             reads = tuple([keys[k] for k in node.operands])
             kind = self.walk.type_text(node.type)
-            return (node.name, self.walk.detail(node.attributes), reads, kind)
+            return _chosen(node.name, self.walk.detail(node.attributes), reads, kind)
         if isinstance(node, Constant):
             return str(node.value)
         if isinstance(node, Index):
             return ("index", indices.index(node.form))
         return number
+
+
+_LARGER = {4: "arith.maxsi", 5: "arith.maxsi", 8: "arith.maxui", 9: "arith.maxui"}
+_SMALLER = {2: "arith.minsi", 3: "arith.minsi", 6: "arith.minui", 7: "arith.minui"}
+"""What `a < b ? a : b` is of integers, by the number of the predicate."""
+
+
+_OPPOSITE = {
+    "arith.maxsi": "arith.minsi",
+    "arith.minsi": "arith.maxsi",
+    "arith.maxui": "arith.minui",
+    "arith.minui": "arith.maxui",
+}
+_COMMUTATIVE = (*_OPPOSITE, "arith.addi", "arith.muli", "arith.addf", "arith.mulf")
+
+
+def _chosen(
+    name: str, detail: tuple[Hashable, ...], reads: tuple[Hashable, ...], kind: str
+) -> Hashable:
+    """Say what an op computes: of two integers the larger or smaller one has one name, however it is written."""
+    if name == "arith.select" and is_integer(kind) and isinstance(reads[0], tuple):
+        test, compared, operands = (*reads[0], "", "")[:3]
+        if test == "arith.cmpi" and operands in (reads[1:], reads[:0:-1]):
+            chosen = (_LARGER | _SMALLER).get(predicate_of(compared))
+            if chosen is not None and operands != reads[1:]:
+                chosen = _OPPOSITE[chosen]
+            if chosen is not None:
+                name, detail, reads = chosen, (), reads[1:]
+    if name in _COMMUTATIVE:
+        reads = tuple(sorted(reads, key=str))
+    return name, detail, reads, kind
 
 
 def _rows(maps: ir.ArrayAttr) -> tuple[tuple[Row, ...], ...]:

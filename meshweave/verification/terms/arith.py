@@ -103,6 +103,8 @@ def folded(name: str, detail: tuple[Hashable, ...], values: Sequence[Hashable]) 
     """Compute an op on constants, where that is exact and needs no table of types; None for all others."""
     if name == "arith.select" and len(values) == 3:
         return values[1] if values[0] else values[2]
+    if len(values) == 1 and name == "arith.extsi" and isinstance(values[0], int):
+        return values[0]
     if len(values) == 1 and name in ("arith.extf", "math.absf") and values[0] == 0.0:
         return 0.0
     if name == "arith.sitofp" and isinstance(values[0], int) and abs(values[0]) <= MOST_EXACT:

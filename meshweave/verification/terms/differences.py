@@ -90,8 +90,9 @@ def _within(terms: Terms, view: Term) -> Term:
 def named(terms: Terms, view: Term) -> str:
     """Describe a view in a few words."""
     node = terms.nodes[view.node]
-    if node.op == "unknown":
-        return f"not known: {node.detail[0]}{_made_at(terms, view)}"
+    if node.op in ("unknown", "open"):
+        reason = node.detail[0 if node.op == "unknown" else 2]
+        return f"not known: {reason}{_made_at(terms, view)}"
     at = f" at [{', '.join(map(text, view.exprs))}]" if view.exprs else ""
     words = " ".join(map(str, node.detail))
     words = f" {words}" if words and len(words) < MOST_WORDS else ""

@@ -15,6 +15,10 @@ from itertools import product
 from math import gcd
 from typing import NamedTuple, TypeAlias
 
+from meshweave.layout.layout import Layout
+from meshweave.layout.mesh import Mesh
+from meshweave.layout.places import indices_at
+
 _MOST_SIGNS = 3
 """Terms of which each is tried forwards and backwards: two to that power are looked at."""
 
@@ -36,12 +40,25 @@ class DivMod(NamedTuple):
 
 
 class Owned(NamedTuple):
-    """Take the index that a layout without a formula gives a place. inputs: coordinates, then the place."""
+    """Take the index that a layout without a formula gives a place; that of padding is `size` - 1, beyond the end.
+
+    inputs: coordinates, then the place. layout: of the one dim that it is an index along.
+    """
 
     kind: str
     name: str
     inputs: tuple[Expr, ...]
     size: int
+    layout: Layout
+    mesh: Mesh
+
+    def indices(self) -> tuple[int, ...] | None:
+        """Return the index at each place, -1 for padding; None where the coordinates are not known."""
+        if any(e.terms for e in self.inputs[:-1]):
+            return None
+        return _indices(
+            self.layout, self.mesh, self.size - 1, tuple([e.const for e in self.inputs[:-1]])
+        )
 
 
 Atom: TypeAlias = Var | DivMod | Owned
@@ -254,8 +271,31 @@ def _substituted(atom: Atom, values: Mapping[Var, Expr]) -> Expr | None:
             return None
         return quotient(of, atom.by) if atom.kind == "/" else remainder(of, atom.by)
     inputs = tuple([substitute(e, values) for e in atom.inputs])
-    same = all(a is b for a, b in zip(inputs, atom.inputs))
-    return None if same else Expr(0, ((atom._replace(inputs=inputs), 1),))
+    if all(a is b for a, b in zip(inputs, atom.inputs)):
+        return None
+    made = atom._replace(inputs=inputs)
+    run = _of_run(made)
+    return Expr(0, ((made, 1),)) if run is None else run
+
+
+def _of_run(atom: Owned) -> Expr | None:
+    """Return the index at places that follow each other in a run, or are all padding; None for any others."""
+    indices, place = atom.indices(), atom.inputs[-1]
+    low, high = bounds(place)
+    if indices is None or low < 0 or high >= len(indices):
+        return None
+    first = indices[low]
+    step = 1 if first >= 0 else 0
+    if indices[low : high + 1] != tuple([first + step * k for k in range(high + 1 - low)]):
+        return None
+    return plus(place, Expr(first - low)) if step else Expr(atom.size - 1)
+
+
+@lru_cache(maxsize=1 << 10)
+def _indices(
+    layout: Layout, mesh: Mesh, size: int, coordinates: tuple[int, ...]
+) -> tuple[int, ...]:
+    return tuple(indices_at(layout, mesh, (size,), 0, coordinates).tolist())
 
 
 @lru_cache(maxsize=1 << 16)

@@ -68,6 +68,8 @@ def _level(terms: Terms, number: int) -> int:
 
 
 def _computed(terms: Terms, node: Node) -> int:
+    if any(r.guards for r in node.reads):
+        return ANY  # undefined somewhere
     known = [level(terms, r) for r in node.reads]
     if node.op == "const":
         return _of_constant(node.detail[0])

@@ -67,7 +67,7 @@ def looked_up(
     if not is_neutral(terms, no, kind):
         return None
     table, *indices = _reads(terms, yes._replace(guards=()))
-    left, conditions = set(bound), _conditions(terms, condition)
+    left, conditions = set(bound), conditions_of(terms, condition)
     for number, index in enumerate(indices):
         block = _block(terms, index)
         held = block and block.condition(terms)
@@ -94,7 +94,7 @@ def looked_up(
         return None
     if conditions:
         made = terms.apply(
-            "arith.select", (), terms.type_of(no), [_all(terms, conditions), made, no]
+            "arith.select", (), terms.type_of(no), [all_of(terms, conditions), made, no]
         )
     return terms.composed(made, {}, sorted(guards)), [v for v in bound if v in left]
 
@@ -126,7 +126,8 @@ def put_in_block(
     return terms.composed(new, {}, guards), terms.iota(here), block.place
 
 
-def _all(terms: Terms, conditions: Sequence[Term]) -> Term:
+def all_of(terms: Terms, conditions: Sequence[Term]) -> Term:
+    """Return whether all of some conditions hold."""
     held = conditions[0]
     for condition in conditions[1:]:
         held = terms.apply("arith.andi", (), "i1", [held, condition])
@@ -152,11 +153,11 @@ def _reads(terms: Terms, view: Term) -> list[Term]:
     return [terms.composed(r, values, view.guards) for r in terms.nodes[view.node].reads]
 
 
-def _conditions(terms: Terms, condition: Term) -> list[Term]:
+def conditions_of(terms: Terms, condition: Term) -> list[Term]:
     """Return the conditions that all hold where this one does."""
     if terms.nodes[condition.node].op != "arith.andi" or not is_plain(condition):
         return [condition]
-    return [c for part in _reads(terms, condition) for c in _conditions(terms, part)]
+    return [c for part in _reads(terms, condition) for c in conditions_of(terms, part)]
 
 
 def _block(terms: Terms, index: Term) -> _Block | None:

@@ -32,6 +32,7 @@ from meshweave.verification.terms.terms import (
     Node,
     Term,
     Terms,
+    by_variables,
     dim_var,
     dims_values,
     is_only,
@@ -67,14 +68,22 @@ def concat(terms: Terms, place: Var, pieces: Sequence[Piece]) -> Term:
         terms.type_of(whole[0][1]),
         {place}.union(*[view_variables(v) for _, v in whole]),
     )
+    reason, guards = "", list[Guard]()
+    spans = [at for at, _ in whole]
+    spans[-1] = spans[-1][0], FAR
     try:
         views, exprs, sizes, guards = _abstract(terms, place, [v for _, v in whole])
     except MixedError:
-        return terms.unknown("pieces at places that mix", kind, sorted(depends))
-    if not all(_of_ranks(e, place) for e, _ in guards):
-        return terms.unknown("pieces that are not all defined", kind, sorted(depends))
-    spans = [at for at, _ in whole]
-    spans[-1] = spans[-1][0], FAR
+        reason = "pieces at places that mix"
+    unlike = terms.algebra and len({v.guards for _, v in whole}) > 1
+    if unlike or not all(_of_ranks(e, place) for e, _ in guards):
+        reason = "pieces that are not all defined"
+    if reason and not terms.algebra:
+        return terms.unknown(reason, kind, sorted(depends))
+    if reason:  # each is undefined where it is: it has a normal form case by case
+        parts, exprs = by_variables([v for _, v in whole], frozenset(), (place,))
+        node = terms.put(Node("concat", tuple(spans), parts, kind), (None,) * len(exprs))
+        return Term(node, tuple(exprs), (None,) * len(exprs))
     node = terms.put(Node("concat", tuple(spans), tuple(views), kind), sizes)
     return Term(node, tuple(exprs), (None,) * len(exprs), tuple(sorted(set(guards))))
 
@@ -481,6 +490,8 @@ def _select(terms: Terms, test: Term, value: Term, into: Term) -> Term:
     if len(exprs) > MOST_DIMS:  # each part more takes longer than the one before
         reason = f"parts at more than {MOST_DIMS} computed places"
         return terms.unknown(reason, terms.type_of(value), _all(views))
+    if terms.algebra and set(value.guards) != set(into.guards):
+        return guarded(terms, terms.type_of(value), views)
     reads = [
         Term(v.node, tuple([of_var(dim_var(exprs.index(e))) for e in v.exprs]), v.fills)
         for v in views
@@ -488,6 +499,13 @@ def _select(terms: Terms, test: Term, value: Term, into: Term) -> Term:
     sizes = [_size(terms, into, e) for e in exprs]
     number = terms.put(Node("arith.select", (), tuple(reads), terms.type_of(value)), sizes)
     return terms.view(number, exprs, (), [g for v in views for g in v.guards])
+
+
+def guarded(terms: Terms, type_: str, views: Sequence[Term]) -> Term:
+    """Choose between values of which each is undefined somewhere: what comes out is only where that one is chosen."""
+    reads, exprs = by_variables(views, frozenset())
+    number = terms.put(Node("arith.select", (), reads, type_), (None,) * len(exprs))
+    return terms.view(number, exprs)
 
 
 def _settled(terms: Terms, along: Var, piece: Piece) -> Term:

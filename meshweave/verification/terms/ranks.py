@@ -157,7 +157,8 @@ class Placing:
             inputs = (*[self.ranks.coordinate(n) for n in names], place)
             alone = Layout((self.layout.dims[dim],), uneven=self.layout.uneven)
             name = f"{alone} of {self.shape[dim]}"  # the same for every tensor with such a dim
-            return Expr(0, ((Owned("@", name, inputs, self.shape[dim] + 1), 1),))
+            made = Owned("@", name, inputs, self.shape[dim] + 1, alone, mesh)
+            return Expr(0, ((made, 1),))
         row = digits(self.layout, mesh, self.shape)[dim]
         places = self._local_digits(dim, [d.extent for d in row if d.axis is None])
         parts = []

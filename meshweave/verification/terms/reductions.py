@@ -30,7 +30,7 @@ from meshweave.verification.terms.indices import (
     total,
     variables,
 )
-from meshweave.verification.terms.lookups import looked_up
+from meshweave.verification.terms.lookups import all_of, conditions_of, looked_up
 from meshweave.verification.terms.masks import is_masked, is_plain, settled
 from meshweave.verification.terms.nodes import Factor, factors_of, is_neutral
 from meshweave.verification.terms.pieces import concat
@@ -41,11 +41,13 @@ from meshweave.verification.terms.terms import (
     Node,
     Term,
     Terms,
+    by_variables,
     dims_values,
     opened,
     view_variables,
 )
 
+PADDING = "the reduction reads padding, which holds nothing defined"
 IDEMPOTENT = ("max", "min", "maxu", "minu", "or", "and")
 MOST_SUMS = 3
 """Sums within sums that are looked into for parts that can be joined."""
@@ -363,10 +365,26 @@ def _one_hot(terms: Terms, kind: str, view: Term, bound: list[Var]) -> Term | No
         return None
     values = dims_values(view.exprs)
     condition, yes, no = [terms.composed(r, values) for r in node.reads]
+    if not is_neutral(terms, no, kind):
+        return None
+    tests = conditions_of(terms, condition)
+    for number, test in enumerate(tests):
+        solved = _equal(terms, test, bound)
+        if solved is None:
+            continue
+        rest = [terms.composed(t, solved) for k, t in enumerate(tests) if k != number]
+        made = terms.composed(yes, solved, view.guards)
+        if rest:
+            reads = [all_of(terms, rest), made, no]
+            made = terms.apply("arith.select", (), terms.type_of(no), reads)
+        return reduce(terms, kind, made, [v for v in bound if v not in solved])
+    return None
+
+
+def _equal(terms: Terms, condition: Term, bound: Sequence[Var]) -> dict[Var, Expr] | None:
+    """Return at which values of bound variables a condition holds that says of two places that they are the same."""
     test = terms.nodes[condition.node]
     if test.op != "arith.cmpi" or predicate_of(test.detail) != 0 or condition.guards:
-        return None
-    if not is_neutral(terms, no, kind):
         return None
     ends = [terms.composed(r, dims_values(condition.exprs)) for r in test.reads]
     if any(terms.nodes[e.node].op != "iota" or e.guards for e in ends):
@@ -374,13 +392,14 @@ def _one_hot(terms: Terms, kind: str, view: Term, bound: list[Var]) -> Term | No
     for one, other in ((ends[0], ends[1]), (ends[1], ends[0])):
         solved = _solved(one.exprs[0], other.exprs[0], bound)
         if solved is not None:
-            return terms.composed(yes, solved, view.guards)
+            return solved
     return None
 
 
-def _solved(expr: Expr, value: Expr, bound: list[Var]) -> dict[Var, Expr] | None:
-    """Return what makes all bound variables in `expr` give `value`, when there is exactly one such choice."""
-    if variables(value) & set(bound) or {a for a, _ in expr.terms} != set(bound):
+def _solved(expr: Expr, value: Expr, bound: Sequence[Var]) -> dict[Var, Expr] | None:
+    """Return what makes `expr`, of bound variables, give `value`, when there is exactly one such choice."""
+    own = {a for a, _ in expr.terms}
+    if variables(value) & set(bound) or not own or not own <= set(bound):
         return None
     value = plus(value, Expr(-expr.const))
     weight, found = 1, {}
@@ -425,7 +444,7 @@ def closed(terms: Terms, kind: str, body: Term, bound: Sequence[Var]) -> Term:
     guards = [_for_all(guard, over) for guard in body.guards]
     known = [guard for guard in guards if guard is not None]
     if len(known) < len(guards) or not _defined(terms, kind, body, over):
-        return _padded(terms, body, over)
+        return _left_open(terms, kind, body, over, PADDING)
     if known and not view_variables(body._replace(guards=())).issuperset(over):
         # a variable that only guards had, which hold for all its values
         return reduce(terms, kind, body._replace(guards=tuple(known)), over)
@@ -433,9 +452,7 @@ def closed(terms: Terms, kind: str, body: Term, bound: Sequence[Var]) -> Term:
     try:
         found = _over_dims(body.exprs, tuple(limits), tuple(over))
     except MixedError:
-        return terms.unknown(
-            "a reduction over places that mix", terms.type_of(body), _others(body, over)
-        )
+        return _left_open(terms, kind, body, over, "a reduction over places that mix")
     reads = (Term(body.node, found.body, body.fills),)
     node = Node("reduce", (kind, found.extents), reads, terms.type_of(body))
     return terms.view(terms.put(node, found.sizes), found.exprs, (), known)
@@ -527,12 +544,16 @@ def _others(body: Term, over: Sequence[Var]) -> list[Var]:
     return sorted(view_variables(body) - set(over))
 
 
-def _padded(terms: Terms, body: Term, over: Sequence[Var]) -> Term:
-    return terms.unknown(
-        "the reduction reads padding, which holds nothing defined",
-        terms.type_of(body),
-        _others(body, over),
-    )
+def _left_open(terms: Terms, kind: str, body: Term, over: Sequence[Var], reason: str) -> Term:
+    """Return a reduction of what may be undefined somewhere, as it is: it has a normal form case by case."""
+    if not terms.algebra:
+        return terms.unknown(reason, terms.type_of(body), _others(body, over))
+    bound = [Var("b", str(k), v.size) for k, v in enumerate(over)]
+    named = terms.composed(body, {v: of_var(b) for v, b in zip(over, bound)})
+    (read,), exprs = by_variables([named], frozenset(bound))
+    detail = (kind, tuple([v.size for v in bound]), reason)
+    node = terms.put(Node("open", detail, (read,), terms.type_of(body)), (None,) * len(exprs))
+    return terms.view(node, exprs)
 
 
 def _in_order(expr: Expr) -> list[Var]:

@@ -29,8 +29,9 @@ from meshweave.verification.terms.indices import (
     times,
 )
 from meshweave.verification.terms.levels import NUMBER, level
+from meshweave.verification.terms.masks import as_place
 from meshweave.verification.terms.nodes import NODE, is_neutral, plain, turn
-from meshweave.verification.terms.pieces import by_place
+from meshweave.verification.terms.pieces import by_place, guarded
 from meshweave.verification.terms.products import exponential, product
 from meshweave.verification.terms.reductions import combine, in_turn, reduce
 from meshweave.verification.terms.terms import (
@@ -73,6 +74,8 @@ def apply(
                 made = _combined(terms, kind, name, reads)
         if made is not None:
             return made
+    if name == "arith.select" and terms.algebra and set(reads[1].guards) != set(reads[2].guards):
+        return guarded(terms, type_, reads)
     return plain(terms, name, detail, type_, reads if kind is None else sorted(reads, key=turn))
 
 
@@ -141,6 +144,9 @@ def _algebra(
         return product(terms, type_, [(reads[0], 1), (reads[1], _PRODUCTS.get(name, 1))])
     if name == "math.exp" and is_real(type_):
         return exponential(terms, type_, reads[0])
+    if name == "arith.index_cast" and type_ == "index" and not reads[0].guards:
+        place = as_place(terms, reads[0])
+        return None if place is None else terms.iota(place)
     if name == "arith.cmpf" and predicate_of(detail) in (1, 8):
         return _equal_to_low(terms, reads)
     return None

@@ -91,6 +91,7 @@ class Terms:
     levels: dict[int, int] = field(default_factory=dict)
     signs: dict[int, int] = field(default_factory=dict)
     masked: dict[tuple[int, int], bool] = field(default_factory=dict)
+    cased: dict[int, bool] = field(default_factory=dict)
     on_places: dict[int, bool] = field(default_factory=dict)
     parts: dict[tuple[str, str, int], tuple[int, ...]] = field(default_factory=dict)
     known: dict[Hashable, Term] = field(default_factory=dict)
@@ -387,6 +388,28 @@ def opened(terms: Terms, view: Term) -> tuple[Term, list[Var]]:
         inner.append(Var("b", f"_{terms.fresh()}", size))
         values[Var("b", str(k), size)] = of_var(inner[-1])
     return terms.composed(node.reads[0], values, view.guards), inner
+
+
+def by_variables(
+    views: Sequence[Term], bound: frozenset[Var], first: tuple[Var, ...] = ()
+) -> tuple[tuple[Term, ...], list[Expr]]:
+    """Return views over dims and bound variables, and what each dim stands for: one for each other variable.
+
+    first: variables of the first dims. Guards stay with each view: `Terms.free` leaves them to what reads the views.
+    """
+    found = frozenset[Var]().union(*map(view_variables, views)) - bound
+    free = [*first, *sorted(found.difference(first))]
+    dims = {v: dim_place(k) for k, v in enumerate(free)}
+    made = [
+        Term(
+            view.node,
+            tuple([substitute(e, dims) for e in view.exprs]),
+            view.fills,
+            tuple(sorted({(substitute(e, dims), n) for e, n in view.guards})),
+        )
+        for view in views
+    ]
+    return tuple(made), list(map(of_var, free))
 
 
 def _joined(dim: Var, part: Expr) -> Expr:
