@@ -9,6 +9,7 @@ from test_scatters import status
 
 import meshweave as mw
 from meshweave.api.program import build
+from meshweave.ir import sorting
 from meshweave.runtime.mpi.engine import MpiEngine
 from meshweave.transforms.partitioning import orders
 from tests.executed import on, partitioned, run
@@ -325,3 +326,19 @@ def test_what_is_sorted_in_uneven_pieces_is_reduced_without_their_padding() -> N
     up, down = np.sort(x, 1), np.sort(x, 0)
     wanted = np.concatenate([up.sum(0), (down * up).sum(1)])
     np.testing.assert_allclose(np.asarray(mw.jit(sums, **options)(x)), wanted)
+
+
+def test_what_is_sorted_by_places_is_put_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On one rank a gradient is no second sort; rows without places, which are padding, write nowhere."""
+    x, w = np.random.default_rng(2).random((2, 5, 9), np.float32)
+    puts, put = [], sorting.put
+    monkeypatch.setattr(sorting, "put", lambda *given: [puts.append(given), put(*given)][1])
+
+    def slopes(x, w):
+        return mw.grad(lambda x: (mw.sort(x, axis=1) * w).sum())(x)
+
+    wanted = np.take_along_axis(w, np.argsort(np.argsort(x, 1), 1), 1)
+    np.testing.assert_array_equal(np.asarray(mw.jit(slopes)(x, w)), wanted)
+    rows = {"mesh": "x=2", "in_layouts": ("[x, _]",) * 2, "out_layouts": "[x, _]"}
+    np.testing.assert_array_equal(np.asarray(mw.jit(slopes, **rows)(x, w)), wanted)
+    assert len(puts) == 2  # once for each program

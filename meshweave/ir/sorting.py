@@ -15,6 +15,8 @@ from meshweave.ir.build import (
     i64,
     tensor_type,
 )
+from meshweave.ir.ops import body_of, producer, terminator
+from meshweave.ir.scatters import scatter
 
 Precedes = Callable[[OpBuilder, Values], ir.Value]
 """Build an i1 that tells whether an element must come before another, from both of each tensor: x0, y0, x1, y1, ..."""
@@ -107,7 +109,10 @@ def sort(b: OpBuilder, values: Values, dim: int, how: Order) -> list[ir.Value]:
 
 
 def spread(op: ir.Operation) -> list[ir.Value]:
-    """Make what an `mw.sort` does on one rank: find the places in order, and take the elements there."""
+    """Make what an `mw.sort` does on one rank: find the places in order, and take the elements there.
+
+    What is sorted by the places of another sort is put there.
+    """
     b, (dim, how), values = (
         OpBuilder.before(op),
         (op.attributes["dim"].value, Order.of(op)),
@@ -115,7 +120,67 @@ def spread(op: ir.Operation) -> list[ir.Value]:
     )
     places = order(b, values[0], dim, values[0].type.shape[dim], how)
     used = [any(True for _ in result.uses) for result in op.results]
+    if not used[0] and not used[-1] and are_places(values[0], dim):
+        moved = [put(b, v, values[0], dim) if on else v for v, on in zip(values, used)]
+        return [*moved, values[0]]
     return [*[taken(b, v, places, dim) if on else v for v, on in zip(values, used)], places]
+
+
+_CASTS = ("arith.extsi", "arith.trunci", "arith.index_cast")
+_MOST_CASTS = 4
+
+
+def are_places(value: ir.Value, dim: int) -> bool:
+    """Tell whether a tensor holds all places along `dim`, each once: those of a sort, perhaps as other integers."""
+    for _ in range(_MOST_CASTS):
+        op = producer(value)
+        if op is None:
+            return False
+        if op.name in (ORDER, SORT):
+            along = op.attributes["dim"].value == dim and op.results[-1] == value
+            return bool(along and op.operands[0].type.shape[dim] == value.type.shape[dim])
+        if op.name in ("linalg.generic", "linalg.map"):
+            if not _is_cast(op):
+                return False
+        elif op.name not in _CASTS:
+            return False
+        value = op.operands[0]
+    return False
+
+
+def _is_cast(op: ir.Operation) -> bool:
+    """Tell whether a linalg op gives the elements of its one operand as other integers."""
+    block = body_of(op)
+    element = terminator(block).operands[0]
+    while (made := producer(element)) is not None and made.name in _CASTS:
+        element = made.operands[0]
+    maps = op.attributes["indexing_maps"] if op.name == "linalg.generic" else []
+    plain = all(m.value == ir.AffineMap.get_identity(m.value.n_dims) for m in maps)
+    return plain and len(op.operands) == 2 and element == block.arguments[0]
+
+
+def put(b: OpBuilder, tensor: ir.Value, places: ir.Value, dim: int) -> ir.Value:
+    """Put each element of `tensor` at its one of all `places` along `dim`; padding has none, and is put nowhere."""
+    ndim, size = len(tensor.type.shape), tensor.type.shape[dim]
+    to = [ndim if d == dim else d for d in range(ndim)]
+
+    def update(
+        inner: OpBuilder, _at: Values, given: Values, _old: Values
+    ) -> tuple[ir.Value, Values, Values]:
+        place = inner.one("arith.index_cast", ir.IndexType.get(), given[0])
+        return inner.compare(_Cmp.ult, place, inner.index(size)), [place], [given[1]]
+
+    zeros = ir.DenseElementsAttr.get_splat(tensor.type, _zero(tensor.type.element_type))
+    start = b.constant(zeros)
+    return scatter(b, [places, tensor], [range(ndim)] * 2, [start], to, update)[0]
+
+
+def _zero(type_: ir.Type) -> ir.Attribute:
+    return (
+        ir.FloatAttr.get(type_, 0.0)
+        if isinstance(type_, ir.FloatType)
+        else ir.IntegerAttr.get(type_, 0)
+    )
 
 
 def taken(b: OpBuilder, tensor: ir.Value, places: ir.Value, dim: int) -> ir.Value:

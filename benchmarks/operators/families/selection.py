@@ -15,7 +15,7 @@ def _case(
     shared: tuple[int, ...] = (),
     bound: int = 0,
 ) -> Case:
-    split = dp(given, shared, bound) if given[0].count(",") > 0 else None
+    split = dp(given, shared, bound) if given[0].count(",") > 0 or bound else None
     return Case(FAMILY, f"{name} of {given[0]}", given, jax, torch, dp=split)
 
 
@@ -28,6 +28,8 @@ def _top(given: str, k: int) -> Case:
 def _sort(given: str, axis: int = -1) -> Case:
     # Along the dim that is cut: of each column that a rank sorts it lacks half.
     bound = nbytes(given) // RANKS**2 if axis == 0 and "," in given else 0
+    if "," not in given:
+        bound = nbytes(given) // RANKS  # a rank may lack all of its part of the result
     return _case(
         f"sort along {axis}",
         (given,),
@@ -43,6 +45,7 @@ def _argsort(given: str) -> Case:
         (given,),
         lambda jax, x: jax.numpy.argsort(x, -1),
         lambda torch, x: torch.argsort(x, -1),
+        bound=0 if "," in given else 2 * nbytes(given) // RANKS,  # keys, and where they were
     )
 
 

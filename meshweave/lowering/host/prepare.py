@@ -85,13 +85,13 @@ def spell_out(function: ir.OpView, target: str) -> None:
     So the ops that make the pieces write them in place. An op whose loops never run gives what it starts from. Kernels
     of gpus run in no order: there scans take rounds. Attention of one op is written out where no kernel computes it.
     """
+    for op in ops_of(function, SORT):
+        replace_op(op.operation, spread(op.operation))
     for op in ops_of(function, SCAN):
         made = by_doubling(op.operation) if target == "gpu" else generic_scan(op.operation)
         replace_op(op.operation, made)
     for op in ops_of(function, SCATTER):
         replace_op(op.operation, in_rounds(op.operation, target == "cpu"))
-    for op in ops_of(function, SORT):
-        replace_op(op.operation, spread(op.operation))
     for op in ops_of(function, ORDER):
         replace_op(
             op.operation, [in_loops(op.operation) if target == "gpu" else _order(op.operation)]
