@@ -1,6 +1,7 @@
 """Lower torch-mlir's own dialect (tm_tensor), for which linalg has no op: scan, sort and scatter to ours."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from meshweave.errors import CompileError
 from meshweave.frontends.torch.flat import Digit, Flat, columns, flat_parts
@@ -15,7 +16,7 @@ from meshweave.ir.build import (
     tensor_type,
 )
 from meshweave.ir.locations import location_text
-from meshweave.ir.ops import body_of, is_used, move_body, ops_named, replace_op
+from meshweave.ir.ops import body_of, is_used, move_body, ops_named, producer, replace_op
 from meshweave.ir.scans import scan
 from meshweave.ir.scatters import scatter
 from meshweave.ir.sorting import Order, order, sort, taken
@@ -90,7 +91,7 @@ def _sort(op: ir.Operation, b: OpBuilder) -> list[ir.Value]:
     if len(first) != sum(len(list(result.uses)) for result in op.results):
         count = shape[dim]
     if count == shape[dim]:
-        return sort(b, inputs, dim, Order(descending=descends))[: len(inputs)]
+        return _sorted(b, inputs, dim, Order(descending=descends))
     places = order(b, inputs[0], dim, count, Order(descending=descends))
     made = [taken(b, value, places, dim) for value in inputs]
     for slice_ in first:
@@ -99,6 +100,42 @@ def _sort(op: ir.Operation, b: OpBuilder) -> list[ir.Value]:
         taken_ = OpBuilder.before(slice_).extract_slice(made[number], type_, [0] * len(shape))
         replace_op(slice_, [taken_])
     return made
+
+
+def _sorted(b: OpBuilder, inputs: Values, dim: int, how: Order) -> list[ir.Value]:
+    """Put tensors in the order of the first; of one that holds the places along the dim that is that order itself."""
+    moved = [v for k, v in enumerate(inputs) if k == 0 or not _counts(v, dim)]
+    *made, places = sort(b, moved, dim, how)
+    found = dict(zip(moved, made, strict=True))
+
+    def wide(inner: OpBuilder, given: list[ir.Value], kind: ir.Type) -> ir.Value:
+        return inner.one("arith.extsi", kind, given[0])
+
+    return [
+        found[v]
+        if v in found
+        else b.elementwise([places], b.empty(v.type), partial(wide, kind=v.type.element_type))
+        for v in inputs
+    ]
+
+
+def _counts(value: ir.Value, dim: int) -> bool:
+    """Tell whether a tensor of i64 holds the places along a dim."""
+    made = producer(value)
+    if made is None or made.name != "linalg.generic" or len(made.operands) != 1:
+        return False
+    index, *rest = [o.operation for o in body_of(made).operations]
+    (map_,) = made.attributes["indexing_maps"]
+    plain = [o.name for o in rest] == ["arith.index_cast", "linalg.yield"]
+    identity = map_.value == ir.AffineMap.get_identity(len(value.type.shape))
+    wide = str(value.type.element_type) == "i64"
+    return bool(
+        index.name == "linalg.index"
+        and plain
+        and identity
+        and wide
+        and index.attributes["dim"].value == dim
+    )
 
 
 def _first(value: ir.Value, dim: int) -> list[ir.Operation]:
