@@ -42,6 +42,16 @@ def test_a_program_in_parts_computes_the_same(ops: int, monkeypatch: pytest.Monk
     np.testing.assert_allclose(results[1][0], np.tanh(a @ b), rtol=1e-4, atol=1e-5)
 
 
+def test_no_wrapper_repeats_the_code_of_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    (program, *_) = compile_text(TEXT).objects
+    assert b"mw_kernel_1" in program and b"_mlir_step" in program
+    assert b"_mlir_mw_kernel" not in program
+    monkeypatch.setattr(parts, "PART_OPS", 1)
+    step, *kernels = compile_text(TEXT).objects
+    assert b"_mlir_mw_kernel" not in step and b"_mlir_mw_kernel_0" in b"".join(kernels)
+    assert sum(map(len, kernels)) < 2 * len(program)
+
+
 def test_the_same_program_is_cut_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "PART_OPS", 50)
     assert compile_text(TEXT).objects == compile_text(TEXT).objects

@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
+from meshweave.abi import TraceBuffer
 from meshweave.errors import CompileError
 from meshweave.ir.bindings import ir
 from meshweave.ir.ops import ops_named, ops_where, replace_op
@@ -25,7 +26,7 @@ from meshweave.lowering.cpu import lapack
 from meshweave.lowering.cpu.collectives.cores import SHARE
 from meshweave.lowering.cpu.collectives.objects import object_of
 from meshweave.lowering.cpu.mathpoly.replace import replace_functions
-from meshweave.lowering.cpu.parts import symbol_of, take_parts
+from meshweave.lowering.cpu.parts import is_optimised, names_in, symbol_of, take_parts
 from meshweave.lowering.cpu.products import blas
 from meshweave.plan.machine import vectors
 
@@ -193,7 +194,10 @@ def machine_code(
     meanwhile: what one more thread does. All else holds Python's lock: there, two threads would hold each other up.
     What it raises is raised.
     """
+    whole = _kept_apart(module)
     parts = take_parts(module)
+    for op in () if parts else whole:
+        op.attributes["linkage"] = ir.Attribute.parse("#llvm.linkage<internal>")
     workers = min(len(parts), len(os.sched_getaffinity(0))) + 1
     with _SWITCHING, ThreadPoolExecutor(workers) as threads:
         work = threads.submit(meanwhile)
@@ -201,6 +205,23 @@ def machine_code(
         first = object_of(module, _externals(module))
         work.result()
         return first, *made
+
+
+def _kept_apart(module: ir.Module) -> list[ir.Operation]:
+    """Keep LLVM from making the code of kernels twice; return the functions that only the module calls.
+
+    MLIR's execution engine adds a wrapper to each function that is not internal, and LLVM would inline kernels there.
+    """
+    functions = [view.operation for view in module.body.operations]
+    kernels = {symbol_of(op): op for op in functions if is_optimised(op)}
+    named = {op: names_in(op)[1] for op in functions}
+    called = set[str]().union(*(names for op, names in named.items() if not is_optimised(op)))
+    pieces = ops_named(module.operation, "llvm.mlir.addressof")
+    called |= {str(op.attributes["global_name"].value) for op in pieces}
+    for name in called & kernels.keys():
+        kernels[name].attributes["no_inline"] = ir.UnitAttr.get()
+    inside = set[str]().union(*named.values()) & kernels.keys() - {TraceBuffer.MARK}
+    return [kernels[name] for name in inside]
 
 
 def _part_object(part: str) -> bytes:

@@ -30,7 +30,7 @@ def take_parts(module: ir.Module) -> list[str]:
     """
     ops = [view.operation for view in module.body.operations]
     known = {symbol_of(op): op for op in ops}
-    parts = _cut(op for op in ops if _is_optimised(op))
+    parts = _cut(op for op in ops if is_optimised(op))
     if len(parts) < 2:
         return []
     texts = [_text(part, known) for part in parts]
@@ -41,7 +41,8 @@ def take_parts(module: ir.Module) -> list[str]:
     return texts
 
 
-def _is_optimised(op: ir.Operation) -> bool:
+def is_optimised(op: ir.Operation) -> bool:
+    """Tell whether an op is a function that LLVM is to optimise: a kernel, and not a step."""
     is_function = op.name == "llvm.func" and len(op.regions[0].blocks)
     return bool(is_function) and "optimize_none" not in op.attributes
 
@@ -56,16 +57,27 @@ def _cut(ops: Iterable[ir.Operation]) -> list[_CodePart]:
 
 
 def _add(part: _CodePart, op: ir.Operation) -> None:
-    def visit(inner: ir.Operation) -> ir.WalkResult:
-        part.size += 1
-        if inner.name == "llvm.call" and "callee" in inner.attributes:
-            part.named.add(str(inner.attributes["callee"].value))
-        elif inner.name == "llvm.mlir.addressof":
-            part.named.add(str(inner.attributes["global_name"].value))
+    size, named = names_in(op)
+    part.ops.append(op)
+    part.size += size
+    part.named |= named
+
+
+def names_in(function: ir.Operation) -> tuple[int, set[str]]:
+    """Return how many ops a function has, and the functions and globals that it names."""
+    size, named = 0, set[str]()
+
+    def visit(op: ir.Operation) -> ir.WalkResult:
+        nonlocal size
+        size += 1
+        if op.name == "llvm.call" and "callee" in op.attributes:
+            named.add(str(op.attributes["callee"].value))
+        elif op.name == "llvm.mlir.addressof":
+            named.add(str(op.attributes["global_name"].value))
         return ir.WalkResult.ADVANCE
 
-    part.ops.append(op)
-    op.walk(visit)
+    function.walk(visit)
+    return size, named
 
 
 def _text(part: _CodePart, known: Mapping[str | None, ir.Operation]) -> str:
