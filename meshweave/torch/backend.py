@@ -386,6 +386,7 @@ class _Mark:
         # In a job all ranks have to find the same, whichever part has changed.
         alone = laid is not None and laid.kind.rank is None
         self._in_blocks = laid is not None and alone and plain(laid.layout)
+        self._parts = _parts_of(laid) if laid is not None and self._in_blocks else []
         self._bits = None if frozen or self._in_blocks else _bits(value).clone()
 
     def holds(self, value: Tensor, laid: Array | None) -> bool:
@@ -395,28 +396,42 @@ class _Mark:
             return same and self._version is not None and self._version == value._version
         if self._in_blocks:
             assert laid is not None
-            return _is_laid_out(value, laid)
+            return _is_laid_out(value, laid, self._parts)
         return bool(torch_package().equal(self._bits, _bits(value)))
 
 
-def _is_laid_out(value: Tensor, laid: Array) -> bool:
+def _is_laid_out(value: Tensor, laid: Array, parts: Sequence[_Part]) -> bool:
     """Tell whether the blocks of an array hold the bits of a tensor."""
-    torch, bits, seen = torch_package(), _bits(value), set()
-    layout, mesh = laid.layout, laid.mesh
+    torch, bits = torch_package(), _bits(value)
     if tuple(bits.shape) != laid.shape:
         return False
-    for rank, shard in enumerate(laid.held):
-        offsets = layout.offsets(mesh, laid.shape, rank)
-        valid = layout.valid_shape(mesh, laid.shape, rank)
-        if 0 in valid or offsets in seen:
-            continue
-        seen.add(offsets)
-        place = tuple([slice(o, o + n) for o, n in zip(offsets, valid, strict=True)])
-        inside: Any = (*[slice(0, n) for n in valid], ...)
+    held = laid.held
+    for part in parts:
+        shard = held[part.rank]
         whole = shard if shard.itemsize > 8 else shard.view(f"i{shard.itemsize}")
-        if not torch.equal(torch.from_numpy(whole[inside]), bits[place]):
+        if not torch.equal(torch.from_numpy(whole[part.inside]), bits[part.place]):
             return False
     return True
+
+
+class _Part(NamedTuple):
+    """Describe what a rank holds of an array: its place in the whole, and in the buffer of the rank."""
+
+    rank: int
+    place: tuple[slice, ...]
+    inside: Any  # slices, and an ellipsis
+
+
+def _parts_of(laid: Array) -> list[_Part]:
+    """Return the parts of an array that is laid out in blocks, each once."""
+    found: dict[tuple[int, ...], _Part] = {}
+    for rank in range(len(laid.held)):
+        offsets = laid.layout.offsets(laid.mesh, laid.shape, rank)
+        valid = laid.layout.valid_shape(laid.mesh, laid.shape, rank)
+        if 0 not in valid:
+            place = tuple([slice(o, o + n) for o, n in zip(offsets, valid, strict=True)])
+            found.setdefault(offsets, _Part(rank, place, (*[slice(0, n) for n in valid], ...)))
+    return list(found.values())
 
 
 def _bits(value: Tensor) -> Tensor:

@@ -394,6 +394,25 @@ def test_without_gradients_torch_draws_and_maps(function: Any, mesh: str | None)
     assert backend.cache_info()[:3] == (1, 1, 1)
 
 
+@pytest.mark.parametrize("norm_first", [True, False])
+def test_the_one_op_of_an_encoder_layer_at_inference(norm_first: bool) -> None:
+    how: dict[str, Any] = {"batch_first": True, "norm_first": norm_first}
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, activation="gelu", **how).eval()
+    x, absent = torch.randn(3, 4, 8), torch.arange(4) >= torch.tensor([[4], [2], [3]])
+    with torch.no_grad():
+        for backend in (mw.torch_backend(), mw.torch_backend(mesh="x=2")):
+            fast = torch.compile(layer, backend=backend)
+            near(fast(x), layer(x))
+            near(fast(x, src_key_padding_mask=absent), layer(x, src_key_padding_mask=absent))
+    heads = torch.nn.MultiheadAttention(8, 2, batch_first=True).eval()
+    with torch.no_grad():
+        fast = torch.compile(heads, backend=mw.torch_backend())
+        for average in (True, False):
+            found = fast(x, x, x, average_attn_weights=average)
+            for one, other in zip(found, heads(x, x, x, average_attn_weights=average), strict=True):
+                near(one, other)
+
+
 def test_statistics_of_a_layer_that_has_a_number_for_a_name() -> None:
     def made() -> Any:
         torch.manual_seed(1)

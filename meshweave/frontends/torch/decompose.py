@@ -21,6 +21,8 @@ def decompositions(
     table = {**upstream, **plain.decompositions(), **lapack.decompositions()}
     table |= matrices.decompositions() | special.decompositions()
     table[aten.scaled_dot_product_attention.default] = _attention
+    table[aten._transformer_encoder_layer_fwd.default] = _encoder_layer
+    table[aten._native_multi_head_attention.default] = _heads_at_once
     table[aten.layer_norm.default] = _layer_norm
     table[aten.native_layer_norm.default] = _native_layer_norm
     table[aten.softmax.int] = _softmax
@@ -68,6 +70,82 @@ def _attention(
     weights = torch.exp(scores - largest)
     total = torch.sum(weights, -1).unsqueeze(-1)
     return torch.matmul(weights / torch.where(total == 0, 1.0, total), value)
+
+
+def _encoder_layer(
+    src: Tensor,
+    embed_dim: int,
+    num_heads: int,
+    qkv_weight: Tensor,
+    qkv_bias: Tensor,
+    proj_weight: Tensor,
+    proj_bias: Tensor,
+    use_gelu: bool,
+    norm_first: bool,
+    eps: float,
+    norm_weight_1: Tensor,
+    norm_bias_1: Tensor,
+    norm_weight_2: Tensor,
+    norm_bias_2: Tensor,
+    ffn_weight_1: Tensor,
+    ffn_bias_1: Tensor,
+    ffn_weight_2: Tensor,
+    ffn_bias_2: Tensor,
+    mask: Tensor | None = None,
+    mask_type: int | None = None,
+) -> Tensor:
+    """Compute what `nn.TransformerEncoderLayer` calls for inference: the layer as one op."""
+
+    def attended(x: Tensor) -> Tensor:
+        weights = (embed_dim, num_heads, qkv_weight, qkv_bias, proj_weight, proj_bias)
+        return _heads_at_once(x, x, x, *weights, mask, False, False, mask_type)[0]
+
+    def fed(x: Tensor) -> Tensor:
+        inner = torch.nn.functional.linear(x, ffn_weight_1, ffn_bias_1)
+        inner = torch.nn.functional.gelu(inner) if use_gelu else torch.relu(inner)
+        return torch.nn.functional.linear(inner, ffn_weight_2, ffn_bias_2)
+
+    first = (norm_weight_1.shape, norm_weight_1, norm_bias_1, eps)
+    second = (norm_weight_2.shape, norm_weight_2, norm_bias_2, eps)
+    if norm_first:
+        x = src + attended(_layer_norm(src, *first))
+        return x + fed(_layer_norm(x, *second))
+    x = _layer_norm(src + attended(src), *first)
+    return _layer_norm(x + fed(x), *second)
+
+
+def _heads_at_once(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    embed_dim: int,
+    num_head: int,
+    qkv_weight: Tensor,
+    qkv_bias: Tensor,
+    proj_weight: Tensor,
+    proj_bias: Tensor,
+    mask: Tensor | None = None,
+    need_weights: bool = True,
+    average_attn_weights: bool = True,
+    mask_type: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Compute what `nn.MultiheadAttention` calls for inference. mask_type: 0 [rows, columns], 1 [batch, columns]."""
+    given = zip((query, key, value), qkv_weight.chunk(3), qkv_bias.chunk(3), strict=True)
+    q, k, v = [
+        torch.nn.functional.linear(x, w, b).unflatten(-1, (num_head, -1)).transpose(1, 2)
+        for x, w, b in given
+    ]
+    if mask is not None:
+        mask = mask if mask.dtype == torch.bool else mask != 0
+        mask = mask[:, None, None] if mask_type == 1 else mask
+        mask = torch.logical_not(mask)
+    out = _attention(q, k, v, mask).transpose(1, 2).flatten(-2)
+    out = torch.nn.functional.linear(out, proj_weight, proj_bias)
+    if not need_weights:
+        return out, out.new_empty(0)
+    each = torch.eye(k.shape[-2], dtype=q.dtype).expand(*k.shape[:-1], k.shape[-2])
+    weights = _attention(q, k, each, mask)
+    return out, weights.mean(1) if average_attn_weights else weights
 
 
 def _gelu(input: Tensor, *, approximate: str = "none") -> Tensor:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
+from torch.utils._python_dispatch import _disable_current_modes
 
 Combine = Callable[[Tensor, Tensor], Tensor]
 
@@ -83,10 +84,22 @@ def decompositions() -> dict[OpOverload, Callable[..., object]]:
 
 
 def _view(x: Tensor, shape: Sequence[int]) -> Tensor:
-    """Make what holds nothing anew: upstream divides by its sizes."""
-    if x.numel():
+    """Make what holds nothing anew: upstream divides by its sizes. Strides of ours need not be those of torch."""
+    if not x.numel():
+        return x.new_empty([0 if size == -1 else size for size in shape])
+    if x.is_contiguous() or _has_view(x, shape):
         return NotImplemented
-    return x.new_empty([0 if size == -1 else size for size in shape])
+    return x.clone(memory_format=torch.contiguous_format).view(shape)
+
+
+def _has_view(x: Tensor, shape: Sequence[int]) -> bool:
+    with _disable_current_modes():
+        like = torch.empty_strided(x.shape, x.stride(), device="meta")
+        try:
+            like.view(shape)
+        except (RuntimeError, ValueError):
+            return False
+        return True
 
 
 def _nll_loss_backward(
