@@ -40,7 +40,7 @@ def start() -> str:
         pass_fds=[listening.fileno()],
         env={**os.environ, "PYTHONPATH": ROOT},
     )
-    atexit.register(server.communicate)
+    atexit.register(server.terminate)
     listening.close()  # the server alone answers: a call of one that has died fails
     return address
 
