@@ -57,6 +57,7 @@ def jit(
     timeout: float | None = None,
     verify: bool = True,
     layouts: str | None = None,
+    peak_bytes: int | str | None = None,
 ) -> JaxFunction: ...
 @overload
 def jit(
@@ -74,6 +75,7 @@ def jit(
     timeout: float | None = None,
     verify: bool = True,
     layouts: str | None = None,
+    peak_bytes: int | str | None = None,
 ) -> Callable[[Callable[..., PyTree]], JaxFunction]: ...
 def jit(
     fn: Callable[..., PyTree] | None = None,
@@ -90,6 +92,7 @@ def jit(
     timeout: float | None = None,
     verify: bool = True,
     layouts: str | None = None,
+    peak_bytes: int | str | None = None,
 ) -> JaxFunction | Callable[[Callable[..., PyTree]], JaxFunction]:
     """Compile a JAX function when it is called, once for each kind of call; JAX traces it, and runs nothing of it.
 
@@ -105,6 +108,7 @@ def jit(
     static_argnums, static_argnames: arguments that are values for Python; they must be hashable.
     results:       "mw" gives Arrays, which stay on the ranks and which jax.numpy takes; "jax" gives `jax.Array`s, over
                    the devices of `mesh` where that is one of JAX's with devices, else put together on the default one.
+    peak_bytes:    the intermediate bytes that a rank may take, "64MiB": as `mw.hint(peak_bytes=..)` around all of it.
     engine, timeout (in seconds), verify, layouts: as in `meshweave.compile`. `mw.kernels(...)` around a call chooses
     kernels.
 
@@ -126,7 +130,7 @@ def jit(
     make = partial(
         JaxFunction, mesh=mesh, in_shardings=in_shardings, out_shardings=out_shardings,
         donate=(donate_argnums, donate_argnames), static=(static_argnums, static_argnames),
-        results=results, engine=engine, timeout=timeout, verify=verify, layouts=layouts,
+        results=results, engine=engine, timeout=timeout, verify=verify, layouts=layouts, peak_bytes=peak_bytes,
     )  # fmt: skip
     return make if fn is None else make(fn)
 
@@ -157,6 +161,7 @@ class JaxFunction:
         timeout: float | None,
         verify: bool,
         layouts: str | None,
+        peak_bytes: int | str | None,
     ) -> None:
         if not callable(fn):
             raise UsageError(f"jax.jit: a function is needed, got {type(fn).__name__}")
@@ -165,7 +170,7 @@ class JaxFunction:
         self._function, self._mesh, self._results = fn, mesh, results
         self._in, self._out = in_shardings, out_shardings
         self._engine, self._timeout, self._verify = engine, timeout, verify
-        self._layouts = layouts
+        self._layouts, self._peak_bytes = layouts, peak_bytes
         self._static, self._donated = chosen(fn, "static", *static), chosen(fn, "donate", *donate)
         self._signature = signature_of(fn)
         self._holds_numbers = False  # programs are for the values of Python numbers
@@ -274,7 +279,7 @@ class JaxFunction:
                 out_shardings=None if self._out is None else (self._out, None),
                 donate=self._donated, static=self._static, results=self._results,
                 engine=self._engine, timeout=self._timeout, verify=self._verify,
-                layouts=self._layouts,
+                layouts=self._layouts, peak_bytes=self._peak_bytes,
             )  # fmt: skip
             found._signature = self._signature
         return found
@@ -313,7 +318,14 @@ class JaxFunction:
     ) -> JaxProgram:
         """Compile a function that JAX shall call; counted as any other program."""
         jax, began = the_jax(), time.perf_counter()
-        traced = _ours(trace, jax, fn, shapes, {}, Wanted(tuple(shardings), mesh=self._mesh))
+        traced = _ours(
+            trace,
+            jax,
+            fn,
+            shapes,
+            {},
+            Wanted(tuple(shardings), mesh=self._mesh, peak_bytes=self._peak_bytes),
+        )
         options = (self._engine, self._timeout, self._verify, began)
         make = partial(JaxProgram, layouts=self._layouts)
         made: JaxProgram = _ours(make, jax, traced, *options)
@@ -355,7 +367,10 @@ class JaxFunction:
     def _compiled(self, jax: ModuleType, call: _Call) -> JaxProgram:
         began, rest = time.perf_counter(), call.rest
         donated = _left(self._donated, rest)
-        wanted = Wanted(self._in_for(rest), self._out, self._mesh, donated.numbers, donated.names)
+        wanted = Wanted(
+            *(self._in_for(rest), self._out, self._mesh, donated.numbers, donated.names),
+            self._peak_bytes,
+        )
         args, kwargs = jax.tree.unflatten(
             jax.tree.structure((rest.args, rest.kwargs)), [_for_trace(jax, v) for v in call.leaves]
         )

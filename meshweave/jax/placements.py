@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from meshweave.errors import LayoutError, UsageError
+from meshweave.hints.keys import Hint
 from meshweave.layout import Layout, Mesh
 from meshweave.layout.arguments import as_layout
 from meshweave.layout.interchange import to_spec
@@ -325,6 +326,15 @@ def set_layouts(
         head, main_text, rest = text.partition(_MAIN)
         text = f"{head}sdy.mesh @mesh = <[{axes}]>\n  {main_text}{rest}"
     return text
+
+
+def set_hints(module: Any, hints: Mapping[str, int | str]) -> None:
+    """Put hints around a JAX program. Raises HintError for what is none."""
+    ir = import_module("jax.extend.mlir.ir")
+    said = [Hint.make(key, value) for key, value in hints.items()]
+    with module.context:
+        texts = {hint.key: ir.StringAttr.get(hint.value) for hint in said}
+        entry_of(module).attributes["hint.hints"] = ir.DictAttr.get(texts)
 
 
 def entry_of(module: Any) -> Any:

@@ -50,6 +50,7 @@ def from_jax(
     timeout: float | None = None,
     verify: bool = True,
     layouts: str | None = None,
+    peak_bytes: int | str | None = None,
     **kwargs: PyTree,
 ) -> JaxProgram:
     """Compile a JAX function for arguments like `args` and `kwargs`. JAX traces it, but runs nothing of it.
@@ -62,6 +63,7 @@ def from_jax(
                   argument has, over several devices, else what propagation finds.
     mesh:         the devices: a Mesh, its text, or JAX's. The devices need not exist: JAX sees an abstract mesh. None
                   takes the mesh of the shardings, or of `jax.set_mesh`, or one rank.
+    peak_bytes:   the intermediate bytes that a rank may take, "64MiB": as `mw.hint(peak_bytes=..)` around all of it.
     engine, timeout (in seconds), verify, layouts: as in `meshweave.compile`. `mw.kernels(...)` around this call chooses
     kernels.
     Raises UsageError when jax is not installed or the arguments are wrong, and one CompileError that lists all that is
@@ -83,7 +85,7 @@ def from_jax(
     def traced(sizes: Sizes) -> Traced:
         given = [_for_jax(jax, leaf, sizes) for leaf in leaves]
         args, kwargs = jax.tree.unflatten(structure, given)
-        return trace(jax, fn, args, kwargs, Wanted(in_shardings, mesh=mesh))
+        return trace(jax, fn, args, kwargs, Wanted(in_shardings, mesh=mesh, peak_bytes=peak_bytes))
 
     if not dims:
         return JaxProgram(jax, traced({}), engine, timeout, verify, began, layouts=layouts)

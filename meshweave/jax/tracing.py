@@ -23,6 +23,7 @@ from meshweave.jax.placements import (
     entry_of,
     placements,
     result_layouts,
+    set_hints,
     set_layouts,
 )
 from meshweave.layout import Mesh
@@ -61,7 +62,8 @@ class Leaf(NamedTuple):
 class Wanted(NamedTuple):
     """Hold what is asked of a program besides its function and arguments.
 
-    donate_argnums, donate_argnames: the arguments that are donated, as `jax.jit` has them.
+    donate_argnums, donate_argnames: the arguments that are donated, as `jax.jit` has them. peak_bytes: what it may take
+    between its arguments and results; None: what it takes.
     """
 
     in_shardings: PyTree = None
@@ -69,6 +71,7 @@ class Wanted(NamedTuple):
     mesh: MeshLike | None = None
     donate_argnums: tuple[int, ...] = ()
     donate_argnames: tuple[str, ...] = ()
+    peak_bytes: int | str | None = None
 
     @property
     def leaves_it(self) -> bool:
@@ -197,6 +200,8 @@ def _traced(
     captured = take_captured(module)
     kept = _kept(lowered, module, len(inputs), name_of(fn))
     layouts = {kept.index(n): text for n, text in placed.layouts.items() if n in kept}
+    if wanted.peak_bytes is not None:
+        set_hints(module, {"peak_bytes": wanted.peak_bytes})
     text = set_layouts(module, layouts, asked, placed.mesh)
     named = {n: (names[n], value) for n, value in held.items()}
     out_tree = lowered.out_tree if own else returned.tree

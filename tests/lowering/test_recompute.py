@@ -89,3 +89,32 @@ def test_a_budget_that_no_choice_keeps_is_refused_with_the_least_or_gets_it() ->
         np.testing.assert_array_equal(one, other)
     assert f.explain().report.regions[0].intermediate_bytes == least
     mw.jit(within(least))(*args)
+
+
+def test_a_program_of_jax_takes_a_budget() -> None:
+    jax = pytest.importorskip("jax")
+    jnp = jax.numpy
+
+    def theirs(ps: Any, x: Any, y: Any) -> Any:
+        for w, b in ps:
+            x = jnp.tanh(x @ w + b)
+        return ((x - y) ** 2).mean()
+
+    def adjusted(ps: Any, x: Any, y: Any) -> Any:
+        value, slopes = jax.value_and_grad(theirs)(ps, x, y)
+        return value, jax.tree.map(lambda p, g: p - 0.1 * g, ps, slopes)
+
+    args = arguments()
+    plain = mw.jax.jit(adjusted)
+    wanted = flat(plain(*args))
+    limit = int(0.75 * plain.explain().report.arena_bytes)
+    for one in (
+        mw.jax.jit(adjusted, peak_bytes=limit),
+        mw.from_jax(adjusted, *args, peak_bytes=limit),
+    ):
+        for mine, other in zip(wanted, flat(one(*args)), strict=True):
+            np.testing.assert_array_equal(mine, other)
+        report = one.explain().report
+        assert said(report)[0] and report.regions[0].intermediate_bytes <= limit
+    with pytest.raises(CompileError, match="a number of B, KiB"):
+        mw.jax.jit(adjusted, peak_bytes="much")(*args)

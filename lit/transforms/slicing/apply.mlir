@@ -104,3 +104,18 @@ func.func @precedence(%a: tensor<8x6xf32>) -> tensor<8x6xf32> {
   }) {hints = {slice = "t=4", width = 4, order = {value = "bfs", strength = "required"}}} : () -> tensor<8x6xf32>
   return %r : tensor<8x6xf32>
 }
+
+// -----
+
+// A function under hints is a region under them.
+// CHECK-LABEL: func.func @whole
+// CHECK-NOT: hint.hints
+// CHECK: %[[R:.*]] = "hint.region"() ({
+// CHECK: %[[S:.*]] = arith.addf {{.*}} {hint.op = 0 : i64}
+// CHECK: "hint.yield"(%[[S]])
+// CHECK: }) {hint.id = 0 : i64, hints = {peak_bytes = "8MiB"}}
+// CHECK: return %[[R]]
+func.func @whole(%a: tensor<8x6xf32>) -> tensor<8x6xf32> attributes {hint.hints = {peak_bytes = "8MiB"}} {
+  %s = arith.addf %a, %a : tensor<8x6xf32>
+  return %s : tensor<8x6xf32>
+}

@@ -146,3 +146,10 @@ func.func @no_such_bundle(%a: tensor<8xf32>) -> tensor<8xf32> {
   }) {hints = {order = "after=@nobody"}} : () -> tensor<8xf32>
   return %q : tensor<8xf32>
 }
+
+// -----
+
+// expected-error @below {{hint.hints: a dictionary of hints, of a function of one block, is right}}
+func.func @whole(%a: tensor<8x6xf32>) -> tensor<8x6xf32> attributes {hint.hints = "peak_bytes"} {
+  return %a : tensor<8x6xf32>
+}

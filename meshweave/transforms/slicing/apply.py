@@ -3,9 +3,10 @@
 before:  "hint.region"() ({ .. }) {hints = {slice = "t=4", order = "dfs"}}
 after:   the same with a number on the region and on each op in it, and the ledger on the module
 
-A `dist.constrain` that names a time axis is split: to space the axis is a local factor, and what is laid out along it
-within a slice becomes a `hint.place`. A key that the target cannot obey is an error where it is required, else a
-remark. hint-verify at the end finds out what became of each hint.
+A function with `hint.hints = {peak_bytes = "8MiB"}` is a region under these. A `dist.constrain` that names a time axis
+is split: to space the axis is a local factor, and what is laid out along it within a slice becomes a `hint.place`. A
+key that the target cannot obey is an error where it is required, else a remark. hint-verify at the end finds out what
+became of each hint.
 """
 
 from collections.abc import Iterator
@@ -38,6 +39,7 @@ from meshweave.transforms.propagation.rules import is_free
 from meshweave.transforms.slicing.ledger import (
     OP,
     REGION,
+    WHOLE,
     hold_axes,
     set_number,
     tell,
@@ -77,6 +79,7 @@ class HintApply(Pass):
         mesh = mesh_of_module(module)
         found: list[ir.Operation] = []
         for f in functions(module):
+            _around(f.operation)
             _enter(f.operation.regions[0].blocks[0], -1, ledger, found)
         for number, op in enumerate(found):
             with at(op):
@@ -115,6 +118,27 @@ class HintApply(Pass):
                 ledger.close(one.number, op, outcome)
             if one.region in (number, -1):
                 tell(one, outcome, region)
+
+
+def _around(function: ir.Operation) -> None:
+    """Put all ops of a function that has hints of its own, `hint.hints`, in a region under them."""
+    if WHOLE not in function.attributes:
+        return
+    hints = function.attributes[WHOLE]
+    del function.attributes[WHOLE]
+    block = function.regions[0].blocks[0]
+    if len(function.regions[0].blocks) > 1 or not isinstance(hints, ir.DictAttr):
+        fail(function, f"{WHOLE}: a dictionary of hints, of a function of one block, is right")
+    *ops, end = (view.operation for view in block.operations)
+    values = list(end.operands)
+    b = OpBuilder(ir.InsertionPoint(end), function.location)
+    region = b.op("hint.region", [v.type for v in values], regions=1, hints=hints)
+    inner = region.regions[0].blocks.append()
+    for op in ops:
+        inner.append(op)
+    OpBuilder(ir.InsertionPoint(inner), end.location).op("hint.yield", [], values)
+    for number, result in enumerate(region.results):
+        end.operands[number] = result
 
 
 def _options(given: tuple[str, ...]) -> list[Hint]:
