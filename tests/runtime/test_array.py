@@ -128,6 +128,15 @@ def test_what_is_no_array_of_numbers_is_refused_by_argument_and_rank(who, value,
         Array.from_shards([value, X[:2]], mesh="x=2", layout="[x, _]", shape=(4, 6))
 
 
+def test_dtypes_of_few_bits_name_a_wider_one():
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    for few, wider in (("int4", "int8"), ("uint4", "uint8"), ("float8_e5m2", "float16")):
+        value = X.astype(getattr(ml_dtypes, few))
+        says = rf"from_numpy: arrays of dtype {few} .*: .astype\(np.{wider}\) has all their values"
+        with pytest.raises(MeshweaveError, match=says):
+            Array.from_numpy(value, mesh="x=2", layout="[x, _]")
+
+
 @pytest.mark.parametrize("dtype", ["f32", "float32", np.float32, np.dtype("f4"), meshweave.float32])
 def test_dtypes_are_said_in_any_way(dtype):
     assert Array.from_numpy(X, mesh="", layout="[_, _]", dtype=dtype).dtype_name == "f32"

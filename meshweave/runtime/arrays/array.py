@@ -625,7 +625,15 @@ def dtype_name(array: Values) -> str:
         raise MeshweaveError(
             f"dtype {array.dtype}: bytes in another machine's order; astype({str(native)!r}) is right"
         )
-    raise MeshweaveError(f"arrays of dtype {array.dtype} cannot be laid out")
+    wider = _WIDER.get(array.dtype.name)
+    right = f": .astype(np.{wider}) has all their values" if wider else ""
+    raise MeshweaveError(f"arrays of dtype {array.dtype} cannot be laid out{right}")
+
+
+_WIDER = {
+    "float8_e4m3fn": "float16", "float8_e5m2": "float16", "int4": "int8", "uint4": "uint8",
+}  # fmt: skip
+"""For dtypes of ml_dtypes that arrays have not, one of NumPy's."""
 
 
 def place(executable: Executable, values: Sequence[Any]) -> list[list[Values]]:

@@ -28,6 +28,10 @@ def tensors(path: Path) -> dict[str, Stored]:
     return _indexed(path) if path.name.endswith(".index.json") else _tensors_of(path)
 
 
+ORBAX = ("manifest.ocdbt", "ocdbt.process_0", "_METADATA", "_CHECKPOINT_METADATA")
+"""What lies in folders that Orbax has written."""
+
+
 def _tensors_of(file: Path) -> dict[str, Stored]:
     """Return the tensors of one file of a checkpoint, PyTorch's archives by the endings that they have."""
     return pytorch(file) if file.suffix in TORCH else read_header(file)[0]
@@ -36,6 +40,11 @@ def _tensors_of(file: Path) -> dict[str, Stored]:
 def _all_of(folder: Path) -> dict[str, Stored]:
     """Return the tensors of all files of a folder without an index."""
     files = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
+    if not files and any((folder / name).exists() for name in ORBAX):
+        raise MeshweaveError(
+            f"{folder}: a checkpoint of Orbax, which its own library reads: load it with orbax.checkpoint, and give "
+            "the tree of arrays to mw.save"
+        )
     if not files:
         raise MeshweaveError(f"{folder}: no {INDICES[0]}, and no *.safetensors, is in this folder")
     found: dict[str, Stored] = {}
