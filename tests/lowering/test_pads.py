@@ -7,6 +7,11 @@ import pytest
 from depth import sampled
 from lowering.harness import DTYPES, run_text
 
+from meshweave.dialects import context
+from meshweave.dialects.alias import module_text
+from meshweave.ir.bindings import ir
+from meshweave.lowering import stages
+
 BITS = {**DTYPES, "bf16": np.uint16}  # bf16 as its bits: moved about, they stay what they are
 SHAPES = [
     ((5,), (1,), (2,)),
@@ -53,3 +58,30 @@ def test_what_is_padded_is_computed_in_its_place():
     (got,) = run_text(text, a, np.float32(-1))
     want = np.pad(np.exp(a.astype(np.float64)), ((1, 3), (2, 4)), constant_values=-1)
     np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
+def test_what_is_made_in_its_place_is_not_copied_there() -> None:
+    """A reflected pad: its left part is computed where it belongs."""
+    text = """#back = affine_map<(i, j) -> (i, 2 - j)>
+#same = affine_map<(i, j) -> (i, j)>
+func.func @main(%a: tensor<50x70xf32>) -> tensor<50x76xf32> {
+  %e = tensor.empty() : tensor<50x3xf32>
+  %l = tensor.extract_slice %a[0, 1] [50, 3] [1, 1] : tensor<50x70xf32> to tensor<50x3xf32>
+  %r = tensor.extract_slice %a[0, 66] [50, 3] [1, 1] : tensor<50x70xf32> to tensor<50x3xf32>
+  %left = linalg.generic {indexing_maps = [#back, #same], iterator_types = ["parallel", "parallel"]}
+      ins(%l : tensor<50x3xf32>) outs(%e : tensor<50x3xf32>) {
+    ^bb0(%x: f32, %y: f32): linalg.yield %x : f32 } -> tensor<50x3xf32>
+  %right = linalg.generic {indexing_maps = [#back, #same], iterator_types = ["parallel", "parallel"]}
+      ins(%r : tensor<50x3xf32>) outs(%e : tensor<50x3xf32>) {
+    ^bb0(%x: f32, %y: f32): linalg.yield %x : f32 } -> tensor<50x3xf32>
+  %p = tensor.concat dim(1) %left, %a, %right
+      : (tensor<50x3xf32>, tensor<50x70xf32>, tensor<50x3xf32>) -> tensor<50x76xf32>
+  return %p : tensor<50x76xf32>
+}"""
+    a = np.random.default_rng(0).standard_normal((50, 70)).astype(np.float32)
+    np.testing.assert_array_equal(run_text(text, a)[0], np.pad(a, ((0, 0), (3, 3)), "reflect"))
+    with context(), ir.Location.unknown():
+        mesh = '"dist.mesh"() {sym_name = "mesh", axes = "x=1"} : () -> ()\n'
+        module = ir.Module.parse(text.replace("func.func", f"{mesh}func.func"))
+        found = module_text(stages.lowered_to(stages.BUFFERS, module, "local"))
+    assert found.count("memref.copy") == 1

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from meshweave.ir.bindings import ir
 from meshweave.lowering.buffers.arena import ArenaBlock, plan
@@ -43,6 +44,7 @@ class Schedule:
         self._live(self.entries, ())
         self._join_aliases()
         self._share(self.entries)
+        self.entries = self._without_idle(self.entries)
         self.arena_bytes = self._plan()
 
     # Grouping.
@@ -148,6 +150,31 @@ class Schedule:
                     self._share_pair(source.root, out.root, entry.position)
             for body in entry.bodies:
                 self._share(body)
+
+    def _without_idle(self, entries: list[Entry]) -> list[Entry]:
+        """Leave out copies of a buffer to itself, which sharing has made of copies between two."""
+        found: list[Entry] = []
+        for entry in entries:
+            if isinstance(entry, KernelUnit):
+                kept = [k for k, step in enumerate(entry.steps) if not self._is_idle(step)]
+                self.idle += [step.op for step in entry.steps if self._is_idle(step)]
+                entry.nests = [entry.nests[k] for k in kept]
+                entry.steps = [entry.steps[k] for k in kept]
+                if not kept:
+                    continue
+            else:
+                entry.bodies = [self._without_idle(body) for body in entry.bodies]
+            found.append(entry)
+        return found
+
+    def _is_idle(self, step: Step) -> bool:
+        """Tell whether a step copies what lies there already."""
+        if step.what != "copy":
+            return False
+        source, target = step.operands[0], step.outputs[0]
+        assert isinstance(source, MemrefPlace) and isinstance(target, MemrefPlace)
+        there, here = (replace(place, root=self.final(place.root)) for place in (source, target))
+        return there == here
 
     def _share_unit(self, unit: KernelUnit) -> None:
         if any(n.contraction for n in unit.nests):
