@@ -172,6 +172,27 @@ def of_jax():
     return {"written": written, "library": library}
 
 
+def test_heads_that_share_keys_and_short_floats():
+    """Two heads read the keys and values of one; products of bf16 are added up in f32."""
+    attention = of_jax()["library"]
+    import jax
+
+    q, k, v = arrays((1, 160, 2, 16), (1, 160, 1, 16), (1, 160, 1, 16))
+    q, k, v = (jax.numpy.asarray(x, jax.numpy.bfloat16) for x in (q, k, v))
+
+    def f(q, k, v):
+        return jax.vjp(attention, q, k, v)[1](2 * attention(q, k, v))
+
+    with mw.from_jax(f, q, k, v) as program:
+        found = program(q, k, v)
+        said = " ".join(str(program.explain()).split())
+    assert "backward of an attention" in said
+    t = lambda x: np.swapaxes(np.asarray(x, np.float64), 1, 2)  # noqa: E731
+    _, dq, dk, dv = expected(t(q), t(k), t(v), np.tril(np.ones((160, 160), bool)))
+    for one, wanted in zip(found, (dq, dk.sum(1, keepdims=True), dv.sum(1, keepdims=True))):
+        np.testing.assert_allclose(t(one), wanted, rtol=0.05, atol=0.05)
+
+
 @pytest.mark.parametrize("name", ["written", "library"])
 def test_gradients_of_jax(name):
     attention = of_jax()[name]

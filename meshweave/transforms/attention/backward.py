@@ -180,20 +180,21 @@ def _is_exp(op: ir.Operation) -> bool:
 
 
 def _sides(product: MatrixProduct, reductions: Sequence[ir.Operation]) -> tuple[int, int] | None:
-    """Return the dims of queries and keys of a product's result: rows are reduced along the keys."""
-    left, right = (o.loops for o in product.operands)
+    """Return the dims of queries and keys of a product's result: rows are reduced along the keys.
+
+    Heads that share keys are dims of the queries' side too: the longest is the queries.
+    """
     dims = [next(iter(dims_of(e)), -1) for e in product.writes]
-    only = [
-        [k for k, d in enumerate(dims) if d in a and d not in b]
-        for a, b in ((left, right), (right, left))
-    ]
     shape = product.op.results[0].type.shape
-    one, other = ([k for k in some if shape[k] != 1] or some for some in only)
-    if len(one) != 1 or len(other) != 1:
-        return None
-    for query, key in ((one[0], other[0]), (other[0], one[0])):
-        if any(_reduces(op, product.op.results[0], key) for op in reductions):
-            return query, key
+    left, right = (
+        [k for k, d in enumerate(dims) if d in one.loops and d not in other.loops]
+        for one, other in (product.operands, product.operands[::-1])
+    )
+    for rows, columns in ((left, right), (right, left)):
+        keys = [k for k in columns if shape[k] != 1]
+        reduced = [op for op in reductions if len(keys) == 1]
+        if rows and any(_reduces(op, product.op.results[0], keys[0]) for op in reduced):
+            return max(rows, key=lambda k: (shape[k], k)), keys[0]
     return None
 
 
@@ -289,6 +290,9 @@ class _Matcher:
         one = {query, key} & right.loops
         if len(one) != 1 or not one <= set(reduced) or len({query, key} & set(reduced)) != 1:
             raise NotAttention("the scores are multiplied with something else in a backward")
+        made = op.results[0].type.element_type
+        if made != self.found.dtype:
+            raise NotAttention(f"the scores are {self.found.dtype}, a gradient made of them {made}")
         return Gradient(op, node, right, at_loops(maps[2], loops), reduced, column)
 
     def _frame_of(self, side: Operand) -> dict[int, Coordinate] | None:

@@ -157,8 +157,8 @@ class _Strip:
             else at.filled(order, ir.FloatAttr.get(element, 0.0))
         )
         summed = self.f.query if carried else self.f.key
-        matrix = self._made(gradient.matrix, self.matrix)
-        other = at.part(gradient.other)
+        matrix = self._wide(self._made(gradient.matrix, self.matrix))
+        other = self._wide(at.part(gradient.other))
         tile = at.compute(
             [*order, summed], [matrix, other], out, _multiply_add, self.s.product_marks
         )
@@ -202,9 +202,19 @@ class _Strip:
     def _product(self, node: int) -> TensorTile:
         made, at = self.f.products[node], self.at
         out = at.filled(self.matrix, ir.FloatAttr.get(self.f.dtype, 0.0))
-        parts = [at.part(made.rows), at.part(made.columns)]
+        parts = [self._wide(at.part(side)) for side in (made.rows, made.columns)]
         return at.compute(
             [*self.matrix, made.inner], parts, out, _multiply_add, self.s.product_marks
+        )
+
+    def _wide(self, tile: TensorTile) -> TensorTile:
+        """Return a tile in the elements of the scores."""
+        element = self.f.dtype
+        if tile.value.type.element_type == element:
+            return tile
+        out = self.at.empty(tile.dims, element)
+        return self.at.compute(
+            tile.dims, [tile], out, lambda b, e: b.one("arith.extf", element, e[0])
         )
 
     def _row(self, node: int) -> TensorTile:
