@@ -22,6 +22,7 @@ NAMES = (
     "lengths",
     "placement",
     "training",
+    "budgets",
 )
 
 
@@ -43,7 +44,7 @@ def main() -> None:
     parser.add_argument(
         "--svg",
         metavar="OUT.svg",
-        help="of slices: bytes over width; of operators: a strip a family",
+        help="of slices: bytes over width; of budgets: bytes over time; of operators: a strip a family",
     )
     parser.add_argument(
         "--quick",

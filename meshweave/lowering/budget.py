@@ -48,6 +48,8 @@ from meshweave.transforms.slicing.works import keeps
 
 _NUMBERS = re.compile(r"hint\.(?:id|op) = \d+ : i64,? ?")
 _NAMES = re.compile(r"%[\w$.-]+")
+FEW_RESULTS = 4
+"""A region that keeps values for long, and has more results than these, is not cut in slices: few ops would be cut."""
 MAX_RAGGED = 16
 """Counts between two divisors of the extent that are tried."""
 
@@ -317,7 +319,9 @@ def _usual(region: ir.Operation, name: str, options: Sequence[_Option]) -> list[
 def _decide(search: _Search, region: ir.Operation, ledger: Ledger, cache: int) -> None:
     """Choose a number of slices, write it on the region, and settle the budget in the ledger."""
     asked = search.asked
-    if asked.budget is not None and asked.said is None and keeps(region.regions[0].blocks[0]):
+    block = region.regions[0].blocks[0]
+    keeping = asked.budget is not None and asked.said is None and keeps(block)
+    if keeping and len(region.results) > FEW_RESULTS:
         return  # hint-recompute looks at it
     open_axes = [axis for axis in asked.axes if axis.is_open]
     if len(open_axes) > 1:
@@ -335,6 +339,8 @@ def _decide(search: _Search, region: ir.Operation, ledger: Ledger, cache: int) -
             found.append((count, k, option))
     if found:
         count, _, option = min(found, key=lambda f: f[:2])
+    elif keeping:
+        return
     elif (least := _least(search, options)) is not None:
         _, count, option = least
     else:

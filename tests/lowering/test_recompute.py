@@ -118,3 +118,22 @@ def test_a_program_of_jax_takes_a_budget() -> None:
         assert said(report)[0] and report.regions[0].intermediate_bytes <= limit
     with pytest.raises(CompileError, match="a number of B, KiB"):
         mw.jax.jit(adjusted, peak_bytes="much")(*args)
+
+
+def test_a_region_of_few_results_is_cut_in_slices_where_that_is_enough() -> None:
+    def far(x: Any, w: Any) -> Any:
+        kept = y = mw.tanh(x @ w)
+        for _ in range(3):
+            y = mw.tanh(y @ w)
+        return y * kept
+
+    def within_half(x: Any, w: Any) -> Any:
+        with mw.hint(peak_bytes=40_000):
+            return far(x, w)
+
+    _, x, _ = arguments(256)
+    w = np.eye(32, dtype="f4")
+    f = mw.jit(within_half)
+    np.testing.assert_array_equal(f(x, w), mw.jit(far)(x, w))
+    (region,) = f.explain().report.regions
+    assert region.slices > 1 and region.intermediate_bytes <= 40_000
