@@ -347,6 +347,8 @@ EDGES = {
         torch.take(x, torch.tensor([[0, -1], [5, 5]])),
         *(torch.cdist(x[0], x[1].flip(1)[:, :5], p=p) for p in (0.5, 1.0, 2.0, 3.0, torch.inf)),
         torch.cdist(x[0], x[0]),
+        torch._weight_norm(x[0], x[1, :, :1, :1], 0),
+        torch._weight_norm(x[0], x[1, :1, :1], 2),
     ],
 }
 

@@ -25,6 +25,7 @@ def decompositions() -> dict[OpOverload, Callable[..., object]]:
         aten.adaptive_max_pool2d_backward.default: _adaptive_max_pool,
         aten.adaptive_max_pool3d_backward.default: _adaptive_max_pool,
         aten._cdist_backward.default: _cdist,
+        aten._weight_norm_interface_backward.default: _weight_norm,
         aten.replication_pad1d_backward.default: _replication_pad,
         aten.replication_pad2d_backward.default: _replication_pad,
         aten.replication_pad3d_backward.default: _replication_pad,
@@ -127,6 +128,15 @@ def _to_maxima(slope: Tensor, input: Tensor, places: Tensor, rank: int) -> Tenso
     flat = (*input.shape[:-rank], -1)
     blank = torch.zeros_like(input).reshape(flat)
     return blank.scatter_add(-1, places.reshape(flat), slope.reshape(flat)).reshape(input.shape)
+
+
+def _weight_norm(
+    slope: Tensor, v: Tensor, g: Tensor, norms: Tensor, dim: int
+) -> tuple[Tensor, Tensor]:
+    """Go back from v times g / |v|, with the length |v| of each slice along a dim."""
+    others = [d for d in range(v.dim()) if d != dim]
+    along = (slope * v).sum(others, keepdim=True)
+    return (g / norms) * (slope - v * (along / (norms * norms))), along / norms
 
 
 def _cdist(grad: Tensor, x1: Tensor, x2: Tensor, p: float, cdist: Tensor) -> Tensor:
