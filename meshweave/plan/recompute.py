@@ -17,10 +17,10 @@ from functools import cached_property
 from itertools import pairwise
 from math import isqrt
 
-MOST_KINDS = 32
+MOST_KINDS = 8
 """Kinds of works that are tried, those with most bytes first."""
 
-MOST_STEPS = 64
+MOST_STEPS = 16
 """Steps along the front."""
 
 NEAR = 32
