@@ -17,9 +17,10 @@ from meshweave.verification.answer import Finding
 from meshweave.verification.calls import ReadCall, with_symbols
 from meshweave.verification.said import AttributeReader, ElementShape, NotReadError
 from meshweave.verification.terms.indices import Expr, bounds
+from meshweave.verification.terms.masks import on_places
 from meshweave.verification.terms.ranks import Ranks, index_var, places_of
 from meshweave.verification.terms.scalars import apply
-from meshweave.verification.terms.terms import LimitError, Node, Term, Terms
+from meshweave.verification.terms.terms import LimitError, Node, Term, Terms, view_variables
 
 Handler = Callable[["ProgramWalk", ir.Operation], Sequence[Term]]
 HANDLERS: dict[str, Handler] = {}
@@ -169,10 +170,15 @@ class ProgramWalk:
         last: how far its last element is from the first. A beginning that is computed from data leaves room.
         """
         if self.terms.nodes[offset.node].op != "iota":
-            return True
-        low, high = bounds(offset.exprs[0])
-        if low >= 0 and high + last < size:
-            return True
+            known = on_places(self.terms, offset.node) and not view_variables(offset)
+            if (
+                not known
+            ):  # else it is a number that no rule computes, as of a division of one below 0
+                return True
+        else:
+            low, high = bounds(offset.exprs[0])
+            if low >= 0 and high + last < size:
+                return True
         self.beyond.append(
             Finding(op.name, location_text(op), "a slice beyond the end of a tensor")
         )

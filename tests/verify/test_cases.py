@@ -65,3 +65,27 @@ def test_where_a_rank_is_known_an_irregular_part_is_a_run() -> None:
     assert second == plus(of_var(place), Expr(1))
     empty = substitute(index, {Var("x", "x", 4): Expr(2)})
     assert empty == Expr(6)  # beyond the end
+
+
+def test_a_slice_at_a_number_that_no_rule_computes_is_not_proven() -> None:
+    """What it puts is covered by later slices, but where it puts it lies beyond the tensor."""
+    loop = """func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> {
+  %e = tensor.empty() : tensor<4xf32>
+  %b = arith.constant FIRST : index
+  %n = arith.constant 4 : index
+  %one = arith.constant 1 : index
+  %two = arith.constant 2 : index
+  %r = scf.for %k = %b to %n step %one iter_args(%to = %e) -> (tensor<4xf32>) {
+    %q = arith.divui %k, %two : index
+    %m = arith.remui %k, %two : index
+    %d = arith.muli %q, %two : index
+    %p = arith.addi %d, %m : index
+    %s = tensor.extract_slice %a[%p] [1] [1] : tensor<4xf32> to tensor<1xf32>
+    %i = tensor.insert_slice %s into %to[%p] [1] [1] : tensor<1xf32> into tensor<4xf32>
+    scf.yield %i : tensor<4xf32>
+  }
+  return %r : tensor<4xf32>
+}"""
+    whole = "func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> { return %a : tensor<4xf32> }"
+    assert compared(whole, loop.replace("FIRST", "0")).status == 0
+    assert compared(whole, loop.replace("FIRST", "-1")).status == 3

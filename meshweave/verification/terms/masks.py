@@ -73,7 +73,7 @@ def is_masked(terms: Terms, number: int, within: int = 0) -> bool:
         elif not _is_scalar(node):
             found = node.op == "concat"
         else:
-            found = node.op == "arith.select" and _on_places(terms, node.reads[0].node)
+            found = node.op == "arith.select" and on_places(terms, node.reads[0].node)
             found = found or any(is_masked(terms, r.node, within) for r in node.reads)
         terms.masked[key] = found
     return found
@@ -83,13 +83,13 @@ def _is_scalar(node: Node) -> bool:
     return node.op.startswith(("arith.", "math.")) or node.op == "product"
 
 
-def _on_places(terms: Terms, number: int) -> bool:
+def on_places(terms: Terms, number: int) -> bool:
     """Tell whether a node is computed from places and numbers only."""
     found = terms.on_places.get(number)
     if found is None:
         node = terms.nodes[number]
         found = node.op in ("iota", "const")
-        found = found or (_is_scalar(node) and all(_on_places(terms, r.node) for r in node.reads))
+        found = found or (_is_scalar(node) and all(on_places(terms, r.node) for r in node.reads))
         terms.on_places[number] = found
     return found
 
