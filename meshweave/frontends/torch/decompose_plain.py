@@ -79,7 +79,12 @@ def decompositions() -> dict[OpOverload, Callable[..., object]]:
         aten.kthvalue.default: _of_rows(_kthvalue),
         aten.median.dim: _of_rows(_median_along),
         aten.median.default: lambda x: _median_along(x.reshape(-1), 0)[0],
-        **{op: _wider(op) for op in _int8_ops()},
+        **{op: _first_of(_wider(op), _by_number(op)) for op in _int8_ops()},
+        **{op: _first_of(_floored, _wider(op), _by_number(op)) for op in _floor_divisions()},
+        aten.fmod.Tensor: _first_of(_left, _wider(aten.fmod.Tensor)),
+        aten.leaky_relu.default: lambda x, slope=0.01: _by_number(aten.leaky_relu.default)(
+            x, slope
+        ),
     }
 
 
@@ -216,6 +221,88 @@ def _wider(op: OpOverload) -> Callable[..., Tensor]:
         larger = [a.to(torch.int32) if isinstance(a, torch.Tensor) else a for a in args]
         found = op(*larger, **options)
         return found.to(torch.int8) if found.dtype == torch.int32 else found
+
+    return computed
+
+
+def _floor_divisions() -> tuple[OpOverload, ...]:
+    aten = torch.ops.aten
+    found = (aten.floor_divide.default, aten.div.Tensor_mode, aten.div.Scalar_mode)
+    return (*found, aten.floor_divide.Scalar)
+
+
+def _left(x: Tensor, y: Tensor | float) -> Tensor:
+    """Return what a division of floats that rounds to zero leaves, exactly.
+
+    torch-mlir computes it from the rounded quotient.
+    """
+    kind = torch.result_type(x, y)
+    if not kind.is_floating_point:
+        return NotImplemented
+    x = x.to(kind)
+    return torch.copysign(torch.remainder(x.abs(), abs(y)), x)
+
+
+def _floored(x: Tensor, y: Tensor | float, rounding_mode: str | None = "floor") -> Tensor:
+    """Divide floats rounding down, by what `fmod` leaves, as Python and torch do: 1.5 // 0.3 is 4.
+
+    torch-mlir rounds the quotient down, which is 5.0 there.
+    """
+    kind = torch.result_type(x, y)
+    if rounding_mode == "trunc" and kind in _HALVES and isinstance(y, Tensor):
+        return torch.trunc(x / y)  # of what was rounded
+    if rounding_mode != "floor" or not kind.is_floating_point:
+        return NotImplemented
+    wide = torch.float32 if kind in _HALVES else kind
+    x = x.to(wide)
+    y = y.to(wide) if isinstance(y, Tensor) else torch.full((), y, dtype=wide, device=x.device)
+    left, quotient = _left(x, y), x / y
+    whole = (x - left) / y
+    whole = torch.where((left != 0) & ((left < 0) != (y < 0)), whole - 1, whole)
+    down = torch.floor(whole)
+    down = torch.where(whole - down > 0.5, down + 1, down)
+    down = torch.where(whole == 0, torch.copysign(torch.zeros((), dtype=wide), quotient), down)
+    return torch.where(y == 0, quotient, down).to(kind)
+
+
+def _by_number(op: OpOverload) -> Callable[..., Tensor]:
+    """Take a Python float beside f16 or bf16 as torch does: multiplied in f32, compared with its nearest.
+
+    torch-mlir rounds what is multiplied, and does not round what is compared. Of a constant of floats it says that it
+    is less than any integer.
+    """
+    name = op.overloadpacket.__name__
+
+    def computed(x: object, y: object = None, *rest: object, **options: object) -> Tensor:
+        if not isinstance(x, Tensor):
+            return NotImplemented
+        if name in _COMPARED and isinstance(y, int) and x.is_floating_point():
+            return op(x, float(y))
+        if x.dtype not in _HALVES or not isinstance(y, float):
+            return NotImplemented
+        with _disable_current_modes():
+            nearest = torch.tensor(y, dtype=x.dtype).item()
+        if nearest == y or math.isnan(y):
+            return NotImplemented
+        if name in _COMPARED:
+            return op(x, nearest)
+        if name in _MULTIPLIED:
+            return op(x.to(torch.float32), y, *rest, **options).to(x.dtype)
+        return NotImplemented
+
+    return computed
+
+
+_COMPARED = ("eq", "ne", "lt", "le", "gt", "ge")
+_MULTIPLIED = ("mul", "div", "leaky_relu")
+
+
+def _first_of(*ways: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Try one decomposition after the other."""
+
+    def computed(*args: object, **options: object) -> Tensor:
+        found = (way(*args, **options) for way in ways)
+        return next((each for each in found if each is not NotImplemented), NotImplemented)
 
     return computed
 
