@@ -107,22 +107,17 @@ def _entries(
                     f"{e.name} is a named pipeline: it takes no options and no nesting"
                 )
             yield from _entries(read(PIPELINES[e.name]), path, ctx)
-        elif e.name in all_passes():
+        elif (kind := all_passes().get(e.name)) is not None:
             if path:
                 raise UsageError(
                     f"{e.name} runs on the whole module: write it outside of {'('.join(path)}(...)"
                 )
-            yield _own_entry(e.name, e.options or "")
+            made = make_pass(kind, e.options or "")
+            yield PipelineEntry(e.name, str(made), own=made)
         else:
             yield PipelineEntry(
                 e.name, e.name + (f"{{{e.options}}}" if e.options is not None else ""), path
             )
-
-
-@cache
-def _own_entry(name: str, options: str) -> PipelineEntry:
-    made = make_pass(all_passes()[name], options)
-    return PipelineEntry(name, str(made), own=made)
 
 
 def _check_anchor(e: PassEntry, ctx: ir.Context) -> None:

@@ -18,6 +18,7 @@ from meshweave.verification.calls import ReadCall, with_symbols
 from meshweave.verification.said import AttributeReader, ElementShape, NotReadError
 from meshweave.verification.terms.indices import Expr, bounds
 from meshweave.verification.terms.masks import on_places
+from meshweave.verification.terms.numbers import number_of
 from meshweave.verification.terms.ranks import Ranks, index_var, places_of
 from meshweave.verification.terms.scalars import apply
 from meshweave.verification.terms.terms import LimitError, Node, Term, Terms, view_variables
@@ -170,10 +171,10 @@ class ProgramWalk:
         last: how far its last element is from the first. A beginning that is computed from data leaves room.
         """
         if self.terms.nodes[offset.node].op != "iota":
-            known = on_places(self.terms, offset.node) and not view_variables(offset)
-            if (
-                not known
-            ):  # else it is a number that no rule computes, as of a division of one below 0
+            if not on_places(self.terms, offset.node) or view_variables(offset):
+                return True
+            number = number_of(self.terms, offset)
+            if number is not None and 0 <= number < size - last:
                 return True
         else:
             low, high = bounds(offset.exprs[0])

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from meshweave.dialects.dist import LayoutAttr, axes_attr
 from meshweave.ir.bindings import arith, ir
 from meshweave.ir.build import OpBuilder
+from meshweave.ir.ops import replace_op
 from meshweave.layout.layout import Layout
 from meshweave.layout.mesh import Mesh
 from meshweave.transforms.partitioning.neutral import neutral_attr
@@ -62,6 +63,18 @@ class Local:
         """Remember the global shape of a local value that has padding on some rank."""
         if self._allocation(global_type, layout)[1]:
             self.uneven[value] = tuple(global_type.shape)
+
+    def replace(self, op: ir.Operation, values: Sequence[ir.Value]) -> None:
+        """Let the users of `op` read `values`, which have its padding, and erase it.
+
+        What is known of its results is forgotten: a value that is made later may have the address of one of them.
+        """
+        for old, new in zip(op.results, values, strict=True):
+            self.settled.discard(old)
+            self.windowed.pop(old, None)
+            if (whole := self.uneven.pop(old, None)) is not None:
+                self.uneven[new] = whole
+        replace_op(op, values)
 
     def localise_operand(self, op: ir.Operation, i: int, layout: Layout) -> None:
         """Make operand `i` of `op` local: a free value is made again in `layout`; others are local already."""

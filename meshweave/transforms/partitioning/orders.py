@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from meshweave.dialects.dist import axes_attr
 from meshweave.ir.bindings import ir
 from meshweave.ir.build import OpBuilder, i64, tensor_type
-from meshweave.ir.ops import replace_op
 from meshweave.ir.sorting import Order, order, taken
 from meshweave.layout.layout import Layout
 from meshweave.transforms.partitioning.local import Local, axis_index
@@ -31,9 +30,7 @@ def fix_order(op: ir.Operation, operands: Sequence[Layout | None], local: Local)
     best = _gathered(b, taken(b, keys, own, dim), axes, ranks, dim)
     places = _gathered(b, _in_whole(b, own, axes, size), axes, ranks, dim)
     made = taken(b, places, order(b, best, dim, count, how), dim)
-    if op.results[0] in local.uneven:
-        local.uneven[made] = local.uneven[op.results[0]]
-    replace_op(op, [made])
+    local.replace(op, [made])
 
 
 def fix_sort(op: ir.Operation, operands: Sequence[Layout | None], local: Local) -> None:
@@ -62,10 +59,7 @@ def fix_sort(op: ir.Operation, operands: Sequence[Layout | None], local: Local) 
     ends = {"axes": axes_attr(axes), "dim": i64(dim), **how.attributes}
     made = list(b.op("dist.merge", [v.type for v in moved], moved, **ends).results)
     made = [*made, own] if len(made) == len(values) else made
-    for old, new in zip(op.results, made, strict=True):
-        if old in local.uneven:
-            local.uneven[new] = local.uneven[old]
-    replace_op(op, made)
+    local.replace(op, made)
 
 
 def _padded_last(b: OpBuilder, keys: ir.Value, dim: int, end: GlobalIndex, how: Order) -> ir.Value:

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from meshweave.dialects.dist import LayoutAttr
 from meshweave.ir.bindings import ir
-from meshweave.ir.ops import replace_op, terminator
+from meshweave.ir.ops import terminator
 from meshweave.ir.scans import SCAN
 from meshweave.ir.scatters import SCATTER
 from meshweave.ir.sorting import ORDER, SORT
@@ -171,7 +171,7 @@ def _manual(op: ir.Operation, local: Local) -> None:
         else:
             inner.operands[0] = local.settle(inner.operands[0], inner)
             local.note(inner.operands[0], inner.results[0].type, layout)
-        replace_op(inner, [inner.operands[0]])
+        local.replace(inner, [inner.operands[0]])
     inline_single_block(op)
 
 

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from meshweave.dialects.dist import LayoutAttr, axes_attr
 from meshweave.ir.bindings import arith, ir
 from meshweave.ir.build import OpBuilder, i64_array, tensor_type
-from meshweave.ir.ops import replace_op
 from meshweave.layout.layout import Layout
 from meshweave.plan.collectives import ROWS
 from meshweave.transforms.base import fail
@@ -32,7 +31,7 @@ def emit_plan(op: ir.Operation, local: Local) -> None:
         step = LocalStep(op, {a.name: a.attr for a in ir.DictAttr(entry)}, source, whole, local)
         value, source = step.emit(value), step.target
         local.note(value, whole, source)
-    replace_op(op, [local.settle(value, op)])
+    local.replace(op, [local.settle(value, op)])
 
 
 class LocalStep:

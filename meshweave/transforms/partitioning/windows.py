@@ -21,7 +21,7 @@ from meshweave.ir.build import (
     static_strides,
     tensor_type,
 )
-from meshweave.ir.ops import producer, replace_op, terminator
+from meshweave.ir.ops import producer, terminator
 from meshweave.layout.layout import Layout
 from meshweave.transforms.partitioning.local import Local
 from meshweave.transforms.partitioning.lookups import look_up_slice, put_slice
@@ -71,10 +71,7 @@ class LocalOp:
 
     def replace(self, value: ir.Value) -> None:
         """Put `value` in the place of the result."""
-        old, uneven = self.op.results[0], self.local.uneven
-        if old in uneven:
-            uneven[value] = uneven[old]
-        replace_op(self.op, [value])
+        self.local.replace(self.op, [value])
 
     def joined(self, b: OpBuilder, dim: int, pieces: Sequence[Piece]) -> ir.Value:
         """Return pieces side by side along a dim that is cut."""
