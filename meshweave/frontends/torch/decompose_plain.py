@@ -276,7 +276,7 @@ def _by_number(op: OpOverload) -> Callable[..., Tensor]:
     def computed(x: object, y: object = None, *rest: object, **options: object) -> Tensor:
         if not isinstance(x, Tensor):
             return NotImplemented
-        if name in _COMPARED and isinstance(y, int) and x.is_floating_point():
+        if name == "lt" and isinstance(y, int) and x.is_floating_point():
             return op(x, float(y))
         if x.dtype not in _HALVES or not isinstance(y, float):
             return NotImplemented
