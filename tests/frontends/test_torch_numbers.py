@@ -57,9 +57,10 @@ def test_numbers_beside_short_floats(dtype: Any) -> None:
     check(function, *operands(dtype))
 
 
-def test_constants_beside_whole_numbers() -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_constants_beside_whole_numbers(dtype: Any) -> None:
     def function(x: Any) -> Any:
-        constants = [torch.full((), value) for value in (0.3, -0.7, 1.5)]
+        constants = [torch.full((), value, dtype=dtype) for value in (0.3, -0.7, 1.5)]
         found = [(c < 0, c < -1, c <= 1, c > 1, c == 0, c != 1) for c in constants]
         return [torch.logical_xor(x < 0, one) for row in found for one in row]
 

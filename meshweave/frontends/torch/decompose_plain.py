@@ -268,16 +268,17 @@ def _floored(x: Tensor, y: Tensor | float, rounding_mode: str | None = "floor") 
 def _by_number(op: OpOverload) -> Callable[..., Tensor]:
     """Take a Python float beside f16 or bf16 as torch does: multiplied in f32, compared with its nearest.
 
-    torch-mlir rounds what is multiplied, and does not round what is compared. Of a constant of floats it says that it
-    is less than any integer.
+    torch-mlir rounds what is multiplied, and does not round what is compared. A constant of floats it compares with an
+    integer wrongly, or crashes.
     """
     name = op.overloadpacket.__name__
 
     def computed(x: object, y: object = None, *rest: object, **options: object) -> Tensor:
         if not isinstance(x, Tensor):
             return NotImplemented
-        if name == "lt" and isinstance(y, int) and x.is_floating_point():
-            return op(x, float(y))
+        if name in _COMPARED and isinstance(y, int) and x.is_floating_point():
+            is_right = name in ("eq", "ne") and x.dtype != torch.float64
+            return NotImplemented if is_right else op(x, float(y))
         if x.dtype not in _HALVES or not isinstance(y, float):
             return NotImplemented
         with _disable_current_modes():
