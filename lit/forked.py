@@ -81,6 +81,10 @@ def serve(listening: socket.socket) -> None:
 
 def _answered(caller: socket.socket, mains: dict) -> int:
     """Become the caller, and run what it asks for; return the exit status."""
+    try:
+        caller.sendall(os.getpid().to_bytes(8, "little"))
+    except BrokenPipeError:
+        os._exit(0)  # the caller was ended before
     text, files, _, _ = socket.recv_fds(caller, 1 << 20, 3)
     asked = json.loads(text)
     for number, file in enumerate(files):
@@ -104,11 +108,19 @@ def _answered(caller: socket.socket, mains: dict) -> int:
 
 
 def call(path: str, command: list[str]) -> int:
-    """Have `command` run by the process behind the socket at `path`; return the exit status."""
+    """Have `command` run by the process behind the socket at `path`; return the exit status.
+
+    A signal that ends this process goes to the one that runs the command.
+    """
+    import signal
+
     asked = {"command": command, "folder": os.getcwd(), "environment": dict(os.environ)}
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
         server.connect(path)
         socket.send_fds(server, [json.dumps(asked).encode()], [0, 1, 2])
+        runs = int.from_bytes(server.recv(8), "little")
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP) if runs else ():
+            signal.signal(number, lambda given, _: os.kill(runs, given))
         return (server.recv(1) or bytes([NO_ANSWER]))[0]
 
 

@@ -1,6 +1,10 @@
 """Pages do what they show: every snippet and command of every page, in order (how: pages.py)."""
 
+import os
 import re
+import signal
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -82,3 +86,25 @@ def test_excerpts_are_in_order_and_dots_stand_for_anything() -> None:
     assert not_in("one\ntwo 2 .. 7\n..\nthree 3", printed) is None
     assert not_in("three\none", printed) == "one"
     assert not_in("two .. 8", printed) == "two .. 8"
+
+
+def takes(process: int, number: int) -> bool:
+    """Tell whether a process has a handler for a signal."""
+    found = re.search(
+        r"^SigCgt:\s*(\w+)", Path(f"/proc/{process}/status").read_text(), re.MULTILINE
+    )
+    return bool(found) and bool(int(found[1], 16) >> (number - 1) & 1)
+
+
+def test_a_command_that_is_ended_ends_what_runs_it(tmp_path: Path) -> None:
+    reader = page_of(tmp_path, "")
+    with subprocess.Popen(
+        [tmp_path / "bin" / "meshweave-opt", "-"],  # it reads standard input, which does not end
+        stdin=subprocess.PIPE,
+        env={**os.environ, **reader.environment},
+    ) as command:
+        while not takes(command.pid, signal.SIGTERM):
+            time.sleep(0.02)
+        command.terminate()
+        # The process that is ended waits for the one that runs the command, and gives its status.
+        assert command.wait(20) > 0
