@@ -124,6 +124,22 @@ def is_without_scores(said):
     return any("backward of an attention" in str(row) for row in said.as_dict()["kernels"])
 
 
+def test_what_is_read_twice_is_looked_at_once():
+    q, k, v, bias = arrays((160, 16), (160, 16), (160, 8), (160, 160))
+
+    def biased_by_many(q, k, bias):
+        for _ in range(40):  # each step reads the one before twice
+            bias = mw.sin(bias) * 0.5 + bias
+        return plain(q, k) + bias
+
+    right = bias.astype(np.float64)
+    for _ in range(40):
+        right = np.sin(right) * 0.5 + right
+    found = mw.jit(step(biased_by_many))(q, k, v, bias)
+    for one, wanted in zip(found, expected(q, k, v, None, right)):
+        np.testing.assert_allclose(np.asarray(one), wanted, rtol=1e-4, atol=1e-4)
+
+
 def test_heads_over_ranks():
     q, k, v = arrays((2, 4, 160, 16), (2, 4, 160, 16), (2, 4, 160, 8))
     layout = "[dp, tp, _, _]"

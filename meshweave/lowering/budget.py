@@ -11,7 +11,7 @@ cache, or those that take least. Each candidate is planned by the lowering itsel
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import ClassVar
@@ -76,17 +76,11 @@ class HintBudget(Pass):
             select = SelectKernels(self.disable, target=self.target, cache_bytes=self.cache_bytes)
             known: dict[Hashable, _Known] = {}
             later: list[Callable[[Mapping[int, int]], None]] = []
-            for region in regions_of(module):
-                which = number(region, REGION)
-                if CHOSEN in region.attributes or not 0 <= which < len(ledger.regions):
-                    continue
-                with at(region):
-                    asked = asked_of(region, which, ledger)
-                if asked is not None:
-                    alike = known.setdefault(_form(region, asked), _Known())
-                    search = _Search(module, asked, select, alike, later if alike.nbytes else None)
-                    _decide(search, region, ledger, self.cache_bytes or self._cache())
-                    write_ledger(module, ledger)
+            for region, asked in open_regions(module, ledger):
+                alike = known.setdefault(_form(region, asked), _Known())
+                search = _Search(module, asked, select, alike, later if alike.nbytes else None)
+                _decide(search, region, ledger, self.cache_bytes or self._cache())
+                write_ledger(module, ledger)
             if later:
                 taken = bytes_taken(copied(module), ledger, select)
                 for close in later:
@@ -110,7 +104,19 @@ class BudgetRequest:
     budget: StatedHint | None
 
 
-def asked_of(region: ir.Operation, which: int, ledger: Ledger) -> BudgetRequest | None:
+def open_regions(module: ir.Module, ledger: Ledger) -> Iterator[tuple[ir.Operation, BudgetRequest]]:
+    """Yield the regions for which nothing is chosen yet, each with what it asks for."""
+    for region in regions_of(module):
+        which = number(region, REGION)
+        if CHOSEN in region.attributes or not 0 <= which < len(ledger.regions):
+            continue
+        with at(region):
+            asked = _asked_of(region, which, ledger)
+        if asked is not None:
+            yield region, asked
+
+
+def _asked_of(region: ir.Operation, which: int, ledger: Ledger) -> BudgetRequest | None:
     """Return what a region asks for; None where its number of slices is not open and no budget is said."""
     effective = ledger.effective(which)
     said, budget, order = (effective.get(key) for key in ("slice", "peak_bytes", "order"))

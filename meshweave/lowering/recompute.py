@@ -16,10 +16,10 @@ from typing import ClassVar
 
 from meshweave.hints.ledger import HONOURED, INFEASIBLE, Ledger, Outcome
 from meshweave.ir.bindings import ir
-from meshweave.lowering.budget import BudgetRequest, asked_of, bytes_taken
+from meshweave.lowering.budget import BudgetRequest, bytes_taken, open_regions
 from meshweave.plan.placement.prices import MachinePrices
 from meshweave.plan.recompute import Tradeoff, least_seconds, schedule, tradeoffs
-from meshweave.transforms.base import Pass, at, copied, mesh_of_module
+from meshweave.transforms.base import Pass, copied, mesh_of_module
 from meshweave.transforms.kernels.select_kernels import SelectKernels
 from meshweave.transforms.slicing.ledger import (
     CHOSEN,
@@ -54,13 +54,8 @@ class HintRecompute(Pass):
         with context, ir.Location.unknown(context):
             ledger = read_ledger(module)
             select = SelectKernels(self.disable, target=self.target, cache_bytes=self.cache_bytes)
-            for region in regions_of(module):
-                which = number(region, REGION)
-                if CHOSEN in region.attributes or not 0 <= which < len(ledger.regions):
-                    continue
-                with at(region):
-                    asked = asked_of(region, which, ledger)
-                if asked is not None and asked.said is None and asked.budget is not None:
+            for region, asked in open_regions(module, ledger):
+                if asked.said is None and asked.budget is not None:
                     _decide(_MeasuredFront(module, region, asked, select), ledger)
                     write_ledger(module, ledger)
 

@@ -63,11 +63,16 @@ def _moved(node: Node, aten: Any) -> Iterator[Node]:
             yield from _moved(user, aten)
 
 
-def _made_of(node: Node, aten: Any) -> Iterator[Node]:
-    """Yield what is between a product and the softmax of it, the product first among them."""
-    for one in node.all_input_nodes:
-        if _is_product(one, aten):
-            yield one
-        elif one.op == "call_function":
-            found = list(_made_of(one, aten))
-            yield from (*found, one) if found else ()
+def _made_of(node: Node, aten: Any) -> list[Node]:
+    """Return what is between a product and the softmax of it, the product first among them; each node once."""
+    known: dict[Node, bool] = {}  # whether a node is, or is made of, a product
+    waiting = [*node.all_input_nodes]
+    while waiting:
+        one = waiting[-1]
+        inputs = [] if _is_product(one, aten) or one.op != "call_function" else one.all_input_nodes
+        left = [other for other in inputs if other not in known]
+        if left and one not in known:
+            waiting += left
+            continue
+        known[waiting.pop()] = _is_product(one, aten) or any(known[other] for other in inputs)
+    return [one for one, made in known.items() if made]

@@ -7,6 +7,7 @@ The same walk reads whole programs and those of one rank: what a rank sees diffe
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 
@@ -18,8 +19,8 @@ from meshweave.verification.calls import ReadCall, with_symbols
 from meshweave.verification.said import AttributeReader, ElementShape, NotReadError
 from meshweave.verification.terms.indices import Expr, bounds
 from meshweave.verification.terms.masks import on_places
-from meshweave.verification.terms.numbers import number_of
 from meshweave.verification.terms.ranks import Ranks, index_var, places_of
+from meshweave.verification.terms.samples import OpenError, Sampler
 from meshweave.verification.terms.scalars import apply
 from meshweave.verification.terms.terms import LimitError, Node, Term, Terms, view_variables
 
@@ -173,9 +174,9 @@ class ProgramWalk:
         if self.terms.nodes[offset.node].op != "iota":
             if not on_places(self.terms, offset.node) or view_variables(offset):
                 return True
-            number = number_of(self.terms, offset)
-            if number is not None and 0 <= number < size - last:
-                return True
+            with suppress(OpenError):
+                if 0 <= Sampler(self.terms).element(offset, {}) < size - last:
+                    return True
         else:
             low, high = bounds(offset.exprs[0])
             if low >= 0 and high + last < size:

@@ -19,6 +19,7 @@ import meshweave as mw  # noqa: E402
 from meshweave.errors import UsageError  # noqa: E402
 from meshweave.frontends.torch import gradients, special  # noqa: E402
 from meshweave.torch import program  # noqa: E402
+from meshweave.torch.scores import remake_scores  # noqa: E402
 from tests.frontends.test_torch_hints import kernels_of  # noqa: E402
 
 WIDTH, WORDS = 16, 20
@@ -470,3 +471,22 @@ def test_an_attention_saves_no_scores(causal: bool) -> None:
     assert "flash" in kernels_of(forward) and "flash" in kernels_of(backward)
     saved = [port.global_shape for port in forward.program.outputs[1:]]
     assert not any(math.prod(shape) >= 160 * 160 * 4 for shape in saved)
+
+
+def test_what_scores_are_made_of_is_walked_once() -> None:
+    aten, graph = torch.ops.aten, torch.fx.Graph()
+    x = graph.placeholder("x")
+    product = graph.call_function(aten.bmm.default, (x, x))
+    bias = x
+    for _ in range(60):  # each step reads the one before twice
+        bias = graph.call_function(aten.mul.Tensor, (bias, bias))
+    scores = graph.call_function(aten.add.Tensor, (product, bias))
+    weights = graph.call_function(aten._softmax.default, (scores, -1, False))
+    weights.meta["val"] = torch.empty(2, 160, 160, device="meta")
+    graph.output(graph.call_function(aten.bmm.default, (weights, x)))
+    remake_scores(graph, None)
+    assert [node for node in graph.nodes if node.meta.get("recompute")] == [
+        product,
+        scores,
+        weights,
+    ]

@@ -227,8 +227,8 @@ def _wider(op: OpOverload) -> Callable[..., Tensor]:
 
 def _floor_divisions() -> tuple[OpOverload, ...]:
     aten = torch.ops.aten
-    found = (aten.floor_divide.default, aten.div.Tensor_mode, aten.div.Scalar_mode)
-    return (*found, aten.floor_divide.Scalar)
+    whole = aten.floor_divide
+    return whole.default, whole.Scalar, aten.div.Tensor_mode, aten.div.Scalar_mode
 
 
 def _left(x: Tensor, y: Tensor | float) -> Tensor:

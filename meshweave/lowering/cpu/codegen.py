@@ -214,13 +214,14 @@ def _kept_apart(module: ir.Module) -> list[ir.Operation]:
     """
     functions = [view.operation for view in module.body.operations]
     kernels = {symbol_of(op): op for op in functions if is_optimised(op)}
-    named = {op: names_in(op)[1] for op in functions}
-    called = set[str]().union(*(names for op, names in named.items() if not is_optimised(op)))
-    pieces = ops_named(module.operation, "llvm.mlir.addressof")
-    called |= {str(op.attributes["global_name"].value) for op in pieces}
+    named = {op: names_in(op) for op in functions}
+    called = set[str]().union(
+        *(one.addressed if is_optimised(op) else one.all for op, one in named.items())
+    )
     for name in called & kernels.keys():
         kernels[name].attributes["no_inline"] = ir.UnitAttr.get()
-    inside = set[str]().union(*named.values()) & kernels.keys() - {TraceBuffer.MARK}
+    inside = set[str]().union(*(one.all for one in named.values())) & kernels.keys()
+    inside -= {TraceBuffer.MARK}  # the runtime looks it up
     return [kernels[name] for name in inside]
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from meshweave.ir.bindings import ir
 
@@ -57,27 +58,41 @@ def _cut(ops: Iterable[ir.Operation]) -> list[_CodePart]:
 
 
 def _add(part: _CodePart, op: ir.Operation) -> None:
-    size, named = names_in(op)
+    names = names_in(op)
     part.ops.append(op)
-    part.size += size
-    part.named |= named
+    part.size += names.ops
+    part.named |= names.all
 
 
-def names_in(function: ir.Operation) -> tuple[int, set[str]]:
-    """Return how many ops a function has, and the functions and globals that it names."""
-    size, named = 0, set[str]()
+class Names(NamedTuple):
+    """Hold the functions that a function calls, those and globals whose address it takes, and how many ops it has."""
+
+    called: set[str]
+    addressed: set[str]
+    ops: int
+
+    @property
+    def all(self) -> set[str]:
+        """Return all names."""
+        return self.called | self.addressed
+
+
+def names_in(function: ir.Operation) -> Names:
+    """Return what a function names."""
+    called, addressed, ops = set[str](), set[str](), 0
 
     def visit(op: ir.Operation) -> ir.WalkResult:
-        nonlocal size
-        size += 1
-        if op.name == "llvm.call" and "callee" in op.attributes:
-            named.add(str(op.attributes["callee"].value))
-        elif op.name == "llvm.mlir.addressof":
-            named.add(str(op.attributes["global_name"].value))
+        nonlocal ops
+        ops += 1
+        name = op.name
+        if name == "llvm.call" and "callee" in op.attributes:
+            called.add(str(op.attributes["callee"].value))
+        elif name == "llvm.mlir.addressof":
+            addressed.add(str(op.attributes["global_name"].value))
         return ir.WalkResult.ADVANCE
 
     function.walk(visit)
-    return size, named
+    return Names(called, addressed, ops)
 
 
 def _text(part: _CodePart, known: Mapping[str | None, ir.Operation]) -> str:

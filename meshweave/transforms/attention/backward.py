@@ -15,7 +15,7 @@ from math import prod
 
 from meshweave.ir.bindings import ir
 from meshweave.ir.build import iterator_types
-from meshweave.ir.expressions import Apply, Constant, Index, Load, inputs, type_text
+from meshweave.ir.expressions import Apply, Constant, Index, Load, type_text
 from meshweave.transforms.attention.expressions import (
     RESHAPES,
     ZERO,
@@ -34,7 +34,7 @@ from meshweave.transforms.attention.expressions import (
     reductions_of,
     written_at,
 )
-from meshweave.transforms.attention.match import FLOATS, MIN_BYTES, made_of, plain
+from meshweave.transforms.attention.match import FLOATS, MIN_BYTES, made_of, plain, source_of
 from meshweave.transforms.attention.product import (
     MatrixProduct,
     adds_products,
@@ -128,12 +128,14 @@ class Backward:
 
     def loops(self, node: int) -> frozenset[int]:
         """Return the loops that a node depends on."""
-        made: ElementNode = self.expressions.nodes[node]
-        if isinstance(made, Load):
-            return frozenset(made.access.loops)
-        if isinstance(made, Index):
-            return dims_of(made.form)
-        return frozenset().union(*(self.loops(n) for n in inputs(made)))
+        found = frozenset[int]()
+        for n in self.expressions.below(node):
+            made: ElementNode = self.expressions.nodes[n]
+            if isinstance(made, Load):
+                found |= made.access.loops
+            elif isinstance(made, Index):
+                found |= dims_of(made.form)
+        return found
 
 
 def backward_of(
@@ -281,7 +283,7 @@ class _Matcher:
             loop for d in reductions_of(op) for loop in sorted(dims_of(loops[d])) if extents[d] != 1
         )
         node = self.ex.node(op.operands[which], at_loops(maps[which], loops))
-        right = self._source(
+        right = source_of(
             Operand(op.operands[1 - which], at_loops(other, loops)),
             [*sorted({self.found.query, self.found.key} & loops_in(at_loops(other, loops)))]
             + ([] if column is None else [column]),
@@ -302,19 +304,6 @@ class _Matcher:
             if read.value == self.anchor:
                 return _loops_of(read.entries)
         return None
-
-    def _source(self, side: Operand, dims: Sequence[int]) -> Operand:
-        """Return the same elements before all copies and reshapes that only move them."""
-        copies = Expressions()
-        node = copies.nodes[copies.node(side.value, side.entries)]
-        if isinstance(node, Load):
-            try:
-                plain(node.access.entries, dims, needed=True)
-                return node.access
-            except NotAttention:
-                pass
-        plain(side.entries, dims, needed=True)
-        return side
 
     # what they are made of
 
@@ -362,8 +351,8 @@ class _Matcher:
             raise NotAttention(f"the scores are {found.dtype} and {type_text(load)}")
         found.products[node] = ScoreProduct(
             product.op,
-            self._source(rows, [d for d in (found.query, inner) if found.sizes[d] != 1]),
-            self._source(columns, [d for d in (found.key, inner) if found.sizes[d] != 1]),
+            source_of(rows, [d for d in (found.query, inner) if found.sizes[d] != 1]),
+            source_of(columns, [d for d in (found.key, inner) if found.sizes[d] != 1]),
             inner,
         )
 

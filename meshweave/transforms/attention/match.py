@@ -155,7 +155,7 @@ class _Match:
         raw = self.ex.node(first.op.results[0], entries)
         sizes = {**dict(enumerate(last.sizes)), self.inner: extent}
         self._worth(sizes, first)
-        v = self._source(self.v, (key, columns[0]))
+        v = source_of(self.v, (key, columns[0]))
         final = last.op if self.divided is None else self.divided
         found = Attention(
             final, first.op, sizes, batch, query, key, columns[0], self.inner, q, k, v, self.ex, score, raw,
@@ -229,22 +229,23 @@ class _Match:
             or self.query in dims[1]
         ):
             raise NotAttention("no product of queries and keys before it")
-        q = self._source(sides[0], (*self.rows, self.inner))
-        k = self._source(sides[1], (self.key, self.inner))
+        q = source_of(sides[0], (*self.rows, self.inner))
+        k = source_of(sides[1], (self.key, self.inner))
         return q, k, first.sizes[first.reduced]
 
-    def _source(self, side: Operand, dims: tuple[int, ...]) -> Operand:
-        """Return the same elements before all copies and reshapes that only move them."""
-        copies = Expressions()
-        node = copies.nodes[copies.node(side.value, side.entries)]
-        if isinstance(node, Load):
-            try:
-                plain(node.access.entries, dims, needed=True)
-                return node.access
-            except NotAttention:
-                pass
-        plain(side.entries, dims, needed=True)
-        return side
+
+def source_of(side: Operand, dims: Sequence[int]) -> Operand:
+    """Return the same elements before all copies and reshapes that only move them."""
+    copies = Expressions()
+    node = copies.nodes[copies.node(side.value, side.entries)]
+    if isinstance(node, Load):
+        try:
+            plain(node.access.entries, dims, needed=True)
+            return node.access
+        except NotAttention:
+            pass
+    plain(side.entries, dims, needed=True)
+    return side
 
 
 def made_of(

@@ -246,8 +246,26 @@ def _wrapped(value: Number, type_: str) -> Number:
     return value
 
 
+def _bits(type_: str) -> int:
+    """Return how many bits an integer type has."""
+    return 64 if type_ == "index" else int(type_[1:])
+
+
 def _same(x: Number) -> Number:
     return x
+
+
+def _natural(x: Number) -> Number:
+    """Return a number that is the same with and without a sign."""
+    if x < 0:
+        raise OpenError
+    return x
+
+
+def _quotient(a: Number, b: Number) -> Number:
+    """Divide integers, rounding to zero."""
+    size = abs(a) // abs(b)
+    return size if (a < 0) == (b < 0) else -size
 
 
 _OPS: dict[str, Callable[..., Number]] = {
@@ -256,6 +274,15 @@ _OPS: dict[str, Callable[..., Number]] = {
     **dict.fromkeys(("arith.mulf", "arith.muli"), operator.mul),
     "arith.divf": operator.truediv,
     "arith.negf": operator.neg,
+    "arith.divsi": _quotient,
+    "arith.remsi": lambda a, b: a - b * _quotient(a, b),
+    "arith.divui": lambda a, b: _natural(a) // _natural(b),
+    "arith.remui": lambda a, b: _natural(a) % _natural(b),
+    "arith.shli": operator.lshift,
+    "arith.shrsi": operator.rshift,
+    "arith.shrui": lambda a, b: _natural(a) >> b,
+    "arith.maxui": lambda a, b: max(_natural(a), _natural(b)),
+    "arith.minui": lambda a, b: min(_natural(a), _natural(b)),
     **dict.fromkeys(("arith.maximumf", "arith.maxnumf", "arith.maxsi"), max),
     **dict.fromkeys(("arith.minimumf", "arith.minnumf", "arith.minsi"), min),
     "arith.andi": operator.and_,
@@ -263,6 +290,7 @@ _OPS: dict[str, Callable[..., Number]] = {
     "arith.xori": operator.xor,
     **dict.fromkeys(("arith.extf", "arith.truncf", "arith.sitofp", "arith.index_cast"), _same),
     **dict.fromkeys(("arith.extsi", "arith.trunci"), _same),
+    **dict.fromkeys(("arith.extui", "arith.index_castui"), _natural),
     "math.exp": math.exp,
     "math.log": math.log,
     "math.sqrt": math.sqrt,
@@ -286,6 +314,7 @@ _COMPARE = (
     operator.gt,
     operator.ge,
 )
+_SHIFTS = ("arith.shli", "arith.shrsi", "arith.shrui")
 _ORDERED = {1: 0, 2: 4, 3: 5, 4: 2, 5: 3, 6: 1, 8: 0, 9: 4, 10: 5, 11: 2, 12: 3, 13: 1}
 
 
@@ -303,7 +332,12 @@ def applied(
             else:
                 number = _ORDERED[number]
             return int(_COMPARE[number](*values))
-        return _wrapped(_OPS[name](*values), type_)
+        if name in _SHIFTS and not 0 <= values[1] < _bits(type_):
+            raise OpenError
+        made = _OPS[name](*values)
+        if type_ == "index" and abs(made) >> (_bits(type_) - 1):
+            raise OpenError  # it wraps around
+        return _wrapped(made, type_)
     except (KeyError, ValueError, ZeroDivisionError, OverflowError, TypeError, IndexError):
         raise OpenError from None
 
