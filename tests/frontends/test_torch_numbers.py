@@ -41,7 +41,7 @@ def operands(dtype: Any) -> tuple[Any, Any]:
 def test_quotients_and_remainders(dtype: Any) -> None:
     def function(x: Any, y: Any) -> Any:
         down = torch.div(x, y, rounding_mode="floor"), torch.div(x, 0.3, rounding_mode="floor")
-        left = torch.fmod(x, y), torch.fmod(x, -0.7), x % y
+        left = torch.fmod(x, y), torch.fmod(x, -0.7), x % y, torch.remainder(0.3, y)
         return *down, x // y, x // -0.7, torch.div(x, y, rounding_mode="trunc"), *left
 
     check(function, *operands(dtype))

@@ -51,7 +51,9 @@ def decompositions() -> dict[OpOverload, Callable[..., object]]:
         aten.histc.default: _histc,
         aten.gcd.default: _gcd,
         aten.lcm.default: lambda x, y: (x // _gcd(x, y).clamp(min=1) * y).abs(),
-        aten.remainder.Scalar_Tensor: lambda x, y: torch.remainder(torch.full((), x), y),
+        aten.remainder.Scalar_Tensor: lambda x, y: torch.remainder(
+            torch.full((), x, dtype=torch.result_type(x, y)), y
+        ),
         aten.var.correction: lambda *args, **options: _var_mean(*args, **options)[0],
         aten.var_mean.correction: _var_mean,
         aten.native_group_norm.default: _group_norm,
