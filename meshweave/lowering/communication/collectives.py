@@ -58,9 +58,9 @@ class Collectives:
     # One op.
 
     def _replace(self, op: ir.Operation) -> None:
-        make = _MAKERS.get(op.name, Collectives._axis_index)
+        make = _MAKERS.get(op.name)
         where = location_text(op.location)
-        if op.name not in (*_MAKERS, "dist.merge"):
+        if make is None and op.name != "dist.merge":
             raise CompileError(f"{op.name}: no lowering for this op on target {self.target}", where)
         axes, self._wait = axes_of(op), None
         try:
@@ -69,7 +69,7 @@ class Collectives:
                 results = list(op.operands)
                 for dim, extent in enumerate(op.results[0].type.shape):  # padding is cut off
                     results = [Reshaper(op).cut(result, dim, extent) for result in results]
-            elif op.name == "dist.merge":
+            elif make is None:  # it has several results
                 results = self._merge(op, axes)
             else:
                 results = [make(self, op, axes, members)]
