@@ -92,7 +92,7 @@ REFUSED = {
     "an instruction": ("frobnicate.u32 %r1, %r2;", r"ptx line 12: frobnicate.u32: not emulated"),
     "a tensor copy": (
         "cp.async.bulk.commit_group;", r"ptx line 12: cp.async.bulk.commit_group: not emulated"),
-    "wgmma": ("wgmma.fence.sync.aligned;", r"ptx line 12: wgmma.fence.sync.aligned: not emulated"),
+    "an mbarrier": ("mbarrier.init.shared.b64 [%r1], 1;", r"ptx line 12: mbarrier.init.*: not emulated"),
     "a register": ("add.u32 %r1, %r2, %q3;", r"k: special register %q3 is not emulated"),
     "a target": ("add.u32 5, %r1, %r2;", r"ptx line 12: add.u32: the first operand cannot be written"),
     "a guard": ("@%r1 bra NEAR; NEAR:", r"ptx line 12: bra: register %r1 has 32 bits and is used as pred"),

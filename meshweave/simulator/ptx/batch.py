@@ -27,6 +27,36 @@ class Flight:
     groups: np.ndarray
 
 
+@dataclass(frozen=True)
+class TensorReads:
+    """Hold what a product of a warpgroup reads of shared memory until the wait for its `group`.
+
+    rows, of 2^log2 granules; within: counted in the block; lanes: that stand for each; granules: all of them.
+    """
+
+    rows: np.ndarray
+    within: np.ndarray
+    lanes: np.ndarray
+    granules: np.ndarray
+    log2: int
+    group: int
+
+
+class Multiplying:
+    """Hold what the tensor cores do while threads go on.
+
+    committed: groups of products of each lane; done: those that it has waited for; fences: that it has passed. For
+    the registers that products add to, by the first of them: flights, the group of the last product (-1: none), and
+    touched, how many fences there had been when anything else touched them.
+    """
+
+    def __init__(self, threads: int, accumulators: set[str]) -> None:
+        self.committed, self.done, self.fences = (np.zeros(threads, np.int64) for _ in range(3))
+        self.flights = {name: np.full(threads, -1, np.int64) for name in accumulators}
+        self.touched = {name: np.zeros(threads, np.int64) for name in accumulators}
+        self.reads: list[TensorReads] = []
+
+
 class Batch:
     """Hold the state of a batch of blocks. Handlers read these.
 
@@ -54,7 +84,9 @@ class Batch:
         self.committed = np.zeros(self.threads, np.int64)  # groups of them, of each lane
         self.order = BarrierOrder(launch.first, launch.grid, blocks, self.lanes_per_block)
         size = kernel.shared_bytes + launch.shared_bytes
-        self.shared = SharedMemory(self.block_of, max(size, 1), kernel.shared_shift)
+        added = set(kernel.accumulators.values())
+        self.multiplying = Multiplying(self.threads, added) if added else None
+        self.shared = SharedMemory(self.block_of, max(size, 1), kernel.shared_shift, bool(added))
         self.order.shared = self.shared.tracker
         self.local = LocalMemory(self.threads, kernel.local_bytes)
         self.traffic = launch.traffic

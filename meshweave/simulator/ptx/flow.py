@@ -194,6 +194,8 @@ def target_of(instruction: Instruction) -> Any:
     """Return the operand that an instruction writes; None where it writes no register."""
     if instruction.parts[0] in _NO_RESULT or not instruction.operands:
         return None
+    if instruction.has("wait_group"):
+        return None
     return instruction.operands[0]
 
 

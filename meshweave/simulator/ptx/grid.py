@@ -38,7 +38,8 @@ class KernelResources:
 
     shared: offset of each variable of shared memory; shared_bytes: of all but the dynamic part.
     local: offset of each variable of local memory. global_shift, shared_shift: log2 of the
-    narrowest access of the kernel to that memory.
+    narrowest access of the kernel to that memory. accumulators: registers that `wgmma` adds to,
+    each with the first of those that belong together.
     """
 
     name: str
@@ -49,6 +50,7 @@ class KernelResources:
     local_bytes: int
     global_shift: int
     shared_shift: int
+    accumulators: dict[str, str]
 
 
 class GridLaunch:

@@ -16,10 +16,20 @@ Handler = Callable[[Batch], None]
 
 
 class Scope:
-    """Hold what building a handler may ask: the slots, the function and its module."""
+    """Hold what building a handler may ask: the slots, the function and its module.
 
-    def __init__(self, module: PtxModule, function: PtxFunction, slots: OperandSlots) -> None:
+    accumulators: see `KernelResources`.
+    """
+
+    def __init__(
+        self,
+        module: PtxModule,
+        function: PtxFunction,
+        slots: OperandSlots,
+        accumulators: dict[str, str] | None = None,
+    ) -> None:
         self.module, self.function, self.slots = module, function, slots
+        self.accumulators = accumulators or {}
 
     def slot(self, instruction: Instruction, number: int, kind: str) -> int:
         """Return the slot of an operand by its number. Raises EmulationError where it does not fit."""

@@ -7,7 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshweave.simulator.ptx.fault import EmulationError
-from meshweave.simulator.ptx.flow import BasicBlock, flow_of, is_barrier, target_of
+from meshweave.simulator.ptx.flow import (
+    BasicBlock,
+    flow_of,
+    is_barrier,
+    registers_of,
+    target_of,
+)
 from meshweave.simulator.ptx.grid import KernelResources
 from meshweave.simulator.ptx.handlers import Builder, Handler, Scope, guarded
 from meshweave.simulator.ptx.inline import inlined
@@ -19,6 +25,7 @@ from meshweave.simulator.ptx.instructions import (
     floating,
     integer,
     matrix,
+    warpgroup,
 )
 from meshweave.simulator.ptx.program import (
     Immediate,
@@ -39,7 +46,7 @@ def _nothing(instruction: Instruction, scope: Scope) -> Handler:
 
 
 # Hints and fences: memory is always up to date here, and what is not ordered is a race all the same.
-_NO_EFFECT = ("membar", "fence", "prefetch", "prefetchu", "griddepcontrol", "nanosleep", "discard",
+_NO_EFFECT = ("membar", "prefetch", "prefetchu", "griddepcontrol", "nanosleep", "discard",
               "applypriority", "brkpt")  # fmt: skip
 BUILDERS: dict[str, Builder] = {
     **integer.BUILDERS,
@@ -49,6 +56,7 @@ BUILDERS: dict[str, Builder] = {
     **copies.BUILDERS,
     **collectives.BUILDERS,
     **matrix.BUILDERS,
+    **warpgroup.BUILDERS,
     **dict.fromkeys(_NO_EFFECT, _nothing),
 }
 _CONTROL = ("bra", "ret", "exit")
@@ -94,7 +102,8 @@ def decode(module: PtxModule, entry: str) -> DecodedKernel:
     function = inlined(module, function)
     flow = flow_of(function)
     slots = OperandSlots({**function.registers, integer.CARRY: 1}, flow.uniform)
-    scope = Scope(module, function, slots)
+    accumulators = warpgroup.accumulators_of(function.code)
+    scope = Scope(module, function, slots, accumulators)
     codes = [_code(block, function, scope) for block in flow.blocks]
     variables = {**module.variables, **function.variables}
     shared, shared_bytes = _layout(variables, "shared")
@@ -108,6 +117,7 @@ def decode(module: PtxModule, entry: str) -> DecodedKernel:
         local_bytes,
         _narrowest(function, "global"),
         _narrowest(function, "shared"),
+        accumulators,
         function,
         codes,
     )
@@ -150,6 +160,11 @@ def _handler(instruction: Instruction, scope: Scope) -> Handler:
         handler = builder(instruction, scope)
     except (LookupError, AttributeError, TypeError, ValueError) as error:
         raise instruction.refuse(f"cannot be read ({error})") from error
+    if scope.accumulators and instruction.parts[0] != "wgmma":
+        used = [name for operand in instruction.operands for name in registers_of(operand)]
+        known = [scope.accumulators[name] for name in used if name in scope.accumulators]
+        if known:
+            handler = warpgroup.untouched(handler, instruction, list(dict.fromkeys(known)))
     if instruction.guard is None:
         return handler
     guard = scope.slot_of(instruction, Register(instruction.guard), "pred")
@@ -206,5 +221,5 @@ def _widths(instruction: Instruction, space: str) -> Iterator[int]:
                 yield nbytes
     elif name == "cp":  # with a fourth operand it may read less
         yield 1 if space == "global" and len(instruction.operands) > 3 else 4
-    elif name in ("ldmatrix", "stmatrix") and space == "shared":
+    elif name in ("ldmatrix", "stmatrix", "wgmma") and space == "shared":
         yield 16

@@ -75,11 +75,14 @@ class Machine(Batch):
                 self._release()
 
     def finish(self) -> None:
-        """Check what must be complete at the end. Raises EmulationError for copies without a wait."""
+        """Check what must be complete at the end. Raises EmulationError for copies and products without a wait."""
         if self.flights:
             flight = self.flights[0]
             what = "a cp.async that nothing waits for before the kernel ends"
             raise self.fault(flight.access.line, what, int(flight.lanes[0]))
+        if self.multiplying is not None and self.multiplying.reads:
+            lane = int(self.multiplying.reads[0].lanes[0])
+            raise self.fault(0, "a wgmma that nothing waits for before the kernel ends", lane)
 
     def _enter(self, fragment: Fragment) -> None:
         self.where = True if fragment.count == self.living else fragment.mask

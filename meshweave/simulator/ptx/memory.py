@@ -134,13 +134,55 @@ class GlobalMemory:
         return f"{address - segment.end} bytes after the end of {segment.name}"
 
 
+class AsyncProxy:
+    """Keep what the tensor cores may not read yet of shared memory, and what they still read.
+
+    hidden: for each granule, the lane (counted from 1) that wrote it and has not shown it; reading: how many
+    products read it.
+    """
+
+    def __init__(self, granules: int, threads: int) -> None:
+        self.hidden = np.zeros(granules, np.int32)
+        self.reading = np.zeros(granules, np.int32)
+        self.threads = threads
+
+    def show(self, lanes: np.ndarray) -> None:
+        """Show what some lanes have written."""
+        shown = np.zeros(self.threads + 1, bool)
+        shown[lanes + 1] = True
+        self.hidden[shown[self.hidden]] = 0
+
+    def begin(self, granules: np.ndarray) -> tuple[int, int] | None:
+        """Begin to read; return the first granule that is hidden, and who wrote it, if any is."""
+        writers = self.hidden[granules]
+        if writers.any():
+            at = int(np.argmax(writers != 0))
+            return int(granules[at]), int(writers[at]) - 1
+        self.reading[granules] += 1
+        return None
+
+    def end(self, granules: np.ndarray) -> None:
+        """End to read."""
+        self.reading[granules] -= 1
+
+    def write(self, granules: np.ndarray, lanes: np.ndarray) -> tuple[int, int] | None:
+        """Note what lanes write; return the first granule that is still read, and its lane, if any is."""
+        read = self.reading[granules] > 0
+        if read.any():
+            at = int(np.argmax(read))
+            return int(granules[at]), int(lanes[at])
+        self.hidden[granules] = lanes + 1
+        return None
+
+
 class SharedMemory:
     """Hold the shared memory of the blocks of a batch, one after the other.
 
-    size: bytes of a block; shift: log2 of the granule, the narrowest access of the kernel.
+    size: bytes of a block; shift: log2 of the granule, the narrowest access of the kernel; proxy: whether
+    tensor cores read it by themselves.
     """
 
-    def __init__(self, blocks: np.ndarray, size: int, shift: int) -> None:
+    def __init__(self, blocks: np.ndarray, size: int, shift: int, proxy: bool = False) -> None:
         self.size, self.shift = size, shift
         self.stride = -(-size // 128) * 128
         count = (int(blocks.max()) + 1) * self.stride
@@ -148,6 +190,7 @@ class SharedMemory:
         self.state = np.zeros(((count >> shift) + 15) // 16 * 16, np.uint8)
         self.base = blocks.astype(np.int64) * self.stride  # of each lane
         self.tracker = Tracker(len(self.state))
+        self.proxy = AsyncProxy(len(self.state), len(blocks)) if proxy else None
         self.windows: dict[tuple[int, int], np.ndarray] = {}
 
     def states(self, log2: int, state: int) -> tuple[np.ndarray, np.ndarray]:

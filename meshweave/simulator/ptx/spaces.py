@@ -202,6 +202,8 @@ class SharedSpace(Space):
         if use.writes:
             states, whole = shared.states(log2, use.state)
             states[rows] = whole
+            if shared.proxy is not None:
+                self._hide(batch, access, touch)
         view = shared.rows(access.nbytes, access.width)
         if batch.checks.races:
             order = batch.order
@@ -218,6 +220,16 @@ class SharedSpace(Space):
         if batch.traffic is not None:
             places = addresses.astype(np.int64) + access.offset
             batch.traffic.note_shared(access, places, batch.lanes)
+
+    def _hide(self, batch: Batch, access: MemoryAccess, touch: LaneAccess) -> None:
+        """Note a write that tensor cores do not see yet. Raises EmulationError where they still read."""
+        shared = batch.shared
+        assert shared.proxy is not None
+        found = shared.proxy.write(*touch.granules())
+        if found is not None:
+            byte = (found[0] << shared.shift) % shared.stride
+            what = f"writes shared byte {byte}, which a wgmma that nothing has waited for reads"
+            raise batch.fault(access.line, f"{access.instruction.opcode}: {what}", found[1])
 
     def _unwritten(self, batch: Batch, access: MemoryAccess, touch: LaneAccess) -> Exception:
         """Return the error of the first byte that may not be read yet."""
