@@ -13,7 +13,7 @@ from depth import deep
 
 from benchmarks.gpu import __main__ as gpu
 from benchmarks.gpu import device as gpu_device
-from benchmarks.gpu import groups
+from benchmarks.gpu import groups, timing
 from benchmarks.gpu.device import Device
 from benchmarks.gpu.groups import OF_COPY
 from meshweave.simulator.driver.emulated import EmulatedKernels
@@ -38,7 +38,8 @@ def test_without_a_gpu_it_says_so_and_ends_well() -> None:
 def test_it_measures_all_that_it_lists(tmp_path, monkeypatch) -> None:
     recorder = Recorder(1, EmulatedKernels(False), Scheduler(move, None, False))
     recorder.set_current(0)
-    monkeypatch.setattr(gpu_device, "SAMPLES", 1)
+    monkeypatch.setattr(timing, "SAMPLES", 1)
+    monkeypatch.setattr(timing, "REST_SECONDS", 0.0)
     monkeypatch.setattr(gpu_device, "COPIED", 1 << 10)
     monkeypatch.setattr(gpu, "gpus", lambda: 1)
     monkeypatch.setattr(gpu, "Device", lambda: Device(recorder))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks.gpu.timing import each
 from meshweave.bundle import Bundle, Manifest
 from meshweave.runtime.arrays.elements import narrow, wide
 from meshweave.runtime.gpu.driver import Driver, allocate, open_device
@@ -21,7 +22,6 @@ from meshweave.runtime.processes.bootstrap import JobRank, open_store
 from meshweave.runtime.program import buffer, prepared
 
 COPIED = 1 << 30  # bytes of the copy that is the floor
-SAMPLES = 5
 
 
 def gpus() -> int:
@@ -134,19 +134,3 @@ def _run(
     rank.synchronize()
     found = [wide(value, port.dtype) for value, port in zip(results, manifest.outputs, strict=True)]
     return Times(quick, slow, enqueued), found
-
-
-def each(run: Callable[[int], None], repeat: int) -> float:
-    """Seconds of one of `repeat` runs, the time that all runs have in common left out; the least of
-    several measurements.
-    """
-    run(2)
-    found = []
-    for _ in range(SAMPLES):
-        times = []
-        for count in (repeat, 2 * repeat):
-            began = time.perf_counter()
-            run(count)
-            times.append(time.perf_counter() - began)
-        found.append((times[1] - times[0]) / repeat)
-    return min(found)

@@ -20,6 +20,7 @@ import torch
 
 from benchmarks.gpu.groups import Timed, timed
 from benchmarks.gpu.programs import HEADS
+from benchmarks.gpu.timing import each as seconds_of_each
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 
@@ -41,7 +42,7 @@ class Names:
 
 
 def seconds(run: Callable[[], object], device: str, repeat: int) -> float:
-    """Of one run, the least of several measurements; a graph where there is a device."""
+    """Return those of one run, timed as ours are; a graph where there is a device."""
     for _ in range(3):
         run()
     if device == "cuda":
@@ -51,15 +52,13 @@ def seconds(run: Callable[[], object], device: str, repeat: int) -> float:
             run()
         run = graph.replay
         run()
-    found = []
-    for _ in range(5):
-        _wait(device)
-        began = time.perf_counter()
-        for _ in range(repeat):
+
+    def several(count: int) -> None:
+        for _ in range(count):
             run()
         _wait(device)
-        found.append((time.perf_counter() - began) / repeat)
-    return min(found)
+
+    return seconds_of_each(several, repeat)
 
 
 def _wait(device: str) -> None:
