@@ -21,7 +21,7 @@ def run(mesh: str, text: str, *inputs: np.ndarray) -> tuple[np.ndarray, ...]:
 
 def on(mesh: str, text: str) -> str:
     """`text` as a module with this mesh; `{[x, _]}` in it is short for `{dist.layout = #dist.layout<"[x, _]">}`."""
-    text = re.sub(r"\{(\[[^\]{}]*\][^{}]*)\}", r'{dist.layout = #dist.layout<"\1">}', text)
+    text = re.sub(r"\{(\[[^\]]*\][^{}]*)\}", r'{dist.layout = #dist.layout<"\1">}', text)
     return f'"dist.mesh"() {{sym_name = "mesh", axes = "{mesh}"}} : () -> ()\n{text}'
 
 

@@ -94,6 +94,50 @@ def test_what_ranks_look_up_is_proven_and_a_wrong_one_is_not(table: tuple[int, i
         assert status(on("x=2", text), wrong) != 0, a
 
 
+ARRANGED = {
+    "x=3": [("[_*x, _]", "[_]", "[_, _]"), ("[x{50,0,17}, _]", "[_]", "[_, _]")],
+    "x=2, y=2": [
+        ("[_*y, x]", "[x]", "[x, _]"),
+        ("[x*y, _] uneven(nested)", "[_]", "[_, _]"),
+        ("[x*_*y, _]", "[x]", "[x, y]"),
+        ("[y*_*x*4, _]", "[y]", "[_, _]"),
+    ],
+}
+
+
+@sampled(1)
+@pytest.mark.parametrize("mesh", ARRANGED)
+def test_tables_that_are_not_in_blocks_stay_where_they_lie(mesh: str) -> None:
+    for number, layouts in enumerate(ARRANGED[mesh]):
+        text = program((67, 4), 3, layouts, "f32")
+        local = partitioned(mesh, text)
+        assert not re.search(r'"dist.*\(%arg0', local)
+        assert status(on(mesh, text), local) == 0
+        t = RNG.integers(-3, 4, (67, 4)).astype(np.float32)
+        t.flat[:3] = np.nan, -0.0, -np.inf
+        i = np.array([[0, 66, 50], [-1, 68, 49], [3, 4, 5]][number % 3], np.int32)
+        (made,) = run(mesh, text, t, i)
+        np.testing.assert_array_equal(made, t[np.clip(i, 0, 66)])
+
+
+@pytest.mark.parametrize("table", [("[_*x, _]", (8, 3)), ("[x{50,14}, _]", (64, 3))])
+def test_what_ranks_look_up_in_cyclic_and_irregular_parts_is_proven(
+    table: tuple[str, tuple[int, int]],
+) -> None:
+    layout, shape = table
+    text = program(shape, 1, (layout, "[_]", "[_, _]"), "f32")
+    local = partitioned("x=2", text)
+    assert status(on("x=2", text), local) == 0
+    swaps = [("divui", "remui"), ("arith.muli", "arith.addi"), ("cmpi eq", "cmpi sle")]
+    if layout != "[_*x, _]":
+        swaps = [("dense<[50, 64]>", "dense<[49, 64]>"), ("dense<[0, 50]>", "dense<[0, 49]>")]
+        swaps += [("cmpi ult", "cmpi ule"), ("arith.subi", "arith.addi")]
+    for a, b in [*swaps, ("arith.minsi", "arith.maxsi"), ("constant -0.0", "constant 1.0")]:
+        wrong = local.replace(a, b)
+        assert wrong != local, a
+        assert status(on("x=2", text), wrong) != 0, a
+
+
 def test_a_place_that_may_be_in_no_block_is_not_proven() -> None:
     """There what the ranks make is 0, and the whole tensor has nothing."""
     text = program((8, 3), 1, ("[x, _]", "[_]", "[_, _]"), "f32")

@@ -12,7 +12,7 @@ a family ends.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from meshweave.layout.factors import IN_ORDER, Rule
+from meshweave.layout.factors import FOUND, IN_ORDER, Rule
 from meshweave.layout.layout import Factor, Layout
 from meshweave.layout.mesh import Mesh
 from meshweave.layout.notation import REST, AxisFactor
@@ -255,4 +255,5 @@ def _in_order(rule: Rule) -> set[int]:
     shared = {f for dim in rows if len(dim) > 1 for f in dim}
     apart = [*[(t, d) for t, d, _ in rule.windows], *rule.mirrored]
     shared |= {(rule.tensors[t] or ())[d][0] for t, d in apart}
-    return shared | {f for f, factor in enumerate(rule.factors) if factor.kind in IN_ORDER}
+    kinds = {kind for kind in IN_ORDER if kind != FOUND}
+    return shared | {f for f, factor in enumerate(rule.factors) if factor.kind in kinds}

@@ -1,18 +1,19 @@
 """Let ranks look up what they have of a tensor that is read at computed places: what another rank has counts nothing.
 
-t[p]   =   sum over ranks of (p in this rank's block ? block[p - begin] : 0)
+t[p]   =   sum over ranks of (this rank has p ? its part[p - begin] : 0)      in blocks
+t[p]   =   sum over ranks of (p % 4 == x ? its part[p / 4] : 0)               in the cyclic layout [_*x], x=4
 
 What is put at a computed place is put there by the rank that has it; the others put back what is there.
 """
 
 from collections.abc import Sequence
 
-from meshweave.ir.bindings import arith, ir
+from meshweave.ir.bindings import ir
 from meshweave.ir.build import DYNAMIC, OpBuilder, static_offsets
 from meshweave.ir.ops import terminator
 from meshweave.layout.layout import Layout
 from meshweave.transforms.partitioning.local import Local
-from meshweave.transforms.partitioning.place import CutDim, GlobalIndex
+from meshweave.transforms.partitioning.place import CutDim, PlaceFinder
 from meshweave.transforms.propagation.bodies import (
     body_of,
     captured_by,
@@ -38,8 +39,8 @@ def _look_up(op: ir.Operation, reader: ir.Operation, cut: dict[int, Layout], loc
     b, tensor = OpBuilder.before(reader), reader.operands[0]
     held: ir.Value | None = None
     for dim, layout in cut.items():
-        begin = _begin(OpBuilder.before(op), tensor, dim, layout, local)
-        mine, place = _here(b, reader.operands[dim + 1], begin, tensor.type.shape[dim])
+        finder = _finder(OpBuilder.before(op), tensor, dim, layout, local)
+        mine, place = finder.find(b, reader.operands[dim + 1])
         reader.operands[dim + 1] = place
         held = mine if held is None else b.binary("andi", held, mine)
     end_of_body = terminator(op.regions[0].blocks[0])
@@ -54,8 +55,8 @@ def look_up_slice(op: ir.Operation, layout: Layout, local: Local) -> list[int]:
     held: ir.Value | None = None
     found = _moving(op, 1, layout, local)
     for dim, operand in found.items():
-        begin = _begin(b, tensor, dim, layout, local)
-        mine, op.operands[operand] = _here(b, op.operands[operand], begin, tensor.type.shape[dim])
+        finder = _finder(b, tensor, dim, layout, local)
+        mine, op.operands[operand] = finder.find(b, op.operands[operand])
         held = mine if held is None else b.binary("andi", held, mine)
     if held is None:
         return []
@@ -77,8 +78,7 @@ def put_slice(op: ir.Operation, layout: Layout, local: Local) -> bool:
     """
     b, into = OpBuilder.before(op), op.operands[1]
     for dim, operand in _moving(op, 2, layout, local).items():
-        begin = _begin(b, into, dim, layout, local)
-        mine, place = _here(b, op.operands[operand], begin, into.type.shape[dim])
+        mine, place = _finder(b, into, dim, layout, local).find(b, op.operands[operand])
         op.operands[operand] = place
         value = op.operands[0]
         at = [place if d == dim else 0 for d in range(layout.ndim)]
@@ -96,18 +96,11 @@ def _moving(op: ir.Operation, first: int, layout: Layout, local: Local) -> dict[
     return {d: first + k for k, d in enumerate(moving) if ranks(layout.axes_of(d)) > 1}
 
 
-def _begin(b: OpBuilder, tensor: ir.Value, dim: int, layout: Layout, local: Local) -> ir.Value:
-    """Return where the rank's block of a dim begins in the whole."""
+def _finder(b: OpBuilder, tensor: ir.Value, dim: int, layout: Layout, local: Local) -> PlaceFinder:
+    """Return what finds places along a dim of a tensor, whose type is local, in the rank's part."""
     size, whole = tensor.type.shape[dim], local.uneven.get(tensor)
     end = whole[dim] if whole else size * local.mesh.axis_count(layout.axes_of(dim))
-    return GlobalIndex.of(b, CutDim.of(layout, dim, end), local).offset
-
-
-def _here(b: OpBuilder, place: ir.Value, begin: ir.Value, size: int) -> tuple[ir.Value, ir.Value]:
-    """Return whether a place lies in the `size` places from `begin` on, and where in them, the first if it does not."""
-    here = b.binary("subi", place, begin)
-    mine = b.compare(arith.CmpIPredicate.ult, here, b.index(size))
-    return mine, b.select(mine, here, b.index(0))
+    return PlaceFinder.of(b, CutDim.of(layout, dim, end), size, local)
 
 
 def _chosen(b: OpBuilder, held: ir.Value, value: ir.Value, other: ir.Value) -> ir.Value:

@@ -80,6 +80,52 @@ class GlobalIndex:
         return b.compare(arith.CmpIPredicate.ult, self.whole(b, index), self.end)
 
 
+@dataclass(frozen=True)
+class PlaceFinder:
+    """Know which places of a whole dim a rank has, and where.
+
+    row: the digits of a place, major first; empty where the rank has `count` places side by side.
+    """
+
+    index: GlobalIndex
+    row: tuple[Digit, ...]
+    count: ir.Value
+
+    @classmethod
+    def of(cls, b: OpBuilder, cut: CutDim, size: int, local: Local) -> PlaceFinder:
+        """Make what does not depend on the place. size: of the rank's part, with its padding."""
+        index, shape = GlobalIndex.of(b, cut, local), (cut.whole,)
+        if irregular(cut.layout, 0) or is_nested(cut.layout, local.mesh, shape, 0):
+            return cls(index, (), b.binary("subi", index.end, index.offset))
+        row = digits(cut.layout, local.mesh, shape)[0]
+        on_ranks = [digit.axis is not None for digit in row if digit.extent != 1]
+        run = on_ranks == sorted(on_ranks, reverse=True)
+        return cls(index, () if run else row, b.index(size))
+
+    def find(self, b: OpBuilder, place: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """Return whether the rank has a place, and where, 0 if it does not."""
+        if self.row:
+            here = self._local(b, place)
+            mine = b.compare(arith.CmpIPredicate.eq, self.index.whole(b, here), place)
+        else:
+            here = b.binary("subi", place, self.index.offset)
+            mine = b.compare(arith.CmpIPredicate.ult, here, self.count)
+        return mine, b.select(mine, here, b.index(0))
+
+    def _local(self, b: OpBuilder, place: ir.Value) -> ir.Value:
+        """Return the local digits of a place as a local index."""
+        total, weight, kept = b.index(0), 1, [digit for digit in self.row if digit.extent != 1]
+        for digit in reversed(kept):
+            if digit.axis is not None:
+                continue
+            part = place if digit.stride == 1 else b.binary("divui", place, b.index(digit.stride))
+            if digit is not kept[0]:
+                part = b.binary("remui", part, b.index(digit.extent))
+            total = b.binary("addi", total, b.times(part, weight))
+            weight *= digit.extent
+        return total
+
+
 def _ranks(local: Local, axes: Sequence[str]) -> Indices:
     """Return the first rank at each position along `axes`."""
     ranks: Indices = np.zeros((), np.int64)

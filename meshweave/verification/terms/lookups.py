@@ -14,6 +14,7 @@ from meshweave.verification.terms.indices import Expr, Var, bounds, of_var, plus
 from meshweave.verification.terms.masks import is_plain
 from meshweave.verification.terms.nodes import is_neutral
 from meshweave.verification.terms.orders import first_of_blocks
+from meshweave.verification.terms.parts import is_apart, within
 from meshweave.verification.terms.terms import (
     MixedError,
     Node,
@@ -70,8 +71,15 @@ def looked_up(
     left, conditions = set(bound), conditions_of(terms, condition)
     for number, index in enumerate(indices):
         block = _block(terms, index)
-        held = block and block.condition(terms)
-        if block is None or held not in conditions or not variables(block.begin) & left:
+        if block is None or not block.begin.terms:
+            found = _in_parts(terms, table, number, index, conditions, left)
+            if found is not None:
+                table, indices[number], held, parts = found
+                conditions.remove(held)
+                left -= set(parts)
+            continue
+        held = block.condition(terms)
+        if held not in conditions or not variables(block.begin) & left:
             continue
         joined = _joined(terms, table, number, block, left)
         if joined is None:
@@ -85,8 +93,8 @@ def looked_up(
             indices[number] = block.place
         left -= variables(block.begin)
     own = set(bound) - left
-    parts = [view_variables(v) for v in (table, no, *indices, *conditions)]
-    if not own or any(read & own for read in (*parts, *[variables(e) for e, _ in guards])):
+    read_by = [view_variables(v) for v in (table, no, *indices, *conditions)]
+    if not own or any(read & own for read in (*read_by, *[variables(e) for e, _ in guards])):
         return None
     try:
         made = gather(terms, table, indices)
@@ -177,6 +185,47 @@ def _block(terms: Terms, index: Term) -> _Block | None:
         return None
     block = _Block(place, begin.exprs[0], size)
     return block if block.inner(terms) == index else None
+
+
+def _in_parts(
+    terms: Terms,
+    table: Term,
+    number: int,
+    index: Term,
+    conditions: Sequence[Term],
+    bound: set[Var],
+) -> tuple[Term, Term, Term, list[Var]] | None:
+    """Read `part has place ? where : any` as a place in parts that are no blocks, each of which has its own places.
+
+    Return the whole table, the place, the condition, and the variables that number the parts; None for anything else.
+    """
+    if terms.nodes[index.node].op != "arith.select" or not is_plain(index):
+        return None
+    held, here, _ = _reads(terms, index)
+    dims = [
+        (d, v)
+        for d, e in enumerate(table.exprs)
+        for v in variables(e)
+        if (v.kind, v.name) == ("g", str(number))
+    ]
+    if held not in conditions or len(dims) != 1:
+        return None
+    ((dim, inner),) = dims
+    over = sorted(variables(table.exprs[dim]) & bound)
+    size = terms.sizes[table.node][dim]
+    others = [e for d, e in enumerate(table.exprs) if d != dim]
+    if size is None or not over or any(variables(e) & set(over) for e in others):
+        return None
+    for place in within(terms, held):
+        low, high = _range(terms, place)
+        if terms.nodes[place.node].op in _OPS and low >= 0 and high < size:
+            whole = inner, table.exprs[dim], size
+            if not is_apart(terms, (held, here), place, whole, over):
+                return None
+            exprs = list(table.exprs)
+            exprs[dim] = of_var(Var("g", str(number), size))
+            return terms.view(table.node, exprs, table.fills, table.guards), place, held, over
+    return None
 
 
 def _number(terms: Terms, view: Term) -> int | None:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Protocol
 
 from meshweave.verification.terms.indices import (
     Expr,
+    Owned,
     Var,
     bounds,
     inside,
@@ -289,11 +290,32 @@ class Abstraction:
         inner = tuple([(a, c) for a, c in expr.terms if variables(Expr(0, ((a, 1),))) & self.bound])
         part = Expr(0, inner)
         if variables(part) - self.bound:
-            raise MixedError  # a quotient of a sum of both
+            part = self._listed(part)
         free = Expr(expr.const, tuple([t for t in expr.terms if t not in inner]))
         low, high = bounds(part)
         room = None if size is None else size - high if low >= 0 else 0
+        if room == 1 and bounds(free) != (0, 0) and any(v.kind == "g" for v in variables(part)):
+            room = 0  # of a place that is computed it is not known that only the first is read
         return _joined(self._dim(free, room, shared=False), part)
+
+    def _listed(self, part: Expr) -> Expr:
+        """Return a sum of places that layouts list, with dims for the coordinates: these may be any.
+
+        Raises MixedError for anything else, such as a quotient of a sum of both.
+        """
+        if not all(isinstance(atom, Owned) and atom.inputs[-1].terms for atom, _ in part.terms):
+            raise MixedError
+        if not all(
+            variables(atom.inputs[-1]) <= self.bound
+            for atom, _ in part.terms
+            if isinstance(atom, Owned)
+        ):
+            raise MixedError
+        values = {
+            v: of_var(self._dim(of_var(v), None, shared=True))
+            for v in sorted(variables(part) - self.bound)
+        }
+        return substitute(part, values)
 
     def _dim(self, expr: Expr, size: int | None, shared: bool) -> Var:
         number = self._known.get(expr) if shared else None
