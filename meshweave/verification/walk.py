@@ -147,16 +147,22 @@ class ProgramWalk:
         try:
             if 2 * self.ops > self.terms.most:
                 raise LimitError(f"the limit of {self.terms.most // 2} ops, trips of loops counted")
-            shapes = list(map(self.shape, results))
-            empty = [element for shape, element in shapes if 0 in shape]
-            if len(empty) == len(results):  # tensors without elements only
-                made: Sequence[Term] = [self.terms.undefined(element) for element in empty]
-            else:
-                made = _handler(name)(self, op)
+            known, shapes = self.said.shapes, self.shapes
+            for result in results:
+                type_ = result.type
+                kind = shapes[result] = known.get(type_) or self.said.shape(type_)
+                if 0 not in kind[0]:
+                    made: Sequence[Term] = _handler(name)(self, op)
+                    break
+            else:  # tensors without elements only
+                made = [self.terms.undefined(self.shape(r)[1]) for r in results]
         except (NotReadError, RecursionError) as error:
             reason = str(error) if isinstance(error, NotReadError) else "terms nested too deep"
             made = [self.unknown(op, reason, r) for r in results]
-        self.views.update(zip(results, made))
+        if len(results) == 1:
+            self.views[results[0]] = made[0]
+        else:
+            self.views.update(zip(results, made))
 
     def unknown(self, op: ir.Operation, reason: str, result: ir.Value) -> Term:
         """Return a value of which nothing is known, and remember why."""

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from meshweave.verification.terms.samples import OpenError, applied
+from meshweave.verification.terms.scalars import apply
+from meshweave.verification.terms.terms import Terms
 
 OPS = {
     "addi": np.add, "subi": np.subtract, "muli": np.multiply, "andi": np.bitwise_and, "ori": np.bitwise_or,
@@ -28,15 +30,36 @@ def test_ops_of_two_integers(bits: int) -> None:
             is_open = shifts or (name in UNSIGNED and min(a, b) < 0)
             if is_open or (("rem" in name or "div" in name) and b == 0):
                 with pytest.raises(OpenError):
-                    applied(f"arith.{name}", (), f"i{bits}", [a, b])
+                    applied(f"arith.{name}", (), f"i{bits}", [a, b], [f"i{bits}"] * 2)
                 continue
             with np.errstate(over="ignore"):
                 right = int(function(x, y))
-            assert applied(f"arith.{name}", (), f"i{bits}", [a, b]) == right, (name, a, b)
+            assert applied(f"arith.{name}", (), f"i{bits}", [a, b], [f"i{bits}"] * 2) == right, (
+                name,
+                a,
+                b,
+            )
 
 
 def test_an_index_that_wraps_around_is_left_open() -> None:
-    assert applied("arith.shli", (), "index", [3, 61]) == 3 << 61
+    assert applied("arith.shli", (), "index", [3, 61], ["index"] * 2) == 3 << 61
     for name, numbers in (("shli", [1, 63]), ("muli", [1 << 40, 1 << 40]), ("divui", [-1, 2])):
         with pytest.raises(OpenError):
-            applied(f"arith.{name}", (), "index", numbers)
+            applied(f"arith.{name}", (), "index", numbers, ["index"] * 2)
+
+
+def test_a_bit_has_the_sign_that_an_op_reads_in_it() -> None:
+    for name, type_, right in (
+        ("extsi", "i32", -1),
+        ("sitofp", "f32", -1),
+        ("index_cast", "index", -1),
+        ("extui", "i32", 1),
+        ("uitofp", "f32", 1),
+        ("index_castui", "index", 1),
+    ):
+        assert applied(f"arith.{name}", (), type_, [1], ["i1"]) == right, name
+        assert applied(f"arith.{name}", (), type_, [0], ["i1"]) == 0
+        terms = Terms(100, apply)
+        made = apply(terms, f"arith.{name}", (), type_, [terms.constant("i1", 1)])
+        assert terms.constant_of(made) in (None, right), name
+        assert applied(f"arith.{name}", (), type_, [1], ["i8"]) == 1

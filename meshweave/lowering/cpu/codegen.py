@@ -12,7 +12,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -26,7 +26,7 @@ from meshweave.lowering.cpu import lapack
 from meshweave.lowering.cpu.collectives.cores import SHARE
 from meshweave.lowering.cpu.collectives.objects import object_of
 from meshweave.lowering.cpu.mathpoly.replace import replace_functions
-from meshweave.lowering.cpu.parts import is_optimised, names_in, symbol_of, take_parts
+from meshweave.lowering.cpu.parts import Names, is_optimised, names_in, symbol_of, take_parts
 from meshweave.lowering.cpu.products import blas
 from meshweave.plan.machine import vectors
 
@@ -194,8 +194,10 @@ def machine_code(
     meanwhile: what one more thread does. All else holds Python's lock: there, two threads would hold each other up.
     What it raises is raised.
     """
-    whole = _kept_apart(module)
-    parts = take_parts(module)
+    ops = [view.operation for view in module.body.operations]
+    named = {symbol_of(op): names_in(op) for op in ops}
+    whole = _kept_apart(ops, named)
+    parts = take_parts(module, named)
     for op in () if parts else whole:
         op.attributes["linkage"] = ir.Attribute.parse("#llvm.linkage<internal>")
     workers = min(len(parts), len(os.sched_getaffinity(0))) + 1
@@ -207,16 +209,18 @@ def machine_code(
         return first, *made
 
 
-def _kept_apart(module: ir.Module) -> list[ir.Operation]:
+def _kept_apart(
+    ops: Sequence[ir.Operation], named: Mapping[str | None, Names]
+) -> list[ir.Operation]:
     """Keep LLVM from making the code of kernels twice; return the functions that only the module calls.
+
+    ops: of the module. named: what each names, by its own name.
 
     MLIR's execution engine adds a wrapper to each function that is not internal, and LLVM would inline kernels there.
     """
-    functions = [view.operation for view in module.body.operations]
-    kernels = {symbol_of(op): op for op in functions if is_optimised(op)}
-    named = {op: names_in(op) for op in functions}
+    kernels = {symbol_of(op): op for op in ops if is_optimised(op)}
     called = set[str]().union(
-        *(one.addressed if is_optimised(op) else one.all for op, one in named.items())
+        *(one.addressed if name in kernels else one.all for name, one in named.items())
     )
     for name in called & kernels.keys():
         kernels[name].attributes["no_inline"] = ir.UnitAttr.get()

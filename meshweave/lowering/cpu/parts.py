@@ -23,15 +23,17 @@ class _CodePart:
     named: set[str] = field(default_factory=set)
 
 
-def take_parts(module: ir.Module) -> list[str]:
+def take_parts(module: ir.Module, named: Mapping[str | None, Names]) -> list[str]:
     """Take the functions that are optimised out of a module, and return the text of modules of them.
+
+    named: what each function names, by its own name.
 
     Each has what it names of others: declarations of functions, copies of constants. The step function, its constants
     and declarations of what has gone stay. Nothing is taken from a module that is too small to be cut.
     """
     ops = [view.operation for view in module.body.operations]
     known = {symbol_of(op): op for op in ops}
-    parts = _cut(op for op in ops if is_optimised(op))
+    parts = _cut((op for op in ops if is_optimised(op)), named)
     if len(parts) < 2:
         return []
     texts = [_text(part, known) for part in parts]
@@ -48,17 +50,16 @@ def is_optimised(op: ir.Operation) -> bool:
     return bool(is_function) and "optimize_none" not in op.attributes
 
 
-def _cut(ops: Iterable[ir.Operation]) -> list[_CodePart]:
+def _cut(ops: Iterable[ir.Operation], named: Mapping[str | None, Names]) -> list[_CodePart]:
     parts = [_CodePart()]
     for op in ops:
         if parts[-1].size >= PART_OPS:
             parts.append(_CodePart())
-        _add(parts[-1], op)
+        _add(parts[-1], op, named[symbol_of(op)])
     return parts
 
 
-def _add(part: _CodePart, op: ir.Operation) -> None:
-    names = names_in(op)
+def _add(part: _CodePart, op: ir.Operation, names: Names) -> None:
     part.ops.append(op)
     part.size += names.ops
     part.named |= names.all

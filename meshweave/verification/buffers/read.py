@@ -166,9 +166,9 @@ class _FunctionReader:
             return None
         if key.name == "arith.select":
             return values[1] if values[0] else values[2]
-        *details, type_ = key.details
+        *details, types, type_ = key.details
         try:
-            number = applied(key.name, tuple(details), str(type_), values)
+            number = applied(key.name, tuple(details), str(type_), values, list(map(str, types)))
         except OpenError:
             return None
         return number if isinstance(number, int) else None
@@ -244,7 +244,8 @@ class _FunctionReader:
             return "scalar", ComputedScalar(name, (group, self._members[group]))
         if name.startswith(("arith.", "math.")) and not shaped:
             details = tuple([(key, attributes[key]) for key in attributes])
-            return "scalar", ComputedScalar(name, (*details, op.results[0].type))
+            types = tuple([value.type for value in op.operands])
+            return "scalar", ComputedScalar(name, (*details, types, op.results[0].type))
         raise NoRuleError(f"{name}: the check has no rule for this op", location_text(op.location))
 
     def _constant(self, op: ir.Operation) -> tuple[str, Hashable]:

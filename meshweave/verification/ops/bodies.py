@@ -139,14 +139,14 @@ def _written(block: ir.Block, outer: list[ir.Value]) -> tuple[Hashable, ...] | N
             key.append(number)
         if name in _ENDS:
             return tuple(key)
-        results = list(op.results)
-        if not _has_no_regions(name) or len(results) != 1:
+        results, attributes = op.results, op.attributes
+        if len(results) != 1 or not _has_no_regions(name):
             return None
-        attributes = op.attributes
         for said in attributes:
             key += said, attributes[said]
-        key.append(results[0].type)
-        numbers[results[0]] = len(numbers)
+        result = results[0]
+        key.append(result.type)
+        numbers[result] = len(numbers)
     return None
 
 

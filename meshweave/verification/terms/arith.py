@@ -30,6 +30,7 @@ MOST_EXACT = 128
 """An integer that floats of all types hold."""
 UNSIGNED = {6: 2, 7: 3, 8: 4, 9: 5}
 """The predicates of unsigned comparisons, and those that are the same for numbers that are not negative."""
+_SIGNED = ("arith.extsi", "arith.sitofp", "arith.index_cast")
 _BITS = {"or": "max", "and": "min"}  # of a single bit
 
 
@@ -99,8 +100,19 @@ def predicate_of(detail: tuple[Hashable, ...]) -> int:
     return -1
 
 
-def folded(name: str, detail: tuple[Hashable, ...], values: Sequence[Hashable]) -> Hashable | None:
-    """Compute an op on constants, where that is exact and needs no table of types; None for all others."""
+def signed(name: str, type_: str, value: Hashable) -> Hashable:
+    """Return a number as an op reads it. type_: of the number: a bit that is set is -1 for an op that keeps signs."""
+    return -value if type_ == "i1" and name in _SIGNED and isinstance(value, int) else value
+
+
+def folded(
+    name: str, detail: tuple[Hashable, ...], values: Sequence[Hashable], types: Sequence[str]
+) -> Hashable | None:
+    """Compute an op on constants, where that is exact and needs no table of types; None for all others.
+
+    types: of the constants.
+    """
+    values = [signed(name, t, v) for t, v in zip(types, values)]
     if name == "arith.select" and len(values) == 3:
         return values[1] if values[0] else values[2]
     if len(values) == 1 and name == "arith.extsi" and isinstance(values[0], int):

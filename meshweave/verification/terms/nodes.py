@@ -109,8 +109,17 @@ def _fill(
             values.append(view)
         else:
             return None
-    made = folded(name, detail, [terms.constant_of(v) for v in values])
+    made = folded(
+        name, detail, [terms.constant_of(v) for v in values], list(map(terms.type_of, values))
+    )
     return None if made is None else terms.constant(type_, made).node
+
+
+def in_order(reads: Sequence[Term]) -> Sequence[Term]:
+    """Return the operands of an op that has no order of its own in one: that of their nodes first of all."""
+    if len(reads) == 2 and reads[0].node != reads[1].node:
+        return reads if reads[0].node < reads[1].node else reads[::-1]
+    return sorted(reads, key=turn)
 
 
 def turn(view: Term) -> tuple[object, ...]:

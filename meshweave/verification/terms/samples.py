@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from meshweave.verification.terms.arith import predicate_of
+from meshweave.verification.terms.arith import predicate_of, signed
 from meshweave.verification.terms.indices import Atom, DivMod, Expr, Var, variables
 from meshweave.verification.terms.terms import Node, Term, Terms, dim_var
 
@@ -111,9 +111,9 @@ class Sampler:
             return self.element(chosen, values)
         if node.op not in _OPS and node.op not in ("arith.cmpi", "arith.cmpf"):
             raise OpenError
-        return applied(
-            node.op, node.detail, node.type, [self.element(r, values) for r in node.reads]
-        )
+        types = [self.terms.nodes[r.node].type for r in node.reads]
+        found = [self.element(r, values) for r in node.reads]
+        return applied(node.op, node.detail, node.type, found, types)
 
     def _within(self, number: int) -> Sampler:
         """Return what computes the elements of the term of a call."""
@@ -290,7 +290,7 @@ _OPS: dict[str, Callable[..., Number]] = {
     "arith.xori": operator.xor,
     **dict.fromkeys(("arith.extf", "arith.truncf", "arith.sitofp", "arith.index_cast"), _same),
     **dict.fromkeys(("arith.extsi", "arith.trunci"), _same),
-    **dict.fromkeys(("arith.extui", "arith.index_castui"), _natural),
+    **dict.fromkeys(("arith.extui", "arith.uitofp", "arith.index_castui"), _natural),
     "math.exp": math.exp,
     "math.log": math.log,
     "math.sqrt": math.sqrt,
@@ -319,9 +319,14 @@ _ORDERED = {1: 0, 2: 4, 3: 5, 4: 2, 5: 3, 6: 1, 8: 0, 9: 4, 10: 5, 11: 2, 12: 3,
 
 
 def applied(
-    name: str, detail: tuple[Hashable, ...], type_: str, values: Sequence[Number]
+    name: str,
+    detail: tuple[Hashable, ...],
+    type_: str,
+    values: Sequence[Number],
+    types: Sequence[str],
 ) -> Number:
-    """Compute a scalar op. Raises OpenError for one without a rule, and where it has no result."""
+    """Compute a scalar op. types: of the numbers. Raises OpenError for one without a rule, or without a result."""
+    values = [signed(name, t, v) for t, v in zip(types, values)]
     try:
         if name in ("arith.cmpi", "arith.cmpf"):
             number = predicate_of(detail)

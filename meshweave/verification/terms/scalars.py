@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable, Sequence
 from math import inf
 
 from meshweave.verification.terms.arith import (
+    COMBINES,
     UNSIGNED,
     folded,
     is_integer,
@@ -30,7 +31,7 @@ from meshweave.verification.terms.indices import (
 )
 from meshweave.verification.terms.levels import NUMBER, level
 from meshweave.verification.terms.masks import as_place
-from meshweave.verification.terms.nodes import NODE, is_neutral, plain, turn
+from meshweave.verification.terms.nodes import NODE, in_order, is_neutral, plain
 from meshweave.verification.terms.pieces import by_place, guarded
 from meshweave.verification.terms.products import exponential, product
 from meshweave.verification.terms.reductions import combine, in_turn, reduce
@@ -51,6 +52,7 @@ _EXACT: dict[str, Callable[..., int]] = {
 }
 _LOOKED_INTO = ("arith.select", "arith.cmpi", "arith.andi", "arith.ori")
 """Ops with rules that hold for what is no number and no place."""
+_RULED = (*_LOOKED_INTO, "reduce", "product")
 _CASTS = ("arith.index_cast", "arith.index_castui")
 
 
@@ -61,6 +63,8 @@ def apply(
 
     Those of a product are its exponents, those of a reduction its kind and the variables that it is over.
     """
+    if not terms.algebra and name not in _RULED and terms.numbers.isdisjoint(map(NODE, reads)):
+        return plain(terms, name, detail, type_, in_order(reads) if name in COMBINES else reads)
     if name == "reduce":
         return reduce(terms, str(detail[0]), reads[0], [v for v in detail if isinstance(v, Var)])
     if name == "product":
@@ -76,13 +80,11 @@ def apply(
             return made
     if name == "arith.select" and terms.algebra and set(reads[1].guards) != set(reads[2].guards):
         return guarded(terms, type_, reads)
-    return plain(terms, name, detail, type_, reads if kind is None else sorted(reads, key=turn))
+    return plain(terms, name, detail, type_, reads if kind is None else in_order(reads))
 
 
 def _may_have_rule(terms: Terms, kind: str | None, reads: Sequence[Term]) -> bool:
     """Tell whether a rule may hold for what is read: all numbers, a place, or a neutral element."""
-    if terms.numbers.isdisjoint(map(NODE, reads)):
-        return False
     known = [read for read in reads if read.node in terms.numbers]
     if len(known) == len(reads):
         return True
@@ -128,7 +130,7 @@ def _special(
         return _cast(terms, type_, reads[0])
     values = [terms.constant_of(r) for r in reads]
     if all(v is not None for v in values):
-        number = folded(name, detail, values)
+        number = folded(name, detail, values, list(map(terms.type_of, reads)))
         return None if number is None else terms.constant(type_, number)
     return None
 
