@@ -151,7 +151,7 @@ class GemmRecord:
     """Number the slots of a library product's record.
 
     Pointers to the cublasLt descriptor, the layouts of A, B and D (C lies as D does), and the algorithm (0: the
-    library chooses at the call).
+    library has none, and host code launches the kernel that the product names for that).
     """
 
     DESC, A, B, D, ALGORITHM = range(5)

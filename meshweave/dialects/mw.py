@@ -680,7 +680,10 @@ class ScratchOp(Mw.Operation, name="scratch"):
 
 
 class ProductOp(Mw.Operation, name="product"):
-    """Let the library multiply matrices: D = A B, or D + A B, row-major; attributes are those of `device.GemmInfo`."""
+    """Let the library multiply matrices: D = A B, or D + A B, row-major; attributes are those of `device.GemmInfo`.
+
+    spare: the kernel that is launched instead where the library has no algorithm.
+    """
 
     a: ext.Operand[Any]
     b: ext.Operand[Any]
@@ -692,6 +695,7 @@ class ProductOp(Mw.Operation, name="product"):
     lda: ir.IntegerAttr
     ldb: ir.IntegerAttr
     ldd: ir.IntegerAttr
+    spare: ir.SymbolRefAttr
 
 
 class StreamOp(Mw.Operation, name="stream"):

@@ -20,8 +20,11 @@ from meshweave.transforms.base import ops_of
 
 CONTAINER = "gpu.container_module"  # attribute of a module that has `gpu.module`s
 COPIES = "copies"  # attribute of an exchange: the kernel that copies
+SPARE = (
+    "spare"  # attribute of a product: the kernel that does it where the library has no algorithm
+)
 COPY_FAMILY, EXCHANGE = "copies", "an exchange"  # of a kernel that copies; where it comes from
-_LAUNCH = "gpu.launch_func"
+_LAUNCH, _PRODUCT = "gpu.launch_func", "mw.product"
 _ONES = (1, 1, 1)
 
 
@@ -78,8 +81,9 @@ def _signature(text: str) -> str:
 def read_kernels(module: ir.Module, texts: Mapping[int, str]) -> list[PlacedKernel]:
     """Return the kernels of a module by their numbers. texts: the code of those whose body is elsewhere."""
     launches: dict[int, ir.Operation] = {}
-    for view in ops_of(module.operation, _LAUNCH):
-        launches.setdefault(kernel_number(view.operation.attributes["kernel"]), view.operation)
+    for name, key in ((_LAUNCH, "kernel"), (_PRODUCT, SPARE)):
+        for view in ops_of(module.operation, name):
+            launches.setdefault(kernel_number(view.operation.attributes[key]), view.operation)
     ops = [o.operation for o in module.body.operations if o.operation.name == "gpu.module"]
     return [
         _read(op, launches.get(number), texts.get(number)) for number, op in enumerate(ops)
@@ -94,7 +98,9 @@ def _read(op: ir.Operation, launch: ir.Operation | None, text: str | None) -> Pl
     types = [str(argument.type) for argument in function.regions[0].blocks[0].arguments]
     family = op.attributes["family"].value
     block_size = tuple(function.attributes["nvvm.reqntid"])
-    shape = LaunchShape(_ONES, block_size, 0) if launch is None else launch_shape(launch)
+    shape = LaunchShape(_ONES, block_size, 0)
+    if launch is not None and launch.name == _LAUNCH:
+        shape = launch_shape(launch)
     kernel = DeviceKernel(
         function.attributes["sym_name"].value, text, *shape,
         tuple("ptr" if t == GLOBAL else t for t in types), family, op.attributes["numerics"].value,
@@ -133,15 +139,20 @@ _PLAIN = GemmInfo("", 0, 0, 0, 0, 0, 0)
 _ALWAYS = ("dtype", "m", "n", "k", "lda", "ldb", "ldd")
 
 
-def product(b: OpBuilder, info: GemmInfo, operands: Sequence[ir.Value]) -> None:
-    """Write an `mw.product` of addresses (A, B, D). What is as in most products is left out."""
+def product(
+    b: OpBuilder, info: GemmInfo, operands: Sequence[ir.Value], spare: ir.SymbolRefAttr
+) -> None:
+    """Write an `mw.product` of addresses (A, B, D). What is as in most products is left out.
+
+    spare: the kernel that does it where the library has no algorithm.
+    """
     write = {str: ir.StringAttr.get, bool: ir.BoolAttr.get, int: i64}
     attributes = {
         name: write[type(value)](value)
         for name, value in vars(info).items()
         if name in _ALWAYS or value != getattr(_PLAIN, name)
     }
-    b.op("mw.product", [], operands, **attributes)
+    b.op(_PRODUCT, [], operands, **attributes, **{SPARE: spare})
 
 
 def read_product(op: ir.Operation) -> GemmInfo:

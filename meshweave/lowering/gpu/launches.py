@@ -190,7 +190,9 @@ class _FunctionWriter:
             if isinstance(made, LibraryProduct):
                 used = (made.a, made.b, made.d)
                 addresses = [self._pointer(*places[k], operands, b) for k in used]
-                device_ops.product(launch, made.info, addresses)
+                spare = self.program.chosen.spare(made)
+                symbol = device_ops.kernel_symbol(spare, self.program.kernels[spare])
+                device_ops.product(launch, made.info, addresses, symbol)
                 continue
             kernel = self.program.kernels[made]
             given = [self._pointer(*place, operands, b) for place in places]

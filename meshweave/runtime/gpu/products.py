@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from meshweave.device import GemmInfo, GemmRecord
-from meshweave.errors import RankError
 from meshweave.runtime.gpu.driver import Driver
 from meshweave.runtime.gpu.interface import (
     COMPUTE_TYPES,
@@ -33,7 +32,7 @@ class Products:
     """Hold the library's handle and the record of each product (`GemmRecord`); they live until `held` is closed."""
 
     def __init__(self, driver: Driver, held: ExitStack, infos: tuple[GemmInfo, ...]) -> None:
-        """Make all records. Raises RankError for a product that the library has no algorithm for."""
+        """Make all records."""
         self._driver, self._held = driver, held
         self.handle = driver.made(held, "cublasLtCreate", "cublasLtDestroy")
         self._algorithms: list[Heuristic] = []
@@ -84,7 +83,7 @@ class Products:
         self._driver(name, handle, attribute, ctypes.addressof(data), nbytes)
 
     def _algorithm(self, info: GemmInfo, record: npt.NDArray[np.int64]) -> int:
-        """Return the address of the algorithm that the library thinks best."""
+        """Return the address of the algorithm that the library thinks best; 0 where it has none."""
         with ExitStack() as asked:
             name = "cublasLtMatmulPreference"
             preference = self._driver.made(asked, f"{name}Create", f"{name}Destroy")
@@ -100,10 +99,7 @@ class Products:
                 ctypes.addressof(found), ctypes.addressof(count),
             )  # fmt: skip
         if code == LT_UNSUPPORTED or (code == 0 and count.value == 0):
-            raise RankError(
-                f"rank {self._driver.rank}: cuBLASLt has no algorithm for {info}: compile the "
-                'program with "cublaslt" disabled'
-            )
+            return 0
         if code:
             raise self._driver.error("cublasLtMatmulAlgoGetHeuristic", code)
         self._algorithms.append(found)

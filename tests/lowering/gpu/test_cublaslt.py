@@ -9,10 +9,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lowering.gpu.products import Case, doubles, einsum, stored, units_of
 
+import meshweave as mw
 from meshweave.device import GemmInfo
 from meshweave.lowering.gpu.families import cublaslt
 from meshweave.lowering.gpu.kernel import Target
 from meshweave.lowering.nests.rows import KernelUnit
+from meshweave.runtime.gpu.interface import LT_UNSUPPORTED
+from meshweave.simulator.driver.recorder import InjectedFailure
+from meshweave.simulator.engine import EmulateEngine
 
 
 def unit_of(text: str) -> KernelUnit:
@@ -117,3 +121,37 @@ def test_a_start_that_is_not_zero_is_for_kernels():
     made = DeviceRun(text)
     assert made.families == ["gemm_fma"]
     np.testing.assert_array_equal(made.run(a, b)[0], np.full((32, 32), 98))
+
+
+SPARES = [
+    Case(9, 11, 17, "f32"),
+    Case(8, 40, 33, "bf16", "f32", turned_a=True, batch=(2,)),
+    Case(12, 8, 5, "f16", turned_b=True, accumulate=True),
+    Case(20, 9, 7, "f64", turned_a=True, turned_b=True, turned_c=True, batch=(2, 3)),
+    Case(33, 16, 64, "bf16", accumulate=True),
+]
+
+
+@pytest.mark.parametrize("case", SPARES, ids=str)
+@pytest.mark.parametrize("code", [LT_UNSUPPORTED, 0])
+def test_a_kernel_of_ours_does_what_the_library_has_no_algorithm_for(case, code):
+    pytest.importorskip("llvmlite")
+    asked = "cublasLtMatmulAlgoGetHeuristic"  # that returns 0 here says that there are none
+    failing = [InjectedFailure(0, 1, code, asked)]
+    inputs = case.inputs(5, whole=True)
+    with mw.compile(case.text(), engine="emulate") as program:
+        made = EmulateEngine(failures=failing).load(program.bundle)
+    ((result,),) = made.run([inputs])
+    launched = made.recorder.text(0)
+    made.close()
+    assert "spare_" in launched and "matmul" not in launched
+    np.testing.assert_array_equal(doubles(result, case.kind), case.expected(inputs))
+
+
+def test_products_of_a_kind_have_one_kernel_for_where_there_is_no_algorithm():
+    pytest.importorskip("llvmlite")
+    kinds = [mw.ShapeDtype(shape, "f32") for shape in ((16, 8), (8, 24), (24, 9))]
+    lowered = mw.jit(lambda a, b, c: a @ b @ c, mesh="x=1", engine="emulate").lower(*kinds)
+    manifest = lowered.compile().program.bundle.manifest
+    assert len(manifest.gemms) == 2
+    assert [kernel.entry for kernel in manifest.kernels] == ["spare_f32_f32"]

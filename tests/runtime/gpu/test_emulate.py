@@ -183,14 +183,6 @@ def test_tf32_has_ten_bits():
     assert np.isnan(rounded_tf32(values)[4])
 
 
-def test_a_product_with_sizes_that_do_not_fit_is_refused_at_load():
-    bad = GemmInfo("f32", 5, 7, 3, 2, 7, 7)  # rows of 3 elements, 2 apart
-    bundle = program("x=1", [], [("f32", (15,)), ("f32", (21,))], [("f32", (35,))],
-                     [Multiply(0, IN, ("input", 1), OUT)], gemms=[bad])  # fmt: skip
-    with pytest.raises(RankError, match=r"^rank 0: cuBLASLt has no algorithm for GemmInfo"):
-        engine().load(bundle)
-
-
 def test_a_product_whose_operands_lie_otherwise_than_promised_is_told():
     info = GemmInfo("f32", 8, 8, 8, 8, 8, 8, alignment=16)
     ports = [("f32", (80,))] * 2

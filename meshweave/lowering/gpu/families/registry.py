@@ -15,6 +15,7 @@ from meshweave.lowering.gpu.families.cublaslt import LibraryProduct, library_pro
 from meshweave.lowering.gpu.families.flash import family as flash
 from meshweave.lowering.gpu.families.gemm import family as gemm
 from meshweave.lowering.gpu.families.reduction import combiners
+from meshweave.lowering.gpu.families.spare import spare_kernel
 from meshweave.lowering.gpu.kernel import DeviceKernel, Target
 from meshweave.lowering.nests.rows import KernelUnit, finished
 
@@ -123,6 +124,7 @@ class Chosen:
         self.target = target
         self.kernels: list[DeviceKernel] = []
         self._found: dict[object, int | LibraryProduct] = {}
+        self._spares: dict[str, int] = {}  # by entry
 
     def of(self, unit: KernelUnit, facts: Facts) -> int | LibraryProduct:
         """Return the number of the kernel that does what `unit` does, or the product of the library that it is.
@@ -137,6 +139,14 @@ class Chosen:
             if product is None:
                 self.kernels.append(build(unit, self.target, facts))
         return self._found[key]
+
+    def spare(self, product: LibraryProduct) -> int:
+        """Return the number of the kernel that does a product where the library has no algorithm for it."""
+        kernel = spare_kernel(product.info)
+        if kernel.entry not in self._spares:
+            self._spares[kernel.entry] = len(self.kernels)
+            self.kernels.append(kernel)
+        return self._spares[kernel.entry]
 
     def name_of(self, unit: KernelUnit, facts: Facts) -> str:
         """Return the name, of those in `hints.fast_paths`, of the kernel that does a unit."""

@@ -21,6 +21,7 @@ from meshweave.lowering.buffers.steps import MemrefPlace, Root, Step
 from meshweave.lowering.communication.calls import Call
 from meshweave.lowering.gpu import device_ops
 from meshweave.lowering.gpu.device_ops import LaunchShape, kernel_number, launch_shape, read_product
+from meshweave.lowering.gpu.families.spare import SPARE_THREADS, spare_blocks, spare_numbers
 from meshweave.lowering.gpu.host.calls import PRIVATE, HostFunction, declarations, recording
 from meshweave.lowering.gpu.host.nccl import EVENTS, WAIT
 from meshweave.lowering.gpu.kernel import DeviceKernel
@@ -100,14 +101,14 @@ class HostCode(Code):
 
     def product(self, op: ir.Operation) -> Launch:
         """Return the function that has the library do an mw.product."""
-        info = read_product(op)
+        info, spare = read_product(op), kernel_number(op.attributes[device_ops.SPARE])
         if info not in self._launches:
             number = len(self.gemms)
             self.gemms.append(info)
             sizes = "x".join(str(n) for n in (info.batch, info.m, info.n, info.k) if n != 1)
             symbol, name = f"mw_product_{len(self._launches)}", f"cublaslt {sizes} {info.dtype}"
             self._launches[info] = Launch(
-                symbol, name, lambda t: multiplier(symbol, info, t, number)
+                symbol, name, lambda t: multiplier(symbol, info, t, number, spare)
             )
         return self._launches[info]
 
@@ -324,10 +325,13 @@ def launcher(
     return f
 
 
-def multiplier(symbol: str, info: GemmInfo, table: GpuTable, number: int) -> HostFunction:
+def multiplier(
+    symbol: str, info: GemmInfo, table: GpuTable, number: int, spare: int
+) -> HostFunction:
     """Return the function that has the library do product `number` on the pointers to A, B and D.
 
-    To the library each matrix is its transpose, by columns: it makes D' = B' A'.
+    To the library each matrix is its transpose, by columns: it makes D' = B' A'. Where it has no algorithm, kernel
+    `spare` is launched.
     """
     a, b, d = "%p0", "%p1", "%p2"
     f = HostFunction(symbol, [(a, _PTR), (b, _PTR), (d, _PTR)])
@@ -341,8 +345,15 @@ def multiplier(symbol: str, info: GemmInfo, table: GpuTable, number: int) -> Hos
         f.word(record, k, _PTR)
         for k in (GemmRecord.DESC, GemmRecord.A, GemmRecord.B, GemmRecord.D, GemmRecord.ALGORITHM)
     )
-    given = [f.table(table.LT), desc, factors[0], b, layout_b, a, layout_a]
-    given += [factors[1], d, layout_d, d, layout_d, algorithm]
-    nbytes = f.word(f.word("%ctx", PRIVATE, _PTR), table.WORKSPACE_BYTES)
-    f.call("cublasLtMatmul", *given, f.table(table.WORKSPACE), nbytes, f.table(table.COMPUTE))
+    none = f.let(f"llvm.mlir.zero : {_PTR}")
+    with f.when(f.let(f'llvm.icmp "ne" {algorithm}, {none} : {_PTR}')):
+        given = [f.table(table.LT), desc, factors[0], b, layout_b, a, layout_a]
+        given += [factors[1], d, layout_d, d, layout_d, algorithm]
+        nbytes = f.word(f.word("%ctx", PRIVATE, _PTR), table.WORKSPACE_BYTES)
+        f.call("cublasLtMatmul", *given, f.table(table.WORKSPACE), nbytes, f.table(table.COMPUTE))
+    with f.when(f.let(f'llvm.icmp "eq" {algorithm}, {none} : {_PTR}')):
+        numbers = [(f.number(n), "i64") for n in spare_numbers(info)]
+        cells = f.cells([(a, _PTR), (b, _PTR), (d, _PTR), *numbers])
+        sizes = [f.number(n, "i32") for n in (spare_blocks(info), 1, 1, SPARE_THREADS, 1, 1, 0)]
+        f.launch(table.function(spare), sizes, cells)
     return f
