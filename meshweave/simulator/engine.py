@@ -103,6 +103,7 @@ class EmulateExecutable:
         self._ranks: list[GpuRank] = []
         self.calls: set[EmulateCall] = set()
         self.placed: EmulateCall | None = None  # what runs on Arrays
+        self._queued = False  # whether steps of it may be under way
         self._open()
 
     @property
@@ -124,8 +125,9 @@ class EmulateExecutable:
         return call.outputs
 
     def run_arrays(self, values: Sequence[object], fixed: int = 0) -> list[Array]:
-        """Run once on arrays; return the results as Arrays, which lie on the devices, as those of engine nccl do.
+        """Enqueue a call on arrays; return the results as Arrays, which lie on the devices, as those of engine nccl do.
 
+        Whoever reads them waits, and hears then of what has failed.
         values, fixed: as for `run`. An Array whose memory nobody else may write is copied to the devices once.
         """
         arrays = laid_out(self, values)
@@ -140,7 +142,16 @@ class EmulateExecutable:
                 for rank in range(self.mesh.nranks)
             ]
             self.placed.run_placed(placed.places, rows)
+            self._queued = True
             return placed.results()
+
+    def wait(self) -> None:
+        """Wait for the calls that are queued. Raises RankError, which names what failed."""
+        with self.busy:
+            call = self.placed
+            if self._queued and call is not None:
+                self.told(call.wait)
+            self._queued = False
 
     def bind(self, inputs: Sequence[Sequence[Values]]) -> EmulateCall:
         """Bind fixed buffers for a call that is made many times."""
@@ -149,7 +160,11 @@ class EmulateExecutable:
     def close(self) -> None:
         """Free everything. The executable cannot run any more."""
         with self.busy:
-            if not self._closed:
+            if self._closed:
+                return
+            try:
+                self.wait()
+            finally:
                 self._shut()
                 self._closed = True
 
@@ -161,6 +176,17 @@ class EmulateExecutable:
             self._shut()
             self._open()
         return self._ranks
+
+    def told(self, body: Callable[[int], None]) -> None:
+        """Run `body(rank)` for each rank. What fails is written down, where the engine keeps such records."""
+        try:
+            self.each(body)
+        except RankError as error:
+            line = self.flight.written("failure", error.message)
+            raise RankError(line, error.location) from None
+        except KeyboardInterrupt as error:
+            self.flight.interrupted(error)
+            raise
 
     def each(self, body: Callable[[int], T]) -> list[T]:
         """Run `body(rank)` for each rank, in threads of which one runs at a time."""
@@ -174,7 +200,7 @@ class EmulateExecutable:
         try:
             return self._turns.run([partial(of, rank) for rank in range(self.mesh.nranks)])
         except BaseException as error:
-            self.devices.is_lost = True
+            self.devices.is_lost, self._queued = True, False
             for rank in self._ranks:
                 rank.broken = True
             recorder.scheduler.clear()
@@ -251,6 +277,7 @@ class EmulatedDevices:
     def fetch(self, number: int, port: Port) -> tuple[Values, ...]:
         """Do as RankDevices says."""
         with self._executable.busy:
+            self._executable.wait()
             if self.is_lost:
                 raise RankError(
                     "this Array lay on devices of ranks that have ended: its value is lost with them"
@@ -301,7 +328,7 @@ class EmulateCall:
         self._run_on(self._run)
 
     def run_placed(self, places: Places, rows: Sequence[Sequence[Values]]) -> None:
-        """Run on what lies on the devices. rows: of each rank the inputs, of which the fresh ones are copied."""
+        """Enqueue a step on what lies on the devices. rows: of each rank the inputs, of which the fresh are copied."""
         buffers = self._executable.devices.buffers
 
         def run(number: int) -> None:
@@ -310,6 +337,11 @@ class EmulateCall:
             run_placed(self._bound[number], buffers[number], places, rows[number])
 
         self._run_on(run)
+
+    def wait(self, number: int) -> None:
+        """Wait for what one rank has been given."""
+        self._ranks[number].attach()
+        self._bound[number].wait()
 
     def _run_on(self, body: Callable[[int], None]) -> None:
         executable = self._executable
@@ -320,14 +352,7 @@ class EmulateCall:
             executable.board.clear()
             executable.recorder.begin()
             told_begins(executable)
-            try:
-                executable.each(body)
-            except RankError as error:
-                line = executable.flight.written("failure", error.message)
-                raise RankError(line, error.location) from None
-            except KeyboardInterrupt as error:
-                executable.flight.interrupted(error)
-                raise
+            executable.told(body)
             told_ended(executable)
 
     def free(self) -> None:

@@ -36,7 +36,7 @@ class RankCall:
 
     def __init__(self, rank: GpuRank, board: StatusBoard, graph: bool) -> None:
         """Hold no buffer yet. graph: run the step as a graph from the second time on."""
-        self.rank, self._board, self._graph = rank, board, graph
+        self.rank, self.board, self._graph = rank, board, graph
         self._held = ExitStack()
         self._inputs: dict[int, int] = {}
         self._outputs: dict[int, int] = {}
@@ -78,11 +78,11 @@ class RankCall:
         self.step(inputs, outputs)
         for value, address in zip(written, outputs, strict=True):
             rank.copy_out(value, address)
-        rank.synchronize()
+        self.wait()
 
     def step(self, inputs: Sequence[int], outputs: Sequence[int]) -> None:
-        """Run the step on the contents of buffers, and wait for it. Raises RankError, which names what failed."""
-        rank, board, bound = self.rank, self._board, self._binding(inputs, outputs)
+        """Enqueue the step on the contents of buffers. Raises RankError, which names what failed."""
+        rank, board, bound = self.rank, self.board, self._binding(inputs, outputs)
         board.begin(rank.rank)
         if self._graph and self._runs:
             if not bound.graph:
@@ -91,9 +91,13 @@ class RankCall:
         else:
             rank.enqueue(bound.context)
         board.mark(rank.rank, DEVICE)
-        rank.synchronize()
-        board.end(rank.rank)
+        rank.queued()
         self._runs += 1
+
+    def wait(self) -> None:
+        """Wait for all that the program has enqueued. Raises RankError when something failed on the device."""
+        self.rank.synchronize()
+        self.board.end(self.rank.rank)
 
     def _binding(self, inputs: Sequence[int], outputs: Sequence[int]) -> _Binding:
         """Return the binding to these buffers; of too many, the one used longest ago is let go."""

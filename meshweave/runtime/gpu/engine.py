@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import tempfile
+import time
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -32,6 +33,7 @@ from meshweave.runtime.processes.engine import (
     new_number,
 )
 from meshweave.runtime.processes.launch import Launcher, RankProcesses
+from meshweave.runtime.watchdog import Watchdog
 
 
 class NcclEngine(ProcessEngine):
@@ -122,7 +124,9 @@ class JobDevices:
             room = rounded(max(1, port.nbytes))
             memory = SharedMemory(-(-room * self.job.nranks // mmap.PAGESIZE) * mmap.PAGESIZE)
             message = {"do": "fetch", "number": number, "room": room, "nbytes": port.nbytes}
-            executable.ask(self.job, message, files=[memory.file])
+            watchdog = Watchdog(executable.board, executable.manifest, executable.timeout)
+            watchdog.start(time.monotonic())
+            executable.ask(self.job, message, files=[memory.file], watch=watchdog.report)
         whole = memoryview(memory.map)
         parts = [whole[room * rank :][: port.nbytes] for rank in range(self.job.nranks)]
         return tuple(
@@ -156,10 +160,11 @@ class NcclExecutable(ProcessExecutable):
     engine: NcclEngine
 
     def run_arrays(self, values: Sequence[object], fixed: int = 0) -> list[Array]:
-        """Run once on arrays; return the results as Arrays, which lie on the GPUs.
+        """Enqueue a call on arrays; return the results as Arrays, which lie on the GPUs.
 
         values, fixed: as for ProcessExecutable. An Array whose memory nobody else may write is copied to the GPUs once.
-        Raises as `run` does.
+        Whoever reads the results waits for the GPUs. Raises as `run` does; what fails on the GPUs raises when somebody
+        waits, at the latest in `close`.
         """
         arrays = laid_out(self, values)
         with self.engine.busy:

@@ -136,6 +136,7 @@ class GpuProgram:
         try:
             with Progress(program, self._board, self._abort, self._watchdog):
                 self._bound.step(places, outputs)
+                self._bound.wait()
         except RankError as error:
             raise RankError(self._flight.written("failure", error.message)) from None
         del kept

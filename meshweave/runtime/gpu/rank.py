@@ -37,9 +37,11 @@ from meshweave.runtime.gpu.interface import (
     HOST,
     SIGNATURES,
     STREAM_NON_BLOCKING,
+    error_name,
     meaning,
 )
 from meshweave.runtime.gpu.products import WORKSPACE_BYTES, Products
+from meshweave.runtime.gpu.staging import MOST_STEPS, InFlight, Staging
 from meshweave.runtime.libraries import libraries
 from meshweave.runtime.limits import check_job
 from meshweave.runtime.loader import load
@@ -49,6 +51,7 @@ from meshweave.runtime.processors import check_processor
 from meshweave.runtime.program import SlotTable, entry_of, fault
 
 _HOST_BYTES = 64
+_SEEN = 32  # events of a program that are looked at, at most
 _OURS = ("cuda", "nccl", "cublaslt")  # libraries of a manifest whose functions `Library` has
 
 
@@ -170,6 +173,9 @@ class GpuRank:
             driver.made(held, "cuEventCreate", "cuEventDestroy_v2", EVENT_NO_TIMING)
             for _ in range(manifest.events)
         ]
+        self._steps = InFlight(driver, held, MOST_STEPS, self._late)
+        nbytes = sum(port.nbytes for port in manifest.inputs)
+        self._staging = Staging(driver, held, nbytes, self._late)
         self.arena = allocate(driver, held, manifest.arena_bytes, "the arena")
         self.constants = self._copied(bundle.constants, "constants")
         self._exchanges = [self._uploaded(section) for section in sections(manifest, self.rank)]
@@ -266,10 +272,22 @@ class GpuRank:
             self.driver("cuGraphLaunch", graph, self.streams[0])
 
     def copy_in(self, address: int, value: Values) -> None:
-        """Enqueue a copy of an array (contiguous, alive until the device is waited for)."""
+        """Enqueue a copy of a contiguous array, through pinned memory: the array may be written afterwards."""
         if value.nbytes:
-            at = value.ctypes.data
-            self.driver("cuMemcpyHtoDAsync_v2", address, at, value.nbytes, self.streams[0])
+            with self._breaking():
+                self._staging.copy(address, value, self.streams[0])
+
+    def queued(self) -> None:
+        """Note that a step has been enqueued. Waits for the oldest where very many are under way."""
+        with self._breaking():
+            self._steps.look()
+            self._steps.add(self.streams[0])
+
+    def come_after(self, other: GpuRank) -> None:
+        """Let all that is enqueued from here on begin when the steps of another program of this rank are done."""
+        if event := other._steps.last:
+            with self._breaking():
+                self.driver("cuStreamWaitEvent", self.streams[0], event, 0)
 
     def copy_out(self, value: Values, address: int) -> None:
         """Enqueue a copy to an array."""
@@ -290,18 +308,29 @@ class GpuRank:
         """Wait for all streams. Raises RankError when something failed on the device."""
         with self._breaking():
             for stream in self.streams:
-                self.driver("cuStreamSynchronize", stream)
+                if code := self.driver.code("cuStreamSynchronize", stream):
+                    raise self._late(code)
+        self._steps.settled()
+        self._staging.settled()
+
+    def _late(self, code: int) -> RankError:
+        """Return the error of a step that was enqueued before: the driver does not tell which of its ops has failed."""
+        first, last = self.manifest.ops[:1], self.manifest.ops[1:][-1:]
+        where = " to ".join(str(op) for op in (*first, *last)) or "a step"
+        return RankError(
+            f"rank {self.rank} failed on its device, in {where}: {error_name('cuda', code)}"
+        )
 
     def reached(self) -> int:
-        """Return a number that changes as the device makes progress: which events have passed.
+        """Return a number that changes as the device makes progress: how many steps are done, which events have passed.
 
-        It is 0 once a graph is made, whose events may not be queried.
+        The events of a graph may not be queried, and do not count once there is one.
         """
-        if self.captured:
-            return 0
         query = self.driver.code
-        passed = [query("cuEventQuery", event) == 0 for event in self.events]
-        return sum(1 << k for k, done in enumerate(passed[:62]) if done)
+        events = [] if self.captured else self.events[:_SEEN]
+        passed = [query("cuEventQuery", event) == 0 for event in events]
+        steps = self._steps.passed() % (1 << 62 - _SEEN)
+        return (steps << _SEEN) + sum(1 << k for k, done in enumerate(passed) if done)
 
     def buffers(self, held: ExitStack, sizes: Sequence[int], what: str) -> list[int]:
         """Allocate device memory for inputs or outputs, until `held` is closed."""

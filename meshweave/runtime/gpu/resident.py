@@ -181,6 +181,7 @@ class DeviceBuffers:
         self._free = {}
         if free:
             self._attach()
+            self._driver("cuCtxSynchronize")  # steps that are under way may use it
         for address in free:
             self._driver.code("cuMemFree_v2", address)
         return len(free)
@@ -198,7 +199,7 @@ class DeviceBuffers:
 def run_placed(
     call: RankCall, buffers: DeviceBuffers, places: Places, given: Sequence[Values]
 ) -> None:
-    """Run a step once on one rank, on what lies where `places` says. given: the inputs of which the fresh are copied.
+    """Enqueue a step on one rank, on what lies where `places` says. given: the inputs of which the fresh are copied.
 
     Raises RankError, which names what failed.
     """

@@ -54,6 +54,9 @@ class GpuWorker(Server):
         self._programs: dict[int, _GpuProgram] = {}
         self._calls: dict[int, _GpuCall] = {}
         self._buffers: DeviceBuffers | None = None  # what Arrays lie in, from the first program on
+        self._queued: list[
+            RankCall
+        ] = []  # of which steps may be under way, those of each program after the one before
         self._link: socket.socket | None = None
 
     def serve(self, link: socket.socket) -> None:
@@ -65,6 +68,7 @@ class GpuWorker(Server):
         board = StatusBoard(mmap.mmap(files[0], StatusBoard.nbytes(self.nranks)), self.nranks)
         board.announce(self.rank)
         place = JobRank(self.rank, self.nranks, self._place.local_rank, message["store"])
+        self._wait()
         if self._buffers is not None:
             self._buffers.release()
         store = open_store(place)
@@ -81,6 +85,7 @@ class GpuWorker(Server):
 
     def _unload(self, message: dict[str, Any], payload: bytes, files: list[int]) -> dict[str, Any]:
         number = message["program"]
+        self._wait()
         for call in [n for n, made in self._calls.items() if made.program == number]:
             self._calls.pop(call).bound.close()
         self._programs.pop(number).rank.close()
@@ -99,6 +104,7 @@ class GpuWorker(Server):
         """Let go of a call, or of what Arrays of this process's starter lie in."""
         found = self._calls.pop(message["call"], None)
         if found is not None:
+            self._wait()
             found.bound.close()
         elif self._buffers is not None:
             self._buffers.drop(message["call"])
@@ -109,6 +115,7 @@ class GpuWorker(Server):
         program.rank.attach()
         start = time.perf_counter()
         with Progress(program.rank, program.board, self._give_up):
+            self._come_next(call.bound)
             if "places" in message:
                 assert self._buffers is not None
                 run_placed(call.bound, self._buffers, Places(*message["places"]), call.inputs)
@@ -116,10 +123,27 @@ class GpuWorker(Server):
                 call.bound.run(call.inputs, call.outputs)
         return {"seconds": time.perf_counter() - start}
 
+    def _come_next(self, call: RankCall) -> None:
+        """Let what a call is about to enqueue come behind the steps of all programs."""
+        if self._queued and self._queued[-1].rank is not call.rank:
+            call.rank.come_after(self._queued[-1].rank)
+        others = [other for other in self._queued if other.rank is not call.rank]
+        self._queued = [*others, call]
+
+    def _wait(self) -> None:
+        """Wait for all steps. Raises RankError when something has failed on the device."""
+        last = self._queued[-1:]
+        for call in self._queued:
+            call.rank.attach()
+            with Progress(call.rank, last[0].board, self._give_up):
+                call.wait()
+        self._queued = []
+
     def _fetch(self, message: dict[str, Any], payload: bytes, files: list[int]) -> dict[str, Any]:
         """Copy what lies under a number to memory that all ranks share, `room` bytes for each."""
         room, nbytes = message["room"], message["nbytes"]
         whole = np.frombuffer(mmap.mmap(files[0], room * self.nranks), np.uint8)
+        self._wait()
         assert self._buffers is not None
         self._buffers.fetch(message["number"], whole[room * self.rank :][:nbytes])
         return {}

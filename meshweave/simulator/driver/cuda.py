@@ -6,7 +6,7 @@ import ctypes
 from dataclasses import dataclass
 from typing import Any
 
-from meshweave.errors import MeshweaveError
+from meshweave.errors import MeshweaveError, RankError
 from meshweave.runtime.gpu.interface import (
     CAPABILITY_MAJOR,
     CAPABILITY_MINOR,
@@ -179,14 +179,25 @@ class RecordedCuda:
     def _copy(
         self, what: str, target: int, source: int, nbytes: int, stream: int | None
     ) -> int | None:
+        pinned = what == "copy to device" and self._pinned(source)
+        given = ctypes.string_at(source, nbytes) if pinned else b""
+
         def work() -> tuple[Any, Any]:
+            if pinned and ctypes.string_at(source, nbytes) != given:
+                raise RankError(
+                    f"race on rank {rank}: the host has written pinned memory, "
+                    f"{self._r.memory.describe(source)}, before {shown} has read it"
+                )
             ctypes.memmove(target, source, nbytes)
             return one_range(source, nbytes), one_range(target, nbytes)
 
-        names = (self._name(source), self._name(target))
-        return self._r.streams.submit(
-            stream, f"{what} {names[0]} -> {names[1]} {nbytes} bytes", work
-        )
+        names = ("host" if pinned else self._name(source), self._name(target))
+        rank, shown = self._r.rank, f"{what} {names[0]} -> {names[1]} {nbytes} bytes"
+        return self._r.streams.submit(stream, shown, work)
+
+    def _pinned(self, address: int) -> bool:
+        found = self._r.memory.find(address)
+        return found is not None and found.host
 
     def _name(self, address: int) -> str:
         """Return the name of the memory at an address; memory of the host has no name of its own."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from meshweave.errors import RankError
+from meshweave.errors import MeshweaveError, RankError
 from meshweave.simulator.driver.races import History, OperationAccess, Ranges
 
 Work = Callable[[], tuple[Ranges, Ranges]]  # does it; the bytes it has read and written
@@ -189,7 +189,7 @@ class Scheduler:
             self._post(entry)
             return 0
         if entry.work is not None:
-            self._note(entry, *entry.work())
+            self._note(entry, *_worked(entry, entry.work))
         stream.queue.popleft()
         entry.done = True
         self.executed.append(entry)
@@ -271,6 +271,18 @@ class Scheduler:
             lacking += [item.comm.ranks[member] for member in there]
         ranks = ", ".join(str(rank) for rank in sorted(set(lacking)))
         return f"waits for rank {ranks}"
+
+
+def _worked(entry: QueueEntry, work: Work) -> tuple[Ranges, Ranges]:
+    """Do the work of an entry. Raises RankError that says whose it is, where the error does not."""
+    try:
+        return work()
+    except MeshweaveError as error:
+        if not entry.where or entry.where in error.message:
+            raise
+        name = entry.what.partition("(")[0]
+        line = f"rank {entry.rank} failed in {name} at {entry.where}: {error.message}"
+        raise RankError(line) from None
 
 
 def _place(entry: QueueEntry) -> str:

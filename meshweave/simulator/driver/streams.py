@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from meshweave.errors import RankError
@@ -126,6 +126,17 @@ class RecordedStreams:
         if found is None:
             return INVALID_HANDLE
         return None if found.record is None or found.record.done else NOT_READY
+
+    def cuEventSynchronize(self, event: int) -> int | None:
+        found = self._r.find(event, Event)
+        if found is None:
+            return INVALID_HANDLE
+        last, rank = found.record, self._r.rank
+        if last is not None:
+            self._r.nccl.check_closed(rank)
+            self._r.block(lambda: last.done, f"{found.name} on {last.stream.name}")
+            self._host_knows(rank, last.clock)
+        return None
 
     def cuEventRecord(self, event: int, stream: int | None) -> int | None:
         found = self._r.find(event, Event)
@@ -266,13 +277,17 @@ class RecordedStreams:
         last = [stream.queue[-1] for stream in streams if stream.queue]
         names = " and ".join(stream.name for stream in streams)
         self._r.block(lambda: all(entry.done for entry in last), f"the end of {names}")
-        host = self._hosts.setdefault(rank, [])
         for stream in streams:
-            host += [0] * (len(stream.clock) - len(host))
-            _merge(host, stream.clock)
+            self._host_knows(rank, stream.clock)
         if all(self._awaited(stream) for stream in self._of_rank()):
             self._r.scheduler.forget(rank)
         return None
+
+    def _host_knows(self, rank: int, clock: Sequence[int]) -> None:
+        """Note that the host has waited for something, and so for all that was ordered before it."""
+        host = self._hosts.setdefault(rank, [])
+        host += [0] * (len(clock) - len(host))
+        _merge(host, clock)
 
     def _awaited(self, stream: Stream) -> bool:
         """Tell whether the host knows that all of a stream is done."""
@@ -287,7 +302,7 @@ class RecordedStreams:
         return null + [stream for stream in found if stream.rank == rank]
 
 
-def _merge(clock: list[int], other: tuple[int, ...] | list[int]) -> None:
+def _merge(clock: list[int], other: Sequence[int]) -> None:
     """Let a clock have seen what another has."""
     for index, count in enumerate(other):
         clock[index] = max(clock[index], count)

@@ -10,6 +10,7 @@ import time
 
 from runtime.gpu.numpy_kernels import NumpyKernels
 
+from meshweave.errors import RankError
 from meshweave.runtime.gpu import worker
 from meshweave.simulator.driver.move import move
 from meshweave.simulator.driver.recorder import InjectedFailure, Recorder
@@ -17,11 +18,13 @@ from meshweave.simulator.driver.replay import Scheduler
 
 
 class Kernels(NumpyKernels):
-    """What a test wants of a rank: MESHWEAVE_TEST says `sleep 1` or `exit 1` (of rank 1)."""
+    """What a test wants of a rank: MESHWEAVE_TEST says `sleep 1`, `exit 1` or `fail 1` (of rank 1)."""
 
     def launch(self, module, entry, grid, block, shared, parameters, rank, memory):
         what, _, which = os.environ.get("MESHWEAVE_TEST", "").partition(" ")
         if which == str(rank):
+            if what == "fail":
+                raise RankError("a kernel of a test fails")
             time.sleep(30) if what == "sleep" else os._exit(9)
         return super().launch(module, entry, grid, block, shared, parameters, rank, memory)
 

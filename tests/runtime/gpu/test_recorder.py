@@ -38,6 +38,7 @@ def test_the_sequence_of_a_step():
     assert executable.recorder.text(3) == "\n".join(
         [
             "s0: copy to device host -> in0 256 bytes",
+            "s0: record e2",  # behind it, the pinned memory is free again
             "s0: twice(in0, arena, 64) 4x1x1 of 64x1x1",
             "s0: record e0",
             "s1: wait e0",
@@ -45,6 +46,7 @@ def test_the_sequence_of_a_step():
             "s1: record e1",
             "s0: wait e1",
             "s0: plus_one(arena+256, out0, 64) 4x1x1 of 64x1x1",
+            "s0: record e3",  # the step is done
             "s0: copy to host out0 -> host 256 bytes",
         ]
     )
@@ -54,7 +56,7 @@ def test_only_the_last_call_is_kept():
     executable = engine().load(steps())
     for _ in range(3):
         executable.run(inputs())
-    assert len(executable.recorder.text(0).splitlines()) == 9
+    assert len(executable.recorder.text(0).splitlines()) == 11
     assert len(executable.recorder.scheduler.executed) == 18
 
 

@@ -9,14 +9,24 @@ import signal
 
 import numpy as np
 import pytest
+from runtime.gpu.numpy_kernels import NumpyKernels
 from runtime.gpu.programs import Launch, engine, program
+from runtime.gpu.test_mutations import BUNDLE
 from runtime.gpu.test_nccl import folder, ranks  # noqa: F401 (fixtures)
 
 import meshweave as mw
 from meshweave.api.program import Program
 from meshweave.errors import RankError
+from meshweave.layout import Mesh
+from meshweave.runtime.flight.board import StatusBoard
+from meshweave.runtime.gpu.call import RankCall
 from meshweave.runtime.gpu.engine import NcclEngine
-from meshweave.simulator.driver.recorder import InjectedFailure
+from meshweave.runtime.gpu.rank import GpuRank
+from meshweave.runtime.gpu.staging import InFlight
+from meshweave.runtime.processes.bootstrap import JobRank, MemoryStore
+from meshweave.simulator.driver.move import move
+from meshweave.simulator.driver.recorder import InjectedFailure, Recorder
+from meshweave.simulator.driver.replay import Scheduler
 from meshweave.simulator.engine import EmulateEngine
 
 RNG = np.random.default_rng(0)
@@ -176,3 +186,166 @@ def test_programs_of_several_engines_share_their_ranks_and_arrays(ranks):  # noq
     assert np.array_equal(np.asarray(three), 8 * np.arange(N))
     other.close()
     assert np.array_equal(np.asarray(one), 2 * np.arange(N))
+
+
+# Calls are queued: they return before the devices have done anything.
+
+
+def launched(made):
+    """How many kernels have run since the last call began."""
+    return sum("twice" in entry.what for entry in made.recorder.scheduler.executed)
+
+
+@pytest.mark.parametrize("seed", [None, 0, 1])
+def test_calls_are_queued_and_awaited_by_whoever_reads(seed):
+    made = engine(seed=seed).load(twice(1))
+    first = value = laid(np.arange(N, dtype="f4"), "x=1", "[_]")
+    for _ in range(5):
+        (value,) = made.run_arrays([value])
+        assert launched(made) == 0
+    assert made.recorder.calls[0].count("cuStreamSynchronize") == 0
+    assert np.array_equal(np.asarray(value), 32 * np.arange(N)) and launched(made) == 5
+    (again,) = made.run_arrays([first])
+    made.close()
+    assert np.array_equal(np.asarray(again), 2 * np.arange(N))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_queued_steps_of_several_streams_do_not_race(seed):
+    made = engine(seed=seed).load(BUNDLE)
+    mesh = Mesh.parse("x=2,y=2")
+    given = np.arange(4 * N, dtype="f4").reshape(2, 2, N)
+    shards = [given[m // 2, m % 2].copy() for m in range(4)]
+    found = []
+    for k in range(4):
+        rows = [shard + k for shard in shards]
+        array = mw.Array.from_shards(rows, mesh=mesh, layout="[_]", shape=(N,))
+        found.append(made.run_arrays([array]))
+    for k, results in enumerate(found):
+        for rank in range(4):
+            both = shards[rank % 2] + shards[rank % 2 + 2] + 2 * k
+            assert (results[0].shards[rank] == 2 * both + 1).all()
+            assert (results[1].shards[rank] == 2 * (both + 2)).all()
+    made.close()
+
+
+def written_between_calls(made, count=40):
+    """Give a call the same NumPy array again and again, with other values in it; return the results."""
+    given, found = np.zeros(N, "f4"), []
+    for k in range(count):
+        given[:] = k
+        found += made.run_arrays([given])
+    return [float(np.asarray(array)[-1]) for array in found]
+
+
+def test_numpy_inputs_may_be_written_after_a_call():
+    made = engine().load(twice(1))
+    assert written_between_calls(made) == [2.0 * k for k in range(40)]
+    assert made.recorder.calls[0].count("cuMemHostAlloc") == 2
+    assert "cuMemcpyHtoD_v2" not in made.recorder.calls[0]
+    made.close()
+    assert made.recorder.live() == []
+
+
+def test_pinned_memory_that_is_used_before_its_copy_has_landed_is_told(monkeypatch):
+    monkeypatch.setattr(InFlight, "wait_for", lambda self, start, end: None)
+    made = engine().load(twice(1))
+    line = r"^race on rank 0: the host has written pinned memory, m\d.*, before copy to device host -> in0 256 bytes"
+    with pytest.raises(RankError, match=line):
+        written_between_calls(made)
+    made.close()
+
+
+def test_large_inputs_go_through_a_small_ring(monkeypatch):
+    monkeypatch.setattr("meshweave.runtime.gpu.staging._ROOM", 1024)
+    monkeypatch.setattr("meshweave.runtime.gpu.staging._PIECE", 320)
+    port = [("f32", (1000,))]
+    steps = [Launch("twice", ("input", 0), ("output", 0), 1000)]
+    made = engine().load(program("x=1", [], port, port, steps))
+    found = [made.run_arrays([np.arange(1000, dtype="f4") + k])[0] for k in range(3)]
+    for k, array in enumerate(found):
+        assert np.array_equal(np.asarray(array), 2 * (np.arange(1000) + k))
+    made.close()
+
+
+def test_the_host_is_a_few_steps_ahead_at_most(monkeypatch):
+    monkeypatch.setattr("meshweave.runtime.gpu.rank.MOST_STEPS", 3)
+    made = engine().load(twice(1))
+    value = laid(np.ones(N, "f4"), "x=1", "[_]")
+    done = []
+    for _ in range(6):
+        (value,) = made.run_arrays([value])
+        done.append(made.ranks()[0].reached() >> 32)
+    assert done[:3] == [0, 0, 0] and done[3:] == sorted(done[3:]) and done[3] >= 1
+    assert (np.asarray(value) == 64).all()
+    made.close()
+
+
+class Failing(NumpyKernels):
+    """Kernels of which the third launch fails on the device."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def launch(self, module, entry, grid, block, shared, parameters, rank, memory):
+        self.count += 1
+        if self.count == 3:
+            raise RankError(f"{entry} reads outside of its memory")
+        return super().launch(module, entry, grid, block, shared, parameters, rank, memory)
+
+
+@pytest.mark.parametrize("how", ["read", "close", "run"])
+def test_what_a_queued_step_did_wrong_is_told_at_the_next_wait(how):
+    made = engine(kernels=Failing()).load(twice(1))
+    value = given = laid(np.ones(N, "f4"), "x=1", "[_]")
+    for _ in range(4):
+        (value,) = made.run_arrays([value])
+    line = r"^rank 0 failed in twice at test.mlir:twice: twice reads outside of its memory$"
+    with pytest.raises(RankError, match=line):
+        if how == "run":
+            made.run([[np.ones(N, "f4")]])
+        else:
+            np.asarray(value) if how == "read" else made.close()
+    with pytest.raises(RankError, match="its value is lost"):
+        np.asarray(value)
+    if how != "close":
+        assert (np.asarray(made.run_arrays([given])[0]) == 2).all()
+        made.close()
+    assert made.recorder.live() == []
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_programs_of_one_rank_take_turns(ordered):
+    """What one program leaves on the device another may read at once, if its stream waits for the first's."""
+    library = Recorder(1, NumpyKernels(), Scheduler(move, seed=0))
+    calls = []
+    for _ in range(2):
+        board, store = StatusBoard.private(1), MemoryStore(lambda ready, what: None)
+        rank = GpuRank(twice(1), JobRank(0, 1, 0), library, store, board.address(0))
+        calls.append(RankCall(rank, board, False))
+    first, second = calls
+    first.rank.copy_in(first.input(0), np.ones(N, "f4"))
+    first.step(first.inputs, first.outputs)
+    if ordered:
+        second.rank.come_after(first.rank)
+    second.step(first.outputs, second.outputs)
+    if ordered:
+        second.wait()
+        found = library.memory.view(0, second.output(0), 4 * N, "test").view("f4")
+        assert (found == 4).all()
+    else:
+        with pytest.raises(RankError):
+            second.wait()
+            first.wait()
+        assert "twice(" in str(library.error) and "nothing orders them" in str(library.error)
+
+
+def test_a_queued_step_that_fails_in_another_process_is_told_by_whoever_reads(ranks, monkeypatch):  # noqa: F811
+    monkeypatch.setenv("MESHWEAVE_TEST", "fail 1")
+    made = ranks.load(twice())
+    (value,) = made.run_arrays([laid(np.arange(N, dtype="f4"), "x=2", "[_]")])
+    with pytest.raises(
+        RankError, match=r"^rank 1 failed on its device, in twice at test.mlir:1:1: CUDA_ERROR"
+    ):
+        np.asarray(value)
