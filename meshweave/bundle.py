@@ -28,7 +28,7 @@ from meshweave.files.sections import Section
 from meshweave.files.whole import replacing
 from meshweave.layout import Layout, Mesh
 
-FORMAT = 13
+FORMAT = 14
 # NumPy has no bf16: its bits travel as uint16.
 NUMPY_DTYPES = {
     "f64": "float64", "f32": "float32", "f16": "float16", "bf16": "uint16",
@@ -68,6 +68,10 @@ class Port:
     layout:       where it lies, as text: "[x, _]".
     takes:        of an output: the input whose buffer it takes, which a call writes; None: it has its own.
     weight:       of an input that the program has itself: the SHA-256 of its global value, row-major; else empty.
+    length:       of an input that is a size which each call chooses: its name; else empty.
+    lengths:      of an input or output with such dims, whose shapes are those of the bounds: what each dim is, a name
+                  or a sum such as "n + 1", or ""; else no entries. merged: of an output how many dims, in order, are
+                  one for the user; no entries: each is.
     """
 
     name: str
@@ -77,6 +81,16 @@ class Port:
     layout: str
     takes: int | None = None
     weight: str = ""
+    length: str = ""
+    lengths: tuple[str, ...] = ()
+    merged: tuple[int, ...] = ()
+
+    def at(self, shape: Sequence[int]) -> Port:
+        """Return the port as a call has it that gives or gets this shape, in the dims that calls choose."""
+        if len(shape) != len(self.lengths):
+            return self
+        own = [n if name else size for n, name, size in zip(shape, self.lengths, self.global_shape)]
+        return replace(self, global_shape=tuple(own))
 
     @property
     def nbytes(self) -> int:

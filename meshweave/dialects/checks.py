@@ -77,7 +77,7 @@ def layout_fits(
         if mesh is not None and not all(mesh.has(name) for name in parsed.used_axes):
             mesh = _with_time_axes(mesh, op)
         if mesh is not None and not mesh.is_symbolic:
-            parsed.check(mesh, tuple(shape))
+            parsed.check(mesh, tuple(max(size, 0) for size in shape))  # an open size fits
     except LayoutError as error:
         return require(op, False, f"{what}: {error}")
     return True

@@ -12,7 +12,10 @@ from meshweave.ir.locations import parse_module
 
 
 def load_module(
-    path_or_text: "str | os.PathLike[str]", ctx: ir.Context, source_name: str | None = None
+    path_or_text: "str | os.PathLike[str]",
+    ctx: ir.Context,
+    source_name: str | None = None,
+    weights: bool = True,
 ) -> ir.Module:
     """Return the module of a program: a `func.func public @main` on linalg, tensor, arith, math and scf.
 
@@ -21,6 +24,7 @@ def load_module(
     path_or_text: a path, or the text: a `str` that names no file and has a line break, a bracket or a source_name.
     ctx:          a context of `dialects.context()` in which no op of an unregistered dialect is alive.
     source_name:  the name of the program in errors and locations; default: the path, or "-" for a text.
+    weights:      large constants become arguments; else they stay.
 
     Raises CompileError, `file:line:col: what is wrong`, for programs that cannot be read, parsed, verified or lowered.
     """
@@ -28,15 +32,18 @@ def load_module(
     name = source_name or name
     if not text.strip():
         raise CompileError("the program is empty", name)
-    return read_text(text, ctx, name)
+    return read_text(text, ctx, name, weights)
 
 
-def read_text(text: str, ctx: ir.Context, name: str) -> ir.Module:
+def read_text(text: str, ctx: ir.Context, name: str, weights: bool = True) -> ir.Module:
     """Return the module of a text, as `load_module` does; errors and locations call it `name`."""
-    read = load_stablehlo if is_stablehlo(text) else parse_module
-    module = read(text, ctx, name)
-    with ctx, ir.Location.unknown(ctx):
-        add_weights(module, text)
+    if is_stablehlo(text):
+        module = load_stablehlo(text, ctx, name, weights=weights)
+    else:
+        module = parse_module(text, ctx, name)
+    if weights:
+        with ctx, ir.Location.unknown(ctx):
+            add_weights(module, text)
     if "complex<" in text:
         with ctx, ir.Location.unknown(ctx):
             split_complex(module)

@@ -115,6 +115,22 @@ class Formula:
         factors = [factor for _, factor in self.terms]
         return all(factor > 0 for factor in factors) and self.const + sum(factors) >= 0
 
+    @classmethod
+    def parse(cls, text: str) -> Formula:
+        """Read what `str` gives. Raises ValueError for other text.
+
+        >>> Formula.parse("4*b*n - 1") == Formula(-1, ((("b", "n"), 4),))
+        True
+        """
+        found = Formula(0)
+        for part in text.replace(" - ", " + -").split(" + "):
+            words = part.removeprefix("-").split("*")
+            factor = int(words.pop(0)) if words[0].isdigit() else 1
+            if not all(word.isidentifier() for word in words):
+                raise ValueError(f"{text!r:.60} is no formula")
+            found = found.plus(cls.product(-factor if part.startswith("-") else factor, words))
+        return found
+
     def plus(self, other: Formula, times: int = 1) -> Formula:
         """Return the sum of this and a number of times another one."""
         terms = dict(self.terms)

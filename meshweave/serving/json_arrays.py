@@ -27,7 +27,9 @@ _RIGHT = {
 
 def described(port: Port, index: int, what: str) -> dict[str, Any]:
     """Return what a client must know of a port."""
-    return {"name": port_name(port, index, what), "shape": list(port.global_shape),
+    names = port.lengths or ("",) * len(port.global_shape)
+    shape = [own or size for own, size in zip(names, port.global_shape)]
+    return {"name": port_name(port, index, what), "shape": shape,
             "dtype": port.dtype, "layout": port.layout}  # fmt: skip
 
 
@@ -64,7 +66,7 @@ def _read(port: Port, name: str, value: object) -> np.ndarray[Any, Any]:
     """Return an argument as the program takes it. Raises UsageError that names it."""
     wanted = np.dtype(np.float32) if port.dtype == "bf16" else numpy_dtype(port.dtype)
     found = _npy(name, value) if isinstance(value, Mapping) else _lists(port, name, value, wanted)
-    if found.shape != port.global_shape:
+    if found.shape != port.at(found.shape).global_shape:
         raise UsageError(f"{name}: shape {_by(found.shape)}, {_by(port.global_shape)} is right")
     if found.dtype != wanted:
         raise UsageError(f"{name}: dtype {found.dtype}, {wanted} is right")

@@ -145,12 +145,26 @@ def _number(
     return read
 
 
+def _read_size(text: str) -> Any:
+    """Read an argument of --dim."""
+    return import_module("meshweave.api.lengths.text").BoundedSize.parse(text)
+
+
 def _add_program(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("file", metavar="FILE", help="the program; - reads standard input")
     add(
         "--mesh",
         help='axes and sizes, "x=2,y=2" (default: the program\'s own, or one rank); "auto=4": choose them',
+    )
+    add(
+        "--dim",
+        action="append",
+        type=_read_size,
+        default=[],
+        metavar="NAME=BOUND",
+        help='a size that each call chooses, up to a bound, where the program has ?: "n=4096"; "n=4096@0.1" for '
+        "dim 1 of argument 0",
     )
     add(
         "--profile",

@@ -26,7 +26,7 @@ def report_command(options: argparse.Namespace) -> int:
         StageDisplay(options.file, options.stage, quiet=options.json) as progress,
         ended_by_signals(),
     ):
-        source = read_text(options.file)
+        source = read_text(options.file, options.dim)
         report = _report(source, options, progress, strip=False)
         if options.svg is not None:
             before = _report(source, options, progress, strip=True)

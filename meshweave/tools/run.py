@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from meshweave.api.lengths.sized import program_of
+from meshweave.api.lengths.text import BoundedSize, bounded
 from meshweave.api.program import (
     STAGES,
     Program,
@@ -66,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
         StageDisplay(options.file, options.stage, quiet=options.json) as progress,
         ended_by_signals(),
     ):
-        source = open_program(options.file)
+        source = open_program(options.file, options.dim)
         if options.require_signature is not None:
             check_signature(source.bundle, source.name, options.require_signature)
         if options.check and source.bundle is not None:
@@ -109,7 +111,7 @@ def traced(path: str | None) -> Iterator[None]:
 def write_bundle(options: argparse.Namespace) -> int:
     """Run the command `compile`; return the exit status."""
     with StageDisplay(options.file, options.stage, quiet=False) as progress, ended_by_signals():
-        source = read_text(options.file)
+        source = read_text(options.file, options.dim)
         output = (
             options.output or f"{Path(options.file).stem if options.file != '-' else 'program'}.mwb"
         )
@@ -174,28 +176,37 @@ def _explained(source: ProgramFile, options: argparse.Namespace, progress: Progr
     return bundle
 
 
-def read_text(file: str) -> ProgramFile:
-    """Read a program from a file that holds text. Raises UsageError for a bundle."""
-    source = open_program(file)
+def read_text(file: str, dims: Sequence[BoundedSize] = ()) -> ProgramFile:
+    """Read a program from a file that holds text, as `open_program` does. Raises UsageError for a bundle."""
+    source = open_program(file, dims)
     if source.bundle is not None:
         raise UsageError(f"{source.name} is compiled already")
     return source
 
 
-def open_program(file: str) -> ProgramFile:
-    """Read a program's text, or a bundle. Raises MeshweaveError for what is neither."""
+def open_program(file: str, dims: Sequence[BoundedSize] = ()) -> ProgramFile:
+    """Read a program's text, or a bundle. Raises MeshweaveError for what is neither.
+
+    dims: the bounds of sizes that the text leaves open.
+    """
     if file == "-":
         name, data = read_bytes(file)
         if data.startswith(_ZIP):
-            return ProgramFile(name, bundle=Bundle.from_bytes(data, name))
+            return _of_bundle(Bundle.from_bytes(data, name), name, dims)
         source = separated(decoded(data, name), name)
     elif begins_with(file, _ZIP):
-        return ProgramFile(file, bundle=Bundle.read(file))
+        return _of_bundle(Bundle.read(file), file, dims)
     else:
         source = program_source(Path(file), named=True)
     if not source.text.strip():
         raise CompileError("the program is empty", source.name)
-    return ProgramFile(source.name, source)
+    return ProgramFile(source.name, bounded(source, dims))
+
+
+def _of_bundle(bundle: Bundle, name: str, dims: Sequence[BoundedSize]) -> ProgramFile:
+    if dims:
+        raise UsageError(f"--dim: {name} is compiled already, with its bounds")
+    return ProgramFile(name, bundle=bundle)
 
 
 def _bundle(
@@ -253,7 +264,7 @@ def load_program(source: ProgramFile, options: argparse.Namespace, progress: Pro
     else:
         _check_bundle(source, bundle, options)
     progress("load")
-    program = Program(bundle, _engine(bundle, options))
+    program = program_of(bundle, _engine(bundle, options))
     program.seconds["compile"] = time.perf_counter() - began
     return program
 
@@ -326,7 +337,7 @@ def _unsharded(
         )
     except MeshweaveError as error:
         raise type(error)(f"--check: the program does not compile for one rank: {error}") from None
-    with Program(bundle, engine_named(goal.engine, timeout=options.timeout)) as unsharded:
+    with program_of(bundle, engine_named(goal.engine, timeout=options.timeout)) as unsharded:
         return unsharded(*given)
 
 

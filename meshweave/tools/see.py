@@ -33,7 +33,7 @@ def check_command(options: argparse.Namespace) -> int:
         StageDisplay(options.file, options.stage, quiet=options.json) as progress,
         ended_by_signals(),
     ):
-        source = open_program(options.file)
+        source = open_program(options.file, options.dim)
         report = reasoned(source, options, progress)
     spent = spent_by(report, compiles=0 if source.bundle is not None else 1)
     found = budget.exceeded(spent)
@@ -77,11 +77,11 @@ def view_command(options: argparse.Namespace) -> int:
         StageDisplay(options.file, options.stage, quiet=False) as progress,
         ended_by_signals(),
     ):
-        source = open_program(options.file)
+        source = open_program(options.file, options.dim)
         page = _page(source, options, progress)
         other, name = None, ""
         if options.diff is not None:
-            with_other = open_program(options.diff)
+            with_other = open_program(options.diff, options.dim)
             other, name = reasoned(with_other, options, progress), os.path.basename(options.diff)
     text = replace(
         page, trace=trace, trace_name=options.trace or "", other=other, other_name=name

@@ -19,7 +19,7 @@ from meshweave.serving.work import ServerLimits
 from meshweave.tools.run import StageDisplay, ended_by_signals, load_program, open_program
 from meshweave.tools.sign import check_signature
 
-_OF_PROGRAMS = ("target", "chip", "flight", "graph", "share", "require_signature")
+_OF_PROGRAMS = ("target", "chip", "dim", "flight", "graph", "share", "require_signature")
 _OF_DECODERS = ("tokenizer", "slots")
 
 
@@ -52,7 +52,7 @@ def _arrays(
     """Load a program, and put the routes for arrays before it."""
     _refuse(options, _OF_DECODERS, "goes with a Python file whose function decoder returns a model")
     with StageDisplay(options.file, options.stage, quiet=False) as progress:
-        source = open_program(options.file)
+        source = open_program(options.file, options.dim)
         if options.require_signature is not None:
             check_signature(source.bundle, source.name, options.require_signature)
         program = load_program(source, options, progress)
@@ -88,5 +88,5 @@ def _decoder(
 def _refuse(options: argparse.Namespace, names: tuple[str, ...], why: str) -> None:
     """Raise UsageError for an option that means nothing here."""
     for name in names:
-        if getattr(options, name) not in (None, False):
+        if getattr(options, name):
             raise UsageError(f"--{name.replace('_', '-')} {why}")

@@ -25,6 +25,7 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ("meshweave comp", {"compile", "completion"}),
         ("meshweave run --engine n", {"nccl"}),
+        ("meshweave compile --di", {"--dim"}),
         ("meshweave compile --emit l", {"llvm"}),
         ("meshweave doctor --pro", {"--profile"}),
         ("meshweave run prod", {"product.mlir"}),

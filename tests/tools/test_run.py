@@ -395,6 +395,59 @@ def test_a_bundle_has_its_mesh_and_its_engine(tmp_path):
     failed(meshweave("compile", MLP / "mlp.mlir", "-o", tmp_path / "no" / "x"), 1, "cannot write")
 
 
+OPEN = """module {
+  "dist.mesh"() {sym_name = "mesh", axes = "dp=2, tp=2"} : () -> ()
+  func.func @main(%x: tensor<?x6xf32> {dist.layout = #dist.layout<"[dp, _]">}, %w: tensor<6x4xf32>)
+      -> (tensor<?x4xf32>, tensor<4xf32>) {
+    %c0 = arith.constant 0 : index
+    %z = arith.constant 0.0 : f32
+    %n = tensor.dim %x, %c0 : tensor<?x6xf32>
+    %e = tensor.empty(%n) : tensor<?x4xf32>
+    %f = linalg.fill ins(%z : f32) outs(%e : tensor<?x4xf32>) -> tensor<?x4xf32>
+    %p = linalg.matmul ins(%x, %w : tensor<?x6xf32>, tensor<6x4xf32>) outs(%f : tensor<?x4xf32>) -> tensor<?x4xf32>
+    %c = "dist.constrain"(%p) {layout = #dist.layout<"[dp, tp]">} : (tensor<?x4xf32>) -> tensor<?x4xf32>
+    %t = math.tanh %c : tensor<?x4xf32>
+    %k = arith.constant dense<1.0> : tensor<4xf32>
+    %r = linalg.reduce ins(%t : tensor<?x4xf32>) outs(%k : tensor<4xf32>) dimensions = [0]
+      (%a: f32, %b: f32) { %v = arith.addf %a, %b : f32 linalg.yield %v : f32 }
+    return %t, %r : tensor<?x4xf32>, tensor<4xf32>
+  }
+}
+"""
+
+
+def test_a_bundle_serves_every_size_up_to_its_bound(tmp_path):
+    """Of text with ? in it; three rows on two ranks, and one."""
+    (tmp_path / "open.mlir").write_text(OPEN)
+    bundle = tmp_path / "open.mwb"
+    done = meshweave("compile", tmp_path / "open.mlir", "--dim", "n=7", "-o", bundle)
+    assert done.status == 0, done.err
+    w = np.random.default_rng(0).standard_normal((6, 4)).astype(np.float32)
+    np.save(tmp_path / "w.npy", w)
+    for rows in (1, 3, 7):
+        x = np.random.default_rng(rows).standard_normal((rows, 6)).astype(np.float32)
+        y = np.tanh(x @ w)
+        for name, value in (("x", x), ("y", y), ("sum", 1 + y.sum(0))):
+            np.save(tmp_path / f"{name}.npy", value)
+        files = [tmp_path / f"{name}.npy" for name in ("x", "w", "y", "sum")]
+        done = meshweave("run", bundle, "--input", *files[:2], "--expect", *files[2:], "--json")
+        assert done.status == 0, done.err
+    np.save(tmp_path / "x.npy", np.zeros((8, 6), np.float32))
+    done = meshweave("run", bundle, "--input", *files[:2])
+    failed(done, 2, "dim 0 has size 8, n may be 1 to 7")
+
+
+def test_a_size_that_does_not_follow_from_the_arguments_is_refused(tmp_path):
+    text = """func.func @main(%x: tensor<?xf32>, %n: tensor<index>) -> tensor<?xf32> {
+      %k = tensor.extract %n[] : tensor<index>
+      %y = tensor.extract_slice %x[0] [%k] [1] : tensor<?xf32> to tensor<?xf32>
+      return %y : tensor<?xf32>
+    }"""
+    (tmp_path / "open.mlir").write_text(text)
+    done = meshweave("run", tmp_path / "open.mlir", "--dim", "n=7")
+    failed(done, 1, "open.mlir:3", "its sizes do not follow from those of the arguments")
+
+
 def test_compile_writes_beside_where_one_stands(tmp_path):
     done = real("meshweave", "compile", MLP / "mlp.mlir", "-o", tmp_path / "a.mwb")
     assert done.status == 0 and (tmp_path / "a.mwb").stat().st_mode & 0o777 == 0o644

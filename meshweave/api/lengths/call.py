@@ -133,7 +133,7 @@ class LengthsCompiled(Compiled):
                     *(leaves, self.lowered.specs, self._layouts, self._buffers, self.lowered.names)
                 )
             ]
-            rest = (*held, *counts)
+            rest = (*held, *counts, *self.program.weights)
             arrays = run_arrays(self._executable, [*values, *rest], len(rest))
         cuts = zip(self._results, arrays)
         return self.returned([result.cutter(sizes)(array.held) for result, array in cuts])
@@ -147,7 +147,7 @@ class LengthsCompiled(Compiled):
         ]
         sharded = (
             *(own or isinstance(a, Array) for a, own in zip(args, chosen)),
-            *(True for _ in self.captured), *(False for _ in self.dims),
+            *(True for _ in self.captured), *(False for _ in self.dims), *(True for _ in self.program.weights),
         )  # fmt: skip
         if not all(right) or not Dispatch.applies(self._executable, sharded):
             return self.call
@@ -157,7 +157,8 @@ class LengthsCompiled(Compiled):
         filled = [(k, f) for k, f in enumerate(self._buffers) if f is not None]
         moves = [(k, into.moves(np.shape(args[k]))) for k, into in filled]
         held = {k: into.array for k, into in filled}
-        rest = (*self.captured, *(np.asarray(sizes[dim.name], np.int64) for dim in self.dims))
+        counts = [np.asarray(sizes[dim.name], np.int64) for dim in self.dims]
+        rest = (*self.captured, *counts, *self.program.weights)
         cuts = [result.cutter(sizes) for result in self._results]
 
         def run(given: Sequence[Any]) -> Any:

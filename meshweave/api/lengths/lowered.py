@@ -125,7 +125,7 @@ def _masked(
 
     ctx = context(unregistered=True)
     with ctx:
-        modules = [load_module(text, ctx, "the function") for text in texts]
+        modules = [load_module(text, ctx, "the function", weights=False) for text in texts]
         family = compared(modules, sizes, dims)
         grow(modules[0], family)
         results = mask_lengths(modules[0], family)

@@ -7,6 +7,8 @@
 Nothing of StableHLO, CHLO, Shardy or MHLO is left. What we cannot lower is refused in one error that lists it all.
 """
 
+from collections.abc import Sequence
+
 from meshweave.errors import CompileError
 from meshweave.frontends.shardy.importer import (
     Meshes,
@@ -33,7 +35,7 @@ from meshweave.frontends.stablehlo.refusals import (
     refuse_unsupported,
 )
 from meshweave.frontends.stablehlo.scalars import scalarise
-from meshweave.frontends.stablehlo.sizes import settle_sizes
+from meshweave.frontends.stablehlo.sizes import set_sizes, settle_sizes
 from meshweave.frontends.weights import add_weights
 from meshweave.ir.bindings import PassManager, ir, stablehlo
 from meshweave.ir.locations import compile_error, location_text, parse_module
@@ -71,8 +73,16 @@ def is_stablehlo(text: str) -> bool:
     return any(word in text for word in ("stablehlo.", "chlo.", "sdy.", "mhlo.num_partitions"))
 
 
-def load_stablehlo(text: str, ctx: ir.Context, name: str) -> ir.Module:
+def load_stablehlo(
+    text: str,
+    ctx: ir.Context,
+    name: str,
+    shapes: Sequence[Sequence[int]] | None = None,
+    weights: bool = True,
+) -> ir.Module:
     """Return the module of `text`, pretty or generic, in the global view.
+
+    shapes: of the arguments of a program that leaves sizes open. weights: large constants become arguments.
 
     Raises CompileError for what is wrong or not supported.
     """
@@ -86,23 +96,33 @@ def load_stablehlo(text: str, ctx: ir.Context, name: str) -> ir.Module:
     ctx.allow_unregistered_dialects = True
     try:
         with ctx, ir.Location.unknown(ctx):
-            return _load(text, ctx, name)
+            return _load(text, ctx, name, shapes, weights)
     except ir.MLIRError as error:
         raise compile_error(error) from None
     finally:
         ctx.allow_unregistered_dialects = allowed
 
 
-def _load(text: str, ctx: ir.Context, name: str) -> ir.Module:
+def _load(
+    text: str,
+    ctx: ir.Context,
+    name: str,
+    shapes: Sequence[Sequence[int]] | None,
+    weights: bool,
+) -> ir.Module:
     refuse_early(text, name)
     module = parse_module(to_generic(text, name), ctx, name)
     if "stablehlo.composite" in text:
         _run(module, _COMPOSITES)
     main = entry_function(module)
+    if shapes is not None:
+        inline_calls(module, main)  # calls say the types of their arguments
+        set_sizes(main, shapes)
     settle_sizes(module, main, text)
     check_program(module)
     inline_calls(module, main)
-    add_weights(module, text)
+    if weights:
+        add_weights(module, text)
     if CAPTURED in text:
         add_captured(main, ops_named(module.operation, "stablehlo.custom_call"))
     ops = ops_by_name(module.operation)

@@ -75,7 +75,7 @@ def _check_type(type_: ir.Type, where: ir.Operation) -> None:
         return
     if not type_.has_static_shape:
         raise CompileError(
-            f"{type_}: dynamic shapes are not supported: export with fixed sizes",
+            f"{type_}: a size that is open: a fixed one is right, or a bound, as meshweave run --dim n=4096 gives it",
             location_text(where),
         )
     size = prod(type_.shape)

@@ -1,15 +1,25 @@
 """Work out the sizes inside a program whose arguments have known ones, as a call of what `jax.export` has exported."""
 
 import re
+from collections.abc import Sequence
 
 from meshweave.errors import CompileError
 from meshweave.frontends.stablehlo.inline import inline_calls
 from meshweave.ir.bindings import PassManager, ir
 from meshweave.ir.locations import location_text
-from meshweave.ir.ops import ops_named, producer
+from meshweave.ir.ops import body_of, ops_named, producer
 
 _OPEN = re.compile(r"tensor<[\dx]*\?")
 _REFINE = "builtin.module(stablehlo-refine-shapes,func.func(stablehlo-canonicalize-dynamism))"
+
+
+def set_sizes(main: ir.Operation, shapes: Sequence[Sequence[int]]) -> None:
+    """Give the arguments of `main` these shapes."""
+    kind = main.attributes["function_type"].value
+    for argument, shape in zip(body_of(main).arguments, shapes, strict=True):
+        argument.set_type(ir.RankedTensorType.get(shape, argument.type.element_type))
+    inputs = [argument.type for argument in body_of(main).arguments]
+    main.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, kind.results))
 
 
 def settle_sizes(module: ir.Module, main: ir.Operation, text: str) -> None:

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection
 
+from meshweave.dialects.dist import LENGTH
 from meshweave.errors import CompileError
 from meshweave.ir.bindings import ir
 from meshweave.ir.locations import location_text
 from meshweave.ir.trips import trips_around
 from meshweave.transforms.base import functions, ops_of, port_attrs, walk
-from meshweave.transforms.lengths.mask import LENGTH
 
 MAIN = "main"
 SMALLEST = 16  # ops from which on a call is worth its frame

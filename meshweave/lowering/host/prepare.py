@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 
 from meshweave.bundle import Port
-from meshweave.dialects.dist import COMPLEX, TAKES, UNSIGNED, WEIGHT
+from meshweave.dialects.dist import COMPLEX, LENGTH, LENGTHS, MERGED, TAKES, UNSIGNED, WEIGHT
 from meshweave.errors import CompileError
 from meshweave.hints.fast_paths import KERNEL, SWITCHES
 from meshweave.ir.attention import ATTENTION, spelled
@@ -225,8 +226,17 @@ def _port(name: str, type_: ir.Type, attrs: Mapping[str, ir.Attribute], op: ir.O
     takes = attrs[TAKES].value if TAKES in attrs else None
     element = f"{'u' if UNSIGNED in attrs else ''}{type_.element_type}"
     weight = attrs[WEIGHT].value if WEIGHT in attrs else ""
-    port = Port(name, element, tuple(whole.shape), shape, text, takes, weight)
+    port = Port(name, element, tuple(whole.shape), shape, text, takes, weight, *_lengths(attrs))
     return _complex(port) if COMPLEX in attrs else port
+
+
+def _lengths(attrs: Mapping[str, ir.Attribute]) -> tuple[str, tuple[str, ...], tuple[int, ...]]:
+    """Return what a port says of sizes that each call chooses."""
+    return (
+        attrs[LENGTH].value if LENGTH in attrs else "",
+        tuple(name.value for name in attrs[LENGTHS]) if LENGTHS in attrs else (),
+        tuple(attrs[MERGED]) if MERGED in attrs else (),
+    )
 
 
 def _complex(port: Port) -> Port:
@@ -236,4 +246,6 @@ def _complex(port: Port) -> Port:
     order = None if layout.order is None else tuple(f for f in layout.order if f[0] != last)
     own = Layout(layout.dims[:-1], layout.partial, order, layout.uneven)
     sizes = port.global_shape[:-1], port.local_shape[:-1]
-    return Port(port.name, f"complex<{port.dtype}>", *sizes, str(own), port.takes)
+    whole = Port(port.name, f"complex<{port.dtype}>", *sizes, str(own), port.takes)
+    merged = (*port.merged[:-1],) if port.merged else ()
+    return replace(whole, length=port.length, lengths=port.lengths[:-1], merged=merged)

@@ -55,6 +55,9 @@ def _port(port: Port) -> ir.DictAttr:
             "layout": ir.StringAttr.get(port.layout),
             **({"takes": i64(port.takes)} if port.takes is not None else {}),
             **({"weight": ir.StringAttr.get(port.weight)} if port.weight else {}),
+            **({"length": ir.StringAttr.get(port.length)} if port.length else {}),
+            **({"lengths": _texts(port.lengths)} if port.lengths else {}),
+            **({"merged": ir.DenseI64ArrayAttr.get(port.merged)} if port.merged else {}),
         }
     )
 
@@ -121,6 +124,9 @@ def _read_port(attr: ir.DictAttr) -> Port:
         tuple(attr["local_shape"]), attr["layout"].value,
         attr["takes"].value if "takes" in attr else None,
         attr["weight"].value if "weight" in attr else "",
+        attr["length"].value if "length" in attr else "",
+        tuple(name.value for name in attr["lengths"]) if "lengths" in attr else (),
+        tuple(attr["merged"]) if "merged" in attr else (),
     )  # fmt: skip
 
 

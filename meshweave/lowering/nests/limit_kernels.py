@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, NamedTuple
 
-from meshweave.dialects.dist import LayoutAttr
+from meshweave.dialects.dist import LENGTH, LENGTHS, LayoutAttr
 from meshweave.dialects.mw import TIMES
 from meshweave.ir.bindings import arith, ir
 from meshweave.ir.build import (
@@ -47,7 +47,6 @@ from meshweave.lowering.nests.kernel_ops import KernelWriter, read_kernels
 from meshweave.lowering.nests.kernels import ElementRef, FusedKernel, KernelNode
 from meshweave.targets import Goal
 from meshweave.transforms.base import Pass, port_attrs, walk
-from meshweave.transforms.lengths.mask import LENGTH, LENGTHS
 
 BLAS = ("f32", "f64")  # products whose loops may end early
 _BELOW = (int(arith.CmpIPredicate.ult), int(arith.CmpIPredicate.slt))

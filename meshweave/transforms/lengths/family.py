@@ -7,6 +7,7 @@ holds, the count that a mean divides by, say. Anything else that differs is refu
 from __future__ import annotations
 
 import math
+import re
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,8 @@ from meshweave.transforms.base import fail, walk
 
 EXTENTS = ("static_output_shape", "static_sizes")
 """Attributes that repeat sizes of types."""
+_HELD = re.compile(r"(dense_resource<\w+?[0-9a-f]{64})(?:_\d+)*>")
+"""A constant that lies elsewhere, known by its SHA-256."""
 _PACKED = {"f64": "d", "f32": "f", "f16": "e"}
 
 
@@ -92,6 +95,8 @@ def _compare(ops: Sequence[ir.Operation], sizes: Sequence[Sizes], family: Family
         values = [o.attributes.get(name) for o in ops]
         if name == "function_type" or all(value == values[0] for value in values):
             continue
+        if _is_one_weight(values):
+            continue
         if name in EXTENTS:
             family.extents[op.results[0], name] = _fitted_all(op, name, sizes, values)
             continue
@@ -116,6 +121,14 @@ def _compare(ops: Sequence[ir.Operation], sizes: Sequence[Sizes], family: Family
                 "sums of multiples of sizes, and one divided by such a sum, can be told for each call",
             )
         family.constants.append(counted)
+
+
+def _is_one_weight(values: Sequence[ir.Attribute | None]) -> bool:
+    """Tell whether constants are one weight, whose name MLIR has numbered when it read it again."""
+    if any(value is None or isinstance(value, ir.DenseElementsAttr) for value in values):
+        return False  # whose text has all elements
+    found = [_HELD.match(str(value)) for value in values]
+    return None not in found and len({one[1] for one in found if one is not None}) == 1
 
 
 def _fitted_all(

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from meshweave.dialects.dist import LayoutAttr
+from meshweave.dialects.dist import LENGTH, LENGTHS, MERGED, LayoutAttr
 from meshweave.ir.bindings import arith, ir
 from meshweave.ir.build import (
     DYNAMIC,
@@ -33,9 +33,6 @@ from meshweave.transforms.lengths.family import CountedConstant, Family
 from meshweave.transforms.partitioning.masking import mask
 from meshweave.transforms.propagation.bodies import captured_by, is_tensor
 from meshweave.transforms.propagation.rules import RuleTable
-
-LENGTH, LENGTHS = "dist.length", "dist.lengths"
-"""Attributes of @main: of an argument that is a size its name; of a result those of the sizes of its dims, or ""."""
 
 _FREE = ("tensor.empty", "arith.constant", "dist.constrain")
 
@@ -144,9 +141,11 @@ def _results(main: ir.Operation, family: Family, apart: SizesApart) -> list[list
         types.append(given.type)
         parts = [[part.size for part in one] for one in row]
         found.append([tuple(sizes) for sizes in parts])
-        names = [size if isinstance(size, str) else "" for sizes in parts for size in sizes]
+        names = ["" if isinstance(size, int) else str(size) for sizes in parts for size in sizes]
         if any(names):
-            mark[LENGTHS] = ir.ArrayAttr.get([ir.StringAttr.get(name) for name in names])
+            mark[LENGTHS] = _texts(names)
+        if len(names) > len(row):
+            mark[MERGED] = ir.DenseI64ArrayAttr.get([len(one) for one in row])
         if "dist.layout" in mark and len(names) > len(row):
             with at(main, f"result {k}"):
                 mark["dist.layout"] = _spread(LayoutAttr(mark["dist.layout"]), [*map(len, row)])
@@ -154,6 +153,10 @@ def _results(main: ir.Operation, family: Family, apart: SizesApart) -> list[list
     kind = main.attributes["function_type"].value
     main.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(kind.inputs, types))
     return found
+
+
+def _texts(names: Sequence[str]) -> ir.Attribute:
+    return ir.ArrayAttr.get([ir.StringAttr.get(name) for name in names])
 
 
 def _spread(attr: LayoutAttr, counts: Sequence[int]) -> ir.Attribute:
@@ -170,6 +173,10 @@ def _arguments(main: ir.Operation, family: Family) -> Ends:
     block, kind = body_of(main), main.attributes["function_type"].value
     scalar = tensor_type([], ir.IntegerType.get_signless(64))
     ports = port_attrs(main, "arg_attrs")
+    for value, mark in zip(block.arguments, ports):
+        if value in family.shapes:
+            named = family.shape(value)
+            mark[LENGTHS] = _texts([str(size) if size.terms else "" for size in named])
     added = [block.add_argument(scalar, main.location) for _ in family.dims]
     types = [*kind.inputs, *[scalar] * len(added)]
     main.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(types, kind.results))
