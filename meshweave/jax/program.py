@@ -94,7 +94,7 @@ def from_jax(
     made = one_of_all(leaves, dims, traced, lambda one: one.text)
     kept = [leaves[i] for i in made.traced[0].kept]
     shapes = tuple([leaf.shape if isinstance(leaf, ShapeDtype) else None for leaf in kept])
-    lengths = Lengths(dims, shapes, made.results)
+    lengths = Lengths(dims, shapes, made.results, made.bounded)
     whole = made.traced[0]._replace(text=made.text)
     return JaxProgram(jax, whole, engine, timeout, verify, began, lengths)
 

@@ -130,7 +130,7 @@ def from_torch(
     for leaf, index in zip(leaves, exported.inputs):
         if index is not None and isinstance(leaf, ShapeDtype):
             shapes[index] = leaf.shape
-    lengths = Lengths(dims, tuple(shapes), made.results)
+    lengths = Lengths(dims, tuple(shapes), made.results, made.bounded)
     return TorchLengths(exported, made.text, kind, where, engine, timeout, verify, chosen, lengths)
 
 

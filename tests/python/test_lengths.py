@@ -10,6 +10,7 @@ import pytest
 from depth import sampled
 
 import meshweave as mw
+from meshweave.api.lengths.memory import arena_growth
 from meshweave.errors import CompileError, MeshweaveError, UsageError
 from meshweave.frontends.python import tree
 from meshweave.layout.lengths import Dim, Formula, ShapeDtype, fitted, large_sizes, probes
@@ -601,3 +602,38 @@ def test_places_that_are_counted_from_no_offset_of_the_rank_compile() -> None:
     assert changed != text
     with mw.compile(changed):
         pass
+
+
+@pytest.mark.parametrize(("mesh", "layout"), [(None, None), ("dp=2, tp=2", "[dp, _]")])
+def test_the_arena_is_a_formula_of_the_bound(mesh: str | None, layout: str | None) -> None:
+    """It is held against what programs with other bounds take, of which the formula has not been made."""
+
+    def scores(x: Any, w: Any) -> Any:
+        return mw.softmax(x @ x.T, axis=-1) @ (x @ w) - mw.mean(x, axis=0), mw.sort(x @ w, axis=1)
+
+    def program(most: int) -> Any:
+        jitted = mw.jit(scores, mesh=mesh, in_layouts=(layout, None))
+        return jitted.lower(mw.ShapeDtype((mw.Dim("n", max=most), 8), "f32"), W).compile()
+
+    large = program(512)
+    growth = large.arena_growth()
+    assert growth.formula is not None and growth.divisor == 1
+    assert f"everything between, on a rank: {growth.formula} bytes" in large.explain()
+    for most in (192, 1024):
+        planned = program(most).program.bundle.manifest.arena_bytes
+        assert growth.formula.at({"n": most}) == planned > 0
+
+
+def test_growth_that_no_formula_gives_is_shown_as_it_is() -> None:
+    def stairs(sizes: Any) -> int:
+        return int(sizes["n"] ** 2 + 64 * (sizes["n"] // 100))
+
+    growth = arena_growth([mw.Dim("n", max=512)], stairs, 16)
+    assert growth is not None and growth.formula is None
+    assert str(growth).startswith("no formula of the sizes: 262,464 for n=512; ")
+    assert arena_growth([mw.Dim("n", max=40)], stairs, 16) is None
+    pair = [mw.Dim("b", max=8), mw.Dim("n", max=512)]
+    found = arena_growth(pair, lambda s: (6 * s["b"] * s["n"] ** 2 + s["n"]) // 2, 32)
+    assert found is not None and str(found).startswith(
+        "(6*b*n*n + n)/2 bytes, as planned for b=8, n=512; "
+    )

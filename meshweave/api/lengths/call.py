@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from meshweave.api.lengths.memory import ArenaGrowth, arena_growth
 from meshweave.api.lowered import Compiled, Lowered
+from meshweave.api.program import reported
 from meshweave.api.signature import check_fits
 from meshweave.bundle import Port, numpy_dtype
 from meshweave.errors import UsageError
 from meshweave.frontends.python.program import ArgumentSpec
+from meshweave.hints.fast_paths import as_choice
 from meshweave.layout import Layout, Mesh
 from meshweave.layout.lengths import Dim, Formula, Sizes, SizesOfDim
 from meshweave.runtime.arrays.array import Array, run_arrays
@@ -33,6 +36,8 @@ if TYPE_CHECKING:
     from meshweave.api.program import Program
 
 OpenShape = tuple[int | Dim, ...]
+_EVEN = 16  # elements of 4 bytes in a line: of buffers of such bounds none is rounded up
+_LONGEST = 1 << 18  # characters of a program that `explain` plans anew for some bounds
 
 
 @dataclass(frozen=True)
@@ -40,12 +45,14 @@ class Lengths:
     """Describe what calls of a program may choose.
 
     dims: the sizes; memory is planned for their bounds. shapes: of the arguments, with dims; None: as in `specs`.
-    results: the sizes of each dim of each result; the program has a dim for each of them.
+    results: the sizes of each dim of each result; the program has a dim for each of them. bounded: the text of the
+    program for other bounds; None where there is only what is compiled.
     """
 
     dims: tuple[Dim, ...]
     shapes: tuple[OpenShape | None, ...]
     results: Sequence[Sequence[SizesOfDim]]
+    bounded: Callable[[Sizes], str] | None = None
 
 
 class LengthsCompiled(Compiled):
@@ -62,7 +69,7 @@ class LengthsCompiled(Compiled):
         """Make it ready for calls. rest: what it is compiled for but for the kinds of arguments."""
         check_alone(lowered.mesh, f"{lowered.name}: sizes that each call chooses")
         super().__init__(lowered, program, seconds)
-        self.dims, self.shapes = lengths.dims, lengths.shapes
+        self.dims, self.shapes, self._bounded = lengths.dims, lengths.shapes, lengths.bounded
         self.chosen = tuple(dim.name for dim in self.dims)
         self._rest = rest
         self.is_closed = False
@@ -191,9 +198,31 @@ class LengthsCompiled(Compiled):
         for port, shape in zip(ports, [*shapes, *results], strict=True):
             nbytes = Formula(numpy_dtype(port.dtype).itemsize if port.takes is None else 0)
             total = total.plus(reduce(Formula.times, map(_formula, shape), nbytes))
-        said = f"arguments and results, whole: {total} bytes"
-        found = super().explain()
-        return found.extended(f"{said}\n")
+        said = [f"arguments and results, whole: {total} bytes"]
+        if self._bounded is not None and len(self.lowered.program.text) > _LONGEST:
+            said.append("everything between: arena_growth() says how it grows, and plans it anew")
+        elif (growth := self.arena_growth()) is not None:
+            said.append(f"everything between, on a rank: {growth}")
+        return super().explain().extended("\n".join([*said, ""]))
+
+    def arena_growth(self) -> ArenaGrowth | None:
+        """Return how the memory between arguments and results grows with the bounds; None where that is not known.
+
+        The program is planned anew for some smaller bounds.
+        """
+        bounded, lowered, mesh = self._bounded, self.lowered, self.program.mesh
+        if bounded is None:
+            return None
+
+        def nbytes(bounds: Sizes) -> int:
+            decided = reported(
+                *(bounded(bounds), lowered.name, mesh if mesh.axes else None, lowered.engine),
+                kernels=as_choice(lowered.kernels),
+                verify=False,
+            )
+            return decided.arena_bytes
+
+        return arena_growth(self.dims, nbytes, _EVEN * mesh.nranks)
 
     def close(self) -> None:
         """Release threads, processes and memory."""

@@ -50,7 +50,7 @@ def lower_lengths(
         return lower([at(leaf, sizes) for leaf in leaves])
 
     made = one_of_all(leaves, dims, trace, lambda lowered: lowered.program.text)
-    lengths = Lengths(tuple(dims), shapes, made.results)
+    lengths = Lengths(tuple(dims), shapes, made.results, made.bounded)
     program = replace(made.traced[0].program, text=made.text)
     return LengthsLowered(made.traced[0], program, lengths, compiled)
 
@@ -59,13 +59,14 @@ def lower_lengths(
 class OneOfAll(Generic[T]):
     """Hold the text of a program that serves all sizes.
 
-    sizes: those traced. traced: what was traced for each. results: as in `Lengths`.
+    sizes: those traced. traced: what was traced for each. results: as in `Lengths`. bounded: its text for other bounds.
     """
 
     sizes: Sequence[Sizes]
     traced: Sequence[T]
     text: str
     results: list[list[SizesOfDim]]
+    bounded: Callable[[Sizes], str]
 
 
 def one_of_all(
@@ -90,8 +91,13 @@ def one_of_all(
         if all(n % p or not n for n in same for p in large.values()):
             break  # no size of the program is by chance one of `large`, or has it as a factor
         fixed |= same
-    text, results = _masked([text_of(one) for one in traced], sizes, dims)
-    return OneOfAll(sizes, traced, text, results)
+    texts = [text_of(one) for one in traced]
+    text, results = _masked(texts, sizes, dims)
+
+    def bounded(bounds: Sizes) -> str:
+        return _masked(texts, sizes, [Dim(name, most) for name, most in bounds.items()])[0]
+
+    return OneOfAll(sizes, traced, text, results, bounded)
 
 
 TRIES = 3  # to find sizes that the program does not have by chance
