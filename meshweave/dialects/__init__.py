@@ -47,8 +47,8 @@ _IDLE: deque[tuple[ir.Context, int]] = deque(maxlen=2)
 
 
 @contextmanager
-def lent_context(small: bool) -> Iterator[ir.Context]:
-    """Lend a context like `context(unregistered=True)` to programs that are compiled one after another.
+def lent_context(small: bool, unregistered: bool = True) -> Iterator[ir.Context]:
+    """Lend a context like `context(unregistered)` to programs that are compiled one after another.
 
     Making a context takes as long as the passes on a small program. A returned context is lent again, to one program
     at a time and a limited number of times; not after an error, and not when it has held a program that is not small.
@@ -56,7 +56,8 @@ def lent_context(small: bool) -> Iterator[ir.Context]:
     try:
         ctx, uses = _IDLE.pop()
     except IndexError:
-        ctx, uses = context(unregistered=True), 0
+        ctx, uses = context(), 0
+    ctx.allow_unregistered_dialects = unregistered
     yield ctx
     if small and uses + 1 < _USES:
         _IDLE.append((ctx, uses + 1))

@@ -13,6 +13,7 @@ from itertools import combinations
 from typing import Any
 
 from meshweave.dialects.checks import layout_fits, mesh_of, require, same_type
+from meshweave.dialects.kept import kept_definition
 from meshweave.dialects.rows import mixed_rows
 from meshweave.errors import LayoutError
 from meshweave.ir.bindings import ext, ir
@@ -39,6 +40,7 @@ KINDS = ("sum", "max", "min", "prod", "avg")
 """Reductions that a partial value or a collective may name."""
 
 
+@kept_definition
 class Dist(ext.Dialect, name="dist"):
     """Say where tensors lie on a mesh of devices."""
 

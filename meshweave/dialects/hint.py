@@ -5,11 +5,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from meshweave.dialects.checks import ends_in, layout_fits, require, same_type
+from meshweave.dialects.kept import kept_definition
 from meshweave.dialects.rows import mixed_rows
 from meshweave.hints.keys import Hint, HintError
 from meshweave.ir.bindings import ext, ir
 
 
+@kept_definition
 class HintDialect(ext.Dialect, name="hint"):
     """Carry schedules, budgets and kernels that the programmer asks for."""
 

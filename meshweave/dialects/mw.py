@@ -16,6 +16,7 @@ from typing import Any
 
 from meshweave.dialects.checks import ends_in, in_module, require
 from meshweave.dialects.dist import I64Array, sorts
+from meshweave.dialects.kept import kept_definition
 from meshweave.dialects.rows import mixed_rows
 from meshweave.ir.attention import misfit as attention_misfit
 from meshweave.ir.bindings import ext, ir
@@ -27,6 +28,7 @@ TIMES = "times:"
 """Begins an argument of a collective that is a multiple of an input of the program: "times:3*64"."""
 
 
+@kept_definition
 class Mw(ext.Dialect, name="mw"):
     """Describe the program of one rank: kernels, their launches, collectives, and places in memory."""
 

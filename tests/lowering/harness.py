@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from meshweave.bundle import Bundle
-from meshweave.dialects import context
+from meshweave.dialects import lent_context
 from meshweave.ir.bindings import ir
 from meshweave.lowering import compile_program
 from meshweave.runtime.local.engine import LocalEngine
@@ -21,7 +21,7 @@ def compile_text(text: str, engine: str = "local") -> Bundle:
     """The bundle of a module's text; a function `@main` alone gets a mesh of one rank."""
     if "dist.mesh" not in text:
         text = f'"dist.mesh"() {{sym_name = "mesh", axes = "x=1"}} : () -> ()\n{text}'
-    with context(), ir.Location.unknown():
+    with lent_context(small=True, unregistered=False) as ctx, ctx, ir.Location.unknown():
         return compile_program(ir.Module.parse(text), engine)
 
 

@@ -27,7 +27,7 @@ from verify.recent import traced
 
 import meshweave as mw
 from meshweave.api.program import random_arguments
-from meshweave.dialects import context
+from meshweave.dialects import lent_context
 from meshweave.errors import CompileError, MeshweaveError
 from meshweave.ir.bindings import ir
 from meshweave.ir.locations import parse_module
@@ -398,7 +398,7 @@ def _group(name: str) -> str:
 
 def is_program(text: str) -> bool:
     """Whether a text can be read."""
-    with context() as ctx, ir.Location.unknown():
+    with lent_context(small=True, unregistered=False) as ctx, ctx, ir.Location.unknown():
         try:
             parse_module(text, ctx, "local")
         except MeshweaveError:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from meshweave.dialects import context
+from meshweave.dialects import lent_context
 from meshweave.frontends.load import load_module
 from meshweave.ir.bindings import ir
 from meshweave.ir.locations import parse_module
@@ -19,7 +19,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 @contextmanager
 def pair(text: str, pipeline: str = "dist-pipeline") -> Iterator[tuple[ir.Module, ir.Module]]:
     """The program, and what the passes make of it, in one context."""
-    with context() as ctx, ir.Location.unknown():
+    with lent_context(small=True, unregistered=False) as ctx, ctx, ir.Location.unknown():
         whole = load_module(text, ctx, "whole")
         local = copied(whole)
         run_pipeline(local, pipeline)
@@ -40,7 +40,7 @@ def texts(text: str) -> tuple[str, str]:
 
 def compared(whole: str, local: str) -> Answer:
     """What the check says of two texts."""
-    with context() as ctx, ir.Location.unknown():
+    with lent_context(small=True, unregistered=False) as ctx, ctx, ir.Location.unknown():
         return verify(parse_module(whole, ctx, "whole"), parse_module(local, ctx, "local"))
 
 
