@@ -9,12 +9,27 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
+class DeviceRates:
+    """Hold what the data sheet of a GPU promises: bytes a second of its memory, floating operations a second.
+
+    gpu: its name. f32, f64: without tensor cores; tensor: with them, by the type of the factors (dense, sums in f32).
+    """
+
+    gpu: str
+    memory: float
+    f32: float
+    f64: float
+    tensor: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True)
 class Chip:
     """Describe what code is made for.
 
     capability: of the GPUs. ptx: version of the PTX. processors: multiprocessors of the largest GPU. shared_bytes: of
     shared memory that a block may have. tensor_cores: whether our kernels for them run: asynchronous copies to shared
-    memory, and products of bf16, f16 and tf32.
+    memory, and products of bf16, f16 and tf32. threads, blocks: that a multiprocessor has at a time, at most. rates: of
+    a GPU with this chip; None: unknown here.
     """
 
     capability: tuple[int, int]
@@ -22,21 +37,37 @@ class Chip:
     processors: int
     shared_bytes: int
     tensor_cores: bool = True
+    threads: int = 2048
+    blocks: int = 32
+    rates: DeviceRates | None = None
+
+    @property
+    def reserved_bytes(self) -> int:
+        """Return the shared memory that each block has besides its own."""
+        return 1024 if self.capability >= (8, 0) else 0
 
 
 _SMALL, _LARGE, _LARGEST = 101_376, 166_912, 232_448
+_A100 = DeviceRates(
+    "A100 SXM 80 GB", 2.039e12, 19.5e12, 9.7e12,
+    (("f16", 312e12), ("bf16", 312e12), ("tf32", 156e12), ("f64", 19.5e12)),
+)  # fmt: skip
+_H100 = DeviceRates(
+    "H100 SXM", 3.35e12, 67e12, 34e12,
+    (("f16", 989e12), ("bf16", 989e12), ("tf32", 494e12), ("f64", 67e12)),
+)  # fmt: skip
 CHIPS = {
-    "sm_75": Chip((7, 5), "8.0", 72, 65_536, tensor_cores=False),
-    "sm_80": Chip((8, 0), "8.0", 108, _LARGE),
-    "sm_86": Chip((8, 6), "8.0", 84, _SMALL),
-    "sm_87": Chip((8, 7), "8.0", 16, _LARGE),
-    "sm_89": Chip((8, 9), "8.0", 142, _SMALL),
-    "sm_90": Chip((9, 0), "8.3", 132, _LARGEST),
-    "sm_90a": Chip((9, 0), "8.6", 132, _LARGEST),
+    "sm_75": Chip((7, 5), "8.0", 72, 65_536, False, 1024, 16),
+    "sm_80": Chip((8, 0), "8.0", 108, _LARGE, rates=_A100),
+    "sm_86": Chip((8, 6), "8.0", 84, _SMALL, threads=1536, blocks=16),
+    "sm_87": Chip((8, 7), "8.0", 16, _LARGE, threads=1536, blocks=16),
+    "sm_89": Chip((8, 9), "8.0", 142, _SMALL, threads=1536, blocks=24),
+    "sm_90": Chip((9, 0), "8.3", 132, _LARGEST, rates=_H100),
+    "sm_90a": Chip((9, 0), "8.6", 132, _LARGEST, rates=_H100),
     "sm_100": Chip((10, 0), "8.6", 148, _LARGEST),
     "sm_103": Chip((10, 3), "8.8", 160, _LARGEST),
-    "sm_120": Chip((12, 0), "8.7", 188, _SMALL),
-    "sm_121": Chip((12, 1), "8.8", 48, _SMALL),
+    "sm_120": Chip((12, 0), "8.7", 188, _SMALL, threads=1536, blocks=24),
+    "sm_121": Chip((12, 1), "8.8", 48, _SMALL, threads=1536, blocks=24),
 }
 """Each chip by its name. Code for one whose name ends in "a" runs on that capability alone, other code on later ones.
 """

@@ -60,6 +60,45 @@ class KernelRow(_Row):
 
 
 @dataclass(frozen=True)
+class LaunchRow(_Row):
+    """Describe what a program launches on a gpu at one or several places.
+
+    launches: at how many. grid, block: blocks and threads; 0 of a product of the library. registers: of a thread;
+    shared_bytes: of a block; blocks, occupancy: that a multiprocessor has at a time, and the share of its threads; None
+    where there is no machine code to tell. nbytes: of memory that a launch has to touch at least; flops: its floating
+    operations; seconds: that these two take at least by the GPU's data sheet, None where that is unknown; bound: by
+    "memory" or "arithmetic". where: its first place in the source.
+    """
+
+    kernel: str
+    launches: int
+    grid: int
+    block: int
+    registers: int | None
+    shared_bytes: int
+    blocks: int | None
+    occupancy: float | None
+    nbytes: int
+    flops: int
+    seconds: float | None
+    bound: str
+    where: str
+
+    def cells(self) -> tuple[str, ...]:
+        """Return the row of a table."""
+        known = self.registers is not None
+        shape = f"{self.grid:,} x {self.block}" if self.grid else ""
+        held = f"{self.blocks}, {100 * (self.occupancy or 0):.0f} %" if self.blocks else ""
+        least = "" if self.seconds is None else f"{1e6 * self.seconds:,.1f} us, {self.bound}"
+        return (
+            f"{self.kernel} ({self.launches} x)" if self.launches > 1 else self.kernel,
+            *(self.where, shape, f"{self.registers}" if known else ""),
+            *(human_bytes(self.shared_bytes) if known else "", held),
+            *(human_bytes(self.nbytes), f"{self.flops:,}", least),
+        )
+
+
+@dataclass(frozen=True)
 class Cause:
     """Name one thing that decides where a value lies: an "argument", "constraint", "result" or "op", and its place."""
 
@@ -254,6 +293,7 @@ class Report:
     state_bytes: what a step copies of the arguments that are donated.
     reasons:     why tensors move, and ops the whole program, where that was asked for.
     placement:   how it was placed, if it was.
+    launches:    what it launches on a gpu, where that was asked for.
     """
 
     peak_bytes: int
@@ -268,9 +308,11 @@ class Report:
     reasons: tuple[Reason, ...] = ()
     ops: tuple[OpRow, ...] = ()
     placement: Placement | None = None
+    launches: tuple[LaunchRow, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Return the report for JSON, with the keys that scripts rely on."""
+        launches = {"launches": [vars(row) for row in self.launches]} if self.launches else {}
         return {
             "peak_bytes": self.peak_bytes,
             "state_bytes": self.state_bytes,
@@ -279,6 +321,7 @@ class Report:
             "kernels": [row.as_dict() for row in self.kernels],
             "collectives": [row.as_dict() for row in self.collectives],
             "certificate": self.certificate.as_dict(),
+            **launches,
         }
 
     def tables(self) -> list[Any]:
@@ -305,10 +348,14 @@ class Report:
                 ("regions", "name,place,slices,order,width,intermediate", regions),
                 ("ledger", "hint,op,place,outcome,reason", ledger),
                 ("kernels", "op,place,kernel,why", kernels),
+                ("launches", _LAUNCHES, [row.cells() for row in self.launches]),
                 ("collectives", "op,axes,of,place,times,received", moved),
             )
             if rows
         ]
+
+
+_LAUNCHES = "kernel,place,grid x block,registers,shared,blocks on an SM,touches,flops,at least"
 
 
 def _table(title: str, columns: str, rows: Sequence[Iterable[str]]) -> Any:

@@ -4,10 +4,12 @@ import argparse
 import json
 import os
 import sys
+from dataclasses import replace
 
 from meshweave.api.program import Progress, lowered
 from meshweave.files.whole import write_text
 from meshweave.report import Moment, Report, human_bytes
+from meshweave.targets import CHIP
 from meshweave.tools.chart import Curve, memory_chart
 from meshweave.tools.run import (
     ProgramFile,
@@ -46,9 +48,13 @@ def _report(
         module,
         program,
     ):
+        from meshweave.lowering.gpu.roofline import launch_rows
         from meshweave.lowering.report import report_of
 
-        return report_of(module, program)
+        report = report_of(module, program)
+        if program.target != "gpu" or strip:
+            return report
+        return replace(report, launches=launch_rows(program, options.chip or CHIP))
 
 
 def picture(name: str, before: Report, after: Report) -> str:

@@ -28,9 +28,14 @@ def program(name: str) -> str | None:
     return str(found) if found else shutil.which(name)
 
 
+def has_llvm() -> bool:
+    """Tell whether the LLVM that makes PTX is installed."""
+    return importlib.util.find_spec("llvmlite") is not None
+
+
 def need_llvm() -> None:
     """Raise CompileError where the LLVM that makes PTX is not installed."""
-    if importlib.util.find_spec("llvmlite") is None:
+    if not has_llvm():
         raise CompileError(f"target gpu: llvmlite, which makes PTX, is not installed: {INSTALL}")
 
 
