@@ -314,6 +314,44 @@ def test_gradients_of_a_sort_move_as_much() -> None:
     np.testing.assert_array_equal(np.asarray(each(x, w)), wanted)
 
 
+@pytest.mark.parametrize("largest", [False, True])
+def test_most_of_a_row_in_order_is_what_a_sort_begins_with(largest: bool) -> None:
+    x = sample((3, 42), "float32", 5)
+    wanted = first(x, 1, 30, largest)
+    for mesh, layout in (("x=4", "[_, x]"), ("x=2, y=2", "[y, _*x]"), ("x=3", "[x, _]")):
+        pick = mw.jit(
+            lambda x: mw.top_k(x, 30, axis=1, largest=largest), mesh=mesh, in_layouts=(layout,)
+        )
+        values, places = map(np.asarray, pick(x))
+        np.testing.assert_array_equal(places, wanted)
+        np.testing.assert_array_equal(values, np.take_along_axis(x, wanted, 1))
+        moves = pick.lower(x).compile().program.bundle.manifest.collectives
+        assert {c.op for c in moves} <= {"merge", "exchange", "all_gather"}
+        assert ("merge" in {c.op for c in moves}) == (mesh != "x=3")
+
+
+def test_of_a_sort_no_more_is_put_in_order_than_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, counts, order = sample((5, 40), "float32", 6), [], sorting.order
+    monkeypatch.setattr(
+        sorting, "order", lambda b, k, d, n, how: [counts.append(n), order(b, k, d, n, how)][1]
+    )
+    for read, count in ((lambda s: s[:, :7], 7), (lambda s: s[1:, :9:2], 40), (lambda s: s, 40)):
+        made = mw.jit(lambda x, read=read: read(mw.sort(x, axis=1)))(x)
+        np.testing.assert_array_equal(np.asarray(made), read(np.sort(x, 1)))
+        assert counts.pop() == count and not counts
+
+
+def test_what_differs_is_found_where_it_lies() -> None:
+    x = np.random.default_rng(3).integers(0, 50, 512).astype(np.int32)
+    f = mw.jit(lambda x: mw.unique_all(x, size=64), mesh="x=4", in_layouts=("[x]",))
+    values, places, inverse, counts = map(np.asarray, f(x))
+    wanted = np.unique(x, return_index=True, return_inverse=True, return_counts=True)
+    for got, right in zip((values[:50], places[:50], inverse, counts[:50]), wanted, strict=True):
+        np.testing.assert_array_equal(got, right)
+    moves = f.lower(x).compile().program.bundle.manifest.collectives
+    assert max(c.bytes for c in moves) <= 512 * 8 // 2
+
+
 def test_what_is_sorted_in_uneven_pieces_is_reduced_without_their_padding() -> None:
     x = sample((3, 7), "float64", 5)
     x = np.where(np.isfinite(x), x, 3.0)

@@ -13,10 +13,17 @@ from meshweave.ir.build import (
     Values,
     dims_map,
     i64,
+    static_offsets,
+    static_sizes,
+    static_strides,
     tensor_type,
 )
 from meshweave.ir.ops import body_of, producer, terminator
 from meshweave.ir.scatters import scatter
+
+FEW = 8
+"""Elements of a row for each one that is wanted in order, from which on ranks look for their own first, and all gather
+what they have found. Else rows are sorted, of which ranks may have parts."""
 
 Precedes = Callable[[OpBuilder, Values], ir.Value]
 """Build an i1 that tells whether an element must come before another, from both of each tensor: x0, y0, x1, y1, ..."""
@@ -111,19 +118,53 @@ def sort(b: OpBuilder, values: Values, dim: int, how: Order) -> list[ir.Value]:
 def spread(op: ir.Operation) -> list[ir.Value]:
     """Make what an `mw.sort` does on one rank: find the places in order, and take the elements there.
 
-    What is sorted by the places of another sort is put there.
+    What is sorted by the places of another sort is put there. Where only the first elements are read no more are put in
+    order.
     """
     b, (dim, how), values = (
         OpBuilder.before(op),
         (op.attributes["dim"].value, Order.of(op)),
         list(op.operands),
     )
-    places = order(b, values[0], dim, values[0].type.shape[dim], how)
+    count = _first_read(op, dim)
+    places = order(b, values[0], dim, count, how)
     used = [any(True for _ in result.uses) for result in op.results]
+    if count < values[0].type.shape[dim]:
+        return [*[taken(b, v, places, dim) if on else v for v, on in zip(values, used)], places]
     if not used[0] and not used[-1] and are_places(values[0], dim):
         moved = [put(b, v, values[0], dim) if on else v for v, on in zip(values, used)]
         return [*moved, values[0]]
     return [*[taken(b, v, places, dim) if on else v for v, on in zip(values, used)], places]
+
+
+def _first_read(op: ir.Operation, dim: int) -> int:
+    """Return how many elements along `dim` are read of what a sort makes: all, or those that slices begin with."""
+    size: int = op.operands[0].type.shape[dim]
+    most = 0
+    for user in (use.owner.operation for result in op.results for use in result.uses):
+        if user.name != "tensor.extract_slice" or static_offsets(user)[dim] != 0:
+            return size
+        if static_strides(user)[dim] != 1:
+            return size
+        most = max(most, static_sizes(user)[dim])
+    return max(most, 1) if size else 0
+
+
+def first(b: OpBuilder, values: Values, dim: int, count: int, how: Order) -> list[ir.Value]:
+    """Make the first `count` elements of tensors in the order of the first of them, and their places, the last result.
+
+    Few are found where they lie; of more all is sorted, so that ranks may have parts of it.
+    """
+    if count * FEW <= values[0].type.shape[dim]:
+        places = order(b, values[0], dim, count, how)
+        return [*[taken(b, value, places, dim) for value in values], places]
+    made = []
+    for value in sort(b, values, dim, how):
+        shape = list(value.type.shape)
+        shape[dim] = count
+        type_ = tensor_type(shape, value.type.element_type)
+        made.append(b.extract_slice(value, type_, [0] * len(shape)))
+    return made
 
 
 _CASTS = ("arith.extsi", "arith.trunci", "arith.index_cast")

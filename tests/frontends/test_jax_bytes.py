@@ -188,6 +188,16 @@ def test_a_sort_of_columns_brings_whole_columns() -> None:
     assert moved == {"merge": 32 * 3 * 4}
 
 
+def test_the_gradient_of_a_sort_is_sorted_back() -> None:
+    x, w = np.random.default_rng(12).integers(-9, 9, (2, 64, 3)).astype("f4")
+    slope = jax.grad(lambda x, w: (jnp.sort(x, 0) * w).sum())
+    moved = runs(slope, x, w, mesh="x=2", layouts=("[x, _]", "[x, _]"))
+    assert moved == {"merge": 2 * 2 * 32 * 3 * 4}
+    slope = jax.grad(lambda x, w: (jnp.sort(x) * w).sum())
+    moved = runs(slope, x[:, 0], w[:, 0], mesh="x=4", layouts=("[x]", "[x]"))
+    assert moved == {"merge": 2 * 2 * 16 * 4}
+
+
 def test_a_reshape_goes_group_by_group() -> None:
     assert middle([4, 8, 8, 16], [4, 64, 4, 4]) == [4, 64, 16]
     assert middle([2, 6, 5], [3, 4, 5]) == [12, 5]

@@ -1,4 +1,4 @@
-"""Tell which tensors of StableHLO count 0, 1, 2, ... along one of their dims, however they are written."""
+"""Tell which tensors of StableHLO count 0, 1, 2, ... along one of their dims, in turn or in the order of a sort."""
 
 from typing import Any
 
@@ -6,6 +6,7 @@ import numpy as np
 
 from meshweave.ir.bindings import ir
 from meshweave.ir.ops import producer
+from meshweave.ir.sorting import are_places
 
 
 def counted_dim(value: ir.Value) -> int | None:
@@ -89,6 +90,36 @@ def _is_zero(value: ir.Value) -> bool:
     held = op.attributes["value"]
     splat = isinstance(held, ir.DenseIntElementsAttr) and held.is_splat
     return splat and int(held.get_splat_value().value) == 0
+
+
+def sorted_places(indices: ir.Value, dim: int) -> ir.Value | None:
+    """Return all places along `dim` in the order of a sort, of which `indices` holds each as a vector of its own."""
+    shape, value = list(indices.type.shape), indices
+    if not shape or shape[-1] != 1:
+        return None
+    while (made := producer(value)) is not None:
+        if are_places(value, dim):
+            return value if list(value.type.shape) == shape[:-1] else None
+        same = list(range(len(made.operands[0].type.shape))) if len(made.operands) else []
+        if made.name == "stablehlo.broadcast_in_dim":
+            if list(made.attributes["broadcast_dimensions"]) != same:
+                return None
+        elif made.name == "stablehlo.reshape":
+            if list(made.operands[0].type.shape) != shape[:-1]:
+                return None
+        elif made.name != "stablehlo.convert" or not _holds(made, dim):
+            return None
+        value = made.operands[0]
+    return None
+
+
+def _holds(convert: ir.Operation, dim: int) -> bool:
+    """Tell whether integers of another type hold all places along `dim`."""
+    (given,), (made,) = [v.type for v in convert.operands], [v.type for v in convert.results]
+    kinds = given.element_type, made.element_type
+    return all(isinstance(k, ir.IntegerType) for k in kinds) and (
+        given.shape[dim] <= 1 << (made.element_type.width - 1)
+    )
 
 
 _COUNTED = {

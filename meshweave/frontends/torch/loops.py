@@ -19,7 +19,8 @@ from meshweave.ir.locations import location_text
 from meshweave.ir.ops import body_of, is_used, move_body, ops_named, producer, replace_op
 from meshweave.ir.scans import scan
 from meshweave.ir.scatters import scatter
-from meshweave.ir.sorting import Order, order, sort, taken
+from meshweave.ir.sorting import FEW, Order, sort
+from meshweave.ir.sorting import first as first_of
 
 _Int, _Float = arith.CmpIPredicate, arith.CmpFPredicate
 _ASCENDING = {
@@ -92,8 +93,9 @@ def _sort(op: ir.Operation, b: OpBuilder) -> list[ir.Value]:
         count = shape[dim]
     if count == shape[dim]:
         return _sorted(b, inputs, dim, Order(descending=descends))
-    places = order(b, inputs[0], dim, count, Order(descending=descends))
-    made = [taken(b, value, places, dim) for value in inputs]
+    if count * FEW > shape[dim]:
+        return _sorted(b, inputs, dim, Order(descending=descends))
+    *made, _ = first_of(b, inputs, dim, count, Order(descending=descends))
     for slice_ in first:
         type_ = slice_.results[0].type
         number = ir.OpResult(slice_.operands[0]).result_number

@@ -26,7 +26,7 @@ from meshweave.ir.ops import producer
 from meshweave.ir.routines import LAPACK, RoutineCall
 from meshweave.ir.scans import SCAN, Scan
 from meshweave.ir.scatters import SCATTER, Scatter
-from meshweave.ir.sorting import ORDER, SORT
+from meshweave.ir.sorting import FEW, ORDER, SORT
 from meshweave.layout.factors import (
     FOUND,
     JOINED,
@@ -68,9 +68,6 @@ KNOWN_WHOLE = (
     "tensor.generate",
 )
 """Ops that are known to need whole tensors, or to make them: no remark about these."""
-FEW = (
-    8  # times as many elements as are wanted in order, from which on ranks look for their own first
-)
 MOST_PIECES = 8  # tensors side by side of which a rank takes each element from one
 ITEM_BITS = {"index": 64, "complex<f32>": 64, "complex<f64>": 128}
 

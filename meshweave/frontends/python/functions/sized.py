@@ -12,7 +12,8 @@ from meshweave.frontends.python.functions.index import take
 from meshweave.frontends.python.functions.logic import less, not_equal
 from meshweave.frontends.python.functions.manipulate import concat, reshaped
 from meshweave.frontends.python.functions.reduce import cumulative_sum
-from meshweave.frontends.python.functions.sort import argsort
+from meshweave.frontends.python.functions.reduce import sum as total
+from meshweave.frontends.python.functions.sort import argsort, put_back
 from meshweave.frontends.python.functions.update import Reach, put_at
 from meshweave.frontends.python.tracer import ArrayLike, Tracer, tensor, tracing
 
@@ -49,12 +50,12 @@ def nonzero(x: ArrayLike, /, *, size: int | None = None, fill_value: int = 0) ->
     if not value.ndim:
         fail("nonzero: x has no dims, at least 1 is right")
     holds = e.astype(reshaped(value, (value.size,)), bool_)
-    numbers = _kept(iota(holds.shape, 0, int64), _rank(holds), holds, full((count,), -1))
+    numbers, there = _places(holds, _rank(holds), count)
     found, rest = [], value.size
     for n in value.shape:
         rest = rest // max(n, 1)
         own = e.remainder(e.floor_divide(numbers, max(rest, 1)), max(n, 1))
-        found.append(e.where(less(numbers, 0), fill_value, own))
+        found.append(e.where(there, own, fill_value))
     return tuple(found)
 
 
@@ -112,12 +113,17 @@ def _rank(first: Tracer) -> Tracer:
     return e.subtract(cumulative_sum(e.astype(first, int64)), 1)
 
 
-def _kept(values: Tracer, rank: Tracer, holds: Tracer | None, into: Tracer) -> Tracer:
-    """Put values at their ranks into a vector, those for which `holds` is true, as far as it goes."""
-    if not values.size or not into.size:
-        return into
-    places = rank if holds is None else e.where(holds, rank, into.size)
-    return put_at(into, values, [places], _along(into, values), "set")
+def _places(holds: Tracer, rank: Tracer, count: int) -> tuple[Tracer, Tracer]:
+    """Return where the first `count` elements are that hold, as int64, and for each of these whether there is one.
+
+    rank: as of `_rank`. Each rank of a mesh counts its own, and all add up what is found.
+    """
+    every, none = iota(holds.shape, 0, int64), zeros((count,), dtype=int64)
+    if not holds.size or not count:
+        return none, zeros((count,), dtype=bool_)
+    places = e.where(holds, rank, count)
+    made = put_at(none, every, [places], _along(none, every), "add")
+    return made, less(iota((count,), 0, int64), total(e.astype(holds, int64)))
 
 
 def _along(into: Tracer, values: Tracer) -> Reach:
@@ -139,9 +145,10 @@ def _unique(
     first = concat([ones((1,), dtype=bool_), not_equal(row[1:], row[:-1])])
     rank = _rank(first)
     fill = row[0] if fill_value is None else e.astype(tensor(fill_value), value.dtype)
-    values = _kept(row, rank, first, e.add(zeros((count,), dtype=value.dtype), fill))
-    indices = _kept(order, rank, first, none)
-    inverse = _kept(rank, order, None, zeros((n,), dtype=int64))
+    places, there = _places(first, rank, count)
+    values = e.where(there, take(row, places), fill)
+    indices = e.where(there, take(order, places), none)
+    inverse = put_back(rank, order, 0)
     one = ones((n,), dtype=int64)
     counts = put_at(none, one, [rank], _along(none, one), "add") if count else none
     return UniqueAllResult(values, indices, reshaped(inverse, value.shape), counts)

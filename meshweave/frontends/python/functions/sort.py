@@ -11,6 +11,7 @@ from meshweave.frontends.python.functions.index import take_along_axis
 from meshweave.frontends.python.functions.manipulate import axis_of
 from meshweave.frontends.python.tape import primitive
 from meshweave.frontends.python.tracer import ArrayLike, Tracer, tensor, tracing
+from meshweave.ir.sorting import FEW
 
 
 def argsort(
@@ -42,6 +43,10 @@ def top_k(
     dim = axis_of("top_k", axis, value.ndim)
     if not 0 <= k <= value.shape[dim]:
         fail(f"top_k: k is {k}, and there are {value.shape[dim]} elements along dim {dim}")
+    if k * FEW > value.shape[dim]:
+        first = (*[slice(None)] * dim, slice(k))
+        made, places = _sorted(value, dim, largest)
+        return made[first], places[first]
     places = _places(value, dim, k, largest)
     return take_along_axis(value, places, axis=dim), places
 

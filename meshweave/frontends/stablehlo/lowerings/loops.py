@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from meshweave.errors import CompileError
-from meshweave.frontends.stablehlo.counted import counted_dim
+from meshweave.frontends.stablehlo.counted import counted_dim, sorted_places
 from meshweave.frontends.stablehlo.put import lower_known_window
 from meshweave.ir.bindings import arith, ir, stablehlo
 from meshweave.ir.build import (
@@ -23,6 +23,7 @@ from meshweave.ir.build import (
 from meshweave.ir.locations import location_text
 from meshweave.ir.ops import body_of, move_body, producer, replace_op
 from meshweave.ir.scatters import scatter
+from meshweave.ir.sorting import Order, sort
 
 _Cmp = arith.CmpIPredicate
 
@@ -48,6 +49,13 @@ def lower_scatter(op: ir.Operation) -> None:
     b, reducer, numbers = OpBuilder.before(op), body_of(op), _numbers_of(op)
     if lower_known_window(op, numbers, lambda inner, s: apply_reducer(inner, reducer, s)[0]):
         return
+    if count == 1 and (back := _put_back(b, numbers, indices, updates[0])) is not None:
+
+        def combined(inner: OpBuilder, pair: list[ir.Value]) -> ir.Value:
+            return apply_reducer(inner, reducer, pair[:2])[0]
+
+        replace_op(op, [b.elementwise([inputs[0], back], b.empty(inputs[0].type), combined)])
+        return
     windows = _ScatterWindows(op, numbers, list(inputs[0].type.shape), list(updates[0].type.shape))
     starts = [c for c in windows.components(b, indices) if isinstance(c, ir.Value)]
 
@@ -61,6 +69,26 @@ def lower_scatter(op: ir.Operation) -> None:
     every = list(range(len(windows.updates)))
     rows = [*[windows.scattered] * len(starts), *[every] * count]
     replace_op(op, scatter(b, [*starts, *updates], rows, inputs, windows.to, update))
+
+
+def _put_back(b: OpBuilder, numbers: Any, indices: ir.Value, update: ir.Value) -> ir.Value | None:
+    """Return the elements of an update at the places of a sort, each of which is there once; None for others.
+
+    Elements in order of these places are where they belong: that is a sort too.
+    """
+    if len(numbers.scattered_dims_to_operand_dims) != 1 or list(numbers.update_window_dims):
+        return None
+    (dim,), ndim = numbers.scattered_dims_to_operand_dims, len(update.type.shape)
+    others = [d for d in range(ndim) if d != dim]
+    batch = numbers.input_batching_dims, numbers.scatter_indices_batching_dims
+    if any(list(row) != others for row in batch) or numbers.index_vector_dim != ndim:
+        return None
+    places = sorted_places(indices, dim)
+    if places is None:
+        return None
+    i32 = tensor_type(list(update.type.shape), ir.IntegerType.get_signless(32))
+    keys = places if places.type == i32 else b.one("stablehlo.convert", i32, places)
+    return sort(b, [keys, update], dim, Order())[1]
 
 
 def _numbers_of(op: ir.Operation) -> Any:

@@ -2,11 +2,12 @@
 
 import math
 
+from meshweave.frontends.stablehlo.counted import counted_dim
 from meshweave.frontends.stablehlo.lowerings.loops import apply_reducer
 from meshweave.ir.bindings import ir
 from meshweave.ir.build import OpBuilder, Values, tensor_type
 from meshweave.ir.ops import body_of, producer, replace_op, terminator
-from meshweave.ir.sorting import Order, order, sort, sorted_rows, taken
+from meshweave.ir.sorting import Order, first, sort, sorted_rows
 
 
 def lower_sort(op: ir.Operation) -> None:
@@ -18,7 +19,7 @@ def lower_sort(op: ir.Operation) -> None:
     known = _order(comparator)
     if known is not None and shape:
         key, how = known
-        moved = [k for k in range(len(inputs)) if k != key and not _counts(inputs[k], dim)]
+        moved = [k for k in range(len(inputs)) if k != key and counted_dim(inputs[k]) != dim]
         *made, places = sort(b, [inputs[k] for k in (key, *moved)], dim, how)
         found = dict(zip((key, *moved), made, strict=True))
         for k in set(range(len(inputs))) - set(found):
@@ -30,14 +31,6 @@ def lower_sort(op: ir.Operation) -> None:
         return apply_reducer(inner, comparator, pairs)[0]
 
     replace_op(op, sorted_rows(b, inputs, dim, precedes))
-
-
-def _counts(value: ir.Value, dim: int) -> bool:
-    """Tell whether a tensor holds the places along a dim: in an order they are that order itself."""
-    made = producer(value)
-    if made is None or made.name != "stablehlo.iota":
-        return False
-    return bool(ir.IntegerAttr(made.attributes["iota_dimension"]).value == dim)
 
 
 def _as(b: OpBuilder, places: ir.Value, type_: ir.Type) -> ir.Value:
@@ -117,9 +110,9 @@ def lower_top_k(op: ir.Operation) -> None:
     dim, count = len(value.type.shape) - 1, best.type.shape[-1]
     element, b = value.type.element_type, OpBuilder.before(op)
     unsigned = isinstance(element, ir.IntegerType) and element.is_unsigned
-    places = order(b, value, dim, count, Order(True, True, unsigned))
+    largest, places = first(b, [value], dim, count, Order(True, True, unsigned))
     kind = tensor_type(list(found.type.shape), found.type.element_type)
-    replace_op(op, [taken(b, value, places, dim), _as(b, places, kind)])
+    replace_op(op, [largest, _as(b, places, kind)])
 
 
 LOWER = {"stablehlo.sort": lower_sort, "chlo.top_k": lower_top_k}
