@@ -28,7 +28,7 @@ from meshweave.files.sections import Section
 from meshweave.files.whole import replacing
 from meshweave.layout import Layout, Mesh
 
-FORMAT = 14
+FORMAT = 15
 # NumPy has no bf16: its bits travel as uint16.
 NUMPY_DTYPES = {
     "f64": "float64", "f32": "float32", "f16": "float16", "bf16": "uint16",
@@ -68,7 +68,7 @@ class Port:
     layout:       where it lies, as text: "[x, _]".
     takes:        of an output: the input whose buffer it takes, which a call writes; None: it has its own.
     weight:       of an input that the program has itself: the SHA-256 of its global value, row-major; else empty.
-    length:       of an input that is a size which each call chooses: its name; else empty.
+    length:       of an input that is a size which each call chooses: its name; else empty. least: the least it may be.
     lengths:      of an input or output with such dims, whose shapes are those of the bounds: what each dim is, a name
                   or a sum such as "n + 1", or ""; else no entries. merged: of an output how many dims, in order, are
                   one for the user; no entries: each is.
@@ -82,6 +82,7 @@ class Port:
     takes: int | None = None
     weight: str = ""
     length: str = ""
+    least: int = 1
     lengths: tuple[str, ...] = ()
     merged: tuple[int, ...] = ()
 

@@ -1,5 +1,6 @@
 // RUN: meshweave run %s --dim n=11 --check --json | filecheck %s
-// RUN: meshweave compile %s --dim n=11@0.0 -o %t.mwb
+// RUN: meshweave compile %s --dim n=2..11@0.0 -o %t.mwb
+// RUN: not meshweave compile %s --dim n=12..11 -o %t.mwb 2>&1 | filecheck %s --check-prefix=LEAST
 // RUN: meshweave run %t.mwb | filecheck %s --check-prefix=BUNDLE
 // RUN: not meshweave run %s 2>&1 | filecheck %s --check-prefix=OPEN
 // RUN: not meshweave run %s --dim m=11 2>&1 | filecheck %s --check-prefix=OTHER
@@ -11,6 +12,7 @@
 
 // CHECK: "max_abs_err": 0.0
 // BUNDLE: on 2 ranks
+// LEAST: Dim n: min=12, a number from 1 to 11 is right
 // OPEN: run_sizes.mlir: dim 0 of argument 0 is open (n): a bound is right, --dim n=4096
 // OTHER: --dim m: no ? is called so: say which, "m=11@0.0"; it has 0.0 (n)
 // PLACE: --dim m: argument 1 has no ? at dim 0; it has 0.0 (n)

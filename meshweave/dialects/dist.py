@@ -31,9 +31,10 @@ WEIGHT = (
 )
 """Attributes of an argument that may be written ("preferred" or "required"), and of the result that takes its buffer,
 with the argument's number."""
-LENGTH, LENGTHS, MERGED = "dist.length", "dist.lengths", "dist.merged"
-"""Attributes of sizes that each call chooses: of an argument that is one its name; of an argument or result with such
-dims what each dim is, a name or a sum such as "n + 1", or ""; of a result how many dims make one that its user sees."""
+LENGTH, LEAST, LENGTHS, MERGED = "dist.length", "dist.least", "dist.lengths", "dist.merged"
+"""Attributes of sizes that each call chooses: of an argument that is one its name, and the least that it may be; of an
+argument or result with such dims what each dim is, a name or a sum such as "n + 1", or ""; of a result how many dims
+make one that its user sees."""
 DONATIONS = "dist.donations"
 """Attribute of the module: what became of each donation."""
 KINDS = ("sum", "max", "min", "prod", "avg")

@@ -26,7 +26,8 @@ SMALL = 5  # the least prime that programs are traced for, where bounds have roo
 class Dim:
     """Name a size that each call of a program may choose.
 
-    name: what errors call it. max: the largest that a call may choose; the least is 1. Raises UsageError for others.
+    name: what errors call it. max: the largest that a call may choose. min: the least; `x[:4]` is there for all sizes
+    from 4 on. Raises UsageError for others.
 
     >>> import numpy as np
     >>> import meshweave as mw
@@ -38,15 +39,26 @@ class Dim:
 
     name: str
     max: int
+    min: int = 1
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not re.fullmatch(r"[A-Za-z_]\w*", self.name, re.ASCII):
             raise UsageError(f"Dim: name {self.name!r:.40}: an identifier is right")
         if isinstance(self.max, bool) or not isinstance(self.max, int) or self.max < 1:
             raise UsageError(f"Dim {self.name}: max={self.max!r:.40}, a number from 1 on is right")
+        if isinstance(self.min, bool) or self.min not in range(1, self.max + 1):
+            raise UsageError(
+                f"Dim {self.name}: min={self.min!r:.40}, a number from 1 to {self.max} is right"
+            )
+
+    @property
+    def sizes(self) -> range:
+        """Return the sizes that a call may choose."""
+        return range(self.min, self.max + 1)
 
     def __repr__(self) -> str:
-        return f"Dim({self.name!r}, max={self.max})"
+        least = f", min={self.min}" if self.min != 1 else ""
+        return f"Dim({self.name!r}, max={self.max}{least})"
 
 
 @dataclass(frozen=True)
@@ -103,17 +115,10 @@ class Formula:
         """Tell whether this is a number times one size or several."""
         return not self.const and len(self.terms) == 1
 
-    @property
-    def is_sum(self) -> bool:
+    def is_sum(self, dims: Sequence[Dim]) -> bool:
         """Tell whether this is a sum of multiples of sizes, and a number, which is never less than 0."""
-        sizes = all(len(names) == 1 for names, _ in self.terms)
-        return bool(self.terms) and sizes and self.is_never_negative
-
-    @property
-    def is_never_negative(self) -> bool:
-        """Tell whether this is at least 0 for all sizes, each of which is at least 1."""
-        factors = [factor for _, factor in self.terms]
-        return all(factor > 0 for factor in factors) and self.const + sum(factors) >= 0
+        rising = all(len(names) == 1 and factor > 0 for names, factor in self.terms)
+        return bool(self.terms) and rising and self.least(dims) >= 0
 
     @classmethod
     def parse(cls, text: str) -> Formula:
@@ -130,6 +135,15 @@ class Formula:
                 raise ValueError(f"{text!r:.60} is no formula")
             found = found.plus(cls.product(-factor if part.startswith("-") else factor, words))
         return found
+
+    def least(self, dims: Sequence[Dim]) -> int:
+        """Return the least number that sizes within their bounds give, or one that is less still."""
+        by_name = {dim.name: dim for dim in dims}
+        ends = (
+            factor * prod(by_name[n].min if factor > 0 else by_name[n].max for n in names)
+            for names, factor in self.terms
+        )
+        return self.const + sum(ends)
 
     def plus(self, other: Formula, times: int = 1) -> Formula:
         """Return the sum of this and a number of times another one."""
@@ -171,9 +185,11 @@ def large_sizes(dims: Sequence[Dim], fixed: Collection[int]) -> dict[str, int]:
     """
     found: dict[str, int] = {}
     for dim in sorted(dims, key=lambda one: one.max):
-        few = list(islice(_primes(range(2, dim.max + 1), fixed, found.values()), 3))
-        within = range(dim.max, 1, -1) if len(few) == 3 else ()  # two are left for `probes`
-        found[dim.name] = next(_primes(chain(within, count(SMALL)), fixed, found.values()))
+        sizes = range(max(2, dim.min), dim.max + 1)
+        few = list(islice(_primes(sizes, fixed, found.values()), 3))
+        within = reversed(sizes) if len(few) == 3 else ()  # two are left for `probes`
+        beyond = count(max(SMALL, dim.min))
+        found[dim.name] = next(_primes(chain(within, beyond), fixed, found.values()))
     return {dim.name: found[dim.name] for dim in dims}
 
 
@@ -185,8 +201,8 @@ def probes(dims: Sequence[Dim], large: Sizes, fixed: Collection[int]) -> list[di
     taken = set(large.values())
 
     def small(dim: Dim) -> int:
-        within = [p for p in (*range(SMALL, dim.max + 1), 3, 2) if p <= dim.max]
-        found = next(_primes(chain(within, count(SMALL)), fixed, taken))
+        within = [p for p in (*range(SMALL, dim.max + 1), 3, 2) if p in dim.sizes]
+        found = next(_primes(chain(within, count(max(SMALL, dim.min))), fixed, taken))
         taken.add(found)
         return found
 

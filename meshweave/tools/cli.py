@@ -163,8 +163,8 @@ def _add_program(command: argparse.ArgumentParser) -> None:
         type=_read_size,
         default=[],
         metavar="NAME=BOUND",
-        help='a size that each call chooses, up to a bound, where the program has ?: "n=4096"; "n=4096@0.1" for '
-        "dim 1 of argument 0",
+        help='a size that each call chooses, up to a bound, where the program has ?: "n=4096", or "n=4..4096" '
+        'from 4 on; "n=4096@0.1" for dim 1 of argument 0',
     )
     add(
         "--profile",

@@ -277,6 +277,9 @@ B = mw.Dim("b", max=4)
 X, Y = mw.ShapeDtype((N, 8), "f32"), mw.ShapeDtype((B, N, 8), "f32")
 REFUSED: dict[str, tuple[Callable[..., Any], tuple[Any, ...], str]] = {
     "slice": (lambda x: x[:4], (X,), "tensor.extract_slice: along a dim of size n.*a part that there is for all sizes"),
+    "last": (lambda x: x[-4:], (X,), "a part that there is for all sizes: mw.Dim\\('n', max=11, min=4\\) has it"),
+    "second": (lambda x: x[1], (X,), "min=2\\) has it"),
+    "first": (lambda x, y: x.at[:4].set(y), (X, mw.ShapeDtype((4, 8), "f32")), "insert_slice: .*min=4\\) has it"),
     "short": (lambda x: mw.sum(x[2:], axis=0), (X,), "a slice takes a part that there is for all sizes"),
     "steps": (lambda x: x[::2], (X,), "dim 0 of its result is"),
     "joined": (lambda x: mw.concat([x.reshape(-1, 8), x[0]], axis=0), (Y,), "of its result is"),
@@ -637,3 +640,58 @@ def test_growth_that_no_formula_gives_is_shown_as_it_is() -> None:
     assert found is not None and str(found).startswith(
         "(6*b*n*n + n)/2 bytes, as planned for b=8, n=512; "
     )
+
+
+def put(x: Any, at: slice, rows: Any) -> Any:
+    if not isinstance(x, np.ndarray):
+        return x.at[at].set(rows)
+    changed = x.copy()
+    changed[at] = rows
+    return changed
+
+
+def joined(x: Any) -> Any:
+    library = np if isinstance(x, np.ndarray) else mw
+    return getattr(library, "concatenate" if library is np else "concat")([x, x * 2, x[:1]], axis=0)
+
+
+PARTS: dict[str, tuple[int, Callable[[Any, Any], tuple[Any, ...]]]] = {
+    "padded": (1, lambda m, x: (m.pad(x, ((1, 2), (0, 1)), constant_values=3.0),)),
+    "padded scores": (1, lambda m, x: (m.sum(m.exp(m.pad(x @ x.T, ((1, 2), (3, 0)))), axis=1),)),
+    "first and last": (4, lambda m, x: (x[:4] * 2, x[-4:], m.sum(x[1:4], axis=0), x[-2] + x[3])),
+    "rest": (4, lambda m, x: (x[4:], m.sum(x[4:], axis=0), x[3:].T @ x[3:])),
+    "joined": (1, lambda m, x: (joined(x), m.sum(joined(x), axis=0), m.max(joined(x), axis=0))),
+    "written": (3, lambda m, x: (put(x, np.s_[1:], x[:-1] * 3), put(x, np.s_[1:-1], x[2:] * 3))),
+    "rolled": (1, lambda m, x: (m.roll(x, 1, axis=0), m.tile(x, (2, 1)), m.diff(x, axis=0))),
+}
+
+
+@sampled(2)
+@pytest.mark.parametrize(
+    ("mesh", "layout"), [(None, None), ("x=2", "[x, _]"), ("dp=2, tp=2", "[dp, tp]")]
+)
+@pytest.mark.parametrize("case", PARTS)
+def test_parts_of_a_dim_are_those_of_the_size_of_the_call(
+    case: str, mesh: str | None, layout: str | None
+) -> None:
+    """Behind the end lies NaN, which an earlier call has left there."""
+    least, function = PARTS[case]
+    jitted = mw.jit(lambda x: function(mw, x), mesh=mesh, in_layouts=(layout,) if layout else None)
+    kind = mw.ShapeDtype((mw.Dim("n", max=MOST, min=least), 6), "f32")
+    program = jitted.lower(kind).compile()
+    program(np.full((MOST, 6), np.nan, np.float32))
+    for size in sorted({least, least + 1, 5, MOST}):
+        x = numbers(size, 6)
+        for found, wanted in zip(program(x), function(np, x), strict=True):
+            np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5, err_msg=f"n={size}")
+    if least > 1:
+        with pytest.raises(UsageError, match=f"n may be {least} to {MOST}"):
+            program(numbers(least - 1, 6))
+    jitted.close()
+
+
+def test_a_least_size_is_one_that_the_bound_has() -> None:
+    assert repr(mw.Dim("n", max=8, min=2)) == "Dim('n', max=8, min=2)"
+    for least in (0, 9, True, "2"):
+        with pytest.raises(UsageError, match="a number from 1 to 8 is right"):
+            mw.Dim("n", max=8, min=least)  # type: ignore[arg-type]

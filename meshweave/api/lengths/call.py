@@ -236,8 +236,8 @@ def _check_size(who: str, size: int, right: int | Dim, found: dict[str, int]) ->
         if size != right:
             raise UsageError(f"{who} has size {size}, {right} is right")
         return
-    if not 1 <= size <= right.max:
-        raise UsageError(f"{who} has size {size}, {right.name} may be 1 to {right.max}")
+    if size not in right.sizes:
+        raise UsageError(f"{who} has size {size}, {right.name} may be {right.min} to {right.max}")
     if found.setdefault(right.name, size) != size:
         raise UsageError(f"{who} has size {size}, {right.name} is {found[right.name]} in this call")
 

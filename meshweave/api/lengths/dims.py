@@ -43,9 +43,9 @@ def opened(leaf: object, spec: ArgumentSpec, path: str, dims: Mapping[str, OpenD
     ):
         raise UsageError(f"argument {path}: {len(shape)} dims, dims says {said!r:.60}")
     for d, size in wanted.items():
-        if isinstance(size, Dim) and not 1 <= spec.shape[d] <= size.max:
+        if isinstance(size, Dim) and spec.shape[d] not in size.sizes:
             raise UsageError(
-                f"argument {path}: dim {d} has size {spec.shape[d]}, {size.name} may be 1 to {size.max}"
+                f"argument {path}: dim {d} has size {spec.shape[d]}, {size.name} may be {size.min} to {size.max}"
             )
         if isinstance(size, int) and size != spec.shape[d]:
             raise UsageError(f"argument {path}: dim {d} has size {spec.shape[d]}, {size} is right")

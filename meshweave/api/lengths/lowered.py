@@ -27,7 +27,7 @@ def dims_of(leaves: Sequence[object]) -> tuple[Dim, ...]:
         for size in leaf.shape if isinstance(leaf, ShapeDtype) else ():
             if isinstance(size, Dim) and found.setdefault(size.name, size) != size:
                 raise UsageError(
-                    f"dim {size.name} has max={found[size.name].max} and max={size.max}: one bound is right"
+                    f"dim {size.name} is {found[size.name]} and {size}: one bound is right"
                 )
     return tuple(found.values())
 
@@ -95,7 +95,7 @@ def one_of_all(
     text, results = _masked(texts, sizes, dims)
 
     def bounded(bounds: Sizes) -> str:
-        return _masked(texts, sizes, [Dim(name, most) for name, most in bounds.items()])[0]
+        return _masked(texts, sizes, [replace(dim, max=bounds[dim.name]) for dim in dims])[0]
 
     return OneOfAll(sizes, traced, text, results, bounded)
 

@@ -79,7 +79,7 @@ def _bounds(dims: Sequence[Dim], step: int) -> list[dict[str, int]]:
         )  # beside a large dim no buffer is rounded up
         most = dim.max // own
         numbers = [own * (most * k // _PARTS) for k in range(_PARTS, _PARTS // 2 - 1, -1)]
-        rows.append([n for n in dict.fromkeys(numbers) if n])
+        rows.append([n for n in dict.fromkeys(numbers) if n >= dim.min])
     places = sorted(product(*(range(len(row)) for row in rows)), key=lambda at: (sum(at), at))
     return [{d.name: row[k] for d, row, k in zip(dims, rows, at)} for at in places]
 

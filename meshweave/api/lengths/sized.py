@@ -73,7 +73,9 @@ def lengths_of(bundle: Bundle) -> Lengths:
         if name
     }
     try:
-        dims = {p.length: Dim(p.length, bounds[p.length]) for p in manifest.given if p.length}
+        dims = {
+            p.length: Dim(p.length, bounds[p.length], p.least) for p in manifest.given if p.length
+        }
         shapes: list[OpenShape | None] = [
             tuple([dims[n] if n else s for n, s in zip(port.lengths, port.global_shape)])
             if port.lengths

@@ -15,7 +15,7 @@ from meshweave.layout.lengths import Dim, ShapeDtype, Sizes
 Place: TypeAlias = tuple[int, int]
 """The number of an argument, and of its dim."""
 _OPEN = re.compile(r"tensor<[\dx]*\?")
-_OPTION = re.compile(r"(\w+)=(\d+)(?:@(\d+\.\d+(?:,\d+\.\d+)*))?", re.ASCII)
+_OPTION = re.compile(r"(\w+)=(?:(\d+)\.\.)?(\d+)(?:@(\d+\.\d+(?:,\d+\.\d+)*))?", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class BoundedSize:
 
     @staticmethod
     def parse(text: str) -> BoundedSize:
-        """Read "n=4096", or "n=4096@0.0,2.1" for dim 0 of argument 0 and dim 1 of argument 2.
+        """Read "n=4096", "n=4..4096" from 4 on, or "n=4096@0.0,2.1" for dim 0 of argument 0 and dim 1 of argument 2.
 
         Raises UsageError for other text.
         """
@@ -36,8 +36,9 @@ class BoundedSize:
             raise UsageError(
                 f'--dim {text}: a name and its bound is right, "n=4096", and places after @, "n=4096@0.0,1.0"'
             )
-        pairs = [place.split(".") for place in (found[3] or "").split(",") if place]
-        return BoundedSize(Dim(found[1], int(found[2])), tuple((int(a), int(d)) for a, d in pairs))
+        pairs = [place.split(".") for place in (found[4] or "").split(",") if place]
+        dim = Dim(found[1], int(found[3]), int(found[2] or 1))
+        return BoundedSize(dim, tuple((int(a), int(d)) for a, d in pairs))
 
 
 def bounded(source: Source, sizes: Sequence[BoundedSize]) -> Source:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import prod
 
 from meshweave.bundle import Port
-from meshweave.dialects.dist import COMPLEX, LENGTH, LENGTHS, MERGED, TAKES, UNSIGNED, WEIGHT
+from meshweave.dialects.dist import COMPLEX, LEAST, LENGTH, LENGTHS, MERGED, TAKES, UNSIGNED, WEIGHT
 from meshweave.errors import CompileError
 from meshweave.hints.fast_paths import KERNEL, SWITCHES
 from meshweave.ir.attention import ATTENTION, spelled
@@ -230,10 +230,13 @@ def _port(name: str, type_: ir.Type, attrs: Mapping[str, ir.Attribute], op: ir.O
     return _complex(port) if COMPLEX in attrs else port
 
 
-def _lengths(attrs: Mapping[str, ir.Attribute]) -> tuple[str, tuple[str, ...], tuple[int, ...]]:
+def _lengths(
+    attrs: Mapping[str, ir.Attribute],
+) -> tuple[str, int, tuple[str, ...], tuple[int, ...]]:
     """Return what a port says of sizes that each call chooses."""
     return (
         attrs[LENGTH].value if LENGTH in attrs else "",
+        attrs[LEAST].value if LEAST in attrs else 1,
         tuple(name.value for name in attrs[LENGTHS]) if LENGTHS in attrs else (),
         tuple(attrs[MERGED]) if MERGED in attrs else (),
     )

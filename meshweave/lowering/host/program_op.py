@@ -56,6 +56,7 @@ def _port(port: Port) -> ir.DictAttr:
             **({"takes": i64(port.takes)} if port.takes is not None else {}),
             **({"weight": ir.StringAttr.get(port.weight)} if port.weight else {}),
             **({"length": ir.StringAttr.get(port.length)} if port.length else {}),
+            **({"least": i64(port.least)} if port.least != 1 else {}),
             **({"lengths": _texts(port.lengths)} if port.lengths else {}),
             **({"merged": ir.DenseI64ArrayAttr.get(port.merged)} if port.merged else {}),
         }
@@ -125,6 +126,7 @@ def _read_port(attr: ir.DictAttr) -> Port:
         attr["takes"].value if "takes" in attr else None,
         attr["weight"].value if "weight" in attr else "",
         attr["length"].value if "length" in attr else "",
+        attr["least"].value if "least" in attr else 1,
         tuple(name.value for name in attr["lengths"]) if "lengths" in attr else (),
         tuple(attr["merged"]) if "merged" in attr else (),
     )  # fmt: skip

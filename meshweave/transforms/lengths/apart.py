@@ -50,7 +50,7 @@ class SizePart:
     @property
     def size(self) -> str | int | Formula:
         """Return a number, the name of a size, or a sum."""
-        return self.formula.dim or (self.formula if self.formula.is_sum else self.extent)
+        return self.formula.dim or (self.formula if self.formula.terms else self.extent)
 
 
 Row = tuple[SizePart, ...]

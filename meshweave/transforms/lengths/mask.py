@@ -7,11 +7,11 @@ that would need more than that are refused. What elements behind the end hold is
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
-from meshweave.dialects.dist import LENGTH, LENGTHS, MERGED, LayoutAttr
+from meshweave.dialects.dist import LEAST, LENGTH, LENGTHS, MERGED, LayoutAttr
 from meshweave.ir.bindings import arith, ir
 from meshweave.ir.build import (
     DYNAMIC,
@@ -22,11 +22,11 @@ from meshweave.ir.build import (
     static_strides,
     tensor_type,
 )
-from meshweave.ir.ops import body_of, functions_of, terminator
+from meshweave.ir.ops import body_of, functions_of, producer, terminator
 from meshweave.ir.scans import Scan
 from meshweave.layout.factors import JOINED, ORDERED, PARALLEL, REDUCTION, Rule
 from meshweave.layout.layout import Layout
-from meshweave.layout.lengths import Formula, SizesOfDim
+from meshweave.layout.lengths import Dim, Formula, SizesOfDim
 from meshweave.transforms.base import at, fail, port_attrs, set_port_attrs, walk
 from meshweave.transforms.lengths.apart import CONTROL, Rows, SizesApart, is_merged
 from meshweave.transforms.lengths.family import CountedConstant, Family
@@ -130,7 +130,7 @@ def _results(main: ir.Operation, family: Family, apart: SizesApart) -> list[list
     marks, types = port_attrs(main, "res_attrs"), []
     for k, (value, mark) in enumerate(zip(list(end.operands), marks)):
         for d, formula in enumerate(family.shape(value)):
-            if formula.terms and not formula.is_product and not formula.is_sum:
+            if formula.terms and not formula.is_product and not formula.is_sum(family.dims):
                 fail(
                     main,
                     f"dim {d} of a result is {formula}: a dim of a result is a number, a size, a product of sizes, or "
@@ -159,6 +159,12 @@ def _texts(names: Sequence[str]) -> ir.Attribute:
     return ir.ArrayAttr.get([ir.StringAttr.get(name) for name in names])
 
 
+def _size_mark(dim: Dim) -> dict[str, ir.Attribute]:
+    """Return what is said of the argument that is a size."""
+    least = {LEAST: ir.IntegerAttr.get(ir.IntegerType.get_signless(64), dim.min)}
+    return {LENGTH: ir.StringAttr.get(dim.name), **(least if dim.min != 1 else {})}
+
+
 def _spread(attr: LayoutAttr, counts: Sequence[int]) -> ir.Attribute:
     """Return the layout of a result whose dims are each in so many parts: the first part lies as the dim did."""
     layout = attr.layout
@@ -180,7 +186,7 @@ def _arguments(main: ir.Operation, family: Family) -> Ends:
     added = [block.add_argument(scalar, main.location) for _ in family.dims]
     types = [*kind.inputs, *[scalar] * len(added)]
     main.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(types, kind.results))
-    ports += [{LENGTH: ir.StringAttr.get(dim.name)} for dim in family.dims]
+    ports += [_size_mark(dim) for dim in family.dims]
     set_port_attrs(main, "arg_attrs", ports)
     b = OpBuilder(ir.InsertionPoint.at_block_begin(block), main.location)
     numbers = [b.element(value) for value in added]
@@ -203,6 +209,12 @@ def _mask(op: ir.Operation, rules: RuleTable, family: Family, ends: Ends) -> Non
         return
     if op.name == "tensor.extract_slice":
         _slice(op, family, ends)
+        return
+    if op.name == "tensor.pad":
+        _pad(op, family, ends)
+        return
+    if op.name == "tensor.insert_slice":
+        _insert(op, family, ends)
         return
     number, _ = rules.rule(op)
     rule = rules.rules[number]
@@ -234,9 +246,7 @@ def _slice(op: ir.Operation, family: Family, ends: Ends) -> None:
     source = op.operands[0]
     offsets = family.offsets.get(op.results[0]) or tuple(Formula(n) for n in static_offsets(op))
     extents, strides = static_sizes(op), static_strides(op)
-    taken = family.extents.get((op.results[0], "static_sizes")) or tuple(
-        Formula(n) for n in extents
-    )
+    taken = _extents(op, family)
     for d, formula in enumerate(family.shape(source)):
         if not formula.terms:
             continue
@@ -247,9 +257,11 @@ def _slice(op: ir.Operation, family: Family, ends: Ends) -> None:
         if is_merged(formula):  # elements lie where the bounds put them
             _refuse(op, formula, "a slice takes all of it, or the first place")
         left = formula.plus(offsets[d], -1).plus(taken[d], -1)
-        is_part = static_offsets(op)[d] != DYNAMIC and (not taken[d].terms or taken[d].is_sum)
-        if strides[d] != 1 or not is_part or not left.is_never_negative:
-            _refuse(op, formula, "a slice takes a part that there is for all sizes")
+        part = _PartOfDim(offsets[d], taken[d], left)
+        known = strides[d] == 1 and static_offsets(op)[d] != DYNAMIC
+        if not known or not part.is_there(family.dims):
+            more = _right_from(family.dims, formula, part.is_there) if known else ""
+            _refuse(op, formula, f"a slice takes a part that there is for all sizes{more}")
     if op.results[0] not in family.offsets:
         return
     b, number = OpBuilder.before(op), 0
@@ -267,11 +279,115 @@ def _slice(op: ir.Operation, family: Family, ends: Ends) -> None:
     op.erase()
 
 
+def _extents(op: ir.Operation, family: Family) -> tuple[Formula, ...]:
+    """Return the sizes of what a slice or an insertion takes."""
+    known = family.extents.get((op.results[0], "static_sizes"))
+    return known or tuple(Formula(n) for n in static_sizes(op))
+
+
+@dataclass(frozen=True)
+class _PartOfDim:
+    """Hold where a part of a dim begins, how long it is, and what is left of the dim behind it."""
+
+    begin: Formula
+    extent: Formula
+    left: Formula
+
+    def is_there(self, dims: Sequence[Dim]) -> bool:
+        """Tell whether the dim has it for all sizes."""
+        whole = not self.extent.terms or self.extent.is_sum(dims)
+        return whole and self.begin.least(dims) >= 0 and self.left.least(dims) >= 0
+
+
+def _right_from(
+    dims: Sequence[Dim], formula: Formula, holds: Callable[[Sequence[Dim]], bool]
+) -> str:
+    """Say from which size on something is there, where it is for large sizes of the one dim of a formula."""
+    for dim in dims:
+        rest = [one for one in dims if one != dim]
+        for least in dim.sizes if formula.dim == dim.name else ():
+            if holds([*rest, replace(dim, min=least)]):
+                return f": mw.Dim({dim.name!r}, max={dim.max}, min={least}) has it"
+    return ""
+
+
+def _pad(op: ir.Operation, family: Family, ends: Ends) -> None:
+    """Let what a pad puts behind a dim begin where the dim ends."""
+    source = op.operands[0]
+    formulas = family.shape(source)
+    low, high = (list(op.attributes[name]) for name in ("static_low", "static_high"))
+    bounds = {}
+    for d, formula in enumerate(formulas):
+        if not formula.terms or (low[d] == 0 and high[d] == 0):
+            continue
+        if DYNAMIC in (low[d], high[d]) or not formula.is_sum(family.dims):
+            _refuse(op, formula, "a pad of a size, or a sum that is never below 0, by numbers")
+        bounds[d] = ends.of(formula)
+    filling = terminator(body_of(op)).operands[0]
+    made = producer(filling)
+    if made is None or made.parent == op:  # a constant of the region, or an index of it
+        if made is None or made.name != "arith.constant":
+            fail(op, "tensor.pad: what it puts there depends on the place")
+        filling = OpBuilder.before(op).constant(made.attributes["value"])
+    if bounds:
+        op.operands[0] = _chosen(op, source, None, bounds, filling)
+        family.shapes[op.operands[0]] = formulas
+
+
+def _insert(op: ir.Operation, family: Family, ends: Ends) -> None:
+    """Let an insertion end where what it inserts does."""
+    dest, offsets = op.operands[1], static_offsets(op)
+    extents = _extents(op, family)
+    bounds = {}
+    for d, (formula, taken) in enumerate(zip(family.shape(dest), extents)):
+        if not formula.terms and not taken.terms:
+            continue
+        begin = Formula(offsets[d])
+        part = _PartOfDim(begin, taken, formula.plus(begin, -1).plus(taken, -1))
+        known = static_strides(op)[d] == 1 and offsets[d] != DYNAMIC
+        if not known or is_merged(formula) or not part.is_there(family.dims):
+            more = _right_from(family.dims, formula, part.is_there) if known else ""
+            right = formula if formula.terms else taken
+            _refuse(op, right, f"an insertion is into a part that there is for all sizes{more}")
+        if taken.terms and part.left != Formula(0):
+            bounds[d] = ends.of(begin.plus(taken))
+    if not bounds:
+        return
+    made = op.results[0]
+    uses = list(made.uses)
+    whole = _chosen(op, made, dest, bounds, None)
+    for use in uses:
+        use.owner.operands[use.operand_number] = whole
+    family.shapes[whole] = family.shape(made)
+
+
+def _chosen(
+    op: ir.Operation,
+    value: ir.Value,
+    other: ir.Value | None,
+    bounds: Mapping[int, Size],
+    filling: ir.Value | None,
+) -> ir.Value:
+    """Return a tensor with the elements of another, or one number, behind the ends of some dims."""
+    b = OpBuilder.before(op) if other is None else OpBuilder.after(op)
+
+    def element(inner: OpBuilder, given: list[ir.Value]) -> ir.Value:
+        inside = None
+        for d, size in bounds.items():
+            here = size.inside(inner, inner.loop_index(d))
+            inside = here if inside is None else inner.binary("andi", inside, here)
+        assert inside is not None
+        return inner.select(inside, given[0], given[1] if filling is None else filling)
+
+    given = [value] if other is None else [value, other]
+    return b.elementwise(given, b.empty(value.type), element)
+
+
 def _concat(op: ir.Operation, along: int, family: Family, ends: Ends) -> None:
     """Put each piece behind the end of the one before it, where that depends on sizes."""
     extents = [family.shape(piece)[along] for piece in op.operands]
     for formula in extents:
-        if formula.terms and not formula.is_sum:
+        if formula.terms and not formula.is_sum(family.dims):
             _refuse(op, formula, "a dim is a number, a size, or a sum that is never below 0")
     begins = list(accumulate(extents[:-1], Formula.plus, initial=Formula(0)))
     if not any(begin.terms for begin in begins):
@@ -317,7 +433,7 @@ def _factors(
                 continue
             if len(row) != 1:
                 _refuse(op, formula, "a reshape keeps such a dim apart")
-            if not formula.is_sum and (
+            if not formula.is_sum(family.dims) and (
                 not is_merged(formula) or rule.factors[row[0]].kind != PARALLEL
             ):
                 _refuse(op, formula, "a dim is a number, a size, or a sum that is never below 0")
