@@ -32,7 +32,7 @@ def products(rows):
 
 
 def test_the_registry_is_ordered_and_says_what_it_needs():
-    products = ["gemm_tf32", "cublaslt", "gemm_mma", "gemm_fma", "gemm_rows"]
+    products = ["gemm_tf32", "cublaslt", "gemm_wgmma", "gemm_mma", "gemm_fma", "gemm_rows"]
     families = ["transpose", "elementwise", "rows", "columns"]
     ours = ["gemm_bf16", "panels", *products, *families, "codegen", "reference"]
     assert list(KERNELS) == ["flash", "blas", "lapack", *ours]

@@ -75,6 +75,7 @@ KERNELS: dict[str, FastPath] = {
         FastPath("panels", "a convolution, 16-bit or strided product, by panels", SHORT | _FLOATS, _CPU, DETERMINISTIC),
         FastPath(_TF32, "a product of matrices, factors rounded to tf32", frozenset({"f32"}), _GPU, TOL, default=False),
         FastPath("cublaslt", "a product of matrices, by the library", SHORT | _FLOATS, _GPU, DETERMINISTIC),
+        FastPath("gemm_wgmma", "a product of matrices, on Hopper's tensor cores", SHORT, _GPU, DETERMINISTIC),
         FastPath("gemm_mma", "a product of matrices, on tensor cores", SHORT, _GPU, DETERMINISTIC),
         FastPath("gemm_fma", "a product of matrices, by multiply-adds", _FLOATS, _GPU, DETERMINISTIC),
         FastPath("gemm_rows", "a product of few rows, weights read once", SHORT | _FLOATS, _GPU, DETERMINISTIC),
@@ -87,7 +88,7 @@ KERNELS: dict[str, FastPath] = {
     )
 }  # fmt: skip
 """All kernels, the fastest first."""
-PRODUCTS = ("blas", _TF32, "cublaslt", "gemm_mma", "gemm_fma", "gemm_rows")
+PRODUCTS = ("blas", _TF32, "cublaslt", "gemm_wgmma", "gemm_mma", "gemm_fma", "gemm_rows")
 """Kernels that only compute products of matrices."""
 LIBRARIES = ("blas", _TF32, "cublaslt")
 """Kernels for products that a library may compute."""

@@ -9,7 +9,7 @@
 // OPT:      func.func @main
 // OPT:      linalg.generic {{.*}}mw.kernel = "gemm_fma", mw.switches = "-gemm_tf32 -cublaslt -transpose -rows"
 // OPT:      linalg.generic {{.*}}mw.kernel = "codegen", mw.switches = "-transpose -rows"
-// OPT:      linalg.generic {{.*}}mw.kernel = "reference", mw.switches = "-gemm_tf32 -cublaslt -gemm_mma -gemm_fma -gemm_rows -transpose -rows -columns"
+// OPT:      linalg.generic {{.*}}mw.kernel = "reference", mw.switches = "-gemm_tf32 -cublaslt -gemm_wgmma -gemm_mma -gemm_fma -gemm_rows -transpose -rows -columns"
 // OPT:      linalg.generic {{.*}}mw.kernel = "gemm_tf32", mw.switches = "-transpose"
 
 // REPORT:      "outcome": "superseded", "reason": "by numerics = \"bit_exact\" at {{[^"]*}} needs sums in order"

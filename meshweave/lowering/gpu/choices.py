@@ -17,7 +17,7 @@ from meshweave.transforms.kernels.select_kernels import joined, reasons_of
 
 FLASH = "flash"
 _FUSED = "computed in the kernel of what reads it"
-_FORM = "its sizes, its strides or what shares its kernel is not for it"
+_FORM = "its sizes, its strides, the chip or what shares its kernel is not for it"
 
 
 def taken_rows(rows: Sequence[KernelRow], program: LoweredProgram) -> tuple[KernelRow, ...]:

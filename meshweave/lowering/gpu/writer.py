@@ -186,6 +186,21 @@ class DeviceWriter(Writer):
         """Wait until at most `pending` of this thread's groups are under way."""
         self.add(f"nvvm.cp.async.wait.group {pending}")
 
+    def show_copies(self) -> None:
+        """Let the tensor cores' own reads of shared memory see what this thread has written or copied there."""
+        kind = "kind = #nvvm.proxy_kind<async.shared>, space = #nvvm.shared_space<cta>"
+        self.add(f"nvvm.fence.proxy {{{kind}}}")
+
+    def held(self, values: Sequence[Value]) -> Value:
+        """Return a struct of f32 in registers that hold these from here on; LLVM would fill them at their use."""
+        count = len(values)
+        types = ", ".join(["f32"] * count)
+        ties = ",".join([*["=f"] * count, *map(str, range(count))])
+        names = ", ".join(value.name for value in values)
+        kind = f"!llvm.struct<({types})>"
+        text = f'llvm.inline_asm has_side_effects asm_dialect = att "", "{ties}" {names}'
+        return self.let(f"{text} : ({types}) -> {kind}", kind)
+
     def load_matrices(self, pointer: Value, transpose: bool = False) -> list[Value]:
         """Load four 8x8 matrices of 16-bit elements, one i32 each; lane l gives the address of row l."""
         struct_type = "!llvm.struct<(i32, i32, i32, i32)>"

@@ -36,6 +36,7 @@ def assembled(module: DeviceModule) -> tuple[bytes, dict[str, Resources]]:
         source, target = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
         source.write_text(module.ptx)
         log = _printed("ptxas", f"-arch={module.chip}", "-v", source, "-o", target)
+        assert "Performance Loss" not in log, log  # asynchronous products one after another
         cubin = target.read_bytes()
     found: dict[str, Resources] = {}
     for part in re.split(r"Compiling entry function ", log)[1:]:

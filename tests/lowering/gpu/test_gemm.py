@@ -20,6 +20,7 @@ from lowering.gpu.device_runs import DeviceRun
 from meshweave.device import CHIPS, DeviceModule
 from meshweave.lowering.gpu.families import registry as families
 from meshweave.lowering.gpu.families.gemm import mma as gemm_mma
+from meshweave.lowering.gpu.families.gemm import wgmma
 from meshweave.lowering.gpu.kernel import Target
 from meshweave.simulator.ptx import Checks, Counts, EmulationError
 
@@ -102,6 +103,41 @@ def test_every_tile_of_the_tensor_cores(shape, turned, dtype, monkeypatch):
     monkeypatch.setattr(gemm_mma, "SHAPES", (shape,))
     case = Case(shape.m, shape.n + 24, 136, dtype, turned_a=turned, turned_b=turned)
     check(case, TF32, "gemm_tf32" if dtype == "f32" else "gemm_mma")
+
+
+HOPPER = Target("sm_90a")
+WIDE = {
+    "even": Case(128, 256, 128, "bf16"),
+    "ragged": Case(136, 264, 200, "f16"),
+    "A turned, uneven depth": Case(136, 72, 77, "bf16", "f32", turned_a=True),
+    "B turned, uneven columns": Case(77, 133, 72, "bf16", turned_b=True),
+    "both turned": Case(72, 77, 64, "f16", turned_a=True, turned_b=True, turned_c=True),
+    "C turned": Case(64, 72, 48, "bf16", turned_c=True),
+    "added to, deep": Case(64, 64, 712, "bf16", accumulate=True),
+    "batch": Case(77, 72, 64, "bf16", batch=(2,), turned_b=True),
+    "shallow": Case(64, 64, 8, "bf16"),
+}
+
+
+@sampled(5)
+@pytest.mark.parametrize(
+    "shape, what",
+    [(shape, what) for what in WIDE for shape in wgmma.SHAPES],
+    ids=lambda each: each if isinstance(each, str) else f"{each.m}x{each.n}",
+)
+def test_whole_numbers_come_out_exact_on_hopper(shape, what, monkeypatch):
+    monkeypatch.setattr(wgmma, "SHAPES", (shape,))
+    check(WIDE[what], HOPPER, wgmma.FAMILY)
+
+
+def test_random_numbers_within_rounding_on_hopper():
+    check(Case(70, 128, 136, "bf16"), HOPPER, wgmma.FAMILY, whole=False)
+
+
+def test_the_tile_with_the_least_work_is_taken_on_hopper():
+    for size, m, n in ((4096, 128, 256), (1024, 128, 64)):
+        (kernel,) = DeviceRun(Case(size, size, 64, "bf16").text(), HOPPER).kernels
+        assert kernel.grid == (size // m * size // n, 1, 1)
 
 
 def test_many_small_products_share_a_launch_and_large_tiles_take_over():
@@ -187,6 +223,17 @@ def traffic(case: Case, target: Target) -> Counts:
     return made.counts[0]
 
 
+def test_copies_touch_no_bank_twice_on_hopper(monkeypatch):
+    """What wgmma reads by itself is not counted."""
+    monkeypatch.setattr(wgmma, "SHAPES", wgmma.SHAPES[:1])
+    for turned in (False, True):
+        short, long = (
+            traffic(Case(128, 256, k, "bf16", "", turned, turned), HOPPER) for k in (128, 256)
+        )
+        assert long.wavefronts > short.wavefronts == short.least_wavefronts
+        assert long.wavefronts == long.least_wavefronts and long.sectors == long.least_sectors
+
+
 SYNCHRONISES = ("bar.sync", "cp.async.wait_group", "cp.async.commit_group")
 
 
@@ -222,6 +269,20 @@ OTHERS = {
 def test_what_is_left_to_other_families(what):
     case, target = OTHERS[what]
     assert not any(f.startswith("gemm") for f in DeviceRun(case.text(), target).families)
+
+
+@pytest.mark.parametrize(
+    "case, target",
+    [
+        (Case(128, 136, 64, "bf16"), Target("sm_90")),
+        (Case(128, 129, 64, "bf16"), HOPPER),
+        (Case(63, 136, 64, "bf16"), HOPPER),
+        (Case(128, 136, 64, "bf16"), Target("sm_90a", disabled=frozenset({wgmma.FAMILY}))),
+    ],
+    ids=["another chip", "rows of 2 bytes", "few rows", "switched off"],
+)
+def test_what_is_left_to_mma(case, target):
+    assert DeviceRun(case.text(), target).families == ["gemm_mma"]
 
 
 def test_products_written_to_be_exact_are_done_in_order():
@@ -278,7 +339,8 @@ def resources(chip: str) -> dict[str, dict[str, int]]:
     for name, (case, tf32) in LARGE.items():
         if chip != "sm_80" and name not in SAME:
             continue
-        made = DeviceRun(case.text(), Target(chip, tf32=tf32), assemble=False)
+        target = Target(chip, tf32, frozenset({wgmma.FAMILY}))
+        made = DeviceRun(case.text(), target, assemble=False)
         (kernel,), (module,) = made.kernels, made.modules
         cubin, taken_by = machine_code.assembled(module)
         taken, counts = taken_by[kernel.entry], machine_code.opcodes(cubin)
@@ -305,6 +367,28 @@ def test_registers_shared_memory_and_opcodes(chip):
         for op in ("HMMA", "LDSM", "LDGSTS", "FFMA", "DFMA"):
             assert (made[op] > 0) == (wanted[op] > 0), f"{name}: {op} {made[op]}"
     assert table["bf16 4096"]["HMMA"] == 128 and table["bf16 4096"]["LDSM"] == 32
+
+
+HGMMA = [(shape, turned) for shape in wgmma.SHAPES for turned in (False, True)]
+
+
+@pytest.mark.parametrize("kind", some(HGMMA, 5), ids=lambda x: f"{x[0].m}x{x[0].n} {x[1]}")
+def test_registers_shared_memory_and_opcodes_on_hopper(kind, monkeypatch):
+    shape, turned = kind
+    pytest.importorskip("nvidia")
+    monkeypatch.setattr(wgmma, "SHAPES", (shape,))
+    case = Case(4096, 4096, 4096, "bf16", turned_a=turned, turned_b=turned)
+    made = DeviceRun(case.text(), HOPPER, assemble=False)
+    cubin, taken_by = machine_code.assembled(made.modules[0])
+    taken, counts = taken_by[made.kernels[0].entry], machine_code.opcodes(cubin)
+    assert taken.spill_bytes + taken.stack == 0
+    assert taken.registers * wgmma.THREADS * shape.blocks <= 65_536
+    assert made.kernels[0].shared_bytes * shape.blocks <= CHIPS["sm_90a"].shared_bytes
+    # Four steps of each of a warpgroup's products, in a loop, perhaps once more behind it; nothing else multiplies.
+    steps = 4 * shape.m // (wgmma.GROUPS * wgmma.ROWS)
+    assert counts["HGMMA"] in (steps, 2 * steps) and not counts["HMMA"]
+    each = (shape.m + shape.n) * 8 // wgmma.THREADS
+    assert counts["LDGSTS"] == each * (shape.stages - 1)
 
 
 def test_families_are_asked_in_their_order():

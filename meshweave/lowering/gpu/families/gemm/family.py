@@ -6,7 +6,7 @@ from types import ModuleType
 
 from meshweave.device import CHIPS
 from meshweave.lowering.gpu.facts import Facts
-from meshweave.lowering.gpu.families.gemm import few
+from meshweave.lowering.gpu.families.gemm import few, wgmma
 from meshweave.lowering.gpu.families.gemm import fma as gemm_fma
 from meshweave.lowering.gpu.families.gemm import mma as gemm_mma
 from meshweave.lowering.gpu.families.gemm.results import followers
@@ -22,12 +22,14 @@ SMALLEST = few.FEW  # rows and columns below which tiles do not pay
 def build(unit: KernelUnit, target: Target, facts: Facts) -> DeviceKernel | None:
     """Return the kernel of a unit that is a product, and perhaps something done with each element of it, else None.
 
-    `target.disabled` may name "gemm_tf32", "gemm_mma", "gemm_fma" and "gemm_rows".
+    `target.disabled` may name "gemm_tf32", "gemm_wgmma", "gemm_mma", "gemm_fma" and "gemm_rows".
     """
     product = product_of(unit.nests[0])
     if product is None or followers(unit, product) is None:
         return None
     family = _family(product, target)
+    if family is gemm_mma and wgmma.suits(product, target, facts):
+        family = wgmma
     return family.build(unit, product, target, facts) if family else None
 
 

@@ -9,8 +9,11 @@ from meshweave.lowering.gpu.families.gemm.results import Results
 from meshweave.lowering.gpu.families.launch import frame_for
 from meshweave.lowering.gpu.families.products import Contraction, ProductOperand
 from meshweave.lowering.gpu.kernel import DeviceKernel
+from meshweave.lowering.gpu.writer import Guard
 from meshweave.lowering.nests.rows import KernelUnit
 from meshweave.lowering.writer import Value
+
+BAND = 8  # rows of tiles that go together
 
 
 class ProductKernel:
@@ -21,12 +24,12 @@ class ProductKernel:
 
     def __init__(
         self, family: str, unit: KernelUnit, product: Contraction, facts: Facts,
-        threads: int, tile: tuple[int, int],
+        threads: int, tile: tuple[int, int], min_blocks: int = 1,
     ) -> None:  # fmt: skip
-        """Begin the kernel. tile: rows and columns of a tile."""
+        """Begin the kernel. tile: rows and columns of a tile; min_blocks: see `DeviceWriter`."""
         self.family, self.product = family, product
         self.frame = frame_for(
-            family, unit, facts, threads, index="i64", dynamic_shared=True, min_blocks=1
+            family, unit, facts, threads, index="i64", dynamic_shared=True, min_blocks=min_blocks
         )
         self.writer = self.frame.writer
         self.tile_m, self.tile_n = tile
@@ -40,6 +43,20 @@ class ProductKernel:
         block, several = writer.block(), self.product.batch.count > 1
         self.batch = block // tiles if several else writer.constant(0)
         return block % tiles if several else block
+
+    def tile_place(self) -> tuple[Value, Value]:
+        """Return the first row and the first column of the tile that this block makes; set `batch`.
+
+        Blocks that follow each other go down a band of rows and then to the next columns, so that
+        what they read is still in the cache.
+        """
+        tile, area = self.tile_number(), BAND * self.grid_n
+        band, place = tile // area, tile % area
+        height: Value | int = min(BAND, self.grid_m)
+        if self.grid_m > BAND and self.grid_m % BAND:  # the last band is lower
+            height = self.writer.least(self.writer.constant(self.grid_m) - band * BAND, BAND)
+        down, across = band * BAND + place % height, place // height
+        return down * self.tile_m, across * self.tile_n
 
     def base(self, operand: ProductOperand, nbytes: int) -> Value:
         """Return the address of an operand's first element for this block's product."""
@@ -69,16 +86,15 @@ class ProductKernel:
         thread = writer.thread()
         down, right = thread // across, (thread % across) * wide
         start = writer.offset(writer.shared(), down * pitch + right * 4)
+        # Of 8 neighbouring threads 4 begin with their second 16 bytes: else half of the banks would be met twice.
+        turned = writer.compare("ne", thread & 4, 0) if wide == 8 else None
 
         def some(number: Value, _: Sequence[Value]) -> None:
             at = row + down + number
             place = writer.offset(start, number * pitch)
 
             def write() -> None:
-                parts = [
-                    writer.load(writer.offset(place, 16 * k), "vector<4xf32>", 16)
-                    for k in range(wide // 4)
-                ]
+                parts = self._parts(place, wide // 4, turned)
                 totals = [writer.lane(part, k) for part in parts for k in range(4)]
                 here = right if column is None else column + right
                 self.results.row(self.batch, at, here, totals, columns)
@@ -86,6 +102,17 @@ class ProductKernel:
             writer.where(writer.inside(at, self.product.m.count, rows), write)
 
         writer.for_(0, rows, threads // across, [], some)
+
+    def _parts(self, place: Value, count: int, turned: Guard) -> list[Value]:
+        """Load a thread's sums, 16 bytes at a time; the second ones first where `turned` holds."""
+        writer = self.writer
+        places = [writer.offset(place, 16 * k) for k in range(count)]
+        if turned is not None:
+            places = [writer.select(turned, *pair) for pair in (places[::-1], places)]
+        parts = [writer.load(each, "vector<4xf32>", 16) for each in places]
+        if turned is not None:
+            parts = [writer.select(turned, *pair) for pair in (parts[::-1], parts)]
+        return parts
 
     def finished(self, numerics: str) -> DeviceKernel:
         """Return what has been written."""

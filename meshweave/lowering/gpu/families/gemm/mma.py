@@ -23,7 +23,6 @@ from meshweave.lowering.writer import Value
 
 THREADS = 128
 STAGES = 3
-BAND = 8  # rows of tiles that go together
 
 
 @dataclass(frozen=True)
@@ -105,7 +104,7 @@ class _MmaKernel(ProductKernel):
         self.lane, warp = thread & 31, thread >> 5
         across = shape.m // shape.warp_m
         self.warp_m, self.warp_n = (warp % across) * shape.warp_m, (warp // across) * shape.warp_n
-        self._place()
+        self.first_m, self.first_n = self.tile_place()
         self.a, self.b = (
             OperandTile(
                 self.frame, source, rows, THREADS, self.base(source.operand, self.nbytes), first
@@ -117,20 +116,6 @@ class _MmaKernel(ProductKernel):
         self.stage = self.a.nbytes + self.b.nbytes
         self.pitch = pitch_of_sums(shape)
         self.shared_bytes = shared_bytes(shape, sources)
-
-    def _place(self) -> None:
-        """Choose the tile that this block makes.
-
-        Blocks that follow each other go down a band of rows and then to the next columns, so that
-        what they read is still in the cache.
-        """
-        tile = self.tile_number()
-        if self.grid_m % BAND:
-            down, across = tile % self.grid_m, tile // self.grid_m
-        else:
-            band, place = tile // (BAND * self.grid_n), tile % (BAND * self.grid_n)
-            down, across = band * BAND + place % BAND, place // BAND
-        self.first_m, self.first_n = down * self.shape.m, across * self.shape.n
 
     def write(self) -> None:
         """Write the whole kernel."""

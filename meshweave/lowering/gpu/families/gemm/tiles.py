@@ -4,7 +4,8 @@ A tile holds `rows` rows of C (or columns) and 128 bytes of depth. Memory is rea
 bytes along whichever of the two has step 1, so a tile lies in shared memory
 
     by depth: a row of the tile after another, each 8 chunks of depth
-    by rows:  a step of depth after another, each the chunks of all rows
+    by rows:  a step of depth after another, each the chunks of all rows, or of a panel of 128 bytes of
+              them: then panel after panel (which is what `wgmma` reads)
 
 Chunks are swizzled (their number XOR the line's), so that 8 threads that read the same chunk of 8
 lines touch all banks once. Elements of 4 bytes that lie by rows are read one by one: their lines are
@@ -29,6 +30,7 @@ from meshweave.lowering.writer import Value
 
 CHUNK = 16  # bytes
 DEPTH = 128  # bytes of depth in a tile
+PANEL = 128  # bytes of rows in a panel
 
 
 @dataclass(frozen=True)
@@ -100,17 +102,20 @@ class OperandTile:
         threads: int,
         base: Value,
         first: Value,
+        panels: bool = False,
     ) -> None:
         """Prepare the copies.
 
         rows: of a tile. base: the operand's first element for this batch. first: number of the
-        tile's first row.
+        tile's first row. panels: a tile by rows lies as panels of 128 bytes of rows, one after another.
         """
         self.frame, self.writer, self.source, self.rows = frame, frame.writer, source, rows
         self.elements = CHUNK // source.nbytes  # of a chunk
         self.depth = DEPTH // source.nbytes
         self.lines, self.chunks = source.lines(rows), source.chunks(rows)
-        self.padded, self.pitch = source.is_padded, source.pitch(rows)
+        self.padded = source.is_padded
+        self.panel = self.lines * PANEL if panels and not source.by_depth else 0  # bytes; 0: none
+        self.pitch = PANEL if self.panel else source.pitch(rows)
         self.each = threads // self.chunks  # lines that all threads together copy at once
         assert threads % self.chunks == 0 and self.lines % self.each == 0
         assert self.padded or self.each % 8 == 0, "a thread's swizzle must not change"
@@ -136,8 +141,7 @@ class OperandTile:
         writer, source = self.writer, self.source
         thread = writer.thread()
         self.line, self.chunk = thread // self.chunks, thread % self.chunks
-        place = self.swizzled(self.chunk, self.line) << 4
-        self.place = self.line * self.pitch + place
+        self.place = self.line * self.pitch + self._column()
         self.base = base
         if source.by_depth:
             self.starts = self._row_starts()
@@ -145,6 +149,14 @@ class OperandTile:
             row = self.first + self.chunk * self.elements
             self.starts = [self._pointer(base, self._row_offset(row))]
             self.left = self._left(row, source.operand.rows.count)
+
+    def _column(self) -> Value:
+        """Return where in its line this thread's chunk lies, from the first panel on."""
+        if not self.panel:
+            return self.swizzled(self.chunk, self.line) << 4
+        across = PANEL // CHUNK
+        inside = (self.chunk ^ self.line) & (across - 1)
+        return (self.chunk // across) * self.panel + (inside << 4)
 
     def _row_starts(self) -> list[Value]:
         """Return where this thread's rows begin; one for all that follow at equal steps."""
