@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import ctypes
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ MOST_STEPS = 32  # that a rank's device is given ahead of what it has done
 _MOST_PIECES = 64  # copies under way
 _PIECE = 4 << 20  # bytes that are copied at once
 _ROOM = 32 << 20  # bytes of pinned memory, at most
+_THREADS = 4  # that fill it from large arrays: one alone is slower than the bus
 
 
 Late = Callable[
@@ -115,13 +117,40 @@ class Staging:
         if not len(self._memory):
             self._memory = self._pinned()
         most = min(_PIECE, self._nbytes)
-        for first in range(0, len(data), most):
-            part = data[first : first + most]
+        parts = [(first, data[first : first + most]) for first in range(0, len(data), most)]
+        if len(parts) > 2 * _THREADS and len(self._memory) > (_THREADS + 1) * most:
+            self._copy_many(address, parts, stream)
+            return
+        for first, part in parts:
             start, end = self._room(len(part))
             self._memory[start:end] = part
-            source = self._memory.ctypes.data + start
-            self._driver("cuMemcpyHtoDAsync_v2", address + first, source, len(part), stream)
-            self._pieces.add(stream, start, end)
+            self._send(address + first, start, end, stream)
+
+    def _copy_many(self, address: int, parts: Sequence[tuple[int, Values]], stream: int) -> None:
+        """Copy the parts of a large array, several of which threads bring to pinned memory while others are sent."""
+        coming: deque[tuple[Future[None], int, int, int]] = deque()
+
+        def send() -> None:
+            done, first, start, end = coming.popleft()
+            done.result()
+            self._send(address + first, start, end, stream)
+
+        with ThreadPoolExecutor(_THREADS) as threads:
+            for first, part in parts:
+                if len(coming) == _THREADS:
+                    send()
+                start, end = self._room(len(part))
+                coming.append(
+                    (threads.submit(np.copyto, self._memory[start:end], part), first, start, end)
+                )
+            while coming:
+                send()
+
+    def _send(self, address: int, start: int, end: int, stream: int) -> None:
+        """Enqueue the copy of a piece of pinned memory."""
+        source = self._memory.ctypes.data + start
+        self._driver("cuMemcpyHtoDAsync_v2", address, source, end - start, stream)
+        self._pieces.add(stream, start, end)
 
     def settled(self) -> None:
         """Note that all copies are done."""

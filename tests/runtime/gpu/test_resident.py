@@ -256,8 +256,9 @@ def test_pinned_memory_that_is_used_before_its_copy_has_landed_is_told(monkeypat
     made.close()
 
 
-def test_large_inputs_go_through_a_small_ring(monkeypatch):
-    monkeypatch.setattr("meshweave.runtime.gpu.staging._ROOM", 1024)
+@pytest.mark.parametrize("room", [1024, 2560])  # too small for threads, and just large enough
+def test_large_inputs_go_through_a_small_ring(monkeypatch, room):
+    monkeypatch.setattr("meshweave.runtime.gpu.staging._ROOM", room)
     monkeypatch.setattr("meshweave.runtime.gpu.staging._PIECE", 320)
     port = [("f32", (1000,))]
     steps = [Launch("twice", ("input", 0), ("output", 0), 1000)]
