@@ -149,6 +149,7 @@ class JobDevices:
         self.job.close()
 
 
+_MOST_UNANSWERED = 16  # calls that the ranks are asked for ahead of what they have enqueued
 _BUSY = new_reentrant_lock()  # the ranks of one job answer one engine at a time
 _RUNNING = weakref.WeakValueDictionary[tuple[int, bool], JobDevices]()
 """The jobs that engines share, by the number of ranks and whether these share GPUs: a GPU is in one process, then."""
@@ -158,6 +159,7 @@ class NcclExecutable(ProcessExecutable):
     """Run a program on the GPUs of its mesh's ranks. Arrays that calls give and take stay there."""
 
     engine: NcclEngine
+    _unanswered = 0  # calls since the ranks have answered one
 
     def run_arrays(self, values: Sequence[object], fixed: int = 0) -> list[Array]:
         """Enqueue a call on arrays; return the results as Arrays, which lie on the GPUs.
@@ -172,5 +174,10 @@ class NcclExecutable(ProcessExecutable):
             if self._scratch is None or not self._scratch.alive:
                 self._scratch = ProcessCall(self)
             self._scratch.put(placed.fresh)
-            self._scratch(places=placed.places)
+            if placed.fresh or self._unanswered == _MOST_UNANSWERED:
+                self._scratch(places=placed.places)
+                self._unanswered = 0
+            else:
+                self._scratch.post(places=placed.places)
+                self._unanswered += 1
             return placed.results()

@@ -123,6 +123,10 @@ class GpuWorker(Server):
                 call.bound.run(call.inputs, call.outputs)
         return {"seconds": time.perf_counter() - start}
 
+    def _enqueue(self, message: dict[str, Any], payload: bytes, files: list[int]) -> None:
+        """Do as `_run` does, without an answer."""
+        self._run(message, payload, files)
+
     def _come_next(self, call: RankCall) -> None:
         """Let what a call is about to enqueue come behind the steps of all programs."""
         if self._queued and self._queued[-1].rank is not call.rank:

@@ -47,6 +47,7 @@ from meshweave.runtime.watched import told_begins, told_ended
 
 START_SECONDS = 60.0
 _numbers = itertools.count(1)
+_ENDED = "the ranks of this call have ended: bind the program again"
 
 
 class ProcessEngine:
@@ -336,6 +337,20 @@ class ProcessCall:
             for row, value in zip(self.inputs, column, strict=True):
                 row[index][...] = value
 
+    def post(self, **more: object) -> None:
+        """Have the ranks run, and do not wait for them: what goes wrong is told by the next answer.
+
+        more: as for a call. Nobody may write the inputs before that. Raises RankError when the ranks have ended.
+        """
+        executable = self._executable
+        with executable.engine.busy:
+            if not self.alive:
+                raise RankError(_ENDED)
+            told_begins(executable)
+            with executable.guard(self._job):
+                self._job.post({"do": "enqueue", "call": self._number, **more})
+            told_ended(executable)
+
     def __call__(self, **more: object) -> None:
         """Run. Raises RankError when a rank raises, dies or stalls, or when an earlier failure has ended the ranks.
 
@@ -344,7 +359,7 @@ class ProcessCall:
         executable = self._executable
         with executable.engine.busy:
             if not self.alive:
-                raise RankError("the ranks of this call have ended: bind the program again")
+                raise RankError(_ENDED)
             executable.board.clear()
             watchdog = Watchdog(executable.board, executable.manifest, executable.timeout)
             watchdog.start(time.monotonic())

@@ -1,8 +1,8 @@
 """Serve the messages of the process that started this rank, and end with that process.
 
-A rank waits for messages without using the processor, does what they say and answers each but `bind` and `drop`: load
-(a bundle, and the status board's memory), bind (memory with a rank's inputs and outputs, and those of the others),
-run, drop, unload, exit.
+A rank waits for messages without using the processor, does what they say and answers each but `bind`, `drop` and
+`enqueue`: load (a bundle, and the status board's memory), bind (memory with a rank's inputs and outputs, and those of
+the others), run, enqueue (on GPUs), drop, unload, exit.
 """
 
 from __future__ import annotations

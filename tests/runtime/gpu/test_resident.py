@@ -164,11 +164,11 @@ def test_arrays_stay_on_the_gpus_of_other_processes(ranks):  # noqa: F811
     assert np.array_equal(np.asarray(first.run_arrays([three])[0]), 16 * np.arange(N))
     os.kill(first.pids[0], signal.SIGKILL)
     with pytest.raises(RankError, match="died"):
-        first.run_arrays([three])
+        np.asarray(first.run_arrays([three])[0])
     (again,) = first.run_arrays([value])
     os.kill(first.pids[0], signal.SIGKILL)
     with pytest.raises(RankError):
-        first.run_arrays([value])
+        np.asarray(first.run_arrays([value])[0])
     with pytest.raises(RankError, match="ranks that have ended: its value is lost"):
         np.asarray(again)
 
@@ -348,5 +348,24 @@ def test_a_queued_step_that_fails_in_another_process_is_told_by_whoever_reads(ra
     (value,) = made.run_arrays([laid(np.arange(N, dtype="f4"), "x=2", "[_]")])
     with pytest.raises(
         RankError, match=r"^rank 1 failed on its device, in twice at test.mlir:1:1: CUDA_ERROR"
+    ):
+        np.asarray(value)
+
+
+def test_calls_that_ranks_have_not_answered_run_in_order(ranks):  # noqa: F811
+    first, second = ranks.load(twice()), ranks.load(twice())
+    value = laid(np.arange(N, dtype="f4"), "x=2", "[_]")
+    for k in range(40):
+        (value,) = (second if k % 3 else first).run_arrays([value])
+    assert np.array_equal(np.asarray(value), 2.0**40 * np.arange(N))
+
+
+def test_what_an_unanswered_call_did_wrong_is_told_with_the_next_answer(ranks, monkeypatch):  # noqa: F811
+    monkeypatch.setenv("MESHWEAVE_TEST_FAIL", "1 2 700 cuLaunchKernel")
+    made = ranks.load(twice())
+    (value,) = made.run_arrays([laid(np.arange(N, dtype="f4"), "x=2", "[_]")])
+    (value,) = made.run_arrays([value])
+    with pytest.raises(
+        RankError, match=r"^rank 1 failed in twice at test.mlir:1:1: CUDA_ERROR_ILL"
     ):
         np.asarray(value)
