@@ -18,6 +18,7 @@ from meshweave.lowering.gpu.facts import facts_of, start_alignment
 from meshweave.lowering.gpu.families import registry as families
 from meshweave.lowering.gpu.families.cublaslt import LibraryProduct
 from meshweave.lowering.gpu.families.pieces import SCRATCH
+from meshweave.lowering.gpu.families.serial import serial
 from meshweave.lowering.gpu.host.access_sets import JOIN, OPERATION, StreamAccesses, forks, role_of
 from meshweave.lowering.gpu.host.exchange import copies_kernel
 from meshweave.lowering.gpu.host.streams import Point, planned
@@ -142,6 +143,8 @@ class _FunctionWriter:
                 op.erase()
             elif entry.what == "collective":
                 self._collective(entry, op)
+        elif isinstance(entry, Step) and self._serial(entry, op):
+            op.erase()
         elif role == JOIN and isinstance(entry, Step):
             self._meet(OpBuilder.before(op))
             for region, body in zip(op.regions, entry.bodies):
@@ -198,10 +201,32 @@ class _FunctionWriter:
             given = [self._pointer(*place, operands, b) for place in places]
             types = kernel.parameters[len(given) :]
             given += [self._number(*pair, b) for pair in zip(scalars, types, strict=True)]
-            sizes = [self._constant(size) for size in (*kernel.grid, *kernel.block)]
-            shared = [self._constant(kernel.shared_bytes, "i32")] if kernel.shared_bytes else []
-            symbol = device_ops.kernel_symbol(made, kernel)
-            device_ops.launch(launch, symbol, sizes, shared, given)
+            self._launch(made, given, launch)
+
+    def _serial(self, step: Step, op: ir.Operation) -> bool:
+        """Launch loops over single elements as a kernel before `op`, if they are that; where streams fork they stay."""
+        loops = None
+        if op.name == "scf.for" and self._points is None:
+            loops = serial(step.op, self.plan.buffers)
+        if loops is None:
+            return False
+        kernel, b = loops.kernel, OpBuilder.before(op)
+        number = self.program.chosen.number(kernel)
+        given = []
+        for value in loops.memrefs:
+            place = self.plan.buffers.place(value)
+            given.append(self._pointer(place.root, place.offset, place.width, [value], b))
+        types = kernel.parameters[len(given) :]
+        given += [self._number(*pair, b) for pair in zip(loops.numbers, types, strict=True)]
+        self._launch(number, given, b)
+        return True
+
+    def _launch(self, number: int, given: Sequence[ir.Value], b: OpBuilder) -> None:
+        """Launch a kernel by its number."""
+        kernel = self.program.kernels[number]
+        sizes = [self._constant(size) for size in (*kernel.grid, *kernel.block)]
+        shared = [self._constant(kernel.shared_bytes, "i32")] if kernel.shared_bytes else []
+        device_ops.launch(b, device_ops.kernel_symbol(number, kernel), sizes, shared, given)
 
     def _pointer(
         self,

@@ -140,6 +140,14 @@ class Chosen:
                 self.kernels.append(build(unit, self.target, facts))
         return self._found[key]
 
+    def number(self, kernel: DeviceKernel) -> int:
+        """Return the number of a kernel that is no unit's; those with the same code are one."""
+        for number, known in enumerate(self.kernels):
+            if known == kernel:
+                return number
+        self.kernels.append(kernel)
+        return len(self.kernels) - 1
+
     def spare(self, product: LibraryProduct) -> int:
         """Return the number of the kernel that does a product where the library has no algorithm for it."""
         kernel = spare_kernel(product.info)
