@@ -234,7 +234,7 @@ def test_single_elements_are_read_and_written() -> None:
         ("cuLaunchKernel", 1, 701, r"failed in elementwise\w* at mlp:\d+:\d+: CUDA_ERROR_LAUNCH"),
         ("cublasLtMatmul", 2, 13, r"failed in cublaslt 32x96x128 f32 at mlp:\d+:\d+: CUBLAS"),
         ("ncclAllReduce", 1, 3, r"failed in all_reduce\[tp\] f32 32x96 at mlp:\d+:\d+: ncclInternal"),
-        ("cuEventRecord", 2, 400, r"failed in all_reduce\[tp\].* CUDA_ERROR_INVALID_HANDLE"),
+        ("cuEventRecord", 6, 400, r"failed in all_reduce\[tp\].* CUDA_ERROR_INVALID_HANDLE"),
     ],
 )  # fmt: skip
 def test_a_call_that_fails_names_op_and_place(
