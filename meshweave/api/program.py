@@ -26,6 +26,7 @@ from meshweave.certificate import UNCHECKED, Certificate
 from meshweave.errors import CompileError, MeshweaveError, UsageError
 from meshweave.files.sources import Source, program_source
 from meshweave.hints.fast_paths import ALL, Choice, as_choice
+from meshweave.hints.keys import Hint
 from meshweave.ir.pipeline_text import GLOBAL_PASSES
 from meshweave.layout import Mesh
 from meshweave.report import OpRow, Reason, Report
@@ -112,6 +113,7 @@ def compile(
     flight: str | None = None,
     donate: Donations = (),
     layouts: str | None = None,
+    peak_bytes: int | str | None = None,
 ) -> "Program":
     """Compile a program for a mesh and load it.
 
@@ -132,6 +134,7 @@ def compile(
     donate:   numbers of arguments whose buffers results may take, besides those that the program itself donates; a dict
               gives each its strength, "preferred" (the default) or "required".
     layouts:  "auto": what the program does not say of layouts is chosen at the least predicted time; None: propagated.
+    peak_bytes: the intermediate bytes that a rank may take, "64MiB": as `mw.hint(peak_bytes=..)` around all of it.
     Raises MeshweaveError: the program, its mesh or its layouts are wrong, or too large for this machine. UsageError:
     the arguments are.
 
@@ -161,6 +164,7 @@ def compile(
         verify=verify,
         donate=donate,
         layouts=layouts,
+        peak_bytes=peak_bytes,
     )
     if progress is not None:
         progress("load")
@@ -186,6 +190,7 @@ def build(
     names: Sequence[str] = (),
     layouts: str | None = None,
     machine: "MachinePrices | None" = None,
+    peak_bytes: int | str | None = None,
 ) -> Bundle:
     """Compile a program to a bundle, without loading it; the arguments are those of `compile`.
 
@@ -201,6 +206,7 @@ def build(
         )
     where, choice, goal = _mesh(mesh), as_choice(kernels), Goal.of(target, engine, chip)
     given, auto = donated_numbers(donate), is_auto(layouts)
+    hints = budget_hints(peak_bytes)
     if progress is not None:
         progress("read")
     read = program_source(source, name is not None)
@@ -210,7 +216,8 @@ def build(
     def make() -> Bundle:
         here_made.append(
             _built(
-                text, name, where, goal, progress, whole, choice, here, verify, given, auto, machine
+                *(text, name, where, goal, progress, whole, choice, here, verify, given, auto),
+                *(machine, hints),
             )
         )
         return here_made[0]
@@ -218,7 +225,7 @@ def build(
     made = shared(
         (
             *("program", text, name, where and str(where), goal, _tools(goal), whole),
-            *(choice.disabled, choice.enabled, verify, tuple(given.items()), auto, machine),
+            *(choice.disabled, choice.enabled, verify, tuple(given.items()), auto, machine, hints),
         ),
         make,
         os.path.basename(name) if goal.engine == current.ENGINE and here else "",
@@ -226,7 +233,8 @@ def build(
     told_compiled()
     is_kept = not here_made and current.current() is None  # else rank 0 may have made it
     origin = _Once(
-        reported, text, name, where, goal.engine, whole, choice, False, given, names, auto, machine
+        *(reported, text, name, where, goal.engine, whole, choice, False, given, names, auto),
+        *(machine, hints),
     )
     return replace(made.with_weights(read.weights), origin=origin, is_kept=is_kept)
 
@@ -243,6 +251,7 @@ def reported(
     names: Sequence[str] = (),
     auto: bool = False,
     machine: "MachinePrices | None" = None,
+    hints: Sequence[Hint] = (),
 ) -> Report:
     """Report what compiling a program decides: memory, slices, what became of each hint, kernels, collectives and why.
 
@@ -252,7 +261,7 @@ def reported(
 
     made = lowered(
         *(text, name, mesh, engine), whole=whole, kernels=kernels, verify=verify, donate=donate,
-        reasons=names, auto=auto, machine=machine,
+        reasons=names, auto=auto, machine=machine, hints=hints,
     )  # fmt: skip
     with made as (module, program):
         return report_of(module, program)
@@ -308,11 +317,12 @@ def _built(
     donate: Mapping[int, str],
     auto: bool,
     machine: "MachinePrices | None",
+    hints: Sequence[Hint],
 ) -> Bundle:
     """Compile what `build` has not found on the disk."""
     from meshweave.lowering import bundle_of
 
-    if is_finished(text):
+    if is_finished(text) and not hints:
         from meshweave.lowering import finished_bundle
 
         with finished(text, name, goal) as module:
@@ -328,6 +338,7 @@ def _built(
             donate=donate,
             auto=auto,
             machine=machine,
+            hints=hints,
         ) as (_, made),
     ):
         say("code")
@@ -370,12 +381,13 @@ def lowered(
     reasons: Sequence[str] | None = None,
     auto: bool = False,
     machine: "MachinePrices | None" = None,
+    hints: Sequence[Hint] = (),
 ) -> Iterator[tuple[Any, Any]]:
     """Give the module in the local view, with its ledger, and the program before code generation.
 
     strip: remove its hints first. later: leave the checks to `bundle_of`, which makes them beside code generation.
-    reasons: find why tensors move, and call the arguments so there. auto: place it, do not propagate. The other
-    arguments are those of `build`.
+    reasons: find why tensors move, and call the arguments so there. auto: place it, do not propagate. hints: what holds
+    around all of it. The other arguments are those of `build`.
     """
     from meshweave.dialects import lent_context
     from meshweave.frontends.entry import check_entry
@@ -385,6 +397,7 @@ def lowered(
     from meshweave.lowering.stages import GLOBAL, lower, stage_of
     from meshweave.transforms.propagation.donate import mark_donated
     from meshweave.transforms.propagation.interface import forget_interfaces
+    from meshweave.transforms.slicing.apply import hint_whole
 
     with _collector_paused(), lent_context(len(text) <= _SMALL) as ctx, ctx:
         module = load_module(text, ctx, name)
@@ -396,6 +409,8 @@ def lowered(
                 check_entry(module)
                 if donate:
                     mark_donated(module, donate)
+                if hints:
+                    hint_whole(module, hints)
                 if whole:
                     forget_interfaces(module)
                 named = _axis_names(module)
@@ -416,6 +431,11 @@ def lowered(
                 certify, found, rows = _cut(module, passes, progress, verify, reasons)
             else:
                 _check_mesh(module, mesh)
+                if hints:
+                    told = "; ".join(f"{hint.key} = {hint.value}" for hint in hints)
+                    raise UsageError(
+                        f"{name}: {told}: this is one rank's program already: hints are for whole programs"
+                    )
             certificate = UNCHECKED
             if certify is not None and not later:
                 progress("verify")
@@ -431,6 +451,11 @@ def lowered(
             program.reasons, program.whole = found, rows
             check_budgets(module, program)
             yield module, program
+
+
+def budget_hints(peak_bytes: int | str | None) -> tuple[Hint, ...]:
+    """Return the hints around a program that may take so many bytes. Raises HintError for what is no such number."""
+    return () if peak_bytes is None else (Hint.make("peak_bytes", peak_bytes),)
 
 
 def is_auto(layouts: str | None) -> bool:

@@ -29,13 +29,14 @@ from meshweave.lowering.host.program import LoweredProgram
 from meshweave.lowering.stages import lower
 from meshweave.plan.machine import cache_bytes
 from meshweave.targets import engines_of
-from meshweave.transforms.base import Pass, at, copied, fail, remarks_to, walk
+from meshweave.transforms.base import Pass, at, copied, fail, functions, remarks_to, walk
 from meshweave.transforms.communication.overlap import Overlap
 from meshweave.transforms.kernels.select_kernels import SelectKernels
 from meshweave.transforms.propagation.bodies import is_tensor
 from meshweave.transforms.slicing.ledger import (
     CHOSEN,
     REGION,
+    WHOLE_REGION,
     number,
     ops_met,
     read_ledger,
@@ -242,7 +243,18 @@ def bytes_taken(clone: ir.Module, ledger: Ledger, select: SelectKernels) -> Mapp
         select.run(clone)
         Overlap().run(clone)
     run_passes(clone, "builtin.module(canonicalize,cse)")
-    return region_bytes(lower(clone, engines_of(select.target)[0], verify=False))
+    return _taken(clone, lower(clone, engines_of(select.target)[0], verify=False))
+
+
+def _taken(module: ir.Module, program: LoweredProgram) -> Mapping[int, int]:
+    """Return the intermediate bytes of each region; of one that is the whole program, what its arena takes."""
+    taken = region_bytes(program)
+    for f in functions(module):
+        attributes = f.operation.attributes
+        if WHOLE_REGION in attributes and attributes["sym_name"].value == "main":
+            which = attributes[WHOLE_REGION].value
+            taken[which] = max(taken.get(which, 0), program.areas[1])
+    return taken
 
 
 def _form(region: ir.Operation, asked: BudgetRequest) -> Hashable:
@@ -463,7 +475,7 @@ def check_budgets(module: ir.Module, program: LoweredProgram) -> None:
     """
     ledger = read_ledger(module)
     asked = [s for s in ledger.said if s.hint.key == "peak_bytes" and s.hint.strength == REQUIRED]
-    taken = region_bytes(program) if asked else {}
+    taken = _taken(module, program) if asked else {}
     for said in asked:
         nbytes = taken.get(said.region, 0)
         if nbytes > said.hint.parsed:

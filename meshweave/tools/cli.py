@@ -191,6 +191,11 @@ def _add_program(command: argparse.ArgumentParser) -> None:
         help=f"the gpu (default: {CHIP})",
     )
     add(
+        "--peak-bytes",
+        metavar="BYTES",
+        help="the bytes that a rank may take between arguments and results, 512MiB: slices, or values computed again",
+    )
+    add(
         "--no-verify",
         dest="verify",
         action="store_false",

@@ -16,6 +16,7 @@ from meshweave.tools.run import (
     StageDisplay,
     ended_by_signals,
     read_goal,
+    read_hints,
     read_machine,
     read_mesh,
     read_text,
@@ -44,10 +45,11 @@ def _report(
     source: ProgramFile, options: argparse.Namespace, progress: Progress, strip: bool
 ) -> Report:
     where = (source.text, source.name, read_mesh(options), read_goal(options).engine, progress)
-    with lowered(*where, strip=strip, verify=options.verify, machine=read_machine(options)) as (
-        module,
-        program,
-    ):
+    made = lowered(
+        *where, strip=strip, verify=options.verify, machine=read_machine(options),
+        hints=read_hints(options),
+    )  # fmt: skip
+    with made as (module, program):
         from meshweave.lowering.gpu.roofline import launch_rows
         from meshweave.lowering.report import report_of
 

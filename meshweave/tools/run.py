@@ -22,6 +22,7 @@ from meshweave.api.program import (
     STAGES,
     Program,
     Progress,
+    budget_hints,
     build,
     finished,
     is_finished,
@@ -33,6 +34,7 @@ from meshweave.api.progress import Bar
 from meshweave.bundle import Bundle
 from meshweave.errors import CompileError, MeshweaveError, UsageError
 from meshweave.files.sources import Source, decoded, program_source, separated
+from meshweave.hints.keys import Hint
 from meshweave.layout import Mesh
 from meshweave.plan.placement.prices import MachinePrices
 from meshweave.runtime.engine import Engine
@@ -144,7 +146,9 @@ def _check_gpu(options: argparse.Namespace) -> None:
 
 def _lowered(source: ProgramFile, options: argparse.Namespace, progress: Progress) -> Any:
     where = (source.text, source.name, read_mesh(options), read_goal(options).engine, progress)
-    return lowered(*where, verify=options.verify, machine=read_machine(options))
+    return lowered(
+        *where, verify=options.verify, machine=read_machine(options), hints=read_hints(options)
+    )
 
 
 @contextmanager
@@ -223,7 +227,18 @@ def _bundle(
         here=here,
         verify=options.verify,
         machine=read_machine(options),
+        peak_bytes=next((hint.value for hint in read_hints(options)), None),
     )
+
+
+def read_hints(options: argparse.Namespace) -> tuple[Hint, ...]:
+    """Return the hints around the program: `--peak-bytes`. Raises UsageError for what is no number of bytes."""
+    try:
+        return budget_hints(options.peak_bytes)
+    except MeshweaveError as error:
+        raise UsageError(
+            f"--peak-bytes {options.peak_bytes}: {error.message.partition(': ')[2]}"
+        ) from None
 
 
 def read_goal(options: argparse.Namespace) -> Goal:
@@ -292,6 +307,10 @@ def _check_bundle(source: ProgramFile, bundle: Bundle, options: argparse.Namespa
     if options.chip is not None and options.chip != manifest.chip:
         made_for = manifest.chip or f"target {manifest.target}"
         raise UsageError(f"--chip {options.chip}: {source.name} is compiled for {made_for}")
+    if options.peak_bytes is not None:
+        raise UsageError(
+            f"--peak-bytes {options.peak_bytes}: {source.name} is compiled already: its text is needed"
+        )
     own = engine_traits(manifest.engine)
     if options.engine and not engine_traits(options.engine).runs_code_of(own):
         raise UsageError(

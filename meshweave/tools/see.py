@@ -21,6 +21,7 @@ from meshweave.tools.run import (
     ended_by_signals,
     open_program,
     read_goal,
+    read_hints,
     read_machine,
     read_mesh,
 )
@@ -50,10 +51,10 @@ def reasoned(source: ProgramFile, options: argparse.Namespace, progress: Progres
     if source.bundle is not None:
         return report_of_bundle(source.bundle)
     where = (source.text, source.name, read_mesh(options), read_goal(options).engine, progress)
-    with lowered(*where, verify=options.verify, reasons=(), machine=read_machine(options)) as (
-        module,
-        program,
-    ):
+    made = lowered(
+        *where, verify=options.verify, reasons=(), machine=read_machine(options), hints=read_hints(options)
+    )  # fmt: skip
+    with made as (module, program):
         from meshweave.lowering.report import report_of
 
         return report_of(module, program)
@@ -103,10 +104,10 @@ def _page(source: ProgramFile, options: argparse.Namespace, progress: Progress) 
 
     engine = read_goal(options).engine
     where = (source.text, source.name, read_mesh(options), engine, progress)
-    with lowered(*where, verify=options.verify, reasons=(), machine=read_machine(options)) as (
-        module,
-        program,
-    ):
+    made = lowered(
+        *where, verify=options.verify, reasons=(), machine=read_machine(options), hints=read_hints(options)
+    )  # fmt: skip
+    with made as (module, program):
         report = report_of(module, program)
         mesh = Mesh.parse(program.mesh) if program.mesh else Mesh()
         ports = (*program.inputs, *program.outputs)

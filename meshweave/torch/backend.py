@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from meshweave.api.jit import CacheInfo
+from meshweave.api.program import budget_hints
 from meshweave.errors import MeshweaveError, UsageError
 from meshweave.frontends.python.place import chosen_kernels
 from meshweave.frontends.torch.export import RandomNumbersError, torch_package, unused_name
@@ -55,6 +56,7 @@ def torch_backend(
     timeout: float | None = None,
     frozen: bool = False,
     verify: bool = True,
+    peak_bytes: int | str | None = None,
 ) -> TorchBackend:
     """Return a backend for `torch.compile(module, backend=...)`, with and without gradients.
 
@@ -62,6 +64,8 @@ def torch_backend(
     state_dict and of the arguments of `forward`, where the piece of the module that torch hands over has them.
     frozen: parameters and buffers are written through torch alone, if at all. Without it each call compares them with
             what was laid out, since a write through `.data` or NumPy leaves no trace: that reads them once.
+    peak_bytes: the intermediate bytes that a rank may take in each program by itself, "64MiB". What a forward program
+            saves for the backward one is a result of the one and an argument of the other.
     What a piece writes, of its parameters, buffers or arguments, is written when the call ends: on one rank an argument
     where it lies, without copies, as the cache of a language model.
     Each piece is compiled when it is first called with arguments of its kind: shapes, dtypes, and `mw.kernels` around
@@ -84,7 +88,15 @@ def torch_backend(
     True
     """
     torch_package()
-    build = partial(from_torch, mesh=mesh, engine=engine, timeout=timeout, verify=verify)
+    budget_hints(peak_bytes)  # refused here, not by the first call
+    build = partial(
+        from_torch,
+        mesh=mesh,
+        engine=engine,
+        timeout=timeout,
+        verify=verify,
+        peak_bytes=peak_bytes,
+    )
     return TorchBackend(build, placements or {}, frozen)
 
 
@@ -139,7 +151,7 @@ def backend(
 
     options: those of `torch_backend`, under the name `options`.
     """
-    known = ("mesh", "placements", "engine", "timeout", "frozen", "verify")
+    known = ("mesh", "placements", "engine", "timeout", "frozen", "verify", "peak_bytes")
     given = dict(options.get("options") or {})
     if unknown := [name for name in given if name not in known]:
         raise UsageError(f'torch.compile: no option "{unknown[0]}" of backend meshweave: {known}')

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from meshweave.api.lengths.call import Lengths
 from meshweave.api.lengths.lowered import at, dims_of, one_of_all
+from meshweave.api.program import budget_hints
 from meshweave.errors import UsageError
 from meshweave.frontends.python.dtypes import as_dtype
 from meshweave.frontends.torch.export import OutputLeaf, torch_package
@@ -44,6 +45,7 @@ def from_torch(
     timeout: float | None = None,
     verify: bool = True,
     layouts: str | None = None,
+    peak_bytes: int | str | None = None,
 ) -> TorchProgram:
     """Compile a PyTorch module, or a whole step of training, for a mesh.
 
@@ -65,6 +67,7 @@ def from_torch(
                 waits for another, and no limit while all compute.
     verify:     check the program of one rank against the whole program (`docs/verify.md`): a wrong one is refused.
     layouts:    "auto": what is not said is chosen at the least predicted time (`docs/placement.md`).
+    peak_bytes: the intermediate bytes that a rank may take, "64MiB": as `mw.hint(peak_bytes=..)` around all of it.
     `mw.kernels(...)` around this call, or torch's `sdpa_kernel(SDPBackend.MATH)`, chooses the fast paths.
     Raises UsageError for wrong arguments, LayoutError for layouts that do not fit, CompileError for what the program
     does that is not supported; each is one line.
@@ -88,7 +91,7 @@ def from_torch(
         module = without_checks(torch, cast("ExportedProgram", module))
     leaves, structure = _pytree.tree_flatten(given)
 
-    dims, chosen = dims_of(leaves), kernels_around(torch)
+    dims, chosen, hints = dims_of(leaves), kernels_around(torch), budget_hints(peak_bytes)
     known = isinstance(module, torch.nn.Module | torch.export.ExportedProgram)
     if not known and callable(module):
         if dims or state or layouts:
@@ -97,13 +100,15 @@ def from_torch(
         from meshweave.torch.step import compiled_step  # imports torch
 
         where_to = (placements, mesh, out_placements)
-        return compiled_step(module, leaves, structure, *where_to, engine, timeout, verify, chosen)
+        return compiled_step(
+            module, leaves, structure, *where_to, engine, timeout, verify, chosen, hints
+        )
 
     def at_sizes(sizes: Sizes) -> Imported:
         examples = [_example(torch, at(leaf, sizes)) for leaf in leaves]
         called = _pytree.tree_unflatten(examples, structure)
         whole = cast("nn.Module | ExportedProgram", module)
-        return imported(torch, whole, called, placements, mesh, out_placements, state)
+        return imported(torch, whole, called, placements, mesh, out_placements, state, hints)
 
     if not dims:
         exported, text, where = at_sizes({})
@@ -112,6 +117,10 @@ def from_torch(
     if layouts is not None:
         raise UsageError(
             f"from_torch: layouts={layouts!r}: sizes that calls choose cannot be placed"
+        )
+    if hints:
+        raise UsageError(
+            "from_torch: peak_bytes: of programs whose sizes are known, not of dims that calls choose"
         )
     made = one_of_all(leaves, dims, at_sizes, lambda one: one.text)
     exported, _, where = made.traced[0]

@@ -20,6 +20,7 @@ from meshweave.frontends.torch.layouts import (
     layouts_by_name,
 )
 from meshweave.hints.fast_paths import Choice
+from meshweave.hints.keys import Hint
 from meshweave.layout import Layout, Mesh
 from meshweave.runtime.arrays.array import Array
 from meshweave.torch.ports import torch_dtype
@@ -47,6 +48,7 @@ def imported(
     mesh: Mesh | str | DeviceMesh | None,
     out_placements: Placement | list[Placement | None] | None,
     state: Mapping[str, object] | None,
+    hints: Sequence[Hint] = (),
 ) -> Imported:
     """Export a module called with these arguments; the others are those of `from_torch`."""
     from torch.utils import _pytree
@@ -69,7 +71,7 @@ def imported(
         gather(exported, used, where)
     _take_state(torch, exported, state or {})
     own = _own_layouts(exported, sharded, given, where)
-    return laid_out(exported, own, placements, where, out_placements)
+    return laid_out(exported, own, placements, where, out_placements, hints)
 
 
 def laid_out(
@@ -78,8 +80,12 @@ def laid_out(
     placements: Mapping[str, Placement] | None,
     mesh: Mesh,
     out_placements: Placement | list[Placement | None] | None,
+    hints: Sequence[Hint] = (),
 ) -> Imported:
-    """Write the program of what was exported. own: the layouts of what has no name among `placements`."""
+    """Write the program of what was exported, with hints around it.
+
+    own: the layouts of what has no name among `placements`.
+    """
     named = layouts_by_name(placements or {}, exported.names, shapes_of(exported), mesh)
     layouts = [one if one is not None else other for one, other in zip(named, own, strict=True)]
     output = next(n for n in exported.graph.graph.nodes if n.op == "output")
@@ -87,7 +93,14 @@ def laid_out(
     results = _out_layouts(out_placements, shapes, mesh)
     from meshweave.frontends.torch.importer import linalg_text  # loads MLIR
 
-    text = linalg_text(exported.graph, layouts, results, mesh, exported.written)
+    text = linalg_text(
+        exported.graph,
+        layouts,
+        results,
+        mesh,
+        exported.written,
+        {one.key: one.value for one in hints},
+    )
     return Imported(exported, text, mesh)
 
 

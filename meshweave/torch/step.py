@@ -26,6 +26,7 @@ from meshweave.frontends.torch.layouts import (
     matching,
 )
 from meshweave.hints.fast_paths import Choice
+from meshweave.hints.keys import Hint
 from meshweave.layout import Layout, Mesh
 from meshweave.runtime.arrays.array import Array
 from meshweave.runtime.job.current import check_alone
@@ -51,8 +52,9 @@ def compiled_step(
     timeout: float | None,
     verify: bool,
     kernels: Choice | None,
+    hints: Sequence[Hint] = (),
 ) -> TorchStep:
-    """Compile a step called with these leaves of arguments; the other arguments are those of `from_torch`."""
+    """Compile a step called with these leaves of arguments, under hints; the others are those of `from_torch`."""
     name = getattr(step, "__name__", type(step).__name__)
     args, kwargs = _pytree.tree_unflatten(list(leaves), structure)
     subjects = subjects_of(step, args, kwargs)
@@ -78,7 +80,7 @@ def compiled_step(
             out_placements if isinstance(out_placements, list) else [out_placements] * traced.count
         )
         results = [*[None] * len(exported.written), *each]
-    _, text, _ = laid_out(exported, own, placements, where, results)
+    _, text, _ = laid_out(exported, own, placements, where, results, hints)
     return TorchStep(
         exported,
         text,

@@ -378,3 +378,70 @@ def test_refusals() -> None:
     model.up.weight.requires_grad_(False)
     with pytest.raises(UsageError, match=r"up.weight has another requires_grad"):
         step(model, optimizer, x, y)
+
+
+class Deep(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(32, 32) for _ in range(6)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+        return x
+
+
+def steps_within(peak_bytes: Any, mesh: str | None) -> tuple[list[Any], int]:
+    torch.manual_seed(0)
+    model, x, y = Deep(), torch.randn(256, 32), torch.randn(256, 32)
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+
+    def train(x: Tensor, y: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss = F.mse_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    placements = {"x": "[dp, _]", "y": "[dp, _]"} if mesh else {}
+    step = mw.from_torch(train, (x, y), placements, mesh, peak_bytes=peak_bytes)
+    losses = [float(step(x, y)) for _ in range(2)]
+    return [losses, *model.state_dict().values()], step.program.executable.manifest.arena_bytes
+
+
+def test_a_step_within_a_budget_has_the_same_bits_in_fewer_bytes() -> None:
+    wanted, plain = steps_within(None, "dp=2")
+    limit = int(plain * 0.9)
+    found, small = steps_within(limit, "dp=2")
+    assert found[0] == wanted[0]
+    assert all(torch.equal(a, b) for a, b in zip(wanted[1:], found[1:], strict=True))
+    assert small <= limit
+
+
+def test_a_budget_that_a_step_cannot_keep_is_refused_in_a_line() -> None:
+    with pytest.raises(
+        CompileError, match=r"the least possible is [\d,]+ bytes.*; allow \d+ bytes"
+    ) as e:
+        steps_within("4KiB", None)
+    assert "\n" not in str(e.value)
+    with pytest.raises(MeshweaveError, match='peak_bytes = "lots": a number of B, KiB'):
+        steps_within("lots", None)
+    with pytest.raises(MeshweaveError, match='peak_bytes = "lots": a number of B, KiB'):
+        mw.torch_backend(peak_bytes="lots")
+    with pytest.raises(UsageError, match="peak_bytes: of programs whose sizes are known"):
+        n = mw.Dim("n", max=8)
+        mw.from_torch(nn.Linear(4, 4).eval(), (mw.ShapeDtype((n, 4), "f32"),), peak_bytes="1MiB")
+
+
+def test_the_programs_of_a_backend_keep_a_budget() -> None:
+    class Attention(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.softmax(x @ x.transpose(1, 2), -1) @ x
+
+    model, x = Attention(), torch.randn(8, 32, 16)
+    backend = mw.torch_backend(peak_bytes="12KiB")  # the scores of all are 32 KiB
+    with torch.no_grad():
+        assert torch.allclose(torch.compile(model, backend=backend)(x), model(x), atol=1e-5)
+    too_small = torch.compile(model, backend="meshweave", options={"peak_bytes": "64B"})
+    with torch.no_grad(), pytest.raises(Exception, match=r"peak_bytes = .64B"):
+        too_small(x)

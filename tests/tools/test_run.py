@@ -557,3 +557,30 @@ def _read(terminal: int) -> bytes:
         return os.read(terminal, 4096)
     except OSError:  # the other side is closed
         return b""
+
+
+def test_peak_bytes_is_a_budget_of_the_whole_program(tmp_path):
+    attention = EXAMPLES / "attention" / "attention.mlir"
+    plain = json.loads(
+        meshweave("run", attention, "--mesh", "dp=1,tp=1", "--random", "1", "--json").out
+    )
+    ports = 4 * 32 * 128 * 128  # bytes of q, k, v and the result
+    run = ("run", attention, "--mesh", "dp=1,tp=1", "--random", "1", "--check", "--json")
+    small = json.loads(meshweave(*run, "--peak-bytes", "64KiB").out)
+    assert small["peak_bytes"] - ports <= 64 << 10 < plain["peak_bytes"] - ports
+    report = tmp_path / "r.json"
+    done = meshweave(
+        *("compile", attention, "--peak-bytes", "64KiB", "--report-json", report),
+        *("-o", tmp_path / "a.mwb"),
+    )
+    assert done.status == 0
+    assert {row["outcome"] for row in json.loads(report.read_text())["ledger"]} == {"honoured"}
+    failed(
+        meshweave(*run, "--peak-bytes", "64"),
+        1,
+        'peak_bytes = "64"',
+        "the least possible is",
+        "allow",
+    )
+    failed(meshweave(*run, "--peak-bytes", "lots"), 2, "--peak-bytes lots: a number of B, KiB")
+    failed(meshweave("run", tmp_path / "a.mwb", "--peak-bytes", "1MiB"), 2, "is compiled already")

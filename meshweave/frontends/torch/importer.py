@@ -61,6 +61,7 @@ _OPERATOR = re.compile(r'torch\.operator"? ?\(?"torch\.([\w.]+)"|name = "torch\.
 
 
 NOTHING_WRITTEN: Mapping[int, int] = MappingProxyType({})
+NO_HINTS: Mapping[str, str] = MappingProxyType({})
 FxImporter: TypeAlias = Any  # the module torch_mlir.extras.fx_importer, which has no types
 HintValue: TypeAlias = str | int | Mapping[str, "HintValue"]
 
@@ -78,15 +79,17 @@ def linalg_text(
     results: Sequence[Layout | None],
     mesh: Mesh,
     written: Mapping[int, int] = NOTHING_WRITTEN,
+    hints: Mapping[str, str] = NO_HINTS,
 ) -> str:
     """Return a GraphModule as MLIR text: `@main` with a `dist.layout` on each argument and result that has one.
 
     written: the results that are what an argument is afterwards, each with the argument, which is donated.
+    hints:   what holds around all of it, by key.
 
     Raises one CompileError for all that is wrong or not supported in it.
     """
     try:
-        return _text(graph, arguments, results, mesh, written)
+        return _text(graph, arguments, results, mesh, written, hints)
     except CompileError as error:
         if not error.message.startswith("not supported: "):
             raise
@@ -100,6 +103,7 @@ def _text(
     results: Sequence[Layout | None],
     mesh: Mesh,
     written: Mapping[int, int] = NOTHING_WRITTEN,
+    hints: Mapping[str, str] = NO_HINTS,
 ) -> str:
     bindings = torch_importer()
     if bindings is None:
@@ -123,11 +127,20 @@ def _text(
         refuse_unknown(module, _OURS)
         _set_layouts(module, arguments, results)
         _set_donations(module, written)
+        if hints:
+            _set_hints(module, hints)
         for op in (module.operation, *(o.operation for o in module.body.operations)):
             for name in [name for name in op.attributes if name.startswith("torch.")]:
                 del op.attributes[name]
         module.operation.verify()
         return str(module.operation.get_asm(enable_debug_info=True))
+
+
+def _set_hints(module: ir.Module, hints: Mapping[str, str]) -> None:
+    """Put hints around the program."""
+    said = {key: ir.StringAttr.get(value) for key, value in hints.items()}
+    main = next(op for op in module.body.operations if op.operation.name == "func.func")
+    main.operation.attributes["hint.hints"] = ir.DictAttr.get(said)
 
 
 def _imported(

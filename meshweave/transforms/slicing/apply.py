@@ -9,7 +9,7 @@ key that the target cannot obey is an error where it is required, else a remark.
 became of each hint.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -28,7 +28,7 @@ from meshweave.hints.ledger import (
     StatedHint,
 )
 from meshweave.ir.bindings import ir
-from meshweave.ir.build import OpBuilder
+from meshweave.ir.build import OpBuilder, i64
 from meshweave.ir.locations import location_text
 from meshweave.ir.ops import replace_op
 from meshweave.layout.layout import AxisFactor, Layout, LocalFactor
@@ -40,6 +40,7 @@ from meshweave.transforms.slicing.ledger import (
     OP,
     REGION,
     WHOLE,
+    WHOLE_REGION,
     hold_axes,
     set_number,
     tell,
@@ -79,7 +80,8 @@ class HintApply(Pass):
         mesh = mesh_of_module(module)
         found: list[ir.Operation] = []
         for f in functions(module):
-            _around(f.operation)
+            if _around(f.operation):
+                f.operation.attributes[WHOLE_REGION] = i64(len(ledger.regions))
             _enter(f.operation.regions[0].blocks[0], -1, ledger, found)
         for number, op in enumerate(found):
             with at(op):
@@ -120,10 +122,10 @@ class HintApply(Pass):
                 tell(one, outcome, region)
 
 
-def _around(function: ir.Operation) -> None:
-    """Put all ops of a function that has hints of its own, `hint.hints`, in a region under them."""
+def _around(function: ir.Operation) -> bool:
+    """Put all ops of a function with `hint.hints` in a region under these; tell whether it has some."""
     if WHOLE not in function.attributes:
-        return
+        return False
     hints = function.attributes[WHOLE]
     del function.attributes[WHOLE]
     block = function.regions[0].blocks[0]
@@ -139,6 +141,16 @@ def _around(function: ir.Operation) -> None:
     OpBuilder(ir.InsertionPoint(inner), end.location).op("hint.yield", [], values)
     for number, result in enumerate(region.results):
         end.operands[number] = result
+    return True
+
+
+def hint_whole(module: ir.Module, hints: Sequence[Hint]) -> None:
+    """Put hints around all of @main; what it has of the same keys itself is replaced."""
+    main = next(f for f in functions(module) if f.operation.attributes["sym_name"].value == "main")
+    own = main.operation.attributes.get(WHOLE)
+    entries = {one.name: one.attr for one in own} if isinstance(own, ir.DictAttr) else {}
+    entries |= {hint.key: ir.StringAttr.get(hint.value) for hint in hints}
+    main.operation.attributes[WHOLE] = ir.DictAttr.get(entries)
 
 
 def _options(given: tuple[str, ...]) -> list[Hint]:

@@ -14,6 +14,9 @@ from meshweave.transforms.base import at, fail, remark, walk
 
 LEDGER, REGION, OP = "hint.ledger", "hint.id", "hint.op"
 WHOLE = "hint.hints"  # on a function: the hints of a region around all of it
+WHOLE_REGION = (
+    "hint.whole"  # on a function: the number of the region that its `hint.hints` have made
+)
 CHOSEN = "hint.chosen"  # on a region: its time axes, with the numbers of slices that hint-budget chose; "": none
 HELD = "hint.held"  # on an op: the mesh axes that stand on a dim with a time axis, by the factor that they cut
 _FUSE = "hint.fuse="  # of the name in a location, with what the region around says of fusion
