@@ -5,7 +5,7 @@ import re
 import numpy as np
 
 import meshweave
-from meshweave.dialects import context
+from meshweave.dialects import lent_context
 from meshweave.frontends.load import load_module
 from meshweave.ir.pipeline_text import GLOBAL_PASSES
 from meshweave.pipeline import run_pipeline
@@ -28,8 +28,7 @@ def on(mesh: str, text: str) -> str:
 def partitioned(mesh: str, text: str) -> str:
     """The local program, with each collective that the layouts ask for."""
     passes = [name for name in GLOBAL_PASSES if name != "dist-fuse-collectives"]
-    ctx = context(unregistered=True)
-    with ctx:
+    with lent_context(small=True) as ctx, ctx:
         module = load_module(on(mesh, text), ctx)
         run_pipeline(module, ",".join(passes))
         return str(module)

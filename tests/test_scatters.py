@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from depth import sampled
 
-from meshweave.dialects import context
+from meshweave.dialects import lent_context
 from meshweave.frontends.load import load_module
 from meshweave.verification.check import verify
 from tests.executed import on, partitioned, run
@@ -111,8 +111,7 @@ PARTS = {
 
 
 def status(whole: str, local: str) -> int:
-    ctx = context(unregistered=True)
-    with ctx:
+    with lent_context(small=True) as ctx, ctx:
         return verify(load_module(whole, ctx), load_module(local, ctx)).status
 
 

@@ -251,13 +251,12 @@ def compiled(move: Redistribution) -> Bundle:
 
 
 def _compiled(move: Redistribution) -> Bundle:
-    from meshweave.dialects import context
+    from meshweave.dialects import lent_context
     from meshweave.ir.bindings import ir
     from meshweave.lowering import compile_program
     from meshweave.pipeline import run_pipeline
 
-    ctx = context()
-    with ctx, ir.Location.unknown(ctx):
+    with lent_context(small=True) as ctx, ctx, ir.Location.unknown(ctx):
         module = ir.Module.parse(module_text(move))
         run_pipeline(module, "dist-partition,canonicalize,cse")
         return compile_program(module, move.engine)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from programs import programs
 
-from meshweave.dialects import context
+from meshweave.dialects import lent_context
 from meshweave.errors import MeshweaveError
 from meshweave.frontends.load import load_module
 from meshweave.ir.bindings import ir
@@ -31,7 +31,7 @@ CLEAN = "canonicalize,cse"
 
 def on_mesh(source, axes, passes):
     """The module, with `axes` for its mesh, after the passes."""
-    with context(unregistered=True) as ctx:
+    with lent_context(small=True) as ctx, ctx:
         module = load_module(source, ctx)
         with ir.Location.unknown(ctx):
             mesh_op(module).operation.attributes["axes"] = ir.StringAttr.get(axes)
