@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequenc
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
-from functools import cmp_to_key
+from functools import cache, cmp_to_key
 from typing import ClassVar, NoReturn, TypeAlias, get_type_hints
 
 from meshweave.errors import CompileError, LayoutError, MeshweaveError
@@ -45,6 +45,7 @@ class Pass:
         raise NotImplementedError
 
     @classmethod
+    @cache
     def options(cls) -> dict[str, type]:
         """Return the type of each option by its name in text (with dashes)."""
         hints = get_type_hints(cls)
