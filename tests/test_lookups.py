@@ -8,6 +8,7 @@ from depth import sampled
 from test_scatters import status
 
 import meshweave as mw
+from meshweave.frontends.python.functions import index
 from tests.executed import on, partitioned, run
 
 RNG = np.random.default_rng(8)
@@ -92,6 +93,25 @@ def test_what_ranks_look_up_is_proven_and_a_wrong_one_is_not(table: tuple[int, i
         wrong = local.replace(a, b) if b else wrong
         assert wrong != local, a
         assert status(on("x=2", text), wrong) != 0, a
+
+
+@pytest.mark.parametrize("cut", [("x=3", "[_*x]", "[x]"), ("x=2, y=2", "[y*x]", "[_]"), None])
+@pytest.mark.parametrize("kind", ["f4", "u1"])
+def test_many_places_in_a_sorted_vector_are_found_by_halves(
+    cut: tuple[str, str, str] | None, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index, "MOST_COMPARED", 0)
+    row, wanted = RNG.integers(0, 30, 101).astype(kind), RNG.integers(0, 33, 19).astype(kind)
+    if kind == "f4":
+        row[:5], wanted[:2] = np.nan, (np.nan, -1)
+    row = np.sort(row)
+    options = {"mesh": cut[0], "in_layouts": cut[1:]} if cut else {}
+    find = mw.jit(
+        lambda r, w: [mw.searchsorted(r, w, side=s) for s in ("left", "right")], **options
+    )
+    for made, side in zip(find(row, wanted), ("left", "right"), strict=True):
+        np.testing.assert_array_equal(np.asarray(made), np.searchsorted(row, wanted, side=side))
+    assert "unproven" not in find.lower(row, wanted).compile().explain()
 
 
 ARRANGED = {

@@ -19,6 +19,8 @@ from meshweave.verification.terms.terms import Term, Terms, dims_values
 Places = Any  # an array of integers, or of bools
 MOST_PLACES = 1 << 22
 """Places of all parts that are computed."""
+MOST_READ = 64
+"""Values that are looked at for a place that is held within a dim."""
 _OPS: dict[str, Callable[[Places, Places], Places]] = {
     "arith.addi": np.add,
     "arith.subi": np.subtract,
@@ -67,12 +69,16 @@ def is_apart(
 
 
 def within(terms: Terms, view: Term) -> Iterator[Term]:
-    """Yield a value, and what it is computed from by scalar ops, at any depth."""
-    yield view
-    node = terms.nodes[view.node]
-    if node.op.startswith("arith.") and not view.guards:
-        for read in _reads(terms, view):
-            yield from within(terms, read)
+    """Yield a value, and what it is computed from by scalar ops, at any depth: MOST_READ of these at most."""
+    waiting, seen = [view], set[Term]()
+    while waiting and len(seen) < MOST_READ:
+        view = waiting.pop(0)
+        if view in seen:
+            continue
+        seen.add(view)
+        yield view
+        if terms.nodes[view.node].op.startswith("arith.") and not view.guards:
+            waiting += _reads(terms, view)
 
 
 def _reads(terms: Terms, view: Term) -> list[Term]:

@@ -25,7 +25,13 @@ from meshweave.frontends.python.functions.elementwise import (
     minimum,
     where,
 )
-from meshweave.frontends.python.functions.logic import isnan, less, less_equal, logical_or
+from meshweave.frontends.python.functions.logic import (
+    isnan,
+    less,
+    less_equal,
+    logical_and,
+    logical_or,
+)
 from meshweave.frontends.python.functions.manipulate import (
     axis_of,
     broadcast_to,
@@ -355,13 +361,31 @@ def searchsorted(
         fail(f'searchsorted: side={side!r}, "left" or "right" is right')
     if sorter is not None:
         row = take(row, sorter)
-    wanted = expand_dims(wanted, -1)
+    if row.size > FEW_EDGES and row.size * wanted.size > MOST_COMPARED:
+        return _bisected(row, wanted, side)
+    return total(astype(_comes_first(row, expand_dims(wanted, -1), side), "i64"), axis=-1)
+
+
+FEW_EDGES, MOST_COMPARED = 64, 1 << 19
+"""Elements of a sorted vector, and comparisons with them, up to which all are compared: ranks that have parts of the
+vector then add up what they count."""
+
+
+def _comes_first(row: Tracer, wanted: Tracer, side: str) -> Tracer:
+    """Tell whether elements of a sorted vector come before what would be inserted; NaNs are the largest."""
+    floats = wanted.dtype.kind == "f"
     if side == "left":
         before = less(row, wanted)
-        if wanted.dtype.kind == "f":
-            before = logical_or(before, less(isnan(row), isnan(wanted)))
-    else:
-        before = less_equal(row, wanted)
-        if wanted.dtype.kind == "f":
-            before = logical_or(before, isnan(wanted))
-    return total(astype(before, "i64"), axis=-1)
+        return logical_or(before, less(isnan(row), isnan(wanted))) if floats else before
+    before = less_equal(row, wanted)
+    return logical_or(before, isnan(wanted)) if floats else before
+
+
+def _bisected(row: Tracer, wanted: Tracer, side: str) -> Tracer:
+    """Count the elements of a sorted vector that come first by halves, quarters, .. of it."""
+    found = splat(tracing(wanted), wanted.shape, 0, int64)
+    for bit in reversed(range(row.size.bit_length())):
+        tried = add(found, 1 << bit)
+        there = _comes_first(take(row, add(tried, -1)), wanted, side)
+        found = where(logical_and(less_equal(tried, row.size), there), tried, found)
+    return found
