@@ -140,6 +140,21 @@ def of_torch() -> dict[str, tuple[str, str]]:
 
     placements = {"x": "[dp, _]", "up.weight": "[tp, _]", "down.weight": "[_, tp]"}
     found = {}
+    pictures, labels = torch.ones(4, 1, 4, 4), torch.zeros(4, dtype=torch.int64)
+    for name, inner in (
+        ("pool", [nn.ReLU(), nn.MaxPool2d(2)]),
+        ("pool, overlapping", [nn.MaxPool2d(3, 2, 1)]),
+        ("norm", [nn.BatchNorm2d(2), nn.AvgPool2d(2)]),
+    ):
+        network = nn.Sequential(
+            nn.Conv2d(1, 2, 3, padding=1), *inner, nn.Flatten(), nn.Linear(8, 5)
+        )
+        given = network, torch.optim.SGD(network.parameters(), lr=0.1), pictures, labels
+        found[name] = recorded(
+            lambda given=given: mw.from_torch(
+                step, given, mesh="x=2", placements={"x": "[x, _, _, _]"}
+            )
+        )
     for name, make in (("sgd", torch.optim.SGD), ("adam", torch.optim.AdamW)):
         model = Small()
         given = (

@@ -1,9 +1,18 @@
 """The check proves what the passes make, and refutes what is wrong."""
 
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
 import pytest
 from verify.pairs import EXAMPLES, PROGRAMS, answer, compared, matmul, mesh, texts
 
 import meshweave as mw
+from meshweave.api.verify import MOST_TERMS
+from meshweave.dialects import context
+from meshweave.ir.bindings import ir
+from meshweave.ir.locations import parse_module
+from meshweave.verification.check import verify
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -196,3 +205,96 @@ def test_a_roll_by_a_number_that_is_not_known_is_proven_and_another_is_not() -> 
     ):
         assert old in local
         assert not compared(whole, local.replace(old, new)).proven
+
+
+FIRST = (
+    mesh("x=2")
+    + """
+func.func @main(%a: tensor<4x6xf32> {dist.layout = #dist.layout<"[x, _]">})
+    -> (tensor<4x3xi64> {dist.layout = #dist.layout<"[x, _]">}) {
+  %low = arith.constant dense<0xFF800000> : tensor<4x3xf32>
+  %none = arith.constant dense<-1> : tensor<4x3xi64>
+  %window = tensor.empty() : tensor<2xf32>
+  %one = arith.constant 1 : index
+  %two = arith.constant 2 : index
+  %not = arith.constant -1 : i64
+  %most = linalg.generic {indexing_maps = [affine_map<(n, w, k) -> (n, 2 * w + k)>, affine_map<(n, w, k) -> (k)>,
+                                           affine_map<(n, w, k) -> (n, w)>],
+                          iterator_types = ["parallel", "parallel", "reduction"]}
+    ins(%a, %window : tensor<4x6xf32>, tensor<2xf32>) outs(%low : tensor<4x3xf32>) {
+  ^bb0(%v: f32, %u: f32, %out: f32):
+    %r = arith.maximumf %v, %out : f32
+    linalg.yield %r : f32
+  } -> tensor<4x3xf32>
+  %places = linalg.generic {indexing_maps = [affine_map<(n, w, k) -> (n, w)>, affine_map<(n, w, k) -> (k)>,
+                                             affine_map<(n, w, k) -> (n, w)>],
+                            iterator_types = ["parallel", "parallel", "reduction"]}
+    ins(%most, %window : tensor<4x3xf32>, tensor<2xf32>) outs(%none : tensor<4x3xi64>) {
+  ^bb0(%m: f32, %u: f32, %out: i64):
+    %n = linalg.index 0 : index
+    %w = linalg.index 1 : index
+    %k = linalg.index 2 : index
+    %begin = arith.muli %w, %two : index
+    %at = arith.addi %begin, %k : index
+    %v = tensor.extract %a[%n, %at] : tensor<4x6xf32>
+    %same = arith.cmpf oeq, %v, %m : f32
+    %place = arith.index_cast %at : index to i64
+    %found = arith.select %same, %place, %out : i64
+    %first = arith.cmpi eq, %out, %not : i64
+    %r = arith.select %first, %found, %out : i64
+    linalg.yield %r : i64
+  } -> tensor<4x3xi64>
+  return %places : tensor<4x3xi64>
+}
+"""
+)
+"""Where in each window the maximum comes first, as max-pooling notes it for its gradient."""
+
+
+def test_a_fold_that_reads_another_tensor_is_proven_and_another_is_not() -> None:
+    whole, local = texts(FIRST)
+    assert compared(whole, local).status == 0
+    for right, wrong in (
+        ("extract %a[%n, %at]", "extract %a[%n, %begin]"),
+        ("extract %a[%n, %at]", "extract %a[%k, %at]"),
+        ("muli %w, %two", "muli %w, %one"),
+        ("index_cast %at", "index_cast %begin"),
+        ("oeq, %v, %m", "olt, %v, %m"),
+        ("select %first, %found, %out", "select %first, %out, %found"),
+        ("-1 : i64", "-2 : i64"),
+    ):
+        assert right in FIRST
+        assert compared(whole, texts(FIRST.replace(right, wrong))[1]).status != 0, wrong
+
+
+def _spread(a: Any, b: Any) -> Any:
+    """What a batch norm behind a bias squares: the mean holds the bias as often as there are elements."""
+    y = a + b[:, None]
+    d = y - mw.mean(y, axis=(0, 2), keepdims=True)
+    return mw.mean(d * d, axis=(0, 2))
+
+
+def _of_steps(a: Any, g: Any) -> Any:
+    """The gradient of weights that all steps share: the ranks cut steps and rows together, within a step."""
+
+    def flat(x: Any) -> Any:
+        return mw.constrain(mw.reshape(mw.transpose(x, (1, 0, 2)), (-1, x.shape[2])), "[x, _]")
+
+    return flat(a).T @ flat(g)
+
+
+@pytest.mark.parametrize(
+    ("f", "shapes", "layouts"),
+    [
+        (_spread, ((4, 2, 40), (2,)), ("[x, _, _]", None)),
+        (_of_steps, ((16, 25, 6), (16, 25, 3)), (None, None)),
+    ],
+)
+def test_sums_over_ranks_of_what_each_adds_up_itself_are_proven(
+    f: Callable[..., Any], shapes: tuple[tuple[int, ...], ...], layouts: tuple[str | None, ...]
+) -> None:
+    given = [np.ones(s, "f4") for s in shapes]
+    lowered = mw.jit(f, mesh="x=2", in_layouts=layouts).lower(*given)
+    with context() as ctx, ir.Location.unknown():
+        pair = [parse_module(lowered.as_text(side), ctx, side) for side in ("traced", "local")]
+        assert verify(pair[0], pair[1], MOST_TERMS, again=False).status == 0  # as a compile does

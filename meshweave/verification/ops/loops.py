@@ -219,22 +219,24 @@ class LinalgReader:
 
     def _folded(self, bound: list[Var], first: int) -> list[Term]:
         """Return results of a body that is no plain reduction: a fold, the same where all it reads is the same."""
-        if any(isinstance(n, Gather) for n in self.body.nodes):
-            raise NotReadError("a reduction that reads other tensors in its body")
+        nodes, fetched = self.body.nodes, self._fetched(first)
+        used = needed(nodes, self.body.results, fetched)
         operands = [self._operand(k) for k in range(len(self.operands))]
-        indices = sorted({n.form for n in self.body.nodes if isinstance(n, Index)})
+        indices = sorted({n.form for k in used if isinstance(n := nodes[k], Index)})
         operands += [self.terms.iota(of_var(self.loops[d])) for d in indices]
-        operands += [self.walk.views[value] for value in self.outer]
+        scalars = zip(self.what.scalars, self.outer)
+        operands += [self.walk.views[value] for k, value in scalars if k in used]
+        operands += fetched.values()
         keys: list[Hashable] = []
         for number, body_node in enumerate(self.body.nodes):
             keys.append(self._key(number, body_node, keys, indices))
         key: Hashable = tuple([keys[k] for k in self.body.results])
         condition = None
-        selects = self._selected(keys, operands, bound)
+        selects = None if fetched else self._selected(keys, operands, bound)
         if selects is not None:
             key, bound, condition = selects.key, [selects.over], selects.condition
             operands = [*selects.reads, *([condition] if condition else [])]
-        self._refuse_padding(operands[:first], bound, condition)
+        self._refuse_padding([*operands[:first], *fetched.values()], bound, condition)
         over = {v: of_var(Var("b", str(k), v.size)) for k, v in enumerate(bound)}
         named = [self.terms.composed(v, over) for v in operands]
         try:
@@ -255,6 +257,20 @@ class LinalgReader:
             number = self.terms.put(node, sizes)
             made.append(self.terms.view(number, found.exprs, (), found.guards))
         return made
+
+    def _fetched(self, first: int) -> dict[int, Term]:
+        """Return the nodes that read elements of other tensors, and these. first: the number of the first accumulator.
+
+        Raises NotReadError where an accumulator says which, or one may lie beyond the end of its tensor.
+        """
+        numbers = [k for k, n in enumerate(self.body.nodes) if isinstance(n, Gather)]
+        reads = needed(self.body.nodes, numbers)
+        if reads.intersection(range(first, first + self.inits)):
+            raise NotReadError("a reduction that reads other tensors where its accumulator says")
+        views = self._evaluated(sorted(reads))
+        if any(views[k].guards for k in numbers):
+            raise NotReadError("a reduction that may read beyond the end of another tensor")
+        return {k: views[k] for k in numbers}
 
     def _selected(
         self, keys: Sequence[Hashable], operands: Sequence[Term], bound: Sequence[Var]
@@ -293,8 +309,12 @@ class LinalgReader:
             return _chosen(node.name, self.walk.detail(node.attributes), reads, kind)
         if isinstance(node, Constant):
             return str(node.value)
-        if isinstance(node, Index):
-            return ("index", indices.index(node.form))
+        if isinstance(
+            node, Index
+        ):  # one that only says where another tensor is read is no part of the key
+            return ("index", indices.index(node.form) if node.form in indices else -1)
+        if isinstance(node, (Scalar, Gather)):
+            return (type(node).__name__, number)
         return number
 
 

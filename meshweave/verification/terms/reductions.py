@@ -58,7 +58,11 @@ MOST_COORDINATES = 1 << 12
 _LINEAR = ("product", "complex.mul")
 _SUMS = ("arith.addf", "arith.addi", "arith.subf", "arith.subi", "arith.negf", "complex.add")
 
-_LOOKED_INTO = ("part", "arith.select", "concat", "reduce", "const", "unknown", *_LINEAR, *_SUMS)
+_LOOKED_INTO = (
+    *("part", "arith.select", "concat", "reduce", "counted", "open", "const", "unknown"),
+    *_LINEAR,
+    *_SUMS,
+)
 """Nodes that rules of reductions look into, beside those of a reduction's own kind."""
 
 
@@ -155,9 +159,12 @@ def _over(terms: Terms, kind: str, view: Term, over: Sequence[Var]) -> Term:
 
 
 def _counted(terms: Terms, kind: str, view: Term, count: int) -> Term:
-    """Reduce a value with itself, `count` times."""
+    """Reduce a value with itself, `count` times: a value that is that of another already, as often as both say."""
     if terms.constant_of(view) in (0, 0.0) and kind == "sum":
         return view
+    node = terms.nodes[view.node]
+    if node.op == "counted" and node.detail[0] == kind and is_plain(view):
+        return _counted(terms, kind, _reads(terms, view)[0], count * node.detail[1])
     found = terms.free([view], frozenset())
     node = Node("counted", (kind, count), found.views, terms.type_of(view))
     return terms.view(terms.put(node, found.sizes), found.exprs, (), found.guards)
@@ -192,6 +199,11 @@ def _reduced(terms: Terms, kind: str, view: Term, bound: list[Var]) -> Term:
     if node.op == "concat" and no_fill and terms.algebra:
         made = _along_pieces(terms, kind, view, bound)
         if made is not None:
+            return made
+    if node.op == "open" and node.detail[0] == kind and is_plain(view):
+        body, inner = opened(terms, view)
+        made = closed(terms, kind, body, [*bound, *inner])
+        if terms.nodes[made.node].op != "open":
             return made
     if node.op == "reduce" and node.detail[0] == kind:
         body, inner = opened(terms, view)
@@ -421,6 +433,7 @@ def closed(terms: Terms, kind: str, body: Term, bound: Sequence[Var]) -> Term:
     ):
         body, over = _split(terms, body, over)
         body, over = _merged(terms, body, over) if len(over) > 1 else (body, over)
+        body, over = _split(terms, body, over)  # what became one may be divided
     if body.fills.count(None) != len(body.fills):
         body, over = clipped(terms, kind, body, over)
         flat = _flat(terms, body)
@@ -618,15 +631,31 @@ def _merged(terms: Terms, body: Term, over: list[Var]) -> tuple[Term, list[Var]]
     done = False
     while not done:
         done = True
-        for major in over:
-            minor = next((v for v in over if v != major and _digits(body, major, v)), None)
-            if minor is not None:
-                joined = Var("b", f"_{terms.fresh()}", major.size * minor.size)
-                body = terms.composed(body, {major: Expr(0), minor: of_var(joined)})
-                over = [v for v in over if v not in (major, minor)] + [joined]
+        for major, minor in permutations(over, 2):
+            joined = Var("b", f"_{terms.fresh()}", major.size * minor.size)
+            made = _as_digits(terms, body, major, minor, joined)
+            if made is not None:
+                body, over = made, [v for v in over if v not in (major, minor)] + [joined]
                 done = False
                 break
     return body, over
+
+
+def _as_digits(terms: Terms, body: Term, major: Var, minor: Var, joined: Var) -> Term | None:
+    """Return a body over the number that two variables are digits of; None where it is no function of that."""
+    if not _digits(body, major, minor) and not _are_mixed(body, major, minor):
+        return None
+    made = terms.composed(body, {major: Expr(0), minor: of_var(joined)})
+    if _digits(body, major, minor):
+        return made
+    number = total(((of_var(major), minor.size), (of_var(minor), 1)))
+    return made if terms.composed(made, {joined: number}) == body else None
+
+
+def _are_mixed(body: Term, major: Var, minor: Var) -> bool:
+    """Tell whether a sum of both variables is divided somewhere."""
+    both, exprs = {major, minor}, (*body.exprs, *[e for e, _ in body.guards])
+    return any(not isinstance(a, Var) and _inner(a) >= both for e in exprs for a, _ in e.terms)
 
 
 def _digits(body: Term, major: Var, minor: Var) -> bool:
